@@ -1,0 +1,3 @@
+//! The card contract: Coyote shell registers and the verbs queue engine's formats
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! Shared memory, doorbells, descriptors and other processes' memory, with every barrier named

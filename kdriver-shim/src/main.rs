@@ -1,0 +1,5 @@
+//! balboad: card bring-up, resources, clients, events
+
+#![forbid(unsafe_code)]
+
+fn main() {}

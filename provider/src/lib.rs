@@ -1,0 +1,1 @@
+//! The libibverbs plug-in

@@ -1,0 +1,3 @@
+//! RoCE v2 Reliable Connection without I/O, clock or threads
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! The messages between the provider and balboad
+
+#![forbid(unsafe_code)]

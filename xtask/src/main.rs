@@ -1,0 +1,5 @@
+//! Project tasks: demo, test, bindings
+
+#![forbid(unsafe_code)]
+
+fn main() {}
