@@ -1,3 +1,155 @@
-//! The messages between the provider and balboad
+//! The messages between the provider (or the `balboa` tool) and balboad.
+//!
+//! One `SOCK_SEQPACKET` connection per process, in the state directory under [`SOCKET_NAME`]. The
+//! client sends one [`Request`] and waits for one [`Reply`]; nothing is sent unasked, events travel
+//! on sockets of their own. Messages are postcard-encoded, at most [`MAX_MESSAGE`] bytes; file
+//! descriptors ride along as the response's documentation says.
+//!
+//! The first request is [`Hello`]. It and its reply carry a fixed prefix ([`hello_frame`]) that
+//! every version understands, so that a mismatch is one clear sentence.
 
 #![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects
+)]
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+mod message;
+pub use message::*;
+
+/// Version of these messages; provider and balboad must agree.
+pub const ABI: u32 = 1;
+/// The socket's name in the state directory.
+pub const SOCKET_NAME: &str = "balboad.sock";
+/// Largest message in bytes, both ways.
+pub const MAX_MESSAGE: usize = 64 << 10;
+/// File descriptors one message may carry.
+pub const MAX_FDS: usize = 8;
+/// The environment variable that names the state directory.
+pub const STATE_DIR_VARIABLE: &str = "BALBOA_STATE_DIR";
+
+const MAGIC: [u8; 4] = *b"BALB";
+const PREFIX_BYTES: usize = 8;
+
+/// Why bytes are not a message.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum DecodeError {
+    /// The bytes are not what the encoding of the expected type can be.
+    #[error("the message ({0} bytes) does not decode; is the other side another build?")]
+    Malformed(usize),
+    /// The prefix of a hello is not ours.
+    #[error("the other side of the socket does not speak balboad's protocol")]
+    NotBalboa,
+    /// The other side speaks another version.
+    #[error(
+        "the other side speaks version {theirs} of the messages, this one version {ABI}; install provider and balboad of one release"
+    )]
+    Version {
+        /// What the other side speaks.
+        theirs: u32,
+    },
+}
+
+/// Encodes a message.
+#[must_use]
+pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
+    // Only an allocation or a Serialize implementation that fails can make this fail; ours do not.
+    postcard::to_allocvec(message).unwrap_or_default()
+}
+
+/// Decodes a message, all of `bytes`.
+///
+/// # Errors
+/// [`DecodeError::Malformed`] when the bytes are no `T`, or more than one.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(DecodeError::Malformed(bytes.len())),
+    }
+}
+
+/// Encodes the first message of either side: 4 bytes magic, [`ABI`] as u32 little-endian, message.
+#[must_use]
+pub fn hello_frame<T: Serialize>(message: &T) -> Vec<u8> {
+    let mut frame = Vec::from(MAGIC);
+    frame.extend(ABI.to_le_bytes());
+    frame.extend(encode(message));
+    frame
+}
+
+/// Decodes the first message of the other side.
+///
+/// # Errors
+/// [`DecodeError::NotBalboa`], [`DecodeError::Version`] or [`DecodeError::Malformed`].
+pub fn decode_hello<T: DeserializeOwned>(frame: &[u8]) -> Result<T, DecodeError> {
+    let Some((prefix, message)) = frame.split_first_chunk::<PREFIX_BYTES>() else {
+        return Err(DecodeError::NotBalboa);
+    };
+    let [m0, m1, m2, m3, v0, v1, v2, v3] = *prefix;
+    if [m0, m1, m2, m3] != MAGIC {
+        return Err(DecodeError::NotBalboa);
+    }
+    match u32::from_le_bytes([v0, v1, v2, v3]) {
+        ABI => decode(message),
+        theirs => Err(DecodeError::Version { theirs }),
+    }
+}
+
+/// The state directory: `given`, else `BALBOA_STATE_DIR`, else the user's default.
+///
+/// The default is `/run/balboa` for root, `$XDG_RUNTIME_DIR/balboa` where that is set, else
+/// `balboa-UID` in the temporary folder. Provider, tool and balboad all find it here.
+#[must_use]
+pub fn state_dir(given: Option<&Path>, uid: u32) -> PathBuf {
+    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    if let Some(dir) = given.map(PathBuf::from).or_else(|| set(STATE_DIR_VARIABLE)) {
+        return dir;
+    }
+    if uid == 0 {
+        return PathBuf::from("/run/balboa");
+    }
+    match set("XDG_RUNTIME_DIR") {
+        Some(dir) => dir.join("balboa"),
+        None => std::env::temp_dir().join(format!("balboa-{uid}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello { build: "test".into(), role: Role::Provider { probe: 0x1000, probe_value: 7 } }
+    }
+
+    #[test]
+    fn a_hello_survives_its_frame() {
+        assert_eq!(decode_hello::<Hello>(&hello_frame(&hello())), Ok(hello()));
+    }
+
+    #[test]
+    fn another_version_is_named_before_anything_else_is_read() {
+        let mut frame = hello_frame(&hello());
+        frame[4] = 99;
+        frame.truncate(9);
+        assert_eq!(decode_hello::<Hello>(&frame), Err(DecodeError::Version { theirs: 99 }));
+        assert_eq!(decode_hello::<Hello>(b"GET / HTTP/1.1"), Err(DecodeError::NotBalboa));
+        assert_eq!(decode_hello::<Hello>(b"BALB"), Err(DecodeError::NotBalboa));
+    }
+
+    #[test]
+    fn trailing_and_missing_bytes_are_refused() {
+        let mut bytes = encode(&Request::DestroyCq { cqn: 5 });
+        assert_eq!(decode::<Request>(&bytes), Ok(Request::DestroyCq { cqn: 5 }));
+        bytes.push(0);
+        assert_eq!(decode::<Request>(&bytes), Err(DecodeError::Malformed(bytes.len())));
+        assert_eq!(decode::<Request>(&[]), Err(DecodeError::Malformed(0)));
+    }
+}

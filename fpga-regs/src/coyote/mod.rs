@@ -1,0 +1,10 @@
+//! The Coyote shell as published: what bring-up of a card reads and writes.
+//!
+//! Source: the public Coyote driver and shell RTL of 2026-08. Register numbers are kept beside the
+//! byte offsets because the RTL and the kernel driver speak of numbers.
+
+pub mod pci;
+pub mod shell;
+pub mod static_layer;
+pub mod vfpga;
+pub mod xdma;

@@ -1,0 +1,331 @@
+//! Admin commands: how the driver makes, changes and destroys the engine's objects.
+//!
+//! A command takes 1 to 4 consecutive blocks of the admin submission ring and begins with a
+//! [`Header`]; its own fields follow from byte 0x10. Each is answered by one [`Completion`] with its
+//! tag. Answers larger than that are written to the command's response buffer before the completion.
+
+use super::key::Access;
+use super::qp::QpType;
+
+/// Blocks of the largest command.
+pub const MAX_BLOCKS: usize = 4;
+
+open_enum! {
+    /// What a command asks for.
+    pub struct Opcode(u8) {
+        /// [`CreateCq`]; `result` is the CQN.
+        CreateCq = 1,
+        /// [`ResizeCq`].
+        ResizeCq = 2,
+        /// [`Destroy`] of a completion queue.
+        DestroyCq = 3,
+        /// [`CreateRq`]; `result` is the RQN.
+        CreateRq = 4,
+        /// [`ModifyRq`].
+        ModifyRq = 5,
+        /// [`Destroy`] of a receive queue.
+        DestroyRq = 6,
+        /// [`CreateQp`]; `result` is the QPN, `generation` its generation.
+        CreateQp = 7,
+        /// [`ModifyQp`], followed by [`super::qp::Attributes`]; `generation` is the QP's generation.
+        ModifyQp = 8,
+        /// [`Destroy`]-shaped query of a QP; the response is [`super::qp::Attributes`].
+        QueryQp = 9,
+        /// [`Destroy`] of a QP: answered when no completion and no DMA of it can follow.
+        DestroyQp = 10,
+        /// [`CreateKey`]; `result` is the key.
+        CreateKey = 11,
+        /// [`Destroy`] of a key: answered when no DMA under it can follow.
+        DestroyKey = 12,
+        /// [`CreateAh`]; `result` is the address handle.
+        CreateAh = 13,
+        /// [`Destroy`] of an address handle.
+        DestroyAh = 14,
+        /// [`SetGid`].
+        SetGid = 15,
+        /// [`SetNeighbour`].
+        SetNeighbour = 16,
+        /// [`Destroy`]-shaped query of the port; the response is [`PortAttributes`].
+        QueryPort = 17,
+        /// [`Destroy`]-shaped query of the card's counters; the response is u64s in [`COUNTERS`]' order.
+        QueryCounters = 18,
+    }
+}
+
+open_enum! {
+    /// How a command ended.
+    pub struct AdminStatus(u8) {
+        /// Done.
+        Success = 0,
+        /// Unknown or unsupported command, or a feature the engine does not offer.
+        Unsupported = 1,
+        /// A field is out of range, or the attributes do not fit the transition.
+        Invalid = 2,
+        /// No such object.
+        NotFound = 3,
+        /// Others still use the object.
+        Busy = 4,
+        /// A table is full.
+        NoResources = 5,
+        /// An address does not lie in memory the card can reach.
+        BadAddress = 6,
+        /// The transition does not exist from the state the QP is in.
+        BadState = 7,
+    }
+}
+
+layout! {
+    /// The first 16 bytes of every command.
+    pub struct Header: 1 {
+        /// What to do.
+        opcode @ 0x00: Opcode,
+        /// Blocks of the command, 1 to 4.
+        blocks @ 0x01: u8,
+        /// Comes back in the completion.
+        tag @ 0x02: u16,
+        /// IOVA for an answer that does not fit the completion, 64-byte aligned; 0 for none.
+        response @ 0x08: u64,
+    }
+}
+
+layout! {
+    /// The answer to a command.
+    pub struct Completion: 1 {
+        /// The command's tag.
+        tag @ 0x00: u16,
+        /// The command's opcode.
+        opcode @ 0x02: Opcode,
+        /// How it ended.
+        status @ 0x03: AdminStatus,
+        /// Number of the object made.
+        result @ 0x04: u32,
+        /// Generation of the QP made or changed.
+        generation @ 0x08: u8,
+        /// Bit 0: the phase.
+        phase @ 0x3f: u8,
+    }
+}
+
+layout! {
+    /// Makes a completion queue. Ring memory: record, then 2^`log2_entries` zeroed entries.
+    pub struct CreateCq: 1 {
+        /// IOVA of the ring memory.
+        ring @ 0x10: u64,
+        /// log2 of the entries.
+        log2_entries @ 0x18: u8,
+        /// Doorbell page, 1 to 15.
+        page @ 0x19: u8,
+    }
+}
+
+layout! {
+    /// Moves a completion queue to a new ring; entries not yet consumed are copied in order.
+    pub struct ResizeCq: 1 {
+        /// IOVA of the new ring memory.
+        ring @ 0x10: u64,
+        /// log2 of the new entries.
+        log2_entries @ 0x18: u8,
+        /// Number of the completion queue.
+        cqn @ 0x1c: u32,
+    }
+}
+
+open_enum! {
+    /// What a receive queue serves.
+    pub struct RqKind(u8) {
+        /// One QP.
+        Private = 0,
+        /// Any number of QPs (SRQ).
+        Shared = 1,
+        /// XRC targets.
+        Xrc = 2,
+    }
+}
+
+layout! {
+    /// Makes a receive queue. Ring memory: record, then 2^`log2_entries` entries of `stride` blocks.
+    pub struct CreateRq: 1 {
+        /// IOVA of the ring memory.
+        ring @ 0x10: u64,
+        /// log2 of the entries.
+        log2_entries @ 0x18: u8,
+        /// Doorbell page, 1 to 15.
+        page @ 0x19: u8,
+        /// log2 of the blocks from one entry to the next, 0 to 3.
+        log2_stride @ 0x1a: u8,
+        /// Whom it serves.
+        kind @ 0x1b: RqKind,
+        /// Protection domain of its SGEs.
+        pdn @ 0x1c: u32,
+        /// XRC: completion queue.
+        cqn @ 0x20: u32,
+        /// XRC: domain.
+        xrcdn @ 0x24: u32,
+    }
+}
+
+layout! {
+    /// Sets the limit of a shared receive queue.
+    pub struct ModifyRq: 1 {
+        /// Number of the receive queue.
+        rqn @ 0x10: u32,
+        /// Entries below which one event is raised; 0 for none.
+        limit @ 0x14: u32,
+    }
+}
+
+layout! {
+    /// Makes a QP in RESET. Ring memory: record, then 2^`log2_sq_blocks` blocks.
+    pub struct CreateQp: 1 {
+        /// IOVA of the send ring memory.
+        sq_ring @ 0x10: u64,
+        /// log2 of the blocks of the send ring.
+        log2_sq_blocks @ 0x18: u8,
+        /// Doorbell page, 1 to 15.
+        page @ 0x19: u8,
+        /// Transport.
+        kind @ 0x1a: QpType,
+        /// Protection domain.
+        pdn @ 0x1c: u32,
+        /// Completion queue of the send queue.
+        send_cqn @ 0x20: u32,
+        /// Completion queue of the receive queue.
+        receive_cqn @ 0x24: u32,
+        /// Receive queue.
+        rqn @ 0x28: u32,
+        /// XRC domain.
+        xrcdn @ 0x2c: u32,
+    }
+}
+
+layout! {
+    /// Changes a QP; [`super::qp::Attributes`] stand in the two blocks behind this one.
+    pub struct ModifyQp: 1 {
+        /// The QP.
+        qpn @ 0x10: u32,
+    }
+}
+
+layout! {
+    /// Names one object: every destroy, and every query.
+    pub struct Destroy: 1 {
+        /// Number of the object, or the key.
+        number @ 0x10: u32,
+    }
+}
+
+open_enum! {
+    /// What a key names.
+    pub struct KeyKind(u8) {
+        /// A memory region.
+        Region = 0,
+        /// A type-1 memory window, unbound.
+        Window1 = 1,
+        /// A type-2 memory window, unbound.
+        Window2 = 2,
+    }
+}
+
+layout! {
+    /// Makes a key for memory that was mapped before.
+    pub struct CreateKey: 1 {
+        /// First address as work requests name it.
+        va @ 0x10: u64,
+        /// Bytes.
+        length @ 0x18: u64,
+        /// IOVA of the first byte.
+        iova @ 0x20: u64,
+        /// Protection domain.
+        pdn @ 0x28: u32,
+        /// Rights.
+        access @ 0x2c: Access,
+        /// What it names.
+        kind @ 0x30: KeyKind,
+    }
+}
+
+layout! {
+    /// Makes an address handle.
+    pub struct CreateAh: 2 {
+        /// Protection domain.
+        pdn @ 0x10: u32,
+        /// Local GID table index.
+        sgid_index @ 0x14: u8,
+        /// Hop limit, or time to live.
+        hop_limit @ 0x15: u8,
+        /// Traffic class, or type of service.
+        traffic_class @ 0x16: u8,
+        /// Service level.
+        sl @ 0x17: u8,
+        /// VLAN tag control information; 0 for none.
+        vlan @ 0x18: u16,
+        /// Flow label, 20 bits.
+        flow_label @ 0x1c: u32,
+        /// GID of the peer, network order.
+        dgid @ 0x40: [u8; 16],
+    }
+}
+
+layout! {
+    /// Writes one entry of the GID table.
+    pub struct SetGid: 1 {
+        /// Index.
+        index @ 0x10: u8,
+        /// 1: valid (RoCE v2); 0: empty.
+        valid @ 0x11: u8,
+        /// The GID, network order.
+        gid @ 0x20: [u8; 16],
+    }
+}
+
+layout! {
+    /// Writes one neighbour: the MAC address of an IP address.
+    pub struct SetNeighbour: 1 {
+        /// MAC address.
+        mac @ 0x10: [u8; 6],
+        /// 1: valid; 0: forget.
+        valid @ 0x16: u8,
+        /// IP address as a GID, network order.
+        gid @ 0x20: [u8; 16],
+    }
+}
+
+layout! {
+    /// The answer to a port query.
+    pub struct PortAttributes: 1 {
+        /// MAC address.
+        mac @ 0x00: [u8; 6],
+        /// 1: link up.
+        link_up @ 0x06: u8,
+        /// Largest path MTU as `ibv_mtu`.
+        max_mtu @ 0x07: u8,
+        /// Current path MTU as `ibv_mtu`.
+        active_mtu @ 0x08: u8,
+        /// Link rate in 10^6 bit/s; 0 where there is none to state.
+        rate @ 0x0c: u32,
+    }
+}
+
+/// The card's counters in the order of the query's response, one u64 each; names of `hw_counters`.
+pub const COUNTERS: &[&str] = &[
+    "sent_pkts",
+    "rcvd_pkts",
+    "sent_bytes",
+    "rcvd_bytes",
+    "duplicate_request",
+    "out_of_sequence",
+    "packet_seq_err",
+    "rcvd_rnr_err",
+    "send_rnr_err",
+    "rcvd_seq_err",
+    "implied_nak_seq_err",
+    "local_ack_timeout_err",
+    "retry_exceeded_err",
+    "retry_rnr_exceeded_err",
+    "retransmitted_pkts",
+    "rx_icrc_encapsulated",
+    "rx_write_requests",
+    "rx_read_requests",
+    "rx_dropped",
+    "tx_dropped",
+];

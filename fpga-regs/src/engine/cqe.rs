@@ -1,0 +1,150 @@
+//! Completion entries: what the engine writes into a completion ring.
+//!
+//! An entry is 64 bytes and counts when its phase, bit 0 of the last byte, is that of the current
+//! lap: 1 on the first lap over the zeroed ring, then alternating. The engine writes words 0 to 6,
+//! then word 7 by one release store; all payload the entry speaks of is visible before.
+
+use bitflags::bitflags;
+
+open_enum! {
+    /// How a work request ended; the numbers are those of `ibv_wc_status`.
+    pub struct Status(u8) {
+        /// As asked.
+        Success = 0,
+        /// Message longer than the receive or the limit.
+        LocalLength = 1,
+        /// The QP cannot do this operation.
+        LocalQpOperation = 2,
+        /// A local key, its bounds, rights or domain; or memory that went away.
+        LocalProtection = 4,
+        /// The queue was in error when the request's turn came.
+        Flushed = 5,
+        /// The window could not be bound.
+        WindowBind = 6,
+        /// The responder answered what cannot be.
+        BadResponse = 7,
+        /// A local access right was missing.
+        LocalAccess = 8,
+        /// The responder found the request invalid.
+        RemoteInvalidRequest = 9,
+        /// The responder denied the access.
+        RemoteAccess = 10,
+        /// The responder failed.
+        RemoteOperation = 11,
+        /// No answer after all retries.
+        RetryExceeded = 12,
+        /// The responder was not ready after all retries.
+        RnrRetryExceeded = 13,
+        /// An error without a name of its own.
+        General = 21,
+    }
+}
+
+open_enum! {
+    /// What was completed.
+    pub struct Opcode(u8) {
+        /// SEND.
+        Send = 1,
+        /// RDMA WRITE.
+        Write = 2,
+        /// RDMA READ.
+        Read = 3,
+        /// Compare and swap.
+        CompareSwap = 4,
+        /// Fetch and add.
+        FetchAdd = 5,
+        /// Local invalidate.
+        LocalInvalidate = 6,
+        /// Window bind.
+        BindWindow = 7,
+        /// A SEND was received.
+        Receive = 16,
+        /// An RDMA WRITE with immediate data was received.
+        ReceiveWriteImm = 17,
+    }
+}
+
+bitflags! {
+    /// Flags of a completion.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Flags: u8 {
+        /// Of a receive queue; else of a send queue.
+        const RECEIVE = 1 << 0;
+        /// `immediate` is immediate data.
+        const IMMEDIATE = 1 << 1;
+        /// `immediate` is the key that was invalidated.
+        const INVALIDATED = 1 << 2;
+        /// The message was solicited.
+        const SOLICITED = 1 << 3;
+        /// UD: the payload begins with a GRH.
+        const GRH = 1 << 4;
+    }
+}
+wire_flags!(Flags, u8);
+
+layout! {
+    /// A completion.
+    pub struct Cqe: 1 {
+        /// The QP it belongs to.
+        qpn @ 0x00: u32,
+        /// Send: block index of the WQE in the send ring. Receive: the WQE's tag.
+        wqe_index @ 0x04: u32,
+        /// Bytes received or read; undefined with an error.
+        byte_count @ 0x08: u32,
+        /// Immediate data, or the key that was invalidated.
+        immediate @ 0x0c: u32,
+        /// UD: QPN of the sender.
+        source_qpn @ 0x10: u32,
+        /// What was completed.
+        opcode @ 0x14: Opcode,
+        /// How it ended.
+        status @ 0x15: Status,
+        /// The engine's own finer reason; 0 with success.
+        vendor_code @ 0x16: u8,
+        /// Kind and contents.
+        flags @ 0x17: Flags,
+        /// Nanoseconds of the engine's clock.
+        timestamp @ 0x18: u64,
+        /// Generation of the QP, one more with each RESET; entries of an earlier one are stale.
+        generation @ 0x38: u8,
+        /// Bit 0: the phase.
+        phase @ 0x3f: u8,
+    }
+}
+
+/// Which word of an entry carries the phase and is written last.
+pub const LAST_WORD: usize = 7;
+
+/// The phase of an entry, read from its last word.
+#[inline(always)]
+#[must_use]
+pub const fn phase(last_word: u64) -> bool {
+    last_word >> 56 & 1 == 1
+}
+
+/// The phase that entry `index` of a ring of 2^`log2_entries` carries once written.
+#[inline(always)]
+#[must_use]
+pub const fn expected_phase(index: u32, log2_entries: u8) -> bool {
+    (index as u64 >> log2_entries) & 1 == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_phase_is_bit_0_of_the_last_byte() {
+        let entry = Cqe { phase: 1, ..Cqe::default() }.encode();
+        assert_eq!(entry[0][LAST_WORD].to_le_bytes()[7], 1);
+        assert!(phase(entry[0][LAST_WORD]));
+    }
+
+    #[test]
+    fn the_phase_alternates_with_each_lap_and_across_the_index_wrap() {
+        assert!(expected_phase(0, 4));
+        assert!(!expected_phase(16, 4));
+        assert!(expected_phase(32, 4));
+        assert!(!expected_phase(u32::MAX, 4));
+    }
+}

@@ -1,0 +1,50 @@
+//! Keys: what names a piece of memory to the engine and to remote peers.
+//!
+//! [31:8] number, drawn at random from the free ones of a sparse 24-bit space; [7:0] variant:
+//! random for memory regions, the consumer's own for type-2 windows. A number rests before it is
+//! used again.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// What may be done with the memory behind a key; the bits are those of `ibv_access_flags`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Access: u32 {
+        /// Local writes: receives, READ responses, atomic results.
+        const LOCAL_WRITE = 1 << 0;
+        /// Remote RDMA WRITE.
+        const REMOTE_WRITE = 1 << 1;
+        /// Remote RDMA READ.
+        const REMOTE_READ = 1 << 2;
+        /// Remote atomics.
+        const REMOTE_ATOMIC = 1 << 3;
+        /// Windows may be bound to the region.
+        const WINDOW_BIND = 1 << 4;
+        /// Addresses count from the start of the region.
+        const ZERO_BASED = 1 << 5;
+        /// The program allows reordering of its payload writes; the engine need not use it.
+        const RELAXED_ORDERING = 1 << 20;
+    }
+}
+wire_flags!(Access, u32);
+
+/// The number of a key.
+#[inline(always)]
+#[must_use]
+pub const fn number(key: u32) -> u32 {
+    key >> 8
+}
+
+/// The variant of a key.
+#[inline(always)]
+#[must_use]
+pub const fn variant(key: u32) -> u8 {
+    key as u8
+}
+
+/// A key from its parts; `number` is below 2^24.
+#[inline(always)]
+#[must_use]
+pub const fn key(number: u32, variant: u8) -> u32 {
+    number << 8 | variant as u32
+}

@@ -1,0 +1,252 @@
+//! Queue pairs: types, states, attributes, and which attributes each transition wants.
+
+use bitflags::bitflags;
+
+open_enum! {
+    /// Transport of a QP; the numbers are those of `ibv_qp_type`.
+    pub struct QpType(u8) {
+        /// Reliable Connection.
+        Rc = 2,
+        /// Unreliable Connection.
+        Uc = 3,
+        /// Unreliable Datagram.
+        Ud = 4,
+        /// Extended RC, send side.
+        XrcSend = 9,
+        /// Extended RC, receive side.
+        XrcReceive = 10,
+    }
+}
+
+open_enum! {
+    /// State of a QP; the numbers are those of `ibv_qp_state`.
+    pub struct QpState(u8) {
+        /// Freshly made, or wiped.
+        Reset = 0,
+        /// Receives may be posted.
+        Init = 1,
+        /// Ready to receive.
+        Rtr = 2,
+        /// Ready to send.
+        Rts = 3,
+        /// Send queue drained, or draining.
+        Sqd = 4,
+        /// Send queue in error (UC, UD).
+        Sqe = 5,
+        /// In error; everything flushes.
+        Err = 6,
+    }
+}
+
+bitflags! {
+    /// Which attributes a modify carries; the bits are those of `ibv_qp_attr_mask`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct AttributeMask: u32 {
+        /// `state`.
+        const STATE = 1 << 0;
+        /// `current_state`.
+        const CURRENT_STATE = 1 << 1;
+        /// Ask for an event when the send queue is drained.
+        const EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        /// `access`.
+        const ACCESS = 1 << 3;
+        /// `pkey_index`.
+        const PKEY_INDEX = 1 << 4;
+        /// `port`.
+        const PORT = 1 << 5;
+        /// `qkey`.
+        const QKEY = 1 << 6;
+        /// The address vector.
+        const AV = 1 << 7;
+        /// `path_mtu`.
+        const PATH_MTU = 1 << 8;
+        /// `timeout`.
+        const TIMEOUT = 1 << 9;
+        /// `retry_count`.
+        const RETRY_COUNT = 1 << 10;
+        /// `rnr_retry`.
+        const RNR_RETRY = 1 << 11;
+        /// `rq_psn`.
+        const RQ_PSN = 1 << 12;
+        /// `max_rd_atomic`.
+        const MAX_RD_ATOMIC = 1 << 13;
+        /// An alternate path; no engine offers one.
+        const ALT_PATH = 1 << 14;
+        /// `min_rnr_timer`.
+        const MIN_RNR_TIMER = 1 << 15;
+        /// `sq_psn`.
+        const SQ_PSN = 1 << 16;
+        /// `max_dest_rd_atomic`.
+        const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// Path migration; no engine offers it.
+        const PATH_MIG_STATE = 1 << 18;
+        /// New queue sizes; no engine offers them.
+        const CAP = 1 << 19;
+        /// `dest_qpn`.
+        const DEST_QPN = 1 << 20;
+    }
+}
+wire_flags!(AttributeMask, u32);
+
+layout! {
+    /// The attributes of a QP: behind a modify command, and as the answer to a query.
+    pub struct Attributes: 2 {
+        /// Which of the following count (modify).
+        mask @ 0x00: AttributeMask,
+        /// State to go to; query: state it is in.
+        state @ 0x04: QpState,
+        /// State the caller believes it is in.
+        current_state @ 0x05: QpState,
+        /// 1: ask for an event when drained.
+        sqd_notify @ 0x06: u8,
+        /// Path MTU as `ibv_mtu`: 1 (256) to 5 (4096).
+        path_mtu @ 0x07: u8,
+        /// [`super::key::Access`] bits remote peers may use.
+        access @ 0x08: u32,
+        /// P_Key table index.
+        pkey_index @ 0x0c: u16,
+        /// Port, from 1.
+        port @ 0x0e: u8,
+        /// Local ACK timeout code, 0 to 31: 4.096 µs × 2^timeout, 0 for none.
+        timeout @ 0x0f: u8,
+        /// QPN of the peer.
+        dest_qpn @ 0x10: u32,
+        /// First PSN expected, 24 bits.
+        rq_psn @ 0x14: u32,
+        /// First PSN sent, 24 bits.
+        sq_psn @ 0x18: u32,
+        /// Q_Key.
+        qkey @ 0x1c: u32,
+        /// READs and atomics the requester may have under way.
+        max_rd_atomic @ 0x20: u8,
+        /// READs and atomics the responder answers at a time.
+        max_dest_rd_atomic @ 0x21: u8,
+        /// RNR NAK timer code, 0 to 31.
+        min_rnr_timer @ 0x22: u8,
+        /// Retries after a timeout or a sequence NAK, 0 to 7.
+        retry_count @ 0x23: u8,
+        /// Retries after an RNR NAK, 0 to 6; 7 for ever.
+        rnr_retry @ 0x24: u8,
+        /// Query: 1 while the send queue drains.
+        sq_draining @ 0x25: u8,
+        /// Local GID table index.
+        sgid_index @ 0x26: u8,
+        /// Hop limit, or time to live.
+        hop_limit @ 0x27: u8,
+        /// Traffic class, or type of service.
+        traffic_class @ 0x28: u8,
+        /// Service level.
+        sl @ 0x29: u8,
+        /// VLAN tag control information; 0 for none.
+        vlan @ 0x2a: u16,
+        /// Flow label, 20 bits.
+        flow_label @ 0x2c: u32,
+        /// GID of the peer, network order.
+        dgid @ 0x40: [u8; 16],
+    }
+}
+
+/// What a transition asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// Attributes that must come.
+    pub required: AttributeMask,
+    /// Attributes that may come.
+    pub optional: AttributeMask,
+}
+
+/// The transition of an RC QP from one state to another, or `None` where there is none.
+///
+/// `STATE` (for changes of state) and `CURRENT_STATE` are always among the optional ones. Source:
+/// InfiniBand specification, volume 1, modify queue pair, and `ibv_modify_qp(3)`.
+#[must_use]
+pub fn rc_transition(from: QpState, to: QpState) -> Option<Transition> {
+    use AttributeMask as M;
+    let always = M::STATE | M::CURRENT_STATE;
+    let rts_optional = M::ACCESS | M::MIN_RNR_TIMER;
+    let (required, optional) = match (from, to) {
+        (
+            QpState::Reset
+            | QpState::Init
+            | QpState::Rtr
+            | QpState::Rts
+            | QpState::Sqd
+            | QpState::Err,
+            QpState::Reset,
+        )
+        | (
+            QpState::Init
+            | QpState::Rtr
+            | QpState::Rts
+            | QpState::Sqd
+            | QpState::Err
+            | QpState::Reset,
+            QpState::Err,
+        ) => (M::empty(), M::empty()),
+        (QpState::Reset, QpState::Init) => (M::PKEY_INDEX | M::PORT | M::ACCESS, M::empty()),
+        (QpState::Init, QpState::Init) => (M::empty(), M::PKEY_INDEX | M::PORT | M::ACCESS),
+        (QpState::Init, QpState::Rtr) => (
+            M::AV
+                | M::PATH_MTU
+                | M::DEST_QPN
+                | M::RQ_PSN
+                | M::MAX_DEST_RD_ATOMIC
+                | M::MIN_RNR_TIMER,
+            M::ACCESS | M::PKEY_INDEX,
+        ),
+        (QpState::Rtr, QpState::Rts) => (
+            M::TIMEOUT | M::RETRY_COUNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_RD_ATOMIC,
+            rts_optional,
+        ),
+        (QpState::Rts, QpState::Rts) => (M::empty(), rts_optional),
+        (QpState::Rts, QpState::Sqd) => (M::empty(), M::EN_SQD_ASYNC_NOTIFY),
+        (QpState::Sqd, QpState::Rts) => (M::empty(), rts_optional),
+        (QpState::Sqd, QpState::Sqd) => (
+            M::empty(),
+            rts_optional
+                | M::PKEY_INDEX
+                | M::PORT
+                | M::AV
+                | M::TIMEOUT
+                | M::RETRY_COUNT
+                | M::RNR_RETRY
+                | M::MAX_RD_ATOMIC
+                | M::MAX_DEST_RD_ATOMIC,
+        ),
+        _ => return None,
+    };
+    Some(Transition { required, optional: optional | always })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATES: [QpState; 7] = [
+        QpState::Reset,
+        QpState::Init,
+        QpState::Rtr,
+        QpState::Rts,
+        QpState::Sqd,
+        QpState::Sqe,
+        QpState::Err,
+    ];
+
+    #[test]
+    fn reset_and_error_are_reachable_from_every_rc_state() {
+        for from in STATES.into_iter().filter(|&s| s != QpState::Sqe) {
+            assert!(rc_transition(from, QpState::Reset).is_some(), "{from:?}");
+            assert!(rc_transition(from, QpState::Err).is_some(), "{from:?}");
+        }
+    }
+
+    #[test]
+    fn the_ladder_to_rts_has_no_short_cut() {
+        for (i, &from) in STATES[..4].iter().enumerate() {
+            for (j, &to) in STATES[1..4].iter().enumerate() {
+                let allowed = j == i || (i == j + 1 && to != QpState::Rtr);
+                assert_eq!(rc_transition(from, to).is_some(), allowed, "{from:?} -> {to:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Work-queue entries: what programs write into send and receive rings.
+//!
+//! A send WQE takes 1 to [`SEND_MAX_BLOCKS`] consecutive blocks of the send ring (wrapping at its
+//! end): a header of 32 bytes, then scatter/gather elements of 16 bytes or inline data. The
+//! producer index counts blocks. A receive WQE stands at a fixed stride.
+
+use bitflags::bitflags;
+
+use crate::Block;
+
+/// Scatter/gather elements of one entry.
+pub const MAX_SGE: usize = 16;
+/// Bytes of inline data a send WQE can hold.
+pub const MAX_INLINE: usize = SEND_MAX_BLOCKS * 64 - SEND_PAYLOAD_OFFSET;
+/// Blocks of the largest send WQE.
+pub const SEND_MAX_BLOCKS: usize = 5;
+/// Byte offset of the first SGE, or of inline data, in a send WQE.
+pub const SEND_PAYLOAD_OFFSET: usize = 32;
+/// Byte offset of the first SGE in a receive WQE.
+pub const RECEIVE_PAYLOAD_OFFSET: usize = 16;
+/// Bytes of a scatter/gather element.
+pub const SGE_BYTES: usize = 16;
+
+open_enum! {
+    /// What a send WQE asks for.
+    pub struct SendOpcode(u8) {
+        /// SEND.
+        Send = 1,
+        /// SEND with immediate data.
+        SendImm = 2,
+        /// SEND that invalidates a remote key.
+        SendInvalidate = 3,
+        /// RDMA WRITE.
+        Write = 4,
+        /// RDMA WRITE with immediate data; consumes a receive WQE at the responder.
+        WriteImm = 5,
+        /// RDMA READ.
+        Read = 6,
+        /// 8-byte compare and swap.
+        CompareSwap = 7,
+        /// 8-byte fetch and add.
+        FetchAdd = 8,
+        /// Invalidates a local key.
+        LocalInvalidate = 9,
+        /// Binds a memory window.
+        BindWindow = 10,
+    }
+}
+
+bitflags! {
+    /// Flags of a send WQE.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct SendFlags: u8 {
+        /// Report success with a completion; errors are always reported.
+        const SIGNALED = 1 << 0;
+        /// The responder's completion is solicited.
+        const SOLICITED = 1 << 1;
+        /// Begin only when all earlier READs and atomics are complete.
+        const FENCE = 1 << 2;
+        /// The payload stands in the entry.
+        const INLINE = 1 << 3;
+    }
+}
+wire_flags!(SendFlags, u8);
+
+layout! {
+    /// The header of a send WQE, the first 32 bytes of its first block.
+    ///
+    /// Atomics carry the operands in the first 16 bytes behind the header and one SGE after them.
+    /// UD reuses `remote_address` and `rkey` through [`Datagram`]; a window bind through [`Bind`].
+    pub struct SendHeader: 1 {
+        /// What to do.
+        opcode @ 0x00: SendOpcode,
+        /// How.
+        flags @ 0x01: SendFlags,
+        /// Scatter/gather elements, 0 to 16; 0 with inline data.
+        num_sge @ 0x02: u8,
+        /// Blocks of this WQE, 1 to 5.
+        blocks @ 0x03: u8,
+        /// Bytes of inline data; 0 without.
+        inline_length @ 0x04: u32,
+        /// Immediate data as the program gave it (its byte order is opaque), or the key to invalidate.
+        immediate @ 0x08: u32,
+        /// XRC: number of the remote shared receive queue.
+        remote_srqn @ 0x0c: u32,
+        /// First byte of remote memory.
+        remote_address @ 0x10: u64,
+        /// Key of the remote memory.
+        rkey @ 0x18: u32,
+    }
+}
+
+layout! {
+    /// The address fields of a UD send WQE, over the same bytes as `remote_address` and `rkey`.
+    pub struct Datagram: 1 {
+        /// Address handle number.
+        ah @ 0x10: u32,
+        /// Destination QPN.
+        qpn @ 0x14: u32,
+        /// Q_Key.
+        qkey @ 0x18: u32,
+    }
+}
+
+layout! {
+    /// The fields of a window bind behind the header; `rkey` is the window, `remote_address` its start.
+    pub struct Bind: 1 {
+        /// Bytes of the window.
+        length @ 0x20: u64,
+        /// Key of the memory region it lies in.
+        lkey @ 0x28: u32,
+        /// [`super::key::Access`] bits granted.
+        access @ 0x2c: u32,
+    }
+}
+
+layout! {
+    /// The operands of an atomic, behind the header.
+    pub struct Atomic: 1 {
+        /// Value to swap in, or to add.
+        swap_add @ 0x20: u64,
+        /// Value to compare with.
+        compare @ 0x28: u64,
+    }
+}
+
+layout! {
+    /// The first 16 bytes of a receive WQE; up to 3 SGEs stand in its first block, 4 in each other.
+    pub struct ReceiveHeader: 1 {
+        /// Scatter/gather elements, 0 to 16.
+        num_sge @ 0x00: u8,
+        /// Opaque to the engine, echoed in the completion.
+        tag @ 0x04: u32,
+    }
+}
+
+/// A piece of local memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// First byte, in the address space of the region's key.
+    pub address: u64,
+    /// Bytes.
+    pub length: u32,
+    /// Key of the region it lies in.
+    pub lkey: u32,
+}
+
+impl Sge {
+    /// The element as two words.
+    #[inline(always)]
+    #[must_use]
+    pub const fn encode(self) -> [u64; 2] {
+        [self.address, self.length as u64 | (self.lkey as u64) << 32]
+    }
+
+    /// Reads the element from two words.
+    #[inline(always)]
+    #[must_use]
+    pub const fn decode(words: [u64; 2]) -> Self {
+        Self { address: words[0], length: words[1] as u32, lkey: (words[1] >> 32) as u32 }
+    }
+}
+
+/// Blocks of a send WQE with `num_sge` elements.
+#[inline(always)]
+#[must_use]
+pub const fn send_blocks_for_sges(num_sge: usize) -> usize {
+    (SEND_PAYLOAD_OFFSET + num_sge * SGE_BYTES).div_ceil(64)
+}
+
+/// Blocks of a send WQE with `length` bytes of inline data.
+#[inline(always)]
+#[must_use]
+pub const fn send_blocks_for_inline(length: usize) -> usize {
+    (SEND_PAYLOAD_OFFSET + length).div_ceil(64)
+}
+
+/// Blocks from one receive WQE to the next in a queue of up to `max_sge` elements: 1, 2, 4 or 8.
+#[inline(always)]
+#[must_use]
+pub const fn receive_stride_blocks(max_sge: usize) -> usize {
+    (RECEIVE_PAYLOAD_OFFSET + max_sge * SGE_BYTES).div_ceil(64).next_power_of_two()
+}
+
+/// The SGE at byte `offset` of a WQE's blocks, or nothing when it lies beyond them.
+#[inline(always)]
+#[must_use]
+pub fn sge_at(blocks: &[Block], offset: usize) -> Option<Sge> {
+    let words = blocks.as_flattened();
+    Some(Sge::decode([*words.get(offset / 8)?, *words.get(offset / 8 + 1)?]))
+}
+
+const _: () = assert!(send_blocks_for_sges(MAX_SGE) == SEND_MAX_BLOCKS);
+const _: () = assert!(send_blocks_for_inline(MAX_INLINE) == SEND_MAX_BLOCKS);
+const _: () = assert!(receive_stride_blocks(MAX_SGE) == 8);

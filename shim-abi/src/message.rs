@@ -1,0 +1,370 @@
+//! Requests, responses and what they are made of.
+
+use super::{Deserialize, Serialize};
+
+/// The first message of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Version and revision of the client's build, for the log.
+    pub build: String,
+    /// What the client is.
+    pub role: Role,
+}
+
+/// What a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// A verbs program. Its memory must be within balboad's reach, which is tried at once.
+    Provider {
+        /// Address of a word in the client.
+        probe: u64,
+        /// What stands there.
+        probe_value: u64,
+    },
+    /// `balboa run`, `balboa status`: asks, makes nothing.
+    Tool,
+}
+
+/// Answer to every request: what was asked for, or why not.
+pub type Reply = Result<Response, Refusal>;
+
+/// Why a request was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The errno the verbs call returns.
+    pub errno: i32,
+    /// One sentence: the object, the value, the mend.
+    pub reason: String,
+}
+
+/// What a client asks for. Numbers of objects are only good on the connection that made them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// The cards. → [`Response::Cards`]
+    ListCards,
+    /// The whole state as JSON. → [`Response::Status`] with a memfd of the text.
+    Status,
+    /// Opens a card. → [`Response::Context`]
+    OpenContext {
+        /// Card number, as in its name `balboaN`.
+        card: u32,
+    },
+    /// Closes a context whose objects are gone. → [`Response::Done`]
+    CloseContext {
+        /// From [`Response::Context`].
+        context: u32,
+    },
+    /// The port and its GIDs, now. → [`Response::Port`]
+    QueryPort {
+        /// Context.
+        context: u32,
+    },
+    /// Makes a completion channel. → [`Response::Channel`] with the client's end of a socket pair.
+    ///
+    /// It carries 8-byte records, the cookies of completion queues. It ends when the client closes
+    /// its end.
+    CreateChannel {
+        /// Context.
+        context: u32,
+    },
+    /// Sends records again that the client took from a channel in search of others. → [`Response::Done`]
+    RequeueRecords {
+        /// Channel.
+        channel: u32,
+        /// Cookies of living completion queues of this channel.
+        cookies: Vec<u64>,
+    },
+    /// Makes a protection domain. → [`Response::Pd`]
+    AllocPd {
+        /// Context.
+        context: u32,
+    },
+    /// Ends a protection domain. → [`Response::Done`]
+    DeallocPd {
+        /// Protection domain.
+        pdn: u32,
+    },
+    /// First step of a registration: address space of the card. → [`Response::Reserved`]
+    ReserveMr {
+        /// Protection domain.
+        pdn: u32,
+        /// First byte in the client.
+        address: u64,
+        /// Bytes.
+        length: u64,
+        /// Address by which work requests name the first byte.
+        hca_va: u64,
+        /// `ibv_access_flags`.
+        access: u32,
+    },
+    /// Second step, after the client mapped what the grant asks it to: the keys. → [`Response::Mr`]
+    CommitMr {
+        /// From [`Response::Reserved`].
+        mr: u32,
+    },
+    /// Ends a registration, committed or not. → [`Response::Done`] once no DMA can follow.
+    DeregMr {
+        /// Memory region.
+        mr: u32,
+    },
+    /// Makes a completion queue. → [`Response::Cq`]
+    CreateCq {
+        /// Context.
+        context: u32,
+        /// log2 of the entries.
+        log2_entries: u8,
+        /// Channel for its events.
+        channel: Option<u32>,
+        /// What its records carry: the client's `struct ibv_cq *`.
+        cookie: u64,
+    },
+    /// Ends a completion queue. → [`Response::Destroyed`]; no record of it is sent afterwards.
+    DestroyCq {
+        /// Completion queue.
+        cqn: u32,
+    },
+    /// Makes a QP with a receive queue of its own. → [`Response::Qp`]
+    CreateQp(CreateQp),
+    /// Changes a QP. → [`Response::QpModified`]
+    ModifyQp {
+        /// QP.
+        qpn: u32,
+        /// `fpga_regs::engine::qp::Attributes`, encoded.
+        attributes: [[u64; 8]; 2],
+    },
+    /// Asks for a QP's attributes. → [`Response::QpAttributes`]
+    QueryQp {
+        /// QP.
+        qpn: u32,
+    },
+    /// Ends a QP. → [`Response::Destroyed`] once no completion and no DMA of it can follow.
+    DestroyQp {
+        /// QP.
+        qpn: u32,
+    },
+}
+
+/// What a new QP is to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateQp {
+    /// Protection domain.
+    pub pdn: u32,
+    /// `fpga_regs::engine::qp::QpType`.
+    pub kind: u8,
+    /// Completion queue of its sends.
+    pub send_cqn: u32,
+    /// Completion queue of its receives.
+    pub receive_cqn: u32,
+    /// log2 of the blocks of its send ring.
+    pub log2_sq_blocks: u8,
+    /// log2 of the entries of its receive ring.
+    pub log2_rq_entries: u8,
+    /// log2 of the blocks of a receive entry.
+    pub log2_rq_stride: u8,
+    /// What its asynchronous events carry: the client's `struct ibv_qp *`.
+    pub cookie: u64,
+}
+
+/// What came of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Response {
+    /// Done, nothing to tell. Also the answer to [`Hello`].
+    Done,
+    /// To [`Request::ListCards`].
+    Cards(Vec<CardInfo>),
+    /// To [`Request::Status`]; the descriptor is a memfd with the text.
+    Status {
+        /// Bytes of the text.
+        length: u64,
+    },
+    /// To [`Request::OpenContext`]. Descriptors, in this order: the asynchronous event socket, then
+    /// what `grant` and `rings` say they bring.
+    Context(Box<ContextInfo>),
+    /// To [`Request::QueryPort`].
+    Port(PortInfo),
+    /// To [`Request::CreateChannel`].
+    Channel {
+        /// Number of the channel.
+        channel: u32,
+    },
+    /// To [`Request::AllocPd`].
+    Pd {
+        /// Number of the protection domain.
+        pdn: u32,
+    },
+    /// To [`Request::ReserveMr`].
+    Reserved {
+        /// Number of the memory region.
+        mr: u32,
+        /// Where the card will see the first byte.
+        iova: u64,
+    },
+    /// To [`Request::CommitMr`].
+    Mr {
+        /// Local key.
+        lkey: u32,
+        /// Remote key.
+        rkey: u32,
+    },
+    /// To [`Request::CreateCq`].
+    Cq {
+        /// Number of the completion queue.
+        cqn: u32,
+        /// Where its ring memory (record, then zeroed entries) lies in the client's ring memory.
+        ring: u64,
+    },
+    /// To [`Request::CreateQp`].
+    Qp {
+        /// Number of the QP.
+        qpn: u32,
+        /// Its generation.
+        generation: u8,
+        /// Number of its receive queue.
+        rqn: u32,
+        /// Where its send ring memory lies in the client's ring memory.
+        sq_ring: u64,
+        /// Where its receive ring memory lies in the client's ring memory.
+        rq_ring: u64,
+    },
+    /// To [`Request::ModifyQp`].
+    QpModified {
+        /// The QP's generation, one more after RESET.
+        generation: u8,
+    },
+    /// To [`Request::QueryQp`].
+    QpAttributes {
+        /// `fpga_regs::engine::qp::Attributes`, encoded.
+        attributes: [[u64; 8]; 2],
+    },
+    /// To a destroy: how many events of the object were sent in all; the client waits until the
+    /// program has acknowledged those it read.
+    Destroyed {
+        /// Records sent on the completion channel.
+        completion_events: u32,
+        /// Records sent on the asynchronous event socket.
+        async_events: u32,
+    },
+}
+
+/// A card as `balboa run` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardInfo {
+    /// Card number.
+    pub card: u32,
+    /// Device name, `balboaN`.
+    pub name: String,
+    /// Node GUID, host order.
+    pub node_guid: u64,
+    /// Firmware version.
+    pub firmware: String,
+    /// Board name.
+    pub board: String,
+    /// The port.
+    pub port: PortInfo,
+}
+
+/// A port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortInfo {
+    /// Link is up.
+    pub link_up: bool,
+    /// Largest path MTU as `ibv_mtu`.
+    pub max_mtu: u8,
+    /// Current path MTU as `ibv_mtu`.
+    pub active_mtu: u8,
+    /// MAC address.
+    pub mac: [u8; 6],
+    /// GID table, network order, all RoCE v2; empty slots are zero.
+    pub gids: Vec<[u8; 16]>,
+    /// P_Key table.
+    pub pkeys: Vec<u16>,
+}
+
+/// A context: limits, and the way to the card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextInfo {
+    /// Number of the context.
+    pub context: u32,
+    /// The card.
+    pub card: CardInfo,
+    /// What the engine offers.
+    pub limits: Limits,
+    /// The way to the card's doorbells.
+    pub grant: Grant,
+    /// The client's ring memory; the same for all contexts of the process.
+    pub rings: RingMemory,
+}
+
+/// What an engine offers, as its window and balboad's quotas say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// `fpga_regs::engine::window::Capabilities` bits.
+    pub capabilities: u64,
+    /// QPs.
+    pub qps: u32,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Memory regions.
+    pub mrs: u32,
+    /// Protection domains.
+    pub pds: u32,
+    /// log2 of the largest CQ.
+    pub log2_cq_entries: u8,
+    /// log2 of the largest send ring, in blocks.
+    pub log2_sq_blocks: u8,
+    /// log2 of the largest receive ring, in entries.
+    pub log2_rq_entries: u8,
+    /// SGEs of a work request.
+    pub max_sge: u8,
+    /// Inline bytes of a work request.
+    pub max_inline: u16,
+    /// READs a QP answers at a time.
+    pub max_rd_atomic: u8,
+    /// READs a QP has under way at a time.
+    pub max_init_rd_atomic: u8,
+    /// Bytes of the largest message.
+    pub max_message: u32,
+    /// Bytes of the largest region.
+    pub max_mr_bytes: u64,
+}
+
+/// The way to a card's doorbells.
+///
+/// Descriptors: for the first context of the process on a card, those of the variant in the order
+/// of its documentation; none for later contexts, which use the first one's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Grant {
+    /// A doorbell page of the software card, as a memfd of exactly that page; then, with a wake-up,
+    /// an eventfd and the memfd of the page, read only, that balboad's card thread writes.
+    Page {
+        /// The number of the page in its window.
+        page: u8,
+        /// The descriptors come with this message.
+        first: bool,
+        /// How a sleeping card is woken.
+        wake: Wake,
+    },
+}
+
+/// How a card learns that a doorbell rang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wake {
+    /// It sees it.
+    None,
+    /// By an eventfd, while the asleep word is not 0.
+    Eventfd {
+        /// Byte offset of the u32 asleep word in the card thread's page.
+        asleep: u32,
+        /// Byte offset of the robust mutex in that page that dies with the card thread.
+        liveness: u32,
+    },
+}
+
+/// The client's ring memory: a sealed memfd, made and sized by balboad, one for each process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingMemory {
+    /// Bytes.
+    pub length: u64,
+    /// Its descriptor comes with this message, last.
+    pub first: bool,
+}
