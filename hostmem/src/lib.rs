@@ -1,1 +1,50 @@
-//! Shared memory, doorbells, descriptors and other processes' memory, with every barrier named
+//! Shared memory, doorbells, descriptors and other processes' memory, with every barrier named.
+//!
+//! This crate holds the `unsafe` that memory shared between processes needs, so that its users
+//! need none. What it maps may be changed by another process, friendly or hostile, at any time:
+//! shared memory is therefore only ever touched by atomic loads and stores of whole words, and no
+//! reference to plain data in it is ever made. Who reads a word that a peer can write must copy it
+//! once, check the copy and use the copy.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`barrier`] | the fences, by name |
+//! | [`memfd`] | sealed memory files |
+//! | [`mapping`] | mappings of them, and detection of a fork |
+//! | [`ring`] | rings of 64-byte blocks, doorbell records, doorbell pages |
+//! | [`wake`] | waking a sleeping card, without losing a wake-up |
+//! | [`liveness`] | seeing that another process has died |
+//! | [`process`] | other processes: their memory, their credentials, their end |
+//! | [`fdpass`] | messages that carry file descriptors |
+//! | [`eventfd`] | event counters |
+//!
+//! Linux only, x86-64 and aarch64 only: the orderings are argued for these two.
+
+#[cfg(not(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_endian = "little"
+)))]
+compile_error!("hostmem is written for little-endian Linux on x86-64 and aarch64");
+
+pub mod barrier;
+mod error;
+pub mod eventfd;
+pub mod fdpass;
+pub mod liveness;
+pub mod mapping;
+pub mod memfd;
+pub mod process;
+pub mod ring;
+pub mod wake;
+
+pub use error::{Errno, Error, Result};
+pub use eventfd::EventFd;
+pub use liveness::Liveness;
+pub use mapping::{Access, ForkCanary, SharedMapping};
+pub use process::{PidFd, RemoteRange};
+pub use ring::{Block, BlockRing, DoorbellPage, Record};
+pub use wake::{AsleepWord, Waker};
+
+/// Bytes in the small page that doorbell pages and shared words are laid out in.
+pub const PAGE_BYTES: usize = 4096;

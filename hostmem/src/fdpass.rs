@@ -1,0 +1,292 @@
+//! Messages over a Unix socket that keeps their bounds and carries file descriptors with them.
+//!
+//! A message arrives whole with all its descriptors, or not at all: what does not fit is an error,
+//! and the descriptors that came with it are closed, so that a peer cannot fill our table by
+//! messages we refuse. Received descriptors are closed on exec. Nothing here raises SIGPIPE.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+use crate::{Error, Result};
+
+/// Most descriptors one message carries.
+pub const MAX_FDS: usize = 8;
+
+/// Whether a call may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// As the socket's own mode says: a blocking socket waits.
+    AsSocket,
+    /// Never: [`Error::would_block`] is true for the error returned instead.
+    Never,
+}
+
+/// A received message.
+#[derive(Debug)]
+pub struct Received {
+    /// Bytes of the message, now at the start of the caller's buffer; 0 when the peer has closed.
+    pub bytes: usize,
+    /// Descriptors that came with it, in the sender's order.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Makes a connected pair of sockets that keep message bounds (SOCK_SEQPACKET), closed on exec.
+pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
+    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+        .map_err(Error::os("socketpair"))
+}
+
+/// Room for the control data of `MAX_FDS` descriptors, aligned as the kernel's headers need.
+#[repr(C, align(8))]
+struct Control {
+    bytes: [MaybeUninit<u8>; Self::BYTES],
+}
+
+impl Control {
+    // SAFETY: CMSG_SPACE is arithmetic on its argument.
+    const BYTES: usize =
+        unsafe { libc::CMSG_SPACE((MAX_FDS * size_of::<RawFd>()) as u32) } as usize;
+
+    fn new() -> Self {
+        Self { bytes: [MaybeUninit::zeroed(); Self::BYTES] }
+    }
+}
+
+const _: () = assert!(align_of::<Control>() >= align_of::<libc::cmsghdr>());
+
+/// Sends one message with up to [`MAX_FDS`] descriptors, which stay the caller's.
+///
+/// The message has at least one byte: an empty one would look like the end of the stream. Errors
+/// are the system's: EPIPE when the peer has closed, EMSGSIZE when the message is longer than the
+/// socket takes, EAGAIN when it would have to wait.
+pub fn send(
+    socket: BorrowedFd<'_>,
+    message: &[u8],
+    fds: &[BorrowedFd<'_>],
+    wait: Wait,
+) -> Result<()> {
+    if message.is_empty() {
+        return Err(bad_size("message", 0, "bytes", "it has at least one"));
+    }
+    if fds.len() > MAX_FDS {
+        return Err(bad_size("message", fds.len(), "descriptors", "it carries at most 8"));
+    }
+    let mut control = Control::new();
+    let mut part =
+        libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
+    let mut header = header(&mut part);
+    if !fds.is_empty() {
+        let bytes = size_of_val(fds);
+        header.msg_control = control.bytes.as_mut_ptr().cast();
+        // SAFETY: CMSG_SPACE is arithmetic; the result is at most `Control::BYTES`.
+        header.msg_controllen = unsafe { libc::CMSG_SPACE(bytes as u32) } as _;
+        // SAFETY: the control buffer has room for one header and `bytes` bytes of descriptors, and
+        // is aligned for the header; `CMSG_FIRSTHDR` is not null for a buffer of that size.
+        // BorrowedFd is a transparent RawFd, so the slice is an array of those.
+        unsafe {
+            let first = libc::CMSG_FIRSTHDR(&raw const header);
+            (*first).cmsg_level = libc::SOL_SOCKET;
+            (*first).cmsg_type = libc::SCM_RIGHTS;
+            (*first).cmsg_len = libc::CMSG_LEN(bytes as u32) as _;
+            std::ptr::copy_nonoverlapping(fds.as_ptr().cast(), libc::CMSG_DATA(first), bytes);
+        }
+    }
+    let flags = libc::MSG_NOSIGNAL | wait_flag(wait);
+    // SAFETY: the header points to the message and the control data, which outlive the call.
+    let sent = retry(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) })
+        .map_err(Error::os("sendmsg"))?;
+    if sent != message.len() {
+        return Err(Error::Truncated { what: "message", capacity: sent, unit: "bytes" });
+    }
+    Ok(())
+}
+
+/// Receives one message into the caller's buffer.
+///
+/// A message longer than the buffer, or with more than [`MAX_FDS`] descriptors, is thrown away
+/// and reported as [`Error::Truncated`]; so are its descriptors, which are closed.
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: Wait) -> Result<Received> {
+    let mut control = Control::new();
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut header = header(&mut part);
+    header.msg_control = control.bytes.as_mut_ptr().cast();
+    header.msg_controllen = Control::BYTES as _;
+    let flags = libc::MSG_CMSG_CLOEXEC | wait_flag(wait);
+    // SAFETY: the header points to the buffer and the control room, which outlive the call.
+    let bytes = retry(|| unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) })
+        .map_err(Error::os("recvmsg"))?;
+    // SAFETY: the kernel has just filled the header's control data.
+    let fds = unsafe { take_fds(&header) };
+    if header.msg_flags & libc::MSG_CTRUNC != 0 || fds.len() > MAX_FDS {
+        return Err(Error::Truncated {
+            what: "control data",
+            capacity: MAX_FDS,
+            unit: "descriptors",
+        });
+    }
+    if header.msg_flags & libc::MSG_TRUNC != 0 {
+        return Err(Error::Truncated { what: "message", capacity: buffer.len(), unit: "bytes" });
+    }
+    Ok(Received { bytes, fds })
+}
+
+/// Takes possession of all descriptors in a received header's control data.
+///
+/// # Safety
+/// The header was filled by `recvmsg`, its control data is still there, and this is the first call
+/// for it.
+unsafe fn take_fds(header: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut fds = Vec::new();
+    // SAFETY: the kernel wrote well-formed control data and set its length; the macros walk it and
+    // end with null. Each descriptor in it is new in our table and nobody else's.
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(header);
+        while !at.is_null() {
+            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = ((*at).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let data: *const RawFd = libc::CMSG_DATA(at).cast();
+                for index in 0..bytes / size_of::<RawFd>() {
+                    fds.push(OwnedFd::from_raw_fd(data.add(index).read_unaligned()));
+                }
+            }
+            at = libc::CMSG_NXTHDR(header, at);
+        }
+    }
+    fds
+}
+
+/// A message header with one part, no address and no control data.
+fn header(part: &mut libc::iovec) -> libc::msghdr {
+    // SAFETY: all-zero is a valid header: null pointers with zero lengths.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = part;
+    header.msg_iovlen = 1;
+    header
+}
+
+fn wait_flag(wait: Wait) -> i32 {
+    match wait {
+        Wait::AsSocket => 0,
+        Wait::Never => libc::MSG_DONTWAIT,
+    }
+}
+
+/// Repeats a call that a signal interrupted.
+fn retry(mut call: impl FnMut() -> isize) -> Result<usize, Errno> {
+    loop {
+        match Errno::result(call()) {
+            Err(Errno::EINTR) => {}
+            result => return result.map(|bytes| bytes as usize),
+        }
+    }
+}
+
+fn bad_size(object: &'static str, value: usize, unit: &'static str, rule: &'static str) -> Error {
+    Error::BadSize { object, value: value as u64, unit, rule }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use nix::fcntl::{FcntlArg, fcntl};
+    use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+    use nix::unistd::{close, pipe, read, write};
+
+    use super::*;
+
+    #[test]
+    fn a_message_arrives_with_its_descriptors_in_order() {
+        let (one, two) = pair().unwrap();
+        let pipes: Vec<_> = (0..MAX_FDS).map(|_| pipe().unwrap()).collect();
+        let writers: Vec<_> = pipes.iter().map(|(_, writer)| writer.as_fd()).collect();
+        send(one.as_fd(), b"hello", &writers, Wait::AsSocket).unwrap();
+
+        let mut buffer = [0; 16];
+        let received = receive(two.as_fd(), &mut buffer, Wait::AsSocket).unwrap();
+        assert_eq!(&buffer[..received.bytes], b"hello");
+        assert_eq!(received.fds.len(), MAX_FDS);
+        for (number, (fd, (reader, _))) in received.fds.iter().zip(&pipes).enumerate() {
+            let flags = fcntl(fd, FcntlArg::F_GETFD).unwrap();
+            assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+            write(fd, &[number as u8]).unwrap();
+            let mut byte = [0xff];
+            read(reader, &mut byte).unwrap();
+            assert_eq!(byte, [number as u8]);
+        }
+    }
+
+    #[test]
+    fn message_bounds_are_kept_and_the_end_is_seen() {
+        let (one, two) = pair().unwrap();
+        send(one.as_fd(), b"a", &[], Wait::Never).unwrap();
+        send(one.as_fd(), b"bc", &[], Wait::Never).unwrap();
+        drop(one);
+        let mut buffer = [0; 16];
+        for expected in [1, 2, 0, 0] {
+            let received = receive(two.as_fd(), &mut buffer, Wait::AsSocket).unwrap();
+            assert_eq!((received.bytes, received.fds.len()), (expected, 0));
+        }
+        let gone = send(two.as_fd(), b"x", &[], Wait::AsSocket).unwrap_err();
+        assert_eq!(gone.errno(), Some(Errno::EPIPE));
+    }
+
+    #[test]
+    fn a_call_that_must_not_wait_says_so() {
+        let (one, two) = pair().unwrap();
+        assert!(receive(two.as_fd(), &mut [0; 4], Wait::Never).unwrap_err().would_block());
+        let full = loop {
+            if let Err(error) = send(one.as_fd(), &[0; 4096], &[], Wait::Never) {
+                break error;
+            }
+        };
+        assert!(full.would_block());
+    }
+
+    /// Whether the last writer of a pipe is gone, which its reader sees as end of file.
+    fn all_writers_are_closed(reader: &OwnedFd) -> bool {
+        read(reader, &mut [0]) == Ok(0)
+    }
+
+    #[test]
+    fn descriptors_of_a_message_that_is_too_long_are_closed() {
+        let (one, two) = pair().unwrap();
+        let (reader, writer) = pipe().unwrap();
+        send(one.as_fd(), b"too long", &[writer.as_fd()], Wait::AsSocket).unwrap();
+        drop(writer);
+        let refused = receive(two.as_fd(), &mut [0; 4], Wait::AsSocket).unwrap_err();
+        assert!(matches!(refused, Error::Truncated { capacity: 4, .. }));
+        assert!(all_writers_are_closed(&reader));
+    }
+
+    #[test]
+    fn descriptors_that_are_too_many_are_all_closed() {
+        let (one, two) = pair().unwrap();
+        let (reader, writer) = pipe().unwrap();
+        let fds = [writer.as_raw_fd(); MAX_FDS + 5];
+        let control = [ControlMessage::ScmRights(&fds)];
+        let parts = [std::io::IoSlice::new(b"x")];
+        sendmsg::<()>(one.as_raw_fd(), &parts, &control, MsgFlags::empty(), None).unwrap();
+        close(writer).unwrap();
+        let refused = receive(two.as_fd(), &mut [0; 4], Wait::AsSocket).unwrap_err();
+        assert!(matches!(refused, Error::Truncated { what: "control data", .. }), "{refused}");
+        assert!(all_writers_are_closed(&reader));
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_refused() {
+        let (one, _two) = pair().unwrap();
+        let nine = [one.as_fd(); MAX_FDS + 1];
+        assert!(matches!(
+            send(one.as_fd(), b"x", &nine, Wait::AsSocket),
+            Err(Error::BadSize { value: 9, .. })
+        ));
+        assert!(matches!(
+            send(one.as_fd(), b"", &[], Wait::AsSocket),
+            Err(Error::BadSize { value: 0, .. })
+        ));
+    }
+}

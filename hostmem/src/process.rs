@@ -1,0 +1,248 @@
+//! Other processes: their memory, their credentials and their end.
+//!
+//! Memory is reached with `process_vm_readv` and `process_vm_writev`: the kernel checks that we
+//! may (same user and a dumpable process, or CAP_SYS_PTRACE; Yama's ptrace_scope may narrow it to
+//! declared tracers, see [`allow_ptracer`]), and it checks every address. One call costs about as
+//! much as copying ten kilobytes, so callers gather whole bursts into one list.
+//!
+//! A process id can be used again after its process has ended. Hold a [`PidFd`] of the peer, and
+//! look at [`PidFd::has_ended`] *after* a transfer: if the process had not ended by then, the id
+//! was its own throughout, and the bytes were moved to or from the right memory. A child that was
+//! not yet waited for counts as ended.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
+use nix::unistd::Pid;
+
+use crate::{Error, Result};
+
+/// A range of another process's memory: `base` is an address there, `len` its size in bytes.
+pub type RemoteRange = RemoteIoVec;
+
+/// Most ranges the kernel takes in one call, on either side (IOV_MAX).
+const RANGES_PER_CALL: usize = 1024;
+
+/// Copies from another process: the remote ranges, end to end, into the local buffers, end to end.
+///
+/// Moves as many bytes as the shorter of the two lists has, in as few calls as the kernel's limits
+/// allow, and returns their number. Ends early with [`Error::ProcessMemory`], which tells how many
+/// bytes from the start were moved and why the next one was not; what lies beyond is untouched. The
+/// kernel moves whole pages until it meets one that is not there, so bytes before it in the same
+/// list are moved. The local slices are advanced past what was moved when more than one call was
+/// needed; use the buffers behind them.
+pub fn read_vectored(
+    pid: Pid,
+    local: &mut [IoSliceMut<'_>],
+    remote: &[RemoteRange],
+) -> Result<usize> {
+    let total = total_bytes(local.iter().map(|part| part.len()), remote);
+    let mut rest = local;
+    transfer(pid, total, remote, |moved, remote| {
+        IoSliceMut::advance_slices(&mut rest, moved);
+        let count = rest.len().min(RANGES_PER_CALL);
+        process_vm_readv(pid, &mut rest[..count], remote)
+    })
+}
+
+/// Copies to another process: the local buffers, end to end, into the remote ranges, end to end.
+///
+/// As [`read_vectored`], the other way.
+pub fn write_vectored(
+    pid: Pid,
+    local: &mut [IoSlice<'_>],
+    remote: &[RemoteRange],
+) -> Result<usize> {
+    let total = total_bytes(local.iter().map(|part| part.len()), remote);
+    let mut rest = local;
+    transfer(pid, total, remote, |moved, remote| {
+        IoSlice::advance_slices(&mut rest, moved);
+        let count = rest.len().min(RANGES_PER_CALL);
+        process_vm_writev(pid, &rest[..count], remote)
+    })
+}
+
+/// Bytes the shorter list has; sums that overflow cannot be real memory, and saturate.
+fn total_bytes(local: impl Iterator<Item = usize>, remote: &[RemoteRange]) -> usize {
+    let local = local.fold(0, usize::saturating_add);
+    let remote = remote.iter().fold(0, |sum: usize, range| sum.saturating_add(range.len));
+    local.min(remote)
+}
+
+/// Repeats calls until `total` bytes are moved or one fails.
+///
+/// `call` first steps its local list over the bytes of the call before, then moves what it can.
+fn transfer(
+    pid: Pid,
+    total: usize,
+    remote: &[RemoteRange],
+    mut call: impl FnMut(usize, &[RemoteRange]) -> nix::Result<usize>,
+) -> Result<usize> {
+    let mut moved = 0;
+    let mut step = 0;
+    let mut cursor = RemoteCursor { ranges: remote, into: 0 };
+    while moved < total {
+        let window;
+        let ranges = if cursor.into == 0 {
+            &cursor.ranges[..cursor.ranges.len().min(RANGES_PER_CALL)]
+        } else {
+            window = cursor.window();
+            &window[..]
+        };
+        step = match call(step, ranges) {
+            // The kernel reports 0 bytes only for lists without bytes; step over such ranges.
+            Ok(0) if cursor.skip_empty(ranges.len()) => 0,
+            Ok(0) => return Err(stopped(pid, moved, total, Errno::EFAULT)),
+            Ok(bytes) => bytes.min(total - moved),
+            Err(Errno::EINTR) => 0,
+            Err(errno) => return Err(stopped(pid, moved, total, errno)),
+        };
+        moved += step;
+        cursor.advance(step);
+    }
+    Ok(moved)
+}
+
+fn stopped(pid: Pid, moved: usize, total: usize, errno: Errno) -> Error {
+    Error::ProcessMemory { pid: pid.as_raw(), moved, total, errno }
+}
+
+/// A place in a list of remote ranges.
+struct RemoteCursor<'a> {
+    ranges: &'a [RemoteRange],
+    /// Bytes of the first range that are done.
+    into: usize,
+}
+
+impl RemoteCursor<'_> {
+    /// The ranges from here on, as many as one call takes, the first one shortened.
+    fn window(&self) -> Vec<RemoteRange> {
+        let mut window: Vec<_> = self.ranges.iter().take(RANGES_PER_CALL).copied().collect();
+        if let Some(first) = window.first_mut() {
+            first.base = first.base.wrapping_add(self.into);
+            first.len -= self.into;
+        }
+        window
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.into += bytes;
+        while let [first, rest @ ..] = self.ranges {
+            if self.into < first.len || self.into == 0 {
+                break;
+            }
+            self.into -= first.len;
+            self.ranges = rest;
+        }
+    }
+
+    /// Steps over the next `count` ranges if all are empty and more follow.
+    fn skip_empty(&mut self, count: usize) -> bool {
+        let (next, rest) = self.ranges.split_at(count);
+        let skip = self.into == 0 && !rest.is_empty() && next.iter().all(|range| range.len == 0);
+        if skip {
+            self.ranges = rest;
+        }
+        skip
+    }
+}
+
+/// Who is at the other end of a connected Unix socket, as the kernel noted at connect time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Process id, in our process id namespace; 0 when it has none there.
+    pub pid: Pid,
+    /// Effective user id, in our user namespace.
+    pub uid: u32,
+    /// Effective group id, in our user namespace.
+    pub gid: u32,
+}
+
+/// Reads the credentials of a connected Unix socket's peer.
+pub fn peer_credentials(socket: BorrowedFd<'_>) -> Result<PeerCredentials> {
+    let found = getsockopt(&socket, sockopt::PeerCredentials)
+        .map_err(Error::os("getsockopt(SO_PEERCRED)"))?;
+    Ok(PeerCredentials { pid: Pid::from_raw(found.pid()), uid: found.uid(), gid: found.gid() })
+}
+
+/// Lets another process of the same user reach this one's memory where Yama restricts it.
+///
+/// Returns false when the kernel knows no such restriction, so that none need be lifted.
+pub fn allow_ptracer(pid: Pid) -> Result<bool> {
+    if !std::path::Path::new("/proc/sys/kernel/yama/ptrace_scope").exists() {
+        return Ok(false);
+    }
+    let tracer = libc::c_ulong::try_from(pid.as_raw())
+        .map_err(|_| Error::Os { call: "prctl(PR_SET_PTRACER)", errno: Errno::EINVAL })?;
+    // SAFETY: prctl with this option reads one integer and touches no memory of ours.
+    let result = unsafe { libc::prctl(libc::PR_SET_PTRACER, tracer, 0, 0, 0) };
+    Errno::result(result).map_err(Error::os("prctl(PR_SET_PTRACER)"))?;
+    Ok(true)
+}
+
+/// A handle to one process, which no later process of the same id can take over.
+#[derive(Debug)]
+pub struct PidFd {
+    fd: OwnedFd,
+}
+
+impl PidFd {
+    /// Opens the process that has this id now; ESRCH when there is none.
+    pub fn open(pid: Pid) -> Result<Self> {
+        // SAFETY: pidfd_open takes two integers and touches no memory of ours.
+        let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+        let raw = Errno::result(raw).map_err(Error::os("pidfd_open"))?;
+        // SAFETY: the kernel has just made this descriptor for us (closed on exec by itself).
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(raw as i32) } })
+    }
+
+    /// Opens the process that connected a Unix socket.
+    ///
+    /// Linux 6.5 and later name that very process (SO_PEERPIDFD). Older kernels open it by its id:
+    /// if it has ended in between, that may be another process, so the caller checks afterwards
+    /// that the connection has not been closed.
+    pub fn of_peer(socket: BorrowedFd<'_>) -> Result<Self> {
+        let mut raw: libc::c_int = -1;
+        let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: value and length point to live objects of the sizes stated.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERPIDFD,
+                (&raw mut raw).cast(),
+                &raw mut length,
+            )
+        };
+        match Errno::result(result) {
+            // SAFETY: the kernel has just made this descriptor for us.
+            Ok(_) => Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(raw) } }),
+            Err(Errno::ENOPROTOOPT) => Self::open(peer_credentials(socket)?.pid),
+            Err(errno) => Err(Error::Os { call: "getsockopt(SO_PEERPIDFD)", errno }),
+        }
+    }
+
+    /// Whether the process has ended; the descriptor also polls readable then.
+    pub fn has_ended(&self) -> Result<bool> {
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        loop {
+            match poll(&mut fds, PollTimeout::ZERO) {
+                Err(Errno::EINTR) => {}
+                result => return Ok(result.map_err(Error::os("poll of a pidfd"))? > 0),
+            }
+        }
+    }
+}
+
+impl AsFd for PidFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,401 @@
+//! Views for the data path: rings of 64-byte blocks, doorbell records and doorbell pages.
+//!
+//! A view checks its place in the mapping once, when it is made. Afterwards its indices are masked
+//! to the size of the ring, so that no access can fail, whatever index a peer made us compute.
+//!
+//! How the pieces work together, producer on the left:
+//!
+//! ```text
+//! BlockRing::write(index, wqe)                      relaxed words
+//! Record::store_release_u32(PRODUCER, index + 1)    release: the entries are seen with it
+//! DoorbellPage::ring(slot, hint)                    release: the record is seen with it
+//!                                     DoorbellPage::read(slot)            acquire
+//!                                     Record::load_acquire_u32(PRODUCER)  acquire
+//!                                     BlockRing::read(index)
+//! ```
+//!
+//! and for completions, where the last word of the entry carries the phase:
+//!
+//! ```text
+//!                                     BlockRing::write_published(index, cqe)
+//! BlockRing::load_last_acquire(index)
+//! BlockRing::read(index)
+//! ```
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::mapping::SharedMapping;
+use crate::{Error, PAGE_BYTES, Result};
+
+/// Bytes of a block.
+pub const BLOCK_BYTES: usize = 64;
+
+/// 64-bit words of a block.
+pub const BLOCK_WORDS: usize = 8;
+
+/// One 64-byte block as numbers; each word is little-endian in memory.
+pub type Block = [u64; BLOCK_WORDS];
+
+/// Slots of a doorbell page.
+pub const DOORBELL_SLOTS: usize = PAGE_BYTES / 8;
+
+/// A range of 64-bit words in a mapping that can be written, checked once.
+#[derive(Debug, Clone)]
+struct Words {
+    base: NonNull<AtomicU64>,
+    // Keeps `base` mapped.
+    mapping: Arc<SharedMapping>,
+}
+
+// SAFETY: the words belong to the process, are reached by atomics only, and stay mapped with us.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl Words {
+    fn new(
+        mapping: Arc<SharedMapping>,
+        object: &'static str,
+        offset: usize,
+        bytes: usize,
+        alignment: usize,
+    ) -> Result<Self> {
+        mapping.must_be_writable(object)?;
+        let base = mapping.span(object, offset, bytes, alignment)?.cast();
+        Ok(Self { base, mapping })
+    }
+
+    /// Word `index` of the range.
+    ///
+    /// # Safety
+    /// `index` is below the range's size in words.
+    #[inline(always)]
+    unsafe fn word(&self, index: usize) -> &AtomicU64 {
+        // SAFETY: `new` checked range and alignment for all words; they stay mapped with `self`.
+        unsafe { self.base.add(index).as_ref() }
+    }
+
+    /// 32-bit half-word `index` of the range.
+    ///
+    /// # Safety
+    /// `index` is below the range's size in 32-bit words.
+    #[inline(always)]
+    unsafe fn half(&self, index: usize) -> &AtomicU32 {
+        // SAFETY: as in `word`. The peer's accesses are outside this program's memory model, and
+        // within it a word is used as halves or as a whole by agreement of its format; on the two
+        // processors supported mixed atomic accesses are single accesses all the same.
+        unsafe { self.base.cast::<AtomicU32>().add(index).as_ref() }
+    }
+}
+
+/// A ring of 2^n blocks of 64 bytes in shared memory.
+///
+/// Indices are taken modulo the number of blocks. Whole blocks are not read or written in one
+/// piece, only their words are: what orders a block is the record or the last word.
+#[derive(Debug, Clone)]
+pub struct BlockRing {
+    words: Words,
+    mask: u32,
+}
+
+impl BlockRing {
+    /// Views `blocks` blocks from `offset` (a multiple of 64) of a mapping that can be written.
+    ///
+    /// `blocks` is a power of two.
+    pub fn new(mapping: Arc<SharedMapping>, offset: usize, blocks: u32) -> Result<Self> {
+        if !blocks.is_power_of_two() {
+            return Err(Error::BadSize {
+                object: "ring",
+                value: u64::from(blocks),
+                unit: "blocks",
+                rule: "their number is a power of two",
+            });
+        }
+        let bytes = (blocks as usize).saturating_mul(BLOCK_BYTES);
+        let words = Words::new(mapping, "ring", offset, bytes, BLOCK_BYTES)?;
+        Ok(Self { words, mask: blocks - 1 })
+    }
+
+    /// Number of blocks.
+    #[inline(always)]
+    pub fn blocks(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// The mapping the ring lies in.
+    pub fn mapping(&self) -> &Arc<SharedMapping> {
+        &self.words.mapping
+    }
+
+    /// Reads a block, word by word, with no order between them.
+    ///
+    /// To be preceded by an acquire load that says the block is there: of the producer index in
+    /// the record, or of the block's last word.
+    #[inline]
+    pub fn read(&self, index: u32) -> Block {
+        std::array::from_fn(|word| u64::from_le(self.word(index, word).load(Ordering::Relaxed)))
+    }
+
+    /// Writes a block, word by word, with no order between them.
+    ///
+    /// To be followed by a release store that says so, of the producer index in the record.
+    #[inline]
+    pub fn write(&self, index: u32, block: &Block) {
+        for (word, value) in block.iter().enumerate() {
+            self.word(index, word).store(value.to_le(), Ordering::Relaxed);
+        }
+    }
+
+    /// Writes a block whose last word says that it is there: completion and event entries.
+    ///
+    /// Words 0 to 6 first, in any order, then word 7 as a release store: who sees word 7 sees the
+    /// rest, and everything stored before the call.
+    #[inline]
+    pub fn write_published(&self, index: u32, block: &Block) {
+        let [body @ .., last] = block;
+        for (word, value) in body.iter().enumerate() {
+            self.word(index, word).store(value.to_le(), Ordering::Relaxed);
+        }
+        self.word(index, BLOCK_WORDS - 1).store(last.to_le(), Ordering::Release);
+    }
+
+    /// Loads a block's last word; what was written before it is seen by later loads.
+    #[inline]
+    pub fn load_last_acquire(&self, index: u32) -> u64 {
+        u64::from_le(self.word(index, BLOCK_WORDS - 1).load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    fn word(&self, index: u32, word: usize) -> &AtomicU64 {
+        let block = (index & self.mask) as usize;
+        // SAFETY: block <= mask and word is masked to 7, so the word is one of the ring's.
+        unsafe { self.words.word(block * BLOCK_WORDS + (word & (BLOCK_WORDS - 1))) }
+    }
+}
+
+/// A 64-byte record of words in shared memory: the truth behind a doorbell.
+///
+/// Word numbers are taken modulo the record (16 words of 32 bits, 8 of 64), so a wrong constant
+/// cannot reach beyond it; tests of the format's constants must catch it.
+#[derive(Debug, Clone)]
+pub struct Record {
+    words: Words,
+}
+
+impl Record {
+    /// Views the 64 bytes at `offset` (a multiple of 64) of a mapping that can be written.
+    pub fn new(mapping: Arc<SharedMapping>, offset: usize) -> Result<Self> {
+        let words = Words::new(mapping, "doorbell record", offset, BLOCK_BYTES, BLOCK_BYTES)?;
+        Ok(Self { words })
+    }
+
+    /// Loads 32-bit word `word` (byte offset / 4); later loads see what was stored before it.
+    #[inline]
+    pub fn load_acquire_u32(&self, word: usize) -> u32 {
+        u32::from_le(self.half(word).load(Ordering::Acquire))
+    }
+
+    /// Loads 32-bit word `word` (byte offset / 4) with no order: for one's own words.
+    #[inline]
+    pub fn load_relaxed_u32(&self, word: usize) -> u32 {
+        u32::from_le(self.half(word).load(Ordering::Relaxed))
+    }
+
+    /// Stores 32-bit word `word` (byte offset / 4); who sees it sees all that was stored before.
+    #[inline]
+    pub fn store_release_u32(&self, word: usize, value: u32) {
+        self.half(word).store(value.to_le(), Ordering::Release);
+    }
+
+    /// Loads 64-bit word `word` (byte offset / 8); later loads see what was stored before it.
+    #[inline]
+    pub fn load_acquire_u64(&self, word: usize) -> u64 {
+        u64::from_le(self.word(word).load(Ordering::Acquire))
+    }
+
+    /// Loads 64-bit word `word` (byte offset / 8) with no order: for one's own words.
+    #[inline]
+    pub fn load_relaxed_u64(&self, word: usize) -> u64 {
+        u64::from_le(self.word(word).load(Ordering::Relaxed))
+    }
+
+    /// Stores 64-bit word `word` (byte offset / 8); who sees it sees all that was stored before.
+    #[inline]
+    pub fn store_release_u64(&self, word: usize, value: u64) {
+        self.word(word).store(value.to_le(), Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn word(&self, word: usize) -> &AtomicU64 {
+        debug_assert!(word < BLOCK_WORDS, "record has no 64-bit word {word}");
+        // SAFETY: masked to the eight words of the record.
+        unsafe { self.words.word(word & (BLOCK_WORDS - 1)) }
+    }
+
+    #[inline(always)]
+    fn half(&self, word: usize) -> &AtomicU32 {
+        debug_assert!(word < 2 * BLOCK_WORDS, "record has no 32-bit word {word}");
+        // SAFETY: masked to the sixteen half-words of the record.
+        unsafe { self.words.half(word & (2 * BLOCK_WORDS - 1)) }
+    }
+}
+
+/// A page of 512 doorbell slots of 8 bytes in shared memory.
+///
+/// A slot is a level and a hint, never the truth: a later store may replace an earlier one unseen.
+/// The record of the queue is release-stored first; the slot's store is a release store too, so
+/// that a card which saw the slot change also sees that record.
+#[derive(Debug, Clone)]
+pub struct DoorbellPage {
+    words: Words,
+}
+
+impl DoorbellPage {
+    /// Views the 4096-byte page at `offset` (a multiple of 4096) of a mapping that can be written.
+    pub fn new(mapping: Arc<SharedMapping>, offset: usize) -> Result<Self> {
+        let words = Words::new(mapping, "doorbell page", offset, PAGE_BYTES, PAGE_BYTES)?;
+        Ok(Self { words })
+    }
+
+    /// Stores a slot; slot numbers are taken modulo 512.
+    ///
+    /// To be followed by [`crate::Waker::wake_if_asleep`] where the grant wakes its card.
+    #[inline]
+    pub fn ring(&self, slot: usize, value: u64) {
+        self.slot(slot).store(value.to_le(), Ordering::Release);
+    }
+
+    /// Loads a slot; records stored before the slot are seen by later loads.
+    #[inline]
+    pub fn read(&self, slot: usize) -> u64 {
+        u64::from_le(self.slot(slot).load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    fn slot(&self, slot: usize) -> &AtomicU64 {
+        // SAFETY: masked to the 512 words of the page.
+        unsafe { self.words.word(slot & (DOORBELL_SLOTS - 1)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::{Access, memfd};
+
+    fn mapping(bytes: usize) -> Arc<SharedMapping> {
+        let fd = memfd::create("ring", bytes).unwrap();
+        Arc::new(SharedMapping::new(fd.as_fd(), 0, bytes, Access::ReadWrite).unwrap())
+    }
+
+    #[test]
+    fn indices_wrap_at_the_size_of_the_ring() {
+        let mapping = mapping(4096);
+        let ring = BlockRing::new(Arc::clone(&mapping), 1024, 4).unwrap();
+        for index in 0..4 {
+            ring.write(index, &[u64::from(index) + 1; 8]);
+        }
+        assert_eq!(ring.read(4), [1; 8]);
+        assert_eq!(ring.read(u32::MAX), [4; 8]);
+        assert_eq!(mapping.load_relaxed_u64(1024 - 8).unwrap(), 0);
+        assert_eq!(mapping.load_relaxed_u64(1024 + 64).unwrap(), 2);
+        assert_eq!(mapping.load_relaxed_u64(1024 + 256).unwrap(), 0);
+        assert_eq!(ring.blocks(), 4);
+    }
+
+    #[test]
+    fn words_are_little_endian_in_memory() {
+        let mapping = mapping(4096);
+        let ring = BlockRing::new(Arc::clone(&mapping), 0, 1).unwrap();
+        ring.write_published(0, &[0x0807_0605_0403_0201, 0, 0, 0, 0, 0, 0, 0x80 << 56]);
+        let mut bytes = [0; 64];
+        mapping.read_bytes(0, &mut bytes).unwrap();
+        assert_eq!(bytes[..8], [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(bytes[63], 0x80);
+        assert_eq!(ring.load_last_acquire(0), 0x80 << 56);
+    }
+
+    #[test]
+    fn a_view_must_lie_within_its_mapping_and_be_aligned() {
+        let mapping = mapping(4096);
+        for blocks in [0, 3, 65] {
+            let refused = BlockRing::new(Arc::clone(&mapping), 0, blocks).unwrap_err();
+            assert!(matches!(refused, Error::BadSize { .. }));
+        }
+        BlockRing::new(Arc::clone(&mapping), 0, 64).unwrap();
+        for (offset, blocks) in [(0, 128), (64, 64), (4096, 1), (64, 1 << 31)] {
+            let refused = BlockRing::new(Arc::clone(&mapping), offset, blocks).unwrap_err();
+            assert!(matches!(refused, Error::OutOfRange { .. }));
+        }
+        assert!(matches!(BlockRing::new(mapping.clone(), 32, 1), Err(Error::Misaligned { .. })));
+        assert!(matches!(Record::new(mapping.clone(), 4096), Err(Error::OutOfRange { .. })));
+        assert!(matches!(Record::new(mapping.clone(), 8), Err(Error::Misaligned { .. })));
+        assert!(matches!(DoorbellPage::new(mapping.clone(), 64), Err(Error::Misaligned { .. })));
+        assert!(matches!(DoorbellPage::new(mapping, 4096), Err(Error::OutOfRange { .. })));
+    }
+
+    #[test]
+    fn views_of_read_only_mappings_are_refused() {
+        let fd = memfd::create("ring", 4096).unwrap();
+        let mapping = Arc::new(SharedMapping::new(fd.as_fd(), 0, 4096, Access::ReadOnly).unwrap());
+        assert!(matches!(BlockRing::new(mapping.clone(), 0, 1), Err(Error::ReadOnly { .. })));
+        assert!(matches!(Record::new(mapping.clone(), 0), Err(Error::ReadOnly { .. })));
+        assert!(matches!(DoorbellPage::new(mapping, 0), Err(Error::ReadOnly { .. })));
+    }
+
+    #[test]
+    fn a_record_is_sixteen_or_eight_words() {
+        let mapping = mapping(4096);
+        let record = Record::new(Arc::clone(&mapping), 128).unwrap();
+        record.store_release_u32(1, 0xaabb_ccdd);
+        record.store_release_u32(15, 3);
+        record.store_release_u64(1, 0x1122_3344_5566_7788);
+        assert_eq!(record.load_acquire_u64(0), 0xaabb_ccdd << 32);
+        assert_eq!(record.load_relaxed_u64(7), 3 << 32);
+        assert_eq!(record.load_acquire_u32(2), 0x5566_7788);
+        assert_eq!(record.load_relaxed_u32(3), 0x1122_3344);
+        assert_eq!(mapping.load_relaxed_u32(128 + 60).unwrap(), 3);
+    }
+
+    #[test]
+    fn doorbell_slots_wrap_within_their_page() {
+        let mapping = mapping(8192);
+        let page = DoorbellPage::new(Arc::clone(&mapping), 4096).unwrap();
+        page.ring(511, 5);
+        page.ring(512, 6);
+        assert_eq!((page.read(0), page.read(511)), (6, 5));
+        assert_eq!(mapping.load_relaxed_u64(4096).unwrap(), 6);
+        assert_eq!(mapping.load_relaxed_u64(8184).unwrap(), 5);
+        assert_eq!(mapping.load_relaxed_u64(4088).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_published_block_is_seen_whole_by_another_thread() {
+        const ROUNDS: u64 = 2000;
+        let mapping = mapping(4096);
+        let producer = BlockRing::new(Arc::clone(&mapping), 0, 1).unwrap();
+        let consumer = producer.clone();
+        let acknowledged = Record::new(mapping, 64).unwrap();
+        let acknowledge = acknowledged.clone();
+        let thread = std::thread::spawn(move || {
+            for round in 1..=ROUNDS {
+                producer.write_published(0, &[round; 8]);
+                while acknowledged.load_acquire_u64(0) != round {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        for round in 1..=ROUNDS {
+            while consumer.load_last_acquire(0) != round {
+                std::thread::yield_now();
+            }
+            assert_eq!(consumer.read(0), [round; 8]);
+            acknowledge.store_release_u64(0, round);
+        }
+        thread.join().unwrap();
+    }
+}
