@@ -1,3 +1,46 @@
-//! Verbs semantics of the rings: fetch, keys, receive matching, completions, flushing, events
+//! Verbs semantics of the rings: fetch, keys, gather and scatter, receive matching, completions,
+//! flushing and events.
+//!
+//! An [`Engine`] is one verbs queue engine of the contract in [`fpga_regs::engine`]. It owns no
+//! thread, no socket and no clock: time is an argument in nanoseconds, host memory is a trait
+//! ([`Rings`]), and what carries messages is a trait ([`Transport`]). Packets, PSNs and ACKs lie
+//! below the transport; payload never passes through the engine, which only says where it lies
+//! ([`Piece`]).
+//!
+//! Ring contents, doorbells and admin commands are hostile: entries are copied once, checked, used.
 
 #![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects
+)]
+#![cfg_attr(test, allow(clippy::panic, clippy::arithmetic_side_effects, reason = "tests may fail"))]
+
+mod admin;
+mod cq;
+mod doorbells;
+mod engine;
+mod events;
+mod fetch;
+mod flush;
+mod keys;
+mod memory;
+mod numbers;
+mod qp;
+mod registers;
+mod resolve;
+mod rq;
+mod transport;
+
+pub use doorbells::DoorbellPage;
+pub use engine::{Engine, EngineConfig};
+pub use memory::{HostMemory, Piece, ReadElement, Record, Ring, Rings, WriteElement};
+pub use numbers::Random;
+pub use resolve::{Payload, Unreachable};
+pub use transport::{
+    Message, Operation, ReceiveError, ReceiveKind, Received, RemoteAccess, TakenReceive, Transport,
+    TransportError, TransportEvent,
+};

@@ -1,0 +1,432 @@
+//! Admin commands: making, changing and destroying the engine's objects.
+
+use fpga_regs::engine::admin::{
+    AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, MAX_BLOCKS,
+    ModifyQp, Opcode, RqKind, SetGid,
+};
+use fpga_regs::engine::cqe::expected_phase;
+use fpga_regs::engine::doorbell::QueueKind;
+use fpga_regs::engine::key::Access;
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType, rc_transition};
+use fpga_regs::engine::window::Capabilities;
+use fpga_regs::{BLOCK_BYTES, Block};
+
+use crate::cq::Cq;
+use crate::doorbells::{DoorbellPage, Queue};
+use crate::engine::Engine;
+use crate::memory::{QueueMemory, Ring, Rings};
+use crate::numbers::Random;
+use crate::qp::{Qp, SendRing};
+use crate::registers::QueueRegisters;
+use crate::rq::Rq;
+use crate::transport::Transport;
+
+/// log2 of the largest admin ring.
+const MAX_LOG2_ADMIN: u8 = 12;
+
+type Blocks = [Block; MAX_BLOCKS];
+
+/// The admin submission and completion rings.
+#[derive(Debug)]
+pub(crate) struct AdminRings<M: Rings> {
+    submissions: M::Ring,
+    log2_blocks: u8,
+    consumer: u32,
+    completions: M::Ring,
+    log2_entries: u8,
+    producer: u32,
+}
+
+impl<M: Rings> AdminRings<M> {
+    pub(crate) fn open(r: &QueueRegisters, memory: &M) -> Option<Self> {
+        let log2 = |size: u64| u8::try_from(size).ok().filter(|log2| *log2 <= MAX_LOG2_ADMIN);
+        let log2_blocks = log2(r.admin_sq_size)?;
+        let log2_entries = log2(r.admin_cq_size)?;
+        Some(Self {
+            submissions: memory.ring(r.admin_sq_base, log2_blocks)?,
+            log2_blocks,
+            consumer: 0,
+            completions: memory.ring(r.admin_cq_base, log2_entries)?,
+            log2_entries,
+            producer: 0,
+        })
+    }
+
+    /// Copies the next command, if `producer` says there is a whole one.
+    fn next(&mut self, producer: u32) -> Option<(Header, Blocks)> {
+        let posted = producer.wrapping_sub(self.consumer);
+        if posted == 0 || posted > 1u32.wrapping_shl(u32::from(self.log2_blocks)) {
+            return None;
+        }
+        let read = |index: u32| self.submissions.read(index);
+        let first = read(self.consumer);
+        let header = Header::decode(&[first]);
+        let count = u32::from(header.blocks).clamp(1, MAX_BLOCKS as u32).min(posted);
+        let mut blocks: Blocks = [[0; 8]; MAX_BLOCKS];
+        for (block, step) in blocks.iter_mut().zip(0..count) {
+            *block = if step == 0 { first } else { read(self.consumer.wrapping_add(step)) };
+        }
+        self.consumer = self.consumer.wrapping_add(count);
+        Some((header, blocks))
+    }
+
+    fn complete(&mut self, mut completion: Completion) {
+        completion.phase = u8::from(expected_phase(self.producer, self.log2_entries));
+        let [encoded] = completion.encode();
+        self.completions.publish(self.producer, &encoded);
+        self.producer = self.producer.wrapping_add(1);
+    }
+}
+
+/// What a command came to.
+struct Answer {
+    result: u32,
+    generation: u8,
+    response: Vec<Block>,
+}
+
+impl Answer {
+    fn none() -> Self {
+        Self::number(0)
+    }
+
+    fn number(result: u32) -> Self {
+        Self { result, generation: 0, response: Vec::new() }
+    }
+
+    fn generation(self, generation: u8) -> Self {
+        Self { generation, ..self }
+    }
+
+    fn blocks(response: Vec<Block>) -> Self {
+        Self { response, ..Self::none() }
+    }
+}
+
+impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
+    /// Executes the commands up to `producer` and raises an interrupt for their completions.
+    pub(crate) fn execute_admin(
+        &mut self,
+        now: u64,
+        producer: u32,
+        memory: &M,
+        transport: &mut impl Transport,
+    ) {
+        while let Some((header, blocks)) = self.admin.as_mut().and_then(|a| a.next(producer)) {
+            let mut outcome = self.execute(now, &header, &blocks, memory, transport);
+            if let Ok(answer) = &outcome
+                && !answer.response.is_empty()
+                && !respond(header.response, &answer.response, memory)
+            {
+                outcome = Err(AdminStatus::BadAddress);
+            }
+            let mut completion =
+                Completion { tag: header.tag, opcode: header.opcode, ..Completion::default() };
+            match outcome {
+                Ok(answer) => {
+                    completion.result = answer.result;
+                    completion.generation = answer.generation;
+                }
+                Err(status) => completion.status = status,
+            }
+            if let Some(admin) = &mut self.admin {
+                admin.complete(completion);
+            }
+            self.events.raised = true;
+        }
+    }
+
+    fn execute(
+        &mut self,
+        now: u64,
+        header: &Header,
+        blocks: &Blocks,
+        memory: &M,
+        transport: &mut impl Transport,
+    ) -> Result<Answer, AdminStatus> {
+        let [first, second, third, _] = blocks;
+        let named = Destroy::decode(&[*first]).number;
+        match header.opcode {
+            Opcode::CreateCq => self.create_cq(&CreateCq::decode(&[*first]), memory),
+            Opcode::DestroyCq => self.destroy_cq(named),
+            Opcode::CreateRq => self.create_rq(&CreateRq::decode(&[*first]), memory),
+            Opcode::DestroyRq => self.destroy_rq(named),
+            Opcode::CreateQp => self.create_qp(&CreateQp::decode(&[*first]), memory, transport),
+            Opcode::ModifyQp => {
+                let attributes = Attributes::decode(&[*second, *third]);
+                let qpn = ModifyQp::decode(&[*first]).qpn;
+                self.modify_qp(now, qpn, &attributes, transport)
+            }
+            Opcode::QueryQp => self.query_qp(named, transport),
+            Opcode::DestroyQp => self.destroy_qp(named, transport),
+            Opcode::CreateKey => {
+                let command = CreateKey::decode(&[*first]);
+                self.keys.create(&command, memory, &mut self.random).map(Answer::number)
+            }
+            Opcode::DestroyKey => self.keys.destroy(named).map(|()| Answer::none()),
+            Opcode::SetGid => self.set_gid(&SetGid::decode(&[*first])),
+            Opcode::QueryCounters => Ok(Answer::blocks(
+                transport
+                    .counters()
+                    .chunks(8)
+                    .map(|chunk| std::array::from_fn(|i| chunk.get(i).copied().unwrap_or(0)))
+                    .collect(),
+            )),
+            _ => Err(AdminStatus::Unsupported),
+        }
+    }
+
+    fn create_cq(&mut self, command: &CreateCq, memory: &M) -> Result<Answer, AdminStatus> {
+        if command.log2_entries > self.config.log2_cq_entries {
+            return Err(AdminStatus::Invalid);
+        }
+        self.check_page(command.page)?;
+        let window = queue(memory, command.ring, command.log2_entries)?;
+        let cqn = self.cq_numbers.draw(&mut self.random).ok_or(AdminStatus::NoResources)?;
+        self.cqs.insert(cqn, Cq::new(window, command.log2_entries, command.page));
+        self.doorbells.add(command.page, Queue { kind: QueueKind::Completion, number: cqn });
+        Ok(Answer::number(cqn))
+    }
+
+    fn destroy_cq(&mut self, cqn: u32) -> Result<Answer, AdminStatus> {
+        let cq = self.cqs.get(&cqn).ok_or(AdminStatus::NotFound)?;
+        if cq.users > 0 {
+            return Err(AdminStatus::Busy);
+        }
+        self.doorbells.remove(cq.page, Queue { kind: QueueKind::Completion, number: cqn });
+        self.cqs.remove(&cqn);
+        self.cq_numbers.free(cqn);
+        Ok(Answer::none())
+    }
+
+    fn create_rq(&mut self, command: &CreateRq, memory: &M) -> Result<Answer, AdminStatus> {
+        if command.kind != RqKind::Private {
+            return Err(AdminStatus::Unsupported);
+        }
+        if command.log2_entries > self.config.log2_rq_entries || command.log2_stride > 3 {
+            return Err(AdminStatus::Invalid);
+        }
+        self.check_page(command.page)?;
+        let log2_blocks = command.log2_entries.saturating_add(command.log2_stride);
+        let window = queue(memory, command.ring, log2_blocks)?;
+        let rqn = self.rq_numbers.draw(&mut self.random).ok_or(AdminStatus::NoResources)?;
+        let CreateRq { log2_stride, page, pdn, .. } = *command;
+        self.rqs.insert(rqn, Rq::new(window, log2_stride, page, pdn));
+        self.doorbells.add(command.page, Queue { kind: QueueKind::Receive, number: rqn });
+        Ok(Answer::number(rqn))
+    }
+
+    fn destroy_rq(&mut self, rqn: u32) -> Result<Answer, AdminStatus> {
+        let rq = self.rqs.get(&rqn).ok_or(AdminStatus::NotFound)?;
+        if rq.qpn.is_some() {
+            return Err(AdminStatus::Busy);
+        }
+        self.doorbells.remove(rq.page, Queue { kind: QueueKind::Receive, number: rqn });
+        self.rqs.remove(&rqn);
+        self.rq_numbers.free(rqn);
+        Ok(Answer::none())
+    }
+
+    fn create_qp(
+        &mut self,
+        command: &CreateQp,
+        memory: &M,
+        transport: &mut impl Transport,
+    ) -> Result<Answer, AdminStatus> {
+        if command.kind != QpType::Rc || !self.config.capabilities.contains(Capabilities::RC) {
+            return Err(AdminStatus::Unsupported);
+        }
+        if command.log2_sq_blocks > self.config.log2_sq_blocks {
+            return Err(AdminStatus::Invalid);
+        }
+        self.check_page(command.page)?;
+        let has_cq = |cqn| self.cqs.contains_key(cqn);
+        if !has_cq(&command.send_cqn) || !has_cq(&command.receive_cqn) {
+            return Err(AdminStatus::NotFound);
+        }
+        let rq = self.rqs.get(&command.rqn).ok_or(AdminStatus::NotFound)?;
+        if rq.qpn.is_some() {
+            return Err(AdminStatus::Busy);
+        }
+        let window = queue(memory, command.sq_ring, command.log2_sq_blocks)?;
+        let qpn = self.qp_numbers.draw(&mut self.random).ok_or(AdminStatus::NoResources)?;
+        if let Err(status) = transport.create_qp(qpn) {
+            self.qp_numbers.free(qpn);
+            return Err(status);
+        }
+        let generation = self.random.next_u32() as u8;
+        self.attach(command, qpn);
+        self.qps.insert(qpn, new_qp(command, qpn, generation, window));
+        self.doorbells.add(command.page, Queue { kind: QueueKind::Send, number: qpn });
+        Ok(Answer::number(qpn).generation(generation))
+    }
+
+    fn attach(&mut self, command: &CreateQp, qpn: u32) {
+        for cqn in [command.send_cqn, command.receive_cqn] {
+            if let Some(cq) = self.cqs.get_mut(&cqn) {
+                cq.users = cq.users.saturating_add(1);
+            }
+        }
+        if let Some(rq) = self.rqs.get_mut(&command.rqn) {
+            rq.qpn = Some(qpn);
+        }
+    }
+
+    fn destroy_qp(
+        &mut self,
+        qpn: u32,
+        transport: &mut impl Transport,
+    ) -> Result<Answer, AdminStatus> {
+        let qp = self.qps.remove(&qpn).ok_or(AdminStatus::NotFound)?;
+        transport.destroy_qp(qpn);
+        self.doorbells.remove(qp.page, Queue { kind: QueueKind::Send, number: qpn });
+        for cqn in [qp.send_cqn, qp.receive_cqn] {
+            if let Some(cq) = self.cqs.get_mut(&cqn) {
+                cq.users = cq.users.saturating_sub(1);
+            }
+        }
+        if let Some(rq) = self.rqs.get_mut(&qp.rqn) {
+            rq.qpn = None;
+            rq.reset();
+        }
+        self.qp_numbers.free(qpn);
+        Ok(Answer::none())
+    }
+
+    fn modify_qp(
+        &mut self,
+        now: u64,
+        qpn: u32,
+        attributes: &Attributes,
+        transport: &mut impl Transport,
+    ) -> Result<Answer, AdminStatus> {
+        let qp = self.qps.get(&qpn).ok_or(AdminStatus::NotFound)?;
+        let mask = attributes.mask;
+        let from = qp.state;
+        if mask.contains(AttributeMask::CURRENT_STATE) && attributes.current_state != from {
+            return Err(AdminStatus::BadState);
+        }
+        let to = if mask.contains(AttributeMask::STATE) { attributes.state } else { from };
+        let transition = rc_transition(from, to).ok_or(AdminStatus::BadState)?;
+        let allowed = transition.required | transition.optional;
+        if !mask.contains(transition.required) || !allowed.contains(mask) {
+            return Err(AdminStatus::Invalid);
+        }
+        self.check_ranges(attributes)?;
+        transport.modify_qp(now, qpn, &Attributes { state: to, ..*attributes })?;
+        let Some(qp) = self.qps.get_mut(&qpn) else { return Err(AdminStatus::NotFound) };
+        qp.state = to;
+        if mask.contains(AttributeMask::ACCESS) {
+            qp.access = Access::from_bits_truncate(attributes.access);
+        }
+        if to == QpState::Reset {
+            qp.reset();
+            if let Some(rq) = self.rqs.get_mut(&qp.rqn) {
+                rq.reset();
+            }
+        }
+        let generation = qp.generation;
+        self.look_at(qpn);
+        Ok(Answer::none().generation(generation))
+    }
+
+    fn check_ranges(&self, a: &Attributes) -> Result<(), AdminStatus> {
+        use AttributeMask as M;
+        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let access = (Access::LOCAL_WRITE | remote).bits();
+        let gid = self.gids.get(usize::from(a.sgid_index)).copied().flatten();
+        let sound = [
+            (M::PKEY_INDEX, a.pkey_index == 0),
+            (M::PORT, a.port == 1),
+            (M::ACCESS, a.access & !access == 0),
+            (M::AV, gid.is_some() && a.dgid != [0; 16] && a.flow_label < 1 << 20),
+            (M::PATH_MTU, (1..=5).contains(&a.path_mtu)),
+            (M::TIMEOUT, a.timeout < 32),
+            (M::RETRY_COUNT, a.retry_count < 8),
+            (M::RNR_RETRY, a.rnr_retry < 8),
+            (M::RQ_PSN, a.rq_psn < 1 << 24),
+            (M::SQ_PSN, a.sq_psn < 1 << 24),
+            (M::DEST_QPN, a.dest_qpn < 1 << 24),
+            (M::MIN_RNR_TIMER, a.min_rnr_timer < 32),
+            (M::MAX_RD_ATOMIC, a.max_rd_atomic <= self.config.max_rd_atomic),
+            (M::MAX_DEST_RD_ATOMIC, a.max_dest_rd_atomic <= self.config.max_rd_atomic),
+        ];
+        let all = sound.iter().all(|(bit, sound)| *sound || !a.mask.contains(*bit));
+        if all { Ok(()) } else { Err(AdminStatus::Invalid) }
+    }
+
+    fn query_qp(&self, qpn: u32, transport: &impl Transport) -> Result<Answer, AdminStatus> {
+        let qp = self.qps.get(&qpn).ok_or(AdminStatus::NotFound)?;
+        let attributes = transport.query_qp(qpn).ok_or(AdminStatus::NotFound)?;
+        let access = qp.access.bits();
+        let attributes = Attributes {
+            mask: AttributeMask::empty(),
+            state: qp.state,
+            current_state: qp.state,
+            access,
+            ..attributes
+        };
+        Ok(Answer::blocks(attributes.encode().to_vec()))
+    }
+
+    fn set_gid(&mut self, command: &SetGid) -> Result<Answer, AdminStatus> {
+        let slot = self.gids.get_mut(usize::from(command.index)).ok_or(AdminStatus::Invalid)?;
+        *slot = (command.valid == 1).then_some(command.gid);
+        Ok(Answer::none())
+    }
+
+    fn check_page(&self, page: u8) -> Result<(), AdminStatus> {
+        if self.doorbells.is_open(page) { Ok(()) } else { Err(AdminStatus::Invalid) }
+    }
+}
+
+fn new_qp<M: Rings>(command: &CreateQp, qpn: u32, generation: u8, memory: QueueMemory<M>) -> Qp<M> {
+    Qp {
+        qpn,
+        generation,
+        pdn: command.pdn,
+        page: command.page,
+        send_cqn: command.send_cqn,
+        receive_cqn: command.receive_cqn,
+        rqn: command.rqn,
+        state: QpState::Reset,
+        access: Access::empty(),
+        sq: SendRing {
+            memory,
+            entries: command.sq_ring.wrapping_add(BLOCK_BYTES as u64),
+            log2_blocks: command.log2_sq_blocks,
+            fetch: 0,
+            producer: 0,
+            stopped: false,
+        },
+        in_flight: Default::default(),
+        receives: Default::default(),
+        next_receive: 0,
+        queued: false,
+    }
+}
+
+/// The memory of a queue: its record, then 2^`log2_blocks` blocks.
+fn queue<M: Rings>(memory: &M, iova: u64, log2_blocks: u8) -> Result<QueueMemory<M>, AdminStatus> {
+    if iova & (BLOCK_BYTES as u64).wrapping_sub(1) != 0 {
+        return Err(AdminStatus::Invalid);
+    }
+    QueueMemory::open(memory, iova, log2_blocks).ok_or(AdminStatus::BadAddress)
+}
+
+/// log2 of the blocks of the largest answer.
+const MAX_LOG2_RESPONSE: u8 = 2;
+
+/// Writes an answer to the response buffer; `false` when it is out of reach.
+fn respond(iova: u64, response: &[Block], memory: &impl Rings) -> bool {
+    let Some(ring) = (0..=MAX_LOG2_RESPONSE)
+        .find(|log2| response.len() <= 1usize.wrapping_shl(u32::from(*log2)))
+        .and_then(|log2| memory.ring(iova, log2))
+    else {
+        return false;
+    };
+    for (index, block) in (0..).zip(response) {
+        ring.write(index, block);
+    }
+    true
+}

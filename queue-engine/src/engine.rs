@@ -1,0 +1,213 @@
+//! The engine: its objects, and the order in which it works on them.
+
+use std::collections::VecDeque;
+
+use fpga_regs::engine::doorbell::QueueKind;
+use fpga_regs::engine::qp::QpState;
+use fpga_regs::engine::window::{Capabilities, DOORBELL_PAGES, Profile};
+
+use crate::admin::AdminRings;
+use crate::cq::{Completions, Cq};
+use crate::doorbells::{DoorbellPage, Doorbells, Queue};
+use crate::events::EventRing;
+use crate::keys::Keys;
+use crate::memory::{Piece, Rings};
+use crate::numbers::{ByNumber, Numbers, Random};
+use crate::qp::Qp;
+use crate::registers::QueueRegisters;
+use crate::rq::Rq;
+use crate::transport::Transport;
+
+/// Entries of the GID table.
+const GIDS: usize = 16;
+/// Bits of a QPN that are drawn at random; the window's number stands above them.
+const QPN_RANDOM_BITS: u32 = 20;
+
+/// What an engine is built with.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineConfig {
+    /// The window, 0 to 15; bits [23:20] of its QPNs.
+    pub window: u8,
+    /// What stands behind the window.
+    pub profile: Profile,
+    /// What is offered.
+    pub capabilities: Capabilities,
+    /// QPs.
+    pub qps: u32,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Receive queues.
+    pub rqs: u32,
+    /// Keys.
+    pub keys: u32,
+    /// log2 of the largest CQ, in entries.
+    pub log2_cq_entries: u8,
+    /// log2 of the largest send ring, in blocks.
+    pub log2_sq_blocks: u8,
+    /// log2 of the largest receive ring, in entries.
+    pub log2_rq_entries: u8,
+    /// READs under way in each direction.
+    pub max_rd_atomic: u8,
+    /// Bytes of the largest message.
+    pub max_message: u32,
+}
+
+/// A verbs queue engine.
+///
+/// `M` is ring memory, `D` a doorbell page, `N` the source of random numbers.
+#[derive(Debug)]
+pub struct Engine<M: Rings, D, N> {
+    pub(crate) config: EngineConfig,
+    pub(crate) random: N,
+    pub(crate) registers: QueueRegisters,
+    pub(crate) enabled: bool,
+    pub(crate) admin: Option<AdminRings<M>>,
+    pub(crate) events: EventRing<M>,
+    pub(crate) gids: [Option<[u8; 16]>; GIDS],
+    pub(crate) keys: Keys,
+    pub(crate) cqs: ByNumber<Cq<M>>,
+    pub(crate) cq_numbers: Numbers,
+    pub(crate) rqs: ByNumber<Rq<M>>,
+    pub(crate) rq_numbers: Numbers,
+    pub(crate) qps: ByNumber<Qp<M>>,
+    pub(crate) qp_numbers: Numbers,
+    pub(crate) doorbells: Doorbells<D>,
+    /// QPs to look at, each at most once.
+    ready: VecDeque<u32>,
+    /// Scratch: queues whose doorbell rang.
+    rung: Vec<Queue>,
+    /// Scratch: where a message's bytes lie.
+    pub(crate) pieces: Vec<Piece>,
+}
+
+impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
+    /// An engine out of reset.
+    pub fn new(config: EngineConfig, random: N) -> Self {
+        let prefix = u32::from(config.window & 0xf) << QPN_RANDOM_BITS;
+        Self {
+            config,
+            random,
+            registers: QueueRegisters::default(),
+            enabled: false,
+            admin: None,
+            events: EventRing::closed(),
+            gids: [None; GIDS],
+            keys: Keys::new(config.keys),
+            cqs: ByNumber::default(),
+            cq_numbers: Numbers::new(24, 0, config.cqs),
+            rqs: ByNumber::default(),
+            rq_numbers: Numbers::new(24, 0, config.rqs),
+            qps: ByNumber::default(),
+            qp_numbers: Numbers::new(QPN_RANDOM_BITS, prefix, config.qps),
+            doorbells: Doorbells::new(),
+            ready: VecDeque::new(),
+            rung: Vec::new(),
+            pieces: Vec::new(),
+        }
+    }
+
+    /// The window a QPN belongs to.
+    #[must_use]
+    pub const fn window_of(qpn: u32) -> u8 {
+        (qpn >> QPN_RANDOM_BITS & 0xf) as u8
+    }
+
+    /// Starts with the rings the registers name; stays disabled when they are out of reach.
+    pub(crate) fn enable(&mut self, memory: &M) {
+        let r = self.registers;
+        let admin = AdminRings::open(&r, memory);
+        let log2_events = u8::try_from(r.event_size).ok().filter(|log2| *log2 <= 16);
+        let events = log2_events
+            .and_then(|log2| Some(EventRing::open(memory.ring(r.event_base, log2)?, log2)));
+        if let (Some(admin), Some(events)) = (admin, events) {
+            self.admin = Some(admin);
+            self.events = events;
+            self.enabled = true;
+        }
+    }
+
+    /// Forgets every object and stops.
+    pub(crate) fn reset(&mut self, transport: &mut impl Transport) {
+        let mut qpns: Vec<u32> = self.qps.keys().copied().collect();
+        qpns.sort_unstable();
+        for qpn in qpns {
+            transport.destroy_qp(qpn);
+            self.qp_numbers.free(qpn);
+        }
+        self.qps.clear();
+        self.cqs.clear();
+        self.rqs.clear();
+        self.keys = Keys::new(self.config.keys);
+        self.cq_numbers = Numbers::new(24, 0, self.config.cqs);
+        self.rq_numbers = Numbers::new(24, 0, self.config.rqs);
+        for page in 1..=DOORBELL_PAGES {
+            self.doorbells.close(page);
+        }
+        self.ready.clear();
+        self.gids = [None; GIDS];
+        self.registers = QueueRegisters::default();
+        self.admin = None;
+        self.events = EventRing::closed();
+        self.enabled = false;
+    }
+
+    /// Puts a doorbell page in place; `false` where there is no such page or it is in use.
+    pub fn open_page(&mut self, page: u8, memory: D) -> bool {
+        self.doorbells.open(page, memory)
+    }
+
+    /// Takes a doorbell page away; queues that were rung there are deaf from now on.
+    pub fn close_page(&mut self, page: u8) {
+        self.doorbells.close(page);
+    }
+
+    /// Whether an interrupt is due; asking clears it.
+    pub fn take_interrupt(&mut self) -> bool {
+        std::mem::take(&mut self.events.raised)
+    }
+
+    /// Looks at the doorbells and works on what they say; `true` if there was anything to do.
+    pub fn poll(&mut self, now: u64, transport: &mut impl Transport) -> bool {
+        self.scan(now);
+        let turns = self.ready.len();
+        for _ in 0..turns {
+            let Some(qpn) = self.ready.pop_front() else { break };
+            if let Some(qp) = self.qps.get_mut(&qpn) {
+                qp.queued = false;
+                self.pump(now, qpn, transport);
+            }
+        }
+        turns > 0
+    }
+
+    /// Notes that a QP wants to be looked at.
+    pub(crate) fn look_at(&mut self, qpn: u32) {
+        if let Some(qp) = self.qps.get_mut(&qpn)
+            && !std::mem::replace(&mut qp.queued, true)
+        {
+            self.ready.push_back(qpn);
+        }
+    }
+
+    fn scan(&mut self, now: u64) {
+        let mut rung = std::mem::take(&mut self.rung);
+        self.doorbells.scan(&mut rung);
+        for Queue { kind, number } in rung.drain(..) {
+            match kind {
+                QueueKind::Send => self.look_at(number),
+                QueueKind::Receive => {
+                    // A receive needs attention only where it will be flushed.
+                    let qpn = self.rqs.get(&number).and_then(|rq| rq.qpn);
+                    let qp = qpn.and_then(|qpn| self.qps.get(&qpn));
+                    if let Some(qpn) = qp.filter(|qp| qp.state == QpState::Err).map(|qp| qp.qpn) {
+                        self.look_at(qpn);
+                    }
+                }
+                QueueKind::Completion => {
+                    Completions { cqs: &mut self.cqs, events: &mut self.events, now }.arm(number);
+                }
+            }
+        }
+        self.rung = rung;
+    }
+}

@@ -1,0 +1,52 @@
+//! The event ring and the interrupt behind it.
+
+use fpga_regs::engine::cqe::expected_phase;
+use fpga_regs::engine::event::Event;
+
+use crate::memory::{Ring, Rings};
+
+/// The event ring of an engine.
+#[derive(Debug)]
+pub(crate) struct EventRing<M: Rings> {
+    ring: Option<M::Ring>,
+    log2_entries: u8,
+    producer: u32,
+    /// What the driver wrote to the consumer register.
+    pub(crate) consumer: u32,
+    /// An event was lost; sticky.
+    pub(crate) overflow: bool,
+    /// An interrupt is due.
+    pub(crate) raised: bool,
+}
+
+impl<M: Rings> EventRing<M> {
+    pub(crate) fn closed() -> Self {
+        Self {
+            ring: None,
+            log2_entries: 0,
+            producer: 0,
+            consumer: 0,
+            overflow: false,
+            raised: false,
+        }
+    }
+
+    pub(crate) fn open(ring: M::Ring, log2_entries: u8) -> Self {
+        Self { ring: Some(ring), log2_entries, ..Self::closed() }
+    }
+
+    pub(crate) fn push(&mut self, mut event: Event, now: u64) {
+        let Some(ring) = &self.ring else { return };
+        self.raised = true;
+        let entries = 1u32.wrapping_shl(u32::from(self.log2_entries));
+        if self.producer.wrapping_sub(self.consumer) >= entries {
+            self.overflow = true;
+            return;
+        }
+        event.timestamp = now;
+        event.phase = u8::from(expected_phase(self.producer, self.log2_entries));
+        let [encoded] = event.encode();
+        ring.publish(self.producer, &encoded);
+        self.producer = self.producer.wrapping_add(1);
+    }
+}

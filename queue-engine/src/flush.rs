@@ -1,0 +1,225 @@
+//! Completing what is done, and flushing what never will be.
+
+use fpga_regs::engine::cqe::{self, Cqe, Flags, Opcode, Status};
+use fpga_regs::engine::event::{Event, EventType};
+use fpga_regs::engine::key::Access;
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use fpga_regs::engine::wqe::SEND_MAX_BLOCKS;
+
+use crate::cq::Completions;
+use crate::doorbells::DoorbellPage;
+use crate::engine::Engine;
+use crate::keys::Keys;
+use crate::memory::Rings;
+use crate::numbers::{ByNumber, Random};
+use crate::qp::{Qp, Taken};
+use crate::resolve::{gather, right_of};
+use crate::rq::Rq;
+use crate::transport::{
+    ReceiveError, ReceiveKind, Received, RemoteAccess, TakenReceive, Transport, TransportEvent,
+};
+
+impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
+    /// Takes note of what the transport reports about a QP of this engine.
+    pub fn handle(&mut self, now: u64, event: TransportEvent, transport: &mut impl Transport) {
+        match event {
+            TransportEvent::Completed { qpn, count } => self.completed(now, qpn, count, transport),
+            TransportEvent::Failed { qpn, status } => self.flush(now, qpn, Some(status)),
+            TransportEvent::Received(received) => self.received(now, received, transport),
+            TransportEvent::ReceiveFailed { qpn, status } => {
+                self.complete_receive(
+                    now,
+                    qpn,
+                    |qp, taken| qp.receive_cqe(taken.tag, status),
+                    true,
+                );
+                self.flush(now, qpn, None);
+            }
+            TransportEvent::Error { qpn } => self.flush(now, qpn, None),
+            TransportEvent::Async { qpn, event } => {
+                let event =
+                    Event { kind: EventType::Qp, code: event.0, number: qpn, ..Event::default() };
+                self.events.push(event, now);
+            }
+        }
+    }
+
+    fn completed(&mut self, now: u64, qpn: u32, count: u64, transport: &mut impl Transport) {
+        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
+        for _ in 0..count {
+            if qp.in_flight.front().is_none_or(|message| message.failed.is_some()) {
+                break;
+            }
+            let Some(message) = qp.in_flight.pop_front() else { break };
+            if message.signaled {
+                let status = Status::Success;
+                let byte_count = message.length;
+                let entry = qp.send_cqe(message.wqe_index, message.opcode, status);
+                completions.push(qp.send_cqn, Cqe { byte_count, ..entry }, false);
+            }
+        }
+        self.look_at(qpn);
+        self.fail_if_due(now, qpn, transport);
+    }
+
+    /// Fails a QP whose oldest message was never submitted: all before it are complete.
+    pub(crate) fn fail_if_due(&mut self, now: u64, qpn: u32, transport: &mut impl Transport) {
+        let Some(qp) = self.qps.get(&qpn) else { return };
+        if let Some(status) = qp.in_flight.front().and_then(|message| message.failed) {
+            stop_transport(now, qpn, transport);
+            self.flush(now, qpn, Some(status));
+        }
+    }
+
+    fn received(&mut self, now: u64, received: Received, transport: &mut impl Transport) {
+        let Received { qpn, length, kind, immediate, solicited } = received;
+        let describe = |qp: &Qp<M>, taken: &Taken| {
+            let mut entry = qp.receive_cqe(taken.tag, Status::Success);
+            entry.byte_count = length;
+            if kind == ReceiveKind::Write {
+                entry.opcode = Opcode::ReceiveWriteImm;
+            }
+            if let Some(immediate) = immediate {
+                entry.immediate = immediate;
+                entry.flags |= Flags::IMMEDIATE;
+            }
+            if solicited {
+                entry.flags |= Flags::SOLICITED;
+            }
+            entry
+        };
+        self.complete_receive(now, qpn, describe, solicited);
+        self.fail_receive_if_due(now, qpn, transport);
+    }
+
+    fn complete_receive(
+        &mut self,
+        now: u64,
+        qpn: u32,
+        describe: impl Fn(&Qp<M>, &Taken) -> Cqe,
+        solicited: bool,
+    ) {
+        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        let Some(taken) = qp.receives.pop_front() else { return };
+        let entry = describe(qp, &taken);
+        let cqn = qp.receive_cqn;
+        let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
+        completions.push(cqn, entry, solicited);
+    }
+
+    fn fail_receive_if_due(&mut self, now: u64, qpn: u32, transport: &mut impl Transport) {
+        let failed = |taken: &Taken| taken.failed;
+        let Some(qp) = self.qps.get(&qpn) else { return };
+        if let Some(status) = qp.receives.front().and_then(failed) {
+            self.complete_receive(now, qpn, |qp, taken| qp.receive_cqe(taken.tag, status), true);
+            stop_transport(now, qpn, transport);
+            self.flush(now, qpn, None);
+        }
+    }
+
+    /// Puts a QP in ERR and completes all it has: the oldest message with `cause`, the rest flushed.
+    ///
+    /// Called again for what is posted later.
+    pub(crate) fn flush(&mut self, now: u64, qpn: u32, cause: Option<Status>) {
+        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        qp.state = QpState::Err;
+        let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
+        flush_sends(qp, cause, &mut completions);
+        flush_receives(qp, &mut self.rqs, &mut completions);
+    }
+
+    /// Checks a peer's access to memory through a QP.
+    #[must_use]
+    pub fn allows(
+        &self,
+        qpn: u32,
+        rkey: u32,
+        address: u64,
+        length: u64,
+        access: RemoteAccess,
+    ) -> bool {
+        let Some(qp) = self.qps.get(&qpn) else { return false };
+        let right = right_of(access);
+        let keyed = || self.keys.translate(rkey, qp.pdn, address, length, right).is_ok();
+        qp.access.contains(right) && (length == 0 || keyed())
+    }
+
+    /// Takes the next receive of a QP for a message that arrives.
+    ///
+    /// # Errors
+    /// [`ReceiveError::Empty`], or [`ReceiveError::Invalid`] for one whose memory is out of reach;
+    /// that one completes with an error once [`Engine::refuse_receive`] says so.
+    pub fn take_receive(&mut self, qpn: u32) -> Result<TakenReceive, ReceiveError> {
+        let qp = self.qps.get_mut(&qpn).ok_or(ReceiveError::Empty)?;
+        let rq = self.rqs.get_mut(&qp.rqn).ok_or(ReceiveError::Empty)?;
+        let wqe = rq.take().ok_or(ReceiveError::Empty)?;
+        let id = qp.next_receive;
+        qp.next_receive = id.wrapping_add(1);
+        let sges = wqe.sges;
+        let capacity = sges.as_ref().and_then(|sges| capacity(&self.keys, rq.pdn, sges));
+        let failed = capacity.is_none().then_some(Status::LocalProtection);
+        qp.receives.push_back(Taken { id, tag: wqe.tag, sges: sges.unwrap_or_default(), failed });
+        capacity.map(|capacity| TakenReceive { id, capacity }).ok_or(ReceiveError::Invalid)
+    }
+
+    /// Completes a receive that [`Engine::take_receive`] called invalid, when its turn has come.
+    pub fn refuse_receive(&mut self, now: u64, qpn: u32, transport: &mut impl Transport) {
+        self.fail_receive_if_due(now, qpn, transport);
+    }
+}
+
+/// Bytes a receive can hold, or `None` when one of its elements is out of reach.
+fn capacity(keys: &Keys, pdn: u32, sges: &crate::rq::Sges) -> Option<u64> {
+    let mut bytes = 0u64;
+    for sge in sges {
+        bytes = bytes.saturating_add(u64::from(sge.length));
+        let one = crate::rq::Sges::from_elem(*sge, 1);
+        gather(keys, pdn, &one, Access::LOCAL_WRITE, 0, sge.length, &mut Vec::new()).ok()?;
+    }
+    Some(bytes)
+}
+
+fn stop_transport(now: u64, qpn: u32, transport: &mut impl Transport) {
+    let attributes =
+        Attributes { mask: AttributeMask::STATE, state: QpState::Err, ..Attributes::default() };
+    // The QP is known to the transport, and every state leads to ERR.
+    let _ = transport.modify_qp(now, qpn, &attributes);
+}
+
+fn flush_sends<M: Rings>(
+    qp: &mut Qp<M>,
+    cause: Option<Status>,
+    completions: &mut Completions<'_, M>,
+) {
+    let mut status = cause.unwrap_or(Status::Flushed);
+    while let Some(message) = qp.in_flight.pop_front() {
+        let entry = qp.send_cqe(message.wqe_index, message.opcode, status);
+        completions.push(qp.send_cqn, entry, true);
+        status = Status::Flushed;
+    }
+    while qp.sq.posted() > 0 {
+        let header = qp.sq.header();
+        let sound = (1..=SEND_MAX_BLOCKS).contains(&usize::from(header.blocks));
+        let blocks = if sound { u32::from(header.blocks) } else { u32::MAX };
+        let entry = qp.send_cqe(qp.sq.fetch, cqe::Opcode::Send, Status::Flushed);
+        completions.push(qp.send_cqn, entry, true);
+        qp.sq.fetch = qp.sq.fetch.wrapping_add(blocks.min(qp.sq.posted()));
+    }
+}
+
+fn flush_receives<M: Rings>(
+    qp: &mut Qp<M>,
+    rqs: &mut ByNumber<Rq<M>>,
+    completions: &mut Completions<'_, M>,
+) {
+    while let Some(taken) = qp.receives.pop_front() {
+        let status = taken.failed.unwrap_or(Status::Flushed);
+        completions.push(qp.receive_cqn, qp.receive_cqe(taken.tag, status), true);
+    }
+    let Some(rq) = rqs.get_mut(&qp.rqn) else { return };
+    while let Some(wqe) = rq.take() {
+        let entry = qp.receive_cqe(wqe.tag, Status::Flushed);
+        completions.push(qp.receive_cqn, entry, true);
+    }
+}

@@ -1,0 +1,171 @@
+//! The key table: which memory a key names, for whom, and for what.
+
+use fpga_regs::engine::admin::{AdminStatus, CreateKey, KeyKind};
+use fpga_regs::engine::key::{self, Access};
+
+use crate::memory::Rings;
+use crate::numbers::{ByNumber, Numbers, Random};
+
+/// Memory behind a key.
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    va: u64,
+    length: u64,
+    iova: u64,
+    pdn: u32,
+    access: Access,
+    variant: u8,
+}
+
+/// Why a key does not open what was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// No such key, or another variant of it, or another protection domain.
+    Key,
+    /// Not all of the range lies in the region.
+    Bounds,
+    /// The right is missing.
+    Right,
+}
+
+/// The keys of one engine.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    regions: ByNumber<Region>,
+    numbers: Numbers,
+}
+
+impl Keys {
+    pub(crate) fn new(limit: u32) -> Self {
+        Self { regions: ByNumber::default(), numbers: Numbers::new(24, 0, limit) }
+    }
+
+    pub(crate) fn create(
+        &mut self,
+        command: &CreateKey,
+        memory: &impl Rings,
+        random: &mut impl Random,
+    ) -> Result<u32, AdminStatus> {
+        if command.kind != KeyKind::Region {
+            return Err(AdminStatus::Unsupported);
+        }
+        let remote_writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let needs_local_write = command.access.intersects(remote_writes);
+        if needs_local_write && !command.access.contains(Access::LOCAL_WRITE) {
+            return Err(AdminStatus::Invalid);
+        }
+        if command.va.checked_add(command.length).is_none() {
+            return Err(AdminStatus::Invalid);
+        }
+        if command.length > 0 && !memory.reachable(command.iova, command.length) {
+            return Err(AdminStatus::BadAddress);
+        }
+        let number = self.numbers.draw(random).ok_or(AdminStatus::NoResources)?;
+        let variant = random.next_u32() as u8;
+        let region = Region {
+            va: command.va,
+            length: command.length,
+            iova: command.iova,
+            pdn: command.pdn,
+            access: command.access,
+            variant,
+        };
+        self.regions.insert(number, region);
+        Ok(key::key(number, variant))
+    }
+
+    pub(crate) fn destroy(&mut self, key: u32) -> Result<(), AdminStatus> {
+        let number = key::number(key);
+        match self.regions.get(&number) {
+            Some(region) if region.variant == key::variant(key) => {
+                self.regions.remove(&number);
+                self.numbers.free(number);
+                Ok(())
+            }
+            _ => Err(AdminStatus::NotFound),
+        }
+    }
+
+    /// Where `length` bytes from `va` lie for the card, if `key` grants `right` on them in `pdn`.
+    pub(crate) fn translate(
+        &self,
+        key: u32,
+        pdn: u32,
+        va: u64,
+        length: u64,
+        right: Access,
+    ) -> Result<u64, Denied> {
+        let region = self.regions.get(&key::number(key)).ok_or(Denied::Key)?;
+        if region.variant != key::variant(key) || region.pdn != pdn {
+            return Err(Denied::Key);
+        }
+        if !region.access.contains(right) {
+            return Err(Denied::Right);
+        }
+        let offset = va.checked_sub(region.va).ok_or(Denied::Bounds)?;
+        match offset.checked_add(length) {
+            Some(end) if end <= region.length => {
+                region.iova.checked_add(offset).ok_or(Denied::Bounds)
+            }
+            _ => Err(Denied::Bounds),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::tests::TestMemory;
+    use crate::numbers::tests::Seeded;
+
+    const REGION: CreateKey = CreateKey {
+        va: 0x1000,
+        length: 0x100,
+        iova: 0x20_1000,
+        pdn: 5,
+        access: Access::LOCAL_WRITE.union(Access::REMOTE_WRITE),
+        kind: KeyKind::Region,
+    };
+
+    fn keys() -> (Keys, u32) {
+        let mut keys = Keys::new(8);
+        let memory = TestMemory::everything();
+        let key = keys.create(&REGION, &memory, &mut Seeded(3)).unwrap();
+        (keys, key)
+    }
+
+    #[test]
+    fn a_key_opens_its_region_to_the_last_byte_and_no_further() {
+        let (keys, key) = keys();
+        let open = |va, length| keys.translate(key, 5, va, length, Access::REMOTE_WRITE);
+        assert_eq!(open(0x1000, 0x100), Ok(0x20_1000));
+        assert_eq!(open(0x10ff, 1), Ok(0x20_10ff));
+        assert_eq!(open(0x10ff, 2), Err(Denied::Bounds));
+        assert_eq!(open(0x0fff, 1), Err(Denied::Bounds));
+        assert_eq!(open(0x1001, u64::MAX), Err(Denied::Bounds));
+        assert_eq!(open(u64::MAX, 2), Err(Denied::Bounds));
+    }
+
+    #[test]
+    fn a_key_opens_only_for_its_domain_variant_and_rights() {
+        let (mut keys, key) = keys();
+        let open = |keys: &Keys, key, pdn, right| keys.translate(key, pdn, 0x1000, 1, right);
+        assert_eq!(open(&keys, key, 6, Access::REMOTE_WRITE), Err(Denied::Key));
+        assert_eq!(open(&keys, key ^ 1, 5, Access::REMOTE_WRITE), Err(Denied::Key));
+        assert_eq!(open(&keys, key, 5, Access::REMOTE_READ), Err(Denied::Right));
+        assert_eq!(keys.destroy(key ^ 1), Err(AdminStatus::NotFound));
+        assert_eq!(keys.destroy(key), Ok(()));
+        assert_eq!(open(&keys, key, 5, Access::REMOTE_WRITE), Err(Denied::Key));
+    }
+
+    #[test]
+    fn remote_writes_need_local_writes_and_memory_must_be_mapped() {
+        let mut keys = Keys::new(8);
+        let command = CreateKey { access: Access::REMOTE_WRITE, ..REGION };
+        let memory = TestMemory::everything();
+        let refused = keys.create(&command, &memory, &mut Seeded(3));
+        assert_eq!(refused, Err(AdminStatus::Invalid));
+        let refused = keys.create(&REGION, &TestMemory::default(), &mut Seeded(3));
+        assert_eq!(refused, Err(AdminStatus::BadAddress));
+    }
+}

@@ -1,0 +1,96 @@
+//! Host memory as the card sees it: rings by direct windows, payload by vectored bursts.
+
+use fpga_regs::Block;
+
+/// A run of bytes in the card's address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// First byte.
+    pub iova: u64,
+    /// Bytes.
+    pub length: u32,
+}
+
+/// Memory that rings live in, which its owner may change at any moment.
+///
+/// A view stays valid, if perhaps no longer anybody's, after an unmap.
+pub trait Rings {
+    /// A view of a doorbell record.
+    type Record: Record + core::fmt::Debug;
+    /// A view of a ring's entries.
+    type Ring: Ring + core::fmt::Debug;
+
+    /// The record at `iova`, or `None` where memory is not directly addressable.
+    fn record(&self, iova: u64) -> Option<Self::Record>;
+
+    /// The ring of 2^`log2_blocks` blocks from `iova`, or `None` as above.
+    fn ring(&self, iova: u64, log2_blocks: u8) -> Option<Self::Ring>;
+
+    /// Whether the card can reach all of `bytes` bytes from `iova` by DMA.
+    fn reachable(&self, iova: u64, bytes: u64) -> bool;
+}
+
+/// A view of a doorbell record: one block; offsets in bytes, aligned, below 64.
+pub trait Record {
+    /// Loads a word with acquire ordering.
+    fn load_u32(&self, offset: usize) -> u32;
+    /// Loads a word with acquire ordering.
+    fn load_u64(&self, offset: usize) -> u64;
+}
+
+/// A view of a ring; an index counts on for ever and is taken modulo the ring's blocks.
+pub trait Ring {
+    /// Copies a block.
+    fn read(&self, index: u32) -> Block;
+    /// Writes a block.
+    fn write(&self, index: u32, value: &Block);
+    /// Writes words 0 to 6 of a block, then word 7 with release ordering.
+    fn publish(&self, index: u32, value: &Block);
+}
+
+/// The memory of a queue: its record, then its ring.
+#[derive(Debug)]
+pub(crate) struct QueueMemory<M: Rings> {
+    pub(crate) record: M::Record,
+    pub(crate) ring: M::Ring,
+}
+
+impl<M: Rings> QueueMemory<M> {
+    /// The queue memory at `iova`, or `None` where it is not directly addressable.
+    pub(crate) fn open(memory: &M, iova: u64, log2_blocks: u8) -> Option<Self> {
+        let entries = iova.checked_add(fpga_regs::engine::doorbell::record::ENTRIES)?;
+        Some(Self { record: memory.record(iova)?, ring: memory.ring(entries, log2_blocks)? })
+    }
+}
+
+/// One element of a burst that fetches payload.
+#[derive(Debug)]
+pub struct ReadElement<'a> {
+    /// First byte in the card's address space.
+    pub iova: u64,
+    /// Where the bytes go.
+    pub into: &'a mut [u8],
+    /// Whether all of them arrived.
+    pub done: bool,
+}
+
+/// One element of a burst that places payload.
+#[derive(Debug)]
+pub struct WriteElement<'a> {
+    /// First byte in the card's address space.
+    pub iova: u64,
+    /// The bytes.
+    pub from: &'a [u8],
+    /// Whether all of them were placed.
+    pub done: bool,
+}
+
+/// Payload memory: a burst is submitted, one status an element comes back.
+///
+/// Adjacent elements are merged: one call into another process costs as much as copying 16 KiB.
+pub trait HostMemory {
+    /// Fetches every element of the burst, in order.
+    fn read(&mut self, burst: &mut [ReadElement<'_>]);
+    /// Places every element of the burst, in order, the last byte of each last.
+    fn write(&mut self, burst: &mut [WriteElement<'_>]);
+}

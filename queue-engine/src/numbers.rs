@@ -1,0 +1,132 @@
+//! Numbers for objects and keys: drawn at random, and rested before they are used again.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Where random bits come from: the kernel's generator, or a seeded one in tests.
+pub trait Random {
+    /// 32 random bits.
+    fn next_u32(&mut self) -> u32;
+}
+
+/// A table by object number.
+pub(crate) type ByNumber<T> = HashMap<u32, T, BuildHasherDefault<NumberHasher>>;
+
+/// Spreads numbers that are random already; nobody outside can choose them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(u32::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0.wrapping_shr(32)
+    }
+}
+
+/// Freed numbers that are not given out again yet.
+const RESTING: usize = 4096;
+
+/// The numbers of one kind of object.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    /// Bits a drawn number has.
+    bits: u32,
+    /// Set in every number above those bits.
+    prefix: u32,
+    /// Numbers in use, and resting ones.
+    taken: HashSet<u32>,
+    resting: VecDeque<u32>,
+    limit: usize,
+}
+
+impl Numbers {
+    /// Numbers of `bits` random bits below `prefix`, at most `limit` in use at a time.
+    ///
+    /// Numbers whose random part is 0 or 1 are never drawn: QPNs 0 and 1 have a meaning of their own.
+    pub(crate) fn new(bits: u32, prefix: u32, limit: u32) -> Self {
+        Self {
+            bits,
+            prefix,
+            taken: HashSet::new(),
+            resting: VecDeque::new(),
+            limit: limit as usize,
+        }
+    }
+
+    /// Draws a number, or `None` when the limit is reached.
+    pub(crate) fn draw(&mut self, random: &mut impl Random) -> Option<u32> {
+        if self.taken.len().saturating_sub(self.resting.len()) >= self.limit {
+            return None;
+        }
+        let mask = 1u32.wrapping_shl(self.bits).wrapping_sub(1);
+        // The space is at least sixteen times the limit and the rest, so this ends soon.
+        loop {
+            let low = random.next_u32() & mask;
+            if low > 1 && self.taken.insert(low | self.prefix) {
+                return Some(low | self.prefix);
+            }
+        }
+    }
+
+    /// Gives a number back; it rests until as many others were freed.
+    pub(crate) fn free(&mut self, number: u32) {
+        self.resting.push_back(number);
+        if self.resting.len() > RESTING
+            && let Some(rested) = self.resting.pop_front()
+        {
+            self.taken.remove(&rested);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A small seeded generator (xorshift), for tests only.
+    #[derive(Clone, Debug)]
+    pub(crate) struct Seeded(pub u32);
+
+    impl Random for Seeded {
+        fn next_u32(&mut self) -> u32 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 17;
+            self.0 ^= self.0 << 5;
+            self.0
+        }
+    }
+
+    #[test]
+    fn a_freed_number_rests_while_thousands_are_drawn() {
+        let mut random = Seeded(7);
+        let mut numbers = Numbers::new(20, 0x30_0000, 100);
+        let first = numbers.draw(&mut random).unwrap();
+        assert_eq!(first & 0xf0_0000, 0x30_0000);
+        numbers.free(first);
+        for _ in 0..RESTING {
+            let next = numbers.draw(&mut random).unwrap();
+            assert_ne!(next, first);
+            numbers.free(next);
+        }
+    }
+
+    #[test]
+    fn the_limit_counts_numbers_in_use_only() {
+        let mut random = Seeded(7);
+        let mut numbers = Numbers::new(16, 0, 2);
+        let first = numbers.draw(&mut random).unwrap();
+        assert!(numbers.draw(&mut random).is_some());
+        assert_eq!(numbers.draw(&mut random), None);
+        numbers.free(first);
+        assert!(numbers.draw(&mut random).is_some());
+    }
+}

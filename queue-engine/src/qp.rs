@@ -1,0 +1,129 @@
+//! A queue pair as the engine keeps it: its send ring, what is under way, what was taken.
+
+use std::collections::VecDeque;
+
+use fpga_regs::engine::cqe::{self, Cqe, Flags, Status};
+use fpga_regs::engine::key::Access;
+use fpga_regs::engine::qp::QpState;
+
+use crate::memory::{QueueMemory, Rings};
+use crate::rq::Sges;
+
+/// A QP.
+#[derive(Debug)]
+pub(crate) struct Qp<M: Rings> {
+    pub(crate) qpn: u32,
+    pub(crate) generation: u8,
+    pub(crate) pdn: u32,
+    pub(crate) page: u8,
+    pub(crate) send_cqn: u32,
+    pub(crate) receive_cqn: u32,
+    pub(crate) rqn: u32,
+    pub(crate) state: QpState,
+    /// What remote peers may do through this QP.
+    pub(crate) access: Access,
+    pub(crate) sq: SendRing<M>,
+    /// Messages from the oldest that is not complete to the newest fetched.
+    pub(crate) in_flight: VecDeque<InFlight>,
+    /// Receives taken and not complete, oldest first.
+    pub(crate) receives: VecDeque<Taken>,
+    /// Identity of the next receive taken.
+    pub(crate) next_receive: u64,
+    /// Its turn to be looked at is noted already.
+    pub(crate) queued: bool,
+}
+
+/// The send ring of a QP.
+#[derive(Debug)]
+pub(crate) struct SendRing<M: Rings> {
+    pub(crate) memory: QueueMemory<M>,
+    /// IOVA of the first entry.
+    pub(crate) entries: u64,
+    pub(crate) log2_blocks: u8,
+    /// Next block to fetch.
+    pub(crate) fetch: u32,
+    /// The producer index when it was last looked at.
+    pub(crate) producer: u32,
+    /// A fetched entry cannot be executed; nothing behind it is fetched.
+    pub(crate) stopped: bool,
+}
+
+/// A send WQE that was fetched and is not complete.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    /// The transport's number of the message.
+    pub(crate) number: u64,
+    /// First block of the WQE.
+    pub(crate) wqe_index: u32,
+    pub(crate) opcode: cqe::Opcode,
+    pub(crate) signaled: bool,
+    pub(crate) length: u32,
+    pub(crate) payload: LocalPayload,
+    /// It was never submitted, for this reason.
+    pub(crate) failed: Option<Status>,
+}
+
+/// Where the bytes of a send WQE lie.
+#[derive(Debug)]
+pub(crate) enum LocalPayload {
+    /// In the WQE.
+    Inline,
+    /// In registered memory.
+    Gather(Sges),
+}
+
+/// A receive WQE that was taken for a message.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) id: u64,
+    pub(crate) tag: u32,
+    pub(crate) sges: Sges,
+    /// It cannot be filled, for this reason.
+    pub(crate) failed: Option<Status>,
+}
+
+impl<M: Rings> Qp<M> {
+    /// The completion of a send WQE.
+    pub(crate) fn send_cqe(&self, wqe_index: u32, opcode: cqe::Opcode, status: Status) -> Cqe {
+        Cqe {
+            qpn: self.qpn,
+            wqe_index,
+            opcode,
+            status,
+            generation: self.generation,
+            ..Cqe::default()
+        }
+    }
+
+    /// The completion of a receive WQE.
+    pub(crate) fn receive_cqe(&self, tag: u32, status: Status) -> Cqe {
+        let opcode = cqe::Opcode::Receive;
+        Cqe { flags: Flags::RECEIVE, ..self.send_cqe(tag, opcode, status) }
+    }
+
+    /// Forgets everything under way, as RESET does; entries of before are stale from now on.
+    pub(crate) fn reset(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        self.access = Access::empty();
+        self.sq.fetch = 0;
+        self.sq.producer = 0;
+        self.sq.stopped = false;
+        self.in_flight.clear();
+        self.receives.clear();
+        self.next_receive = 0;
+    }
+
+    /// The message with the transport's number `number`.
+    pub(crate) fn message(&self, number: u64) -> Option<&InFlight> {
+        let oldest = self.in_flight.front()?.number;
+        let index = usize::try_from(number.checked_sub(oldest)?).ok()?;
+        self.in_flight.get(index).filter(|message| message.failed.is_none())
+    }
+
+    /// The receive with identity `id`.
+    pub(crate) fn receive(&self, id: u64) -> Option<&Taken> {
+        let oldest = self.receives.front()?.id;
+        let index = usize::try_from(id.checked_sub(oldest)?).ok()?;
+        self.receives.get(index)
+    }
+}

@@ -1,0 +1,172 @@
+//! Where payload lies: from messages, receives and remote addresses to runs of card addresses.
+
+use fpga_regs::engine::cqe::Opcode;
+use fpga_regs::engine::key::Access;
+use fpga_regs::engine::wqe::SEND_PAYLOAD_OFFSET;
+
+use crate::doorbells::DoorbellPage;
+use crate::engine::Engine;
+use crate::keys::Keys;
+use crate::memory::{Piece, Rings};
+use crate::numbers::Random;
+use crate::qp::{InFlight, LocalPayload, Qp, SendRing};
+use crate::rq::Sges;
+
+/// Names payload of a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// Local memory of the message with this number: fetched for SEND and WRITE, filled by READ.
+    Message {
+        /// From [`crate::Transport::submit`].
+        number: u64,
+    },
+    /// The memory of a taken receive.
+    Receive {
+        /// From [`crate::TakenReceive`].
+        id: u64,
+    },
+    /// Memory a peer named; the key is looked up anew.
+    Remote {
+        /// Key.
+        rkey: u32,
+        /// First byte; the offset is already in it.
+        address: u64,
+        /// What the peer does.
+        access: crate::RemoteAccess,
+    },
+}
+
+/// The payload is not, or no longer, within reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreachable;
+
+impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
+    /// Adds to `pieces` where `length` bytes from `offset` of a payload lie.
+    ///
+    /// Keys, rights and bounds are looked up at this moment, so that memory whose key was destroyed
+    /// is out of reach at once. For [`Payload::Remote`] the address moves and the offset is not used.
+    ///
+    /// # Errors
+    /// [`Unreachable`]; `pieces` may then have grown.
+    pub fn resolve(
+        &self,
+        qpn: u32,
+        payload: Payload,
+        offset: u64,
+        length: u32,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<(), Unreachable> {
+        let qp = self.qps.get(&qpn).ok_or(Unreachable)?;
+        match payload {
+            Payload::Message { number } => {
+                let message = qp.message(number).ok_or(Unreachable)?;
+                resolve_message(&self.keys, qp, message, offset, length, pieces)
+            }
+            Payload::Receive { id } => {
+                let receive = qp.receive(id).ok_or(Unreachable)?;
+                let pdn = self.rqs.get(&qp.rqn).map_or(qp.pdn, |rq| rq.pdn);
+                let right = Access::LOCAL_WRITE;
+                gather(&self.keys, pdn, &receive.sges, right, offset, length, pieces)
+            }
+            Payload::Remote { rkey, address, access } => {
+                if length == 0 {
+                    return Ok(());
+                }
+                let right = right_of(access);
+                let iova = self
+                    .keys
+                    .translate(rkey, qp.pdn, address, u64::from(length), right)
+                    .map_err(|_| Unreachable)?;
+                pieces.push(Piece { iova, length });
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The right a peer's access wants.
+pub(crate) fn right_of(access: crate::RemoteAccess) -> Access {
+    match access {
+        crate::RemoteAccess::Write => Access::REMOTE_WRITE,
+        crate::RemoteAccess::Read => Access::REMOTE_READ,
+    }
+}
+
+/// Where a part of a message's local memory lies.
+pub(crate) fn resolve_message<M: Rings>(
+    keys: &Keys,
+    qp: &Qp<M>,
+    message: &InFlight,
+    offset: u64,
+    length: u32,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), Unreachable> {
+    match &message.payload {
+        LocalPayload::Inline => inline(&qp.sq, message.wqe_index, offset, length, pieces),
+        LocalPayload::Gather(sges) => {
+            let right = local_right(message.opcode);
+            gather(keys, qp.pdn, sges, right, offset, length, pieces)
+        }
+    }
+}
+
+/// The local right an operation wants.
+pub(crate) fn local_right(opcode: Opcode) -> Access {
+    if opcode == Opcode::Read { Access::LOCAL_WRITE } else { Access::empty() }
+}
+
+/// Inline data lies in the ring itself, which its owner keeps until the completion.
+fn inline<M: Rings>(
+    sq: &SendRing<M>,
+    wqe_index: u32,
+    offset: u64,
+    length: u32,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), Unreachable> {
+    let ring_bytes = 64u64.wrapping_shl(u32::from(sq.log2_blocks));
+    let start = u64::from(wqe_index)
+        .wrapping_mul(64)
+        .wrapping_add(SEND_PAYLOAD_OFFSET as u64)
+        .wrapping_add(offset)
+        & ring_bytes.wrapping_sub(1);
+    let to_end = u32::try_from(ring_bytes.wrapping_sub(start)).unwrap_or(u32::MAX);
+    let first = length.min(to_end);
+    let iova = sq.entries.checked_add(start).ok_or(Unreachable)?;
+    pieces.push(Piece { iova, length: first });
+    if length > first {
+        pieces.push(Piece { iova: sq.entries, length: length.wrapping_sub(first) });
+    }
+    Ok(())
+}
+
+/// Walks scatter/gather elements to the part that is asked for.
+pub(crate) fn gather(
+    keys: &Keys,
+    pdn: u32,
+    sges: &Sges,
+    right: Access,
+    offset: u64,
+    length: u32,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), Unreachable> {
+    let mut skip = offset;
+    let mut left = length;
+    for sge in sges {
+        if left == 0 {
+            break;
+        }
+        let held = u64::from(sge.length);
+        if skip >= held {
+            skip = skip.wrapping_sub(held);
+            continue;
+        }
+        let here = u32::try_from(held.wrapping_sub(skip)).unwrap_or(u32::MAX).min(left);
+        let va = sge.address.checked_add(skip).ok_or(Unreachable)?;
+        let iova =
+            keys.translate(sge.lkey, pdn, va, u64::from(here), right).map_err(|_| Unreachable)?;
+        pieces.push(Piece { iova, length: here });
+        skip = 0;
+        left = left.wrapping_sub(here);
+    }
+    if left == 0 { Ok(()) } else { Err(Unreachable) }
+}

@@ -1,0 +1,87 @@
+//! Receive queues: taking entries in order.
+
+use fpga_regs::engine::doorbell::record;
+use fpga_regs::engine::wqe::{MAX_SGE, RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SGE_BYTES, Sge};
+use fpga_regs::{BLOCK_BYTES, Block};
+use smallvec::SmallVec;
+
+use crate::memory::{QueueMemory, Record, Ring, Rings};
+
+/// Scatter/gather elements of one entry; most have few.
+pub(crate) type Sges = SmallVec<[Sge; 2]>;
+
+/// A receive queue.
+#[derive(Debug)]
+pub(crate) struct Rq<M: Rings> {
+    memory: QueueMemory<M>,
+    log2_stride: u8,
+    /// Doorbell page its slot is in.
+    pub(crate) page: u8,
+    /// Protection domain of its SGEs.
+    pub(crate) pdn: u32,
+    consumer: u32,
+    producer: u32,
+    /// The QP it serves.
+    pub(crate) qpn: Option<u32>,
+}
+
+/// A receive WQE as copied from the ring.
+#[derive(Debug)]
+pub(crate) struct ReceiveWqe {
+    pub(crate) tag: u32,
+    /// `None` where the entry cannot be: more elements than fit its stride.
+    pub(crate) sges: Option<Sges>,
+}
+
+impl<M: Rings> Rq<M> {
+    pub(crate) fn new(memory: QueueMemory<M>, log2_stride: u8, page: u8, pdn: u32) -> Self {
+        Self { memory, log2_stride, page, pdn, consumer: 0, producer: 0, qpn: None }
+    }
+
+    /// Forgets everything posted, as RESET does.
+    pub(crate) fn reset(&mut self) {
+        self.consumer = 0;
+        self.producer = 0;
+    }
+
+    /// Takes the next entry, if one is posted.
+    pub(crate) fn take(&mut self) -> Option<ReceiveWqe> {
+        if self.consumer == self.producer {
+            self.producer = self.memory.record.load_u32(record::PRODUCER);
+            if self.consumer == self.producer {
+                return None;
+            }
+        }
+        let first = self.consumer.wrapping_shl(u32::from(self.log2_stride));
+        self.consumer = self.consumer.wrapping_add(1);
+        Some(self.copy_entry(first))
+    }
+
+    fn copy_entry(&self, first: u32) -> ReceiveWqe {
+        let stride = 1usize.wrapping_shl(u32::from(self.log2_stride));
+        let head = self.memory.ring.read(first);
+        let header = ReceiveHeader::decode(&[head]);
+        let num_sge = usize::from(header.num_sge);
+        let room = stride
+            .wrapping_mul(BLOCK_BYTES)
+            .saturating_sub(RECEIVE_PAYLOAD_OFFSET)
+            .wrapping_div(SGE_BYTES);
+        if num_sge > room.min(MAX_SGE) {
+            return ReceiveWqe { tag: header.tag, sges: None };
+        }
+        let mut sges = Sges::new();
+        let mut block: Block = head;
+        let mut loaded = 0;
+        for element in 0..num_sge {
+            let offset = RECEIVE_PAYLOAD_OFFSET.wrapping_add(element.wrapping_mul(SGE_BYTES));
+            let wanted = offset.wrapping_div(BLOCK_BYTES);
+            if wanted != loaded {
+                block = self.memory.ring.read(first.wrapping_add(wanted as u32));
+                loaded = wanted;
+            }
+            let within = offset.wrapping_rem(BLOCK_BYTES);
+            sges.extend(fpga_regs::engine::wqe::sge_at(&[block], within));
+        }
+        ReceiveWqe { tag: header.tag, sges: Some(sges) }
+    }
+}

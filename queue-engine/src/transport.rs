@@ -1,0 +1,201 @@
+//! What lies below the engine: something that carries whole messages.
+
+use fpga_regs::engine::admin::AdminStatus;
+use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::event::QpEvent;
+use fpga_regs::engine::qp::Attributes;
+
+use crate::memory::Piece;
+
+/// What a message does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// SEND, with immediate data if any.
+    Send {
+        /// Immediate data, opaque.
+        immediate: Option<u32>,
+    },
+    /// RDMA WRITE, with immediate data if any.
+    Write {
+        /// First byte of remote memory.
+        remote_address: u64,
+        /// Its key.
+        rkey: u32,
+        /// Immediate data, opaque.
+        immediate: Option<u32>,
+    },
+    /// RDMA READ.
+    Read {
+        /// First byte of remote memory.
+        remote_address: u64,
+        /// Its key.
+        rkey: u32,
+    },
+}
+
+/// A message to carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// What it does.
+    pub operation: Operation,
+    /// Bytes.
+    pub length: u32,
+    /// The responder's completion is solicited.
+    pub solicited: bool,
+    /// Begin only when all earlier READs are complete.
+    pub fence: bool,
+    /// Where its bytes lie in local memory, in order, as of now. A transport that fetches later asks
+    /// [`crate::Engine::resolve`] again, since keys may go away meanwhile.
+    pub pieces: &'a [Piece],
+}
+
+/// Why a transport does not do what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransportError {
+    /// No room now; ask [`Transport::room`].
+    Full,
+    /// The hardware below cannot do this operation.
+    Unsupported,
+    /// The QP is in no state to send.
+    WrongState,
+}
+
+/// Something that carries messages of QPs; completions come back in the order of submission.
+pub trait Transport {
+    /// Makes a QP in RESET.
+    ///
+    /// # Errors
+    /// The status for the driver, such as [`AdminStatus::NoResources`].
+    fn create_qp(&mut self, qpn: u32) -> Result<(), AdminStatus>;
+
+    /// Applies attributes that the engine has checked.
+    ///
+    /// # Errors
+    /// The status for the driver.
+    fn modify_qp(&mut self, now: u64, qpn: u32, attributes: &Attributes)
+    -> Result<(), AdminStatus>;
+
+    /// The QP's attributes; `None` for an unknown QP.
+    fn query_qp(&self, qpn: u32) -> Option<Attributes>;
+
+    /// Forgets a QP; no message, no event and no DMA of it follows.
+    fn destroy_qp(&mut self, qpn: u32);
+
+    /// Messages the QP takes at this moment.
+    fn room(&self, qpn: u32) -> usize;
+
+    /// Takes a message and answers with its number: one more with each message since RESET.
+    ///
+    /// # Errors
+    /// [`TransportError`]; nothing was taken.
+    fn submit(&mut self, now: u64, qpn: u32, message: &Message<'_>) -> Result<u64, TransportError>;
+
+    /// The counters of [`fpga_regs::engine::admin::COUNTERS`], in that order.
+    fn counters(&self) -> Vec<u64>;
+}
+
+/// What a transport reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransportEvent {
+    /// The oldest `count` messages of the QP ended well.
+    Completed {
+        /// QP.
+        qpn: u32,
+        /// Messages.
+        count: u64,
+    },
+    /// The oldest message of the QP failed and the QP is in ERR.
+    Failed {
+        /// QP.
+        qpn: u32,
+        /// How.
+        status: Status,
+    },
+    /// The oldest taken receive of the QP was filled.
+    Received(Received),
+    /// The oldest taken receive of the QP failed and the QP is in ERR.
+    ReceiveFailed {
+        /// QP.
+        qpn: u32,
+        /// How.
+        status: Status,
+    },
+    /// The QP went to ERR without a failing request.
+    Error {
+        /// QP.
+        qpn: u32,
+    },
+    /// Something the driver should hear of.
+    Async {
+        /// QP.
+        qpn: u32,
+        /// What.
+        event: QpEvent,
+    },
+}
+
+impl TransportEvent {
+    /// The QP the event belongs to.
+    #[must_use]
+    pub fn qpn(&self) -> u32 {
+        match self {
+            Self::Completed { qpn, .. }
+            | Self::Failed { qpn, .. }
+            | Self::ReceiveFailed { qpn, .. }
+            | Self::Error { qpn }
+            | Self::Async { qpn, .. } => *qpn,
+            Self::Received(received) => received.qpn,
+        }
+    }
+}
+
+/// A message that arrived in a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// QP.
+    pub qpn: u32,
+    /// Bytes of the message.
+    pub length: u32,
+    /// What filled it.
+    pub kind: ReceiveKind,
+    /// Immediate data, opaque.
+    pub immediate: Option<u32>,
+    /// The sender asked for an event.
+    pub solicited: bool,
+}
+
+/// What filled a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceiveKind {
+    /// A SEND.
+    Send,
+    /// An RDMA WRITE with immediate data.
+    Write,
+}
+
+/// What a peer wants to do with our memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteAccess {
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ.
+    Read,
+}
+
+/// A receive WQE that was taken for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakenReceive {
+    /// Names it in [`crate::Payload::Receive`]; one more with each taken by the QP since RESET.
+    pub id: u64,
+    /// Bytes it can hold.
+    pub capacity: u64,
+}
+
+/// Why there is no receive for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceiveError {
+    /// None is posted.
+    Empty,
+    /// The next one names memory that it must not; it fails and so does the QP.
+    Invalid,
+}
