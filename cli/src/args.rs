@@ -1,0 +1,103 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Runs verbs programs on a Balboa card and shows what the card does.
+#[derive(Debug, Parser)]
+#[command(name = "balboa", version, after_help = EXAMPLES)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program that finds the cards of a balboad as its RDMA devices
+    #[command(after_help = RUN_HELP)]
+    Run(Run),
+    /// Show cards, links, GIDs, clients, resources and counters of a balboad
+    #[command(after_help = STATUS_HELP)]
+    Status(Status),
+}
+
+/// `balboa run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Where balboad keeps its socket [default: $BALBOA_STATE_DIR, else the user's own: /run/balboa
+    /// for root, $XDG_RUNTIME_DIR/balboa, or balboa-UID in the temporary folder]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// `balboa status`.
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Where balboad keeps its socket [default: as for balboa run]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Print balboad's own JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+const EXAMPLES: &str = "\
+Two software cards, and ib_write_bw between them:
+  balboad --soft 2 --state-dir D &
+  balboa run --state-dir D -- ib_write_bw -d balboa0 &
+  balboa run --state-dir D -- ib_write_bw -d balboa1 127.0.0.1";
+
+const RUN_HELP: &str = "\
+The program sees the cards as balboa0, balboa1, ... in /sys/class/infiniband, and no other RDMA
+device. Nothing outside changes, and no privilege is needed where user namespaces are allowed.
+Waits up to 5 s for balboad.
+
+Exit code: the program's own; 125 when balboa itself fails, 126 when the program cannot be
+executed, 127 when it is not found.
+
+Examples:
+  balboa run -- ibv_devinfo
+  balboa run --state-dir D -- ibv_rc_pingpong -d balboa0 -g 1
+  balboa run -- bash          # a shell whose programs all see the cards";
+
+const STATUS_HELP: &str = "\
+Examples:
+  balboa status
+  balboa status --state-dir D --json";
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn everything_after_the_program_belongs_to_the_program() {
+        for separator in [&["--"][..], &[]] {
+            let line = ["balboa", "run", "--state-dir", "D"].iter().chain(separator);
+            let line = line.chain(&["ib_write_bw", "--state-dir", "E", "--", "-h"]);
+            let Command::Run(run) = Arguments::try_parse_from(line).unwrap().command else {
+                panic!("not run");
+            };
+            assert_eq!(run.state_dir, Some(PathBuf::from("D")));
+            assert_eq!(run.command, ["ib_write_bw", "--state-dir", "E", "--", "-h"]);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! A tool's connection to balboad.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use hostmem::fdpass::{self, Wait};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike as _};
+use nix::unistd::geteuid;
+use shim_abi::{CardInfo, Hello, MAX_MESSAGE, Reply, Request, Response, Role, SOCKET_NAME};
+
+/// How long one answer of balboad may take, seconds.
+const ANSWER_SECONDS: i64 = 5;
+/// Longest state that is believed, bytes.
+const MAX_STATUS: u64 = 64 << 20;
+/// How often a balboad that is not there yet is looked for.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// Why there is no talking to balboad.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nothing, or no socket, at the path.
+    #[error(
+        "no balboad serves {}: start one with `balboad --soft 2 --state-dir {}`, or name the directory of a running one with --state-dir",
+        dir.display(), dir.display()
+    )]
+    NoBalboad {
+        /// State directory.
+        dir: PathBuf,
+    },
+    /// A file in the directory's place.
+    #[error(
+        "{} is not a directory: --state-dir takes the directory that balboad was started with",
+        .0.display()
+    )]
+    NotADirectory(PathBuf),
+    /// The directory belongs to another user.
+    #[error(
+        "the state directory {} belongs to uid {owner}, and balboad serves only its own user: run this as uid {owner}, or start a balboad of your own (uid {own})",
+        dir.display()
+    )]
+    SomeoneElses {
+        /// State directory.
+        dir: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// The caller.
+        own: u32,
+    },
+    /// A socket that nobody listens on.
+    #[error(
+        "{} is left over from a balboad that has ended (its socket is there but nobody listens): start balboad again with --state-dir {}",
+        dir.display(), dir.display()
+    )]
+    Stale {
+        /// State directory.
+        dir: PathBuf,
+    },
+    /// The connection cannot be made for another reason.
+    #[error("cannot {what} {}: {errno}", path.display())]
+    Connect {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        errno: io::Error,
+    },
+    /// balboad was there but gave no answer.
+    #[error(
+        "balboad in {} does not answer ({why}): look at its log, and restart it if it hangs",
+        dir.display()
+    )]
+    Silent {
+        /// State directory.
+        dir: PathBuf,
+        /// What the socket said.
+        why: String,
+    },
+    /// balboad refused.
+    #[error("balboad refused: {0}")]
+    Refused(String),
+    /// What came is no answer to the request.
+    #[error("balboad in {} and this balboa do not understand each other: {why}", dir.display())]
+    Misunderstood {
+        /// State directory.
+        dir: PathBuf,
+        /// What came.
+        why: String,
+    },
+}
+
+/// A connection to balboad as [`Role::Tool`].
+#[derive(Debug)]
+pub struct Client {
+    dir: PathBuf,
+    socket: OwnedFd,
+}
+
+impl Client {
+    /// Connects to the balboad of `dir`; one that is not there yet is waited for.
+    ///
+    /// # Errors
+    /// What the last try met. A path that no waiting can mend fails at once.
+    pub fn connect(dir: &Path, patience: Duration) -> Result<Self, ClientError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match Self::try_connect(dir) {
+                Err(ClientError::NoBalboad { .. } | ClientError::Stale { .. })
+                    if Instant::now() < deadline => {}
+                outcome => return outcome,
+            }
+            std::thread::sleep(RETRY);
+        }
+    }
+
+    fn try_connect(dir: &Path) -> Result<Self, ClientError> {
+        let failed = |what, path: &Path| {
+            let path = path.to_owned();
+            move |errno: Errno| ClientError::Connect { what, path, errno: errno.into() }
+        };
+        check_dir(dir)?;
+        let path = dir.join(SOCKET_NAME);
+        let address = UnixAddr::new(&path).map_err(failed("use as a socket's path", &path))?;
+        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)
+            .map_err(failed("make a socket for", &path))?;
+        let limit = TimeVal::seconds(ANSWER_SECONDS);
+        setsockopt(&socket, sockopt::ReceiveTimeout, &limit)
+            .and_then(|()| setsockopt(&socket, sockopt::SendTimeout, &limit))
+            .map_err(failed("set up a socket for", &path))?;
+        match connect(socket.as_raw_fd(), &address) {
+            Ok(()) => {}
+            Err(Errno::ENOENT) => return Err(ClientError::NoBalboad { dir: dir.to_owned() }),
+            Err(Errno::ECONNREFUSED) => return Err(ClientError::Stale { dir: dir.to_owned() }),
+            Err(errno) => return Err(failed("connect to", &path)(errno)),
+        }
+        let client = Self { dir: dir.to_owned(), socket };
+        let hello = Hello { build: env!("CARGO_PKG_VERSION").to_owned(), role: Role::Tool };
+        client.send(&shim_abi::hello_frame(&hello))?;
+        let (reply, _) = client.receive()?;
+        let reply = shim_abi::decode_hello::<Reply>(&reply)
+            .map_err(|why| client.misunderstood(why.to_string()))?;
+        match accept(reply)? {
+            Response::Done => Ok(client),
+            other => Err(client.misunderstood(format!("{other:?} as the answer to the hello"))),
+        }
+    }
+
+    /// The cards balboad has.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn cards(&self) -> Result<Vec<CardInfo>, ClientError> {
+        match self.ask(&Request::ListCards)? {
+            (Response::Cards(cards), _) => Ok(cards),
+            (other, _) => Err(self.misunderstood(format!("{other:?} as the list of cards"))),
+        }
+    }
+
+    /// The whole state, as balboad's JSON text.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn status(&self) -> Result<String, ClientError> {
+        let (response, mut fds) = self.ask(&Request::Status)?;
+        let (length, text) = match (&response, fds.pop()) {
+            (&Response::Status { length }, Some(text)) if length <= MAX_STATUS => {
+                (length, File::from(text))
+            }
+            _ => return Err(self.misunderstood(format!("{response:?} as the state"))),
+        };
+        let mut bytes = vec![0; length as usize];
+        text.read_exact_at(&mut bytes, 0).map_err(|why| self.misunderstood(why.to_string()))?;
+        String::from_utf8(bytes).map_err(|why| self.misunderstood(why.to_string()))
+    }
+
+    fn ask(&self, request: &Request) -> Result<(Response, Vec<OwnedFd>), ClientError> {
+        self.send(&shim_abi::encode(request))?;
+        let (message, fds) = self.receive()?;
+        let reply =
+            shim_abi::decode(&message).map_err(|why| self.misunderstood(why.to_string()))?;
+        Ok((accept(reply)?, fds))
+    }
+
+    fn misunderstood(&self, why: String) -> ClientError {
+        ClientError::Misunderstood { dir: self.dir.clone(), why }
+    }
+
+    fn silent(&self, why: impl ToString) -> ClientError {
+        ClientError::Silent { dir: self.dir.clone(), why: why.to_string() }
+    }
+
+    fn send(&self, message: &[u8]) -> Result<(), ClientError> {
+        let sent = fdpass::send(self.socket.as_fd(), message, &[], Wait::AsSocket);
+        sent.map_err(|why| self.silent(why))
+    }
+
+    fn receive(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), ClientError> {
+        let mut message = vec![0; MAX_MESSAGE];
+        match fdpass::receive(self.socket.as_fd(), &mut message, Wait::AsSocket) {
+            Ok(received) if received.bytes > 0 => {
+                message.truncate(received.bytes);
+                Ok((message, received.fds))
+            }
+            Ok(_) => Err(self.silent("it closed the connection")),
+            Err(why) if why.would_block() => {
+                Err(self.silent(format_args!("within {ANSWER_SECONDS} s")))
+            }
+            Err(why) => Err(self.silent(why)),
+        }
+    }
+}
+
+fn accept(reply: Reply) -> Result<Response, ClientError> {
+    reply.map_err(|refusal| ClientError::Refused(refusal.reason))
+}
+
+/// Tells a state directory from what only stands in its place.
+fn check_dir(dir: &Path) -> Result<(), ClientError> {
+    let metadata = match dir.metadata() {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(ClientError::NoBalboad { dir: dir.to_owned() });
+        }
+        Err(errno) => {
+            return Err(ClientError::Connect { what: "look at", path: dir.to_owned(), errno });
+        }
+    };
+    let own = geteuid().as_raw();
+    if !metadata.is_dir() {
+        Err(ClientError::NotADirectory(dir.to_owned()))
+    } else if metadata.uid() != own {
+        Err(ClientError::SomeoneElses { dir: dir.to_owned(), owner: metadata.uid(), own })
+    } else {
+        Ok(())
+    }
+}

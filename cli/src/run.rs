@@ -1,0 +1,123 @@
+//! `balboa run`: a program in a world of its own in which the cards are its RDMA devices.
+//!
+//! libibverbs believes the kernel. Asked over netlink, a kernel without our device names none, and
+//! that answer is final. So the program runs in a mount namespace that shows the devices in
+//! `/sys/class` and `/dev/infiniband` ([`mounts`], [`sysfs`]), behind a filter that lets the RDMA
+//! netlink socket fail ([`filter`]), which makes libibverbs read those. `RDMAV_DRIVERS` names the
+//! provider.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use nix::unistd::geteuid;
+
+use crate::args;
+use crate::client::{Client, ClientError};
+
+mod command;
+mod filter;
+mod libibverbs;
+mod mounts;
+mod refusal;
+mod sysfs;
+
+/// How long a balboad that is just starting is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why the program was not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The program cannot be found or executed, or asks for what is not there yet.
+    #[error(transparent)]
+    Command(#[from] command::CommandError),
+    /// No libibverbs that we have a provider for.
+    #[error(transparent)]
+    Libibverbs(#[from] libibverbs::LibibverbsError),
+    /// No balboad.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A balboad without cards.
+    #[error("balboad in {} has no card: start it with --soft 1 or more", .0.display())]
+    NoCards(PathBuf),
+    /// The kernel refuses the namespace or what is to be mounted in it.
+    #[error(transparent)]
+    Mounts(#[from] mounts::MountError),
+    /// The kernel refuses the filter.
+    #[error(
+        "cannot install the seccomp filter that hides RDMA netlink ({0}): the kernel needs CONFIG_SECCOMP_FILTER"
+    )]
+    Filter(#[from] seccompiler::Error),
+    /// The state directory went away.
+    #[error("cannot find the state directory {}: {error}", dir.display())]
+    StateDir {
+        /// The directory.
+        dir: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// exec(2) failed.
+    #[error("cannot execute {}: {error}", path.display())]
+    Exec {
+        /// The program.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+impl RunError {
+    /// The exit code, as env(1) has it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Command(error) => error.exit_code(),
+            Self::Exec { error, .. } if error.kind() == io::ErrorKind::NotFound => command::MISSING,
+            Self::Exec { .. } => command::NOT_EXECUTABLE,
+            _ => crate::OWN_FAILURE,
+        }
+    }
+}
+
+/// Becomes the program.
+///
+/// # Errors
+/// Always, when it returns: what stood in the way.
+pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
+    let program = command::Program::resolve(&arguments.command)?;
+    for warning in program.warnings() {
+        eprintln!("balboa run: warning: {warning}");
+    }
+    let provider = libibverbs::provider()?;
+
+    let dir = shim_abi::state_dir(arguments.state_dir.as_deref(), geteuid().as_raw());
+    let client = Client::connect(&dir, PATIENCE)?;
+    let cards = client.cards()?;
+    drop(client);
+    if cards.is_empty() {
+        return Err(RunError::NoCards(dir));
+    }
+    // The program may change its working directory.
+    let dir = dir.canonicalize().map_err(|error| RunError::StateDir { dir: dir.clone(), error })?;
+
+    mounts::enter()?;
+    // Any directory serves to build the world on: it is covered only meanwhile, and the state
+    // directory is sure to be there and to be the caller's.
+    mounts::show(&dir, &sysfs::World::of(&cards), &provider)?;
+    filter::install()?;
+    exec(&program, &dir)
+}
+
+fn exec(program: &command::Program, state_dir: &Path) -> Result<Infallible, RunError> {
+    let error = Command::new(&program.path)
+        .arg0(program.name)
+        .args(program.arguments)
+        .env("RDMAV_DRIVERS", mounts::DRIVER)
+        .env(shim_abi::STATE_DIR_VARIABLE, state_dir)
+        // It would lead libibverbs past the tree that stands in /sys.
+        .env_remove("SYSFS_PATH")
+        .exec();
+    Err(RunError::Exec { path: program.path.clone(), error })
+}

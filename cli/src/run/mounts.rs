@@ -1,0 +1,169 @@
+//! The namespace of the program, and what is mounted in it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{getegid, geteuid};
+
+use super::libibverbs::Provider;
+use super::refusal;
+use super::sysfs::{CLASSES, World};
+
+/// Where the program finds the provider, without the suffix that libibverbs adds.
+pub const DRIVER: &str = "/dev/infiniband/libbalboa";
+
+/// What the device nodes are links to.
+const NODE_TARGET: &str = "/dev/full";
+
+/// Why the program's world cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// No namespace, or none in which to mount.
+    #[error("{0}")]
+    Refused(String),
+    /// A step failed that should not.
+    #[error("cannot {what} {}: {error}", path.display())]
+    Step {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+fn step<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(E) -> MountError {
+    let path = path.to_owned();
+    move |error| MountError::Step { what, path, error: error.into() }
+}
+
+/// Moves this process into a mount namespace of its own; where it is not root, or root may not, by
+/// way of a user namespace in which it keeps its uid and gid.
+///
+/// # Errors
+/// When the kernel refuses, with the reason where it can be told.
+pub fn enter() -> Result<(), MountError> {
+    let plain = geteuid().is_root() && unshare(CloneFlags::CLONE_NEWNS).is_ok();
+    if !plain {
+        enter_user_namespace()?;
+    }
+    let all_private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    match mount(NOTHING, "/", NOTHING, all_private, NOTHING) {
+        Ok(()) => Ok(()),
+        Err(errno) => Err(MountError::Refused(refusal::mount(errno))),
+    }
+}
+
+fn enter_user_namespace() -> Result<(), MountError> {
+    let (uid, gid) = (geteuid(), getegid());
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)
+        .map_err(|errno| MountError::Refused(refusal::user_namespace(errno)))?;
+    // Without this the kernel accepts no gid map of an ordinary user; kernels before 3.19 lack it.
+    match fs::write("/proc/self/setgroups", "deny") {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(step("write", Path::new("/proc/self/setgroups"))(error));
+        }
+        _ => {}
+    }
+    for (map, id) in [("/proc/self/uid_map", uid.as_raw()), ("/proc/self/gid_map", gid.as_raw())] {
+        fs::write(map, format!("{id} {id} 1")).map_err(step("write", Path::new(map)))?;
+    }
+    Ok(())
+}
+
+const NOTHING: Option<&str> = None;
+
+/// Shows the world to this process and its descendants.
+///
+/// It is built on a tmpfs at `stage`, any directory, and then bound over /dev and /sys/class. When
+/// this returns, `stage` shows what it did before, and the tmpfs is read-only for everybody.
+///
+/// # Errors
+/// When a step of it fails.
+pub fn show(stage: &Path, world: &World, provider: &Provider) -> Result<(), MountError> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("balboa"), stage, Some("tmpfs"), flags, Some("mode=0755"))
+        .map_err(|errno| MountError::Refused(refusal::mount(errno)))?;
+    let (dev, class) = (stage.join("dev"), stage.join("class"));
+    mirror(Path::new("/dev"), &dev, &["infiniband"])?;
+    mirror(Path::new("/sys/class"), &class, &CLASSES)?;
+    build_nodes(&dev.join("infiniband"), world, provider)?;
+    build_class(&class, world)?;
+
+    let locked = flags | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    mount(NOTHING, stage, NOTHING, locked, NOTHING).map_err(step("make read-only", stage))?;
+    for (from, over) in [(&dev, "/dev"), (&class, "/sys/class")] {
+        bind(from, Path::new(over))?;
+    }
+    umount2(stage, MntFlags::MNT_DETACH).map_err(step("unmount", stage))
+}
+
+/// Makes `to` a directory with everything that `from` has, but for the names in `without`.
+fn mirror(from: &Path, to: &Path, without: &[&str]) -> Result<(), MountError> {
+    fs::create_dir(to).map_err(step("make", to))?;
+    let entries = fs::read_dir(from).map_err(step("list", from))?;
+    for entry in entries {
+        let entry = entry.map_err(step("list", from))?;
+        let name = entry.file_name();
+        if without.iter().any(|hidden| name == *hidden) {
+            continue;
+        }
+        let (source, target) = (entry.path(), to.join(&name));
+        match mirror_entry(&source, &target) {
+            // A device that has just been unplugged.
+            Err(_) if !source.exists() => {}
+            outcome => outcome?,
+        }
+    }
+    Ok(())
+}
+
+fn mirror_entry(source: &Path, target: &Path) -> Result<(), MountError> {
+    let kind = source.symlink_metadata().map_err(step("look at", source))?.file_type();
+    if kind.is_symlink() {
+        let link = fs::read_link(source).map_err(step("read", source))?;
+        return symlink(link, target).map_err(step("link", target));
+    }
+    if kind.is_dir() {
+        fs::create_dir(target).map_err(step("make", target))?;
+    } else {
+        fs::write(target, "").map_err(step("make", target))?;
+    }
+    bind(source, target)
+}
+
+/// Binds with everything that is mounted below, as the kernel demands in a user namespace.
+fn bind(from: &Path, over: &Path) -> Result<(), MountError> {
+    let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+    mount(Some(from), over, NOTHING, flags, NOTHING).map_err(|errno| match errno {
+        Errno::EPERM | Errno::EACCES => MountError::Refused(refusal::mount(errno)),
+        _ => step("mount onto", over)(errno),
+    })
+}
+
+fn build_nodes(dir: &Path, world: &World, provider: &Provider) -> Result<(), MountError> {
+    fs::create_dir(dir).map_err(step("make", dir))?;
+    for node in &world.nodes {
+        let node = dir.join(node);
+        symlink(NODE_TARGET, &node).map_err(step("link", &node))?;
+    }
+    let stem = Path::new(DRIVER).file_name().unwrap_or_default().to_string_lossy();
+    let plugin = dir.join(format!("{stem}{}", provider.suffix()));
+    symlink(&provider.file, &plugin).map_err(step("link", &plugin))
+}
+
+fn build_class(dir: &Path, world: &World) -> Result<(), MountError> {
+    for (path, text) in &world.class {
+        let file = dir.join(path);
+        let parent = file.parent().unwrap_or(dir);
+        fs::create_dir_all(parent).map_err(step("make", parent))?;
+        fs::write(&file, text).map_err(step("write", &file))?;
+    }
+    Ok(())
+}

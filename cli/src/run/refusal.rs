@@ -1,0 +1,122 @@
+//! Why the kernel refuses a namespace, told from what can be seen of the system.
+
+use std::fs;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::unistd::geteuid;
+
+/// Switches of the kernel and signs of a container, in the order in which they explain a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// `user.max_user_namespaces` is 0, or so many exist.
+    Limit,
+    /// Debian's own switch is off.
+    Switch,
+    /// Ubuntu's AppArmor policy.
+    AppArmor,
+    /// Docker, Podman and the like.
+    Container,
+    /// A root directory that is no mount point.
+    Chroot,
+    /// None of these shows.
+    Unknown,
+}
+
+/// The sentence for a refused unshare(CLONE_NEWUSER).
+pub fn user_namespace(errno: Errno) -> String {
+    let cause = match errno {
+        Errno::ENOSPC | Errno::EUSERS => Cause::Limit,
+        _ => cause(),
+    };
+    sentence(cause, "make a user namespace", errno)
+}
+
+/// The sentence for a refused mount(2) in the new namespace.
+pub fn mount(errno: Errno) -> String {
+    let cause = match (errno, cause()) {
+        // In a plain chroot "/" is no mount point, and to change its propagation is invalid.
+        (Errno::EINVAL, _) => Cause::Chroot,
+        (_, cause) => cause,
+    };
+    sentence(cause, "mount in a namespace of its own", errno)
+}
+
+fn cause() -> Cause {
+    let is = |switch: &str, value: &str| {
+        fs::read_to_string(Path::new("/proc/sys").join(switch))
+            .is_ok_and(|text| text.trim() == value)
+    };
+    let container = ["/.dockerenv", "/run/.containerenv"].iter().any(|it| Path::new(it).exists());
+    if is("user/max_user_namespaces", "0") {
+        Cause::Limit
+    } else if is("kernel/unprivileged_userns_clone", "0") {
+        Cause::Switch
+    } else if is("kernel/apparmor_restrict_unprivileged_userns", "1") {
+        Cause::AppArmor
+    } else if container {
+        Cause::Container
+    } else if root_is_no_mount() {
+        Cause::Chroot
+    } else {
+        Cause::Unknown
+    }
+}
+
+/// Whether this process sees no mount at its "/", which only a chroot can bring about.
+fn root_is_no_mount() -> bool {
+    fs::read_to_string("/proc/self/mountinfo")
+        .is_ok_and(|mounts| !mounts.lines().any(|line| line.split(' ').nth(4) == Some("/")))
+}
+
+fn sentence(cause: Cause, what: &str, errno: Errno) -> String {
+    let who = if geteuid().is_root() { "even root" } else { "an ordinary user" };
+    let refused = format!("the kernel does not let {who} {what} ({})", errno.desc());
+    let why = match cause {
+        Cause::Limit => {
+            "user.max_user_namespaces is used up or 0: sudo sysctl user.max_user_namespaces=10000"
+        }
+        Cause::Switch => {
+            "kernel.unprivileged_userns_clone is 0: sudo sysctl kernel.unprivileged_userns_clone=1, or run balboad and this as root"
+        }
+        Cause::AppArmor => {
+            "Ubuntu's AppArmor policy restricts it: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0, or run balboad and this as root"
+        }
+        Cause::Container => {
+            "this is a container whose profile forbids it: start it with --security-opt seccomp=unconfined --security-opt apparmor=unconfined, or, to run this as its root, with --cap-add SYS_ADMIN besides"
+        }
+        Cause::Chroot => {
+            "this is a chroot, where it is never allowed: run it outside, or make the root a mount (systemd-nspawn and podman do)"
+        }
+        Cause::Unknown => {
+            "inside a chroot or a container with the default profile that is always so: run it outside, or as root with a balboad of root's"
+        }
+    };
+    format!("{refused}; {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_names_what_to_do() {
+        for (cause, mend) in [
+            (Cause::Limit, "sysctl user.max_user_namespaces="),
+            (Cause::Switch, "sysctl kernel.unprivileged_userns_clone=1"),
+            (Cause::AppArmor, "sysctl kernel.apparmor_restrict_unprivileged_userns=0"),
+            (Cause::Container, "--security-opt seccomp=unconfined"),
+            (Cause::Chroot, "run it outside"),
+            (Cause::Unknown, "run it outside"),
+        ] {
+            let sentence = sentence(cause, "make a user namespace", Errno::EPERM);
+            assert!(sentence.contains(mend), "{sentence}");
+            assert!(sentence.contains("Operation not permitted"), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn a_used_up_limit_is_told_from_a_policy() {
+        assert!(user_namespace(Errno::ENOSPC).contains("max_user_namespaces"));
+    }
+}

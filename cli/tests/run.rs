@@ -1,0 +1,184 @@
+//! What `balboa run` tells and shows, with a stand-in for balboad.
+
+use std::fs;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use nix::sys::socket::{
+    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept, bind, listen, recv,
+    send, socket,
+};
+use shim_abi::{CardInfo, MAX_MESSAGE, PortInfo, Reply, Request, Response, SOCKET_NAME};
+use tempfile::TempDir;
+
+const BALBOA: &str = env!("CARGO_BIN_EXE_balboa");
+
+/// A copy of balboa with a provider beside it, for a libibverbs of the given file name; both are
+/// empty files, so that only what balboa itself does is tried.
+fn installed(libibverbs: &str) -> (TempDir, Command) {
+    let home = tempfile::tempdir().unwrap();
+    let place = |name| home.path().join(name);
+    fs::copy(BALBOA, place("balboa")).unwrap();
+    for file in ["libbalboa_provider.so", libibverbs] {
+        fs::write(place(file), "").unwrap();
+    }
+    std::os::unix::fs::symlink(libibverbs, place("libibverbs.so.1")).unwrap();
+    let mut balboa = Command::new(place("balboa"));
+    balboa.env("LD_LIBRARY_PATH", home.path());
+    (home, balboa)
+}
+
+/// Runs `balboa run --state-dir DIR -- COMMAND`.
+fn balboa_run(dir: &Path, command: &[&str]) -> Output {
+    let (_home, mut balboa) = installed("libibverbs.so.1.14.44.0");
+    balboa.args(["run", "--state-dir"]).arg(dir).arg("--").args(command);
+    balboa.output().unwrap()
+}
+
+#[track_caller]
+fn assert_fails(output: &Output, code: i32, sentence: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(sentence), "expected {sentence:?} in {said:?}");
+    assert_eq!(said.lines().count(), 1, "one sentence: {said:?}");
+    assert_eq!(output.status.code(), Some(code), "{said}");
+}
+
+fn listener(dir: &Path) -> OwnedFd {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+    bind(fd.as_raw_fd(), &UnixAddr::new(&dir.join(SOCKET_NAME)).unwrap()).unwrap();
+    listen(&fd, Backlog::new(8).unwrap()).unwrap();
+    fd
+}
+
+/// A state directory in which somebody answers the hello and one request of one client.
+fn balboad_with(cards: Vec<CardInfo>) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = listener(dir.path());
+    std::thread::spawn(move || {
+        let client = accept(listener.as_raw_fd()).unwrap();
+        let mut buffer = vec![0; MAX_MESSAGE];
+        let mut receive = || {
+            let bytes = recv(client, &mut buffer, MsgFlags::empty()).unwrap();
+            buffer[..bytes].to_vec()
+        };
+        let hello: shim_abi::Hello = shim_abi::decode_hello(&receive()).unwrap();
+        assert_eq!(hello.role, shim_abi::Role::Tool);
+        let done: Reply = Ok(Response::Done);
+        send(client, &shim_abi::hello_frame(&done), MsgFlags::empty()).unwrap();
+        assert_eq!(shim_abi::decode::<Request>(&receive()), Ok(Request::ListCards));
+        let list: Reply = Ok(Response::Cards(cards));
+        send(client, &shim_abi::encode(&list), MsgFlags::empty()).unwrap();
+    });
+    dir
+}
+
+fn card(card: u32) -> CardInfo {
+    let port = PortInfo {
+        link_up: true,
+        max_mtu: 5,
+        active_mtu: 5,
+        mac: [2, 0, 0, 0, 0, 1],
+        gids: vec![[0xfe; 16]],
+        pkeys: vec![0xffff],
+    };
+    CardInfo {
+        card,
+        name: format!("balboa{card}"),
+        node_guid: 1,
+        firmware: "1.0".into(),
+        board: "soft".into(),
+        port,
+    }
+}
+
+#[test]
+fn a_missing_program_is_127_and_names_its_package() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = Command::new(BALBOA)
+        .args(["run", "--", "ib_write_bw"])
+        .env("PATH", dir.path())
+        .output()
+        .unwrap();
+    assert_fails(&output, 127, "apt-get install perftest");
+}
+
+#[test]
+fn a_file_that_is_no_program_is_126() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("data");
+    fs::write(&file, "").unwrap();
+    let output = balboa_run(dir.path(), &[file.to_str().unwrap()]);
+    assert_fails(&output, 126, "not an executable file");
+}
+
+#[test]
+fn rdma_cm_is_refused_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("ib_write_bw"), "").unwrap();
+    fs::set_permissions(dir.path().join("ib_write_bw"), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = dir.path().join("ib_write_bw");
+    let output = balboa_run(dir.path(), &[program.to_str().unwrap(), "-R"]);
+    assert_fails(&output, 125, "rdma_cm, which the cards do not have yet");
+}
+
+#[test]
+fn a_libibverbs_without_a_provider_is_named_with_its_release() {
+    let (_home, mut balboa) = installed("libibverbs.so.1.14.56.1");
+    let output = balboa.args(["run", "--", "true"]).output().unwrap();
+    assert_fails(&output, 125, "is of rdma-core 56, for which there is no Balboa provider yet");
+}
+
+#[test]
+fn a_wrong_command_line_is_not_taken_for_the_programs_own_failure() {
+    let output = Command::new(BALBOA).args(["run", "--state-dir"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    let output = Command::new(BALBOA).args(["status", "--no-such"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
+
+/// The sentences about balboad; `balboa status` has them without waiting.
+fn status(dir: &Path) -> Output {
+    Command::new(BALBOA).args(["status", "--state-dir"]).arg(dir).output().unwrap()
+}
+
+#[test]
+fn each_wrong_state_directory_has_a_sentence_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_fails(&status(&dir.path().join("none")), 1, "no balboad serves");
+    assert_fails(&status(dir.path()), 1, "no balboad serves");
+
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert_fails(&status(&file), 1, "is not a directory");
+
+    drop(listener(dir.path()));
+    assert_fails(&status(dir.path()), 1, "left over from a balboad that has ended");
+}
+
+#[test]
+fn a_program_sees_the_cards_and_nothing_of_it_remains() {
+    let dir = balboad_with(vec![card(0), card(1)]);
+    let script = "ls /sys/class/infiniband; cat /sys/class/infiniband_verbs/uverbs901/ibdev; \
+        readlink /dev/infiniband/uverbs900; ls -d /sys/class/net; echo > /dev/null; \
+        test -e \"$RDMAV_DRIVERS-rdmav34.so\" && echo provider; \
+        touch /dev/infiniband/more /sys/class/more 2>/dev/null || echo read-only; \
+        grep -c NoNewPrivs:.1 /proc/self/status; ls -A \"$BALBOA_STATE_DIR\"; exit 42";
+    let output = balboa_run(dir.path(), &["sh", "-c", script]);
+    let expected = format!(
+        "balboa0\nbalboa1\nbalboa1\n/dev/full\n/sys/class/net\nprovider\nread-only\n1\n{SOCKET_NAME}\n"
+    );
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{output:?}");
+    assert_eq!(output.status.code(), Some(42), "{output:?}");
+    assert!(!Path::new("/dev/infiniband/libbalboa-rdmav34.so").exists());
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, [SOCKET_NAME]);
+}
+
+#[test]
+fn a_balboad_without_cards_is_told() {
+    let dir = balboad_with(Vec::new());
+    assert_fails(&balboa_run(dir.path(), &["true"]), 125, "has no card");
+}
