@@ -1,8 +1,8 @@
 //! Admin commands: making, changing and destroying the engine's objects.
 
 use fpga_regs::engine::admin::{
-    AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, MAX_BLOCKS,
-    ModifyQp, Opcode, RqKind, SetGid,
+    AdminStatus, Completion, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header,
+    MAX_BLOCKS, ModifyQp, Opcode, RqKind, SetGid, SetNeighbour,
 };
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::doorbell::QueueKind;
@@ -14,7 +14,7 @@ use fpga_regs::{BLOCK_BYTES, Block};
 use crate::cq::Cq;
 use crate::doorbells::{DoorbellPage, Queue};
 use crate::engine::Engine;
-use crate::memory::{QueueMemory, Ring, Rings};
+use crate::memory::{QueueMemory, Ring, Rings, aligned_ring, is_aligned};
 use crate::numbers::Random;
 use crate::qp::{Qp, SendRing};
 use crate::registers::QueueRegisters;
@@ -43,31 +43,40 @@ impl<M: Rings> AdminRings<M> {
         let log2_blocks = log2(r.admin_sq_size)?;
         let log2_entries = log2(r.admin_cq_size)?;
         Some(Self {
-            submissions: memory.ring(r.admin_sq_base, log2_blocks)?,
+            submissions: aligned_ring(memory, r.admin_sq_base, log2_blocks)?,
             log2_blocks,
             consumer: 0,
-            completions: memory.ring(r.admin_cq_base, log2_entries)?,
+            completions: aligned_ring(memory, r.admin_cq_base, log2_entries)?,
             log2_entries,
             producer: 0,
         })
     }
 
-    /// Copies the next command, if `producer` says there is a whole one.
-    fn next(&mut self, producer: u32) -> Option<(Header, Blocks)> {
+    /// Copies the next command, if `producer` says there is a whole one; `None` for its blocks where
+    /// their number cannot be, which takes one block.
+    fn next(&mut self, producer: u32) -> Option<(Header, Option<Blocks>)> {
         let posted = producer.wrapping_sub(self.consumer);
-        if posted == 0 || posted > 1u32.wrapping_shl(u32::from(self.log2_blocks)) {
+        let ring = 1u32.wrapping_shl(u32::from(self.log2_blocks));
+        if posted == 0 || posted > ring {
             return None;
         }
-        let read = |index: u32| self.submissions.read(index);
-        let first = read(self.consumer);
+        let first = self.submissions.read(self.consumer);
         let header = Header::decode(&[first]);
-        let count = u32::from(header.blocks).clamp(1, MAX_BLOCKS as u32).min(posted);
+        let count = u32::from(header.blocks);
+        if !(1..=ring.min(MAX_BLOCKS as u32)).contains(&count) {
+            self.consumer = self.consumer.wrapping_add(1);
+            return Some((header, None));
+        }
+        if count > posted {
+            return None;
+        }
         let mut blocks: Blocks = [[0; 8]; MAX_BLOCKS];
         for (block, step) in blocks.iter_mut().zip(0..count) {
-            *block = if step == 0 { first } else { read(self.consumer.wrapping_add(step)) };
+            let index = self.consumer.wrapping_add(step);
+            *block = if step == 0 { first } else { self.submissions.read(index) };
         }
         self.consumer = self.consumer.wrapping_add(count);
-        Some((header, blocks))
+        Some((header, Some(blocks)))
     }
 
     fn complete(&mut self, mut completion: Completion) {
@@ -113,13 +122,15 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         transport: &mut impl Transport,
     ) {
         while let Some((header, blocks)) = self.admin.as_mut().and_then(|a| a.next(producer)) {
-            let mut outcome = self.execute(now, &header, &blocks, memory, transport);
-            if let Ok(answer) = &outcome
-                && !answer.response.is_empty()
-                && !respond(header.response, &answer.response, memory)
-            {
-                outcome = Err(AdminStatus::BadAddress);
-            }
+            let outcome = match blocks {
+                Some(blocks) if usize::from(header.blocks) >= blocks_of(header.opcode) => {
+                    self.execute(now, &header, &blocks, memory, transport)
+                }
+                _ => Err(AdminStatus::Invalid),
+            };
+            let outcome = outcome.and_then(|answer| {
+                respond(header.response, &answer.response, memory).map(|()| answer)
+            });
             let mut completion =
                 Completion { tag: header.tag, opcode: header.opcode, ..Completion::default() };
             match outcome {
@@ -134,6 +145,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             }
             self.events.raised = true;
         }
+        // A QP that was reset or destroyed may have left room to others.
+        self.feed_starved();
     }
 
     fn execute(
@@ -164,7 +177,15 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 self.keys.create(&command, memory, &mut self.random).map(Answer::number)
             }
             Opcode::DestroyKey => self.keys.destroy(named).map(|()| Answer::none()),
-            Opcode::SetGid => self.set_gid(&SetGid::decode(&[*first])),
+            Opcode::SetGid => self.set_gid(&SetGid::decode(&[*first]), transport),
+            Opcode::SetNeighbour => {
+                let SetNeighbour { mac, valid, gid } = SetNeighbour::decode(&[*first]);
+                transport.set_neighbour(gid, (valid == 1).then_some(mac)).map(|()| Answer::none())
+            }
+            Opcode::QueryPort => {
+                let port = transport.port().ok_or(AdminStatus::Unsupported)?;
+                Ok(Answer::blocks(port.encode().to_vec()))
+            }
             Opcode::QueryCounters => Ok(Answer::blocks(
                 transport
                     .counters()
@@ -210,8 +231,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let log2_blocks = command.log2_entries.saturating_add(command.log2_stride);
         let window = queue(memory, command.ring, log2_blocks)?;
         let rqn = self.rq_numbers.draw(&mut self.random).ok_or(AdminStatus::NoResources)?;
-        let CreateRq { log2_stride, page, pdn, .. } = *command;
-        self.rqs.insert(rqn, Rq::new(window, log2_stride, page, pdn));
+        self.rqs.insert(rqn, Rq::new(window, command));
         self.doorbells.add(command.page, Queue { kind: QueueKind::Receive, number: rqn });
         Ok(Answer::number(rqn))
     }
@@ -332,13 +352,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     fn check_ranges(&self, a: &Attributes) -> Result<(), AdminStatus> {
         use AttributeMask as M;
-        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        let access = (Access::LOCAL_WRITE | remote).bits();
         let gid = self.gids.get(usize::from(a.sgid_index)).copied().flatten();
         let sound = [
             (M::PKEY_INDEX, a.pkey_index == 0),
             (M::PORT, a.port == 1),
-            (M::ACCESS, a.access & !access == 0),
+            (M::ACCESS, Access::from_bits(a.access).is_some()),
             (M::AV, gid.is_some() && a.dgid != [0; 16] && a.flow_label < 1 << 20),
             (M::PATH_MTU, (1..=5).contains(&a.path_mtu)),
             (M::TIMEOUT, a.timeout < 32),
@@ -369,9 +387,16 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         Ok(Answer::blocks(attributes.encode().to_vec()))
     }
 
-    fn set_gid(&mut self, command: &SetGid) -> Result<Answer, AdminStatus> {
-        let slot = self.gids.get_mut(usize::from(command.index)).ok_or(AdminStatus::Invalid)?;
-        *slot = (command.valid == 1).then_some(command.gid);
+    fn set_gid(
+        &mut self,
+        command: &SetGid,
+        transport: &mut impl Transport,
+    ) -> Result<Answer, AdminStatus> {
+        let SetGid { index, valid, gid } = *command;
+        let entry = self.gids.get_mut(usize::from(index)).ok_or(AdminStatus::Invalid)?;
+        let gid = (valid == 1).then_some(gid);
+        transport.set_gid(index, gid)?;
+        *entry = gid;
         Ok(Answer::none())
     }
 
@@ -403,30 +428,38 @@ fn new_qp<M: Rings>(command: &CreateQp, qpn: u32, generation: u8, memory: QueueM
         receives: Default::default(),
         next_receive: 0,
         queued: false,
+        starved: false,
     }
 }
 
 /// The memory of a queue: its record, then 2^`log2_blocks` blocks.
 fn queue<M: Rings>(memory: &M, iova: u64, log2_blocks: u8) -> Result<QueueMemory<M>, AdminStatus> {
-    if iova & (BLOCK_BYTES as u64).wrapping_sub(1) != 0 {
+    if !is_aligned(iova) {
         return Err(AdminStatus::Invalid);
     }
     QueueMemory::open(memory, iova, log2_blocks).ok_or(AdminStatus::BadAddress)
 }
 
-/// log2 of the blocks of the largest answer.
-const MAX_LOG2_RESPONSE: u8 = 2;
-
-/// Writes an answer to the response buffer; `false` when it is out of reach.
-fn respond(iova: u64, response: &[Block], memory: &impl Rings) -> bool {
-    let Some(ring) = (0..=MAX_LOG2_RESPONSE)
-        .find(|log2| response.len() <= 1usize.wrapping_shl(u32::from(*log2)))
-        .and_then(|log2| memory.ring(iova, log2))
-    else {
-        return false;
-    };
-    for (index, block) in (0..).zip(response) {
-        ring.write(index, block);
+/// Blocks a command takes at least.
+const fn blocks_of(opcode: Opcode) -> usize {
+    match opcode {
+        Opcode::ModifyQp => ModifyQp::BLOCKS + Attributes::BLOCKS,
+        Opcode::CreateAh => CreateAh::BLOCKS,
+        _ => 1,
     }
-    true
+}
+
+/// Writes an answer, if there is one, to the response buffer.
+fn respond(iova: u64, response: &[Block], memory: &impl Rings) -> Result<(), AdminStatus> {
+    if response.is_empty() {
+        return Ok(());
+    }
+    if iova == 0 || !is_aligned(iova) {
+        return Err(AdminStatus::Invalid);
+    }
+    let addresses = (iova..=u64::MAX).step_by(BLOCK_BYTES);
+    for (address, block) in addresses.zip(response) {
+        memory.ring(address, 0).ok_or(AdminStatus::BadAddress)?.write(0, block);
+    }
+    Ok(())
 }

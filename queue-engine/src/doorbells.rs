@@ -66,6 +66,13 @@ impl<D: DoorbellPage> Doorbells<D> {
         }
     }
 
+    /// Stops looking at any slot; the pages stay in place.
+    pub(crate) fn clear(&mut self) {
+        for page in self.pages.iter_mut().flatten() {
+            page.slots.clear();
+        }
+    }
+
     pub(crate) fn is_open(&self, page: u8) -> bool {
         usize::from(page)
             .checked_sub(1)

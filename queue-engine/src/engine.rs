@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 
 use fpga_regs::engine::doorbell::QueueKind;
 use fpga_regs::engine::qp::QpState;
-use fpga_regs::engine::window::{Capabilities, DOORBELL_PAGES, Profile};
+use fpga_regs::engine::window::{Capabilities, Profile};
 
 use crate::admin::AdminRings;
 use crate::cq::{Completions, Cq};
 use crate::doorbells::{DoorbellPage, Doorbells, Queue};
 use crate::events::EventRing;
+use crate::fetch::Turn;
 use crate::keys::Keys;
 use crate::memory::{Piece, Rings};
-use crate::numbers::{ByNumber, Numbers, Random};
+use crate::numbers::{ByNumber, Numbers, Random, free_all};
 use crate::qp::Qp;
 use crate::registers::QueueRegisters;
 use crate::rq::Rq;
@@ -23,7 +24,13 @@ const GIDS: usize = 16;
 /// Bits of a QPN that are drawn at random; the window's number stands above them.
 const QPN_RANDOM_BITS: u32 = 20;
 
+/// Bits of the number of a completion queue, a receive queue or a key.
+const NUMBER_BITS: u32 = 24;
+
 /// What an engine is built with.
+///
+/// Limits beyond what half of a number space holds (2^19 QPs, 2^23 of the others, less the resting
+/// numbers) are brought down to that, and the window's limit registers say so.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
     /// The window, 0 to 15; bits [23:20] of its QPNs.
@@ -74,6 +81,8 @@ pub struct Engine<M: Rings, D, N> {
     pub(crate) doorbells: Doorbells<D>,
     /// QPs to look at, each at most once.
     ready: VecDeque<u32>,
+    /// QPs with work the transport had no room for, longest first.
+    starved: VecDeque<u32>,
     /// Scratch: queues whose doorbell rang.
     rung: Vec<Queue>,
     /// Scratch: where a message's bytes lie.
@@ -84,6 +93,13 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// An engine out of reset.
     pub fn new(config: EngineConfig, random: N) -> Self {
         let prefix = u32::from(config.window & 0xf) << QPN_RANDOM_BITS;
+        let config = EngineConfig {
+            qps: config.qps.min(Numbers::most(QPN_RANDOM_BITS)),
+            cqs: config.cqs.min(Numbers::most(NUMBER_BITS)),
+            rqs: config.rqs.min(Numbers::most(NUMBER_BITS)),
+            keys: config.keys.min(Numbers::most(NUMBER_BITS)),
+            ..config
+        };
         Self {
             config,
             random,
@@ -92,15 +108,16 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             admin: None,
             events: EventRing::closed(),
             gids: [None; GIDS],
-            keys: Keys::new(config.keys),
+            keys: Keys::new(NUMBER_BITS, config.keys),
             cqs: ByNumber::default(),
-            cq_numbers: Numbers::new(24, 0, config.cqs),
+            cq_numbers: Numbers::new(NUMBER_BITS, 0, config.cqs),
             rqs: ByNumber::default(),
-            rq_numbers: Numbers::new(24, 0, config.rqs),
+            rq_numbers: Numbers::new(NUMBER_BITS, 0, config.rqs),
             qps: ByNumber::default(),
             qp_numbers: Numbers::new(QPN_RANDOM_BITS, prefix, config.qps),
             doorbells: Doorbells::new(),
             ready: VecDeque::new(),
+            starved: VecDeque::new(),
             rung: Vec::new(),
             pieces: Vec::new(),
         }
@@ -112,13 +129,14 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         (qpn >> QPN_RANDOM_BITS & 0xf) as u8
     }
 
-    /// Starts with the rings the registers name; stays disabled when they are out of reach.
+    /// Starts with the rings the registers name; stays disabled when they are out of reach, and as
+    /// it is when it runs.
     pub(crate) fn enable(&mut self, memory: &M) {
-        let r = self.registers;
-        let admin = AdminRings::open(&r, memory);
-        let log2_events = u8::try_from(r.event_size).ok().filter(|log2| *log2 <= 16);
-        let events = log2_events
-            .and_then(|log2| Some(EventRing::open(memory.ring(r.event_base, log2)?, log2)));
+        if self.enabled {
+            return;
+        }
+        let admin = AdminRings::open(&self.registers, memory);
+        let events = EventRing::open(&self.registers, memory);
         if let (Some(admin), Some(events)) = (admin, events) {
             self.admin = Some(admin);
             self.events = events;
@@ -126,25 +144,28 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
     }
 
-    /// Forgets every object and stops.
-    pub(crate) fn reset(&mut self, transport: &mut impl Transport) {
+    /// Forgets every object and stops; numbers in use rest, doorbell pages stay in place.
+    ///
+    /// The window's reset bit does this, and so does a reset of the shell.
+    pub fn reset(&mut self, transport: &mut impl Transport) {
         let mut qpns: Vec<u32> = self.qps.keys().copied().collect();
         qpns.sort_unstable();
         for qpn in qpns {
             transport.destroy_qp(qpn);
-            self.qp_numbers.free(qpn);
         }
-        self.qps.clear();
-        self.cqs.clear();
-        self.rqs.clear();
-        self.keys = Keys::new(self.config.keys);
-        self.cq_numbers = Numbers::new(24, 0, self.config.cqs);
-        self.rq_numbers = Numbers::new(24, 0, self.config.rqs);
-        for page in 1..=DOORBELL_PAGES {
-            self.doorbells.close(page);
-        }
+        free_all(&mut self.qps, &mut self.qp_numbers);
+        free_all(&mut self.cqs, &mut self.cq_numbers);
+        free_all(&mut self.rqs, &mut self.rq_numbers);
+        self.keys.clear();
+        self.doorbells.clear();
         self.ready.clear();
-        self.gids = [None; GIDS];
+        self.starved.clear();
+        for (index, gid) in (0..).zip(&mut self.gids) {
+            if gid.take().is_some() {
+                // A transport that keeps the entry cannot use it: no QP is left.
+                let _ = transport.set_gid(index, None);
+            }
+        }
         self.registers = QueueRegisters::default();
         self.admin = None;
         self.events = EventRing::closed();
@@ -161,23 +182,58 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.doorbells.close(page);
     }
 
+    /// Whether any QP exists.
+    #[must_use]
+    pub fn has_qps(&self) -> bool {
+        !self.qps.is_empty()
+    }
+
     /// Whether an interrupt is due; asking clears it.
     pub fn take_interrupt(&mut self) -> bool {
         std::mem::take(&mut self.events.raised)
     }
 
     /// Looks at the doorbells and works on what they say; `true` if there was anything to do.
+    ///
+    /// The work of one call is bounded, whatever stands in the rings: each QP that has work gets one
+    /// turn. After `true` another call is due, as it is after [`Engine::handle`] and after a register
+    /// write.
     pub fn poll(&mut self, now: u64, transport: &mut impl Transport) -> bool {
-        self.scan(now);
+        let rang = self.scan(now);
         let turns = self.ready.len();
         for _ in 0..turns {
             let Some(qpn) = self.ready.pop_front() else { break };
             if let Some(qp) = self.qps.get_mut(&qpn) {
                 qp.queued = false;
-                self.pump(now, qpn, transport);
+            }
+            match self.pump(now, qpn, transport) {
+                Turn::Over => self.feed_starved(),
+                Turn::Starved => self.starve(qpn),
             }
         }
-        turns > 0
+        rang || turns > 0
+    }
+
+    /// Notes that a QP waits for room in the transport.
+    fn starve(&mut self, qpn: u32) {
+        if let Some(qp) = self.qps.get_mut(&qpn)
+            && !std::mem::replace(&mut qp.starved, true)
+        {
+            self.starved.push_back(qpn);
+        }
+    }
+
+    /// Gives the QP that waits longest for room another turn.
+    ///
+    /// One at a time is enough: when its turn ends with room to spare, the next one is fed.
+    pub(crate) fn feed_starved(&mut self) {
+        while let Some(qpn) = self.starved.pop_front() {
+            if let Some(qp) = self.qps.get_mut(&qpn) {
+                qp.starved = false;
+                self.look_at(qpn);
+                break;
+            }
+        }
     }
 
     /// Notes that a QP wants to be looked at.
@@ -189,9 +245,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
     }
 
-    fn scan(&mut self, now: u64) {
+    /// Takes note of the queues whose doorbell rang; `false` if none did.
+    fn scan(&mut self, now: u64) -> bool {
         let mut rung = std::mem::take(&mut self.rung);
         self.doorbells.scan(&mut rung);
+        let rang = !rung.is_empty();
         for Queue { kind, number } in rung.drain(..) {
             match kind {
                 QueueKind::Send => self.look_at(number),
@@ -209,5 +267,6 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             }
         }
         self.rung = rung;
+        rang
     }
 }

@@ -3,7 +3,11 @@
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::event::Event;
 
-use crate::memory::{Ring, Rings};
+use crate::memory::{Ring, Rings, aligned_ring};
+use crate::registers::QueueRegisters;
+
+/// log2 of the largest event ring.
+const MAX_LOG2: u8 = 16;
 
 /// The event ring of an engine.
 #[derive(Debug)]
@@ -31,10 +35,14 @@ impl<M: Rings> EventRing<M> {
         }
     }
 
-    pub(crate) fn open(ring: M::Ring, log2_entries: u8) -> Self {
-        Self { ring: Some(ring), log2_entries, ..Self::closed() }
+    /// The ring the registers name; `None` where it is out of reach or has no such size.
+    pub(crate) fn open(r: &QueueRegisters, memory: &M) -> Option<Self> {
+        let log2_entries = u8::try_from(r.event_size).ok().filter(|log2| *log2 <= MAX_LOG2)?;
+        let ring = aligned_ring(memory, r.event_base, log2_entries)?;
+        Some(Self { ring: Some(ring), log2_entries, ..Self::closed() })
     }
 
+    /// Writes an event, or notes that it was lost.
     pub(crate) fn push(&mut self, mut event: Event, now: u64) {
         let Some(ring) = &self.ring else { return };
         self.raised = true;

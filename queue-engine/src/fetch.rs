@@ -11,21 +11,20 @@ use fpga_regs::engine::wqe::{
 
 use crate::doorbells::DoorbellPage;
 use crate::engine::Engine;
-use crate::memory::{Record, Ring, Rings};
+use crate::keys::Keys;
+use crate::memory::{Piece, Record, Ring, Rings};
 use crate::numbers::Random;
-use crate::qp::{InFlight, LocalPayload, SendRing};
+use crate::qp::{InFlight, LocalPayload, Qp, SendRing};
 use crate::resolve::resolve_message;
 use crate::rq::Sges;
 use crate::transport::{Message, Operation, Transport, TransportError};
 
-/// Send WQEs of one QP fetched before others have their turn.
-const FETCH_QUANTUM: usize = 64;
+/// Entries of one queue fetched, or flushed, before others have their turn.
+pub(crate) const QUANTUM: usize = 64;
 
 /// A send WQE that passed every check that needs no table.
 #[derive(Debug)]
 struct SendWqe {
-    header: SendHeader,
-    opcode: Opcode,
     operation: Operation,
     length: u32,
     payload: LocalPayload,
@@ -36,59 +35,80 @@ struct SendWqe {
 enum Step {
     /// A message went to the transport.
     Submitted,
-    /// Nothing to fetch, or no room for it.
+    /// Nothing to fetch.
     Idle,
+    /// The transport has no room for what is there.
+    NoRoom,
     /// The entry cannot be executed; the QP fails when its turn to complete comes.
     Stopped,
 }
 
+/// How a QP's turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It waits for nothing but its doorbell, or stands in line again.
+    Over,
+    /// It has work that the transport had no room for.
+    Starved,
+}
+
+/// What fetching needs of the engine beside the QP.
+struct Tables<'a> {
+    keys: &'a Keys,
+    max_message: u32,
+    /// Scratch: where the message's bytes lie.
+    pieces: &'a mut Vec<Piece>,
+}
+
 impl<M: Rings> SendRing<M> {
-    /// Blocks posted and not fetched; a producer index that cannot be counts as a full ring.
+    /// Blocks posted and not fetched, as the producer says; more than the ring has is nonsense.
     pub(crate) fn posted(&mut self) -> u32 {
         if self.fetch == self.producer {
             self.producer = self.memory.record.load_u32(record::PRODUCER);
         }
-        let blocks = 1u32.wrapping_shl(u32::from(self.log2_blocks));
-        self.producer.wrapping_sub(self.fetch).min(blocks)
+        self.producer.wrapping_sub(self.fetch)
     }
 
     fn read(&self, index: u32) -> Block {
         self.memory.ring.read(index)
     }
 
-    /// The header of the entry at the fetch index.
-    pub(crate) fn header(&self) -> SendHeader {
-        SendHeader::decode(&[self.read(self.fetch)])
-    }
-
-    /// Copies the entry at the fetch index and checks it; `posted` blocks are there.
-    fn copy_wqe(&self, posted: u32) -> Result<SendWqe, Status> {
-        let mut blocks = [[0; 8]; SEND_MAX_BLOCKS];
+    /// The first block of the entry at the fetch index, its header, and the blocks it takes.
+    ///
+    /// An entry that makes no sense has no header, and takes all `posted` blocks: nobody can tell
+    /// where the next one begins.
+    pub(crate) fn peek(&self, posted: u32) -> (Block, Option<SendHeader>, u32) {
         let first = self.read(self.fetch);
         let header = SendHeader::decode(&[first]);
-        let count = usize::from(header.blocks);
-        if count == 0 || count > SEND_MAX_BLOCKS || count > posted as usize {
-            return Err(Status::LocalQpOperation);
-        }
+        let blocks = u32::from(header.blocks);
+        let sound = (1..=SEND_MAX_BLOCKS as u32).contains(&blocks)
+            && blocks <= posted
+            && posted <= 1u32.wrapping_shl(u32::from(self.log2_blocks));
+        if sound { (first, Some(header), blocks) } else { (first, None, posted) }
+    }
+
+    /// Copies the rest of the entry at the fetch index.
+    fn copy(&self, first: Block, header: &SendHeader) -> [Block; SEND_MAX_BLOCKS] {
+        let mut blocks = [[0; 8]; SEND_MAX_BLOCKS];
         for (step, block) in (0..header.blocks).zip(&mut blocks) {
             let index = self.fetch.wrapping_add(u32::from(step));
             *block = if step == 0 { first } else { self.read(index) };
         }
-        check_wqe(header, &blocks)
+        blocks
     }
 }
 
-fn check_wqe(header: SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Result<SendWqe, Status> {
-    let (opcode, operation) = operation(&header).ok_or(Status::LocalQpOperation)?;
+fn check_wqe(header: &SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Result<SendWqe, Status> {
+    let operation = operation(header).ok_or(Status::LocalQpOperation)?;
     let count = usize::from(header.blocks);
     if header.flags.contains(SendFlags::INLINE) {
         let length = header.inline_length;
         let fits =
             length as usize <= MAX_INLINE && send_blocks_for_inline(length as usize) <= count;
-        if !fits || header.num_sge != 0 || opcode == Opcode::Read {
+        if !fits || header.num_sge != 0 || header.opcode == SendOpcode::Read {
             return Err(Status::LocalQpOperation);
         }
-        return Ok(SendWqe { header, opcode, operation, length, payload: LocalPayload::Inline });
+        return Ok(SendWqe { operation, length, payload: LocalPayload::Inline });
     }
     let num_sge = usize::from(header.num_sge);
     if num_sge > MAX_SGE || send_blocks_for_sges(num_sge) > count {
@@ -103,137 +123,144 @@ fn check_wqe(header: SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Result<Se
         sges.push(sge);
     }
     let length = u32::try_from(length).map_err(|_| Status::LocalLength)?;
-    Ok(SendWqe { header, opcode, operation, length, payload: LocalPayload::Gather(sges) })
+    Ok(SendWqe { operation, length, payload: LocalPayload::Gather(sges) })
 }
 
 /// What a header asks for; `None` for operations the engine does not offer.
-fn operation(header: &SendHeader) -> Option<(Opcode, Operation)> {
-    let immediate = header.immediate;
-    let write = |immediate| Operation::Write {
-        remote_address: header.remote_address,
-        rkey: header.rkey,
-        immediate,
-    };
+fn operation(header: &SendHeader) -> Option<Operation> {
+    let SendHeader { immediate, remote_address, rkey, .. } = *header;
+    let write = |immediate| Operation::Write { remote_address, rkey, immediate };
     Some(match header.opcode {
-        SendOpcode::Send => (Opcode::Send, Operation::Send { immediate: None }),
-        SendOpcode::SendImm => (Opcode::Send, Operation::Send { immediate: Some(immediate) }),
-        SendOpcode::Write => (Opcode::Write, write(None)),
-        SendOpcode::WriteImm => (Opcode::Write, write(Some(immediate))),
-        SendOpcode::Read => (
-            Opcode::Read,
-            Operation::Read { remote_address: header.remote_address, rkey: header.rkey },
-        ),
+        SendOpcode::Send => Operation::Send { immediate: None },
+        SendOpcode::SendImm => Operation::Send { immediate: Some(immediate) },
+        SendOpcode::Write => write(None),
+        SendOpcode::WriteImm => write(Some(immediate)),
+        SendOpcode::Read => Operation::Read { remote_address, rkey },
         _ => return None,
     })
 }
 
+/// The opcode a completion of the entry carries.
+pub(crate) fn completed_as(opcode: SendOpcode) -> Opcode {
+    match opcode {
+        SendOpcode::Write | SendOpcode::WriteImm => Opcode::Write,
+        SendOpcode::Read => Opcode::Read,
+        SendOpcode::CompareSwap => Opcode::CompareSwap,
+        SendOpcode::FetchAdd => Opcode::FetchAdd,
+        SendOpcode::LocalInvalidate => Opcode::LocalInvalidate,
+        SendOpcode::BindWindow => Opcode::BindWindow,
+        _ => Opcode::Send,
+    }
+}
+
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Fetches what a QP has posted, as far as the transport takes it.
-    pub(crate) fn pump(&mut self, now: u64, qpn: u32, transport: &mut impl Transport) {
-        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+    pub(crate) fn pump(&mut self, now: u64, qpn: u32, transport: &mut impl Transport) -> Turn {
+        let Some(qp) = self.qps.get_mut(&qpn) else { return Turn::Over };
         match qp.state {
             QpState::Rts => {}
-            QpState::Err => return self.flush(now, qpn, None),
-            _ => return,
+            QpState::Err => {
+                self.flush(now, qpn, None);
+                return Turn::Over;
+            }
+            _ => return Turn::Over,
         }
-        for _ in 0..FETCH_QUANTUM {
-            match self.step(now, qpn, transport) {
+        let max_message = self.config.max_message;
+        let mut tables = Tables { keys: &self.keys, max_message, pieces: &mut self.pieces };
+        for _ in 0..QUANTUM {
+            match step(now, qp, &mut tables, transport) {
                 Step::Submitted => {}
-                Step::Idle => return,
-                Step::Stopped => return self.fail_if_due(now, qpn, transport),
+                Step::Idle => return Turn::Over,
+                Step::NoRoom => return Turn::Starved,
+                Step::Stopped => {
+                    self.fail_if_due(now, qpn, transport);
+                    return Turn::Over;
+                }
             }
         }
         self.look_at(qpn);
-    }
-
-    fn step(&mut self, now: u64, qpn: u32, transport: &mut impl Transport) -> Step {
-        let max_message = self.config.max_message;
-        let Some(qp) = self.qps.get_mut(&qpn) else { return Step::Idle };
-        if qp.sq.stopped || transport.room(qpn) == 0 {
-            return Step::Idle;
-        }
-        let posted = qp.sq.posted();
-        if posted == 0 {
-            return Step::Idle;
-        }
-        let wqe_index = qp.sq.fetch;
-        let (blocks, outcome) = match qp.sq.copy_wqe(posted) {
-            Ok(wqe) => {
-                let blocks = u32::from(wqe.header.blocks);
-                self.pieces.clear();
-                let message = in_flight(wqe_index, &wqe);
-                let (operation, flags) = (wqe.operation, wqe.header.flags);
-                let mut message = InFlight { payload: wqe.payload, ..message };
-                let resolved = if message.length > max_message {
-                    Err(Status::LocalLength)
-                } else {
-                    let length = message.length;
-                    resolve_message(&self.keys, qp, &message, 0, length, &mut self.pieces)
-                        .map_err(|_| Status::LocalProtection)
-                };
-                let submitted = resolved.and_then(|()| {
-                    let request = Message {
-                        operation,
-                        length: message.length,
-                        solicited: flags.contains(SendFlags::SOLICITED),
-                        fence: flags.contains(SendFlags::FENCE),
-                        pieces: &self.pieces,
-                    };
-                    submit(now, qpn, &request, transport)
-                });
-                match submitted {
-                    Ok(Some(number)) => message.number = number,
-                    Ok(None) => return Step::Idle,
-                    Err(status) => message.failed = Some(status),
-                }
-                (blocks, message)
-            }
-            Err(status) => (posted, failed(wqe_index, status)),
-        };
-        qp.sq.fetch = qp.sq.fetch.wrapping_add(blocks);
-        qp.sq.stopped = outcome.failed.is_some();
-        qp.in_flight.push_back(outcome);
-        if qp.sq.stopped { Step::Stopped } else { Step::Submitted }
+        Turn::Over
     }
 }
 
-/// Submits a message; `None` when the transport has no room after all.
-fn submit(
+/// Fetches one entry and submits it.
+fn step<M: Rings>(
     now: u64,
-    qpn: u32,
-    message: &Message<'_>,
+    qp: &mut Qp<M>,
+    tables: &mut Tables<'_>,
     transport: &mut impl Transport,
-) -> Result<Option<u64>, Status> {
-    match transport.submit(now, qpn, message) {
-        Ok(number) => Ok(Some(number)),
-        Err(TransportError::Full) => Ok(None),
-        Err(TransportError::Unsupported | TransportError::WrongState) => {
-            Err(Status::LocalQpOperation)
-        }
+) -> Step {
+    if qp.sq.stopped {
+        return Step::Idle;
     }
-}
-
-fn in_flight(wqe_index: u32, wqe: &SendWqe) -> InFlight {
-    InFlight {
-        number: 0,
-        wqe_index,
-        opcode: wqe.opcode,
-        signaled: wqe.header.flags.contains(SendFlags::SIGNALED),
-        length: wqe.length,
-        payload: LocalPayload::Inline,
-        failed: None,
+    let posted = qp.sq.posted();
+    if posted == 0 {
+        return Step::Idle;
     }
-}
-
-/// An entry that makes no sense: nobody can tell where the next one begins, so it ends the ring.
-fn failed(wqe_index: u32, status: Status) -> InFlight {
-    InFlight {
+    if transport.room(qp.qpn) == 0 {
+        return Step::NoRoom;
+    }
+    let (first, header, blocks) = qp.sq.peek(posted);
+    let mut message = InFlight {
         number: 0,
-        wqe_index,
-        opcode: Opcode::Send,
+        wqe_index: qp.sq.fetch,
+        opcode: header.map_or(Opcode::Send, |header| completed_as(header.opcode)),
         signaled: true,
         length: 0,
         payload: LocalPayload::Inline,
-        failed: Some(status),
+        failed: None,
+    };
+    let submitted = match header {
+        None => Err(Status::LocalQpOperation),
+        Some(header) => {
+            let wqe = check_wqe(&header, &qp.sq.copy(first, &header));
+            wqe.and_then(|wqe| {
+                message.signaled = header.flags.contains(SendFlags::SIGNALED);
+                message.length = wqe.length;
+                message.payload = wqe.payload;
+                submit(now, qp, &message, wqe.operation, header.flags, tables, transport)
+            })
+        }
+    };
+    match submitted {
+        Ok(Some(number)) => message.number = number,
+        Ok(None) => return Step::NoRoom,
+        Err(status) => message.failed = Some(status),
+    }
+    qp.sq.fetch = qp.sq.fetch.wrapping_add(blocks);
+    qp.sq.stopped = message.failed.is_some();
+    qp.in_flight.push_back(message);
+    if qp.sq.stopped { Step::Stopped } else { Step::Submitted }
+}
+
+/// Submits a message; `None` when the transport has no room after all.
+fn submit<M: Rings>(
+    now: u64,
+    qp: &Qp<M>,
+    message: &InFlight,
+    operation: Operation,
+    flags: SendFlags,
+    tables: &mut Tables<'_>,
+    transport: &mut impl Transport,
+) -> Result<Option<u64>, Status> {
+    let length = message.length;
+    if length > tables.max_message {
+        return Err(Status::LocalLength);
+    }
+    tables.pieces.clear();
+    resolve_message(tables.keys, qp, message, 0, length, tables.pieces)
+        .map_err(|_| Status::LocalProtection)?;
+    let request = Message {
+        operation,
+        length,
+        solicited: flags.contains(SendFlags::SOLICITED),
+        fence: flags.contains(SendFlags::FENCE),
+        pieces: tables.pieces,
+    };
+    match transport.submit(now, qp.qpn, &request) {
+        Ok(number) => Ok(Some(number)),
+        Err(TransportError::Full) => Ok(None),
+        Err(TransportError::Unsupported) => Err(Status::LocalQpOperation),
+        Err(TransportError::WrongState) => Err(Status::Flushed),
     }
 }

@@ -1,27 +1,34 @@
 //! Completing what is done, and flushing what never will be.
 
-use fpga_regs::engine::cqe::{self, Cqe, Flags, Opcode, Status};
+use fpga_regs::engine::cqe::{Cqe, Flags, Opcode, Status};
 use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
-use fpga_regs::engine::wqe::SEND_MAX_BLOCKS;
 
 use crate::cq::Completions;
 use crate::doorbells::DoorbellPage;
 use crate::engine::Engine;
+use crate::fetch::{QUANTUM, completed_as};
 use crate::keys::Keys;
 use crate::memory::Rings;
 use crate::numbers::{ByNumber, Random};
 use crate::qp::{Qp, Taken};
-use crate::resolve::{gather, right_of};
-use crate::rq::Rq;
+use crate::resolve::right_of;
+use crate::rq::{Rq, Sges};
 use crate::transport::{
     ReceiveError, ReceiveKind, Received, RemoteAccess, TakenReceive, Transport, TransportEvent,
 };
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Takes note of what the transport reports about a QP of this engine.
+    ///
+    /// [`Engine::poll`] then does what follows from it.
     pub fn handle(&mut self, now: u64, event: TransportEvent, transport: &mut impl Transport) {
+        if !self.qps.contains_key(&event.qpn()) {
+            return;
+        }
+        // Before anything else of this QP: what waited longer for room comes first.
+        self.feed_starved();
         match event {
             TransportEvent::Completed { qpn, count } => self.completed(now, qpn, count, transport),
             TransportEvent::Failed { qpn, status } => self.flush(now, qpn, Some(status)),
@@ -120,13 +127,21 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     /// Puts a QP in ERR and completes all it has: the oldest message with `cause`, the rest flushed.
     ///
-    /// Called again for what is posted later.
+    /// What is posted is flushed by turns, so that no ring can keep the engine busy; called again for
+    /// the rest, and for what is posted later. A QP in RESET has nothing and stays there.
     pub(crate) fn flush(&mut self, now: u64, qpn: u32, cause: Option<Status>) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        if qp.state == QpState::Reset {
+            return;
+        }
         qp.state = QpState::Err;
         let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
-        flush_sends(qp, cause, &mut completions);
-        flush_receives(qp, &mut self.rqs, &mut completions);
+        flush_messages(qp, cause, &mut completions);
+        let sends_left = flush_sends(qp, &mut completions);
+        let receives_left = flush_receives(qp, &mut self.rqs, &mut completions);
+        if sends_left || receives_left {
+            self.look_at(qpn);
+        }
     }
 
     /// Checks a peer's access to memory through a QP.
@@ -152,6 +167,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// that one completes with an error once [`Engine::refuse_receive`] says so.
     pub fn take_receive(&mut self, qpn: u32) -> Result<TakenReceive, ReceiveError> {
         let qp = self.qps.get_mut(&qpn).ok_or(ReceiveError::Empty)?;
+        if !matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            return Err(ReceiveError::Empty);
+        }
         let rq = self.rqs.get_mut(&qp.rqn).ok_or(ReceiveError::Empty)?;
         let wqe = rq.take().ok_or(ReceiveError::Empty)?;
         let id = qp.next_receive;
@@ -170,12 +188,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 }
 
 /// Bytes a receive can hold, or `None` when one of its elements is out of reach.
-fn capacity(keys: &Keys, pdn: u32, sges: &crate::rq::Sges) -> Option<u64> {
+fn capacity(keys: &Keys, pdn: u32, sges: &Sges) -> Option<u64> {
     let mut bytes = 0u64;
-    for sge in sges {
-        bytes = bytes.saturating_add(u64::from(sge.length));
-        let one = crate::rq::Sges::from_elem(*sge, 1);
-        gather(keys, pdn, &one, Access::LOCAL_WRITE, 0, sge.length, &mut Vec::new()).ok()?;
+    for sge in sges.iter().filter(|sge| sge.length > 0) {
+        let length = u64::from(sge.length);
+        keys.translate(sge.lkey, pdn, sge.address, length, Access::LOCAL_WRITE).ok()?;
+        bytes = bytes.saturating_add(length);
     }
     Some(bytes)
 }
@@ -187,7 +205,8 @@ fn stop_transport(now: u64, qpn: u32, transport: &mut impl Transport) {
     let _ = transport.modify_qp(now, qpn, &attributes);
 }
 
-fn flush_sends<M: Rings>(
+/// Completes the messages that were fetched.
+fn flush_messages<M: Rings>(
     qp: &mut Qp<M>,
     cause: Option<Status>,
     completions: &mut Completions<'_, M>,
@@ -198,28 +217,40 @@ fn flush_sends<M: Rings>(
         completions.push(qp.send_cqn, entry, true);
         status = Status::Flushed;
     }
-    while qp.sq.posted() > 0 {
-        let header = qp.sq.header();
-        let sound = (1..=SEND_MAX_BLOCKS).contains(&usize::from(header.blocks));
-        let blocks = if sound { u32::from(header.blocks) } else { u32::MAX };
-        let entry = qp.send_cqe(qp.sq.fetch, cqe::Opcode::Send, Status::Flushed);
-        completions.push(qp.send_cqn, entry, true);
-        qp.sq.fetch = qp.sq.fetch.wrapping_add(blocks.min(qp.sq.posted()));
-    }
 }
 
+/// Completes what stands in the send ring; `true` when there may be more.
+fn flush_sends<M: Rings>(qp: &mut Qp<M>, completions: &mut Completions<'_, M>) -> bool {
+    for _ in 0..QUANTUM {
+        let posted = qp.sq.posted();
+        if posted == 0 {
+            return false;
+        }
+        let (_, header, blocks) = qp.sq.peek(posted);
+        let opcode = header.map_or(Opcode::Send, |header| completed_as(header.opcode));
+        let entry = qp.send_cqe(qp.sq.fetch, opcode, Status::Flushed);
+        completions.push(qp.send_cqn, entry, true);
+        qp.sq.fetch = qp.sq.fetch.wrapping_add(blocks);
+    }
+    true
+}
+
+/// Completes the receives taken, then what stands in the receive ring; `true` when there may be
+/// more.
 fn flush_receives<M: Rings>(
     qp: &mut Qp<M>,
     rqs: &mut ByNumber<Rq<M>>,
     completions: &mut Completions<'_, M>,
-) {
+) -> bool {
     while let Some(taken) = qp.receives.pop_front() {
         let status = taken.failed.unwrap_or(Status::Flushed);
         completions.push(qp.receive_cqn, qp.receive_cqe(taken.tag, status), true);
     }
-    let Some(rq) = rqs.get_mut(&qp.rqn) else { return };
-    while let Some(wqe) = rq.take() {
+    let Some(rq) = rqs.get_mut(&qp.rqn) else { return false };
+    for _ in 0..QUANTUM {
+        let Some(wqe) = rq.take() else { return false };
         let entry = qp.receive_cqe(wqe.tag, Status::Flushed);
         completions.push(qp.receive_cqn, entry, true);
     }
+    true
 }

@@ -4,7 +4,7 @@ use fpga_regs::engine::admin::{AdminStatus, CreateKey, KeyKind};
 use fpga_regs::engine::key::{self, Access};
 
 use crate::memory::Rings;
-use crate::numbers::{ByNumber, Numbers, Random};
+use crate::numbers::{ByNumber, Numbers, Random, free_all};
 
 /// Memory behind a key.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +36,9 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    pub(crate) fn new(limit: u32) -> Self {
-        Self { regions: ByNumber::default(), numbers: Numbers::new(24, 0, limit) }
+    /// A table of at most `limit` keys, whose numbers have `bits` random bits.
+    pub(crate) fn new(bits: u32, limit: u32) -> Self {
+        Self { regions: ByNumber::default(), numbers: Numbers::new(bits, 0, limit) }
     }
 
     pub(crate) fn create(
@@ -86,6 +87,11 @@ impl Keys {
         }
     }
 
+    /// Forgets every key; their numbers rest.
+    pub(crate) fn clear(&mut self) {
+        free_all(&mut self.regions, &mut self.numbers);
+    }
+
     /// Where `length` bytes from `va` lie for the card, if `key` grants `right` on them in `pdn`.
     pub(crate) fn translate(
         &self,
@@ -115,7 +121,7 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::tests::TestMemory;
+    use crate::memory::tests::Reachable;
     use crate::numbers::tests::Seeded;
 
     const REGION: CreateKey = CreateKey {
@@ -128,8 +134,8 @@ mod tests {
     };
 
     fn keys() -> (Keys, u32) {
-        let mut keys = Keys::new(8);
-        let memory = TestMemory::everything();
+        let mut keys = Keys::new(24, 8);
+        let memory = Reachable(true);
         let key = keys.create(&REGION, &memory, &mut Seeded(3)).unwrap();
         (keys, key)
     }
@@ -160,12 +166,12 @@ mod tests {
 
     #[test]
     fn remote_writes_need_local_writes_and_memory_must_be_mapped() {
-        let mut keys = Keys::new(8);
+        let mut keys = Keys::new(24, 8);
         let command = CreateKey { access: Access::REMOTE_WRITE, ..REGION };
-        let memory = TestMemory::everything();
+        let memory = Reachable(true);
         let refused = keys.create(&command, &memory, &mut Seeded(3));
         assert_eq!(refused, Err(AdminStatus::Invalid));
-        let refused = keys.create(&REGION, &TestMemory::default(), &mut Seeded(3));
+        let refused = keys.create(&REGION, &Reachable(false), &mut Seeded(3));
         assert_eq!(refused, Err(AdminStatus::BadAddress));
     }
 }

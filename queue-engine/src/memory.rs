@@ -1,6 +1,6 @@
 //! Host memory as the card sees it: rings by direct windows, payload by vectored bursts.
 
-use fpga_regs::Block;
+use fpga_regs::{BLOCK_BYTES, Block};
 
 /// A run of bytes in the card's address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,16 @@ impl<M: Rings> QueueMemory<M> {
     }
 }
 
+/// Whether an address may be that of a ring or of a record.
+pub(crate) fn is_aligned(iova: u64) -> bool {
+    iova & (BLOCK_BYTES as u64).wrapping_sub(1) == 0
+}
+
+/// The ring at `iova`, or `None` where that is not aligned or not directly addressable.
+pub(crate) fn aligned_ring<M: Rings>(memory: &M, iova: u64, log2_blocks: u8) -> Option<M::Ring> {
+    if is_aligned(iova) { memory.ring(iova, log2_blocks) } else { None }
+}
+
 /// One element of a burst that fetches payload.
 #[derive(Debug)]
 pub struct ReadElement<'a> {
@@ -93,4 +103,58 @@ pub trait HostMemory {
     fn read(&mut self, burst: &mut [ReadElement<'_>]);
     /// Places every element of the burst, in order, the last byte of each last.
     fn write(&mut self, burst: &mut [WriteElement<'_>]);
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Memory without rings, of which all or nothing is reachable.
+    pub(crate) struct Reachable(pub(crate) bool);
+
+    /// A view that nobody gets.
+    #[derive(Debug)]
+    pub(crate) enum NoView {}
+
+    impl Record for NoView {
+        fn load_u32(&self, _: usize) -> u32 {
+            match *self {}
+        }
+        fn load_u64(&self, _: usize) -> u64 {
+            match *self {}
+        }
+    }
+
+    impl Ring for NoView {
+        fn read(&self, _: u32) -> Block {
+            match *self {}
+        }
+        fn write(&self, _: u32, _: &Block) {
+            match *self {}
+        }
+        fn publish(&self, _: u32, _: &Block) {
+            match *self {}
+        }
+    }
+
+    impl Rings for Reachable {
+        type Record = NoView;
+        type Ring = NoView;
+
+        fn record(&self, _: u64) -> Option<NoView> {
+            None
+        }
+        fn ring(&self, _: u64, _: u8) -> Option<NoView> {
+            None
+        }
+        fn reachable(&self, _: u64, _: u64) -> bool {
+            self.0
+        }
+    }
+
+    #[test]
+    fn a_ring_begins_at_a_multiple_of_64_bytes() {
+        assert!(is_aligned(0) && is_aligned(64) && is_aligned(u64::MAX - 63));
+        assert!(!is_aligned(8) && !is_aligned(63) && !is_aligned(u64::MAX));
+    }
 }

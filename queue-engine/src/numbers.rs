@@ -51,15 +51,22 @@ pub(crate) struct Numbers {
 impl Numbers {
     /// Numbers of `bits` random bits below `prefix`, at most `limit` in use at a time.
     ///
-    /// Numbers whose random part is 0 or 1 are never drawn: QPNs 0 and 1 have a meaning of their own.
+    /// Numbers whose random part is 0, 1 or all ones are never drawn: QPNs 0 and 1 have a meaning of
+    /// their own, and all ones is multicast.
     pub(crate) fn new(bits: u32, prefix: u32, limit: u32) -> Self {
         Self {
             bits,
             prefix,
             taken: HashSet::new(),
             resting: VecDeque::new(),
-            limit: limit as usize,
+            limit: limit.min(Self::most(bits)) as usize,
         }
+    }
+
+    /// The most numbers of `bits` random bits that may be in use at a time, so that together with
+    /// the resting ones they fill no more than half of the space.
+    pub(crate) const fn most(bits: u32) -> u32 {
+        (1u32.wrapping_shl(bits) >> 1).saturating_sub(RESTING as u32)
     }
 
     /// Draws a number, or `None` when the limit is reached.
@@ -68,10 +75,10 @@ impl Numbers {
             return None;
         }
         let mask = 1u32.wrapping_shl(self.bits).wrapping_sub(1);
-        // The space is at least sixteen times the limit and the rest, so this ends soon.
+        // Half of the space is free at least, so this ends soon.
         loop {
             let low = random.next_u32() & mask;
-            if low > 1 && self.taken.insert(low | self.prefix) {
+            if low > 1 && low < mask && self.taken.insert(low | self.prefix) {
                 return Some(low | self.prefix);
             }
         }
@@ -85,6 +92,15 @@ impl Numbers {
         {
             self.taken.remove(&rested);
         }
+    }
+}
+
+/// Empties a table and lets its numbers rest.
+pub(crate) fn free_all<T>(table: &mut ByNumber<T>, numbers: &mut Numbers) {
+    let mut all: Vec<u32> = table.drain().map(|(number, _)| number).collect();
+    all.sort_unstable();
+    for number in all {
+        numbers.free(number);
     }
 }
 

@@ -31,6 +31,8 @@ pub(crate) struct Qp<M: Rings> {
     pub(crate) next_receive: u64,
     /// Its turn to be looked at is noted already.
     pub(crate) queued: bool,
+    /// It is noted already as one that has work the transport had no room for.
+    pub(crate) starved: bool,
 }
 
 /// The send ring of a QP.

@@ -41,14 +41,37 @@ pub enum Payload {
 pub struct Unreachable;
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
+    /// The number of the oldest message of a QP that is with the transport.
+    #[must_use]
+    pub fn oldest_message(&self, qpn: u32) -> Option<u64> {
+        let oldest = self.qps.get(&qpn)?.in_flight.front()?;
+        oldest.failed.is_none().then_some(oldest.number)
+    }
+
     /// Adds to `pieces` where `length` bytes from `offset` of a payload lie.
     ///
     /// Keys, rights and bounds are looked up at this moment, so that memory whose key was destroyed
     /// is out of reach at once. For [`Payload::Remote`] the address moves and the offset is not used.
     ///
     /// # Errors
-    /// [`Unreachable`]; `pieces` may then have grown.
+    /// [`Unreachable`]; `pieces` is then as it was.
     pub fn resolve(
+        &self,
+        qpn: u32,
+        payload: Payload,
+        offset: u64,
+        length: u32,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<(), Unreachable> {
+        let before = pieces.len();
+        let resolved = self.resolve_payload(qpn, payload, offset, length, pieces);
+        if resolved.is_err() {
+            pieces.truncate(before);
+        }
+        resolved
+    }
+
+    fn resolve_payload(
         &self,
         qpn: u32,
         payload: Payload,
@@ -73,11 +96,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                     return Ok(());
                 }
                 let right = right_of(access);
-                let iova = self
-                    .keys
-                    .translate(rkey, qp.pdn, address, u64::from(length), right)
-                    .map_err(|_| Unreachable)?;
-                pieces.push(Piece { iova, length });
+                let keys = &self.keys;
+                let iova = keys.translate(rkey, qp.pdn, address, u64::from(length), right);
+                pieces.push(Piece { iova: iova.map_err(|_| Unreachable)?, length });
                 Ok(())
             }
         }
@@ -101,6 +122,10 @@ pub(crate) fn resolve_message<M: Rings>(
     length: u32,
     pieces: &mut Vec<Piece>,
 ) -> Result<(), Unreachable> {
+    let end = offset.checked_add(u64::from(length)).ok_or(Unreachable)?;
+    if end > u64::from(message.length) {
+        return Err(Unreachable);
+    }
     match &message.payload {
         LocalPayload::Inline => inline(&qp.sq, message.wqe_index, offset, length, pieces),
         LocalPayload::Gather(sges) => {
@@ -132,7 +157,9 @@ fn inline<M: Rings>(
     let to_end = u32::try_from(ring_bytes.wrapping_sub(start)).unwrap_or(u32::MAX);
     let first = length.min(to_end);
     let iova = sq.entries.checked_add(start).ok_or(Unreachable)?;
-    pieces.push(Piece { iova, length: first });
+    if first > 0 {
+        pieces.push(Piece { iova, length: first });
+    }
     if length > first {
         pieces.push(Piece { iova: sq.entries, length: length.wrapping_sub(first) });
     }

@@ -1,5 +1,6 @@
 //! Receive queues: taking entries in order.
 
+use fpga_regs::engine::admin::CreateRq;
 use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::wqe::{MAX_SGE, RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SGE_BYTES, Sge};
 use fpga_regs::{BLOCK_BYTES, Block};
@@ -14,6 +15,7 @@ pub(crate) type Sges = SmallVec<[Sge; 2]>;
 #[derive(Debug)]
 pub(crate) struct Rq<M: Rings> {
     memory: QueueMemory<M>,
+    log2_entries: u8,
     log2_stride: u8,
     /// Doorbell page its slot is in.
     pub(crate) page: u8,
@@ -29,13 +31,16 @@ pub(crate) struct Rq<M: Rings> {
 #[derive(Debug)]
 pub(crate) struct ReceiveWqe {
     pub(crate) tag: u32,
-    /// `None` where the entry cannot be: more elements than fit its stride.
+    /// `None` where the entry cannot be: more elements than fit its stride, or more entries
+    /// posted than the ring has.
     pub(crate) sges: Option<Sges>,
 }
 
 impl<M: Rings> Rq<M> {
-    pub(crate) fn new(memory: QueueMemory<M>, log2_stride: u8, page: u8, pdn: u32) -> Self {
-        Self { memory, log2_stride, page, pdn, consumer: 0, producer: 0, qpn: None }
+    /// A queue that serves nobody yet, as `command` describes it.
+    pub(crate) fn new(memory: QueueMemory<M>, command: &CreateRq) -> Self {
+        let CreateRq { log2_entries, log2_stride, page, pdn, .. } = *command;
+        Self { memory, log2_entries, log2_stride, page, pdn, consumer: 0, producer: 0, qpn: None }
     }
 
     /// Forgets everything posted, as RESET does.
@@ -45,6 +50,8 @@ impl<M: Rings> Rq<M> {
     }
 
     /// Takes the next entry, if one is posted.
+    ///
+    /// A producer index that cannot be is taken once, as one entry that cannot be.
     pub(crate) fn take(&mut self) -> Option<ReceiveWqe> {
         if self.consumer == self.producer {
             self.producer = self.memory.record.load_u32(record::PRODUCER);
@@ -53,6 +60,11 @@ impl<M: Rings> Rq<M> {
             }
         }
         let first = self.consumer.wrapping_shl(u32::from(self.log2_stride));
+        let posted = self.producer.wrapping_sub(self.consumer);
+        if posted > 1u32.wrapping_shl(u32::from(self.log2_entries)) {
+            self.consumer = self.producer;
+            return Some(ReceiveWqe { sges: None, ..self.copy_entry(first) });
+        }
         self.consumer = self.consumer.wrapping_add(1);
         Some(self.copy_entry(first))
     }

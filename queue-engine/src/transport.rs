@@ -1,6 +1,6 @@
 //! What lies below the engine: something that carries whole messages.
 
-use fpga_regs::engine::admin::AdminStatus;
+use fpga_regs::engine::admin::{AdminStatus, PortAttributes};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::qp::Attributes;
@@ -52,11 +52,11 @@ pub struct Message<'a> {
 /// Why a transport does not do what it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportError {
-    /// No room now; ask [`Transport::room`].
+    /// No room now, see [`Transport::room`].
     Full,
     /// The hardware below cannot do this operation.
     Unsupported,
-    /// The QP is in no state to send.
+    /// The QP is in no state to send: it failed, and the event that says so is under way.
     WrongState,
 }
 
@@ -68,7 +68,9 @@ pub trait Transport {
     /// The status for the driver, such as [`AdminStatus::NoResources`].
     fn create_qp(&mut self, qpn: u32) -> Result<(), AdminStatus>;
 
-    /// Applies attributes that the engine has checked.
+    /// Applies attributes that the engine has checked; `state` is the state to go to.
+    ///
+    /// RESET forgets what is under way: no event of before follows, and numbers begin anew.
     ///
     /// # Errors
     /// The status for the driver.
@@ -82,9 +84,12 @@ pub trait Transport {
     fn destroy_qp(&mut self, qpn: u32);
 
     /// Messages the QP takes at this moment.
+    ///
+    /// QPs may share their room. Room that comes back is told by an event of any QP, or comes with
+    /// the engine's own call that makes it (a QP destroyed, or reset).
     fn room(&self, qpn: u32) -> usize;
 
-    /// Takes a message and answers with its number: one more with each message since RESET.
+    /// Takes a message and answers with its number: from 0, one more with each message since RESET.
     ///
     /// # Errors
     /// [`TransportError`]; nothing was taken.
@@ -92,6 +97,29 @@ pub trait Transport {
 
     /// The counters of [`fpga_regs::engine::admin::COUNTERS`], in that order.
     fn counters(&self) -> Vec<u64>;
+
+    /// The port; `None` where the transport cannot say.
+    fn port(&self) -> Option<PortAttributes> {
+        None
+    }
+
+    /// Takes note of an entry of the GID table, in network order; `None` empties it.
+    ///
+    /// # Errors
+    /// The status for the driver; the entry stays as it was.
+    fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), AdminStatus> {
+        let _ = (index, gid);
+        Ok(())
+    }
+
+    /// Takes note of the MAC address of a GID, in network order; `None` forgets it.
+    ///
+    /// # Errors
+    /// The status for the driver; [`AdminStatus::Unsupported`] where the transport asks by itself.
+    fn set_neighbour(&mut self, gid: [u8; 16], mac: Option<[u8; 6]>) -> Result<(), AdminStatus> {
+        let _ = (gid, mac);
+        Err(AdminStatus::Unsupported)
+    }
 }
 
 /// What a transport reports.
