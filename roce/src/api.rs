@@ -1,0 +1,323 @@
+//! What the transport and the layer above it say to each other.
+
+use core::ops::Range;
+
+use crate::header::HeaderBuffer;
+use crate::psn::Psn;
+use crate::types::Qpn;
+
+/// The operation of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// SEND: consumes a receive request of the peer.
+    Send,
+    /// SEND with immediate data.
+    SendImm,
+    /// SEND that also invalidates a key of the peer.
+    SendInvalidate,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA WRITE with immediate data: consumes a receive request of the peer at its end.
+    WriteImm,
+    /// RDMA READ.
+    Read,
+}
+
+/// A message for [`Stack::post_send`](crate::Stack::post_send).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendRequest {
+    /// What to do.
+    pub operation: Operation,
+    /// Bytes of payload, at most [`MAX_MESSAGE_LENGTH`](crate::param::MAX_MESSAGE_LENGTH).
+    pub length: u32,
+    /// The peer's virtual address (WRITE and READ).
+    pub remote_va: u64,
+    /// The peer's key (WRITE and READ).
+    pub rkey: u32,
+    /// The immediate data (big-endian on the wire), or, for
+    /// [`Operation::SendInvalidate`], the key that the peer shall invalidate.
+    pub imm: u32,
+    /// Ask for a solicited event at the peer.
+    pub solicited: bool,
+    /// Start only when all earlier READs are complete.
+    pub fence: bool,
+}
+
+/// Where received bytes belong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sink {
+    /// Memory that a WRITE of the peer addresses.
+    Remote {
+        /// The key, already checked for the whole message by [`Verbs::check_remote`].
+        rkey: u32,
+        /// The virtual address of this packet's first byte.
+        va: u64,
+    },
+    /// A receive request, at `Placement::offset` of its buffer.
+    Receive {
+        /// The request, as [`Verbs::take_receive`] named it.
+        id: u64,
+    },
+    /// The buffer of one of our own READs, at `Placement::offset`.
+    Message {
+        /// The message number that `post_send` returned.
+        message: u64,
+    },
+}
+
+/// One copy that the caller owes: bytes of a received frame into memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The QP that received the frame.
+    pub qpn: Qpn,
+    /// Where the bytes belong.
+    pub sink: Sink,
+    /// The offset of the first byte in its message.
+    pub offset: u64,
+    /// The index that the caller gave the frame.
+    pub frame_index: usize,
+    /// The bytes in that frame; never empty.
+    pub range: Range<usize>,
+}
+
+/// Where the payload of a frame comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The buffer of one of our own messages, at `Payload::offset`.
+    Message {
+        /// The message number that `post_send` returned.
+        message: u64,
+    },
+    /// Memory that a READ of the peer addresses.
+    Remote {
+        /// The key, already checked for the whole READ by [`Verbs::check_remote`].
+        rkey: u32,
+        /// The virtual address of this packet's first byte.
+        va: u64,
+    },
+}
+
+/// A reference to the payload of one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Payload {
+    /// The QP that sends the frame.
+    pub qpn: Qpn,
+    /// Where the bytes are.
+    pub source: Source,
+    /// The offset of the first byte in its message.
+    pub offset: u64,
+    /// The number of bytes; never zero.
+    pub length: u32,
+    /// The PSN of the frame, by which
+    /// [`Stack::payload_failed`](crate::Stack::payload_failed) finds it again.
+    pub psn: Psn,
+}
+
+/// One frame to send: header, payload, padding, then the ICRC.
+#[derive(Debug)]
+pub struct Transmit {
+    /// Every byte from the Ethernet header to the last extension header, with all lengths and
+    /// checksums right. ARP and ICMP answers are whole frames.
+    pub header: HeaderBuffer,
+    /// The payload that follows the header.
+    pub payload: Option<Payload>,
+    /// Zero bytes after the payload: 0 to 3.
+    pub pad: u8,
+    /// Whether four bytes of ICRC end the frame; false for ARP and ICMP.
+    pub needs_icrc: bool,
+}
+
+impl Transmit {
+    /// The length of the whole frame in bytes, with payload, padding and ICRC, without Ethernet's
+    /// padding to its minimum and its frame check sequence.
+    #[must_use]
+    pub fn frame_length(&self) -> usize {
+        let payload = self.payload.map_or(0, |payload| payload.length as usize);
+        let icrc = if self.needs_icrc { crate::wire::icrc::LENGTH } else { 0 };
+        self.header
+            .as_slice()
+            .len()
+            .saturating_add(payload)
+            .saturating_add(usize::from(self.pad))
+            .saturating_add(icrc)
+    }
+}
+
+/// What became of a failed message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SendStatus {
+    /// The peer refused the key, the address range or the access (NAK remote access error).
+    RemoteAccess,
+    /// The peer refused the request, for example because its receive buffer is too short (NAK
+    /// invalid request).
+    RemoteInvalidRequest,
+    /// The peer could not complete the request (NAK remote operational error).
+    RemoteOperation,
+    /// The peer did not acknowledge within `retry_cnt` retries.
+    RetryExceeded,
+    /// The peer had no receive request within `rnr_retry` retries.
+    RnrRetryExceeded,
+    /// Our own memory could not be read or written.
+    LocalProtection,
+    /// A READ response of the peer had the wrong length or position.
+    BadResponse,
+}
+
+/// What became of a failed receive request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReceiveStatus {
+    /// The message was longer than the receive buffer.
+    LocalLength,
+    /// The receive buffer could not be written.
+    LocalProtection,
+    /// The QP entered the error state before the message was complete.
+    Flushed,
+}
+
+/// The kind of message that completed a receive request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReceiveKind {
+    /// A SEND; its bytes are in the receive buffer.
+    Send,
+    /// A WRITE with immediate data; its bytes are where the WRITE said.
+    Write,
+}
+
+/// An asynchronous event of a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AsyncKind {
+    /// The first request arrived while the QP was in RTR.
+    CommunicationEstablished,
+    /// In SQD, all messages that had begun are complete.
+    SqDrained,
+    /// A request of the peer was invalid; the QP is in the error state.
+    RequestError,
+    /// A request of the peer violated memory protection; the QP is in the error state.
+    AccessError,
+    /// The local side failed; the QP is in the error state.
+    Fatal,
+}
+
+/// What the transport reports, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Messages completed with success.
+    SendsCompleted {
+        /// The QP.
+        qpn: Qpn,
+        /// Every message up to and including this number is complete.
+        through: u64,
+    },
+    /// A message failed; all earlier ones are complete, and the QP enters the error state.
+    SendFailed {
+        /// The QP.
+        qpn: Qpn,
+        /// The message number.
+        message: u64,
+        /// Why.
+        status: SendStatus,
+    },
+    /// A receive request completed with success.
+    ReceiveCompleted {
+        /// The QP.
+        qpn: Qpn,
+        /// The request, as [`Verbs::take_receive`] named it.
+        id: u64,
+        /// Bytes of the message.
+        length: u32,
+        /// The kind of message.
+        kind: ReceiveKind,
+        /// The immediate data, if there is any (big-endian on the wire).
+        imm: Option<u32>,
+        /// The peer asked for a solicited event.
+        solicited: bool,
+        /// The key that the peer asks to invalidate.
+        invalidate: Option<u32>,
+    },
+    /// A receive request that was taken failed; the QP enters the error state.
+    ReceiveFailed {
+        /// The QP.
+        qpn: Qpn,
+        /// The request, as [`Verbs::take_receive`] named it.
+        id: u64,
+        /// Why.
+        status: ReceiveStatus,
+    },
+    /// Something happened that belongs to no work request.
+    Async {
+        /// The QP.
+        qpn: Qpn,
+        /// What happened.
+        kind: AsyncKind,
+    },
+    /// The QP is in the error state now; the caller flushes what it holds for the QP.
+    EnteredError {
+        /// The QP.
+        qpn: Qpn,
+    },
+}
+
+impl Event {
+    /// The QP that the event belongs to.
+    #[must_use]
+    pub const fn qpn(&self) -> Qpn {
+        match *self {
+            Self::SendsCompleted { qpn, .. }
+            | Self::SendFailed { qpn, .. }
+            | Self::ReceiveCompleted { qpn, .. }
+            | Self::ReceiveFailed { qpn, .. }
+            | Self::Async { qpn, .. }
+            | Self::EnteredError { qpn } => qpn,
+        }
+    }
+}
+
+/// The access that a request of the peer needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RemoteAccess {
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ.
+    Read,
+}
+
+/// The key, range, access or protection domain did not allow a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccessDenied;
+
+/// A receive request that an incoming message consumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receive {
+    /// The caller's name for it; comes back in placements and events.
+    pub id: u64,
+    /// Bytes that its buffer holds.
+    pub capacity: u64,
+}
+
+/// Why there is no receive request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReceiveError {
+    /// The receive queue is empty: the peer is told to try later (RNR NAK).
+    Empty,
+    /// The next receive request is unusable; the caller completes it with its own error. The peer
+    /// gets a NAK "remote operational error" and the QP enters the error state.
+    Invalid,
+}
+
+/// The layer above, as asked about incoming requests.
+pub trait Verbs {
+    /// Whether the peer of `qpn` may access `length` bytes (at least 1) at `va` with `rkey`. Asked
+    /// once for a whole message.
+    fn check_remote(
+        &mut self,
+        qpn: Qpn,
+        rkey: u32,
+        va: u64,
+        length: u64,
+        access: RemoteAccess,
+    ) -> Result<(), AccessDenied>;
+
+    /// Takes the next receive request of `qpn`. The transport owes one `ReceiveCompleted` or
+    /// `ReceiveFailed` for it, unless the QP is reset or destroyed first.
+    fn take_receive(&mut self, qpn: Qpn) -> Result<Receive, ReceiveError>;
+}

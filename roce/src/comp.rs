@@ -1,0 +1,291 @@
+//! The completer: what acknowledgements, NAKs and READ responses do to the requester.
+
+use crate::api::{Event, Placement, SendStatus, Sink};
+use crate::attributes::QpState;
+use crate::counters::{add, bump};
+use crate::log::EffectKind;
+use crate::opcode::Class;
+use crate::param;
+use crate::qp::{Qp, Shared};
+use crate::types::Instant;
+use crate::wire::aeth::{NakCode, Syndrome};
+use crate::wire::frame;
+
+/// Where a packet's payload lies: the caller's index of the frame, and the payload's offset there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FramePlace {
+    pub frame_index: usize,
+    pub payload_start: usize,
+}
+
+impl Qp {
+    /// Handles a response of the peer.
+    pub(crate) fn receive_response(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        packet: &frame::Repr,
+        place: FramePlace,
+        placements: &mut Vec<Placement>,
+    ) {
+        if !matches!(self.state(), QpState::Rts | QpState::Sqd) {
+            bump(&mut shared.counters.drop_wrong_state);
+            return;
+        }
+        let sequence = packet.bth.psn.near(self.requester.unacked);
+        if sequence < self.requester.unacked || sequence >= self.requester.sent {
+            bump(&mut shared.counters.drop_stale_response);
+            return;
+        }
+        let syndrome = packet.aeth.map(|header| header.syndrome);
+        match (packet.opcode.class, syndrome) {
+            (Class::ReadResponse, None | Some(Syndrome::Ack { .. })) => {
+                self.receive_read_response(shared, now, sequence, packet, place, placements);
+            }
+            (Class::Acknowledge, Some(Syndrome::Ack { .. })) => {
+                if !self.acknowledge(shared, now, sequence.wrapping_add(1)) {
+                    self.receive_implied_nak(shared, now);
+                }
+            }
+            (Class::Acknowledge, Some(Syndrome::RnrNak { timer })) => {
+                self.receive_rnr_nak(shared, now, sequence, timer);
+            }
+            (Class::Acknowledge, Some(Syndrome::Nak(code))) => {
+                self.receive_nak(shared, now, sequence, code);
+            }
+            _ => bump(&mut shared.counters.drop_bad_opcode),
+        }
+    }
+
+    /// Takes everything before `end` for acknowledged, as far as no READ response is missing, and
+    /// says whether none is.
+    fn acknowledge(&mut self, shared: &mut Shared, now: Instant, end: u64) -> bool {
+        let before = self.requester.unacked;
+        let mut completed = 0_usize;
+        while self.requester.unacked < end {
+            match self.requester.messages.front() {
+                Some(message) if !message.is_read() => {
+                    self.requester.unacked = end.min(message.end);
+                    if self.requester.unacked == message.end {
+                        self.requester.messages.pop_front();
+                        completed = completed.wrapping_add(1);
+                    }
+                }
+                _ => break,
+            }
+        }
+        if self.requester.unacked != before {
+            self.progress(shared, now, completed);
+        }
+        self.requester.unacked >= end
+    }
+
+    /// The oldest unacknowledged packet moved, and `completed` messages left the ring.
+    fn progress(&mut self, shared: &mut Shared, now: Instant, completed: usize) {
+        self.requester.retries = self.attributes.retry_cnt;
+        self.requester.rnr_retries = self.attributes.rnr_retry;
+        self.requester.follow_progress(completed);
+        self.restart_ack_timer(shared, now);
+        if completed != 0 {
+            let count = completed as u64;
+            self.requester.head_number = self.requester.head_number.wrapping_add(count);
+            add(&mut shared.counters.rdma_sends, count);
+            let through = self.requester.head_number.wrapping_sub(1);
+            self.emit(shared, Event::SendsCompleted { qpn: self.qpn, through });
+        }
+        if self.requester.unreadable == Some(self.requester.head_number) {
+            self.fail_send(shared, SendStatus::LocalProtection);
+            return;
+        }
+        self.check_drained(shared);
+        self.make_ready(shared);
+    }
+
+    fn receive_read_response(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        sequence: u64,
+        packet: &frame::Repr,
+        place: FramePlace,
+        placements: &mut Vec<Placement>,
+    ) {
+        // A response acknowledges the SENDs and WRITEs before it.
+        if !self.acknowledge(shared, now, sequence) {
+            self.receive_implied_nak(shared, now);
+            return;
+        }
+        let Some(message) = self.requester.messages.front().copied() else { return };
+        if !message.is_read() || self.state() == QpState::Err {
+            bump(&mut shared.counters.drop_stale_response);
+            return;
+        }
+        let next = sequence.wrapping_add(1);
+        let (offset, length) = message.payload_at(sequence, self.mtu());
+        let is_end = next == message.read_request_end(sequence);
+        if packet.opcode.position.is_end() != is_end || packet.payload.len() != length as usize {
+            self.fail_send(shared, SendStatus::BadResponse);
+            return;
+        }
+        if length != 0 {
+            let number = self.requester.head_number;
+            let placement = shared.log.place();
+            self.push_effect(shared, EffectKind::PlacedResponse { placement, message: number });
+            placements.push(Placement {
+                qpn: self.qpn,
+                sink: Sink::Message { message: number },
+                offset,
+                frame_index: place.frame_index,
+                range: place.payload_start..place.payload_start.wrapping_add(length as usize),
+            });
+            add(&mut shared.counters.rcvd_bytes, u64::from(length));
+        }
+        self.requester.unacked = next;
+        let completed = next == message.end;
+        if completed {
+            self.requester.messages.pop_front();
+        }
+        self.progress(shared, now, usize::from(completed));
+    }
+
+    /// A later response or acknowledgement shows that READ responses are missing. One retry for
+    /// each place; then only the timer helps.
+    fn receive_implied_nak(&mut self, shared: &mut Shared, now: Instant) {
+        if self.state() == QpState::Err
+            || self.requester.implied_nak_at == Some(self.requester.unacked)
+        {
+            bump(&mut shared.counters.drop_stale_response);
+            return;
+        }
+        self.requester.implied_nak_at = Some(self.requester.unacked);
+        bump(&mut shared.counters.implied_nak_seq_err);
+        bump(&mut self.counters.implied_nak_seq_err);
+        self.retry(shared, now);
+    }
+
+    fn receive_nak(&mut self, shared: &mut Shared, now: Instant, sequence: u64, code: NakCode) {
+        let status = match code {
+            NakCode::PsnSequenceError => {
+                bump(&mut shared.counters.packet_seq_err);
+                bump(&mut shared.counters.rcvd_seq_err);
+                bump(&mut self.counters.packet_seq_err);
+                if !self.acknowledge(shared, now, sequence) {
+                    self.receive_implied_nak(shared, now);
+                } else if self.requester.next != self.requester.unacked {
+                    self.retry(shared, now);
+                }
+                return;
+            }
+            NakCode::InvalidRequest => SendStatus::RemoteInvalidRequest,
+            NakCode::RemoteAccessError => SendStatus::RemoteAccess,
+            NakCode::RemoteOperationalError => SendStatus::RemoteOperation,
+            NakCode::InvalidRdRequest | NakCode::Reserved(_) => {
+                bump(&mut shared.counters.drop_malformed);
+                return;
+            }
+        };
+        bump(match status {
+            SendStatus::RemoteAccess => &mut shared.counters.req_remote_access_errors,
+            SendStatus::RemoteOperation => &mut shared.counters.req_remote_operational_errors,
+            _ => &mut shared.counters.req_remote_invalid_request,
+        });
+        // A NAK acknowledges what came before it. If READ responses before it are missing, they
+        // are asked for again, though a peer in its error state will hardly answer.
+        if self.acknowledge(shared, now, sequence) {
+            self.fail_send(shared, status);
+        } else {
+            self.receive_implied_nak(shared, now);
+        }
+    }
+
+    fn receive_rnr_nak(&mut self, shared: &mut Shared, now: Instant, sequence: u64, timer: u8) {
+        bump(&mut shared.counters.rcvd_rnr_err);
+        bump(&mut self.counters.rcvd_rnr_err);
+        if !self.acknowledge(shared, now, sequence) {
+            self.receive_implied_nak(shared, now);
+            return;
+        }
+        // A repetition of the NAK, or one overtaken by a retry, says nothing new.
+        if self.state() == QpState::Err
+            || self.requester.rnr_until.is_some()
+            || self.requester.next == self.requester.unacked
+        {
+            return;
+        }
+        if self.attributes.rnr_retry != param::RNR_RETRY_INFINITE {
+            match self.requester.rnr_retries.checked_sub(1) {
+                Some(left) => self.requester.rnr_retries = left,
+                None => {
+                    bump(&mut shared.counters.retry_rnr_exceeded_err);
+                    bump(&mut shared.counters.rnr_nak_retry_err);
+                    self.fail_send(shared, SendStatus::RnrRetryExceeded);
+                    return;
+                }
+            }
+        }
+        self.requester.go_back();
+        self.requester.rnr_until = Some(now.after(param::rnr_timeout(timer)));
+        self.requester.ack_deadline = None;
+        self.update_timer(shared);
+    }
+
+    /// Sends everything unacknowledged again, or gives up.
+    fn retry(&mut self, shared: &mut Shared, now: Instant) {
+        let Some(left) = self.requester.retries.checked_sub(1) else {
+            bump(&mut shared.counters.retry_exceeded_err);
+            self.fail_send(shared, SendStatus::RetryExceeded);
+            return;
+        };
+        self.requester.retries = left;
+        self.requester.go_back();
+        self.restart_ack_timer(shared, now);
+        self.make_ready(shared);
+    }
+
+    /// The QP's timer fired. Says whether the peer did not answer, so that its Ethernet address
+    /// may be in doubt.
+    pub(crate) fn timer_fired(&mut self, shared: &mut Shared, now: Instant) -> bool {
+        if !matches!(self.state(), QpState::Rts | QpState::Sqd) {
+            return false;
+        }
+        if self.requester.rnr_until.take().is_some() {
+            self.restart_ack_timer(shared, now);
+            self.make_ready(shared);
+            return false;
+        }
+        self.requester.ack_deadline = None;
+        let resolved = self.path.as_ref().is_some_and(|path| path.is_resolved());
+        if self.requester.next == self.requester.unacked && resolved {
+            // Nothing was sent since the last time: the caller is busy, the peer is not silent.
+            self.restart_ack_timer(shared, now);
+            self.make_ready(shared);
+            return false;
+        }
+        bump(&mut shared.counters.local_ack_timeout_err);
+        bump(&mut self.counters.local_ack_timeout_err);
+        self.requester.implied_nak_at = None;
+        self.retry(shared, now);
+        if !resolved {
+            self.wait_for_neighbour(shared, now);
+        }
+        true
+    }
+
+    /// The memory of message `number` could not be read. Messages before it are finished first.
+    pub(crate) fn message_unreadable(&mut self, shared: &mut Shared, number: u64) {
+        let requester = &mut self.requester;
+        let index = number.wrapping_sub(requester.head_number);
+        if index >= requester.messages.len() as u64 {
+            return;
+        }
+        let number = requester.unreadable.map_or(number, |other| other.min(number));
+        requester.unreadable = Some(number);
+        if number == requester.head_number {
+            self.fail_send(shared, SendStatus::LocalProtection);
+        } else {
+            // The last packet before it may not have asked for an acknowledgement.
+            requester.go_back();
+            self.make_ready(shared);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Frames beside RoCE: ARP, ICMP echo and neighbour discovery, asked and answered.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::path::PortAddresses;
+use crate::types::MacAddr;
+use crate::wire::{arp, ethernet, icmpv4, ipv4, ipv6, ndp};
+
+/// A frame of headers and data, built at once: these frames are rare.
+fn frame(
+    addresses: &PortAddresses,
+    destination: MacAddr,
+    ethertype: ethernet::EtherType,
+    parts: &[&[u8]],
+) -> Vec<u8> {
+    let header = ethernet::Repr { destination, source: addresses.mac, tag: None, ethertype };
+    let mut frame = header.to_bytes().to_vec();
+    for part in parts {
+        frame.extend_from_slice(part);
+    }
+    frame
+}
+
+/// The broadcast question who has `target`.
+pub(crate) fn arp_request(addresses: &PortAddresses, target: Ipv4Addr) -> Vec<u8> {
+    let packet = arp::Repr {
+        operation: arp::Operation::Request,
+        sender_mac: addresses.mac,
+        sender_ip: addresses.ipv4,
+        target_mac: MacAddr::default(),
+        target_ip: target,
+    };
+    frame(addresses, MacAddr::BROADCAST, ethernet::EtherType::ARP, &[&packet.to_bytes()])
+}
+
+/// The answer to an ARP request for the port's address.
+pub(crate) fn arp_reply(addresses: &PortAddresses, request: &arp::Repr) -> Vec<u8> {
+    let packet = arp::Repr {
+        operation: arp::Operation::Reply,
+        sender_mac: addresses.mac,
+        sender_ip: addresses.ipv4,
+        target_mac: request.sender_mac,
+        target_ip: request.sender_ip,
+    };
+    frame(addresses, request.sender_mac, ethernet::EtherType::ARP, &[&packet.to_bytes()])
+}
+
+/// The answer to an ICMP echo request.
+pub(crate) fn icmp_reply(
+    addresses: &PortAddresses,
+    destination: MacAddr,
+    request_ip: &ipv4::Repr,
+    request: &icmpv4::Repr<'_>,
+) -> Vec<u8> {
+    let ip = ipv4::Repr {
+        time_to_live: crate::param::DEFAULT_HOP_LIMIT,
+        source: addresses.ipv4,
+        destination: request_ip.source,
+        ..*request_ip
+    };
+    let echo = icmpv4::Repr { reply: true, ..*request };
+    frame(
+        addresses,
+        destination,
+        ethernet::EtherType::IPV4,
+        &[&ip.to_bytes(), &echo.to_bytes(), request.data],
+    )
+}
+
+/// The answer to a neighbour solicitation for the port's link-local address.
+pub(crate) fn neighbour_advertisement(
+    addresses: &PortAddresses,
+    destination_mac: MacAddr,
+    destination: Ipv6Addr,
+) -> Vec<u8> {
+    let own = addresses.mac.link_local();
+    let message = ndp::advertisement(own, addresses.mac, destination);
+    let ip = ipv6::Repr {
+        traffic_class: 0,
+        flow_label: 0,
+        next_header: ipv6::NEXT_HEADER_ICMPV6,
+        hop_limit: ndp::HOP_LIMIT,
+        source: own,
+        destination,
+        payload_length: message.len() as u16,
+    };
+    frame(addresses, destination_mac, ethernet::EtherType::IPV6, &[&ip.to_bytes(), &message])
+}

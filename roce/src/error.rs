@@ -1,0 +1,113 @@
+//! Why a control operation was refused.
+
+use crate::attributes::QpState;
+use crate::types::{Gid, Qpn};
+
+/// Why creating or modifying a queue pair was refused; the queue pair is unchanged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The number is in use.
+    #[error("QP {0} exists already; choose another number")]
+    QpExists(Qpn),
+    /// The port is full.
+    #[error("the port holds {0} QPs, its limit; destroy some first")]
+    TooManyQps(usize),
+    /// There is no such queue pair.
+    #[error("QP {0} does not exist; create it first")]
+    UnknownQp(Qpn),
+    /// The state machine has no such transition.
+    #[error("QP {qpn} cannot go from {from:?} to {to:?}; take it through RESET, INIT, RTR, RTS")]
+    BadTransition {
+        /// The QP.
+        qpn: Qpn,
+        /// Its state.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+    },
+    /// The transition needs attributes that were not given.
+    #[error("QP {qpn}, {from:?} to {to:?}: give also {names}")]
+    MissingAttributes {
+        /// The QP.
+        qpn: Qpn,
+        /// Its state.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+        /// The attributes.
+        names: String,
+    },
+    /// Attributes were given that this transition cannot change.
+    #[error("QP {qpn}, {from:?} to {to:?}: leave out {names}")]
+    ForbiddenAttributes {
+        /// The QP.
+        qpn: Qpn,
+        /// Its state.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+        /// The attributes.
+        names: String,
+    },
+    /// An attribute is out of range.
+    #[error("QP {qpn}: {attribute} is {value}; at most {limit}")]
+    BadValue {
+        /// The QP.
+        qpn: Qpn,
+        /// The attribute.
+        attribute: &'static str,
+        /// The value given.
+        value: u64,
+        /// The largest value.
+        limit: u64,
+    },
+    /// The own and the peer's GID are of different kinds.
+    #[error(
+        "QP {qpn}: dgid {dgid} does not fit sgid_index {sgid_index}; \
+         index 0 reaches link-local addresses, index 1 IPv4 addresses"
+    )]
+    GidMismatch {
+        /// The QP.
+        qpn: Qpn,
+        /// The peer's GID.
+        dgid: Gid,
+        /// The own GID's index.
+        sgid_index: u8,
+    },
+    /// The peer's Ethernet address cannot be known.
+    #[error(
+        "QP {qpn}: no Ethernet address follows from dgid {dgid}; \
+         use a unicast address, and of the link-local ones an EUI-64"
+    )]
+    Unreachable {
+        /// The QP.
+        qpn: Qpn,
+        /// The peer's GID.
+        dgid: Gid,
+    },
+}
+
+/// Why a message was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// There is no such queue pair.
+    #[error("QP {0} does not exist; create it first")]
+    UnknownQp(Qpn),
+    /// The queue pair does not take messages in this state.
+    #[error("QP {qpn} is in state {state:?}; it takes messages in RTS and SQD")]
+    State {
+        /// The QP.
+        qpn: Qpn,
+        /// Its state.
+        state: QpState,
+    },
+    /// The send ring is full; see [`Stack::send_room`](crate::Stack::send_room).
+    #[error("QP {0} has no room for a message; wait for completions")]
+    Full(Qpn),
+    /// The message is longer than 2^31 bytes.
+    #[error("a message of {0} bytes is too long; at most 2147483648")]
+    TooLong(u32),
+    /// READs were disabled by `max_rd_atomic` 0.
+    #[error("QP {0} may have no READ outstanding; raise max_rd_atomic")]
+    ReadsDisabled(Qpn),
+}

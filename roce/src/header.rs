@@ -1,0 +1,88 @@
+//! The header of a frame to send, in one inline buffer.
+
+use core::fmt;
+
+/// The longest header: Ethernet, IPv6, UDP, BTH and AtomicETH.
+const INLINE: usize = 14 + 40 + 8 + 12 + 28;
+
+/// Header bytes of one frame. Headers of RoCE frames need no allocation; the rare ARP and ICMP
+/// answers, which are whole frames, are boxed.
+#[derive(Clone)]
+pub struct HeaderBuffer(Bytes);
+
+#[derive(Clone)]
+enum Bytes {
+    Inline { bytes: [u8; INLINE], length: u8 },
+    Whole(Box<[u8]>),
+}
+
+impl HeaderBuffer {
+    /// An empty header.
+    pub(crate) const fn new() -> Self {
+        Self(Bytes::Inline { bytes: [0; INLINE], length: 0 })
+    }
+
+    /// A whole frame.
+    pub(crate) fn whole(frame: Vec<u8>) -> Self {
+        Self(Bytes::Whole(frame.into_boxed_slice()))
+    }
+
+    /// Appends `more`; headers never exceed the buffer, so nothing is ever cut off.
+    #[inline]
+    pub(crate) fn push(&mut self, more: &[u8]) {
+        if let Bytes::Inline { bytes, length } = &mut self.0 {
+            let start = usize::from(*length);
+            let end = start.wrapping_add(more.len());
+            if let Some(place) = bytes.get_mut(start..end) {
+                place.copy_from_slice(more);
+                *length = end as u8;
+            }
+        }
+    }
+
+    /// The bytes, Ethernet header first.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        match &self.0 {
+            Bytes::Inline { bytes, length } => {
+                bytes.get(..usize::from(*length)).unwrap_or_default()
+            }
+            Bytes::Whole(frame) => frame,
+        }
+    }
+
+    /// Overwrites bytes at `offset`.
+    #[inline]
+    pub(crate) fn patch(&mut self, offset: usize, value: [u8; 2]) {
+        if let Bytes::Inline { bytes, .. } = &mut self.0 {
+            if let Some(place) = bytes.get_mut(offset..).and_then(<[u8]>::first_chunk_mut) {
+                *place = value;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for HeaderBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HeaderBuffer(")?;
+        for byte in self.as_slice() {
+            write!(f, "{byte:02x}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_grow_and_are_patched() {
+        let mut header = HeaderBuffer::new();
+        header.push(&[1, 2, 3]);
+        header.push(&[4]);
+        header.patch(1, [9, 8]);
+        assert_eq!(header.as_slice(), [1, 9, 8, 4]);
+        assert_eq!(format!("{header:?}"), "HeaderBuffer(01090804)");
+    }
+}

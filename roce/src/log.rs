@@ -1,0 +1,102 @@
+//! What a burst of frames has done, held back until its placements are known to have succeeded.
+
+use std::collections::VecDeque;
+
+use crate::api::Event;
+
+/// Something that waits for the next commit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effect {
+    /// The QP's slot.
+    pub slot: u32,
+    /// The QP's generation; an effect of an earlier generation is void.
+    pub generation: u32,
+    /// What.
+    pub kind: EffectKind,
+}
+
+/// The kinds of [`Effect`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum EffectKind {
+    /// A request packet was accepted under the condition of its placement.
+    PlacedRequest {
+        /// The placement, counted from the last commit.
+        placement: usize,
+        /// The packet's sequence.
+        sequence: u64,
+        /// The receive request it fills.
+        receive: Option<u64>,
+    },
+    /// A READ response was accepted under the condition of its placement.
+    PlacedResponse {
+        /// The placement, counted from the last commit.
+        placement: usize,
+        /// The READ's message number.
+        message: u64,
+    },
+    /// An event that happened after the effects before it.
+    Event(Event),
+}
+
+/// The effects since the last commit, and the events that came out of earlier ones.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    effects: Vec<Effect>,
+    placements: usize,
+    events: VecDeque<Event>,
+}
+
+impl Log {
+    /// Whether nothing waits for a commit.
+    pub(crate) fn is_committed(&self) -> bool {
+        self.effects.is_empty() && self.placements == 0
+    }
+
+    /// Counts a placement and gives its index.
+    pub(crate) fn place(&mut self) -> usize {
+        let index = self.placements;
+        self.placements = self.placements.wrapping_add(1);
+        index
+    }
+
+    /// Adds an effect.
+    pub(crate) fn push(&mut self, slot: u32, generation: u32, kind: EffectKind) {
+        self.effects.push(Effect { slot, generation, kind });
+    }
+
+    /// Reports an event of a QP: after everything that waits, at once if nothing does.
+    pub(crate) fn emit(&mut self, slot: u32, generation: u32, event: Event) {
+        if self.is_committed() {
+            self.release(event);
+        } else {
+            self.push(slot, generation, EffectKind::Event(event));
+        }
+    }
+
+    /// Makes an event visible.
+    pub(crate) fn release(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
+    /// Takes the effects for a commit; give the vector back with [`Log::finish`].
+    pub(crate) fn take(&mut self) -> Vec<Effect> {
+        self.placements = 0;
+        core::mem::take(&mut self.effects)
+    }
+
+    /// Ends a commit: keeps the vector's memory for the next burst.
+    pub(crate) fn finish(&mut self, mut effects: Vec<Effect>) {
+        effects.clear();
+        self.effects = effects;
+    }
+
+    /// The next visible event.
+    pub(crate) fn poll(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Drops visible events that `keep` refuses.
+    pub(crate) fn retain(&mut self, keep: impl FnMut(&Event) -> bool) {
+        self.events.retain(keep);
+    }
+}

@@ -1,0 +1,137 @@
+//! Every limit and constant of the transport, in one place.
+
+use core::time::Duration;
+
+/// The UDP destination port of RoCE v2.
+pub const ROCE_UDP_PORT: u16 = 4791;
+
+/// The first UDP source port used; the flow hash of a QP is added (annex A17 wants the dynamic
+/// port range).
+pub const UDP_SOURCE_PORT_BASE: u16 = 0xc000;
+
+/// The one partition key of the port: full member of the default partition.
+pub const DEFAULT_PKEY: u16 = 0xffff;
+
+/// The number of partition keys in the port's table.
+pub const PKEY_TABLE_LENGTH: u16 = 1;
+
+/// The number of source GIDs of a port: 0 is the link-local address, 1 the IPv4 address.
+pub const GID_TABLE_LENGTH: u8 = 2;
+
+/// The largest message, in bytes.
+pub const MAX_MESSAGE_LENGTH: u32 = 1 << 31;
+
+/// The number of messages that one QP's send ring holds.
+pub const SEND_RING: usize = 1024;
+
+/// Packets of SEND and WRITE that may be unacknowledged at a time, per QP; a READ counts as one.
+///
+/// Far below 2^22, so that old and new PSNs are never confused; large enough to cover a burst
+/// between two rounds of a busy caller.
+pub const WINDOW_PACKETS: u64 = 1024;
+
+/// The largest distance between the oldest unacknowledged and the next PSN, READ responses
+/// included (specification: fewer than 2^23).
+pub const MAX_PSN_SPAN: u64 = 1 << 22;
+
+/// The largest number of packets that one READ request asks for; a longer READ is split into
+/// several requests at multiples of this number.
+pub const READ_REQUEST_PACKETS: u64 = 1 << 20;
+
+/// A SEND or WRITE packet asks for an acknowledgement at least this often, in packets.
+pub const ACK_INTERVAL_PACKETS: u32 = 64;
+
+/// Outstanding READs that a QP may start (`max_rd_atomic`) and serve (`max_dest_rd_atomic`).
+pub const MAX_RD_ATOMIC: u8 = 16;
+
+/// Frames that one QP may emit before the next ready QP has its turn.
+pub const TRANSMIT_QUANTUM: u32 = 16;
+
+/// Queue pairs per port.
+pub const MAX_QPS: usize = 1 << 20;
+
+/// ARP and ICMP answers waiting for transmission; more are dropped and counted.
+pub const CONTROL_QUEUE: usize = 64;
+
+/// The largest ICMP message that is answered, in bytes.
+pub const MAX_ICMP_LENGTH: usize = 4096;
+
+/// The time to the second ARP request; it doubles with each request.
+pub const ARP_FIRST_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The longest time between two ARP requests for an address that QPs wait for.
+pub const ARP_LONGEST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The shortest time between two ARP requests that check a known neighbour again, after a QP's
+/// acknowledgement timeout.
+pub const ARP_PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Entries of the neighbour cache; QPs hold theirs, so this bounds only hostile growth.
+pub const NEIGHBOUR_ENTRIES: usize = 4096;
+
+/// The hop limit for paths that name none (0).
+pub const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// The largest value of the `timeout` attribute.
+pub const MAX_TIMEOUT: u8 = 31;
+
+/// The largest value of `retry_cnt` and `rnr_retry`.
+pub const MAX_RETRY: u8 = 7;
+
+/// The value of `rnr_retry` that means "for ever".
+pub const RNR_RETRY_INFINITE: u8 = 7;
+
+/// The largest RNR timer code.
+pub const MAX_RNR_TIMER: u8 = 31;
+
+/// The transport timer's unit: 4.096 µs.
+const ACK_TIMEOUT_UNIT_NANOS: u64 = 4096;
+
+/// The acknowledgement timeout of a `timeout` attribute: 4.096 µs · 2^code, `None` for code 0.
+#[must_use]
+pub const fn ack_timeout(code: u8) -> Option<Duration> {
+    match code {
+        0 => None,
+        code => {
+            let code = if code > MAX_TIMEOUT { MAX_TIMEOUT } else { code };
+            Some(Duration::from_nanos(ACK_TIMEOUT_UNIT_NANOS << code))
+        }
+    }
+}
+
+/// RNR NAK timer codes in units of 10 µs (specification, table 46: code 0 is 655.36 ms).
+const RNR_TIMER_UNITS: [u32; 32] = [
+    65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+];
+
+/// The waiting time of an RNR NAK timer code (the low five bits of `code`).
+#[must_use]
+pub fn rnr_timeout(code: u8) -> Duration {
+    let units = RNR_TIMER_UNITS.get(usize::from(code & 0x1f)).copied().unwrap_or(0);
+    Duration::from_micros(u64::from(units).saturating_mul(10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ack_timeouts_follow_the_specification() {
+        assert_eq!(ack_timeout(0), None);
+        assert_eq!(ack_timeout(1), Some(Duration::from_nanos(8192)));
+        assert_eq!(ack_timeout(14), Some(Duration::from_nanos(67_108_864)));
+        assert_eq!(ack_timeout(31), Some(Duration::from_nanos(4096 << 31)));
+    }
+
+    #[test]
+    fn rnr_timeouts_follow_the_specification() {
+        assert_eq!(rnr_timeout(0), Duration::from_micros(655_360));
+        assert_eq!(rnr_timeout(1), Duration::from_micros(10));
+        assert_eq!(rnr_timeout(12), Duration::from_micros(640));
+        assert_eq!(rnr_timeout(31), Duration::from_micros(491_520));
+        for code in 2..=31 {
+            assert!(rnr_timeout(code) > rnr_timeout(code - 1));
+        }
+    }
+}

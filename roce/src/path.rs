@@ -1,0 +1,277 @@
+//! A queue pair's path: who the peer is, and the header bytes that every frame to it begins with.
+
+use core::net::Ipv4Addr;
+
+use crate::attributes::AddressVector;
+use crate::error::Error;
+use crate::header::HeaderBuffer;
+use crate::param;
+use crate::types::{Gid, MacAddr, Qpn};
+use crate::wire::{bth, checksum_add, checksum_finish, ethernet, icrc, ipv4, ipv6, udp};
+
+/// The addresses of the port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PortAddresses {
+    pub mac: MacAddr,
+    pub ipv4: Ipv4Addr,
+}
+
+impl PortAddresses {
+    /// The GID at `index` of the port's table.
+    pub(crate) fn gid(&self, index: u8) -> Option<Gid> {
+        match index {
+            0 => Some(Gid::from_ipv6(self.mac.link_local())),
+            1 => Some(Gid::from_ipv4(self.ipv4)),
+            _ => None,
+        }
+    }
+}
+
+/// What must happen before frames can be sent on a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resolution {
+    /// The Ethernet address is known.
+    Known(MacAddr),
+    /// ARP must find it.
+    Arp(Ipv4Addr),
+}
+
+/// A path, ready to emit headers once it is resolved.
+#[derive(Clone, Debug)]
+pub(crate) struct Path {
+    pub own: Gid,
+    pub peer: Gid,
+    resolved: bool,
+    /// Ethernet, IP and UDP headers with their lengths left open.
+    template: HeaderBuffer,
+    /// The running sum of the IPv4 header with total length and checksum zero.
+    checksum: u32,
+}
+
+/// Where fields lie in the template.
+const IP: usize = ethernet::LENGTH;
+const IPV4_TOTAL_LENGTH: usize = IP + 2;
+const IPV4_CHECKSUM: usize = IP + 10;
+const IPV6_PAYLOAD_LENGTH: usize = IP + 4;
+const UDP_LENGTH: usize = 4;
+
+impl Path {
+    /// The path of `vector` from the port `addresses`, and how to resolve it.
+    pub(crate) fn new(
+        qpn: Qpn,
+        dest_qpn: Qpn,
+        vector: &AddressVector,
+        addresses: &PortAddresses,
+    ) -> Result<(Self, Resolution), Error> {
+        let mismatch = Error::GidMismatch { qpn, dgid: vector.dgid, sgid_index: vector.sgid_index };
+        let unreachable = Error::Unreachable { qpn, dgid: vector.dgid };
+        let own = addresses.gid(vector.sgid_index).ok_or_else(|| mismatch.clone())?;
+        let resolution = match (own.as_ipv4(), vector.dgid.as_ipv4()) {
+            (Some(own), Some(peer)) => {
+                if peer.is_unspecified() || peer.is_multicast() || peer.is_broadcast() {
+                    return Err(unreachable);
+                }
+                if own == peer { Resolution::Known(addresses.mac) } else { Resolution::Arp(peer) }
+            }
+            (None, None) => {
+                let mac = MacAddr::of_link_local(vector.dgid.as_ipv6());
+                Resolution::Known(mac.filter(|mac| !mac.is_group()).ok_or(unreachable)?)
+            }
+            _ => return Err(mismatch),
+        };
+        let mut path = Self {
+            own,
+            peer: vector.dgid,
+            resolved: false,
+            template: HeaderBuffer::new(),
+            checksum: 0,
+        };
+        path.build(qpn, dest_qpn, vector, addresses.mac);
+        if let Resolution::Known(mac) = resolution {
+            path.resolve(mac);
+        }
+        Ok((path, resolution))
+    }
+
+    /// Fills the template.
+    fn build(&mut self, qpn: Qpn, dest_qpn: Qpn, vector: &AddressVector, mac: MacAddr) {
+        let hops = match vector.hop_limit {
+            0 => param::DEFAULT_HOP_LIMIT,
+            hops => hops,
+        };
+        let ethertype = if self.own.as_ipv4().is_some() {
+            ethernet::EtherType::IPV4
+        } else {
+            ethernet::EtherType::IPV6
+        };
+        let ethernet =
+            ethernet::Repr { destination: MacAddr::default(), source: mac, tag: None, ethertype };
+        self.template.push(&ethernet.to_bytes());
+        if let (Some(source), Some(destination)) = (self.own.as_ipv4(), self.peer.as_ipv4()) {
+            let ip = ipv4::Repr {
+                type_of_service: vector.traffic_class,
+                time_to_live: hops,
+                protocol: ipv4::PROTOCOL_UDP,
+                source,
+                destination,
+                payload_length: 0,
+            };
+            let mut bytes = ip.to_bytes();
+            for at in [2, 3, 10, 11] {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = 0;
+                }
+            }
+            self.checksum = checksum_add(0, &bytes);
+            self.template.push(&bytes);
+        } else {
+            let ip = ipv6::Repr {
+                traffic_class: vector.traffic_class,
+                flow_label: vector.flow_label,
+                next_header: ipv6::NEXT_HEADER_UDP,
+                hop_limit: hops,
+                source: self.own.as_ipv6(),
+                destination: self.peer.as_ipv6(),
+                payload_length: 0,
+            };
+            self.template.push(&ip.to_bytes());
+        }
+        let udp = udp::Repr {
+            source_port: flow_port(qpn, dest_qpn),
+            destination_port: param::ROCE_UDP_PORT,
+            payload_length: 0,
+        };
+        self.template.push(&udp.to_bytes());
+    }
+
+    /// Whether the peer's Ethernet address is known.
+    pub(crate) fn is_resolved(&self) -> bool {
+        self.resolved
+    }
+
+    /// Sets the peer's Ethernet address.
+    pub(crate) fn resolve(&mut self, mac: MacAddr) {
+        let [a, b, c, d, e, f] = mac.0;
+        self.template.patch(0, [a, b]);
+        self.template.patch(2, [c, d]);
+        self.template.patch(4, [e, f]);
+        self.resolved = true;
+    }
+
+    /// The peer's IPv4 address, if the path needs ARP.
+    pub(crate) fn arp_target(&self) -> Option<Ipv4Addr> {
+        if self.own == self.peer { None } else { self.peer.as_ipv4() }
+    }
+
+    /// A header up to the Base Transport Header, for a frame with `after` bytes between that
+    /// header and the invariant CRC.
+    #[inline]
+    pub(crate) fn header(&self, transport: &bth::Repr, after: usize) -> HeaderBuffer {
+        const TRANSPORT: usize = udp::LENGTH + bth::LENGTH + icrc::LENGTH;
+        // At most a path MTU and some headers: far from 2^16.
+        let udp_length = after.wrapping_add(TRANSPORT) as u16;
+        let mut header = self.template.clone();
+        let udp_start = if self.own.as_ipv4().is_some() {
+            let total = udp_length.wrapping_add(ipv4::LENGTH as u16);
+            let sum = checksum_finish(self.checksum.wrapping_add(u32::from(total)));
+            header.patch(IPV4_TOTAL_LENGTH, total.to_be_bytes());
+            header.patch(IPV4_CHECKSUM, sum.to_be_bytes());
+            IP.wrapping_add(ipv4::LENGTH)
+        } else {
+            header.patch(IPV6_PAYLOAD_LENGTH, udp_length.to_be_bytes());
+            IP.wrapping_add(ipv6::LENGTH)
+        };
+        header.patch(udp_start.wrapping_add(UDP_LENGTH), udp_length.to_be_bytes());
+        header.push(&transport.to_bytes());
+        header
+    }
+}
+
+/// The UDP source port of a flow: the same for all frames of a QP, so that switches keep their
+/// order, and spread over QPs, so that they take different paths.
+fn flow_port(qpn: Qpn, dest_qpn: Qpn) -> u16 {
+    let mixed = (u64::from(qpn.value()) << 24 | u64::from(dest_qpn.value()))
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    param::UDP_SOURCE_PORT_BASE | (mixed >> 50) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::opcode::code;
+
+    const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const PEER: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+    fn addresses() -> PortAddresses {
+        PortAddresses { mac: MAC, ipv4: Ipv4Addr::new(10, 0, 0, 1) }
+    }
+
+    fn vector(sgid_index: u8, dgid: Gid) -> AddressVector {
+        AddressVector {
+            sgid_index,
+            dgid,
+            hop_limit: 0,
+            traffic_class: 0x22,
+            flow_label: 0x1234,
+            sl: 0,
+        }
+    }
+
+    fn qpn(value: u32) -> Qpn {
+        Qpn::new(value).unwrap()
+    }
+
+    #[test]
+    fn headers_parse_back_with_their_lengths() {
+        let transport = bth::Repr { opcode: code::ACKNOWLEDGE, ..bth::Repr::default() };
+        for (index, dgid) in [
+            (0, Gid::from_ipv6(PEER.link_local())),
+            (1, Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, 2))),
+        ] {
+            let (mut path, _) =
+                Path::new(qpn(1), qpn(2), &vector(index, dgid), &addresses()).unwrap();
+            path.resolve(PEER);
+            for after in [0, 4, 28, 4096] {
+                let mut frame = path.header(&transport, after).as_slice().to_vec();
+                frame.resize(frame.len() + after + 4, 0);
+                let (eth, packet) = ethernet::Repr::parse(&frame).unwrap();
+                assert_eq!((eth.source, eth.destination), (MAC, PEER));
+                let datagram = if index == 1 {
+                    ipv4::Repr::parse(packet).unwrap().1
+                } else {
+                    let (ip, datagram) = ipv6::Repr::parse(packet).unwrap();
+                    assert_eq!((ip.traffic_class, ip.flow_label), (0x22, 0x1234));
+                    datagram
+                };
+                let (udp, rest) = udp::Repr::parse(datagram).unwrap();
+                assert!(udp.source_port >= param::UDP_SOURCE_PORT_BASE);
+                assert_eq!(rest.len(), 12 + after + 4);
+                assert_eq!(bth::Repr::parse(rest).unwrap().0, transport);
+            }
+        }
+    }
+
+    #[test]
+    fn link_local_peers_need_no_arp_and_ipv4_peers_do() {
+        let resolve = |index, dgid| {
+            Path::new(qpn(1), qpn(2), &vector(index, dgid), &addresses()).map(|(path, how)| {
+                assert_eq!(path.is_resolved(), matches!(how, Resolution::Known(_)));
+                how
+            })
+        };
+        let v4 = |d| Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, d));
+        assert_eq!(resolve(0, Gid::from_ipv6(PEER.link_local())), Ok(Resolution::Known(PEER)));
+        assert_eq!(resolve(1, v4(2)), Ok(Resolution::Arp(Ipv4Addr::new(10, 0, 0, 2))));
+        assert_eq!(resolve(1, v4(1)), Ok(Resolution::Known(MAC)));
+        assert!(matches!(resolve(0, v4(2)), Err(Error::GidMismatch { .. })));
+        assert!(matches!(
+            resolve(0, Gid::from_ipv6("2001:db8::1".parse().unwrap())),
+            Err(Error::Unreachable { .. })
+        ));
+        assert!(matches!(
+            resolve(1, Gid::from_ipv4(Ipv4Addr::BROADCAST)),
+            Err(Error::Unreachable { .. })
+        ));
+    }
+}

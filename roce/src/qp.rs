@@ -1,0 +1,209 @@
+//! A queue pair: its state, and what requester, responder and completer share.
+
+use crate::api::{AsyncKind, Event, ReceiveStatus, SendStatus, Transmit};
+use crate::attributes::{QpSnapshot, QpState};
+use crate::counters::{Counters, QpCounters, bump};
+use crate::log::{EffectKind, Log};
+use crate::param;
+use crate::path::Path;
+use crate::psn::Psn;
+use crate::req::Requester;
+use crate::resp::Responder;
+use crate::timer::{Timer, Timers};
+use crate::types::{Instant, PathMtu, Qpn};
+use crate::wire::bth;
+
+use std::collections::VecDeque;
+
+/// What all queue pairs of a port share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub counters: Counters,
+    pub log: Log,
+    pub timers: Timers,
+    /// Slots of QPs that may have something to send, in turn.
+    pub ready: VecDeque<u32>,
+}
+
+/// One queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub qpn: Qpn,
+    /// Its place in the stack's table.
+    pub slot: u32,
+    /// Changes with every reset, so that what belongs to an earlier life is recognised.
+    pub generation: u32,
+    /// State and attributes; `rq_psn`, `sq_psn` and `sq_draining` here are not kept current.
+    pub attributes: QpSnapshot,
+    /// Present from RTR on.
+    pub path: Option<Path>,
+    pub requester: Requester,
+    pub responder: Responder,
+    /// Whether the slot stands in the ready queue.
+    pub queued: bool,
+    /// Whether the last frame was a READ response, so that requests get their turn.
+    pub responded: bool,
+    /// Whether a request arrived since RTR.
+    pub established: bool,
+    /// Whether the drained event of this stay in SQD was reported.
+    pub drained: bool,
+    pub timer: Timer,
+    pub counters: QpCounters,
+}
+
+impl Qp {
+    /// A queue pair in RESET.
+    pub(crate) fn new(qpn: Qpn, slot: u32, generation: u32) -> Self {
+        Self {
+            qpn,
+            slot,
+            generation,
+            attributes: QpSnapshot::default(),
+            path: None,
+            requester: Requester::default(),
+            responder: Responder::default(),
+            queued: false,
+            responded: false,
+            established: false,
+            drained: false,
+            timer: Timer::default(),
+            counters: QpCounters::default(),
+        }
+    }
+
+    /// The state.
+    pub(crate) fn state(&self) -> QpState {
+        self.attributes.state
+    }
+
+    /// The path MTU; meaningful from RTR on.
+    pub(crate) fn mtu(&self) -> PathMtu {
+        self.attributes.path_mtu.unwrap_or(PathMtu::Mtu256)
+    }
+
+    /// Puts the QP into the ready queue.
+    #[inline]
+    pub(crate) fn make_ready(&mut self, shared: &mut Shared) {
+        if !self.queued {
+            self.queued = true;
+            shared.ready.push_back(self.slot);
+        }
+    }
+
+    /// Reports an event, after whatever still waits for its placements.
+    pub(crate) fn emit(&self, shared: &mut Shared, event: Event) {
+        shared.log.emit(self.slot, self.generation, event);
+    }
+
+    /// Adds an effect to the log.
+    pub(crate) fn push_effect(&self, shared: &mut Shared, kind: EffectKind) {
+        shared.log.push(self.slot, self.generation, kind);
+    }
+
+    /// Moves the QP's one timer to the earlier of its deadlines.
+    pub(crate) fn update_timer(&mut self, shared: &mut Shared) {
+        let deadline = match (self.requester.rnr_until, self.requester.ack_deadline) {
+            (Some(rnr), _) => Some(rnr),
+            (None, ack) => ack,
+        };
+        shared.timers.set(&mut self.timer, self.slot, self.generation, deadline);
+    }
+
+    /// The next frame, if there is anything to send.
+    pub(crate) fn transmit(&mut self, shared: &mut Shared, now: Instant) -> Option<Transmit> {
+        if !self.path.as_ref()?.is_resolved() {
+            self.wait_for_neighbour(shared, now);
+            return None;
+        }
+        // READ responses and requests take turns; acknowledgements go first, they cost little.
+        let request_first = self.responded && self.responder.is_streaming();
+        self.responded = false;
+        let transmit = if request_first {
+            self.transmit_request(shared, now).or_else(|| self.transmit_response(shared))
+        } else {
+            self.transmit_response(shared).or_else(|| self.transmit_request(shared, now))
+        }?;
+        bump(&mut shared.counters.sent_pkts);
+        bump(&mut self.counters.sent_pkts);
+        Some(transmit)
+    }
+
+    /// The Base Transport Header of a frame to the peer.
+    pub(crate) fn transport_header(&self, opcode: u8, sequence: u64, length: u32) -> bth::Repr {
+        bth::Repr {
+            opcode,
+            // Interoperable peers take 0 for a path about to migrate, and go slow.
+            migrated: true,
+            pad_count: pad(length),
+            pkey: param::DEFAULT_PKEY,
+            dest_qpn: self.attributes.dest_qpn.map_or(0, Qpn::value),
+            psn: Psn::of(sequence),
+            ..bth::Repr::default()
+        }
+    }
+
+    /// Fails the oldest message and enters the error state.
+    pub(crate) fn fail_send(&mut self, shared: &mut Shared, status: SendStatus) {
+        if self.state() == QpState::Err {
+            return;
+        }
+        let message = self.requester.head_number;
+        bump(&mut shared.counters.req_cqe_error);
+        self.emit(shared, Event::SendFailed { qpn: self.qpn, message, status });
+        self.enter_error(shared);
+    }
+
+    /// Enters the error state: the requester stops, the responder says what it still has to say
+    /// about a request that it refused, and a receive request that was taken is given back.
+    pub(crate) fn enter_error(&mut self, shared: &mut Shared) {
+        if self.state() == QpState::Err {
+            return;
+        }
+        self.attributes.state = QpState::Err;
+        self.requester.stop();
+        self.update_timer(shared);
+        if let Some(id) = self.responder.stop() {
+            self.fail_receive(shared, id, ReceiveStatus::Flushed);
+        }
+        self.emit(shared, Event::EnteredError { qpn: self.qpn });
+        if self.responder.has_last_words() {
+            self.make_ready(shared);
+        }
+    }
+
+    /// Reports a failed receive request.
+    pub(crate) fn fail_receive(&self, shared: &mut Shared, id: u64, status: ReceiveStatus) {
+        if status != ReceiveStatus::Flushed {
+            bump(&mut shared.counters.resp_cqe_error);
+        }
+        self.emit(shared, Event::ReceiveFailed { qpn: self.qpn, id, status });
+    }
+
+    /// Reports an asynchronous event.
+    pub(crate) fn emit_async(&self, shared: &mut Shared, kind: AsyncKind) {
+        self.emit(shared, Event::Async { qpn: self.qpn, kind });
+    }
+
+    /// In SQD, reports once that all messages that had begun are complete.
+    pub(crate) fn check_drained(&mut self, shared: &mut Shared) {
+        if self.state() == QpState::Sqd && !self.drained && self.requester.is_drained() {
+            self.drained = true;
+            self.emit_async(shared, AsyncKind::SqDrained);
+        }
+    }
+
+    /// The attributes as they are now.
+    pub(crate) fn snapshot(&self) -> QpSnapshot {
+        QpSnapshot {
+            sq_draining: self.state() == QpState::Sqd && !self.requester.is_drained(),
+            rq_psn: self.responder.expected_psn(),
+            sq_psn: self.requester.next_psn(),
+            ..self.attributes
+        }
+    }
+}
+
+/// Padding after a payload of `length` bytes: up to a multiple of four.
+pub(crate) const fn pad(length: u32) -> u8 {
+    (length.wrapping_neg() & 3) as u8
+}

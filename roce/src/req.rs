@@ -1,0 +1,387 @@
+//! The requester: cuts messages into packets, keeps the window, and goes back when told.
+
+use std::collections::VecDeque;
+
+use crate::api::{Operation, Payload, SendRequest, Source, Transmit};
+use crate::attributes::QpState;
+use crate::counters::{add, bump};
+use crate::opcode::{Position, code};
+use crate::param;
+use crate::psn::Psn;
+use crate::qp::{Qp, Shared, pad};
+use crate::types::{Instant, PathMtu};
+use crate::wire::{extension, reth};
+
+/// A message in the send ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    /// What was posted.
+    pub request: SendRequest,
+    /// The sequence of its first packet (of a READ: of its first response).
+    pub first: u64,
+    /// The sequence after its last packet.
+    pub end: u64,
+    /// Request packets of all messages before it, for the window.
+    weight_before: u64,
+}
+
+impl Message {
+    /// Whether this is a READ, which is answered by responses instead of acknowledged.
+    pub(crate) fn is_read(&self) -> bool {
+        self.request.operation == Operation::Read
+    }
+
+    /// Request packets up to `sequence`, counted from the first message of the connection.
+    fn weight_at(&self, sequence: u64) -> u64 {
+        let packets = sequence.saturating_sub(self.first);
+        let packets = if self.is_read() { packets.min(1) } else { packets };
+        self.weight_before.wrapping_add(packets)
+    }
+
+    /// The end of the READ request that covers the response `sequence`. Requests end at fixed
+    /// places, wherever a retry begins.
+    pub(crate) fn read_request_end(&self, sequence: u64) -> u64 {
+        let done = sequence.saturating_sub(self.first);
+        let request = (done / param::READ_REQUEST_PACKETS).wrapping_add(1);
+        let end = self.first.wrapping_add(request.wrapping_mul(param::READ_REQUEST_PACKETS));
+        end.min(self.end)
+    }
+
+    /// Offset and length of the payload of packet `sequence`.
+    pub(crate) fn payload_at(&self, sequence: u64, mtu: PathMtu) -> (u64, u32) {
+        let offset = sequence.saturating_sub(self.first) << mtu.shift();
+        let rest = u64::from(self.request.length).saturating_sub(offset);
+        // At most a path MTU.
+        (offset, rest.min(u64::from(mtu.bytes())) as u32)
+    }
+}
+
+/// The requester of a queue pair. Packets are named by sequence (see [`crate::psn`]).
+#[derive(Debug, Default)]
+pub(crate) struct Requester {
+    /// Messages not yet complete, oldest first; the oldest contains `unacked`.
+    pub messages: VecDeque<Message>,
+    /// The number of the oldest message, or of the next one posted.
+    pub head_number: u64,
+    /// The oldest packet not yet acknowledged.
+    pub unacked: u64,
+    /// The packet to send next.
+    pub next: u64,
+    /// The packet after the last one ever sent: `unacked <= next <= sent`.
+    pub sent: u64,
+    /// The index of the message that contains `next`.
+    cursor: usize,
+    /// The sequence after the last message posted.
+    tail: u64,
+    /// Request packets of all messages posted.
+    tail_weight: u64,
+    /// The ends of the READ requests in flight.
+    reads: VecDeque<u64>,
+    /// Packets since one asked for an acknowledgement.
+    since_ack_request: u32,
+    /// Retries left until the next progress.
+    pub retries: u8,
+    /// RNR retries left until the next progress.
+    pub rnr_retries: u8,
+    /// Waiting after an RNR NAK.
+    pub rnr_until: Option<Instant>,
+    /// When to stop waiting for an acknowledgement.
+    pub ack_deadline: Option<Instant>,
+    /// The value of `unacked` at which a missing READ response was last noticed.
+    pub implied_nak_at: Option<u64>,
+    /// A message whose memory could not be read: nothing from it on is sent.
+    pub unreadable: Option<u64>,
+}
+
+impl Requester {
+    /// Begins a connection.
+    pub(crate) fn start(&mut self, psn: Psn, retries: u8, rnr_retries: u8) {
+        let first = psn.first_sequence();
+        *self = Self {
+            unacked: first,
+            next: first,
+            sent: first,
+            tail: first,
+            retries,
+            rnr_retries,
+            messages: core::mem::take(&mut self.messages),
+            reads: core::mem::take(&mut self.reads),
+            ..Self::default()
+        };
+        self.messages.clear();
+        self.reads.clear();
+    }
+
+    /// Stops for ever (until the next reset).
+    pub(crate) fn stop(&mut self) {
+        self.messages.clear();
+        self.reads.clear();
+        self.cursor = 0;
+        self.rnr_until = None;
+        self.ack_deadline = None;
+        self.unreadable = None;
+    }
+
+    /// Stops beginning new messages: makes sure that those in flight are acknowledged, though
+    /// the last packet may have counted on a later one to ask for it.
+    pub(crate) fn drain(&mut self) {
+        if self.is_waiting() && self.since_ack_request != 0 {
+            self.go_back();
+        }
+    }
+
+    /// How many more messages fit.
+    pub(crate) fn room(&self) -> usize {
+        param::SEND_RING.saturating_sub(self.messages.len())
+    }
+
+    /// Adds a message and gives its number. The caller has checked that it fits.
+    pub(crate) fn post(&mut self, request: SendRequest, mtu: PathMtu) -> u64 {
+        let packets = u64::from(mtu.packets(request.length));
+        let message = Message {
+            request,
+            first: self.tail,
+            end: self.tail.wrapping_add(packets),
+            weight_before: self.tail_weight,
+        };
+        let number = self.head_number.wrapping_add(self.messages.len() as u64);
+        self.tail = message.end;
+        self.tail_weight = message.weight_at(message.end);
+        self.messages.push_back(message);
+        number
+    }
+
+    /// Whether every message that has begun is complete.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.unacked == self.sent
+            && self.messages.front().is_none_or(|message| message.first == self.unacked)
+    }
+
+    /// Whether packets await acknowledgement.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.unacked != self.sent
+    }
+
+    /// The PSN of the next new packet.
+    pub(crate) fn next_psn(&self) -> Psn {
+        Psn::of(self.sent)
+    }
+
+    /// Goes back to the oldest packet that is not acknowledged.
+    pub(crate) fn go_back(&mut self) {
+        self.next = self.unacked;
+        self.cursor = 0;
+        self.reads.clear();
+        self.since_ack_request = 0;
+    }
+
+    /// Tidies up after `unacked` moved and `completed` messages left the ring.
+    pub(crate) fn follow_progress(&mut self, completed: usize) {
+        self.cursor = self.cursor.saturating_sub(completed);
+        if self.next < self.unacked {
+            self.next = self.unacked;
+            self.cursor = 0;
+        }
+        while self.reads.front().is_some_and(|&end| end <= self.unacked) {
+            self.reads.pop_front();
+        }
+        if self.rnr_until.is_some() {
+            self.rnr_until = None;
+        }
+    }
+
+    /// Whether the next packet may be sent now.
+    fn may_send(&self, state: QpState, max_reads: u8) -> bool {
+        let Some(message) = self.messages.get(self.cursor) else { return false };
+        if self.rnr_until.is_some() || !matches!(state, QpState::Rts | QpState::Sqd) {
+            return false;
+        }
+        let number = self.head_number.wrapping_add(self.cursor as u64);
+        if self.unreadable.is_some_and(|unreadable| number >= unreadable) {
+            return false;
+        }
+        if self.next == message.first {
+            let begun = self.next < self.sent;
+            if state == QpState::Sqd && !begun {
+                return false;
+            }
+            if message.request.fence && !self.reads.is_empty() {
+                return false;
+            }
+        }
+        let end = if message.is_read() {
+            if self.reads.len() >= usize::from(max_reads) {
+                return false;
+            }
+            message.read_request_end(self.next)
+        } else {
+            self.next.wrapping_add(1)
+        };
+        let acked = self.messages.front().map_or(0, |head| head.weight_at(self.unacked));
+        let in_flight = message.weight_at(self.next).wrapping_sub(acked);
+        in_flight < param::WINDOW_PACKETS && end.wrapping_sub(self.unacked) <= param::MAX_PSN_SPAN
+    }
+
+    /// Moves past the packets up to `end`, which were just sent.
+    fn advance(&mut self, end: u64, message_end: u64) {
+        self.next = end;
+        if end == message_end {
+            self.cursor = self.cursor.wrapping_add(1);
+        }
+        self.sent = self.sent.max(end);
+    }
+}
+
+impl Qp {
+    /// Emits the next request packet, if one may be sent.
+    pub(crate) fn transmit_request(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+    ) -> Option<Transmit> {
+        let (state, max_reads) = (self.state(), self.attributes.max_rd_atomic);
+        if !self.requester.may_send(state, max_reads) {
+            return None;
+        }
+        let message = *self.requester.messages.get(self.requester.cursor)?;
+        if self.requester.next < self.requester.sent {
+            bump(&mut shared.counters.retransmitted_pkts);
+            bump(&mut self.counters.retransmitted_pkts);
+        }
+        let transmit = if message.is_read() {
+            self.transmit_read(&message)
+        } else {
+            self.transmit_data(shared, &message)
+        };
+        if self.requester.ack_deadline.is_none() {
+            self.restart_ack_timer(shared, now);
+        }
+        transmit
+    }
+
+    fn transmit_read(&mut self, message: &Message) -> Option<Transmit> {
+        let mtu = self.mtu();
+        let sequence = self.requester.next;
+        let end = message.read_request_end(sequence);
+        let (offset, _) = message.payload_at(sequence, mtu);
+        let rest = u64::from(message.request.length).saturating_sub(offset);
+        let asked = end.wrapping_sub(sequence) << mtu.shift();
+        let rdma = reth::Repr {
+            va: message.request.remote_va.wrapping_add(offset),
+            rkey: message.request.rkey,
+            // At most the message's length, which has 32 bits.
+            dma_length: rest.min(asked) as u32,
+        };
+        let transport = self.transport_header(code::READ_REQUEST, sequence, 0);
+        let mut header = self.path.as_ref()?.header(&transport, reth::LENGTH);
+        header.push(&rdma.to_bytes());
+        self.requester.advance(end, message.end);
+        self.requester.reads.push_back(end);
+        Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
+    }
+
+    fn transmit_data(&mut self, shared: &mut Shared, message: &Message) -> Option<Transmit> {
+        let sequence = self.requester.next;
+        let request = &message.request;
+        let (offset, length) = message.payload_at(sequence, self.mtu());
+        let number = self.requester.head_number.wrapping_add(self.requester.cursor as u64);
+        let is_last = sequence.wrapping_add(1) == message.end;
+        let position = Position::new(sequence == message.first, is_last);
+        self.requester.advance(sequence.wrapping_add(1), message.end);
+
+        let since = self.requester.since_ack_request.wrapping_add(1);
+        // Ask when no further packet can follow now: what comes next depends on the answer.
+        let ask = since >= param::ACK_INTERVAL_PACKETS
+            || !self.requester.may_send(self.state(), self.attributes.max_rd_atomic);
+        self.requester.since_ack_request = if ask { 0 } else { since };
+
+        let mut transport =
+            self.transport_header(data_opcode(request.operation, position), sequence, length);
+        transport.ack_request = ask;
+        transport.solicited = is_last
+            && request.solicited
+            && !matches!(request.operation, Operation::Write | Operation::Read);
+        let with_rdma = position.is_start()
+            && matches!(request.operation, Operation::Write | Operation::WriteImm);
+        let with_word = is_last
+            && matches!(
+                request.operation,
+                Operation::SendImm | Operation::WriteImm | Operation::SendInvalidate
+            );
+        let pad = pad(length);
+        let mut after = (length as usize).wrapping_add(usize::from(pad));
+        if with_rdma {
+            after = after.wrapping_add(reth::LENGTH);
+        }
+        if with_word {
+            after = after.wrapping_add(extension::immdt::LENGTH);
+        }
+        let mut header = self.path.as_ref()?.header(&transport, after);
+        if with_rdma {
+            let rdma = reth::Repr {
+                va: request.remote_va,
+                rkey: request.rkey,
+                dma_length: request.length,
+            };
+            header.push(&rdma.to_bytes());
+        }
+        if with_word {
+            // Immediate data and a key to invalidate look the same on the wire.
+            header.push(&extension::immdt::to_bytes(request.imm));
+        }
+        let payload = (length != 0).then_some(Payload {
+            qpn: self.qpn,
+            source: Source::Message { message: number },
+            offset,
+            length,
+            psn: Psn::of(sequence),
+        });
+        add(&mut shared.counters.sent_bytes, u64::from(length));
+        Some(Transmit { header, payload, pad, needs_icrc: true })
+    }
+
+    /// Starts the acknowledgement timer anew, or stops it if nothing is awaited.
+    pub(crate) fn restart_ack_timer(&mut self, shared: &mut Shared, now: Instant) {
+        let timeout = param::ack_timeout(self.attributes.timeout);
+        self.requester.ack_deadline = match timeout {
+            Some(timeout) if self.requester.is_waiting() => Some(now.after(timeout)),
+            _ => None,
+        };
+        self.update_timer(shared);
+    }
+
+    /// A QP with something to ask, whose peer's Ethernet address is not known, waits as if its
+    /// packets had been lost.
+    pub(crate) fn wait_for_neighbour(&mut self, shared: &mut Shared, now: Instant) {
+        let requester = &mut self.requester;
+        if requester.messages.is_empty() || requester.ack_deadline.is_some() {
+            return;
+        }
+        if matches!(self.attributes.state, QpState::Rts | QpState::Sqd) {
+            let timeout = param::ack_timeout(self.attributes.timeout);
+            requester.ack_deadline = timeout.map(|timeout| now.after(timeout));
+            self.update_timer(shared);
+        }
+    }
+}
+
+/// The opcode of a data packet of an operation.
+fn data_opcode(operation: Operation, position: Position) -> u8 {
+    let write = matches!(operation, Operation::Write | Operation::WriteImm);
+    match (position, operation) {
+        (Position::First, _) if write => code::WRITE_FIRST,
+        (Position::First, _) => code::SEND_FIRST,
+        (Position::Middle, _) if write => code::WRITE_MIDDLE,
+        (Position::Middle, _) => code::SEND_MIDDLE,
+        (Position::Last, Operation::Send) => code::SEND_LAST,
+        (Position::Last, Operation::SendImm) => code::SEND_LAST_IMM,
+        (Position::Last, Operation::SendInvalidate) => code::SEND_LAST_INVALIDATE,
+        (Position::Last, Operation::WriteImm) => code::WRITE_LAST_IMM,
+        (Position::Last, _) => code::WRITE_LAST,
+        (Position::Only, Operation::Send) => code::SEND_ONLY,
+        (Position::Only, Operation::SendImm) => code::SEND_ONLY_IMM,
+        (Position::Only, Operation::SendInvalidate) => code::SEND_ONLY_INVALIDATE,
+        (Position::Only, Operation::WriteImm) => code::WRITE_ONLY_IMM,
+        (Position::Only, _) => code::WRITE_ONLY,
+    }
+}

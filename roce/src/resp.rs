@@ -1,0 +1,745 @@
+//! The responder: executes requests in order, and answers with acknowledgements and READ
+//! responses.
+
+use std::collections::VecDeque;
+
+use crate::api::{
+    AsyncKind, Event, Payload, Placement, Receive, ReceiveError, ReceiveKind, ReceiveStatus,
+    RemoteAccess, Sink, Source, Transmit, Verbs,
+};
+use crate::attributes::{AccessFlags, QpState};
+use crate::comp::FramePlace;
+use crate::counters::{add, bump};
+use crate::log::EffectKind;
+use crate::opcode::{Class, Position, code};
+use crate::param;
+use crate::psn::Psn;
+use crate::qp::{Qp, Shared, pad};
+use crate::types::PathMtu;
+use crate::wire::aeth::{self, NakCode, Syndrome};
+use crate::wire::frame;
+
+/// A message of which not all packets have arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Current {
+    /// A SEND, `offset` bytes of which have arrived.
+    Send { receive: Receive, offset: u64 },
+    /// A WRITE of `length` bytes, `offset` bytes of which have arrived.
+    Write { rkey: u32, va: u64, offset: u32, length: u32 },
+}
+
+/// A READ request of the peer, kept so that it can be answered again.
+#[derive(Clone, Copy, Debug)]
+struct ReadResource {
+    /// The sequence of its first response.
+    first: u64,
+    /// The sequence after its last response.
+    end: u64,
+    /// Where the present stream of responses began.
+    start: u64,
+    /// The response to send next; `end` if none.
+    next: u64,
+    rkey: u32,
+    va: u64,
+    length: u32,
+    msn: u32,
+    /// Whether the present stream answers a repeated request, which may be a ghost.
+    repeated: bool,
+}
+
+impl ReadResource {
+    fn is_active(&self) -> bool {
+        self.next < self.end
+    }
+}
+
+/// A NAK that waits for its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Nak {
+    /// A packet is missing.
+    Sequence,
+    /// The packet of this sequence found no receive request.
+    ReceiverNotReady(u64),
+}
+
+/// A request that was refused for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refusal {
+    code: NakCode,
+    sequence: u64,
+}
+
+/// The responder of a queue pair. Packets are named by sequence (see [`crate::psn`]).
+#[derive(Debug, Default)]
+pub(crate) struct Responder {
+    /// The packet expected next.
+    expected: u64,
+    /// The message sequence number: messages executed, 24 bits.
+    msn: u32,
+    current: Option<Current>,
+    /// The gap before this sequence was reported (PSN sequence error or RNR); what comes before
+    /// it closes is dropped silently.
+    reported: bool,
+    /// The last packet dropped ahead of a gap.
+    dropped: u64,
+    nak: Option<Nak>,
+    /// Whether the last executed packet is to be acknowledged.
+    ack_due: bool,
+    /// A repeated request to acknowledge that lies before a READ.
+    repeat_ack: Option<u64>,
+    /// The latest READ requests, oldest first.
+    reads: VecDeque<ReadResource>,
+    /// How many of them have responses to send.
+    streaming: usize,
+    refusal: Option<Refusal>,
+}
+
+impl Responder {
+    /// Begins a connection.
+    pub(crate) fn start(&mut self, psn: Psn) {
+        let mut reads = core::mem::take(&mut self.reads);
+        reads.clear();
+        *self = Self { expected: psn.first_sequence(), reads, ..Self::default() };
+    }
+
+    /// The PSN expected next.
+    pub(crate) fn expected_psn(&self) -> Psn {
+        Psn::of(self.expected)
+    }
+
+    /// Whether READ responses wait to be sent.
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.streaming != 0
+    }
+
+    /// Stops executing, except for what must still be answered if a request was refused. Gives
+    /// back the receive request of a message in progress.
+    pub(crate) fn stop(&mut self) -> Option<u64> {
+        self.nak = None;
+        self.ack_due = false;
+        self.repeat_ack = None;
+        match self.refusal {
+            Some(refusal) => self.reads.retain(|read| read.end <= refusal.sequence),
+            None => self.reads.clear(),
+        }
+        self.count_streams();
+        match self.current.take() {
+            Some(Current::Send { receive, .. }) => Some(receive.id),
+            _ => None,
+        }
+    }
+
+    /// Whether a refusal is still to be sent.
+    pub(crate) fn has_last_words(&self) -> bool {
+        self.refusal.is_some()
+    }
+
+    /// Forgets a refusal not yet sent.
+    pub(crate) fn silence(&mut self) {
+        self.refusal = None;
+        self.reads.clear();
+        self.streaming = 0;
+    }
+
+    /// Drops the receive request in progress if it is `id`, whose failure is already reported.
+    pub(crate) fn forget_receive(&mut self, id: u64) {
+        if matches!(self.current, Some(Current::Send { receive, .. }) if receive.id == id) {
+            self.current = None;
+        }
+    }
+
+    fn count_streams(&mut self) {
+        self.streaming = self.reads.iter().filter(|read| read.is_active()).count();
+    }
+
+    /// One packet was executed.
+    fn advance(&mut self, packets: u64) {
+        self.expected = self.expected.wrapping_add(packets);
+        self.reported = false;
+    }
+
+    fn count_message(&mut self) {
+        self.msn = self.msn.wrapping_add(1) & Psn::MASK;
+    }
+}
+
+/// Why a request is not executed.
+enum Stop {
+    /// Refused for good.
+    Refuse(NakCode),
+    /// No receive request.
+    NotReady,
+    /// The message does not fit the receive request.
+    TooLong(u64),
+    /// The receive request cannot be used; the layer above completes it.
+    BadReceive,
+}
+
+/// The request packet being executed.
+struct Request<'a> {
+    packet: &'a frame::Repr,
+    place: FramePlace,
+    sequence: u64,
+    length: u32,
+}
+
+impl Qp {
+    /// Handles a request of the peer.
+    pub(crate) fn receive_request(
+        &mut self,
+        shared: &mut Shared,
+        packet: &frame::Repr,
+        place: FramePlace,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) {
+        if !matches!(self.state(), QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            bump(&mut shared.counters.drop_wrong_state);
+            return;
+        }
+        if self.state() == QpState::Rtr && !self.established {
+            self.established = true;
+            self.emit_async(shared, AsyncKind::CommunicationEstablished);
+        }
+        let sequence = packet.bth.psn.near(self.responder.expected);
+        if sequence > self.responder.expected {
+            self.receive_ahead(shared, sequence);
+            return;
+        }
+        if sequence < self.responder.expected {
+            self.receive_repetition(shared, packet, sequence, verbs);
+            return;
+        }
+        // At most a frame, far below 2^32.
+        let length = packet.payload.len() as u32;
+        let request = Request { packet, place, sequence, length };
+        match self.execute(shared, &request, verbs, placements) {
+            Ok(()) => {
+                if packet.bth.ack_request {
+                    self.responder.ack_due = true;
+                }
+                add(&mut shared.counters.rcvd_bytes, u64::from(length));
+                if self.responder.ack_due {
+                    self.make_ready(shared);
+                }
+            }
+            Err(stop) => self.stop_request(shared, stop, sequence),
+        }
+    }
+
+    /// A packet before this one is missing.
+    fn receive_ahead(&mut self, shared: &mut Shared, sequence: u64) {
+        bump(&mut shared.counters.out_of_sequence);
+        bump(&mut self.counters.out_of_sequence);
+        let responder = &mut self.responder;
+        responder.dropped = responder.dropped.max(sequence);
+        if responder.reported || responder.nak.is_some() {
+            bump(&mut shared.counters.drop_after_gap);
+            return;
+        }
+        responder.nak = Some(Nak::Sequence);
+        self.make_ready(shared);
+    }
+
+    /// The request was received before: answer it again.
+    fn receive_repetition(
+        &mut self,
+        shared: &mut Shared,
+        packet: &frame::Repr,
+        sequence: u64,
+        verbs: &mut impl Verbs,
+    ) {
+        bump(&mut shared.counters.duplicate_request);
+        bump(&mut self.counters.duplicate_request);
+        if packet.opcode.class == Class::ReadRequest {
+            if self.repeat_read(packet, sequence, verbs) {
+                self.make_ready(shared);
+            } else {
+                bump(&mut shared.counters.drop_duplicate_read);
+            }
+            return;
+        }
+        // An acknowledgement must not overtake the responses of a READ that the peer is about to
+        // ask for again.
+        let responder = &mut self.responder;
+        match responder.reads.iter().find(|read| read.first > sequence) {
+            Some(read) => {
+                let before = read.first.wrapping_sub(1);
+                let ack = responder.repeat_ack.map_or(before, |other| other.max(before));
+                responder.repeat_ack = Some(ack);
+            }
+            None => responder.ack_due = true,
+        }
+        self.make_ready(shared);
+    }
+
+    /// Streams a READ again from where the peer misses responses. Says whether that is possible.
+    fn repeat_read(&mut self, packet: &frame::Repr, sequence: u64, verbs: &mut impl Verbs) -> bool {
+        let Some(rdma) = packet.reth else { return false };
+        let mtu = self.mtu();
+        let qpn = self.qpn;
+        let responder = &mut self.responder;
+        let Some(read) =
+            responder.reads.iter_mut().find(|read| (read.first..read.end).contains(&sequence))
+        else {
+            return false;
+        };
+        let offset = sequence.wrapping_sub(read.first) << mtu.shift();
+        let rest = u64::from(read.length).saturating_sub(offset);
+        let same = rdma.va == read.va.wrapping_add(offset)
+            && rdma.rkey == read.rkey
+            && u64::from(rdma.dma_length) == rest;
+        // The key may have been revoked since. Then this is a ghost, for the peer needs the data
+        // no more; it is no reason for an error.
+        if !same
+            || rest != 0
+                && verbs.check_remote(qpn, read.rkey, rdma.va, rest, RemoteAccess::Read).is_err()
+        {
+            return false;
+        }
+        read.start = sequence;
+        read.next = sequence;
+        read.repeated = true;
+        responder.count_streams();
+        true
+    }
+
+    fn execute(
+        &mut self,
+        shared: &mut Shared,
+        request: &Request<'_>,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) -> Result<(), Stop> {
+        let opcode = request.packet.opcode;
+        let in_order = match (self.responder.current, opcode.class) {
+            (None, _) => opcode.position.is_start(),
+            (Some(Current::Send { .. }), Class::Send)
+            | (Some(Current::Write { .. }), Class::Write) => !opcode.position.is_start(),
+            (Some(_), _) => false,
+        };
+        let fits = opcode.payload.allows(request.packet.payload.len(), self.mtu().bytes() as usize);
+        if !in_order || !fits {
+            return Err(Stop::Refuse(NakCode::InvalidRequest));
+        }
+        match opcode.class {
+            Class::Send => self.execute_send(shared, request, verbs, placements),
+            Class::Write => self.execute_write(shared, request, verbs, placements),
+            Class::ReadRequest => self.execute_read(shared, request, verbs),
+            Class::CompareSwap | Class::FetchAdd => {
+                bump(&mut shared.counters.rx_atomic_requests);
+                Err(Stop::Refuse(NakCode::InvalidRequest))
+            }
+            _ => Err(Stop::Refuse(NakCode::InvalidRequest)),
+        }
+    }
+
+    fn execute_send(
+        &mut self,
+        shared: &mut Shared,
+        request: &Request<'_>,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) -> Result<(), Stop> {
+        let (receive, offset) = match self.responder.current {
+            Some(Current::Send { receive, offset }) => (receive, offset),
+            _ => (self.take_receive(verbs)?, 0),
+        };
+        let end = offset.wrapping_add(u64::from(request.length));
+        // A 32-bit length is reported, so that much fits whatever the receive request offers.
+        if end > receive.capacity || end > u64::from(param::MAX_MESSAGE_LENGTH) {
+            return Err(Stop::TooLong(receive.id));
+        }
+        if request.length != 0 {
+            let sink = Sink::Receive { id: receive.id };
+            self.place(shared, request, sink, offset, Some(receive.id), placements);
+        }
+        self.responder.advance(1);
+        if !request.packet.opcode.position.is_end() {
+            self.responder.current = Some(Current::Send { receive, offset: end });
+            return Ok(());
+        }
+        self.responder.current = None;
+        self.responder.count_message();
+        bump(&mut shared.counters.rdma_recvs);
+        self.emit(
+            shared,
+            Event::ReceiveCompleted {
+                qpn: self.qpn,
+                id: receive.id,
+                // At most MAX_MESSAGE_LENGTH.
+                length: end as u32,
+                kind: ReceiveKind::Send,
+                imm: request.packet.immediate,
+                solicited: request.packet.bth.solicited,
+                invalidate: request.packet.invalidate,
+            },
+        );
+        Ok(())
+    }
+
+    fn execute_write(
+        &mut self,
+        shared: &mut Shared,
+        request: &Request<'_>,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) -> Result<(), Stop> {
+        let invalid = Stop::Refuse(NakCode::InvalidRequest);
+        let is_end = request.packet.opcode.position.is_end();
+        let (rkey, va, offset, length) = match self.responder.current {
+            Some(Current::Write { rkey, va, offset, length }) => (rkey, va, offset, length),
+            _ => self.begin_write(request, verbs)?,
+        };
+        let end =
+            offset.checked_add(request.length).ok_or(Stop::Refuse(NakCode::InvalidRequest))?;
+        if (is_end && end != length) || (!is_end && end >= length) {
+            return Err(invalid);
+        }
+        // Taken before anything is placed: without one, the packet is executed again later.
+        let receive = match request.packet.immediate {
+            Some(_) => Some(self.take_receive(verbs)?),
+            None => None,
+        };
+        if request.length != 0 {
+            let sink = Sink::Remote { rkey, va: va.wrapping_add(u64::from(offset)) };
+            let id = receive.map(|receive| receive.id);
+            self.place(shared, request, sink, u64::from(offset), id, placements);
+        }
+        self.responder.advance(1);
+        if !is_end {
+            self.responder.current = Some(Current::Write { rkey, va, offset: end, length });
+            return Ok(());
+        }
+        self.responder.current = None;
+        self.responder.count_message();
+        bump(&mut shared.counters.rx_write_requests);
+        if let Some(receive) = receive {
+            self.emit(
+                shared,
+                Event::ReceiveCompleted {
+                    qpn: self.qpn,
+                    id: receive.id,
+                    length,
+                    kind: ReceiveKind::Write,
+                    imm: request.packet.immediate,
+                    solicited: request.packet.bth.solicited,
+                    invalidate: None,
+                },
+            );
+        }
+        Ok(())
+    }
+
+    /// Checks the first packet of a WRITE: key, address, offset 0, length.
+    fn begin_write(
+        &mut self,
+        request: &Request<'_>,
+        verbs: &mut impl Verbs,
+    ) -> Result<(u32, u64, u32, u32), Stop> {
+        let rdma = request.packet.reth.ok_or(Stop::Refuse(NakCode::InvalidRequest))?;
+        if !self.attributes.access.contains(AccessFlags::REMOTE_WRITE)
+            || rdma.dma_length > param::MAX_MESSAGE_LENGTH
+        {
+            return Err(Stop::Refuse(NakCode::InvalidRequest));
+        }
+        self.check_remote(verbs, (rdma.rkey, rdma.va, rdma.dma_length), RemoteAccess::Write)?;
+        Ok((rdma.rkey, rdma.va, 0, rdma.dma_length))
+    }
+
+    fn execute_read(
+        &mut self,
+        shared: &mut Shared,
+        request: &Request<'_>,
+        verbs: &mut impl Verbs,
+    ) -> Result<(), Stop> {
+        let invalid = Stop::Refuse(NakCode::InvalidRequest);
+        let Some(rdma) = request.packet.reth else { return Err(invalid) };
+        let most = usize::from(self.attributes.max_dest_rd_atomic);
+        if !self.attributes.access.contains(AccessFlags::REMOTE_READ)
+            || rdma.dma_length > param::MAX_MESSAGE_LENGTH
+            || most == 0
+        {
+            return Err(invalid);
+        }
+        self.check_remote(verbs, (rdma.rkey, rdma.va, rdma.dma_length), RemoteAccess::Read)?;
+        let packets = u64::from(self.mtu().packets(rdma.dma_length));
+        let responder = &mut self.responder;
+        while responder.reads.len() >= most {
+            // A well-behaved peer has received everything of the oldest; only a ghost of its
+            // request can have set it going again.
+            if responder.reads.front().is_some_and(|read| read.is_active() && !read.repeated) {
+                return Err(invalid);
+            }
+            responder.reads.pop_front();
+        }
+        responder.count_message();
+        responder.reads.push_back(ReadResource {
+            first: request.sequence,
+            end: request.sequence.wrapping_add(packets),
+            start: request.sequence,
+            next: request.sequence,
+            rkey: rdma.rkey,
+            va: rdma.va,
+            length: rdma.dma_length,
+            msn: responder.msn,
+            repeated: false,
+        });
+        responder.count_streams();
+        responder.advance(packets);
+        bump(&mut shared.counters.rx_read_requests);
+        self.make_ready(shared);
+        Ok(())
+    }
+
+    /// Asks the layer above whether the peer may access memory.
+    fn check_remote(
+        &mut self,
+        verbs: &mut impl Verbs,
+        (rkey, va, length): (u32, u64, u32),
+        access: RemoteAccess,
+    ) -> Result<(), Stop> {
+        let refuse = Stop::Refuse(NakCode::RemoteAccessError);
+        if length == 0 {
+            // The specification checks no key for an empty access.
+            return Ok(());
+        }
+        let length = u64::from(length);
+        // The last byte must have an address.
+        if va.checked_add(length.wrapping_sub(1)).is_none() {
+            return Err(refuse);
+        }
+        verbs.check_remote(self.qpn, rkey, va, length, access).map_err(|_| refuse)
+    }
+
+    fn take_receive(&mut self, verbs: &mut impl Verbs) -> Result<Receive, Stop> {
+        verbs.take_receive(self.qpn).map_err(|error| match error {
+            ReceiveError::Empty => Stop::NotReady,
+            ReceiveError::Invalid => Stop::BadReceive,
+        })
+    }
+
+    fn place(
+        &mut self,
+        shared: &mut Shared,
+        request: &Request<'_>,
+        sink: Sink,
+        offset: u64,
+        receive: Option<u64>,
+        placements: &mut Vec<Placement>,
+    ) {
+        let placement = shared.log.place();
+        let sequence = request.sequence;
+        self.push_effect(shared, EffectKind::PlacedRequest { placement, sequence, receive });
+        let start = request.place.payload_start;
+        placements.push(Placement {
+            qpn: self.qpn,
+            sink,
+            offset,
+            frame_index: request.place.frame_index,
+            range: start..start.wrapping_add(request.length as usize),
+        });
+    }
+
+    fn stop_request(&mut self, shared: &mut Shared, stop: Stop, sequence: u64) {
+        match stop {
+            Stop::NotReady => {
+                bump(&mut shared.counters.out_of_buffer);
+                self.responder.nak = Some(Nak::ReceiverNotReady(sequence));
+                self.responder.dropped = self.responder.dropped.max(sequence);
+                self.make_ready(shared);
+            }
+            Stop::TooLong(id) => {
+                bump(&mut shared.counters.resp_local_length_error);
+                self.fail_receive(shared, id, ReceiveStatus::LocalLength);
+                self.responder.current = None;
+                self.refuse(shared, NakCode::InvalidRequest, sequence, None);
+            }
+            Stop::BadReceive => {
+                self.refuse(shared, NakCode::RemoteOperationalError, sequence, None);
+            }
+            Stop::Refuse(code) => {
+                let kind = match code {
+                    NakCode::RemoteAccessError => AsyncKind::AccessError,
+                    NakCode::RemoteOperationalError => AsyncKind::Fatal,
+                    _ => AsyncKind::RequestError,
+                };
+                self.refuse(shared, code, sequence, Some(kind));
+            }
+        }
+    }
+
+    /// Refuses the request of `sequence` for good, and enters the error state.
+    fn refuse(
+        &mut self,
+        shared: &mut Shared,
+        code: NakCode,
+        sequence: u64,
+        kind: Option<AsyncKind>,
+    ) {
+        bump(match code {
+            NakCode::RemoteAccessError => &mut shared.counters.resp_remote_access_errors,
+            NakCode::RemoteOperationalError => &mut shared.counters.resp_remote_operational_errors,
+            _ => &mut shared.counters.resp_remote_invalid_request,
+        });
+        self.responder.refusal = Some(Refusal { code, sequence });
+        if let Some(kind) = kind {
+            self.emit_async(shared, kind);
+        }
+        self.enter_error(shared);
+    }
+
+    /// The placement of request packet `sequence` failed: it and what followed it did not happen.
+    pub(crate) fn placement_failed(&mut self, shared: &mut Shared, sequence: u64) {
+        let earlier = self.responder.refusal.is_some_and(|refusal| refusal.sequence <= sequence);
+        if earlier {
+            return;
+        }
+        if self.state() == QpState::Err {
+            if self.responder.has_last_words() {
+                let code = NakCode::RemoteOperationalError;
+                self.responder.refusal = Some(Refusal { code, sequence });
+                self.responder.stop();
+            }
+            return;
+        }
+        self.refuse(shared, NakCode::RemoteOperationalError, sequence, None);
+    }
+
+    /// The memory behind READ response `psn` could not be read.
+    pub(crate) fn response_unreadable(&mut self, shared: &mut Shared, psn: Psn) {
+        let sequence = psn.near(self.responder.expected);
+        let Some(read) =
+            self.responder.reads.iter_mut().find(|read| (read.first..read.end).contains(&sequence))
+        else {
+            return;
+        };
+        if read.repeated {
+            // A ghost's request: the peer deregisters only what it has no more use for.
+            read.next = read.end;
+            self.responder.count_streams();
+            bump(&mut shared.counters.drop_duplicate_read);
+            return;
+        }
+        if self.state() == QpState::Err {
+            self.placement_failed(shared, sequence);
+        } else {
+            let stop = Stop::Refuse(NakCode::RemoteOperationalError);
+            self.stop_request(shared, stop, sequence);
+        }
+    }
+
+    /// Emits the next frame of the responder, if there is one.
+    pub(crate) fn transmit_response(&mut self, shared: &mut Shared) -> Option<Transmit> {
+        if self.responder.streaming != 0 {
+            return self.transmit_read_response(shared);
+        }
+        if let Some(refusal) = self.responder.refusal.take() {
+            self.responder.silence();
+            return self.acknowledgement(Syndrome::Nak(refusal.code), refusal.sequence);
+        }
+        if let Some(nak) = self.responder.nak.take() {
+            if let Some(transmit) = self.transmit_nak(shared, nak) {
+                return Some(transmit);
+            }
+        }
+        let positive = Syndrome::Ack { credits: aeth::CREDITS_UNLIMITED };
+        if self.responder.ack_due {
+            self.responder.ack_due = false;
+            self.responder.repeat_ack = None;
+            return self.acknowledgement(positive, self.responder.expected.wrapping_sub(1));
+        }
+        let repeat = self.responder.repeat_ack.take()?;
+        self.acknowledgement(positive, repeat)
+    }
+
+    /// Emits a NAK, unless what it complains of has come in the meantime.
+    fn transmit_nak(&mut self, shared: &mut Shared, nak: Nak) -> Option<Transmit> {
+        let expected = self.responder.expected;
+        let syndrome = match nak {
+            Nak::ReceiverNotReady(sequence) if sequence == expected => {
+                bump(&mut shared.counters.send_rnr_err);
+                bump(&mut self.counters.send_rnr_err);
+                Syndrome::RnrNak { timer: self.attributes.min_rnr_timer }
+            }
+            _ if expected <= self.responder.dropped => {
+                bump(&mut shared.counters.sent_seq_err);
+                Syndrome::Nak(NakCode::PsnSequenceError)
+            }
+            _ => {
+                self.responder.ack_due = true;
+                return None;
+            }
+        };
+        self.responder.reported = true;
+        // A NAK acknowledges everything before it.
+        self.responder.ack_due = false;
+        self.responder.repeat_ack = None;
+        self.acknowledgement(syndrome, expected)
+    }
+
+    fn acknowledgement(&self, syndrome: Syndrome, sequence: u64) -> Option<Transmit> {
+        let transport = self.transport_header(code::ACKNOWLEDGE, sequence, 0);
+        let mut header = self.path.as_ref()?.header(&transport, aeth::LENGTH);
+        header.push(&aeth::Repr { syndrome, msn: self.responder.msn }.to_bytes());
+        Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
+    }
+
+    fn transmit_read_response(&mut self, shared: &mut Shared) -> Option<Transmit> {
+        let mtu = self.mtu();
+        let responder = &mut self.responder;
+        let read = responder.reads.iter_mut().find(|read| read.is_active())?;
+        let sequence = read.next;
+        read.next = sequence.wrapping_add(1);
+        let is_last = !read.is_active();
+        let read = *read;
+        if is_last {
+            responder.streaming = responder.streaming.saturating_sub(1);
+        }
+        // A response acknowledges everything before it.
+        if sequence.wrapping_add(1) == responder.expected {
+            responder.ack_due = false;
+        }
+        if responder.repeat_ack.is_some_and(|ack| ack <= sequence) {
+            responder.repeat_ack = None;
+        }
+        self.responded = true;
+        let (offset, length) = response_part(&read, sequence, mtu);
+        let position = Position::new(sequence == read.start, is_last);
+        let response = match position {
+            Position::First => code::READ_RESPONSE_FIRST,
+            Position::Middle => code::READ_RESPONSE_MIDDLE,
+            Position::Last => code::READ_RESPONSE_LAST,
+            Position::Only => code::READ_RESPONSE_ONLY,
+        };
+        let transport = self.transport_header(response, sequence, length);
+        let pad = pad(length);
+        let mut after = (length as usize).wrapping_add(usize::from(pad));
+        let with_ack = position != Position::Middle;
+        if with_ack {
+            after = after.wrapping_add(aeth::LENGTH);
+        }
+        let mut header = self.path.as_ref()?.header(&transport, after);
+        if with_ack {
+            let syndrome = Syndrome::Ack { credits: aeth::CREDITS_UNLIMITED };
+            header.push(&aeth::Repr { syndrome, msn: read.msn }.to_bytes());
+        }
+        let payload = (length != 0).then_some(Payload {
+            qpn: self.qpn,
+            source: Source::Remote { rkey: read.rkey, va: read.va.wrapping_add(offset) },
+            offset,
+            length,
+            psn: Psn::of(sequence),
+        });
+        add(&mut shared.counters.sent_bytes, u64::from(length));
+        Some(Transmit { header, payload, pad, needs_icrc: true })
+    }
+}
+
+/// Offset and length of the payload of response `sequence`.
+fn response_part(read: &ReadResource, sequence: u64, mtu: PathMtu) -> (u64, u32) {
+    let offset = sequence.wrapping_sub(read.first) << mtu.shift();
+    let rest = u64::from(read.length).saturating_sub(offset);
+    // At most a path MTU.
+    (offset, rest.min(u64::from(mtu.bytes())) as u32)
+}

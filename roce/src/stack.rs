@@ -1,0 +1,511 @@
+//! The transport of one card port: all its queue pairs, and the calls from outside.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use core::net::Ipv4Addr;
+
+use crate::api::{
+    Event, Operation, Payload, ReceiveStatus, SendRequest, SendStatus, Source, Transmit,
+};
+use crate::attributes::{self, QpAttributes, QpSnapshot, QpState};
+use crate::control;
+use crate::counters::{Counters, QpCounters, bump};
+use crate::error::{Error, PostError};
+use crate::header::HeaderBuffer;
+use crate::log::{Effect, EffectKind};
+use crate::neighbour::Neighbours;
+use crate::param;
+use crate::path::{Path, PortAddresses, Resolution};
+use crate::qp::{Qp, Shared};
+use crate::types::{Instant, MacAddr, PathMtu, Qpn};
+
+mod input;
+
+/// What a port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackConfig {
+    /// The Ethernet address. The link-local address (source GID 0) follows from it.
+    pub mac: MacAddr,
+    /// The IPv4 address (source GID 1).
+    pub ipv4: Ipv4Addr,
+    /// The largest path MTU that a QP may use.
+    pub mtu_max: PathMtu,
+}
+
+/// Spreads queue pair numbers, which are random or dense, over the table.
+#[derive(Debug, Default)]
+struct QpnHasher(u64);
+
+impl Hasher for QpnHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(u32::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        let mixed = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+/// The transport of one card port. See the [crate's documentation](crate) for the caller's loop.
+#[derive(Debug)]
+pub struct Stack {
+    addresses: PortAddresses,
+    mtu_max: PathMtu,
+    /// Slots by queue pair number.
+    table: HashMap<Qpn, u32, BuildHasherDefault<QpnHasher>>,
+    slots: Vec<Option<Box<Qp>>>,
+    free: Vec<u32>,
+    next_generation: u32,
+    shared: Shared,
+    neighbours: Neighbours,
+    /// ARP, ICMP and neighbour discovery frames to send.
+    control: VecDeque<Vec<u8>>,
+    /// Frames that the first QP of the ready queue may still emit.
+    quantum: u32,
+}
+
+impl Stack {
+    /// A port without queue pairs.
+    #[must_use]
+    pub fn new(config: StackConfig) -> Self {
+        Self {
+            addresses: PortAddresses { mac: config.mac, ipv4: config.ipv4 },
+            mtu_max: config.mtu_max,
+            table: HashMap::default(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            next_generation: 0,
+            shared: Shared::default(),
+            neighbours: Neighbours::default(),
+            control: VecDeque::new(),
+            quantum: param::TRANSMIT_QUANTUM,
+        }
+    }
+
+    /// Creates the queue pair `qpn` in RESET.
+    pub fn create_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
+        if self.table.contains_key(&qpn) {
+            return Err(Error::QpExists(qpn));
+        }
+        if self.table.len() >= param::MAX_QPS {
+            return Err(Error::TooManyQps(param::MAX_QPS));
+        }
+        let generation = self.new_generation();
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            // Bounded by MAX_QPS.
+            self.slots.len().wrapping_sub(1) as u32
+        });
+        if let Some(place) = self.slots.get_mut(slot as usize) {
+            *place = Some(Box::new(Qp::new(qpn, slot, generation)));
+        }
+        self.table.insert(qpn, slot);
+        Ok(())
+    }
+
+    /// Changes state and attributes of a queue pair; on an error nothing has changed.
+    ///
+    /// Going to ERR reports [`Event::EnteredError`] (once); going to RESET drops all events of the
+    /// QP that were not polled.
+    pub fn modify_qp(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        change: &QpAttributes,
+    ) -> Result<(), Error> {
+        let slot = self.slot(qpn).ok_or(Error::UnknownQp(qpn))?;
+        let qp = qp_at(&mut self.slots, slot).ok_or(Error::UnknownQp(qpn))?;
+        let from = qp.state();
+        attributes::check(qpn, from, change, self.mtu_max)?;
+        let to = change.state.unwrap_or(from);
+        match to {
+            QpState::Reset => {
+                self.reset(slot);
+                return Ok(());
+            }
+            QpState::Err => {
+                qp.responder.silence();
+                qp.enter_error(&mut self.shared);
+                return Ok(());
+            }
+            _ => {}
+        }
+        // What can fail comes first.
+        let path = match change.path {
+            Some(vector) => {
+                let dest = change.dest_qpn.or(qp.attributes.dest_qpn).unwrap_or(qpn);
+                Some((vector, Path::new(qpn, dest, &vector, &self.addresses)?))
+            }
+            None => None,
+        };
+        qp.apply(change);
+        if let Some((vector, (path, resolution))) = path {
+            qp.attributes.path = Some(vector);
+            self.set_path(now, slot, path, resolution);
+        }
+        if let Some(qp) = qp_at(&mut self.slots, slot) {
+            qp.change_state(&mut self.shared, from, to, change);
+        }
+        Ok(())
+    }
+
+    /// The attributes of a queue pair as they are now.
+    #[must_use]
+    pub fn query_qp(&self, qpn: Qpn) -> Option<QpSnapshot> {
+        self.qp(qpn).map(Qp::snapshot)
+    }
+
+    /// Destroys a queue pair. Afterwards nothing about it is emitted any more: its events are
+    /// dropped, and its placements, if any await their commit, have no effect.
+    pub fn destroy_qp(&mut self, qpn: Qpn) {
+        let Some(slot) = self.slot(qpn) else { return };
+        self.reset(slot);
+        self.table.remove(&qpn);
+        if let Some(place) = self.slots.get_mut(slot as usize) {
+            *place = None;
+            self.free.push(slot);
+        }
+    }
+
+    /// How many more messages a queue pair takes now.
+    #[must_use]
+    pub fn send_room(&self, qpn: Qpn) -> usize {
+        self.qp(qpn).map_or(0, |qp| qp.requester.room())
+    }
+
+    /// Gives a message to a queue pair in RTS or SQD. Messages are numbered from 0 since the last
+    /// RESET; the number is returned.
+    pub fn post_send(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        request: SendRequest,
+    ) -> Result<u64, PostError> {
+        let slot = self.slot(qpn).ok_or(PostError::UnknownQp(qpn))?;
+        let qp = qp_at(&mut self.slots, slot).ok_or(PostError::UnknownQp(qpn))?;
+        let state = qp.state();
+        if !matches!(state, QpState::Rts | QpState::Sqd) {
+            return Err(PostError::State { qpn, state });
+        }
+        if request.length > param::MAX_MESSAGE_LENGTH {
+            return Err(PostError::TooLong(request.length));
+        }
+        if request.operation == Operation::Read && qp.attributes.max_rd_atomic == 0 {
+            return Err(PostError::ReadsDisabled(qpn));
+        }
+        if qp.requester.room() == 0 {
+            return Err(PostError::Full(qpn));
+        }
+        let number = qp.requester.post(request, qp.mtu());
+        if qp.path.as_ref().is_some_and(Path::is_resolved) {
+            qp.make_ready(&mut self.shared);
+        } else {
+            qp.wait_for_neighbour(&mut self.shared, now);
+        }
+        Ok(number)
+    }
+
+    /// Tells how the placements since the last commit went, in order: true for success. Only now
+    /// do the acknowledgements and events that depend on them become visible. To be called after
+    /// every burst of `receive`, also when there were no placements; a missing status counts as
+    /// failure.
+    ///
+    /// A failed placement of a request becomes a NAK "remote operational error" (and
+    /// [`ReceiveStatus::LocalProtection`]); one of a READ response becomes
+    /// [`SendStatus::LocalProtection`]. Either way the QP enters the error state.
+    pub fn commit(&mut self, _now: Instant, statuses: &[bool]) {
+        let effects = self.shared.log.take();
+        let mut failures: Vec<Failure> = Vec::new();
+        for effect in &effects {
+            self.commit_effect(effect, statuses, &mut failures);
+        }
+        self.shared.log.finish(effects);
+        for failure in failures {
+            let Some(qp) = qp_at(&mut self.slots, failure.slot) else { continue };
+            match failure.request {
+                Some(sequence) => qp.placement_failed(&mut self.shared, sequence),
+                None => qp.enter_error(&mut self.shared),
+            }
+        }
+    }
+
+    fn commit_effect(&mut self, effect: &Effect, statuses: &[bool], failures: &mut Vec<Failure>) {
+        let Effect { slot, generation, kind } = *effect;
+        let Some(qp) = qp_at(&mut self.slots, slot).filter(|qp| qp.generation == generation) else {
+            return;
+        };
+        let failed = |is_request| {
+            failures.iter().any(|f| f.slot == slot && f.request.is_some() == is_request)
+        };
+        let succeeded = |placement: usize| statuses.get(placement).copied().unwrap_or(false);
+        let shared = &mut self.shared;
+        match kind {
+            EffectKind::PlacedRequest { placement, sequence, receive } => {
+                if succeeded(placement) || failed(true) {
+                    return;
+                }
+                if let Some(id) = receive {
+                    qp.responder.forget_receive(id);
+                    qp.fail_receive(shared, id, ReceiveStatus::LocalProtection);
+                }
+                failures.push(Failure { slot, request: Some(sequence), receive });
+            }
+            EffectKind::PlacedResponse { placement, message } => {
+                if succeeded(placement) || failed(false) {
+                    return;
+                }
+                bump(&mut shared.counters.req_cqe_error);
+                let status = SendStatus::LocalProtection;
+                shared.log.release(Event::SendFailed { qpn: qp.qpn, message, status });
+                failures.push(Failure { slot, request: None, receive: None });
+            }
+            EffectKind::Event(event) => match event {
+                Event::SendsCompleted { .. } | Event::SendFailed { .. } if failed(false) => {}
+                Event::ReceiveCompleted { qpn, id, .. } | Event::ReceiveFailed { qpn, id, .. }
+                    if failed(true) =>
+                {
+                    // The message whose placement failed is reported already.
+                    let reported = |f: &Failure| f.slot == slot && f.receive == Some(id);
+                    if !failures.iter().any(reported) {
+                        let status = ReceiveStatus::Flushed;
+                        shared.log.release(Event::ReceiveFailed { qpn, id, status });
+                    }
+                }
+                event => shared.log.release(event),
+            },
+        }
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.shared.log.poll()
+    }
+
+    /// The next frame to send; `None` when nothing is ready, or while placements await their
+    /// commit. Queue pairs take turns of [`param::TRANSMIT_QUANTUM`] frames.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        if !self.shared.log.is_committed() {
+            return None;
+        }
+        if let Some(frame) = self.control.pop_front() {
+            let header = HeaderBuffer::whole(frame);
+            return Some(Transmit { header, payload: None, pad: 0, needs_icrc: false });
+        }
+        while let Some(&slot) = self.shared.ready.front() {
+            let Some(qp) = qp_at(&mut self.slots, slot) else {
+                self.shared.ready.pop_front();
+                continue;
+            };
+            if self.quantum == 0 {
+                self.shared.ready.rotate_left(1);
+                self.quantum = param::TRANSMIT_QUANTUM;
+                continue;
+            }
+            if let Some(transmit) = qp.transmit(&mut self.shared, now) {
+                self.quantum = self.quantum.wrapping_sub(1);
+                return Some(transmit);
+            }
+            qp.queued = false;
+            self.shared.ready.pop_front();
+            self.quantum = param::TRANSMIT_QUANTUM;
+        }
+        None
+    }
+
+    /// Tells that the payload of an emitted frame could not be read; the caller drops the frame.
+    ///
+    /// A message of ours fails with [`SendStatus::LocalProtection`], after those before it are
+    /// complete; a READ of the peer gets a NAK "remote operational error". Either way the QP
+    /// enters the error state.
+    pub fn payload_failed(&mut self, _now: Instant, qpn: Qpn, payload: &Payload) {
+        let Some(slot) = self.slot(qpn) else { return };
+        let Some(qp) = qp_at(&mut self.slots, slot) else { return };
+        match payload.source {
+            Source::Message { message } => qp.message_unreadable(&mut self.shared, message),
+            Source::Remote { .. } => qp.response_unreadable(&mut self.shared, payload.psn),
+        }
+    }
+
+    /// When [`Stack::handle_timeout`] must be called, at the latest.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        match (self.shared.timers.next(), self.neighbours.next_timeout()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Does what is due at `now`. May be called at any time.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(address) = self.neighbours.poll(now) {
+            self.ask(address);
+        }
+        while let Some(entry) = self.shared.timers.pop_due(now) {
+            let (_, slot, generation) = entry;
+            let Some(qp) = qp_at(&mut self.slots, slot).filter(|qp| qp.generation == generation)
+            else {
+                continue;
+            };
+            if !self.shared.timers.fire(&mut qp.timer, entry, now) {
+                continue;
+            }
+            let silent = qp.timer_fired(&mut self.shared, now);
+            let peer = qp.path.as_ref().and_then(Path::arp_target);
+            if let (true, Some(address)) = (silent, peer) {
+                if self.neighbours.probe(address, now) {
+                    self.ask(address);
+                }
+            }
+        }
+    }
+
+    /// The counters of the port.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// The counters of a queue pair since its creation.
+    #[must_use]
+    pub fn qp_counters(&self, qpn: Qpn) -> Option<&QpCounters> {
+        self.qp(qpn).map(|qp| &qp.counters)
+    }
+
+    fn slot(&self, qpn: Qpn) -> Option<u32> {
+        self.table.get(&qpn).copied()
+    }
+
+    fn qp(&self, qpn: Qpn) -> Option<&Qp> {
+        self.slots.get(self.slot(qpn)? as usize)?.as_deref()
+    }
+
+    fn new_generation(&mut self) -> u32 {
+        self.next_generation = self.next_generation.wrapping_add(1);
+        self.next_generation
+    }
+
+    /// Takes a queue pair back to RESET: nothing of its former life is left.
+    fn reset(&mut self, slot: u32) {
+        let generation = self.new_generation();
+        let Some(qp) = qp_at(&mut self.slots, slot) else { return };
+        if let Some(address) = qp.path.as_ref().and_then(Path::arp_target) {
+            self.neighbours.release(address, slot);
+        }
+        let qpn = qp.qpn;
+        let counters = qp.counters;
+        *qp = Qp::new(qpn, slot, generation);
+        qp.counters = counters;
+        self.shared.log.retain(|event| event.qpn() != qpn);
+        if self.shared.ready.front() == Some(&slot) {
+            self.quantum = param::TRANSMIT_QUANTUM;
+        }
+        self.shared.ready.retain(|&ready| ready != slot);
+    }
+
+    /// Gives a queue pair its path, and asks for the peer's Ethernet address if need be.
+    fn set_path(&mut self, now: Instant, slot: u32, path: Path, resolution: Resolution) {
+        let Some(qp) = qp_at(&mut self.slots, slot) else { return };
+        let old = qp.path.replace(path);
+        if let Some(address) = old.as_ref().and_then(Path::arp_target) {
+            self.neighbours.release(address, slot);
+        }
+        if let Resolution::Arp(address) = resolution {
+            let known = self.neighbours.acquire(address, slot, now);
+            if let (Some(mac), Some(path)) = (known, qp.path.as_mut()) {
+                path.resolve(mac);
+            }
+            while let Some(address) = self.neighbours.poll(now) {
+                self.ask(address);
+            }
+        }
+    }
+
+    /// Sends an ARP request.
+    fn ask(&mut self, address: Ipv4Addr) {
+        let frame = control::arp_request(&self.addresses, address);
+        bump(&mut self.shared.counters.sent_arp_requests);
+        self.send_control(frame);
+    }
+
+    /// Queues a frame beside RoCE.
+    fn send_control(&mut self, frame: Vec<u8>) {
+        if self.control.len() < param::CONTROL_QUEUE {
+            self.control.push_back(frame);
+        } else {
+            bump(&mut self.shared.counters.drop_control_queue);
+        }
+    }
+}
+
+/// A placement that failed.
+struct Failure {
+    slot: u32,
+    /// The sequence of the request packet; `None` for a READ response.
+    request: Option<u64>,
+    /// The receive request that is reported as failed.
+    receive: Option<u64>,
+}
+
+/// The queue pair in a slot.
+fn qp_at(slots: &mut [Option<Box<Qp>>], slot: u32) -> Option<&mut Qp> {
+    slots.get_mut(slot as usize)?.as_deref_mut()
+}
+
+impl Qp {
+    /// Takes over the attributes of a change that was checked.
+    fn apply(&mut self, change: &QpAttributes) {
+        fn set<T: Copy>(place: &mut T, value: Option<T>) {
+            if let Some(value) = value {
+                *place = value;
+            }
+        }
+        let own = &mut self.attributes;
+        own.path_mtu = change.path_mtu.or(own.path_mtu);
+        own.dest_qpn = change.dest_qpn.or(own.dest_qpn);
+        set(&mut own.max_rd_atomic, change.max_rd_atomic);
+        set(&mut own.max_dest_rd_atomic, change.max_dest_rd_atomic);
+        set(&mut own.min_rnr_timer, change.min_rnr_timer);
+        set(&mut own.timeout, change.timeout);
+        set(&mut own.retry_cnt, change.retry_cnt);
+        set(&mut own.rnr_retry, change.rnr_retry);
+        set(&mut own.access, change.access);
+        set(&mut own.pkey_index, change.pkey_index);
+    }
+
+    /// Enters a state other than RESET and ERR.
+    fn change_state(
+        &mut self,
+        shared: &mut Shared,
+        from: QpState,
+        to: QpState,
+        change: &QpAttributes,
+    ) {
+        self.attributes.state = to;
+        match (from, to) {
+            (QpState::Init, QpState::Rtr) => {
+                self.responder.start(change.rq_psn.unwrap_or_default());
+            }
+            (QpState::Rtr, QpState::Rts) => {
+                let psn = change.sq_psn.unwrap_or_default();
+                let (retries, rnr) = (self.attributes.retry_cnt, self.attributes.rnr_retry);
+                self.requester.start(psn, retries, rnr);
+            }
+            (QpState::Rts, QpState::Sqd) => {
+                self.drained = false;
+                self.requester.drain();
+                self.make_ready(shared);
+                self.check_drained(shared);
+            }
+            (QpState::Sqd, _) => self.make_ready(shared),
+            _ => {}
+        }
+    }
+}

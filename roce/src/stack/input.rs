@@ -1,0 +1,265 @@
+//! Received frames: who they are for, and whether they are what they claim.
+
+use super::{Stack, qp_at};
+use crate::api::{Placement, Verbs};
+use crate::comp::FramePlace;
+use crate::control;
+use crate::counters::{Counters, bump};
+use crate::opcode::Class;
+use crate::param;
+use crate::path::PortAddresses;
+use crate::qp::Qp;
+use crate::types::{Gid, Instant, Qpn};
+use crate::wire::ethernet::{self, EtherType};
+use crate::wire::{Malformed, arp, bth, frame, icmpv4, icrc, ipv4, ipv6, ndp, udp};
+
+/// The ECN field that says "congestion experienced".
+const CONGESTION_EXPERIENCED: u8 = 3;
+
+/// What a frame is, as far as its network header tells.
+enum Kind<'a> {
+    Arp(&'a [u8]),
+    Icmp(ipv4::Repr, &'a [u8]),
+    Ndp(ipv6::Repr, &'a [u8]),
+    Roce(Datagram<'a>),
+    /// Another protocol, or for another address.
+    Foreign,
+}
+
+/// A UDP datagram to the RoCE port, and the envelope it came in.
+struct Datagram<'a> {
+    source: Gid,
+    destination: Gid,
+    traffic_class: u8,
+    /// The UDP payload: transport headers to invariant CRC.
+    payload: &'a [u8],
+    /// Where the payload begins in the frame.
+    offset: usize,
+}
+
+impl Stack {
+    /// Takes a received Ethernet frame: with its invariant CRC, without frame check sequence.
+    ///
+    /// Placements are appended to `placements`; they name the frame by `frame_index`. Nothing that
+    /// the frame causes is visible before the next [`Stack::commit`].
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        frame_index: usize,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) {
+        let result = classify(frame, &self.addresses).and_then(|(ethernet, kind)| match kind {
+            Kind::Arp(packet) => self.receive_arp(packet),
+            Kind::Icmp(ip, packet) => self.receive_icmp(&ethernet, &ip, packet),
+            Kind::Ndp(ip, packet) => self.receive_ndp(&ethernet, &ip, packet),
+            Kind::Roce(datagram) => {
+                if icrc::check(frame) {
+                    self.receive_roce(now, &datagram, frame_index, verbs, placements)
+                } else {
+                    bump(&mut self.shared.counters.rx_icrc_encapsulated);
+                    Ok(())
+                }
+            }
+            Kind::Foreign => {
+                bump(&mut self.shared.counters.drop_not_for_us);
+                Ok(())
+            }
+        });
+        if result.is_err() {
+            bump(&mut self.shared.counters.drop_malformed);
+        }
+    }
+
+    fn receive_roce(
+        &mut self,
+        now: Instant,
+        datagram: &Datagram<'_>,
+        frame_index: usize,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) -> Result<(), Malformed> {
+        let packet = frame::Repr::parse(datagram.payload)?;
+        let padded = packet.payload.len().wrapping_add(usize::from(packet.bth.pad_count));
+        if padded % 4 != 0 {
+            return Err(Malformed::Length("BTH"));
+        }
+        let slot = Qpn::new(packet.bth.dest_qpn).and_then(|qpn| self.slot(qpn));
+        let Some(qp) = slot.and_then(|slot| qp_at(&mut self.slots, slot)) else {
+            bump(&mut self.shared.counters.drop_unknown_qp);
+            return Ok(());
+        };
+        let counters = &mut self.shared.counters;
+        if !admits(qp, counters, datagram, &packet) {
+            return Ok(());
+        }
+        bump(&mut counters.rcvd_pkts);
+        bump(&mut qp.counters.rcvd_pkts);
+        if datagram.traffic_class & 3 == CONGESTION_EXPERIENCED {
+            bump(&mut counters.np_ecn_marked_roce_packets);
+        }
+        let payload_start = datagram.offset.wrapping_add(packet.payload.start);
+        let place = FramePlace { frame_index, payload_start };
+        match packet.opcode.class {
+            Class::CongestionNotification => bump(&mut counters.rp_cnp_ignored),
+            Class::Datagram => bump(&mut counters.drop_bad_opcode),
+            class if class.is_response() => {
+                qp.receive_response(&mut self.shared, now, &packet, place, placements);
+            }
+            _ => qp.receive_request(&mut self.shared, &packet, place, verbs, placements),
+        }
+        Ok(())
+    }
+
+    fn receive_arp(&mut self, packet: &[u8]) -> Result<(), Malformed> {
+        let packet = arp::Repr::parse(packet)?;
+        if packet.target_ip != self.addresses.ipv4 {
+            bump(&mut self.shared.counters.drop_not_for_us);
+            return Ok(());
+        }
+        for &slot in self.neighbours.learn(packet.sender_ip, packet.sender_mac) {
+            let Some(qp) = qp_at(&mut self.slots, slot) else { continue };
+            if let Some(path) = qp.path.as_mut() {
+                path.resolve(packet.sender_mac);
+                qp.make_ready(&mut self.shared);
+            }
+        }
+        if packet.operation == arp::Operation::Request && !packet.sender_mac.is_group() {
+            bump(&mut self.shared.counters.arp_replies);
+            let reply = control::arp_reply(&self.addresses, &packet);
+            self.send_control(reply);
+        }
+        Ok(())
+    }
+
+    fn receive_icmp(
+        &mut self,
+        ethernet: &ethernet::Repr,
+        ip: &ipv4::Repr,
+        packet: &[u8],
+    ) -> Result<(), Malformed> {
+        let echo = icmpv4::Repr::parse(packet)?;
+        let answerable = !echo.reply
+            && packet.len() <= param::MAX_ICMP_LENGTH
+            && !ethernet.source.is_group()
+            && ethernet.destination == self.addresses.mac;
+        if answerable {
+            bump(&mut self.shared.counters.icmp_replies);
+            let reply = control::icmp_reply(&self.addresses, ethernet.source, ip, &echo);
+            self.send_control(reply);
+        } else {
+            bump(&mut self.shared.counters.drop_not_for_us);
+        }
+        Ok(())
+    }
+
+    fn receive_ndp(
+        &mut self,
+        ethernet: &ethernet::Repr,
+        ip: &ipv6::Repr,
+        packet: &[u8],
+    ) -> Result<(), Malformed> {
+        let target = ndp::parse_solicitation(ip, packet)?;
+        // An unspecified source asks whether an address is free to take; ours follows from a
+        // unique Ethernet address, so nobody asks that.
+        if target == self.addresses.mac.link_local()
+            && !ip.source.is_unspecified()
+            && !ip.source.is_multicast()
+            && !ethernet.source.is_group()
+        {
+            bump(&mut self.shared.counters.ndp_replies);
+            let reply =
+                control::neighbour_advertisement(&self.addresses, ethernet.source, ip.source);
+            self.send_control(reply);
+        } else {
+            bump(&mut self.shared.counters.drop_not_for_us);
+        }
+        Ok(())
+    }
+}
+
+/// Whether a packet may reach a queue pair: it comes from the QP's peer, on the QP's path, in the
+/// right partition. Nothing else may have any effect on the QP.
+fn admits(qp: &Qp, counters: &mut Counters, datagram: &Datagram<'_>, packet: &frame::Repr) -> bool {
+    let Some(path) = &qp.path else {
+        bump(&mut counters.drop_wrong_state);
+        return false;
+    };
+    if path.peer != datagram.source || path.own != datagram.destination {
+        bump(&mut counters.drop_wrong_source);
+        return false;
+    }
+    if !bth::pkeys_match(packet.bth.pkey, param::DEFAULT_PKEY) {
+        bump(&mut counters.drop_bad_pkey);
+        return false;
+    }
+    true
+}
+
+/// Finds out what a frame is.
+fn classify<'a>(
+    frame: &'a [u8],
+    addresses: &PortAddresses,
+) -> Result<(ethernet::Repr, Kind<'a>), Malformed> {
+    let (ethernet, packet) = ethernet::Repr::parse(frame)?;
+    // A priority tag is no VLAN. A real VLAN is another network than the one of our addresses.
+    let tagged = ethernet.tag.is_some_and(|tag| tag.vlan != 0);
+    let group = ethernet.destination.is_group();
+    if tagged || !(group || ethernet.destination == addresses.mac) {
+        return Ok((ethernet, Kind::Foreign));
+    }
+    let network_offset = frame.len().wrapping_sub(packet.len());
+    let kind = match ethernet.ethertype {
+        EtherType::ARP => Kind::Arp(packet),
+        EtherType::IPV4 => {
+            let (ip, payload) = ipv4::Repr::parse(packet)?;
+            match ip.protocol {
+                _ if ip.destination != addresses.ipv4 => Kind::Foreign,
+                ipv4::PROTOCOL_ICMP => Kind::Icmp(ip, payload),
+                ipv4::PROTOCOL_UDP if !group => datagram(
+                    (Gid::from_ipv4(ip.source), Gid::from_ipv4(ip.destination)),
+                    ip.type_of_service,
+                    payload,
+                    network_offset.wrapping_add(ipv4::LENGTH),
+                )?,
+                _ => Kind::Foreign,
+            }
+        }
+        EtherType::IPV6 => {
+            let (ip, payload) = ipv6::Repr::parse(packet)?;
+            let own = addresses.mac.link_local();
+            match ip.next_header {
+                ipv6::NEXT_HEADER_ICMPV6
+                    if ip.destination == own || ip.destination == ndp::solicited_node(own) =>
+                {
+                    Kind::Ndp(ip, payload)
+                }
+                ipv6::NEXT_HEADER_UDP if !group && ip.destination == own => datagram(
+                    (Gid::from_ipv6(ip.source), Gid::from_ipv6(ip.destination)),
+                    ip.traffic_class,
+                    payload,
+                    network_offset.wrapping_add(ipv6::LENGTH),
+                )?,
+                _ => Kind::Foreign,
+            }
+        }
+        _ => Kind::Foreign,
+    };
+    Ok((ethernet, kind))
+}
+
+/// The RoCE datagram in an IP payload that lies at `offset` of its frame.
+fn datagram(
+    (source, destination): (Gid, Gid),
+    traffic_class: u8,
+    payload: &[u8],
+    offset: usize,
+) -> Result<Kind<'_>, Malformed> {
+    let (header, payload) = udp::Repr::parse(payload)?;
+    if header.destination_port != param::ROCE_UDP_PORT {
+        return Ok(Kind::Foreign);
+    }
+    let offset = offset.wrapping_add(udp::LENGTH);
+    Ok(Kind::Roce(Datagram { source, destination, traffic_class, payload, offset }))
+}

@@ -1,0 +1,224 @@
+//! The smaller extension headers: ImmDt, IETH, AtomicETH, AtomicAckETH and DETH (specification,
+//! sections 9.3.2 to 9.3.8).
+
+use super::{Malformed, split};
+
+/// Immediate data.
+pub mod immdt {
+    use super::{Malformed, split};
+
+    /// The length of a header.
+    pub const LENGTH: usize = 4;
+
+    /// The immediate data at the start of `bytes`, and what follows it.
+    pub fn parse(bytes: &[u8]) -> Result<(u32, &[u8]), Malformed> {
+        let (header, rest) = split::<LENGTH>(bytes, "ImmDt")?;
+        Ok((u32::from_be_bytes(*header), rest))
+    }
+
+    /// The bytes of the header.
+    #[must_use]
+    pub fn to_bytes(immediate: u32) -> [u8; LENGTH] {
+        immediate.to_be_bytes()
+    }
+}
+
+/// The Invalidate Extended Transport Header.
+pub mod ieth {
+    use super::{Malformed, split};
+
+    /// The length of a header.
+    pub const LENGTH: usize = 4;
+
+    /// The key at the start of `bytes`, and what follows it.
+    pub fn parse(bytes: &[u8]) -> Result<(u32, &[u8]), Malformed> {
+        let (header, rest) = split::<LENGTH>(bytes, "IETH")?;
+        Ok((u32::from_be_bytes(*header), rest))
+    }
+
+    /// The bytes of the header.
+    #[must_use]
+    pub fn to_bytes(rkey: u32) -> [u8; LENGTH] {
+        rkey.to_be_bytes()
+    }
+}
+
+/// The Atomic Extended Transport Header.
+pub mod atomiceth {
+    use super::{Malformed, split};
+
+    /// The length of a header.
+    pub const LENGTH: usize = 28;
+
+    /// A view of a header.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Header<'a>(&'a [u8; LENGTH]);
+
+    impl<'a> Header<'a> {
+        /// The header at the start of `bytes`, and what follows it.
+        pub fn new(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
+            let (header, rest) = split(bytes, "AtomicETH")?;
+            Ok((Self(header), rest))
+        }
+
+        /// The virtual address, a multiple of 8.
+        #[must_use]
+        pub fn va(&self) -> u64 {
+            let b = self.0;
+            u64::from_be_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])
+        }
+
+        /// The remote key.
+        #[must_use]
+        pub fn rkey(&self) -> u32 {
+            u32::from_be_bytes([self.0[8], self.0[9], self.0[10], self.0[11]])
+        }
+
+        /// The value to swap in, or to add.
+        #[must_use]
+        pub fn swap_or_add(&self) -> u64 {
+            let b = self.0;
+            u64::from_be_bytes([b[12], b[13], b[14], b[15], b[16], b[17], b[18], b[19]])
+        }
+
+        /// The value to compare with.
+        #[must_use]
+        pub fn compare(&self) -> u64 {
+            let b = self.0;
+            u64::from_be_bytes([b[20], b[21], b[22], b[23], b[24], b[25], b[26], b[27]])
+        }
+    }
+
+    /// A header taken apart.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Repr {
+        /// The virtual address, a multiple of 8.
+        pub va: u64,
+        /// The remote key.
+        pub rkey: u32,
+        /// The value to swap in, or to add.
+        pub swap_or_add: u64,
+        /// The value to compare with.
+        pub compare: u64,
+    }
+
+    impl Repr {
+        /// The header at the start of `bytes`, and what follows it.
+        pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+            let (header, rest) = Header::new(bytes)?;
+            let repr = Self {
+                va: header.va(),
+                rkey: header.rkey(),
+                swap_or_add: header.swap_or_add(),
+                compare: header.compare(),
+            };
+            Ok((repr, rest))
+        }
+
+        /// The bytes of the header.
+        #[must_use]
+        pub fn to_bytes(&self) -> [u8; LENGTH] {
+            let mut bytes = [0; LENGTH];
+            bytes[0..8].copy_from_slice(&self.va.to_be_bytes());
+            bytes[8..12].copy_from_slice(&self.rkey.to_be_bytes());
+            bytes[12..20].copy_from_slice(&self.swap_or_add.to_be_bytes());
+            bytes[20..28].copy_from_slice(&self.compare.to_be_bytes());
+            bytes
+        }
+    }
+}
+
+/// The Atomic ACK Extended Transport Header.
+pub mod atomicacketh {
+    use super::{Malformed, split};
+
+    /// The length of a header.
+    pub const LENGTH: usize = 8;
+
+    /// The value before the operation at the start of `bytes`, and what follows it.
+    pub fn parse(bytes: &[u8]) -> Result<(u64, &[u8]), Malformed> {
+        let (header, rest) = split::<LENGTH>(bytes, "AtomicAckETH")?;
+        Ok((u64::from_be_bytes(*header), rest))
+    }
+
+    /// The bytes of the header.
+    #[must_use]
+    pub fn to_bytes(original: u64) -> [u8; LENGTH] {
+        original.to_be_bytes()
+    }
+}
+
+/// The Datagram Extended Transport Header.
+pub mod deth {
+    use super::{Malformed, split};
+
+    /// The length of a header.
+    pub const LENGTH: usize = 8;
+
+    /// A header taken apart.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Repr {
+        /// The queue key.
+        pub qkey: u32,
+        /// The source queue pair number: 24 bits.
+        pub source_qpn: u32,
+    }
+
+    impl Repr {
+        /// The header at the start of `bytes`, and what follows it.
+        pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+            let (&[k0, k1, k2, k3, _, q0, q1, q2], rest) = split::<LENGTH>(bytes, "DETH")?;
+            let repr = Self {
+                qkey: u32::from_be_bytes([k0, k1, k2, k3]),
+                source_qpn: u32::from_be_bytes([0, q0, q1, q2]),
+            };
+            Ok((repr, rest))
+        }
+
+        /// The bytes of the header.
+        #[must_use]
+        pub fn to_bytes(&self) -> [u8; LENGTH] {
+            let [k0, k1, k2, k3] = self.qkey.to_be_bytes();
+            let [_, q0, q1, q2] = self.source_qpn.to_be_bytes();
+            [k0, k1, k2, k3, 0, q0, q1, q2]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_headers_round_trip() {
+        let bytes = immdt::to_bytes(0x0102_0304);
+        assert_eq!(bytes, [1, 2, 3, 4]);
+        assert_eq!(immdt::parse(&bytes), Ok((0x0102_0304, &[][..])));
+        assert_eq!(ieth::parse(&ieth::to_bytes(77)), Ok((77, &[][..])));
+        assert_eq!(atomicacketh::parse(&atomicacketh::to_bytes(1 << 63)), Ok((1 << 63, &[][..])));
+        assert!(immdt::parse(&bytes[..3]).is_err());
+        assert!(ieth::parse(&bytes[..3]).is_err());
+        assert!(atomicacketh::parse(&bytes).is_err());
+    }
+
+    #[test]
+    fn an_atomic_header_round_trips() {
+        let repr = atomiceth::Repr {
+            va: 0x0102_0304_0506_0708,
+            rkey: 0x1112_1314,
+            swap_or_add: 0x2122_2324_2526_2728,
+            compare: 0x3132_3334_3536_3738,
+        };
+        let bytes = repr.to_bytes();
+        assert_eq!(bytes[8..12], [0x11, 0x12, 0x13, 0x14]);
+        assert_eq!(atomiceth::Repr::parse(&bytes), Ok((repr, &[][..])));
+        assert!(atomiceth::Repr::parse(&bytes[..27]).is_err());
+    }
+
+    #[test]
+    fn a_datagram_header_round_trips() {
+        let repr = deth::Repr { qkey: 0x8001_0000, source_qpn: 0xab_cdef };
+        assert_eq!(repr.to_bytes(), [0x80, 0x01, 0, 0, 0, 0xab, 0xcd, 0xef]);
+        assert_eq!(deth::Repr::parse(&repr.to_bytes()), Ok((repr, &[][..])));
+    }
+}

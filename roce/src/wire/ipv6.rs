@@ -1,0 +1,161 @@
+//! IPv6 without extension headers (RFC 8200).
+
+use core::net::Ipv6Addr;
+
+use super::{Malformed, split};
+
+/// The length of a header.
+pub const LENGTH: usize = 40;
+
+/// The next-header number of UDP.
+pub const NEXT_HEADER_UDP: u8 = 17;
+
+/// The next-header number of ICMPv6.
+pub const NEXT_HEADER_ICMPV6: u8 = 58;
+
+/// A view of a header.
+#[derive(Clone, Copy, Debug)]
+pub struct Header<'a>(&'a [u8; LENGTH]);
+
+impl<'a> Header<'a> {
+    /// The header at the start of `bytes`, and what follows it.
+    pub fn new(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
+        let (header, rest) = split(bytes, "IPv6")?;
+        Ok((Self(header), rest))
+    }
+
+    /// Version, traffic class and flow label.
+    fn first_word(&self) -> u32 {
+        u32::from_be_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
+    }
+
+    /// The version; 6.
+    #[must_use]
+    pub fn version(&self) -> u8 {
+        self.0[0] >> 4
+    }
+
+    /// The traffic class: DSCP in the upper six bits, ECN in the lower two.
+    #[must_use]
+    pub fn traffic_class(&self) -> u8 {
+        (self.first_word() >> 20) as u8
+    }
+
+    /// The flow label: 20 bits.
+    #[must_use]
+    pub fn flow_label(&self) -> u32 {
+        self.first_word() & 0x000f_ffff
+    }
+
+    /// The length of the payload in bytes.
+    #[must_use]
+    pub fn payload_length(&self) -> u16 {
+        u16::from_be_bytes([self.0[4], self.0[5]])
+    }
+
+    /// The protocol of the payload.
+    #[must_use]
+    pub fn next_header(&self) -> u8 {
+        self.0[6]
+    }
+
+    /// The hop limit.
+    #[must_use]
+    pub fn hop_limit(&self) -> u8 {
+        self.0[7]
+    }
+
+    /// The source address.
+    #[must_use]
+    pub fn source(&self) -> Ipv6Addr {
+        let [_, _, _, _, _, _, _, _, source @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] =
+            *self.0;
+        Ipv6Addr::from(source)
+    }
+
+    /// The destination address.
+    #[must_use]
+    pub fn destination(&self) -> Ipv6Addr {
+        let bytes: &[u8; 16] = self.0.last_chunk().unwrap_or(&[0; 16]);
+        Ipv6Addr::from(*bytes)
+    }
+}
+
+/// A header taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repr {
+    /// The traffic class: DSCP in the upper six bits, ECN in the lower two.
+    pub traffic_class: u8,
+    /// The flow label: 20 bits.
+    pub flow_label: u32,
+    /// The protocol of the payload.
+    pub next_header: u8,
+    /// The hop limit.
+    pub hop_limit: u8,
+    /// The source address.
+    pub source: Ipv6Addr,
+    /// The destination address.
+    pub destination: Ipv6Addr,
+    /// The length of the payload in bytes.
+    pub payload_length: u16,
+}
+
+impl Repr {
+    /// The header at the start of `packet`, and exactly its payload: Ethernet padding is cut off.
+    pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let (header, rest) = Header::new(packet)?;
+        if header.version() != 6 {
+            return Err(Malformed::Version("IPv6"));
+        }
+        let payload =
+            rest.get(..usize::from(header.payload_length())).ok_or(Malformed::Length("IPv6"))?;
+        let repr = Self {
+            traffic_class: header.traffic_class(),
+            flow_label: header.flow_label(),
+            next_header: header.next_header(),
+            hop_limit: header.hop_limit(),
+            source: header.source(),
+            destination: header.destination(),
+            payload_length: header.payload_length(),
+        };
+        Ok((repr, payload))
+    }
+
+    /// The bytes of the header.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; LENGTH] {
+        let word = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0x000f_ffff;
+        let mut bytes = [0; LENGTH];
+        bytes[0..4].copy_from_slice(&word.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.payload_length.to_be_bytes());
+        bytes[6] = self.next_header;
+        bytes[7] = self.hop_limit;
+        bytes[8..24].copy_from_slice(&self.source.octets());
+        bytes[24..40].copy_from_slice(&self.destination.octets());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_round_trips_and_padding_is_cut() {
+        let repr = Repr {
+            traffic_class: 0xa3,
+            flow_label: 0xf_1234,
+            next_header: NEXT_HEADER_UDP,
+            hop_limit: 5,
+            source: "fe80::1".parse().unwrap(),
+            destination: "2001:db8::2".parse().unwrap(),
+            payload_length: 2,
+        };
+        let mut bytes = repr.to_bytes().to_vec();
+        bytes.extend([1, 2, 0, 0]);
+        assert_eq!(Repr::parse(&bytes), Ok((repr, &[1, 2][..])));
+        assert_eq!(Repr::parse(&bytes[..41]), Err(Malformed::Length("IPv6")));
+        bytes[0] = 0x4a;
+        assert_eq!(Repr::parse(&bytes), Err(Malformed::Version("IPv6")));
+    }
+}
