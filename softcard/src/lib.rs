@@ -1,3 +1,37 @@
-//! The software card: BAR decode, queue engine over RoCE v2, ports and cables
+//! The software card: what stands behind the card's registers where there is no card.
+//!
+//! A [`Runtime`] runs any number of cards on one thread and joins them by cables. A [`CardHandle`]
+//! is what a driver sees of a PCIe function: its BARs, its interrupt vectors, its DMA mappings, and
+//! grants of doorbell pages. Behind the registers sit queue engines over a RoCE v2 stack; what
+//! leaves a port are real frames.
 
 #![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects
+)]
+#![cfg_attr(test, allow(clippy::panic, clippy::arithmetic_side_effects, reason = "tests may fail"))]
+
+mod bars;
+mod card;
+mod command;
+mod datapath;
+mod dma;
+mod error;
+mod handle;
+pub mod port;
+mod random;
+mod run;
+mod runtime;
+mod transport;
+
+pub use dma::DmaMemory;
+pub use error::Error;
+pub use handle::{CardHandle, PageGrant};
+pub use runtime::{CardConfig, Link, Runtime, RuntimeConfig};
+
+/// Windows of a card, each an engine with [`fpga_regs::engine::window::DOORBELL_PAGES`] pages.
+pub const WINDOWS: u8 = 4;

@@ -1,0 +1,169 @@
+//! A card: its identity, its engines, its stack, its port.
+
+use std::sync::Arc;
+
+use fpga_regs::engine::window::{Capabilities, DOORBELL_PAGES, Profile};
+use hostmem::{DoorbellPage, EventFd};
+use queue_engine::{Engine, EngineConfig};
+use roce::{MacAddr, PathMtu, Stack, StackConfig};
+
+use crate::WINDOWS;
+use crate::bars::Registers;
+use crate::datapath::Scratch;
+use crate::dma::AddressSpace;
+use crate::port::{FramePool, Port};
+use crate::random::KernelRandom;
+use crate::transport::RoceTransport;
+
+/// An engine of a software card.
+pub(crate) type CardEngine = Engine<AddressSpace, Slots, KernelRandom>;
+
+/// A doorbell page as the engine looks at it.
+#[derive(Clone, Debug)]
+pub(crate) struct Slots(pub(crate) Arc<DoorbellPage>);
+
+impl queue_engine::DoorbellPage for Slots {
+    #[inline]
+    fn load(&self, slot: usize) -> u64 {
+        self.0.read(slot)
+    }
+}
+
+/// The addresses a driver gave the card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) mac: [u8; 6],
+    pub(crate) ipv4: u32,
+}
+
+/// Frames a card keeps for reuse.
+const POOLED_FRAMES: usize = 1024;
+
+/// A software card.
+pub(crate) struct Card {
+    pub(crate) identity: Identity,
+    pub(crate) registers: Registers,
+    pub(crate) engines: Vec<CardEngine>,
+    /// The pages granted in each window, for stores that come through the BAR.
+    pub(crate) pages: [[Option<Slots>; DOORBELL_PAGES as usize]; WINDOWS as usize],
+    pub(crate) memory: AddressSpace,
+    pub(crate) stack: Stack,
+    pub(crate) port: Box<dyn Port>,
+    pub(crate) pool: FramePool,
+    pub(crate) scratch: Scratch,
+    pub(crate) vectors: Arc<[EventFd]>,
+}
+
+/// What every engine of a software card offers.
+fn engine_config(window: u8) -> EngineConfig {
+    EngineConfig {
+        window,
+        profile: Profile::Vqe,
+        capabilities: Capabilities::RC
+            | Capabilities::SEND
+            | Capabilities::WRITE
+            | Capabilities::READ
+            | Capabilities::IMMEDIATE
+            | Capabilities::RNR,
+        qps: 16_384,
+        cqs: 16_384,
+        rqs: 16_384,
+        keys: 65_536,
+        log2_cq_entries: 22,
+        log2_sq_blocks: 18,
+        log2_rq_entries: 16,
+        max_rd_atomic: roce::param::MAX_RD_ATOMIC,
+        max_message: 1 << 31,
+    }
+}
+
+fn new_stack(identity: Identity) -> Stack {
+    Stack::new(StackConfig {
+        mac: MacAddr(identity.mac),
+        ipv4: identity.ipv4.into(),
+        mtu_max: PathMtu::Mtu4096,
+    })
+}
+
+/// The engine that a QPN belongs to.
+pub(crate) fn engine_of(engines: &mut [CardEngine], qpn: u32) -> Option<&mut CardEngine> {
+    engines.get_mut(usize::from(CardEngine::window_of(qpn)))
+}
+
+impl Card {
+    pub(crate) fn new(port: Box<dyn Port>, vectors: Arc<[EventFd]>) -> Self {
+        let engine = |window| Engine::new(engine_config(window), KernelRandom::new());
+        Self {
+            identity: Identity::default(),
+            registers: Registers::default(),
+            engines: (0..WINDOWS).map(engine).collect(),
+            pages: Default::default(),
+            memory: AddressSpace::default(),
+            stack: new_stack(Identity::default()),
+            port,
+            pool: FramePool::new(POOLED_FRAMES),
+            scratch: Scratch::default(),
+            vectors,
+        }
+    }
+
+    /// Takes a new address, as long as no QP uses the old one.
+    pub(crate) fn set_identity(&mut self, identity: Identity) {
+        if !self.engines.iter().any(CardEngine::has_qps) {
+            self.identity = identity;
+            self.stack = new_stack(identity);
+        }
+    }
+
+    /// What a pulse on the shell's reset does: engines, QPs and frames under way are gone.
+    pub(crate) fn reset(&mut self) {
+        for engine in &mut self.engines {
+            engine.reset(&mut RoceTransport { stack: &mut self.stack, identity: self.identity });
+        }
+        self.pages = Default::default();
+        self.scratch = Scratch::default();
+        self.stack = new_stack(self.identity);
+        self.registers.pending = [false; WINDOWS as usize];
+    }
+
+    pub(crate) fn open_page(&mut self, window: u8, page: u8, slots: Slots) -> bool {
+        let Some(place) = self.page(window, page) else { return false };
+        *place = Some(slots.clone());
+        let engine = self.engines.get_mut(usize::from(window));
+        engine.is_some_and(|engine| engine.open_page(page, slots))
+    }
+
+    pub(crate) fn close_page(&mut self, window: u8, page: u8) {
+        if let Some(place) = self.page(window, page) {
+            *place = None;
+        }
+        if let Some(engine) = self.engines.get_mut(usize::from(window)) {
+            engine.close_page(page);
+        }
+    }
+
+    pub(crate) fn page(&mut self, window: u8, page: u8) -> Option<&mut Option<Slots>> {
+        let pages = self.pages.get_mut(usize::from(window))?;
+        pages.get_mut(usize::from(page).checked_sub(1)?)
+    }
+
+    /// Signals the vectors of engines that have something to say, once until they were heard.
+    pub(crate) fn raise_interrupts(&mut self) {
+        for (window, engine) in self.engines.iter_mut().enumerate() {
+            if engine.take_interrupt() {
+                self.registers.raise(window, &self.vectors);
+            }
+        }
+    }
+
+    /// Counters that are the port's and the DMA's, not the stack's.
+    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.port.counters();
+        counters.extend([
+            ("dma_bytes_read", self.memory.bytes_read),
+            ("dma_bytes_written", self.memory.bytes_written),
+            ("dma_faults", self.memory.faults),
+        ]);
+        counters
+    }
+}

@@ -1,0 +1,40 @@
+//! What a driver's thread asks of the card thread: register accesses, mappings, grants.
+
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use fpga_regs::coyote::pci::Bar;
+use hostmem::{DoorbellPage, EventFd};
+
+use crate::Error;
+use crate::dma::DmaMemory;
+
+/// A command for card number `card`; those of one sender are executed in order.
+pub(crate) struct Command {
+    pub(crate) card: usize,
+    pub(crate) action: Action,
+}
+
+/// What to do.
+pub(crate) enum Action {
+    /// A posted write.
+    Write { bar: Bar, offset: u64, value: u64 },
+    /// A read, answered with the value.
+    Read { bar: Bar, offset: u64, reply: SyncSender<u64> },
+    /// Maps memory.
+    Map { iova: u64, length: u64, memory: DmaMemory, reply: SyncSender<Result<(), Error>> },
+    /// Unmaps memory; answered when no DMA to it can follow.
+    Unmap { iova: u64, length: u64, reply: SyncSender<()> },
+    /// Puts a doorbell page in place and listens to its eventfd.
+    Grant {
+        window: u8,
+        page: u8,
+        slots: Arc<DoorbellPage>,
+        wake: EventFd,
+        reply: SyncSender<Result<(), Error>>,
+    },
+    /// Takes a doorbell page away.
+    Revoke { window: u8, page: u8, reply: SyncSender<()> },
+    /// The port's counters.
+    Counters { reply: SyncSender<Vec<(&'static str, u64)>> },
+}

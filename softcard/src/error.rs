@@ -1,0 +1,60 @@
+//! What can go wrong with a software card.
+
+use std::path::PathBuf;
+
+/// What can go wrong with a software card.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A range that cannot be mapped.
+    #[error(
+        "cannot map {length} bytes at card address {iova:#x}: a range is not empty and ends below 2^44"
+    )]
+    BadRange {
+        /// First card address.
+        iova: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// A range that is mapped already.
+    #[error("cannot map {length} bytes at card address {iova:#x}: a part of it is mapped already")]
+    Overlap {
+        /// First card address.
+        iova: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// A doorbell page that is not there or not free.
+    #[error("doorbell page {page} of window {window} does not exist or is in use")]
+    NoPage {
+        /// Window.
+        window: u8,
+        /// Page.
+        page: u8,
+    },
+    /// Shared memory or descriptors failed.
+    #[error(transparent)]
+    Host(#[from] hostmem::Error),
+    /// A port could not be opened.
+    #[error("port {}: {source}", path.display())]
+    Port {
+        /// Its local socket.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The capture file could not be made.
+    #[error("capture file {}: {source}", path.display())]
+    Capture {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The card thread has ended.
+    #[error("the card thread has ended")]
+    Gone,
+    /// The card thread could not be started.
+    #[error("the card thread could not be started: {0}")]
+    Thread(#[source] std::io::Error),
+}

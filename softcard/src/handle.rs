@@ -1,0 +1,106 @@
+//! A driver's view of one software card.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender, SyncSender};
+
+use fpga_regs::coyote::pci::Bar;
+use hostmem::{Access, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, memfd};
+
+use crate::Error;
+use crate::command::{Action, Command};
+use crate::dma::DmaMemory;
+
+/// What a grant of a doorbell page consists of.
+#[derive(Debug)]
+pub struct PageGrant {
+    /// A memfd of exactly the page.
+    pub page: OwnedFd,
+    /// The eventfd that wakes the card thread while its asleep word is set.
+    pub wake: OwnedFd,
+}
+
+/// A software card as a driver sees a PCIe function.
+///
+/// Writes are posted, reads wait for all writes before them; both are executed by the card thread.
+#[derive(Clone, Debug)]
+pub struct CardHandle {
+    pub(crate) card: usize,
+    pub(crate) commands: Sender<Command>,
+    pub(crate) kick: Arc<EventFd>,
+    pub(crate) vectors: Arc<[EventFd]>,
+}
+
+impl CardHandle {
+    fn send(&self, action: Action) {
+        // A card thread that has ended hears nothing; who waits for an answer sees it.
+        let _ = self.commands.send(Command { card: self.card, action });
+        let _ = self.kick.signal();
+    }
+
+    fn ask<T>(&self, action: impl FnOnce(SyncSender<T>) -> Action) -> Result<T, Error> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        self.send(action(reply));
+        answer.recv().map_err(|_| Error::Gone)
+    }
+
+    /// Reads a register of `bytes` (4 or 8) bytes; all ones when the card is gone, as on PCIe.
+    #[must_use]
+    pub fn read(&self, bar: Bar, offset: u64, bytes: u8) -> u64 {
+        let value = self.ask(|reply| Action::Read { bar, offset, reply }).unwrap_or(u64::MAX);
+        if bytes == 4 { value & u64::from(u32::MAX) } else { value }
+    }
+
+    /// Writes a register of `bytes` (4 or 8) bytes.
+    pub fn write(&self, bar: Bar, offset: u64, bytes: u8, value: u64) {
+        let value = if bytes == 4 { value & u64::from(u32::MAX) } else { value };
+        self.send(Action::Write { bar, offset, value });
+    }
+
+    /// The eventfd of an MSI-X vector.
+    #[must_use]
+    pub fn vector(&self, number: u16) -> Option<BorrowedFd<'_>> {
+        self.vectors.get(usize::from(number)).map(AsFd::as_fd)
+    }
+
+    /// Lets the card reach memory at a range of its addresses.
+    ///
+    /// # Errors
+    /// [`Error::BadRange`], [`Error::Overlap`], [`Error::Gone`].
+    pub fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
+        self.ask(|reply| Action::Map { iova, length, memory, reply })?
+    }
+
+    /// Takes ranges back that lie inside the given one; no DMA to them happens after the return.
+    ///
+    /// # Errors
+    /// [`Error::Gone`].
+    pub fn dma_unmap(&self, iova: u64, length: u64) -> Result<(), Error> {
+        self.ask(|reply| Action::Unmap { iova, length, reply })
+    }
+
+    /// Makes a doorbell page of a window and lets the card look at it.
+    ///
+    /// # Errors
+    /// [`Error::NoPage`], [`Error::Host`], [`Error::Gone`].
+    pub fn grant_page(&self, window: u8, page: u8) -> Result<PageGrant, Error> {
+        let memory = memfd::create("balboa-doorbells", PAGE_BYTES)?;
+        let mapping = SharedMapping::new(memory.as_fd(), 0, PAGE_BYTES, Access::ReadWrite)?;
+        let slots = Arc::new(DoorbellPage::new(Arc::new(mapping), 0)?);
+        let wake = EventFd::new()?;
+        let clients = wake.try_clone()?;
+        self.ask(|reply| Action::Grant { window, page, slots, wake, reply })??;
+        Ok(PageGrant { page: memory, wake: clients.into_fd() })
+    }
+
+    /// Takes a doorbell page away; what is stored to it afterwards rings nothing.
+    pub fn revoke_page(&self, window: u8, page: u8) {
+        let _ = self.ask(|reply| Action::Revoke { window, page, reply });
+    }
+
+    /// The counters of the card's port and of its DMA, by name; empty when the card is gone.
+    #[must_use]
+    pub fn port_counters(&self) -> Vec<(&'static str, u64)> {
+        self.ask(|reply| Action::Counters { reply }).unwrap_or_default()
+    }
+}

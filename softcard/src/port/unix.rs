@@ -1,0 +1,265 @@
+//! A cable made of a Unix datagram socket: one datagram, one raw Ethernet frame.
+//!
+//! QEMU speaks the same (`-netdev dgram` with unix paths), so a guest's network card plugs into a
+//! software card's port. The socket is bound to one path and sends to another, unconnected: either
+//! end may come, go and come again. A frame to a peer that is not there is dropped, as on a cable
+//! that is not plugged in. A frame that finds the peer's queue full (the kernel's default is ten
+//! datagrams) stays with its sender.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendto, setsockopt,
+    socket, sockopt,
+};
+
+use super::{Counters, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port};
+
+/// Frames that a sender may offer in one burst while the peer takes them.
+const ROOM: usize = 64;
+
+/// Bytes asked for as send buffer; the kernel grants up to `net.core.wmem_max`.
+const SEND_BUFFER: usize = 4 << 20;
+
+/// How long to wait, in nanoseconds, where the kernel will not tell when to try again.
+const RETRY_NS: u64 = 1_000_000;
+
+/// Datagrams of a bad length passed over in one call, so that they cannot hold up the thread.
+const BAD_LIMIT: usize = 1024;
+
+/// A port that carries raw Ethernet frames over a Unix datagram socket.
+pub struct UnixPort {
+    socket: UnixDatagram,
+    local: PathBuf,
+    /// Device and inode of the bound path, so that only our own is removed.
+    identity: (u64, u64),
+    remote: UnixAddr,
+    /// Becomes readable when there are frames, or room after there was none.
+    events: Epoll,
+    waiting: Waiting,
+    /// When to look again, if the descriptor will not tell.
+    resume: Option<u64>,
+    pool: FramePool,
+    counters: Counters,
+}
+
+/// What the port waits for before it sends again.
+enum Waiting {
+    /// Nothing: the last frame was taken.
+    No,
+    /// Its own send buffer.
+    Buffer,
+    /// The peer's queue. Only a connected socket is told when a queue has room, so this one is
+    /// connected to the peer and never sends.
+    Queue { _probe: OwnedFd },
+    /// A time.
+    Timer,
+}
+
+impl UnixPort {
+    /// Binds `local` and sends to `remote`, which need not exist yet.
+    ///
+    /// A socket file at `local` that nobody listens to any more is replaced.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AddrInUse`] when somebody listens at `local`, or something there is not a
+    /// socket; [`io::ErrorKind::InvalidInput`] when a path is longer than a socket address holds.
+    pub fn open(local: &Path, remote: &Path, pool: FramePool) -> io::Result<Self> {
+        let remote = UnixAddr::new(remote).map_err(|_| too_long(remote))?;
+        UnixAddr::new(local).map_err(|_| too_long(local))?;
+        let socket = bind(local)?;
+        let found = fs::symlink_metadata(local)?;
+        socket.set_nonblocking(true)?;
+        setsockopt(&socket, sockopt::SndBuf, &SEND_BUFFER)?;
+        let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        events.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        Ok(Self {
+            socket,
+            local: local.to_owned(),
+            identity: (found.dev(), found.ino()),
+            remote,
+            events,
+            waiting: Waiting::No,
+            resume: None,
+            pool,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Arranges to be told when the frame that was just refused can be tried again.
+    fn wait_for_room(&mut self, now: u64) {
+        self.waiting = match self.listen_for_room() {
+            Ok(waiting) => waiting,
+            Err(_) => {
+                self.resume = Some(now.saturating_add(RETRY_NS));
+                Waiting::Timer
+            }
+        };
+    }
+
+    fn listen_for_room(&self) -> nix::Result<Waiting> {
+        let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
+        if poll(&mut fds, PollTimeout::ZERO)? == 0 {
+            let mut event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT, 0);
+            self.events.modify(&self.socket, &mut event)?;
+            return Ok(Waiting::Buffer);
+        }
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let probe = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
+        connect(probe.as_raw_fd(), &self.remote)?;
+        // Ready at once if the queue has been emptied meanwhile.
+        self.events.add(&probe, EpollEvent::new(EpollFlags::EPOLLOUT, 0))?;
+        Ok(Waiting::Queue { _probe: probe })
+    }
+
+    fn stop_waiting(&mut self) {
+        // A probe leaves the set by being closed.
+        if let Waiting::Buffer = std::mem::replace(&mut self.waiting, Waiting::No) {
+            let mut event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+            if let Err(errno) = self.events.modify(&self.socket, &mut event) {
+                log::error!("port {}: epoll_ctl: {errno}", self.local.display());
+            }
+        }
+        self.resume = None;
+    }
+
+    fn send_frame(&self, frame: &Frame) -> nix::Result<usize> {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        sendto(self.socket.as_raw_fd(), frame.as_slice(), &self.remote, flags)
+    }
+}
+
+impl Port for UnixPort {
+    fn send(&mut self, now: u64, burst: &mut VecDeque<Frame>) {
+        while let Some(frame) = burst.pop_front() {
+            let sent = match frame.as_slice().len() {
+                MIN_FRAME.. => self.send_frame(&frame),
+                _ => Err(Errno::EMSGSIZE),
+            };
+            if let Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM | Errno::EINTR) = sent {
+                burst.push_front(frame);
+                self.counters.held = self.counters.held.saturating_add(1);
+                self.stop_waiting();
+                self.wait_for_room(now);
+                return;
+            }
+            let counter = match sent {
+                Ok(_) => &mut self.counters.sent,
+                Err(Errno::EMSGSIZE) => &mut self.counters.bad_length,
+                // No such path, nobody there, or somebody who listens to another peer only.
+                Err(_) => &mut self.counters.no_peer,
+            };
+            *counter = counter.saturating_add(1);
+            self.pool.put(frame);
+            if !matches!(self.waiting, Waiting::No) {
+                self.stop_waiting();
+            }
+        }
+    }
+
+    fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize) {
+        let mut taken = 0_usize;
+        let mut bad = 0_usize;
+        while taken < budget {
+            if bad == BAD_LIMIT {
+                self.resume = Some(now);
+                return;
+            }
+            let mut frame = self.pool.take();
+            // With MSG_TRUNC the length returned is the datagram's, not what was copied of it.
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
+            let received = recv(self.socket.as_raw_fd(), frame.buffer_mut(), flags);
+            match received {
+                Ok(length) if (MIN_FRAME..=FRAME_CAPACITY).contains(&length) => {
+                    frame.set_len(length);
+                    into.push_back(frame);
+                    taken = taken.saturating_add(1);
+                    self.counters.received = self.counters.received.saturating_add(1);
+                    continue;
+                }
+                Ok(_) => {
+                    bad = bad.saturating_add(1);
+                    self.counters.bad_length = self.counters.bad_length.saturating_add(1);
+                }
+                Err(Errno::EINTR) => {}
+                // EAGAIN, or an error that the peer's end left on the socket.
+                Err(_) => {
+                    self.pool.put(frame);
+                    break;
+                }
+            }
+            self.pool.put(frame);
+        }
+        if !matches!(self.waiting, Waiting::Timer) {
+            self.resume = None;
+        }
+    }
+
+    fn room(&self) -> usize {
+        match self.waiting {
+            Waiting::No => ROOM,
+            // One frame is enough to find out.
+            _ => 1,
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.events.0.as_fd())
+    }
+
+    fn next_timeout(&self) -> Option<u64> {
+        self.resume
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.counters.list()
+    }
+}
+
+impl Drop for UnixPort {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.local)
+            .is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
+        if ours {
+            if let Err(error) = fs::remove_file(&self.local) {
+                log::warn!("port {}: cannot remove its socket: {error}", self.local.display());
+            }
+        }
+    }
+}
+
+/// Binds a path, and replaces a socket there that nobody listens to.
+fn bind(path: &Path) -> io::Result<UnixDatagram> {
+    let in_use = match UnixDatagram::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
+        result => return result,
+    };
+    // The kernel refuses a connection to anything that is not a socket just as it does to a socket
+    // that is closed: only the latter may be removed.
+    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+        return Err(in_use);
+    }
+    match UnixDatagram::unbound()?.connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+        _ => return Err(in_use),
+    }
+    fs::remove_file(path)?;
+    UnixDatagram::bind(path)
+}
+
+fn too_long(path: &Path) -> io::Error {
+    let message = format!("{} is longer than the 107 bytes of a socket address", path.display());
+    io::Error::new(io::ErrorKind::InvalidInput, message)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! Tests of the datagram port, with real sockets.
+
+use std::time::Duration;
+
+use nix::sys::epoll::EpollTimeout;
+
+use super::*;
+
+fn frame(bytes: &[u8]) -> Frame {
+    Frame::from_bytes(bytes).unwrap()
+}
+
+fn open(local: &Path, remote: &Path) -> UnixPort {
+    UnixPort::open(local, remote, FramePool::new(16)).unwrap()
+}
+
+fn received(port: &mut UnixPort) -> Vec<Vec<u8>> {
+    let mut into = VecDeque::new();
+    port.receive(0, &mut into, usize::MAX);
+    into.iter().map(|frame| frame.as_slice().to_vec()).collect()
+}
+
+fn counter(port: &UnixPort, name: &str) -> u64 {
+    port.counters().iter().find(|(found, _)| *found == name).unwrap().1
+}
+
+fn readable(port: &UnixPort) -> bool {
+    let mut fds = [PollFd::new(port.fd().unwrap(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
+}
+
+struct Pair {
+    a: UnixPort,
+    b: UnixPort,
+    directory: tempfile::TempDir,
+}
+
+fn pair() -> Pair {
+    let directory = tempfile::tempdir().unwrap();
+    let (one, two) = (directory.path().join("a"), directory.path().join("b"));
+    Pair { a: open(&one, &two), b: open(&two, &one), directory }
+}
+
+#[test]
+fn frames_arrive_whole_and_in_order() {
+    let Pair { mut a, mut b, directory: _directory } = pair();
+    let frames = [vec![1; MIN_FRAME], vec![2; 60], vec![3; FRAME_CAPACITY]];
+    let mut burst: VecDeque<Frame> = frames.iter().map(|bytes| frame(bytes)).collect();
+    assert!(!readable(&b));
+    a.send(0, &mut burst);
+    assert!(burst.is_empty());
+    assert!(readable(&b));
+    let mut into = VecDeque::new();
+    b.receive(0, &mut into, 1);
+    assert_eq!(into.len(), 1);
+    b.receive(0, &mut into, 64);
+    assert!(into.iter().zip(&frames).all(|(frame, bytes)| frame.as_slice() == bytes));
+    assert_eq!(into.len(), 3);
+    assert!(!readable(&b));
+    b.send(0, &mut into);
+    assert_eq!(received(&mut a), frames);
+    assert_eq!((counter(&a, "port_frames_sent"), counter(&a, "port_frames_received")), (3, 3));
+}
+
+#[test]
+fn frames_to_an_absent_peer_are_dropped_and_counted_until_it_comes() {
+    let directory = tempfile::tempdir().unwrap();
+    let (one, two) = (directory.path().join("a"), directory.path().join("b"));
+    let mut a = open(&one, &two);
+    let mut burst = VecDeque::from([frame(&[1; 60]), frame(&[2; 60])]);
+    a.send(0, &mut burst);
+    assert_eq!((burst.len(), counter(&a, "port_frames_no_peer")), (0, 2));
+
+    for round in 1..=2 {
+        // The second peer binds the path anew, as a program that was started again does.
+        let mut b = open(&two, &one);
+        a.send(0, &mut VecDeque::from([frame(&[round; 60])]));
+        assert_eq!(received(&mut b), [[round; 60]]);
+        b.send(0, &mut VecDeque::from([frame(&[9; 60])]));
+        assert_eq!(received(&mut a), [[9; 60]]);
+        drop(b);
+        assert!(!two.exists());
+        a.send(0, &mut VecDeque::from([frame(&[3; 60])]));
+        assert_eq!(counter(&a, "port_frames_no_peer"), 2 + u64::from(round));
+    }
+}
+
+/// Sends until the peer takes no more; returns how many it took and what is left.
+fn fill(port: &mut UnixPort, length: usize) -> (usize, VecDeque<Frame>) {
+    let offered = 2000;
+    let mut burst: VecDeque<Frame> = (0..offered).map(|_| frame(&vec![7; length])).collect();
+    port.send(0, &mut burst);
+    assert!(!burst.is_empty(), "the kernel queued all {offered} frames");
+    (offered - burst.len(), burst)
+}
+
+#[test]
+fn a_full_peer_keeps_frames_with_their_sender_and_tells_when_it_has_room() {
+    for length in [60, FRAME_CAPACITY] {
+        let Pair { mut a, mut b, directory: _directory } = pair();
+        // The card thread waits like this: edge-triggered, on the port's one descriptor.
+        let thread = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
+        thread.add(a.fd().unwrap(), EpollEvent::new(flags, 0)).unwrap();
+        let woken = |wait: Duration| {
+            let timeout = EpollTimeout::try_from(wait).unwrap();
+            thread.wait(&mut [EpollEvent::empty()], timeout).unwrap() == 1
+        };
+
+        let (mut taken, mut burst) = fill(&mut a, length);
+        let total = taken + burst.len();
+        assert_eq!(counter(&a, "port_frames_held"), 1);
+        assert_eq!(a.room(), 1);
+        assert!(!readable(&a), "a port that waits must not spin");
+        let mut arrived = 0;
+        while arrived < total {
+            let now = received(&mut b).len();
+            assert_eq!(now, taken);
+            arrived += now;
+            if burst.is_empty() {
+                break;
+            }
+            assert!(woken(Duration::from_secs(20)), "not told of room, {length} bytes");
+            let before = burst.len();
+            a.send(0, &mut burst);
+            taken = before - burst.len();
+            assert!(taken > 0, "told of room that is not there");
+        }
+        assert_eq!(arrived, total);
+        assert_eq!((a.room(), a.next_timeout()), (ROOM, None));
+        assert!(!readable(&a));
+        // Frames wake it as before.
+        b.send(0, &mut VecDeque::from([frame(&[1; 60])]));
+        assert!(woken(Duration::from_secs(20)));
+    }
+}
+
+#[test]
+fn a_peer_that_vanishes_while_full_does_not_hold_the_sender_for_ever() {
+    let Pair { mut a, b, directory: _directory } = pair();
+    let (_, mut burst) = fill(&mut a, 60);
+    drop(b);
+    assert!(readable(&a));
+    a.send(0, &mut burst);
+    assert!(burst.is_empty());
+    assert!(counter(&a, "port_frames_no_peer") > 0);
+    assert_eq!(a.room(), ROOM);
+    assert!(!readable(&a));
+}
+
+#[test]
+fn a_peer_that_listens_to_another_only_is_tried_again_by_timer_or_dropped() {
+    let directory = tempfile::tempdir().unwrap();
+    let (one, two) = (directory.path().join("a"), directory.path().join("b"));
+    let mut a = open(&one, &two);
+    let peer = UnixDatagram::bind(&two).unwrap();
+    // Connected to us, the peer takes frames from us and refuses the probe.
+    peer.connect(&one).unwrap();
+    let (_, mut burst) = fill(&mut a, 60);
+    assert_eq!(a.next_timeout(), Some(RETRY_NS));
+    let left = burst.len();
+    peer.recv(&mut [0; 100]).unwrap();
+    a.send(RETRY_NS, &mut burst);
+    assert_eq!(left - burst.len(), 1);
+    // Connected to a third, it refuses our frames.
+    let third = UnixDatagram::bind(directory.path().join("c")).unwrap();
+    peer.connect(directory.path().join("c")).unwrap();
+    a.send(0, &mut burst);
+    assert!(burst.is_empty());
+    drop(third);
+}
+
+#[test]
+fn datagrams_of_a_bad_length_are_dropped_and_counted() {
+    let Pair { mut a, mut b, directory: _directory } = pair();
+    let raw = UnixDatagram::unbound().unwrap();
+    let to = b.local.clone();
+    for length in [0, MIN_FRAME - 1, FRAME_CAPACITY + 1, 60_000, 60] {
+        raw.send_to(&vec![5; length], &to).unwrap();
+    }
+    assert_eq!(received(&mut b), [[5; 60]]);
+    assert_eq!(counter(&b, "port_frames_bad_length"), 4);
+    a.send(0, &mut VecDeque::from([frame(&[1; MIN_FRAME - 1]), frame(&[1; 14])]));
+    assert_eq!((counter(&a, "port_frames_bad_length"), counter(&a, "port_frames_sent")), (1, 1));
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_a_living_one_or_a_file_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, remote) = (directory.path().join("port"), directory.path().join("remote"));
+    drop(UnixDatagram::bind(&path).unwrap());
+    assert!(path.exists(), "a socket closed by its program leaves its file");
+    let living = open(&path, &remote);
+
+    let second = UnixPort::open(&path, &remote, FramePool::new(1)).err().unwrap();
+    assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
+    assert!(path.exists());
+    drop(living);
+    assert!(!path.exists());
+
+    fs::write(&path, "precious").unwrap();
+    let refused = UnixPort::open(&path, &remote, FramePool::new(1)).err().unwrap();
+    assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+}
+
+#[test]
+fn a_port_removes_its_own_socket_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, remote) = (directory.path().join("port"), directory.path().join("remote"));
+    let first = open(&path, &remote);
+    fs::remove_file(&path).unwrap();
+    let _second = open(&path, &remote);
+    drop(first);
+    assert!(path.exists());
+}
+
+#[test]
+fn a_path_that_is_too_long_is_refused() {
+    let long = PathBuf::from("/tmp").join("x".repeat(200));
+    let refused = UnixPort::open(&long, Path::new("/r"), FramePool::new(1)).err().unwrap();
+    assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+    let refused = UnixPort::open(Path::new("/l"), &long, FramePool::new(1)).err().unwrap();
+    assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+}

@@ -1,0 +1,209 @@
+//! The card thread: one loop for all cards.
+//!
+//! It drains whatever there is and then sleeps at once: on a machine whose cores are filled by
+//! programs that poll, a thread that spins first is a thread that is scheduled away when it is
+//! needed. Before it sleeps it says so in the asleep word, issues a full fence, and looks once more.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Instant;
+
+use hostmem::{AsleepWord, EventFd, Liveness, SharedMapping};
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use crate::Error;
+use crate::card::{Card, Slots};
+use crate::command::{Action, Command};
+use crate::port::{self, Cabling};
+use crate::runtime::Runtime;
+
+/// What the card thread owns.
+pub(crate) struct CardThread {
+    cards: Vec<Card>,
+    commands: Receiver<Command>,
+    /// Signalled behind each command; kept because the epoll set does not own it.
+    _kick: Arc<EventFd>,
+    /// Eventfds of granted pages: (card, window, page) and the descriptor.
+    wakes: Vec<(usize, u8, u8, EventFd)>,
+    asleep: AsleepWord,
+    /// Dies with this thread, for clients to see.
+    _liveness: Liveness,
+    epoll: Epoll,
+    clock: Instant,
+    ended: bool,
+}
+
+/// Set as data of descriptors that only need to wake the thread and have no counter to drain.
+const NO_COUNTER: u64 = u64::MAX;
+
+impl CardThread {
+    pub(crate) fn new(
+        cabling: Cabling,
+        vectors: Vec<Arc<[EventFd]>>,
+        commands: Receiver<Command>,
+        kick: Arc<EventFd>,
+        page: Arc<SharedMapping>,
+    ) -> Result<Self, Error> {
+        let ports = port::plug(cabling)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os("epoll_create1"))?;
+        let listen = |fd: std::os::fd::BorrowedFd<'_>| {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, NO_COUNTER);
+            epoll.add(fd, event).map_err(os("epoll_ctl"))
+        };
+        listen((*kick).as_fd())?;
+        for port in &ports {
+            if let Some(fd) = port.fd() {
+                let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
+                let event = EpollEvent::new(flags, NO_COUNTER);
+                epoll.add(fd, event).map_err(os("epoll_ctl"))?;
+            }
+        }
+        let asleep = AsleepWord::new(Arc::clone(&page), Runtime::ASLEEP_OFFSET as usize)?;
+        let liveness = Liveness::hold(page, Runtime::LIVENESS_OFFSET as usize)?;
+        let cards = ports.into_iter().zip(vectors).map(|(port, v)| Card::new(port, v)).collect();
+        Ok(Self {
+            cards,
+            commands,
+            _kick: kick,
+            wakes: Vec::new(),
+            asleep,
+            _liveness: liveness,
+            epoll,
+            clock: Instant::now(),
+            ended: false,
+        })
+    }
+
+    /// Nanoseconds since the thread began.
+    fn now(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn run(mut self) {
+        while !self.ended {
+            if self.round() {
+                continue;
+            }
+            // The page is ours and can be written, so neither call fails.
+            let _ = self.asleep.prepare_sleep();
+            if !self.round() && !self.ended {
+                self.sleep();
+            }
+            let _ = self.asleep.awake();
+        }
+        for card in &mut self.cards {
+            card.port.flush();
+        }
+    }
+
+    fn round(&mut self) -> bool {
+        let mut worked = self.execute_commands();
+        let now = self.now();
+        for card in &mut self.cards {
+            worked |= card.round(now);
+        }
+        worked
+    }
+
+    fn sleep(&mut self) {
+        let now = self.now();
+        let next = self.cards.iter().filter_map(Card::next_timeout).min();
+        // Rounded up: a timer may be late, never early.
+        let timeout = match next {
+            Some(next) => {
+                let wait = next.saturating_sub(now).div_ceil(1_000_000);
+                EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::MAX)
+            }
+            None => EpollTimeout::NONE,
+        };
+        let mut events = [EpollEvent::empty(); 16];
+        match self.epoll.wait(&mut events, timeout) {
+            // Descriptors are edge-triggered, so their counters need not be drained.
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => log::error!("the card thread cannot wait: {errno}"),
+        }
+    }
+
+    fn execute_commands(&mut self) -> bool {
+        let mut worked = false;
+        loop {
+            match self.commands.try_recv() {
+                Ok(command) => self.execute(command),
+                Err(TryRecvError::Empty) => return worked,
+                Err(TryRecvError::Disconnected) => {
+                    self.ended = true;
+                    return worked;
+                }
+            }
+            worked = true;
+        }
+    }
+
+    fn execute(&mut self, Command { card: number, action }: Command) {
+        let now = self.now();
+        let Some(card) = self.cards.get_mut(number) else { return };
+        // A driver that no longer waits for its answer is gone; nobody else is concerned.
+        match action {
+            Action::Write { bar, offset, value } => card.write(now, bar, offset, value),
+            Action::Read { bar, offset, reply } => {
+                let _ = reply.send(card.read(now, bar, offset));
+            }
+            Action::Map { iova, length, memory, reply } => {
+                let _ = reply.send(card.memory.map(iova, length, memory));
+            }
+            Action::Unmap { iova, length, reply } => {
+                card.memory.unmap(iova, length);
+                let _ = reply.send(());
+            }
+            Action::Grant { window, page, slots, wake, reply } => {
+                let opened = card.open_page(window, page, Slots(slots));
+                let outcome = match opened {
+                    true => self.listen(number, window, page, wake),
+                    false => Err(Error::NoPage { window, page }),
+                };
+                let _ = reply.send(outcome);
+            }
+            Action::Revoke { window, page, reply } => {
+                card.close_page(window, page);
+                // Closing the descriptor takes it out of the epoll set, unless the client still
+                // holds it: then it goes on waking a thread that finds nothing.
+                self.forget(number, window, page);
+                let _ = reply.send(());
+            }
+            Action::Counters { reply } => {
+                let _ = reply.send(card.counters());
+            }
+        }
+    }
+
+    fn listen(&mut self, card: usize, window: u8, page: u8, wake: EventFd) -> Result<(), Error> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, NO_COUNTER);
+        self.epoll.add(&wake, event).map_err(os("epoll_ctl"))?;
+        self.wakes.push((card, window, page, wake));
+        Ok(())
+    }
+
+    fn forget(&mut self, card: usize, window: u8, page: u8) {
+        let gone = |&(c, w, p, _): &(usize, u8, u8, EventFd)| (c, w, p) == (card, window, page);
+        for (.., wake) in self.wakes.iter().filter(|entry| gone(entry)) {
+            // It was added by `listen`.
+            let _ = self.epoll.delete(wake);
+        }
+        self.wakes.retain(|entry| !gone(entry));
+    }
+}
+
+/// Names the system call that failed.
+fn os(call: &'static str) -> impl Fn(Errno) -> Error {
+    move |errno| Error::Host(hostmem::Error::Os { call, errno })
+}
+
+impl Card {
+    /// When the card next has something to do by itself.
+    fn next_timeout(&self) -> Option<u64> {
+        let stack = self.stack.next_timeout().map(|instant| instant.0);
+        [stack, self.port.next_timeout()].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,126 @@
+//! Starting and ending the card thread.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread::JoinHandle;
+
+use fpga_regs::coyote::pci::MSIX_TABLE_ENTRIES;
+use hostmem::{EventFd, PAGE_BYTES, memfd};
+
+use crate::Error;
+use crate::command::Command;
+use crate::handle::CardHandle;
+use crate::port::Cabling;
+use crate::run::CardThread;
+
+/// What to run.
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeConfig {
+    /// The cards, numbered from 0.
+    pub cards: Vec<CardConfig>,
+    /// Where to write a capture of every port, in pcapng.
+    pub capture: Option<PathBuf>,
+    /// Fixes what fault injection does to the n-th frame of a cable.
+    pub seed: u64,
+}
+
+/// One card. Its MAC and IP addresses come from the driver through the shell's registers.
+#[derive(Clone, Debug)]
+pub struct CardConfig {
+    /// What its port is plugged into.
+    pub link: Link,
+}
+
+/// What a port is plugged into.
+#[derive(Clone, Debug)]
+pub enum Link {
+    /// A switch inside the process that joins all cards plugged into it.
+    Switch,
+    /// A Unix datagram socket that carries raw Ethernet frames.
+    Unix {
+        /// Path to bind.
+        local: PathBuf,
+        /// Path to send to.
+        remote: PathBuf,
+    },
+}
+
+/// The thread that runs all software cards of a process.
+#[derive(Debug)]
+pub struct Runtime {
+    commands: Option<Sender<Command>>,
+    kick: Arc<EventFd>,
+    vectors: Vec<Arc<[EventFd]>>,
+    page: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Runtime {
+    /// Byte offset of the asleep word in the card thread's page.
+    pub const ASLEEP_OFFSET: u32 = 0;
+    /// Byte offset of the robust mutex in the card thread's page that dies with the thread.
+    pub const LIVENESS_OFFSET: u32 = 64;
+
+    /// Plugs the cables and starts the card thread.
+    ///
+    /// # Errors
+    /// [`Error::Port`], [`Error::Capture`], [`Error::Host`], [`Error::Thread`].
+    pub fn start(config: RuntimeConfig) -> Result<Self, Error> {
+        let links = config.cards.into_iter().map(|card| card.link).collect();
+        let cabling = Cabling { links, capture: config.capture };
+        let (page, mapping) = memfd::create_read_only_for_others("balboa-cards", PAGE_BYTES)?;
+        let kick = Arc::new(EventFd::new()?);
+        let mut vectors = Vec::new();
+        for _ in 0..cabling.links.len() {
+            let card: Result<Vec<_>, _> = (0..MSIX_TABLE_ENTRIES).map(|_| EventFd::new()).collect();
+            vectors.push(Arc::<[EventFd]>::from(card?));
+        }
+        let (commands, receiver) = mpsc::channel();
+        let (started, outcome) = mpsc::sync_channel(1);
+        let for_thread = (vectors.clone(), Arc::clone(&kick));
+        let run = move || {
+            let (vectors, kick) = for_thread;
+            match CardThread::new(cabling, vectors, receiver, kick, Arc::new(mapping)) {
+                Ok(thread) => {
+                    let _ = started.send(Ok(()));
+                    thread.run();
+                }
+                Err(error) => {
+                    let _ = started.send(Err(error));
+                }
+            }
+        };
+        let thread =
+            std::thread::Builder::new().name("cards".into()).spawn(run).map_err(Error::Thread)?;
+        outcome.recv().map_err(|_| Error::Gone)??;
+        Ok(Self { commands: Some(commands), kick, vectors, page, thread: Some(thread) })
+    }
+
+    /// The card with that number.
+    #[must_use]
+    pub fn card(&self, number: usize) -> Option<CardHandle> {
+        Some(CardHandle {
+            card: number,
+            commands: self.commands.clone()?,
+            kick: Arc::clone(&self.kick),
+            vectors: Arc::clone(self.vectors.get(number)?),
+        })
+    }
+
+    /// The memfd of the card thread's page, which others can only read.
+    #[must_use]
+    pub fn thread_page(&self) -> BorrowedFd<'_> {
+        self.page.as_fd()
+    }
+
+    /// Ends the card thread once every [`CardHandle`] is dropped, and waits for it.
+    pub fn shutdown(mut self) {
+        self.commands = None;
+        let _ = self.kick.signal();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

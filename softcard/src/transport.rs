@@ -1,0 +1,252 @@
+//! The queue engine's transport over the RoCE v2 stack: two vocabularies, one meaning.
+
+use fpga_regs::engine::admin::{AdminStatus, COUNTERS, PortAttributes};
+use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::event::QpEvent;
+use fpga_regs::engine::key::Access;
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use queue_engine::{Message, Operation, Transport, TransportError};
+use roce::{
+    AccessFlags, AddressVector, AsyncKind, Gid, Instant, PathMtu, PostError, Psn, QpAttributes,
+    Qpn, ReceiveStatus, SendRequest, SendStatus, Stack,
+};
+
+use crate::card::Identity;
+
+/// The stack of a card's port, as the card's engines see it.
+pub(crate) struct RoceTransport<'a> {
+    pub(crate) stack: &'a mut Stack,
+    pub(crate) identity: Identity,
+}
+
+impl Transport for RoceTransport<'_> {
+    fn create_qp(&mut self, qpn: u32) -> Result<(), AdminStatus> {
+        let qpn = Qpn::new(qpn).ok_or(AdminStatus::NoResources)?;
+        self.stack.create_qp(qpn).map_err(|error| admin_status(&error))
+    }
+
+    fn modify_qp(&mut self, now: u64, qpn: u32, a: &Attributes) -> Result<(), AdminStatus> {
+        let qpn = Qpn::new(qpn).ok_or(AdminStatus::NotFound)?;
+        let change = attributes(a).ok_or(AdminStatus::Invalid)?;
+        self.stack.modify_qp(Instant(now), qpn, &change).map_err(|error| {
+            log::debug!("{error}");
+            admin_status(&error)
+        })
+    }
+
+    fn query_qp(&self, qpn: u32) -> Option<Attributes> {
+        let snapshot = self.stack.query_qp(Qpn::new(qpn)?)?;
+        let path = snapshot.path;
+        Some(Attributes {
+            state: state(snapshot.state),
+            current_state: state(snapshot.state),
+            path_mtu: snapshot.path_mtu.map_or(0, |mtu| mtu as u8),
+            pkey_index: snapshot.pkey_index,
+            port: 1,
+            timeout: snapshot.timeout,
+            dest_qpn: snapshot.dest_qpn.map_or(0, Qpn::value),
+            rq_psn: snapshot.rq_psn.value(),
+            sq_psn: snapshot.sq_psn.value(),
+            max_rd_atomic: snapshot.max_rd_atomic,
+            max_dest_rd_atomic: snapshot.max_dest_rd_atomic,
+            min_rnr_timer: snapshot.min_rnr_timer,
+            retry_count: snapshot.retry_cnt,
+            rnr_retry: snapshot.rnr_retry,
+            sq_draining: u8::from(snapshot.sq_draining),
+            sgid_index: path.map_or(0, |path| path.sgid_index),
+            hop_limit: path.map_or(0, |path| path.hop_limit),
+            traffic_class: path.map_or(0, |path| path.traffic_class),
+            sl: path.map_or(0, |path| path.sl),
+            flow_label: path.map_or(0, |path| path.flow_label),
+            dgid: path.map_or([0; 16], |path| path.dgid.to_bytes()),
+            ..Attributes::default()
+        })
+    }
+
+    fn destroy_qp(&mut self, qpn: u32) {
+        if let Some(qpn) = Qpn::new(qpn) {
+            self.stack.destroy_qp(qpn);
+        }
+    }
+
+    fn room(&self, qpn: u32) -> usize {
+        Qpn::new(qpn).map_or(0, |qpn| self.stack.send_room(qpn))
+    }
+
+    fn submit(&mut self, now: u64, qpn: u32, message: &Message<'_>) -> Result<u64, TransportError> {
+        let qpn = Qpn::new(qpn).ok_or(TransportError::WrongState)?;
+        self.stack.post_send(Instant(now), qpn, request(message)).map_err(|error| match error {
+            PostError::Full(_) => TransportError::Full,
+            PostError::State { .. } | PostError::UnknownQp(_) => TransportError::WrongState,
+            PostError::TooLong(_) | PostError::ReadsDisabled(_) => TransportError::Unsupported,
+        })
+    }
+
+    fn port(&self) -> Option<PortAttributes> {
+        let mtu = PathMtu::Mtu4096 as u8;
+        Some(PortAttributes {
+            mac: self.identity.mac,
+            link_up: 1,
+            max_mtu: mtu,
+            active_mtu: mtu,
+            ..PortAttributes::default()
+        })
+    }
+
+    fn counters(&self) -> Vec<u64> {
+        let counters = self.stack.counters();
+        let value = |name: &&str| counters.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| v);
+        COUNTERS.iter().map(value).collect()
+    }
+}
+
+/// Immediate data stands in entries in the order of its bytes on the wire, which are big-endian.
+pub(crate) const fn immediate(entry: u32) -> u32 {
+    entry.swap_bytes()
+}
+
+fn request(message: &Message<'_>) -> SendRequest {
+    let (operation, remote_va, rkey, imm) = match message.operation {
+        Operation::Send { immediate: None } => (roce::Operation::Send, 0, 0, 0),
+        Operation::Send { immediate: Some(value) } => {
+            (roce::Operation::SendImm, 0, 0, immediate(value))
+        }
+        Operation::Write { remote_address, rkey, immediate: None } => {
+            (roce::Operation::Write, remote_address, rkey, 0)
+        }
+        Operation::Write { remote_address, rkey, immediate: Some(value) } => {
+            (roce::Operation::WriteImm, remote_address, rkey, immediate(value))
+        }
+        Operation::Read { remote_address, rkey } => {
+            (roce::Operation::Read, remote_address, rkey, 0)
+        }
+    };
+    SendRequest {
+        operation,
+        length: message.length,
+        remote_va,
+        rkey,
+        imm,
+        solicited: message.solicited,
+        fence: message.fence,
+    }
+}
+
+/// The attributes a mask names; `None` when a number is out of its range.
+fn attributes(a: &Attributes) -> Option<QpAttributes> {
+    use AttributeMask as M;
+    let has = |bit| a.mask.contains(bit);
+    let mut change = QpAttributes::default();
+    if has(M::STATE) {
+        change.state = Some(roce_state(a.state)?);
+    }
+    if has(M::AV) {
+        change.path = Some(AddressVector {
+            sgid_index: a.sgid_index,
+            dgid: Gid::from_bytes(a.dgid),
+            hop_limit: a.hop_limit,
+            traffic_class: a.traffic_class,
+            flow_label: a.flow_label,
+            sl: a.sl,
+        });
+    }
+    if has(M::PATH_MTU) {
+        change.path_mtu = Some(path_mtu(a.path_mtu)?);
+    }
+    if has(M::DEST_QPN) {
+        change.dest_qpn = Some(Qpn::new(a.dest_qpn)?);
+    }
+    if has(M::RQ_PSN) {
+        change.rq_psn = Some(Psn::new(a.rq_psn));
+    }
+    if has(M::SQ_PSN) {
+        change.sq_psn = Some(Psn::new(a.sq_psn));
+    }
+    change.max_rd_atomic = has(M::MAX_RD_ATOMIC).then_some(a.max_rd_atomic);
+    change.max_dest_rd_atomic = has(M::MAX_DEST_RD_ATOMIC).then_some(a.max_dest_rd_atomic);
+    change.min_rnr_timer = has(M::MIN_RNR_TIMER).then_some(a.min_rnr_timer);
+    change.timeout = has(M::TIMEOUT).then_some(a.timeout);
+    change.retry_cnt = has(M::RETRY_COUNT).then_some(a.retry_count);
+    change.rnr_retry = has(M::RNR_RETRY).then_some(a.rnr_retry);
+    change.access = has(M::ACCESS).then(|| access(Access::from_bits_truncate(a.access)));
+    change.pkey_index = has(M::PKEY_INDEX).then_some(a.pkey_index);
+    Some(change)
+}
+
+fn path_mtu(code: u8) -> Option<PathMtu> {
+    PathMtu::ALL.into_iter().find(|mtu| *mtu as u8 == code)
+}
+
+fn access(access: Access) -> AccessFlags {
+    let pairs = [
+        (Access::REMOTE_WRITE, AccessFlags::REMOTE_WRITE),
+        (Access::REMOTE_READ, AccessFlags::REMOTE_READ),
+        (Access::REMOTE_ATOMIC, AccessFlags::REMOTE_ATOMIC),
+    ];
+    pairs.into_iter().filter(|(ours, _)| access.contains(*ours)).map(|(_, theirs)| theirs).collect()
+}
+
+fn roce_state(state: QpState) -> Option<roce::QpState> {
+    Some(match state {
+        QpState::Reset => roce::QpState::Reset,
+        QpState::Init => roce::QpState::Init,
+        QpState::Rtr => roce::QpState::Rtr,
+        QpState::Rts => roce::QpState::Rts,
+        QpState::Sqd => roce::QpState::Sqd,
+        QpState::Err => roce::QpState::Err,
+        _ => return None,
+    })
+}
+
+fn state(state: roce::QpState) -> QpState {
+    match state {
+        roce::QpState::Reset => QpState::Reset,
+        roce::QpState::Init => QpState::Init,
+        roce::QpState::Rtr => QpState::Rtr,
+        roce::QpState::Rts => QpState::Rts,
+        roce::QpState::Sqd => QpState::Sqd,
+        roce::QpState::Err => QpState::Err,
+    }
+}
+
+fn admin_status(error: &roce::Error) -> AdminStatus {
+    match error {
+        roce::Error::QpExists(_) | roce::Error::TooManyQps(_) => AdminStatus::NoResources,
+        roce::Error::UnknownQp(_) => AdminStatus::NotFound,
+        roce::Error::BadTransition { .. } => AdminStatus::BadState,
+        _ => AdminStatus::Invalid,
+    }
+}
+
+/// The completion status of a message that failed.
+pub(crate) fn send_status(status: SendStatus) -> Status {
+    match status {
+        SendStatus::RemoteAccess => Status::RemoteAccess,
+        SendStatus::RemoteInvalidRequest => Status::RemoteInvalidRequest,
+        SendStatus::RemoteOperation => Status::RemoteOperation,
+        SendStatus::RetryExceeded => Status::RetryExceeded,
+        SendStatus::RnrRetryExceeded => Status::RnrRetryExceeded,
+        SendStatus::LocalProtection => Status::LocalProtection,
+        SendStatus::BadResponse => Status::BadResponse,
+    }
+}
+
+/// The completion status of a receive that failed.
+pub(crate) fn receive_status(status: ReceiveStatus) -> Status {
+    match status {
+        ReceiveStatus::LocalLength => Status::LocalLength,
+        ReceiveStatus::LocalProtection => Status::LocalProtection,
+        ReceiveStatus::Flushed => Status::Flushed,
+    }
+}
+
+/// The driver's name of something that happened to a QP.
+pub(crate) fn qp_event(kind: AsyncKind) -> QpEvent {
+    match kind {
+        AsyncKind::CommunicationEstablished => QpEvent::CommunicationEstablished,
+        AsyncKind::SqDrained => QpEvent::SqDrained,
+        AsyncKind::RequestError => QpEvent::RequestError,
+        AsyncKind::AccessError => QpEvent::AccessError,
+        AsyncKind::Fatal => QpEvent::Fatal,
+    }
+}
