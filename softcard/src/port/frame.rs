@@ -3,6 +3,9 @@
 /// Bytes of the largest frame: 4096 of payload, every header, pad and ICRC.
 pub const FRAME_CAPACITY: usize = 4352;
 
+/// Bytes of the shortest frame: an Ethernet header.
+pub const MIN_FRAME: usize = 14;
+
 /// An Ethernet frame without its check sequence, handed over by ownership.
 #[derive(Clone, Debug)]
 pub struct Frame {
@@ -61,24 +64,71 @@ impl Frame {
 pub struct FramePool {
     frames: Vec<Frame>,
     limit: usize,
+    made: u64,
 }
 
 impl FramePool {
-    /// A pool that keeps up to `limit` frames.
+    /// A pool that keeps up to `limit` frames, and has none at first.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { frames: Vec::new(), limit }
+        Self { frames: Vec::new(), limit, made: 0 }
     }
 
-    /// A frame with any contents.
+    /// A frame with any contents and any length; a new one when none is kept.
     pub fn take(&mut self) -> Frame {
-        self.frames.pop().unwrap_or_else(Frame::new)
+        self.frames.pop().unwrap_or_else(|| {
+            self.made = self.made.saturating_add(1);
+            Frame::new()
+        })
     }
 
-    /// Gives a frame back.
+    /// Gives a frame back, whichever pool it came from; beyond the limit it is freed.
     pub fn put(&mut self, frame: Frame) {
         if self.frames.len() < self.limit {
             self.frames.push(frame);
         }
+    }
+
+    /// Frames kept now.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Frames that had to be made because none was kept.
+    #[must_use]
+    pub fn made(&self) -> u64 {
+        self.made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_holds_up_to_its_capacity() {
+        assert!(Frame::from_bytes(&[1; FRAME_CAPACITY + 1]).is_none());
+        let mut frame = Frame::from_bytes(&[1; FRAME_CAPACITY]).unwrap();
+        assert!(!frame.set_len(FRAME_CAPACITY + 1));
+        assert_eq!(frame.as_slice(), [1; FRAME_CAPACITY]);
+        assert!(frame.set_len(2));
+        frame.as_mut_slice().fill(3);
+        assert!(frame.set_len(3));
+        assert_eq!(frame.as_slice(), [3, 3, 1]);
+        assert_eq!(frame.buffer_mut().len(), FRAME_CAPACITY);
+    }
+
+    #[test]
+    fn a_pool_reuses_what_is_given_back_up_to_its_limit() {
+        let mut pool = FramePool::new(2);
+        let frames: Vec<Frame> = (0..3).map(|_| pool.take()).collect();
+        assert_eq!((pool.made(), pool.kept()), (3, 0));
+        for frame in frames {
+            pool.put(frame);
+        }
+        assert_eq!(pool.kept(), 2);
+        let _taken = pool.take();
+        assert_eq!((pool.made(), pool.kept()), (3, 1));
     }
 }

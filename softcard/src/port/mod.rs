@@ -2,37 +2,50 @@
 //!
 //! One thread runs all cards and all ports. Frames move in bursts, by ownership. A port that
 //! cannot take a frame leaves it with its sender: that is back-pressure, and the sender keeps it.
+//! Frames shorter than [`MIN_FRAME`] or longer than [`FRAME_CAPACITY`] are dropped and counted.
 
+mod capture;
 mod frame;
+mod pcapng;
 mod plug;
 mod switch;
+mod unix;
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
-pub use frame::{FRAME_CAPACITY, Frame, FramePool};
-pub use switch::{SwitchPort, switch};
-
+pub use capture::{Capture, SharedWriter};
+pub use frame::{FRAME_CAPACITY, Frame, FramePool, MIN_FRAME};
+pub use pcapng::{Direction, Writer as PcapngWriter};
 pub use plug::plug;
+pub use switch::{SwitchPort, switch};
+pub use unix::UnixPort;
 
 use crate::Link;
 
 /// The card's end of a cable. Times are nanoseconds of the caller's clock.
 pub trait Port {
     /// Sends frames from the front of the burst and leaves those there is no room for.
+    ///
+    /// Frames that can never be sent are dropped and counted.
     fn send(&mut self, now: u64, burst: &mut VecDeque<Frame>);
 
     /// Appends up to `budget` frames that have arrived.
     fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize);
 
-    /// Frames that [`Port::send`] would take now.
+    /// Frames that [`Port::send`] would take now, as far as can be known; some ports learn only
+    /// by trying.
     fn room(&self) -> usize;
 
-    /// The descriptor that becomes readable with frames and writable with room.
+    /// The descriptor that becomes readable when the port has something to do: frames to receive,
+    /// or room again after [`Port::send`] left frames behind.
+    ///
+    /// It may be watched edge-triggered by a thread that receives until nothing comes. `None` for
+    /// a port whose other end is run by the same thread.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// When the port next has something to do by itself.
+    /// When the port next has something to do by itself: send or receive again then.
     fn next_timeout(&self) -> Option<u64> {
         None
     }
@@ -54,4 +67,31 @@ pub struct Cabling {
     pub links: Vec<Link>,
     /// Where to write a capture of every port.
     pub capture: Option<PathBuf>,
+}
+
+/// What every kind of port counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    /// Frames handed to the cable.
+    sent: u64,
+    /// Frames taken from the cable.
+    received: u64,
+    /// Times a frame had to wait with its sender.
+    held: u64,
+    /// Frames dropped because they are too short or too long.
+    bad_length: u64,
+    /// Frames dropped because nobody is at the other end.
+    no_peer: u64,
+}
+
+impl Counters {
+    fn list(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("port_frames_sent", self.sent),
+            ("port_frames_received", self.received),
+            ("port_frames_held", self.held),
+            ("port_frames_bad_length", self.bad_length),
+            ("port_frames_no_peer", self.no_peer),
+        ]
+    }
 }

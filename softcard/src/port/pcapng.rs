@@ -209,9 +209,8 @@ mod tests {
 
     /// Type and body of each block, after checking that both lengths agree.
     fn blocks(mut bytes: &[u8]) -> Vec<(u32, Vec<u8>)> {
-        let word = |bytes: &[u8], at: usize| {
-            u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())
-        };
+        let word =
+            |bytes: &[u8], at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
         let mut blocks = Vec::new();
         while !bytes.is_empty() {
             let length = word(bytes, 4) as usize;

@@ -1,7 +1,14 @@
 //! Putting the cables in: from what is asked for to the ports of all cards.
 
-use super::{Cabling, Port, switch};
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+
+use super::{Cabling, Capture, FramePool, PcapngWriter, Port, UnixPort, switch};
 use crate::{Error, Link};
+
+/// Frames that a socket's port keeps for reuse.
+const POOLED_FRAMES: usize = 256;
 
 /// The port of each card, in their order.
 ///
@@ -18,11 +25,31 @@ pub fn plug(cabling: Cabling) -> Result<Vec<Box<dyn Port>>, Error> {
                     ports.push(Box::new(port));
                 }
             }
-            Link::Unix { local, .. } => {
-                let source = std::io::ErrorKind::Unsupported.into();
-                return Err(Error::Port { path: local, source });
+            Link::Unix { local, remote } => {
+                match UnixPort::open(&local, &remote, FramePool::new(POOLED_FRAMES)) {
+                    Ok(port) => ports.push(Box::new(port)),
+                    Err(source) => return Err(Error::Port { path: local, source }),
+                }
             }
         }
     }
-    Ok(ports)
+    match cabling.capture {
+        Some(path) => capture(ports, &path),
+        None => Ok(ports),
+    }
 }
+
+/// Records every port in one file, as interfaces `card0`, `card1` and so on.
+fn capture(ports: Vec<Box<dyn Port>>, path: &Path) -> Result<Vec<Box<dyn Port>>, Error> {
+    let names: Vec<String> = (0..ports.len()).map(|card| format!("card{card}")).collect();
+    let writer = PcapngWriter::create(path, names.iter().map(String::as_str))
+        .map_err(|source| Error::Capture { path: path.to_owned(), source })?;
+    let writer = Rc::new(RefCell::new(writer));
+    let ports = ports.into_iter().zip(0..).map(|(port, card)| {
+        Box::new(Capture::new(port, Rc::clone(&writer), card)) as Box<dyn Port>
+    });
+    Ok(ports.collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use super::{Frame, Port};
+use super::{Counters, Frame, MIN_FRAME, Port};
 
 /// Frames that wait for a port before its senders feel back-pressure.
 const QUEUE_LIMIT: usize = 256;
@@ -25,25 +25,19 @@ struct Switch {
 pub struct SwitchPort {
     switch: Rc<RefCell<Switch>>,
     number: usize,
-    sent: u64,
-    received: u64,
-    unknown: u64,
+    counters: Counters,
 }
 
 /// The ports of a new switch.
+///
+/// No frame is lost on the way: one that finds a queue full stays with its sender.
 #[must_use]
 pub fn switch(ports: usize) -> Vec<SwitchPort> {
     let queues = (0..ports).map(|_| VecDeque::new()).collect();
     let switch = Rc::new(RefCell::new(Switch { queues, learned: Vec::new() }));
-    (0..ports)
-        .map(|number| SwitchPort {
-            switch: Rc::clone(&switch),
-            number,
-            sent: 0,
-            received: 0,
-            unknown: 0,
-        })
-        .collect()
+    let port =
+        |number| SwitchPort { switch: Rc::clone(&switch), number, counters: Counters::default() };
+    (0..ports).map(port).collect()
 }
 
 impl Switch {
@@ -60,52 +54,90 @@ impl Switch {
         self.learned.iter().find(|(learned, _)| *learned == mac).map(|(_, port)| *port)
     }
 
-    fn is_full(&self, port: usize) -> bool {
-        self.queues.get(port).is_none_or(|queue| queue.len() >= QUEUE_LIMIT)
+    /// Moves a frame from one port to those it is for; `Err` gives it back if a queue is full.
+    fn forward(&mut self, from: usize, frame: Frame) -> Result<Outcome, Frame> {
+        let Some((destination, source)) = addresses(&frame) else {
+            return Ok(Outcome::BadLength);
+        };
+        // A group address is nobody's own.
+        if !is_group(source) {
+            self.learn(source, from);
+        }
+        match self.destination(destination) {
+            Some(port) if port == from => Ok(Outcome::Nobody),
+            Some(port) => match self.queues.get_mut(port) {
+                Some(queue) if queue.len() < QUEUE_LIMIT => {
+                    queue.push_back(frame);
+                    Ok(Outcome::Moved)
+                }
+                _ => Err(frame),
+            },
+            None => self.flood(from, frame),
+        }
     }
 
-    fn put(&mut self, port: usize, frame: Frame) {
-        if let Some(queue) = self.queues.get_mut(port) {
-            queue.push_back(frame);
+    /// Moves a frame to all ports but its own.
+    fn flood(&mut self, from: usize, frame: Frame) -> Result<Outcome, Frame> {
+        let mut others = self.others(from);
+        if others.any(|queue| queue.len() >= QUEUE_LIMIT) {
+            return Err(frame);
         }
+        drop(others);
+        let others = self.queues.iter_mut().enumerate().filter(|(port, _)| *port != from);
+        let mut others = others.map(|(_, queue)| queue);
+        let Some(first) = others.next() else { return Ok(Outcome::Nobody) };
+        for queue in others {
+            queue.push_back(frame.clone());
+        }
+        first.push_back(frame);
+        Ok(Outcome::Moved)
+    }
+
+    /// The queues of all ports but one.
+    fn others(&self, from: usize) -> impl Iterator<Item = &VecDeque<Frame>> {
+        let others = self.queues.iter().enumerate().filter(move |(port, _)| *port != from);
+        others.map(|(_, queue)| queue)
     }
 }
 
-/// Destination and source address of a frame.
+/// What became of a frame.
+enum Outcome {
+    Moved,
+    /// There is nobody it is for.
+    Nobody,
+    BadLength,
+}
+
+/// Whether a MAC address is a multicast or the broadcast address.
+fn is_group(mac: [u8; 6]) -> bool {
+    mac.first().is_some_and(|first| first & 1 == 1)
+}
+
+/// Destination and source address of a frame that is long enough.
 fn addresses(frame: &Frame) -> Option<([u8; 6], [u8; 6])> {
-    let (destination, rest) = frame.as_slice().split_first_chunk()?;
+    let bytes = frame.as_slice();
+    if bytes.len() < MIN_FRAME {
+        return None;
+    }
+    let (destination, rest) = bytes.split_first_chunk()?;
     Some((*destination, *rest.first_chunk()?))
 }
 
 impl Port for SwitchPort {
     fn send(&mut self, _now: u64, burst: &mut VecDeque<Frame>) {
         let mut switch = self.switch.borrow_mut();
-        while let Some(frame) = burst.front() {
-            let Some((destination, source)) = addresses(frame) else {
-                burst.pop_front();
-                continue;
+        while let Some(frame) = burst.pop_front() {
+            let counter = match switch.forward(self.number, frame) {
+                Ok(Outcome::Moved) => &mut self.counters.sent,
+                Ok(Outcome::Nobody) => &mut self.counters.no_peer,
+                Ok(Outcome::BadLength) => &mut self.counters.bad_length,
+                Err(frame) => {
+                    burst.push_front(frame);
+                    self.counters.held = self.counters.held.saturating_add(1);
+                    return;
+                }
             };
-            switch.learn(source, self.number);
-            let ports = switch.queues.len();
-            let others = (0..ports).filter(|port| *port != self.number);
-            let targets: Vec<usize> = match switch.destination(destination) {
-                Some(port) if port == self.number => Vec::new(),
-                Some(port) => vec![port],
-                None => others.collect(),
-            };
-            if targets.iter().any(|port| switch.is_full(*port)) {
-                return;
-            }
-            let Some(frame) = burst.pop_front() else { return };
-            self.sent = self.sent.saturating_add(1);
-            let Some((last, copies)) = targets.split_last() else {
-                self.unknown = self.unknown.saturating_add(1);
-                continue;
-            };
-            for port in copies {
-                switch.put(*port, frame.clone());
-            }
-            switch.put(*last, frame);
+            *counter = counter.saturating_add(1);
         }
     }
 
@@ -114,13 +146,12 @@ impl Port for SwitchPort {
         let Some(queue) = switch.queues.get_mut(self.number) else { return };
         let count = queue.len().min(budget);
         into.extend(queue.drain(..count));
-        self.received = self.received.saturating_add(count as u64);
+        self.counters.received = self.counters.received.saturating_add(count as u64);
     }
 
     fn room(&self) -> usize {
         let switch = self.switch.borrow();
-        let others = switch.queues.iter().enumerate().filter(|(port, _)| *port != self.number);
-        let fullest = others.map(|(_, queue)| queue.len()).max().unwrap_or(0);
+        let fullest = switch.others(self.number).map(VecDeque::len).max().unwrap_or(0);
         QUEUE_LIMIT.saturating_sub(fullest)
     }
 
@@ -129,11 +160,7 @@ impl Port for SwitchPort {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("port_frames_sent", self.sent),
-            ("port_frames_received", self.received),
-            ("port_frames_unknown", self.unknown),
-        ]
+        self.counters.list()
     }
 }
 
@@ -157,20 +184,77 @@ mod tests {
     #[test]
     fn frames_to_unknown_addresses_go_everywhere_and_to_known_ones_to_their_port() {
         let mut ports = switch(3);
-        ports[0].send(0, &mut VecDeque::from([frame(0xff, 1)]));
+        ports[0].send(0, &mut VecDeque::from([frame(0xff, 2)]));
         assert_eq!([1, 2].map(|port| waiting(&mut ports[port])), [1, 1]);
-        ports[2].send(0, &mut VecDeque::from([frame(1, 3)]));
+        ports[2].send(0, &mut VecDeque::from([frame(2, 4)]));
         assert_eq!([0, 1].map(|port| waiting(&mut ports[port])), [1, 0]);
     }
 
     #[test]
     fn a_full_queue_keeps_frames_with_their_sender_and_loses_none() {
         let mut ports = switch(2);
-        let mut burst: VecDeque<Frame> = (0..QUEUE_LIMIT + 10).map(|_| frame(2, 1)).collect();
+        let mut burst: VecDeque<Frame> = (0..QUEUE_LIMIT + 10).map(|_| frame(2, 4)).collect();
         ports[0].send(0, &mut burst);
         assert_eq!((burst.len(), ports[0].room()), (10, 0));
         assert_eq!(waiting(&mut ports[1]), QUEUE_LIMIT);
         ports[0].send(0, &mut burst);
         assert_eq!((burst.len(), waiting(&mut ports[1])), (0, 10));
+    }
+
+    fn counter(port: &SwitchPort, name: &str) -> u64 {
+        port.counters().iter().find(|(found, _)| *found == name).unwrap().1
+    }
+
+    #[test]
+    fn frames_that_are_too_short_or_for_nobody_are_dropped_and_counted() {
+        let mut ports = switch(2);
+        let short = Frame::from_bytes(&[1; MIN_FRAME - 1]).unwrap();
+        // The third is for an address learned at the port it comes from.
+        let mut burst = VecDeque::from([short, frame(2, 4), frame(4, 4)]);
+        ports[0].send(0, &mut burst);
+        assert!(burst.is_empty());
+        assert_eq!(waiting(&mut ports[1]), 1);
+        let count = |name| counter(&ports[0], name);
+        assert_eq!(count("port_frames_bad_length"), 1);
+        assert_eq!((count("port_frames_no_peer"), count("port_frames_sent")), (1, 1));
+
+        let mut alone = switch(1);
+        alone[0].send(0, &mut VecDeque::from([frame(2, 4)]));
+        assert_eq!(counter(&alone[0], "port_frames_no_peer"), 1);
+        assert_eq!(alone[0].room(), QUEUE_LIMIT);
+    }
+
+    #[test]
+    fn a_group_address_is_never_learned() {
+        let mut ports = switch(3);
+        ports[0].send(0, &mut VecDeque::from([frame(2, 0xff)]));
+        ports[1].send(0, &mut VecDeque::from([frame(0xff, 4)]));
+        assert_eq!([0, 1, 2].map(|port| waiting(&mut ports[port])), [1, 1, 2]);
+    }
+
+    #[test]
+    fn an_address_that_moves_is_followed() {
+        let mut ports = switch(3);
+        ports[0].send(0, &mut VecDeque::from([frame(0xff, 8)]));
+        ports[1].send(0, &mut VecDeque::from([frame(0xff, 8)]));
+        let _ = [0, 1, 2].map(|port| waiting(&mut ports[port]));
+        ports[2].send(0, &mut VecDeque::from([frame(8, 4)]));
+        assert_eq!([0, 1].map(|port| waiting(&mut ports[port])), [0, 1]);
+    }
+
+    #[test]
+    fn a_frame_for_all_waits_until_all_have_room() {
+        let mut ports = switch(3);
+        ports[1].send(0, &mut VecDeque::from([frame(0xfe, 2)]));
+        let _ = [0, 2].map(|port| waiting(&mut ports[port]));
+        let mut full: VecDeque<Frame> = (0..QUEUE_LIMIT).map(|_| frame(2, 4)).collect();
+        ports[0].send(0, &mut full);
+        let mut broadcast = VecDeque::from([frame(0xff, 6)]);
+        ports[2].send(0, &mut broadcast);
+        assert_eq!((broadcast.len(), counter(&ports[2], "port_frames_held")), (1, 1));
+        assert_eq!(waiting(&mut ports[0]), 0);
+        assert_eq!(waiting(&mut ports[1]), QUEUE_LIMIT);
+        ports[2].send(0, &mut broadcast);
+        assert_eq!([0, 1].map(|port| waiting(&mut ports[port])), [1, 1]);
     }
 }

@@ -28,7 +28,7 @@ use super::{Counters, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port};
 const ROOM: usize = 64;
 
 /// Bytes asked for as send buffer; the kernel grants up to `net.core.wmem_max`.
-const SEND_BUFFER: usize = 4 << 20;
+const SEND_BUFFER: usize = 1 << 20;
 
 /// How long to wait, in nanoseconds, where the kernel will not tell when to try again.
 const RETRY_NS: u64 = 1_000_000;

@@ -149,25 +149,34 @@ fn a_peer_that_vanishes_while_full_does_not_hold_the_sender_for_ever() {
 }
 
 #[test]
-fn a_peer_that_listens_to_another_only_is_tried_again_by_timer_or_dropped() {
+fn a_full_send_buffer_keeps_frames_with_their_sender_and_tells_when_it_has_room() {
     let directory = tempfile::tempdir().unwrap();
     let (one, two) = (directory.path().join("a"), directory.path().join("b"));
     let mut a = open(&one, &two);
     let peer = UnixDatagram::bind(&two).unwrap();
-    // Connected to us, the peer takes frames from us and refuses the probe.
+    // The queue of a peer that is connected to us has no limit but our own buffer.
     peer.connect(&one).unwrap();
-    let (_, mut burst) = fill(&mut a, 60);
-    assert_eq!(a.next_timeout(), Some(RETRY_NS));
-    let left = burst.len();
-    peer.recv(&mut [0; 100]).unwrap();
-    a.send(RETRY_NS, &mut burst);
-    assert_eq!(left - burst.len(), 1);
+    peer.set_nonblocking(true).unwrap();
+    let (mut taken, mut burst) = fill(&mut a, FRAME_CAPACITY);
+    while !burst.is_empty() {
+        assert!(!readable(&a), "a port that waits must not spin");
+        for _ in 0..taken {
+            assert_eq!(peer.recv(&mut [0; FRAME_CAPACITY]).unwrap(), FRAME_CAPACITY);
+        }
+        assert!(readable(&a), "not told of room");
+        let before = burst.len();
+        a.send(0, &mut burst);
+        taken = before - burst.len();
+        assert!(taken > 0, "told of room that is not there");
+    }
+    assert!(!readable(&a));
+
     // Connected to a third, it refuses our frames.
-    let third = UnixDatagram::bind(directory.path().join("c")).unwrap();
-    peer.connect(directory.path().join("c")).unwrap();
-    a.send(0, &mut burst);
-    assert!(burst.is_empty());
-    drop(third);
+    let third = directory.path().join("c");
+    let _third = UnixDatagram::bind(&third).unwrap();
+    peer.connect(&third).unwrap();
+    a.send(0, &mut VecDeque::from([frame(&[1; 60])]));
+    assert_eq!(counter(&a, "port_frames_no_peer"), 1);
 }
 
 #[test]

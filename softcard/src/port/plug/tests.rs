@@ -1,0 +1,112 @@
+//! Tests of whole cablings, and of the captures they make as other programs read them.
+
+use std::collections::VecDeque;
+use std::process::Command;
+
+use super::*;
+use crate::port::{Frame, MIN_FRAME};
+
+/// An IPv4 ping from one card's address to another's, as far as a capture tool looks.
+fn ping(from: u8, to: u8) -> Frame {
+    let mut bytes = vec![2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 8, 0];
+    bytes.extend([0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 0, from, 10, 0, 0, to]);
+    bytes.extend([8, 0, 0xf7, 0xff, 0, 0, 0, 0]);
+    Frame::from_bytes(&bytes).unwrap()
+}
+
+fn received(port: &mut Box<dyn Port>) -> usize {
+    let mut into = VecDeque::new();
+    port.receive(2_000, &mut into, 64);
+    into.len()
+}
+
+/// What tshark prints of a capture, or `None` where it is not installed.
+fn tshark(capture: &Path, fields: &[&str]) -> Option<String> {
+    let mut command = Command::new("tshark");
+    command.arg("-r").arg(capture).args(["-n", "-T", "fields"]);
+    for field in fields {
+        command.args(["-e", field]);
+    }
+    match command.output() {
+        Ok(output) => {
+            let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "tshark refuses the capture: {complaint}");
+            assert!(!complaint.contains("cut short"), "the capture is damaged: {complaint}");
+            Some(String::from_utf8(output.stdout).unwrap())
+        }
+        Err(error) => {
+            println!("SKIPPED: tshark cannot be run ({error}); install it to check captures");
+            None
+        }
+    }
+}
+
+#[test]
+fn cards_on_a_switch_are_captured_at_both_ends_as_tshark_reads_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("capture.pcapng");
+    let links = vec![Link::Switch, Link::Switch];
+    let mut ports = plug(Cabling { links, capture: Some(file.clone()) }).unwrap();
+    let burst = || VecDeque::from([ping(1, 2)]);
+    ports[0].send(1_000, &mut burst());
+    assert_eq!(received(&mut ports[1]), 1);
+    ports[1].loop_back(3_000, &burst());
+    assert!(ports[0].next_timeout().is_some(), "what is collected is written in a while");
+
+    // The file is whole once it is flushed, though the ports, like a killed process, never end.
+    ports[0].flush();
+    let fields = ["frame.interface_name", "frame.packet_flags_direction", "ip.src", "ip.dst"];
+    let Some(lines) = tshark(&file, &fields) else { return };
+    let lines: Vec<Vec<&str>> = lines.lines().map(|line| line.split('\t').collect()).collect();
+    let seen: Vec<(&str, &str)> = lines.iter().map(|line| (line[0], line[1])).collect();
+    let (inbound, outbound) = ("0x00000001", "0x00000002");
+    let expected =
+        [("card0", outbound), ("card1", inbound), ("card1", outbound), ("card1", inbound)];
+    assert_eq!(seen, expected);
+    assert!(lines.iter().all(|line| (line[2], line[3]) == ("10.0.0.1", "10.0.0.2")));
+
+    let times = tshark(&file, &["frame.time_epoch"]).unwrap();
+    let nanoseconds: Vec<u64> =
+        times.lines().map(|time| time.split('.').nth(1).unwrap().parse().unwrap()).collect();
+    let after = |n: usize| (nanoseconds[n] + 1_000_000_000 - nanoseconds[0]) % 1_000_000_000;
+    assert_eq!([after(1), after(2)], [1_000, 2_000]);
+}
+
+#[test]
+fn a_frame_that_waits_is_captured_once_when_it_goes() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("capture.pcapng");
+    let (local, remote) = (directory.path().join("a"), directory.path().join("b"));
+    let links = vec![Link::Unix { local: local.clone(), remote: remote.clone() }];
+    let mut ports = plug(Cabling { links, capture: Some(file.clone()) }).unwrap();
+    let peer = std::os::unix::net::UnixDatagram::bind(&remote).unwrap();
+
+    let offered = 2000;
+    let mut burst: VecDeque<Frame> = (0..offered).map(|_| ping(1, 2)).collect();
+    let mut arrived = 0;
+    while !burst.is_empty() {
+        let before = burst.len();
+        ports[0].send(0, &mut burst);
+        for _ in burst.len()..before {
+            assert!(peer.recv(&mut [0; 100]).unwrap() >= MIN_FRAME);
+            arrived += 1;
+        }
+    }
+    assert_eq!(arrived, offered);
+    drop(ports);
+    if let Some(lines) = tshark(&file, &["frame.number"]) {
+        assert_eq!(lines.lines().count(), offered);
+    }
+}
+
+#[test]
+fn what_cannot_be_plugged_in_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let nowhere = directory.path().join("absent").join("file");
+    let links = vec![Link::Unix { local: nowhere.clone(), remote: nowhere.clone() }];
+    let refused = plug(Cabling { links, capture: None }).err().unwrap();
+    assert!(matches!(&refused, Error::Port { path, .. } if *path == nowhere), "{refused}");
+    let refused = plug(Cabling { links: Vec::new(), capture: Some(nowhere.clone()) });
+    let refused = refused.err().unwrap();
+    assert!(matches!(&refused, Error::Capture { path, .. } if *path == nowhere), "{refused}");
+}
