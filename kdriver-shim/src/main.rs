@@ -1,5 +1,102 @@
-//! balboad: card bring-up, resources, clients, events
+//! balboad: drives cards from user space and serves verbs programs.
 
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use anyhow::Context;
+use clap::Parser;
+use clap::error::ErrorKind;
+use kdriver_shim::args::{Args, SoftCard, exit};
+use kdriver_shim::bringup::bring_up;
+use kdriver_shim::error::Error;
+use kdriver_shim::server::Server;
+use kdriver_shim::soft;
+use kdriver_shim::state_dir::StateDir;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Also help and version, which go to standard output.
+            let _ = error.print();
+            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return ExitCode::from(if asked { exit::OK } else { exit::USAGE });
+        }
+    };
+    start_log(args.verbose);
+    let cards = match args.soft_cards() {
+        Ok(cards) => cards,
+        Err(sentence) => {
+            eprintln!("balboad: {sentence}");
+            return ExitCode::from(exit::USAGE);
+        }
+    };
+    match run(&args, &cards) {
+        Ok(()) => ExitCode::from(exit::OK),
+        Err(error) => {
+            eprintln!("balboad: {error:#}");
+            let running = matches!(error.downcast_ref(), Some(Error::Running { .. }));
+            ExitCode::from(if running { exit::RUNNING } else { exit::FAILURE })
+        }
+    }
+}
+
+fn start_log(verbose: u8) {
+    let level = match verbose {
+        0 => "info",
+        1 => "debug",
+        _ => "trace",
+    };
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
+}
+
+fn run(args: &Args, soft_cards: &[SoftCard]) -> anyhow::Result<()> {
+    // Before any thread starts: all of them are to leave these signals to the descriptor.
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block().context("blocking signals")?;
+    let stop = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+        .context("signalfd")?;
+    raise_descriptor_limit();
+
+    let uid = nix::unistd::geteuid().as_raw();
+    let dir = shim_abi::state_dir(args.state_dir.as_deref(), uid);
+    let mut state = StateDir::claim(&dir, uid)?;
+    let (runtime, backends) = soft::start(soft_cards, args.pcap.clone(), args.seed)?;
+    let mut cards = Vec::new();
+    for ((number, backend), wanted) in (0u32..).zip(backends).zip(soft_cards) {
+        cards.push(bring_up(number, Rc::new(backend), wanted.address)?);
+    }
+    let listener = state.listen()?;
+    let mut server = Server::new(cards, listener, uid, state.path().to_owned())?;
+    let mut out = std::io::stdout();
+    // Who started us may not care, and may have closed the other end.
+    let _ = writeln!(out, "ready").and_then(|()| out.flush());
+
+    let outcome = server.run(stop.as_fd());
+    if let Ok(Some(signal)) = stop.read_signal() {
+        log::info!("signal {}: balboad stops", signal.ssi_signo);
+    }
+    // The back-ends go with the server; the card thread ends when the last of them has gone.
+    drop(server);
+    runtime.shutdown();
+    outcome.context("the control thread failed")
+}
+
+/// A client costs up to a dozen descriptors; the soft limit is often 1,024.
+fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(errno) = raised {
+        log::debug!("the limit of descriptors stays as it is: {errno}");
+    }
+}

@@ -1,0 +1,88 @@
+//! A card's addresses: what MAC, node GUID and GIDs follow from its IPv4 address.
+
+use std::net::Ipv4Addr;
+
+/// The IPv4 address of a card's port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortAddress {
+    /// The address.
+    pub ip: Ipv4Addr,
+    /// Bits of the network's prefix.
+    pub prefix: u8,
+}
+
+impl PortAddress {
+    /// The address card `number` has when none is given: 10.77.0.(number + 1)/24.
+    #[must_use]
+    pub fn default_of(number: u32) -> Self {
+        let host = u8::try_from(number.saturating_add(1)).unwrap_or(u8::MAX);
+        Self { ip: Ipv4Addr::new(10, 77, 0, host), prefix: 24 }
+    }
+
+    /// The locally administered MAC address made of it: `02:00` and the four octets.
+    #[must_use]
+    pub fn mac(&self) -> [u8; 6] {
+        let [a, b, c, d] = self.ip.octets();
+        [0x02, 0x00, a, b, c, d]
+    }
+
+    /// The GID table: 0 is the link-local address of the MAC, 1 the IPv4 address as `::ffff:a.b.c.d`.
+    #[must_use]
+    pub fn gids(&self) -> [[u8; 16]; 2] {
+        [link_local_gid(self.mac()), self.ip.to_ipv6_mapped().octets()]
+    }
+}
+
+/// The node GUID of a MAC address (EUI-64), host order.
+#[must_use]
+pub fn node_guid(mac: [u8; 6]) -> u64 {
+    u64::from_be_bytes(eui64(mac))
+}
+
+/// The link-local GID `fe80::/64` of a MAC address, network order.
+#[must_use]
+pub fn link_local_gid(mac: [u8; 6]) -> [u8; 16] {
+    let [a, b, c, d, e, f, g, h] = eui64(mac);
+    [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, d, e, f, g, h]
+}
+
+/// A MAC address as the shell register wants it: first octet highest.
+#[must_use]
+pub fn mac_register(mac: [u8; 6]) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+/// A MAC address as people write it.
+#[must_use]
+pub fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|octet| format!("{octet:02x}")).join(":")
+}
+
+/// A GID as people write it, an IPv6 address.
+#[must_use]
+pub fn gid_text(gid: [u8; 16]) -> String {
+    std::net::Ipv6Addr::from(gid).to_string()
+}
+
+fn eui64(mac: [u8; 6]) -> [u8; 8] {
+    let [a, b, c, d, e, f] = mac;
+    [a ^ 0x02, b, c, 0xff, 0xfe, d, e, f]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_card_has_the_addresses_that_the_documentation_names() {
+        let address = PortAddress::default_of(0);
+        assert_eq!(address.ip.to_string(), "10.77.0.1");
+        assert_eq!(mac_text(address.mac()), "02:00:0a:4d:00:01");
+        assert_eq!(mac_register(address.mac()), 0x0200_0a4d_0001);
+        let [link_local, ipv4] = address.gids();
+        assert_eq!(gid_text(link_local), "fe80::aff:fe4d:1");
+        assert_eq!(gid_text(ipv4), "::ffff:10.77.0.1");
+        assert_eq!(node_guid(address.mac()), 0x0000_0aff_fe4d_0001);
+    }
+}

@@ -1,0 +1,480 @@
+//! The engine of a `vqe` card: commands over the admin queue, events from the event ring.
+//!
+//! Both rings lie in a memfd of balboad's own that no client sees. One command is under way at a
+//! time; its completion is awaited on the vFPGA's vector, with a limit, after which the engine is
+//! dead. The vector also tells of events: pending bit cleared, ring drained, looked once more.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fpga_regs::Block;
+use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::vfpga;
+use fpga_regs::engine::admin::{
+    AdminStatus, COUNTERS, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header,
+    ModifyQp, Opcode, PortAttributes, SetGid,
+};
+use fpga_regs::engine::cqe;
+use fpga_regs::engine::event::{Event, EventType};
+use fpga_regs::engine::qp::Attributes;
+use fpga_regs::engine::window;
+use hostmem::{Access, SharedMapping, memfd};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::backend::{CardBackend, DmaMemory, DoorbellGrant};
+use crate::engine::{Engine, EngineEvent, EngineLimits};
+use crate::error::Error;
+use crate::iova::Arena;
+
+/// How long a command may take before the engine counts as dead.
+pub const COMMAND_LIMIT: Duration = Duration::from_secs(5);
+/// How long a reset may take.
+const RESET_LIMIT: Duration = Duration::from_secs(1);
+/// How long to wait for an interrupt before looking at the rings all the same.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+const LOG2_ADMIN: u8 = 6;
+const LOG2_EVENTS: u8 = 12;
+const SQ_OFFSET: u64 = 0;
+const CQ_OFFSET: u64 = 0x1000;
+const RESPONSE_OFFSET: u64 = 0x2000;
+const EVENTS_OFFSET: u64 = 0x3000;
+const MEMORY_BYTES: u64 = EVENTS_OFFSET + (64 << LOG2_EVENTS);
+const _: () = assert!(64 << LOG2_ADMIN <= 0x1000 && COUNTERS.len() * 8 <= 0x1000);
+
+/// The engine in one vFPGA's window.
+pub struct AdminEngine {
+    name: String,
+    backend: Rc<dyn CardBackend>,
+    window: u8,
+    limits: EngineLimits,
+    memory: Arc<SharedMapping>,
+    iova: u64,
+    command_limit: Duration,
+    sq_index: u32,
+    cq_index: u32,
+    event_index: u32,
+    tag: u16,
+    events: VecDeque<EngineEvent>,
+    death: Option<String>,
+}
+
+impl AdminEngine {
+    /// Starts the engine in a window whose magic and version were checked.
+    ///
+    /// # Errors
+    /// [`Error::Dead`] when it does not reset or start, [`Error::Backend`] and [`Error::Memory`]
+    /// when its rings cannot be made.
+    pub fn start(
+        card: u32,
+        backend: Rc<dyn CardBackend>,
+        window: u8,
+        arena: &mut Arena,
+    ) -> Result<Self, Error> {
+        let name = format!("balboa{card} window {window}");
+        let bytes = usize::try_from(MEMORY_BYTES)
+            .map_err(|_| Error::NoAddressSpace { card, length: MEMORY_BYTES })?;
+        let fd = memfd::create("balboad-admin", bytes)?;
+        let memory = Arc::new(SharedMapping::new(fd.as_fd(), 0, bytes, Access::ReadWrite)?);
+        let range = arena
+            .allocate(MEMORY_BYTES, 0, Instant::now())
+            .ok_or(Error::NoAddressSpace { card, length: MEMORY_BYTES })?;
+        let iova = range.start();
+        let shared = DmaMemory::Shared { mapping: Arc::clone(&memory), offset: 0 };
+        backend.dma_map(iova, range.length(), shared)?;
+        let csr = vfpga::user_csr(u64::from(window));
+        let limits =
+            EngineLimits::read(|offset| backend.read64(Bar::Shell, csr.wrapping_add(offset)));
+        let mut engine = Self {
+            name,
+            backend,
+            window,
+            limits,
+            memory,
+            iova,
+            command_limit: COMMAND_LIMIT,
+            sq_index: 0,
+            cq_index: 0,
+            event_index: 0,
+            tag: 0,
+            events: VecDeque::new(),
+            death: None,
+        };
+        engine.restart()?;
+        Ok(engine)
+    }
+
+    /// Sets how long a command may take, for tests of an engine that stays silent.
+    pub fn set_command_limit(&mut self, limit: Duration) {
+        self.command_limit = limit;
+    }
+
+    fn read(&self, register: u64) -> u64 {
+        let csr = vfpga::user_csr(u64::from(self.window));
+        self.backend.read64(Bar::Shell, csr.wrapping_add(register))
+    }
+
+    fn write(&self, register: u64, value: u64) {
+        let csr = vfpga::user_csr(u64::from(self.window));
+        self.backend.write64(Bar::Shell, csr.wrapping_add(register), value);
+    }
+
+    fn dead(&self, why: &str) -> Error {
+        Error::Dead { engine: self.name.clone(), why: why.to_owned() }
+    }
+
+    /// Declares the engine dead, once.
+    fn die(&mut self, why: String) -> Error {
+        let error = self.dead(&why);
+        if self.death.is_none() {
+            log::error!("{error}");
+            self.death = Some(why);
+            self.events.push_back(EngineEvent::Dead);
+        }
+        error
+    }
+
+    /// Reads a register until `done` says so; its last value where the limit passed.
+    fn await_status(&self, done: impl Fn(u64) -> bool) -> Result<(), u64> {
+        let begun = Instant::now();
+        loop {
+            let status = self.read(window::STATUS);
+            if done(status) {
+                return Ok(());
+            }
+            if begun.elapsed() >= RESET_LIMIT {
+                return Err(status);
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Runs a command without a response buffer.
+    fn run<const N: usize>(
+        &mut self,
+        opcode: Opcode,
+        body: [Block; N],
+    ) -> Result<Completion, Error> {
+        self.command(opcode, body, 0)
+    }
+
+    /// Runs a command whose answer is `M` blocks in the response buffer.
+    fn ask<const M: usize>(&mut self, opcode: Opcode, number: u32) -> Result<[Block; M], Error> {
+        for i in 0..M as u64 {
+            self.store_block(block_at(RESPONSE_OFFSET, i), [0; 8])?;
+        }
+        let response = self.iova.wrapping_add(RESPONSE_OFFSET);
+        self.command(opcode, Destroy { number }.encode(), response)?;
+        let mut answer = [[0; 8]; M];
+        for (i, block) in answer.iter_mut().enumerate() {
+            *block = self.load_block(block_at(RESPONSE_OFFSET, i as u64))?;
+        }
+        Ok(answer)
+    }
+
+    fn command<const N: usize>(
+        &mut self,
+        opcode: Opcode,
+        mut body: [Block; N],
+        response: u64,
+    ) -> Result<Completion, Error> {
+        if let Some(why) = &self.death {
+            return Err(self.dead(why));
+        }
+        self.tag = self.tag.wrapping_add(1);
+        let blocks = u8::try_from(N).unwrap_or(u8::MAX);
+        let header = Header { opcode, blocks, tag: self.tag, response }.encode();
+        for (word, head) in body.iter_mut().flatten().zip(header.iter().flatten()) {
+            *word |= head;
+        }
+        for block in body {
+            let at = ring_at(SQ_OFFSET, self.sq_index, LOG2_ADMIN);
+            self.store_block(at, block)?;
+            self.sq_index = self.sq_index.wrapping_add(1);
+        }
+        self.write(window::ADMIN_DOORBELL, u64::from(self.sq_index));
+        let completion = self.await_completion(opcode)?;
+        match completion.status {
+            AdminStatus::Success => Ok(completion),
+            status => Err(Error::Refused {
+                engine: self.name.clone(),
+                opcode,
+                status,
+                detail: String::new(),
+            }),
+        }
+    }
+
+    fn await_completion(&mut self, opcode: Opcode) -> Result<Completion, Error> {
+        let begun = Instant::now();
+        loop {
+            if let Some(completion) = self.take_completion()? {
+                if completion.tag == self.tag && completion.opcode == opcode {
+                    return Ok(completion);
+                }
+                log::warn!("{}: unexpected admin completion {completion:?}", self.name);
+                continue;
+            }
+            let left = self.command_limit.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                let status = self.read(window::STATUS);
+                return Err(self.die(format!(
+                    "no answer to {opcode:?} within {} s (status {status:#x}); restart balboad",
+                    self.command_limit.as_secs_f32()
+                )));
+            }
+            if self.await_interrupt(left.min(LOOK_AGAIN))? {
+                self.service();
+                if let Some(why) = &self.death {
+                    return Err(self.dead(why));
+                }
+            }
+        }
+    }
+
+    /// Waits until the vector fires; false when the time passed.
+    fn await_interrupt(&self, limit: Duration) -> Result<bool, Error> {
+        let Some(vector) = self.interrupt() else {
+            std::thread::sleep(limit.min(Duration::from_millis(1)));
+            return Ok(true);
+        };
+        // Rounded up, so that the last wait before a limit does not become a spin.
+        let millis = limit.as_millis().saturating_add(1);
+        let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(vector, PollFlags::POLLIN)], timeout) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::EINTR) => Ok(false),
+            Err(errno) => Err(Error::Os { call: "poll of an interrupt", errno }),
+        }
+    }
+
+    fn take_completion(&mut self) -> Result<Option<Completion>, Error> {
+        let at = ring_at(CQ_OFFSET, self.cq_index, LOG2_ADMIN);
+        if !self.is_written(at, self.cq_index, LOG2_ADMIN)? {
+            return Ok(None);
+        }
+        self.cq_index = self.cq_index.wrapping_add(1);
+        Ok(Some(Completion::decode(&[self.load_block(at)?])))
+    }
+
+    /// Whether the entry of a phased ring is of the current lap.
+    fn is_written(&self, at: usize, index: u32, log2: u8) -> Result<bool, Error> {
+        let last = self.memory.load_acquire_u64(at.saturating_add(cqe::LAST_WORD * 8))?;
+        Ok(cqe::phase(last) == cqe::expected_phase(index, log2))
+    }
+
+    fn load_block(&self, at: usize) -> Result<Block, Error> {
+        let mut block = [0; 8];
+        for (i, word) in block.iter_mut().enumerate() {
+            *word = self.memory.load_relaxed_u64(at.saturating_add(i.saturating_mul(8)))?;
+        }
+        Ok(block)
+    }
+
+    fn store_block(&self, at: usize, block: Block) -> Result<(), Error> {
+        for (i, word) in block.into_iter().enumerate() {
+            self.memory.store_release_u64(at.saturating_add(i.saturating_mul(8)), word)?;
+        }
+        Ok(())
+    }
+
+    /// Takes every event that stands in the ring.
+    fn drain_events(&mut self) -> Result<(), Error> {
+        let mut taken = 0u32;
+        // A full ring ends the pass: the engine writes no more before it is told of the space.
+        while taken < 1 << LOG2_EVENTS {
+            let at = ring_at(EVENTS_OFFSET, self.event_index, LOG2_EVENTS);
+            if !self.is_written(at, self.event_index, LOG2_EVENTS)? {
+                break;
+            }
+            let event = Event::decode(&[self.load_block(at)?]);
+            self.event_index = self.event_index.wrapping_add(1);
+            taken = taken.saturating_add(1);
+            self.events.push_back(EngineEvent::Card(event));
+            if event.kind == EventType::Fatal {
+                self.die(format!("the engine stopped with code {}", event.code));
+            }
+        }
+        if taken == 0 {
+            return Ok(());
+        }
+        let full = taken == 1 << LOG2_EVENTS;
+        if full && self.read(window::STATUS) & window::STATUS_EVENT_OVERFLOW != 0 {
+            log::warn!("{}: the event ring overflowed; every queue is looked at", self.name);
+            self.write(window::EVENT_OVERFLOW_CLEAR, 1);
+            self.events.push_back(EngineEvent::Lost);
+        }
+        self.write(window::EVENT_CONSUMER, u64::from(self.event_index));
+        Ok(())
+    }
+
+    /// Drops the events of an object that is gone, those still in the ring too.
+    fn forget(&mut self, number: u32, kinds: &[EventType]) -> Result<(), Error> {
+        self.drain_events()?;
+        self.events.retain(|event| match event {
+            EngineEvent::Card(event) => event.number != number || !kinds.contains(&event.kind),
+            EngineEvent::Lost | EngineEvent::Dead => true,
+        });
+        Ok(())
+    }
+
+    fn destroy(&mut self, opcode: Opcode, number: u32, kinds: &[EventType]) -> Result<(), Error> {
+        self.run(opcode, Destroy { number }.encode())?;
+        self.forget(number, kinds)
+    }
+}
+
+impl Engine for AdminEngine {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> &EngineLimits {
+        &self.limits
+    }
+
+    fn death(&self) -> Option<&str> {
+        self.death.as_deref()
+    }
+
+    fn create_cq(&mut self, command: &CreateCq) -> Result<u32, Error> {
+        Ok(self.run(Opcode::CreateCq, command.encode())?.result)
+    }
+
+    fn destroy_cq(&mut self, cqn: u32) -> Result<(), Error> {
+        self.destroy(Opcode::DestroyCq, cqn, &[EventType::Completion, EventType::CqError])
+    }
+
+    fn create_rq(&mut self, command: &CreateRq) -> Result<u32, Error> {
+        Ok(self.run(Opcode::CreateRq, command.encode())?.result)
+    }
+
+    fn destroy_rq(&mut self, rqn: u32) -> Result<(), Error> {
+        self.destroy(Opcode::DestroyRq, rqn, &[EventType::ReceiveLimit])
+    }
+
+    fn create_qp(&mut self, command: &CreateQp) -> Result<(u32, u8), Error> {
+        let completion = self.run(Opcode::CreateQp, command.encode())?;
+        Ok((completion.result, completion.generation))
+    }
+
+    fn modify_qp(&mut self, qpn: u32, attributes: &Attributes) -> Result<u8, Error> {
+        let [head] = ModifyQp { qpn }.encode();
+        let [first, second] = attributes.encode();
+        Ok(self.run(Opcode::ModifyQp, [head, first, second])?.generation)
+    }
+
+    fn query_qp(&mut self, qpn: u32) -> Result<Attributes, Error> {
+        Ok(Attributes::decode(&self.ask(Opcode::QueryQp, qpn)?))
+    }
+
+    fn destroy_qp(&mut self, qpn: u32) -> Result<(), Error> {
+        self.destroy(Opcode::DestroyQp, qpn, &[EventType::Qp])
+    }
+
+    fn create_key(&mut self, command: &CreateKey) -> Result<u32, Error> {
+        Ok(self.run(Opcode::CreateKey, command.encode())?.result)
+    }
+
+    fn destroy_key(&mut self, key: u32) -> Result<(), Error> {
+        self.run(Opcode::DestroyKey, Destroy { number: key }.encode()).map(drop)
+    }
+
+    fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), Error> {
+        let valid = u8::from(gid.is_some());
+        let command = SetGid { index, valid, gid: gid.unwrap_or_default() };
+        self.run(Opcode::SetGid, command.encode()).map(drop)
+    }
+
+    fn query_port(&mut self) -> Result<PortAttributes, Error> {
+        Ok(PortAttributes::decode(&self.ask(Opcode::QueryPort, 0)?))
+    }
+
+    fn query_counters(&mut self) -> Result<Vec<u64>, Error> {
+        const BLOCKS: usize = COUNTERS.len().div_ceil(8);
+        let answer = self.ask::<BLOCKS>(Opcode::QueryCounters, 0)?;
+        Ok(answer.into_iter().flatten().take(COUNTERS.len()).collect())
+    }
+
+    fn grant(&mut self, page: u8) -> Result<DoorbellGrant, Error> {
+        self.backend.grant_page(self.window, page)
+    }
+
+    fn revoke(&mut self, page: u8) {
+        self.backend.revoke_page(self.window, page);
+    }
+
+    fn interrupt(&self) -> Option<BorrowedFd<'_>> {
+        self.backend.vector(u16::from(self.window))
+    }
+
+    fn service(&mut self) {
+        if let Some(vector) = self.interrupt() {
+            // Not readable (EAGAIN) is no failure: the look at the ring is worth it all the same.
+            let _ = nix::unistd::read(vector, &mut [0; 8]);
+        }
+        let cnfg = vfpga::cnfg(u64::from(self.window));
+        self.backend.write64(Bar::Shell, cnfg.wrapping_add(vfpga::ISR), vfpga::ISR_CLEAR_PENDING);
+        // The second look takes what came while the first one was under way.
+        for _ in 0..2 {
+            if let Err(error) = self.drain_events() {
+                self.die(format!("its event ring cannot be read: {error}"));
+            }
+        }
+    }
+
+    fn next_event(&mut self) -> Option<EngineEvent> {
+        self.events.pop_front()
+    }
+
+    fn restart(&mut self) -> Result<(), Error> {
+        self.write(window::CONTROL, window::CONTROL_RESET);
+        if let Err(status) = self.await_status(|status| status == 0) {
+            return Err(self.dead(&format!("it does not reset: its status stays {status:#x}")));
+        }
+        for at in (0..MEMORY_BYTES).step_by(8) {
+            self.memory.store_relaxed_u64(usize::try_from(at).unwrap_or(usize::MAX), 0)?;
+        }
+        (self.sq_index, self.cq_index, self.event_index) = (0, 0, 0);
+        self.events.clear();
+        let registers = [
+            (window::ADMIN_SQ_BASE, self.iova.wrapping_add(SQ_OFFSET)),
+            (window::ADMIN_SQ_SIZE, u64::from(LOG2_ADMIN)),
+            (window::ADMIN_CQ_BASE, self.iova.wrapping_add(CQ_OFFSET)),
+            (window::ADMIN_CQ_SIZE, u64::from(LOG2_ADMIN)),
+            (window::EVENT_BASE, self.iova.wrapping_add(EVENTS_OFFSET)),
+            (window::EVENT_SIZE, u64::from(LOG2_EVENTS)),
+        ];
+        for (register, value) in registers {
+            self.write(register, value);
+        }
+        self.write(window::CONTROL, window::CONTROL_ENABLE);
+        match self.await_status(|status| status & window::STATUS_ENABLED != 0) {
+            Ok(()) => {
+                self.death = None;
+                Ok(())
+            }
+            Err(status) => {
+                Err(self.dead(&format!("it does not start: its status stays {status:#x}")))
+            }
+        }
+    }
+}
+
+/// Byte offset of entry `index` of a ring of 2^`log2` blocks at `base`.
+fn ring_at(base: u64, index: u32, log2: u8) -> usize {
+    let mask = (1u64 << (log2 & 31)).wrapping_sub(1);
+    block_at(base, u64::from(index) & mask)
+}
+
+/// Byte offset of block `number` behind `base`.
+fn block_at(base: u64, number: u64) -> usize {
+    usize::try_from(base.saturating_add(number.saturating_mul(64))).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests;

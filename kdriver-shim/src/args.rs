@@ -1,0 +1,243 @@
+//! The command line.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{ArgAction, Parser};
+
+use crate::address::PortAddress;
+
+/// Most software cards one balboad runs.
+pub const MAX_CARDS: u32 = 16;
+
+/// Exit codes, as `--help` documents them.
+pub mod exit {
+    /// Ended by SIGTERM, SIGINT or SIGHUP.
+    pub const OK: u8 = 0;
+    /// A card, the state directory or the kernel failed.
+    pub const FAILURE: u8 = 1;
+    /// Wrong arguments.
+    pub const USAGE: u8 = 2;
+    /// Another balboad serves the state directory.
+    pub const RUNNING: u8 = 3;
+}
+
+const AFTER_HELP: &str = "\
+One line, `ready`, is printed to standard output once verbs programs are served; the log goes to
+standard error. SIGTERM, SIGINT and SIGHUP end balboad.
+
+Exit codes: 0 ended by a signal; 1 a card, the state directory or the kernel failed; 2 wrong
+arguments; 3 another balboad serves the state directory.";
+
+/// Runs cards for verbs programs of this user: bring-up, resources, events.
+#[derive(Debug, Parser)]
+#[command(name = "balboad", version, after_help = AFTER_HELP)]
+pub struct Args {
+    /// Run N software cards, balboa0 to balboa(N-1), connected by a switch
+    #[arg(long, value_name = "N")]
+    pub soft: Option<u32>,
+    /// Connect a card's port to something else than the switch (default card: 0)
+    #[arg(long = "port", value_name = "[CARD=]unix:LOCAL,REMOTE")]
+    pub ports: Vec<ForCard<Link>>,
+    /// Give a card's port another address than 10.77.0.(CARD+1)/24 (default card: 0)
+    #[arg(long = "ip", value_name = "[CARD=]A.B.C.D[/P]")]
+    pub ips: Vec<ForCard<PortAddress>>,
+    /// Write every frame of every card to a pcapng file
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+    /// Seed of what the ports' fault injection decides
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Serve in this directory [default: $BALBOA_STATE_DIR, else the user's run-time directory]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Log more; twice: everything
+    #[arg(short, long, action = ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// A value for one card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForCard<T> {
+    /// Card number; 0 where none is given.
+    pub card: u32,
+    /// The value.
+    pub value: T,
+}
+
+/// What a card's port is connected to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Link {
+    /// The switch inside this balboad.
+    #[default]
+    Switch,
+    /// Unix datagram sockets that carry one Ethernet frame each.
+    Unix {
+        /// Path of the card's own socket.
+        local: PathBuf,
+        /// Path of the socket it sends to.
+        remote: PathBuf,
+    },
+}
+
+/// A software card as the command line wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SoftCard {
+    /// What its port is connected to.
+    pub link: Link,
+    /// Its address.
+    pub address: PortAddress,
+}
+
+impl Args {
+    /// The software cards, in the order of their numbers.
+    ///
+    /// # Errors
+    /// One sentence that says what does not fit, and what would.
+    pub fn soft_cards(&self) -> Result<Vec<SoftCard>, String> {
+        let Some(count) = self.soft else {
+            return Err("no card is given; --soft 1 runs one software card".into());
+        };
+        if count == 0 || count > MAX_CARDS {
+            return Err(format!("--soft {count}: give a number of cards from 1 to {MAX_CARDS}"));
+        }
+        let mut cards = Vec::new();
+        for number in 0..count {
+            let link = one(&self.ports, number, "--port")?.cloned().unwrap_or_default();
+            let address = one(&self.ips, number, "--ip")?;
+            let address = address.copied().unwrap_or_else(|| PortAddress::default_of(number));
+            cards.push(SoftCard { link, address });
+        }
+        let ports = self.ports.iter().map(|port| ("--port", port.card));
+        let ips = self.ips.iter().map(|ip| ("--ip", ip.card));
+        for (option, card) in ports.chain(ips) {
+            if card >= count {
+                return Err(format!(
+                    "{option} {card}=…: there is no card {card}; --soft {count} makes cards 0 to {}",
+                    count.saturating_sub(1)
+                ));
+            }
+        }
+        for (number, card) in cards.iter().enumerate() {
+            let same = |other: &SoftCard| other.address.ip == card.address.ip;
+            if let Some(other) = cards.iter().take(number).position(same) {
+                return Err(format!(
+                    "cards {other} and {number} both have the address {}; give one of them another with --ip {number}=A.B.C.D",
+                    card.address.ip
+                ));
+            }
+        }
+        Ok(cards)
+    }
+}
+
+/// The value for a card, of which there may be one.
+fn one<'a, T>(values: &'a [ForCard<T>], card: u32, option: &str) -> Result<Option<&'a T>, String> {
+    let mut of_card = values.iter().filter(|value| value.card == card);
+    let first = of_card.next();
+    if of_card.next().is_some() {
+        return Err(format!(
+            "{option} is given twice for card {card}; write {option} CARD=… for the others"
+        ));
+    }
+    Ok(first.map(|value| &value.value))
+}
+
+impl<T: FromStr<Err = String>> FromStr for ForCard<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbered = text.split_once('=').map(|(card, rest)| (card.parse(), rest));
+        match numbered {
+            Some((Ok(card), rest)) => Ok(Self { card, value: rest.parse()? }),
+            _ => Ok(Self { card: 0, value: text.parse()? }),
+        }
+    }
+}
+
+impl FromStr for Link {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let paths = text.strip_prefix("unix:").and_then(|paths| paths.split_once(','));
+        match paths {
+            Some((local, remote)) if !local.is_empty() && !remote.is_empty() => {
+                Ok(Self::Unix { local: local.into(), remote: remote.into() })
+            }
+            _ => Err("write unix:LOCAL,REMOTE, the paths of two sockets".into()),
+        }
+    }
+}
+
+impl FromStr for PortAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (ip, prefix) = text.split_once('/').unwrap_or((text, "24"));
+        let ip: Ipv4Addr = ip.parse().map_err(|_| format!("{ip} is no IPv4 address A.B.C.D"))?;
+        if ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() || ip.is_loopback() {
+            return Err(format!("{ip} cannot be the address of a port"));
+        }
+        match prefix.parse() {
+            Ok(prefix) if (1..=32).contains(&prefix) => Ok(Self { ip, prefix }),
+            _ => Err(format!("/{prefix} is no prefix length from 1 to 32")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cards(args: &[&str]) -> Result<Vec<SoftCard>, String> {
+        Args::try_parse_from(std::iter::once(&"balboad").chain(args))
+            .map_err(|error| error.to_string())?
+            .soft_cards()
+    }
+
+    #[test]
+    fn the_arguments_are_well_formed() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn cards_have_defaults_and_take_their_own_values() {
+        let made = cards(&[
+            "--soft",
+            "3",
+            "--ip",
+            "1=192.168.7.9/16",
+            "--ip",
+            "10.1.1.1",
+            "--port",
+            "2=unix:/tmp/a,/tmp/b=c",
+        ])
+        .unwrap();
+        let text: Vec<_> =
+            made.iter().map(|c| format!("{}/{}", c.address.ip, c.address.prefix)).collect();
+        assert_eq!(text, ["10.1.1.1/24", "192.168.7.9/16", "10.77.0.3/24"]);
+        assert_eq!(made[0].link, Link::Switch);
+        let unix = Link::Unix { local: "/tmp/a".into(), remote: "/tmp/b=c".into() };
+        assert_eq!(made[2].link, unix);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_a_sentence() {
+        for (args, sentence) in [
+            (&[][..], "--soft 1 runs one"),
+            (&["--soft", "0"], "from 1 to 16"),
+            (&["--soft", "1", "--ip", "1=10.0.0.1"], "there is no card 1"),
+            (&["--soft", "2", "--ip", "10.0.0.1", "--ip", "10.0.0.2"], "twice for card 0"),
+            (&["--soft", "2", "--ip", "10.77.0.2"], "cards 0 and 1 both have the address"),
+            (&["--soft", "1", "--ip", "10.0.0"], "no IPv4 address"),
+            (&["--soft", "1", "--ip", "10.0.0.1/33"], "no prefix length"),
+            (&["--soft", "1", "--ip", "224.0.0.1"], "cannot be the address"),
+            (&["--soft", "1", "--port", "tap:x"], "unix:LOCAL,REMOTE"),
+        ] {
+            let refusal = cards(args).unwrap_err();
+            assert!(refusal.contains(sentence), "{args:?}: {refusal}");
+        }
+    }
+}

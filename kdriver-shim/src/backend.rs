@@ -1,0 +1,104 @@
+//! The driver's view of a PCIe function: registers, doorbell grants, DMA mapping, interrupts, reset.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use fpga_regs::coyote::pci::Bar;
+use hostmem::SharedMapping;
+
+use crate::error::Error;
+
+/// A card's function, as bring-up and the engines use it.
+///
+/// Register access has PCIe's rules: writes are posted, happen in the order they were made, and
+/// after every earlier store of the caller to memory that the card can read; a read completes after
+/// all earlier writes. A card that is gone reads all ones.
+pub trait CardBackend {
+    /// Reads a 32-bit register; `offset` is a multiple of 4.
+    fn read32(&self, bar: Bar, offset: u64) -> u32;
+    /// Writes a 32-bit register; `offset` is a multiple of 4.
+    fn write32(&self, bar: Bar, offset: u64, value: u32);
+    /// Reads a 64-bit register; `offset` is a multiple of 8.
+    fn read64(&self, bar: Bar, offset: u64) -> u64;
+    /// Writes a 64-bit register; `offset` is a multiple of 8.
+    fn write64(&self, bar: Bar, offset: u64, value: u64);
+
+    /// The eventfd of an MSI-X vector; `None` beyond those the card has. Always the same one.
+    fn vector(&self, vector: u16) -> Option<BorrowedFd<'_>>;
+
+    /// Lets the card reach memory at `iova`, a multiple of 4096, until it is unmapped.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] when the range overlaps another or the memory cannot be mapped.
+    fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error>;
+    /// Ends a mapping; on return no DMA to it can follow.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] when there is no such mapping.
+    fn dma_unmap(&self, iova: u64, length: u64) -> Result<(), Error>;
+
+    /// Grants a doorbell page (1 to 15) of a window to one process.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] when it is granted already, or there is none.
+    fn grant_page(&self, window: u8, page: u8) -> Result<DoorbellGrant, Error>;
+    /// Takes a doorbell page back: what its holder still stores there is not looked at.
+    fn revoke_page(&self, window: u8, page: u8);
+
+    /// What the card is, for people.
+    fn identity(&self) -> Identity;
+    /// Counters of the port below the engines, by name, in a fixed order.
+    fn port_counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+/// Memory that a card is to reach.
+#[derive(Clone, Debug)]
+pub enum DmaMemory {
+    /// Memory that balboad itself has mapped.
+    Shared {
+        /// The mapping.
+        mapping: Arc<SharedMapping>,
+        /// Byte offset of the range in it.
+        offset: u64,
+    },
+    /// Memory of another process.
+    Process {
+        /// The process.
+        pid: i32,
+        /// First byte.
+        address: u64,
+    },
+}
+
+/// A doorbell page, ready to be handed to a client.
+#[derive(Debug)]
+pub struct DoorbellGrant {
+    /// A memfd of exactly the page.
+    pub page: OwnedFd,
+    /// How the card is woken, where it sleeps.
+    pub wake: Option<WakeGrant>,
+}
+
+/// How a sleeping card is woken, and its death seen.
+#[derive(Debug)]
+pub struct WakeGrant {
+    /// The eventfd to signal.
+    pub eventfd: OwnedFd,
+    /// A memfd that its holder can only read.
+    pub thread_page: OwnedFd,
+    /// Byte offset of the u32 asleep word in it.
+    pub asleep: u32,
+    /// Byte offset of the robust mutex in it.
+    pub liveness: u32,
+}
+
+/// What a card is, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Board name.
+    pub board: String,
+    /// Where it is: a PCI address, or a text in the shape of one.
+    pub location: String,
+    /// What its port is connected to.
+    pub link: String,
+}

@@ -1,0 +1,231 @@
+//! The cards: their engines, doorbell pages, address space, and who owns which queue.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use fpga_regs::engine::admin::PortAttributes;
+use fpga_regs::engine::window::DOORBELL_PAGES;
+use shim_abi::{CardInfo, Limits, PortInfo};
+
+use crate::address::{PortAddress, node_guid};
+use crate::backend::{CardBackend, Identity};
+use crate::clients::ClientId;
+use crate::engine::{Engine, EngineLimits};
+use crate::error::Error;
+use crate::iova::{Arena, IovaRange};
+use crate::quota::Resource;
+
+/// The P_Key table: the default partition, full member.
+const PKEYS: [u16; 1] = [0xffff];
+/// `ibv_mtu` of 4096 bytes.
+const LARGEST_MTU: u8 = 5;
+/// `ibv_mtu` of 256 bytes.
+const SMALLEST_MTU: u8 = 1;
+
+/// A card that was brought up.
+pub struct Card {
+    /// Its number, as in `balboaN`.
+    pub number: u32,
+    /// The way to it.
+    pub backend: Rc<dyn CardBackend>,
+    /// What it is, for people.
+    pub identity: Identity,
+    /// The addresses of its port.
+    pub address: PortAddress,
+    /// Contract version, for people.
+    pub firmware: String,
+    /// Its windows with an engine in them.
+    pub windows: Vec<Window>,
+    /// Its I/O virtual addresses.
+    pub arena: Arena,
+    /// What was leaked because the card did not confirm its end.
+    pub quarantine: Quarantine,
+}
+
+/// What is never used again because the card did not confirm that it is done with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Quarantine {
+    /// Queue pairs, receive queues and completion queues.
+    pub queues: u64,
+    /// Keys.
+    pub keys: u64,
+    /// Bytes of I/O virtual addresses.
+    pub iova_bytes: u64,
+    /// Doorbell pages.
+    pub pages: u64,
+}
+
+/// Whose a doorbell page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Page {
+    /// Nobody's.
+    Free,
+    /// A client's.
+    Client(ClientId),
+    /// A client's that is gone, but the engine may still have queues on it.
+    Quarantined,
+}
+
+/// A window of a card: one engine, and who uses it.
+pub struct Window {
+    /// Number of the vFPGA.
+    pub index: u8,
+    /// The engine.
+    pub engine: Box<dyn Engine>,
+    /// Doorbell pages 1 to 15.
+    pub pages: Vec<Page>,
+    /// Owners of completion queues.
+    pub cqs: HashMap<u32, ClientId>,
+    /// Owners of QPs.
+    pub qps: HashMap<u32, ClientId>,
+}
+
+impl Window {
+    /// A window of which nothing is used.
+    #[must_use]
+    pub fn new(index: u8, engine: Box<dyn Engine>) -> Self {
+        let pages = vec![Page::Free; usize::from(DOORBELL_PAGES)];
+        Self { index, engine, pages, cqs: HashMap::new(), qps: HashMap::new() }
+    }
+
+    /// Free doorbell pages.
+    #[must_use]
+    pub fn free_pages(&self) -> usize {
+        self.pages.iter().filter(|page| **page == Page::Free).count()
+    }
+
+    /// Takes a free page for a client and returns its number.
+    pub fn take_page(&mut self, client: ClientId) -> Option<u8> {
+        let (number, page) = (1u8..).zip(&mut self.pages).find(|(_, page)| **page == Page::Free)?;
+        *page = Page::Client(client);
+        Some(number)
+    }
+
+    /// Changes whose a page is.
+    pub fn set_page(&mut self, number: u8, owner: Page) {
+        if let Some((_, page)) = (1u8..).zip(&mut self.pages).find(|(n, _)| *n == number) {
+            *page = owner;
+        }
+    }
+
+    /// Whether no client uses the window.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        !self.pages.iter().any(|page| matches!(page, Page::Client(_)))
+    }
+}
+
+impl Card {
+    /// The device name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("balboa{}", self.number)
+    }
+
+    /// A window by its number.
+    ///
+    /// # Errors
+    /// [`Error::NoSuch`] where there is none.
+    pub fn window(&mut self, index: u8) -> Result<&mut Window, Error> {
+        self.windows
+            .iter_mut()
+            .find(|window| window.index == index)
+            .ok_or(Error::NoSuch { object: "window", number: u64::from(index) })
+    }
+
+    /// The window a new client goes to: the living one with the most free pages.
+    ///
+    /// # Errors
+    /// [`Error::NoPages`] when every page is taken, [`Error::Dead`] when no engine lives.
+    pub fn emptiest_window(&mut self) -> Result<&mut Window, Error> {
+        let pages = self.windows.iter().map(|window| window.pages.len()).sum();
+        let card = self.number;
+        let death = self.windows.iter().find_map(|window| {
+            let why = window.engine.death()?.to_owned();
+            Some(Error::Dead { engine: window.engine.name().to_owned(), why })
+        });
+        let mut best: Option<&mut Window> = None;
+        let mut living = false;
+        for window in self.windows.iter_mut().filter(|window| window.engine.death().is_none()) {
+            living = true;
+            let free = window.free_pages();
+            if free > best.as_ref().map_or(0, |best| best.free_pages()) {
+                best = Some(window);
+            }
+        }
+        match (best, death) {
+            (Some(window), _) => Ok(window),
+            (None, Some(death)) if !living => Err(death),
+            (None, _) => Err(Error::NoPages { card, pages }),
+        }
+    }
+
+    /// Gives a range of IOVAs back, or leaks it where the card may still use it.
+    pub fn release_iova(&mut self, range: IovaRange, clean: bool) {
+        if clean {
+            self.arena.release(range, std::time::Instant::now());
+        } else {
+            self.quarantine.iova_bytes = self.quarantine.iova_bytes.saturating_add(range.length());
+        }
+    }
+
+    /// The port, as its first living engine sees it; down where none lives.
+    pub fn port(&mut self) -> PortInfo {
+        let living = self.windows.iter_mut().find(|window| window.engine.death().is_none());
+        let answer = living.map(|window| (window.engine.query_port(), *window.engine.limits()));
+        let (attributes, limits) = match answer {
+            Some((Ok(attributes), limits)) => (attributes, limits),
+            Some((Err(error), limits)) => {
+                log::warn!("balboa{}: the port cannot be queried: {error}", self.number);
+                (PortAttributes::default(), limits)
+            }
+            None => (PortAttributes::default(), EngineLimits::default()),
+        };
+        let mut gids = vec![[0; 16]; usize::from(limits.gids).max(2)];
+        for (slot, gid) in gids.iter_mut().zip(self.address.gids()) {
+            *slot = gid;
+        }
+        PortInfo {
+            link_up: attributes.link_up != 0,
+            max_mtu: attributes.max_mtu.clamp(SMALLEST_MTU, LARGEST_MTU),
+            active_mtu: attributes.active_mtu.clamp(SMALLEST_MTU, LARGEST_MTU),
+            mac: self.address.mac(),
+            gids,
+            pkeys: PKEYS.to_vec(),
+        }
+    }
+
+    /// What clients are told of the card.
+    pub fn info(&mut self) -> CardInfo {
+        CardInfo {
+            card: self.number,
+            name: self.name(),
+            node_guid: node_guid(self.address.mac()),
+            firmware: self.firmware.clone(),
+            board: self.identity.board.clone(),
+            port: self.port(),
+        }
+    }
+}
+
+/// What a client is told that it may have: the engine's limits within its quotas.
+#[must_use]
+pub fn client_limits(engine: &EngineLimits) -> Limits {
+    let limit = |resource: Resource| u32::try_from(resource.limit(engine)).unwrap_or(u32::MAX);
+    Limits {
+        capabilities: engine.capabilities.bits(),
+        qps: limit(Resource::Qps),
+        cqs: limit(Resource::Cqs),
+        mrs: limit(Resource::Mrs),
+        pds: limit(Resource::Pds),
+        log2_cq_entries: engine.log2_cq_entries,
+        log2_sq_blocks: engine.log2_sq_blocks,
+        log2_rq_entries: engine.log2_rq_entries,
+        max_sge: engine.max_sge,
+        max_inline: engine.max_inline,
+        max_rd_atomic: engine.max_rd_atomic,
+        max_init_rd_atomic: engine.max_init_rd_atomic,
+        max_message: engine.max_message,
+        max_mr_bytes: Resource::MrBytes.limit(engine),
+    }
+}

@@ -1,0 +1,265 @@
+//! Clients: one process each, with everything it owns, and how all of that ends.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+
+use fpga_regs::engine::admin::AdminStatus;
+use hostmem::PidFd;
+use shim_abi::Wake;
+
+use crate::backend::DoorbellGrant;
+use crate::cards::{Card, Page};
+use crate::error::Error;
+use crate::iova::IovaRange;
+use crate::numbers::Numbers;
+use crate::objects::{Channel, Context, Cq, Mr, Pd, Qp};
+use crate::poller::{Poller, Watch};
+use crate::quota::Usage;
+use crate::rings::RingMemory;
+
+/// Number of a client, never used twice in a balboad's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// Who a client is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its process id, from the socket's credentials.
+    pub pid: i32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Name of its command.
+    pub command: String,
+}
+
+/// What a client may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Its first message is awaited.
+    Greeting,
+    /// A verbs program.
+    Provider,
+    /// A program that asks and makes nothing.
+    Tool,
+}
+
+/// What a client has of a card: its place in one window.
+#[derive(Debug)]
+pub struct CardUse {
+    /// The window it is pinned to.
+    pub window: u8,
+    /// Its doorbell page there.
+    pub page: u8,
+    /// Where the card sees the client's ring memory.
+    pub rings: IovaRange,
+    /// How the card is woken.
+    pub wake: Wake,
+    /// The doorbell page's descriptors, until they are handed out.
+    pub grant: Option<DoorbellGrant>,
+}
+
+/// A client and what it owns.
+#[derive(Debug)]
+pub struct Client {
+    /// Its number.
+    pub id: ClientId,
+    /// Who it is.
+    pub process: Process,
+    /// What it may ask for.
+    pub stage: Stage,
+    /// Its control socket.
+    pub socket: OwnedFd,
+    /// Its process.
+    pub pidfd: PidFd,
+    /// Places of the two in the epoll set.
+    pub watches: Vec<Watch>,
+    /// Its ring memory, from the first open context on.
+    pub rings: Option<RingMemory>,
+    /// Whether it was given the descriptor of its ring memory.
+    pub rings_handed_out: bool,
+    /// What it has of the cards, by card number.
+    pub cards: BTreeMap<u32, CardUse>,
+    /// Open contexts.
+    pub contexts: BTreeMap<u32, Context>,
+    /// Protection domains by number.
+    pub pds: BTreeMap<u32, Pd>,
+    /// Memory regions.
+    pub mrs: BTreeMap<u32, Mr>,
+    /// Completion queues by number; numbers of different cards never collide in one client.
+    pub cqs: BTreeMap<u32, Cq>,
+    /// Queue pairs by number; numbers of different cards never collide in one client.
+    pub qps: BTreeMap<u32, Qp>,
+    /// Completion channels.
+    pub channels: BTreeMap<u32, Channel>,
+    /// What it has of everything that is limited.
+    pub usage: Usage,
+    /// Numbers of its contexts, regions and channels.
+    pub numbers: Numbers,
+}
+
+impl Client {
+    /// A client that has just connected.
+    #[must_use]
+    pub fn new(id: ClientId, process: Process, socket: OwnedFd, pidfd: PidFd) -> Self {
+        Self {
+            id,
+            process,
+            stage: Stage::Greeting,
+            socket,
+            pidfd,
+            watches: Vec::new(),
+            rings: None,
+            rings_handed_out: false,
+            cards: BTreeMap::new(),
+            contexts: BTreeMap::new(),
+            pds: BTreeMap::new(),
+            mrs: BTreeMap::new(),
+            cqs: BTreeMap::new(),
+            qps: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            usage: Usage::default(),
+            numbers: Numbers::default(),
+        }
+    }
+
+    /// The client as the log names it.
+    #[must_use]
+    pub fn label(&self) -> String {
+        format!("{} ({})", self.process.command, self.process.pid)
+    }
+
+    /// Ends everything the client owns, in the order that lets every object go before what it uses:
+    /// QPs, CQs, keys and regions, domains, contexts, rings, doorbell pages.
+    ///
+    /// What a card does not confirm is quarantined: never used again, and counted.
+    pub fn end(&mut self, cards: &mut [Card], poller: &Poller) {
+        for card in cards {
+            let Some(place) = self.cards.remove(&card.number) else { continue };
+            let mut clean = self.end_queues(card, place.window);
+            clean &= self.end_regions(card, place.window);
+            let (start, length) = (place.rings.start(), place.rings.length());
+            if let Err(error) = card.backend.dma_unmap(start, length) {
+                log::error!("rings of {}: {error}", self.label());
+                clean = false;
+            }
+            card.release_iova(place.rings, clean);
+            end_page(card, place.window, place.page, clean);
+        }
+        self.pds.clear();
+        for channel in self.channels.values_mut() {
+            channel.records.close(poller);
+        }
+        for context in self.contexts.values_mut() {
+            context.events.close(poller);
+        }
+        let mut watches = std::mem::take(&mut self.watches).into_iter();
+        for fd in [self.socket.as_fd(), self.pidfd.as_fd()] {
+            if let Some(watch) = watches.next() {
+                poller.unwatch(fd, watch);
+            }
+        }
+    }
+
+    /// Ends the client's QPs and CQs on a card; false when the card did not confirm all.
+    fn end_queues(&mut self, card: &mut Card, window: u8) -> bool {
+        let number = card.number;
+        let Ok(window) = card.window(window) else { return false };
+        let mut unconfirmed = 0u64;
+        let mut check = |what: &str, number: u32, result: Result<(), Error>| {
+            if let Err(error) = confirmed(result) {
+                log::warn!("{what} {number:#x} is quarantined: {error}");
+                unconfirmed = unconfirmed.saturating_add(1);
+            }
+        };
+        for (qpn, qp) in take_those(&mut self.qps, |qp| qp.card == number) {
+            check("QP", qpn, window.engine.destroy_qp(qpn));
+            check("RQ", qp.rqn, window.engine.destroy_rq(qp.rqn));
+            window.qps.remove(&qpn);
+        }
+        for (cqn, _) in take_those(&mut self.cqs, |cq| cq.card == number) {
+            check("CQ", cqn, window.engine.destroy_cq(cqn));
+            window.cqs.remove(&cqn);
+        }
+        card.quarantine.queues = card.quarantine.queues.saturating_add(unconfirmed);
+        unconfirmed == 0
+    }
+
+    /// Ends the client's regions on a card; false when the card did not confirm all.
+    fn end_regions(&mut self, card: &mut Card, window: u8) -> bool {
+        let number = card.number;
+        let mut clean = true;
+        for (_, mr) in take_those(&mut self.mrs, |mr| mr.card == number) {
+            let key = match (mr.key, card.window(window)) {
+                (Some(key), Ok(window)) => confirmed(window.engine.destroy_key(key)),
+                _ => Ok(()),
+            };
+            let mut released = true;
+            if let Err(error) = key {
+                log::warn!("key {:#x} is quarantined: {error}", mr.key.unwrap_or(0));
+                card.quarantine.keys = card.quarantine.keys.saturating_add(1);
+                released = false;
+            }
+            // Unmapped in any case: the process is gone, and its id may come to name another.
+            let unmapped = if mr.mapped {
+                card.backend.dma_unmap(mr.range.start(), mr.range.length())
+            } else {
+                Ok(())
+            };
+            if let Err(error) = unmapped {
+                log::error!("memory region: {error}");
+                released = false;
+            }
+            card.release_iova(mr.range, released);
+            clean &= released;
+        }
+        clean
+    }
+}
+
+/// Takes the objects out of a table that `wanted` names, in the order of their numbers.
+fn take_those<T>(table: &mut BTreeMap<u32, T>, wanted: impl Fn(&T) -> bool) -> BTreeMap<u32, T> {
+    let (taken, kept) = std::mem::take(table).into_iter().partition(|(_, object)| wanted(object));
+    *table = kept;
+    taken
+}
+
+/// Takes what the engine says about an object that is gone for a confirmation.
+pub(crate) fn confirmed(result: Result<(), Error>) -> Result<(), Error> {
+    match result {
+        Err(error) if error.admin_status() == Some(AdminStatus::NotFound) => {
+            log::error!("{error}; taken as destroyed");
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// Takes a doorbell page back, and starts a dead engine anew once nobody uses it.
+fn end_page(card: &mut Card, window: u8, page: u8, clean: bool) {
+    let address = card.address;
+    let Ok(window) = card.window(window) else { return };
+    window.engine.revoke(page);
+    window.set_page(page, if clean { Page::Free } else { Page::Quarantined });
+    if window.engine.death().is_none() {
+        if !clean {
+            card.quarantine.pages = card.quarantine.pages.saturating_add(1);
+        }
+        return;
+    }
+    if !window.is_unused() {
+        return;
+    }
+    let restarted = window
+        .engine
+        .restart()
+        .and_then(|()| crate::bringup::write_gids(&mut *window.engine, address));
+    match restarted {
+        Ok(()) => {
+            log::warn!("{}: started anew after its death", window.engine.name());
+            window.pages.fill(Page::Free);
+            window.cqs.clear();
+            window.qps.clear();
+        }
+        Err(error) => log::error!("{error}"),
+    }
+}

@@ -1,0 +1,192 @@
+//! The engine as balboad sees it: create, modify, query, destroy, keys, events, grants.
+//!
+//! Implemented by [`crate::admin::AdminEngine`] over the admin queue and event ring of a `vqe`
+//! card's window; a `stock` card would implement it by the queue-engine crate inside balboad.
+
+use std::os::fd::BorrowedFd;
+
+use fpga_regs::engine::admin::{CreateCq, CreateKey, CreateQp, CreateRq, PortAttributes};
+use fpga_regs::engine::event::Event;
+use fpga_regs::engine::qp::Attributes;
+use fpga_regs::engine::window::{self, Capabilities};
+
+use crate::backend::DoorbellGrant;
+use crate::error::Error;
+
+/// One engine: the owner of its objects' numbers.
+///
+/// Commands are answered before they return, within a limit of seconds; an engine that does not
+/// answer is dead from then on ([`Error::Dead`]), and every later command fails at once.
+pub trait Engine {
+    /// Which engine, for messages: `balboa0 window 2`.
+    fn name(&self) -> &str;
+    /// What it offers.
+    fn limits(&self) -> &EngineLimits;
+    /// Why it is dead; `None` while it lives.
+    fn death(&self) -> Option<&str>;
+
+    /// Makes a completion queue and returns its number.
+    fn create_cq(&mut self, command: &CreateCq) -> Result<u32, Error>;
+    /// Ends a completion queue; none of its events is returned afterwards.
+    fn destroy_cq(&mut self, cqn: u32) -> Result<(), Error>;
+    /// Makes a receive queue and returns its number.
+    fn create_rq(&mut self, command: &CreateRq) -> Result<u32, Error>;
+    /// Ends a receive queue; none of its events is returned afterwards.
+    fn destroy_rq(&mut self, rqn: u32) -> Result<(), Error>;
+    /// Makes a QP in RESET and returns its number and generation.
+    fn create_qp(&mut self, command: &CreateQp) -> Result<(u32, u8), Error>;
+    /// Changes a QP and returns its generation.
+    fn modify_qp(&mut self, qpn: u32, attributes: &Attributes) -> Result<u8, Error>;
+    /// A QP's attributes and its state.
+    fn query_qp(&mut self, qpn: u32) -> Result<Attributes, Error>;
+    /// Ends a QP once no completion and no DMA of it can follow; none of its events is returned
+    /// afterwards.
+    fn destroy_qp(&mut self, qpn: u32) -> Result<(), Error>;
+    /// Makes a key for mapped memory.
+    fn create_key(&mut self, command: &CreateKey) -> Result<u32, Error>;
+    /// Ends a key once no DMA under it can follow.
+    fn destroy_key(&mut self, key: u32) -> Result<(), Error>;
+    /// Writes an entry of the GID table; `None` empties it.
+    fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), Error>;
+    /// The port, now.
+    fn query_port(&mut self) -> Result<PortAttributes, Error>;
+    /// The counters, in the order of `fpga_regs::engine::admin::COUNTERS`.
+    fn query_counters(&mut self) -> Result<Vec<u64>, Error>;
+
+    /// Grants a doorbell page of the engine's window.
+    fn grant(&mut self, page: u8) -> Result<DoorbellGrant, Error>;
+    /// Takes a doorbell page back.
+    fn revoke(&mut self, page: u8);
+
+    /// Readable when the engine has something to say; [`Self::service`] makes it quiet.
+    fn interrupt(&self) -> Option<BorrowedFd<'_>>;
+    /// Takes what the engine has to say, for [`Self::next_event`].
+    fn service(&mut self);
+    /// The next event, in the order the engine raised them.
+    fn next_event(&mut self) -> Option<EngineEvent>;
+
+    /// Stops the engine, forgets every object of it and starts it anew.
+    fn restart(&mut self) -> Result<(), Error>;
+}
+
+/// What an engine reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineEvent {
+    /// An event as the engine wrote it.
+    Card(Event),
+    /// Events were lost: every completion queue may have fired, every QP may have failed.
+    Lost,
+    /// The engine is dead, see [`Engine::death`].
+    Dead,
+}
+
+/// What an engine offers, as its window says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineLimits {
+    /// Operations and transports.
+    pub capabilities: Capabilities,
+    /// QPs.
+    pub qps: u32,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Keys.
+    pub keys: u32,
+    /// Receive queues.
+    pub rqs: u32,
+    /// log2 of the largest CQ.
+    pub log2_cq_entries: u8,
+    /// log2 of the largest send ring, in blocks.
+    pub log2_sq_blocks: u8,
+    /// log2 of the largest receive ring, in entries.
+    pub log2_rq_entries: u8,
+    /// SGEs of an entry.
+    pub max_sge: u8,
+    /// Inline bytes of an entry.
+    pub max_inline: u16,
+    /// READs a QP answers at a time.
+    pub max_rd_atomic: u8,
+    /// READs a QP has under way at a time.
+    pub max_init_rd_atomic: u8,
+    /// Bytes of the largest message.
+    pub max_message: u32,
+    /// GID table entries.
+    pub gids: u8,
+    /// P_Key table entries.
+    pub pkeys: u8,
+}
+
+impl EngineLimits {
+    /// Decodes the window's capability words; `read` reads the register at an offset of the window.
+    pub fn read(read: impl Fn(u64) -> u64) -> Self {
+        let qp_cq = read(window::LIMIT_QP_CQ);
+        let key_rq = read(window::LIMIT_KEY_RQ);
+        let queues = read(window::LIMIT_QUEUES).to_le_bytes();
+        let port = read(window::LIMIT_PORT);
+        let [log2_cq, log2_sq, log2_rq, max_sge, inline0, inline1, max_rd, max_init_rd] = queues;
+        let [_, _, _, _, gids, pkeys, ..] = port.to_le_bytes();
+        Self {
+            capabilities: Capabilities::from_bits_retain(read(window::CAPABILITIES)),
+            qps: low(qp_cq),
+            cqs: high(qp_cq),
+            keys: low(key_rq),
+            rqs: high(key_rq),
+            log2_cq_entries: log2_cq,
+            log2_sq_blocks: log2_sq,
+            log2_rq_entries: log2_rq,
+            max_sge,
+            max_inline: u16::from_le_bytes([inline0, inline1]),
+            max_rd_atomic: max_rd,
+            max_init_rd_atomic: max_init_rd,
+            max_message: low(port),
+            gids,
+            pkeys,
+        }
+    }
+}
+
+/// Bits [31:0].
+fn low(value: u64) -> u32 {
+    (value & u64::from(u32::MAX)) as u32
+}
+
+/// Bits [63:32].
+fn high(value: u64) -> u32 {
+    (value >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_capability_words_decode_as_the_window_lays_them_out() {
+        let limits = EngineLimits::read(|offset| match offset {
+            window::CAPABILITIES => Capabilities::RC.bits(),
+            window::LIMIT_QP_CQ => 1024 | 2048 << 32,
+            window::LIMIT_KEY_RQ => 4096 | 512 << 32,
+            window::LIMIT_QUEUES => {
+                22 | 15 << 8 | 14 << 16 | 16 << 24 | 288 << 32 | 8 << 48 | 9 << 56
+            }
+            window::LIMIT_PORT => 1 << 30 | 16 << 32 | 1 << 40,
+            _ => u64::MAX,
+        });
+        let wanted = EngineLimits {
+            capabilities: Capabilities::RC,
+            qps: 1024,
+            cqs: 2048,
+            keys: 4096,
+            rqs: 512,
+            log2_cq_entries: 22,
+            log2_sq_blocks: 15,
+            log2_rq_entries: 14,
+            max_sge: 16,
+            max_inline: 288,
+            max_rd_atomic: 8,
+            max_init_rd_atomic: 9,
+            max_message: 1 << 30,
+            gids: 16,
+            pkeys: 1,
+        };
+        assert_eq!(limits, wanted);
+    }
+}

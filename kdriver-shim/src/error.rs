@@ -1,0 +1,249 @@
+//! What can go wrong, and the one table that makes an errno of it.
+
+use std::path::PathBuf;
+
+use fpga_regs::engine::admin::{AdminStatus, Opcode};
+use nix::errno::Errno;
+use shim_abi::Refusal;
+
+/// Why balboad does not start, or refuses a request.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The state directory cannot be used.
+    #[error("state directory {}: {why}", dir.display())]
+    StateDir {
+        /// The directory.
+        dir: PathBuf,
+        /// Why, and what to do.
+        why: String,
+    },
+    /// Another balboad serves the state directory.
+    #[error(
+        "another balboad ({holder}) serves {}; stop it, or give this one a --state-dir of its own",
+        dir.display()
+    )]
+    Running {
+        /// The directory.
+        dir: PathBuf,
+        /// Whom the lock file names.
+        holder: String,
+    },
+    /// A card does not come up.
+    #[error("card {card}: {why}")]
+    BringUp {
+        /// Card number.
+        card: u32,
+        /// What was found, and what to do.
+        why: String,
+    },
+    /// The card back-end failed.
+    #[error("card back-end: {0}")]
+    Backend(String),
+    /// A system call of balboad's own failed.
+    #[error("{call}: {errno}")]
+    Os {
+        /// What was tried.
+        call: &'static str,
+        /// Its error number.
+        errno: Errno,
+    },
+    /// Shared memory, descriptors or another process's memory could not be handled.
+    #[error(transparent)]
+    Memory(#[from] hostmem::Error),
+
+    /// The client would have more than it may.
+    #[error(
+        "this process has {used} {resource} and asks for {asked} more; a process may have {limit}"
+    )]
+    Quota {
+        /// Plural name of what is limited.
+        resource: &'static str,
+        /// What the client has.
+        used: u64,
+        /// What it asks for on top.
+        asked: u64,
+        /// What it may have.
+        limit: u64,
+    },
+    /// Every doorbell page of a card belongs to a process.
+    #[error(
+        "balboa{card}: all {pages} doorbell pages are taken, so {pages} processes use the card; wait until one ends, or use another card"
+    )]
+    NoPages {
+        /// Card number.
+        card: u32,
+        /// Pages in all.
+        pages: usize,
+    },
+    /// The client names an object it does not have.
+    #[error("this process has no {object} {number:#x}")]
+    NoSuch {
+        /// Kind of object.
+        object: &'static str,
+        /// Its alleged number.
+        number: u64,
+    },
+    /// The object is in use.
+    #[error("{object} {number:#x} is in use by {users}; destroy those first")]
+    Busy {
+        /// Kind of object.
+        object: &'static str,
+        /// Its number.
+        number: u32,
+        /// By what.
+        users: String,
+    },
+    /// A value is out of its range.
+    #[error("{0}")]
+    Invalid(String),
+    /// The card or balboad does not offer this.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The memory to be registered is not what the client says.
+    #[error("memory {address:#x} of {length} bytes: {why}")]
+    Fault {
+        /// First byte.
+        address: u64,
+        /// Bytes.
+        length: u64,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The client may not do this.
+    #[error("{0}")]
+    Forbidden(String),
+    /// No range of IOVAs is free.
+    #[error("balboa{card}: no range of {length} bytes is left in the card's address space")]
+    NoAddressSpace {
+        /// Card number.
+        card: u32,
+        /// Bytes asked for.
+        length: u64,
+    },
+    /// The engine stopped, or does not answer.
+    #[error("{engine}: {why}")]
+    Dead {
+        /// Which engine.
+        engine: String,
+        /// Why.
+        why: String,
+    },
+    /// The engine refused a command.
+    #[error("{engine}: {opcode:?} was refused: {}{detail}", status_text(*.status))]
+    Refused {
+        /// Which engine.
+        engine: String,
+        /// The command.
+        opcode: Opcode,
+        /// Its status.
+        status: AdminStatus,
+        /// What the driver can add; empty, or begins with `; `.
+        detail: String,
+    },
+}
+
+impl Error {
+    /// A system call that failed, for `map_err`.
+    pub(crate) fn os(call: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |errno| Self::Os { call, errno }
+    }
+
+    /// The error number that the verbs call returns: the only place where one is chosen.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Quota { .. } | Self::NoAddressSpace { .. } => Errno::ENOMEM,
+            Self::NoPages { .. } => Errno::EAGAIN,
+            Self::NoSuch { .. } | Self::Invalid(_) => Errno::EINVAL,
+            Self::Busy { .. } | Self::Running { .. } => Errno::EBUSY,
+            Self::Unsupported(_) => Errno::EOPNOTSUPP,
+            Self::Fault { .. } => Errno::EFAULT,
+            Self::Forbidden(_) => Errno::EPERM,
+            Self::Dead { .. } | Self::Backend(_) | Self::BringUp { .. } => Errno::EIO,
+            Self::StateDir { .. } => Errno::EACCES,
+            Self::Os { errno, .. } => *errno,
+            Self::Memory(error) => error.errno().unwrap_or(Errno::EIO),
+            Self::Refused { status, .. } => match *status {
+                AdminStatus::Unsupported => Errno::EOPNOTSUPP,
+                AdminStatus::Invalid | AdminStatus::NotFound | AdminStatus::BadState => {
+                    Errno::EINVAL
+                }
+                AdminStatus::Busy => Errno::EBUSY,
+                AdminStatus::NoResources => Errno::ENOMEM,
+                AdminStatus::BadAddress => Errno::EFAULT,
+                _ => Errno::EIO,
+            },
+        }
+    }
+
+    /// The status, where the engine refused.
+    #[must_use]
+    pub fn admin_status(&self) -> Option<AdminStatus> {
+        match self {
+            Self::Refused { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+}
+
+fn status_text(status: AdminStatus) -> String {
+    let text = match status {
+        AdminStatus::Success => "no reason given",
+        AdminStatus::Unsupported => "the engine does not offer this",
+        AdminStatus::Invalid => "a value is out of range",
+        AdminStatus::NotFound => "there is no such object",
+        AdminStatus::Busy => "others still use the object",
+        AdminStatus::NoResources => "the engine's table is full",
+        AdminStatus::BadAddress => "an address is not memory that the card can reach",
+        AdminStatus::BadState => "the state the object is in does not allow it",
+        unknown => return format!("status {} is unknown to this balboad", unknown.0),
+    };
+    text.to_owned()
+}
+
+impl From<&Error> for Refusal {
+    fn from(error: &Error) -> Self {
+        Self { errno: error.errno() as i32, reason: error.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_admin_status_has_an_errno_and_a_sentence() {
+        let refused = |status| Error::Refused {
+            engine: "balboa0 window 1".into(),
+            opcode: Opcode::CreateQp,
+            status,
+            detail: String::new(),
+        };
+        let wanted = [
+            (AdminStatus::Unsupported, Errno::EOPNOTSUPP),
+            (AdminStatus::Invalid, Errno::EINVAL),
+            (AdminStatus::NotFound, Errno::EINVAL),
+            (AdminStatus::Busy, Errno::EBUSY),
+            (AdminStatus::NoResources, Errno::ENOMEM),
+            (AdminStatus::BadAddress, Errno::EFAULT),
+            (AdminStatus::BadState, Errno::EINVAL),
+            (AdminStatus(200), Errno::EIO),
+        ];
+        for (status, errno) in wanted {
+            assert_eq!(refused(status).errno(), errno);
+        }
+        assert_eq!(
+            refused(AdminStatus::NoResources).to_string(),
+            "balboa0 window 1: CreateQp was refused: the engine's table is full"
+        );
+        assert!(refused(AdminStatus(200)).to_string().contains("status 200 is unknown"));
+    }
+
+    #[test]
+    fn a_refusal_carries_errno_and_sentence() {
+        let refusal = Refusal::from(&Error::NoPages { card: 0, pages: 60 });
+        assert_eq!(refusal.errno, Errno::EAGAIN as i32);
+        assert!(refusal.reason.contains("60 processes"));
+    }
+}

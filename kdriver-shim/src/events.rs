@@ -1,0 +1,170 @@
+//! From what an engine reports to what the clients of its window are told.
+
+use std::collections::BTreeMap;
+
+use fpga_regs::engine::doorbell::record;
+use fpga_regs::engine::event::{Event, EventType, QpEvent};
+use fpga_regs::engine::qp::QpState;
+
+use crate::cards::Card;
+use crate::channels::{Key, Sent, async_record, completion_record};
+use crate::clients::{Client, ClientId};
+use crate::engine::EngineEvent;
+use crate::poller::Poller;
+
+/// `ibv_event_type`, as far as the codes are not those of [`QpEvent`].
+mod ibv_event {
+    pub const CQ_ERR: u32 = 0;
+    pub const QP_FATAL: u32 = 1;
+    pub const DEVICE_FATAL: u32 = 8;
+    pub const PORT_ACTIVE: u32 = 9;
+    pub const PORT_ERR: u32 = 10;
+    pub const GID_CHANGE: u32 = 18;
+}
+
+/// The one port of a card, as port events name it.
+const PORT: u64 = 1;
+
+/// The clients, by number.
+pub type Clients = BTreeMap<ClientId, Client>;
+
+/// Tells the clients what the engines of all cards have reported so far.
+pub fn dispatch(cards: &mut [Card], clients: &mut Clients, poller: &Poller) {
+    for card in cards {
+        for at in 0..card.windows.len() {
+            while let Some(event) =
+                card.windows.get_mut(at).and_then(|window| window.engine.next_event())
+            {
+                route(card, at, event, clients, poller);
+            }
+        }
+    }
+}
+
+fn route(card: &mut Card, at: usize, event: EngineEvent, clients: &mut Clients, poller: &Poller) {
+    let number = card.number;
+    let Some(window) = card.windows.get_mut(at) else { return };
+    match event {
+        EngineEvent::Card(event) => match event.kind {
+            EventType::Completion => {
+                let owner = window.cqs.get(&event.number).and_then(|id| clients.get_mut(id));
+                if let Some(client) = owner {
+                    completion(client, event.number, poller);
+                }
+            }
+            EventType::Qp => {
+                let owner = window.qps.get(&event.number).and_then(|id| clients.get_mut(id));
+                if let Some(client) = owner {
+                    qp_event(client, event.number, QpEvent(event.code), poller);
+                }
+            }
+            EventType::CqError => {
+                let owner = window.cqs.get(&event.number).and_then(|id| clients.get_mut(id));
+                if let Some(client) = owner {
+                    cq_error(client, event.number, poller);
+                }
+            }
+            _ => port_event(number, window.index, event, clients, poller),
+        },
+        EngineEvent::Lost => {
+            for (cqn, id) in &window.cqs {
+                if let Some(client) = clients.get_mut(id) {
+                    completion(client, *cqn, poller);
+                }
+            }
+            for (qpn, id) in &window.qps {
+                let failed = window.engine.query_qp(*qpn).is_ok_and(|qp| qp.state == QpState::Err);
+                if let Some(client) = clients.get_mut(id).filter(|_| failed) {
+                    qp_event(client, *qpn, QpEvent::Fatal, poller);
+                }
+            }
+        }
+        EngineEvent::Dead => {
+            tell_window(number, window.index, clients, poller, ibv_event::DEVICE_FATAL);
+        }
+    }
+}
+
+/// A completion queue fired: at most one unread record of it is ever in its channel.
+fn completion(client: &mut Client, cqn: u32, poller: &Poller) {
+    let Some(cq) = client.cqs.get_mut(&cqn) else { return };
+    let Some(channel) = cq.channel.and_then(|channel| client.channels.get_mut(&channel)) else {
+        return;
+    };
+    let Some(rings) = &client.rings else { return };
+    let word =
+        usize::try_from(cq.ring.start).unwrap_or(usize::MAX).saturating_add(record::EVENTS_READ);
+    let Ok(read) = rings.mapping().load_acquire_u32(word) else { return };
+    // A client that counts wrongly gets too few records, and is the only one to suffer.
+    if cq.sent != read {
+        log::trace!("CQ {cqn:#x}: fired with {read} of {} records read", cq.sent);
+        return;
+    }
+    if channel.records.send(poller, Key::Cq(cqn), completion_record(cq.cookie)) == Sent::Yes {
+        cq.sent = cq.sent.wrapping_add(1);
+    }
+}
+
+fn qp_event(client: &mut Client, qpn: u32, what: QpEvent, poller: &Poller) {
+    let Some(qp) = client.qps.get_mut(&qpn) else { return };
+    if what == QpEvent::Fatal {
+        qp.state = QpState::Err;
+        if std::mem::replace(&mut qp.fatal_sent, true) {
+            return;
+        }
+    }
+    if what.name().is_none() {
+        log::warn!("QP {qpn:#x}: event code {} is unknown and not passed on", what.0);
+        return;
+    }
+    log::debug!("{} ({}): QP {qpn:#x}: {what:?}", client.process.command, client.process.pid);
+    let Some(context) = client.contexts.get_mut(&qp.context) else { return };
+    // The codes of QP events are those of `ibv_event_type`.
+    let record = async_record(qp.cookie, u32::from(what.0));
+    if context.events.send(poller, Key::Qp(qpn), record) == Sent::Yes {
+        qp.async_sent = qp.async_sent.wrapping_add(1);
+    }
+}
+
+fn cq_error(client: &mut Client, cqn: u32, poller: &Poller) {
+    log::warn!(
+        "{} ({}): completion queue {cqn:#x} overran",
+        client.process.command,
+        client.process.pid
+    );
+    let Some(cq) = client.cqs.get_mut(&cqn) else { return };
+    let Some(context) = client.contexts.get_mut(&cq.context) else { return };
+    let record = async_record(cq.cookie, ibv_event::CQ_ERR);
+    if context.events.send(poller, Key::Cq(cqn), record) == Sent::Yes {
+        cq.async_sent = cq.async_sent.wrapping_add(1);
+    }
+}
+
+fn port_event(card: u32, window: u8, event: Event, clients: &mut Clients, poller: &Poller) {
+    match event.kind {
+        EventType::Port => {
+            let up = event.code != 0;
+            log::info!("balboa{card} window {window}: port {}", if up { "up" } else { "down" });
+            let kind = if up { ibv_event::PORT_ACTIVE } else { ibv_event::PORT_ERR };
+            tell_window(card, window, clients, poller, kind);
+        }
+        EventType::Gid => tell_window(card, window, clients, poller, ibv_event::GID_CHANGE),
+        // The engine's death is an event of its own.
+        EventType::Fatal => {}
+        _ => log::warn!("balboa{card} window {window}: {event:?} is not passed on"),
+    }
+}
+
+/// Sends an event of port or device to every context in a window.
+fn tell_window(card: u32, window: u8, clients: &mut Clients, poller: &Poller, kind: u32) {
+    for client in clients.values_mut() {
+        if client.cards.get(&card).is_none_or(|place| place.window != window) {
+            continue;
+        }
+        for context in client.contexts.values_mut().filter(|context| context.card == card) {
+            context.events.send(poller, Key::Device, async_record(PORT, kind));
+        }
+    }
+}
+
+const _: () = assert!(QpEvent::Fatal.0 as u32 == ibv_event::QP_FATAL);

@@ -1,0 +1,367 @@
+//! A card for tests: registers in tables, and engines that keep count of their objects.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use fpga_regs::Block;
+use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::xdma::{self, Direction};
+use fpga_regs::coyote::{shell, static_layer, vfpga};
+use fpga_regs::engine::admin::{
+    AdminStatus, COUNTERS, Completion, Destroy, Header, ModifyQp, Opcode, PortAttributes,
+};
+use fpga_regs::engine::cqe::expected_phase;
+use fpga_regs::engine::event::Event;
+use fpga_regs::engine::qp::{Attributes, QpState, rc_transition};
+use fpga_regs::engine::window as w;
+use hostmem::{EventFd, SharedMapping, memfd};
+
+use crate::backend::{CardBackend, DmaMemory, DoorbellGrant, Identity};
+use crate::error::Error;
+
+/// A card in memory.
+pub struct FakeCard {
+    state: RefCell<State>,
+    vectors: Vec<EventFd>,
+}
+
+#[derive(Default)]
+struct State {
+    registers: HashMap<(u8, u64), u64>,
+    windows: Vec<FakeWindow>,
+    mappings: BTreeMap<u64, (u64, DmaMemory)>,
+    pages: BTreeSet<(u8, u8)>,
+}
+
+/// What a test sees and sets of an engine.
+#[derive(Default)]
+pub struct FakeWindow {
+    /// Answers nothing.
+    pub silent: bool,
+    /// Does not reset.
+    pub stuck: bool,
+    /// Refuses these.
+    pub refuse: HashMap<Opcode, AdminStatus>,
+    /// Commands executed, with the number they named or made.
+    pub log: Vec<(Opcode, u32)>,
+    /// Objects that live, with their kind.
+    pub live: BTreeSet<(Opcode, u32)>,
+    /// QPs and their states.
+    pub qps: BTreeMap<u32, QpState>,
+    /// The next object's number.
+    pub next: u32,
+    status: u64,
+    registers: HashMap<u64, u64>,
+    sq: u32,
+    cq: u32,
+    events: u32,
+}
+
+impl FakeCard {
+    /// A healthy card with `windows` engines.
+    pub fn new(windows: u8) -> Self {
+        let mut state = State::default();
+        let mut set = |bar: Bar, offset, value| {
+            state.registers.insert((bar.number(), offset), value);
+        };
+        set(Bar::Static, static_layer::PROBE, u64::from(static_layer::PROBE_VALUE));
+        set(Bar::Shell, shell::PROBE, u64::from(static_layer::PROBE_VALUE));
+        set(Bar::Shell, shell::N_CHAN, xdma::CHANNELS);
+        set(Bar::Shell, shell::N_REGIONS, u64::from(windows));
+        for direction in [Direction::HostToCard, Direction::CardToHost] {
+            for channel in 0..xdma::CHANNELS {
+                let id = u64::from(xdma::identifier(direction)) << 16 | channel << 8;
+                set(Bar::Xdma, xdma::engine(direction, channel), id);
+            }
+        }
+        for index in 0..u64::from(windows) {
+            let csr = vfpga::user_csr(index);
+            set(Bar::Shell, csr + w::MAGIC, w::MAGIC_VALUE);
+            set(Bar::Shell, csr + w::VERSION, 1 << 32 | u64::from(w::VERSION_MAJOR) << 16);
+            set(Bar::Shell, csr + w::LIMIT_QP_CQ, 64 | 64 << 32);
+            set(Bar::Shell, csr + w::LIMIT_KEY_RQ, 64 | 64 << 32);
+            set(Bar::Shell, csr + w::LIMIT_QUEUES, 22 | 15 << 8 | 14 << 16 | 16 << 24);
+            set(Bar::Shell, csr + w::LIMIT_PORT, 1 << 30 | 16 << 32);
+        }
+        state.windows =
+            (0..windows).map(|_| FakeWindow { next: 2, ..Default::default() }).collect();
+        let vectors = (0..windows).map(|_| EventFd::new().unwrap()).collect();
+        Self { state: RefCell::new(state), vectors }
+    }
+
+    /// Sets what a register reads.
+    pub fn set(&self, bar: Bar, offset: u64, value: u64) {
+        self.state.borrow_mut().registers.insert((bar.number(), offset), value);
+    }
+
+    /// What was last written to a register.
+    pub fn get(&self, bar: Bar, offset: u64) -> u64 {
+        self.state.borrow().registers.get(&(bar.number(), offset)).copied().unwrap_or(0)
+    }
+
+    /// Looks at or changes an engine.
+    pub fn window<T>(&self, index: usize, act: impl FnOnce(&mut FakeWindow) -> T) -> T {
+        act(&mut self.state.borrow_mut().windows[index])
+    }
+
+    /// Ranges mapped, with their lengths.
+    pub fn mapped(&self) -> Vec<(u64, u64)> {
+        self.state.borrow().mappings.iter().map(|(iova, (length, _))| (*iova, *length)).collect()
+    }
+
+    /// Pages granted.
+    pub fn granted(&self) -> usize {
+        self.state.borrow().pages.len()
+    }
+
+    /// Raises an event as an engine does; a full ring sets the overflow bit.
+    pub fn raise(&self, index: usize, event: Event) {
+        let mut state = self.state.borrow_mut();
+        let State { windows, mappings, .. } = &mut *state;
+        windows[index].raise(mappings, event);
+        self.vectors[index].signal().unwrap();
+    }
+}
+
+fn locate(mappings: &BTreeMap<u64, (u64, DmaMemory)>, iova: u64) -> (Arc<SharedMapping>, usize) {
+    let (start, (length, memory)) = mappings.range(..=iova).next_back().expect("mapped memory");
+    assert!(iova < start + length, "{iova:#x} is not mapped");
+    match memory {
+        DmaMemory::Shared { mapping, offset } => {
+            (Arc::clone(mapping), (offset + iova - start) as usize)
+        }
+        DmaMemory::Process { .. } => panic!("{iova:#x} is a process's memory"),
+    }
+}
+
+fn store_block(mappings: &BTreeMap<u64, (u64, DmaMemory)>, iova: u64, block: Block) {
+    let (mapping, at) = locate(mappings, iova);
+    for (i, word) in block.into_iter().enumerate() {
+        mapping.store_release_u64(at + i * 8, word).unwrap();
+    }
+}
+
+impl FakeWindow {
+    fn register(&self, offset: u64) -> u64 {
+        self.registers.get(&offset).copied().unwrap_or(0)
+    }
+
+    fn raise(&mut self, mappings: &BTreeMap<u64, (u64, DmaMemory)>, mut event: Event) {
+        let log2 = self.register(w::EVENT_SIZE) as u8;
+        let free = self.register(w::EVENT_CONSUMER) + (1 << log2) - u64::from(self.events);
+        if free == 0 {
+            self.status |= w::STATUS_EVENT_OVERFLOW;
+            return;
+        }
+        event.phase = u8::from(expected_phase(self.events, log2));
+        let at = u64::from(self.events) % (1 << log2) * 64;
+        let [block] = event.encode();
+        store_block(mappings, self.register(w::EVENT_BASE) + at, block);
+        self.events += 1;
+    }
+
+    fn write(&mut self, mappings: &BTreeMap<u64, (u64, DmaMemory)>, offset: u64, value: u64) {
+        self.registers.insert(offset, value);
+        match offset {
+            w::CONTROL if value == w::CONTROL_RESET => {
+                if self.stuck {
+                    self.status |= w::STATUS_FATAL;
+                    return;
+                }
+                self.status = 0;
+                (self.sq, self.cq, self.events) = (0, 0, 0);
+                self.registers.clear();
+                self.live.clear();
+                self.qps.clear();
+            }
+            w::CONTROL => self.status = w::STATUS_ENABLED,
+            w::EVENT_OVERFLOW_CLEAR => self.status &= !w::STATUS_EVENT_OVERFLOW,
+            w::ADMIN_DOORBELL if !self.silent => {
+                while self.sq != value as u32 {
+                    self.command(mappings);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn command(&mut self, mappings: &BTreeMap<u64, (u64, DmaMemory)>) {
+        let blocks = 1 << self.register(w::ADMIN_SQ_SIZE);
+        let read = |index: u32| -> Block {
+            let at = self.register(w::ADMIN_SQ_BASE) + u64::from(index) % blocks * 64;
+            let (mapping, at) = locate(mappings, at);
+            std::array::from_fn(|i| mapping.load_acquire_u64(at + i * 8).unwrap())
+        };
+        let first = read(self.sq);
+        let header = Header::decode(&[first]);
+        let rest = [read(self.sq + 1), read(self.sq + 2)];
+        self.sq += u32::from(header.blocks);
+        let outcome = match self.refuse.get(&header.opcode) {
+            Some(status) => Err(*status),
+            None => self.execute(header, first, rest, mappings),
+        };
+        let (status, result) = match outcome {
+            Ok(result) => (AdminStatus::Success, result),
+            Err(status) => (status, 0),
+        };
+        let log2 = self.register(w::ADMIN_CQ_SIZE) as u8;
+        let completion = Completion {
+            tag: header.tag,
+            opcode: header.opcode,
+            status,
+            result,
+            generation: 7,
+            phase: u8::from(expected_phase(self.cq, log2)),
+        };
+        let at = u64::from(self.cq) % (1 << log2) * 64;
+        let [block] = completion.encode();
+        store_block(mappings, self.register(w::ADMIN_CQ_BASE) + at, block);
+        self.cq += 1;
+    }
+
+    fn execute(
+        &mut self,
+        header: Header,
+        first: Block,
+        rest: [Block; 2],
+        mappings: &BTreeMap<u64, (u64, DmaMemory)>,
+    ) -> Result<u32, AdminStatus> {
+        let named = Destroy::decode(&[first]).number;
+        let mut end = |kind, number| {
+            self.live.remove(&(kind, number)).then_some(number).ok_or(AdminStatus::NotFound)
+        };
+        let mut answer = Vec::new();
+        let result = match header.opcode {
+            kind @ (Opcode::CreateCq | Opcode::CreateRq | Opcode::CreateQp | Opcode::CreateKey) => {
+                let number = self.next;
+                self.next += 1;
+                self.live.insert((kind, number));
+                if kind == Opcode::CreateQp {
+                    self.qps.insert(number, QpState::Reset);
+                }
+                number
+            }
+            Opcode::DestroyCq => end(Opcode::CreateCq, named)?,
+            Opcode::DestroyRq => end(Opcode::CreateRq, named)?,
+            Opcode::DestroyQp => end(Opcode::CreateQp, named)?,
+            Opcode::DestroyKey => end(Opcode::CreateKey, named)?,
+            Opcode::ModifyQp => {
+                let qpn = ModifyQp::decode(&[first]).qpn;
+                let wanted = Attributes::decode(&rest);
+                let state = self.qps.get_mut(&qpn).ok_or(AdminStatus::NotFound)?;
+                let found = rc_transition(*state, wanted.state).ok_or(AdminStatus::BadState)?;
+                if !wanted.mask.contains(found.required) {
+                    return Err(AdminStatus::Invalid);
+                }
+                *state = wanted.state;
+                qpn
+            }
+            Opcode::QueryQp => {
+                let state = *self.qps.get(&named).ok_or(AdminStatus::NotFound)?;
+                answer.extend(Attributes { state, dest_qpn: 99, ..Default::default() }.encode());
+                named
+            }
+            Opcode::QueryPort => {
+                let port =
+                    PortAttributes { link_up: 1, max_mtu: 5, active_mtu: 3, ..Default::default() };
+                answer.extend(port.encode());
+                0
+            }
+            Opcode::QueryCounters => {
+                let values: Vec<u64> = (1..=COUNTERS.len() as u64).collect();
+                let blocks = values.chunks(8);
+                answer.extend(blocks.map(|chunk| -> Block {
+                    std::array::from_fn(|i| chunk.get(i).copied().unwrap_or(0))
+                }));
+                0
+            }
+            Opcode::SetGid => 0,
+            _ => return Err(AdminStatus::Unsupported),
+        };
+        self.log.push((header.opcode, result));
+        for (i, block) in answer.into_iter().enumerate() {
+            store_block(mappings, header.response + i as u64 * 64, block);
+        }
+        Ok(result)
+    }
+}
+
+/// Window and register of an offset in the shell BAR, where it lies in a user CSR window.
+fn csr(offset: u64, windows: usize) -> Option<(usize, u64)> {
+    (0..windows).find_map(|index| {
+        let register = offset.checked_sub(vfpga::user_csr(index as u64))?;
+        (register < w::WINDOW_BYTES).then_some((index, register))
+    })
+}
+
+impl CardBackend for FakeCard {
+    fn read32(&self, bar: Bar, offset: u64) -> u32 {
+        self.get(bar, offset) as u32
+    }
+
+    fn write32(&self, bar: Bar, offset: u64, value: u32) {
+        self.set(bar, offset, u64::from(value));
+    }
+
+    fn read64(&self, bar: Bar, offset: u64) -> u64 {
+        let state = self.state.borrow();
+        match csr(offset, state.windows.len()) {
+            Some((index, w::STATUS)) => state.windows[index].status,
+            _ => state.registers.get(&(bar.number(), offset)).copied().unwrap_or(0),
+        }
+    }
+
+    fn write64(&self, bar: Bar, offset: u64, value: u64) {
+        let mut state = self.state.borrow_mut();
+        let State { registers, windows, mappings, .. } = &mut *state;
+        match csr(offset, windows.len()) {
+            Some((index, register)) => {
+                windows[index].write(mappings, register, value);
+                if register == w::ADMIN_DOORBELL {
+                    self.vectors[index].signal().unwrap();
+                }
+            }
+            None => {
+                registers.insert((bar.number(), offset), value);
+            }
+        }
+    }
+
+    fn vector(&self, vector: u16) -> Option<BorrowedFd<'_>> {
+        self.vectors.get(usize::from(vector)).map(AsFd::as_fd)
+    }
+
+    fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
+        let mut state = self.state.borrow_mut();
+        let before = state.mappings.range(..iova + length).next_back();
+        assert!(before.is_none_or(|(start, (length, _))| start + length <= iova), "overlap");
+        state.mappings.insert(iova, (length, memory));
+        Ok(())
+    }
+
+    fn dma_unmap(&self, iova: u64, length: u64) -> Result<(), Error> {
+        match self.state.borrow_mut().mappings.remove(&iova) {
+            Some((mapped, _)) if mapped == length => Ok(()),
+            other => Err(Error::Backend(format!("{other:?} at {iova:#x}"))),
+        }
+    }
+
+    fn grant_page(&self, window: u8, page: u8) -> Result<DoorbellGrant, Error> {
+        assert!(self.state.borrow_mut().pages.insert((window, page)), "granted twice");
+        Ok(DoorbellGrant { page: memfd::create("page", 4096)?, wake: None })
+    }
+
+    fn revoke_page(&self, window: u8, page: u8) {
+        assert!(self.state.borrow_mut().pages.remove(&(window, page)), "never granted");
+    }
+
+    fn identity(&self) -> Identity {
+        Identity { board: "fake".into(), location: "fake:00".into(), link: "none".into() }
+    }
+
+    fn port_counters(&self) -> Vec<(&'static str, u64)> {
+        vec![("port_frames", 5)]
+    }
+}

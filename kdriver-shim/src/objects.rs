@@ -1,0 +1,107 @@
+//! What a client owns: contexts, domains, regions, queues, channels.
+
+use fpga_regs::engine::qp::QpState;
+
+use crate::channels::RecordSocket;
+use crate::iova::IovaRange;
+use crate::spans::Span;
+
+/// An open device.
+#[derive(Debug)]
+pub struct Context {
+    /// Card number.
+    pub card: u32,
+    /// Where its asynchronous events go.
+    pub events: RecordSocket<16>,
+}
+
+/// A protection domain.
+#[derive(Clone, Copy, Debug)]
+pub struct Pd {
+    /// The context it belongs to.
+    pub context: u32,
+}
+
+/// A memory region, reserved or committed.
+#[derive(Debug)]
+pub struct Mr {
+    /// Card number.
+    pub card: u32,
+    /// Its protection domain.
+    pub pdn: u32,
+    /// First byte in the client.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Address by which work requests name the first byte.
+    pub hca_va: u64,
+    /// Rights.
+    pub access: u32,
+    /// Where the card sees it; whole pages.
+    pub range: IovaRange,
+    /// Whether the range is mapped: not for a region of no bytes.
+    pub mapped: bool,
+    /// Its key, once committed.
+    pub key: Option<u32>,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    /// The context it belongs to.
+    pub context: u32,
+    /// Card number.
+    pub card: u32,
+    /// log2 of its entries.
+    pub log2_entries: u8,
+    /// Channel for its events.
+    pub channel: Option<u32>,
+    /// What its records carry.
+    pub cookie: u64,
+    /// Its ring in the client's ring memory.
+    pub ring: Span,
+    /// Records sent on the channel, or kept for it, modulo 2^32.
+    pub sent: u32,
+    /// Records sent on the asynchronous event socket.
+    pub async_sent: u32,
+}
+
+/// A queue pair with its receive queue.
+#[derive(Debug)]
+pub struct Qp {
+    /// The context it belongs to.
+    pub context: u32,
+    /// Card number.
+    pub card: u32,
+    /// Its protection domain.
+    pub pdn: u32,
+    /// Transport.
+    pub kind: u8,
+    /// Completion queue of its sends.
+    pub send_cqn: u32,
+    /// Completion queue of its receives.
+    pub receive_cqn: u32,
+    /// Its receive queue.
+    pub rqn: u32,
+    /// What its asynchronous events carry.
+    pub cookie: u64,
+    /// Its send ring in the client's ring memory.
+    pub sq: Span,
+    /// Its receive ring in the client's ring memory.
+    pub rq: Span,
+    /// Records sent on the asynchronous event socket.
+    pub async_sent: u32,
+    /// State it was last seen in.
+    pub state: QpState,
+    /// A fatal event of it was sent since it last left ERR.
+    pub fatal_sent: bool,
+}
+
+/// A completion channel.
+#[derive(Debug)]
+pub struct Channel {
+    /// The context it belongs to.
+    pub context: u32,
+    /// Where its records go.
+    pub records: RecordSocket<8>,
+}

@@ -1,0 +1,134 @@
+//! A client's ring memory: one sealed memfd, and an allocator inside it.
+//!
+//! The memfd is sparse: pages cost memory from their first use until their ring is freed, when a
+//! hole is punched. Allocation is in whole pages, and what it returns is zero. The client maps all
+//! of the memfd and may scribble where it likes: that harms its own queues and nobody else's.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use hostmem::{Access, SharedMapping, memfd};
+use nix::fcntl::{FallocateFlags, fallocate};
+
+use crate::error::Error;
+use crate::spans::{FreeSpans, Span};
+
+/// Bytes of a client's ring memory.
+pub const RING_MEMORY_BYTES: u64 = 1 << 30;
+
+const PAGE: u64 = 4096;
+const BLOCK: u64 = 64;
+
+/// A client's ring memory.
+#[derive(Debug)]
+pub struct RingMemory {
+    fd: OwnedFd,
+    mapping: Arc<SharedMapping>,
+    free: FreeSpans,
+}
+
+impl RingMemory {
+    /// Makes ring memory for one client.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] when the memfd cannot be made or mapped.
+    pub fn new() -> Result<Self, Error> {
+        let bytes = usize::try_from(RING_MEMORY_BYTES)
+            .map_err(|_| Error::Unsupported("ring memory needs a 64-bit system".into()))?;
+        let fd = memfd::create("balboad-rings", bytes)?;
+        let mapping = Arc::new(SharedMapping::new(fd.as_fd(), 0, bytes, Access::ReadWrite)?);
+        let free = FreeSpans::new(Span { start: 0, length: RING_MEMORY_BYTES });
+        Ok(Self { fd, mapping, free })
+    }
+
+    /// Another descriptor of the memfd, to be handed to the client.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when descriptors run out.
+    pub fn descriptor(&self) -> Result<OwnedFd, Error> {
+        duplicate(&self.fd)
+    }
+
+    /// The memory in balboad's own address space.
+    #[must_use]
+    pub fn mapping(&self) -> &Arc<SharedMapping> {
+        &self.mapping
+    }
+
+    /// Bytes a ring of `blocks` blocks behind its record takes.
+    #[must_use]
+    pub fn ring_bytes(blocks: u64) -> Option<u64> {
+        blocks.checked_add(1)?.checked_mul(BLOCK)?.checked_next_multiple_of(PAGE)
+    }
+
+    /// Takes zeroed space of `bytes` bytes, a multiple of the page.
+    ///
+    /// # Errors
+    /// [`Error::Quota`] when there is none of that size in one piece.
+    pub fn allocate(&mut self, bytes: u64) -> Result<Span, Error> {
+        let span = self.free.take(bytes, PAGE, 0).ok_or(Error::Quota {
+            resource: "bytes of rings",
+            used: RING_MEMORY_BYTES.saturating_sub(self.free.free_bytes()),
+            asked: bytes,
+            limit: RING_MEMORY_BYTES,
+        })?;
+        // The client can have written here after the last ring in this place was freed.
+        match self.punch(span) {
+            Ok(()) => Ok(span),
+            Err(error) => {
+                self.free.give(span);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives space back that the card uses no more.
+    pub fn release(&mut self, span: Span) {
+        if let Err(error) = self.punch(span) {
+            log::warn!("ring memory at {:#x} stays allocated: {error}", span.start);
+        }
+        self.free.give(span);
+    }
+
+    fn punch(&self, span: Span) -> Result<(), Error> {
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        // Both are below RING_MEMORY_BYTES and fit.
+        let [start, length] = [span.start, span.length].map(|n| i64::try_from(n).unwrap_or(0));
+        fallocate(&self.fd, flags, start, length).map_err(Error::os("fallocate of ring memory"))
+    }
+}
+
+/// Another descriptor of the same file, closed on exec.
+pub(crate) fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, Error> {
+    fd.try_clone().map_err(|error| Error::Os {
+        call: "dup of a descriptor",
+        errno: nix::errno::Errno::from_raw(error.raw_os_error().unwrap_or(0)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_is_zero_even_where_an_earlier_one_was_scribbled_on() {
+        let mut rings = RingMemory::new().unwrap();
+        let bytes = RingMemory::ring_bytes(64).unwrap();
+        assert_eq!(bytes, 8192);
+        let first = rings.allocate(bytes).unwrap();
+        rings.release(first);
+        rings.mapping().store_relaxed_u64(first.start as usize + 4096, 7).unwrap();
+        let second = rings.allocate(bytes).unwrap();
+        assert_eq!(second, first);
+        assert_eq!(rings.mapping().load_relaxed_u64(first.start as usize + 4096).unwrap(), 0);
+    }
+
+    #[test]
+    fn the_largest_completion_queue_fits_and_two_of_half_the_memory_do_not() {
+        let mut rings = RingMemory::new().unwrap();
+        rings.allocate(RingMemory::ring_bytes(1 << 22).unwrap()).unwrap();
+        let refused = rings.allocate(RING_MEMORY_BYTES).unwrap_err();
+        assert!(refused.to_string().contains("bytes of rings"), "{refused}");
+        assert_eq!(RingMemory::ring_bytes(u64::MAX), None);
+    }
+}

@@ -1,0 +1,310 @@
+//! The control thread: one epoll set over listener, clients, interrupts and full sockets.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use hostmem::fdpass::{self, Wait};
+use nix::errno::Errno;
+use nix::sys::epoll::EpollFlags;
+use shim_abi::{Hello, MAX_MESSAGE, Refusal, Reply, Request, Response, Role};
+
+use crate::cards::Card;
+use crate::clients::{Client, ClientId, Stage};
+use crate::error::Error;
+use crate::events::{self, Clients};
+use crate::numbers::Numbers;
+use crate::peer;
+use crate::poller::{Poller, Token, Watch};
+use crate::session::{Answer, Session};
+use crate::status;
+
+/// Connections served at a time, tools and processes without a doorbell page among them.
+const MAX_CONNECTIONS: usize = 1024;
+
+/// Everything balboad knows, and the thread that acts on it.
+pub struct Server {
+    cards: Vec<Card>,
+    clients: Clients,
+    poller: Poller,
+    // Of SOCK_SEQPACKET; std's type accepts what it is.
+    listener: UnixListener,
+    listener_watch: Watch,
+    // Descriptors ran out, and no connection is accepted until one ends.
+    paused: bool,
+    last_client: u64,
+    pd_numbers: Numbers,
+    uid: u32,
+    state_dir: PathBuf,
+}
+
+impl Server {
+    /// A server of `cards` on a listening socket, for processes of user `uid`.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the epoll set cannot be made.
+    pub fn new(
+        cards: Vec<Card>,
+        listener: OwnedFd,
+        uid: u32,
+        state_dir: PathBuf,
+    ) -> Result<Self, Error> {
+        let poller = Poller::new()?;
+        let listener = UnixListener::from(listener);
+        let listener_watch = poller.watch(&listener, Token::Listener, EpollFlags::EPOLLIN)?;
+        for card in &cards {
+            for window in &card.windows {
+                let token = Token::Interrupt { card: card.number, window: window.index };
+                if let Some(vector) = window.engine.interrupt() {
+                    poller.watch(vector, token, EpollFlags::EPOLLIN)?;
+                }
+            }
+        }
+        Ok(Self {
+            cards,
+            clients: BTreeMap::new(),
+            poller,
+            listener,
+            listener_watch,
+            paused: false,
+            last_client: 0,
+            pd_numbers: Numbers::default(),
+            uid,
+            state_dir,
+        })
+    }
+
+    /// Serves until `stop` becomes readable, then ends every client.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the epoll set fails; clients are ended in that case too.
+    pub fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), Error> {
+        let watch = self.poller.watch(stop, Token::Signals, EpollFlags::EPOLLIN)?;
+        let result = self.serve();
+        self.poller.unwatch(stop, watch);
+        let clients: Vec<_> = self.clients.keys().copied().collect();
+        for id in clients {
+            self.end(id, "balboad stops");
+        }
+        result
+    }
+
+    fn serve(&mut self) -> Result<(), Error> {
+        while self.step(None)? {}
+        Ok(())
+    }
+
+    /// Waits, at most `timeout` milliseconds, and serves what is ready; false when it is to stop.
+    fn step(&mut self, timeout: Option<u16>) -> Result<bool, Error> {
+        for (number, flags) in self.poller.wait(timeout)? {
+            // Taken out meanwhile: its client ended earlier in this round.
+            let Some(token) = self.poller.token(number) else { continue };
+            if token == Token::Signals {
+                return Ok(false);
+            }
+            self.ready(token, flags);
+        }
+        events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
+        Ok(true)
+    }
+
+    fn ready(&mut self, token: Token, flags: EpollFlags) {
+        let gone = flags.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR);
+        match token {
+            Token::Listener => self.accept(),
+            Token::Signals => {}
+            Token::Control(id) => self.control(id),
+            Token::Process(id) => self.end(id, "its process ended"),
+            Token::Channel(id, number) => {
+                let client = self.clients.get_mut(&id);
+                let channels = client.map(|client| (&mut client.channels, &mut client.usage));
+                let Some((channels, usage)) = channels else { return };
+                if gone {
+                    if let Some(mut channel) = channels.remove(&number) {
+                        channel.records.close(&self.poller);
+                        usage.give(crate::quota::Resource::Channels, 1);
+                    }
+                } else if let Some(channel) = channels.get_mut(&number) {
+                    channel.records.flush(&self.poller);
+                }
+            }
+            Token::Async(id, number) => {
+                let client = self.clients.get_mut(&id);
+                let context = client.and_then(|client| client.contexts.get_mut(&number));
+                let Some(context) = context else { return };
+                if gone {
+                    context.events.close(&self.poller);
+                } else {
+                    context.events.flush(&self.poller);
+                }
+            }
+            Token::Interrupt { card, window } => {
+                let card = self.cards.iter_mut().find(|c| c.number == card);
+                if let Some(Ok(window)) = card.map(|card| card.window(window)) {
+                    window.engine.service();
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        let socket = match self.listener.accept() {
+            Ok((socket, _)) => OwnedFd::from(socket),
+            Err(error) => return self.accept_failed(&error),
+        };
+        if let Err(error) = self.welcome(socket) {
+            log::warn!("a connection was dropped: {error}");
+        }
+    }
+
+    fn accept_failed(&mut self, error: &std::io::Error) {
+        match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EAGAIN | Errno::ECONNABORTED) => {}
+            Some(Errno::EMFILE | Errno::ENFILE) => {
+                log::error!("descriptors ran out; connections wait until a client ends");
+                let interest = EpollFlags::empty();
+                self.poller.change(self.listener.as_fd(), &self.listener_watch, interest);
+                self.paused = true;
+            }
+            _ => log::warn!("accept: {error}"),
+        }
+    }
+
+    fn welcome(&mut self, socket: OwnedFd) -> Result<(), Error> {
+        if self.clients.len() >= MAX_CONNECTIONS {
+            let reply: Reply = Err(Refusal {
+                errno: Errno::EAGAIN as i32,
+                reason: format!("balboad serves {MAX_CONNECTIONS} connections, and no more"),
+            });
+            let _ = fdpass::send(socket.as_fd(), &shim_abi::hello_frame(&reply), &[], Wait::Never);
+            return Ok(());
+        }
+        let (process, pidfd) = peer::identify(socket.as_fd())?;
+        self.last_client = self.last_client.wrapping_add(1);
+        let id = ClientId(self.last_client);
+        let mut client = Client::new(id, process, socket, pidfd);
+        let control = self.poller.watch(&client.socket, Token::Control(id), EpollFlags::EPOLLIN)?;
+        match self.poller.watch(&client.pidfd, Token::Process(id), EpollFlags::EPOLLIN) {
+            Ok(watch) => client.watches.extend([control, watch]),
+            Err(error) => {
+                self.poller.unwatch(&client.socket, control);
+                return Err(error);
+            }
+        }
+        log::debug!("{} connected", client.label());
+        self.clients.insert(id, client);
+        Ok(())
+    }
+
+    /// Takes one message of a client and answers it.
+    fn control(&mut self, id: ClientId) {
+        // Out of the table while it is served: the others are looked at for its sake.
+        let Some(mut client) = self.clients.remove(&id) else { return };
+        let outcome = self.exchange(&mut client);
+        self.clients.insert(id, client);
+        // What happened before the answer is told before the next request.
+        events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
+        if let Err(why) = outcome {
+            self.end(id, &why);
+        }
+    }
+
+    /// One request and its reply; an error ends the client.
+    fn exchange(&mut self, client: &mut Client) -> Result<(), String> {
+        let mut buffer = vec![0; MAX_MESSAGE];
+        let received = match fdpass::receive(client.socket.as_fd(), &mut buffer, Wait::Never) {
+            Ok(received) if received.bytes == 0 => return Err("it closed its socket".into()),
+            Ok(received) => received,
+            Err(error) if error.would_block() => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        };
+        if !received.fds.is_empty() {
+            return Err("it sent descriptors, which no request takes".into());
+        }
+        let message = buffer.get(..received.bytes).unwrap_or_default();
+        if client.stage == Stage::Greeting {
+            return self.greet(client, message);
+        }
+        let request: Request = shim_abi::decode(message).map_err(|error| error.to_string())?;
+        let (reply, fds) = match self.answer(client, request) {
+            Ok(Answer { response, fds }) => (Ok(response), fds),
+            Err(error) => {
+                log::info!("{} was refused: {error}", client.label());
+                (Err(Refusal::from(&error)), Vec::new())
+            }
+        };
+        reply_to(client, &shim_abi::encode::<Reply>(&reply), &fds)
+    }
+
+    fn answer(&mut self, client: &mut Client, request: Request) -> Result<Answer, Error> {
+        if request == Request::Status {
+            // Listed among the others, for the moment.
+            let text = status::text(&self.state_dir, self.uid, &mut self.cards, &self.clients);
+            let fd = status::to_memfd(&text)?;
+            let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
+            return Ok(Answer { response: Response::Status { length }, fds: vec![fd] });
+        }
+        let others = &self.clients;
+        let pd_taken = |pdn| others.values().any(|other| other.pds.contains_key(&pdn));
+        let mut session = Session {
+            cards: &mut self.cards,
+            client,
+            poller: &self.poller,
+            pd_numbers: &mut self.pd_numbers,
+            pd_taken: &pd_taken,
+        };
+        session.serve(request)
+    }
+
+    fn greet(&self, client: &mut Client, message: &[u8]) -> Result<(), String> {
+        let admitted = match shim_abi::decode_hello::<Hello>(message) {
+            Ok(hello) => self.admit(client, &hello).map_err(|error| Refusal::from(&error)),
+            Err(error) => Err(Refusal { errno: Errno::EPROTO as i32, reason: error.to_string() }),
+        };
+        let reply: Reply = admitted.map(|()| Response::Done);
+        reply_to(client, &shim_abi::hello_frame(&reply), &[])?;
+        match reply {
+            Ok(_) => Ok(()),
+            Err(refusal) => Err(refusal.reason),
+        }
+    }
+
+    fn admit(&self, client: &mut Client, hello: &Hello) -> Result<(), Error> {
+        peer::admit(&client.process, self.uid)?;
+        client.stage = match hello.role {
+            Role::Tool => Stage::Tool,
+            Role::Provider { probe, probe_value } => {
+                peer::probe(&client.process, probe, probe_value)?;
+                Stage::Provider
+            }
+        };
+        let build: String = hello.build.chars().filter(|c| !c.is_control()).take(64).collect();
+        log::debug!("{}: {:?} of build {build}", client.label(), client.stage);
+        Ok(())
+    }
+
+    fn end(&mut self, id: ClientId, why: &str) {
+        let Some(mut client) = self.clients.remove(&id) else { return };
+        let level = match client.stage {
+            Stage::Provider => log::Level::Info,
+            Stage::Tool | Stage::Greeting => log::Level::Debug,
+        };
+        log::log!(level, "{} ends: {why}", client.label());
+        client.end(&mut self.cards, &self.poller);
+        if std::mem::take(&mut self.paused) {
+            let interest = EpollFlags::EPOLLIN;
+            self.poller.change(self.listener.as_fd(), &self.listener_watch, interest);
+        }
+    }
+}
+
+/// Sends a reply; a client that does not read its replies is at an end.
+fn reply_to(client: &Client, message: &[u8], fds: &[OwnedFd]) -> Result<(), String> {
+    let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    fdpass::send(client.socket.as_fd(), message, &borrowed, Wait::Never)
+        .map_err(|error| format!("it does not take its reply: {error}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,559 @@
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::rc::Rc;
+
+use fpga_regs::coyote::pci::Bar;
+use fpga_regs::engine::admin::{AdminStatus, Opcode};
+use fpga_regs::engine::doorbell::record;
+use fpga_regs::engine::event::{Event, EventType, QpEvent};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use hostmem::{Access, SharedMapping};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use shim_abi::{ContextInfo, CreateQp, Grant, SOCKET_NAME};
+
+use super::*;
+use crate::address::PortAddress;
+use crate::backend::CardBackend;
+use crate::bringup::bring_up;
+use crate::fake::FakeCard;
+use crate::state_dir::StateDir;
+
+/// A server on fake cards, run step by step in the test's own thread.
+struct Bench {
+    server: Server,
+    cards: Vec<Rc<FakeCard>>,
+    _state: StateDir,
+    root: tempfile::TempDir,
+}
+
+/// A client in the same process.
+struct Peer {
+    socket: OwnedFd,
+}
+
+const PROBE: u64 = 0x0123_4567_89ab_cdef;
+static PROBED: u64 = PROBE;
+
+impl Bench {
+    fn new(cards: u32, windows: u8) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let uid = nix::unistd::geteuid().as_raw();
+        let mut state = StateDir::claim(root.path(), uid).unwrap();
+        let fakes: Vec<_> = (0..cards).map(|_| Rc::new(FakeCard::new(windows))).collect();
+        let brought_up = (0..cards).zip(&fakes).map(|(number, fake)| {
+            let backend: Rc<dyn CardBackend> = Rc::<FakeCard>::clone(fake);
+            bring_up(number, backend, PortAddress::default_of(number)).unwrap()
+        });
+        let cards = brought_up.collect();
+        let listener = state.listen().unwrap();
+        let server = Server::new(cards, listener, uid, root.path().to_owned()).unwrap();
+        Self { server, cards: fakes, _state: state, root }
+    }
+
+    fn turn(&mut self) {
+        for _ in 0..4 {
+            assert!(self.server.step(Some(0)).unwrap());
+        }
+    }
+
+    fn connect(&mut self) -> Peer {
+        Peer { socket: dial(self.root.path()) }
+    }
+
+    fn exchange(&mut self, peer: &Peer, message: &[u8]) -> (Vec<u8>, Vec<OwnedFd>) {
+        fdpass::send(peer.socket.as_fd(), message, &[], Wait::Never).unwrap();
+        self.turn();
+        let mut buffer = vec![0; MAX_MESSAGE];
+        let received = fdpass::receive(peer.socket.as_fd(), &mut buffer, Wait::Never).unwrap();
+        buffer.truncate(received.bytes);
+        (buffer, received.fds)
+    }
+
+    fn greet(&mut self, peer: &Peer, role: Role) -> Reply {
+        let hello = shim_abi::hello_frame(&Hello { build: "test".into(), role });
+        let (answer, _) = self.exchange(peer, &hello);
+        shim_abi::decode_hello(&answer).unwrap()
+    }
+
+    fn provider(&mut self) -> Peer {
+        let peer = self.connect();
+        let probe = &raw const PROBED as u64;
+        let reply = self.greet(&peer, Role::Provider { probe, probe_value: PROBE });
+        assert_eq!(reply, Ok(Response::Done));
+        peer
+    }
+
+    fn try_ask(&mut self, peer: &Peer, request: &Request) -> (Reply, Vec<OwnedFd>) {
+        let (answer, fds) = self.exchange(peer, &shim_abi::encode(request));
+        (shim_abi::decode(&answer).unwrap(), fds)
+    }
+
+    fn ask(&mut self, peer: &Peer, request: Request) -> (Response, Vec<OwnedFd>) {
+        let (reply, fds) = self.try_ask(peer, &request);
+        (reply.unwrap_or_else(|refusal| panic!("{request:?}: {refusal:?}")), fds)
+    }
+
+    fn refused(&mut self, peer: &Peer, request: Request) -> Refusal {
+        let (reply, fds) = self.try_ask(peer, &request);
+        assert!(fds.is_empty());
+        reply.expect_err("refusal")
+    }
+
+    fn open(&mut self, peer: &Peer, card: u32) -> (ContextInfo, Vec<OwnedFd>) {
+        match self.ask(peer, Request::OpenContext { card }) {
+            (Response::Context(info), fds) => (*info, fds),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn pd(&mut self, peer: &Peer, context: u32) -> u32 {
+        match self.ask(peer, Request::AllocPd { context }).0 {
+            Response::Pd { pdn } => pdn,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn cq(&mut self, peer: &Peer, context: u32, channel: Option<u32>) -> (u32, u64) {
+        let cookie = 0xc0ffee;
+        let request = Request::CreateCq { context, log2_entries: 6, channel, cookie };
+        match self.ask(peer, request).0 {
+            Response::Cq { cqn, ring } => (cqn, ring),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn qp(&mut self, peer: &Peer, pdn: u32, cqn: u32) -> u32 {
+        match self.ask(peer, Request::CreateQp(wanted_qp(pdn, cqn))).0 {
+            Response::Qp { qpn, generation, .. } => {
+                assert_eq!(generation, 7);
+                qpn
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn mr(&mut self, peer: &Peer, pdn: u32, memory: &[u8]) -> (u32, u32) {
+        let address = memory.as_ptr() as u64;
+        let length = memory.len() as u64;
+        let request = Request::ReserveMr { pdn, address, length, hca_va: address, access: 1 };
+        let (mr, iova) = match self.ask(peer, request).0 {
+            Response::Reserved { mr, iova } => (mr, iova),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(iova % 4096, address % 4096);
+        match self.ask(peer, Request::CommitMr { mr }).0 {
+            Response::Mr { lkey, rkey } => {
+                assert_eq!(lkey, rkey);
+                (mr, lkey)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn completion(&mut self, cqn: u32) {
+        let event = Event { kind: EventType::Completion, number: cqn, ..Event::default() };
+        self.cards[0].raise(0, event);
+        self.turn();
+    }
+}
+
+fn wanted_qp(pdn: u32, cqn: u32) -> CreateQp {
+    CreateQp {
+        pdn,
+        kind: 2,
+        send_cqn: cqn,
+        receive_cqn: cqn,
+        log2_sq_blocks: 7,
+        log2_rq_entries: 6,
+        log2_rq_stride: 1,
+        cookie: 0xdead,
+    }
+}
+
+fn dial(dir: &Path) -> OwnedFd {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+    connect(fd.as_raw_fd(), &UnixAddr::new(&dir.join(SOCKET_NAME)).unwrap()).unwrap();
+    fd
+}
+
+fn records(fd: &OwnedFd) -> Vec<Vec<u8>> {
+    let mut found = Vec::new();
+    let mut buffer = [0; 64];
+    while let Ok(received) = fdpass::receive(fd.as_fd(), &mut buffer, Wait::Never) {
+        if received.bytes == 0 {
+            break;
+        }
+        found.push(buffer[..received.bytes].to_vec());
+    }
+    found
+}
+
+#[test]
+fn a_client_gets_its_own_page_and_rings_once() {
+    let mut bench = Bench::new(2, 1);
+    let peer = bench.provider();
+    let (first, fds) = bench.open(&peer, 0);
+    // Asynchronous events, page, rings; the fake card needs no wake-up.
+    assert_eq!(fds.len(), 3);
+    assert!(matches!(first.grant, Grant::Page { page: 1, first: true, .. }));
+    assert!(first.rings.first);
+    assert_eq!(first.limits.qps, 56);
+    let (again, fds) = bench.open(&peer, 0);
+    assert_eq!(fds.len(), 1);
+    assert!(matches!(again.grant, Grant::Page { page: 1, first: false, .. }));
+    assert!(!again.rings.first);
+    let (other, fds) = bench.open(&peer, 1);
+    assert_eq!(fds.len(), 2);
+    assert!(matches!(other.grant, Grant::Page { page: 1, first: true, .. }));
+    assert_eq!(bench.cards.iter().map(|card| card.granted()).sum::<usize>(), 2);
+}
+
+#[test]
+fn the_whole_life_of_a_verbs_program_leaves_nothing_behind() {
+    let mut bench = Bench::new(1, 1);
+    let at_rest = bench.cards[0].mapped();
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let context = context.context;
+    let pdn = bench.pd(&peer, context);
+    let memory = vec![0u8; 10_000];
+    let (mr, _) = bench.mr(&peer, pdn, &memory);
+    let (cqn, _) = bench.cq(&peer, context, None);
+    let qpn = bench.qp(&peer, pdn, cqn);
+    for request in
+        [Request::DestroyCq { cqn }, Request::DeallocPd { pdn }, Request::CloseContext { context }]
+    {
+        let refusal = bench.refused(&peer, request);
+        assert_eq!(refusal.errno, Errno::EBUSY as i32, "{refusal:?}");
+    }
+    bench.ask(&peer, Request::DestroyQp { qpn });
+    bench.ask(&peer, Request::DestroyCq { cqn });
+    bench.ask(&peer, Request::DeregMr { mr });
+    bench.ask(&peer, Request::DeallocPd { pdn });
+    bench.ask(&peer, Request::CloseContext { context });
+    let gone = bench.refused(&peer, Request::DestroyQp { qpn });
+    assert_eq!(gone.errno, Errno::EINVAL as i32);
+    bench.cards[0].window(0, |w| assert!(w.live.is_empty(), "{:?}", w.live));
+    drop(peer);
+    bench.turn();
+    assert_eq!(bench.cards[0].mapped(), at_rest);
+    assert_eq!(bench.cards[0].granted(), 0);
+}
+
+#[test]
+fn a_client_that_dies_is_cleaned_up_in_order() {
+    let mut bench = Bench::new(1, 1);
+    let at_rest = bench.cards[0].mapped();
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let memory = vec![0u8; 4096];
+    bench.mr(&peer, pdn, &memory);
+    let (cqn, _) = bench.cq(&peer, context.context, None);
+    bench.qp(&peer, pdn, cqn);
+    let before = bench.cards[0].window(0, |w| w.log.len());
+    drop(peer);
+    bench.turn();
+    let order: Vec<_> =
+        bench.cards[0].window(0, |w| w.log[before..].iter().map(|(op, _)| *op).collect());
+    use Opcode as O;
+    assert_eq!(order, [O::DestroyQp, O::DestroyRq, O::DestroyCq, O::DestroyKey]);
+    assert_eq!(bench.cards[0].mapped(), at_rest);
+    assert!(bench.server.clients.is_empty());
+}
+
+#[test]
+fn completion_events_are_merged_while_one_is_unread_and_stop_with_the_queue() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (context, fds) = bench.open(&peer, 0);
+    let rings =
+        SharedMapping::new(fds[2].as_fd(), 0, context.rings.length as usize, Access::ReadWrite);
+    let rings = rings.unwrap();
+    let request = Request::CreateChannel { context: context.context };
+    let (Response::Channel { channel }, channel_fds) = bench.ask(&peer, request) else { panic!() };
+    let (cqn, ring) = bench.cq(&peer, context.context, Some(channel));
+    bench.completion(cqn);
+    bench.completion(cqn);
+    assert_eq!(records(&channel_fds[0]), [0xc0ffeeu64.to_le_bytes()]);
+    rings.store_release_u32(ring as usize + record::EVENTS_READ, 1).unwrap();
+    bench.completion(cqn);
+    let taken = records(&channel_fds[0]);
+    assert_eq!(taken.len(), 1);
+    // Taken in search of others, and given back.
+    let request = Request::RequeueRecords { channel, cookies: vec![0xc0ffee] };
+    bench.ask(&peer, request);
+    assert_eq!(records(&channel_fds[0]), taken);
+    let wrong = Request::RequeueRecords { channel, cookies: vec![1] };
+    assert_eq!(bench.refused(&peer, wrong).errno, Errno::EINVAL as i32);
+    let event = Event { kind: EventType::Completion, number: cqn, ..Event::default() };
+    rings.store_release_u32(ring as usize + record::EVENTS_READ, 2).unwrap();
+    bench.cards[0].raise(0, event);
+    let answer = bench.ask(&peer, Request::DestroyCq { cqn }).0;
+    let sent = records(&channel_fds[0]).len() as u32;
+    let expected = Response::Destroyed { completion_events: 2 + sent, async_events: 0 };
+    assert_eq!(answer, expected);
+    bench.completion(cqn);
+    assert!(records(&channel_fds[0]).is_empty());
+}
+
+#[test]
+fn asynchronous_events_carry_the_cookie_of_their_object() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (context, fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let (cqn, _) = bench.cq(&peer, context.context, None);
+    let qpn = bench.qp(&peer, pdn, cqn);
+    let card = Rc::clone(&bench.cards[0]);
+    let fatal = QpEvent::Fatal.0;
+    let raise =
+        |kind, code, number| card.raise(0, Event { kind, code, number, ..Event::default() });
+    raise(EventType::Qp, fatal, qpn);
+    raise(EventType::Qp, fatal, qpn);
+    raise(EventType::CqError, 0, cqn);
+    raise(EventType::Port, 0, 0);
+    raise(EventType::Qp, fatal, qpn + 1000);
+    bench.turn();
+    let expected = [(0xdeadu64, 1u32), (0xc0ffee, 0), (1, 10)];
+    let expected = expected
+        .map(|(cookie, kind)| [&cookie.to_le_bytes()[..], &kind.to_le_bytes(), &[0; 4]].concat());
+    assert_eq!(records(&fds[0]), expected);
+    let answer = bench.ask(&peer, Request::DestroyQp { qpn }).0;
+    assert_eq!(answer, Response::Destroyed { completion_events: 0, async_events: 1 });
+}
+
+#[test]
+fn a_refused_modify_says_what_is_missing() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let (cqn, _) = bench.cq(&peer, context.context, None);
+    let qpn = bench.qp(&peer, pdn, cqn);
+    let mask = AttributeMask::STATE | AttributeMask::PORT;
+    let wanted = Attributes { mask, state: QpState::Init, ..Attributes::default() };
+    let request = Request::ModifyQp { qpn, attributes: wanted.encode() };
+    let refusal = bench.refused(&peer, request);
+    assert_eq!(refusal.errno, Errno::EINVAL as i32);
+    assert!(refusal.reason.contains("Reset to Init also needs ACCESS, PKEY_INDEX"), "{refusal:?}");
+    let mask = mask | AttributeMask::ACCESS | AttributeMask::PKEY_INDEX;
+    let wanted = Attributes { mask, ..wanted };
+    let request = Request::ModifyQp { qpn, attributes: wanted.encode() };
+    assert_eq!(bench.ask(&peer, request).0, Response::QpModified { generation: 7 });
+    let (Response::QpAttributes { attributes }, _) = bench.ask(&peer, Request::QueryQp { qpn })
+    else {
+        panic!()
+    };
+    assert_eq!(Attributes::decode(&attributes).state, QpState::Init);
+}
+
+#[test]
+fn registration_checks_memory_rights_and_bounds() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let at_rest = bench.cards[0].mapped();
+    let reserve = |address, length, access| Request::ReserveMr {
+        pdn,
+        address,
+        length,
+        hca_va: address,
+        access,
+    };
+    let fault = bench.refused(&peer, reserve(4096, 4096, 1));
+    assert_eq!(fault.errno, Errno::EFAULT as i32, "{fault:?}");
+    let wrapped = bench.refused(&peer, reserve(u64::MAX - 10, 4096, 1));
+    assert_eq!(wrapped.errno, Errno::EINVAL as i32);
+    let rights = bench.refused(&peer, reserve(4096, 4096, 2));
+    assert!(rights.reason.contains("LOCAL_WRITE"));
+    let (Response::Reserved { mr, .. }, _) = bench.ask(&peer, reserve(0, 0, 1)) else { panic!() };
+    assert_eq!(bench.cards[0].mapped(), at_rest);
+    bench.ask(&peer, Request::CommitMr { mr });
+    let twice = bench.refused(&peer, Request::CommitMr { mr });
+    assert!(twice.reason.contains("is committed"));
+    bench.ask(&peer, Request::DeregMr { mr });
+    let (Response::Reserved { mr, .. }, _) = bench.ask(&peer, reserve(0, 0, 1)) else { panic!() };
+    bench.ask(&peer, Request::DeregMr { mr });
+}
+
+#[test]
+fn a_failed_creation_gives_everything_back() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let (cqn, _) = bench.cq(&peer, context.context, None);
+    let usage = |bench: &Bench| bench.server.clients.values().next().unwrap().usage;
+    let before = usage(&bench);
+    let card = Rc::clone(&bench.cards[0]);
+    card.window(0, |w| w.refuse.insert(Opcode::CreateQp, AdminStatus::NoResources));
+    let refusal = bench.refused(&peer, Request::CreateQp(wanted_qp(pdn, cqn)));
+    assert_eq!(refusal.errno, Errno::ENOMEM as i32);
+    card.window(0, |w| w.refuse.insert(Opcode::CreateCq, AdminStatus::BadAddress));
+    let request =
+        Request::CreateCq { context: context.context, log2_entries: 4, channel: None, cookie: 0 };
+    assert_eq!(bench.refused(&peer, request).errno, Errno::EFAULT as i32);
+    let too_large =
+        Request::CreateCq { context: context.context, log2_entries: 23, channel: None, cookie: 0 };
+    assert!(bench.refused(&peer, too_large).reason.contains("limit of 2^22"));
+    assert_eq!(usage(&bench), before);
+    card.window(0, |w| {
+        w.refuse.clear();
+        assert_eq!(w.live.len(), 1);
+    });
+    bench.qp(&peer, pdn, cqn);
+}
+
+#[test]
+fn pages_and_quotas_run_out_with_the_limit_named() {
+    let mut bench = Bench::new(1, 1);
+    let mut peers = Vec::new();
+    for _ in 0..15 {
+        let peer = bench.provider();
+        let (_, fds) = bench.open(&peer, 0);
+        peers.push((peer, fds));
+    }
+    let late = bench.provider();
+    let refusal = bench.refused(&late, Request::OpenContext { card: 0 });
+    assert_eq!(refusal.errno, Errno::EAGAIN as i32);
+    assert!(refusal.reason.contains("all 15 doorbell pages"), "{refusal:?}");
+    let (first, _) = peers.swap_remove(0);
+    drop(first);
+    bench.turn();
+    let (context, _fds) = bench.open(&late, 0);
+    let mut made = 0;
+    let refusal = loop {
+        let request = Request::CreateCq {
+            context: context.context,
+            log2_entries: 0,
+            channel: None,
+            cookie: 0,
+        };
+        match bench.try_ask(&late, &request).0 {
+            Ok(_) => made += 1,
+            Err(refusal) => break refusal,
+        }
+    };
+    assert_eq!((made, refusal.errno), (56, Errno::ENOMEM as i32));
+    assert!(refusal.reason.contains("56 completion queues"), "{refusal:?}");
+}
+
+#[test]
+fn numbers_of_two_cards_never_collide_in_one_client() {
+    let mut bench = Bench::new(2, 1);
+    let peer = bench.provider();
+    let mut seen = std::collections::BTreeSet::new();
+    for card in 0..2 {
+        let (context, _fds) = bench.open(&peer, card);
+        for _ in 0..3 {
+            let (cqn, _) = bench.cq(&peer, context.context, None);
+            assert!(seen.insert(cqn));
+        }
+    }
+    bench.cards[1].window(0, |w| assert_eq!(w.live.len(), 3));
+}
+
+#[test]
+fn an_engine_that_dies_takes_its_clients_and_nobody_else() {
+    let mut bench = Bench::new(1, 2);
+    let (hit, spared) = (bench.provider(), bench.provider());
+    let (context, fds) = bench.open(&hit, 0);
+    let (_, spared_fds) = bench.open(&spared, 0);
+    let (cqn, _) = bench.cq(&hit, context.context, None);
+    let fatal = Event { kind: EventType::Fatal, code: 9, ..Event::default() };
+    bench.cards[0].raise(0, fatal);
+    bench.turn();
+    assert_eq!(records(&fds[0]).len(), 1);
+    assert!(records(&spared_fds[0]).is_empty());
+    let refusal = bench.refused(&hit, Request::AllocPd { context: context.context });
+    assert_eq!(refusal.errno, Errno::EIO as i32);
+    assert!(refusal.reason.contains("code 9"));
+    // The program can still clean up after itself.
+    bench.ask(&hit, Request::DestroyCq { cqn });
+    bench.cq(&spared, 1, None);
+    drop(hit);
+    bench.turn();
+    // Nobody uses the window any more, so its engine was started anew.
+    let again = bench.provider();
+    let (context, _fds) = bench.open(&again, 0);
+    bench.cq(&again, context.context, None);
+}
+
+#[test]
+fn what_a_card_does_not_confirm_is_quarantined_with_its_page() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    bench.cq(&peer, context.context, None);
+    bench.cards[0].window(0, |w| w.refuse.insert(Opcode::DestroyCq, AdminStatus::Busy));
+    drop(peer);
+    bench.turn();
+    let quarantine = bench.server.cards[0].quarantine;
+    assert_eq!((quarantine.queues, quarantine.pages), (1, 1));
+    assert_eq!(quarantine.iova_bytes, crate::rings::RING_MEMORY_BYTES);
+    let next = bench.provider();
+    let (context, _fds) = bench.open(&next, 0);
+    assert!(matches!(context.grant, Grant::Page { page: 2, .. }));
+}
+
+#[test]
+fn strangers_versions_and_garbage_end_the_connection_with_a_reason() {
+    let mut bench = Bench::new(1, 1);
+    let wrong = bench.connect();
+    let probe = &raw const PROBED as u64;
+    let reply = bench.greet(&wrong, Role::Provider { probe, probe_value: 1 });
+    assert!(reply.unwrap_err().reason.contains("another value"));
+
+    let old = bench.connect();
+    let mut hello = shim_abi::hello_frame(&Hello { build: String::new(), role: Role::Tool });
+    hello[4] = 77;
+    let (answer, _) = bench.exchange(&old, &hello);
+    let reply: Reply = shim_abi::decode_hello(&answer).unwrap();
+    assert!(reply.unwrap_err().reason.contains("version 77"));
+
+    let garbage = bench.provider();
+    fdpass::send(garbage.socket.as_fd(), &[0xff; 40], &[], Wait::Never).unwrap();
+    bench.turn();
+    let ended = fdpass::receive(garbage.socket.as_fd(), &mut [0; 16], Wait::Never).unwrap();
+    assert_eq!(ended.bytes, 0);
+
+    bench.server.uid += 1;
+    let stranger = bench.connect();
+    let reply = bench.greet(&stranger, Role::Tool);
+    assert!(reply.unwrap_err().reason.contains("you are user"));
+    assert!(bench.server.clients.is_empty());
+}
+
+#[test]
+fn a_tool_lists_cards_and_reads_the_status_and_no_more() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let (cqn, _) = bench.cq(&peer, context.context, None);
+    bench.qp(&peer, pdn, cqn);
+    let tool = bench.connect();
+    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let (Response::Cards(cards), _) = bench.ask(&tool, Request::ListCards) else { panic!() };
+    assert_eq!(cards[0].name, "balboa0");
+    let refusal = bench.refused(&tool, Request::OpenContext { card: 0 });
+    assert_eq!(refusal.errno, Errno::EPERM as i32);
+    let (Response::Status { length }, fds) = bench.ask(&tool, Request::Status) else { panic!() };
+    let text = SharedMapping::new(fds[0].as_fd(), 0, length as usize, Access::ReadOnly).unwrap();
+    let mut bytes = vec![0; length as usize];
+    text.read_bytes(0, &mut bytes).unwrap();
+    let status: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!(status["cards"][0]["name"], "balboa0");
+    assert_eq!(status["cards"][0]["counters"]["sent_pkts"], 1);
+    assert_eq!(status["cards"][0]["counters"]["port_frames"], 5);
+    assert_eq!(status["cards"][0]["gids"][1], "::ffff:10.77.0.1");
+    let client = &status["clients"][0];
+    assert_eq!(client["places"][0]["grant"], "page");
+    assert_eq!(client["usage"]["queue_pairs"], 1);
+    assert_eq!(client["queue_pairs"][0]["state"], "RESET");
+    assert_eq!(client["queue_pairs"][0]["dest_qpn"], 99);
+    assert_eq!(bench.cards[0].get(Bar::Static, 0), 0xf_f1ce);
+}

@@ -1,0 +1,114 @@
+//! What a client asks for and what it gets: one module per kind of object.
+
+use std::os::fd::OwnedFd;
+
+use shim_abi::{Request, Response};
+
+use crate::cards::{Card, Window};
+use crate::clients::{Client, Stage};
+use crate::engine::EngineLimits;
+use crate::error::Error;
+use crate::numbers::Numbers;
+use crate::objects::Context;
+use crate::poller::Poller;
+
+mod channel;
+mod context;
+mod queues;
+mod region;
+
+/// A response and the descriptors that go with it.
+#[derive(Debug)]
+pub struct Answer {
+    /// The response.
+    pub response: Response,
+    /// Descriptors, in the order that the response documents.
+    pub fds: Vec<OwnedFd>,
+}
+
+impl From<Response> for Answer {
+    fn from(response: Response) -> Self {
+        Self { response, fds: Vec::new() }
+    }
+}
+
+/// One request of one client, and what it may act on.
+pub struct Session<'a> {
+    /// The cards.
+    pub cards: &'a mut [Card],
+    /// The client.
+    pub client: &'a mut Client,
+    /// The epoll set.
+    pub poller: &'a Poller,
+    /// Numbers of protection domains; they mean the same on every card.
+    pub pd_numbers: &'a mut Numbers,
+    /// Whether some client has a protection domain of that number.
+    pub pd_taken: &'a dyn Fn(u32) -> bool,
+}
+
+impl Session<'_> {
+    /// Does what the client asks for.
+    ///
+    /// # Errors
+    /// Why not; the client's objects are then as before.
+    pub fn serve(&mut self, request: Request) -> Result<Answer, Error> {
+        if self.client.stage == Stage::Tool && !matches!(request, Request::ListCards) {
+            return Err(Error::Forbidden("a tool may list cards and ask for the status".into()));
+        }
+        match request {
+            Request::ListCards => {
+                Ok(Response::Cards(self.cards.iter_mut().map(Card::info).collect()).into())
+            }
+            Request::OpenContext { card } => self.open_context(card),
+            Request::CloseContext { context } => self.close_context(context),
+            Request::QueryPort { context } => self.query_port(context),
+            Request::CreateChannel { context } => self.create_channel(context),
+            Request::RequeueRecords { channel, cookies } => self.requeue_records(channel, &cookies),
+            Request::AllocPd { context } => self.alloc_pd(context),
+            Request::DeallocPd { pdn } => self.dealloc_pd(pdn),
+            Request::ReserveMr { pdn, address, length, hca_va, access } => {
+                self.reserve_mr(region::Wanted { pdn, address, length, hca_va, access })
+            }
+            Request::CommitMr { mr } => self.commit_mr(mr),
+            Request::DeregMr { mr } => self.dereg_mr(mr),
+            Request::CreateCq { context, log2_entries, channel, cookie } => {
+                self.create_cq(context, log2_entries, channel, cookie)
+            }
+            Request::DestroyCq { cqn } => self.destroy_cq(cqn),
+            Request::CreateQp(wanted) => self.create_qp(&wanted),
+            Request::ModifyQp { qpn, attributes } => self.modify_qp(qpn, &attributes),
+            Request::QueryQp { qpn } => self.query_qp(qpn),
+            Request::DestroyQp { qpn } => self.destroy_qp(qpn),
+            Request::Status => Err(Error::Unsupported("the status is not a client's own".into())),
+        }
+    }
+
+    fn context(&self, context: u32) -> Result<&Context, Error> {
+        found(self.client.contexts.get(&context), "context", context)
+    }
+
+    fn card(&mut self, card: u32) -> Result<&mut Card, Error> {
+        found(self.cards.iter_mut().find(|c| c.number == card), "card", card)
+    }
+
+    /// The client's window of a card it has opened.
+    fn window(&mut self, card: u32) -> Result<&mut Window, Error> {
+        let place = found(self.client.cards.get(&card), "open card", card)?;
+        let window = place.window;
+        self.card(card)?.window(window)
+    }
+
+    /// The limits of the client's engine on a card; [`Error::Dead`] where it lives no more.
+    fn limits(&mut self, card: u32) -> Result<EngineLimits, Error> {
+        let engine = &self.window(card)?.engine;
+        match engine.death() {
+            None => Ok(*engine.limits()),
+            Some(why) => Err(Error::Dead { engine: engine.name().to_owned(), why: why.to_owned() }),
+        }
+    }
+}
+
+/// An object of the client's, or the error that it has none of that number.
+fn found<T>(object: Option<T>, kind: &'static str, number: u32) -> Result<T, Error> {
+    object.ok_or(Error::NoSuch { object: kind, number: u64::from(number) })
+}

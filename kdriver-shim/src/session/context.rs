@@ -1,0 +1,185 @@
+//! Contexts and protection domains.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use hostmem::SharedMapping;
+use shim_abi::{ContextInfo, Grant, Response, RingMemory as RingInfo, Wake};
+
+use super::{Answer, Session, found};
+use crate::backend::DmaMemory;
+use crate::cards::{Card, Page, client_limits};
+use crate::channels::RecordSocket;
+use crate::clients::CardUse;
+use crate::error::Error;
+use crate::iova::IovaRange;
+use crate::objects::{Context, Pd};
+use crate::poller::Token;
+use crate::quota::Resource;
+use crate::rings::{RING_MEMORY_BYTES, RingMemory};
+
+/// Protection domain numbers lie below this.
+const PD_NUMBERS: u32 = 1 << 24;
+
+impl Session<'_> {
+    pub(super) fn open_context(&mut self, card: u32) -> Result<Answer, Error> {
+        self.card(card)?;
+        if !self.client.cards.contains_key(&card) {
+            self.enter_card(card)?;
+        }
+        let limits = self.limits(card)?;
+        self.client.usage.take(Resource::Contexts, 1, &limits)?;
+        let answer = self.add_context(card);
+        if answer.is_err() {
+            self.client.usage.give(Resource::Contexts, 1);
+        }
+        answer
+    }
+
+    fn add_context(&mut self, card: u32) -> Result<Answer, Error> {
+        let limits = client_limits(&self.limits(card)?);
+        let info = self.card(card)?.info();
+        let client = &mut *self.client;
+        let number = client.numbers.next(u32::MAX, |n| client.contexts.contains_key(&n));
+        let first_rings = !client.rings_handed_out;
+        let rings = match &client.rings {
+            Some(rings) if first_rings => Some(rings.descriptor()?),
+            _ => None,
+        };
+        let (events, async_fd) = RecordSocket::new(self.poller, Token::Async(client.id, number))?;
+        // Nothing fails from here on: what is handed out once is handed out now.
+        let place = found(client.cards.get_mut(&card), "open card", card)?;
+        let mut fds = vec![async_fd];
+        let first = place.grant.is_some();
+        if let Some(grant) = place.grant.take() {
+            fds.push(grant.page);
+            fds.extend(grant.wake.into_iter().flat_map(|wake| [wake.eventfd, wake.thread_page]));
+        }
+        fds.extend(rings);
+        client.rings_handed_out = true;
+        client.contexts.insert(number, Context { card, events });
+        let grant = Grant::Page { page: place.page, first, wake: place.wake };
+        log::debug!("{}: context {number} on balboa{card}", client.label());
+        let rings = RingInfo { length: RING_MEMORY_BYTES, first: first_rings };
+        let context = ContextInfo { context: number, card: info, limits, grant, rings };
+        Ok(Answer { response: Response::Context(Box::new(context)), fds })
+    }
+
+    /// Gives the client a place on a card: a doorbell page, and its ring memory mapped.
+    fn enter_card(&mut self, card: u32) -> Result<(), Error> {
+        let id = self.client.id;
+        let mapping = match &self.client.rings {
+            Some(rings) => Arc::clone(rings.mapping()),
+            None => {
+                let rings = RingMemory::new()?;
+                Arc::clone(self.client.rings.insert(rings).mapping())
+            }
+        };
+        let card = self.card(card)?;
+        let number = card.number;
+        let window = card.emptiest_window()?;
+        let index = window.index;
+        let page = window.take_page(id).ok_or(Error::NoPages { card: number, pages: 0 })?;
+        let grant = match window.engine.grant(page) {
+            Ok(grant) => grant,
+            Err(error) => {
+                window.set_page(page, Page::Free);
+                return Err(error);
+            }
+        };
+        match map_rings(card, mapping) {
+            Ok(rings) => {
+                let wake = grant.wake.as_ref().map_or(Wake::None, |wake| Wake::Eventfd {
+                    asleep: wake.asleep,
+                    liveness: wake.liveness,
+                });
+                let place = CardUse { window: index, page, rings, wake, grant: Some(grant) };
+                self.client.cards.insert(number, place);
+                let client = self.client.label();
+                log::info!("{client}: page {page} of window {index} of balboa{number}");
+                Ok(())
+            }
+            Err(error) => {
+                let window = card.window(index)?;
+                window.engine.revoke(page);
+                window.set_page(page, Page::Free);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn close_context(&mut self, context: u32) -> Result<Answer, Error> {
+        self.context(context)?;
+        let client = &mut *self.client;
+        let users = [
+            ("protection domains", client.pds.values().filter(|pd| pd.context == context).count()),
+            ("completion queues", client.cqs.values().filter(|cq| cq.context == context).count()),
+        ];
+        if let Some((what, count)) = users.into_iter().find(|(_, count)| *count > 0) {
+            let users = format!("{count} {what}");
+            return Err(Error::Busy { object: "context", number: context, users });
+        }
+        let poller = self.poller;
+        client.channels.retain(|_, channel| {
+            if channel.context == context {
+                channel.records.close(poller);
+                client.usage.give(Resource::Channels, 1);
+            }
+            channel.context != context
+        });
+        if let Some(mut context) = client.contexts.remove(&context) {
+            context.events.close(poller);
+            client.usage.give(Resource::Contexts, 1);
+        }
+        Ok(Response::Done.into())
+    }
+
+    pub(super) fn query_port(&mut self, context: u32) -> Result<Answer, Error> {
+        let card = self.context(context)?.card;
+        Ok(Response::Port(self.card(card)?.port()).into())
+    }
+
+    pub(super) fn alloc_pd(&mut self, context: u32) -> Result<Answer, Error> {
+        let card = self.context(context)?.card;
+        let limits = self.limits(card)?;
+        self.client.usage.take(Resource::Pds, 1, &limits)?;
+        let client = &mut *self.client;
+        let taken = |n| client.pds.contains_key(&n) || (self.pd_taken)(n);
+        let pdn = self.pd_numbers.next(PD_NUMBERS, taken);
+        client.pds.insert(pdn, Pd { context });
+        Ok(Response::Pd { pdn }.into())
+    }
+
+    pub(super) fn dealloc_pd(&mut self, pdn: u32) -> Result<Answer, Error> {
+        let client = &mut *self.client;
+        found(client.pds.get(&pdn), "protection domain", pdn)?;
+        let users = [
+            ("memory regions", client.mrs.values().filter(|mr| mr.pdn == pdn).count()),
+            ("queue pairs", client.qps.values().filter(|qp| qp.pdn == pdn).count()),
+        ];
+        if let Some((what, count)) = users.into_iter().find(|(_, count)| *count > 0) {
+            let users = format!("{count} {what}");
+            return Err(Error::Busy { object: "protection domain", number: pdn, users });
+        }
+        client.pds.remove(&pdn);
+        client.usage.give(Resource::Pds, 1);
+        Ok(Response::Done.into())
+    }
+}
+
+/// Maps a client's ring memory into the address space of a card.
+fn map_rings(card: &mut Card, mapping: Arc<SharedMapping>) -> Result<IovaRange, Error> {
+    let length = RING_MEMORY_BYTES;
+    let rings = card
+        .arena
+        .allocate(length, 0, Instant::now())
+        .ok_or(Error::NoAddressSpace { card: card.number, length })?;
+    let memory = DmaMemory::Shared { mapping, offset: 0 };
+    match card.backend.dma_map(rings.start(), rings.length(), memory) {
+        Ok(()) => Ok(rings),
+        Err(error) => {
+            card.release_iova(rings, true);
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! Completion queues and queue pairs.
+
+use fpga_regs::engine::admin::{AdminStatus, CreateCq, CreateQp, CreateRq, RqKind};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType, rc_transition};
+use shim_abi::Response;
+
+use super::{Answer, Session, found};
+use crate::cards::Window;
+use crate::channels::Key;
+use crate::clients::confirmed;
+use crate::engine::EngineLimits;
+use crate::error::Error;
+use crate::objects::{Cq, Qp};
+use crate::quota::Resource;
+use crate::rings::RingMemory;
+use crate::spans::Span;
+
+/// How often a number that the client has on another card is drawn again.
+const REDRAWS: usize = 8;
+
+/// The largest log2 of blocks from one receive entry to the next.
+const MAX_LOG2_STRIDE: u8 = 3;
+
+impl Session<'_> {
+    pub(super) fn create_cq(
+        &mut self,
+        context: u32,
+        log2_entries: u8,
+        channel: Option<u32>,
+        cookie: u64,
+    ) -> Result<Answer, Error> {
+        let card = self.context(context)?.card;
+        let limits = self.limits(card)?;
+        if let Some(channel) = channel {
+            let record = found(self.client.channels.get(&channel), "completion channel", channel)?;
+            if self.context(record.context)?.card != card {
+                return Err(Error::Invalid(format!("channel {channel} is another device's")));
+            }
+        }
+        let entries =
+            power_of_two("completion queue entries", log2_entries, limits.log2_cq_entries)?;
+        let wanted = [(Resource::Cqs, 1), (Resource::CqEntries, entries)];
+        self.take(&wanted, &limits)?;
+        let made = self.place_ring(entries, &limits).and_then(|ring| {
+            let cqn = self.engine_cq(card, ring, log2_entries);
+            self.keep_ring(cqn.map(|cqn| (cqn, ring)), ring)
+        });
+        let (cqn, ring) = self.keep(made, &wanted)?;
+        let start = ring.start;
+        let cq = Cq { context, card, log2_entries, channel, cookie, ring, sent: 0, async_sent: 0 };
+        self.client.cqs.insert(cqn, cq);
+        let id = self.client.id;
+        self.window(card)?.cqs.insert(cqn, id);
+        Ok(Response::Cq { cqn, ring: start }.into())
+    }
+
+    fn engine_cq(&mut self, card: u32, ring: Span, log2_entries: u8) -> Result<u32, Error> {
+        let (page, iova) = self.place(card)?;
+        let command = CreateCq { ring: iova.wrapping_add(ring.start), log2_entries, page };
+        for _ in 0..REDRAWS {
+            let cqn = self.window(card)?.engine.create_cq(&command)?;
+            if !self.client.cqs.contains_key(&cqn) {
+                return Ok(cqn);
+            }
+            self.window(card)?.engine.destroy_cq(cqn)?;
+        }
+        Err(no_number("completion queue"))
+    }
+
+    pub(super) fn destroy_cq(&mut self, cqn: u32) -> Result<Answer, Error> {
+        let cq = found(self.client.cqs.get(&cqn), "completion queue", cqn)?;
+        let card = cq.card;
+        let uses = |qp: &&Qp| qp.card == card && (qp.send_cqn == cqn || qp.receive_cqn == cqn);
+        let users = self.client.qps.values().filter(uses).count();
+        if users > 0 {
+            let users = format!("{users} queue pairs");
+            return Err(Error::Busy { object: "completion queue", number: cqn, users });
+        }
+        let window = self.window(card)?;
+        let confirmed = survive_death(window.engine.destroy_cq(cqn))?;
+        window.cqs.remove(&cqn);
+        let Some(mut cq) = self.client.cqs.remove(&cqn) else { return Ok(Response::Done.into()) };
+        let channel = cq.channel.and_then(|channel| self.client.channels.get_mut(&channel));
+        if let Some(channel) = channel {
+            cq.sent = cq.sent.wrapping_sub(channel.records.forget(Key::Cq(cqn)));
+        }
+        self.forget_async(cq.context, Key::Cq(cqn), &mut cq.async_sent);
+        self.drop_ring(cq.ring, confirmed);
+        let entries = 1u64.checked_shl(u32::from(cq.log2_entries)).unwrap_or(0);
+        self.client.usage.give(Resource::Cqs, 1);
+        self.client.usage.give(Resource::CqEntries, entries);
+        self.count_quarantined(card, confirmed, 1);
+        Ok(Response::Destroyed { completion_events: cq.sent, async_events: cq.async_sent }.into())
+    }
+
+    pub(super) fn create_qp(&mut self, wanted: &shim_abi::CreateQp) -> Result<Answer, Error> {
+        let pd = found(self.client.pds.get(&wanted.pdn), "protection domain", wanted.pdn)?;
+        let context = pd.context;
+        let card = self.context(context)?.card;
+        let limits = self.limits(card)?;
+        for cqn in [wanted.send_cqn, wanted.receive_cqn] {
+            if found(self.client.cqs.get(&cqn), "completion queue", cqn)?.card != card {
+                return Err(Error::Invalid(format!(
+                    "completion queue {cqn:#x} is another device's than the protection domain"
+                )));
+            }
+        }
+        let blocks =
+            power_of_two("send ring blocks", wanted.log2_sq_blocks, limits.log2_sq_blocks)?;
+        let entries =
+            power_of_two("receive queue entries", wanted.log2_rq_entries, limits.log2_rq_entries)?;
+        let stride = power_of_two("receive stride blocks", wanted.log2_rq_stride, MAX_LOG2_STRIDE)?;
+        self.take(&[(Resource::Qps, 1)], &limits)?;
+        let made = self.place_ring(blocks, &limits).and_then(|sq| {
+            let rest = self.place_ring(entries.saturating_mul(stride), &limits).and_then(|rq| {
+                let made = self.engine_qp(card, wanted, sq, rq);
+                self.keep_ring(made.map(|made| (made, sq, rq)), rq)
+            });
+            self.keep_ring(rest, sq)
+        });
+        let ((rqn, qpn, generation), sq, rq) = self.keep(made, &[(Resource::Qps, 1)])?;
+        let answer = Response::Qp { qpn, generation, rqn, sq_ring: sq.start, rq_ring: rq.start };
+        let qp = Qp {
+            context,
+            card,
+            pdn: wanted.pdn,
+            kind: wanted.kind,
+            send_cqn: wanted.send_cqn,
+            receive_cqn: wanted.receive_cqn,
+            rqn,
+            cookie: wanted.cookie,
+            sq,
+            rq,
+            async_sent: 0,
+            state: QpState::Reset,
+            fatal_sent: false,
+        };
+        self.client.qps.insert(qpn, qp);
+        let id = self.client.id;
+        self.window(card)?.qps.insert(qpn, id);
+        Ok(answer.into())
+    }
+
+    /// Makes receive queue and QP; returns RQN, QPN and generation.
+    fn engine_qp(
+        &mut self,
+        card: u32,
+        wanted: &shim_abi::CreateQp,
+        sq: Span,
+        rq: Span,
+    ) -> Result<(u32, u32, u8), Error> {
+        let (page, iova) = self.place(card)?;
+        let rqn = self.window(card)?.engine.create_rq(&CreateRq {
+            ring: iova.wrapping_add(rq.start),
+            log2_entries: wanted.log2_rq_entries,
+            page,
+            log2_stride: wanted.log2_rq_stride,
+            kind: RqKind::Private,
+            pdn: wanted.pdn,
+            ..CreateRq::default()
+        })?;
+        let command = CreateQp {
+            sq_ring: iova.wrapping_add(sq.start),
+            log2_sq_blocks: wanted.log2_sq_blocks,
+            page,
+            kind: QpType(wanted.kind),
+            pdn: wanted.pdn,
+            send_cqn: wanted.send_cqn,
+            receive_cqn: wanted.receive_cqn,
+            rqn,
+            xrcdn: 0,
+        };
+        for _ in 0..REDRAWS {
+            match self.window(card)?.engine.create_qp(&command) {
+                Ok((qpn, _)) if self.client.qps.contains_key(&qpn) => {
+                    self.window(card)?.engine.destroy_qp(qpn)?;
+                }
+                Ok((qpn, generation)) => return Ok((rqn, qpn, generation)),
+                Err(error) => {
+                    self.undo_rq(card, rqn)?;
+                    return Err(error);
+                }
+            }
+        }
+        self.undo_rq(card, rqn)?;
+        Err(no_number("queue pair"))
+    }
+
+    fn undo_rq(&mut self, card: u32, rqn: u32) -> Result<(), Error> {
+        self.window(card)?
+            .engine
+            .destroy_rq(rqn)
+            .inspect_err(|_| self.count_quarantined(card, false, 1))
+    }
+
+    pub(super) fn modify_qp(
+        &mut self,
+        qpn: u32,
+        attributes: &[[u64; 8]; 2],
+    ) -> Result<Answer, Error> {
+        let attributes = Attributes::decode(attributes);
+        let card = found(self.client.qps.get(&qpn), "queue pair", qpn)?.card;
+        self.limits(card)?;
+        let window = self.window(card)?;
+        let generation = match window.engine.modify_qp(qpn, &attributes) {
+            Ok(generation) => generation,
+            Err(error) => return Err(explain(window, qpn, &attributes, error)),
+        };
+        let changed = attributes.mask.contains(AttributeMask::STATE);
+        if let Some(qp) = self.client.qps.get_mut(&qpn).filter(|_| changed) {
+            qp.state = attributes.state;
+            qp.fatal_sent &= attributes.state == QpState::Err;
+        }
+        Ok(Response::QpModified { generation }.into())
+    }
+
+    pub(super) fn query_qp(&mut self, qpn: u32) -> Result<Answer, Error> {
+        let card = found(self.client.qps.get(&qpn), "queue pair", qpn)?.card;
+        self.limits(card)?;
+        let attributes = self.window(card)?.engine.query_qp(qpn)?;
+        if let Some(qp) = self.client.qps.get_mut(&qpn) {
+            qp.state = attributes.state;
+        }
+        Ok(Response::QpAttributes { attributes: attributes.encode() }.into())
+    }
+
+    pub(super) fn destroy_qp(&mut self, qpn: u32) -> Result<Answer, Error> {
+        let qp = found(self.client.qps.get(&qpn), "queue pair", qpn)?;
+        let (card, rqn) = (qp.card, qp.rqn);
+        let window = self.window(card)?;
+        let qp_gone = survive_death(window.engine.destroy_qp(qpn))?;
+        // The QP is gone: whatever comes of its receive queue, there is no way back.
+        let rq_gone = confirmed(window.engine.destroy_rq(rqn))
+            .inspect_err(|error| log::warn!("RQ {rqn:#x} is quarantined: {error}"))
+            .is_ok();
+        window.qps.remove(&qpn);
+        let Some(mut qp) = self.client.qps.remove(&qpn) else { return Ok(Response::Done.into()) };
+        self.forget_async(qp.context, Key::Qp(qpn), &mut qp.async_sent);
+        self.drop_ring(qp.sq, qp_gone);
+        self.drop_ring(qp.rq, rq_gone);
+        self.client.usage.give(Resource::Qps, 1);
+        self.count_quarantined(card, qp_gone, 1);
+        self.count_quarantined(card, rq_gone, 1);
+        Ok(Response::Destroyed { completion_events: 0, async_events: qp.async_sent }.into())
+    }
+
+    /// The client's doorbell page on a card, and where the card sees its ring memory.
+    fn place(&self, card: u32) -> Result<(u8, u64), Error> {
+        let place = found(self.client.cards.get(&card), "open card", card)?;
+        Ok((place.page, place.rings.start()))
+    }
+
+    fn take(&mut self, wanted: &[(Resource, u64)], limits: &EngineLimits) -> Result<(), Error> {
+        for (taken, &(resource, amount)) in wanted.iter().enumerate() {
+            if let Err(error) = self.client.usage.take(resource, amount, limits) {
+                for &(resource, amount) in wanted.iter().take(taken) {
+                    self.client.usage.give(resource, amount);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes a result on; what was taken is given back with an error.
+    fn keep<T>(&mut self, made: Result<T, Error>, wanted: &[(Resource, u64)]) -> Result<T, Error> {
+        if made.is_err() {
+            for &(resource, amount) in wanted {
+                self.client.usage.give(resource, amount);
+            }
+        }
+        made
+    }
+
+    /// Passes a result on; with an error the ring goes.
+    fn keep_ring<T>(&mut self, made: Result<T, Error>, ring: Span) -> Result<T, Error> {
+        if let Err(error) = &made {
+            let clean = !matches!(error, Error::Dead { .. });
+            self.drop_ring(ring, clean);
+        }
+        made
+    }
+
+    /// Takes zeroed space for a record and `blocks` blocks.
+    fn place_ring(&mut self, blocks: u64, limits: &EngineLimits) -> Result<Span, Error> {
+        let bytes = RingMemory::ring_bytes(blocks)
+            .ok_or_else(|| Error::Invalid(format!("a ring of {blocks} blocks is too large")))?;
+        self.client.usage.take(Resource::RingBytes, bytes, limits)?;
+        let made = match &mut self.client.rings {
+            Some(rings) => rings.allocate(bytes),
+            None => Err(Error::NoSuch { object: "ring memory", number: 0 }),
+        };
+        self.keep(made, &[(Resource::RingBytes, bytes)])
+    }
+
+    /// Gives a ring's space back, unless the card may still use it.
+    fn drop_ring(&mut self, ring: Span, clean: bool) {
+        if !clean {
+            log::warn!("{} bytes of rings are quarantined", ring.length);
+            return;
+        }
+        self.client.usage.give(Resource::RingBytes, ring.length);
+        if let Some(rings) = &mut self.client.rings {
+            rings.release(ring);
+        }
+    }
+
+    /// Drops asynchronous events of an object that were not sent yet.
+    fn forget_async(&mut self, context: u32, key: Key, sent: &mut u32) {
+        if let Some(context) = self.client.contexts.get_mut(&context) {
+            *sent = sent.wrapping_sub(context.events.forget(key));
+        }
+    }
+
+    fn count_quarantined(&mut self, card: u32, confirmed: bool, queues: u64) {
+        if confirmed {
+            return;
+        }
+        if let Ok(card) = self.card(card) {
+            card.quarantine.queues = card.quarantine.queues.saturating_add(queues);
+        }
+    }
+}
+
+/// 2^`log2`, or why that is too large.
+fn power_of_two(what: &str, log2: u8, limit: u8) -> Result<u64, Error> {
+    // Ring memory has 2^24 blocks: no engine's claim makes a larger ring possible.
+    let limit = limit.min(24);
+    if log2 > limit {
+        return Err(Error::Invalid(format!(
+            "2^{log2} {what} are more than the limit of 2^{limit}"
+        )));
+    }
+    Ok(1u64.checked_shl(u32::from(log2)).unwrap_or(u64::MAX))
+}
+
+/// Whether the engine confirmed a destroy; one that died is no reason to keep a program from its
+/// own clean-up.
+fn survive_death(result: Result<(), Error>) -> Result<bool, Error> {
+    match confirmed(result) {
+        Ok(()) => Ok(true),
+        Err(error @ Error::Dead { .. }) => {
+            log::warn!("a queue is quarantined: {error}");
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn no_number(what: &'static str) -> Error {
+    Error::Quota { resource: what, used: 0, asked: 1, limit: 0 }
+}
+
+/// Adds to a refused change what was missing or too much, as far as the QP's state tells.
+fn explain(window: &mut Window, qpn: u32, wanted: &Attributes, error: Error) -> Error {
+    let Error::Refused { engine, opcode, status, .. } = error else { return error };
+    let detail = match (status, window.engine.query_qp(qpn)) {
+        (AdminStatus::Invalid | AdminStatus::BadState, Ok(now)) => diagnose(&now, wanted),
+        _ => String::new(),
+    };
+    Error::Refused { engine, opcode, status, detail }
+}
+
+fn diagnose(now: &Attributes, wanted: &Attributes) -> String {
+    let from = now.state;
+    let mask = wanted.mask;
+    let to = if mask.contains(AttributeMask::STATE) { wanted.state } else { from };
+    if mask.contains(AttributeMask::CURRENT_STATE) && wanted.current_state != from {
+        return format!("; the QP is in {from:?}, not in {:?}", wanted.current_state);
+    }
+    let Some(transition) = rc_transition(from, to) else {
+        return format!("; the QP is in {from:?}, and no way leads from there to {to:?}");
+    };
+    let missing = transition.required.difference(mask);
+    if !missing.is_empty() {
+        return format!("; {from:?} to {to:?} also needs {}", names(missing));
+    }
+    let surplus = mask.difference(transition.required.union(transition.optional));
+    if !surplus.is_empty() {
+        return format!("; {from:?} to {to:?} does not take {}", names(surplus));
+    }
+    format!("; {from:?} to {to:?} with {}: one of the values is out of range", names(mask))
+}
+
+fn names(mask: AttributeMask) -> String {
+    mask.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attributes(state: QpState, mask: AttributeMask) -> Attributes {
+        Attributes { state, mask, ..Attributes::default() }
+    }
+
+    #[test]
+    fn a_refused_change_names_states_and_attributes() {
+        let now = attributes(QpState::Init, AttributeMask::empty());
+        let rtr = AttributeMask::STATE | AttributeMask::AV | AttributeMask::PATH_MTU;
+        assert_eq!(
+            diagnose(&now, &attributes(QpState::Rtr, rtr)),
+            "; Init to Rtr also needs RQ_PSN, MIN_RNR_TIMER, MAX_DEST_RD_ATOMIC, DEST_QPN"
+        );
+        assert_eq!(
+            diagnose(&now, &attributes(QpState::Rts, AttributeMask::STATE)),
+            "; the QP is in Init, and no way leads from there to Rts"
+        );
+        let surplus = AttributeMask::STATE | AttributeMask::SQ_PSN;
+        assert_eq!(
+            diagnose(&now, &attributes(QpState::Init, surplus)),
+            "; Init to Init does not take SQ_PSN"
+        );
+        let wrong = AttributeMask::STATE | AttributeMask::CURRENT_STATE;
+        assert!(
+            diagnose(&now, &attributes(QpState::Init, wrong)).contains("in Init, not in Reset")
+        );
+    }
+
+    #[test]
+    fn sizes_beyond_the_limit_name_it() {
+        assert_eq!(power_of_two("send ring blocks", 10, 10).unwrap(), 1024);
+        let refused = power_of_two("send ring blocks", 255, 15).unwrap_err();
+        assert!(refused.to_string().contains("limit of 2^15"), "{refused}");
+        assert!(power_of_two("entries", 40, 255).is_err());
+    }
+}

@@ -1,0 +1,213 @@
+//! Memory registration: reserve, commit, deregister.
+
+use std::time::Instant;
+
+use fpga_regs::engine::admin::{CreateKey, KeyKind};
+use fpga_regs::engine::key::Access;
+use shim_abi::Response;
+
+use super::{Answer, Session, found};
+use crate::backend::DmaMemory;
+use crate::clients::confirmed;
+use crate::error::Error;
+use crate::iova::IovaRange;
+use crate::objects::Mr;
+use crate::proc_maps;
+use crate::quota::Resource;
+
+const PAGE: u64 = 4096;
+
+/// `IBV_ACCESS_ON_DEMAND`: memory that is not there until it is touched.
+const ON_DEMAND: u32 = 1 << 6;
+/// `IBV_ACCESS_HUGETLB` and the range that `ibv_reg_mr` calls optional: may be ignored.
+const IGNORABLE: u32 = 1 << 7 | 0x3ff0_0000;
+
+/// What a client wants to register.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub pdn: u32,
+    pub address: u64,
+    pub length: u64,
+    pub hca_va: u64,
+    pub access: u32,
+}
+
+impl Session<'_> {
+    pub(super) fn reserve_mr(&mut self, wanted: Wanted) -> Result<Answer, Error> {
+        let pd = found(self.client.pds.get(&wanted.pdn), "protection domain", wanted.pdn)?;
+        let card = self.context(pd.context)?.card;
+        let limits = self.limits(card)?;
+        check_access(wanted.access)?;
+        let pages = pages(&wanted)?;
+        if wanted.length > 0 {
+            let writable = wanted.access & Access::LOCAL_WRITE.bits() != 0;
+            proc_maps::check(self.client.process.pid, wanted.address, wanted.length, writable)?;
+        }
+        let usage = &mut self.client.usage;
+        usage.take(Resource::Mrs, 1, &limits)?;
+        if let Err(error) = usage.take(Resource::MrBytes, wanted.length, &limits) {
+            usage.give(Resource::Mrs, 1);
+            return Err(error);
+        }
+        match self.map_region(card, &wanted, pages) {
+            Ok(range) => {
+                let iova = range.start().wrapping_add(wanted.address % PAGE);
+                let client = &mut *self.client;
+                let number = client.numbers.next(u32::MAX, |n| client.mrs.contains_key(&n));
+                let Wanted { pdn, address, length, hca_va, access } = wanted;
+                let mapped = length > 0;
+                client.mrs.insert(
+                    number,
+                    Mr { card, pdn, address, length, hca_va, access, range, mapped, key: None },
+                );
+                Ok(Response::Reserved { mr: number, iova }.into())
+            }
+            Err(error) => {
+                self.client.usage.give(Resource::Mrs, 1);
+                self.client.usage.give(Resource::MrBytes, wanted.length);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes IOVAs for a region's pages and maps them; a region of no bytes is not mapped.
+    fn map_region(&mut self, card: u32, wanted: &Wanted, pages: u64) -> Result<IovaRange, Error> {
+        let pid = self.client.process.pid;
+        let card = self.card(card)?;
+        let address = wanted.address & !(PAGE.wrapping_sub(1));
+        let range = card
+            .arena
+            .allocate(pages, address, Instant::now())
+            .ok_or(Error::NoAddressSpace { card: card.number, length: pages })?;
+        if wanted.length > 0 {
+            let memory = DmaMemory::Process { pid, address };
+            if let Err(error) = card.backend.dma_map(range.start(), range.length(), memory) {
+                card.release_iova(range, true);
+                return Err(error);
+            }
+        }
+        Ok(range)
+    }
+
+    pub(super) fn commit_mr(&mut self, mr: u32) -> Result<Answer, Error> {
+        let region = found(self.client.mrs.get(&mr), "memory region", mr)?;
+        if let Some(key) = region.key {
+            return Err(Error::Invalid(format!(
+                "memory region {mr} is committed, with key {key:#x}"
+            )));
+        }
+        let command = CreateKey {
+            va: region.hca_va,
+            length: region.length,
+            iova: region.range.start().wrapping_add(region.address % PAGE),
+            pdn: region.pdn,
+            access: Access::from_bits_truncate(region.access),
+            kind: KeyKind::Region,
+        };
+        let card = region.card;
+        self.limits(card)?;
+        let key = self.window(card)?.engine.create_key(&command)?;
+        if let Some(region) = self.client.mrs.get_mut(&mr) {
+            region.key = Some(key);
+        }
+        Ok(Response::Mr { lkey: key, rkey: key }.into())
+    }
+
+    pub(super) fn dereg_mr(&mut self, mr: u32) -> Result<Answer, Error> {
+        let region = found(self.client.mrs.get(&mr), "memory region", mr)?;
+        let (card, key) = (region.card, region.key);
+        let mut clean = true;
+        if let Some(key) = key {
+            match confirmed(self.window(card)?.engine.destroy_key(key)) {
+                Ok(()) => {}
+                // A dead engine is no reason to keep a program from its own clean-up.
+                Err(error @ Error::Dead { .. }) => {
+                    log::warn!("key {key:#x} is quarantined: {error}");
+                    clean = false;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let Some(region) = self.client.mrs.remove(&mr) else { return Ok(Response::Done.into()) };
+        self.client.usage.give(Resource::Mrs, 1);
+        self.client.usage.give(Resource::MrBytes, region.length);
+        let card = self.card(card)?;
+        let unmapped = if region.mapped {
+            card.backend.dma_unmap(region.range.start(), region.range.length())
+        } else {
+            Ok(())
+        };
+        clean &= unmapped.is_ok();
+        card.release_iova(region.range, clean);
+        unmapped?;
+        Ok(Response::Done.into())
+    }
+}
+
+/// Checks `ibv_access_flags` as the kernel does.
+fn check_access(access: u32) -> Result<(), Error> {
+    let access = access & !IGNORABLE;
+    if access & ON_DEMAND != 0 {
+        return Err(Error::Unsupported(
+            "memory on demand (IBV_ACCESS_ON_DEMAND) is not offered by this device".into(),
+        ));
+    }
+    let known = Access::from_bits_truncate(access);
+    if known.bits() != access {
+        return Err(Error::Invalid(format!(
+            "access flags {:#x} are unknown",
+            access & !known.bits()
+        )));
+    }
+    let remote_writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    if known.intersects(remote_writes) && !known.contains(Access::LOCAL_WRITE) {
+        return Err(Error::Invalid(
+            "remote write and remote atomic access need IBV_ACCESS_LOCAL_WRITE".into(),
+        ));
+    }
+    Ok(())
+}
+
+/// Bytes of the whole pages that a region touches; at least one page.
+fn pages(wanted: &Wanted) -> Result<u64, Error> {
+    let fault = || {
+        Error::Invalid(format!(
+            "memory {:#x} of {} bytes wraps around the end of the address space",
+            wanted.address, wanted.length
+        ))
+    };
+    wanted.hca_va.checked_add(wanted.length).ok_or_else(fault)?;
+    let end = wanted.address.checked_add(wanted.length).ok_or_else(fault)?;
+    let end = end.checked_next_multiple_of(PAGE).ok_or_else(fault)?;
+    let start = wanted.address & !(PAGE.wrapping_sub(1));
+    Ok(end.saturating_sub(start).max(PAGE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(address: u64, length: u64) -> Wanted {
+        Wanted { pdn: 1, address, length, hca_va: address, access: 0 }
+    }
+
+    #[test]
+    fn a_region_covers_the_pages_that_it_touches() {
+        assert_eq!(pages(&wanted(0x1000, 1)).unwrap(), 0x1000);
+        assert_eq!(pages(&wanted(0x1fff, 2)).unwrap(), 0x2000);
+        assert_eq!(pages(&wanted(0x1001, 0)).unwrap(), 0x1000);
+        assert!(pages(&wanted(u64::MAX, 2)).is_err());
+        assert!(pages(&wanted(u64::MAX - 5, 2)).is_err());
+        assert!(pages(&Wanted { hca_va: u64::MAX, ..wanted(0, 2) }).is_err());
+    }
+
+    #[test]
+    fn access_flags_are_checked_as_the_manual_says() {
+        assert!(check_access(Access::REMOTE_READ.bits()).is_ok());
+        assert!(check_access(Access::REMOTE_WRITE.bits()).is_err());
+        assert!(check_access((Access::REMOTE_WRITE | Access::LOCAL_WRITE).bits()).is_ok());
+        assert_eq!(check_access(ON_DEMAND).unwrap_err().errno(), nix::errno::Errno::EOPNOTSUPP);
+        assert!(check_access(1 << 15).is_err());
+        assert!(check_access(1 << 7 | 1 << 25).is_ok());
+    }
+}

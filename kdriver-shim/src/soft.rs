@@ -1,0 +1,133 @@
+//! The card back-end over a software card in this process.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fpga_regs::coyote::pci::Bar;
+use softcard::{CardConfig, CardHandle, Runtime, RuntimeConfig};
+
+use crate::args::{Link, SoftCard};
+use crate::backend::{CardBackend, DmaMemory, DoorbellGrant, Identity, WakeGrant};
+use crate::error::Error;
+use crate::rings::duplicate;
+
+/// A software card.
+#[derive(Debug)]
+pub struct SoftBackend {
+    handle: CardHandle,
+    thread_page: Rc<OwnedFd>,
+    identity: Identity,
+}
+
+/// Starts the software cards; the runtime ends once every back-end is dropped.
+///
+/// # Errors
+/// [`Error::Backend`] when a port, the capture or the card thread cannot be had.
+pub fn start(
+    cards: &[SoftCard],
+    capture: Option<PathBuf>,
+    seed: u64,
+) -> Result<(Runtime, Vec<SoftBackend>), Error> {
+    let configs = cards.iter().map(|card| CardConfig { link: soft_link(&card.link) }).collect();
+    let runtime =
+        Runtime::start(RuntimeConfig { cards: configs, capture, seed }).map_err(backend)?;
+    let page = runtime.thread_page().try_clone_to_owned();
+    let page = page.map_err(|error| Error::Backend(format!("the card thread's page: {error}")))?;
+    let thread_page = Rc::new(page);
+    let mut backends = Vec::new();
+    for (number, card) in cards.iter().enumerate() {
+        let handle = runtime
+            .card(number)
+            .ok_or_else(|| Error::Backend(format!("there is no software card {number}")))?;
+        let identity = Identity {
+            board: "Balboa software card".into(),
+            location: format!("soft:{number:02x}:00.0"),
+            link: link_text(&card.link),
+        };
+        backends.push(SoftBackend { handle, thread_page: Rc::clone(&thread_page), identity });
+    }
+    Ok((runtime, backends))
+}
+
+fn soft_link(link: &Link) -> softcard::Link {
+    match link {
+        Link::Switch => softcard::Link::Switch,
+        Link::Unix { local, remote } => {
+            softcard::Link::Unix { local: local.clone(), remote: remote.clone() }
+        }
+    }
+}
+
+fn link_text(link: &Link) -> String {
+    match link {
+        Link::Switch => "switch".into(),
+        Link::Unix { local, remote } => format!("unix:{},{}", local.display(), remote.display()),
+    }
+}
+
+fn backend(error: softcard::Error) -> Error {
+    Error::Backend(error.to_string())
+}
+
+impl CardBackend for SoftBackend {
+    fn read32(&self, bar: Bar, offset: u64) -> u32 {
+        // A 4-byte read has no more bits.
+        u32::try_from(self.handle.read(bar, offset, 4)).unwrap_or(u32::MAX)
+    }
+
+    fn write32(&self, bar: Bar, offset: u64, value: u32) {
+        self.handle.write(bar, offset, 4, u64::from(value));
+    }
+
+    fn read64(&self, bar: Bar, offset: u64) -> u64 {
+        self.handle.read(bar, offset, 8)
+    }
+
+    fn write64(&self, bar: Bar, offset: u64, value: u64) {
+        self.handle.write(bar, offset, 8, value);
+    }
+
+    fn vector(&self, vector: u16) -> Option<BorrowedFd<'_>> {
+        self.handle.vector(vector)
+    }
+
+    fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
+        let memory = match memory {
+            DmaMemory::Shared { mapping, offset } => {
+                softcard::DmaMemory::Shared { mapping: Arc::clone(&mapping), offset }
+            }
+            DmaMemory::Process { pid, address } => softcard::DmaMemory::Process { pid, address },
+        };
+        self.handle.dma_map(iova, length, memory).map_err(backend)
+    }
+
+    fn dma_unmap(&self, iova: u64, length: u64) -> Result<(), Error> {
+        self.handle.dma_unmap(iova, length).map_err(backend)
+    }
+
+    fn grant_page(&self, window: u8, page: u8) -> Result<DoorbellGrant, Error> {
+        let thread_page = duplicate(&self.thread_page)?;
+        let granted = self.handle.grant_page(window, page).map_err(backend)?;
+        let wake = WakeGrant {
+            eventfd: granted.wake,
+            thread_page,
+            asleep: Runtime::ASLEEP_OFFSET,
+            liveness: Runtime::LIVENESS_OFFSET,
+        };
+        Ok(DoorbellGrant { page: granted.page, wake: Some(wake) })
+    }
+
+    fn revoke_page(&self, window: u8, page: u8) {
+        self.handle.revoke_page(window, page);
+    }
+
+    fn identity(&self) -> Identity {
+        self.identity.clone()
+    }
+
+    fn port_counters(&self) -> Vec<(&'static str, u64)> {
+        self.handle.port_counters()
+    }
+}

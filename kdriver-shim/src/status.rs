@@ -1,0 +1,251 @@
+//! The state of balboad as JSON, for `balboa status` and `balboa top`.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use fpga_regs::engine::admin::COUNTERS;
+use fpga_regs::engine::qp::QpType;
+use hostmem::{Access, SharedMapping, memfd};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::address::{gid_text, mac_text};
+use crate::cards::{Card, Quarantine};
+use crate::clients::{Client, Stage};
+use crate::error::Error;
+use crate::events::Clients;
+use crate::quota::Resource;
+
+/// Version of the document: a field is only added under the same number.
+const FORMAT: u32 = 1;
+/// QPs of a client that are listed one by one.
+const LISTED_QPS: usize = 1024;
+
+#[derive(Serialize)]
+struct Status {
+    format: u32,
+    version: &'static str,
+    pid: u32,
+    uid: u32,
+    state_dir: String,
+    cards: Vec<CardStatus>,
+    clients: Vec<ClientStatus>,
+    limits: Map<String, Value>,
+}
+
+#[derive(Serialize)]
+struct CardStatus {
+    card: u32,
+    name: String,
+    board: String,
+    firmware: String,
+    location: String,
+    link: String,
+    link_up: bool,
+    ip: String,
+    mac: String,
+    gids: Vec<String>,
+    max_mtu: u32,
+    active_mtu: u32,
+    trust: &'static str,
+    windows: Vec<WindowStatus>,
+    counters: Map<String, Value>,
+    quarantine: Quarantine,
+}
+
+#[derive(Serialize)]
+struct WindowStatus {
+    window: u8,
+    dead: Option<String>,
+    pages: usize,
+    free_pages: usize,
+    completion_queues: usize,
+    queue_pairs: usize,
+    limits: Map<String, Value>,
+}
+
+#[derive(Serialize)]
+struct ClientStatus {
+    pid: i32,
+    uid: u32,
+    command: String,
+    role: &'static str,
+    places: Vec<PlaceStatus>,
+    usage: Map<String, Value>,
+    queue_pairs: Vec<QpStatus>,
+}
+
+#[derive(Serialize)]
+struct PlaceStatus {
+    card: u32,
+    window: u8,
+    page: u8,
+    grant: &'static str,
+}
+
+#[derive(Serialize)]
+struct QpStatus {
+    qpn: u32,
+    card: u32,
+    transport: String,
+    state: String,
+    dest_qpn: u32,
+    dest_gid: String,
+    send_cqn: u32,
+    receive_cqn: u32,
+}
+
+/// Writes the state as JSON.
+#[must_use]
+pub fn text(state_dir: &Path, uid: u32, cards: &mut [Card], clients: &Clients) -> String {
+    let status = Status {
+        format: FORMAT,
+        version: env!("CARGO_PKG_VERSION"),
+        pid: std::process::id(),
+        uid,
+        state_dir: state_dir.display().to_string(),
+        clients: clients.values().map(|client| client_status(client, cards)).collect(),
+        limits: Resource::all().map(|r| (snake(r.name()), r.limit(&unbounded()).into())).collect(),
+        cards: cards.iter_mut().map(card_status).collect(),
+    };
+    // Maps with text keys and plain values always have a JSON form.
+    serde_json::to_string(&status).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+}
+
+/// Puts a text into a memfd that the receiver can only read.
+///
+/// # Errors
+/// [`Error::Memory`] when the memfd cannot be made.
+pub fn to_memfd(text: &str) -> Result<OwnedFd, Error> {
+    let fd = memfd::create("balboad-status", text.len())?;
+    let mapping = SharedMapping::new(fd.as_fd(), 0, text.len(), Access::ReadWrite)?;
+    mapping.write_bytes(0, text.as_bytes())?;
+    Ok(fd)
+}
+
+fn card_status(card: &mut Card) -> CardStatus {
+    let info = card.info();
+    let mut counters = Map::new();
+    let mut sums = vec![0u64; COUNTERS.len()];
+    for window in card.windows.iter_mut().filter(|window| window.engine.death().is_none()) {
+        match window.engine.query_counters() {
+            Ok(values) => {
+                for (sum, value) in sums.iter_mut().zip(values) {
+                    *sum = sum.saturating_add(value);
+                }
+            }
+            Err(error) => log::warn!("{error}"),
+        }
+    }
+    counters.extend(COUNTERS.iter().zip(sums).map(|(name, sum)| ((*name).to_owned(), sum.into())));
+    for (name, value) in card.backend.port_counters() {
+        counters.insert(name.to_owned(), value.into());
+    }
+    CardStatus {
+        card: card.number,
+        name: info.name,
+        board: info.board,
+        firmware: info.firmware,
+        location: card.identity.location.clone(),
+        link: card.identity.link.clone(),
+        link_up: info.port.link_up,
+        ip: format!("{}/{}", card.address.ip, card.address.prefix),
+        mac: mac_text(info.port.mac),
+        gids: info.port.gids.into_iter().filter(|gid| *gid != [0; 16]).map(gid_text).collect(),
+        max_mtu: mtu_bytes(info.port.max_mtu),
+        active_mtu: mtu_bytes(info.port.active_mtu),
+        trust: "isolated: every process has doorbell pages and rings of its own",
+        windows: card.windows.iter().map(window_status).collect(),
+        counters,
+        quarantine: card.quarantine,
+    }
+}
+
+fn window_status(window: &crate::cards::Window) -> WindowStatus {
+    let limits = Resource::all()
+        .map(|r| (snake(r.name()), r.limit(window.engine.limits()).into()))
+        .collect();
+    WindowStatus {
+        window: window.index,
+        dead: window.engine.death().map(str::to_owned),
+        pages: window.pages.len(),
+        free_pages: window.free_pages(),
+        completion_queues: window.cqs.len(),
+        queue_pairs: window.qps.len(),
+        limits,
+    }
+}
+
+fn client_status(client: &Client, cards: &mut [Card]) -> ClientStatus {
+    let places = client.cards.iter().map(|(&card, place)| PlaceStatus {
+        card,
+        window: place.window,
+        page: place.page,
+        grant: "page",
+    });
+    let queue_pairs = client.qps.iter().take(LISTED_QPS).map(|(&qpn, qp)| {
+        let window = client.cards.get(&qp.card).map_or(0, |place| place.window);
+        let card = cards.iter_mut().find(|card| card.number == qp.card);
+        let now = card
+            .and_then(|card| card.window(window).ok())
+            .and_then(|window| window.engine.query_qp(qpn).ok());
+        QpStatus {
+            qpn,
+            card: qp.card,
+            transport: format!("{:?}", QpType(qp.kind)).to_uppercase(),
+            state: format!("{:?}", now.map_or(qp.state, |now| now.state)).to_uppercase(),
+            dest_qpn: now.map_or(0, |now| now.dest_qpn),
+            dest_gid: gid_text(now.map_or([0; 16], |now| now.dgid)),
+            send_cqn: qp.send_cqn,
+            receive_cqn: qp.receive_cqn,
+        }
+    });
+    ClientStatus {
+        pid: client.process.pid,
+        uid: client.process.uid,
+        command: client.process.command.clone(),
+        role: match client.stage {
+            Stage::Greeting => "greeting",
+            Stage::Provider => "provider",
+            Stage::Tool => "tool",
+        },
+        places: places.collect(),
+        usage: Resource::all().map(|r| (snake(r.name()), client.usage.of(r).into())).collect(),
+        queue_pairs: queue_pairs.collect(),
+    }
+}
+
+/// Limits of an engine that has no end, to show what the table alone allows.
+fn unbounded() -> crate::engine::EngineLimits {
+    let all = u32::MAX;
+    crate::engine::EngineLimits { qps: all, cqs: all, keys: all, rqs: all, ..Default::default() }
+}
+
+/// A resource's name as a JSON key.
+fn snake(name: &str) -> String {
+    name.replace(' ', "_")
+}
+
+/// Bytes of an `ibv_mtu`.
+fn mtu_bytes(mtu: u8) -> u32 {
+    128u32.checked_shl(u32::from(mtu)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_receiver_of_the_status_reads_the_text_and_no_more() {
+        let fd = to_memfd("{\"a\":1}").unwrap();
+        let mut buffer = [0; 64];
+        let length = nix::unistd::read(&fd, &mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"{\"a\":1}");
+    }
+
+    #[test]
+    fn an_mtu_code_becomes_bytes() {
+        assert_eq!([1, 3, 5].map(mtu_bytes), [256, 1024, 4096]);
+        assert_eq!(mtu_bytes(200), 0);
+    }
+}
