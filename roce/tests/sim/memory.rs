@@ -1,0 +1,160 @@
+//! A node's memory, receive queues and keys: the layer above the transport.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use roce::{
+    AccessDenied, Payload, Placement, Qpn, Receive, ReceiveError, RemoteAccess, Sink, Source, Verbs,
+};
+
+use crate::rng::pattern;
+
+/// Memory that peers may address by key.
+#[derive(Debug)]
+pub struct Region {
+    pub va: u64,
+    pub bytes: Vec<u8>,
+    pub writable: bool,
+}
+
+impl Region {
+    /// The bytes from `va` on, if all of them belong to the region.
+    pub fn range(&mut self, va: u64, length: usize) -> Option<&mut [u8]> {
+        let start = usize::try_from(va.checked_sub(self.va)?).ok()?;
+        self.bytes.get_mut(start..start.checked_add(length)?)
+    }
+}
+
+/// Where the bytes of an own message are.
+#[derive(Debug)]
+pub enum Local {
+    /// A message sent: the pattern of this key.
+    Pattern(u64),
+    /// A READ: where the responses go.
+    Buffer(Vec<u8>),
+    /// Memory that cannot be read.
+    #[expect(dead_code, reason = "scenarios of errors use it")]
+    Unreadable,
+}
+
+#[derive(Debug)]
+pub struct ReceiveBuffer {
+    pub bytes: Vec<u8>,
+}
+
+/// Everything a node's transport asks for.
+#[derive(Debug, Default)]
+pub struct Memory {
+    pub regions: BTreeMap<u32, Region>,
+    /// Receive requests not yet taken, by QP.
+    pub receives: BTreeMap<u32, VecDeque<Receive>>,
+    /// Receive buffers by id, until their completion is checked.
+    pub buffers: BTreeMap<u64, ReceiveBuffer>,
+    /// Own messages by QP and number, until their completion is checked.
+    pub messages: BTreeMap<(u32, u64), Local>,
+    pub next_receive: u64,
+    /// The next receive request of these QPs is unusable.
+    pub bad_receives: Vec<u32>,
+    /// Receive requests whose buffer cannot be written.
+    pub unwritable: Vec<u64>,
+}
+
+impl Memory {
+    /// Posts a receive request and gives its id.
+    pub fn post_receive(&mut self, qpn: Qpn, capacity: usize) -> u64 {
+        let id = self.next_receive;
+        self.next_receive += 1;
+        self.buffers.insert(id, ReceiveBuffer { bytes: vec![0xee; capacity] });
+        let receive = Receive { id, capacity: capacity as u64 };
+        self.receives.entry(qpn.value()).or_default().push_back(receive);
+        id
+    }
+
+    /// Carries out a placement and says whether that was possible.
+    pub fn place(&mut self, placement: &Placement, frame: &[u8]) -> bool {
+        let source = &frame[placement.range.clone()];
+        assert!(!source.is_empty(), "an empty placement");
+        let offset = placement.offset as usize;
+        let target = match placement.sink {
+            Sink::Remote { rkey, va } => {
+                let Some(region) = self.regions.get_mut(&rkey) else { return false };
+                region.range(va, source.len())
+            }
+            Sink::Receive { id } => {
+                if self.unwritable.contains(&id) {
+                    return false;
+                }
+                let buffer = self.buffers.get_mut(&id).expect("an unknown receive request");
+                buffer.bytes.get_mut(offset..offset + source.len())
+            }
+            Sink::Message { message } => {
+                match self.messages.get_mut(&(placement.qpn.value(), message)) {
+                    Some(Local::Buffer(bytes)) => bytes.get_mut(offset..offset + source.len()),
+                    Some(Local::Unreadable) => None,
+                    other => panic!("a response to {other:?}"),
+                }
+            }
+        };
+        match target {
+            Some(target) => {
+                target.copy_from_slice(source);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Appends a payload to a frame and says whether that was possible.
+    pub fn fetch(&mut self, payload: &Payload, frame: &mut Vec<u8>) -> bool {
+        let start = frame.len();
+        let length = payload.length as usize;
+        assert!(length != 0, "an empty payload");
+        match payload.source {
+            Source::Message { message } => {
+                match self.messages.get(&(payload.qpn.value(), message)) {
+                    Some(&Local::Pattern(key)) => {
+                        frame.resize(start + length, 0);
+                        pattern(key, payload.offset, &mut frame[start..]);
+                        true
+                    }
+                    Some(Local::Unreadable) => false,
+                    other => panic!("payload of {other:?}, message {message}"),
+                }
+            }
+            Source::Remote { rkey, va } => {
+                let Some(region) = self.regions.get_mut(&rkey) else { return false };
+                match region.range(va, length) {
+                    Some(bytes) => {
+                        frame.extend_from_slice(bytes);
+                        true
+                    }
+                    None => false,
+                }
+            }
+        }
+    }
+}
+
+impl Verbs for Memory {
+    fn check_remote(
+        &mut self,
+        _qpn: Qpn,
+        rkey: u32,
+        va: u64,
+        length: u64,
+        access: RemoteAccess,
+    ) -> Result<(), AccessDenied> {
+        let region = self.regions.get_mut(&rkey).ok_or(AccessDenied)?;
+        if access == RemoteAccess::Write && !region.writable {
+            return Err(AccessDenied);
+        }
+        region.range(va, length as usize).map(|_| ()).ok_or(AccessDenied)
+    }
+
+    fn take_receive(&mut self, qpn: Qpn) -> Result<Receive, ReceiveError> {
+        if self.bad_receives.contains(&qpn.value()) {
+            return Err(ReceiveError::Invalid);
+        }
+        let queue = self.receives.get_mut(&qpn.value()).ok_or(ReceiveError::Empty)?;
+        queue.pop_front().ok_or(ReceiveError::Empty)
+    }
+}

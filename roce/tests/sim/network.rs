@@ -1,0 +1,245 @@
+//! The network: nodes, a switch between them, and virtual time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::Ipv4Addr;
+
+use roce::wire::icrc;
+use roce::{Event, Instant, MacAddr, PathMtu, Placement, Stack, StackConfig, Transmit};
+
+use crate::cable::{Cable, Tally};
+use crate::memory::Memory;
+use crate::rng::Rng;
+
+/// Frames that a node emits at a time, and the time that each of them takes.
+const BUDGET: usize = 64;
+const FRAME_TIME: u64 = 100;
+
+/// How long a node sleeps after the first frame of a burst.
+const WAKE_DELAY: u64 = 300;
+
+/// One card: transport, memory, and the frames that came in.
+pub struct Node {
+    pub stack: Stack,
+    pub memory: Memory,
+    pub mac: MacAddr,
+    pub ipv4: Ipv4Addr,
+    pub events: Vec<Event>,
+    inbox: Vec<Vec<u8>>,
+    /// When the last frame in order arrived.
+    last_arrival: u64,
+    next_wake: Option<u64>,
+    /// A node that is off neither sends nor receives.
+    pub off: bool,
+    pub frames_received: u64,
+    pub roce_frames_sent: u64,
+    /// Copies of the frames emitted, if they are wanted.
+    pub capture: Option<Vec<Vec<u8>>>,
+}
+
+/// Something that will happen.
+enum Happening {
+    Arrival(usize, Vec<u8>),
+    Wake(usize),
+}
+
+/// All nodes and what is under way between them.
+pub struct Network {
+    pub now: u64,
+    pub nodes: Vec<Node>,
+    pub cable: Cable,
+    pub tally: Tally,
+    pub rng: Rng,
+    queue: BinaryHeap<Reverse<(u64, u64)>>,
+    happenings: std::collections::BTreeMap<u64, Happening>,
+    next_id: u64,
+}
+
+impl Network {
+    pub fn new(seed: u64, nodes: usize, cable: Cable) -> Self {
+        let nodes = (0..nodes).map(|index| Node::new(index as u8 + 1)).collect();
+        Self {
+            now: 1_000,
+            nodes,
+            cable,
+            tally: Tally::default(),
+            rng: Rng::new(seed),
+            queue: BinaryHeap::new(),
+            happenings: std::collections::BTreeMap::new(),
+            next_id: 0,
+        }
+    }
+
+    fn schedule(&mut self, at: u64, happening: Happening) {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.queue.push(Reverse((at, id)));
+        self.happenings.insert(id, happening);
+    }
+
+    /// Lets a node work as soon as possible.
+    pub fn wake(&mut self, node: usize) {
+        self.wake_at(node, self.now);
+    }
+
+    fn wake_at(&mut self, node: usize, at: u64) {
+        let at = at.max(self.now);
+        if self.nodes[node].next_wake.is_none_or(|next| at < next) {
+            self.nodes[node].next_wake = Some(at);
+            self.schedule(at, Happening::Wake(node));
+        }
+    }
+
+    /// Lets the next thing happen. Gives the node that worked, if one did; `None` in the outer
+    /// option when nothing will ever happen.
+    pub fn step(&mut self) -> Option<Option<usize>> {
+        let Reverse((at, id)) = self.queue.pop()?;
+        assert!(at >= self.now, "time runs backwards");
+        self.now = at;
+        match self.happenings.remove(&id).unwrap() {
+            Happening::Arrival(node, frame) => {
+                if !self.nodes[node].off {
+                    self.nodes[node].inbox.push(frame);
+                    self.wake_at(node, at + WAKE_DELAY);
+                }
+                Some(None)
+            }
+            Happening::Wake(node) => {
+                if self.nodes[node].next_wake != Some(at) {
+                    return Some(None);
+                }
+                self.nodes[node].next_wake = None;
+                self.work(node);
+                Some(Some(node))
+            }
+        }
+    }
+
+    /// Steps until `done` or `deadline`, and says whether it was `done`.
+    pub fn run(&mut self, deadline: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        loop {
+            if done(self) {
+                return true;
+            }
+            if self.now >= deadline || self.step().is_none() {
+                return done(self);
+            }
+        }
+    }
+
+    /// One round of a node's loop, as a card would do it.
+    fn work(&mut self, index: usize) {
+        let now = self.now;
+        let node = &mut self.nodes[index];
+        if node.off {
+            return;
+        }
+        let emitted = node.round(now);
+        let busy = emitted.len() == BUDGET;
+        for (i, frame) in emitted.into_iter().enumerate() {
+            self.send(index, now + (i as u64 + 1) * FRAME_TIME, frame);
+        }
+        if busy {
+            self.wake_at(index, now + BUDGET as u64 * FRAME_TIME);
+        }
+        if let Some(at) = self.nodes[index].stack.next_timeout() {
+            self.wake_at(index, at.0.max(now + 1));
+        }
+    }
+
+    /// Hands a frame of node `from` to the switch.
+    fn send(&mut self, from: usize, at: u64, frame: Vec<u8>) {
+        let destination = MacAddr(frame[..6].try_into().unwrap());
+        let targets: Vec<usize> = (0..self.nodes.len())
+            .filter(|&to| {
+                if destination.is_group() { to != from } else { self.nodes[to].mac == destination }
+            })
+            .collect();
+        for to in targets {
+            self.inject(to, at, frame.clone());
+        }
+    }
+
+    /// Puts a frame on the cable to node `to`.
+    pub fn inject(&mut self, to: usize, at: u64, frame: Vec<u8>) {
+        let last = &mut self.nodes[to].last_arrival;
+        let copies = self.cable.carry(&mut self.rng, at, last, frame, &mut self.tally);
+        for (arrival, frame) in copies {
+            self.schedule(arrival, Happening::Arrival(to, frame));
+        }
+    }
+}
+
+impl Node {
+    fn new(number: u8) -> Self {
+        let mac = MacAddr([0x02, 0xba, 0x1b, 0x0a, 0, number]);
+        let ipv4 = Ipv4Addr::new(10, 7, 0, number);
+        Self {
+            stack: Stack::new(StackConfig { mac, ipv4, mtu_max: PathMtu::Mtu4096 }),
+            memory: Memory::default(),
+            mac,
+            ipv4,
+            events: Vec::new(),
+            inbox: Vec::new(),
+            last_arrival: 0,
+            next_wake: None,
+            off: false,
+            frames_received: 0,
+            roce_frames_sent: 0,
+            capture: None,
+        }
+    }
+
+    /// Receives a burst, copies, commits, collects events, and gives the frames to send.
+    fn round(&mut self, now: u64) -> Vec<Vec<u8>> {
+        let now = Instant(now);
+        let burst = std::mem::take(&mut self.inbox);
+        let mut placements: Vec<Placement> = Vec::new();
+        for (index, frame) in burst.iter().enumerate() {
+            self.frames_received += 1;
+            self.stack.receive(now, frame, index, &mut self.memory, &mut placements);
+        }
+        let statuses: Vec<bool> = placements
+            .iter()
+            .map(|placement| self.memory.place(placement, &burst[placement.frame_index]))
+            .collect();
+        self.stack.commit(now, &statuses);
+        self.stack.handle_timeout(now);
+        while let Some(event) = self.stack.poll_event() {
+            self.events.push(event);
+        }
+        let mut emitted = Vec::new();
+        while emitted.len() < BUDGET {
+            let Some(transmit) = self.stack.poll_transmit(now) else { break };
+            if let Some(frame) = self.assemble(now, &transmit) {
+                emitted.push(frame);
+            }
+        }
+        while let Some(event) = self.stack.poll_event() {
+            self.events.push(event);
+        }
+        emitted
+    }
+
+    /// Makes a frame of what the transport emitted.
+    fn assemble(&mut self, now: Instant, transmit: &Transmit) -> Option<Vec<u8>> {
+        let mut frame = transmit.header.as_slice().to_vec();
+        if let Some(payload) = &transmit.payload {
+            if !self.memory.fetch(payload, &mut frame) {
+                self.stack.payload_failed(now, payload.qpn, payload);
+                return None;
+            }
+        }
+        frame.resize(frame.len() + usize::from(transmit.pad), 0);
+        if transmit.needs_icrc {
+            frame.extend([0; icrc::LENGTH]);
+            icrc::append(&mut frame).expect("a frame that can be sealed");
+            self.roce_frames_sent += 1;
+        }
+        assert_eq!(frame.len(), transmit.frame_length());
+        if let Some(capture) = &mut self.capture {
+            capture.push(frame.clone());
+        }
+        Some(frame)
+    }
+}

@@ -1,0 +1,332 @@
+//! Workloads: messages of every kind over a connection, compared byte for byte.
+
+use std::collections::VecDeque;
+
+use roce::{Event, Instant, Operation, PathMtu, ReceiveKind, SendRequest};
+
+use crate::connection::End;
+use crate::memory::{Local, Region};
+use crate::network::Network;
+use crate::rng::{Rng, pattern_vec};
+
+/// The filler of memory that nobody may write.
+const FILLER: u8 = 0xee;
+
+/// Unused bytes between the targets of two WRITEs.
+const GUARD: usize = 3;
+
+/// One message, and where its bytes are.
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    pub operation: Operation,
+    pub length: u32,
+    /// The pattern of its bytes (of a READ: in the peer's memory).
+    key: u64,
+    /// The offset in the peer's region.
+    offset: usize,
+    imm: u32,
+    solicited: bool,
+    fence: bool,
+}
+
+impl Op {
+    /// Whether the peer's layer above sees a completion.
+    fn consumes_receive(&self) -> bool {
+        !matches!(self.operation, Operation::Write | Operation::Read)
+    }
+}
+
+/// How receive requests are supplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Supply {
+    /// Always enough.
+    Ready,
+    /// One at a time, some microseconds after the last one was consumed.
+    Late,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub messages: usize,
+    pub mtu: PathMtu,
+    /// The longest message, in path MTUs.
+    pub longest: u64,
+    pub supply: Supply,
+    /// The only operation, or every kind.
+    pub only: Option<Operation>,
+}
+
+impl Plan {
+    pub fn mixed(messages: usize, mtu: PathMtu) -> Self {
+        Self { messages, mtu, longest: 12, supply: Supply::Ready, only: None }
+    }
+}
+
+/// Messages in one direction of a connection.
+pub struct Flow {
+    pub from: End,
+    pub to: End,
+    ops: Vec<Op>,
+    write_rkey: u32,
+    read_rkey: u32,
+    supply: Supply,
+    longest_send: usize,
+    posted: usize,
+    pub completed: usize,
+    /// Indices of ops whose receive completion is still to come.
+    expected: VecDeque<usize>,
+    receives_posted: usize,
+    next_supply: u64,
+}
+
+const WRITE_VA: u64 = 0x7000_0000_0001;
+const READ_VA: u64 = 0x1_0003;
+
+impl Flow {
+    /// Lays out memory for `plan` at both ends.
+    pub fn new(network: &mut Network, from: End, to: End, plan: &Plan) -> Self {
+        let mut rng = Rng::new(network.rng.next());
+        let mtu = u64::from(plan.mtu.bytes());
+        let (mut ops, mut write_length, mut read_length) = (Vec::new(), 0, 0_usize);
+        let read_key = rng.next();
+        for _ in 0..plan.messages {
+            let length = random_length(&mut rng, mtu, plan.longest);
+            let operation = plan.only.unwrap_or_else(|| {
+                rng.pick(&[
+                    Operation::Send,
+                    Operation::SendImm,
+                    Operation::SendInvalidate,
+                    Operation::Write,
+                    Operation::Write,
+                    Operation::WriteImm,
+                    Operation::Read,
+                ])
+            });
+            let mut op = Op {
+                operation,
+                length: length as u32,
+                key: rng.next(),
+                offset: 0,
+                imm: rng.next() as u32,
+                solicited: rng.chance(5_000),
+                fence: rng.chance(1_000),
+            };
+            match operation {
+                Operation::Read => {
+                    op.key = read_key;
+                    op.offset = rng.below(100) as usize;
+                    read_length = read_length.max(op.offset + length);
+                }
+                Operation::Write | Operation::WriteImm => {
+                    op.offset = write_length + GUARD;
+                    write_length = op.offset + length;
+                }
+                _ => {}
+            }
+            ops.push(op);
+        }
+        let longest = ops.iter().filter(|op| op.consumes_receive()).map(|op| op.length).max();
+        let memory = &mut network.nodes[to.node].memory;
+        let write_rkey = 0x100 + memory.regions.len() as u32;
+        let write = vec![FILLER; write_length + GUARD];
+        memory.regions.insert(write_rkey, Region { va: WRITE_VA, bytes: write, writable: true });
+        let read_rkey = write_rkey + 1;
+        let read = pattern_vec(read_key, 0, read_length);
+        memory.regions.insert(read_rkey, Region { va: READ_VA, bytes: read, writable: false });
+        let expected = (0..ops.len()).filter(|&index| ops[index].consumes_receive()).collect();
+        Self {
+            from,
+            to,
+            ops,
+            write_rkey,
+            read_rkey,
+            supply: plan.supply,
+            longest_send: longest.unwrap_or(0) as usize,
+            posted: 0,
+            completed: 0,
+            expected,
+            receives_posted: 0,
+            next_supply: 0,
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.completed == self.ops.len() && self.expected.is_empty()
+    }
+
+    /// Posts what there is room for, and receive requests at the other end.
+    pub fn pump(&mut self, network: &mut Network) {
+        let now = Instant(network.now);
+        let node = &mut network.nodes[self.from.node];
+        let before = self.posted;
+        while self.posted < self.ops.len() && node.stack.send_room(self.from.qpn) != 0 {
+            let op = self.ops[self.posted];
+            let (remote_va, rkey) = match op.operation {
+                Operation::Read => (READ_VA + op.offset as u64, self.read_rkey),
+                Operation::Write | Operation::WriteImm => {
+                    (WRITE_VA + op.offset as u64, self.write_rkey)
+                }
+                _ => (0, 0),
+            };
+            let request = SendRequest {
+                operation: op.operation,
+                length: op.length,
+                remote_va,
+                rkey,
+                imm: op.imm,
+                solicited: op.solicited,
+                fence: op.fence,
+            };
+            let number = node.stack.post_send(now, self.from.qpn, request).unwrap();
+            assert_eq!(number, self.posted as u64);
+            let local = match op.operation {
+                Operation::Read => Local::Buffer(vec![FILLER; op.length as usize]),
+                _ => Local::Pattern(op.key),
+            };
+            node.memory.messages.insert((self.from.qpn.value(), number), local);
+            self.posted += 1;
+        }
+        if self.posted != before {
+            network.wake(self.from.node);
+        }
+        self.supply_receives(network);
+    }
+
+    fn supply_receives(&mut self, network: &mut Network) {
+        let total = self.ops.iter().filter(|op| op.consumes_receive()).count();
+        let consumed = total - self.expected.len();
+        let ahead = match self.supply {
+            Supply::Ready => 64,
+            Supply::Late if network.now < self.next_supply => return,
+            Supply::Late => 1,
+        };
+        while self.receives_posted < total && self.receives_posted < consumed + ahead {
+            let capacity = self.longest_send + network.rng.below(100) as usize;
+            network.nodes[self.to.node].memory.post_receive(self.to.qpn, capacity);
+            self.receives_posted += 1;
+            self.next_supply = network.now + network.rng.below(60_000);
+        }
+    }
+
+    /// Checks an event of either end, if it belongs to this flow.
+    pub fn check(&mut self, network: &mut Network, node: usize, event: &Event) {
+        match *event {
+            Event::SendsCompleted { qpn, through } if self.from == (End { node, qpn }) => {
+                assert!(through >= self.completed as u64, "completion {through} twice");
+                assert!(through < self.posted as u64, "completion of what was not posted");
+                while self.completed as u64 <= through {
+                    self.check_sent(network, self.completed);
+                    self.completed += 1;
+                }
+            }
+            Event::ReceiveCompleted { qpn, id, length, kind, imm, solicited, invalidate }
+                if self.to == (End { node, qpn }) =>
+            {
+                let index = self.expected.pop_front().expect("an unexpected message");
+                let op = self.ops[index];
+                let buffer = network.nodes[node].memory.buffers.remove(&id).expect("a receive");
+                assert_eq!(length, op.length, "length of op {index}");
+                assert_eq!(solicited, op.solicited, "solicited event of op {index}");
+                let has_imm = matches!(op.operation, Operation::SendImm | Operation::WriteImm);
+                assert_eq!(imm, has_imm.then_some(op.imm), "immediate of op {index}");
+                let key = (op.operation == Operation::SendInvalidate).then_some(op.imm);
+                assert_eq!(invalidate, key, "key to invalidate of op {index}");
+                let written = if op.operation == Operation::WriteImm {
+                    assert_eq!(kind, ReceiveKind::Write);
+                    self.check_written(network, index);
+                    0
+                } else {
+                    assert_eq!(kind, ReceiveKind::Send);
+                    op.length as usize
+                };
+                let (used, rest) = buffer.bytes.split_at(written);
+                assert!(used == pattern_vec(op.key, 0, written), "bytes of op {index} {op:?}");
+                assert!(rest.iter().all(|&byte| byte == FILLER), "op {index} wrote too far");
+            }
+            Event::SendFailed { .. } | Event::ReceiveFailed { .. } | Event::EnteredError { .. } => {
+                panic!("at {} ns, node {node}: {event:?}", network.now);
+            }
+            _ => {}
+        }
+    }
+
+    fn check_sent(&self, network: &mut Network, index: usize) {
+        let op = self.ops[index];
+        let message = (self.from.qpn.value(), index as u64);
+        let local = network.nodes[self.from.node].memory.messages.remove(&message).unwrap();
+        match (op.operation, local) {
+            (Operation::Read, Local::Buffer(bytes)) => {
+                let right = pattern_vec(op.key, op.offset as u64, op.length as usize);
+                assert!(bytes == right, "bytes of READ {index} {op:?}");
+            }
+            (Operation::Write | Operation::WriteImm, _) => self.check_written(network, index),
+            _ => {}
+        }
+    }
+
+    fn check_written(&self, network: &mut Network, index: usize) {
+        let op = self.ops[index];
+        let region = network.nodes[self.to.node].memory.regions.get(&self.write_rkey).unwrap();
+        let bytes = &region.bytes[op.offset..op.offset + op.length as usize];
+        assert!(bytes == pattern_vec(op.key, 0, bytes.len()), "bytes of WRITE {index} {op:?}");
+    }
+
+    /// Checks at the end that nothing was written beside the targets.
+    pub fn check_guards(&self, network: &Network) {
+        let region = &network.nodes[self.to.node].memory.regions[&self.write_rkey];
+        let mut at = 0;
+        for op in &self.ops {
+            if matches!(op.operation, Operation::Write | Operation::WriteImm) {
+                assert!(region.bytes[at..op.offset].iter().all(|&byte| byte == FILLER));
+                at = op.offset + op.length as usize;
+            }
+        }
+        assert!(region.bytes[at..].iter().all(|&byte| byte == FILLER));
+    }
+}
+
+/// Lengths around every edge: nothing, a few bytes, about a path MTU, several of them.
+fn random_length(rng: &mut Rng, mtu: u64, longest: u64) -> usize {
+    let length = match rng.below(10) {
+        0 => 0,
+        1 | 2 => rng.between(1, 8),
+        3 => mtu * rng.between(1, longest),
+        4 => mtu * rng.between(1, longest) - 1,
+        5 => mtu * rng.between(1, longest) + 1,
+        6 => rng.below(mtu * longest),
+        _ => rng.below(2 * mtu),
+    };
+    length as usize
+}
+
+/// Runs flows to their end, and checks them, within `limit` nanoseconds of virtual time.
+pub fn run(network: &mut Network, flows: &mut [Flow], limit: u64) {
+    for flow in flows.iter_mut() {
+        flow.pump(network);
+    }
+    let deadline = network.now + limit;
+    loop {
+        for node in 0..network.nodes.len() {
+            let events = std::mem::take(&mut network.nodes[node].events);
+            for event in &events {
+                for flow in flows.iter_mut() {
+                    flow.check(network, node, event);
+                }
+            }
+        }
+        if flows.iter().all(Flow::is_done) {
+            break;
+        }
+        for flow in flows.iter_mut() {
+            flow.pump(network);
+        }
+        let alive = network.step().is_some();
+        let left: Vec<usize> = flows.iter().map(|flow| flow.ops.len() - flow.completed).collect();
+        assert!(alive, "everything stands still; messages left: {left:?}");
+        assert!(network.now < deadline, "still at work after {limit} ns; messages left: {left:?}");
+    }
+    for flow in flows.iter() {
+        flow.check_guards(network);
+    }
+}
