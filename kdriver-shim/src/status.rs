@@ -30,7 +30,6 @@ struct Status {
     state_dir: String,
     cards: Vec<CardStatus>,
     clients: Vec<ClientStatus>,
-    limits: Map<String, Value>,
 }
 
 #[derive(Serialize)]
@@ -48,6 +47,7 @@ struct CardStatus {
     max_mtu: u32,
     active_mtu: u32,
     trust: &'static str,
+    client_limits: Map<String, Value>,
     windows: Vec<WindowStatus>,
     counters: Map<String, Value>,
     quarantine: Quarantine,
@@ -61,7 +61,6 @@ struct WindowStatus {
     free_pages: usize,
     completion_queues: usize,
     queue_pairs: usize,
-    limits: Map<String, Value>,
 }
 
 #[derive(Serialize)]
@@ -105,11 +104,11 @@ pub fn text(state_dir: &Path, uid: u32, cards: &mut [Card], clients: &Clients) -
         uid,
         state_dir: state_dir.display().to_string(),
         clients: clients.values().map(|client| client_status(client, cards)).collect(),
-        limits: Resource::all().map(|r| (snake(r.name()), r.limit(&unbounded()).into())).collect(),
         cards: cards.iter_mut().map(card_status).collect(),
     };
     // Maps with text keys and plain values always have a JSON form.
-    serde_json::to_string(&status).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+    serde_json::to_string_pretty(&status)
+        .unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
 }
 
 /// Puts a text into a memfd that the receiver can only read.
@@ -125,19 +124,21 @@ pub fn to_memfd(text: &str) -> Result<OwnedFd, Error> {
 
 fn card_status(card: &mut Card) -> CardStatus {
     let info = card.info();
+    let engine = card.windows.first().map(|window| *window.engine.limits()).unwrap_or_default();
+    let limits = Resource::all().map(|r| (snake(r.name()), r.limit(&engine).into())).collect();
     let mut counters = Map::new();
-    let mut sums = vec![0u64; COUNTERS.len()];
-    for window in card.windows.iter_mut().filter(|window| window.engine.death().is_none()) {
-        match window.engine.query_counters() {
-            Ok(values) => {
-                for (sum, value) in sums.iter_mut().zip(values) {
-                    *sum = sum.saturating_add(value);
-                }
-            }
-            Err(error) => log::warn!("{error}"),
+    // The counters are the card's: every engine of it answers the same.
+    let living = card.windows.iter_mut().find(|window| window.engine.death().is_none());
+    let values = match living.map(|window| window.engine.query_counters()) {
+        Some(Ok(values)) => values,
+        Some(Err(error)) => {
+            log::warn!("{error}");
+            Vec::new()
         }
-    }
-    counters.extend(COUNTERS.iter().zip(sums).map(|(name, sum)| ((*name).to_owned(), sum.into())));
+        None => Vec::new(),
+    };
+    let named = COUNTERS.iter().zip(values).map(|(name, value)| ((*name).to_owned(), value.into()));
+    counters.extend(named);
     for (name, value) in card.backend.port_counters() {
         counters.insert(name.to_owned(), value.into());
     }
@@ -155,6 +156,7 @@ fn card_status(card: &mut Card) -> CardStatus {
         max_mtu: mtu_bytes(info.port.max_mtu),
         active_mtu: mtu_bytes(info.port.active_mtu),
         trust: "isolated: every process has doorbell pages and rings of its own",
+        client_limits: limits,
         windows: card.windows.iter().map(window_status).collect(),
         counters,
         quarantine: card.quarantine,
@@ -162,9 +164,6 @@ fn card_status(card: &mut Card) -> CardStatus {
 }
 
 fn window_status(window: &crate::cards::Window) -> WindowStatus {
-    let limits = Resource::all()
-        .map(|r| (snake(r.name()), r.limit(window.engine.limits()).into()))
-        .collect();
     WindowStatus {
         window: window.index,
         dead: window.engine.death().map(str::to_owned),
@@ -172,7 +171,6 @@ fn window_status(window: &crate::cards::Window) -> WindowStatus {
         free_pages: window.free_pages(),
         completion_queues: window.cqs.len(),
         queue_pairs: window.qps.len(),
-        limits,
     }
 }
 
@@ -213,12 +211,6 @@ fn client_status(client: &Client, cards: &mut [Card]) -> ClientStatus {
         usage: Resource::all().map(|r| (snake(r.name()), client.usage.of(r).into())).collect(),
         queue_pairs: queue_pairs.collect(),
     }
-}
-
-/// Limits of an engine that has no end, to show what the table alone allows.
-fn unbounded() -> crate::engine::EngineLimits {
-    let all = u32::MAX;
-    crate::engine::EngineLimits { qps: all, cqs: all, keys: all, rqs: all, ..Default::default() }
 }
 
 /// A resource's name as a JSON key.

@@ -1,0 +1,92 @@
+//! balboad as its user sees it: arguments, exit codes, state directory, signals.
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+
+use common::{Balboad, Client, command};
+use nix::sys::signal::Signal;
+use shim_abi::{Request, Response, Role};
+
+#[test]
+fn a_signal_ends_it_and_leaves_nothing_behind() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("state");
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let mut balboad = Balboad::start_in(&dir, &["--soft", "1"]);
+        let client = Client::provider(&dir);
+        client.ask(Request::OpenContext { card: 0 });
+        assert_eq!(balboad.signal(signal).code(), Some(0));
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        client.await_end();
+    }
+}
+
+#[test]
+fn a_second_one_is_refused_and_a_killed_one_replaced() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("state");
+    let mut first = Balboad::start_in(&dir, &["--soft", "1"]);
+    let second = command(&dir, &["--soft", "1"]).output().unwrap();
+    assert_eq!(second.status.code(), Some(3));
+    let why = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(why.contains(&format!("process {}", first.child.id())), "{why}");
+    assert!(second.stdout.is_empty());
+    assert_eq!(first.signal(Signal::SIGKILL).signal(), Some(9));
+    let third = Balboad::start_in(&dir, &["--soft", "1"]);
+    assert_eq!(third.status()["pid"], third.child.id());
+}
+
+#[test]
+fn wrong_arguments_are_one_sentence_and_exit_code_2() {
+    let root = tempfile::tempdir().unwrap();
+    for (args, sentence) in [
+        (&[][..], "--soft 1 runs one software card"),
+        (&["--soft", "2", "--ip", "5=10.0.0.1"], "there is no card 5"),
+        (&["--soft", "x"], "invalid value 'x'"),
+    ] {
+        let output = command(root.path(), args).output().unwrap();
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{why}");
+        assert!(why.contains(sentence), "{why}");
+    }
+    let output = command(root.path(), &["--soft", "1", "--port", "unix:/no/where,/x"]).output();
+    assert_eq!(output.unwrap().status.code(), Some(1));
+}
+
+#[test]
+fn every_card_has_the_address_it_was_given() {
+    let args = ["--soft", "3", "--ip", "1=192.168.1.2/16", "--ip", "10.9.8.7"];
+    let balboad = Balboad::start(&args);
+    let tool = Client::connect(&balboad.dir, Role::Tool).unwrap();
+    let (Response::Cards(cards), _) = tool.ask(Request::ListCards) else { panic!() };
+    let macs: Vec<_> = cards.iter().map(|card| card.port.mac[2..].to_vec()).collect();
+    assert_eq!(macs, [[10, 9, 8, 7], [192, 168, 1, 2], [10, 77, 0, 3]]);
+    assert!(cards.iter().all(|card| card.port.link_up));
+    let status = balboad.status();
+    assert_eq!(status["cards"][1]["ip"], "192.168.1.2/16");
+    assert_eq!(status["cards"][1]["gids"][1], "::ffff:192.168.1.2");
+}
+
+#[test]
+fn sixty_processes_fit_on_a_card_and_one_more_is_told_so() {
+    let balboad = Balboad::start(&["--soft", "1"]);
+    let clients: Vec<_> = (0..60)
+        .map(|_| {
+            let client = Client::provider(&balboad.dir);
+            client.ask(Request::OpenContext { card: 0 });
+            client
+        })
+        .collect();
+    let late = Client::provider(&balboad.dir);
+    let refusal = late.try_ask(&Request::OpenContext { card: 0 }).0.unwrap_err();
+    assert_eq!(refusal.errno, nix::errno::Errno::EAGAIN as i32);
+    assert!(refusal.reason.contains("all 60 doorbell pages"), "{}", refusal.reason);
+    drop(clients);
+    balboad.await_status("a free page", |status| {
+        status["clients"].as_array().is_some_and(|clients| clients.len() <= 1)
+    });
+    late.ask(Request::OpenContext { card: 0 });
+}

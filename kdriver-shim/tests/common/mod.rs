@@ -1,0 +1,141 @@
+//! A real balboad in a temporary directory, and a client that speaks to it as the provider does.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use hostmem::fdpass::{Wait, receive, send};
+use hostmem::{Access, SharedMapping};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::unistd::Pid;
+use shim_abi::{Hello, MAX_MESSAGE, Reply, Request, Response, Role, SOCKET_NAME};
+
+/// How long anything may take before a test fails.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// A running balboad.
+pub struct Balboad {
+    pub child: Child,
+    pub dir: PathBuf,
+    _root: Option<tempfile::TempDir>,
+}
+
+/// The program, with its state directory set.
+pub fn command(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_balboad"));
+    command.arg("--state-dir").arg(dir).args(args).env("RUST_LOG", "warn");
+    command
+}
+
+impl Balboad {
+    /// Starts one in a directory of its own and waits until it is ready.
+    pub fn start(args: &[&str]) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let mut balboad = Self::start_in(&root.path().join("state"), args);
+        balboad._root = Some(root);
+        balboad
+    }
+
+    /// Starts one in a directory and waits until it is ready.
+    pub fn start_in(dir: &Path, args: &[&str]) -> Self {
+        let mut child = command(dir, args).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self { child, dir: dir.to_owned(), _root: None }
+    }
+
+    /// Sends it a signal and waits for its end.
+    pub fn signal(&mut self, signal: Signal) -> ExitStatus {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+        self.child.wait().unwrap()
+    }
+
+    /// Its status.
+    pub fn status(&self) -> serde_json::Value {
+        let tool = Client::connect(&self.dir, Role::Tool).unwrap();
+        let (Response::Status { length }, fds) = tool.ask(Request::Status) else { panic!() };
+        let length = length as usize;
+        let text = SharedMapping::new(fds[0].as_fd(), 0, length, Access::ReadOnly).unwrap();
+        let mut bytes = vec![0; length];
+        text.read_bytes(0, &mut bytes).unwrap();
+        serde_json::from_slice(&bytes).unwrap()
+    }
+
+    /// Asks for the status until it is as wanted.
+    pub fn await_status(&self, what: &str, wanted: impl Fn(&serde_json::Value) -> bool) {
+        let begun = Instant::now();
+        loop {
+            let status = self.status();
+            if wanted(&status) {
+                return;
+            }
+            assert!(begun.elapsed() < LIMIT, "{what} did not come about: {status:#}");
+        }
+    }
+}
+
+impl Drop for Balboad {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A connection to a balboad.
+pub struct Client {
+    socket: OwnedFd,
+}
+
+const PROBE: u64 = 0x0bad_cafe_0dd_f00d;
+static PROBED: u64 = PROBE;
+
+impl Client {
+    /// Connects and greets.
+    pub fn connect(dir: &Path, role: Role) -> Result<Self, String> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+        let address = UnixAddr::new(&dir.join(SOCKET_NAME)).unwrap();
+        connect(fd.as_raw_fd(), &address).map_err(|errno| errno.to_string())?;
+        let client = Self { socket: fd };
+        let hello = shim_abi::hello_frame(&Hello { build: "test".into(), role });
+        let (answer, _) = client.exchange(&hello);
+        let reply: Reply = shim_abi::decode_hello(&answer).unwrap();
+        reply.map(|_| client).map_err(|refusal| refusal.reason)
+    }
+
+    /// Connects as a verbs program does.
+    pub fn provider(dir: &Path) -> Self {
+        let probe = &raw const PROBED as u64;
+        Self::connect(dir, Role::Provider { probe, probe_value: PROBE }).unwrap()
+    }
+
+    fn exchange(&self, message: &[u8]) -> (Vec<u8>, Vec<OwnedFd>) {
+        send(self.socket.as_fd(), message, &[], Wait::AsSocket).unwrap();
+        let mut buffer = vec![0; MAX_MESSAGE];
+        let received = receive(self.socket.as_fd(), &mut buffer, Wait::AsSocket).unwrap();
+        buffer.truncate(received.bytes);
+        (buffer, received.fds)
+    }
+
+    /// Asks for something.
+    pub fn try_ask(&self, request: &Request) -> (Reply, Vec<OwnedFd>) {
+        let (answer, fds) = self.exchange(&shim_abi::encode(request));
+        (shim_abi::decode(&answer).unwrap(), fds)
+    }
+
+    /// Asks for something that is not to be refused.
+    pub fn ask(&self, request: Request) -> (Response, Vec<OwnedFd>) {
+        let (reply, fds) = self.try_ask(&request);
+        (reply.unwrap_or_else(|refusal| panic!("{request:?}: {refusal:?}")), fds)
+    }
+
+    /// Waits until balboad has closed the connection.
+    pub fn await_end(&self) {
+        let received = receive(self.socket.as_fd(), &mut [0; 16], Wait::AsSocket);
+        assert!(received.is_err() || received.is_ok_and(|received| received.bytes == 0));
+    }
+}
