@@ -47,20 +47,31 @@ fn cause() -> Cause {
         fs::read_to_string(Path::new("/proc/sys").join(switch))
             .is_ok_and(|text| text.trim() == value)
     };
-    let container = ["/.dockerenv", "/run/.containerenv"].iter().any(|it| Path::new(it).exists());
     if is("user/max_user_namespaces", "0") {
         Cause::Limit
     } else if is("kernel/unprivileged_userns_clone", "0") {
         Cause::Switch
     } else if is("kernel/apparmor_restrict_unprivileged_userns", "1") {
         Cause::AppArmor
-    } else if container {
+    } else if confined_container() {
         Cause::Container
     } else if root_is_no_mount() {
         Cause::Chroot
     } else {
         Cause::Unknown
     }
+}
+
+/// Whether this is a container with a seccomp filter or an AppArmor profile on it.
+fn confined_container() -> bool {
+    let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
+    let filtered = read("/proc/self/status")
+        .lines()
+        .any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"));
+    let profile = read("/proc/self/attr/current");
+    let profiled = !matches!(profile.trim_end_matches(['\0', '\n']), "" | "unconfined");
+    let marks = ["/.dockerenv", "/run/.containerenv"];
+    marks.iter().any(|mark| Path::new(mark).exists()) && (filtered || profiled)
 }
 
 /// Whether this process sees no mount at its "/", which only a chroot can bring about.

@@ -1,0 +1,113 @@
+//! A verbs program that checks the data it moves between two cards, or on one.
+
+#![forbid(unsafe_code)]
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ibverbs_tests::data::{self, link::Options};
+use ibverbs_tests::ffi::{Context, Library, Operation};
+
+/// Moves messages between two QPs of this process and checks every byte.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the devices and what they offer
+    List,
+    /// Every operation with every size at every path MTU
+    Sweep(Link),
+    /// Lists of work requests
+    Lists(Link),
+    /// What must go wrong, and how
+    Errors(Link),
+    /// One message of 1 GiB
+    Huge {
+        /// How it is moved
+        operation: Kind,
+        #[command(flatten)]
+        link: Link,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Link {
+    /// Device that sends, writes and reads
+    #[arg(long, default_value = "balboa0")]
+    from: String,
+    /// Device that receives, is written to and read from
+    #[arg(long, default_value = "balboa1")]
+    to: String,
+    /// GID index
+    #[arg(long, default_value_t = 1)]
+    gid: u8,
+    /// Wait on completion channels instead of polling
+    #[arg(long)]
+    events: bool,
+    /// Make the queues in a thread domain
+    #[arg(long)]
+    thread_domain: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    Send,
+    SendImmediate,
+    Write,
+    WriteImmediate,
+    Read,
+}
+
+impl From<&Link> for Options {
+    fn from(link: &Link) -> Self {
+        Self {
+            devices: [link.from.clone(), link.to.clone()],
+            gid_index: link.gid,
+            events: link.events,
+            thread_domain: link.thread_domain,
+        }
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().command {
+        Command::List => list()?,
+        Command::Sweep(link) => {
+            println!("{} messages arrived as they should", data::sweep(&(&link).into())?);
+        }
+        Command::Lists(link) => {
+            println!("{} listed messages arrived as they should", data::lists(&(&link).into())?);
+        }
+        Command::Errors(link) => {
+            println!("{} errors came as they should", data::errors::all(&(&link).into())?);
+        }
+        Command::Huge { operation, link } => {
+            let operation = match operation {
+                Kind::Send => Operation::Send,
+                Kind::SendImmediate => Operation::SendImmediate,
+                Kind::Write => Operation::Write,
+                Kind::WriteImmediate => Operation::WriteImmediate,
+                Kind::Read => Operation::Read,
+            };
+            data::huge(&(&link).into(), operation)?;
+            println!("1 GiB arrived as it should");
+        }
+    }
+    Ok(())
+}
+
+fn list() -> anyhow::Result<()> {
+    let library = Library::open()?;
+    for name in Context::names(library)? {
+        let context = Context::open(library, &name)?;
+        let (device, port) = (context.attributes()?, context.port()?);
+        println!(
+            "{name}: max_qp {}, max_sge {}, max_mr_size {}, max_msg_sz {}, gid_tbl_len {}",
+            device.max_qp, device.max_sge, device.max_mr_size, port.max_msg_sz, port.gid_tbl_len
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! The table of cases, by family.
+
+use crate::runner::{Case, Need};
+
+mod capture;
+mod data;
+mod discovery;
+mod lifecycle;
+mod many;
+mod perftest;
+mod pingpong;
+mod sentences;
+
+/// ibv_devices, ibv_devinfo and the pingpongs.
+const IBVERBS_UTILS: Need = Need::Program("ibv_devinfo", "ibverbs-utils");
+/// ib_write_bw and its kin.
+const PERFTEST: Need = Need::Program("ib_write_bw", "perftest");
+
+/// All cases, in the order in which they run: what fails for simple reasons first.
+pub fn all() -> Vec<Case> {
+    let families = [
+        sentences::cases(),
+        discovery::cases(),
+        lifecycle::cases(),
+        pingpong::cases(),
+        perftest::cases(),
+        data::cases(),
+        capture::cases(),
+        many::cases(),
+    ];
+    families.into_iter().flatten().collect()
+}

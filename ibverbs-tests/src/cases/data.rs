@@ -1,0 +1,46 @@
+//! verbs-data, which checks every byte it moves.
+
+use std::time::Duration;
+
+use crate::runner::{Case, Need};
+
+/// How long a sweep may take: 850 messages, some of 1 MiB.
+const SWEEP: Duration = Duration::from_secs(180);
+/// How long a message of 1 GiB may take, with making and checking it.
+const HUGE: Duration = Duration::from_secs(180);
+/// Free memory for a message of 1 GiB: two regions of it, and some.
+const HUGE_MEMORY: Need = Need::Memory(3 * 1024);
+
+/// The family.
+pub fn cases() -> Vec<Case> {
+    let mut cases = vec![
+        case("list", "list", "balboa1: max_qp", &[]),
+        case("sweep", "sweep", "850 messages arrived", &[]),
+        case("sweep/events", "sweep --events", "850 messages arrived", &[]),
+        case("sweep/loopback", "sweep --to balboa0", "850 messages arrived", &[]),
+        case("sweep/GID 0", "sweep --gid 0", "850 messages arrived", &[]),
+        case("sweep/thread domain", "sweep --thread-domain", "850 messages arrived", &[]),
+        case("sweep", "sweep --events", "850 messages arrived", &[]).as_root(),
+        case("lists", "lists", "listed messages arrived", &[]),
+        case("errors", "errors", "6 errors came", &[]),
+        case("errors/events", "errors --events", "6 errors came", &[]),
+    ];
+    for operation in ["send", "send-immediate", "write", "write-immediate", "read"] {
+        let command = format!("huge {operation}");
+        let name = format!("1 GiB/{operation}");
+        cases.push(case(&name, &command, "1 GiB arrived", &[HUGE_MEMORY]));
+    }
+    cases
+}
+
+fn case(name: &str, command: &str, says: &'static str, needs: &[Need]) -> Case {
+    let command = command.to_owned();
+    let limit = if command.starts_with("huge") { HUGE } else { SWEEP };
+    Case::new(format!("verbs-data/{name}"), needs, move |setting| {
+        let daemon = setting.balboad("--soft 2")?;
+        let program = setting.bin.join("verbs-data");
+        let task = daemon.run("").arg(program).words(&command).limit(limit);
+        task.run()?.success()?.says(says)?;
+        daemon.stop()
+    })
+}

@@ -1,0 +1,78 @@
+//! Many programs on one card, and cards of two balboads on one cable.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{IBVERBS_UTILS, PERFTEST};
+use crate::pair::{free_port, run_between, start_server};
+use crate::process::{Finished, Running};
+use crate::runner::Case;
+use crate::setting::{Daemon, Setting};
+
+/// Pairs of programs that run at once.
+const PAIRS: usize = 10;
+/// How long they may take together: 20 programs that all poll share the cores.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// The family.
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("20 processes on one card/ib_write_bw", &[PERFTEST], |setting| {
+            at_once(setting, "ib_write_bw -d balboa0 -s 4096 -n 1000")
+        }),
+        Case::new("20 processes on one card/ib_send_bw -e", &[PERFTEST], |setting| {
+            at_once(setting, "ib_send_bw -e -d balboa0 -s 4096 -n 1000")
+        }),
+        Case::new("two balboads/ib_write_bw", &[PERFTEST], |setting| {
+            two_daemons(setting, "ib_write_bw -n 1000")
+        }),
+        Case::new("two balboads/ib_read_bw", &[PERFTEST], |setting| {
+            two_daemons(setting, "ib_read_bw -n 1000")
+        }),
+        Case::new("two balboads/ibv_rc_pingpong -g 0", &[IBVERBS_UTILS], |setting| {
+            two_daemons(setting, "ibv_rc_pingpong -c -g 0")
+        }),
+    ]
+}
+
+fn at_once(setting: &Setting, command: &str) -> Result<()> {
+    let daemon = setting.balboad("--soft 1")?;
+    let mut running = Vec::new();
+    let mut ports = Vec::new();
+    for _ in 0..PAIRS {
+        let port = free_port()?;
+        let server = daemon.run(command).words(&format!("-p {port}")).limit(LIMIT);
+        running.push(start_server(server, port)?);
+        ports.push(port);
+    }
+    for port in ports {
+        let client = daemon.run(command).words(&format!("-p {port} 127.0.0.1")).limit(LIMIT);
+        running.push(client.start()?);
+    }
+    ensure!(running.len() == 2 * PAIRS);
+    for program in running {
+        Running::wait(program).and_then(Finished::success)?;
+    }
+    daemon.stop()
+}
+
+fn two_daemons(setting: &Setting, command: &str) -> Result<()> {
+    let (left, right) = (setting.directory().join("left"), setting.directory().join("right"));
+    let (left_end, right_end) =
+        (setting.directory().join("left.port"), setting.directory().join("right.port"));
+    let start =
+        |dir, local: &std::path::Path, remote: &std::path::Path, ip| -> Result<Daemon<'_>> {
+            let port = format!("--port unix:{},{}", local.display(), remote.display());
+            setting.balboad_in(dir, &format!("--soft 1 {port} --ip {ip}"))
+        };
+    let first = start(&left, &left_end, &right_end, "10.77.0.1/24")?;
+    let second = start(&right, &right_end, &left_end, "10.77.0.2/24")?;
+    run_between((&first, 0), (&second, 0), command)?;
+    first.stop().context("the first balboad")?;
+    second.stop().context("the second balboad")?;
+    for end in [left_end, right_end] {
+        ensure!(!end.exists(), "{} was left behind", end.display());
+    }
+    Ok(())
+}

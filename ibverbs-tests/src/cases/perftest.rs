@@ -1,0 +1,96 @@
+//! perftest's bandwidth and latency programs.
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::PERFTEST;
+use crate::pair::{Both, run_between};
+use crate::process::Finished;
+use crate::runner::Case;
+use crate::setting::Setting;
+
+const OPERATIONS: [&str; 3] = ["write", "read", "send"];
+
+/// Sizes that `-a` runs through: 2^1 to 2^23 bytes.
+const ALL_SIZES: usize = 23;
+
+/// The family.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for operation in OPERATIONS {
+        let mut add = |program: &str, options: &'static str, rows: usize| {
+            let program = format!("ib_{operation}_{program}");
+            cases.push(between_two(&program, options, rows));
+        };
+        for options in ["-b", "-q 8", "-D 5", "-x 0", "-x 1"] {
+            add("bw", options, 1);
+        }
+        add("bw", "-a -n 200", ALL_SIZES);
+        if operation != "write" {
+            // perftest has no events for WRITE, whose target learns nothing.
+            add("bw", "-e", 1);
+        }
+        add("lat", "-n 500", 1);
+        add("lat", "-a -n 200", ALL_SIZES);
+    }
+    for operation in OPERATIONS {
+        let program = format!("ib_{operation}_bw");
+        cases.push(between_two(&program, "-s 65536 -n 1000", 1).as_root());
+        cases.push(on_one(&program, "-s 65536 -n 1000", 1));
+    }
+    cases.push(between_two("ib_write_lat", "-n 500 -s 64", 1).as_root());
+    cases.push(on_one("ib_write_lat", "-n 500", 1));
+    cases
+}
+
+/// From one card to another.
+fn between_two(program: &str, options: &'static str, rows: usize) -> Case {
+    let command = format!("{program} {options}");
+    Case::new(format!("{program}/{options}"), &[PERFTEST], move |setting| {
+        run(setting, &command, 1, rows)
+    })
+}
+
+/// From a card to itself.
+fn on_one(program: &str, options: &'static str, rows: usize) -> Case {
+    let command = format!("{program} {options}");
+    Case::new(format!("{program}/{options}/loopback"), &[PERFTEST], move |setting| {
+        run(setting, &command, 0, rows)
+    })
+}
+
+fn run(setting: &Setting, command: &str, client_card: u32, rows: usize) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    let Both { client, .. } = run_between((&daemon, 0), (&daemon, client_card), command)?;
+    let table = table(&client)?;
+    ensure!(table.len() == rows, "expected {rows} rows, there are {}: {client}", table.len());
+    daemon.stop()
+}
+
+/// The rows of numbers that perftest prints, each starting with size and iterations.
+///
+/// # Errors
+/// When a row has a field that is no number, or a size that moved nothing.
+pub fn table(finished: &Finished) -> Result<Vec<Vec<f64>>> {
+    let mut rows = Vec::new();
+    let mut inside = false;
+    for line in finished.stdout.lines() {
+        if line.trim_start().starts_with("#bytes") {
+            inside = true;
+        } else if line.starts_with("-----") {
+            inside = false;
+        } else if inside && line.trim_start().starts_with(|c: char| c.is_ascii_digit()) {
+            let row: Vec<f64> = line
+                .split_whitespace()
+                .map(str::parse)
+                .collect::<Result<_, _>>()
+                .with_context(|| format!("no number in {line:?}: {finished}"))?;
+            ensure!(row.iter().all(|value| value.is_finite()), "{line:?} in {finished}");
+            ensure!(
+                row.get(1).is_some_and(|iterations| *iterations > 0.0),
+                "nothing moved: {finished}"
+            );
+            rows.push(row);
+        }
+    }
+    Ok(rows)
+}

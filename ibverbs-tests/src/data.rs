@@ -1,0 +1,106 @@
+//! Checks that data arrives: every byte where it belongs, and no byte beside it.
+
+use anyhow::{Context as _, Result, ensure};
+use verbs_sys::v44::verbs as v;
+
+use crate::ffi::Operation;
+
+pub mod errors;
+pub mod link;
+pub mod transfer;
+
+use link::{Link, Options};
+use transfer::Transfer;
+
+/// Path MTUs as `ibv_mtu`, 256 to 4096 bytes.
+pub const MTUS: [v::ibv_mtu; 5] =
+    [v::IBV_MTU_256, v::IBV_MTU_512, v::IBV_MTU_1024, v::IBV_MTU_2048, v::IBV_MTU_4096];
+
+/// Sizes around everything that could be a bound: SGE counts, inline limits, MTUs, 64 KiB.
+const SIZES: [usize; 34] = [
+    0, 1, 2, 3, 4, 7, 15, 16, 17, 63, 64, 65, 127, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025,
+    2047, 2048, 2049, 4095, 4096, 4097, 8191, 12_289, 65_535, 65_537, 1_048_575, 1_048_576,
+];
+/// Numbers of SGEs.
+const PIECES: [usize; 5] = [1, 2, 3, 7, 16];
+/// Where the first piece starts in its page.
+const OFFSETS: [usize; 7] = [0, 1, 3, 8, 63, 2047, 4095];
+/// The longest message, once for each operation.
+const HUGE: usize = 1 << 30;
+
+/// Every operation with every size at every path MTU, with the other properties in turn so that
+/// each meets each; answers the number of transfers.
+///
+/// # Errors
+/// At the first transfer that goes wrong, with its properties.
+pub fn sweep(options: &Options) -> Result<usize> {
+    let mut count = 0;
+    for (mtu_index, mtu) in MTUS.into_iter().enumerate() {
+        let link = Link::new(options, mtu, transfer::room(1 << 20))?;
+        for (operation_index, operation) in Operation::ALL.into_iter().enumerate() {
+            for (size_index, size) in SIZES.into_iter().enumerate() {
+                let turn = size_index + mtu_index + 2 * operation_index;
+                let fits = size <= link.max_inline() && operation != Operation::Read;
+                let transfer = Transfer {
+                    operation,
+                    size,
+                    gather: PIECES[turn % PIECES.len()],
+                    scatter: PIECES[(turn / 2 + 1) % PIECES.len()],
+                    offset: OFFSETS[turn % OFFSETS.len()],
+                    inline: fits && turn % 2 == 0,
+                    seed: count as u64 + 1,
+                };
+                transfer.run(&link).with_context(|| format!("{transfer:?} at ibv_mtu {mtu}"))?;
+                count += 1;
+            }
+        }
+    }
+    Ok(count)
+}
+
+/// One message of 1 GiB.
+///
+/// # Errors
+/// When it goes wrong.
+pub fn huge(options: &Options, operation: Operation) -> Result<()> {
+    let link = Link::new(options, v::IBV_MTU_4096, transfer::room(HUGE))?;
+    let transfer = Transfer {
+        operation,
+        size: HUGE,
+        gather: 3,
+        scatter: 2,
+        offset: 1,
+        inline: false,
+        seed: 7,
+    };
+    transfer.run(&link).with_context(|| format!("{transfer:?}"))
+}
+
+/// Lists of work requests of which only the last is signalled.
+///
+/// # Errors
+/// When one of them goes wrong.
+pub fn lists(options: &Options) -> Result<usize> {
+    let link = Link::new(options, v::IBV_MTU_1024, transfer::room(1 << 20))?;
+    let mut count = 0;
+    for operation in Operation::ALL {
+        for length in [1, 2, 5, 16] {
+            let transfers: Vec<Transfer> = (0..length)
+                .map(|index| Transfer {
+                    operation,
+                    size: 1000 + 37 * index,
+                    gather: 1 + index % 3,
+                    scatter: 1 + index % 2,
+                    offset: 4096 * index,
+                    inline: false,
+                    seed: index as u64,
+                })
+                .collect();
+            transfer::run_list(&link, &transfers)
+                .with_context(|| format!("a list of {length} {operation:?}"))?;
+            count += length;
+        }
+    }
+    ensure!(count > 0);
+    Ok(count)
+}

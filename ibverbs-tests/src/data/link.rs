@@ -1,0 +1,211 @@
+//! Two connected QPs in one process, on two cards or on one.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use verbs_sys::v44::verbs as v;
+
+use crate::ffi::{Channel, Completion, Context, Cq, Library, Pd, Peer, Qp, Region, ThreadDomain};
+
+/// How long a completion may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Work requests of each kind that a QP takes.
+pub const DEPTH: u32 = 32;
+/// SGEs of a work request.
+pub const MAX_SGE: u32 = 16;
+/// Inline sizes that are asked for, until one is granted.
+const INLINE: [u32; 5] = [512, 256, 128, 64, 0];
+
+/// How a link is made.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Names of the two devices, which may be one.
+    pub devices: [String; 2],
+    /// Index of the GIDs.
+    pub gid_index: u8,
+    /// Completions are waited for on a completion channel, not polled for.
+    pub events: bool,
+    /// The queues are made in a thread domain.
+    pub thread_domain: bool,
+}
+
+/// One side.
+pub struct Side {
+    /// Its QP.
+    pub qp: Qp,
+    /// Where its sends complete.
+    pub send_cq: Rc<Cq>,
+    /// Where its receives complete.
+    pub receive_cq: Rc<Cq>,
+    /// Its memory.
+    pub region: Rc<Region>,
+    context: Rc<Context>,
+}
+
+/// Both sides, connected.
+pub struct Link {
+    /// The side that sends, writes and reads.
+    pub left: Side,
+    /// The side that receives, is written to and read from.
+    pub right: Side,
+    /// For the words of a status.
+    pub library: &'static Library,
+    options: Options,
+    mtu: v::ibv_mtu,
+}
+
+/// What the other side may do with a region.
+const ACCESS: v::ibv_access_flags =
+    v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_REMOTE_WRITE | v::IBV_ACCESS_REMOTE_READ;
+/// First PSNs. They wrap around after the first few packets.
+const PSNS: [u32; 2] = [0xff_fffa, 0xff_fff0];
+
+impl Link {
+    /// Makes and connects both sides, each with a region of `room` bytes.
+    ///
+    /// # Errors
+    /// When a device refuses a step of it.
+    pub fn new(options: &Options, mtu: v::ibv_mtu, room: usize) -> Result<Self> {
+        let library = Library::open()?;
+        let left = Side::new(library, options, 0, room).context("the left side")?;
+        let right = Side::new(library, options, 1, room).context("the right side")?;
+        let link = Self { left, right, library, options: options.clone(), mtu };
+        link.connect()?;
+        Ok(link)
+    }
+
+    /// Takes both QPs from RESET to RTS.
+    ///
+    /// # Errors
+    /// When a device refuses.
+    pub fn connect(&self) -> Result<()> {
+        let gid_index = self.options.gid_index;
+        let [left_psn, right_psn] = PSNS;
+        let sides = [
+            (&self.left, &self.right, left_psn, right_psn),
+            (&self.right, &self.left, right_psn, left_psn),
+        ];
+        for (side, ..) in sides {
+            side.qp.init(ACCESS)?;
+        }
+        for (side, other, send_psn, receive_psn) in sides {
+            let gid = other.context.gid(gid_index)?;
+            let qpn = other.qp.number();
+            let mtu = self.mtu;
+            side.qp.connect(&Peer { qpn, gid, gid_index, send_psn, receive_psn, mtu })?;
+        }
+        let attributes = self.left.qp.query()?;
+        ensure!(attributes.qp_state == v::IBV_QPS_RTS, "ibv_query_qp says {}", attributes.qp_state);
+        ensure!(
+            attributes.dest_qp_num == self.right.qp.number(),
+            "ibv_query_qp names another peer"
+        );
+        Ok(())
+    }
+
+    /// Bytes that a work request may carry inline.
+    pub fn max_inline(&self) -> usize {
+        self.left.qp.capabilities.max_inline_data as usize
+    }
+
+    /// Waits for the next completion of a queue.
+    ///
+    /// # Errors
+    /// When none comes in time.
+    pub fn completion(&self, cq: &Cq) -> Result<Completion> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(completion) = cq.poll()? {
+                return Ok(completion);
+            }
+            ensure!(Instant::now() < deadline, "no completion within {LIMIT:?}");
+            let Some(channel) = cq.channel() else {
+                std::thread::yield_now();
+                continue;
+            };
+            cq.arm()?;
+            // What came before the arming makes no event; what came after it makes one that may be
+            // left over then, and wakes a later wait for nothing.
+            if let Some(completion) = cq.poll()? {
+                return Ok(completion);
+            }
+            channel.wait(LIMIT)?;
+        }
+    }
+
+    /// Waits for the next completion of a queue, which must be a success.
+    ///
+    /// # Errors
+    /// When it is none, or does not come.
+    pub fn success(&self, cq: &Cq) -> Result<Completion> {
+        let completion = self.completion(cq)?;
+        let status = completion.status;
+        ensure!(
+            status == v::IBV_WC_SUCCESS,
+            "{}: {completion:?}",
+            self.library.status_name(status)
+        );
+        Ok(completion)
+    }
+
+    /// Checks that a queue has nothing more.
+    ///
+    /// # Errors
+    /// When it has.
+    pub fn nothing_more(&self, cq: &Cq) -> Result<()> {
+        match cq.poll()? {
+            None => Ok(()),
+            Some(more) => bail!("a completion too many: {more:?}"),
+        }
+    }
+}
+
+impl Side {
+    fn new(
+        library: &'static Library,
+        options: &Options,
+        index: usize,
+        room: usize,
+    ) -> Result<Self> {
+        let context = Context::open(library, &options.devices[index])?;
+        let port = context.port()?;
+        ensure!(port.state == v::IBV_PORT_ACTIVE, "the port's state is {}", port.state);
+        let plain = Pd::new(&context)?;
+        let pd = match options.thread_domain {
+            true => Pd::parent(&plain, &ThreadDomain::new(&context)?)?,
+            false => plain,
+        };
+        let cq = || -> Result<Rc<Cq>> {
+            let channel = options.events.then(|| Channel::new(&context)).transpose()?;
+            Ok(Cq::new(&context, 2 * DEPTH, channel.as_ref())?)
+        };
+        let (send_cq, receive_cq) = (cq()?, cq()?);
+        ensure!(send_cq.entries() >= 2 * DEPTH, "only {} CQ entries", send_cq.entries());
+        let region = Region::new(&pd, room, ACCESS, index == 0)?;
+        let qp = Self::qp(&pd, &send_cq, &receive_cq)?;
+        Ok(Self { qp, send_cq, receive_cq, region, context })
+    }
+
+    fn qp(pd: &Rc<Pd>, send_cq: &Rc<Cq>, receive_cq: &Rc<Cq>) -> Result<Qp> {
+        let capabilities = |inline| v::ibv_qp_cap {
+            max_send_wr: DEPTH,
+            max_recv_wr: DEPTH,
+            max_send_sge: MAX_SGE,
+            max_recv_sge: MAX_SGE,
+            max_inline_data: inline,
+        };
+        let mut last = None;
+        for inline in INLINE {
+            match Qp::new(pd, send_cq, receive_cq, capabilities(inline)) {
+                Ok(qp) => {
+                    let granted = qp.capabilities;
+                    ensure!(granted.max_send_wr >= DEPTH && granted.max_recv_sge >= MAX_SGE);
+                    return Ok(qp);
+                }
+                Err(failed) => last = Some(failed),
+            }
+        }
+        bail!("cannot make a QP: {last:?}")
+    }
+}

@@ -1,0 +1,45 @@
+//! Calls into libibverbs, opened at run time as NCCL does: dlopen and dlvsym, no linking.
+//!
+//! The safe face of it keeps objects alive as long as others need them, and names memory only by
+//! registered [`Region`]s, which own it; so a work request cannot lead the card, or an inline copy,
+//! to memory that is not there.
+
+#![expect(unsafe_code, reason = "libibverbs is a C library")]
+
+use std::io;
+
+mod device;
+mod library;
+mod qp;
+mod region;
+
+pub use device::{Channel, Completion, Context, Cq, Pd, ThreadDomain};
+pub use library::Library;
+pub use qp::{Operation, Peer, Qp, Recv, Send};
+pub use region::{Piece, Region};
+
+/// A libibverbs call that failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call} failed: {}", io::Error::from_raw_os_error(*errno))]
+pub struct Failed {
+    /// The call.
+    pub call: &'static str,
+    /// Its errno.
+    pub errno: i32,
+}
+
+impl Failed {
+    /// The failure that `errno` tells of.
+    fn last(call: &'static str) -> Self {
+        Self { call, errno: io::Error::last_os_error().raw_os_error().unwrap_or(0) }
+    }
+
+    /// For calls that return 0, or an errno, or −1 with errno set.
+    fn check(call: &'static str, result: i32) -> Result<(), Self> {
+        match result {
+            0 => Ok(()),
+            ..0 => Err(Self::last(call)),
+            errno => Err(Self { call, errno }),
+        }
+    }
+}

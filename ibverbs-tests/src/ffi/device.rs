@@ -1,0 +1,401 @@
+//! Devices, protection domains and completion queues.
+
+use std::ffi::{CStr, c_int};
+use std::mem::{MaybeUninit, offset_of};
+use std::ptr::{NonNull, null_mut};
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use verbs_sys::v44::verbs as v;
+
+use super::Failed;
+use super::library::Library;
+
+/// The only port.
+const PORT: u8 = 1;
+
+/// An open device.
+#[derive(Debug)]
+pub struct Context {
+    library: &'static Library,
+    raw: NonNull<v::ibv_context>,
+}
+
+impl Context {
+    /// The names of all devices.
+    ///
+    /// # Errors
+    /// When libibverbs has no list.
+    pub fn names(library: &Library) -> Result<Vec<String>> {
+        with_devices(library, |devices| Ok(devices.iter().map(|(_, name)| name.clone()).collect()))
+    }
+
+    /// Opens a device by its name.
+    ///
+    /// # Errors
+    /// When it is not there, or cannot be opened.
+    pub fn open(library: &'static Library, name: &str) -> Result<Rc<Self>> {
+        with_devices(library, |devices| {
+            let Some((device, _)) = devices.iter().find(|(_, known)| known == name) else {
+                bail!("there is no device {name} among {devices:?}");
+            };
+            // SAFETY: the device is of the list, which is freed only after this.
+            let raw = unsafe { (library.ibv_open_device)(*device) };
+            let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_open_device"))?;
+            Ok(Rc::new(Self { library, raw }))
+        })
+    }
+
+    pub(super) fn raw(&self) -> *mut v::ibv_context {
+        self.raw.as_ptr()
+    }
+
+    /// The library it came from.
+    pub fn library(&self) -> &'static Library {
+        self.library
+    }
+
+    /// What the device offers.
+    ///
+    /// # Errors
+    /// When it does not say.
+    pub fn attributes(&self) -> Result<v::ibv_device_attr, Failed> {
+        let mut attributes = MaybeUninit::zeroed();
+        // SAFETY: the context is open, the place has the size of the attributes.
+        let result =
+            unsafe { (self.library.ibv_query_device)(self.raw(), attributes.as_mut_ptr()) };
+        Failed::check("ibv_query_device", result)?;
+        // SAFETY: zeroed, all numbers, and filled.
+        Ok(unsafe { attributes.assume_init() })
+    }
+
+    /// The port's state.
+    ///
+    /// # Errors
+    /// When the device does not say.
+    pub fn port(&self) -> Result<v::ibv_port_attr, Failed> {
+        let mut attributes = MaybeUninit::zeroed();
+        // SAFETY: the context is open; the function fills at most the public structure.
+        let result =
+            unsafe { (self.library.ibv_query_port)(self.raw(), PORT, attributes.as_mut_ptr()) };
+        Failed::check("ibv_query_port", result)?;
+        // SAFETY: zeroed, all numbers, and filled.
+        Ok(unsafe { attributes.assume_init() })
+    }
+
+    /// A GID, network order.
+    ///
+    /// # Errors
+    /// When there is none at the index.
+    pub fn gid(&self, index: u8) -> Result<[u8; 16], Failed> {
+        let mut gid = v::ibv_gid { raw: [0; 16] };
+        // SAFETY: the context is open, the GID a valid place.
+        let result = unsafe {
+            (self.library.ibv_query_gid)(self.raw(), PORT, c_int::from(index), &raw mut gid)
+        };
+        Failed::check("ibv_query_gid", result)?;
+        // SAFETY: every variant is 16 plain bytes.
+        Ok(unsafe { gid.raw })
+    }
+
+    /// The extended operations, found as verbs.h does.
+    fn extended(&self) -> Result<NonNull<v::verbs_context>> {
+        // SAFETY: the context is open.
+        let marker = unsafe { self.raw.as_ref() }.abi_compat;
+        ensure!(marker as usize == usize::MAX, "libibverbs' contexts are not extended");
+        // SAFETY: the marker says that the context lies in a verbs_context.
+        Ok(unsafe { self.raw.byte_sub(offset_of!(v::verbs_context, context)) }.cast())
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: opened by us; everything made from it holds an Rc and is gone.
+        let result = unsafe { (self.library.ibv_close_device)(self.raw()) };
+        assert_eq!(result, 0, "ibv_close_device");
+    }
+}
+
+fn with_devices<T>(
+    library: &Library,
+    look: impl FnOnce(&[(*mut v::ibv_device, String)]) -> Result<T>,
+) -> Result<T> {
+    let mut count = 0;
+    // SAFETY: the count is a valid place.
+    let list = unsafe { (library.ibv_get_device_list)(&raw mut count) };
+    if list.is_null() {
+        return Err(Failed::last("ibv_get_device_list").into());
+    }
+    let mut devices = Vec::new();
+    for index in 0..usize::try_from(count)? {
+        // SAFETY: the list has `count` devices.
+        let device = unsafe { *list.add(index) };
+        // SAFETY: the device lives as long as the list, and its name with it.
+        let name = unsafe { CStr::from_ptr((library.ibv_get_device_name)(device)) };
+        devices.push((device, name.to_string_lossy().into_owned()));
+    }
+    let outcome = look(&devices);
+    // SAFETY: the list came from ibv_get_device_list; an open device outlives it.
+    unsafe { (library.ibv_free_device_list)(list) };
+    outcome
+}
+
+/// A protection domain, or a parent domain over one.
+#[derive(Debug)]
+pub struct Pd {
+    raw: NonNull<v::ibv_pd>,
+    /// What a parent domain was made of.
+    _made_of: Option<(Rc<Pd>, Rc<ThreadDomain>)>,
+    // Last, because it goes last.
+    context: Rc<Context>,
+}
+
+impl Pd {
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn new(context: &Rc<Context>) -> Result<Rc<Self>, Failed> {
+        // SAFETY: the context is open.
+        let raw = unsafe { (context.library.ibv_alloc_pd)(context.raw()) };
+        let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_alloc_pd"))?;
+        Ok(Rc::new(Self { raw, _made_of: None, context: Rc::clone(context) }))
+    }
+
+    /// Makes a parent domain, whose queues are for one thread.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn parent(pd: &Rc<Self>, thread: &Rc<ThreadDomain>) -> Result<Rc<Self>> {
+        let context = Rc::clone(&pd.context);
+        // SAFETY: the extended context lives as long as the context.
+        let make = unsafe { context.extended()?.as_ref() }.alloc_parent_domain;
+        let Some(make) = make else { bail!("there is no ibv_alloc_parent_domain") };
+        let mut attributes: MaybeUninit<v::ibv_parent_domain_init_attr> = MaybeUninit::zeroed();
+        // SAFETY: all zero is a valid value: null pointers and no optional fields.
+        let attributes = unsafe { attributes.assume_init_mut() };
+        attributes.pd = pd.raw();
+        attributes.td = thread.raw.as_ptr();
+        // SAFETY: the context is open, domain and thread domain live.
+        let raw = unsafe { make(context.raw(), attributes) };
+        let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_alloc_parent_domain"))?;
+        let made_of = Some((Rc::clone(pd), Rc::clone(thread)));
+        Ok(Rc::new(Self { raw, _made_of: made_of, context }))
+    }
+
+    pub(super) fn raw(&self) -> *mut v::ibv_pd {
+        self.raw.as_ptr()
+    }
+
+    pub(super) fn library(&self) -> &'static Library {
+        self.context.library
+    }
+
+    /// Its device.
+    pub fn context(&self) -> &Rc<Context> {
+        &self.context
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: made by us; everything made in it holds an Rc and is gone.
+        let result = unsafe { (self.library().ibv_dealloc_pd)(self.raw()) };
+        assert_eq!(result, 0, "ibv_dealloc_pd");
+    }
+}
+
+/// A thread domain: the promise that one thread uses what is made in it.
+#[derive(Debug)]
+pub struct ThreadDomain {
+    raw: NonNull<v::ibv_td>,
+    context: Rc<Context>,
+}
+
+impl ThreadDomain {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn new(context: &Rc<Context>) -> Result<Rc<Self>> {
+        // SAFETY: the extended context lives as long as the context.
+        let make = unsafe { context.extended()?.as_ref() }.alloc_td;
+        let Some(make) = make else { bail!("there is no ibv_alloc_td") };
+        let mut attributes = v::ibv_td_init_attr { comp_mask: 0 };
+        // SAFETY: the context is open.
+        let raw = unsafe { make(context.raw(), &raw mut attributes) };
+        let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_alloc_td"))?;
+        Ok(Rc::new(Self { raw, context: Rc::clone(context) }))
+    }
+}
+
+impl Drop for ThreadDomain {
+    fn drop(&mut self) {
+        let extended = self.context.extended().expect("it was when this was made");
+        // SAFETY: the extended context lives as long as the context.
+        let end = unsafe { extended.as_ref() }.dealloc_td.expect("who can make can end");
+        // SAFETY: made by us; parent domains over it hold an Rc and are gone.
+        assert_eq!(unsafe { end(self.raw.as_ptr()) }, 0, "ibv_dealloc_td");
+    }
+}
+
+/// A completion channel.
+#[derive(Debug)]
+pub struct Channel {
+    raw: NonNull<v::ibv_comp_channel>,
+    context: Rc<Context>,
+}
+
+impl Channel {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn new(context: &Rc<Context>) -> Result<Rc<Self>, Failed> {
+        // SAFETY: the context is open.
+        let raw = unsafe { (context.library.ibv_create_comp_channel)(context.raw()) };
+        let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_create_comp_channel"))?;
+        Ok(Rc::new(Self { raw, context: Rc::clone(context) }))
+    }
+
+    /// Waits for an event and acknowledges it; the answer tells which queue it was of.
+    ///
+    /// # Errors
+    /// When none comes in time.
+    pub fn wait(&self, limit: Duration) -> Result<*const v::ibv_cq> {
+        // SAFETY: the channel lives.
+        let fd = unsafe { self.raw.as_ref() }.fd;
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid entry.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, limit.as_millis().try_into()?) };
+        ensure!(ready == 1, "no completion event within {limit:?}");
+        let (mut cq, mut cookie) = (null_mut(), null_mut());
+        let get = self.context.library.ibv_get_cq_event;
+        // SAFETY: the channel lives, both places are valid.
+        let result = unsafe { get(self.raw.as_ptr(), &raw mut cq, &raw mut cookie) };
+        Failed::check("ibv_get_cq_event", result)?;
+        // SAFETY: libibverbs hands out only living queues.
+        unsafe { (self.context.library.ibv_ack_cq_events)(cq, 1) };
+        Ok(cq)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: made by us; queues on it hold an Rc and are gone.
+        let result = unsafe { (self.context.library.ibv_destroy_comp_channel)(self.raw.as_ptr()) };
+        assert_eq!(result, 0, "ibv_destroy_comp_channel");
+    }
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    raw: NonNull<v::ibv_cq>,
+    channel: Option<Rc<Channel>>,
+    context: Rc<Context>,
+}
+
+/// A completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The work request's.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: v::ibv_wc_status,
+    /// What it was; good only for success.
+    pub opcode: v::ibv_wc_opcode,
+    /// Bytes that came; good only for received and read ones.
+    pub byte_len: u32,
+    /// The immediate, host order, if one came.
+    pub immediate: Option<u32>,
+    /// The QP.
+    pub qp_num: u32,
+}
+
+impl Cq {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn new(
+        context: &Rc<Context>,
+        entries: u32,
+        channel: Option<&Rc<Channel>>,
+    ) -> Result<Rc<Self>, Failed> {
+        let raw_channel = channel.map_or(null_mut(), |channel| channel.raw.as_ptr());
+        let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
+        let create = context.library.ibv_create_cq;
+        // SAFETY: the context is open, the channel is null or lives.
+        let raw = unsafe { create(context.raw(), entries, null_mut(), raw_channel, 0) };
+        let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_create_cq"))?;
+        Ok(Rc::new(Self { raw, channel: channel.cloned(), context: Rc::clone(context) }))
+    }
+
+    pub(super) fn raw(&self) -> *mut v::ibv_cq {
+        self.raw.as_ptr()
+    }
+
+    /// Entries it really has.
+    pub fn entries(&self) -> u32 {
+        // SAFETY: the queue lives.
+        u32::try_from(unsafe { self.raw.as_ref() }.cqe).unwrap_or(0)
+    }
+
+    /// The channel of its events.
+    pub fn channel(&self) -> Option<&Rc<Channel>> {
+        self.channel.as_ref()
+    }
+
+    fn operations(&self) -> &v::ibv_context_ops {
+        // SAFETY: the context is open, and its operations never change.
+        &unsafe { self.context.raw.as_ref() }.ops
+    }
+
+    /// Takes a completion.
+    ///
+    /// # Errors
+    /// When the provider says that the queue is broken.
+    pub fn poll(&self) -> Result<Option<Completion>> {
+        let poll = self.operations().poll_cq.expect("every provider polls");
+        let mut wc: MaybeUninit<v::ibv_wc> = MaybeUninit::zeroed();
+        // SAFETY: the queue lives, there is room for one completion.
+        let count = unsafe { poll(self.raw(), 1, wc.as_mut_ptr()) };
+        if count == 0 {
+            return Ok(None);
+        }
+        ensure!(count == 1, "ibv_poll_cq answers {count}");
+        // SAFETY: zeroed, all numbers, and filled.
+        let wc = unsafe { wc.assume_init() };
+        // SAFETY: both variants are a u32.
+        let immediate = u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data });
+        let has_immediate = wc.wc_flags & v::IBV_WC_WITH_IMM != 0;
+        Ok(Some(Completion {
+            wr_id: wc.wr_id,
+            status: wc.status,
+            opcode: wc.opcode,
+            byte_len: wc.byte_len,
+            immediate: has_immediate.then_some(immediate),
+            qp_num: wc.qp_num,
+        }))
+    }
+
+    /// Asks for an event at the next completion.
+    ///
+    /// # Errors
+    /// When the provider refuses.
+    pub fn arm(&self) -> Result<(), Failed> {
+        let arm = self.operations().req_notify_cq.expect("every provider arms");
+        // SAFETY: the queue lives.
+        Failed::check("ibv_req_notify_cq", unsafe { arm(self.raw(), 0) })
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // SAFETY: made by us; QPs on it hold an Rc and are gone.
+        let result = unsafe { (self.context.library.ibv_destroy_cq)(self.raw()) };
+        assert_eq!(result, 0, "ibv_destroy_cq");
+    }
+}

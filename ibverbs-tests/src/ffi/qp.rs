@@ -1,0 +1,309 @@
+//! Queue pairs and work requests.
+
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, null_mut};
+use std::rc::Rc;
+
+use verbs_sys::v44::verbs as v;
+
+use super::Failed;
+use super::device::{Cq, Pd};
+use super::region::Piece;
+
+/// What a send work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    /// SEND.
+    Send,
+    /// SEND with immediate.
+    SendImmediate,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA WRITE with immediate.
+    WriteImmediate,
+    /// RDMA READ.
+    Read,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Send, Self::SendImmediate, Self::Write, Self::WriteImmediate, Self::Read];
+
+    /// Its number in a work request.
+    pub fn code(self) -> v::ibv_wr_opcode {
+        match self {
+            Self::Send => v::IBV_WR_SEND,
+            Self::SendImmediate => v::IBV_WR_SEND_WITH_IMM,
+            Self::Write => v::IBV_WR_RDMA_WRITE,
+            Self::WriteImmediate => v::IBV_WR_RDMA_WRITE_WITH_IMM,
+            Self::Read => v::IBV_WR_RDMA_READ,
+        }
+    }
+
+    /// Whether the other side takes a receive for it.
+    pub fn receives(self) -> bool {
+        matches!(self, Self::Send | Self::SendImmediate | Self::WriteImmediate)
+    }
+}
+
+/// A send work request.
+#[derive(Clone)]
+pub struct Send {
+    /// Returned by its completion.
+    pub wr_id: u64,
+    /// What it does.
+    pub operation: Operation,
+    /// Local memory.
+    pub pieces: Vec<Piece>,
+    /// Remote address and key, for WRITE and READ.
+    pub remote: (u64, u32),
+    /// The immediate, host order.
+    pub immediate: u32,
+    /// `ibv_send_flags`.
+    pub flags: v::ibv_send_flags,
+}
+
+/// A receive work request.
+#[derive(Clone)]
+pub struct Recv {
+    /// Returned by its completion.
+    pub wr_id: u64,
+    /// Local memory.
+    pub pieces: Vec<Piece>,
+}
+
+/// The other side of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Its QP.
+    pub qpn: u32,
+    /// Its GID.
+    pub gid: [u8; 16],
+    /// Our GID's index.
+    pub gid_index: u8,
+    /// First PSN that we send.
+    pub send_psn: u32,
+    /// First PSN that it sends.
+    pub receive_psn: u32,
+    /// Path MTU.
+    pub mtu: v::ibv_mtu,
+}
+
+/// A reliable connection.
+pub struct Qp {
+    raw: NonNull<v::ibv_qp>,
+    /// What the device granted.
+    pub capabilities: v::ibv_qp_cap,
+    _cqs: (Rc<Cq>, Rc<Cq>),
+    pd: Rc<Pd>,
+}
+
+impl Qp {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn new(
+        pd: &Rc<Pd>,
+        send_cq: &Rc<Cq>,
+        receive_cq: &Rc<Cq>,
+        capabilities: v::ibv_qp_cap,
+    ) -> Result<Self, Failed> {
+        let mut attributes = v::ibv_qp_init_attr {
+            qp_context: null_mut(),
+            send_cq: send_cq.raw(),
+            recv_cq: receive_cq.raw(),
+            srq: null_mut(),
+            cap: capabilities,
+            qp_type: v::IBV_QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: domain and queues live, and are held by the QP.
+        let raw = unsafe { (pd.library().ibv_create_qp)(pd.raw(), &raw mut attributes) };
+        let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_create_qp"))?;
+        let cqs = (Rc::clone(send_cq), Rc::clone(receive_cq));
+        Ok(Self { raw, capabilities: attributes.cap, _cqs: cqs, pd: Rc::clone(pd) })
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        // SAFETY: the QP lives.
+        unsafe { self.raw.as_ref() }.qp_num
+    }
+
+    fn modify(
+        &self,
+        mask: v::ibv_qp_attr_mask,
+        set: impl FnOnce(&mut v::ibv_qp_attr),
+    ) -> Result<(), Failed> {
+        let mut attributes = blank();
+        set(&mut attributes);
+        let modify = self.pd.library().ibv_modify_qp;
+        // SAFETY: the QP lives, the attributes are whole.
+        let result = unsafe { modify(self.raw.as_ptr(), &raw mut attributes, mask as i32) };
+        Failed::check("ibv_modify_qp", result)
+    }
+
+    /// Moves it to a state that needs no attributes: RESET or ERR.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn to(&self, state: v::ibv_qp_state) -> Result<(), Failed> {
+        self.modify(v::IBV_QP_STATE, |attributes| attributes.qp_state = state)
+    }
+
+    /// Moves it to INIT.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn init(&self, access: v::ibv_access_flags) -> Result<(), Failed> {
+        let mask = v::IBV_QP_STATE | v::IBV_QP_PKEY_INDEX | v::IBV_QP_PORT | v::IBV_QP_ACCESS_FLAGS;
+        self.modify(mask, |attributes| {
+            attributes.qp_state = v::IBV_QPS_INIT;
+            attributes.port_num = 1;
+            attributes.qp_access_flags = access;
+        })
+    }
+
+    /// Moves it from INIT over RTR to RTS, connected.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn connect(&self, peer: &Peer) -> Result<(), Failed> {
+        let mask = v::IBV_QP_STATE
+            | v::IBV_QP_AV
+            | v::IBV_QP_PATH_MTU
+            | v::IBV_QP_DEST_QPN
+            | v::IBV_QP_RQ_PSN
+            | v::IBV_QP_MAX_DEST_RD_ATOMIC
+            | v::IBV_QP_MIN_RNR_TIMER;
+        self.modify(mask, |attributes| {
+            attributes.qp_state = v::IBV_QPS_RTR;
+            attributes.path_mtu = peer.mtu;
+            attributes.dest_qp_num = peer.qpn;
+            attributes.rq_psn = peer.receive_psn;
+            attributes.max_dest_rd_atomic = 4;
+            attributes.min_rnr_timer = 12;
+            attributes.ah_attr.is_global = 1;
+            attributes.ah_attr.port_num = 1;
+            attributes.ah_attr.grh.dgid = v::ibv_gid { raw: peer.gid };
+            attributes.ah_attr.grh.sgid_index = peer.gid_index;
+            attributes.ah_attr.grh.hop_limit = 64;
+        })?;
+        let mask = v::IBV_QP_STATE
+            | v::IBV_QP_TIMEOUT
+            | v::IBV_QP_RETRY_CNT
+            | v::IBV_QP_RNR_RETRY
+            | v::IBV_QP_SQ_PSN
+            | v::IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify(mask, |attributes| {
+            attributes.qp_state = v::IBV_QPS_RTS;
+            attributes.timeout = 14;
+            attributes.retry_cnt = 7;
+            attributes.rnr_retry = 7;
+            attributes.sq_psn = peer.send_psn;
+            attributes.max_rd_atomic = 4;
+        })
+    }
+
+    /// Its state and other attributes.
+    ///
+    /// # Errors
+    /// When the device does not say.
+    pub fn query(&self) -> Result<v::ibv_qp_attr, Failed> {
+        let mut attributes = blank();
+        let mut made: MaybeUninit<v::ibv_qp_init_attr> = MaybeUninit::zeroed();
+        let mask = v::IBV_QP_STATE | v::IBV_QP_PATH_MTU | v::IBV_QP_DEST_QPN | v::IBV_QP_SQ_PSN;
+        let query = self.pd.library().ibv_query_qp;
+        // SAFETY: the QP lives, both places have the sizes of the structures.
+        let result = unsafe {
+            query(self.raw.as_ptr(), &raw mut attributes, mask as i32, made.as_mut_ptr())
+        };
+        Failed::check("ibv_query_qp", result).map(|()| attributes)
+    }
+
+    fn operations(&self) -> &v::ibv_context_ops {
+        // SAFETY: the context is open as long as the domain lives; its operations never change.
+        &unsafe { &*self.pd.context().raw() }.ops
+    }
+
+    /// Posts a list of send work requests.
+    ///
+    /// # Errors
+    /// With the index of the first request that was not taken.
+    pub fn post_send(&self, requests: &[Send]) -> Result<(), (Failed, usize)> {
+        let mut sges: Vec<Vec<v::ibv_sge>> =
+            requests.iter().map(|request| sges_of(&request.pieces)).collect();
+        let mut list: Vec<v::ibv_send_wr> = requests
+            .iter()
+            .zip(&mut sges)
+            .map(|(request, sges)| work_request(request, sges))
+            .collect();
+        // Through one pointer to all of it, so that each may point to the next.
+        let first = list.as_mut_ptr();
+        for index in 1..list.len() {
+            // SAFETY: both are elements of the list.
+            unsafe { (*first.add(index - 1)).next = first.add(index) };
+        }
+        let post = self.operations().post_send.expect("every provider sends");
+        let mut bad = null_mut();
+        // SAFETY: the QP lives; the list ends with null; its SGEs name memory that `requests` keeps
+        // while the provider may read it inline. The card goes by the keys, which end with it.
+        let result = unsafe { post(self.raw.as_ptr(), first, &raw mut bad) };
+        Failed::check("ibv_post_send", result).map_err(|failed| {
+            let bytes = (bad as usize).saturating_sub(first as usize);
+            (failed, bytes / size_of::<v::ibv_send_wr>())
+        })
+    }
+
+    /// Posts a receive work request.
+    ///
+    /// # Errors
+    /// When it is not taken.
+    pub fn post_recv(&self, request: &Recv) -> Result<(), Failed> {
+        let mut sges = sges_of(&request.pieces);
+        let mut work = v::ibv_recv_wr {
+            wr_id: request.wr_id,
+            next: null_mut(),
+            sg_list: sges.as_mut_ptr(),
+            num_sge: sges.len() as i32,
+        };
+        let post = self.operations().post_recv.expect("every provider receives");
+        let mut bad = null_mut();
+        // SAFETY: the QP lives; the card goes by the keys, which end with the memory.
+        let result = unsafe { post(self.raw.as_ptr(), &raw mut work, &raw mut bad) };
+        Failed::check("ibv_post_recv", result)
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        // SAFETY: made by us.
+        let result = unsafe { (self.pd.library().ibv_destroy_qp)(self.raw.as_ptr()) };
+        assert_eq!(result, 0, "ibv_destroy_qp");
+    }
+}
+
+fn blank() -> v::ibv_qp_attr {
+    // SAFETY: numbers only; all zero is a valid value.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+fn sges_of(pieces: &[Piece]) -> Vec<v::ibv_sge> {
+    pieces.iter().map(|piece| piece.sge).collect()
+}
+
+fn work_request(request: &Send, sges: &mut [v::ibv_sge]) -> v::ibv_send_wr {
+    // SAFETY: numbers and null pointers only; all zero is a valid value.
+    let mut work: v::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+    work.wr_id = request.wr_id;
+    work.sg_list = sges.as_mut_ptr();
+    work.num_sge = sges.len() as i32;
+    work.opcode = request.operation.code();
+    work.send_flags = request.flags;
+    work.__bindgen_anon_1 = v::ibv_send_wr__bindgen_ty_1 { imm_data: request.immediate.to_be() };
+    let (remote_addr, rkey) = request.remote;
+    work.wr.rdma = v::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
+    work
+}

@@ -1,0 +1,143 @@
+//! Registered memory.
+
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use verbs_sys::v44::verbs as v;
+
+use super::Failed;
+use super::device::Pd;
+
+/// Pages of memory of this program, registered with a protection domain.
+///
+/// The card writes into it behind the compiler's back, so its bytes are only copied in and out, and
+/// no reference to them is ever made.
+#[derive(Debug)]
+pub struct Region {
+    pd: Rc<Pd>,
+    mr: NonNull<v::ibv_mr>,
+    memory: NonNull<u8>,
+    length: usize,
+}
+
+/// A part of a region, for a work request.
+#[derive(Clone)]
+pub struct Piece {
+    #[expect(dead_code, reason = "keeps the memory for as long as it is named")]
+    region: Rc<Region>,
+    pub(super) sge: v::ibv_sge,
+}
+
+impl Region {
+    /// Maps zeroed memory and registers it, by ibv_reg_mr or, with `iova`, by ibv_reg_mr_iova2.
+    ///
+    /// # Errors
+    /// When there is no memory, or the registration is refused.
+    pub fn new(
+        pd: &Rc<Pd>,
+        length: usize,
+        access: v::ibv_access_flags,
+        iova: bool,
+    ) -> Result<Rc<Self>, Failed> {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing.
+        let memory = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
+        if memory == libc::MAP_FAILED {
+            return Err(Failed::last("mmap"));
+        }
+        let library = pd.library();
+        let mr = if iova {
+            // SAFETY: the domain lives, the memory is mapped for as long as the registration.
+            unsafe { (library.ibv_reg_mr_iova2)(pd.raw(), memory, length, memory as u64, access) }
+        } else {
+            // SAFETY: as above.
+            unsafe { (library.ibv_reg_mr)(pd.raw(), memory, length, access as i32) }
+        };
+        let failed = Failed::last("ibv_reg_mr");
+        match (NonNull::new(mr), NonNull::new(memory.cast())) {
+            (Some(mr), Some(memory)) => Ok(Rc::new(Self { pd: Rc::clone(pd), mr, memory, length })),
+            _ => {
+                // SAFETY: the mapping was made above, and nobody else knows it.
+                unsafe { libc::munmap(memory, length) };
+                Err(failed)
+            }
+        }
+    }
+
+    /// Its size in bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Its address, as the other side names it.
+    pub fn address(&self) -> u64 {
+        self.memory.as_ptr() as u64
+    }
+
+    /// The key by which the other side reaches it.
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: the registration lives as long as `self`.
+        unsafe { self.mr.as_ref() }.rkey
+    }
+
+    /// A part of it, for a work request.
+    ///
+    /// # Panics
+    /// When it is not within the region.
+    pub fn piece(self: &Rc<Self>, offset: usize, length: usize) -> Piece {
+        assert!(self.holds(offset, length), "{offset} + {length} of {}", self.length);
+        // SAFETY: the registration lives as long as `self`.
+        let lkey = unsafe { self.mr.as_ref() }.lkey;
+        let length = u32::try_from(length).expect("a piece is shorter than 4 GiB");
+        let sge = v::ibv_sge { addr: self.address() + offset as u64, length, lkey };
+        Piece { region: Rc::clone(self), sge }
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(self.holds(offset, bytes.len()), "{offset} + {} of {}", bytes.len(), self.length);
+        // SAFETY: the range lies in the mapping, and `bytes` elsewhere, since no reference to the
+        // mapping exists. What the card may write at the same time, it writes by the kernel's copy.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.memory.as_ptr().add(offset),
+                bytes.len(),
+            );
+        }
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) {
+        assert!(self.holds(offset, bytes.len()), "{offset} + {} of {}", bytes.len(), self.length);
+        // SAFETY: as in `write`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.memory.as_ptr().add(offset),
+                bytes.as_mut_ptr(),
+                bytes.len(),
+            );
+        }
+    }
+
+    fn holds(&self, offset: usize, length: usize) -> bool {
+        offset.checked_add(length).is_some_and(|end| end <= self.length)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the registration was made by us, and after it no DMA comes.
+        let result = unsafe { (self.pd.library().ibv_dereg_mr)(self.mr.as_ptr()) };
+        assert_eq!(result, 0, "ibv_dereg_mr");
+        // SAFETY: the mapping was made by us, and the card has no key to it any more.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.length) };
+    }
+}

@@ -1,0 +1,105 @@
+//! Server and client: the shape of all programs of perftest and of the pingpongs.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+
+use anyhow::{Context as _, Result};
+
+use crate::process::{Finished, Running, Task};
+use crate::setting::Daemon;
+
+/// A TCP port of this machine that nobody listens on now.
+///
+/// # Errors
+/// When there is none.
+pub fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free TCP port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// Whether somebody listens on a TCP port. Looked up rather than tried: a connection would be taken
+/// for the client's.
+fn is_listening(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let ending = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        fs::read_to_string(table).unwrap_or_default().lines().any(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            words.next().is_some_and(|local| local.ends_with(&ending))
+                && words.nth(1) == Some(LISTEN)
+        })
+    })
+}
+
+/// How both sides ended.
+#[derive(Debug)]
+pub struct Both {
+    /// The side that waited.
+    pub server: Finished,
+    /// The side that connected.
+    pub client: Finished,
+}
+
+/// Starts a server and waits until it listens on its port.
+///
+/// # Errors
+/// When it ends before.
+pub fn start_server(server: Task, port: u16) -> Result<Running> {
+    let mut running = server.start()?;
+    running.wait_until("it listened", |_| is_listening(port))?;
+    Ok(running)
+}
+
+/// Runs a server, then its client, to the end of both, which must be exit code 0.
+///
+/// # Errors
+/// When one of them fails; both are shown then, for the cause is often on the other side.
+pub fn run_pair(server: Task, client: Task, port: u16) -> Result<Both> {
+    let server = start_server(server, port)?;
+    let client = client.start()?.wait();
+    let client = match client {
+        Ok(client) if client.status.success() => client,
+        Ok(client) => {
+            let said = format!("{}{}", server.output(), server.errors());
+            anyhow::bail!("the client failed: {client}\n--- the server said\n{said}");
+        }
+        Err(error) => {
+            let said = format!("{}{}", server.output(), server.errors());
+            return Err(error.context(format!("the client hung; the server said\n{said}")));
+        }
+    };
+    let server = server
+        .wait()
+        .and_then(Finished::success)
+        .with_context(|| format!("the server failed; its client was fine: {client}"))?;
+    Ok(Both { server, client })
+}
+
+/// Runs a command line on one card as server and on another, or the same, as client.
+///
+/// # Errors
+/// As [`run_pair`].
+pub fn run_between(
+    server: (&Daemon<'_>, u32),
+    client: (&Daemon<'_>, u32),
+    command: &str,
+) -> Result<Both> {
+    let port = free_port()?;
+    let side = |(daemon, card): (&Daemon<'_>, u32)| {
+        daemon.run(command).words(&format!("-d balboa{card} -p {port}"))
+    };
+    run_pair(side(server), side(client).arg("127.0.0.1"), port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_is_seen_without_being_disturbed() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        assert!(is_listening(listener.local_addr().unwrap().port()));
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err(), "nobody connected");
+    }
+}

@@ -1,0 +1,437 @@
+//! The one way to run a program in tests and in the demo: with a time limit, and never left behind.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+/// How long a program may take unless told otherwise.
+pub const LIMIT: Duration = Duration::from_secs(60);
+/// How often a running program is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+/// Bytes of output that are looked at.
+const MAX_OUTPUT: usize = 64 << 20;
+/// Lines of output that a failure shows.
+const SHOWN_LINES: usize = 40;
+/// All that programs see of our environment.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A program to run, not yet started.
+#[derive(Clone, Debug)]
+pub struct Task {
+    program: OsString,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    directory: PathBuf,
+    user: Option<u32>,
+    limit: Duration,
+    end: Signal,
+    shown: bool,
+}
+
+impl Task {
+    /// A program by its path, or its name in PATH.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            program: program.as_ref().to_owned(),
+            arguments: Vec::new(),
+            environment: vec![("PATH".into(), PATH.into()), ("LC_ALL".into(), "C".into())],
+            directory: "/".into(),
+            user: None,
+            limit: LIMIT,
+            end: Signal::SIGKILL,
+            shown: false,
+        }
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args<T: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = T>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
+        self
+    }
+
+    /// Adds the words of a text as arguments.
+    #[must_use]
+    pub fn words(self, text: &str) -> Self {
+        self.args(text.split_whitespace())
+    }
+
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        let name = name.as_ref().to_owned();
+        self.environment.retain(|(known, _)| *known != name);
+        self.environment.push((name, value.as_ref().to_owned()));
+        self
+    }
+
+    /// Hands on the whole of our own environment, for the build tools.
+    #[must_use]
+    pub fn with_our_environment(mut self) -> Self {
+        self.environment = std::env::vars_os().collect();
+        self
+    }
+
+    /// Sets the working directory.
+    #[must_use]
+    pub fn directory(mut self, directory: impl AsRef<Path>) -> Self {
+        self.directory = directory.as_ref().to_owned();
+        self
+    }
+
+    /// Runs as another user and its group, which only root can.
+    #[must_use]
+    pub fn user(mut self, user: Option<u32>) -> Self {
+        self.user = user;
+        self
+    }
+
+    /// Sets the time limit.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Ends with SIGTERM instead of SIGKILL when we do, so that it can tidy up.
+    #[must_use]
+    pub fn tidy(mut self) -> Self {
+        self.end = Signal::SIGTERM;
+        self
+    }
+
+    /// Lets the output go where ours goes, instead of keeping it.
+    #[must_use]
+    pub fn shown(mut self) -> Self {
+        self.shown = true;
+        self
+    }
+
+    /// The program and its arguments.
+    pub fn command_line(&self) -> impl Iterator<Item = &OsStr> {
+        std::iter::once(&self.program).chain(&self.arguments).map(OsString::as_os_str)
+    }
+
+    /// Starts the program.
+    ///
+    /// It ends when the calling thread does, whatever ends that (PR_SET_PDEATHSIG, by setpriv(1)).
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(self) -> Result<Running> {
+        let mut command = Command::new("/usr/bin/setpriv");
+        command.args(["--pdeathsig", self.end.as_str().trim_start_matches("SIG")]);
+        if let Some(user) = self.user {
+            let user = user.to_string();
+            command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
+        }
+        command.arg("--").arg(&self.program).args(&self.arguments);
+        command.env_clear().envs(self.environment.iter().cloned());
+        command.current_dir(&self.directory).stdin(Stdio::null()).process_group(0);
+        let keep = || tempfile::tempfile().context("no temporary file for a program's output");
+        let (out, err) = (keep()?, keep()?);
+        if !self.shown {
+            command.stdout(out.try_clone()?).stderr(err.try_clone()?);
+        }
+        let child = command.spawn().with_context(|| format!("cannot start {self}"))?;
+        let started = Instant::now();
+        Ok(Running { task: self, child, out, err, started, done: false })
+    }
+
+    /// Runs the program to its end.
+    ///
+    /// # Errors
+    /// When it cannot be started, or exceeds its limit.
+    pub fn run(self) -> Result<Finished> {
+        self.start()?.wait()
+    }
+
+    /// Whether a program of this name is in the PATH that programs are given.
+    pub fn is_installed(program: &str) -> bool {
+        PATH.split(':').any(|directory| Path::new(directory).join(program).is_file())
+    }
+}
+
+/// As a line for a shell.
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(user) = self.user {
+            write!(f, "setpriv --reuid {user} --regid {user} --clear-groups ")?;
+        }
+        write!(f, "{}", quoted(&self.program))?;
+        self.arguments.iter().try_for_each(|argument| write!(f, " {}", quoted(argument)))
+    }
+}
+
+fn quoted(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=@+%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.into_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// A program that runs. Dropping it kills it and all of its process group.
+#[derive(Debug)]
+pub struct Running {
+    task: Task,
+    child: Child,
+    out: File,
+    err: File,
+    started: Instant,
+    done: bool,
+}
+
+impl Running {
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap_or(i32::MAX)
+    }
+
+    /// What it wrote to standard output so far.
+    pub fn output(&self) -> String {
+        text_of(&self.out)
+    }
+
+    /// What it wrote to standard error so far.
+    pub fn errors(&self) -> String {
+        text_of(&self.err)
+    }
+
+    /// Sends a signal to its process group.
+    ///
+    /// # Errors
+    /// When it has gone.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        killpg(Pid::from_raw(self.pid()), signal)
+            .with_context(|| format!("cannot send {signal} to {}", self.task))
+    }
+
+    /// Counts its time limit from now.
+    #[must_use]
+    pub fn limited(mut self, limit: Duration) -> Self {
+        self.started = Instant::now();
+        self.task.limit = limit;
+        self
+    }
+
+    /// Lifts its time limit.
+    #[must_use]
+    pub fn unlimited(self) -> Self {
+        self.limited(Duration::MAX)
+    }
+
+    /// Waits until something is true of it.
+    ///
+    /// # Errors
+    /// When it ends before, or its time limit passes.
+    pub fn wait_until(&mut self, what: &str, mut is: impl FnMut(&Self) -> bool) -> Result<()> {
+        loop {
+            if is(self) {
+                return Ok(());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                self.done = true;
+                bail!("it ended before {what}: {}", self.finished(status));
+            }
+            self.check_limit()?;
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// When its time limit passes; it is killed then.
+    pub fn wait(mut self) -> Result<Finished> {
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                self.done = true;
+                return Ok(self.finished(status));
+            }
+            self.check_limit()?;
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn check_limit(&mut self) -> Result<()> {
+        if self.started.elapsed() <= self.task.limit {
+            return Ok(());
+        }
+        let status = self.kill()?;
+        bail!("it still ran after {:?} and was killed: {}", self.task.limit, self.finished(status))
+    }
+
+    fn kill(&mut self) -> io::Result<ExitStatus> {
+        self.done = true;
+        // The group, because the program may have started others.
+        let _ = killpg(Pid::from_raw(self.pid()), Signal::SIGKILL);
+        self.child.wait()
+    }
+
+    fn finished(&self, status: ExitStatus) -> Finished {
+        Finished {
+            command: self.task.to_string(),
+            status,
+            stdout: self.output(),
+            stderr: self.errors(),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.done {
+            let _ = self.kill();
+        }
+    }
+}
+
+fn text_of(file: &File) -> String {
+    let bytes = file.metadata().map(|metadata| metadata.len()).unwrap_or(0);
+    let mut text = vec![0; usize::try_from(bytes).unwrap_or(MAX_OUTPUT).min(MAX_OUTPUT)];
+    let read = file.read_at(&mut text, 0).unwrap_or(0);
+    text.truncate(read);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// A program that has ended.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// The command line.
+    pub command: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+}
+
+impl Finished {
+    /// Itself, if it succeeded.
+    ///
+    /// # Errors
+    /// When it ended in another way than with exit code 0.
+    pub fn success(self) -> Result<Self> {
+        self.code(0)
+    }
+
+    /// Itself, if it ended with this exit code.
+    ///
+    /// # Errors
+    /// When it ended in another way.
+    pub fn code(self, code: i32) -> Result<Self> {
+        if self.status.code() != Some(code) {
+            bail!("expected exit code {code}: {self}");
+        }
+        Ok(self)
+    }
+
+    /// Itself, if its standard output has the text.
+    ///
+    /// # Errors
+    /// When it has not.
+    pub fn says(self, text: &str) -> Result<Self> {
+        if !self.stdout.contains(text) {
+            bail!("expected {text:?} on standard output: {self}");
+        }
+        Ok(self)
+    }
+
+    /// Itself, if its standard error has the text.
+    ///
+    /// # Errors
+    /// When it has not.
+    pub fn complains(self, text: &str) -> Result<Self> {
+        if !self.stderr.contains(text) {
+            bail!("expected {text:?} on standard error: {self}");
+        }
+        Ok(self)
+    }
+}
+
+impl fmt::Display for Finished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` ", self.command)?;
+        match (self.status.code(), self.status.signal()) {
+            (Some(code), _) => write!(f, "ended with exit code {code}")?,
+            (None, Some(signal)) => write!(f, "was ended by signal {signal}")?,
+            (None, None) => write!(f, "ended")?,
+        }
+        for (name, text) in [("output", &self.stdout), ("errors", &self.stderr)] {
+            let lines: Vec<&str> = text.trim_end().lines().collect();
+            let left_out = lines.len().saturating_sub(SHOWN_LINES);
+            if !lines.is_empty() {
+                write!(f, "\n--- {name}")?;
+            }
+            if left_out > 0 {
+                write!(f, " ({left_out} earlier lines left out)")?;
+            }
+            lines.iter().skip(left_out).try_for_each(|line| write!(f, "\n{line}"))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_and_exit_code_are_kept() {
+        let script = "echo out; echo err >&2; exit 3";
+        let finished = Task::new("sh").args(["-c", script]).run().unwrap();
+        assert_eq!((finished.stdout.as_str(), finished.stderr.as_str()), ("out\n", "err\n"));
+        assert!(finished.clone().code(3).is_ok());
+        let message = finished.success().unwrap_err().to_string();
+        assert!(message.contains("`sh -c 'echo out; echo err >&2; exit 3'`"), "{message}");
+    }
+
+    #[test]
+    fn a_program_beyond_its_limit_is_killed_with_what_it_started() {
+        let script = "sleep 1000 & echo $!; wait";
+        let task = Task::new("sh").args(["-c", script]).limit(Duration::from_millis(200));
+        let error = task.run().unwrap_err().to_string();
+        assert!(error.contains("was killed"), "{error}");
+        let grandchild = error.lines().last().unwrap();
+        let stat = format!("/proc/{grandchild}/stat");
+        // An orphan that was killed is gone, or waits as a zombie for init to look.
+        let state = std::fs::read_to_string(stat).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z"), "{state}");
+    }
+
+    #[test]
+    fn what_runs_can_be_waited_for() {
+        let mut running =
+            Task::new("sh").args(["-c", "echo ready; exec sleep 1000"]).start().unwrap();
+        running.wait_until("ready", |it| it.output() == "ready\n").unwrap();
+        running.signal(Signal::SIGTERM).unwrap();
+        assert_eq!(running.wait().unwrap().status.signal(), Some(15));
+    }
+
+    #[test]
+    fn a_command_line_is_shown_as_a_shell_takes_it() {
+        let task = Task::new("ls").words("-l x").args(["it's", ""]).user(Some(7));
+        let line = r"setpriv --reuid 7 --regid 7 --clear-groups ls -l x 'it'\''s' ''";
+        assert_eq!(task.to_string(), line);
+    }
+}

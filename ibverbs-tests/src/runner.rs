@@ -1,0 +1,215 @@
+//! Runs the table of cases, counts, and says how each failure is repeated.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Result;
+use nix::unistd::geteuid;
+
+use crate::process::Task;
+use crate::setting::{Setting, Stage, Who};
+
+/// Something a case needs of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A program, and the Debian package it comes with.
+    Program(&'static str, &'static str),
+    /// To be root.
+    Root,
+    /// Free memory, MiB.
+    Memory(u64),
+    /// scapy in its Python environment.
+    Scapy,
+}
+
+impl Need {
+    /// Why it is not met, if it is not.
+    fn missing(self) -> Option<String> {
+        match self {
+            Self::Program(program, package) => (!Task::is_installed(program))
+                .then(|| format!("needs {program}: apt-get install {package}")),
+            Self::Root => (!geteuid().is_root()).then(|| "needs to be run by root".to_owned()),
+            Self::Scapy => crate::scapy::python().is_none().then(|| {
+                "needs scapy, which cargo xtask test installs from PyPI where it can".to_owned()
+            }),
+            Self::Memory(needed) => {
+                let available = available_memory();
+                (available < needed)
+                    .then(|| format!("needs {needed} MiB of free memory, {available} MiB are free"))
+            }
+        }
+    }
+}
+
+/// `MemAvailable`, MiB.
+fn available_memory() -> u64 {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) / 1024
+}
+
+/// What a case does.
+pub type Body = Box<dyn Fn(&Setting) -> Result<()>>;
+
+/// One line of the table.
+pub struct Case {
+    /// Its name, unique; the words of a family are parted by `/`.
+    pub name: String,
+    /// What it needs.
+    pub needs: Vec<Need>,
+    /// Who runs it.
+    pub who: Who,
+    /// What it does.
+    pub body: Body,
+}
+
+impl Case {
+    /// A case that an ordinary user runs.
+    pub fn new(
+        name: impl Into<String>,
+        needs: &[Need],
+        body: impl Fn(&Setting) -> Result<()> + 'static,
+    ) -> Self {
+        Self { name: name.into(), needs: needs.to_vec(), who: Who::User, body: Box::new(body) }
+    }
+
+    /// The same, run by root; its name says so.
+    #[must_use]
+    pub fn as_root(mut self) -> Self {
+        self.name.push_str("/root");
+        self.needs.push(Need::Root);
+        self.who = Who::Root;
+        self
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Case").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Cases that passed.
+    pub passed: usize,
+    /// Names of those that failed.
+    pub failed: Vec<String>,
+    /// Names of those that were skipped, and why.
+    pub skipped: Vec<(String, String)>,
+}
+
+impl Summary {
+    /// Adds another run's.
+    pub fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed.extend(other.failed);
+        self.skipped.extend(other.skipped);
+    }
+
+    /// Prints failures, skips with their reason, and the closing line.
+    pub fn print(&self) {
+        for name in &self.failed {
+            println!("failed: {name}");
+        }
+        for (name, reason) in &self.skipped {
+            println!("skipped: {name}: {reason}");
+        }
+        println!("{self}");
+    }
+}
+
+/// The closing line.
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (failed, skipped) = (self.failed.len(), self.skipped.len());
+        write!(f, "{} passed, {failed} failed, {skipped} skipped", self.passed)
+    }
+}
+
+/// Which cases to run.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Texts of which a name has one; all cases when empty.
+    pub parts: Vec<String>,
+    /// Whether a name must be one of them instead.
+    pub exact: bool,
+}
+
+impl Filter {
+    /// Whether a case of this name is meant.
+    pub fn takes(&self, name: &str) -> bool {
+        let matches = |part: &String| if self.exact { name == part } else { name.contains(part) };
+        self.parts.is_empty() || self.parts.iter().any(matches)
+    }
+}
+
+/// Runs cases with the programs in `built`, printing a line for each.
+///
+/// # Errors
+/// When the programs cannot be laid out.
+pub fn run(cases: &[Case], filter: &Filter, built: &Path) -> Result<Summary> {
+    let stage = Stage::new(built)?;
+    let _tidy = crate::interrupt::remove_on_signal(stage.path());
+    let mut summary = Summary::default();
+    for case in cases.iter().filter(|case| filter.takes(&case.name)) {
+        if let Some(reason) = case.needs.iter().find_map(|need| need.missing()) {
+            println!("skip {}: {reason}", case.name);
+            summary.skipped.push((case.name.clone(), reason));
+            continue;
+        }
+        let started = Instant::now();
+        let outcome = stage.setting(case.who).and_then(|setting| (case.body)(&setting));
+        let seconds = started.elapsed().as_secs_f32();
+        match outcome {
+            Ok(()) => {
+                println!("ok   {} ({seconds:.1} s)", case.name);
+                summary.passed += 1;
+            }
+            Err(error) => {
+                println!("FAIL {} ({seconds:.1} s)\n{error:#}", case.name);
+                println!("repeat: cargo xtask test --only '{}' --exact", case.name);
+                summary.failed.push(case.name.clone());
+            }
+        }
+    }
+    Ok(summary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closing_line_counts_everything() {
+        let mut summary = Summary { passed: 2, ..Summary::default() };
+        summary.add(Summary {
+            passed: 1,
+            failed: vec!["x".into()],
+            skipped: vec![("y".into(), "z".into()), ("w".into(), "z".into())],
+        });
+        assert_eq!(summary.to_string(), "3 passed, 1 failed, 2 skipped");
+    }
+
+    #[test]
+    fn a_filter_takes_parts_or_whole_names() {
+        let filter = |exact| Filter { parts: vec!["bw/-b".into()], exact };
+        assert!(filter(false).takes("ib_write_bw/-b/root"));
+        assert!(!filter(true).takes("ib_write_bw/-b/root"));
+        assert!(Filter::default().takes("anything"));
+    }
+
+    #[test]
+    fn names_are_unique_and_root_is_in_the_name() {
+        let cases = crate::cases::all();
+        let mut names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        assert!(cases.iter().all(|case| (case.who == Who::Root) == case.name.ends_with("/root")));
+    }
+}

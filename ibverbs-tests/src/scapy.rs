@@ -1,0 +1,60 @@
+//! scapy, an ICRC implementation that is not ours, in a Python environment outside the tree.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::process::Task;
+
+/// What pip is asked for.
+const REQUIREMENT: &str = "scapy>=2.6,<3";
+/// How long a download may take.
+const DOWNLOAD: Duration = Duration::from_secs(300);
+
+/// Where the environment is kept between runs: below $XDG_CACHE_HOME, or ~/.cache.
+fn directory() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
+    Some(cache.join("balboa").join("scapy"))
+}
+
+/// The environment's Python, if scapy can be imported with it.
+pub fn python() -> Option<PathBuf> {
+    let python = directory()?.join("bin/python");
+    let import = Task::new(&python).words("-c").arg("import scapy.contrib.roce");
+    let works = python.exists() && import.run().is_ok_and(|it| it.status.success());
+    works.then_some(python)
+}
+
+/// Makes the environment, if it is not there.
+///
+/// # Errors
+/// When there is no place for it, or python3-venv or the package index are missing.
+pub fn install() -> Result<PathBuf> {
+    if let Some(python) = python() {
+        return Ok(python);
+    }
+    let directory = directory().context("neither XDG_CACHE_HOME nor HOME is set")?;
+    let make = Task::new("/usr/bin/python3").words("-m venv --clear").arg(&directory);
+    make.limit(DOWNLOAD).run()?.success()?;
+    let pip = directory.join("bin/pip");
+    let pip = Task::new(pip).with_our_environment().words("install --quiet").arg(REQUIREMENT);
+    pip.limit(DOWNLOAD).run()?.success()?;
+    python().context("scapy was installed but cannot be imported")
+}
+
+/// Compares ICRCs of a capture, `limit` at most; answers how many frames of IPv4 and of IPv6 agree.
+///
+/// # Errors
+/// At the first that differs.
+pub fn compare_icrcs(python: &Path, capture: &Path, limit: usize) -> Result<(usize, usize)> {
+    let script = include_str!("../scripts/icrc.py");
+    let task = Task::new(python).arg("-c").arg(script).arg(capture).arg(limit.to_string());
+    let finished = task.limit(DOWNLOAD).run()?.success()?;
+    let mut numbers = finished.stdout.split_whitespace().filter_map(|word| word.parse().ok());
+    numbers
+        .next()
+        .zip(numbers.next())
+        .with_context(|| format!("no numbers in what icrc.py says: {finished}"))
+}

@@ -1,0 +1,227 @@
+//! What a case is given: the programs under test, a directory, and the user to be.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::process::{Running, Task};
+
+/// The ordinary user when the tests run as root: nobody.
+pub const NOBODY: u32 = 65534;
+/// The programs under test.
+pub const PROGRAMS: [&str; 5] =
+    ["balboad", "balboa", "libbalboa_provider.so", "verbs-data", "deny-namespaces"];
+
+/// Who runs a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// An ordinary user: [`NOBODY`] when we are root, otherwise ourselves.
+    User,
+    /// Root.
+    Root,
+}
+
+/// The programs under test, where every user can execute them.
+#[derive(Debug)]
+pub struct Stage {
+    home: TempDir,
+}
+
+impl Stage {
+    /// Copies the programs from where cargo put them.
+    ///
+    /// # Errors
+    /// When one is missing, or there is no room.
+    pub fn new(built: &Path) -> Result<Self> {
+        let home = tempfile::Builder::new().prefix("balboa-tests-").tempdir()?;
+        let open = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(home.path(), open.clone())?;
+        let bin = home.path().join("bin");
+        fs::create_dir(&bin)?;
+        fs::set_permissions(&bin, open.clone())?;
+        for program in PROGRAMS {
+            let (from, to) = (built.join(program), bin.join(program));
+            fs::copy(&from, &to).with_context(|| {
+                format!(
+                    "cannot copy {} (cargo build --release --workspace makes it)",
+                    from.display()
+                )
+            })?;
+            fs::set_permissions(&to, open.clone())?;
+        }
+        Ok(Self { home })
+    }
+
+    /// The directory that everything lies in.
+    pub fn path(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// A setting of its own for one case.
+    ///
+    /// # Errors
+    /// When its directory cannot be made.
+    pub fn setting(&self, who: Who) -> Result<Setting> {
+        let root = geteuid().is_root();
+        let user = (root && who == Who::User).then_some(NOBODY);
+        let directory = tempfile::Builder::new().prefix("case-").tempdir_in(self.home.path())?;
+        if user.is_some() {
+            chown(directory.path(), user, user)?;
+        }
+        Ok(Setting { bin: self.home.path().join("bin"), directory, user })
+    }
+}
+
+/// What one case is given.
+#[derive(Debug)]
+pub struct Setting {
+    /// Where the programs under test are.
+    pub bin: PathBuf,
+    directory: TempDir,
+    user: Option<u32>,
+}
+
+impl Setting {
+    /// A directory of the case's own, which belongs to its user.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The uid that the case's programs run as.
+    pub fn uid(&self) -> u32 {
+        self.user.unwrap_or_else(|| geteuid().as_raw())
+    }
+
+    /// A program, as the case's user, in the case's directory.
+    pub fn task(&self, program: impl AsRef<std::ffi::OsStr>) -> Task {
+        Task::new(program)
+            .user(self.user)
+            .directory(self.directory())
+            .env("HOME", self.directory())
+            .env("TMPDIR", self.directory())
+    }
+
+    /// One of the programs under test.
+    pub fn built(&self, program: &str) -> Task {
+        self.task(self.bin.join(program))
+    }
+
+    /// `balboa run --state-dir DIR --`, to which the command is to be added.
+    pub fn balboa_run(&self, state_dir: &Path) -> Task {
+        self.built("balboa").arg("run").arg("--state-dir").arg(state_dir).arg("--")
+    }
+
+    /// The state directory that [`Setting::balboad`] uses.
+    pub fn state_dir(&self) -> PathBuf {
+        self.directory().join("state")
+    }
+
+    /// Starts balboad on [`Setting::state_dir`] and waits for its `ready`.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn balboad(&self, arguments: &str) -> Result<Daemon<'_>> {
+        self.balboad_in(&self.state_dir(), arguments)
+    }
+
+    /// Starts balboad on a state directory and waits for its `ready`.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn balboad_in(&self, state_dir: &Path, arguments: &str) -> Result<Daemon<'_>> {
+        let task = self.built("balboad").arg("--state-dir").arg(state_dir).words(arguments);
+        let mut running = task.tidy().limit(START).start()?;
+        running.wait_until("it was ready", |it| it.output().lines().any(|line| line == "ready"))?;
+        let running = running.unlimited();
+        Ok(Daemon { setting: self, running, state_dir: state_dir.to_owned() })
+    }
+}
+
+/// How long balboad may take to come up.
+const START: Duration = Duration::from_secs(20);
+/// How long balboad may take to end.
+const END: Duration = Duration::from_secs(20);
+
+/// A balboad that runs. Dropping it kills it; [`Daemon::stop`] checks how it ends.
+#[derive(Debug)]
+pub struct Daemon<'a> {
+    setting: &'a Setting,
+    running: Running,
+    state_dir: PathBuf,
+}
+
+impl Daemon<'_> {
+    /// Its state directory.
+    pub fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.running.pid()
+    }
+
+    /// A command line run by `balboa run`.
+    pub fn run(&self, command: &str) -> Task {
+        self.setting.balboa_run(&self.state_dir).words(command)
+    }
+
+    /// What `balboa status --json` says.
+    ///
+    /// # Errors
+    /// When it says nothing, or no JSON.
+    pub fn status(&self) -> Result<Value> {
+        let balboa = self.setting.built("balboa");
+        let finished = balboa.words("status --json --state-dir").arg(&self.state_dir).run()?;
+        let finished = finished.success()?;
+        serde_json::from_str(&finished.stdout).with_context(|| format!("no JSON: {finished}"))
+    }
+
+    /// Kills it without warning.
+    ///
+    /// # Errors
+    /// When it has ended before.
+    pub fn kill(self) -> Result<()> {
+        self.running.signal(Signal::SIGKILL)?;
+        self.running.wait().map(drop)
+    }
+
+    /// Ends it by SIGTERM and checks that it ends well and leaves no socket.
+    ///
+    /// # Errors
+    /// When it had ended before, ends badly, or leaves something.
+    pub fn stop(self) -> Result<()> {
+        self.running.signal(Signal::SIGTERM)?;
+        let finished = self.running.limited(END).wait()?;
+        if !finished.status.success() {
+            bail!("balboad did not end well on SIGTERM: {finished}");
+        }
+        let left = sockets_in(&self.state_dir)?;
+        ensure!(left.is_empty(), "balboad left sockets in its state directory: {left:?}");
+        Ok(())
+    }
+}
+
+/// The sockets in a directory that may not be there.
+fn sockets_in(directory: &Path) -> Result<Vec<PathBuf>> {
+    use std::os::unix::fs::FileTypeExt as _;
+    let mut sockets = Vec::new();
+    if !directory.exists() {
+        return Ok(sockets);
+    }
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_socket() {
+            sockets.push(entry.path());
+        }
+    }
+    sockets.sort();
+    Ok(sockets)
+}
