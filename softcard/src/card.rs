@@ -36,9 +36,6 @@ pub(crate) struct Identity {
     pub(crate) ipv4: u32,
 }
 
-/// Frames a card keeps for reuse.
-const POOLED_FRAMES: usize = 1024;
-
 /// A software card.
 pub(crate) struct Card {
     pub(crate) identity: Identity,
@@ -91,7 +88,7 @@ pub(crate) fn engine_of(engines: &mut [CardEngine], qpn: u32) -> Option<&mut Car
 }
 
 impl Card {
-    pub(crate) fn new(port: Box<dyn Port>, vectors: Arc<[EventFd]>) -> Self {
+    pub(crate) fn new(port: Box<dyn Port>, pool: FramePool, vectors: Arc<[EventFd]>) -> Self {
         let engine = |window| Engine::new(engine_config(window), KernelRandom::new());
         Self {
             identity: Identity::default(),
@@ -101,7 +98,7 @@ impl Card {
             memory: AddressSpace::default(),
             stack: new_stack(Identity::default()),
             port,
-            pool: FramePool::new(POOLED_FRAMES),
+            pool,
             scratch: Scratch::default(),
             vectors,
         }

@@ -16,7 +16,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use crate::Error;
 use crate::card::{Card, Slots};
 use crate::command::{Action, Command};
-use crate::port::{self, Cabling};
+use crate::port::{self, Cabling, FramePool};
 use crate::runtime::Runtime;
 
 /// What the card thread owns.
@@ -35,6 +35,9 @@ pub(crate) struct CardThread {
     ended: bool,
 }
 
+/// Frames kept for reuse, for each card.
+const POOLED_FRAMES: usize = 1024;
+
 /// Set as data of descriptors that only need to wake the thread and have no counter to drain.
 const NO_COUNTER: u64 = u64::MAX;
 
@@ -46,7 +49,8 @@ impl CardThread {
         kick: Arc<EventFd>,
         page: Arc<SharedMapping>,
     ) -> Result<Self, Error> {
-        let ports = port::plug(cabling)?;
+        let pool = FramePool::new(POOLED_FRAMES.saturating_mul(cabling.links.len()));
+        let ports = port::plug(cabling, &pool)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os("epoll_create1"))?;
         let listen = |fd: std::os::fd::BorrowedFd<'_>| {
             let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, NO_COUNTER);
@@ -62,7 +66,8 @@ impl CardThread {
         }
         let asleep = AsleepWord::new(Arc::clone(&page), Runtime::ASLEEP_OFFSET as usize)?;
         let liveness = Liveness::hold(page, Runtime::LIVENESS_OFFSET as usize)?;
-        let cards = ports.into_iter().zip(vectors).map(|(port, v)| Card::new(port, v)).collect();
+        let card = |(port, vectors)| Card::new(port, pool.clone(), vectors);
+        let cards = ports.into_iter().zip(vectors).map(card).collect();
         Ok(Self {
             cards,
             commands,

@@ -1,5 +1,8 @@
 //! Frames: buffers that change hands, and the pool they come from.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 /// Bytes of the largest frame: 4096 of payload, every header, pad and ICRC.
 pub const FRAME_CAPACITY: usize = 4352;
 
@@ -59,9 +62,17 @@ impl Frame {
     }
 }
 
-/// Frames kept for reuse.
-#[derive(Debug)]
+/// Frames kept for reuse by everything that a thread runs: a clone is the same pool.
+///
+/// Frames come from one card's side of a cable and are given back at the other, so only a pool for
+/// both ends goes on without making new ones when the traffic is one-way.
+#[derive(Clone, Debug)]
 pub struct FramePool {
+    shared: Rc<RefCell<Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
     frames: Vec<Frame>,
     limit: usize,
     made: u64,
@@ -71,34 +82,48 @@ impl FramePool {
     /// A pool that keeps up to `limit` frames, and has none at first.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { frames: Vec::new(), limit, made: 0 }
+        Self { shared: Rc::new(RefCell::new(Kept { frames: Vec::new(), limit, made: 0 })) }
     }
 
     /// A frame with any contents and any length; a new one when none is kept.
-    pub fn take(&mut self) -> Frame {
-        self.frames.pop().unwrap_or_else(|| {
-            self.made = self.made.saturating_add(1);
+    #[inline]
+    #[must_use]
+    pub fn take(&self) -> Frame {
+        let mut kept = self.shared.borrow_mut();
+        kept.frames.pop().unwrap_or_else(|| {
+            kept.made = kept.made.saturating_add(1);
             Frame::new()
         })
     }
 
+    /// A frame with the same bytes.
+    #[must_use]
+    pub fn copy_of(&self, frame: &Frame) -> Frame {
+        let mut copy = self.take();
+        copy.set_len(frame.length);
+        copy.as_mut_slice().copy_from_slice(frame.as_slice());
+        copy
+    }
+
     /// Gives a frame back, whichever pool it came from; beyond the limit it is freed.
-    pub fn put(&mut self, frame: Frame) {
-        if self.frames.len() < self.limit {
-            self.frames.push(frame);
+    #[inline]
+    pub fn put(&self, frame: Frame) {
+        let mut kept = self.shared.borrow_mut();
+        if kept.frames.len() < kept.limit {
+            kept.frames.push(frame);
         }
     }
 
     /// Frames kept now.
     #[must_use]
     pub fn kept(&self) -> usize {
-        self.frames.len()
+        self.shared.borrow().frames.len()
     }
 
     /// Frames that had to be made because none was kept.
     #[must_use]
     pub fn made(&self) -> u64 {
-        self.made
+        self.shared.borrow().made
     }
 }
 
@@ -121,14 +146,23 @@ mod tests {
 
     #[test]
     fn a_pool_reuses_what_is_given_back_up_to_its_limit() {
-        let mut pool = FramePool::new(2);
+        let pool = FramePool::new(2);
         let frames: Vec<Frame> = (0..3).map(|_| pool.take()).collect();
         assert_eq!((pool.made(), pool.kept()), (3, 0));
         for frame in frames {
             pool.put(frame);
         }
         assert_eq!(pool.kept(), 2);
-        let _taken = pool.take();
+        let handle = pool.clone();
+        let _taken = handle.take();
         assert_eq!((pool.made(), pool.kept()), (3, 1));
+    }
+
+    #[test]
+    fn a_copy_has_the_same_bytes_whatever_its_buffer_held() {
+        let pool = FramePool::new(2);
+        pool.put(Frame::from_bytes(&[9; FRAME_CAPACITY]).unwrap());
+        let copy = pool.copy_of(&Frame::from_bytes(&[1; 60]).unwrap());
+        assert_eq!((copy.as_slice(), pool.made()), (&[1; 60][..], 0));
     }
 }

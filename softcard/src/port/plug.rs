@@ -7,16 +7,13 @@ use std::rc::Rc;
 use super::{Cabling, Capture, FramePool, PcapngWriter, Port, UnixPort, switch};
 use crate::{Error, Link};
 
-/// Frames that a socket's port keeps for reuse.
-const POOLED_FRAMES: usize = 256;
-
-/// The port of each card, in their order.
+/// The port of each card, in their order; frames come from, and go back to, the pool.
 ///
 /// # Errors
 /// [`Error::Port`] for a socket that cannot be opened, [`Error::Capture`] for the capture file.
-pub fn plug(cabling: Cabling) -> Result<Vec<Box<dyn Port>>, Error> {
+pub fn plug(cabling: Cabling, pool: &FramePool) -> Result<Vec<Box<dyn Port>>, Error> {
     let on_switch = cabling.links.iter().filter(|link| matches!(link, Link::Switch)).count();
-    let mut switched = switch(on_switch).into_iter();
+    let mut switched = switch(on_switch, pool).into_iter();
     let mut ports: Vec<Box<dyn Port>> = Vec::new();
     for link in cabling.links {
         match link {
@@ -25,12 +22,10 @@ pub fn plug(cabling: Cabling) -> Result<Vec<Box<dyn Port>>, Error> {
                     ports.push(Box::new(port));
                 }
             }
-            Link::Unix { local, remote } => {
-                match UnixPort::open(&local, &remote, FramePool::new(POOLED_FRAMES)) {
-                    Ok(port) => ports.push(Box::new(port)),
-                    Err(source) => return Err(Error::Port { path: local, source }),
-                }
-            }
+            Link::Unix { local, remote } => match UnixPort::open(&local, &remote, pool.clone()) {
+                Ok(port) => ports.push(Box::new(port)),
+                Err(source) => return Err(Error::Port { path: local, source }),
+            },
         }
     }
     match cabling.capture {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use super::{Counters, Frame, MIN_FRAME, Port};
+use super::{Counters, Frame, FramePool, MIN_FRAME, Port};
 
 /// Frames that wait for a port before its senders feel back-pressure.
 const QUEUE_LIMIT: usize = 256;
@@ -13,11 +13,12 @@ const QUEUE_LIMIT: usize = 256;
 /// MAC addresses a switch remembers.
 const LEARNED_LIMIT: usize = 1024;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Switch {
     /// For each port, the frames that wait to be received there.
     queues: Vec<VecDeque<Frame>>,
     learned: Vec<([u8; 6], usize)>,
+    pool: FramePool,
 }
 
 /// One port of a switch.
@@ -28,13 +29,13 @@ pub struct SwitchPort {
     counters: Counters,
 }
 
-/// The ports of a new switch.
+/// The ports of a new switch, which takes copies from a pool and gives what it drops back to it.
 ///
 /// No frame is lost on the way: one that finds a queue full stays with its sender.
 #[must_use]
-pub fn switch(ports: usize) -> Vec<SwitchPort> {
+pub fn switch(ports: usize, pool: &FramePool) -> Vec<SwitchPort> {
     let queues = (0..ports).map(|_| VecDeque::new()).collect();
-    let switch = Rc::new(RefCell::new(Switch { queues, learned: Vec::new() }));
+    let switch = Rc::new(RefCell::new(Switch { queues, learned: Vec::new(), pool: pool.clone() }));
     let port =
         |number| SwitchPort { switch: Rc::clone(&switch), number, counters: Counters::default() };
     (0..ports).map(port).collect()
@@ -57,6 +58,7 @@ impl Switch {
     /// Moves a frame from one port to those it is for; `Err` gives it back if a queue is full.
     fn forward(&mut self, from: usize, frame: Frame) -> Result<Outcome, Frame> {
         let Some((destination, source)) = addresses(&frame) else {
+            self.pool.put(frame);
             return Ok(Outcome::BadLength);
         };
         // A group address is nobody's own.
@@ -64,7 +66,10 @@ impl Switch {
             self.learn(source, from);
         }
         match self.destination(destination) {
-            Some(port) if port == from => Ok(Outcome::Nobody),
+            Some(port) if port == from => {
+                self.pool.put(frame);
+                Ok(Outcome::Nobody)
+            }
             Some(port) => match self.queues.get_mut(port) {
                 Some(queue) if queue.len() < QUEUE_LIMIT => {
                     queue.push_back(frame);
@@ -85,9 +90,12 @@ impl Switch {
         drop(others);
         let others = self.queues.iter_mut().enumerate().filter(|(port, _)| *port != from);
         let mut others = others.map(|(_, queue)| queue);
-        let Some(first) = others.next() else { return Ok(Outcome::Nobody) };
+        let Some(first) = others.next() else {
+            self.pool.put(frame);
+            return Ok(Outcome::Nobody);
+        };
         for queue in others {
-            queue.push_back(frame.clone());
+            queue.push_back(self.pool.copy_of(&frame));
         }
         first.push_back(frame);
         Ok(Outcome::Moved)
@@ -175,6 +183,10 @@ mod tests {
         Frame::from_bytes(&bytes).unwrap()
     }
 
+    fn of_ports(ports: usize) -> Vec<SwitchPort> {
+        switch(ports, &FramePool::new(16))
+    }
+
     fn waiting(port: &mut SwitchPort) -> usize {
         let mut into = VecDeque::new();
         port.receive(0, &mut into, usize::MAX);
@@ -183,7 +195,7 @@ mod tests {
 
     #[test]
     fn frames_to_unknown_addresses_go_everywhere_and_to_known_ones_to_their_port() {
-        let mut ports = switch(3);
+        let mut ports = of_ports(3);
         ports[0].send(0, &mut VecDeque::from([frame(0xff, 2)]));
         assert_eq!([1, 2].map(|port| waiting(&mut ports[port])), [1, 1]);
         ports[2].send(0, &mut VecDeque::from([frame(2, 4)]));
@@ -192,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_keeps_frames_with_their_sender_and_loses_none() {
-        let mut ports = switch(2);
+        let mut ports = of_ports(2);
         let mut burst: VecDeque<Frame> = (0..QUEUE_LIMIT + 10).map(|_| frame(2, 4)).collect();
         ports[0].send(0, &mut burst);
         assert_eq!((burst.len(), ports[0].room()), (10, 0));
@@ -207,7 +219,7 @@ mod tests {
 
     #[test]
     fn frames_that_are_too_short_or_for_nobody_are_dropped_and_counted() {
-        let mut ports = switch(2);
+        let mut ports = of_ports(2);
         let short = Frame::from_bytes(&[1; MIN_FRAME - 1]).unwrap();
         // The third is for an address learned at the port it comes from.
         let mut burst = VecDeque::from([short, frame(2, 4), frame(4, 4)]);
@@ -218,7 +230,7 @@ mod tests {
         assert_eq!(count("port_frames_bad_length"), 1);
         assert_eq!((count("port_frames_no_peer"), count("port_frames_sent")), (1, 1));
 
-        let mut alone = switch(1);
+        let mut alone = of_ports(1);
         alone[0].send(0, &mut VecDeque::from([frame(2, 4)]));
         assert_eq!(counter(&alone[0], "port_frames_no_peer"), 1);
         assert_eq!(alone[0].room(), QUEUE_LIMIT);
@@ -226,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_group_address_is_never_learned() {
-        let mut ports = switch(3);
+        let mut ports = of_ports(3);
         ports[0].send(0, &mut VecDeque::from([frame(2, 0xff)]));
         ports[1].send(0, &mut VecDeque::from([frame(0xff, 4)]));
         assert_eq!([0, 1, 2].map(|port| waiting(&mut ports[port])), [1, 1, 2]);
@@ -234,7 +246,7 @@ mod tests {
 
     #[test]
     fn an_address_that_moves_is_followed() {
-        let mut ports = switch(3);
+        let mut ports = of_ports(3);
         ports[0].send(0, &mut VecDeque::from([frame(0xff, 8)]));
         ports[1].send(0, &mut VecDeque::from([frame(0xff, 8)]));
         let _ = [0, 1, 2].map(|port| waiting(&mut ports[port]));
@@ -244,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_frame_for_all_waits_until_all_have_room() {
-        let mut ports = switch(3);
+        let mut ports = of_ports(3);
         ports[1].send(0, &mut VecDeque::from([frame(0xfe, 2)]));
         let _ = [0, 2].map(|port| waiting(&mut ports[port]));
         let mut full: VecDeque<Frame> = (0..QUEUE_LIMIT).map(|_| frame(2, 4)).collect();

@@ -14,6 +14,10 @@ fn ping(from: u8, to: u8) -> Frame {
     Frame::from_bytes(&bytes).unwrap()
 }
 
+fn plugged(cabling: Cabling) -> Result<Vec<Box<dyn Port>>, Error> {
+    plug(cabling, &FramePool::new(16))
+}
+
 fn received(port: &mut Box<dyn Port>) -> usize {
     let mut into = VecDeque::new();
     port.receive(2_000, &mut into, 64);
@@ -46,7 +50,7 @@ fn cards_on_a_switch_are_captured_at_both_ends_as_tshark_reads_it() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("capture.pcapng");
     let links = vec![Link::Switch, Link::Switch];
-    let mut ports = plug(Cabling { links, capture: Some(file.clone()) }).unwrap();
+    let mut ports = plugged(Cabling { links, capture: Some(file.clone()) }).unwrap();
     let burst = || VecDeque::from([ping(1, 2)]);
     ports[0].send(1_000, &mut burst());
     assert_eq!(received(&mut ports[1]), 1);
@@ -78,7 +82,7 @@ fn a_frame_that_waits_is_captured_once_when_it_goes() {
     let file = directory.path().join("capture.pcapng");
     let (local, remote) = (directory.path().join("a"), directory.path().join("b"));
     let links = vec![Link::Unix { local: local.clone(), remote: remote.clone() }];
-    let mut ports = plug(Cabling { links, capture: Some(file.clone()) }).unwrap();
+    let mut ports = plugged(Cabling { links, capture: Some(file.clone()) }).unwrap();
     let peer = std::os::unix::net::UnixDatagram::bind(&remote).unwrap();
 
     let offered = 2000;
@@ -104,9 +108,29 @@ fn what_cannot_be_plugged_in_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let nowhere = directory.path().join("absent").join("file");
     let links = vec![Link::Unix { local: nowhere.clone(), remote: nowhere.clone() }];
-    let refused = plug(Cabling { links, capture: None }).err().unwrap();
+    let refused = plugged(Cabling { links, capture: None }).err().unwrap();
     assert!(matches!(&refused, Error::Port { path, .. } if *path == nowhere), "{refused}");
-    let refused = plug(Cabling { links: Vec::new(), capture: Some(nowhere.clone()) });
+    let refused = plugged(Cabling { links: Vec::new(), capture: Some(nowhere.clone()) });
     let refused = refused.err().unwrap();
     assert!(matches!(&refused, Error::Capture { path, .. } if *path == nowhere), "{refused}");
+}
+
+#[test]
+fn one_way_traffic_needs_no_new_frames() {
+    let directory = tempfile::tempdir().unwrap();
+    let (one, two) = (directory.path().join("a"), directory.path().join("b"));
+    let unix =
+        |local: &Path, remote: &Path| Link::Unix { local: local.into(), remote: remote.into() };
+    for links in [vec![Link::Switch, Link::Switch], vec![unix(&one, &two), unix(&two, &one)]] {
+        let pool = FramePool::new(64);
+        let mut ports = plug(Cabling { links, ..Cabling::default() }, &pool).unwrap();
+        for _ in 0..100 {
+            let mut burst: VecDeque<Frame> = (0..8).map(|_| pool.copy_of(&ping(1, 2))).collect();
+            ports[0].send(0, &mut burst);
+            ports[1].receive(0, &mut burst, 64);
+            assert_eq!(burst.len(), 8);
+            burst.drain(..).for_each(|frame| pool.put(frame));
+        }
+        assert!(pool.made() <= 16, "{} frames were made", pool.made());
+    }
 }
