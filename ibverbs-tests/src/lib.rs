@@ -15,3 +15,4 @@ pub mod process;
 pub mod runner;
 pub mod scapy;
 pub mod setting;
+pub mod table;

@@ -26,6 +26,8 @@ pub enum Who {
     User,
     /// Root.
     Root,
+    /// Whoever we are.
+    Ourselves,
 }
 
 /// The programs under test, where every user can execute them.

@@ -1,5 +1,53 @@
-//! Project tasks: demo, test, bindings
+//! Project tasks: `cargo xtask demo`, `cargo xtask test`, `cargo xtask bindings`.
 
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod bindings;
+mod cargo;
+mod demo;
+mod setup;
+mod test;
+
+/// Tasks of the Balboa project; each does its own set-up.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", after_help = EXIT_CODES)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Run the distribution's ib_write_bw and its kin between two software cards
+    Demo,
+    /// Run every check and test, and count them
+    Test(test::Options),
+    /// Generate verbs-sys' types again from the installed libibverbs header
+    Bindings,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done; 1 something failed; 2 packages are missing and cannot be installed (the line
+that installs them is printed).";
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().task {
+        Task::Demo => demo::demo(),
+        Task::Test(options) => test::test(&options),
+        Task::Bindings => bindings::bindings(),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("cargo xtask: {error:#}");
+            match error.downcast_ref::<setup::Missing>() {
+                Some(_) => ExitCode::from(2),
+                None => ExitCode::FAILURE,
+            }
+        }
+    }
+}

@@ -1,12 +1,12 @@
 //! perftest's bandwidth and latency programs.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::PERFTEST;
 use crate::pair::{Both, run_between};
-use crate::process::Finished;
 use crate::runner::Case;
 use crate::setting::Setting;
+use crate::table::table;
 
 const OPERATIONS: [&str; 3] = ["write", "read", "send"];
 
@@ -64,33 +64,4 @@ fn run(setting: &Setting, command: &str, client_card: u32, rows: usize) -> Resul
     let table = table(&client)?;
     ensure!(table.len() == rows, "expected {rows} rows, there are {}: {client}", table.len());
     daemon.stop()
-}
-
-/// The rows of numbers that perftest prints, each starting with size and iterations.
-///
-/// # Errors
-/// When a row has a field that is no number, or a size that moved nothing.
-pub fn table(finished: &Finished) -> Result<Vec<Vec<f64>>> {
-    let mut rows = Vec::new();
-    let mut inside = false;
-    for line in finished.stdout.lines() {
-        if line.trim_start().starts_with("#bytes") {
-            inside = true;
-        } else if line.starts_with("-----") {
-            inside = false;
-        } else if inside && line.trim_start().starts_with(|c: char| c.is_ascii_digit()) {
-            let row: Vec<f64> = line
-                .split_whitespace()
-                .map(str::parse)
-                .collect::<Result<_, _>>()
-                .with_context(|| format!("no number in {line:?}: {finished}"))?;
-            ensure!(row.iter().all(|value| value.is_finite()), "{line:?} in {finished}");
-            ensure!(
-                row.get(1).is_some_and(|iterations| *iterations > 0.0),
-                "nothing moved: {finished}"
-            );
-            rows.push(row);
-        }
-    }
-    Ok(rows)
 }

@@ -1,0 +1,65 @@
+//! What perftest prints.
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::process::Finished;
+
+/// The rows of numbers that perftest prints, each starting with size and iterations.
+///
+/// # Errors
+/// When a row has a field that is no number, or a size that moved nothing.
+pub fn table(finished: &Finished) -> Result<Vec<Vec<f64>>> {
+    let mut rows = Vec::new();
+    let mut inside = false;
+    for line in finished.stdout.lines() {
+        if line.trim_start().starts_with("#bytes") {
+            inside = true;
+        } else if line.starts_with("-----") {
+            inside = false;
+        } else if inside && line.trim_start().starts_with(|c: char| c.is_ascii_digit()) {
+            let row: Vec<f64> = line
+                .split_whitespace()
+                .map(str::parse)
+                .collect::<Result<_, _>>()
+                .with_context(|| format!("no number in {line:?}: {finished}"))?;
+            ensure!(row.iter().all(|value| value.is_finite()), "{line:?} in {finished}");
+            ensure!(
+                row.get(1).is_some_and(|iterations| *iterations > 0.0),
+                "nothing moved: {finished}"
+            );
+            rows.push(row);
+        }
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    fn rows(stdout: &str) -> Result<Vec<Vec<f64>>> {
+        let status = ExitStatus::from_raw(0);
+        table(&Finished {
+            command: "ib_write_bw".into(),
+            status,
+            stdout: stdout.into(),
+            stderr: String::new(),
+        })
+    }
+
+    #[test]
+    fn only_the_table_is_read() {
+        let text = " TX depth : 128\n---------\n #bytes     #iterations    BW peak[MB/sec]\n \
+            65536      5000             1862.34            1815.27\t\t   0.029044\n---------\n 7 7\n";
+        assert_eq!(rows(text).unwrap(), [[65536.0, 5000.0, 1862.34, 1815.27, 0.029_044]]);
+    }
+
+    #[test]
+    fn a_row_that_moved_nothing_is_an_error() {
+        assert!(rows(" #bytes #iterations\n 2 0 0.0\n").is_err());
+        assert!(rows(" #bytes #iterations\n 2 10 nan\n").is_err());
+    }
+}

@@ -1,0 +1,39 @@
+//! Cargo, as the one that runs us.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use ibverbs_tests::process::{Finished, Task};
+
+/// How long a build or a run of all unit tests may take.
+const LIMIT: Duration = Duration::from_secs(45 * 60);
+
+/// `cargo WORDS` in the workspace's root.
+pub fn cargo(words: &str) -> Task {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    Task::new(program).words(words).with_our_environment().directory(root()).limit(LIMIT)
+}
+
+/// The workspace's root.
+pub fn root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().map_or_else(|| here.clone(), PathBuf::from)
+}
+
+/// Builds everything for release and answers where the programs are.
+///
+/// # Errors
+/// When the build fails.
+pub fn build() -> Result<PathBuf> {
+    println!("building (cargo build --release --workspace)");
+    cargo("build --release --workspace --locked --quiet").shown().run()?.success()?;
+    Ok(target_directory()?.join("release"))
+}
+
+fn target_directory() -> Result<PathBuf> {
+    let metadata: Finished = cargo("metadata --format-version 1 --no-deps").run()?.success()?;
+    let metadata: serde_json::Value = serde_json::from_str(&metadata.stdout)?;
+    let directory = metadata["target_directory"].as_str();
+    directory.map(PathBuf::from).context("cargo metadata names no target directory")
+}

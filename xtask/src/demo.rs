@@ -1,0 +1,112 @@
+//! The demo: stock programs between two software cards, and what they moved.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use ibverbs_tests::pair::{free_port, start_server};
+use ibverbs_tests::process::{Finished, Task};
+use ibverbs_tests::setting::{Daemon, Stage, Who};
+use ibverbs_tests::table::table;
+use serde_json::Value;
+
+use crate::{cargo, setup};
+
+/// Bytes of a MiB, which perftest calls MB.
+const MIB: f64 = 1_048_576.0;
+/// Messages of each bandwidth run.
+const ITERATIONS: u32 = 20_000;
+
+/// Runs the demo.
+///
+/// # Errors
+/// When a step of it fails.
+pub fn demo() -> Result<ExitCode> {
+    setup::packages(setup::DEMO)?;
+    let stage = Stage::new(&cargo::build()?)?;
+    let _tidy = ibverbs_tests::interrupt::remove_on_signal(stage.path());
+    let setting = stage.setting(Who::Ourselves)?;
+    let daemon = setting.balboad("--soft 2")?;
+    println!("\nTwo software cards, balboa0 and balboa1, one cable between them.");
+
+    show("ibv_devinfo", &daemon.run("ibv_devinfo").run()?.success()?);
+    let mut lines = Vec::new();
+    for program in ["ib_write_bw", "ib_read_bw", "ib_send_bw"] {
+        let command = format!("{program} -s 65536 -n {ITERATIONS}");
+        let client = between_the_cards(&daemon, &command)?;
+        lines.push((program, "64 KiB messages", bandwidth(&client)? * MIB));
+    }
+    let latency = between_the_cards(&daemon, "ib_write_lat")?;
+    let typical = column(&latency, 4)?;
+    let tcp = tcp_loopback()?;
+    let status = daemon.status()?;
+    daemon.stop()?;
+
+    println!("\n---- Summary (1 MB = 10^6 bytes; perftest's \"MB/sec\" above is MiB/s)");
+    for (program, what, bytes) in lines {
+        println!("{program:<14}{:>9.0} MB/s   {what}", bytes / 1e6);
+    }
+    println!(
+        "{:<14}{:>9.0} MB/s   iperf3 -l 64K, this machine, this run",
+        "TCP loopback",
+        tcp / 1e6
+    );
+    println!("{:<14}{typical:>9.2} us     typical, 2 bytes, one way", "ib_write_lat");
+    print_counters(&status);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(title: &str, finished: &Finished) {
+    println!("\n---- {title}");
+    print!("{}", finished.stdout);
+}
+
+/// Runs a command on balboa0 as server and on balboa1 as client, and shows what the client says.
+fn between_the_cards(daemon: &Daemon<'_>, command: &str) -> Result<Finished> {
+    let port = free_port()?;
+    let limit = Duration::from_secs(180);
+    let side = |card: u32| daemon.run(command).words(&format!("-d balboa{card} -p {port}"));
+    let server = start_server(side(0).limit(limit), port)?;
+    let client = side(1).arg("127.0.0.1").limit(limit).run()?.success()?;
+    server.wait()?.success()?;
+    show(&format!("{command} from balboa1 to balboa0"), &client);
+    Ok(client)
+}
+
+/// Average bandwidth, MiB/s.
+fn bandwidth(finished: &Finished) -> Result<f64> {
+    column(finished, 3)
+}
+
+fn column(finished: &Finished, index: usize) -> Result<f64> {
+    let value = table(finished)?.first().and_then(|row| row.get(index).copied());
+    value.with_context(|| format!("no column {index} in {finished}"))
+}
+
+/// Bytes per second of TCP over the loopback interface.
+fn tcp_loopback() -> Result<f64> {
+    let port = free_port()?;
+    let server = Task::new("iperf3").words(&format!("-s -1 -B 127.0.0.1 -p {port}"));
+    let server = start_server(server, port)?;
+    let client = Task::new("iperf3").words(&format!("-c 127.0.0.1 -p {port} -l 64K -t 3 -J"));
+    let client = client.run()?.success()?;
+    drop(server);
+    let report: Value = serde_json::from_str(&client.stdout)?;
+    let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
+    Ok(bits.with_context(|| format!("no rate: {client}"))? / 8.0)
+}
+
+/// What the cards counted.
+fn print_counters(status: &Value) {
+    let cards = status["cards"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let sum = |name: &str| -> u64 {
+        cards.iter().filter_map(|card| card["counters"][name].as_u64()).sum()
+    };
+    println!(
+        "\nRoCE v2 packets sent {}, received {}; retransmitted {}; ICRC errors {}.",
+        sum("sent_pkts"),
+        sum("rcvd_pkts"),
+        sum("retransmitted_pkts"),
+        sum("rx_icrc_encapsulated"),
+    );
+}

@@ -1,0 +1,87 @@
+//! Packages: what is missing is installed where that is allowed, and named where it is not.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use ibverbs_tests::process::Task;
+use nix::unistd::geteuid;
+
+/// What the stock programs of the demo come with.
+pub const DEMO: &[&str] =
+    &["ibverbs-providers", "ibverbs-utils", "iperf3", "libibverbs1", "perftest", "util-linux"];
+/// What the tests need.
+pub const TEST: &[&str] = &[
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "libibverbs1",
+    "perftest",
+    "python3-venv",
+    "tshark",
+    "util-linux",
+];
+/// What generating the bindings needs.
+pub const BINDINGS: &[&str] = &["libclang-dev", "libibverbs-dev"];
+
+/// How long an installation may take.
+const INSTALLATION: Duration = Duration::from_secs(20 * 60);
+
+/// Packages that are missing and that we may not install.
+#[derive(Debug)]
+pub struct Missing {
+    line: String,
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "packages are missing; install them with\n  {}", self.line)
+    }
+}
+
+impl std::error::Error for Missing {}
+
+/// Sees to it that Debian packages are installed.
+///
+/// # Errors
+/// [`Missing`] when they are not and neither root nor password-less sudo is at hand; another error
+/// when the installation fails.
+pub fn packages(wanted: &[&str]) -> Result<()> {
+    let missing: Vec<&str> = wanted.iter().copied().filter(|it| !is_installed(it)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names = missing.join(" ");
+    let line = format!("sudo apt-get update && sudo apt-get install -y {names}");
+    let prefix = if geteuid().is_root() {
+        ""
+    } else if has_sudo() {
+        "sudo -n "
+    } else {
+        return Err(Missing { line }.into());
+    };
+    ensure!(Task::is_installed("apt-get"), Missing { line });
+    println!("installing {names}");
+    for command in ["update --quiet=2".to_owned(), install_command(&names)] {
+        let all = format!("{prefix}apt-get {command}");
+        let mut words = all.split_whitespace();
+        let task = Task::new(words.next().unwrap_or_default()).args(words).with_our_environment();
+        let task = task.env("DEBIAN_FRONTEND", "noninteractive").limit(INSTALLATION);
+        let finished = task.run()?;
+        finished.success().with_context(|| format!("cannot install them; try {line}"))?;
+    }
+    Ok(())
+}
+
+fn install_command(names: &str) -> String {
+    // sudo passes no environment on, so the question that tshark asks is answered here too.
+    format!("install -y --no-install-recommends --quiet=2 -o Dpkg::Use-Pty=0 {names}")
+}
+
+fn is_installed(package: &str) -> bool {
+    let query = Task::new("dpkg-query").args(["-W", "-f", "${db:Status-Status}", package]).run();
+    query.is_ok_and(|it| it.status.success() && it.stdout.trim() == "installed")
+}
+
+fn has_sudo() -> bool {
+    Task::is_installed("sudo")
+        && Task::new("sudo").words("-n true").run().is_ok_and(|it| it.status.success())
+}

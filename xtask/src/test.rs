@@ -1,0 +1,224 @@
+//! Everything that is checked, counted.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::Args;
+use ibverbs_tests::process::Finished;
+use ibverbs_tests::runner::{self, Filter, Summary};
+use ibverbs_tests::{cases, scapy};
+
+use crate::cargo::{build, cargo};
+use crate::setup;
+
+/// `cargo xtask test`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Run only end-to-end cases with TEXT in their name, and no other check; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Take --only for whole names
+    #[arg(long, requires = "only")]
+    exact: bool,
+    /// List the end-to-end cases and run nothing
+    #[arg(long)]
+    list: bool,
+}
+
+/// Runs the tests; the last line is `N passed, N failed, N skipped`.
+///
+/// # Errors
+/// When they cannot be run.
+pub fn test(options: &Options) -> Result<ExitCode> {
+    let cases = cases::all();
+    if options.list {
+        cases.iter().for_each(|case| println!("{}", case.name));
+        return Ok(ExitCode::SUCCESS);
+    }
+    setup::packages(setup::TEST)?;
+    let mut summary = Summary::default();
+    if options.only.is_empty() {
+        for check in CHECKS {
+            summary.add(run_check(check)?);
+        }
+        summary.add(unit_tests()?);
+    }
+    if let Err(error) = scapy::install() {
+        println!("scapy cannot be installed: {error:#}");
+    }
+    let built = build()?;
+    println!("end-to-end tests");
+    let filter = Filter { parts: options.only.clone(), exact: options.exact };
+    summary.add(runner::run(&cases, &filter, &built)?);
+
+    println!();
+    summary.print();
+    let good = summary.failed.is_empty() && summary.passed > 0;
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A cargo command that passes or fails as one.
+struct Check {
+    /// What it is called in the count.
+    name: &'static str,
+    /// The command after `cargo`.
+    command: &'static str,
+    /// The cargo subcommand that has to be installed for it.
+    needs: Option<&'static str>,
+}
+
+const CHECKS: &[Check] = &[
+    Check { name: "formatting", command: "fmt --all --check", needs: Some("fmt") },
+    Check {
+        name: "clippy",
+        command: "clippy --workspace --all-targets --locked --quiet -- -D warnings",
+        needs: Some("clippy"),
+    },
+    Check {
+        name: "licences and sources",
+        command: "deny --offline check licenses bans sources",
+        needs: Some("deny"),
+    },
+];
+
+fn run_check(check: &Check) -> Result<Summary> {
+    let mut summary = Summary::default();
+    if let Some(tool) = check.needs.filter(|tool| !has_subcommand(tool)) {
+        let reason = format!("cargo {tool} is not installed");
+        println!("skip {}: {reason}", check.name);
+        summary.skipped.push((check.name.to_owned(), reason));
+        return Ok(summary);
+    }
+    let started = Instant::now();
+    let finished = cargo(check.command).run()?;
+    let seconds = started.elapsed().as_secs_f32();
+    if finished.status.success() {
+        println!("ok   {} ({seconds:.0} s)", check.name);
+        summary.passed += 1;
+    } else {
+        println!("FAIL {}\n{finished}\nrepeat: cargo {}", check.name, check.command);
+        summary.failed.push(check.name.to_owned());
+    }
+    Ok(summary)
+}
+
+fn has_subcommand(name: &str) -> bool {
+    cargo(&format!("{name} --version")).run().is_ok_and(|it| it.status.success())
+}
+
+/// All unit and crate tests, by nextest where it is installed, and the documentation's examples.
+fn unit_tests() -> Result<Summary> {
+    let nextest = has_subcommand("nextest");
+    let mut summary = if nextest {
+        let command = "nextest run --workspace --locked --no-fail-fast --color never";
+        of_nextest(&run_tests(command)?)
+    } else {
+        of_libtest(&run_tests("test --workspace --locked --no-fail-fast --lib --bins --tests")?)
+    };
+    summary.add(of_libtest(&run_tests("test --workspace --locked --no-fail-fast --doc")?));
+    Ok(summary)
+}
+
+fn run_tests(command: &str) -> Result<Finished> {
+    let started = Instant::now();
+    let finished = cargo(command).run()?;
+    let seconds = started.elapsed().as_secs_f32();
+    if finished.status.success() {
+        println!("ok   cargo {command} ({seconds:.0} s)");
+    } else {
+        println!("FAIL cargo {command} ({seconds:.0} s)");
+        print!("{}{}", finished.stdout, finished.stderr);
+        println!("repeat: cargo {command}");
+    }
+    Ok(finished)
+}
+
+/// Counts what nextest ran: `Summary [ 1.2s] 34 tests run: 33 passed (1 slow), 1 failed, 2 skipped`.
+fn of_nextest(finished: &Finished) -> Summary {
+    let mut summary = Summary::default();
+    let line = finished.stderr.lines().rev().find(|line| line.trim_start().starts_with("Summary"));
+    let counts = line.and_then(|line| line.split_once("run:")).map_or("", |(_, counts)| counts);
+    for count in counts.split(',') {
+        let mut words = count.split_whitespace();
+        let number = words.next().and_then(|number| number.parse().ok()).unwrap_or(0);
+        match words.next() {
+            Some("passed") => summary.passed += number,
+            Some("skipped") => skipped(&mut summary, number),
+            Some(how) => {
+                (0..number).for_each(|_| summary.failed.push(format!("a unit test ({how})")))
+            }
+            None => {}
+        }
+    }
+    not_run(summary, finished)
+}
+
+/// Counts what libtest ran: `test result: ok. 3 passed; 0 failed; 1 ignored; …`, once per program.
+fn of_libtest(finished: &Finished) -> Summary {
+    let mut summary = Summary::default();
+    let results = finished.stdout.lines().filter_map(|line| line.strip_prefix("test result: "));
+    for count in results.flat_map(|result| result.split([';', '.'])) {
+        let mut words = count.split_whitespace();
+        let number = words.next().and_then(|number| number.parse().ok()).unwrap_or(0);
+        match words.next() {
+            Some("passed") => summary.passed += number,
+            Some("failed") => (0..number).for_each(|_| summary.failed.push("a unit test".into())),
+            Some("ignored") => skipped(&mut summary, number),
+            _ => {}
+        }
+    }
+    not_run(summary, finished)
+}
+
+fn skipped(summary: &mut Summary, number: usize) {
+    let entry = ("a unit test".to_owned(), "it is marked as ignored".to_owned());
+    summary.skipped.extend(std::iter::repeat_n(entry, number));
+}
+
+/// A run that failed without a failed test did not build, or died.
+fn not_run(mut summary: Summary, finished: &Finished) -> Summary {
+    if !finished.status.success() && summary.failed.is_empty() {
+        summary.failed.push(finished.command.clone());
+    }
+    summary
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    fn finished(code: i32, stdout: &str, stderr: &str) -> Finished {
+        Finished {
+            command: "cargo".into(),
+            status: ExitStatus::from_raw(code << 8),
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+        }
+    }
+
+    #[test]
+    fn nextest_is_counted() {
+        let text = "     Summary [   3.1s] 40 tests run: 37 passed (2 slow), 1 failed, 2 timed out, 5 skipped";
+        let summary = of_nextest(&finished(100, "", text));
+        assert_eq!(summary.to_string(), "37 passed, 3 failed, 5 skipped");
+    }
+
+    #[test]
+    fn libtest_is_counted_over_all_programs() {
+        let text = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
+            test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
+        let summary = of_libtest(&finished(101, text, ""));
+        assert_eq!(summary.to_string(), "7 passed, 2 failed, 1 skipped");
+    }
+
+    #[test]
+    fn tests_that_do_not_build_count_as_a_failure() {
+        let broken = finished(101, "", "error: could not compile");
+        assert_eq!(of_nextest(&broken).failed, ["cargo"]);
+        assert_eq!(of_libtest(&broken).failed, ["cargo"]);
+    }
+}
