@@ -1,1 +1,42 @@
-//! The libibverbs plug-in
+//! The libibverbs plug-in: verbs calls in, queue entries and control messages out.
+//!
+//! libibverbs loads this library under the name its release expects and calls it through a table of
+//! operations. Control goes to balboad over one socket ([`control`]); work goes straight to the card
+//! through rings and doorbells in shared memory ([`sq`], [`rq`], [`cq`]).
+//!
+//! The C side of everything, and all `unsafe`, is in [`ffi`]: what it cannot express in safe types
+//! (C structures that libibverbs shares with us, the program's buffers, the hook into libibverbs) it
+//! turns into values and calls the safe modules. A panic would end the program inside a C call, so
+//! nothing here indexes, unwraps or divides by what it does not know.
+
+#![deny(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects
+)]
+#![cfg_attr(test, allow(clippy::panic, clippy::arithmetic_side_effects))]
+
+mod attributes;
+mod context;
+mod control;
+mod cq;
+mod doorbell;
+mod error;
+mod events;
+#[expect(unsafe_code, reason = "the C side is unsafe by nature")]
+mod ffi;
+mod limits;
+mod lock;
+mod log;
+mod mr;
+mod poll;
+mod qp;
+mod rq;
+mod sq;
+mod status;
+mod table;
+mod uverbs;
+mod wr;

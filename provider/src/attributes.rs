@@ -1,0 +1,274 @@
+//! QP attributes between `ibv_qp_attr` and the card's form.
+
+use fpga_regs::engine::key::Access;
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, rc_transition};
+use shim_abi::Limits;
+use verbs_sys::v44::verbs::{self as ibv, ibv_qp_attr};
+
+use crate::error::{Result, invalid, unsupported};
+use crate::ffi::types;
+use crate::limits::PORT;
+
+/// `ibv_qp_attr_mask` bits this provider knows but the card does not offer.
+const NOT_OFFERED: AttributeMask =
+    AttributeMask::ALT_PATH.union(AttributeMask::PATH_MIG_STATE).union(AttributeMask::CAP);
+/// Rights of remote peers that a QP can give.
+const QP_ACCESS: Access =
+    Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+/// Every access flag that verbs knows; those that mean nothing on a QP are left out silently.
+const KNOWN_ACCESS: u32 = 0xff | 0x3ff0_0000;
+const MAX_24_BITS: u32 = 0xff_ffff;
+
+/// What a modify carries, checked as far as this side can: the card checks the rest.
+///
+/// `from` is the state the QP is in as far as this side knows.
+pub(crate) fn to_card(
+    attr: &ibv_qp_attr,
+    attr_mask: i32,
+    from: QpState,
+    limits: &Limits,
+) -> Result<Attributes> {
+    let bits = attr_mask as u32;
+    let mask = AttributeMask::from_bits_truncate(bits);
+    if bits & ibv::IBV_QP_RATE_LIMIT != 0 || mask.intersects(NOT_OFFERED) {
+        return Err(unsupported!(
+            "alternate paths, queue sizes and rates of a QP cannot be changed (mask {bits:#x})"
+        ));
+    }
+    if mask.bits() != bits {
+        return Err(invalid!("the attribute mask {bits:#x} has unknown bits"));
+    }
+    let state = |value: u32| match u8::try_from(value) {
+        Ok(value) if value <= QpState::Err.0 => Ok(QpState(value)),
+        _ => Err(invalid!("{value} is no state of a QP")),
+    };
+    let has = |bit| mask.contains(bit);
+    let to = if has(AttributeMask::STATE) { state(attr.qp_state)? } else { from };
+    check_transition(from, to, mask)?;
+    check_values(attr, mask, limits)?;
+    let current_state =
+        if has(AttributeMask::CURRENT_STATE) { state(attr.cur_qp_state)? } else { from };
+    let mut card = Attributes {
+        mask,
+        state: to,
+        current_state,
+        sqd_notify: u8::from(attr.en_sqd_async_notify != 0),
+        path_mtu: attr.path_mtu as u8,
+        access: attr.qp_access_flags & QP_ACCESS.bits(),
+        pkey_index: attr.pkey_index,
+        port: attr.port_num,
+        timeout: attr.timeout,
+        dest_qpn: attr.dest_qp_num,
+        rq_psn: attr.rq_psn & MAX_24_BITS,
+        sq_psn: attr.sq_psn & MAX_24_BITS,
+        qkey: attr.qkey,
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        retry_count: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        ..Attributes::default()
+    };
+    if has(AttributeMask::AV) {
+        let route = &attr.ah_attr.grh;
+        card.sgid_index = route.sgid_index;
+        card.hop_limit = route.hop_limit;
+        card.traffic_class = route.traffic_class;
+        card.sl = attr.ah_attr.sl;
+        card.flow_label = route.flow_label & 0xf_ffff;
+        card.dgid = types::gid_bytes(&route.dgid);
+    }
+    Ok(card)
+}
+
+fn check_transition(from: QpState, to: QpState, mask: AttributeMask) -> Result<()> {
+    let Some(transition) = rc_transition(from, to) else {
+        return Err(invalid!("a QP in {from:?} cannot go to {to:?}"));
+    };
+    let missing = transition.required.difference(mask);
+    if !missing.is_empty() {
+        return Err(invalid!("a QP goes from {from:?} to {to:?} only with {missing:?} as well"));
+    }
+    let extra = mask.difference(transition.required | transition.optional);
+    if !extra.is_empty() {
+        return Err(invalid!("{extra:?} cannot be set as a QP goes from {from:?} to {to:?}"));
+    }
+    Ok(())
+}
+
+fn check_values(attr: &ibv_qp_attr, mask: AttributeMask, limits: &Limits) -> Result<()> {
+    use AttributeMask as M;
+    let check = |bit: M, what: &str, value: u32, low: u32, high: u32| {
+        if mask.contains(bit) && !(low..=high).contains(&value) {
+            return Err(invalid!("{what} {value} is not between {low} and {high}"));
+        }
+        Ok(())
+    };
+    check(M::PORT, "port", attr.port_num.into(), PORT, PORT)?;
+    check(M::PKEY_INDEX, "P_Key index", attr.pkey_index.into(), 0, 0)?;
+    check(M::PATH_MTU, "path MTU code", attr.path_mtu, ibv::IBV_MTU_256, ibv::IBV_MTU_4096)?;
+    check(M::TIMEOUT, "timeout", attr.timeout.into(), 0, 31)?;
+    check(M::RETRY_COUNT, "retry count", attr.retry_cnt.into(), 0, 7)?;
+    check(M::RNR_RETRY, "RNR retry count", attr.rnr_retry.into(), 0, 7)?;
+    check(M::MIN_RNR_TIMER, "RNR timer", attr.min_rnr_timer.into(), 0, 31)?;
+    check(M::DEST_QPN, "destination QP number", attr.dest_qp_num, 0, MAX_24_BITS)?;
+    let (initiates, answers) = (limits.max_init_rd_atomic.into(), limits.max_rd_atomic.into());
+    check(M::MAX_RD_ATOMIC, "max_rd_atomic", attr.max_rd_atomic.into(), 0, initiates)?;
+    check(M::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", attr.max_dest_rd_atomic.into(), 0, answers)?;
+    if mask.contains(M::ACCESS) && attr.qp_access_flags & !KNOWN_ACCESS != 0 {
+        return Err(invalid!("access flags {:#x} have unknown bits", attr.qp_access_flags));
+    }
+    if mask.contains(M::AV) {
+        let path = &attr.ah_attr;
+        if path.is_global == 0 {
+            return Err(invalid!(
+                "on RoCE a path needs a global route: set ah_attr.is_global and grh"
+            ));
+        }
+        // Programs that leave a path's port at 0 mean the QP's.
+        check(M::AV, "port of the path", path.port_num.into(), 0, PORT)?;
+    }
+    Ok(())
+}
+
+/// The card's answer to a query as verbs shows it.
+pub(crate) fn from_card(card: &Attributes, cap: ibv::ibv_qp_cap) -> ibv_qp_attr {
+    let mut attr: ibv_qp_attr = types::zeroed();
+    attr.qp_state = card.state.0.into();
+    attr.cur_qp_state = card.state.0.into();
+    attr.path_mtu = card.path_mtu.into();
+    attr.path_mig_state = ibv::IBV_MIG_MIGRATED;
+    attr.qkey = card.qkey;
+    attr.rq_psn = card.rq_psn;
+    attr.sq_psn = card.sq_psn;
+    attr.dest_qp_num = card.dest_qpn;
+    attr.qp_access_flags = card.access;
+    attr.cap = cap;
+    attr.pkey_index = card.pkey_index;
+    attr.en_sqd_async_notify = card.sqd_notify;
+    attr.sq_draining = card.sq_draining;
+    attr.max_rd_atomic = card.max_rd_atomic;
+    attr.max_dest_rd_atomic = card.max_dest_rd_atomic;
+    attr.min_rnr_timer = card.min_rnr_timer;
+    attr.port_num = card.port;
+    attr.timeout = card.timeout;
+    attr.retry_cnt = card.retry_count;
+    attr.rnr_retry = card.rnr_retry;
+    let path = &mut attr.ah_attr;
+    path.is_global = u8::from(card.dgid != [0; 16]);
+    path.sl = card.sl;
+    path.port_num = card.port;
+    path.grh.dgid.raw = card.dgid;
+    path.grh.flow_label = card.flow_label;
+    path.grh.sgid_index = card.sgid_index;
+    path.grh.hop_limit = card.hop_limit;
+    path.grh.traffic_class = card.traffic_class;
+    attr
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::tests::limits;
+
+    const TO_INIT: u32 =
+        ibv::IBV_QP_STATE | ibv::IBV_QP_PKEY_INDEX | ibv::IBV_QP_PORT | ibv::IBV_QP_ACCESS_FLAGS;
+    const TO_RTR: u32 = ibv::IBV_QP_STATE
+        | ibv::IBV_QP_AV
+        | ibv::IBV_QP_PATH_MTU
+        | ibv::IBV_QP_DEST_QPN
+        | ibv::IBV_QP_RQ_PSN
+        | ibv::IBV_QP_MAX_DEST_RD_ATOMIC
+        | ibv::IBV_QP_MIN_RNR_TIMER;
+
+    fn init() -> ibv_qp_attr {
+        let mut attr: ibv_qp_attr = types::zeroed();
+        attr.qp_state = ibv::IBV_QPS_INIT;
+        attr.port_num = 1;
+        attr.qp_access_flags = ibv::IBV_ACCESS_REMOTE_WRITE | ibv::IBV_ACCESS_LOCAL_WRITE;
+        attr
+    }
+
+    fn rtr() -> ibv_qp_attr {
+        let mut attr = init();
+        attr.qp_state = ibv::IBV_QPS_RTR;
+        attr.path_mtu = ibv::IBV_MTU_1024;
+        attr.dest_qp_num = 0x12_3456;
+        attr.rq_psn = 0x1ff_ffff;
+        attr.max_dest_rd_atomic = 1;
+        attr.min_rnr_timer = 12;
+        attr.ah_attr.is_global = 1;
+        attr.ah_attr.port_num = 1;
+        attr.ah_attr.sl = 3;
+        attr.ah_attr.grh.dgid.raw = [7; 16];
+        attr.ah_attr.grh.sgid_index = 1;
+        attr.ah_attr.grh.hop_limit = 64;
+        attr.ah_attr.grh.flow_label = 0xabcde;
+        attr
+    }
+
+    fn convert(attr: &ibv_qp_attr, mask: u32, from: QpState) -> Result<Attributes, i32> {
+        to_card(attr, mask as i32, from, &limits()).map_err(|error| error.errno())
+    }
+
+    #[test]
+    fn the_way_to_rtr_arrives_at_the_card_as_the_program_wrote_it() {
+        let card = convert(&init(), TO_INIT, QpState::Reset).unwrap();
+        assert_eq!((card.state, card.port, card.mask.bits()), (QpState::Init, 1, TO_INIT));
+        assert_eq!(card.access, ibv::IBV_ACCESS_REMOTE_WRITE);
+        let card = convert(&rtr(), TO_RTR, QpState::Init).unwrap();
+        assert_eq!((card.dest_qpn, card.rq_psn), (0x12_3456, 0xff_ffff));
+        assert_eq!((card.dgid, card.sgid_index, card.hop_limit), ([7; 16], 1, 64));
+        assert_eq!((card.flow_label, card.sl), (0xabcde, 3));
+    }
+
+    #[test]
+    fn what_the_card_answers_is_what_was_set() {
+        let card = convert(&rtr(), TO_RTR, QpState::Init).unwrap();
+        let attr = from_card(&card, types::zeroed());
+        assert_eq!(attr.qp_state, ibv::IBV_QPS_RTR);
+        assert_eq!(types::gid_bytes(&attr.ah_attr.grh.dgid), [7; 16]);
+        let again = to_card(&attr, TO_RTR as i32, QpState::Init, &limits()).unwrap();
+        assert_eq!(again, card);
+    }
+
+    #[test]
+    fn illegal_transitions_and_attribute_sets_are_refused() {
+        assert_eq!(convert(&init(), TO_INIT, QpState::Rts).err(), Some(libc::EINVAL));
+        let without_port = TO_INIT & !ibv::IBV_QP_PORT;
+        assert_eq!(convert(&init(), without_port, QpState::Reset).err(), Some(libc::EINVAL));
+        let with_psn = TO_INIT | ibv::IBV_QP_SQ_PSN;
+        assert_eq!(convert(&init(), with_psn, QpState::Reset).err(), Some(libc::EINVAL));
+        assert_eq!(convert(&init(), 1 << 30, QpState::Reset).err(), Some(libc::EINVAL));
+        for bit in [ibv::IBV_QP_ALT_PATH, ibv::IBV_QP_CAP, ibv::IBV_QP_RATE_LIMIT] {
+            let refused = convert(&init(), TO_INIT | bit, QpState::Reset).err();
+            assert_eq!(refused, Some(libc::EOPNOTSUPP));
+        }
+    }
+
+    #[test]
+    fn a_path_without_a_global_route_is_refused() {
+        let mut attr = rtr();
+        attr.ah_attr.is_global = 0;
+        assert_eq!(convert(&attr, TO_RTR, QpState::Init).err(), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_one_by_one() {
+        let spoil: [fn(&mut ibv_qp_attr); 8] = [
+            |a| a.qp_state = 7,
+            |a| a.path_mtu = 0,
+            |a| a.path_mtu = 6,
+            |a| a.dest_qp_num = 1 << 24,
+            |a| a.max_dest_rd_atomic = 17,
+            |a| a.min_rnr_timer = 32,
+            |a| a.ah_attr.port_num = 2,
+            |a| a.qp_state = u32::MAX,
+        ];
+        for (i, spoil) in spoil.iter().enumerate() {
+            let mut attr = rtr();
+            spoil(&mut attr);
+            assert_eq!(convert(&attr, TO_RTR, QpState::Init).err(), Some(libc::EINVAL), "case {i}");
+        }
+    }
+}

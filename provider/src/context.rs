@@ -1,0 +1,374 @@
+//! A device as one `ibv_open_device` opened it: every control verb, in safe types.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use fpga_regs::engine::doorbell::record;
+use fpga_regs::engine::qp::{Attributes, QpState, QpType};
+use fpga_regs::engine::window::Capabilities;
+use hostmem::{BlockRing, Record};
+use shim_abi::{ContextInfo, CreateQp, Limits, PortInfo, Request, Response};
+use verbs_sys::v44::verbs::ibv_qp_cap;
+
+use crate::control::{Connection, Opened, ask, unexpected};
+use crate::cq::{self, CompletionQueue};
+use crate::error::{Error, Result, invalid, unsupported};
+use crate::events::{EventSource, new_cookie};
+use crate::limits::{COMPLETION_VECTORS, cq_size, queue_sizes};
+use crate::mr::Registration;
+use crate::qp::Queues;
+use crate::rq::{ReceivePlace, ReceiveQueue};
+use crate::sq::{SendPlace, SendQueue, SendShape};
+use crate::wr::Operations;
+
+/// An open device.
+#[derive(Debug)]
+pub(crate) struct Context {
+    connection: Arc<Connection>,
+    opened: Opened,
+    /// Records of asynchronous events.
+    pub asynchronous: Arc<EventSource>,
+}
+
+/// A completion channel, as the queue that reports to it needs it.
+#[derive(Clone, Debug)]
+pub(crate) struct Channel {
+    /// balboad's number.
+    pub number: u32,
+    /// The descriptor libibverbs reads.
+    pub fd: RawFd,
+    /// What is read from it.
+    pub source: Arc<EventSource>,
+}
+
+/// A completion queue with what destroying it takes.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    /// The queue.
+    pub queue: Arc<CompletionQueue>,
+    /// Where its completion events go.
+    pub channel: Option<Channel>,
+    cookie: u64,
+}
+
+/// A QP with what changing and destroying it takes.
+pub(crate) struct Qp {
+    /// Its queues.
+    pub queues: Arc<Queues>,
+    /// What the program was granted.
+    pub cap: ibv_qp_cap,
+    send_cq: Arc<CompletionQueue>,
+    receive_cq: Arc<CompletionQueue>,
+    cookie: u64,
+}
+
+/// Events an object's program was handed, and must have acknowledged before it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handed {
+    /// Of its completion channel.
+    pub completion: u32,
+    /// Asynchronous ones.
+    pub asynchronous: u32,
+}
+
+/// A new QP as the program asked for it.
+pub(crate) struct NewQp<'a> {
+    /// Protection domain.
+    pub pdn: u32,
+    /// Completion queue of its sends.
+    pub send_cq: &'a Cq,
+    /// Completion queue of its receives.
+    pub receive_cq: &'a Cq,
+    /// Sizes asked for.
+    pub cap: ibv_qp_cap,
+    /// `ibv_qp_type`.
+    pub kind: u32,
+    /// Every send is signaled.
+    pub signal_all: bool,
+    /// One thread at a time uses it.
+    pub single_threaded: bool,
+    /// Address of its `ibv_qp`.
+    pub address: u64,
+}
+
+impl Context {
+    /// Opens a card by its number.
+    pub(crate) fn open(card: u32) -> Result<Self> {
+        let connection = Connection::shared()?;
+        let opened = connection.open_context(card)?;
+        let asynchronous = Arc::new(EventSource::asynchronous(Arc::clone(&opened.path)));
+        Ok(Self { connection, opened, asynchronous })
+    }
+
+    /// Closes the context; in a forked child nothing but this process's share of it.
+    pub(crate) fn close(&self) -> Result<()> {
+        if self.connection.is_forked() {
+            return Ok(());
+        }
+        self.end(Request::CloseContext { context: self.number() })
+    }
+
+    /// Ends an object; what died with balboad is ended.
+    fn end(&self, request: Request) -> Result<()> {
+        match ask!(self.connection, request, Response::Done => ()) {
+            Err(Error::Gone) => Ok(()),
+            answer => answer,
+        }
+    }
+
+    fn number(&self) -> u32 {
+        self.opened.info.context
+    }
+
+    /// What balboad said about the context.
+    pub(crate) fn info(&self) -> &ContextInfo {
+        &self.opened.info
+    }
+
+    /// What the device offers.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.opened.info.limits
+    }
+
+    /// A descriptor of the asynchronous events for libibverbs, which will close it.
+    pub(crate) fn event_fd(&self) -> Result<OwnedFd> {
+        self.opened.events.try_clone().map_err(|error| {
+            let errno = nix::errno::Errno::from_raw(error.raw_os_error().unwrap_or(0));
+            let source = hostmem::Error::Os { call: "dup", errno };
+            Error::Host { what: "copy the event descriptor", source }
+        })
+    }
+
+    /// The port and its GIDs, now.
+    pub(crate) fn query_port(&self) -> Result<PortInfo> {
+        let context = self.number();
+        ask!(self.connection, Request::QueryPort { context }, Response::Port(port) => port)
+    }
+
+    /// Makes a completion channel: the descriptor, and what is read from it.
+    pub(crate) fn create_channel(&self) -> Result<(OwnedFd, u32, Arc<EventSource>)> {
+        let request = Request::CreateChannel { context: self.number() };
+        let (Response::Channel { channel }, fds) = self.connection.call(&request)? else {
+            return Err(unexpected(&request, "it answers another request"));
+        };
+        let fd = fds.into_iter().next();
+        let fd = fd.ok_or_else(|| unexpected(&request, "the descriptor is missing"))?;
+        let source = EventSource::completions(Arc::clone(&self.opened.path));
+        Ok((fd, channel, Arc::new(source)))
+    }
+
+    /// Makes a protection domain; answers with its number.
+    pub(crate) fn alloc_pd(&self) -> Result<u32> {
+        let context = self.number();
+        ask!(self.connection, Request::AllocPd { context }, Response::Pd { pdn } => pdn)
+    }
+
+    /// Ends a protection domain.
+    pub(crate) fn dealloc_pd(&self, pdn: u32) -> Result<()> {
+        self.end(Request::DeallocPd { pdn })
+    }
+
+    /// Registers memory; `populate` makes its pages be there, as pinning would.
+    ///
+    /// Answers with the region's number, lkey and rkey.
+    pub(crate) fn reg_mr(
+        &self,
+        pdn: u32,
+        registration: &Registration,
+        populate: impl FnOnce() -> Result<()>,
+    ) -> Result<(u32, u32, u32)> {
+        let Registration { address, length, hca_va, access } = *registration;
+        let most = self.limits().max_mr_bytes;
+        if length > most {
+            return Err(invalid!(
+                "a region of {length} bytes was asked for; the largest has {most}"
+            ));
+        }
+        let access = access.bits();
+        let request = Request::ReserveMr { pdn, address, length, hca_va, access };
+        let mr = ask!(self.connection, request, Response::Reserved { mr, .. } => mr)?;
+        // A `page` grant asks for no mapping: balboad reaches the memory through the process.
+        let committed = populate().and_then(|()| {
+            let request = Request::CommitMr { mr };
+            ask!(self.connection, request, Response::Mr { lkey, rkey } => (mr, lkey, rkey))
+        });
+        if committed.is_err() {
+            // The first failure is the one to tell; a region left behind ends with the client.
+            let _ = self.dereg_mr(mr);
+        }
+        committed
+    }
+
+    /// Ends a registration: no DMA follows.
+    pub(crate) fn dereg_mr(&self, mr: u32) -> Result<()> {
+        self.end(Request::DeregMr { mr })
+    }
+
+    /// Makes a completion queue; `address` is that of its `ibv_cq`.
+    pub(crate) fn create_cq(
+        &self,
+        cqe: i32,
+        channel: Option<Channel>,
+        comp_vector: i32,
+        address: u64,
+    ) -> Result<Cq> {
+        let log2_entries = cq_size(self.limits(), cqe)?;
+        if !(0..COMPLETION_VECTORS).contains(&comp_vector) {
+            return Err(invalid!(
+                "completion vector {comp_vector} was asked for; there are {COMPLETION_VECTORS}"
+            ));
+        }
+        let cookie = new_cookie();
+        let request = Request::CreateCq {
+            context: self.number(),
+            log2_entries,
+            channel: channel.as_ref().map(|channel| channel.number),
+            cookie,
+        };
+        let (cqn, ring) =
+            ask!(self.connection, request, Response::Cq { cqn, ring } => (cqn, ring))?;
+        let made = self.ring_memory(ring, log2_entries).map(|(ring, record)| {
+            let path = Arc::clone(&self.opened.path);
+            CompletionQueue::new(cqn, log2_entries, ring, record, path)
+        });
+        let queue = match made {
+            Ok(queue) => Arc::new(queue),
+            Err(error) => {
+                let request = Request::DestroyCq { cqn };
+                let _ = ask!(self.connection, request, Response::Destroyed { .. } => ());
+                return Err(error);
+            }
+        };
+        if let Some(channel) = &channel {
+            channel.source.watch(cookie, address, Some(queue.record.clone()));
+        }
+        self.asynchronous.watch(cookie, address, None);
+        Ok(Cq { queue, channel, cookie })
+    }
+
+    /// Destroys a completion queue: no record of it is handed out afterwards.
+    pub(crate) fn destroy_cq(&self, cq: &Cq) -> Result<Handed> {
+        let cqn = cq.queue.cqn;
+        if cq.queue.is_used() {
+            return Err(Error::Busy(format!("QPs still complete on CQ {cqn}; destroy them first")));
+        }
+        let (completion, asynchronous) = self.sent(Request::DestroyCq { cqn })?;
+        let channel = cq.channel.as_ref();
+        Ok(Handed {
+            completion: channel
+                .map_or(0, |channel| channel.source.forget(channel.fd, cq.cookie, completion)),
+            asynchronous: self.forget(cq.cookie, asynchronous),
+        })
+    }
+
+    /// Destroys an object; answers with the records sent of it in all. See [`Self::end`].
+    fn sent(&self, request: Request) -> Result<(u32, u32)> {
+        let answer = ask!(self.connection, request,
+            Response::Destroyed { completion_events, async_events } =>
+            (completion_events, async_events));
+        match answer {
+            Err(Error::Gone) => Ok((0, 0)),
+            answer => answer,
+        }
+    }
+
+    fn forget(&self, cookie: u64, sent: u32) -> u32 {
+        self.asynchronous.forget(self.opened.events.as_raw_fd(), cookie, sent)
+    }
+
+    /// Views ring memory: the entries, as 2^`log2_blocks` blocks, and the record before them.
+    fn ring_memory(&self, at: u64, log2_blocks: u8) -> Result<(BlockRing, Record)> {
+        let host = || Error::host("find a queue in the ring memory");
+        let rings = || Arc::clone(&self.opened.rings);
+        let blocks = 1u32.checked_shl(log2_blocks.into()).unwrap_or(0);
+        let entries = at.saturating_add(record::ENTRIES);
+        let place = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
+        let ring = BlockRing::new(rings(), place(entries), blocks).map_err(host())?;
+        Ok((ring, Record::new(rings(), place(at)).map_err(host())?))
+    }
+
+    /// Makes an RC QP in RESET, known to its completion queues.
+    pub(crate) fn create_qp(&self, new: &NewQp<'_>) -> Result<Qp> {
+        let capabilities = Capabilities::from_bits_retain(self.limits().capabilities);
+        if new.kind != u32::from(QpType::Rc.0) || !capabilities.contains(Capabilities::RC) {
+            return Err(unsupported!("QPs of type {} are not offered; RC (2) is", new.kind));
+        }
+        let (sizes, cap) = queue_sizes(self.limits(), &new.cap)?;
+        let cookie = new_cookie();
+        let request = Request::CreateQp(CreateQp {
+            pdn: new.pdn,
+            kind: QpType::Rc.0,
+            send_cqn: new.send_cq.queue.cqn,
+            receive_cqn: new.receive_cq.queue.cqn,
+            log2_sq_blocks: sizes.log2_sq_blocks,
+            log2_rq_entries: sizes.log2_rq_entries,
+            log2_rq_stride: sizes.log2_rq_stride,
+            cookie,
+        });
+        let (qpn, generation, rqn, sq_ring, rq_ring) = ask!(self.connection, request,
+            Response::Qp { qpn, generation, rqn, sq_ring, rq_ring } =>
+            (qpn, generation, rqn, sq_ring, rq_ring))?;
+
+        let queues = || -> Result<Queues> {
+            let (ring, record) = self.ring_memory(sq_ring, sizes.log2_sq_blocks)?;
+            let path = Arc::clone(&self.opened.path);
+            let send = SendPlace { qpn, generation, ring, record, path };
+            let shape = SendShape {
+                max_wr: cap.max_send_wr,
+                max_sge: cap.max_send_sge,
+                max_inline: cap.max_inline_data,
+                operations: Operations::offered(capabilities),
+                signal_all: new.signal_all,
+            };
+            let send = SendQueue::new(send, shape, new.single_threaded);
+            let log2_blocks = sizes.log2_rq_entries.saturating_add(sizes.log2_rq_stride);
+            let (ring, record) = self.ring_memory(rq_ring, log2_blocks)?;
+            let (path, log2_stride) = (Arc::clone(&self.opened.path), sizes.log2_rq_stride);
+            let receive = ReceivePlace { rqn, generation, ring, log2_stride, record, path };
+            let receive = ReceiveQueue::new(receive, cap.max_recv_sge, new.single_threaded);
+            Ok(Queues::new(qpn, generation, send, receive))
+        };
+        let queues = match queues() {
+            Ok(queues) => Arc::new(queues),
+            Err(error) => {
+                let _ = self.sent(Request::DestroyQp { qpn });
+                return Err(error);
+            }
+        };
+        let (send_cq, receive_cq) =
+            (Arc::clone(&new.send_cq.queue), Arc::clone(&new.receive_cq.queue));
+        cq::attach(&send_cq, &receive_cq, &queues);
+        self.asynchronous.watch(cookie, new.address, None);
+        Ok(Qp { queues, cap, send_cq, receive_cq, cookie })
+    }
+
+    /// Changes a QP.
+    pub(crate) fn modify_qp(&self, qp: &Qp, attributes: &Attributes) -> Result<()> {
+        let request = Request::ModifyQp { qpn: qp.queues.qpn(), attributes: attributes.encode() };
+        let generation =
+            ask!(self.connection, request, Response::QpModified { generation } => generation)?;
+        if attributes.state == QpState::Reset {
+            cq::reset(&qp.send_cq, &qp.receive_cq, &qp.queues, generation);
+        }
+        qp.queues.set_state(attributes.state);
+        Ok(())
+    }
+
+    /// Asks for a QP's attributes.
+    pub(crate) fn query_qp(&self, qp: &Qp) -> Result<Attributes> {
+        let request = Request::QueryQp { qpn: qp.queues.qpn() };
+        let blocks = ask!(self.connection, request,
+            Response::QpAttributes { attributes } => attributes)?;
+        let attributes = Attributes::decode(&blocks);
+        qp.queues.set_state(attributes.state);
+        Ok(attributes)
+    }
+
+    /// Destroys a QP: no completion and no event of it is handed out afterwards.
+    pub(crate) fn destroy_qp(&self, qp: &Qp) -> Result<Handed> {
+        let qpn = qp.queues.qpn();
+        let (_, asynchronous) = self.sent(Request::DestroyQp { qpn })?;
+        cq::detach(&qp.send_cq, &qp.receive_cq, qpn);
+        Ok(Handed { completion: 0, asynchronous: self.forget(qp.cookie, asynchronous) })
+    }
+}

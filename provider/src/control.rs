@@ -1,0 +1,299 @@
+//! The control connection to balboad: one for the process, whatever devices it opens.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use hostmem::fdpass::{Received, Wait, receive, send};
+use hostmem::mapping::Access;
+use hostmem::process::{allow_ptracer, peer_credentials};
+use hostmem::{AsleepWord, DoorbellPage, EventFd, ForkCanary, PAGE_BYTES, SharedMapping, Waker};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::unistd::geteuid;
+use shim_abi::{ContextInfo, Grant, Hello, Reply, Request, Response, Role, Wake};
+
+use crate::doorbell::CardPath;
+use crate::error::{Error, Result};
+
+/// The word that balboad reads to see whether it can reach this process's memory.
+static PROBE: AtomicU64 = AtomicU64::new(0x6261_6c62_6f61_2121);
+
+/// A connection to balboad, and what came to the process through it.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    canary: Arc<ForkCanary>,
+    /// Room for an answer; held from the request to its answer.
+    exchange: Mutex<Vec<u8>>,
+    gone: AtomicBool,
+    granted: Mutex<Granted>,
+}
+
+/// What balboad sends once for a process.
+#[derive(Debug, Default)]
+struct Granted {
+    rings: Option<Arc<SharedMapping>>,
+    cards: Vec<(u32, Arc<CardPath>)>,
+}
+
+/// What opening a context brought.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// What balboad says about the context.
+    pub info: ContextInfo,
+    /// Where asynchronous events are read.
+    pub events: OwnedFd,
+    /// The way to the card.
+    pub path: Arc<CardPath>,
+    /// The process's ring memory.
+    pub rings: Arc<SharedMapping>,
+}
+
+/// What to call a request in a message.
+fn name(request: &Request) -> &'static str {
+    match request {
+        Request::ListCards => "the list of cards",
+        Request::Status => "the status",
+        Request::OpenContext { .. } => "opening a device",
+        Request::CloseContext { .. } => "closing a device",
+        Request::QueryPort { .. } => "a port query",
+        Request::CreateChannel { .. } => "making a completion channel",
+        Request::RequeueRecords { .. } => "sending records again",
+        Request::AllocPd { .. } => "making a PD",
+        Request::DeallocPd { .. } => "ending a PD",
+        Request::ReserveMr { .. } => "reserving a memory region",
+        Request::CommitMr { .. } => "committing a memory region",
+        Request::DeregMr { .. } => "ending a memory region",
+        Request::CreateCq { .. } => "making a CQ",
+        Request::DestroyCq { .. } => "destroying a CQ",
+        Request::CreateQp(_) => "making a QP",
+        Request::ModifyQp { .. } => "changing a QP",
+        Request::QueryQp { .. } => "a QP query",
+        Request::DestroyQp { .. } => "destroying a QP",
+    }
+}
+
+/// Reports an answer to `request` that its documentation does not allow.
+pub(crate) fn unexpected(request: &Request, what: &'static str) -> Error {
+    Error::Answer { to: name(request), what }
+}
+
+/// Sends a request and takes the one kind of answer it has.
+macro_rules! ask {
+    ($connection:expr, $request:expr, $answer:pat => $value:expr) => {{
+        let request = $request;
+        match $connection.call(&request) {
+            Ok(($answer, _)) => Ok($value),
+            Ok(_) => Err($crate::control::unexpected(&request, "it answers another request")),
+            Err(error) => Err(error),
+        }
+    }};
+}
+pub(crate) use ask;
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Connection {
+    /// The process's connection; made by the first device that is opened, gone with the last.
+    pub(crate) fn shared() -> Result<Arc<Self>> {
+        static SHARED: Mutex<Weak<Connection>> = Mutex::new(Weak::new());
+        let mut shared = locked(&SHARED);
+        let usable = |connection: &Arc<Self>| connection.check().is_ok();
+        if let Some(connection) = shared.upgrade().filter(usable) {
+            return Ok(connection);
+        }
+        let directory = shim_abi::state_dir(None, geteuid().as_raw());
+        let connection = Arc::new(Self::open(&directory)?);
+        *shared = Arc::downgrade(&connection);
+        Ok(connection)
+    }
+
+    /// Connects to the balboad of a state directory and introduces this process.
+    fn open(directory: &Path) -> Result<Self> {
+        let path = directory.join(shim_abi::SOCKET_NAME);
+        let socket = dial(&path).map_err(|errno| Error::NoDaemon { path: path.clone(), errno })?;
+        check_owner(&socket, &path)?;
+        let canary = Arc::new(ForkCanary::new().map_err(Error::host("detect a fork"))?);
+        let connection = Self {
+            socket,
+            canary,
+            exchange: Mutex::new(vec![0; shim_abi::MAX_MESSAGE]),
+            gone: AtomicBool::new(false),
+            granted: Mutex::default(),
+        };
+        connection.greet()?;
+        Ok(connection)
+    }
+
+    fn greet(&self) -> Result<()> {
+        let probe_value = PROBE.load(Ordering::Relaxed);
+        let hello = Hello {
+            build: concat!("provider ", env!("CARGO_PKG_VERSION"), " for rdma-core 44").into(),
+            role: Role::Provider { probe: PROBE.as_ptr() as u64, probe_value },
+        };
+        let mut room = locked(&self.exchange);
+        let received = self.transact(&shim_abi::hello_frame(&hello), &mut room)?;
+        let answer = room.get(..received.bytes).unwrap_or_default();
+        match shim_abi::decode_hello::<Reply>(answer)? {
+            Ok(Response::Done) => Ok(()),
+            Ok(_) => Err(Error::Answer { to: "the greeting", what: "it answers a request" }),
+            Err(refusal) => Err(refused(refusal)),
+        }
+    }
+
+    /// Whether calls can be made: this is the process that connected, and balboad is there.
+    fn check(&self) -> Result<()> {
+        if !self.canary.alive() {
+            return Err(Error::Forked);
+        }
+        if self.gone.load(Ordering::Relaxed) { Err(Error::Gone) } else { Ok(()) }
+    }
+
+    /// Sends a request and waits for its answer and the descriptors with it.
+    pub(crate) fn call(&self, request: &Request) -> Result<(Response, Vec<OwnedFd>)> {
+        self.check()?;
+        let mut room = locked(&self.exchange);
+        self.check()?;
+        let received = self.transact(&shim_abi::encode(request), &mut room)?;
+        let answer = room.get(..received.bytes).unwrap_or_default();
+        match shim_abi::decode::<Reply>(answer)? {
+            Ok(response) => Ok((response, received.fds)),
+            Err(refusal) => Err(refused(refusal)),
+        }
+    }
+
+    fn transact(&self, message: &[u8], room: &mut [u8]) -> Result<Received> {
+        let exchanged = send(self.socket.as_fd(), message, &[], Wait::AsSocket)
+            .and_then(|()| receive(self.socket.as_fd(), room, Wait::AsSocket));
+        match exchanged {
+            Ok(received) if received.bytes > 0 => Ok(received),
+            Ok(_) => Err(self.note_end()),
+            Err(error) => match error.errno() {
+                Some(Errno::EPIPE | Errno::ECONNRESET) => Err(self.note_end()),
+                _ => Err(Error::Host { what: "talk to balboad", source: error }),
+            },
+        }
+    }
+
+    /// balboad has closed the connection: with it every card of this process is gone.
+    fn note_end(&self) -> Error {
+        self.gone.store(true, Ordering::Relaxed);
+        for (_, path) in &locked(&self.granted).cards {
+            path.declare_dead();
+        }
+        Error::Gone
+    }
+
+    /// Opens a context on a card.
+    pub(crate) fn open_context(&self, card: u32) -> Result<Opened> {
+        // What comes with the first context serves later ones: one at a time.
+        let opening = || -> Result<_> {
+            let request = Request::OpenContext { card };
+            let (response, fds) = self.call(&request)?;
+            let Response::Context(info) = response else {
+                return Err(unexpected(&request, "it answers another request"));
+            };
+            Ok((request, *info, fds.into_iter()))
+        };
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _opening = locked(&ONE_AT_A_TIME);
+        let (request, info, mut fds) = opening()?;
+        let mut next = |what| fds.next().ok_or_else(|| unexpected(&request, what));
+        let events = next("the event descriptor is missing")?;
+
+        let Grant::Page { first, wake, .. } = info.grant;
+        let granted = if first {
+            let page = next("the doorbell page is missing")?;
+            let wake = match wake {
+                Wake::None => None,
+                Wake::Eventfd { asleep, liveness } => {
+                    let event = next("the eventfd is missing")?;
+                    let words = next("the card's page is missing")?;
+                    Some((event, words, asleep as usize, liveness as usize))
+                }
+            };
+            Some(self.map_card(page, wake)?)
+        } else {
+            None
+        };
+        let rings = if info.rings.first {
+            let memory = next("the ring memory is missing")?;
+            let bytes = usize::try_from(info.rings.length)
+                .map_err(|_| unexpected(&request, "the ring memory is too large"))?;
+            let mapping = SharedMapping::new(memory.as_fd(), 0, bytes, Access::ReadWrite)
+                .map_err(Error::host("map the ring memory"))?;
+            Some(Arc::new(mapping))
+        } else {
+            None
+        };
+
+        let mut all = locked(&self.granted);
+        if let Some(path) = granted {
+            all.cards.retain(|(number, _)| *number != card);
+            all.cards.push((card, path));
+        }
+        if rings.is_some() {
+            all.rings = rings;
+        }
+        let path = all.cards.iter().find(|(number, _)| *number == card).map(|(_, path)| path);
+        let path = path.ok_or_else(|| unexpected(&request, "the card's grant never came"))?;
+        let rings =
+            all.rings.as_ref().ok_or_else(|| unexpected(&request, "the ring memory never came"))?;
+        Ok(Opened { events, path: Arc::clone(path), rings: Arc::clone(rings), info })
+    }
+
+    fn map_card(
+        &self,
+        page: OwnedFd,
+        wake: Option<(OwnedFd, OwnedFd, usize, usize)>,
+    ) -> Result<Arc<CardPath>> {
+        let host = Error::host;
+        let mapping = SharedMapping::new(page.as_fd(), 0, PAGE_BYTES, Access::ReadWrite)
+            .map_err(host("map the doorbell page"))?;
+        let page =
+            DoorbellPage::new(Arc::new(mapping), 0).map_err(host("map the doorbell page"))?;
+        let canary = Arc::clone(&self.canary);
+        let Some((event, words, asleep, liveness)) = wake else {
+            return Ok(Arc::new(CardPath::new(page, None, None, canary)));
+        };
+        let words = SharedMapping::new(words.as_fd(), 0, PAGE_BYTES, Access::ReadOnly)
+            .map_err(host("map the card's page"))?;
+        let words = Arc::new(words);
+        let word =
+            AsleepWord::new(Arc::clone(&words), asleep).map_err(host("find the asleep word"))?;
+        hostmem::Liveness::is_dead(&words, liveness).map_err(host("find the liveness word"))?;
+        let waker = Waker::new(word, EventFd::from_received(event));
+        Ok(Arc::new(CardPath::new(page, Some(waker), Some((words, liveness)), canary)))
+    }
+
+    /// Whether this is a forked child of the process that connected.
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.canary.alive()
+    }
+}
+
+fn refused(refusal: shim_abi::Refusal) -> Error {
+    Error::Refused { errno: refusal.errno, reason: refusal.reason }
+}
+
+fn dial(path: &PathBuf) -> Result<OwnedFd, Errno> {
+    let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+    connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(socket)
+}
+
+/// Refuses a server of another user: whoever may write to a shared folder could pose as balboad.
+fn check_owner(socket: &OwnedFd, path: &Path) -> Result<()> {
+    let peer =
+        peer_credentials(socket.as_fd()).map_err(Error::host("see who serves the socket"))?;
+    if peer.uid != geteuid().as_raw() && peer.uid != 0 {
+        return Err(Error::ForeignDaemon { path: path.into(), uid: peer.uid });
+    }
+    // Without this, a kernel that restricts ptrace would keep balboad from this process's memory.
+    allow_ptracer(peer.pid).map_err(Error::host("let balboad reach this process's memory"))?;
+    Ok(())
+}

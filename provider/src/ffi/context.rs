@@ -1,0 +1,214 @@
+//! Contexts: opening and closing, the table of verbs, device and port queries.
+
+use std::ffi::{c_int, c_void};
+use std::mem::{MaybeUninit, offset_of};
+use std::os::fd::IntoRawFd;
+use std::ptr::{null_mut, write_bytes};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use verbs_sys::v44::verbs::{
+    ibv_ah, ibv_ah_attr, ibv_context, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_pd,
+    ibv_port_attr, ibv_query_device_ex_input, verbs_context,
+};
+use verbs_sys::v44::{RDMA_DRIVER_UNKNOWN, verbs_context_ops};
+
+use super::{cq, device, errno, hook, mr, object, pd, post, qp};
+use crate::context::Context;
+use crate::error::{Result, invalid, unsupported};
+use crate::limits::{COMPLETION_VECTORS, PORT, device_attributes, port_attributes};
+
+unsafe extern "C" {
+    fn _verbs_init_and_alloc_context(
+        device: *mut ibv_device,
+        cmd_fd: c_int,
+        alloc_size: usize,
+        context_offset: *mut verbs_context,
+        driver_id: u32,
+    ) -> *mut c_void;
+    fn verbs_set_ops(context: *mut verbs_context, ops: *const verbs_context_ops);
+    fn verbs_uninit_context(context: *mut verbs_context);
+}
+
+/// An address inside libibverbs.
+pub(super) fn core_address() -> usize {
+    verbs_uninit_context as *const () as usize
+}
+
+/// An open device: libibverbs' part, then ours.
+#[repr(C)]
+struct OpenDevice {
+    verbs: verbs_context,
+    /// Written before anybody can use the context.
+    context: MaybeUninit<Arc<Context>>,
+}
+
+/// The verbs of this provider, in alphabetical order; libibverbs answers EOPNOTSUPP for the others.
+fn operations() -> verbs_context_ops {
+    // SAFETY: all fields are optional functions, of which all bits zero is none.
+    let none: verbs_context_ops = unsafe { MaybeUninit::zeroed().assume_init() };
+    verbs_context_ops {
+        alloc_parent_domain: Some(pd::alloc_parent_domain),
+        alloc_pd: Some(pd::alloc_pd),
+        alloc_td: Some(pd::alloc_td),
+        create_ah: Some(create_ah),
+        create_cq: Some(cq::create_cq),
+        create_qp: Some(qp::create_qp),
+        dealloc_pd: Some(pd::dealloc_pd),
+        dealloc_td: Some(pd::dealloc_td),
+        dereg_mr: Some(mr::dereg_mr),
+        destroy_cq: Some(cq::destroy_cq),
+        destroy_qp: Some(qp::destroy_qp),
+        free_context: Some(free_context),
+        modify_qp: Some(qp::modify_qp),
+        poll_cq: Some(cq::poll_cq),
+        post_recv: Some(post::post_recv),
+        post_send: Some(post::post_send),
+        query_device_ex: Some(query_device_ex),
+        query_port: Some(query_port),
+        query_qp: Some(qp::query_qp),
+        reg_mr: Some(mr::reg_mr),
+        req_notify_cq: Some(cq::req_notify_cq),
+        ..none
+    }
+}
+
+/// The structure around a context.
+fn around(context: *mut ibv_context) -> *mut OpenDevice {
+    context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast()
+}
+
+/// The device behind a context.
+///
+/// # Safety
+/// The context is one of this provider that was not closed.
+pub(super) unsafe fn opened<'a>(context: *mut ibv_context) -> &'a Arc<Context> {
+    // SAFETY: as the caller promises; `open` wrote our part, which never changes, before it gave
+    // the context out.
+    unsafe { (*around(context)).context.assume_init_ref() }
+}
+
+pub(super) unsafe extern "C" fn alloc_context(
+    device: *mut ibv_device,
+    cmd_fd: c_int,
+    _private_data: *mut c_void,
+) -> *mut verbs_context {
+    // SAFETY: libibverbs passes a device that this provider made.
+    let (card, name) = unsafe { device::identity(device) };
+    let opened = hook::install().and_then(|()| Context::open(card)).and_then(|context| {
+        let events = context.event_fd()?;
+        Ok((Arc::new(context), events))
+    });
+    let (context, events) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            let errno = crate::log::unusable(&name, &error);
+            // SAFETY: the descriptor is ours from the call on.
+            unsafe { libc::close(cmd_fd) };
+            Errno::set_raw(errno);
+            return null_mut();
+        }
+    };
+    // libibverbs asks the descriptor while it makes the context: be ready to answer.
+    hook::add_command(cmd_fd, &context);
+    // SAFETY: the device lives; the function makes zeroed memory of the size asked for with its
+    // own part at offset 0, and owns the descriptor whatever comes of it.
+    let made = unsafe {
+        let (bytes, at) = (size_of::<OpenDevice>(), offset_of!(OpenDevice, verbs));
+        let offset = at as *mut verbs_context;
+        _verbs_init_and_alloc_context(device, cmd_fd, bytes, offset, RDMA_DRIVER_UNKNOWN)
+    };
+    let made = made.cast::<OpenDevice>();
+    if made.is_null() {
+        hook::remove(&context);
+        // The failure to tell is libibverbs'; balboad forgets the context with the client.
+        let _ = context.close();
+        return null_mut();
+    }
+    let events = events.into_raw_fd();
+    hook::add_events(events, &context);
+    // SAFETY: the memory is ours alone until it is returned; the operations are copied.
+    unsafe {
+        (*made).context.write(context);
+        let verbs = &mut (*made).verbs;
+        verbs.context.async_fd = events;
+        verbs.context.num_comp_vectors = COMPLETION_VECTORS;
+        verbs_set_ops(verbs, &operations());
+    }
+    made.cast()
+}
+
+unsafe extern "C" fn free_context(context: *mut ibv_context) {
+    let place = around(context);
+    // SAFETY: libibverbs passes a context of this provider, which the program closes by this call;
+    // our part was written and is taken once.
+    let own = unsafe { (*place).context.assume_init_read() };
+    // The descriptors' numbers may be others' as soon as they are closed.
+    hook::remove(&own);
+    if let Err(error) = own.close() {
+        crate::log::refused("ibv_close_device", &error);
+    }
+    drop(own);
+    // SAFETY: the context was made by `_verbs_init_and_alloc_context`, with `malloc`.
+    unsafe {
+        verbs_uninit_context(&raw mut (*place).verbs);
+        libc::free(place.cast());
+    }
+}
+
+unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    attr_size: usize,
+) -> c_int {
+    // SAFETY: the program passes a context of this provider, and its input or null.
+    let (device, input) = unsafe { (opened(context), input.as_ref()) };
+    if input.is_some_and(|input| input.comp_mask != 0) || attr_size < size_of::<ibv_device_attr>() {
+        let error = invalid!("the query has unknown bits or too little room ({attr_size} bytes)");
+        return errno("ibv_query_device", Err(error));
+    }
+    // SAFETY: the program passes room for `attr_size` bytes, of which what is written is part; a
+    // plain query's room ends with the first field.
+    unsafe {
+        write_bytes(attr.cast::<u8>(), 0, attr_size);
+        (&raw mut (*attr).orig_attr).write(device_attributes(device.info()));
+        let ports = &raw mut (*attr).phys_port_cnt_ex;
+        const END: usize = offset_of!(ibv_device_attr_ex, phys_port_cnt_ex) + size_of::<u32>();
+        if attr_size >= END {
+            ports.write(PORT);
+        }
+    }
+    0
+}
+
+unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+) -> c_int {
+    // SAFETY: the program passes a context of this provider.
+    let device = unsafe { opened(context) };
+    let answer = || -> Result<()> {
+        if u32::from(port) != PORT {
+            return Err(invalid!("port {port} was asked for; the device has port {PORT}"));
+        }
+        let answer = port_attributes(&device.query_port()?, device.limits());
+        // SAFETY: libibverbs passes room for its release's attributes.
+        unsafe { attr.write(answer) };
+        Ok(())
+    };
+    errno("ibv_query_port", answer())
+}
+
+/// There are no datagram QPs to use an address handle with.
+unsafe extern "C" fn create_ah(_pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    // SAFETY: the program passes its attributes.
+    let global = unsafe { (*attr).is_global };
+    let refused = if global == 0 {
+        invalid!("on RoCE an address handle needs a global route")
+    } else {
+        unsupported!("address handles are not offered")
+    };
+    object("ibv_create_ah", Err(refused))
+}

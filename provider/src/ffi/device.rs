@@ -1,0 +1,94 @@
+//! Devices: which we claim, and what they are to libibverbs.
+
+use std::ffi::{CStr, c_char};
+use std::ptr::null_mut;
+
+use verbs_sys::v44::verbs::{self as ibv, ibv_device};
+use verbs_sys::v44::{IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS, verbs_device, verbs_sysfs_dev};
+
+/// A device: libibverbs' part, then ours.
+#[repr(C)]
+struct Device {
+    verbs: verbs_device,
+    card: u32,
+}
+
+/// The card number in a device name, `balboaN`.
+fn card_of(name: &[u8]) -> Option<u32> {
+    let digits = name.strip_prefix(b"balboa")?;
+    // A number has one spelling: no sign, no leading zero.
+    if digits.is_empty() || (digits.len() > 1 && digits.first() == Some(&b'0')) {
+        return None;
+    }
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// The bytes of a C string in a fixed array, up to its end.
+fn c_bytes(array: &[c_char]) -> Vec<u8> {
+    let bytes = array.iter().map(|&c| c as u8);
+    bytes.take_while(|&byte| byte != 0).collect()
+}
+
+/// Claims the devices named `balboaN`.
+pub(super) unsafe extern "C" fn match_device(found: *mut verbs_sysfs_dev) -> bool {
+    // SAFETY: libibverbs passes the device it has found, which nobody else looks at meanwhile.
+    let found = unsafe { &*found };
+    card_of(&c_bytes(&found.ibdev_name)).is_some()
+}
+
+/// Makes the device for one that was claimed.
+pub(super) unsafe extern "C" fn alloc_device(found: *mut verbs_sysfs_dev) -> *mut verbs_device {
+    // SAFETY: as in `match_device`; the structure is ours to complete.
+    let found = unsafe { &mut *found };
+    let Some(card) = card_of(&c_bytes(&found.ibdev_name)) else { return null_mut() };
+    // What a minimal device tree leaves out.
+    if found.node_type == ibv::IBV_NODE_UNKNOWN {
+        found.node_type = ibv::IBV_NODE_CA;
+    }
+    if found.num_ports == 0 {
+        found.num_ports = crate::limits::PORT;
+    }
+    // SAFETY: the structure is made of integers, arrays, raw pointers and optional functions, of
+    // which all bits zero is a value.
+    let mut device = Box::new(unsafe { std::mem::zeroed::<Device>() });
+    device.card = card;
+    device.verbs.core_support = IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
+    Box::into_raw(device).cast()
+}
+
+/// Frees a device that nobody uses any more.
+pub(super) unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
+    // SAFETY: libibverbs passes back, once, what `alloc_device` made.
+    drop(unsafe { Box::from_raw(device.cast::<Device>()) });
+}
+
+/// The card and the name of a device.
+///
+/// # Safety
+/// The device is one `alloc_device` made.
+pub(super) unsafe fn identity(device: *const ibv_device) -> (u32, String) {
+    // SAFETY: a `verbs_device` begins with the `ibv_device`, and ours with the `verbs_device`.
+    let device = unsafe { &*device.cast::<Device>() };
+    // SAFETY: libibverbs wrote the name, zero-terminated, before anybody could open the device.
+    let name = unsafe { CStr::from_ptr(device.verbs.device.name.as_ptr()) };
+    (device.card, name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_balboa_and_a_number_is_claimed() {
+        assert_eq!(card_of(b"balboa0"), Some(0));
+        assert_eq!(card_of(b"balboa17"), Some(17));
+        for other in [&b"balboa"[..], b"balboa-1", b"balboa01", b"balboa0x", b"mlx5_0", b"balboas0"]
+        {
+            assert_eq!(card_of(other), None, "{other:?}");
+        }
+        assert_eq!(card_of(b"balboa99999999999"), None);
+    }
+}

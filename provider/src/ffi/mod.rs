@@ -1,0 +1,47 @@
+//! The C side: everything that is `unsafe`, and nothing that need not be.
+//!
+//! libibverbs calls the operations in [`driver`] and [`context`] with pointers to structures that
+//! both sides know. An object of ours begins with the structure that libibverbs and the program
+//! know and use, and goes on with what is ours alone; only the second part is ever borrowed as a
+//! Rust reference, because the first changes under us (locks, counters, states that libibverbs
+//! keeps). Objects live in boxes from their create to their destroy verb: a program that uses one
+//! afterwards breaks the contract of verbs, and that contract is what the `SAFETY` comments rely on.
+
+mod context;
+mod cq;
+mod device;
+mod driver;
+mod elf;
+pub(crate) mod hook;
+pub(crate) mod log;
+mod mr;
+mod pd;
+mod post;
+mod qp;
+mod ready;
+pub(crate) mod types;
+
+use std::ptr::null_mut;
+
+use nix::errno::Errno;
+
+use crate::error::Result;
+
+/// Ends a verb that answers with an object: null and `errno` where there is none.
+fn object<T>(call: &str, made: Result<*mut T>) -> *mut T {
+    match made {
+        Ok(object) => object,
+        Err(error) => {
+            Errno::set_raw(crate::log::refused(call, &error));
+            null_mut()
+        }
+    }
+}
+
+/// Ends a verb that answers with an errno.
+fn errno(call: &str, done: Result<()>) -> i32 {
+    match done {
+        Ok(()) => 0,
+        Err(error) => crate::log::refused(call, &error),
+    }
+}

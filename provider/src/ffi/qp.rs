@@ -1,0 +1,154 @@
+//! Queue pairs.
+
+use std::ffi::c_int;
+use std::ptr::null;
+
+use verbs_sys::v44::verbs::{IBV_QPS_RESET, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
+use verbs_sys::v44::verbs_qp;
+
+use super::context::opened;
+use super::pd::Use;
+use super::{cq, errno, object, ready};
+use crate::attributes;
+use crate::context::{NewQp, Qp};
+use crate::error::{Result, invalid, unsupported};
+
+/// A QP.
+#[repr(C)]
+pub(super) struct QpObject {
+    verbs: verbs_qp,
+    qp: Qp,
+    signal_all: bool,
+    _pd: Use,
+}
+
+/// # Safety
+/// The QP is one of this provider that was not destroyed.
+#[inline(always)]
+pub(super) unsafe fn own<'a>(qp: *mut ibv_qp) -> &'a Qp {
+    // SAFETY: a `QpObject` begins with its `verbs_qp` and that with the `ibv_qp`; its own part
+    // never changes but by atomics.
+    unsafe { &(*qp.cast::<QpObject>()).qp }
+}
+
+pub(super) unsafe extern "C" fn create_qp(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    // SAFETY: the program passes a domain of this provider and its attributes.
+    object("ibv_create_qp", unsafe { create(pd, &mut *attr) })
+}
+
+/// # Safety
+/// The domain is one of this provider, and so are the queues in the attributes.
+unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp> {
+    if !attr.srq.is_null() {
+        return Err(unsupported!("shared receive queues are not offered"));
+    }
+    if attr.send_cq.is_null() || attr.recv_cq.is_null() {
+        return Err(invalid!("a QP needs a send CQ and a receive CQ"));
+    }
+    // SAFETY: as the caller promises; a QP's domain outlives it.
+    let (using, context) = unsafe { (Use::new(pd), (*pd).context) };
+    // SAFETY: as the caller promises; a domain's context is open as long as the domain lives.
+    let (device, send_cq, receive_cq) =
+        unsafe { (opened(context), cq::own(attr.send_cq), cq::own(attr.recv_cq)) };
+    // Events name the object by its address, so there must be one first.
+    let mut place = Box::<QpObject>::new_uninit();
+    let signal_all = attr.sq_sig_all != 0;
+    let qp = device.create_qp(&NewQp {
+        pdn: using.pdn(),
+        send_cq,
+        receive_cq,
+        cap: attr.cap,
+        kind: attr.qp_type,
+        signal_all,
+        single_threaded: using.is_single_threaded(),
+        address: place.as_mut_ptr() as u64,
+    })?;
+    attr.cap = qp.cap;
+    let number = qp.queues.qpn();
+    // SAFETY: the structure is made of integers, raw pointers, optional functions and C's locks,
+    // of which all bits zero is a value.
+    let verbs: verbs_qp = unsafe { std::mem::zeroed() };
+    place.write(QpObject { verbs, qp, signal_all, _pd: using });
+    // SAFETY: it was just written.
+    let qp: *mut ibv_qp = Box::into_raw(unsafe { place.assume_init() }).cast();
+    // SAFETY: the object is ours alone until it is returned; the locks are made in place, where
+    // they stay.
+    unsafe {
+        (*qp).context = context;
+        (*qp).qp_context = attr.qp_context;
+        (*qp).pd = pd;
+        (*qp).send_cq = attr.send_cq;
+        (*qp).recv_cq = attr.recv_cq;
+        (*qp).handle = number;
+        (*qp).qp_num = number;
+        (*qp).state = IBV_QPS_RESET;
+        (*qp).qp_type = attr.qp_type;
+        libc::pthread_mutex_init(&raw mut (*qp).mutex, null());
+        libc::pthread_cond_init(&raw mut (*qp).cond, null());
+    }
+    Ok(qp)
+}
+
+pub(super) unsafe extern "C" fn modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    attr_mask: c_int,
+) -> c_int {
+    // SAFETY: the program passes a QP of this provider, whose context is open, and its attributes.
+    let (own, device, attr) = unsafe { (own(qp), opened((*qp).context), &*attr) };
+    let from = own.queues.state();
+    let done = attributes::to_card(attr, attr_mask, from, device.limits())
+        .and_then(|attributes| device.modify_qp(own, &attributes));
+    errno("ibv_modify_qp", done)
+}
+
+pub(super) unsafe extern "C" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _attr_mask: c_int,
+    init_attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the program passes a QP of this provider, whose context is open.
+    let (own, device) = unsafe { (own(qp), opened((*qp).context)) };
+    let answer = device.query_qp(own).map(|card| {
+        // SAFETY: the program passes room for both answers; the QP lives, and what is read of it
+        // does not change.
+        unsafe {
+            attr.write(attributes::from_card(&card, own.cap));
+            init_attr.write(ibv_qp_init_attr {
+                qp_context: (*qp).qp_context,
+                send_cq: (*qp).send_cq,
+                recv_cq: (*qp).recv_cq,
+                srq: (*qp).srq,
+                cap: own.cap,
+                qp_type: (*qp).qp_type,
+                sq_sig_all: c_int::from((*qp.cast::<QpObject>()).signal_all),
+            });
+            (*qp).state = card.state.0.into();
+        }
+    });
+    errno("ibv_query_qp", answer)
+}
+
+pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: the program passes a QP of this provider that it frees by this call.
+    errno("ibv_destroy_qp", unsafe { destroy(qp) })
+}
+
+/// # Safety
+/// The QP is one of this provider, and nobody uses it after a success.
+unsafe fn destroy(qp: *mut ibv_qp) -> Result<()> {
+    // SAFETY: as the caller promises; its context is open as long as the QP lives.
+    let handed = unsafe { opened((*qp).context).destroy_qp(own(qp))? };
+    // SAFETY: the pointers are to fields of the living QP, whose counter libibverbs changes under
+    // its mutex.
+    unsafe {
+        let counters = [(&raw const (*qp).events_completed, handed.asynchronous)];
+        ready::wait(&raw mut (*qp).mutex, &raw mut (*qp).cond, &counters);
+        drop(Box::from_raw(qp.cast::<QpObject>()));
+    }
+    Ok(())
+}

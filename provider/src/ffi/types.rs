@@ -1,0 +1,39 @@
+//! C structures as values: all-zero ones, and the unions among them.
+
+use verbs_sys::v44::verbs::{ibv_cq, ibv_gid, ibv_mr, ibv_qp, ibv_qp_attr, ibv_qp_cap};
+
+/// A C structure of which all bits zero is a value.
+///
+/// # Safety
+/// It is made of integers, raw pointers, arrays and unions of such, and of C's locks, only.
+pub(crate) unsafe trait Zeroable: Sized {}
+
+// SAFETY: integers only.
+unsafe impl Zeroable for ibv_qp_cap {}
+// SAFETY: integers, and unions of bytes and integers, only.
+unsafe impl Zeroable for ibv_qp_attr {}
+// SAFETY: integers, raw pointers and C's locks only.
+unsafe impl Zeroable for ibv_cq {}
+// SAFETY: integers, raw pointers and C's locks only.
+unsafe impl Zeroable for ibv_qp {}
+// SAFETY: integers and raw pointers only.
+unsafe impl Zeroable for ibv_mr {}
+
+/// The all-zero value of a C structure.
+pub(crate) fn zeroed<T: Zeroable>() -> T {
+    // SAFETY: `Zeroable` says that all bits zero is a value of the type.
+    unsafe { std::mem::zeroed() }
+}
+
+/// The bytes of a GID, in network order.
+pub(crate) fn gid_bytes(gid: &ibv_gid) -> [u8; 16] {
+    // SAFETY: both variants are 16 initialised bytes, and every byte is a value.
+    unsafe { gid.raw }
+}
+
+/// The immediate data of a completion.
+#[cfg(test)]
+pub(crate) fn immediate(wc: &verbs_sys::v44::verbs::ibv_wc) -> u32 {
+    // SAFETY: both variants are one initialised u32.
+    unsafe { wc.__bindgen_anon_1.imm_data }
+}

@@ -1,0 +1,32 @@
+//! The lock of a queue, which a thread domain does away with.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Keeps two threads from posting to one queue at a time, or leaves that to the program.
+///
+/// A QP of a parent domain with a thread domain is used by one thread at a time: its program said
+/// so. Then there is no lock. Queues keep what the lock protects in relaxed atomics, so that a
+/// program that breaks its word gets a garbled queue, which the card's checks contain, and not
+/// undefined behaviour.
+#[derive(Debug)]
+pub(crate) struct QueueLock(Option<Mutex<()>>);
+
+/// Holds a [`QueueLock`] until dropped.
+pub(crate) struct QueueGuard<'a> {
+    _held: Option<MutexGuard<'a, ()>>,
+}
+
+impl QueueLock {
+    /// Makes the lock, or with `single_threaded` none.
+    pub(crate) fn new(single_threaded: bool) -> Self {
+        Self((!single_threaded).then(|| Mutex::new(())))
+    }
+
+    /// Waits for the queue.
+    #[inline(always)]
+    pub(crate) fn lock(&self) -> QueueGuard<'_> {
+        // Nothing panics under the lock; if something did, the atomics are still values.
+        let held = self.0.as_ref().map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner));
+        QueueGuard { _held: held }
+    }
+}

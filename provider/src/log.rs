@@ -1,0 +1,62 @@
+//! Where refusals are told: the log of libibverbs.
+
+use std::sync::OnceLock;
+
+use crate::error::Error;
+use crate::ffi;
+
+/// How serious a message is; the numbers are those of `VERBS_LOG_LEVEL`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    /// The device cannot be used.
+    Error = 1,
+    /// A call was refused.
+    Warning = 2,
+}
+
+/// What `VERBS_LOG_LEVEL` asks for; 0 without it.
+fn wanted() -> u32 {
+    static WANTED: OnceLock<u32> = OnceLock::new();
+    *WANTED.get_or_init(|| {
+        let value = std::env::var("VERBS_LOG_LEVEL").unwrap_or_default();
+        value.trim().parse().unwrap_or(0)
+    })
+}
+
+/// Says something at a level: to libibverbs where it has a log file, else on standard error.
+///
+/// A release build of libibverbs is silent without `VERBS_LOG_FILE`, whatever the level asked for.
+fn say(level: Level, message: &str) -> bool {
+    if std::env::var_os("VERBS_LOG_FILE").is_some() {
+        ffi::log::verbs_log(level as u32, &format!("balboa: {message}\n"));
+        return wanted() >= level as u32;
+    }
+    if wanted() >= level as u32 {
+        to_stderr(message);
+        return true;
+    }
+    false
+}
+
+fn to_stderr(message: &str) {
+    use std::io::Write;
+    // A program may have closed its standard error; that is no reason to fail.
+    let _ = writeln!(std::io::stderr(), "balboa: {message}");
+}
+
+/// Tells why a call was refused, and returns the errno it fails with.
+pub(crate) fn refused(call: &str, error: &Error) -> i32 {
+    say(Level::Warning, &format!("{call}: {error}"));
+    error.errno()
+}
+
+/// Tells why a device cannot be opened, whatever the log level; returns the errno.
+///
+/// A program that finds a device and cannot open it seldom says more than that.
+pub(crate) fn unusable(device: &str, error: &Error) -> i32 {
+    let message = format!("cannot open {device}: {error}");
+    if !say(Level::Error, &message) {
+        to_stderr(&message);
+    }
+    error.errno()
+}

@@ -1,0 +1,113 @@
+//! Memory regions: which registrations are accepted, before balboad is asked.
+
+use fpga_regs::engine::key::Access;
+use verbs_sys::v44::verbs as ibv;
+
+use crate::error::{Result, invalid, unsupported};
+
+/// A registration that can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Registration {
+    /// First byte.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Address by which work requests name the first byte.
+    pub hca_va: u64,
+    /// The rights, of [`Access`].
+    pub access: Access,
+}
+
+/// Rights of which the card makes use.
+const MANDATORY: u32 = ibv::IBV_ACCESS_LOCAL_WRITE
+    | ibv::IBV_ACCESS_REMOTE_WRITE
+    | ibv::IBV_ACCESS_REMOTE_READ
+    | ibv::IBV_ACCESS_REMOTE_ATOMIC
+    | ibv::IBV_ACCESS_MW_BIND
+    | ibv::IBV_ACCESS_ZERO_BASED;
+/// Flags a provider may ignore, bits 20 to 29.
+const OPTIONAL: u32 = 0x3ff0_0000;
+/// Flags verbs knows and this device does not offer: memory is always resident, pages of any size.
+const NOT_OFFERED: u32 = ibv::IBV_ACCESS_ON_DEMAND | ibv::IBV_ACCESS_HUGETLB;
+
+impl Registration {
+    /// Checks a registration as `ibv_reg_mr_iova2` hands it on.
+    pub(crate) fn new(address: u64, length: u64, hca_va: u64, access: u32) -> Result<Self> {
+        if access & NOT_OFFERED != 0 {
+            return Err(unsupported!(
+                "on-demand paging and the huge-page flag are not offered (access {access:#x})"
+            ));
+        }
+        if access & !(MANDATORY | OPTIONAL) != 0 {
+            return Err(invalid!("the access flags {access:#x} have unknown bits"));
+        }
+        let access = Access::from_bits_truncate(access);
+        let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
+            return Err(invalid!("remote writes and atomics need IBV_ACCESS_LOCAL_WRITE as well"));
+        }
+        let end = address.checked_add(length).filter(|_| length > 0);
+        let hca_va = if access.contains(Access::ZERO_BASED) { 0 } else { hca_va };
+        if end.is_none() || hca_va.checked_add(length).is_none() {
+            return Err(invalid!("{length} bytes at {address:#x} are no range of memory"));
+        }
+        Ok(Self { address, length, hca_va, access })
+    }
+
+    /// Whether the card may write to the memory, so that it must be writable.
+    pub(crate) fn is_written(&self) -> bool {
+        self.access.intersects(
+            Access::LOCAL_WRITE
+                | Access::REMOTE_WRITE
+                | Access::REMOTE_ATOMIC
+                | Access::WINDOW_BIND,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errno(address: u64, length: u64, access: u32) -> Option<i32> {
+        Registration::new(address, length, address, access).err().map(|error| error.errno())
+    }
+
+    #[test]
+    fn remote_writes_without_local_write_are_refused() {
+        for access in [ibv::IBV_ACCESS_REMOTE_WRITE, ibv::IBV_ACCESS_REMOTE_ATOMIC] {
+            assert_eq!(errno(0x1000, 8, access), Some(libc::EINVAL));
+            assert_eq!(errno(0x1000, 8, access | ibv::IBV_ACCESS_LOCAL_WRITE), None);
+        }
+        assert_eq!(errno(0x1000, 8, ibv::IBV_ACCESS_REMOTE_READ), None);
+    }
+
+    #[test]
+    fn unknown_flags_are_refused_but_those_of_the_optional_range() {
+        assert_eq!(errno(0x1000, 8, 1 << 8), Some(libc::EINVAL));
+        assert_eq!(errno(0x1000, 8, 1 << 30), Some(libc::EINVAL));
+        assert_eq!(errno(0x1000, 8, ibv::IBV_ACCESS_ON_DEMAND), Some(libc::EOPNOTSUPP));
+        for bit in 20..30 {
+            assert_eq!(errno(0x1000, 8, 1 << bit), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn ranges_that_are_none_are_refused() {
+        assert_eq!(errno(0x1000, 0, 0), Some(libc::EINVAL));
+        assert_eq!(errno(u64::MAX, 2, 0), Some(libc::EINVAL));
+        let beyond = Registration::new(0x1000, 16, u64::MAX - 7, 0);
+        assert_eq!(beyond.err().map(|error| error.errno()), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn a_zero_based_region_counts_from_its_first_byte() {
+        let zero = Registration::new(0x5000, 64, 0x5000, ibv::IBV_ACCESS_ZERO_BASED).unwrap();
+        assert_eq!(zero.hca_va, 0);
+        let moved = Registration::new(0x5000, 64, 0x7_0000_0000, 0).unwrap();
+        assert_eq!(
+            (moved.address, moved.hca_va, moved.is_written()),
+            (0x5000, 0x7_0000_0000, false)
+        );
+    }
+}

@@ -1,0 +1,238 @@
+use std::sync::Arc;
+
+use fpga_regs::engine::cqe::Opcode;
+use hostmem::{BlockRing, DoorbellPage, Record};
+use verbs_sys::v44::verbs::ibv_sge;
+
+use super::*;
+use crate::cq::{attach, detach, reset};
+use crate::doorbell::tests::{memory, path};
+use crate::qp::tests::queues_on;
+use crate::wr::{Payload, SendRequest};
+
+/// A completion queue with one QP, and the card's side of its ring.
+pub(crate) struct Bench {
+    pub(crate) cq: CompletionQueue,
+    pub(crate) page: DoorbellPage,
+    pub(crate) queues: Arc<Queues>,
+    card: BlockRing,
+    written: u32,
+}
+
+const QPN: u32 = 0x45;
+const GENERATION: u8 = 3;
+
+pub(crate) fn bench(log2_entries: u8) -> Bench {
+    let memory = memory(64 * 1024);
+    let ring = BlockRing::new(memory.clone(), 64, 1 << log2_entries).unwrap();
+    let (path, page) = path();
+    let record = Record::new(memory, 0).unwrap();
+    let cq = CompletionQueue::new(77, log2_entries, ring.clone(), record, path.clone());
+    let queues = queues_on(QPN, GENERATION, &path);
+    attach(&cq, &cq, &queues);
+    Bench { cq, page, queues, card: ring, written: 0 }
+}
+
+impl Bench {
+    fn complete(&mut self, cqe: Cqe) {
+        let phase = u8::from(expected_phase(self.written, self.cq.log2_entries));
+        let [block] = Cqe { phase, ..cqe }.encode();
+        self.card.write_published(self.written, &block);
+        self.written = self.written.wrapping_add(1);
+    }
+
+    fn post(&self, wr_id: u64) {
+        let sges = [ibv_sge { addr: 1, length: 2, lkey: 3 }];
+        let mut batch = self.queues.send.begin().unwrap();
+        batch
+            .push(&SendRequest {
+                wr_id,
+                opcode: ibv::IBV_WR_SEND,
+                flags: ibv::IBV_SEND_SIGNALED,
+                immediate: 0,
+                remote_address: 0,
+                rkey: 0,
+                payload: Payload::Sges(&sges),
+            })
+            .unwrap();
+        batch.finish();
+    }
+
+    fn post_receive(&self, wr_id: u64) {
+        let mut batch = self.queues.receive.begin().unwrap();
+        batch.push(wr_id, &[]).unwrap();
+        batch.finish();
+    }
+
+    fn poll(&self, limit: usize) -> Vec<ibv_wc> {
+        let mut found = Vec::new();
+        let count = self.cq.poll(limit, |completion| found.push(completion)).unwrap();
+        assert_eq!(count, found.len());
+        found
+    }
+}
+
+fn sent(wqe_index: u32) -> Cqe {
+    Cqe { qpn: QPN, wqe_index, opcode: Opcode::Send, generation: GENERATION, ..Cqe::default() }
+}
+
+#[test]
+fn completions_come_out_in_order_and_the_consumer_is_told_once_per_poll() {
+    let mut bench = bench(4);
+    for wr_id in 0..3u32 {
+        bench.post(wr_id.into());
+        bench.complete(sent(wr_id));
+    }
+    let found = bench.poll(2);
+    assert_eq!(found.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!((found[0].status, found[0].opcode), (ibv::IBV_WC_SUCCESS, ibv::IBV_WC_SEND));
+    assert_eq!(found[0].qp_num, QPN);
+    assert_eq!(bench.cq.record.load_relaxed_u32(CONSUMER), 2);
+    assert_eq!(bench.poll(2).len(), 1);
+    assert_eq!(bench.poll(2).len(), 0);
+    assert_eq!(bench.cq.record.load_relaxed_u32(CONSUMER), 3);
+}
+
+#[test]
+fn the_phase_tells_laps_apart() {
+    let mut bench = bench(1);
+    for lap in 0..10u32 {
+        bench.post(lap.into());
+        assert!(bench.poll(1).is_empty());
+        bench.complete(sent(lap));
+        assert_eq!(bench.poll(2).first().map(|wc| wc.wr_id), Some(lap.into()));
+    }
+}
+
+#[test]
+fn the_last_entry_before_the_index_wraps_is_found() {
+    let mut bench = bench(2);
+    bench.written = u32::MAX;
+    bench.cq.lock().consumer = u32::MAX;
+    // The lap before that one left the other phase.
+    for index in 0..4 {
+        let phase = u8::from(!expected_phase(u32::MAX, 2));
+        let [block] = Cqe { phase, ..Cqe::default() }.encode();
+        bench.card.write_published(index, &block);
+    }
+    bench.post(1);
+    bench.post(2);
+    bench.complete(sent(0));
+    assert_eq!(bench.poll(1).len(), 1);
+    assert_eq!(bench.cq.lock().consumer, 0);
+    bench.complete(sent(1));
+    assert_eq!(bench.poll(1).len(), 1);
+}
+
+#[test]
+fn a_receive_carries_length_immediate_and_the_name_of_its_request() {
+    let mut bench = bench(4);
+    bench.post_receive(99);
+    bench.complete(Cqe {
+        opcode: Opcode::ReceiveWriteImm,
+        flags: Flags::RECEIVE | Flags::IMMEDIATE,
+        byte_count: 4096,
+        immediate: 0xaabb_ccdd,
+        ..sent(0)
+    });
+    let found = bench.poll(1);
+    let wc = found.first().unwrap();
+    assert_eq!((wc.wr_id, wc.byte_len), (99, 4096));
+    assert_eq!(wc.opcode, ibv::IBV_WC_RECV_RDMA_WITH_IMM);
+    assert_eq!(wc.wc_flags, ibv::IBV_WC_WITH_IMM);
+    assert_eq!(crate::ffi::types::immediate(wc), 0xaabb_ccdd);
+}
+
+#[test]
+fn entries_of_earlier_generations_and_of_unknown_qps_are_skipped() {
+    let mut bench = bench(4);
+    bench.post(1);
+    bench.complete(Cqe { generation: GENERATION - 1, ..sent(0) });
+    bench.complete(Cqe { qpn: QPN + 1, ..sent(0) });
+    bench.complete(sent(0));
+    assert_eq!(bench.poll(1).first().map(|wc| wc.wr_id), Some(1));
+    assert_eq!(bench.cq.record.load_relaxed_u32(CONSUMER), 3);
+}
+
+#[test]
+fn after_a_reset_only_the_new_generation_counts() {
+    let mut bench = bench(4);
+    bench.post(1);
+    bench.complete(sent(0));
+    reset(&bench.cq, &bench.cq, &bench.queues, GENERATION + 1);
+    bench.post(2);
+    bench.complete(Cqe { generation: GENERATION + 1, ..sent(0) });
+    let found = bench.poll(4);
+    assert_eq!(found.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn a_destroyed_qp_completes_no_more() {
+    let mut bench = bench(4);
+    assert!(bench.cq.is_used());
+    bench.post(1);
+    bench.complete(sent(0));
+    detach(&bench.cq, &bench.cq, QPN);
+    assert!(bench.poll(4).is_empty());
+    assert!(!bench.cq.is_used());
+}
+
+#[test]
+fn errors_keep_their_status_and_vendor_code() {
+    let mut bench = bench(4);
+    bench.post(5);
+    bench.complete(Cqe { status: Status::RemoteAccess, vendor_code: 0x21, ..sent(0) });
+    let wc = bench.poll(1)[0];
+    let expected = (5, ibv::IBV_WC_REM_ACCESS_ERR, 0x21);
+    assert_eq!((wc.wr_id, wc.status, wc.vendor_err), expected);
+}
+
+#[test]
+fn codes_from_the_card_that_are_none_become_a_general_error() {
+    let mut bench = bench(4);
+    for (wr_id, cqe) in [
+        (0, Cqe { status: Status(200), ..sent(0) }),
+        (1, Cqe { opcode: Opcode(99), ..sent(1) }),
+        (2, Cqe { opcode: Opcode::Receive, ..sent(2) }),
+    ] {
+        bench.post(wr_id);
+        bench.complete(cqe);
+        let wc = bench.poll(1)[0];
+        let expected = (wr_id, ibv::IBV_WC_GENERAL_ERR, VENDOR_UNKNOWN_CODE);
+        assert_eq!((wc.wr_id, wc.status, wc.vendor_err), expected);
+    }
+}
+
+#[test]
+fn a_completion_of_what_is_not_outstanding_is_reported_and_not_believed() {
+    let mut bench = bench(4);
+    bench.post(1);
+    bench.complete(sent(5));
+    bench.complete(Cqe { flags: Flags::RECEIVE, opcode: Opcode::Receive, ..sent(0) });
+    bench.complete(sent(0));
+    let found = bench.poll(4);
+    let seen: Vec<_> = found.iter().map(|wc| (wc.wr_id, wc.status, wc.vendor_err)).collect();
+    let unknown = (0, ibv::IBV_WC_GENERAL_ERR, VENDOR_UNKNOWN_REQUEST);
+    assert_eq!(seen, [unknown, unknown, (1, ibv::IBV_WC_SUCCESS, 0)]);
+}
+
+#[test]
+fn a_dead_card_flushes_everything_outstanding_once_and_closes_the_queues() {
+    let mut bench = bench(4);
+    bench.post(1);
+    bench.post(2);
+    bench.post(3);
+    bench.post_receive(10);
+    bench.complete(sent(0));
+    bench.cq.path.declare_dead();
+    // What the card completed before it died comes first.
+    assert_eq!(bench.poll(8).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1]);
+    assert_eq!(bench.poll(1).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2]);
+    let rest = bench.poll(8);
+    let seen: Vec<_> = rest.iter().map(|wc| (wc.wr_id, wc.status, wc.opcode)).collect();
+    let flushed = ibv::IBV_WC_WR_FLUSH_ERR;
+    assert_eq!(seen, [(3, flushed, ibv::IBV_WC_SEND), (10, flushed, ibv::IBV_WC_RECV)]);
+    assert!(bench.poll(8).is_empty());
+    assert_eq!(bench.queues.send.begin().err(), Some(libc::EIO));
+    assert_eq!(bench.queues.receive.begin().err(), Some(libc::EIO));
+}

@@ -1,0 +1,288 @@
+//! Receive queues: posting, and giving back room as completions come.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
+use hostmem::{BlockRing, Record};
+use verbs_sys::v44::verbs::ibv_sge;
+
+use crate::doorbell::CardPath;
+use crate::lock::{QueueGuard, QueueLock};
+use crate::wr::write_receive;
+
+const PRODUCER: usize = record::PRODUCER / 4;
+
+/// A QP's receive queue as the program's side sees it; ownership as in [`crate::sq::SendQueue`].
+///
+/// Entries are told apart by their running index, which is the tag the card echoes.
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    lock: QueueLock,
+    /// The errno of posting now; 0 while the queue takes requests.
+    gate: AtomicI32,
+    generation: AtomicU8,
+    max_sge: u32,
+    entries: u32,
+    log2_stride: u32,
+    rqn: u32,
+    slot: usize,
+    ring: BlockRing,
+    record: Record,
+    path: Arc<CardPath>,
+    /// The program's names for what was posted, by entry.
+    wr_ids: Box<[AtomicU64]>,
+    produced: Position,
+    consumed: Position,
+}
+
+/// How far one side has come, in entries, running.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Position(AtomicU32);
+
+/// Where a receive queue lives and how it is reached.
+#[derive(Debug)]
+pub(crate) struct ReceivePlace {
+    /// The receive queue.
+    pub rqn: u32,
+    /// Generation of its QP.
+    pub generation: u8,
+    /// The entries.
+    pub ring: BlockRing,
+    /// log2 of the blocks from one entry to the next.
+    pub log2_stride: u8,
+    /// The doorbell record.
+    pub record: Record,
+    /// The card.
+    pub path: Arc<CardPath>,
+}
+
+impl ReceiveQueue {
+    /// Makes the receive queue of a QP in RESET.
+    pub(crate) fn new(place: ReceivePlace, max_sge: u32, single_threaded: bool) -> Self {
+        let ReceivePlace { rqn, generation, ring, log2_stride, record, path } = place;
+        let entries = ring.blocks().wrapping_shr(u32::from(log2_stride)).max(1);
+        Self {
+            lock: QueueLock::new(single_threaded),
+            gate: AtomicI32::new(libc::EINVAL),
+            generation: AtomicU8::new(generation),
+            max_sge,
+            entries,
+            log2_stride: u32::from(log2_stride),
+            rqn,
+            slot: slot(QueueKind::Receive, rqn),
+            ring,
+            record,
+            path,
+            wr_ids: std::iter::repeat_with(AtomicU64::default).take(entries as usize).collect(),
+            produced: Position::default(),
+            consumed: Position::default(),
+        }
+    }
+
+    /// Sets the errno of posting; 0 opens the queue.
+    pub(crate) fn set_gate(&self, errno: i32) {
+        self.gate.store(errno, Ordering::Relaxed);
+    }
+
+    /// Forgets everything posted, as RESET does; the caller holds the receive CQ's lock.
+    pub(crate) fn reset(&self, generation: u8) {
+        let _guard = self.lock.lock();
+        self.generation.store(generation, Ordering::Relaxed);
+        self.produced.0.store(0, Ordering::Relaxed);
+        self.consumed.0.store(0, Ordering::Relaxed);
+        self.record.store_release_u32(PRODUCER, 0);
+    }
+
+    /// Begins a list of work requests; fails with the errno of posting now.
+    #[inline(always)]
+    pub(crate) fn begin(&self) -> Result<ReceiveBatch<'_>, i32> {
+        if !self.path.is_ours() {
+            return Err(libc::EPERM);
+        }
+        let guard = self.lock.lock();
+        let gate = self.gate.load(Ordering::Relaxed);
+        if gate != 0 {
+            return Err(gate);
+        }
+        let index = self.produced.0.load(Ordering::Relaxed);
+        let outstanding = index.wrapping_sub(self.consumed.0.load(Ordering::Acquire));
+        let room = self.entries.saturating_sub(outstanding);
+        Ok(ReceiveBatch { queue: self, _guard: guard, index, room })
+    }
+
+    /// Takes back a work request and all before it: its completion carries its tag.
+    ///
+    /// Returns the program's name for it; `None` where no such entry is outstanding. The caller
+    /// holds the receive CQ's lock.
+    #[inline(always)]
+    pub(crate) fn retire(&self, tag: u32) -> Option<u64> {
+        let consumed = self.consumed.0.load(Ordering::Relaxed);
+        let produced = self.produced.0.load(Ordering::Acquire);
+        if tag.wrapping_sub(consumed) >= produced.wrapping_sub(consumed) {
+            return None;
+        }
+        self.take(tag)
+    }
+
+    /// Takes back the oldest outstanding work request: the card died with it.
+    ///
+    /// The caller holds the receive CQ's lock.
+    pub(crate) fn flush_one(&self) -> Option<u64> {
+        let consumed = self.consumed.0.load(Ordering::Relaxed);
+        if consumed == self.produced.0.load(Ordering::Acquire) {
+            return None;
+        }
+        self.take(consumed)
+    }
+
+    #[inline(always)]
+    fn take(&self, index: u32) -> Option<u64> {
+        let wr_id = self.wr_ids.get(self.entry(index))?.load(Ordering::Relaxed);
+        // Release: the poster that finds this room may write over the name read above.
+        self.consumed.0.store(index.wrapping_add(1), Ordering::Release);
+        Some(wr_id)
+    }
+
+    #[inline(always)]
+    fn entry(&self, index: u32) -> usize {
+        (index & self.entries.wrapping_sub(1)) as usize
+    }
+}
+
+/// A list of receives being posted; the lock is held until it is dropped.
+pub(crate) struct ReceiveBatch<'a> {
+    queue: &'a ReceiveQueue,
+    _guard: QueueGuard<'a>,
+    index: u32,
+    room: u32,
+}
+
+impl ReceiveBatch<'_> {
+    /// Writes one work request into the ring, or fails with its errno and writes nothing.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, wr_id: u64, sges: &[ibv_sge]) -> Result<(), i32> {
+        let queue = self.queue;
+        if sges.len() > queue.max_sge as usize {
+            return Err(libc::EINVAL);
+        }
+        self.room = self.room.checked_sub(1).ok_or(libc::ENOMEM)?;
+        let index = self.index;
+        let first = index.wrapping_shl(queue.log2_stride);
+        write_receive(index, sges, |n, block| queue.ring.write(first.wrapping_add(n), block));
+        if let Some(name) = queue.wr_ids.get(queue.entry(index)) {
+            name.store(wr_id, Ordering::Relaxed);
+        }
+        self.index = index.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Shows the card what was pushed: the record, then the doorbell, once for the list.
+    #[inline(always)]
+    pub(crate) fn finish(self) {
+        let queue = self.queue;
+        if self.index == queue.produced.0.load(Ordering::Relaxed) {
+            return;
+        }
+        // Release: the poller that sees the index also sees the names.
+        queue.produced.0.store(self.index, Ordering::Release);
+        queue.record.store_release_u32(PRODUCER, self.index);
+        let generation = queue.generation.load(Ordering::Relaxed);
+        queue.path.ring(queue.slot, slot_value(queue.rqn, generation, self.index));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fpga_regs::engine::wqe::{ReceiveHeader, Sge, sge_at};
+
+    use super::*;
+    use crate::doorbell::tests::{memory, path};
+
+    const SGE: ibv_sge = ibv_sge { addr: 0x9000, length: 4096, lkey: 3 };
+
+    fn queue(entries: u32, log2_stride: u8) -> (ReceiveQueue, BlockRing, Record) {
+        let memory = memory(64 * 1024);
+        let ring = BlockRing::new(memory.clone(), 64, entries << log2_stride).unwrap();
+        let record = Record::new(memory, 0).unwrap();
+        let place = ReceivePlace {
+            rqn: 5,
+            generation: 0,
+            ring: ring.clone(),
+            log2_stride,
+            record: record.clone(),
+            path: path().0,
+        };
+        let queue = ReceiveQueue::new(place, 7, false);
+        queue.set_gate(0);
+        (queue, ring, record)
+    }
+
+    fn post(queue: &ReceiveQueue, wr_id: u64, sges: &[ibv_sge]) -> Result<(), i32> {
+        let mut batch = queue.begin()?;
+        let pushed = batch.push(wr_id, sges);
+        batch.finish();
+        pushed
+    }
+
+    #[test]
+    fn entries_stand_at_their_stride_and_carry_their_running_index() {
+        let (queue, ring, record) = queue(4, 1);
+        let sges = [SGE; 7];
+        for wr_id in 0..6u32 {
+            post(&queue, wr_id.into(), &sges).unwrap();
+            let first = (wr_id % 4) * 2;
+            let blocks = [ring.read(first), ring.read(first + 1)];
+            let header = ReceiveHeader::decode(&[blocks[0]]);
+            assert_eq!((header.num_sge, header.tag), (7, wr_id));
+            let last = Sge { address: SGE.addr, length: SGE.length, lkey: SGE.lkey };
+            assert_eq!(sge_at(&blocks, 16 + 6 * 16), Some(last));
+            assert_eq!(record.load_relaxed_u32(PRODUCER), wr_id + 1);
+            assert_eq!(queue.retire(wr_id), Some(wr_id.into()));
+        }
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_a_completion_makes_room() {
+        let (queue, ..) = queue(4, 0);
+        for wr_id in 10..14 {
+            post(&queue, wr_id, &[SGE]).unwrap();
+        }
+        assert_eq!(post(&queue, 14, &[SGE]), Err(libc::ENOMEM));
+        assert_eq!(queue.retire(4), None, "not posted yet");
+        assert_eq!(queue.retire(0), Some(10));
+        assert_eq!(queue.retire(0), None, "already retired");
+        post(&queue, 14, &[SGE]).unwrap();
+    }
+
+    #[test]
+    fn too_many_elements_are_refused_and_none_are_fine() {
+        let (queue, ..) = queue(4, 1);
+        assert_eq!(post(&queue, 1, &[SGE; 8]), Err(libc::EINVAL));
+        assert_eq!(post(&queue, 1, &[]), Ok(()));
+    }
+
+    #[test]
+    fn indices_wrap_at_32_bits() {
+        let (queue, ..) = queue(2, 0);
+        queue.produced.0.store(u32::MAX, Ordering::Relaxed);
+        queue.consumed.0.store(u32::MAX, Ordering::Relaxed);
+        post(&queue, 1, &[SGE]).unwrap();
+        post(&queue, 2, &[SGE]).unwrap();
+        assert_eq!(queue.retire(u32::MAX), Some(1));
+        assert_eq!(queue.retire(0), Some(2));
+    }
+
+    #[test]
+    fn a_reset_queue_starts_over_and_a_dead_one_flushes_in_order() {
+        let (queue, _, record) = queue(4, 0);
+        post(&queue, 1, &[]).unwrap();
+        queue.reset(1);
+        assert_eq!(record.load_relaxed_u32(PRODUCER), 0);
+        assert_eq!(queue.flush_one(), None);
+        post(&queue, 2, &[]).unwrap();
+        post(&queue, 3, &[]).unwrap();
+        assert_eq!(std::iter::from_fn(|| queue.flush_one()).collect::<Vec<_>>(), [2, 3]);
+    }
+}

@@ -1,0 +1,193 @@
+use fpga_regs::engine::window::Capabilities;
+use fpga_regs::engine::wqe::SendOpcode;
+use hostmem::DoorbellPage;
+use verbs_sys::v44::verbs::{self as ibv, ibv_sge};
+
+use super::*;
+use crate::doorbell::tests::{memory, path};
+use crate::wr::InlineData;
+
+struct Bench {
+    queue: SendQueue,
+    ring: BlockRing,
+    record: Record,
+    page: DoorbellPage,
+}
+
+const QPN: u32 = 0x12_3456;
+
+fn bench(blocks: u32, max_wr: u32, signal_all: bool) -> Bench {
+    let memory = memory(64 * 1024);
+    let ring = BlockRing::new(memory.clone(), 64, blocks).unwrap();
+    let record = Record::new(memory, 0).unwrap();
+    let (path, page) = path();
+    let place =
+        SendPlace { qpn: QPN, generation: 9, ring: ring.clone(), record: record.clone(), path };
+    let shape = SendShape {
+        max_wr,
+        max_sge: 4,
+        max_inline: 96,
+        operations: Operations::offered(Capabilities::all()),
+        signal_all,
+    };
+    let queue = SendQueue::new(place, shape, false);
+    queue.set_gate(0);
+    Bench { queue, ring, record, page }
+}
+
+const ONE: [ibv_sge; 1] = [ibv_sge { addr: 0x7000, length: 64, lkey: 0x55 }];
+const FOUR: [ibv_sge; 4] = [ONE[0]; 4];
+
+fn write(wr_id: u64, sges: &[ibv_sge]) -> SendRequest<'_> {
+    SendRequest {
+        wr_id,
+        opcode: ibv::IBV_WR_RDMA_WRITE,
+        flags: ibv::IBV_SEND_SIGNALED,
+        immediate: 0,
+        remote_address: 0xdead_beef_0000,
+        rkey: 0x1234_5678,
+        payload: Payload::Sges(sges),
+    }
+}
+
+fn post(queue: &SendQueue, requests: &[SendRequest<'_>]) -> Result<(), (usize, i32)> {
+    let mut batch = queue.begin().map_err(|errno| (0, errno))?;
+    for (i, request) in requests.iter().enumerate() {
+        if let Err(errno) = batch.push(request) {
+            batch.finish();
+            return Err((i, errno));
+        }
+    }
+    batch.finish();
+    Ok(())
+}
+
+#[test]
+fn a_posted_write_is_what_the_card_expects_byte_for_byte() {
+    let bench = bench(8, 8, false);
+    post(&bench.queue, &[write(1, &ONE)]).unwrap();
+    let block = bench.ring.read(0);
+    let bytes: Vec<u8> = block.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut expected = vec![4, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    expected.extend(0xdead_beef_0000_u64.to_le_bytes());
+    expected.extend([0x78, 0x56, 0x34, 0x12, 0, 0, 0, 0]);
+    expected.extend(0x7000_u64.to_le_bytes());
+    expected.extend([64, 0, 0, 0, 0x55, 0, 0, 0]);
+    expected.resize(64, 0);
+    assert_eq!(bytes, expected);
+}
+
+#[test]
+fn a_list_is_published_once_with_record_and_slot_agreeing() {
+    let bench = bench(16, 8, false);
+    post(&bench.queue, &[write(1, &ONE), write(2, &FOUR), write(3, &ONE)]).unwrap();
+    assert_eq!(bench.record.load_relaxed_u32(PRODUCER), 4);
+    let value = bench.page.read(slot(QueueKind::Send, QPN));
+    assert_eq!(value, slot_value(QPN, 9, 4));
+}
+
+#[test]
+fn requests_before_a_bad_one_are_posted_and_the_bad_one_is_named() {
+    let bench = bench(16, 8, false);
+    let five = [ONE[0]; 5];
+    let bad = post(&bench.queue, &[write(1, &ONE), write(2, &five), write(3, &ONE)]);
+    assert_eq!(bad, Err((1, libc::EINVAL)));
+    assert_eq!(bench.record.load_relaxed_u32(PRODUCER), 1);
+    assert_eq!(bench.queue.retire(0), Some(1));
+    assert_eq!(bench.queue.retire(1), None);
+}
+
+#[test]
+fn a_refused_first_request_rings_no_doorbell() {
+    let bench = bench(16, 8, false);
+    let unknown = SendRequest { opcode: 77, ..write(1, &ONE) };
+    assert_eq!(post(&bench.queue, &[unknown]), Err((0, libc::EINVAL)));
+    assert_eq!(bench.page.read(slot(QueueKind::Send, QPN)), 0);
+}
+
+#[test]
+fn a_full_queue_refuses_until_a_completion_retires_all_before_it() {
+    let bench = bench(16, 4, false);
+    let requests: Vec<_> = (1..=5).map(|id| write(id, &ONE)).collect();
+    assert_eq!(post(&bench.queue, &requests), Err((4, libc::ENOMEM)));
+    // The third completes; the two before it were unsignaled.
+    assert_eq!(bench.queue.retire(2), Some(3));
+    assert_eq!(bench.queue.retire(1), None, "already retired");
+    post(&bench.queue, &[write(5, &ONE), write(6, &ONE), write(7, &ONE)]).unwrap();
+    assert_eq!(post(&bench.queue, &[write(8, &ONE)]), Err((0, libc::ENOMEM)));
+}
+
+#[test]
+fn accounting_survives_many_laps_and_the_wrap_of_every_counter() {
+    let bench = bench(8, 4, false);
+    let start = u32::MAX - 20;
+    for position in [&bench.queue.produced, &bench.queue.consumed] {
+        position.blocks.store(start, Ordering::Relaxed);
+        position.requests.store(REQUESTS - 5, Ordering::Relaxed);
+    }
+    let mut index = start;
+    for round in 0..100u64 {
+        let sges = if round % 3 == 0 { &FOUR[..] } else { &ONE[..] };
+        let blocks = if round % 3 == 0 { 2 } else { 1 };
+        post(&bench.queue, &[write(round, sges)]).unwrap();
+        let last = SendHeader::decode(&[bench.ring.read(index)]);
+        assert_eq!(last.opcode, SendOpcode::Write);
+        // The card may name the block by its running or by its masked index.
+        let named = if round % 2 == 0 { index } else { index & 7 };
+        assert_eq!(bench.queue.retire(named), Some(round), "round {round}");
+        index = index.wrapping_add(blocks);
+    }
+}
+
+#[test]
+fn a_completion_inside_a_request_or_beyond_all_is_not_believed() {
+    let bench = bench(16, 8, false);
+    post(&bench.queue, &[write(1, &FOUR), write(2, &ONE)]).unwrap();
+    assert_eq!(bench.queue.retire(1), None, "the second block of the first request");
+    assert_eq!(bench.queue.retire(3), None, "beyond what is posted");
+    assert_eq!(bench.queue.retire(2), Some(2));
+}
+
+#[test]
+fn signal_all_signals_what_the_program_left_unsignaled() {
+    let bench = bench(8, 8, true);
+    post(&bench.queue, &[SendRequest { flags: 0, ..write(1, &ONE) }]).unwrap();
+    assert_eq!(SendHeader::decode(&[bench.ring.read(0)]).flags, SendFlags::SIGNALED);
+}
+
+#[test]
+fn inline_data_beyond_the_limit_and_inline_reads_are_refused() {
+    let bench = bench(8, 8, false);
+    let inline = |opcode, length| {
+        let data = InlineData { blocks: [[0; 8]; 5], length };
+        let flags = ibv::IBV_SEND_INLINE;
+        let request =
+            SendRequest { opcode, flags, payload: Payload::Inline(&data), ..write(1, &ONE) };
+        post(&bench.queue, &[request])
+    };
+    assert_eq!(inline(ibv::IBV_WR_SEND, 96), Ok(()));
+    assert_eq!(inline(ibv::IBV_WR_SEND, 97), Err((0, libc::EINVAL)));
+    assert_eq!(inline(ibv::IBV_WR_RDMA_READ, 8), Err((0, libc::EINVAL)));
+}
+
+#[test]
+fn a_reset_queue_starts_over_in_its_new_generation() {
+    let bench = bench(8, 8, false);
+    post(&bench.queue, &[write(1, &ONE), write(2, &ONE)]).unwrap();
+    bench.queue.reset(10);
+    assert_eq!(bench.record.load_relaxed_u32(PRODUCER), 0);
+    assert_eq!(bench.queue.retire(0), None);
+    post(&bench.queue, &[write(3, &ONE)]).unwrap();
+    assert_eq!(bench.page.read(slot(QueueKind::Send, QPN)), slot_value(QPN, 10, 1));
+    assert_eq!(bench.queue.retire(0), Some(3));
+}
+
+#[test]
+fn a_closed_gate_names_its_errno_and_flushing_walks_the_shadow() {
+    let bench = bench(16, 8, false);
+    post(&bench.queue, &[write(1, &FOUR), write(2, &ONE), write(3, &ONE)]).unwrap();
+    bench.queue.set_gate(libc::EIO);
+    assert_eq!(post(&bench.queue, &[write(4, &ONE)]), Err((0, libc::EIO)));
+    let flushed: Vec<_> = std::iter::from_fn(|| bench.queue.flush_one()).collect();
+    assert_eq!(flushed, [1, 2, 3]);
+}

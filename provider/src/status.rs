@@ -1,0 +1,67 @@
+//! What the card's codes are in verbs; the only place where they are translated.
+
+use fpga_regs::engine::cqe::{Opcode, Status};
+use verbs_sys::v44::verbs as ibv;
+
+/// `vendor_err` of a completion the card reported with a code this provider does not know.
+pub(crate) const VENDOR_UNKNOWN_CODE: u32 = 0x100;
+/// `vendor_err` of a completion that names a work request that is not outstanding.
+pub(crate) const VENDOR_UNKNOWN_REQUEST: u32 = 0x101;
+/// `vendor_err` of work requests flushed because the card, or balboad, has died.
+pub(crate) const VENDOR_CARD_DIED: u32 = 0x102;
+
+/// The `ibv_wc_status` of a card's status; `None` for a code that is none.
+#[inline(always)]
+pub(crate) fn wc_status(status: Status) -> Option<ibv::ibv_wc_status> {
+    Some(match status {
+        Status::Success => ibv::IBV_WC_SUCCESS,
+        Status::LocalLength => ibv::IBV_WC_LOC_LEN_ERR,
+        Status::LocalQpOperation => ibv::IBV_WC_LOC_QP_OP_ERR,
+        Status::LocalProtection => ibv::IBV_WC_LOC_PROT_ERR,
+        Status::Flushed => ibv::IBV_WC_WR_FLUSH_ERR,
+        Status::WindowBind => ibv::IBV_WC_MW_BIND_ERR,
+        Status::BadResponse => ibv::IBV_WC_BAD_RESP_ERR,
+        Status::LocalAccess => ibv::IBV_WC_LOC_ACCESS_ERR,
+        Status::RemoteInvalidRequest => ibv::IBV_WC_REM_INV_REQ_ERR,
+        Status::RemoteAccess => ibv::IBV_WC_REM_ACCESS_ERR,
+        Status::RemoteOperation => ibv::IBV_WC_REM_OP_ERR,
+        Status::RetryExceeded => ibv::IBV_WC_RETRY_EXC_ERR,
+        Status::RnrRetryExceeded => ibv::IBV_WC_RNR_RETRY_EXC_ERR,
+        Status::General => ibv::IBV_WC_GENERAL_ERR,
+        _ => return None,
+    })
+}
+
+/// The `ibv_wc_opcode` of a card's completion opcode; `None` for a code that is none.
+#[inline(always)]
+pub(crate) fn wc_opcode(opcode: Opcode) -> Option<ibv::ibv_wc_opcode> {
+    Some(match opcode {
+        Opcode::Send => ibv::IBV_WC_SEND,
+        Opcode::Write => ibv::IBV_WC_RDMA_WRITE,
+        Opcode::Read => ibv::IBV_WC_RDMA_READ,
+        Opcode::CompareSwap => ibv::IBV_WC_COMP_SWAP,
+        Opcode::FetchAdd => ibv::IBV_WC_FETCH_ADD,
+        Opcode::LocalInvalidate => ibv::IBV_WC_LOCAL_INV,
+        Opcode::BindWindow => ibv::IBV_WC_BIND_MW,
+        Opcode::Receive => ibv::IBV_WC_RECV,
+        Opcode::ReceiveWriteImm => ibv::IBV_WC_RECV_RDMA_WITH_IMM,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_with_a_name_is_translated_and_no_other() {
+        for code in 0..=u8::MAX {
+            let status = wc_status(Status(code));
+            assert_eq!(status.is_some(), Status(code).name().is_some(), "status {code}");
+            // The contract took its numbers from verbs.
+            assert!(status.is_none_or(|status| status == u32::from(code)), "status {code}");
+            let known = Opcode(code).name().is_some();
+            assert_eq!(wc_opcode(Opcode(code)).is_some(), known, "opcode {code}");
+        }
+    }
+}
