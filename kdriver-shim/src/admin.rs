@@ -128,14 +128,12 @@ impl AdminEngine {
     }
 
     /// Declares the engine dead, once.
-    fn die(&mut self, why: String) -> Error {
-        let error = self.dead(&why);
+    fn die(&mut self, why: String) {
         if self.death.is_none() {
-            log::error!("{error}");
+            log::error!("{}: {why}", self.name);
             self.death = Some(why);
             self.events.push_back(EngineEvent::Dead);
         }
-        error
     }
 
     /// Reads a register until `done` says so; its last value where the limit passed.
@@ -220,19 +218,27 @@ impl AdminEngine {
                 continue;
             }
             let left = self.command_limit.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                let status = self.read(window::STATUS);
-                return Err(self.die(format!(
-                    "no answer to {opcode:?} within {} s (status {status:#x}); restart balboad",
-                    self.command_limit.as_secs_f32()
-                )));
-            }
-            if self.await_interrupt(left.min(LOOK_AGAIN))? {
+            if !left.is_zero() && self.await_interrupt(left.min(LOOK_AGAIN))? {
                 self.service();
-                if let Some(why) = &self.death {
-                    return Err(self.dead(why));
-                }
+            } else {
+                self.examine(opcode, left.is_zero());
             }
+            if let Some(why) = &self.death {
+                return Err(self.dead(why));
+            }
+        }
+    }
+
+    /// Looks why a command is not answered yet; `late` when its time is up.
+    fn examine(&mut self, opcode: Opcode, late: bool) {
+        let status = self.read(window::STATUS);
+        if status == u64::MAX {
+            self.die("its registers read all ones: the card is gone".to_owned());
+        } else if status & window::STATUS_FATAL != 0 {
+            self.die(format!("the engine stopped with code {}", status >> 32));
+        } else if late {
+            let limit = self.command_limit.as_secs_f32();
+            self.die(format!("no answer to {opcode:?} within {limit} s (status {status:#x})"));
         }
     }
 
@@ -417,13 +423,13 @@ impl Engine for AdminEngine {
             // Not readable (EAGAIN) is no failure: the look at the ring is worth it all the same.
             let _ = nix::unistd::read(vector, &mut [0; 8]);
         }
-        let cnfg = vfpga::cnfg(u64::from(self.window));
-        self.backend.write64(Bar::Shell, cnfg.wrapping_add(vfpga::ISR), vfpga::ISR_CLEAR_PENDING);
-        // The second look takes what came while the first one was under way.
-        for _ in 0..2 {
-            if let Err(error) = self.drain_events() {
-                self.die(format!("its event ring cannot be read: {error}"));
-            }
+        let isr = vfpga::cnfg(u64::from(self.window)).wrapping_add(vfpga::ISR);
+        self.backend.write64(Bar::Shell, isr, vfpga::ISR_CLEAR_PENDING);
+        // The write is posted. Until the card has it, the interrupt is still pending and news makes
+        // no other: the read waits for the write, so that what comes after the look is signalled.
+        self.backend.read64(Bar::Shell, isr);
+        if let Err(error) = self.drain_events() {
+            self.die(format!("its event ring cannot be read: {error}"));
         }
     }
 

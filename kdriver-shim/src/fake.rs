@@ -33,6 +33,7 @@ struct State {
     windows: Vec<FakeWindow>,
     mappings: BTreeMap<u64, (u64, DmaMemory)>,
     pages: BTreeSet<(u8, u8)>,
+    unflushed: bool,
 }
 
 /// What a test sees and sets of an engine.
@@ -40,6 +41,8 @@ struct State {
 pub struct FakeWindow {
     /// Answers nothing.
     pub silent: bool,
+    /// Answers nothing, and reads all ones.
+    pub gone: bool,
     /// Does not reset.
     pub stuck: bool,
     /// Refuses these.
@@ -111,6 +114,11 @@ impl FakeCard {
         self.state.borrow().mappings.iter().map(|(iova, (length, _))| (*iova, *length)).collect()
     }
 
+    /// Whether an interrupt was cleared by a write that no read has waited for.
+    pub fn clears_unseen(&self) -> bool {
+        self.state.borrow().unflushed
+    }
+
     /// Pages granted.
     pub fn granted(&self) -> usize {
         self.state.borrow().pages.len()
@@ -178,7 +186,7 @@ impl FakeWindow {
             }
             w::CONTROL => self.status = w::STATUS_ENABLED,
             w::EVENT_OVERFLOW_CLEAR => self.status &= !w::STATUS_EVENT_OVERFLOW,
-            w::ADMIN_DOORBELL if !self.silent => {
+            w::ADMIN_DOORBELL if !self.silent && !self.gone => {
                 while self.sq != value as u32 {
                     self.command(mappings);
                 }
@@ -306,8 +314,10 @@ impl CardBackend for FakeCard {
     }
 
     fn read64(&self, bar: Bar, offset: u64) -> u64 {
-        let state = self.state.borrow();
+        let mut state = self.state.borrow_mut();
+        state.unflushed = false;
         match csr(offset, state.windows.len()) {
+            Some((index, w::STATUS)) if state.windows[index].gone => u64::MAX,
             Some((index, w::STATUS)) => state.windows[index].status,
             _ => state.registers.get(&(bar.number(), offset)).copied().unwrap_or(0),
         }
@@ -315,11 +325,13 @@ impl CardBackend for FakeCard {
 
     fn write64(&self, bar: Bar, offset: u64, value: u64) {
         let mut state = self.state.borrow_mut();
+        let is_clear = |index| offset == vfpga::cnfg(index) + vfpga::ISR;
+        state.unflushed |= (0..vfpga::MAX_VFPGAS).any(is_clear);
         let State { registers, windows, mappings, .. } = &mut *state;
         match csr(offset, windows.len()) {
             Some((index, register)) => {
                 windows[index].write(mappings, register, value);
-                if register == w::ADMIN_DOORBELL {
+                if register == w::ADMIN_DOORBELL && !windows[index].gone {
                     self.vectors[index].signal().unwrap();
                 }
             }

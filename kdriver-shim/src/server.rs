@@ -37,6 +37,8 @@ pub struct Server {
     pd_numbers: Numbers,
     uid: u32,
     state_dir: PathBuf,
+    // Room for one message, kept between two.
+    buffer: Vec<u8>,
 }
 
 impl Server {
@@ -72,6 +74,7 @@ impl Server {
             pd_numbers: Numbers::default(),
             uid,
             state_dir,
+            buffer: Vec::new(),
         })
     }
 
@@ -212,8 +215,15 @@ impl Server {
 
     /// One request and its reply; an error ends the client.
     fn exchange(&mut self, client: &mut Client) -> Result<(), String> {
-        let mut buffer = vec![0; MAX_MESSAGE];
-        let received = match fdpass::receive(client.socket.as_fd(), &mut buffer, Wait::Never) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(MAX_MESSAGE, 0);
+        let outcome = self.exchange_in(client, &mut buffer);
+        self.buffer = buffer;
+        outcome
+    }
+
+    fn exchange_in(&mut self, client: &mut Client, buffer: &mut [u8]) -> Result<(), String> {
+        let received = match fdpass::receive(client.socket.as_fd(), buffer, Wait::Never) {
             Ok(received) if received.bytes == 0 => return Err("it closed its socket".into()),
             Ok(received) => received,
             Err(error) if error.would_block() => return Ok(()),

@@ -67,6 +67,15 @@ fn a_silent_engine_is_dead_and_fails_at_once_until_it_is_restarted() {
 }
 
 #[test]
+fn a_card_that_is_gone_is_not_waited_for() {
+    let (card, mut engine) = engine();
+    card.window(1, |w| w.gone = true);
+    let error = engine.create_cq(&CreateCq::default()).unwrap_err();
+    assert!(error.to_string().contains("the card is gone"), "{error}");
+    assert!(engine.restart().unwrap_err().to_string().contains("does not reset"));
+}
+
+#[test]
 fn events_come_in_order_over_many_laps_and_clear_the_interrupt() {
     let (card, mut engine) = engine();
     for lap in 0..3 {
@@ -85,6 +94,7 @@ fn events_come_in_order_over_many_laps_and_clear_the_interrupt() {
     assert_eq!(nix::unistd::read(vector, &mut [0; 8]), Err(Errno::EAGAIN));
     let isr = vfpga::cnfg(1) + vfpga::ISR;
     assert_eq!(card.get(Bar::Shell, isr), vfpga::ISR_CLEAR_PENDING);
+    assert!(!card.clears_unseen(), "an interrupt can be lost");
 }
 
 #[test]

@@ -1,12 +1,9 @@
 //! balboad as its user sees it: arguments, exit codes, state directory, signals.
 
-#[path = "common/mod.rs"]
-mod common;
-
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 
-use common::{Balboad, Client, command};
+use crate::common::{Balboad, Client, command};
 use nix::sys::signal::Signal;
 use shim_abi::{Request, Response, Role};
 

@@ -1,14 +1,9 @@
 //! A real balboad, real clients, real frames between two software cards.
 
-#[path = "common/mod.rs"]
-mod common;
-#[path = "common/node.rs"]
-mod node;
-
-use common::Balboad;
+use crate::common::Balboad;
+use crate::node::Node;
 use fpga_regs::engine::cqe::Status;
 use nix::sys::signal::Signal;
-use node::Node;
 use shim_abi::{Request, Response};
 
 const BYTES: usize = 200_000;

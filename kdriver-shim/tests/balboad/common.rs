@@ -139,3 +139,9 @@ impl Client {
         assert!(received.is_err() || received.is_ok_and(|received| received.bytes == 0));
     }
 }
+
+impl AsFd for Client {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
