@@ -90,7 +90,7 @@ pub struct Client {
     socket: OwnedFd,
 }
 
-const PROBE: u64 = 0x0bad_cafe_0dd_f00d;
+const PROBE: u64 = 0x0bad_cafe_0ddf_f00d;
 static PROBED: u64 = PROBE;
 
 impl Client {
