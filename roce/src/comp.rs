@@ -242,9 +242,15 @@ impl Qp {
         self.make_ready(shared);
     }
 
-    /// The QP's timer fired. Says whether the peer did not answer, so that its Ethernet address
-    /// may be in doubt.
-    pub(crate) fn timer_fired(&mut self, shared: &mut Shared, now: Instant) -> bool {
+    /// The QP's timer fired. A neighbour whose Ethernet address is unknown is a `lost_cause` when
+    /// it did not answer many requests. Says whether the peer did not answer, so that its Ethernet
+    /// address may be in doubt.
+    pub(crate) fn timer_fired(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        lost_cause: bool,
+    ) -> bool {
         if !matches!(self.state(), QpState::Rts | QpState::Sqd) {
             return false;
         }
@@ -255,7 +261,11 @@ impl Qp {
         }
         self.requester.ack_deadline = None;
         let resolved = self.path.as_ref().is_some_and(|path| path.is_resolved());
-        if self.requester.next == self.requester.unacked && resolved {
+        if !resolved && !lost_cause {
+            self.wait_for_neighbour(shared, now);
+            return false;
+        }
+        if resolved && self.requester.next == self.requester.unacked {
             // Nothing was sent since the last time: the caller is busy, the peer is not silent.
             self.restart_ack_timer(shared, now);
             self.make_ready(shared);

@@ -28,6 +28,8 @@ struct Question {
     address: Ipv4Addr,
     at: Instant,
     interval: Duration,
+    /// Requests sent.
+    sent: u32,
 }
 
 /// The neighbour cache.
@@ -51,7 +53,7 @@ impl Neighbours {
         if entry.mac.is_none() && !entry.asking {
             entry.asking = true;
             let interval = param::ARP_FIRST_INTERVAL;
-            self.questions.push(Question { address, at: now, interval });
+            self.questions.push(Question { address, at: now, interval, sent: 0 });
         }
         entry.mac
     }
@@ -98,6 +100,13 @@ impl Neighbours {
         &entry.users
     }
 
+    /// Whether a neighbour has not answered many requests.
+    pub(crate) fn is_silent(&self, address: Ipv4Addr) -> bool {
+        self.questions
+            .iter()
+            .any(|question| question.address == address && question.sent >= param::ARP_PATIENCE)
+    }
+
     /// When the next request is due.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.questions.iter().map(|question| question.at).min()
@@ -107,6 +116,7 @@ impl Neighbours {
     pub(crate) fn poll(&mut self, now: Instant) -> Option<Ipv4Addr> {
         let question = self.questions.iter_mut().find(|question| question.at <= now)?;
         question.at = now.after(question.interval);
+        question.sent = question.sent.saturating_add(1);
         question.interval = question.interval.saturating_mul(2).min(param::ARP_LONGEST_INTERVAL);
         Some(question.address)
     }
@@ -130,8 +140,9 @@ mod tests {
             assert_eq!(neighbours.poll(at), Some(PEER));
             assert_eq!(neighbours.poll(at), None);
             asked.push(at.0 / 1_000_000);
+            assert_eq!(neighbours.is_silent(PEER), asked.len() >= 6);
         }
-        assert_eq!(asked, [0, 20, 60, 140, 300, 620, 1260, 2260, 3260, 4260]);
+        assert_eq!(asked, [0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 2023, 3023, 4023]);
         assert_eq!(neighbours.learn(PEER, MAC), [1, 2]);
         assert_eq!(neighbours.next_timeout(), None);
         assert_eq!(neighbours.acquire(PEER, 3, Instant(0)), Some(MAC));

@@ -57,17 +57,18 @@ pub const CONTROL_QUEUE: usize = 64;
 pub const MAX_ICMP_LENGTH: usize = 4096;
 
 /// The time to the second ARP request; it doubles with each request.
-pub const ARP_FIRST_INTERVAL: Duration = Duration::from_millis(20);
+pub const ARP_FIRST_INTERVAL: Duration = Duration::from_millis(1);
+
+/// ARP requests without answer after which a neighbour counts as silent. Until then the QPs that
+/// wait for it use up no retries, for a lost ARP frame is no fault of theirs.
+pub const ARP_PATIENCE: u32 = 6;
 
 /// The longest time between two ARP requests for an address that QPs wait for.
 pub const ARP_LONGEST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The shortest time between two ARP requests that check a known neighbour again, after a QP's
 /// acknowledgement timeout.
-pub const ARP_PROBE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Entries of the neighbour cache; QPs hold theirs, so this bounds only hostile growth.
-pub const NEIGHBOUR_ENTRIES: usize = 4096;
+pub const ARP_PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The hop limit for paths that name none (0).
 pub const DEFAULT_HOP_LIMIT: u8 = 64;

@@ -357,9 +357,10 @@ impl Stack {
             if !self.shared.timers.fire(&mut qp.timer, entry, now) {
                 continue;
             }
-            let silent = qp.timer_fired(&mut self.shared, now);
             let peer = qp.path.as_ref().and_then(Path::arp_target);
-            if let (true, Some(address)) = (silent, peer) {
+            let lost_cause = peer.is_none_or(|address| self.neighbours.is_silent(address));
+            let unanswered = qp.timer_fired(&mut self.shared, now, lost_cause);
+            if let (true, Some(address)) = (unanswered, peer) {
                 if self.neighbours.probe(address, now) {
                     self.ask(address);
                 }

@@ -69,8 +69,11 @@ impl Cable {
             let copy = copies[0].1.clone();
             copies.push((arrival + rng.below(self.reorder_delay + 1), copy));
         }
+        // Ethernet's own check would have caught damage on the cable; what slips through happens
+        // inside a switch, to frames that the ICRC protects. ARP has no such protection.
+        let protected = copies[0].1[12..14] != [0x08, 0x06];
         for (_, frame) in &mut copies {
-            if rng.chance(self.corruption) {
+            if protected && rng.chance(self.corruption) {
                 tally.corrupted += 1;
                 let bit = rng.below(frame.len() as u64 * 8) as usize;
                 frame[bit / 8] ^= 1 << (bit % 8);
