@@ -357,7 +357,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             (M::PKEY_INDEX, a.pkey_index == 0),
             (M::PORT, a.port == 1),
             (M::ACCESS, Access::from_bits(a.access).is_some()),
-            (M::AV, gid.is_some() && a.dgid != [0; 16] && a.flow_label < 1 << 20),
+            (M::AV, gid.is_some() && a.dgid != [0; 16] && a.flow_label < 1 << 20 && a.sl < 16),
             (M::PATH_MTU, (1..=5).contains(&a.path_mtu)),
             (M::TIMEOUT, a.timeout < 32),
             (M::RETRY_COUNT, a.retry_count < 8),

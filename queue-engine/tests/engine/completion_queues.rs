@@ -1,0 +1,267 @@
+//! Completion queues: full rings, arming, and the event ring behind them.
+
+use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::doorbell::{ArmKind, record};
+use fpga_regs::engine::event::{Event, EventType, QpEvent};
+use fpga_regs::engine::window as w;
+use fpga_regs::engine::wqe::SendOpcode;
+use queue_engine::{ReceiveKind, Received, TransportEvent};
+
+use crate::support::bench::{Bench, LOG2_EVENTS};
+use crate::support::client::{ClientCq, ClientQp};
+use crate::support::manual::Manual;
+use crate::support::wqe::Wqe;
+
+struct Fixture {
+    bench: Bench<Manual>,
+    cq: ClientCq,
+    qp: ClientQp,
+}
+
+impl Fixture {
+    fn with_entries(log2_entries: u8) -> Self {
+        let mut bench = Bench::new();
+        let cq = bench.create_cq(log2_entries);
+        let qp = bench.ready_qp(&cq);
+        bench.engine.take_interrupt();
+        Self { bench, cq, qp }
+    }
+
+    fn new() -> Self {
+        Self::with_entries(6)
+    }
+
+    /// One send completes well.
+    fn complete_send(&mut self) {
+        self.qp.post(&Wqe::gather(SendOpcode::Send, &[]));
+        self.bench.settle();
+        self.bench.complete(self.qp.qpn, 1);
+    }
+
+    /// One receive completes well.
+    fn complete_receive(&mut self, solicited: bool) {
+        self.qp.rq.post(0, &[]);
+        self.bench.engine.take_receive(self.qp.qpn).unwrap();
+        let (qpn, kind) = (self.qp.qpn, ReceiveKind::Send);
+        let received = Received { qpn, length: 0, kind, immediate: None, solicited };
+        self.bench.handle(TransportEvent::Received(received));
+    }
+
+    /// The completion events that are there, by their arm sequence.
+    fn fired(&mut self) -> Vec<u64> {
+        let of_this = |event: &Event| {
+            assert_eq!((event.kind, event.number), (EventType::Completion, self.cq.cqn));
+            event.data
+        };
+        self.bench.events().iter().map(of_this).collect()
+    }
+
+    fn arm(&mut self, kind: ArmKind) -> u64 {
+        let sequence = self.cq.arm(kind);
+        self.bench.settle();
+        sequence.into()
+    }
+}
+
+#[test]
+fn entries_alternate_their_phase_over_many_laps() {
+    for log2_entries in [0, 1, 3] {
+        let mut fixture = Fixture::with_entries(log2_entries);
+        for _ in 0..50 {
+            let index = fixture.qp.producer;
+            fixture.complete_send();
+            assert_eq!(fixture.cq.poll_one().wqe_index, index);
+        }
+        assert!(fixture.bench.events().is_empty());
+    }
+}
+
+#[test]
+fn a_full_queue_raises_one_event_and_overwrites_nothing() {
+    let mut fixture = Fixture::with_entries(2);
+    for _ in 0..4 {
+        fixture.complete_send();
+    }
+    assert!(fixture.bench.events().is_empty());
+    fixture.complete_send();
+    fixture.complete_send();
+    let events = fixture.bench.events();
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!((events[0].kind, events[0].number), (EventType::CqError, fixture.cq.cqn));
+    let indices: Vec<_> = fixture.cq.poll().iter().map(|entry| entry.wqe_index).collect();
+    assert_eq!(indices, [0, 1, 2, 3]);
+    // The queue is lost: room does not bring it back.
+    fixture.complete_send();
+    assert!(fixture.cq.poll().is_empty());
+    assert!(fixture.bench.events().is_empty());
+}
+
+#[test]
+fn a_queue_is_full_by_the_consumer_index_and_by_nothing_else() {
+    let mut fixture = Fixture::with_entries(2);
+    for _ in 0..3 {
+        for _ in 0..4 {
+            fixture.complete_send();
+        }
+        assert_eq!(fixture.cq.poll().len(), 4);
+    }
+    // Polled, and not told: to the engine the ring is full.
+    for _ in 0..4 {
+        fixture.complete_send();
+    }
+    assert_eq!(fixture.cq.take().len(), 4);
+    fixture.complete_send();
+    assert_eq!(fixture.bench.events().len(), 1);
+}
+
+#[test]
+fn one_arming_fires_once() {
+    let mut fixture = Fixture::new();
+    fixture.complete_send();
+    assert_eq!(fixture.fired(), [0; 0], "not armed");
+    fixture.cq.poll();
+    for _ in 0..3 {
+        let sequence = fixture.arm(ArmKind::Any);
+        assert_eq!(fixture.fired(), [0; 0], "nothing has completed");
+        assert!(!fixture.bench.engine.take_interrupt());
+        fixture.complete_send();
+        assert!(fixture.bench.engine.take_interrupt());
+        fixture.complete_send();
+        assert_eq!(fixture.fired(), [sequence]);
+        assert_eq!(fixture.cq.poll().len(), 2);
+    }
+}
+
+#[test]
+fn an_entry_beyond_the_consumer_index_fires_at_once() {
+    let mut fixture = Fixture::new();
+    fixture.complete_send();
+    let sequence = fixture.arm(ArmKind::Any);
+    assert_eq!(fixture.fired(), [sequence]);
+    // What was polled does not count.
+    fixture.cq.poll();
+    let sequence = fixture.arm(ArmKind::Any);
+    assert_eq!(fixture.fired(), [0; 0]);
+    fixture.complete_send();
+    assert_eq!(fixture.fired(), [sequence]);
+}
+
+#[test]
+fn a_solicited_arming_waits_for_a_solicited_message() {
+    let mut fixture = Fixture::new();
+    let sequence = fixture.arm(ArmKind::Solicited);
+    fixture.complete_send();
+    fixture.complete_receive(false);
+    assert_eq!(fixture.fired(), [0; 0]);
+    fixture.complete_receive(true);
+    assert_eq!(fixture.fired(), [sequence]);
+    fixture.complete_receive(true);
+    assert_eq!(fixture.fired(), [0; 0]);
+}
+
+#[test]
+fn a_solicited_arming_fires_for_an_error() {
+    let mut fixture = Fixture::new();
+    let sequence = fixture.arm(ArmKind::Solicited);
+    fixture.qp.post(&Wqe::gather(SendOpcode::FetchAdd, &[]));
+    fixture.bench.settle();
+    assert_eq!(fixture.cq.poll_one().status, Status::LocalQpOperation);
+    assert_eq!(fixture.fired(), [sequence]);
+}
+
+#[test]
+fn a_solicited_arming_fires_at_once_for_a_solicited_entry_beyond_the_consumer_index() {
+    let mut fixture = Fixture::new();
+    fixture.complete_receive(true);
+    fixture.complete_send();
+    let sequence = fixture.arm(ArmKind::Solicited);
+    assert_eq!(fixture.fired(), [sequence]);
+    fixture.cq.poll();
+    fixture.complete_send();
+    fixture.arm(ArmKind::Solicited);
+    assert_eq!(fixture.fired(), [0; 0], "the entry beyond is not solicited");
+}
+
+#[test]
+fn a_later_arming_replaces_an_earlier_one() {
+    let mut fixture = Fixture::new();
+    fixture.arm(ArmKind::Solicited);
+    let sequence = fixture.arm(ArmKind::Any);
+    fixture.complete_send();
+    assert_eq!(fixture.fired(), [sequence]);
+    // Two armings, of which the engine sees the last one only.
+    fixture.cq.poll();
+    fixture.cq.arm(ArmKind::Any);
+    let sequence = fixture.arm(ArmKind::Any);
+    fixture.complete_send();
+    assert_eq!(fixture.fired(), [sequence]);
+}
+
+#[test]
+fn an_arming_is_seen_by_its_doorbell_and_a_doorbell_without_arming_does_nothing() {
+    let mut fixture = Fixture::new();
+    fixture.cq.arm_silently(ArmKind::Any);
+    fixture.bench.settle();
+    fixture.complete_send();
+    assert_eq!(fixture.fired(), [0; 0]);
+    fixture.cq.ring();
+    fixture.bench.settle();
+    assert_eq!(fixture.fired().len(), 1);
+    let address = fixture.cq.ring + record::ARM as u64;
+    for word in [0, 3 << 62 | 9 << 32] {
+        fixture.bench.memory.store(address, word);
+        fixture.cq.sequence += 1;
+        fixture.cq.ring();
+        fixture.bench.settle();
+        assert_eq!(fixture.fired(), [0; 0], "{word:#x}");
+    }
+}
+
+#[test]
+fn armings_go_on_across_the_wrap_of_their_sequence() {
+    let mut fixture = Fixture::new();
+    fixture.cq.sequence = 0x3fff_fffd;
+    for _ in 0..5 {
+        let sequence = fixture.arm(ArmKind::Any);
+        fixture.complete_send();
+        fixture.cq.poll();
+        assert_eq!(fixture.fired(), [sequence]);
+    }
+    assert!(fixture.cq.sequence < 5);
+}
+
+#[test]
+fn an_entry_is_written_before_the_event_that_speaks_of_it() {
+    let mut fixture = Fixture::new();
+    fixture.arm(ArmKind::Any);
+    fixture.bench.memory.take_published();
+    fixture.complete_send();
+    let published = fixture.bench.memory.take_published();
+    let entry = fixture.cq.ring + record::ENTRIES;
+    assert_eq!(published, [entry, fixture.bench.event_ring]);
+}
+
+#[test]
+fn a_full_event_ring_loses_events_and_says_so_until_it_is_told_otherwise() {
+    let mut fixture = Fixture::new();
+    let qpn = fixture.qp.qpn;
+    let event = TransportEvent::Async { qpn, event: QpEvent::SqDrained };
+    let entries = 1 << LOG2_EVENTS;
+    let overflow = w::STATUS_ENABLED | w::STATUS_EVENT_OVERFLOW;
+    for lap in 0..3 {
+        for _ in 0..entries {
+            fixture.bench.handle(event);
+        }
+        assert_eq!(fixture.bench.read(w::STATUS), w::STATUS_ENABLED, "lap {lap}");
+        fixture.bench.engine.take_interrupt();
+        fixture.bench.handle(event);
+        assert!(fixture.bench.engine.take_interrupt(), "the driver must hear of it");
+        assert_eq!(fixture.bench.read(w::STATUS), overflow);
+        assert_eq!(fixture.bench.events().len(), entries);
+        assert_eq!(fixture.bench.read(w::STATUS), overflow, "it is sticky");
+        fixture.bench.write(w::EVENT_OVERFLOW_CLEAR, 0);
+        assert_eq!(fixture.bench.read(w::STATUS), w::STATUS_ENABLED);
+    }
+    fixture.bench.handle(event);
+    assert_eq!(fixture.bench.events().len(), 1);
+}

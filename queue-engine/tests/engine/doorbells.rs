@@ -1,0 +1,156 @@
+//! A doorbell is a level: whatever is overwritten in a slot, no work is lost.
+
+use fpga_regs::engine::doorbell::{ArmKind, QueueKind, slot};
+use fpga_regs::engine::qp::QpState;
+use fpga_regs::engine::wqe::SendOpcode;
+use queue_engine::EngineConfig;
+
+use crate::support::bench::{Bench, CONFIG};
+use crate::support::client::{ClientCq, ClientQp};
+use crate::support::manual::Manual;
+use crate::support::random::{Seeded, for_seeds};
+use crate::support::wqe::Wqe;
+
+fn many_qps(bench: &mut Bench<Manual>, cq: &ClientCq, count: usize) -> Vec<ClientQp> {
+    (0..count)
+        .map(|_| {
+            let rq = bench.create_rq(0, 0);
+            let qp = bench.create_qp(4, cq, cq, rq);
+            bench.climb(qp.qpn, QpState::Rts);
+            qp
+        })
+        .collect()
+}
+
+/// Two of the QPs that share a slot.
+fn colliding(qps: &mut [ClientQp]) -> (&mut ClientQp, &mut ClientQp) {
+    let shared =
+        |i: usize, qps: &[ClientQp]| (i + 1..qps.len()).find(|j| qps[*j].slot() == qps[i].slot());
+    let (first, second) =
+        (0..qps.len()).find_map(|i| Some((i, shared(i, qps)?))).expect("128 slots");
+    let (low, high) = qps.split_at_mut(second);
+    (&mut low[first], &mut high[0])
+}
+
+#[test]
+fn two_qps_behind_one_slot_overwrite_each_others_doorbell_and_lose_nothing() {
+    let mut bench = Bench::new();
+    let cq = bench.create_cq(8);
+    let mut qps = many_qps(&mut bench, &cq, 129);
+    let (first, second) = colliding(&mut qps);
+    first.post(&Wqe::gather(SendOpcode::Send, &[]));
+    second.post(&Wqe::gather(SendOpcode::Send, &[]));
+    bench.settle();
+    let mut sent: Vec<_> = bench.transport.sent.iter().map(|sent| sent.qpn).collect();
+    sent.sort_unstable();
+    let mut expected = [first.qpn, second.qpn];
+    expected.sort_unstable();
+    assert_eq!(sent, expected);
+}
+
+#[test]
+fn a_slot_that_does_not_change_costs_no_look_at_the_rings() {
+    let mut bench = Bench::new();
+    let cq = bench.create_cq(8);
+    let mut qps = many_qps(&mut bench, &cq, 20);
+    bench.settle();
+    assert!(!bench.poll());
+    let before = bench.memory.reads();
+    for _ in 0..100 {
+        assert!(!bench.poll());
+    }
+    assert_eq!(bench.memory.reads(), before);
+    qps[0].post(&Wqe::gather(SendOpcode::Send, &[]));
+    assert!(bench.poll());
+}
+
+#[test]
+fn a_destroyed_qp_leaves_its_slot_to_those_behind_it() {
+    let mut bench = Bench::new();
+    let cq = bench.create_cq(8);
+    let mut qps = many_qps(&mut bench, &cq, 129);
+    let (first, second) = colliding(&mut qps);
+    first.post(&Wqe::gather(SendOpcode::Send, &[]));
+    let qpn = first.qpn;
+    bench.destroy(fpga_regs::engine::admin::Opcode::DestroyQp, qpn);
+    second.post(&Wqe::gather(SendOpcode::Send, &[]));
+    bench.settle();
+    let sent: Vec<_> = bench.transport.sent.iter().map(|sent| sent.qpn).collect();
+    assert_eq!(sent, [second.qpn]);
+}
+
+#[test]
+fn five_hundred_qps_lose_no_post_whatever_is_seen_of_their_doorbells() {
+    for_seeds(4, |seed| {
+        let mut random = Seeded::new(seed);
+        let config = EngineConfig { log2_cq_entries: 14, ..CONFIG };
+        let mut bench = Bench::with(config, Manual::default());
+        let mut cq = bench.create_cq(14);
+        let mut qps = many_qps(&mut bench, &cq, 500);
+        let mut open = vec![0; qps.len()];
+        let mut posted = 0;
+        for _ in 0..8000 {
+            let i = random.below(500) as usize;
+            if open[i] == 16 {
+                // The ring is full: all of it must have been seen by now.
+                bench.settle();
+                bench.complete(qps[i].qpn, 16);
+                open[i] = 0;
+            }
+            qps[i].post(&Wqe::gather(SendOpcode::Send, &[]));
+            open[i] += 1;
+            posted += 1;
+            if random.one_in(200) {
+                bench.poll();
+            }
+        }
+        bench.settle();
+        assert_eq!(bench.transport.sent.len(), posted);
+        for qp in &qps {
+            let count = bench.transport.under_way(qp.qpn) as u64;
+            bench.complete(qp.qpn, count);
+        }
+        assert_eq!(cq.poll().len(), posted);
+    });
+}
+
+#[test]
+fn every_kind_of_queue_has_its_own_slots() {
+    let mut bench = Bench::new();
+    let mut cq = bench.create_cq(4);
+    let mut qp = bench.ready_qp(&cq);
+    let slots = [
+        slot(QueueKind::Send, qp.qpn),
+        slot(QueueKind::Receive, qp.rq.rqn),
+        slot(QueueKind::Completion, cq.cqn),
+    ];
+    assert!(slots[0] < slots[1] && slots[1] < slots[2]);
+    qp.rq.post(0, &[]);
+    cq.arm(ArmKind::Any);
+    qp.post(&Wqe::gather(SendOpcode::Send, &[]));
+    bench.settle();
+    assert_eq!(bench.transport.sent.len(), 1);
+    bench.complete(qp.qpn, 1);
+    assert_eq!(bench.events().len(), 1);
+}
+
+#[test]
+fn what_waited_for_room_longest_comes_first() {
+    let mut bench = Bench::new();
+    let cq = bench.create_cq(8);
+    let mut qps = many_qps(&mut bench, &cq, 3);
+    bench.transport.capacity = 1;
+    for qp in &mut qps {
+        for _ in 0..4 {
+            qp.post(&Wqe::gather(SendOpcode::Send, &[]));
+        }
+    }
+    bench.settle();
+    assert_eq!(bench.transport.sent.len(), 3);
+    for round in 1..4 {
+        for qp in &qps {
+            bench.complete(qp.qpn, 1);
+        }
+        assert_eq!(bench.transport.sent.len(), 3 * (round + 1));
+    }
+}

@@ -1,0 +1,155 @@
+//! What remote peers may do: keys, rights of the QP, domains.
+
+use fpga_regs::engine::admin::Opcode;
+use fpga_regs::engine::key::Access;
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use queue_engine::{Payload, Piece, RemoteAccess, Unreachable};
+
+use crate::support::bench::{Bench, PDN, Region, sound_attributes};
+use crate::support::manual::Manual;
+
+struct Fixture {
+    bench: Bench<Manual>,
+    qpn: u32,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let mut bench = Bench::new();
+        let cq = bench.create_cq(4);
+        let qpn = bench.ready_qp(&cq).qpn;
+        Self { bench, qpn }
+    }
+
+    /// Whether a peer may do it; asked both ways, which must agree.
+    fn allows(&self, rkey: u32, address: u64, length: u32, access: RemoteAccess) -> bool {
+        let engine = &self.bench.engine;
+        let allowed = engine.allows(self.qpn, rkey, address, length.into(), access);
+        let payload = Payload::Remote { rkey, address, access };
+        let mut pieces = Vec::new();
+        let resolved = engine.resolve(self.qpn, payload, 0, length, &mut pieces);
+        if allowed {
+            assert_eq!(resolved, Ok(()));
+        }
+        assert_eq!(pieces.len(), usize::from(resolved.is_ok() && length > 0));
+        allowed
+    }
+
+    fn set_rights(&mut self, access: Access) {
+        let mask = AttributeMask::ACCESS;
+        let attributes = Attributes { mask, access: access.bits(), ..sound_attributes() };
+        self.bench.modify(self.qpn, &attributes);
+    }
+}
+
+use RemoteAccess::{Read, Write};
+
+#[test]
+fn a_key_opens_its_region_to_the_last_byte_and_no_further() {
+    let mut fixture = Fixture::new();
+    let Region { va, key, .. } = fixture.bench.register(4096);
+    for access in [Read, Write] {
+        assert!(fixture.allows(key, va, 4096, access));
+        assert!(fixture.allows(key, va + 4095, 1, access));
+        assert!(!fixture.allows(key, va, 4097, access));
+        assert!(!fixture.allows(key, va + 4095, 2, access));
+        assert!(!fixture.allows(key, va - 1, 1, access));
+        assert!(!fixture.allows(key, va + 4096, 1, access));
+        assert!(!fixture.allows(key, 0, 1, access));
+        assert!(!fixture.allows(key, u64::MAX, 2, access));
+        assert!(!fixture.allows(key, va + 1, u32::MAX, access));
+    }
+    let engine = &fixture.bench.engine;
+    assert!(!engine.allows(fixture.qpn, key, va + 1, u64::MAX, Write));
+}
+
+#[test]
+fn a_region_at_the_end_of_the_address_space_does_not_wrap() {
+    let mut fixture = Fixture::new();
+    let iova = fixture.bench.memory.allocate(4096);
+    let va = u64::MAX - 4096;
+    let command = fpga_regs::engine::admin::CreateKey {
+        va,
+        length: 4096,
+        iova,
+        pdn: PDN,
+        access: Access::REMOTE_READ,
+        ..Default::default()
+    };
+    let key = fixture.bench.succeed(Opcode::CreateKey, &command.encode()).result;
+    assert!(fixture.allows(key, va, 4096, Read));
+    assert!(fixture.allows(key, va + 4095, 1, Read));
+    assert!(!fixture.allows(key, va + 4095, 2, Read));
+    assert!(!fixture.allows(key, u64::MAX, 1, Read));
+}
+
+#[test]
+fn both_the_key_and_the_qp_must_grant_the_right() {
+    let (read, write) = (Access::REMOTE_READ, Access::REMOTE_WRITE | Access::LOCAL_WRITE);
+    let sets = [Access::LOCAL_WRITE, read | Access::LOCAL_WRITE, write, read | write];
+    for of_key in sets {
+        for of_qp in sets {
+            let mut fixture = Fixture::new();
+            let Region { va, key, .. } = fixture.bench.register_with(64, of_key, PDN);
+            fixture.set_rights(of_qp);
+            for (access, right) in [(Read, Access::REMOTE_READ), (Write, Access::REMOTE_WRITE)] {
+                let expected = of_key.contains(right) && of_qp.contains(right);
+                assert_eq!(fixture.allows(key, va, 64, access), expected, "{of_key:?} {of_qp:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_of_other_domains_variants_and_numbers_open_nothing() {
+    let mut fixture = Fixture::new();
+    let foreign = fixture.bench.register_with(64, Access::REMOTE_READ, PDN + 1);
+    assert!(!fixture.allows(foreign.key, foreign.va, 1, Read));
+    let Region { va, key, .. } = fixture.bench.register(64);
+    for bit in 0..32 {
+        assert!(!fixture.allows(key ^ 1 << bit, va, 1, Read), "bit {bit}");
+    }
+    assert!(fixture.allows(key, va, 1, Read));
+    assert!(!fixture.bench.engine.allows(fixture.qpn ^ 1, key, va, 1, Read));
+}
+
+#[test]
+fn a_destroyed_key_opens_nothing_from_then_on() {
+    let mut fixture = Fixture::new();
+    let Region { va, key, .. } = fixture.bench.register(64);
+    assert!(fixture.allows(key, va, 64, Write));
+    fixture.bench.destroy(Opcode::DestroyKey, key);
+    assert!(!fixture.allows(key, va, 64, Write));
+}
+
+#[test]
+fn an_empty_access_needs_the_right_of_the_qp_and_no_key() {
+    let mut fixture = Fixture::new();
+    assert!(fixture.allows(0xdead, 0, 0, Read));
+    fixture.set_rights(Access::REMOTE_WRITE | Access::LOCAL_WRITE);
+    assert!(!fixture.bench.engine.allows(fixture.qpn, 0xdead, 0, 0, Read));
+}
+
+#[test]
+fn a_reset_takes_the_rights_of_the_qp() {
+    let mut fixture = Fixture::new();
+    let Region { va, key, .. } = fixture.bench.register(64);
+    assert!(fixture.allows(key, va, 1, Read));
+    fixture.bench.go(fixture.qpn, QpState::Reset);
+    assert!(!fixture.bench.engine.allows(fixture.qpn, key, va, 1, Read));
+}
+
+#[test]
+fn remote_payload_is_where_the_key_says() {
+    let mut fixture = Fixture::new();
+    let Region { va, iova, key, .. } = fixture.bench.register(4096);
+    let payload = Payload::Remote { rkey: key, address: va + 100, access: Write };
+    let mut pieces = vec![Piece { iova: 1, length: 1 }];
+    let engine = &fixture.bench.engine;
+    assert_eq!(engine.resolve(fixture.qpn, payload, 77, 50, &mut pieces), Ok(()));
+    assert_eq!(pieces[1..], [Piece { iova: iova + 100, length: 50 }]);
+    let beyond = engine.resolve(fixture.qpn, payload, 0, 4000, &mut pieces);
+    assert_eq!((beyond, pieces.len()), (Err(Unreachable), 2));
+    let stranger = engine.resolve(1, payload, 0, 1, &mut pieces);
+    assert_eq!((stranger, pieces.len()), (Err(Unreachable), 2));
+}

@@ -1,0 +1,18 @@
+//! The engine as its drivers, clients and transports see it.
+
+mod admin;
+mod attributes;
+mod completing;
+mod completion_queues;
+mod doorbells;
+mod failing;
+mod hostile;
+mod keys;
+mod lifecycle;
+mod payload;
+mod receiving;
+mod sending;
+mod stock;
+mod storm;
+mod support;
+mod transitions;

@@ -1,0 +1,420 @@
+//! A driver at the engine's registers and rings.
+
+use fpga_regs::Block;
+use fpga_regs::engine::admin::{
+    AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, KeyKind,
+    ModifyQp, Opcode, SetGid,
+};
+use fpga_regs::engine::cqe::{LAST_WORD, expected_phase, phase};
+use fpga_regs::engine::event::Event;
+use fpga_regs::engine::key::Access;
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
+use fpga_regs::engine::window::{self, Capabilities, Profile};
+use fpga_regs::engine::wqe::Sge;
+use queue_engine::{Engine, EngineConfig, Transport, TransportEvent};
+
+use super::client::{ClientCq, ClientQp, ClientRq};
+use super::manual::Manual;
+use super::memory::{TestMemory, TestPage};
+use super::random::Seeded;
+
+/// What the engines of the tests are built with.
+pub const CONFIG: EngineConfig = EngineConfig {
+    window: 2,
+    profile: Profile::Vqe,
+    capabilities: Capabilities::RC
+        .union(Capabilities::SEND)
+        .union(Capabilities::WRITE)
+        .union(Capabilities::READ)
+        .union(Capabilities::IMMEDIATE),
+    qps: 1024,
+    cqs: 1024,
+    rqs: 1024,
+    keys: 1024,
+    log2_cq_entries: 12,
+    log2_sq_blocks: 10,
+    log2_rq_entries: 10,
+    max_rd_atomic: 16,
+    max_message: 1 << 30,
+};
+
+/// The page every client rings in unless a test says otherwise.
+pub const PAGE: u8 = 1;
+/// The protection domain of clients.
+pub const PDN: u32 = 7;
+/// GID 0 of the port.
+pub const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+
+const LOG2_ADMIN: u8 = 4;
+pub const LOG2_EVENTS: u8 = 5;
+
+/// An engine with memory, a transport, a doorbell page and a driver.
+pub struct Bench<T: Transport> {
+    pub engine: Engine<TestMemory, TestPage, Seeded>,
+    pub memory: TestMemory,
+    pub transport: T,
+    pub page: TestPage,
+    pub now: u64,
+    pub admin_sq: u64,
+    pub admin_cq: u64,
+    pub event_ring: u64,
+    pub admin_producer: u32,
+    admin_consumer: u32,
+    event_consumer: u32,
+    tag: u16,
+}
+
+impl Bench<Manual> {
+    /// A running engine over a transport that the test drives.
+    pub fn new() -> Self {
+        Self::with(CONFIG, Manual::default())
+    }
+}
+
+impl<T: Transport> Bench<T> {
+    /// A running engine.
+    pub fn with(config: EngineConfig, transport: T) -> Self {
+        let mut bench = Self::stopped(config, transport);
+        bench.start();
+        bench.set_gid(0, Some(GID));
+        bench
+    }
+
+    /// An engine out of reset, with page [`PAGE`] in place.
+    pub fn stopped(config: EngineConfig, transport: T) -> Self {
+        let memory = TestMemory::default();
+        let mut engine = Engine::new(config, Seeded::new(1));
+        let page = TestPage::default();
+        assert!(engine.open_page(PAGE, page.clone()));
+        Self {
+            engine,
+            transport,
+            page,
+            now: 1000,
+            admin_sq: memory.allocate(64 << LOG2_ADMIN),
+            admin_cq: memory.allocate(64 << LOG2_ADMIN),
+            event_ring: memory.allocate(64 << LOG2_EVENTS),
+            memory,
+            admin_producer: 0,
+            admin_consumer: 0,
+            event_consumer: 0,
+            tag: 0,
+        }
+    }
+
+    /// Writes where the rings are, and enables the engine.
+    pub fn start(&mut self) {
+        for (ring, log2) in [(self.admin_cq, LOG2_ADMIN), (self.event_ring, LOG2_EVENTS)] {
+            for index in 0..1 << log2 {
+                self.memory.store_block(ring + 64 * index, &[0; 8]);
+            }
+        }
+        (self.admin_producer, self.admin_consumer, self.event_consumer) = (0, 0, 0);
+        self.write(window::ADMIN_SQ_BASE, self.admin_sq);
+        self.write(window::ADMIN_SQ_SIZE, LOG2_ADMIN.into());
+        self.write(window::ADMIN_CQ_BASE, self.admin_cq);
+        self.write(window::ADMIN_CQ_SIZE, LOG2_ADMIN.into());
+        self.write(window::EVENT_BASE, self.event_ring);
+        self.write(window::EVENT_SIZE, LOG2_EVENTS.into());
+        self.write(window::CONTROL, window::CONTROL_ENABLE);
+        assert_eq!(self.read(window::STATUS), window::STATUS_ENABLED);
+    }
+
+    pub fn read(&self, register: u64) -> u64 {
+        self.engine.read_register(self.now, register)
+    }
+
+    pub fn write(&mut self, register: u64, value: u64) {
+        self.engine.write_register(self.now, register, value, &self.memory, &mut self.transport);
+    }
+
+    /// Writes blocks to the admin ring, without a doorbell.
+    pub fn push_admin(&mut self, blocks: &[Block]) {
+        for block in blocks {
+            let index = u64::from(self.admin_producer) & ((1 << LOG2_ADMIN) - 1);
+            self.memory.store_block(self.admin_sq + 64 * index, block);
+            self.admin_producer = self.admin_producer.wrapping_add(1);
+        }
+    }
+
+    pub fn ring_admin(&mut self) {
+        self.write(window::ADMIN_DOORBELL, self.admin_producer.into());
+    }
+
+    /// Takes the admin completions that are there.
+    pub fn admin_completions(&mut self) -> Vec<Completion> {
+        let mut completions = Vec::new();
+        loop {
+            let index = u64::from(self.admin_consumer) & ((1 << LOG2_ADMIN) - 1);
+            let block = self.memory.load_block(self.admin_cq + 64 * index);
+            if phase(block[LAST_WORD]) != expected_phase(self.admin_consumer, LOG2_ADMIN) {
+                return completions;
+            }
+            completions.push(Completion::decode(&[block]));
+            self.admin_consumer = self.admin_consumer.wrapping_add(1);
+        }
+    }
+
+    /// Runs a command of whole blocks, with an answer buffer if there is one.
+    pub fn run_with(&mut self, opcode: Opcode, blocks: &[Block], response: u64) -> Completion {
+        self.tag = self.tag.wrapping_add(1);
+        let header = Header { opcode, blocks: blocks.len() as u8, tag: self.tag, response };
+        let mut blocks = blocks.to_vec();
+        for (word, more) in blocks[0].iter_mut().zip(header.encode()[0]) {
+            *word |= more;
+        }
+        self.push_admin(&blocks);
+        self.ring_admin();
+        let completions = self.admin_completions();
+        assert_eq!(completions.len(), 1, "{completions:?}");
+        assert_eq!((completions[0].tag, completions[0].opcode), (self.tag, opcode));
+        completions[0]
+    }
+
+    pub fn run(&mut self, opcode: Opcode, blocks: &[Block]) -> Completion {
+        self.run_with(opcode, blocks, 0)
+    }
+
+    /// Runs a command and answers with its status.
+    pub fn status(&mut self, opcode: Opcode, blocks: &[Block]) -> AdminStatus {
+        self.run(opcode, blocks).status
+    }
+
+    /// Runs a command that must succeed.
+    pub fn succeed(&mut self, opcode: Opcode, blocks: &[Block]) -> Completion {
+        let completion = self.run(opcode, blocks);
+        assert_eq!(completion.status, AdminStatus::Success, "{opcode:?}");
+        completion
+    }
+
+    pub fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) {
+        let command =
+            SetGid { index, valid: u8::from(gid.is_some()), gid: gid.unwrap_or_default() };
+        self.succeed(Opcode::SetGid, &command.encode());
+    }
+
+    pub fn create_cq(&mut self, log2_entries: u8) -> ClientCq {
+        let ring = self.memory.allocate(64 + (64 << log2_entries));
+        let command = CreateCq { ring, log2_entries, page: PAGE };
+        let cqn = self.succeed(Opcode::CreateCq, &command.encode()).result;
+        let (memory, page) = (self.memory.clone(), self.page.clone());
+        ClientCq { memory, page, cqn, ring, log2_entries, consumer: 0, sequence: 0 }
+    }
+
+    pub fn create_rq(&mut self, log2_entries: u8, log2_stride: u8) -> ClientRq {
+        let ring = self.memory.allocate(64 + (64 << (log2_entries + log2_stride)));
+        let command = CreateRq {
+            ring,
+            log2_entries,
+            log2_stride,
+            page: PAGE,
+            pdn: PDN,
+            ..Default::default()
+        };
+        let rqn = self.succeed(Opcode::CreateRq, &command.encode()).result;
+        let (memory, page) = (self.memory.clone(), self.page.clone());
+        ClientRq { memory, page, rqn, ring, log2_entries, log2_stride, producer: 0 }
+    }
+
+    /// Makes a QP in RESET on a receive queue.
+    pub fn create_qp(
+        &mut self,
+        log2_sq_blocks: u8,
+        send_cq: &ClientCq,
+        receive_cq: &ClientCq,
+        rq: ClientRq,
+    ) -> ClientQp {
+        let sq = self.memory.allocate(64 + (64 << log2_sq_blocks));
+        let command = CreateQp {
+            sq_ring: sq,
+            log2_sq_blocks,
+            page: PAGE,
+            kind: QpType::Rc,
+            pdn: PDN,
+            send_cqn: send_cq.cqn,
+            receive_cqn: receive_cq.cqn,
+            rqn: rq.rqn,
+            xrcdn: 0,
+        };
+        let Completion { result: qpn, generation, .. } =
+            self.succeed(Opcode::CreateQp, &command.encode());
+        let (memory, page) = (self.memory.clone(), self.page.clone());
+        let log2_blocks = log2_sq_blocks;
+        ClientQp { memory, page, qpn, generation, sq, log2_blocks, producer: 0, rq }
+    }
+
+    /// Makes a QP with 64 blocks and 16 receives that may do everything, in RTS.
+    pub fn ready_qp(&mut self, cq: &ClientCq) -> ClientQp {
+        let rq = self.create_rq(4, 0);
+        let qp = self.create_qp(6, cq, cq, rq);
+        self.climb(qp.qpn, QpState::Rts);
+        qp
+    }
+
+    pub fn modify(&mut self, qpn: u32, attributes: &Attributes) -> Completion {
+        let [head] = ModifyQp { qpn }.encode();
+        let [first, second] = attributes.encode();
+        self.run(Opcode::ModifyQp, &[head, first, second])
+    }
+
+    /// Takes a QP from RESET up the ladder to a state.
+    pub fn climb(&mut self, qpn: u32, to: QpState) {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            let status = self.modify(qpn, &step_to(state)).status;
+            assert_eq!(status, AdminStatus::Success, "to {state:?}");
+            if state == to {
+                break;
+            }
+        }
+        // A change is a reason to look at the QP, doorbell or not.
+        self.settle();
+    }
+
+    /// Changes nothing but the state; answers with the generation.
+    pub fn go(&mut self, qpn: u32, state: QpState) -> u8 {
+        let attributes = Attributes { mask: AttributeMask::STATE, state, ..Default::default() };
+        let completion = self.modify(qpn, &attributes);
+        assert_eq!(completion.status, AdminStatus::Success, "to {state:?}");
+        completion.generation
+    }
+
+    /// The attributes as queried.
+    pub fn query(&mut self, qpn: u32) -> Attributes {
+        let response = self.memory.allocate(128);
+        let [query] = Destroy { number: qpn }.encode();
+        let completion = self.run_with(Opcode::QueryQp, &[query], response);
+        assert_eq!(completion.status, AdminStatus::Success);
+        let blocks = [self.memory.load_block(response), self.memory.load_block(response + 64)];
+        Attributes::decode(&blocks)
+    }
+
+    pub fn destroy(&mut self, opcode: Opcode, number: u32) -> AdminStatus {
+        self.status(opcode, &Destroy { number }.encode())
+    }
+
+    /// Registers fresh memory with every right.
+    pub fn register(&mut self, length: u64) -> Region {
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        self.register_with(length, all, PDN)
+    }
+
+    /// Registers fresh memory.
+    pub fn register_with(&mut self, length: u64, access: Access, pdn: u32) -> Region {
+        let iova = self.memory.allocate(length);
+        let va = 0x7f00_0000_0000 + iova;
+        let command = CreateKey { va, length, iova, pdn, access, kind: KeyKind::Region };
+        let key = self.succeed(Opcode::CreateKey, &command.encode()).result;
+        Region { va, iova, key }
+    }
+
+    /// Takes the events that are there, and gives their places back.
+    pub fn events(&mut self) -> Vec<Event> {
+        let events = self.peek_events();
+        self.event_consumer = self.event_consumer.wrapping_add(events.len() as u32);
+        self.write(window::EVENT_CONSUMER, self.event_consumer.into());
+        events
+    }
+
+    /// The events that are there.
+    pub fn peek_events(&self) -> Vec<Event> {
+        let block_at = |index: u32| {
+            let index = u64::from(index) & ((1 << LOG2_EVENTS) - 1);
+            self.memory.load_block(self.event_ring + 64 * index)
+        };
+        (0..1u32 << LOG2_EVENTS)
+            .map(|step| self.event_consumer.wrapping_add(step))
+            .map(|index| (index, block_at(index)))
+            .take_while(|(i, block)| phase(block[LAST_WORD]) == expected_phase(*i, LOG2_EVENTS))
+            .map(|(_, block)| Event::decode(&[block]))
+            .collect()
+    }
+
+    pub fn poll(&mut self) -> bool {
+        self.now += 1;
+        self.engine.poll(self.now, &mut self.transport)
+    }
+
+    /// Polls until there is nothing to do.
+    pub fn settle(&mut self) {
+        for _ in 0..1000 {
+            if !self.poll() {
+                return;
+            }
+        }
+        panic!("the engine does not come to rest");
+    }
+
+    /// Tells the engine what the transport reports, and lets it come to rest.
+    pub fn handle(&mut self, event: TransportEvent) {
+        self.now += 1;
+        self.engine.handle(self.now, event, &mut self.transport);
+        self.settle();
+    }
+}
+
+impl Bench<Manual> {
+    /// The oldest `count` messages of a QP end well.
+    pub fn complete(&mut self, qpn: u32, count: u64) {
+        let event = self.transport.completed(qpn, count);
+        self.handle(event);
+    }
+}
+
+/// Registered memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    pub va: u64,
+    pub iova: u64,
+    pub key: u32,
+}
+
+impl Region {
+    /// A part of it.
+    pub fn sge(&self, offset: u64, length: u32) -> Sge {
+        Sge { address: self.va + offset, length, lkey: self.key }
+    }
+}
+
+/// Attributes that take an RC QP to a state of the ladder from the one below.
+pub fn step_to(state: QpState) -> Attributes {
+    use AttributeMask as M;
+    let mask = match state {
+        QpState::Init => M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS,
+        QpState::Rtr => {
+            M::STATE
+                | M::AV
+                | M::PATH_MTU
+                | M::DEST_QPN
+                | M::RQ_PSN
+                | M::MAX_DEST_RD_ATOMIC
+                | M::MIN_RNR_TIMER
+        }
+        QpState::Rts => {
+            M::STATE | M::TIMEOUT | M::RETRY_COUNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_RD_ATOMIC
+        }
+        _ => M::STATE,
+    };
+    Attributes { mask, state, ..sound_attributes() }
+}
+
+/// Attributes of which each is in its range.
+pub fn sound_attributes() -> Attributes {
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    Attributes {
+        path_mtu: 3,
+        access: access.bits(),
+        port: 1,
+        timeout: 14,
+        dest_qpn: 0x1234,
+        rq_psn: 0x11,
+        sq_psn: 0x22,
+        max_rd_atomic: 1,
+        max_dest_rd_atomic: 1,
+        min_rnr_timer: 12,
+        retry_count: 7,
+        rnr_retry: 7,
+        hop_limit: 64,
+        dgid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2],
+        ..Attributes::default()
+    }
+}

@@ -1,0 +1,186 @@
+//! A transport that keeps what it is given until the test says what became of it.
+
+use std::collections::BTreeMap;
+
+use fpga_regs::engine::admin::{AdminStatus, PortAttributes};
+use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use queue_engine::{Message, Operation, Piece, Transport, TransportError, TransportEvent};
+
+/// A message as it was submitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    pub qpn: u32,
+    pub number: u64,
+    pub operation: Operation,
+    pub length: u32,
+    pub solicited: bool,
+    pub fence: bool,
+    pub pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Default)]
+struct Qp {
+    attributes: Attributes,
+    next: u64,
+    under_way: usize,
+}
+
+/// The transport, with everything the engine told it.
+#[derive(Debug)]
+pub struct Manual {
+    qps: BTreeMap<u32, Qp>,
+    /// Messages in the order of their submission.
+    pub sent: Vec<Sent>,
+    /// Every modify, in order.
+    pub modified: Vec<(u32, Attributes)>,
+    /// Every destroy, in order.
+    pub destroyed: Vec<u32>,
+    /// Messages a QP may have under way.
+    pub capacity: usize,
+    /// How submissions are refused.
+    pub refusal: Option<TransportError>,
+    /// How creating and changing QPs is refused.
+    pub admin_refusal: Option<AdminStatus>,
+    pub gids: BTreeMap<u8, [u8; 16]>,
+    pub neighbours: BTreeMap<[u8; 16], [u8; 6]>,
+    pub counters: Vec<u64>,
+    pub port: Option<PortAttributes>,
+}
+
+impl Default for Manual {
+    fn default() -> Self {
+        Self {
+            qps: BTreeMap::new(),
+            sent: Vec::new(),
+            modified: Vec::new(),
+            destroyed: Vec::new(),
+            capacity: usize::MAX,
+            refusal: None,
+            admin_refusal: None,
+            gids: BTreeMap::new(),
+            neighbours: BTreeMap::new(),
+            counters: Vec::new(),
+            port: None,
+        }
+    }
+}
+
+impl Manual {
+    /// A transport of which each QP may have `capacity` messages under way.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self { capacity, ..Self::default() }
+    }
+
+    /// The oldest `count` messages of a QP end well.
+    pub fn completed(&mut self, qpn: u32, count: u64) -> TransportEvent {
+        let qp = self.qps.get_mut(&qpn).unwrap();
+        qp.under_way -= usize::try_from(count).unwrap();
+        TransportEvent::Completed { qpn, count }
+    }
+
+    /// The oldest message of a QP fails.
+    pub fn failed(&mut self, qpn: u32, status: Status) -> TransportEvent {
+        self.enter_error(qpn);
+        TransportEvent::Failed { qpn, status }
+    }
+
+    /// A QP goes to ERR by itself.
+    pub fn enter_error(&mut self, qpn: u32) {
+        let qp = self.qps.get_mut(&qpn).unwrap();
+        qp.attributes.state = QpState::Err;
+        qp.under_way = 0;
+    }
+
+    /// Messages a QP has under way.
+    pub fn under_way(&self, qpn: u32) -> usize {
+        self.qps.get(&qpn).map_or(0, |qp| qp.under_way)
+    }
+
+    /// The state a QP is in as far as the transport knows.
+    pub fn state(&self, qpn: u32) -> QpState {
+        self.qps[&qpn].attributes.state
+    }
+}
+
+impl Transport for Manual {
+    fn create_qp(&mut self, qpn: u32) -> Result<(), AdminStatus> {
+        self.admin_refusal.map_or(Ok(()), Err)?;
+        assert!(self.qps.insert(qpn, Qp::default()).is_none(), "QPN {qpn:#x} is in use");
+        Ok(())
+    }
+
+    fn modify_qp(&mut self, _: u64, qpn: u32, attributes: &Attributes) -> Result<(), AdminStatus> {
+        self.admin_refusal.map_or(Ok(()), Err)?;
+        self.modified.push((qpn, *attributes));
+        let qp = self.qps.get_mut(&qpn).ok_or(AdminStatus::NotFound)?;
+        if attributes.mask.contains(AttributeMask::STATE) {
+            match attributes.state {
+                QpState::Reset => *qp = Qp::default(),
+                QpState::Err => qp.under_way = 0,
+                _ => {}
+            }
+            qp.attributes.state = attributes.state;
+        }
+        if attributes.mask.contains(AttributeMask::DEST_QPN) {
+            qp.attributes.dest_qpn = attributes.dest_qpn;
+        }
+        Ok(())
+    }
+
+    fn query_qp(&self, qpn: u32) -> Option<Attributes> {
+        self.qps.get(&qpn).map(|qp| qp.attributes)
+    }
+
+    fn destroy_qp(&mut self, qpn: u32) {
+        assert!(self.qps.remove(&qpn).is_some(), "QPN {qpn:#x} does not exist");
+        self.destroyed.push(qpn);
+    }
+
+    fn room(&self, qpn: u32) -> usize {
+        self.capacity - self.under_way(qpn).min(self.capacity)
+    }
+
+    fn submit(&mut self, _: u64, qpn: u32, message: &Message<'_>) -> Result<u64, TransportError> {
+        self.refusal.map_or(Ok(()), Err)?;
+        let qp = self.qps.get_mut(&qpn).expect("the QP exists");
+        if qp.attributes.state != QpState::Rts {
+            return Err(TransportError::WrongState);
+        }
+        if qp.under_way >= self.capacity {
+            return Err(TransportError::Full);
+        }
+        let number = qp.next;
+        qp.next += 1;
+        qp.under_way += 1;
+        let Message { operation, length, solicited, fence, pieces } = *message;
+        let pieces = pieces.to_vec();
+        self.sent.push(Sent { qpn, number, operation, length, solicited, fence, pieces });
+        Ok(number)
+    }
+
+    fn counters(&self) -> Vec<u64> {
+        self.counters.clone()
+    }
+
+    fn port(&self) -> Option<PortAttributes> {
+        self.port
+    }
+
+    fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), AdminStatus> {
+        self.admin_refusal.map_or(Ok(()), Err)?;
+        match gid {
+            Some(gid) => self.gids.insert(index, gid),
+            None => self.gids.remove(&index),
+        };
+        Ok(())
+    }
+
+    fn set_neighbour(&mut self, gid: [u8; 16], mac: Option<[u8; 6]>) -> Result<(), AdminStatus> {
+        match mac {
+            Some(mac) => self.neighbours.insert(gid, mac),
+            None => self.neighbours.remove(&gid),
+        };
+        Ok(())
+    }
+}

@@ -1,0 +1,9 @@
+//! What the tests stand on: memory, transports, a driver and its clients.
+
+pub mod bench;
+pub mod client;
+pub mod manual;
+pub mod memory;
+pub mod random;
+pub mod stock;
+pub mod wqe;
