@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use fpga_regs::engine::cqe::{expected_phase, phase};
 use fpga_regs::engine::doorbell::{Arm, ArmKind, QueueKind, record, slot, slot_value};
 use hostmem::{BlockRing, Record};
 
@@ -33,6 +34,8 @@ pub(crate) struct CqState {
     pub(crate) consumer: u32,
     /// The QPs that complete here.
     pub(crate) table: QpTable,
+    /// Running index behind the entries that were there at the last arming.
+    seen: u32,
     arm_sequence: u32,
 }
 
@@ -45,7 +48,7 @@ impl CompletionQueue {
         record: Record,
         path: Arc<CardPath>,
     ) -> Self {
-        let state = CqState { consumer: 0, table: QpTable::new(), arm_sequence: 0 };
+        let state = CqState { consumer: 0, table: QpTable::new(), seen: 0, arm_sequence: 0 };
         let users = AtomicU32::new(0);
         Self { cqn, log2_entries, ring, record, path, state: Mutex::new(state), users }
     }
@@ -58,7 +61,10 @@ impl CompletionQueue {
 
     /// Asks for one event at the next completion, or the next solicited one.
     ///
-    /// Fails with EIO when the card is dead and will send none, with EPERM in a forked child.
+    /// The next one is the next to be added: entries that are there already cause no event, as the
+    /// program will find them when it polls. The card is told the index behind them, and fires at
+    /// once if it has added more by the time it sees that. (A program that polls just once for each
+    /// event, as some do, would otherwise get one event too many and then poll in vain.) Fails with EIO when the card is dead and will send none, with EPERM in a forked child.
     pub(crate) fn arm(&self, kind: ArmKind) -> Result<(), i32> {
         if !self.path.is_ours() {
             return Err(libc::EPERM);
@@ -69,10 +75,23 @@ impl CompletionQueue {
         let mut state = self.lock();
         let sequence = Arm::next_sequence(state.arm_sequence);
         state.arm_sequence = sequence;
-        let arm = Arm { consumer: state.consumer, sequence, kind };
+        // What was seen at the last arming and not polled since need not be looked at again.
+        if state.seen.wrapping_sub(state.consumer) > self.ring.blocks() {
+            state.seen = state.consumer;
+        }
+        while self.is_written(state.seen) {
+            state.seen = state.seen.wrapping_add(1);
+        }
+        let arm = Arm { consumer: state.seen, sequence, kind };
         self.record.store_release_u64(ARM, arm.encode());
         self.path.ring(slot(QueueKind::Completion, self.cqn), slot_value(self.cqn, 0, sequence));
         Ok(())
+    }
+
+    /// Whether the card has written the entry with a running index, of this lap.
+    #[inline(always)]
+    fn is_written(&self, index: u32) -> bool {
+        phase(self.ring.load_last_acquire(index)) == expected_phase(index, self.log2_entries)
     }
 
     /// Whether queues complete here.
@@ -128,13 +147,35 @@ mod tests {
     fn each_arming_has_the_next_sequence_and_the_consumer_of_its_time() {
         let bench = bench(4);
         for sequence in 1..=3 {
-            bench.cq.lock().consumer = 100 + sequence;
+            bench.cq.lock().consumer = 128 + sequence;
             bench.cq.arm(ArmKind::Solicited).unwrap();
             let arm = Arm::decode(bench.cq.record.load_relaxed_u64(ARM)).unwrap();
-            let expected = Arm { consumer: 100 + sequence, sequence, kind: ArmKind::Solicited };
+            let expected = Arm { consumer: 128 + sequence, sequence, kind: ArmKind::Solicited };
             assert_eq!(arm, expected);
             let rung = bench.page.read(slot(QueueKind::Completion, bench.cq.cqn));
             assert_eq!(rung, slot_value(bench.cq.cqn, 0, sequence));
+        }
+    }
+
+    #[test]
+    fn arming_waits_for_entries_that_are_not_there_yet() {
+        let mut bench = bench(2);
+        let armed = |bench: &crate::poll::tests::Bench| {
+            bench.cq.arm(ArmKind::Any).unwrap();
+            Arm::decode(bench.cq.record.load_relaxed_u64(ARM)).unwrap().consumer
+        };
+        assert_eq!(armed(&bench), 0);
+        bench.post_and_complete(3);
+        assert_eq!(armed(&bench), 3, "three entries are there, and polled by nobody");
+        bench.post_and_complete(1);
+        assert_eq!(armed(&bench), 4, "the ring is full");
+        assert_eq!(bench.cq.poll(4, |_| {}), Ok(4));
+        assert_eq!(armed(&bench), 4);
+        for lap in 1..10 {
+            bench.post_and_complete(4);
+            assert_eq!(bench.cq.poll(3, |_| {}), Ok(3));
+            assert_eq!(armed(&bench), 4 + lap * 4);
+            assert_eq!(bench.cq.poll(1, |_| {}), Ok(1));
         }
     }
 

@@ -41,6 +41,15 @@ impl Bench {
         self.written = self.written.wrapping_add(1);
     }
 
+    /// Has the card complete so many sends.
+    pub(crate) fn post_and_complete(&mut self, count: u32) {
+        for _ in 0..count {
+            let index = self.written;
+            self.post(index.into());
+            self.complete(sent(index));
+        }
+    }
+
     fn post(&self, wr_id: u64) {
         let sges = [ibv_sge { addr: 1, length: 2, lkey: 3 }];
         let mut batch = self.queues.send.begin().unwrap();
