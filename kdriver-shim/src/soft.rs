@@ -32,7 +32,8 @@ pub fn start(
 ) -> Result<(Runtime, Vec<SoftBackend>), Error> {
     let configs = cards.iter().map(|card| CardConfig { link: soft_link(&card.link) }).collect();
     let runtime =
-        Runtime::start(RuntimeConfig { cards: configs, capture, seed }).map_err(backend)?;
+        Runtime::start(RuntimeConfig { cards: configs, capture, seed, ..RuntimeConfig::default() })
+            .map_err(backend)?;
     let page = runtime.thread_page().try_clone_to_owned();
     let page = page.map_err(|error| Error::Backend(format!("the card thread's page: {error}")))?;
     let thread_page = Rc::new(page);

@@ -1,5 +1,3 @@
-use std::os::fd::AsRawFd;
-use std::path::Path;
 use std::rc::Rc;
 
 use fpga_regs::coyote::pci::Bar;
@@ -8,186 +6,14 @@ use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::event::{Event, EventType, QpEvent};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 use hostmem::{Access, SharedMapping};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
-use shim_abi::{ContextInfo, CreateQp, Grant, SOCKET_NAME};
+use shim_abi::Grant;
 
 use super::*;
-use crate::address::PortAddress;
-use crate::backend::CardBackend;
-use crate::bringup::bring_up;
-use crate::fake::FakeCard;
-use crate::state_dir::StateDir;
 
-/// A server on fake cards, run step by step in the test's own thread.
-struct Bench {
-    server: Server,
-    cards: Vec<Rc<FakeCard>>,
-    _state: StateDir,
-    root: tempfile::TempDir,
-}
+mod bench;
+mod random;
 
-/// A client in the same process.
-struct Peer {
-    socket: OwnedFd,
-}
-
-const PROBE: u64 = 0x0123_4567_89ab_cdef;
-static PROBED: u64 = PROBE;
-
-impl Bench {
-    fn new(cards: u32, windows: u8) -> Self {
-        let root = tempfile::tempdir().unwrap();
-        let uid = nix::unistd::geteuid().as_raw();
-        let mut state = StateDir::claim(root.path(), uid).unwrap();
-        let fakes: Vec<_> = (0..cards).map(|_| Rc::new(FakeCard::new(windows))).collect();
-        let brought_up = (0..cards).zip(&fakes).map(|(number, fake)| {
-            let backend: Rc<dyn CardBackend> = Rc::<FakeCard>::clone(fake);
-            bring_up(number, backend, PortAddress::default_of(number)).unwrap()
-        });
-        let cards = brought_up.collect();
-        let listener = state.listen().unwrap();
-        let server = Server::new(cards, listener, uid, root.path().to_owned()).unwrap();
-        Self { server, cards: fakes, _state: state, root }
-    }
-
-    fn turn(&mut self) {
-        for _ in 0..4 {
-            assert!(self.server.step(Some(0)).unwrap());
-        }
-    }
-
-    fn connect(&mut self) -> Peer {
-        Peer { socket: dial(self.root.path()) }
-    }
-
-    fn exchange(&mut self, peer: &Peer, message: &[u8]) -> (Vec<u8>, Vec<OwnedFd>) {
-        fdpass::send(peer.socket.as_fd(), message, &[], Wait::Never).unwrap();
-        self.turn();
-        let mut buffer = vec![0; MAX_MESSAGE];
-        let received = fdpass::receive(peer.socket.as_fd(), &mut buffer, Wait::Never).unwrap();
-        buffer.truncate(received.bytes);
-        (buffer, received.fds)
-    }
-
-    fn greet(&mut self, peer: &Peer, role: Role) -> Reply {
-        let hello = shim_abi::hello_frame(&Hello { build: "test".into(), role });
-        let (answer, _) = self.exchange(peer, &hello);
-        shim_abi::decode_hello(&answer).unwrap()
-    }
-
-    fn provider(&mut self) -> Peer {
-        let peer = self.connect();
-        let probe = &raw const PROBED as u64;
-        let reply = self.greet(&peer, Role::Provider { probe, probe_value: PROBE });
-        assert_eq!(reply, Ok(Response::Done));
-        peer
-    }
-
-    fn try_ask(&mut self, peer: &Peer, request: &Request) -> (Reply, Vec<OwnedFd>) {
-        let (answer, fds) = self.exchange(peer, &shim_abi::encode(request));
-        (shim_abi::decode(&answer).unwrap(), fds)
-    }
-
-    fn ask(&mut self, peer: &Peer, request: Request) -> (Response, Vec<OwnedFd>) {
-        let (reply, fds) = self.try_ask(peer, &request);
-        (reply.unwrap_or_else(|refusal| panic!("{request:?}: {refusal:?}")), fds)
-    }
-
-    fn refused(&mut self, peer: &Peer, request: Request) -> Refusal {
-        let (reply, fds) = self.try_ask(peer, &request);
-        assert!(fds.is_empty());
-        reply.expect_err("refusal")
-    }
-
-    fn open(&mut self, peer: &Peer, card: u32) -> (ContextInfo, Vec<OwnedFd>) {
-        match self.ask(peer, Request::OpenContext { card }) {
-            (Response::Context(info), fds) => (*info, fds),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn pd(&mut self, peer: &Peer, context: u32) -> u32 {
-        match self.ask(peer, Request::AllocPd { context }).0 {
-            Response::Pd { pdn } => pdn,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn cq(&mut self, peer: &Peer, context: u32, channel: Option<u32>) -> (u32, u64) {
-        let cookie = 0xc0ffee;
-        let request = Request::CreateCq { context, log2_entries: 6, channel, cookie };
-        match self.ask(peer, request).0 {
-            Response::Cq { cqn, ring } => (cqn, ring),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn qp(&mut self, peer: &Peer, pdn: u32, cqn: u32) -> u32 {
-        match self.ask(peer, Request::CreateQp(wanted_qp(pdn, cqn))).0 {
-            Response::Qp { qpn, generation, .. } => {
-                assert_eq!(generation, 7);
-                qpn
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn mr(&mut self, peer: &Peer, pdn: u32, memory: &[u8]) -> (u32, u32) {
-        let address = memory.as_ptr() as u64;
-        let length = memory.len() as u64;
-        let request = Request::ReserveMr { pdn, address, length, hca_va: address, access: 1 };
-        let (mr, iova) = match self.ask(peer, request).0 {
-            Response::Reserved { mr, iova } => (mr, iova),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(iova % 4096, address % 4096);
-        match self.ask(peer, Request::CommitMr { mr }).0 {
-            Response::Mr { lkey, rkey } => {
-                assert_eq!(lkey, rkey);
-                (mr, lkey)
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn completion(&mut self, cqn: u32) {
-        let event = Event { kind: EventType::Completion, number: cqn, ..Event::default() };
-        self.cards[0].raise(0, event);
-        self.turn();
-    }
-}
-
-fn wanted_qp(pdn: u32, cqn: u32) -> CreateQp {
-    CreateQp {
-        pdn,
-        kind: 2,
-        send_cqn: cqn,
-        receive_cqn: cqn,
-        log2_sq_blocks: 7,
-        log2_rq_entries: 6,
-        log2_rq_stride: 1,
-        cookie: 0xdead,
-    }
-}
-
-fn dial(dir: &Path) -> OwnedFd {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
-    connect(fd.as_raw_fd(), &UnixAddr::new(&dir.join(SOCKET_NAME)).unwrap()).unwrap();
-    fd
-}
-
-fn records(fd: &OwnedFd) -> Vec<Vec<u8>> {
-    let mut found = Vec::new();
-    let mut buffer = [0; 64];
-    while let Ok(received) = fdpass::receive(fd.as_fd(), &mut buffer, Wait::Never) {
-        if received.bytes == 0 {
-            break;
-        }
-        found.push(buffer[..received.bytes].to_vec());
-    }
-    found
-}
+use bench::{Bench, PROBED, records, wanted_qp};
 
 #[test]
 fn a_client_gets_its_own_page_and_rings_once() {
@@ -518,6 +344,12 @@ fn strangers_versions_and_garbage_end_the_connection_with_a_reason() {
     fdpass::send(garbage.socket.as_fd(), &[0xff; 40], &[], Wait::Never).unwrap();
     bench.turn();
     let ended = fdpass::receive(garbage.socket.as_fd(), &mut [0; 16], Wait::Never).unwrap();
+    assert_eq!(ended.bytes, 0);
+
+    let huge = bench.provider();
+    fdpass::send(huge.socket.as_fd(), &vec![0; MAX_MESSAGE + 1], &[], Wait::Never).unwrap();
+    bench.turn();
+    let ended = fdpass::receive(huge.socket.as_fd(), &mut [0; 16], Wait::Never).unwrap();
     assert_eq!(ended.bytes, 0);
 
     bench.server.uid += 1;

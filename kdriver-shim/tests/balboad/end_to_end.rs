@@ -99,3 +99,19 @@ fn a_client_that_leaves_gives_everything_back() {
     let status = balboad.status();
     assert_eq!(status["cards"][0]["quarantine"]["queues"], 0, "{status:#}");
 }
+
+#[test]
+fn a_capture_holds_what_crossed_the_wire() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("frames.pcapng");
+    let mut balboad = Balboad::start(&["--soft", "2", "--pcap", file.to_str().unwrap()]);
+    let (mut a, b) = connected(&balboad);
+    a.arm();
+    a.write(BYTES as u32, b.memory.address() as u64, b.key);
+    a.await_event();
+    assert_eq!(balboad.signal(Signal::SIGTERM).code(), Some(0));
+    let capture = std::fs::read(file).unwrap();
+    // The section header block of a pcapng file.
+    assert_eq!(capture[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
+    assert!(capture.len() > BYTES, "{} bytes", capture.len());
+}

@@ -1,0 +1,187 @@
+//! A server on fake cards and clients of it, all in the test's own thread.
+
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::rc::Rc;
+
+use fpga_regs::engine::event::{Event, EventType};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use shim_abi::{ContextInfo, CreateQp, SOCKET_NAME};
+
+use crate::address::PortAddress;
+use crate::backend::CardBackend;
+use crate::bringup::bring_up;
+use crate::fake::FakeCard;
+use crate::server::*;
+use crate::state_dir::StateDir;
+
+/// A server on fake cards, run step by step in the test's own thread.
+pub(super) struct Bench {
+    pub(super) server: Server,
+    pub(super) cards: Vec<Rc<FakeCard>>,
+    _state: StateDir,
+    root: tempfile::TempDir,
+}
+
+/// A client in the same process.
+pub(super) struct Peer {
+    pub(super) socket: OwnedFd,
+}
+
+pub(super) const PROBE: u64 = 0x0123_4567_89ab_cdef;
+pub(super) static PROBED: u64 = PROBE;
+
+impl Bench {
+    pub(super) fn new(cards: u32, windows: u8) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let uid = nix::unistd::geteuid().as_raw();
+        let mut state = StateDir::claim(root.path(), uid).unwrap();
+        let fakes: Vec<_> = (0..cards).map(|_| Rc::new(FakeCard::new(windows))).collect();
+        let brought_up = (0..cards).zip(&fakes).map(|(number, fake)| {
+            let backend: Rc<dyn CardBackend> = Rc::<FakeCard>::clone(fake);
+            bring_up(number, backend, PortAddress::default_of(number)).unwrap()
+        });
+        let cards = brought_up.collect();
+        let listener = state.listen().unwrap();
+        let server = Server::new(cards, listener, uid, root.path().to_owned()).unwrap();
+        Self { server, cards: fakes, _state: state, root }
+    }
+
+    pub(super) fn turn(&mut self) {
+        for _ in 0..4 {
+            assert!(self.server.step(Some(0)).unwrap());
+        }
+    }
+
+    pub(super) fn connect(&mut self) -> Peer {
+        Peer { socket: dial(self.root.path()) }
+    }
+
+    pub(super) fn exchange(&mut self, peer: &Peer, message: &[u8]) -> (Vec<u8>, Vec<OwnedFd>) {
+        fdpass::send(peer.socket.as_fd(), message, &[], Wait::Never).unwrap();
+        self.turn();
+        let mut buffer = vec![0; MAX_MESSAGE];
+        let received = fdpass::receive(peer.socket.as_fd(), &mut buffer, Wait::Never).unwrap();
+        buffer.truncate(received.bytes);
+        (buffer, received.fds)
+    }
+
+    pub(super) fn greet(&mut self, peer: &Peer, role: Role) -> Reply {
+        let hello = shim_abi::hello_frame(&Hello { build: "test".into(), role });
+        let (answer, _) = self.exchange(peer, &hello);
+        shim_abi::decode_hello(&answer).unwrap()
+    }
+
+    pub(super) fn provider(&mut self) -> Peer {
+        let peer = self.connect();
+        let probe = &raw const PROBED as u64;
+        let reply = self.greet(&peer, Role::Provider { probe, probe_value: PROBE });
+        assert_eq!(reply, Ok(Response::Done));
+        peer
+    }
+
+    pub(super) fn try_ask(&mut self, peer: &Peer, request: &Request) -> (Reply, Vec<OwnedFd>) {
+        let (answer, fds) = self.exchange(peer, &shim_abi::encode(request));
+        (shim_abi::decode(&answer).unwrap(), fds)
+    }
+
+    pub(super) fn ask(&mut self, peer: &Peer, request: Request) -> (Response, Vec<OwnedFd>) {
+        let (reply, fds) = self.try_ask(peer, &request);
+        (reply.unwrap_or_else(|refusal| panic!("{request:?}: {refusal:?}")), fds)
+    }
+
+    pub(super) fn refused(&mut self, peer: &Peer, request: Request) -> Refusal {
+        let (reply, fds) = self.try_ask(peer, &request);
+        assert!(fds.is_empty());
+        reply.expect_err("refusal")
+    }
+
+    pub(super) fn open(&mut self, peer: &Peer, card: u32) -> (ContextInfo, Vec<OwnedFd>) {
+        match self.ask(peer, Request::OpenContext { card }) {
+            (Response::Context(info), fds) => (*info, fds),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn pd(&mut self, peer: &Peer, context: u32) -> u32 {
+        match self.ask(peer, Request::AllocPd { context }).0 {
+            Response::Pd { pdn } => pdn,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn cq(&mut self, peer: &Peer, context: u32, channel: Option<u32>) -> (u32, u64) {
+        let cookie = 0xc0ffee;
+        let request = Request::CreateCq { context, log2_entries: 6, channel, cookie };
+        match self.ask(peer, request).0 {
+            Response::Cq { cqn, ring } => (cqn, ring),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn qp(&mut self, peer: &Peer, pdn: u32, cqn: u32) -> u32 {
+        match self.ask(peer, Request::CreateQp(wanted_qp(pdn, cqn))).0 {
+            Response::Qp { qpn, generation, .. } => {
+                assert_eq!(generation, 7);
+                qpn
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn mr(&mut self, peer: &Peer, pdn: u32, memory: &[u8]) -> (u32, u32) {
+        let address = memory.as_ptr() as u64;
+        let length = memory.len() as u64;
+        let request = Request::ReserveMr { pdn, address, length, hca_va: address, access: 1 };
+        let (mr, iova) = match self.ask(peer, request).0 {
+            Response::Reserved { mr, iova } => (mr, iova),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(iova % 4096, address % 4096);
+        match self.ask(peer, Request::CommitMr { mr }).0 {
+            Response::Mr { lkey, rkey } => {
+                assert_eq!(lkey, rkey);
+                (mr, lkey)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn completion(&mut self, cqn: u32) {
+        let event = Event { kind: EventType::Completion, number: cqn, ..Event::default() };
+        self.cards[0].raise(0, event);
+        self.turn();
+    }
+}
+
+pub(super) fn wanted_qp(pdn: u32, cqn: u32) -> CreateQp {
+    CreateQp {
+        pdn,
+        kind: 2,
+        send_cqn: cqn,
+        receive_cqn: cqn,
+        log2_sq_blocks: 7,
+        log2_rq_entries: 6,
+        log2_rq_stride: 1,
+        cookie: 0xdead,
+    }
+}
+
+pub(super) fn dial(dir: &Path) -> OwnedFd {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+    connect(fd.as_raw_fd(), &UnixAddr::new(&dir.join(SOCKET_NAME)).unwrap()).unwrap();
+    fd
+}
+
+pub(super) fn records(fd: &OwnedFd) -> Vec<Vec<u8>> {
+    let mut found = Vec::new();
+    let mut buffer = [0; 64];
+    while let Ok(received) = fdpass::receive(fd.as_fd(), &mut buffer, Wait::Never) {
+        if received.bytes == 0 {
+            break;
+        }
+        found.push(buffer[..received.bytes].to_vec());
+    }
+    found
+}

@@ -1,0 +1,143 @@
+//! Clients that ask for anything.
+
+use fpga_regs::engine::event::{Event, EventType};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use shim_abi::{CreateQp, Request, Response};
+
+use super::bench::{Bench, wanted_qp};
+use crate::cards::Quarantine;
+
+/// splitmix64.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % end
+    }
+
+    /// Mostly one of the known numbers, which may be gone by now; sometimes any.
+    fn number(&mut self, known: &[u32]) -> u32 {
+        match (self.below(8), known.len() as u64) {
+            (0, _) | (_, 0) => self.below(12) as u32,
+            (_, count) => known[self.below(count) as usize],
+        }
+    }
+}
+
+/// What a client was told that it has.
+#[derive(Default)]
+struct Known {
+    contexts: Vec<u32>,
+    channels: Vec<u32>,
+    pds: Vec<u32>,
+    mrs: Vec<u32>,
+    cqs: Vec<u32>,
+    qps: Vec<u32>,
+    committed: usize,
+}
+
+impl Known {
+    fn learn(&mut self, response: &Response) {
+        match response {
+            Response::Context(info) => self.contexts.push(info.context),
+            Response::Channel { channel } => self.channels.push(*channel),
+            Response::Pd { pdn } => self.pds.push(*pdn),
+            Response::Reserved { mr, .. } => self.mrs.push(*mr),
+            Response::Mr { .. } => self.committed += 1,
+            Response::Cq { cqn, .. } => self.cqs.push(*cqn),
+            Response::Qp { qpn, .. } => self.qps.push(*qpn),
+            _ => {}
+        }
+    }
+
+    fn request(&self, dice: &mut Dice, memory: &[u8]) -> Request {
+        let context = dice.number(&self.contexts);
+        match dice.below(18) {
+            0 => Request::ListCards,
+            1 => Request::Status,
+            2 => Request::OpenContext { card: dice.below(3) as u32 },
+            3 => Request::CloseContext { context },
+            4 => Request::QueryPort { context },
+            5 => Request::CreateChannel { context },
+            6 => {
+                let channel = dice.number(&self.channels);
+                Request::RequeueRecords { channel, cookies: vec![0xdead, 2, 2] }
+            }
+            7 => Request::AllocPd { context },
+            8 => Request::DeallocPd { pdn: dice.number(&self.pds) },
+            9 => Request::ReserveMr {
+                pdn: dice.number(&self.pds),
+                address: memory.as_ptr() as u64 + dice.below(64),
+                length: dice.below(memory.len() as u64 * 2),
+                hca_va: dice.below(u64::MAX),
+                access: dice.below(16) as u32,
+            },
+            10 => Request::CommitMr { mr: dice.number(&self.mrs) },
+            11 => Request::DeregMr { mr: dice.number(&self.mrs) },
+            12 => {
+                let channel = (dice.below(2) == 0).then(|| dice.number(&self.channels));
+                let log2_entries = dice.below(9) as u8;
+                Request::CreateCq { context, log2_entries, channel, cookie: 0xdead }
+            }
+            13 => Request::DestroyCq { cqn: dice.number(&self.cqs) },
+            14 | 15 => Request::CreateQp(CreateQp {
+                log2_rq_stride: dice.below(5) as u8,
+                log2_sq_blocks: dice.below(17) as u8,
+                receive_cqn: dice.number(&self.cqs),
+                ..wanted_qp(dice.number(&self.pds), dice.number(&self.cqs))
+            }),
+            16 => Request::DestroyQp { qpn: dice.number(&self.qps) },
+            _ => {
+                let mask = AttributeMask::from_bits_retain(dice.below(1 << 21) as u32);
+                let state = QpState(dice.below(9) as u8);
+                let attributes = Attributes { mask, state, ..Attributes::default() };
+                let qpn = dice.number(&self.qps);
+                Request::ModifyQp { qpn, attributes: attributes.encode() }
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_a_client_asks_for_its_end_gives_everything_back() {
+    let memory = vec![0u8; 100_000];
+    let mut made = Known::default();
+    for seed in 0..60 {
+        println!("seed {seed}");
+        let mut dice = Dice(seed);
+        let mut bench = Bench::new(2, 1);
+        let at_rest: Vec<_> = bench.cards.iter().map(|card| card.mapped()).collect();
+        let mut peers = [0, 1].map(|_| (bench.provider(), Known::default()));
+        for _ in 0..300 {
+            let (peer, known) = &mut peers[dice.below(2) as usize];
+            let request = known.request(&mut dice, &memory);
+            if let Ok(response) = bench.try_ask(peer, &request).0 {
+                known.learn(&response);
+                made.learn(&response);
+            }
+            let event = Event {
+                kind: EventType(dice.below(7) as u8),
+                code: dice.below(20) as u8,
+                number: dice.below(64) as u32,
+                ..Event::default()
+            };
+            bench.cards[0].raise(0, event);
+        }
+        drop(peers);
+        bench.turn();
+        for (card, at_rest) in bench.cards.iter().zip(at_rest) {
+            assert_eq!(card.mapped(), at_rest, "seed {seed}");
+            assert_eq!(card.granted(), 0, "seed {seed}");
+            card.window(0, |w| assert!(w.live.is_empty(), "seed {seed}: {:?}", w.live));
+        }
+        for card in &bench.server.cards {
+            assert!(card.windows[0].cqs.is_empty() && card.windows[0].qps.is_empty());
+            assert_eq!(card.quarantine, Quarantine::default(), "seed {seed}");
+        }
+    }
+    let (qps, keys) = (made.qps.len(), made.committed);
+    assert!(qps > 50 && keys > 50, "{qps} QPs and {keys} keys prove little");
+}
