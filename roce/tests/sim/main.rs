@@ -14,11 +14,19 @@
 
 mod cable;
 mod connection;
+mod errors;
+mod fairness;
 mod faults;
+mod hostile;
 mod lossless;
 mod memory;
 mod network;
+mod puppet;
+mod requester_rules;
+mod responder_rules;
 mod rng;
+mod states;
+mod truth;
 mod workload;
 
 /// Runs `scenario` for seeds 1 to `default` (or as the environment says), and names the seed of a

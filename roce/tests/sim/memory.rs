@@ -32,7 +32,6 @@ pub enum Local {
     /// A READ: where the responses go.
     Buffer(Vec<u8>),
     /// Memory that cannot be read.
-    #[expect(dead_code, reason = "scenarios of errors use it")]
     Unreadable,
 }
 

@@ -25,7 +25,7 @@ pub struct Node {
     pub mac: MacAddr,
     pub ipv4: Ipv4Addr,
     pub events: Vec<Event>,
-    inbox: Vec<Vec<u8>>,
+    pub inbox: Vec<Vec<u8>>,
     /// When the last frame in order arrived.
     last_arrival: u64,
     next_wake: Option<u64>,
@@ -171,7 +171,7 @@ impl Network {
 }
 
 impl Node {
-    fn new(number: u8) -> Self {
+    pub fn new(number: u8) -> Self {
         let mac = MacAddr([0x02, 0xba, 0x1b, 0x0a, 0, number]);
         let ipv4 = Ipv4Addr::new(10, 7, 0, number);
         Self {
@@ -191,7 +191,7 @@ impl Node {
     }
 
     /// Receives a burst, copies, commits, collects events, and gives the frames to send.
-    fn round(&mut self, now: u64) -> Vec<Vec<u8>> {
+    pub fn round(&mut self, now: u64) -> Vec<Vec<u8>> {
         let now = Instant(now);
         let burst = std::mem::take(&mut self.inbox);
         let mut placements: Vec<Placement> = Vec::new();

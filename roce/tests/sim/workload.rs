@@ -197,7 +197,7 @@ impl Flow {
         let total = self.ops.iter().filter(|op| op.consumes_receive()).count();
         let consumed = total - self.expected.len();
         let ahead = match self.supply {
-            Supply::Ready => 64,
+            Supply::Ready => 512,
             Supply::Late if network.now < self.next_supply => return,
             Supply::Late => 1,
         };

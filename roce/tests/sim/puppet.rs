@@ -1,0 +1,264 @@
+//! A peer made of hand-written frames, for rules that a whole peer would never break.
+
+use roce::opcode::code;
+use roce::wire::aeth::{self, Syndrome};
+use roce::wire::{arp, bth, ethernet, extension, frame, icrc, ipv4, reth, udp};
+use roce::{Event, Gid, Instant, MacAddr, Operation, Psn, QpAttributes, QpState, Qpn, SendRequest};
+
+use crate::connection::{Options, to_init, to_rtr, to_rts};
+use crate::memory::{Local, Region};
+use crate::network::Node;
+
+pub const SQ_PSN: u32 = 1000;
+pub const RQ_PSN: u32 = 2000;
+pub const RKEY: u32 = 0x77;
+pub const VA: u64 = 0x5000;
+
+const OWN_QPN: u32 = 0x11;
+const PEER_QPN: u32 = 0x22;
+const PEER_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x99]);
+const PEER_IP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 7, 0, 99);
+
+/// A frame that the stack emitted, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    pub opcode: u8,
+    pub psn: u32,
+    pub ack_request: bool,
+    pub syndrome: Option<Syndrome>,
+    pub msn: u32,
+    pub reth: Option<reth::Repr>,
+    pub payload: Vec<u8>,
+}
+
+/// A stack with one QP, and everything its peer says.
+pub struct Puppet {
+    pub node: Node,
+    pub qpn: Qpn,
+    pub now: u64,
+}
+
+/// A request or response of the puppet.
+#[derive(Clone, Debug, Default)]
+pub struct Say {
+    pub opcode: u8,
+    pub psn: u32,
+    pub ack_request: bool,
+    pub reth: Option<reth::Repr>,
+    pub aeth: Option<aeth::Repr>,
+    pub imm: Option<u32>,
+    pub payload: Vec<u8>,
+    pub pkey: Option<u16>,
+    pub source: Option<std::net::Ipv4Addr>,
+    pub dest_qpn: Option<u32>,
+}
+
+impl Puppet {
+    pub fn new(options: &Options) -> Self {
+        let qpn = Qpn::new(OWN_QPN).unwrap();
+        let mut puppet = Self { node: Node::new(1), qpn, now: 1_000_000 };
+        puppet.node.stack.create_qp(qpn).unwrap();
+        puppet.modify(&to_init(options));
+        let dest = Qpn::new(PEER_QPN).unwrap();
+        puppet.modify(&to_rtr(options, Gid::from_ipv4(PEER_IP), dest, RQ_PSN));
+        puppet.modify(&to_rts(options, SQ_PSN));
+        let reply = arp::Repr {
+            operation: arp::Operation::Reply,
+            sender_mac: PEER_MAC,
+            sender_ip: PEER_IP,
+            target_mac: puppet.node.mac,
+            target_ip: puppet.node.ipv4,
+        };
+        let header = ethernet::Repr {
+            destination: puppet.node.mac,
+            source: PEER_MAC,
+            tag: None,
+            ethertype: ethernet::EtherType::ARP,
+        };
+        let frame = [&header.to_bytes()[..], &reply.to_bytes()].concat();
+        let region = Region { va: VA, bytes: vec![0; 65_536], writable: true };
+        puppet.node.memory.regions.insert(RKEY, region);
+        assert!(puppet.feed(&[frame]).is_empty());
+        puppet
+    }
+
+    pub fn modify(&mut self, change: &QpAttributes) {
+        self.node.stack.modify_qp(Instant(self.now), self.qpn, change).unwrap();
+    }
+
+    pub fn state(&self) -> QpState {
+        self.node.stack.query_qp(self.qpn).unwrap().state
+    }
+
+    /// Posts a message whose bytes are the pattern `number`, or a READ.
+    pub fn post(&mut self, operation: Operation, length: u32) -> u64 {
+        let request = SendRequest {
+            operation,
+            length,
+            remote_va: VA,
+            rkey: RKEY,
+            imm: 0x0102_0304,
+            solicited: false,
+            fence: false,
+        };
+        self.post_request(request)
+    }
+
+    pub fn post_request(&mut self, request: SendRequest) -> u64 {
+        let number = self.node.stack.post_send(Instant(self.now), self.qpn, request).unwrap();
+        let local = match request.operation {
+            Operation::Read => Local::Buffer(vec![0; request.length as usize]),
+            _ => Local::Pattern(number),
+        };
+        self.node.memory.messages.insert((OWN_QPN, number), local);
+        number
+    }
+
+    /// A frame of the puppet.
+    pub fn frame(&self, say: &Say) -> Vec<u8> {
+        let pad = (4 - say.payload.len() % 4) % 4;
+        let transport = bth::Repr {
+            opcode: say.opcode,
+            pad_count: pad as u8,
+            pkey: say.pkey.unwrap_or(0xffff),
+            dest_qpn: say.dest_qpn.unwrap_or(OWN_QPN),
+            ack_request: say.ack_request,
+            psn: Psn::new(say.psn),
+            ..bth::Repr::default()
+        };
+        let mut body = transport.to_bytes().to_vec();
+        body.extend(say.reth.iter().flat_map(|header| header.to_bytes()));
+        body.extend(say.aeth.iter().flat_map(|header| header.to_bytes()));
+        body.extend(say.imm.iter().flat_map(|&imm| extension::immdt::to_bytes(imm)));
+        body.extend(&say.payload);
+        body.resize(body.len() + pad + icrc::LENGTH, 0);
+        let datagram = udp::Repr {
+            source_port: 0xc000,
+            destination_port: 4791,
+            payload_length: body.len() as u16,
+        };
+        let packet = ipv4::Repr {
+            type_of_service: 0,
+            time_to_live: 64,
+            protocol: ipv4::PROTOCOL_UDP,
+            source: say.source.unwrap_or(PEER_IP),
+            destination: self.node.ipv4,
+            payload_length: body.len() as u16 + 8,
+        };
+        let header = ethernet::Repr {
+            destination: self.node.mac,
+            source: PEER_MAC,
+            tag: None,
+            ethertype: ethernet::EtherType::IPV4,
+        };
+        let mut frame = header.to_bytes().to_vec();
+        frame.extend(packet.to_bytes());
+        frame.extend(datagram.to_bytes());
+        frame.extend(body);
+        icrc::append(&mut frame).unwrap();
+        frame
+    }
+
+    /// Feeds a burst of frames, and gives what the stack emits.
+    pub fn feed(&mut self, frames: &[Vec<u8>]) -> Vec<Sent> {
+        self.node.inbox.extend_from_slice(frames);
+        self.round()
+    }
+
+    /// Says something as one burst.
+    pub fn say(&mut self, says: &[Say]) -> Vec<Sent> {
+        let frames: Vec<_> = says.iter().map(|say| self.frame(say)).collect();
+        self.feed(&frames)
+    }
+
+    /// What the stack emits now (at most a budget).
+    pub fn round(&mut self) -> Vec<Sent> {
+        let frames = self.node.round(self.now);
+        frames.iter().filter_map(|frame| take_apart(frame)).collect()
+    }
+
+    /// Everything the stack emits now.
+    pub fn drain(&mut self) -> Vec<Sent> {
+        let mut all = Vec::new();
+        loop {
+            let some = self.round();
+            if some.is_empty() {
+                return all;
+            }
+            all.extend(some);
+        }
+    }
+
+    /// Lets time pass up to the next timeout, and gives what the stack emits then.
+    pub fn time_out(&mut self) -> (u64, Vec<Sent>) {
+        let before = self.now;
+        // The queue of timers may look once more before it fires.
+        for _ in 0..3 {
+            let Some(at) = self.node.stack.next_timeout() else { break };
+            self.now = at.0.max(self.now);
+            let sent = self.round();
+            if !sent.is_empty() || !self.node.events.is_empty() {
+                return (self.now - before, sent);
+            }
+        }
+        (self.now - before, Vec::new())
+    }
+
+    pub fn events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.node.events)
+    }
+}
+
+/// A frame of the stack taken apart; `None` for ARP.
+pub fn take_apart(bytes: &[u8]) -> Option<Sent> {
+    let (header, packet) = ethernet::Repr::parse(bytes).unwrap();
+    if header.ethertype != ethernet::EtherType::IPV4 {
+        return None;
+    }
+    assert!(icrc::check(bytes));
+    let (_, datagram) = ipv4::Repr::parse(packet).unwrap();
+    let (_, body) = udp::Repr::parse(datagram).unwrap();
+    let repr = frame::Repr::parse(body).unwrap();
+    Some(Sent {
+        opcode: repr.bth.opcode,
+        psn: repr.bth.psn.value(),
+        ack_request: repr.bth.ack_request,
+        syndrome: repr.aeth.map(|header| header.syndrome),
+        msn: repr.aeth.map_or(0, |header| header.msn),
+        reth: repr.reth,
+        payload: body[repr.payload.clone()].to_vec(),
+    })
+}
+
+/// An acknowledgement of the puppet.
+pub fn ack(psn: u32) -> Say {
+    answer(psn, Syndrome::Ack { credits: aeth::CREDITS_UNLIMITED })
+}
+
+/// An acknowledgement or NAK of the puppet.
+pub fn answer(psn: u32, syndrome: Syndrome) -> Say {
+    Say {
+        opcode: code::ACKNOWLEDGE,
+        psn,
+        aeth: Some(aeth::Repr { syndrome, msn: 0 }),
+        ..Say::default()
+    }
+}
+
+/// A READ response of the puppet.
+pub fn response(opcode: u8, psn: u32, payload: Vec<u8>) -> Say {
+    let syndrome = Syndrome::Ack { credits: aeth::CREDITS_UNLIMITED };
+    let aeth = (opcode != code::READ_RESPONSE_MIDDLE).then_some(aeth::Repr { syndrome, msn: 0 });
+    Say { opcode, psn, aeth, payload, ..Say::default() }
+}
+
+/// A request of the puppet without extension headers that asks for an acknowledgement.
+pub fn request(opcode: u8, psn: u32, payload: Vec<u8>) -> Say {
+    Say { opcode, psn, ack_request: true, payload, ..Say::default() }
+}
+
+/// A WRITE ONLY, WRITE FIRST or READ request of the puppet.
+pub fn rdma(opcode: u8, psn: u32, offset: u64, dma_length: u32, payload: Vec<u8>) -> Say {
+    let reth = Some(reth::Repr { va: VA + offset, rkey: RKEY, dma_length });
+    Say { reth, ..request(opcode, psn, payload) }
+}

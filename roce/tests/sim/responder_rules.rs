@@ -1,0 +1,356 @@
+//! Rules of the responder, against a puppet requester.
+
+use roce::opcode::code;
+use roce::wire::aeth::{CREDITS_UNLIMITED, NakCode, Syndrome};
+use roce::{AccessFlags, AsyncKind, Event, PathMtu, QpState, ReceiveStatus};
+
+use crate::connection::Options;
+use crate::puppet::{Puppet, RKEY, RQ_PSN, Say, Sent, VA, rdma, request};
+use crate::rng::pattern_vec;
+
+const MTU: usize = 256;
+const ACK: Syndrome = Syndrome::Ack { credits: CREDITS_UNLIMITED };
+
+fn puppet() -> Puppet {
+    Puppet::new(&Options { mtu: PathMtu::Mtu256, ..Options::default() })
+}
+
+fn write(n: u32) -> Say {
+    rdma(code::WRITE_ONLY, RQ_PSN + n, u64::from(n) * 8, 8, vec![n as u8 + 1; 8])
+}
+
+fn read(n: u32, offset: u64, length: u32) -> Say {
+    rdma(code::READ_REQUEST, RQ_PSN + n, offset, length, vec![])
+}
+
+/// Syndromes and PSNs of what the stack said.
+fn answers(sent: &[Sent]) -> Vec<(u32, Syndrome)> {
+    sent.iter().map(|sent| (sent.psn - RQ_PSN, sent.syndrome.unwrap())).collect()
+}
+
+fn psns(sent: &[Sent]) -> Vec<u32> {
+    sent.iter().map(|sent| sent.psn - RQ_PSN).collect()
+}
+
+fn assert_refused(puppet: &mut Puppet, sent: &[Sent], psn: u32, nak: NakCode, events: &[Event]) {
+    assert_eq!(answers(sent), [(psn, Syndrome::Nak(nak))]);
+    assert_eq!(puppet.events(), events);
+    assert_eq!(puppet.state(), QpState::Err);
+}
+
+/// The events of a request refused for `kind`.
+fn refusal(puppet: &Puppet, kind: AsyncKind) -> [Event; 2] {
+    let qpn = puppet.qpn;
+    [Event::Async { qpn, kind }, Event::EnteredError { qpn }]
+}
+
+#[test]
+fn a_burst_is_acknowledged_once() {
+    let mut puppet = puppet();
+    let sent = puppet.say(&(0..20).map(write).collect::<Vec<_>>());
+    assert_eq!(answers(&sent), [(19, ACK)]);
+    assert_eq!(sent[0].msn, 20);
+    let memory = &puppet.node.memory.regions[&RKEY].bytes;
+    assert_eq!(memory[8..16], [2; 8]);
+    // Without a question there is no answer.
+    let quiet = Say { ack_request: false, ..write(20) };
+    assert!(puppet.say(&[quiet]).is_empty());
+}
+
+#[test]
+fn a_gap_is_reported_once_and_what_follows_is_dropped() {
+    let mut puppet = puppet();
+    let nak = |psn| (psn, Syndrome::Nak(NakCode::PsnSequenceError));
+    assert_eq!(answers(&puppet.say(&[write(0), write(2), write(3)])), [nak(1)]);
+    assert!(puppet.say(&[write(4), write(5)]).is_empty());
+    assert_eq!(puppet.node.memory.regions[&RKEY].bytes[16], 0);
+    assert_eq!(answers(&puppet.say(&[write(1), write(2)])), [(2, ACK)]);
+    assert_eq!(answers(&puppet.say(&[write(4)])), [nak(3)]);
+    let counters = puppet.node.stack.counters();
+    assert_eq!((counters.out_of_sequence, counters.sent_seq_err), (5, 2));
+    assert_eq!(counters.drop_after_gap, 3);
+}
+
+#[test]
+fn a_gap_that_closes_in_the_same_burst_is_reported_from_where_it_is() {
+    let mut puppet = puppet();
+    let sent = puppet.say(&[write(1), write(0)]);
+    assert_eq!(answers(&sent), [(1, Syndrome::Nak(NakCode::PsnSequenceError))]);
+    let sent = puppet.say(&[write(2), write(1), write(2)]);
+    assert_eq!(answers(&sent), [(2, ACK)]);
+}
+
+#[test]
+fn repetitions_are_acknowledged_and_not_executed_again() {
+    let mut puppet = puppet();
+    puppet.say(&[write(0), write(1)]);
+    puppet.node.memory.regions.get_mut(&RKEY).unwrap().bytes.fill(0x55);
+    assert_eq!(answers(&puppet.say(&[write(0)])), [(1, ACK)]);
+    assert_eq!(puppet.node.memory.regions[&RKEY].bytes[0], 0x55);
+    assert_eq!(puppet.node.stack.counters().duplicate_request, 1);
+}
+
+#[test]
+fn reads_are_answered_in_order_and_again_from_anywhere() {
+    let mut puppet = puppet();
+    let bytes = pattern_vec(3, 0, 65_536);
+    puppet.node.memory.regions.get_mut(&RKEY).unwrap().bytes = bytes.clone();
+    let sent = puppet.say(&[read(0, 100, 600), read(3, 0, 0), write(4)]);
+    let codes: Vec<u8> = sent.iter().map(|sent| sent.opcode).collect();
+    assert_eq!(
+        codes,
+        [
+            code::READ_RESPONSE_FIRST,
+            code::READ_RESPONSE_MIDDLE,
+            code::READ_RESPONSE_LAST,
+            code::READ_RESPONSE_ONLY,
+            code::ACKNOWLEDGE
+        ]
+    );
+    assert_eq!(psns(&sent), [0, 1, 2, 3, 4]);
+    let all: Vec<u8> = sent.iter().flat_map(|sent| sent.payload.clone()).collect();
+    assert!(all == bytes[100..700]);
+    let bytes = puppet.node.memory.regions[&RKEY].bytes.clone();
+    let again = puppet.say(&[read(1, 100 + MTU as u64, 600 - MTU as u32)]);
+    let codes: Vec<u8> = again.iter().map(|sent| sent.opcode).collect();
+    assert_eq!(codes, [code::READ_RESPONSE_FIRST, code::READ_RESPONSE_LAST]);
+    assert_eq!(psns(&again), [1, 2]);
+    let all: Vec<u8> = again.iter().flat_map(|sent| sent.payload.clone()).collect();
+    assert!(all == bytes[100 + MTU..700]);
+}
+
+#[test]
+fn a_repeated_read_must_be_the_one_that_was_asked() {
+    let mut puppet = puppet();
+    puppet.say(&[read(0, 100, 600)]);
+    for wrong in [
+        read(1, 100, 600 - 256),
+        read(1, 100 + 256, 600),
+        read(0, 100, 601),
+        Say {
+            reth: read(0, 100, 600).reth.map(|r| roce::wire::reth::Repr { rkey: 1, ..r }),
+            ..read(0, 100, 600)
+        },
+    ] {
+        assert!(puppet.say(&[wrong]).is_empty());
+    }
+    assert_eq!(puppet.node.stack.counters().drop_duplicate_read, 4);
+    // A key that was revoked in the meantime makes the repetition a ghost, not an error.
+    puppet.node.memory.regions.clear();
+    assert!(puppet.say(&[read(0, 100, 600)]).is_empty());
+    assert_eq!(puppet.state(), QpState::Rts);
+}
+
+#[test]
+fn a_repeated_write_before_a_read_acknowledges_nothing_beyond_the_read() {
+    let mut puppet = puppet();
+    puppet.say(&[write(0), read(1, 0, 300), write(3)]);
+    assert_eq!(answers(&puppet.say(&[write(0)])), [(0, ACK)]);
+    assert_eq!(answers(&puppet.say(&[write(3)])), [(3, ACK)]);
+    let sent = puppet.say(&[write(0), read(1, 0, 300), write(3), write(4)]);
+    assert_eq!(psns(&sent), [1, 2, 4]);
+}
+
+#[test]
+fn without_a_receive_request_a_send_is_put_off() {
+    let mut puppet = puppet();
+    let send = request(code::SEND_ONLY, RQ_PSN, vec![9; 5]);
+    let next = request(code::SEND_ONLY, RQ_PSN + 1, vec![8; 5]);
+    let rnr = (0, Syndrome::RnrNak { timer: 1 });
+    assert_eq!(answers(&puppet.say(&[send.clone(), next.clone()])), [rnr]);
+    assert!(puppet.say(std::slice::from_ref(&next)).is_empty());
+    assert_eq!(answers(&puppet.say(std::slice::from_ref(&send))), [rnr]);
+    let id = puppet.node.memory.post_receive(puppet.qpn, 5);
+    assert_eq!(answers(&puppet.say(&[send])), [(0, ACK)]);
+    assert!(
+        matches!(puppet.events()[..], [Event::ReceiveCompleted { id: got, length: 5, .. }] if got == id)
+    );
+    let counters = puppet.node.stack.counters();
+    assert_eq!((counters.send_rnr_err, counters.out_of_buffer), (2, 2));
+}
+
+#[test]
+fn a_write_with_immediate_that_was_put_off_is_executed_whole_later() {
+    let mut puppet = puppet();
+    let first = rdma(code::WRITE_FIRST, RQ_PSN, 0, 300, vec![1; 256]);
+    let last = Say { imm: Some(5), ..request(code::WRITE_LAST_IMM, RQ_PSN + 1, vec![2; 44]) };
+    assert_eq!(answers(&puppet.say(&[first, last.clone()])), [(1, Syndrome::RnrNak { timer: 1 })]);
+    assert_eq!(puppet.node.memory.regions[&RKEY].bytes[256], 0);
+    puppet.node.memory.post_receive(puppet.qpn, 0);
+    assert_eq!(answers(&puppet.say(&[last])), [(1, ACK)]);
+    assert_eq!(puppet.node.memory.regions[&RKEY].bytes[256..300], [2; 44]);
+    assert!(matches!(
+        puppet.events()[..],
+        [Event::ReceiveCompleted { length: 300, imm: Some(5), .. }]
+    ));
+}
+
+#[test]
+fn packets_out_of_their_place_in_a_message_are_invalid() {
+    let wrong = [
+        request(code::WRITE_MIDDLE, RQ_PSN, vec![0; 256]),
+        request(code::SEND_LAST, RQ_PSN, vec![0; 2]),
+        // Lengths.
+        rdma(code::WRITE_FIRST, RQ_PSN, 0, 300, vec![0; 255]),
+        rdma(code::WRITE_ONLY, RQ_PSN, 0, 9, vec![0; 8]),
+        rdma(code::WRITE_FIRST, RQ_PSN, 0, 256, vec![0; 256]),
+        rdma(code::WRITE_ONLY, RQ_PSN, 0, 300, vec![0; 300]),
+        // Atomic operations, whose 28 bytes of header are pieced together here.
+        Say { imm: Some(0), ..rdma(code::COMPARE_SWAP, RQ_PSN, 0, 0, vec![0; 8]) },
+        Say { imm: Some(0), ..rdma(code::FETCH_ADD, RQ_PSN, 0, 0, vec![0; 8]) },
+    ];
+    for say in wrong {
+        let mut puppet = puppet();
+        let sent = puppet.say(&[say]);
+        let events = refusal(&puppet, AsyncKind::RequestError);
+        assert_refused(&mut puppet, &sent, 0, NakCode::InvalidRequest, &events);
+    }
+}
+
+#[test]
+fn a_new_message_inside_another_is_invalid() {
+    for inside in [write(1), read(1, 0, 8), request(code::SEND_ONLY, RQ_PSN + 1, vec![])] {
+        let mut puppet = puppet();
+        let sent = puppet.say(&[rdma(code::WRITE_FIRST, RQ_PSN, 0, 1000, vec![0; 256]), inside]);
+        let events = refusal(&puppet, AsyncKind::RequestError);
+        assert_refused(&mut puppet, &sent, 1, NakCode::InvalidRequest, &events);
+    }
+}
+
+#[test]
+fn access_that_is_not_granted_is_refused() {
+    let denied = |say: Say, va, rkey, length| {
+        let mut puppet = puppet();
+        let reth = Some(roce::wire::reth::Repr { va, rkey, dma_length: length });
+        let sent = puppet.say(&[Say { reth, ..say }]);
+        let events = refusal(&puppet, AsyncKind::AccessError);
+        assert_refused(&mut puppet, &sent, 0, NakCode::RemoteAccessError, &events);
+    };
+    denied(write(0), VA, RKEY + 1, 8);
+    denied(write(0), VA - 1, RKEY, 8);
+    denied(write(0), VA + 65_536 - 7, RKEY, 8);
+    denied(write(0), u64::MAX - 3, RKEY, 8);
+    denied(read(0, 0, 0), VA, RKEY, 65_537);
+    denied(read(0, 0, 0), u64::MAX, RKEY, 2);
+    // An operation that the QP does not allow at all is an invalid request.
+    for say in [write(0), read(0, 0, 8)] {
+        let access = AccessFlags::empty();
+        let mut puppet =
+            Puppet::new(&Options { mtu: PathMtu::Mtu256, access, ..Options::default() });
+        let sent = puppet.say(&[say]);
+        let events = refusal(&puppet, AsyncKind::RequestError);
+        assert_refused(&mut puppet, &sent, 0, NakCode::InvalidRequest, &events);
+    }
+}
+
+#[test]
+fn what_was_asked_before_a_refusal_is_still_answered() {
+    let mut puppet = puppet();
+    let sent = puppet.say(&[
+        write(0),
+        read(1, 0, 300),
+        write(3),
+        request(code::SEND_LAST, RQ_PSN + 4, vec![1]),
+    ]);
+    assert_eq!(psns(&sent), [1, 2, 4]);
+    assert_eq!(sent[2].syndrome, Some(Syndrome::Nak(NakCode::InvalidRequest)));
+    assert!(puppet.say(&[write(4), write(0)]).is_empty());
+    assert_eq!(puppet.node.stack.counters().drop_wrong_state, 2);
+}
+
+#[test]
+fn more_reads_than_agreed_are_refused() {
+    let options = Options { mtu: PathMtu::Mtu256, max_dest_rd_atomic: 2, ..Options::default() };
+    let mut puppet = Puppet::new(&options);
+    let sent = puppet.say(&[read(0, 0, 8), read(1, 0, 8), read(2, 0, 8)]);
+    assert_eq!(psns(&sent), [0, 1, 2]);
+    assert_eq!(sent[2].syndrome, Some(Syndrome::Nak(NakCode::InvalidRequest)));
+    // One after the other there is no limit.
+    let mut puppet = Puppet::new(&options);
+    for n in 0..10 {
+        assert_eq!(psns(&puppet.say(&[read(n, 0, 8)])), [n]);
+    }
+}
+
+#[test]
+fn a_message_too_long_for_its_receive_request_fails_on_both_sides() {
+    let mut puppet = puppet();
+    let id = puppet.node.memory.post_receive(puppet.qpn, 299);
+    let sent = puppet.say(&[
+        request(code::SEND_FIRST, RQ_PSN, vec![0; 256]),
+        request(code::SEND_LAST, RQ_PSN + 1, vec![0; 44]),
+    ]);
+    let (qpn, status) = (puppet.qpn, ReceiveStatus::LocalLength);
+    let events = [Event::ReceiveFailed { qpn, id, status }, Event::EnteredError { qpn }];
+    assert_refused(&mut puppet, &sent, 1, NakCode::InvalidRequest, &events);
+}
+
+#[test]
+fn a_placement_that_fails_undoes_what_came_after_it() {
+    let mut puppet = puppet();
+    let first = puppet.node.memory.post_receive(puppet.qpn, 100);
+    let bad = puppet.node.memory.post_receive(puppet.qpn, 100);
+    let third = puppet.node.memory.post_receive(puppet.qpn, 100);
+    let fourth = puppet.node.memory.post_receive(puppet.qpn, 1000);
+    puppet.node.memory.unwritable.push(bad);
+    let send = |n: u32| request(code::SEND_ONLY, RQ_PSN + n, vec![n as u8; 10]);
+    let sent = puppet.say(&[
+        send(0),
+        send(1),
+        send(2),
+        read(3, 0, 8),
+        request(code::SEND_FIRST, RQ_PSN + 4, vec![0; 256]),
+    ]);
+    let nak = Syndrome::Nak(NakCode::RemoteOperationalError);
+    assert_eq!(answers(&sent), [(1, nak)]);
+    let qpn = puppet.qpn;
+    let failed = |id, status| Event::ReceiveFailed { qpn, id, status };
+    let events = puppet.events();
+    assert!(matches!(events[0], Event::ReceiveCompleted { id, .. } if id == first));
+    assert_eq!(
+        events[1..],
+        [
+            failed(bad, ReceiveStatus::LocalProtection),
+            failed(third, ReceiveStatus::Flushed),
+            failed(fourth, ReceiveStatus::Flushed),
+            Event::EnteredError { qpn },
+        ]
+    );
+}
+
+#[test]
+fn an_unusable_receive_request_is_an_operational_error() {
+    let mut puppet = puppet();
+    puppet.node.memory.bad_receives.push(puppet.qpn.value());
+    let sent = puppet.say(&[request(code::SEND_ONLY, RQ_PSN, vec![])]);
+    let events = [Event::EnteredError { qpn: puppet.qpn }];
+    assert_refused(&mut puppet, &sent, 0, NakCode::RemoteOperationalError, &events);
+}
+
+#[test]
+fn unreadable_memory_behind_a_read_is_an_operational_error() {
+    let mut puppet = puppet();
+    let frame = puppet.frame(&read(0, 0, 600));
+    // The key is checked when the request arrives, and gone when the responses are made.
+    let mut placements = Vec::new();
+    let now = roce::Instant(puppet.now);
+    puppet.node.stack.receive(now, &frame, 0, &mut puppet.node.memory, &mut placements);
+    puppet.node.memory.regions.clear();
+    let sent = puppet.drain();
+    let events = refusal(&puppet, AsyncKind::Fatal);
+    assert_refused(&mut puppet, &sent, 0, NakCode::RemoteOperationalError, &events);
+}
+
+#[test]
+fn a_receive_request_in_use_is_given_back_in_the_error_state() {
+    let mut puppet = puppet();
+    let id = puppet.node.memory.post_receive(puppet.qpn, 1000);
+    puppet.say(&[request(code::SEND_FIRST, RQ_PSN, vec![0; 256])]);
+    let err = roce::QpAttributes { state: Some(QpState::Err), ..Default::default() };
+    puppet.modify(&err);
+    puppet.modify(&err);
+    puppet.round();
+    let (qpn, status) = (puppet.qpn, ReceiveStatus::Flushed);
+    let events = [Event::ReceiveFailed { qpn, id, status }, Event::EnteredError { qpn }];
+    assert_eq!(puppet.events(), events);
+}

@@ -1,0 +1,339 @@
+//! States of queue pairs, their destruction, and the frames beside RoCE.
+
+use roce::wire::{arp, ethernet, icmpv4, ipv4, ipv6, ndp};
+use roce::{
+    AsyncKind, Error, Event, Instant, MacAddr, Operation, PathMtu, PostError, QpAttributes,
+    QpState, Qpn, SendRequest,
+};
+
+use crate::cable::Cable;
+use crate::connection::Options;
+use crate::memory::Local;
+use crate::network::{Network, Node};
+use crate::puppet::{Puppet, RQ_PSN, SQ_PSN, ack, rdma, request};
+use crate::workload::{Flow, Plan, run};
+
+const SEND: SendRequest = SendRequest {
+    operation: Operation::Send,
+    length: 4,
+    remote_va: 0,
+    rkey: 0,
+    imm: 0,
+    solicited: false,
+    fence: false,
+};
+
+fn to(state: QpState) -> QpAttributes {
+    QpAttributes { state: Some(state), ..QpAttributes::default() }
+}
+
+#[test]
+fn draining_finishes_what_has_begun_and_starts_nothing_new() {
+    // Without a timeout, so that a lost request for an acknowledgement would stop everything.
+    let options = Options { mtu: PathMtu::Mtu256, timeout: 0, ..Options::default() };
+    let mut puppet = Puppet::new(&options);
+    for _ in 0..3 {
+        puppet.post(Operation::Write, 40 * 256);
+    }
+    // The budget of a round ends inside the second message.
+    assert_eq!(puppet.round().len(), 64);
+    puppet.modify(&to(QpState::Sqd));
+    let qpn = puppet.qpn;
+    assert!(puppet.node.stack.query_qp(qpn).unwrap().sq_draining);
+    let rest = puppet.drain();
+    assert_eq!(rest.last().unwrap().psn, SQ_PSN + 79);
+    assert!(rest.last().unwrap().ack_request);
+    assert_eq!(puppet.events(), []);
+    assert!(puppet.say(&[ack(SQ_PSN + 79)]).is_empty());
+    assert_eq!(
+        puppet.events(),
+        [
+            Event::SendsCompleted { qpn, through: 1 },
+            Event::Async { qpn, kind: AsyncKind::SqDrained }
+        ]
+    );
+    assert!(!puppet.node.stack.query_qp(qpn).unwrap().sq_draining);
+    // Messages are taken and kept.
+    puppet.post(Operation::Write, 1);
+    assert!(puppet.drain().is_empty());
+    puppet.modify(&to(QpState::Rts));
+    let sent = puppet.drain();
+    assert_eq!((sent[0].psn, sent.last().unwrap().psn), (SQ_PSN + 80, SQ_PSN + 120));
+    assert_eq!(puppet.node.stack.counters().retransmitted_pkts, 0);
+}
+
+#[test]
+fn draining_asks_again_if_nobody_asked() {
+    let options = Options { mtu: PathMtu::Mtu256, timeout: 0, ..Options::default() };
+    let mut puppet = Puppet::new(&options);
+    for _ in 0..30 {
+        puppet.post(Operation::Write, 3 * 256);
+    }
+    // 22 messages leave; the last counted on those that follow to ask.
+    let now = Instant(puppet.now);
+    let sent: Vec<_> = (0..66).map_while(|_| puppet.node.stack.poll_transmit(now)).collect();
+    assert_eq!(sent.len(), 66);
+    puppet.node.stack.commit(now, &[]);
+    puppet.modify(&to(QpState::Sqd));
+    let last = puppet.drain().last().cloned();
+    let last = last.expect("a packet that asks");
+    assert!(last.ack_request);
+    puppet.say(&[ack(last.psn)]);
+    assert!(
+        puppet
+            .events()
+            .iter()
+            .any(|event| { matches!(event, Event::Async { kind: AsyncKind::SqDrained, .. }) })
+    );
+}
+
+#[test]
+fn an_idle_queue_pair_is_drained_at_once() {
+    let mut puppet = Puppet::new(&Options::default());
+    puppet.modify(&to(QpState::Sqd));
+    puppet.round();
+    let (qpn, kind) = (puppet.qpn, AsyncKind::SqDrained);
+    assert_eq!(puppet.events(), [Event::Async { qpn, kind }]);
+}
+
+#[test]
+fn the_first_request_in_rtr_establishes_communication() {
+    let mut network = Network::new(1, 2, Cable::PERFECT);
+    let options = Options::default();
+    let (a, b) = network.connect(0, 1, &options);
+    let snapshot = network.nodes[1].stack.query_qp(b.qpn).unwrap();
+    network.set_state(b, QpState::Reset);
+    network.modify(b, &crate::connection::to_init(&options));
+    let dgid = network.gid(0, true);
+    let rtr = crate::connection::to_rtr(&options, dgid, a.qpn, snapshot.rq_psn.value());
+    network.modify(b, &rtr);
+    for _ in 0..2 {
+        network.nodes[1].memory.post_receive(b.qpn, 4);
+        let now = Instant(network.now);
+        let number = network.nodes[0].stack.post_send(now, a.qpn, SEND).unwrap();
+        network.nodes[0].memory.messages.insert((a.qpn.value(), number), Local::Pattern(0));
+        network.wake(0);
+        let deadline = network.now + 10_000_000;
+        network.run(deadline, |_| false);
+    }
+    let kind = AsyncKind::CommunicationEstablished;
+    let events = &network.nodes[1].events;
+    assert_eq!(events[0], Event::Async { qpn: b.qpn, kind });
+    assert_eq!(events.len(), 3, "{events:?}");
+}
+
+#[test]
+fn messages_are_taken_only_in_rts_and_sqd_and_only_while_there_is_room() {
+    let mut node = Node::new(1);
+    let qpn = Qpn::new(5).unwrap();
+    let now = Instant(0);
+    assert_eq!(node.stack.post_send(now, qpn, SEND), Err(PostError::UnknownQp(qpn)));
+    node.stack.create_qp(qpn).unwrap();
+    assert_eq!(node.stack.create_qp(qpn), Err(Error::QpExists(qpn)));
+    let state = QpState::Reset;
+    assert_eq!(node.stack.post_send(now, qpn, SEND), Err(PostError::State { qpn, state }));
+
+    let mut puppet = Puppet::new(&Options { max_rd_atomic: 0, ..Options::default() });
+    let qpn = puppet.qpn;
+    let post = |puppet: &mut Puppet, request| puppet.node.stack.post_send(now, qpn, request);
+    let read = SendRequest { operation: Operation::Read, ..SEND };
+    assert_eq!(post(&mut puppet, read), Err(PostError::ReadsDisabled(qpn)));
+    let length = (1 << 31) + 1;
+    let long = SendRequest { length, ..SEND };
+    assert_eq!(post(&mut puppet, long), Err(PostError::TooLong(length)));
+    let room = puppet.node.stack.send_room(qpn);
+    for number in 0..room as u64 {
+        assert_eq!(post(&mut puppet, SEND), Ok(number));
+    }
+    assert_eq!(puppet.node.stack.send_room(qpn), 0);
+    assert_eq!(post(&mut puppet, SEND), Err(PostError::Full(qpn)));
+    puppet.modify(&to(QpState::Err));
+    let state = QpState::Err;
+    assert_eq!(post(&mut puppet, SEND), Err(PostError::State { qpn, state }));
+}
+
+#[test]
+fn a_queue_pair_that_is_reset_and_connected_again_starts_afresh() {
+    let mut network = Network::new(3, 2, Cable::PERFECT);
+    let options = Options::default();
+    let (a, b) = network.connect(0, 1, &options);
+    for round in 0..3 {
+        if round != 0 {
+            // In the middle of things.
+            for end in [a, b] {
+                network.set_state(end, QpState::Reset);
+                network.nodes[end.node].memory.receives.clear();
+                network.nodes[end.node].memory.messages.clear();
+            }
+            let later = network.now + 10_000_000;
+            network.run(later, |_| false);
+            network.nodes.iter_mut().for_each(|node| node.events.clear());
+            network.bring_up(a, b, 77 + round, 5, &options);
+            network.bring_up(b, a, 5, 77 + round, &options);
+        }
+        let plan = Plan::mixed(40, options.mtu);
+        let mut flows =
+            [Flow::new(&mut network, a, b, &plan), Flow::new(&mut network, b, a, &plan)];
+        if round == 1 {
+            for flow in &mut flows {
+                flow.pump(&mut network);
+            }
+            let soon = network.now + 5_000;
+            network.run(soon, |_| false);
+        } else {
+            run(&mut network, &mut flows, 1_000_000_000);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_heard_of_a_destroyed_queue_pair() {
+    let mut puppet = Puppet::new(&Options::default());
+    puppet.post(Operation::Write, 10_000);
+    let now = Instant(puppet.now);
+    let frames: Vec<Vec<u8>> = [
+        rdma(roce::opcode::code::WRITE_ONLY, RQ_PSN, 0, 8, vec![1; 8]),
+        rdma(roce::opcode::code::READ_REQUEST, RQ_PSN + 1, 0, 800, vec![]),
+        request(roce::opcode::code::SEND_LAST, RQ_PSN + 2, vec![0; 8]),
+    ]
+    .iter()
+    .map(|say| puppet.frame(say))
+    .collect();
+    let mut placements = Vec::new();
+    let node = &mut puppet.node;
+    for (index, frame) in frames.iter().enumerate() {
+        node.stack.receive(now, frame, index, &mut node.memory, &mut placements);
+    }
+    assert_eq!(placements.len(), 1);
+    node.stack.destroy_qp(puppet.qpn);
+    node.stack.commit(now, &[false]);
+    assert_eq!(node.stack.poll_event(), None);
+    assert!(node.stack.poll_transmit(now).is_none());
+    node.stack.handle_timeout(Instant(u64::MAX));
+    assert!(node.stack.poll_transmit(now).is_none());
+    assert_eq!(node.stack.query_qp(puppet.qpn), None);
+    // The number may be used again, and its predecessor's frames do no harm.
+    node.stack.create_qp(puppet.qpn).unwrap();
+    node.stack.receive(now, &frames[0], 0, &mut node.memory, &mut placements);
+    node.stack.commit(now, &[]);
+    assert_eq!(node.stack.counters().drop_wrong_state, 1);
+}
+
+#[test]
+fn nothing_is_sent_between_a_burst_and_its_commit() {
+    let mut puppet = Puppet::new(&Options::default());
+    let frame = puppet.frame(&rdma(roce::opcode::code::WRITE_ONLY, RQ_PSN, 0, 8, vec![1; 8]));
+    let now = Instant(puppet.now);
+    let mut placements = Vec::new();
+    let node = &mut puppet.node;
+    node.stack.receive(now, &frame, 0, &mut node.memory, &mut placements);
+    assert!(node.stack.poll_transmit(now).is_none());
+    node.stack.commit(now, &[true]);
+    assert!(node.stack.poll_transmit(now).is_some());
+}
+
+/// What a node answers to one frame.
+fn answer(node: &mut Node, frame: Vec<u8>) -> Option<Vec<u8>> {
+    node.inbox.push(frame);
+    let mut frames = node.round(0);
+    assert!(frames.len() <= 1);
+    frames.pop()
+}
+
+fn ethernet(destination: MacAddr, ethertype: ethernet::EtherType, parts: &[&[u8]]) -> Vec<u8> {
+    let source = MacAddr([2, 0, 0, 0, 0, 9]);
+    let header = ethernet::Repr { destination, source, tag: None, ethertype };
+    [&header.to_bytes()[..], &parts.concat()].concat()
+}
+
+#[test]
+fn arp_requests_for_the_port_are_answered() {
+    let mut node = Node::new(1);
+    let mut ask = |target_ip| {
+        let packet = arp::Repr {
+            operation: arp::Operation::Request,
+            sender_mac: MacAddr([2, 0, 0, 0, 0, 9]),
+            sender_ip: [10, 7, 0, 9].into(),
+            target_mac: MacAddr::default(),
+            target_ip,
+        };
+        let mut frame =
+            ethernet(MacAddr::BROADCAST, ethernet::EtherType::ARP, &[&packet.to_bytes()]);
+        frame.resize(60, 0);
+        answer(&mut node, frame)
+    };
+    assert_eq!(ask([10, 7, 0, 2].into()), None);
+    let reply = ask([10, 7, 0, 1].into()).unwrap();
+    let (header, packet) = ethernet::Repr::parse(&reply).unwrap();
+    let packet = arp::Repr::parse(packet).unwrap();
+    assert_eq!(header.destination, MacAddr([2, 0, 0, 0, 0, 9]));
+    assert_eq!(packet.operation, arp::Operation::Reply);
+    assert_eq!((packet.sender_mac, packet.sender_ip), (node.mac, node.ipv4));
+}
+
+#[test]
+fn echo_requests_are_answered() {
+    let mut node = Node::new(1);
+    let data: Vec<u8> = (0..56).collect();
+    let echo = icmpv4::Repr { reply: false, identifier: 3, sequence: 4, data: &data };
+    let ip = ipv4::Repr {
+        type_of_service: 0,
+        time_to_live: 3,
+        protocol: ipv4::PROTOCOL_ICMP,
+        source: [10, 7, 0, 9].into(),
+        destination: node.ipv4,
+        payload_length: 64,
+    };
+    let mac = node.mac;
+    let frame =
+        ethernet(mac, ethernet::EtherType::IPV4, &[&ip.to_bytes(), &echo.to_bytes(), &data]);
+    let reply = answer(&mut node, frame).unwrap();
+    let (_, packet) = ethernet::Repr::parse(&reply).unwrap();
+    let (ip, packet) = ipv4::Repr::parse(packet).unwrap();
+    assert_eq!(ip.destination, std::net::Ipv4Addr::new(10, 7, 0, 9));
+    let reply = icmpv4::Repr::parse(packet).unwrap();
+    assert_eq!(reply, icmpv4::Repr { reply: true, ..echo });
+}
+
+#[test]
+fn neighbour_solicitations_for_the_link_local_address_are_answered() {
+    let mut node = Node::new(1);
+    let own = node.mac.link_local();
+    let source = "fe80::9".parse().unwrap();
+    // A solicitation with its checksum, as RFC 4861 lays it out.
+    let destination = ndp::solicited_node(own);
+    let mut message = vec![135, 0, 0, 0, 0, 0, 0, 0];
+    message.extend(own.octets());
+    let sum = |source: std::net::Ipv6Addr| {
+        let mut bytes = source.octets().to_vec();
+        bytes.extend(destination.octets());
+        bytes.extend([0, 0, 0, message.len() as u8, 0, 0, 0, 58]);
+        bytes.extend(&message);
+        let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+        let sum: u32 = words.sum();
+        !((sum & 0xffff) + (sum >> 16)) as u16
+    };
+    let checksum = sum(source).to_be_bytes();
+    message[2..4].copy_from_slice(&checksum);
+    let ip = ipv6::Repr {
+        traffic_class: 0,
+        flow_label: 0,
+        next_header: ipv6::NEXT_HEADER_ICMPV6,
+        hop_limit: 255,
+        source,
+        destination,
+        payload_length: message.len() as u16,
+    };
+    let frame = ethernet(
+        ndp::multicast_mac(destination),
+        ethernet::EtherType::IPV6,
+        &[&ip.to_bytes(), &message],
+    );
+    let reply = answer(&mut node, frame).unwrap();
+    let (header, packet) = ethernet::Repr::parse(&reply).unwrap();
+    assert_eq!(header.destination, MacAddr([2, 0, 0, 0, 0, 9]));
+    let (ip, packet) = ipv6::Repr::parse(packet).unwrap();
+    assert_eq!((ip.source, ip.destination, ip.hop_limit), (own, source, 255));
+    assert_eq!((packet[0], &packet[26..32]), (136, &node.mac.0[..]));
+    assert_eq!(node.stack.counters().ndp_replies, 1);
+}
