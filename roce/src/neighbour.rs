@@ -107,6 +107,11 @@ impl Neighbours {
             .any(|question| question.address == address && question.sent >= param::ARP_PATIENCE)
     }
 
+    /// The number of open questions that are repeated.
+    pub(crate) fn questions(&self) -> usize {
+        self.questions.len()
+    }
+
     /// When the next request is due.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.questions.iter().map(|question| question.at).min()

@@ -385,3 +385,77 @@ fn data_opcode(operation: Operation, position: Position) -> u8 {
         (Position::Only, _) => code::WRITE_ONLY,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn posted(operation: Operation, length: u32, mtu: PathMtu) -> (Requester, Message) {
+        let mut requester = Requester::default();
+        requester.start(Psn::new(0xff_fff0), 7, 7);
+        let request = SendRequest {
+            operation,
+            length,
+            remote_va: 0,
+            rkey: 0,
+            imm: 0,
+            solicited: false,
+            fence: false,
+        };
+        assert_eq!(requester.post(request, mtu), 0);
+        let message = requester.messages[0];
+        (requester, message)
+    }
+
+    #[test]
+    fn the_longest_message_is_cut_to_its_last_byte() {
+        for mtu in PathMtu::ALL {
+            let length = param::MAX_MESSAGE_LENGTH - 1;
+            let (_, message) = posted(Operation::Write, length, mtu);
+            assert_eq!(message.end - message.first, (1 << 31) / u64::from(mtu.bytes()));
+            let (offset, last) = message.payload_at(message.end - 1, mtu);
+            assert_eq!(offset + u64::from(last), u64::from(length));
+            assert_eq!(last, mtu.bytes() - 1);
+        }
+    }
+
+    #[test]
+    fn a_long_read_is_asked_for_in_parts_that_stay_within_the_span() {
+        let (mut requester, message) = posted(Operation::Read, 1 << 31, PathMtu::Mtu256);
+        let mut parts = 0;
+        while requester.may_send(QpState::Rts, 255) {
+            let end = message.read_request_end(requester.next);
+            assert_eq!(end - requester.next, param::READ_REQUEST_PACKETS);
+            requester.advance(end, message.end);
+            requester.reads.push_back(end);
+            parts += 1;
+        }
+        assert_eq!(parts, param::MAX_PSN_SPAN / param::READ_REQUEST_PACKETS);
+        // Wherever a retry begins, requests end at the same places.
+        requester.unacked = message.first + 5;
+        requester.go_back();
+        let end = message.read_request_end(requester.next);
+        assert_eq!(end, message.first + param::READ_REQUEST_PACKETS);
+    }
+
+    #[test]
+    fn every_operation_has_its_opcodes() {
+        use crate::opcode::{Class, Opcode};
+        let operations = [
+            Operation::Send,
+            Operation::SendImm,
+            Operation::SendInvalidate,
+            Operation::Write,
+            Operation::WriteImm,
+        ];
+        let positions = [Position::First, Position::Middle, Position::Last, Position::Only];
+        for operation in operations {
+            for position in positions {
+                let row = Opcode::find(data_opcode(operation, position)).unwrap();
+                assert_eq!(row.position, position);
+                let write = matches!(operation, Operation::Write | Operation::WriteImm);
+                assert_eq!(row.class == Class::Write, write);
+            }
+        }
+    }
+}

@@ -4,20 +4,21 @@
 use std::collections::VecDeque;
 
 use crate::api::{
-    AsyncKind, Event, Payload, Placement, Receive, ReceiveError, ReceiveKind, ReceiveStatus,
-    RemoteAccess, Sink, Source, Transmit, Verbs,
+    AsyncKind, Event, Placement, Receive, ReceiveError, ReceiveKind, ReceiveStatus, RemoteAccess,
+    Sink, Verbs,
 };
 use crate::attributes::{AccessFlags, QpState};
 use crate::comp::FramePlace;
 use crate::counters::{add, bump};
 use crate::log::EffectKind;
-use crate::opcode::{Class, Position, code};
+use crate::opcode::Class;
 use crate::param;
 use crate::psn::Psn;
-use crate::qp::{Qp, Shared, pad};
-use crate::types::PathMtu;
-use crate::wire::aeth::{self, NakCode, Syndrome};
+use crate::qp::{Qp, Shared};
+use crate::wire::aeth::NakCode;
 use crate::wire::frame;
+
+mod answer;
 
 /// A message of which not all packets have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -628,118 +629,4 @@ impl Qp {
             self.stop_request(shared, stop, sequence);
         }
     }
-
-    /// Emits the next frame of the responder, if there is one.
-    pub(crate) fn transmit_response(&mut self, shared: &mut Shared) -> Option<Transmit> {
-        if self.responder.streaming != 0 {
-            return self.transmit_read_response(shared);
-        }
-        if let Some(refusal) = self.responder.refusal.take() {
-            self.responder.silence();
-            return self.acknowledgement(Syndrome::Nak(refusal.code), refusal.sequence);
-        }
-        if let Some(nak) = self.responder.nak.take() {
-            if let Some(transmit) = self.transmit_nak(shared, nak) {
-                return Some(transmit);
-            }
-        }
-        let positive = Syndrome::Ack { credits: aeth::CREDITS_UNLIMITED };
-        if self.responder.ack_due {
-            self.responder.ack_due = false;
-            self.responder.repeat_ack = None;
-            return self.acknowledgement(positive, self.responder.expected.wrapping_sub(1));
-        }
-        let repeat = self.responder.repeat_ack.take()?;
-        self.acknowledgement(positive, repeat)
-    }
-
-    /// Emits a NAK, unless what it complains of has come in the meantime.
-    fn transmit_nak(&mut self, shared: &mut Shared, nak: Nak) -> Option<Transmit> {
-        let expected = self.responder.expected;
-        let syndrome = match nak {
-            Nak::ReceiverNotReady(sequence) if sequence == expected => {
-                bump(&mut shared.counters.send_rnr_err);
-                bump(&mut self.counters.send_rnr_err);
-                Syndrome::RnrNak { timer: self.attributes.min_rnr_timer }
-            }
-            _ if expected <= self.responder.dropped => {
-                bump(&mut shared.counters.sent_seq_err);
-                Syndrome::Nak(NakCode::PsnSequenceError)
-            }
-            _ => {
-                self.responder.ack_due = true;
-                return None;
-            }
-        };
-        self.responder.reported = true;
-        // A NAK acknowledges everything before it.
-        self.responder.ack_due = false;
-        self.responder.repeat_ack = None;
-        self.acknowledgement(syndrome, expected)
-    }
-
-    fn acknowledgement(&self, syndrome: Syndrome, sequence: u64) -> Option<Transmit> {
-        let transport = self.transport_header(code::ACKNOWLEDGE, sequence, 0);
-        let mut header = self.path.as_ref()?.header(&transport, aeth::LENGTH);
-        header.push(&aeth::Repr { syndrome, msn: self.responder.msn }.to_bytes());
-        Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
-    }
-
-    fn transmit_read_response(&mut self, shared: &mut Shared) -> Option<Transmit> {
-        let mtu = self.mtu();
-        let responder = &mut self.responder;
-        let read = responder.reads.iter_mut().find(|read| read.is_active())?;
-        let sequence = read.next;
-        read.next = sequence.wrapping_add(1);
-        let is_last = !read.is_active();
-        let read = *read;
-        if is_last {
-            responder.streaming = responder.streaming.saturating_sub(1);
-        }
-        // A response acknowledges everything before it.
-        if sequence.wrapping_add(1) == responder.expected {
-            responder.ack_due = false;
-        }
-        if responder.repeat_ack.is_some_and(|ack| ack <= sequence) {
-            responder.repeat_ack = None;
-        }
-        self.responded = true;
-        let (offset, length) = response_part(&read, sequence, mtu);
-        let position = Position::new(sequence == read.start, is_last);
-        let response = match position {
-            Position::First => code::READ_RESPONSE_FIRST,
-            Position::Middle => code::READ_RESPONSE_MIDDLE,
-            Position::Last => code::READ_RESPONSE_LAST,
-            Position::Only => code::READ_RESPONSE_ONLY,
-        };
-        let transport = self.transport_header(response, sequence, length);
-        let pad = pad(length);
-        let mut after = (length as usize).wrapping_add(usize::from(pad));
-        let with_ack = position != Position::Middle;
-        if with_ack {
-            after = after.wrapping_add(aeth::LENGTH);
-        }
-        let mut header = self.path.as_ref()?.header(&transport, after);
-        if with_ack {
-            let syndrome = Syndrome::Ack { credits: aeth::CREDITS_UNLIMITED };
-            header.push(&aeth::Repr { syndrome, msn: read.msn }.to_bytes());
-        }
-        let payload = (length != 0).then_some(Payload {
-            qpn: self.qpn,
-            source: Source::Remote { rkey: read.rkey, va: read.va.wrapping_add(offset) },
-            offset,
-            length,
-            psn: Psn::of(sequence),
-        });
-        add(&mut shared.counters.sent_bytes, u64::from(length));
-        Some(Transmit { header, payload, pad, needs_icrc: true })
-    }
-}
-
-/// Offset and length of the payload of response `sequence`.
-fn response_part(read: &ReadResource, sequence: u64, mtu: PathMtu) -> (u64, u32) {
-    let offset = sequence.wrapping_sub(read.first) << mtu.shift();
-    let rest = u64::from(read.length).saturating_sub(offset);
-    // At most a path MTU.
-    (offset, rest.min(u64::from(mtu.bytes())) as u32)
 }

@@ -18,7 +18,7 @@ use crate::neighbour::Neighbours;
 use crate::param;
 use crate::path::{Path, PortAddresses, Resolution};
 use crate::qp::{Qp, Shared};
-use crate::types::{Instant, MacAddr, PathMtu, Qpn};
+use crate::types::{Gid, Instant, MacAddr, PathMtu, Qpn};
 
 mod input;
 
@@ -88,6 +88,12 @@ impl Stack {
             control: VecDeque::new(),
             quantum: param::TRANSMIT_QUANTUM,
         }
+    }
+
+    /// The GID at `index` of the port's table: 0 is the link-local address, 1 the IPv4 address.
+    #[must_use]
+    pub fn gid(&self, index: u8) -> Option<Gid> {
+        self.addresses.gid(index)
     }
 
     /// Creates the queue pair `qpn` in RESET.
@@ -345,10 +351,10 @@ impl Stack {
 
     /// Does what is due at `now`. May be called at any time.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(address) = self.neighbours.poll(now) {
-            self.ask(address);
-        }
-        while let Some(entry) = self.shared.timers.pop_due(now) {
+        self.ask_due(now);
+        // What is armed anew meanwhile waits for the next call, even at the end of time.
+        for _ in 0..self.shared.timers.len() {
+            let Some(entry) = self.shared.timers.pop_due(now) else { break };
             let (_, slot, generation) = entry;
             let Some(qp) = qp_at(&mut self.slots, slot).filter(|qp| qp.generation == generation)
             else {
@@ -414,18 +420,25 @@ impl Stack {
     /// Gives a queue pair its path, and asks for the peer's Ethernet address if need be.
     fn set_path(&mut self, now: Instant, slot: u32, path: Path, resolution: Resolution) {
         let Some(qp) = qp_at(&mut self.slots, slot) else { return };
+        // Released last, so that a path to the same peer keeps what is known of it.
         let old = qp.path.replace(path);
-        if let Some(address) = old.as_ref().and_then(Path::arp_target) {
-            self.neighbours.release(address, slot);
-        }
         if let Resolution::Arp(address) = resolution {
             let known = self.neighbours.acquire(address, slot, now);
             if let (Some(mac), Some(path)) = (known, qp.path.as_mut()) {
                 path.resolve(mac);
             }
-            while let Some(address) = self.neighbours.poll(now) {
-                self.ask(address);
-            }
+            self.ask_due(now);
+        }
+        if let Some(address) = old.as_ref().and_then(Path::arp_target) {
+            self.neighbours.release(address, slot);
+        }
+    }
+
+    /// Sends the ARP requests that are due.
+    fn ask_due(&mut self, now: Instant) {
+        for _ in 0..self.neighbours.questions() {
+            let Some(address) = self.neighbours.poll(now) else { break };
+            self.ask(address);
         }
     }
 

@@ -56,6 +56,11 @@ impl Timers {
         self.heap.peek().map(|Reverse(entry)| entry.at)
     }
 
+    /// The number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
     /// Takes the next entry that is due: time, slot, generation. The caller hands it to
     /// [`Timers::fire`] with the timer of that QP, if the QP still exists.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(Instant, u32, u32)> {

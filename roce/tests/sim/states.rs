@@ -337,3 +337,49 @@ fn neighbour_solicitations_for_the_link_local_address_are_answered() {
     assert_eq!((packet[0], &packet[26..32]), (136, &node.mac.0[..]));
     assert_eq!(node.stack.counters().ndp_replies, 1);
 }
+
+#[test]
+fn the_end_of_time_does_not_hang() {
+    let mut network = Network::new(1, 2, Cable::PERFECT);
+    let (a, _) = network.connect(0, 1, &Options::default());
+    let node = &mut network.nodes[0];
+    node.stack.post_send(Instant(0), a.qpn, SEND).unwrap();
+    node.memory.messages.insert((a.qpn.value(), 0), Local::Pattern(0));
+    for _ in 0..100 {
+        node.stack.handle_timeout(Instant(u64::MAX));
+        while node.stack.poll_transmit(Instant(u64::MAX)).is_some() {}
+    }
+}
+
+#[test]
+fn a_path_may_change_while_drained() {
+    let mut network = Network::new(1, 2, Cable::PERFECT);
+    let options = Options::default();
+    let (a, b) = network.connect(0, 1, &options);
+    let send = |network: &mut Network, number: u64| {
+        network.nodes[1].memory.post_receive(b.qpn, 4);
+        let now = Instant(network.now);
+        assert_eq!(network.nodes[0].stack.post_send(now, a.qpn, SEND), Ok(number));
+        network.nodes[0].memory.messages.insert((a.qpn.value(), number), Local::Pattern(0));
+        network.wake(0);
+        let later = network.now + 10_000_000;
+        network.run(later, |_| false);
+        let through = Event::SendsCompleted { qpn: a.qpn, through: number };
+        assert!(network.nodes[0].events.contains(&through));
+    };
+    send(&mut network, 0);
+    // The same peer with another traffic class, then the peer's other address.
+    for (number, ipv4) in [(1, true), (2, false)] {
+        for (own, peer) in [(a, b), (b, a)] {
+            network.set_state(own, QpState::Sqd);
+            let other = Options { ipv4, ..options };
+            let dgid = network.gid(peer.node, ipv4);
+            let path = crate::connection::to_rtr(&other, dgid, peer.qpn, 0).path;
+            network.modify(own, &QpAttributes { path, ..QpAttributes::default() });
+            network.set_state(own, QpState::Rts);
+        }
+        let asked = network.nodes[0].stack.counters().sent_arp_requests;
+        send(&mut network, number);
+        assert_eq!(network.nodes[0].stack.counters().sent_arp_requests, asked);
+    }
+}

@@ -1,0 +1,177 @@
+//! Prints what a frame costs: `cargo run --release -p roce --example frame_cost`.
+//!
+//! Two stacks talk over nothing; the time in `poll_transmit`, in `receive` with `commit`, and in
+//! the two passes of the invariant CRC is measured per frame, without any copy of payload to
+//! memory.
+
+#![expect(clippy::expect_used, reason = "a measuring program may stop")]
+
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant as Clock};
+
+use roce::wire::icrc;
+use roce::{
+    AccessDenied, AccessFlags, AddressVector, Event, Gid, Instant, MacAddr, Operation, PathMtu,
+    Placement, Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError, RemoteAccess, SendRequest,
+    Stack, StackConfig, Verbs,
+};
+
+/// Allows everything, and always has a receive request.
+struct Permissive;
+
+impl Verbs for Permissive {
+    fn check_remote(
+        &mut self,
+        _: Qpn,
+        _: u32,
+        _: u64,
+        _: u64,
+        _: RemoteAccess,
+    ) -> Result<(), AccessDenied> {
+        Ok(())
+    }
+
+    fn take_receive(&mut self, _: Qpn) -> Result<Receive, ReceiveError> {
+        Ok(Receive { id: 0, capacity: u64::MAX })
+    }
+}
+
+#[derive(Default)]
+struct Times {
+    transmit: Duration,
+    seal: Duration,
+    receive: Duration,
+    frames: u32,
+}
+
+const NOW: Instant = Instant(0);
+const BURST: usize = 64;
+
+fn stack(number: u8) -> Stack {
+    Stack::new(StackConfig {
+        mac: MacAddr([2, 0, 0, 0, 0, number]),
+        ipv4: Ipv4Addr::new(10, 0, 0, number),
+        mtu_max: PathMtu::Mtu4096,
+    })
+}
+
+fn connect(stack: &mut Stack, qpn: Qpn, dgid: Gid, dest_qpn: Qpn) {
+    let psn = Some(Psn::new(0));
+    let init = QpAttributes {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        access: Some(AccessFlags::all()),
+        ..QpAttributes::default()
+    };
+    let path =
+        AddressVector { sgid_index: 1, dgid, hop_limit: 1, traffic_class: 0, flow_label: 0, sl: 0 };
+    let rtr = QpAttributes {
+        state: Some(QpState::Rtr),
+        path: Some(path),
+        path_mtu: Some(PathMtu::Mtu4096),
+        dest_qpn: Some(dest_qpn),
+        rq_psn: psn,
+        max_dest_rd_atomic: Some(16),
+        min_rnr_timer: Some(12),
+        ..QpAttributes::default()
+    };
+    let rts = QpAttributes {
+        state: Some(QpState::Rts),
+        sq_psn: psn,
+        timeout: Some(14),
+        retry_cnt: Some(7),
+        rnr_retry: Some(7),
+        max_rd_atomic: Some(16),
+        ..QpAttributes::default()
+    };
+    stack.create_qp(qpn).expect("a free number");
+    for change in [init, rtr, rts] {
+        stack.modify_qp(NOW, qpn, &change).expect("a transition");
+    }
+}
+
+/// Carries what `from` has to say to `to`.
+fn carry(from: &mut Stack, to: &mut Stack, times: &mut Times) -> usize {
+    let start = Clock::now();
+    let burst: Vec<_> = (0..BURST).map_while(|_| from.poll_transmit(NOW)).collect();
+    times.transmit += start.elapsed();
+    let mut frames = Vec::with_capacity(BURST);
+    for transmit in &burst {
+        let mut frame = transmit.header.as_slice().to_vec();
+        frame.resize(transmit.frame_length(), 0x5a);
+        frames.push(frame);
+    }
+    let start = Clock::now();
+    for frame in &mut frames {
+        // ARP frames are not sealed.
+        let _ = icrc::append(frame);
+    }
+    times.seal += start.elapsed();
+    let mut placements: Vec<Placement> = Vec::with_capacity(BURST);
+    let statuses = [true; BURST];
+    let start = Clock::now();
+    for (index, frame) in frames.iter().enumerate() {
+        to.receive(NOW, frame, index, &mut Permissive, &mut placements);
+    }
+    to.commit(NOW, &statuses);
+    while to.poll_event().is_some() {}
+    times.receive += start.elapsed();
+    times.frames = times.frames.saturating_add(u32::try_from(frames.len()).expect("a burst"));
+    frames.len()
+}
+
+fn measure(name: &str, operation: Operation, length: u32) {
+    let (mut a, mut b) = (stack(1), stack(2));
+    let (one, other) =
+        (Qpn::new(0x11_2233).expect("24 bits"), Qpn::new(0x44_5566).expect("24 bits"));
+    connect(&mut a, one, Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, 2)), other);
+    connect(&mut b, other, Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, 1)), one);
+    let mut warm_up = Times::default();
+    for _ in 0..4 {
+        carry(&mut a, &mut b, &mut warm_up);
+        carry(&mut b, &mut a, &mut warm_up);
+    }
+    let (mut forth, mut back) = (Times::default(), Times::default());
+    let (mut messages, mut post) = (0_u32, Duration::ZERO);
+    let request = SendRequest {
+        operation,
+        length,
+        remote_va: 0x1000,
+        rkey: 1,
+        imm: 0,
+        solicited: false,
+        fence: false,
+    };
+    while messages < 200_000 && forth.frames < 1_000_000 && back.frames < 1_000_000 {
+        let start = Clock::now();
+        while a.send_room(one) > 900 {
+            a.post_send(NOW, one, request).expect("room");
+            messages = messages.saturating_add(1);
+        }
+        post += start.elapsed();
+        while carry(&mut a, &mut b, &mut forth) != 0 {}
+        while carry(&mut b, &mut a, &mut back) != 0 {}
+    }
+    assert!(a.poll_event().is_none_or(|event| !matches!(event, Event::SendFailed { .. })));
+    let each = |time: Duration, count: u32| time.as_nanos() / u128::from(count.max(1));
+    println!(
+        "{name}: post {} ns; requests: emit {}, seal {}, receive {} ns; answers ({}): emit {}, seal {}, receive {} ns",
+        each(post, messages),
+        each(forth.transmit, forth.frames),
+        each(forth.seal, forth.frames),
+        each(forth.receive, forth.frames),
+        back.frames,
+        each(back.transmit, back.frames),
+        each(back.seal, back.frames),
+        each(back.receive, back.frames),
+    );
+}
+
+fn main() {
+    measure("WRITE 64 B", Operation::Write, 64);
+    measure("WRITE 4 KiB", Operation::Write, 4096);
+    measure("WRITE 1 MiB", Operation::Write, 1 << 20);
+    measure("SEND 64 B", Operation::Send, 64);
+    measure("READ 64 B", Operation::Read, 64);
+    measure("READ 1 MiB", Operation::Read, 1 << 20);
+}
