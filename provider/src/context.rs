@@ -19,7 +19,7 @@ use crate::mr::Registration;
 use crate::qp::Queues;
 use crate::rq::{ReceivePlace, ReceiveQueue};
 use crate::sq::{SendPlace, SendQueue, SendShape};
-use crate::wr::Operations;
+use crate::wr::{FlagTable, Operations};
 
 /// An open device.
 #[derive(Debug)]
@@ -318,7 +318,7 @@ impl Context {
                 max_sge: cap.max_send_sge,
                 max_inline: cap.max_inline_data,
                 operations: Operations::offered(capabilities),
-                signal_all: new.signal_all,
+                flags: FlagTable::new(new.signal_all),
             };
             let send = SendQueue::new(send, shape, new.single_threaded);
             let log2_blocks = sizes.log2_rq_entries.saturating_add(sizes.log2_rq_stride);

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use hostmem::fdpass::{Received, Wait, receive, send};
 use hostmem::mapping::Access;
@@ -12,6 +12,7 @@ use hostmem::{AsleepWord, DoorbellPage, EventFd, ForkCanary, PAGE_BYTES, SharedM
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::unistd::geteuid;
+use parking_lot::Mutex;
 use shim_abi::{ContextInfo, Grant, Hello, Reply, Request, Response, Role, Wake};
 
 use crate::doorbell::CardPath;
@@ -93,15 +94,11 @@ macro_rules! ask {
 }
 pub(crate) use ask;
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Connection {
     /// The process's connection; made by the first device that is opened, gone with the last.
     pub(crate) fn shared() -> Result<Arc<Self>> {
         static SHARED: Mutex<Weak<Connection>> = Mutex::new(Weak::new());
-        let mut shared = locked(&SHARED);
+        let mut shared = SHARED.lock();
         let usable = |connection: &Arc<Self>| connection.check().is_ok();
         if let Some(connection) = shared.upgrade().filter(usable) {
             return Ok(connection);
@@ -135,7 +132,7 @@ impl Connection {
             build: concat!("provider ", env!("CARGO_PKG_VERSION"), " for rdma-core 44").into(),
             role: Role::Provider { probe: PROBE.as_ptr() as u64, probe_value },
         };
-        let mut room = locked(&self.exchange);
+        let mut room = self.exchange.lock();
         let received = self.transact(&shim_abi::hello_frame(&hello), &mut room)?;
         let answer = room.get(..received.bytes).unwrap_or_default();
         match shim_abi::decode_hello::<Reply>(answer)? {
@@ -156,7 +153,7 @@ impl Connection {
     /// Sends a request and waits for its answer and the descriptors with it.
     pub(crate) fn call(&self, request: &Request) -> Result<(Response, Vec<OwnedFd>)> {
         self.check()?;
-        let mut room = locked(&self.exchange);
+        let mut room = self.exchange.lock();
         self.check()?;
         let received = self.transact(&shim_abi::encode(request), &mut room)?;
         let answer = room.get(..received.bytes).unwrap_or_default();
@@ -182,7 +179,7 @@ impl Connection {
     /// balboad has closed the connection: with it every card of this process is gone.
     fn note_end(&self) -> Error {
         self.gone.store(true, Ordering::Relaxed);
-        for (_, path) in &locked(&self.granted).cards {
+        for (_, path) in &self.granted.lock().cards {
             path.declare_dead();
         }
         Error::Gone
@@ -200,7 +197,7 @@ impl Connection {
             Ok((request, *info, fds.into_iter()))
         };
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let _opening = locked(&ONE_AT_A_TIME);
+        let _opening = ONE_AT_A_TIME.lock();
         let (request, info, mut fds) = opening()?;
         let mut next = |what| fds.next().ok_or_else(|| unexpected(&request, what));
         let events = next("the event descriptor is missing")?;
@@ -231,7 +228,7 @@ impl Connection {
             None
         };
 
-        let mut all = locked(&self.granted);
+        let mut all = self.granted.lock();
         if let Some(path) = granted {
             all.cards.retain(|(number, _)| *number != card);
             all.cards.push((card, path));

@@ -1,11 +1,12 @@
 //! Completion queues: the ring, its consumer, arming.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fpga_regs::engine::cqe::{expected_phase, phase};
+use fpga_regs::engine::cqe::phase;
 use fpga_regs::engine::doorbell::{Arm, ArmKind, QueueKind, record, slot, slot_value};
 use hostmem::{BlockRing, Record};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::doorbell::CardPath;
 use crate::qp::Queues;
@@ -56,7 +57,7 @@ impl CompletionQueue {
     /// Waits for the queue.
     #[inline(always)]
     pub(crate) fn lock(&self) -> MutexGuard<'_, CqState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Asks for one event at the next completion, or the next solicited one.
@@ -89,9 +90,14 @@ impl CompletionQueue {
     }
 
     /// Whether the card has written the entry with a running index, of this lap.
-    #[inline(always)]
     fn is_written(&self, index: u32) -> bool {
-        phase(self.ring.load_last_acquire(index)) == expected_phase(index, self.log2_entries)
+        self.is_of_lap(index, self.ring.load_last_acquire(index))
+    }
+
+    /// Whether an entry's last word has the phase that the card writes at a running index.
+    #[inline(always)]
+    pub(crate) fn is_of_lap(&self, index: u32, last_word: u64) -> bool {
+        phase(last_word) == (index & self.ring.blocks() == 0)
     }
 
     /// Whether queues complete here.
@@ -154,6 +160,19 @@ mod tests {
             assert_eq!(arm, expected);
             let rung = bench.page.read(slot(QueueKind::Completion, bench.cq.cqn));
             assert_eq!(rung, slot_value(bench.cq.cqn, 0, sequence));
+        }
+    }
+
+    #[test]
+    fn the_phase_is_looked_for_as_the_contract_has_it() {
+        use fpga_regs::engine::cqe::expected_phase;
+        for log2_entries in [0, 1, 3] {
+            let cq = bench(log2_entries).cq;
+            for index in (0..40).chain(u32::MAX - 40..=u32::MAX) {
+                let expected = expected_phase(index, log2_entries);
+                assert_eq!(cq.is_of_lap(index, 1 << 56), expected, "{index} of {log2_entries}");
+                assert_eq!(cq.is_of_lap(index, 0), !expected);
+            }
         }
     }
 

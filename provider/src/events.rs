@@ -16,13 +16,14 @@
 //! fails with EIO.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fpga_regs::engine::doorbell::record;
 use hostmem::Record;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
+use parking_lot::{Mutex, MutexGuard};
 use verbs_sys::v44::verbs as ibv;
 
 use crate::doorbell::CardPath;
@@ -117,7 +118,7 @@ impl EventSource {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn record_bytes(&self) -> usize {

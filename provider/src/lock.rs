@@ -1,6 +1,6 @@
 //! The lock of a queue, which a thread domain does away with.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 
 /// Keeps two threads from posting to one queue at a time, or leaves that to the program.
 ///
@@ -25,8 +25,6 @@ impl QueueLock {
     /// Waits for the queue.
     #[inline(always)]
     pub(crate) fn lock(&self) -> QueueGuard<'_> {
-        // Nothing panics under the lock; if something did, the atomics are still values.
-        let held = self.0.as_ref().map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner));
-        QueueGuard { _held: held }
+        QueueGuard { _held: self.0.as_ref().map(Mutex::lock) }
     }
 }

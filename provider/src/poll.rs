@@ -1,6 +1,6 @@
 //! Polling: completion entries in, `ibv_wc` out.
 
-use fpga_regs::engine::cqe::{Cqe, Flags, Status, expected_phase, phase};
+use fpga_regs::engine::cqe::{Cqe, Flags, Opcode, Status};
 use verbs_sys::v44::verbs::{self as ibv, ibv_wc, ibv_wc__bindgen_ty_1};
 
 use crate::cq::{CONSUMER, CompletionQueue, CqState};
@@ -8,7 +8,6 @@ use crate::qp::Queues;
 use crate::status::{
     VENDOR_CARD_DIED, VENDOR_UNKNOWN_CODE, VENDOR_UNKNOWN_REQUEST, wc_opcode, wc_status,
 };
-use crate::table::QpTable;
 
 impl CompletionQueue {
     /// Delivers up to `limit` completions and returns how many; fails with EPERM in a forked child.
@@ -26,15 +25,18 @@ impl CompletionQueue {
         let mut delivered = 0usize;
         while delivered < limit {
             let last = self.ring.load_last_acquire(index);
-            if phase(last) != expected_phase(index, self.log2_entries) {
+            if !self.is_of_lap(index, last) {
                 break;
             }
             // The last word is used as it was when its phase was seen.
             let [w0, w1, w2, w3, w4, w5, w6, _] = self.ring.read(index);
             let cqe = Cqe::decode(&[[w0, w1, w2, w3, w4, w5, w6, last]]);
             index = index.wrapping_add(1);
-            if let Some(completion) = completion(&state.table, &cqe) {
-                deliver(completion);
+            // An entry of a QP that was destroyed or reset meanwhile completes nothing.
+            let Some(entry) = state.table.get(cqe.qpn) else { continue };
+            let queues = &*entry.queues;
+            if queues.generation() == cqe.generation {
+                complete(queues, &cqe, &mut deliver);
                 delivered = delivered.wrapping_add(1);
             }
         }
@@ -48,49 +50,45 @@ impl CompletionQueue {
     }
 }
 
-/// What an entry completes; `None` for one of a QP that was destroyed or reset meanwhile.
+/// Delivers what an entry completes.
 #[inline(always)]
-fn completion(table: &QpTable, cqe: &Cqe) -> Option<ibv_wc> {
-    let queues = &*table.get(cqe.qpn)?.queues;
-    if queues.generation() != cqe.generation {
-        return None;
-    }
+fn complete(queues: &Queues, cqe: &Cqe, deliver: &mut impl FnMut(ibv_wc)) {
     let receive = cqe.flags.contains(Flags::RECEIVE);
-    let wr_id = if receive {
-        queues.receive.retire(cqe.wqe_index)
-    } else {
-        queues.send.retire(cqe.wqe_index)
-    };
-    let Some(wr_id) = wr_id else { return Some(unknown_request(queues, receive)) };
     if cqe.status != Status::Success {
-        return Some(failed(queues, wr_id, cqe, receive));
+        let Cqe { status, vendor_code, opcode, .. } = *cqe;
+        let why = Failure { status, vendor_code, opcode, receive };
+        return deliver(failed(queues, cqe.wqe_index, why));
     }
-    let Some(opcode) = wc_opcode(cqe.opcode).filter(|_| is_sound(cqe, receive)) else {
-        return Some(error(queues, wr_id, ibv::IBV_WC_GENERAL_ERR, VENDOR_UNKNOWN_CODE, receive));
+    let Some(wr_id) = retire(queues, cqe.wqe_index, receive) else {
+        return deliver(garbled(queues, 0, VENDOR_UNKNOWN_REQUEST, receive));
     };
-    let mut wc_flags = 0;
-    if cqe.flags.contains(Flags::IMMEDIATE) {
-        wc_flags |= ibv::IBV_WC_WITH_IMM;
-    }
-    if cqe.flags.contains(Flags::INVALIDATED) {
-        wc_flags |= ibv::IBV_WC_WITH_INV;
-    }
-    Some(ibv_wc {
-        status: ibv::IBV_WC_SUCCESS,
+    let Some(opcode) = wc_opcode(cqe.opcode, receive) else {
+        return deliver(garbled(queues, wr_id, VENDOR_UNKNOWN_CODE, receive));
+    };
+    deliver(ibv_wc {
         opcode,
-        vendor_err: 0,
         byte_len: cqe.byte_count,
         __bindgen_anon_1: ibv_wc__bindgen_ty_1 { imm_data: cqe.immediate },
         src_qp: cqe.source_qpn,
-        wc_flags,
+        wc_flags: wc_flags(cqe.flags),
         ..blank(queues, wr_id)
-    })
+    });
 }
 
-/// Whether an entry's opcode is one of the queue it says it is of.
+/// Takes back the work request that an entry names.
 #[inline(always)]
-fn is_sound(cqe: &Cqe, receive: bool) -> bool {
-    (cqe.opcode.0 >= fpga_regs::engine::cqe::Opcode::Receive.0) == receive
+fn retire(queues: &Queues, wqe_index: u32, receive: bool) -> Option<u64> {
+    if receive { queues.receive.retire(wqe_index) } else { queues.send.retire(wqe_index) }
+}
+
+/// The `ibv_wc_flags` of an entry's flags.
+#[inline(always)]
+fn wc_flags(flags: Flags) -> u32 {
+    // IMMEDIATE (2) is IBV_WC_WITH_IMM (2), INVALIDATED (4) becomes IBV_WC_WITH_INV (8).
+    const _: () = assert!(Flags::IMMEDIATE.bits() as u32 == ibv::IBV_WC_WITH_IMM);
+    const _: () = assert!((Flags::INVALIDATED.bits() as u32) << 1 == ibv::IBV_WC_WITH_INV);
+    let bits = u32::from(flags.bits());
+    (bits & ibv::IBV_WC_WITH_IMM) | ((bits << 1) & ibv::IBV_WC_WITH_INV)
 }
 
 #[inline(always)]
@@ -112,29 +110,40 @@ fn blank(queues: &Queues, wr_id: u64) -> ibv_wc {
     }
 }
 
-#[cold]
 fn error(queues: &Queues, wr_id: u64, status: u32, vendor_err: u32, receive: bool) -> ibv_wc {
     let opcode = if receive { ibv::IBV_WC_RECV } else { ibv::IBV_WC_SEND };
     ibv_wc { status, opcode, vendor_err, ..blank(queues, wr_id) }
 }
 
-/// The completion of a work request that failed.
+/// The completion of an entry that cannot be: said aloud, with the QP.
+///
+/// An entry of what is not outstanding has no work request; its `wr_id` is 0.
 #[cold]
-fn failed(queues: &Queues, wr_id: u64, cqe: &Cqe, receive: bool) -> ibv_wc {
-    match wc_status(cqe.status) {
-        Some(status) => {
-            let failed = error(queues, wr_id, status, u32::from(cqe.vendor_code), receive);
-            let opcode = wc_opcode(cqe.opcode).filter(|_| is_sound(cqe, receive));
-            ibv_wc { opcode: opcode.unwrap_or(failed.opcode), ..failed }
-        }
-        None => error(queues, wr_id, ibv::IBV_WC_GENERAL_ERR, VENDOR_UNKNOWN_CODE, receive),
-    }
+fn garbled(queues: &Queues, wr_id: u64, vendor_err: u32, receive: bool) -> ibv_wc {
+    error(queues, wr_id, ibv::IBV_WC_GENERAL_ERR, vendor_err, receive)
 }
 
-/// The card completed what is not outstanding: said aloud, with the QP and no work request.
+/// What an entry says of a work request that failed.
+#[derive(Clone, Copy)]
+struct Failure {
+    status: Status,
+    vendor_code: u8,
+    opcode: Opcode,
+    receive: bool,
+}
+
+/// The completion of a work request that failed.
 #[cold]
-fn unknown_request(queues: &Queues, receive: bool) -> ibv_wc {
-    error(queues, 0, ibv::IBV_WC_GENERAL_ERR, VENDOR_UNKNOWN_REQUEST, receive)
+fn failed(queues: &Queues, wqe_index: u32, why: Failure) -> ibv_wc {
+    let Failure { status, vendor_code, opcode, receive } = why;
+    let Some(wr_id) = retire(queues, wqe_index, receive) else {
+        return garbled(queues, 0, VENDOR_UNKNOWN_REQUEST, receive);
+    };
+    let Some(status) = wc_status(status) else {
+        return garbled(queues, wr_id, VENDOR_UNKNOWN_CODE, receive);
+    };
+    let failed = error(queues, wr_id, status, u32::from(vendor_code), receive);
+    ibv_wc { opcode: wc_opcode(opcode, receive).unwrap_or(failed.opcode), ..failed }
 }
 
 /// Delivers what was outstanding on a dead card as flushed, and closes the queues with EIO.

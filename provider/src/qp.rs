@@ -77,7 +77,7 @@ pub(crate) mod tests {
     use crate::doorbell::tests::{memory, path};
     use crate::rq::ReceivePlace;
     use crate::sq::{SendPlace, SendShape};
-    use crate::wr::Operations;
+    use crate::wr::{FlagTable, Operations};
 
     /// A QP of 8 sends and 8 receives on a card that is nobody, in RTS.
     pub(crate) fn queues(qpn: u32, generation: u8) -> Arc<Queues> {
@@ -103,7 +103,7 @@ pub(crate) mod tests {
             max_sge: 2,
             max_inline: 32,
             operations: Operations::offered(Capabilities::all()),
-            signal_all: false,
+            flags: FlagTable::new(false),
         };
         let send = SendQueue::new(send, shape, false);
         let receive = ReceiveQueue::new(receive, 3, false);

@@ -1,7 +1,7 @@
 //! Receive queues: posting, and giving back room as completions come.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
 use hostmem::{BlockRing, Record};
@@ -21,12 +21,13 @@ pub(crate) struct ReceiveQueue {
     lock: QueueLock,
     /// The errno of posting now; 0 while the queue takes requests.
     gate: AtomicI32,
-    generation: AtomicU8,
     max_sge: u32,
     entries: u32,
     log2_stride: u32,
     rqn: u32,
     slot: usize,
+    /// The doorbell's value without the index, which is 0 in it.
+    doorbell: AtomicU64,
     ring: BlockRing,
     record: Record,
     path: Arc<CardPath>,
@@ -66,12 +67,12 @@ impl ReceiveQueue {
         Self {
             lock: QueueLock::new(single_threaded),
             gate: AtomicI32::new(libc::EINVAL),
-            generation: AtomicU8::new(generation),
             max_sge,
             entries,
             log2_stride: u32::from(log2_stride),
             rqn,
             slot: slot(QueueKind::Receive, rqn),
+            doorbell: AtomicU64::new(slot_value(rqn, generation, 0)),
             ring,
             record,
             path,
@@ -89,7 +90,7 @@ impl ReceiveQueue {
     /// Forgets everything posted, as RESET does; the caller holds the receive CQ's lock.
     pub(crate) fn reset(&self, generation: u8) {
         let _guard = self.lock.lock();
-        self.generation.store(generation, Ordering::Relaxed);
+        self.doorbell.store(slot_value(self.rqn, generation, 0), Ordering::Relaxed);
         self.produced.0.store(0, Ordering::Relaxed);
         self.consumed.0.store(0, Ordering::Relaxed);
         self.record.store_release_u32(PRODUCER, 0);
@@ -109,7 +110,7 @@ impl ReceiveQueue {
         let index = self.produced.0.load(Ordering::Relaxed);
         let outstanding = index.wrapping_sub(self.consumed.0.load(Ordering::Acquire));
         let room = self.entries.saturating_sub(outstanding);
-        Ok(ReceiveBatch { queue: self, _guard: guard, index, room })
+        Ok(ReceiveBatch { queue: self, _guard: guard, start: index, index, room })
     }
 
     /// Takes back a work request and all before it: its completion carries its tag.
@@ -155,6 +156,7 @@ impl ReceiveQueue {
 pub(crate) struct ReceiveBatch<'a> {
     queue: &'a ReceiveQueue,
     _guard: QueueGuard<'a>,
+    start: u32,
     index: u32,
     room: u32,
 }
@@ -170,7 +172,7 @@ impl ReceiveBatch<'_> {
         self.room = self.room.checked_sub(1).ok_or(libc::ENOMEM)?;
         let index = self.index;
         let first = index.wrapping_shl(queue.log2_stride);
-        write_receive(index, sges, |n, block| queue.ring.write(first.wrapping_add(n), block));
+        write_receive(&queue.ring, first, index, sges);
         if let Some(name) = queue.wr_ids.get(queue.entry(index)) {
             name.store(wr_id, Ordering::Relaxed);
         }
@@ -182,14 +184,14 @@ impl ReceiveBatch<'_> {
     #[inline(always)]
     pub(crate) fn finish(self) {
         let queue = self.queue;
-        if self.index == queue.produced.0.load(Ordering::Relaxed) {
+        if self.index == self.start {
             return;
         }
         // Release: the poller that sees the index also sees the names.
         queue.produced.0.store(self.index, Ordering::Release);
         queue.record.store_release_u32(PRODUCER, self.index);
-        let generation = queue.generation.load(Ordering::Relaxed);
-        queue.path.ring(queue.slot, slot_value(queue.rqn, generation, self.index));
+        let value = queue.doorbell.load(Ordering::Relaxed) | u64::from(self.index);
+        queue.path.ring(queue.slot, value);
     }
 }
 

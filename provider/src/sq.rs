@@ -1,19 +1,17 @@
 //! Send queues: posting, and giving back room as completions come.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
-use fpga_regs::engine::wqe::{SendFlags, SendHeader};
+use fpga_regs::engine::wqe::SendHeader;
 use hostmem::{BlockRing, Record};
 
 use crate::doorbell::CardPath;
 use crate::lock::{QueueGuard, QueueLock};
-use crate::wr::{Operations, Payload, SendRequest, send_flags, write_send};
+use crate::wr::{FlagTable, Operations, Payload, SendRequest, write_send};
 
 const PRODUCER: usize = record::PRODUCER / 4;
-const FLAG_INLINE: u8 = SendFlags::INLINE.bits();
-const FLAG_SIGNALED: u8 = SendFlags::SIGNALED.bits();
 
 /// What a send queue accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +24,8 @@ pub(crate) struct SendShape {
     pub max_inline: u32,
     /// Operations the card offers.
     pub operations: Operations,
-    /// Every work request is signaled.
-    pub signal_all: bool,
+    /// Flags it takes.
+    pub flags: FlagTable,
 }
 
 /// A QP's send queue as the program's side sees it.
@@ -39,11 +37,12 @@ pub(crate) struct SendQueue {
     lock: QueueLock,
     /// The errno of posting now; 0 while the queue takes requests.
     gate: AtomicI32,
-    generation: AtomicU8,
     shape: SendShape,
     mask: u32,
     qpn: u32,
     slot: usize,
+    /// The doorbell's value without the index, which is 0 in it.
+    doorbell: AtomicU64,
     ring: BlockRing,
     record: Record,
     path: Arc<CardPath>,
@@ -67,36 +66,14 @@ struct Position {
 #[derive(Debug, Default)]
 struct Posted {
     wr_id: AtomicU64,
-    /// See [`Tag`].
-    tag: AtomicU64,
+    /// Index of the block, which tells it from those of earlier laps and from blocks within others.
+    index: AtomicU32,
+    /// [23:0] the request's number, [31:24] its blocks.
+    extent: AtomicU32,
 }
-
-/// What identifies a posted request: [31:0] index of its first block, [55:32] its number, modulo
-/// 2^24, [63:56] its blocks.
-#[derive(Clone, Copy)]
-struct Tag(u64);
 
 /// Numbers of work requests are counted modulo this; a ring has fewer blocks.
 const REQUESTS: u32 = 1 << 24;
-
-impl Tag {
-    #[inline(always)]
-    fn new(index: u32, number: u32, blocks: u32) -> Self {
-        Self(u64::from(index) | u64::from(number % REQUESTS) << 32 | u64::from(blocks) << 56)
-    }
-    #[inline(always)]
-    fn index(self) -> u32 {
-        self.0 as u32
-    }
-    #[inline(always)]
-    fn number(self) -> u32 {
-        (self.0 >> 32) as u32 % REQUESTS
-    }
-    #[inline(always)]
-    fn blocks(self) -> u32 {
-        (self.0 >> 56) as u32
-    }
-}
 
 /// Where a send queue lives and how it is reached.
 #[derive(Debug)]
@@ -121,11 +98,11 @@ impl SendQueue {
         Self {
             lock: QueueLock::new(single_threaded),
             gate: AtomicI32::new(libc::EINVAL),
-            generation: AtomicU8::new(generation),
             shape,
             mask: ring.blocks().wrapping_sub(1),
             qpn,
             slot: slot(QueueKind::Send, qpn),
+            doorbell: AtomicU64::new(slot_value(qpn, generation, 0)),
             ring,
             record,
             path,
@@ -133,6 +110,12 @@ impl SendQueue {
             produced: Position::default(),
             consumed: Position::default(),
         }
+    }
+
+    /// What the queue accepts.
+    #[inline(always)]
+    pub(crate) fn shape(&self) -> &SendShape {
+        &self.shape
     }
 
     /// Sets the errno of posting; 0 opens the queue.
@@ -143,14 +126,15 @@ impl SendQueue {
     /// Forgets everything posted, as RESET does; the caller holds the send CQ's lock.
     pub(crate) fn reset(&self, generation: u8) {
         let _guard = self.lock.lock();
-        self.generation.store(generation, Ordering::Relaxed);
+        self.doorbell.store(slot_value(self.qpn, generation, 0), Ordering::Relaxed);
         for position in [&self.produced, &self.consumed] {
             position.blocks.store(0, Ordering::Relaxed);
             position.requests.store(0, Ordering::Relaxed);
         }
         // What the shadow remembers of before must not be found by an index of after.
         for posted in &self.shadow {
-            posted.tag.store(0, Ordering::Relaxed);
+            posted.index.store(0, Ordering::Relaxed);
+            posted.extent.store(0, Ordering::Relaxed);
         }
         self.record.store_release_u32(PRODUCER, 0);
     }
@@ -169,13 +153,53 @@ impl SendQueue {
         let requests = self.produced.requests.load(Ordering::Relaxed);
         let done = self.consumed.requests.load(Ordering::Acquire);
         let outstanding = requests.wrapping_sub(done) % REQUESTS;
-        Ok(SendBatch {
-            queue: self,
-            _guard: guard,
-            blocks: self.produced.blocks.load(Ordering::Relaxed),
-            requests,
-            room: self.shape.max_wr.saturating_sub(outstanding),
-        })
+        let start = self.produced.blocks.load(Ordering::Relaxed);
+        let room = self.shape.max_wr.saturating_sub(outstanding);
+        let (cursor, end) = (Cursor { blocks: start, requests }, requests.wrapping_add(room));
+        Ok(SendBatch { queue: self, _guard: guard, start, end, cursor })
+    }
+
+    /// Writes one work request into the ring, or fails with its errno and writes nothing.
+    ///
+    /// Returns where the next one goes; there is room up to number `end`. (Both are passed by value
+    /// so that they stay in registers while a list is posted.) The caller holds the queue's lock,
+    /// as a batch does.
+    #[inline(always)]
+    pub(crate) fn push(
+        &self,
+        cursor: Cursor,
+        end: u32,
+        request: &SendRequest<'_>,
+    ) -> Result<Cursor, i32> {
+        let (shape, operation) = (&self.shape, request.operation);
+        let flags = shape.flags.get(request.flags)?;
+        let fits = match request.payload {
+            Payload::Sges(sges) => sges.len() <= shape.max_sge as usize,
+            Payload::Inline(data) => data.length <= shape.max_inline && operation.can_be_inline(),
+        };
+        if !fits {
+            return Err(libc::EINVAL);
+        }
+        let Cursor { blocks: index, requests: number } = cursor;
+        if number == end {
+            return Err(libc::ENOMEM);
+        }
+        let header = SendHeader {
+            opcode: operation.code(),
+            flags,
+            immediate: request.immediate,
+            remote_address: request.remote_address,
+            rkey: request.rkey,
+            ..SendHeader::default()
+        };
+        let blocks = write_send(&self.ring, index, header, request.payload);
+        if let Some(posted) = self.shadow.get((index & self.mask) as usize) {
+            posted.wr_id.store(request.wr_id, Ordering::Relaxed);
+            posted.index.store(index, Ordering::Relaxed);
+            let extent = (number % REQUESTS) | blocks.wrapping_mul(REQUESTS);
+            posted.extent.store(extent, Ordering::Relaxed);
+        }
+        Ok(Cursor { blocks: index.wrapping_add(blocks), requests: number.wrapping_add(1) })
     }
 
     /// Takes back a work request and all before it: its completion names its first block.
@@ -207,15 +231,15 @@ impl SendQueue {
     #[inline(always)]
     fn take(&self, index: u32) -> Option<u64> {
         let posted = self.shadow.get((index & self.mask) as usize)?;
-        let tag = Tag(posted.tag.load(Ordering::Relaxed));
-        if tag.index() != index {
+        if posted.index.load(Ordering::Relaxed) != index {
             return None;
         }
         let wr_id = posted.wr_id.load(Ordering::Relaxed);
-        self.consumed.blocks.store(index.wrapping_add(tag.blocks()), Ordering::Relaxed);
+        let extent = posted.extent.load(Ordering::Relaxed);
+        let (number, blocks) = (extent % REQUESTS, extent / REQUESTS);
+        self.consumed.blocks.store(index.wrapping_add(blocks), Ordering::Relaxed);
         // Release: the poster that finds this room may write over the shadow read above.
-        let done = tag.number().wrapping_add(1);
-        self.consumed.requests.store(done, Ordering::Release);
+        self.consumed.requests.store(number.wrapping_add(1), Ordering::Release);
         Some(wr_id)
     }
 }
@@ -224,77 +248,47 @@ impl SendQueue {
 pub(crate) struct SendBatch<'a> {
     queue: &'a SendQueue,
     _guard: QueueGuard<'a>,
-    blocks: u32,
-    requests: u32,
-    room: u32,
+    start: u32,
+    end: u32,
+    cursor: Cursor,
 }
 
-impl SendBatch<'_> {
-    /// Writes one work request into the ring, or fails with its errno and writes nothing.
+/// Where the next work request of a list goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Cursor {
+    /// Index of its first block.
+    blocks: u32,
+    /// Its number.
+    requests: u32,
+}
+
+impl<'a> SendBatch<'a> {
+    /// The queue, where the next work request goes in it, and the number that has no room any more.
     #[inline(always)]
-    pub(crate) fn push(&mut self, request: &SendRequest<'_>) -> Result<(), i32> {
-        let queue = self.queue;
-        let shape = &queue.shape;
-        let opcode = shape.operations.code(request.opcode)?;
-        let mut flags = send_flags(request.flags)?;
-        match request.payload {
-            Payload::Sges(sges) => {
-                if sges.len() > shape.max_sge as usize {
-                    return Err(libc::EINVAL);
-                }
-                flags &= !FLAG_INLINE;
-            }
-            Payload::Inline(data) => {
-                if data.length > shape.max_inline || !carries_inline(request.opcode) {
-                    return Err(libc::EINVAL);
-                }
-            }
-        }
-        if shape.signal_all {
-            flags |= FLAG_SIGNALED;
-        }
-        self.room = self.room.checked_sub(1).ok_or(libc::ENOMEM)?;
-        let index = self.blocks;
-        let header = SendHeader {
-            opcode,
-            flags: SendFlags::from_bits_retain(flags),
-            immediate: request.immediate,
-            remote_address: request.remote_address,
-            rkey: request.rkey,
-            ..SendHeader::default()
-        };
-        let blocks = write_send(header, request.payload, |n, block| {
-            queue.ring.write(index.wrapping_add(n), block);
-        });
-        if let Some(posted) = queue.shadow.get((index & queue.mask) as usize) {
-            posted.wr_id.store(request.wr_id, Ordering::Relaxed);
-            posted.tag.store(Tag::new(index, self.requests, blocks).0, Ordering::Relaxed);
-        }
-        self.blocks = index.wrapping_add(blocks);
-        self.requests = self.requests.wrapping_add(1);
-        Ok(())
+    pub(crate) fn position(&self) -> (&'a SendQueue, Cursor, u32) {
+        (self.queue, self.cursor, self.end)
+    }
+
+    /// Goes on behind what was pushed.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, cursor: Cursor) {
+        self.cursor = cursor;
     }
 
     /// Shows the card what was pushed: the record, then the doorbell, once for the list.
     #[inline(always)]
     pub(crate) fn finish(self) {
-        let queue = self.queue;
-        if self.blocks == queue.produced.blocks.load(Ordering::Relaxed) {
+        let (queue, Cursor { blocks, requests }, _) = self.position();
+        if blocks == self.start {
             return;
         }
-        queue.produced.requests.store(self.requests % REQUESTS, Ordering::Relaxed);
+        queue.produced.requests.store(requests, Ordering::Relaxed);
         // Release: the poller that sees the index also sees the shadow.
-        queue.produced.blocks.store(self.blocks, Ordering::Release);
-        queue.record.store_release_u32(PRODUCER, self.blocks);
-        let generation = queue.generation.load(Ordering::Relaxed);
-        queue.path.ring(queue.slot, slot_value(queue.qpn, generation, self.blocks));
+        queue.produced.blocks.store(blocks, Ordering::Release);
+        queue.record.store_release_u32(PRODUCER, blocks);
+        let value = queue.doorbell.load(Ordering::Relaxed) | u64::from(blocks);
+        queue.path.ring(queue.slot, value);
     }
-}
-
-/// Whether an operation sends bytes that could stand in the entry.
-#[inline(always)]
-fn carries_inline(opcode: u32) -> bool {
-    opcode != verbs_sys::v44::verbs::IBV_WR_RDMA_READ
 }
 
 #[cfg(test)]

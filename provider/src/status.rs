@@ -32,22 +32,47 @@ pub(crate) fn wc_status(status: Status) -> Option<ibv::ibv_wc_status> {
     })
 }
 
-/// The `ibv_wc_opcode` of a card's completion opcode; `None` for a code that is none.
+/// The `ibv_wc_opcode` of a card's completion opcode on a send or a receive queue.
+///
+/// `None` for a code that is none, and for one of the other kind of queue.
 #[inline(always)]
-pub(crate) fn wc_opcode(opcode: Opcode) -> Option<ibv::ibv_wc_opcode> {
-    Some(match opcode {
-        Opcode::Send => ibv::IBV_WC_SEND,
-        Opcode::Write => ibv::IBV_WC_RDMA_WRITE,
-        Opcode::Read => ibv::IBV_WC_RDMA_READ,
-        Opcode::CompareSwap => ibv::IBV_WC_COMP_SWAP,
-        Opcode::FetchAdd => ibv::IBV_WC_FETCH_ADD,
-        Opcode::LocalInvalidate => ibv::IBV_WC_LOCAL_INV,
-        Opcode::BindWindow => ibv::IBV_WC_BIND_MW,
-        Opcode::Receive => ibv::IBV_WC_RECV,
-        Opcode::ReceiveWriteImm => ibv::IBV_WC_RECV_RDMA_WITH_IMM,
-        _ => return None,
-    })
+pub(crate) fn wc_opcode(opcode: Opcode, receive: bool) -> Option<ibv::ibv_wc_opcode> {
+    // The array has a place for every byte.
+    let found = OPCODES.get(usize::from(opcode.0)).copied().unwrap_or(NONE);
+    let of_receives = if receive { ibv::IBV_WC_RECV as u8 } else { 0 };
+    (found ^ of_receives < KINDS).then_some(u32::from(found))
 }
+
+/// No `ibv_wc_opcode`.
+const NONE: u8 = 0xff;
+/// Each kind of queue has fewer opcodes, counted from 0 or from `IBV_WC_RECV`.
+const KINDS: u8 = 16;
+const _: () = assert!(ibv::IBV_WC_RECV == 0x80 && NONE ^ 0x80 >= KINDS);
+
+/// The `ibv_wc_opcode`s by the card's codes.
+static OPCODES: [u8; 256] = {
+    let known = [
+        (Opcode::Send, ibv::IBV_WC_SEND),
+        (Opcode::Write, ibv::IBV_WC_RDMA_WRITE),
+        (Opcode::Read, ibv::IBV_WC_RDMA_READ),
+        (Opcode::CompareSwap, ibv::IBV_WC_COMP_SWAP),
+        (Opcode::FetchAdd, ibv::IBV_WC_FETCH_ADD),
+        (Opcode::LocalInvalidate, ibv::IBV_WC_LOCAL_INV),
+        (Opcode::BindWindow, ibv::IBV_WC_BIND_MW),
+        (Opcode::Receive, ibv::IBV_WC_RECV),
+        (Opcode::ReceiveWriteImm, ibv::IBV_WC_RECV_RDMA_WITH_IMM),
+    ];
+    let mut table = [NONE; 256];
+    let mut rest: &[(Opcode, u32)] = &known;
+    while let [(code, opcode), more @ ..] = rest {
+        let (_, from_code) = table.split_at_mut(code.0 as usize);
+        if let [place, ..] = from_code {
+            *place = *opcode as u8;
+        }
+        rest = more;
+    }
+    table
+};
 
 #[cfg(test)]
 mod tests {
@@ -61,7 +86,9 @@ mod tests {
             // The contract took its numbers from verbs.
             assert!(status.is_none_or(|status| status == u32::from(code)), "status {code}");
             let known = Opcode(code).name().is_some();
-            assert_eq!(wc_opcode(Opcode(code)).is_some(), known, "opcode {code}");
+            let receives = Opcode(code) >= Opcode::Receive;
+            assert_eq!(wc_opcode(Opcode(code), receives).is_some(), known, "opcode {code}");
+            assert_eq!(wc_opcode(Opcode(code), !receives), None, "opcode {code}");
         }
     }
 }

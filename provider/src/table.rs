@@ -17,7 +17,8 @@ pub(crate) struct Entry {
 
 /// QPs by number, in an open-addressed table at most half full.
 ///
-/// A look-up is a multiplication, a load and a comparison, so a last-hit cache would gain nothing.
+/// A look-up is a mask, two loads and a comparison, so a last-hit cache would gain nothing. Numbers
+/// are drawn at random or counted up, so their low bits spread them.
 #[derive(Debug)]
 pub(crate) struct QpTable {
     slots: Vec<Option<Entry>>,
@@ -26,8 +27,6 @@ pub(crate) struct QpTable {
 
 /// The fewest slots, a power of two.
 const SMALLEST: usize = 4;
-/// Spreads neighbouring numbers (the odd integer next to 2^32 / golden ratio).
-const SPREAD: u32 = 0x9e37_79b1;
 
 impl QpTable {
     /// Makes an empty table.
@@ -39,7 +38,7 @@ impl QpTable {
     #[inline(always)]
     fn start(&self, qpn: u32) -> (usize, usize) {
         let mask = self.slots.len().wrapping_sub(1);
-        ((qpn.wrapping_mul(SPREAD) >> 8) as usize & mask, mask)
+        (qpn as usize & mask, mask)
     }
 
     /// Finds a QP.

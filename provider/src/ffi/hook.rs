@@ -10,9 +10,10 @@
 use std::ffi::{CStr, c_int, c_ulong, c_void};
 use std::os::fd::{IntoRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, OnceLock};
 
 use nix::errno::Errno;
+use parking_lot::RwLock;
 use verbs_sys::v44::ioctl::{RDMA_VERBS_IOCTL, ib_uverbs_attr, ib_uverbs_ioctl_hdr};
 
 use super::context::core_address;
@@ -41,13 +42,9 @@ struct Ours {
 /// The descriptors of ours that libibverbs knows.
 static OURS: RwLock<Vec<Ours>> = RwLock::new(Vec::new());
 
-fn ours() -> RwLockReadGuard<'static, Vec<Ours>> {
-    OURS.read().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Adds a descriptor; whoever had its number before has closed it.
 fn add(fd: RawFd, context: &Arc<Context>, role: Role) {
-    let mut all = OURS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut all = OURS.write();
     all.retain(|one| one.fd != fd);
     all.push(Ours { fd, context: Arc::clone(context), role });
 }
@@ -64,18 +61,18 @@ pub(super) fn add_events(fd: RawFd, context: &Arc<Context>) {
 
 /// Forgets every descriptor of a context.
 pub(super) fn remove(context: &Arc<Context>) {
-    let mut all = OURS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut all = OURS.write();
     all.retain(|one| !Arc::ptr_eq(&one.context, context));
 }
 
 /// Forgets a descriptor that turned out to be something else by now.
 fn forget(fd: RawFd) {
-    OURS.write().unwrap_or_else(PoisonError::into_inner).retain(|one| one.fd != fd);
+    OURS.write().retain(|one| one.fd != fd);
 }
 
 /// The completion channel of a context with that descriptor.
 pub(super) fn channel(fd: RawFd, context: &Arc<Context>) -> Option<Channel> {
-    let all = ours();
+    let all = OURS.read();
     let found = all.iter().find(|one| one.fd == fd && Arc::ptr_eq(&one.context, context))?;
     match &found.role {
         Role::Channel { number, source } => {
@@ -86,13 +83,13 @@ pub(super) fn channel(fd: RawFd, context: &Arc<Context>) -> Option<Channel> {
 }
 
 fn commanded(fd: RawFd) -> Option<Arc<Context>> {
-    let all = ours();
+    let all = OURS.read();
     let found = all.iter().find(|one| one.fd == fd && matches!(one.role, Role::Command));
     found.map(|one| Arc::clone(&one.context))
 }
 
 fn source(fd: RawFd) -> Option<Arc<EventSource>> {
-    let all = ours();
+    let all = OURS.read();
     let found = all.iter().find(|one| one.fd == fd)?;
     match &found.role {
         Role::Command => None,

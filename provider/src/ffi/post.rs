@@ -6,8 +6,8 @@ use fpga_regs::engine::wqe::{MAX_INLINE, MAX_SGE, SEND_MAX_BLOCKS, SEND_PAYLOAD_
 use verbs_sys::v44::verbs::{self as ibv, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 
 use super::qp::own;
-use crate::sq::SendBatch;
-use crate::wr::{InlineData, Payload, SendRequest};
+use crate::sq::{Cursor, SendBatch, SendQueue};
+use crate::wr::{InlineData, Operation, Payload, SendRequest};
 
 pub(super) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
@@ -44,62 +44,89 @@ pub(super) unsafe extern "C" fn post_send(
 /// The request's elements are there, and with inline data the memory they name.
 #[inline(always)]
 unsafe fn push(batch: &mut SendBatch<'_>, wr: &ibv_send_wr) -> Result<(), i32> {
+    let (queue, cursor, end) = batch.position();
+    let short = (0..=SHORT_SEND).contains(&wr.num_sge);
+    let next = if short && wr.send_flags & ibv::IBV_SEND_INLINE == 0 {
+        let operation = queue.shape().operations.get(wr.opcode)?;
+        // SAFETY: as the caller promises.
+        let sges = unsafe { elements(wr.sg_list, wr.num_sge)? };
+        queue.push(cursor, end, &request(wr, operation, Payload::Sges(sges)))?
+    } else {
+        // SAFETY: as the caller promises.
+        unsafe { push_long(queue, cursor, end, wr)? }
+    };
+    batch.advance(next);
+    Ok(())
+}
+
+/// Elements up to which the way of a request is kept short.
+const SHORT_SEND: c_int = 2;
+
+/// Posts a request of more than one block, or with inline data.
+///
+/// # Safety
+/// As [`push`].
+#[inline(never)]
+unsafe fn push_long(
+    queue: &SendQueue,
+    cursor: Cursor,
+    end: u32,
+    wr: &ibv_send_wr,
+) -> Result<Cursor, i32> {
+    let operation = queue.shape().operations.get(wr.opcode)?;
     // SAFETY: as the caller promises.
     let sges = unsafe { elements(wr.sg_list, wr.num_sge)? };
-    // Only what the operation uses is read: the rest of the structure need not be initialised.
+    if wr.send_flags & ibv::IBV_SEND_INLINE == 0 {
+        return queue.push(cursor, end, &request(wr, operation, Payload::Sges(sges)));
+    }
+    if sges.len() > queue.shape().max_sge as usize {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: as the caller promises.
+    let data = unsafe { gather(sges)? };
+    queue.push(cursor, end, &request(wr, operation, Payload::Inline(&data)))
+}
+
+/// Reads what the operation uses: the rest of the structure need not be initialised.
+#[inline(always)]
+fn request<'a>(wr: &ibv_send_wr, operation: Operation, payload: Payload<'a>) -> SendRequest<'a> {
     let (mut remote_address, mut rkey, mut immediate) = (0, 0, 0);
-    if matches!(
-        wr.opcode,
-        ibv::IBV_WR_RDMA_WRITE | ibv::IBV_WR_RDMA_WRITE_WITH_IMM | ibv::IBV_WR_RDMA_READ
-    ) {
+    if operation.has_remote() {
         // SAFETY: requests of these operations have the `rdma` variant.
         let rdma = unsafe { &wr.wr.rdma };
         (remote_address, rkey) = (rdma.remote_addr, rdma.rkey);
     }
-    if matches!(wr.opcode, ibv::IBV_WR_RDMA_WRITE_WITH_IMM | ibv::IBV_WR_SEND_WITH_IMM) {
+    if operation.has_immediate() {
         // SAFETY: requests of these operations have the `imm_data` variant.
         immediate = unsafe { wr.__bindgen_anon_1.imm_data };
     }
-    let inline;
-    let payload = if wr.send_flags & ibv::IBV_SEND_INLINE == 0 {
-        Payload::Sges(sges)
-    } else {
-        // SAFETY: as the caller promises.
-        inline = unsafe { gather(sges)? };
-        Payload::Inline(&inline)
-    };
-    batch.push(&SendRequest {
-        wr_id: wr.wr_id,
-        opcode: wr.opcode,
-        flags: wr.send_flags,
-        immediate,
-        remote_address,
-        rkey,
-        payload,
-    })
+    let (wr_id, flags) = (wr.wr_id, wr.send_flags);
+    SendRequest { wr_id, operation, flags, immediate, remote_address, rkey, payload }
 }
 
-/// The elements of a request; EINVAL for more than any queue takes.
+/// The elements of a request; EINVAL for more than any queue takes, and for a list that is none.
 ///
 /// # Safety
 /// `list` has `count` elements.
 #[inline(always)]
 unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], i32> {
-    match count {
-        0 => Ok(&[]),
-        1.. if count as usize <= MAX_SGE && !list.is_null() => {
-            // SAFETY: as the caller promises; the program leaves the list alone meanwhile.
-            Ok(unsafe { std::slice::from_raw_parts(list, count as usize) })
-        }
-        _ => Err(libc::EINVAL),
+    if count == 0 {
+        return Ok(&[]);
     }
+    // A negative count is a large one.
+    let count = count as u32 as usize;
+    if count > MAX_SGE || list.is_null() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: as the caller promises; the program leaves the list alone meanwhile.
+    Ok(unsafe { std::slice::from_raw_parts(list, count) })
 }
 
 /// Copies the bytes of an inline request; EINVAL for more than any entry holds.
 ///
 /// # Safety
 /// The memory the elements name can be read. (It need not be registered.)
-#[inline(never)]
+#[inline(always)]
 unsafe fn gather(sges: &[ibv_sge]) -> Result<InlineData, i32> {
     let length = sges.iter().fold(0u64, |sum, sge| sum.saturating_add(sge.length.into()));
     if length > MAX_INLINE as u64 {
@@ -183,13 +210,12 @@ mod tests {
 
     #[test]
     fn counts_of_elements_that_cannot_be_are_refused() {
+        // SAFETY: the call fails before it looks at the list.
+        let errno = |list, count| unsafe { elements(list, count) }.err();
         for count in [-1, 17, c_int::MIN, c_int::MAX] {
-            // SAFETY: the call fails before it looks at the list.
-            assert_eq!(unsafe { elements(std::ptr::dangling(), count) }.err(), Some(libc::EINVAL));
+            assert_eq!(errno(std::ptr::dangling(), count), Some(libc::EINVAL), "{count}");
         }
-        // SAFETY: as above.
-        assert_eq!(unsafe { elements(std::ptr::null(), 1) }.err(), Some(libc::EINVAL));
-        // SAFETY: there are no elements.
-        assert!(unsafe { elements(std::ptr::null(), 0) }.is_ok_and(<[_]>::is_empty));
+        assert_eq!(errno(std::ptr::null(), 1), Some(libc::EINVAL));
+        assert_eq!(errno(std::ptr::null(), 0), None);
     }
 }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use fpga_regs::engine::cqe::Opcode;
+use fpga_regs::engine::cqe::expected_phase;
 use hostmem::{BlockRing, DoorbellPage, Record};
 use verbs_sys::v44::verbs::ibv_sge;
 
@@ -53,17 +53,17 @@ impl Bench {
     fn post(&self, wr_id: u64) {
         let sges = [ibv_sge { addr: 1, length: 2, lkey: 3 }];
         let mut batch = self.queues.send.begin().unwrap();
-        batch
-            .push(&SendRequest {
-                wr_id,
-                opcode: ibv::IBV_WR_SEND,
-                flags: ibv::IBV_SEND_SIGNALED,
-                immediate: 0,
-                remote_address: 0,
-                rkey: 0,
-                payload: Payload::Sges(&sges),
-            })
-            .unwrap();
+        let (queue, cursor, end) = batch.position();
+        let request = SendRequest {
+            wr_id,
+            operation: queue.shape().operations.get(ibv::IBV_WR_SEND).unwrap(),
+            flags: ibv::IBV_SEND_SIGNALED,
+            immediate: 0,
+            remote_address: 0,
+            rkey: 0,
+            payload: Payload::Sges(&sges),
+        };
+        batch.advance(queue.push(cursor, end, &request).unwrap());
         batch.finish();
     }
 

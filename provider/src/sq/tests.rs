@@ -1,11 +1,11 @@
 use fpga_regs::engine::window::Capabilities;
-use fpga_regs::engine::wqe::SendOpcode;
+use fpga_regs::engine::wqe::{SendFlags, SendOpcode};
 use hostmem::DoorbellPage;
 use verbs_sys::v44::verbs::{self as ibv, ibv_sge};
 
 use super::*;
 use crate::doorbell::tests::{memory, path};
-use crate::wr::InlineData;
+use crate::wr::{InlineData, Operation};
 
 struct Bench {
     queue: SendQueue,
@@ -28,7 +28,7 @@ fn bench(blocks: u32, max_wr: u32, signal_all: bool) -> Bench {
         max_sge: 4,
         max_inline: 96,
         operations: Operations::offered(Capabilities::all()),
-        signal_all,
+        flags: FlagTable::new(signal_all),
     };
     let queue = SendQueue::new(place, shape, false);
     queue.set_gate(0);
@@ -38,10 +38,14 @@ fn bench(blocks: u32, max_wr: u32, signal_all: bool) -> Bench {
 const ONE: [ibv_sge; 1] = [ibv_sge { addr: 0x7000, length: 64, lkey: 0x55 }];
 const FOUR: [ibv_sge; 4] = [ONE[0]; 4];
 
+fn operation(opcode: u32) -> Operation {
+    Operations::offered(Capabilities::all()).get(opcode).unwrap()
+}
+
 fn write(wr_id: u64, sges: &[ibv_sge]) -> SendRequest<'_> {
     SendRequest {
         wr_id,
-        opcode: ibv::IBV_WR_RDMA_WRITE,
+        operation: operation(ibv::IBV_WR_RDMA_WRITE),
         flags: ibv::IBV_SEND_SIGNALED,
         immediate: 0,
         remote_address: 0xdead_beef_0000,
@@ -53,9 +57,13 @@ fn write(wr_id: u64, sges: &[ibv_sge]) -> SendRequest<'_> {
 fn post(queue: &SendQueue, requests: &[SendRequest<'_>]) -> Result<(), (usize, i32)> {
     let mut batch = queue.begin().map_err(|errno| (0, errno))?;
     for (i, request) in requests.iter().enumerate() {
-        if let Err(errno) = batch.push(request) {
-            batch.finish();
-            return Err((i, errno));
+        let (queue, cursor, end) = batch.position();
+        match queue.push(cursor, end, request) {
+            Ok(next) => batch.advance(next),
+            Err(errno) => {
+                batch.finish();
+                return Err((i, errno));
+            }
         }
     }
     batch.finish();
@@ -100,7 +108,7 @@ fn requests_before_a_bad_one_are_posted_and_the_bad_one_is_named() {
 #[test]
 fn a_refused_first_request_rings_no_doorbell() {
     let bench = bench(16, 8, false);
-    let unknown = SendRequest { opcode: 77, ..write(1, &ONE) };
+    let unknown = SendRequest { flags: 1 << 9, ..write(1, &ONE) };
     assert_eq!(post(&bench.queue, &[unknown]), Err((0, libc::EINVAL)));
     assert_eq!(bench.page.read(slot(QueueKind::Send, QPN)), 0);
 }
@@ -160,9 +168,9 @@ fn inline_data_beyond_the_limit_and_inline_reads_are_refused() {
     let bench = bench(8, 8, false);
     let inline = |opcode, length| {
         let data = InlineData { blocks: [[0; 8]; 5], length };
-        let flags = ibv::IBV_SEND_INLINE;
-        let request =
-            SendRequest { opcode, flags, payload: Payload::Inline(&data), ..write(1, &ONE) };
+        let (operation, flags) = (operation(opcode), ibv::IBV_SEND_INLINE);
+        let payload = Payload::Inline(&data);
+        let request = SendRequest { operation, flags, payload, ..write(1, &ONE) };
         post(&bench.queue, &[request])
     };
     assert_eq!(inline(ibv::IBV_WR_SEND, 96), Ok(()));
