@@ -109,7 +109,7 @@ counters! {
         drop_bad_pkey,
         /// Frames dropped: the QP's state does not allow them.
         drop_wrong_state,
-        /// Frames dropped: opcode not of this transport service.
+        /// Frames dropped: opcode unknown, or not of this transport service.
         drop_bad_opcode,
         /// Responses dropped: PSN outside the window (ghosts and repetitions).
         drop_stale_response,

@@ -228,6 +228,19 @@ impl Qp {
         }
     }
 
+    /// Handles a request of the peer whose opcode is unknown.
+    pub(crate) fn receive_unknown_request(&mut self, shared: &mut Shared, psn: Psn) {
+        if !matches!(self.state(), QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            return;
+        }
+        let sequence = psn.near(self.responder.expected);
+        if sequence == self.responder.expected {
+            self.stop_request(shared, Stop::Refuse(NakCode::InvalidRequest), sequence);
+        } else if sequence > self.responder.expected {
+            self.receive_ahead(shared, sequence);
+        }
+    }
+
     /// A packet before this one is missing.
     fn receive_ahead(&mut self, shared: &mut Shared, sequence: u64) {
         bump(&mut shared.counters.out_of_sequence);

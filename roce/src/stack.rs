@@ -54,13 +54,16 @@ impl Hasher for QpnHasher {
     }
 }
 
+/// Slots of the port's table by queue pair number.
+type QpnTable = HashMap<Qpn, u32, BuildHasherDefault<QpnHasher>>;
+
 /// The transport of one card port. See the [crate's documentation](crate) for the caller's loop.
 #[derive(Debug)]
 pub struct Stack {
     addresses: PortAddresses,
     mtu_max: PathMtu,
     /// Slots by queue pair number.
-    table: HashMap<Qpn, u32, BuildHasherDefault<QpnHasher>>,
+    table: QpnTable,
     slots: Vec<Option<Box<Qp>>>,
     free: Vec<u32>,
     next_generation: u32,

@@ -1,6 +1,6 @@
 //! Received frames: who they are for, and whether they are what they claim.
 
-use super::{Stack, qp_at};
+use super::{QpnTable, Stack, qp_at};
 use crate::api::{Placement, Verbs};
 use crate::comp::FramePlace;
 use crate::control;
@@ -15,6 +15,10 @@ use crate::wire::{Malformed, arp, bth, frame, icmpv4, icrc, ipv4, ipv6, ndp, udp
 
 /// The ECN field that says "congestion experienced".
 const CONGESTION_EXPERIENCED: u8 = 3;
+
+/// The bits of an opcode that name the transport service, and their value for this one.
+const SERVICE: u8 = 0xe0;
+const RELIABLE_CONNECTION: u8 = 0;
 
 /// What a frame is, as far as its network header tells.
 enum Kind<'a> {
@@ -80,25 +84,26 @@ impl Stack {
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Result<(), Malformed> {
-        let packet = frame::Repr::parse(datagram.payload)?;
+        let packet = match frame::Repr::parse(datagram.payload) {
+            Err(Malformed::Opcode(code)) if code & SERVICE == RELIABLE_CONNECTION => {
+                return self.receive_unknown(datagram);
+            }
+            packet => packet?,
+        };
         let padded = packet.payload.len().wrapping_add(usize::from(packet.bth.pad_count));
         if padded % 4 != 0 {
             return Err(Malformed::Length("BTH"));
         }
-        let slot = Qpn::new(packet.bth.dest_qpn).and_then(|qpn| self.slot(qpn));
-        let Some(qp) = slot.and_then(|slot| qp_at(&mut self.slots, slot)) else {
-            bump(&mut self.shared.counters.drop_unknown_qp);
+        let Some(qp) = admitted(
+            &self.table,
+            &mut self.slots,
+            &mut self.shared.counters,
+            datagram,
+            &packet.bth,
+        ) else {
             return Ok(());
         };
         let counters = &mut self.shared.counters;
-        if !admits(qp, counters, datagram, &packet) {
-            return Ok(());
-        }
-        bump(&mut counters.rcvd_pkts);
-        bump(&mut qp.counters.rcvd_pkts);
-        if datagram.traffic_class & 3 == CONGESTION_EXPERIENCED {
-            bump(&mut counters.np_ecn_marked_roce_packets);
-        }
         let payload_start = datagram.offset.wrapping_add(packet.payload.start);
         let place = FramePlace { frame_index, payload_start };
         match packet.opcode.class {
@@ -108,6 +113,18 @@ impl Stack {
                 qp.receive_response(&mut self.shared, now, &packet, place, placements);
             }
             _ => qp.receive_request(&mut self.shared, &packet, place, verbs, placements),
+        }
+        Ok(())
+    }
+
+    /// A request whose opcode is reserved, or not known here: it is refused, not ignored, so that
+    /// the peer need not wait for its retries to run out.
+    fn receive_unknown(&mut self, datagram: &Datagram<'_>) -> Result<(), Malformed> {
+        let (transport, _) = bth::Repr::parse(datagram.payload)?;
+        let counters = &mut self.shared.counters;
+        bump(&mut counters.drop_bad_opcode);
+        if let Some(qp) = admitted(&self.table, &mut self.slots, counters, datagram, &transport) {
+            qp.receive_unknown_request(&mut self.shared, transport.psn);
         }
         Ok(())
     }
@@ -179,22 +196,38 @@ impl Stack {
     }
 }
 
-/// Whether a packet may reach a queue pair: it comes from the QP's peer, on the QP's path, in the
+/// The queue pair that a packet may reach: it comes from the QP's peer, on the QP's path, in the
 /// right partition. Nothing else may have any effect on the QP.
-fn admits(qp: &Qp, counters: &mut Counters, datagram: &Datagram<'_>, packet: &frame::Repr) -> bool {
+fn admitted<'a>(
+    table: &QpnTable,
+    slots: &'a mut [Option<Box<Qp>>],
+    counters: &mut Counters,
+    datagram: &Datagram<'_>,
+    transport: &bth::Repr,
+) -> Option<&'a mut Qp> {
+    let slot = Qpn::new(transport.dest_qpn).and_then(|qpn| table.get(&qpn).copied());
+    let Some(qp) = slot.and_then(|slot| qp_at(slots, slot)) else {
+        bump(&mut counters.drop_unknown_qp);
+        return None;
+    };
     let Some(path) = &qp.path else {
         bump(&mut counters.drop_wrong_state);
-        return false;
+        return None;
     };
     if path.peer != datagram.source || path.own != datagram.destination {
         bump(&mut counters.drop_wrong_source);
-        return false;
+        return None;
     }
-    if !bth::pkeys_match(packet.bth.pkey, param::DEFAULT_PKEY) {
+    if !bth::pkeys_match(transport.pkey, param::DEFAULT_PKEY) {
         bump(&mut counters.drop_bad_pkey);
-        return false;
+        return None;
     }
-    true
+    bump(&mut counters.rcvd_pkts);
+    bump(&mut qp.counters.rcvd_pkts);
+    if datagram.traffic_class & 3 == CONGESTION_EXPERIENCED {
+        bump(&mut counters.np_ecn_marked_roce_packets);
+    }
+    Some(qp)
 }
 
 /// Finds out what a frame is.

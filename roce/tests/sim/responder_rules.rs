@@ -208,6 +208,20 @@ fn packets_out_of_their_place_in_a_message_are_invalid() {
 }
 
 #[test]
+fn a_reserved_opcode_is_invalid_when_its_turn_comes() {
+    let mut puppet = puppet();
+    let reserved = |n| request(0x1c, RQ_PSN + n, vec![0; 8]);
+    let nak = (0, Syndrome::Nak(NakCode::PsnSequenceError));
+    assert_eq!(answers(&puppet.say(&[reserved(1)])), [nak]);
+    assert_eq!(answers(&puppet.say(&[write(0)])), [(0, ACK)]);
+    assert!(puppet.say(&[reserved(0), request(0x3c, RQ_PSN + 1, vec![])]).is_empty());
+    assert_eq!(puppet.state(), QpState::Rts);
+    let sent = puppet.say(&[reserved(1)]);
+    let events = refusal(&puppet, AsyncKind::RequestError);
+    assert_refused(&mut puppet, &sent, 1, NakCode::InvalidRequest, &events);
+}
+
+#[test]
 fn a_new_message_inside_another_is_invalid() {
     for inside in [write(1), read(1, 0, 8), request(code::SEND_ONLY, RQ_PSN + 1, vec![])] {
         let mut puppet = puppet();
@@ -353,4 +367,16 @@ fn a_receive_request_in_use_is_given_back_in_the_error_state() {
     let (qpn, status) = (puppet.qpn, ReceiveStatus::Flushed);
     let events = [Event::ReceiveFailed { qpn, id, status }, Event::EnteredError { qpn }];
     assert_eq!(puppet.events(), events);
+}
+
+#[test]
+fn responses_and_own_requests_take_turns() {
+    let mut puppet = puppet();
+    puppet.post(roce::Operation::Write, 20 * 256);
+    // Nothing is sent yet: the burst comes first.
+    let sent = puppet.say(&[read(0, 0, 60_000)]);
+    let own = |sent: &&Sent| matches!(sent.opcode, 0x06..=0x0b);
+    let first = &sent[..40];
+    assert_eq!(first.iter().filter(own).count(), 20, "requests among the first 40 frames");
+    assert_eq!(sent.len(), 64);
 }
