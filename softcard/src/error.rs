@@ -43,6 +43,26 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// An item of a fault specification that cannot be read.
+    #[error("fault `{item}`: {mend}")]
+    BadFault {
+        /// The item as it was written, with its value.
+        item: String,
+        /// What to write instead.
+        mend: &'static str,
+    },
+    /// A fault specification for a card that is not there.
+    #[error(
+        "fault `{fault}`: there is no card {card}; cards are numbered from 0, and there are {cards}"
+    )]
+    NoFaultCard {
+        /// The specification.
+        fault: String,
+        /// The card it names.
+        card: usize,
+        /// How many there are.
+        cards: usize,
+    },
     /// The capture file could not be made.
     #[error("capture file {}: {source}", path.display())]
     Capture {

@@ -31,6 +31,7 @@ mod transport;
 pub use dma::DmaMemory;
 pub use error::Error;
 pub use handle::{CardHandle, PageGrant};
+pub use port::FaultSpec;
 pub use runtime::{CardConfig, Link, Runtime, RuntimeConfig};
 
 /// Windows of a card, each an engine with [`fpga_regs::engine::window::DOORBELL_PAGES`] pages.

@@ -12,7 +12,7 @@ use hostmem::{EventFd, PAGE_BYTES, memfd};
 use crate::Error;
 use crate::command::Command;
 use crate::handle::CardHandle;
-use crate::port::Cabling;
+use crate::port::{Cabling, FaultSpec};
 use crate::run::CardThread;
 
 /// What to run.
@@ -22,7 +22,10 @@ pub struct RuntimeConfig {
     pub cards: Vec<CardConfig>,
     /// Where to write a capture of every port, in pcapng.
     pub capture: Option<PathBuf>,
-    /// Fixes what fault injection does to the n-th frame of a cable.
+    /// What the cables do to frames; each is applied to the cards it names, the first nearest to
+    /// the card.
+    pub faults: Vec<FaultSpec>,
+    /// Fixes what fault injection does to the n-th frame of each cable and direction.
     pub seed: u64,
 }
 
@@ -66,10 +69,12 @@ impl Runtime {
     /// Plugs the cables and starts the card thread.
     ///
     /// # Errors
-    /// [`Error::Port`], [`Error::Capture`], [`Error::Host`], [`Error::Thread`].
+    /// [`Error::Port`], [`Error::NoFaultCard`], [`Error::Capture`], [`Error::Host`],
+    /// [`Error::Thread`].
     pub fn start(config: RuntimeConfig) -> Result<Self, Error> {
-        let links = config.cards.into_iter().map(|card| card.link).collect();
-        let cabling = Cabling { links, capture: config.capture };
+        let links = config.cards.iter().map(|card| card.link.clone()).collect();
+        let RuntimeConfig { capture, faults, seed, .. } = config;
+        let cabling = Cabling { links, faults, seed, capture };
         let (page, mapping) = memfd::create_read_only_for_others("balboa-cards", PAGE_BYTES)?;
         let kick = Arc::new(EventFd::new()?);
         let mut vectors = Vec::new();

@@ -11,22 +11,35 @@ use super::{Frame, Port};
 /// A capture file that several ports write to.
 pub type SharedWriter = Rc<RefCell<Writer>>;
 
-/// A port whose frames are recorded, each way, as one interface of a capture.
+/// A port whose frames are recorded, each way as an interface of a capture.
 ///
-/// A frame that its port left with the sender is not recorded until it goes.
+/// Put around everything that changes frames on their way, so that one interface has what its card
+/// sent and the other what was delivered to it. A frame that its port left with the sender is not
+/// recorded until it goes.
 pub struct Capture {
     port: Box<dyn Port>,
     writer: SharedWriter,
-    interface: u32,
+    /// The interface of what the card sends.
+    sent: u32,
+    /// The interface of what is delivered to the card.
+    delivered: u32,
     /// Where each frame of a burst begins in the capture's buffer; kept for its memory.
     marks: Vec<usize>,
 }
 
 impl Capture {
-    /// Records a port as the interface of that number.
+    /// The names of the interfaces of that many cards: `card0-sent`, `card0-delivered` and so on.
     #[must_use]
-    pub fn new(port: Box<dyn Port>, writer: SharedWriter, interface: u32) -> Self {
-        Self { port, writer, interface, marks: Vec::new() }
+    pub fn interface_names(cards: usize) -> Vec<String> {
+        let names = |card| [format!("card{card}-sent"), format!("card{card}-delivered")];
+        (0..cards).flat_map(names).collect()
+    }
+
+    /// Records the port of the card with that number.
+    #[must_use]
+    pub fn new(port: Box<dyn Port>, writer: SharedWriter, card: u32) -> Self {
+        let sent = card.saturating_mul(2);
+        Self { port, writer, sent, delivered: sent.saturating_add(1), marks: Vec::new() }
     }
 }
 
@@ -36,7 +49,7 @@ impl Port for Capture {
         let mut writer = self.writer.borrow_mut();
         for frame in burst.iter() {
             self.marks.push(writer.mark());
-            writer.packet(self.interface, Direction::Outbound, now, frame.as_slice());
+            writer.packet(self.sent, Direction::Outbound, now, frame.as_slice());
         }
         let before = burst.len();
         self.port.send(now, burst);
@@ -52,7 +65,7 @@ impl Port for Capture {
         self.port.receive(now, into, budget);
         let mut writer = self.writer.borrow_mut();
         for frame in into.range(before..) {
-            writer.packet(self.interface, Direction::Inbound, now, frame.as_slice());
+            writer.packet(self.delivered, Direction::Inbound, now, frame.as_slice());
         }
         writer.write_due(now);
     }
@@ -73,8 +86,8 @@ impl Port for Capture {
     fn loop_back(&mut self, now: u64, frames: &VecDeque<Frame>) {
         let mut writer = self.writer.borrow_mut();
         for frame in frames {
-            writer.packet(self.interface, Direction::Outbound, now, frame.as_slice());
-            writer.packet(self.interface, Direction::Inbound, now, frame.as_slice());
+            writer.packet(self.sent, Direction::Outbound, now, frame.as_slice());
+            writer.packet(self.delivered, Direction::Inbound, now, frame.as_slice());
         }
         writer.write_due(now);
         drop(writer);

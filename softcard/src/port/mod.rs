@@ -5,6 +5,7 @@
 //! Frames shorter than [`MIN_FRAME`] or longer than [`FRAME_CAPACITY`] are dropped and counted.
 
 mod capture;
+mod fault;
 mod frame;
 mod pcapng;
 mod plug;
@@ -16,6 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 pub use capture::{Capture, SharedWriter};
+pub use fault::{Delay, FaultSource, FaultSpec, Faults, Rate};
 pub use frame::{FRAME_CAPACITY, Frame, FramePool, MIN_FRAME};
 pub use pcapng::{Direction, Writer as PcapngWriter};
 pub use plug::plug;
@@ -65,6 +67,10 @@ pub trait Port {
 pub struct Cabling {
     /// For each card, what its port is plugged into.
     pub links: Vec<Link>,
+    /// What the cables do to frames, the first nearest to the card.
+    pub faults: Vec<FaultSpec>,
+    /// Fixes what they do to the n-th frame of each cable and direction.
+    pub seed: u64,
     /// Where to write a capture of every port.
     pub capture: Option<PathBuf>,
 }

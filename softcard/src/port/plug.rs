@@ -4,14 +4,24 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 
-use super::{Cabling, Capture, FramePool, PcapngWriter, Port, UnixPort, switch};
+use super::{
+    Cabling, Capture, FaultSource, FaultSpec, Faults, FramePool, PcapngWriter, Port, UnixPort,
+    switch,
+};
 use crate::{Error, Link};
 
 /// The port of each card, in their order; frames come from, and go back to, the pool.
 ///
 /// # Errors
-/// [`Error::Port`] for a socket that cannot be opened, [`Error::Capture`] for the capture file.
+/// [`Error::Port`] for a socket that cannot be opened, [`Error::NoFaultCard`] for faults of a card
+/// that is not there, [`Error::Capture`] for the capture file.
 pub fn plug(cabling: Cabling, pool: &FramePool) -> Result<Vec<Box<dyn Port>>, Error> {
+    let cards = cabling.links.len();
+    for fault in &cabling.faults {
+        if let Some(card) = fault.card.filter(|card| *card >= cards) {
+            return Err(Error::NoFaultCard { fault: fault.to_string(), card, cards });
+        }
+    }
     let on_switch = cabling.links.iter().filter(|link| matches!(link, Link::Switch)).count();
     let mut switched = switch(on_switch, pool).into_iter();
     let mut ports: Vec<Box<dyn Port>> = Vec::new();
@@ -28,15 +38,35 @@ pub fn plug(cabling: Cabling, pool: &FramePool) -> Result<Vec<Box<dyn Port>>, Er
             },
         }
     }
+    let ports = ports.into_iter().enumerate();
+    let ports = ports
+        .map(|(card, port)| with_faults(port, card, &cabling.faults, cabling.seed, pool))
+        .collect();
     match cabling.capture {
         Some(path) => capture(ports, &path),
         None => Ok(ports),
     }
 }
 
-/// Records every port in one file, as interfaces `card0`, `card1` and so on.
+/// The port behind the faults for its card, of which the first is the outermost.
+fn with_faults(
+    port: Box<dyn Port>,
+    card: usize,
+    faults: &[FaultSpec],
+    seed: u64,
+    pool: &FramePool,
+) -> Box<dyn Port> {
+    let for_card = |fault: &&FaultSpec| fault.card.is_none_or(|named| named == card);
+    let faults: Vec<&FaultSpec> = faults.iter().filter(for_card).collect();
+    faults.into_iter().enumerate().rev().fold(port, |port, (layer, spec)| {
+        log::info!("card {card}: its cable has faults {spec}, seed {seed}");
+        Box::new(Faults::new(port, spec, FaultSource { seed, card, layer }, pool))
+    })
+}
+
+/// Records every port in one file, outside of its faults.
 fn capture(ports: Vec<Box<dyn Port>>, path: &Path) -> Result<Vec<Box<dyn Port>>, Error> {
-    let names: Vec<String> = (0..ports.len()).map(|card| format!("card{card}")).collect();
+    let names = Capture::interface_names(ports.len());
     let writer = PcapngWriter::create(path, names.iter().map(String::as_str))
         .map_err(|source| Error::Capture { path: path.to_owned(), source })?;
     let writer = Rc::new(RefCell::new(writer));

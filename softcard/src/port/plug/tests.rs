@@ -50,7 +50,8 @@ fn cards_on_a_switch_are_captured_at_both_ends_as_tshark_reads_it() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("capture.pcapng");
     let links = vec![Link::Switch, Link::Switch];
-    let mut ports = plugged(Cabling { links, capture: Some(file.clone()) }).unwrap();
+    let mut ports =
+        plugged(Cabling { links, capture: Some(file.clone()), ..Cabling::default() }).unwrap();
     let burst = || VecDeque::from([ping(1, 2)]);
     ports[0].send(1_000, &mut burst());
     assert_eq!(received(&mut ports[1]), 1);
@@ -64,8 +65,12 @@ fn cards_on_a_switch_are_captured_at_both_ends_as_tshark_reads_it() {
     let lines: Vec<Vec<&str>> = lines.lines().map(|line| line.split('\t').collect()).collect();
     let seen: Vec<(&str, &str)> = lines.iter().map(|line| (line[0], line[1])).collect();
     let (inbound, outbound) = ("0x00000001", "0x00000002");
-    let expected =
-        [("card0", outbound), ("card1", inbound), ("card1", outbound), ("card1", inbound)];
+    let expected = [
+        ("card0-sent", outbound),
+        ("card1-delivered", inbound),
+        ("card1-sent", outbound),
+        ("card1-delivered", inbound),
+    ];
     assert_eq!(seen, expected);
     assert!(lines.iter().all(|line| (line[2], line[3]) == ("10.0.0.1", "10.0.0.2")));
 
@@ -82,7 +87,8 @@ fn a_frame_that_waits_is_captured_once_when_it_goes() {
     let file = directory.path().join("capture.pcapng");
     let (local, remote) = (directory.path().join("a"), directory.path().join("b"));
     let links = vec![Link::Unix { local: local.clone(), remote: remote.clone() }];
-    let mut ports = plugged(Cabling { links, capture: Some(file.clone()) }).unwrap();
+    let mut ports =
+        plugged(Cabling { links, capture: Some(file.clone()), ..Cabling::default() }).unwrap();
     let peer = std::os::unix::net::UnixDatagram::bind(&remote).unwrap();
 
     let offered = 2000;
@@ -108,9 +114,9 @@ fn what_cannot_be_plugged_in_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let nowhere = directory.path().join("absent").join("file");
     let links = vec![Link::Unix { local: nowhere.clone(), remote: nowhere.clone() }];
-    let refused = plugged(Cabling { links, capture: None }).err().unwrap();
+    let refused = plugged(Cabling { links, ..Cabling::default() }).err().unwrap();
     assert!(matches!(&refused, Error::Port { path, .. } if *path == nowhere), "{refused}");
-    let refused = plugged(Cabling { links: Vec::new(), capture: Some(nowhere.clone()) });
+    let refused = plugged(Cabling { capture: Some(nowhere.clone()), ..Cabling::default() });
     let refused = refused.err().unwrap();
     assert!(matches!(&refused, Error::Capture { path, .. } if *path == nowhere), "{refused}");
 }
@@ -133,4 +139,68 @@ fn one_way_traffic_needs_no_new_frames() {
         }
         assert!(pool.made() <= 16, "{} frames were made", pool.made());
     }
+}
+
+fn faults(texts: &[&str]) -> Vec<FaultSpec> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+#[test]
+fn faults_lie_between_what_a_capture_shows_as_sent_and_as_delivered() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("capture.pcapng");
+    let links = vec![Link::Switch, Link::Switch];
+    let faults = faults(&["corrupt=100%,card=0", "dup=100%,card=1"]);
+    let mut ports =
+        plugged(Cabling { links, faults, capture: Some(file.clone()), seed: 3 }).unwrap();
+    ports[0].send(0, &mut VecDeque::from([ping(1, 2)]));
+    let mut into = VecDeque::new();
+    ports[1].receive(0, &mut into, 64);
+    let sent = ping(1, 2).as_slice().to_vec();
+    let flipped = |frame: &Frame| -> u32 {
+        frame.as_slice().iter().zip(&sent).map(|(a, b)| (a ^ b).count_ones()).sum()
+    };
+    assert_eq!(into.iter().map(flipped).collect::<Vec<_>>(), [1, 1]);
+    // What a card sends to itself meets no fault.
+    ports[1].loop_back(0, &VecDeque::from([ping(1, 2)]));
+    ports[0].flush();
+
+    let bytes = std::fs::read(&file).unwrap();
+    let whole = bytes.windows(sent.len()).filter(|bytes| *bytes == sent).count();
+    assert_eq!(whole, 3, "sent by card 0, and sent and delivered by card 1");
+    let Some(lines) = tshark(&file, &["frame.interface_name"]) else { return };
+    let names: Vec<&str> = lines.lines().collect();
+    let expected =
+        ["card0-sent", "card1-delivered", "card1-delivered", "card1-sent", "card1-delivered"];
+    assert_eq!(names, expected);
+}
+
+#[test]
+fn faults_apply_to_the_cards_they_name_and_to_all_where_they_name_none() {
+    let links = vec![Link::Switch; 3];
+    let faults = faults(&["loss=100%,card=1", "ecn=100%", "delay=1ms,card=2"]);
+    let mut ports = plugged(Cabling { links, faults, ..Cabling::default() }).unwrap();
+    for port in &mut ports {
+        port.send(0, &mut VecDeque::from([ping(1, 2)]));
+    }
+    let count = |card: usize, name: &str| {
+        let counters: Vec<_> = ports[card].counters();
+        counters.iter().find(|(found, _)| *found == name).unwrap().1
+    };
+    // Card 1's is lost before the mark of the later specification, card 2's is marked, then waits.
+    assert_eq!([0, 1, 2].map(|card| count(card, "fault_lost_tx")), [0, 1, 0]);
+    assert_eq!([0, 1, 2].map(|card| count(card, "fault_ecn_marked_tx")), [1, 0, 1]);
+    assert_eq!([0, 1, 2].map(|card| count(card, "fault_delayed_tx")), [0, 0, 1]);
+    assert_eq!([0, 1, 2].map(|card| count(card, "port_frames_sent")), [1, 0, 0]);
+}
+
+#[test]
+fn faults_of_a_card_that_is_not_there_are_refused() {
+    let links = vec![Link::Switch];
+    let faults = faults(&["loss=1%", "dup=1%,card=1"]);
+    let refused = plugged(Cabling { links, faults, ..Cabling::default() }).err().unwrap();
+    assert_eq!(
+        refused.to_string(),
+        "fault `dup=1%,card=1`: there is no card 1; cards are numbered from 0, and there are 1"
+    );
 }

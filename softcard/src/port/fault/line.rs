@@ -1,0 +1,172 @@
+//! One direction of a cable with faults.
+//!
+//! A frame that is not lost is edited, then held back until enough later ones have come, then
+//! delayed, then ready. All of this is bounded: who hands frames in asks for the space first.
+
+use std::collections::VecDeque;
+
+use super::draw::Decisions;
+use super::edit;
+use super::spec::FaultSpec;
+use crate::port::{Frame, FramePool};
+
+/// Frames on their way before there is no more space, which bounds what a delay can carry.
+pub(super) const LIMIT: usize = 4096;
+
+/// How long, in nanoseconds, a frame is held back at most when no others come.
+pub(super) const HOLD_NS: u64 = 1_000_000;
+
+/// What happened to frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) lost: u64,
+    pub(super) duplicated: u64,
+    pub(super) reordered: u64,
+    pub(super) corrupted: u64,
+    pub(super) delayed: u64,
+    pub(super) ecn_marked: u64,
+}
+
+/// A frame that was not lost.
+struct Passing {
+    frame: Frame,
+    duplicated: bool,
+    /// Nanoseconds that it takes once it is no longer held back.
+    delay: Option<u64>,
+}
+
+/// A frame that later ones pass.
+struct Held {
+    passing: Passing,
+    /// Released when so many frames have come that were not lost.
+    until: u64,
+    /// Released then in any case.
+    deadline: u64,
+}
+
+/// One direction of a cable with faults.
+pub(super) struct Line {
+    spec: FaultSpec,
+    decisions: Decisions,
+    pool: FramePool,
+    /// Frames that have come.
+    frames: u64,
+    /// Those of them that were not lost.
+    surviving: u64,
+    /// No more than the longest displacement: each newer one has let the older ones go a step.
+    held: VecDeque<Held>,
+    /// By the time when each is ready, which never is before that of the one before it.
+    delayed: VecDeque<(u64, Passing)>,
+    /// Frames at the far end.
+    pub(super) ready: VecDeque<Frame>,
+    pub(super) counts: Counts,
+}
+
+impl Line {
+    pub(super) fn new(spec: FaultSpec, decisions: Decisions, pool: FramePool) -> Self {
+        Self {
+            spec,
+            decisions,
+            pool,
+            frames: 0,
+            surviving: 0,
+            held: VecDeque::new(),
+            delayed: VecDeque::new(),
+            ready: VecDeque::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Frames on their way.
+    pub(super) fn occupied(&self) -> usize {
+        self.held.len().saturating_add(self.delayed.len()).saturating_add(self.ready.len())
+    }
+
+    /// Frames that may come now.
+    pub(super) fn space(&self) -> usize {
+        LIMIT.saturating_sub(self.occupied())
+    }
+
+    /// Whether no frame is ready as soon as it comes.
+    pub(super) fn always_delays(&self) -> bool {
+        self.spec.delay.is_some_and(|delay| delay.min > 0)
+    }
+
+    /// When [`Self::advance`] has something to do.
+    pub(super) fn next_timeout(&self) -> Option<u64> {
+        let held = self.held.iter().map(|held| held.deadline).min();
+        let delayed = self.delayed.front().map(|(due, _)| *due);
+        [held, delayed].into_iter().flatten().min()
+    }
+
+    /// Makes ready what its time has come for.
+    pub(super) fn advance(&mut self, now: u64) {
+        self.release_held(now);
+        while self.delayed.front().is_some_and(|(due, _)| *due <= now) {
+            let Some((_, passing)) = self.delayed.pop_front() else { return };
+            self.arrive(passing);
+        }
+    }
+
+    /// Lets a frame come; it is lost, on its way, or ready at once.
+    pub(super) fn take(&mut self, now: u64, mut frame: Frame) {
+        let decision = self.decisions.about(self.frames, &self.spec);
+        self.frames = self.frames.saturating_add(1);
+        if decision.lost {
+            count(&mut self.counts.lost, true);
+            self.pool.put(frame);
+            return;
+        }
+        // The mark is on the packet before the cable damages it.
+        let marked = decision.marked && edit::mark_congestion(frame.as_mut_slice());
+        count(&mut self.counts.ecn_marked, marked);
+        let flipped = decision.flip.is_some_and(|bit| edit::flip_bit(frame.as_mut_slice(), bit));
+        count(&mut self.counts.corrupted, flipped);
+        count(&mut self.counts.duplicated, decision.duplicated);
+        count(&mut self.counts.reordered, decision.displacement.is_some());
+        count(&mut self.counts.delayed, decision.delay.is_some());
+
+        self.surviving = self.surviving.saturating_add(1);
+        let passing = Passing { frame, duplicated: decision.duplicated, delay: decision.delay };
+        match decision.displacement {
+            Some(displacement) => self.held.push_back(Held {
+                passing,
+                until: self.surviving.saturating_add(displacement),
+                deadline: now.saturating_add(HOLD_NS),
+            }),
+            None => self.forward(now, passing),
+        }
+        self.release_held(now);
+    }
+
+    /// Sends on, oldest first, what need not be held back any longer.
+    fn release_held(&mut self, now: u64) {
+        let surviving = self.surviving;
+        let over = |held: &Held| held.until <= surviving || held.deadline <= now;
+        while let Some(at) = self.held.iter().position(over) {
+            let Some(held) = self.held.remove(at) else { return };
+            self.forward(now, held.passing);
+        }
+    }
+
+    fn forward(&mut self, now: u64, passing: Passing) {
+        match passing.delay {
+            Some(delay) => {
+                let last = self.delayed.back().map_or(0, |(due, _)| *due);
+                self.delayed.push_back((now.saturating_add(delay).max(last), passing));
+            }
+            None => self.arrive(passing),
+        }
+    }
+
+    fn arrive(&mut self, passing: Passing) {
+        if passing.duplicated {
+            self.ready.push_back(self.pool.copy_of(&passing.frame));
+        }
+        self.ready.push_back(passing.frame);
+    }
+}
+
+fn count(counter: &mut u64, happened: bool) {
+    *counter = counter.saturating_add(u64::from(happened));
+}

@@ -1,0 +1,305 @@
+//! What a cable does to frames, as a value and as the text that users write.
+//!
+//! The text is a list of items, as in `loss=1%,dup=0.1%,delay=10us..50us,card=1`, each given at
+//! most once and at least one of them a fault.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Error;
+
+/// Longest delay in nanoseconds: 10 seconds.
+const MAX_DELAY: u64 = 10_000_000_000;
+
+/// Decimals of a percentage that a [`Rate`] holds.
+const DECIMALS: usize = 7;
+
+/// What a cable does to frames, each way independently.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultSpec {
+    /// Frames that are dropped.
+    pub loss: Rate,
+    /// Frames that arrive twice.
+    pub dup: Rate,
+    /// Frames that are held back until 1 to 8 later ones have come.
+    pub reorder: Rate,
+    /// Frames of which one bit behind the Ethernet header is flipped.
+    pub corrupt: Rate,
+    /// IP packets that are marked "Congestion Experienced".
+    pub ecn: Rate,
+    /// How long every frame takes; frames do not overtake each other by it.
+    pub delay: Option<Delay>,
+    /// The card whose cable it is; every card's where none is named.
+    pub card: Option<usize>,
+}
+
+/// A share of all frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rate(u32);
+
+/// How long a frame takes: uniformly distributed over a range, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delay {
+    /// Shortest.
+    pub min: u64,
+    /// Longest.
+    pub max: u64,
+}
+
+impl Rate {
+    /// No frame.
+    pub const NONE: Self = Self(0);
+    /// Every frame.
+    pub const ALL: Self = Self(1_000_000_000);
+
+    /// So many of a billion frames; more than all are all.
+    #[must_use]
+    pub const fn from_billionths(billionths: u32) -> Self {
+        if billionths < Self::ALL.0 { Self(billionths) } else { Self::ALL }
+    }
+
+    /// How many of a billion frames.
+    #[must_use]
+    pub const fn billionths(self) -> u32 {
+        self.0
+    }
+}
+
+/// What to write instead of a value that cannot be read.
+type Mend = &'static str;
+
+const MEND_ITEM: Mend =
+    "write loss=, dup=, reorder=, corrupt= or ecn= with a percentage, delay= or card=";
+const MEND_RATE: Mend =
+    "write a percentage from 0% to 100% with at most 7 decimals, such as 1% or 0.05%";
+const MEND_DELAY: Mend =
+    "write a whole number with its unit, such as 800ns, 50us or 2ms, or a range such as 10us..50us";
+const MEND_RANGE: Mend = "write the shorter duration first";
+const MEND_LONG: Mend = "write a delay of at most 10000ms";
+const MEND_CARD: Mend = "write the number of a card, such as card=0";
+const MEND_TWICE: Mend = "write each item once, and another fault specification for another card";
+const MEND_EMPTY: Mend = "name at least one fault, such as loss=1%";
+
+impl FaultSpec {
+    fn set(&mut self, item: &str) -> Result<(), Mend> {
+        let (name, value) = item.split_once('=').ok_or(MEND_ITEM)?;
+        match name {
+            "loss" => self.loss = rate(value)?,
+            "dup" => self.dup = rate(value)?,
+            "reorder" => self.reorder = rate(value)?,
+            "corrupt" => self.corrupt = rate(value)?,
+            "ecn" => self.ecn = rate(value)?,
+            "delay" => self.delay = Some(delay(value)?),
+            "card" => self.card = Some(whole(value).ok_or(MEND_CARD)?),
+            _ => return Err(MEND_ITEM),
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for FaultSpec {
+    type Err = Error;
+
+    /// Reads a list of items.
+    ///
+    /// # Errors
+    /// [`Error::BadFault`] for the first item that is wrong.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let bad = |item: &str, mend| Error::BadFault { item: item.to_owned(), mend };
+        let mut spec = Self::default();
+        let mut names = Vec::new();
+        for item in text.split(',') {
+            spec.set(item).map_err(|mend| bad(item, mend))?;
+            let name = item.split('=').next().unwrap_or(item);
+            if names.contains(&name) {
+                return Err(bad(item, MEND_TWICE));
+            }
+            names.push(name);
+        }
+        if names == ["card"] { Err(bad(text, MEND_EMPTY)) } else { Ok(spec) }
+    }
+}
+
+/// A number of nothing but digits.
+fn whole<T: FromStr>(text: &str) -> Option<T> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+fn rate(text: &str) -> Result<Rate, Mend> {
+    let read = || {
+        let number = text.strip_suffix('%')?;
+        let (whole_part, decimals) = match number.split_once('.') {
+            Some((_, "")) => return None,
+            Some(parts) => parts,
+            None => (number, ""),
+        };
+        let missing = DECIMALS.checked_sub(decimals.len())?;
+        let percent: u32 = whole(whole_part)?;
+        let fraction: u32 = whole(&format!("{decimals}{}", "0".repeat(missing)))?;
+        let billionths = percent.checked_mul(Rate::ALL.0 / 100)?.checked_add(fraction)?;
+        (billionths <= Rate::ALL.0).then_some(Rate(billionths))
+    };
+    read().ok_or(MEND_RATE)
+}
+
+fn delay(text: &str) -> Result<Delay, Mend> {
+    let (min, max) = text.split_once("..").unwrap_or((text, text));
+    let (min, max) = (duration(min)?, duration(max)?);
+    if min <= max { Ok(Delay { min, max }) } else { Err(MEND_RANGE) }
+}
+
+fn duration(text: &str) -> Result<u64, Mend> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit()).ok_or(MEND_DELAY)?;
+    let (number, unit) = text.split_at_checked(digits).ok_or(MEND_DELAY)?;
+    let factor = match unit {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" => 1_000_000,
+        _ => return Err(MEND_DELAY),
+    };
+    if number.is_empty() {
+        return Err(MEND_DELAY);
+    }
+    // What a u64 does not hold is longer still.
+    let number: u64 = whole(number).ok_or(MEND_LONG)?;
+    number.checked_mul(factor).filter(|delay| *delay <= MAX_DELAY).ok_or(MEND_LONG)
+}
+
+/// The text that reads back as this value.
+impl fmt::Display for FaultSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        let rates = [
+            ("loss", self.loss),
+            ("dup", self.dup),
+            ("reorder", self.reorder),
+            ("corrupt", self.corrupt),
+            ("ecn", self.ecn),
+        ];
+        for (name, rate) in rates.into_iter().filter(|(_, rate)| *rate != Rate::NONE) {
+            write!(f, "{separator}{name}={rate}")?;
+            separator = ",";
+        }
+        if let Some(delay) = self.delay {
+            write!(f, "{separator}delay={delay}")?;
+            separator = ",";
+        }
+        if separator.is_empty() {
+            write!(f, "loss=0%")?;
+        }
+        self.card.map_or(Ok(()), |card| write!(f, ",card={card}"))
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = Self::ALL.0 / 100;
+        let (percent, fraction) = (self.0 / one, self.0 % one);
+        let decimals = format!("{fraction:0width$}", width = DECIMALS);
+        match decimals.trim_end_matches('0') {
+            "" => write!(f, "{percent}%"),
+            decimals => write!(f, "{percent}.{decimals}%"),
+        }
+    }
+}
+
+impl fmt::Display for Delay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |duration: u64| match duration {
+            _ if duration % 1_000_000 == 0 => format!("{}ms", duration / 1_000_000),
+            _ if duration % 1_000 == 0 => format!("{}us", duration / 1_000),
+            _ => format!("{duration}ns"),
+        };
+        f.write_str(&text(self.min))?;
+        if self.max != self.min { write!(f, "..{}", text(self.max)) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_item_is_read_and_written_back() {
+        let text = "loss=1%,dup=0.5%,reorder=100%,corrupt=0.0000001%,ecn=12.25%,delay=10us..2ms";
+        let spec: FaultSpec = text.parse().unwrap();
+        let expected = FaultSpec {
+            loss: Rate(10_000_000),
+            dup: Rate(5_000_000),
+            reorder: Rate::ALL,
+            corrupt: Rate(1),
+            ecn: Rate(122_500_000),
+            delay: Some(Delay { min: 10_000, max: 2_000_000 }),
+            card: None,
+        };
+        assert_eq!(spec, expected);
+        assert_eq!(spec.to_string(), text);
+        for text in ["loss=1%,card=3", "delay=7ns", "delay=1us,card=0", "loss=0%,card=1"] {
+            assert_eq!(text.parse::<FaultSpec>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn items_come_in_any_order_and_numbers_in_any_spelling() {
+        for (text, same) in [
+            ("card=2,loss=1.50%", "loss=1.5%,card=2"),
+            ("delay=1000ns..1ms,ecn=001%", "ecn=1%,delay=1us..1ms"),
+            ("delay=10000ms", "delay=10000ms..10000ms"),
+            ("delay=0us,loss=100.0000000%", "loss=100%,delay=0ns"),
+        ] {
+            assert_eq!(text.parse::<FaultSpec>().unwrap(), same.parse().unwrap(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_what_to_write_instead() {
+        for (text, item, mend) in [
+            ("", "", MEND_ITEM),
+            ("loss", "loss", MEND_ITEM),
+            ("loss=1%,", "", MEND_ITEM),
+            ("drop=1%", "drop=1%", MEND_ITEM),
+            ("Loss=1%", "Loss=1%", MEND_ITEM),
+            ("dup=1%, loss=1%", " loss=1%", MEND_ITEM),
+            ("dup=1%,loss=1", "loss=1", MEND_RATE),
+            ("loss=101%", "loss=101%", MEND_RATE),
+            ("loss=100.0000001%", "loss=100.0000001%", MEND_RATE),
+            ("loss=0.00000001%", "loss=0.00000001%", MEND_RATE),
+            ("loss=-1%", "loss=-1%", MEND_RATE),
+            ("loss=+1%", "loss=+1%", MEND_RATE),
+            ("loss=1.%", "loss=1.%", MEND_RATE),
+            ("loss=.5%", "loss=.5%", MEND_RATE),
+            ("loss=%", "loss=%", MEND_RATE),
+            ("loss=1e1%", "loss=1e1%", MEND_RATE),
+            ("loss=99999999999%", "loss=99999999999%", MEND_RATE),
+            ("loss=1%=2%", "loss=1%=2%", MEND_RATE),
+            ("delay=5", "delay=5", MEND_DELAY),
+            ("delay=ms", "delay=ms", MEND_DELAY),
+            ("delay=1s", "delay=1s", MEND_DELAY),
+            ("delay=1.5ms", "delay=1.5ms", MEND_DELAY),
+            ("delay=1µs", "delay=1µs", MEND_DELAY),
+            ("delay=1us..", "delay=1us..", MEND_DELAY),
+            ("delay=1us..2us..3us", "delay=1us..2us..3us", MEND_DELAY),
+            ("delay=2us..1us", "delay=2us..1us", MEND_RANGE),
+            ("delay=10001ms", "delay=10001ms", MEND_LONG),
+            ("delay=99999999999999999999ns", "delay=99999999999999999999ns", MEND_LONG),
+            ("loss=1%,card=-1", "card=-1", MEND_CARD),
+            ("loss=1%,card=", "card=", MEND_CARD),
+            ("loss=1%,loss=2%", "loss=2%", MEND_TWICE),
+            ("loss=1%,card=1,card=1", "card=1", MEND_TWICE),
+            ("card=1", "card=1", MEND_EMPTY),
+        ] {
+            let refusal = text.parse::<FaultSpec>().unwrap_err();
+            let Error::BadFault { item: found, mend: advice } = &refusal else {
+                panic!("{text}: {refusal}");
+            };
+            assert_eq!((found.as_str(), *advice), (item, mend), "{text}");
+            assert_eq!(refusal.to_string(), format!("fault `{item}`: {mend}"));
+        }
+    }
+
+    #[test]
+    fn more_than_all_frames_are_all() {
+        assert_eq!(Rate::from_billionths(u32::MAX), Rate::ALL);
+        assert_eq!(Rate::from_billionths(10_000_000).to_string(), "1%");
+    }
+}
