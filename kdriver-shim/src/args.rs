@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{ArgAction, Parser};
+use softcard::FaultSpec;
 
 use crate::address::PortAddress;
 
@@ -27,6 +28,12 @@ const AFTER_HELP: &str = "\
 One line, `ready`, is printed to standard output once verbs programs are served; the log goes to
 standard error. SIGTERM, SIGINT and SIGHUP end balboad.
 
+A FAULT is one of loss=P%, dup=P%, reorder=P%, corrupt=P%, ecn=P% and delay=TIME or
+delay=TIME..TIME, with P from 0 to 100 and times in ns, us or ms. It is applied to every frame of
+either direction by itself: loss drops it, dup sends it twice, reorder holds it back until 1 to 8
+later ones have come (1 ms at most), corrupt flips one bit behind the Ethernet header, ecn marks it
+as having met congestion, delay lets it take that long.
+
 Exit codes: 0 ended by a signal; 1 a card, the state directory or the kernel failed; 2 wrong
 arguments; 3 another balboad serves the state directory.";
 
@@ -43,10 +50,13 @@ pub struct Args {
     /// Give a card's port another address than 10.77.0.(CARD+1)/24 (default card: 0)
     #[arg(long = "ip", value_name = "[CARD=]A.B.C.D[/P]")]
     pub ips: Vec<ForCard<PortAddress>>,
+    /// Make every cable, or card N's, a bad one; may be given several times
+    #[arg(long = "fault", value_name = "FAULT[,FAULT...][,card=N]")]
+    pub faults: Vec<FaultSpec>,
     /// Write every frame of every card to a pcapng file
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Seed of what the ports' fault injection decides
+    /// Seed of what faults do to the n-th frame each way
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Serve in this directory [default: $BALBOA_STATE_DIR, else the user's run-time directory]
@@ -115,6 +125,14 @@ impl Args {
             if card >= count {
                 return Err(format!(
                     "{option} {card}=…: there is no card {card}; --soft {count} makes cards 0 to {}",
+                    count.saturating_sub(1)
+                ));
+            }
+        }
+        for fault in &self.faults {
+            if let Some(card) = fault.card.filter(|card| *card >= cards.len()) {
+                return Err(format!(
+                    "--fault {fault}: there is no card {card}; --soft {count} makes cards 0 to {}",
                     count.saturating_sub(1)
                 ));
             }
@@ -224,6 +242,15 @@ mod tests {
     }
 
     #[test]
+    fn faults_are_given_as_often_as_one_likes() {
+        let args = ["balboad", "--soft", "2", "--fault", "loss=1%,card=1", "--fault", "delay=1ms"];
+        let args = Args::try_parse_from(args).unwrap();
+        let texts: Vec<String> = args.faults.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["loss=1%,card=1", "delay=1ms"]);
+        assert!(args.soft_cards().is_ok());
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused_with_a_sentence() {
         for (args, sentence) in [
             (&[][..], "--soft 1 runs one"),
@@ -235,6 +262,9 @@ mod tests {
             (&["--soft", "1", "--ip", "10.0.0.1/33"], "no prefix length"),
             (&["--soft", "1", "--ip", "224.0.0.1"], "cannot be the address"),
             (&["--soft", "1", "--port", "tap:x"], "unix:LOCAL,REMOTE"),
+            (&["--soft", "1", "--fault", "loss=101%"], "fault `loss=101%`: write a percentage"),
+            (&["--soft", "1", "--fault", "drop=1%"], "fault `drop=1%`: write loss=, dup="),
+            (&["--soft", "2", "--fault", "dup=1%,card=2"], "makes cards 0 to 1"),
         ] {
             let refusal = cards(args).unwrap_err();
             assert!(refusal.contains(sentence), "{args:?}: {refusal}");

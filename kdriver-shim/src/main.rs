@@ -71,7 +71,8 @@ fn run(args: &Args, soft_cards: &[SoftCard]) -> anyhow::Result<()> {
     let uid = nix::unistd::geteuid().as_raw();
     let dir = shim_abi::state_dir(args.state_dir.as_deref(), uid);
     let mut state = StateDir::claim(&dir, uid)?;
-    let (runtime, backends) = soft::start(soft_cards, args.pcap.clone(), args.seed)?;
+    let (runtime, backends) =
+        soft::start(soft_cards, args.pcap.clone(), args.faults.clone(), args.seed)?;
     let mut cards = Vec::new();
     for ((number, backend), wanted) in (0u32..).zip(backends).zip(soft_cards) {
         cards.push(bring_up(number, Rc::new(backend), wanted.address)?);

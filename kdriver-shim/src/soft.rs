@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fpga_regs::coyote::pci::Bar;
-use softcard::{CardConfig, CardHandle, Runtime, RuntimeConfig};
+use softcard::{CardConfig, CardHandle, FaultSpec, Runtime, RuntimeConfig};
 
 use crate::args::{Link, SoftCard};
 use crate::backend::{CardBackend, DmaMemory, DoorbellGrant, Identity, WakeGrant};
@@ -28,12 +28,12 @@ pub struct SoftBackend {
 pub fn start(
     cards: &[SoftCard],
     capture: Option<PathBuf>,
+    faults: Vec<FaultSpec>,
     seed: u64,
 ) -> Result<(Runtime, Vec<SoftBackend>), Error> {
     let configs = cards.iter().map(|card| CardConfig { link: soft_link(&card.link) }).collect();
     let runtime =
-        Runtime::start(RuntimeConfig { cards: configs, capture, seed, ..RuntimeConfig::default() })
-            .map_err(backend)?;
+        Runtime::start(RuntimeConfig { cards: configs, capture, faults, seed }).map_err(backend)?;
     let page = runtime.thread_page().try_clone_to_owned();
     let page = page.map_err(|error| Error::Backend(format!("the card thread's page: {error}")))?;
     let thread_page = Rc::new(page);
