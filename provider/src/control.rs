@@ -294,3 +294,6 @@ fn check_owner(socket: &OwnedFd, path: &Path) -> Result<()> {
     allow_ptracer(peer.pid).map_err(Error::host("let balboad reach this process's memory"))?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

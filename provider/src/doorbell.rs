@@ -62,6 +62,12 @@ impl CardPath {
         dead
     }
 
+    /// The errno of a post that finds its queue full: ENOMEM, or EIO where nothing makes room again.
+    #[cold]
+    pub(crate) fn errno_when_full(&self) -> i32 {
+        if self.is_dead() { libc::EIO } else { libc::ENOMEM }
+    }
+
     /// Notes that the card is gone.
     pub(crate) fn declare_dead(&self) {
         self.dead.store(true, Ordering::Relaxed);

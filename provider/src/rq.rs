@@ -169,7 +169,7 @@ impl ReceiveBatch<'_> {
         if sges.len() > queue.max_sge as usize {
             return Err(libc::EINVAL);
         }
-        self.room = self.room.checked_sub(1).ok_or(libc::ENOMEM)?;
+        self.room = self.room.checked_sub(1).ok_or_else(|| queue.path.errno_when_full())?;
         let index = self.index;
         let first = index.wrapping_shl(queue.log2_stride);
         write_receive(&queue.ring, first, index, sges);

@@ -182,7 +182,7 @@ impl SendQueue {
         }
         let Cursor { blocks: index, requests: number } = cursor;
         if number == end {
-            return Err(libc::ENOMEM);
+            return Err(self.path.errno_when_full());
         }
         let header = SendHeader {
             opcode: operation.code(),

@@ -31,6 +31,13 @@ pub(crate) fn gid_bytes(gid: &ibv_gid) -> [u8; 16] {
     unsafe { gid.raw }
 }
 
+/// Takes a descriptor that a system call has just made.
+#[cfg(test)]
+pub(crate) fn owned(fd: std::os::fd::RawFd) -> std::os::fd::OwnedFd {
+    // SAFETY: the tests that call this own the descriptor, and hand it over.
+    unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }
+}
+
 /// The immediate data of a completion.
 #[cfg(test)]
 pub(crate) fn immediate(wc: &verbs_sys::v44::verbs::ibv_wc) -> u32 {

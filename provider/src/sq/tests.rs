@@ -199,3 +199,12 @@ fn a_closed_gate_names_its_errno_and_flushing_walks_the_shadow() {
     let flushed: Vec<_> = std::iter::from_fn(|| bench.queue.flush_one()).collect();
     assert_eq!(flushed, [1, 2, 3]);
 }
+
+#[test]
+fn a_full_queue_of_a_dead_card_says_so() {
+    let bench = bench(4, 2, false);
+    post(&bench.queue, &[write(1, &ONE), write(2, &ONE)]).unwrap();
+    assert_eq!(post(&bench.queue, &[write(3, &ONE)]), Err((0, libc::ENOMEM)));
+    bench.queue.path.declare_dead();
+    assert_eq!(post(&bench.queue, &[write(3, &ONE)]), Err((0, libc::EIO)));
+}
