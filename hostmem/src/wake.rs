@@ -144,8 +144,15 @@ impl Waker {
         if !must_signal(&self.word) {
             return Ok(false);
         }
-        self.event.signal()?;
+        self.signal()?;
         Ok(true)
+    }
+
+    /// The system call, apart from the way that is taken while the card is awake.
+    #[cold]
+    #[inline(never)]
+    fn signal(&self) -> Result<()> {
+        self.event.signal()
     }
 }
 

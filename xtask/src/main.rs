@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask demo`, `cargo xtask test`, `cargo xtask bindings`.
+//! Project tasks: `cargo xtask demo`, `test`, `bench` and `bindings`.
 
 #![forbid(unsafe_code)]
 
@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod bindings;
 mod cargo;
 mod demo;
@@ -26,6 +27,8 @@ enum Task {
     Demo,
     /// Run every check and test, and count them
     Test(test::Options),
+    /// Measure software cards beside TCP and UCX, and judge the figures
+    Bench(bench::Options),
     /// Generate verbs-sys' types again from the installed libibverbs header
     Bindings,
 }
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Demo => demo::demo(),
         Task::Test(options) => test::test(&options),
+        Task::Bench(options) => bench::bench(&options),
         Task::Bindings => bindings::bindings(),
     };
     match outcome {

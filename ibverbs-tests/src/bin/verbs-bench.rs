@@ -1,0 +1,186 @@
+//! A verbs program for what perftest does not measure.
+
+#![forbid(unsafe_code)]
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use clap::{Args, Parser, Subcommand};
+use ibverbs_tests::data::link::{self, Link};
+use ibverbs_tests::ffi::{Context, Cq, Library, Operation, Pd, Peer, Qp, Region, Send};
+use verbs_sys::v44::verbs as v;
+
+/// Measures single verbs calls between two QPs of this process.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    devices: Devices,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Post signaled WRITEs one at a time, and poll once for each completion
+    OneByOne {
+        /// WRITEs
+        #[arg(long, default_value_t = 100)]
+        count: u32,
+    },
+    /// Print how many pairs of QPs are made and connected per second
+    Connect {
+        /// How long to do it
+        #[arg(long, default_value_t = 1)]
+        seconds: u64,
+    },
+    /// Print how many milliseconds ibv_reg_mr takes
+    Register {
+        /// Bytes of the region
+        #[arg(long)]
+        bytes: usize,
+        /// Registrations, of which the fastest counts
+        #[arg(long, default_value_t = 5)]
+        times: u32,
+    },
+    /// Connect a pair of QPs, print "ready", and do nothing
+    Idle,
+}
+
+#[derive(Debug, Args)]
+struct Devices {
+    /// Device that writes
+    #[arg(long, default_value = "balboa0", global = true)]
+    from: String,
+    /// Device that is written to
+    #[arg(long, default_value = "balboa1", global = true)]
+    to: String,
+    /// GID index
+    #[arg(long, default_value_t = 1, global = true)]
+    gid: u8,
+}
+
+fn main() -> Result<()> {
+    let Arguments { command, devices } = Arguments::parse();
+    match command {
+        Command::OneByOne { count } => one_by_one(&devices, count),
+        Command::Connect { seconds } => connect(&devices, Duration::from_secs(seconds)),
+        Command::Register { bytes, times } => register(&devices, bytes, times),
+        Command::Idle => idle(&devices),
+    }
+}
+
+fn linked(devices: &Devices) -> Result<Link> {
+    let options = link::Options {
+        devices: [devices.from.clone(), devices.to.clone()],
+        gid_index: devices.gid,
+        events: false,
+        thread_domain: false,
+    };
+    Link::new(&options, v::IBV_MTU_4096, MESSAGE)
+}
+
+const MESSAGE: usize = 64;
+
+/// Longer than a completion takes once the data is there, even beside other programs.
+const TO_COMPLETE: Duration = Duration::from_millis(1);
+/// How long anything may take.
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn one_by_one(devices: &Devices, count: u32) -> Result<()> {
+    let link = linked(devices)?;
+    for number in 1..=u64::from(count) {
+        link.left.region.write(0, &number.to_le_bytes());
+        let request = Send {
+            wr_id: number,
+            operation: Operation::Write,
+            pieces: vec![link.left.region.piece(0, MESSAGE)],
+            remote: (link.right.region.address(), link.right.region.rkey()),
+            immediate: 0,
+            flags: v::IBV_SEND_SIGNALED,
+        };
+        link.left.qp.post_send(&[request]).map_err(|(failed, _)| failed)?;
+        // Looking for the data, and not for the completion: polls that find nothing would be
+        // counted too.
+        let deadline = Instant::now() + LIMIT;
+        let mut arrived = [0; 8];
+        while arrived != number.to_le_bytes() {
+            ensure!(Instant::now() < deadline, "WRITE {number} does not arrive");
+            std::thread::sleep(TO_COMPLETE);
+            link.right.region.read(0, &mut arrived);
+        }
+        std::thread::sleep(TO_COMPLETE);
+        let polled = link.left.send_cq.poll()?;
+        let fine = polled.is_some_and(|it| (it.wr_id, it.status) == (number, v::IBV_WC_SUCCESS));
+        ensure!(fine, "WRITE {number} arrived, and {TO_COMPLETE:?} later a poll finds {polled:?}");
+    }
+    Ok(())
+}
+
+/// Pairs that exist at a time.
+const PAIRS: usize = 32;
+
+fn connect(devices: &Devices, limit: Duration) -> Result<()> {
+    let library = Library::open()?;
+    let side = |device: &str| -> Result<(Rc<Context>, Rc<Pd>, Rc<Cq>)> {
+        let context = Context::open(library, device)?;
+        Ok((Rc::clone(&context), Pd::new(&context)?, Cq::new(&context, 16, None)?))
+    };
+    let sides = [side(&devices.from)?, side(&devices.to)?];
+    let gids = [sides[0].0.gid(devices.gid)?, sides[1].0.gid(devices.gid)?];
+    let (mut pairs, mut spent) = (0, Duration::ZERO);
+    while spent < limit {
+        // Destroying them is not timed.
+        let mut made = Vec::with_capacity(PAIRS);
+        let start = Instant::now();
+        for _ in 0..PAIRS {
+            let [left, right] = [queue_pair(&sides[0])?, queue_pair(&sides[1])?];
+            for (own, other, gid) in [(&left, &right, gids[1]), (&right, &left, gids[0])] {
+                own.init(v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_REMOTE_WRITE)?;
+                let (qpn, gid_index, mtu) = (other.number(), devices.gid, v::IBV_MTU_4096);
+                own.connect(&Peer { qpn, gid, gid_index, send_psn: 0, receive_psn: 0, mtu })?;
+            }
+            made.push((left, right));
+        }
+        spent += start.elapsed();
+        pairs += PAIRS;
+    }
+    println!("{:.1}", pairs as f64 / spent.as_secs_f64());
+    Ok(())
+}
+
+fn queue_pair((_, pd, cq): &(Rc<Context>, Rc<Pd>, Rc<Cq>)) -> Result<Qp> {
+    let capabilities = v::ibv_qp_cap {
+        max_send_wr: 4,
+        max_recv_wr: 4,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    Ok(Qp::new(pd, cq, cq, capabilities)?)
+}
+
+fn register(devices: &Devices, bytes: usize, times: u32) -> Result<()> {
+    let context = Context::open(Library::open()?, &devices.from)?;
+    let pd = Pd::new(&context)?;
+    let access = v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_REMOTE_WRITE;
+    let mut fastest = Duration::MAX;
+    for _ in 0..times {
+        // Mapping the memory is in it too; the pages are not touched.
+        let start = Instant::now();
+        let region = Region::new(&pd, bytes, access, false)?;
+        fastest = fastest.min(start.elapsed());
+        drop(region);
+    }
+    println!("{:.4}", fastest.as_secs_f64() * 1e3);
+    Ok(())
+}
+
+fn idle(devices: &Devices) -> Result<()> {
+    let _link = linked(devices)?;
+    println!("ready");
+    loop {
+        std::thread::park();
+    }
+}

@@ -1,0 +1,202 @@
+//! The benchmark: software cards beside TCP and UCX, in one run on one machine.
+//!
+//! Every figure is the median of some rounds. Within a round, a figure of ours and the figures it
+//! is compared with are measured one after the other, so that what else the machine does meets
+//! them alike; only ratios within one run mean something on a shared machine.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use ibverbs_tests::setting::{Daemon, Stage, Who};
+
+use crate::{cargo, setup};
+use figures::{Column, Figures};
+use stock::{Bandwidth, Programs};
+
+mod figures;
+mod goals;
+mod instructions;
+mod machine;
+mod page;
+mod peers;
+mod plot;
+mod stock;
+mod sweep;
+mod table;
+
+/// `cargo xtask bench`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Write the figures to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// One short round, for a look; the page in docs/ stays as it is
+    #[arg(long)]
+    quick: bool,
+}
+
+/// What the measured and the measuring programs come with.
+const PACKAGES: &[&str] = &[
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "iperf3",
+    "libibverbs1",
+    "perftest",
+    "qperf",
+    "ucx-utils",
+    "util-linux",
+    "valgrind",
+];
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+struct Effort {
+    rounds: u32,
+    /// Of each bandwidth run.
+    seconds: u32,
+    /// Iterations of each latency run.
+    exchanges: u32,
+    /// How long balboad is watched with idle clients.
+    idle: Duration,
+    /// Work requests whose instructions are counted.
+    counted: u32,
+}
+
+const FULL: Effort = Effort {
+    rounds: 5,
+    seconds: 1,
+    exchanges: 20_000,
+    idle: Duration::from_secs(10),
+    counted: 400,
+};
+const QUICK: Effort =
+    Effort { rounds: 1, seconds: 1, exchanges: 5_000, idle: Duration::from_secs(2), counted: 100 };
+
+/// Message sizes of the bandwidth rows.
+const SIZES: [u64; 4] = [64, 4096, 65_536, 1_048_576];
+/// Bytes of a message where one size stands for bulk transfer.
+const BULK: u64 = 65_536;
+/// QPs of the many-QP row, and work requests outstanding, of all QPs together, with one and with
+/// many.
+const MANY: u32 = 500;
+
+/// Measures, prints one table, and writes what is asked for.
+///
+/// # Errors
+/// When a program is missing, or a measurement fails.
+pub fn bench(options: &Options) -> Result<ExitCode> {
+    setup::packages(PACKAGES)?;
+    let effort = if options.quick { QUICK } else { FULL };
+    let built = cargo::build()?;
+    let machine = machine::Machine::look()?;
+    let stage = Stage::new(&built)?;
+    let _tidy = ibverbs_tests::interrupt::remove_on_signal(stage.path());
+    let setting = stage.setting(Who::Ourselves)?;
+    let programs = Programs::new(&built, setting.directory());
+    let clean = setting.balboad("--soft 2")?;
+    let lossy = stock::lossy(&setting)?;
+    let rounds = Rounds { programs: &programs, clean: &clean, lossy: lossy.as_ref(), effort };
+
+    let mut figures = Figures::default();
+    for round in 1..=effort.rounds {
+        println!("round {round} of {}", effort.rounds);
+        rounds.one(&mut figures).with_context(|| format!("round {round}"))?;
+    }
+    let judged = goals::judge(&figures);
+    println!();
+    table::print(&machine, &figures, &judged, effort.rounds);
+    if let Some(file) = &options.json {
+        table::write_json(file, &machine, &figures, &judged)?;
+    }
+    if !options.quick {
+        println!("\nmeasuring by size, for the plot");
+        let curves = sweep::measure(&clean)?;
+        page::update(&machine, &figures, &judged, &curves)?;
+    }
+    clean.stop()?;
+    if let Some(lossy) = lossy {
+        lossy.stop()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What every round needs.
+struct Rounds<'a> {
+    programs: &'a Programs,
+    clean: &'a Daemon<'a>,
+    /// With 1 % loss on the cable.
+    lossy: Option<&'a Daemon<'a>>,
+    effort: Effort,
+}
+
+impl Rounds<'_> {
+    fn one(&self, figures: &mut Figures) -> Result<()> {
+        for size in SIZES {
+            self.bandwidths(size, figures)?;
+        }
+        self.many_and_lossy(figures)?;
+        self.latencies(figures)?;
+        self.costs(figures)
+    }
+
+    /// WRITE, READ and SEND, and the peers, which know no such difference.
+    fn bandwidths(&self, size: u64, figures: &mut Figures) -> Result<()> {
+        let seconds = self.effort.seconds;
+        for kind in ["write", "read", "send"] {
+            let run = Bandwidth::of(kind, size, seconds).run(self.clean)?;
+            figures.add(&format!("{kind}_bw_{size}"), Column::Balboa, run.megabytes);
+            if kind == "write" && size == 64 {
+                figures.add("write_rate_64", Column::Balboa, run.messages);
+            }
+        }
+        let peers = peers::bandwidths(size, seconds)?;
+        for (column, megabytes) in peers {
+            for kind in ["write", "read", "send"] {
+                figures.add(&format!("{kind}_bw_{size}"), column, megabytes);
+            }
+            // A stream has no messages.
+            if size == 64 && column != Column::Tcp {
+                figures.add("write_rate_64", column, megabytes / size as f64);
+            }
+        }
+        Ok(())
+    }
+
+    fn many_and_lossy(&self, figures: &mut Figures) -> Result<()> {
+        let write = || Bandwidth::of("write", BULK, self.effort.seconds);
+        let one = write().depth(MANY).run(self.clean)?;
+        figures.add("write_bw_65536_depth500", Column::Balboa, one.megabytes);
+        let many = write().queue_pairs(MANY).depth(1).run(self.clean)?;
+        figures.add("write_bw_65536_qp500", Column::Balboa, many.megabytes);
+        if let Some(lossy) = self.lossy {
+            let run = write().run(lossy)?;
+            figures.add("write_bw_65536_loss1", Column::Balboa, run.megabytes);
+        }
+        Ok(())
+    }
+
+    fn latencies(&self, figures: &mut Figures) -> Result<()> {
+        let ours = stock::latency(self.clean, 2, self.effort.exchanges)?;
+        figures.add("write_lat_2_p50", Column::Balboa, ours.median);
+        figures.add("write_lat_2_p99", Column::Balboa, ours.p99);
+        for (column, microseconds) in peers::latencies(2, self.effort.seconds)? {
+            figures.add("write_lat_2_p50", column, microseconds);
+        }
+        Ok(())
+    }
+
+    fn costs(&self, figures: &mut Figures) -> Result<()> {
+        let programs = self.programs;
+        let counted = self.effort.counted;
+        let mut add = |metric: &str, value| figures.add(metric, Column::Balboa, value);
+        add("post_send_instr", instructions::of_post_send(programs, self.clean, counted)?);
+        add("poll_cq_instr", instructions::of_poll_cq(programs, self.clean, counted)?);
+        add("reg_mr_1g_ms", programs.registration(self.clean)?);
+        add("connects_per_s", programs.connects(self.clean, self.effort.seconds)?);
+        add("idle_cpu_percent", programs.idle_cpu(self.clean, self.effort.idle)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! The figures of a run: what was measured, of whom, and how far the rounds lie apart.
+
+use std::collections::BTreeMap;
+
+/// Whom a figure is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Column {
+    /// Software cards.
+    Balboa,
+    /// TCP over the loopback interface.
+    Tcp,
+    /// UCX over TCP.
+    UcxTcp,
+    /// UCX over shared memory and cross-memory attach.
+    UcxShm,
+}
+
+impl Column {
+    /// All of them, in the order of the table.
+    pub const ALL: [Self; 4] = [Self::Balboa, Self::Tcp, Self::UcxTcp, Self::UcxShm];
+
+    /// Its name, in the table and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Balboa => "balboa",
+            Self::Tcp => "tcp",
+            Self::UcxTcp => "ucx_tcp",
+            Self::UcxShm => "ucx_shm",
+        }
+    }
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// Whether more is better.
+    pub higher: bool,
+}
+
+const fn metric(name: &'static str, unit: &'static str, higher: bool) -> Metric {
+    Metric { name, unit, higher }
+}
+
+/// Every row, in the order of the table. MB are 10^6 bytes.
+pub const METRICS: &[Metric] = &[
+    metric("write_bw_64", "MB/s", true),
+    metric("write_bw_4096", "MB/s", true),
+    metric("write_bw_65536", "MB/s", true),
+    metric("write_bw_1048576", "MB/s", true),
+    metric("read_bw_64", "MB/s", true),
+    metric("read_bw_4096", "MB/s", true),
+    metric("read_bw_65536", "MB/s", true),
+    metric("read_bw_1048576", "MB/s", true),
+    metric("send_bw_64", "MB/s", true),
+    metric("send_bw_4096", "MB/s", true),
+    metric("send_bw_65536", "MB/s", true),
+    metric("send_bw_1048576", "MB/s", true),
+    metric("write_lat_2_p50", "us", false),
+    metric("write_lat_2_p99", "us", false),
+    metric("write_rate_64", "M/s", true),
+    metric("write_bw_65536_depth500", "MB/s", true),
+    metric("write_bw_65536_qp500", "MB/s", true),
+    metric("write_bw_65536_loss1", "MB/s", true),
+    metric("post_send_instr", "instr", false),
+    metric("poll_cq_instr", "instr", false),
+    metric("reg_mr_1g_ms", "ms", false),
+    metric("connects_per_s", "1/s", true),
+    metric("idle_cpu_percent", "%", false),
+];
+
+/// What was measured, round by round.
+#[derive(Debug, Default)]
+pub struct Figures {
+    samples: BTreeMap<(String, Column), Vec<f64>>,
+}
+
+impl Figures {
+    /// Notes one round's figure.
+    pub fn add(&mut self, metric: &str, column: Column, value: f64) {
+        self.samples.entry((metric.to_owned(), column)).or_default().push(value);
+    }
+
+    fn samples(&self, metric: &str, column: Column) -> &[f64] {
+        let key = (metric.to_owned(), column);
+        self.samples.get(&key).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The median of all rounds; `None` where there is no such figure.
+    pub fn median(&self, metric: &str, column: Column) -> Option<f64> {
+        median(self.samples(metric, column))
+    }
+
+    /// How far apart the rounds of ours lie: (largest − smallest) / median.
+    pub fn spread(&self, metric: &str) -> Option<f64> {
+        let samples = self.samples(metric, Column::Balboa);
+        let median = median(samples)?;
+        let largest = samples.iter().copied().fold(f64::MIN, f64::max);
+        let smallest = samples.iter().copied().fold(f64::MAX, f64::min);
+        let spread = (largest - smallest) / median;
+        Some(if spread.is_finite() { spread } else { 0.0 })
+    }
+}
+
+/// The middle one, or the mean of the two in the middle.
+pub fn median(samples: &[f64]) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        even if even % 2 == 0 => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
+        _ => Some(sorted[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_does_not_mind_one_bad_round() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 1.0]), Some(2.0));
+        assert_eq!(median(&[5.0, 900.0, 4.0, 6.0, 5.5]), Some(5.5));
+    }
+
+    #[test]
+    fn the_spread_is_of_our_rounds_alone() {
+        let mut figures = Figures::default();
+        for value in [9.0, 10.0, 12.0] {
+            figures.add("write_bw_64", Column::Balboa, value);
+            figures.add("write_bw_64", Column::Tcp, value * value);
+        }
+        assert_eq!(figures.spread("write_bw_64"), Some(0.3));
+        assert_eq!(figures.spread("read_bw_64"), None);
+        assert_eq!(figures.median("write_bw_64", Column::Tcp), Some(100.0));
+    }
+
+    #[test]
+    fn a_figure_that_is_always_zero_has_no_spread() {
+        let mut figures = Figures::default();
+        figures.add("idle_cpu_percent", Column::Balboa, 0.0);
+        assert_eq!(figures.spread("idle_cpu_percent"), Some(0.0));
+    }
+}

@@ -1,0 +1,144 @@
+//! What a figure has to reach, and whether it does.
+
+use super::figures::{Column, Figures};
+
+/// How a figure does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// As good as wanted.
+    Good,
+    /// Good enough, not as good as wanted.
+    BelowWanted,
+    /// Not good enough: a defect.
+    BelowFloor,
+    /// What it is to be compared with was not measured.
+    Unknown,
+}
+
+impl Verdict {
+    /// In a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Good => "as wanted",
+            Self::BelowWanted => "above floor",
+            Self::BelowFloor => "BELOW FLOOR",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// A figure against its goals, both in the figure's unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Judged {
+    /// The row.
+    pub metric: &'static str,
+    /// The least, or the most, that will do.
+    pub floor: Option<f64>,
+    /// What is wanted.
+    pub wanted: Option<f64>,
+    /// The goals in words.
+    pub goals: &'static str,
+    /// How it does.
+    pub verdict: Verdict,
+}
+
+/// Judges every figure that has goals.
+pub fn judge(figures: &Figures) -> Vec<Judged> {
+    let of = |metric, column| figures.median(metric, column);
+    let times = |factor: f64, value: Option<f64>| value.map(|value| factor * value);
+    let bulk = |column| of("write_bw_65536", column);
+    let latency = |column| of("write_lat_2_p50", column);
+    let one_qp = of("write_bw_65536_depth500", Column::Balboa);
+    let quarter = latency(Column::Tcp).map(|tcp| (tcp / 4.0).max(15.0));
+    let rows = [
+        Goal::at_least("write_bw_65536", "1.0 x tcp; 0.6 x ucx_shm")
+            .floor(bulk(Column::Tcp))
+            .wanted(times(0.6, bulk(Column::UcxShm))),
+        Goal::at_most(
+            "write_lat_2_p50",
+            "15 us or a quarter of tcp, whichever is larger; below ucx_tcp",
+        )
+        .floor(quarter)
+        .wanted(latency(Column::UcxTcp)),
+        Goal::at_least("write_rate_64", "0.5; 2.04").floor(Some(0.5)).wanted(Some(2.04)),
+        Goal::at_least("write_bw_65536_qp500", "0.8 x one QP; 0.95 x")
+            .floor(times(0.8, one_qp))
+            .wanted(times(0.95, one_qp)),
+        Goal::at_least("write_bw_65536_loss1", "0.2 x lossless; 0.6 x")
+            .floor(times(0.2, bulk(Column::Balboa)))
+            .wanted(times(0.6, bulk(Column::Balboa))),
+        Goal::at_most("post_send_instr", "200; 120").floor(Some(200.0)).wanted(Some(120.0)),
+        Goal::at_most("poll_cq_instr", "130; 80").floor(Some(130.0)).wanted(Some(80.0)),
+        Goal::at_most("idle_cpu_percent", "0.5; 0").floor(Some(0.5)).wanted(Some(0.0)),
+    ];
+    rows.map(|goal| goal.judge(of(goal.metric, Column::Balboa))).to_vec()
+}
+
+struct Goal {
+    metric: &'static str,
+    goals: &'static str,
+    higher: bool,
+    floor: Option<f64>,
+    wanted: Option<f64>,
+}
+
+impl Goal {
+    fn at_least(metric: &'static str, goals: &'static str) -> Self {
+        Self { metric, goals, higher: true, floor: None, wanted: None }
+    }
+
+    fn at_most(metric: &'static str, goals: &'static str) -> Self {
+        Self { higher: false, ..Self::at_least(metric, goals) }
+    }
+
+    fn floor(self, floor: Option<f64>) -> Self {
+        Self { floor, ..self }
+    }
+
+    fn wanted(self, wanted: Option<f64>) -> Self {
+        Self { wanted, ..self }
+    }
+
+    fn judge(&self, value: Option<f64>) -> Judged {
+        let &Self { metric, goals, higher, floor, wanted } = self;
+        let reaches = |goal: f64, value: f64| if higher { value >= goal } else { value <= goal };
+        let verdict = match (value, floor, wanted) {
+            (Some(value), Some(floor), _) if !reaches(floor, value) => Verdict::BelowFloor,
+            (Some(value), _, Some(wanted)) if reaches(wanted, value) => Verdict::Good,
+            (Some(_), Some(_), Some(_)) => Verdict::BelowWanted,
+            _ => Verdict::Unknown,
+        };
+        Judged { metric, floor, wanted, goals, verdict }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_or_less_is_better_as_the_figure_has_it() {
+        let rate =
+            |value| Goal::at_least("r", "").floor(Some(0.5)).wanted(Some(2.0)).judge(value).verdict;
+        assert_eq!(rate(Some(0.4)), Verdict::BelowFloor);
+        assert_eq!(rate(Some(0.5)), Verdict::BelowWanted);
+        assert_eq!(rate(Some(2.0)), Verdict::Good);
+        assert_eq!(rate(None), Verdict::Unknown);
+        let cost =
+            |value| Goal::at_most("c", "").floor(Some(200.0)).wanted(Some(120.0)).judge(value);
+        assert_eq!(cost(Some(201.0)).verdict, Verdict::BelowFloor);
+        assert_eq!(cost(Some(121.0)).verdict, Verdict::BelowWanted);
+        assert_eq!(cost(Some(120.0)).verdict, Verdict::Good);
+    }
+
+    #[test]
+    fn a_peer_that_was_not_measured_leaves_its_verdict_open() {
+        let mut figures = Figures::default();
+        figures.add("write_bw_65536", Column::Balboa, 9000.0);
+        let judged = judge(&figures);
+        let bulk = judged.iter().find(|it| it.metric == "write_bw_65536").unwrap();
+        assert_eq!(bulk.verdict, Verdict::Unknown);
+        figures.add("write_bw_65536", Column::Tcp, 9001.0);
+        assert_eq!(judge(&figures)[0].verdict, Verdict::BelowFloor);
+    }
+}

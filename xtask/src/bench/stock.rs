@@ -1,0 +1,198 @@
+//! Our side: perftest between two software cards, and `verbs-bench`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use ibverbs_tests::pair::run_between;
+use ibverbs_tests::process::{Finished, Task};
+use ibverbs_tests::setting::{Daemon, Setting};
+use ibverbs_tests::table::table;
+
+/// Bytes of a MiB, which perftest calls MB.
+const MIB: f64 = 1_048_576.0;
+/// How long any one run may take.
+const LIMIT: Duration = Duration::from_secs(120);
+/// perftest's own depth where a run asks for no other.
+const DEPTH: u32 = 128;
+
+/// Starts a balboad whose cable loses 1 % of all frames; `None` if this one cannot.
+///
+/// # Errors
+/// When it does not come up.
+pub fn lossy(setting: &Setting) -> Result<Option<Daemon<'_>>> {
+    let help = setting.built("balboad").arg("--help").run()?.success()?;
+    if !help.stdout.contains("--fault") {
+        println!("balboad has no --fault: nothing is measured with loss");
+        return Ok(None);
+    }
+    let state = setting.directory().join("lossy");
+    setting.balboad_in(&state, "--soft 2 --fault loss=1%").map(Some)
+}
+
+/// A bandwidth run of perftest.
+#[derive(Clone, Copy, Debug)]
+pub struct Bandwidth {
+    kind: &'static str,
+    size: u64,
+    seconds: u32,
+    queue_pairs: u32,
+    depth: u32,
+}
+
+/// What a bandwidth run moved.
+#[derive(Clone, Copy, Debug)]
+pub struct Moved {
+    /// 10^6 bytes per second.
+    pub megabytes: f64,
+    /// 10^6 messages per second.
+    pub messages: f64,
+}
+
+impl Bandwidth {
+    /// One of "write", "read" and "send", with one QP of perftest's usual depth.
+    pub fn of(kind: &'static str, size: u64, seconds: u32) -> Self {
+        Self { kind, size, seconds, queue_pairs: 1, depth: DEPTH }
+    }
+
+    /// With so many QPs.
+    pub fn queue_pairs(self, queue_pairs: u32) -> Self {
+        Self { queue_pairs, ..self }
+    }
+
+    /// With so many work requests outstanding on each QP.
+    pub fn depth(self, depth: u32) -> Self {
+        Self { depth, ..self }
+    }
+
+    /// Runs it from the second card to the first.
+    ///
+    /// # Errors
+    /// When perftest fails, or says nothing.
+    pub fn run(self, daemon: &Daemon<'_>) -> Result<Moved> {
+        let Self { kind, size, seconds, queue_pairs, depth } = self;
+        let command =
+            format!("ib_{kind}_bw -s {size} -D {seconds} -f 0 -q {queue_pairs} -t {depth} -F");
+        let row = perftest(daemon, &command)?;
+        let column = |index: usize| {
+            row.get(index).copied().with_context(|| format!("no column {index}: {command}"))
+        };
+        let messages = column(4)?;
+        ensure!(messages > 0.0, "{command} moved nothing");
+        Ok(Moved { megabytes: column(3)? * MIB / 1e6, messages })
+    }
+}
+
+/// One-way latency in µs.
+#[derive(Clone, Copy, Debug)]
+pub struct Latency {
+    /// Half of all exchanges were faster.
+    pub median: f64,
+    /// 99 % of all exchanges were faster.
+    pub p99: f64,
+}
+
+/// Latency of a WRITE that the other side polls for.
+///
+/// # Errors
+/// When perftest fails, or says nothing.
+pub fn latency(daemon: &Daemon<'_>, size: u64, exchanges: u32) -> Result<Latency> {
+    let command = format!("ib_write_lat -s {size} -n {exchanges} -F");
+    let row = perftest(daemon, &command)?;
+    match (row.get(4), row.get(7)) {
+        (Some(&median), Some(&p99)) => Ok(Latency { median, p99 }),
+        _ => anyhow::bail!("{command}: too few columns in {row:?}"),
+    }
+}
+
+fn perftest(daemon: &Daemon<'_>, command: &str) -> Result<Vec<f64>> {
+    let both = run_between((daemon, 0), (daemon, 1), command)?;
+    let rows = table(&both.client)?;
+    rows.into_iter().next().with_context(|| format!("no figures: {}", both.client))
+}
+
+/// `verbs-bench`, where cargo put it.
+#[derive(Debug)]
+pub struct Programs {
+    verbs_bench: PathBuf,
+    /// A directory for what programs leave behind.
+    pub scratch: PathBuf,
+}
+
+impl Programs {
+    /// Finds them.
+    pub fn new(built: &Path, scratch: &Path) -> Self {
+        Self { verbs_bench: built.join("verbs-bench"), scratch: scratch.to_owned() }
+    }
+
+    /// `verbs-bench` with arguments, behind words that run it.
+    pub fn verbs_bench(&self, daemon: &Daemon<'_>, under: &str, arguments: &str) -> Task {
+        daemon.run(under).arg(&self.verbs_bench).words(arguments).limit(LIMIT)
+    }
+
+    /// Milliseconds that ibv_reg_mr of 1 GiB takes.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn registration(&self, daemon: &Daemon<'_>) -> Result<f64> {
+        number(&self.verbs_bench(daemon, "", "register --bytes 1073741824").run()?)
+    }
+
+    /// Pairs of QPs made and connected per second.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn connects(&self, daemon: &Daemon<'_>, seconds: u32) -> Result<f64> {
+        number(&self.verbs_bench(daemon, "", &format!("connect --seconds {seconds}")).run()?)
+    }
+
+    /// Per cent of one core that balboad uses while two programs hold connected QPs and do nothing.
+    ///
+    /// # Errors
+    /// When they fail, or the kernel does not say.
+    pub fn idle_cpu(&self, daemon: &Daemon<'_>, watched: Duration) -> Result<f64> {
+        let start = || -> Result<_> {
+            let mut client = self.verbs_bench(daemon, "", "idle").start()?;
+            client.wait_until("it was ready", |it| it.output().contains("ready"))?;
+            Ok(client)
+        };
+        let _clients = (start()?, start()?);
+        // What their start set off shall be over.
+        std::thread::sleep(Duration::from_millis(500));
+        let (before, begin) = (cpu_time(daemon.pid())?, Instant::now());
+        std::thread::sleep(watched);
+        let used = cpu_time(daemon.pid())?.saturating_sub(before);
+        Ok(100.0 * used.as_secs_f64() / begin.elapsed().as_secs_f64())
+    }
+}
+
+/// The number that a program answers.
+fn number(finished: &Finished) -> Result<f64> {
+    let finished = finished.clone().success()?;
+    finished.stdout.trim().parse().with_context(|| format!("no number: {finished}"))
+}
+
+/// Time that all threads of a process have run.
+fn cpu_time(pid: i32) -> Result<Duration> {
+    let mut nanoseconds = 0u64;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let file = thread?.path().join("schedstat");
+        let text = fs::read_to_string(&file).with_context(|| format!("no {}", file.display()))?;
+        let ran = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+        nanoseconds += ran.with_context(|| format!("{} says {text:?}", file.display()))?;
+    }
+    Ok(Duration::from_nanos(nanoseconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_that_we_ran_is_known_and_grows() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let before = cpu_time(pid).unwrap();
+        while cpu_time(pid).unwrap() <= before {}
+    }
+}

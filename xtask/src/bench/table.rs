@@ -1,0 +1,153 @@
+//! The figures as a table to read and as JSON.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use super::figures::{Column, Figures, METRICS};
+use super::goals::{Judged, Verdict};
+use super::machine::Machine;
+
+/// Prints the table and how many figures miss their goals.
+pub fn print(machine: &Machine, figures: &Figures, judged: &[Judged], rounds: u32) {
+    println!("{machine}.");
+    println!("Medians of {rounds}, rounds and peers interleaved; 1 MB = 10^6 bytes.\n");
+    print!("{}", text(figures, judged));
+    let count = |verdict| judged.iter().filter(|it| it.verdict == verdict).count();
+    println!(
+        "\n{} as wanted, {} above their floor, {} below it, {} unknown.",
+        count(Verdict::Good),
+        count(Verdict::BelowWanted),
+        count(Verdict::BelowFloor),
+        count(Verdict::Unknown)
+    );
+}
+
+/// The table in columns.
+pub fn text(figures: &Figures, judged: &[Judged]) -> String {
+    let mut text = String::new();
+    let _ = write!(text, "{:<24}{:<6}", "metric", "unit");
+    for column in Column::ALL {
+        let _ = write!(text, "{:>10}", column.name());
+    }
+    let _ = writeln!(text, "{:>8}{:>10}{:>10}  verdict", "spread", "floor", "wanted");
+    for metric in METRICS {
+        let _ = write!(text, "{:<24}{:<6}", metric.name, metric.unit);
+        for column in Column::ALL {
+            let _ = write!(text, "{:>10}", shown(figures.median(metric.name, column)));
+        }
+        let spread = figures.spread(metric.name);
+        let spread = spread.map_or_else(|| "-".to_owned(), |it| format!("{:.0}%", 100.0 * it));
+        let goals = judged.iter().find(|it| it.metric == metric.name);
+        let _ = match goals {
+            None => writeln!(text, "{spread:>8}"),
+            Some(Judged { floor, wanted, verdict, .. }) => writeln!(
+                text,
+                "{spread:>8}{:>10}{:>10}  {}",
+                shown(*floor),
+                shown(*wanted),
+                verdict.word()
+            ),
+        };
+    }
+    text
+}
+
+/// A figure with three digits or more.
+pub fn shown(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value.abs() >= 100.0 => format!("{value:.0}"),
+        Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
+        Some(value) => format!("{value:.2}"),
+    }
+}
+
+/// Writes the figures for programs.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write_json(
+    file: &Path,
+    machine: &Machine,
+    figures: &Figures,
+    judged: &[Judged],
+) -> Result<()> {
+    let all = json(machine, figures, judged);
+    let text = format!("{all:#}\n");
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn json(machine: &Machine, figures: &Figures, judged: &[Judged]) -> Value {
+    let row = |metric: &super::figures::Metric| {
+        let median = |column| figures.median(metric.name, column);
+        json!({
+            "metric": metric.name,
+            "unit": metric.unit,
+            "better": if metric.higher { "higher" } else { "lower" },
+            "balboa": median(Column::Balboa),
+            "tcp": median(Column::Tcp),
+            "ucx_tcp": median(Column::UcxTcp),
+            "ucx_shm": median(Column::UcxShm),
+            "spread": figures.spread(metric.name),
+        })
+    };
+    let verdict = |it: &Judged| {
+        json!({
+            "metric": it.metric,
+            "floor": it.floor,
+            "wanted": it.wanted,
+            "verdict": it.verdict.word(),
+        })
+    };
+    json!({
+        "machine": machine.json(),
+        "rows": METRICS.iter().map(row).collect::<Vec<_>>(),
+        "verdicts": judged.iter().map(verdict).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::goals::judge;
+    use super::*;
+
+    fn figures() -> Figures {
+        let mut figures = Figures::default();
+        for (column, value) in Column::ALL.into_iter().zip([4000.0, 5000.5, 3000.0, 16_000.0]) {
+            figures.add("write_bw_65536", column, value);
+        }
+        figures.add("post_send_instr", Column::Balboa, 118.0);
+        figures
+    }
+
+    #[test]
+    fn every_metric_has_a_row_and_a_peer_without_a_figure_is_null() {
+        let figures = figures();
+        let json = json(&Machine::look().unwrap(), &figures, &judge(&figures));
+        let rows = json["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), METRICS.len());
+        let row = |name: &str| rows.iter().find(|row| row["metric"] == name).unwrap();
+        assert_eq!(row("write_bw_65536")["tcp"], 5000.5);
+        assert_eq!(row("post_send_instr")["better"], "lower");
+        assert!(row("post_send_instr")["tcp"].is_null());
+        assert!(row("read_bw_64")["balboa"].is_null());
+    }
+
+    #[test]
+    fn the_table_shows_figures_goals_and_verdicts() {
+        let figures = figures();
+        let text = text(&figures, &judge(&figures));
+        let line = |name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let bulk = "write_bw_65536 MB/s 4000 5000 3000 16000 0% 5000 9600 BELOW FLOOR";
+        assert_eq!(line("write_bw_65536 "), bulk);
+        assert_eq!(line("post_send_instr"), "post_send_instr instr 118 - - - 0% 200 120 as wanted");
+        assert_eq!(line("read_bw_64 "), "read_bw_64 MB/s - - - - -");
+    }
+}
