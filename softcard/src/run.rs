@@ -7,11 +7,14 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hostmem::{AsleepWord, EventFd, Liveness, SharedMapping};
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::prctl;
+use nix::sys::time::TimeSpec;
 
 use crate::Error;
 use crate::card::{Card, Slots};
@@ -37,6 +40,13 @@ pub(crate) struct CardThread {
 
 /// Frames kept for reuse, for each card.
 const POOLED_FRAMES: usize = 1024;
+
+/// Waits shorter than this, in nanoseconds, are waited exactly: the delays of cables, and timers
+/// such as RNR's, are tens of microseconds.
+const FINE_NS: u64 = 4_000_000;
+
+/// How late, in nanoseconds, the kernel may wake the thread so as to wake others with it.
+const TIMER_SLACK_NS: u64 = 1;
 
 /// Set as data of descriptors that only need to wake the thread and have no counter to drain.
 const NO_COUNTER: u64 = u64::MAX;
@@ -87,6 +97,9 @@ impl CardThread {
     }
 
     pub(crate) fn run(mut self) {
+        if let Err(errno) = prctl::set_timerslack(TIMER_SLACK_NS) {
+            log::debug!("the card thread's timers stay coarse: {errno}");
+        }
         while !self.ended {
             if self.round() {
                 continue;
@@ -115,17 +128,34 @@ impl CardThread {
     fn sleep(&mut self) {
         let now = self.now();
         let next = self.cards.iter().filter_map(Card::next_timeout).min();
-        // Rounded up: a timer may be late, never early.
-        let timeout = match next {
-            Some(next) => {
-                let wait = next.saturating_sub(now).div_ceil(1_000_000);
-                EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::MAX)
-            }
+        let wait = next.map(|next| next.saturating_sub(now));
+        let timeout = match wait {
             None => EpollTimeout::NONE,
+            Some(wait @ 1..FINE_NS) => {
+                self.wait_fine(wait);
+                EpollTimeout::ZERO
+            }
+            // Rounded up: a timer may be late, never early.
+            Some(wait) => {
+                EpollTimeout::try_from(wait.div_ceil(1_000_000)).unwrap_or(EpollTimeout::MAX)
+            }
         };
         let mut events = [EpollEvent::empty(); 16];
         match self.epoll.wait(&mut events, timeout) {
             // Descriptors are edge-triggered, so their counters need not be drained.
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => log::error!("the card thread cannot wait: {errno}"),
+        }
+    }
+
+    /// Waits as `epoll_wait` would, but not in whole milliseconds.
+    fn wait_fine(&self, nanoseconds: u64) {
+        let timeout = TimeSpec::from_duration(Duration::from_nanos(nanoseconds));
+        match ppoll(
+            &mut [PollFd::new(self.epoll.0.as_fd(), PollFlags::POLLIN)],
+            Some(timeout),
+            None,
+        ) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => log::error!("the card thread cannot wait: {errno}"),
         }

@@ -58,8 +58,10 @@ fn with_faults(
 ) -> Box<dyn Port> {
     let for_card = |fault: &&FaultSpec| fault.card.is_none_or(|named| named == card);
     let faults: Vec<&FaultSpec> = faults.iter().filter(for_card).collect();
-    faults.into_iter().enumerate().rev().fold(port, |port, (layer, spec)| {
+    for spec in &faults {
         log::info!("card {card}: its cable has faults {spec}, seed {seed}");
+    }
+    faults.into_iter().enumerate().rev().fold(port, |port, (layer, spec)| {
         Box::new(Faults::new(port, spec, FaultSource { seed, card, layer }, pool))
     })
 }

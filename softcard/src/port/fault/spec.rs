@@ -15,6 +15,8 @@ const MAX_DELAY: u64 = 10_000_000_000;
 const DECIMALS: usize = 7;
 
 /// What a cable does to frames, each way independently.
+///
+/// A cable is a card's: a frame from one card to another passes those of both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultSpec {
     /// Frames that are dropped.
