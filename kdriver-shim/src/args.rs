@@ -32,7 +32,8 @@ A FAULT is one of loss=P%, dup=P%, reorder=P%, corrupt=P%, ecn=P% and delay=TIME
 delay=TIME..TIME, with P from 0 to 100 and times in ns, us or ms. It is applied to every frame of
 either direction by itself: loss drops it, dup sends it twice, reorder holds it back until 1 to 8
 later ones have come (1 ms at most), corrupt flips one bit behind the Ethernet header, ecn marks it
-as having met congestion, delay lets it take that long.
+as having met congestion, delay lets it take that long. A frame from one card to another passes
+the cables of both.
 
 Exit codes: 0 ended by a signal; 1 a card, the state directory or the kernel failed; 2 wrong
 arguments; 3 another balboad serves the state directory.";
