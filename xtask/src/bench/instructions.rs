@@ -15,7 +15,8 @@ use super::stock::Programs;
 
 const POST_SEND: &str = "balboa_provider::ffi::post::post_send";
 const POLL_CQ: &str = "balboa_provider::ffi::cq::poll_cq";
-/// The way to the system call; collection stops at its entry and goes on at its return.
+/// The way from posting to the system call; collection stops at its entry and goes on at its
+/// return.
 const WAKE: &str = "hostmem::wake::Waker::signal";
 
 /// Instructions of an ibv_post_send.
@@ -23,7 +24,7 @@ const WAKE: &str = "hostmem::wake::Waker::signal";
 /// # Errors
 /// When valgrind fails.
 pub fn of_post_send(programs: &Programs, daemon: &Daemon<'_>, count: u32) -> Result<f64> {
-    of(programs, daemon, POST_SEND, count)
+    of(programs, daemon, &[POST_SEND, WAKE], count)
 }
 
 /// Instructions of an ibv_poll_cq.
@@ -31,21 +32,24 @@ pub fn of_post_send(programs: &Programs, daemon: &Daemon<'_>, count: u32) -> Res
 /// # Errors
 /// When valgrind fails.
 pub fn of_poll_cq(programs: &Programs, daemon: &Daemon<'_>, count: u32) -> Result<f64> {
-    of(programs, daemon, POLL_CQ, count)
+    of(programs, daemon, &[POLL_CQ], count)
 }
 
-fn of(programs: &Programs, daemon: &Daemon<'_>, function: &str, count: u32) -> Result<f64> {
+/// Instructions between entry and return of the first function, per call. Entry and return of any
+/// of the functions start and stop the count.
+fn of(programs: &Programs, daemon: &Daemon<'_>, functions: &[&str], count: u32) -> Result<f64> {
     let file = programs.scratch.join("callgrind.out");
+    let toggles: String =
+        functions.iter().map(|function| format!(" --toggle-collect={function}")).collect();
     let under = format!(
-        "valgrind --tool=callgrind --quiet --callgrind-out-file={} --toggle-collect={function} \
-         --toggle-collect={WAKE}",
+        "valgrind --tool=callgrind --quiet --callgrind-out-file={}{toggles}",
         file.display()
     );
     let arguments = format!("one-by-one --count {count}");
     programs.verbs_bench(daemon, &under, &arguments).run()?.success()?;
     let text = fs::read_to_string(&file).with_context(|| format!("no {}", file.display()))?;
     let total = total(&text).context("callgrind counted nothing at all")?;
-    ensure!(total > 0, "{function} was not called, or has no symbol in the provider");
+    ensure!(total > 0, "{functions:?}: not called, or without symbols in the provider");
     Ok(total as f64 / f64::from(count))
 }
 
