@@ -159,7 +159,9 @@ fn build_nodes(dir: &Path, world: &World, provider: &Provider) -> Result<(), Mou
 }
 
 fn build_class(dir: &Path, world: &World) -> Result<(), MountError> {
-    for (path, text) in &world.class {
+    // Backwards: libibverbs lists the device first whose entry was made last, and programs that are
+    // told no device take the first.
+    for (path, text) in world.class.iter().rev() {
         let file = dir.join(path);
         let parent = file.parent().unwrap_or(dir);
         fs::create_dir_all(parent).map_err(step("make", parent))?;

@@ -65,7 +65,7 @@ fn someone_elses(setting: &Setting) -> Result<()> {
     let finished = setting.balboa_run(&state).arg("true").run()?;
     told(finished, OWN_FAILURE, "belongs to uid 0")?;
     let balboad = setting.built("balboad").words("--soft 1 --state-dir").arg(state).run()?;
-    ensure!(!balboad.status.success() && balboad.stderr.contains("uid"), "{balboad}");
+    ensure!(!balboad.status.success() && balboad.stderr.contains("belongs to user 0"), "{balboad}");
     Ok(())
 }
 
