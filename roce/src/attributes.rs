@@ -1,29 +1,12 @@
-//! States and attributes of a queue pair, and which transition needs which attribute.
+//! Attributes of a queue pair, and the check of a change.
 
 use bitflags::bitflags;
 
 use crate::error::Error;
 use crate::param;
 use crate::psn::Psn;
+use crate::state::{self, QpState};
 use crate::types::{Gid, PathMtu, Qpn};
-
-/// The state of a queue pair (specification, section 10.3.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum QpState {
-    /// Just created, or reset: nothing is sent or received.
-    #[default]
-    Reset,
-    /// Initialised: receive requests may be posted.
-    Init,
-    /// Ready to receive: requests of the peer are served.
-    Rtr,
-    /// Ready to send.
-    Rts,
-    /// Send queue drain: messages that have begun are finished, no new one starts.
-    Sqd,
-    /// Error: nothing is sent or received until the QP is reset.
-    Err,
-}
 
 bitflags! {
     /// What the peer may do to the QP's memory.
@@ -164,61 +147,10 @@ impl Mask {
     }
 
     /// The names of the attributes, as in [`QpAttributes`].
-    fn names(self) -> String {
+    pub(crate) fn names(self) -> String {
         let names: Vec<String> = self.iter_names().map(|(n, _)| n.to_lowercase()).collect();
         names.join(", ")
     }
-}
-
-/// What a transition requires and allows besides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rule {
-    required: Mask,
-    optional: Mask,
-}
-
-/// The rule of a transition of a Reliable Connection QP, `None` if it is not allowed
-/// (specification, table 91; `ibv_modify_qp`'s manual page).
-fn rule(from: QpState, to: QpState) -> Option<Rule> {
-    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd};
-    let (required, optional) = match (from, to) {
-        (_, Reset | Err) => (Mask::empty(), Mask::empty()),
-        (Reset, Init) => (Mask::PKEY_INDEX.union(Mask::ACCESS), Mask::empty()),
-        (Init, Init) => (Mask::empty(), Mask::PKEY_INDEX.union(Mask::ACCESS)),
-        (Init, Rtr) => (
-            Mask::PATH
-                .union(Mask::PATH_MTU)
-                .union(Mask::DEST_QPN)
-                .union(Mask::RQ_PSN)
-                .union(Mask::MAX_DEST_RD_ATOMIC)
-                .union(Mask::MIN_RNR_TIMER),
-            Mask::PKEY_INDEX.union(Mask::ACCESS),
-        ),
-        (Rtr, Rts) => (
-            Mask::SQ_PSN
-                .union(Mask::TIMEOUT)
-                .union(Mask::RETRY_CNT)
-                .union(Mask::RNR_RETRY)
-                .union(Mask::MAX_RD_ATOMIC),
-            Mask::ACCESS.union(Mask::MIN_RNR_TIMER),
-        ),
-        (Rts | Sqd, Rts) => (Mask::empty(), Mask::ACCESS.union(Mask::MIN_RNR_TIMER)),
-        (Rts, Sqd) => (Mask::empty(), Mask::empty()),
-        (Sqd, Sqd) => (
-            Mask::empty(),
-            Mask::PATH
-                .union(Mask::MAX_RD_ATOMIC)
-                .union(Mask::MAX_DEST_RD_ATOMIC)
-                .union(Mask::MIN_RNR_TIMER)
-                .union(Mask::TIMEOUT)
-                .union(Mask::RETRY_CNT)
-                .union(Mask::RNR_RETRY)
-                .union(Mask::ACCESS)
-                .union(Mask::PKEY_INDEX),
-        ),
-        _ => return None,
-    };
-    Some(Rule { required, optional })
 }
 
 /// Checks a change of a QP in state `from`: transition, attributes present, values in range.
@@ -229,7 +161,7 @@ pub(crate) fn check(
     mtu_max: PathMtu,
 ) -> Result<(), Error> {
     let to = change.state.unwrap_or(from);
-    let rule = rule(from, to).ok_or(Error::BadTransition { qpn, from, to })?;
+    let rule = state::transition(from, to).ok_or(Error::BadTransition { qpn, from, to })?;
     let given = Mask::of(change);
     let missing = rule.required.difference(given);
     if !missing.is_empty() {
@@ -268,46 +200,6 @@ fn check_values(qpn: Qpn, change: &QpAttributes, mtu_max: PathMtu) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const STATES: [QpState; 6] =
-        [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err];
-
-    #[test]
-    fn the_transition_table_is_the_specifications() {
-        let mut table = String::new();
-        for from in STATES {
-            for to in STATES {
-                if let Some(rule) = rule(from, to) {
-                    let line = format!("{from:?}>{to:?}: {}", rule.required.names());
-                    table.push_str(line.trim_end());
-                    table.push('\n');
-                }
-            }
-        }
-        let expected = "\
-Reset>Reset:
-Reset>Init: access, pkey_index
-Reset>Err:
-Init>Reset:
-Init>Init:
-Init>Rtr: path, path_mtu, dest_qpn, rq_psn, max_dest_rd_atomic, min_rnr_timer
-Init>Err:
-Rtr>Reset:
-Rtr>Rts: sq_psn, max_rd_atomic, timeout, retry_cnt, rnr_retry
-Rtr>Err:
-Rts>Reset:
-Rts>Rts:
-Rts>Sqd:
-Rts>Err:
-Sqd>Reset:
-Sqd>Rts:
-Sqd>Sqd:
-Sqd>Err:
-Err>Reset:
-Err>Err:
-";
-        assert_eq!(table, expected);
-    }
 
     #[test]
     fn values_beyond_a_limit_are_refused_by_name() {

@@ -1,12 +1,12 @@
 //! The completer: what acknowledgements, NAKs and READ responses do to the requester.
 
 use crate::api::{Event, Placement, SendStatus, Sink};
-use crate::attributes::QpState;
 use crate::counters::{add, bump};
 use crate::log::EffectKind;
 use crate::opcode::Class;
 use crate::param;
 use crate::qp::{Qp, Shared};
+use crate::state::QpState;
 use crate::types::Instant;
 use crate::wire::aeth::{NakCode, Syndrome};
 use crate::wire::frame;
@@ -28,7 +28,7 @@ impl Qp {
         place: FramePlace,
         placements: &mut Vec<Placement>,
     ) {
-        if !matches!(self.state(), QpState::Rts | QpState::Sqd) {
+        if !self.state().sends_requests() {
             bump(&mut shared.counters.drop_wrong_state);
             return;
         }
@@ -251,7 +251,7 @@ impl Qp {
         now: Instant,
         lost_cause: bool,
     ) -> bool {
-        if !matches!(self.state(), QpState::Rts | QpState::Sqd) {
+        if !self.state().sends_requests() {
             return false;
         }
         if self.requester.rnr_until.take().is_some() {

@@ -1,6 +1,6 @@
 //! Why a control operation was refused.
 
-use crate::attributes::QpState;
+use crate::state::QpState;
 use crate::types::{Gid, Qpn};
 
 /// Why creating or modifying a queue pair was refused; the queue pair is unchanged.

@@ -65,6 +65,7 @@ mod qp;
 mod req;
 mod resp;
 mod stack;
+mod state;
 mod timer;
 mod types;
 
@@ -73,10 +74,11 @@ pub use api::{
     AsyncKind, Event, Operation, Payload, Placement, ReceiveKind, ReceiveStatus, SendRequest,
     SendStatus, Sink, Source, Transmit,
 };
-pub use attributes::{AccessFlags, AddressVector, QpAttributes, QpSnapshot, QpState};
+pub use attributes::{AccessFlags, AddressVector, QpAttributes, QpSnapshot};
 pub use counters::{Counters, QpCounters};
 pub use error::{Error, PostError};
 pub use header::HeaderBuffer;
 pub use psn::Psn;
 pub use stack::{Stack, StackConfig};
+pub use state::QpState;
 pub use types::{Gid, Instant, MacAddr, PathMtu, Qpn};

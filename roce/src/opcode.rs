@@ -1,7 +1,7 @@
 //! The table of operation codes: for each its class, position, extension headers and payload.
 //!
-//! Codes are those of the specification, table 38, for Reliable Connection, the two of Unreliable
-//! Datagram, and the congestion notification packet of annex A17.
+//! Codes are those of the specification, section 9.2, for Reliable Connection, the two of
+//! Unreliable Datagram, and the congestion notification packet of annex A17.
 
 use bitflags::bitflags;
 

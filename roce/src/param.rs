@@ -100,7 +100,7 @@ pub const fn ack_timeout(code: u8) -> Option<Duration> {
     }
 }
 
-/// RNR NAK timer codes in units of 10 µs (specification, table 46: code 0 is 655.36 ms).
+/// RNR NAK timer codes in units of 10 µs (specification, section 9.7.5: code 0 is 655.36 ms).
 const RNR_TIMER_UNITS: [u32; 32] = [
     65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,

@@ -1,7 +1,7 @@
 //! A queue pair: its state, and what requester, responder and completer share.
 
 use crate::api::{AsyncKind, Event, ReceiveStatus, SendStatus, Transmit};
-use crate::attributes::{QpSnapshot, QpState};
+use crate::attributes::QpSnapshot;
 use crate::counters::{Counters, QpCounters, bump};
 use crate::log::{EffectKind, Log};
 use crate::param;
@@ -9,6 +9,7 @@ use crate::path::Path;
 use crate::psn::Psn;
 use crate::req::Requester;
 use crate::resp::Responder;
+use crate::state::QpState;
 use crate::timer::{Timer, Timers};
 use crate::types::{Instant, PathMtu, Qpn};
 use crate::wire::bth;

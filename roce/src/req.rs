@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 use crate::api::{Operation, Payload, SendRequest, Source, Transmit};
-use crate::attributes::QpState;
 use crate::counters::{add, bump};
 use crate::opcode::{Position, code};
 use crate::param;
 use crate::psn::Psn;
 use crate::qp::{Qp, Shared, pad};
+use crate::state::QpState;
 use crate::types::{Instant, PathMtu};
 use crate::wire::{extension, reth};
 
@@ -193,7 +193,7 @@ impl Requester {
     /// Whether the next packet may be sent now.
     fn may_send(&self, state: QpState, max_reads: u8) -> bool {
         let Some(message) = self.messages.get(self.cursor) else { return false };
-        if self.rnr_until.is_some() || !matches!(state, QpState::Rts | QpState::Sqd) {
+        if self.rnr_until.is_some() || !state.sends_requests() {
             return false;
         }
         let number = self.head_number.wrapping_add(self.cursor as u64);
@@ -202,7 +202,7 @@ impl Requester {
         }
         if self.next == message.first {
             let begun = self.next < self.sent;
-            if state == QpState::Sqd && !begun {
+            if !begun && !state.begins_messages() {
                 return false;
             }
             if message.request.fence && !self.reads.is_empty() {
@@ -357,7 +357,7 @@ impl Qp {
         if requester.messages.is_empty() || requester.ack_deadline.is_some() {
             return;
         }
-        if matches!(self.attributes.state, QpState::Rts | QpState::Sqd) {
+        if self.attributes.state.sends_requests() {
             let timeout = param::ack_timeout(self.attributes.timeout);
             requester.ack_deadline = timeout.map(|timeout| now.after(timeout));
             self.update_timer(shared);

@@ -7,7 +7,7 @@ use crate::api::{
     AsyncKind, Event, Placement, Receive, ReceiveError, ReceiveKind, ReceiveStatus, RemoteAccess,
     Sink, Verbs,
 };
-use crate::attributes::{AccessFlags, QpState};
+use crate::attributes::AccessFlags;
 use crate::comp::FramePlace;
 use crate::counters::{add, bump};
 use crate::log::EffectKind;
@@ -15,6 +15,7 @@ use crate::opcode::Class;
 use crate::param;
 use crate::psn::Psn;
 use crate::qp::{Qp, Shared};
+use crate::state::QpState;
 use crate::wire::aeth::NakCode;
 use crate::wire::frame;
 
@@ -194,7 +195,7 @@ impl Qp {
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) {
-        if !matches!(self.state(), QpState::Rtr | QpState::Rts | QpState::Sqd) {
+        if !self.state().serves_requests() {
             bump(&mut shared.counters.drop_wrong_state);
             return;
         }
@@ -230,7 +231,7 @@ impl Qp {
 
     /// Handles a request of the peer whose opcode is unknown.
     pub(crate) fn receive_unknown_request(&mut self, shared: &mut Shared, psn: Psn) {
-        if !matches!(self.state(), QpState::Rtr | QpState::Rts | QpState::Sqd) {
+        if !self.state().serves_requests() {
             return;
         }
         let sequence = psn.near(self.responder.expected);

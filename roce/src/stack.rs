@@ -8,7 +8,7 @@ use core::net::Ipv4Addr;
 use crate::api::{
     Event, Operation, Payload, ReceiveStatus, SendRequest, SendStatus, Source, Transmit,
 };
-use crate::attributes::{self, QpAttributes, QpSnapshot, QpState};
+use crate::attributes::{self, QpAttributes, QpSnapshot};
 use crate::control;
 use crate::counters::{Counters, QpCounters, bump};
 use crate::error::{Error, PostError};
@@ -18,6 +18,7 @@ use crate::neighbour::Neighbours;
 use crate::param;
 use crate::path::{Path, PortAddresses, Resolution};
 use crate::qp::{Qp, Shared};
+use crate::state::QpState;
 use crate::types::{Gid, Instant, MacAddr, PathMtu, Qpn};
 
 mod input;
@@ -201,7 +202,7 @@ impl Stack {
         let slot = self.slot(qpn).ok_or(PostError::UnknownQp(qpn))?;
         let qp = qp_at(&mut self.slots, slot).ok_or(PostError::UnknownQp(qpn))?;
         let state = qp.state();
-        if !matches!(state, QpState::Rts | QpState::Sqd) {
+        if !state.sends_requests() {
             return Err(PostError::State { qpn, state });
         }
         if request.length > param::MAX_MESSAGE_LENGTH {
