@@ -11,7 +11,7 @@ use hostmem::process::{allow_ptracer, peer_credentials};
 use hostmem::{AsleepWord, DoorbellPage, EventFd, ForkCanary, PAGE_BYTES, SharedMapping, Waker};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
-use nix::unistd::geteuid;
+use nix::unistd::{Pid, geteuid};
 use parking_lot::Mutex;
 use shim_abi::{ContextInfo, Grant, Hello, Reply, Request, Response, Role, Wake};
 
@@ -113,7 +113,9 @@ impl Connection {
     fn open(directory: &Path) -> Result<Self> {
         let path = directory.join(shim_abi::SOCKET_NAME);
         let socket = dial(&path).map_err(|errno| Error::NoDaemon { path: path.clone(), errno })?;
-        check_owner(&socket, &path)?;
+        let daemon = check_owner(&socket, &path)?;
+        // Without this, a kernel that restricts ptrace keeps balboad from this process's memory.
+        allow_ptracer(daemon).map_err(Error::host("let balboad reach this process's memory"))?;
         let canary = Arc::new(ForkCanary::new().map_err(Error::host("detect a fork"))?);
         let connection = Self {
             socket,
@@ -187,19 +189,31 @@ impl Connection {
 
     /// Opens a context on a card.
     pub(crate) fn open_context(&self, card: u32) -> Result<Opened> {
-        // What comes with the first context serves later ones: one at a time.
-        let opening = || -> Result<_> {
-            let request = Request::OpenContext { card };
-            let (response, fds) = self.call(&request)?;
-            let Response::Context(info) = response else {
-                return Err(unexpected(&request, "it answers another request"));
-            };
-            Ok((request, *info, fds.into_iter()))
-        };
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        // What comes with the first context serves later ones, which must find it.
         let _opening = ONE_AT_A_TIME.lock();
-        let (request, info, mut fds) = opening()?;
-        let mut next = |what| fds.next().ok_or_else(|| unexpected(&request, what));
+        let request = Request::OpenContext { card };
+        let (response, fds) = self.call(&request)?;
+        let Response::Context(info) = response else {
+            return Err(unexpected(&request, "it answers another request"));
+        };
+        let context = info.context;
+        self.take_context(&request, *info, fds).inspect_err(|_| {
+            // The failure to tell is the one before; a context left behind ends with the client.
+            let _ = self.call(&Request::CloseContext { context });
+        })
+    }
+
+    /// Maps what came with a new context, and finds what came with earlier ones.
+    fn take_context(
+        &self,
+        request: &Request,
+        info: ContextInfo,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Opened> {
+        let card = info.card.card;
+        let mut fds = fds.into_iter();
+        let mut next = |what| fds.next().ok_or_else(|| unexpected(request, what));
         let events = next("the event descriptor is missing")?;
 
         let Grant::Page { first, wake, .. } = info.grant;
@@ -220,7 +234,7 @@ impl Connection {
         let rings = if info.rings.first {
             let memory = next("the ring memory is missing")?;
             let bytes = usize::try_from(info.rings.length)
-                .map_err(|_| unexpected(&request, "the ring memory is too large"))?;
+                .map_err(|_| unexpected(request, "the ring memory is too large"))?;
             let mapping = SharedMapping::new(memory.as_fd(), 0, bytes, Access::ReadWrite)
                 .map_err(Error::host("map the ring memory"))?;
             Some(Arc::new(mapping))
@@ -237,9 +251,9 @@ impl Connection {
             all.rings = rings;
         }
         let path = all.cards.iter().find(|(number, _)| *number == card).map(|(_, path)| path);
-        let path = path.ok_or_else(|| unexpected(&request, "the card's grant never came"))?;
+        let path = path.ok_or_else(|| unexpected(request, "the card's grant never came"))?;
         let rings =
-            all.rings.as_ref().ok_or_else(|| unexpected(&request, "the ring memory never came"))?;
+            all.rings.as_ref().ok_or_else(|| unexpected(request, "the ring memory never came"))?;
         Ok(Opened { events, path: Arc::clone(path), rings: Arc::clone(rings), info })
     }
 
@@ -283,16 +297,15 @@ fn dial(path: &PathBuf) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Refuses a server of another user: whoever may write to a shared folder could pose as balboad.
-fn check_owner(socket: &OwnedFd, path: &Path) -> Result<()> {
+/// Who serves the socket; refuses another user: whoever may write to a shared folder could pose as
+/// balboad.
+fn check_owner(socket: &OwnedFd, path: &Path) -> Result<Pid> {
     let peer =
         peer_credentials(socket.as_fd()).map_err(Error::host("see who serves the socket"))?;
     if peer.uid != geteuid().as_raw() && peer.uid != 0 {
         return Err(Error::ForeignDaemon { path: path.into(), uid: peer.uid });
     }
-    // Without this, a kernel that restricts ptrace would keep balboad from this process's memory.
-    allow_ptracer(peer.pid).map_err(Error::host("let balboad reach this process's memory"))?;
-    Ok(())
+    Ok(peer.pid)
 }
 
 #[cfg(test)]

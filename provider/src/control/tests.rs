@@ -151,9 +151,12 @@ fn a_context_with_descriptors_missing_is_refused() {
     for count in 0..5 {
         let mut fds = granted();
         fds.truncate(count);
-        let script = script(vec![greeting(), context(true, fds)]);
+        let script = script(vec![greeting(), context(true, fds), answer(Response::Done)]);
         let connection = Connection::open(script.directory.path()).unwrap();
         assert_eq!(errno(connection.open_context(0)), libc::EPROTO, "{count} descriptors");
+        let asked = script.server.join().unwrap();
+        let closed = shim_abi::decode::<Request>(asked.last().unwrap());
+        assert_eq!(closed, Ok(Request::CloseContext { context: 5 }), "{count} descriptors");
     }
     let (events, _theirs) = hostmem::fdpass::pair().unwrap();
     let script = script(vec![greeting(), context(false, vec![events])]);

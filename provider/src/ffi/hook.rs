@@ -110,7 +110,7 @@ pub(super) fn install() -> Result<()> {
     static INSTALLED: OnceLock<Result<(), &'static str>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
         let library = Library::containing(core_address())
-            .ok_or("libibverbs is not a library of its own; programs linked statically cannot")?;
+            .ok_or("it is not a library of its own; link the program dynamically")?;
         patch(&library, c"ioctl", ioctl as *const () as usize, &NEXT_IOCTL)?;
         patch(&library, c"read", read as *const () as usize, &NEXT_READ)
     });
@@ -126,7 +126,7 @@ fn patch(
     // SAFETY: libibverbs stays loaded: we depend on it, and it never unloads us.
     let slots = unsafe { library.slots(function) };
     if slots.is_empty() {
-        return Err("this libibverbs does not import what it should; is it of another release?");
+        return Err("it does not import what it should; is it of another release?");
     }
     for slot in &slots {
         if let Some(before) = slot.function() {
