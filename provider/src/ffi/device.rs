@@ -28,7 +28,7 @@ fn card_of(name: &[u8]) -> Option<u32> {
 
 /// The bytes of a C string in a fixed array, up to its end.
 fn c_bytes(array: &[c_char]) -> Vec<u8> {
-    let bytes = array.iter().map(|&c| c as u8);
+    let bytes = array.iter().map(|c| u8::from_ne_bytes(c.to_ne_bytes()));
     bytes.take_while(|&byte| byte != 0).collect()
 }
 
