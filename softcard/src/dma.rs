@@ -172,15 +172,13 @@ struct Batch<L> {
     pid: Pid,
     local: Vec<L>,
     remote: Vec<RemoteRange>,
-    /// Index of the batch's first element in the burst.
-    first: usize,
     /// Bytes of each element.
     lengths: Vec<usize>,
 }
 
 impl<L> Batch<L> {
-    fn new(pid: Pid, first: usize) -> Self {
-        Self { pid, local: Vec::new(), remote: Vec::new(), first, lengths: Vec::new() }
+    fn new(pid: Pid) -> Self {
+        Self { pid, local: Vec::new(), remote: Vec::new(), lengths: Vec::new() }
     }
 
     fn push(&mut self, local: L, address: usize, length: usize) {
@@ -194,15 +192,15 @@ impl<L> Batch<L> {
         }
     }
 
-    /// Indices of the elements that lie wholly in the first `moved` bytes.
-    fn whole(&self, moved: usize) -> std::ops::Range<usize> {
+    /// How many elements lie wholly in the first `moved` bytes.
+    fn whole(&self, moved: usize) -> usize {
         let mut left = moved;
         let whole = self.lengths.iter().take_while(|length| {
             let fits = **length <= left;
             left = left.saturating_sub(**length);
             fits
         });
-        self.first..self.first.saturating_add(whole.count())
+        whole.count()
     }
 }
 
@@ -215,117 +213,164 @@ fn moved(outcome: Result<usize, HostError>) -> usize {
     }
 }
 
+/// An element of a burst, whichever way its bytes go.
+trait Element {
+    /// What the system call takes for the element's own bytes.
+    type Local<'b>
+    where
+        Self: 'b;
+
+    fn iova(&self) -> u64;
+    fn length(&self) -> usize;
+    fn set_done(&mut self);
+    /// Copies from or to memory that is mapped here; whether that was possible.
+    fn copy_here(&mut self, mapping: &SharedMapping, offset: usize) -> bool;
+    fn local(&mut self) -> Self::Local<'_>;
+    /// Copies a batch from or to another process; answers how many bytes moved.
+    fn copy_there(
+        pid: Pid,
+        local: &mut [Self::Local<'_>],
+        remote: &[RemoteRange],
+    ) -> Result<usize, HostError>;
+}
+
+impl Element for ReadElement<'_> {
+    type Local<'b>
+        = IoSliceMut<'b>
+    where
+        Self: 'b;
+
+    fn iova(&self) -> u64 {
+        self.iova
+    }
+
+    fn length(&self) -> usize {
+        self.into.len()
+    }
+
+    fn set_done(&mut self) {
+        self.done = true;
+    }
+
+    fn copy_here(&mut self, mapping: &SharedMapping, offset: usize) -> bool {
+        mapping.read_bytes(offset, self.into).is_ok()
+    }
+
+    fn local(&mut self) -> IoSliceMut<'_> {
+        IoSliceMut::new(self.into)
+    }
+
+    fn copy_there(
+        pid: Pid,
+        local: &mut [IoSliceMut<'_>],
+        remote: &[RemoteRange],
+    ) -> Result<usize, HostError> {
+        hostmem::process::read_vectored(pid, local, remote)
+    }
+}
+
+impl Element for WriteElement<'_> {
+    type Local<'b>
+        = IoSlice<'b>
+    where
+        Self: 'b;
+
+    fn iova(&self) -> u64 {
+        self.iova
+    }
+
+    fn length(&self) -> usize {
+        self.from.len()
+    }
+
+    fn set_done(&mut self) {
+        self.done = true;
+    }
+
+    fn copy_here(&mut self, mapping: &SharedMapping, offset: usize) -> bool {
+        mapping.write_bytes(offset, self.from).is_ok()
+    }
+
+    fn local(&mut self) -> IoSlice<'_> {
+        IoSlice::new(self.from)
+    }
+
+    fn copy_there(
+        pid: Pid,
+        local: &mut [IoSlice<'_>],
+        remote: &[RemoteRange],
+    ) -> Result<usize, HostError> {
+        hostmem::process::write_vectored(pid, local, remote)
+    }
+}
+
 impl HostMemory for AddressSpace {
     fn read(&mut self, burst: &mut [ReadElement<'_>]) {
-        let mut done = vec![false; burst.len()];
-        let mut from = 0;
-        // Each round copies up to the first element that fails and goes on behind it.
-        while from < burst.len() {
-            let copied = self.read_run(burst, from);
-            for done in done.iter_mut().skip(from).take(copied) {
-                *done = true;
-            }
-            from = from.saturating_add(copied);
-            if from < burst.len() && copied == 0 {
-                self.faults = self.faults.saturating_add(1);
-                from = from.saturating_add(1);
-            }
-        }
-        for (element, done) in burst.iter_mut().zip(done) {
-            element.done = done;
-            if done {
-                self.bytes_read = self.bytes_read.saturating_add(element.into.len() as u64);
-            }
-        }
+        let (bytes, faults) = self.copy(burst);
+        self.bytes_read = self.bytes_read.saturating_add(bytes);
+        self.faults = self.faults.saturating_add(faults);
     }
 
     fn write(&mut self, burst: &mut [WriteElement<'_>]) {
-        let mut from = 0;
-        while from < burst.len() {
-            let copied = self.write_run(burst, from);
-            for element in burst.iter_mut().skip(from).take(copied) {
-                element.done = true;
-                self.bytes_written = self.bytes_written.saturating_add(element.from.len() as u64);
-            }
-            from = from.saturating_add(copied);
-            if from < burst.len() && copied == 0 {
-                self.faults = self.faults.saturating_add(1);
-                from = from.saturating_add(1);
-            }
-        }
+        let (bytes, faults) = self.copy(burst);
+        self.bytes_written = self.bytes_written.saturating_add(bytes);
+        self.faults = self.faults.saturating_add(faults);
     }
 }
 
 impl AddressSpace {
-    /// Fetches elements from index `from` on that one call can fetch; answers how many were.
-    fn read_run(&self, burst: &mut [ReadElement<'_>], from: usize) -> usize {
-        let mut batch: Option<Batch<IoSliceMut<'_>>> = None;
-        let mut copied = 0usize;
-        for (index, element) in burst.iter_mut().enumerate().skip(from) {
-            let length = element.into.len();
-            match self.find(element.iova, length as u64) {
-                Some(Place::Shared(mapping, offset)) => {
-                    if batch.is_some() || mapping.read_bytes(offset, element.into).is_err() {
-                        break;
-                    }
-                    copied = copied.saturating_add(1);
-                }
-                Some(Place::Process(pid, address)) => {
-                    if copied > 0 {
-                        break;
-                    }
-                    let batch = batch.get_or_insert_with(|| Batch::new(pid, index));
-                    if batch.pid != pid {
-                        break;
-                    }
-                    batch.push(IoSliceMut::new(element.into), address, length);
-                }
-                None => break,
+    /// Copies a burst in order; answers bytes copied and elements that could not be.
+    fn copy<E: Element>(&self, burst: &mut [E]) -> (u64, u64) {
+        let (mut bytes, mut faults) = (0u64, 0u64);
+        let mut rest = burst;
+        // Each round copies up to the first element that fails and goes on behind it.
+        while !rest.is_empty() {
+            let copied = self.copy_run(rest);
+            let (done, behind) = rest.split_at_mut(copied.min(rest.len()));
+            for element in done {
+                element.set_done();
+                bytes = bytes.saturating_add(element.length() as u64);
             }
+            rest = match (copied, behind) {
+                (0, [_, behind @ ..]) => {
+                    faults = faults.saturating_add(1);
+                    behind
+                }
+                (_, behind) => behind,
+            };
         }
-        match batch {
-            Some(mut batch) => {
-                let outcome =
-                    hostmem::process::read_vectored(batch.pid, &mut batch.local, &batch.remote);
-                batch.whole(moved(outcome)).len()
-            }
-            None => copied,
-        }
+        (bytes, faults)
     }
 
-    /// Places elements from index `from` on that one call can place; answers how many were.
-    fn write_run(&self, burst: &[WriteElement<'_>], from: usize) -> usize {
-        let mut batch: Option<Batch<IoSlice<'_>>> = None;
-        let mut copied = 0usize;
-        for (index, element) in burst.iter().enumerate().skip(from) {
-            let length = element.from.len();
-            match self.find(element.iova, length as u64) {
+    /// Copies as many of the first elements as one way of copying can; answers how many.
+    fn copy_run<E: Element>(&self, burst: &mut [E]) -> usize {
+        let mut batch: Option<Batch<E::Local<'_>>> = None;
+        let mut here = 0usize;
+        for element in burst {
+            let length = element.length();
+            match self.find(element.iova(), length as u64) {
                 Some(Place::Shared(mapping, offset)) => {
-                    if batch.is_some() || mapping.write_bytes(offset, element.from).is_err() {
+                    if batch.is_some() || !element.copy_here(mapping, offset) {
                         break;
                     }
-                    copied = copied.saturating_add(1);
+                    here = here.saturating_add(1);
                 }
-                Some(Place::Process(pid, address)) => {
-                    if copied > 0 {
-                        break;
-                    }
-                    let batch = batch.get_or_insert_with(|| Batch::new(pid, index));
+                Some(Place::Process(pid, address)) if here == 0 => {
+                    let batch = batch.get_or_insert_with(|| Batch::new(pid));
                     if batch.pid != pid {
                         break;
                     }
-                    batch.push(IoSlice::new(element.from), address, length);
+                    batch.push(element.local(), address, length);
                 }
-                None => break,
+                Some(Place::Process(..)) | None => break,
             }
         }
         match batch {
             Some(mut batch) => {
-                let outcome =
-                    hostmem::process::write_vectored(batch.pid, &mut batch.local, &batch.remote);
-                batch.whole(moved(outcome)).len()
+                let outcome = E::copy_there(batch.pid, &mut batch.local, &batch.remote);
+                batch.whole(moved(outcome))
             }
-            None => copied,
+            None => here,
         }
     }
 }
