@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 /// How long a program may take unless told otherwise.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(180);
 /// How often a running program is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 /// Bytes of output that are looked at.

@@ -19,16 +19,16 @@ const LIMIT: Duration = Duration::from_secs(180);
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("20 processes on one card/ib_write_bw", &[PERFTEST], |setting| {
-            at_once(setting, "ib_write_bw -d balboa0 -s 4096 -n 1000")
+            at_once(setting, "ib_write_bw -F -d balboa0 -s 4096 -n 1000")
         }),
         Case::new("20 processes on one card/ib_send_bw -e", &[PERFTEST], |setting| {
-            at_once(setting, "ib_send_bw -e -d balboa0 -s 4096 -n 1000")
+            at_once(setting, "ib_send_bw -F -e -d balboa0 -s 4096 -n 1000")
         }),
         Case::new("two balboads/ib_write_bw", &[PERFTEST], |setting| {
-            two_daemons(setting, "ib_write_bw -n 1000")
+            two_daemons(setting, "ib_write_bw -F -n 1000")
         }),
         Case::new("two balboads/ib_read_bw", &[PERFTEST], |setting| {
-            two_daemons(setting, "ib_read_bw -n 1000")
+            two_daemons(setting, "ib_read_bw -F -n 1000")
         }),
         Case::new("two balboads/ibv_rc_pingpong -g 0", &[IBVERBS_UTILS], |setting| {
             two_daemons(setting, "ibv_rc_pingpong -c -g 0")
