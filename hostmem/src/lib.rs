@@ -43,7 +43,7 @@ pub use eventfd::EventFd;
 pub use liveness::Liveness;
 pub use mapping::{Access, ForkCanary, SharedMapping};
 pub use process::{PidFd, RemoteRange};
-pub use ring::{Block, BlockRing, DoorbellPage, Record};
+pub use ring::{Block, BlockRing, DoorbellPage, Record, RingBlock};
 pub use wake::{AsleepWord, Waker};
 
 /// Bytes in the small page that doorbell pages and shared words are laid out in.

@@ -22,6 +22,7 @@
 //! BlockRing::read(index)
 //! ```
 
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -138,6 +139,15 @@ impl BlockRing {
         std::array::from_fn(|word| u64::from_le(self.word(index, word).load(Ordering::Relaxed)))
     }
 
+    /// The block at an index, for who reads some words of it.
+    #[inline(always)]
+    pub fn block(&self, index: u32) -> RingBlock<'_> {
+        let block = (index & self.mask) as usize;
+        // SAFETY: block <= mask, so the block is one of the ring's.
+        let first = unsafe { self.words.base.add(block * BLOCK_WORDS) };
+        RingBlock { first, ring: PhantomData }
+    }
+
     /// Writes a block, word by word, with no order between them.
     ///
     /// To be followed by a release store that says so, of the producer index in the record.
@@ -172,6 +182,35 @@ impl BlockRing {
         let block = (index & self.mask) as usize;
         // SAFETY: block <= mask and word is masked to 7, so the word is one of the ring's.
         unsafe { self.words.word(block * BLOCK_WORDS + (word & (BLOCK_WORDS - 1))) }
+    }
+}
+
+/// A block of a [`BlockRing`], found once.
+#[derive(Debug, Clone, Copy)]
+pub struct RingBlock<'a> {
+    first: NonNull<AtomicU64>,
+    ring: PhantomData<&'a BlockRing>,
+}
+
+impl RingBlock<'_> {
+    /// Loads the last word; what was written before it is seen by later loads.
+    #[inline(always)]
+    pub fn load_last_acquire(self) -> u64 {
+        u64::from_le(self.word(BLOCK_WORDS - 1).load(Ordering::Acquire))
+    }
+
+    /// Loads the first words, with no order between them; to be preceded as [`BlockRing::read`].
+    #[inline(always)]
+    pub fn load_first<const WORDS: usize>(self) -> [u64; WORDS] {
+        const { assert!(WORDS <= BLOCK_WORDS, "a block has eight words") };
+        std::array::from_fn(|word| u64::from_le(self.word(word).load(Ordering::Relaxed)))
+    }
+
+    #[inline(always)]
+    fn word(&self, word: usize) -> &AtomicU64 {
+        // SAFETY: the block is whole and of a ring, which stays mapped as long as it is borrowed;
+        // the number is masked to one of the block's words.
+        unsafe { self.first.add(word & (BLOCK_WORDS - 1)).as_ref() }
     }
 }
 

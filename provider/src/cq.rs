@@ -20,6 +20,8 @@ const ARM: usize = record::ARM / 8;
 pub(crate) struct CompletionQueue {
     pub(crate) cqn: u32,
     pub(crate) log2_entries: u8,
+    /// The bit of a running index that changes with each lap.
+    lap: u32,
     pub(crate) ring: BlockRing,
     pub(crate) record: Record,
     pub(crate) path: Arc<CardPath>,
@@ -50,8 +52,8 @@ impl CompletionQueue {
         path: Arc<CardPath>,
     ) -> Self {
         let state = CqState { consumer: 0, table: QpTable::new(), seen: 0, arm_sequence: 0 };
-        let users = AtomicU32::new(0);
-        Self { cqn, log2_entries, ring, record, path, state: Mutex::new(state), users }
+        let (lap, users) = (ring.blocks(), AtomicU32::new(0));
+        Self { cqn, log2_entries, lap, ring, record, path, state: Mutex::new(state), users }
     }
 
     /// Waits for the queue.
@@ -90,14 +92,15 @@ impl CompletionQueue {
     }
 
     /// Whether the card has written the entry with a running index, of this lap.
-    fn is_written(&self, index: u32) -> bool {
+    #[inline(always)]
+    pub(crate) fn is_written(&self, index: u32) -> bool {
         self.is_of_lap(index, self.ring.load_last_acquire(index))
     }
 
     /// Whether an entry's last word has the phase that the card writes at a running index.
     #[inline(always)]
     pub(crate) fn is_of_lap(&self, index: u32, last_word: u64) -> bool {
-        phase(last_word) == (index & self.ring.blocks() == 0)
+        phase(last_word) == (index & self.lap == 0)
     }
 
     /// Whether queues complete here.

@@ -1,6 +1,7 @@
 //! Polling: completion entries in, `ibv_wc` out.
 
 use fpga_regs::engine::cqe::{Cqe, Flags, Opcode, Status};
+use parking_lot::MutexGuard;
 use verbs_sys::v44::verbs::{self as ibv, ibv_wc, ibv_wc__bindgen_ty_1};
 
 use crate::cq::{CONSUMER, CompletionQueue, CqState};
@@ -16,21 +17,72 @@ impl CompletionQueue {
     /// flushed.
     #[inline(always)]
     pub(crate) fn poll(&self, limit: usize, mut deliver: impl FnMut(ibv_wc)) -> Result<usize, i32> {
+        if limit == 0 {
+            return Ok(0);
+        }
         if !self.path.is_ours() {
             return Err(libc::EPERM);
         }
         let mut state = self.lock();
+        let index = state.consumer;
+        // The usual case is one work request that succeeded, which needs neither the loop nor the
+        // registers it takes; whatever is not usual is left to it.
+        if let Some(completion) = self.usual(&state, index) {
+            let next = index.wrapping_add(1);
+            state.consumer = next;
+            self.record.store_release_u32(CONSUMER, next);
+            deliver(completion);
+            if limit == 1 || !self.is_written(next) {
+                return Ok(1);
+            }
+            return Ok(self.poll_all(state, limit.wrapping_sub(1), deliver).wrapping_add(1));
+        }
+        Ok(self.poll_all(state, limit, deliver))
+    }
+
+    /// The completion of an entry that is there, of a work request that succeeded; `None` for
+    /// anything else, of which nothing was taken then.
+    #[inline(always)]
+    fn usual(&self, state: &CqState, index: u32) -> Option<ibv_wc> {
+        let block = self.ring.block(index);
+        let last = block.load_last_acquire();
+        if !self.is_of_lap(index, last) {
+            return None;
+        }
+        let [w0, w1, w2] = block.load_first();
+        let cqe = Cqe::decode(&[[w0, w1, w2, 0, 0, 0, 0, last]]);
+        let queues = &*state.table.get(cqe.qpn)?.queues;
+        let receive = cqe.flags.contains(Flags::RECEIVE);
+        if queues.generation() != cqe.generation || cqe.status != Status::Success {
+            return None;
+        }
+        let (opcode, wr_id) = match receive {
+            true => (wc_opcode(cqe.opcode, true)?, queues.receive.retire(cqe.wqe_index)?),
+            false => (wc_opcode(cqe.opcode, false)?, queues.send.retire(cqe.wqe_index)?),
+        };
+        Some(succeeded(queues, &cqe, wr_id, opcode))
+    }
+
+    /// Delivers what is there, of whatever kind.
+    #[inline(never)]
+    fn poll_all(
+        &self,
+        mut state: MutexGuard<'_, CqState>,
+        limit: usize,
+        mut deliver: impl FnMut(ibv_wc),
+    ) -> usize {
         let start = state.consumer;
         let mut index = start;
         let mut delivered = 0usize;
         while delivered < limit {
-            let last = self.ring.load_last_acquire(index);
+            let block = self.ring.block(index);
+            let last = block.load_last_acquire();
             if !self.is_of_lap(index, last) {
                 break;
             }
             // The last word is used as it was when its phase was seen.
-            let [w0, w1, w2, w3, w4, w5, w6, _] = self.ring.read(index);
-            let cqe = Cqe::decode(&[[w0, w1, w2, w3, w4, w5, w6, last]]);
+            let [w0, w1, w2] = block.load_first();
+            let cqe = Cqe::decode(&[[w0, w1, w2, 0, 0, 0, 0, last]]);
             index = index.wrapping_add(1);
             // An entry of a QP that was destroyed or reset meanwhile completes nothing.
             let Some(entry) = state.table.get(cqe.qpn) else { continue };
@@ -46,7 +98,7 @@ impl CompletionQueue {
         } else if self.path.is_dead() {
             delivered = flush(&state, limit, deliver);
         }
-        Ok(delivered)
+        delivered
     }
 }
 
@@ -65,14 +117,20 @@ fn complete(queues: &Queues, cqe: &Cqe, deliver: &mut impl FnMut(ibv_wc)) {
     let Some(opcode) = wc_opcode(cqe.opcode, receive) else {
         return deliver(garbled(queues, wr_id, VENDOR_UNKNOWN_CODE, receive));
     };
-    deliver(ibv_wc {
+    deliver(succeeded(queues, cqe, wr_id, opcode));
+}
+
+/// The completion of a work request that succeeded.
+#[inline(always)]
+fn succeeded(queues: &Queues, cqe: &Cqe, wr_id: u64, opcode: u32) -> ibv_wc {
+    ibv_wc {
         opcode,
         byte_len: cqe.byte_count,
         __bindgen_anon_1: ibv_wc__bindgen_ty_1 { imm_data: cqe.immediate },
         src_qp: cqe.source_qpn,
         wc_flags: wc_flags(cqe.flags),
         ..blank(queues, wr_id)
-    });
+    }
 }
 
 /// Takes back the work request that an entry names.

@@ -1,7 +1,7 @@
 //! Send queues: posting, and giving back room as completions come.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
 use fpga_regs::engine::wqe::SendHeader;
@@ -52,28 +52,20 @@ pub(crate) struct SendQueue {
     consumed: Position,
 }
 
-/// How far one side has come.
+/// How far one side has come, as a [`Cursor`] in one word.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Position {
-    /// In blocks of the ring, running.
-    blocks: AtomicU32,
-    /// In work requests, modulo 2^24.
-    requests: AtomicU32,
-}
+struct Position(AtomicU64);
 
 /// A work request in the shadow of its first block.
 #[derive(Debug, Default)]
 struct Posted {
     wr_id: AtomicU64,
-    /// Index of the block, which tells it from those of earlier laps and from blocks within others.
-    index: AtomicU32,
-    /// [23:0] the request's number, [31:24] its blocks.
-    extent: AtomicU32,
+    /// The position behind the request. It lies behind what is consumed only while the request is
+    /// outstanding: not of one of an earlier lap, which is what stands at blocks within requests
+    /// and at blocks not posted yet.
+    end: AtomicU64,
 }
-
-/// Numbers of work requests are counted modulo this; a ring has fewer blocks.
-const REQUESTS: u32 = 1 << 24;
 
 /// Where a send queue lives and how it is reached.
 #[derive(Debug)]
@@ -128,13 +120,11 @@ impl SendQueue {
         let _guard = self.lock.lock();
         self.doorbell.store(slot_value(self.qpn, generation, 0), Ordering::Relaxed);
         for position in [&self.produced, &self.consumed] {
-            position.blocks.store(0, Ordering::Relaxed);
-            position.requests.store(0, Ordering::Relaxed);
+            position.0.store(0, Ordering::Relaxed);
         }
         // What the shadow remembers of before must not be found by an index of after.
         for posted in &self.shadow {
-            posted.index.store(0, Ordering::Relaxed);
-            posted.extent.store(0, Ordering::Relaxed);
+            posted.end.store(0, Ordering::Relaxed);
         }
         self.record.store_release_u32(PRODUCER, 0);
     }
@@ -150,13 +140,10 @@ impl SendQueue {
         if gate != 0 {
             return Err(gate);
         }
-        let requests = self.produced.requests.load(Ordering::Relaxed);
-        let done = self.consumed.requests.load(Ordering::Acquire);
-        let outstanding = requests.wrapping_sub(done) % REQUESTS;
-        let start = self.produced.blocks.load(Ordering::Relaxed);
-        let room = self.shape.max_wr.saturating_sub(outstanding);
-        let (cursor, end) = (Cursor { blocks: start, requests }, requests.wrapping_add(room));
-        Ok(SendBatch { queue: self, _guard: guard, start, end, cursor })
+        let cursor = Cursor::unpack(self.produced.0.load(Ordering::Relaxed));
+        let done = Cursor::unpack(self.consumed.0.load(Ordering::Acquire));
+        let end = done.requests.wrapping_add(self.shape.max_wr);
+        Ok(SendBatch { queue: self, _guard: guard, start: cursor.blocks, end, cursor })
     }
 
     /// Writes one work request into the ring, or fails with its errno and writes nothing.
@@ -193,13 +180,12 @@ impl SendQueue {
             ..SendHeader::default()
         };
         let blocks = write_send(&self.ring, index, header, request.payload);
+        let next = Cursor { blocks: index.wrapping_add(blocks), requests: number.wrapping_add(1) };
         if let Some(posted) = self.shadow.get((index & self.mask) as usize) {
             posted.wr_id.store(request.wr_id, Ordering::Relaxed);
-            posted.index.store(index, Ordering::Relaxed);
-            let extent = (number % REQUESTS) | blocks.wrapping_mul(REQUESTS);
-            posted.extent.store(extent, Ordering::Relaxed);
+            posted.end.store(next.pack(), Ordering::Release);
         }
-        Ok(Cursor { blocks: index.wrapping_add(blocks), requests: number.wrapping_add(1) })
+        Ok(next)
     }
 
     /// Takes back a work request and all before it: its completion names its first block.
@@ -208,38 +194,35 @@ impl SendQueue {
     /// The caller holds the send CQ's lock.
     #[inline(always)]
     pub(crate) fn retire(&self, wqe_index: u32) -> Option<u64> {
-        let consumed = self.consumed.blocks.load(Ordering::Relaxed);
-        let produced = self.produced.blocks.load(Ordering::Acquire);
-        let ahead = wqe_index.wrapping_sub(consumed) & self.mask;
-        if ahead >= produced.wrapping_sub(consumed) {
-            return None;
-        }
-        self.take(consumed.wrapping_add(ahead))
+        self.take(wqe_index, Cursor::unpack(self.consumed.0.load(Ordering::Relaxed)).blocks)
     }
 
     /// Takes back the oldest outstanding work request: the card died with it.
     ///
     /// The caller holds the send CQ's lock.
     pub(crate) fn flush_one(&self) -> Option<u64> {
-        let consumed = self.consumed.blocks.load(Ordering::Relaxed);
-        if consumed == self.produced.blocks.load(Ordering::Acquire) {
+        let consumed = self.consumed.0.load(Ordering::Relaxed);
+        if consumed == self.produced.0.load(Ordering::Acquire) {
             return None;
         }
-        self.take(consumed)
+        let oldest = Cursor::unpack(consumed).blocks;
+        self.take(oldest, oldest)
     }
 
+    /// Takes back the work request whose first block stands at an index, modulo the ring.
     #[inline(always)]
-    fn take(&self, index: u32) -> Option<u64> {
+    fn take(&self, index: u32, consumed: u32) -> Option<u64> {
         let posted = self.shadow.get((index & self.mask) as usize)?;
-        if posted.index.load(Ordering::Relaxed) != index {
+        // Acquire: with the position comes the name.
+        let end = posted.end.load(Ordering::Acquire);
+        // Only of what is outstanding the end lies ahead; 0 becomes the largest.
+        let ahead = Cursor::unpack(end).blocks.wrapping_sub(consumed);
+        if ahead.wrapping_sub(1) > self.mask {
             return None;
         }
         let wr_id = posted.wr_id.load(Ordering::Relaxed);
-        let extent = posted.extent.load(Ordering::Relaxed);
-        let (number, blocks) = (extent % REQUESTS, extent / REQUESTS);
-        self.consumed.blocks.store(index.wrapping_add(blocks), Ordering::Relaxed);
         // Release: the poster that finds this room may write over the shadow read above.
-        self.consumed.requests.store(number.wrapping_add(1), Ordering::Release);
+        self.consumed.0.store(end, Ordering::Release);
         Some(wr_id)
     }
 }
@@ -253,13 +236,25 @@ pub(crate) struct SendBatch<'a> {
     cursor: Cursor,
 }
 
-/// Where the next work request of a list goes.
+/// Where a work request goes.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor {
-    /// Index of its first block.
+    /// Index of its first block, running.
     blocks: u32,
-    /// Its number.
+    /// Its number, running.
     requests: u32,
+}
+
+impl Cursor {
+    #[inline(always)]
+    fn pack(self) -> u64 {
+        u64::from(self.requests) << 32 | u64::from(self.blocks)
+    }
+
+    #[inline(always)]
+    fn unpack(word: u64) -> Self {
+        Self { blocks: word as u32, requests: (word >> 32) as u32 }
+    }
 }
 
 impl<'a> SendBatch<'a> {
@@ -278,13 +273,13 @@ impl<'a> SendBatch<'a> {
     /// Shows the card what was pushed: the record, then the doorbell, once for the list.
     #[inline(always)]
     pub(crate) fn finish(self) {
-        let (queue, Cursor { blocks, requests }, _) = self.position();
+        let (queue, cursor, _) = self.position();
+        let blocks = cursor.blocks;
         if blocks == self.start {
             return;
         }
-        queue.produced.requests.store(requests, Ordering::Relaxed);
-        // Release: the poller that sees the index also sees the shadow.
-        queue.produced.blocks.store(blocks, Ordering::Release);
+        // Release: who flushes and sees the index also sees the shadow.
+        queue.produced.0.store(cursor.pack(), Ordering::Release);
         queue.record.store_release_u32(PRODUCER, blocks);
         let value = queue.doorbell.load(Ordering::Relaxed) | u64::from(blocks);
         queue.path.ring(queue.slot, value);

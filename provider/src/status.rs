@@ -37,34 +37,37 @@ pub(crate) fn wc_status(status: Status) -> Option<ibv::ibv_wc_status> {
 /// `None` for a code that is none, and for one of the other kind of queue.
 #[inline(always)]
 pub(crate) fn wc_opcode(opcode: Opcode, receive: bool) -> Option<ibv::ibv_wc_opcode> {
-    // The array has a place for every byte.
-    let found = OPCODES.get(usize::from(opcode.0)).copied().unwrap_or(NONE);
-    let of_receives = if receive { ibv::IBV_WC_RECV as u8 } else { 0 };
-    (found ^ of_receives < KINDS).then_some(u32::from(found))
+    let table = if receive { &RECEIVES } else { &SENDS };
+    // The arrays have a place for every byte.
+    let found = table.get(usize::from(opcode.0)).copied().unwrap_or(NONE);
+    (found != NONE).then_some(u32::from(found))
 }
 
 /// No `ibv_wc_opcode`.
 const NONE: u8 = 0xff;
-/// Each kind of queue has fewer opcodes, counted from 0 or from `IBV_WC_RECV`.
-const KINDS: u8 = 16;
-const _: () = assert!(ibv::IBV_WC_RECV == 0x80 && NONE ^ 0x80 >= KINDS);
 
-/// The `ibv_wc_opcode`s by the card's codes.
-static OPCODES: [u8; 256] = {
-    let known = [
-        (Opcode::Send, ibv::IBV_WC_SEND),
-        (Opcode::Write, ibv::IBV_WC_RDMA_WRITE),
-        (Opcode::Read, ibv::IBV_WC_RDMA_READ),
-        (Opcode::CompareSwap, ibv::IBV_WC_COMP_SWAP),
-        (Opcode::FetchAdd, ibv::IBV_WC_FETCH_ADD),
-        (Opcode::LocalInvalidate, ibv::IBV_WC_LOCAL_INV),
-        (Opcode::BindWindow, ibv::IBV_WC_BIND_MW),
-        (Opcode::Receive, ibv::IBV_WC_RECV),
-        (Opcode::ReceiveWriteImm, ibv::IBV_WC_RECV_RDMA_WITH_IMM),
-    ];
+/// The `ibv_wc_opcode`s of send queues by the card's codes.
+static SENDS: [u8; 256] = opcodes(&[
+    (Opcode::Send, ibv::IBV_WC_SEND),
+    (Opcode::Write, ibv::IBV_WC_RDMA_WRITE),
+    (Opcode::Read, ibv::IBV_WC_RDMA_READ),
+    (Opcode::CompareSwap, ibv::IBV_WC_COMP_SWAP),
+    (Opcode::FetchAdd, ibv::IBV_WC_FETCH_ADD),
+    (Opcode::LocalInvalidate, ibv::IBV_WC_LOCAL_INV),
+    (Opcode::BindWindow, ibv::IBV_WC_BIND_MW),
+]);
+
+/// The `ibv_wc_opcode`s of receive queues by the card's codes.
+static RECEIVES: [u8; 256] = opcodes(&[
+    (Opcode::Receive, ibv::IBV_WC_RECV),
+    (Opcode::ReceiveWriteImm, ibv::IBV_WC_RECV_RDMA_WITH_IMM),
+]);
+
+const fn opcodes(known: &[(Opcode, u32)]) -> [u8; 256] {
     let mut table = [NONE; 256];
-    let mut rest: &[(Opcode, u32)] = &known;
+    let mut rest = known;
     while let [(code, opcode), more @ ..] = rest {
+        assert!(*opcode < NONE as u32, "it fits into a byte");
         let (_, from_code) = table.split_at_mut(code.0 as usize);
         if let [place, ..] = from_code {
             *place = *opcode as u8;
@@ -72,7 +75,7 @@ static OPCODES: [u8; 256] = {
         rest = more;
     }
     table
-};
+}
 
 #[cfg(test)]
 mod tests {

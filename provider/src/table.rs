@@ -44,7 +44,18 @@ impl QpTable {
     /// Finds a QP.
     #[inline(always)]
     pub(crate) fn get(&self, qpn: u32) -> Option<&Entry> {
-        let (mut at, mask) = self.start(qpn);
+        let (at, mask) = self.start(qpn);
+        match self.slots.get(at)? {
+            Some(entry) if entry.queues.qpn() == qpn => Some(entry),
+            Some(_) => self.find(at, mask, qpn),
+            None => None,
+        }
+    }
+
+    /// Finds a QP that does not stand where the search for it begins.
+    #[inline(never)]
+    fn find(&self, at: usize, mask: usize, qpn: u32) -> Option<&Entry> {
+        let mut at = at.wrapping_add(1) & mask;
         // An empty slot ends the search: half of them are.
         loop {
             match self.slots.get(at)? {

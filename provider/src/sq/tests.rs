@@ -130,8 +130,8 @@ fn accounting_survives_many_laps_and_the_wrap_of_every_counter() {
     let bench = bench(8, 4, false);
     let start = u32::MAX - 20;
     for position in [&bench.queue.produced, &bench.queue.consumed] {
-        position.blocks.store(start, Ordering::Relaxed);
-        position.requests.store(REQUESTS - 5, Ordering::Relaxed);
+        let cursor = Cursor { blocks: start, requests: u32::MAX - 5 };
+        position.0.store(cursor.pack(), Ordering::Relaxed);
     }
     let mut index = start;
     for round in 0..100u64 {
