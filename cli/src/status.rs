@@ -1,8 +1,11 @@
 //! `balboa status`: the state of a balboad.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use nix::unistd::geteuid;
+use serde_json::Value;
 
 use crate::args;
 use crate::client::Client;
@@ -14,6 +17,203 @@ use crate::client::Client;
 pub fn status(arguments: &args::Status) -> anyhow::Result<()> {
     let dir = shim_abi::state_dir(arguments.state_dir.as_deref(), geteuid().as_raw());
     let text = Client::connect(&dir, Duration::ZERO)?.status()?;
-    println!("{text}");
+    if arguments.json {
+        println!("{text}");
+        return Ok(());
+    }
+    let state = serde_json::from_str(&text).context("balboad's answer is no JSON")?;
+    print!("{}", describe(&state));
     Ok(())
+}
+
+/// The state as a person reads it.
+fn describe(state: &Value) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "balboad {}, process {}, user {}, in {}",
+        text(&state["version"]),
+        text(&state["pid"]),
+        text(&state["uid"]),
+        text(&state["state_dir"])
+    );
+    for card in items(&state["cards"]) {
+        describe_card(&mut out, card);
+    }
+    describe_clients(&mut out, items(&state["clients"]));
+    out
+}
+
+fn describe_card(out: &mut String, card: &Value) {
+    let windows = items(&card["windows"]);
+    let sum = |field: &str| windows.iter().filter_map(|w| w[field].as_u64()).sum::<u64>();
+    let up = if card["link_up"] == true { "up" } else { "down" };
+    let _ = writeln!(
+        out,
+        "\n{}  {}, firmware {}, at {}",
+        text(&card["name"]),
+        text(&card["board"]),
+        text(&card["firmware"]),
+        text(&card["location"])
+    );
+    let mut row = |name: &str, value: String| {
+        let _ = writeln!(out, "  {name:<10}{value}");
+    };
+    let (link, mtu) = (text(&card["link"]), text(&card["active_mtu"]));
+    row(
+        "link",
+        format!("{up}, {link}, MTU {mtu}, MAC {}, IP {}", text(&card["mac"]), text(&card["ip"])),
+    );
+    for (index, gid) in items(&card["gids"]).iter().enumerate() {
+        row(if index == 0 { "GIDs" } else { "" }, format!("{index}  {}, RoCE v2", text(gid)));
+    }
+    row(
+        "engines",
+        format!(
+            "{}, doorbell pages free {} of {}, QPs {}, CQs {}",
+            windows.len(),
+            sum("free_pages"),
+            sum("pages"),
+            sum("queue_pairs"),
+            sum("completion_queues")
+        ),
+    );
+    for window in windows.iter().filter(|window| !window["dead"].is_null()) {
+        row("", format!("window {} is dead: {}", text(&window["window"]), text(&window["dead"])));
+    }
+    row("trust", text(&card["trust"]));
+    let quarantined = counted(&card["quarantine"]);
+    if !quarantined.is_empty() {
+        row("leaked", quarantined.join(", "));
+    }
+    let counters = counted(&card["counters"]);
+    if counters.is_empty() {
+        row("counters", "all 0".into());
+    }
+    for (index, counter) in counters.iter().enumerate() {
+        row(if index == 0 { "counters" } else { "" }, counter.clone());
+    }
+}
+
+fn describe_clients(out: &mut String, clients: &[Value]) {
+    if clients.is_empty() {
+        let _ = writeln!(out, "\nno clients");
+        return;
+    }
+    let mut rows = vec![
+        ["PID", "COMMAND", "ON", "CONTEXTS", "PDS", "MRS", "MR BYTES", "CQS", "QPS"]
+            .map(str::to_owned),
+    ];
+    for client in clients {
+        let places = items(&client["places"]).iter().map(|place| {
+            let (card, window) = (text(&place["card"]), text(&place["window"]));
+            format!("balboa{card}/{window}/{} ({})", text(&place["page"]), text(&place["grant"]))
+        });
+        let places: Vec<String> = places.collect();
+        let on = if places.is_empty() { text(&client["role"]) } else { places.join(" ") };
+        let used = |name: &str| text(&client["usage"][name]);
+        rows.push([
+            text(&client["pid"]),
+            text(&client["command"]),
+            on,
+            used("contexts"),
+            used("protection_domains"),
+            used("memory_regions"),
+            used("registered_bytes"),
+            used("completion_queues"),
+            used("queue_pairs"),
+        ]);
+    }
+    let _ = writeln!(out, "\nclients (on card/engine/doorbell page)");
+    for row in &rows {
+        let mut line = String::from(" ");
+        for (column, cell) in row.iter().enumerate() {
+            let width = rows.iter().filter_map(|row| row.get(column)).map(String::len).max();
+            let _ = write!(line, " {cell:<width$}", width = width.unwrap_or(0));
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    for client in clients {
+        for qp in items(&client["queue_pairs"]) {
+            let number = |value: &Value| value.as_u64().unwrap_or(0);
+            let _ = writeln!(
+                out,
+                "  {}: QP {:#08x} {} {} on balboa{} to {:#08x} at {}",
+                text(&client["pid"]),
+                number(&qp["qpn"]),
+                text(&qp["transport"]),
+                text(&qp["state"]),
+                text(&qp["card"]),
+                number(&qp["dest_qpn"]),
+                text(&qp["dest_gid"])
+            );
+        }
+    }
+}
+
+/// The numbers of an object that are not 0, by name.
+fn counted(object: &Value) -> Vec<String> {
+    let entries = object.as_object().into_iter().flatten();
+    let counted = entries.filter(|(_, value)| value.as_u64().is_some_and(|value| value > 0));
+    counted.map(|(name, value)| format!("{name} {value}")).collect()
+}
+
+fn items(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// A value as text: strings without quotes, nothing for what is not there.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_person_sees_cards_clients_and_what_was_counted() {
+        let state = json!({
+            "version": "1.2.3", "pid": 7, "uid": 1000, "state_dir": "D",
+            "cards": [{
+                "name": "balboa0", "board": "B", "firmware": "F", "location": "L", "link": "switch",
+                "link_up": true, "ip": "10.77.0.1/24", "mac": "02:00:0a:4d:00:01",
+                "gids": ["fe80::1", "::ffff:10.77.0.1"], "active_mtu": 4096, "trust": "isolated",
+                "windows": [{"window": 0, "dead": null, "pages": 15, "free_pages": 14,
+                             "completion_queues": 1, "queue_pairs": 2}],
+                "counters": {"sent_pkts": 5, "rcvd_pkts": 0}, "quarantine": {"keys": 0},
+            }],
+            "clients": [{
+                "pid": 42, "uid": 1000, "command": "ib_write_bw", "role": "provider",
+                "places": [{"card": 0, "window": 0, "page": 1, "grant": "page"}],
+                "usage": {"contexts": 1, "queue_pairs": 2, "registered_bytes": 131072},
+                "queue_pairs": [{"qpn": 0x12345, "card": 0, "transport": "RC", "state": "Rts",
+                                 "dest_qpn": 0x54321, "dest_gid": "::ffff:10.77.0.2"}],
+            }],
+        });
+        let shown = describe(&state);
+        for expected in [
+            "balboad 1.2.3, process 7, user 1000, in D\n",
+            "up, switch, MTU 4096",
+            "1  ::ffff:10.77.0.1, RoCE v2\n",
+            "doorbell pages free 14 of 15, QPs 2, CQs 1\n",
+            "counters  sent_pkts 5\n",
+            "balboa0/0/1 (page)",
+            "42: QP 0x012345 RC Rts on balboa0 to 0x054321 at ::ffff:10.77.0.2\n",
+        ] {
+            assert!(shown.contains(expected), "no {expected:?} in\n{shown}");
+        }
+        assert!(!shown.contains("rcvd_pkts") && !shown.contains("leaked"), "{shown}");
+    }
+
+    #[test]
+    fn an_answer_that_says_nothing_is_shown_as_such() {
+        assert!(describe(&Value::Null).contains("no clients"));
+    }
 }
