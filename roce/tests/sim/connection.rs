@@ -16,6 +16,7 @@ pub struct Options {
     pub max_rd_atomic: u8,
     pub max_dest_rd_atomic: u8,
     pub access: AccessFlags,
+    pub traffic_class: u8,
     /// The first PSNs in both directions; drawn at random if not given.
     pub psns: Option<(u32, u32)>,
 }
@@ -33,6 +34,7 @@ impl Default for Options {
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
             access: AccessFlags::all(),
+            traffic_class: 0,
             psns: None,
         }
     }
@@ -115,7 +117,7 @@ pub fn to_rtr(options: &Options, dgid: Gid, dest_qpn: Qpn, rq_psn: u32) -> QpAtt
             sgid_index: u8::from(options.ipv4),
             dgid,
             hop_limit: 1,
-            traffic_class: 0,
+            traffic_class: options.traffic_class,
             flow_label: 0,
             sl: 0,
         }),

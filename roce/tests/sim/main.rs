@@ -1,7 +1,9 @@
 //! Deterministic simulation: many stacks in virtual time, over cables that lose, duplicate,
 //! reorder, corrupt and delay frames by seed.
 //!
-//! A failure prints its seed; `ROCE_SIM_SEED=<seed>` repeats it, `ROCE_SIM_SEEDS=<n>` runs more.
+//! A failure prints its seed and the command that repeats it: `ROCE_SIM_SEED=<seed>`.
+//! `ROCE_SIM_SEEDS=<n>` says how many random networks are tried (2,000 if it does not), and
+//! `ROCE_SIM_SCENARIO_SEEDS=<n>` how many seeds each of the other scenarios runs (a few).
 
 #![expect(
     clippy::unwrap_used,
@@ -15,6 +17,7 @@
 mod cable;
 mod connection;
 mod errors;
+mod fabric;
 mod fairness;
 mod faults;
 mod hostile;
@@ -22,6 +25,7 @@ mod lossless;
 mod memory;
 mod network;
 mod puppet;
+mod random;
 mod requester_rules;
 mod responder_rules;
 mod rng;
@@ -32,11 +36,18 @@ mod workload;
 /// Runs `scenario` for seeds 1 to `default` (or as the environment says), and names the seed of a
 /// failure.
 fn for_each_seed(name: &str, default: u64, scenario: impl Fn(u64)) {
-    let number =
-        |variable| std::env::var(variable).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let seeds: Vec<u64> = match number("ROCE_SIM_SEED") {
-        Some(seed) => vec![seed],
-        None => (1..=number("ROCE_SIM_SEEDS").unwrap_or(default)).collect(),
+    for_seeds(name, "ROCE_SIM_SCENARIO_SEEDS", default, scenario);
+}
+
+/// Runs `scenario` for as many seeds as the environment `variable` says.
+fn for_seeds(name: &str, variable: &str, default: u64, scenario: impl Fn(u64)) {
+    let number = |variable: &str| {
+        let text = std::env::var(variable).ok()?;
+        Some(text.parse::<u64>().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
+    };
+    let seeds = match number("ROCE_SIM_SEED") {
+        Some(seed) => seed..=seed,
+        None => 1..=number(variable).unwrap_or(default),
     };
     for seed in seeds {
         let run = std::panic::AssertUnwindSafe(|| scenario(seed));

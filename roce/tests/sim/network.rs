@@ -1,13 +1,13 @@
-//! The network: nodes, a switch between them, and virtual time.
+//! The network: nodes, what connects them, and virtual time.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use roce::wire::icrc;
 use roce::{Event, Instant, MacAddr, PathMtu, Placement, Stack, StackConfig, Transmit};
 
-use crate::cable::{Cable, Tally};
+use crate::cable::{Cable, Frame};
+use crate::fabric::Fabric;
 use crate::memory::Memory;
 use crate::rng::Rng;
 
@@ -25,9 +25,7 @@ pub struct Node {
     pub mac: MacAddr,
     pub ipv4: Ipv4Addr,
     pub events: Vec<Event>,
-    pub inbox: Vec<Vec<u8>>,
-    /// When the last frame in order arrived.
-    last_arrival: u64,
+    pub inbox: Vec<Frame>,
     next_wake: Option<u64>,
     /// A node that is off neither sends nor receives.
     pub off: bool,
@@ -35,11 +33,15 @@ pub struct Node {
     pub roce_frames_sent: u64,
     /// Copies of the frames emitted, if they are wanted.
     pub capture: Option<Vec<Vec<u8>>>,
+    /// Copies of the frames received, if they are wanted.
+    pub heard: Option<Vec<Frame>>,
 }
 
 /// Something that will happen.
 enum Happening {
-    Arrival(usize, Vec<u8>),
+    /// A frame from one node to another comes to the line of this number on its way.
+    Hop((usize, usize, usize), Frame),
+    Arrival(usize, Frame),
     Wake(usize),
 }
 
@@ -47,34 +49,37 @@ enum Happening {
 pub struct Network {
     pub now: u64,
     pub nodes: Vec<Node>,
-    pub cable: Cable,
-    pub tally: Tally,
+    pub fabric: Fabric,
     pub rng: Rng,
-    queue: BinaryHeap<Reverse<(u64, u64)>>,
-    happenings: std::collections::BTreeMap<u64, Happening>,
+    /// What will happen, by time and then by when that was decided.
+    queue: BTreeMap<(u64, u64), Happening>,
     next_id: u64,
 }
 
 impl Network {
+    /// Nodes on one switch.
     pub fn new(seed: u64, nodes: usize, cable: Cable) -> Self {
+        Self::with_fabric(Rng::new(seed), nodes, Fabric::star(nodes, cable))
+    }
+
+    /// Nodes on a fabric that was made for as many.
+    pub fn with_fabric(rng: Rng, nodes: usize, fabric: Fabric) -> Self {
         let nodes = (0..nodes).map(|index| Node::new(index as u8 + 1)).collect();
-        Self {
-            now: 1_000,
-            nodes,
-            cable,
-            tally: Tally::default(),
-            rng: Rng::new(seed),
-            queue: BinaryHeap::new(),
-            happenings: std::collections::BTreeMap::new(),
-            next_id: 0,
-        }
+        Self { now: 1_000, nodes, fabric, rng, queue: BTreeMap::new(), next_id: 0 }
     }
 
     fn schedule(&mut self, at: u64, happening: Happening) {
         let id = self.next_id;
         self.next_id += 1;
-        self.queue.push(Reverse((at, id)));
-        self.happenings.insert(id, happening);
+        self.queue.insert((at, id), happening);
+    }
+
+    /// Keeps copies of all frames that nodes emit and receive from now on.
+    pub fn record(&mut self) {
+        for node in &mut self.nodes {
+            node.capture = Some(Vec::new());
+            node.heard = Some(Vec::new());
+        }
     }
 
     /// Lets a node work as soon as possible.
@@ -93,10 +98,14 @@ impl Network {
     /// Lets the next thing happen. Gives the node that worked, if one did; `None` in the outer
     /// option when nothing will ever happen.
     pub fn step(&mut self) -> Option<Option<usize>> {
-        let Reverse((at, id)) = self.queue.pop()?;
+        let ((at, _), happening) = self.queue.pop_first()?;
         assert!(at >= self.now, "time runs backwards");
         self.now = at;
-        match self.happenings.remove(&id).unwrap() {
+        match happening {
+            Happening::Hop(hop, frame) => {
+                self.hop(hop, at, frame);
+                Some(None)
+            }
             Happening::Arrival(node, frame) => {
                 if !self.nodes[node].off {
                     self.nodes[node].inbox.push(frame);
@@ -156,16 +165,25 @@ impl Network {
             })
             .collect();
         for to in targets {
-            self.inject(to, at, frame.clone());
+            self.hop((from, to, 0), at, frame.clone().into());
         }
     }
 
-    /// Puts a frame on the cable to node `to`.
+    /// Puts a frame on the way from node `to` to itself.
     pub fn inject(&mut self, to: usize, at: u64, frame: Vec<u8>) {
-        let last = &mut self.nodes[to].last_arrival;
-        let copies = self.cable.carry(&mut self.rng, at, last, frame, &mut self.tally);
+        self.hop((to, to, 0), at, frame.into());
+    }
+
+    /// Sends a frame over one line of its way.
+    fn hop(&mut self, (from, to, stage): (usize, usize, usize), at: u64, frame: Frame) {
+        let (copies, ends) = self.fabric.carry(&mut self.rng, (from, to, stage), at, frame);
         for (arrival, frame) in copies {
-            self.schedule(arrival, Happening::Arrival(to, frame));
+            let next = if ends {
+                Happening::Arrival(to, frame)
+            } else {
+                Happening::Hop((from, to, stage + 1), frame)
+            };
+            self.schedule(arrival, next);
         }
     }
 }
@@ -181,12 +199,12 @@ impl Node {
             ipv4,
             events: Vec::new(),
             inbox: Vec::new(),
-            last_arrival: 0,
             next_wake: None,
             off: false,
             frames_received: 0,
             roce_frames_sent: 0,
             capture: None,
+            heard: None,
         }
     }
 
@@ -197,12 +215,15 @@ impl Node {
         let mut placements: Vec<Placement> = Vec::new();
         for (index, frame) in burst.iter().enumerate() {
             self.frames_received += 1;
-            self.stack.receive(now, frame, index, &mut self.memory, &mut placements);
+            self.stack.receive(now, &frame.bytes, index, &mut self.memory, &mut placements);
         }
         let statuses: Vec<bool> = placements
             .iter()
-            .map(|placement| self.memory.place(placement, &burst[placement.frame_index]))
+            .map(|placement| self.memory.place(placement, &burst[placement.frame_index].bytes))
             .collect();
+        if let Some(heard) = &mut self.heard {
+            heard.extend(burst);
+        }
         self.stack.commit(now, &statuses);
         self.stack.handle_timeout(now);
         while let Some(event) = self.stack.poll_event() {

@@ -5,6 +5,7 @@ use roce::wire::aeth::{self, Syndrome};
 use roce::wire::{arp, bth, ethernet, extension, frame, icrc, ipv4, reth, udp};
 use roce::{Event, Gid, Instant, MacAddr, Operation, Psn, QpAttributes, QpState, Qpn, SendRequest};
 
+use crate::cable::Frame;
 use crate::connection::{Options, to_init, to_rtr, to_rts};
 use crate::memory::{Local, Region};
 use crate::network::Node;
@@ -161,7 +162,7 @@ impl Puppet {
 
     /// Feeds a burst of frames, and gives what the stack emits.
     pub fn feed(&mut self, frames: &[Vec<u8>]) -> Vec<Sent> {
-        self.node.inbox.extend_from_slice(frames);
+        self.node.inbox.extend(frames.iter().cloned().map(Frame::from));
         self.round()
     }
 

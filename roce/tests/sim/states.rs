@@ -234,7 +234,7 @@ fn nothing_is_sent_between_a_burst_and_its_commit() {
 
 /// What a node answers to one frame.
 fn answer(node: &mut Node, frame: Vec<u8>) -> Option<Vec<u8>> {
-    node.inbox.push(frame);
+    node.inbox.push(frame.into());
     let mut frames = node.round(0);
     assert!(frames.len() <= 1);
     frames.pop()

@@ -76,6 +76,8 @@ pub struct Flow {
     pub completed: usize,
     /// Indices of ops whose receive completion is still to come.
     expected: VecDeque<usize>,
+    /// Messages that consume a receive request.
+    receives: usize,
     receives_posted: usize,
     next_supply: u64,
 }
@@ -134,7 +136,8 @@ impl Flow {
         let read_rkey = write_rkey + 1;
         let read = pattern_vec(read_key, 0, read_length);
         memory.regions.insert(read_rkey, Region { va: READ_VA, bytes: read, writable: false });
-        let expected = (0..ops.len()).filter(|&index| ops[index].consumes_receive()).collect();
+        let expected: VecDeque<usize> =
+            (0..ops.len()).filter(|&index| ops[index].consumes_receive()).collect();
         Self {
             from,
             to,
@@ -145,10 +148,15 @@ impl Flow {
             longest_send: longest.unwrap_or(0) as usize,
             posted: 0,
             completed: 0,
+            receives: expected.len(),
             expected,
             receives_posted: 0,
             next_supply: 0,
         }
+    }
+
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
     }
 
     pub fn is_done(&self) -> bool {
@@ -194,14 +202,13 @@ impl Flow {
     }
 
     fn supply_receives(&mut self, network: &mut Network) {
-        let total = self.ops.iter().filter(|op| op.consumes_receive()).count();
-        let consumed = total - self.expected.len();
+        let consumed = self.receives - self.expected.len();
         let ahead = match self.supply {
             Supply::Ready => 512,
             Supply::Late if network.now < self.next_supply => return,
             Supply::Late => 1,
         };
-        while self.receives_posted < total && self.receives_posted < consumed + ahead {
+        while self.receives_posted < self.receives && self.receives_posted < consumed + ahead {
             let capacity = self.longest_send + network.rng.below(100) as usize;
             network.nodes[self.to.node].memory.post_receive(self.to.qpn, capacity);
             self.receives_posted += 1;
@@ -322,9 +329,11 @@ pub fn run(network: &mut Network, flows: &mut [Flow], limit: u64) {
             flow.pump(network);
         }
         let alive = network.step().is_some();
-        let left: Vec<usize> = flows.iter().map(|flow| flow.ops.len() - flow.completed).collect();
-        assert!(alive, "everything stands still; messages left: {left:?}");
-        assert!(network.now < deadline, "still at work after {limit} ns; messages left: {left:?}");
+        if !alive || network.now >= deadline {
+            let left: Vec<_> = flows.iter().map(|flow| flow.ops.len() - flow.completed).collect();
+            let what = if alive { "still at work" } else { "everything stands still" };
+            panic!("{what} after {limit} ns; messages left: {left:?}");
+        }
     }
     for flow in flows.iter() {
         flow.check_guards(network);

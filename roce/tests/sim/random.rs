@@ -1,0 +1,179 @@
+//! Random networks under random faults: one seed draws everything.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use roce::{Operation, PathMtu, QpState};
+
+use crate::cable::{Cable, Tally};
+use crate::connection::{End, Options};
+use crate::fabric::Fabric;
+use crate::for_seeds;
+use crate::network::Network;
+use crate::rng::Rng;
+use crate::truth::assert_true;
+use crate::workload::{Flow, Plan, Supply, run};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// The number of seeds that the project's tests run.
+const SEEDS: u64 = 2_000;
+
+/// Tells what a seed has drawn when its run fails.
+struct Story(String);
+
+impl Drop for Story {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.0);
+        }
+    }
+}
+
+/// Cables whose faults of each kind add up, on average and along the longest way, to `severity`
+/// of 10,000 frames.
+fn draw_cable(rng: &mut Rng, severity: u64, hops: u64) -> Cable {
+    let mut fault = || rng.below(2 * severity / hops + 1) as u32;
+    let (loss, duplication, reordering, corruption) = (fault(), fault(), fault(), fault());
+    Cable {
+        loss,
+        duplication,
+        reordering,
+        corruption,
+        marking: rng.pick(&[0, 0, 1_000]),
+        delay: rng.between(100, 10_000),
+        jitter: rng.pick(&[0, 3_000]),
+        reorder_delay: rng.pick(&[2_000, 20_000, 100_000]),
+    }
+}
+
+fn draw_options(rng: &mut Rng) -> Options {
+    let max_rd_atomic = rng.between(1, 16) as u8;
+    let near_the_wrap = |rng: &mut Rng| 0x100_0000 - rng.between(1, 60) as u32;
+    Options {
+        mtu: rng.pick(&PathMtu::ALL),
+        ipv4: rng.chance(5_000),
+        timeout: rng.pick(&[7, 8, 10, 12, 14]),
+        min_rnr_timer: rng.pick(&[1, 5, 10]),
+        max_rd_atomic,
+        max_dest_rd_atomic: rng.between(u64::from(max_rd_atomic), 16) as u8,
+        traffic_class: rng.pick(&[0, 0x02, 0x69]),
+        psns: rng.chance(3_000).then(|| (near_the_wrap(rng), near_the_wrap(rng))),
+        ..Options::default()
+    }
+}
+
+fn draw_plan(rng: &mut Rng, mtu: PathMtu) -> Plan {
+    let operations = [
+        Operation::Send,
+        Operation::SendImm,
+        Operation::SendInvalidate,
+        Operation::Write,
+        Operation::WriteImm,
+        Operation::Read,
+    ];
+    Plan {
+        longest: rng.pick(&[1, 4, 12]),
+        supply: rng.pick(&[Supply::Ready, Supply::Ready, Supply::Late]),
+        only: rng.chance(2_000).then(|| rng.pick(&operations)),
+        ..Plan::mixed(rng.between(5, 40) as usize, mtu)
+    }
+}
+
+/// Two to six nodes on one to three switches, and one to four connections between any of them,
+/// also from a node to itself, with messages one way or both.
+fn draw(seed: u64) -> (Network, Vec<Flow>, Story) {
+    let mut rng = Rng::new(seed);
+    let (nodes, switches) = (rng.between(2, 6) as usize, rng.between(1, 3) as usize);
+    let severity = rng.pick(&[0, 50, 150, 300]);
+    let hops = switches as u64 + 1;
+    let fabric = Fabric::tree(&mut rng, nodes, switches, |rng| draw_cable(rng, severity, hops));
+    let mut story = format!("{nodes} nodes, {switches} switches, severity {severity}\n");
+    let mut network = Network::with_fabric(Rng::new(rng.next()), nodes, fabric);
+    network.record();
+    let mut flows = Vec::new();
+    for _ in 0..rng.between(1, 4) {
+        let (a, b) = (rng.below(nodes as u64) as usize, rng.below(nodes as u64) as usize);
+        let options = draw_options(&mut rng);
+        let (one, other) = network.connect(a, b, &options);
+        let plan = draw_plan(&mut rng, options.mtu);
+        story += &format!("nodes {a} and {b}: {options:?}\n  there: {plan:?}\n");
+        flows.push(Flow::new(&mut network, one, other, &plan));
+        if rng.chance(7_000) {
+            let plan = draw_plan(&mut rng, options.mtu);
+            story += &format!("  back: {plan:?}\n");
+            flows.push(Flow::new(&mut network, other, one, &plan));
+        }
+    }
+    (network, flows, Story(story))
+}
+
+/// What happened in all runs together, so that nobody takes calm networks for a proof.
+#[derive(Default)]
+struct Total {
+    runs: u64,
+    faults: Tally,
+    counters: BTreeMap<&'static str, u64>,
+}
+
+impl Total {
+    fn add(&mut self, network: &Network) {
+        let tally = &network.fabric.tally;
+        self.runs += 1;
+        self.faults.carried += tally.carried;
+        self.faults.lost += tally.lost;
+        self.faults.duplicated += tally.duplicated;
+        self.faults.reordered += tally.reordered;
+        self.faults.corrupted += tally.corrupted;
+        self.faults.marked += tally.marked;
+        for (name, value) in network.nodes.iter().flat_map(|node| node.stack.counters().iter()) {
+            *self.counters.entry(name).or_default() += value;
+        }
+    }
+
+    /// Every way to repair a fault was taken, if there were enough runs to expect that.
+    fn check(&self) {
+        println!("{} random networks: {:?}\n{:?}", self.runs, self.faults, self.counters);
+        let ways = [
+            "duplicate_request",
+            "out_of_sequence",
+            "packet_seq_err",
+            "implied_nak_seq_err",
+            "local_ack_timeout_err",
+            "rcvd_rnr_err",
+            "rx_icrc_encapsulated",
+            "np_ecn_marked_roce_packets",
+            "drop_after_gap",
+            "drop_stale_response",
+        ];
+        for way in ways {
+            assert!(self.runs < 100 || self.counters[way] != 0, "{way} never counted");
+        }
+    }
+}
+
+#[test]
+fn random_networks_with_random_faults_deliver_everything_once() {
+    let name = "random_networks_with_random_faults_deliver_everything_once";
+    let total = RefCell::new(Total::default());
+    for_seeds(name, "ROCE_SIM_SEEDS", SEEDS, |seed| {
+        let (mut network, mut flows, _story) = draw(seed);
+        run(&mut network, &mut flows, 60 * SECOND);
+        // What is still under way has no effect any more.
+        let later = network.now + SECOND;
+        network.run(later, |_| false);
+        for node in &network.nodes {
+            assert_eq!(node.events, []);
+        }
+        for flow in &flows {
+            let ask = |end: End| network.nodes[end.node].stack.query_qp(end.qpn).unwrap();
+            let (from, to) = (ask(flow.from), ask(flow.to));
+            assert_eq!((from.state, to.state), (QpState::Rts, QpState::Rts));
+            assert_eq!(from.sq_psn, to.rq_psn);
+            flow.check_guards(&network);
+        }
+        assert_true(&network, &flows);
+        total.borrow_mut().add(&network);
+    });
+    total.borrow().check();
+}
