@@ -63,7 +63,6 @@ impl Session<'_> {
             Request::CloseContext { context } => self.close_context(context),
             Request::QueryPort { context } => self.query_port(context),
             Request::CreateChannel { context } => self.create_channel(context),
-            Request::RequeueRecords { channel, cookies } => self.requeue_records(channel, &cookies),
             Request::AllocPd { context } => self.alloc_pd(context),
             Request::DeallocPd { pdn } => self.dealloc_pd(pdn),
             Request::ReserveMr { pdn, address, length, hca_va, access } => {

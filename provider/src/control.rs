@@ -61,7 +61,6 @@ fn name(request: &Request) -> &'static str {
         Request::CloseContext { .. } => "closing a device",
         Request::QueryPort { .. } => "a port query",
         Request::CreateChannel { .. } => "making a completion channel",
-        Request::RequeueRecords { .. } => "sending records again",
         Request::AllocPd { .. } => "making a PD",
         Request::DeallocPd { .. } => "ending a PD",
         Request::ReserveMr { .. } => "reserving a memory region",

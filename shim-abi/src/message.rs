@@ -67,13 +67,6 @@ pub enum Request {
         /// Context.
         context: u32,
     },
-    /// Sends records again that the client took from a channel in search of others. → [`Response::Done`]
-    RequeueRecords {
-        /// Channel.
-        channel: u32,
-        /// Cookies of living completion queues of this channel.
-        cookies: Vec<u64>,
-    },
     /// Makes a protection domain. → [`Response::Pd`]
     AllocPd {
         /// Context.
@@ -115,7 +108,7 @@ pub enum Request {
         log2_entries: u8,
         /// Channel for its events.
         channel: Option<u32>,
-        /// What its records carry: the client's `struct ibv_cq *`.
+        /// What its records carry: the client's name for it, never used for another.
         cookie: u64,
     },
     /// Ends a completion queue. → [`Response::Destroyed`]; no record of it is sent afterwards.
@@ -161,7 +154,7 @@ pub struct CreateQp {
     pub log2_rq_entries: u8,
     /// log2 of the blocks of a receive entry.
     pub log2_rq_stride: u8,
-    /// What its asynchronous events carry: the client's `struct ibv_qp *`.
+    /// What its asynchronous events carry: the client's name for it, never used for another.
     pub cookie: u64,
 }
 

@@ -79,11 +79,11 @@ pub enum ArmKind {
 
 /// The arm word of a completion queue: one arming, told apart from others by its sequence.
 ///
-/// [31:0] consumer index when arming; [61:32] sequence, one more with each arming; [63:62] kind:
-/// 0 never armed, 1 solicited, 2 any. An entry beyond the consumer index fires at once.
+/// [31:0] index behind the last entry seen when arming; [61:32] sequence, one more with each arming; [63:62] kind:
+/// 0 never armed, 1 solicited, 2 any. An entry at or beyond that index fires at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arm {
-    /// Consumer index at the time of arming.
+    /// Index behind the last entry the program had seen when it armed, consumed or not.
     pub consumer: u32,
     /// Counts armings, modulo 2^30.
     pub sequence: u32,

@@ -107,12 +107,6 @@ fn completion_events_are_merged_while_one_is_unread_and_stop_with_the_queue() {
     bench.completion(cqn);
     let taken = records(&channel_fds[0]);
     assert_eq!(taken.len(), 1);
-    // Taken in search of others, and given back.
-    let request = Request::RequeueRecords { channel, cookies: vec![0xc0ffee] };
-    bench.ask(&peer, request);
-    assert_eq!(records(&channel_fds[0]), taken);
-    let wrong = Request::RequeueRecords { channel, cookies: vec![1] };
-    assert_eq!(bench.refused(&peer, wrong).errno, Errno::EINVAL as i32);
     let event = Event { kind: EventType::Completion, number: cqn, ..Event::default() };
     rings.store_release_u32(ring as usize + record::EVENTS_READ, 2).unwrap();
     bench.cards[0].raise(0, event);

@@ -1,11 +1,9 @@
 //! Completion channels.
 
-use std::collections::BTreeSet;
-
 use shim_abi::Response;
 
-use super::{Answer, Session, found};
-use crate::channels::{Key, RecordSocket, completion_record};
+use super::{Answer, Session};
+use crate::channels::RecordSocket;
 use crate::error::Error;
 use crate::objects::Channel;
 use crate::poller::Token;
@@ -27,34 +25,6 @@ impl Session<'_> {
                 client.usage.give(Resource::Channels, 1);
                 Err(error)
             }
-        }
-    }
-
-    /// Sends records again that the client took out in search of others. They count as sent already.
-    pub(super) fn requeue_records(
-        &mut self,
-        channel: u32,
-        cookies: &[u64],
-    ) -> Result<Answer, Error> {
-        let client = &mut *self.client;
-        let target = found(client.channels.get_mut(&channel), "completion channel", channel)?;
-        let wanted: BTreeSet<u64> = cookies.iter().copied().collect();
-        let mut unknown = wanted.clone();
-        for (&cqn, cq) in client.cqs.iter().filter(|(_, cq)| cq.channel == Some(channel)) {
-            if wanted.contains(&cq.cookie) {
-                unknown.remove(&cq.cookie);
-                // At most one record per queue is under way, so a second one is a mistake.
-                if cq.sent > 0 && !target.records.keeps(Key::Cq(cqn)) {
-                    target.records.send(self.poller, Key::Cq(cqn), completion_record(cq.cookie));
-                }
-            }
-        }
-        match unknown.first() {
-            None => Ok(Response::Done.into()),
-            Some(&number) => Err(Error::NoSuch {
-                object: "completion queue on that channel with cookie",
-                number,
-            }),
         }
     }
 }

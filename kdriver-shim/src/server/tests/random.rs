@@ -55,41 +55,37 @@ impl Known {
 
     fn request(&self, dice: &mut Dice, memory: &[u8]) -> Request {
         let context = dice.number(&self.contexts);
-        match dice.below(18) {
+        match dice.below(17) {
             0 => Request::ListCards,
             1 => Request::Status,
             2 => Request::OpenContext { card: dice.below(3) as u32 },
             3 => Request::CloseContext { context },
             4 => Request::QueryPort { context },
             5 => Request::CreateChannel { context },
-            6 => {
-                let channel = dice.number(&self.channels);
-                Request::RequeueRecords { channel, cookies: vec![0xdead, 2, 2] }
-            }
-            7 => Request::AllocPd { context },
-            8 => Request::DeallocPd { pdn: dice.number(&self.pds) },
-            9 => Request::ReserveMr {
+            6 => Request::AllocPd { context },
+            7 => Request::DeallocPd { pdn: dice.number(&self.pds) },
+            8 => Request::ReserveMr {
                 pdn: dice.number(&self.pds),
                 address: memory.as_ptr() as u64 + dice.below(64),
                 length: dice.below(memory.len() as u64 * 2),
                 hca_va: dice.below(u64::MAX),
                 access: dice.below(16) as u32,
             },
-            10 => Request::CommitMr { mr: dice.number(&self.mrs) },
-            11 => Request::DeregMr { mr: dice.number(&self.mrs) },
-            12 => {
+            9 => Request::CommitMr { mr: dice.number(&self.mrs) },
+            10 => Request::DeregMr { mr: dice.number(&self.mrs) },
+            11 => {
                 let channel = (dice.below(2) == 0).then(|| dice.number(&self.channels));
                 let log2_entries = dice.below(9) as u8;
                 Request::CreateCq { context, log2_entries, channel, cookie: 0xdead }
             }
-            13 => Request::DestroyCq { cqn: dice.number(&self.cqs) },
-            14 | 15 => Request::CreateQp(CreateQp {
+            12 => Request::DestroyCq { cqn: dice.number(&self.cqs) },
+            13 | 14 => Request::CreateQp(CreateQp {
                 log2_rq_stride: dice.below(5) as u8,
                 log2_sq_blocks: dice.below(17) as u8,
                 receive_cqn: dice.number(&self.cqs),
                 ..wanted_qp(dice.number(&self.pds), dice.number(&self.cqs))
             }),
-            16 => Request::DestroyQp { qpn: dice.number(&self.qps) },
+            15 => Request::DestroyQp { qpn: dice.number(&self.qps) },
             _ => {
                 let mask = AttributeMask::from_bits_retain(dice.below(1 << 21) as u32);
                 let state = QpState(dice.below(9) as u8);
