@@ -24,6 +24,7 @@ mod hostile;
 mod lossless;
 mod memory;
 mod network;
+mod packet_rules;
 mod puppet;
 mod random;
 mod requester_rules;

@@ -16,9 +16,9 @@ pub const RKEY: u32 = 0x77;
 pub const VA: u64 = 0x5000;
 
 const OWN_QPN: u32 = 0x11;
-const PEER_QPN: u32 = 0x22;
+pub const PEER_QPN: u32 = 0x22;
 const PEER_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x99]);
-const PEER_IP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 7, 0, 99);
+pub const PEER_IP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 7, 0, 99);
 
 /// A frame that the stack emitted, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
