@@ -85,6 +85,10 @@ impl Qp {
         self.requester.retries = self.attributes.retry_cnt;
         self.requester.rnr_retries = self.attributes.rnr_retry;
         self.requester.follow_progress(completed);
+        let unacked = self.requester.unacked;
+        if self.requester.probe.progress(now, unacked) && self.requester.next > unacked {
+            self.requester.go_back();
+        }
         self.restart_ack_timer(shared, now);
         if completed != 0 {
             let count = completed as u64;
@@ -257,6 +261,10 @@ impl Qp {
         if self.requester.rnr_until.take().is_some() {
             self.restart_ack_timer(shared, now);
             self.make_ready(shared);
+            return false;
+        }
+        if self.requester.ack_deadline.is_some_and(|deadline| deadline > now) {
+            self.probe(shared, now);
             return false;
         }
         self.requester.ack_deadline = None;

@@ -60,6 +60,7 @@ mod neighbour;
 pub mod opcode;
 pub mod param;
 mod path;
+mod probe;
 mod psn;
 mod qp;
 mod req;

@@ -41,6 +41,12 @@ pub const READ_REQUEST_PACKETS: u64 = 1 << 20;
 /// A SEND or WRITE packet asks for an acknowledgement at least this often, in packets.
 pub const ACK_INTERVAL_PACKETS: u32 = 64;
 
+/// Round-trip times without progress after which the requester asks how far the peer has come.
+pub const PROBE_ROUND_TRIPS: u64 = 4;
+
+/// The shortest time without progress after which the requester asks.
+pub const PROBE_FLOOR: Duration = Duration::from_micros(100);
+
 /// Outstanding READs that a QP may start (`max_rd_atomic`) and serve (`max_dest_rd_atomic`).
 pub const MAX_RD_ATOMIC: u8 = 16;
 

@@ -103,9 +103,11 @@ impl Qp {
 
     /// Moves the QP's one timer to the earlier of its deadlines.
     pub(crate) fn update_timer(&mut self, shared: &mut Shared) {
+        let probe = self.requester.probe.deadline();
         let deadline = match (self.requester.rnr_until, self.requester.ack_deadline) {
             (Some(rnr), _) => Some(rnr),
-            (None, ack) => ack,
+            (None, Some(ack)) => Some(probe.map_or(ack, |probe| probe.min(ack))),
+            (None, None) => None,
         };
         shared.timers.set(&mut self.timer, self.slot, self.generation, deadline);
     }

@@ -6,6 +6,7 @@ use crate::api::{Operation, Payload, SendRequest, Source, Transmit};
 use crate::counters::{add, bump};
 use crate::opcode::{Position, code};
 use crate::param;
+use crate::probe::Probe;
 use crate::psn::Psn;
 use crate::qp::{Qp, Shared, pad};
 use crate::state::QpState;
@@ -87,6 +88,8 @@ pub(crate) struct Requester {
     pub rnr_until: Option<Instant>,
     /// When to stop waiting for an acknowledgement.
     pub ack_deadline: Option<Instant>,
+    /// When to ask the peer how far it has come. See [`crate::probe`].
+    pub probe: Probe,
     /// The value of `unacked` at which a missing READ response was last noticed.
     pub implied_nak_at: Option<u64>,
     /// A message whose memory could not be read: nothing from it on is sent.
@@ -119,6 +122,7 @@ impl Requester {
         self.cursor = 0;
         self.rnr_until = None;
         self.ack_deadline = None;
+        self.probe = Probe::default();
         self.unreadable = None;
     }
 
@@ -173,6 +177,7 @@ impl Requester {
         self.cursor = 0;
         self.reads.clear();
         self.since_ack_request = 0;
+        self.probe.forget();
     }
 
     /// Tidies up after `unacked` moved and `completed` messages left the ring.
@@ -240,6 +245,9 @@ impl Qp {
         now: Instant,
     ) -> Option<Transmit> {
         let (state, max_reads) = (self.state(), self.attributes.max_rd_atomic);
+        if let Some(probe) = self.transmit_probe(shared) {
+            return Some(probe);
+        }
         if !self.requester.may_send(state, max_reads) {
             return None;
         }
@@ -251,7 +259,7 @@ impl Qp {
         let transmit = if message.is_read() {
             self.transmit_read(&message)
         } else {
-            self.transmit_data(shared, &message)
+            self.transmit_data(shared, now, &message)
         };
         if self.requester.ack_deadline.is_none() {
             self.restart_ack_timer(shared, now);
@@ -280,13 +288,15 @@ impl Qp {
         Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
     }
 
-    fn transmit_data(&mut self, shared: &mut Shared, message: &Message) -> Option<Transmit> {
+    fn transmit_data(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        message: &Message,
+    ) -> Option<Transmit> {
         let sequence = self.requester.next;
-        let request = &message.request;
-        let (offset, length) = message.payload_at(sequence, self.mtu());
         let number = self.requester.head_number.wrapping_add(self.requester.cursor as u64);
-        let is_last = sequence.wrapping_add(1) == message.end;
-        let position = Position::new(sequence == message.first, is_last);
+        let is_new = sequence >= self.requester.sent;
         self.requester.advance(sequence.wrapping_add(1), message.end);
 
         let since = self.requester.since_ack_request.wrapping_add(1);
@@ -294,7 +304,25 @@ impl Qp {
         let ask = since >= param::ACK_INTERVAL_PACKETS
             || !self.requester.may_send(self.state(), self.attributes.max_rd_atomic);
         self.requester.since_ack_request = if ask { 0 } else { since };
+        if ask && is_new {
+            self.requester.probe.time(sequence, now);
+        }
+        self.data_packet(shared, message, number, sequence, ask)
+    }
 
+    /// The packet `sequence` of message `number`.
+    pub(crate) fn data_packet(
+        &mut self,
+        shared: &mut Shared,
+        message: &Message,
+        number: u64,
+        sequence: u64,
+        ask: bool,
+    ) -> Option<Transmit> {
+        let request = &message.request;
+        let (offset, length) = message.payload_at(sequence, self.mtu());
+        let is_last = sequence.wrapping_add(1) == message.end;
+        let position = Position::new(sequence == message.first, is_last);
         let mut transport =
             self.transport_header(data_opcode(request.operation, position), sequence, length);
         transport.ack_request = ask;
@@ -347,6 +375,8 @@ impl Qp {
             Some(timeout) if self.requester.is_waiting() => Some(now.after(timeout)),
             _ => None,
         };
+        let is_timed = self.requester.ack_deadline.is_some();
+        self.requester.probe.restart(now, is_timed);
         self.update_timer(shared);
     }
 

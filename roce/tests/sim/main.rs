@@ -25,6 +25,7 @@ mod lossless;
 mod memory;
 mod network;
 mod packet_rules;
+mod probing;
 mod puppet;
 mod random;
 mod requester_rules;
