@@ -5,6 +5,7 @@ use crate::runner::{Case, Need};
 mod capture;
 mod data;
 mod discovery;
+mod faults;
 mod lifecycle;
 mod many;
 mod perftest;
@@ -25,6 +26,7 @@ pub fn all() -> Vec<Case> {
         pingpong::cases(),
         perftest::cases(),
         data::cases(),
+        faults::cases(),
         capture::cases(),
         many::cases(),
     ];

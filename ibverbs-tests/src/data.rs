@@ -25,9 +25,6 @@ const SIZES: [usize; 34] = [
 const PIECES: [usize; 5] = [1, 2, 3, 7, 16];
 /// Where the first piece starts in its page.
 const OFFSETS: [usize; 7] = [0, 1, 3, 8, 63, 2047, 4095];
-/// The longest message, once for each operation.
-const HUGE: usize = 1 << 30;
-
 /// Every operation with every size at every path MTU, with the other properties in turn so that
 /// each meets each; answers the number of transfers.
 ///
@@ -58,22 +55,15 @@ pub fn sweep(options: &Options) -> Result<usize> {
     Ok(count)
 }
 
-/// One message of 1 GiB.
+/// One long message of `size` bytes at a path MTU.
 ///
 /// # Errors
 /// When it goes wrong.
-pub fn huge(options: &Options, operation: Operation) -> Result<()> {
-    let link = Link::new(options, v::IBV_MTU_4096, transfer::room(HUGE))?;
-    let transfer = Transfer {
-        operation,
-        size: HUGE,
-        gather: 3,
-        scatter: 2,
-        offset: 1,
-        inline: false,
-        seed: 7,
-    };
-    transfer.run(&link).with_context(|| format!("{transfer:?}"))
+pub fn huge(options: &Options, operation: Operation, size: usize, mtu: v::ibv_mtu) -> Result<()> {
+    let link = Link::new(options, mtu, transfer::room(size))?;
+    let transfer =
+        Transfer { operation, size, gather: 3, scatter: 2, offset: 1, inline: false, seed: 7 };
+    transfer.run(&link).with_context(|| format!("{transfer:?} at ibv_mtu {mtu}"))
 }
 
 /// Lists of work requests of which only the last is signalled.

@@ -13,9 +13,9 @@ mod library;
 mod qp;
 mod region;
 
-pub use device::{Channel, Completion, Context, Cq, Pd, ThreadDomain};
+pub use device::{AsyncEvent, Channel, Completion, Context, Cq, Pd, ThreadDomain};
 pub use library::Library;
-pub use qp::{Operation, Peer, Qp, Recv, Send};
+pub use qp::{Operation, Patience, Peer, Qp, Recv, Send};
 pub use region::{Piece, Region};
 
 /// A libibverbs call that failed.

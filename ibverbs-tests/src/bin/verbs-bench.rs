@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand};
 use ibverbs_tests::data::link::{self, Link};
-use ibverbs_tests::ffi::{Context, Cq, Library, Operation, Pd, Peer, Qp, Region, Send};
+use ibverbs_tests::ffi::{Context, Cq, Library, Operation, Patience, Pd, Peer, Qp, Region, Send};
 use verbs_sys::v44::verbs as v;
 
 /// Measures single verbs calls between two QPs of this process.
@@ -77,6 +77,8 @@ fn linked(devices: &Devices) -> Result<Link> {
         gid_index: devices.gid,
         events: false,
         thread_domain: false,
+        cq_entries: 2 * link::DEPTH,
+        patience: Patience::default(),
     };
     Link::new(&options, v::IBV_MTU_4096, MESSAGE)
 }

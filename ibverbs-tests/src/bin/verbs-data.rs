@@ -3,8 +3,11 @@
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ibverbs_tests::data::{self, link::Options};
-use ibverbs_tests::ffi::{Context, Library, Operation};
+use ibverbs_tests::data::{
+    self,
+    link::{DEPTH, Options},
+};
+use ibverbs_tests::ffi::{Context, Library, Operation, Patience};
 
 /// Moves messages between two QPs of this process and checks every byte.
 #[derive(Debug, Parser)]
@@ -24,10 +27,16 @@ enum Command {
     Lists(Link),
     /// What must go wrong, and how
     Errors(Link),
-    /// One message of 1 GiB
+    /// One long message
     Huge {
         /// How it is moved
         operation: Kind,
+        /// MiB of it
+        #[arg(long, default_value_t = 1024)]
+        mib: u16,
+        /// Path MTU in bytes
+        #[arg(long, default_value = "4096")]
+        mtu: Mtu,
         #[command(flatten)]
         link: Link,
     },
@@ -50,6 +59,23 @@ struct Link {
     /// Make the queues in a thread domain
     #[arg(long)]
     thread_domain: bool,
+    /// Local ACK timeout, 4.096 µs × 2^N
+    #[arg(long, value_name = "N", default_value_t = 14)]
+    timeout: u8,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Mtu {
+    #[value(name = "256")]
+    Of256,
+    #[value(name = "512")]
+    Of512,
+    #[value(name = "1024")]
+    Of1024,
+    #[value(name = "2048")]
+    Of2048,
+    #[value(name = "4096")]
+    Of4096,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -68,6 +94,8 @@ impl From<&Link> for Options {
             gid_index: link.gid,
             events: link.events,
             thread_domain: link.thread_domain,
+            cq_entries: 2 * DEPTH,
+            patience: Patience { timeout: link.timeout, ..Patience::default() },
         }
     }
 }
@@ -84,7 +112,7 @@ fn main() -> anyhow::Result<()> {
         Command::Errors(link) => {
             println!("{} errors came as they should", data::errors::all(&(&link).into())?);
         }
-        Command::Huge { operation, link } => {
+        Command::Huge { operation, mib, mtu, link } => {
             let operation = match operation {
                 Kind::Send => Operation::Send,
                 Kind::SendImmediate => Operation::SendImmediate,
@@ -92,8 +120,9 @@ fn main() -> anyhow::Result<()> {
                 Kind::WriteImmediate => Operation::WriteImmediate,
                 Kind::Read => Operation::Read,
             };
-            data::huge(&(&link).into(), operation)?;
-            println!("1 GiB arrived as it should");
+            let mtu = data::MTUS[mtu as usize];
+            data::huge(&(&link).into(), operation, usize::from(mib) << 20, mtu)?;
+            println!("{mib} MiB arrived as they should");
         }
     }
     Ok(())

@@ -22,14 +22,15 @@ pub fn cases() -> Vec<Case> {
         case("sweep/thread domain", "sweep --thread-domain", "850 messages arrived", &[]),
         case("sweep", "sweep --events", "850 messages arrived", &[]).as_root(),
         case("lists", "lists", "listed messages arrived", &[]),
-        case("errors", "errors", "6 errors came", &[]),
-        case("errors/events", "errors --events", "6 errors came", &[]),
+        case("errors", "errors", "20 errors came", &[]),
+        case("errors/events", "errors --events", "20 errors came", &[]),
     ];
     for operation in ["send", "send-immediate", "write", "write-immediate", "read"] {
         let command = format!("huge {operation}");
         let name = format!("1 GiB/{operation}");
-        cases.push(case(&name, &command, "1 GiB arrived", &[HUGE_MEMORY]));
+        cases.push(case(&name, &command, "1024 MiB arrived", &[HUGE_MEMORY]));
     }
+    cases.push(case("64 MiB/write", "huge write --mib 64 --mtu 256", "64 MiB arrived", &[]));
     cases
 }
 

@@ -1,28 +1,77 @@
 //! What must go wrong does so by the book: status, order, errno and bad_wr.
 
-use anyhow::{Result, ensure};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
 use verbs_sys::v44::verbs as v;
 
-use super::link::{DEPTH, Link, MAX_SGE, Options};
+use super::link::{ACCESS, DEPTH, Link, MAX_SGE, Options};
 use super::transfer::{self, Transfer};
-use crate::ffi::{Operation, Qp, Recv, Send};
+use crate::ffi::{AsyncEvent, Context, Operation, Patience, Qp, Recv, Region, Send};
 
 const EINVAL: i32 = libc::EINVAL;
 const ENOMEM: i32 = libc::ENOMEM;
 
-/// Runs all of them.
+/// How long an asynchronous event may take.
+const EVENT: Duration = Duration::from_secs(30);
+/// Few tries, so that giving up takes not long: 3 × 67 ms.
+const IMPATIENT: Patience = Patience { timeout: 14, retry_cnt: 2, rnr_retry: 2 };
+/// After which time [`IMPATIENT`] gives up at the earliest: 3 × 4.096 µs × 2^14.
+const GIVES_UP: Duration = Duration::from_nanos(3 * (4096 << 14));
+
+/// Something that must go wrong.
+struct Try {
+    name: &'static str,
+    body: fn(&Link) -> Result<()>,
+    /// How often and how long it is tried.
+    patience: Option<Patience>,
+    /// Whether the link can be used again afterwards.
+    heals: bool,
+}
+
+const fn heals(name: &'static str, body: fn(&Link) -> Result<()>) -> Try {
+    Try { name, body, patience: None, heals: true }
+}
+
+const TRIES: [Try; 19] = [
+    heals("too many SGEs", bad_requests),
+    heals("a full send queue", full_queue),
+    heals("a wrong rkey", wrong_key),
+    heals("a byte out of bounds", out_of_bounds),
+    heals("no right to write", no_right_to_write),
+    heals("no right to read", no_right_to_read),
+    heals("a QP that gives no right to write", refused_by_qp),
+    heals("a wrong lkey", wrong_local_key),
+    heals("a wrong lkey of a receive", wrong_receive_key),
+    heals("a short receive", short_receive),
+    heals("a flush of receives", flushed_receives),
+    heals("a flush of sends", flushed_sends),
+    heals("wrong states", wrong_states),
+    heals("a message before RTS", communication_established),
+    Try { heals: false, ..heals("memory that went away here", local_memory_gone) },
+    Try { heals: false, ..heals("memory that went away there", remote_memory_gone) },
+    Try { patience: Some(IMPATIENT), ..heals("no receive", no_receive) },
+    Try { patience: Some(IMPATIENT), ..heals("a dead peer", dead_peer) },
+    heals("bystanders", bystanders),
+];
+
+/// Runs all of them; answers how many.
 ///
 /// # Errors
 /// At the first that is not as it should be.
 pub fn all(options: &Options) -> Result<usize> {
-    let tries: [fn(&Link) -> Result<()>; 6] =
-        [bad_requests, full_queue, wrong_key, short_receive, flushed_receives, wrong_states];
-    for attempt in tries {
-        let link = Link::new(options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
-        attempt(&link)?;
-        works_after_reset(&link)?;
+    for attempt in TRIES {
+        let patience = attempt.patience.unwrap_or(options.patience);
+        let options = Options { patience, ..options.clone() };
+        let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
+        let outcome = (attempt.body)(&link).and_then(|()| match attempt.heals {
+            true => works_after_reset(&link).context("afterwards"),
+            false => Ok(()),
+        });
+        outcome.with_context(|| attempt.name)?;
     }
-    Ok(tries.len())
+    overrun(options).context("a completion queue that overruns")?;
+    Ok(TRIES.len() + 1)
 }
 
 fn write(link: &Link, wr_id: u64, length: usize) -> Send {
@@ -99,7 +148,167 @@ fn wrong_key(link: &Link) -> Result<()> {
         v::IBV_WC_WR_FLUSH_ERR,
         v::IBV_WC_WR_FLUSH_ERR,
     ];
-    expect(link, &expected)
+    expect(link, &expected)?;
+    event(&link.right.context, v::IBV_EVENT_QP_ACCESS_ERR, link.right.qp.element())
+}
+
+/// Posts a request, which fails with the status; a second one after it is flushed.
+fn fails(link: &Link, request: Send, status: v::ibv_wc_status) -> Result<()> {
+    let second = Send { wr_id: 1, flags: 0, ..write(link, 1, 8) };
+    let list = [Send { wr_id: 0, ..request }, second];
+    link.left.qp.post_send(&list).map_err(|(error, _)| error)?;
+    expect(link, &[status, v::IBV_WC_WR_FLUSH_ERR])
+}
+
+/// Waits for an event of a QP or CQ, past those of others.
+fn event(context: &Context, kind: v::ibv_event_type, element: usize) -> Result<()> {
+    let wanted = AsyncEvent { kind, element };
+    loop {
+        let event = context.async_event(EVENT).with_context(|| format!("no {wanted:x?}"))?;
+        if event == wanted {
+            return Ok(());
+        }
+    }
+}
+
+/// A message that ends one byte behind the region, or starts one before it.
+fn out_of_bounds(link: &Link) -> Result<()> {
+    let right = &link.right.region;
+    let mut request = write(link, 0, 64);
+    request.remote.0 += right.length() as u64 - 63;
+    fails(link, request, v::IBV_WC_REM_ACCESS_ERR)?;
+    event(&link.right.context, v::IBV_EVENT_QP_ACCESS_ERR, link.right.qp.element())?;
+    works_after_reset(link)?;
+
+    let mut request = write(link, 0, 64);
+    request.remote.0 -= 1;
+    request.operation = Operation::Read;
+    fails(link, request, v::IBV_WC_REM_ACCESS_ERR)
+}
+
+/// A request for a region with some rights less.
+fn without(
+    link: &Link,
+    operation: Operation,
+    rights: v::ibv_access_flags,
+    length: usize,
+) -> Result<()> {
+    let region = Region::new(&link.right.pd, 4096, rights, false)?;
+    let mut request = write(link, 0, length);
+    request.operation = operation;
+    request.remote = (region.address(), region.rkey());
+    fails(link, request, v::IBV_WC_REM_ACCESS_ERR)?;
+    let mut bytes = [0xff; 4096];
+    region.read(0, &mut bytes);
+    ensure!(bytes == [0; 4096], "the region was written to");
+    Ok(())
+}
+
+fn no_right_to_write(link: &Link) -> Result<()> {
+    let rights = v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_REMOTE_READ;
+    link.left.region.write(0, &[7; 64]);
+    without(link, Operation::Write, rights, 64)
+}
+
+fn no_right_to_read(link: &Link) -> Result<()> {
+    let rights = v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_REMOTE_WRITE;
+    without(link, Operation::Read, rights, 64)
+}
+
+/// A QP whose peer may not write at all takes a WRITE for an invalid request, and says so: no
+/// completion of its own would.
+fn refused_by_qp(link: &Link) -> Result<()> {
+    link.half_connect(v::IBV_ACCESS_LOCAL_WRITE)?;
+    fails(link, write(link, 0, 64), v::IBV_WC_REM_INV_REQ_ERR)?;
+    event(&link.right.context, v::IBV_EVENT_QP_REQ_ERR, link.right.qp.element())
+}
+
+fn wrong_local_key(link: &Link) -> Result<()> {
+    let mut request = write(link, 0, 64);
+    request.pieces = vec![link.left.region.piece(0, 64).with_wrong_key()];
+    fails(link, request, v::IBV_WC_LOC_PROT_ERR)
+}
+
+/// The receive fails for its own key, the sender hears of an operational error.
+fn wrong_receive_key(link: &Link) -> Result<()> {
+    let pieces = vec![link.right.region.piece(0, 64).with_wrong_key()];
+    link.right.qp.post_recv(&Recv { wr_id: 5, pieces })?;
+    let request = Send { operation: Operation::Send, ..write(link, 0, 64) };
+    fails(link, request, v::IBV_WC_REM_OP_ERR)?;
+    let received = link.completion(&link.right.receive_cq)?;
+    ensure!((received.wr_id, received.status) == (5, v::IBV_WC_LOC_PROT_ERR), "{received:?}");
+    Ok(())
+}
+
+fn local_memory_gone(link: &Link) -> Result<()> {
+    link.left.region.take_away()?;
+    fails(link, write(link, 0, 64), v::IBV_WC_LOC_PROT_ERR)
+}
+
+fn remote_memory_gone(link: &Link) -> Result<()> {
+    link.right.region.take_away()?;
+    fails(link, write(link, 0, 64), v::IBV_WC_REM_OP_ERR)
+}
+
+/// Nobody posts the receive.
+fn no_receive(link: &Link) -> Result<()> {
+    let request = Send { operation: Operation::Send, ..write(link, 0, 64) };
+    fails(link, request, v::IBV_WC_RNR_RETRY_EXC_ERR)
+}
+
+/// A peer that answers no more is given up not before the configured time, and soon after it.
+fn dead_peer(link: &Link) -> Result<()> {
+    link.right.qp.to(v::IBV_QPS_RESET)?;
+    let start = Instant::now();
+    fails(link, write(link, 0, 64), v::IBV_WC_RETRY_EXC_ERR)?;
+    let took = start.elapsed();
+    let latest = 10 * GIVES_UP + Duration::from_secs(2);
+    ensure!(took >= GIVES_UP && took <= latest, "{took:?}, not {GIVES_UP:?} to {latest:?}");
+    Ok(())
+}
+
+/// Messages are received in RTR already, and the first is told of.
+fn communication_established(link: &Link) -> Result<()> {
+    link.half_connect(ACCESS)?;
+    let pieces = vec![link.right.region.piece(0, 64)];
+    link.right.qp.post_recv(&Recv { wr_id: 5, pieces })?;
+    let send = Send { operation: Operation::Send, ..write(link, 0, 64) };
+    link.left.qp.post_send(&[send]).map_err(|(error, _)| error)?;
+    link.success(&link.right.receive_cq)?;
+    link.success(&link.left.send_cq)?;
+    event(&link.right.context, v::IBV_EVENT_COMM_EST, link.right.qp.element())?;
+    link.finish()
+}
+
+/// Sends that wait for a peer are flushed in order when their QP is moved to ERR, and so are those
+/// posted after.
+fn flushed_sends(link: &Link) -> Result<()> {
+    link.right.qp.to(v::IBV_QPS_RESET)?;
+    let mut list: Vec<Send> = (0..6).map(|id| write(link, id, 64)).collect();
+    list[1].flags = 0;
+    let late = list.split_off(4);
+    link.left.qp.post_send(&list).map_err(|(error, _)| error)?;
+    link.left.qp.to(v::IBV_QPS_ERR)?;
+    link.left.qp.post_send(&late).map_err(|(error, _)| error)?;
+    expect(link, &[v::IBV_WC_WR_FLUSH_ERR; 6])
+}
+
+/// The error of one QP is none of another's.
+fn bystanders(link: &Link) -> Result<()> {
+    let other = Link::new(link.options(), v::IBV_MTU_1024, transfer::room(1 << 16))?;
+    wrong_key(link)?;
+    carries_data(&other)
+}
+
+/// More completions than the queue holds, of which none is polled, break it and its QP.
+fn overrun(options: &Options) -> Result<()> {
+    let options = Options { cq_entries: 1, ..options.clone() };
+    let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
+    let entries = u64::from(link.left.send_cq.entries());
+    ensure!(entries < u64::from(DEPTH), "a CQ of {entries} entries cannot be overrun by one QP");
+    let list: Vec<Send> = (0..=entries).map(|id| write(&link, id, 8)).collect();
+    link.left.qp.post_send(&list).map_err(|(error, _)| error)?;
+    event(&link.left.context, v::IBV_EVENT_CQ_ERR, link.left.send_cq.element())
 }
 
 /// The next completions of the left side's sends, with wr_id counting from 0.
@@ -158,6 +367,11 @@ fn works_after_reset(link: &Link) -> Result<()> {
         side.qp.to(v::IBV_QPS_RESET)?;
     }
     link.connect()?;
+    carries_data(link)
+}
+
+/// A message with everything that can be checked.
+fn carries_data(link: &Link) -> Result<()> {
     let operation = Operation::SendImmediate;
     let transfer = Transfer {
         operation,

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use verbs_sys::v44::verbs as v;
 
-use crate::ffi::{Channel, Completion, Context, Cq, Library, Pd, Peer, Qp, Region, ThreadDomain};
+use crate::ffi::{
+    Channel, Completion, Context, Cq, Library, Patience, Pd, Peer, Qp, Region, ThreadDomain,
+};
 
 /// How long a completion may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -28,6 +30,10 @@ pub struct Options {
     pub events: bool,
     /// The queues are made in a thread domain.
     pub thread_domain: bool,
+    /// Least number of CQ entries.
+    pub cq_entries: u32,
+    /// How long a lost frame is waited for, and how often it is sent again.
+    pub patience: Patience,
 }
 
 /// One side.
@@ -40,7 +46,10 @@ pub struct Side {
     pub receive_cq: Rc<Cq>,
     /// Its memory.
     pub region: Rc<Region>,
-    context: Rc<Context>,
+    /// Its protection domain.
+    pub pd: Rc<Pd>,
+    /// Its device.
+    pub context: Rc<Context>,
 }
 
 /// Both sides, connected.
@@ -56,7 +65,7 @@ pub struct Link {
 }
 
 /// What the other side may do with a region.
-const ACCESS: v::ibv_access_flags =
+pub const ACCESS: v::ibv_access_flags =
     v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_REMOTE_WRITE | v::IBV_ACCESS_REMOTE_READ;
 /// First PSNs. They wrap around after the first few packets.
 const PSNS: [u32; 2] = [0xff_fffa, 0xff_fff0];
@@ -80,21 +89,14 @@ impl Link {
     /// # Errors
     /// When a device refuses.
     pub fn connect(&self) -> Result<()> {
-        let gid_index = self.options.gid_index;
-        let [left_psn, right_psn] = PSNS;
-        let sides = [
-            (&self.left, &self.right, left_psn, right_psn),
-            (&self.right, &self.left, right_psn, left_psn),
-        ];
-        for (side, ..) in sides {
+        for side in [&self.left, &self.right] {
             side.qp.init(ACCESS)?;
         }
-        for (side, other, send_psn, receive_psn) in sides {
-            let gid = other.context.gid(gid_index)?;
-            let qpn = other.qp.number();
-            let mtu = self.mtu;
-            side.qp.connect(&Peer { qpn, gid, gid_index, send_psn, receive_psn, mtu })?;
-        }
+        let (left, right) = self.peers()?;
+        self.left.qp.receive_from(&right)?;
+        self.right.qp.receive_from(&left)?;
+        self.left.qp.send_to(&right, self.options.patience)?;
+        self.right.qp.send_to(&left, self.options.patience)?;
         let attributes = self.left.qp.query()?;
         ensure!(attributes.qp_state == v::IBV_QPS_RTS, "ibv_query_qp says {}", attributes.qp_state);
         ensure!(
@@ -102,6 +104,48 @@ impl Link {
             "ibv_query_qp names another peer"
         );
         Ok(())
+    }
+
+    /// Takes both QPs from any state over RESET, the left one to RTS, the right one only to RTR;
+    /// [`Link::finish`] does the rest. The right one gives its peer only these rights.
+    ///
+    /// # Errors
+    /// When a device refuses.
+    pub fn half_connect(&self, rights: v::ibv_access_flags) -> Result<()> {
+        for (side, rights) in [(&self.left, ACCESS), (&self.right, rights)] {
+            side.qp.to(v::IBV_QPS_RESET)?;
+            side.qp.init(rights)?;
+        }
+        let (left, right) = self.peers()?;
+        self.right.qp.receive_from(&left)?;
+        self.left.qp.receive_from(&right)?;
+        Ok(self.left.qp.send_to(&right, self.options.patience)?)
+    }
+
+    /// Takes the right QP from RTR to RTS.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn finish(&self) -> Result<()> {
+        let (left, _) = self.peers()?;
+        Ok(self.right.qp.send_to(&left, self.options.patience)?)
+    }
+
+    /// Each side as the other one's peer.
+    fn peers(&self) -> Result<(Peer, Peer)> {
+        let [left_psn, right_psn] = PSNS;
+        let peer = |side: &Side, receive_psn, send_psn| -> Result<Peer> {
+            let gid_index = self.options.gid_index;
+            let gid = side.context.gid(gid_index)?;
+            let qpn = side.qp.number();
+            Ok(Peer { qpn, gid, gid_index, send_psn, receive_psn, mtu: self.mtu })
+        };
+        Ok((peer(&self.left, left_psn, right_psn)?, peer(&self.right, right_psn, left_psn)?))
+    }
+
+    /// How it was made.
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
     /// Bytes that a work request may carry inline.
@@ -178,13 +222,13 @@ impl Side {
         };
         let cq = || -> Result<Rc<Cq>> {
             let channel = options.events.then(|| Channel::new(&context)).transpose()?;
-            Ok(Cq::new(&context, 2 * DEPTH, channel.as_ref())?)
+            Ok(Cq::new(&context, options.cq_entries, channel.as_ref())?)
         };
         let (send_cq, receive_cq) = (cq()?, cq()?);
-        ensure!(send_cq.entries() >= 2 * DEPTH, "only {} CQ entries", send_cq.entries());
+        ensure!(send_cq.entries() >= options.cq_entries, "only {} CQ entries", send_cq.entries());
         let region = Region::new(&pd, room, ACCESS, index == 0)?;
         let qp = Self::qp(&pd, &send_cq, &receive_cq)?;
-        Ok(Self { qp, send_cq, receive_cq, region, context })
+        Ok(Self { qp, send_cq, receive_cq, region, pd, context })
     }
 
     fn qp(pd: &Rc<Pd>, send_cq: &Rc<Cq>, receive_cq: &Rc<Cq>) -> Result<Qp> {

@@ -99,6 +99,27 @@ impl Context {
         Ok(unsafe { gid.raw })
     }
 
+    /// Waits for an asynchronous event and acknowledges it.
+    ///
+    /// # Errors
+    /// When none comes in time.
+    pub fn async_event(&self, limit: Duration) -> Result<AsyncEvent> {
+        // SAFETY: the context is open.
+        let fd = unsafe { self.raw.as_ref() }.async_fd;
+        ensure!(is_readable(fd, limit)?, "no asynchronous event within {limit:?}");
+        let mut event: MaybeUninit<v::ibv_async_event> = MaybeUninit::zeroed();
+        // SAFETY: the context is open, the place has the size of the event.
+        let result = unsafe { (self.library.ibv_get_async_event)(self.raw(), event.as_mut_ptr()) };
+        Failed::check("ibv_get_async_event", result)?;
+        // SAFETY: zeroed, numbers and pointers only, and filled.
+        let mut event = unsafe { event.assume_init() };
+        // SAFETY: whichever member was written, all 8 bytes of the union are initialized.
+        let element = unsafe { event.element.qp } as usize;
+        // SAFETY: it came from ibv_get_async_event.
+        unsafe { (self.library.ibv_ack_async_event)(&raw mut event) };
+        Ok(AsyncEvent { kind: event.event_type, element })
+    }
+
     /// The extended operations, found as verbs.h does.
     fn extended(&self) -> Result<NonNull<v::verbs_context>> {
         // SAFETY: the context is open.
@@ -139,6 +160,22 @@ fn with_devices<T>(
     // SAFETY: the list came from ibv_get_device_list; an open device outlives it.
     unsafe { (library.ibv_free_device_list)(list) };
     outcome
+}
+
+/// Waits until a descriptor can be read from; false when the time is over.
+fn is_readable(fd: c_int, limit: Duration) -> Result<bool> {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid entry.
+    Ok(unsafe { libc::poll(&raw mut poll, 1, limit.as_millis().try_into()?) } == 1)
+}
+
+/// An asynchronous event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// What happened.
+    pub kind: v::ibv_event_type,
+    /// Address of the object it happened to; the number of a port.
+    pub element: usize,
 }
 
 /// A protection domain, or a parent domain over one.
@@ -266,10 +303,7 @@ impl Channel {
     pub fn wait(&self, limit: Duration) -> Result<*const v::ibv_cq> {
         // SAFETY: the channel lives.
         let fd = unsafe { self.raw.as_ref() }.fd;
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid entry.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, limit.as_millis().try_into()?) };
-        ensure!(ready == 1, "no completion event within {limit:?}");
+        ensure!(is_readable(fd, limit)?, "no completion event within {limit:?}");
         let (mut cq, mut cookie) = (null_mut(), null_mut());
         let get = self.context.library.ibv_get_cq_event;
         // SAFETY: the channel lives, both places are valid.
@@ -335,6 +369,11 @@ impl Cq {
 
     pub(super) fn raw(&self) -> *mut v::ibv_cq {
         self.raw.as_ptr()
+    }
+
+    /// What an asynchronous event names it by.
+    pub fn element(&self) -> usize {
+        self.raw.as_ptr() as usize
     }
 
     /// Entries it really has.

@@ -60,6 +60,8 @@ functions! {
     ibv_get_cq_event @ "IBVERBS_1.1":
         fn(*mut v::ibv_comp_channel, *mut *mut v::ibv_cq, *mut *mut c_void) -> c_int;
     ibv_ack_cq_events @ "IBVERBS_1.1": fn(*mut v::ibv_cq, u32);
+    ibv_get_async_event @ "IBVERBS_1.1": fn(*mut v::ibv_context, *mut v::ibv_async_event) -> c_int;
+    ibv_ack_async_event @ "IBVERBS_1.1": fn(*mut v::ibv_async_event);
     ibv_create_qp @ "IBVERBS_1.1": fn(*mut v::ibv_pd, *mut v::ibv_qp_init_attr) -> *mut v::ibv_qp;
     ibv_modify_qp @ "IBVERBS_1.1": fn(*mut v::ibv_qp, *mut v::ibv_qp_attr, c_int) -> c_int;
     ibv_query_qp @ "IBVERBS_1.1":

@@ -90,6 +90,23 @@ pub struct Peer {
     pub mtu: v::ibv_mtu,
 }
 
+/// How long a QP waits, and how often it tries.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Local ACK timeout, 4.096 µs × 2^timeout.
+    pub timeout: u8,
+    /// Tries after the first, 7 at most.
+    pub retry_cnt: u8,
+    /// Tries after "receiver not ready"; 7 for ever.
+    pub rnr_retry: u8,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { timeout: 14, retry_cnt: 7, rnr_retry: 7 }
+    }
+}
+
 /// A reliable connection.
 pub struct Qp {
     raw: NonNull<v::ibv_qp>,
@@ -132,6 +149,11 @@ impl Qp {
         unsafe { self.raw.as_ref() }.qp_num
     }
 
+    /// What an asynchronous event names it by.
+    pub fn element(&self) -> usize {
+        self.raw.as_ptr() as usize
+    }
+
     fn modify(
         &self,
         mask: v::ibv_qp_attr_mask,
@@ -171,6 +193,15 @@ impl Qp {
     /// # Errors
     /// When the device refuses.
     pub fn connect(&self, peer: &Peer) -> Result<(), Failed> {
+        self.receive_from(peer)?;
+        self.send_to(peer, Patience::default())
+    }
+
+    /// Moves it from INIT to RTR, connected.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn receive_from(&self, peer: &Peer) -> Result<(), Failed> {
         let mask = v::IBV_QP_STATE
             | v::IBV_QP_AV
             | v::IBV_QP_PATH_MTU
@@ -190,7 +221,14 @@ impl Qp {
             attributes.ah_attr.grh.dgid = v::ibv_gid { raw: peer.gid };
             attributes.ah_attr.grh.sgid_index = peer.gid_index;
             attributes.ah_attr.grh.hop_limit = 64;
-        })?;
+        })
+    }
+
+    /// Moves it from RTR to RTS.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn send_to(&self, peer: &Peer, patience: Patience) -> Result<(), Failed> {
         let mask = v::IBV_QP_STATE
             | v::IBV_QP_TIMEOUT
             | v::IBV_QP_RETRY_CNT
@@ -199,9 +237,9 @@ impl Qp {
             | v::IBV_QP_MAX_QP_RD_ATOMIC;
         self.modify(mask, |attributes| {
             attributes.qp_state = v::IBV_QPS_RTS;
-            attributes.timeout = 14;
-            attributes.retry_cnt = 7;
-            attributes.rnr_retry = 7;
+            attributes.timeout = patience.timeout;
+            attributes.retry_cnt = patience.retry_cnt;
+            attributes.rnr_retry = patience.rnr_retry;
             attributes.sq_psn = peer.send_psn;
             attributes.max_rd_atomic = 4;
         })

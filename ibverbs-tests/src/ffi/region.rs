@@ -1,5 +1,6 @@
 //! Registered memory.
 
+use std::cell::Cell;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
@@ -18,6 +19,7 @@ pub struct Region {
     mr: NonNull<v::ibv_mr>,
     memory: NonNull<u8>,
     length: usize,
+    gone: Cell<bool>,
 }
 
 /// A part of a region, for a work request.
@@ -26,6 +28,15 @@ pub struct Piece {
     #[expect(dead_code, reason = "keeps the memory for as long as it is named")]
     region: Rc<Region>,
     pub(super) sge: v::ibv_sge,
+}
+
+impl Piece {
+    /// The same with another local key, which is to be wrong.
+    #[must_use]
+    pub fn with_wrong_key(mut self) -> Self {
+        self.sge.lkey ^= 0x0100_0000;
+        self
+    }
 }
 
 impl Region {
@@ -56,7 +67,9 @@ impl Region {
         };
         let failed = Failed::last("ibv_reg_mr");
         match (NonNull::new(mr), NonNull::new(memory.cast())) {
-            (Some(mr), Some(memory)) => Ok(Rc::new(Self { pd: Rc::clone(pd), mr, memory, length })),
+            (Some(mr), Some(memory)) => {
+                Ok(Rc::new(Self { pd: Rc::clone(pd), mr, memory, length, gone: Cell::new(false) }))
+            }
             _ => {
                 // SAFETY: the mapping was made above, and nobody else knows it.
                 unsafe { libc::munmap(memory, length) };
@@ -94,12 +107,30 @@ impl Region {
         Piece { region: Rc::clone(self), sge }
     }
 
+    /// Takes its memory away, as a program's mistake: the key stays, the pages go. Nothing else
+    /// comes to lie at their address.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn take_away(&self) -> Result<(), Failed> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        let memory = self.memory.as_ptr().cast();
+        self.gone.set(true);
+        // SAFETY: the range is our own mapping, to which no reference exists, and nobody copies to
+        // or from it any more.
+        let now = unsafe { libc::mmap(memory, self.length, libc::PROT_NONE, flags, -1, 0) };
+        if now == libc::MAP_FAILED {
+            return Err(Failed::last("mmap"));
+        }
+        Ok(())
+    }
+
     /// Copies bytes in.
     ///
     /// # Panics
-    /// When they do not fit.
+    /// When they do not fit, or the memory was taken away.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
-        assert!(self.holds(offset, bytes.len()), "{offset} + {} of {}", bytes.len(), self.length);
+        self.assert_there(offset, bytes.len());
         // SAFETY: the range lies in the mapping, and `bytes` elsewhere, since no reference to the
         // mapping exists. What the card may write at the same time, it writes by the kernel's copy.
         unsafe {
@@ -114,9 +145,9 @@ impl Region {
     /// Copies bytes out.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// When there are not so many, or the memory was taken away.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
-        assert!(self.holds(offset, bytes.len()), "{offset} + {} of {}", bytes.len(), self.length);
+        self.assert_there(offset, bytes.len());
         // SAFETY: as in `write`.
         unsafe {
             std::ptr::copy_nonoverlapping(
@@ -125,6 +156,11 @@ impl Region {
                 bytes.len(),
             );
         }
+    }
+
+    fn assert_there(&self, offset: usize, length: usize) {
+        assert!(!self.gone.get(), "the region's memory was taken away");
+        assert!(self.holds(offset, length), "{offset} + {length} of {}", self.length);
     }
 
     fn holds(&self, offset: usize, length: usize) -> bool {

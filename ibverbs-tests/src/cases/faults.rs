@@ -1,0 +1,104 @@
+//! Bad cables: what is lost, doubled, overtaken or spoilt on the way changes no result.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{IBVERBS_UTILS, PERFTEST};
+use crate::pair::{Both, run_between};
+use crate::runner::{Case, Need};
+use crate::setting::{Daemon, Setting};
+use crate::table::table;
+
+/// The cables: name, and what balboad is told. A frame between two cards passes both their cables.
+const CABLES: [(&str, &str); 5] = [
+    ("loss", "loss=1%"),
+    ("dup", "dup=1%"),
+    ("reorder", "reorder=1%"),
+    ("corrupt", "corrupt=1%"),
+    ("all", "loss=1%,dup=1%,reorder=1%,corrupt=1%"),
+];
+/// The programs of perftest. Their acknowledgement timeout is 67 ms, and with `-u 12` 17 ms: much
+/// more than a busy machine keeps a card waiting, and little enough to wait for often.
+const PERFTESTS: [&str; 6] = [
+    "ib_write_bw -u 12 -s 65536 -n 200",
+    "ib_read_bw -u 12 -s 65536 -n 200",
+    "ib_send_bw -u 12 -s 65536 -n 200",
+    "ib_write_lat -u 12 -n 100",
+    "ib_read_lat -u 12 -n 100",
+    "ib_send_lat -u 12 -n 100",
+];
+/// How long 64 MiB may take.
+const BULK: Duration = Duration::from_secs(180);
+
+/// The family.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (name, fault) in CABLES {
+        let mut add =
+            |what: &str, needs: &[Need], body: fn(&Setting, &Daemon<'_>) -> Result<()>| {
+                cases.push(Case::new(format!("bad cable/{name}/{what}"), needs, move |setting| {
+                    let daemon = setting.balboad(&format!("--soft 2 --fault {fault}"))?;
+                    body(setting, &daemon)?;
+                    was_bad(&daemon, fault)?;
+                    daemon.stop()
+                }));
+            };
+        add("ibv_rc_pingpong", &[IBVERBS_UTILS], pingpong);
+        add("perftest", &[PERFTEST], perftests);
+        add("64 MiB", &[], bulk);
+    }
+    cases
+}
+
+/// Checks data with `-c`, and fails where it is wrong.
+fn pingpong(_: &Setting, daemon: &Daemon<'_>) -> Result<()> {
+    let command = "ibv_rc_pingpong -c -g 1 -m 1024 -n 100";
+    let Both { server, client } = run_between((daemon, 0), (daemon, 1), command)?;
+    for side in [server, client] {
+        let side = side.says("819200 bytes in ")?.says("100 iters in ")?;
+        ensure!(!side.stdout.contains("invalid data"), "{side}");
+    }
+    Ok(())
+}
+
+fn perftests(_: &Setting, daemon: &Daemon<'_>) -> Result<()> {
+    for command in PERFTESTS {
+        let both = run_between((daemon, 0), (daemon, 1), command);
+        let Both { client, .. } = both.with_context(|| command.to_owned())?;
+        ensure!(table(&client)?.len() == 1, "expected one row: {client}");
+    }
+    Ok(())
+}
+
+/// A message of 64 MiB each way, in frames of 256 bytes; every byte is compared. What is lost twice is
+/// sent again only after the acknowledgement timeout, here 4 ms, which makes most of the time.
+fn bulk(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
+    for operation in ["send", "read"] {
+        let program = setting.bin.join("verbs-data");
+        let task = daemon
+            .run("")
+            .arg(program)
+            .words("huge --mib 64 --mtu 256 --timeout 10")
+            .arg(operation);
+        task.limit(BULK).run()?.success()?.says("64 MiB arrived")?;
+    }
+    Ok(())
+}
+
+/// The cable has really done what it was told to.
+fn was_bad(daemon: &Daemon<'_>, fault: &str) -> Result<()> {
+    let status = daemon.status()?;
+    for (option, counter) in [
+        ("loss", "fault_lost_tx"),
+        ("dup", "fault_duplicated_tx"),
+        ("reorder", "fault_reordered_tx"),
+        ("corrupt", "fault_corrupted_tx"),
+    ] {
+        let of = |card: usize| status["cards"][card]["counters"][counter].as_u64();
+        let count = of(0).zip(of(1)).with_context(|| format!("no {counter}"))?;
+        let count = count.0 + count.1;
+        ensure!((count > 0) == fault.contains(option), "{fault}: {counter} is {count}");
+    }
+    Ok(())
+}
