@@ -605,7 +605,13 @@ impl Qp {
     }
 
     /// The placement of request packet `sequence` failed: it and what followed it did not happen.
-    pub(crate) fn placement_failed(&mut self, shared: &mut Shared, sequence: u64) {
+    /// Unless a failed receive request has `reported` that, an event must.
+    pub(crate) fn placement_failed(
+        &mut self,
+        shared: &mut Shared,
+        sequence: u64,
+        reported: bool,
+    ) {
         let earlier = self.responder.refusal.is_some_and(|refusal| refusal.sequence <= sequence);
         if earlier {
             return;
@@ -618,7 +624,8 @@ impl Qp {
             }
             return;
         }
-        self.refuse(shared, NakCode::RemoteOperationalError, sequence, None);
+        let kind = (!reported).then_some(AsyncKind::Fatal);
+        self.refuse(shared, NakCode::RemoteOperationalError, sequence, kind);
     }
 
     /// The memory behind READ response `psn` could not be read.
@@ -637,7 +644,7 @@ impl Qp {
             return;
         }
         if self.state() == QpState::Err {
-            self.placement_failed(shared, sequence);
+            self.placement_failed(shared, sequence, true);
         } else {
             let stop = Stop::Refuse(NakCode::RemoteOperationalError);
             self.stop_request(shared, stop, sequence);

@@ -241,7 +241,10 @@ impl Stack {
         for failure in failures {
             let Some(qp) = qp_at(&mut self.slots, failure.slot) else { continue };
             match failure.request {
-                Some(sequence) => qp.placement_failed(&mut self.shared, sequence),
+                Some(sequence) => {
+                    let reported = failure.receive.is_some();
+                    qp.placement_failed(&mut self.shared, sequence, reported);
+                }
                 None => qp.enter_error(&mut self.shared),
             }
         }

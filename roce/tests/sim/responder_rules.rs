@@ -333,6 +333,21 @@ fn a_placement_that_fails_undoes_what_came_after_it() {
 }
 
 #[test]
+fn memory_that_a_write_does_not_reach_is_an_operational_error() {
+    let mut puppet = puppet();
+    let frames = [write(0), write(1), write(2)].map(|say| puppet.frame(&say));
+    let (now, mut placements) = (roce::Instant(puppet.now), Vec::new());
+    for (index, frame) in frames.iter().enumerate() {
+        let node = &mut puppet.node;
+        node.stack.receive(now, frame, index, &mut node.memory, &mut placements);
+    }
+    puppet.node.stack.commit(now, &[true, false, true]);
+    let sent = puppet.drain();
+    let events = refusal(&puppet, AsyncKind::Fatal);
+    assert_refused(&mut puppet, &sent, 1, NakCode::RemoteOperationalError, &events);
+}
+
+#[test]
 fn an_unusable_receive_request_is_an_operational_error() {
     let mut puppet = puppet();
     puppet.node.memory.bad_receives.push(puppet.qpn.value());
