@@ -167,6 +167,7 @@ pub(crate) fn check(
     if !missing.is_empty() {
         return Err(Error::MissingAttributes { qpn, from, to, names: missing.names() });
     }
+    // RC-78
     // Attributes beside the point are refused, not ignored: the caller believes they took effect.
     // Towards RESET and ERR nothing but the state matters, as everybody expects.
     let forbidden = given.difference(rule.required.union(rule.optional));
@@ -201,6 +202,7 @@ fn check_values(qpn: Qpn, change: &QpAttributes, mtu_max: PathMtu) -> Result<(),
 mod tests {
     use super::*;
 
+    /// RC-78.
     #[test]
     fn values_beyond_a_limit_are_refused_by_name() {
         let qpn = Qpn::new(7).unwrap();

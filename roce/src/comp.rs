@@ -28,11 +28,13 @@ impl Qp {
         place: FramePlace,
         placements: &mut Vec<Placement>,
     ) {
+        // RC-10
         if !self.state().sends_requests() {
             bump(&mut shared.counters.drop_wrong_state);
             return;
         }
         let sequence = packet.bth.psn.near(self.requester.unacked);
+        // RC-57
         if sequence < self.requester.unacked || sequence >= self.requester.sent {
             bump(&mut shared.counters.drop_stale_response);
             return;
@@ -53,6 +55,7 @@ impl Qp {
             (Class::Acknowledge, Some(Syndrome::Nak(code))) => {
                 self.receive_nak(shared, now, sequence, code);
             }
+            // RC-61
             _ => bump(&mut shared.counters.drop_bad_opcode),
         }
     }
@@ -62,6 +65,7 @@ impl Qp {
     fn acknowledge(&mut self, shared: &mut Shared, now: Instant, end: u64) -> bool {
         let before = self.requester.unacked;
         let mut completed = 0_usize;
+        // RC-56
         while self.requester.unacked < end {
             match self.requester.messages.front() {
                 Some(message) if !message.is_read() => {
@@ -82,6 +86,7 @@ impl Qp {
 
     /// The oldest unacknowledged packet moved, and `completed` messages left the ring.
     fn progress(&mut self, shared: &mut Shared, now: Instant, completed: usize) {
+        // RC-76
         self.requester.retries = self.attributes.retry_cnt;
         self.requester.rnr_retries = self.attributes.rnr_retry;
         self.requester.follow_progress(completed);
@@ -94,6 +99,7 @@ impl Qp {
             let count = completed as u64;
             self.requester.head_number = self.requester.head_number.wrapping_add(count);
             add(&mut shared.counters.rdma_sends, count);
+            // RC-25
             let through = self.requester.head_number.wrapping_sub(1);
             self.emit(shared, Event::SendsCompleted { qpn: self.qpn, through });
         }
@@ -114,12 +120,13 @@ impl Qp {
         place: FramePlace,
         placements: &mut Vec<Placement>,
     ) {
-        // A response acknowledges the SENDs and WRITEs before it.
+        // RC-68: A response acknowledges the SENDs and WRITEs before it.
         if !self.acknowledge(shared, now, sequence) {
             self.receive_implied_nak(shared, now);
             return;
         }
         let Some(message) = self.requester.messages.front().copied() else { return };
+        // RC-72
         if !message.is_read() || self.state() == QpState::Err {
             bump(&mut shared.counters.drop_stale_response);
             return;
@@ -127,6 +134,7 @@ impl Qp {
         let next = sequence.wrapping_add(1);
         let (offset, length) = message.payload_at(sequence, self.mtu());
         let is_end = next == message.read_request_end(sequence);
+        // RC-71
         if packet.opcode.position.is_end() != is_end || packet.payload.len() != length as usize {
             self.fail_send(shared, SendStatus::BadResponse);
             return;
@@ -161,6 +169,7 @@ impl Qp {
             bump(&mut shared.counters.drop_stale_response);
             return;
         }
+        // RC-69
         self.requester.implied_nak_at = Some(self.requester.unacked);
         bump(&mut shared.counters.implied_nak_seq_err);
         bump(&mut self.counters.implied_nak_seq_err);
@@ -173,6 +182,7 @@ impl Qp {
                 bump(&mut shared.counters.packet_seq_err);
                 bump(&mut shared.counters.rcvd_seq_err);
                 bump(&mut self.counters.packet_seq_err);
+                // RC-58, RC-59
                 if !self.acknowledge(shared, now, sequence) {
                     self.receive_implied_nak(shared, now);
                 } else if self.requester.next != self.requester.unacked {
@@ -180,9 +190,11 @@ impl Qp {
                 }
                 return;
             }
+            // RC-60
             NakCode::InvalidRequest => SendStatus::RemoteInvalidRequest,
             NakCode::RemoteAccessError => SendStatus::RemoteAccess,
             NakCode::RemoteOperationalError => SendStatus::RemoteOperation,
+            // RC-61
             NakCode::InvalidRdRequest | NakCode::Reserved(_) => {
                 bump(&mut shared.counters.drop_malformed);
                 return;
@@ -209,13 +221,14 @@ impl Qp {
             self.receive_implied_nak(shared, now);
             return;
         }
-        // A repetition of the NAK, or one overtaken by a retry, says nothing new.
+        // RC-64: A repetition of the NAK, or one overtaken by a retry, says nothing new.
         if self.state() == QpState::Err
             || self.requester.rnr_until.is_some()
             || self.requester.next == self.requester.unacked
         {
             return;
         }
+        // RC-65
         if self.attributes.rnr_retry != param::RNR_RETRY_INFINITE {
             match self.requester.rnr_retries.checked_sub(1) {
                 Some(left) => self.requester.rnr_retries = left,
@@ -235,6 +248,7 @@ impl Qp {
 
     /// Sends everything unacknowledged again, or gives up.
     fn retry(&mut self, shared: &mut Shared, now: Instant) {
+        // RC-75
         let Some(left) = self.requester.retries.checked_sub(1) else {
             bump(&mut shared.counters.retry_exceeded_err);
             self.fail_send(shared, SendStatus::RetryExceeded);
@@ -279,6 +293,7 @@ impl Qp {
             self.make_ready(shared);
             return false;
         }
+        // RC-75
         bump(&mut shared.counters.local_ack_timeout_err);
         bump(&mut self.counters.local_ack_timeout_err);
         self.requester.implied_nak_at = None;
@@ -298,6 +313,7 @@ impl Qp {
         }
         let number = requester.unreadable.map_or(number, |other| other.min(number));
         requester.unreadable = Some(number);
+        // RC-85
         if number == requester.head_number {
             self.fail_send(shared, SendStatus::LocalProtection);
         } else {

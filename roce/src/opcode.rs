@@ -244,6 +244,7 @@ use Position::{First, Last, Middle, Only};
 
 /// Every known code.
 #[rustfmt::skip]
+// RC-5
 static TABLE: [Opcode; 26] = [
     row(code::SEND_FIRST, "SEND_FIRST", Send, First, NONE, Mtu),
     row(code::SEND_MIDDLE, "SEND_MIDDLE", Send, Middle, NONE, Mtu),
@@ -309,6 +310,7 @@ mod tests {
         assert_eq!(Opcode::find(0x15), None);
     }
 
+    /// RC-5.
     #[test]
     fn header_lengths_are_the_sum_of_their_parts() {
         let length = |code| Opcode::find(code).unwrap().header_length();

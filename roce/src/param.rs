@@ -19,6 +19,7 @@ pub const PKEY_TABLE_LENGTH: u16 = 1;
 pub const GID_TABLE_LENGTH: u8 = 2;
 
 /// The largest message, in bytes.
+// RC-23
 pub const MAX_MESSAGE_LENGTH: u32 = 1 << 31;
 
 /// The number of messages that one QP's send ring holds.
@@ -98,6 +99,7 @@ const ACK_TIMEOUT_UNIT_NANOS: u64 = 4096;
 #[must_use]
 pub const fn ack_timeout(code: u8) -> Option<Duration> {
     match code {
+        // RC-73
         0 => None,
         code => {
             let code = if code > MAX_TIMEOUT { MAX_TIMEOUT } else { code };
@@ -107,6 +109,7 @@ pub const fn ack_timeout(code: u8) -> Option<Duration> {
 }
 
 /// RNR NAK timer codes in units of 10 µs (specification, section 9.7.5: code 0 is 655.36 ms).
+// RC-63
 const RNR_TIMER_UNITS: [u32; 32] = [
     65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
@@ -123,6 +126,7 @@ pub fn rnr_timeout(code: u8) -> Duration {
 mod tests {
     use super::*;
 
+    /// RC-73.
     #[test]
     fn ack_timeouts_follow_the_specification() {
         assert_eq!(ack_timeout(0), None);
@@ -131,6 +135,7 @@ mod tests {
         assert_eq!(ack_timeout(31), Some(Duration::from_nanos(4096 << 31)));
     }
 
+    /// RC-63.
     #[test]
     fn rnr_timeouts_follow_the_specification() {
         assert_eq!(rnr_timeout(0), Duration::from_micros(655_360));

@@ -66,6 +66,7 @@ impl Path {
         let mismatch = Error::GidMismatch { qpn, dgid: vector.dgid, sgid_index: vector.sgid_index };
         let unreachable = Error::Unreachable { qpn, dgid: vector.dgid };
         let own = addresses.gid(vector.sgid_index).ok_or_else(|| mismatch.clone())?;
+        // RC-14
         let resolution = match (own.as_ipv4(), vector.dgid.as_ipv4()) {
             (Some(own), Some(peer)) => {
                 if peer.is_unspecified() || peer.is_multicast() || peer.is_broadcast() {
@@ -95,6 +96,7 @@ impl Path {
 
     /// Fills the template.
     fn build(&mut self, qpn: Qpn, dest_qpn: Qpn, vector: &AddressVector, mac: MacAddr) {
+        // RC-16
         let hops = match vector.hop_limit {
             0 => param::DEFAULT_HOP_LIMIT,
             hops => hops,
@@ -190,6 +192,7 @@ impl Path {
 /// The UDP source port of a flow: the same for all frames of a QP, so that switches keep their
 /// order, and spread over QPs, so that they take different paths.
 fn flow_port(qpn: Qpn, dest_qpn: Qpn) -> u16 {
+    // RC-15
     let mixed = (u64::from(qpn.value()) << 24 | u64::from(dest_qpn.value()))
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);
     param::UDP_SOURCE_PORT_BASE | (mixed >> 50) as u16
@@ -222,6 +225,7 @@ mod tests {
         Qpn::new(value).unwrap()
     }
 
+    /// RC-14, RC-15, RC-16.
     #[test]
     fn headers_parse_back_with_their_lengths() {
         let transport = bth::Repr { opcode: code::ACKNOWLEDGE, ..bth::Repr::default() };
@@ -252,6 +256,7 @@ mod tests {
         }
     }
 
+    /// RC-14.
     #[test]
     fn link_local_peers_need_no_arp_and_ipv4_peers_do() {
         let resolve = |index, dgid| {

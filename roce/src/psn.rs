@@ -36,6 +36,7 @@ impl Psn {
     #[must_use]
     pub const fn distance(self, reference: Self) -> i32 {
         // Move the 24-bit difference to the top of the word and let the sign extend.
+        // RC-18
         (self.0.wrapping_sub(reference.0) << 8) as i32 >> 8
     }
 
@@ -91,6 +92,7 @@ mod tests {
         }
     }
 
+    /// RC-18.
     #[test]
     fn distance_is_exhaustively_right_from_one_reference() {
         let reference = Psn::new(0xff_fff0);
@@ -101,6 +103,7 @@ mod tests {
         }
     }
 
+    /// RC-18.
     #[test]
     fn a_sequence_is_found_again_from_its_psn_anywhere_in_the_window() {
         for &start in &samples() {

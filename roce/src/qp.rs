@@ -134,6 +134,7 @@ impl Qp {
     /// The Base Transport Header of a frame to the peer.
     pub(crate) fn transport_header(&self, opcode: u8, sequence: u64, length: u32) -> bth::Repr {
         bth::Repr {
+            // RC-13
             opcode,
             // Interoperable peers take 0 for a path about to migrate, and go slow.
             migrated: true,
@@ -150,6 +151,7 @@ impl Qp {
         if self.state() == QpState::Err {
             return;
         }
+        // RC-84
         let message = self.requester.head_number;
         bump(&mut shared.counters.req_cqe_error);
         self.emit(shared, Event::SendFailed { qpn: self.qpn, message, status });
@@ -163,6 +165,7 @@ impl Qp {
             return;
         }
         self.attributes.state = QpState::Err;
+        // RC-83
         self.requester.stop();
         self.update_timer(shared);
         if let Some(id) = self.responder.stop() {
@@ -190,6 +193,7 @@ impl Qp {
     /// In SQD, reports once that all messages that had begun are complete.
     pub(crate) fn check_drained(&mut self, shared: &mut Shared) {
         if self.state() == QpState::Sqd && !self.drained && self.requester.is_drained() {
+            // RC-80
             self.drained = true;
             self.emit_async(shared, AsyncKind::SqDrained);
         }
@@ -207,6 +211,7 @@ impl Qp {
 }
 
 /// Padding after a payload of `length` bytes: up to a multiple of four.
+// RC-8
 pub(crate) const fn pad(length: u32) -> u8 {
     (length.wrapping_neg() & 3) as u8
 }

@@ -42,6 +42,7 @@ impl Message {
     /// The end of the READ request that covers the response `sequence`. Requests end at fixed
     /// places, wherever a retry begins.
     pub(crate) fn read_request_end(&self, sequence: u64) -> u64 {
+        // RC-21
         let done = sequence.saturating_sub(self.first);
         let request = (done / param::READ_REQUEST_PACKETS).wrapping_add(1);
         let end = self.first.wrapping_add(request.wrapping_mul(param::READ_REQUEST_PACKETS));
@@ -141,6 +142,7 @@ impl Requester {
 
     /// Adds a message and gives its number. The caller has checked that it fits.
     pub(crate) fn post(&mut self, request: SendRequest, mtu: PathMtu) -> u64 {
+        // RC-20
         let packets = u64::from(mtu.packets(request.length));
         let message = Message {
             request,
@@ -151,6 +153,7 @@ impl Requester {
         let number = self.head_number.wrapping_add(self.messages.len() as u64);
         self.tail = message.end;
         self.tail_weight = message.weight_at(message.end);
+        // RC-25
         self.messages.push_back(message);
         number
     }
@@ -173,6 +176,7 @@ impl Requester {
 
     /// Goes back to the oldest packet that is not acknowledged.
     pub(crate) fn go_back(&mut self) {
+        // RC-31
         self.next = self.unacked;
         self.cursor = 0;
         self.reads.clear();
@@ -207,14 +211,17 @@ impl Requester {
         }
         if self.next == message.first {
             let begun = self.next < self.sent;
+            // RC-80
             if !begun && !state.begins_messages() {
                 return false;
             }
+            // RC-26
             if message.request.fence && !self.reads.is_empty() {
                 return false;
             }
         }
         let end = if message.is_read() {
+            // RC-27
             if self.reads.len() >= usize::from(max_reads) {
                 return false;
             }
@@ -224,6 +231,7 @@ impl Requester {
         };
         let acked = self.messages.front().map_or(0, |head| head.weight_at(self.unacked));
         let in_flight = message.weight_at(self.next).wrapping_sub(acked);
+        // RC-21
         in_flight < param::WINDOW_PACKETS && end.wrapping_sub(self.unacked) <= param::MAX_PSN_SPAN
     }
 
@@ -273,6 +281,7 @@ impl Qp {
         let end = message.read_request_end(sequence);
         let (offset, _) = message.payload_at(sequence, mtu);
         let rest = u64::from(message.request.length).saturating_sub(offset);
+        // RC-70
         let asked = end.wrapping_sub(sequence) << mtu.shift();
         let rdma = reth::Repr {
             va: message.request.remote_va.wrapping_add(offset),
@@ -300,7 +309,7 @@ impl Qp {
         self.requester.advance(sequence.wrapping_add(1), message.end);
 
         let since = self.requester.since_ack_request.wrapping_add(1);
-        // Ask when no further packet can follow now: what comes next depends on the answer.
+        // RC-30: Ask when no further packet can follow now: what comes next depends on the answer.
         let ask = since >= param::ACK_INTERVAL_PACKETS
             || !self.requester.may_send(self.state(), self.attributes.max_rd_atomic);
         self.requester.since_ack_request = if ask { 0 } else { since };
@@ -322,13 +331,16 @@ impl Qp {
         let request = &message.request;
         let (offset, length) = message.payload_at(sequence, self.mtu());
         let is_last = sequence.wrapping_add(1) == message.end;
+        // RC-22
         let position = Position::new(sequence == message.first, is_last);
         let mut transport =
             self.transport_header(data_opcode(request.operation, position), sequence, length);
         transport.ack_request = ask;
+        // RC-28
         transport.solicited = is_last
             && request.solicited
             && !matches!(request.operation, Operation::Write | Operation::Read);
+        // RC-29
         let with_rdma = position.is_start()
             && matches!(request.operation, Operation::Write | Operation::WriteImm);
         let with_word = is_last
@@ -370,6 +382,7 @@ impl Qp {
 
     /// Starts the acknowledgement timer anew, or stops it if nothing is awaited.
     pub(crate) fn restart_ack_timer(&mut self, shared: &mut Shared, now: Instant) {
+        // RC-74
         let timeout = param::ack_timeout(self.attributes.timeout);
         self.requester.ack_deadline = match timeout {
             Some(timeout) if self.requester.is_waiting() => Some(now.after(timeout)),
@@ -437,6 +450,7 @@ mod tests {
         (requester, message)
     }
 
+    /// RC-22, RC-23.
     #[test]
     fn the_longest_message_is_cut_to_its_last_byte() {
         for mtu in PathMtu::ALL {
@@ -449,6 +463,7 @@ mod tests {
         }
     }
 
+    /// RC-21.
     #[test]
     fn a_long_read_is_asked_for_in_parts_that_stay_within_the_span() {
         let (mut requester, message) = posted(Operation::Read, 1 << 31, PathMtu::Mtu256);
@@ -468,6 +483,7 @@ mod tests {
         assert_eq!(end, message.first + param::READ_REQUEST_PACKETS);
     }
 
+    /// RC-22.
     #[test]
     fn every_operation_has_its_opcodes() {
         use crate::opcode::{Class, Opcode};

@@ -121,11 +121,13 @@ impl Responder {
         self.ack_due = false;
         self.repeat_ack = None;
         match self.refusal {
+            // RC-55
             Some(refusal) => self.reads.retain(|read| read.end <= refusal.sequence),
             None => self.reads.clear(),
         }
         self.count_streams();
         match self.current.take() {
+            // RC-83
             Some(Current::Send { receive, .. }) => Some(receive.id),
             _ => None,
         }
@@ -161,6 +163,7 @@ impl Responder {
     }
 
     fn count_message(&mut self) {
+        // RC-51
         self.msn = self.msn.wrapping_add(1) & Psn::MASK;
     }
 }
@@ -195,15 +198,18 @@ impl Qp {
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) {
+        // RC-10, RC-79
         if !self.state().serves_requests() {
             bump(&mut shared.counters.drop_wrong_state);
             return;
         }
+        // RC-49
         if self.state() == QpState::Rtr && !self.established {
             self.established = true;
             self.emit_async(shared, AsyncKind::CommunicationEstablished);
         }
         let sequence = packet.bth.psn.near(self.responder.expected);
+        // RC-32, RC-33
         if sequence > self.responder.expected {
             self.receive_ahead(shared, sequence);
             return;
@@ -217,6 +223,7 @@ impl Qp {
         let request = Request { packet, place, sequence, length };
         match self.execute(shared, &request, verbs, placements) {
             Ok(()) => {
+                // RC-50
                 if packet.bth.ack_request {
                     self.responder.ack_due = true;
                 }
@@ -236,6 +243,7 @@ impl Qp {
         }
         let sequence = psn.near(self.responder.expected);
         if sequence == self.responder.expected {
+            // RC-7
             self.stop_request(shared, Stop::Refuse(NakCode::InvalidRequest), sequence);
         } else if sequence > self.responder.expected {
             self.receive_ahead(shared, sequence);
@@ -248,6 +256,7 @@ impl Qp {
         bump(&mut self.counters.out_of_sequence);
         let responder = &mut self.responder;
         responder.dropped = responder.dropped.max(sequence);
+        // RC-53
         if responder.reported || responder.nak.is_some() {
             bump(&mut shared.counters.drop_after_gap);
             return;
@@ -274,6 +283,7 @@ impl Qp {
             }
             return;
         }
+        // RC-34, RC-54
         // An acknowledgement must not overtake the responses of a READ that the peer is about to
         // ask for again.
         let responder = &mut self.responder;
@@ -301,6 +311,7 @@ impl Qp {
         };
         let offset = sequence.wrapping_sub(read.first) << mtu.shift();
         let rest = u64::from(read.length).saturating_sub(offset);
+        // RC-67
         let same = rdma.va == read.va.wrapping_add(offset)
             && rdma.rkey == read.rkey
             && u64::from(rdma.dma_length) == rest;
@@ -327,12 +338,14 @@ impl Qp {
         placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
         let opcode = request.packet.opcode;
+        // RC-35
         let in_order = match (self.responder.current, opcode.class) {
             (None, _) => opcode.position.is_start(),
             (Some(Current::Send { .. }), Class::Send)
             | (Some(Current::Write { .. }), Class::Write) => !opcode.position.is_start(),
             (Some(_), _) => false,
         };
+        // RC-36
         let fits = opcode.payload.allows(request.packet.payload.len(), self.mtu().bytes() as usize);
         if !in_order || !fits {
             return Err(Stop::Refuse(NakCode::InvalidRequest));
@@ -341,6 +354,7 @@ impl Qp {
             Class::Send => self.execute_send(shared, request, verbs, placements),
             Class::Write => self.execute_write(shared, request, verbs, placements),
             Class::ReadRequest => self.execute_read(shared, request, verbs),
+            // RC-45
             Class::CompareSwap | Class::FetchAdd => {
                 bump(&mut shared.counters.rx_atomic_requests);
                 Err(Stop::Refuse(NakCode::InvalidRequest))
@@ -358,9 +372,11 @@ impl Qp {
     ) -> Result<(), Stop> {
         let (receive, offset) = match self.responder.current {
             Some(Current::Send { receive, offset }) => (receive, offset),
+            // RC-38
             _ => (self.take_receive(verbs)?, 0),
         };
         let end = offset.wrapping_add(u64::from(request.length));
+        // RC-40
         // A 32-bit length is reported, so that much fits whatever the receive request offers.
         if end > receive.capacity || end > u64::from(param::MAX_MESSAGE_LENGTH) {
             return Err(Stop::TooLong(receive.id));
@@ -408,9 +424,11 @@ impl Qp {
         };
         let end =
             offset.checked_add(request.length).ok_or(Stop::Refuse(NakCode::InvalidRequest))?;
+        // RC-37
         if (is_end && end != length) || (!is_end && end >= length) {
             return Err(invalid);
         }
+        // RC-39, RC-62
         // Taken before anything is placed: without one, the packet is executed again later.
         let receive = match request.packet.immediate {
             Some(_) => Some(self.take_receive(verbs)?),
@@ -453,6 +471,7 @@ impl Qp {
         verbs: &mut impl Verbs,
     ) -> Result<(u32, u64, u32, u32), Stop> {
         let rdma = request.packet.reth.ok_or(Stop::Refuse(NakCode::InvalidRequest))?;
+        // RC-23, RC-43
         if !self.attributes.access.contains(AccessFlags::REMOTE_WRITE)
             || rdma.dma_length > param::MAX_MESSAGE_LENGTH
         {
@@ -471,6 +490,7 @@ impl Qp {
         let invalid = Stop::Refuse(NakCode::InvalidRequest);
         let Some(rdma) = request.packet.reth else { return Err(invalid) };
         let most = usize::from(self.attributes.max_dest_rd_atomic);
+        // RC-23, RC-43
         if !self.attributes.access.contains(AccessFlags::REMOTE_READ)
             || rdma.dma_length > param::MAX_MESSAGE_LENGTH
             || most == 0
@@ -480,6 +500,7 @@ impl Qp {
         self.check_remote(verbs, (rdma.rkey, rdma.va, rdma.dma_length), RemoteAccess::Read)?;
         let packets = u64::from(self.mtu().packets(rdma.dma_length));
         let responder = &mut self.responder;
+        // RC-44
         while responder.reads.len() >= most {
             // A well-behaved peer has received everything of the oldest; only a ghost of its
             // request can have set it going again.
@@ -516,11 +537,11 @@ impl Qp {
     ) -> Result<(), Stop> {
         let refuse = Stop::Refuse(NakCode::RemoteAccessError);
         if length == 0 {
-            // The specification checks no key for an empty access.
+            // RC-42: The specification checks no key for an empty access.
             return Ok(());
         }
         let length = u64::from(length);
-        // The last byte must have an address.
+        // RC-41: The last byte must have an address.
         if va.checked_add(length.wrapping_sub(1)).is_none() {
             return Err(refuse);
         }
@@ -559,6 +580,7 @@ impl Qp {
     fn stop_request(&mut self, shared: &mut Shared, stop: Stop, sequence: u64) {
         match stop {
             Stop::NotReady => {
+                // RC-62
                 bump(&mut shared.counters.out_of_buffer);
                 self.responder.nak = Some(Nak::ReceiverNotReady(sequence));
                 self.responder.dropped = self.responder.dropped.max(sequence);
@@ -570,10 +592,12 @@ impl Qp {
                 self.responder.current = None;
                 self.refuse(shared, NakCode::InvalidRequest, sequence, None);
             }
+            // RC-48
             Stop::BadReceive => {
                 self.refuse(shared, NakCode::RemoteOperationalError, sequence, None);
             }
             Stop::Refuse(code) => {
+                // RC-88
                 let kind = match code {
                     NakCode::RemoteAccessError => AsyncKind::AccessError,
                     NakCode::RemoteOperationalError => AsyncKind::Fatal,
@@ -597,6 +621,7 @@ impl Qp {
             NakCode::RemoteOperationalError => &mut shared.counters.resp_remote_operational_errors,
             _ => &mut shared.counters.resp_remote_invalid_request,
         });
+        // RC-55
         self.responder.refusal = Some(Refusal { code, sequence });
         if let Some(kind) = kind {
             self.emit_async(shared, kind);
@@ -606,12 +631,8 @@ impl Qp {
 
     /// The placement of request packet `sequence` failed: it and what followed it did not happen.
     /// Unless a failed receive request has `reported` that, an event must.
-    pub(crate) fn placement_failed(
-        &mut self,
-        shared: &mut Shared,
-        sequence: u64,
-        reported: bool,
-    ) {
+    pub(crate) fn placement_failed(&mut self, shared: &mut Shared, sequence: u64, reported: bool) {
+        // RC-47
         let earlier = self.responder.refusal.is_some_and(|refusal| refusal.sequence <= sequence);
         if earlier {
             return;
@@ -646,6 +667,7 @@ impl Qp {
         if self.state() == QpState::Err {
             self.placement_failed(shared, sequence, true);
         } else {
+            // RC-87
             let stop = Stop::Refuse(NakCode::RemoteOperationalError);
             self.stop_request(shared, stop, sequence);
         }

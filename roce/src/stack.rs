@@ -134,6 +134,7 @@ impl Stack {
         let slot = self.slot(qpn).ok_or(Error::UnknownQp(qpn))?;
         let qp = qp_at(&mut self.slots, slot).ok_or(Error::UnknownQp(qpn))?;
         let from = qp.state();
+        // RC-77, RC-78
         attributes::check(qpn, from, change, self.mtu_max)?;
         let to = change.state.unwrap_or(from);
         match to {
@@ -148,7 +149,7 @@ impl Stack {
             }
             _ => {}
         }
-        // What can fail comes first.
+        // RC-78: What can fail comes first.
         let path = match change.path {
             Some(vector) => {
                 let dest = change.dest_qpn.or(qp.attributes.dest_qpn).unwrap_or(qpn);
@@ -202,9 +203,11 @@ impl Stack {
         let slot = self.slot(qpn).ok_or(PostError::UnknownQp(qpn))?;
         let qp = qp_at(&mut self.slots, slot).ok_or(PostError::UnknownQp(qpn))?;
         let state = qp.state();
+        // RC-79
         if !state.sends_requests() {
             return Err(PostError::State { qpn, state });
         }
+        // RC-23
         if request.length > param::MAX_MESSAGE_LENGTH {
             return Err(PostError::TooLong(request.length));
         }
@@ -261,6 +264,7 @@ impl Stack {
         let succeeded = |placement: usize| statuses.get(placement).copied().unwrap_or(false);
         let shared = &mut self.shared;
         match kind {
+            // RC-47
             EffectKind::PlacedRequest { placement, sequence, receive } => {
                 if succeeded(placement) || failed(true) {
                     return;
@@ -271,6 +275,7 @@ impl Stack {
                 }
                 failures.push(Failure { slot, request: Some(sequence), receive });
             }
+            // RC-86
             EffectKind::PlacedResponse { placement, message } => {
                 if succeeded(placement) || failed(false) {
                     return;
@@ -305,6 +310,7 @@ impl Stack {
     /// The next frame to send; `None` when nothing is ready, or while placements await their
     /// commit. Queue pairs take turns of [`param::TRANSMIT_QUANTUM`] frames.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        // RC-46
         if !self.shared.log.is_committed() {
             return None;
         }
@@ -415,6 +421,7 @@ impl Stack {
         }
         let qpn = qp.qpn;
         let counters = qp.counters;
+        // RC-82
         *qp = Qp::new(qpn, slot, generation);
         qp.counters = counters;
         self.shared.log.retain(|event| event.qpn() != qpn);
@@ -512,13 +519,16 @@ impl Qp {
         self.attributes.state = to;
         match (from, to) {
             (QpState::Init, QpState::Rtr) => {
+                // RC-19
                 self.responder.start(change.rq_psn.unwrap_or_default());
             }
             (QpState::Rtr, QpState::Rts) => {
                 let psn = change.sq_psn.unwrap_or_default();
                 let (retries, rnr) = (self.attributes.retry_cnt, self.attributes.rnr_retry);
+                // RC-19
                 self.requester.start(psn, retries, rnr);
             }
+            // RC-80
             (QpState::Rts, QpState::Sqd) => {
                 self.drained = false;
                 self.requester.drain();

@@ -28,6 +28,7 @@ impl QpState {
     /// Whether the responder works: requests of the peer are executed and answered.
     #[inline]
     pub(crate) const fn serves_requests(self) -> bool {
+        // RC-79
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd)
     }
 
@@ -35,12 +36,14 @@ impl QpState {
     /// peer answers is heard.
     #[inline]
     pub(crate) const fn sends_requests(self) -> bool {
+        // RC-79
         matches!(self, Self::Rts | Self::Sqd)
     }
 
     /// Whether a message that has not begun may begin.
     #[inline]
     pub(crate) const fn begins_messages(self) -> bool {
+        // RC-80
         matches!(self, Self::Rts)
     }
 }
@@ -70,6 +73,7 @@ const RETRY: Mask =
     Mask::TIMEOUT.union(Mask::RETRY_CNT).union(Mask::RNR_RETRY).union(Mask::MAX_RD_ATOMIC);
 const SEND: Mask = Mask::SQ_PSN.union(RETRY);
 const LIVE: Mask = Mask::ACCESS.union(Mask::MIN_RNR_TIMER);
+// RC-81
 const DRAINED: Mask = Mask::PATH
     .union(RETRY)
     .union(Mask::MAX_DEST_RD_ATOMIC)
@@ -78,6 +82,7 @@ const DRAINED: Mask = Mask::PATH
 
 /// Every transition of a Reliable Connection QP (specification, section 11.2, Modify Queue Pair,
 /// and the manual page of `ibv_modify_qp`). What is not here is refused.
+// RC-77, RC-78
 static TRANSITIONS: [Transition; 20] = [
     row(Reset, Reset, NOTHING, NOTHING),
     row(Reset, Init, ACCESS, NOTHING),
@@ -178,6 +183,7 @@ Err > Sqd: refused
 Err > Err: needs [], allows []
 ";
 
+    /// RC-77, RC-78, RC-81.
     #[test]
     fn the_whole_transition_table_is_as_written_here() {
         assert_eq!(table(), EXPECTED);
@@ -191,6 +197,7 @@ Err > Err: needs [], allows []
         }
     }
 
+    /// RC-79.
     #[test]
     fn what_a_queue_pair_does_in_each_state_is_as_written_here() {
         let abilities = STATES.map(|state| {

@@ -235,6 +235,7 @@ impl PathMtu {
         let whole = length >> self.shift();
         let rest = length & self.bytes().wrapping_sub(1);
         let packets = if rest == 0 { whole } else { whole.wrapping_add(1) };
+        // RC-24
         if packets == 0 { 1 } else { packets }
     }
 }
@@ -262,6 +263,7 @@ mod tests {
         assert_eq!(Gid::from_ipv6("fe80::1".parse().unwrap()).as_ipv4(), None);
     }
 
+    /// RC-24.
     #[test]
     fn packets_of_a_message_are_counted_up_to_the_largest_length() {
         for mtu in PathMtu::ALL {
@@ -278,6 +280,7 @@ mod tests {
         assert_eq!(PathMtu::from_code(6), None);
     }
 
+    /// RC-9.
     #[test]
     fn only_24_bit_unicast_numbers_are_queue_pair_numbers() {
         assert!(Qpn::new(0xff_fffe).is_some());

@@ -12,6 +12,7 @@ use crate::wire::aeth::{self, NakCode, Syndrome};
 impl Qp {
     /// Emits the next frame of the responder, if there is one.
     pub(crate) fn transmit_response(&mut self, shared: &mut Shared) -> Option<Transmit> {
+        // RC-54
         if self.responder.streaming != 0 {
             return self.transmit_read_response(shared);
         }
@@ -24,6 +25,7 @@ impl Qp {
                 return Some(transmit);
             }
         }
+        // RC-50, RC-52
         let positive = Syndrome::Ack { credits: aeth::CREDITS_UNLIMITED };
         if self.responder.ack_due {
             self.responder.ack_due = false;
@@ -41,10 +43,12 @@ impl Qp {
             Nak::ReceiverNotReady(sequence) if sequence == expected => {
                 bump(&mut shared.counters.send_rnr_err);
                 bump(&mut self.counters.send_rnr_err);
+                // RC-62
                 Syndrome::RnrNak { timer: self.attributes.min_rnr_timer }
             }
             _ if expected <= self.responder.dropped => {
                 bump(&mut shared.counters.sent_seq_err);
+                // RC-53
                 Syndrome::Nak(NakCode::PsnSequenceError)
             }
             _ => {
@@ -53,7 +57,7 @@ impl Qp {
             }
         };
         self.responder.reported = true;
-        // A NAK acknowledges everything before it.
+        // RC-58: A NAK acknowledges everything before it.
         self.responder.ack_due = false;
         self.responder.repeat_ack = None;
         self.acknowledgement(syndrome, expected)
@@ -62,6 +66,7 @@ impl Qp {
     fn acknowledgement(&self, syndrome: Syndrome, sequence: u64) -> Option<Transmit> {
         let transport = self.transport_header(code::ACKNOWLEDGE, sequence, 0);
         let mut header = self.path.as_ref()?.header(&transport, aeth::LENGTH);
+        // RC-51
         header.push(&aeth::Repr { syndrome, msn: self.responder.msn }.to_bytes());
         Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
     }
@@ -86,6 +91,7 @@ impl Qp {
         }
         self.responded = true;
         let (offset, length) = response_part(&read, sequence, mtu);
+        // RC-66
         let position = Position::new(sequence == read.start, is_last);
         let response = match position {
             Position::First => code::READ_RESPONSE_FIRST,

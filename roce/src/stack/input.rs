@@ -59,6 +59,7 @@ impl Stack {
             Kind::Icmp(ip, packet) => self.receive_icmp(&ethernet, &ip, packet),
             Kind::Ndp(ip, packet) => self.receive_ndp(&ethernet, &ip, packet),
             Kind::Roce(datagram) => {
+                // RC-2
                 if icrc::check(frame) {
                     self.receive_roce(now, &datagram, frame_index, verbs, placements)
                 } else {
@@ -85,12 +86,15 @@ impl Stack {
         placements: &mut Vec<Placement>,
     ) -> Result<(), Malformed> {
         let packet = match frame::Repr::parse(datagram.payload) {
+            // RC-7
             Err(Malformed::Opcode(code)) if code & SERVICE == RELIABLE_CONNECTION => {
                 return self.receive_unknown(datagram);
             }
+            // RC-6
             packet => packet?,
         };
         let padded = packet.payload.len().wrapping_add(usize::from(packet.bth.pad_count));
+        // RC-8
         if padded % 4 != 0 {
             return Err(Malformed::Length("BTH"));
         }
@@ -108,6 +112,7 @@ impl Stack {
         let place = FramePlace { frame_index, payload_start };
         match packet.opcode.class {
             Class::CongestionNotification => bump(&mut counters.rp_cnp_ignored),
+            // RC-6
             Class::Datagram => bump(&mut counters.drop_bad_opcode),
             class if class.is_response() => {
                 qp.receive_response(&mut self.shared, now, &packet, place, placements);
@@ -206,24 +211,29 @@ fn admitted<'a>(
     transport: &bth::Repr,
 ) -> Option<&'a mut Qp> {
     let slot = Qpn::new(transport.dest_qpn).and_then(|qpn| table.get(&qpn).copied());
+    // RC-9
     let Some(qp) = slot.and_then(|slot| qp_at(slots, slot)) else {
         bump(&mut counters.drop_unknown_qp);
         return None;
     };
+    // RC-10
     let Some(path) = &qp.path else {
         bump(&mut counters.drop_wrong_state);
         return None;
     };
+    // RC-11
     if path.peer != datagram.source || path.own != datagram.destination {
         bump(&mut counters.drop_wrong_source);
         return None;
     }
+    // RC-12
     if !bth::pkeys_match(transport.pkey, param::DEFAULT_PKEY) {
         bump(&mut counters.drop_bad_pkey);
         return None;
     }
     bump(&mut counters.rcvd_pkts);
     bump(&mut qp.counters.rcvd_pkts);
+    // RC-17
     if datagram.traffic_class & 3 == CONGESTION_EXPERIENCED {
         bump(&mut counters.np_ecn_marked_roce_packets);
     }
@@ -290,6 +300,7 @@ fn datagram(
     offset: usize,
 ) -> Result<Kind<'_>, Malformed> {
     let (header, payload) = udp::Repr::parse(payload)?;
+    // RC-3
     if header.destination_port != param::ROCE_UDP_PORT {
         return Ok(Kind::Foreign);
     }

@@ -6,6 +6,7 @@ use super::{Malformed, split};
 pub const LENGTH: usize = 4;
 
 /// The credit code that means "no end-to-end flow control".
+// RC-52
 pub const CREDITS_UNLIMITED: u8 = 0x1f;
 
 /// The code of a NAK.

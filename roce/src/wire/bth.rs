@@ -113,6 +113,7 @@ impl Repr {
     /// The header at the start of `bytes`, and what follows it.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (header, rest) = Header::new(bytes)?;
+        // RC-4
         if header.version() != 0 {
             return Err(Malformed::Version("BTH"));
         }
@@ -178,6 +179,7 @@ mod tests {
         assert_eq!(Repr::parse(&other.to_bytes()), Ok((other, &[][..])));
     }
 
+    /// RC-4.
     #[test]
     fn another_version_is_refused() {
         let mut bytes = Repr::default().to_bytes();
@@ -186,6 +188,7 @@ mod tests {
         assert_eq!(Repr::parse(&bytes[..11]), Err(Malformed::Truncated("BTH")));
     }
 
+    /// RC-12.
     #[test]
     fn two_limited_members_do_not_match() {
         assert!(pkeys_match(0xffff, 0xffff));

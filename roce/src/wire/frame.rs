@@ -33,6 +33,7 @@ impl Repr {
     /// included (it is not checked here).
     pub fn parse(datagram: &[u8]) -> Result<Self, Malformed> {
         let (base, mut rest) = bth::Repr::parse(datagram)?;
+        // RC-5
         let opcode = Opcode::find(base.opcode).ok_or(Malformed::Opcode(base.opcode))?;
         let mut repr = Self {
             bth: base,
@@ -102,6 +103,7 @@ mod tests {
         assert_eq!((repr.aeth, repr.invalidate), (None, None));
     }
 
+    /// RC-5.
     #[test]
     fn every_truncation_of_every_opcode_is_refused_or_parsed_within_bounds() {
         for opcode in 0..=u8::MAX {

@@ -34,6 +34,7 @@ impl Icrc {
         let masked_length = ip_length.wrapping_add(udp::LENGTH).wrapping_add(bth::LENGTH);
         let (head, rest) =
             packet.split_at_checked(masked_length).ok_or(Malformed::Truncated("BTH"))?;
+        // RC-1
         let mut masked = [0xff; MASKED];
         let end = LOCAL_HEADER.wrapping_add(masked_length);
         let body = masked.get_mut(LOCAL_HEADER..end).unwrap_or_default();
@@ -161,6 +162,7 @@ mod tests {
          00001140ffff00abcdef000000071f000001ef0bac49",
     ];
 
+    /// RC-1.
     #[test]
     fn the_crc_equals_that_of_other_implementations() {
         for hex in FRAMES {
@@ -184,6 +186,7 @@ mod tests {
         }
     }
 
+    /// RC-1.
     #[test]
     fn fields_that_routers_change_do_not_count_and_all_others_do() {
         // Bytes of the second frame (IPv4 at 14, UDP at 34, BTH at 42) that are masked.

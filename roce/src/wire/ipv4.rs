@@ -114,6 +114,7 @@ impl Repr {
     /// padding is cut off.
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (header, rest) = Header::new(packet)?;
+        // RC-3
         if header.version() != 4 || header.header_length() != LENGTH {
             return Err(Malformed::Version("IPv4"));
         }
@@ -197,6 +198,7 @@ mod tests {
         assert_eq!(Repr::parse(&bytes[..22]), Err(Malformed::Length("IPv4")));
     }
 
+    /// RC-3.
     #[test]
     fn a_flipped_bit_anywhere_in_the_header_is_noticed() {
         for bit in 0..LENGTH * 8 {

@@ -57,6 +57,7 @@ impl Repr {
     /// the ICRC is its last word.
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (header, payload) = Header::new(packet)?;
+        // RC-3
         if usize::from(header.length()) != packet.len() {
             return Err(Malformed::Length("UDP"));
         }
@@ -91,6 +92,7 @@ mod tests {
         assert_eq!(Repr::parse(&bytes), Ok((repr, &[8, 9][..])));
     }
 
+    /// RC-3.
     #[test]
     fn a_length_beside_the_packets_is_refused() {
         let repr = Repr { source_port: 1, destination_port: 2, payload_length: 2 };

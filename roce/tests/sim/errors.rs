@@ -73,6 +73,7 @@ fn events(network: &mut Network, end: End) -> Vec<Event> {
     std::mem::take(&mut network.nodes[end.node].events)
 }
 
+/// RC-75.
 #[test]
 fn a_peer_that_goes_dead_exceeds_the_retries_in_time() {
     for ipv4 in [true, false] {
@@ -136,6 +137,7 @@ fn a_peer_that_comes_back_with_another_ethernet_address_is_found_again() {
     assert_eq!(events(&mut network, a), [through]);
 }
 
+/// RC-41, RC-60, RC-84, RC-88.
 #[test]
 fn a_bad_key_is_a_remote_access_error_on_both_sides() {
     for operation in [Operation::Write, Operation::WriteImm, Operation::Read] {
@@ -161,6 +163,7 @@ fn a_bad_key_is_a_remote_access_error_on_both_sides() {
     }
 }
 
+/// RC-40, RC-60.
 #[test]
 fn a_message_too_long_is_an_invalid_request() {
     let (mut network, a, b) = pair(1, Cable::PERFECT, &Options::default());
@@ -173,6 +176,7 @@ fn a_message_too_long_is_an_invalid_request() {
     assert_eq!(events(&mut network, b), [Event::ReceiveFailed { qpn, id, status }, entered(b)]);
 }
 
+/// RC-65.
 #[test]
 fn no_receive_request_exceeds_the_rnr_retries() {
     let options = Options { rnr_retry: 2, min_rnr_timer: 10, ..Options::default() };
@@ -185,6 +189,7 @@ fn no_receive_request_exceeds_the_rnr_retries() {
     assert_eq!(network.nodes[0].stack.counters().retry_rnr_exceeded_err, 1);
 }
 
+/// RC-84, RC-85.
 #[test]
 fn unreadable_memory_fails_its_message_after_those_before_it() {
     for at in [0, 3] {
@@ -208,6 +213,7 @@ fn unreadable_memory_fails_its_message_after_those_before_it() {
     }
 }
 
+/// RC-86.
 #[test]
 fn unwritable_memory_fails_a_read_and_nothing_before_it() {
     let (mut network, a, _) = pair(1, Cable::PERFECT, &Options::default());

@@ -72,6 +72,7 @@ fn reordered_frames_do_no_harm() {
     });
 }
 
+/// RC-2.
 #[test]
 fn corrupted_frames_are_noticed_and_repaired() {
     for_each_seed("corrupted_frames_are_noticed_and_repaired", 2, |seed| {

@@ -125,6 +125,7 @@ fn damaged_frames_of_the_real_peer_never_panic() {
     });
 }
 
+/// RC-11.
 #[test]
 fn a_flood_of_forged_frames_does_not_disturb_a_connection() {
     for_each_seed("a_flood_of_forged_frames_does_not_disturb_a_connection", 2, |seed| {

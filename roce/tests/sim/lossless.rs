@@ -37,6 +37,7 @@ fn assert_flawless(network: &Network) {
     }
 }
 
+/// RC-22, RC-24, RC-38, RC-39.
 #[test]
 fn every_kind_of_message_arrives_at_every_mtu() {
     for_each_seed("every_kind_of_message_arrives_at_every_mtu", 4, |seed| {
@@ -50,6 +51,7 @@ fn every_kind_of_message_arrives_at_every_mtu() {
     });
 }
 
+/// RC-38, RC-39.
 #[test]
 fn each_kind_alone_arrives() {
     for_each_seed("each_kind_alone_arrives", 1, |seed| {
@@ -72,6 +74,7 @@ fn each_kind_alone_arrives() {
     });
 }
 
+/// RC-18, RC-19.
 #[test]
 fn packet_sequence_numbers_wrap() {
     for_each_seed("packet_sequence_numbers_wrap", 2, |seed| {

@@ -34,6 +34,7 @@ fn send(operation: Operation, length: u32) -> SendRequest {
     }
 }
 
+/// RC-1, RC-13, RC-15, RC-16.
 #[test]
 fn every_frame_carries_what_the_path_and_the_peer_say() {
     let mut puppet = Puppet::new(&Options { traffic_class: 0x6a, ..options() });
@@ -60,6 +61,7 @@ fn every_frame_carries_what_the_path_and_the_peer_say() {
     }
 }
 
+/// RC-8, RC-24.
 #[test]
 fn payload_is_padded_with_zeros_to_whole_words() {
     for length in 0..=8_u8 {
@@ -73,6 +75,7 @@ fn payload_is_padded_with_zeros_to_whole_words() {
     }
 }
 
+/// RC-8.
 #[test]
 fn a_packet_that_is_not_whole_words_is_dropped() {
     let mut puppet = Puppet::new(&options());
@@ -90,6 +93,7 @@ fn a_packet_that_is_not_whole_words_is_dropped() {
     assert_eq!((puppet.events(), puppet.state()), (vec![], QpState::Rts));
 }
 
+/// RC-3.
 #[test]
 fn another_udp_port_is_not_roce() {
     let mut puppet = Puppet::new(&options());
@@ -101,6 +105,7 @@ fn another_udp_port_is_not_roce() {
     assert_eq!(puppet.node.stack.counters().rcvd_pkts, 0);
 }
 
+/// RC-4, RC-6.
 #[test]
 fn other_versions_and_services_are_dropped_in_silence() {
     let mut puppet = Puppet::new(&options());
@@ -117,6 +122,7 @@ fn other_versions_and_services_are_dropped_in_silence() {
     assert_eq!(puppet.node.stack.counters().drop_bad_opcode, 1);
 }
 
+/// RC-10.
 #[test]
 fn a_queue_pair_that_is_not_ready_hears_nothing() {
     let write = rdma(code::WRITE_ONLY, RQ_PSN, 0, 8, vec![1; 8]);
@@ -135,6 +141,7 @@ fn a_queue_pair_that_is_not_ready_hears_nothing() {
     }
 }
 
+/// RC-28.
 #[test]
 fn only_the_last_packet_of_what_a_receiver_notices_is_solicited() {
     for (operation, expected) in [
@@ -152,6 +159,7 @@ fn only_the_last_packet_of_what_a_receiver_notices_is_solicited() {
     }
 }
 
+/// RC-22, RC-29.
 #[test]
 fn the_address_stands_in_the_first_packet_and_immediate_data_in_the_last() {
     let mut puppet = Puppet::new(&options());
@@ -166,6 +174,7 @@ fn the_address_stands_in_the_first_packet_and_immediate_data_in_the_last() {
     assert_eq!((transport.opcode, &rest[..4]), (code::WRITE_LAST_IMM, &[1, 2, 3, 4][..]));
 }
 
+/// RC-42.
 #[test]
 fn nothing_needs_no_key() {
     let mut puppet = Puppet::new(&options());
@@ -182,6 +191,7 @@ fn nothing_needs_no_key() {
     assert_eq!(puppet.state(), QpState::Rts);
 }
 
+/// RC-23.
 #[test]
 fn a_message_of_more_than_two_gibibytes_is_invalid() {
     let first = rdma(code::WRITE_FIRST, RQ_PSN, 0, (1 << 31) + 1, vec![0; 256]);
@@ -193,6 +203,7 @@ fn a_message_of_more_than_two_gibibytes_is_invalid() {
     }
 }
 
+/// RC-51, RC-52.
 #[test]
 fn every_answer_counts_the_messages_that_are_whole() {
     let mut puppet = Puppet::new(&options());
@@ -211,6 +222,7 @@ fn every_answer_counts_the_messages_that_are_whole() {
     assert_eq!(puppet.say(&[request(code::SEND_ONLY, RQ_PSN + 6, vec![])])[0].msn, 3);
 }
 
+/// RC-78, RC-81.
 #[test]
 fn a_path_is_changed_only_while_drained_and_a_refused_change_changes_nothing() {
     let mut puppet = Puppet::new(&options());
@@ -231,6 +243,7 @@ fn a_path_is_changed_only_while_drained_and_a_refused_change_changes_nothing() {
     assert_eq!((after.path, after.min_rnr_timer), (path, 9));
 }
 
+/// RC-15.
 #[test]
 fn queue_pairs_take_different_source_ports() {
     let mut node = Node::new(1);

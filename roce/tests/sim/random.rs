@@ -152,6 +152,7 @@ impl Total {
     }
 }
 
+/// RC-2, RC-17, RC-20, RC-32, RC-34, RC-53.
 #[test]
 fn random_networks_with_random_faults_deliver_everything_once() {
     let name = "random_networks_with_random_faults_deliver_everything_once";

@@ -30,6 +30,7 @@ fn sequence_nak(psn: u32) -> Say {
     answer(psn, Syndrome::Nak(NakCode::PsnSequenceError))
 }
 
+/// RC-19, RC-31, RC-59.
 #[test]
 fn a_sequence_nak_repeats_from_exactly_its_psn() {
     let mut puppet = Puppet::new(&options());
@@ -47,6 +48,7 @@ fn a_sequence_nak_repeats_from_exactly_its_psn() {
     assert_eq!(puppet.events(), [completed(&puppet, 1)]);
 }
 
+/// RC-59.
 #[test]
 fn a_repeated_nak_in_one_burst_repeats_once() {
     let mut puppet = Puppet::new(&options());
@@ -56,6 +58,7 @@ fn a_repeated_nak_in_one_burst_repeats_once() {
     assert_eq!(psns(&again), [2, 3, 4]);
 }
 
+/// RC-25, RC-56, RC-57.
 #[test]
 fn acknowledgements_are_cumulative_and_ghosts_are_ignored() {
     let mut puppet = Puppet::new(&options());
@@ -76,6 +79,7 @@ fn acknowledgements_are_cumulative_and_ghosts_are_ignored() {
     assert_eq!(puppet.state(), QpState::Rts);
 }
 
+/// RC-58, RC-60, RC-84.
 #[test]
 fn fatal_naks_fail_the_message_of_their_psn_after_completing_those_before() {
     for (nak, status) in [
@@ -103,6 +107,7 @@ fn fatal_naks_fail_the_message_of_their_psn_after_completing_those_before() {
     }
 }
 
+/// RC-61.
 #[test]
 fn reserved_syndromes_and_naks_have_no_effect() {
     let mut puppet = Puppet::new(&options());
@@ -115,6 +120,7 @@ fn reserved_syndromes_and_naks_have_no_effect() {
     assert_eq!(puppet.state(), QpState::Rts);
 }
 
+/// RC-73, RC-74, RC-75.
 #[test]
 fn the_acknowledgement_timer_is_4096_ns_times_2_to_the_timeout() {
     for timeout in [1, 5, 14, 20] {
@@ -136,6 +142,7 @@ fn the_acknowledgement_timer_is_4096_ns_times_2_to_the_timeout() {
     }
 }
 
+/// RC-31, RC-76.
 #[test]
 fn progress_gives_all_retries_back() {
     let mut puppet = Puppet::new(&Options { retry_cnt: 1, ..options() });
@@ -149,6 +156,25 @@ fn progress_gives_all_retries_back() {
     }
 }
 
+/// RC-74.
+#[test]
+fn the_timer_starts_anew_with_progress() {
+    let mut puppet = Puppet::new(&options());
+    puppet.post(Operation::Write, 3 * MTU);
+    puppet.drain();
+    let start = puppet.now;
+    for done in 0..2 {
+        puppet.now += 1_000_000;
+        assert!(puppet.say(&[ack(SQ_PSN + done)]).is_empty());
+    }
+    // An acknowledgement of what is acknowledged is no progress.
+    puppet.now += 1_000_000;
+    assert!(puppet.say(&[ack(SQ_PSN + 1)]).is_empty());
+    assert_eq!(psns(&puppet.time_out().1), [2]);
+    assert_eq!(puppet.now, start + 2_000_000 + (4096 << 8));
+}
+
+/// RC-73.
 #[test]
 fn without_a_timeout_there_is_no_timer() {
     let mut puppet = Puppet::new(&Options { timeout: 0, ..options() });
@@ -157,6 +183,7 @@ fn without_a_timeout_there_is_no_timer() {
     assert_eq!(puppet.node.stack.next_timeout(), None);
 }
 
+/// RC-64, RC-65, RC-76.
 #[test]
 fn an_rnr_nak_waits_exactly_its_time() {
     let mut puppet = Puppet::new(&Options { rnr_retry: 1, ..options() });
@@ -176,6 +203,7 @@ fn an_rnr_nak_waits_exactly_its_time() {
     assert_eq!(puppet.events(), [failed, Event::EnteredError { qpn }]);
 }
 
+/// RC-65.
 #[test]
 fn rnr_retry_seven_is_for_ever() {
     let mut puppet = Puppet::new(&Options { rnr_retry: 7, ..options() });
@@ -188,6 +216,7 @@ fn rnr_retry_seven_is_for_ever() {
     assert_eq!(puppet.events(), []);
 }
 
+/// RC-69, RC-70.
 #[test]
 fn missing_read_responses_are_asked_for_from_the_gap_on() {
     let mut puppet = Puppet::new(&options());
@@ -219,6 +248,7 @@ fn missing_read_responses_are_asked_for_from_the_gap_on() {
     assert!(*bytes == pattern_vec(7, 0, 6 * 256 + 10));
 }
 
+/// RC-20, RC-68, RC-69.
 #[test]
 fn an_acknowledgement_beyond_a_read_implies_that_its_responses_are_lost() {
     let mut puppet = Puppet::new(&options());
@@ -238,6 +268,7 @@ fn an_acknowledgement_beyond_a_read_implies_that_its_responses_are_lost() {
     assert_eq!(puppet.events(), [completed(&puppet, 1), completed(&puppet, 2)]);
 }
 
+/// RC-71.
 #[test]
 fn a_response_of_the_wrong_length_or_position_is_a_bad_response() {
     for (opcode, length) in [
@@ -256,6 +287,7 @@ fn a_response_of_the_wrong_length_or_position_is_a_bad_response() {
     }
 }
 
+/// RC-72.
 #[test]
 fn a_response_to_what_was_no_read_is_dropped() {
     let mut puppet = Puppet::new(&options());
@@ -267,6 +299,7 @@ fn a_response_to_what_was_no_read_is_dropped() {
     assert_eq!(puppet.events(), [completed(&puppet, 0)]);
 }
 
+/// RC-30.
 #[test]
 fn the_last_packet_before_a_stop_asks_for_an_acknowledgement() {
     let mut puppet = Puppet::new(&options());
@@ -285,6 +318,7 @@ fn the_last_packet_before_a_stop_asks_for_an_acknowledgement() {
     assert_eq!(often, sent.len() / roce::param::ACK_INTERVAL_PACKETS as usize);
 }
 
+/// RC-26, RC-27.
 #[test]
 fn a_fenced_message_waits_for_reads_and_the_number_of_reads_is_limited() {
     let mut puppet = Puppet::new(&Options { max_rd_atomic: 2, ..options() });
@@ -308,6 +342,7 @@ fn a_fenced_message_waits_for_reads_and_the_number_of_reads_is_limited() {
     assert_eq!((opcodes(&sent), psns(&sent)), (vec![code::SEND_ONLY], vec![3]));
 }
 
+/// RC-2, RC-9, RC-11, RC-12.
 #[test]
 fn frames_of_strangers_have_no_effect() {
     let mut puppet = Puppet::new(&options());

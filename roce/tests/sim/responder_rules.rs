@@ -44,6 +44,7 @@ fn refusal(puppet: &Puppet, kind: AsyncKind) -> [Event; 2] {
     [Event::Async { qpn, kind }, Event::EnteredError { qpn }]
 }
 
+/// RC-19, RC-32, RC-50, RC-51, RC-52.
 #[test]
 fn a_burst_is_acknowledged_once() {
     let mut puppet = puppet();
@@ -57,6 +58,7 @@ fn a_burst_is_acknowledged_once() {
     assert!(puppet.say(&[quiet]).is_empty());
 }
 
+/// RC-33, RC-53.
 #[test]
 fn a_gap_is_reported_once_and_what_follows_is_dropped() {
     let mut puppet = puppet();
@@ -71,6 +73,7 @@ fn a_gap_is_reported_once_and_what_follows_is_dropped() {
     assert_eq!(counters.drop_after_gap, 3);
 }
 
+/// RC-53.
 #[test]
 fn a_gap_that_closes_in_the_same_burst_is_reported_from_where_it_is() {
     let mut puppet = puppet();
@@ -80,6 +83,7 @@ fn a_gap_that_closes_in_the_same_burst_is_reported_from_where_it_is() {
     assert_eq!(answers(&sent), [(2, ACK)]);
 }
 
+/// RC-34.
 #[test]
 fn repetitions_are_acknowledged_and_not_executed_again() {
     let mut puppet = puppet();
@@ -90,6 +94,7 @@ fn repetitions_are_acknowledged_and_not_executed_again() {
     assert_eq!(puppet.node.stack.counters().duplicate_request, 1);
 }
 
+/// RC-54, RC-66, RC-67.
 #[test]
 fn reads_are_answered_in_order_and_again_from_anywhere() {
     let mut puppet = puppet();
@@ -119,6 +124,7 @@ fn reads_are_answered_in_order_and_again_from_anywhere() {
     assert!(all == bytes[100 + MTU..700]);
 }
 
+/// RC-67.
 #[test]
 fn a_repeated_read_must_be_the_one_that_was_asked() {
     let mut puppet = puppet();
@@ -141,6 +147,7 @@ fn a_repeated_read_must_be_the_one_that_was_asked() {
     assert_eq!(puppet.state(), QpState::Rts);
 }
 
+/// RC-34, RC-54.
 #[test]
 fn a_repeated_write_before_a_read_acknowledges_nothing_beyond_the_read() {
     let mut puppet = puppet();
@@ -151,6 +158,7 @@ fn a_repeated_write_before_a_read_acknowledges_nothing_beyond_the_read() {
     assert_eq!(psns(&sent), [1, 2, 4]);
 }
 
+/// RC-62.
 #[test]
 fn without_a_receive_request_a_send_is_put_off() {
     let mut puppet = puppet();
@@ -169,6 +177,7 @@ fn without_a_receive_request_a_send_is_put_off() {
     assert_eq!((counters.send_rnr_err, counters.out_of_buffer), (2, 2));
 }
 
+/// RC-39, RC-62.
 #[test]
 fn a_write_with_immediate_that_was_put_off_is_executed_whole_later() {
     let mut puppet = puppet();
@@ -185,6 +194,7 @@ fn a_write_with_immediate_that_was_put_off_is_executed_whole_later() {
     ));
 }
 
+/// RC-35, RC-36, RC-37, RC-45.
 #[test]
 fn packets_out_of_their_place_in_a_message_are_invalid() {
     let wrong = [
@@ -207,6 +217,7 @@ fn packets_out_of_their_place_in_a_message_are_invalid() {
     }
 }
 
+/// RC-6, RC-7.
 #[test]
 fn a_reserved_opcode_is_invalid_when_its_turn_comes() {
     let mut puppet = puppet();
@@ -221,6 +232,7 @@ fn a_reserved_opcode_is_invalid_when_its_turn_comes() {
     assert_refused(&mut puppet, &sent, 1, NakCode::InvalidRequest, &events);
 }
 
+/// RC-35.
 #[test]
 fn a_new_message_inside_another_is_invalid() {
     for inside in [write(1), read(1, 0, 8), request(code::SEND_ONLY, RQ_PSN + 1, vec![])] {
@@ -231,6 +243,7 @@ fn a_new_message_inside_another_is_invalid() {
     }
 }
 
+/// RC-41, RC-43, RC-88.
 #[test]
 fn access_that_is_not_granted_is_refused() {
     let denied = |say: Say, va, rkey, length| {
@@ -257,6 +270,7 @@ fn access_that_is_not_granted_is_refused() {
     }
 }
 
+/// RC-10, RC-55.
 #[test]
 fn what_was_asked_before_a_refusal_is_still_answered() {
     let mut puppet = puppet();
@@ -272,6 +286,7 @@ fn what_was_asked_before_a_refusal_is_still_answered() {
     assert_eq!(puppet.node.stack.counters().drop_wrong_state, 2);
 }
 
+/// RC-44.
 #[test]
 fn more_reads_than_agreed_are_refused() {
     let options = Options { mtu: PathMtu::Mtu256, max_dest_rd_atomic: 2, ..Options::default() };
@@ -286,6 +301,7 @@ fn more_reads_than_agreed_are_refused() {
     }
 }
 
+/// RC-40.
 #[test]
 fn a_message_too_long_for_its_receive_request_fails_on_both_sides() {
     let mut puppet = puppet();
@@ -299,6 +315,7 @@ fn a_message_too_long_for_its_receive_request_fails_on_both_sides() {
     assert_refused(&mut puppet, &sent, 1, NakCode::InvalidRequest, &events);
 }
 
+/// RC-47.
 #[test]
 fn a_placement_that_fails_undoes_what_came_after_it() {
     let mut puppet = puppet();
@@ -332,6 +349,7 @@ fn a_placement_that_fails_undoes_what_came_after_it() {
     );
 }
 
+/// RC-47, RC-88.
 #[test]
 fn memory_that_a_write_does_not_reach_is_an_operational_error() {
     let mut puppet = puppet();
@@ -347,6 +365,7 @@ fn memory_that_a_write_does_not_reach_is_an_operational_error() {
     assert_refused(&mut puppet, &sent, 1, NakCode::RemoteOperationalError, &events);
 }
 
+/// RC-48.
 #[test]
 fn an_unusable_receive_request_is_an_operational_error() {
     let mut puppet = puppet();
@@ -356,6 +375,7 @@ fn an_unusable_receive_request_is_an_operational_error() {
     assert_refused(&mut puppet, &sent, 0, NakCode::RemoteOperationalError, &events);
 }
 
+/// RC-87, RC-88.
 #[test]
 fn unreadable_memory_behind_a_read_is_an_operational_error() {
     let mut puppet = puppet();
@@ -370,6 +390,7 @@ fn unreadable_memory_behind_a_read_is_an_operational_error() {
     assert_refused(&mut puppet, &sent, 0, NakCode::RemoteOperationalError, &events);
 }
 
+/// RC-83.
 #[test]
 fn a_receive_request_in_use_is_given_back_in_the_error_state() {
     let mut puppet = puppet();

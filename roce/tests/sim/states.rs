@@ -27,6 +27,7 @@ fn to(state: QpState) -> QpAttributes {
     QpAttributes { state: Some(state), ..QpAttributes::default() }
 }
 
+/// RC-79, RC-80.
 #[test]
 fn draining_finishes_what_has_begun_and_starts_nothing_new() {
     // Without a timeout, so that a lost request for an acknowledgement would stop everything.
@@ -62,6 +63,7 @@ fn draining_finishes_what_has_begun_and_starts_nothing_new() {
     assert_eq!(puppet.node.stack.counters().retransmitted_pkts, 0);
 }
 
+/// RC-30, RC-80.
 #[test]
 fn draining_asks_again_if_nobody_asked() {
     let options = Options { mtu: PathMtu::Mtu256, timeout: 0, ..Options::default() };
@@ -87,6 +89,7 @@ fn draining_asks_again_if_nobody_asked() {
     );
 }
 
+/// RC-80.
 #[test]
 fn an_idle_queue_pair_is_drained_at_once() {
     let mut puppet = Puppet::new(&Options::default());
@@ -96,6 +99,7 @@ fn an_idle_queue_pair_is_drained_at_once() {
     assert_eq!(puppet.events(), [Event::Async { qpn, kind }]);
 }
 
+/// RC-49, RC-79.
 #[test]
 fn the_first_request_in_rtr_establishes_communication() {
     let mut network = Network::new(1, 2, Cable::PERFECT);
@@ -122,6 +126,7 @@ fn the_first_request_in_rtr_establishes_communication() {
     assert_eq!(events.len(), 3, "{events:?}");
 }
 
+/// RC-23, RC-79.
 #[test]
 fn messages_are_taken_only_in_rts_and_sqd_and_only_while_there_is_room() {
     let mut node = Node::new(1);
@@ -152,6 +157,7 @@ fn messages_are_taken_only_in_rts_and_sqd_and_only_while_there_is_room() {
     assert_eq!(post(&mut puppet, SEND), Err(PostError::State { qpn, state }));
 }
 
+/// RC-82.
 #[test]
 fn a_queue_pair_that_is_reset_and_connected_again_starts_afresh() {
     let mut network = Network::new(3, 2, Cable::PERFECT);
@@ -186,6 +192,7 @@ fn a_queue_pair_that_is_reset_and_connected_again_starts_afresh() {
     }
 }
 
+/// RC-82.
 #[test]
 fn nothing_is_heard_of_a_destroyed_queue_pair() {
     let mut puppet = Puppet::new(&Options::default());
@@ -219,6 +226,7 @@ fn nothing_is_heard_of_a_destroyed_queue_pair() {
     assert_eq!(node.stack.counters().drop_wrong_state, 1);
 }
 
+/// RC-46.
 #[test]
 fn nothing_is_sent_between_a_burst_and_its_commit() {
     let mut puppet = Puppet::new(&Options::default());
@@ -351,6 +359,7 @@ fn the_end_of_time_does_not_hang() {
     }
 }
 
+/// RC-81.
 #[test]
 fn a_path_may_change_while_drained() {
     let mut network = Network::new(1, 2, Cable::PERFECT);

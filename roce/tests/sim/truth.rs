@@ -310,6 +310,7 @@ fn assert_eq_sums_of_qps(node: &Node, flows: &[Flow], index: usize, counted: &Ta
     }
 }
 
+/// RC-20.
 #[test]
 fn counters_equal_what_is_seen_on_the_cable() {
     for_each_seed("counters_equal_what_is_seen_on_the_cable", 5, |seed| {
@@ -324,6 +325,7 @@ fn counters_equal_what_is_seen_on_the_cable() {
     });
 }
 
+/// RC-53.
 #[test]
 fn each_gap_is_reported_by_one_nak() {
     for_each_seed("each_gap_is_reported_by_one_nak", 5, |seed| {
