@@ -72,10 +72,7 @@ impl Probe {
     pub(crate) fn progress(&mut self, now: Instant, unacked: u64) -> bool {
         self.asked = 0;
         self.due = false;
-        if let Some((end, sent)) = self.timed
-            && end <= unacked
-        {
-            self.timed = None;
+        if let Some((_, sent)) = self.timed.take_if(|(end, _)| *end <= unacked) {
             let sample = now.0.saturating_sub(sent.0);
             let known = self.round_trip.unwrap_or(sample);
             self.round_trip = Some(known.saturating_sub(known / 8).saturating_add(sample / 8));
