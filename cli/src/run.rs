@@ -103,8 +103,8 @@ pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
     let dir = dir.canonicalize().map_err(|error| RunError::StateDir { dir: dir.clone(), error })?;
 
     mounts::enter()?;
-    // Any directory serves to build the world on: it is covered only meanwhile, and the state
-    // directory is sure to be there and to be the caller's.
+    // The world is built on the state directory, which is sure to be there and to be the caller's
+    // and is covered only meanwhile.
     mounts::show(&dir, &sysfs::World::of(&cards), &provider)?;
     filter::install()?;
     exec(&program, &dir)

@@ -45,3 +45,4 @@ pub mod soft;
 pub mod spans;
 pub mod state_dir;
 pub mod status;
+pub mod sysfs;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use hostmem::fdpass::{self, Wait};
 use nix::errno::Errno;
@@ -19,6 +20,7 @@ use crate::peer;
 use crate::poller::{Poller, Token, Watch};
 use crate::session::{Answer, Session};
 use crate::status;
+use crate::sysfs::CounterFiles;
 
 /// Connections served at a time, tools and processes without a doorbell page among them.
 const MAX_CONNECTIONS: usize = 1024;
@@ -37,6 +39,7 @@ pub struct Server {
     pd_numbers: Numbers,
     uid: u32,
     state_dir: PathBuf,
+    counter_files: CounterFiles,
     // Room for one message, kept between two.
     buffer: Vec<u8>,
 }
@@ -45,9 +48,10 @@ impl Server {
     /// A server of `cards` on a listening socket, for processes of user `uid`.
     ///
     /// # Errors
-    /// [`Error::Os`] when the epoll set cannot be made.
+    /// [`Error::Os`] when the epoll set cannot be made, [`Error::StateDir`] when the counters'
+    /// files cannot.
     pub fn new(
-        cards: Vec<Card>,
+        mut cards: Vec<Card>,
         listener: OwnedFd,
         uid: u32,
         state_dir: PathBuf,
@@ -63,6 +67,7 @@ impl Server {
                 }
             }
         }
+        let counter_files = CounterFiles::new(&state_dir, &mut cards, Instant::now())?;
         Ok(Self {
             cards,
             clients: BTreeMap::new(),
@@ -74,6 +79,7 @@ impl Server {
             pd_numbers: Numbers::default(),
             uid,
             state_dir,
+            counter_files,
             buffer: Vec::new(),
         })
     }
@@ -94,8 +100,21 @@ impl Server {
     }
 
     fn serve(&mut self) -> Result<(), Error> {
-        while self.step(None)? {}
-        Ok(())
+        loop {
+            let patience = self.counter_files.patience(self.has_programs(), Instant::now());
+            // Rounded up: waking too early is waking twice.
+            let milliseconds = patience.map(|it| it.as_micros().div_ceil(1000));
+            let timeout = milliseconds.map(|it| u16::try_from(it).unwrap_or(u16::MAX));
+            if !self.step(timeout)? {
+                return Ok(());
+            }
+            let programs = self.has_programs();
+            self.counter_files.refresh(&mut self.cards, programs, Instant::now());
+        }
+    }
+
+    fn has_programs(&self) -> bool {
+        self.clients.values().any(|client| client.stage == Stage::Provider)
     }
 
     /// Waits, at most `timeout` milliseconds, and serves what is ready; false when it is to stop.

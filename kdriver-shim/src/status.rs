@@ -126,22 +126,7 @@ fn card_status(card: &mut Card) -> CardStatus {
     let info = card.info();
     let engine = card.windows.first().map(|window| *window.engine.limits()).unwrap_or_default();
     let limits = Resource::all().map(|r| (snake(r.name()), r.limit(&engine).into())).collect();
-    let mut counters = Map::new();
-    // The counters are the card's: every engine of it answers the same.
-    let living = card.windows.iter_mut().find(|window| window.engine.death().is_none());
-    let values = match living.map(|window| window.engine.query_counters()) {
-        Some(Ok(values)) => values,
-        Some(Err(error)) => {
-            log::warn!("{error}");
-            Vec::new()
-        }
-        None => Vec::new(),
-    };
-    let named = COUNTERS.iter().zip(values).map(|(name, value)| ((*name).to_owned(), value.into()));
-    counters.extend(named);
-    for (name, value) in card.backend.port_counters() {
-        counters.insert(name.to_owned(), value.into());
-    }
+    let counters = counters(card).into_iter().map(|(name, value)| (name, value.into())).collect();
     CardStatus {
         card: card.number,
         name: info.name,
@@ -161,6 +146,23 @@ fn card_status(card: &mut Card) -> CardStatus {
         counters,
         quarantine: card.quarantine,
     }
+}
+
+/// The counters of a card: the transport's, then the port's.
+pub fn counters(card: &mut Card) -> Vec<(String, u64)> {
+    // They are the card's: every engine of it answers the same.
+    let living = card.windows.iter_mut().find(|window| window.engine.death().is_none());
+    let values = match living.map(|window| window.engine.query_counters()) {
+        Some(Ok(values)) => values,
+        Some(Err(error)) => {
+            log::warn!("{error}");
+            Vec::new()
+        }
+        None => Vec::new(),
+    };
+    let ports = card.backend.port_counters();
+    let named = COUNTERS.iter().copied().zip(values).chain(ports);
+    named.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn window_status(window: &crate::cards::Window) -> WindowStatus {

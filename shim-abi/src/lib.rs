@@ -28,6 +28,9 @@ pub use message::*;
 pub const ABI: u32 = 1;
 /// The socket's name in the state directory.
 pub const SOCKET_NAME: &str = "balboad.sock";
+/// The counters' directory in the state directory: `CARD/hw_counters` and `CARD/counters` in it
+/// have a file for each counter of the card's port.
+pub const COUNTERS_DIR: &str = "counters";
 /// Largest message in bytes, both ways.
 pub const MAX_MESSAGE: usize = 64 << 10;
 /// File descriptors one message may carry.

@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::Mode;
 use nix::unistd::{getegid, geteuid};
 
 use super::libibverbs::Provider;
@@ -81,13 +84,14 @@ const NOTHING: Option<&str> = None;
 
 /// Shows the world to this process and its descendants.
 ///
-/// It is built on a tmpfs at `stage`, any directory, and then bound over /dev and /sys/class. When
+/// It is built on a tmpfs at `stage`, the state directory, and then bound over /dev and /sys/class. When
 /// this returns, `stage` shows what it did before, and the tmpfs is read-only for everybody.
 ///
 /// # Errors
 /// When a step of it fails.
 pub fn show(stage: &Path, world: &World, provider: &Provider) -> Result<(), MountError> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let live = open_live(stage, world)?;
     mount(Some("balboa"), stage, Some("tmpfs"), flags, Some("mode=0755"))
         .map_err(|errno| MountError::Refused(refusal::mount(errno)))?;
     let (dev, class) = (stage.join("dev"), stage.join("class"));
@@ -95,6 +99,9 @@ pub fn show(stage: &Path, world: &World, provider: &Provider) -> Result<(), Moun
     mirror(Path::new("/sys/class"), &class, &CLASSES)?;
     build_nodes(&dev.join("infiniband"), world, provider)?;
     build_class(&class, world)?;
+    for (path, directory) in &live {
+        bind_live(directory, &class.join(path), flags)?;
+    }
 
     let locked = flags | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     mount(NOTHING, stage, NOTHING, locked, NOTHING).map_err(step("make read-only", stage))?;
@@ -145,6 +152,31 @@ fn bind(from: &Path, over: &Path) -> Result<(), MountError> {
         Errno::EPERM | Errno::EACCES => MountError::Refused(refusal::mount(errno)),
         _ => step("mount onto", over)(errno),
     })
+}
+
+/// Opens the directories that balboad keeps, which the tmpfs is about to cover.
+fn open_live<'a>(
+    state_dir: &Path,
+    world: &'a World,
+) -> Result<Vec<(&'a String, OwnedFd)>, MountError> {
+    let mut live = Vec::new();
+    for (path, kept) in &world.live {
+        let kept = state_dir.join(kept);
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        match open(&kept, flags, Mode::empty()) {
+            Ok(directory) => live.push((path, directory)),
+            Err(errno) => return Err(step("open", &kept)(errno)),
+        }
+    }
+    Ok(live)
+}
+
+/// Shows a directory that balboad keeps, for reading only.
+fn bind_live(directory: &OwnedFd, over: &Path, flags: MsFlags) -> Result<(), MountError> {
+    fs::create_dir_all(over).map_err(step("make", over))?;
+    bind(&PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())), over)?;
+    let locked = flags | MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    mount(NOTHING, over, NOTHING, locked, NOTHING).map_err(step("make read-only", over))
 }
 
 fn build_nodes(dir: &Path, world: &World, provider: &Provider) -> Result<(), MountError> {

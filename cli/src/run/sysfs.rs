@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use shim_abi::{CardInfo, PortInfo};
+use shim_abi::{COUNTERS_DIR, CardInfo, PortInfo};
 
 /// Number of the first device node. Far from 0: a fake `uverbs0` would keep the kernel from making
 /// the real one, were an RDMA driver loaded later.
@@ -22,6 +22,8 @@ pub struct World {
     pub class: BTreeMap<String, String>,
     /// Device nodes below /dev/infiniband.
     pub nodes: Vec<String>,
+    /// Directories that balboad keeps: path below /sys/class → path below the state directory.
+    pub live: BTreeMap<String, String>,
 }
 
 /// Directories of /sys/class that are the program's own.
@@ -65,6 +67,10 @@ impl World {
             self.file(format!("{device}/{name}"), value);
         }
         self.port(&format!("{device}/ports/1"), &card.port);
+        for counters in ["hw_counters", "counters"] {
+            let kept = format!("{COUNTERS_DIR}/{}/{counters}", card.name);
+            self.live.insert(format!("{device}/ports/1/{counters}"), kept);
+        }
     }
 
     fn port(&mut self, directory: &str, port: &PortInfo) {
@@ -142,6 +148,10 @@ mod tests {
         assert_eq!(text("infiniband_verbs/uverbs901/dev"), Some("1:7"));
         assert_eq!(text("infiniband/balboa0/node_guid"), Some("0250:c2ff:fe00:0001"));
         assert_eq!(text("infiniband/balboa0/ports/1/state"), Some("4: ACTIVE"));
+        assert_eq!(
+            world.live.get("infiniband/balboa1/ports/1/hw_counters").map(String::as_str),
+            Some("counters/balboa1/hw_counters")
+        );
         assert_eq!(text("infiniband/balboa1/ports/1/phys_state"), Some("3: Disabled"));
         assert_eq!(text("infiniband/balboa0/ports/1/pkeys/0"), Some("0xffff"));
         assert_eq!(
