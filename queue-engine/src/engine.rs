@@ -216,9 +216,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     /// Notes that a QP waits for room in the transport.
     fn starve(&mut self, qpn: u32) {
-        if let Some(qp) = self.qps.get_mut(&qpn)
-            && !std::mem::replace(&mut qp.starved, true)
-        {
+        let noted = |qp: &mut Qp<M>| std::mem::replace(&mut qp.starved, true);
+        if self.qps.get_mut(&qpn).map(noted) == Some(false) {
             self.starved.push_back(qpn);
         }
     }
@@ -238,9 +237,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     /// Notes that a QP wants to be looked at.
     pub(crate) fn look_at(&mut self, qpn: u32) {
-        if let Some(qp) = self.qps.get_mut(&qpn)
-            && !std::mem::replace(&mut qp.queued, true)
-        {
+        let noted = |qp: &mut Qp<M>| std::mem::replace(&mut qp.queued, true);
+        if self.qps.get_mut(&qpn).map(noted) == Some(false) {
             self.ready.push_back(qpn);
         }
     }

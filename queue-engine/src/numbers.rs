@@ -87,10 +87,10 @@ impl Numbers {
     /// Gives a number back; it rests until as many others were freed.
     pub(crate) fn free(&mut self, number: u32) {
         self.resting.push_back(number);
-        if self.resting.len() > RESTING
-            && let Some(rested) = self.resting.pop_front()
-        {
-            self.taken.remove(&rested);
+        if self.resting.len() > RESTING {
+            if let Some(rested) = self.resting.pop_front() {
+                self.taken.remove(&rested);
+            }
         }
     }
 }

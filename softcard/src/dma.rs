@@ -1,5 +1,6 @@
 //! The card's view of host memory: an address space of ranges, and vectored copies to and from it.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -42,10 +43,21 @@ enum Place<'a> {
     Process(Pid, usize),
 }
 
+/// A range of program memory that was found before.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    iova: u64,
+    length: u64,
+    pid: Pid,
+    address: u64,
+}
+
 /// The address space of one card.
 #[derive(Debug, Default)]
 pub(crate) struct AddressSpace {
     ranges: BTreeMap<u64, Mapped>,
+    /// The range found last: the elements of a burst mostly lie in one.
+    last: Cell<Option<Found>>,
     /// Payload bytes fetched from host memory.
     pub(crate) bytes_read: u64,
     /// Payload bytes placed in host memory.
@@ -72,6 +84,7 @@ impl AddressSpace {
 
     /// Unmaps every range that lies inside the given one.
     pub(crate) fn unmap(&mut self, iova: u64, length: u64) {
+        self.last.set(None);
         let end = iova.saturating_add(length);
         let inside: Vec<u64> = self
             .ranges
@@ -84,7 +97,19 @@ impl AddressSpace {
         }
     }
 
+    #[inline]
     fn find(&self, iova: u64, length: u64) -> Option<Place<'_>> {
+        if let Some(last) = self.last.get() {
+            let within = iova.wrapping_sub(last.iova);
+            if within < last.length && length <= last.length.wrapping_sub(within) {
+                let address = usize::try_from(last.address.checked_add(within)?).ok()?;
+                return Some(Place::Process(last.pid, address));
+            }
+        }
+        self.look_up(iova, length)
+    }
+
+    fn look_up(&self, iova: u64, length: u64) -> Option<Place<'_>> {
         let (start, mapped) = self.ranges.range(..=iova).next_back()?;
         let within = iova.checked_sub(*start)?;
         if within.checked_add(length)? > mapped.length {
@@ -95,8 +120,11 @@ impl AddressSpace {
                 Place::Shared(mapping, usize::try_from(offset.checked_add(within)?).ok()?)
             }
             DmaMemory::Process { pid, address } => {
+                let pid = Pid::from_raw(*pid);
+                let found = Found { iova: *start, length: mapped.length, pid, address: *address };
+                self.last.set(Some(found));
                 let address = usize::try_from(address.checked_add(within)?).ok()?;
-                Place::Process(Pid::from_raw(*pid), address)
+                Place::Process(pid, address)
             }
         })
     }
@@ -380,7 +408,7 @@ mod tests {
     use super::*;
 
     fn own(buffer: &[u8]) -> DmaMemory {
-        let pid = std::process::id().cast_signed();
+        let pid = i32::try_from(std::process::id()).unwrap();
         DmaMemory::Process { pid, address: buffer.as_ptr() as u64 }
     }
 
@@ -407,7 +435,7 @@ mod tests {
         let memory = vec![7u8; 64];
         let mut space = AddressSpace::default();
         space.map(0x1000, 64, own(&memory)).unwrap();
-        let pid = std::process::id().cast_signed();
+        let pid = i32::try_from(std::process::id()).unwrap();
         space.map(0x4000, 64, DmaMemory::Process { pid, address: 8 }).unwrap();
         let mut burst = [
             WriteElement { iova: 0x1000, from: &[1; 8], done: false },
@@ -417,6 +445,23 @@ mod tests {
         space.write(&mut burst);
         assert_eq!(burst.each_ref().map(|element| element.done), [true, false, true]);
         assert_eq!((space.bytes_written, space.faults), (16, 1));
+    }
+
+    #[test]
+    fn a_range_that_was_found_before_is_found_no_more_once_it_is_unmapped() {
+        let memory = vec![7u8; 64];
+        let mut space = AddressSpace::default();
+        space.map(0x1000, 64, own(&memory)).unwrap();
+        let reads = |space: &mut AddressSpace, iova| {
+            let mut byte = [0; 2];
+            let mut burst = [ReadElement { iova, into: &mut byte, done: false }];
+            space.read(&mut burst);
+            burst[0].done
+        };
+        assert!(reads(&mut space, 0x1000) && reads(&mut space, 0x103e));
+        assert!(!reads(&mut space, 0x103f) && !reads(&mut space, 0xfff));
+        space.unmap(0x1000, 64);
+        assert!(!reads(&mut space, 0x1000));
     }
 
     #[test]

@@ -116,9 +116,8 @@ impl Record for View {
     fn load_u32(&self, offset: usize) -> u32 {
         assert!(offset < BLOCK_BYTES && offset % 4 == 0);
         let address = self.iova + offset as u64;
-        if let (Some((record, step)), 0) = (self.memory.0.runaway.get(), offset)
-            && record == self.iova
-        {
+        let runaway = self.memory.0.runaway.get().filter(|(record, _)| *record == self.iova);
+        if let (Some((record, step)), 0) = (runaway, offset) {
             let index = self.memory.load(record) as u32;
             self.memory.store_u32(record, index.wrapping_add(step));
         }
