@@ -3,6 +3,7 @@
 use crate::runner::{Case, Need};
 
 mod capture;
+mod counters;
 mod data;
 mod discovery;
 mod faults;
@@ -28,6 +29,7 @@ pub fn all() -> Vec<Case> {
         data::cases(),
         faults::cases(),
         capture::cases(),
+        counters::cases(),
         many::cases(),
     ];
     families.into_iter().flatten().collect()

@@ -10,7 +10,7 @@ use crate::runner::{Case, Need};
 use crate::scapy;
 use crate::setting::Setting;
 
-const TSHARK: Need = Need::Program("tshark", "tshark");
+pub(super) const TSHARK: Need = Need::Program("tshark", "tshark");
 /// Frames whose ICRC is computed again.
 const FRAMES: usize = 5000;
 /// Without these tshark takes payload for other protocols, and correct frames for malformed.

@@ -1,0 +1,164 @@
+//! Counters: the same in `balboa status`, in the program's sysfs and in the capture.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::PERFTEST;
+use super::capture::TSHARK;
+use crate::pair::run_between;
+use crate::process::{Finished, Task};
+use crate::runner::Case;
+use crate::setting::{Daemon, Setting};
+
+/// How long the files may lag behind. They are written once a second.
+const LAG: Duration = Duration::from_secs(30);
+/// Files of sysfs that show other counters' numbers, and their units.
+const PORT_COUNTERS: [(&str, &str, u64); 4] = [
+    ("port_xmit_data", "sent_bytes", 4),
+    ("port_rcv_data", "rcvd_bytes", 4),
+    ("port_xmit_packets", "sent_pkts", 1),
+    ("port_rcv_packets", "rcvd_pkts", 1),
+];
+
+/// The family.
+pub fn cases() -> Vec<Case> {
+    let files = |name: &str| Case::new(name, &[PERFTEST], files_follow);
+    vec![
+        files("counters/sysfs follows balboa status"),
+        files("counters/sysfs follows balboa status").as_root(),
+        Case::new("counters/true against the capture", &[PERFTEST, TSHARK], captured),
+    ]
+}
+
+/// A card's counters in `balboa status`.
+fn counters(daemon: &Daemon<'_>, card: usize) -> Result<BTreeMap<String, u64>> {
+    let status = daemon.status()?;
+    let counters = status["cards"][card]["counters"].as_object().context("no counters")?;
+    let number = |(name, value): (&String, &Value)| Some((name.clone(), value.as_u64()?));
+    counters.iter().map(number).collect::<Option<_>>().context("a counter is no number")
+}
+
+fn files_follow(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    run_between((&daemon, 0), (&daemon, 1), "ib_send_bw -s 4096 -n 100")?;
+    let kept = daemon.state_dir().join("counters");
+    for card in 0..2 {
+        let status = counters(&daemon, card)?;
+        let mut expected = status.clone();
+        for (file, counter, unit) in PORT_COUNTERS {
+            expected.insert(file.into(), status.get(counter).context(counter)? / unit);
+        }
+        ensure!(status["sent_pkts"] > 0 && status["rcvd_pkts"] > 0, "{status:?}");
+        let deadline = Instant::now() + LAG;
+        loop {
+            let shown = shown(&daemon, card)?;
+            if shown == expected {
+                break;
+            }
+            ensure!(Instant::now() < deadline, "sysfs shows {shown:?}, status {expected:?}");
+        }
+        let file = format!("/sys/class/infiniband/balboa{card}/ports/1/hw_counters/sent_pkts");
+        let write = daemon.run("sh -c").arg(format!("echo 1 > {file}")).run()?;
+        ensure!(!write.status.success(), "{file} can be written to");
+    }
+    daemon.stop()?;
+    ensure!(!kept.exists(), "balboad left {}", kept.display());
+    Ok(())
+}
+
+/// All counters that a program finds.
+fn shown(daemon: &Daemon<'_>, card: usize) -> Result<BTreeMap<String, u64>> {
+    let port = format!("/sys/class/infiniband/balboa{card}/ports/1");
+    let list = format!("cd {port} && grep . hw_counters/* counters/*");
+    let finished = daemon.run("sh -c").arg(list).run()?.success()?;
+    let line = |line: &str| {
+        let (path, value) = line.split_once(':')?;
+        let (_, name) = path.split_once('/')?;
+        Some((name.to_owned(), value.parse().ok()?))
+    };
+    let lines: Option<_> = finished.stdout.lines().map(line).collect();
+    lines.with_context(|| format!("no number: {finished}"))
+}
+
+/// What tshark reads of a frame.
+struct Frame {
+    interface: String,
+    /// Opcode, destination QP and PSN of a RoCE frame.
+    transport: Option<(u8, String, String)>,
+}
+
+fn frames(setting: &Setting, file: &Path) -> Result<Vec<Frame>> {
+    let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(file);
+    let task = task.words("-T fields -e frame.interface_name -e infiniband.bth.opcode");
+    let task = task.words("-e infiniband.bth.destqp -e infiniband.bth.psn");
+    let finished: Finished = task.limit(Duration::from_secs(180)).run()?.success()?;
+    let frame = |line: &str| {
+        let mut fields = line.split('\t');
+        let mut next = || fields.next().map(str::to_owned);
+        let (interface, opcode, qp, psn) = (next()?, next()?, next()?, next()?);
+        let transport = (!opcode.is_empty()).then(|| Some((opcode.parse().ok()?, qp, psn)));
+        Some(Frame {
+            interface,
+            transport: match transport {
+                Some(read) => Some(read?),
+                None => None,
+            },
+        })
+    };
+    let frames: Option<_> = finished.stdout.lines().map(frame).collect();
+    frames.with_context(|| format!("tshark's fields are not as expected: {finished}"))
+}
+
+/// The last opcode of SEND and WRITE.
+const LAST_DATA_OPCODE: u8 = 0x0b;
+
+fn captured(setting: &Setting) -> Result<()> {
+    let file = setting.directory().join("frames.pcapng");
+    let daemon = setting.balboad(&format!("--soft 2 --fault loss=1% --pcap {}", file.display()))?;
+    for command in ["ib_write_bw -u 12 -s 65536 -n 200", "ib_send_bw -u 12 -s 4096 -n 500"] {
+        run_between((&daemon, 0), (&daemon, 1), command)?;
+    }
+    let counters = [counters(&daemon, 0)?, counters(&daemon, 1)?];
+    daemon.stop()?;
+    let frames = frames(setting, &file)?;
+    for card in 0..2 {
+        let (own, other) = (&counters[card], &counters[1 - card]);
+        let of = |direction: &str| {
+            let interface = format!("card{card}-{direction}");
+            frames.iter().filter(move |frame| frame.interface == interface)
+        };
+        let roce = |direction| of(direction).filter(|frame| frame.transport.is_some()).count();
+        let dropped = own.iter().filter(|(name, _)| name.starts_with("drop_"));
+        // These come after the frame has reached its QP, where it was counted already.
+        let inside = ["drop_after_gap", "drop_stale_response", "drop_duplicate_read"];
+        let before_qp: u64 =
+            dropped.filter(|(name, _)| !inside.contains(&name.as_str())).map(|it| it.1).sum();
+        let mut seen = BTreeSet::new();
+        let again = of("sent")
+            .filter_map(|frame| frame.transport.as_ref())
+            .filter(|it| it.0 <= LAST_DATA_OPCODE && !seen.insert((&it.1, &it.2)));
+        for (what, counted, captured) in [
+            ("RoCE frames sent", own["sent_pkts"], roce("sent")),
+            ("RoCE frames received", own["rcvd_pkts"] + before_qp, roce("delivered")),
+            // The port counts between the two directions' faults, the capture before and behind.
+            ("frames sent", own["port_frames_sent"] + own["fault_lost_tx"], of("sent").count()),
+            (
+                "frames delivered",
+                other["port_frames_sent"] - own["fault_lost_rx"],
+                of("delivered").count(),
+            ),
+            ("frames sent again", own["retransmitted_pkts"], again.count()),
+        ] {
+            ensure!(
+                counted == captured as u64,
+                "{what} of card {card}: {counted} counted, {captured} captured; {own:?}"
+            );
+        }
+    }
+    ensure!(counters[1]["retransmitted_pkts"] > 0, "nothing was lost");
+    Ok(())
+}
