@@ -165,6 +165,8 @@ fn open_live<'a>(
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         match open(&kept, flags, Mode::empty()) {
             Ok(directory) => live.push((path, directory)),
+            // A balboad whose disk is full keeps none, which is no reason to run nothing.
+            Err(Errno::ENOENT) => {}
             Err(errno) => return Err(step("open", &kept)(errno)),
         }
     }
