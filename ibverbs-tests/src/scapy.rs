@@ -1,5 +1,6 @@
 //! scapy, an ICRC implementation that is not ours, in a Python environment outside the tree.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -44,17 +45,33 @@ pub fn install() -> Result<PathBuf> {
     python().context("scapy was installed but cannot be imported")
 }
 
-/// Compares ICRCs of a capture, `limit` at most; answers how many frames of IPv4 and of IPv6 agree.
+/// ICRCs that were compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compared {
+    /// Frames of IPv4 that agree.
+    pub ipv4: usize,
+    /// Frames of IPv6 that agree.
+    pub ipv6: usize,
+    /// Kinds of frames of which some were compared: `0a` is opcode 0x0a, `11:60` an
+    /// acknowledgement of syndrome 0x60.
+    pub kinds: BTreeSet<String>,
+}
+
+/// Compares ICRCs of a capture: about `limit` of them, and some of every kind.
 ///
 /// # Errors
 /// At the first that differs.
-pub fn compare_icrcs(python: &Path, capture: &Path, limit: usize) -> Result<(usize, usize)> {
+pub fn compare_icrcs(python: &Path, capture: &Path, limit: usize) -> Result<Compared> {
     let script = include_str!("../scripts/icrc.py");
     let task = Task::new(python).arg("-c").arg(script).arg(capture).arg(limit.to_string());
     let finished = task.limit(DOWNLOAD).run()?.success()?;
-    let mut numbers = finished.stdout.split_whitespace().filter_map(|word| word.parse().ok());
-    numbers
+    let mut lines = finished.stdout.lines();
+    let mut numbers =
+        lines.next().unwrap_or("").split_whitespace().filter_map(|word| word.parse().ok());
+    let (ipv4, ipv6) = numbers
         .next()
         .zip(numbers.next())
-        .with_context(|| format!("no numbers in what icrc.py says: {finished}"))
+        .with_context(|| format!("no numbers in what icrc.py says: {finished}"))?;
+    let kinds = lines.next().unwrap_or("").split_whitespace().map(str::to_owned).collect();
+    Ok(Compared { ipv4, ipv6, kinds })
 }

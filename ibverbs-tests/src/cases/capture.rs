@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -11,12 +12,25 @@ use crate::scapy;
 use crate::setting::Setting;
 
 pub(super) const TSHARK: Need = Need::Program("tshark", "tshark");
+/// How long a program may take that makes or reads a capture.
+const LIMIT: Duration = Duration::from_secs(180);
 /// Frames whose ICRC is computed again.
 const FRAMES: usize = 5000;
 /// Without these tshark takes payload for other protocols, and correct frames for malformed.
 const DISSECT: &str = "-o infiniband.identify_payload:FALSE --disable-protocol rpcordma";
 /// Every RC opcode that SEND, WRITE and READ use, with and without immediate.
 const OPCODES: std::ops::RangeInclusive<u8> = 0x00..=0x11;
+/// The opcode of acknowledgements, whose syndrome says what they are.
+const ACKNOWLEDGE: u8 = 0x11;
+/// Every kind of them, as [`scapy::Compared::kinds`] names it.
+const ACKNOWLEDGEMENTS: [(&str, &str); 6] = [
+    ("ACK", "11:00"),
+    ("RNR NAK", "11:20"),
+    ("NAK: PSN sequence error", "11:60"),
+    ("NAK: invalid request", "11:61"),
+    ("NAK: remote access error", "11:62"),
+    ("NAK: remote operational error", "11:63"),
+];
 
 /// The family.
 pub fn cases() -> Vec<Case> {
@@ -26,15 +40,26 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// A capture of messages of every kind and size over IPv4 and IPv6.
+/// A capture of messages of every kind and size over IPv4 and IPv6, and of every error.
 fn capture(setting: &Setting) -> Result<PathBuf> {
     let file = setting.directory().join("frames.pcapng");
     let daemon = setting.balboad(&format!("--soft 2 --pcap {}", file.display()))?;
-    for gid in [0, 1] {
-        let program = setting.bin.join("verbs-data");
-        let task = daemon.run("").arg(program).words(&format!("sweep --gid {gid}"));
-        task.limit(std::time::Duration::from_secs(180)).run()?.success()?;
+    for command in ["sweep --gid 0", "sweep --gid 1", "errors --gid 0", "errors --gid 1"] {
+        let task = daemon.run("").arg(setting.bin.join("verbs-data")).words(command);
+        task.limit(LIMIT).run()?.success()?;
     }
+    daemon.stop()?;
+    Ok(file)
+}
+
+/// A capture on a bad cable, for what only lost frames bring about.
+fn capture_of_losses(setting: &Setting) -> Result<PathBuf> {
+    let file = setting.directory().join("losses.pcapng");
+    let balboad = format!("--soft 2 --fault loss=1% --pcap {}", file.display());
+    let daemon = setting.balboad(&balboad)?;
+    let command = "huge --mib 8 --mtu 1024 --timeout 10 write";
+    let task = daemon.run("").arg(setting.bin.join("verbs-data")).words(command);
+    task.limit(LIMIT).run()?.success()?;
     daemon.stop()?;
     Ok(file)
 }
@@ -44,7 +69,7 @@ fn dissected(setting: &Setting) -> Result<()> {
     let read = |filter: &str, field: &str| -> Result<Finished> {
         let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(&file);
         let task = task.words(DISSECT).args(["-Y", filter, "-T", "fields", "-e", field]);
-        task.limit(std::time::Duration::from_secs(180)).run()?.success()
+        task.limit(LIMIT).run()?.success()
     };
     let malformed = read("_ws.malformed || _ws.short", "frame.number")?;
     ensure!(malformed.stdout.is_empty(), "malformed frames in {}: {malformed}", file.display());
@@ -68,7 +93,18 @@ fn number(text: &str) -> Result<u8> {
 fn icrcs(setting: &Setting) -> Result<()> {
     let python = scapy::python().context("scapy went away")?;
     let file: &Path = &capture(setting)?;
-    let (ipv4, ipv6) = scapy::compare_icrcs(&python, file, FRAMES)?;
-    ensure!(ipv4 > 1000 && ipv6 > 1000, "only {ipv4} frames of IPv4 and {ipv6} of IPv6");
+    let compared = scapy::compare_icrcs(&python, file, FRAMES)?;
+    ensure!(compared.ipv4 > 1000 && compared.ipv6 > 1000, "too few frames: {compared:?}");
+
+    let file: &Path = &capture_of_losses(setting)?;
+    let mut kinds = compared.kinds;
+    kinds.extend(scapy::compare_icrcs(&python, file, FRAMES)?.kinds);
+    let mut missing: Vec<String> = OPCODES
+        .filter(|opcode| *opcode != ACKNOWLEDGE)
+        .map(|opcode| format!("{opcode:02x}"))
+        .chain(ACKNOWLEDGEMENTS.iter().map(|(_, kind)| (*kind).to_owned()))
+        .collect();
+    missing.retain(|kind| !kinds.contains(kind));
+    ensure!(missing.is_empty(), "no frame of the kinds {missing:?}, only {kinds:?}");
     Ok(())
 }
