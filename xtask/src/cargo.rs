@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use ibverbs_tests::process::{Finished, Task};
 
 /// How long a build or a run of all unit tests may take.
-const LIMIT: Duration = Duration::from_secs(45 * 60);
+pub const LIMIT: Duration = Duration::from_secs(45 * 60);
 
 /// `cargo WORDS` in the workspace's root.
 pub fn cargo(words: &str) -> Task {

@@ -1,7 +1,7 @@
 //! Everything that is checked, counted.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
@@ -9,7 +9,7 @@ use ibverbs_tests::process::Finished;
 use ibverbs_tests::runner::{self, Filter, Summary};
 use ibverbs_tests::{cases, scapy};
 
-use crate::cargo::{build, cargo};
+use crate::cargo::{LIMIT, build, cargo};
 use crate::setup;
 
 /// `cargo xtask test`.
@@ -24,7 +24,13 @@ pub struct Options {
     /// List the end-to-end cases and run nothing
     #[arg(long)]
     list: bool,
+    /// Simulate N random networks instead of 2,000
+    #[arg(long, value_name = "N", conflicts_with = "only")]
+    seeds: Option<u64>,
 }
+
+/// What tells the simulations of the RoCE stack how many random networks to try.
+const SEEDS_VARIABLE: &str = "ROCE_SIM_SEEDS";
 
 /// Runs the tests; the last line is `N passed, N failed, N skipped`.
 ///
@@ -42,7 +48,7 @@ pub fn test(options: &Options) -> Result<ExitCode> {
         for check in CHECKS {
             summary.add(run_check(check)?);
         }
-        summary.add(unit_tests()?);
+        summary.add(unit_tests(options.seeds)?);
     }
     if let Err(error) = scapy::install() {
         println!("scapy cannot be installed: {error:#}");
@@ -108,28 +114,36 @@ fn has_subcommand(name: &str) -> bool {
 }
 
 /// All unit and crate tests, by nextest where it is installed, and the documentation's examples.
-fn unit_tests() -> Result<Summary> {
+fn unit_tests(seeds: Option<u64>) -> Result<Summary> {
     let nextest = has_subcommand("nextest");
     let mut summary = if nextest {
         let command = "nextest run --workspace --locked --no-fail-fast --color never";
-        of_nextest(&run_tests(command)?)
+        of_nextest(&run_tests(command, seeds)?)
     } else {
-        of_libtest(&run_tests("test --workspace --locked --no-fail-fast --lib --bins --tests")?)
+        let command = "test --workspace --locked --no-fail-fast --lib --bins --tests";
+        of_libtest(&run_tests(command, seeds)?)
     };
-    summary.add(of_libtest(&run_tests("test --workspace --locked --no-fail-fast --doc")?));
+    summary.add(of_libtest(&run_tests("test --workspace --locked --no-fail-fast --doc", None)?));
     Ok(summary)
 }
 
-fn run_tests(command: &str) -> Result<Finished> {
+fn run_tests(command: &str, seeds: Option<u64>) -> Result<Finished> {
     let started = Instant::now();
-    let finished = cargo(command).run()?;
+    let mut task = cargo(command);
+    let mut line = format!("cargo {command}");
+    if let Some(seeds) = seeds {
+        task = task.env(SEEDS_VARIABLE, seeds.to_string());
+        task = task.limit(LIMIT + Duration::from_secs(seeds));
+        line = format!("{SEEDS_VARIABLE}={seeds} {line}");
+    }
+    let finished = task.run()?;
     let seconds = started.elapsed().as_secs_f32();
     if finished.status.success() {
-        println!("ok   cargo {command} ({seconds:.0} s)");
+        println!("ok   {line} ({seconds:.0} s)");
     } else {
-        println!("FAIL cargo {command} ({seconds:.0} s)");
+        println!("FAIL {line} ({seconds:.0} s)");
         print!("{}{}", finished.stdout, finished.stderr);
-        println!("repeat: cargo {command}");
+        println!("repeat: {line}");
     }
     Ok(finished)
 }
