@@ -1,6 +1,6 @@
 //! Completion queues: writing entries, telling a full ring, firing armed ones.
 
-use fpga_regs::engine::cqe::{self, Cqe};
+use fpga_regs::engine::cqe::{self, Cqe, Flags, Status};
 use fpga_regs::engine::doorbell::{Arm, ArmKind, record};
 use fpga_regs::engine::event::{Event, EventType};
 
@@ -61,7 +61,8 @@ impl<M: Rings> Cq<M> {
         self.producer.wrapping_sub(self.consumer) >= entries
     }
 
-    fn push(&mut self, mut entry: Cqe, solicited: bool) -> Pushed {
+    fn push(&mut self, mut entry: Cqe) -> Pushed {
+        let solicited = entry.flags.contains(Flags::SOLICITED) || entry.status != Status::Success;
         if self.overrun || self.is_full() {
             let overran = !self.overrun;
             self.overrun = true;
@@ -112,10 +113,9 @@ pub(crate) struct Completions<'a, M: Rings> {
 
 impl<M: Rings> Completions<'_, M> {
     /// Writes an entry to a completion queue and raises the events that follow from it.
-    pub(crate) fn push(&mut self, cqn: u32, entry: Cqe, solicited: bool) {
+    pub(crate) fn push(&mut self, cqn: u32, entry: Cqe) {
         let Some(cq) = self.cqs.get_mut(&cqn) else { return };
-        let entry = Cqe { timestamp: self.now, ..entry };
-        let pushed = cq.push(entry, solicited || entry.status != cqe::Status::Success);
+        let pushed = cq.push(Cqe { timestamp: self.now, ..entry });
         if pushed.overran {
             let event = Event { kind: EventType::CqError, number: cqn, ..Event::default() };
             self.events.push(event, self.now);

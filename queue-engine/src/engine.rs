@@ -144,10 +144,16 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
     }
 
-    /// Forgets every object and stops; numbers in use rest, doorbell pages stay in place.
-    ///
-    /// The window's reset bit does this, and so does a reset of the shell.
+    /// Forgets every object and every doorbell page, and stops: what a reset of the shell does.
     pub fn reset(&mut self, transport: &mut impl Transport) {
+        self.stop(transport);
+        self.doorbells = Doorbells::new();
+    }
+
+    /// Forgets every object and stops: what the window's reset bit does.
+    ///
+    /// Numbers in use rest; doorbell pages stay in place, with nothing behind them.
+    pub(crate) fn stop(&mut self, transport: &mut impl Transport) {
         let mut qpns: Vec<u32> = self.qps.keys().copied().collect();
         qpns.sort_unstable();
         for qpn in qpns {

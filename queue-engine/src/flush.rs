@@ -34,12 +34,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             TransportEvent::Failed { qpn, status } => self.flush(now, qpn, Some(status)),
             TransportEvent::Received(received) => self.received(now, received, transport),
             TransportEvent::ReceiveFailed { qpn, status } => {
-                self.complete_receive(
-                    now,
-                    qpn,
-                    |qp, taken| qp.receive_cqe(taken.tag, status),
-                    true,
-                );
+                self.complete_receive(now, qpn, |qp, taken| qp.receive_cqe(taken.tag, status));
                 self.flush(now, qpn, None);
             }
             TransportEvent::Error { qpn } => self.flush(now, qpn, None),
@@ -63,7 +58,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 let status = Status::Success;
                 let byte_count = message.length;
                 let entry = qp.send_cqe(message.wqe_index, message.opcode, status);
-                completions.push(qp.send_cqn, Cqe { byte_count, ..entry }, false);
+                completions.push(qp.send_cqn, Cqe { byte_count, ..entry });
             }
         }
         self.look_at(qpn);
@@ -96,30 +91,24 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             }
             entry
         };
-        self.complete_receive(now, qpn, describe, solicited);
+        self.complete_receive(now, qpn, describe);
         self.fail_receive_if_due(now, qpn, transport);
     }
 
-    fn complete_receive(
-        &mut self,
-        now: u64,
-        qpn: u32,
-        describe: impl Fn(&Qp<M>, &Taken) -> Cqe,
-        solicited: bool,
-    ) {
+    fn complete_receive(&mut self, now: u64, qpn: u32, describe: impl Fn(&Qp<M>, &Taken) -> Cqe) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         let Some(taken) = qp.receives.pop_front() else { return };
         let entry = describe(qp, &taken);
         let cqn = qp.receive_cqn;
         let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
-        completions.push(cqn, entry, solicited);
+        completions.push(cqn, entry);
     }
 
     fn fail_receive_if_due(&mut self, now: u64, qpn: u32, transport: &mut impl Transport) {
         let failed = |taken: &Taken| taken.failed;
         let Some(qp) = self.qps.get(&qpn) else { return };
         if let Some(status) = qp.receives.front().and_then(failed) {
-            self.complete_receive(now, qpn, |qp, taken| qp.receive_cqe(taken.tag, status), true);
+            self.complete_receive(now, qpn, |qp, taken| qp.receive_cqe(taken.tag, status));
             stop_transport(now, qpn, transport);
             self.flush(now, qpn, None);
         }
@@ -214,7 +203,7 @@ fn flush_messages<M: Rings>(
     let mut status = cause.unwrap_or(Status::Flushed);
     while let Some(message) = qp.in_flight.pop_front() {
         let entry = qp.send_cqe(message.wqe_index, message.opcode, status);
-        completions.push(qp.send_cqn, entry, true);
+        completions.push(qp.send_cqn, entry);
         status = Status::Flushed;
     }
 }
@@ -229,7 +218,7 @@ fn flush_sends<M: Rings>(qp: &mut Qp<M>, completions: &mut Completions<'_, M>) -
         let (_, header, blocks) = qp.sq.peek(posted);
         let opcode = header.map_or(Opcode::Send, |header| completed_as(header.opcode));
         let entry = qp.send_cqe(qp.sq.fetch, opcode, Status::Flushed);
-        completions.push(qp.send_cqn, entry, true);
+        completions.push(qp.send_cqn, entry);
         qp.sq.fetch = qp.sq.fetch.wrapping_add(blocks);
     }
     true
@@ -244,13 +233,13 @@ fn flush_receives<M: Rings>(
 ) -> bool {
     while let Some(taken) = qp.receives.pop_front() {
         let status = taken.failed.unwrap_or(Status::Flushed);
-        completions.push(qp.receive_cqn, qp.receive_cqe(taken.tag, status), true);
+        completions.push(qp.receive_cqn, qp.receive_cqe(taken.tag, status));
     }
     let Some(rq) = rqs.get_mut(&qp.rqn) else { return false };
     for _ in 0..QUANTUM {
         let Some(wqe) = rq.take() else { return false };
         let entry = qp.receive_cqe(wqe.tag, Status::Flushed);
-        completions.push(qp.receive_cqn, entry, true);
+        completions.push(qp.receive_cqn, entry);
     }
     true
 }

@@ -165,6 +165,22 @@ mod tests {
     }
 
     #[test]
+    fn a_cleared_table_opens_nothing_and_its_numbers_rest() {
+        let mut keys = Keys::new(14, 1000);
+        let mut random = Seeded(3);
+        let mut make =
+            |keys: &mut Keys| keys.create(&REGION, &Reachable(true), &mut random).unwrap();
+        let before: Vec<u32> = (0..1000).map(|_| make(&mut keys)).collect();
+        keys.clear();
+        for _ in 0..1000 {
+            let key = make(&mut keys);
+            assert!(before.iter().all(|old| key::number(*old) != key::number(key)));
+        }
+        let open = |key| keys.translate(key, 5, 0x1000, 1, Access::LOCAL_WRITE);
+        assert!(before.iter().all(|key| open(*key) == Err(Denied::Key)));
+    }
+
+    #[test]
     fn remote_writes_need_local_writes_and_memory_must_be_mapped() {
         let mut keys = Keys::new(24, 8);
         let command = CreateKey { access: Access::REMOTE_WRITE, ..REGION };

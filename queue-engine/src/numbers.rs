@@ -124,14 +124,32 @@ pub(crate) mod tests {
     #[test]
     fn a_freed_number_rests_while_thousands_are_drawn() {
         let mut random = Seeded(7);
-        let mut numbers = Numbers::new(20, 0x30_0000, 100);
-        let first = numbers.draw(&mut random).unwrap();
-        assert_eq!(first & 0xf0_0000, 0x30_0000);
-        numbers.free(first);
-        for _ in 0..RESTING {
+        // A space so small that without rest a number would come again at once.
+        let mut numbers = Numbers::new(14, 0x30_0000, 100);
+        let mut freed = HashMap::new();
+        for round in 0..60_000 {
             let next = numbers.draw(&mut random).unwrap();
-            assert_ne!(next, first);
+            assert!((0x30_0002..0x30_3fff).contains(&next), "{next:#x} has a meaning of its own");
+            if let Some(before) = freed.insert(next, round) {
+                assert!(round - before > RESTING, "{next:#x} did not rest");
+            }
             numbers.free(next);
+        }
+    }
+
+    #[test]
+    fn an_emptied_table_lets_its_numbers_rest() {
+        let mut random = Seeded(7);
+        let mut numbers = Numbers::new(14, 0, 1000);
+        let mut table = ByNumber::default();
+        for _ in 0..1000 {
+            table.insert(numbers.draw(&mut random).unwrap(), ());
+        }
+        let before: HashSet<u32> = table.keys().copied().collect();
+        free_all(&mut table, &mut numbers);
+        assert!(table.is_empty());
+        for _ in 0..1000 {
+            assert!(!before.contains(&numbers.draw(&mut random).unwrap()));
         }
     }
 

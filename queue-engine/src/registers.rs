@@ -83,7 +83,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             w::EVENT_SIZE => self.registers.event_size = value,
             w::EVENT_CONSUMER => self.events.consumer = value as u32,
             w::EVENT_OVERFLOW_CLEAR => self.events.overflow = false,
-            w::CONTROL if value & w::CONTROL_RESET != 0 => self.reset(transport),
+            w::CONTROL if value & w::CONTROL_RESET != 0 => self.stop(transport),
             w::CONTROL if value & w::CONTROL_ENABLE != 0 => self.enable(memory),
             w::ADMIN_DOORBELL if self.enabled => {
                 self.execute_admin(now, value as u32, memory, transport);

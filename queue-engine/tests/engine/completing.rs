@@ -110,6 +110,12 @@ fn a_transport_that_counts_too_many_completes_no_more_than_there_are() {
     assert_eq!(cq.poll().len(), 1);
     bench.handle(queue_engine::TransportEvent::Completed { qpn: 1, count: 1 });
     assert!(cq.poll().is_empty());
+    qp.post(&Wqe::gather(SendOpcode::Send, &[]));
+    qp.post(&Wqe::gather(SendOpcode::FetchAdd, &[]));
+    bench.settle();
+    bench.handle(queue_engine::TransportEvent::Completed { qpn: qp.qpn, count: 2 });
+    let statuses: Vec<_> = cq.poll().iter().map(|entry| entry.status).collect();
+    assert_eq!(statuses, [Status::Success, Status::LocalQpOperation]);
 }
 
 #[test]
@@ -149,7 +155,10 @@ fn a_reset_makes_what_was_under_way_silent_and_the_next_generation_starts_over()
     bench.settle();
     bench.handle(queue_engine::TransportEvent::Completed { qpn: qp.qpn, count: 3 });
     bench.handle(crate::receiving::received(qp.qpn, 0));
+    bench.handle(queue_engine::TransportEvent::Failed { qpn: qp.qpn, status: Status::General });
+    bench.handle(queue_engine::TransportEvent::Error { qpn: qp.qpn });
     assert!(cq.poll().is_empty());
+    assert_eq!(bench.query(qp.qpn).state, QpState::Reset);
 
     qp.start_over(generation);
     bench.climb(qp.qpn, QpState::Rts);

@@ -218,6 +218,25 @@ fn an_arming_is_seen_by_its_doorbell_and_a_doorbell_without_arming_does_nothing(
 }
 
 #[test]
+fn a_doorbell_of_another_queue_behind_the_same_slot_fires_no_arming_twice() {
+    let mut fixture = Fixture::new();
+    let sequence = fixture.arm(ArmKind::Any);
+    fixture.complete_send();
+    assert_eq!(fixture.fired(), [sequence]);
+    let mut other = fixture.bench.create_cq(0);
+    while other.slot() != fixture.cq.slot() {
+        other = fixture.bench.create_cq(0);
+    }
+    for _ in 0..3 {
+        other.arm(ArmKind::Any);
+        fixture.bench.settle();
+        assert_eq!(fixture.fired(), [0; 0]);
+        fixture.complete_send();
+        assert_eq!(fixture.fired(), [0; 0]);
+    }
+}
+
+#[test]
 fn armings_go_on_across_the_wrap_of_their_sequence() {
     let mut fixture = Fixture::new();
     fixture.cq.sequence = 0x3fff_fffd;

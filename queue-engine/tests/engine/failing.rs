@@ -359,27 +359,35 @@ fn the_driver_can_put_a_qp_in_err_from_any_state_and_it_flushes() {
 
 #[test]
 fn a_long_ring_is_flushed_in_turns_and_in_whole() {
+    flush_rings(1024, 1024);
+    flush_rings(1024, 1);
+    flush_rings(1, 1024);
+}
+
+fn flush_rings(sends: u32, receives: u32) {
     let mut bench = Bench::new();
     let mut cq = bench.create_cq(12);
     let rq = bench.create_rq(10, 0);
     let mut qp = bench.create_qp(10, &cq, &cq, rq);
     bench.climb(qp.qpn, QpState::Rts);
-    for tag in 0..1024 {
+    for _ in 0..sends {
         qp.post_silently(&Wqe::gather(SendOpcode::Send, &[]).unsignaled());
+    }
+    for tag in 0..receives {
         qp.rq.post(tag, &[]);
     }
     bench.go(qp.qpn, QpState::Err);
     assert!(bench.poll());
     let first = cq.poll();
-    assert!((2..2048).contains(&first.len()), "{} in one turn", first.len());
+    assert!((2..1024).contains(&first.len()), "{} in one turn", first.len());
     bench.settle();
     let all = [first, cq.poll()].concat();
     let indices = |receive: bool| -> Vec<u32> {
         let of_kind = |e: &&Cqe| e.flags.contains(Flags::RECEIVE) == receive;
         all.iter().filter(of_kind).map(|e| e.wqe_index).collect()
     };
-    assert_eq!(indices(false), Vec::from_iter(0..1024));
-    assert_eq!(indices(true), Vec::from_iter(0..1024));
+    assert_eq!(indices(false), Vec::from_iter(0..sends));
+    assert_eq!(indices(true), Vec::from_iter(0..receives));
     assert!(all.iter().all(|entry| entry.status == S::Flushed));
 }
 

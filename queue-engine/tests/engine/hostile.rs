@@ -105,6 +105,11 @@ fn an_impossible_producer_index_is_one_bad_entry() {
     let mut bench = Bench::new();
     let mut cq = bench.create_cq(8);
     let mut qp = bench.ready_qp(&cq);
+    // Sound entries from end to end: only the index is wrong.
+    let [block] = Wqe::gather(SendOpcode::Send, &[]).encode()[..] else { unreachable!() };
+    for index in 0..64 {
+        bench.memory.store_block(qp.block_address(index), &block);
+    }
     let jump = 1 << 31;
     qp.produce(jump);
     bench.settle();

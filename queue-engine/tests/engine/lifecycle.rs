@@ -105,6 +105,9 @@ fn enabling_a_running_engine_changes_nothing() {
     let mut bench = Bench::new();
     let cq = bench.create_cq(2);
     bench.write(w::CONTROL, w::CONTROL_ENABLE);
+    bench.memory.take_published();
+    bench.ring_admin();
+    assert!(bench.memory.take_published().is_empty(), "no command is executed twice");
     assert_eq!(bench.destroy(Opcode::DestroyCq, cq.cqn), AdminStatus::Success);
 }
 
@@ -150,6 +153,20 @@ fn doorbell_pages_stay_in_place_across_a_reset() {
     qp.post(&Wqe::gather(SendOpcode::Send, &[]));
     bench.settle();
     assert_eq!(bench.transport.sent.len(), 1);
+}
+
+#[test]
+fn a_reset_of_the_shell_takes_the_doorbell_pages_too() {
+    let mut bench = Bench::new();
+    let cq = bench.create_cq(4);
+    let qp = bench.ready_qp(&cq);
+    bench.engine.reset(&mut bench.transport);
+    assert_eq!(bench.transport.destroyed, [qp.qpn]);
+    assert_eq!(bench.read(w::STATUS), 0);
+    assert!(bench.engine.open_page(PAGE, bench.page.clone()));
+    bench.start();
+    let cq = bench.create_cq(4);
+    assert_eq!(bench.destroy(Opcode::DestroyCq, cq.cqn), AdminStatus::Success);
 }
 
 #[test]

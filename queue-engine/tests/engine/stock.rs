@@ -126,6 +126,27 @@ fn the_fifo_is_shared_never_overrun_and_nobody_starves() {
 }
 
 #[test]
+fn a_qp_with_endless_work_does_not_starve_those_that_wait() {
+    let mut fixture = Fixture::new();
+    let (mut busy, mut patient) = (fixture.ready_qp(), fixture.ready_qp());
+    for _ in 0..2 * ROOM {
+        busy.post(&fixture.wqe(SendOpcode::Write));
+    }
+    fixture.bench.settle();
+    patient.post(&fixture.wqe(SendOpcode::Write));
+    fixture.bench.settle();
+    // The busy one waited before the patient one came: it is first, and then it is not.
+    for _ in 0..2 {
+        fixture.bench.transport.writes_done(busy.qpn, 1);
+        fixture.harvest();
+    }
+    fixture.bench.transport.finish(patient.qpn, 1);
+    let done = fixture.harvest();
+    assert_eq!(done.len(), 1);
+    assert_eq!(done[0].qpn, patient.qpn);
+}
+
+#[test]
 fn room_that_a_destroyed_qp_leaves_goes_to_those_that_wait() {
     let mut fixture = Fixture::new();
     let (mut first, mut second, mut third) =

@@ -68,8 +68,11 @@ impl ClientCq {
     }
 
     pub fn ring(&self) {
-        let value = slot_value(self.cqn, 0, self.sequence);
-        self.page.store(slot(QueueKind::Completion, self.cqn), value);
+        self.page.store(self.slot(), slot_value(self.cqn, 0, self.sequence));
+    }
+
+    pub fn slot(&self) -> usize {
+        slot(QueueKind::Completion, self.cqn)
     }
 }
 
