@@ -26,6 +26,7 @@ pub mod port;
 mod random;
 mod run;
 mod runtime;
+mod spin;
 mod transport;
 
 pub use dma::DmaMemory;

@@ -1,8 +1,8 @@
 //! The card thread: one loop for all cards.
 //!
-//! It drains whatever there is and then sleeps at once: on a machine whose cores are filled by
-//! programs that poll, a thread that spins first is a thread that is scheduled away when it is
-//! needed. Before it sleeps it says so in the asleep word, issues a full fence, and looks once more.
+//! It drains whatever there is, looks again for a moment while a core would be idle otherwise
+//! (`spin.rs`), and sleeps. Before it sleeps it says so in the asleep word, issues a full fence, and
+//! looks once more.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use crate::card::{Card, Slots};
 use crate::command::{Action, Command};
 use crate::port::{self, Cabling, FramePool};
 use crate::runtime::Runtime;
+use crate::spin::Spin;
 
 /// What the card thread owns.
 pub(crate) struct CardThread {
@@ -35,6 +36,7 @@ pub(crate) struct CardThread {
     _liveness: Liveness,
     epoll: Epoll,
     clock: Instant,
+    spin: Spin,
     ended: bool,
 }
 
@@ -87,6 +89,7 @@ impl CardThread {
             _liveness: liveness,
             epoll,
             clock: Instant::now(),
+            spin: Spin::new(),
             ended: false,
         })
     }
@@ -102,6 +105,11 @@ impl CardThread {
         }
         while !self.ended {
             if self.round() {
+                self.spin.worked(self.now());
+                continue;
+            }
+            if self.spin.goes_on(self.now()) {
+                std::hint::spin_loop();
                 continue;
             }
             // The page is ours and can be written, so neither call fails.
