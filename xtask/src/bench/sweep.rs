@@ -24,8 +24,8 @@ pub struct Curves {
     pub latency: Vec<Curve>,
 }
 
-const BANDWIDTH_SIZES: [u64; 9] =
-    [64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304];
+/// Up to what iperf3 writes at a time.
+const BANDWIDTH_SIZES: [u64; 8] = [64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576];
 const LATENCY_SIZES: [u64; 8] = [2, 64, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576];
 /// Bytes that a latency run exchanges at most, and exchanges it makes at most.
 const LATENCY_BYTES: u64 = 1 << 30;
