@@ -144,6 +144,8 @@ impl Client {
             }
             card.release_iova(place.rings, clean);
             end_page(card, place.window, place.page, clean);
+            // Where the process still runs, its polls find that nothing will complete any more.
+            self.lose_card(card.number);
         }
         self.pds.clear();
         for channel in self.channels.values_mut() {
@@ -157,6 +159,19 @@ impl Client {
             if let Some(watch) = watches.next() {
                 poller.unwatch(fd, watch);
             }
+        }
+    }
+
+    /// Whether the client has its place on a card in that window.
+    #[must_use]
+    pub fn uses(&self, card: u32, window: u8) -> bool {
+        self.cards.get(&card).is_some_and(|place| place.window == window)
+    }
+
+    /// Tells the client's process that it has lost a card.
+    pub fn lose_card(&self, card: u32) {
+        if let Some(rings) = &self.rings {
+            rings.lose_card(card);
         }
     }
 

@@ -81,6 +81,15 @@ fn route(card: &mut Card, at: usize, event: EngineEvent, clients: &mut Clients, 
         }
         EngineEvent::Dead => {
             tell_window(number, window.index, clients, poller, ibv_event::DEVICE_FATAL);
+            // Then polls flush, also those of programs that wait for a completion event.
+            for client in clients.values().filter(|it| it.uses(number, window.index)) {
+                client.lose_card(number);
+            }
+            for (cqn, id) in &window.cqs {
+                if let Some(client) = clients.get_mut(id) {
+                    completion(client, *cqn, poller);
+                }
+            }
         }
     }
 }
@@ -158,7 +167,7 @@ fn port_event(card: u32, window: u8, event: Event, clients: &mut Clients, poller
 /// Sends an event of port or device to every context in a window.
 fn tell_window(card: u32, window: u8, clients: &mut Clients, poller: &Poller, kind: u32) {
     for client in clients.values_mut() {
-        if client.cards.get(&card).is_none_or(|place| place.window != window) {
+        if !client.uses(card, window) {
             continue;
         }
         for context in client.contexts.values_mut().filter(|context| context.card == card) {

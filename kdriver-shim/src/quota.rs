@@ -39,7 +39,7 @@ const TABLE: [(Resource, &str, u64); 9] = [
     (Resource::Qps, "queue pairs", 16384),
     (Resource::Mrs, "memory regions", 65536),
     (Resource::MrBytes, "registered bytes", 1 << 42),
-    (Resource::RingBytes, "bytes of rings", crate::rings::RING_MEMORY_BYTES),
+    (Resource::RingBytes, "bytes of rings", crate::rings::RING_BYTES),
 ];
 
 impl Resource {

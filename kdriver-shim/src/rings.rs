@@ -9,12 +9,16 @@ use std::sync::Arc;
 
 use hostmem::{Access, SharedMapping, memfd};
 use nix::fcntl::{FallocateFlags, fallocate};
+use shim_abi::CARD_STATES_BYTES;
 
 use crate::error::Error;
 use crate::spans::{FreeSpans, Span};
 
 /// Bytes of a client's ring memory.
 pub const RING_MEMORY_BYTES: u64 = 1 << 30;
+
+/// Bytes of it that rings can have.
+pub const RING_BYTES: u64 = RING_MEMORY_BYTES - CARD_STATES_BYTES;
 
 const PAGE: u64 = 4096;
 const BLOCK: u64 = 64;
@@ -37,7 +41,7 @@ impl RingMemory {
             .map_err(|_| Error::Unsupported("ring memory needs a 64-bit system".into()))?;
         let fd = memfd::create("balboad-rings", bytes)?;
         let mapping = Arc::new(SharedMapping::new(fd.as_fd(), 0, bytes, Access::ReadWrite)?);
-        let free = FreeSpans::new(Span { start: 0, length: RING_MEMORY_BYTES });
+        let free = FreeSpans::new(Span { start: CARD_STATES_BYTES, length: RING_BYTES });
         Ok(Self { fd, mapping, free })
     }
 
@@ -55,6 +59,13 @@ impl RingMemory {
         &self.mapping
     }
 
+    /// Tells the client that it has lost a card, for good.
+    pub fn lose_card(&self, card: u32) {
+        let offset = shim_abi::card_state(card).and_then(|offset| usize::try_from(offset).ok());
+        let stored = offset.map(|offset| self.mapping.store_release_u32(offset, 1));
+        debug_assert!(matches!(stored, Some(Ok(()))), "card {card} has a word");
+    }
+
     /// Bytes a ring of `blocks` blocks behind its record takes.
     #[must_use]
     pub fn ring_bytes(blocks: u64) -> Option<u64> {
@@ -68,9 +79,9 @@ impl RingMemory {
     pub fn allocate(&mut self, bytes: u64) -> Result<Span, Error> {
         let span = self.free.take(bytes, PAGE, 0).ok_or(Error::Quota {
             resource: "bytes of rings",
-            used: RING_MEMORY_BYTES.saturating_sub(self.free.free_bytes()),
+            used: RING_BYTES.saturating_sub(self.free.free_bytes()),
             asked: bytes,
-            limit: RING_MEMORY_BYTES,
+            limit: RING_BYTES,
         })?;
         // The client can have written here after the last ring in this place was freed.
         match self.punch(span) {

@@ -108,10 +108,10 @@ impl Context {
         self.end(Request::CloseContext { context: self.number() })
     }
 
-    /// Ends an object; what died with balboad is ended.
+    /// Ends an object; what died with balboad is ended, or will be before it does anything else.
     fn end(&self, request: Request) -> Result<()> {
         match ask!(self.connection, request, Response::Done => ()) {
-            Err(Error::Gone) => Ok(()),
+            Err(Error::Gone | Error::GivenUp) => Ok(()),
             answer => answer,
         }
     }
@@ -200,8 +200,13 @@ impl Context {
     }
 
     /// Ends a registration: no DMA follows.
+    ///
+    /// That is not so while a balboad that was given up is still there, which may go on any moment.
     pub(crate) fn dereg_mr(&self, mr: u32) -> Result<()> {
-        self.end(Request::DeregMr { mr })
+        match ask!(self.connection, Request::DeregMr { mr }, Response::Done => ()) {
+            Err(Error::Gone) => Ok(()),
+            answer => answer,
+        }
     }
 
     /// Makes a completion queue; `address` is that of its `ibv_cq`.
@@ -267,7 +272,7 @@ impl Context {
             Response::Destroyed { completion_events, async_events } =>
             (completion_events, async_events));
         match answer {
-            Err(Error::Gone) => Ok((0, 0)),
+            Err(Error::Gone | Error::GivenUp) => Ok((0, 0)),
             answer => answer,
         }
     }

@@ -1,22 +1,35 @@
 //! The control connection to balboad: one for the process, whatever devices it opens.
+//!
+//! A call that balboad does not answer within [`shim_abi::CONTROL_SECONDS`] fails with ETIMEDOUT, and
+//! balboad is given up: nothing more is asked of it, because an answer that came late could be taken
+//! for that to a later question. Should it only have been stopped, then it answers, finds that nobody
+//! will ask again, and ends this client; that is the moment when the process's cards are dead, and
+//! not before: until then they may still move data.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use hostmem::fdpass::{Received, Wait, receive, send};
 use hostmem::mapping::Access;
 use hostmem::process::{allow_ptracer, peer_credentials};
-use hostmem::{AsleepWord, DoorbellPage, EventFd, ForkCanary, PAGE_BYTES, SharedMapping, Waker};
+use hostmem::{
+    AsleepWord, DoorbellPage, EventFd, ForkCanary, PAGE_BYTES, Record, SharedMapping, Waker,
+};
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::sys::socket::{
+    AddressFamily, Shutdown, SockFlag, SockType, UnixAddr, connect, setsockopt, shutdown, socket,
+    sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike as _};
 use nix::unistd::{Pid, geteuid};
 use parking_lot::Mutex;
 use shim_abi::{ContextInfo, Grant, Hello, Reply, Request, Response, Role, Wake};
 
-use crate::doorbell::CardPath;
+use crate::doorbell::{CardPath, Life};
 use crate::error::{Error, Result};
+use crate::process::ProcessLock;
 
 /// The word that balboad reads to see whether it can reach this process's memory.
 static PROBE: AtomicU64 = AtomicU64::new(0x6261_6c62_6f61_2121);
@@ -28,9 +41,24 @@ pub(crate) struct Connection {
     canary: Arc<ForkCanary>,
     /// Room for an answer; held from the request to its answer.
     exchange: Mutex<Vec<u8>>,
-    gone: AtomicBool,
+    /// What comes with the first context serves later ones, which must find it: one at a time.
+    opening: Mutex<()>,
+    /// [`THERE`], [`GIVEN_UP`] or [`GONE`].
+    state: AtomicU8,
+    /// How long an answer is waited for.
+    seconds: u32,
     granted: Mutex<Granted>,
 }
+
+/// balboad answers.
+const THERE: u8 = 0;
+/// balboad owes an answer, and is asked nothing more.
+const GIVEN_UP: u8 = 1;
+/// balboad has closed the connection.
+const GONE: u8 = 2;
+
+/// The process's connection; made by the first device that is opened, gone with the last.
+pub(crate) static SHARED: ProcessLock<Weak<Connection>> = ProcessLock::new(Weak::new());
 
 /// What balboad sends once for a process.
 #[derive(Debug, Default)]
@@ -94,24 +122,31 @@ macro_rules! ask {
 pub(crate) use ask;
 
 impl Connection {
-    /// The process's connection; made by the first device that is opened, gone with the last.
+    /// The process's connection.
     pub(crate) fn shared() -> Result<Arc<Self>> {
-        static SHARED: Mutex<Weak<Connection>> = Mutex::new(Weak::new());
-        let mut shared = SHARED.lock();
-        let usable = |connection: &Arc<Self>| connection.check().is_ok();
-        if let Some(connection) = shared.upgrade().filter(usable) {
+        let usable = |shared: &Weak<Self>| shared.upgrade().filter(|it| it.check().is_ok());
+        if let Some(connection) = SHARED.with(|shared| usable(shared)) {
             return Ok(connection);
         }
         let directory = shim_abi::state_dir(None, geteuid().as_raw());
-        let connection = Arc::new(Self::open(&directory)?);
-        *shared = Arc::downgrade(&connection);
-        Ok(connection)
+        let connection = Arc::new(Self::open(&directory, control_seconds())?);
+        // Not held while connecting, which can take long: another thread may have been faster.
+        Ok(SHARED.with(|shared| {
+            usable(shared).unwrap_or_else(|| {
+                *shared = Arc::downgrade(&connection);
+                connection
+            })
+        }))
     }
 
     /// Connects to the balboad of a state directory and introduces this process.
-    fn open(directory: &Path) -> Result<Self> {
+    fn open(directory: &Path, seconds: u32) -> Result<Self> {
         let path = directory.join(shim_abi::SOCKET_NAME);
-        let socket = dial(&path).map_err(|errno| Error::NoDaemon { path: path.clone(), errno })?;
+        let socket = dial(&path, seconds).map_err(|errno| match errno {
+            // Its queue of connections is full, and stays so.
+            Errno::EAGAIN => Error::Silent { to: "a connection", seconds },
+            errno => Error::NoDaemon { path: path.clone(), errno },
+        })?;
         let daemon = check_owner(&socket, &path)?;
         // Without this, a kernel that restricts ptrace keeps balboad from this process's memory.
         allow_ptracer(daemon).map_err(Error::host("let balboad reach this process's memory"))?;
@@ -120,7 +155,9 @@ impl Connection {
             socket,
             canary,
             exchange: Mutex::new(vec![0; shim_abi::MAX_MESSAGE]),
-            gone: AtomicBool::new(false),
+            opening: Mutex::new(()),
+            state: AtomicU8::new(THERE),
+            seconds,
             granted: Mutex::default(),
         };
         connection.greet()?;
@@ -134,7 +171,7 @@ impl Connection {
             role: Role::Provider { probe: PROBE.as_ptr() as u64, probe_value },
         };
         let mut room = self.exchange.lock();
-        let received = self.transact(&shim_abi::hello_frame(&hello), &mut room)?;
+        let received = self.transact("the greeting", &shim_abi::hello_frame(&hello), &mut room)?;
         let answer = room.get(..received.bytes).unwrap_or_default();
         match shim_abi::decode_hello::<Reply>(answer)? {
             Ok(Response::Done) => Ok(()),
@@ -148,7 +185,11 @@ impl Connection {
         if !self.canary.alive() {
             return Err(Error::Forked);
         }
-        if self.gone.load(Ordering::Relaxed) { Err(Error::Gone) } else { Ok(()) }
+        match self.state.load(Ordering::Relaxed) {
+            THERE => Ok(()),
+            GIVEN_UP => Err(self.await_end()),
+            _ => Err(Error::Gone),
+        }
     }
 
     /// Sends a request and waits for its answer and the descriptors with it.
@@ -156,7 +197,7 @@ impl Connection {
         self.check()?;
         let mut room = self.exchange.lock();
         self.check()?;
-        let received = self.transact(&shim_abi::encode(request), &mut room)?;
+        let received = self.transact(name(request), &shim_abi::encode(request), &mut room)?;
         let answer = room.get(..received.bytes).unwrap_or_default();
         match shim_abi::decode::<Reply>(answer)? {
             Ok(response) => Ok((response, received.fds)),
@@ -164,7 +205,7 @@ impl Connection {
         }
     }
 
-    fn transact(&self, message: &[u8], room: &mut [u8]) -> Result<Received> {
+    fn transact(&self, to: &'static str, message: &[u8], room: &mut [u8]) -> Result<Received> {
         let exchanged = send(self.socket.as_fd(), message, &[], Wait::AsSocket)
             .and_then(|()| receive(self.socket.as_fd(), room, Wait::AsSocket));
         match exchanged {
@@ -172,14 +213,39 @@ impl Connection {
             Ok(_) => Err(self.note_end()),
             Err(error) => match error.errno() {
                 Some(Errno::EPIPE | Errno::ECONNRESET) => Err(self.note_end()),
+                Some(Errno::EAGAIN) => Err(self.give_up(to)),
                 _ => Err(Error::Host { what: "talk to balboad", source: error }),
             },
         }
     }
 
+    /// balboad does not answer: asks nothing more, which it will see, and then end this client.
+    fn give_up(&self, to: &'static str) -> Error {
+        self.state.store(GIVEN_UP, Ordering::Relaxed);
+        // It can only fail where the connection has ended, which the next look at it tells.
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Write);
+        Error::Silent { to, seconds: self.seconds }
+    }
+
+    /// Drops what balboad still says after it was given up, up to the end of the connection.
+    fn await_end(&self) -> Error {
+        // Whoever sits in a call, or looks here just now, has to leave first.
+        let Some(mut room) = self.exchange.try_lock() else { return Error::GivenUp };
+        loop {
+            match receive(self.socket.as_fd(), &mut room, Wait::Never) {
+                Ok(received) if received.bytes > 0 => {}
+                Ok(_) => return self.note_end(),
+                Err(error) if error.errno() == Some(Errno::ECONNRESET) => return self.note_end(),
+                // A late answer that is none; its descriptors are closed.
+                Err(hostmem::Error::Truncated { .. }) => {}
+                Err(_) => return Error::GivenUp,
+            }
+        }
+    }
+
     /// balboad has closed the connection: with it every card of this process is gone.
     fn note_end(&self) -> Error {
-        self.gone.store(true, Ordering::Relaxed);
+        self.state.store(GONE, Ordering::Relaxed);
         for (_, path) in &self.granted.lock().cards {
             path.declare_dead();
         }
@@ -188,9 +254,8 @@ impl Connection {
 
     /// Opens a context on a card.
     pub(crate) fn open_context(&self, card: u32) -> Result<Opened> {
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        // What comes with the first context serves later ones, which must find it.
-        let _opening = ONE_AT_A_TIME.lock();
+        self.check()?;
+        let _opening = self.opening.lock();
         let request = Request::OpenContext { card };
         let (response, fds) = self.call(&request)?;
         let Response::Context(info) = response else {
@@ -226,7 +291,7 @@ impl Connection {
                     Some((event, words, asleep as usize, liveness as usize))
                 }
             };
-            Some(self.map_card(page, wake)?)
+            Some((page, wake))
         } else {
             None
         };
@@ -242,24 +307,28 @@ impl Connection {
         };
 
         let mut all = self.granted.lock();
-        if let Some(path) = granted {
-            all.cards.retain(|(number, _)| *number != card);
-            all.cards.push((card, path));
-        }
         if rings.is_some() {
             all.rings = rings;
         }
+        let rings = all.rings.as_ref().map(Arc::clone);
+        let rings = rings.ok_or_else(|| unexpected(request, "the ring memory never came"))?;
+        if let Some((page, wake)) = granted {
+            let state = shim_abi::card_state(card)
+                .ok_or_else(|| unexpected(request, "the card's number is too large"))?;
+            let path = self.map_card(page, wake, state_word(&rings, state)?)?;
+            all.cards.retain(|(number, _)| *number != card);
+            all.cards.push((card, path));
+        }
         let path = all.cards.iter().find(|(number, _)| *number == card).map(|(_, path)| path);
         let path = path.ok_or_else(|| unexpected(request, "the card's grant never came"))?;
-        let rings =
-            all.rings.as_ref().ok_or_else(|| unexpected(request, "the ring memory never came"))?;
-        Ok(Opened { events, path: Arc::clone(path), rings: Arc::clone(rings), info })
+        Ok(Opened { events, path: Arc::clone(path), rings, info })
     }
 
     fn map_card(
         &self,
         page: OwnedFd,
         wake: Option<(OwnedFd, OwnedFd, usize, usize)>,
+        state: (Record, usize),
     ) -> Result<Arc<CardPath>> {
         let host = Error::host;
         let mapping = SharedMapping::new(page.as_fd(), 0, PAGE_BYTES, Access::ReadWrite)
@@ -268,7 +337,8 @@ impl Connection {
             DoorbellPage::new(Arc::new(mapping), 0).map_err(host("map the doorbell page"))?;
         let canary = Arc::clone(&self.canary);
         let Some((event, words, asleep, liveness)) = wake else {
-            return Ok(Arc::new(CardPath::new(page, None, None, canary)));
+            let life = Life { thread: None, state: Some(state) };
+            return Ok(Arc::new(CardPath::new(page, None, life, canary)));
         };
         let words = SharedMapping::new(words.as_fd(), 0, PAGE_BYTES, Access::ReadOnly)
             .map_err(host("map the card's page"))?;
@@ -277,7 +347,8 @@ impl Connection {
             AsleepWord::new(Arc::clone(&words), asleep).map_err(host("find the asleep word"))?;
         hostmem::Liveness::is_dead(&words, liveness).map_err(host("find the liveness word"))?;
         let waker = Waker::new(word, EventFd::from_received(event));
-        Ok(Arc::new(CardPath::new(page, Some(waker), Some((words, liveness)), canary)))
+        let life = Life { thread: Some((words, liveness)), state: Some(state) };
+        Ok(Arc::new(CardPath::new(page, Some(waker), life, canary)))
     }
 
     /// Whether this is a forked child of the process that connected.
@@ -290,8 +361,31 @@ fn refused(refusal: shim_abi::Refusal) -> Error {
     Error::Refused { errno: refusal.errno, reason: refusal.reason }
 }
 
-fn dial(path: &PathBuf) -> Result<OwnedFd, Errno> {
+/// A card's state word in the ring memory: the record that it lies in, and its index there.
+fn state_word(rings: &Arc<SharedMapping>, offset: u64) -> Result<(Record, usize)> {
+    const BYTES: usize = fpga_regs::BLOCK_BYTES;
+    let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+    let within = offset % BYTES;
+    let record = Record::new(Arc::clone(rings), offset.wrapping_sub(within))
+        .map_err(Error::host("find a card's state in the ring memory"))?;
+    Ok((record, within / 4))
+}
+
+/// How long an answer of balboad is waited for.
+fn control_seconds() -> u32 {
+    static SECONDS: OnceLock<u32> = OnceLock::new();
+    *SECONDS.get_or_init(|| {
+        let set = std::env::var(shim_abi::CONTROL_SECONDS_VARIABLE).ok();
+        let seconds = set.and_then(|text| text.trim().parse().ok()).filter(|it| *it > 0);
+        seconds.unwrap_or(shim_abi::CONTROL_SECONDS)
+    })
+}
+
+fn dial(path: &PathBuf, seconds: u32) -> Result<OwnedFd, Errno> {
     let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+    let limit = TimeVal::seconds(seconds.into());
+    setsockopt(&socket, sockopt::ReceiveTimeout, &limit)?;
+    setsockopt(&socket, sockopt::SendTimeout, &limit)?;
     connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     Ok(socket)
 }

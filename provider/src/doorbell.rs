@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hostmem::{DoorbellPage, ForkCanary, Liveness, SharedMapping, Waker};
+use hostmem::{DoorbellPage, ForkCanary, Liveness, Record, SharedMapping, Waker};
 
 /// What this process was granted on one card: a doorbell page, and how the card is woken.
 ///
@@ -13,11 +13,29 @@ pub(crate) struct CardPath {
     page: DoorbellPage,
     /// `None` where the card sees its doorbells without being woken.
     waker: Option<Waker>,
-    /// The page and offset of the lock that dies with the card's thread.
-    liveness: Option<(Arc<SharedMapping>, usize)>,
+    life: Life,
     /// Set for good once the card was seen dead.
     dead: AtomicBool,
     canary: Arc<ForkCanary>,
+}
+
+/// The signs that a card still works for this process.
+#[derive(Debug, Default)]
+pub(crate) struct Life {
+    /// The page and offset of the lock that dies with the card's thread.
+    pub thread: Option<(Arc<SharedMapping>, usize)>,
+    /// The word that balboad sets once it has taken the card away: a record, and which of its words.
+    pub state: Option<(Record, usize)>,
+}
+
+impl Life {
+    #[inline(always)]
+    fn is_over(&self) -> bool {
+        let thread = self.thread.as_ref();
+        let state = self.state.as_ref();
+        thread.is_some_and(|(page, offset)| Liveness::is_dead(page, *offset).unwrap_or(true))
+            || state.is_some_and(|(record, word)| record.load_acquire_u32(*word) != 0)
+    }
 }
 
 impl CardPath {
@@ -25,10 +43,10 @@ impl CardPath {
     pub(crate) fn new(
         page: DoorbellPage,
         waker: Option<Waker>,
-        liveness: Option<(Arc<SharedMapping>, usize)>,
+        life: Life,
         canary: Arc<ForkCanary>,
     ) -> Self {
-        Self { page, waker, liveness, dead: AtomicBool::new(false), canary }
+        Self { page, waker, life, dead: AtomicBool::new(false), canary }
     }
 
     /// Stores a doorbell slot and wakes the card if it sleeps; the queue's record comes first.
@@ -48,24 +66,17 @@ impl CardPath {
         self.canary.alive()
     }
 
-    /// Whether the card's thread has ended.
-    #[inline]
+    /// Whether the card's thread has ended, or balboad has taken the card away.
+    #[inline(always)]
     pub(crate) fn is_dead(&self) -> bool {
         if self.dead.load(Ordering::Relaxed) {
             return true;
         }
-        let Some((page, offset)) = &self.liveness else { return false };
-        let dead = Liveness::is_dead(page, *offset).unwrap_or(true);
+        let dead = self.life.is_over();
         if dead {
             self.declare_dead();
         }
         dead
-    }
-
-    /// The errno of a post that finds its queue full: ENOMEM, or EIO where nothing makes room again.
-    #[cold]
-    pub(crate) fn errno_when_full(&self) -> i32 {
-        if self.is_dead() { libc::EIO } else { libc::ENOMEM }
     }
 
     /// Notes that the card is gone.
@@ -92,7 +103,7 @@ pub(crate) mod tests {
     pub(crate) fn path() -> (Arc<CardPath>, DoorbellPage) {
         let page = DoorbellPage::new(memory(4096), 0).unwrap();
         let canary = Arc::new(ForkCanary::new().unwrap());
-        (Arc::new(CardPath::new(page.clone(), None, None, canary)), page)
+        (Arc::new(CardPath::new(page.clone(), None, Life::default(), canary)), page)
     }
 
     #[test]
@@ -103,11 +114,26 @@ pub(crate) mod tests {
         let held = Liveness::hold(Arc::clone(&writer), 64).unwrap();
         let page = DoorbellPage::new(memory(4096), 0).unwrap();
         let canary = Arc::new(ForkCanary::new().unwrap());
-        let path = CardPath::new(page, None, Some((Arc::new(reader), 64)), canary);
+        let life = Life { thread: Some((Arc::new(reader), 64)), state: None };
+        let path = CardPath::new(page, None, life, canary);
         assert!(!path.is_dead());
         drop(held);
         assert!(path.is_dead());
         let _again = Liveness::hold(writer, 64).unwrap();
+        assert!(path.is_dead());
+    }
+
+    #[test]
+    fn a_card_that_balboad_took_away_is_dead_for_good() {
+        let states = Record::new(memory(4096), 0).unwrap();
+        let page = DoorbellPage::new(memory(4096), 0).unwrap();
+        let life = Life { thread: None, state: Some((states.clone(), 3)) };
+        let path = CardPath::new(page, None, life, Arc::new(ForkCanary::new().unwrap()));
+        states.store_release_u32(2, 1);
+        assert!(!path.is_dead(), "another card's word");
+        states.store_release_u32(3, 1);
+        assert!(path.is_dead());
+        states.store_release_u32(3, 0);
         assert!(path.is_dead());
     }
 }

@@ -41,6 +41,20 @@ pub(crate) enum Error {
     /// balboad closed the connection.
     #[error("balboad has closed the connection; its objects are gone, open the device anew")]
     Gone,
+    /// balboad did not answer this call.
+    #[error(
+        "balboad has not answered {to} within {seconds} s (is it stopped?); this process gives it up: close the device, and open it anew ({} sets the seconds)",
+        shim_abi::CONTROL_SECONDS_VARIABLE
+    )]
+    Silent {
+        /// The request.
+        to: &'static str,
+        /// How long it was waited for.
+        seconds: u32,
+    },
+    /// balboad did not answer an earlier call, and is still there.
+    #[error("balboad was given up after a call that it did not answer; open the device anew")]
+    GivenUp,
     /// The call was made in a forked child of the process that opened the device.
     #[error("a forked child cannot use its parent's RDMA objects; open the device in the child")]
     Forked,
@@ -96,7 +110,8 @@ impl Error {
             Self::NoDaemon { errno, .. } => *errno as i32,
             Self::ForeignDaemon { .. } | Self::Forked => libc::EPERM,
             Self::Decode(_) | Self::Answer { .. } => libc::EPROTO,
-            Self::Gone => libc::EIO,
+            Self::Gone | Self::GivenUp => libc::EIO,
+            Self::Silent { .. } => libc::ETIMEDOUT,
             Self::Host { source, .. } => source.errno().map_or(libc::EIO, |errno| errno as i32),
             Self::Refused { errno, .. } if *errno > 0 => *errno,
             Self::Refused { .. } => libc::EIO,

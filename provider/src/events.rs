@@ -148,7 +148,12 @@ impl EventSource {
     }
 
     /// Reads one record for libibverbs, as `read` would: waits unless the descriptor is non-blocking.
+    ///
+    /// Fails with EPERM in a forked child, which would take the parent's records off the socket.
     pub(crate) fn read(&self, fd: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
+        if !self.path.is_ours() {
+            return Err(Errno::EPERM);
+        }
         let Some(into) = into.get_mut(..self.record_bytes()) else { return Err(Errno::EINVAL) };
         loop {
             {

@@ -33,6 +33,7 @@ mod lock;
 mod log;
 mod mr;
 mod poll;
+mod process;
 mod qp;
 mod rq;
 mod sq;

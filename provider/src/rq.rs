@@ -96,7 +96,7 @@ impl ReceiveQueue {
         self.record.store_release_u32(PRODUCER, 0);
     }
 
-    /// Begins a list of work requests; fails with the errno of posting now.
+    /// Begins a list of work requests; fails with the errno of posting now, EIO on a dead card.
     #[inline(always)]
     pub(crate) fn begin(&self) -> Result<ReceiveBatch<'_>, i32> {
         if !self.path.is_ours() {
@@ -106,6 +106,9 @@ impl ReceiveQueue {
         let gate = self.gate.load(Ordering::Relaxed);
         if gate != 0 {
             return Err(gate);
+        }
+        if self.path.is_dead() {
+            return Err(libc::EIO);
         }
         let index = self.produced.0.load(Ordering::Relaxed);
         let outstanding = index.wrapping_sub(self.consumed.0.load(Ordering::Acquire));
@@ -169,7 +172,7 @@ impl ReceiveBatch<'_> {
         if sges.len() > queue.max_sge as usize {
             return Err(libc::EINVAL);
         }
-        self.room = self.room.checked_sub(1).ok_or_else(|| queue.path.errno_when_full())?;
+        self.room = self.room.checked_sub(1).ok_or(libc::ENOMEM)?;
         let index = self.index;
         let first = index.wrapping_shl(queue.log2_stride);
         write_receive(&queue.ring, first, index, sges);

@@ -129,7 +129,7 @@ impl SendQueue {
         self.record.store_release_u32(PRODUCER, 0);
     }
 
-    /// Begins a list of work requests; fails with the errno of posting now.
+    /// Begins a list of work requests; fails with the errno of posting now, EIO on a dead card.
     #[inline(always)]
     pub(crate) fn begin(&self) -> Result<SendBatch<'_>, i32> {
         if !self.path.is_ours() {
@@ -139,6 +139,9 @@ impl SendQueue {
         let gate = self.gate.load(Ordering::Relaxed);
         if gate != 0 {
             return Err(gate);
+        }
+        if self.path.is_dead() {
+            return Err(libc::EIO);
         }
         let cursor = Cursor::unpack(self.produced.0.load(Ordering::Relaxed));
         let done = Cursor::unpack(self.consumed.0.load(Ordering::Acquire));
@@ -169,7 +172,7 @@ impl SendQueue {
         }
         let Cursor { blocks: index, requests: number } = cursor;
         if number == end {
-            return Err(self.path.errno_when_full());
+            return Err(libc::ENOMEM);
         }
         let header = SendHeader {
             opcode: operation.code(),

@@ -35,6 +35,15 @@ pub const COUNTERS_DIR: &str = "counters";
 pub const MAX_MESSAGE: usize = 64 << 10;
 /// File descriptors one message may carry.
 pub const MAX_FDS: usize = 8;
+/// Bytes at the start of a process's ring memory that hold no ring.
+///
+/// They are 32-bit words, one for each card by its number: 0 while the process has the card or never
+/// opened it, 1 once balboad has taken it away ([`card_state`] says where).
+pub const CARD_STATES_BYTES: u64 = 4096;
+/// Seconds within which balboad answers a verbs program; then the program takes it for hung.
+pub const CONTROL_SECONDS: u32 = 30;
+/// The environment variable that sets other seconds than [`CONTROL_SECONDS`], for debugging balboad.
+pub const CONTROL_SECONDS_VARIABLE: &str = "BALBOA_CONTROL_SECONDS";
 /// The environment variable that names the state directory.
 pub const STATE_DIR_VARIABLE: &str = "BALBOA_STATE_DIR";
 
@@ -103,6 +112,13 @@ pub fn decode_hello<T: DeserializeOwned>(frame: &[u8]) -> Result<T, DecodeError>
         ABI => decode(message),
         theirs => Err(DecodeError::Version { theirs }),
     }
+}
+
+/// Byte offset in a process's ring memory of a card's state word; `None` for a number that no card
+/// has.
+#[must_use]
+pub fn card_state(card: u32) -> Option<u64> {
+    u64::from(card).checked_mul(4).filter(|offset| *offset < CARD_STATES_BYTES)
 }
 
 /// The state directory: `given`, else `BALBOA_STATE_DIR`, else the user's default.

@@ -354,6 +354,9 @@ pub enum Wake {
 }
 
 /// The client's ring memory: a sealed memfd, made and sized by balboad, one for each process.
+///
+/// Its first [`CARD_STATES_BYTES`](super::CARD_STATES_BYTES) tell of each card whether the process
+/// still has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingMemory {
     /// Bytes.

@@ -97,8 +97,7 @@ fn completion_events_are_merged_while_one_is_unread_and_stop_with_the_queue() {
     let rings =
         SharedMapping::new(fds[2].as_fd(), 0, context.rings.length as usize, Access::ReadWrite);
     let rings = rings.unwrap();
-    let request = Request::CreateChannel { context: context.context };
-    let (Response::Channel { channel }, channel_fds) = bench.ask(&peer, request) else { panic!() };
+    let (channel, channel_fds) = bench.channel(&peer, context.context);
     let (cqn, ring) = bench.cq(&peer, context.context, Some(channel));
     bench.completion(cqn);
     bench.completion(cqn);
@@ -282,12 +281,16 @@ fn an_engine_that_dies_takes_its_clients_and_nobody_else() {
     let (hit, spared) = (bench.provider(), bench.provider());
     let (context, fds) = bench.open(&hit, 0);
     let (_, spared_fds) = bench.open(&spared, 0);
-    let (cqn, _) = bench.cq(&hit, context.context, None);
+    let (waited_on, channel_fds) = bench.channel(&hit, context.context);
+    let (cqn, _) = bench.cq(&hit, context.context, Some(waited_on));
     let fatal = Event { kind: EventType::Fatal, code: 9, ..Event::default() };
     bench.cards[0].raise(0, fatal);
     bench.turn();
     assert_eq!(records(&fds[0]).len(), 1);
     assert!(records(&spared_fds[0]).is_empty());
+    // Who waits for completions is woken, and its polls find that it has lost the card.
+    assert_eq!(records(&channel_fds[0]).len(), 1);
+    assert_eq!((lost(&fds[2]), lost(&spared_fds[2])), (1, 0));
     let refusal = bench.refused(&hit, Request::AllocPd { context: context.context });
     assert_eq!(refusal.errno, Errno::EIO as i32);
     assert!(refusal.reason.contains("code 9"));
@@ -300,6 +303,24 @@ fn an_engine_that_dies_takes_its_clients_and_nobody_else() {
     let again = bench.provider();
     let (context, _fds) = bench.open(&again, 0);
     bench.cq(&again, context.context, None);
+}
+
+/// The word that tells a client whether it has lost card 0, in its ring memory.
+fn lost(rings: &OwnedFd) -> u32 {
+    let mapping = SharedMapping::new(rings.as_fd(), 0, 4096, Access::ReadWrite).unwrap();
+    mapping.load_acquire_u32(0).unwrap()
+}
+
+#[test]
+fn a_client_that_is_ended_for_its_conduct_has_lost_its_cards() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (_, fds) = bench.open(&peer, 0);
+    assert_eq!(lost(&fds[2]), 0);
+    fdpass::send(peer.socket.as_fd(), b"\xff", &[], Wait::Never).unwrap();
+    bench.turn();
+    assert!(bench.server.clients.is_empty());
+    assert_eq!(lost(&fds[2]), 1);
 }
 
 #[test]

@@ -73,8 +73,12 @@ fn context(first: bool, fds: Vec<OwnedFd>) -> Answer {
 
 /// What comes with the first context, in order.
 fn granted() -> Vec<OwnedFd> {
-    let event = EventFd::new().unwrap().into_fd();
     let (words, _writer) = memfd::create_read_only_for_others("words", 4096).unwrap();
+    granted_with(words)
+}
+
+fn granted_with(words: OwnedFd) -> Vec<OwnedFd> {
+    let event = EventFd::new().unwrap().into_fd();
     let (events, _theirs) = hostmem::fdpass::pair().unwrap();
     let page = memfd::create("page", 4096).unwrap();
     vec![events, page, event, words, memfd::create("rings", 8192).unwrap()]
@@ -87,7 +91,7 @@ fn errno<T>(result: Result<T>) -> i32 {
 #[test]
 fn a_client_greets_first_and_asks_then() {
     let script = script(vec![greeting(), answer(Response::Pd { pdn: 9 })]);
-    let connection = Connection::open(script.directory.path()).unwrap();
+    let connection = Connection::open(script.directory.path(), 30).unwrap();
     let (response, fds) = connection.call(&Request::AllocPd { context: 1 }).unwrap();
     assert_eq!((response, fds.len()), (Response::Pd { pdn: 9 }, 0));
     let asked = script.server.join().unwrap();
@@ -100,25 +104,25 @@ fn a_client_greets_first_and_asks_then() {
 #[test]
 fn no_daemon_another_version_and_a_refusal_each_have_their_errno() {
     let nowhere = tempfile::tempdir().unwrap();
-    assert_eq!(errno(Connection::open(nowhere.path())), libc::ENOENT);
+    assert_eq!(errno(Connection::open(nowhere.path(), 30)), libc::ENOENT);
 
     let mut other = shim_abi::hello_frame(&Reply::Ok(Response::Done));
     other[4] = 77;
     let newer = script(vec![(other, Vec::new())]);
-    let error = Connection::open(newer.directory.path()).unwrap_err();
+    let error = Connection::open(newer.directory.path(), 30).unwrap_err();
     assert!(error.to_string().contains("version 77"), "{error}");
     assert_eq!(error.errno(), libc::EPROTO);
 
     let refusal = Refusal { errno: libc::EPERM, reason: "not you".into() };
     let refusing = script(vec![(shim_abi::hello_frame(&Reply::Err(refusal)), Vec::new())]);
-    let error = Connection::open(refusing.directory.path()).unwrap_err();
+    let error = Connection::open(refusing.directory.path(), 30).unwrap_err();
     assert_eq!((error.to_string().as_str(), error.errno()), ("not you", libc::EPERM));
 }
 
 #[test]
 fn an_answer_to_another_question_is_not_taken() {
     let script = script(vec![greeting(), answer(Response::Done)]);
-    let connection = Connection::open(script.directory.path()).unwrap();
+    let connection = Connection::open(script.directory.path(), 30).unwrap();
     let asked = ask!(connection, Request::AllocPd { context: 1 }, Response::Pd { pdn } => pdn);
     assert_eq!(errno(asked), libc::EPROTO);
 }
@@ -126,7 +130,7 @@ fn an_answer_to_another_question_is_not_taken() {
 #[test]
 fn the_end_of_balboad_ends_every_card_of_the_process() {
     let script = script(vec![greeting(), context(true, granted())]);
-    let connection = Connection::open(script.directory.path()).unwrap();
+    let connection = Connection::open(script.directory.path(), 30).unwrap();
     let opened = connection.open_context(0).unwrap();
     assert_eq!(opened.rings.len(), 8192);
     script.server.join().unwrap();
@@ -140,7 +144,7 @@ fn the_end_of_balboad_ends_every_card_of_the_process() {
 fn later_contexts_use_what_came_with_the_first() {
     let (events, _theirs) = hostmem::fdpass::pair().unwrap();
     let script = script(vec![greeting(), context(true, granted()), context(false, vec![events])]);
-    let connection = Connection::open(script.directory.path()).unwrap();
+    let connection = Connection::open(script.directory.path(), 30).unwrap();
     let first = connection.open_context(0).unwrap();
     let second = connection.open_context(0).unwrap();
     assert!(Arc::ptr_eq(&first.path, &second.path) && Arc::ptr_eq(&first.rings, &second.rings));
@@ -152,7 +156,7 @@ fn a_context_with_descriptors_missing_is_refused() {
         let mut fds = granted();
         fds.truncate(count);
         let script = script(vec![greeting(), context(true, fds), answer(Response::Done)]);
-        let connection = Connection::open(script.directory.path()).unwrap();
+        let connection = Connection::open(script.directory.path(), 30).unwrap();
         assert_eq!(errno(connection.open_context(0)), libc::EPROTO, "{count} descriptors");
         let asked = script.server.join().unwrap();
         let closed = shim_abi::decode::<Request>(asked.last().unwrap());
@@ -160,6 +164,50 @@ fn a_context_with_descriptors_missing_is_refused() {
     }
     let (events, _theirs) = hostmem::fdpass::pair().unwrap();
     let script = script(vec![greeting(), context(false, vec![events])]);
-    let connection = Connection::open(script.directory.path()).unwrap();
+    let connection = Connection::open(script.directory.path(), 30).unwrap();
     assert_eq!(errno(connection.open_context(0)), libc::EPROTO, "a grant that never came");
+}
+
+#[test]
+fn a_call_without_an_answer_gives_balboad_up_until_it_has_ended_this_client() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(shim_abi::SOCKET_NAME);
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+    bind(listener.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+    listen(&listener, Backlog::new(1).unwrap()).unwrap();
+    let (greeted, answers) = std::sync::mpsc::channel();
+    let (words, writer) = memfd::create_read_only_for_others("words", 4096).unwrap();
+    let _card_thread = hostmem::Liveness::hold(Arc::new(writer), 64).unwrap();
+    let server = std::thread::spawn(move || {
+        let client = crate::ffi::types::owned(accept(listener.as_raw_fd()).unwrap());
+        let mut room = vec![0; shim_abi::MAX_MESSAGE];
+        for (answer, fds) in [greeting(), context(true, granted_with(words))] {
+            receive(client.as_fd(), &mut room, Wait::AsSocket).unwrap();
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            send(client.as_fd(), &answer, &fds, Wait::AsSocket).unwrap();
+        }
+        greeted.send(client).unwrap();
+    });
+    let connection = Connection::open(directory.path(), 1).unwrap();
+    let opened = connection.open_context(0).unwrap();
+    server.join().unwrap();
+    let balboad = answers.recv().unwrap();
+    let silent = connection.call(&Request::AllocPd { context: 5 }).unwrap_err();
+    assert_eq!(silent.errno(), libc::ETIMEDOUT);
+    assert!(silent.to_string().contains("has not answered making a PD within 1 s"), "{silent}");
+    // What it says late is the answer to nothing.
+    send(balboad.as_fd(), &answer(Response::Pd { pdn: 9 }).0, &[], Wait::AsSocket).unwrap();
+    for _ in 0..2 {
+        let refused = connection.call(&Request::QueryPort { context: 5 }).unwrap_err();
+        assert!(matches!(refused, Error::GivenUp), "{refused}");
+        assert!(!opened.path.is_dead(), "its card may still move data");
+    }
+    // It reads the request, and then that nothing more will come.
+    let mut room = [0; 64];
+    assert!(receive(balboad.as_fd(), &mut room, Wait::AsSocket).unwrap().bytes > 0);
+    assert_eq!(receive(balboad.as_fd(), &mut room, Wait::AsSocket).unwrap().bytes, 0);
+    drop(balboad);
+    assert!(matches!(connection.call(&Request::ListCards), Err(Error::Gone)));
+    assert!(opened.path.is_dead());
 }

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use nix::errno::Errno;
-use parking_lot::RwLock;
 use verbs_sys::v44::ioctl::{RDMA_VERBS_IOCTL, ib_uverbs_attr, ib_uverbs_ioctl_hdr};
 
 use super::context::core_address;
@@ -21,6 +20,7 @@ use super::elf::Library;
 use crate::context::{Channel, Context};
 use crate::error::{Error, Result};
 use crate::events::EventSource;
+use crate::process::{self, ProcessLock};
 use crate::uverbs::{self, Answer};
 
 /// What a descriptor of ours is.
@@ -33,20 +33,21 @@ enum Role {
     Channel { number: u32, source: Arc<EventSource> },
 }
 
-struct Ours {
+pub(crate) struct Ours {
     fd: RawFd,
     context: Arc<Context>,
     role: Role,
 }
 
 /// The descriptors of ours that libibverbs knows.
-static OURS: RwLock<Vec<Ours>> = RwLock::new(Vec::new());
+pub(crate) static OURS: ProcessLock<Vec<Ours>> = ProcessLock::new(Vec::new());
 
 /// Adds a descriptor; whoever had its number before has closed it.
 fn add(fd: RawFd, context: &Arc<Context>, role: Role) {
-    let mut all = OURS.write();
-    all.retain(|one| one.fd != fd);
-    all.push(Ours { fd, context: Arc::clone(context), role });
+    OURS.with(|all| {
+        all.retain(|one| one.fd != fd);
+        all.push(Ours { fd, context: Arc::clone(context), role });
+    });
 }
 
 /// Begins to answer what libibverbs asks a context's command descriptor.
@@ -61,41 +62,43 @@ pub(super) fn add_events(fd: RawFd, context: &Arc<Context>) {
 
 /// Forgets every descriptor of a context.
 pub(super) fn remove(context: &Arc<Context>) {
-    let mut all = OURS.write();
-    all.retain(|one| !Arc::ptr_eq(&one.context, context));
+    OURS.with(|all| all.retain(|one| !Arc::ptr_eq(&one.context, context)));
 }
 
 /// Forgets a descriptor that turned out to be something else by now.
 fn forget(fd: RawFd) {
-    OURS.write().retain(|one| one.fd != fd);
+    OURS.with(|all| all.retain(|one| one.fd != fd));
 }
 
 /// The completion channel of a context with that descriptor.
 pub(super) fn channel(fd: RawFd, context: &Arc<Context>) -> Option<Channel> {
-    let all = OURS.read();
-    let found = all.iter().find(|one| one.fd == fd && Arc::ptr_eq(&one.context, context))?;
-    match &found.role {
-        Role::Channel { number, source } => {
-            Some(Channel { number: *number, fd, source: Arc::clone(source) })
+    OURS.with(|all| {
+        let found = all.iter().find(|one| one.fd == fd && Arc::ptr_eq(&one.context, context))?;
+        match &found.role {
+            Role::Channel { number, source } => {
+                Some(Channel { number: *number, fd, source: Arc::clone(source) })
+            }
+            _ => None,
         }
-        _ => None,
-    }
+    })
 }
 
 fn commanded(fd: RawFd) -> Option<Arc<Context>> {
-    let all = OURS.read();
-    let found = all.iter().find(|one| one.fd == fd && matches!(one.role, Role::Command));
-    found.map(|one| Arc::clone(&one.context))
+    OURS.with(|all| {
+        let found = all.iter().find(|one| one.fd == fd && matches!(one.role, Role::Command));
+        found.map(|one| Arc::clone(&one.context))
+    })
 }
 
 fn source(fd: RawFd) -> Option<Arc<EventSource>> {
-    let all = OURS.read();
-    let found = all.iter().find(|one| one.fd == fd)?;
-    match &found.role {
-        Role::Command => None,
-        Role::Events => Some(Arc::clone(&found.context.asynchronous)),
-        Role::Channel { source, .. } => Some(Arc::clone(source)),
-    }
+    OURS.with(|all| {
+        let found = all.iter().find(|one| one.fd == fd)?;
+        match &found.role {
+            Role::Command => None,
+            Role::Events => Some(Arc::clone(&found.context.asynchronous)),
+            Role::Channel { source, .. } => Some(Arc::clone(source)),
+        }
+    })
 }
 
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
@@ -111,6 +114,14 @@ pub(super) fn install() -> Result<()> {
     let installed = INSTALLED.get_or_init(|| {
         let library = Library::containing(core_address())
             .ok_or("it is not a library of its own; link the program dynamically")?;
+        // SAFETY: both functions may run around a fork in any thread, and never unload.
+        let forks = unsafe {
+            let (before, after) = (process::hold_all, process::release_all);
+            libc::pthread_atfork(Some(before), Some(after), Some(after))
+        };
+        if forks != 0 {
+            return Err("the C library has no memory left");
+        }
         patch(&library, c"ioctl", ioctl as *const () as usize, &NEXT_IOCTL)?;
         patch(&library, c"read", read as *const () as usize, &NEXT_READ)
     });

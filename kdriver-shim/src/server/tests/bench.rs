@@ -110,6 +110,13 @@ impl Bench {
         }
     }
 
+    pub(super) fn channel(&mut self, peer: &Peer, context: u32) -> (u32, Vec<OwnedFd>) {
+        match self.ask(peer, Request::CreateChannel { context }) {
+            (Response::Channel { channel }, fds) => (channel, fds),
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub(super) fn cq(&mut self, peer: &Peer, context: u32, channel: Option<u32>) -> (u32, u64) {
         let cookie = 0xc0ffee;
         let request = Request::CreateCq { context, log2_entries: 6, channel, cookie };
