@@ -8,11 +8,81 @@ pub type Block = [u64; 8];
 /// Bytes in a [`Block`].
 pub const BLOCK_BYTES: usize = 64;
 
+/// A named value of a code, or a flag.
+#[derive(Clone, Copy, Debug)]
+pub struct Code {
+    /// The value's name.
+    pub name: &'static str,
+    /// What it means.
+    pub doc: &'static str,
+    /// Its number; the set bit for a flag.
+    pub value: u64,
+}
+
+/// A set of named values, or of flags.
+#[derive(Clone, Copy, Debug)]
+pub struct Codes {
+    /// The Rust type's name.
+    pub name: &'static str,
+    /// The module it is declared in.
+    pub module: &'static str,
+    /// What it is.
+    pub doc: &'static str,
+    /// Bits of the type.
+    pub bits: u32,
+    /// Whether the values are flags that can stand together.
+    pub flags: bool,
+    /// The values, in the order they were declared.
+    pub values: &'static [Code],
+}
+
+/// A named number of the contract that belongs to no entry and no register.
+#[derive(Clone, Copy, Debug)]
+pub struct Constant {
+    /// Its name.
+    pub name: &'static str,
+    /// The module it is declared in.
+    pub module: &'static str,
+    /// What it is.
+    pub doc: &'static str,
+    /// Its value.
+    pub value: u64,
+}
+
+/// An entry: its blocks and fields.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// The Rust type's name.
+    pub name: &'static str,
+    /// The module it is declared in.
+    pub module: &'static str,
+    /// What it is.
+    pub doc: &'static str,
+    /// Blocks of 64 bytes it takes.
+    pub blocks: usize,
+    /// Its fields in the order of their offsets.
+    pub fields: &'static [Field],
+}
+
+/// A type whose values may have names.
+pub trait Describe {
+    /// Bits the type holds.
+    const BITS: u32;
+    /// The names; `None` for a plain number.
+    const CODES: Option<&'static Codes> = None;
+}
+
 /// One field of an entry, for generated documents and for the layout checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Field {
     /// The field's name in the contract.
     pub name: &'static str,
+    /// What it means.
+    pub doc: &'static str,
+    /// The named values, for a field that has them.
+    pub codes: Option<&'static Codes>,
+    /// Raw bytes in memory order rather than a little-endian number.
+    pub raw: bool,
     /// Byte offset from the start of the entry.
     pub offset: usize,
     /// Bytes.
@@ -22,7 +92,9 @@ pub struct Field {
 }
 
 /// A value that can be a field of an entry.
-pub trait Wire: Copy {
+pub trait Wire: Copy + Describe {
+    /// Whether it is raw bytes in memory order rather than a little-endian number.
+    const RAW: bool = false;
     /// Bytes the value takes.
     const SIZE: usize;
     /// Alignment of its offset; a value never straddles a word unless it is made of words.
@@ -35,6 +107,9 @@ pub trait Wire: Copy {
 
 macro_rules! wire_integer {
     ($($int:ty),*) => {$(
+        impl Describe for $int {
+            const BITS: u32 = <$int>::BITS;
+        }
         impl Wire for $int {
             const SIZE: usize = size_of::<$int>();
             const ALIGN: usize = size_of::<$int>();
@@ -51,8 +126,17 @@ macro_rules! wire_integer {
 }
 wire_integer!(u8, u16, u32, u64);
 
+impl Describe for bool {
+    const BITS: u32 = 1;
+}
+
+impl<const N: usize> Describe for [u8; N] {
+    const BITS: u32 = 8 * N as u32;
+}
+
 /// Raw bytes in memory order, such as a GID (network order) or a MAC address.
 impl<const N: usize> Wire for [u8; N] {
+    const RAW: bool = true;
     const SIZE: usize = N;
     const ALIGN: usize = 8;
     #[inline(always)]
@@ -84,14 +168,14 @@ pub(crate) const fn check(fields: &[Field], bytes: usize) {
 /// Declares an entry of `N` blocks: a plain struct, its encoding, its decoding and its field table.
 macro_rules! layout {
     (
-        $(#[$meta:meta])*
+        $(#[doc = $doc:expr])*
         pub struct $name:ident: $blocks:literal {
-            $( $(#[$fmeta:meta])* $field:ident @ $offset:literal: $ty:ty ),* $(,)?
+            $( $(#[doc = $fdoc:expr])* $field:ident @ $offset:literal: $ty:ty ),* $(,)?
         }
     ) => {
-        $(#[$meta])*
+        $(#[doc = $doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct $name { $( $(#[$fmeta])* pub $field: $ty ),* }
+        pub struct $name { $( $(#[doc = $fdoc])* pub $field: $ty ),* }
 
         impl $name {
             /// Blocks of 64 bytes the entry takes.
@@ -99,10 +183,21 @@ macro_rules! layout {
             /// The entry's fields in the order of their offsets.
             pub const FIELDS: &'static [$crate::Field] = &[$( $crate::Field {
                 name: stringify!($field),
+                doc: concat!($($fdoc, "\n"),*),
+                codes: <$ty as $crate::Describe>::CODES,
+                raw: <$ty as $crate::Wire>::RAW,
                 offset: $offset,
                 size: <$ty as $crate::Wire>::SIZE,
                 align: <$ty as $crate::Wire>::ALIGN,
             } ),*];
+            /// The entry's description.
+            pub const LAYOUT: &'static $crate::Layout = &$crate::Layout {
+                name: stringify!($name),
+                module: module_path!(),
+                doc: concat!($($doc, "\n"),*),
+                blocks: $blocks,
+                fields: Self::FIELDS,
+            };
 
             /// The entry as it stands in memory, reserved bytes zero.
             #[inline(always)]
@@ -132,18 +227,18 @@ macro_rules! layout {
 /// Declares a code that may come from the other side: named values, and any other value kept as it is.
 macro_rules! open_enum {
     (
-        $(#[$meta:meta])*
+        $(#[doc = $doc:expr])*
         pub struct $name:ident($int:ty) {
-            $( $(#[$vmeta:meta])* $value:ident = $code:expr ),* $(,)?
+            $( $(#[doc = $vdoc:expr])* $value:ident = $code:expr ),* $(,)?
         }
     ) => {
-        $(#[$meta])*
+        $(#[doc = $doc])*
         #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(pub $int);
 
         #[expect(non_upper_case_globals, reason = "the values of an open enum read as variants")]
         impl $name {
-            $( $(#[$vmeta])* pub const $value: Self = Self($code); )*
+            $( $(#[doc = $vdoc])* pub const $value: Self = Self($code); )*
 
             /// The name of a known code.
             #[must_use]
@@ -153,6 +248,36 @@ macro_rules! open_enum {
                     _ => None,
                 }
             }
+
+            /// The code in the low bits of a word.
+            #[inline(always)]
+            #[must_use]
+            pub const fn from_raw(raw: u64) -> Self {
+                Self(raw as $int)
+            }
+
+            /// The code as the low bits of a word.
+            #[inline(always)]
+            #[must_use]
+            pub const fn raw(self) -> u64 {
+                self.0 as u64
+            }
+        }
+
+        impl $crate::Describe for $name {
+            const BITS: u32 = <$int>::BITS;
+            const CODES: Option<&'static $crate::Codes> = Some(&$crate::Codes {
+                name: stringify!($name),
+                module: module_path!(),
+                doc: concat!($($doc, "\n"),*),
+                bits: <$int>::BITS,
+                flags: false,
+                values: &[$( $crate::Code {
+                    name: stringify!($value),
+                    doc: concat!($($vdoc, "\n"),*),
+                    value: $code,
+                } ),*],
+            });
         }
 
         impl core::fmt::Debug for $name {
@@ -179,9 +304,54 @@ macro_rules! open_enum {
     };
 }
 
-/// Makes a bitflags type a field; unknown bits are kept.
-macro_rules! wire_flags {
-    ($name:ident, $int:ty) => {
+/// Declares flags that can stand together; unknown bits are kept.
+macro_rules! flags {
+    (
+        $(#[doc = $doc:expr])*
+        pub struct $name:ident($int:ty) {
+            $( $(#[doc = $fdoc:expr])* $flag:ident = $bit:expr ),* $(,)?
+        }
+    ) => {
+        bitflags::bitflags! {
+            $(#[doc = $doc])*
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+            pub struct $name: $int {
+                $( $(#[doc = $fdoc])* const $flag = $bit; )*
+            }
+        }
+
+        impl $name {
+            /// The flags in the low bits of a word.
+            #[inline(always)]
+            #[must_use]
+            pub const fn from_raw(raw: u64) -> Self {
+                Self::from_bits_retain(raw as $int)
+            }
+
+            /// The flags as the low bits of a word.
+            #[inline(always)]
+            #[must_use]
+            pub const fn raw(self) -> u64 {
+                self.bits() as u64
+            }
+        }
+
+        impl $crate::Describe for $name {
+            const BITS: u32 = <$int>::BITS;
+            const CODES: Option<&'static $crate::Codes> = Some(&$crate::Codes {
+                name: stringify!($name),
+                module: module_path!(),
+                doc: concat!($($doc, "\n"),*),
+                bits: <$int>::BITS,
+                flags: true,
+                values: &[$( $crate::Code {
+                    name: stringify!($flag),
+                    doc: concat!($($fdoc, "\n"),*),
+                    value: $bit,
+                } ),*],
+            });
+        }
+
         impl $crate::Wire for $name {
             const SIZE: usize = <$int as $crate::Wire>::SIZE;
             const ALIGN: usize = <$int as $crate::Wire>::ALIGN;
@@ -194,6 +364,26 @@ macro_rules! wire_flags {
                 Self::from_bits_retain(<$int as $crate::Wire>::load(words, offset))
             }
         }
+    };
+}
+
+/// Declares numbers of the contract that belong to no entry and no register, and lists them.
+macro_rules! constants {
+    ($(
+        $(#[doc = $doc:expr])*
+        pub const $name:ident: $ty:ty = $value:expr;
+    )*) => {
+        $(
+            $(#[doc = $doc])*
+            pub const $name: $ty = $value;
+        )*
+        /// The numbers of this module.
+        pub const CONSTANTS: &[$crate::Constant] = &[$( $crate::Constant {
+            name: stringify!($name),
+            module: module_path!(),
+            doc: concat!($($doc, "\n"),*),
+            value: $name as u64,
+        } ),*];
     };
 }
 
@@ -235,5 +425,6 @@ mod tests {
         assert_eq!(bytes[127], 0xee);
         assert_eq!(Sample::decode(&blocks), sample);
         assert_eq!(blocks.len(), Sample::BLOCKS);
+        assert_eq!(Sample::LAYOUT.fields[5].doc, " The last byte.");
     }
 }

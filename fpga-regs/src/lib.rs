@@ -14,7 +14,12 @@
 
 #[macro_use]
 mod layout;
+#[macro_use]
+mod registers;
 pub mod coyote;
 pub mod engine;
 
-pub use layout::{BLOCK_BYTES, Block, Field, Wire};
+pub use layout::{BLOCK_BYTES, Block, Code, Codes, Constant, Describe, Field, Layout, Wire};
+pub use registers::{
+    Access, Array, BitField, Moved, Place, Register, RegisterBlock, RegisterView, View, Word,
+};

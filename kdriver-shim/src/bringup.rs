@@ -179,7 +179,7 @@ impl Bringup<'_> {
             self.card,
             read(shell::CTRL_CNFG),
             read(shell::MEM_CNFG),
-            read(map.rdma_cnfg())
+            read(shell::RDMA_CNFG.at(map))
         );
         Ok(regions)
     }

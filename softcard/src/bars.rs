@@ -35,7 +35,7 @@ impl Default for Registers {
 
 /// The register map the software card has.
 const MAP: Map = Map::Since2026;
-const RDMA_CNFG: u64 = MAP.rdma_cnfg();
+const RDMA_CNFG: u64 = shell::RDMA_CNFG.at(MAP);
 
 /// Where in BAR4 an access goes.
 enum Target {
@@ -171,7 +171,7 @@ impl Card {
             shell::PROBE => u64::from(static_layer::PROBE_VALUE),
             shell::N_CHAN => xdma::CHANNELS,
             shell::N_REGIONS => u64::from(WINDOWS),
-            shell::CTRL_CNFG => shell::CTRL_CNFG_DEFAULT,
+            shell::CTRL_CNFG => shell::CTRL_CNFG_DEFAULT.encode(),
             shell::MEM_CNFG | RDMA_CNFG => 1,
             shell::STAT_ROCE | shell::STAT_IBV => pair(counters.sent_pkts, counters.rcvd_pkts),
             shell::STAT_ARP => pair(counters.sent_arp_requests, counters.arp_replies),

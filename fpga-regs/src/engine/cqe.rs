@@ -4,8 +4,6 @@
 //! lap: 1 on the first lap over the zeroed ring, then alternating. The engine writes words 0 to 6,
 //! then word 7 by one release store; all payload the entry speaks of is visible before.
 
-use bitflags::bitflags;
-
 open_enum! {
     /// How a work request ended; the numbers are those of `ibv_wc_status`.
     pub struct Status(u8) {
@@ -64,23 +62,21 @@ open_enum! {
     }
 }
 
-bitflags! {
+flags! {
     /// Flags of a completion.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct Flags: u8 {
+    pub struct Flags(u8) {
         /// Of a receive queue; else of a send queue.
-        const RECEIVE = 1 << 0;
+        RECEIVE = 1 << 0,
         /// `immediate` is immediate data.
-        const IMMEDIATE = 1 << 1;
+        IMMEDIATE = 1 << 1,
         /// `immediate` is the key that was invalidated.
-        const INVALIDATED = 1 << 2;
+        INVALIDATED = 1 << 2,
         /// The message was solicited.
-        const SOLICITED = 1 << 3;
+        SOLICITED = 1 << 3,
         /// UD: the payload begins with a GRH.
-        const GRH = 1 << 4;
+        GRH = 1 << 4,
     }
 }
-wire_flags!(Flags, u8);
 
 layout! {
     /// A completion.

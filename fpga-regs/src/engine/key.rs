@@ -4,29 +4,25 @@
 //! random for memory regions, the consumer's own for type-2 windows. A number rests before it is
 //! used again.
 
-use bitflags::bitflags;
-
-bitflags! {
+flags! {
     /// What may be done with the memory behind a key; the bits are those of `ibv_access_flags`.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct Access: u32 {
+    pub struct Access(u32) {
         /// Local writes: receives, READ responses, atomic results.
-        const LOCAL_WRITE = 1 << 0;
+        LOCAL_WRITE = 1 << 0,
         /// Remote RDMA WRITE.
-        const REMOTE_WRITE = 1 << 1;
+        REMOTE_WRITE = 1 << 1,
         /// Remote RDMA READ.
-        const REMOTE_READ = 1 << 2;
+        REMOTE_READ = 1 << 2,
         /// Remote atomics.
-        const REMOTE_ATOMIC = 1 << 3;
+        REMOTE_ATOMIC = 1 << 3,
         /// Windows may be bound to the region.
-        const WINDOW_BIND = 1 << 4;
+        WINDOW_BIND = 1 << 4,
         /// Addresses count from the start of the region.
-        const ZERO_BASED = 1 << 5;
+        ZERO_BASED = 1 << 5,
         /// The program allows reordering of its payload writes; the engine need not use it.
-        const RELAXED_ORDERING = 1 << 20;
+        RELAXED_ORDERING = 1 << 20,
     }
 }
-wire_flags!(Access, u32);
 
 /// The number of a key.
 #[inline(always)]

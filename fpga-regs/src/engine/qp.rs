@@ -1,7 +1,5 @@
 //! Queue pairs: types, states, attributes, and which attributes each transition wants.
 
-use bitflags::bitflags;
-
 open_enum! {
     /// Transport of a QP; the numbers are those of `ibv_qp_type`.
     pub struct QpType(u8) {
@@ -38,55 +36,53 @@ open_enum! {
     }
 }
 
-bitflags! {
+flags! {
     /// Which attributes a modify carries; the bits are those of `ibv_qp_attr_mask`.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct AttributeMask: u32 {
+    pub struct AttributeMask(u32) {
         /// `state`.
-        const STATE = 1 << 0;
+        STATE = 1 << 0,
         /// `current_state`.
-        const CURRENT_STATE = 1 << 1;
+        CURRENT_STATE = 1 << 1,
         /// Ask for an event when the send queue is drained.
-        const EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        EN_SQD_ASYNC_NOTIFY = 1 << 2,
         /// `access`.
-        const ACCESS = 1 << 3;
+        ACCESS = 1 << 3,
         /// `pkey_index`.
-        const PKEY_INDEX = 1 << 4;
+        PKEY_INDEX = 1 << 4,
         /// `port`.
-        const PORT = 1 << 5;
+        PORT = 1 << 5,
         /// `qkey`.
-        const QKEY = 1 << 6;
+        QKEY = 1 << 6,
         /// The address vector.
-        const AV = 1 << 7;
+        AV = 1 << 7,
         /// `path_mtu`.
-        const PATH_MTU = 1 << 8;
+        PATH_MTU = 1 << 8,
         /// `timeout`.
-        const TIMEOUT = 1 << 9;
+        TIMEOUT = 1 << 9,
         /// `retry_count`.
-        const RETRY_COUNT = 1 << 10;
+        RETRY_COUNT = 1 << 10,
         /// `rnr_retry`.
-        const RNR_RETRY = 1 << 11;
+        RNR_RETRY = 1 << 11,
         /// `rq_psn`.
-        const RQ_PSN = 1 << 12;
+        RQ_PSN = 1 << 12,
         /// `max_rd_atomic`.
-        const MAX_RD_ATOMIC = 1 << 13;
+        MAX_RD_ATOMIC = 1 << 13,
         /// An alternate path; no engine offers one.
-        const ALT_PATH = 1 << 14;
+        ALT_PATH = 1 << 14,
         /// `min_rnr_timer`.
-        const MIN_RNR_TIMER = 1 << 15;
+        MIN_RNR_TIMER = 1 << 15,
         /// `sq_psn`.
-        const SQ_PSN = 1 << 16;
+        SQ_PSN = 1 << 16,
         /// `max_dest_rd_atomic`.
-        const MAX_DEST_RD_ATOMIC = 1 << 17;
+        MAX_DEST_RD_ATOMIC = 1 << 17,
         /// Path migration; no engine offers it.
-        const PATH_MIG_STATE = 1 << 18;
+        PATH_MIG_STATE = 1 << 18,
         /// New queue sizes; no engine offers them.
-        const CAP = 1 << 19;
+        CAP = 1 << 19,
         /// `dest_qpn`.
-        const DEST_QPN = 1 << 20;
+        DEST_QPN = 1 << 20,
     }
 }
-wire_flags!(AttributeMask, u32);
 
 layout! {
     /// The attributes of a QP: behind a modify command, and as the answer to a query.

@@ -4,8 +4,6 @@
 //! its 64-byte line with only the first beat's strobes set, so a register with a side effect stands
 //! alone in its line and acts only on a strobed write. No read has a side effect.
 
-use bitflags::bitflags;
-
 /// Bytes of an engine's window.
 pub const WINDOW_BYTES: u64 = 64 << 10;
 /// Bytes of a page of the window.
@@ -84,38 +82,36 @@ open_enum! {
     }
 }
 
-bitflags! {
+flags! {
     /// What the engine offers; the provider advertises exactly that.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct Capabilities: u64 {
+    pub struct Capabilities(u64) {
         /// Reliable Connection.
-        const RC = 1 << 0;
+        RC = 1 << 0,
         /// Unreliable Connection.
-        const UC = 1 << 1;
+        UC = 1 << 1,
         /// Unreliable Datagram.
-        const UD = 1 << 2;
+        UD = 1 << 2,
         /// Extended Reliable Connection.
-        const XRC = 1 << 3;
+        XRC = 1 << 3,
         /// SEND and receive queues.
-        const SEND = 1 << 8;
+        SEND = 1 << 8,
         /// RDMA WRITE.
-        const WRITE = 1 << 9;
+        WRITE = 1 << 9,
         /// RDMA READ.
-        const READ = 1 << 10;
+        READ = 1 << 10,
         /// Immediate data.
-        const IMMEDIATE = 1 << 11;
+        IMMEDIATE = 1 << 11,
         /// Compare-and-swap and fetch-and-add.
-        const ATOMIC = 1 << 12;
+        ATOMIC = 1 << 12,
         /// SEND with invalidate, local invalidate.
-        const INVALIDATE = 1 << 13;
+        INVALIDATE = 1 << 13,
         /// Memory windows.
-        const MEMORY_WINDOW = 1 << 14;
+        MEMORY_WINDOW = 1 << 14,
         /// Shared receive queues.
-        const SRQ = 1 << 16;
+        SRQ = 1 << 16,
         /// CQ resize.
-        const RESIZE_CQ = 1 << 17;
+        RESIZE_CQ = 1 << 17,
         /// RNR NAK is sent and obeyed.
-        const RNR = 1 << 18;
+        RNR = 1 << 18,
     }
 }
-wire_flags!(Capabilities, u64);

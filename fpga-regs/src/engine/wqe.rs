@@ -4,22 +4,22 @@
 //! end): a header of 32 bytes, then scatter/gather elements of 16 bytes or inline data. The
 //! producer index counts blocks. A receive WQE stands at a fixed stride.
 
-use bitflags::bitflags;
-
 use crate::Block;
 
-/// Scatter/gather elements of one entry.
-pub const MAX_SGE: usize = 16;
-/// Bytes of inline data a send WQE can hold.
-pub const MAX_INLINE: usize = SEND_MAX_BLOCKS * 64 - SEND_PAYLOAD_OFFSET;
-/// Blocks of the largest send WQE.
-pub const SEND_MAX_BLOCKS: usize = 5;
-/// Byte offset of the first SGE, or of inline data, in a send WQE.
-pub const SEND_PAYLOAD_OFFSET: usize = 32;
-/// Byte offset of the first SGE in a receive WQE.
-pub const RECEIVE_PAYLOAD_OFFSET: usize = 16;
-/// Bytes of a scatter/gather element.
-pub const SGE_BYTES: usize = 16;
+constants! {
+    /// Scatter/gather elements of one entry.
+    pub const MAX_SGE: usize = 16;
+    /// Bytes of inline data a send WQE can hold.
+    pub const MAX_INLINE: usize = SEND_MAX_BLOCKS * 64 - SEND_PAYLOAD_OFFSET;
+    /// Blocks of the largest send WQE.
+    pub const SEND_MAX_BLOCKS: usize = 5;
+    /// Byte offset of the first SGE, or of inline data, in a send WQE.
+    pub const SEND_PAYLOAD_OFFSET: usize = 32;
+    /// Byte offset of the first SGE in a receive WQE.
+    pub const RECEIVE_PAYLOAD_OFFSET: usize = 16;
+    /// Bytes of a scatter/gather element.
+    pub const SGE_BYTES: usize = 16;
+}
 
 open_enum! {
     /// What a send WQE asks for.
@@ -47,21 +47,19 @@ open_enum! {
     }
 }
 
-bitflags! {
+flags! {
     /// Flags of a send WQE.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct SendFlags: u8 {
+    pub struct SendFlags(u8) {
         /// Report success with a completion; errors are always reported.
-        const SIGNALED = 1 << 0;
+        SIGNALED = 1 << 0,
         /// The responder's completion is solicited.
-        const SOLICITED = 1 << 1;
+        SOLICITED = 1 << 1,
         /// Begin only when all earlier READs and atomics are complete.
-        const FENCE = 1 << 2;
+        FENCE = 1 << 2,
         /// The payload stands in the entry.
-        const INLINE = 1 << 3;
+        INLINE = 1 << 3,
     }
 }
-wire_flags!(SendFlags, u8);
 
 layout! {
     /// The header of a send WQE, the first 32 bytes of its first block.
