@@ -425,6 +425,6 @@ mod tests {
         assert_eq!(bytes[127], 0xee);
         assert_eq!(Sample::decode(&blocks), sample);
         assert_eq!(blocks.len(), Sample::BLOCKS);
-        assert_eq!(Sample::LAYOUT.fields[5].doc, " The last byte.");
+        assert_eq!(Sample::LAYOUT.fields[5].doc, " The last byte.\n");
     }
 }

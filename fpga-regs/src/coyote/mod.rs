@@ -8,3 +8,8 @@ pub mod shell;
 pub mod static_layer;
 pub mod vfpga;
 pub mod xdma;
+
+use crate::RegisterBlock;
+
+/// Every block of registers of the shell, in the order of the documents.
+pub const BLOCKS: &[&RegisterBlock] = &[shell::SHELL];
