@@ -13,14 +13,14 @@ pub struct Piece {
 
 /// Memory that rings live in, which its owner may change at any moment.
 ///
-/// A view stays valid, if perhaps no longer anybody's, after an unmap.
+/// A view outlives an unmap: what it then reads is nothing in particular, what it writes is lost.
 pub trait Rings {
     /// A view of a doorbell record.
     type Record: Record + core::fmt::Debug;
     /// A view of a ring's entries.
     type Ring: Ring + core::fmt::Debug;
 
-    /// The record at `iova`, or `None` where memory is not directly addressable.
+    /// The record at `iova`, or `None` where memory cannot hold one.
     fn record(&self, iova: u64) -> Option<Self::Record>;
 
     /// The ring of 2^`log2_blocks` blocks from `iova`, or `None` as above.
@@ -56,7 +56,7 @@ pub(crate) struct QueueMemory<M: Rings> {
 }
 
 impl<M: Rings> QueueMemory<M> {
-    /// The queue memory at `iova`, or `None` where it is not directly addressable.
+    /// The queue memory at `iova`, or `None` where memory cannot hold it.
     pub(crate) fn open(memory: &M, iova: u64, log2_blocks: u8) -> Option<Self> {
         let entries = iova.checked_add(fpga_regs::engine::doorbell::record::ENTRIES)?;
         Some(Self { record: memory.record(iova)?, ring: memory.ring(entries, log2_blocks)? })
@@ -68,7 +68,7 @@ pub(crate) fn is_aligned(iova: u64) -> bool {
     iova & (BLOCK_BYTES as u64).wrapping_sub(1) == 0
 }
 
-/// The ring at `iova`, or `None` where that is not aligned or not directly addressable.
+/// The ring at `iova`, or `None` where that is not aligned or memory cannot hold one.
 pub(crate) fn aligned_ring<M: Rings>(memory: &M, iova: u64, log2_blocks: u8) -> Option<M::Ring> {
     if is_aligned(iova) { memory.ring(iova, log2_blocks) } else { None }
 }

@@ -7,7 +7,7 @@ use fpga_regs::coyote::pci::Bar;
 use hostmem::{DoorbellPage, EventFd};
 
 use crate::Error;
-use crate::dma::DmaMemory;
+use crate::bus::DmaMemory;
 
 /// A command for card number `card`; those of one sender are executed in order.
 pub(crate) struct Command {

@@ -1,63 +1,21 @@
-//! The card's view of host memory: an address space of ranges, and vectored copies to and from it.
+//! Vectored copies between the card and host memory.
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::Arc;
+use std::ops::Range;
+use std::rc::Rc;
 
-use fpga_regs::Block;
-use hostmem::{BlockRing, Error as HostError, RemoteRange, SharedMapping};
+use hostmem::{Error as HostError, RemoteRange, SharedMapping};
 use nix::unistd::Pid;
-use queue_engine::{HostMemory, ReadElement, Record, Ring, Rings, WriteElement};
+use queue_engine::{HostMemory, ReadElement, Rings, WriteElement};
 
 use crate::Error;
-
-/// Memory behind a range of card addresses.
-#[derive(Clone, Debug)]
-pub enum DmaMemory {
-    /// Memory mapped here: rings.
-    Shared {
-        /// The mapping.
-        mapping: Arc<SharedMapping>,
-        /// Byte offset of the range in it.
-        offset: u64,
-    },
-    /// Memory of another process: what programs register.
-    Process {
-        /// The process.
-        pid: i32,
-        /// First byte there.
-        address: u64,
-    },
-}
-
-#[derive(Debug)]
-struct Mapped {
-    length: u64,
-    memory: DmaMemory,
-}
-
-/// What lies at a card address.
-enum Place<'a> {
-    Shared(&'a Arc<SharedMapping>, usize),
-    Process(Pid, usize),
-}
-
-/// A range of program memory that was found before.
-#[derive(Clone, Copy, Debug)]
-struct Found {
-    iova: u64,
-    length: u64,
-    pid: Pid,
-    address: u64,
-}
+use crate::bus::{AskedMemory, Bus, DmaMemory, Place, Rights};
+use crate::views::{RecordView, RingView};
 
 /// The address space of one card.
 #[derive(Debug, Default)]
 pub(crate) struct AddressSpace {
-    ranges: BTreeMap<u64, Mapped>,
-    /// The range found last: the elements of a burst mostly lie in one.
-    last: Cell<Option<Found>>,
+    pub(crate) bus: Rc<Bus>,
     /// Payload bytes fetched from host memory.
     pub(crate) bytes_read: u64,
     /// Payload bytes placed in host memory.
@@ -66,111 +24,15 @@ pub(crate) struct AddressSpace {
     pub(crate) faults: u64,
 }
 
-/// Card addresses are below this, as the shell's 44 bits have it.
-const ADDRESS_LIMIT: u64 = 1 << 44;
-
 impl AddressSpace {
     /// Maps a range that overlaps no other.
-    pub(crate) fn map(&mut self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
-        let end = iova.checked_add(length).filter(|end| length > 0 && *end <= ADDRESS_LIMIT);
-        let end = end.ok_or(Error::BadRange { iova, length })?;
-        let below = self.ranges.range(..end).next_back();
-        if below.is_some_and(|(start, mapped)| start.saturating_add(mapped.length) > iova) {
-            return Err(Error::Overlap { iova, length });
-        }
-        self.ranges.insert(iova, Mapped { length, memory });
-        Ok(())
+    pub(crate) fn map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
+        self.bus.map(iova, length, memory)
     }
 
     /// Unmaps every range that lies inside the given one.
-    pub(crate) fn unmap(&mut self, iova: u64, length: u64) {
-        self.last.set(None);
-        let end = iova.saturating_add(length);
-        let inside: Vec<u64> = self
-            .ranges
-            .range(iova..end)
-            .filter(|(start, mapped)| start.saturating_add(mapped.length) <= end)
-            .map(|(start, _)| *start)
-            .collect();
-        for start in inside {
-            self.ranges.remove(&start);
-        }
-    }
-
-    #[inline]
-    fn find(&self, iova: u64, length: u64) -> Option<Place<'_>> {
-        if let Some(last) = self.last.get() {
-            let within = iova.wrapping_sub(last.iova);
-            if within < last.length && length <= last.length.wrapping_sub(within) {
-                let address = usize::try_from(last.address.checked_add(within)?).ok()?;
-                return Some(Place::Process(last.pid, address));
-            }
-        }
-        self.look_up(iova, length)
-    }
-
-    fn look_up(&self, iova: u64, length: u64) -> Option<Place<'_>> {
-        let (start, mapped) = self.ranges.range(..=iova).next_back()?;
-        let within = iova.checked_sub(*start)?;
-        if within.checked_add(length)? > mapped.length {
-            return None;
-        }
-        Some(match &mapped.memory {
-            DmaMemory::Shared { mapping, offset } => {
-                Place::Shared(mapping, usize::try_from(offset.checked_add(within)?).ok()?)
-            }
-            DmaMemory::Process { pid, address } => {
-                let pid = Pid::from_raw(*pid);
-                let found = Found { iova: *start, length: mapped.length, pid, address: *address };
-                self.last.set(Some(found));
-                let address = usize::try_from(address.checked_add(within)?).ok()?;
-                Place::Process(pid, address)
-            }
-        })
-    }
-
-    fn shared(&self, iova: u64, bytes: u64) -> Option<(Arc<SharedMapping>, usize)> {
-        match self.find(iova, bytes)? {
-            Place::Shared(mapping, offset) => Some((Arc::clone(mapping), offset)),
-            Place::Process(..) => None,
-        }
-    }
-}
-
-/// A doorbell record in ring memory.
-#[derive(Debug)]
-pub(crate) struct RecordView(hostmem::Record);
-
-impl Record for RecordView {
-    #[inline]
-    fn load_u32(&self, offset: usize) -> u32 {
-        self.0.load_acquire_u32(offset.wrapping_div(4))
-    }
-
-    #[inline]
-    fn load_u64(&self, offset: usize) -> u64 {
-        self.0.load_acquire_u64(offset.wrapping_div(8))
-    }
-}
-
-/// A ring in ring memory.
-#[derive(Debug)]
-pub(crate) struct RingView(BlockRing);
-
-impl Ring for RingView {
-    #[inline]
-    fn read(&self, index: u32) -> Block {
-        self.0.read(index)
-    }
-
-    #[inline]
-    fn write(&self, index: u32, value: &Block) {
-        self.0.write(index, value);
-    }
-
-    #[inline]
-    fn publish(&self, index: u32, value: &Block) {
-        self.0.write_published(index, value);
+    pub(crate) fn unmap(&self, iova: u64, length: u64) {
+        self.bus.unmap(iova, length);
     }
 }
 
@@ -179,19 +41,15 @@ impl Rings for AddressSpace {
     type Ring = RingView;
 
     fn record(&self, iova: u64) -> Option<RecordView> {
-        let (mapping, offset) = self.shared(iova, fpga_regs::BLOCK_BYTES as u64)?;
-        hostmem::Record::new(mapping, offset).ok().map(RecordView)
+        RecordView::open(&self.bus, iova)
     }
 
     fn ring(&self, iova: u64, log2_blocks: u8) -> Option<RingView> {
-        let blocks = 1u32.checked_shl(u32::from(log2_blocks))?;
-        let bytes = u64::from(blocks).checked_mul(fpga_regs::BLOCK_BYTES as u64)?;
-        let (mapping, offset) = self.shared(iova, bytes)?;
-        BlockRing::new(mapping, offset, blocks).ok().map(RingView)
+        RingView::open(&self.bus, iova, log2_blocks)
     }
 
     fn reachable(&self, iova: u64, bytes: u64) -> bool {
-        self.find(iova, bytes).is_some()
+        self.bus.reachable(iova, bytes)
     }
 }
 
@@ -248,11 +106,18 @@ trait Element {
     where
         Self: 'b;
 
+    /// What the element does to host memory.
+    const RIGHTS: Rights;
+
     fn iova(&self) -> u64;
     fn length(&self) -> usize;
     fn set_done(&mut self);
-    /// Copies from or to memory that is mapped here; whether that was possible.
-    fn copy_here(&mut self, mapping: &SharedMapping, offset: usize) -> bool;
+    /// Copies a part from or to memory that is mapped here; whether that was possible.
+    fn copy_here(&mut self, part: Range<usize>, mapping: &SharedMapping, offset: usize) -> bool;
+    /// Copies a part from or to memory whose owner is asked; whether that was possible.
+    fn copy_asked(&mut self, part: Range<usize>, owner: &dyn AskedMemory, address: u64) -> bool;
+    /// Copies a part from or to another process; whether that was possible.
+    fn copy_process(&mut self, part: Range<usize>, pid: Pid, address: usize) -> bool;
     fn local(&mut self) -> Self::Local<'_>;
     /// Copies a batch from or to another process; answers how many bytes moved.
     fn copy_there(
@@ -268,6 +133,8 @@ impl Element for ReadElement<'_> {
     where
         Self: 'b;
 
+    const RIGHTS: Rights = Rights::READ;
+
     fn iova(&self) -> u64 {
         self.iova
     }
@@ -280,8 +147,18 @@ impl Element for ReadElement<'_> {
         self.done = true;
     }
 
-    fn copy_here(&mut self, mapping: &SharedMapping, offset: usize) -> bool {
-        mapping.read_bytes(offset, self.into).is_ok()
+    fn copy_here(&mut self, part: Range<usize>, mapping: &SharedMapping, offset: usize) -> bool {
+        self.into.get_mut(part).is_some_and(|part| mapping.read_bytes(offset, part).is_ok())
+    }
+
+    fn copy_asked(&mut self, part: Range<usize>, owner: &dyn AskedMemory, address: u64) -> bool {
+        self.into.get_mut(part).is_some_and(|part| owner.read(address, part))
+    }
+
+    fn copy_process(&mut self, part: Range<usize>, pid: Pid, address: usize) -> bool {
+        let Some(part) = self.into.get_mut(part) else { return false };
+        let remote = [RemoteRange { base: address, len: part.len() }];
+        Self::copy_there(pid, &mut [IoSliceMut::new(part)], &remote).is_ok()
     }
 
     fn local(&mut self) -> IoSliceMut<'_> {
@@ -303,6 +180,8 @@ impl Element for WriteElement<'_> {
     where
         Self: 'b;
 
+    const RIGHTS: Rights = Rights::WRITE;
+
     fn iova(&self) -> u64 {
         self.iova
     }
@@ -315,8 +194,18 @@ impl Element for WriteElement<'_> {
         self.done = true;
     }
 
-    fn copy_here(&mut self, mapping: &SharedMapping, offset: usize) -> bool {
-        mapping.write_bytes(offset, self.from).is_ok()
+    fn copy_here(&mut self, part: Range<usize>, mapping: &SharedMapping, offset: usize) -> bool {
+        self.from.get(part).is_some_and(|part| mapping.write_bytes(offset, part).is_ok())
+    }
+
+    fn copy_asked(&mut self, part: Range<usize>, owner: &dyn AskedMemory, address: u64) -> bool {
+        self.from.get(part).is_some_and(|part| owner.write(address, part))
+    }
+
+    fn copy_process(&mut self, part: Range<usize>, pid: Pid, address: usize) -> bool {
+        let Some(part) = self.from.get(part) else { return false };
+        let remote = [RemoteRange { base: address, len: part.len() }];
+        Self::copy_there(pid, &mut [IoSlice::new(part)], &remote).is_ok()
     }
 
     fn local(&mut self) -> IoSlice<'_> {
@@ -376,13 +265,7 @@ impl AddressSpace {
         let mut here = 0usize;
         for element in burst {
             let length = element.length();
-            match self.find(element.iova(), length as u64) {
-                Some(Place::Shared(mapping, offset)) => {
-                    if batch.is_some() || !element.copy_here(mapping, offset) {
-                        break;
-                    }
-                    here = here.saturating_add(1);
-                }
+            match self.bus.find(element.iova(), length as u64, E::RIGHTS) {
                 Some(Place::Process(pid, address)) if here == 0 => {
                     let batch = batch.get_or_insert_with(|| Batch::new(pid));
                     if batch.pid != pid {
@@ -390,7 +273,13 @@ impl AddressSpace {
                     }
                     batch.push(element.local(), address, length);
                 }
-                Some(Place::Process(..)) | None => break,
+                Some(Place::Process(..)) => break,
+                Some(Place::Shared(..) | Place::Asked(_)) | None => {
+                    if batch.is_some() || !self.copy_piecewise(element) {
+                        break;
+                    }
+                    here = here.saturating_add(1);
+                }
             }
         }
         match batch {
@@ -401,11 +290,38 @@ impl AddressSpace {
             None => here,
         }
     }
+
+    /// Copies an element range by range; whether all of it could be.
+    fn copy_piecewise<E: Element>(&self, element: &mut E) -> bool {
+        let length = element.length();
+        let mut from = 0usize;
+        loop {
+            let address = element.iova().saturating_add(from as u64);
+            let Some((place, bytes)) = self.bus.look_up(address, E::RIGHTS) else { return false };
+            let left = length.saturating_sub(from);
+            let until = from.saturating_add(left.min(usize::try_from(bytes).unwrap_or(left)));
+            let copied = match place {
+                Place::Shared(mapping, offset) => element.copy_here(from..until, &mapping, offset),
+                Place::Asked(owner) => element.copy_asked(from..until, &*owner, address),
+                Place::Process(pid, address) => element.copy_process(from..until, pid, address),
+            };
+            if !copied || until >= length {
+                return copied;
+            }
+            from = until;
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+
+    use queue_engine::{Record, Ring};
+
     use super::*;
+    use crate::bus::Backing;
 
     fn own(buffer: &[u8]) -> DmaMemory {
         let pid = i32::try_from(std::process::id()).unwrap();
@@ -464,18 +380,84 @@ mod tests {
         assert!(!reads(&mut space, 0x1000));
     }
 
+    /// Memory that somebody must be asked for.
+    #[derive(Debug)]
+    struct Asked(std::cell::RefCell<Vec<u8>>);
+
+    impl AskedMemory for Asked {
+        fn read(&self, address: u64, into: &mut [u8]) -> bool {
+            let start = usize::try_from(address - 0x3000).unwrap();
+            into.copy_from_slice(&self.0.borrow()[start..start + into.len()]);
+            true
+        }
+        fn write(&self, address: u64, from: &[u8]) -> bool {
+            let start = usize::try_from(address - 0x3000).unwrap();
+            self.0.borrow_mut()[start..start + from.len()].copy_from_slice(from);
+            true
+        }
+    }
+
+    /// A page of each kind in a row: shared, another process's, asked for.
+    fn three_kinds(buffer: &[u8], asked: &Rc<Asked>) -> AddressSpace {
+        let space = AddressSpace::default();
+        let fd = hostmem::memfd::create("shared", 4096).unwrap();
+        let mapping = SharedMapping::new(fd.as_fd(), 0, 4096, hostmem::Access::ReadWrite).unwrap();
+        let shared = DmaMemory::Shared { mapping: Arc::new(mapping), offset: 0 };
+        space.map(0x1000, 4096, shared).unwrap();
+        space.map(0x2000, 4096, own(buffer)).unwrap();
+        let owner = Backing::Asked(asked.clone());
+        space.bus.map_any(0x3000, 4096, Rights::BOTH, owner).unwrap();
+        space
+    }
+
     #[test]
-    fn ranges_do_not_overlap_and_stay_below_the_shells_limit() {
-        let memory = [0u8; 16];
-        let mut space = AddressSpace::default();
-        space.map(0x1000, 16, own(&memory)).unwrap();
-        assert!(matches!(space.map(0x100f, 1, own(&memory)), Err(Error::Overlap { .. })));
-        assert!(matches!(space.map(0xff0, 17, own(&memory)), Err(Error::Overlap { .. })));
-        space.map(0x1010, 16, own(&memory)).unwrap();
-        assert!(matches!(space.map(0, 0, own(&memory)), Err(Error::BadRange { .. })));
-        let high = space.map(ADDRESS_LIMIT - 8, 16, own(&memory));
-        assert!(matches!(high, Err(Error::BadRange { .. })));
-        space.unmap(0x1000, 0x20);
-        assert!(!space.reachable(0x1000, 1) && !space.reachable(0x1010, 1));
+    fn an_element_may_span_ranges_of_every_kind() {
+        let buffer = vec![0u8; 4096];
+        let asked = Rc::new(Asked(vec![0; 4096].into()));
+        let mut space = three_kinds(&buffer, &asked);
+        let bytes: Vec<u8> = (0..4296u32).map(|i| i as u8).collect();
+        let mut burst = [WriteElement { iova: 0x1f9c, from: &bytes, done: false }];
+        space.write(&mut burst);
+        assert!(burst[0].done);
+        let mut back = vec![0; 4296];
+        let mut burst = [ReadElement { iova: 0x1f9c, into: &mut back, done: false }];
+        space.read(&mut burst);
+        assert!(burst[0].done);
+        assert_eq!(back, bytes);
+        assert_eq!(asked.0.borrow()[..100], bytes[4196..]);
+        let mut beyond = [ReadElement { iova: 0x3f9c, into: &mut back[..101], done: false }];
+        space.read(&mut beyond);
+        assert!(!beyond[0].done);
+    }
+
+    #[test]
+    fn a_ring_scattered_over_the_bus_reads_as_written_until_it_is_unmapped() {
+        let asked = Rc::new(Asked(vec![0; 4096].into()));
+        let space = three_kinds(&[0; 4096], &asked);
+        space.unmap(0x2000, 4096);
+        let fd = hostmem::memfd::create("shared", 8192).unwrap();
+        let mapping = SharedMapping::new(fd.as_fd(), 0, 8192, hostmem::Access::ReadWrite).unwrap();
+        let mapping = Arc::new(mapping);
+        space.map(0x2000, 4096, DmaMemory::Shared { mapping, offset: 4096 }).unwrap();
+        let ring = space.ring(0x1000, 7).unwrap();
+        for index in 0..128u32 {
+            ring.publish(index, &[u64::from(index); 8]);
+        }
+        let asked_for = space.ring(0x3000, 6).unwrap();
+        asked_for.write(65, &[7; 8]);
+        asked_for.publish(66, &[8; 8]);
+        for index in 0..128 {
+            assert_eq!(ring.read(index), [u64::from(index); 8]);
+        }
+        assert_eq!([asked_for.read(1), asked_for.read(2)], [[7; 8], [8; 8]]);
+        let record = space.record(0x3040).unwrap();
+        assert_eq!((record.load_u32(4), record.load_u64(8)), (0, 7));
+        space.unmap(0x2000, 4096);
+        assert_eq!(ring.read(63), [63; 8]);
+        assert_eq!(ring.read(64), [u64::MAX; 8]);
+        ring.write(64, &[9; 8]);
+        space.unmap(0x3000, 4096);
+        assert_eq!(record.load_u32(4), u32::MAX);
+        assert_eq!(asked.0.borrow()[72], 7);
     }
 }

@@ -8,8 +8,8 @@ use fpga_regs::coyote::pci::Bar;
 use hostmem::{Access, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, memfd};
 
 use crate::Error;
+use crate::bus::DmaMemory;
 use crate::command::{Action, Command};
-use crate::dma::DmaMemory;
 
 /// What a grant of a doorbell page consists of.
 #[derive(Debug)]

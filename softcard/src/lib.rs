@@ -16,6 +16,7 @@
 #![cfg_attr(test, allow(clippy::panic, clippy::arithmetic_side_effects, reason = "tests may fail"))]
 
 mod bars;
+mod bus;
 mod card;
 mod command;
 mod datapath;
@@ -28,8 +29,9 @@ mod run;
 mod runtime;
 mod spin;
 mod transport;
+mod views;
 
-pub use dma::DmaMemory;
+pub use bus::DmaMemory;
 pub use error::Error;
 pub use handle::{CardHandle, PageGrant};
 pub use port::FaultSpec;

@@ -1,0 +1,357 @@
+//! The bus between card and host: what memory lies at which bus address, and who may reach it.
+//!
+//! Ranges are what an IOMMU makes of them: they may be as small as a page, neighbours on the bus need
+//! not be neighbours in memory, and any of them may go away between two accesses. Whoever keeps a
+//! view of memory therefore remembers the bus's [generation](Bus::generation) with it and looks again
+//! when that has moved on.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use hostmem::SharedMapping;
+use nix::unistd::Pid;
+
+use crate::Error;
+
+/// Memory behind a range of card addresses.
+#[derive(Clone, Debug)]
+pub enum DmaMemory {
+    /// Memory mapped here: rings.
+    Shared {
+        /// The mapping.
+        mapping: Arc<SharedMapping>,
+        /// Byte offset of the range in it.
+        offset: u64,
+    },
+    /// Memory of another process: what programs register.
+    Process {
+        /// The process.
+        pid: i32,
+        /// First byte there.
+        address: u64,
+    },
+}
+
+/// Memory that only its owner can reach, who is asked for every access.
+pub(crate) trait AskedMemory: Debug {
+    /// Fetches bytes; `false` when not all of them arrived.
+    fn read(&self, address: u64, into: &mut [u8]) -> bool;
+    /// Places bytes; `false` when not all of them did.
+    fn write(&self, address: u64, from: &[u8]) -> bool;
+}
+
+/// What stands behind a range.
+#[derive(Clone, Debug)]
+pub(crate) enum Backing {
+    /// Memory that is mapped here or another process's.
+    Reached(DmaMemory),
+    /// Memory whose owner is asked.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for the card as a PCIe device, which follows")
+    )]
+    Asked(Rc<dyn AskedMemory>),
+}
+
+/// What the card may do in a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rights {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+}
+
+impl Rights {
+    pub(crate) const READ: Self = Self { read: true, write: false };
+    pub(crate) const WRITE: Self = Self { read: false, write: true };
+    pub(crate) const BOTH: Self = Self { read: true, write: true };
+
+    fn include(self, wanted: Self) -> bool {
+        (self.read || !wanted.read) && (self.write || !wanted.write)
+    }
+}
+
+#[derive(Debug)]
+struct Range {
+    /// The last byte, which may be the last one there is.
+    last: u64,
+    rights: Rights,
+    backing: Backing,
+}
+
+/// What lies at a bus address.
+pub(crate) enum Place {
+    Shared(Arc<SharedMapping>, usize),
+    Process(Pid, usize),
+    Asked(Rc<dyn AskedMemory>),
+}
+
+/// A range of program memory that was found before, with all rights.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    address: u64,
+    length: u64,
+    pid: Pid,
+    base: u64,
+}
+
+/// The host's memory as the card reaches it over the bus.
+#[derive(Debug)]
+pub(crate) struct Bus {
+    ranges: RefCell<BTreeMap<u64, Range>>,
+    generation: Cell<u64>,
+    /// Whether the card may speak first on the bus.
+    master: Cell<bool>,
+    /// The range found last: the elements of a burst mostly lie in one.
+    last: Cell<Option<Found>>,
+}
+
+impl Default for Bus {
+    fn default() -> Self {
+        Self {
+            ranges: RefCell::default(),
+            generation: Cell::new(1),
+            master: Cell::new(true),
+            last: Cell::new(None),
+        }
+    }
+}
+
+/// Bus addresses of the card are below this, as the shell's 44 bits have it.
+const ADDRESS_LIMIT: u64 = 1 << 44;
+
+impl Bus {
+    /// Moves on whenever something that was reachable may no longer be, or the other way round.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    fn changed(&self) {
+        self.last.set(None);
+        self.generation.set(self.generation.get().wrapping_add(1));
+    }
+
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for the card as a PCIe device, which follows")
+    )]
+    /// Lets the card reach memory, or keeps it from reaching any: bus mastering.
+    pub(crate) fn set_master(&self, master: bool) {
+        if self.master.replace(master) != master {
+            self.changed();
+        }
+    }
+
+    /// Maps a range that overlaps no other and that the card can address.
+    pub(crate) fn map(&self, address: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
+        if address.checked_add(length).is_none_or(|end| end > ADDRESS_LIMIT) {
+            return Err(Error::BadRange { iova: address, length });
+        }
+        self.map_any(address, length, Rights::BOTH, Backing::Reached(memory))
+    }
+
+    /// Maps a range that overlaps no other, even one that the card cannot address.
+    pub(crate) fn map_any(
+        &self,
+        address: u64,
+        length: u64,
+        rights: Rights,
+        backing: Backing,
+    ) -> Result<(), Error> {
+        let last = length.checked_sub(1).and_then(|more| address.checked_add(more));
+        let last = last.ok_or(Error::BadRange { iova: address, length })?;
+        let mut ranges = self.ranges.borrow_mut();
+        let below = ranges.range(..=last).next_back();
+        if below.is_some_and(|(_, range)| range.last >= address) {
+            return Err(Error::Overlap { iova: address, length });
+        }
+        ranges.insert(address, Range { last, rights, backing });
+        self.changed();
+        Ok(())
+    }
+
+    /// Unmaps every range that lies inside the given one; answers how many.
+    pub(crate) fn unmap(&self, address: u64, length: u64) -> usize {
+        let Some(more) = length.checked_sub(1) else { return 0 };
+        let last = address.saturating_add(more);
+        let mut ranges = self.ranges.borrow_mut();
+        let inside: Vec<u64> = ranges
+            .range(address..=last)
+            .filter(|(_, range)| range.last <= last)
+            .map(|(start, _)| *start)
+            .collect();
+        for start in &inside {
+            ranges.remove(start);
+        }
+        self.changed();
+        inside.len()
+    }
+
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for the card as a PCIe device, which follows")
+    )]
+    /// Whether a boundary of the given range lies inside a mapped one.
+    pub(crate) fn cuts(&self, address: u64, length: u64) -> bool {
+        let Some(more) = length.checked_sub(1) else { return false };
+        let last = address.saturating_add(more);
+        let ranges = self.ranges.borrow();
+        let cut = |at: u64| {
+            let below = ranges.range(..at).next_back();
+            below.is_some_and(|(_, range)| range.last >= at)
+        };
+        cut(address) || last.checked_add(1).is_some_and(cut)
+    }
+
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for the card as a PCIe device, which follows")
+    )]
+    /// Ranges that are mapped.
+    pub(crate) fn ranges(&self) -> usize {
+        self.ranges.borrow().len()
+    }
+
+    /// What lies at `length` bytes from `address`, if that is one range and may be so used.
+    #[inline]
+    pub(crate) fn find(&self, address: u64, length: u64, wanted: Rights) -> Option<Place> {
+        if let Some(last) = self.last.get() {
+            let within = address.wrapping_sub(last.address);
+            if within < last.length && length <= last.length.wrapping_sub(within) {
+                let base = usize::try_from(last.base.checked_add(within)?).ok()?;
+                return Some(Place::Process(last.pid, base));
+            }
+        }
+        let (place, bytes) = self.look_up(address, wanted)?;
+        (length <= bytes).then_some(place)
+    }
+
+    /// What lies at `address`, and how many bytes from there on do in the same range.
+    pub(crate) fn look_up(&self, address: u64, wanted: Rights) -> Option<(Place, u64)> {
+        if !self.master.get() || address >= ADDRESS_LIMIT {
+            return None;
+        }
+        let ranges = self.ranges.borrow();
+        let (start, range) = ranges.range(..=address).next_back()?;
+        let within = address.checked_sub(*start)?;
+        let bytes = range.last.checked_sub(address)?.checked_add(1)?;
+        if !range.rights.include(wanted) {
+            return None;
+        }
+        let place = match &range.backing {
+            Backing::Reached(DmaMemory::Shared { mapping, offset }) => {
+                let offset = usize::try_from(offset.checked_add(within)?).ok()?;
+                Place::Shared(Arc::clone(mapping), offset)
+            }
+            Backing::Reached(DmaMemory::Process { pid, address: base }) => {
+                let pid = Pid::from_raw(*pid);
+                if range.rights == Rights::BOTH {
+                    let length = bytes.saturating_add(within);
+                    self.last.set(Some(Found { address: *start, length, pid, base: *base }));
+                }
+                Place::Process(pid, usize::try_from(base.checked_add(within)?).ok()?)
+            }
+            Backing::Asked(owner) => Place::Asked(Rc::clone(owner)),
+        };
+        Some((place, bytes.min(ADDRESS_LIMIT.saturating_sub(address))))
+    }
+
+    /// Whether all of `bytes` bytes from `address` are mapped, whichever way and to whatever.
+    pub(crate) fn reachable(&self, address: u64, bytes: u64) -> bool {
+        self.all(address, bytes, |_| true)
+    }
+
+    /// Whether rings and records can be there: one word at a time must be reachable.
+    pub(crate) fn holds_rings(&self, address: u64, bytes: u64) -> bool {
+        self.all(address, bytes, |place| !matches!(place, Place::Process(..)))
+    }
+
+    fn all(&self, address: u64, bytes: u64, fits: impl Fn(&Place) -> bool) -> bool {
+        let (mut at, mut left) = (address, bytes.max(1));
+        while left > 0 {
+            match self.look_up(at, Rights { read: false, write: false }) {
+                Some((place, here)) if fits(&place) => {
+                    left = left.saturating_sub(here);
+                    at = at.saturating_add(here);
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> DmaMemory {
+        DmaMemory::Process { pid: 1, address: 0x7000_0000 }
+    }
+
+    #[test]
+    fn ranges_do_not_overlap_and_stay_below_the_shells_limit() {
+        let bus = Bus::default();
+        bus.map(0x1000, 16, memory()).unwrap();
+        assert!(matches!(bus.map(0x100f, 1, memory()), Err(Error::Overlap { .. })));
+        assert!(matches!(bus.map(0xff0, 17, memory()), Err(Error::Overlap { .. })));
+        bus.map(0x1010, 16, memory()).unwrap();
+        assert!(matches!(bus.map(0, 0, memory()), Err(Error::BadRange { .. })));
+        let high = bus.map(ADDRESS_LIMIT - 8, 16, memory());
+        assert!(matches!(high, Err(Error::BadRange { .. })));
+        assert_eq!(bus.unmap(0x1000, 0x20), 2);
+        assert!(!bus.reachable(0x1000, 1) && !bus.reachable(0x1010, 1));
+    }
+
+    #[test]
+    fn a_range_above_the_shells_limit_can_be_mapped_and_not_reached() {
+        let bus = Bus::default();
+        let reached = || Backing::Reached(memory());
+        bus.map_any(ADDRESS_LIMIT - 4096, 8192, Rights::BOTH, reached()).unwrap();
+        assert!(bus.reachable(ADDRESS_LIMIT - 4096, 4096));
+        assert!(!bus.reachable(ADDRESS_LIMIT - 4096, 4097));
+        bus.map_any(u64::MAX - 4095, 4096, Rights::BOTH, reached()).unwrap();
+        assert!(!bus.reachable(u64::MAX - 4095, 1));
+        assert_eq!(bus.unmap(ADDRESS_LIMIT - 4096, u64::MAX), 2);
+    }
+
+    #[test]
+    fn unmapping_takes_what_lies_inside_and_sees_what_it_would_cut() {
+        let bus = Bus::default();
+        for page in 1..=4 {
+            bus.map(page << 12, 4096, memory()).unwrap();
+        }
+        assert!(bus.cuts(0x1800, 4096) && bus.cuts(0x1000, 0x1800) && bus.cuts(0x1800, 16));
+        assert!(!bus.cuts(0, 0x10_0000) && !bus.cuts(0x1000, 4096) && !bus.cuts(0x9000, 16));
+        assert_eq!(bus.unmap(0, 0x3000), 2);
+        assert_eq!(bus.ranges(), 2);
+        assert_eq!(bus.unmap(0x8000, 0x3000), 0);
+        assert_eq!(bus.unmap(0x3000, 0), 0);
+    }
+
+    #[test]
+    fn nothing_is_reached_without_the_right_to_it_nor_without_bus_mastering() {
+        let bus = Bus::default();
+        bus.map_any(0x1000, 4096, Rights::READ, Backing::Reached(memory())).unwrap();
+        assert!(bus.find(0x1000, 1, Rights::READ).is_some());
+        assert!(bus.find(0x1000, 1, Rights::WRITE).is_none());
+        let generation = bus.generation();
+        bus.set_master(false);
+        assert!(bus.find(0x1000, 1, Rights::READ).is_none() && !bus.reachable(0x1000, 1));
+        assert_ne!(bus.generation(), generation);
+    }
+
+    #[test]
+    fn what_spans_ranges_is_reachable_unless_there_is_a_gap() {
+        let bus = Bus::default();
+        for page in [1, 2, 4] {
+            bus.map(page << 12, 4096, memory()).unwrap();
+        }
+        assert!(bus.reachable(0x1000, 0x2000) && !bus.reachable(0x1000, 0x2001));
+        assert!(!bus.holds_rings(0x1000, 64));
+        assert!(bus.find(0x1f00, 0x200, Rights::READ).is_none());
+    }
+}

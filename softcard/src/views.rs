@@ -1,0 +1,217 @@
+//! Rings and doorbell records, wherever on the bus they lie.
+//!
+//! A view remembers where its memory is as long as the bus has not changed. Memory that is one piece
+//! here is then reached directly. What is scattered, or must be asked for, is looked up at every
+//! access. What is not there any more reads as all ones and swallows what is written, as on PCIe.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fpga_regs::{BLOCK_BYTES, Block};
+use hostmem::{BlockRing, SharedMapping};
+use queue_engine::{Record, Ring};
+
+use crate::bus::{Bus, Place, Rights};
+
+/// What was found when the bus was last looked at; generation 0 is before the first look.
+#[derive(Debug)]
+struct Remembered<T> {
+    generation: u64,
+    direct: Option<T>,
+}
+
+impl<T> Remembered<T> {
+    fn nothing() -> RefCell<Self> {
+        RefCell::new(Self { generation: 0, direct: None })
+    }
+
+    /// Looks again if the bus has changed.
+    #[inline]
+    fn refresh(
+        &mut self,
+        bus: &Bus,
+        open: impl FnOnce(Arc<SharedMapping>, usize) -> hostmem::Result<T>,
+        (address, bytes): (u64, u64),
+    ) -> Option<&T> {
+        if self.generation != bus.generation() {
+            self.generation = bus.generation();
+            self.direct = match bus.find(address, bytes, Rights::BOTH) {
+                Some(Place::Shared(mapping, offset)) => open(mapping, offset).ok(),
+                _ => None,
+            };
+        }
+        self.direct.as_ref()
+    }
+}
+
+/// A doorbell record.
+#[derive(Debug)]
+pub(crate) struct RecordView {
+    bus: Rc<Bus>,
+    address: u64,
+    memory: RefCell<Remembered<hostmem::Record>>,
+}
+
+impl RecordView {
+    pub(crate) fn open(bus: &Rc<Bus>, address: u64) -> Option<Self> {
+        bus.holds_rings(address, BLOCK_BYTES as u64).then(|| Self {
+            bus: Rc::clone(bus),
+            address,
+            memory: Remembered::nothing(),
+        })
+    }
+
+    #[inline]
+    fn directly<T>(&self, load: impl FnOnce(&hostmem::Record) -> T) -> Option<T> {
+        let mut memory = self.memory.borrow_mut();
+        let range = (self.address, BLOCK_BYTES as u64);
+        memory.refresh(&self.bus, hostmem::Record::new, range).map(load)
+    }
+
+    fn at(&self, offset: usize) -> u64 {
+        self.address.saturating_add(offset as u64)
+    }
+}
+
+impl Record for RecordView {
+    #[inline]
+    fn load_u32(&self, offset: usize) -> u32 {
+        let direct = self.directly(|record| record.load_acquire_u32(offset.wrapping_div(4)));
+        direct.unwrap_or_else(|| load_u32(&self.bus, self.at(offset)))
+    }
+
+    #[inline]
+    fn load_u64(&self, offset: usize) -> u64 {
+        let direct = self.directly(|record| record.load_acquire_u64(offset.wrapping_div(8)));
+        direct.unwrap_or_else(|| load_u64(&self.bus, self.at(offset)))
+    }
+}
+
+/// A ring.
+#[derive(Debug)]
+pub(crate) struct RingView {
+    bus: Rc<Bus>,
+    address: u64,
+    blocks: u32,
+    memory: RefCell<Remembered<BlockRing>>,
+}
+
+impl RingView {
+    pub(crate) fn open(bus: &Rc<Bus>, address: u64, log2_blocks: u8) -> Option<Self> {
+        let blocks = 1u32.checked_shl(u32::from(log2_blocks))?;
+        let bytes = u64::from(blocks).checked_mul(BLOCK_BYTES as u64)?;
+        bus.holds_rings(address, bytes).then(|| Self {
+            bus: Rc::clone(bus),
+            address,
+            blocks,
+            memory: Remembered::nothing(),
+        })
+    }
+
+    #[inline]
+    fn directly<T>(&self, access: impl FnOnce(&BlockRing) -> T) -> Option<T> {
+        let bytes = u64::from(self.blocks).saturating_mul(BLOCK_BYTES as u64);
+        let open = |mapping, offset| BlockRing::new(mapping, offset, self.blocks);
+        let mut memory = self.memory.borrow_mut();
+        memory.refresh(&self.bus, open, (self.address, bytes)).map(access)
+    }
+
+    /// The bus address of a block.
+    fn at(&self, index: u32) -> u64 {
+        let block = u64::from(index & self.blocks.saturating_sub(1));
+        self.address.saturating_add(block.saturating_mul(BLOCK_BYTES as u64))
+    }
+}
+
+impl Ring for RingView {
+    #[inline]
+    fn read(&self, index: u32) -> Block {
+        let direct = self.directly(|ring| ring.read(index));
+        direct.unwrap_or_else(|| read_block(&self.bus, self.at(index)))
+    }
+
+    #[inline]
+    fn write(&self, index: u32, value: &Block) {
+        if self.directly(|ring| ring.write(index, value)).is_none() {
+            write_block(&self.bus, self.at(index), value, false);
+        }
+    }
+
+    #[inline]
+    fn publish(&self, index: u32, value: &Block) {
+        if self.directly(|ring| ring.write_published(index, value)).is_none() {
+            write_block(&self.bus, self.at(index), value, true);
+        }
+    }
+}
+
+/// Loads a word with acquire ordering.
+fn load_u32(bus: &Bus, address: u64) -> u32 {
+    match bus.find(address, 4, Rights::READ) {
+        Some(Place::Shared(mapping, offset)) => {
+            mapping.load_acquire_u32(offset).unwrap_or(u32::MAX)
+        }
+        Some(Place::Asked(owner)) => {
+            let mut bytes = [0; 4];
+            if owner.read(address, &mut bytes) { u32::from_le_bytes(bytes) } else { u32::MAX }
+        }
+        Some(Place::Process(..)) | None => u32::MAX,
+    }
+}
+
+/// Loads a word with acquire ordering.
+fn load_u64(bus: &Bus, address: u64) -> u64 {
+    match bus.find(address, 8, Rights::READ) {
+        Some(Place::Shared(mapping, offset)) => {
+            mapping.load_acquire_u64(offset).unwrap_or(u64::MAX)
+        }
+        Some(Place::Asked(owner)) => {
+            let mut bytes = [0; 8];
+            if owner.read(address, &mut bytes) { u64::from_le_bytes(bytes) } else { u64::MAX }
+        }
+        Some(Place::Process(..)) | None => u64::MAX,
+    }
+}
+
+fn read_block(bus: &Bus, address: u64) -> Block {
+    let mut bytes = [0xff; BLOCK_BYTES];
+    let done = match bus.find(address, BLOCK_BYTES as u64, Rights::READ) {
+        Some(Place::Shared(mapping, offset)) => mapping.read_bytes(offset, &mut bytes).is_ok(),
+        Some(Place::Asked(owner)) => owner.read(address, &mut bytes),
+        Some(Place::Process(..)) | None => false,
+    };
+    let mut block = [u64::MAX; BLOCK_BYTES / 8];
+    if done {
+        for (word, bytes) in block.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = bytes.try_into().map_or(u64::MAX, u64::from_le_bytes);
+        }
+    }
+    block
+}
+
+/// Writes a block; the last word behind the others if it says that the block is there.
+fn write_block(bus: &Bus, address: u64, block: &Block, publish: bool) {
+    let mut bytes = [0; BLOCK_BYTES];
+    for (into, word) in bytes.chunks_exact_mut(8).zip(block) {
+        into.copy_from_slice(&word.to_le_bytes());
+    }
+    let [body @ .., last] = block;
+    let before = size_of_val(body);
+    match bus.find(address, BLOCK_BYTES as u64, Rights::WRITE) {
+        Some(Place::Shared(mapping, offset)) => {
+            // An alignment or a mapping that does not allow it: the card's write goes nowhere.
+            let _ = mapping.write_bytes(offset, bytes.get(..before).unwrap_or_default());
+            let _ = mapping.store_release_u64(offset.saturating_add(before), *last);
+        }
+        Some(Place::Asked(owner)) if publish => {
+            if owner.write(address, bytes.get(..before).unwrap_or_default()) {
+                owner.write(address.saturating_add(before as u64), &last.to_le_bytes());
+            }
+        }
+        Some(Place::Asked(owner)) => {
+            owner.write(address, &bytes);
+        }
+        Some(Place::Process(..)) | None => {}
+    }
+}
