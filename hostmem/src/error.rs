@@ -74,6 +74,12 @@ pub enum Error {
         /// Size of the range in bytes.
         bytes: usize,
     },
+    /// A received descriptor is not of the kind that was asked for.
+    #[error("a descriptor is not {wanted}")]
+    BadKind {
+        /// What was asked for.
+        wanted: &'static str,
+    },
     /// A message, or the descriptors with it, did not fit; everything received was thrown away.
     #[error("message was cut: {what} did not fit into the {capacity} {unit} there was room for")]
     Truncated {

@@ -1,8 +1,9 @@
-//! Messages over a Unix socket that keeps their bounds and carries file descriptors with them.
+//! Messages over a Unix socket that carries file descriptors with them.
 //!
-//! A message arrives whole with all its descriptors, or not at all: what does not fit is an error,
+//! Over a socket that keeps the bounds of messages, one arrives whole with all its descriptors, or not at all: what does not fit is an error,
 //! and the descriptors that came with it are closed, so that a peer cannot fill our table by
-//! messages we refuse. Received descriptors are closed on exec. Nothing here raises SIGPIPE.
+//! messages we refuse. Over a stream socket [`receive`] takes what has arrived, up to its buffer, and
+//! [`send_some`] sends what there is room for. Received descriptors are closed on exec. Nothing here raises SIGPIPE.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -13,7 +14,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use crate::{Error, Result};
 
 /// Most descriptors one message carries.
-pub const MAX_FDS: usize = 8;
+pub const MAX_FDS: usize = 16;
 
 /// Whether a call may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,11 +69,31 @@ pub fn send(
     fds: &[BorrowedFd<'_>],
     wait: Wait,
 ) -> Result<()> {
+    let sent = send_with(socket, message, fds, wait)?;
+    if sent != message.len() {
+        return Err(Error::Truncated { what: "message", capacity: sent, unit: "bytes" });
+    }
+    Ok(())
+}
+
+/// Sends what a stream socket has room for, at least one byte, and returns how many bytes.
+///
+/// The descriptors go with the first byte. Otherwise as [`send`] without waiting.
+pub fn send_some(socket: BorrowedFd<'_>, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize> {
+    send_with(socket, message, fds, Wait::Never)
+}
+
+fn send_with(
+    socket: BorrowedFd<'_>,
+    message: &[u8],
+    fds: &[BorrowedFd<'_>],
+    wait: Wait,
+) -> Result<usize> {
     if message.is_empty() {
         return Err(bad_size("message", 0, "bytes", "it has at least one"));
     }
     if fds.len() > MAX_FDS {
-        return Err(bad_size("message", fds.len(), "descriptors", "it carries at most 8"));
+        return Err(bad_size("message", fds.len(), "descriptors", "it carries at most 16"));
     }
     let mut control = Control::new();
     let mut part =
@@ -96,12 +117,8 @@ pub fn send(
     }
     let flags = libc::MSG_NOSIGNAL | wait_flag(wait);
     // SAFETY: the header points to the message and the control data, which outlive the call.
-    let sent = retry(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) })
-        .map_err(Error::os("sendmsg"))?;
-    if sent != message.len() {
-        return Err(Error::Truncated { what: "message", capacity: sent, unit: "bytes" });
-    }
-    Ok(())
+    retry(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) })
+        .map_err(Error::os("sendmsg"))
 }
 
 /// Receives one message into the caller's buffer.
@@ -279,10 +296,10 @@ mod tests {
     #[test]
     fn what_cannot_be_sent_is_refused() {
         let (one, _two) = pair().unwrap();
-        let nine = [one.as_fd(); MAX_FDS + 1];
+        let too_many = [one.as_fd(); MAX_FDS + 1];
         assert!(matches!(
-            send(one.as_fd(), b"x", &nine, Wait::AsSocket),
-            Err(Error::BadSize { value: 9, .. })
+            send(one.as_fd(), b"x", &too_many, Wait::AsSocket),
+            Err(Error::BadSize { value: 17, .. })
         ));
         assert!(matches!(
             send(one.as_fd(), b"", &[], Wait::AsSocket),

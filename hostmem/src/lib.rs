@@ -17,6 +17,7 @@
 //! | [`process`] | other processes: their memory, their credentials, their end |
 //! | [`fdpass`] | messages that carry file descriptors |
 //! | [`eventfd`] | event counters |
+//! | [`foreign`] | descriptors from a peer that is not trusted |
 //!
 //! Linux only, x86-64 and aarch64 only: the orderings are argued for these two.
 
@@ -31,6 +32,7 @@ pub mod barrier;
 mod error;
 pub mod eventfd;
 pub mod fdpass;
+pub mod foreign;
 pub mod liveness;
 pub mod mapping;
 pub mod memfd;
@@ -40,6 +42,7 @@ pub mod wake;
 
 pub use error::{Errno, Error, Result};
 pub use eventfd::EventFd;
+pub use foreign::{FileId, ForeignEventFd};
 pub use liveness::Liveness;
 pub use mapping::{Access, ForkCanary, SharedMapping};
 pub use process::{PidFd, RemoteRange};
