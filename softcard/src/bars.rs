@@ -1,14 +1,12 @@
 //! BAR decode: which register an access means.
 
+use crate::WINDOWS;
+use crate::card::{Card, Identity, Interrupts};
+use crate::transport::RoceTransport;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::shell::Map;
 use fpga_regs::coyote::{shell, static_layer, vfpga, xdma};
 use fpga_regs::engine::window;
-use hostmem::EventFd;
-
-use crate::WINDOWS;
-use crate::card::{Card, Identity};
-use crate::transport::RoceTransport;
 
 /// Registers of the shell that only keep what was written.
 #[derive(Debug)]
@@ -74,7 +72,7 @@ fn target(offset: u64) -> Target {
 
 impl Registers {
     /// Signals the vector that the window's interrupt is routed to, unless it is pending or masked.
-    pub(crate) fn raise(&mut self, window: usize, vectors: &[EventFd]) {
+    pub(crate) fn raise(&mut self, window: usize, vectors: &dyn Interrupts) {
         let Some(pending) = self.pending.get_mut(window) else { return };
         if std::mem::replace(pending, true) {
             return;
@@ -82,15 +80,14 @@ impl Registers {
         self.signal(window, vectors);
     }
 
-    fn signal(&self, window: usize, vectors: &[EventFd]) {
+    fn signal(&self, window: usize, vectors: &dyn Interrupts) {
         let enabled = u32::try_from(window)
             .ok()
             .and_then(|window| 1u32.checked_shl(window))
             .is_some_and(|bit| self.interrupt_enable & bit != 0);
         let vector = self.vector_map.get(window).copied().map(usize::from);
-        if let (true, Some(vector)) = (enabled, vector.and_then(|vector| vectors.get(vector))) {
-            // A counter that is full has been signalled.
-            let _ = vector.signal();
+        if let (true, Some(vector)) = (enabled, vector) {
+            vectors.signal(vector);
         }
     }
 
@@ -110,7 +107,7 @@ impl Registers {
         0
     }
 
-    fn write_xdma(&mut self, offset: u64, value: u32, vectors: &[EventFd]) {
+    fn write_xdma(&mut self, offset: u64, value: u32, vectors: &dyn Interrupts) {
         for (direction, controls) in DIRECTIONS.into_iter().zip(&mut self.engine_control) {
             for (channel, control) in (0..xdma::CHANNELS).zip(controls) {
                 if offset.checked_sub(xdma::engine(direction, channel))
@@ -191,7 +188,7 @@ impl Card {
                 _ => {}
             },
             Bar::Xdma => {
-                self.registers.write_xdma(offset, value as u32, &self.vectors);
+                self.registers.write_xdma(offset, value as u32, &*self.vectors);
             }
             Bar::Shell => match target(offset) {
                 Target::Shell(register) => self.write_shell(register, value),

@@ -1,5 +1,6 @@
 //! A card: its identity, its engines, its stack, its port.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use fpga_regs::engine::window::{Capabilities, DOORBELL_PAGES, Profile};
@@ -29,6 +30,21 @@ impl queue_engine::DoorbellPage for Slots {
     }
 }
 
+/// Where the card's interrupts go.
+pub(crate) trait Interrupts {
+    /// Signals an MSI-X vector, if there is one of that number.
+    fn signal(&self, vector: usize);
+}
+
+impl Interrupts for Arc<[EventFd]> {
+    fn signal(&self, vector: usize) {
+        if let Some(vector) = self.get(vector) {
+            // A counter that is full has been signalled.
+            let _ = vector.signal();
+        }
+    }
+}
+
 /// The addresses a driver gave the card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
@@ -36,19 +52,24 @@ pub(crate) struct Identity {
     pub(crate) ipv4: u32,
 }
 
+/// The doorbell pages of all windows.
+pub(crate) type Pages = [[Option<Slots>; DOORBELL_PAGES as usize]; WINDOWS as usize];
+
 /// A software card.
 pub(crate) struct Card {
     pub(crate) identity: Identity,
     pub(crate) registers: Registers,
     pub(crate) engines: Vec<CardEngine>,
     /// The pages granted in each window, for stores that come through the BAR.
-    pub(crate) pages: [[Option<Slots>; DOORBELL_PAGES as usize]; WINDOWS as usize],
+    pub(crate) pages: Pages,
+    /// The pages that are there without a grant, whatever is reset.
+    wired: Pages,
     pub(crate) memory: AddressSpace,
     pub(crate) stack: Stack,
     pub(crate) port: Box<dyn Port>,
     pub(crate) pool: FramePool,
     pub(crate) scratch: Scratch,
-    pub(crate) vectors: Arc<[EventFd]>,
+    pub(crate) vectors: Rc<dyn Interrupts>,
 }
 
 /// What every engine of a software card offers.
@@ -88,13 +109,14 @@ pub(crate) fn engine_of(engines: &mut [CardEngine], qpn: u32) -> Option<&mut Car
 }
 
 impl Card {
-    pub(crate) fn new(port: Box<dyn Port>, pool: FramePool, vectors: Arc<[EventFd]>) -> Self {
+    pub(crate) fn new(port: Box<dyn Port>, pool: FramePool, vectors: Rc<dyn Interrupts>) -> Self {
         let engine = |window| Engine::new(engine_config(window), KernelRandom::new());
         Self {
             identity: Identity::default(),
             registers: Registers::default(),
             engines: (0..WINDOWS).map(engine).collect(),
             pages: Default::default(),
+            wired: Default::default(),
             memory: AddressSpace::default(),
             stack: new_stack(Identity::default()),
             port,
@@ -118,9 +140,35 @@ impl Card {
             engine.reset(&mut RoceTransport { stack: &mut self.stack, identity: self.identity });
         }
         self.pages = Default::default();
+        self.open_wired();
         self.scratch = Scratch::default();
         self.stack = new_stack(self.identity);
         self.registers.pending = [false; WINDOWS as usize];
+    }
+
+    #[expect(dead_code, reason = "for the card as a PCIe device, which follows")]
+    /// What a function-level reset does: all state of the card is as when it came up.
+    pub(crate) fn reset_function(&mut self) {
+        self.registers = Registers::default();
+        self.identity = Identity::default();
+        self.reset();
+    }
+
+    #[expect(dead_code, reason = "for the card as a PCIe device, which follows")]
+    /// Puts doorbell pages in place for good.
+    pub(crate) fn wire(&mut self, pages: Pages) {
+        self.wired = pages;
+        self.open_wired();
+    }
+
+    fn open_wired(&mut self) {
+        for (window, pages) in (0..).zip(self.wired.clone()) {
+            for (page, slots) in (1..).zip(pages) {
+                if let Some(slots) = slots {
+                    self.open_page(window, page, slots);
+                }
+            }
+        }
     }
 
     pub(crate) fn open_page(&mut self, window: u8, page: u8, slots: Slots) -> bool {
@@ -148,7 +196,7 @@ impl Card {
     pub(crate) fn raise_interrupts(&mut self) {
         for (window, engine) in self.engines.iter_mut().enumerate() {
             if engine.take_interrupt() {
-                self.registers.raise(window, &self.vectors);
+                self.registers.raise(window, &*self.vectors);
             }
         }
     }

@@ -5,6 +5,7 @@
 //! looks once more.
 
 use std::os::fd::AsFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
@@ -78,7 +79,7 @@ impl CardThread {
         }
         let asleep = AsleepWord::new(Arc::clone(&page), Runtime::ASLEEP_OFFSET as usize)?;
         let liveness = Liveness::hold(page, Runtime::LIVENESS_OFFSET as usize)?;
-        let card = |(port, vectors)| Card::new(port, pool.clone(), vectors);
+        let card = |(port, vectors)| Card::new(port, pool.clone(), Rc::new(vectors));
         let cards = ports.into_iter().zip(vectors).map(card).collect();
         Ok(Self {
             cards,
