@@ -58,10 +58,28 @@ pub struct Layout {
     pub module: &'static str,
     /// What it is.
     pub doc: &'static str,
-    /// Blocks of 64 bytes it takes.
-    pub blocks: usize,
-    /// Its fields in the order of their offsets.
+    /// Bytes it takes.
+    pub bytes: usize,
+    /// Its own fields in the order of their offsets.
     pub fields: &'static [Field],
+    /// The entry it stands in: that one's fields hold where it has none of its own.
+    pub head: Option<&'static Layout>,
+}
+
+impl Layout {
+    /// Every field of the entry, those of its head too, in the order of their offsets.
+    pub fn all_fields(&self) -> Vec<&'static Field> {
+        let own = self.fields;
+        let head = self.head.map_or(&[][..], |head| head.fields);
+        let free = |field: &&Field| {
+            own.iter().all(|it| {
+                it.offset + it.size <= field.offset || field.offset + field.size <= it.offset
+            })
+        };
+        let mut all: Vec<_> = head.iter().filter(free).chain(own).collect();
+        all.sort_by_key(|field| field.offset);
+        all
+    }
 }
 
 /// A type whose values may have names.
@@ -151,6 +169,11 @@ impl<const N: usize> Wire for [u8; N] {
     }
 }
 
+/// A [`Field`], checked later by [`check`].
+pub(crate) const fn field<T: Wire>(name: &'static str, doc: &'static str, offset: usize) -> Field {
+    Field { name, doc, codes: T::CODES, raw: T::RAW, offset, size: T::SIZE, align: T::ALIGN }
+}
+
 /// Fails compilation when fields overlap, are misaligned, out of order or beyond `bytes`.
 pub(crate) const fn check(fields: &[Field], bytes: usize) {
     let mut i = 0;
@@ -165,11 +188,24 @@ pub(crate) const fn check(fields: &[Field], bytes: usize) {
     }
 }
 
+/// `None`, or the value given.
+macro_rules! optional {
+    () => {
+        None
+    };
+    ($value:expr) => {
+        Some($value)
+    };
+}
+
 /// Declares an entry of `N` blocks: a plain struct, its encoding, its decoding and its field table.
+///
+/// `in Header` says that the entry begins as another one does, or lies over it: where it has no
+/// fields of its own, those of the other hold.
 macro_rules! layout {
     (
         $(#[doc = $doc:expr])*
-        pub struct $name:ident: $blocks:literal {
+        pub struct $name:ident: $blocks:literal $(in $head:ident)? {
             $( $(#[doc = $fdoc:expr])* $field:ident @ $offset:literal: $ty:ty ),* $(,)?
         }
     ) => {
@@ -181,22 +217,19 @@ macro_rules! layout {
             /// Blocks of 64 bytes the entry takes.
             pub const BLOCKS: usize = $blocks;
             /// The entry's fields in the order of their offsets.
-            pub const FIELDS: &'static [$crate::Field] = &[$( $crate::Field {
-                name: stringify!($field),
-                doc: concat!($($fdoc, "\n"),*),
-                codes: <$ty as $crate::Describe>::CODES,
-                raw: <$ty as $crate::Wire>::RAW,
-                offset: $offset,
-                size: <$ty as $crate::Wire>::SIZE,
-                align: <$ty as $crate::Wire>::ALIGN,
-            } ),*];
+            pub const FIELDS: &'static [$crate::Field] = &[$( $crate::layout::field::<$ty>(
+                stringify!($field),
+                concat!($($fdoc, "\n"),*),
+                $offset,
+            ) ),*];
             /// The entry's description.
             pub const LAYOUT: &'static $crate::Layout = &$crate::Layout {
                 name: stringify!($name),
                 module: module_path!(),
                 doc: concat!($($doc, "\n"),*),
-                blocks: $blocks,
+                bytes: $blocks * $crate::BLOCK_BYTES,
                 fields: Self::FIELDS,
+                head: optional!($($head::LAYOUT)?),
             };
 
             /// The entry as it stands in memory, reserved bytes zero.

@@ -442,16 +442,6 @@ macro_rules! register_views {
     };
 }
 
-/// `None`, or the value given.
-macro_rules! optional {
-    () => {
-        None
-    };
-    ($value:expr) => {
-        Some($value)
-    };
-}
-
 /// The value given, or a default.
 macro_rules! or_default {
     ($default:expr,) => {

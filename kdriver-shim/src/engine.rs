@@ -8,7 +8,9 @@ use std::os::fd::BorrowedFd;
 use fpga_regs::engine::admin::{CreateCq, CreateKey, CreateQp, CreateRq, PortAttributes};
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::qp::Attributes;
-use fpga_regs::engine::window::{self, Capabilities};
+use fpga_regs::engine::window::{
+    self, Capabilities, LimitKeyRq, LimitPort, LimitQpCq, LimitQueues,
+};
 
 use crate::backend::DoorbellGrant;
 use crate::error::Error;
@@ -118,40 +120,28 @@ pub struct EngineLimits {
 impl EngineLimits {
     /// Decodes the window's capability words; `read` reads the register at an offset of the window.
     pub fn read(read: impl Fn(u64) -> u64) -> Self {
-        let qp_cq = read(window::LIMIT_QP_CQ);
-        let key_rq = read(window::LIMIT_KEY_RQ);
-        let queues = read(window::LIMIT_QUEUES).to_le_bytes();
-        let port = read(window::LIMIT_PORT);
-        let [log2_cq, log2_sq, log2_rq, max_sge, inline0, inline1, max_rd, max_init_rd] = queues;
-        let [_, _, _, _, gids, pkeys, ..] = port.to_le_bytes();
+        let LimitQpCq { qps, cqs } = LimitQpCq::decode(read(window::LIMIT_QP_CQ));
+        let LimitKeyRq { keys, rqs } = LimitKeyRq::decode(read(window::LIMIT_KEY_RQ));
+        let queues = LimitQueues::decode(read(window::LIMIT_QUEUES));
+        let port = LimitPort::decode(read(window::LIMIT_PORT));
         Self {
             capabilities: Capabilities::from_bits_retain(read(window::CAPABILITIES)),
-            qps: low(qp_cq),
-            cqs: high(qp_cq),
-            keys: low(key_rq),
-            rqs: high(key_rq),
-            log2_cq_entries: log2_cq,
-            log2_sq_blocks: log2_sq,
-            log2_rq_entries: log2_rq,
-            max_sge,
-            max_inline: u16::from_le_bytes([inline0, inline1]),
-            max_rd_atomic: max_rd,
-            max_init_rd_atomic: max_init_rd,
-            max_message: low(port),
-            gids,
-            pkeys,
+            qps,
+            cqs,
+            keys,
+            rqs,
+            log2_cq_entries: queues.log2_cq_entries,
+            log2_sq_blocks: queues.log2_sq_blocks,
+            log2_rq_entries: queues.log2_rq_entries,
+            max_sge: queues.max_sge,
+            max_inline: queues.max_inline,
+            max_rd_atomic: queues.max_reads_answered,
+            max_init_rd_atomic: queues.max_reads_under_way,
+            max_message: port.max_message,
+            gids: port.gids,
+            pkeys: port.pkeys,
         }
     }
-}
-
-/// Bits [31:0].
-fn low(value: u64) -> u32 {
-    (value & u64::from(u32::MAX)) as u32
-}
-
-/// Bits [63:32].
-fn high(value: u64) -> u32 {
-    (value >> 32) as u32
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::doorbell::QueueKind;
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType, rc_transition};
-use fpga_regs::engine::window::Capabilities;
+use fpga_regs::engine::window::{Capabilities, MAX_LOG2_ADMIN};
 use fpga_regs::{BLOCK_BYTES, Block};
 
 use crate::cq::Cq;
@@ -20,9 +20,6 @@ use crate::qp::{Qp, SendRing};
 use crate::registers::QueueRegisters;
 use crate::rq::Rq;
 use crate::transport::Transport;
-
-/// log2 of the largest admin ring.
-const MAX_LOG2_ADMIN: u8 = 12;
 
 type Blocks = [Block; MAX_BLOCKS];
 

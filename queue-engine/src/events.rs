@@ -2,12 +2,10 @@
 
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::event::Event;
+use fpga_regs::engine::window::MAX_LOG2_EVENTS;
 
 use crate::memory::{Ring, Rings, aligned_ring};
 use crate::registers::QueueRegisters;
-
-/// log2 of the largest event ring.
-const MAX_LOG2: u8 = 16;
 
 /// The event ring of an engine.
 #[derive(Debug)]
@@ -37,7 +35,8 @@ impl<M: Rings> EventRing<M> {
 
     /// The ring the registers name; `None` where it is out of reach or has no such size.
     pub(crate) fn open(r: &QueueRegisters, memory: &M) -> Option<Self> {
-        let log2_entries = u8::try_from(r.event_size).ok().filter(|log2| *log2 <= MAX_LOG2)?;
+        let log2_entries =
+            u8::try_from(r.event_size).ok().filter(|log2| *log2 <= MAX_LOG2_EVENTS)?;
         let ring = aligned_ring(memory, r.event_base, log2_entries)?;
         Some(Self { ring: Some(ring), log2_entries, ..Self::closed() })
     }

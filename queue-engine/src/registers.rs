@@ -1,6 +1,7 @@
 //! Page 0 of the engine's window.
 
 use fpga_regs::engine::window as w;
+use fpga_regs::engine::wqe::{MAX_INLINE, MAX_SGE};
 
 use crate::doorbells::DoorbellPage;
 use crate::engine::Engine;
@@ -25,35 +26,39 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Unknown and write-only registers read 0.
     #[must_use]
     pub fn read_register(&self, now: u64, offset: u64) -> u64 {
-        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let config = &self.config;
         match offset {
             w::MAGIC => w::MAGIC_VALUE,
             w::VERSION => {
-                u64::from(w::VERSION_MINOR)
-                    | u64::from(w::VERSION_MAJOR) << 16
-                    | u64::from(config.profile.0) << 32
+                let (minor, major) = (w::VERSION_MINOR, w::VERSION_MAJOR);
+                w::Version { minor, major, profile: config.profile }.encode()
             }
             w::CAPABILITIES => config.capabilities.bits(),
-            w::LIMIT_QP_CQ => pair(config.qps, config.cqs),
-            w::LIMIT_KEY_RQ => pair(config.keys, config.rqs),
-            w::LIMIT_QUEUES => {
-                u64::from(config.log2_cq_entries)
-                    | u64::from(config.log2_sq_blocks) << 8
-                    | u64::from(config.log2_rq_entries) << 16
-                    | (fpga_regs::engine::wqe::MAX_SGE as u64) << 24
-                    | (fpga_regs::engine::wqe::MAX_INLINE as u64) << 32
-                    | u64::from(config.max_rd_atomic) << 48
-                    | u64::from(config.max_rd_atomic) << 56
+            w::LIMIT_QP_CQ => w::LimitQpCq { qps: config.qps, cqs: config.cqs }.encode(),
+            w::LIMIT_KEY_RQ => w::LimitKeyRq { keys: config.keys, rqs: config.rqs }.encode(),
+            w::LIMIT_QUEUES => w::LimitQueues {
+                log2_cq_entries: config.log2_cq_entries,
+                log2_sq_blocks: config.log2_sq_blocks,
+                log2_rq_entries: config.log2_rq_entries,
+                max_sge: MAX_SGE as u8,
+                max_inline: MAX_INLINE as u16,
+                max_reads_answered: config.max_rd_atomic,
+                max_reads_under_way: config.max_rd_atomic,
             }
-            w::LIMIT_PORT => {
-                u64::from(config.max_message) | (self.gids.len() as u64) << 32 | 1 << 40
+            .encode(),
+            w::LIMIT_PORT => w::LimitPort {
+                max_message: config.max_message,
+                gids: self.gids.len() as u8,
+                pkeys: 1,
+                ahs: 0,
             }
-            w::STATUS => {
-                let enabled = if self.enabled { w::STATUS_ENABLED } else { 0 };
-                let overflow = if self.events.overflow { w::STATUS_EVENT_OVERFLOW } else { 0 };
-                enabled | overflow
+            .encode(),
+            w::STATUS => w::Status {
+                enabled: self.enabled,
+                event_overflow: self.events.overflow,
+                ..w::Status::default()
             }
+            .encode(),
             w::TIMESTAMP => now,
             w::ADMIN_SQ_BASE => self.registers.admin_sq_base,
             w::ADMIN_SQ_SIZE => self.registers.admin_sq_size,

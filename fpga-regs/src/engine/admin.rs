@@ -7,8 +7,10 @@
 use super::key::Access;
 use super::qp::QpType;
 
-/// Blocks of the largest command.
-pub const MAX_BLOCKS: usize = 4;
+constants! {
+    /// Blocks of the largest command.
+    pub const MAX_BLOCKS: usize = 4;
+}
 
 open_enum! {
     /// What a command asks for.
@@ -108,7 +110,7 @@ layout! {
 
 layout! {
     /// Makes a completion queue. Ring memory: record, then 2^`log2_entries` zeroed entries.
-    pub struct CreateCq: 1 {
+    pub struct CreateCq: 1 in Header {
         /// IOVA of the ring memory.
         ring @ 0x10: u64,
         /// log2 of the entries.
@@ -120,7 +122,7 @@ layout! {
 
 layout! {
     /// Moves a completion queue to a new ring; entries not yet consumed are copied in order.
-    pub struct ResizeCq: 1 {
+    pub struct ResizeCq: 1 in Header {
         /// IOVA of the new ring memory.
         ring @ 0x10: u64,
         /// log2 of the new entries.
@@ -144,7 +146,7 @@ open_enum! {
 
 layout! {
     /// Makes a receive queue. Ring memory: record, then 2^`log2_entries` entries of `stride` blocks.
-    pub struct CreateRq: 1 {
+    pub struct CreateRq: 1 in Header {
         /// IOVA of the ring memory.
         ring @ 0x10: u64,
         /// log2 of the entries.
@@ -166,7 +168,7 @@ layout! {
 
 layout! {
     /// Sets the limit of a shared receive queue.
-    pub struct ModifyRq: 1 {
+    pub struct ModifyRq: 1 in Header {
         /// Number of the receive queue.
         rqn @ 0x10: u32,
         /// Entries below which one event is raised; 0 for none.
@@ -176,7 +178,7 @@ layout! {
 
 layout! {
     /// Makes a QP in RESET. Ring memory: record, then 2^`log2_sq_blocks` blocks.
-    pub struct CreateQp: 1 {
+    pub struct CreateQp: 1 in Header {
         /// IOVA of the send ring memory.
         sq_ring @ 0x10: u64,
         /// log2 of the blocks of the send ring.
@@ -200,7 +202,7 @@ layout! {
 
 layout! {
     /// Changes a QP; [`super::qp::Attributes`] stand in the two blocks behind this one.
-    pub struct ModifyQp: 1 {
+    pub struct ModifyQp: 1 in Header {
         /// The QP.
         qpn @ 0x10: u32,
     }
@@ -208,7 +210,7 @@ layout! {
 
 layout! {
     /// Names one object: every destroy, and every query.
-    pub struct Destroy: 1 {
+    pub struct Destroy: 1 in Header {
         /// Number of the object, or the key.
         number @ 0x10: u32,
     }
@@ -228,7 +230,7 @@ open_enum! {
 
 layout! {
     /// Makes a key for memory that was mapped before.
-    pub struct CreateKey: 1 {
+    pub struct CreateKey: 1 in Header {
         /// First address as work requests name it.
         va @ 0x10: u64,
         /// Bytes.
@@ -246,7 +248,7 @@ layout! {
 
 layout! {
     /// Makes an address handle.
-    pub struct CreateAh: 2 {
+    pub struct CreateAh: 2 in Header {
         /// Protection domain.
         pdn @ 0x10: u32,
         /// Local GID table index.
@@ -268,7 +270,7 @@ layout! {
 
 layout! {
     /// Writes one entry of the GID table.
-    pub struct SetGid: 1 {
+    pub struct SetGid: 1 in Header {
         /// Index.
         index @ 0x10: u8,
         /// 1: valid (RoCE v2); 0: empty.
@@ -280,7 +282,7 @@ layout! {
 
 layout! {
     /// Writes one neighbour: the MAC address of an IP address.
-    pub struct SetNeighbour: 1 {
+    pub struct SetNeighbour: 1 in Header {
         /// MAC address.
         mac @ 0x10: [u8; 6],
         /// 1: valid; 0: forget.

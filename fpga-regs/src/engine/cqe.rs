@@ -108,8 +108,10 @@ layout! {
     }
 }
 
-/// Which word of an entry carries the phase and is written last.
-pub const LAST_WORD: usize = 7;
+constants! {
+    /// Which of an entry's eight words carries the phase and is written last.
+    pub const LAST_WORD: usize = 7;
+}
 
 /// The phase of an entry, read from its last word.
 #[inline(always)]

@@ -10,8 +10,24 @@
 //! signals the eventfd if it is set. The card sets the word, issues a full fence, looks at every
 //! doorbell once more, and sleeps.
 
-/// Slots of a doorbell page, 8 bytes each, write only.
-pub const SLOTS: usize = 512;
+constants! {
+    /// Slots of a doorbell page, 8 bytes each, write only.
+    pub const SLOTS: usize = 512;
+    /// Slots of each kind of queue, a [`QueueCode`]; those behind the last kind are reserved.
+    pub const SLOTS_PER_KIND: usize = 128;
+}
+
+open_enum! {
+    /// The kind of a queue, as its part of the slot number.
+    pub struct QueueCode(u8) {
+        /// Send queue of the QP with that number.
+        Send = 0,
+        /// Receive queue or shared receive queue with that number.
+        Receive = 1,
+        /// Completion queue with that number.
+        Completion = 2,
+    }
+}
 
 /// The kinds of queue that have doorbells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,45 +41,76 @@ pub enum QueueKind {
 }
 
 impl QueueKind {
-    const fn index(self) -> usize {
+    const fn code(self) -> QueueCode {
         match self {
-            Self::Send => 0,
-            Self::Receive => 1,
-            Self::Completion => 2,
+            Self::Send => QueueCode::Send,
+            Self::Receive => QueueCode::Receive,
+            Self::Completion => QueueCode::Completion,
         }
     }
 }
-
-const SLOTS_PER_KIND: usize = 128;
 
 /// The slot of a queue in its doorbell page, below [`SLOTS`].
 #[inline(always)]
 #[must_use]
 pub const fn slot(kind: QueueKind, number: u32) -> usize {
-    (number as usize % SLOTS_PER_KIND) + kind.index() * SLOTS_PER_KIND
+    (number as usize % SLOTS_PER_KIND) + kind.code().0 as usize * SLOTS_PER_KIND
 }
 
-/// The value to store in a queue's slot.
-///
-/// [31:0] producer index (for a CQ the arm sequence), [55:32] queue number, [63:56] generation. Two
-/// successive stores of one queue, or of its successor under the same number, always differ: an
-/// engine that polls sees each of them.
+bits! {
+    /// The value to store in a queue's slot.
+    ///
+    /// Two successive stores of one queue, or of its successor under the same number, always differ:
+    /// an engine that polls sees each of them.
+    pub struct SlotValue(u64) {
+        /// SQ, RQ: producer index. CQ: arm sequence.
+        index[31:0]: u32,
+        /// Number of the queue: QPN, RQN or CQN.
+        number[55:32]: u32,
+        /// SQ: generation of the QP. RQ: the same for a private one. CQ: 0.
+        generation[63:56]: u8,
+    }
+}
+
+/// The value to store in a queue's slot, as [`SlotValue`] says.
 #[inline(always)]
 #[must_use]
 pub const fn slot_value(number: u32, generation: u8, index: u32) -> u64 {
-    index as u64 | (number as u64 & 0xff_ffff) << 32 | (generation as u64) << 56
+    SlotValue { index, number, generation }.encode()
+}
+
+layout! {
+    /// The doorbell record of a send or receive queue.
+    pub struct ProducerRecord: 1 {
+        /// Producer index, counting on for ever; in blocks for an SQ, in entries for an RQ.
+        producer @ 0x00: u32,
+    }
+}
+
+layout! {
+    /// The doorbell record of a completion queue.
+    pub struct CompletionRecord: 1 {
+        /// Consumer index, in entries, counting on for ever; the engine reads it to tell a full ring.
+        consumer @ 0x00: u32,
+        /// The arm word, an [`ArmWord`], stored as one.
+        arm @ 0x08: u64,
+        /// Completion-channel records the program has read; the driver's, not the engine's.
+        events_read @ 0x10: u32,
+    }
 }
 
 /// Words of a doorbell record, as byte offsets in the queue's first block.
 pub mod record {
-    /// SQ and RQ, u32: producer index; in blocks for an SQ, in entries for an RQ.
-    pub const PRODUCER: usize = 0;
-    /// CQ, u32: consumer index, in entries; the engine reads it to tell a full ring.
-    pub const CONSUMER: usize = 0;
-    /// CQ, u64: the arm word, see [`super::Arm`].
-    pub const ARM: usize = 8;
-    /// CQ, u32: completion-channel records the program has read; the driver's, not the engine's.
-    pub const EVENTS_READ: usize = 16;
+    use super::{CompletionRecord, ProducerRecord};
+
+    /// [`ProducerRecord::producer`].
+    pub const PRODUCER: usize = ProducerRecord::FIELDS[0].offset;
+    /// [`CompletionRecord::consumer`].
+    pub const CONSUMER: usize = CompletionRecord::FIELDS[0].offset;
+    /// [`CompletionRecord::arm`].
+    pub const ARM: usize = CompletionRecord::FIELDS[1].offset;
+    /// [`CompletionRecord::events_read`].
+    pub const EVENTS_READ: usize = CompletionRecord::FIELDS[2].offset;
     /// Byte offset of the first entry behind the record.
     pub const ENTRIES: u64 = 64;
 }
@@ -77,10 +124,33 @@ pub enum ArmKind {
     Any,
 }
 
-/// The arm word of a completion queue: one arming, told apart from others by its sequence.
-///
-/// [31:0] index behind the last entry seen when arming; [61:32] sequence, one more with each arming; [63:62] kind:
-/// 0 never armed, 1 solicited, 2 any. An entry at or beyond that index fires at once.
+open_enum! {
+    /// What an armed completion queue waits for, as its part of the arm word.
+    pub struct ArmCode(u8) {
+        /// Never armed.
+        Never = 0,
+        /// A completion of a solicited message, or an error.
+        Solicited = 1,
+        /// Any completion.
+        Any = 2,
+    }
+}
+
+bits! {
+    /// The arm word of a completion queue. An entry at or beyond `consumer` that is of the kind
+    /// waited for fires at once.
+    pub struct ArmWord(u64) {
+        /// Index behind the last entry seen when arming, consumed or not.
+        consumer[31:0]: u32,
+        /// One more with each arming, modulo 2^30; comes back in the event.
+        sequence[61:32]: u32,
+        /// What is waited for.
+        kind[63:62]: ArmCode,
+    }
+}
+
+/// One arming of a completion queue, told apart from others by its sequence: an [`ArmWord`] of a
+/// known kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arm {
     /// Index behind the last entry the program had seen when it armed, consumed or not.
@@ -104,22 +174,23 @@ impl Arm {
     #[must_use]
     pub const fn encode(self) -> u64 {
         let kind = match self.kind {
-            ArmKind::Solicited => 1,
-            ArmKind::Any => 2,
+            ArmKind::Solicited => ArmCode::Solicited,
+            ArmKind::Any => ArmCode::Any,
         };
-        self.consumer as u64 | (self.sequence as u64 & 0x3fff_ffff) << 32 | kind << 62
+        ArmWord { consumer: self.consumer, sequence: self.sequence, kind }.encode()
     }
 
     /// Reads the word; `None` when the queue was never armed or the kind is unknown.
     #[inline(always)]
     #[must_use]
     pub const fn decode(word: u64) -> Option<Self> {
-        let kind = match word >> 62 {
-            1 => ArmKind::Solicited,
-            2 => ArmKind::Any,
+        let ArmWord { consumer, sequence, kind } = ArmWord::decode(word);
+        let kind = match kind {
+            ArmCode::Solicited => ArmKind::Solicited,
+            ArmCode::Any => ArmKind::Any,
             _ => return None,
         };
-        Some(Self { consumer: word as u32, sequence: (word >> 32) as u32 & 0x3fff_ffff, kind })
+        Some(Self { consumer, sequence, kind })
     }
 }
 

@@ -24,23 +24,33 @@ flags! {
     }
 }
 
+bits! {
+    /// A key.
+    pub struct KeyWord(u32) {
+        /// Random for memory regions, the consumer's own for type-2 windows.
+        variant[7:0]: u8,
+        /// Drawn at random from the free ones; rests before it is used again.
+        number[31:8]: u32,
+    }
+}
+
 /// The number of a key.
 #[inline(always)]
 #[must_use]
 pub const fn number(key: u32) -> u32 {
-    key >> 8
+    KeyWord::decode(key).number
 }
 
 /// The variant of a key.
 #[inline(always)]
 #[must_use]
 pub const fn variant(key: u32) -> u8 {
-    key as u8
+    KeyWord::decode(key).variant
 }
 
 /// A key from its parts; `number` is below 2^24.
 #[inline(always)]
 #[must_use]
 pub const fn key(number: u32, variant: u8) -> u32 {
-    number << 8 | variant as u32
+    KeyWord { variant, number }.encode()
 }

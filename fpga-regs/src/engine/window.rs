@@ -4,73 +4,181 @@
 //! its 64-byte line with only the first beat's strobes set, so a register with a side effect stands
 //! alone in its line and acts only on a strobed write. No read has a side effect.
 
-/// Bytes of an engine's window.
-pub const WINDOW_BYTES: u64 = 64 << 10;
-/// Bytes of a page of the window.
-pub const PAGE_BYTES: u64 = 4096;
-/// Doorbell pages of a window; they are pages 1 to 15.
-pub const DOORBELL_PAGES: u8 = 15;
+use crate::coyote::pci::Bar;
+use crate::coyote::vfpga::{
+    CONTROL_WINDOW_BASE, CONTROL_WINDOW_STRIDE, MAX_VFPGAS, USER_CSR_OFFSET,
+};
+use crate::registers::{Access, Place, RegisterBlock};
 
-/// Read only: [`MAGIC_VALUE`].
-pub const MAGIC: u64 = 0x000;
-/// The bytes `BALBVQE1` in memory order.
-pub const MAGIC_VALUE: u64 = u64::from_le_bytes(*b"BALBVQE1");
-/// Read only: [15:0] minor, [31:16] major contract version, [39:32] [`Profile`].
-pub const VERSION: u64 = 0x008;
-/// The contract's major version; another one is not understood.
-pub const VERSION_MAJOR: u16 = 1;
-/// The contract's minor version; a higher one only adds.
-pub const VERSION_MINOR: u16 = 0;
-/// Read only: [`Capabilities`].
-pub const CAPABILITIES: u64 = 0x010;
-/// Read only: [31:0] queue pairs, [63:32] completion queues.
-pub const LIMIT_QP_CQ: u64 = 0x018;
-/// Read only: [31:0] keys, [63:32] receive queues.
-pub const LIMIT_KEY_RQ: u64 = 0x020;
-/// Read only: [7:0] log2 of CQ entries, [15:8] log2 of SQ blocks, [23:16] log2 of RQ entries,
-/// [31:24] SGEs of an entry, [47:32] inline bytes, [55:48] READs a QP answers at a time,
-/// [63:56] READs a QP has under way at a time.
-pub const LIMIT_QUEUES: u64 = 0x028;
-/// Read only: [31:0] bytes of the largest message, [39:32] GID table entries, [47:40] P_Key table
-/// entries, [63:48] address handles.
-pub const LIMIT_PORT: u64 = 0x030;
+constants! {
+    /// Bytes of an engine's window.
+    pub const WINDOW_BYTES: u64 = 64 << 10;
+    /// Bytes of a page of the window.
+    pub const PAGE_BYTES: u64 = 4096;
+    /// Doorbell pages of a window; they are pages 1 to 15.
+    pub const DOORBELL_PAGES: u8 = 15;
+    /// The bytes `BALBVQE1` in memory order.
+    pub const MAGIC_VALUE: u64 = u64::from_le_bytes(*b"BALBVQE1");
+    /// The contract's major version; another one is not understood.
+    pub const VERSION_MAJOR: u16 = 1;
+    /// The contract's minor version; a higher one only adds.
+    pub const VERSION_MINOR: u16 = 0;
+    /// log2 of the largest admin ring, of blocks and of entries.
+    pub const MAX_LOG2_ADMIN: u8 = 12;
+    /// log2 of the entries of the largest event ring.
+    pub const MAX_LOG2_EVENTS: u8 = 16;
+}
 
-/// Write: [`CONTROL_ENABLE`] or [`CONTROL_RESET`].
-pub const CONTROL: u64 = 0x040;
-/// [`CONTROL`]: start with the queue registers as they are.
-pub const CONTROL_ENABLE: u64 = 1;
-/// [`CONTROL`]: stop, forget every object; no DMA follows once [`STATUS`] reads 0.
-pub const CONTROL_RESET: u64 = 2;
+registers! {
+    /// Identity, capabilities, and the driver's own rings.
+    pub const WINDOW {
+        title: "Engine window, page 0",
+        word: u64,
+        bytes: PAGE_BYTES,
+        places: [Place::row(
+            "vFPGA",
+            Bar::Shell,
+            CONTROL_WINDOW_BASE + USER_CSR_OFFSET,
+            CONTROL_WINDOW_STRIDE,
+            MAX_VFPGAS,
+        )],
+        source: "this contract",
+    }
 
-/// Read only: [`STATUS_ENABLED`], [`STATUS_FATAL`], [`STATUS_EVENT_OVERFLOW`]; [63:32] fatal code.
-pub const STATUS: u64 = 0x080;
-/// [`STATUS`]: the engine runs.
-pub const STATUS_ENABLED: u64 = 1;
-/// [`STATUS`]: the engine stopped for the reason in [63:32]; only a reset helps.
-pub const STATUS_FATAL: u64 = 2;
-/// [`STATUS`]: an event was lost because the ring was full; sticky until [`EVENT_OVERFLOW_CLEAR`].
-pub const STATUS_EVENT_OVERFLOW: u64 = 4;
-/// Read only: nanoseconds since the engine came up, the clock of every timestamp.
-pub const TIMESTAMP: u64 = 0x0c0;
+    /// [`MAGIC_VALUE`]: a verbs queue engine stands behind the window.
+    MAGIC @ 0x000: RO reset(MAGIC_VALUE);
+    /// Which contract the engine keeps.
+    VERSION @ 0x008: RO as Version {
+        /// A higher minor version only adds.
+        minor[15:0]: u16,
+        /// Another major version is not understood.
+        major[31:16]: u16,
+        /// What stands behind the window.
+        profile[39:32]: Profile,
+    };
+    /// What the engine offers.
+    CAPABILITIES @ 0x010: RO as CapabilityWord {
+        /// The offers.
+        capabilities[63:0]: Capabilities,
+    };
+    /// How many objects there can be at a time.
+    LIMIT_QP_CQ @ 0x018: RO as LimitQpCq {
+        /// Queue pairs.
+        qps[31:0]: u32,
+        /// Completion queues.
+        cqs[63:32]: u32,
+    };
+    /// How many objects there can be at a time.
+    LIMIT_KEY_RQ @ 0x020: RO as LimitKeyRq {
+        /// Keys.
+        keys[31:0]: u32,
+        /// Receive queues.
+        rqs[63:32]: u32,
+    };
+    /// How large queues and their entries can be.
+    LIMIT_QUEUES @ 0x028: RO as LimitQueues {
+        /// log2 of the entries of a completion queue.
+        log2_cq_entries[7:0]: u8,
+        /// log2 of the blocks of a send ring.
+        log2_sq_blocks[15:8]: u8,
+        /// log2 of the entries of a receive ring.
+        log2_rq_entries[23:16]: u8,
+        /// Scatter/gather elements of an entry.
+        max_sge[31:24]: u8,
+        /// Inline data of a send WQE.
+        max_inline[47:32]: u16 unit("bytes"),
+        /// READs a QP answers at a time.
+        max_reads_answered[55:48]: u8,
+        /// READs a QP has under way at a time.
+        max_reads_under_way[63:56]: u8,
+    };
+    /// How large messages and tables can be.
+    LIMIT_PORT @ 0x030: RO as LimitPort {
+        /// The largest message.
+        max_message[31:0]: u32 unit("bytes"),
+        /// Entries of the GID table.
+        gids[39:32]: u8,
+        /// Entries of the P_Key table.
+        pkeys[47:40]: u8,
+        /// Address handles.
+        ahs[63:48]: u16,
+    };
+    /// Starts and stops the engine. Reads answer 0; with both bits, `reset` alone counts.
+    CONTROL @ 0x040: WO as Control {
+        /// Start with the ring registers as they are. Nothing happens while the engine runs, or when
+        /// a ring cannot be: see [`STATUS`].
+        enable[0]: bool,
+        /// Stop, forget every object, clear the ring registers. No DMA follows once [`STATUS`] reads 0.
+        reset[1]: bool,
+    };
+    /// What the engine is doing.
+    STATUS @ 0x080: RO reset(0) as Status {
+        /// The engine runs.
+        enabled[0]: bool,
+        /// The engine stopped for the reason in `fatal_code`; only a reset helps.
+        fatal[1]: bool,
+        /// An event was lost because the ring was full; stays until [`EVENT_OVERFLOW_CLEAR`].
+        event_overflow[2]: bool,
+        /// Why the engine stopped; 0 while `fatal` is clear.
+        fatal_code[63:32]: u32,
+    };
+    /// The clock of every timestamp. It starts when the card does and does not wrap.
+    TIMESTAMP @ 0x0c0: RO unit("ns");
+    /// IOVA of the admin submission ring, 64-byte aligned.
+    ADMIN_SQ_BASE @ 0x100: RW reset(0) unit("bytes");
+    /// log2 of the blocks of the admin submission ring, up to [`MAX_LOG2_ADMIN`].
+    ADMIN_SQ_SIZE @ 0x108: RW reset(0) unit("log2 of blocks");
+    /// IOVA of the admin completion ring, 64-byte aligned, zeroed by the driver.
+    ADMIN_CQ_BASE @ 0x110: RW reset(0) unit("bytes");
+    /// log2 of the entries of the admin completion ring, up to [`MAX_LOG2_ADMIN`].
+    ADMIN_CQ_SIZE @ 0x118: RW reset(0) unit("log2 of entries");
+    /// Tells the engine how far commands are written. Ignored while the engine is stopped.
+    ADMIN_DOORBELL @ 0x140: WO as AdminDoorbell {
+        /// Producer index of the admin submission ring, in blocks, counting on for ever.
+        producer[31:0]: u32 unit("blocks"),
+    };
+    /// IOVA of the event ring, 64-byte aligned, zeroed by the driver.
+    EVENT_BASE @ 0x180: RW reset(0) unit("bytes");
+    /// log2 of the entries of the event ring, up to [`MAX_LOG2_EVENTS`].
+    EVENT_SIZE @ 0x188: RW reset(0) unit("log2 of entries");
+    /// Tells the engine how far events were read.
+    EVENT_CONSUMER @ 0x1c0: WO as EventConsumer {
+        /// Consumer index of the event ring, in entries, counting on for ever.
+        consumer[31:0]: u32 unit("entries"),
+    };
+    /// Any write clears `event_overflow` of [`STATUS`].
+    EVENT_OVERFLOW_CLEAR @ 0x200: WO;
+}
 
-/// IOVA of the admin submission ring, 64-byte aligned.
-pub const ADMIN_SQ_BASE: u64 = 0x100;
-/// log2 of the blocks of the admin submission ring.
-pub const ADMIN_SQ_SIZE: u64 = 0x108;
-/// IOVA of the admin completion ring, 64-byte aligned, zeroed by the driver.
-pub const ADMIN_CQ_BASE: u64 = 0x110;
-/// log2 of the entries of the admin completion ring.
-pub const ADMIN_CQ_SIZE: u64 = 0x118;
-/// Write only: [31:0] producer index of the admin submission ring, in blocks.
-pub const ADMIN_DOORBELL: u64 = 0x140;
-/// IOVA of the event ring, 64-byte aligned, zeroed by the driver.
-pub const EVENT_BASE: u64 = 0x180;
-/// log2 of the entries of the event ring.
-pub const EVENT_SIZE: u64 = 0x188;
-/// Write only: [31:0] consumer index of the event ring.
-pub const EVENT_CONSUMER: u64 = 0x1c0;
-/// Write only: any value clears [`STATUS_EVENT_OVERFLOW`].
-pub const EVENT_OVERFLOW_CLEAR: u64 = 0x200;
+/// Fails compilation when a register with a side effect shares its 64-byte line.
+const fn check_lines(block: &RegisterBlock) {
+    let mut i = 0;
+    while i < block.registers.len() {
+        let register = &block.registers[i];
+        let mut k = 0;
+        while k < block.registers.len() {
+            let other = &block.registers[k];
+            let share = i != k && register.offset / 64 == other.offset / 64;
+            let acts = !matches!(register.access, Access::RO | Access::RW);
+            assert!(!(share && acts), "a register with a side effect shares its line");
+            k += 1;
+        }
+        i += 1;
+    }
+}
+const _: () = check_lines(WINDOW);
+
+/// [`CONTROL`] with [`Control::enable`].
+pub const CONTROL_ENABLE: u64 = Control { enable: true, reset: false }.encode();
+/// [`CONTROL`] with [`Control::reset`].
+pub const CONTROL_RESET: u64 = Control { enable: false, reset: true }.encode();
+/// [`STATUS`] with [`Status::enabled`].
+pub const STATUS_ENABLED: u64 = Status { enabled: true, ..Status::decode(0) }.encode();
+/// [`STATUS`] with [`Status::fatal`].
+pub const STATUS_FATAL: u64 = Status { fatal: true, ..Status::decode(0) }.encode();
+/// [`STATUS`] with [`Status::event_overflow`].
+pub const STATUS_EVENT_OVERFLOW: u64 =
+    Status { event_overflow: true, ..Status::decode(0) }.encode();
 
 open_enum! {
     /// What stands behind the window.

@@ -5,6 +5,7 @@
 //! producer index counts blocks. A receive WQE stands at a fixed stride.
 
 use crate::Block;
+use crate::layout::{Layout, field};
 
 constants! {
     /// Scatter/gather elements of one entry.
@@ -90,7 +91,7 @@ layout! {
 
 layout! {
     /// The address fields of a UD send WQE, over the same bytes as `remote_address` and `rkey`.
-    pub struct Datagram: 1 {
+    pub struct Datagram: 1 in SendHeader {
         /// Address handle number.
         ah @ 0x10: u32,
         /// Destination QPN.
@@ -102,7 +103,7 @@ layout! {
 
 layout! {
     /// The fields of a window bind behind the header; `rkey` is the window, `remote_address` its start.
-    pub struct Bind: 1 {
+    pub struct Bind: 1 in SendHeader {
         /// Bytes of the window.
         length @ 0x20: u64,
         /// Key of the memory region it lies in.
@@ -114,7 +115,7 @@ layout! {
 
 layout! {
     /// The operands of an atomic, behind the header.
-    pub struct Atomic: 1 {
+    pub struct Atomic: 1 in SendHeader {
         /// Value to swap in, or to add.
         swap_add @ 0x20: u64,
         /// Value to compare with.
@@ -144,6 +145,20 @@ pub struct Sge {
 }
 
 impl Sge {
+    /// The element's description.
+    pub const LAYOUT: &'static Layout = &Layout {
+        name: "Sge",
+        module: module_path!(),
+        doc: "A piece of local memory: a scatter/gather element.\n",
+        bytes: SGE_BYTES,
+        fields: &[
+            field::<u64>("address", "First byte, in the address space of the region's key.\n", 0x0),
+            field::<u32>("length", "Bytes.\n", 0x8),
+            field::<u32>("lkey", "Key of the region it lies in.\n", 0xc),
+        ],
+        head: None,
+    };
+
     /// The element as two words.
     #[inline(always)]
     #[must_use]
@@ -191,3 +206,23 @@ pub fn sge_at(blocks: &[Block], offset: usize) -> Option<Sge> {
 const _: () = assert!(send_blocks_for_sges(MAX_SGE) == SEND_MAX_BLOCKS);
 const _: () = assert!(send_blocks_for_inline(MAX_INLINE) == SEND_MAX_BLOCKS);
 const _: () = assert!(receive_stride_blocks(MAX_SGE) == 8);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_element_is_described_as_it_is_encoded() {
+        let sge = Sge { address: 0x1122_3344_5566_7788, length: 0x99aa_bbcc, lkey: 0xddee_ff00 };
+        let words = sge.encode();
+        assert_eq!(Sge::decode(words), sge);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let at = |name: &str| {
+            let field = Sge::LAYOUT.fields.iter().find(|field| field.name == name).unwrap();
+            bytes[field.offset..field.offset + field.size].to_vec()
+        };
+        assert_eq!(at("address"), sge.address.to_le_bytes());
+        assert_eq!(at("length"), sge.length.to_le_bytes());
+        assert_eq!(at("lkey"), sge.lkey.to_le_bytes());
+    }
+}
