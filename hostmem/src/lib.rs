@@ -45,7 +45,7 @@ pub use eventfd::EventFd;
 pub use foreign::{FileId, ForeignEventFd};
 pub use liveness::Liveness;
 pub use mapping::{Access, ForkCanary, SharedMapping};
-pub use process::{PidFd, RemoteRange};
+pub use process::{PidFd, RemoteProcess, RemoteRange};
 pub use ring::{Block, BlockRing, DoorbellPage, Record, RingBlock};
 pub use wake::{AsleepWord, Waker};
 

@@ -5,13 +5,14 @@
 //! declared tracers, see [`allow_ptracer`]), and it checks every address. One call costs about as
 //! much as copying ten kilobytes, so callers gather whole bursts into one list.
 //!
-//! A process id can be used again after its process has ended. Hold a [`PidFd`] of the peer, and
-//! look at [`PidFd::has_ended`] *after* a transfer: if the process had not ended by then, the id
-//! was its own throughout, and the bytes were moved to or from the right memory. A child that was
-//! not yet waited for counts as ended.
+//! A process id can be used again after its process has ended, and a copy would then reach a
+//! stranger. [`RemoteProcess`] tells whether an id is still its process's own, by a [`PidFd`], and
+//! is asked before each copy. A process that executes another program keeps its id and its handle:
+//! that its memory is another's is learnt from its socket, which closes on exec.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -235,6 +236,54 @@ impl PidFd {
                 result => return Ok(result.map_err(Error::os("poll of a pidfd"))? > 0),
             }
         }
+    }
+}
+
+/// A process whose memory is reached by its id.
+#[derive(Debug)]
+pub struct RemoteProcess {
+    pid: Pid,
+    handle: PidFd,
+    /// Until when, in the caller's nanoseconds, the id is its own.
+    sure_until: AtomicU64,
+}
+
+/// How long the kernel's word that a process lives is good for its id, in nanoseconds.
+///
+/// The kernel hands out process ids in turn, at least a thousand of them for each processor, so one
+/// that has just become free is not used again for as long as making thousands of processes takes.
+const SURE_NS: u64 = 1_000_000;
+
+impl RemoteProcess {
+    /// Joins a process's id and a handle to it.
+    pub fn new(pid: Pid, handle: PidFd) -> Self {
+        Self { pid, handle, sure_until: AtomicU64::new(0) }
+    }
+
+    /// Its id.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Whether the id is its own, at the time `now` of a clock of the caller's, in nanoseconds.
+    ///
+    /// Asks the kernel once in a millisecond. Once false, it stays so.
+    pub fn is_itself(&self, now: u64) -> bool {
+        if now < self.sure_until.load(Ordering::Relaxed) {
+            return true;
+        }
+        let lives = self.handle.has_ended().is_ok_and(|ended| !ended);
+        if lives {
+            self.sure_until.store(now.saturating_add(SURE_NS), Ordering::Relaxed);
+        }
+        lives
+    }
+}
+
+/// The handle, which polls readable once the process has ended.
+impl AsFd for RemoteProcess {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
     }
 }
 

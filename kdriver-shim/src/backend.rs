@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use fpga_regs::coyote::pci::Bar;
-use hostmem::SharedMapping;
+use hostmem::{RemoteProcess, SharedMapping};
 
 use crate::error::Error;
 
@@ -63,8 +63,8 @@ pub enum DmaMemory {
     },
     /// Memory of another process.
     Process {
-        /// The process.
-        pid: i32,
+        /// The process; one and the same for all its memory.
+        process: Arc<RemoteProcess>,
         /// First byte.
         address: u64,
     },

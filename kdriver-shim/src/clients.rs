@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use fpga_regs::engine::admin::AdminStatus;
-use hostmem::PidFd;
+use hostmem::{PidFd, RemoteProcess};
 use shim_abi::Wake;
 
 use crate::backend::DoorbellGrant;
@@ -69,8 +70,8 @@ pub struct Client {
     pub stage: Stage,
     /// Its control socket.
     pub socket: OwnedFd,
-    /// Its process.
-    pub pidfd: PidFd,
+    /// Its process, as its memory is reached.
+    pub handle: Arc<RemoteProcess>,
     /// Places of the two in the epoll set.
     pub watches: Vec<Watch>,
     /// Its ring memory, from the first open context on.
@@ -101,12 +102,13 @@ impl Client {
     /// A client that has just connected.
     #[must_use]
     pub fn new(id: ClientId, process: Process, socket: OwnedFd, pidfd: PidFd) -> Self {
+        let pid = nix::unistd::Pid::from_raw(process.pid);
         Self {
             id,
             process,
             stage: Stage::Greeting,
             socket,
-            pidfd,
+            handle: Arc::new(RemoteProcess::new(pid, pidfd)),
             watches: Vec::new(),
             rings: None,
             rings_handed_out: false,
@@ -155,7 +157,7 @@ impl Client {
             context.events.close(poller);
         }
         let mut watches = std::mem::take(&mut self.watches).into_iter();
-        for fd in [self.socket.as_fd(), self.pidfd.as_fd()] {
+        for fd in [self.socket.as_fd(), self.handle.as_fd()] {
             if let Some(watch) = watches.next() {
                 poller.unwatch(fd, watch);
             }

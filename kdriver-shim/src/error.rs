@@ -76,6 +76,14 @@ pub enum Error {
         /// Pages in all.
         pages: usize,
     },
+    /// There are too many connections.
+    #[error("{who} may have {connections} connections to balboad, and no more; close some")]
+    Crowded {
+        /// Whose they are.
+        who: &'static str,
+        /// How many are allowed.
+        connections: usize,
+    },
     /// The client names an object it does not have.
     #[error("this process has no {object} {number:#x}")]
     NoSuch {
@@ -154,7 +162,7 @@ impl Error {
     pub fn errno(&self) -> Errno {
         match self {
             Self::Quota { .. } | Self::NoAddressSpace { .. } => Errno::ENOMEM,
-            Self::NoPages { .. } => Errno::EAGAIN,
+            Self::NoPages { .. } | Self::Crowded { .. } => Errno::EAGAIN,
             Self::NoSuch { .. } | Self::Invalid(_) => Errno::EINVAL,
             Self::Busy { .. } | Self::Running { .. } => Errno::EBUSY,
             Self::Unsupported(_) => Errno::EOPNOTSUPP,

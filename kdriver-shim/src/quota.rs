@@ -1,7 +1,12 @@
 //! What one client may have: every limit in one table.
 //!
 //! The figures leave room for the other clients of a card: a client gets at most seven eighths of
-//! what its engine offers, and never more than the table says.
+//! what its engine offers, and never more than the table says; contexts and channels cost balboad a
+//! descriptor each, of which a client gets a thirty-second part for either.
+
+use std::sync::OnceLock;
+
+use nix::sys::resource::{Resource as Limited, getrlimit};
 
 use crate::engine::EngineLimits;
 use crate::error::Error;
@@ -69,6 +74,7 @@ impl Resource {
             Self::Cqs => engine.cqs,
             Self::Qps => engine.qps.min(engine.rqs),
             Self::Mrs => engine.keys,
+            Self::Contexts | Self::Channels => return table.min(share_of_descriptors()),
             _ => return table,
         };
         table.min(u64::from(share(offered)))
@@ -78,6 +84,15 @@ impl Resource {
 /// What one client may take of what an engine has: seven eighths, but at least one.
 fn share(offered: u32) -> u32 {
     offered.saturating_sub(offered / 8).max(offered.min(1))
+}
+
+/// What one client may take of the descriptors that balboad may have, of either kind.
+fn share_of_descriptors() -> u64 {
+    static SHARE: OnceLock<u64> = OnceLock::new();
+    *SHARE.get_or_init(|| {
+        let limit = getrlimit(Limited::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+        (limit / 32).max(1)
+    })
 }
 
 /// What a client has.

@@ -12,7 +12,7 @@ use nix::sys::epoll::EpollFlags;
 use shim_abi::{Hello, MAX_MESSAGE, Refusal, Reply, Request, Response, Role};
 
 use crate::cards::Card;
-use crate::clients::{Client, ClientId, Stage};
+use crate::clients::{Client, ClientId, Process, Stage};
 use crate::error::Error;
 use crate::events::{self, Clients};
 use crate::numbers::Numbers;
@@ -24,6 +24,10 @@ use crate::sysfs::CounterFiles;
 
 /// Connections served at a time, tools and processes without a doorbell page among them.
 const MAX_CONNECTIONS: usize = 1024;
+/// Connections of one process at a time; a verbs program has one, a tool one for each question.
+const MAX_OF_PROCESS: usize = 256;
+/// Connections that have not said yet who they are; one more ends the oldest of them.
+const MAX_GREETING: usize = 64;
 
 /// Everything balboad knows, and the thread that acts on it.
 pub struct Server {
@@ -194,20 +198,13 @@ impl Server {
     }
 
     fn welcome(&mut self, socket: OwnedFd) -> Result<(), Error> {
-        if self.clients.len() >= MAX_CONNECTIONS {
-            let reply: Reply = Err(Refusal {
-                errno: Errno::EAGAIN as i32,
-                reason: format!("balboad serves {MAX_CONNECTIONS} connections, and no more"),
-            });
-            let _ = fdpass::send(socket.as_fd(), &shim_abi::hello_frame(&reply), &[], Wait::Never);
-            return Ok(());
-        }
         let (process, pidfd) = peer::identify(socket.as_fd())?;
+        self.end_oldest_greeting();
         self.last_client = self.last_client.wrapping_add(1);
         let id = ClientId(self.last_client);
         let mut client = Client::new(id, process, socket, pidfd);
         let control = self.poller.watch(&client.socket, Token::Control(id), EpollFlags::EPOLLIN)?;
-        match self.poller.watch(&client.pidfd, Token::Process(id), EpollFlags::EPOLLIN) {
+        match self.poller.watch(&client.handle, Token::Process(id), EpollFlags::EPOLLIN) {
             Ok(watch) => client.watches.extend([control, watch]),
             Err(error) => {
                 self.poller.unwatch(&client.socket, control);
@@ -217,6 +214,29 @@ impl Server {
         log::debug!("{} connected", client.label());
         self.clients.insert(id, client);
         Ok(())
+    }
+
+    /// Refuses a process that has too many connections, or comes when all have.
+    fn check_room(&self, process: &Process) -> Result<(), Error> {
+        let served = || self.clients.values().filter(|it| it.stage != Stage::Greeting);
+        if served().filter(|it| it.process.pid == process.pid).count() >= MAX_OF_PROCESS {
+            return Err(Error::Crowded { who: "a process", connections: MAX_OF_PROCESS });
+        }
+        if served().count() >= MAX_CONNECTIONS {
+            return Err(Error::Crowded { who: "all processes", connections: MAX_CONNECTIONS });
+        }
+        Ok(())
+    }
+
+    /// Makes room for a new connection among those that say nothing.
+    fn end_oldest_greeting(&mut self) {
+        let mut silent = self.clients.iter().filter(|(_, it)| it.stage == Stage::Greeting);
+        let oldest = silent.next().map(|(id, _)| *id);
+        if silent.count().saturating_add(1) >= MAX_GREETING {
+            if let Some(id) = oldest {
+                self.end(id, "it did not say who it is, and others wait to");
+            }
+        }
     }
 
     /// Takes one message of a client and answers it.
@@ -301,6 +321,7 @@ impl Server {
 
     fn admit(&self, client: &mut Client, hello: &Hello) -> Result<(), Error> {
         peer::admit(&client.process, self.uid)?;
+        self.check_room(&client.process)?;
         client.stage = match hello.role {
             Role::Tool => Stage::Tool,
             Role::Provider { probe, probe_value } => {

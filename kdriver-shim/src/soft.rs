@@ -99,7 +99,9 @@ impl CardBackend for SoftBackend {
             DmaMemory::Shared { mapping, offset } => {
                 softcard::DmaMemory::Shared { mapping: Arc::clone(&mapping), offset }
             }
-            DmaMemory::Process { pid, address } => softcard::DmaMemory::Process { pid, address },
+            DmaMemory::Process { process, address } => {
+                softcard::DmaMemory::Process { process, address }
+            }
         };
         self.handle.dma_map(iova, length, memory).map_err(backend)
     }

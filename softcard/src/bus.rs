@@ -11,10 +11,11 @@ use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hostmem::SharedMapping;
+use hostmem::{RemoteProcess, SharedMapping};
 use nix::unistd::Pid;
 
 use crate::Error;
+use crate::processes::{Processes, Slot};
 
 /// Memory behind a range of card addresses.
 #[derive(Clone, Debug)]
@@ -28,8 +29,8 @@ pub enum DmaMemory {
     },
     /// Memory of another process: what programs register.
     Process {
-        /// The process.
-        pid: i32,
+        /// The process; one and the same for all its ranges.
+        process: Arc<RemoteProcess>,
         /// First byte there.
         address: u64,
     },
@@ -79,12 +80,14 @@ struct Range {
     last: u64,
     rights: Rights,
     backing: Backing,
+    /// Whose memory it is, where it is another process's.
+    process: Option<Slot>,
 }
 
 /// What lies at a bus address.
 pub(crate) enum Place {
     Shared(Arc<SharedMapping>, usize),
-    Process(Pid, usize),
+    Process(Slot, usize),
     Asked(Rc<dyn AskedMemory>),
 }
 
@@ -93,7 +96,7 @@ pub(crate) enum Place {
 struct Found {
     address: u64,
     length: u64,
-    pid: Pid,
+    process: Slot,
     base: u64,
 }
 
@@ -101,6 +104,7 @@ struct Found {
 #[derive(Debug)]
 pub(crate) struct Bus {
     ranges: RefCell<BTreeMap<u64, Range>>,
+    processes: RefCell<Processes>,
     generation: Cell<u64>,
     /// Whether the card may speak first on the bus.
     master: Cell<bool>,
@@ -112,6 +116,7 @@ impl Default for Bus {
     fn default() -> Self {
         Self {
             ranges: RefCell::default(),
+            processes: RefCell::default(),
             generation: Cell::new(1),
             master: Cell::new(true),
             last: Cell::new(None),
@@ -168,7 +173,13 @@ impl Bus {
         if below.is_some_and(|(_, range)| range.last >= address) {
             return Err(Error::Overlap { iova: address, length });
         }
-        ranges.insert(address, Range { last, rights, backing });
+        let process = match &backing {
+            Backing::Reached(DmaMemory::Process { process, .. }) => {
+                Some(self.processes.borrow_mut().enter(process))
+            }
+            _ => None,
+        };
+        ranges.insert(address, Range { last, rights, backing, process });
         self.changed();
         Ok(())
     }
@@ -184,7 +195,9 @@ impl Bus {
             .map(|(start, _)| *start)
             .collect();
         for start in &inside {
-            ranges.remove(start);
+            if let Some(process) = ranges.remove(start).and_then(|range| range.process) {
+                self.processes.borrow_mut().leave(process);
+            }
         }
         self.changed();
         inside.len()
@@ -222,7 +235,7 @@ impl Bus {
             let within = address.wrapping_sub(last.address);
             if within < last.length && length <= last.length.wrapping_sub(within) {
                 let base = usize::try_from(last.base.checked_add(within)?).ok()?;
-                return Some(Place::Process(last.pid, base));
+                return Some(Place::Process(last.process, base));
             }
         }
         let (place, bytes) = self.look_up(address, wanted)?;
@@ -246,17 +259,23 @@ impl Bus {
                 let offset = usize::try_from(offset.checked_add(within)?).ok()?;
                 Place::Shared(Arc::clone(mapping), offset)
             }
-            Backing::Reached(DmaMemory::Process { pid, address: base }) => {
-                let pid = Pid::from_raw(*pid);
+            Backing::Reached(DmaMemory::Process { address: base, .. }) => {
+                let process = range.process?;
                 if range.rights == Rights::BOTH {
                     let length = bytes.saturating_add(within);
-                    self.last.set(Some(Found { address: *start, length, pid, base: *base }));
+                    self.last.set(Some(Found { address: *start, length, process, base: *base }));
                 }
-                Place::Process(pid, usize::try_from(base.checked_add(within)?).ok()?)
+                Place::Process(process, usize::try_from(base.checked_add(within)?).ok()?)
             }
             Backing::Asked(owner) => Place::Asked(Rc::clone(owner)),
         };
         Some((place, bytes.min(ADDRESS_LIMIT.saturating_sub(address))))
+    }
+
+    /// The id by which a process's memory is reached; `None` once it is not its own any more, which
+    /// the time `now`, in nanoseconds, helps to tell.
+    pub(crate) fn pid(&self, process: Slot, now: u64) -> Option<Pid> {
+        self.processes.borrow().pid(process, now)
     }
 
     /// Whether all of `bytes` bytes from `address` are mapped, whichever way and to whatever.
@@ -289,7 +308,8 @@ mod tests {
     use super::*;
 
     fn memory() -> DmaMemory {
-        DmaMemory::Process { pid: 1, address: 0x7000_0000 }
+        let process = crate::processes::tests::process(std::process::id());
+        DmaMemory::Process { process, address: 0x7000_0000 }
     }
 
     #[test]

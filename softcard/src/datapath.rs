@@ -79,6 +79,7 @@ fn remote_access(access: RemoteAccess) -> queue_engine::RemoteAccess {
 impl Card {
     /// Works on everything that waits; `true` if there was anything.
     pub(crate) fn round(&mut self, now: u64) -> bool {
+        self.memory.now = now;
         let mut worked = self.run_timers(now);
         worked |= self.poll_engines(now);
         worked |= self.receive_burst(now);

@@ -10,12 +10,15 @@ use queue_engine::{HostMemory, ReadElement, Rings, WriteElement};
 
 use crate::Error;
 use crate::bus::{AskedMemory, Bus, DmaMemory, Place, Rights};
+use crate::processes::Slot;
 use crate::views::{RecordView, RingView};
 
 /// The address space of one card.
 #[derive(Debug, Default)]
 pub(crate) struct AddressSpace {
     pub(crate) bus: Rc<Bus>,
+    /// The card's time in nanoseconds, as of its last round.
+    pub(crate) now: u64,
     /// Payload bytes fetched from host memory.
     pub(crate) bytes_read: u64,
     /// Payload bytes placed in host memory.
@@ -55,7 +58,7 @@ impl Rings for AddressSpace {
 
 /// Elements that follow one another in one process, to be copied by one call.
 struct Batch<L> {
-    pid: Pid,
+    process: Slot,
     local: Vec<L>,
     remote: Vec<RemoteRange>,
     /// Bytes of each element.
@@ -63,8 +66,8 @@ struct Batch<L> {
 }
 
 impl<L> Batch<L> {
-    fn new(pid: Pid) -> Self {
-        Self { pid, local: Vec::new(), remote: Vec::new(), lengths: Vec::new() }
+    fn new(process: Slot) -> Self {
+        Self { process, local: Vec::new(), remote: Vec::new(), lengths: Vec::new() }
     }
 
     fn push(&mut self, local: L, address: usize, length: usize) {
@@ -266,9 +269,9 @@ impl AddressSpace {
         for element in burst {
             let length = element.length();
             match self.bus.find(element.iova(), length as u64, E::RIGHTS) {
-                Some(Place::Process(pid, address)) if here == 0 => {
-                    let batch = batch.get_or_insert_with(|| Batch::new(pid));
-                    if batch.pid != pid {
+                Some(Place::Process(process, address)) if here == 0 => {
+                    let batch = batch.get_or_insert_with(|| Batch::new(process));
+                    if batch.process != process {
                         break;
                     }
                     batch.push(element.local(), address, length);
@@ -284,7 +287,9 @@ impl AddressSpace {
         }
         match batch {
             Some(mut batch) => {
-                let outcome = E::copy_there(batch.pid, &mut batch.local, &batch.remote);
+                // A process that has ended has no memory, and its id may be a stranger's by now.
+                let Some(pid) = self.bus.pid(batch.process, self.now) else { return 0 };
+                let outcome = E::copy_there(pid, &mut batch.local, &batch.remote);
                 batch.whole(moved(outcome))
             }
             None => here,
@@ -303,7 +308,10 @@ impl AddressSpace {
             let copied = match place {
                 Place::Shared(mapping, offset) => element.copy_here(from..until, &mapping, offset),
                 Place::Asked(owner) => element.copy_asked(from..until, &*owner, address),
-                Place::Process(pid, address) => element.copy_process(from..until, pid, address),
+                Place::Process(process, address) => self
+                    .bus
+                    .pid(process, self.now)
+                    .is_some_and(|pid| element.copy_process(from..until, pid, address)),
             };
             if !copied || until >= length {
                 return copied;
@@ -322,10 +330,34 @@ mod tests {
 
     use super::*;
     use crate::bus::Backing;
+    use crate::processes::tests::process;
 
     fn own(buffer: &[u8]) -> DmaMemory {
-        let pid = i32::try_from(std::process::id()).unwrap();
-        DmaMemory::Process { pid, address: buffer.as_ptr() as u64 }
+        let process = process(std::process::id());
+        DmaMemory::Process { process, address: buffer.as_ptr() as u64 }
+    }
+
+    #[test]
+    fn the_id_of_a_process_that_has_ended_is_not_used() {
+        // While it was not waited for, its id is still there and could be asked.
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let process = process(child.id());
+        let begun = std::time::Instant::now();
+        let now = || u64::try_from(begun.elapsed().as_nanos()).unwrap();
+        while process.is_itself(now()) {
+            assert!(begun.elapsed().as_secs() < 60, "it does not end");
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        let mut space = AddressSpace::default();
+        let memory = DmaMemory::Process { process: Arc::clone(&process), address: 0x1000 };
+        space.map(0x1000, 64, memory).unwrap();
+        let mut burst = [WriteElement { iova: 0x1000, from: &[1; 8], done: false }];
+        space.now = now() + 1_000_000_000;
+        space.write(&mut burst);
+        assert!(!burst[0].done);
+        space.unmap(0x1000, 64);
+        assert_eq!(Arc::strong_count(&process), 1, "nothing holds its handle any more");
+        child.wait().unwrap();
     }
 
     #[test]
@@ -351,8 +383,8 @@ mod tests {
         let memory = vec![7u8; 64];
         let mut space = AddressSpace::default();
         space.map(0x1000, 64, own(&memory)).unwrap();
-        let pid = i32::try_from(std::process::id()).unwrap();
-        space.map(0x4000, 64, DmaMemory::Process { pid, address: 8 }).unwrap();
+        let process = process(std::process::id());
+        space.map(0x4000, 64, DmaMemory::Process { process, address: 8 }).unwrap();
         let mut burst = [
             WriteElement { iova: 0x1000, from: &[1; 8], done: false },
             WriteElement { iova: 0x4000, from: &[2; 8], done: false },

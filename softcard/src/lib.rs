@@ -24,6 +24,7 @@ mod dma;
 mod error;
 mod handle;
 pub mod port;
+mod processes;
 mod random;
 mod run;
 mod runtime;

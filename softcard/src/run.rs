@@ -51,6 +51,10 @@ const FINE_NS: u64 = 4_000_000;
 /// How late, in nanoseconds, the kernel may wake the thread so as to wake others with it.
 const TIMER_SLACK_NS: u64 = 1;
 
+/// Commands that are executed between two rounds of the data path at most, so that a driver with
+/// many of them holds up nobody's frames.
+const COMMANDS: usize = 8;
+
 /// Set as data of descriptors that only need to wake the thread and have no counter to drain.
 const NO_COUNTER: u64 = u64::MAX;
 
@@ -170,19 +174,19 @@ impl CardThread {
         }
     }
 
+    /// Executes up to [`COMMANDS`] of the commands that wait; `true` if there were any.
     fn execute_commands(&mut self) -> bool {
-        let mut worked = false;
-        loop {
+        for executed in 0..COMMANDS {
             match self.commands.try_recv() {
                 Ok(command) => self.execute(command),
-                Err(TryRecvError::Empty) => return worked,
+                Err(TryRecvError::Empty) => return executed > 0,
                 Err(TryRecvError::Disconnected) => {
                     self.ended = true;
-                    return worked;
+                    return executed > 0;
                 }
             }
-            worked = true;
         }
+        true
     }
 
     fn execute(&mut self, Command { card: number, action }: Command) {
@@ -249,5 +253,39 @@ impl Card {
     fn next_timeout(&self) -> Option<u64> {
         let stack = self.stack.next_timeout().map(|instant| instant.0);
         [stack, self.port.next_timeout()].into_iter().flatten().min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use fpga_regs::coyote::pci::Bar;
+    use hostmem::{PAGE_BYTES, memfd};
+
+    use super::*;
+    use crate::runtime::Link;
+
+    #[test]
+    fn commands_without_end_leave_every_round_its_frames() {
+        let (_, page) = memfd::create_read_only_for_others("test", PAGE_BYTES).unwrap();
+        let (sender, commands) = mpsc::channel();
+        let kick = Arc::new(EventFd::new().unwrap());
+        let cabling = Cabling { links: vec![Link::Switch], ..Cabling::default() };
+        let vectors = vec![Arc::from(Vec::new())];
+        let mut thread = CardThread::new(cabling, vectors, commands, kick, Arc::new(page)).unwrap();
+        let (reply, answers) = mpsc::sync_channel(3 * COMMANDS);
+        for _ in 0..2 * COMMANDS + 1 {
+            let action = Action::Read { bar: Bar::Static, offset: 0, reply: reply.clone() };
+            sender.send(Command { card: 0, action }).unwrap();
+        }
+        for expected in [COMMANDS, COMMANDS, 1] {
+            assert!(thread.round(), "there is work, so the thread does not sleep");
+            assert_eq!(answers.try_iter().count(), expected);
+        }
+        assert!(!thread.round() && !thread.ended);
+        drop(sender);
+        thread.round();
+        assert!(thread.ended);
     }
 }

@@ -404,3 +404,148 @@ fn a_tool_lists_cards_and_reads_the_status_and_no_more() {
     assert_eq!(client["queue_pairs"][0]["dest_qpn"], 99);
     assert_eq!(bench.cards[0].get(Bar::Static, 0), 0xf_f1ce);
 }
+
+#[test]
+fn connections_that_say_nothing_lock_nobody_out() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(bench.connect());
+        bench.turn();
+    }
+    assert_eq!(bench.server.clients.len(), 1 + MAX_GREETING);
+    // The newest ones are still listened to, and so is a verbs program that comes now.
+    assert!(bench.greet(silent.last().unwrap(), Role::Tool).is_ok());
+    let (context, _fds) = bench.open(&peer, 0);
+    bench.pd(&peer, context.context);
+    let late = bench.provider();
+    bench.open(&late, 0);
+}
+
+#[test]
+fn a_process_has_so_many_connections_and_is_told_how_many() {
+    let mut bench = Bench::new(1, 1);
+    let mut peers = Vec::new();
+    let refused = loop {
+        let peer = bench.connect();
+        match bench.greet(&peer, Role::Tool) {
+            Ok(_) => peers.push(peer),
+            Err(refusal) => break refusal,
+        }
+    };
+    assert_eq!((peers.len(), refused.errno), (MAX_OF_PROCESS, Errno::EAGAIN as i32));
+    assert!(refused.reason.contains("may have 256 connections"), "{refused:?}");
+    drop(peers);
+    bench.turn();
+    bench.provider();
+}
+
+/// Asks until it is refused; answers how often it was not, and why it was.
+fn exhaust(bench: &mut Bench, peer: &bench::Peer, request: &Request) -> (u64, Refusal) {
+    // A channel ends with its descriptor, so what comes is kept.
+    let mut kept = Vec::new();
+    for made in 0..100_000 {
+        match bench.try_ask(peer, request) {
+            (Ok(_), fds) => kept.extend(fds),
+            (Err(refusal), _) => {
+                // Their ends are heard a few at a time.
+                drop(kept);
+                (0..10).for_each(|_| bench.turn());
+                return (made, refusal);
+            }
+        }
+    }
+    panic!("{request:?} is never refused");
+}
+
+#[test]
+fn every_quota_ends_with_its_limit_named_and_leaves_others_alone() {
+    use crate::quota::Resource as R;
+    let mut bench = Bench::new(1, 1);
+    let (greedy, other) = (bench.provider(), bench.provider());
+    let (context, _fds) = bench.open(&greedy, 0);
+    let context = context.context;
+    let pdn = bench.pd(&greedy, context);
+    let (cqn, _) = bench.cq(&greedy, context, None);
+    let limits = *bench.server.cards[0].windows[0].engine.limits();
+    let memory = vec![0u8; 4096];
+    let address = memory.as_ptr() as u64;
+    let cq = |log2_entries| Request::CreateCq { context, log2_entries, channel: None, cookie: 0 };
+    let mr = |length| Request::ReserveMr { pdn, address, length, hca_va: address, access: 1 };
+    // What is asked for, how much of it one request takes, and how much the client has already.
+    // Each later kind of request takes something of the earlier kinds too, so it comes after them.
+    let table = [
+        (Request::AllocPd { context }, R::Pds, 1, 1),
+        (Request::CreateChannel { context }, R::Channels, 1, 0),
+        (Request::OpenContext { card: 0 }, R::Contexts, 1, 1),
+        (mr(4096), R::Mrs, 1, 0),
+        (Request::CreateQp(wanted_qp(pdn, cqn)), R::Qps, 1, 0),
+        (cq(22), R::CqEntries, 1 << 22, 64),
+        (cq(0), R::Cqs, 1, 1),
+    ];
+    let mut made_cqs = 0;
+    for (request, resource, amount, had) in table {
+        let limit = resource.limit(&limits);
+        let (made, refusal) = exhaust(&mut bench, &greedy, &request);
+        let had = had + if resource == R::Cqs { made_cqs } else { 0 };
+        assert_eq!(made, (limit - had) / amount, "{resource:?}");
+        made_cqs += if resource == R::CqEntries { made } else { 0 };
+        assert_eq!(refusal.errno, Errno::ENOMEM as i32, "{refusal:?}");
+        let named = format!("a process may have {limit}");
+        let what = resource.name();
+        assert!(refusal.reason.contains(what) && refusal.reason.contains(&named), "{refusal:?}");
+        // Whatever one has taken, there is something left for another.
+        let (theirs, fds) = bench.open(&other, 0);
+        let pdn = bench.pd(&other, theirs.context);
+        let (cqn, _) = bench.cq(&other, theirs.context, None);
+        let qpn = bench.qp(&other, pdn, cqn);
+        let (mr, _) = bench.mr(&other, pdn, &memory);
+        bench.ask(&other, Request::DeregMr { mr });
+        bench.ask(&other, Request::DestroyQp { qpn });
+        bench.ask(&other, Request::DestroyCq { cqn });
+        bench.ask(&other, Request::DeallocPd { pdn });
+        bench.ask(&other, Request::CloseContext { context: theirs.context });
+        drop(fds);
+    }
+    // Bytes are refused before they are looked at, or there is no such memory.
+    let limit = R::MrBytes.limit(&limits);
+    let refusal = bench.refused(&greedy, Request::DeregMr { mr: u32::MAX });
+    assert_eq!(refusal.errno, Errno::EINVAL as i32);
+    let mut usage = crate::quota::Usage::default();
+    usage.take(R::MrBytes, limit, &limits).unwrap();
+    let refusal = usage.take(R::MrBytes, 1, &limits).unwrap_err().to_string();
+    assert!(refusal.contains(&format!("a process may have {limit}")), "{refusal}");
+}
+
+#[test]
+fn rings_have_an_end_that_is_named() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let context = context.context;
+    let cq = |log2_entries| Request::CreateCq { context, log2_entries, channel: None, cookie: 0 };
+    // Three of the largest queues take three quarters of the ring memory; their entries are all
+    // that a client may have, so that rings of QPs are what is left to take.
+    for _ in 0..3 {
+        bench.ask(&peer, cq(22));
+    }
+    let refusal = bench.refused(&peer, cq(20));
+    assert!(refusal.reason.contains("completion queue entries"), "{refusal:?}");
+    let pdn = bench.pd(&peer, context);
+    bench.server.clients.values_mut().for_each(|client| {
+        client.usage.give(crate::quota::Resource::CqEntries, 1 << 22);
+    });
+    let (cqn, _) = bench.cq(&peer, context, None);
+    let wanted = shim_abi::CreateQp {
+        log2_sq_blocks: 15,
+        log2_rq_entries: 14,
+        log2_rq_stride: 3,
+        ..wanted_qp(pdn, cqn)
+    };
+    let (made, refusal) = exhaust(&mut bench, &peer, &Request::CreateQp(wanted));
+    assert!(made > 10 && refusal.errno == Errno::ENOMEM as i32, "{made}: {refusal:?}");
+    assert!(refusal.reason.contains("bytes of rings"), "{refusal:?}");
+    let limit = format!("a process may have {}", crate::rings::RING_BYTES);
+    assert!(refusal.reason.contains(&limit), "{refusal:?}");
+}

@@ -1,5 +1,6 @@
 //! Memory registration: reserve, commit, deregister.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use fpga_regs::engine::admin::{CreateKey, KeyKind};
@@ -72,7 +73,7 @@ impl Session<'_> {
 
     /// Takes IOVAs for a region's pages and maps them; a region of no bytes is not mapped.
     fn map_region(&mut self, card: u32, wanted: &Wanted, pages: u64) -> Result<IovaRange, Error> {
-        let pid = self.client.process.pid;
+        let process = Arc::clone(&self.client.handle);
         let card = self.card(card)?;
         let address = wanted.address & !(PAGE.wrapping_sub(1));
         let range = card
@@ -80,7 +81,7 @@ impl Session<'_> {
             .allocate(pages, address, Instant::now())
             .ok_or(Error::NoAddressSpace { card: card.number, length: pages })?;
         if wanted.length > 0 {
-            let memory = DmaMemory::Process { pid, address };
+            let memory = DmaMemory::Process { process, address };
             if let Err(error) = card.backend.dma_map(range.start(), range.length(), memory) {
                 card.release_iova(range, true);
                 return Err(error);
