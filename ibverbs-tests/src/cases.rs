@@ -10,11 +10,11 @@ mod faults;
 mod lifecycle;
 mod many;
 mod perftest;
-mod pingpong;
+pub(crate) mod pingpong;
 mod sentences;
 
 /// ibv_devices, ibv_devinfo and the pingpongs.
-const IBVERBS_UTILS: Need = Need::Program("ibv_devinfo", "ibverbs-utils");
+pub(crate) const IBVERBS_UTILS: Need = Need::Program("ibv_devinfo", "ibverbs-utils");
 /// ib_write_bw and its kin.
 const PERFTEST: Need = Need::Program("ib_write_bw", "perftest");
 
@@ -33,4 +33,11 @@ pub fn all() -> Vec<Case> {
         many::cases(),
     ];
     families.into_iter().flatten().collect()
+}
+
+/// Those that are to be tried on kernels with RDMA support as well: what `balboa run` hides and
+/// shows, and that data moves.
+pub(crate) fn for_kernels_with_rdma() -> Vec<Case> {
+    let few = |case: &Case| ["verbs-data/sweep", "verbs-data/errors"].contains(&&*case.name);
+    discovery::cases().into_iter().chain(data::cases().into_iter().filter(few)).collect()
 }

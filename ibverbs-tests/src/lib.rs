@@ -1,14 +1,16 @@
 //! End-to-end tests: stock verbs applications on software cards, as their users run them.
 //!
-//! [`cases`] is the table, [`runner`] runs and counts it, [`process`] is the one way to run a
+//! [`cases`] is the table, [`guest`] the one of the virtual machine, [`runner`] runs and counts it, [`process`] is the one way to run a
 //! program, [`setting`] what a case is given. `verbs-data` is a verbs program of our own that
 //! checks data ([`data`]); its calls into libibverbs are in [`ffi`], the only place with `unsafe`.
 
 #![deny(unsafe_code)]
 
+pub mod cache;
 pub mod cases;
 pub mod data;
 pub mod ffi;
+pub mod guest;
 pub mod interrupt;
 pub mod pair;
 pub mod process;

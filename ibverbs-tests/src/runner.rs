@@ -120,6 +120,31 @@ impl Summary {
         }
         println!("{self}");
     }
+
+    /// The summary that was printed at the end of a text, if one was.
+    pub fn parse(text: &str) -> Option<Self> {
+        let lines: Vec<&str> = text.lines().collect();
+        let closing = lines.iter().rposition(|line| counts(line).is_some())?;
+        let (&closing, before) = lines.get(..=closing)?.split_last()?;
+        let [passed, failed, skipped] = counts(closing)?;
+        let failures = before.iter().filter_map(|line| line.strip_prefix("failed: "));
+        let skips =
+            before.iter().filter_map(|line| line.strip_prefix("skipped: ")?.split_once(": "));
+        let summary = Self {
+            passed,
+            failed: failures.map(str::to_owned).collect(),
+            skipped: skips.map(|(name, why)| (name.to_owned(), why.to_owned())).collect(),
+        };
+        (summary.failed.len() == failed && summary.skipped.len() == skipped).then_some(summary)
+    }
+}
+
+/// The numbers of a closing line.
+fn counts(line: &str) -> Option<[usize; 3]> {
+    let mut parts = line.split(", ");
+    let mut count = |word: &str| parts.next()?.strip_suffix(word)?.trim_end().parse().ok();
+    let counts = [count("passed")?, count("failed")?, count("skipped")?];
+    parts.next().is_none().then_some(counts)
 }
 
 /// The closing line.
@@ -147,11 +172,12 @@ impl Filter {
     }
 }
 
-/// Runs cases with the programs in `built`, printing a line for each.
+/// Runs cases with the programs in `built`, printing a line for each; `repeat` is the command that
+/// runs a case again when `--only NAME --exact` is added to it.
 ///
 /// # Errors
 /// When the programs cannot be laid out.
-pub fn run(cases: &[Case], filter: &Filter, built: &Path) -> Result<Summary> {
+pub fn run(cases: &[Case], filter: &Filter, built: &Path, repeat: &str) -> Result<Summary> {
     let stage = Stage::new(built)?;
     let _tidy = crate::interrupt::remove_on_signal(stage.path());
     let mut summary = Summary::default();
@@ -171,7 +197,7 @@ pub fn run(cases: &[Case], filter: &Filter, built: &Path) -> Result<Summary> {
             }
             Err(error) => {
                 println!("FAIL {} ({seconds:.1} s)\n{error:#}", case.name);
-                println!("repeat: cargo xtask test --only '{}' --exact", case.name);
+                println!("repeat: {repeat} --only '{}' --exact", case.name);
                 summary.failed.push(case.name.clone());
             }
         }
@@ -195,6 +221,20 @@ mod tests {
     }
 
     #[test]
+    fn what_was_printed_can_be_read_again() {
+        let summary = Summary {
+            passed: 2,
+            failed: vec!["x/1".into()],
+            skipped: vec![("y".into(), "needs a: b".into())],
+        };
+        let printed =
+            "ok   z (1 s)\nfailed: x/1\nskipped: y: needs a: b\n2 passed, 1 failed, 1 skipped\n";
+        assert_eq!(Summary::parse(printed), Some(summary));
+        assert_eq!(Summary::parse("2 passed, 1 failed, 0 skipped"), None);
+        assert_eq!(Summary::parse("ok   z (1 s)\n"), None);
+    }
+
+    #[test]
     fn a_filter_takes_parts_or_whole_names() {
         let filter = |exact| Filter { parts: vec!["bw/-b".into()], exact };
         assert!(filter(false).takes("ib_write_bw/-b/root"));
@@ -204,12 +244,14 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_root_is_in_the_name() {
-        let cases = crate::cases::all();
-        let mut names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
-        let count = names.len();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), count);
-        assert!(cases.iter().all(|case| (case.who == Who::Root) == case.name.ends_with("/root")));
+        for cases in [crate::cases::all(), crate::guest::cases("6.1")] {
+            let mut names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+            let count = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), count);
+            let says_so = |case: &Case| (case.who == Who::Root) == case.name.ends_with("/root");
+            assert!(cases.iter().all(says_so));
+        }
     }
 }

@@ -13,11 +13,9 @@ const REQUIREMENT: &str = "scapy>=2.6,<3";
 /// How long a download may take.
 const DOWNLOAD: Duration = Duration::from_secs(300);
 
-/// Where the environment is kept between runs: below $XDG_CACHE_HOME, or ~/.cache.
+/// Where the environment is kept between runs.
 fn directory() -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
-    Some(cache.join("balboa").join("scapy"))
+    Some(crate::cache::directory()?.join("scapy"))
 }
 
 /// The environment's Python, if scapy can be imported with it.

@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask demo`, `test`, `bench` and `bindings`.
+//! Project tasks: `cargo xtask demo`, `test`, `bench`, `guest` and `bindings`.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ mod bench;
 mod bindings;
 mod cargo;
 mod demo;
+mod guest;
 mod setup;
 mod test;
 
@@ -29,6 +30,9 @@ enum Task {
     Test(test::Options),
     /// Measure software cards beside TCP and UCX, and judge the figures
     Bench(bench::Options),
+    /// Test in a virtual machine, with kernels and devices that this machine has not
+    #[command(subcommand)]
+    Guest(guest::Guest),
     /// Generate verbs-sys' types again from the installed libibverbs header
     Bindings,
 }
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
         Task::Demo => demo::demo(),
         Task::Test(options) => test::test(&options),
         Task::Bench(options) => bench::bench(&options),
+        Task::Guest(task) => guest::guest(&task),
         Task::Bindings => bindings::bindings(),
     };
     match outcome {

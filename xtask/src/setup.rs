@@ -13,12 +13,17 @@ pub const DEMO: &[&str] =
 pub const TEST: &[&str] = &[
     "ibverbs-providers",
     "ibverbs-utils",
+    "iproute2",
     "libibverbs1",
     "perftest",
     "python3-venv",
     "tshark",
     "util-linux",
+    "xz-utils",
 ];
+/// What building the guest's own kernel needs.
+pub const KERNEL: &[&str] =
+    &["bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "libssl-dev", "make", "xz-utils"];
 /// What generating the bindings needs.
 pub const BINDINGS: &[&str] = &["libclang-dev", "libibverbs-dev"];
 

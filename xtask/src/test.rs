@@ -10,7 +10,7 @@ use ibverbs_tests::runner::{self, Filter, Summary};
 use ibverbs_tests::{cases, scapy};
 
 use crate::cargo::{LIMIT, build, cargo};
-use crate::setup;
+use crate::{guest, setup};
 
 /// `cargo xtask test`.
 #[derive(Debug, Args)]
@@ -24,6 +24,9 @@ pub struct Options {
     /// List the end-to-end cases and run nothing
     #[arg(long)]
     list: bool,
+    /// Boot this kernel for the guest's cases; may be repeated
+    #[arg(long = "kernel", value_enum, default_value = "6.1", conflicts_with = "only")]
+    kernels: Vec<guest::Version>,
     /// Simulate N random networks instead of 2,000
     #[arg(long, value_name = "N", conflicts_with = "only")]
     seeds: Option<u64>,
@@ -56,7 +59,12 @@ pub fn test(options: &Options) -> Result<ExitCode> {
     let built = build()?;
     println!("end-to-end tests");
     let filter = Filter { parts: options.only.clone(), exact: options.exact };
-    summary.add(runner::run(&cases, &filter, &built)?);
+    summary.add(runner::run(&cases, &filter, &built, "cargo xtask test")?);
+    if options.only.is_empty() {
+        for kernel in &options.kernels {
+            summary.add(guest::run_cases(*kernel, &Filter::default(), &built)?);
+        }
+    }
 
     println!();
     summary.print();

@@ -1,0 +1,64 @@
+//! Runs the guest's cases, in the guest; `cargo xtask guest` starts it there.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand};
+use ibverbs_tests::guest;
+use ibverbs_tests::runner::{self, Filter};
+
+/// Runs cases in a virtual machine, or loads kernel modules there.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Run cases; the last line is `N passed, N failed, N skipped`
+    Run {
+        /// The kernel, as `cargo xtask guest` names it
+        #[arg(long)]
+        kernel: String,
+        /// What its release begins with
+        #[arg(long)]
+        release: String,
+        /// Run only cases with TEXT in their name; may be repeated
+        #[arg(long, value_name = "TEXT")]
+        only: Vec<String>,
+        /// Take --only for whole names
+        #[arg(long)]
+        exact: bool,
+    },
+    /// Load kernel modules, after those they depend on
+    Load {
+        /// Their names
+        #[arg(required = true)]
+        modules: Vec<String>,
+    },
+}
+
+fn main() -> Result<ExitCode> {
+    match Arguments::parse().task {
+        Task::Run { kernel, release, only, exact } => {
+            let repeat = format!("cargo xtask guest test --kernel {kernel}");
+            let filter = Filter { parts: only, exact };
+            let summary = runner::run(&guest::cases(&release), &filter, &programs()?, &repeat)?;
+            summary.print();
+            let good = summary.failed.is_empty();
+            Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Task::Load { modules } => {
+            modules.iter().try_for_each(|module| guest::load(module))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Where the programs under test are: beside this one.
+fn programs() -> Result<PathBuf> {
+    let here = std::env::current_exe()?;
+    here.parent().map(PathBuf::from).context("this program lies in no directory")
+}

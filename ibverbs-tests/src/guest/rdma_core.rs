@@ -1,0 +1,68 @@
+//! `balboa run` on a kernel with RDMA support, whose netlink answers hide a device that is none of
+//! the kernel's, and beside a device of the kernel's own.
+
+use anyhow::{Result, ensure};
+
+use super::{Case, Need, Setting, Task, load};
+use crate::cases::{self, IBVERBS_UTILS};
+
+/// The kernel's own device.
+const KERNELS: &str = "rxe0";
+
+/// The family, and what runs on every other machine, once more.
+pub(super) fn cases() -> Vec<Case> {
+    let mut all: Vec<Case> = super::for_both("beside rxe", &[IBVERBS_UTILS, RDMA], beside).into();
+    for case in cases::for_kernels_with_rdma() {
+        let Case { name, mut needs, who, body } = case;
+        needs.extend([Need::Root, RDMA]);
+        let name = format!("beside rxe/{name}");
+        let body = Box::new(move |setting: &Setting| {
+            soft_roce()?;
+            body(setting)
+        });
+        all.push(Case { name, needs, who, body });
+    }
+    all
+}
+
+/// What makes a device of the kernel's.
+const RDMA: Need = Need::Program("rdma", "iproute2");
+
+/// Sees to it that the kernel has an RDMA device of its own.
+fn soft_roce() -> Result<()> {
+    for module in ["dummy", "ib_uverbs", "crc32_generic", "rdma_rxe"] {
+        load(module)?;
+    }
+    let listed = Task::new("rdma").words("link show").run()?.success()?;
+    if listed.stdout.contains(KERNELS) {
+        return Ok(());
+    }
+    for command in [
+        "ip link add rxedev type dummy",
+        "ip addr add 192.0.2.1/24 dev rxedev",
+        "ip link set rxedev up",
+        &format!("rdma link add {KERNELS} type rxe netdev rxedev"),
+    ] {
+        let mut words = command.split_whitespace();
+        let program = words.next().unwrap_or_default();
+        Task::new(program).args(words).run()?.success()?;
+    }
+    Ok(())
+}
+
+/// Outside of `balboa run` a program sees the kernel's device, inside only the cards.
+fn beside(setting: &Setting) -> Result<()> {
+    soft_roce()?;
+    let names = |task: Task| -> Result<Vec<String>> {
+        let finished = task.run()?.success()?;
+        let lines = finished.stdout.lines().skip(2);
+        Ok(lines.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect())
+    };
+    let daemon = setting.balboad("--soft 2")?;
+    let outside = names(setting.task("ibv_devices"))?;
+    ensure!(outside == [KERNELS], "a program of its own sees {outside:?}");
+    let inside = names(daemon.run("ibv_devices"))?;
+    ensure!(inside == ["balboa0", "balboa1"], "a program under balboa run sees {inside:?}");
+    daemon.stop()?;
+    cases::pingpong::two_cards(setting)
+}

@@ -1,0 +1,113 @@
+//! Software cards where Yama restricts who may reach another process's memory.
+//!
+//! `balboa run` gives an ordinary user's program a user namespace of its own, which that user's
+//! balboad owns with all capabilities, so that Yama has nothing to say. A program that finds the
+//! cards without it declares balboad its tracer.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::for_both;
+use crate::cases::{IBVERBS_UTILS, pingpong};
+use crate::pair::{Both, free_port, run_pair};
+use crate::process::Task;
+use crate::runner::{Case, Need};
+use crate::setting::{Daemon, Setting};
+
+const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
+
+/// The family: every scope that can be left again.
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for scope in [0, 1, 2] {
+        let name = format!("ptrace_scope {scope}/balboa run");
+        cases.extend(for_both(&name, &[IBVERBS_UTILS], move |setting| {
+            let _scope = Scope::set(scope)?;
+            pingpong::two_cards(setting)
+        }));
+        let name = format!("ptrace_scope {scope}/no user namespace");
+        cases.push(Case::new(name, &[IBVERBS_UTILS, Need::Root], move |setting| {
+            let _scope = Scope::set(scope)?;
+            by_sysfs_path(setting, scope < 2)
+        }));
+    }
+    cases
+}
+
+/// The scope, until it is dropped.
+struct Scope;
+
+impl Scope {
+    fn set(scope: u8) -> Result<Self> {
+        let write = || fs::write(SCOPE, scope.to_string());
+        write().with_context(|| format!("cannot set {SCOPE} to {scope}"))?;
+        Ok(Self)
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        let _ = fs::write(SCOPE, "0");
+    }
+}
+
+/// A program that finds the cards by `SYSFS_PATH`, as in a container.
+fn by_sysfs_path(setting: &Setting, served: bool) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    let tree = Tree::new(setting)?;
+    let port = free_port()?;
+    let pingpong = |card: u32| {
+        let command = format!("-c -g 1 -d balboa{card} -p {port}");
+        tree.task(setting, &daemon, "ibv_rc_pingpong").words(&command)
+    };
+    if served {
+        let both = run_pair(pingpong(0), pingpong(1).arg("127.0.0.1"), port)?;
+        let Both { server, client } = both;
+        server.says("1000 iters in ")?;
+        client.says("1000 iters in ")?;
+    } else {
+        // It is for those with CAP_SYS_PTRACE alone: balboad must say so, and what to do.
+        let finished = pingpong(0).run()?;
+        ensure!(!finished.status.success(), "it was served: {finished}");
+        finished.complains("ptrace_scope is 2; set it to 0 or 1")?;
+    }
+    daemon.stop()
+}
+
+/// The smallest tree in which libibverbs finds the cards where the kernel knows no RDMA.
+struct Tree<'a> {
+    root: &'a Path,
+}
+
+impl<'a> Tree<'a> {
+    fn new(setting: &'a Setting) -> Result<Self> {
+        let root = setting.directory();
+        let classes = root.join("class");
+        fs::create_dir_all("/dev/infiniband")?;
+        for card in [0, 1] {
+            let node = format!("uverbs{}", 900 + card);
+            let device = classes.join("infiniband_verbs").join(&node);
+            fs::create_dir_all(classes.join(format!("infiniband/balboa{card}")))?;
+            fs::create_dir_all(&device)?;
+            fs::write(device.join("ibdev"), format!("balboa{card}\n"))?;
+            fs::write(device.join("dev"), "1:7\n")?;
+            fs::write(device.join("abi_version"), "1\n")?;
+            let link = Path::new("/dev/infiniband").join(node);
+            if !link.is_symlink() {
+                symlink("/dev/full", link)?;
+            }
+        }
+        fs::write(classes.join("infiniband_verbs/abi_version"), "6\n")?;
+        symlink(setting.bin.join("libbalboa_provider.so"), root.join("libbalboa-rdmav34.so"))?;
+        Ok(Self { root })
+    }
+
+    fn task(&self, setting: &Setting, daemon: &Daemon<'_>, program: &str) -> Task {
+        let task = setting.task(program).env("SYSFS_PATH", self.root);
+        task.env("RDMAV_DRIVERS", self.root.join("libbalboa"))
+            .env("BALBOA_STATE_DIR", daemon.state_dir())
+    }
+}

@@ -1,0 +1,73 @@
+//! A kernel with iommufd and VFIO character devices, which Debian's have not, from Debian's source.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use ibverbs_tests::process::Task;
+
+use super::apt::Apt;
+use super::cache::Cache;
+use super::linux::{Linux, Version};
+use crate::setup;
+
+/// The source package, of the suite where it is; it holds a tar file of its own name.
+const SOURCE: &str = "linux-source-6.12";
+const SUITE: &str = "trixie";
+/// What the smallest configuration is to have besides. No modules: nothing needs be loaded.
+const CONFIG: &str = include_str!("kernel.config");
+/// How long the build may take on a slow machine.
+const LIMIT: Duration = Duration::from_secs(60 * 60);
+
+/// Builds the kernel and keeps it, unless one is kept.
+///
+/// # Errors
+/// When the source cannot be fetched, or does not build.
+pub fn kernel() -> Result<ExitCode> {
+    setup::packages(setup::KERNEL)?;
+    let cache = Cache::open()?;
+    if let Some(linux) = Linux::kept(&cache, Version::Iommufd) {
+        println!("it is there: {}", linux.image().display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let started = Instant::now();
+    let apt = Apt::open(cache.place("apt"))?;
+    let home = tempfile::Builder::new().prefix("build-").tempdir_in(cache.place("."))?;
+    let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
+    println!("fetching {SOURCE}");
+    apt.unpack(&format!("{SOURCE}/{SUITE}"), home.path())?;
+    let tar = home.path().join(format!("usr/src/{SOURCE}.tar.xz"));
+    Task::new("tar").arg("-xf").arg(&tar).directory(home.path()).limit(LIMIT).run()?.success()?;
+    let tree = home.path().join(SOURCE);
+    configure(&tree)?;
+    println!("building (some ten minutes on two cores)");
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    make(&tree, &format!("-j{jobs} bzImage"))?;
+    let linux = Linux::keep_built(&cache, &tree.join("arch/x86/boot/bzImage"))?;
+    let minutes = started.elapsed().as_secs() / 60;
+    println!("built in {minutes} min: {}", linux.image().display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The smallest configuration with what [`CONFIG`] adds to it.
+fn configure(tree: &Path) -> Result<()> {
+    make(tree, "tinyconfig")?;
+    let path = tree.join(".config");
+    let mut text = fs::read_to_string(&path)?;
+    text.push_str(CONFIG);
+    fs::write(&path, text)?;
+    make(tree, "olddefconfig")?;
+    let made = fs::read_to_string(&path)?;
+    let missing: Vec<&str> =
+        CONFIG.lines().filter(|wanted| !made.lines().any(|line| line == *wanted)).collect();
+    ensure!(missing.is_empty(), "the source no longer has {}", missing.join(", "));
+    Ok(())
+}
+
+/// make, for whoever else uses the machine at the lowest priority.
+fn make(tree: &Path, words: &str) -> Result<()> {
+    let make = Task::new("nice").words("-n 19 make").words(words).directory(tree).limit(LIMIT);
+    make.run()?.success().map(drop).with_context(|| format!("make {words} failed"))
+}

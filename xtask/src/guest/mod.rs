@@ -1,0 +1,207 @@
+//! `cargo xtask guest`: tests in a virtual machine, with kernels and devices that the host has not.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Args, Subcommand};
+use ibverbs_tests::guest::{self, SHARES};
+use ibverbs_tests::runner::{Filter, Summary};
+
+mod apt;
+mod build;
+mod cache;
+mod initramfs;
+mod linux;
+mod qemu;
+mod vm;
+
+use apt::Apt;
+use cache::Cache;
+use linux::Linux;
+pub use linux::Version;
+use qemu::Qemu;
+use vm::{Machine, Parts};
+
+use crate::{cargo, setup};
+
+/// `cargo xtask guest`.
+#[derive(Debug, Subcommand)]
+pub enum Guest {
+    /// Boot a kernel and run the guest's cases
+    Test(Options),
+    /// Boot a kernel and open a shell in it
+    Shell {
+        /// The kernel
+        #[arg(long, value_enum, default_value = "6.12")]
+        kernel: Version,
+    },
+    /// Build a kernel with iommufd and VFIO character devices from Debian's source package
+    Kernel,
+}
+
+/// `cargo xtask guest test`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// The kernel
+    #[arg(long, value_enum, default_value = "6.12")]
+    kernel: Version,
+    /// Fail where QEMU or the kernel cannot be had, instead of counting skips
+    #[arg(long)]
+    require: bool,
+    /// Run only cases with TEXT in their name; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Take --only for whole names
+    #[arg(long, requires = "only")]
+    exact: bool,
+    /// List the cases and run nothing
+    #[arg(long)]
+    list: bool,
+}
+
+/// Runs a task of the guest tier.
+///
+/// # Errors
+/// When it cannot be done.
+pub fn guest(task: &Guest) -> Result<ExitCode> {
+    match task {
+        Guest::Test(options) => test(options),
+        Guest::Shell { kernel } => shell(*kernel),
+        Guest::Kernel => build::kernel(),
+    }
+}
+
+fn test(options: &Options) -> Result<ExitCode> {
+    let filter = Filter { parts: options.only.clone(), exact: options.exact };
+    if options.list {
+        guest::cases(options.kernel.release()).iter().for_each(|case| println!("{}", case.name));
+        return Ok(ExitCode::SUCCESS);
+    }
+    may_lack(setup::packages(setup::TEST));
+    let built = cargo::build()?;
+    let summary = run_cases(options.kernel, &filter, &built)?;
+    println!();
+    summary.print();
+    let ran = summary.passed > 0 || !options.require;
+    let good = summary.failed.is_empty() && ran;
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What is not there is told by the cases that need it.
+fn may_lack(packages: Result<()>) {
+    if let Err(error) = packages {
+        println!("{error:#}");
+    }
+}
+
+fn shell(version: Version) -> Result<ExitCode> {
+    may_lack(setup::packages(setup::TEST));
+    let parts = parts(version, &cargo::build()?)?;
+    let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
+    let status = Machine::new(&parts, home.path(), &vm::shell_job())?.interact()?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Boots a kernel, runs cases in it and counts them; where the machine cannot be had, all of them
+/// are skipped with the reason.
+///
+/// # Errors
+/// When the machine cannot be laid out.
+pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summary> {
+    println!("guest, kernel {}", version.name());
+    let in_guest = |name: &str| format!("guest {}/{name}", version.name());
+    let started = Instant::now();
+    let parts = match parts(version, built) {
+        Ok(parts) => parts,
+        Err(error) => {
+            let reason = format!("{error:#}");
+            println!("skip guest {}: {reason}", version.name());
+            let cases = guest::cases(version.release());
+            let names = cases.iter().map(|case| &case.name).filter(|name| filter.takes(name));
+            let skipped = names.map(|name| (in_guest(name), reason.clone())).collect();
+            return Ok(Summary { skipped, ..Summary::default() });
+        }
+    };
+    let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
+    let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
+    let machine = Machine::new(&parts, home.path(), &vm::job(&command(version, filter)))?;
+    let mut lines = String::new();
+    let outcome = machine.run(|line| {
+        println!("  {line}");
+        lines.push_str(line);
+        lines.push('\n');
+    });
+    let mut summary = Summary::parse(&lines).unwrap_or_default();
+    for name in summary.failed.iter_mut().chain(summary.skipped.iter_mut().map(|(name, _)| name)) {
+        *name = in_guest(name);
+    }
+    let nothing = summary == Summary::default();
+    if let Err(error) = outcome {
+        println!("FAIL guest {}\n{error:#}", version.name());
+        summary.failed.push(in_guest("the machine itself"));
+    } else if nothing {
+        println!("FAIL guest {}: its cases were not counted", version.name());
+        summary.failed.push(in_guest("the count of its cases"));
+    }
+    let seconds = started.elapsed().as_secs_f32();
+    println!("guest, kernel {}: {summary} ({seconds:.0} s)", version.name());
+    Ok(summary)
+}
+
+/// What runs in the guest.
+fn command(version: Version, filter: &Filter) -> String {
+    let mut command = format!("{SHARES}/built/guest-cases run");
+    command.push_str(&format!(" --kernel {} --release {}", version.name(), version.release()));
+    for part in &filter.parts {
+        command.push_str(&format!(" --only '{}'", part.replace('\'', r"'\''")));
+    }
+    if filter.exact {
+        command.push_str(" --exact");
+    }
+    command
+}
+
+/// Fetches what a machine is made of, as far as it is not kept.
+fn parts(version: Version, built: &Path) -> Result<Parts> {
+    ensure!(cfg!(target_arch = "x86_64"), "needs an x86-64 machine");
+    let cache = Cache::open()?;
+    let mut apt = Lazy { cache: &cache, apt: None };
+    let qemu = match Qemu::kept(&cache) {
+        Some(qemu) => qemu,
+        None => Qemu::fetch(&cache, apt.get()?)?,
+    };
+    let linux = match (Linux::kept(&cache, version), version) {
+        (Some(linux), _) => linux,
+        (None, Version::Iommufd) => {
+            anyhow::bail!("needs a kernel of its own: cargo xtask guest kernel builds it")
+        }
+        (None, _) => Linux::fetch(&cache, apt.get()?, version)?,
+    };
+    let busybox = match cache.kept("busybox", BUSYBOX) {
+        Some(root) => root,
+        None => {
+            let apt = apt.get()?;
+            cache.keep("busybox", BUSYBOX, |root| apt.unpack(BUSYBOX, root))?
+        }
+    };
+    Ok(Parts { qemu, linux, busybox: busybox.join("bin/busybox"), built: built.to_owned() })
+}
+
+const BUSYBOX: &str = "busybox-static/bookworm";
+
+/// The private apt root, opened when something is to be fetched.
+struct Lazy<'a> {
+    cache: &'a Cache,
+    apt: Option<Apt>,
+}
+
+impl Lazy<'_> {
+    fn get(&mut self) -> Result<&Apt> {
+        if self.apt.is_none() {
+            self.apt = Some(Apt::open(self.cache.place("apt"))?);
+        }
+        self.apt.as_ref().context("apt was opened")
+    }
+}

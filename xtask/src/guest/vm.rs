@@ -1,0 +1,249 @@
+//! A virtual machine: booted, watched until it says that it is done, and never left behind.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use ibverbs_tests::guest::{DONE, SHARES};
+use ibverbs_tests::process::{Running, Task};
+
+use super::initramfs;
+use super::linux::{AT_BOOT, Linux};
+use super::qemu::Qemu;
+
+/// How long one machine may take, from its start to its end.
+pub const LIMIT: Duration = Duration::from_secs(8 * 60);
+/// How long a machine may take to end once it was told to.
+const END: Duration = Duration::from_secs(30);
+/// Lines of the console that a failure shows.
+const SHOWN_LINES: usize = 40;
+/// The guest's memory, MiB.
+const MEMORY: u32 = 1024;
+
+/// What a machine is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// The machine.
+    pub qemu: Qemu,
+    /// The kernel.
+    pub linux: Linux,
+    /// The busybox of the initial file system.
+    pub busybox: PathBuf,
+    /// The directory with the programs under test.
+    pub built: PathBuf,
+}
+
+/// A machine that has been laid out: its files are in a directory of its own.
+#[derive(Debug)]
+pub struct Machine<'a> {
+    parts: &'a Parts,
+    directory: &'a Path,
+}
+
+impl<'a> Machine<'a> {
+    /// Lays out a machine that runs `job`, a shell script, once it is up.
+    ///
+    /// # Errors
+    /// When the files cannot be written.
+    pub fn new(parts: &'a Parts, directory: &'a Path, job: &str) -> Result<Self> {
+        let modules = parts.linux.modules()?;
+        fs::write(directory.join("initramfs"), initramfs::archive(&parts.busybox, &modules)?)?;
+        fs::create_dir(directory.join("job"))?;
+        fs::write(directory.join("job/job.sh"), job)?;
+        Ok(Self { parts, directory })
+    }
+
+    /// QEMU and the arguments that all machines have: two processors without help of the host's, the
+    /// host's root and two directories as shares, and no device that nobody asked for.
+    fn task(&self) -> Task {
+        let file = |name: &str| self.directory.join(name);
+        let mut task = self
+            .parts
+            .qemu
+            .task()
+            .words("-M q35 -accel tcg,thread=multi -cpu max -smp 2")
+            .words("-nodefaults -nic none -vga none -display none -no-reboot")
+            .words(&format!(
+                "-m {MEMORY}M -object memory-backend-memfd,id=mem,size={MEMORY}M,share=on"
+            ))
+            .words("-machine memory-backend=mem -object rng-random,id=rng,filename=/dev/urandom")
+            .words("-device virtio-rng-pci,rng=rng")
+            .arg("-kernel")
+            .arg(self.parts.linux.image())
+            .arg("-initrd")
+            .arg(file("initramfs"))
+            .arg("-append")
+            .arg("console=ttyS0 panic=-1 quiet net.ifnames=0");
+        for (tag, path) in
+            [("hostroot", Path::new("/")), ("built", &self.parts.built), ("job", &file("job"))]
+        {
+            let share =
+                format!("local,id={tag},security_model=none,readonly=on,multidevs=remap,path=");
+            let share = option(&share, path);
+            let device = format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}");
+            task = task.arg("-fsdev").arg(share).arg("-device").arg(device);
+        }
+        task
+    }
+
+    /// Boots the machine and hands each line that its job writes to `line`, until the job has ended.
+    ///
+    /// # Errors
+    /// When the machine does not come up, ends before its job, or takes longer than [`LIMIT`]; with
+    /// the end of what its console showed.
+    pub fn run(&self, line: impl FnMut(&str)) -> Result<()> {
+        let (console, socket) = (self.directory.join("console"), self.directory.join("job.sock"));
+        let listener = UnixListener::bind(&socket)?;
+        listener.set_nonblocking(true)?;
+        let mut results = Results { listener, stream: None, pending: Vec::new(), line };
+        let task = self
+            .task()
+            .arg("-serial")
+            .arg(option("file:", &console))
+            .arg("-chardev")
+            .arg(option("socket,id=job,path=", &socket))
+            .words("-serial chardev:job")
+            .limit(LIMIT);
+        let outcome = task.start().and_then(|running| results.until_done(running));
+        outcome.map_err(|error| {
+            let text = fs::read(&console).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let lines: Vec<&str> = text.lines().collect();
+            let last = lines.get(lines.len().saturating_sub(SHOWN_LINES)..).unwrap_or_default();
+            anyhow!("{error:#}\n--- the end of its console\n{}", last.join("\n"))
+        })
+    }
+
+    /// Boots the machine with its first console on this terminal, until it is switched off.
+    ///
+    /// # Errors
+    /// When QEMU cannot be started.
+    pub fn interact(&self) -> Result<ExitStatus> {
+        let task = self.task().words("-chardev stdio,id=con,mux=on,signal=off");
+        let task = task.words("-serial chardev:con -mon chardev=con");
+        let mut words = task.command_line();
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words).status().context("QEMU cannot be started")
+    }
+}
+
+/// An option of QEMU's that ends with a path, in which it wants commas twice.
+fn option(name: &str, path: &Path) -> OsString {
+    let mut option = name.as_bytes().to_vec();
+    for byte in path.as_os_str().as_bytes() {
+        option.push(*byte);
+        if *byte == b',' {
+            option.push(b',');
+        }
+    }
+    OsString::from_vec(option)
+}
+
+/// The host's end of the line that a job writes to.
+struct Results<F> {
+    listener: UnixListener,
+    stream: Option<UnixStream>,
+    pending: Vec<u8>,
+    line: F,
+}
+
+impl<F: FnMut(&str)> Results<F> {
+    fn until_done(&mut self, mut running: Running) -> Result<()> {
+        let mut broken = None;
+        running.wait_until("its job was done", |_| match self.look() {
+            Ok(done) => done,
+            Err(error) => {
+                broken = Some(error);
+                true
+            }
+        })?;
+        if let Some(error) = broken {
+            return Err(error).context("the line to the machine broke");
+        }
+        // Only now may it end: what it wrote has arrived.
+        if let Some(stream) = &mut self.stream {
+            stream.write_all(b"bye\n")?;
+        }
+        running.limited(END).wait()?.success().map(drop)
+    }
+
+    /// Takes what has come; true once the job has ended.
+    fn look(&mut self) -> std::io::Result<bool> {
+        if self.stream.is_none() {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(true)?;
+                    self.stream = Some(stream);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        let Some(stream) = &mut self.stream else { return Ok(false) };
+        let mut room = [0; 4096];
+        loop {
+            match stream.read(&mut room) {
+                // QEMU has gone; that it ended is seen by who waits for it.
+                Ok(0) => return Ok(false),
+                Ok(read) => self.pending.extend(room.get(..read).unwrap_or_default()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+            while let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=end).collect();
+                let line = String::from_utf8_lossy(&line);
+                let line = line.trim_end();
+                if line == DONE {
+                    return Ok(true);
+                }
+                (self.line)(line);
+            }
+        }
+    }
+}
+
+/// The script of a job that runs `command` and reports what it writes.
+pub fn job(command: &str) -> String {
+    format!(
+        "\
+#!/bin/sh
+exec </dev/ttyS1 >/dev/ttyS1 2>&1
+stty raw -echo
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+ip link set lo up
+cd /tmp
+{command} </dev/null
+echo
+echo {DONE}
+read -r farewell
+echo b > /proc/sysrq-trigger
+sleep 60
+"
+    )
+}
+
+/// The script of an interactive machine.
+pub fn shell_job() -> String {
+    let modules = AT_BOOT.join(" ");
+    format!(
+        "\
+#!/bin/sh
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{SHARES}/built
+export HOME=/tmp TERM=linux
+ip link set lo up
+cd /tmp
+echo
+echo 'The host'\\''s root, read-only; /tmp, /run and /var/tmp are memory. Programs: {SHARES}/built'
+echo 'Loaded: {modules}. Others: guest-cases load NAME. Leave with exit; Ctrl-A X kills the machine.'
+setsid --ctty --wait /bin/bash --norc -i </dev/ttyS0 >/dev/ttyS0 2>&1
+echo b > /proc/sysrq-trigger
+sleep 60
+"
+    )
+}
