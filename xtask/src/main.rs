@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask demo`, `test`, `bench`, `guest` and `bindings`.
+//! Project tasks: `cargo xtask demo`, `test`, `bench`, `guest`, `regs` and `bindings`.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod bindings;
 mod cargo;
 mod demo;
 mod guest;
+mod regs;
 mod setup;
 mod test;
 
@@ -33,6 +34,8 @@ enum Task {
     /// Test in a virtual machine, with kernels and devices that this machine has not
     #[command(subcommand)]
     Guest(guest::Guest),
+    /// Generate the card contract: the document, the C header and the SystemVerilog package
+    Regs(regs::Options),
     /// Generate verbs-sys' types again from the installed libibverbs header
     Bindings,
 }
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::test(&options),
         Task::Bench(options) => bench::bench(&options),
         Task::Guest(task) => guest::guest(&task),
+        Task::Regs(options) => regs::regs(&options),
         Task::Bindings => bindings::bindings(),
     };
     match outcome {

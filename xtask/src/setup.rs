@@ -11,6 +11,7 @@ pub const DEMO: &[&str] =
     &["ibverbs-providers", "ibverbs-utils", "iperf3", "libibverbs1", "perftest", "util-linux"];
 /// What the tests need.
 pub const TEST: &[&str] = &[
+    "g++",
     "ibverbs-providers",
     "ibverbs-utils",
     "iproute2",
@@ -19,6 +20,7 @@ pub const TEST: &[&str] = &[
     "python3-venv",
     "tshark",
     "util-linux",
+    "verilator",
     "xz-utils",
 ];
 /// What building the guest's own kernel needs.

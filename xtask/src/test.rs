@@ -10,7 +10,7 @@ use ibverbs_tests::runner::{self, Filter, Summary};
 use ibverbs_tests::{cases, scapy};
 
 use crate::cargo::{LIMIT, build, cargo};
-use crate::{guest, setup};
+use crate::{guest, regs, setup};
 
 /// `cargo xtask test`.
 #[derive(Debug, Args)]
@@ -50,6 +50,9 @@ pub fn test(options: &Options) -> Result<ExitCode> {
     if options.only.is_empty() {
         for check in CHECKS {
             summary.add(run_check(check)?);
+        }
+        for check in regs::CHECKS {
+            summary.add(run_contract_check(check));
         }
         summary.add(unit_tests(options.seeds)?);
     }
@@ -115,6 +118,23 @@ fn run_check(check: &Check) -> Result<Summary> {
         summary.failed.push(check.name.to_owned());
     }
     Ok(summary)
+}
+
+fn run_contract_check(check: &regs::Check) -> Summary {
+    let name = check.name;
+    let mut summary = Summary::default();
+    let started = Instant::now();
+    match (check.run)() {
+        Ok(()) => {
+            println!("ok   {name} ({:.0} s)", started.elapsed().as_secs_f32());
+            summary.passed += 1;
+        }
+        Err(error) => {
+            println!("FAIL {name}: {error:#}");
+            summary.failed.push(name.to_owned());
+        }
+    }
+    summary
 }
 
 fn has_subcommand(name: &str) -> bool {

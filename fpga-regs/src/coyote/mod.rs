@@ -9,7 +9,10 @@ pub mod static_layer;
 pub mod vfpga;
 pub mod xdma;
 
-use crate::RegisterBlock;
+use crate::{Constant, RegisterBlock};
 
 /// Every block of registers of the shell, in the order of the documents.
 pub const BLOCKS: &[&RegisterBlock] = &[shell::SHELL];
+
+/// Numbers of the shell that belong to no register.
+pub const CONSTANTS: &[&[Constant]] = &[];

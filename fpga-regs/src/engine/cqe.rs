@@ -85,7 +85,7 @@ layout! {
         qpn @ 0x00: u32,
         /// Send: block index of the WQE in the send ring. Receive: the WQE's tag.
         wqe_index @ 0x04: u32,
-        /// Bytes received or read; undefined with an error.
+        /// Bytes of the message, sent or received; undefined with an error.
         byte_count @ 0x08: u32,
         /// Immediate data, or the key that was invalidated.
         immediate @ 0x0c: u32,

@@ -92,7 +92,7 @@ layout! {
     pub struct CompletionRecord: 1 {
         /// Consumer index, in entries, counting on for ever; the engine reads it to tell a full ring.
         consumer @ 0x00: u32,
-        /// The arm word, an [`ArmWord`], stored as one.
+        /// The arm word ([`ArmWord`]), stored as one.
         arm @ 0x08: u64,
         /// Completion-channel records the program has read; the driver's, not the engine's.
         events_read @ 0x10: u32,
@@ -143,7 +143,7 @@ bits! {
         /// Index behind the last entry seen when arming, consumed or not.
         consumer[31:0]: u32,
         /// One more with each arming, modulo 2^30; comes back in the event.
-        sequence[61:32]: u32,
+        arm_sequence[61:32]: u32,
         /// What is waited for.
         kind[63:62]: ArmCode,
     }
@@ -177,14 +177,14 @@ impl Arm {
             ArmKind::Solicited => ArmCode::Solicited,
             ArmKind::Any => ArmCode::Any,
         };
-        ArmWord { consumer: self.consumer, sequence: self.sequence, kind }.encode()
+        ArmWord { consumer: self.consumer, arm_sequence: self.sequence, kind }.encode()
     }
 
     /// Reads the word; `None` when the queue was never armed or the kind is unknown.
     #[inline(always)]
     #[must_use]
     pub const fn decode(word: u64) -> Option<Self> {
-        let ArmWord { consumer, sequence, kind } = ArmWord::decode(word);
+        let ArmWord { consumer, arm_sequence: sequence, kind } = ArmWord::decode(word);
         let kind = match kind {
             ArmCode::Solicited => ArmKind::Solicited,
             ArmCode::Any => ArmKind::Any,

@@ -1,0 +1,17 @@
+//! What can be held against the crate with a C compiler alone.
+
+use super::{check, compare};
+
+#[test]
+fn the_generated_files_are_what_the_crate_says() {
+    if let Err(error) = check() {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn a_c_program_sees_every_entry_as_the_crate_does() {
+    if let Err(error) = compare::c_header("cc", "c11") {
+        panic!("{error:#}");
+    }
+}
