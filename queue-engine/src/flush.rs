@@ -163,11 +163,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let wqe = rq.take().ok_or(ReceiveError::Empty)?;
         let id = qp.next_receive;
         qp.next_receive = id.wrapping_add(1);
+        let left = rq.left();
         let sges = wqe.sges;
         let capacity = sges.as_ref().and_then(|sges| capacity(&self.keys, rq.pdn, sges));
         let failed = capacity.is_none().then_some(Status::LocalProtection);
         qp.receives.push_back(Taken { id, tag: wqe.tag, sges: sges.unwrap_or_default(), failed });
-        capacity.map(|capacity| TakenReceive { id, capacity }).ok_or(ReceiveError::Invalid)
+        capacity.map(|capacity| TakenReceive { id, capacity, left }).ok_or(ReceiveError::Invalid)
     }
 
     /// Completes a receive that [`Engine::take_receive`] called invalid, when its turn has come.

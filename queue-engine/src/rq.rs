@@ -69,6 +69,19 @@ impl<M: Rings> Rq<M> {
         Some(self.copy_entry(first))
     }
 
+    /// Entries posted and not taken.
+    ///
+    /// The record, which the program writes, is read again only while fewer than half a ring are known.
+    pub(crate) fn left(&mut self) -> u32 {
+        let half = 1u32.wrapping_shl(u32::from(self.log2_entries)) / 2;
+        let known = self.producer.wrapping_sub(self.consumer);
+        if known >= half {
+            return known;
+        }
+        self.producer = self.memory.record.load_u32(record::PRODUCER);
+        self.producer.wrapping_sub(self.consumer).min(half.wrapping_mul(2).max(1))
+    }
+
     fn copy_entry(&self, first: u32) -> ReceiveWqe {
         let stride = 1usize.wrapping_shl(u32::from(self.log2_stride));
         let head = self.memory.ring.read(first);

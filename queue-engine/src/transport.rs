@@ -217,6 +217,8 @@ pub struct TakenReceive {
     pub id: u64,
     /// Bytes it can hold.
     pub capacity: u64,
+    /// Receives posted behind it.
+    pub left: u32,
 }
 
 /// Why there is no receive for a message.

@@ -127,6 +127,17 @@ pub struct Transmit {
     pub needs_icrc: bool,
 }
 
+impl Operation {
+    /// Whether the peer needs a receive request for it.
+    #[must_use]
+    pub const fn takes_receive(self) -> bool {
+        match self {
+            Self::Send | Self::SendImm | Self::SendInvalidate | Self::WriteImm => true,
+            Self::Write | Self::Read => false,
+        }
+    }
+}
+
 impl Transmit {
     /// The length of the whole frame in bytes, with payload, padding and ICRC, without Ethernet's
     /// padding to its minimum and its frame check sequence.
@@ -292,6 +303,9 @@ pub struct Receive {
     pub id: u64,
     /// Bytes that its buffer holds.
     pub capacity: u64,
+    /// How many receive requests are left for this queue pair; `None` where others take from the
+    /// same queue, so that nothing can be promised.
+    pub left: Option<u32>,
 }
 
 /// Why there is no receive request.

@@ -35,11 +35,21 @@ impl Qp {
         }
         let sequence = packet.bth.psn.near(self.requester.unacked);
         // RC-57
+        let syndrome = packet.aeth.map(|header| header.syndrome);
         if sequence < self.requester.unacked || sequence >= self.requester.sent {
-            bump(&mut shared.counters.drop_stale_response);
+            // RC-93
+            let last = sequence.wrapping_add(1) == self.requester.unacked;
+            let raised = match (packet.opcode.class, syndrome) {
+                (Class::Acknowledge, Some(Syndrome::Ack { credits })) if last => {
+                    self.heed_credits(shared, credits)
+                }
+                _ => false,
+            };
+            if !raised {
+                bump(&mut shared.counters.drop_stale_response);
+            }
             return;
         }
-        let syndrome = packet.aeth.map(|header| header.syndrome);
         match (packet.opcode.class, syndrome) {
             (Class::ReadResponse, None | Some(Syndrome::Ack { .. })) => {
                 self.receive_read_response(shared, now, sequence, packet, place, placements);
@@ -57,6 +67,10 @@ impl Qp {
             }
             // RC-61
             _ => bump(&mut shared.counters.drop_bad_opcode),
+        }
+        // RC-90
+        if let Some(Syndrome::Ack { credits }) = syndrome {
+            self.heed_credits(shared, credits);
         }
     }
 
@@ -297,6 +311,7 @@ impl Qp {
         bump(&mut shared.counters.local_ack_timeout_err);
         bump(&mut self.counters.local_ack_timeout_err);
         self.requester.implied_nak_at = None;
+        self.requester.probe.fired();
         self.retry(shared, now);
         if !resolved {
             self.wait_for_neighbour(shared, now);

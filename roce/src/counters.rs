@@ -29,6 +29,8 @@ counters! {
         rcvd_bytes,
         /// Request frames sent again.
         retransmitted_pkts,
+        /// Questions to a silent peer, each an oldest packet sent again.
+        sent_questions,
         /// Requests received that had been received before.
         duplicate_request,
         /// Requests received ahead of the expected PSN.
@@ -85,6 +87,8 @@ counters! {
         resp_cqe_error,
         /// Frames received with the congestion mark of IP.
         np_ecn_marked_roce_packets,
+        /// Congestion notification packets sent.
+        np_cnp_sent,
         /// Congestion notification packets received (without effect).
         rp_cnp_ignored,
         /// ARP requests sent.
@@ -145,6 +149,8 @@ counters! {
         send_rnr_err,
         /// Acknowledgement timeouts.
         local_ack_timeout_err,
+        /// Congestion notification packets sent.
+        np_cnp_sent,
     }
 }
 

@@ -22,8 +22,8 @@
 //!
 //! # The caller's loop
 //!
-//! Feed a burst of frames to `receive`, execute all placements, `commit`, drain `poll_event`, then
-//! `poll_transmit` up to a budget, fetch the payloads, append the ICRC, send, and sleep until a
+//! Feed a burst of frames to `receive`, execute all placements, `commit`, `handle_timeout`,
+//! drain `poll_event`, then `poll_transmit` up to a budget, fetch the payloads, append the ICRC, send, and sleep until a
 //! frame arrives or `next_timeout` is due. While placements await their `commit` nothing is
 //! transmitted.
 
@@ -52,8 +52,10 @@ pub mod wire;
 mod api;
 mod attributes;
 mod comp;
+mod congestion;
 mod control;
 mod counters;
+mod credit;
 mod error;
 mod header;
 mod log;

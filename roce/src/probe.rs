@@ -11,6 +11,10 @@
 //! A question costs one frame, so it does no harm when the peer is merely slow; each further one
 //! waits twice as long. It uses up no retry: those, and the time until a peer counts as gone, are
 //! the acknowledgement timer's as ever. Nothing is asked before a round trip has been measured.
+//!
+//! A card that does not run for a while, because its thread was scheduled away, finds its timers late.
+//! That says nothing about the peer, which may well have been kept from running by the same machine.
+//! So a late timer waits once more, for as long as a question would.
 
 use core::time::Duration;
 
@@ -35,6 +39,10 @@ pub(crate) struct Probe {
     timed: Option<(u64, Instant)>,
     /// The smoothed round-trip time in nanoseconds.
     round_trip: Option<u64>,
+    /// How far round-trip times are from that, smoothed, in nanoseconds.
+    variation: u64,
+    /// A late timer has waited once more since something moved.
+    excused: bool,
 }
 
 impl Probe {
@@ -57,14 +65,39 @@ impl Probe {
 
     /// Waits anew, if the acknowledgement timer runs.
     pub(crate) fn restart(&mut self, now: Instant, is_timed: bool) {
-        self.deadline = match self.round_trip {
-            Some(round_trip) if is_timed => {
-                let patience = round_trip.saturating_mul(param::PROBE_ROUND_TRIPS);
-                let patience = Duration::from_nanos(patience).max(param::PROBE_FLOOR);
-                Some(now.after(patience.saturating_mul(1 << self.asked.min(16))))
-            }
-            _ => None,
+        self.deadline = if is_timed {
+            let patience = self.patience();
+            patience.map(|patience| now.after(patience.saturating_mul(1 << self.asked.min(16))))
+        } else {
+            None
         };
+    }
+
+    /// How long nothing may move before a question, if a round trip was measured: some round trips,
+    /// and what they vary by (as RFC 6298 has it).
+    fn patience(&self) -> Option<Duration> {
+        let round_trip = self.round_trip?;
+        let varied = round_trip.saturating_add(self.variation.saturating_mul(4));
+        let patience = round_trip.saturating_mul(param::PROBE_ROUND_TRIPS).max(varied);
+        Some(Duration::from_nanos(patience).max(param::PROBE_FLOOR))
+    }
+
+    /// When this and the acknowledgement timer, due at `ack`, may fire at the earliest, if they have
+    /// to wait because the card did not run.
+    fn excuse(&mut self, ack: Instant, now: Instant) -> Option<Instant> {
+        let until = now.after(self.patience().unwrap_or(param::LATE_TIMER));
+        let due = self.deadline.map_or(ack, |deadline| deadline.min(ack));
+        if self.excused || until <= due {
+            return None;
+        }
+        self.excused = true;
+        self.deadline = self.deadline.map(|deadline| deadline.max(until));
+        Some(until)
+    }
+
+    /// The acknowledgement timer has fired: the next time it may be late again.
+    pub(crate) fn fired(&mut self) {
+        self.excused = false;
     }
 
     /// Everything before `unacked` is acknowledged. Says whether that answers a question, such that
@@ -72,9 +105,13 @@ impl Probe {
     pub(crate) fn progress(&mut self, now: Instant, unacked: u64) -> bool {
         self.asked = 0;
         self.due = false;
+        self.excused = false;
         if let Some((_, sent)) = self.timed.take_if(|(end, _)| *end <= unacked) {
             let sample = now.0.saturating_sub(sent.0);
-            let known = self.round_trip.unwrap_or(sample);
+            let (known, variation) =
+                self.round_trip.map_or((sample, sample / 2), |known| (known, self.variation));
+            let off = known.abs_diff(sample);
+            self.variation = variation.saturating_sub(variation / 4).saturating_add(off / 4);
             self.round_trip = Some(known.saturating_sub(known / 8).saturating_add(sample / 8));
         }
         match self.end {
@@ -88,6 +125,17 @@ impl Probe {
 }
 
 impl Qp {
+    /// Lets the timers wait once more, after the card did not run for a while. Says whether they do.
+    // RC-97
+    pub(crate) fn excuse_late_timer(&mut self, shared: &mut Shared, now: Instant) -> bool {
+        let requester = &mut self.requester;
+        let Some(ack) = requester.ack_deadline else { return false };
+        let Some(until) = requester.probe.excuse(ack, now) else { return false };
+        requester.ack_deadline = Some(ack.max(until));
+        self.update_timer(shared);
+        true
+    }
+
     /// Nothing has moved for a while.
     pub(crate) fn probe(&mut self, shared: &mut Shared, now: Instant) {
         let requester = &mut self.requester;
@@ -113,6 +161,7 @@ impl Qp {
         if sequence >= requester.next || requester.unreadable == Some(number) {
             return None;
         }
+        bump(&mut shared.counters.sent_questions);
         if message.is_read() {
             // To ask is to ask for the data.
             requester.go_back();

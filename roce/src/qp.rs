@@ -2,6 +2,7 @@
 
 use crate::api::{AsyncKind, Event, ReceiveStatus, SendStatus, Transmit};
 use crate::attributes::QpSnapshot;
+use crate::congestion::Notification;
 use crate::counters::{Counters, QpCounters, bump};
 use crate::log::{EffectKind, Log};
 use crate::param;
@@ -48,6 +49,7 @@ pub(crate) struct Qp {
     pub established: bool,
     /// Whether the drained event of this stay in SQD was reported.
     pub drained: bool,
+    pub notification: Notification,
     pub timer: Timer,
     pub counters: QpCounters,
 }
@@ -67,6 +69,7 @@ impl Qp {
             responded: false,
             established: false,
             drained: false,
+            notification: Notification::default(),
             timer: Timer::default(),
             counters: QpCounters::default(),
         }
@@ -117,6 +120,11 @@ impl Qp {
         if !self.path.as_ref()?.is_resolved() {
             self.wait_for_neighbour(shared, now);
             return None;
+        }
+        if let Some(notification) = self.transmit_notification(shared) {
+            bump(&mut shared.counters.sent_pkts);
+            bump(&mut self.counters.sent_pkts);
+            return Some(notification);
         }
         // READ responses and requests take turns; acknowledgements go first, they cost little.
         let request_first = self.responded && self.responder.is_streaming();

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use crate::api::{Operation, Payload, SendRequest, Source, Transmit};
 use crate::counters::{add, bump};
+use crate::credit::Credit;
 use crate::opcode::{Position, code};
 use crate::param;
 use crate::probe::Probe;
@@ -24,6 +25,8 @@ pub(crate) struct Message {
     pub end: u64,
     /// Request packets of all messages before it, for the window.
     weight_before: u64,
+    /// Messages before it that take a receive request of the peer.
+    pub takes_before: u64,
 }
 
 impl Message {
@@ -50,6 +53,7 @@ impl Message {
     }
 
     /// Offset and length of the payload of packet `sequence`.
+    #[inline]
     pub(crate) fn payload_at(&self, sequence: u64, mtu: PathMtu) -> (u64, u32) {
         let offset = sequence.saturating_sub(self.first) << mtu.shift();
         let rest = u64::from(self.request.length).saturating_sub(offset);
@@ -77,6 +81,10 @@ pub(crate) struct Requester {
     tail: u64,
     /// Request packets of all messages posted.
     tail_weight: u64,
+    /// Messages posted that take a receive request of the peer.
+    tail_takes: u64,
+    /// How many of them it may take.
+    pub credit: Credit,
     /// The ends of the READ requests in flight.
     reads: VecDeque<u64>,
     /// Packets since one asked for an acknowledgement.
@@ -149,10 +157,13 @@ impl Requester {
             first: self.tail,
             end: self.tail.wrapping_add(packets),
             weight_before: self.tail_weight,
+            takes_before: self.tail_takes,
         };
         let number = self.head_number.wrapping_add(self.messages.len() as u64);
         self.tail = message.end;
         self.tail_weight = message.weight_at(message.end);
+        self.tail_takes =
+            self.tail_takes.wrapping_add(u64::from(request.operation.takes_receive()));
         // RC-25
         self.messages.push_back(message);
         number
@@ -169,6 +180,11 @@ impl Requester {
         self.unacked != self.sent
     }
 
+    /// Messages that take a receive request of the peer and are wholly acknowledged.
+    pub(crate) fn takes_executed(&self) -> u64 {
+        self.messages.front().map_or(self.tail_takes, |message| message.takes_before)
+    }
+
     /// The PSN of the next new packet.
     pub(crate) fn next_psn(&self) -> Psn {
         Psn::of(self.sent)
@@ -181,6 +197,7 @@ impl Requester {
         self.cursor = 0;
         self.reads.clear();
         self.since_ack_request = 0;
+        self.credit.go_back();
         self.probe.forget();
     }
 
@@ -191,6 +208,7 @@ impl Requester {
             self.next = self.unacked;
             self.cursor = 0;
         }
+        self.credit.follow_progress(self.unacked);
         while self.reads.front().is_some_and(|&end| end <= self.unacked) {
             self.reads.pop_front();
         }
@@ -202,7 +220,8 @@ impl Requester {
     /// Whether the next packet may be sent now.
     fn may_send(&self, state: QpState, max_reads: u8) -> bool {
         let Some(message) = self.messages.get(self.cursor) else { return false };
-        if self.rnr_until.is_some() || !state.sends_requests() {
+        // RC-91
+        if self.rnr_until.is_some() || self.credit.is_waiting() || !state.sends_requests() {
             return false;
         }
         let number = self.head_number.wrapping_add(self.cursor as u64);
@@ -307,6 +326,7 @@ impl Qp {
         let number = self.requester.head_number.wrapping_add(self.requester.cursor as u64);
         let is_new = sequence >= self.requester.sent;
         self.requester.advance(sequence.wrapping_add(1), message.end);
+        self.requester.credit.spend(message, sequence);
 
         let since = self.requester.since_ack_request.wrapping_add(1);
         // RC-30: Ask when no further packet can follow now: what comes next depends on the answer.

@@ -94,6 +94,8 @@ pub(crate) struct Responder {
     /// How many of them have responses to send.
     streaming: usize,
     refusal: Option<Refusal>,
+    /// Receive requests left when one was last asked for; `None` where others take from the queue.
+    left: Option<u32>,
 }
 
 impl Responder {
@@ -101,7 +103,16 @@ impl Responder {
     pub(crate) fn start(&mut self, psn: Psn) {
         let mut reads = core::mem::take(&mut self.reads);
         reads.clear();
-        *self = Self { expected: psn.first_sequence(), reads, ..Self::default() };
+        // Nobody has looked into the receive queue yet, so nothing is promised.
+        *self = Self { expected: psn.first_sequence(), reads, left: Some(0), ..Self::default() };
+    }
+
+    /// Receive requests for messages after those counted as executed. The one that the message in
+    /// progress has taken is for such a message.
+    // RC-89
+    pub(crate) fn credits(&self) -> Option<u32> {
+        let taken = matches!(self.current, Some(Current::Send { .. }));
+        self.left.map(|left| left.saturating_add(u32::from(taken)))
     }
 
     /// The PSN expected next.
@@ -549,10 +560,14 @@ impl Qp {
     }
 
     fn take_receive(&mut self, verbs: &mut impl Verbs) -> Result<Receive, Stop> {
-        verbs.take_receive(self.qpn).map_err(|error| match error {
-            ReceiveError::Empty => Stop::NotReady,
-            ReceiveError::Invalid => Stop::BadReceive,
-        })
+        match verbs.take_receive(self.qpn) {
+            Ok(receive) => {
+                self.responder.left = receive.left;
+                Ok(receive)
+            }
+            Err(ReceiveError::Empty) => Err(Stop::NotReady),
+            Err(ReceiveError::Invalid) => Err(Stop::BadReceive),
+        }
     }
 
     fn place(

@@ -363,17 +363,23 @@ impl Stack {
     }
 
     /// Does what is due at `now`. May be called at any time.
+    ///
+    /// Frames that have arrived should be given to [`Stack::receive`] first: the answer that a timer
+    /// waits for may be among them.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.ask_due(now);
         // What is armed anew meanwhile waits for the next call, even at the end of time.
         for _ in 0..self.shared.timers.len() {
             let Some(entry) = self.shared.timers.pop_due(now) else { break };
-            let (_, slot, generation) = entry;
+            let (at, slot, generation) = entry;
             let Some(qp) = qp_at(&mut self.slots, slot).filter(|qp| qp.generation == generation)
             else {
                 continue;
             };
-            if !self.shared.timers.fire(&mut qp.timer, entry, now) {
+            let fires = self.shared.timers.fire(&mut qp.timer, entry, now);
+            // RC-97: Whatever this entry is good for, nobody came to look when its time was.
+            let is_late = now.since(at) >= param::LATE_TIMER;
+            if is_late && qp.excuse_late_timer(&mut self.shared, now) || !fires {
                 continue;
             }
             let peer = qp.path.as_ref().and_then(Path::arp_target);

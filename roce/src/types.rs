@@ -214,11 +214,13 @@ impl PathMtu {
 
     /// The size in bytes.
     #[must_use]
+    #[inline]
     pub const fn bytes(self) -> u32 {
         1 << self.shift()
     }
 
     /// The binary logarithm of the size in bytes.
+    #[inline]
     pub(crate) const fn shift(self) -> u32 {
         match self {
             Self::Mtu256 => 8,
@@ -230,6 +232,7 @@ impl PathMtu {
     }
 
     /// The number of packets that a message of `length` bytes takes: at least one.
+    #[inline]
     pub(crate) const fn packets(self, length: u32) -> u32 {
         // Without overflow for lengths near 2^32.
         let whole = length >> self.shift();

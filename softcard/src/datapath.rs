@@ -22,6 +22,8 @@ use crate::transport::{self, RoceTransport};
 
 /// Frames one card takes, and makes, in one round.
 const BURST: usize = 64;
+/// Rounds full of frames that timers wait for at most: what a port and its cable hold.
+const TIMER_ROUNDS: u32 = 128;
 
 /// Scratch of the data path, kept so that rounds need not allocate it.
 #[derive(Default)]
@@ -40,6 +42,8 @@ pub(crate) struct Scratch {
     sending: VecDeque<Frame>,
     /// Frames to the card's own address.
     looped: VecDeque<Frame>,
+    /// Rounds that timers which are due have waited for frames.
+    timers_waited: u32,
 }
 
 /// The engines of a card, as asked by the stack about incoming requests.
@@ -62,7 +66,9 @@ impl Verbs for Engines<'_> {
     fn take_receive(&mut self, qpn: Qpn) -> Result<Receive, ReceiveError> {
         let engine = engine_of(self.0, qpn.value()).ok_or(ReceiveError::Empty)?;
         match engine.take_receive(qpn.value()) {
-            Ok(taken) => Ok(Receive { id: taken.id, capacity: taken.capacity }),
+            Ok(taken) => {
+                Ok(Receive { id: taken.id, capacity: taken.capacity, left: Some(taken.left) })
+            }
             Err(queue_engine::ReceiveError::Empty) => Err(ReceiveError::Empty),
             Err(queue_engine::ReceiveError::Invalid) => Err(ReceiveError::Invalid),
         }
@@ -80,9 +86,10 @@ impl Card {
     /// Works on everything that waits; `true` if there was anything.
     pub(crate) fn round(&mut self, now: u64) -> bool {
         self.memory.now = now;
-        let mut worked = self.run_timers(now);
-        worked |= self.poll_engines(now);
-        worked |= self.receive_burst(now);
+        let mut worked = self.poll_engines(now);
+        let received = self.receive_burst(now);
+        worked |= received > 0;
+        worked |= self.run_timers(now, received);
         worked |= self.drain_events(now);
         worked |= self.transmit_burst(now);
         worked |= self.drain_events(now);
@@ -90,12 +97,19 @@ impl Card {
         worked
     }
 
-    fn run_timers(&mut self, now: u64) -> bool {
-        let due = self.stack.next_timeout().is_some_and(|timeout| timeout <= Instant(now));
-        if due {
-            self.stack.handle_timeout(Instant(now));
+    /// Runs the timers that are due, after the frames that have arrived: the answer a timer waits
+    /// for may be among them. While more wait in the port the timers wait too, but not for ever.
+    fn run_timers(&mut self, now: u64, received: usize) -> bool {
+        if self.stack.next_timeout().is_none_or(|timeout| timeout > Instant(now)) {
+            return false;
         }
-        due
+        self.scratch.timers_waited = self.scratch.timers_waited.saturating_add(1);
+        if received >= BURST && self.scratch.timers_waited < TIMER_ROUNDS {
+            return false;
+        }
+        self.scratch.timers_waited = 0;
+        self.stack.handle_timeout(Instant(now));
+        true
     }
 
     fn poll_engines(&mut self, now: u64) -> bool {
@@ -107,12 +121,14 @@ impl Card {
         worked
     }
 
-    fn receive_burst(&mut self, now: u64) -> bool {
+    /// Takes a burst of frames, and says how many there were.
+    fn receive_burst(&mut self, now: u64) -> usize {
         let scratch = &mut self.scratch;
         scratch.received.append(&mut scratch.looped);
         self.port.receive(now, &mut scratch.received, BURST);
-        if scratch.received.is_empty() {
-            return false;
+        let received = scratch.received.len();
+        if received == 0 {
+            return 0;
         }
         for (index, frame) in scratch.received.iter().enumerate() {
             let mut verbs = Engines(&mut self.engines);
@@ -123,7 +139,7 @@ impl Card {
         for frame in self.scratch.received.drain(..) {
             self.pool.put(frame);
         }
-        true
+        received
     }
 
     /// Copies the payload of the received burst to where it belongs, then tells the stack.
@@ -344,3 +360,6 @@ fn transport_event(engine: &CardEngine, event: Event) -> Option<TransportEvent> 
         Event::EnteredError { qpn } => TransportEvent::Error { qpn: qpn.value() },
     })
 }
+
+#[cfg(test)]
+mod tests;

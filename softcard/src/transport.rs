@@ -250,3 +250,17 @@ pub(crate) fn qp_event(kind: AsyncKind) -> QpEvent {
         AsyncKind::Fatal => QpEvent::Fatal,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_of_the_stack_is_in_the_contract_and_the_other_way_round() {
+        let names: Vec<_> = roce::Counters::default().iter().map(|(name, _)| name).collect();
+        let (mut ours, mut contract) = (names, COUNTERS.to_vec());
+        ours.sort_unstable();
+        contract.sort_unstable();
+        assert_eq!(ours, contract);
+    }
+}

@@ -361,4 +361,7 @@ pub const COUNTERS: &[&str] = &[
     "drop_after_gap",
     "drop_duplicate_read",
     "drop_control_queue",
+    "ndp_replies",
+    "sent_questions",
+    "np_cnp_sent",
 ];

@@ -66,7 +66,8 @@ fn receives_are_taken_in_order_and_complete_with_what_arrived() {
         fixture.qp.rq.post(tag, &[fixture.region.sge(0, 100), fixture.region.sge(200, 50)]);
     }
     let taken: Vec<_> = (0..3).map(|_| fixture.take()).collect();
-    assert_eq!(taken, [0, 1, 2].map(|id| Ok(TakenReceive { id, capacity: 150 })));
+    let expected = |id, left| Ok(TakenReceive { id, capacity: 150, left });
+    assert_eq!(taken, [expected(0, 2), expected(1, 1), expected(2, 0)]);
     assert_eq!(fixture.take(), Err(ReceiveError::Empty));
 
     let qpn = fixture.qp.qpn;

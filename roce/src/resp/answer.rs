@@ -25,15 +25,15 @@ impl Qp {
                 return Some(transmit);
             }
         }
-        // RC-50, RC-52
-        let positive = Syndrome::Ack { credits: aeth::CREDITS_UNLIMITED };
-        if self.responder.ack_due {
-            self.responder.ack_due = false;
-            self.responder.repeat_ack = None;
-            return self.acknowledgement(positive, self.responder.expected.wrapping_sub(1));
-        }
-        let repeat = self.responder.repeat_ack.take()?;
-        self.acknowledgement(positive, repeat)
+        // RC-50
+        let repeat = self.responder.repeat_ack.take();
+        let sequence = if core::mem::take(&mut self.responder.ack_due) {
+            self.responder.expected.wrapping_sub(1)
+        } else {
+            repeat?
+        };
+        // RC-52
+        self.acknowledgement(Syndrome::Ack { credits: self.credit_code() }, sequence)
     }
 
     /// Emits a NAK, unless what it complains of has come in the meantime.
@@ -108,7 +108,7 @@ impl Qp {
         }
         let mut header = self.path.as_ref()?.header(&transport, after);
         if with_ack {
-            let syndrome = Syndrome::Ack { credits: aeth::CREDITS_UNLIMITED };
+            let syndrome = Syndrome::Ack { credits: self.credit_code() };
             header.push(&aeth::Repr { syndrome, msn: read.msn }.to_bytes());
         }
         let payload = (length != 0).then_some(Payload {

@@ -107,10 +107,18 @@ impl Stack {
         ) else {
             return Ok(());
         };
+        // RC-17, RC-94
+        if datagram.traffic_class & 3 == CONGESTION_EXPERIENCED {
+            bump(&mut self.shared.counters.np_ecn_marked_roce_packets);
+            if packet.opcode.class != Class::CongestionNotification {
+                qp.note_congestion(&mut self.shared, now);
+            }
+        }
         let counters = &mut self.shared.counters;
         let payload_start = datagram.offset.wrapping_add(packet.payload.start);
         let place = FramePlace { frame_index, payload_start };
         match packet.opcode.class {
+            // RC-96
             Class::CongestionNotification => bump(&mut counters.rp_cnp_ignored),
             // RC-6
             Class::Datagram => bump(&mut counters.drop_bad_opcode),
@@ -233,10 +241,6 @@ fn admitted<'a>(
     }
     bump(&mut counters.rcvd_pkts);
     bump(&mut qp.counters.rcvd_pkts);
-    // RC-17
-    if datagram.traffic_class & 3 == CONGESTION_EXPERIENCED {
-        bump(&mut counters.np_ecn_marked_roce_packets);
-    }
     Some(qp)
 }
 

@@ -5,9 +5,30 @@ use super::{Malformed, split};
 /// The length of a header.
 pub const LENGTH: usize = 4;
 
-/// The credit code that means "no end-to-end flow control".
-// RC-52
-pub const CREDITS_UNLIMITED: u8 = 0x1f;
+/// The credit code that says nothing: no end-to-end flow control.
+// RC-92
+pub const CREDITS_INVALID: u8 = 0x1f;
+
+/// The receive requests that the other credit codes stand for (specification, section 9.7.7.2).
+// RC-89
+const CREDITS: [u32; 31] = [
+    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768,
+];
+
+/// The number of receive requests that a credit code stands for; `None` for
+/// [`CREDITS_INVALID`] (of more than 5 bits, the low ones count).
+#[must_use]
+pub fn credits_of(code: u8) -> Option<u32> {
+    CREDITS.get(usize::from(code & 0x1f)).copied()
+}
+
+/// The code of the largest number of receive requests that is not above `count`.
+#[must_use]
+pub fn credit_code(count: u32) -> u8 {
+    // The first is 0, so at least one is not above; there are 31.
+    CREDITS.partition_point(|&credits| credits <= count).saturating_sub(1) as u8
+}
 
 /// The code of a NAK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +76,7 @@ impl NakCode {
 pub enum Syndrome {
     /// Everything up to the PSN was executed; the credit code limits further SENDs.
     Ack {
-        /// 5 bits; [`CREDITS_UNLIMITED`] means no limit.
+        /// 5 bits; see [`credits_of`].
         credits: u8,
     },
     /// No receive request: try again after the timer.
@@ -155,7 +176,7 @@ mod tests {
 
     #[test]
     fn syndromes_are_the_specifications() {
-        assert_eq!(Syndrome::from_byte(0x1f), Syndrome::Ack { credits: CREDITS_UNLIMITED });
+        assert_eq!(Syndrome::from_byte(0x1f), Syndrome::Ack { credits: CREDITS_INVALID });
         assert_eq!(Syndrome::from_byte(0x2c), Syndrome::RnrNak { timer: 12 });
         assert_eq!(Syndrome::from_byte(0x60), Syndrome::Nak(NakCode::PsnSequenceError));
         assert_eq!(Syndrome::from_byte(0x61), Syndrome::Nak(NakCode::InvalidRequest));

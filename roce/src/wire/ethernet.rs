@@ -30,6 +30,7 @@ pub struct Header<'a>(&'a [u8; LENGTH]);
 
 impl<'a> Header<'a> {
     /// The header at the start of `bytes`, and what follows it.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
         let (header, rest) = split(bytes, "Ethernet")?;
         Ok((Self(header), rest))
@@ -37,6 +38,7 @@ impl<'a> Header<'a> {
 
     /// The destination address.
     #[must_use]
+    #[inline]
     pub fn destination(&self) -> MacAddr {
         let [a, b, c, d, e, f, ..] = *self.0;
         MacAddr([a, b, c, d, e, f])
@@ -44,6 +46,7 @@ impl<'a> Header<'a> {
 
     /// The source address.
     #[must_use]
+    #[inline]
     pub fn source(&self) -> MacAddr {
         let [_, _, _, _, _, _, a, b, c, d, e, f, ..] = *self.0;
         MacAddr([a, b, c, d, e, f])
@@ -51,6 +54,7 @@ impl<'a> Header<'a> {
 
     /// The protocol, which may be [`EtherType::VLAN`].
     #[must_use]
+    #[inline]
     pub fn ethertype(&self) -> EtherType {
         EtherType(u16::from_be_bytes([self.0[12], self.0[13]]))
     }

@@ -51,6 +51,7 @@ pub(crate) fn split<'a, const N: usize>(
 }
 
 /// The internet checksum's running sum of `bytes`, added to `sum` (RFC 1071).
+#[inline]
 pub(crate) fn checksum_add(sum: u32, bytes: &[u8]) -> u32 {
     let mut sum = u64::from(sum);
     for pair in bytes.chunks(2) {
@@ -68,6 +69,7 @@ pub(crate) fn checksum_add(sum: u32, bytes: &[u8]) -> u32 {
 }
 
 /// The internet checksum of a running sum.
+#[inline]
 pub(crate) fn checksum_finish(mut sum: u32) -> u16 {
     while sum >> 16 != 0 {
         sum = (sum & 0xffff).wrapping_add(sum >> 16);

@@ -15,7 +15,9 @@
 )]
 
 mod cable;
+mod congestion;
 mod connection;
+mod credits;
 mod errors;
 mod fabric;
 mod fairness;
@@ -31,6 +33,7 @@ mod random;
 mod requester_rules;
 mod responder_rules;
 mod rng;
+mod stalls;
 mod states;
 mod truth;
 mod workload;

@@ -1,6 +1,6 @@
 //! A node's memory, receive queues and keys: the layer above the transport.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use roce::{
     AccessDenied, Payload, Placement, Qpn, Receive, ReceiveError, RemoteAccess, Sink, Source, Verbs,
@@ -53,6 +53,8 @@ pub struct Memory {
     pub next_receive: u64,
     /// The next receive request of these QPs is unusable.
     pub bad_receives: Vec<u32>,
+    /// QPs whose receive queue counts as shared with others.
+    pub shared: BTreeSet<u32>,
     /// Receive requests whose buffer cannot be written.
     pub unwritable: Vec<u64>,
 }
@@ -63,7 +65,7 @@ impl Memory {
         let id = self.next_receive;
         self.next_receive += 1;
         self.buffers.insert(id, ReceiveBuffer { bytes: vec![0xee; capacity] });
-        let receive = Receive { id, capacity: capacity as u64 };
+        let receive = Receive { id, capacity: capacity as u64, left: None };
         self.receives.entry(qpn.value()).or_default().push_back(receive);
         id
     }
@@ -154,6 +156,8 @@ impl Verbs for Memory {
             return Err(ReceiveError::Invalid);
         }
         let queue = self.receives.get_mut(&qpn.value()).ok_or(ReceiveError::Empty)?;
-        queue.pop_front().ok_or(ReceiveError::Empty)
+        let receive = queue.pop_front().ok_or(ReceiveError::Empty)?;
+        let left = (!self.shared.contains(&qpn.value())).then_some(queue.len() as u32);
+        Ok(Receive { left, ..receive })
     }
 }

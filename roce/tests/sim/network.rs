@@ -27,6 +27,8 @@ pub struct Node {
     pub events: Vec<Event>,
     pub inbox: Vec<Frame>,
     next_wake: Option<u64>,
+    /// A node does not run before.
+    stalled_until: u64,
     /// A node that is off neither sends nor receives.
     pub off: bool,
     pub frames_received: u64,
@@ -118,10 +120,20 @@ impl Network {
                     return Some(None);
                 }
                 self.nodes[node].next_wake = None;
+                let stalled = self.nodes[node].stalled_until;
+                if at < stalled {
+                    self.wake_at(node, stalled);
+                    return Some(None);
+                }
                 self.work(node);
                 Some(Some(node))
             }
         }
+    }
+
+    /// Keeps a node from running for a time, as a busy machine does. Frames go on arriving.
+    pub fn stall(&mut self, node: usize, time: u64) {
+        self.nodes[node].stalled_until = self.now + time;
     }
 
     /// Steps until `done` or `deadline`, and says whether it was `done`.
@@ -200,6 +212,7 @@ impl Node {
             events: Vec::new(),
             inbox: Vec::new(),
             next_wake: None,
+            stalled_until: 0,
             off: false,
             frames_received: 0,
             roce_frames_sent: 0,

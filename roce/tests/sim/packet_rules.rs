@@ -1,7 +1,7 @@
 //! Rules of single packets: what a header must say, and what becomes of one that says otherwise.
 
 use roce::opcode::code;
-use roce::wire::aeth::{CREDITS_UNLIMITED, NakCode, Syndrome};
+use roce::wire::aeth::{NakCode, Syndrome};
 use roce::wire::{bth, ethernet, icrc, ipv4, reth, udp};
 use roce::{Error, Instant, Operation, PathMtu, QpAttributes, QpState, SendRequest};
 
@@ -96,7 +96,7 @@ fn a_packet_that_is_not_whole_words_is_dropped() {
 /// RC-3.
 #[test]
 fn another_udp_port_is_not_roce() {
-    let mut puppet = Puppet::new(&options());
+    let mut puppet = Puppet::without_credits(&options());
     let mut frame = puppet.frame(&rdma(code::WRITE_ONLY, RQ_PSN, 0, 8, vec![1; 8]));
     frame[36..38].copy_from_slice(&4790_u16.to_be_bytes());
     icrc::append(&mut frame).unwrap();
@@ -210,7 +210,7 @@ fn every_answer_counts_the_messages_that_are_whole() {
     let msn = |puppet: &mut Puppet, say: Say| {
         let sent = puppet.say(&[say]);
         let last = sent.last().unwrap();
-        assert_eq!(last.syndrome, Some(Syndrome::Ack { credits: CREDITS_UNLIMITED }));
+        assert_eq!(last.syndrome, Some(Syndrome::Ack { credits: 0 }));
         last.msn
     };
     assert_eq!(msn(&mut puppet, rdma(code::WRITE_FIRST, RQ_PSN, 0, 300, vec![0; 256])), 0);

@@ -26,6 +26,7 @@ pub struct Sent {
     pub opcode: u8,
     pub psn: u32,
     pub ack_request: bool,
+    pub becn: bool,
     pub syndrome: Option<Syndrome>,
     pub msn: u32,
     pub reth: Option<reth::Repr>,
@@ -52,10 +53,20 @@ pub struct Say {
     pub pkey: Option<u16>,
     pub source: Option<std::net::Ipv4Addr>,
     pub dest_qpn: Option<u32>,
+    /// Marked "congestion experienced" on the way.
+    pub marked: bool,
 }
 
 impl Puppet {
+    /// A puppet that asks for no limit on messages that take a receive request.
     pub fn new(options: &Options) -> Self {
+        let mut puppet = Self::without_credits(options);
+        assert!(puppet.say(&[ack(SQ_PSN - 1)]).is_empty());
+        puppet
+    }
+
+    /// A puppet that has not yet told of any receive request.
+    pub fn without_credits(options: &Options) -> Self {
         let qpn = Qpn::new(OWN_QPN).unwrap();
         let mut puppet = Self { node: Node::new(1), qpn, now: 1_000_000 };
         puppet.node.stack.create_qp(qpn).unwrap();
@@ -139,7 +150,7 @@ impl Puppet {
             payload_length: body.len() as u16,
         };
         let packet = ipv4::Repr {
-            type_of_service: 0,
+            type_of_service: if say.marked { 3 } else { 0 },
             time_to_live: 64,
             protocol: ipv4::PROTOCOL_UDP,
             source: say.source.unwrap_or(PEER_IP),
@@ -224,6 +235,7 @@ pub fn take_apart(bytes: &[u8]) -> Option<Sent> {
         opcode: repr.bth.opcode,
         psn: repr.bth.psn.value(),
         ack_request: repr.bth.ack_request,
+        becn: repr.bth.becn,
         syndrome: repr.aeth.map(|header| header.syndrome),
         msn: repr.aeth.map_or(0, |header| header.msn),
         reth: repr.reth,
@@ -233,7 +245,7 @@ pub fn take_apart(bytes: &[u8]) -> Option<Sent> {
 
 /// An acknowledgement of the puppet.
 pub fn ack(psn: u32) -> Say {
-    answer(psn, Syndrome::Ack { credits: aeth::CREDITS_UNLIMITED })
+    answer(psn, Syndrome::Ack { credits: aeth::CREDITS_INVALID })
 }
 
 /// An acknowledgement or NAK of the puppet.
@@ -248,7 +260,7 @@ pub fn answer(psn: u32, syndrome: Syndrome) -> Say {
 
 /// A READ response of the puppet.
 pub fn response(opcode: u8, psn: u32, payload: Vec<u8>) -> Say {
-    let syndrome = Syndrome::Ack { credits: aeth::CREDITS_UNLIMITED };
+    let syndrome = Syndrome::Ack { credits: aeth::CREDITS_INVALID };
     let aeth = (opcode != code::READ_RESPONSE_MIDDLE).then_some(aeth::Repr { syndrome, msn: 0 });
     Say { opcode, psn, aeth, payload, ..Say::default() }
 }

@@ -143,6 +143,9 @@ impl Total {
             "rcvd_rnr_err",
             "rx_icrc_encapsulated",
             "np_ecn_marked_roce_packets",
+            "np_cnp_sent",
+            "rp_cnp_ignored",
+            "sent_questions",
             "drop_after_gap",
             "drop_stale_response",
         ];

@@ -1,7 +1,7 @@
 //! Rules of the responder, against a puppet requester.
 
 use roce::opcode::code;
-use roce::wire::aeth::{CREDITS_UNLIMITED, NakCode, Syndrome};
+use roce::wire::aeth::{NakCode, Syndrome};
 use roce::{AccessFlags, AsyncKind, Event, PathMtu, QpState, ReceiveStatus};
 
 use crate::connection::Options;
@@ -9,7 +9,8 @@ use crate::puppet::{Puppet, RKEY, RQ_PSN, Say, Sent, VA, rdma, request};
 use crate::rng::pattern_vec;
 
 const MTU: usize = 256;
-const ACK: Syndrome = Syndrome::Ack { credits: CREDITS_UNLIMITED };
+/// Nobody has asked for a receive request before, or there was one.
+const ACK: Syndrome = Syndrome::Ack { credits: 0 };
 
 fn puppet() -> Puppet {
     Puppet::new(&Options { mtu: PathMtu::Mtu256, ..Options::default() })

@@ -77,6 +77,10 @@ fn watch_sent(frames: &[Vec<u8>], mtus: &BTreeMap<(MacAddr, u32), PathMtu>) -> T
         }
         let seen = look(bytes);
         count(&mut tally, "sent_pkts", 1);
+        if seen.opcode.class == Class::CongestionNotification {
+            count(&mut tally, "np_cnp_sent", 1);
+            continue;
+        }
         count(&mut tally, "sent_bytes", seen.length);
         if !seen.opcode.class.is_response() {
             // A READ stands for all its responses.
@@ -160,7 +164,9 @@ fn watch_heard(node: &Node, frames: &[Frame]) -> Tally {
         let seen = look(&frame.bytes);
         count(&mut tally, "rcvd_pkts", 1);
         count(&mut tally, "np_ecn_marked_roce_packets", u64::from(seen.congested));
-        if !seen.opcode.class.is_response() {
+        if seen.opcode.class == Class::CongestionNotification {
+            count(&mut tally, "rp_cnp_ignored", 1);
+        } else if !seen.opcode.class.is_response() {
             count(&mut tally, "requests", 1);
         }
         match seen.syndrome {
@@ -250,7 +256,7 @@ pub fn assert_true(network: &Network, flows: &[Flow]) {
 }
 
 /// Counters that a witness can count just as well.
-const EXACT: [&str; 16] = [
+const EXACT: [&str; 18] = [
     "sent_pkts",
     "sent_bytes",
     "retransmitted_pkts",
@@ -262,6 +268,8 @@ const EXACT: [&str; 16] = [
     "rcvd_bytes",
     "rx_icrc_encapsulated",
     "np_ecn_marked_roce_packets",
+    "np_cnp_sent",
+    "rp_cnp_ignored",
     "rdma_sends",
     "rdma_recvs",
     "rx_write_requests",
@@ -270,7 +278,7 @@ const EXACT: [&str; 16] = [
 ];
 
 /// Counters of what cannot happen between peers that keep the rules.
-const NEVER: [&str; 19] = [
+const NEVER: [&str; 18] = [
     "retry_exceeded_err",
     "retry_rnr_exceeded_err",
     "rnr_nak_retry_err",
@@ -284,7 +292,6 @@ const NEVER: [&str; 19] = [
     "resp_remote_operational_errors",
     "resp_local_length_error",
     "resp_cqe_error",
-    "rp_cnp_ignored",
     "drop_unknown_qp",
     "drop_wrong_source",
     "drop_bad_pkey",

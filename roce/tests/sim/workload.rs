@@ -129,7 +129,11 @@ impl Flow {
             ops.push(op);
         }
         let longest = ops.iter().filter(|op| op.consumes_receive()).map(|op| op.length).max();
+        let shared = network.rng.chance(3_000);
         let memory = &mut network.nodes[to.node].memory;
+        if shared {
+            memory.shared.insert(to.qpn.value());
+        }
         let write_rkey = 0x100 + memory.regions.len() as u32;
         let write = vec![FILLER; write_length + GUARD];
         memory.regions.insert(write_rkey, Region { va: WRITE_VA, bytes: write, writable: true });

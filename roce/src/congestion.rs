@@ -1,0 +1,53 @@
+//! The notification point of congestion control: who sends too fast is told.
+//!
+//! A switch marks packets when its queue grows (RFC 3168), and the receiver of a marked packet sends
+//! its peer a congestion notification packet (annex A17.9.3), of a queue pair at most one in
+//! [`param::CNP_INTERVAL`], as DCQCN has it (Zhu et al., SIGCOMM 2015). What the peer does about it is
+//! its own affair.
+
+use crate::api::Transmit;
+use crate::counters::bump;
+use crate::opcode::code;
+use crate::param;
+use crate::qp::{Qp, Shared};
+use crate::types::Instant;
+
+/// Reserved bytes that follow the Base Transport Header of a notification.
+const RESERVED: [u8; 16] = [0; 16];
+
+/// What a queue pair owes its peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Notification {
+    due: bool,
+    /// No other is sent before.
+    next: Instant,
+}
+
+impl Qp {
+    /// A marked packet of the peer was received.
+    pub(crate) fn note_congestion(&mut self, shared: &mut Shared, now: Instant) {
+        // RC-95
+        if self.notification.due || now < self.notification.next || !self.state().serves_requests()
+        {
+            return;
+        }
+        self.notification = Notification { due: true, next: now.after(param::CNP_INTERVAL) };
+        self.make_ready(shared);
+    }
+
+    /// Emits the notification that is due.
+    #[inline]
+    pub(crate) fn transmit_notification(&mut self, shared: &mut Shared) -> Option<Transmit> {
+        if !core::mem::take(&mut self.notification.due) || !self.state().serves_requests() {
+            return None;
+        }
+        // RC-94
+        let mut transport = self.transport_header(code::CNP, 0, 0);
+        transport.becn = true;
+        let mut header = self.path.as_ref()?.header(&transport, RESERVED.len());
+        header.push(&RESERVED);
+        bump(&mut shared.counters.np_cnp_sent);
+        bump(&mut self.counters.np_cnp_sent);
+        Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
+    }
+}

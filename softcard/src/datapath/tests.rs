@@ -1,0 +1,151 @@
+//! Rounds of a card whose port and peer are the test's.
+
+use std::cell::RefCell;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+
+use roce::{
+    AccessFlags, AddressVector, Gid, MacAddr, Operation, PathMtu, Psn, QpAttributes, QpState,
+    SendRequest, Stack, StackConfig,
+};
+
+use super::*;
+use crate::card::Identity;
+use crate::port::{FramePool, Port};
+
+/// Frames to and from the card.
+#[derive(Default)]
+struct Wire {
+    to_card: VecDeque<Frame>,
+    from_card: Vec<Vec<u8>>,
+}
+
+#[derive(Default)]
+struct TestPort(Rc<RefCell<Wire>>);
+
+impl Port for TestPort {
+    fn send(&mut self, _now: u64, burst: &mut VecDeque<Frame>) {
+        let sent = burst.drain(..).map(|frame| frame.as_slice().to_vec());
+        self.0.borrow_mut().from_card.extend(sent);
+    }
+
+    fn receive(&mut self, _now: u64, into: &mut VecDeque<Frame>, budget: usize) {
+        let wire = &mut self.0.borrow_mut().to_card;
+        let count = wire.len().min(budget);
+        into.extend(wire.drain(..count));
+    }
+
+    fn room(&self) -> usize {
+        usize::MAX
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// A queue pair in RTS, over link-local addresses, which need no ARP.
+fn connect(stack: &mut Stack, qpn: u32, peer: [u8; 6], peer_qpn: u32) -> Qpn {
+    let (qpn, dest_qpn) = (Qpn::new(qpn).unwrap(), Qpn::new(peer_qpn));
+    stack.create_qp(qpn).unwrap();
+    let path = AddressVector {
+        sgid_index: 0,
+        dgid: Gid::from_ipv6(MacAddr(peer).link_local()),
+        hop_limit: 1,
+        traffic_class: 0,
+        flow_label: 0,
+        sl: 0,
+    };
+    let init = QpAttributes {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        access: Some(AccessFlags::all()),
+        ..QpAttributes::default()
+    };
+    let rtr = QpAttributes {
+        state: Some(QpState::Rtr),
+        path: Some(path),
+        path_mtu: Some(PathMtu::Mtu1024),
+        dest_qpn,
+        rq_psn: Some(Psn::new(0)),
+        max_dest_rd_atomic: Some(1),
+        min_rnr_timer: Some(1),
+        ..QpAttributes::default()
+    };
+    let rts = QpAttributes {
+        state: Some(QpState::Rts),
+        sq_psn: Some(Psn::new(0)),
+        timeout: Some(8),
+        retry_cnt: Some(7),
+        rnr_retry: Some(7),
+        max_rd_atomic: Some(1),
+        ..QpAttributes::default()
+    };
+    for change in [init, rtr, rts] {
+        stack.modify_qp(Instant(0), qpn, &change).unwrap();
+    }
+    qpn
+}
+
+/// RC-97.
+#[test]
+fn answers_that_wait_in_the_port_are_heard_before_the_timers() {
+    let wire = Rc::new(RefCell::new(Wire::default()));
+    let pool = FramePool::new(16);
+    let vectors: std::sync::Arc<[hostmem::EventFd]> = [].into();
+    let mut card = Card::new(Box::new(TestPort(Rc::clone(&wire))), pool, Rc::new(vectors));
+    card.set_identity(Identity { mac: OWN, ipv4: 0x0a00_0001 });
+    let qpn = connect(&mut card.stack, 0x11, PEER, 0x22);
+    let mut peer = Stack::new(StackConfig {
+        mac: MacAddr(PEER),
+        ipv4: [10, 0, 0, 2].into(),
+        mtu_max: PathMtu::Mtu1024,
+    });
+    connect(&mut peer, 0x22, OWN, 0x11);
+    let nothing = SendRequest {
+        operation: Operation::Write,
+        length: 0,
+        remote_va: 0,
+        rkey: 0,
+        imm: 0,
+        solicited: false,
+        fence: false,
+    };
+    card.stack.post_send(Instant(0), qpn, nothing).unwrap();
+    card.round(0);
+    let request = wire.borrow_mut().from_card.remove(0);
+    peer.receive(Instant(0), &request, 0, &mut Engines(&mut card.engines), &mut Vec::new());
+    peer.commit(Instant(0), &[]);
+    let answer = peer.poll_transmit(Instant(0)).unwrap();
+    let mut bytes = answer.header.as_slice().to_vec();
+    bytes.resize(answer.frame_length(), 0);
+    icrc::append(&mut bytes).unwrap();
+
+    // The answer comes behind more frames than a round takes, and the card runs too late.
+    let stranger = Frame::from_bytes(&[9; 64]).unwrap();
+    let others = std::iter::repeat_with(|| Frame::from_bytes(stranger.as_slice()).unwrap());
+    wire.borrow_mut().to_card.extend(others.take(BURST));
+    wire.borrow_mut().to_card.push_back(Frame::from_bytes(&bytes).unwrap());
+    let late = card.stack.next_timeout().unwrap().0 + 1;
+    while card.round(late) {}
+    let counters = card.stack.counters();
+    assert_eq!((counters.rdma_sends, counters.retransmitted_pkts), (1, 0));
+
+    // Frames without end do not keep timers from running.
+    card.stack.post_send(Instant(late), qpn, nothing).unwrap();
+    card.round(late);
+    let due = card.stack.next_timeout().unwrap().0 + 1_000;
+    for _ in 0..=TIMER_ROUNDS {
+        let others = std::iter::repeat_with(|| Frame::from_bytes(stranger.as_slice()).unwrap());
+        wire.borrow_mut().to_card.extend(others.take(BURST));
+        card.round(due);
+    }
+    assert_eq!(card.stack.counters().retransmitted_pkts, 1);
+}
