@@ -11,6 +11,7 @@
 //! | [`barrier`] | the fences, by name |
 //! | [`memfd`] | sealed memory files |
 //! | [`mapping`] | mappings of them, and detection of a fork |
+//! | [`mmio`] | a device's registers |
 //! | [`ring`] | rings of 64-byte blocks, doorbell records, doorbell pages |
 //! | [`wake`] | waking a sleeping card, without losing a wake-up |
 //! | [`liveness`] | seeing that another process has died |
@@ -34,8 +35,10 @@ pub mod eventfd;
 pub mod fdpass;
 pub mod foreign;
 pub mod liveness;
+mod lost;
 pub mod mapping;
 pub mod memfd;
+pub mod mmio;
 pub mod process;
 pub mod ring;
 pub mod wake;
@@ -45,6 +48,7 @@ pub use eventfd::EventFd;
 pub use foreign::{FileId, ForeignEventFd};
 pub use liveness::Liveness;
 pub use mapping::{Access, ForkCanary, SharedMapping};
+pub use mmio::Mmio;
 pub use process::{PidFd, RemoteProcess, RemoteRange};
 pub use ring::{Block, BlockRing, DoorbellPage, Record, RingBlock};
 pub use wake::{AsleepWord, Waker};

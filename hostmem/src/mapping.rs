@@ -1,4 +1,4 @@
-//! Mappings of sealed memory files, reached by atomic words only, and detection of a fork.
+//! Mappings of sealed memory files and of device memory, and detection of a fork.
 
 use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use nix::fcntl::SealFlag;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
+use crate::lost::Watch;
 use crate::{Error, PAGE_BYTES, Result, memfd};
 
 mod fork;
@@ -37,6 +38,8 @@ pub struct SharedMapping {
     bytes: NonZeroUsize,
     access: Access,
     epoch: u64,
+    /// Of device memory only, which may go away.
+    watch: Option<Watch>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is reached by atomics only.
@@ -51,6 +54,41 @@ impl SharedMapping {
     /// shrinking ([`Error::Unsealed`]): a file cut short by its other owner would turn an access
     /// into SIGBUS. The size is read after the seal was seen, so it cannot change any more.
     pub fn new(fd: BorrowedFd<'_>, offset: u64, bytes: usize, access: Access) -> Result<Self> {
+        let seals = memfd::seals(fd);
+        if !seals.contains(SealFlag::F_SEAL_SHRINK) {
+            return Err(Error::Unsealed { seals: seals.bits() });
+        }
+        let stat = nix::sys::stat::fstat(fd).map_err(Error::os("fstat"))?;
+        let file_bytes = u64::try_from(stat.st_size).unwrap_or(0);
+        let too_small = Error::FileTooSmall { file_bytes, offset, bytes };
+        match offset.checked_add(bytes as u64) {
+            Some(end) if end <= file_bytes => {}
+            _ => return Err(too_small),
+        }
+        Self::map(fd, offset, bytes, access)
+    }
+
+    /// Maps `bytes` bytes of a device's memory from `offset`, a multiple of the page size.
+    ///
+    /// The memory may go away under its users: it then reads as ones, and [`Self::is_lost`] says so
+    /// from the first access on that found it gone.
+    pub fn of_device(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Self> {
+        let mut mapping = Self::map(fd, offset, bytes, access)?;
+        mapping.watch = Some(Watch::new(mapping.address(), bytes)?);
+        Ok(mapping)
+    }
+
+    /// Whether the mapping is of device memory, and an access has found it gone.
+    pub fn is_lost(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_lost)
+    }
+
+    fn map(fd: BorrowedFd<'_>, offset: u64, bytes: usize, access: Access) -> Result<Self> {
         let length = NonZeroUsize::new(bytes).filter(|n| isize::try_from(n.get()).is_ok()).ok_or(
             Error::BadSize {
                 object: "mapping",
@@ -66,18 +104,12 @@ impl SharedMapping {
                 alignment: PAGE_BYTES,
             });
         }
-        let seals = memfd::seals(fd);
-        if !seals.contains(SealFlag::F_SEAL_SHRINK) {
-            return Err(Error::Unsealed { seals: seals.bits() });
-        }
-        let stat = nix::sys::stat::fstat(fd).map_err(Error::os("fstat"))?;
-        let file_bytes = u64::try_from(stat.st_size).unwrap_or(0);
-        let too_small = Error::FileTooSmall { file_bytes, offset, bytes };
-        match offset.checked_add(bytes as u64) {
-            Some(end) if end <= file_bytes => {}
-            _ => return Err(too_small),
-        }
-        let file_offset = i64::try_from(offset).map_err(|_| too_small)?;
+        let file_offset = i64::try_from(offset).map_err(|_| Error::BadSize {
+            object: "mapping",
+            value: offset,
+            unit: "bytes from the start of its file",
+            rule: "files have less than 2^63",
+        })?;
         let epoch = fork::epoch()?;
         let protection = match access {
             Access::ReadOnly => ProtFlags::PROT_READ,
@@ -85,8 +117,8 @@ impl SharedMapping {
         };
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing we use.
         let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, fd, file_offset) }
-            .map_err(Error::os("mmap of a memory file"))?;
-        let mapping = Self { base: base.cast(), bytes: length, access, epoch };
+            .map_err(Error::os("mmap"))?;
+        let mapping = Self { base: base.cast(), bytes: length, access, epoch, watch: None };
         // SAFETY: the range is the one just mapped, and the advice does not change its contents.
         unsafe { madvise(base, bytes, MmapAdvise::MADV_DONTFORK) }
             .map_err(Error::os("madvise(MADV_DONTFORK)"))?;
@@ -284,6 +316,8 @@ fn head_bytes(offset: usize, bytes: usize) -> usize {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
+        // Before the address can be somebody else's.
+        self.watch = None;
         // A forked child never had the mapping; something else may be at its address by now.
         if self.is_ours() {
             // SAFETY: the range is the one `new` mapped, and views of it hold an `Arc` of us.

@@ -306,6 +306,12 @@ impl DoorbellPage {
         self.slot(slot).store(value.to_le(), Ordering::Release);
     }
 
+    /// Whether the page was a device's, and has gone with it.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.words.mapping.is_lost()
+    }
+
     /// Loads a slot; records stored before the slot are seen by later loads.
     #[inline]
     pub fn read(&self, slot: usize) -> u64 {
