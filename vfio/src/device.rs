@@ -1,0 +1,366 @@
+//! An open PCI function: its regions, interrupts and configuration space.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use vfio_bindings::bindings::vfio;
+
+use crate::address::PciAddress;
+use crate::bind::VFIO_PCI;
+use crate::capability;
+use crate::error::{Error, Result};
+use crate::ffi;
+use crate::iommu::Iommu;
+use crate::sysfs::{Function, Sysfs, file};
+
+/// PCI configuration space: the command register.
+const COMMAND: u64 = 0x04;
+const COMMAND_MEMORY: u16 = 1 << 1;
+const COMMAND_BUS_MASTER: u16 = 1 << 2;
+/// PCI configuration space: where the list of capabilities begins.
+const CAPABILITIES: u64 = 0x34;
+/// The PCI Express capability, and the Device Control register in it.
+const PCI_EXPRESS: u8 = 0x10;
+const DEVICE_CONTROL: u64 = 8;
+
+/// An interrupt of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Irq {
+    /// MSI-X vectors.
+    Msix,
+    /// The kernel wants the function back.
+    Request,
+}
+
+impl Irq {
+    fn index(self) -> u32 {
+        match self {
+            Self::Msix => vfio::VFIO_PCI_MSIX_IRQ_INDEX,
+            Self::Request => vfio::VFIO_PCI_REQ_IRQ_INDEX,
+        }
+    }
+}
+
+/// A region of a function: a BAR or the configuration space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Bytes.
+    pub size: u64,
+    /// Where it begins in the function's descriptor.
+    pub offset: u64,
+    /// What of it may be mapped: offset in the region and bytes, whole pages, within the region.
+    pub areas: Vec<(u64, u64)>,
+}
+
+/// An open function.
+#[derive(Debug)]
+pub struct Device {
+    address: PciAddress,
+    file: File,
+    iommu: Iommu,
+    config: Region,
+    // The group stays open as long as the device; a function opened by its own node has none.
+    _group: Option<OwnedFd>,
+}
+
+impl Device {
+    /// Opens a function that is bound to `vfio-pci`: by its character device and iommufd where the
+    /// kernel has both, otherwise by its group and a container.
+    ///
+    /// # Errors
+    /// The reason and the mend: no IOMMU, another driver, a group that is not viable, in use, no
+    /// permission.
+    pub fn open(sysfs: &Sysfs, address: PciAddress) -> Result<Self> {
+        let function = sysfs.function(address)?;
+        let group = function.iommu_group().ok_or(Error::NoIommu(address))?;
+        let driver = function.driver();
+        if driver.as_deref() != Some(VFIO_PCI) {
+            return Err(Error::NotBound { address, driver });
+        }
+        let iommufd = Path::new("/dev/iommu");
+        let (fd, iommu, group) = match function.character_device().filter(|_| iommufd.exists()) {
+            Some(name) => {
+                let path = Path::new("/dev/vfio/devices").join(name);
+                let (fd, iommu) = open_by_character_device(address, &path, iommufd)?;
+                (fd, iommu, None)
+            }
+            None => {
+                let (fd, iommu, group) = open_by_group(sysfs, &function, group)?;
+                (fd, iommu, Some(group))
+            }
+        };
+        let config = region(fd.as_fd(), vfio::VFIO_PCI_CONFIG_REGION_INDEX)?;
+        Ok(Self { address, file: File::from(fd), iommu, config, _group: group })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn address(&self) -> PciAddress {
+        self.address
+    }
+
+    /// What it may reach.
+    #[must_use]
+    pub fn iommu(&self) -> &Iommu {
+        &self.iommu
+    }
+
+    /// The function's descriptor, of which regions are mapped.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// A BAR, by its PCI number.
+    ///
+    /// # Errors
+    /// [`Error::Os`] or [`Error::Malformed`] when the kernel does not tell.
+    pub fn bar(&self, number: u8) -> Result<Region> {
+        region(self.fd(), u32::from(number))
+    }
+
+    /// Reads from a region, past any mapping.
+    ///
+    /// # Errors
+    /// When the range leaves the region, or the function has gone.
+    pub fn read(&self, region: &Region, at: u64, into: &mut [u8]) -> Result<()> {
+        let from = self.position(region, at, into.len())?;
+        self.file.read_exact_at(into, from).map_err(|error| self.failed(error))
+    }
+
+    /// Writes to a region, past any mapping.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn write(&self, region: &Region, at: u64, bytes: &[u8]) -> Result<()> {
+        let to = self.position(region, at, bytes.len())?;
+        self.file.write_all_at(bytes, to).map_err(|error| self.failed(error))
+    }
+
+    fn position(&self, region: &Region, at: u64, bytes: usize) -> Result<u64> {
+        let end = u64::try_from(bytes).ok().and_then(|bytes| at.checked_add(bytes));
+        end.filter(|end| *end <= region.size)
+            .and_then(|_| region.offset.checked_add(at))
+            .ok_or(Error::Malformed { what: "a region", why: "an access leaves it" })
+    }
+
+    fn failed(&self, source: std::io::Error) -> Error {
+        Error::File { path: self.address.to_string().into(), source }
+    }
+
+    /// Lets the function answer to its BARs and reach memory: `vfio-pci` leaves both to its user.
+    ///
+    /// # Errors
+    /// When configuration space cannot be reached.
+    pub fn enable(&self) -> Result<()> {
+        let command = self.config16(COMMAND)? | COMMAND_MEMORY | COMMAND_BUS_MASTER;
+        self.write(&self.config, COMMAND, &command.to_le_bytes())
+    }
+
+    /// Clears bits of the Device Control register of the PCI Express capability.
+    ///
+    /// # Errors
+    /// [`Error::Lacks`] when the function has no such capability.
+    pub fn clear_device_control(&self, bits: u16) -> Result<()> {
+        let at = self.pci_express()?.checked_add(DEVICE_CONTROL);
+        let at = at.ok_or(Error::Malformed { what: "PCI capabilities", why: "one leads out" })?;
+        let control = self.config16(at)? & !bits;
+        self.write(&self.config, at, &control.to_le_bytes())
+    }
+
+    fn pci_express(&self) -> Result<u64> {
+        let mut header = [0; 2];
+        let mut next = [0];
+        self.read(&self.config, CAPABILITIES, &mut next)?;
+        // The list fits 64 times into the 256 bytes it lies in; a longer one leads round.
+        for _ in 0..64 {
+            let [at] = next;
+            let at = u64::from(at & !3);
+            if at < 0x40 {
+                break;
+            }
+            self.read(&self.config, at, &mut header)?;
+            let [id, after] = header;
+            if id == PCI_EXPRESS {
+                return Ok(at);
+            }
+            next = [after];
+        }
+        Err(Error::Lacks(format!("{} is no PCI Express function", self.address)))
+    }
+
+    fn config16(&self, at: u64) -> Result<u16> {
+        let mut bytes = [0; 2];
+        self.read(&self.config, at, &mut bytes)?;
+        Ok(u16::from_le_bytes(bytes))
+    }
+
+    /// Vectors of an interrupt.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the kernel does not tell.
+    pub fn vectors(&self, irq: Irq) -> Result<u32> {
+        ffi::irq_count(self.fd(), irq.index()).map_err(Error::os("asking for a card's interrupts"))
+    }
+
+    /// Has the vectors of an interrupt, from 0 on, signal these event counters.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the function has fewer, or the kernel no room.
+    pub fn signal(&self, irq: Irq, eventfds: &[BorrowedFd<'_>]) -> Result<()> {
+        ffi::set_irqs(self.fd(), irq.index(), eventfds)
+            .map_err(Error::os("setting a card's interrupts up"))
+    }
+
+    /// Resets the function; its registers are as after power-on, its mappings of memory stay.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when it cannot be reset by itself.
+    pub fn reset(&self) -> Result<()> {
+        ffi::reset(self.fd()).map_err(Error::os("resetting a card"))
+    }
+}
+
+fn open_by_character_device(
+    address: PciAddress,
+    path: &Path,
+    iommufd: &Path,
+) -> Result<(OwnedFd, Iommu)> {
+    let device = open(address, path)?;
+    let iommu = open(address, iommufd)?;
+    ffi::bind_iommufd(device.as_fd(), iommu.as_fd()).map_err(|errno| match errno {
+        Errno::EBUSY | Errno::EINVAL | Errno::EPERM => {
+            Error::InUse { address, path: path.to_owned() }
+        }
+        errno => Error::Os { what: "binding a card to iommufd", errno },
+    })?;
+    let ioas = ffi::alloc_ioas(iommu.as_fd()).map_err(Error::os("making an I/O address space"))?;
+    ffi::attach(device.as_fd(), ioas)
+        .map_err(Error::os("attaching a card to its address space"))?;
+    Ok((device, Iommu::Iommufd { fd: iommu, ioas }))
+}
+
+fn open_by_group(
+    sysfs: &Sysfs,
+    function: &Function,
+    number: u32,
+) -> Result<(OwnedFd, Iommu, OwnedFd)> {
+    let address = function.address;
+    let path = PathBuf::from(format!("/dev/vfio/{number}"));
+    let group = open(address, &path)?;
+    let viable = ffi::is_viable(group.as_fd()).map_err(Error::os("asking for a group's state"))?;
+    if !viable {
+        return Err(Error::NotViable { address, group: number, others: sysfs.in_the_way(number)? });
+    }
+    let container = open(address, Path::new("/dev/vfio/vfio"))?;
+    let version = ffi::api_version(container.as_fd()).map_err(Error::os("asking for VFIO"))?;
+    if version != 0 || !ffi::has_extension(container.as_fd(), vfio::VFIO_TYPE1v2_IOMMU) {
+        return Err(Error::Lacks(
+            "the kernel has no IOMMU driver for VFIO; load it with: modprobe vfio_iommu_type1"
+                .into(),
+        ));
+    }
+    ffi::set_container(group.as_fd(), container.as_fd())
+        .map_err(Error::os("putting a group into a container"))?;
+    ffi::set_iommu(container.as_fd(), vfio::VFIO_TYPE1v2_IOMMU).map_err(|errno| match errno {
+        Errno::EPERM => Error::Lacks(format!(
+            "the IOMMU of {address} does not isolate interrupts: modprobe vfio_iommu_type1 allow_unsafe_interrupts=1 takes the risk"
+        )),
+        errno => Error::Os { what: "setting a container's IOMMU up", errno },
+    })?;
+    let device = ffi::device_of_group(group.as_fd(), &address.to_string())
+        .map_err(Error::os("opening a card by its group"))?;
+    Ok((device, Iommu::Container(container), group))
+}
+
+fn open(address: PciAddress, path: &Path) -> Result<OwnedFd> {
+    let opened = File::options().read(true).write(true).open(path);
+    opened.map(OwnedFd::from).map_err(|error| match error.kind() {
+        ErrorKind::PermissionDenied => Error::NoPermission { path: path.to_owned() },
+        _ if error.raw_os_error() == Some(Errno::EBUSY as i32) => {
+            Error::InUse { address, path: path.to_owned() }
+        }
+        _ => file(path)(error),
+    })
+}
+
+fn region(device: BorrowedFd<'_>, index: u32) -> Result<Region> {
+    let (info, answer) =
+        ffi::region_info(device, index).map_err(Error::os("asking for a card's regions"))?;
+    let mappable = info.flags & vfio::VFIO_REGION_INFO_FLAG_MMAP != 0;
+    let chain =
+        if info.flags & vfio::VFIO_REGION_INFO_FLAG_CAPS != 0 { info.cap_offset } else { 0 };
+    let areas = if mappable { areas(&answer, chain, info.size)? } else { Vec::new() };
+    Ok(Region { size: info.size, offset: info.offset, areas })
+}
+
+/// What of a region of `size` bytes may be mapped: what its sparse capability lists, or all of it.
+fn areas(answer: &[u8], chain: u32, size: u64) -> Result<Vec<(u64, u64)>> {
+    const PAGE: u64 = 4096;
+    let capabilities = capability::chain(answer, chain)?;
+    let sparse =
+        capabilities.iter().find(|it| u32::from(it.id) == vfio::VFIO_REGION_INFO_CAP_SPARSE_MMAP);
+    let mut areas = match sparse {
+        Some(capability) => capability.sparse_areas()?,
+        None => vec![(0, size)],
+    };
+    areas.retain(|(_, bytes)| *bytes > 0);
+    for (offset, bytes) in &areas {
+        let inside = offset.checked_add(*bytes).is_some_and(|end| end <= size);
+        if !inside || offset % PAGE != 0 || bytes % PAGE != 0 {
+            return Err(Error::Malformed {
+                what: "a region",
+                why: "an area to be mapped is not whole pages within it",
+            });
+        }
+    }
+    Ok(areas)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sparse(listed: &[(u64, u64)]) -> Vec<u8> {
+        let mut bytes = vec![0; 32];
+        bytes.extend(1u16.to_ne_bytes());
+        bytes.extend(1u16.to_ne_bytes());
+        bytes.extend(0u32.to_ne_bytes());
+        bytes.extend(u32::try_from(listed.len()).unwrap().to_ne_bytes());
+        bytes.extend([0; 4]);
+        listed.iter().for_each(|(offset, size)| {
+            bytes.extend(offset.to_ne_bytes());
+            bytes.extend(size.to_ne_bytes());
+        });
+        bytes
+    }
+
+    #[test]
+    fn a_region_without_a_sparse_list_may_be_mapped_whole() {
+        assert_eq!(areas(&[0; 32], 0, 1 << 20).unwrap(), [(0, 1 << 20)]);
+    }
+
+    #[test]
+    fn a_sparse_list_is_taken_as_it_is_and_checked() {
+        let answer = sparse(&[(0x1000, 0x2000), (0x8000, 0), (0xf000, 0x1000)]);
+        assert_eq!(areas(&answer, 32, 0x10000).unwrap(), [(0x1000, 0x2000), (0xf000, 0x1000)]);
+        for bad in [(0xf000, 0x2000), (0x1001, 0x1000), (0x1000, 0x800), (u64::MAX - 4095, 8192)] {
+            let refused = areas(&sparse(&[bad]), 32, 0x10000).unwrap_err().to_string();
+            assert!(refused.contains("whole pages"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_function_that_is_not_with_vfio_pci_is_not_opened() {
+        let (_home, sysfs) = crate::sysfs::tests::tree();
+        let text = |at: &str| Device::open(&sysfs, at.parse().unwrap()).unwrap_err().to_string();
+        assert!(
+            text("3b:00.0").contains("no driver, not to vfio-pci: run balboa bind 0000:3b:00.0")
+        );
+        assert!(text("3b:00.1").contains("bound to e1000e"));
+    }
+}

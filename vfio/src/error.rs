@@ -1,0 +1,118 @@
+//! What can go wrong, in sentences that name the function, the reason and the mend.
+
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+
+use crate::address::PciAddress;
+
+/// An outcome of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a function cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No function has this address.
+    #[error(
+        "there is no PCI function at {0}; lspci -D lists them, and a rescan of the bus (echo 1 > /sys/bus/pci/rescan) finds those that have come"
+    )]
+    NoFunction(PciAddress),
+    /// The kernel has put the function into no IOMMU group.
+    #[error(
+        "{0} is behind no IOMMU: switch VT-d or AMD-Vi on in the firmware, and boot with intel_iommu=on on an Intel machine (AMD's is on by default, unless amd_iommu=off or iommu=off was given)"
+    )]
+    NoIommu(PciAddress),
+    /// The function is bound to another driver, or to none.
+    #[error("{address} is bound to {}, not to vfio-pci: run balboa bind {address} as root", driver.as_deref().unwrap_or("no driver"))]
+    NotBound {
+        /// The function.
+        address: PciAddress,
+        /// Its driver.
+        driver: Option<String>,
+    },
+    /// `vfio-pci` did not take the function.
+    #[error("{address} stays with {}: {why}", driver.as_deref().unwrap_or("no driver"))]
+    NotTaken {
+        /// The function.
+        address: PciAddress,
+        /// Its driver.
+        driver: Option<String>,
+        /// What to look at.
+        why: &'static str,
+    },
+    /// `vfio-pci` is not there.
+    #[error("the kernel has no driver {0}; load it with: modprobe {0}")]
+    NoDriver(&'static str),
+    /// Other functions of the group are in use by the kernel.
+    #[error("the IOMMU group {group} of {address} is not viable: {} use drivers of the kernel; unbind them, or give them to vfio-pci as well", others.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    NotViable {
+        /// The function.
+        address: PciAddress,
+        /// Its group.
+        group: u32,
+        /// The functions in the way.
+        others: Vec<PciAddress>,
+    },
+    /// Somebody has the function open.
+    #[error("{address} is in use: another process has {} open", path.display())]
+    InUse {
+        /// The function.
+        address: PciAddress,
+        /// The device node.
+        path: PathBuf,
+    },
+    /// The device node may not be opened.
+    #[error("{} may not be opened by this user: give it to the user who runs balboad (chown USER {}), or run balboad as root", path.display(), path.display())]
+    NoPermission {
+        /// The device node.
+        path: PathBuf,
+    },
+    /// The lockable memory is used up.
+    #[error(
+        "{length} bytes cannot be locked in memory (the limit is {limit} bytes): raise it with ulimit -l, LimitMEMLOCK= or /etc/security/limits.conf"
+    )]
+    Memlock {
+        /// Bytes to be mapped.
+        length: u64,
+        /// The limit, bytes.
+        limit: u64,
+    },
+    /// A file of sysfs or a device node could not be used.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// An ioctl failed.
+    #[error("{what}: {errno}")]
+    Os {
+        /// What was wanted.
+        what: &'static str,
+        /// The error number.
+        errno: Errno,
+    },
+    /// The kernel's interface, or the function, lacks something.
+    #[error("{0}")]
+    Lacks(String),
+    /// What the kernel answered makes no sense.
+    #[error("the kernel's answer about {what} is malformed: {why}")]
+    Malformed {
+        /// What was asked about.
+        what: &'static str,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A mapping of the function's memory could not be made.
+    #[error("{0}")]
+    Memory(#[from] hostmem::Error),
+}
+
+impl Error {
+    /// An ioctl's error.
+    pub(crate) fn os(what: &'static str) -> impl Fn(Errno) -> Self {
+        move |errno| Self::Os { what, errno }
+    }
+}

@@ -1,0 +1,39 @@
+//! PCIe functions driven from user space, by the kernel's VFIO: registers, interrupts, reset, DMA.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`address`] | where a function is |
+//! | [`sysfs`] | what the kernel says of it before it is opened |
+//! | [`bind`] | giving it to `vfio-pci` and back to its own driver |
+//! | [`device`] | the open function |
+//! | [`iommu`] | what it may reach: a container of type 1 (version 2), or an I/O address space of iommufd |
+//! | [`capability`] | the chains of capabilities in what the kernel answers |
+//!
+//! The interfaces are those of Linux, `include/uapi/linux/vfio.h` and `iommufd.h`. The ioctls and
+//! their `unsafe` are in one module.
+
+#![deny(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects
+)]
+#![cfg_attr(test, allow(clippy::panic, clippy::arithmetic_side_effects, reason = "tests may fail"))]
+
+pub mod address;
+pub mod bind;
+pub mod capability;
+pub mod device;
+mod error;
+#[expect(unsafe_code, reason = "the ioctls")]
+mod ffi;
+pub mod iommu;
+pub mod sysfs;
+
+pub use address::PciAddress;
+pub use device::Device;
+pub use error::{Error, Result};
+pub use iommu::Iommu;
+pub use sysfs::Sysfs;
