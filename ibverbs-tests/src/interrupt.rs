@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, PoisonError};
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
@@ -16,6 +16,17 @@ pub fn remove_on_signal(directory: &Path) -> Removal {
     WATCH.call_once(watch);
     with_directories(|directories| directories.push(directory.to_owned()));
     Removal(directory.to_owned())
+}
+
+/// Does something, such as starting a program, with no signal blocked.
+pub fn unmasked<T>(act: impl FnOnce() -> T) -> T {
+    let before = SigSet::empty().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    let outcome = act();
+    if let Ok(before) = before {
+        // What was a mask a moment ago is one still.
+        let _ = before.thread_set_mask();
+    }
+    outcome
 }
 
 /// See [`remove_on_signal`].
@@ -33,7 +44,7 @@ fn with_directories<T>(use_them: impl FnOnce(&mut Vec<PathBuf>) -> T) -> T {
 }
 
 /// Takes the signals away from the other threads and waits for one in a thread of its own. Programs
-/// started by std's Command get an empty mask again.
+/// that are started inherit the mask, unless it is [lifted](unmasked).
 fn watch() {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {

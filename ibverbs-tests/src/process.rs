@@ -150,7 +150,8 @@ impl Task {
         if !self.shown {
             command.stdout(out.try_clone()?).stderr(err.try_clone()?);
         }
-        let child = command.spawn().with_context(|| format!("cannot start {self}"))?;
+        let child = crate::interrupt::unmasked(|| command.spawn());
+        let child = child.with_context(|| format!("cannot start {self}"))?;
         let started = Instant::now();
         Ok(Running { task: self, child, out, err, started, done: false })
     }
