@@ -50,10 +50,6 @@ pub(crate) enum Backing {
     /// Memory that is mapped here or another process's.
     Reached(DmaMemory),
     /// Memory whose owner is asked.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for the card as a PCIe device, which follows")
-    )]
     Asked(Rc<dyn AskedMemory>),
 }
 
@@ -139,10 +135,6 @@ impl Bus {
         self.generation.set(self.generation.get().wrapping_add(1));
     }
 
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for the card as a PCIe device, which follows")
-    )]
     /// Lets the card reach memory, or keeps it from reaching any: bus mastering.
     pub(crate) fn set_master(&self, master: bool) {
         if self.master.replace(master) != master {
@@ -203,10 +195,12 @@ impl Bus {
         inside.len()
     }
 
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for the card as a PCIe device, which follows")
-    )]
+    /// Unmaps everything.
+    pub(crate) fn clear(&self) {
+        self.ranges.borrow_mut().clear();
+        self.changed();
+    }
+
     /// Whether a boundary of the given range lies inside a mapped one.
     pub(crate) fn cuts(&self, address: u64, length: u64) -> bool {
         let Some(more) = length.checked_sub(1) else { return false };
@@ -219,10 +213,6 @@ impl Bus {
         cut(address) || last.checked_add(1).is_some_and(cut)
     }
 
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for the card as a PCIe device, which follows")
-    )]
     /// Ranges that are mapped.
     pub(crate) fn ranges(&self) -> usize {
         self.ranges.borrow().len()

@@ -146,7 +146,6 @@ impl Card {
         self.registers.pending = [false; WINDOWS as usize];
     }
 
-    #[expect(dead_code, reason = "for the card as a PCIe device, which follows")]
     /// What a function-level reset does: all state of the card is as when it came up.
     pub(crate) fn reset_function(&mut self) {
         self.registers = Registers::default();
@@ -154,7 +153,6 @@ impl Card {
         self.reset();
     }
 
-    #[expect(dead_code, reason = "for the card as a PCIe device, which follows")]
     /// Puts doorbell pages in place for good.
     pub(crate) fn wire(&mut self, pages: Pages) {
         self.wired = pages;

@@ -35,6 +35,14 @@ pub enum Error {
     /// Shared memory or descriptors failed.
     #[error(transparent)]
     Host(#[from] hostmem::Error),
+    /// The socket that clients connect to could not be made.
+    #[error("socket {}: {source}", path.display())]
+    Socket {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A port could not be opened.
     #[error("port {}: {source}", path.display())]
     Port {

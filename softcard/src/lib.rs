@@ -28,9 +28,11 @@ mod processes;
 mod random;
 mod run;
 mod runtime;
+pub mod serve;
 mod spin;
 mod transport;
 mod views;
+mod wait;
 
 pub use bus::DmaMemory;
 pub use error::Error;

@@ -4,18 +4,11 @@
 //! (`spin.rs`), and sleeps. Before it sleeps it says so in the asleep word, issues a full fence, and
 //! looks once more.
 
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::{Duration, Instant};
 
 use hostmem::{AsleepWord, EventFd, Liveness, SharedMapping};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::prctl;
-use nix::sys::time::TimeSpec;
 
 use crate::Error;
 use crate::card::{Card, Slots};
@@ -23,6 +16,7 @@ use crate::command::{Action, Command};
 use crate::port::{self, Cabling, FramePool};
 use crate::runtime::Runtime;
 use crate::spin::Spin;
+use crate::wait::Waiter;
 
 /// What the card thread owns.
 pub(crate) struct CardThread {
@@ -35,28 +29,17 @@ pub(crate) struct CardThread {
     asleep: AsleepWord,
     /// Dies with this thread, for clients to see.
     _liveness: Liveness,
-    epoll: Epoll,
-    clock: Instant,
+    waiter: Waiter,
     spin: Spin,
     ended: bool,
 }
 
 /// Frames kept for reuse, for each card.
-const POOLED_FRAMES: usize = 1024;
-
-/// Waits shorter than this, in nanoseconds, are waited exactly: the delays of cables, and timers
-/// such as RNR's, are tens of microseconds.
-const FINE_NS: u64 = 4_000_000;
-
-/// How late, in nanoseconds, the kernel may wake the thread so as to wake others with it.
-const TIMER_SLACK_NS: u64 = 1;
+pub(crate) const POOLED_FRAMES: usize = 1024;
 
 /// Commands that are executed between two rounds of the data path at most, so that a driver with
 /// many of them holds up nobody's frames.
 const COMMANDS: usize = 8;
-
-/// Set as data of descriptors that only need to wake the thread and have no counter to drain.
-const NO_COUNTER: u64 = u64::MAX;
 
 impl CardThread {
     pub(crate) fn new(
@@ -68,18 +51,11 @@ impl CardThread {
     ) -> Result<Self, Error> {
         let pool = FramePool::new(POOLED_FRAMES.saturating_mul(cabling.links.len()));
         let ports = port::plug(cabling, &pool)?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os("epoll_create1"))?;
-        let listen = |fd: std::os::fd::BorrowedFd<'_>| {
-            let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, NO_COUNTER);
-            epoll.add(fd, event).map_err(os("epoll_ctl"))
-        };
-        listen((*kick).as_fd())?;
+        let waiter = Waiter::new()?;
+        // Descriptors are edge-triggered, so their counters need not be drained.
+        waiter.listen_for_edges(&*kick)?;
         for port in &ports {
-            if let Some(fd) = port.fd() {
-                let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
-                let event = EpollEvent::new(flags, NO_COUNTER);
-                epoll.add(fd, event).map_err(os("epoll_ctl"))?;
-            }
+            waiter.listen_to_port(&**port)?;
         }
         let asleep = AsleepWord::new(Arc::clone(&page), Runtime::ASLEEP_OFFSET as usize)?;
         let liveness = Liveness::hold(page, Runtime::LIVENESS_OFFSET as usize)?;
@@ -92,35 +68,27 @@ impl CardThread {
             wakes: Vec::new(),
             asleep,
             _liveness: liveness,
-            epoll,
-            clock: Instant::now(),
+            waiter,
             spin: Spin::new(),
             ended: false,
         })
     }
 
-    /// Nanoseconds since the thread began.
-    fn now(&self) -> u64 {
-        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-
     pub(crate) fn run(mut self) {
-        if let Err(errno) = prctl::set_timerslack(TIMER_SLACK_NS) {
-            log::debug!("the card thread's timers stay coarse: {errno}");
-        }
+        Waiter::sharpen_timers();
         while !self.ended {
             if self.round() {
-                self.spin.worked(self.now());
+                self.spin.worked(self.waiter.now());
                 continue;
             }
-            if self.spin.goes_on(self.now()) {
+            if self.spin.goes_on(self.waiter.now()) {
                 std::hint::spin_loop();
                 continue;
             }
             // The page is ours and can be written, so neither call fails.
             let _ = self.asleep.prepare_sleep();
             if !self.round() && !self.ended {
-                self.sleep();
+                self.waiter.sleep(self.cards.iter().filter_map(Card::next_timeout).min());
             }
             let _ = self.asleep.awake();
         }
@@ -131,50 +99,13 @@ impl CardThread {
 
     fn round(&mut self) -> bool {
         let mut worked = self.execute_commands();
-        let now = self.now();
+        let now = self.waiter.now();
         for card in &mut self.cards {
             worked |= card.round(now);
         }
         worked
     }
 
-    fn sleep(&mut self) {
-        let now = self.now();
-        let next = self.cards.iter().filter_map(Card::next_timeout).min();
-        let wait = next.map(|next| next.saturating_sub(now));
-        let timeout = match wait {
-            None => EpollTimeout::NONE,
-            Some(wait @ 1..FINE_NS) => {
-                self.wait_fine(wait);
-                EpollTimeout::ZERO
-            }
-            // Rounded up: a timer may be late, never early.
-            Some(wait) => {
-                EpollTimeout::try_from(wait.div_ceil(1_000_000)).unwrap_or(EpollTimeout::MAX)
-            }
-        };
-        let mut events = [EpollEvent::empty(); 16];
-        match self.epoll.wait(&mut events, timeout) {
-            // Descriptors are edge-triggered, so their counters need not be drained.
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => log::error!("the card thread cannot wait: {errno}"),
-        }
-    }
-
-    /// Waits as `epoll_wait` would, but not in whole milliseconds.
-    fn wait_fine(&self, nanoseconds: u64) {
-        let timeout = TimeSpec::from_duration(Duration::from_nanos(nanoseconds));
-        match ppoll(
-            &mut [PollFd::new(self.epoll.0.as_fd(), PollFlags::POLLIN)],
-            Some(timeout),
-            None,
-        ) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => log::error!("the card thread cannot wait: {errno}"),
-        }
-    }
-
-    /// Executes up to [`COMMANDS`] of the commands that wait; `true` if there were any.
     fn execute_commands(&mut self) -> bool {
         for executed in 0..COMMANDS {
             match self.commands.try_recv() {
@@ -190,7 +121,7 @@ impl CardThread {
     }
 
     fn execute(&mut self, Command { card: number, action }: Command) {
-        let now = self.now();
+        let now = self.waiter.now();
         let Some(card) = self.cards.get_mut(number) else { return };
         // A driver that no longer waits for its answer is gone; nobody else is concerned.
         match action {
@@ -227,8 +158,7 @@ impl CardThread {
     }
 
     fn listen(&mut self, card: usize, window: u8, page: u8, wake: EventFd) -> Result<(), Error> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, NO_COUNTER);
-        self.epoll.add(&wake, event).map_err(os("epoll_ctl"))?;
+        self.waiter.listen_for_edges(&wake)?;
         self.wakes.push((card, window, page, wake));
         Ok(())
     }
@@ -236,21 +166,15 @@ impl CardThread {
     fn forget(&mut self, card: usize, window: u8, page: u8) {
         let gone = |&(c, w, p, _): &(usize, u8, u8, EventFd)| (c, w, p) == (card, window, page);
         for (.., wake) in self.wakes.iter().filter(|entry| gone(entry)) {
-            // It was added by `listen`.
-            let _ = self.epoll.delete(wake);
+            self.waiter.forget(wake);
         }
         self.wakes.retain(|entry| !gone(entry));
     }
 }
 
-/// Names the system call that failed.
-fn os(call: &'static str) -> impl Fn(Errno) -> Error {
-    move |errno| Error::Host(hostmem::Error::Os { call, errno })
-}
-
 impl Card {
     /// When the card next has something to do by itself.
-    fn next_timeout(&self) -> Option<u64> {
+    pub(crate) fn next_timeout(&self) -> Option<u64> {
         let stack = self.stack.next_timeout().map(|instant| instant.0);
         [stack, self.port.next_timeout()].into_iter().flatten().min()
     }

@@ -1,0 +1,150 @@
+//! softcard: the software card as a program of its own.
+
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::anyhow;
+use clap::error::ErrorKind;
+use clap::{ArgAction, Args, Parser, Subcommand};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use softcard::serve::{ServeConfig, Server};
+use softcard::{FaultSpec, Link};
+
+/// Exit codes, as `--help` documents them.
+mod exit {
+    pub(super) const OK: u8 = 0;
+    pub(super) const FAILURE: u8 = 1;
+    pub(super) const USAGE: u8 = 2;
+}
+
+const AFTER_HELP: &str = "\
+One line, `ready`, is printed to standard output once clients can connect; the log goes to standard
+error. SIGTERM, SIGINT and SIGHUP end softcard.
+
+One client is served at a time. When it goes, its memory is let go and the card is reset, and the
+next client may connect. For QEMU, 10.1 or newer:
+
+  -object memory-backend-memfd,id=mem,size=1G,share=on -machine memory-backend=mem
+  -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"PATH\"}}'
+
+Exit codes: 0 ended by a signal; 1 a socket, the port or the kernel failed; 2 wrong arguments.";
+
+/// The software card outside of balboad.
+#[derive(Debug, Parser)]
+#[command(name = "softcard", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serves one card as a PCIe device, over vfio-user
+    #[command(after_help = AFTER_HELP)]
+    Serve(Serve),
+}
+
+#[derive(Debug, Args)]
+struct Serve {
+    /// Listen for clients at this path; only this user can connect
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Plug the card's port into Unix datagram sockets that carry one Ethernet frame each: its own,
+    /// and the one it sends to
+    #[arg(long, value_name = "unix:LOCAL,REMOTE", value_parser = link)]
+    port: Link,
+    /// Make the cable a bad one, as balboad --fault; may be given several times
+    #[arg(long = "fault", value_name = "FAULT[,FAULT...]")]
+    faults: Vec<FaultSpec>,
+    /// Seed of what faults do to the n-th frame each way
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Write every frame to a pcapng file
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Log more; twice: everything
+    #[arg(short, long, action = ArgAction::Count)]
+    verbose: u8,
+}
+
+fn link(text: &str) -> Result<Link, String> {
+    let paths = text.strip_prefix("unix:").and_then(|paths| paths.split_once(','));
+    match paths {
+        Some((local, remote)) if !local.is_empty() && !remote.is_empty() => {
+            Ok(Link::Unix { local: local.into(), remote: remote.into() })
+        }
+        _ => Err("write unix:LOCAL,REMOTE, the paths of two sockets".into()),
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error)
+            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
+        {
+            let _ = error.print();
+            return ExitCode::from(exit::OK);
+        }
+        Err(error) => {
+            eprintln!("softcard: {}; see softcard serve --help", sentence(&error));
+            return ExitCode::from(exit::USAGE);
+        }
+    };
+    let Command::Serve(serve) = cli.command;
+    start_log(serve.verbose);
+    match run(serve) {
+        Ok(()) => ExitCode::from(exit::OK),
+        Err(error) => {
+            eprintln!("softcard: {error}");
+            ExitCode::from(exit::FAILURE)
+        }
+    }
+}
+
+/// What is wrong with the command line, in one line.
+fn sentence(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "nothing is asked for".into();
+    }
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let lines: Vec<&str> =
+        text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+    lines.join(" ")
+}
+
+fn start_log(verbose: u8) {
+    let level = match verbose {
+        0 => "info",
+        1 => "debug",
+        _ => "trace",
+    };
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
+}
+
+fn run(serve: Serve) -> anyhow::Result<()> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block().map_err(|errno| anyhow!("blocking signals: {errno}"))?;
+    let stop = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+        .map_err(|errno| anyhow!("signalfd: {errno}"))?;
+    let Serve { socket, port, faults, seed, pcap, .. } = serve;
+    let config = ServeConfig { socket, link: port, faults, seed, capture: pcap };
+    let mut server = Server::new(config)?;
+    let mut out = std::io::stdout();
+    // Who started us may not care, and may have closed the other end.
+    let _ = writeln!(out, "ready").and_then(|()| out.flush());
+    server.run(stop.as_fd())?;
+    if let Ok(Some(signal)) = stop.read_signal() {
+        log::info!("signal {}: softcard stops", signal.ssi_signo);
+    }
+    Ok(())
+}

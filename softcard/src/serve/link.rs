@@ -1,0 +1,342 @@
+//! The client at the other end: its messages, its memory, and what happens when both meet.
+//!
+//! The card asks for memory that it cannot reach itself with `DMA_READ` and `DMA_WRITE`, and waits
+//! for the answer in the middle of what it does. The client may be waiting for us meanwhile, and QEMU
+//! answers nothing before it has its own answer. So what arrives then is handled at once where it
+//! does not need the card; register writes are answered and executed later, in order, as posted
+//! writes are; register reads are answered with what the registers held before the card began, which
+//! is what a read that came a moment earlier would have seen. Where even that is impossible (a read
+//! behind a write that waits; a reset), the card's request for memory is given up and counts as
+//! failed: a client that waits for ever would be worse.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::EpollFlags;
+
+use super::access::{self, Snapshot};
+use super::channel::{Channel, Message, Over};
+use super::session::{Answer, Effect, REGION_ACCESS_BYTES, Session, Step};
+use super::wire::{self, Header, Kind, command};
+use crate::Error;
+use crate::bus::AskedMemory;
+use crate::wait::Waiter;
+
+/// How long the client may take to answer a request for its memory.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Most bytes of register writes that wait for the card.
+const MAX_POSTED: usize = 1 << 20;
+/// What a waiting write costs beside its data.
+const POSTED_OVERHEAD: usize = 64;
+
+/// One client.
+#[derive(Debug)]
+struct Connection {
+    channel: Channel,
+    session: Session,
+}
+
+/// The client, if there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    connection: RefCell<Option<Connection>>,
+    /// Why the connection is over, once it is.
+    over: RefCell<Option<Over>>,
+    /// The card needed memory that must be asked for.
+    asked: Cell<bool>,
+    /// What registers held before the card began what it does now.
+    snapshot: RefCell<Snapshot>,
+    /// Register writes that were answered and wait for the card.
+    posted: RefCell<VecDeque<Effect>>,
+    posted_bytes: Cell<usize>,
+    /// A message that cannot be answered before the card is done.
+    stashed: RefCell<Option<(Header, Step)>>,
+    next_id: Cell<u16>,
+    doorbells: RefCell<Option<OwnedFd>>,
+}
+
+/// What may be done at once with what was said.
+enum Now {
+    Done,
+    /// The card is needed.
+    Later(Header, Step),
+}
+
+impl Link {
+    /// A link that hands out the doorbell pages' file.
+    pub(crate) fn new(doorbells: OwnedFd) -> Self {
+        Self { doorbells: RefCell::new(Some(doorbells)), ..Self::default() }
+    }
+
+    /// Begins to talk to a client.
+    pub(crate) fn open(&self, socket: OwnedFd, session: Session) {
+        *self.connection.borrow_mut() = Some(Connection { channel: Channel::new(socket), session });
+        *self.over.borrow_mut() = None;
+    }
+
+    /// Ends the connection, and forgets whatever was under way.
+    pub(crate) fn close(&self) {
+        if let Some(mut connection) = self.connection.borrow_mut().take() {
+            connection.session.close();
+        }
+        self.asked.set(false);
+        self.posted.borrow_mut().clear();
+        self.posted_bytes.set(0);
+        self.stashed.borrow_mut().take();
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.connection.borrow().is_some()
+    }
+
+    /// Why the connection is to be closed, if it is.
+    pub(crate) fn over(&self) -> Option<Over> {
+        self.over.borrow_mut().take()
+    }
+
+    /// Ends the connection for a reason; the first one counts.
+    fn end(&self, reason: Over) {
+        self.over.borrow_mut().get_or_insert(reason);
+    }
+
+    /// Whether the client must take what it was told before it is listened to again.
+    pub(crate) fn is_clogged(&self) -> bool {
+        self.connection.borrow().as_ref().is_some_and(|c| c.channel.is_clogged())
+    }
+
+    /// Wakes on something else of the client's socket.
+    pub(crate) fn change_interest(&self, waiter: &Waiter, flags: EpollFlags) -> Result<(), Error> {
+        match &*self.connection.borrow() {
+            Some(connection) => waiter.change(&connection.channel, flags),
+            None => Ok(()),
+        }
+    }
+
+    /// Does something with the client's session.
+    pub(crate) fn with_session<T>(&self, act: impl FnOnce(&mut Session) -> T) -> Option<T> {
+        self.connection.borrow_mut().as_mut().map(|connection| act(&mut connection.session))
+    }
+
+    /// Sends what waits.
+    pub(crate) fn flush(&self) {
+        self.on_channel(Channel::flush);
+    }
+
+    /// The next message that needs the card: what it needs, or `None` when all messages are done.
+    ///
+    /// Messages that do not need the card are answered on the way. Each message takes one off the
+    /// budget.
+    pub(crate) fn next_step(&self, budget: &mut usize) -> Option<(Header, Step)> {
+        if let Some(stashed) = self.stashed.borrow_mut().take() {
+            return Some(stashed);
+        }
+        while *budget > 0 && !self.is_clogged() && self.over.borrow().is_none() {
+            *budget = budget.saturating_sub(1);
+            let message = self.on_channel(Channel::receive)??;
+            if let Now::Later(header, step) = self.take_in(message) {
+                return Some((header, step));
+            }
+        }
+        None
+    }
+
+    /// Says the answer to a command, unless its sender wants none.
+    pub(crate) fn answer(&self, header: &Header, outcome: Result<Answer, Errno>) {
+        if header.kind == (Kind::Command { no_reply: true }) {
+            return;
+        }
+        let fd = match &outcome {
+            Ok(answer) if answer.doorbells => {
+                let doorbells = self.doorbells.borrow();
+                doorbells.as_ref().and_then(|file| file.try_clone().ok())
+            }
+            _ => None,
+        };
+        let outcome = outcome.as_ref().map(|answer| answer.payload.as_slice());
+        let bytes = wire::reply(header, outcome.map_err(|errno| *errno));
+        self.on_channel(|channel| channel.send(bytes, fd));
+    }
+
+    /// Register writes that wait for the card, the oldest.
+    pub(crate) fn next_posted(&self) -> Option<Effect> {
+        let effect = self.posted.borrow_mut().pop_front()?;
+        let bytes = self.posted_bytes.get().saturating_sub(weight(&effect));
+        self.posted_bytes.set(bytes);
+        Some(effect)
+    }
+
+    /// Whether the card may ask for memory in what it does next.
+    pub(crate) fn may_ask(&self) -> bool {
+        self.asked.get()
+    }
+
+    /// Keeps what registers hold, for as long as the card cannot be asked.
+    pub(crate) fn remember(&self, snapshot: Snapshot) {
+        *self.snapshot.borrow_mut() = snapshot;
+    }
+
+    fn on_channel<T>(&self, act: impl FnOnce(&mut Channel) -> Result<T, Over>) -> Option<T> {
+        let mut connection = self.connection.borrow_mut();
+        match act(&mut connection.as_mut()?.channel) {
+            Ok(value) => Some(value),
+            Err(reason) => {
+                self.end(reason);
+                None
+            }
+        }
+    }
+
+    /// Handles a message as far as that goes without the card.
+    fn take_in(&self, Message { header, payload, fds }: Message) -> Now {
+        let Kind::Command { .. } = header.kind else {
+            log::debug!("a reply that nobody waits for: command {}", header.command);
+            return Now::Done;
+        };
+        let step = self.with_session(|session| session.command(&header, &payload, fds));
+        match step {
+            Some(Step::Answer(answer)) => self.answer(&header, Ok(answer)),
+            Some(Step::Refuse(errno)) => {
+                log::debug!("command {} is refused: {errno}", header.command);
+                self.answer(&header, Err(errno));
+            }
+            Some(Step::End(errno)) => {
+                self.answer(&header, Err(errno));
+                self.end(Over::Version);
+            }
+            Some(step) => return Now::Later(header, step),
+            None => {}
+        }
+        Now::Done
+    }
+
+    /// Handles a message that arrives while the card waits for another; whether it can go on waiting.
+    fn take_in_meanwhile(&self, message: Message) -> bool {
+        let Now::Later(header, step) = self.take_in(message) else { return true };
+        let step = match step {
+            Step::Post(answer, effects) if self.has_room_for(&effects) => {
+                self.answer(&header, Ok(answer));
+                let added = effects.iter().map(weight).fold(0, usize::saturating_add);
+                self.posted_bytes.set(self.posted_bytes.get().saturating_add(added));
+                self.posted.borrow_mut().extend(effects);
+                return true;
+            }
+            Step::Read { bar, offset, mut answer } if self.posted.borrow().is_empty() => {
+                let snapshot = self.snapshot.borrow();
+                let data = answer.payload.get_mut(REGION_ACCESS_BYTES..).unwrap_or_default();
+                if access::read_snapshot(&snapshot, bar, offset, data) {
+                    self.answer(&header, Ok(answer));
+                    return true;
+                }
+                Step::Read { bar, offset, answer }
+            }
+            step => step,
+        };
+        *self.stashed.borrow_mut() = Some((header, step));
+        false
+    }
+
+    fn has_room_for(&self, effects: &[Effect]) -> bool {
+        let added = effects.iter().map(weight).fold(0, usize::saturating_add);
+        self.posted_bytes.get().saturating_add(added) <= MAX_POSTED
+    }
+
+    /// Asks the client, and waits; the reply's payload, or `None` when there is none to be had.
+    fn ask(&self, command: u16, address: u64, count: u64, data: &[u8]) -> Option<Vec<u8>> {
+        self.asked.set(true);
+        if self.stashed.borrow().is_some() || self.over.borrow().is_some() {
+            return None;
+        }
+        let id = self.next_id.get();
+        self.next_id.set(id.wrapping_add(1));
+        let request = wire::dma_request(id, command, address, count, data);
+        self.on_channel(|channel| channel.send(request, None))?;
+        let deadline = Instant::now().checked_add(PATIENCE)?;
+        loop {
+            let Some(message) = self.on_channel(Channel::receive)? else {
+                self.wait(deadline)?;
+                continue;
+            };
+            match message.header {
+                Header { kind: Kind::Reply { error }, id: of, command: to, .. }
+                    if (of, to) == (id, command) =>
+                {
+                    return (!error).then_some(message.payload);
+                }
+                _ if self.take_in_meanwhile(message) => {}
+                _ => return None,
+            }
+        }
+    }
+
+    /// Waits until the client says something or takes what it is told, up to a time.
+    fn wait(&self, deadline: Instant) -> Option<()> {
+        let connection = self.connection.borrow();
+        let channel = &connection.as_ref()?.channel;
+        let mut flags = PollFlags::POLLIN;
+        if channel.is_clogged() {
+            flags |= PollFlags::POLLOUT;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let ready = poll(&mut [PollFd::new(channel.as_fd(), flags)], timeout);
+        drop(connection);
+        match ready {
+            Ok(0) if Instant::now() >= deadline => {
+                self.end(Over::Silent(PATIENCE.as_secs()));
+                None
+            }
+            _ => self.on_channel(Channel::flush),
+        }
+    }
+
+    fn max_data(&self) -> usize {
+        self.with_session(|session| session.max_data()).unwrap_or(0) as usize
+    }
+}
+
+fn weight(effect: &Effect) -> usize {
+    match effect {
+        Effect::Write { data, .. } => data.len().saturating_add(POSTED_OVERHEAD),
+        Effect::Reset => POSTED_OVERHEAD,
+    }
+}
+
+impl AskedMemory for Link {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        let most = self.max_data();
+        if most == 0 {
+            return false;
+        }
+        let mut at = address;
+        for part in into.chunks_mut(most) {
+            let count = part.len() as u64;
+            let payload = self.ask(command::DMA_READ, at, count, &[]);
+            let Some(data) = payload.as_deref().and_then(|p| wire::dma_data(p, at, count)) else {
+                return false;
+            };
+            part.copy_from_slice(data);
+            at = at.saturating_add(count);
+        }
+        true
+    }
+
+    fn write(&self, address: u64, from: &[u8]) -> bool {
+        let most = self.max_data();
+        if most == 0 {
+            return false;
+        }
+        let mut at = address;
+        for part in from.chunks(most) {
+            let count = part.len() as u64;
+            if self.ask(command::DMA_WRITE, at, count, part).is_none() {
+                return false;
+            }
+            at = at.saturating_add(count);
+        }
+        true
+    }
+}

@@ -1,0 +1,245 @@
+//! The loop that serves one card to one client at a time.
+//!
+//! One thread does everything: it handles the client's messages, works on the card, and sleeps. While
+//! queues exist it wakes by itself to look at the doorbells, since a store to a mapped page gives no
+//! notice: every 25 µs after work, less and less often when there is none.
+
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::EpollFlags;
+
+use super::access::{self, Snapshot};
+use super::doorbells::Doorbells;
+use super::irqs::Raised;
+use super::link::Link;
+use super::listener::Listener;
+use super::session::{Effect, REGION_ACCESS_BYTES, Session, Step};
+use super::wire::Header;
+use crate::FaultSpec;
+use crate::bus::AskedMemory;
+use crate::card::Card;
+use crate::error::Error;
+use crate::port::{self, Cabling, FramePool};
+use crate::run::POOLED_FRAMES;
+use crate::wait::Waiter;
+
+/// How often doorbells are looked at after work, in nanoseconds.
+const LOOK_NS: u64 = 25_000;
+/// How often they are looked at when there has been no work for long, in nanoseconds.
+const IDLE_LOOK_NS: u64 = 1_000_000;
+/// Without work for a time, doorbells are looked at this many times in as long again.
+const LOOKS_PER_IDLE_TIME: u64 = 40;
+/// However much work there is, a signal and a new client are looked for once in so many rounds.
+const ROUNDS: u64 = 256;
+/// Messages handled between two looks at the card.
+const MESSAGES: usize = 64;
+
+/// What to serve, and where.
+#[derive(Clone, Debug)]
+pub struct ServeConfig {
+    /// Path of the socket that clients connect to.
+    pub socket: PathBuf,
+    /// What the card's port is plugged into.
+    pub link: crate::Link,
+    /// What the cable does to frames.
+    pub faults: Vec<FaultSpec>,
+    /// Fixes what faults do to the n-th frame each way.
+    pub seed: u64,
+    /// Where to write a capture of the port, in pcapng.
+    pub capture: Option<PathBuf>,
+}
+
+/// A card that is served as a PCIe device over vfio-user.
+pub struct Server {
+    card: Card,
+    link: Rc<Link>,
+    raised: Raised,
+    listener: Listener,
+    waiter: Waiter,
+    /// When there was work last.
+    worked: u64,
+    /// What is listened to of the client's socket.
+    interest: EpollFlags,
+}
+
+impl Server {
+    /// Plugs the card's cable and listens for clients.
+    ///
+    /// # Errors
+    /// [`Error::Socket`], [`Error::Port`], [`Error::NoFaultCard`], [`Error::Capture`],
+    /// [`Error::Host`].
+    pub fn new(config: ServeConfig) -> Result<Self, Error> {
+        let ServeConfig { socket, link, faults, seed, capture } = config;
+        let pool = FramePool::new(POOLED_FRAMES);
+        let mut ports = port::plug(Cabling { links: vec![link], faults, seed, capture }, &pool)?;
+        let port = ports.pop().ok_or(Error::Gone)?;
+        let waiter = Waiter::new()?;
+        waiter.listen_to_port(&*port)?;
+        let raised = Raised::default();
+        let doorbells = Doorbells::new()?;
+        let mut card = Card::new(port, pool, Rc::new(raised.clone()));
+        card.wire(doorbells.pages()?);
+        card.memory.bus.set_master(false);
+        let link = Rc::new(Link::new(doorbells.into_file()));
+        let listener = Listener::new(socket)?;
+        waiter.listen(listener.fd(), EpollFlags::EPOLLIN)?;
+        let interest = EpollFlags::empty();
+        Ok(Self { card, link, raised, listener, waiter, worked: 0, interest })
+    }
+
+    /// Serves until the descriptor becomes readable.
+    ///
+    /// # Errors
+    /// [`Error::Host`] when the descriptor cannot be waited for.
+    pub fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), Error> {
+        Waiter::sharpen_timers();
+        self.waiter.listen(stop, EpollFlags::EPOLLIN)?;
+        for round in 0u64.. {
+            let messages = self.serve_client()?;
+            let card = self.card_step(|card, now| card.round(now));
+            self.link.with_session(|session| session.irqs.collect());
+            let worked = messages || card;
+            if worked {
+                self.worked = self.waiter.now();
+            }
+            if !worked || round % ROUNDS == 0 {
+                if is_readable(stop) {
+                    break;
+                }
+                self.accept()?;
+            }
+            if !worked {
+                self.waiter.sleep(self.next_look());
+            }
+        }
+        self.card.port.flush();
+        Ok(())
+    }
+
+    /// When to look at the card again, whatever happens.
+    fn next_look(&self) -> Option<u64> {
+        let queues = self.card.engines.iter().any(|engine| engine.has_qps());
+        let now = self.waiter.now();
+        let idle = now.saturating_sub(self.worked);
+        let pause = (idle / LOOKS_PER_IDLE_TIME).clamp(LOOK_NS, IDLE_LOOK_NS);
+        let look = queues.then(|| now.saturating_add(pause));
+        [look, self.card.next_timeout()].into_iter().flatten().min()
+    }
+
+    /// Handles what the client says; `true` if there was anything.
+    fn serve_client(&mut self) -> Result<bool, Error> {
+        if !self.link.is_open() {
+            return Ok(false);
+        }
+        self.link.flush();
+        let mut budget = MESSAGES;
+        while let Some((header, step)) = self.link.next_step(&mut budget) {
+            self.carry_out(&header, step);
+        }
+        if let Some(reason) = self.link.over() {
+            log::info!("{reason}");
+            self.disconnect();
+            return Ok(true);
+        }
+        self.follow_interest()?;
+        // One is taken off to find that there is no message.
+        Ok(budget.saturating_add(1) < MESSAGES)
+    }
+
+    /// Listens for room while something waits for the client, else for what it says.
+    fn follow_interest(&mut self) -> Result<(), Error> {
+        let interest = match self.link.is_clogged() {
+            true => EpollFlags::EPOLLOUT,
+            false => EpollFlags::EPOLLIN,
+        };
+        if interest != self.interest {
+            self.interest = interest;
+            self.link.change_interest(&self.waiter, interest)?;
+        }
+        Ok(())
+    }
+
+    fn disconnect(&mut self) {
+        // The descriptor leaves the set by being closed.
+        self.link.close();
+        self.card.reset_function();
+        self.link.remember(Snapshot::new());
+    }
+
+    /// Lets a client in, if none is there; a second one is turned away.
+    fn accept(&mut self) -> Result<(), Error> {
+        let Some(socket) = self.listener.accept() else { return Ok(()) };
+        // The one before may have left since it was last listened to.
+        self.serve_client()?;
+        if self.link.is_open() {
+            log::warn!("a second client is turned away");
+            return Ok(());
+        }
+        log::info!("a client has connected");
+        self.interest = EpollFlags::EPOLLIN;
+        self.waiter.listen(&socket, self.interest)?;
+        let bus = Rc::clone(&self.card.memory.bus);
+        let client: Rc<dyn AskedMemory> = self.link.clone();
+        self.link.open(socket, Session::new(bus, self.raised.clone(), client));
+        Ok(())
+    }
+
+    fn carry_out(&mut self, header: &Header, step: Step) {
+        match step {
+            Step::Answer(answer) => self.link.answer(header, Ok(answer)),
+            Step::Refuse(errno) | Step::End(errno) => self.link.answer(header, Err(errno)),
+            Step::Post(answer, effects) => {
+                self.link.answer(header, Ok(answer));
+                effects.into_iter().for_each(|effect| self.affect(effect));
+            }
+            Step::Finish(effects, answer) => {
+                effects.into_iter().for_each(|effect| self.affect(effect));
+                self.link.answer(header, Ok(answer));
+            }
+            Step::Read { bar, offset, mut answer } => {
+                let now = self.waiter.now();
+                let data = answer.payload.get_mut(REGION_ACCESS_BYTES..).unwrap_or_default();
+                access::read(&self.card, now, bar, offset, data);
+                self.link.answer(header, Ok(answer));
+            }
+        }
+    }
+
+    fn affect(&mut self, effect: Effect) {
+        self.card_step(|card, now| affect(card, now, effect));
+    }
+
+    /// Lets the card do something, and then what the client wrote meanwhile.
+    fn card_step<T>(&mut self, act: impl FnOnce(&mut Card, u64) -> T) -> T {
+        let now = self.waiter.now();
+        self.remember(now);
+        let outcome = act(&mut self.card, now);
+        while let Some(effect) = self.link.next_posted() {
+            self.remember(now);
+            affect(&mut self.card, now, effect);
+        }
+        outcome
+    }
+
+    /// Keeps what registers hold, if the card may be waiting when they are read next.
+    fn remember(&self, now: u64) {
+        if self.link.may_ask() {
+            self.link.remember(access::snapshot(&self.card, now));
+        }
+    }
+}
+
+fn affect(card: &mut Card, now: u64, effect: Effect) {
+    match effect {
+        Effect::Write { bar, offset, data } => access::write(card, now, bar, offset, &data),
+        Effect::Reset => card.reset_function(),
+    }
+}
+
+/// Whether a descriptor is readable now.
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}

@@ -1,0 +1,392 @@
+//! What one client's messages mean: a state machine without a socket and without the card.
+//!
+//! A message goes in, a [`Step`] comes out. Everything but the card's registers lives here. So a
+//! message that arrives while the card itself waits for the client (it asked for memory) can still be
+//! answered, up to what needs the card; see `channel.rs` for what happens then.
+//!
+//! Writes to registers are posted, as on PCIe: the reply comes before they are executed, because
+//! what they set going may need the client, who may be deaf until it has its reply.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use fpga_regs::coyote::pci::{Bar, MSIX_PBA_OFFSET, MSIX_TABLE_ENTRIES, MSIX_TABLE_OFFSET};
+use nix::errno::Errno;
+use serde_json::{Map, Value, json};
+
+use super::config_space::{self, ConfigSpace};
+use super::doorbells;
+use super::irqs::{INDICES, Irqs, Raised};
+use super::maps::{MAX_MAPS, Maps, PAGE_SIZES};
+use super::wire::{Header, MAX_DATA, REGION_INFO_BYTES, RegionWrite, Request};
+use crate::bus::{AskedMemory, Bus};
+
+/// The protocol's major version.
+const MAJOR: u16 = 0;
+/// The highest minor version that is known here.
+const MINOR: u16 = 1;
+/// Most descriptors that a client may send with one message.
+const MAX_MSG_FDS: u64 = hostmem::fdpass::MAX_FDS as u64;
+/// Most bytes of a client's list of capabilities.
+const MAX_VERSION_DATA: usize = 16 << 10;
+
+/// Regions of a PCI device: six BARs, ROM, configuration space, VGA.
+const REGIONS: u32 = 9;
+const CONFIG_REGION: u32 = 7;
+
+/// `DEVICE_GET_INFO`: the device can be reset, and is a PCI device.
+const DEVICE_RESET_PCI: u32 = 0b11;
+/// `DEVICE_GET_REGION_INFO` flags.
+const REGION_READ_WRITE: u32 = 0b11;
+const REGION_MMAP: u32 = 1 << 2;
+const REGION_CAPS: u32 = 1 << 3;
+/// The capability that tells which parts of a region can be mapped, and its version.
+const SPARSE_MMAP: u32 = 1 | 1 << 16;
+
+/// The pages of BAR2 that hold the MSI-X table and its pending bits, and nothing else.
+const MSIX_PAGES: std::ops::Range<u64> = MSIX_TABLE_OFFSET..MSIX_TABLE_OFFSET + 4096;
+const MSIX_TABLE_BYTES: usize = MSIX_TABLE_ENTRIES as usize * 16;
+
+/// What is said to the client.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) payload: Vec<u8>,
+    /// The doorbell pages' memory file goes with it.
+    pub(crate) doorbells: bool,
+}
+
+impl Answer {
+    fn of(payload: Vec<u8>) -> Self {
+        Self { payload, doorbells: false }
+    }
+}
+
+/// Something to be done with the card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Write { bar: Bar, offset: u64, data: Vec<u8> },
+    Reset,
+}
+
+/// What follows from a message.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Answer; nothing else is left to do.
+    Answer(Answer),
+    /// Answer, then do these in order.
+    Post(Answer, Vec<Effect>),
+    /// Do these in order, then answer.
+    Finish(Vec<Effect>, Answer),
+    /// Fill in what the registers at `offset` of the BAR read, behind the first
+    /// [`REGION_ACCESS_BYTES`] of the answer, and answer.
+    Read { bar: Bar, offset: u64, answer: Answer },
+    /// Answer with an error.
+    Refuse(Errno),
+    /// Answer with an error and end the connection.
+    End(Errno),
+}
+
+/// Bytes before the data in the answer to `REGION_READ`.
+pub(crate) const REGION_ACCESS_BYTES: usize = 16;
+
+/// What a client and we agreed on.
+#[derive(Clone, Copy, Debug)]
+struct Negotiated {
+    /// Most bytes of memory to ask the client for at a time.
+    max_data: u32,
+    /// The client takes descriptors.
+    takes_fds: bool,
+}
+
+/// The state behind one connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    negotiated: Option<Negotiated>,
+    config: ConfigSpace,
+    pub(crate) irqs: Irqs,
+    msix_table: [u8; MSIX_TABLE_BYTES],
+    maps: Maps,
+    bus: Rc<Bus>,
+}
+
+impl Session {
+    /// The state after a reset, for a client that has said nothing yet.
+    pub(crate) fn new(bus: Rc<Bus>, raised: Raised, client: Rc<dyn AskedMemory>) -> Self {
+        bus.clear();
+        bus.set_master(false);
+        Self {
+            negotiated: None,
+            config: ConfigSpace::new(),
+            irqs: Irqs::new(raised),
+            msix_table: [0; MSIX_TABLE_BYTES],
+            maps: Maps::new(Rc::clone(&bus), client),
+            bus,
+        }
+    }
+
+    /// Most bytes to ask the client for at a time.
+    pub(crate) fn max_data(&self) -> u32 {
+        self.negotiated.map_or(0, |negotiated| negotiated.max_data)
+    }
+
+    /// Takes everything the client mapped off the bus.
+    pub(crate) fn close(&mut self) {
+        self.maps.clear();
+        self.bus.set_master(false);
+    }
+
+    /// Says what a command asks for.
+    pub(crate) fn command(&mut self, header: &Header, payload: &[u8], fds: Vec<OwnedFd>) -> Step {
+        let request = match Request::parse(header.command, payload) {
+            Ok(request) => request,
+            Err(errno) => return Step::Refuse(errno),
+        };
+        let takes_fds = matches!(request, Request::DmaMap { .. } | Request::DeviceSetIrqs { .. });
+        if !takes_fds && !fds.is_empty() {
+            return Step::Refuse(Errno::EINVAL);
+        }
+        match (self.negotiated, request) {
+            (None, Request::Version { major, minor, data }) => self.version(major, minor, &data),
+            (Some(_), Request::Version { .. }) | (None, _) => Step::Refuse(Errno::EINVAL),
+            (Some(negotiated), request) => self.request(negotiated, request, payload, fds),
+        }
+    }
+
+    fn request(
+        &mut self,
+        negotiated: Negotiated,
+        request: Request,
+        payload: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Step {
+        let outcome = match request {
+            Request::RegionRead { offset, region, count } => {
+                return self.read(region, offset, count, payload);
+            }
+            Request::RegionWrite(write) => {
+                let echo = payload.get(..REGION_ACCESS_BYTES).unwrap_or_default().to_vec();
+                return self.write(vec![write], Answer::of(echo));
+            }
+            Request::RegionWriteMulti(writes) => {
+                let done = writes.len() as u64;
+                return self.write(writes, Answer::of(done.to_le_bytes().to_vec()));
+            }
+            Request::DeviceReset => {
+                self.reset();
+                return Step::Finish(vec![Effect::Reset], Answer::of(Vec::new()));
+            }
+            Request::DmaMap { flags, offset, address, size } => {
+                self.maps.map(flags, offset, (address, size), fds).map(|()| Vec::new())
+            }
+            Request::DmaUnmap { argsz, flags, address, size } => {
+                let echo = fields([argsz, flags], [address, size]);
+                self.maps.unmap(flags, (address, size)).map(|()| echo)
+            }
+            Request::DeviceSetIrqs { flags, index, start, count, data } => {
+                self.irqs.set((flags, index), (start, count), &data, fds).map(|()| Vec::new())
+            }
+            Request::DeviceGetInfo => Ok(words([16, DEVICE_RESET_PCI, REGIONS, INDICES])),
+            Request::DeviceGetIrqInfo { index } => match Irqs::info(index) {
+                Some((flags, count)) => Ok(words([16, flags, index, count])),
+                None => Err(Errno::EINVAL),
+            },
+            Request::DeviceGetRegionInfo { argsz, index } => {
+                return region_info(argsz, index, negotiated.takes_fds);
+            }
+            Request::Version { .. } => Err(Errno::EINVAL),
+        };
+        match outcome {
+            Ok(payload) => Step::Answer(Answer::of(payload)),
+            Err(errno) => Step::Refuse(errno),
+        }
+    }
+
+    fn version(&mut self, major: u16, minor: u16, data: &[u8]) -> Step {
+        if major != MAJOR {
+            return Step::End(Errno::EPROTONOSUPPORT);
+        }
+        let Some(proposed) = capabilities(data) else { return Step::Refuse(Errno::EINVAL) };
+        let number = |name, default| match proposed.get(name) {
+            Some(value) => value.as_u64(),
+            None => Some(default),
+        };
+        let max_data = number("max_data_xfer_size", u64::from(MAX_DATA));
+        let (Some(max_data), Some(max_fds)) = (max_data, number("max_msg_fds", 1)) else {
+            return Step::Refuse(Errno::EINVAL);
+        };
+        self.negotiated = Some(Negotiated {
+            max_data: u32::try_from(max_data).unwrap_or(MAX_DATA).min(MAX_DATA),
+            takes_fds: max_fds > 0,
+        });
+        // The answer names nothing that was not proposed, and needs no more room.
+        let mut agreed = json!({
+            "max_msg_fds": MAX_MSG_FDS,
+            "max_data_xfer_size": MAX_DATA,
+            "max_dma_maps": MAX_MAPS,
+            "pgsizes": PAGE_SIZES,
+            "write_multiple": true,
+        });
+        if let Some(agreed) = agreed.as_object_mut() {
+            agreed.retain(|name, _| proposed.contains_key(name));
+        }
+        let mut payload = Vec::new();
+        payload.extend(MAJOR.to_le_bytes());
+        payload.extend(minor.min(MINOR).to_le_bytes());
+        payload.extend(json!({ "capabilities": agreed }).to_string().into_bytes());
+        payload.push(0);
+        Step::Answer(Answer::of(payload))
+    }
+
+    fn reset(&mut self) {
+        self.config = ConfigSpace::new();
+        self.msix_table = [0; MSIX_TABLE_BYTES];
+        self.irqs.reset();
+        self.follow_command();
+    }
+
+    /// Lets the card do on the bus what the configuration space says.
+    fn follow_command(&mut self) {
+        let masters = self.config.masters();
+        self.bus.set_master(masters);
+        self.irqs.set_enabled(masters);
+    }
+
+    fn read(&self, region: u32, offset: u64, count: u32, payload: &[u8]) -> Step {
+        if !lies_inside(region, offset, count as usize) {
+            return Step::Refuse(Errno::EINVAL);
+        }
+        let echo = payload.get(..REGION_ACCESS_BYTES).unwrap_or_default();
+        let mut answer = Answer::of(echo.to_vec());
+        let Some(bar) = bar(region) else {
+            let bytes = self.config.read(offset as usize, count as usize).unwrap_or_default();
+            answer.payload.extend(bytes);
+            return Step::Answer(answer);
+        };
+        let end = REGION_ACCESS_BYTES.saturating_add(count as usize);
+        if !self.config.decodes() {
+            answer.payload.resize(end, 0xff);
+            return Step::Answer(answer);
+        }
+        answer.payload.resize(end, 0);
+        if bar == Bar::Xdma && MSIX_PAGES.contains(&offset) {
+            let pages = self.msix_pages();
+            let from = pages.iter().skip((offset.wrapping_sub(MSIX_TABLE_OFFSET)) as usize);
+            let into = answer.payload.iter_mut().skip(REGION_ACCESS_BYTES);
+            into.zip(from).for_each(|(into, byte)| *into = *byte);
+            return Step::Answer(answer);
+        }
+        Step::Read { bar, offset, answer }
+    }
+
+    fn msix_pages(&self) -> Vec<u8> {
+        let mut pages = self.msix_table.to_vec();
+        pages.resize((MSIX_PBA_OFFSET.wrapping_sub(MSIX_TABLE_OFFSET)) as usize, 0);
+        pages.extend(self.irqs.pending().to_le_bytes());
+        pages
+    }
+
+    fn write(&mut self, writes: Vec<RegionWrite>, answer: Answer) -> Step {
+        if !writes.iter().all(|write| lies_inside(write.region, write.offset, write.data.len())) {
+            return Step::Refuse(Errno::EINVAL);
+        }
+        let mut effects = Vec::new();
+        for RegionWrite { region, offset, data } in writes {
+            match bar(region) {
+                None => {
+                    if self.config.write(offset as usize, &data) {
+                        self.reset();
+                        effects.push(Effect::Reset);
+                    }
+                    self.follow_command();
+                }
+                Some(_) if !self.config.decodes() => {}
+                Some(Bar::Xdma) if MSIX_PAGES.contains(&offset) => {
+                    let table = self.msix_table.iter_mut();
+                    let into = table.skip((offset.wrapping_sub(MSIX_TABLE_OFFSET)) as usize);
+                    into.zip(data).for_each(|(into, byte)| *into = byte);
+                }
+                Some(bar) => effects.push(Effect::Write { bar, offset, data }),
+            }
+        }
+        match effects.as_slice() {
+            [] => Step::Answer(answer),
+            effects_ if effects_.contains(&Effect::Reset) => Step::Finish(effects, answer),
+            _ => Step::Post(answer, effects),
+        }
+    }
+}
+
+/// The capabilities that a client proposes; `None` for data that is none.
+fn capabilities(data: &[u8]) -> Option<Map<String, Value>> {
+    let data = data.strip_suffix(&[0]).unwrap_or(data);
+    if data.is_empty() {
+        return Some(Map::new());
+    }
+    if data.len() > MAX_VERSION_DATA {
+        return None;
+    }
+    let Value::Object(mut data) = serde_json::from_slice(data).ok()? else { return None };
+    match data.remove("capabilities") {
+        None => Some(Map::new()),
+        Some(Value::Object(capabilities)) => Some(capabilities),
+        Some(_) => None,
+    }
+}
+
+fn bar(region: u32) -> Option<Bar> {
+    [Bar::Static, Bar::Xdma, Bar::Shell].into_iter().find(|bar| u32::from(bar.number()) == region)
+}
+
+fn region_bytes(region: u32) -> u64 {
+    match bar(region) {
+        Some(bar) => bar.size(),
+        None if region == CONFIG_REGION => config_space::BYTES as u64,
+        None => 0,
+    }
+}
+
+fn lies_inside(region: u32, offset: u64, count: usize) -> bool {
+    let bytes = region_bytes(region);
+    bytes > 0 && offset.checked_add(count as u64).is_some_and(|end| end <= bytes)
+}
+
+fn region_info(argsz: u32, index: u32, takes_fds: bool) -> Step {
+    if index >= REGIONS {
+        return Step::Refuse(Errno::EINVAL);
+    }
+    let bytes = region_bytes(index);
+    let flags = if bytes > 0 { REGION_READ_WRITE } else { 0 };
+    let info = |argsz, flags, capabilities| {
+        let mut info = words([argsz, flags, index, capabilities]);
+        info.extend(bytes.to_le_bytes());
+        info.extend(0u64.to_le_bytes());
+        info
+    };
+    if bar(index) != Some(Bar::Shell) || !takes_fds {
+        return Step::Answer(Answer::of(info(REGION_INFO_BYTES, flags, 0)));
+    }
+    let areas = doorbells::areas();
+    let mut capability = words([SPARSE_MMAP, 0, areas.len() as u32, 0]);
+    for area in areas {
+        capability.extend(area.start.to_le_bytes());
+        capability.extend(area.end.saturating_sub(area.start).to_le_bytes());
+    }
+    let needed = REGION_INFO_BYTES.saturating_add(capability.len() as u32);
+    let flags = flags | REGION_MMAP | REGION_CAPS;
+    if argsz < needed {
+        return Step::Answer(Answer::of(info(needed, flags, 0)));
+    }
+    let mut payload = info(needed, flags, REGION_INFO_BYTES);
+    payload.extend(capability);
+    Step::Answer(Answer { payload, doorbells: true })
+}
+
+fn words<const N: usize>(words: [u32; N]) -> Vec<u8> {
+    words.into_iter().flat_map(u32::to_le_bytes).collect()
+}
+
+fn fields<const N: usize, const M: usize>(first: [u32; N], then: [u64; M]) -> Vec<u8> {
+    let mut bytes = words(first);
+    bytes.extend(then.into_iter().flat_map(u64::to_le_bytes));
+    bytes
+}

@@ -1,0 +1,4 @@
+//! A card served over vfio-user, as its clients see it.
+
+mod foreign_client;
+mod support;
