@@ -3,8 +3,10 @@
 use crate::runner::{Case, Need};
 
 mod capture;
+mod chaos;
 mod counters;
 mod data;
+mod death;
 mod discovery;
 mod faults;
 mod lifecycle;
@@ -31,6 +33,8 @@ pub fn all() -> Vec<Case> {
         capture::cases(),
         counters::cases(),
         many::cases(),
+        death::cases(),
+        chaos::cases(),
     ];
     families.into_iter().flatten().collect()
 }

@@ -9,11 +9,13 @@
 use std::io;
 
 mod device;
+mod fork;
 mod library;
 mod qp;
 mod region;
 
 pub use device::{AsyncEvent, Channel, Completion, Context, Cq, Pd, ThreadDomain};
+pub use fork::in_child;
 pub use library::Library;
 pub use qp::{Operation, Patience, Peer, Qp, Recv, Send};
 pub use region::{Piece, Region};

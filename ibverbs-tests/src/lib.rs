@@ -1,17 +1,21 @@
 //! End-to-end tests: stock verbs applications on software cards, as their users run them.
 //!
-//! [`cases`] is the table, [`guest`] the one of the virtual machine, [`runner`] runs and counts it, [`process`] is the one way to run a
-//! program, [`setting`] what a case is given. `verbs-data` is a verbs program of our own that
-//! checks data ([`data`]); its calls into libibverbs are in [`ffi`], the only place with `unsafe`.
+//! [`cases`] is the table, [`guest`] the one of the virtual machine, [`runner`] runs and counts it,
+//! [`process`] is the one way to run a program, [`setting`] what a case is given. `verbs-data` is a
+//! verbs program of our own that checks data ([`data`]), `verbs-mortal` one that dies or sees others
+//! die ([`mortal`]); their calls into libibverbs are in [`ffi`], the only place with `unsafe`.
 
 #![deny(unsafe_code)]
 
 pub mod cache;
 pub mod cases;
+pub mod chaos;
 pub mod data;
 pub mod ffi;
+pub mod footprint;
 pub mod guest;
 pub mod interrupt;
+pub mod mortal;
 pub mod pair;
 pub mod process;
 pub mod runner;

@@ -16,8 +16,8 @@ use crate::process::{Running, Task};
 /// The ordinary user when the tests run as root: nobody.
 pub const NOBODY: u32 = 65534;
 /// The programs under test.
-pub const PROGRAMS: [&str; 5] =
-    ["balboad", "balboa", "libbalboa_provider.so", "verbs-data", "deny-namespaces"];
+pub const PROGRAMS: [&str; 6] =
+    ["balboad", "balboa", "libbalboa_provider.so", "verbs-data", "verbs-mortal", "deny-namespaces"];
 
 /// Who runs a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +173,19 @@ impl Daemon<'_> {
     /// A command line run by `balboa run`.
     pub fn run(&self, command: &str) -> Task {
         self.setting.balboa_run(&self.state_dir).words(command)
+    }
+
+    /// `verbs-mortal` with arguments, run by `balboa run`.
+    pub fn mortal(&self, arguments: &str) -> Task {
+        self.run("").arg(self.setting.bin.join("verbs-mortal")).words(arguments)
+    }
+
+    /// Sends it a signal, of which it may take no notice.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        self.running.signal(signal)
     }
 
     /// What `balboa status --json` says.

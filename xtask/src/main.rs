@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask demo`, `test`, `bench`, `guest`, `regs` and `bindings`.
+//! Project tasks: `cargo xtask demo`, `test`, `bench`, `chaos`, `guest`, `regs` and `bindings`.
 
 #![forbid(unsafe_code)]
 
@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod bindings;
 mod cargo;
+mod chaos;
 mod demo;
 mod guest;
 mod regs;
@@ -31,6 +32,8 @@ enum Task {
     Test(test::Options),
     /// Measure software cards beside TCP and UCX, and judge the figures
     Bench(bench::Options),
+    /// Kill and stop programs and balboads at random, and look at everybody else
+    Chaos(chaos::Options),
     /// Test in a virtual machine, with kernels and devices that this machine has not
     #[command(subcommand)]
     Guest(guest::Guest),
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Task::Demo => demo::demo(),
         Task::Test(options) => test::test(&options),
         Task::Bench(options) => bench::bench(&options),
+        Task::Chaos(options) => chaos::chaos(&options),
         Task::Guest(task) => guest::guest(&task),
         Task::Regs(options) => regs::regs(&options),
         Task::Bindings => bindings::bindings(),

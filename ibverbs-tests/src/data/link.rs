@@ -206,7 +206,11 @@ impl Link {
 }
 
 impl Side {
-    fn new(
+    /// Opens a device and makes everything of one side, with the QP in RESET.
+    ///
+    /// # Errors
+    /// When the device refuses a step of it.
+    pub fn new(
         library: &'static Library,
         options: &Options,
         index: usize,

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_int};
 use std::mem::{MaybeUninit, offset_of};
+use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::rc::Rc;
 use std::time::Duration;
@@ -118,6 +119,23 @@ impl Context {
         // SAFETY: it came from ibv_get_async_event.
         unsafe { (self.library.ibv_ack_async_event)(&raw mut event) };
         Ok(AsyncEvent { kind: event.event_type, element })
+    }
+
+    /// Waits for an asynchronous event however long it takes, and acknowledges it; answers what
+    /// happened.
+    ///
+    /// # Errors
+    /// When there will be none.
+    pub fn next_async_event(&self) -> Result<v::ibv_event_type, Failed> {
+        let mut event: MaybeUninit<v::ibv_async_event> = MaybeUninit::zeroed();
+        // SAFETY: the context is open, the place has the size of the event.
+        let result = unsafe { (self.library.ibv_get_async_event)(self.raw(), event.as_mut_ptr()) };
+        Failed::check("ibv_get_async_event", result)?;
+        // SAFETY: zeroed, numbers and pointers only, and filled.
+        let mut event = unsafe { event.assume_init() };
+        // SAFETY: it came from ibv_get_async_event.
+        unsafe { (self.library.ibv_ack_async_event)(&raw mut event) };
+        Ok(event.event_type)
     }
 
     /// The extended operations, found as verbs.h does.
@@ -304,6 +322,20 @@ impl Channel {
         // SAFETY: the channel lives.
         let fd = unsafe { self.raw.as_ref() }.fd;
         ensure!(is_readable(fd, limit)?, "no completion event within {limit:?}");
+        Ok(self.next_event()?)
+    }
+
+    /// The descriptor, to be waited for by other means.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel lives as long as the answer is used, and its descriptor with it.
+        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
+    }
+
+    /// Waits for an event however long it takes, and acknowledges it; answers which queue it was of.
+    ///
+    /// # Errors
+    /// When there will be none.
+    pub fn next_event(&self) -> Result<*const v::ibv_cq, Failed> {
         let (mut cq, mut cookie) = (null_mut(), null_mut());
         let get = self.context.library.ibv_get_cq_event;
         // SAFETY: the channel lives, both places are valid.

@@ -20,6 +20,7 @@ pub struct Region {
     memory: NonNull<u8>,
     length: usize,
     gone: Cell<bool>,
+    registered: Cell<bool>,
 }
 
 /// A part of a region, for a work request.
@@ -68,7 +69,8 @@ impl Region {
         let failed = Failed::last("ibv_reg_mr");
         match (NonNull::new(mr), NonNull::new(memory.cast())) {
             (Some(mr), Some(memory)) => {
-                Ok(Rc::new(Self { pd: Rc::clone(pd), mr, memory, length, gone: Cell::new(false) }))
+                let (gone, registered) = (Cell::new(false), Cell::new(true));
+                Ok(Rc::new(Self { pd: Rc::clone(pd), mr, memory, length, gone, registered }))
             }
             _ => {
                 // SAFETY: the mapping was made above, and nobody else knows it.
@@ -76,6 +78,22 @@ impl Region {
                 Err(failed)
             }
         }
+    }
+
+    /// Ends the registration before its time: the card has no key to the memory any more.
+    ///
+    /// # Errors
+    /// When the provider refuses; it is registered still.
+    pub fn deregister(&self) -> Result<(), Failed> {
+        if !self.registered.get() {
+            return Ok(());
+        }
+        // SAFETY: the registration was made by us, and is ended once.
+        let result = unsafe { (self.pd.library().ibv_dereg_mr)(self.mr.as_ptr()) };
+        Failed::check("ibv_dereg_mr", result)?;
+        self.registered.set(false);
+        self.gone.set(true);
+        Ok(())
     }
 
     /// Its size in bytes.
@@ -89,18 +107,23 @@ impl Region {
     }
 
     /// The key by which the other side reaches it.
+    ///
+    /// # Panics
+    /// When it was deregistered.
     pub fn rkey(&self) -> u32 {
-        // SAFETY: the registration lives as long as `self`.
+        assert!(self.registered.get(), "the region was deregistered");
+        // SAFETY: the registration lives.
         unsafe { self.mr.as_ref() }.rkey
     }
 
     /// A part of it, for a work request.
     ///
     /// # Panics
-    /// When it is not within the region.
+    /// When it is not within the region, or that was deregistered.
     pub fn piece(self: &Rc<Self>, offset: usize, length: usize) -> Piece {
         assert!(self.holds(offset, length), "{offset} + {length} of {}", self.length);
-        // SAFETY: the registration lives as long as `self`.
+        assert!(self.registered.get(), "the region was deregistered");
+        // SAFETY: the registration lives.
         let lkey = unsafe { self.mr.as_ref() }.lkey;
         let length = u32::try_from(length).expect("a piece is shorter than 4 GiB");
         let sge = v::ibv_sge { addr: self.address() + offset as u64, length, lkey };
@@ -170,9 +193,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the registration was made by us, and after it no DMA comes.
-        let result = unsafe { (self.pd.library().ibv_dereg_mr)(self.mr.as_ptr()) };
-        assert_eq!(result, 0, "ibv_dereg_mr");
+        // After it no DMA comes.
+        assert_eq!(self.deregister(), Ok(()));
         // SAFETY: the mapping was made by us, and the card has no key to it any more.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), self.length) };
     }

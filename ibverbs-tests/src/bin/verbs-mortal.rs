@@ -1,0 +1,84 @@
+//! A verbs program that dies, or sees others die.
+
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use ibverbs_tests::mortal::{attack, death, fork, hand, pair, work};
+
+/// Dies, or sees others die, and checks that all goes by the book.
+///
+/// Exit codes: 0 all was well, or it was asked to stop; 1 something was not by the book; 2 wrong
+/// arguments; 3 the card died, by the book; 4 the peer is gone, by the book.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Be in a call when balboad dies, and work with the next one
+    Survive {
+        /// The call
+        doing: death::Doing,
+    },
+    /// Make control calls while balboad is stopped
+    Stopped,
+    /// Fork while threads are in calls, and try every call in the children
+    Children,
+    /// Leave everything to a child that holds the descriptors
+    Heir,
+    /// Become another program
+    Execute,
+    /// Reserve memory regions by hand, and never commit them
+    Reserve {
+        /// State directory
+        directory: PathBuf,
+    },
+    /// Send messages to and fro with another process
+    Pair {
+        /// Where the two meet
+        path: PathBuf,
+        /// Stop once this file is there
+        stop: PathBuf,
+        /// Be the one that begins
+        #[arg(long)]
+        lead: bool,
+    },
+    /// Move messages between two QPs
+    Transfers {
+        /// Stop once this file is there
+        stop: PathBuf,
+    },
+    /// Make and destroy everything
+    Churn {
+        /// Stop once this file is there
+        stop: PathBuf,
+    },
+    /// Throw garbage, connections and descriptors at the sockets in a directory
+    Attack {
+        /// The directory
+        directory: PathBuf,
+    },
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let done = |outcome: anyhow::Result<()>| outcome.map(|()| 0);
+    let code = match Arguments::parse().command {
+        Command::Survive { doing } => done(death::survive(doing)),
+        Command::Stopped => done(death::stopped()),
+        Command::Children => done(fork::children()),
+        Command::Heir => done(fork::heir()),
+        Command::Execute => done(fork::execute()),
+        Command::Reserve { directory } => done(hand::reserve(&directory)),
+        Command::Pair { path, stop, lead } => pair::run(&path, lead, &stop),
+        Command::Transfers { stop } => work::transfers(&stop),
+        Command::Churn { stop } => work::churn(&stop),
+        Command::Attack { directory } => done(attack::attack(&directory)),
+    };
+    code.map(ExitCode::from)
+}

@@ -1,0 +1,126 @@
+//! What a balboad takes of its machine: that it is as before shows that nothing was left behind.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use crate::setting::Daemon;
+
+/// How long balboad may take to have noticed the end of its clients.
+const LIMIT: Duration = Duration::from_secs(20);
+/// By how much its resident memory may have grown, KiB: what its allocator and its tables keep for
+/// reuse.
+const GROWTH: u64 = 16 << 10;
+
+/// What a balboad takes, while no client is connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// Descriptors by kind.
+    descriptors: BTreeMap<String, usize>,
+    /// Mappings of memory files.
+    mappings: usize,
+    threads: usize,
+    /// Clients, free pages and what is quarantined, as the status has it.
+    table: String,
+    /// Files in its state directory.
+    files: Vec<String>,
+    /// Resident memory, KiB; compared with tolerance.
+    resident: u64,
+}
+
+impl Footprint {
+    /// Looks at a balboad.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn of(daemon: &Daemon<'_>) -> Result<Self> {
+        let table = table(&daemon.status()?);
+        let process = Path::new("/proc").join(daemon.pid().to_string());
+        let mut descriptors = BTreeMap::new();
+        for entry in fs::read_dir(process.join("fd")).context("balboad's descriptors")? {
+            // One that was closed meanwhile is none.
+            let Ok(target) = fs::read_link(entry?.path()) else { continue };
+            let target = target.to_string_lossy().into_owned();
+            let kind = target.split(['[', ' ']).next().unwrap_or_default().to_owned();
+            *descriptors.entry(kind).or_insert(0) += 1;
+        }
+        let maps = fs::read_to_string(process.join("maps")).context("balboad's mappings")?;
+        let status = fs::read_to_string(process.join("status")).context("balboad's status")?;
+        let number = |name: &str| -> Result<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+            number.with_context(|| format!("no {name} in {}", process.display()))
+        };
+        Ok(Self {
+            descriptors,
+            mappings: maps.lines().filter(|line| line.contains("/memfd:")).count(),
+            threads: usize::try_from(number("Threads:")?)?,
+            table,
+            files: files_in(daemon.state_dir(), "")?,
+            resident: number("VmRSS:")?,
+        })
+    }
+
+    /// Waits until a balboad is back where it was.
+    ///
+    /// # Errors
+    /// With both footprints, when it does not come to that.
+    pub fn restored(&self, daemon: &Daemon<'_>) -> Result<()> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let now = Self::of(daemon)?;
+            let grown = now.resident.saturating_sub(self.resident);
+            if grown <= GROWTH && (Self { resident: self.resident, ..now.clone() }) == *self {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("balboad does not get back to\n{self}\nand stays at\n{now}");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl fmt::Display for Footprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// What the status says that has to be as before.
+fn table(status: &Value) -> String {
+    let clients = status["clients"].as_array().map_or(0, Vec::len);
+    let mut text = format!("{clients} clients");
+    for card in status["cards"].as_array().into_iter().flatten() {
+        let pages: Vec<String> = card["windows"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|window| window["free_pages"].to_string())
+            .collect();
+        text.push_str(&format!("; free pages {}", pages.join(" ")));
+        text.push_str(&format!(", quarantine {}", card["quarantine"]));
+    }
+    text
+}
+
+/// The names of all files in a directory and below.
+fn files_in(directory: &Path, prefix: &str) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if entry.file_type()?.is_dir() {
+            names.extend(files_in(&entry.path(), &format!("{name}/"))?);
+        } else {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}

@@ -1,0 +1,196 @@
+//! Programs in every kind of call when balboad dies, or is stopped.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::ValueEnum;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use verbs_sys::v44::verbs as v;
+
+use super::{LIMIT, flushed, is_dead, leave_outstanding, linked, say, send, told_of_death};
+use crate::data::link::Link;
+use crate::data::transfer::{self, Transfer};
+use crate::ffi::{Failed, Operation, Pd, Region};
+
+/// Work requests that are outstanding of each kind.
+const OUTSTANDING: u64 = 5;
+
+/// What a program is doing when balboad dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Doing {
+    /// It polls.
+    Poll,
+    /// It sits in ibv_get_cq_event.
+    CqEvent,
+    /// It sits in ibv_get_async_event.
+    AsyncEvent,
+    /// It waits in epoll for its completion channel.
+    Epoll,
+    /// It posts and never polls.
+    Post,
+    /// It makes control calls, one after the other.
+    Control,
+}
+
+impl Doing {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Poll, Self::CqEvent, Self::AsyncEvent, Self::Epoll, Self::Post, Self::Control];
+}
+
+/// Does it until balboad dies, checks what comes of it, and then works with the next balboad.
+///
+/// Says `waiting`, `told` and `again`.
+///
+/// # Errors
+/// When something does not go by the book.
+pub fn survive(doing: Doing) -> Result<()> {
+    let link = linked(matches!(doing, Doing::CqEvent | Doing::Epoll), transfer::room(4096))?;
+    if doing != Doing::Post {
+        leave_outstanding(&link.left, OUTSTANDING)?;
+    }
+    match doing {
+        Doing::Poll => say("waiting"),
+        Doing::CqEvent => cq_event(&link)?,
+        Doing::AsyncEvent => async_event(&link)?,
+        Doing::Epoll => epoll(&link)?,
+        Doing::Post => post(&link)?,
+        Doing::Control => control(&link)?,
+    }
+    if doing != Doing::Post {
+        flushed(&link.left.send_cq, OUTSTANDING).context("sends")?;
+        flushed(&link.left.receive_cq, OUTSTANDING).context("receives")?;
+    }
+    if doing == Doing::AsyncEvent {
+        // It has heard of the death already; there is nothing more to hear.
+        let more = link.left.context.next_async_event();
+        ensure!(more == Err(failed("ibv_get_async_event", libc::EIO)), "after the end: {more:?}");
+    } else {
+        is_dead(&link.left)?;
+    }
+    is_dead(&link.right).context("the other side")?;
+    // Everything can be destroyed: each drop checks that.
+    drop(link);
+    say("told");
+    works_again()
+}
+
+fn failed(call: &'static str, errno: i32) -> Failed {
+    Failed { call, errno }
+}
+
+fn cq_event(link: &Link) -> Result<()> {
+    let channel = link.left.send_cq.channel().context("no channel")?;
+    link.left.send_cq.arm()?;
+    say("waiting");
+    let queue = channel.next_event()?;
+    ensure!(queue as usize == link.left.send_cq.element(), "an event of another queue");
+    // One event tells of the flushed queue, and then there will be none any more.
+    let more = channel.next_event();
+    ensure!(more == Err(failed("ibv_get_cq_event", libc::EIO)), "after the end: {more:?}");
+    Ok(())
+}
+
+fn async_event(link: &Link) -> Result<()> {
+    say("waiting");
+    let event = link.left.context.next_async_event()?;
+    ensure!(event == v::IBV_EVENT_DEVICE_FATAL, "event {event}");
+    Ok(())
+}
+
+fn epoll(link: &Link) -> Result<()> {
+    let channel = link.left.receive_cq.channel().context("no channel")?;
+    link.left.receive_cq.arm()?;
+    let epoll = Epoll::new(EpollCreateFlags::empty())?;
+    epoll.add(channel.descriptor(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+    say("waiting");
+    ensure!(epoll.wait(&mut [EpollEvent::empty(); 4], EpollTimeout::NONE)? == 1);
+    let queue = channel.next_event()?;
+    ensure!(queue as usize == link.left.receive_cq.element(), "an event of another queue");
+    Ok(())
+}
+
+fn post(link: &Link) -> Result<()> {
+    say("waiting");
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        match link.left.qp.post_send(&[send(&link.left, 0)]) {
+            Ok(()) => {}
+            // Nobody polls, so the queue fills and stays full.
+            Err((failed, _)) if failed.errno == libc::ENOMEM => {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            Err((failed, _)) if failed.errno == libc::EIO => return Ok(()),
+            Err((failed, _)) => bail!("posting: {failed}"),
+        }
+        ensure!(Instant::now() < deadline, "posting goes on without a card");
+    }
+}
+
+fn control(link: &Link) -> Result<()> {
+    say("waiting");
+    loop {
+        if let Err(failed) = Pd::new(&link.left.context) {
+            ensure!(failed.errno == libc::EIO, "a control call without balboad: {failed}");
+            return Ok(());
+        }
+    }
+}
+
+/// Waits for a balboad, moves a message through it, says `again`.
+fn works_again() -> Result<()> {
+    let deadline = Instant::now() + LIMIT;
+    let link = loop {
+        match linked(false, transfer::room(4096)) {
+            Ok(link) => break link,
+            Err(error) if Instant::now() > deadline => return Err(error.context("again")),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    message(&link)?;
+    say("again");
+    Ok(())
+}
+
+/// Moves one message and checks it.
+pub fn message(link: &Link) -> Result<()> {
+    let operation = Operation::SendImmediate;
+    let (gather, scatter) = (2, 3);
+    Transfer { operation, size: 3000, gather, scatter, offset: 9, inline: false, seed: 5 }.run(link)
+}
+
+/// Makes control calls while balboad is stopped, and goes on when it is.
+///
+/// Says `waiting`, `told` and, once balboad goes on, `ended` and `again`.
+///
+/// # Errors
+/// When something does not go by the book.
+pub fn stopped() -> Result<()> {
+    let link = linked(false, transfer::room(4096))?;
+    leave_outstanding(&link.left, OUTSTANDING)?;
+    let region = Region::new(&link.left.pd, 4096, v::IBV_ACCESS_LOCAL_WRITE, false)?;
+    say("waiting");
+    let late = loop {
+        if let Err(failed) = link.left.context.port() {
+            break failed;
+        }
+    };
+    ensure!(late.errno == libc::ETIMEDOUT, "a call that is not answered: {late}");
+    let begun = Instant::now();
+    let refused = Pd::new(&link.left.context).err();
+    ensure!(refused.as_ref().is_some_and(|it| it.errno == libc::EIO), "the next: {refused:?}");
+    ensure!(begun.elapsed() < Duration::from_millis(500), "the next call waited too");
+    // The card may go on any moment, so its memory cannot be given back, and nothing is flushed.
+    let dereg = region.deregister();
+    ensure!(dereg == Err(failed("ibv_dereg_mr", libc::EIO)), "ibv_dereg_mr: {dereg:?}");
+    ensure!(link.left.send_cq.poll()?.is_none(), "flushed while the card may still work");
+    say("told");
+    told_of_death(&link.left.context)?;
+    flushed(&link.left.send_cq, OUTSTANDING).context("sends")?;
+    flushed(&link.left.receive_cq, OUTSTANDING).context("receives")?;
+    told_of_death(&link.right.context)?;
+    drop(region);
+    drop(link);
+    say("ended");
+    works_again()
+}

@@ -1,0 +1,80 @@
+//! A client that speaks to balboad by hand, so that it can stop between any two steps.
+
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use hostmem::fdpass::{Wait, receive, send};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use shim_abi::{Hello, MAX_MESSAGE, Reply, Request, Response, Role, SOCKET_NAME};
+
+use super::say;
+
+/// What balboad reads in this process.
+static PROBE: u64 = 0x7e57_ab1e_0f00_d5e5;
+
+/// A connection to balboad.
+struct Client(OwnedFd);
+
+impl Client {
+    fn connect(directory: &Path) -> Result<Self> {
+        let client = Self(dial(directory)?);
+        let role = Role::Provider { probe: &raw const PROBE as u64, probe_value: PROBE };
+        let hello = shim_abi::hello_frame(&Hello { build: "by hand".into(), role });
+        let (answer, _) = client.exchange(&hello)?;
+        let reply: Reply = shim_abi::decode_hello(&answer)?;
+        match reply {
+            Ok(_) => Ok(client),
+            Err(refusal) => bail!("{}", refusal.reason),
+        }
+    }
+
+    fn exchange(&self, message: &[u8]) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+        send(self.0.as_fd(), message, &[], Wait::AsSocket)?;
+        let mut room = vec![0; MAX_MESSAGE];
+        let received = receive(self.0.as_fd(), &mut room, Wait::AsSocket)?;
+        room.truncate(received.bytes);
+        Ok((room, received.fds))
+    }
+
+    fn ask(&self, request: &Request) -> Result<(Response, Vec<OwnedFd>)> {
+        let (answer, fds) = self.exchange(&shim_abi::encode(request))?;
+        match shim_abi::decode::<Reply>(&answer)? {
+            Ok(response) => Ok((response, fds)),
+            Err(refusal) => bail!("{request:?}: {}", refusal.reason),
+        }
+    }
+}
+
+/// Connects to the balboad of a state directory, and says nothing yet.
+///
+/// # Errors
+/// When there is none.
+pub(super) fn dial(directory: &Path) -> Result<OwnedFd> {
+    let kind = SockType::SeqPacket;
+    let fd = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None)?;
+    let path = directory.join(SOCKET_NAME);
+    connect(fd.as_raw_fd(), &UnixAddr::new(&path)?).context("no balboad")?;
+    Ok(fd)
+}
+
+/// Takes the first step of a registration, says `reserved`, and never takes the second.
+///
+/// # Errors
+/// When balboad refuses a step.
+pub fn reserve(directory: &Path) -> Result<()> {
+    let client = Client::connect(directory)?;
+    let (response, _fds) = client.ask(&Request::OpenContext { card: 0 })?;
+    let Response::Context(info) = response else { bail!("{response:?}") };
+    let (response, _) = client.ask(&Request::AllocPd { context: info.context })?;
+    let Response::Pd { pdn } = response else { bail!("{response:?}") };
+    let memory = vec![0u8; 1 << 20];
+    let (address, length) = (memory.as_ptr() as u64, memory.len() as u64);
+    for _ in 0..8 {
+        client.ask(&Request::ReserveMr { pdn, address, length, hca_va: address, access: 1 })?;
+    }
+    say("reserved");
+    std::thread::sleep(super::LIMIT * 100);
+    drop(memory);
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! Rounds of random deaths, as many as one likes.
+
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use clap::Args;
+use ibverbs_tests::chaos::Chaos;
+use ibverbs_tests::setting::{Stage, Who};
+
+use crate::{cargo, setup};
+
+/// `cargo xtask chaos`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Run N rounds
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    rounds: u64,
+    /// Begin with this seed; each round has one more than the last [default: another every time]
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+}
+
+/// Runs the rounds.
+///
+/// # Errors
+/// At the first round after which not everything is well.
+pub fn chaos(options: &Options) -> Result<ExitCode> {
+    setup::packages(setup::TEST)?;
+    let stage = Stage::new(&cargo::build()?)?;
+    let _tidy = ibverbs_tests::interrupt::remove_on_signal(stage.path());
+    let setting = stage.setting(Who::User)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seed = options.seed.unwrap_or(now.as_secs());
+    println!("{} rounds from seed {seed}", options.rounds);
+    println!("{}", Chaos::new(&setting).run(seed, options.rounds)?);
+    Ok(ExitCode::SUCCESS)
+}
