@@ -372,11 +372,11 @@ fn region_info(argsz: u32, index: u32, takes_fds: bool) -> Step {
         capability.extend(area.end.saturating_sub(area.start).to_le_bytes());
     }
     let needed = REGION_INFO_BYTES.saturating_add(capability.len() as u32);
-    let flags = flags | REGION_MMAP | REGION_CAPS;
     if argsz < needed {
+        // Neither the file nor the capability is in this answer, and QEMU believes what it says.
         return Step::Answer(Answer::of(info(needed, flags, 0)));
     }
-    let mut payload = info(needed, flags, REGION_INFO_BYTES);
+    let mut payload = info(needed, flags | REGION_MMAP | REGION_CAPS, REGION_INFO_BYTES);
     payload.extend(capability);
     Step::Answer(Answer { payload, doorbells: true })
 }
