@@ -37,21 +37,27 @@ pub mod foreign;
 pub mod liveness;
 mod lost;
 pub mod mapping;
+pub mod masked;
 pub mod memfd;
 pub mod mmio;
+pub mod mutex;
 pub mod process;
 pub mod ring;
 pub mod wake;
+pub mod word;
 
 pub use error::{Errno, Error, Result};
 pub use eventfd::EventFd;
 pub use foreign::{FileId, ForeignEventFd};
-pub use liveness::Liveness;
+pub use liveness::{Lifeline, Liveness};
 pub use mapping::{Access, ForkCanary, SharedMapping};
+pub use masked::MaskedTable;
 pub use mmio::Mmio;
+pub use mutex::{FutexGuard, FutexMutex, Waiters};
 pub use process::{PidFd, RemoteProcess, RemoteRange};
-pub use ring::{Block, BlockRing, DoorbellPage, Record, RingBlock};
+pub use ring::{Block, BlockRing, DoorbellPage, DoorbellSlot, Record, RingBlock};
 pub use wake::{AsleepWord, Waker};
+pub use word::SharedWord;
 
 /// Bytes in the small page that doorbell pages and shared words are laid out in.
 pub const PAGE_BYTES: usize = 4096;

@@ -7,14 +7,17 @@
 //!
 //! The word is the first one of the C library's `pthread_mutex_t` (glibc; a futex word as the
 //! kernel's robust-list interface defines it): the holder's thread id in bits 29:0, waiters in bit
-//! 31, OWNER_DIED in bit 30. 0 means never held or given back.
+//! 31, OWNER_DIED in bit 30. A holder that gives the lock back sets OWNER_DIED itself, so that its
+//! readers test one bit. 0 means never held.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::errno::Errno;
 
 use crate::mapping::SharedMapping;
+use crate::word::SharedWord;
 use crate::{Error, Result};
 
 #[cfg(not(target_env = "gnu"))]
@@ -63,15 +66,32 @@ impl Liveness {
         check("pthread_mutex_lock", unsafe { libc::pthread_mutex_lock(mutex) })?;
         Ok(Self { mapping, mutex, _thread: PhantomData })
     }
+}
 
-    /// Whether the holder of the lock at `offset` has ended, given it back, or never took it.
+/// A liveness lock as its readers see it.
+#[derive(Debug, Clone)]
+pub struct Lifeline(SharedWord);
+
+impl Lifeline {
+    /// Looks at the lock at `offset`, a multiple of 4, of a mapping that need not be writable.
     ///
-    /// An acquire load: what the holder stored before it died is seen afterwards. Errors are
-    /// those of [`SharedMapping::load_acquire_u32`].
-    #[inline]
-    pub fn is_dead(mapping: &SharedMapping, offset: usize) -> Result<bool> {
-        let word = mapping.load_acquire_u32(offset)?;
-        Ok(word == 0 || word & OWNER_DIED != 0)
+    /// Somebody has taken it before: until then nobody counts as dead.
+    pub fn new(mapping: Arc<SharedMapping>, offset: usize) -> Result<Self> {
+        SharedWord::new(mapping, offset).map(Self)
+    }
+
+    /// The lock of a holder that never dies.
+    pub fn eternal() -> Self {
+        static NOBODYS: AtomicU32 = AtomicU32::new(0);
+        Self(SharedWord::constant(&NOBODYS))
+    }
+
+    /// Whether the holder of the lock has ended or given it back.
+    ///
+    /// An acquire load: what the holder stored before it died is seen afterwards.
+    #[inline(always)]
+    pub fn is_dead(&self) -> bool {
+        self.0.load_acquire() & OWNER_DIED != 0
     }
 }
 
@@ -83,6 +103,10 @@ impl Drop for Liveness {
             // Unlocking also takes the lock off this thread's robust list, before the page goes.
             let unlocked = unsafe { libc::pthread_mutex_unlock(self.mutex) };
             debug_assert_eq!(unlocked, 0);
+            // SAFETY: the first word of the mutex is a futex word in a page that is still mapped; the
+            // lock is nobody's, and only holders write it.
+            let word = unsafe { AtomicU32::from_ptr(self.mutex.cast()) };
+            word.store(OWNER_DIED.to_le(), Ordering::Release);
         }
     }
 }
@@ -141,23 +165,27 @@ mod tests {
         (fd, Arc::new(writer))
     }
 
-    fn reader(fd: &OwnedFd) -> SharedMapping {
-        SharedMapping::new(fd.as_fd(), 0, 4096, Access::ReadOnly).unwrap()
+    fn reader(fd: &OwnedFd) -> Arc<SharedMapping> {
+        Arc::new(SharedMapping::new(fd.as_fd(), 0, 4096, Access::ReadOnly).unwrap())
+    }
+
+    fn is_dead(reader: &Arc<SharedMapping>, offset: usize) -> bool {
+        Lifeline::new(Arc::clone(reader), offset).unwrap().is_dead()
     }
 
     #[test]
     fn the_holder_is_alive_until_it_gives_the_lock_back() {
         let (fd, writer) = page();
         let reader = reader(&fd);
-        assert!(Liveness::is_dead(&reader, 64).unwrap());
+        assert_eq!(reader.load_relaxed_u32(64).unwrap(), 0);
         let held = Liveness::hold(writer.clone(), 64).unwrap();
-        assert!(!Liveness::is_dead(&reader, 64).unwrap());
+        assert!(!is_dead(&reader, 64));
         let again = Liveness::hold(writer.clone(), 64).unwrap_err();
         assert_eq!(again.errno(), Some(Errno::EBUSY));
         drop(held);
-        assert!(Liveness::is_dead(&reader, 64).unwrap());
+        assert!(is_dead(&reader, 64));
         let _held = Liveness::hold(writer, 64).unwrap();
-        assert!(!Liveness::is_dead(&reader, 64).unwrap());
+        assert!(!is_dead(&reader, 64));
     }
 
     #[test]
@@ -168,7 +196,7 @@ mod tests {
             std::mem::forget(Liveness::hold(writer, 0).unwrap());
         });
         thread.join().unwrap();
-        assert!(Liveness::is_dead(&reader, 0).unwrap());
+        assert!(is_dead(&reader, 0));
         assert_eq!(reader.load_relaxed_u32(0).unwrap() & OWNER_DIED, OWNER_DIED);
     }
 
@@ -177,7 +205,7 @@ mod tests {
         let (fd, writer) = page();
         assert!(matches!(Liveness::hold(writer.clone(), 8), Err(Error::Misaligned { .. })));
         assert!(matches!(Liveness::hold(writer, 4096), Err(Error::OutOfRange { .. })));
-        let read_only = Arc::new(reader(&fd));
+        let read_only = reader(&fd);
         assert!(matches!(Liveness::hold(read_only, 0), Err(Error::ReadOnly { .. })));
     }
 
@@ -186,7 +214,7 @@ mod tests {
         // Mappings are not inherited, so the child maps the file anew and this file is writable.
         let fd = memfd::create("liveness", 4096).unwrap();
         let map = |access| SharedMapping::new(fd.as_fd(), 0, 4096, access).unwrap();
-        let reader = map(Access::ReadOnly);
+        let reader = Arc::new(map(Access::ReadOnly));
         let (ready, tell) = pipe().unwrap();
         // SAFETY: the child runs only code that takes no lock another thread could have held.
         match unsafe { fork() }.unwrap() {
@@ -202,11 +230,11 @@ mod tests {
                 let mut byte = [0];
                 assert_eq!(nix::unistd::read(&ready, &mut byte).unwrap(), 1);
                 assert_eq!(byte, [1], "the child could not take the lock");
-                assert!(!Liveness::is_dead(&reader, 128).unwrap());
+                assert!(!is_dead(&reader, 128));
                 kill(child, Signal::SIGKILL).unwrap();
                 let status = waitpid(child, None).unwrap();
                 assert!(matches!(status, WaitStatus::Signaled(_, Signal::SIGKILL, _)));
-                assert!(Liveness::is_dead(&reader, 128).unwrap());
+                assert!(is_dead(&reader, 128));
             }
         }
     }
@@ -225,9 +253,9 @@ mod tests {
             }
             ForkResult::Parent { child } => {
                 assert!(matches!(waitpid(child, None).unwrap(), WaitStatus::Exited(_, 0)));
-                assert!(!Liveness::is_dead(&reader, 0).unwrap());
+                assert!(!is_dead(&reader, 0));
                 drop(held);
-                assert!(Liveness::is_dead(&reader, 0).unwrap());
+                assert!(is_dead(&reader, 0));
             }
         }
     }

@@ -206,6 +206,23 @@ impl RingBlock<'_> {
         std::array::from_fn(|word| u64::from_le(self.word(word).load(Ordering::Relaxed)))
     }
 
+    /// Loads one 32-bit word (byte offset / 4, modulo 16), with no order; to be preceded as
+    /// [`BlockRing::read`].
+    #[inline(always)]
+    pub fn load_half(self, half: usize) -> u32 {
+        let halves = self.first.cast::<AtomicU32>();
+        // SAFETY: as in `word`, of which this is a half; see `Words::half` on mixed accesses.
+        let word = unsafe { halves.add(half & (2 * BLOCK_WORDS - 1)).as_ref() };
+        u32::from_le(word.load(Ordering::Relaxed))
+    }
+
+    /// Stores one word (its number modulo 8), with no order against others; to be followed as
+    /// [`BlockRing::write`].
+    #[inline(always)]
+    pub fn store(self, word: usize, value: u64) {
+        self.word(word).store(value.to_le(), Ordering::Relaxed);
+    }
+
     #[inline(always)]
     fn word(&self, word: usize) -> &AtomicU64 {
         // SAFETY: the block is whole and of a ring, which stays mapped as long as it is borrowed;
@@ -303,7 +320,13 @@ impl DoorbellPage {
     /// To be followed by [`crate::Waker::wake_if_asleep`] where the grant wakes its card.
     #[inline]
     pub fn ring(&self, slot: usize, value: u64) {
-        self.slot(slot).store(value.to_le(), Ordering::Release);
+        self.word(slot).store(value.to_le(), Ordering::Release);
+    }
+
+    /// One slot, for who rings it often; slot numbers are taken modulo 512.
+    pub fn slot(&self, slot: usize) -> DoorbellSlot {
+        let mapping = Arc::clone(&self.words.mapping);
+        DoorbellSlot { at: NonNull::from(self.word(slot)), _mapping: mapping }
     }
 
     /// Whether the page was a device's, and has gone with it.
@@ -315,13 +338,35 @@ impl DoorbellPage {
     /// Loads a slot; records stored before the slot are seen by later loads.
     #[inline]
     pub fn read(&self, slot: usize) -> u64 {
-        u64::from_le(self.slot(slot).load(Ordering::Acquire))
+        u64::from_le(self.word(slot).load(Ordering::Acquire))
     }
 
     #[inline(always)]
-    fn slot(&self, slot: usize) -> &AtomicU64 {
+    fn word(&self, slot: usize) -> &AtomicU64 {
         // SAFETY: masked to the 512 words of the page.
         unsafe { self.words.word(slot & (DOORBELL_SLOTS - 1)) }
+    }
+}
+
+/// A slot of a [`DoorbellPage`], found once.
+#[derive(Debug, Clone)]
+pub struct DoorbellSlot {
+    at: NonNull<AtomicU64>,
+    // Keeps `at` mapped.
+    _mapping: Arc<SharedMapping>,
+}
+
+// SAFETY: the slot belongs to the process, is reached by atomics only, and stays mapped with us.
+unsafe impl Send for DoorbellSlot {}
+// SAFETY: as above.
+unsafe impl Sync for DoorbellSlot {}
+
+impl DoorbellSlot {
+    /// Stores the slot; see [`DoorbellPage::ring`].
+    #[inline(always)]
+    pub fn ring(&self, value: u64) {
+        // SAFETY: the slot is one of a page's, which is mapped as long as `self` lives.
+        unsafe { self.at.as_ref() }.store(value.to_le(), Ordering::Release);
     }
 }
 

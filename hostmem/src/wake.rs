@@ -27,13 +27,20 @@
 //! this file runs the very code that production runs.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use crate::mapping::SharedMapping;
+use crate::word::SharedWord;
 use crate::{EventFd, Result, barrier};
 
-/// The shared word as the protocol uses it; the second implementation is the model checker's.
-trait Word {
+/// The shared word as clients use it; the second implementation is the model checker's.
+trait ClientWord {
     fn load(&self) -> u32;
+    fn full_fence(&self);
+}
+
+/// The shared word as the card uses it; the second implementation is the model checker's.
+trait CardWord {
     fn store(&self, value: u32);
     fn full_fence(&self);
 }
@@ -43,21 +50,21 @@ const ASLEEP: u32 = 1;
 
 /// Client half, after the work was made visible: says whether the card must be signalled.
 #[inline(always)]
-fn must_signal(word: &impl Word) -> bool {
+fn must_signal(word: &impl ClientWord) -> bool {
     word.full_fence();
     word.load() != AWAKE
 }
 
 /// Card half, before the last scan.
 #[inline(always)]
-fn announce_sleep(word: &impl Word) {
+fn announce_sleep(word: &impl CardWord) {
     word.store(ASLEEP);
     word.full_fence();
 }
 
 /// Card half, after the wait or when the last scan found work.
 #[inline(always)]
-fn announce_awake(word: &impl Word) {
+fn announce_awake(word: &impl CardWord) {
     // No fence: a client that still sees the old value signals once too often.
     word.store(AWAKE);
 }
@@ -65,6 +72,8 @@ fn announce_awake(word: &impl Word) {
 /// The word that tells clients whether their card sleeps: 32 bits, 0 awake, 1 asleep.
 #[derive(Debug, Clone)]
 pub struct AsleepWord {
+    word: SharedWord,
+    /// Where it is, for the card to store it.
     mapping: Arc<SharedMapping>,
     offset: usize,
 }
@@ -74,8 +83,8 @@ impl AsleepWord {
     ///
     /// The card's mapping must be one that can be written, a client's need not.
     pub fn new(mapping: Arc<SharedMapping>, offset: usize) -> Result<Self> {
-        mapping.load_relaxed_u32(offset)?;
-        Ok(Self { mapping, offset })
+        let word = SharedWord::new(Arc::clone(&mapping), offset)?;
+        Ok(Self { word, mapping, offset })
     }
 
     /// Card: says that it will sleep unless the scan that must follow finds work.
@@ -99,21 +108,25 @@ impl AsleepWord {
 
     /// Whether the card says that it sleeps, with no order: to be shown, not to be relied on.
     pub fn is_asleep(&self) -> bool {
-        Word::load(self) != AWAKE
+        self.word.load_relaxed() != AWAKE
     }
 }
 
-impl Word for AsleepWord {
-    #[inline(always)]
-    fn load(&self) -> u32 {
-        // `new` has made this very access, so it cannot fail.
-        self.mapping.load_relaxed_u32(self.offset).unwrap_or(ASLEEP)
-    }
-
-    #[inline(always)]
+impl CardWord for AsleepWord {
     fn store(&self, value: u32) {
         let stored = self.mapping.store_relaxed_u32(self.offset, value);
         debug_assert!(stored.is_ok(), "callers check that the mapping can be written");
+    }
+
+    fn full_fence(&self) {
+        barrier::store_then_load();
+    }
+}
+
+impl ClientWord for SharedWord {
+    #[inline(always)]
+    fn load(&self) -> u32 {
+        self.load_relaxed()
     }
 
     #[inline(always)]
@@ -125,34 +138,46 @@ impl Word for AsleepWord {
 /// A client's means to wake its card: the asleep word and the card's eventfd.
 #[derive(Debug)]
 pub struct Waker {
-    word: AsleepWord,
-    event: EventFd,
+    word: SharedWord,
+    /// `None` where the card is never woken: the word then never says that it sleeps.
+    event: Option<EventFd>,
 }
 
 impl Waker {
     /// Joins the word and the eventfd of one card.
     pub fn new(word: AsleepWord, event: EventFd) -> Self {
-        Self { word, event }
+        Self { word: word.word, event: Some(event) }
+    }
+
+    /// For a card that sees its doorbells without being woken.
+    pub fn needless() -> Self {
+        static ALWAYS_AWAKE: AtomicU32 = AtomicU32::new(AWAKE);
+        Self { word: SharedWord::constant(&ALWAYS_AWAKE), event: None }
     }
 
     /// Wakes the card if it sleeps; to be called after the record and the slot were stored.
     ///
     /// One full fence and one load while the card is awake, and one system call, which does not
     /// wait, when it sleeps. Returns whether it was signalled.
-    #[inline]
+    #[inline(always)]
     pub fn wake_if_asleep(&self) -> Result<bool> {
-        if !must_signal(&self.word) {
+        if !self.is_needed() {
             return Ok(false);
         }
         self.signal()?;
         Ok(true)
     }
 
-    /// The system call, apart from the way that is taken while the card is awake.
-    #[cold]
-    #[inline(never)]
-    fn signal(&self) -> Result<()> {
-        self.event.signal()
+    /// Whether the card sleeps, so that it must be signalled: the first half of
+    /// [`Self::wake_if_asleep`].
+    #[inline(always)]
+    pub fn is_needed(&self) -> bool {
+        must_signal(&self.word)
+    }
+
+    /// Signals the card: the system call, the second half of [`Self::wake_if_asleep`].
+    pub fn signal(&self) -> Result<()> {
+        self.event.as_ref().map_or(Ok(()), EventFd::signal)
     }
 }
 
@@ -237,7 +262,7 @@ mod model {
     use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
     use loom::sync::{Arc, Mutex};
 
-    use super::{Word, announce_awake, announce_sleep, must_signal};
+    use super::{CardWord, ClientWord, announce_awake, announce_sleep, must_signal};
 
     /// Full fence or none: the model must fail without it, or it would prove nothing.
     struct ModelWord {
@@ -245,17 +270,23 @@ mod model {
         fenced: bool,
     }
 
-    impl Word for ModelWord {
+    impl ClientWord for ModelWord {
         fn load(&self) -> u32 {
             self.value.load(Ordering::Relaxed)
-        }
-        fn store(&self, value: u32) {
-            self.value.store(value, Ordering::Relaxed);
         }
         fn full_fence(&self) {
             if self.fenced {
                 fence(Ordering::SeqCst);
             }
+        }
+    }
+
+    impl CardWord for ModelWord {
+        fn store(&self, value: u32) {
+            self.value.store(value, Ordering::Relaxed);
+        }
+        fn full_fence(&self) {
+            ClientWord::full_fence(self);
         }
     }
 

@@ -331,7 +331,12 @@ impl Context {
             let (path, log2_stride) = (Arc::clone(&self.opened.path), sizes.log2_rq_stride);
             let receive = ReceivePlace { rqn, generation, ring, log2_stride, record, path };
             let receive = ReceiveQueue::new(receive, cap.max_recv_sge, new.single_threaded);
-            Ok(Queues::new(qpn, generation, send, receive))
+            Ok(Queues::new(
+                qpn,
+                generation,
+                (send, new.send_cq.queue.cqn),
+                (receive, new.receive_cq.queue.cqn),
+            ))
         };
         let queues = match queues() {
             Ok(queues) => Arc::new(queues),

@@ -15,7 +15,8 @@ use hostmem::fdpass::{Received, Wait, receive, send};
 use hostmem::mapping::Access;
 use hostmem::process::{allow_ptracer, peer_credentials};
 use hostmem::{
-    AsleepWord, DoorbellPage, EventFd, ForkCanary, PAGE_BYTES, Record, SharedMapping, Waker,
+    AsleepWord, DoorbellPage, EventFd, ForkCanary, Lifeline, PAGE_BYTES, SharedMapping, SharedWord,
+    Waker,
 };
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -38,7 +39,7 @@ static PROBE: AtomicU64 = AtomicU64::new(0x6261_6c62_6f61_2121);
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
-    canary: Arc<ForkCanary>,
+    canary: ForkCanary,
     /// Room for an answer; held from the request to its answer.
     exchange: Mutex<Vec<u8>>,
     /// What comes with the first context serves later ones, which must find it: one at a time.
@@ -150,7 +151,7 @@ impl Connection {
         let daemon = check_owner(&socket, &path)?;
         // Without this, a kernel that restricts ptrace keeps balboad from this process's memory.
         allow_ptracer(daemon).map_err(Error::host("let balboad reach this process's memory"))?;
-        let canary = Arc::new(ForkCanary::new().map_err(Error::host("detect a fork"))?);
+        let canary = ForkCanary::new().map_err(Error::host("detect a fork"))?;
         let connection = Self {
             socket,
             canary,
@@ -328,27 +329,27 @@ impl Connection {
         &self,
         page: OwnedFd,
         wake: Option<(OwnedFd, OwnedFd, usize, usize)>,
-        state: (Record, usize),
+        state: SharedWord,
     ) -> Result<Arc<CardPath>> {
         let host = Error::host;
         let mapping = SharedMapping::new(page.as_fd(), 0, PAGE_BYTES, Access::ReadWrite)
             .map_err(host("map the doorbell page"))?;
         let page =
             DoorbellPage::new(Arc::new(mapping), 0).map_err(host("map the doorbell page"))?;
-        let canary = Arc::clone(&self.canary);
+        // One of the card's own, which is marked when it dies.
+        let canary = ForkCanary::new().map_err(host("detect a fork"))?;
         let Some((event, words, asleep, liveness)) = wake else {
-            let life = Life { thread: None, state: Some(state) };
-            return Ok(Arc::new(CardPath::new(page, None, life, canary)));
+            let life = Life { thread: Lifeline::eternal(), state };
+            return Ok(Arc::new(CardPath::new(page, Waker::needless(), life, canary)));
         };
         let words = SharedMapping::new(words.as_fd(), 0, PAGE_BYTES, Access::ReadOnly)
             .map_err(host("map the card's page"))?;
         let words = Arc::new(words);
         let word =
             AsleepWord::new(Arc::clone(&words), asleep).map_err(host("find the asleep word"))?;
-        hostmem::Liveness::is_dead(&words, liveness).map_err(host("find the liveness word"))?;
+        let thread = Lifeline::new(words, liveness).map_err(host("find the liveness word"))?;
         let waker = Waker::new(word, EventFd::from_received(event));
-        let life = Life { thread: Some((words, liveness)), state: Some(state) };
-        Ok(Arc::new(CardPath::new(page, Some(waker), life, canary)))
+        Ok(Arc::new(CardPath::new(page, waker, Life { thread, state }, canary)))
     }
 
     /// Whether this is a forked child of the process that connected.
@@ -361,14 +362,11 @@ fn refused(refusal: shim_abi::Refusal) -> Error {
     Error::Refused { errno: refusal.errno, reason: refusal.reason }
 }
 
-/// A card's state word in the ring memory: the record that it lies in, and its index there.
-fn state_word(rings: &Arc<SharedMapping>, offset: u64) -> Result<(Record, usize)> {
-    const BYTES: usize = fpga_regs::BLOCK_BYTES;
+/// A card's state word in the ring memory.
+fn state_word(rings: &Arc<SharedMapping>, offset: u64) -> Result<SharedWord> {
     let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-    let within = offset % BYTES;
-    let record = Record::new(Arc::clone(rings), offset.wrapping_sub(within))
-        .map_err(Error::host("find a card's state in the ring memory"))?;
-    Ok((record, within / 4))
+    SharedWord::new(Arc::clone(rings), offset)
+        .map_err(Error::host("find a card's state in the ring memory"))
 }
 
 /// How long an answer of balboad is waited for.

@@ -5,27 +5,31 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fpga_regs::engine::cqe::phase;
 use fpga_regs::engine::doorbell::{Arm, ArmKind, QueueKind, record, slot, slot_value};
-use hostmem::{BlockRing, Record};
-use parking_lot::{Mutex, MutexGuard};
+use hostmem::{BlockRing, DoorbellSlot, ForkCanary, FutexGuard, FutexMutex, Record};
 
 use crate::doorbell::CardPath;
 use crate::qp::Queues;
-use crate::table::{Entry, QpTable};
+use crate::table::QpTable;
 
 pub(crate) const CONSUMER: usize = record::CONSUMER / 4;
 const ARM: usize = record::ARM / 8;
 
 /// A completion queue.
 #[derive(Debug)]
+// The lock first: then its address is the queue's, and a poll needs only one.
+#[repr(C)]
 pub(crate) struct CompletionQueue {
-    pub(crate) cqn: u32,
-    pub(crate) log2_entries: u8,
-    /// The bit of a running index that changes with each lap.
-    lap: u32,
+    pub(crate) state: FutexMutex<CqState>,
     pub(crate) ring: BlockRing,
     pub(crate) record: Record,
+    /// The path's.
+    pub(crate) canary: ForkCanary,
+    /// The bit of a running index that changes with each lap.
+    lap: u32,
+    pub(crate) cqn: u32,
+    pub(crate) log2_entries: u8,
+    slot: DoorbellSlot,
     pub(crate) path: Arc<CardPath>,
-    pub(crate) state: Mutex<CqState>,
     /// Send and receive queues that complete here; it cannot be destroyed before them.
     users: AtomicU32,
 }
@@ -53,12 +57,14 @@ impl CompletionQueue {
     ) -> Self {
         let state = CqState { consumer: 0, table: QpTable::new(), seen: 0, arm_sequence: 0 };
         let (lap, users) = (ring.blocks(), AtomicU32::new(0));
-        Self { cqn, log2_entries, lap, ring, record, path, state: Mutex::new(state), users }
+        let slot = path.slot(slot(QueueKind::Completion, cqn));
+        let (canary, state) = (path.canary().clone(), FutexMutex::new(state));
+        Self { state, ring, record, canary, lap, cqn, log2_entries, slot, path, users }
     }
 
     /// Waits for the queue.
     #[inline(always)]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, CqState> {
+    pub(crate) fn lock(&self) -> FutexGuard<'_, CqState> {
         self.state.lock()
     }
 
@@ -87,7 +93,9 @@ impl CompletionQueue {
         }
         let arm = Arm { consumer: state.seen, sequence, kind };
         self.record.store_release_u64(ARM, arm.encode());
-        self.path.ring(slot(QueueKind::Completion, self.cqn), slot_value(self.cqn, 0, sequence));
+        self.slot.ring(slot_value(self.cqn, 0, sequence));
+        drop(state);
+        self.path.wake_if_asleep();
         Ok(())
     }
 
@@ -111,13 +119,11 @@ impl CompletionQueue {
 
 /// Makes a QP known to the completion queues of its two queues.
 pub(crate) fn attach(send: &CompletionQueue, receive: &CompletionQueue, queues: &Arc<Queues>) {
-    let both = std::ptr::eq(send, receive);
-    let entry = |sends, receives| Entry { queues: Arc::clone(queues), sends, receives };
     send.users.fetch_add(1, Ordering::AcqRel);
     receive.users.fetch_add(1, Ordering::AcqRel);
-    send.lock().table.insert(entry(true, both));
-    if !both {
-        receive.lock().table.insert(entry(false, true));
+    send.lock().table.insert(Arc::clone(queues));
+    if !std::ptr::eq(send, receive) {
+        receive.lock().table.insert(Arc::clone(queues));
     }
 }
 
@@ -191,13 +197,13 @@ mod tests {
         assert_eq!(armed(&bench), 3, "three entries are there, and polled by nobody");
         bench.post_and_complete(1);
         assert_eq!(armed(&bench), 4, "the ring is full");
-        assert_eq!(bench.cq.poll(4, |_| {}), Ok(4));
+        assert_eq!(bench.cq.poll(4, |_| {}), 4);
         assert_eq!(armed(&bench), 4);
         for lap in 1..10 {
             bench.post_and_complete(4);
-            assert_eq!(bench.cq.poll(3, |_| {}), Ok(3));
+            assert_eq!(bench.cq.poll(3, |_| {}), 3);
             assert_eq!(armed(&bench), 4 + lap * 4);
-            assert_eq!(bench.cq.poll(1, |_| {}), Ok(1));
+            assert_eq!(bench.cq.poll(1, |_| {}), 1);
         }
     }
 

@@ -1,9 +1,6 @@
 //! The way to a card's doorbells, and the sign that the card lives.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use hostmem::{DoorbellPage, ForkCanary, Liveness, Record, SharedMapping, Waker};
+use hostmem::{DoorbellPage, DoorbellSlot, ForkCanary, Lifeline, SharedWord, Waker};
 
 /// What this process was granted on one card: a doorbell page, and how the card is woken.
 ///
@@ -11,53 +8,59 @@ use hostmem::{DoorbellPage, ForkCanary, Liveness, Record, SharedMapping, Waker};
 #[derive(Debug)]
 pub(crate) struct CardPath {
     page: DoorbellPage,
-    /// `None` where the card sees its doorbells without being woken.
-    waker: Option<Waker>,
+    waker: Waker,
     life: Life,
-    /// Set for good once the card was seen dead.
-    dead: AtomicBool,
-    canary: Arc<ForkCanary>,
+    /// Marked for good once the card was seen dead.
+    canary: ForkCanary,
 }
 
 /// The signs that a card still works for this process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Life {
-    /// The page and offset of the lock that dies with the card's thread.
-    pub thread: Option<(Arc<SharedMapping>, usize)>,
-    /// The word that balboad sets once it has taken the card away: a record, and which of its words.
-    pub state: Option<(Record, usize)>,
+    /// The lock that dies with the card's thread.
+    pub thread: Lifeline,
+    /// The word that balboad sets once it has taken the card away.
+    pub state: SharedWord,
 }
 
 impl Life {
     #[inline(always)]
     fn is_over(&self) -> bool {
-        let thread = self.thread.as_ref();
-        let state = self.state.as_ref();
-        thread.is_some_and(|(page, offset)| Liveness::is_dead(page, *offset).unwrap_or(true))
-            || state.is_some_and(|(record, word)| record.load_acquire_u32(*word) != 0)
+        self.thread.is_dead() || self.state.load_acquire() != 0
     }
 }
 
 impl CardPath {
     /// Joins what a grant brought.
-    pub(crate) fn new(
-        page: DoorbellPage,
-        waker: Option<Waker>,
-        life: Life,
-        canary: Arc<ForkCanary>,
-    ) -> Self {
-        Self { page, waker, life, dead: AtomicBool::new(false), canary }
+    pub(crate) fn new(page: DoorbellPage, waker: Waker, life: Life, canary: ForkCanary) -> Self {
+        Self { page, waker, life, canary }
     }
 
-    /// Stores a doorbell slot and wakes the card if it sleeps; the queue's record comes first.
+    /// A slot of the doorbell page.
+    pub(crate) fn slot(&self, slot: usize) -> DoorbellSlot {
+        self.page.slot(slot)
+    }
+
+    /// Wakes the card if it sleeps; the record and the slot of the queue that has work come first.
     #[inline(always)]
-    pub(crate) fn ring(&self, slot: usize, value: u64) {
-        self.page.ring(slot, value);
-        if let Some(waker) = &self.waker {
-            // A wake-up can only fail when the eventfd is gone, and then so is the card: the
-            // liveness word tells.
-            let _ = waker.wake_if_asleep();
+    pub(crate) fn wake_if_asleep(&self) {
+        if self.waker.is_needed() {
+            self.wake();
         }
+    }
+
+    /// The system call, apart from the way that is taken while the card is awake.
+    #[cold]
+    #[inline(never)]
+    fn wake(&self) {
+        // It can only fail when the eventfd is gone, and then so is the card: the liveness word
+        // tells.
+        let _ = self.waker.signal();
+    }
+
+    /// Tells whether the path is ours and its card not dead, as far as that was noticed.
+    pub(crate) fn canary(&self) -> &ForkCanary {
+        &self.canary
     }
 
     /// Whether the process that holds this path runs it, and not a forked child.
@@ -69,27 +72,34 @@ impl CardPath {
     /// Whether the card's thread has ended, or balboad has taken the card away.
     #[inline(always)]
     pub(crate) fn is_dead(&self) -> bool {
-        if self.dead.load(Ordering::Relaxed) {
-            return true;
-        }
-        let dead = self.life.is_over();
-        if dead {
-            self.declare_dead();
-        }
-        dead
+        self.canary.is_marked() || (self.life.is_over() && self.died())
+    }
+
+    /// Whether the path is ours and the card is not dead.
+    #[inline(always)]
+    pub(crate) fn is_fit(&self) -> bool {
+        self.canary.is_unmarked() && !self.life.is_over()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn died(&self) -> bool {
+        self.declare_dead();
+        true
     }
 
     /// Notes that the card is gone.
     pub(crate) fn declare_dead(&self) {
-        self.dead.store(true, Ordering::Relaxed);
+        self.canary.mark();
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use std::os::fd::AsFd;
+    use std::sync::Arc;
 
-    use hostmem::{Access, memfd};
+    use hostmem::{Access, Liveness, Record, SharedMapping, memfd};
 
     use super::*;
 
@@ -102,8 +112,16 @@ pub(crate) mod tests {
     /// A path to a card that is nobody, with the doorbell page to look at.
     pub(crate) fn path() -> (Arc<CardPath>, DoorbellPage) {
         let page = DoorbellPage::new(memory(4096), 0).unwrap();
-        let canary = Arc::new(ForkCanary::new().unwrap());
-        (Arc::new(CardPath::new(page.clone(), None, Life::default(), canary)), page)
+        (Arc::new(card_path(page.clone(), eternal())), page)
+    }
+
+    fn card_path(page: DoorbellPage, life: Life) -> CardPath {
+        CardPath::new(page, Waker::needless(), life, ForkCanary::new().unwrap())
+    }
+
+    fn eternal() -> Life {
+        let state = SharedWord::new(memory(4096), 0).unwrap();
+        Life { thread: Lifeline::eternal(), state }
     }
 
     #[test]
@@ -113,9 +131,8 @@ pub(crate) mod tests {
         let writer = Arc::new(writer);
         let held = Liveness::hold(Arc::clone(&writer), 64).unwrap();
         let page = DoorbellPage::new(memory(4096), 0).unwrap();
-        let canary = Arc::new(ForkCanary::new().unwrap());
-        let life = Life { thread: Some((Arc::new(reader), 64)), state: None };
-        let path = CardPath::new(page, None, life, canary);
+        let thread = Lifeline::new(Arc::new(reader), 64).unwrap();
+        let path = card_path(page, Life { thread, ..eternal() });
         assert!(!path.is_dead());
         drop(held);
         assert!(path.is_dead());
@@ -125,10 +142,11 @@ pub(crate) mod tests {
 
     #[test]
     fn a_card_that_balboad_took_away_is_dead_for_good() {
-        let states = Record::new(memory(4096), 0).unwrap();
-        let page = DoorbellPage::new(memory(4096), 0).unwrap();
-        let life = Life { thread: None, state: Some((states.clone(), 3)) };
-        let path = CardPath::new(page, None, life, Arc::new(ForkCanary::new().unwrap()));
+        let memory = memory(4096);
+        let states = Record::new(memory.clone(), 0).unwrap();
+        let page = DoorbellPage::new(super::tests::memory(4096), 0).unwrap();
+        let state = SharedWord::new(memory, 12).unwrap();
+        let path = card_path(page, Life { state, ..eternal() });
         states.store_release_u32(2, 1);
         assert!(!path.is_dead(), "another card's word");
         states.store_release_u32(3, 1);

@@ -1,6 +1,6 @@
 //! The lock of a queue, which a thread domain does away with.
 
-use parking_lot::{Mutex, MutexGuard};
+use hostmem::{FutexGuard, FutexMutex};
 
 /// Keeps two threads from posting to one queue at a time, or leaves that to the program.
 ///
@@ -9,22 +9,31 @@ use parking_lot::{Mutex, MutexGuard};
 /// program that breaks its word gets a garbled queue, which the card's checks contain, and not
 /// undefined behaviour.
 #[derive(Debug)]
-pub(crate) struct QueueLock(Option<Mutex<()>>);
+pub(crate) struct QueueLock(Option<FutexMutex<()>>);
 
 /// Holds a [`QueueLock`] until dropped.
 pub(crate) struct QueueGuard<'a> {
-    _held: Option<MutexGuard<'a, ()>>,
+    _held: Option<FutexGuard<'a, ()>>,
 }
 
 impl QueueLock {
     /// Makes the lock, or with `single_threaded` none.
     pub(crate) fn new(single_threaded: bool) -> Self {
-        Self((!single_threaded).then(|| Mutex::new(())))
+        Self((!single_threaded).then(|| FutexMutex::new(())))
     }
 
     /// Waits for the queue.
     #[inline(always)]
     pub(crate) fn lock(&self) -> QueueGuard<'_> {
-        QueueGuard { _held: self.0.as_ref().map(Mutex::lock) }
+        QueueGuard { _held: self.0.as_ref().map(FutexMutex::lock) }
+    }
+
+    /// Takes the queue if nobody has it.
+    #[inline(always)]
+    pub(crate) fn try_lock(&self) -> Option<QueueGuard<'_>> {
+        Some(match &self.0 {
+            None => QueueGuard { _held: None },
+            Some(mutex) => QueueGuard { _held: Some(mutex.try_lock()?) },
+        })
     }
 }

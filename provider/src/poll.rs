@@ -1,79 +1,105 @@
 //! Polling: completion entries in, `ibv_wc` out.
 
-use fpga_regs::engine::cqe::{Cqe, Flags, Opcode, Status};
-use parking_lot::MutexGuard;
+use fpga_regs::engine::cqe::{Cqe, Flags, KIND, Opcode, Status};
+use hostmem::{FutexGuard, Waiters};
+use nix::errno::Errno;
 use verbs_sys::v44::verbs::{self as ibv, ibv_wc, ibv_wc__bindgen_ty_1};
 
 use crate::cq::{CONSUMER, CompletionQueue, CqState};
 use crate::qp::Queues;
+use crate::sq::Outstanding;
 use crate::status::{
-    VENDOR_CARD_DIED, VENDOR_UNKNOWN_CODE, VENDOR_UNKNOWN_REQUEST, wc_opcode, wc_status,
+    VENDOR_CARD_DIED, VENDOR_UNKNOWN_CODE, VENDOR_UNKNOWN_REQUEST, plain_opcode, wc_opcode,
+    wc_status,
 };
 
+/// Places in an entry, in 32-bit words.
+const QPN: usize = 0;
+const WQE_INDEX: usize = 1;
+const BYTE_COUNT: usize = 2;
+
 impl CompletionQueue {
-    /// Delivers up to `limit` completions and returns how many; fails with EPERM in a forked child.
+    /// Delivers up to `limit` completions and returns how many, as `ibv_poll_cq` does: a negative
+    /// errno, which is also set, where that cannot be. It is EINVAL for a negative limit, EPERM in a
+    /// forked child.
     ///
     /// Where there is none and the card is dead, the work requests it died with are delivered as
     /// flushed.
     #[inline(always)]
-    pub(crate) fn poll(&self, limit: usize, mut deliver: impl FnMut(ibv_wc)) -> Result<usize, i32> {
-        if limit == 0 {
-            return Ok(0);
+    pub(crate) fn poll(&self, limit: i32, mut deliver: impl FnMut(ibv_wc)) -> i32 {
+        // The usual case is one send that succeeded, with nobody else polling. It needs neither the
+        // loop nor the registers that takes; whatever is not usual is left to it.
+        if limit <= 0 || !self.canary.is_unmarked() {
+            return self.poll_waiting(limit, deliver);
         }
-        if !self.path.is_ours() {
-            return Err(libc::EPERM);
+        let Some(mut state) = self.state.try_lock() else {
+            return self.poll_waiting(limit, deliver);
+        };
+        let Some((completion, next)) = self.usual(&state) else {
+            return self.poll_all(limit, deliver, 0, state);
+        };
+        state.consumer = next;
+        self.record.store_release_u32(CONSUMER, next);
+        deliver(completion);
+        if limit > 1 && self.is_written(next) {
+            return self.poll_all(limit, deliver, 1, state);
         }
-        let mut state = self.lock();
-        let index = state.consumer;
-        // The usual case is one work request that succeeded, which needs neither the loop nor the
-        // registers it takes; whatever is not usual is left to it.
-        if let Some(completion) = self.usual(&state, index) {
-            let next = index.wrapping_add(1);
-            state.consumer = next;
-            self.record.store_release_u32(CONSUMER, next);
-            deliver(completion);
-            if limit == 1 || !self.is_written(next) {
-                return Ok(1);
-            }
-            return Ok(self.poll_all(state, limit.wrapping_sub(1), deliver).wrapping_add(1));
+        match state.release() {
+            None => 1,
+            Some(waiters) => one_and_wake(waiters),
         }
-        Ok(self.poll_all(state, limit, deliver))
     }
 
-    /// The completion of an entry that is there, of a work request that succeeded; `None` for
-    /// anything else, of which nothing was taken then.
+    /// The completion of an entry that is there, of a send that succeeded, and the index of the next
+    /// entry; `None` for anything else, of which nothing was taken then.
+    ///
+    /// Each word of the entry is read when it is used, for there are few registers.
     #[inline(always)]
-    fn usual(&self, state: &CqState, index: u32) -> Option<ibv_wc> {
+    fn usual(&self, state: &CqState) -> Option<(ibv_wc, u32)> {
+        let index = state.consumer;
         let block = self.ring.block(index);
         let last = block.load_last_acquire();
         if !self.is_of_lap(index, last) {
             return None;
         }
-        let [w0, w1, w2] = block.load_first();
-        let cqe = Cqe::decode(&[[w0, w1, w2, 0, 0, 0, 0, last]]);
-        let queues = &*state.table.get(cqe.qpn)?.queues;
-        let receive = cqe.flags.contains(Flags::RECEIVE);
-        if queues.generation() != cqe.generation || cqe.status != Status::Success {
+        let Cqe { generation, .. } = Cqe::decode(&[[0, 0, 0, 0, 0, 0, 0, last]]);
+        let queues = state.table.get_first(block.load_half(QPN))?;
+        if queues.generation() != generation {
             return None;
         }
-        let (opcode, wr_id) = match receive {
-            true => (wc_opcode(cqe.opcode, true)?, queues.receive.retire(cqe.wqe_index)?),
-            false => (wc_opcode(cqe.opcode, false)?, queues.send.retire(cqe.wqe_index)?),
-        };
-        Some(succeeded(queues, &cqe, wr_id, opcode))
+        let Outstanding { wr_id, number } = queues.send.find(block.load_half(WQE_INDEX))?;
+        let opcode = plain_opcode(block.load_half(KIND / 4))?;
+        queues.send.consume(number);
+        let byte_len = block.load_half(BYTE_COUNT);
+        let completion = ibv_wc { opcode, byte_len, ..blank(queues.qpn(), wr_id) };
+        Some((completion, index.wrapping_add(1)))
     }
 
-    /// Delivers what is there, of whatever kind.
+    /// Delivers what is there, of whatever kind, waiting for others that poll.
+    #[cold]
+    #[inline(never)]
+    fn poll_waiting(&self, limit: i32, deliver: impl FnMut(ibv_wc)) -> i32 {
+        let refused = match limit {
+            0 => return 0,
+            ..0 => libc::EINVAL,
+            _ if self.path.is_ours() => return self.poll_all(limit, deliver, 0, self.lock()),
+            _ => libc::EPERM,
+        };
+        Errno::set_raw(refused);
+        refused.wrapping_neg()
+    }
+
+    /// Delivers what is there, of whatever kind, behind what was `delivered` before.
     #[inline(never)]
     fn poll_all(
         &self,
-        mut state: MutexGuard<'_, CqState>,
-        limit: usize,
+        limit: i32,
         mut deliver: impl FnMut(ibv_wc),
-    ) -> usize {
+        mut delivered: i32,
+        mut state: FutexGuard<'_, CqState>,
+    ) -> i32 {
         let start = state.consumer;
         let mut index = start;
-        let mut delivered = 0usize;
         while delivered < limit {
             let block = self.ring.block(index);
             let last = block.load_last_acquire();
@@ -85,8 +111,7 @@ impl CompletionQueue {
             let cqe = Cqe::decode(&[[w0, w1, w2, 0, 0, 0, 0, last]]);
             index = index.wrapping_add(1);
             // An entry of a QP that was destroyed or reset meanwhile completes nothing.
-            let Some(entry) = state.table.get(cqe.qpn) else { continue };
-            let queues = &*entry.queues;
+            let Some(queues) = state.table.get(cqe.qpn) else { continue };
             if queues.generation() == cqe.generation {
                 complete(queues, &cqe, &mut deliver);
                 delivered = delivered.wrapping_add(1);
@@ -95,11 +120,43 @@ impl CompletionQueue {
         if index != start {
             state.consumer = index;
             self.record.store_release_u32(CONSUMER, index);
-        } else if self.path.is_dead() {
-            delivered = flush(&state, limit, deliver);
+        } else if delivered == 0 && self.path.is_dead() {
+            delivered = self.flush(&state, limit, deliver);
         }
         delivered
     }
+
+    /// Delivers what was outstanding on a dead card as flushed, and closes the queues with EIO.
+    #[cold]
+    fn flush(&self, state: &CqState, limit: i32, mut deliver: impl FnMut(ibv_wc)) -> i32 {
+        let mut delivered = 0i32;
+        for queues in state.table.iter() {
+            queues.close(libc::EIO);
+            let sends = || (queues.send_cqn == self.cqn).then(|| queues.send.flush_one()).flatten();
+            let receives =
+                || (queues.receive_cqn == self.cqn).then(|| queues.receive.flush_one()).flatten();
+            while delivered < limit {
+                let (wr_id, receive) = match sends() {
+                    Some(wr_id) => (wr_id, false),
+                    None => match receives() {
+                        Some(wr_id) => (wr_id, true),
+                        None => break,
+                    },
+                };
+                deliver(error(queues, wr_id, ibv::IBV_WC_WR_FLUSH_ERR, VENDOR_CARD_DIED, receive));
+                delivered = delivered.wrapping_add(1);
+            }
+        }
+        delivered
+    }
+}
+
+/// Ends a poll that found one completion, where another thread waits to poll.
+#[cold]
+#[inline(never)]
+fn one_and_wake(waiters: Waiters<'_, CqState>) -> i32 {
+    waiters.wake();
+    1
 }
 
 /// Delivers what an entry completes.
@@ -129,7 +186,7 @@ fn succeeded(queues: &Queues, cqe: &Cqe, wr_id: u64, opcode: u32) -> ibv_wc {
         __bindgen_anon_1: ibv_wc__bindgen_ty_1 { imm_data: cqe.immediate },
         src_qp: cqe.source_qpn,
         wc_flags: wc_flags(cqe.flags),
-        ..blank(queues, wr_id)
+        ..blank(queues.qpn(), wr_id)
     }
 }
 
@@ -150,7 +207,7 @@ fn wc_flags(flags: Flags) -> u32 {
 }
 
 #[inline(always)]
-fn blank(queues: &Queues, wr_id: u64) -> ibv_wc {
+fn blank(qpn: u32, wr_id: u64) -> ibv_wc {
     ibv_wc {
         wr_id,
         status: ibv::IBV_WC_SUCCESS,
@@ -158,7 +215,7 @@ fn blank(queues: &Queues, wr_id: u64) -> ibv_wc {
         vendor_err: 0,
         byte_len: 0,
         __bindgen_anon_1: ibv_wc__bindgen_ty_1 { imm_data: 0 },
-        qp_num: queues.qpn(),
+        qp_num: qpn,
         src_qp: 0,
         wc_flags: 0,
         pkey_index: 0,
@@ -170,7 +227,7 @@ fn blank(queues: &Queues, wr_id: u64) -> ibv_wc {
 
 fn error(queues: &Queues, wr_id: u64, status: u32, vendor_err: u32, receive: bool) -> ibv_wc {
     let opcode = if receive { ibv::IBV_WC_RECV } else { ibv::IBV_WC_SEND };
-    ibv_wc { status, opcode, vendor_err, ..blank(queues, wr_id) }
+    ibv_wc { status, opcode, vendor_err, ..blank(queues.qpn(), wr_id) }
 }
 
 /// The completion of an entry that cannot be: said aloud, with the QP.
@@ -202,33 +259,6 @@ fn failed(queues: &Queues, wqe_index: u32, why: Failure) -> ibv_wc {
     };
     let failed = error(queues, wr_id, status, u32::from(vendor_code), receive);
     ibv_wc { opcode: wc_opcode(opcode, receive).unwrap_or(failed.opcode), ..failed }
-}
-
-/// Delivers what was outstanding on a dead card as flushed, and closes the queues with EIO.
-#[cold]
-fn flush(state: &CqState, limit: usize, mut deliver: impl FnMut(ibv_wc)) -> usize {
-    let mut delivered = 0usize;
-    for entry in state.table.iter() {
-        let queues = &*entry.queues;
-        queues.close(libc::EIO);
-        loop {
-            if delivered >= limit {
-                return delivered;
-            }
-            let send = if entry.sends { queues.send.flush_one() } else { None };
-            let (wr_id, receive) = match send {
-                Some(wr_id) => (wr_id, false),
-                None if !entry.receives => break,
-                None => match queues.receive.flush_one() {
-                    Some(wr_id) => (wr_id, true),
-                    None => break,
-                },
-            };
-            deliver(error(queues, wr_id, ibv::IBV_WC_WR_FLUSH_ERR, VENDOR_CARD_DIED, receive));
-            delivered = delivered.wrapping_add(1);
-        }
-    }
-    delivered
 }
 
 #[cfg(test)]

@@ -11,6 +11,10 @@ use crate::sq::SendQueue;
 #[derive(Debug)]
 pub(crate) struct Queues {
     qpn: u32,
+    /// The completion queue of the send queue.
+    pub send_cqn: u32,
+    /// The completion queue of the receive queue.
+    pub receive_cqn: u32,
     /// Completions of another generation are of before the last RESET.
     generation: AtomicU8,
     /// The state the last modify or query found.
@@ -23,9 +27,14 @@ pub(crate) struct Queues {
 
 impl Queues {
     /// Joins the queues of a QP in RESET.
-    pub(crate) fn new(qpn: u32, generation: u8, send: SendQueue, receive: ReceiveQueue) -> Self {
+    pub(crate) fn new(
+        qpn: u32,
+        generation: u8,
+        (send, send_cqn): (SendQueue, u32),
+        (receive, receive_cqn): (ReceiveQueue, u32),
+    ) -> Self {
         let (generation, state) = (AtomicU8::new(generation), AtomicU8::new(QpState::Reset.0));
-        Self { qpn, generation, state, send, receive }
+        Self { qpn, send_cqn, receive_cqn, generation, state, send, receive }
     }
 
     /// The QP's number.
@@ -79,6 +88,9 @@ pub(crate) mod tests {
     use crate::sq::{SendPlace, SendShape};
     use crate::wr::{FlagTable, Operations};
 
+    /// The completion queue of QPs made here.
+    pub(crate) const CQN: u32 = 77;
+
     /// A QP of 8 sends and 8 receives on a card that is nobody, in RTS.
     pub(crate) fn queues(qpn: u32, generation: u8) -> Arc<Queues> {
         queues_on(qpn, generation, &path().0)
@@ -107,7 +119,7 @@ pub(crate) mod tests {
         };
         let send = SendQueue::new(send, shape, false);
         let receive = ReceiveQueue::new(receive, 3, false);
-        let queues = Queues::new(qpn, generation, send, receive);
+        let queues = Queues::new(qpn, generation, (send, CQN), (receive, CQN));
         queues.set_state(QpState::Rts);
         Arc::new(queues)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
-use hostmem::{BlockRing, Record};
+use hostmem::{BlockRing, DoorbellSlot, MaskedTable, Record};
 use verbs_sys::v44::verbs::ibv_sge;
 
 use crate::doorbell::CardPath;
@@ -25,14 +25,14 @@ pub(crate) struct ReceiveQueue {
     entries: u32,
     log2_stride: u32,
     rqn: u32,
-    slot: usize,
+    slot: DoorbellSlot,
     /// The doorbell's value without the index, which is 0 in it.
     doorbell: AtomicU64,
     ring: BlockRing,
     record: Record,
     path: Arc<CardPath>,
     /// The program's names for what was posted, by entry.
-    wr_ids: Box<[AtomicU64]>,
+    wr_ids: MaskedTable<AtomicU64>,
     produced: Position,
     consumed: Position,
 }
@@ -71,12 +71,12 @@ impl ReceiveQueue {
             entries,
             log2_stride: u32::from(log2_stride),
             rqn,
-            slot: slot(QueueKind::Receive, rqn),
+            slot: path.slot(slot(QueueKind::Receive, rqn)),
             doorbell: AtomicU64::new(slot_value(rqn, generation, 0)),
             ring,
             record,
             path,
-            wr_ids: std::iter::repeat_with(AtomicU64::default).take(entries as usize).collect(),
+            wr_ids: MaskedTable::new(entries),
             produced: Position::default(),
             consumed: Position::default(),
         }
@@ -113,7 +113,7 @@ impl ReceiveQueue {
         let index = self.produced.0.load(Ordering::Relaxed);
         let outstanding = index.wrapping_sub(self.consumed.0.load(Ordering::Acquire));
         let room = self.entries.saturating_sub(outstanding);
-        Ok(ReceiveBatch { queue: self, _guard: guard, start: index, index, room })
+        Ok(ReceiveBatch { queue: self, guard, start: index, index, room })
     }
 
     /// Takes back a work request and all before it: its completion carries its tag.
@@ -127,7 +127,7 @@ impl ReceiveQueue {
         if tag.wrapping_sub(consumed) >= produced.wrapping_sub(consumed) {
             return None;
         }
-        self.take(tag)
+        Some(self.take(tag))
     }
 
     /// Takes back the oldest outstanding work request: the card died with it.
@@ -138,27 +138,22 @@ impl ReceiveQueue {
         if consumed == self.produced.0.load(Ordering::Acquire) {
             return None;
         }
-        self.take(consumed)
+        Some(self.take(consumed))
     }
 
     #[inline(always)]
-    fn take(&self, index: u32) -> Option<u64> {
-        let wr_id = self.wr_ids.get(self.entry(index))?.load(Ordering::Relaxed);
+    fn take(&self, index: u32) -> u64 {
+        let wr_id = self.wr_ids.get(index).load(Ordering::Relaxed);
         // Release: the poster that finds this room may write over the name read above.
         self.consumed.0.store(index.wrapping_add(1), Ordering::Release);
-        Some(wr_id)
-    }
-
-    #[inline(always)]
-    fn entry(&self, index: u32) -> usize {
-        (index & self.entries.wrapping_sub(1)) as usize
+        wr_id
     }
 }
 
 /// A list of receives being posted; the lock is held until it is dropped.
 pub(crate) struct ReceiveBatch<'a> {
     queue: &'a ReceiveQueue,
-    _guard: QueueGuard<'a>,
+    guard: QueueGuard<'a>,
     start: u32,
     index: u32,
     room: u32,
@@ -176,9 +171,7 @@ impl ReceiveBatch<'_> {
         let index = self.index;
         let first = index.wrapping_shl(queue.log2_stride);
         write_receive(&queue.ring, first, index, sges);
-        if let Some(name) = queue.wr_ids.get(queue.entry(index)) {
-            name.store(wr_id, Ordering::Relaxed);
-        }
+        queue.wr_ids.get(index).store(wr_id, Ordering::Relaxed);
         self.index = index.wrapping_add(1);
         Ok(())
     }
@@ -186,15 +179,17 @@ impl ReceiveBatch<'_> {
     /// Shows the card what was pushed: the record, then the doorbell, once for the list.
     #[inline(always)]
     pub(crate) fn finish(self) {
-        let queue = self.queue;
-        if self.index == self.start {
+        let Self { queue, guard, start, index, .. } = self;
+        if index == start {
             return;
         }
         // Release: the poller that sees the index also sees the names.
-        queue.produced.0.store(self.index, Ordering::Release);
-        queue.record.store_release_u32(PRODUCER, self.index);
-        let value = queue.doorbell.load(Ordering::Relaxed) | u64::from(self.index);
-        queue.path.ring(queue.slot, value);
+        queue.produced.0.store(index, Ordering::Release);
+        queue.record.store_release_u32(PRODUCER, index);
+        queue.slot.ring(queue.doorbell.load(Ordering::Relaxed) | u64::from(index));
+        // Others may post while the card is woken.
+        drop(guard);
+        queue.path.wake_if_asleep();
     }
 }
 

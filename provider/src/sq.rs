@@ -1,15 +1,16 @@
 //! Send queues: posting, and giving back room as completions come.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
 use fpga_regs::engine::wqe::SendHeader;
-use hostmem::{BlockRing, Record};
+use hostmem::{BlockRing, DoorbellSlot, MaskedTable, Record};
+use verbs_sys::v44::verbs::ibv_sge;
 
 use crate::doorbell::CardPath;
 use crate::lock::{QueueGuard, QueueLock};
-use crate::wr::{FlagTable, Operations, Payload, SendRequest, write_send};
+use crate::wr::{FlagTable, Operations, Payload, SendRequest, write_send, write_simple};
 
 const PRODUCER: usize = record::PRODUCER / 4;
 
@@ -38,33 +39,46 @@ pub(crate) struct SendQueue {
     /// The errno of posting now; 0 while the queue takes requests.
     gate: AtomicI32,
     shape: SendShape,
-    mask: u32,
     qpn: u32,
-    slot: usize,
+    slot: DoorbellSlot,
     /// The doorbell's value without the index, which is 0 in it.
     doorbell: AtomicU64,
     ring: BlockRing,
     record: Record,
     path: Arc<CardPath>,
     /// What was posted, by the index of its first block.
-    shadow: Box<[Posted]>,
+    shadow: MaskedTable<Posted>,
     produced: Position,
     consumed: Position,
 }
 
-/// How far one side has come, as a [`Cursor`] in one word.
+/// How far one side has come.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Position(AtomicU64);
+struct Position {
+    /// Work requests, running.
+    requests: AtomicU32,
+    /// Produced: the index of the block behind the last one. Consumed: where the search for the
+    /// oldest request begins on a dead card; completions leave it behind.
+    block: AtomicU32,
+}
 
 /// A work request in the shadow of its first block.
 #[derive(Debug, Default)]
 struct Posted {
     wr_id: AtomicU64,
-    /// The position behind the request. It lies behind what is consumed only while the request is
-    /// outstanding: not of one of an earlier lap, which is what stands at blocks within requests
+    /// The number of requests with this one. It lies behind what is consumed only while the request
+    /// is outstanding: not of one of an earlier lap, which is what stands at blocks within requests
     /// and at blocks not posted yet.
-    end: AtomicU64,
+    number: AtomicU32,
+}
+
+/// A work request that is outstanding.
+pub(crate) struct Outstanding {
+    /// The program's name for it.
+    pub wr_id: u64,
+    /// The number of requests with it, for [`SendQueue::consume`].
+    pub number: u32,
 }
 
 /// Where a send queue lives and how it is reached.
@@ -86,14 +100,13 @@ impl SendQueue {
     /// Makes the queue of a QP in RESET.
     pub(crate) fn new(place: SendPlace, shape: SendShape, single_threaded: bool) -> Self {
         let SendPlace { qpn, generation, ring, record, path } = place;
-        let shadow = std::iter::repeat_with(Posted::default).take(ring.blocks() as usize).collect();
+        let shadow = MaskedTable::new(ring.blocks());
         Self {
             lock: QueueLock::new(single_threaded),
             gate: AtomicI32::new(libc::EINVAL),
             shape,
-            mask: ring.blocks().wrapping_sub(1),
             qpn,
-            slot: slot(QueueKind::Send, qpn),
+            slot: path.slot(slot(QueueKind::Send, qpn)),
             doorbell: AtomicU64::new(slot_value(qpn, generation, 0)),
             ring,
             record,
@@ -120,33 +133,38 @@ impl SendQueue {
         let _guard = self.lock.lock();
         self.doorbell.store(slot_value(self.qpn, generation, 0), Ordering::Relaxed);
         for position in [&self.produced, &self.consumed] {
-            position.0.store(0, Ordering::Relaxed);
+            position.requests.store(0, Ordering::Relaxed);
+            position.block.store(0, Ordering::Relaxed);
         }
         // What the shadow remembers of before must not be found by an index of after.
-        for posted in &self.shadow {
-            posted.end.store(0, Ordering::Relaxed);
+        for posted in self.shadow.iter() {
+            posted.number.store(0, Ordering::Relaxed);
         }
         self.record.store_release_u32(PRODUCER, 0);
     }
 
     /// Begins a list of work requests; fails with the errno of posting now, EIO on a dead card.
-    #[inline(always)]
     pub(crate) fn begin(&self) -> Result<SendBatch<'_>, i32> {
         if !self.path.is_ours() {
             return Err(libc::EPERM);
         }
         let guard = self.lock.lock();
-        let gate = self.gate.load(Ordering::Relaxed);
-        if gate != 0 {
-            return Err(gate);
+        match self.gate.load(Ordering::Relaxed) {
+            0 if self.path.is_dead() => Err(libc::EIO),
+            0 => Ok(SendBatch::new(self, guard)),
+            closed => Err(closed),
         }
-        if self.path.is_dead() {
-            return Err(libc::EIO);
+    }
+
+    /// As [`Self::begin`], where nothing is in the way and nobody else is posting.
+    #[inline(always)]
+    pub(crate) fn begin_at_once(&self) -> Option<SendBatch<'_>> {
+        if !self.path.is_fit() {
+            return None;
         }
-        let cursor = Cursor::unpack(self.produced.0.load(Ordering::Relaxed));
-        let done = Cursor::unpack(self.consumed.0.load(Ordering::Acquire));
-        let end = done.requests.wrapping_add(self.shape.max_wr);
-        Ok(SendBatch { queue: self, _guard: guard, start: cursor.blocks, end, cursor })
+        let guard = self.lock.try_lock()?;
+        let open = self.gate.load(Ordering::Relaxed) == 0;
+        open.then(|| SendBatch::new(self, guard))
     }
 
     /// Writes one work request into the ring, or fails with its errno and writes nothing.
@@ -170,8 +188,8 @@ impl SendQueue {
         if !fits {
             return Err(libc::EINVAL);
         }
-        let Cursor { blocks: index, requests: number } = cursor;
-        if number == end {
+        let Cursor { block: index, requests } = cursor;
+        if requests == end {
             return Err(libc::ENOMEM);
         }
         let header = SendHeader {
@@ -183,12 +201,17 @@ impl SendQueue {
             ..SendHeader::default()
         };
         let blocks = write_send(&self.ring, index, header, request.payload);
-        let next = Cursor { blocks: index.wrapping_add(blocks), requests: number.wrapping_add(1) };
-        if let Some(posted) = self.shadow.get((index & self.mask) as usize) {
-            posted.wr_id.store(request.wr_id, Ordering::Relaxed);
-            posted.end.store(next.pack(), Ordering::Release);
-        }
-        Ok(next)
+        let requests = requests.wrapping_add(1);
+        self.note(index, request.wr_id, requests);
+        Ok(Cursor { block: index.wrapping_add(blocks), requests })
+    }
+
+    /// Notes in the shadow what begins at a block, and how many requests there are with it.
+    #[inline(always)]
+    fn note(&self, index: u32, wr_id: u64, requests: u32) {
+        let posted = self.shadow.get(index);
+        posted.wr_id.store(wr_id, Ordering::Relaxed);
+        posted.number.store(requests, Ordering::Release);
     }
 
     /// Takes back a work request and all before it: its completion names its first block.
@@ -197,70 +220,92 @@ impl SendQueue {
     /// The caller holds the send CQ's lock.
     #[inline(always)]
     pub(crate) fn retire(&self, wqe_index: u32) -> Option<u64> {
-        self.take(wqe_index, Cursor::unpack(self.consumed.0.load(Ordering::Relaxed)).blocks)
+        let Outstanding { wr_id, number } = self.find(wqe_index)?;
+        self.consume(number);
+        Some(wr_id)
+    }
+
+    /// Finds the outstanding work request that begins at a block.
+    #[inline(always)]
+    pub(crate) fn find(&self, wqe_index: u32) -> Option<Outstanding> {
+        let posted = self.shadow.get(wqe_index);
+        // Acquire: with the number comes the name.
+        let number = posted.number.load(Ordering::Acquire);
+        // Only of what is outstanding the number lies ahead; 0 becomes the largest.
+        let ahead = number.wrapping_sub(self.consumed.requests.load(Ordering::Relaxed));
+        if ahead.wrapping_sub(1) > self.shadow.mask() {
+            return None;
+        }
+        Some(Outstanding { wr_id: posted.wr_id.load(Ordering::Relaxed), number })
+    }
+
+    /// Takes back a work request that was found, and all before it.
+    #[inline(always)]
+    pub(crate) fn consume(&self, number: u32) {
+        // Release: the poster that finds this room may write over the shadow that was read.
+        self.consumed.requests.store(number, Ordering::Release);
     }
 
     /// Takes back the oldest outstanding work request: the card died with it.
     ///
     /// The caller holds the send CQ's lock.
     pub(crate) fn flush_one(&self) -> Option<u64> {
-        let consumed = self.consumed.0.load(Ordering::Relaxed);
-        if consumed == self.produced.0.load(Ordering::Acquire) {
+        let consumed = self.consumed.requests.load(Ordering::Relaxed);
+        if consumed == self.produced.requests.load(Ordering::Acquire) {
             return None;
         }
-        let oldest = Cursor::unpack(consumed).blocks;
-        self.take(oldest, oldest)
-    }
-
-    /// Takes back the work request whose first block stands at an index, modulo the ring.
-    #[inline(always)]
-    fn take(&self, index: u32, consumed: u32) -> Option<u64> {
-        let posted = self.shadow.get((index & self.mask) as usize)?;
-        // Acquire: with the position comes the name.
-        let end = posted.end.load(Ordering::Acquire);
-        // Only of what is outstanding the end lies ahead; 0 becomes the largest.
-        let ahead = Cursor::unpack(end).blocks.wrapping_sub(consumed);
-        if ahead.wrapping_sub(1) > self.mask {
-            return None;
-        }
-        let wr_id = posted.wr_id.load(Ordering::Relaxed);
-        // Release: the poster that finds this room may write over the shadow read above.
-        self.consumed.0.store(end, Ordering::Release);
-        Some(wr_id)
+        let oldest = consumed.wrapping_add(1);
+        // From the second one on it begins a few blocks behind the one before it.
+        let from = self.consumed.block.load(Ordering::Relaxed);
+        let mut blocks = (0..=self.shadow.mask()).map(|step| from.wrapping_add(step));
+        let number = |block: u32| self.shadow.get(block).number.load(Ordering::Acquire);
+        let block = blocks.find(|block| number(*block) == oldest)?;
+        self.consumed.block.store(block, Ordering::Relaxed);
+        self.retire(block)
     }
 }
 
-/// A list of work requests being posted; the lock is held until it is dropped.
+/// A list of work requests being posted; the lock is held until it is finished or dropped.
 pub(crate) struct SendBatch<'a> {
     queue: &'a SendQueue,
-    _guard: QueueGuard<'a>,
+    guard: QueueGuard<'a>,
     start: u32,
     end: u32,
     cursor: Cursor,
+}
+
+/// A request of one element that is not inline. (Every queue takes one element.)
+pub(crate) struct Simple<'a> {
+    /// `ibv_wr_opcode`.
+    pub opcode: u32,
+    /// `ibv_send_flags`.
+    pub flags: u32,
+    /// The program's name for it.
+    pub wr_id: u64,
+    /// The element.
+    pub sge: &'a ibv_sge,
 }
 
 /// Where a work request goes.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor {
     /// Index of its first block, running.
-    blocks: u32,
-    /// Its number, running.
+    block: u32,
+    /// Requests before it, running.
     requests: u32,
 }
 
-impl Cursor {
-    #[inline(always)]
-    fn pack(self) -> u64 {
-        u64::from(self.requests) << 32 | u64::from(self.blocks)
-    }
-
-    #[inline(always)]
-    fn unpack(word: u64) -> Self {
-        Self { blocks: word as u32, requests: (word >> 32) as u32 }
-    }
-}
-
 impl<'a> SendBatch<'a> {
+    /// Begins with the lock of a queue that is open.
+    #[inline(always)]
+    pub(crate) fn new(queue: &'a SendQueue, guard: QueueGuard<'a>) -> Self {
+        let start = queue.produced.block.load(Ordering::Relaxed);
+        let requests = queue.produced.requests.load(Ordering::Relaxed);
+        let done = queue.consumed.requests.load(Ordering::Acquire);
+        let end = done.wrapping_add(queue.shape.max_wr);
+        Self { queue, guard, start, end, cursor: Cursor { block: start, requests } }
+    }
+
     /// The queue, where the next work request goes in it, and the number that has no room any more.
     #[inline(always)]
     pub(crate) fn position(&self) -> (&'a SendQueue, Cursor, u32) {
@@ -273,19 +318,51 @@ impl<'a> SendBatch<'a> {
         self.cursor = cursor;
     }
 
+    /// Writes a request of one element, not inline, into the ring, from where it stands as directly
+    /// as that goes; `None`, and nothing is posted, where it cannot be posted.
+    ///
+    /// What the operation does not use is not asked for.
+    #[inline(always)]
+    pub(crate) fn push_simple(
+        &self,
+        request: &Simple<'_>,
+        remote: impl FnOnce() -> (u64, u32),
+        immediate: impl FnOnce() -> u32,
+    ) -> Option<Cursor> {
+        let (queue, Cursor { block: index, requests }, end) = self.position();
+        let operation = queue.shape.operations.get(request.opcode).ok()?;
+        let flags = queue.shape.flags.get(request.flags).ok()?;
+        if requests == end {
+            return None;
+        }
+        write_simple(&queue.ring, index, operation, flags, request.sge, remote, immediate);
+        let requests = requests.wrapping_add(1);
+        queue.note(index, request.wr_id, requests);
+        Some(Cursor { block: index.wrapping_add(1), requests })
+    }
+
+    /// The lock alone, to begin anew with; what was pushed is forgotten.
+    #[inline(always)]
+    pub(crate) fn into_guard(self) -> QueueGuard<'a> {
+        self.guard
+    }
+
     /// Shows the card what was pushed: the record, then the doorbell, once for the list.
     #[inline(always)]
     pub(crate) fn finish(self) {
-        let (queue, cursor, _) = self.position();
-        let blocks = cursor.blocks;
-        if blocks == self.start {
+        let Self { queue, guard, start, cursor, .. } = self;
+        if cursor.block == start {
             return;
         }
-        // Release: who flushes and sees the index also sees the shadow.
-        queue.produced.0.store(cursor.pack(), Ordering::Release);
-        queue.record.store_release_u32(PRODUCER, blocks);
-        let value = queue.doorbell.load(Ordering::Relaxed) | u64::from(blocks);
-        queue.path.ring(queue.slot, value);
+        queue.produced.block.store(cursor.block, Ordering::Relaxed);
+        // Release: who flushes and sees the number also sees the shadow.
+        queue.produced.requests.store(cursor.requests, Ordering::Release);
+        queue.record.store_release_u32(PRODUCER, cursor.block);
+        let value = queue.doorbell.load(Ordering::Relaxed) | u64::from(cursor.block);
+        queue.slot.ring(value);
+        // Others may post while the card is woken.
+        drop(guard);
+        queue.path.wake_if_asleep();
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the card's codes are in verbs; the only place where they are translated.
 
+#[cfg(doc)]
+use fpga_regs::engine::cqe::KIND;
 use fpga_regs::engine::cqe::{Opcode, Status};
 use verbs_sys::v44::verbs as ibv;
 
@@ -41,6 +43,15 @@ pub(crate) fn wc_opcode(opcode: Opcode, receive: bool) -> Option<ibv::ibv_wc_opc
     // The arrays have a place for every byte.
     let found = table.get(usize::from(opcode.0)).copied().unwrap_or(NONE);
     (found != NONE).then_some(u32::from(found))
+}
+
+/// The `ibv_wc_opcode` of a transfer, by the [kind](KIND) of its entry; `None` for everything else.
+///
+/// The codes of transfers are one more than verbs'.
+#[inline(always)]
+pub(crate) fn plain_opcode(kind: u32) -> Option<ibv::ibv_wc_opcode> {
+    let opcode = kind.wrapping_sub(1);
+    (opcode <= ibv::IBV_WC_FETCH_ADD).then_some(opcode)
 }
 
 /// No `ibv_wc_opcode`.
@@ -92,6 +103,8 @@ mod tests {
             let receives = Opcode(code) >= Opcode::Receive;
             assert_eq!(wc_opcode(Opcode(code), receives).is_some(), known, "opcode {code}");
             assert_eq!(wc_opcode(Opcode(code), !receives), None, "opcode {code}");
+            let plain = plain_opcode(code.into());
+            assert_eq!(plain, wc_opcode(Opcode(code), false).filter(|_| (1..=5).contains(&code)));
         }
     }
 }

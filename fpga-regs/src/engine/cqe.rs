@@ -120,6 +120,10 @@ pub const fn phase(last_word: u64) -> bool {
     last_word >> 56 & 1 == 1
 }
 
+/// Byte offset of the 32-bit word made of opcode, status, vendor code and flags. Of a send that
+/// succeeded it is the opcode alone.
+pub const KIND: usize = 0x14;
+
 /// The phase that entry `index` of a ring of 2^`log2_entries` carries once written.
 #[inline(always)]
 #[must_use]
@@ -136,6 +140,16 @@ mod tests {
         let entry = Cqe { phase: 1, ..Cqe::default() }.encode();
         assert_eq!(entry[0][LAST_WORD].to_le_bytes()[7], 1);
         assert!(phase(entry[0][LAST_WORD]));
+    }
+
+    #[test]
+    fn the_kind_of_a_plain_entry_is_its_opcode_and_of_no_other() {
+        let plain = Cqe { opcode: Opcode::Read, source_qpn: u32::MAX, ..Cqe::default() };
+        let kind = |entry: Cqe| (entry.encode()[0][KIND / 8] >> 32) as u32;
+        assert_eq!(kind(plain), Opcode::Read.0.into());
+        assert!(kind(Cqe { status: Status::Flushed, ..plain }) > 0xff);
+        assert!(kind(Cqe { vendor_code: 1, ..plain }) > 0xff);
+        assert!(kind(Cqe { flags: Flags::RECEIVE, ..plain }) > 0xff);
     }
 
     #[test]

@@ -2,34 +2,69 @@
 
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::{Error, PAGE_BYTES, Result};
 
-/// Tells a process from a forked child of it, for the price of one load.
+/// What the kernel leaves of the word in a forked child.
+const WIPED: u64 = 0;
+const ALIVE: u64 = 1;
+const MARKED: u64 = 2;
+
+/// Tells a process from a forked child of it, for the price of one load; a clone is the same canary.
 ///
 /// What the canary guards (mappings, sockets, shadows of rings) belongs to the process that made
 /// the canary; in a child made by `fork` it must not be used, and [`Self::alive`] is false there.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ForkCanary {
-    page: WipedPage,
+    /// The word in the page.
+    word: NonNull<AtomicU64>,
+    // Keeps `word` mapped.
+    _page: Arc<WipedPage>,
 }
+
+// SAFETY: the word is reached by atomics only, and stays mapped with us.
+unsafe impl Send for ForkCanary {}
+// SAFETY: as above.
+unsafe impl Sync for ForkCanary {}
 
 impl ForkCanary {
     /// Makes a canary that is alive in this process and dead in every child forked later.
     pub fn new() -> Result<Self> {
         let page = WipedPage::new()?;
-        page.word().store(1, Ordering::Relaxed);
-        Ok(Self { page })
+        page.word().store(ALIVE, Ordering::Relaxed);
+        Ok(Self { word: NonNull::from(page.word()), _page: Arc::new(page) })
     }
 
     /// Whether this is the process that made the canary.
-    #[inline]
+    #[inline(always)]
     pub fn alive(&self) -> bool {
-        self.page.word().load(Ordering::Relaxed) != 0
+        // SAFETY: the word is mapped as long as the page lives, which is as long as we do.
+        unsafe { self.word.as_ref() }.load(Ordering::Relaxed) != WIPED
+    }
+
+    /// Notes for good that the process is done with what the canary guards.
+    pub fn mark(&self) {
+        if self.alive() {
+            // SAFETY: as above.
+            unsafe { self.word.as_ref() }.store(MARKED, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the canary was marked, in this process.
+    pub fn is_marked(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { self.word.as_ref() }.load(Ordering::Relaxed) == MARKED
+    }
+
+    /// Whether this is the process that made the canary and the canary was not marked.
+    #[inline(always)]
+    pub fn is_unmarked(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { self.word.as_ref() }.load(Ordering::Relaxed) == ALIVE
     }
 }
 

@@ -138,6 +138,19 @@ fn the_canary_dies_in_a_forked_child_only() {
 }
 
 #[test]
+fn a_marked_canary_lives_and_its_mark_is_not_seen_in_a_forked_child() {
+    let canary = ForkCanary::new().unwrap();
+    assert!(canary.is_unmarked() && !canary.is_marked());
+    canary.mark();
+    assert!(canary.alive() && !canary.is_unmarked() && canary.is_marked());
+    let code = exit_code_of_child(|| {
+        canary.mark();
+        i32::from(canary.alive()) + 2 * i32::from(canary.is_unmarked())
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
 fn a_child_neither_owns_nor_unmaps_what_its_parent_mapped() {
     let inherited = mapping(4096);
     let address = inherited.address();

@@ -11,7 +11,7 @@ use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState};
 use fpga_regs::engine::wqe::{SEND_PAYLOAD_OFFSET, SendFlags, SendHeader, SendOpcode, Sge};
 use hostmem::fdpass::{Wait, receive};
 use hostmem::{
-    Access, AsleepWord, BlockRing, DoorbellPage, EventFd, Liveness, Record, SharedMapping, Waker,
+    Access, AsleepWord, BlockRing, DoorbellPage, EventFd, Lifeline, Record, SharedMapping, Waker,
     memfd,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -33,7 +33,7 @@ pub struct Node {
     generation: u8,
     asynchronous: OwnedFd,
     channel: OwnedFd,
-    liveness: (SharedMapping, usize),
+    liveness: Lifeline,
     doorbells: DoorbellPage,
     waker: Waker,
     sq: (BlockRing, Record),
@@ -64,7 +64,7 @@ impl Node {
         };
         let rings = Arc::new(map(&rings, info.rings.length as usize, Access::ReadWrite));
         let words = Arc::new(map(&thread_page, 4096, Access::ReadOnly));
-        let word = AsleepWord::new(words, asleep as usize).unwrap();
+        let word = AsleepWord::new(Arc::clone(&words), asleep as usize).unwrap();
         let waker = Waker::new(word, EventFd::from_received(wake));
         let page = Arc::new(map(&page, 4096, Access::ReadWrite));
 
@@ -110,7 +110,7 @@ impl Node {
             generation,
             asynchronous,
             channel: channel_fd,
-            liveness: (map(&thread_page, 4096, Access::ReadOnly), liveness as usize),
+            liveness: Lifeline::new(words, liveness as usize).unwrap(),
             doorbells: DoorbellPage::new(page, 0).unwrap(),
             waker,
             sq: ring_view(&rings, sq_ring),
@@ -244,7 +244,7 @@ impl Node {
 
     /// Whether the card thread has died.
     pub fn card_is_dead(&self) -> bool {
-        Liveness::is_dead(&self.liveness.0, self.liveness.1).unwrap()
+        self.liveness.is_dead()
     }
 }
 

@@ -1,21 +1,24 @@
 //! Completion queues.
 
 use std::ffi::c_int;
+use std::ptr::NonNull;
 
 use fpga_regs::engine::doorbell::ArmKind;
-use nix::errno::Errno;
 use verbs_sys::v44::verbs::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
 
 use super::context::opened;
 use super::types::zeroed;
 use super::{errno, hook, object, ready};
 use crate::context::Cq;
+use crate::cq::CompletionQueue;
 use crate::error::{Result, invalid};
 
 /// A completion queue.
 #[repr(C)]
 pub(super) struct CqObject {
     verbs: ibv_cq,
+    /// What `cq` holds, one step nearer.
+    queue: NonNull<CompletionQueue>,
     cq: Cq,
 }
 
@@ -59,7 +62,7 @@ unsafe fn create(
     let entries = 1i32.checked_shl(cq.queue.log2_entries.into()).unwrap_or(i32::MAX);
     let verbs = ibv_cq { context, cqe: entries, handle: cq.queue.cqn, ..zeroed() };
     // libibverbs fills in the rest.
-    place.write(CqObject { verbs, cq });
+    place.write(CqObject { verbs, queue: NonNull::from(&*cq.queue), cq });
     // SAFETY: it was just written.
     Ok(Box::into_raw(unsafe { place.assume_init() }).cast())
 }
@@ -89,23 +92,15 @@ unsafe fn destroy(cq: *mut ibv_cq) -> Result<()> {
 
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, limit: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: the program passes a queue of this provider.
-    let queue = &*unsafe { own(cq) }.queue;
-    let Ok(room) = usize::try_from(limit) else { return -libc::EINVAL };
+    let queue = unsafe { (*cq.cast::<CqObject>()).queue.as_ref() };
     let mut place = wc;
-    let polled = queue.poll(room, |completion| {
+    queue.poll(limit, move |completion| {
         // SAFETY: the program passes room for `limit` completions, and no more are delivered.
         unsafe {
             place.write(completion);
             place = place.add(1);
         }
-    });
-    match polled {
-        Ok(count) => count as c_int,
-        Err(errno) => {
-            Errno::set_raw(errno);
-            errno.wrapping_neg()
-        }
-    }
+    })
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {

@@ -6,7 +6,8 @@ use fpga_regs::engine::wqe::{MAX_INLINE, MAX_SGE, SEND_MAX_BLOCKS, SEND_PAYLOAD_
 use verbs_sys::v44::verbs::{self as ibv, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 
 use super::qp::own;
-use crate::sq::{Cursor, SendBatch, SendQueue};
+use crate::lock::QueueGuard;
+use crate::sq::{Cursor, SendBatch, SendQueue, Simple};
 use crate::wr::{InlineData, Operation, Payload, SendRequest};
 
 pub(super) unsafe extern "C" fn post_send(
@@ -16,14 +17,77 @@ pub(super) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: the program passes a QP of this provider.
     let queue = &unsafe { own(qp) }.queues.send;
-    let mut batch = match queue.begin() {
-        Ok(batch) => batch,
+    let Some(mut batch) = queue.begin_at_once() else {
+        // SAFETY: as the program promises.
+        return unsafe { post_waiting(queue, list, bad) };
+    };
+    // SAFETY: as the program promises.
+    if let Some(cursor) = unsafe { push_only(&batch, list) } {
+        batch.advance(cursor);
+        batch.finish();
+        return 0;
+    }
+    // SAFETY: as the program promises.
+    unsafe { post_list(queue, batch.into_guard(), list, bad) }
+}
+
+/// Posts a list that is one request of one element, not inline: the usual case. Where it is not,
+/// or the request cannot be posted, it answers `None` and nothing is posted.
+///
+/// # Safety
+/// The list, the request's element, and with inline data the memory it names, are there.
+#[inline(always)]
+unsafe fn push_only(batch: &SendBatch<'_>, list: *mut ibv_send_wr) -> Option<Cursor> {
+    // SAFETY: as the caller promises.
+    let wr = unsafe { list.as_ref() }?;
+    if !wr.next.is_null() || wr.num_sge != 1 || wr.send_flags >= ibv::IBV_SEND_INLINE {
+        return None;
+    }
+    // SAFETY: as the caller promises.
+    let sge = unsafe { wr.sg_list.as_ref() }?;
+    batch.push_simple(
+        &Simple { opcode: wr.opcode, flags: wr.send_flags, wr_id: wr.wr_id, sge },
+        // SAFETY: requests of the operations it is asked for have the `rdma` variant.
+        || unsafe { (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) },
+        // SAFETY: requests of the operations it is asked for have the `imm_data` variant.
+        || unsafe { wr.__bindgen_anon_1.imm_data },
+    )
+}
+
+/// As [`post_send`], waiting for others that post.
+///
+/// # Safety
+/// As [`post_send`].
+#[cold]
+#[inline(never)]
+unsafe fn post_waiting(
+    queue: &SendQueue,
+    list: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    match queue.begin() {
+        // SAFETY: as the caller promises.
+        Ok(batch) => unsafe { post_list(queue, batch.into_guard(), list, bad) },
         Err(errno) => {
             // SAFETY: the program passes a place for the request that failed.
             unsafe { bad.write(list) };
-            return errno;
+            errno
         }
-    };
+    }
+}
+
+/// Posts a list of any requests to a queue that is open.
+///
+/// # Safety
+/// As [`post_send`].
+#[inline(never)]
+unsafe fn post_list(
+    queue: &SendQueue,
+    guard: QueueGuard<'_>,
+    list: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let mut batch = SendBatch::new(queue, guard);
     let mut next = list;
     // SAFETY: the program passes a list of requests that it leaves alone during the call.
     while let Some(wr) = unsafe { next.as_ref() } {
@@ -42,49 +106,24 @@ pub(super) unsafe extern "C" fn post_send(
 
 /// # Safety
 /// The request's elements are there, and with inline data the memory they name.
-#[inline(always)]
 unsafe fn push(batch: &mut SendBatch<'_>, wr: &ibv_send_wr) -> Result<(), i32> {
     let (queue, cursor, end) = batch.position();
-    let short = (0..=SHORT_SEND).contains(&wr.num_sge);
-    let next = if short && wr.send_flags & ibv::IBV_SEND_INLINE == 0 {
-        let operation = queue.shape().operations.get(wr.opcode)?;
-        // SAFETY: as the caller promises.
-        let sges = unsafe { elements(wr.sg_list, wr.num_sge)? };
-        queue.push(cursor, end, &request(wr, operation, Payload::Sges(sges)))?
-    } else {
-        // SAFETY: as the caller promises.
-        unsafe { push_long(queue, cursor, end, wr)? }
-    };
-    batch.advance(next);
-    Ok(())
-}
-
-/// Elements up to which the way of a request is kept short.
-const SHORT_SEND: c_int = 2;
-
-/// Posts a request of more than one block, or with inline data.
-///
-/// # Safety
-/// As [`push`].
-#[inline(never)]
-unsafe fn push_long(
-    queue: &SendQueue,
-    cursor: Cursor,
-    end: u32,
-    wr: &ibv_send_wr,
-) -> Result<Cursor, i32> {
     let operation = queue.shape().operations.get(wr.opcode)?;
     // SAFETY: as the caller promises.
     let sges = unsafe { elements(wr.sg_list, wr.num_sge)? };
-    if wr.send_flags & ibv::IBV_SEND_INLINE == 0 {
-        return queue.push(cursor, end, &request(wr, operation, Payload::Sges(sges)));
-    }
-    if sges.len() > queue.shape().max_sge as usize {
-        return Err(libc::EINVAL);
-    }
-    // SAFETY: as the caller promises.
-    let data = unsafe { gather(sges)? };
-    queue.push(cursor, end, &request(wr, operation, Payload::Inline(&data)))
+    let inline;
+    let payload = if wr.send_flags & ibv::IBV_SEND_INLINE == 0 {
+        Payload::Sges(sges)
+    } else {
+        if sges.len() > queue.shape().max_sge as usize {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: as the caller promises.
+        inline = unsafe { gather(sges)? };
+        Payload::Inline(&inline)
+    };
+    batch.advance(queue.push(cursor, end, &request(wr, operation, payload))?);
+    Ok(())
 }
 
 /// Reads what the operation uses: the rest of the structure need not be initialised.

@@ -85,6 +85,55 @@ fn a_posted_write_is_what_the_card_expects_byte_for_byte() {
     assert_eq!(bytes, expected);
 }
 
+fn post_simple(queue: &SendQueue, opcode: u32, flags: u32) -> bool {
+    let mut batch = queue.begin_at_once().unwrap();
+    let simple = Simple { opcode, flags, wr_id: 1, sge: &ONE[0] };
+    let cursor = batch.push_simple(&simple, || (0xdead_beef_0000, 0x1234_5678), || 7);
+    let pushed = cursor.is_some();
+    cursor.into_iter().for_each(|cursor| batch.advance(cursor));
+    batch.finish();
+    pushed
+}
+
+#[test]
+fn a_simple_request_is_posted_as_it_is_in_a_list() {
+    let opcodes = [ibv::IBV_WR_RDMA_WRITE, ibv::IBV_WR_SEND, ibv::IBV_WR_SEND_WITH_IMM];
+    for opcode in opcodes {
+        let (simple, listed) = (bench(8, 8, true), bench(8, 8, true));
+        assert!(post_simple(&simple.queue, opcode, ibv::IBV_SEND_SOLICITED));
+        let operation = operation(opcode);
+        let request = SendRequest {
+            operation,
+            flags: ibv::IBV_SEND_SOLICITED,
+            immediate: if operation.has_immediate() { 7 } else { 0 },
+            ..write(1, &ONE)
+        };
+        let remote = if operation.has_remote() { (0xdead_beef_0000, 0x1234_5678) } else { (0, 0) };
+        let request = SendRequest { remote_address: remote.0, rkey: remote.1, ..request };
+        post(&listed.queue, &[request]).unwrap();
+        assert_eq!(simple.ring.read(0), listed.ring.read(0), "opcode {opcode}");
+        assert_eq!(simple.page.read(slot(QueueKind::Send, QPN)), slot_value(QPN, 9, 1));
+        assert_eq!(simple.queue.retire(0), Some(1));
+    }
+}
+
+#[test]
+fn a_simple_request_that_cannot_be_posted_is_not() {
+    let bench = bench(8, 1, false);
+    let write = ibv::IBV_WR_RDMA_WRITE;
+    assert!(!post_simple(&bench.queue, ibv::IBV_WR_ATOMIC_CMP_AND_SWP, 0));
+    assert!(!post_simple(&bench.queue, 99, 0));
+    assert!(!post_simple(&bench.queue, write, ibv::IBV_SEND_IP_CSUM));
+    assert!(post_simple(&bench.queue, write, 0));
+    assert!(!post_simple(&bench.queue, write, 0), "full");
+    assert_eq!(bench.record.load_relaxed_u32(PRODUCER), 1);
+    bench.queue.set_gate(libc::EINVAL);
+    assert!(bench.queue.begin_at_once().is_none());
+    bench.queue.set_gate(0);
+    bench.queue.path.declare_dead();
+    assert!(bench.queue.begin_at_once().is_none());
+}
+
 #[test]
 fn a_list_is_published_once_with_record_and_slot_agreeing() {
     let bench = bench(16, 8, false);
@@ -130,8 +179,8 @@ fn accounting_survives_many_laps_and_the_wrap_of_every_counter() {
     let bench = bench(8, 4, false);
     let start = u32::MAX - 20;
     for position in [&bench.queue.produced, &bench.queue.consumed] {
-        let cursor = Cursor { blocks: start, requests: u32::MAX - 5 };
-        position.0.store(cursor.pack(), Ordering::Relaxed);
+        position.block.store(start, Ordering::Relaxed);
+        position.requests.store(u32::MAX - 5, Ordering::Relaxed);
     }
     let mut index = start;
     for round in 0..100u64 {

@@ -17,7 +17,7 @@ const POST_SEND: &str = "balboa_provider::ffi::post::post_send";
 const POLL_CQ: &str = "balboa_provider::ffi::cq::poll_cq";
 /// The way from posting to the system call; collection stops at its entry and goes on at its
 /// return.
-const WAKE: &str = "hostmem::wake::Waker::signal";
+const WAKE: &str = "balboa_provider::doorbell::CardPath::wake";
 
 /// Instructions of an ibv_post_send.
 ///

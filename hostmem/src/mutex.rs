@@ -1,0 +1,212 @@
+//! A mutex whose way without contention is two locked instructions and nothing else.
+//!
+//! The data path takes and gives back a lock with every call. The state is one word: free, held, or
+//! held while somebody may be waiting for it; only the last costs a system call to give back. As the
+//! state is ordinary memory of the process, a forked child has its own copy of it.
+//!
+//! The algorithm is the second one of Drepper's "Futexes Are Tricky".
+
+use std::cell::UnsafeCell;
+use std::hint::spin_loop;
+use std::ops::{Deref, DerefMut};
+use std::ptr::null;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const WAITED_FOR: u32 = 2;
+
+/// Looks at a held lock before waiting for it: whoever holds it mostly has it for some ten
+/// nanoseconds.
+const SPINS: u32 = 100;
+
+/// A value that one thread at a time can use.
+///
+/// There is no poisoning: a thread that panics while it holds the lock gives it back.
+#[derive(Debug, Default)]
+// The state first: then the mutex's address is the state's, and the data path needs only one.
+#[repr(C)]
+pub struct FutexMutex<T> {
+    state: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is moved and reached by one thread at a time.
+unsafe impl<T: Send> Send for FutexMutex<T> {}
+// SAFETY: as above; a shared mutex gives the value to one holder at a time.
+unsafe impl<T: Send> Sync for FutexMutex<T> {}
+
+/// Holds a [`FutexMutex`] until dropped.
+#[derive(Debug)]
+pub struct FutexGuard<'a, T> {
+    mutex: &'a FutexMutex<T>,
+}
+
+impl<T> FutexMutex<T> {
+    /// A free mutex.
+    pub const fn new(value: T) -> Self {
+        Self { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+    }
+
+    /// Takes the mutex if it is free.
+    #[inline(always)]
+    pub fn try_lock(&self) -> Option<FutexGuard<'_, T>> {
+        let free = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        // Not `then_some`: a guard that is made is also dropped.
+        free.is_ok().then(|| FutexGuard { mutex: self })
+    }
+
+    /// Waits for the mutex.
+    #[inline(always)]
+    pub fn lock(&self) -> FutexGuard<'_, T> {
+        self.try_lock().unwrap_or_else(|| self.wait())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait(&self) -> FutexGuard<'_, T> {
+        for _ in 0..SPINS {
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
+            spin_loop();
+        }
+        // Whoever gives it back after this wakes somebody. That may be once too often.
+        while self.state.swap(WAITED_FOR, Ordering::Acquire) != FREE {
+            wait_while(&self.state, WAITED_FOR);
+        }
+        FutexGuard { mutex: self }
+    }
+
+    /// Gives it back; whether somebody may be waiting, who is then to be woken.
+    #[inline(always)]
+    fn give_back(&self) -> bool {
+        self.state.fetch_sub(1, Ordering::Release) != HELD
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake(&self) {
+        self.state.store(FREE, Ordering::Release);
+        wake_one(&self.state);
+    }
+}
+
+impl<'a, T> FutexGuard<'a, T> {
+    /// Gives the mutex back, as dropping the guard does; whoever waits is not woken yet.
+    ///
+    /// For a caller that has a better place for the rare call than this one.
+    #[inline(always)]
+    pub fn release(self) -> Option<Waiters<'a, T>> {
+        let mutex = self.mutex;
+        std::mem::forget(self);
+        mutex.give_back().then_some(Waiters { mutex })
+    }
+}
+
+/// Those who wait for a mutex that is about to be free.
+#[must_use = "nobody gets the mutex before they are woken"]
+pub struct Waiters<'a, T> {
+    mutex: &'a FutexMutex<T>,
+}
+
+impl<T> Waiters<'_, T> {
+    /// Frees the mutex and wakes one of them.
+    pub fn wake(self) {
+        self.mutex.wake();
+    }
+}
+
+impl<T> Deref for FutexGuard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard holds the mutex.
+        unsafe { &*self.mutex.value.get() }
+    }
+}
+
+impl<T> DerefMut for FutexGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and the guard is borrowed by one alone.
+        unsafe { &mut *self.mutex.value.get() }
+    }
+}
+
+impl<T> Drop for FutexGuard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.mutex.give_back() {
+            self.mutex.wake();
+        }
+    }
+}
+
+/// Sleeps while the word has a value; may return early.
+fn wait_while(word: &AtomicU32, value: u32) {
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel reads the word, which lives; there is no time limit.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, null::<libc::timespec>())
+    };
+}
+
+/// Wakes one thread that sleeps on the word.
+fn wake_one(word: &AtomicU32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel uses the address as a name only.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 1) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Barrier};
+
+    use super::*;
+
+    #[test]
+    fn a_held_mutex_is_not_taken_and_is_free_afterwards() {
+        let mutex = FutexMutex::new(1);
+        let mut guard = mutex.lock();
+        assert!(mutex.try_lock().is_none());
+        assert!(mutex.try_lock().is_none(), "the attempt gave it back");
+        *guard += 1;
+        drop(guard);
+        assert_eq!(*mutex.try_lock().unwrap(), 2);
+    }
+
+    #[test]
+    fn many_threads_that_count_lose_nothing_and_all_come_through() {
+        const THREADS: u32 = 8;
+        const ROUNDS: u32 = 20_000;
+        let mutex = Arc::new(FutexMutex::new(0));
+        let begin = Arc::new(Barrier::new(THREADS as usize));
+        let count = |mutex: Arc<FutexMutex<u32>>| {
+            let begin = Arc::clone(&begin);
+            move || {
+                begin.wait();
+                for round in 0..ROUNDS {
+                    let mut count = mutex.lock();
+                    // Now and then the others are made to sleep.
+                    if round % 512 == 0 {
+                        std::thread::yield_now();
+                    }
+                    *count += 1;
+                    // Both ways of giving it back.
+                    if round % 2 == 0 {
+                        count.release().into_iter().for_each(Waiters::wake);
+                    }
+                }
+            }
+        };
+        let threads: Vec<_> =
+            (0..THREADS).map(|_| std::thread::spawn(count(Arc::clone(&mutex)))).collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(*mutex.lock(), THREADS * ROUNDS);
+        assert_eq!(mutex.state.load(Ordering::Relaxed), FREE);
+    }
+}
