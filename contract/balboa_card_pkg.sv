@@ -15,6 +15,7 @@
 package balboa_card_pkg;
   /* verilator lint_off UNUSEDPARAM */
   /* verilator lint_off UNUSEDSIGNAL */
+  /* verilator lint_off SYMRSVDWORD */
 
   // The unit of every ring: 64 bytes, one beat of a 512-bit bus.
   typedef logic [511:0] block_t;
@@ -63,10 +64,10 @@ package balboa_card_pkg;
   localparam logic [31:0] SHELL_BASE = 32'h0;
   // RO. The shell's build constant, as the static layer's.
   localparam logic [31:0] SHELL_PROBE = 32'h0;
-  localparam logic [63:0] SHELL_PROBE_RESET = 64'hff1ce;
+  localparam logic [63:0] SHELL_PROBE_RESET_VALUE = 64'hff1ce;
   // RO. Host DMA channels.
   localparam logic [31:0] SHELL_N_CHAN = 32'h8;
-  localparam logic [63:0] SHELL_N_CHAN_RESET = 64'h3;
+  localparam logic [63:0] SHELL_N_CHAN_RESET_VALUE = 64'h3;
   // RO. vFPGAs built in, 1 to 15.
   localparam logic [31:0] SHELL_N_REGIONS = 32'h10;
   // RO. How the vFPGAs' control and MMUs are built.
@@ -127,7 +128,7 @@ package balboa_card_pkg;
   localparam logic [31:0] WINDOW_COUNT = 32'hf;
   // RO. MAGIC_VALUE: a verbs queue engine stands behind the window.
   localparam logic [31:0] WINDOW_MAGIC = 32'h0;
-  localparam logic [63:0] WINDOW_MAGIC_RESET = 64'h31455156424c4142;
+  localparam logic [63:0] WINDOW_MAGIC_RESET_VALUE = 64'h31455156424c4142;
   // RO. Which contract the engine keeps.
   localparam logic [31:0] WINDOW_VERSION = 32'h8;
   // RO. What the engine offers.
@@ -144,29 +145,29 @@ package balboa_card_pkg;
   localparam logic [31:0] WINDOW_CONTROL = 32'h40;
   // RO. What the engine is doing.
   localparam logic [31:0] WINDOW_STATUS = 32'h80;
-  localparam logic [63:0] WINDOW_STATUS_RESET = 64'h0;
+  localparam logic [63:0] WINDOW_STATUS_RESET_VALUE = 64'h0;
   // RO. The clock of every timestamp. It starts when the card does and does not wrap.
   localparam logic [31:0] WINDOW_TIMESTAMP = 32'hc0;
   // RW. IOVA of the admin submission ring, 64-byte aligned.
   localparam logic [31:0] WINDOW_ADMIN_SQ_BASE = 32'h100;
-  localparam logic [63:0] WINDOW_ADMIN_SQ_BASE_RESET = 64'h0;
+  localparam logic [63:0] WINDOW_ADMIN_SQ_BASE_RESET_VALUE = 64'h0;
   // RW. log2 of the blocks of the admin submission ring, up to MAX_LOG2_ADMIN.
   localparam logic [31:0] WINDOW_ADMIN_SQ_SIZE = 32'h108;
-  localparam logic [63:0] WINDOW_ADMIN_SQ_SIZE_RESET = 64'h0;
+  localparam logic [63:0] WINDOW_ADMIN_SQ_SIZE_RESET_VALUE = 64'h0;
   // RW. IOVA of the admin completion ring, 64-byte aligned, zeroed by the driver.
   localparam logic [31:0] WINDOW_ADMIN_CQ_BASE = 32'h110;
-  localparam logic [63:0] WINDOW_ADMIN_CQ_BASE_RESET = 64'h0;
+  localparam logic [63:0] WINDOW_ADMIN_CQ_BASE_RESET_VALUE = 64'h0;
   // RW. log2 of the entries of the admin completion ring, up to MAX_LOG2_ADMIN.
   localparam logic [31:0] WINDOW_ADMIN_CQ_SIZE = 32'h118;
-  localparam logic [63:0] WINDOW_ADMIN_CQ_SIZE_RESET = 64'h0;
+  localparam logic [63:0] WINDOW_ADMIN_CQ_SIZE_RESET_VALUE = 64'h0;
   // WO. Tells the engine how far commands are written. Ignored while the engine is stopped.
   localparam logic [31:0] WINDOW_ADMIN_DOORBELL = 32'h140;
   // RW. IOVA of the event ring, 64-byte aligned, zeroed by the driver.
   localparam logic [31:0] WINDOW_EVENT_BASE = 32'h180;
-  localparam logic [63:0] WINDOW_EVENT_BASE_RESET = 64'h0;
+  localparam logic [63:0] WINDOW_EVENT_BASE_RESET_VALUE = 64'h0;
   // RW. log2 of the entries of the event ring, up to MAX_LOG2_EVENTS.
   localparam logic [31:0] WINDOW_EVENT_SIZE = 32'h188;
-  localparam logic [63:0] WINDOW_EVENT_SIZE_RESET = 64'h0;
+  localparam logic [63:0] WINDOW_EVENT_SIZE_RESET_VALUE = 64'h0;
   // WO. Tells the engine how far events were read.
   localparam logic [31:0] WINDOW_EVENT_CONSUMER = 32'h1c0;
   // WO. Any write clears event_overflow of STATUS.
@@ -1286,6 +1287,7 @@ package balboa_card_pkg;
     return ~lap[0];
   endfunction
 
+  /* verilator lint_on SYMRSVDWORD */
   /* verilator lint_on UNUSEDSIGNAL */
   /* verilator lint_on UNUSEDPARAM */
 endpackage

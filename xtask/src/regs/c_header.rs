@@ -7,7 +7,9 @@ use anyhow::{Result, ensure};
 use fpga_regs::{Codes, Field, Layout, Register, RegisterBlock, Word};
 
 use super::GENERATED;
-use super::names::{blocks, codes, comment, constants, ident, layouts, snake, upper, words};
+use super::names::{
+    blocks, codes, comment, constants, ident, layouts, place_ident, snake, upper, words,
+};
 
 const HEAD: &str = include_str!("c_header/head.h");
 const TAIL: &str = include_str!("c_header/tail.h");
@@ -65,15 +67,10 @@ fn define(out: &mut String, name: &str, value: u64, text: &str) {
 }
 
 fn registers(out: &mut String, block: &RegisterBlock) {
-    let base = ident(block.module, block.name);
     section(out, &format!("{}: {}", block.title, comment(block.module, block.doc)));
     for place in block.places {
-        let suffix = if place.name.is_empty() || block.places.len() == 1 {
-            String::new()
-        } else {
-            format!("_{}", snake(&place.name.replace([' ', '-'], "_")))
-        };
-        let name = |what: &str| format!("{base}{suffix}_{what}");
+        let base = place_ident(block, place);
+        let name = |what: &str| format!("{base}_{what}");
         define(out, &name("bar"), place.bar.number().into(), "");
         define(out, &name("base"), place.base, "");
         if place.count > 1 {

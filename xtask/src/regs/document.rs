@@ -168,10 +168,11 @@ fn registers(block: &RegisterBlock) -> String {
     for register in block.registers {
         row(&mut out, block, register, moved);
         for view in register.views {
-            let half = match view.view {
-                View::Both => "",
-                View::Write => "written",
-                View::Read => "read",
+            // Fields taken from another register are what is written, where reads have their own.
+            let half = match (view.view, register.access) {
+                (View::Both, Access::WR) | (View::Write, _) => "written",
+                (View::Both, _) => "",
+                (View::Read, _) => "read",
             };
             for field in view.word.fields {
                 field_row(&mut out, view.word, field, half, moved);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fpga_regs::{BitField, Codes, Constant, Layout, RegisterBlock, Word, coyote, engine};
+use fpga_regs::{BitField, Codes, Constant, Layout, Place, RegisterBlock, Word, coyote, engine};
 
 /// The last part of a module's path.
 pub fn module(path: &str) -> &str {
@@ -31,6 +31,15 @@ pub fn ident(path: &str, name: &str) -> String {
     } else {
         format!("{module}_{name}")
     }
+}
+
+/// The name of a place of a block: the block's own where there is one place.
+pub fn place_ident(block: &RegisterBlock, place: &Place) -> String {
+    let base = ident(block.module, block.name);
+    if place.name.is_empty() || block.places.len() == 1 {
+        return base;
+    }
+    format!("{base}_{}", snake(&place.name.replace([' ', '-'], "_")))
 }
 
 /// `lower_case` as `UPPER_CASE`.

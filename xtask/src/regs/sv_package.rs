@@ -6,7 +6,9 @@ use anyhow::Result;
 use fpga_regs::{BitField, Codes, Field, Layout, Register, RegisterBlock, Word};
 
 use super::GENERATED;
-use super::names::{blocks, codes, comment, constants, ident, layouts, snake, upper, words};
+use super::names::{
+    blocks, codes, comment, constants, ident, layouts, place_ident, snake, upper, words,
+};
 
 const HEAD: &str = include_str!("sv_package/head.sv");
 const TAIL: &str = include_str!("sv_package/tail.sv");
@@ -50,18 +52,13 @@ fn parameter(out: &mut String, name: &str, value: u64, text: &str) {
 }
 
 fn registers(out: &mut String, block: &RegisterBlock) {
-    let base = ident(block.module, block.name);
     section(out, &format!("{}: {}", block.title, comment(block.module, block.doc)));
     for place in block.places {
-        let suffix = if place.name.is_empty() || block.places.len() == 1 {
-            String::new()
-        } else {
-            format!("_{}", snake(&place.name.replace([' ', '-'], "_")))
-        };
-        parameter(out, &format!("{base}{suffix}_base"), place.base, "");
+        let base = place_ident(block, place);
+        parameter(out, &format!("{base}_base"), place.base, "");
         if place.count > 1 {
-            parameter(out, &format!("{base}{suffix}_stride"), place.stride, "");
-            parameter(out, &format!("{base}{suffix}_count"), place.count, "");
+            parameter(out, &format!("{base}_stride"), place.stride, "");
+            parameter(out, &format!("{base}_count"), place.count, "");
         }
     }
     for register in block.registers {
@@ -82,7 +79,7 @@ fn offsets(out: &mut String, block: &RegisterBlock, register: &Register) {
     }
     if let Some(reset) = register.reset {
         let bits = block.word_bytes * 8;
-        let reset_name = upper(&format!("{name}_reset"));
+        let reset_name = upper(&format!("{name}_reset_value"));
         let _ =
             writeln!(out, "  localparam logic [{}:0] {reset_name} = {bits}'h{reset:x};", bits - 1);
     }

@@ -14,6 +14,7 @@
 package balboa_card_pkg;
   /* verilator lint_off UNUSEDPARAM */
   /* verilator lint_off UNUSEDSIGNAL */
+  /* verilator lint_off SYMRSVDWORD */
 
   // The unit of every ring: 64 bytes, one beat of a 512-bit bus.
   typedef logic [511:0] block_t;

@@ -14,6 +14,7 @@
     return ~lap[0];
   endfunction
 
+  /* verilator lint_on SYMRSVDWORD */
   /* verilator lint_on UNUSEDSIGNAL */
   /* verilator lint_on UNUSEDPARAM */
 endpackage
