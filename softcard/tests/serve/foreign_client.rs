@@ -49,9 +49,11 @@ fn registers_decode_once_memory_space_is_enabled_and_no_more_after_a_reset() {
 }
 
 #[test]
-fn a_doorbell_stored_to_the_mapped_page_is_the_one_behind_the_bar() {
+fn a_doorbell_stored_through_the_bar_shows_in_the_mapped_page() {
     let served = Served::new();
-    let client = Client::new(&served.socket()).unwrap();
+    let mut client = Client::new(&served.socket()).unwrap();
+    client.region_write(CONFIG, 4, &[0x06, 0x00]).unwrap();
+    client.region_write(BAR4, 0x1e_1000 + 8 * 9, &7u64.to_le_bytes()).unwrap();
     let shell = client.region(BAR4).unwrap();
     let file = shell.file_offset.as_ref().unwrap();
     let area = &shell.sparse_areas[3];
@@ -61,7 +63,7 @@ fn a_doorbell_stored_to_the_mapped_page_is_the_one_behind_the_bar() {
         area.size as usize,
         Access::ReadWrite,
     );
-    pages.unwrap().store_release_u64(8, 7).unwrap();
+    assert_eq!(pages.unwrap().load_acquire_u64(8 * 9).unwrap(), 7);
 }
 
 #[test]

@@ -1,4 +1,6 @@
 //! A card served over vfio-user, as its clients see it.
 
+mod client;
 mod foreign_client;
+mod protocol;
 mod support;
