@@ -54,6 +54,8 @@ fn a_doorbell_stored_through_the_bar_shows_in_the_mapped_page() {
     let mut client = Client::new(&served.socket()).unwrap();
     client.region_write(CONFIG, 4, &[0x06, 0x00]).unwrap();
     client.region_write(BAR4, 0x1e_1000 + 8 * 9, &7u64.to_le_bytes()).unwrap();
+    // A write is posted; a read waits for it.
+    assert_eq!(read::<4>(&mut client, BAR0, 0), 0x000f_f1ce_u32.to_le_bytes());
     let shell = client.region(BAR4).unwrap();
     let file = shell.file_offset.as_ref().unwrap();
     let area = &shell.sparse_areas[3];
