@@ -122,7 +122,10 @@ impl Server {
     }
 
     /// Waits, at most `timeout` milliseconds, and serves what is ready; false when it is to stop.
-    fn step(&mut self, timeout: Option<u16>) -> Result<bool, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the epoll set fails.
+    pub fn step(&mut self, timeout: Option<u16>) -> Result<bool, Error> {
         for (number, flags) in self.poller.wait(timeout)? {
             // Taken out meanwhile: its client ended earlier in this round.
             let Some(token) = self.poller.token(number) else { continue };

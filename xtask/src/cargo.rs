@@ -31,7 +31,11 @@ pub fn build() -> Result<PathBuf> {
     Ok(target_directory()?.join("release"))
 }
 
-fn target_directory() -> Result<PathBuf> {
+/// Where cargo puts what it builds.
+///
+/// # Errors
+/// When cargo does not tell.
+pub fn target_directory() -> Result<PathBuf> {
     let metadata: Finished = cargo("metadata --format-version 1 --no-deps").run()?.success()?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata.stdout)?;
     let directory = metadata["target_directory"].as_str();

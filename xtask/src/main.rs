@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask demo`, `test`, `bench`, `chaos`, `guest`, `regs` and `bindings`.
+//! Project tasks: `cargo xtask demo`, `test`, `bench`, `chaos`, `fuzz`, `guest`, `regs` and `bindings`.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod bindings;
 mod cargo;
 mod chaos;
 mod demo;
+mod fuzz;
 mod guest;
 mod regs;
 mod setup;
@@ -34,6 +35,8 @@ enum Task {
     Bench(bench::Options),
     /// Kill and stop programs and balboads at random, and look at everybody else
     Chaos(chaos::Options),
+    /// Feed a fuzz target for some minutes, guided by coverage
+    Fuzz(fuzz::Options),
     /// Test in a virtual machine, with kernels and devices that this machine has not
     #[command(subcommand)]
     Guest(guest::Guest),
@@ -45,7 +48,7 @@ enum Task {
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done; 1 something failed; 2 packages are missing and cannot be installed (the line
-that installs them is printed).";
+that installs them is printed), or a name that was given is none.";
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::test(&options),
         Task::Bench(options) => bench::bench(&options),
         Task::Chaos(options) => chaos::chaos(&options),
+        Task::Fuzz(options) => fuzz::fuzz(&options),
         Task::Guest(task) => guest::guest(&task),
         Task::Regs(options) => regs::regs(&options),
         Task::Bindings => bindings::bindings(),
@@ -61,9 +65,9 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("cargo xtask: {error:#}");
-            match error.downcast_ref::<setup::Missing>() {
-                Some(_) => ExitCode::from(2),
-                None => ExitCode::FAILURE,
+            match error.is::<setup::Missing>() || error.is::<fuzz::NoTarget>() {
+                true => ExitCode::from(2),
+                false => ExitCode::FAILURE,
             }
         }
     }

@@ -1,0 +1,101 @@
+//! Fuzz targets: each boundary that hostile bytes cross, fed with anything and checked.
+//!
+//! A target takes bytes, makes of them what that boundary's other side could say, says it to the
+//! real code, and panics where the code breaks a promise: a panic of its own, memory or output
+//! without bound, an address that nobody granted, an entry read twice, a completion too many.
+//!
+//! The same function runs three ways: by `cargo test -p fuzz` with a fixed number of inputs from
+//! fixed seeds and with every input in `regressions/`, by `cargo xtask fuzz TARGET --minutes N`
+//! under libFuzzer, which looks for inputs that reach new code, and with the same command under
+//! the seeded random engine of [`random`] where libFuzzer cannot be built.
+
+#![forbid(unsafe_code)]
+
+use arbitrary::Unstructured;
+
+pub mod random;
+mod targets;
+
+/// What a target's function returns: an error only says that its input has come to its end.
+pub type Outcome = arbitrary::Result<()>;
+
+/// One boundary.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// Its name on the command line and in `regressions/`.
+    pub name: &'static str,
+    /// What it feeds with what, in one line.
+    pub about: &'static str,
+    /// Inputs that the test command tries.
+    pub inputs: u64,
+    /// Bytes of the longest input.
+    pub longest: usize,
+    run: fn(&mut Unstructured<'_>) -> Outcome,
+}
+
+impl Target {
+    /// Feeds the target with one input; panics where the code under test breaks a promise.
+    pub fn run(&self, input: &[u8]) {
+        // An input that is too short for what it began ends there.
+        let _ = (self.run)(&mut Unstructured::new(input));
+    }
+}
+
+/// Every target, in the order of the way inwards.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "frame",
+        about: "the parsers of Ethernet, ARP, IP, ICMP, UDP and RoCE headers, fed with frames",
+        inputs: 60_000,
+        longest: 256,
+        run: targets::frame::run,
+    },
+    Target {
+        name: "rc",
+        about: "the RC transport, fed with frames, calls and the passing of time",
+        inputs: 4_000,
+        longest: 4096,
+        run: targets::rc::run,
+    },
+    Target {
+        name: "engine",
+        about: "the queue engine, fed with rings and doorbell records that change while they are read, admin commands and transport events",
+        inputs: 4_000,
+        longest: 4096,
+        run: targets::engine::run,
+    },
+    Target {
+        name: "answers",
+        about: "balboad's driver of an engine, fed with admin completions, events and registers of a hostile card",
+        inputs: 200,
+        longest: 512,
+        run: targets::answers::run,
+    },
+    Target {
+        name: "client",
+        about: "balboad's sessions, fed with messages and descriptors of hostile clients",
+        inputs: 60,
+        longest: 2048,
+        run: targets::client::run,
+    },
+    Target {
+        name: "messages",
+        about: "the decoding of the messages between clients and balboad, both ways",
+        inputs: 60_000,
+        longest: 512,
+        run: targets::messages::run,
+    },
+    Target {
+        name: "arguments",
+        about: "the parsers of balboad's command line: faults, ports, addresses",
+        inputs: 4_000,
+        longest: 256,
+        run: targets::arguments::run,
+    },
+];
+
+/// The target called `name`.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}

@@ -1,0 +1,9 @@
+//! One module per target.
+
+pub mod answers;
+pub mod arguments;
+pub mod client;
+pub mod engine;
+pub mod frame;
+pub mod messages;
+pub mod rc;

@@ -1,0 +1,301 @@
+//! balboad's driver of an engine, on a card that answers what the input says.
+//!
+//! What is checked: a command ends, with an answer to itself or with the engine's death; what the
+//! engine reports is bounded; a dead engine fails at once, and starts again with a sound card.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arbitrary::Unstructured;
+use fpga_regs::Block;
+use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::vfpga;
+use fpga_regs::engine::admin::{
+    AdminStatus, Completion, CreateCq, CreateKey, CreateQp, Header, Opcode,
+};
+use fpga_regs::engine::cqe::expected_phase;
+use fpga_regs::engine::event::{Event, EventType};
+use fpga_regs::engine::qp::Attributes;
+use fpga_regs::engine::window as w;
+use hostmem::{EventFd, SharedMapping, memfd};
+use kdriver_shim::admin::AdminEngine;
+use kdriver_shim::backend::{CardBackend, DmaMemory, DoorbellGrant, Identity};
+use kdriver_shim::engine::{Engine, EngineEvent};
+use kdriver_shim::error::Error;
+use kdriver_shim::iova::Arena;
+
+use crate::Outcome;
+use crate::random::Random;
+
+const WINDOW: u8 = 1;
+
+/// Events that an engine may keep for balboad: its own limit and one lap of the ring.
+const MOST_EVENTS: usize = (1 << 16) + (1 << 12) + 2;
+
+/// A card whose every answer is drawn; `sound` makes it answer as it should.
+struct HostileCard {
+    state: RefCell<State>,
+    vector: EventFd,
+}
+
+struct State {
+    random: Random,
+    sound: bool,
+    mapping: Option<(u64, Arc<SharedMapping>)>,
+    registers: HashMap<u64, u64>,
+    status: u64,
+    sq: u32,
+    cq: u32,
+    events: u32,
+}
+
+impl State {
+    fn register(&self, offset: u64) -> u64 {
+        self.registers.get(&offset).copied().unwrap_or(0)
+    }
+
+    fn store(&self, iova: u64, block: Block) {
+        let Some((start, mapping)) = &self.mapping else { return };
+        let Some(offset) = iova.checked_sub(*start) else { return };
+        for (i, word) in (0..).zip(block) {
+            let at = usize::try_from(offset + i * 8).unwrap_or(usize::MAX);
+            let _ = mapping.store_release_u64(at, word);
+        }
+    }
+
+    fn load(&self, iova: u64) -> Block {
+        let Some((start, mapping)) = &self.mapping else { return [0; 8] };
+        let offset = iova.wrapping_sub(*start);
+        std::array::from_fn(|i| {
+            let at = usize::try_from(offset + i as u64 * 8).unwrap_or(usize::MAX);
+            mapping.load_acquire_u64(at).unwrap_or(0)
+        })
+    }
+
+    fn noise(&mut self) -> Block {
+        std::array::from_fn(|_| self.random.next_u64())
+    }
+
+    /// Answers the commands up to `producer`.
+    fn answer(&mut self, producer: u32) {
+        let sq = self.register(w::ADMIN_SQ_BASE);
+        while self.sq != producer {
+            let index = u64::from(self.sq) % (1 << self.register(w::ADMIN_SQ_SIZE));
+            let header = Header::decode(&[self.load(sq + index * 64)]);
+            self.sq = self.sq.wrapping_add(u32::from(header.blocks).max(1));
+            let sound = Completion {
+                tag: header.tag,
+                opcode: header.opcode,
+                status: AdminStatus::Success,
+                result: 5,
+                ..Completion::default()
+            };
+            if self.sound {
+                self.complete(sound);
+                return;
+            }
+            for _ in 0..[1, 1, 1, 2, 70][self.random.below(5) as usize] {
+                let completion = self.hostile(sound);
+                self.complete(completion);
+            }
+            if header.response != 0 && self.random.below(2) == 0 {
+                let block = self.noise();
+                self.store(header.response, block);
+            }
+        }
+    }
+
+    /// A completion that is right, nearly right, or nothing like it.
+    fn hostile(&mut self, sound: Completion) -> Completion {
+        match self.random.below(8) {
+            0 => Completion { tag: sound.tag.wrapping_sub(1), ..sound },
+            1 => Completion { opcode: Opcode(self.random.next_u64() as u8), ..sound },
+            2 => Completion { status: AdminStatus(self.random.next_u64() as u8), ..sound },
+            3 => {
+                let noise = self.noise();
+                Completion::decode(&[noise])
+            }
+            _ => Completion { result: self.random.next_u64() as u32, ..sound },
+        }
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        if !self.sound && self.random.below(16) == 0 {
+            return;
+        }
+        let log2 = self.register(w::ADMIN_CQ_SIZE) as u8;
+        let phase = u8::from(expected_phase(self.cq, log2));
+        let [block] = Completion { phase, ..completion }.encode();
+        let index = u64::from(self.cq) % (1 << log2);
+        self.store(self.register(w::ADMIN_CQ_BASE) + index * 64, block);
+        self.cq = self.cq.wrapping_add(1);
+    }
+
+    /// Writes events, with or without regard to the room there is.
+    fn raise(&mut self) {
+        let log2 = self.register(w::EVENT_SIZE) as u8;
+        let count = [0, 1, 3, 5000][self.random.below(4) as usize];
+        for _ in 0..count {
+            let noise = self.noise();
+            // Most are of no kind that ends the engine.
+            let drawn = Event::decode(&[noise]);
+            let kind = EventType((drawn.kind.0) % 6);
+            let event = Event { kind, phase: u8::from(expected_phase(self.events, log2)), ..drawn };
+            let [block] = event.encode();
+            let index = u64::from(self.events) % (1 << log2);
+            self.store(self.register(w::EVENT_BASE) + index * 64, block);
+            self.events = self.events.wrapping_add(1);
+        }
+        if count > 4096 {
+            self.status |= w::STATUS_EVENT_OVERFLOW;
+        }
+    }
+}
+
+fn register_of(offset: u64) -> Option<u64> {
+    offset.checked_sub(vfpga::user_csr(WINDOW.into())).filter(|it| *it < w::WINDOW_BYTES)
+}
+
+impl CardBackend for HostileCard {
+    fn read32(&self, _: Bar, _: u64) -> u32 {
+        self.state.borrow_mut().random.next_u64() as u32
+    }
+
+    fn write32(&self, _: Bar, _: u64, _: u32) {}
+
+    fn read64(&self, _: Bar, offset: u64) -> u64 {
+        let mut state = self.state.borrow_mut();
+        let sound = state.sound;
+        match register_of(offset) {
+            Some(w::STATUS) if sound => state.status,
+            Some(w::STATUS) => match state.random.below(16) {
+                0 => u64::MAX,
+                1 => state.status | w::STATUS_FATAL,
+                _ => {
+                    // A card that writes while it is looked at.
+                    state.raise();
+                    state.status
+                }
+            },
+            Some(register) if sound => state.register(register),
+            _ => state.random.next_u64(),
+        }
+    }
+
+    fn write64(&self, _: Bar, offset: u64, value: u64) {
+        let mut state = self.state.borrow_mut();
+        let Some(register) = register_of(offset) else { return };
+        state.registers.insert(register, value);
+        match register {
+            w::CONTROL if value == w::CONTROL_RESET => {
+                (state.sq, state.cq, state.events, state.status) = (0, 0, 0, 0);
+            }
+            w::CONTROL => state.status = w::STATUS_ENABLED,
+            w::EVENT_OVERFLOW_CLEAR => state.status &= !w::STATUS_EVENT_OVERFLOW,
+            w::ADMIN_DOORBELL => {
+                state.answer(value as u32);
+                if !state.sound {
+                    state.raise();
+                }
+                let _ = self.vector.signal();
+            }
+            _ => {}
+        }
+    }
+
+    fn vector(&self, _: u16) -> Option<BorrowedFd<'_>> {
+        Some(self.vector.as_fd())
+    }
+
+    fn dma_map(&self, iova: u64, _: u64, memory: DmaMemory) -> Result<(), Error> {
+        if let DmaMemory::Shared { mapping, .. } = memory {
+            self.state.borrow_mut().mapping = Some((iova, mapping));
+        }
+        Ok(())
+    }
+
+    fn dma_unmap(&self, _: u64, _: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn grant_page(&self, _: u8, _: u8) -> Result<DoorbellGrant, Error> {
+        Ok(DoorbellGrant { page: memfd::create("page", 4096)?, wake: None })
+    }
+
+    fn revoke_page(&self, _: u8, _: u8) {}
+
+    fn identity(&self) -> Identity {
+        Identity { board: String::new(), location: String::new(), link: String::new() }
+    }
+
+    fn port_counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+pub fn run(u: &mut Unstructured<'_>) -> Outcome {
+    let state = State {
+        random: Random::new(u.arbitrary()?),
+        sound: true,
+        mapping: None,
+        registers: HashMap::new(),
+        status: 0,
+        sq: 0,
+        cq: 0,
+        events: 0,
+    };
+    let vector = EventFd::new().expect("a descriptor");
+    let card = Rc::new(HostileCard { state: RefCell::new(state), vector });
+    let backend: Rc<dyn CardBackend> = Rc::<HostileCard>::clone(&card);
+    let mut engine =
+        AdminEngine::start(0, backend, WINDOW, &mut Arena::new()).expect("a sound card starts");
+    engine.set_command_limit(Duration::ZERO);
+    card.state.borrow_mut().sound = false;
+    let mut commands = 0;
+    while !u.is_empty() && commands < 24 {
+        commands += 1;
+        let seed: u64 = u.arbitrary()?;
+        card.state.borrow_mut().random = Random::new(seed);
+        command(u, &mut engine)?;
+        if u.ratio(1, 4)? {
+            let mut events = 0usize;
+            while let Some(event) = engine.next_event() {
+                events += 1;
+                assert!(events <= MOST_EVENTS, "{event:?} is one of too many");
+                assert!(event != EngineEvent::Dead || engine.death().is_some());
+            }
+        }
+        if engine.death().is_some() {
+            let refused = engine.create_cq(&CreateCq::default());
+            assert!(matches!(refused, Err(Error::Dead { .. })), "{refused:?} of a dead engine");
+            card.state.borrow_mut().sound = true;
+            engine.restart().expect("a sound card starts again");
+            assert_eq!(engine.create_cq(&CreateCq::default()).ok(), Some(5));
+            card.state.borrow_mut().sound = false;
+        }
+    }
+    Ok(())
+}
+
+/// One command; whatever comes of it, it comes.
+fn command(u: &mut Unstructured<'_>, engine: &mut AdminEngine) -> Outcome {
+    let number: u32 = u.arbitrary()?;
+    match u.int_in_range(0..=10)? {
+        0 => drop(engine.create_cq(&CreateCq::default())),
+        1 => drop(engine.destroy_cq(number)),
+        2 => drop(engine.create_qp(&CreateQp::default())),
+        3 => drop(engine.modify_qp(number, &Attributes::default())),
+        4 => drop(engine.query_qp(number)),
+        5 => drop(engine.destroy_qp(number)),
+        6 => drop(engine.create_key(&CreateKey::default())),
+        7 => drop(engine.query_port()),
+        8 => drop(engine.query_counters()),
+        9 => engine.service(),
+        _ => drop(engine.set_gid(number as u8, None)),
+    }
+    Ok(())
+}

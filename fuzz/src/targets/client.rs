@@ -1,0 +1,329 @@
+//! balboad's sessions, on a software card, with clients that say and pass anything.
+//!
+//! What is checked: balboad goes on; a client that behaves is served as if it were alone; what the
+//! others made is gone after them, descriptors they passed included; the status stays sound JSON.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+
+use arbitrary::Unstructured;
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use hostmem::fdpass::{self, Wait};
+use hostmem::memfd;
+use kdriver_shim::address::PortAddress;
+use kdriver_shim::args::{Link, SoftCard};
+use kdriver_shim::bringup::bring_up;
+use kdriver_shim::server::Server;
+use kdriver_shim::soft;
+use kdriver_shim::state_dir::StateDir;
+use nix::fcntl::OFlag;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg, socket,
+};
+use shim_abi::{
+    CreateQp, Hello, MAX_MESSAGE, Reply, Request, Response, Role, SOCKET_NAME, hello_frame,
+};
+
+use crate::Outcome;
+
+const PROBE: u64 = 0x0123_4567_89ab_cdef;
+static PROBED: u64 = PROBE;
+static MEMORY: [u8; 20_000] = [0; 20_000];
+
+/// A client, and the numbers it was given.
+struct Peer {
+    socket: OwnedFd,
+    numbers: Vec<u32>,
+}
+
+struct Bench {
+    server: Server,
+    dir: tempfile::TempDir,
+    state: StateDir,
+}
+
+pub fn run(u: &mut Unstructured<'_>) -> Outcome {
+    let link = Link::default();
+    let cards = [SoftCard { link, address: PortAddress::default_of(0) }];
+    let (runtime, backends) = soft::start(&cards, None, Vec::new(), 1).expect("a card starts");
+    let cards = backends.into_iter().map(|backend| {
+        bring_up(0, Rc::new(backend), PortAddress::default_of(0)).expect("a sound card comes up")
+    });
+    let cards = cards.collect();
+    let dir = tempfile::tempdir().expect("a directory");
+    let uid = nix::unistd::geteuid().as_raw();
+    let mut state = StateDir::claim(dir.path(), uid).expect("a directory of our own");
+    let listener = state.listen().expect("a socket");
+    let server = Server::new(cards, listener, uid, dir.path().to_owned()).expect("a server");
+    let mut bench = Bench { server, dir, state };
+    let (reader, writer) = nix::unistd::pipe2(OFlag::O_NONBLOCK).expect("a pipe");
+
+    let mut honest = bench.provider();
+    let context = bench.number(&honest, &Request::OpenContext { card: 0 });
+    let mut peers = Vec::new();
+    while !u.is_empty() {
+        bench.act(u, &mut peers, &writer)?;
+        if u.ratio(1, 16)? {
+            honest.numbers.push(bench.number(&honest, &Request::AllocPd { context }));
+        }
+    }
+    drop(peers);
+    drop(writer);
+    // One message of each client a turn: what was still under way takes some.
+    for _ in 0..200 {
+        bench.turn();
+    }
+    bench.everything_is_as_before(&honest, &reader);
+    drop(bench);
+    runtime.shutdown();
+    Ok(())
+}
+
+impl Bench {
+    fn act(
+        &mut self,
+        u: &mut Unstructured<'_>,
+        peers: &mut Vec<Peer>,
+        writer: &OwnedFd,
+    ) -> Outcome {
+        match u.int_in_range(0..=15)? {
+            0 | 1 if peers.len() < 6 => peers.push(self.provider()),
+            2 if peers.len() < 6 => {
+                // One that says something else than a greeting, or half of it, or nothing.
+                let peer = Peer { socket: self.dial(), numbers: Vec::new() };
+                let mut frame = hello_frame(&Hello { build: "x".into(), role: Role::Tool });
+                frame.truncate(u.int_in_range(0..=frame.len())?);
+                frame.extend(u.bytes(u.len().min(2))?);
+                let _ = fdpass::send(peer.socket.as_fd(), &frame, &[], Wait::Never);
+                peers.push(peer);
+            }
+            3 if !peers.is_empty() => {
+                let at = u.choose_index(peers.len())?;
+                peers.swap_remove(at);
+            }
+            4 if !peers.is_empty() => {
+                // Bytes, from none to more than a message has.
+                let length = *u.choose(&[1, 2, 9, 40, MAX_MESSAGE, MAX_MESSAGE + 1])?;
+                let mut bytes = u.bytes(length.min(u.len()))?.to_vec();
+                bytes.resize(length, 0);
+                let peer = u.choose(peers)?;
+                let _ = fdpass::send(peer.socket.as_fd(), &bytes, &[], Wait::Never);
+            }
+            5 if !peers.is_empty() => {
+                let peer = u.choose(peers)?;
+                pass_descriptors(u, &peer.socket, writer)?;
+            }
+            6 if !peers.is_empty() => {
+                // Requests without end, whose answers nobody takes.
+                let peer = u.choose(peers)?;
+                for _ in 0..u.int_in_range(1..=64)? {
+                    let request = shim_abi::encode(&Request::ListCards);
+                    let _ = fdpass::send(peer.socket.as_fd(), &request, &[], Wait::Never);
+                }
+            }
+            _ if !peers.is_empty() => {
+                let at = u.choose_index(peers.len())?;
+                self.request(u, &mut peers[at])?;
+            }
+            _ => {}
+        }
+        self.turn();
+        Ok(())
+    }
+
+    /// A request with numbers that the client has, or others.
+    fn request(&mut self, u: &mut Unstructured<'_>, peer: &mut Peer) -> Outcome {
+        let numbers = std::mem::take(&mut peer.numbers);
+        let request = any_request(u, &numbers)?;
+        peer.numbers = numbers;
+        let message = shim_abi::encode(&request);
+        if fdpass::send(peer.socket.as_fd(), &message, &[], Wait::Never).is_err() {
+            return Ok(());
+        }
+        self.turn();
+        let mut buffer = vec![0; MAX_MESSAGE];
+        let Ok(received) = fdpass::receive(peer.socket.as_fd(), &mut buffer, Wait::Never) else {
+            return Ok(());
+        };
+        match shim_abi::decode::<Reply>(&buffer[..received.bytes]) {
+            Ok(Ok(response)) => peer.numbers.extend(number_of(&response)),
+            Ok(Err(refusal)) => {
+                assert!(received.fds.is_empty() && refusal.errno > 0 && !refusal.reason.is_empty());
+            }
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self) {
+        for _ in 0..3 {
+            assert!(self.server.step(Some(0)).expect("the server goes on"));
+        }
+    }
+
+    fn dial(&self) -> OwnedFd {
+        dial(self.dir.path())
+    }
+
+    fn provider(&mut self) -> Peer {
+        let peer = Peer { socket: self.dial(), numbers: Vec::new() };
+        let role = Role::Provider { probe: &raw const PROBED as u64, probe_value: PROBE };
+        let (answer, _) = self.exchange(&peer, &hello_frame(&Hello { build: "x".into(), role }));
+        assert_eq!(shim_abi::decode_hello::<Reply>(&answer), Ok(Ok(Response::Done)));
+        peer
+    }
+
+    fn exchange(&mut self, peer: &Peer, message: &[u8]) -> (Vec<u8>, Vec<OwnedFd>) {
+        fdpass::send(peer.socket.as_fd(), message, &[], Wait::Never).expect("balboad listens");
+        self.turn();
+        let mut buffer = vec![0; MAX_MESSAGE];
+        let received = fdpass::receive(peer.socket.as_fd(), &mut buffer, Wait::Never);
+        let received = received.expect("an honest client is answered");
+        buffer.truncate(received.bytes);
+        (buffer, received.fds)
+    }
+
+    fn ask(&mut self, peer: &Peer, request: &Request) -> (Response, Vec<OwnedFd>) {
+        let (answer, fds) = self.exchange(peer, &shim_abi::encode(request));
+        let reply = shim_abi::decode::<Reply>(&answer).expect("a reply");
+        (reply.unwrap_or_else(|refusal| panic!("{request:?}: {refusal:?}")), fds)
+    }
+
+    fn number(&mut self, peer: &Peer, request: &Request) -> u32 {
+        number_of(&self.ask(peer, request).0).expect("a number")
+    }
+
+    fn everything_is_as_before(&mut self, honest: &Peer, reader: &OwnedFd) {
+        let end = nix::unistd::read(reader, &mut [0]);
+        assert_eq!(end, Ok(0), "balboad keeps a descriptor that it was passed");
+        let (response, fds) = self.ask(honest, &Request::Status);
+        let Response::Status { length } = response else { panic!("{response:?}") };
+        let length = usize::try_from(length).expect("a length");
+        let text =
+            hostmem::SharedMapping::new(fds[0].as_fd(), 0, length, hostmem::Access::ReadOnly);
+        let mut bytes = vec![0; length];
+        text.and_then(|text| text.read_bytes(0, &mut bytes)).expect("the status can be read");
+        let status: serde_json::Value = serde_json::from_slice(&bytes).expect("the status is JSON");
+        // Who asks is not listed.
+        assert_eq!(status["clients"].as_array().map(Vec::len), Some(0), "{}", status["clients"]);
+        let card = &status["cards"][0];
+        for window in card["windows"].as_array().expect("windows") {
+            assert!(window["dead"].is_null());
+            assert_eq!(
+                (&window["completion_queues"], &window["queue_pairs"]),
+                (&0.into(), &0.into())
+            );
+        }
+        for (what, count) in card["quarantine"].as_object().expect("counts") {
+            assert_eq!(count, 0, "{what} are quarantined");
+        }
+        assert!(self.state.path().exists());
+    }
+}
+
+fn dial(dir: &Path) -> OwnedFd {
+    let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)
+        .expect("a socket");
+    let path = UnixAddr::new(&dir.join(SOCKET_NAME)).expect("a short path");
+    connect(socket.as_raw_fd(), &path).expect("balboad listens");
+    socket
+}
+
+/// A message with descriptors, more than one message may carry among them.
+fn pass_descriptors(u: &mut Unstructured<'_>, socket: &OwnedFd, writer: &OwnedFd) -> Outcome {
+    let null = File::open("/dev/null").expect("/dev/null");
+    let memory = memfd::create("passed", 4096).expect("a memory file");
+    let mut fds: Vec<BorrowedFd<'_>> = Vec::new();
+    for _ in 0..*u.choose(&[1, 2, 8, 9, 40, 253])? {
+        fds.push(match u.int_in_range(0..=3)? {
+            0 => null.as_fd(),
+            1 => memory.as_fd(),
+            2 => socket.as_fd(),
+            _ => writer.as_fd(),
+        });
+    }
+    let raw: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let message = shim_abi::encode(&Request::ListCards);
+    let parts = [std::io::IoSlice::new(&message)];
+    let control = [ControlMessage::ScmRights(&raw)];
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    let _ = sendmsg::<()>(socket.as_raw_fd(), &parts, &control, flags, None);
+    Ok(())
+}
+
+fn number_of(response: &Response) -> Option<u32> {
+    match response {
+        Response::Context(info) => Some(info.context),
+        Response::Channel { channel } => Some(*channel),
+        Response::Pd { pdn } => Some(*pdn),
+        Response::Reserved { mr, .. } => Some(*mr),
+        Response::Cq { cqn, .. } => Some(*cqn),
+        Response::Qp { qpn, .. } => Some(*qpn),
+        _ => None,
+    }
+}
+
+fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<Request> {
+    let number = |u: &mut Unstructured<'_>| match u.ratio(1, 8)? || numbers.is_empty() {
+        true => u.int_in_range(0..=4),
+        // The latest are the ones that fit together.
+        false => Ok(numbers[numbers.len() - 1 - u.choose_index(numbers.len().min(6))?]),
+    };
+    Ok(match u.int_in_range(0..=18)? {
+        0 => Request::ListCards,
+        1 => Request::Status,
+        2 | 3 => Request::OpenContext { card: u.int_in_range(0..=1)? },
+        4 => Request::CloseContext { context: number(u)? },
+        5 => Request::QueryPort { context: number(u)? },
+        6 => Request::CreateChannel { context: number(u)? },
+        7 | 8 => Request::AllocPd { context: number(u)? },
+        9 => Request::DeallocPd { pdn: number(u)? },
+        10 => Request::ReserveMr {
+            pdn: number(u)?,
+            address: match u.ratio(1, 4)? {
+                true => u.arbitrary()?,
+                false => MEMORY.as_ptr() as u64 + u.int_in_range(0..=4096)?,
+            },
+            length: match u.ratio(1, 4)? {
+                true => u.arbitrary()?,
+                false => u.int_in_range(0..=8192)?,
+            },
+            hca_va: u.arbitrary()?,
+            access: u.int_in_range(0..=0xff)?,
+        },
+        11 => Request::CommitMr { mr: number(u)? },
+        12 => Request::DeregMr { mr: number(u)? },
+        13 => Request::CreateCq {
+            context: number(u)?,
+            log2_entries: u.int_in_range(0..=26)?,
+            channel: if u.arbitrary()? { Some(number(u)?) } else { None },
+            cookie: u.arbitrary()?,
+        },
+        14 => Request::DestroyCq { cqn: number(u)? },
+        15 => {
+            let (pdn, cqn) = (number(u)?, number(u)?);
+            Request::CreateQp(CreateQp {
+                pdn,
+                kind: u.int_in_range(0..=4)?,
+                send_cqn: cqn,
+                receive_cqn: cqn,
+                log2_sq_blocks: u.int_in_range(0..=17)?,
+                log2_rq_entries: u.int_in_range(0..=17)?,
+                log2_rq_stride: u.int_in_range(0..=4)?,
+                cookie: u.arbitrary()?,
+            })
+        }
+        16 => {
+            let attributes = Attributes {
+                mask: AttributeMask::from_bits_retain(u.arbitrary()?),
+                state: QpState(u.int_in_range(0..=7)?),
+                ..Attributes::default()
+            };
+            Request::ModifyQp { qpn: number(u)?, attributes: attributes.encode() }
+        }
+        17 => Request::QueryQp { qpn: number(u)? },
+        _ => Request::DestroyQp { qpn: number(u)? },
+    })
+}

@@ -1,0 +1,738 @@
+//! The queue engine between a hostile driver, hostile clients and a hostile transport.
+//!
+//! Its memory changes under it: every load of a record or a ring block is followed by a change of
+//! what was loaded, so that a second look would see something else. What is checked: no block of a
+//! send queue is read twice, nothing is written but completions, events and answers in the rings
+//! that were named, every byte of payload lies under a key that was made or in the queue's own
+//! ring, and the work of one call is bounded.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use arbitrary::Unstructured;
+use fpga_regs::Block;
+use fpga_regs::engine::admin::{
+    AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, KeyKind,
+    ModifyQp, Opcode, RqKind, SetGid,
+};
+use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::doorbell::{self, QueueKind, record};
+use fpga_regs::engine::event::QpEvent;
+use fpga_regs::engine::key::Access;
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
+use fpga_regs::engine::window::{self, Capabilities, Profile};
+use fpga_regs::engine::wqe::{SendHeader, SendOpcode};
+use queue_engine::{
+    DoorbellPage, Engine, EngineConfig, Message, Payload, Piece, Random, ReceiveKind, Received,
+    Record, RemoteAccess, Ring, Rings, Transport, TransportError, TransportEvent,
+};
+
+use crate::Outcome;
+
+/// Where the queues of the clients lie; each has 2^16 bytes.
+const QUEUES: u64 = 0x10_0000;
+const QUEUE_BYTES: u64 = 1 << 16;
+const QUEUE_COUNT: u64 = 24;
+/// Where payload lies.
+const PAYLOAD: u64 = 0x80_0000;
+const PAYLOAD_BYTES: u64 = 1 << 16;
+/// The driver's rings.
+const ADMIN_SQ: u64 = 0x1000;
+const ADMIN_CQ: u64 = 0x2000;
+const RESPONSE: u64 = 0x3000;
+const EVENTS: u64 = 0x4000;
+const LOG2_ADMIN: u8 = 4;
+const LOG2_EVENTS: u8 = 4;
+
+const PAGE: u8 = 1;
+const QPS: usize = 4;
+const CONFIG: EngineConfig = EngineConfig {
+    window: 3,
+    profile: Profile::Vqe,
+    capabilities: Capabilities::RC,
+    qps: QPS as u32,
+    cqs: 6,
+    rqs: 6,
+    keys: 6,
+    log2_cq_entries: 6,
+    log2_sq_blocks: 6,
+    log2_rq_entries: 6,
+    max_rd_atomic: 16,
+    max_message: 1 << 30,
+};
+
+/// Blocks that one call may read: for each QP a turn of 64 entries of up to 5 blocks each way, and
+/// the admin ring.
+const READS: u64 = (QPS as u64 * 2 * 64 * 5) + 64;
+/// Blocks that one call may write.
+const WRITES: u64 = READS;
+
+/// Memory whose other writer is an input.
+#[derive(Clone, Debug)]
+struct Memory(Rc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    words: RefCell<HashMap<u64, u64>>,
+    /// What the next changes are made of.
+    chaos: RefCell<Vec<u8>>,
+    reads: Cell<u64>,
+    writes: Cell<u64>,
+    /// Blocks read in this call: address of the ring, index.
+    seen: RefCell<HashSet<(u64, u32)>>,
+    /// Rings of send queues.
+    sends: RefCell<HashSet<u64>>,
+}
+
+impl Memory {
+    fn load(&self, address: u64) -> u64 {
+        self.0.words.borrow().get(&address).copied().unwrap_or(0)
+    }
+
+    fn store(&self, address: u64, word: u64) {
+        self.0.words.borrow_mut().insert(address, word);
+    }
+
+    fn store_block(&self, address: u64, block: &Block) {
+        (0..).zip(block).for_each(|(i, word)| self.store(address + 8 * i, *word));
+    }
+
+    /// The other writer's turn: a word just read becomes another.
+    fn disturb(&self, address: u64) {
+        let mut chaos = self.0.chaos.borrow_mut();
+        if let Some(byte) = chaos.pop().filter(|byte| byte % 2 == 1) {
+            drop(chaos);
+            let word = self.load(address);
+            self.store(address, word ^ (u64::from(byte) << (byte % 56)));
+        }
+    }
+
+    fn is_mapped(iova: u64, bytes: u64) -> bool {
+        let within = |start: u64, length: u64| {
+            iova >= start && iova.checked_add(bytes).is_some_and(|end| end <= start + length)
+        };
+        within(0x1000, 0x4000)
+            || within(QUEUES, QUEUE_BYTES * QUEUE_COUNT)
+            || within(PAYLOAD, PAYLOAD_BYTES)
+    }
+}
+
+#[derive(Debug)]
+struct View {
+    memory: Memory,
+    iova: u64,
+    mask: u64,
+}
+
+impl View {
+    fn address(&self, index: u32) -> u64 {
+        self.iova + (u64::from(index) & self.mask) * 64
+    }
+
+    fn count_write(&self) {
+        let writes = &self.memory.0.writes;
+        writes.set(writes.get() + 1);
+        assert!(writes.get() <= WRITES, "writes without end at {:#x}", self.iova);
+        assert!(!self.memory.0.sends.borrow().contains(&self.iova), "a send ring is written");
+    }
+}
+
+impl Record for View {
+    fn load_u32(&self, offset: usize) -> u32 {
+        let address = self.iova + (offset as u64 & !7);
+        let word = self.memory.load(address);
+        // The other writer moves an index a little or far.
+        if let Some(step) = self.memory.0.chaos.borrow_mut().pop().filter(|step| *step >= 0xc0) {
+            let step = u64::from(step & 0x3f);
+            let index = ((word >> ((offset as u64 & 4) * 8)) as u32).wrapping_add(step as u32);
+            let shift = (offset as u64 & 4) * 8;
+            let others = word & !(u64::from(u32::MAX) << shift);
+            self.memory.store(address, others | u64::from(index) << shift);
+        }
+        (word >> ((offset as u64 & 4) * 8)) as u32
+    }
+
+    fn load_u64(&self, offset: usize) -> u64 {
+        let word = self.memory.load(self.iova + offset as u64);
+        self.memory.disturb(self.iova + offset as u64);
+        word
+    }
+}
+
+impl Ring for View {
+    fn read(&self, index: u32) -> Block {
+        let inner = &self.memory.0;
+        inner.reads.set(inner.reads.get() + 1);
+        assert!(inner.reads.get() <= READS, "reads without end at {:#x}", self.iova);
+        if inner.sends.borrow().contains(&self.iova) {
+            let first = inner.seen.borrow_mut().insert((self.iova, index));
+            assert!(first, "block {index} of the send ring at {:#x} is read twice", self.iova);
+        }
+        let address = self.address(index);
+        let block = std::array::from_fn(|i| self.memory.load(address + 8 * i as u64));
+        (0..8).for_each(|i| self.memory.disturb(address + 8 * i));
+        block
+    }
+
+    fn write(&self, index: u32, value: &Block) {
+        self.count_write();
+        self.memory.store_block(self.address(index), value);
+    }
+
+    fn publish(&self, index: u32, value: &Block) {
+        self.write(index, value);
+    }
+}
+
+impl Rings for Memory {
+    type Record = View;
+    type Ring = View;
+
+    fn record(&self, iova: u64) -> Option<View> {
+        self.ring(iova, 0)
+    }
+
+    fn ring(&self, iova: u64, log2_blocks: u8) -> Option<View> {
+        assert_eq!(iova % 64, 0, "a ring is asked for at {iova:#x}");
+        let blocks = 1u64.checked_shl(log2_blocks.into())?;
+        let mapped = Self::is_mapped(iova, blocks.checked_mul(64)?);
+        mapped.then(|| View { memory: self.clone(), iova, mask: blocks - 1 })
+    }
+
+    fn reachable(&self, iova: u64, bytes: u64) -> bool {
+        Self::is_mapped(iova, bytes)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Page(Rc<RefCell<HashMap<usize, u64>>>);
+
+impl DoorbellPage for Page {
+    fn load(&self, slot: usize) -> u64 {
+        assert!(slot < 512);
+        self.0.borrow().get(&slot).copied().unwrap_or(0)
+    }
+}
+
+#[derive(Debug)]
+struct Numbers(crate::random::Random);
+
+impl Random for Numbers {
+    fn next_u32(&mut self) -> u32 {
+        self.0.next_u64() as u32
+    }
+}
+
+/// A transport that says what the input says.
+#[derive(Debug, Default)]
+struct Lower {
+    qps: HashMap<u32, LowerQp>,
+    /// Pieces submitted since the last look.
+    pieces: Vec<(u32, Piece)>,
+}
+
+#[derive(Debug, Default)]
+struct LowerQp {
+    state: QpState,
+    next: u64,
+    complete: u64,
+}
+
+impl Transport for Lower {
+    fn create_qp(&mut self, qpn: u32) -> Result<(), AdminStatus> {
+        assert!(self.qps.insert(qpn, LowerQp::default()).is_none(), "QPN {qpn:#x} is in use");
+        Ok(())
+    }
+
+    fn modify_qp(&mut self, _: u64, qpn: u32, attributes: &Attributes) -> Result<(), AdminStatus> {
+        let qp = self.qps.get_mut(&qpn).expect("the engine names a QP that exists");
+        match attributes.state {
+            QpState::Reset => *qp = LowerQp::default(),
+            state => qp.state = state,
+        }
+        Ok(())
+    }
+
+    fn query_qp(&self, qpn: u32) -> Option<Attributes> {
+        self.qps.get(&qpn).map(|qp| Attributes { state: qp.state, ..Attributes::default() })
+    }
+
+    fn destroy_qp(&mut self, qpn: u32) {
+        assert!(self.qps.remove(&qpn).is_some(), "QPN {qpn:#x} does not exist");
+    }
+
+    fn room(&self, qpn: u32) -> usize {
+        let under_way = |qp: &LowerQp| 1024usize.saturating_sub((qp.next - qp.complete) as usize);
+        self.qps.get(&qpn).map_or(0, under_way)
+    }
+
+    fn submit(&mut self, _: u64, qpn: u32, message: &Message<'_>) -> Result<u64, TransportError> {
+        let qp = self.qps.get_mut(&qpn).expect("the engine names a QP that exists");
+        assert_eq!(qp.state, QpState::Rts, "a message of a QP that does not send");
+        let total: u64 = message.pieces.iter().map(|piece| u64::from(piece.length)).sum();
+        assert_eq!(total, u64::from(message.length), "pieces and length differ");
+        assert!(message.pieces.len() <= 32, "{} pieces", message.pieces.len());
+        self.pieces.extend(message.pieces.iter().map(|piece| (qpn, *piece)));
+        qp.next += 1;
+        Ok(qp.next - 1)
+    }
+
+    fn counters(&self) -> Vec<u64> {
+        vec![1, 2, 3]
+    }
+}
+
+struct Bench {
+    engine: Engine<Memory, Page, Numbers>,
+    memory: Memory,
+    page: Page,
+    lower: Lower,
+    now: u64,
+    admin: u32,
+    /// What was made: number and where.
+    cqs: Vec<(u32, u64)>,
+    rqs: Vec<(u32, u64)>,
+    qps: Vec<(u32, u64)>,
+    keys: Vec<(u32, CreateKey)>,
+    next_queue: u64,
+    completions: u32,
+}
+
+pub fn run(u: &mut Unstructured<'_>) -> Outcome {
+    let memory = Memory(Rc::default());
+    let page = Page(Rc::default());
+    let numbers = Numbers(crate::random::Random::new(u.arbitrary()?));
+    let mut engine = Engine::new(CONFIG, numbers);
+    assert!(engine.open_page(PAGE, page.clone()));
+    let mut bench = Bench {
+        engine,
+        memory,
+        page,
+        lower: Lower::default(),
+        now: 1,
+        admin: 0,
+        cqs: Vec::new(),
+        rqs: Vec::new(),
+        qps: Vec::new(),
+        keys: Vec::new(),
+        next_queue: 0,
+        completions: 0,
+    };
+    bench.start();
+    for _ in 0..u.int_in_range(1..=2)? {
+        bench.make_all(u)?;
+    }
+    while !u.is_empty() {
+        bench.act(u)?;
+        bench.check();
+    }
+    Ok(())
+}
+
+impl Bench {
+    fn start(&mut self) {
+        for (register, value) in [
+            (window::ADMIN_SQ_BASE, ADMIN_SQ),
+            (window::ADMIN_SQ_SIZE, LOG2_ADMIN.into()),
+            (window::ADMIN_CQ_BASE, ADMIN_CQ),
+            (window::ADMIN_CQ_SIZE, LOG2_ADMIN.into()),
+            (window::EVENT_BASE, EVENTS),
+            (window::EVENT_SIZE, LOG2_EVENTS.into()),
+            (window::CONTROL, window::CONTROL_ENABLE),
+        ] {
+            self.write(register, value);
+        }
+        let gid = SetGid { index: 0, valid: 1, gid: [1; 16] };
+        self.admin(Opcode::SetGid, &gid.encode());
+    }
+
+    fn write(&mut self, register: u64, value: u64) {
+        self.new_call();
+        self.engine.write_register(self.now, register, value, &self.memory, &mut self.lower);
+    }
+
+    fn new_call(&mut self) {
+        self.now += 1;
+        self.memory.0.reads.set(0);
+        self.memory.0.writes.set(0);
+        self.memory.0.seen.borrow_mut().clear();
+    }
+
+    /// Runs one command of a driver whose rings nobody disturbs.
+    fn admin(&mut self, opcode: Opcode, blocks: &[Block]) -> Completion {
+        let chaos = std::mem::take(&mut *self.memory.0.chaos.borrow_mut());
+        let header = Header { opcode, blocks: blocks.len() as u8, tag: 7, response: RESPONSE };
+        for (i, block) in blocks.iter().enumerate() {
+            let mut block = *block;
+            if i == 0 {
+                block.iter_mut().zip(header.encode()[0]).for_each(|(word, more)| *word |= more);
+            }
+            let index = u64::from(self.admin) % (1 << LOG2_ADMIN);
+            self.memory.store_block(ADMIN_SQ + 64 * index, &block);
+            self.admin = self.admin.wrapping_add(1);
+        }
+        self.write(window::ADMIN_DOORBELL, self.admin.into());
+        let index = u64::from(self.completions) % (1 << LOG2_ADMIN);
+        self.completions = self.completions.wrapping_add(1);
+        let at = ADMIN_CQ + 64 * index;
+        *self.memory.0.chaos.borrow_mut() = chaos;
+        Completion::decode(&[std::array::from_fn(|i| self.memory.load(at + 8 * i as u64))])
+    }
+
+    fn made(&mut self, opcode: Opcode, blocks: &[Block]) -> Option<u32> {
+        let completion = self.admin(opcode, blocks);
+        assert_eq!(completion.opcode, opcode, "the answer to another command");
+        (completion.status == AdminStatus::Success).then_some(completion.result)
+    }
+
+    fn queue(&mut self) -> u64 {
+        self.next_queue += 1;
+        QUEUES + (self.next_queue % QUEUE_COUNT) * QUEUE_BYTES
+    }
+
+    /// A key, a CQ, and a QP with its RQ, in RTS.
+    fn make_all(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        let offset = u.int_in_range(0..=1024)?;
+        let command = CreateKey {
+            va: if u.ratio(1, 8)? { u64::MAX - 600 } else { 0x7000_0000 },
+            length: u.int_in_range(0..=600)?,
+            iova: PAYLOAD + offset,
+            pdn: 7,
+            access: Access::from_bits_truncate(u.arbitrary::<u32>()? | 1),
+            kind: KeyKind::Region,
+        };
+        if let Some(key) = self.made(Opcode::CreateKey, &command.encode()) {
+            self.keys.push((key, command));
+        }
+        let ring = self.queue();
+        let command = CreateCq { ring, log2_entries: u.int_in_range(0..=6)?, page: PAGE };
+        if let Some(cqn) = self.made(Opcode::CreateCq, &command.encode()) {
+            self.cqs.push((cqn, ring));
+        }
+        let Some(&(cqn, _)) = self.cqs.last() else { return Ok(()) };
+        let ring = self.queue();
+        let command = CreateRq {
+            ring,
+            log2_entries: u.int_in_range(0..=6)?,
+            page: PAGE,
+            log2_stride: u.int_in_range(0..=3)?,
+            kind: RqKind::Private,
+            pdn: 7,
+            ..CreateRq::default()
+        };
+        let Some(rqn) = self.made(Opcode::CreateRq, &command.encode()) else { return Ok(()) };
+        self.rqs.push((rqn, ring));
+        let ring = self.queue();
+        let command = CreateQp {
+            sq_ring: ring,
+            log2_sq_blocks: u.int_in_range(0..=6)?,
+            page: PAGE,
+            kind: QpType::Rc,
+            pdn: 7,
+            send_cqn: cqn,
+            receive_cqn: cqn,
+            rqn,
+            xrcdn: 0,
+        };
+        let Some(qpn) = self.made(Opcode::CreateQp, &command.encode()) else { return Ok(()) };
+        self.qps.push((qpn, ring));
+        self.memory.0.sends.borrow_mut().insert(ring + record::ENTRIES);
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            self.modify(qpn, &step_to(state));
+        }
+        Ok(())
+    }
+
+    fn modify(&mut self, qpn: u32, attributes: &Attributes) {
+        let [head] = ModifyQp { qpn }.encode();
+        let [first, second] = attributes.encode();
+        self.admin(Opcode::ModifyQp, &[head, first, second]);
+    }
+
+    fn act(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        match u.int_in_range(0..=15)? {
+            0..=4 => self.post(u)?,
+            5 => {
+                let length = u.int_in_range(0..=40)?;
+                *self.memory.0.chaos.borrow_mut() = u.bytes(length.min(u.len()))?.to_vec();
+            }
+            6 | 7 => {
+                self.new_call();
+                self.engine.poll(self.now, &mut self.lower);
+            }
+            8..=10 => self.transport_event(u)?,
+            11 => self.incoming(u)?,
+            12 => self.arm(u)?,
+            13 => self.destroy_or_make(u)?,
+            14 => self.hostile_admin(u)?,
+            _ => {
+                // A register at random; a reset forgets what was made.
+                let register = u.int_in_range(0..=0x40)? * 64;
+                let is_admin = register == window::ADMIN_DOORBELL;
+                if !is_admin && register != window::CONTROL {
+                    self.write(register, u.arbitrary()?);
+                }
+                let _ = self.engine.read_register(self.now, register);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes entries of a send or receive queue and moves its producer index.
+    fn post(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        let sends = u.ratio(3, 4)?;
+        let queues = if sends { &self.qps } else { &self.rqs };
+        if queues.is_empty() {
+            return Ok(());
+        }
+        let (number, ring) = *u.choose(queues)?;
+        let old = self.memory.load(ring) as u32;
+        let entries = u.int_in_range(0..=3)?;
+        for index in 0..entries {
+            let mut block: Block = [0; 8];
+            for word in &mut block {
+                *word = self.word(u)?;
+            }
+            if sends && u.ratio(7, 8)? {
+                let header = SendHeader {
+                    opcode: SendOpcode(u.int_in_range(0..=9)?),
+                    blocks: u.int_in_range(0..=6)?,
+                    num_sge: u.int_in_range(0..=3)?,
+                    inline_length: u.int_in_range(0..=300)?,
+                    ..SendHeader::decode(&[block])
+                };
+                let [encoded] = header.encode();
+                (block[0], block[1]) = (encoded[0], encoded[1]);
+            }
+            let at = u64::from(old.wrapping_add(index)) & 63;
+            self.memory.store_block(ring + record::ENTRIES + at * 64, &block);
+        }
+        let far = u.ratio(1, 64)?;
+        let step = if far { u.int_in_range(0..=0xffff)? } else { entries };
+        let rest = self.memory.load(ring) & !u64::from(u32::MAX);
+        self.memory.store(ring, rest | u64::from(old.wrapping_add(step)));
+        let kind = if sends { QueueKind::Send } else { QueueKind::Receive };
+        self.ring_bell(kind, number);
+        Ok(())
+    }
+
+    /// A word that is often a sound address, length and key.
+    fn word(&self, u: &mut Unstructured<'_>) -> arbitrary::Result<u64> {
+        Ok(match (u.int_in_range(0..=5)?, self.keys.last()) {
+            (0, _) => u.arbitrary()?,
+            (1 | 2, Some((_, region))) => region.va.wrapping_add(u.int_in_range(0..=64)?),
+            (3 | 4, Some((key, _))) => u.int_in_range(0..=600)? | u64::from(*key) << 32,
+            _ => 0,
+        })
+    }
+
+    fn ring_bell(&mut self, kind: QueueKind, number: u32) {
+        let slot = doorbell::slot(kind, number);
+        let value = self.page.load(slot).wrapping_add(1);
+        self.page.0.borrow_mut().insert(slot, value);
+    }
+
+    fn transport_event(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        if self.qps.is_empty() {
+            return Ok(());
+        }
+        let (qpn, _) = *u.choose(&self.qps)?;
+        let event = match u.int_in_range(0..=7)? {
+            0 => TransportEvent::Failed { qpn, status: Status(u.arbitrary()?) },
+            1 => TransportEvent::Error { qpn },
+            2 => TransportEvent::Async { qpn, event: QpEvent(u.arbitrary()?) },
+            3 => TransportEvent::ReceiveFailed { qpn, status: Status(u.arbitrary()?) },
+            4 => {
+                let kind = *u.choose(&[ReceiveKind::Send, ReceiveKind::Write])?;
+                let (length, immediate, solicited) = u.arbitrary()?;
+                TransportEvent::Received(Received { qpn, length, kind, immediate, solicited })
+            }
+            _ => {
+                let Some(qp) = self.lower.qps.get_mut(&qpn) else { return Ok(()) };
+                let count = u.int_in_range(0..=qp.next - qp.complete)?;
+                qp.complete += count;
+                TransportEvent::Completed { qpn, count }
+            }
+        };
+        let failed = matches!(event, TransportEvent::Failed { .. } | TransportEvent::Error { .. });
+        if let Some(qp) = self.lower.qps.get_mut(&qpn).filter(|_| failed) {
+            qp.state = QpState::Err;
+        }
+        self.new_call();
+        self.engine.handle(self.now, event, &mut self.lower);
+        Ok(())
+    }
+
+    /// What the transport asks on behalf of a peer.
+    fn incoming(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        let (Some(&(qpn, ring)), Some(&(key, region))) = (self.qps.last(), self.keys.last()) else {
+            return Ok(());
+        };
+        self.new_call();
+        let address = region.va.wrapping_add(u.int_in_range(0..=700)?).wrapping_sub(50);
+        let length: u32 = if u.ratio(1, 8)? { u.arbitrary()? } else { u.int_in_range(0..=700)? };
+        let access = *u.choose(&[RemoteAccess::Read, RemoteAccess::Write])?;
+        let within = address.checked_sub(region.va).is_some_and(|offset| {
+            offset.checked_add(length.into()).is_some_and(|end| end <= region.length)
+        });
+        let allowed = self.engine.allows(qpn, key, address, length.into(), access);
+        assert!(!allowed || length == 0 || within, "{address:#x} of {length} bytes is allowed");
+        let mut pieces = Vec::new();
+        let payload = match u.int_in_range(0..=2)? {
+            0 => Payload::Remote { rkey: key, address, access },
+            1 => {
+                let id = self.engine.take_receive(qpn).map_or(u.arbitrary()?, |taken| taken.id);
+                Payload::Receive { id }
+            }
+            _ => Payload::Message {
+                number: self.engine.oldest_message(qpn).unwrap_or(u.arbitrary()?),
+            },
+        };
+        let offset = u.int_in_range(0..=700)?;
+        let resolved = self.engine.resolve(qpn, payload, offset, length, &mut pieces);
+        assert!(resolved.is_ok() || pieces.is_empty());
+        for piece in pieces {
+            self.check_piece(ring, piece);
+        }
+        if u.ratio(1, 4)? {
+            self.engine.refuse_receive(self.now, qpn, &mut self.lower);
+        }
+        Ok(())
+    }
+
+    fn arm(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        if self.cqs.is_empty() {
+            return Ok(());
+        }
+        let (cqn, ring) = *u.choose(&self.cqs)?;
+        self.memory.store(ring + record::ARM as u64, u.arbitrary()?);
+        let consumer: u32 = u.arbitrary()?;
+        let address = ring + (record::CONSUMER as u64 & !7);
+        let shift = (record::CONSUMER as u64 & 4) * 8;
+        let others = self.memory.load(address) & !(u64::from(u32::MAX) << shift);
+        self.memory.store(address, others | u64::from(consumer) << shift);
+        self.ring_bell(QueueKind::Completion, cqn);
+        Ok(())
+    }
+
+    fn destroy_or_make(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        let ends = |number: u32| Destroy { number }.encode();
+        match u.int_in_range(0..=5)? {
+            0 if !self.qps.is_empty() => {
+                let at = u.choose_index(self.qps.len())?;
+                let (qpn, ring) = self.qps[at];
+                if self.made(Opcode::DestroyQp, &ends(qpn)).is_some() {
+                    self.qps.remove(at);
+                    self.memory.0.sends.borrow_mut().remove(&(ring + record::ENTRIES));
+                    assert!(!self.lower.qps.contains_key(&qpn), "the transport keeps a QP");
+                }
+            }
+            1 if !self.cqs.is_empty() => {
+                let at = u.choose_index(self.cqs.len())?;
+                if self.made(Opcode::DestroyCq, &ends(self.cqs[at].0)).is_some() {
+                    self.cqs.remove(at);
+                }
+            }
+            2 if !self.rqs.is_empty() => {
+                let at = u.choose_index(self.rqs.len())?;
+                if self.made(Opcode::DestroyRq, &ends(self.rqs[at].0)).is_some() {
+                    self.rqs.remove(at);
+                }
+            }
+            3 if self.keys.len() > 1 => {
+                let (key, _) = self.keys.remove(0);
+                assert!(self.made(Opcode::DestroyKey, &ends(key)).is_some());
+                assert!(self.made(Opcode::DestroyKey, &ends(key)).is_none(), "destroyed twice");
+            }
+            4 if !self.qps.is_empty() => {
+                let (qpn, _) = *u.choose(&self.qps)?;
+                let state = QpState(u.int_in_range(0..=7)?);
+                let mask = AttributeMask::STATE;
+                self.modify(qpn, &Attributes { mask, state, ..Attributes::default() });
+            }
+            _ => self.make_all(u)?,
+        }
+        Ok(())
+    }
+
+    /// Commands of a driver that is out of its mind; its engine may be of no use afterwards.
+    fn hostile_admin(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        if !u.ratio(1, 16)? {
+            return Ok(());
+        }
+        for index in 0..1 << LOG2_ADMIN {
+            let block: Block = u.arbitrary()?;
+            let header = Header {
+                opcode: Opcode(u.int_in_range(0..=30)?),
+                blocks: u.int_in_range(0..=5)?,
+                tag: 1,
+                response: *u.choose(&[0, RESPONSE, 0x4ff8, u64::MAX - 63])?,
+            };
+            let mut block = block;
+            if u.ratio(3, 4)? {
+                block[0] = header.encode()[0][0];
+                block[1] = header.encode()[0][1];
+            }
+            self.memory.store_block(ADMIN_SQ + 64 * index, &block);
+        }
+        self.write(window::ADMIN_DOORBELL, u.arbitrary::<u32>()?.into());
+        // Start again: what such a driver made cannot be followed.
+        self.write(window::CONTROL, window::CONTROL_RESET);
+        self.cqs.clear();
+        self.rqs.clear();
+        self.qps.clear();
+        self.keys.clear();
+        self.memory.0.sends.borrow_mut().clear();
+        assert!(self.lower.qps.is_empty(), "a reset leaves QPs to the transport");
+        (self.admin, self.completions) = (0, 0);
+        self.lower.pieces.clear();
+        self.start();
+        self.make_all(u)
+    }
+
+    /// Every byte submitted lies where its QP may reach.
+    fn check(&mut self) {
+        for (qpn, piece) in std::mem::take(&mut self.lower.pieces) {
+            let ring = self.qps.iter().find(|(number, _)| *number == qpn).map(|(_, ring)| *ring);
+            self.check_piece(ring.expect("a QP of ours"), piece);
+        }
+    }
+
+    fn check_piece(&self, ring: u64, piece: Piece) {
+        let Piece { iova, length } = piece;
+        let within = |start: u64, bytes: u64| {
+            iova >= start && iova.checked_add(length.into()).is_some_and(|end| end <= start + bytes)
+        };
+        let inline = within(ring + record::ENTRIES, 64 << CONFIG.log2_sq_blocks);
+        let keyed = self.keys.iter().any(|(_, region)| within(region.iova, region.length));
+        assert!(inline || keyed, "{piece:x?} is under no key");
+    }
+}
+
+fn step_to(state: QpState) -> Attributes {
+    use AttributeMask as M;
+    let mask = match state {
+        QpState::Init => M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS,
+        QpState::Rtr => {
+            M::STATE
+                | M::AV
+                | M::PATH_MTU
+                | M::DEST_QPN
+                | M::RQ_PSN
+                | M::MAX_DEST_RD_ATOMIC
+                | M::MIN_RNR_TIMER
+        }
+        _ => M::STATE | M::TIMEOUT | M::RETRY_COUNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_RD_ATOMIC,
+    };
+    Attributes {
+        mask,
+        state,
+        path_mtu: 3,
+        port: 1,
+        dest_qpn: 0x1234,
+        access: (Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ).bits(),
+        dgid: [2; 16],
+        ..Attributes::default()
+    }
+}

@@ -1,0 +1,482 @@
+//! The RC transport between a hostile peer and a hostile user: frames near what it expects and far
+//! from it, calls in any order, copies that fail, and time.
+//!
+//! What is checked: every address it asks for was granted; every message and every receive request
+//! completes once and in order; nothing it emits is longer than the path allows; no input makes it
+//! emit or report without end.
+
+use std::collections::{HashMap, VecDeque};
+
+use arbitrary::Unstructured;
+use roce::wire::{aeth, arp, bth, ethernet, extension, icrc, ipv4, reth, udp};
+use roce::{
+    AccessDenied, AccessFlags, AddressVector, Event, Gid, Instant, MacAddr, Operation, PathMtu,
+    Payload, Placement, Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError, RemoteAccess,
+    SendRequest, Sink, Source, Stack, StackConfig, Verbs,
+};
+
+use crate::Outcome;
+
+const OWN_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const PEER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+const OWN_IP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 0, 1);
+const PEER_IP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 0, 2);
+const QPNS: [u32; 2] = [0x11, 0x12];
+const PEER_QPN: u32 = 0x22;
+const MTU: PathMtu = PathMtu::Mtu256;
+
+/// A region that the peer may reach: key, first address, bytes, whether for writes too.
+const REGIONS: [(u32, u64, u64, bool); 3] =
+    [(0x77, 0x5000, 4096, true), (0x78, 0x9000, 2000, false), (0x79, u64::MAX - 999, 999, true)];
+
+/// Ethernet to BTH with the longest extension headers, padding and seal.
+const MOST_HEADERS: usize = 14 + 40 + 8 + 12 + 28 + 3 + 4;
+
+/// What the user of one QP knows since its last RESET.
+#[derive(Default)]
+struct Model {
+    /// Operation and length of each message, by number.
+    messages: Vec<(Operation, u32)>,
+    /// Messages that are complete, which are the first ones.
+    complete: u64,
+    /// A message failed; no other completes.
+    failed: bool,
+    /// Receive requests taken and not complete: id and capacity, oldest first.
+    receives: VecDeque<(u64, u64)>,
+}
+
+/// The layer above the transport.
+#[derive(Default)]
+struct User {
+    qps: HashMap<u32, Model>,
+    /// Capacities of receive requests to be taken, and whether each can be used.
+    posted: VecDeque<(u64, bool)>,
+    next_receive: u64,
+}
+
+impl User {
+    fn qp(&mut self, qpn: Qpn) -> &mut Model {
+        self.qps.get_mut(&qpn.value()).expect("the transport names a QP that exists")
+    }
+}
+
+fn granted(rkey: u32, va: u64, length: u64, writes: bool) -> bool {
+    REGIONS.iter().any(|&(key, start, bytes, writable)| {
+        let fits = va
+            .checked_sub(start)
+            .is_some_and(|offset| offset.checked_add(length).is_some_and(|end| end <= bytes));
+        key == rkey && fits && (writable || !writes)
+    })
+}
+
+impl Verbs for User {
+    fn check_remote(
+        &mut self,
+        qpn: Qpn,
+        rkey: u32,
+        va: u64,
+        length: u64,
+        access: RemoteAccess,
+    ) -> Result<(), AccessDenied> {
+        assert!(length > 0 && self.qps.contains_key(&qpn.value()));
+        match granted(rkey, va, length, access == RemoteAccess::Write) {
+            true => Ok(()),
+            false => Err(AccessDenied),
+        }
+    }
+
+    fn take_receive(&mut self, qpn: Qpn) -> Result<Receive, ReceiveError> {
+        let (capacity, usable) = self.posted.pop_front().ok_or(ReceiveError::Empty)?;
+        if !usable {
+            return Err(ReceiveError::Invalid);
+        }
+        let id = self.next_receive;
+        self.next_receive += 1;
+        self.qp(qpn).receives.push_back((id, capacity));
+        Ok(Receive { id, capacity, left: Some(self.posted.len() as u32) })
+    }
+}
+
+struct Bench {
+    stack: Stack,
+    user: User,
+    now: u64,
+    frames: Vec<Vec<u8>>,
+}
+
+pub fn run(u: &mut Unstructured<'_>) -> Outcome {
+    let config = StackConfig { mac: OWN_MAC, ipv4: OWN_IP, mtu_max: MTU };
+    let mut bench =
+        Bench { stack: Stack::new(config), user: User::default(), now: 1_000, frames: Vec::new() };
+    for qpn in QPNS {
+        bench.user.qps.insert(qpn, Model::default());
+        bench.stack.create_qp(Qpn::new(qpn).expect("a small number")).expect("room for a QP");
+        bench.climb(u, Qpn::new(qpn).expect("a small number"))?;
+    }
+    bench.frames.push(bench.arp_reply());
+    bench.burst(&[])?;
+    while !u.is_empty() {
+        bench.act(u)?;
+    }
+    Ok(())
+}
+
+impl Bench {
+    fn act(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        match u.int_in_range(0..=15)? {
+            0..=7 => {
+                for _ in 0..u.int_in_range(1..=4)? {
+                    let frame = self.frame(u)?;
+                    self.frames.push(frame);
+                }
+                let failures = u.bytes(1)?;
+                self.burst(failures)?;
+            }
+            8 | 9 => self.post(u)?,
+            10 => {
+                let capacity = u.choose_index(1024)? as u64;
+                let usable = u.ratio(15, 16)?;
+                if self.user.posted.len() < 64 {
+                    self.user.posted.push_back((capacity, usable));
+                }
+            }
+            11 | 12 => self.transmit(u)?,
+            13 => self.let_time_pass(u)?,
+            14 => self.modify(u)?,
+            _ => {
+                let length = u.int_in_range(0..=64)?;
+                self.frames.push(u.bytes(length)?.to_vec());
+                self.burst(&[])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a QP in RESET to RTS, and gives it receive requests.
+    fn climb(&mut self, u: &mut Unstructured<'_>, qpn: Qpn) -> Outcome {
+        let small = |u: &mut Unstructured<'_>, most: u8| u.int_in_range(0..=most);
+        let init = QpAttributes {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            access: Some(AccessFlags::from_bits_truncate(u.arbitrary::<u8>()? | 3)),
+            ..QpAttributes::default()
+        };
+        let rtr = QpAttributes {
+            state: Some(QpState::Rtr),
+            path: Some(AddressVector {
+                sgid_index: 1,
+                dgid: Gid::from_ipv4(PEER_IP),
+                hop_limit: 0,
+                traffic_class: 0,
+                flow_label: 0,
+                sl: 0,
+            }),
+            path_mtu: Some(MTU),
+            dest_qpn: Qpn::new(PEER_QPN),
+            rq_psn: Some(Psn::new(u.arbitrary()?)),
+            max_dest_rd_atomic: Some(small(u, 4)?),
+            min_rnr_timer: Some(small(u, 31)?),
+            ..QpAttributes::default()
+        };
+        let rts = QpAttributes {
+            state: Some(QpState::Rts),
+            sq_psn: Some(Psn::new(u.arbitrary()?)),
+            timeout: Some(small(u, 20)?),
+            retry_cnt: Some(small(u, 7)?),
+            rnr_retry: Some(small(u, 7)?),
+            max_rd_atomic: Some(small(u, 4)?),
+            ..QpAttributes::default()
+        };
+        for change in [init, rtr, rts] {
+            self.stack.modify_qp(Instant(self.now), qpn, &change).expect("a sound change");
+        }
+        Ok(())
+    }
+
+    fn modify(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        let qpn = Qpn::new(*u.choose(&QPNS)?).expect("a small number");
+        let state = *u.choose(&[QpState::Reset, QpState::Err, QpState::Sqd, QpState::Rts])?;
+        let change = QpAttributes { state: Some(state), ..QpAttributes::default() };
+        let changed = self.stack.modify_qp(Instant(self.now), qpn, &change).is_ok();
+        if changed && state == QpState::Reset {
+            *self.user.qp(qpn) = Model::default();
+            self.climb(u, qpn)?;
+        }
+        self.events();
+        Ok(())
+    }
+
+    fn post(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        let qpn = Qpn::new(*u.choose(&QPNS)?).expect("a small number");
+        let operation = *u.choose(&[
+            Operation::Send,
+            Operation::SendImm,
+            Operation::SendInvalidate,
+            Operation::Write,
+            Operation::WriteImm,
+            Operation::Read,
+        ])?;
+        let length = match u.int_in_range(0..=7)? {
+            0 => u.arbitrary()?,
+            _ => u.int_in_range(0..=1500)?,
+        };
+        let request = SendRequest {
+            operation,
+            length,
+            remote_va: u.arbitrary()?,
+            rkey: u.arbitrary()?,
+            imm: u.arbitrary()?,
+            solicited: u.arbitrary()?,
+            fence: u.arbitrary()?,
+        };
+        if let Ok(number) = self.stack.post_send(Instant(self.now), qpn, request) {
+            let qp = self.user.qp(qpn);
+            assert_eq!(number, qp.messages.len() as u64, "messages are numbered in order");
+            qp.messages.push((operation, length));
+        }
+        Ok(())
+    }
+
+    fn let_time_pass(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        match (u.ratio(1, 2)?, self.stack.next_timeout()) {
+            (true, Some(at)) => self.now = self.now.max(at.0),
+            _ => self.now = self.now.saturating_add(u.int_in_range(0..=1 << 36)?),
+        }
+        self.stack.handle_timeout(Instant(self.now));
+        self.events();
+        Ok(())
+    }
+
+    /// Gives the stack the frames at hand; bit n of `failures` fails placement n.
+    fn burst(&mut self, failures: &[u8]) -> Outcome {
+        let mut placements = Vec::new();
+        let frames = std::mem::take(&mut self.frames);
+        for (index, frame) in frames.iter().enumerate() {
+            let before = placements.len();
+            let now = Instant(self.now);
+            self.stack.receive(now, frame, index, &mut self.user, &mut placements);
+            assert!(placements.len() <= before + 1, "one frame, {placements:?}");
+        }
+        for placement in &placements {
+            self.check_placement(placement, &frames);
+        }
+        let failed = |n: usize| failures.first().is_some_and(|bits| bits >> (n % 8) & 1 == 1);
+        // Mostly all succeed.
+        let all = failures.first().is_none_or(|bits| bits % 4 != 0);
+        let statuses: Vec<bool> = (0..placements.len()).map(|n| all || !failed(n)).collect();
+        self.stack.commit(Instant(self.now), &statuses);
+        self.events();
+        Ok(())
+    }
+
+    fn check_placement(&mut self, placement: &Placement, frames: &[Vec<u8>]) {
+        let Placement { qpn, sink, offset, frame_index, range } = placement.clone();
+        let length = range.len() as u64;
+        assert!(length > 0 && range.end + icrc::LENGTH <= frames[frame_index].len());
+        let qp = self.user.qp(qpn);
+        match sink {
+            Sink::Remote { rkey, va } => {
+                assert!(granted(rkey, va, length, true), "{placement:?} was never granted");
+            }
+            Sink::Receive { id } => {
+                let receive = qp.receives.iter().find(|(taken, _)| *taken == id);
+                let &(_, capacity) = receive.expect("a receive request that was taken");
+                assert!(offset + length <= capacity, "{placement:?} leaves its {capacity} bytes");
+            }
+            Sink::Message { message } => {
+                let (operation, bytes) = qp.messages[message as usize];
+                assert_eq!(operation, Operation::Read);
+                assert!(offset + length <= u64::from(bytes), "{placement:?} leaves its message");
+                assert!(message >= qp.complete, "{placement:?} is for a message that is complete");
+            }
+        }
+    }
+
+    /// Takes frames to send.
+    fn transmit(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        for _ in 0..u.int_in_range(1..=32)? {
+            let Some(transmit) = self.stack.poll_transmit(Instant(self.now)) else { break };
+            let most = MOST_HEADERS + MTU.bytes() as usize;
+            assert!(transmit.pad < 4 && (!transmit.needs_icrc || transmit.frame_length() <= most));
+            let Some(payload) = transmit.payload else { continue };
+            self.check_payload(&payload);
+            if u.ratio(1, 32)? {
+                self.stack.payload_failed(Instant(self.now), payload.qpn, &payload);
+                self.events();
+            }
+        }
+        Ok(())
+    }
+
+    fn check_payload(&mut self, payload: &Payload) {
+        let Payload { qpn, source, offset, length, .. } = *payload;
+        assert!((1..=MTU.bytes()).contains(&length));
+        let qp = self.user.qp(qpn);
+        match source {
+            Source::Remote { rkey, va } => {
+                let length = u64::from(length);
+                assert!(granted(rkey, va, length, false), "{payload:?} was never granted");
+            }
+            Source::Message { message } => {
+                let (operation, bytes) = qp.messages[message as usize];
+                assert_ne!(operation, Operation::Read);
+                assert!(offset + u64::from(length) <= u64::from(bytes), "{payload:?}");
+                assert!(message >= qp.complete, "{payload:?} is of a message that is complete");
+            }
+        }
+    }
+
+    /// Takes everything the stack reports, and holds it against what was asked.
+    fn events(&mut self) {
+        let mut count = 0;
+        while let Some(event) = self.stack.poll_event() {
+            count += 1;
+            assert!(count < 5_000, "events without end: {event:?}");
+            let qp = self.user.qp(event.qpn());
+            match event {
+                Event::SendsCompleted { through, .. } => {
+                    assert!(!qp.failed, "{event:?} after a failure");
+                    assert!((qp.complete..qp.messages.len() as u64).contains(&through));
+                    qp.complete = through + 1;
+                }
+                Event::SendFailed { message, .. } => {
+                    assert!(!qp.failed, "{event:?} after a failure");
+                    assert_eq!(message, qp.complete, "those before it are complete");
+                    assert!((message as usize) < qp.messages.len());
+                    qp.failed = true;
+                }
+                Event::ReceiveCompleted { id, length, kind, .. } => {
+                    let (oldest, capacity) = qp.receives.pop_front().expect("one was taken");
+                    assert_eq!(id, oldest, "receive requests complete in order");
+                    let sent = kind == roce::ReceiveKind::Send;
+                    assert!(!sent || u64::from(length) <= capacity);
+                }
+                Event::ReceiveFailed { id, .. } => {
+                    let (oldest, _) = qp.receives.pop_front().expect("one was taken");
+                    assert_eq!(id, oldest, "receive requests fail in order");
+                }
+                Event::Async { .. } | Event::EnteredError { .. } => {}
+            }
+        }
+    }
+
+    fn arp_reply(&self) -> Vec<u8> {
+        let reply = arp::Repr {
+            operation: arp::Operation::Reply,
+            sender_mac: PEER_MAC,
+            sender_ip: PEER_IP,
+            target_mac: OWN_MAC,
+            target_ip: OWN_IP,
+        };
+        let header = ethernet_header(ethernet::EtherType::ARP);
+        [&header.to_bytes()[..], &reply.to_bytes()].concat()
+    }
+
+    /// A frame near what the stack expects, with some of it wrong.
+    fn frame(&self, u: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u8>> {
+        let qpn = *u.choose(&QPNS)?;
+        let opcode = match u.int_in_range(0..=15)? {
+            0 => u.arbitrary()?,
+            1 => 0x81,
+            2..=5 => u.int_in_range(0x0d..=0x11)?,
+            _ => u.int_in_range(0..=0x17)?,
+        };
+        let expected = self.stack.query_qp(Qpn::new(qpn).expect("small")).expect("it exists");
+        let base = if (0x0d..=0x12).contains(&opcode) { expected.sq_psn } else { expected.rq_psn };
+        let psn = match u.int_in_range(0..=7)? {
+            0 => Psn::new(u.arbitrary()?),
+            1 | 2 => base.add(u.int_in_range(0..=8)?),
+            3 | 4 => Psn::new(base.value().wrapping_sub(u.int_in_range(0..=8)?)),
+            _ => base,
+        };
+        let length = *u.choose(&[0_usize, 1, 4, 13, 100, 255, 256, 256, 256, 257])?;
+        let body = bth::Repr {
+            opcode,
+            solicited: u.arbitrary()?,
+            pad_count: ((4 - length % 4) % 4) as u8,
+            pkey: if u.ratio(1, 32)? { u.arbitrary()? } else { 0xffff },
+            dest_qpn: if u.ratio(1, 32)? { u.arbitrary()? } else { qpn },
+            ack_request: u.arbitrary()?,
+            psn,
+            ..bth::Repr::default()
+        };
+        let mut bytes = body.to_bytes().to_vec();
+        let extensions = roce::opcode::Opcode::find(opcode).map(|row| row.extensions);
+        extend(u, &mut bytes, extensions.unwrap_or(roce::opcode::Extensions::empty()))?;
+        bytes.resize(bytes.len() + length.next_multiple_of(4) + icrc::LENGTH, 0x5a);
+        let mut frame = envelope(u, &bytes)?;
+        if u.ratio(1, 16)? {
+            let at = u.choose_index(frame.len())?;
+            frame[at] = u.arbitrary()?;
+            frame.truncate(frame.len() - u.int_in_range(0..=8)?.min(frame.len()));
+        }
+        if !u.ratio(1, 32)? {
+            let _ = icrc::append(&mut frame);
+        }
+        Ok(frame)
+    }
+}
+
+/// The extension headers that a packet should have.
+fn extend(
+    u: &mut Unstructured<'_>,
+    bytes: &mut Vec<u8>,
+    extensions: roce::opcode::Extensions,
+) -> Outcome {
+    use roce::opcode::Extensions as E;
+    if extensions.contains(E::RETH) {
+        let (key, start, length, _) = *u.choose(&REGIONS)?;
+        let header = reth::Repr {
+            rkey: if u.ratio(1, 16)? { u.arbitrary()? } else { key },
+            va: match u.int_in_range(0..=7)? {
+                0 => u.arbitrary()?,
+                1 => start.wrapping_add(length).wrapping_sub(u.int_in_range(0..=300)?),
+                _ => start.wrapping_add(u.int_in_range(0..=512)?),
+            },
+            dma_length: match u.int_in_range(0..=7)? {
+                0 => u.arbitrary()?,
+                1 => 0,
+                2 | 3 => u.int_in_range(1..=2000)?,
+                _ => *u.choose(&[1, 4, 13, 100, 255, 256, 512])?,
+            },
+        };
+        bytes.extend(header.to_bytes());
+    }
+    if extensions.contains(E::AETH) {
+        let syndrome = match u.int_in_range(0..=3)? {
+            0 => aeth::Syndrome::from_byte(u.arbitrary()?),
+            _ => aeth::Syndrome::Ack { credits: u.int_in_range(0..=aeth::CREDITS_INVALID)? },
+        };
+        bytes.extend(aeth::Repr { syndrome, msn: u.arbitrary::<u32>()? & 0xff_ffff }.to_bytes());
+    }
+    if extensions.intersects(E::IMMDT | E::IETH) {
+        bytes.extend(extension::immdt::to_bytes(u.arbitrary()?));
+    }
+    Ok(())
+}
+
+/// Ethernet, IPv4 and UDP around a packet.
+fn envelope(u: &mut Unstructured<'_>, body: &[u8]) -> arbitrary::Result<Vec<u8>> {
+    let datagram = udp::Repr {
+        source_port: u.arbitrary()?,
+        destination_port: 4791,
+        payload_length: body.len() as u16,
+    };
+    let packet = ipv4::Repr {
+        type_of_service: u.arbitrary()?,
+        time_to_live: 64,
+        protocol: ipv4::PROTOCOL_UDP,
+        source: if u.ratio(1, 32)? { u.arbitrary()? } else { PEER_IP },
+        destination: OWN_IP,
+        payload_length: (body.len() + udp::LENGTH) as u16,
+    };
+    let mut frame = ethernet_header(ethernet::EtherType::IPV4).to_bytes().to_vec();
+    frame.extend(packet.to_bytes());
+    frame.extend(datagram.to_bytes());
+    frame.extend(body);
+    Ok(frame)
+}
+
+fn ethernet_header(ethertype: ethernet::EtherType) -> ethernet::Repr {
+    ethernet::Repr { destination: OWN_MAC, source: PEER_MAC, tag: None, ethertype }
+}

@@ -1,0 +1,87 @@
+//! Every fuzz target, with a fixed number of inputs from fixed seeds, and with every input that
+//! ever made it fail.
+//!
+//! `FUZZ_SEED=N` tries that seed only; `FUZZ_INPUTS=N` tries N inputs instead of the target's own
+//! number.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+
+use fuzz::{TARGETS, Target, random};
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
+}
+
+fn target(name: &str) -> &'static Target {
+    fuzz::find(name).expect("the target exists")
+}
+
+fn holds(name: &str) {
+    let target = target(name);
+    let seeds = match number("FUZZ_SEED") {
+        Some(seed) => seed..=seed,
+        None => 1..=number("FUZZ_INPUTS").unwrap_or(target.inputs),
+    };
+    for seed in seeds {
+        let input = random::input(seed, target.longest);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| target.run(&input))) {
+            eprintln!("repeat with: FUZZ_SEED={seed} cargo test -p fuzz --test targets {name}");
+            resume_unwind(panic);
+        }
+    }
+}
+
+#[test]
+fn frame_parsers_hold() {
+    holds("frame");
+}
+
+#[test]
+fn rc_transport_holds() {
+    holds("rc");
+}
+
+#[test]
+fn engine_and_its_rings_hold() {
+    holds("engine");
+}
+
+#[test]
+fn answers_of_a_hostile_card_are_survived() {
+    holds("answers");
+}
+
+#[test]
+fn client_sessions_hold() {
+    holds("client");
+}
+
+#[test]
+fn messages_decode_or_are_refused() {
+    holds("messages");
+}
+
+#[test]
+fn arguments_are_taken_or_refused() {
+    holds("arguments");
+}
+
+/// `regressions/TARGET/NAME`: the name says what was wrong.
+#[test]
+fn past_failures_stay_mended() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions");
+    let mut inputs = 0;
+    for target in TARGETS {
+        let Ok(files) = std::fs::read_dir(root.join(target.name)) else { continue };
+        for file in files {
+            let path = file.unwrap().path();
+            eprintln!("input: {}", path.display());
+            target.run(&std::fs::read(&path).unwrap());
+            inputs += 1;
+        }
+    }
+    let kept = std::fs::read_dir(&root).map_or(0, Iterator::count);
+    assert!(inputs > 0 || kept == 0, "inputs are kept, and none was run");
+}
