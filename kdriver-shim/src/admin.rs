@@ -37,6 +37,9 @@ const RESET_LIMIT: Duration = Duration::from_secs(1);
 /// How long to wait for an interrupt before looking at the rings all the same.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// Events kept for who asks for them; some laps of the ring.
+const MOST_EVENTS: usize = 1 << 16;
+
 const LOG2_ADMIN: u8 = 6;
 const LOG2_EVENTS: u8 = 12;
 const SQ_OFFSET: u64 = 0;
@@ -209,12 +212,20 @@ impl AdminEngine {
 
     fn await_completion(&mut self, opcode: Opcode) -> Result<Completion, Error> {
         let begun = Instant::now();
+        let mut unexpected = 0u32;
         loop {
             if let Some(completion) = self.take_completion()? {
                 if completion.tag == self.tag && completion.opcode == opcode {
                     return Ok(completion);
                 }
                 log::warn!("{}: unexpected admin completion {completion:?}", self.name);
+                unexpected = unexpected.saturating_add(1);
+                // As many as the ring has cannot be left from earlier commands: it answers what
+                // nobody asked, and would do so for ever.
+                if unexpected > 1 << LOG2_ADMIN {
+                    self.die(format!("it answers what was not asked, and not {opcode:?}"));
+                    return Err(self.dead("it answers what was not asked"));
+                }
                 continue;
             }
             let left = self.command_limit.saturating_sub(begun.elapsed());
@@ -300,7 +311,7 @@ impl AdminEngine {
             let event = Event::decode(&[self.load_block(at)?]);
             self.event_index = self.event_index.wrapping_add(1);
             taken = taken.saturating_add(1);
-            self.events.push_back(EngineEvent::Card(event));
+            self.keep(event);
             if event.kind == EventType::Fatal {
                 self.die(format!("the engine stopped with code {}", event.code));
             }
@@ -316,6 +327,18 @@ impl AdminEngine {
         }
         self.write(window::EVENT_CONSUMER, u64::from(self.event_index));
         Ok(())
+    }
+
+    /// Keeps an event until it is asked for. An engine that raises more than anybody takes has lost
+    /// count of them, as with a ring that is full.
+    fn keep(&mut self, event: Event) {
+        if self.events.len() < MOST_EVENTS {
+            self.events.push_back(EngineEvent::Card(event));
+            return;
+        }
+        log::warn!("{}: events pile up; every queue is looked at", self.name);
+        self.events.retain(|event| *event == EngineEvent::Dead);
+        self.events.push_back(EngineEvent::Lost);
     }
 
     /// Drops the events of an object that is gone, those still in the ring too.

@@ -41,6 +41,8 @@ struct State {
 pub struct FakeWindow {
     /// Answers nothing.
     pub silent: bool,
+    /// How many completions of other commands come before each answer.
+    pub babble: u32,
     /// Answers nothing, and reads all ones.
     pub gone: bool,
     /// Does not reset.
@@ -223,6 +225,20 @@ impl FakeWindow {
             generation: 7,
             phase: u8::from(expected_phase(self.cq, log2)),
         };
+        let stray = Completion { tag: header.tag.wrapping_sub(1), ..completion };
+        for _ in 0..self.babble {
+            self.complete(mappings, stray, log2);
+        }
+        self.complete(mappings, completion, log2);
+    }
+
+    fn complete(
+        &mut self,
+        mappings: &BTreeMap<u64, (u64, DmaMemory)>,
+        mut completion: Completion,
+        log2: u8,
+    ) {
+        completion.phase = u8::from(expected_phase(self.cq, log2));
         let at = u64::from(self.cq) % (1 << log2) * 64;
         let [block] = completion.encode();
         store_block(mappings, self.register(w::ADMIN_CQ_BASE) + at, block);

@@ -136,3 +136,29 @@ fn a_fatal_event_is_the_engines_death() {
     card.window(1, |w| w.stuck = true);
     assert!(engine.restart().unwrap_err().to_string().contains("does not reset"));
 }
+
+#[test]
+fn completions_that_nobody_asked_for_are_skipped_until_they_are_too_many() {
+    let (card, mut engine) = engine();
+    card.window(1, |w| w.babble = 3);
+    for _ in 0..50 {
+        engine.create_cq(&CreateCq::default()).unwrap();
+    }
+    // More than a lap in one answer is a card that would go on for ever.
+    card.window(1, |w| w.babble = 1000);
+    let error = engine.create_cq(&CreateCq::default()).unwrap_err();
+    assert!(matches!(error, Error::Dead { .. }), "{error}");
+}
+
+#[test]
+fn events_that_nobody_takes_become_one_look_at_every_queue() {
+    let (card, mut engine) = engine();
+    for _ in 0..40 {
+        for cqn in 0..4096 {
+            card.raise(1, completion_event(cqn));
+        }
+        engine.service();
+    }
+    let events: Vec<_> = std::iter::from_fn(|| engine.next_event()).collect();
+    assert!(events.len() <= MOST_EVENTS && events.contains(&EngineEvent::Lost));
+}
