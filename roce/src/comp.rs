@@ -268,6 +268,7 @@ impl Qp {
             self.fail_send(shared, SendStatus::RetryExceeded);
             return;
         };
+        bump(&mut shared.counters.completer_retry_err);
         self.requester.retries = left;
         self.requester.go_back();
         self.restart_ack_timer(shared, now);

@@ -35,6 +35,8 @@ counters! {
         duplicate_request,
         /// Requests received ahead of the expected PSN.
         out_of_sequence,
+        /// Requests received ahead of the expected PSN, under rxe's name.
+        out_of_seq_request,
         /// NAKs "PSN sequence error" received.
         packet_seq_err,
         /// NAKs "PSN sequence error" received, under rxe's name.
@@ -51,6 +53,8 @@ counters! {
         implied_nak_seq_err,
         /// Acknowledgement timeouts.
         local_ack_timeout_err,
+        /// Retries: times that all unacknowledged was sent again for a timeout or a (implied) NAK.
+        completer_retry_err,
         /// Messages that failed because retries were used up.
         retry_exceeded_err,
         /// Messages that failed because RNR retries were used up.

@@ -264,6 +264,7 @@ impl Qp {
     /// A packet before this one is missing.
     fn receive_ahead(&mut self, shared: &mut Shared, sequence: u64) {
         bump(&mut shared.counters.out_of_sequence);
+        bump(&mut shared.counters.out_of_seq_request);
         bump(&mut self.counters.out_of_sequence);
         let responder = &mut self.responder;
         responder.dropped = responder.dropped.max(sequence);

@@ -364,4 +364,6 @@ pub const COUNTERS: &[&str] = &[
     "ndp_replies",
     "sent_questions",
     "np_cnp_sent",
+    "out_of_seq_request",
+    "completer_retry_err",
 ];

@@ -251,6 +251,12 @@ pub fn assert_true(network: &Network, flows: &[Flow]) {
             assert!(range.contains(&counted[name]), "node {index}: {name}, seen {range:?}");
         }
         assert_eq!(counted["rcvd_seq_err"], counted["packet_seq_err"], "node {index}");
+        assert_eq!(counted["out_of_seq_request"], counted["out_of_sequence"], "node {index}");
+        // A NAK for what is being sent again already is no reason for another retry.
+        let reasons = sum(&["local_ack_timeout_err", "implied_nak_seq_err"]);
+        let retries = reasons..=reasons + counted["packet_seq_err"];
+        let counted_retries = counted["completer_retry_err"];
+        assert!(retries.contains(&counted_retries), "node {index}: {counted_retries} retries");
         assert_eq_sums_of_qps(node, flows, index, &counted);
     }
 }
