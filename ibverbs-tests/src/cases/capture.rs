@@ -20,6 +20,8 @@ const FRAMES: usize = 5000;
 const DISSECT: &str = "-o infiniband.identify_payload:FALSE --disable-protocol rpcordma";
 /// Every RC opcode that SEND, WRITE and READ use, with and without immediate.
 const OPCODES: std::ops::RangeInclusive<u8> = 0x00..=0x11;
+/// The opcode of congestion notification packets.
+const NOTIFICATION: u8 = 0x81;
 /// The opcode of acknowledgements, whose syndrome says what they are.
 const ACKNOWLEDGE: u8 = 0x11;
 /// Every kind of them, as [`scapy::Compared::kinds`] names it.
@@ -52,10 +54,10 @@ fn capture(setting: &Setting) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// A capture on a bad cable, for what only lost frames bring about.
+/// A capture on a bad cable, for what only lost and marked frames bring about.
 fn capture_of_losses(setting: &Setting) -> Result<PathBuf> {
     let file = setting.directory().join("losses.pcapng");
-    let balboad = format!("--soft 2 --fault loss=1% --pcap {}", file.display());
+    let balboad = format!("--soft 2 --fault loss=1%,ecn=1% --pcap {}", file.display());
     let daemon = setting.balboad(&balboad)?;
     let command = "huge --mib 8 --mtu 1024 --timeout 10 write";
     let task = daemon.run("").arg(setting.bin.join("verbs-data")).words(command);
@@ -101,6 +103,7 @@ fn icrcs(setting: &Setting) -> Result<()> {
     kinds.extend(scapy::compare_icrcs(&python, file, FRAMES)?.kinds);
     let mut missing: Vec<String> = OPCODES
         .filter(|opcode| *opcode != ACKNOWLEDGE)
+        .chain([NOTIFICATION])
         .map(|opcode| format!("{opcode:02x}"))
         .chain(ACKNOWLEDGEMENTS.iter().map(|(_, kind)| (*kind).to_owned()))
         .collect();

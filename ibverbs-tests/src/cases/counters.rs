@@ -31,6 +31,7 @@ pub fn cases() -> Vec<Case> {
         files("counters/sysfs follows balboa status"),
         files("counters/sysfs follows balboa status").as_root(),
         Case::new("counters/true against the capture", &[PERFTEST, TSHARK], captured),
+        Case::new("counters/congestion true against the capture", &[PERFTEST, TSHARK], congested),
     ]
 }
 
@@ -89,20 +90,23 @@ struct Frame {
     interface: String,
     /// Opcode, destination QP and PSN of a RoCE frame.
     transport: Option<(u8, String, String)>,
+    /// Marked "congestion experienced".
+    marked: bool,
 }
 
 fn frames(setting: &Setting, file: &Path) -> Result<Vec<Frame>> {
     let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(file);
     let task = task.words("-T fields -e frame.interface_name -e infiniband.bth.opcode");
-    let task = task.words("-e infiniband.bth.destqp -e infiniband.bth.psn");
+    let task = task.words("-e infiniband.bth.destqp -e infiniband.bth.psn -e ip.dsfield.ecn");
     let finished: Finished = task.limit(Duration::from_secs(180)).run()?.success()?;
     let frame = |line: &str| {
         let mut fields = line.split('\t');
         let mut next = || fields.next().map(str::to_owned);
-        let (interface, opcode, qp, psn) = (next()?, next()?, next()?, next()?);
+        let (interface, opcode, qp, psn, ecn) = (next()?, next()?, next()?, next()?, next()?);
         let transport = (!opcode.is_empty()).then(|| Some((opcode.parse().ok()?, qp, psn)));
         Some(Frame {
             interface,
+            marked: ecn == CONGESTION_EXPERIENCED,
             transport: match transport {
                 Some(read) => Some(read?),
                 None => None,
@@ -113,6 +117,10 @@ fn frames(setting: &Setting, file: &Path) -> Result<Vec<Frame>> {
     frames.with_context(|| format!("tshark's fields are not as expected: {finished}"))
 }
 
+/// What tshark calls the mark of IP's header.
+const CONGESTION_EXPERIENCED: &str = "3";
+/// The opcode of congestion notification packets.
+const NOTIFICATION: u8 = 0x81;
 /// The last opcode of SEND and WRITE.
 const LAST_DATA_OPCODE: u8 = 0x0b;
 
@@ -160,5 +168,38 @@ fn captured(setting: &Setting) -> Result<()> {
         }
     }
     ensure!(counters[1]["retransmitted_pkts"] > 0, "nothing was lost");
+    Ok(())
+}
+
+fn congested(setting: &Setting) -> Result<()> {
+    let file = setting.directory().join("frames.pcapng");
+    let daemon = setting.balboad(&format!("--soft 2 --fault ecn=2% --pcap {}", file.display()))?;
+    for command in ["ib_write_bw -s 65536 -n 200", "ib_read_bw -s 65536 -n 200"] {
+        run_between((&daemon, 0), (&daemon, 1), command)?;
+    }
+    let counters = [counters(&daemon, 0)?, counters(&daemon, 1)?];
+    daemon.stop()?;
+    let frames = frames(setting, &file)?;
+    for (card, own) in counters.iter().enumerate() {
+        let count = |direction: &str, counted: fn(&Frame, u8) -> bool| {
+            let interface = format!("card{card}-{direction}");
+            let of = frames.iter().filter(|frame| frame.interface == interface);
+            let counted = |frame: &&Frame| {
+                frame.transport.as_ref().is_some_and(|transport| counted(frame, transport.0))
+            };
+            of.filter(counted).count() as u64
+        };
+        for (name, captured) in [
+            ("np_ecn_marked_roce_packets", count("delivered", |frame, _| frame.marked)),
+            ("np_cnp_sent", count("sent", |_, opcode| opcode == NOTIFICATION)),
+            ("rp_cnp_ignored", count("delivered", |_, opcode| opcode == NOTIFICATION)),
+        ] {
+            ensure!(
+                own[name] == captured && captured > 0,
+                "{name} of card {card}: {} counted, {captured} captured; {own:?}",
+                own[name]
+            );
+        }
+    }
     Ok(())
 }

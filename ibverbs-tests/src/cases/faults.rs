@@ -11,12 +11,13 @@ use crate::setting::{Daemon, Setting};
 use crate::table::table;
 
 /// The cables: name, and what balboad is told. A frame between two cards passes both their cables.
-const CABLES: [(&str, &str); 5] = [
+const CABLES: [(&str, &str); 6] = [
     ("loss", "loss=1%"),
     ("dup", "dup=1%"),
     ("reorder", "reorder=1%"),
     ("corrupt", "corrupt=1%"),
-    ("all", "loss=1%,dup=1%,reorder=1%,corrupt=1%"),
+    ("ecn and delay", "ecn=1%,delay=5us..50us"),
+    ("all", "loss=1%,dup=1%,reorder=1%,corrupt=1%,ecn=1%"),
 ];
 /// The programs of perftest. Their acknowledgement timeout is 67 ms, and with `-u 12` 17 ms: much
 /// more than a busy machine keeps a card waiting, and little enough to wait for often.
@@ -94,6 +95,8 @@ fn was_bad(daemon: &Daemon<'_>, fault: &str) -> Result<()> {
         ("dup", "fault_duplicated_tx"),
         ("reorder", "fault_reordered_tx"),
         ("corrupt", "fault_corrupted_tx"),
+        ("ecn", "fault_ecn_marked_tx"),
+        ("delay", "fault_delayed_tx"),
     ] {
         let of = |card: usize| status["cards"][card]["counters"][counter].as_u64();
         let count = of(0).zip(of(1)).with_context(|| format!("no {counter}"))?;
