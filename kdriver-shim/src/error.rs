@@ -121,6 +121,20 @@ pub enum Error {
     /// The client may not do this.
     #[error("{0}")]
     Forbidden(String),
+    /// Another process's QP is connected to the same far end.
+    #[error(
+        "QP {peer:#x} of {gid} is connected to QP {qpn:#x} of {owner}; a second process cannot speak for it"
+    )]
+    Claimed {
+        /// GID of the far end.
+        gid: String,
+        /// Number of the QP there.
+        peer: u32,
+        /// The process that has the connection.
+        owner: String,
+        /// Its QP.
+        qpn: u32,
+    },
     /// No range of IOVAs is free.
     #[error("balboa{card}: no range of {length} bytes is left in the card's address space")]
     NoAddressSpace {
@@ -165,6 +179,7 @@ impl Error {
             Self::NoPages { .. } | Self::Crowded { .. } => Errno::EAGAIN,
             Self::NoSuch { .. } | Self::Invalid(_) => Errno::EINVAL,
             Self::Busy { .. } | Self::Running { .. } => Errno::EBUSY,
+            Self::Claimed { .. } => Errno::EADDRINUSE,
             Self::Unsupported(_) => Errno::EOPNOTSUPP,
             Self::Fault { .. } => Errno::EFAULT,
             Self::Forbidden(_) => Errno::EPERM,

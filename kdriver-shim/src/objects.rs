@@ -93,8 +93,19 @@ pub struct Qp {
     pub async_sent: u32,
     /// State it was last seen in.
     pub state: QpState,
+    /// The connection it speaks for, from RTR on.
+    pub peer: Option<Peer>,
     /// A fatal event of it was sent since it last left ERR.
     pub fatal_sent: bool,
+}
+
+/// The far end of a connection: a QP of another port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The port's GID.
+    pub gid: [u8; 16],
+    /// The QP's number there.
+    pub qpn: u32,
 }
 
 /// A completion channel.

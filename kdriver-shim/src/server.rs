@@ -18,7 +18,7 @@ use crate::events::{self, Clients};
 use crate::numbers::Numbers;
 use crate::peer;
 use crate::poller::{Poller, Token, Watch};
-use crate::session::{Answer, Session};
+use crate::session::{Answer, Claim, Session};
 use crate::status;
 use crate::sysfs::CounterFiles;
 
@@ -299,12 +299,15 @@ impl Server {
         }
         let others = &self.clients;
         let pd_taken = |pdn| others.values().any(|other| other.pds.contains_key(&pdn));
+        let pid = client.process.pid;
+        let claims = |card, peer| Claim::of_others(others, pid, card, peer);
         let mut session = Session {
             cards: &mut self.cards,
             client,
             poller: &self.poller,
             pd_numbers: &mut self.pd_numbers,
             pd_taken: &pd_taken,
+            claims: &claims,
         };
         session.serve(request)
     }

@@ -168,6 +168,89 @@ fn a_refused_modify_says_what_is_missing() {
     assert_eq!(Attributes::decode(&attributes).state, QpState::Init);
 }
 
+/// Tries to take a QP to RTR, connected to QP `dest` of a peer; the errno if it is refused.
+fn connect_qp(bench: &mut Bench, peer: &bench::Peer, qpn: u32, dest: u32) -> Result<(), i32> {
+    use AttributeMask as M;
+    let init = M::STATE | M::PORT | M::ACCESS | M::PKEY_INDEX;
+    let rtr = M::STATE
+        | M::AV
+        | M::PATH_MTU
+        | M::DEST_QPN
+        | M::RQ_PSN
+        | M::MAX_DEST_RD_ATOMIC
+        | M::MIN_RNR_TIMER;
+    for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr)] {
+        let dgid = [9; 16];
+        let wanted = Attributes { mask, state, dest_qpn: dest, dgid, ..Attributes::default() };
+        let request = Request::ModifyQp { qpn, attributes: wanted.encode() };
+        bench.try_ask(peer, &request).0.map_err(|refusal| refusal.errno)?;
+    }
+    Ok(())
+}
+
+fn go(bench: &mut Bench, peer: &bench::Peer, qpn: u32, state: QpState) {
+    let wanted = Attributes { mask: AttributeMask::STATE, state, ..Attributes::default() };
+    bench.ask(peer, Request::ModifyQp { qpn, attributes: wanted.encode() });
+}
+
+#[test]
+fn a_process_cannot_claim_the_connection_of_another() {
+    let mut bench = Bench::new(1, 2);
+    let [victim, attacker] = [0, 1].map(|_| bench.provider());
+    let [ours, theirs] = [&victim, &attacker].map(|peer| {
+        let (info, _fds) = bench.open(peer, 0);
+        let pdn = bench.pd(peer, info.context);
+        let (cqn, _) = bench.cq(peer, info.context, None);
+        (pdn, cqn)
+    });
+    let victims = bench.qp(&victim, ours.0, ours.1);
+    connect_qp(&mut bench, &victim, victims, 77).unwrap();
+
+    // The same process may, whatever it is good for, and so may anybody with another peer.
+    let again = bench.qp(&attacker, theirs.0, theirs.1);
+    connect_qp(&mut bench, &attacker, again, 77).unwrap();
+    bench.ask(&attacker, Request::DestroyQp { qpn: again });
+    let id = *bench.server.clients.keys().next_back().unwrap();
+    bench.server.clients.get_mut(&id).unwrap().process.pid += 1;
+    let qpn = bench.qp(&attacker, theirs.0, theirs.1);
+    assert_eq!(connect_qp(&mut bench, &attacker, qpn, 77), Err(Errno::EADDRINUSE as i32));
+    // Nothing of a refused change is left.
+    let state = |bench: &mut Bench, qpn| match bench.ask(&attacker, Request::QueryQp { qpn }).0 {
+        Response::QpAttributes { attributes } => Attributes::decode(&attributes).state,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(state(&mut bench, qpn), QpState::Init);
+    connect_qp(&mut bench, &attacker, qpn, 78).unwrap();
+
+    // A connection that failed is nobody's, also where balboad was not told.
+    let heir = bench.qp(&attacker, theirs.0, theirs.1);
+    let window = bench.server.clients.values().next().unwrap().cards[&0].window;
+    bench.cards[0].window(window.into(), |w| w.qps.insert(victims, QpState::Err));
+    connect_qp(&mut bench, &attacker, heir, 77).unwrap();
+    // And now it is the other's, until that one is reset.
+    go(&mut bench, &victim, victims, QpState::Reset);
+    assert_eq!(connect_qp(&mut bench, &victim, victims, 77), Err(Errno::EADDRINUSE as i32));
+    go(&mut bench, &attacker, heir, QpState::Reset);
+    go(&mut bench, &victim, victims, QpState::Reset);
+    connect_qp(&mut bench, &victim, victims, 77).unwrap();
+}
+
+#[test]
+fn a_number_that_a_card_gives_out_twice_is_not_believed() {
+    let mut bench = Bench::new(1, 1);
+    let [first, second] = [0, 1].map(|_| bench.provider());
+    let (context, _fds) = bench.open(&first, 0);
+    let (cqn, _) = bench.cq(&first, context.context, None);
+    let (context, _fds) = bench.open(&second, 0);
+    bench.cards[0].window(0, |w| w.next = cqn);
+    let request =
+        Request::CreateCq { context: context.context, log2_entries: 2, channel: None, cookie: 1 };
+    let refusal = bench.refused(&second, request);
+    assert_eq!(refusal.errno, Errno::EIO as i32);
+    assert!(refusal.reason.contains("which another client has"), "{refusal:?}");
+    assert_eq!(bench.server.cards[0].windows[0].cqs.len(), 1);
+}
+
 #[test]
 fn registration_checks_memory_rights_and_bounds() {
     let mut bench = Bench::new(1, 1);

@@ -4,13 +4,13 @@ use fpga_regs::engine::admin::{AdminStatus, CreateCq, CreateQp, CreateRq, RqKind
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType, rc_transition};
 use shim_abi::Response;
 
-use super::{Answer, Session, found};
+use super::{Answer, Claim, Session, found};
 use crate::cards::Window;
 use crate::channels::Key;
 use crate::clients::confirmed;
 use crate::engine::EngineLimits;
 use crate::error::Error;
-use crate::objects::{Cq, Qp};
+use crate::objects::{Cq, Peer, Qp};
 use crate::quota::Resource;
 use crate::rings::RingMemory;
 use crate::spans::Span;
@@ -58,7 +58,11 @@ impl Session<'_> {
         let (page, iova) = self.place(card)?;
         let command = CreateCq { ring: iova.wrapping_add(ring.start), log2_entries, page };
         for _ in 0..REDRAWS {
-            let cqn = self.window(card)?.engine.create_cq(&command)?;
+            let window = self.window(card)?;
+            let cqn = window.engine.create_cq(&command)?;
+            if window.cqs.contains_key(&cqn) {
+                return Err(given_twice(window, "completion queue", cqn));
+            }
             if !self.client.cqs.contains_key(&cqn) {
                 return Ok(cqn);
             }
@@ -133,6 +137,7 @@ impl Session<'_> {
             rq,
             async_sent: 0,
             state: QpState::Reset,
+            peer: None,
             fatal_sent: false,
         };
         self.client.qps.insert(qpn, qp);
@@ -171,7 +176,12 @@ impl Session<'_> {
             xrcdn: 0,
         };
         for _ in 0..REDRAWS {
-            match self.window(card)?.engine.create_qp(&command) {
+            let window = self.window(card)?;
+            match window.engine.create_qp(&command) {
+                // Nothing is undone: it would be somebody else's QP.
+                Ok((qpn, _)) if window.qps.contains_key(&qpn) => {
+                    return Err(given_twice(window, "queue pair", qpn));
+                }
                 Ok((qpn, _)) if self.client.qps.contains_key(&qpn) => {
                     self.window(card)?.engine.destroy_qp(qpn)?;
                 }
@@ -201,6 +211,10 @@ impl Session<'_> {
         let attributes = Attributes::decode(attributes);
         let card = found(self.client.qps.get(&qpn), "queue pair", qpn)?.card;
         self.limits(card)?;
+        let peer = self.new_peer(qpn, &attributes);
+        if let Some(peer) = peer {
+            self.check_unclaimed(card, peer)?;
+        }
         let window = self.window(card)?;
         let generation = match window.engine.modify_qp(qpn, &attributes) {
             Ok(generation) => generation,
@@ -210,8 +224,43 @@ impl Session<'_> {
         if let Some(qp) = self.client.qps.get_mut(&qpn).filter(|_| changed) {
             qp.state = attributes.state;
             qp.fatal_sent &= attributes.state == QpState::Err;
+            if matches!(qp.state, QpState::Reset | QpState::Err) {
+                qp.peer = None;
+            }
+        }
+        if let Some(qp) = self.client.qps.get_mut(&qpn) {
+            qp.peer = peer.or(qp.peer);
         }
         Ok(Response::QpModified { generation }.into())
+    }
+
+    /// The far end that a change connects a QP to; `None` where it stays what it is.
+    fn new_peer(&self, qpn: u32, attributes: &Attributes) -> Option<Peer> {
+        let given = |mask| attributes.mask.contains(mask);
+        let old = self.client.qps.get(&qpn).and_then(|qp| qp.peer);
+        let gid = given(AttributeMask::AV).then_some(attributes.dgid);
+        let dest = given(AttributeMask::DEST_QPN).then_some(attributes.dest_qpn);
+        if gid.is_none() && dest.is_none() {
+            return None;
+        }
+        Some(Peer { gid: gid.or(old.map(|it| it.gid))?, qpn: dest.or(old.map(|it| it.qpn))? })
+    }
+
+    /// Refuses a connection that another process's QP has already.
+    ///
+    /// A packet of Reliable Connection does not say which QP sent it: a second QP of this card with
+    /// the same far end could speak for the first. One that failed or was reset speaks no more, and
+    /// is asked, because balboad is not told of every failure.
+    fn check_unclaimed(&mut self, card: u32, peer: Peer) -> Result<(), Error> {
+        for Claim { owner, window, qpn } in (self.claims)(card, peer) {
+            let now = self.card(card)?.window(window)?.engine.query_qp(qpn);
+            let silent = [QpState::Reset, QpState::Init, QpState::Err];
+            if now.is_ok_and(|now| !silent.contains(&now.state)) {
+                let gid = crate::address::gid_text(peer.gid);
+                return Err(Error::Claimed { gid, peer: peer.qpn, owner, qpn });
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn query_qp(&mut self, qpn: u32) -> Result<Answer, Error> {
@@ -345,6 +394,12 @@ fn survive_death(result: Result<(), Error>) -> Result<bool, Error> {
         }
         Err(error) => Err(error),
     }
+}
+
+/// An engine that gives a number out that is in use cannot be believed.
+fn given_twice(window: &Window, what: &str, number: u32) -> Error {
+    let engine = window.engine.name();
+    Error::Backend(format!("{engine} gave {what} {number:#x} out, which another client has"))
 }
 
 fn no_number(what: &'static str) -> Error {
