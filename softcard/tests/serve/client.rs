@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use hostmem::fdpass::{self, Wait};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 pub const VERSION: u16 = 1;
 pub const DMA_MAP: u16 = 2;
@@ -185,6 +186,29 @@ impl Client {
                 return Err(message.error);
             }
             return Ok(message);
+        }
+    }
+
+    /// The server's next request.
+    pub fn hear_request(&mut self) -> Message {
+        if let Some(request) = self.requests.pop_front() {
+            return request;
+        }
+        let message = self.hear().expect("the server has closed the connection");
+        assert_eq!(message.flags & REPLY, 0, "a reply that nobody waits for");
+        message
+    }
+
+    /// Keeps the requests of the server that have arrived.
+    pub fn overhear(&mut self) {
+        let waits = |socket: &UnixStream| {
+            let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
+        };
+        while waits(&self.socket) {
+            let message = self.hear().expect("the server has closed the connection");
+            assert_eq!(message.flags & REPLY, 0, "a reply that nobody waits for");
+            self.requests.push_back(message);
         }
     }
 

@@ -1,6 +1,8 @@
 //! A card served over vfio-user, as its clients see it.
 
 mod client;
+mod driver;
 mod foreign_client;
 mod protocol;
 mod support;
+mod transfer;

@@ -1,7 +1,8 @@
 //! A served card.
 
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::rc::Rc;
 use std::thread::JoinHandle;
 
 use hostmem::EventFd;
@@ -13,16 +14,27 @@ use tempfile::TempDir;
 pub struct Served {
     stop: EventFd,
     thread: Option<JoinHandle<()>>,
-    dir: TempDir,
+    dir: Rc<TempDir>,
+    name: &'static str,
 }
 
 impl Served {
     /// Serves a card on a cable of its own.
     pub fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::start(Rc::new(tempfile::tempdir().unwrap()), "a", "b")
+    }
+
+    /// Serves two cards on one cable.
+    pub fn pair() -> [Self; 2] {
+        let dir = Rc::new(tempfile::tempdir().unwrap());
+        [Self::start(dir.clone(), "a", "b"), Self::start(dir, "b", "a")]
+    }
+
+    fn start(dir: Rc<TempDir>, name: &'static str, peer: &str) -> Self {
+        let port = |name: &str| dir.path().join(format!("port-{name}"));
         let config = ServeConfig {
-            socket: dir.path().join("card.sock"),
-            link: Link::Unix { local: dir.path().join("a"), remote: dir.path().join("b") },
+            socket: dir.path().join(name),
+            link: Link::Unix { local: port(name), remote: port(peer) },
             faults: Vec::new(),
             seed: 0,
             capture: None,
@@ -36,12 +48,12 @@ impl Served {
             server.run(stopped.as_fd()).unwrap();
         });
         is_ready.recv().unwrap();
-        Self { stop, thread: Some(thread), dir }
+        Self { stop, thread: Some(thread), dir, name }
     }
 
     /// Where clients connect.
     pub fn socket(&self) -> PathBuf {
-        self.dir.path().join("card.sock")
+        self.dir.path().join(self.name)
     }
 }
 
@@ -52,6 +64,5 @@ impl Drop for Served {
         if !std::thread::panicking() {
             outcome.unwrap().unwrap();
         }
-        let _: &Path = self.dir.path();
     }
 }
