@@ -137,7 +137,8 @@ fn run(serve: Serve) -> anyhow::Result<()> {
     let stop = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
         .map_err(|errno| anyhow!("signalfd: {errno}"))?;
     let Serve { socket, port, faults, seed, pcap, .. } = serve;
-    let config = ServeConfig { socket, link: port, faults, seed, capture: pcap };
+    let patience = ServeConfig::PATIENCE;
+    let config = ServeConfig { socket, link: port, faults, seed, capture: pcap, patience };
     let mut server = Server::new(config)?;
     let mut out = std::io::stdout();
     // Who started us may not care, and may have closed the other end.

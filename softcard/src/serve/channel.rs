@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use hostmem::fdpass::{self, MAX_FDS, Wait};
 use nix::errno::Errno;
@@ -27,8 +28,8 @@ pub(crate) enum Over {
     TooManyDescriptors,
     #[error("the client does not take what it is told")]
     Deaf,
-    #[error("the client did not answer a request for its memory within {0} s")]
-    Silent(u64),
+    #[error("the client did not answer a request for its memory within {0:?}")]
+    Silent(Duration),
     #[error("the client speaks another version of the protocol")]
     Version,
     #[error(transparent)]

@@ -26,8 +26,6 @@ use crate::Error;
 use crate::bus::AskedMemory;
 use crate::wait::Waiter;
 
-/// How long the client may take to answer a request for its memory.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Most bytes of register writes that wait for the card.
 const MAX_POSTED: usize = 1 << 20;
 /// What a waiting write costs beside its data.
@@ -56,7 +54,9 @@ pub(crate) struct Link {
     /// A message that cannot be answered before the card is done.
     stashed: RefCell<Option<(Header, Step)>>,
     next_id: Cell<u16>,
-    doorbells: RefCell<Option<OwnedFd>>,
+    doorbells: Option<OwnedFd>,
+    /// How long the client may take to answer a request for its memory.
+    patience: Duration,
 }
 
 /// What may be done at once with what was said.
@@ -67,9 +67,9 @@ enum Now {
 }
 
 impl Link {
-    /// A link that hands out the doorbell pages' file.
-    pub(crate) fn new(doorbells: OwnedFd) -> Self {
-        Self { doorbells: RefCell::new(Some(doorbells)), ..Self::default() }
+    /// A link that hands out the doorbell pages' file, and waits that long for the client's memory.
+    pub(crate) fn new(doorbells: OwnedFd, patience: Duration) -> Self {
+        Self { doorbells: Some(doorbells), patience, ..Self::default() }
     }
 
     /// Begins to talk to a client.
@@ -151,8 +151,7 @@ impl Link {
         }
         let fd = match &outcome {
             Ok(answer) if answer.doorbells => {
-                let doorbells = self.doorbells.borrow();
-                doorbells.as_ref().and_then(|file| file.try_clone().ok())
+                self.doorbells.as_ref().and_then(|file| file.try_clone().ok())
             }
             _ => None,
         };
@@ -254,7 +253,7 @@ impl Link {
         self.next_id.set(id.wrapping_add(1));
         let request = wire::dma_request(id, command, address, count, data);
         self.on_channel(|channel| channel.send(request, None))?;
-        let deadline = Instant::now().checked_add(PATIENCE)?;
+        let deadline = Instant::now().checked_add(self.patience)?;
         loop {
             let Some(message) = self.on_channel(Channel::receive)? else {
                 self.wait(deadline)?;
@@ -286,7 +285,7 @@ impl Link {
         drop(connection);
         match ready {
             Ok(0) if Instant::now() >= deadline => {
-                self.end(Over::Silent(PATIENCE.as_secs()));
+                self.end(Over::Silent(self.patience));
                 None
             }
             _ => self.on_channel(Channel::flush),

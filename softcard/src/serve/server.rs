@@ -7,6 +7,7 @@
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::EpollFlags;
@@ -50,6 +51,13 @@ pub struct ServeConfig {
     pub seed: u64,
     /// Where to write a capture of the port, in pcapng.
     pub capture: Option<PathBuf>,
+    /// How long a client may take to answer a request for its memory, before it is given up.
+    pub patience: Duration,
+}
+
+impl ServeConfig {
+    /// A [`ServeConfig::patience`] as long as QEMU's own.
+    pub const PATIENCE: Duration = Duration::from_secs(5);
 }
 
 /// A card that is served as a PCIe device over vfio-user.
@@ -63,6 +71,7 @@ pub struct Server {
     worked: u64,
     /// What is listened to of the client's socket.
     interest: EpollFlags,
+    rounds: u64,
 }
 
 impl Server {
@@ -72,7 +81,7 @@ impl Server {
     /// [`Error::Socket`], [`Error::Port`], [`Error::NoFaultCard`], [`Error::Capture`],
     /// [`Error::Host`].
     pub fn new(config: ServeConfig) -> Result<Self, Error> {
-        let ServeConfig { socket, link, faults, seed, capture } = config;
+        let ServeConfig { socket, link, faults, seed, capture, patience } = config;
         let pool = FramePool::new(POOLED_FRAMES);
         let mut ports = port::plug(Cabling { links: vec![link], faults, seed, capture }, &pool)?;
         let port = ports.pop().ok_or(Error::Gone)?;
@@ -83,11 +92,11 @@ impl Server {
         let mut card = Card::new(port, pool, Rc::new(raised.clone()));
         card.wire(doorbells.pages()?);
         card.memory.bus.set_master(false);
-        let link = Rc::new(Link::new(doorbells.into_file()));
+        let link = Rc::new(Link::new(doorbells.into_file(), patience));
         let listener = Listener::new(socket)?;
         waiter.listen(listener.fd(), EpollFlags::EPOLLIN)?;
         let interest = EpollFlags::empty();
-        Ok(Self { card, link, raised, listener, waiter, worked: 0, interest })
+        Ok(Self { card, link, raised, listener, waiter, worked: 0, interest, rounds: 0 })
     }
 
     /// Serves until the descriptor becomes readable.
@@ -97,19 +106,11 @@ impl Server {
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), Error> {
         Waiter::sharpen_timers();
         self.waiter.listen(stop, EpollFlags::EPOLLIN)?;
-        for round in 0u64.. {
-            let messages = self.serve_client()?;
-            let card = self.card_step(|card, now| card.round(now));
-            self.link.with_session(|session| session.irqs.collect());
-            let worked = messages || card;
-            if worked {
-                self.worked = self.waiter.now();
-            }
-            if !worked || round % ROUNDS == 0 {
-                if is_readable(stop) {
-                    break;
-                }
-                self.accept()?;
+        loop {
+            let worked = self.step()?;
+            self.rounds = self.rounds.wrapping_add(1);
+            if (!worked || self.rounds % ROUNDS == 0) && is_readable(stop) {
+                break;
             }
             if !worked {
                 self.waiter.sleep(self.next_look());
@@ -117,6 +118,24 @@ impl Server {
         }
         self.card.port.flush();
         Ok(())
+    }
+
+    /// Does what there is to do, without sleeping; `true` if there was anything.
+    ///
+    /// # Errors
+    /// [`Error::Host`] when a client's socket cannot be waited for.
+    pub fn step(&mut self) -> Result<bool, Error> {
+        let messages = self.serve_client()?;
+        let card = self.card_step(|card, now| card.round(now));
+        self.link.with_session(|session| session.irqs.collect());
+        let worked = messages || card;
+        if worked {
+            self.worked = self.waiter.now();
+        }
+        if !worked || self.rounds % ROUNDS == 0 {
+            self.accept()?;
+        }
+        Ok(worked)
     }
 
     /// When to look at the card again, whatever happens.

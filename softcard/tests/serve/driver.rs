@@ -276,10 +276,30 @@ impl Driver {
     }
 
     /// Attends to the card until something is there.
-    pub fn wait<T>(&mut self, mut look: impl FnMut(&mut Self) -> Option<T>) -> T {
+    pub fn wait<T>(&mut self, look: impl FnMut(&mut Self) -> Option<T>) -> T {
+        self.wait_but(|_| None, look)
+    }
+
+    /// As [`Driver::wait`], but answers some requests with something else.
+    pub fn wait_but<T>(
+        &mut self,
+        answer: impl Fn(&Message) -> Option<&'static [u8]>,
+        mut look: impl FnMut(&mut Self) -> Option<T>,
+    ) -> T {
         let start = Instant::now();
         loop {
-            self.attend();
+            self.client.overhear();
+            while let Some(request) = self.client.requests.pop_front() {
+                match answer(&request) {
+                    Some([]) => {
+                        self.client.say_as(request.id, request.command, REPLY | ERROR, &[], &[]);
+                    }
+                    Some(other) => {
+                        self.client.say_as(request.id, request.command, REPLY, other, &[]);
+                    }
+                    None => self.attend_to(&request),
+                }
+            }
             if let Some(found) = look(self) {
                 return found;
             }

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use hostmem::EventFd;
 use softcard::Link;
@@ -30,7 +31,18 @@ impl Served {
         [Self::start(dir.clone(), "a", "b"), Self::start(dir, "b", "a")]
     }
 
+    /// Serves a card that soon gives up a client that does not answer.
+    pub fn impatient() -> Self {
+        let dir = Rc::new(tempfile::tempdir().unwrap());
+        Self::start_with(dir, "a", "b", Duration::from_millis(20))
+    }
+
     fn start(dir: Rc<TempDir>, name: &'static str, peer: &str) -> Self {
+        // Longer than a busy machine keeps a client from answering.
+        Self::start_with(dir, name, peer, Duration::from_secs(20))
+    }
+
+    fn start_with(dir: Rc<TempDir>, name: &'static str, peer: &str, patience: Duration) -> Self {
         let port = |name: &str| dir.path().join(format!("port-{name}"));
         let config = ServeConfig {
             socket: dir.path().join(name),
@@ -38,6 +50,7 @@ impl Served {
             faults: Vec::new(),
             seed: 0,
             capture: None,
+            patience,
         };
         let stop = EventFd::new().unwrap();
         let stopped = stop.try_clone().unwrap();

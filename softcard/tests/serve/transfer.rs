@@ -117,6 +117,39 @@ fn a_client_that_leaves_while_it_is_asked_leaves_the_card_to_the_next() {
 }
 
 #[test]
+fn a_client_that_never_answers_is_given_up() {
+    let served = Served::impatient();
+    let mut driver = Driver::new(&served.socket(), Reach::Mapped, 1);
+    // Its memory is now one that must be asked for.
+    driver.client.call(DMA_UNMAP, &unmap(2, 0, 0)).unwrap();
+    driver.client.call(DMA_MAP, &map(3, 0, BASE, 4 << 20)).unwrap();
+    let command = SetGid { index: 2, valid: 1, gid: [7; 16] };
+    driver.submit(Opcode::SetGid, &command.encode());
+    assert_eq!(driver.client.hear_request().command, DMA_READ);
+    assert!(driver.client.hear().is_none());
+    Driver::new(&served.socket(), Reach::Mapped, 1);
+}
+
+#[test]
+fn a_client_that_refuses_or_garbles_its_memory_fails_the_transfer_only() {
+    let served = Served::pair();
+    let mut a = Driver::new(&served[0].socket(), Reach::Asked, 1);
+    let mut b = Driver::new(&served[1].socket(), Reach::Mapped, 2);
+    for garbled in [&[][..], &[0; 16], &[0; 5000]] {
+        let (mut from, to) = (a.create_qp(), b.create_qp());
+        a.connect(&from, b.gid(), to.qpn);
+        b.connect(&to, a.gid(), from.qpn);
+        let (source, target) = (a.register(4096), b.register(4096));
+        a.post_write(&mut from, source, 4096, target);
+        let failed = a.wait_but(
+            |request| (request.payload[..8] == source.address.to_le_bytes()).then_some(garbled),
+            |a| a.poll(&mut from),
+        );
+        assert_ne!(failed.status, Status::Success);
+    }
+}
+
+#[test]
 fn memory_that_was_unmapped_is_not_reached() {
     let served = Served::pair();
     let mut a = Driver::new(&served[0].socket(), Reach::Mapped, 1);
