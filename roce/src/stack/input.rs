@@ -55,7 +55,7 @@ impl Stack {
         placements: &mut Vec<Placement>,
     ) {
         let result = classify(frame, &self.addresses).and_then(|(ethernet, kind)| match kind {
-            Kind::Arp(packet) => self.receive_arp(packet),
+            Kind::Arp(packet) => self.receive_arp(&ethernet, packet),
             Kind::Icmp(ip, packet) => self.receive_icmp(&ethernet, &ip, packet),
             Kind::Ndp(ip, packet) => self.receive_ndp(&ethernet, &ip, packet),
             Kind::Roce(datagram) => {
@@ -142,8 +142,12 @@ impl Stack {
         Ok(())
     }
 
-    fn receive_arp(&mut self, packet: &[u8]) -> Result<(), Malformed> {
+    fn receive_arp(&mut self, ethernet: &ethernet::Repr, packet: &[u8]) -> Result<(), Malformed> {
         let packet = arp::Repr::parse(packet)?;
+        // RC-98: No checksum protects the packet, and a wrong address cuts off all queue pairs on it.
+        if packet.sender_mac != ethernet.source {
+            return Err(Malformed::Sender("ARP"));
+        }
         if packet.target_ip != self.addresses.ipv4 {
             bump(&mut self.shared.counters.drop_not_for_us);
             return Ok(());

@@ -34,6 +34,9 @@ pub enum Malformed {
     /// The header checksum is wrong.
     #[error("{0} checksum is wrong")]
     Checksum(&'static str),
+    /// Two addresses that must agree do not.
+    #[error("{0} packet and its frame name different senders")]
+    Sender(&'static str),
     /// The packet is a fragment.
     #[error("{0} packet is a fragment")]
     Fragment(&'static str),

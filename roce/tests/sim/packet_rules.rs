@@ -3,7 +3,7 @@
 use roce::opcode::code;
 use roce::wire::aeth::{NakCode, Syndrome};
 use roce::wire::{bth, ethernet, icrc, ipv4, reth, udp};
-use roce::{Error, Instant, Operation, PathMtu, QpAttributes, QpState, SendRequest};
+use roce::{Error, Instant, MacAddr, Operation, PathMtu, QpAttributes, QpState, SendRequest};
 
 use crate::connection::{Options, to_init, to_rtr};
 use crate::network::Node;
@@ -91,6 +91,39 @@ fn a_packet_that_is_not_whole_words_is_dropped() {
     assert!(puppet.feed(&[frame]).is_empty());
     assert_eq!(puppet.node.stack.counters().drop_malformed, 1);
     assert_eq!((puppet.events(), puppet.state()), (vec![], QpState::Rts));
+}
+
+/// RC-98.
+#[test]
+fn a_damaged_arp_packet_does_not_turn_a_neighbour_away() {
+    let mut puppet = Puppet::new(&options());
+    let says = |puppet: &Puppet, last: u8| {
+        let packet = roce::wire::arp::Repr {
+            operation: roce::wire::arp::Operation::Reply,
+            sender_mac: MacAddr([2, 0, 0, 0, 0, last]),
+            sender_ip: PEER_IP,
+            target_mac: puppet.node.mac,
+            target_ip: puppet.node.ipv4,
+        };
+        let header = ethernet::Repr {
+            destination: puppet.node.mac,
+            source: MacAddr([2, 0, 0, 0, 0, 0x77]),
+            tag: None,
+            ethertype: ethernet::EtherType::ARP,
+        };
+        [&header.to_bytes()[..], &packet.to_bytes()].concat()
+    };
+    // Silence makes the stack ask again.
+    puppet.post(Operation::Write, 8);
+    puppet.drain();
+    assert!(!puppet.time_out().1.is_empty());
+    for (last, destination) in [(0x76, 0x99), (0x77, 0x77)] {
+        puppet.feed(&[says(&puppet, last)]);
+        puppet.post(Operation::Write, 8);
+        let sent = puppet.node.round(puppet.now);
+        assert_eq!(sent[0][..6], [2, 0, 0, 0, 0, destination]);
+    }
+    assert_eq!(puppet.node.stack.counters().drop_malformed, 1);
 }
 
 /// RC-3.
