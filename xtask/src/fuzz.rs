@@ -103,6 +103,7 @@ fn run_coverage(program: &Path, name: &str, options: &Options) -> Result<bool> {
     let seconds = options.minutes * 60;
     println!("libFuzzer, {} minutes; findings go to {}", options.minutes, findings.display());
     let mut task = Task::new(program)
+        .with_our_environment()
         .env("FUZZ_TARGET", name)
         .arg(format!("-max_total_time={seconds}"))
         .arg(format!("-seed={}", options.seed))
@@ -112,7 +113,6 @@ fn run_coverage(program: &Path, name: &str, options: &Options) -> Result<bool> {
         .arg("-timeout=60")
         .arg("-rss_limit_mb=4096")
         .arg(&corpus)
-        .with_our_environment()
         .limit(Duration::from_secs(seconds) + EXTRA);
     if kept.is_dir() {
         task = task.arg(&kept);

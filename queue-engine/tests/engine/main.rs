@@ -1,6 +1,7 @@
 //! The engine as its drivers, clients and transports see it.
 
 mod admin;
+mod attacks;
 mod attributes;
 mod completing;
 mod completion_queues;

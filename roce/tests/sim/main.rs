@@ -14,6 +14,7 @@
     reason = "a test may panic"
 )]
 
+mod attacks;
 mod cable;
 mod congestion;
 mod connection;
