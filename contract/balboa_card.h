@@ -28,6 +28,10 @@ typedef uint64_t balboa_le64;
 
 /* Bytes of an engine's window. */
 #define BALBOA_WINDOW_BYTES 0x10000u
+/* The address space (ctid) of the shell's MMU that everything of an engine is in. */
+#define BALBOA_WINDOW_CTID 0x0u
+/* Fatal code: the driver says of a ring's page that there is no memory. */
+#define BALBOA_WINDOW_FATAL_RING_UNREACHABLE 0x1u
 /* Bytes of a page of the window. */
 #define BALBOA_WINDOW_PAGE_BYTES 0x1000u
 /* Doorbell pages of a window; they are pages 1 to 15. */
@@ -62,6 +66,122 @@ typedef uint64_t balboa_le64;
 #define BALBOA_CQE_LAST_WORD 0x7u
 /* Blocks of the largest command. */
 #define BALBOA_ADMIN_MAX_BLOCKS 0x4u
+
+/* Static layer: The build constant, the reconfiguration engine, the shell's reset, and counters of DMA channel 2. */
+
+#define BALBOA_STATIC_LAYER_BAR 0x0u
+#define BALBOA_STATIC_LAYER_BASE 0x0u
+/* RO. The static layer's build constant, 0x000ff1ce unless the build changed it. */
+#define BALBOA_STATIC_LAYER_PROBE 0x0u
+/* WR. Queues a descriptor of the reconfiguration engine, from the address and length registers. */
+#define BALBOA_STATIC_LAYER_PR_CTRL 0x4u
+/* RO. State of the reconfiguration engine. */
+#define BALBOA_STATIC_LAYER_PR_STAT 0x8u
+/* RO. Descriptors executed. */
+#define BALBOA_STATIC_LAYER_PR_CNT 0xcu
+/* RW. Bus address of the descriptor's data, low half. */
+#define BALBOA_STATIC_LAYER_PR_ADDR_LOW 0x10u
+/* RW. Bus address of the descriptor's data, high half. */
+#define BALBOA_STATIC_LAYER_PR_ADDR_HIGH 0x14u
+/* RW. Length of the descriptor's data. */
+#define BALBOA_STATIC_LAYER_PR_LEN 0x18u
+/* RW. How long a new shell is kept in reset at the end of start-up. */
+#define BALBOA_STATIC_LAYER_PR_EOST 0x1cu
+/* WO. The shell's reset. A pulse is a write of 0, a write of 1, and a wait of at least 10 us. */
+#define BALBOA_STATIC_LAYER_PR_EOST_RESET 0x20u
+/* WO. Any write decouples the whole shell. */
+#define BALBOA_STATIC_LAYER_PR_DCPL_SET 0x24u
+/* WO. Any write couples the shell again. */
+#define BALBOA_STATIC_LAYER_PR_DCPL_CLR 0x28u
+/* RO. DMA channel 2 (reconfiguration and writeback): requests, completions and beats, each as read from the host and written to it. */
+#define BALBOA_STATIC_LAYER_HDMA_STAT 0x2cu
+#define BALBOA_STATIC_LAYER_HDMA_STAT_STRIDE 0x4u
+#define BALBOA_STATIC_LAYER_HDMA_STAT_COUNT 0x6u
+/* WO. Versal: tag of the prefetched queue context. */
+#define BALBOA_STATIC_LAYER_QDMA_PFCH_TAG 0x44u
+
+/* DMA engine: A DMA engine. Identifiers: 0x1fc0 host to card, 0x1fc1 card to host. */
+
+#define BALBOA_XDMA_DMA_ENGINE_HOST_TO_CARD_BAR 0x2u
+#define BALBOA_XDMA_DMA_ENGINE_HOST_TO_CARD_BASE 0x0u
+#define BALBOA_XDMA_DMA_ENGINE_HOST_TO_CARD_STRIDE 0x100u
+#define BALBOA_XDMA_DMA_ENGINE_HOST_TO_CARD_COUNT 0x3u
+#define BALBOA_XDMA_DMA_ENGINE_CARD_TO_HOST_BAR 0x2u
+#define BALBOA_XDMA_DMA_ENGINE_CARD_TO_HOST_BASE 0x1000u
+#define BALBOA_XDMA_DMA_ENGINE_CARD_TO_HOST_STRIDE 0x100u
+#define BALBOA_XDMA_DMA_ENGINE_CARD_TO_HOST_COUNT 0x3u
+/* RO. Which engine this is. */
+#define BALBOA_XDMA_ENGINE_IDENTIFIER 0x0u
+/* RW. Sets the engine running. */
+#define BALBOA_XDMA_ENGINE_CONTROL 0x4u
+/* W1S. Sets bits of the control register. */
+#define BALBOA_XDMA_ENGINE_CONTROL_SET 0x8u
+/* W1C. Clears bits of the control register. */
+#define BALBOA_XDMA_ENGINE_CONTROL_CLEAR 0xcu
+/* RO. State of the engine. */
+#define BALBOA_XDMA_ENGINE_STATUS 0x40u
+/* RO. State of the engine; this one is also cleared by reading it. */
+#define BALBOA_XDMA_ENGINE_STATUS_CLEAR 0x44u
+/* RO. Descriptors completed. */
+#define BALBOA_XDMA_ENGINE_COMPLETED 0x48u
+/* RO. Alignments the engine wants. */
+#define BALBOA_XDMA_ENGINE_ALIGNMENTS 0x4cu
+
+/* Interrupt block: Enables user interrupts and routes them to vectors. */
+
+#define BALBOA_XDMA_INTERRUPTS_BAR 0x2u
+#define BALBOA_XDMA_INTERRUPTS_BASE 0x2000u
+/* RO. Which block this is. */
+#define BALBOA_XDMA_IRQ_IDENTIFIER 0x0u
+/* RW. User interrupts that are enabled. */
+#define BALBOA_XDMA_USER_INTERRUPT_ENABLE 0x4u
+/* W1S. Enables user interrupts. */
+#define BALBOA_XDMA_USER_INTERRUPT_ENABLE_SET 0x8u
+/* W1C. Disables user interrupts. */
+#define BALBOA_XDMA_USER_INTERRUPT_ENABLE_CLEAR 0xcu
+/* RW. Channel interrupts that are enabled. */
+#define BALBOA_XDMA_CHANNEL_INTERRUPT_ENABLE 0x10u
+/* W1S. Enables channel interrupts. */
+#define BALBOA_XDMA_CHANNEL_INTERRUPT_ENABLE_SET 0x14u
+/* W1C. Disables channel interrupts. */
+#define BALBOA_XDMA_CHANNEL_INTERRUPT_ENABLE_CLEAR 0x18u
+/* RO. User interrupts that are requested and enabled. */
+#define BALBOA_XDMA_USER_REQUEST 0x40u
+/* RO. Channel interrupts that are requested and enabled. */
+#define BALBOA_XDMA_CHANNEL_REQUEST 0x44u
+/* RO. User interrupts that are requested. */
+#define BALBOA_XDMA_USER_PENDING 0x48u
+/* RO. Channel interrupts that are requested. */
+#define BALBOA_XDMA_CHANNEL_PENDING 0x4cu
+/* RW. Vectors of user interrupts, four a word. */
+#define BALBOA_XDMA_USER_VECTOR_MAP 0x80u
+#define BALBOA_XDMA_USER_VECTOR_MAP_STRIDE 0x4u
+#define BALBOA_XDMA_USER_VECTOR_MAP_COUNT 0x4u
+/* RW. Vectors of channel interrupts, four a word. */
+#define BALBOA_XDMA_CHANNEL_VECTOR_MAP 0xa0u
+#define BALBOA_XDMA_CHANNEL_VECTOR_MAP_STRIDE 0x4u
+#define BALBOA_XDMA_CHANNEL_VECTOR_MAP_COUNT 0x2u
+
+/* MSI-X table: The table of messages; whoever owns the function's interrupts writes it, not the driver. */
+
+#define BALBOA_XDMA_MSIX_TABLE_BAR 0x2u
+#define BALBOA_XDMA_MSIX_TABLE_BASE 0x8000u
+/* RW. Message address, low half. */
+#define BALBOA_XDMA_MSIX_ADDRESS_LOW 0x0u
+#define BALBOA_XDMA_MSIX_ADDRESS_LOW_STRIDE 0x10u
+#define BALBOA_XDMA_MSIX_ADDRESS_LOW_COUNT 0x20u
+/* RW. Message address, high half. */
+#define BALBOA_XDMA_MSIX_ADDRESS_HIGH 0x4u
+#define BALBOA_XDMA_MSIX_ADDRESS_HIGH_STRIDE 0x10u
+#define BALBOA_XDMA_MSIX_ADDRESS_HIGH_COUNT 0x20u
+/* RW. Message data. */
+#define BALBOA_XDMA_MSIX_DATA 0x8u
+#define BALBOA_XDMA_MSIX_DATA_STRIDE 0x10u
+#define BALBOA_XDMA_MSIX_DATA_COUNT 0x20u
+/* RW. Vector control. */
+#define BALBOA_XDMA_MSIX_CONTROL 0xcu
+#define BALBOA_XDMA_MSIX_CONTROL_STRIDE 0x10u
+#define BALBOA_XDMA_MSIX_CONTROL_COUNT 0x20u
 
 /* Shell registers: What the shell is, its network addresses, and its counters. */
 
@@ -124,6 +244,126 @@ typedef uint64_t balboa_le64;
 /* RO. Whether the network's receive side got stuck. */
 #define BALBOA_SHELL_STAT_STREAM_DOWN 0x340u
 
+/* vFPGA control registers: Work requests, interrupts, completion writeback, card memory, and queue pairs of the stack. */
+
+#define BALBOA_VFPGA_CNFG_PLAIN_BANK_BAR 0x4u
+#define BALBOA_VFPGA_CNFG_PLAIN_BANK_BASE 0x130000u
+#define BALBOA_VFPGA_CNFG_PLAIN_BANK_STRIDE 0x40000u
+#define BALBOA_VFPGA_CNFG_PLAIN_BANK_COUNT 0xfu
+#define BALBOA_VFPGA_CNFG_AVX_BANK_BAR 0x4u
+#define BALBOA_VFPGA_CNFG_AVX_BANK_BASE 0x1000000u
+#define BALBOA_VFPGA_CNFG_AVX_BANK_STRIDE 0x40000u
+#define BALBOA_VFPGA_CNFG_AVX_BANK_COUNT 0xfu
+/* WR. Read half of a work request. The write posts the request and comes last; reads tell how many wait. At 32 a further one is lost without notice. */
+#define BALBOA_VFPGA_CTRL 0x0u
+/* WO. Virtual address of the read half. */
+#define BALBOA_VFPGA_VADDR_RD 0x8u
+/* WO. Write half of a work request. */
+#define BALBOA_VFPGA_CTRL_2 0x10u
+/* WO. Virtual address of the write half. */
+#define BALBOA_VFPGA_VADDR_WR 0x18u
+/* WR. Interrupts: what happened, and the driver's answers. A write of 16 bits is enough. */
+#define BALBOA_VFPGA_ISR 0x20u
+/* RW. Whose address space: of the event when read, of the invalidation or restart when written. */
+#define BALBOA_VFPGA_ISR_PID 0x28u
+/* RW. Virtual address of a fault, or of an invalidation. */
+#define BALBOA_VFPGA_ISR_VADDR 0x30u
+/* RW. Length of a fault, or of an invalidation; value of a notification. */
+#define BALBOA_VFPGA_ISR_LEN 0x38u
+/* RO. Requests sent: local reads, local writes, remote reads, remote writes. Never cleared. */
+#define BALBOA_VFPGA_SENT 0x40u
+#define BALBOA_VFPGA_SENT_STRIDE 0x8u
+#define BALBOA_VFPGA_SENT_COUNT 0x4u
+/* RO. Invalidations reported. */
+#define BALBOA_VFPGA_COUNT_INVALIDATIONS 0x60u
+/* RO. Page faults reported. */
+#define BALBOA_VFPGA_COUNT_PAGE_FAULTS 0x68u
+/* RO. Notifications reported. */
+#define BALBOA_VFPGA_COUNT_NOTIFICATIONS 0x70u
+/* RW. Bus addresses of the counters' copies: local reads, local writes, remote reads, remote writes. */
+#define BALBOA_VFPGA_WBACK 0x80u
+#define BALBOA_VFPGA_WBACK_STRIDE 0x8u
+#define BALBOA_VFPGA_WBACK_COUNT 0x4u
+/* WR. Copies host memory to card memory; reads tell how many commands wait. */
+#define BALBOA_VFPGA_OFFL_CTRL 0xa0u
+/* WO. Bus address in the host of the next offload. */
+#define BALBOA_VFPGA_OFFL_HOST 0xa8u
+/* WO. Address in card memory of the next offload. */
+#define BALBOA_VFPGA_OFFL_CARD 0xb0u
+/* RO. Offloads done. */
+#define BALBOA_VFPGA_OFFL_STAT 0xc0u
+/* WR. Copies card memory to host memory; reads tell how many commands wait. */
+#define BALBOA_VFPGA_SYNC_CTRL 0xe0u
+/* WO. Bus address in the host of the next sync. */
+#define BALBOA_VFPGA_SYNC_HOST 0xe8u
+/* WO. Address in card memory of the next sync. */
+#define BALBOA_VFPGA_SYNC_CARD 0xf0u
+/* RO. Syncs done. */
+#define BALBOA_VFPGA_SYNC_STAT 0x100u
+/* WR. Asks for the Ethernet address of an IPv4 address. */
+#define BALBOA_VFPGA_NET_ARP 0x120u
+/* WR. First word of a queue pair's context. */
+#define BALBOA_VFPGA_RDMA_CTX_0 0x140u
+/* WO. Second word of a queue pair's context. */
+#define BALBOA_VFPGA_RDMA_CTX_1 0x148u
+/* WO. Third word of a queue pair's context, whose write hands the context over. */
+#define BALBOA_VFPGA_RDMA_CTX_2 0x150u
+/* WR. First word of a queue pair's connection. */
+#define BALBOA_VFPGA_RDMA_CONN_0 0x160u
+/* WO. First half of the peer's GID. */
+#define BALBOA_VFPGA_RDMA_CONN_1 0x168u
+/* WO. Second half of the peer's GID, whose write hands the connection over. */
+#define BALBOA_VFPGA_RDMA_CONN_2 0x170u
+/* RW. TCP: opening of ports and connections, and their outcome. Not maintained. */
+#define BALBOA_VFPGA_TCP 0x180u
+#define BALBOA_VFPGA_TCP_STRIDE 0x20u
+#define BALBOA_VFPGA_TCP_COUNT 0x4u
+
+/* Completion counters, plain bank: Requests completed, of each address space, modulo 2^32. */
+
+#define BALBOA_VFPGA_PLAIN_COUNTERS_BAR 0x4u
+#define BALBOA_VFPGA_PLAIN_COUNTERS_BASE 0x130000u
+#define BALBOA_VFPGA_PLAIN_COUNTERS_STRIDE 0x40000u
+#define BALBOA_VFPGA_PLAIN_COUNTERS_COUNT 0xfu
+/* RO. Local ones. */
+#define BALBOA_VFPGA_PLAIN_LOCAL 0x200u
+#define BALBOA_VFPGA_PLAIN_LOCAL_STRIDE 0x8u
+#define BALBOA_VFPGA_PLAIN_LOCAL_COUNT 0x40u
+/* RO. Those of the RDMA stack. */
+#define BALBOA_VFPGA_PLAIN_REMOTE 0x400u
+#define BALBOA_VFPGA_PLAIN_REMOTE_STRIDE 0x8u
+#define BALBOA_VFPGA_PLAIN_REMOTE_COUNT 0x40u
+
+/* Completion counters, AVX bank: Requests completed, of each address space, modulo 2^32. */
+
+#define BALBOA_VFPGA_AVX_COUNTERS_BAR 0x4u
+#define BALBOA_VFPGA_AVX_COUNTERS_BASE 0x1000000u
+#define BALBOA_VFPGA_AVX_COUNTERS_STRIDE 0x40000u
+#define BALBOA_VFPGA_AVX_COUNTERS_COUNT 0xfu
+/* RO. Local ones. */
+#define BALBOA_VFPGA_AVX_LOCAL 0x800u
+#define BALBOA_VFPGA_AVX_LOCAL_STRIDE 0x20u
+#define BALBOA_VFPGA_AVX_LOCAL_COUNT 0x40u
+/* RO. Those of the RDMA stack. */
+#define BALBOA_VFPGA_AVX_REMOTE 0x808u
+#define BALBOA_VFPGA_AVX_REMOTE_STRIDE 0x20u
+#define BALBOA_VFPGA_AVX_REMOTE_COUNT 0x40u
+
+/* TLB windows: Inserts entries into a TLB, and removes them; see tlb for the words. */
+
+#define BALBOA_VFPGA_TLB_WINDOW_LARGE_PAGES_BAR 0x4u
+#define BALBOA_VFPGA_TLB_WINDOW_LARGE_PAGES_BASE 0x100000u
+#define BALBOA_VFPGA_TLB_WINDOW_LARGE_PAGES_STRIDE 0x40000u
+#define BALBOA_VFPGA_TLB_WINDOW_LARGE_PAGES_COUNT 0xfu
+#define BALBOA_VFPGA_TLB_WINDOW_SMALL_PAGES_BAR 0x4u
+#define BALBOA_VFPGA_TLB_WINDOW_SMALL_PAGES_BASE 0x110000u
+#define BALBOA_VFPGA_TLB_WINDOW_SMALL_PAGES_STRIDE 0x40000u
+#define BALBOA_VFPGA_TLB_WINDOW_SMALL_PAGES_COUNT 0xfu
+/* RW. First word of an entry; reads answer what was written. */
+#define BALBOA_VFPGA_TLB_WORD_0 0x0u
+/* RW. Second word of an entry, whose write inserts or removes it. The bits of its fields depend on the TLB's shape, from bit 0: set, tag, ctid (6 bits), stream (2), valid (1). */
+#define BALBOA_VFPGA_TLB_WORD_1 0x8u
+
 /* Engine window, page 0: Identity, capabilities, and the driver's own rings. */
 
 #define BALBOA_WINDOW_BAR 0x4u
@@ -171,6 +411,87 @@ typedef uint64_t balboa_le64;
 
 /* Bit fields of registers and other words */
 
+/* static_layer_pr_ctrl: Queues a descriptor of the reconfiguration engine, from the address and length registers. */
+/* Queues the descriptor. */
+#define BALBOA_STATIC_LAYER_PR_CTRL_START_MASK 0x1u
+#define BALBOA_STATIC_LAYER_PR_CTRL_START_SHIFT 0x0u
+/* It is the bitstream's last. */
+#define BALBOA_STATIC_LAYER_PR_CTRL_LAST_MASK 0x2u
+#define BALBOA_STATIC_LAYER_PR_CTRL_LAST_SHIFT 0x1u
+/* Takes back PR_STAT's done bit and with it the interrupt. */
+#define BALBOA_STATIC_LAYER_PR_CTRL_CLEAR_MASK 0x4u
+#define BALBOA_STATIC_LAYER_PR_CTRL_CLEAR_SHIFT 0x2u
+/* static_layer_pr_queue: Queues a descriptor of the reconfiguration engine, from the address and length registers. */
+/* Descriptors queued. */
+#define BALBOA_STATIC_LAYER_PR_QUEUE_QUEUED_MASK 0x3fu
+#define BALBOA_STATIC_LAYER_PR_QUEUE_QUEUED_SHIFT 0x0u
+/* static_layer_pr_stat: State of the reconfiguration engine. */
+/* The last descriptor of a bitstream was executed. */
+#define BALBOA_STATIC_LAYER_PR_STAT_DONE_MASK 0x1u
+#define BALBOA_STATIC_LAYER_PR_STAT_DONE_SHIFT 0x0u
+/* Another descriptor can be queued. */
+#define BALBOA_STATIC_LAYER_PR_STAT_READY_MASK 0x2u
+#define BALBOA_STATIC_LAYER_PR_STAT_READY_SHIFT 0x1u
+/* static_layer_pr_addr_high: Bus address of the descriptor's data, high half. */
+/* Address bits 43 to 32. */
+#define BALBOA_STATIC_LAYER_PR_ADDR_HIGH_ADDRESS_MASK 0xfffu
+#define BALBOA_STATIC_LAYER_PR_ADDR_HIGH_ADDRESS_SHIFT 0x0u
+/* static_layer_pr_len: Length of the descriptor's data. */
+/* The length. */
+#define BALBOA_STATIC_LAYER_PR_LEN_LENGTH_MASK 0xfffffffu
+#define BALBOA_STATIC_LAYER_PR_LEN_LENGTH_SHIFT 0x0u
+/* static_layer_pr_eost_reset: The shell's reset. A pulse is a write of 0, a write of 1, and a wait of at least 10 us. */
+/* Active low. */
+#define BALBOA_STATIC_LAYER_PR_EOST_RESET_RUN_MASK 0x1u
+#define BALBOA_STATIC_LAYER_PR_EOST_RESET_RUN_SHIFT 0x0u
+/* static_layer_qdma_prefetch_tag: Versal: tag of the prefetched queue context. */
+/* The tag. */
+#define BALBOA_STATIC_LAYER_QDMA_PREFETCH_TAG_TAG_MASK 0x7fu
+#define BALBOA_STATIC_LAYER_QDMA_PREFETCH_TAG_TAG_SHIFT 0x0u
+/* Its queue. */
+#define BALBOA_STATIC_LAYER_QDMA_PREFETCH_TAG_QUEUE_MASK 0xfff00u
+#define BALBOA_STATIC_LAYER_QDMA_PREFETCH_TAG_QUEUE_SHIFT 0x8u
+/* Tag and queue are meant. */
+#define BALBOA_STATIC_LAYER_QDMA_PREFETCH_TAG_VALID_MASK 0x80000000u
+#define BALBOA_STATIC_LAYER_QDMA_PREFETCH_TAG_VALID_SHIFT 0x1fu
+/* xdma_engine_identifier: Which engine this is. */
+/* Channel. */
+#define BALBOA_XDMA_ENGINE_IDENTIFIER_CHANNEL_MASK 0xf00u
+#define BALBOA_XDMA_ENGINE_IDENTIFIER_CHANNEL_SHIFT 0x8u
+/* Direction. */
+#define BALBOA_XDMA_ENGINE_IDENTIFIER_IDENTIFIER_MASK 0xffff0000u
+#define BALBOA_XDMA_ENGINE_IDENTIFIER_IDENTIFIER_SHIFT 0x10u
+/* xdma_engine_control: Sets the engine running. */
+/* It runs. */
+#define BALBOA_XDMA_ENGINE_CONTROL_RUN_MASK 0x1u
+#define BALBOA_XDMA_ENGINE_CONTROL_RUN_SHIFT 0x0u
+/* Interrupt when it stopped. */
+#define BALBOA_XDMA_ENGINE_CONTROL_IRQ_STOPPED_MASK 0x2u
+#define BALBOA_XDMA_ENGINE_CONTROL_IRQ_STOPPED_SHIFT 0x1u
+/* Interrupt when it completed a descriptor. */
+#define BALBOA_XDMA_ENGINE_CONTROL_IRQ_COMPLETED_MASK 0x4u
+#define BALBOA_XDMA_ENGINE_CONTROL_IRQ_COMPLETED_SHIFT 0x2u
+/* xdma_engine_status: State of the engine. */
+/* It is busy. */
+#define BALBOA_XDMA_ENGINE_STATUS_BUSY_MASK 0x1u
+#define BALBOA_XDMA_ENGINE_STATUS_BUSY_SHIFT 0x0u
+/* xdma_vector_map: Vectors of user interrupts, four a word. */
+/* Vector of interrupt 4 n. */
+#define BALBOA_XDMA_VECTOR_MAP_FIRST_MASK 0x1fu
+#define BALBOA_XDMA_VECTOR_MAP_FIRST_SHIFT 0x0u
+/* Vector of interrupt 4 n + 1. */
+#define BALBOA_XDMA_VECTOR_MAP_SECOND_MASK 0x1f00u
+#define BALBOA_XDMA_VECTOR_MAP_SECOND_SHIFT 0x8u
+/* Vector of interrupt 4 n + 2. */
+#define BALBOA_XDMA_VECTOR_MAP_THIRD_MASK 0x1f0000u
+#define BALBOA_XDMA_VECTOR_MAP_THIRD_SHIFT 0x10u
+/* Vector of interrupt 4 n + 3. */
+#define BALBOA_XDMA_VECTOR_MAP_FOURTH_MASK 0x1f000000u
+#define BALBOA_XDMA_VECTOR_MAP_FOURTH_SHIFT 0x18u
+/* xdma_msix_control: Vector control. */
+/* The vector is masked. */
+#define BALBOA_XDMA_MSIX_CONTROL_MASKED_MASK 0x1u
+#define BALBOA_XDMA_MSIX_CONTROL_MASKED_SHIFT 0x0u
 /* shell_ctrl_cnfg: How the vFPGAs' control and MMUs are built. */
 /* The 256-bit register bank is built in instead of the plain one. */
 #define BALBOA_SHELL_CTRL_CNFG_AVX_MASK 0x1u
@@ -273,6 +594,175 @@ typedef uint64_t balboa_le64;
 /* The receive stream was held back for 256 cycles or more; only reprogramming cures it. */
 #define BALBOA_SHELL_STREAM_DOWN_DOWN_MASK 0x1u
 #define BALBOA_SHELL_STREAM_DOWN_DOWN_SHIFT 0x0u
+/* vfpga_command: Read half of a work request. The write posts the request and comes last; reads tell how many wait. At 32 a further one is lost without notice. */
+/* Operation, or opcode of the one packet in raw mode. */
+#define BALBOA_VFPGA_COMMAND_OPCODE_MASK 0x1fu
+#define BALBOA_VFPGA_COMMAND_OPCODE_SHIFT 0x0u
+/* One packet is sent as it is, instead of as many as the length takes. */
+#define BALBOA_VFPGA_COMMAND_RAW_MASK 0x20u
+#define BALBOA_VFPGA_COMMAND_RAW_SHIFT 0x5u
+/* For the network. */
+#define BALBOA_VFPGA_COMMAND_RDMA_MASK 0x40u
+#define BALBOA_VFPGA_COMMAND_RDMA_SHIFT 0x6u
+/* The request goes to a peer. */
+#define BALBOA_VFPGA_COMMAND_REMOTE_MASK 0x80u
+#define BALBOA_VFPGA_COMMAND_REMOTE_SHIFT 0x7u
+/* Stream. */
+#define BALBOA_VFPGA_COMMAND_STREAM_MASK 0x300u
+#define BALBOA_VFPGA_COMMAND_STREAM_SHIFT 0x8u
+/* Address space. */
+#define BALBOA_VFPGA_COMMAND_CTID_MASK 0xfc00u
+#define BALBOA_VFPGA_COMMAND_CTID_SHIFT 0xau
+/* AXI stream of the vFPGA. */
+#define BALBOA_VFPGA_COMMAND_DEST_MASK 0xf0000u
+#define BALBOA_VFPGA_COMMAND_DEST_SHIFT 0x10u
+/* Its end is counted. */
+#define BALBOA_VFPGA_COMMAND_LAST_MASK 0x100000u
+#define BALBOA_VFPGA_COMMAND_LAST_SHIFT 0x14u
+/* This half is active. */
+#define BALBOA_VFPGA_COMMAND_START_MASK 0x200000u
+#define BALBOA_VFPGA_COMMAND_START_SHIFT 0x15u
+/* Clears the completion counters of the address space. */
+#define BALBOA_VFPGA_COMMAND_CLEAR_MASK 0x400000u
+#define BALBOA_VFPGA_COMMAND_CLEAR_SHIFT 0x16u
+/* Length. */
+#define BALBOA_VFPGA_COMMAND_LENGTH_MASK UINT64_C(0xfffffff00000000)
+#define BALBOA_VFPGA_COMMAND_LENGTH_SHIFT 0x20u
+/* vfpga_command_queue: Read half of a work request. The write posts the request and comes last; reads tell how many wait. At 32 a further one is lost without notice. */
+/* How many. */
+#define BALBOA_VFPGA_COMMAND_QUEUE_QUEUED_MASK 0xffffffffu
+#define BALBOA_VFPGA_COMMAND_QUEUE_QUEUED_SHIFT 0x0u
+/* vfpga_virtual_address: Virtual address of the read half. */
+/* The address. */
+#define BALBOA_VFPGA_VIRTUAL_ADDRESS_VADDR_MASK UINT64_C(0xffffffffffff)
+#define BALBOA_VFPGA_VIRTUAL_ADDRESS_VADDR_SHIFT 0x0u
+/* vfpga_isr_write: Interrupts: what happened, and the driver's answers. A write of 16 bits is enough. */
+/* Takes the event back that is reported; the next one may follow. */
+#define BALBOA_VFPGA_ISR_WRITE_CLEAR_PENDING_MASK 0x1u
+#define BALBOA_VFPGA_ISR_WRITE_CLEAR_PENDING_SHIFT 0x0u
+/* Goes on after a fault of a read. */
+#define BALBOA_VFPGA_ISR_WRITE_RESTART_READ_MASK 0x2u
+#define BALBOA_VFPGA_ISR_WRITE_RESTART_READ_SHIFT 0x1u
+/* Goes on after a fault of a write. */
+#define BALBOA_VFPGA_ISR_WRITE_RESTART_WRITE_MASK 0x4u
+#define BALBOA_VFPGA_ISR_WRITE_RESTART_WRITE_SHIFT 0x2u
+/* The fault was mended; without it the transfer is dropped. */
+#define BALBOA_VFPGA_ISR_WRITE_SUCCESS_MASK 0x8u
+#define BALBOA_VFPGA_ISR_WRITE_SUCCESS_SHIFT 0x3u
+/* Queues an invalidation of the pages that pid, address and length registers name. */
+#define BALBOA_VFPGA_ISR_WRITE_INVALIDATE_MASK 0x10u
+#define BALBOA_VFPGA_ISR_WRITE_INVALIDATE_SHIFT 0x4u
+/* It is the last of a row, whose end is reported. */
+#define BALBOA_VFPGA_ISR_WRITE_INVALIDATE_LAST_MASK 0x20u
+#define BALBOA_VFPGA_ISR_WRITE_INVALIDATE_LAST_SHIFT 0x5u
+/* Locks the TLBs, or unlocks them; with the invalidate bit, which then means nothing. */
+#define BALBOA_VFPGA_ISR_WRITE_LOCK_MASK 0x40u
+#define BALBOA_VFPGA_ISR_WRITE_LOCK_SHIFT 0x6u
+/* vfpga_isr_read: Interrupts: what happened, and the driver's answers. A write of 16 bits is enough. */
+/* What happened. */
+#define BALBOA_VFPGA_ISR_READ_KIND_MASK 0xffff0000u
+#define BALBOA_VFPGA_ISR_READ_KIND_SHIFT 0x10u
+/* Another invalidation can be queued. */
+#define BALBOA_VFPGA_ISR_READ_INVALIDATE_READY_MASK UINT64_C(0x100000000)
+#define BALBOA_VFPGA_ISR_READ_INVALIDATE_READY_SHIFT 0x20u
+/* Another answer to a fault can be queued. */
+#define BALBOA_VFPGA_ISR_READ_FAULT_READY_MASK UINT64_C(0x200000000)
+#define BALBOA_VFPGA_ISR_READ_FAULT_READY_SHIFT 0x21u
+/* Stream of the transfer that met a fault. */
+#define BALBOA_VFPGA_ISR_READ_STREAM_MASK UINT64_C(0x3000000000000)
+#define BALBOA_VFPGA_ISR_READ_STREAM_SHIFT 0x30u
+/* It was a write. */
+#define BALBOA_VFPGA_ISR_READ_WRITE_MASK UINT64_C(0x100000000000000)
+#define BALBOA_VFPGA_ISR_READ_WRITE_SHIFT 0x38u
+/* vfpga_isr_pid: Whose address space: of the event when read, of the invalidation or restart when written. */
+/* Address space. */
+#define BALBOA_VFPGA_ISR_PID_CTID_MASK 0x3fu
+#define BALBOA_VFPGA_ISR_PID_CTID_SHIFT 0x0u
+/* Process on the host. */
+#define BALBOA_VFPGA_ISR_PID_HPID_MASK UINT64_C(0xffffffff00000000)
+#define BALBOA_VFPGA_ISR_PID_HPID_SHIFT 0x20u
+/* vfpga_isr_len: Length of a fault, or of an invalidation; value of a notification. */
+/* The length. */
+#define BALBOA_VFPGA_ISR_LEN_LENGTH_MASK 0xfffffffu
+#define BALBOA_VFPGA_ISR_LEN_LENGTH_SHIFT 0x0u
+/* The value. */
+#define BALBOA_VFPGA_ISR_LEN_VALUE_MASK UINT64_C(0xffffffff00000000)
+#define BALBOA_VFPGA_ISR_LEN_VALUE_SHIFT 0x20u
+/* vfpga_migration: Copies host memory to card memory; reads tell how many commands wait. */
+/* Starts. */
+#define BALBOA_VFPGA_MIGRATION_START_MASK 0x1u
+#define BALBOA_VFPGA_MIGRATION_START_SHIFT 0x0u
+/* The last of a row, which is reported. */
+#define BALBOA_VFPGA_MIGRATION_LAST_MASK 0x2u
+#define BALBOA_VFPGA_MIGRATION_LAST_SHIFT 0x1u
+/* Clears the report. */
+#define BALBOA_VFPGA_MIGRATION_CLEAR_MASK 0x4u
+#define BALBOA_VFPGA_MIGRATION_CLEAR_SHIFT 0x2u
+/* Length. */
+#define BALBOA_VFPGA_MIGRATION_LENGTH_MASK UINT64_C(0xfffffff00000000)
+#define BALBOA_VFPGA_MIGRATION_LENGTH_SHIFT 0x20u
+/* vfpga_offload_queue: Copies host memory to card memory; reads tell how many commands wait. */
+/* How many. */
+#define BALBOA_VFPGA_OFFLOAD_QUEUE_QUEUED_MASK 0xffffffffu
+#define BALBOA_VFPGA_OFFLOAD_QUEUE_QUEUED_SHIFT 0x0u
+/* vfpga_sync_queue: Copies card memory to host memory; reads tell how many commands wait. */
+/* How many. */
+#define BALBOA_VFPGA_SYNC_QUEUE_QUEUED_MASK 0xffffffffu
+#define BALBOA_VFPGA_SYNC_QUEUE_QUEUED_SHIFT 0x0u
+/* vfpga_arp_lookup: Asks for the Ethernet address of an IPv4 address. */
+/* The address, host order of the dotted quad. */
+#define BALBOA_VFPGA_ARP_LOOKUP_IPV4_MASK 0xffffffffu
+#define BALBOA_VFPGA_ARP_LOOKUP_IPV4_SHIFT 0x0u
+/* vfpga_arp_ready: Asks for the Ethernet address of an IPv4 address. */
+/* It does. */
+#define BALBOA_VFPGA_ARP_READY_READY_MASK 0x1u
+#define BALBOA_VFPGA_ARP_READY_READY_SHIFT 0x0u
+/* vfpga_rdma_context0: First word of a queue pair's context. */
+/* Own QPN. */
+#define BALBOA_VFPGA_RDMA_CONTEXT0_QPN_MASK 0xffffffu
+#define BALBOA_VFPGA_RDMA_CONTEXT0_QPN_SHIFT 0x0u
+/* The peer's key. */
+#define BALBOA_VFPGA_RDMA_CONTEXT0_RKEY_MASK UINT64_C(0xffffffff00000000)
+#define BALBOA_VFPGA_RDMA_CONTEXT0_RKEY_SHIFT 0x20u
+/* vfpga_context_ready: First word of a queue pair's context. */
+/* It does. */
+#define BALBOA_VFPGA_CONTEXT_READY_READY_MASK 0x1u
+#define BALBOA_VFPGA_CONTEXT_READY_READY_SHIFT 0x0u
+/* vfpga_rdma_context1: Second word of a queue pair's context. */
+/* The PSN expected from the peer. */
+#define BALBOA_VFPGA_RDMA_CONTEXT1_LOCAL_PSN_MASK 0xffffffu
+#define BALBOA_VFPGA_RDMA_CONTEXT1_LOCAL_PSN_SHIFT 0x0u
+/* The PSN the peer expects. */
+#define BALBOA_VFPGA_RDMA_CONTEXT1_REMOTE_PSN_MASK UINT64_C(0xffffff000000)
+#define BALBOA_VFPGA_RDMA_CONTEXT1_REMOTE_PSN_SHIFT 0x18u
+/* vfpga_rdma_connection0: First word of a queue pair's connection. */
+/* Own QPN. */
+#define BALBOA_VFPGA_RDMA_CONNECTION0_QPN_MASK 0xffffu
+#define BALBOA_VFPGA_RDMA_CONNECTION0_QPN_SHIFT 0x0u
+/* The peer's QPN. */
+#define BALBOA_VFPGA_RDMA_CONNECTION0_REMOTE_QPN_MASK UINT64_C(0xffffff0000)
+#define BALBOA_VFPGA_RDMA_CONNECTION0_REMOTE_QPN_SHIFT 0x10u
+/* UDP source port. */
+#define BALBOA_VFPGA_RDMA_CONNECTION0_UDP_PORT_MASK UINT64_C(0xffff0000000000)
+#define BALBOA_VFPGA_RDMA_CONNECTION0_UDP_PORT_SHIFT 0x28u
+/* vfpga_connection_ready: First word of a queue pair's connection. */
+/* It does. */
+#define BALBOA_VFPGA_CONNECTION_READY_READY_MASK 0x1u
+#define BALBOA_VFPGA_CONNECTION_READY_READY_SHIFT 0x0u
+/* vfpga_completion_counters: Local ones. */
+/* Reads. */
+#define BALBOA_VFPGA_COMPLETION_COUNTERS_READS_MASK 0xffffffffu
+#define BALBOA_VFPGA_COMPLETION_COUNTERS_READS_SHIFT 0x0u
+/* Writes. */
+#define BALBOA_VFPGA_COMPLETION_COUNTERS_WRITES_MASK UINT64_C(0xffffffff00000000)
+#define BALBOA_VFPGA_COMPLETION_COUNTERS_WRITES_SHIFT 0x20u
+/* vfpga_tlb_word0: First word of an entry; reads answer what was written. */
+/* Physical page number. */
+#define BALBOA_VFPGA_TLB_WORD0_PAGE_MASK 0xffffffffu
+#define BALBOA_VFPGA_TLB_WORD0_PAGE_SHIFT 0x0u
+/* Process on the host; with the tag it names the entry to remove. */
+#define BALBOA_VFPGA_TLB_WORD0_HPID_MASK UINT64_C(0xffffffff00000000)
+#define BALBOA_VFPGA_TLB_WORD0_HPID_SHIFT 0x20u
 /* window_version: Which contract the engine keeps. */
 /* A higher minor version only adds. */
 #define BALBOA_WINDOW_VERSION_MINOR_MASK 0xffffu
@@ -394,6 +884,32 @@ typedef uint64_t balboa_le64;
 
 /* Codes and flags */
 
+/* Which memory or network a stream leads to. */
+enum balboa_vfpga_stream {
+    /* Card memory. */
+    BALBOA_VFPGA_STREAM_CARD = 0,
+    /* Host memory. */
+    BALBOA_VFPGA_STREAM_HOST = 1,
+    /* The RDMA stack. */
+    BALBOA_VFPGA_STREAM_RDMA = 2,
+    /* The TCP stack. */
+    BALBOA_VFPGA_STREAM_TCP = 3,
+};
+/* What an interrupt of a vFPGA reports, the first that waits in this order. */
+enum balboa_vfpga_event_kind {
+    /* Host memory was copied to card memory. */
+    BALBOA_VFPGA_EVENT_KIND_OFFLOAD = 0,
+    /* Card memory was copied to host memory. */
+    BALBOA_VFPGA_EVENT_KIND_SYNC = 1,
+    /* A TLB invalidation is complete. */
+    BALBOA_VFPGA_EVENT_KIND_INVALIDATED = 2,
+    /* A transfer met a page that has no TLB entry; those of reads come first. */
+    BALBOA_VFPGA_EVENT_KIND_PAGE_FAULT = 3,
+    /* The user logic has something to say. */
+    BALBOA_VFPGA_EVENT_KIND_NOTIFY = 4,
+    /* A reconfiguration is complete. */
+    BALBOA_VFPGA_EVENT_KIND_RECONFIGURED = 5,
+};
 /* What stands behind the window. */
 enum balboa_window_profile {
     /* The engine is on the card (gateware, or the software card). */

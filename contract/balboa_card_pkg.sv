@@ -24,6 +24,10 @@ package balboa_card_pkg;
 
   // Bytes of an engine's window.
   localparam logic [31:0] WINDOW_BYTES = 32'h10000;
+  // The address space (ctid) of the shell's MMU that everything of an engine is in.
+  localparam logic [31:0] WINDOW_CTID = 32'h0;
+  // Fatal code: the driver says of a ring's page that there is no memory.
+  localparam logic [31:0] WINDOW_FATAL_RING_UNREACHABLE = 32'h1;
   // Bytes of a page of the window.
   localparam logic [31:0] WINDOW_PAGE_BYTES = 32'h1000;
   // Doorbell pages of a window; they are pages 1 to 15.
@@ -58,6 +62,123 @@ package balboa_card_pkg;
   localparam logic [31:0] CQE_LAST_WORD = 32'h7;
   // Blocks of the largest command.
   localparam logic [31:0] ADMIN_MAX_BLOCKS = 32'h4;
+
+  // ---- Static layer: The build constant, the reconfiguration engine, the shell's reset, and counters of DMA channel 2.
+
+  localparam logic [31:0] STATIC_LAYER_BASE = 32'h0;
+  // RO. The static layer's build constant, 0x000ff1ce unless the build changed it.
+  localparam logic [31:0] STATIC_LAYER_PROBE = 32'h0;
+  localparam logic [31:0] STATIC_LAYER_PROBE_RESET_VALUE = 32'hff1ce;
+  // WR. Queues a descriptor of the reconfiguration engine, from the address and length registers.
+  localparam logic [31:0] STATIC_LAYER_PR_CTRL = 32'h4;
+  // RO. State of the reconfiguration engine.
+  localparam logic [31:0] STATIC_LAYER_PR_STAT = 32'h8;
+  // RO. Descriptors executed.
+  localparam logic [31:0] STATIC_LAYER_PR_CNT = 32'hc;
+  // RW. Bus address of the descriptor's data, low half.
+  localparam logic [31:0] STATIC_LAYER_PR_ADDR_LOW = 32'h10;
+  // RW. Bus address of the descriptor's data, high half.
+  localparam logic [31:0] STATIC_LAYER_PR_ADDR_HIGH = 32'h14;
+  // RW. Length of the descriptor's data.
+  localparam logic [31:0] STATIC_LAYER_PR_LEN = 32'h18;
+  // RW. How long a new shell is kept in reset at the end of start-up.
+  localparam logic [31:0] STATIC_LAYER_PR_EOST = 32'h1c;
+  localparam logic [31:0] STATIC_LAYER_PR_EOST_RESET_VALUE = 32'hf4240;
+  // WO. The shell's reset. A pulse is a write of 0, a write of 1, and a wait of at least 10 us.
+  localparam logic [31:0] STATIC_LAYER_PR_EOST_RESET = 32'h20;
+  localparam logic [31:0] STATIC_LAYER_PR_EOST_RESET_RESET_VALUE = 32'h1;
+  // WO. Any write decouples the whole shell.
+  localparam logic [31:0] STATIC_LAYER_PR_DCPL_SET = 32'h24;
+  // WO. Any write couples the shell again.
+  localparam logic [31:0] STATIC_LAYER_PR_DCPL_CLR = 32'h28;
+  // RO. DMA channel 2 (reconfiguration and writeback): requests, completions and beats, each as read from the host and written to it.
+  localparam logic [31:0] STATIC_LAYER_HDMA_STAT = 32'h2c;
+  localparam logic [31:0] STATIC_LAYER_HDMA_STAT_STRIDE = 32'h4;
+  localparam logic [31:0] STATIC_LAYER_HDMA_STAT_COUNT = 32'h6;
+  // WO. Versal: tag of the prefetched queue context.
+  localparam logic [31:0] STATIC_LAYER_QDMA_PFCH_TAG = 32'h44;
+
+  // ---- DMA engine: A DMA engine. Identifiers: 0x1fc0 host to card, 0x1fc1 card to host.
+
+  localparam logic [31:0] XDMA_DMA_ENGINE_HOST_TO_CARD_BASE = 32'h0;
+  localparam logic [31:0] XDMA_DMA_ENGINE_HOST_TO_CARD_STRIDE = 32'h100;
+  localparam logic [31:0] XDMA_DMA_ENGINE_HOST_TO_CARD_COUNT = 32'h3;
+  localparam logic [31:0] XDMA_DMA_ENGINE_CARD_TO_HOST_BASE = 32'h1000;
+  localparam logic [31:0] XDMA_DMA_ENGINE_CARD_TO_HOST_STRIDE = 32'h100;
+  localparam logic [31:0] XDMA_DMA_ENGINE_CARD_TO_HOST_COUNT = 32'h3;
+  // RO. Which engine this is.
+  localparam logic [31:0] XDMA_ENGINE_IDENTIFIER = 32'h0;
+  // RW. Sets the engine running.
+  localparam logic [31:0] XDMA_ENGINE_CONTROL = 32'h4;
+  // W1S. Sets bits of the control register.
+  localparam logic [31:0] XDMA_ENGINE_CONTROL_SET = 32'h8;
+  // W1C. Clears bits of the control register.
+  localparam logic [31:0] XDMA_ENGINE_CONTROL_CLEAR = 32'hc;
+  // RO. State of the engine.
+  localparam logic [31:0] XDMA_ENGINE_STATUS = 32'h40;
+  // RO. State of the engine; this one is also cleared by reading it.
+  localparam logic [31:0] XDMA_ENGINE_STATUS_CLEAR = 32'h44;
+  // RO. Descriptors completed.
+  localparam logic [31:0] XDMA_ENGINE_COMPLETED = 32'h48;
+  // RO. Alignments the engine wants.
+  localparam logic [31:0] XDMA_ENGINE_ALIGNMENTS = 32'h4c;
+  localparam logic [31:0] XDMA_ENGINE_ALIGNMENTS_RESET_VALUE = 32'h10140;
+
+  // ---- Interrupt block: Enables user interrupts and routes them to vectors.
+
+  localparam logic [31:0] XDMA_INTERRUPTS_BASE = 32'h2000;
+  // RO. Which block this is.
+  localparam logic [31:0] XDMA_IRQ_IDENTIFIER = 32'h0;
+  localparam logic [31:0] XDMA_IRQ_IDENTIFIER_RESET_VALUE = 32'h1fc20000;
+  // RW. User interrupts that are enabled.
+  localparam logic [31:0] XDMA_USER_INTERRUPT_ENABLE = 32'h4;
+  // W1S. Enables user interrupts.
+  localparam logic [31:0] XDMA_USER_INTERRUPT_ENABLE_SET = 32'h8;
+  // W1C. Disables user interrupts.
+  localparam logic [31:0] XDMA_USER_INTERRUPT_ENABLE_CLEAR = 32'hc;
+  // RW. Channel interrupts that are enabled.
+  localparam logic [31:0] XDMA_CHANNEL_INTERRUPT_ENABLE = 32'h10;
+  // W1S. Enables channel interrupts.
+  localparam logic [31:0] XDMA_CHANNEL_INTERRUPT_ENABLE_SET = 32'h14;
+  // W1C. Disables channel interrupts.
+  localparam logic [31:0] XDMA_CHANNEL_INTERRUPT_ENABLE_CLEAR = 32'h18;
+  // RO. User interrupts that are requested and enabled.
+  localparam logic [31:0] XDMA_USER_REQUEST = 32'h40;
+  // RO. Channel interrupts that are requested and enabled.
+  localparam logic [31:0] XDMA_CHANNEL_REQUEST = 32'h44;
+  // RO. User interrupts that are requested.
+  localparam logic [31:0] XDMA_USER_PENDING = 32'h48;
+  // RO. Channel interrupts that are requested.
+  localparam logic [31:0] XDMA_CHANNEL_PENDING = 32'h4c;
+  // RW. Vectors of user interrupts, four a word.
+  localparam logic [31:0] XDMA_USER_VECTOR_MAP = 32'h80;
+  localparam logic [31:0] XDMA_USER_VECTOR_MAP_STRIDE = 32'h4;
+  localparam logic [31:0] XDMA_USER_VECTOR_MAP_COUNT = 32'h4;
+  // RW. Vectors of channel interrupts, four a word.
+  localparam logic [31:0] XDMA_CHANNEL_VECTOR_MAP = 32'ha0;
+  localparam logic [31:0] XDMA_CHANNEL_VECTOR_MAP_STRIDE = 32'h4;
+  localparam logic [31:0] XDMA_CHANNEL_VECTOR_MAP_COUNT = 32'h2;
+
+  // ---- MSI-X table: The table of messages; whoever owns the function's interrupts writes it, not the driver.
+
+  localparam logic [31:0] XDMA_MSIX_TABLE_BASE = 32'h8000;
+  // RW. Message address, low half.
+  localparam logic [31:0] XDMA_MSIX_ADDRESS_LOW = 32'h0;
+  localparam logic [31:0] XDMA_MSIX_ADDRESS_LOW_STRIDE = 32'h10;
+  localparam logic [31:0] XDMA_MSIX_ADDRESS_LOW_COUNT = 32'h20;
+  // RW. Message address, high half.
+  localparam logic [31:0] XDMA_MSIX_ADDRESS_HIGH = 32'h4;
+  localparam logic [31:0] XDMA_MSIX_ADDRESS_HIGH_STRIDE = 32'h10;
+  localparam logic [31:0] XDMA_MSIX_ADDRESS_HIGH_COUNT = 32'h20;
+  // RW. Message data.
+  localparam logic [31:0] XDMA_MSIX_DATA = 32'h8;
+  localparam logic [31:0] XDMA_MSIX_DATA_STRIDE = 32'h10;
+  localparam logic [31:0] XDMA_MSIX_DATA_COUNT = 32'h20;
+  // RW. Vector control.
+  localparam logic [31:0] XDMA_MSIX_CONTROL = 32'hc;
+  localparam logic [31:0] XDMA_MSIX_CONTROL_STRIDE = 32'h10;
+  localparam logic [31:0] XDMA_MSIX_CONTROL_COUNT = 32'h20;
+  localparam logic [31:0] XDMA_MSIX_CONTROL_RESET_VALUE = 32'h1;
 
   // ---- Shell registers: What the shell is, its network addresses, and its counters.
 
@@ -121,6 +242,120 @@ package balboa_card_pkg;
   // RO. Whether the network's receive side got stuck.
   localparam logic [31:0] SHELL_STAT_STREAM_DOWN = 32'h340;
 
+  // ---- vFPGA control registers: Work requests, interrupts, completion writeback, card memory, and queue pairs of the stack.
+
+  localparam logic [31:0] VFPGA_CNFG_PLAIN_BANK_BASE = 32'h130000;
+  localparam logic [31:0] VFPGA_CNFG_PLAIN_BANK_STRIDE = 32'h40000;
+  localparam logic [31:0] VFPGA_CNFG_PLAIN_BANK_COUNT = 32'hf;
+  localparam logic [31:0] VFPGA_CNFG_AVX_BANK_BASE = 32'h1000000;
+  localparam logic [31:0] VFPGA_CNFG_AVX_BANK_STRIDE = 32'h40000;
+  localparam logic [31:0] VFPGA_CNFG_AVX_BANK_COUNT = 32'hf;
+  // WR. Read half of a work request. The write posts the request and comes last; reads tell how many wait. At 32 a further one is lost without notice.
+  localparam logic [31:0] VFPGA_CTRL = 32'h0;
+  // WO. Virtual address of the read half.
+  localparam logic [31:0] VFPGA_VADDR_RD = 32'h8;
+  // WO. Write half of a work request.
+  localparam logic [31:0] VFPGA_CTRL_2 = 32'h10;
+  // WO. Virtual address of the write half.
+  localparam logic [31:0] VFPGA_VADDR_WR = 32'h18;
+  // WR. Interrupts: what happened, and the driver's answers. A write of 16 bits is enough.
+  localparam logic [31:0] VFPGA_ISR = 32'h20;
+  // RW. Whose address space: of the event when read, of the invalidation or restart when written.
+  localparam logic [31:0] VFPGA_ISR_PID = 32'h28;
+  // RW. Virtual address of a fault, or of an invalidation.
+  localparam logic [31:0] VFPGA_ISR_VADDR = 32'h30;
+  // RW. Length of a fault, or of an invalidation; value of a notification.
+  localparam logic [31:0] VFPGA_ISR_LEN = 32'h38;
+  // RO. Requests sent: local reads, local writes, remote reads, remote writes. Never cleared.
+  localparam logic [31:0] VFPGA_SENT = 32'h40;
+  localparam logic [31:0] VFPGA_SENT_STRIDE = 32'h8;
+  localparam logic [31:0] VFPGA_SENT_COUNT = 32'h4;
+  // RO. Invalidations reported.
+  localparam logic [31:0] VFPGA_COUNT_INVALIDATIONS = 32'h60;
+  // RO. Page faults reported.
+  localparam logic [31:0] VFPGA_COUNT_PAGE_FAULTS = 32'h68;
+  // RO. Notifications reported.
+  localparam logic [31:0] VFPGA_COUNT_NOTIFICATIONS = 32'h70;
+  // RW. Bus addresses of the counters' copies: local reads, local writes, remote reads, remote writes.
+  localparam logic [31:0] VFPGA_WBACK = 32'h80;
+  localparam logic [31:0] VFPGA_WBACK_STRIDE = 32'h8;
+  localparam logic [31:0] VFPGA_WBACK_COUNT = 32'h4;
+  // WR. Copies host memory to card memory; reads tell how many commands wait.
+  localparam logic [31:0] VFPGA_OFFL_CTRL = 32'ha0;
+  // WO. Bus address in the host of the next offload.
+  localparam logic [31:0] VFPGA_OFFL_HOST = 32'ha8;
+  // WO. Address in card memory of the next offload.
+  localparam logic [31:0] VFPGA_OFFL_CARD = 32'hb0;
+  // RO. Offloads done.
+  localparam logic [31:0] VFPGA_OFFL_STAT = 32'hc0;
+  // WR. Copies card memory to host memory; reads tell how many commands wait.
+  localparam logic [31:0] VFPGA_SYNC_CTRL = 32'he0;
+  // WO. Bus address in the host of the next sync.
+  localparam logic [31:0] VFPGA_SYNC_HOST = 32'he8;
+  // WO. Address in card memory of the next sync.
+  localparam logic [31:0] VFPGA_SYNC_CARD = 32'hf0;
+  // RO. Syncs done.
+  localparam logic [31:0] VFPGA_SYNC_STAT = 32'h100;
+  // WR. Asks for the Ethernet address of an IPv4 address.
+  localparam logic [31:0] VFPGA_NET_ARP = 32'h120;
+  // WR. First word of a queue pair's context.
+  localparam logic [31:0] VFPGA_RDMA_CTX_0 = 32'h140;
+  // WO. Second word of a queue pair's context.
+  localparam logic [31:0] VFPGA_RDMA_CTX_1 = 32'h148;
+  // WO. Third word of a queue pair's context, whose write hands the context over.
+  localparam logic [31:0] VFPGA_RDMA_CTX_2 = 32'h150;
+  // WR. First word of a queue pair's connection.
+  localparam logic [31:0] VFPGA_RDMA_CONN_0 = 32'h160;
+  // WO. First half of the peer's GID.
+  localparam logic [31:0] VFPGA_RDMA_CONN_1 = 32'h168;
+  // WO. Second half of the peer's GID, whose write hands the connection over.
+  localparam logic [31:0] VFPGA_RDMA_CONN_2 = 32'h170;
+  // RW. TCP: opening of ports and connections, and their outcome. Not maintained.
+  localparam logic [31:0] VFPGA_TCP = 32'h180;
+  localparam logic [31:0] VFPGA_TCP_STRIDE = 32'h20;
+  localparam logic [31:0] VFPGA_TCP_COUNT = 32'h4;
+
+  // ---- Completion counters, plain bank: Requests completed, of each address space, modulo 2^32.
+
+  localparam logic [31:0] VFPGA_PLAIN_COUNTERS_BASE = 32'h130000;
+  localparam logic [31:0] VFPGA_PLAIN_COUNTERS_STRIDE = 32'h40000;
+  localparam logic [31:0] VFPGA_PLAIN_COUNTERS_COUNT = 32'hf;
+  // RO. Local ones.
+  localparam logic [31:0] VFPGA_PLAIN_LOCAL = 32'h200;
+  localparam logic [31:0] VFPGA_PLAIN_LOCAL_STRIDE = 32'h8;
+  localparam logic [31:0] VFPGA_PLAIN_LOCAL_COUNT = 32'h40;
+  // RO. Those of the RDMA stack.
+  localparam logic [31:0] VFPGA_PLAIN_REMOTE = 32'h400;
+  localparam logic [31:0] VFPGA_PLAIN_REMOTE_STRIDE = 32'h8;
+  localparam logic [31:0] VFPGA_PLAIN_REMOTE_COUNT = 32'h40;
+
+  // ---- Completion counters, AVX bank: Requests completed, of each address space, modulo 2^32.
+
+  localparam logic [31:0] VFPGA_AVX_COUNTERS_BASE = 32'h1000000;
+  localparam logic [31:0] VFPGA_AVX_COUNTERS_STRIDE = 32'h40000;
+  localparam logic [31:0] VFPGA_AVX_COUNTERS_COUNT = 32'hf;
+  // RO. Local ones.
+  localparam logic [31:0] VFPGA_AVX_LOCAL = 32'h800;
+  localparam logic [31:0] VFPGA_AVX_LOCAL_STRIDE = 32'h20;
+  localparam logic [31:0] VFPGA_AVX_LOCAL_COUNT = 32'h40;
+  // RO. Those of the RDMA stack.
+  localparam logic [31:0] VFPGA_AVX_REMOTE = 32'h808;
+  localparam logic [31:0] VFPGA_AVX_REMOTE_STRIDE = 32'h20;
+  localparam logic [31:0] VFPGA_AVX_REMOTE_COUNT = 32'h40;
+
+  // ---- TLB windows: Inserts entries into a TLB, and removes them; see tlb for the words.
+
+  localparam logic [31:0] VFPGA_TLB_WINDOW_LARGE_PAGES_BASE = 32'h100000;
+  localparam logic [31:0] VFPGA_TLB_WINDOW_LARGE_PAGES_STRIDE = 32'h40000;
+  localparam logic [31:0] VFPGA_TLB_WINDOW_LARGE_PAGES_COUNT = 32'hf;
+  localparam logic [31:0] VFPGA_TLB_WINDOW_SMALL_PAGES_BASE = 32'h110000;
+  localparam logic [31:0] VFPGA_TLB_WINDOW_SMALL_PAGES_STRIDE = 32'h40000;
+  localparam logic [31:0] VFPGA_TLB_WINDOW_SMALL_PAGES_COUNT = 32'hf;
+  // RW. First word of an entry; reads answer what was written.
+  localparam logic [31:0] VFPGA_TLB_WORD_0 = 32'h0;
+  // RW. Second word of an entry, whose write inserts or removes it. The bits of its fields depend on the TLB's shape, from bit 0: set, tag, ctid (6 bits), stream (2), valid (1).
+  localparam logic [31:0] VFPGA_TLB_WORD_1 = 32'h8;
+
   // ---- Engine window, page 0: Identity, capabilities, and the driver's own rings.
 
   localparam logic [31:0] WINDOW_BASE = 32'h120000;
@@ -175,6 +410,32 @@ package balboa_card_pkg;
 
   // ---- Codes and flags
 
+  // Which memory or network a stream leads to.
+  typedef enum logic [7:0] {
+    // Card memory.
+    VFPGA_STREAM_CARD = 8'd0,
+    // Host memory.
+    VFPGA_STREAM_HOST = 8'd1,
+    // The RDMA stack.
+    VFPGA_STREAM_RDMA = 8'd2,
+    // The TCP stack.
+    VFPGA_STREAM_TCP = 8'd3
+  } vfpga_stream_t;
+  // What an interrupt of a vFPGA reports, the first that waits in this order.
+  typedef enum logic [15:0] {
+    // Host memory was copied to card memory.
+    VFPGA_EVENT_KIND_OFFLOAD = 16'd0,
+    // Card memory was copied to host memory.
+    VFPGA_EVENT_KIND_SYNC = 16'd1,
+    // A TLB invalidation is complete.
+    VFPGA_EVENT_KIND_INVALIDATED = 16'd2,
+    // A transfer met a page that has no TLB entry; those of reads come first.
+    VFPGA_EVENT_KIND_PAGE_FAULT = 16'd3,
+    // The user logic has something to say.
+    VFPGA_EVENT_KIND_NOTIFY = 16'd4,
+    // A reconfiguration is complete.
+    VFPGA_EVENT_KIND_RECONFIGURED = 16'd5
+  } vfpga_event_kind_t;
   // What stands behind the window.
   typedef enum logic [7:0] {
     // The engine is on the card (gateware, or the software card).
@@ -523,6 +784,105 @@ package balboa_card_pkg;
 
   // ---- Words of bit fields
 
+  // Queues a descriptor of the reconfiguration engine, from the address and length registers.
+  typedef struct packed {
+    logic [28:0] reserved_3;
+    // [2:2] Takes back PR_STAT's done bit and with it the interrupt.
+    logic clear;
+    // [1:1] It is the bitstream's last.
+    logic last;
+    // [0:0] Queues the descriptor.
+    logic start;
+  } static_layer_pr_ctrl_t;
+  // Queues a descriptor of the reconfiguration engine, from the address and length registers.
+  typedef struct packed {
+    logic [25:0] reserved_6;
+    // [5:0] Descriptors queued.
+    logic [5:0] queued;
+  } static_layer_pr_queue_t;
+  // State of the reconfiguration engine.
+  typedef struct packed {
+    logic [29:0] reserved_2;
+    // [1:1] Another descriptor can be queued.
+    logic ready;
+    // [0:0] The last descriptor of a bitstream was executed.
+    logic done;
+  } static_layer_pr_stat_t;
+  // Bus address of the descriptor's data, high half.
+  typedef struct packed {
+    logic [19:0] reserved_12;
+    // [11:0] Address bits 43 to 32.
+    logic [11:0] address;
+  } static_layer_pr_addr_high_t;
+  // Length of the descriptor's data.
+  typedef struct packed {
+    logic [3:0] reserved_28;
+    // [27:0] The length.
+    logic [27:0] length;
+  } static_layer_pr_len_t;
+  // The shell's reset. A pulse is a write of 0, a write of 1, and a wait of at least 10 us.
+  typedef struct packed {
+    logic [30:0] reserved_1;
+    // [0:0] Active low.
+    logic run;
+  } static_layer_pr_eost_reset_t;
+  // Versal: tag of the prefetched queue context.
+  typedef struct packed {
+    // [31:31] Tag and queue are meant.
+    logic valid;
+    logic [10:0] reserved_20;
+    // [19:8] Its queue.
+    logic [11:0] queue;
+    logic reserved_7;
+    // [6:0] The tag.
+    logic [6:0] tag;
+  } static_layer_qdma_prefetch_tag_t;
+  // Which engine this is.
+  typedef struct packed {
+    // [31:16] Direction.
+    logic [15:0] identifier;
+    logic [3:0] reserved_12;
+    // [11:8] Channel.
+    logic [3:0] channel;
+    logic [7:0] reserved_0;
+  } xdma_engine_identifier_t;
+  // Sets the engine running.
+  typedef struct packed {
+    logic [28:0] reserved_3;
+    // [2:2] Interrupt when it completed a descriptor.
+    logic irq_completed;
+    // [1:1] Interrupt when it stopped.
+    logic irq_stopped;
+    // [0:0] It runs.
+    logic run;
+  } xdma_engine_control_t;
+  // State of the engine.
+  typedef struct packed {
+    logic [30:0] reserved_1;
+    // [0:0] It is busy.
+    logic busy;
+  } xdma_engine_status_t;
+  // Vectors of user interrupts, four a word.
+  typedef struct packed {
+    logic [2:0] reserved_29;
+    // [28:24] Vector of interrupt 4 n + 3.
+    logic [4:0] fourth;
+    logic [2:0] reserved_21;
+    // [20:16] Vector of interrupt 4 n + 2.
+    logic [4:0] third;
+    logic [2:0] reserved_13;
+    // [12:8] Vector of interrupt 4 n + 1.
+    logic [4:0] second;
+    logic [2:0] reserved_5;
+    // [4:0] Vector of interrupt 4 n.
+    logic [4:0] first;
+  } xdma_vector_map_t;
+  // Vector control.
+  typedef struct packed {
+    logic [30:0] reserved_1;
+    // [0:0] The vector is masked.
+    logic masked;
+  } xdma_msix_control_t;
   // How the vFPGAs' control and MMUs are built.
   typedef struct packed {
     logic [31:0] reserved_32;
@@ -627,6 +987,185 @@ package balboa_card_pkg;
     // [0:0] The receive stream was held back for 256 cycles or more; only reprogramming cures it.
     logic down;
   } shell_stream_down_t;
+  // Read half of a work request. The write posts the request and comes last; reads tell how many wait. At 32 a further one is lost without notice.
+  typedef struct packed {
+    logic [3:0] reserved_60;
+    // [59:32] Length.
+    logic [27:0] length;
+    logic [8:0] reserved_23;
+    // [22:22] Clears the completion counters of the address space.
+    logic clear;
+    // [21:21] This half is active.
+    logic start;
+    // [20:20] Its end is counted.
+    logic last;
+    // [19:16] AXI stream of the vFPGA.
+    logic [3:0] dest;
+    // [15:10] Address space.
+    logic [5:0] ctid;
+    // [9:8] Stream.
+    logic [1:0] stream;
+    // [7:7] The request goes to a peer.
+    logic remote;
+    // [6:6] For the network.
+    logic rdma;
+    // [5:5] One packet is sent as it is, instead of as many as the length takes.
+    logic raw;
+    // [4:0] Operation, or opcode of the one packet in raw mode.
+    logic [4:0] opcode;
+  } vfpga_command_t;
+  // Read half of a work request. The write posts the request and comes last; reads tell how many wait. At 32 a further one is lost without notice.
+  typedef struct packed {
+    logic [31:0] reserved_32;
+    // [31:0] How many.
+    logic [31:0] queued;
+  } vfpga_command_queue_t;
+  // Virtual address of the read half.
+  typedef struct packed {
+    logic [15:0] reserved_48;
+    // [47:0] The address.
+    logic [47:0] vaddr;
+  } vfpga_virtual_address_t;
+  // Interrupts: what happened, and the driver's answers. A write of 16 bits is enough.
+  typedef struct packed {
+    logic [56:0] reserved_7;
+    // [6:6] Locks the TLBs, or unlocks them; with the invalidate bit, which then means nothing.
+    logic lock;
+    // [5:5] It is the last of a row, whose end is reported.
+    logic invalidate_last;
+    // [4:4] Queues an invalidation of the pages that pid, address and length registers name.
+    logic invalidate;
+    // [3:3] The fault was mended; without it the transfer is dropped.
+    logic success;
+    // [2:2] Goes on after a fault of a write.
+    logic restart_write;
+    // [1:1] Goes on after a fault of a read.
+    logic restart_read;
+    // [0:0] Takes the event back that is reported; the next one may follow.
+    logic clear_pending;
+  } vfpga_isr_write_t;
+  // Interrupts: what happened, and the driver's answers. A write of 16 bits is enough.
+  typedef struct packed {
+    logic [6:0] reserved_57;
+    // [56:56] It was a write.
+    logic write;
+    logic [5:0] reserved_50;
+    // [49:48] Stream of the transfer that met a fault.
+    logic [1:0] stream;
+    logic [13:0] reserved_34;
+    // [33:33] Another answer to a fault can be queued.
+    logic fault_ready;
+    // [32:32] Another invalidation can be queued.
+    logic invalidate_ready;
+    // [31:16] What happened.
+    vfpga_event_kind_t kind;
+    logic [15:0] reserved_0;
+  } vfpga_isr_read_t;
+  // Whose address space: of the event when read, of the invalidation or restart when written.
+  typedef struct packed {
+    // [63:32] Process on the host.
+    logic [31:0] hpid;
+    logic [25:0] reserved_6;
+    // [5:0] Address space.
+    logic [5:0] ctid;
+  } vfpga_isr_pid_t;
+  // Length of a fault, or of an invalidation; value of a notification.
+  typedef struct packed {
+    // [63:32] The value.
+    logic [31:0] value;
+    logic [3:0] reserved_28;
+    // [27:0] The length.
+    logic [27:0] length;
+  } vfpga_isr_len_t;
+  // Copies host memory to card memory; reads tell how many commands wait.
+  typedef struct packed {
+    logic [3:0] reserved_60;
+    // [59:32] Length.
+    logic [27:0] length;
+    logic [28:0] reserved_3;
+    // [2:2] Clears the report.
+    logic clear;
+    // [1:1] The last of a row, which is reported.
+    logic last;
+    // [0:0] Starts.
+    logic start;
+  } vfpga_migration_t;
+  // Copies host memory to card memory; reads tell how many commands wait.
+  typedef struct packed {
+    logic [31:0] reserved_32;
+    // [31:0] How many.
+    logic [31:0] queued;
+  } vfpga_offload_queue_t;
+  // Copies card memory to host memory; reads tell how many commands wait.
+  typedef struct packed {
+    logic [31:0] reserved_32;
+    // [31:0] How many.
+    logic [31:0] queued;
+  } vfpga_sync_queue_t;
+  // Asks for the Ethernet address of an IPv4 address.
+  typedef struct packed {
+    logic [31:0] reserved_32;
+    // [31:0] The address, host order of the dotted quad.
+    logic [31:0] ipv4;
+  } vfpga_arp_lookup_t;
+  // Asks for the Ethernet address of an IPv4 address.
+  typedef struct packed {
+    logic [62:0] reserved_1;
+    // [0:0] It does.
+    logic ready;
+  } vfpga_arp_ready_t;
+  // First word of a queue pair's context.
+  typedef struct packed {
+    // [63:32] The peer's key.
+    logic [31:0] rkey;
+    logic [7:0] reserved_24;
+    // [23:0] Own QPN.
+    logic [23:0] qpn;
+  } vfpga_rdma_context0_t;
+  // First word of a queue pair's context.
+  typedef struct packed {
+    logic [62:0] reserved_1;
+    // [0:0] It does.
+    logic ready;
+  } vfpga_context_ready_t;
+  // Second word of a queue pair's context.
+  typedef struct packed {
+    logic [15:0] reserved_48;
+    // [47:24] The PSN the peer expects.
+    logic [23:0] remote_psn;
+    // [23:0] The PSN expected from the peer.
+    logic [23:0] local_psn;
+  } vfpga_rdma_context1_t;
+  // First word of a queue pair's connection.
+  typedef struct packed {
+    logic [7:0] reserved_56;
+    // [55:40] UDP source port.
+    logic [15:0] udp_port;
+    // [39:16] The peer's QPN.
+    logic [23:0] remote_qpn;
+    // [15:0] Own QPN.
+    logic [15:0] qpn;
+  } vfpga_rdma_connection0_t;
+  // First word of a queue pair's connection.
+  typedef struct packed {
+    logic [62:0] reserved_1;
+    // [0:0] It does.
+    logic ready;
+  } vfpga_connection_ready_t;
+  // Local ones.
+  typedef struct packed {
+    // [63:32] Writes.
+    logic [31:0] writes;
+    // [31:0] Reads.
+    logic [31:0] reads;
+  } vfpga_completion_counters_t;
+  // First word of an entry; reads answer what was written.
+  typedef struct packed {
+    // [63:32] Process on the host; with the tag it names the entry to remove.
+    logic [31:0] hpid;
+    // [31:0] Physical page number.
+    logic [31:0] page;
+  } vfpga_tlb_word0_t;
   // Which contract the engine keeps.
   typedef struct packed {
     logic [23:0] reserved_40;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fpga_regs::Block;
 use fpga_regs::coyote::pci::Bar;
-use fpga_regs::coyote::vfpga;
+use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::admin::{
     AdminStatus, COUNTERS, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header,
     ModifyQp, Opcode, PortAttributes, SetGid,
@@ -22,13 +22,12 @@ use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window;
 use hostmem::{Access, SharedMapping, memfd};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::backend::{CardBackend, DmaMemory, DoorbellGrant};
 use crate::engine::{Engine, EngineEvent, EngineLimits};
 use crate::error::Error;
 use crate::iova::Arena;
+use crate::shell::Shell;
 
 /// How long a command may take before the engine counts as dead.
 pub const COMMAND_LIMIT: Duration = Duration::from_secs(5);
@@ -52,7 +51,7 @@ const _: () = assert!(64 << LOG2_ADMIN <= 0x1000 && COUNTERS.len() * 8 <= 0x1000
 /// The engine in one vFPGA's window.
 pub struct AdminEngine {
     name: String,
-    backend: Rc<dyn CardBackend>,
+    shell: Rc<Shell>,
     window: u8,
     limits: EngineLimits,
     memory: Arc<SharedMapping>,
@@ -74,7 +73,7 @@ impl AdminEngine {
     /// when its rings cannot be made.
     pub fn start(
         card: u32,
-        backend: Rc<dyn CardBackend>,
+        shell: Rc<Shell>,
         window: u8,
         arena: &mut Arena,
     ) -> Result<Self, Error> {
@@ -88,13 +87,15 @@ impl AdminEngine {
             .ok_or(Error::NoAddressSpace { card, length: MEMORY_BYTES })?;
         let iova = range.start();
         let shared = DmaMemory::Shared { mapping: Arc::clone(&memory), offset: 0 };
+        let backend = Rc::clone(shell.backend());
         backend.dma_map(iova, range.length(), shared)?;
-        let csr = vfpga::user_csr(u64::from(window));
+        shell.map(window, iova, range.length(), true);
+        let csr = user_csr(u64::from(window));
         let limits =
             EngineLimits::read(|offset| backend.read64(Bar::Shell, csr.wrapping_add(offset)));
         let mut engine = Self {
             name,
-            backend,
+            shell,
             window,
             limits,
             memory,
@@ -116,14 +117,18 @@ impl AdminEngine {
         self.command_limit = limit;
     }
 
+    fn backend(&self) -> &Rc<dyn CardBackend> {
+        self.shell.backend()
+    }
+
     fn read(&self, register: u64) -> u64 {
-        let csr = vfpga::user_csr(u64::from(self.window));
-        self.backend.read64(Bar::Shell, csr.wrapping_add(register))
+        let csr = user_csr(u64::from(self.window));
+        self.backend().read64(Bar::Shell, csr.wrapping_add(register))
     }
 
     fn write(&self, register: u64, value: u64) {
-        let csr = vfpga::user_csr(u64::from(self.window));
-        self.backend.write64(Bar::Shell, csr.wrapping_add(register), value);
+        let csr = user_csr(u64::from(self.window));
+        self.backend().write64(Bar::Shell, csr.wrapping_add(register), value);
     }
 
     fn dead(&self, why: &str) -> Error {
@@ -140,6 +145,8 @@ impl AdminEngine {
     }
 
     /// Reads a register until `done` says so; its last value where the limit passed.
+    ///
+    /// Page faults are served meanwhile: the engine may wait for one.
     fn await_status(&self, done: impl Fn(u64) -> bool) -> Result<(), u64> {
         let begun = Instant::now();
         loop {
@@ -150,7 +157,9 @@ impl AdminEngine {
             if begun.elapsed() >= RESET_LIMIT {
                 return Err(status);
             }
-            std::thread::sleep(Duration::from_micros(100));
+            if self.shell.wait(self.window, Duration::ZERO).unwrap_or(false) {
+                self.shell.service(self.window);
+            }
         }
     }
 
@@ -229,7 +238,7 @@ impl AdminEngine {
                 continue;
             }
             let left = self.command_limit.saturating_sub(begun.elapsed());
-            if !left.is_zero() && self.await_interrupt(left.min(LOOK_AGAIN))? {
+            if !left.is_zero() && self.shell.wait(self.window, left.min(LOOK_AGAIN))? {
                 self.service();
             } else {
                 self.examine(opcode, left.is_zero());
@@ -250,22 +259,6 @@ impl AdminEngine {
         } else if late {
             let limit = self.command_limit.as_secs_f32();
             self.die(format!("no answer to {opcode:?} within {limit} s (status {status:#x})"));
-        }
-    }
-
-    /// Waits until the vector fires; false when the time passed.
-    fn await_interrupt(&self, limit: Duration) -> Result<bool, Error> {
-        let Some(vector) = self.interrupt() else {
-            std::thread::sleep(limit.min(Duration::from_millis(1)));
-            return Ok(true);
-        };
-        // Rounded up, so that the last wait before a limit does not become a spin.
-        let millis = limit.as_millis().saturating_add(1);
-        let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(vector, PollFlags::POLLIN)], timeout) {
-            Ok(ready) => Ok(ready > 0),
-            Err(Errno::EINTR) => Ok(false),
-            Err(errno) => Err(Error::Os { call: "poll of an interrupt", errno }),
         }
     }
 
@@ -339,6 +332,13 @@ impl AdminEngine {
         log::warn!("{}: events pile up; every queue is looked at", self.name);
         self.events.retain(|event| *event == EngineEvent::Dead);
         self.events.push_back(EngineEvent::Lost);
+    }
+
+    /// Takes what the event ring and the status register say.
+    fn look(&mut self) {
+        if let Err(error) = self.drain_events() {
+            self.die(format!("its event ring cannot be read: {error}"));
+        }
     }
 
     /// Drops the events of an object that is gone, those still in the ring too.
@@ -430,33 +430,29 @@ impl Engine for AdminEngine {
     }
 
     fn grant(&mut self, page: u8) -> Result<DoorbellGrant, Error> {
-        self.backend.grant_page(self.window, page)
+        self.backend().grant_page(self.window, page)
     }
 
     fn revoke(&mut self, page: u8) {
-        self.backend.revoke_page(self.window, page);
+        self.backend().revoke_page(self.window, page);
     }
 
     fn interrupt(&self) -> Option<BorrowedFd<'_>> {
-        self.backend.vector(u16::from(self.window))
+        self.shell.vector(self.window)
     }
 
     fn service(&mut self) {
-        if let Some(vector) = self.interrupt() {
-            // Not readable (EAGAIN) is no failure: the look at the ring is worth it all the same.
-            let _ = nix::unistd::read(vector, &mut [0; 8]);
-        }
-        let isr = vfpga::cnfg(u64::from(self.window)).wrapping_add(vfpga::ISR);
-        self.backend.write64(Bar::Shell, isr, vfpga::ISR_CLEAR_PENDING);
-        // The write is posted. Until the card has it, the interrupt is still pending and news makes
-        // no other: the read waits for the write, so that what comes after the look is signalled.
-        self.backend.read64(Bar::Shell, isr);
-        if let Err(error) = self.drain_events() {
-            self.die(format!("its event ring cannot be read: {error}"));
-        }
+        self.shell.service(self.window);
+        // The look at the ring is worth it even where nothing was signalled.
+        self.shell.take_news(self.window);
+        self.look();
     }
 
     fn next_event(&mut self) -> Option<EngineEvent> {
+        // Who waited for another window may have taken this one's interrupt.
+        if self.shell.take_news(self.window) {
+            self.look();
+        }
         self.events.pop_front()
     }
 

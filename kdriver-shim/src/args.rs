@@ -4,7 +4,9 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use bitstreams::{Manifest, MapName};
 use clap::{ArgAction, Parser};
+use fpga_regs::coyote::shell::Map;
 use softcard::FaultSpec;
 
 use crate::address::PortAddress;
@@ -51,6 +53,12 @@ pub struct Args {
     /// Give a card's port another address than 10.77.0.(CARD+1)/24 (default card: 0)
     #[arg(long = "ip", value_name = "[CARD=]A.B.C.D[/P]")]
     pub ips: Vec<ForCard<PortAddress>>,
+    /// Say what bitstream a card holds, by its manifest (default card: 0)
+    #[arg(long = "manifest", value_name = "[CARD=]FILE")]
+    pub manifests: Vec<ForCard<PathBuf>>,
+    /// Give a software card's shell the registers of another time (default: since-2026)
+    #[arg(long = "soft-map", value_name = "[CARD=]before-2026|since-2026")]
+    pub maps: Vec<ForCard<MapName>>,
     /// Make every cable, or card N's, a bad one; may be given several times
     #[arg(long = "fault", value_name = "FAULT[,FAULT...][,card=N]")]
     pub faults: Vec<FaultSpec>,
@@ -99,6 +107,27 @@ pub struct SoftCard {
     pub link: Link,
     /// Its address.
     pub address: PortAddress,
+    /// The register map of its shell.
+    pub map: Map,
+    /// What it is said to hold; `None` for what it holds.
+    pub manifest: Option<PathBuf>,
+}
+
+impl SoftCard {
+    /// What bring-up is to expect of the card.
+    ///
+    /// # Errors
+    /// The manifest's.
+    pub fn manifest(&self) -> Result<Manifest, bitstreams::Error> {
+        match &self.manifest {
+            Some(path) => Manifest::read(path),
+            None => Ok(Manifest {
+                name: "software card".into(),
+                map: self.map,
+                regions: Some(softcard::WINDOWS),
+            }),
+        }
+    }
 }
 
 impl Args {
@@ -118,11 +147,15 @@ impl Args {
             let link = one(&self.ports, number, "--port")?.cloned().unwrap_or_default();
             let address = one(&self.ips, number, "--ip")?;
             let address = address.copied().unwrap_or_else(|| PortAddress::default_of(number));
-            cards.push(SoftCard { link, address });
+            let map = one(&self.maps, number, "--soft-map")?.copied().unwrap_or_default().0;
+            let manifest = one(&self.manifests, number, "--manifest")?.cloned();
+            cards.push(SoftCard { link, address, map, manifest });
         }
         let ports = self.ports.iter().map(|port| ("--port", port.card));
         let ips = self.ips.iter().map(|ip| ("--ip", ip.card));
-        for (option, card) in ports.chain(ips) {
+        let manifests = self.manifests.iter().map(|file| ("--manifest", file.card));
+        let maps = self.maps.iter().map(|map| ("--soft-map", map.card));
+        for (option, card) in ports.chain(ips).chain(manifests).chain(maps) {
             if card >= count {
                 return Err(format!(
                     "{option} {card}=…: there is no card {card}; --soft {count} makes cards 0 to {}",
@@ -163,14 +196,15 @@ fn one<'a, T>(values: &'a [ForCard<T>], card: u32, option: &str) -> Result<Optio
     Ok(first.map(|value| &value.value))
 }
 
-impl<T: FromStr<Err = String>> FromStr for ForCard<T> {
+impl<T: FromStr<Err: std::fmt::Display>> FromStr for ForCard<T> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let value = |text: &str| text.parse().map_err(|error: T::Err| error.to_string());
         let numbered = text.split_once('=').map(|(card, rest)| (card.parse(), rest));
         match numbered {
-            Some((Ok(card), rest)) => Ok(Self { card, value: rest.parse()? }),
-            _ => Ok(Self { card: 0, value: text.parse()? }),
+            Some((Ok(card), rest)) => Ok(Self { card, value: value(rest)? }),
+            _ => Ok(Self { card: 0, value: value(text)? }),
         }
     }
 }

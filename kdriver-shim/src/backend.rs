@@ -23,6 +23,11 @@ pub trait CardBackend {
     /// Writes a 64-bit register; `offset` is a multiple of 8.
     fn write64(&self, bar: Bar, offset: u64, value: u64);
 
+    /// Reads 16 bits of configuration space; `offset` is a multiple of 2.
+    fn read_config(&self, offset: u16) -> u16;
+    /// Writes 16 bits of configuration space; `offset` is a multiple of 2.
+    fn write_config(&self, offset: u16, value: u16);
+
     /// The eventfd of an MSI-X vector; `None` beyond those the card has. Always the same one.
     fn vector(&self, vector: u16) -> Option<BorrowedFd<'_>>;
 

@@ -1,17 +1,20 @@
 //! Bring-up of a card: probe, DMA engines, reset, shell registers, addresses, interrupts, engines.
 //!
-//! The order is the published driver's. Every value that the card answers is checked before the
+//! The order is the published driver's, but for two things: PCIe relaxed ordering is turned off, and
+//! no completion writeback is set up, for an engine writes its completions itself. Every value that the card answers is checked before the
 //! first write that depends on it: a reference design with the same PCI identity must not be
 //! written to.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use fpga_regs::coyote::pci::Bar;
-use fpga_regs::coyote::shell::{self, Map};
+use bitstreams::{Manifest, MapName};
+use fpga_regs::coyote::pci::{self, Bar};
+use fpga_regs::coyote::shell::{self, CtrlCnfg, MemCnfg, NetworkCnfg};
 use fpga_regs::coyote::static_layer;
-use fpga_regs::coyote::vfpga;
-use fpga_regs::coyote::xdma::{self, Direction};
+use fpga_regs::coyote::tlb::Geometry;
+use fpga_regs::coyote::vfpga::{self, Bank};
+use fpga_regs::coyote::xdma::{self, Direction, EngineIdentifier, VectorMap};
 use fpga_regs::engine::window;
 
 use crate::address::{PortAddress, gid_text, mac_register, mac_text};
@@ -21,8 +24,10 @@ use crate::cards::{Card, Quarantine, Window};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::iova::Arena;
+use crate::shell::Shell;
 
-/// Brings a card up and starts the engine in each of its windows.
+/// Brings a card up that holds the bitstream of a manifest, and starts the engine in each of its
+/// windows.
 ///
 /// # Errors
 /// [`Error::BringUp`] with what was found and what to do, or an engine's error.
@@ -30,35 +35,42 @@ pub fn bring_up(
     number: u32,
     backend: Rc<dyn CardBackend>,
     address: PortAddress,
+    manifest: &Manifest,
 ) -> Result<Card, Error> {
-    let probe = Bringup { card: number, backend: &*backend };
+    let probe = Bringup { card: number, backend: &*backend, manifest };
+    probe.function()?;
     probe.static_layer()?;
     probe.dma_engines()?;
     probe.reset_shell();
-    let regions = probe.shell(Map::default())?;
+    let found = probe.shell()?;
     probe.addresses(address);
     probe.interrupts();
 
+    let shell =
+        Rc::new(Shell::new(number, Rc::clone(&backend), found.bank, found.large, found.regions));
     let mut arena = Arena::new();
     let mut windows = Vec::new();
     let mut firmware = None;
-    for index in 0..regions {
+    for index in 0..found.regions {
         let Some(version) = probe.engine(index)? else { continue };
-        let mut engine = AdminEngine::start(number, Rc::clone(&backend), index, &mut arena)?;
+        let mut engine = AdminEngine::start(number, Rc::clone(&shell), index, &mut arena)?;
         write_gids(&mut engine, address)?;
         firmware.get_or_insert(version);
         windows.push(Window::new(index, Box::new(engine)));
     }
     let Some(firmware) = firmware else {
-        return Err(probe.failed(
-            "none of its vFPGAs holds a verbs queue engine; load a bitstream with one".into(),
-        ));
+        return Err(probe.failed(format!(
+            "none of its {} vFPGAs holds a verbs queue engine (their windows do not begin with {:#x}); load a bitstream with one",
+            found.regions,
+            window::MAGIC_VALUE
+        )));
     };
     let identity = backend.identity();
     log::info!(
-        "balboa{number}: {} at {}, link {}, MAC {}, IP {}/{}, {} engines",
+        "balboa{number}: {} at {}, {}, link {}, MAC {}, IP {}/{}, {} engines",
         identity.board,
         identity.location,
+        manifest.name,
         identity.link,
         mac_text(address.mac()),
         address.ip,
@@ -73,6 +85,7 @@ pub fn bring_up(
         firmware,
         windows,
         arena,
+        shell,
         quarantine: Quarantine::default(),
     })
 }
@@ -92,11 +105,80 @@ pub fn write_gids(engine: &mut dyn Engine, address: PortAddress) -> Result<(), E
 struct Bringup<'a> {
     card: u32,
     backend: &'a dyn CardBackend,
+    manifest: &'a Manifest,
 }
+
+/// What the shell says of itself.
+struct Found {
+    regions: u8,
+    bank: Bank,
+    large: Geometry,
+}
+
+/// Capabilities a function has at most, lest a broken list has no end.
+const MAX_CAPABILITIES: usize = 48;
 
 impl Bringup<'_> {
     fn failed(&self, why: String) -> Error {
         Error::BringUp { card: self.card, why }
+    }
+
+    /// Checks the function's identity, lets it use the bus, and keeps its writes in order.
+    fn function(&self) -> Result<(), Error> {
+        let vendor = self.backend.read_config(pci::CONFIG_VENDOR);
+        let device = self.backend.read_config(pci::CONFIG_DEVICE);
+        if vendor == u16::MAX {
+            return Err(self.failed(
+                "its configuration space reads all ones: it has left the bus; rescan the bus, or program it again and reset it".into(),
+            ));
+        }
+        if vendor != pci::VENDOR_ID || !pci::is_xdma_device(device) {
+            return Err(self.failed(format!(
+                "the PCI function is {vendor:04x}:{device:04x}, not an XDMA shell such as {:04x}:{:04x}; name another function",
+                pci::VENDOR_ID,
+                pci::DEVICE_ID
+            )));
+        }
+        let command = self.backend.read_config(pci::CONFIG_COMMAND);
+        let enabled = command | pci::COMMAND_MEMORY | pci::COMMAND_BUS_MASTER;
+        self.backend.write_config(pci::CONFIG_COMMAND, enabled);
+        let Some(express) = self.capability(pci::CAPABILITY_PCI_EXPRESS) else {
+            return Err(self.failed(
+                "its configuration space has no PCI Express capability, so relaxed ordering cannot be turned off; pass the function through with all its capabilities".into(),
+            ));
+        };
+        let register = express.wrapping_add(pci::EXPRESS_DEVICE_CONTROL);
+        let control = self.backend.read_config(register);
+        // Completions and events must not overtake the payload they report.
+        let wanted =
+            control & !pci::DEVICE_CONTROL_RELAXED_ORDERING & !pci::DEVICE_CONTROL_READ_REQUEST
+                | pci::DEVICE_CONTROL_EXTENDED_TAG
+                | pci::DEVICE_CONTROL_READ_REQUEST_512;
+        self.backend.write_config(register, wanted);
+        let now = self.backend.read_config(register);
+        if now & pci::DEVICE_CONTROL_RELAXED_ORDERING != 0 {
+            return Err(self.failed(format!(
+                "relaxed ordering stays on (PCI Express Device Control reads {now:#06x}); let this host write the register, or turn it off where the function comes from"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Byte offset of a capability in configuration space.
+    fn capability(&self, wanted: u8) -> Option<u16> {
+        let [mut at, _] = self.backend.read_config(pci::CONFIG_CAPABILITIES).to_le_bytes();
+        for _ in 0..MAX_CAPABILITIES {
+            at &= !3;
+            if at < 0x40 {
+                return None;
+            }
+            let [id, next] = self.backend.read_config(at.into()).to_le_bytes();
+            if id == wanted {
+                return Some(at.into());
+            }
+            at = next;
+        }
+        None
     }
 
     fn static_layer(&self) -> Result<(), Error> {
@@ -108,7 +190,7 @@ impl Bringup<'_> {
         }
         if probe != static_layer::PROBE_VALUE {
             return Err(self.failed(format!(
-                "its static layer answers the probe with {probe:#010x}, not {:#010x}: it holds another design",
+                "its static layer answers the probe with {probe:#010x}, not {:#010x}: it holds another design; program it with a Coyote shell",
                 static_layer::PROBE_VALUE
             )));
         }
@@ -117,21 +199,23 @@ impl Bringup<'_> {
 
     /// Identifies the DMA engines and sets them running.
     fn dma_engines(&self) -> Result<(), Error> {
-        for direction in [Direction::HostToCard, Direction::CardToHost] {
+        for direction in Direction::BOTH {
             for channel in 0..xdma::CHANNELS {
                 let base = xdma::engine(direction, channel);
-                let found = self.backend.read32(Bar::Xdma, base | xdma::ENGINE_IDENTIFIER);
-                let fits = found >> 16 == xdma::identifier(direction)
-                    && u64::from(found >> 8 & 0xf) == channel;
-                if !fits {
+                let raw = self.backend.read32(Bar::Xdma, base | xdma::ENGINE_IDENTIFIER);
+                let found = EngineIdentifier::decode(raw);
+                if found.identifier != xdma::identifier(direction)
+                    || u64::from(found.channel) != channel
+                {
                     return Err(self.failed(format!(
-                        "DMA engine {channel} ({direction:?}) identifies itself as {found:#010x}; a hot reset and a rescan of the bus usually cure this"
+                        "DMA engine {channel} ({direction:?}) identifies itself as {raw:#010x}, not {:#06x} with channel {channel}; a hot reset and a rescan of the bus usually cure this",
+                        xdma::identifier(direction)
                     )));
                 }
                 self.backend.write32(
                     Bar::Xdma,
                     base | xdma::ENGINE_CONTROL,
-                    xdma::ENGINE_CONTROL_RUN,
+                    xdma::ENGINE_CONTROL_RUN.encode(),
                 );
             }
         }
@@ -146,8 +230,8 @@ impl Bringup<'_> {
         std::thread::sleep(Duration::from_micros(static_layer::RESET_SETTLE_MICROS));
     }
 
-    /// Checks the shell and returns the number of its vFPGAs.
-    fn shell(&self, map: Map) -> Result<u8, Error> {
+    /// Checks that the shell is the manifest's and can do what is needed.
+    fn shell(&self) -> Result<Found, Error> {
         let read = |offset| self.backend.read64(Bar::Shell, offset);
         let probe = read(shell::PROBE);
         if probe == u64::MAX {
@@ -157,31 +241,84 @@ impl Bringup<'_> {
         }
         if probe != u64::from(static_layer::PROBE_VALUE) {
             return Err(self.failed(format!(
-                "its shell answers the probe with {probe:#x}, not {:#x}: it holds another design",
+                "its shell answers the probe with {probe:#x}, not {:#x}: it holds another design; program it with a Coyote shell",
                 static_layer::PROBE_VALUE
             )));
         }
         let channels = read(shell::N_CHAN);
         if channels == 0 || channels > xdma::CHANNELS {
-            return Err(
-                self.failed(format!("its shell claims {channels} DMA channels, not 1 to 3"))
-            );
+            return Err(self.failed(format!(
+                "its shell claims {channels} DMA channels, not 1 to {}; program it again",
+                xdma::CHANNELS
+            )));
         }
-        let regions = read(shell::N_REGIONS);
-        let regions = u8::try_from(regions)
+        let regions = self.regions(read(shell::N_REGIONS))?;
+        let raw = read(shell::CTRL_CNFG);
+        let ctrl = u32::try_from(raw).map(|word| CtrlCnfg::decode(word.into()));
+        let large = ctrl.ok().and_then(|ctrl| Some((ctrl, Geometry::large(ctrl)?)));
+        let (ctrl, large) = large.filter(|(ctrl, _)| Geometry::small(*ctrl).is_some()).ok_or_else(|| {
+            self.failed(format!(
+                "its shell's control configuration reads {raw:#x}, which describes no TLBs; program it again"
+            ))
+        })?;
+        let raw = read(shell::MEM_CNFG);
+        if !MemCnfg::decode(raw).host_streams {
+            return Err(self.failed(format!(
+                "its shell is built without host streams (memory configuration {raw:#x}), so it reaches no host memory; load a bitstream built with EN_STRM = 1"
+            )));
+        }
+        self.rdma()?;
+        Ok(Found { regions, bank: Bank::of(ctrl), large })
+    }
+
+    fn regions(&self, regions: u64) -> Result<u8, Error> {
+        let found = u8::try_from(regions)
             .ok()
             .filter(|&regions| regions > 0 && u64::from(regions) <= vfpga::MAX_VFPGAS)
             .ok_or_else(|| {
-                self.failed(format!("its shell claims {regions} vFPGAs, not 1 to 15"))
+                self.failed(format!(
+                    "its shell claims {regions} vFPGAs, not 1 to {}; program it again",
+                    vfpga::MAX_VFPGAS
+                ))
             })?;
-        log::debug!(
-            "balboa{}: {regions} vFPGAs, control configuration {:#x}, memory configuration {:#x}, RDMA {:#x}",
-            self.card,
-            read(shell::CTRL_CNFG),
-            read(shell::MEM_CNFG),
-            read(shell::RDMA_CNFG.at(map))
-        );
-        Ok(regions)
+        match self.manifest.regions {
+            Some(wanted) if wanted != found => Err(self.failed(format!(
+                "its shell has {found} vFPGAs, and {} has {wanted} by its manifest; give the manifest of the bitstream that is loaded",
+                self.manifest.name
+            ))),
+            _ => Ok(found),
+        }
+    }
+
+    /// Checks that the registers which moved in 2026 read as in the manifest's map, and that RDMA is
+    /// built in.
+    fn rdma(&self) -> Result<(), Error> {
+        let map = self.manifest.map;
+        let name = MapName(map);
+        // Nothing tells the maps apart for certain, but in one that is wrong a flag may read as what
+        // no flag can be.
+        for (what, register) in
+            [("RDMA", shell::RDMA_CNFG.at(map)), ("TCP", shell::TCP_CNFG.at(map))]
+        {
+            let value = self.backend.read64(Bar::Shell, register);
+            if NetworkCnfg::decode(value).encode() != value {
+                return Err(self.failed(format!(
+                    "its shell's register {} reads {value:#x}, which is no {what} configuration: the register map is not {name}; correct shell-map in the manifest of {}",
+                    register / 8,
+                    self.manifest.name
+                )));
+            }
+        }
+        let register = shell::RDMA_CNFG.at(map);
+        let value = self.backend.read64(Bar::Shell, register);
+        if !NetworkCnfg::decode(value).enabled {
+            return Err(self.failed(format!(
+                "its shell is built without RDMA: register {} reads {value:#x} in register map {name}; load a bitstream built with EN_RDMA = 1, or correct shell-map in the manifest of {}",
+                register / 8,
+                self.manifest.name
+            )));
+        }
+        Ok(())
     }
 
     fn addresses(&self, address: PortAddress) {
@@ -192,16 +329,21 @@ impl Bringup<'_> {
 
     /// Routes user interrupt *i* to vector *i* and enables those of the vFPGAs.
     fn interrupts(&self) {
-        for first in (0..xdma::USER_INTERRUPTS).step_by(4) {
-            let vectors = [0u8, 1, 2, 3].map(|i| (first as u8).wrapping_add(i));
-            let offset = xdma::USER_VECTOR_MAP.wrapping_add(first);
-            self.backend.write32(Bar::Xdma, offset, u32::from_le_bytes(vectors));
+        let write = |register, value| {
+            let offset = xdma::INTERRUPT_BLOCK.wrapping_add(register);
+            self.backend.write32(Bar::Xdma, offset, value);
+        };
+        for word in 0..xdma::USER_VECTOR_MAP.count {
+            let vector = |i: u8| (word as u8).wrapping_mul(4).wrapping_add(i);
+            let vectors = VectorMap {
+                first: vector(0),
+                second: vector(1),
+                third: vector(2),
+                fourth: vector(3),
+            };
+            write(xdma::USER_VECTOR_MAP.at(word), vectors.encode());
         }
-        self.backend.write32(
-            Bar::Xdma,
-            xdma::USER_INTERRUPT_ENABLE_SET,
-            xdma::USER_INTERRUPT_VFPGAS,
-        );
+        write(xdma::USER_INTERRUPT_ENABLE_SET, xdma::USER_INTERRUPT_VFPGAS);
     }
 
     /// Checks a window's identity; the contract version as text, or `None` where no engine is.

@@ -8,12 +8,13 @@ use fpga_regs::engine::window::DOORBELL_PAGES;
 use shim_abi::{CardInfo, Limits, PortInfo};
 
 use crate::address::{PortAddress, node_guid};
-use crate::backend::{CardBackend, Identity};
+use crate::backend::{CardBackend, DmaMemory, Identity};
 use crate::clients::ClientId;
 use crate::engine::{Engine, EngineLimits};
 use crate::error::Error;
 use crate::iova::{Arena, IovaRange};
 use crate::quota::Resource;
+use crate::shell::Shell;
 
 /// The P_Key table: the default partition, full member.
 const PKEYS: [u16; 1] = [0xffff];
@@ -38,6 +39,8 @@ pub struct Card {
     pub windows: Vec<Window>,
     /// Its I/O virtual addresses.
     pub arena: Arena,
+    /// The shell's part of its windows.
+    pub shell: Rc<Shell>,
     /// What was leaked because the card did not confirm its end.
     pub quarantine: Quarantine,
 }
@@ -158,6 +161,34 @@ impl Card {
             (None, Some(death)) if !living => Err(death),
             (None, _) => Err(Error::NoPages { card, pages }),
         }
+    }
+
+    /// Lets the card reach memory through a window, and inserts its translations if `prefill` says
+    /// so; those left out come by page faults.
+    ///
+    /// # Errors
+    /// The back-end's.
+    pub fn map(
+        &self,
+        window: u8,
+        range: &IovaRange,
+        memory: DmaMemory,
+        prefill: bool,
+    ) -> Result<(), Error> {
+        self.backend.dma_map(range.start(), range.length(), memory)?;
+        self.shell.map(window, range.start(), range.length(), prefill);
+        Ok(())
+    }
+
+    /// Takes memory back that [`Self::map`] gave: translations first, then the memory itself, which
+    /// goes in any case.
+    ///
+    /// # Errors
+    /// [`Error::Dead`] or the back-end's; the range is not to be used again.
+    pub fn unmap(&self, window: u8, range: &IovaRange) -> Result<(), Error> {
+        let forgotten = self.shell.unmap(window, range.start(), range.length());
+        self.backend.dma_unmap(range.start(), range.length())?;
+        forgotten
     }
 
     /// Gives a range of IOVAs back, or leaks it where the card may still use it.

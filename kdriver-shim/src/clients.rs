@@ -139,8 +139,7 @@ impl Client {
             let Some(place) = self.cards.remove(&card.number) else { continue };
             let mut clean = self.end_queues(card, place.window);
             clean &= self.end_regions(card, place.window);
-            let (start, length) = (place.rings.start(), place.rings.length());
-            if let Err(error) = card.backend.dma_unmap(start, length) {
+            if let Err(error) = card.unmap(place.window, &place.rings) {
                 log::error!("rings of {}: {error}", self.label());
                 clean = false;
             }
@@ -217,11 +216,7 @@ impl Client {
                 released = false;
             }
             // Unmapped in any case: the process is gone, and its id may come to name another.
-            let unmapped = if mr.mapped {
-                card.backend.dma_unmap(mr.range.start(), mr.range.length())
-            } else {
-                Ok(())
-            };
+            let unmapped = if mr.mapped { card.unmap(window, &mr.range) } else { Ok(()) };
             if let Err(error) = unmapped {
                 log::error!("memory region: {error}");
                 released = false;

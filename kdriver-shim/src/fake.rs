@@ -1,14 +1,16 @@
 //! A card for tests: registers in tables, and engines that keep count of their objects.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fpga_regs::Block;
-use fpga_regs::coyote::pci::Bar;
-use fpga_regs::coyote::xdma::{self, Direction};
-use fpga_regs::coyote::{shell, static_layer, vfpga};
+use fpga_regs::coyote::pci::{self, Bar};
+use fpga_regs::coyote::shell::{self, CTRL_CNFG_DEFAULT, Map, MemCnfg, NetworkCnfg};
+use fpga_regs::coyote::static_layer;
+use fpga_regs::coyote::vfpga::{self, Bank, EventKind, IsrRead, IsrWrite};
+use fpga_regs::coyote::xdma::{self, Direction, EngineIdentifier};
 use fpga_regs::engine::admin::{
     AdminStatus, COUNTERS, Completion, Destroy, Header, ModifyQp, Opcode, PortAttributes,
 };
@@ -20,6 +22,11 @@ use hostmem::{EventFd, SharedMapping, memfd};
 
 use crate::backend::{CardBackend, DmaMemory, DoorbellGrant, Identity};
 use crate::error::Error;
+
+/// Where the fake's Device Control stands.
+pub const EXPRESS_CONTROL: u16 = 0x60 + pci::EXPRESS_DEVICE_CONTROL;
+/// A word of configuration space that, set to 1, keeps Device Control as it is.
+pub const STUBBORN: u16 = 0xff0;
 
 /// A card in memory.
 pub struct FakeCard {
@@ -34,6 +41,16 @@ struct State {
     mappings: BTreeMap<u64, (u64, DmaMemory)>,
     pages: BTreeSet<(u8, u8)>,
     unflushed: bool,
+    /// Configuration space, by 16-bit word.
+    config: HashMap<u16, u16>,
+    /// Events of each vFPGA, the first of them reported.
+    events: HashMap<u64, VecDeque<IsrRead>>,
+    /// Whether the ends of invalidations are reported.
+    mute: bool,
+    /// Entries written to TLB windows, by vFPGA, in order.
+    entries: Vec<(u64, [u64; 2])>,
+    /// Answers to events, by vFPGA, in order.
+    answers: Vec<(u64, IsrWrite)>,
 }
 
 /// What a test sees and sets of an engine.
@@ -75,10 +92,16 @@ impl FakeCard {
         set(Bar::Shell, shell::PROBE, u64::from(static_layer::PROBE_VALUE));
         set(Bar::Shell, shell::N_CHAN, xdma::CHANNELS);
         set(Bar::Shell, shell::N_REGIONS, u64::from(windows));
+        set(Bar::Shell, shell::CTRL_CNFG, CTRL_CNFG_DEFAULT.encode());
+        let memory = MemCnfg { host_streams: true, ..MemCnfg::default() };
+        set(Bar::Shell, shell::MEM_CNFG, memory.encode());
+        let rdma = NetworkCnfg { enabled: true, port: 0 };
+        set(Bar::Shell, shell::RDMA_CNFG.at(Map::Since2026), rdma.encode());
         for direction in [Direction::HostToCard, Direction::CardToHost] {
             for channel in 0..xdma::CHANNELS {
-                let id = u64::from(xdma::identifier(direction)) << 16 | channel << 8;
-                set(Bar::Xdma, xdma::engine(direction, channel), id);
+                let identifier = xdma::identifier(direction);
+                let id = EngineIdentifier { channel: channel as u8, identifier };
+                set(Bar::Xdma, xdma::engine(direction, channel), id.encode().into());
             }
         }
         for index in 0..u64::from(windows) {
@@ -92,6 +115,14 @@ impl FakeCard {
         }
         state.windows =
             (0..windows).map(|_| FakeWindow { next: 2, ..Default::default() }).collect();
+        state.config.extend([
+            (pci::CONFIG_VENDOR, pci::VENDOR_ID),
+            (pci::CONFIG_DEVICE, pci::DEVICE_ID),
+            (pci::CONFIG_CAPABILITIES, 0x40),
+            (0x40, 0x6001),
+            (0x60, u16::from(pci::CAPABILITY_PCI_EXPRESS)),
+            (EXPRESS_CONTROL, 0x0810 | pci::DEVICE_CONTROL_RELAXED_ORDERING),
+        ]);
         let vectors = (0..windows).map(|_| EventFd::new().unwrap()).collect();
         Self { state: RefCell::new(state), vectors }
     }
@@ -99,6 +130,66 @@ impl FakeCard {
     /// Sets what a register reads.
     pub fn set(&self, bar: Bar, offset: u64, value: u64) {
         self.state.borrow_mut().registers.insert((bar.number(), offset), value);
+    }
+
+    /// Sets a word of configuration space.
+    pub fn set_config(&self, offset: u16, value: u16) {
+        self.state.borrow_mut().config.insert(offset, value);
+    }
+
+    /// Keeps the ends of invalidations to itself.
+    pub fn mute(&self) {
+        self.state.borrow_mut().mute = true;
+    }
+
+    /// Reports a page fault.
+    pub fn fault(&self, index: u64, write: bool, vaddr: u64, length: u32) {
+        self.set(Bar::Shell, Bank::Plain.cnfg(index) + vfpga::ISR_VADDR, vaddr);
+        self.set(Bar::Shell, Bank::Plain.cnfg(index) + vfpga::ISR_LEN, length.into());
+        let event = IsrRead { kind: EventKind::PageFault, write, ..IsrRead::default() };
+        self.report(&mut self.state.borrow_mut(), index, event);
+    }
+
+    /// Reports that an engine has something to say.
+    pub fn notify(&self, index: u64) {
+        let event = IsrRead { kind: EventKind::Notify, ..IsrRead::default() };
+        self.report(&mut self.state.borrow_mut(), index, event);
+    }
+
+    fn report(&self, state: &mut State, index: u64, event: IsrRead) {
+        let events = state.events.entry(index).or_default();
+        events.push_back(event);
+        if events.len() == 1 {
+            self.vectors[index as usize].signal().unwrap();
+        }
+    }
+
+    /// Takes what was written to the TLB windows.
+    pub fn take_entries(&self) -> Vec<(u64, [u64; 2])> {
+        std::mem::take(&mut self.state.borrow_mut().entries)
+    }
+
+    /// Takes what was answered to events, locks aside.
+    pub fn take_answers(&self) -> Vec<(u64, IsrWrite)> {
+        std::mem::take(&mut self.state.borrow_mut().answers)
+    }
+
+    fn write_isr(&self, state: &mut State, index: u64, isr: IsrWrite) {
+        state.unflushed |= isr.clear_pending;
+        if isr.clear_pending {
+            let events = state.events.entry(index).or_default();
+            events.pop_front();
+            if !events.is_empty() {
+                self.vectors[index as usize].signal().unwrap();
+            }
+        }
+        if !isr.lock && isr != (IsrWrite { clear_pending: true, ..IsrWrite::default() }) {
+            state.answers.push((index, isr));
+        }
+        if !isr.lock && isr.invalidate_last && !state.mute {
+            let event = IsrRead { kind: EventKind::Invalidated, ..IsrRead::default() };
+            self.report(state, index, event);
+        }
     }
 
     /// What was last written to a register.
@@ -329,9 +420,26 @@ impl CardBackend for FakeCard {
         self.set(bar, offset, u64::from(value));
     }
 
+    fn read_config(&self, offset: u16) -> u16 {
+        self.state.borrow().config.get(&offset).copied().unwrap_or(0)
+    }
+
+    fn write_config(&self, offset: u16, value: u16) {
+        let mut state = self.state.borrow_mut();
+        let stubborn = state.config.get(&STUBBORN) == Some(&1);
+        if offset != EXPRESS_CONTROL || !stubborn {
+            state.config.insert(offset, value);
+        }
+    }
+
     fn read64(&self, bar: Bar, offset: u64) -> u64 {
         let mut state = self.state.borrow_mut();
         state.unflushed = false;
+        let isr = (0..vfpga::MAX_VFPGAS).find(|i| offset == Bank::Plain.cnfg(*i) + vfpga::ISR);
+        if let (Bar::Shell, Some(index)) = (bar, isr) {
+            let event = state.events.get(&index).and_then(VecDeque::front);
+            return event.map_or(0, |event| event.encode());
+        }
         match csr(offset, state.windows.len()) {
             Some((index, w::STATUS)) if state.windows[index].gone => u64::MAX,
             Some((index, w::STATUS)) => state.windows[index].status,
@@ -341,8 +449,17 @@ impl CardBackend for FakeCard {
 
     fn write64(&self, bar: Bar, offset: u64, value: u64) {
         let mut state = self.state.borrow_mut();
-        let is_clear = |index| offset == vfpga::cnfg(index) + vfpga::ISR;
-        state.unflushed |= (0..vfpga::MAX_VFPGAS).any(is_clear);
+        for index in (0..vfpga::MAX_VFPGAS).filter(|_| bar == Bar::Shell) {
+            if offset == Bank::Plain.cnfg(index) + vfpga::ISR {
+                return self.write_isr(&mut state, index, IsrWrite::decode(value));
+            }
+            let window = vfpga::large_tlb(index);
+            if offset == window + vfpga::TLB_WORD_1 {
+                let first = (bar.number(), window + vfpga::TLB_WORD_0);
+                let first = state.registers.get(&first).copied().unwrap_or(0);
+                state.entries.push((index, [first, value]));
+            }
+        }
         let State { registers, windows, mappings, .. } = &mut *state;
         match csr(offset, windows.len()) {
             Some((index, register)) => {

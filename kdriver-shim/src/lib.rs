@@ -41,6 +41,8 @@ pub mod quota;
 pub mod rings;
 pub mod server;
 pub mod session;
+pub mod shadow;
+pub mod shell;
 pub mod soft;
 pub mod spans;
 pub mod state_dir;

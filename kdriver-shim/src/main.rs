@@ -75,7 +75,8 @@ fn run(args: &Args, soft_cards: &[SoftCard]) -> anyhow::Result<()> {
         soft::start(soft_cards, args.pcap.clone(), args.faults.clone(), args.seed)?;
     let mut cards = Vec::new();
     for ((number, backend), wanted) in (0u32..).zip(backends).zip(soft_cards) {
-        cards.push(bring_up(number, Rc::new(backend), wanted.address)?);
+        let manifest = wanted.manifest()?;
+        cards.push(bring_up(number, Rc::new(backend), wanted.address, &manifest)?);
     }
     let listener = state.listen()?;
     let mut server = Server::new(cards, listener, uid, state.path().to_owned())?;

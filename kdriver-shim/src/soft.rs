@@ -1,11 +1,12 @@
 //! The card back-end over a software card in this process.
 
+use std::cell::RefCell;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::pci::{self, Bar};
 use softcard::{CardConfig, CardHandle, FaultSpec, Runtime, RuntimeConfig};
 
 use crate::args::{Link, SoftCard};
@@ -19,7 +20,20 @@ pub struct SoftBackend {
     handle: CardHandle,
     thread_page: Rc<OwnedFd>,
     identity: Identity,
+    config: RefCell<ConfigSpace>,
 }
+
+/// The part of configuration space that bring-up uses.
+#[derive(Debug, Default)]
+struct ConfigSpace {
+    command: u16,
+    device_control: u16,
+}
+
+/// Where its PCI Express capability stands.
+const EXPRESS: u16 = 0x70;
+const COMMAND: u16 = pci::CONFIG_COMMAND;
+const DEVICE_CONTROL: u16 = EXPRESS + pci::EXPRESS_DEVICE_CONTROL;
 
 /// Starts the software cards; the runtime ends once every back-end is dropped.
 ///
@@ -31,7 +45,10 @@ pub fn start(
     faults: Vec<FaultSpec>,
     seed: u64,
 ) -> Result<(Runtime, Vec<SoftBackend>), Error> {
-    let configs = cards.iter().map(|card| CardConfig { link: soft_link(&card.link) }).collect();
+    let configs = cards
+        .iter()
+        .map(|card| CardConfig { link: soft_link(&card.link), map: card.map })
+        .collect();
     let runtime =
         Runtime::start(RuntimeConfig { cards: configs, capture, faults, seed }).map_err(backend)?;
     let page = runtime.thread_page().try_clone_to_owned();
@@ -47,7 +64,11 @@ pub fn start(
             location: format!("soft:{number:02x}:00.0"),
             link: link_text(&card.link),
         };
-        backends.push(SoftBackend { handle, thread_page: Rc::clone(&thread_page), identity });
+        // As it comes out of a reset: relaxed ordering on.
+        let device_control = pci::DEVICE_CONTROL_RELAXED_ORDERING;
+        let config = RefCell::new(ConfigSpace { command: 0, device_control });
+        let thread_page = Rc::clone(&thread_page);
+        backends.push(SoftBackend { handle, thread_page, identity, config });
     }
     Ok((runtime, backends))
 }
@@ -88,6 +109,27 @@ impl CardBackend for SoftBackend {
 
     fn write64(&self, bar: Bar, offset: u64, value: u64) {
         self.handle.write(bar, offset, 8, value);
+    }
+
+    fn read_config(&self, offset: u16) -> u16 {
+        match offset {
+            pci::CONFIG_VENDOR => pci::VENDOR_ID,
+            pci::CONFIG_DEVICE => pci::DEVICE_ID,
+            COMMAND => self.config.borrow().command,
+            pci::CONFIG_CAPABILITIES => EXPRESS,
+            EXPRESS => u16::from(pci::CAPABILITY_PCI_EXPRESS),
+            DEVICE_CONTROL => self.config.borrow().device_control,
+            _ => 0,
+        }
+    }
+
+    fn write_config(&self, offset: u16, value: u16) {
+        let mut config = self.config.borrow_mut();
+        match offset {
+            COMMAND => config.command = value,
+            DEVICE_CONTROL => config.device_control = value,
+            _ => {}
+        }
     }
 
     fn vector(&self, vector: u16) -> Option<BorrowedFd<'_>> {

@@ -161,7 +161,9 @@ pub fn counters(card: &mut Card) -> Vec<(String, u64)> {
         None => Vec::new(),
     };
     let ports = card.backend.port_counters();
-    let named = COUNTERS.iter().copied().zip(values).chain(ports);
+    let faults = card.shell.counts();
+    let mmu = [("mmu_faults_mended", faults.refilled), ("mmu_faults_refused", faults.refused)];
+    let named = COUNTERS.iter().copied().zip(values).chain(ports).chain(mmu);
     named.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 

@@ -110,24 +110,34 @@ impl Answer {
 }
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
-    /// Executes the commands up to `producer` and raises an interrupt for their completions.
+    /// Executes the commands up to `producer` and raises an interrupt for their completions;
+    /// `false` when one of them has to wait for memory.
     pub(crate) fn execute_admin(
         &mut self,
         now: u64,
         producer: u32,
         memory: &M,
         transport: &mut impl Transport,
-    ) {
-        while let Some((header, blocks)) = self.admin.as_mut().and_then(|a| a.next(producer)) {
+    ) -> bool {
+        while let Some(admin) = &mut self.admin {
+            let before = admin.consumer;
+            let Some((header, blocks)) = admin.next(producer) else { break };
             let outcome = match blocks {
                 Some(blocks) if usize::from(header.blocks) >= blocks_of(header.opcode) => {
-                    self.execute(now, &header, &blocks, memory, transport)
+                    self.execute_command(now, &header, &blocks, memory, transport)
                 }
                 _ => Err(AdminStatus::Invalid),
             };
             let outcome = outcome.and_then(|answer| {
                 respond(header.response, &answer.response, memory).map(|()| answer)
             });
+            // Memory is looked for before anything is changed, so the command can come again.
+            if matches!(outcome, Err(AdminStatus::BadAddress)) && memory.waits() {
+                if let Some(admin) = &mut self.admin {
+                    admin.consumer = before;
+                }
+                return false;
+            }
             let mut completion =
                 Completion { tag: header.tag, opcode: header.opcode, ..Completion::default() };
             match outcome {
@@ -144,9 +154,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         // A QP that was reset or destroyed may have left room to others.
         self.feed_starved();
+        true
     }
 
-    fn execute(
+    fn execute_command(
         &mut self,
         now: u64,
         header: &Header,

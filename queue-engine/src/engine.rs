@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use fpga_regs::engine::doorbell::QueueKind;
+use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::window::{Capabilities, Profile};
 
@@ -68,6 +69,12 @@ pub struct Engine<M: Rings, D, N> {
     pub(crate) random: N,
     pub(crate) registers: QueueRegisters,
     pub(crate) enabled: bool,
+    /// The engine is to be enabled as soon as its rings are found.
+    enabling: bool,
+    /// The producer index last written to the admin doorbell, until it was worked on.
+    pub(crate) admin_rung: Option<u32>,
+    /// Why the engine stopped for good; 0 while it did not.
+    pub(crate) fatal: u32,
     pub(crate) admin: Option<AdminRings<M>>,
     pub(crate) events: EventRing<M>,
     pub(crate) gids: [Option<[u8; 16]>; GIDS],
@@ -105,6 +112,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             random,
             registers: QueueRegisters::default(),
             enabled: false,
+            enabling: false,
+            admin_rung: None,
+            fatal: 0,
             admin: None,
             events: EventRing::closed(),
             gids: [None; GIDS],
@@ -131,16 +141,44 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     /// Starts with the rings the registers name; stays disabled when they are out of reach, and as
     /// it is when it runs.
-    pub(crate) fn enable(&mut self, memory: &M) {
-        if self.enabled {
-            return;
+    pub(crate) fn enable(&mut self) {
+        self.enabling = !self.enabled && self.fatal == 0;
+    }
+
+    /// Does what the registers asked for; what cannot be done while memory waits is done by a later
+    /// call. `true` if there was anything to do.
+    pub fn execute(&mut self, now: u64, memory: &M, transport: &mut impl Transport) -> bool {
+        if memory.waits() {
+            return false;
         }
-        let admin = AdminRings::open(&self.registers, memory);
-        let events = EventRing::open(&self.registers, memory);
-        if let (Some(admin), Some(events)) = (admin, events) {
-            self.admin = Some(admin);
-            self.events = events;
-            self.enabled = true;
+        let enabling = self.enabling;
+        if enabling {
+            let admin = AdminRings::open(&self.registers, memory);
+            let events = EventRing::open(&self.registers, memory);
+            if let (Some(admin), Some(events)) = (admin, events) {
+                self.admin = Some(admin);
+                self.events = events;
+                self.enabled = true;
+            }
+            self.enabling = !self.enabled && memory.waits();
+        }
+        let rung = self.admin_rung;
+        if let Some(producer) = rung {
+            if self.execute_admin(now, producer, memory, transport) {
+                self.admin_rung = None;
+            }
+        }
+        enabling || rung.is_some()
+    }
+
+    /// Stops for good, for the reason `code`: only a reset helps.
+    pub fn fail(&mut self, now: u64, code: u32, transport: &mut impl Transport) {
+        if self.fatal == 0 {
+            let event = Event { kind: EventType::Fatal, code: code as u8, ..Event::default() };
+            self.events.push(event, now);
+            self.stop(transport);
+            self.fatal = code;
+            self.events.raised = true;
         }
     }
 
@@ -176,6 +214,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.admin = None;
         self.events = EventRing::closed();
         self.enabled = false;
+        self.enabling = false;
+        self.admin_rung = None;
+        self.fatal = 0;
     }
 
     /// Puts a doorbell page in place; `false` where there is no such page or it is in use.

@@ -26,8 +26,14 @@ pub trait Rings {
     /// The ring of 2^`log2_blocks` blocks from `iova`, or `None` as above.
     fn ring(&self, iova: u64, log2_blocks: u8) -> Option<Self::Ring>;
 
-    /// Whether the card can reach all of `bytes` bytes from `iova` by DMA.
+    /// Whether `bytes` bytes from `iova` are addresses that the card can reach memory by.
     fn reachable(&self, iova: u64, bytes: u64) -> bool;
+
+    /// Whether the card waits for the driver to say where memory is. What was not found meanwhile
+    /// may be found later.
+    fn waits(&self) -> bool {
+        false
+    }
 }
 
 /// A view of a doorbell record: one block; offsets in bytes, aligned, below 64.

@@ -55,8 +55,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             .encode(),
             w::STATUS => w::Status {
                 enabled: self.enabled,
+                fatal: self.fatal != 0,
                 event_overflow: self.events.overflow,
-                ..w::Status::default()
+                fatal_code: self.fatal,
             }
             .encode(),
             w::TIMESTAMP => now,
@@ -71,14 +72,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     }
 
     /// Writes the 64-bit register at `offset` of the window; unknown ones are ignored.
-    pub fn write_register(
-        &mut self,
-        now: u64,
-        offset: u64,
-        value: u64,
-        memory: &M,
-        transport: &mut impl Transport,
-    ) {
+    ///
+    /// What it asks for beyond a reset is done by [`Engine::execute`], to be called next.
+    pub fn write_register(&mut self, offset: u64, value: u64, transport: &mut impl Transport) {
         match offset {
             w::ADMIN_SQ_BASE => self.registers.admin_sq_base = value,
             w::ADMIN_SQ_SIZE => self.registers.admin_sq_size = value,
@@ -89,10 +85,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             w::EVENT_CONSUMER => self.events.consumer = value as u32,
             w::EVENT_OVERFLOW_CLEAR => self.events.overflow = false,
             w::CONTROL if value & w::CONTROL_RESET != 0 => self.stop(transport),
-            w::CONTROL if value & w::CONTROL_ENABLE != 0 => self.enable(memory),
-            w::ADMIN_DOORBELL if self.enabled => {
-                self.execute_admin(now, value as u32, memory, transport);
-            }
+            w::CONTROL if value & w::CONTROL_ENABLE != 0 => self.enable(),
+            w::ADMIN_DOORBELL if self.enabled => self.admin_rung = Some(value as u32),
             _ => {}
         }
     }

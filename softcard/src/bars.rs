@@ -1,43 +1,31 @@
 //! BAR decode: which register an access means.
+//!
+//! Registers of BAR0 and BAR2 are 32 bits wide, those of BAR4 64. The interconnect before BAR4 makes
+//! of one store a burst to the end of its 64-byte line, whose further beats carry no strobes and
+//! undefined data; registers therefore act on strobed bytes only. No read has a side effect.
 
-use crate::WINDOWS;
-use crate::card::{Card, Identity, Interrupts};
-use crate::transport::RoceTransport;
-use fpga_regs::coyote::pci::Bar;
-use fpga_regs::coyote::shell::Map;
-use fpga_regs::coyote::{shell, static_layer, vfpga, xdma};
+use fpga_regs::coyote::pci::{Bar, RECONFIGURATION_VECTOR};
+use fpga_regs::coyote::shell::{
+    self, CTRL_CNFG_DEFAULT, Datapath, HostCounters, IpAddress, LossCounters, MacAddress, Map,
+    MemCnfg, NetworkCnfg, PacketCounters, ShellPblock,
+};
+use fpga_regs::coyote::{static_layer, vfpga, xdma};
 use fpga_regs::engine::window;
 
-/// Registers of the shell that only keep what was written.
-#[derive(Debug)]
-pub(crate) struct Registers {
-    eost: u32,
-    engine_control: [[u32; xdma::CHANNELS as usize]; 2],
-    interrupt_enable: u32,
-    vector_map: [u8; xdma::USER_INTERRUPTS as usize],
-    /// For each window: its interrupt was raised and not cleared.
-    pub(crate) pending: [bool; WINDOWS as usize],
-}
+use crate::WINDOWS;
+use crate::card::{Card, Identity};
+use crate::mmu::Pages;
+use crate::transport::RoceTransport;
+use crate::vfpga::Beat;
 
-impl Default for Registers {
-    fn default() -> Self {
-        Self {
-            eost: static_layer::PR_EOST_DEFAULT,
-            engine_control: Default::default(),
-            interrupt_enable: 0,
-            vector_map: Default::default(),
-            pending: Default::default(),
-        }
-    }
-}
-
-/// The register map the software card has.
-const MAP: Map = Map::Since2026;
-const RDMA_CNFG: u64 = shell::RDMA_CNFG.at(MAP);
+/// Bytes of a line of the interconnect.
+const LINE: u64 = 64;
 
 /// Where in BAR4 an access goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Shell(u64),
+    Tlb(usize, Pages, u64),
     /// Page 0 of a window.
     Engine(usize, u64),
     /// A slot of a doorbell page.
@@ -52,182 +40,264 @@ fn target(offset: u64) -> Target {
     };
     let number = inside / vfpga::CONTROL_WINDOW_STRIDE;
     let within = inside % vfpga::CONTROL_WINDOW_STRIDE;
-    let Ok(number) = u8::try_from(number) else { return Target::Nowhere };
-    if number >= WINDOWS {
-        return Target::Nowhere;
+    let number = match u8::try_from(number) {
+        Ok(number) if number < WINDOWS => number,
+        _ => return Target::Nowhere,
+    };
+    let index = usize::from(number);
+    if let Some(register) = within.checked_sub(vfpga::CNFG_OFFSET) {
+        return Target::Cnfg(index, register);
     }
-    match (within.checked_sub(vfpga::USER_CSR_OFFSET), within.checked_sub(vfpga::CNFG_OFFSET)) {
-        (_, Some(register)) => Target::Cnfg(usize::from(number), register),
-        (Some(register), None) if register < window::PAGE_BYTES => {
-            Target::Engine(usize::from(number), register)
+    if let Some(register) = within.checked_sub(vfpga::USER_CSR_OFFSET) {
+        if register < window::PAGE_BYTES {
+            return Target::Engine(index, register);
         }
-        (Some(register), None) => {
-            let page = u8::try_from(register / window::PAGE_BYTES).unwrap_or(0);
-            let slot = (register % window::PAGE_BYTES / 8) as usize;
-            Target::Doorbell(number, page, slot)
-        }
-        (None, None) => Target::Nowhere,
+        let page = u8::try_from(register / window::PAGE_BYTES).unwrap_or(0);
+        return Target::Doorbell(number, page, (register % window::PAGE_BYTES / 8) as usize);
     }
-}
-
-impl Registers {
-    /// Signals the vector that the window's interrupt is routed to, unless it is pending or masked.
-    pub(crate) fn raise(&mut self, window: usize, vectors: &dyn Interrupts) {
-        let Some(pending) = self.pending.get_mut(window) else { return };
-        if std::mem::replace(pending, true) {
-            return;
-        }
-        self.signal(window, vectors);
-    }
-
-    fn signal(&self, window: usize, vectors: &dyn Interrupts) {
-        let enabled = u32::try_from(window)
-            .ok()
-            .and_then(|window| 1u32.checked_shl(window))
-            .is_some_and(|bit| self.interrupt_enable & bit != 0);
-        let vector = self.vector_map.get(window).copied().map(usize::from);
-        if let (true, Some(vector)) = (enabled, vector) {
-            vectors.signal(vector);
-        }
-    }
-
-    fn read_xdma(&self, offset: u64) -> u64 {
-        for (direction, controls) in DIRECTIONS.into_iter().zip(&self.engine_control) {
-            for (channel, control) in (0..xdma::CHANNELS).zip(controls) {
-                let base = xdma::engine(direction, channel);
-                match offset.checked_sub(base) {
-                    Some(xdma::ENGINE_IDENTIFIER) => {
-                        return u64::from(xdma::identifier(direction)) << 16 | channel << 8;
-                    }
-                    Some(xdma::ENGINE_CONTROL) => return u64::from(*control),
-                    _ => {}
-                }
-            }
-        }
-        0
-    }
-
-    fn write_xdma(&mut self, offset: u64, value: u32, vectors: &dyn Interrupts) {
-        for (direction, controls) in DIRECTIONS.into_iter().zip(&mut self.engine_control) {
-            for (channel, control) in (0..xdma::CHANNELS).zip(controls) {
-                if offset.checked_sub(xdma::engine(direction, channel))
-                    == Some(xdma::ENGINE_CONTROL)
-                {
-                    *control = value;
-                }
-            }
-        }
-        if offset == xdma::USER_INTERRUPT_ENABLE_SET {
-            self.interrupt_enable |= value;
-            for window in 0..self.pending.len() {
-                if self.pending.get(window) == Some(&true) {
-                    self.signal(window, vectors);
-                }
-            }
-        }
-        if let Some(first) = offset.checked_sub(xdma::USER_VECTOR_MAP) {
-            let places = self.vector_map.iter_mut().skip(first as usize).take(4);
-            for (place, vector) in places.zip(value.to_le_bytes()) {
-                *place = vector & 0x1f;
-            }
-        }
+    match within.checked_sub(vfpga::SMALL_TLB_OFFSET) {
+        Some(word) => Target::Tlb(index, Pages::Small, word),
+        None => Target::Tlb(index, Pages::Large, within),
     }
 }
-
-const DIRECTIONS: [xdma::Direction; 2] = [xdma::Direction::HostToCard, xdma::Direction::CardToHost];
 
 impl Card {
-    /// Reads a register.
-    pub(crate) fn read(&self, now: u64, bar: Bar, offset: u64) -> u64 {
+    /// Reads `bytes` (1, 2, 4 or 8) bytes at `offset`, a multiple of them.
+    pub(crate) fn read(&self, now: u64, bar: Bar, offset: u64, bytes: u8) -> u64 {
+        let value = match bar {
+            Bar::Static | Bar::Xdma => {
+                let word = |at| u64::from(self.read_word(bar, at));
+                match bytes {
+                    8 => word(offset) | word(offset.saturating_add(4)) << 32,
+                    _ => word(offset & !3) >> (offset & 3).wrapping_mul(8),
+                }
+            }
+            Bar::Shell if self.reconfiguration.decoupled => u64::MAX,
+            Bar::Shell => self.read_shell_bar(now, offset & !7) >> (offset & 7).wrapping_mul(8),
+        };
+        match bytes {
+            8 => value,
+            _ => value & (1u64 << u32::from(bytes & 7).wrapping_mul(8)).wrapping_sub(1),
+        }
+    }
+
+    fn read_word(&self, bar: Bar, offset: u64) -> u32 {
         match bar {
-            Bar::Static => match offset {
-                static_layer::PROBE => u64::from(static_layer::PROBE_VALUE),
-                static_layer::PR_EOST => u64::from(self.registers.eost),
-                _ => 0,
-            },
-            Bar::Xdma => self.registers.read_xdma(offset),
-            Bar::Shell => match target(offset) {
-                Target::Shell(register) => self.read_shell(register),
-                Target::Engine(window, register) => {
-                    self.engines.get(window).map_or(0, |e| e.read_register(now, register))
-                }
-                Target::Cnfg(window, vfpga::ISR)
-                    if self.registers.pending.get(window) == Some(&true) =>
-                {
-                    vfpga::ISR_KIND_NOTIFY << 16
-                }
-                Target::Doorbell(..) | Target::Cnfg(..) | Target::Nowhere => 0,
-            },
+            Bar::Static => self.reconfiguration.read(offset),
+            _ => self.xdma.read(offset, self.pending()),
+        }
+    }
+
+    /// A bit for each user interrupt that is requested.
+    fn pending(&self) -> u32 {
+        let vfpgas = self.vfpgas.iter().map(|vfpga| vfpga.isr.is_pending());
+        let mut bits = 0;
+        for (bit, _) in (0u32..).zip(vfpgas).filter(|(_, pending)| *pending) {
+            bits |= 1u32.wrapping_shl(bit);
+        }
+        let done = self.reconfiguration.is_done();
+        bits | u32::from(done).wrapping_shl(RECONFIGURATION_VECTOR.into())
+    }
+
+    fn read_shell_bar(&self, now: u64, offset: u64) -> u64 {
+        match target(offset) {
+            Target::Shell(register) => self.read_shell(register),
+            Target::Tlb(index, pages, word) => {
+                self.vfpgas.get(index).map_or(0, |vfpga| vfpga.read_tlb(pages, word))
+            }
+            Target::Engine(index, _) if self.is_decoupled(index) => u64::MAX,
+            Target::Engine(index, register) => {
+                self.engines.get(index).map_or(0, |e| e.read_register(now, register))
+            }
+            Target::Cnfg(index, register) => {
+                self.vfpgas.get(index).map_or(0, |vfpga| vfpga.read(register))
+            }
+            Target::Doorbell(..) | Target::Nowhere => 0,
         }
     }
 
     fn read_shell(&self, register: u64) -> u64 {
-        let counters = self.stack.counters();
-        let pair = |sent: u64, received: u64| sent << 32 | received & u64::from(u32::MAX);
+        let map = self.map;
+        let network = NetworkCnfg { enabled: true, port: 0 };
+        let packets = |(tx, rx): (u32, u32)| PacketCounters { rx, tx }.encode();
+        let tally = &self.tally;
         match register {
-            shell::PROBE => u64::from(static_layer::PROBE_VALUE),
+            shell::PROBE => static_layer::PROBE_VALUE.into(),
             shell::N_CHAN => xdma::CHANNELS,
-            shell::N_REGIONS => u64::from(WINDOWS),
-            shell::CTRL_CNFG => shell::CTRL_CNFG_DEFAULT.encode(),
-            shell::MEM_CNFG | RDMA_CNFG => 1,
-            shell::STAT_ROCE | shell::STAT_IBV => pair(counters.sent_pkts, counters.rcvd_pkts),
-            shell::STAT_ARP => pair(counters.sent_arp_requests, counters.arp_replies),
+            shell::N_REGIONS => WINDOWS.into(),
+            shell::CTRL_CNFG => CTRL_CNFG_DEFAULT.encode(),
+            shell::MEM_CNFG => {
+                MemCnfg { host_streams: true, n_strm_axi: 4, ..MemCnfg::default() }.encode()
+            }
+            shell::SHELL_PBLOCK if map == Map::Since2026 => ShellPblock { enabled: true }.encode(),
+            _ if register == shell::RDMA_CNFG.at(map) => network.encode(),
+            _ if register == shell::DATAPATH_SET.at(map) => self.datapath,
+            shell::TCP_OFFSET => self.offsets[0],
+            shell::RDMA_OFFSET => self.offsets[1],
+            shell::STAT_PACKETS => packets(tally.packets.get()),
+            shell::STAT_ARP => packets(tally.arp.get()),
+            shell::STAT_ICMP => packets(tally.icmp.get()),
+            shell::STAT_TCP => packets(tally.tcp.get()),
+            shell::STAT_ROCE => packets(tally.roce.get()),
+            shell::STAT_IBV => {
+                let counters = self.stack.counters();
+                packets((counters.sent_pkts as u32, counters.rcvd_pkts as u32))
+            }
             shell::STAT_RETRANSMISSIONS => {
-                pair(counters.retransmitted_pkts, counters.out_of_sequence)
+                let c = self.stack.counters();
+                LossCounters {
+                    psn_drops: c.out_of_sequence.wrapping_add(c.duplicate_request) as u32,
+                    retransmissions: c.retransmitted_pkts as u32,
+                }
+                .encode()
             }
-            _ => 0,
+            _ => {
+                let m = &self.memory;
+                match shell::STAT_HOST.index(register) {
+                    // Every request is complete once a burst is.
+                    Some(0 | 1) => host(m.requests_read, m.requests_written),
+                    Some(2) => host(m.beats_read, m.beats_written),
+                    _ => 0,
+                }
+            }
         }
     }
 
-    /// Writes a register.
-    pub(crate) fn write(&mut self, now: u64, bar: Bar, offset: u64, value: u64) {
+    /// Writes `bytes` (1, 2, 4 or 8) bytes at `offset`, a multiple of them.
+    pub(crate) fn write(&mut self, now: u64, bar: Bar, offset: u64, bytes: u8, value: u64) {
         match bar {
-            Bar::Static => match offset {
-                static_layer::PR_EOST => self.registers.eost = value as u32,
-                static_layer::PR_EOST_RESET if value & 1 == 0 => self.reset(),
-                _ => {}
-            },
-            Bar::Xdma => {
-                self.registers.write_xdma(offset, value as u32, &*self.vectors);
+            Bar::Static | Bar::Xdma => {
+                let word = offset & !3;
+                let first = match bytes {
+                    8 | 4 => value as u32,
+                    _ => {
+                        let beat = beat(offset & 3, bytes, value);
+                        beat.over(self.read_word(bar, word).into()) as u32
+                    }
+                };
+                self.write_word(bar, word, first);
+                if bytes == 8 {
+                    self.write_word(bar, word.saturating_add(4), (value >> 32) as u32);
+                }
             }
-            Bar::Shell => match target(offset) {
-                Target::Shell(register) => self.write_shell(register, value),
-                Target::Engine(window, register) => {
-                    self.write_engine(now, window, register, value);
+            Bar::Shell if self.reconfiguration.decoupled => {}
+            Bar::Shell => {
+                let first = offset & !7;
+                let line_end = (offset | LINE.wrapping_sub(1)).saturating_add(1);
+                let strobed = beat(offset & 7, bytes, value);
+                self.write_beat(now, first, strobed);
+                for further in (first.saturating_add(8)..line_end).step_by(8) {
+                    self.write_beat(now, further, Beat { data: !value, strobe: 0 });
                 }
-                Target::Doorbell(window, page, slot) => {
-                    if let Some(Some(slots)) = self.page(window, page) {
-                        slots.0.ring(slot, value);
-                    }
-                }
-                Target::Cnfg(window, vfpga::ISR) if value & vfpga::ISR_CLEAR_PENDING != 0 => {
-                    if let Some(pending) = self.registers.pending.get_mut(window) {
-                        *pending = false;
-                    }
-                }
-                Target::Cnfg(..) | Target::Nowhere => {}
-            },
+            }
         }
     }
 
-    fn write_shell(&mut self, register: u64, value: u64) {
+    fn write_word(&mut self, bar: Bar, offset: u64, value: u32) {
+        match (bar, offset) {
+            (Bar::Static, static_layer::PR_EOST_RESET) => {
+                if !static_layer::PrEostReset::decode(value).run {
+                    self.reset();
+                }
+            }
+            (Bar::Static, _) => self.reconfiguration.write(offset, value),
+            _ => {
+                let enabled = self.xdma.write(offset, value) & self.pending();
+                for interrupt in (0..32usize).filter(|bit| enabled & 1 << (bit & 31) != 0) {
+                    self.xdma.signal(interrupt, &*self.vectors);
+                }
+            }
+        }
+    }
+
+    fn write_beat(&mut self, now: u64, offset: u64, beat: Beat) {
+        if beat.strobe == 0 {
+            return;
+        }
+        match target(offset) {
+            Target::Shell(register) => self.write_shell(register, beat),
+            Target::Tlb(index, pages, word) => {
+                if let Some(vfpga) = self.vfpgas.get_mut(index) {
+                    vfpga.write_tlb(pages, word, beat);
+                }
+            }
+            Target::Engine(index, _) if self.is_decoupled(index) => {}
+            Target::Engine(index, register) => self.write_engine(now, index, register, beat),
+            Target::Doorbell(window, page, slot) => {
+                if let Some(Some(slots)) = self.page(window, page) {
+                    slots.0.ring(slot, beat.over(0));
+                }
+            }
+            Target::Cnfg(index, register) => {
+                if self.vfpgas.get_mut(index).is_some_and(|vfpga| vfpga.write(register, beat)) {
+                    self.xdma.signal(index, &*self.vectors);
+                }
+            }
+            Target::Nowhere => {}
+        }
+    }
+
+    fn write_shell(&mut self, register: u64, beat: Beat) {
+        let value = beat.over(0);
         match register {
             shell::IP_ADDRESS => {
-                self.set_identity(Identity { ipv4: value as u32, ..self.identity });
+                let IpAddress { ipv4 } = IpAddress::decode(value);
+                self.set_identity(Identity { ipv4, ..self.identity });
             }
             shell::MAC_ADDRESS => {
-                let [_, _, mac @ ..] = value.to_be_bytes();
+                let [_, _, mac @ ..] = MacAddress::decode(value).mac.to_be_bytes();
                 self.set_identity(Identity { mac, ..self.identity });
+            }
+            shell::TCP_OFFSET => self.offsets[0] = beat.over(self.offsets[0]),
+            shell::RDMA_OFFSET => self.offsets[1] = beat.over(self.offsets[1]),
+            _ if register == shell::DATAPATH_SET.at(self.map) => {
+                self.set_datapath(self.datapath | value);
+            }
+            _ if register == shell::DATAPATH_CLEAR.at(self.map) => {
+                self.set_datapath(self.datapath & !value);
             }
             _ => {}
         }
     }
 
-    fn write_engine(&mut self, now: u64, window: usize, register: u64, value: u64) {
-        if let Some(engine) = self.engines.get_mut(window) {
-            let mut transport = RoceTransport { stack: &mut self.stack, identity: self.identity };
-            engine.write_register(now, register, value, &self.memory, &mut transport);
+    /// Decouples vFPGAs, and resets those whose reset bit is newly set.
+    fn set_datapath(&mut self, value: u64) {
+        let fresh = Datapath::decode(value & !self.datapath).reset;
+        self.datapath = value;
+        for index in 0..self.engines.len() {
+            if u32::try_from(index).is_ok_and(|bit| fresh.wrapping_shr(bit) & 1 == 1) {
+                self.stop_transfers(index);
+                if let Some(engine) = self.engines.get_mut(index) {
+                    let (stack, identity) = (&mut self.stack, self.identity);
+                    engine.reset(&mut RoceTransport { stack, identity });
+                }
+            }
         }
-        self.raise_interrupts();
     }
+
+    fn write_engine(&mut self, now: u64, index: usize, register: u64, beat: Beat) {
+        let resets = register == window::CONTROL && beat.over(0) & window::CONTROL_RESET != 0;
+        if resets {
+            self.stop_transfers(index);
+        }
+        let Some(engine) = self.engines.get_mut(index) else { return };
+        let mut transport = RoceTransport { stack: &mut self.stack, identity: self.identity };
+        let value = beat.over(engine.read_register(now, register));
+        engine.write_register(register, value, &mut transport);
+        self.execute_at_once(now, index);
+    }
+}
+
+fn host(h2c: u32, c2h: u32) -> u64 {
+    HostCounters { h2c, c2h }.encode()
+}
+
+/// The beat that carries `bytes` bytes at byte `lane` of a word.
+fn beat(lane: u64, bytes: u8, value: u64) -> Beat {
+    let strobe = match bytes {
+        8 => u8::MAX,
+        _ => (1u8.wrapping_shl(bytes.into())).wrapping_sub(1),
+    };
+    let lane = (lane & 7) as u32;
+    Beat { data: value.wrapping_shl(lane.wrapping_mul(8)), strobe: strobe.wrapping_shl(lane) }
 }

@@ -130,6 +130,11 @@ impl Bus {
         self.generation.get()
     }
 
+    /// Makes everybody look again who remembers where memory is.
+    pub(crate) fn look_again(&self) {
+        self.changed();
+    }
+
     fn changed(&self) {
         self.last.set(None);
         self.generation.set(self.generation.get().wrapping_add(1));
@@ -268,6 +273,7 @@ impl Bus {
         self.processes.borrow().pid(process, now)
     }
 
+    #[cfg(test)]
     /// Whether all of `bytes` bytes from `address` are mapped, whichever way and to whatever.
     pub(crate) fn reachable(&self, address: u64, bytes: u64) -> bool {
         self.all(address, bytes, |_| true)

@@ -3,21 +3,27 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fpga_regs::engine::window::{Capabilities, DOORBELL_PAGES, Profile};
+use fpga_regs::coyote::shell::{CTRL_CNFG_DEFAULT, Map};
+use fpga_regs::engine::window::{Capabilities, DOORBELL_PAGES, FATAL_RING_UNREACHABLE, Profile};
 use hostmem::{DoorbellPage, EventFd};
 use queue_engine::{Engine, EngineConfig};
 use roce::{MacAddr, PathMtu, Stack, StackConfig};
 
 use crate::WINDOWS;
-use crate::bars::Registers;
 use crate::datapath::Scratch;
 use crate::dma::AddressSpace;
+use crate::isr::Event;
+use crate::mmu::{Translation, Unit};
 use crate::port::{FramePool, Port};
 use crate::random::KernelRandom;
+use crate::reconfig::Reconfiguration;
+use crate::tally::Tally;
 use crate::transport::RoceTransport;
+use crate::vfpga::Vfpga;
+use crate::xdma::Xdma;
 
 /// An engine of a software card.
-pub(crate) type CardEngine = Engine<AddressSpace, Slots, KernelRandom>;
+pub(crate) type CardEngine = Engine<Unit, Slots, KernelRandom>;
 
 /// A doorbell page as the engine looks at it.
 #[derive(Clone, Debug)]
@@ -58,8 +64,19 @@ pub(crate) type Pages = [[Option<Slots>; DOORBELL_PAGES as usize]; WINDOWS as us
 /// A software card.
 pub(crate) struct Card {
     pub(crate) identity: Identity,
-    pub(crate) registers: Registers,
+    /// Which of the published register maps the shell has.
+    pub(crate) map: Map,
+    pub(crate) xdma: Xdma,
+    pub(crate) reconfiguration: Reconfiguration,
+    /// The shell's datapath register: which vFPGAs are decoupled, or in reset.
+    pub(crate) datapath: u64,
+    /// TCP and RDMA offsets, which only keep what is written.
+    pub(crate) offsets: [u64; 2],
+    pub(crate) tally: Tally,
+    /// The shell's part of each window.
+    pub(crate) vfpgas: Vec<Vfpga>,
     pub(crate) engines: Vec<CardEngine>,
+
     /// The pages granted in each window, for stores that come through the BAR.
     pub(crate) pages: Pages,
     /// The pages that are there without a grant, whatever is reset.
@@ -95,6 +112,13 @@ fn engine_config(window: u8) -> EngineConfig {
     }
 }
 
+/// The shell's part of the windows, after a reset.
+fn new_vfpgas(memory: &AddressSpace) -> Vec<Vfpga> {
+    // The default shapes make sense.
+    let vfpga = |_| Vfpga::new(CTRL_CNFG_DEFAULT, &memory.bus);
+    (0..WINDOWS).filter_map(vfpga).collect()
+}
+
 fn new_stack(identity: Identity) -> Stack {
     Stack::new(StackConfig {
         mac: MacAddr(identity.mac),
@@ -103,21 +127,38 @@ fn new_stack(identity: Identity) -> Stack {
     })
 }
 
+/// Whether the shell's datapath register cuts a vFPGA off.
+pub(crate) fn decoupled(datapath: u64, index: usize) -> bool {
+    u32::try_from(index).is_ok_and(|bit| datapath.wrapping_shr(bit) & 1 == 1)
+}
+
 /// The engine that a QPN belongs to.
 pub(crate) fn engine_of(engines: &mut [CardEngine], qpn: u32) -> Option<&mut CardEngine> {
     engines.get_mut(usize::from(CardEngine::window_of(qpn)))
 }
 
 impl Card {
-    pub(crate) fn new(port: Box<dyn Port>, pool: FramePool, vectors: Rc<dyn Interrupts>) -> Self {
+    pub(crate) fn new(
+        map: Map,
+        port: Box<dyn Port>,
+        pool: FramePool,
+        vectors: Rc<dyn Interrupts>,
+    ) -> Self {
         let engine = |window| Engine::new(engine_config(window), KernelRandom::new());
+        let memory = AddressSpace::default();
         Self {
             identity: Identity::default(),
-            registers: Registers::default(),
+            map,
+            xdma: Xdma::default(),
+            reconfiguration: Reconfiguration::default(),
+            datapath: 0,
+            offsets: [0; 2],
+            tally: Tally::default(),
+            vfpgas: new_vfpgas(&memory),
             engines: (0..WINDOWS).map(engine).collect(),
             pages: Default::default(),
             wired: Default::default(),
-            memory: AddressSpace::default(),
+            memory,
             stack: new_stack(Identity::default()),
             port,
             pool,
@@ -143,12 +184,61 @@ impl Card {
         self.open_wired();
         self.scratch = Scratch::default();
         self.stack = new_stack(self.identity);
-        self.registers.pending = [false; WINDOWS as usize];
+        self.vfpgas = new_vfpgas(&self.memory);
+        self.datapath = 0;
+    }
+
+    /// Whether a vFPGA is cut off from the rest of the card.
+    pub(crate) fn is_decoupled(&self, index: usize) -> bool {
+        decoupled(self.datapath, index)
+    }
+
+    /// Gives up the transfers of a window that wait for TLB entries, for its engine stops.
+    pub(crate) fn stop_transfers(&mut self, index: usize) {
+        self.scratch.fail_transfers(index);
+        if let Some(vfpga) = self.vfpgas.get(index) {
+            vfpga.unit.stop();
+        }
+    }
+
+    /// Whether the card must do nothing before the driver has answered a page fault.
+    pub(crate) fn waits_for_driver(&self) -> bool {
+        self.vfpgas.iter().any(|vfpga| vfpga.unit.mmu.borrow().waits())
+    }
+
+    /// Tells the driver of new faults, and lets what was refused be asked for again.
+    pub(crate) fn end_round(&mut self) {
+        for (index, vfpga) in self.vfpgas.iter_mut().enumerate() {
+            vfpga.unit.mmu.borrow_mut().settle();
+            if vfpga.tell_faults() {
+                self.xdma.signal(index, &*self.vectors);
+            }
+        }
+    }
+
+    /// Finds the pages of rings again that the driver took back; `false` when that has to wait.
+    pub(crate) fn find_rings(&mut self, now: u64) -> bool {
+        for (vfpga, engine) in self.vfpgas.iter().zip(&mut self.engines) {
+            match vfpga.unit.complete() {
+                Translation::Found { .. } => {}
+                Translation::Waits => return false,
+                Translation::Refused => {
+                    let (stack, identity) = (&mut self.stack, self.identity);
+                    let mut transport = RoceTransport { stack, identity };
+                    engine.fail(now, FATAL_RING_UNREACHABLE, &mut transport);
+                    vfpga.unit.stop();
+                }
+            }
+        }
+        true
     }
 
     /// What a function-level reset does: all state of the card is as when it came up.
     pub(crate) fn reset_function(&mut self) {
-        self.registers = Registers::default();
+        self.xdma = Xdma::default();
+        self.reconfiguration = Reconfiguration::default();
+        self.offsets = [0; 2];
+        self.tally = Tally::default();
         self.identity = Identity::default();
         self.reset();
     }
@@ -193,8 +283,9 @@ impl Card {
     /// Signals the vectors of engines that have something to say, once until they were heard.
     pub(crate) fn raise_interrupts(&mut self) {
         for (window, engine) in self.engines.iter_mut().enumerate() {
-            if engine.take_interrupt() {
-                self.registers.raise(window, &*self.vectors);
+            let Some(vfpga) = self.vfpgas.get_mut(window) else { continue };
+            if engine.take_interrupt() && vfpga.isr.raise(Event::Notify { value: 0 }) {
+                self.xdma.signal(window, &*self.vectors);
             }
         }
     }
@@ -202,7 +293,14 @@ impl Card {
     /// Counters that are the port's and the DMA's, not the stack's.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.port.counters();
+        let mmu = self.vfpgas.iter().map(|vfpga| vfpga.unit.mmu.borrow().counters);
+        let mmu = mmu.fold(crate::mmu::Counters::default(), crate::mmu::Counters::plus);
         counters.extend([
+            ("tlb_misses", mmu.misses),
+            ("tlb_faults", mmu.faults),
+            ("tlb_refusals", mmu.refusals),
+            ("tlb_insertions", mmu.insertions),
+            ("tlb_removals", mmu.removals),
             ("dma_bytes_read", self.memory.bytes_read),
             ("dma_bytes_written", self.memory.bytes_written),
             ("dma_faults", self.memory.faults),

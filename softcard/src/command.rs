@@ -18,9 +18,9 @@ pub(crate) struct Command {
 /// What to do.
 pub(crate) enum Action {
     /// A posted write.
-    Write { bar: Bar, offset: u64, value: u64 },
+    Write { bar: Bar, offset: u64, bytes: u8, value: u64 },
     /// A read, answered with the value.
-    Read { bar: Bar, offset: u64, reply: SyncSender<u64> },
+    Read { bar: Bar, offset: u64, bytes: u8, reply: SyncSender<u64> },
     /// Maps memory.
     Map { iova: u64, length: u64, memory: DmaMemory, reply: SyncSender<Result<(), Error>> },
     /// Unmaps memory; answered when no DMA to it can follow.

@@ -4,9 +4,13 @@
 //! lets acknowledgements and completions out; and it makes a burst of frames, fetching all their
 //! payload by one vectored copy. Each payload byte is copied twice on its way from program to
 //! program: into the frame, and out of it.
+//!
+//! Where a payload's page has no TLB entry, the burst stops there and the card with it, until the
+//! driver has answered the page fault; then the burst goes on. So nothing overtakes what waits.
 
 use std::collections::VecDeque;
 
+use fpga_regs::coyote::pci::RECONFIGURATION_VECTOR;
 use fpga_regs::engine::cqe::Status;
 use queue_engine::{
     HostMemory, Payload, Piece, ReadElement, ReceiveKind, Received, TransportEvent, WriteElement,
@@ -16,8 +20,10 @@ use roce::{
     Source, Transmit, Verbs, wire::icrc,
 };
 
-use crate::card::{Card, CardEngine, engine_of};
+use crate::card::{Card, CardEngine, decoupled, engine_of};
+use crate::mmu::{Direction, Mmu, Translation};
 use crate::port::Frame;
+use crate::tally::Way;
 use crate::transport::{self, RoceTransport};
 
 /// Frames one card takes, and makes, in one round.
@@ -25,13 +31,36 @@ const BURST: usize = 64;
 /// Rounds full of frames that timers wait for at most: what a port and its cable hold.
 const TIMER_ROUNDS: u32 = 128;
 
+/// What became of a piece of payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It is still to be copied.
+    Waits,
+    Copied,
+    Failed,
+}
+
+/// A burst whose payload is being copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Underway {
+    #[default]
+    Nothing,
+    /// Received frames, towards host memory.
+    Placing,
+    /// Frames being made, from host memory.
+    Fetching,
+}
+
 /// Scratch of the data path, kept so that rounds need not allocate it.
 #[derive(Default)]
 pub(crate) struct Scratch {
+    underway: Underway,
     /// Frames received in this round.
     received: VecDeque<Frame>,
     placements: Vec<Placement>,
     pieces: Vec<Piece>,
+    /// For each piece: what became of it.
+    states: Vec<State>,
     /// For each placement or frame: the end of its pieces, or that it has none within reach.
     ends: Vec<Option<usize>>,
     statuses: Vec<bool>,
@@ -44,6 +73,90 @@ pub(crate) struct Scratch {
     looped: VecDeque<Frame>,
     /// Rounds that timers which are due have waited for frames.
     timers_waited: u32,
+}
+
+impl Scratch {
+    /// The QP that a placement or frame belongs to.
+    fn owner(&self, number: usize) -> Option<Qpn> {
+        match self.underway {
+            Underway::Nothing => None,
+            Underway::Placing => self.placements.get(number).map(|placement| placement.qpn),
+            Underway::Fetching => self.transmits.get(number)?.payload.as_ref().map(|it| it.qpn),
+        }
+    }
+
+    /// Lets no piece of a window's QPs be copied any more.
+    pub(crate) fn fail_transfers(&mut self, window: usize) {
+        let mut start = 0;
+        for number in 0..self.ends.len() {
+            let Some(end) = self.ends.get(number).copied().flatten() else { continue };
+            if self.owner(number).is_some_and(|qpn| window_of(qpn) == window) {
+                let pieces = self.states.get_mut(start..end).unwrap_or_default();
+                for state in pieces.iter_mut().filter(|state| **state == State::Waits) {
+                    *state = State::Failed;
+                }
+            }
+            start = end;
+        }
+    }
+
+    /// Takes note of the pieces found for a burst.
+    fn begin(&mut self, underway: Underway) {
+        self.underway = underway;
+        self.states.clear();
+        self.states.resize(self.pieces.len(), State::Waits);
+    }
+
+    /// Ends a burst, and says of each placement or frame whether all of it was copied.
+    fn end(&mut self) {
+        self.underway = Underway::Nothing;
+        self.statuses.clear();
+        let mut start = 0;
+        for end in &self.ends {
+            let done = end.is_some_and(|end| {
+                let states = self.states.get(start..end).unwrap_or_default();
+                start = end;
+                states.iter().all(|state| *state == State::Copied)
+            });
+            self.statuses.push(done);
+        }
+    }
+}
+
+/// The window that a QP belongs to.
+fn window_of(qpn: Qpn) -> usize {
+    usize::from(CardEngine::window_of(qpn.value()))
+}
+
+/// Where a piece of payload is on the bus: parts of the given lengths. `Waits` and `Refused` for the
+/// whole piece where they hold for a part.
+#[inline]
+fn find_piece(
+    mmu: &mut Mmu,
+    direction: Direction,
+    piece: Piece,
+    parts: &mut Vec<(u64, usize)>,
+) -> Translation {
+    parts.clear();
+    let mut vaddr = piece.iova;
+    let mut left = piece.length;
+    if left == 0 {
+        return Translation::Found { bus: 0, bytes: 0 };
+    }
+    loop {
+        match mmu.translate(direction, vaddr, left) {
+            Translation::Found { bus, bytes } => {
+                let here = u32::try_from(bytes).map_or(left, |bytes| bytes.min(left));
+                parts.push((bus, here as usize));
+                left = left.saturating_sub(here);
+                vaddr = vaddr.saturating_add(here.into());
+                if left == 0 {
+                    return Translation::Found { bus, bytes };
+                }
+            }
+            other => return other,
+        }
+    }
 }
 
 /// The engines of a card, as asked by the stack about incoming requests.
@@ -86,14 +199,64 @@ impl Card {
     /// Works on everything that waits; `true` if there was anything.
     pub(crate) fn round(&mut self, now: u64) -> bool {
         self.memory.now = now;
-        let mut worked = self.poll_engines(now);
+        let mut worked = self.reconfigure();
+        if self.reconfiguration.decoupled || self.waits_for_driver() {
+            return worked;
+        }
+        worked |= self.work(now);
+        self.raise_interrupts();
+        self.end_round();
+        worked
+    }
+
+    /// Takes a part of a bitstream; `true` if there was any.
+    fn reconfigure(&mut self) -> bool {
+        let before = self.reconfiguration.is_done();
+        let worked = self.reconfiguration.work(&mut self.memory);
+        if self.reconfiguration.is_done() && !before {
+            self.xdma.signal(usize::from(RECONFIGURATION_VECTOR), &*self.vectors);
+        }
+        worked
+    }
+
+    /// Lets an engine do what its registers ask for, unless something waits that comes first.
+    pub(crate) fn execute_at_once(&mut self, now: u64, index: usize) {
+        let busy = self.scratch.underway != Underway::Nothing || self.waits_for_driver();
+        if busy || !self.find_rings(now) {
+            return;
+        }
+        if let (Some(engine), Some(vfpga)) = (self.engines.get_mut(index), self.vfpgas.get(index)) {
+            let mut transport = RoceTransport { stack: &mut self.stack, identity: self.identity };
+            engine.execute(now, &vfpga.unit, &mut transport);
+        }
+        self.raise_interrupts();
+        self.end_round();
+    }
+
+    /// Goes on with what waited, then does all else; ends early where something has to wait.
+    fn work(&mut self, now: u64) -> bool {
+        if !self.find_rings(now) {
+            return false;
+        }
+        let mut worked = false;
+        match self.scratch.underway {
+            Underway::Nothing => {}
+            Underway::Placing => worked |= self.place(now),
+            Underway::Fetching => worked |= self.fetch(now),
+        }
+        if self.scratch.underway != Underway::Nothing {
+            return worked;
+        }
+        worked |= self.poll_engines(now);
         let received = self.receive_burst(now);
         worked |= received > 0;
+        if self.scratch.underway != Underway::Nothing {
+            return worked;
+        }
         worked |= self.run_timers(now, received);
         worked |= self.drain_events(now);
         worked |= self.transmit_burst(now);
         worked |= self.drain_events(now);
-        self.raise_interrupts();
         worked
     }
 
@@ -115,8 +278,11 @@ impl Card {
     fn poll_engines(&mut self, now: u64) -> bool {
         let mut worked = false;
         let mut transport = RoceTransport { stack: &mut self.stack, identity: self.identity };
-        for engine in &mut self.engines {
-            worked |= engine.poll(now, &mut transport);
+        for (index, (engine, vfpga)) in self.engines.iter_mut().zip(&self.vfpgas).enumerate() {
+            if self.datapath == 0 || !decoupled(self.datapath, index) {
+                worked |= engine.execute(now, &vfpga.unit, &mut transport);
+                worked |= engine.poll(now, &mut transport);
+            }
         }
         worked
     }
@@ -133,18 +299,10 @@ impl Card {
         for (index, frame) in scratch.received.iter().enumerate() {
             let mut verbs = Engines(&mut self.engines);
             let bytes = frame.as_slice();
+            self.tally.count(Way::Received, bytes);
             self.stack.receive(Instant(now), bytes, index, &mut verbs, &mut scratch.placements);
         }
-        self.place(now);
-        for frame in self.scratch.received.drain(..) {
-            self.pool.put(frame);
-        }
-        received
-    }
-
-    /// Copies the payload of the received burst to where it belongs, then tells the stack.
-    fn place(&mut self, now: u64) {
-        let Scratch { received, placements, pieces, ends, statuses, .. } = &mut self.scratch;
+        let Scratch { placements, pieces, ends, .. } = scratch;
         pieces.clear();
         ends.clear();
         for placement in placements.iter() {
@@ -156,31 +314,74 @@ impl Card {
             });
             ends.push(resolved.then_some(pieces.len()));
         }
+        scratch.begin(Underway::Placing);
+        self.place(now);
+        received
+    }
+
+    /// Copies the payload of the received burst to where it belongs, as far as it can, and once it
+    /// could tells the stack.
+    fn place(&mut self, now: u64) -> bool {
+        let Self { scratch, vfpgas, memory, datapath, .. } = self;
+        let Scratch { received, placements, pieces, states, ends, .. } = scratch;
         let mut burst = Vec::with_capacity(pieces.len());
         let mut owners = Vec::with_capacity(pieces.len());
+        let mut parts = Vec::with_capacity(1);
         let mut start = 0;
-        for (owner, (placement, end)) in placements.iter().zip(ends.iter()).enumerate() {
+        let mut waits = false;
+        'placements: for (placement, end) in placements.iter().zip(ends.iter()) {
+            let Some(end) = *end else { continue };
+            let window = window_of(placement.qpn);
+            let unit = vfpgas.get(window).filter(|_| !decoupled(*datapath, window));
+            let mut mmu = unit.map(|vfpga| vfpga.unit.mmu.borrow_mut());
             let bytes = received.get(placement.frame_index).map_or(&[][..], Frame::as_slice);
             let mut bytes = bytes.get(placement.range.clone()).unwrap_or_default();
-            let Some(end) = *end else { continue };
-            for piece in pieces.get(start..end).unwrap_or_default() {
-                let (from, rest) = bytes.split_at(bytes.len().min(piece.length as usize));
+            let here = pieces.get(start..end).unwrap_or_default();
+            let states = states.get_mut(start..end).unwrap_or_default();
+            for ((index, piece), state) in (start..).zip(here).zip(states) {
+                let (mut from, rest) = bytes.split_at(bytes.len().min(piece.length as usize));
                 bytes = rest;
-                burst.push(WriteElement { iova: piece.iova, from, done: false });
-                owners.push(owner);
+                if *state != State::Waits {
+                    continue;
+                }
+                let found = mmu.as_mut().map_or(Translation::Refused, |mmu| {
+                    find_piece(mmu, Direction::Write, *piece, &mut parts)
+                });
+                match found {
+                    Translation::Found { .. } => *state = State::Copied,
+                    Translation::Refused => {
+                        *state = State::Failed;
+                        continue;
+                    }
+                    Translation::Waits => {
+                        waits = true;
+                        break 'placements;
+                    }
+                }
+                for &(iova, length) in &parts {
+                    let (now, later) = from.split_at(from.len().min(length));
+                    from = later;
+                    burst.push(WriteElement { iova, from: now, done: false });
+                    owners.push(index);
+                }
             }
             start = end;
         }
-        self.memory.write(&mut burst);
-        statuses.clear();
-        statuses.extend(ends.iter().map(Option::is_some));
-        for (element, owner) in burst.iter().zip(owners) {
-            if let Some(status) = statuses.get_mut(owner) {
-                *status &= element.done;
+        memory.write(&mut burst);
+        for (_, owner) in burst.iter().zip(owners).filter(|(element, _)| !element.done) {
+            if let Some(state) = states.get_mut(owner) {
+                *state = State::Failed;
             }
         }
-        self.stack.commit(Instant(now), statuses);
-        placements.clear();
+        if !waits {
+            scratch.end();
+            self.stack.commit(Instant(now), &scratch.statuses);
+            scratch.placements.clear();
+            for frame in scratch.received.drain(..) {
+                self.pool.put(frame);
+            }
+        }
+        true
     }
 
     fn drain_events(&mut self, now: u64) -> bool {
@@ -215,15 +416,19 @@ impl Card {
         }
         let made = !self.scratch.made.is_empty();
         if made {
-            self.fill_frames(now);
+            self.resolve_frames();
+            self.fetch(now);
+            if self.scratch.underway != Underway::Nothing {
+                return true;
+            }
         }
         let sent = self.send_frames(now);
         made || sent
     }
 
-    /// Writes headers, fetches payload and seals the frames of a burst with their ICRC.
-    fn fill_frames(&mut self, now: u64) {
-        let Scratch { transmits, made, pieces, ends, statuses, sending, .. } = &mut self.scratch;
+    /// Finds the payload of the frames of a burst.
+    fn resolve_frames(&mut self) {
+        let Scratch { transmits, pieces, ends, .. } = &mut self.scratch;
         pieces.clear();
         ends.clear();
         for transmit in transmits.iter() {
@@ -236,34 +441,78 @@ impl Card {
             });
             ends.push(resolved.then_some(pieces.len()));
         }
+        self.scratch.begin(Underway::Fetching);
+    }
+
+    /// Writes headers and fetches payload as far as it can, and once it could seals the frames with
+    /// their ICRC.
+    fn fetch(&mut self, now: u64) -> bool {
+        let Self { scratch, vfpgas, memory, datapath, .. } = self;
+        let Scratch { transmits, made, pieces, states, ends, .. } = scratch;
         let mut burst = Vec::with_capacity(pieces.len());
         let mut owners = Vec::with_capacity(pieces.len());
+        let mut parts = Vec::with_capacity(1);
         let mut start = 0;
-        for (owner, ((transmit, frame), end)) in
-            transmits.iter().zip(made.iter_mut()).zip(ends.iter()).enumerate()
+        let mut waits = false;
+        'frames: for ((transmit, frame), end) in
+            transmits.iter().zip(made.iter_mut()).zip(ends.iter())
         {
             let header = transmit.header.as_slice();
             let (head, mut body) = frame.as_mut_slice().split_at_mut(header.len());
             head.copy_from_slice(header);
             let Some(end) = *end else { continue };
-            for piece in pieces.get(start..end).unwrap_or_default() {
-                let (into, rest) = body.split_at_mut(body.len().min(piece.length as usize));
+            let window = transmit.payload.as_ref().map_or(0, |payload| window_of(payload.qpn));
+            let unit = vfpgas.get(window).filter(|_| !decoupled(*datapath, window));
+            let mut mmu = unit.map(|vfpga| vfpga.unit.mmu.borrow_mut());
+            let here = pieces.get(start..end).unwrap_or_default();
+            let states = states.get_mut(start..end).unwrap_or_default();
+            for ((index, piece), state) in (start..).zip(here).zip(states) {
+                let (mut into, rest) = body.split_at_mut(body.len().min(piece.length as usize));
                 body = rest;
-                burst.push(ReadElement { iova: piece.iova, into, done: false });
-                owners.push(owner);
+                if *state != State::Waits {
+                    continue;
+                }
+                let found = mmu.as_mut().map_or(Translation::Refused, |mmu| {
+                    find_piece(mmu, Direction::Read, *piece, &mut parts)
+                });
+                match found {
+                    Translation::Found { .. } => *state = State::Copied,
+                    Translation::Refused => {
+                        *state = State::Failed;
+                        continue;
+                    }
+                    Translation::Waits => {
+                        waits = true;
+                        break 'frames;
+                    }
+                }
+                for &(iova, length) in &parts {
+                    let (now, later) = into.split_at_mut(into.len().min(length));
+                    into = later;
+                    burst.push(ReadElement { iova, into: now, done: false });
+                    owners.push(index);
+                }
             }
             // What is left are the pad and the room for the ICRC.
             body.fill(0);
             start = end;
         }
-        self.memory.read(&mut burst);
-        statuses.clear();
-        statuses.extend(ends.iter().map(Option::is_some));
-        for (element, owner) in burst.iter().zip(owners) {
-            if let Some(status) = statuses.get_mut(owner) {
-                *status &= element.done;
+        memory.read(&mut burst);
+        for (_, owner) in burst.iter().zip(owners).filter(|(element, _)| !element.done) {
+            if let Some(state) = states.get_mut(owner) {
+                *state = State::Failed;
             }
         }
+        if !waits {
+            scratch.end();
+            self.seal_frames(now);
+        }
+        true
+    }
+
+    /// Seals the frames whose payload was fetched, and gives up the others.
+    fn seal_frames(&mut self, now: u64) {
+        let Scratch { transmits, made, statuses, sending, .. } = &mut self.scratch;
         let mut failed: Option<Qpn> = None;
         for ((transmit, mut frame), fetched) in
             transmits.drain(..).zip(made.drain(..)).zip(statuses.iter())
@@ -280,6 +529,7 @@ impl Card {
                 self.pool.put(frame);
                 continue;
             }
+            self.tally.count(Way::Sent, frame.as_slice());
             if transmit.needs_icrc {
                 // Only a header that is not the stack's could make this fail.
                 let _ = icrc::append(frame.as_mut_slice());

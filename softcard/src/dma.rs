@@ -6,12 +6,11 @@ use std::rc::Rc;
 
 use hostmem::{Error as HostError, RemoteRange, SharedMapping};
 use nix::unistd::Pid;
-use queue_engine::{HostMemory, ReadElement, Rings, WriteElement};
+use queue_engine::{HostMemory, ReadElement, WriteElement};
 
 use crate::Error;
 use crate::bus::{AskedMemory, Bus, DmaMemory, Place, Rights};
 use crate::processes::Slot;
-use crate::views::{RecordView, RingView};
 
 /// The address space of one card.
 #[derive(Debug, Default)]
@@ -25,7 +24,24 @@ pub(crate) struct AddressSpace {
     pub(crate) bytes_written: u64,
     /// Elements that could not be copied.
     pub(crate) faults: u64,
+    /// Elements fetched and placed, and the 64-byte beats they took, modulo 2^32.
+    pub(crate) requests_read: u32,
+    pub(crate) requests_written: u32,
+    pub(crate) beats_read: u32,
+    pub(crate) beats_written: u32,
 }
+
+/// What a burst came to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Copied {
+    bytes: u64,
+    elements: u32,
+    beats: u32,
+    faults: u64,
+}
+
+/// Bytes of a beat of the DMA streams.
+const BEAT: usize = 64;
 
 impl AddressSpace {
     /// Maps a range that overlaps no other.
@@ -36,23 +52,6 @@ impl AddressSpace {
     /// Unmaps every range that lies inside the given one.
     pub(crate) fn unmap(&self, iova: u64, length: u64) {
         self.bus.unmap(iova, length);
-    }
-}
-
-impl Rings for AddressSpace {
-    type Record = RecordView;
-    type Ring = RingView;
-
-    fn record(&self, iova: u64) -> Option<RecordView> {
-        RecordView::open(&self.bus, iova)
-    }
-
-    fn ring(&self, iova: u64, log2_blocks: u8) -> Option<RingView> {
-        RingView::open(&self.bus, iova, log2_blocks)
-    }
-
-    fn reachable(&self, iova: u64, bytes: u64) -> bool {
-        self.bus.reachable(iova, bytes)
     }
 }
 
@@ -226,22 +225,26 @@ impl Element for WriteElement<'_> {
 
 impl HostMemory for AddressSpace {
     fn read(&mut self, burst: &mut [ReadElement<'_>]) {
-        let (bytes, faults) = self.copy(burst);
-        self.bytes_read = self.bytes_read.saturating_add(bytes);
-        self.faults = self.faults.saturating_add(faults);
+        let copied = self.copy(burst);
+        self.bytes_read = self.bytes_read.saturating_add(copied.bytes);
+        self.requests_read = self.requests_read.wrapping_add(copied.elements);
+        self.beats_read = self.beats_read.wrapping_add(copied.beats);
+        self.faults = self.faults.saturating_add(copied.faults);
     }
 
     fn write(&mut self, burst: &mut [WriteElement<'_>]) {
-        let (bytes, faults) = self.copy(burst);
-        self.bytes_written = self.bytes_written.saturating_add(bytes);
-        self.faults = self.faults.saturating_add(faults);
+        let copied = self.copy(burst);
+        self.bytes_written = self.bytes_written.saturating_add(copied.bytes);
+        self.requests_written = self.requests_written.wrapping_add(copied.elements);
+        self.beats_written = self.beats_written.wrapping_add(copied.beats);
+        self.faults = self.faults.saturating_add(copied.faults);
     }
 }
 
 impl AddressSpace {
-    /// Copies a burst in order; answers bytes copied and elements that could not be.
-    fn copy<E: Element>(&self, burst: &mut [E]) -> (u64, u64) {
-        let (mut bytes, mut faults) = (0u64, 0u64);
+    /// Copies a burst in order.
+    fn copy<E: Element>(&self, burst: &mut [E]) -> Copied {
+        let mut total = Copied::default();
         let mut rest = burst;
         // Each round copies up to the first element that fails and goes on behind it.
         while !rest.is_empty() {
@@ -249,17 +252,20 @@ impl AddressSpace {
             let (done, behind) = rest.split_at_mut(copied.min(rest.len()));
             for element in done {
                 element.set_done();
-                bytes = bytes.saturating_add(element.length() as u64);
+                let length = element.length();
+                total.bytes = total.bytes.saturating_add(length as u64);
+                total.elements = total.elements.wrapping_add(1);
+                total.beats = total.beats.wrapping_add(length.div_ceil(BEAT) as u32);
             }
             rest = match (copied, behind) {
                 (0, [_, behind @ ..]) => {
-                    faults = faults.saturating_add(1);
+                    total.faults = total.faults.saturating_add(1);
                     behind
                 }
                 (_, behind) => behind,
             };
         }
-        (bytes, faults)
+        total
     }
 
     /// Copies as many of the first elements as one way of copying can; answers how many.
@@ -330,7 +336,9 @@ mod tests {
 
     use super::*;
     use crate::bus::Backing;
+    use crate::mmu::Latch;
     use crate::processes::tests::process;
+    use crate::views::{RecordView, RingView};
 
     fn own(buffer: &[u8]) -> DmaMemory {
         let process = process(std::process::id());
@@ -471,18 +479,18 @@ mod tests {
         let mapping = SharedMapping::new(fd.as_fd(), 0, 8192, hostmem::Access::ReadWrite).unwrap();
         let mapping = Arc::new(mapping);
         space.map(0x2000, 4096, DmaMemory::Shared { mapping, offset: 4096 }).unwrap();
-        let ring = space.ring(0x1000, 7).unwrap();
+        let ring = RingView::new(&space.bus, Latch::direct(0x1000, 8192), 128);
         for index in 0..128u32 {
             ring.publish(index, &[u64::from(index); 8]);
         }
-        let asked_for = space.ring(0x3000, 6).unwrap();
+        let asked_for = RingView::new(&space.bus, Latch::direct(0x3000, 4096), 64);
         asked_for.write(65, &[7; 8]);
         asked_for.publish(66, &[8; 8]);
         for index in 0..128 {
             assert_eq!(ring.read(index), [u64::from(index); 8]);
         }
         assert_eq!([asked_for.read(1), asked_for.read(2)], [[7; 8], [8; 8]]);
-        let record = space.record(0x3040).unwrap();
+        let record = RecordView::new(&space.bus, Latch::direct(0x3040, 64));
         assert_eq!((record.load_u32(4), record.load_u64(8)), (0, 7));
         space.unmap(0x2000, 4096);
         assert_eq!(ring.read(63), [63; 8]);

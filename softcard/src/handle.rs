@@ -44,17 +44,21 @@ impl CardHandle {
         answer.recv().map_err(|_| Error::Gone)
     }
 
-    /// Reads a register of `bytes` (4 or 8) bytes; all ones when the card is gone, as on PCIe.
+    /// Reads `bytes` (1, 2, 4 or 8) bytes at `offset`, a multiple of them; all ones when the card is
+    /// gone, as on PCIe.
     #[must_use]
     pub fn read(&self, bar: Bar, offset: u64, bytes: u8) -> u64 {
-        let value = self.ask(|reply| Action::Read { bar, offset, reply }).unwrap_or(u64::MAX);
-        if bytes == 4 { value & u64::from(u32::MAX) } else { value }
+        let gone = if bytes >= 8 {
+            u64::MAX
+        } else {
+            (1u64 << (bytes & 7).wrapping_mul(8)).wrapping_sub(1)
+        };
+        self.ask(|reply| Action::Read { bar, offset, bytes, reply }).unwrap_or(gone)
     }
 
-    /// Writes a register of `bytes` (4 or 8) bytes.
+    /// Writes `bytes` (1, 2, 4 or 8) bytes at `offset`, a multiple of them.
     pub fn write(&self, bar: Bar, offset: u64, bytes: u8, value: u64) {
-        let value = if bytes == 4 { value & u64::from(u32::MAX) } else { value };
-        self.send(Action::Write { bar, offset, value });
+        self.send(Action::Write { bar, offset, bytes, value });
     }
 
     /// The eventfd of an MSI-X vector.

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
+use fpga_regs::coyote::shell::Map;
 use hostmem::{AsleepWord, EventFd, Liveness, SharedMapping};
 
 use crate::Error;
@@ -44,6 +45,7 @@ const COMMANDS: usize = 8;
 impl CardThread {
     pub(crate) fn new(
         cabling: Cabling,
+        maps: Vec<Map>,
         vectors: Vec<Arc<[EventFd]>>,
         commands: Receiver<Command>,
         kick: Arc<EventFd>,
@@ -59,8 +61,8 @@ impl CardThread {
         }
         let asleep = AsleepWord::new(Arc::clone(&page), Runtime::ASLEEP_OFFSET as usize)?;
         let liveness = Liveness::hold(page, Runtime::LIVENESS_OFFSET as usize)?;
-        let card = |(port, vectors)| Card::new(port, pool.clone(), Rc::new(vectors));
-        let cards = ports.into_iter().zip(vectors).map(card).collect();
+        let card = |((port, vectors), map)| Card::new(map, port, pool.clone(), Rc::new(vectors));
+        let cards = ports.into_iter().zip(vectors).zip(maps).map(card).collect();
         Ok(Self {
             cards,
             commands,
@@ -125,9 +127,11 @@ impl CardThread {
         let Some(card) = self.cards.get_mut(number) else { return };
         // A driver that no longer waits for its answer is gone; nobody else is concerned.
         match action {
-            Action::Write { bar, offset, value } => card.write(now, bar, offset, value),
-            Action::Read { bar, offset, reply } => {
-                let _ = reply.send(card.read(now, bar, offset));
+            Action::Write { bar, offset, bytes, value } => {
+                card.write(now, bar, offset, bytes, value);
+            }
+            Action::Read { bar, offset, bytes, reply } => {
+                let _ = reply.send(card.read(now, bar, offset, bytes));
             }
             Action::Map { iova, length, memory, reply } => {
                 let _ = reply.send(card.memory.map(iova, length, memory));
@@ -175,6 +179,9 @@ impl CardThread {
 impl Card {
     /// When the card next has something to do by itself.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
+        if self.waits_for_driver() || self.reconfiguration.decoupled {
+            return None;
+        }
         let stack = self.stack.next_timeout().map(|instant| instant.0);
         [stack, self.port.next_timeout()].into_iter().flatten().min()
     }
@@ -197,10 +204,13 @@ mod tests {
         let kick = Arc::new(EventFd::new().unwrap());
         let cabling = Cabling { links: vec![Link::Switch], ..Cabling::default() };
         let vectors = vec![Arc::from(Vec::new())];
-        let mut thread = CardThread::new(cabling, vectors, commands, kick, Arc::new(page)).unwrap();
+        let mut thread =
+            CardThread::new(cabling, vec![Map::default()], vectors, commands, kick, Arc::new(page))
+                .unwrap();
         let (reply, answers) = mpsc::sync_channel(3 * COMMANDS);
         for _ in 0..2 * COMMANDS + 1 {
-            let action = Action::Read { bar: Bar::Static, offset: 0, reply: reply.clone() };
+            let action =
+                Action::Read { bar: Bar::Static, offset: 0, bytes: 4, reply: reply.clone() };
             sender.send(Command { card: 0, action }).unwrap();
         }
         for expected in [COMMANDS, COMMANDS, 1] {

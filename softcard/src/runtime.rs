@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
 use fpga_regs::coyote::pci::MSIX_TABLE_ENTRIES;
+use fpga_regs::coyote::shell::Map;
 use hostmem::{EventFd, PAGE_BYTES, memfd};
 
 use crate::Error;
@@ -34,6 +35,8 @@ pub struct RuntimeConfig {
 pub struct CardConfig {
     /// What its port is plugged into.
     pub link: Link,
+    /// Which of the published register maps its shell has.
+    pub map: Map,
 }
 
 /// What a port is plugged into.
@@ -73,6 +76,7 @@ impl Runtime {
     /// [`Error::Thread`].
     pub fn start(config: RuntimeConfig) -> Result<Self, Error> {
         let links = config.cards.iter().map(|card| card.link.clone()).collect();
+        let maps = config.cards.iter().map(|card| card.map).collect();
         let RuntimeConfig { capture, faults, seed, .. } = config;
         let cabling = Cabling { links, faults, seed, capture };
         let (page, mapping) = memfd::create_read_only_for_others("balboa-cards", PAGE_BYTES)?;
@@ -87,7 +91,7 @@ impl Runtime {
         let for_thread = (vectors.clone(), Arc::clone(&kick));
         let run = move || {
             let (vectors, kick) = for_thread;
-            match CardThread::new(cabling, vectors, receiver, kick, Arc::new(mapping)) {
+            match CardThread::new(cabling, maps, vectors, receiver, kick, Arc::new(mapping)) {
                 Ok(thread) => {
                     let _ = started.send(Ok(()));
                     thread.run();

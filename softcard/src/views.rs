@@ -13,6 +13,10 @@ use hostmem::{BlockRing, SharedMapping};
 use queue_engine::{Record, Ring};
 
 use crate::bus::{Bus, Place, Rights};
+use crate::mmu::Latch;
+
+/// An address that no memory has.
+const NOWHERE: u64 = u64::MAX;
 
 /// What was found when the bus was last looked at; generation 0 is before the first look.
 #[derive(Debug)]
@@ -32,11 +36,12 @@ impl<T> Remembered<T> {
         &mut self,
         bus: &Bus,
         open: impl FnOnce(Arc<SharedMapping>, usize) -> hostmem::Result<T>,
-        (address, bytes): (u64, u64),
+        latch: &Latch,
     ) -> Option<&T> {
         if self.generation != bus.generation() {
             self.generation = bus.generation();
-            self.direct = match bus.find(address, bytes, Rights::BOTH) {
+            let place = latch.base().and_then(|at| bus.find(at, latch.bytes(), Rights::BOTH));
+            self.direct = match place {
                 Some(Place::Shared(mapping, offset)) => open(mapping, offset).ok(),
                 _ => None,
             };
@@ -49,28 +54,23 @@ impl<T> Remembered<T> {
 #[derive(Debug)]
 pub(crate) struct RecordView {
     bus: Rc<Bus>,
-    address: u64,
+    latch: Rc<Latch>,
     memory: RefCell<Remembered<hostmem::Record>>,
 }
 
 impl RecordView {
-    pub(crate) fn open(bus: &Rc<Bus>, address: u64) -> Option<Self> {
-        bus.holds_rings(address, BLOCK_BYTES as u64).then(|| Self {
-            bus: Rc::clone(bus),
-            address,
-            memory: Remembered::nothing(),
-        })
+    pub(crate) fn new(bus: &Rc<Bus>, latch: Rc<Latch>) -> Self {
+        Self { bus: Rc::clone(bus), latch, memory: Remembered::nothing() }
     }
 
     #[inline]
     fn directly<T>(&self, load: impl FnOnce(&hostmem::Record) -> T) -> Option<T> {
         let mut memory = self.memory.borrow_mut();
-        let range = (self.address, BLOCK_BYTES as u64);
-        memory.refresh(&self.bus, hostmem::Record::new, range).map(load)
+        memory.refresh(&self.bus, hostmem::Record::new, &self.latch).map(load)
     }
 
     fn at(&self, offset: usize) -> u64 {
-        self.address.saturating_add(offset as u64)
+        self.latch.at(offset as u64).unwrap_or(NOWHERE)
     }
 }
 
@@ -92,35 +92,27 @@ impl Record for RecordView {
 #[derive(Debug)]
 pub(crate) struct RingView {
     bus: Rc<Bus>,
-    address: u64,
+    latch: Rc<Latch>,
     blocks: u32,
     memory: RefCell<Remembered<BlockRing>>,
 }
 
 impl RingView {
-    pub(crate) fn open(bus: &Rc<Bus>, address: u64, log2_blocks: u8) -> Option<Self> {
-        let blocks = 1u32.checked_shl(u32::from(log2_blocks))?;
-        let bytes = u64::from(blocks).checked_mul(BLOCK_BYTES as u64)?;
-        bus.holds_rings(address, bytes).then(|| Self {
-            bus: Rc::clone(bus),
-            address,
-            blocks,
-            memory: Remembered::nothing(),
-        })
+    pub(crate) fn new(bus: &Rc<Bus>, latch: Rc<Latch>, blocks: u32) -> Self {
+        Self { bus: Rc::clone(bus), latch, blocks, memory: Remembered::nothing() }
     }
 
     #[inline]
     fn directly<T>(&self, access: impl FnOnce(&BlockRing) -> T) -> Option<T> {
-        let bytes = u64::from(self.blocks).saturating_mul(BLOCK_BYTES as u64);
         let open = |mapping, offset| BlockRing::new(mapping, offset, self.blocks);
         let mut memory = self.memory.borrow_mut();
-        memory.refresh(&self.bus, open, (self.address, bytes)).map(access)
+        memory.refresh(&self.bus, open, &self.latch).map(access)
     }
 
     /// The bus address of a block.
     fn at(&self, index: u32) -> u64 {
         let block = u64::from(index & self.blocks.saturating_sub(1));
-        self.address.saturating_add(block.saturating_mul(BLOCK_BYTES as u64))
+        self.latch.at(block.saturating_mul(BLOCK_BYTES as u64)).unwrap_or(NOWHERE)
     }
 }
 

@@ -6,13 +6,24 @@
 pub mod pci;
 pub mod shell;
 pub mod static_layer;
+pub mod tlb;
 pub mod vfpga;
 pub mod xdma;
 
 use crate::{Constant, RegisterBlock};
 
 /// Every block of registers of the shell, in the order of the documents.
-pub const BLOCKS: &[&RegisterBlock] = &[shell::SHELL];
+pub const BLOCKS: &[&RegisterBlock] = &[
+    static_layer::STATIC_LAYER,
+    xdma::DMA_ENGINE,
+    xdma::INTERRUPTS,
+    xdma::MSIX_TABLE,
+    shell::SHELL,
+    vfpga::CNFG,
+    vfpga::PLAIN_COUNTERS,
+    vfpga::AVX_COUNTERS,
+    vfpga::TLB_WINDOW,
+];
 
 /// Numbers of the shell that belong to no register.
 pub const CONSTANTS: &[&[Constant]] = &[];

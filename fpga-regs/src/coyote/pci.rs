@@ -51,3 +51,51 @@ pub const RECONFIGURATION_VECTOR: u16 = 15;
 ///
 /// Bring-up clears it: completions and events must not overtake the payload they report.
 pub const DEVICE_CONTROL_RELAXED_ORDERING: u16 = 1 << 4;
+/// PCI Express Device Control: Extended Tag Field Enable.
+pub const DEVICE_CONTROL_EXTENDED_TAG: u16 = 1 << 8;
+/// PCI Express Device Control: bits of Max_Read_Request_Size.
+pub const DEVICE_CONTROL_READ_REQUEST: u16 = 7 << 12;
+/// PCI Express Device Control: a Max_Read_Request_Size of 512 bytes.
+pub const DEVICE_CONTROL_READ_REQUEST_512: u16 = 2 << 12;
+
+/// Byte offset in configuration space of the vendor.
+pub const CONFIG_VENDOR: u16 = 0x00;
+/// Byte offset in configuration space of the device.
+pub const CONFIG_DEVICE: u16 = 0x02;
+/// Byte offset in configuration space of the command register.
+pub const CONFIG_COMMAND: u16 = 0x04;
+/// Command register: the BARs are decoded.
+pub const COMMAND_MEMORY: u16 = 1 << 1;
+/// Command register: the card may speak first on the bus.
+pub const COMMAND_BUS_MASTER: u16 = 1 << 2;
+/// Byte offset in configuration space of the first capability's offset.
+pub const CONFIG_CAPABILITIES: u16 = 0x34;
+/// Identifier of the PCI Express capability.
+pub const CAPABILITY_PCI_EXPRESS: u8 = 0x10;
+/// In the PCI Express capability: Device Control.
+pub const EXPRESS_DEVICE_CONTROL: u16 = 0x08;
+
+/// Whether the published driver accepts a device of [`VENDOR_ID`] as a card with an XDMA shell:
+/// 0x9011 to 0x903f and their analogues from 0x8000 and 0x7000, by link width and speed.
+#[must_use]
+pub const fn is_xdma_device(device: u16) -> bool {
+    let link = matches!(
+        device & 0xfff,
+        0x011
+            | 0x012
+            | 0x014
+            | 0x018
+            | 0x01f
+            | 0x021
+            | 0x022
+            | 0x024
+            | 0x028
+            | 0x02f
+            | 0x031
+            | 0x032
+            | 0x034
+            | 0x038
+            | 0x03f
+    );
+    link && matches!(device >> 12, 7..=9)
+}

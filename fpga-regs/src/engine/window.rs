@@ -13,6 +13,10 @@ use crate::registers::{Access, Place, RegisterBlock};
 constants! {
     /// Bytes of an engine's window.
     pub const WINDOW_BYTES: u64 = 64 << 10;
+    /// The address space (ctid) of the shell's MMU that everything of an engine is in.
+    pub const CTID: u8 = 0;
+    /// Fatal code: the driver says of a ring's page that there is no memory.
+    pub const FATAL_RING_UNREACHABLE: u32 = 1;
     /// Bytes of a page of the window.
     pub const PAGE_BYTES: u64 = 4096;
     /// Doorbell pages of a window; they are pages 1 to 15.

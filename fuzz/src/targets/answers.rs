@@ -13,7 +13,8 @@ use std::time::Duration;
 use arbitrary::Unstructured;
 use fpga_regs::Block;
 use fpga_regs::coyote::pci::Bar;
-use fpga_regs::coyote::vfpga;
+use fpga_regs::coyote::tlb::Geometry;
+use fpga_regs::coyote::vfpga::{self, Bank};
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateCq, CreateKey, CreateQp, Header, Opcode,
 };
@@ -27,6 +28,7 @@ use kdriver_shim::backend::{CardBackend, DmaMemory, DoorbellGrant, Identity};
 use kdriver_shim::engine::{Engine, EngineEvent};
 use kdriver_shim::error::Error;
 use kdriver_shim::iova::Arena;
+use kdriver_shim::shell::Shell;
 
 use crate::Outcome;
 use crate::random::Random;
@@ -207,6 +209,12 @@ impl CardBackend for HostileCard {
         }
     }
 
+    fn read_config(&self, _: u16) -> u16 {
+        self.state.borrow_mut().random.next_u64() as u16
+    }
+
+    fn write_config(&self, _: u16, _: u16) {}
+
     fn vector(&self, _: u16) -> Option<BorrowedFd<'_>> {
         Some(self.vector.as_fd())
     }
@@ -251,8 +259,10 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let vector = EventFd::new().expect("a descriptor");
     let card = Rc::new(HostileCard { state: RefCell::new(state), vector });
     let backend: Rc<dyn CardBackend> = Rc::<HostileCard>::clone(&card);
+    let large = Geometry { page_bits: 21, order: 9, ways: 2 };
+    let shell = Rc::new(Shell::new(0, backend, Bank::Plain, large, WINDOW + 1));
     let mut engine =
-        AdminEngine::start(0, backend, WINDOW, &mut Arena::new()).expect("a sound card starts");
+        AdminEngine::start(0, shell, WINDOW, &mut Arena::new()).expect("a sound card starts");
     engine.set_command_limit(Duration::ZERO);
     card.state.borrow_mut().sound = false;
     let mut commands = 0;

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use arbitrary::Unstructured;
+use fpga_regs::coyote::shell::Map;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 use hostmem::fdpass::{self, Wait};
 use hostmem::memfd;
@@ -46,10 +47,13 @@ struct Bench {
 
 pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let link = Link::default();
-    let cards = [SoftCard { link, address: PortAddress::default_of(0) }];
+    let address = PortAddress::default_of(0);
+    let card = SoftCard { link, address, map: Map::default(), manifest: None };
+    let manifest = card.manifest().expect("its own manifest");
+    let cards = [card];
     let (runtime, backends) = soft::start(&cards, None, Vec::new(), 1).expect("a card starts");
     let cards = backends.into_iter().map(|backend| {
-        bring_up(0, Rc::new(backend), PortAddress::default_of(0)).expect("a sound card comes up")
+        bring_up(0, Rc::new(backend), address, &manifest).expect("a sound card comes up")
     });
     let cards = cards.collect();
     let dir = tempfile::tempdir().expect("a directory");

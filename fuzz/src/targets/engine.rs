@@ -349,7 +349,8 @@ impl Bench {
 
     fn write(&mut self, register: u64, value: u64) {
         self.new_call();
-        self.engine.write_register(self.now, register, value, &self.memory, &mut self.lower);
+        self.engine.write_register(register, value, &mut self.lower);
+        self.engine.execute(self.now, &self.memory, &mut self.lower);
     }
 
     fn new_call(&mut self) {

@@ -1,6 +1,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use fpga_regs::coyote::tlb::Geometry;
+use fpga_regs::coyote::vfpga::Bank;
 use fpga_regs::engine::qp::{AttributeMask, QpState};
 
 use super::*;
@@ -9,7 +11,9 @@ use crate::fake::FakeCard;
 fn engine() -> (Rc<FakeCard>, AdminEngine) {
     let card = Rc::new(FakeCard::new(2));
     let backend: Rc<dyn CardBackend> = Rc::<FakeCard>::clone(&card);
-    let engine = AdminEngine::start(3, backend, 1, &mut Arena::new()).unwrap();
+    let large = Geometry { page_bits: 21, order: 9, ways: 2 };
+    let shell = Rc::new(Shell::new(3, backend, Bank::Plain, large, 2));
+    let engine = AdminEngine::start(3, shell, 1, &mut Arena::new()).unwrap();
     (card, engine)
 }
 
@@ -91,9 +95,7 @@ fn events_come_in_order_over_many_laps_and_clear_the_interrupt() {
         assert_eq!(engine.next_event(), None);
     }
     let vector = engine.interrupt().unwrap();
-    assert_eq!(nix::unistd::read(vector, &mut [0; 8]), Err(Errno::EAGAIN));
-    let isr = vfpga::cnfg(1) + vfpga::ISR;
-    assert_eq!(card.get(Bar::Shell, isr), vfpga::ISR_CLEAR_PENDING);
+    assert_eq!(nix::unistd::read(vector, &mut [0; 8]), Err(nix::errno::Errno::EAGAIN));
     assert!(!card.clears_unseen(), "an interrupt can be lost");
 }
 

@@ -1,18 +1,33 @@
-use super::*;
-use crate::fake::FakeCard;
+use fpga_regs::coyote::pci::DEVICE_CONTROL_RELAXED_ORDERING;
+use fpga_regs::coyote::shell::{CTRL_CNFG_DEFAULT, Map};
 
-fn attempt(card: FakeCard) -> (Rc<FakeCard>, Result<Card, Error>) {
+use super::*;
+use crate::fake::{EXPRESS_CONTROL, FakeCard, STUBBORN};
+
+fn manifest(map: Map) -> Manifest {
+    Manifest { name: "test.bit".into(), map, regions: None }
+}
+
+fn attempt_with(card: FakeCard, manifest: &Manifest) -> (Rc<FakeCard>, Result<Card, Error>) {
     let card = Rc::new(card);
     let backend: Rc<dyn CardBackend> = Rc::<FakeCard>::clone(&card);
-    let result = bring_up(0, backend, PortAddress::default_of(0));
+    let result = bring_up(0, backend, PortAddress::default_of(0), manifest);
     (card, result)
 }
 
-fn refusal(card: FakeCard) -> String {
-    match attempt(card).1 {
+fn attempt(card: FakeCard) -> (Rc<FakeCard>, Result<Card, Error>) {
+    attempt_with(card, &manifest(Map::Since2026))
+}
+
+fn sentence(result: Result<Card, Error>) -> String {
+    match result {
         Ok(_) => panic!("the card came up"),
         Err(error) => error.to_string(),
     }
+}
+
+fn refusal(card: FakeCard) -> String {
+    sentence(attempt(card).1)
 }
 
 #[test]
@@ -23,13 +38,34 @@ fn a_healthy_card_comes_up_with_engines_addresses_and_interrupts() {
     assert_eq!(fake.get(Bar::Shell, shell::IP_ADDRESS), 0x0a4d_0001);
     assert_eq!(fake.get(Bar::Shell, shell::MAC_ADDRESS), 0x0200_0a4d_0001);
     assert_eq!(fake.get(Bar::Static, static_layer::PR_EOST_RESET), 1);
-    assert_eq!(fake.get(Bar::Xdma, xdma::USER_INTERRUPT_ENABLE_SET), 0x7fff);
-    assert_eq!(fake.get(Bar::Xdma, xdma::USER_VECTOR_MAP + 12), 0x0f0e_0d0c);
+    assert_eq!(fake.get(Bar::Xdma, xdma::engine(Direction::CardToHost, 2) + 4), 7);
+    assert_eq!(fake.get(Bar::Xdma, 0x2008), 0x7fff);
+    assert_eq!(fake.get(Bar::Xdma, 0x208c), 0x0f0e_0d0c);
     let info = card.info();
     assert_eq!((info.name.as_str(), info.firmware.as_str()), ("balboa0", "1.0.1"));
     assert!(info.port.link_up);
     assert_eq!(info.port.gids.len(), 16);
     assert_eq!(info.port.gids[1][10..], [0xff, 0xff, 10, 77, 0, 1]);
+}
+
+#[test]
+fn the_function_may_use_the_bus_but_not_out_of_order() {
+    let (fake, card) = attempt(FakeCard::new(1));
+    card.unwrap();
+    assert_eq!(fake.read_config(pci::CONFIG_COMMAND), 0x0006);
+    // Extended tags and reads of 512 bytes; what else stood there stays.
+    assert_eq!(fake.read_config(EXPRESS_CONTROL), 0x2900);
+    let stubborn = FakeCard::new(1);
+    stubborn.set_config(STUBBORN, 1);
+    let why = refusal(stubborn);
+    assert!(why.contains("relaxed ordering stays on") && why.contains("0x0810"), "{why}");
+    assert_eq!(0x0810 & DEVICE_CONTROL_RELAXED_ORDERING, DEVICE_CONTROL_RELAXED_ORDERING);
+    let bare = FakeCard::new(1);
+    bare.set_config(pci::CONFIG_CAPABILITIES, 0);
+    assert!(refusal(bare).contains("no PCI Express capability"));
+    let circular = FakeCard::new(1);
+    circular.set_config(0x40, 0x4001);
+    assert!(refusal(circular).contains("no PCI Express capability"));
 }
 
 #[test]
@@ -46,6 +82,25 @@ fn a_card_that_left_the_bus_is_told_from_one_with_another_design() {
     let shell = FakeCard::new(1);
     shell.set(Bar::Shell, shell::PROBE, 5);
     assert!(refusal(shell).contains("shell answers the probe with 0x5"));
+    let off = FakeCard::new(1);
+    off.set_config(pci::CONFIG_VENDOR, u16::MAX);
+    assert!(refusal(off).contains("configuration space reads all ones"));
+    let gpu = FakeCard::new(1);
+    gpu.set_config(pci::CONFIG_VENDOR, 0x10de);
+    assert!(refusal(gpu).contains("10de:903f, not an XDMA shell such as 10ee:903f"));
+    let versal = FakeCard::new(1);
+    versal.set_config(pci::CONFIG_DEVICE, 0xb03f);
+    assert!(refusal(versal).contains("10ee:b03f"));
+}
+
+#[test]
+fn nothing_is_written_to_a_card_with_another_design() {
+    let other = FakeCard::new(1);
+    other.set(Bar::Static, static_layer::PROBE, 0x1234);
+    let (fake, result) = attempt(other);
+    assert!(result.is_err());
+    assert_eq!(fake.get(Bar::Static, static_layer::PR_EOST), 0);
+    assert_eq!(fake.get(Bar::Xdma, xdma::ENGINE_CONTROL), 0);
 }
 
 #[test]
@@ -53,12 +108,67 @@ fn nonsense_from_the_card_is_refused_by_name() {
     let engines = FakeCard::new(1);
     engines.set(Bar::Xdma, xdma::engine(Direction::CardToHost, 1), 0);
     assert!(refusal(engines).contains("DMA engine 1 (CardToHost)"));
+    let swapped = FakeCard::new(1);
+    swapped.set(Bar::Xdma, xdma::engine(Direction::HostToCard, 0), 0x1fc1_0000);
+    assert!(refusal(swapped).contains("identifies itself as 0x1fc10000, not 0x1fc0"));
     let channels = FakeCard::new(1);
     channels.set(Bar::Shell, shell::N_CHAN, 9);
     assert!(refusal(channels).contains("9 DMA channels"));
-    let regions = FakeCard::new(1);
-    regions.set(Bar::Shell, shell::N_REGIONS, 16);
-    assert!(refusal(regions).contains("16 vFPGAs"));
+    for regions in [0, 16, 1 << 32] {
+        let card = FakeCard::new(1);
+        card.set(Bar::Shell, shell::N_REGIONS, regions);
+        assert!(refusal(card).contains(&format!("{regions} vFPGAs, not 1 to 15")));
+    }
+    for ctrl in [0, u64::MAX, 1 << 33 | CTRL_CNFG_DEFAULT.encode()] {
+        let card = FakeCard::new(1);
+        card.set(Bar::Shell, shell::CTRL_CNFG, ctrl);
+        assert!(refusal(card).contains("describes no TLBs"), "{ctrl:#x}");
+    }
+    let memory = FakeCard::new(1);
+    memory.set(Bar::Shell, shell::MEM_CNFG, 2);
+    assert!(refusal(memory).contains("without host streams (memory configuration 0x2)"));
+}
+
+#[test]
+fn a_card_with_other_regions_than_its_manifest_is_refused() {
+    let wanted = Manifest { regions: Some(4), ..manifest(Map::Since2026) };
+    let why = sentence(attempt_with(FakeCard::new(2), &wanted).1);
+    assert!(why.contains("has 2 vFPGAs, and test.bit has 4 by its manifest"), "{why}");
+    assert!(attempt_with(FakeCard::new(4), &wanted).1.is_ok());
+}
+
+#[test]
+fn the_register_map_is_the_manifests_and_what_contradicts_it_is_refused() {
+    let old = |rdma, tcp| {
+        let card = FakeCard::new(1);
+        card.set(Bar::Shell, shell::RDMA_CNFG.at(Map::Since2026), 0);
+        card.set(Bar::Shell, shell::RDMA_CNFG.at(Map::Before2026), rdma);
+        card.set(Bar::Shell, shell::TCP_CNFG.at(Map::Before2026), tcp);
+        card
+    };
+    let before = manifest(Map::Before2026);
+    assert!(attempt_with(old(1, 0), &before).1.is_ok());
+    let why = sentence(attempt_with(old(1, 0), &manifest(Map::Since2026)).1);
+    assert!(why.contains("built without RDMA: register 7 reads 0x0 in register map since-2026"));
+    assert!(why.contains("correct shell-map in the manifest of test.bit"), "{why}");
+    let why = sentence(attempt_with(old(0, 3), &before).1);
+    assert!(why.contains("register 6 reads 0x0 in register map before-2026"), "{why}");
+    let why = sentence(attempt_with(old(4, 0), &before).1);
+    assert!(why.contains("register 6 reads 0x4, which is no RDMA configuration"), "{why}");
+    let why = sentence(attempt_with(old(1, 1 << 40), &before).1);
+    assert!(why.contains("no TCP configuration: the register map is not before-2026"), "{why}");
+}
+
+#[test]
+fn a_shell_with_the_avx_bank_is_spoken_to_there() {
+    let card = FakeCard::new(1);
+    let avx = CtrlCnfg { avx: true, ..CTRL_CNFG_DEFAULT };
+    card.set(Bar::Shell, shell::CTRL_CNFG, avx.encode());
+    let (fake, card) = attempt(card);
+    card.unwrap();
+    // The last of the two locks around the first entries.
+    assert_eq!(fake.get(Bar::Shell, Bank::Avx.cnfg(0) + vfpga::ISR), 0x50);
+    assert_eq!(fake.get(Bar::Shell, Bank::Plain.cnfg(0) + vfpga::ISR), 0);
 }
 
 #[test]
@@ -69,7 +179,7 @@ fn windows_without_an_engine_are_passed_over_unless_there_is_none() {
     assert_eq!(card.windows.iter().map(|w| w.index).collect::<Vec<_>>(), [1]);
     let none = FakeCard::new(1);
     none.set(Bar::Shell, vfpga::user_csr(0) + window::MAGIC, u64::MAX);
-    assert!(refusal(none).contains("none of its vFPGAs"));
+    assert!(refusal(none).contains("none of its 1 vFPGAs holds a verbs queue engine"));
 }
 
 #[test]

@@ -87,7 +87,7 @@ impl Session<'_> {
                 return Err(error);
             }
         };
-        match map_rings(card, mapping) {
+        match map_rings(card, index, mapping) {
             Ok(rings) => {
                 let wake = grant.wake.as_ref().map_or(Wake::None, |wake| Wake::Eventfd {
                     asleep: wake.asleep,
@@ -168,14 +168,15 @@ impl Session<'_> {
 }
 
 /// Maps a client's ring memory into the address space of a card.
-fn map_rings(card: &mut Card, mapping: Arc<SharedMapping>) -> Result<IovaRange, Error> {
+fn map_rings(card: &mut Card, window: u8, mapping: Arc<SharedMapping>) -> Result<IovaRange, Error> {
     let length = RING_MEMORY_BYTES;
     let rings = card
         .arena
         .allocate(length, 0, Instant::now())
         .ok_or(Error::NoAddressSpace { card: card.number, length })?;
     let memory = DmaMemory::Shared { mapping, offset: 0 };
-    match card.backend.dma_map(rings.start(), rings.length(), memory) {
+    // Most of it is never used: translations come with the rings.
+    match card.map(window, &rings, memory, false) {
         Ok(()) => Ok(rings),
         Err(error) => {
             card.release_iova(rings, true);

@@ -74,6 +74,7 @@ impl Session<'_> {
     /// Takes IOVAs for a region's pages and maps them; a region of no bytes is not mapped.
     fn map_region(&mut self, card: u32, wanted: &Wanted, pages: u64) -> Result<IovaRange, Error> {
         let process = Arc::clone(&self.client.handle);
+        let window = self.window(card)?.index;
         let card = self.card(card)?;
         let address = wanted.address & !(PAGE.wrapping_sub(1));
         let range = card
@@ -82,7 +83,7 @@ impl Session<'_> {
             .ok_or(Error::NoAddressSpace { card: card.number, length: pages })?;
         if wanted.length > 0 {
             let memory = DmaMemory::Process { process, address };
-            if let Err(error) = card.backend.dma_map(range.start(), range.length(), memory) {
+            if let Err(error) = card.map(window, &range, memory, true) {
                 card.release_iova(range, true);
                 return Err(error);
             }
@@ -132,12 +133,9 @@ impl Session<'_> {
         let Some(region) = self.client.mrs.remove(&mr) else { return Ok(Response::Done.into()) };
         self.client.usage.give(Resource::Mrs, 1);
         self.client.usage.give(Resource::MrBytes, region.length);
+        let window = self.window(card)?.index;
         let card = self.card(card)?;
-        let unmapped = if region.mapped {
-            card.backend.dma_unmap(region.range.start(), region.range.length())
-        } else {
-            Ok(())
-        };
+        let unmapped = if region.mapped { card.unmap(window, &region.range) } else { Ok(()) };
         clean &= unmapped.is_ok();
         card.release_iova(region.range, clean);
         unmapped?;

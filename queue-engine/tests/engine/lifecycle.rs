@@ -91,12 +91,14 @@ fn an_unaligned_ring_is_refused_even_where_memory_would_bear_it() {
     let mut engine = TestEngine::new(CONFIG, Seeded::new(1));
     let mut transport = Manual::default();
     for register in [w::ADMIN_SQ_BASE, w::ADMIN_CQ_BASE, w::EVENT_BASE] {
-        engine.write_register(0, register, 0x1020, &memory, &mut transport);
-        engine.write_register(0, w::CONTROL, w::CONTROL_ENABLE, &memory, &mut transport);
+        engine.write_register(register, 0x1020, &mut transport);
+        engine.write_register(w::CONTROL, w::CONTROL_ENABLE, &mut transport);
+        engine.execute(0, &memory, &mut transport);
         assert_eq!(engine.read_register(0, w::STATUS), 0);
-        engine.write_register(0, register, 0x1000, &memory, &mut transport);
+        engine.write_register(register, 0x1000, &mut transport);
     }
-    engine.write_register(0, w::CONTROL, w::CONTROL_ENABLE, &memory, &mut transport);
+    engine.write_register(w::CONTROL, w::CONTROL_ENABLE, &mut transport);
+    engine.execute(0, &memory, &mut transport);
     assert_eq!(engine.read_register(0, w::STATUS), w::STATUS_ENABLED);
 }
 

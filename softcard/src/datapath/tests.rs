@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
+use fpga_regs::coyote::shell::Map;
 use roce::{
     AccessFlags, AddressVector, Gid, MacAddr, Operation, PathMtu, Psn, QpAttributes, QpState,
     SendRequest, Stack, StackConfig,
@@ -100,7 +101,8 @@ fn answers_that_wait_in_the_port_are_heard_before_the_timers() {
     let wire = Rc::new(RefCell::new(Wire::default()));
     let pool = FramePool::new(16);
     let vectors: std::sync::Arc<[hostmem::EventFd]> = [].into();
-    let mut card = Card::new(Box::new(TestPort(Rc::clone(&wire))), pool, Rc::new(vectors));
+    let mut card =
+        Card::new(Map::default(), Box::new(TestPort(Rc::clone(&wire))), pool, Rc::new(vectors));
     card.set_identity(Identity { mac: OWN, ipv4: 0x0a00_0001 });
     let qpn = connect(&mut card.stack, 0x11, PEER, 0x22);
     let mut peer = Stack::new(StackConfig {

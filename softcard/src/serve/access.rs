@@ -20,7 +20,7 @@ const fn unit(bar: Bar) -> u64 {
 }
 
 fn register(card: &Card, now: u64, bar: Bar, offset: u64) -> u64 {
-    card.read(now, bar, offset)
+    card.read(now, bar, offset, unit(bar) as u8)
 }
 
 /// Fills bytes of a BAR from the registers they lie in.
@@ -59,10 +59,7 @@ pub(crate) fn write(card: &mut Card, now: u64, bar: Bar, offset: u64, data: &[u8
         let (piece, behind) = rest.split_at(size as usize);
         let mut value = [0; 8];
         value.iter_mut().zip(piece).for_each(|(into, byte)| *into = *byte);
-        // What does not begin a register meets none.
-        if at & unit(bar).wrapping_sub(1) == 0 {
-            card.write(now, bar, at, u64::from_le_bytes(value));
-        }
+        card.write(now, bar, at, size as u8, u64::from_le_bytes(value));
         at = at.saturating_add(piece.len() as u64);
         rest = behind;
     }

@@ -4,6 +4,7 @@
 //! queues exist it wakes by itself to look at the doorbells, since a store to a mapped page gives no
 //! notice: every 25 µs after work, less and less often when there is none.
 
+use fpga_regs::coyote::shell::Map;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -89,7 +90,7 @@ impl Server {
         waiter.listen_to_port(&*port)?;
         let raised = Raised::default();
         let doorbells = Doorbells::new()?;
-        let mut card = Card::new(port, pool, Rc::new(raised.clone()));
+        let mut card = Card::new(Map::default(), port, pool, Rc::new(raised.clone()));
         card.wire(doorbells.pages()?);
         card.memory.bus.set_master(false);
         let link = Rc::new(Link::new(doorbells.into_file(), patience));

@@ -4,6 +4,9 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::rc::Rc;
 
+use bitstreams::Manifest;
+use fpga_regs::coyote::shell::Map;
+
 use fpga_regs::engine::event::{Event, EventType};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use shim_abi::{ContextInfo, CreateQp, SOCKET_NAME};
@@ -37,9 +40,11 @@ impl Bench {
         let uid = nix::unistd::geteuid().as_raw();
         let mut state = StateDir::claim(root.path(), uid).unwrap();
         let fakes: Vec<_> = (0..cards).map(|_| Rc::new(FakeCard::new(windows))).collect();
+        let (name, map) = ("test".into(), Map::Since2026);
+        let manifest = Manifest { name, map, regions: Some(windows) };
         let brought_up = (0..cards).zip(&fakes).map(|(number, fake)| {
             let backend: Rc<dyn CardBackend> = Rc::<FakeCard>::clone(fake);
-            bring_up(number, backend, PortAddress::default_of(number)).unwrap()
+            bring_up(number, backend, PortAddress::default_of(number), &manifest).unwrap()
         });
         let cards = brought_up.collect();
         let listener = state.listen().unwrap();

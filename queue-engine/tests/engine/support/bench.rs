@@ -125,7 +125,8 @@ impl<T: Transport> Bench<T> {
     }
 
     pub fn write(&mut self, register: u64, value: u64) {
-        self.engine.write_register(self.now, register, value, &self.memory, &mut self.transport);
+        self.engine.write_register(register, value, &mut self.transport);
+        self.engine.execute(self.now, &self.memory, &mut self.transport);
     }
 
     /// Writes blocks to the admin ring, without a doorbell.

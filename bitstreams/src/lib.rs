@@ -1,0 +1,175 @@
+//! Bitstreams of the card: what a manifest says about one.
+//!
+//! A manifest is a small TOML file beside the bitstream. It says what the card itself cannot: which
+//! of the published register maps its shell has.
+
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects
+)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "tests may fail"))]
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use fpga_regs::coyote::shell::Map;
+use fpga_regs::coyote::vfpga::MAX_VFPGAS;
+use serde::Deserialize;
+
+/// The version of the manifest's format.
+const FORMAT: u32 = 1;
+/// Bytes of the largest manifest that is read.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// What a bitstream is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// Its name, for people.
+    pub name: String,
+    /// The register map of its shell.
+    pub map: Map,
+    /// vFPGAs it has; `None` where the manifest does not say.
+    pub regions: Option<u8>,
+}
+
+/// Why there is no manifest.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file cannot be read.
+    #[error("manifest {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is no manifest.
+    #[error("manifest {}: {why}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct File {
+    format: u32,
+    name: String,
+    shell_map: MapName,
+    regions: Option<u8>,
+}
+
+/// The name of a register map, in manifests and on command lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct MapName(pub Map);
+
+impl FromStr for MapName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "before-2026" => Ok(Self(Map::Before2026)),
+            "since-2026" => Ok(Self(Map::Since2026)),
+            _ => Err(format!("`{text}` is no register map; write before-2026 or since-2026")),
+        }
+    }
+}
+
+impl TryFrom<String> for MapName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl std::fmt::Display for MapName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.0 {
+            Map::Before2026 => "before-2026",
+            Map::Since2026 => "since-2026",
+        })
+    }
+}
+
+impl Manifest {
+    /// Reads a manifest from a file.
+    ///
+    /// # Errors
+    /// [`Error::Read`], [`Error::Malformed`].
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let read = |source| Error::Read { path: path.to_owned(), source };
+        let malformed = |why| Error::Malformed { path: path.to_owned(), why };
+        let mut text = String::new();
+        let file = std::fs::File::open(path).map_err(read)?;
+        let bytes = std::io::Read::take(file, MAX_BYTES.saturating_add(1));
+        std::io::Read::read_to_string(&mut { bytes }, &mut text).map_err(read)?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(malformed(format!("it has more than {MAX_BYTES} bytes")));
+        }
+        Self::parse(&text).map_err(malformed)
+    }
+
+    /// Parses the text of a manifest.
+    ///
+    /// # Errors
+    /// What is wrong, and what would be right.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let File { format, name, shell_map, regions } =
+            toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        if format != FORMAT {
+            return Err(format!("its format is {format}, and only {FORMAT} is known here"));
+        }
+        if let Some(regions) = regions.filter(|n| *n == 0 || u64::from(*n) > MAX_VFPGAS) {
+            return Err(format!("regions = {regions}: a shell has 1 to {MAX_VFPGAS} vFPGAs"));
+        }
+        Ok(Self { name, map: shell_map.0, regions })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_says_which_map_a_bitstream_has() {
+        let text = "format = 1\nname = \"x\"\nshell-map = \"before-2026\"\nregions = 4\n";
+        let wanted = Manifest { name: "x".into(), map: Map::Before2026, regions: Some(4) };
+        assert_eq!(Manifest::parse(text), Ok(wanted));
+        let text = "format = 1\nname = \"x\"\nshell-map = \"since-2026\"";
+        assert_eq!(Manifest::parse(text).unwrap().regions, None);
+    }
+
+    #[test]
+    fn what_is_no_manifest_is_refused_by_name() {
+        for (text, sentence) in [
+            ("format = 1\nname = \"x\"", "shell-map"),
+            ("format = 1\nname = \"x\"\nshell-map = \"new\"", "write before-2026 or since-2026"),
+            ("format = 2\nname = \"x\"\nshell-map = \"since-2026\"", "format is 2"),
+            ("format = 1\nname = \"x\"\nshell-map = \"since-2026\"\nregions = 16", "1 to 15"),
+            ("format = 1\nname = \"x\"\nshell-map = \"since-2026\"\nmap = 3", "unknown field"),
+            ("\u{0}", "line 1"),
+        ] {
+            let why = Manifest::parse(text).unwrap_err();
+            assert!(why.contains(sentence), "{text:?}: {why}");
+        }
+        let missing = Manifest::read(Path::new("/nonexistent/manifest.toml")).unwrap_err();
+        assert!(missing.to_string().starts_with("manifest /nonexistent/manifest.toml: "));
+    }
+
+    #[test]
+    fn a_maps_name_reads_as_it_is_written() {
+        for map in [Map::Before2026, Map::Since2026] {
+            assert_eq!(MapName(map).to_string().parse(), Ok(MapName(map)));
+        }
+    }
+}

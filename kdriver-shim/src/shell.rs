@@ -1,0 +1,312 @@
+//! The shell's part of a card's vFPGAs: their MMUs and their interrupts.
+//!
+//! A vFPGA reports one event at a time on its vector: a page fault, the end of an invalidation, or
+//! that its engine has something to say. A fault anywhere may hold up the whole card, so whoever
+//! waits for one vFPGA serves the faults of all.
+
+use std::cell::RefCell;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::tlb::Geometry;
+use fpga_regs::coyote::vfpga::{self, Bank, EventKind, IsrLen, IsrPid, IsrRead, IsrWrite};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::backend::CardBackend;
+use crate::error::Error;
+use crate::shadow::Shadow;
+
+/// How long an invalidation may take.
+const INVALIDATION_LIMIT: Duration = Duration::from_secs(1);
+/// How often the registers are looked at while an interrupt does not come.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Events taken from a vFPGA at a time.
+const MOST_EVENTS: usize = 64;
+
+/// What balboad did about the faults of a card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// Faults mended by inserting an entry again.
+    pub refilled: u64,
+    /// Faults at addresses without memory.
+    pub refused: u64,
+}
+
+/// One vFPGA.
+#[derive(Debug)]
+struct Vfpga {
+    index: u8,
+    shadow: Shadow,
+    /// Its engine said something that nobody has listened to.
+    news: bool,
+    /// Invalidations that were asked for and whose end was not reported.
+    invalidating: u32,
+}
+
+/// The vFPGAs of a card.
+pub struct Shell {
+    card: u32,
+    backend: Rc<dyn CardBackend>,
+    bank: Bank,
+    vfpgas: RefCell<Vec<Vfpga>>,
+    counts: RefCell<FaultCounts>,
+}
+
+impl Shell {
+    /// The vFPGAs of a card that was probed, with empty TLBs.
+    #[must_use]
+    pub fn new(
+        card: u32,
+        backend: Rc<dyn CardBackend>,
+        bank: Bank,
+        large: Geometry,
+        regions: u8,
+    ) -> Self {
+        let ctid = fpga_regs::engine::window::CTID;
+        let hpid = std::process::id();
+        let vfpga = |index| Vfpga {
+            index,
+            shadow: Shadow::new(large, ctid, hpid),
+            news: false,
+            invalidating: 0,
+        };
+        let vfpgas = RefCell::new((0..regions).map(vfpga).collect());
+        Self { card, backend, bank, vfpgas, counts: RefCell::default() }
+    }
+
+    /// The way to the card.
+    #[must_use]
+    pub fn backend(&self) -> &Rc<dyn CardBackend> {
+        &self.backend
+    }
+
+    /// What was done about faults so far.
+    #[must_use]
+    pub fn counts(&self) -> FaultCounts {
+        *self.counts.borrow()
+    }
+
+    fn cnfg(&self, index: u8, register: u64) -> u64 {
+        self.bank.cnfg(index.into()).wrapping_add(register)
+    }
+
+    fn read(&self, index: u8, register: u64) -> u64 {
+        self.backend.read64(Bar::Shell, self.cnfg(index, register))
+    }
+
+    fn write(&self, index: u8, register: u64, value: u64) {
+        self.backend.write64(Bar::Shell, self.cnfg(index, register), value);
+    }
+
+    fn isr(&self, index: u8, isr: IsrWrite) {
+        self.write(index, vfpga::ISR, isr.encode());
+    }
+
+    fn with<T>(&self, index: u8, act: impl FnOnce(&mut Vfpga) -> T) -> Option<T> {
+        let mut vfpgas = self.vfpgas.borrow_mut();
+        vfpgas.iter_mut().find(|vfpga| vfpga.index == index).map(act)
+    }
+
+    /// Writes entries while the TLB is locked.
+    fn write_entries(&self, index: u8, entries: &[[u64; 2]]) {
+        if entries.is_empty() {
+            return;
+        }
+        let lock = IsrWrite { lock: true, invalidate: true, ..IsrWrite::default() };
+        let window = vfpga::large_tlb(index.into());
+        self.isr(index, lock);
+        for [first, second] in entries {
+            self.backend.write64(Bar::Shell, window.wrapping_add(vfpga::TLB_WORD_0), *first);
+            self.backend.write64(Bar::Shell, window.wrapping_add(vfpga::TLB_WORD_1), *second);
+        }
+        self.isr(index, lock);
+    }
+
+    /// Notes that a range has memory for a vFPGA; `prefill` inserts its entries now.
+    pub fn map(&self, index: u8, start: u64, length: u64, prefill: bool) {
+        let entries = self.with(index, |vfpga| vfpga.shadow.map(start, length, prefill));
+        self.write_entries(index, &entries.unwrap_or_default());
+    }
+
+    /// Takes a range back from a vFPGA; on return its TLB has nothing left of pages without other
+    /// memory, and no transfer to them is under way.
+    ///
+    /// # Errors
+    /// [`Error::Dead`] when the card does not confirm: the memory is not to be used for anything
+    /// else.
+    pub fn unmap(&self, index: u8, start: u64, length: u64) -> Result<(), Error> {
+        let gone = self.with(index, |vfpga| {
+            let gone = vfpga.shadow.unmap(start, length);
+            vfpga.invalidating = vfpga.invalidating.saturating_add(u32::from(!gone.is_empty()));
+            (gone, vfpga.shadow.hpid(), vfpga.shadow.page_bytes())
+        });
+        let Some((gone, hpid, bytes)) = gone.filter(|(gone, ..)| !gone.is_empty()) else {
+            return Ok(());
+        };
+        let entries: Vec<[u64; 2]> = gone.iter().map(|(_, words)| *words).collect();
+        self.write_entries(index, &entries);
+        let length = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let mut left = gone.len();
+        for (page, _) in gone {
+            left = left.saturating_sub(1);
+            self.write(index, vfpga::ISR_PID, IsrPid { ctid: 0, hpid }.encode());
+            self.write(index, vfpga::ISR_VADDR, page);
+            self.write(index, vfpga::ISR_LEN, IsrLen { length, value: 0 }.encode());
+            let last = left == 0;
+            let invalidate =
+                IsrWrite { invalidate: true, invalidate_last: last, ..IsrWrite::default() };
+            self.isr(index, invalidate);
+        }
+        self.await_invalidation(index)
+    }
+
+    fn await_invalidation(&self, index: u8) -> Result<(), Error> {
+        let begun = Instant::now();
+        let done = || self.with(index, |vfpga| vfpga.invalidating == 0).unwrap_or(true);
+        while !done() {
+            let left = INVALIDATION_LIMIT.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                self.with(index, |vfpga| vfpga.invalidating = 0);
+                return Err(Error::Dead {
+                    engine: format!("balboa{} window {index}", self.card),
+                    why: format!(
+                        "its MMU does not confirm within {INVALIDATION_LIMIT:?} that pages are gone"
+                    ),
+                });
+            }
+            if self.wait(index, left.min(LOOK_AGAIN))? {
+                self.service(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// The vector of a vFPGA.
+    #[must_use]
+    pub fn vector(&self, index: u8) -> Option<BorrowedFd<'_>> {
+        self.backend.vector(index.into())
+    }
+
+    /// Waits until a vFPGA has something to report, and serves the others meanwhile; `false` when
+    /// the time passed.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the kernel does not let it wait.
+    pub fn wait(&self, index: u8, limit: Duration) -> Result<bool, Error> {
+        let begun = Instant::now();
+        loop {
+            let indices: Vec<u8> = self.vfpgas.borrow().iter().map(|vfpga| vfpga.index).collect();
+            let all = indices.iter().filter_map(|index| Some((*index, self.vector(*index)?)));
+            let (indices, mut polled): (Vec<u8>, Vec<PollFd<'_>>) =
+                all.map(|(index, vector)| (index, PollFd::new(vector, PollFlags::POLLIN))).unzip();
+            // Rounded up, so that the last wait before a limit does not become a spin.
+            let millis = limit.saturating_sub(begun.elapsed()).as_millis().saturating_add(1);
+            let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
+            match poll(&mut polled, timeout) {
+                Ok(0) | Err(Errno::EINTR) => return Ok(false),
+                Ok(_) => {}
+                Err(errno) => return Err(Error::Os { call: "poll of interrupts", errno }),
+            }
+            let ready = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
+            let ready: Vec<u8> =
+                indices.iter().zip(&polled).filter(|(_, fd)| ready(fd)).map(|(i, _)| *i).collect();
+            if ready.contains(&index) {
+                return Ok(true);
+            }
+            for other in ready {
+                self.service(other);
+            }
+            if begun.elapsed() >= limit {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Takes the events that a vFPGA has signalled, each with its answer.
+    pub fn service(&self, index: u8) {
+        let Some(vector) = self.vector(index) else { return };
+        // An event is reported once the one before was taken back, and signalled once. A card that
+        // has no end of them is looked at again later.
+        for _ in 0..MOST_EVENTS {
+            if nix::unistd::read(vector, &mut [0; 8]).is_err() {
+                break;
+            }
+            self.take_event(index);
+        }
+    }
+
+    fn take_event(&self, index: u8) {
+        let event = IsrRead::decode(self.read(index, vfpga::ISR));
+        let clear = IsrWrite { clear_pending: true, ..IsrWrite::default() };
+        match event.kind {
+            EventKind::PageFault => {
+                let vaddr = self.read(index, vfpga::ISR_VADDR);
+                let length = IsrLen::decode(self.read(index, vfpga::ISR_LEN)).length;
+                let pid = IsrPid::decode(self.read(index, vfpga::ISR_PID));
+                self.isr(index, clear);
+                self.mend(index, event, pid, vaddr, length);
+            }
+            EventKind::Invalidated => {
+                self.isr(index, clear);
+                let ended = |vfpga: &mut Vfpga| {
+                    vfpga.invalidating = vfpga.invalidating.saturating_sub(1);
+                };
+                self.with(index, ended);
+            }
+            kind => {
+                if kind != EventKind::Notify {
+                    log::debug!("balboa{} window {index}: event {kind:?}", self.card);
+                }
+                self.isr(index, clear);
+                // The write is posted. Until the card has it, the interrupt is still pending and
+                // news makes no other: the read waits for the write, so that what comes after the
+                // look is signalled.
+                self.read(index, vfpga::ISR);
+                self.with(index, |vfpga| vfpga.news = true);
+            }
+        }
+    }
+
+    /// Answers a page fault: with the entries it needs, or with a refusal.
+    fn mend(&self, index: u8, event: IsrRead, pid: IsrPid, vaddr: u64, length: u32) {
+        let known = pid.ctid == fpga_regs::engine::window::CTID;
+        let refill = |vfpga: &mut Vfpga| vfpga.shadow.refill(vaddr, length);
+        let entries = self.with(index, refill).filter(|_| known).unwrap_or_default();
+        let success = !entries.is_empty();
+        let mut counts = self.counts.borrow_mut();
+        if success {
+            counts.refilled = counts.refilled.saturating_add(1);
+            log::trace!("balboa{} window {index}: page {vaddr:#x} inserted again", self.card);
+        } else {
+            counts.refused = counts.refused.saturating_add(1);
+            log::warn!(
+                "balboa{} window {index}: a {} of {length} bytes at {vaddr:#x} of address space {} met no memory and was refused",
+                self.card,
+                if event.write { "write" } else { "read" },
+                pid.ctid,
+            );
+        }
+        drop(counts);
+        self.write_entries(index, &entries);
+        self.write(index, vfpga::ISR_PID, IsrPid { ctid: pid.ctid, hpid: 0 }.encode());
+        let restart = IsrWrite {
+            restart_read: !event.write,
+            restart_write: event.write,
+            success,
+            ..IsrWrite::default()
+        };
+        self.isr(index, restart);
+    }
+
+    /// Whether the engine of a vFPGA has said something since this was asked last.
+    pub fn take_news(&self, index: u8) -> bool {
+        self.with(index, |vfpga| std::mem::take(&mut vfpga.news)).unwrap_or(false)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+use fpga_regs::coyote::tlb::Entry;
+
+use super::*;
+use crate::fake::FakeCard;
+
+const PAGE: u64 = 2 << 20;
+const LARGE: Geometry = Geometry { page_bits: 21, order: 9, ways: 2 };
+
+fn shell() -> (Rc<FakeCard>, Shell) {
+    let card = Rc::new(FakeCard::new(2));
+    let backend: Rc<dyn CardBackend> = Rc::<FakeCard>::clone(&card);
+    (card, Shell::new(0, backend, Bank::Plain, LARGE, 2))
+}
+
+/// Pages inserted and removed, by vFPGA.
+fn entries(card: &FakeCard) -> Vec<(u64, u64, bool)> {
+    let entry = |(index, words)| {
+        let entry = Entry::decode(words, LARGE);
+        (index, entry.vaddr / PAGE, entry.valid)
+    };
+    card.take_entries().into_iter().map(entry).collect()
+}
+
+#[test]
+fn memory_is_inserted_once_and_taken_back_before_it_goes() {
+    let (card, shell) = shell();
+    shell.map(1, PAGE, 4096, true);
+    shell.map(1, PAGE + 8192, PAGE, true);
+    assert_eq!(entries(&card), [(1, 1, true), (1, 2, true)]);
+    shell.unmap(1, PAGE, 4096).unwrap();
+    assert_eq!(entries(&card), [], "others are in that page");
+    assert!(card.take_answers().is_empty());
+    shell.unmap(1, PAGE + 8192, PAGE).unwrap();
+    assert_eq!(entries(&card), [(1, 1, false), (1, 2, false)]);
+    let kinds: Vec<_> = card.take_answers().iter().map(|(_, isr)| isr.invalidate_last).collect();
+    assert_eq!(kinds, [false, true], "each page, the last of them marked");
+    assert_eq!(card.get(Bar::Shell, Bank::Plain.cnfg(1) + vfpga::ISR_LEN), PAGE);
+}
+
+#[test]
+fn an_invalidation_that_is_not_confirmed_is_an_error() {
+    let (card, shell) = shell();
+    shell.map(0, 0, 4096, true);
+    card.mute();
+    let error = shell.unmap(0, 0, 4096).unwrap_err();
+    assert!(matches!(error, Error::Dead { .. }));
+    assert!(error.to_string().contains("does not confirm within 1s"), "{error}");
+}
+
+#[test]
+fn a_fault_is_mended_from_the_shadow() {
+    let (card, shell) = shell();
+    shell.map(0, 4 * PAGE, PAGE, false);
+    assert_eq!(entries(&card), []);
+    card.fault(0, true, 4 * PAGE + 100, 64);
+    shell.service(0);
+    assert_eq!(entries(&card), [(0, 4, true)]);
+    let mended = IsrWrite { restart_write: true, success: true, ..IsrWrite::default() };
+    assert_eq!(card.take_answers(), [(0, mended)]);
+    assert_eq!(shell.counts(), FaultCounts { refilled: 1, refused: 0 });
+    assert!(!shell.take_news(0), "the engine said nothing");
+}
+
+#[test]
+fn a_fault_without_memory_or_of_another_address_space_is_refused() {
+    let (card, shell) = shell();
+    shell.map(0, 4 * PAGE, PAGE, true);
+    shell.map(1, 6 * PAGE, PAGE, true);
+    card.take_entries();
+    card.fault(0, false, 6 * PAGE, 64);
+    shell.service(0);
+    let drop = IsrWrite { restart_read: true, ..IsrWrite::default() };
+    assert_eq!(card.take_answers(), [(0, drop)], "the page is the other vFPGA's");
+    card.set(Bar::Shell, Bank::Plain.cnfg(0) + vfpga::ISR_PID, 5);
+    card.fault(0, false, 4 * PAGE, 64);
+    shell.service(0);
+    assert_eq!(card.take_answers(), [(0, drop)], "no address space 5 is known");
+    assert_eq!(entries(&card), []);
+    assert_eq!(shell.counts(), FaultCounts { refilled: 0, refused: 2 });
+}
+
+#[test]
+fn who_waits_for_one_vfpga_serves_the_faults_of_the_others() {
+    let (card, shell) = shell();
+    shell.map(0, 0, PAGE, true);
+    shell.map(1, 4 * PAGE, PAGE, false);
+    card.fault(1, false, 4 * PAGE, 64);
+    shell.unmap(0, 0, PAGE).unwrap();
+    card.notify(1);
+    assert!(!shell.wait(0, Duration::ZERO).unwrap());
+    assert_eq!(shell.counts().refilled, 1);
+    assert!(shell.take_news(1) && !shell.take_news(1) && !shell.take_news(0));
+}
