@@ -14,6 +14,7 @@ and reads one line of answer from standard input:
     write CARD BAR OFFSET BYTES VALUE   done
     memory BYTES                        the path of a file of zeroes to map
     map CARD ADDRESS MEMORY OFFSET LENGTH   done: the card reaches that memory at the address
+    unmap CARD ADDRESS LENGTH           done: it does not any more
     page CARD VFPGA PAGE                done: that doorbell page is open
     wait CARD VECTOR MILLISECONDS       1 when the interrupt came, 0 when not
 
@@ -52,6 +53,8 @@ class Register:
         self.offset, self.before = offset, before
         self.stride = 0
         self.fields = {}
+        # Fields of registers that are written as one thing and read as another.
+        self.halves = {"written": {}, "read": {}}
 
     def pack(self, **values):
         return pack_bits(self.fields, values)
@@ -182,6 +185,7 @@ class Contract:
                 self.registers.setdefault(name, register)
             else:
                 register.fields[row["name"]] = bit_range(row["bits"])
+                register.halves.get(row["access"], {})[row["name"]] = bit_range(row["bits"])
 
     def code(self, name, value):
         return self.codes[name][value]
@@ -278,7 +282,7 @@ PAYLOAD_BYTES = 0x100000
 MEMORY_BYTES = 0x400000
 LOG2_ADMIN = LOG2_EVENTS = 6
 LOG2_CQ = LOG2_SQ = 4
-PAGE, PDN = 3, 77
+PAGE, PDN, HPID = 3, 77, 4711
 
 
 class Card:
@@ -380,31 +384,85 @@ class Card:
         self.memory = Memory(MEMORY_BYTES)
         ask(f"map {self.number:x} {self.iova:x} {self.memory.index:x} 0 {MEMORY_BYTES:x}")
         shape = self.c.registers["CTRL_CNFG"].unpack(self.read("CTRL_CNFG"))
-        bits = shape["ltlb_page_bits"]
+        self.order, self.page_bits = shape["ltlb_order"], shape["ltlb_page_bits"]
         self.bank = "AVX bank" if shape["avx"] else "plain bank"
-        self.lock()
-        for page in range(self.iova >> bits, (self.iova + MEMORY_BYTES - 1 >> bits) + 1):
-            self.enter(shape["ltlb_order"], bits, page)
-        self.lock()
+        # The page of the payload is left to a page fault.
+        check(1 << self.page_bits <= PAYLOAD, "pages are larger than this driver takes them for")
+        self.enter(range(self.iova >> self.page_bits, self.iova + PAYLOAD >> self.page_bits))
 
     def isr(self, **fields):
         isr = self.c.registers["ISR"].pack(**fields)
         self.write("ISR", isr, place=self.bank, unit=self.vfpga)
 
+    @property
+    def isr_read(self):
+        """The fields of the ISR that are read."""
+        return self.c.registers["ISR"].halves["read"]
+
     def lock(self):
         self.isr(lock=1, invalidate=1)
 
-    def enter(self, order, page_bits, page):
-        """Inserts a page that is its own translation."""
+    def enter(self, pages, valid=1):
+        """Inserts pages that are their own translation, or removes them."""
+        self.lock()
+        for page in pages:
+            self.tlb_entry(page, valid)
+        self.lock()
+
+    def tlb_entry(self, page, valid):
         where = {"place": "large pages", "unit": self.vfpga}
-        set_, tag = page & (1 << order) - 1, page >> order
-        tag_bits = 48 - page_bits - order
+        set_, tag = page & (1 << self.order) - 1, page >> self.order
+        tag_bits = 48 - self.page_bits - self.order
         stream = self.c.code("vfpga_stream", "Host")
-        ctid = self.c.numbers["CTID"]
-        above = ctid | stream << 6 | 1 << 8
-        first = self.c.registers["TLB_WORD_0"].pack(page=page, hpid=4711)
-        self.write("TLB_WORD_0", first, **where)
-        self.write("TLB_WORD_1", set_ | tag << order | above << order + tag_bits, **where)
+        above = self.c.numbers["CTID"] | stream << 6 | valid << 8
+        second = set_ | tag << self.order | above << self.order + tag_bits
+        self.write("TLB_WORD_0", page | HPID << 32, **where)
+        self.write("TLB_WORD_1", second, **where)
+
+    def cnfg(self, name):
+        """Reads a control register of the vFPGA."""
+        value = self.read(name, place=self.bank, unit=self.vfpga)
+        return self.c.registers[name].unpack(value) if self.c.registers[name].fields else value
+
+    def interrupt(self, wanted):
+        """Waits for an event of a kind, and takes those of the engine meanwhile."""
+        end = time.monotonic() + LIMIT
+        while time.monotonic() < end:
+            if ask(f"wait {self.number:x} {self.vfpga:x} {1000:x}") == "0":
+                continue
+            value = self.read("ISR", place=self.bank, unit=self.vfpga)
+            isr = unpack_bits(self.isr_read, value)
+            if isr["kind"] == self.c.code("vfpga_event_kind", wanted):
+                return isr
+            check(isr["kind"] == self.c.code("vfpga_event_kind", "Notify"), f"event {isr}")
+            self.isr(clear_pending=1)
+        raise Failed(f"no event of kind {wanted} within {LIMIT} s")
+
+    def page_fault(self, write, start, end):
+        """Answers a page fault that must be there, in a range of addresses."""
+        isr = self.interrupt("PageFault")
+        check(isr["write"] == write, f"the fault is {isr}")
+        vaddr, ctid = self.cnfg("ISR_VADDR")["vaddr"], self.cnfg("ISR_PID")["ctid"]
+        check(start <= vaddr < end, f"the fault is at {vaddr:#x}")
+        check(ctid == self.c.numbers["CTID"], f"the fault is in address space {ctid}")
+        self.isr(clear_pending=1)
+        self.enter([vaddr >> self.page_bits])
+        self.write("ISR_PID", ctid, place=self.bank, unit=self.vfpga)
+        self.isr(**{"restart_write" if write else "restart_read": 1}, success=1)
+
+    def take_memory(self):
+        """Removes every page from the TLB, and only then takes the memory back."""
+        where = {"place": self.bank, "unit": self.vfpga}
+        first, end = self.iova >> self.page_bits, self.iova + MEMORY_BYTES >> self.page_bits
+        self.enter(range(first, end), valid=0)
+        for page in range(first, end):
+            self.write("ISR_PID", self.c.numbers["CTID"] | HPID << 32, **where)
+            self.write("ISR_VADDR", page << self.page_bits, **where)
+            self.write("ISR_LEN", 1 << self.page_bits, **where)
+            self.isr(invalidate=1, invalidate_last=int(page == end - 1))
+        self.interrupt("Invalidated")
+        self.isr(clear_pending=1)
+        ask(f"unmap {self.number:x} {self.iova:x} {MEMORY_BYTES:x}")
 
     def start(self):
         c = self.c
@@ -568,23 +626,15 @@ class Card:
 
     def event(self):
         """Waits for the interrupt, as long as it takes to find an event behind it."""
-        end = time.monotonic() + LIMIT
-        while time.monotonic() < end:
-            came = ask(f"wait {self.number:x} {self.vfpga:x} {1000:x}")
-            if came == "0":
-                continue
-            kind = self.c.registers["ISR"].unpack(
-                self.read("ISR", place=self.bank, unit=self.vfpga)
-            )["kind"]
-            check(kind == self.c.code("vfpga_event_kind", "Notify"), f"interrupt of kind {kind}")
+        while True:
+            self.interrupt("Notify")
             self.isr(clear_pending=1)
-            self.read("ISR", place=self.bank, unit=self.vfpga)
+            self.cnfg("ISR")
             event = self.events.take()
             if event:
                 consumer = self.c.registers["EVENT_CONSUMER"].pack(consumer=self.events.index)
                 self.write_engine("EVENT_CONSUMER", consumer)
                 return event
-        raise Failed(f"no event within {LIMIT} s")
 
 
 def write_wqe(c, remote, rkey, flags, pieces=(), inline=b""):
@@ -642,7 +692,7 @@ def examples(c):
 
 
 def write_pieces(sender, receiver):
-    """A WRITE of two pieces, several packets long, at odd addresses."""
+    """A WRITE of two pieces, several packets long, at odd addresses, into page faults."""
     data = bytes((i * 7 + i // 251) & 0xFF for i in range(10_007))
     first, second = 6_001, len(data) - 6_001
     sender.memory.put(PAYLOAD + 101, data[:first])
@@ -655,7 +705,11 @@ def write_pieces(sender, receiver):
         ["SIGNALED"],
         [(sender.va + 101, first, sender.key), (sender.va + 0x9003, second, sender.key)],
     )
-    entry = sender.completion(sender.post(wqe))
+    index = sender.post(wqe)
+    for card, write in ((sender, 0), (receiver, 1)):
+        start = card.iova + PAYLOAD
+        card.page_fault(write, start, start + PAYLOAD_BYTES)
+    entry = sender.completion(index)
     check(entry["byte_count"] == len(data), f"{entry['byte_count']} bytes, not {len(data)}")
     wanted = before[:777] + data + before[777 + len(data) :]
     check(receiver.memory.get(PAYLOAD, PAYLOAD_BYTES) == wanted, "other bytes arrived")
@@ -734,6 +788,7 @@ def tear_down(card):
         card.command(opcode, "admin_destroy", number=number)
     card.write_engine("CONTROL", card.c.registers["CONTROL"].pack(reset=1))
     until("reset of the engine", lambda: card.read_engine("STATUS") == 0)
+    card.take_memory()
 
 
 def main():
