@@ -79,6 +79,13 @@ pub const TARGETS: &[Target] = &[
         run: targets::client::run,
     },
     Target {
+        name: "function",
+        about: "a card served over vfio-user, fed with messages, descriptors and memory of hostile clients",
+        inputs: 200,
+        longest: 2048,
+        run: targets::function::run,
+    },
+    Target {
         name: "messages",
         about: "the decoding of the messages between clients and balboad, both ways",
         inputs: 60_000,

@@ -5,5 +5,6 @@ pub mod arguments;
 pub mod client;
 pub mod engine;
 pub mod frame;
+pub mod function;
 pub mod messages;
 pub mod rc;

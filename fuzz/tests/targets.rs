@@ -59,6 +59,11 @@ fn client_sessions_hold() {
 }
 
 #[test]
+fn a_served_card_outlives_its_clients() {
+    holds("function");
+}
+
+#[test]
 fn messages_decode_or_are_refused() {
     holds("messages");
 }

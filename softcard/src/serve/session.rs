@@ -10,7 +10,7 @@
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use fpga_regs::coyote::pci::{Bar, MSIX_PBA_OFFSET, MSIX_TABLE_ENTRIES, MSIX_TABLE_OFFSET};
+use fpga_regs::coyote::pci::{Bar, MSIX_PBA_OFFSET};
 use nix::errno::Errno;
 use serde_json::{Map, Value, json};
 
@@ -43,9 +43,8 @@ const REGION_CAPS: u32 = 1 << 3;
 /// The capability that tells which parts of a region can be mapped, and its version.
 const SPARSE_MMAP: u32 = 1 | 1 << 16;
 
-/// The pages of BAR2 that hold the MSI-X table and its pending bits, and nothing else.
-const MSIX_PAGES: std::ops::Range<u64> = MSIX_TABLE_OFFSET..MSIX_TABLE_OFFSET + 4096;
-const MSIX_TABLE_BYTES: usize = MSIX_TABLE_ENTRIES as usize * 16;
+/// Where in BAR2 the pending bits are, one for each vector; the card keeps the table before them.
+const PENDING_BITS: std::ops::Range<u64> = MSIX_PBA_OFFSET..MSIX_PBA_OFFSET + 8;
 
 /// What is said to the client.
 #[derive(Debug, PartialEq, Eq)]
@@ -104,7 +103,6 @@ pub(crate) struct Session {
     negotiated: Option<Negotiated>,
     config: ConfigSpace,
     pub(crate) irqs: Irqs,
-    msix_table: [u8; MSIX_TABLE_BYTES],
     maps: Maps,
     bus: Rc<Bus>,
 }
@@ -118,7 +116,6 @@ impl Session {
             negotiated: None,
             config: ConfigSpace::new(),
             irqs: Irqs::new(raised),
-            msix_table: [0; MSIX_TABLE_BYTES],
             maps: Maps::new(Rc::clone(&bus), client),
             bus,
         }
@@ -239,7 +236,6 @@ impl Session {
 
     fn reset(&mut self) {
         self.config = ConfigSpace::new();
-        self.msix_table = [0; MSIX_TABLE_BYTES];
         self.irqs.reset();
         self.follow_command();
     }
@@ -268,21 +264,14 @@ impl Session {
             return Step::Answer(answer);
         }
         answer.payload.resize(end, 0);
-        if bar == Bar::Xdma && MSIX_PAGES.contains(&offset) {
-            let pages = self.msix_pages();
-            let from = pages.iter().skip((offset.wrapping_sub(MSIX_TABLE_OFFSET)) as usize);
+        if bar == Bar::Xdma && PENDING_BITS.contains(&offset) {
+            let bits = self.irqs.pending().to_le_bytes();
+            let from = bits.iter().skip(offset.wrapping_sub(MSIX_PBA_OFFSET) as usize);
             let into = answer.payload.iter_mut().skip(REGION_ACCESS_BYTES);
             into.zip(from).for_each(|(into, byte)| *into = *byte);
             return Step::Answer(answer);
         }
         Step::Read { bar, offset, answer }
-    }
-
-    fn msix_pages(&self) -> Vec<u8> {
-        let mut pages = self.msix_table.to_vec();
-        pages.resize((MSIX_PBA_OFFSET.wrapping_sub(MSIX_TABLE_OFFSET)) as usize, 0);
-        pages.extend(self.irqs.pending().to_le_bytes());
-        pages
     }
 
     fn write(&mut self, writes: Vec<RegionWrite>, answer: Answer) -> Step {
@@ -300,11 +289,6 @@ impl Session {
                     self.follow_command();
                 }
                 Some(_) if !self.config.decodes() => {}
-                Some(Bar::Xdma) if MSIX_PAGES.contains(&offset) => {
-                    let table = self.msix_table.iter_mut();
-                    let into = table.skip((offset.wrapping_sub(MSIX_TABLE_OFFSET)) as usize);
-                    into.zip(data).for_each(|(into, byte)| *into = byte);
-                }
                 Some(bar) => effects.push(Effect::Write { bar, offset, data }),
             }
         }

@@ -328,6 +328,25 @@ fn interrupts_are_set_up_and_triggered_and_confused_requests_refused() {
 }
 
 #[test]
+fn the_msix_table_is_kept_and_what_waits_shows_in_the_pending_bits() {
+    let served = Served::new();
+    let mut client = Client::enabled(&served.socket());
+    client.write(BAR2, 0x8010, &[0x11; 16]).unwrap();
+    assert_eq!(client.read(BAR2, 0x8010, 16).unwrap(), [0x11; 16]);
+    // Masked, triggered, unmasked where nobody waits, and then somebody does.
+    client.call(SET_IRQS, &u32s(&[20, 0x09, 2, 0, 32])).unwrap();
+    client.call(SET_IRQS, &u32s(&[20, 0x21, 2, 7, 2])).unwrap();
+    assert_eq!(client.read(BAR2, 0x8fe0, 8).unwrap(), [0x80, 1, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(client.read(BAR2, 0x8fe1, 1).unwrap(), [1]);
+    client.write(BAR2, 0x8fe0, &[0; 8]).unwrap();
+    client.call(SET_IRQS, &u32s(&[20, 0x11, 2, 0, 32])).unwrap();
+    assert_eq!(client.read64(BAR2, 0x8fe0), 0x180);
+    let event = EventFd::new().unwrap();
+    client.call_with(SET_IRQS, &u32s(&[20, 0x24, 2, 8, 1]), &[event.as_fd()]).unwrap();
+    assert_eq!((event.drain().unwrap(), client.read64(BAR2, 0x8fe0)), (1, 0x80));
+}
+
+#[test]
 fn what_is_not_offered_is_not_supported() {
     let served = Served::new();
     let mut client = Client::new(&served.socket());
