@@ -26,6 +26,90 @@ typedef uint64_t balboa_le64;
 
 /* Numbers */
 
+/* PCI vendor: Xilinx, now AMD. */
+#define BALBOA_PCI_VENDOR_ID 0x10eeu
+/* PCI device of an Alveo card with an XDMA Gen3 x16 shell, the one seen in the field. */
+#define BALBOA_PCI_DEVICE_ID 0x903fu
+/* Entries of the MSI-X table. */
+#define BALBOA_PCI_MSIX_TABLE_ENTRIES 0x20u
+/* Byte offset of the MSI-X table in Xdma. */
+#define BALBOA_PCI_MSIX_TABLE_OFFSET 0x8000u
+/* Byte offset of the MSI-X pending bits in Xdma. */
+#define BALBOA_PCI_MSIX_PBA_OFFSET 0x8fe0u
+/* Vector that reports the end of a reconfiguration; vector *i* below it belongs to vFPGA *i*. */
+#define BALBOA_PCI_RECONFIGURATION_VECTOR 0xfu
+/* PCI Express Device Control: Enable Relaxed Ordering. Bring-up clears it: completions and events must not overtake the payload they report. */
+#define BALBOA_PCI_DEVICE_CONTROL_RELAXED_ORDERING 0x10u
+/* PCI Express Device Control: Extended Tag Field Enable. */
+#define BALBOA_PCI_DEVICE_CONTROL_EXTENDED_TAG 0x100u
+/* PCI Express Device Control: bits of Max_Read_Request_Size. */
+#define BALBOA_PCI_DEVICE_CONTROL_READ_REQUEST 0x7000u
+/* PCI Express Device Control: a Max_Read_Request_Size of 512 bytes. */
+#define BALBOA_PCI_DEVICE_CONTROL_READ_REQUEST_512 0x2000u
+/* Byte offset in configuration space of the vendor. */
+#define BALBOA_PCI_CONFIG_VENDOR 0x0u
+/* Byte offset in configuration space of the device. */
+#define BALBOA_PCI_CONFIG_DEVICE 0x2u
+/* Byte offset in configuration space of the command register. */
+#define BALBOA_PCI_CONFIG_COMMAND 0x4u
+/* Command register: the BARs are decoded. */
+#define BALBOA_PCI_COMMAND_MEMORY 0x2u
+/* Command register: the card may speak first on the bus. */
+#define BALBOA_PCI_COMMAND_BUS_MASTER 0x4u
+/* Byte offset in configuration space of the first capability's offset. */
+#define BALBOA_PCI_CONFIG_CAPABILITIES 0x34u
+/* Identifier of the PCI Express capability. */
+#define BALBOA_PCI_CAPABILITY_PCI_EXPRESS 0x10u
+/* In the PCI Express capability: Device Control. */
+#define BALBOA_PCI_EXPRESS_DEVICE_CONTROL 0x8u
+/* What PROBE and the shell's probe read in an unchanged build. */
+#define BALBOA_STATIC_LAYER_PROBE_VALUE 0xff1ceu
+/* Reset value of PR_EOST. */
+#define BALBOA_STATIC_LAYER_PR_EOST_DEFAULT 0xf4240u
+/* Microseconds to wait behind a reset pulse. */
+#define BALBOA_STATIC_LAYER_RESET_SETTLE_MICROS 0xau
+/* Reconfiguration descriptors that may be queued at a time. */
+#define BALBOA_STATIC_LAYER_PR_QUEUE 0x20u
+/* Bytes of the buffers that the published driver streams a bitstream from. */
+#define BALBOA_STATIC_LAYER_PR_CHUNK_BYTES 0x200000u
+/* DMA channels in each direction (0 host streams, 1 card memory, 2 reconfiguration and writeback). */
+#define BALBOA_XDMA_CHANNELS 0x3u
+/* Byte offset of INTERRUPTS. */
+#define BALBOA_XDMA_INTERRUPT_BLOCK 0x2000u
+/* What IRQ_IDENTIFIER reads in the upper half. */
+#define BALBOA_XDMA_IRQ_IDENTIFIER_VALUE 0x1fc20000u
+/* The vFPGAs' interrupts, vectors 0 to 14. */
+#define BALBOA_XDMA_USER_INTERRUPT_VFPGAS 0x7fffu
+/* The interrupt of reconfiguration, vector 15. */
+#define BALBOA_XDMA_USER_INTERRUPT_RECONFIGURATION 0x8000u
+/* User interrupts that USER_VECTOR_MAP maps. */
+#define BALBOA_XDMA_USER_INTERRUPTS 0x10u
+/* vFPGAs a shell can have; the fifteenth vector and number belong to reconfiguration. */
+#define BALBOA_VFPGA_MAX_VFPGAS 0xfu
+/* Byte offset in BAR4 of the control window of vFPGA 0. */
+#define BALBOA_VFPGA_CONTROL_WINDOW_BASE 0x100000u
+/* Bytes from one control window to the next, and from one AVX bank to the next. */
+#define BALBOA_VFPGA_CONTROL_WINDOW_STRIDE 0x40000u
+/* In a control window: 64 KiB that insert entries into the large-page TLB. */
+#define BALBOA_VFPGA_LARGE_TLB_OFFSET 0x0u
+/* In a control window: 64 KiB that insert entries into the small-page TLB. */
+#define BALBOA_VFPGA_SMALL_TLB_OFFSET 0x10000u
+/* In a control window: 64 KiB of user CSRs, where the verbs queue engine lives. */
+#define BALBOA_VFPGA_USER_CSR_OFFSET 0x20000u
+/* In a control window: 64 KiB of plain cnfg registers. */
+#define BALBOA_VFPGA_CNFG_OFFSET 0x30000u
+/* Byte offset in BAR4 of the AVX bank of vFPGA 0. */
+#define BALBOA_VFPGA_AVX_BASE 0x1000000u
+/* Address spaces of a vFPGA. */
+#define BALBOA_VFPGA_CTIDS 0x40u
+/* Entries a window takes before the TLB took the first of them. */
+#define BALBOA_TLB_WINDOW_FIFO 0x40u
+/* Bits of a virtual address. */
+#define BALBOA_TLB_VADDR_BITS 0x30u
+/* Bits of a physical address, which is an I/O virtual address where there is an IOMMU. */
+#define BALBOA_TLB_PADDR_BITS 0x2cu
+/* Bits of a ctid, the number of an address space. */
+#define BALBOA_TLB_CTID_BITS 0x6u
 /* Bytes of an engine's window. */
 #define BALBOA_WINDOW_BYTES 0x10000u
 /* The address space (ctid) of the shell's MMU that everything of an engine is in. */

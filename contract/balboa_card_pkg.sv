@@ -22,6 +22,90 @@ package balboa_card_pkg;
 
   // ---- Numbers
 
+  // PCI vendor: Xilinx, now AMD.
+  localparam logic [31:0] PCI_VENDOR_ID = 32'h10ee;
+  // PCI device of an Alveo card with an XDMA Gen3 x16 shell, the one seen in the field.
+  localparam logic [31:0] PCI_DEVICE_ID = 32'h903f;
+  // Entries of the MSI-X table.
+  localparam logic [31:0] PCI_MSIX_TABLE_ENTRIES = 32'h20;
+  // Byte offset of the MSI-X table in Xdma.
+  localparam logic [31:0] PCI_MSIX_TABLE_OFFSET = 32'h8000;
+  // Byte offset of the MSI-X pending bits in Xdma.
+  localparam logic [31:0] PCI_MSIX_PBA_OFFSET = 32'h8fe0;
+  // Vector that reports the end of a reconfiguration; vector *i* below it belongs to vFPGA *i*.
+  localparam logic [31:0] PCI_RECONFIGURATION_VECTOR = 32'hf;
+  // PCI Express Device Control: Enable Relaxed Ordering. Bring-up clears it: completions and events must not overtake the payload they report.
+  localparam logic [31:0] PCI_DEVICE_CONTROL_RELAXED_ORDERING = 32'h10;
+  // PCI Express Device Control: Extended Tag Field Enable.
+  localparam logic [31:0] PCI_DEVICE_CONTROL_EXTENDED_TAG = 32'h100;
+  // PCI Express Device Control: bits of Max_Read_Request_Size.
+  localparam logic [31:0] PCI_DEVICE_CONTROL_READ_REQUEST = 32'h7000;
+  // PCI Express Device Control: a Max_Read_Request_Size of 512 bytes.
+  localparam logic [31:0] PCI_DEVICE_CONTROL_READ_REQUEST_512 = 32'h2000;
+  // Byte offset in configuration space of the vendor.
+  localparam logic [31:0] PCI_CONFIG_VENDOR = 32'h0;
+  // Byte offset in configuration space of the device.
+  localparam logic [31:0] PCI_CONFIG_DEVICE = 32'h2;
+  // Byte offset in configuration space of the command register.
+  localparam logic [31:0] PCI_CONFIG_COMMAND = 32'h4;
+  // Command register: the BARs are decoded.
+  localparam logic [31:0] PCI_COMMAND_MEMORY = 32'h2;
+  // Command register: the card may speak first on the bus.
+  localparam logic [31:0] PCI_COMMAND_BUS_MASTER = 32'h4;
+  // Byte offset in configuration space of the first capability's offset.
+  localparam logic [31:0] PCI_CONFIG_CAPABILITIES = 32'h34;
+  // Identifier of the PCI Express capability.
+  localparam logic [31:0] PCI_CAPABILITY_PCI_EXPRESS = 32'h10;
+  // In the PCI Express capability: Device Control.
+  localparam logic [31:0] PCI_EXPRESS_DEVICE_CONTROL = 32'h8;
+  // What PROBE and the shell's probe read in an unchanged build.
+  localparam logic [31:0] STATIC_LAYER_PROBE_VALUE = 32'hff1ce;
+  // Reset value of PR_EOST.
+  localparam logic [31:0] STATIC_LAYER_PR_EOST_DEFAULT = 32'hf4240;
+  // Microseconds to wait behind a reset pulse.
+  localparam logic [31:0] STATIC_LAYER_RESET_SETTLE_MICROS = 32'ha;
+  // Reconfiguration descriptors that may be queued at a time.
+  localparam logic [31:0] STATIC_LAYER_PR_QUEUE = 32'h20;
+  // Bytes of the buffers that the published driver streams a bitstream from.
+  localparam logic [31:0] STATIC_LAYER_PR_CHUNK_BYTES = 32'h200000;
+  // DMA channels in each direction (0 host streams, 1 card memory, 2 reconfiguration and writeback).
+  localparam logic [31:0] XDMA_CHANNELS = 32'h3;
+  // Byte offset of INTERRUPTS.
+  localparam logic [31:0] XDMA_INTERRUPT_BLOCK = 32'h2000;
+  // What IRQ_IDENTIFIER reads in the upper half.
+  localparam logic [31:0] XDMA_IRQ_IDENTIFIER_VALUE = 32'h1fc20000;
+  // The vFPGAs' interrupts, vectors 0 to 14.
+  localparam logic [31:0] XDMA_USER_INTERRUPT_VFPGAS = 32'h7fff;
+  // The interrupt of reconfiguration, vector 15.
+  localparam logic [31:0] XDMA_USER_INTERRUPT_RECONFIGURATION = 32'h8000;
+  // User interrupts that USER_VECTOR_MAP maps.
+  localparam logic [31:0] XDMA_USER_INTERRUPTS = 32'h10;
+  // vFPGAs a shell can have; the fifteenth vector and number belong to reconfiguration.
+  localparam logic [31:0] VFPGA_MAX_VFPGAS = 32'hf;
+  // Byte offset in BAR4 of the control window of vFPGA 0.
+  localparam logic [31:0] VFPGA_CONTROL_WINDOW_BASE = 32'h100000;
+  // Bytes from one control window to the next, and from one AVX bank to the next.
+  localparam logic [31:0] VFPGA_CONTROL_WINDOW_STRIDE = 32'h40000;
+  // In a control window: 64 KiB that insert entries into the large-page TLB.
+  localparam logic [31:0] VFPGA_LARGE_TLB_OFFSET = 32'h0;
+  // In a control window: 64 KiB that insert entries into the small-page TLB.
+  localparam logic [31:0] VFPGA_SMALL_TLB_OFFSET = 32'h10000;
+  // In a control window: 64 KiB of user CSRs, where the verbs queue engine lives.
+  localparam logic [31:0] VFPGA_USER_CSR_OFFSET = 32'h20000;
+  // In a control window: 64 KiB of plain cnfg registers.
+  localparam logic [31:0] VFPGA_CNFG_OFFSET = 32'h30000;
+  // Byte offset in BAR4 of the AVX bank of vFPGA 0.
+  localparam logic [31:0] VFPGA_AVX_BASE = 32'h1000000;
+  // Address spaces of a vFPGA.
+  localparam logic [31:0] VFPGA_CTIDS = 32'h40;
+  // Entries a window takes before the TLB took the first of them.
+  localparam logic [31:0] TLB_WINDOW_FIFO = 32'h40;
+  // Bits of a virtual address.
+  localparam logic [31:0] TLB_VADDR_BITS = 32'h30;
+  // Bits of a physical address, which is an I/O virtual address where there is an IOMMU.
+  localparam logic [31:0] TLB_PADDR_BITS = 32'h2c;
+  // Bits of a ctid, the number of an address space.
+  localparam logic [31:0] TLB_CTID_BITS = 32'h6;
   // Bytes of an engine's window.
   localparam logic [31:0] WINDOW_BYTES = 32'h10000;
   // The address space (ctid) of the shell's MMU that everything of an engine is in.

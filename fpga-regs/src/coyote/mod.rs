@@ -26,4 +26,5 @@ pub const BLOCKS: &[&RegisterBlock] = &[
 ];
 
 /// Numbers of the shell that belong to no register.
-pub const CONSTANTS: &[&[Constant]] = &[];
+pub const CONSTANTS: &[&[Constant]] =
+    &[pci::CONSTANTS, static_layer::CONSTANTS, xdma::CONSTANTS, vfpga::CONSTANTS, tlb::CONSTANTS];

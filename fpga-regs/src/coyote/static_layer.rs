@@ -3,16 +3,18 @@
 use super::pci::Bar;
 use crate::registers::Place;
 
-/// What [`PROBE`] and the shell's probe read in an unchanged build.
-pub const PROBE_VALUE: u32 = 0x000f_f1ce;
-/// Reset value of [`PR_EOST`].
-pub const PR_EOST_DEFAULT: u32 = 1_000_000;
-/// Microseconds to wait behind a reset pulse.
-pub const RESET_SETTLE_MICROS: u64 = 10;
-/// Reconfiguration descriptors that may be queued at a time.
-pub const PR_QUEUE: usize = 32;
-/// Bytes of the buffers that the published driver streams a bitstream from.
-pub const PR_CHUNK_BYTES: u64 = 2 << 20;
+constants! {
+    /// What [`PROBE`] and the shell's probe read in an unchanged build.
+    pub const PROBE_VALUE: u32 = 0x000f_f1ce;
+    /// Reset value of [`PR_EOST`].
+    pub const PR_EOST_DEFAULT: u32 = 1_000_000;
+    /// Microseconds to wait behind a reset pulse.
+    pub const RESET_SETTLE_MICROS: u64 = 10;
+    /// Reconfiguration descriptors that may be queued at a time.
+    pub const PR_QUEUE: usize = 32;
+    /// Bytes of the buffers that the published driver streams a bitstream from.
+    pub const PR_CHUNK_BYTES: u64 = 2 << 20;
+}
 
 registers! {
     /// The build constant, the reconfiguration engine, the shell's reset, and counters of DMA channel 2.

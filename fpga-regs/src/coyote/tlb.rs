@@ -8,15 +8,17 @@
 use super::shell::CtrlCnfg;
 use super::vfpga::Stream;
 
-/// Entries a window takes before the TLB took the first of them.
-pub const WINDOW_FIFO: usize = 64;
+constants! {
+    /// Entries a window takes before the TLB took the first of them.
+    pub const WINDOW_FIFO: usize = 64;
+    /// Bits of a virtual address.
+    pub const VADDR_BITS: u32 = 48;
+    /// Bits of a physical address, which is an I/O virtual address where there is an IOMMU.
+    pub const PADDR_BITS: u32 = 44;
+    /// Bits of a ctid, the number of an address space.
+    pub const CTID_BITS: u32 = 6;
+}
 
-/// Bits of a virtual address.
-pub const VADDR_BITS: u32 = 48;
-/// Bits of a physical address, which is an I/O virtual address where there is an IOMMU.
-pub const PADDR_BITS: u32 = 44;
-/// Bits of a ctid, the number of an address space.
-pub const CTID_BITS: u32 = 6;
 const STREAM_BITS: u32 = 2;
 
 /// Shape of one TLB.

@@ -7,24 +7,26 @@
 use super::pci::Bar;
 use crate::registers::Place;
 
-/// vFPGAs a shell can have; the fifteenth vector and number belong to reconfiguration.
-pub const MAX_VFPGAS: u64 = 15;
-/// Byte offset in BAR4 of the control window of vFPGA 0.
-pub const CONTROL_WINDOW_BASE: u64 = 0x0010_0000;
-/// Bytes from one control window to the next, and from one AVX bank to the next.
-pub const CONTROL_WINDOW_STRIDE: u64 = 0x4_0000;
-/// In a control window: 64 KiB that insert entries into the large-page TLB.
-pub const LARGE_TLB_OFFSET: u64 = 0x0_0000;
-/// In a control window: 64 KiB that insert entries into the small-page TLB.
-pub const SMALL_TLB_OFFSET: u64 = 0x1_0000;
-/// In a control window: 64 KiB of user CSRs, where the verbs queue engine lives.
-pub const USER_CSR_OFFSET: u64 = 0x2_0000;
-/// In a control window: 64 KiB of plain `cnfg` registers.
-pub const CNFG_OFFSET: u64 = 0x3_0000;
-/// Byte offset in BAR4 of the AVX bank of vFPGA 0.
-pub const AVX_BASE: u64 = 0x0100_0000;
-/// Address spaces of a vFPGA.
-pub const CTIDS: u64 = 64;
+constants! {
+    /// vFPGAs a shell can have; the fifteenth vector and number belong to reconfiguration.
+    pub const MAX_VFPGAS: u64 = 15;
+    /// Byte offset in BAR4 of the control window of vFPGA 0.
+    pub const CONTROL_WINDOW_BASE: u64 = 0x0010_0000;
+    /// Bytes from one control window to the next, and from one AVX bank to the next.
+    pub const CONTROL_WINDOW_STRIDE: u64 = 0x4_0000;
+    /// In a control window: 64 KiB that insert entries into the large-page TLB.
+    pub const LARGE_TLB_OFFSET: u64 = 0x0_0000;
+    /// In a control window: 64 KiB that insert entries into the small-page TLB.
+    pub const SMALL_TLB_OFFSET: u64 = 0x1_0000;
+    /// In a control window: 64 KiB of user CSRs, where the verbs queue engine lives.
+    pub const USER_CSR_OFFSET: u64 = 0x2_0000;
+    /// In a control window: 64 KiB of plain `cnfg` registers.
+    pub const CNFG_OFFSET: u64 = 0x3_0000;
+    /// Byte offset in BAR4 of the AVX bank of vFPGA 0.
+    pub const AVX_BASE: u64 = 0x0100_0000;
+    /// Address spaces of a vFPGA.
+    pub const CTIDS: u64 = 64;
+}
 
 /// Byte offset in BAR4 of the user CSR window of a vFPGA.
 #[must_use]

@@ -6,8 +6,20 @@
 use super::pci::{Bar, MSIX_PBA_OFFSET, MSIX_TABLE_ENTRIES, MSIX_TABLE_OFFSET};
 use crate::registers::Place;
 
-/// DMA channels in each direction (0 host streams, 1 card memory, 2 reconfiguration and writeback).
-pub const CHANNELS: u64 = 3;
+constants! {
+    /// DMA channels in each direction (0 host streams, 1 card memory, 2 reconfiguration and writeback).
+    pub const CHANNELS: u64 = 3;
+    /// Byte offset of [`INTERRUPTS`].
+    pub const INTERRUPT_BLOCK: u64 = 0x2000;
+    /// What [`IRQ_IDENTIFIER`] reads in the upper half.
+    pub const IRQ_IDENTIFIER_VALUE: u32 = 0x1fc2_0000;
+    /// The vFPGAs' interrupts, vectors 0 to 14.
+    pub const USER_INTERRUPT_VFPGAS: u32 = 0x7fff;
+    /// The interrupt of reconfiguration, vector 15.
+    pub const USER_INTERRUPT_RECONFIGURATION: u32 = 0x8000;
+    /// User interrupts that [`USER_VECTOR_MAP`] maps.
+    pub const USER_INTERRUPTS: u64 = 16;
+}
 
 /// The direction of a DMA engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,17 +150,6 @@ registers! {
     /// Vectors of channel interrupts, four a word.
     CHANNEL_VECTOR_MAP[2; 4] @ 0xa0: RW like VectorMap;
 }
-
-/// Byte offset of [`INTERRUPTS`].
-pub const INTERRUPT_BLOCK: u64 = 0x2000;
-/// What [`IRQ_IDENTIFIER`] reads in the upper half.
-pub const IRQ_IDENTIFIER_VALUE: u32 = 0x1fc2_0000;
-/// The vFPGAs' interrupts, vectors 0 to 14.
-pub const USER_INTERRUPT_VFPGAS: u32 = 0x7fff;
-/// The interrupt of reconfiguration, vector 15.
-pub const USER_INTERRUPT_RECONFIGURATION: u32 = 0x8000;
-/// User interrupts that [`USER_VECTOR_MAP`] maps.
-pub const USER_INTERRUPTS: u64 = 16;
 
 registers! {
     /// The table of messages; whoever owns the function's interrupts writes it, not the driver.

@@ -158,7 +158,7 @@ fn rights_that_were_not_given_are_not_taken() {
     let mut qp = bench.ready_qp(&cq);
     let read_only = bench.register_with(4096, Access::REMOTE_READ, PDN);
     let local = bench.register_with(4096, Access::LOCAL_WRITE, PDN);
-    let mut allows = |key, va, access| bench.engine.allows(qp.qpn, key, va, 64, access);
+    let allows = |key, va, access| bench.engine.allows(qp.qpn, key, va, 64, access);
     assert!(allows(read_only.key, read_only.va, RemoteAccess::Read));
     assert!(!allows(read_only.key, read_only.va, RemoteAccess::Write));
     assert!(!allows(local.key, local.va, RemoteAccess::Read));
