@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use vfio::PciAddress;
 
 /// Runs verbs programs on a Balboa card and shows what the card does.
 #[derive(Debug, Parser)]
@@ -23,6 +24,20 @@ pub enum Command {
     /// Show cards, links, GIDs, clients, resources and counters of a balboad
     #[command(after_help = STATUS_HELP)]
     Status(Status),
+    /// Give a card to vfio-pci, so that balboad can drive it (as root)
+    #[command(after_help = BIND_HELP)]
+    Bind {
+        /// Where the card is, as lspci -D shows it
+        #[arg(value_name = "PCI-ADDRESS")]
+        address: PciAddress,
+    },
+    /// Give a card back to the kernel (as root)
+    #[command(after_help = UNBIND_HELP)]
+    Unbind {
+        /// Where the card is
+        #[arg(value_name = "PCI-ADDRESS")]
+        address: PciAddress,
+    },
 }
 
 /// `balboa run`.
@@ -76,6 +91,18 @@ const STATUS_HELP: &str = "\
 Examples:
   balboa status
   balboa status --state-dir D --json";
+
+const BIND_HELP: &str = "\
+The card stays bound until balboa unbind or a reboot. It must be behind an IOMMU.
+
+Exit codes: 0 it is bound; 1 it is not, and the reason was told; 2 wrong arguments.
+
+Examples:
+  lspci -D -d 10ee:903f
+  balboa bind 0000:3b:00.0";
+
+const UNBIND_HELP: &str = "\
+Exit codes: 0 done; 1 it could not be done, and the reason was told; 2 wrong arguments.";
 
 #[cfg(test)]
 mod tests {

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 mod args;
+mod bind;
 mod client;
 mod run;
 mod status;
@@ -25,6 +26,8 @@ fn main() -> ExitCode {
             eprintln!("balboa run: {failure}");
             ExitCode::from(failure.exit_code())
         }
+        args::Command::Bind { address } => told("bind", bind::bind(address)),
+        args::Command::Unbind { address } => told("unbind", bind::unbind(address)),
         args::Command::Status(status) => match status::status(&status) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -32,6 +35,17 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+    }
+}
+
+/// The exit code of a command, whose error is told.
+fn told(command: &str, outcome: vfio::Result<()>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("balboa {command}: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::mapping::SharedMapping;
-use crate::{Error, PAGE_BYTES, Result};
+use crate::{Error, PAGE_BYTES, Result, barrier};
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: usize = 64;
@@ -320,6 +320,7 @@ impl DoorbellPage {
     /// To be followed by [`crate::Waker::wake_if_asleep`] where the grant wakes its card.
     #[inline]
     pub fn ring(&self, slot: usize, value: u64) {
+        barrier::publish_to_device();
         self.word(slot).store(value.to_le(), Ordering::Release);
     }
 
@@ -327,12 +328,6 @@ impl DoorbellPage {
     pub fn slot(&self, slot: usize) -> DoorbellSlot {
         let mapping = Arc::clone(&self.words.mapping);
         DoorbellSlot { at: NonNull::from(self.word(slot)), _mapping: mapping }
-    }
-
-    /// Whether the page was a device's, and has gone with it.
-    #[inline]
-    pub fn is_lost(&self) -> bool {
-        self.words.mapping.is_lost()
     }
 
     /// Loads a slot; records stored before the slot are seen by later loads.
@@ -366,7 +361,9 @@ impl DoorbellSlot {
     #[inline(always)]
     pub fn ring(&self, value: u64) {
         // SAFETY: the slot is one of a page's, which is mapped as long as `self` lives.
-        unsafe { self.at.as_ref() }.store(value.to_le(), Ordering::Release);
+        let slot = unsafe { self.at.as_ref() };
+        barrier::publish_to_device();
+        slot.store(value.to_le(), Ordering::Release);
     }
 }
 

@@ -9,6 +9,8 @@ use clap::{ArgAction, Parser};
 use fpga_regs::coyote::shell::Map;
 use softcard::FaultSpec;
 
+use vfio::PciAddress;
+
 use crate::address::PortAddress;
 
 /// Most software cards one balboad runs.
@@ -47,7 +49,11 @@ pub struct Args {
     /// Run N software cards, balboa0 to balboa(N-1), connected by a switch
     #[arg(long, value_name = "N")]
     pub soft: Option<u32>,
-    /// Connect a card's port to something else than the switch (default card: 0)
+    /// Drive the card at this PCI address, bound to vfio-pci (balboa bind); may be given several times,
+    /// and the numbers of these cards follow those of software cards
+    #[arg(long = "vfio", value_name = "PCI-ADDRESS")]
+    pub vfio: Vec<PciAddress>,
+    /// Connect a software card's port to something else than the switch (default card: 0)
     #[arg(long = "port", value_name = "[CARD=]unix:LOCAL,REMOTE")]
     pub ports: Vec<ForCard<Link>>,
     /// Give a card's port another address than 10.77.0.(CARD+1)/24 (default card: 0)
@@ -101,86 +107,128 @@ pub enum Link {
 }
 
 /// A software card as the command line wants it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SoftCard {
     /// What its port is connected to.
     pub link: Link,
-    /// Its address.
-    pub address: PortAddress,
     /// The register map of its shell.
     pub map: Map,
-    /// What it is said to hold; `None` for what it holds.
-    pub manifest: Option<PathBuf>,
 }
 
-impl SoftCard {
-    /// What bring-up is to expect of the card.
+/// The cards as the command line wants them, in the order of their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cards {
+    /// Software cards, which come first.
+    pub soft: Vec<SoftCard>,
+    /// Cards behind VFIO.
+    pub vfio: Vec<PciAddress>,
+    /// The address of the port of each card.
+    pub addresses: Vec<PortAddress>,
+    /// What each card is said to hold; `None` for what it is taken to hold.
+    pub manifests: Vec<Option<PathBuf>>,
+}
+
+impl Cards {
+    /// What bring-up is to expect of a card.
     ///
     /// # Errors
     /// The manifest's.
-    pub fn manifest(&self) -> Result<Manifest, bitstreams::Error> {
-        match &self.manifest {
-            Some(path) => Manifest::read(path),
-            None => Ok(Manifest {
-                name: "software card".into(),
-                map: self.map,
-                regions: Some(softcard::WINDOWS),
-            }),
+    pub fn manifest(&self, card: u32) -> Result<Manifest, bitstreams::Error> {
+        let card = usize::try_from(card).unwrap_or(usize::MAX);
+        if let Some(Some(path)) = self.manifests.get(card) {
+            return Manifest::read(path);
         }
+        Ok(match self.soft.get(card) {
+            Some(soft) => Manifest {
+                name: "software card".into(),
+                map: soft.map,
+                regions: Some(softcard::WINDOWS),
+            },
+            None => Manifest {
+                name: "a bitstream without a manifest".into(),
+                map: Map::default(),
+                regions: None,
+            },
+        })
     }
 }
 
 impl Args {
-    /// The software cards, in the order of their numbers.
+    /// The cards, in the order of their numbers.
     ///
     /// # Errors
     /// One sentence that says what does not fit, and what would.
-    pub fn soft_cards(&self) -> Result<Vec<SoftCard>, String> {
-        let Some(count) = self.soft else {
-            return Err("no card is given; --soft 1 runs one software card".into());
+    pub fn cards(&self) -> Result<Cards, String> {
+        let soft = match self.soft {
+            None if self.vfio.is_empty() => {
+                return Err("no card is given; --soft 1 runs one software card, --vfio PCI-ADDRESS drives a real one".into());
+            }
+            None => 0,
+            Some(count) if count == 0 || count > MAX_CARDS => {
+                return Err(format!(
+                    "--soft {count}: give a number of cards from 1 to {MAX_CARDS}"
+                ));
+            }
+            Some(count) => count,
         };
-        if count == 0 || count > MAX_CARDS {
-            return Err(format!("--soft {count}: give a number of cards from 1 to {MAX_CARDS}"));
+        let real = u32::try_from(self.vfio.len()).unwrap_or(u32::MAX);
+        let count = soft.saturating_add(real);
+        if count > MAX_CARDS {
+            return Err(format!("{count} cards: one balboad drives {MAX_CARDS} at most"));
         }
-        let mut cards = Vec::new();
+        for (number, address) in self.vfio.iter().enumerate() {
+            if self.vfio.iter().take(number).any(|other| other == address) {
+                return Err(format!("--vfio {address} is given twice"));
+            }
+        }
+        self.check_numbers(soft, count)?;
+        let mut cards = Cards { vfio: self.vfio.clone(), ..Cards::default() };
         for number in 0..count {
-            let link = one(&self.ports, number, "--port")?.cloned().unwrap_or_default();
-            let address = one(&self.ips, number, "--ip")?;
-            let address = address.copied().unwrap_or_else(|| PortAddress::default_of(number));
-            let map = one(&self.maps, number, "--soft-map")?.copied().unwrap_or_default().0;
-            let manifest = one(&self.manifests, number, "--manifest")?.cloned();
-            cards.push(SoftCard { link, address, map, manifest });
-        }
-        let ports = self.ports.iter().map(|port| ("--port", port.card));
-        let ips = self.ips.iter().map(|ip| ("--ip", ip.card));
-        let manifests = self.manifests.iter().map(|file| ("--manifest", file.card));
-        let maps = self.maps.iter().map(|map| ("--soft-map", map.card));
-        for (option, card) in ports.chain(ips).chain(manifests).chain(maps) {
-            if card >= count {
-                return Err(format!(
-                    "{option} {card}=…: there is no card {card}; --soft {count} makes cards 0 to {}",
-                    count.saturating_sub(1)
-                ));
+            if number < soft {
+                let link = one(&self.ports, number, "--port")?.cloned().unwrap_or_default();
+                let map = one(&self.maps, number, "--soft-map")?.copied().unwrap_or_default().0;
+                cards.soft.push(SoftCard { link, map });
             }
-        }
-        for fault in &self.faults {
-            if let Some(card) = fault.card.filter(|card| *card >= cards.len()) {
-                return Err(format!(
-                    "--fault {fault}: there is no card {card}; --soft {count} makes cards 0 to {}",
-                    count.saturating_sub(1)
-                ));
-            }
-        }
-        for (number, card) in cards.iter().enumerate() {
-            let same = |other: &SoftCard| other.address.ip == card.address.ip;
-            if let Some(other) = cards.iter().take(number).position(same) {
+            let address = one(&self.ips, number, "--ip")?.copied();
+            let address = address.unwrap_or_else(|| PortAddress::default_of(number));
+            if let Some(other) = cards.addresses.iter().position(|other| other.ip == address.ip) {
                 return Err(format!(
                     "cards {other} and {number} both have the address {}; give one of them another with --ip {number}=A.B.C.D",
-                    card.address.ip
+                    address.ip
                 ));
             }
+            cards.addresses.push(address);
+            cards.manifests.push(one(&self.manifests, number, "--manifest")?.cloned());
         }
         Ok(cards)
+    }
+
+    /// Checks that the cards that options name are there: ports and faults are a software card's.
+    fn check_numbers(&self, soft: u32, count: u32) -> Result<(), String> {
+        let missing = |option: String, card: &dyn std::fmt::Display, count: u32| {
+            let last = count.saturating_sub(1);
+            let made = match (soft, self.vfio.is_empty()) {
+                (0, _) => "there are no software cards".to_owned(),
+                (_, true) => format!("--soft {soft} makes cards 0 to {last}"),
+                _ => format!("those it can be given for are 0 to {last}"),
+            };
+            format!("{option}: there is no card {card}; {made}")
+        };
+        let ports = self.ports.iter().map(|port| ("--port", port.card, soft));
+        let maps = self.maps.iter().map(|map| ("--soft-map", map.card, soft));
+        let ips = self.ips.iter().map(|ip| ("--ip", ip.card, count));
+        let manifests = self.manifests.iter().map(|file| ("--manifest", file.card, count));
+        let mut all = ports.chain(maps).chain(ips).chain(manifests);
+        if let Some((option, card, limit)) = all.find(|(_, card, limit)| card >= limit) {
+            return Err(missing(format!("{option} {card}=…"), &card, limit));
+        }
+        let soft_cards = usize::try_from(soft).unwrap_or(usize::MAX);
+        for fault in &self.faults {
+            if let Some(card) = fault.card.filter(|card| *card >= soft_cards) {
+                return Err(missing(format!("--fault {fault}"), &card, soft));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -243,10 +291,10 @@ impl FromStr for PortAddress {
 mod tests {
     use super::*;
 
-    fn cards(args: &[&str]) -> Result<Vec<SoftCard>, String> {
+    fn cards(args: &[&str]) -> Result<Cards, String> {
         Args::try_parse_from(std::iter::once(&"balboad").chain(args))
             .map_err(|error| error.to_string())?
-            .soft_cards()
+            .cards()
     }
 
     #[test]
@@ -269,11 +317,11 @@ mod tests {
         ])
         .unwrap();
         let text: Vec<_> =
-            made.iter().map(|c| format!("{}/{}", c.address.ip, c.address.prefix)).collect();
+            made.addresses.iter().map(|it| format!("{}/{}", it.ip, it.prefix)).collect();
         assert_eq!(text, ["10.1.1.1/24", "192.168.7.9/16", "10.77.0.3/24"]);
-        assert_eq!(made[0].link, Link::Switch);
+        assert_eq!(made.soft[0].link, Link::Switch);
         let unix = Link::Unix { local: "/tmp/a".into(), remote: "/tmp/b=c".into() };
-        assert_eq!(made[2].link, unix);
+        assert_eq!(made.soft[2].link, unix);
     }
 
     #[test]
@@ -282,7 +330,16 @@ mod tests {
         let args = Args::try_parse_from(args).unwrap();
         let texts: Vec<String> = args.faults.iter().map(ToString::to_string).collect();
         assert_eq!(texts, ["loss=1%,card=1", "delay=1ms"]);
-        assert!(args.soft_cards().is_ok());
+        assert!(args.cards().is_ok());
+    }
+
+    #[test]
+    fn cards_behind_vfio_follow_the_software_cards() {
+        let made = cards(&["--soft", "1", "--vfio", "3b:00.0", "--ip", "1=10.1.1.1/8"]).unwrap();
+        assert_eq!((made.soft.len(), made.vfio.len()), (1, 1));
+        assert_eq!(made.vfio[0].to_string(), "0000:3b:00.0");
+        assert_eq!(made.addresses[1].prefix, 8);
+        assert_eq!(cards(&["--vfio", "3b:00.0"]).unwrap().soft, []);
     }
 
     #[test]
@@ -290,6 +347,10 @@ mod tests {
         for (args, sentence) in [
             (&[][..], "--soft 1 runs one"),
             (&["--soft", "0"], "from 1 to 16"),
+            (&["--vfio", "3b:00"], "no PCI address"),
+            (&["--vfio", "3b:00.0", "--vfio", "0000:3b:00.0"], "is given twice"),
+            (&["--vfio", "3b:00.0", "--port", "unix:/a,/b"], "no software cards"),
+            (&["--soft", "1", "--vfio", "3b:00.0", "--fault", "dup=1%,card=1"], "are 0 to 0"),
             (&["--soft", "1", "--ip", "1=10.0.0.1"], "there is no card 1"),
             (&["--soft", "2", "--ip", "10.0.0.1", "--ip", "10.0.0.2"], "twice for card 0"),
             (&["--soft", "2", "--ip", "10.77.0.2"], "cards 0 and 1 both have the address"),

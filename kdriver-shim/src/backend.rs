@@ -6,6 +6,8 @@ use std::sync::Arc;
 use fpga_regs::coyote::pci::Bar;
 use hostmem::{RemoteProcess, SharedMapping};
 
+use shim_abi::{Wake, Way};
+
 use crate::error::Error;
 
 /// A card's function, as bring-up and the engines use it.
@@ -36,12 +38,20 @@ pub trait CardBackend {
     /// # Errors
     /// [`Error::Backend`] when the range overlaps another or the memory cannot be mapped.
     fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error>;
-    /// Ends a mapping; on return no DMA to it can follow.
+    /// Ends all mappings in a range, whoever made them; on return no DMA to it can follow.
     ///
     /// # Errors
-    /// [`Error::Backend`] when there is no such mapping.
+    /// [`Error::Backend`] when that cannot be done, or one lies across the range's edge.
     fn dma_unmap(&self, iova: u64, length: u64) -> Result<(), Error>;
 
+    /// The I/O virtual addresses that can be mapped: first and last of each range.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] when the kernel does not tell.
+    fn iova_ranges(&self) -> Result<Vec<(u64, u64)>, Error>;
+
+    /// What kind of grants there are.
+    fn grant_kind(&self) -> GrantKind;
     /// Grants a doorbell page (1 to 15) of a window to one process.
     ///
     /// # Errors
@@ -75,13 +85,63 @@ pub enum DmaMemory {
     },
 }
 
+/// How clients reach a card, and how far they have to be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrantKind {
+    /// By pages of memory of their own: they are isolated from each other.
+    Page,
+    /// By the function itself: all of them and balboad are one trust domain. They map the memory
+    /// that they register by themselves.
+    Device,
+}
+
 /// A doorbell page, ready to be handed to a client.
 #[derive(Debug)]
-pub struct DoorbellGrant {
-    /// A memfd of exactly the page.
-    pub page: OwnedFd,
-    /// How the card is woken, where it sleeps.
-    pub wake: Option<WakeGrant>,
+pub enum DoorbellGrant {
+    /// Of kind [`GrantKind::Page`].
+    Page {
+        /// A memfd of exactly the page.
+        page: OwnedFd,
+        /// How the card is woken, where it sleeps.
+        wake: Option<WakeGrant>,
+    },
+    /// Of kind [`GrantKind::Device`].
+    Device {
+        /// The function's descriptor.
+        function: OwnedFd,
+        /// Byte offset of the page in it.
+        offset: u64,
+        /// The descriptor of the function's IOMMU.
+        iommu: OwnedFd,
+        /// The I/O address space, where it is iommufd's.
+        ioas: Option<u32>,
+    },
+}
+
+impl DoorbellGrant {
+    /// What a client is told of the grant.
+    #[must_use]
+    pub fn way(&self) -> Way {
+        match self {
+            Self::Page { wake: None, .. } => Way::Page { wake: Wake::None },
+            Self::Page { wake: Some(wake), .. } => {
+                Way::Page { wake: Wake::Eventfd { asleep: wake.asleep, liveness: wake.liveness } }
+            }
+            Self::Device { offset, ioas, .. } => Way::Device { offset: *offset, ioas: *ioas },
+        }
+    }
+
+    /// The descriptors, in the order in which a client expects them.
+    #[must_use]
+    pub fn into_descriptors(self) -> Vec<OwnedFd> {
+        match self {
+            Self::Page { page, wake } => {
+                let wake = wake.into_iter().flat_map(|wake| [wake.eventfd, wake.thread_page]);
+                std::iter::once(page).chain(wake).collect()
+            }
+            Self::Device { function, iommu, .. } => vec![function, iommu],
+        }
+    }
 }
 
 /// How a sleeping card is woken, and its death seen.

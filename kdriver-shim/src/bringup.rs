@@ -48,7 +48,13 @@ pub fn bring_up(
 
     let shell =
         Rc::new(Shell::new(number, Rc::clone(&backend), found.bank, found.large, found.regions));
-    let mut arena = Arena::new();
+    let mut arena = Arena::new(&backend.iova_ranges()?);
+    if arena.free_bytes() == 0 {
+        return Err(probe.failed(
+            "the IOMMU translates no address from 2^32 to 2^44, where its memory would be mapped"
+                .into(),
+        ));
+    }
     let mut windows = Vec::new();
     let mut firmware = None;
     for index in 0..found.regions {

@@ -164,7 +164,7 @@ impl Card {
     }
 
     /// Lets the card reach memory through a window, and inserts its translations if `prefill` says
-    /// so; those left out come by page faults.
+    /// so; those left out come by page faults. `None` for memory that is mapped later, or by a client.
     ///
     /// # Errors
     /// The back-end's.
@@ -172,10 +172,12 @@ impl Card {
         &self,
         window: u8,
         range: &IovaRange,
-        memory: DmaMemory,
+        memory: Option<DmaMemory>,
         prefill: bool,
     ) -> Result<(), Error> {
-        self.backend.dma_map(range.start(), range.length(), memory)?;
+        if let Some(memory) = memory {
+            self.backend.dma_map(range.start(), range.length(), memory)?;
+        }
         self.shell.map(window, range.start(), range.length(), prefill);
         Ok(())
     }

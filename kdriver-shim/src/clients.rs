@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fpga_regs::engine::admin::AdminStatus;
 use hostmem::{PidFd, RemoteProcess};
-use shim_abi::Wake;
+use shim_abi::Way;
 
 use crate::backend::DoorbellGrant;
 use crate::cards::{Card, Page};
@@ -53,8 +53,8 @@ pub struct CardUse {
     pub page: u8,
     /// Where the card sees the client's ring memory.
     pub rings: IovaRange,
-    /// How the card is woken.
-    pub wake: Wake,
+    /// What the doorbell page's descriptors are.
+    pub way: Way,
     /// The doorbell page's descriptors, until they are handed out.
     pub grant: Option<DoorbellGrant>,
 }

@@ -20,7 +20,7 @@ use fpga_regs::engine::qp::{Attributes, QpState, rc_transition};
 use fpga_regs::engine::window as w;
 use hostmem::{EventFd, SharedMapping, memfd};
 
-use crate::backend::{CardBackend, DmaMemory, DoorbellGrant, Identity};
+use crate::backend::{CardBackend, DmaMemory, DoorbellGrant, GrantKind, Identity};
 use crate::error::Error;
 
 /// Where the fake's Device Control stands.
@@ -487,15 +487,26 @@ impl CardBackend for FakeCard {
     }
 
     fn dma_unmap(&self, iova: u64, length: u64) -> Result<(), Error> {
-        match self.state.borrow_mut().mappings.remove(&iova) {
-            Some((mapped, _)) if mapped == length => Ok(()),
-            other => Err(Error::Backend(format!("{other:?} at {iova:#x}"))),
-        }
+        let end = iova + length;
+        self.state.borrow_mut().mappings.retain(|start, (length, _)| {
+            let inside = *start >= iova && *start < end;
+            assert!(!inside || start + *length <= end, "{start:#x} lies across the edge");
+            !inside
+        });
+        Ok(())
+    }
+
+    fn iova_ranges(&self) -> Result<Vec<(u64, u64)>, Error> {
+        Ok(vec![(0, (1 << 39) - 1)])
+    }
+
+    fn grant_kind(&self) -> GrantKind {
+        GrantKind::Page
     }
 
     fn grant_page(&self, window: u8, page: u8) -> Result<DoorbellGrant, Error> {
         assert!(self.state.borrow_mut().pages.insert((window, page)), "granted twice");
-        Ok(DoorbellGrant { page: memfd::create("page", 4096)?, wake: None })
+        Ok(DoorbellGrant::Page { page: memfd::create("page", 4096)?, wake: None })
     }
 
     fn revoke_page(&self, window: u8, page: u8) {

@@ -47,18 +47,26 @@ pub struct Arena {
     resting: VecDeque<(Instant, Span)>,
 }
 
-impl Default for Arena {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Arena {
-    /// An arena that is all free.
+    /// An arena of which all is free that lies in one of these ranges, first and last address.
     #[must_use]
-    pub fn new() -> Self {
-        let whole = Span { start: ARENA_START, length: ARENA_END.wrapping_sub(ARENA_START) };
-        Self { free: FreeSpans::new(whole), resting: VecDeque::new() }
+    pub fn new(ranges: &[(u64, u64)]) -> Self {
+        let mut free = FreeSpans::default();
+        for &(first, last) in ranges {
+            let start = first.max(ARENA_START).checked_next_multiple_of(PAGE).unwrap_or(ARENA_END);
+            // The last page may be cut short.
+            let end = last.saturating_add(1).min(ARENA_END) & !(PAGE - 1);
+            if start < end {
+                free.give(Span { start, length: end.wrapping_sub(start) });
+            }
+        }
+        Self { free, resting: VecDeque::new() }
+    }
+
+    /// Bytes free in all.
+    #[must_use]
+    pub fn free_bytes(&self) -> u64 {
+        self.free.free_bytes()
     }
 
     /// Takes a range of at least `length` bytes, in whole pages and at least one, for memory that
@@ -94,7 +102,7 @@ mod tests {
 
     #[test]
     fn large_ranges_are_congruent_to_the_virtual_address_modulo_2_mib() {
-        let mut arena = Arena::new();
+        let mut arena = Arena::new(&[(0, u64::MAX)]);
         let now = Instant::now();
         let small = arena.allocate(100, 0x7fff_1234_5000, now).unwrap();
         assert_eq!((small.start() % PAGE, small.length()), (0, PAGE));
@@ -105,8 +113,20 @@ mod tests {
     }
 
     #[test]
+    fn only_what_the_kernel_lists_is_given_out() {
+        let gap = (0xfee0_0000u64, 0xfeef_ffff);
+        let mut arena = Arena::new(&[(0, gap.0 - 1), (gap.1 + 1, (1 << 33) + 0x17ff)]);
+        assert_eq!(arena.free_bytes(), (1 << 32) + 0x1000);
+        let now = Instant::now();
+        assert_eq!(arena.allocate(1 << 33, 0, now), None);
+        let all = arena.allocate(1 << 32, 0, now).unwrap();
+        assert_eq!((all.start(), arena.free_bytes()), (ARENA_START, 0));
+        assert_eq!(Arena::new(&[(0, ARENA_START - 1), (ARENA_END, u64::MAX)]).free_bytes(), 0);
+    }
+
+    #[test]
     fn a_guard_page_lies_between_neighbours() {
-        let mut arena = Arena::new();
+        let mut arena = Arena::new(&[(0, u64::MAX)]);
         let now = Instant::now();
         let a = arena.allocate(PAGE, 0, now).unwrap();
         let b = arena.allocate(PAGE, 0, now).unwrap();
@@ -115,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_range_rests_before_it_is_given_out_again() {
-        let mut arena = Arena::new();
+        let mut arena = Arena::new(&[(0, u64::MAX)]);
         let now = Instant::now();
         let a = arena.allocate(PAGE, 0, now).unwrap();
         let start = a.start();
@@ -126,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_below_2_pow_44_is_refused() {
-        let mut arena = Arena::new();
+        let mut arena = Arena::new(&[(0, u64::MAX)]);
         let now = Instant::now();
         assert_eq!(arena.allocate(ARENA_END, 0, now), None);
         assert_eq!(arena.allocate(u64::MAX, 0, now), None);

@@ -48,3 +48,4 @@ pub mod spans;
 pub mod state_dir;
 pub mod status;
 pub mod sysfs;
+pub mod vfio;

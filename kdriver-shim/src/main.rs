@@ -10,12 +10,14 @@ use std::rc::Rc;
 use anyhow::Context;
 use clap::Parser;
 use clap::error::ErrorKind;
-use kdriver_shim::args::{Args, SoftCard, exit};
+use kdriver_shim::args::{Args, Cards, exit};
+use kdriver_shim::backend::CardBackend;
 use kdriver_shim::bringup::bring_up;
 use kdriver_shim::error::Error;
 use kdriver_shim::server::Server;
 use kdriver_shim::soft;
 use kdriver_shim::state_dir::StateDir;
+use kdriver_shim::vfio::VfioBackend;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -31,7 +33,7 @@ fn main() -> ExitCode {
         }
     };
     start_log(args.verbose);
-    let cards = match args.soft_cards() {
+    let cards = match args.cards() {
         Ok(cards) => cards,
         Err(sentence) => {
             eprintln!("balboad: {sentence}");
@@ -57,7 +59,7 @@ fn start_log(verbose: u8) {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
 }
 
-fn run(args: &Args, soft_cards: &[SoftCard]) -> anyhow::Result<()> {
+fn run(args: &Args, wanted: &Cards) -> anyhow::Result<()> {
     // Before any thread starts: all of them are to leave these signals to the descriptor.
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -67,16 +69,22 @@ fn run(args: &Args, soft_cards: &[SoftCard]) -> anyhow::Result<()> {
     let stop = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
         .context("signalfd")?;
     raise_descriptor_limit();
+    raise_memory_limit();
 
     let uid = nix::unistd::geteuid().as_raw();
     let dir = shim_abi::state_dir(args.state_dir.as_deref(), uid);
     let mut state = StateDir::claim(&dir, uid)?;
     let (runtime, backends) =
-        soft::start(soft_cards, args.pcap.clone(), args.faults.clone(), args.seed)?;
+        soft::start(&wanted.soft, args.pcap.clone(), args.faults.clone(), args.seed)?;
+    let mut backends: Vec<Rc<dyn CardBackend>> =
+        backends.into_iter().map(|backend| Rc::new(backend) as Rc<dyn CardBackend>).collect();
+    for address in &wanted.vfio {
+        backends.push(Rc::new(VfioBackend::open(*address)?));
+    }
     let mut cards = Vec::new();
-    for ((number, backend), wanted) in (0u32..).zip(backends).zip(soft_cards) {
-        let manifest = wanted.manifest()?;
-        cards.push(bring_up(number, Rc::new(backend), wanted.address, &manifest)?);
+    for ((number, backend), address) in (0u32..).zip(backends).zip(&wanted.addresses) {
+        let manifest = wanted.manifest(number)?;
+        cards.push(bring_up(number, backend, *address, &manifest)?);
     }
     let listener = state.listen()?;
     let mut server = Server::new(cards, listener, uid, state.path().to_owned())?;
@@ -92,6 +100,15 @@ fn run(args: &Args, soft_cards: &[SoftCard]) -> anyhow::Result<()> {
     drop(server);
     runtime.shutdown();
     outcome.context("the control thread failed")
+}
+
+/// The rings of cards behind an IOMMU are locked in memory; the soft limit is often 8 MiB.
+fn raise_memory_limit() {
+    let raised = getrlimit(Resource::RLIMIT_MEMLOCK)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard));
+    if let Err(errno) = raised {
+        log::debug!("the limit of locked memory stays as it is: {errno}");
+    }
 }
 
 /// A client costs up to a dozen descriptors; the soft limit is often 1,024.

@@ -10,7 +10,7 @@ use fpga_regs::coyote::pci::{self, Bar};
 use softcard::{CardConfig, CardHandle, FaultSpec, Runtime, RuntimeConfig};
 
 use crate::args::{Link, SoftCard};
-use crate::backend::{CardBackend, DmaMemory, DoorbellGrant, Identity, WakeGrant};
+use crate::backend::{CardBackend, DmaMemory, DoorbellGrant, GrantKind, Identity, WakeGrant};
 use crate::error::Error;
 use crate::rings::duplicate;
 
@@ -152,6 +152,14 @@ impl CardBackend for SoftBackend {
         self.handle.dma_unmap(iova, length).map_err(backend)
     }
 
+    fn iova_ranges(&self) -> Result<Vec<(u64, u64)>, Error> {
+        Ok(vec![(0, u64::MAX)])
+    }
+
+    fn grant_kind(&self) -> GrantKind {
+        GrantKind::Page
+    }
+
     fn grant_page(&self, window: u8, page: u8) -> Result<DoorbellGrant, Error> {
         let thread_page = duplicate(&self.thread_page)?;
         let granted = self.handle.grant_page(window, page).map_err(backend)?;
@@ -161,7 +169,7 @@ impl CardBackend for SoftBackend {
             asleep: Runtime::ASLEEP_OFFSET,
             liveness: Runtime::LIVENESS_OFFSET,
         };
-        Ok(DoorbellGrant { page: granted.page, wake: Some(wake) })
+        Ok(DoorbellGrant::Page { page: granted.page, wake: Some(wake) })
     }
 
     fn revoke_page(&self, window: u8, page: u8) {

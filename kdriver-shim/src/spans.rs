@@ -14,7 +14,7 @@ pub struct Span {
 }
 
 /// What of an address space is free.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct FreeSpans {
     // start -> length; spans never touch each other.
     free: BTreeMap<u64, u64>,

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::address::{gid_text, mac_text};
+use crate::backend::GrantKind;
 use crate::cards::{Card, Quarantine};
 use crate::clients::{Client, Stage};
 use crate::error::Error;
@@ -140,7 +141,10 @@ fn card_status(card: &mut Card) -> CardStatus {
         gids: info.port.gids.into_iter().filter(|gid| *gid != [0; 16]).map(gid_text).collect(),
         max_mtu: mtu_bytes(info.port.max_mtu),
         active_mtu: mtu_bytes(info.port.active_mtu),
-        trust: "isolated: every process has doorbell pages and rings of its own",
+        trust: match card.backend.grant_kind() {
+            GrantKind::Page => "isolated: every process has doorbell pages and rings of its own",
+            GrantKind::Device => "one domain: every process is given the card itself",
+        },
         client_limits: limits,
         windows: card.windows.iter().map(window_status).collect(),
         counters,

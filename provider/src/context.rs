@@ -6,9 +6,12 @@ use std::sync::Arc;
 use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::qp::{Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;
+use hostmem::PAGE_BYTES;
 use hostmem::{BlockRing, Record};
 use shim_abi::{ContextInfo, CreateQp, Limits, PortInfo, Request, Response};
 use verbs_sys::v44::verbs::ibv_qp_cap;
+
+use vfio::Iommu;
 
 use crate::control::{Connection, Opened, ask, unexpected};
 use crate::cq::{self, CompletionQueue};
@@ -186,9 +189,19 @@ impl Context {
         }
         let access = access.bits();
         let request = Request::ReserveMr { pdn, address, length, hca_va, access };
-        let mr = ask!(self.connection, request, Response::Reserved { mr, .. } => mr)?;
-        // A `page` grant asks for no mapping: balboad reaches the memory through the process.
-        let committed = populate().and_then(|()| {
+        let reserved = ask!(
+            self.connection,
+            request,
+            Response::Reserved { mr, iova } => (mr, iova)
+        );
+        let (mr, iova) = reserved?;
+        // Where a card is behind an IOMMU the kernel pins the pages for whoever maps them;
+        // otherwise balboad reaches the memory through the process.
+        let ready = match self.opened.path.iommu() {
+            Some(iommu) => map_pages(iommu, registration, iova),
+            None => populate(),
+        };
+        let committed = ready.and_then(|()| {
             let request = Request::CommitMr { mr };
             ask!(self.connection, request, Response::Mr { lkey, rkey } => (mr, lkey, rkey))
         });
@@ -381,4 +394,15 @@ impl Context {
         cq::detach(&qp.send_cq, &qp.receive_cq, qpn);
         Ok(Handed { completion: 0, asynchronous: self.forget(qp.cookie, asynchronous) })
     }
+}
+/// Maps a region's pages for the card, the first byte at `iova`.
+fn map_pages(iommu: &Iommu, registration: &Registration, iova: u64) -> Result<()> {
+    const IN_PAGE: u64 = PAGE_BYTES as u64 - 1;
+    let Registration { address, length, .. } = *registration;
+    let start = address & !IN_PAGE;
+    let end = address.saturating_add(length).saturating_add(IN_PAGE) & !IN_PAGE;
+    let bytes = end.saturating_sub(start);
+    let mapped = iommu.map(start, iova & !IN_PAGE, bytes, registration.is_written());
+    mapped
+        .map_err(|error| Error::Refused { errno: error.errno() as i32, reason: error.to_string() })
 }

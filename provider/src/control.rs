@@ -26,7 +26,8 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use nix::unistd::{Pid, geteuid};
 use parking_lot::Mutex;
-use shim_abi::{ContextInfo, Grant, Hello, Reply, Request, Response, Role, Wake};
+use shim_abi::{ContextInfo, Grant, Hello, Reply, Request, Response, Role, Wake, Way};
+use vfio::Iommu;
 
 use crate::doorbell::{CardPath, Life};
 use crate::error::{Error, Result};
@@ -281,20 +282,26 @@ impl Connection {
         let mut next = |what| fds.next().ok_or_else(|| unexpected(request, what));
         let events = next("the event descriptor is missing")?;
 
-        let Grant::Page { first, wake, .. } = info.grant;
-        let granted = if first {
-            let page = next("the doorbell page is missing")?;
-            let wake = match wake {
-                Wake::None => None,
-                Wake::Eventfd { asleep, liveness } => {
-                    let event = next("the eventfd is missing")?;
-                    let words = next("the card's page is missing")?;
-                    Some((event, words, asleep as usize, liveness as usize))
-                }
-            };
-            Some((page, wake))
-        } else {
-            None
+        let Grant { first, way, .. } = info.grant;
+        let granted = match way {
+            _ if !first => None,
+            Way::Page { wake } => {
+                let page = next("the doorbell page is missing")?;
+                let wake = match wake {
+                    Wake::None => None,
+                    Wake::Eventfd { asleep, liveness } => {
+                        let event = next("the eventfd is missing")?;
+                        let words = next("the card's page is missing")?;
+                        Some((event, words, asleep as usize, liveness as usize))
+                    }
+                };
+                Some(Brought::Page(page, wake))
+            }
+            Way::Device { offset, ioas } => {
+                let function = next("the card's descriptor is missing")?;
+                let iommu = next("the descriptor of its IOMMU is missing")?;
+                Some(Brought::Device(function, offset, Iommu::from_received(iommu, ioas)))
+            }
         };
         let rings = if info.rings.first {
             let memory = next("the ring memory is missing")?;
@@ -313,16 +320,41 @@ impl Connection {
         }
         let rings = all.rings.as_ref().map(Arc::clone);
         let rings = rings.ok_or_else(|| unexpected(request, "the ring memory never came"))?;
-        if let Some((page, wake)) = granted {
+        if let Some(granted) = granted {
             let state = shim_abi::card_state(card)
                 .ok_or_else(|| unexpected(request, "the card's number is too large"))?;
-            let path = self.map_card(page, wake, state_word(&rings, state)?)?;
+            let state = state_word(&rings, state)?;
+            let path = match granted {
+                Brought::Page(page, wake) => self.map_card(page, wake, state)?,
+                Brought::Device(function, offset, iommu) => {
+                    self.map_device(&function, offset, iommu, state)?
+                }
+            };
             all.cards.retain(|(number, _)| *number != card);
             all.cards.push((card, path));
         }
         let path = all.cards.iter().find(|(number, _)| *number == card).map(|(_, path)| path);
         let path = path.ok_or_else(|| unexpected(request, "the card's grant never came"))?;
         Ok(Opened { events, path: Arc::clone(path), rings, info })
+    }
+
+    /// Maps the doorbell page of the card itself.
+    fn map_device(
+        &self,
+        function: &OwnedFd,
+        offset: u64,
+        iommu: Iommu,
+        state: SharedWord,
+    ) -> Result<Arc<CardPath>> {
+        let access = Access::ReadWrite;
+        let mapping = SharedMapping::of_device(function.as_fd(), offset, PAGE_BYTES, access)
+            .map_err(Error::host("map the card's doorbell page"))?;
+        let life = Life { thread: Lifeline::of_device(&mapping), state };
+        let page = DoorbellPage::new(Arc::new(mapping), 0)
+            .map_err(Error::host("map the card's doorbell page"))?;
+        let canary = ForkCanary::new().map_err(Error::host("detect a fork"))?;
+        let path = CardPath::new(page, Waker::needless(), life, canary);
+        Ok(Arc::new(path.with_iommu(iommu)))
     }
 
     fn map_card(
@@ -356,6 +388,14 @@ impl Connection {
     pub(crate) fn is_forked(&self) -> bool {
         !self.canary.alive()
     }
+}
+
+/// What came with the first context of a card.
+enum Brought {
+    /// A doorbell page; how the card is woken: eventfd, the card's page, and offsets in it.
+    Page(OwnedFd, Option<(OwnedFd, OwnedFd, usize, usize)>),
+    /// The card, the offset of the doorbell page in it, and its IOMMU.
+    Device(OwnedFd, u64, Iommu),
 }
 
 fn refused(refusal: shim_abi::Refusal) -> Error {

@@ -1,6 +1,7 @@
 //! The way to a card's doorbells, and the sign that the card lives.
 
 use hostmem::{DoorbellPage, DoorbellSlot, ForkCanary, Lifeline, SharedWord, Waker};
+use vfio::Iommu;
 
 /// What this process was granted on one card: a doorbell page, and how the card is woken.
 ///
@@ -10,6 +11,8 @@ pub(crate) struct CardPath {
     page: DoorbellPage,
     waker: Waker,
     life: Life,
+    /// With which this process maps the memory that it registers; `None` where balboad does.
+    iommu: Option<Iommu>,
     /// Marked for good once the card was seen dead.
     canary: ForkCanary,
 }
@@ -33,7 +36,17 @@ impl Life {
 impl CardPath {
     /// Joins what a grant brought.
     pub(crate) fn new(page: DoorbellPage, waker: Waker, life: Life, canary: ForkCanary) -> Self {
-        Self { page, waker, life, canary }
+        Self { page, waker, life, iommu: None, canary }
+    }
+
+    /// The same, of a card for which this process maps the memory that it registers.
+    pub(crate) fn with_iommu(self, iommu: Iommu) -> Self {
+        Self { iommu: Some(iommu), ..self }
+    }
+
+    /// With which this process maps the memory that it registers, if it does.
+    pub(crate) fn iommu(&self) -> Option<&Iommu> {
+        self.iommu.as_ref()
     }
 
     /// A slot of the doorbell page.

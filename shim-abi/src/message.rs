@@ -322,20 +322,33 @@ pub struct Limits {
 }
 
 /// The way to a card's doorbells.
-///
-/// Descriptors: for the first context of the process on a card, those of the variant in the order
-/// of its documentation; none for later contexts, which use the first one's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Grant {
-    /// A doorbell page of the software card, as a memfd of exactly that page; then, with a wake-up,
-    /// an eventfd and the memfd of the page, read only, that balboad's card thread writes.
+pub struct Grant {
+    /// The number of the doorbell page in its window.
+    pub page: u8,
+    /// The descriptors come with this message.
+    pub first: bool,
+    /// What they are.
+    pub way: Way,
+}
+
+/// What a client is given to reach its doorbell page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// A memfd of exactly the page; then, with a wake-up, an eventfd and the memfd of the page, read
+    /// only, that balboad's card thread writes. balboad lets the card reach the client's memory.
     Page {
-        /// The number of the page in its window.
-        page: u8,
-        /// The descriptors come with this message.
-        first: bool,
         /// How a sleeping card is woken.
         wake: Wake,
+    },
+    /// The card: the function's VFIO descriptor, of which the page is to be mapped, and the
+    /// descriptor of its IOMMU, with which the client maps the memory that it registers, at the
+    /// addresses that [`Response::Reserved`] names.
+    Device {
+        /// Byte offset of the page in the function's descriptor.
+        offset: u64,
+        /// The I/O address space where the IOMMU is iommufd's; otherwise it is a VFIO container.
+        ioas: Option<u32>,
     },
 }
 

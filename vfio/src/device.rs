@@ -17,16 +17,6 @@ use crate::ffi;
 use crate::iommu::Iommu;
 use crate::sysfs::{Function, Sysfs, file};
 
-/// PCI configuration space: the command register.
-const COMMAND: u64 = 0x04;
-const COMMAND_MEMORY: u16 = 1 << 1;
-const COMMAND_BUS_MASTER: u16 = 1 << 2;
-/// PCI configuration space: where the list of capabilities begins.
-const CAPABILITIES: u64 = 0x34;
-/// The PCI Express capability, and the Device Control register in it.
-const PCI_EXPRESS: u8 = 0x10;
-const DEVICE_CONTROL: u64 = 8;
-
 /// An interrupt of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Irq {
@@ -152,51 +142,22 @@ impl Device {
         Error::File { path: self.address.to_string().into(), source }
     }
 
-    /// Lets the function answer to its BARs and reach memory: `vfio-pci` leaves both to its user.
+    /// Reads 16 bits of configuration space.
     ///
     /// # Errors
-    /// When configuration space cannot be reached.
-    pub fn enable(&self) -> Result<()> {
-        let command = self.config16(COMMAND)? | COMMAND_MEMORY | COMMAND_BUS_MASTER;
-        self.write(&self.config, COMMAND, &command.to_le_bytes())
-    }
-
-    /// Clears bits of the Device Control register of the PCI Express capability.
-    ///
-    /// # Errors
-    /// [`Error::Lacks`] when the function has no such capability.
-    pub fn clear_device_control(&self, bits: u16) -> Result<()> {
-        let at = self.pci_express()?.checked_add(DEVICE_CONTROL);
-        let at = at.ok_or(Error::Malformed { what: "PCI capabilities", why: "one leads out" })?;
-        let control = self.config16(at)? & !bits;
-        self.write(&self.config, at, &control.to_le_bytes())
-    }
-
-    fn pci_express(&self) -> Result<u64> {
-        let mut header = [0; 2];
-        let mut next = [0];
-        self.read(&self.config, CAPABILITIES, &mut next)?;
-        // The list fits 64 times into the 256 bytes it lies in; a longer one leads round.
-        for _ in 0..64 {
-            let [at] = next;
-            let at = u64::from(at & !3);
-            if at < 0x40 {
-                break;
-            }
-            self.read(&self.config, at, &mut header)?;
-            let [id, after] = header;
-            if id == PCI_EXPRESS {
-                return Ok(at);
-            }
-            next = [after];
-        }
-        Err(Error::Lacks(format!("{} is no PCI Express function", self.address)))
-    }
-
-    fn config16(&self, at: u64) -> Result<u16> {
+    /// When the offset leaves it, or the function has gone.
+    pub fn read_config(&self, offset: u16) -> Result<u16> {
         let mut bytes = [0; 2];
-        self.read(&self.config, at, &mut bytes)?;
+        self.read(&self.config, offset.into(), &mut bytes)?;
         Ok(u16::from_le_bytes(bytes))
+    }
+
+    /// Writes 16 bits of configuration space.
+    ///
+    /// # Errors
+    /// As [`Self::read_config`].
+    pub fn write_config(&self, offset: u16, value: u16) -> Result<()> {
+        self.write(&self.config, offset.into(), &value.to_le_bytes())
     }
 
     /// Vectors of an interrupt.

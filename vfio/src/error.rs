@@ -111,6 +111,22 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error number that fits.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Os { errno, .. } => *errno,
+            Self::Memlock { .. } => Errno::ENOMEM,
+            Self::NoPermission { .. } => Errno::EACCES,
+            Self::InUse { .. } => Errno::EBUSY,
+            Self::NoFunction(_) => Errno::ENODEV,
+            Self::Lacks(_) => Errno::ENOSPC,
+            Self::File { source, .. } => source.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
+            Self::Memory(error) => error.errno().unwrap_or(Errno::EIO),
+            _ => Errno::EIO,
+        }
+    }
+
     /// An ioctl's error.
     pub(crate) fn os(what: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| Self::Os { what, errno }

@@ -24,7 +24,7 @@ use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window as w;
 use hostmem::{EventFd, SharedMapping, memfd};
 use kdriver_shim::admin::AdminEngine;
-use kdriver_shim::backend::{CardBackend, DmaMemory, DoorbellGrant, Identity};
+use kdriver_shim::backend::{CardBackend, DmaMemory, DoorbellGrant, GrantKind, Identity};
 use kdriver_shim::engine::{Engine, EngineEvent};
 use kdriver_shim::error::Error;
 use kdriver_shim::iova::Arena;
@@ -230,8 +230,16 @@ impl CardBackend for HostileCard {
         Ok(())
     }
 
+    fn iova_ranges(&self) -> Result<Vec<(u64, u64)>, Error> {
+        Ok(vec![(0, u64::MAX)])
+    }
+
+    fn grant_kind(&self) -> GrantKind {
+        GrantKind::Page
+    }
+
     fn grant_page(&self, _: u8, _: u8) -> Result<DoorbellGrant, Error> {
-        Ok(DoorbellGrant { page: memfd::create("page", 4096)?, wake: None })
+        Ok(DoorbellGrant::Page { page: memfd::create("page", 4096)?, wake: None })
     }
 
     fn revoke_page(&self, _: u8, _: u8) {}
@@ -261,8 +269,8 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let backend: Rc<dyn CardBackend> = Rc::<HostileCard>::clone(&card);
     let large = Geometry { page_bits: 21, order: 9, ways: 2 };
     let shell = Rc::new(Shell::new(0, backend, Bank::Plain, large, WINDOW + 1));
-    let mut engine =
-        AdminEngine::start(0, shell, WINDOW, &mut Arena::new()).expect("a sound card starts");
+    let mut engine = AdminEngine::start(0, shell, WINDOW, &mut Arena::new(&[(0, u64::MAX)]))
+        .expect("a sound card starts");
     engine.set_command_limit(Duration::ZERO);
     card.state.borrow_mut().sound = false;
     let mut commands = 0;

@@ -42,8 +42,19 @@ const WORDS: &[&str] = &[
     ",",
 ];
 
-const OPTIONS: &[&str] =
-    &["--soft", "--fault", "--port", "--ip", "--seed", "--pcap", "--state-dir", "-v", "--help", ""];
+const OPTIONS: &[&str] = &[
+    "--soft",
+    "--fault",
+    "--port",
+    "--ip",
+    "--seed",
+    "--pcap",
+    "--state-dir",
+    "--vfio",
+    "-v",
+    "--help",
+    "",
+];
 
 pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let mut line = vec!["balboad".to_owned()];
@@ -61,8 +72,11 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         }
     }
     if let Ok(args) = Args::try_parse_from(line) {
-        match args.soft_cards() {
-            Ok(cards) => assert!(cards.len() <= 16, "{} cards", cards.len()),
+        match args.cards() {
+            Ok(cards) => {
+                let count = cards.soft.len() + cards.vfio.len();
+                assert!(count <= 16 && count == cards.addresses.len(), "{cards:?}");
+            }
             Err(sentence) => one_sentence(&sentence),
         }
     }

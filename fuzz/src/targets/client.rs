@@ -9,12 +9,11 @@ use std::path::Path;
 use std::rc::Rc;
 
 use arbitrary::Unstructured;
-use fpga_regs::coyote::shell::Map;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 use hostmem::fdpass::{self, Wait};
 use hostmem::memfd;
 use kdriver_shim::address::PortAddress;
-use kdriver_shim::args::{Link, SoftCard};
+use kdriver_shim::args::{Cards, SoftCard};
 use kdriver_shim::bringup::bring_up;
 use kdriver_shim::server::Server;
 use kdriver_shim::soft;
@@ -46,12 +45,15 @@ struct Bench {
 }
 
 pub fn run(u: &mut Unstructured<'_>) -> Outcome {
-    let link = Link::default();
     let address = PortAddress::default_of(0);
-    let card = SoftCard { link, address, map: Map::default(), manifest: None };
-    let manifest = card.manifest().expect("its own manifest");
-    let cards = [card];
-    let (runtime, backends) = soft::start(&cards, None, Vec::new(), 1).expect("a card starts");
+    let cards = Cards {
+        soft: vec![SoftCard::default()],
+        addresses: vec![address],
+        manifests: vec![None],
+        ..Cards::default()
+    };
+    let manifest = cards.manifest(0).expect("its own manifest");
+    let (runtime, backends) = soft::start(&cards.soft, None, Vec::new(), 1).expect("a card starts");
     let cards = backends.into_iter().map(|backend| {
         bring_up(0, Rc::new(backend), address, &manifest).expect("a sound card comes up")
     });

@@ -13,7 +13,7 @@ fn engine() -> (Rc<FakeCard>, AdminEngine) {
     let backend: Rc<dyn CardBackend> = Rc::<FakeCard>::clone(&card);
     let large = Geometry { page_bits: 21, order: 9, ways: 2 };
     let shell = Rc::new(Shell::new(3, backend, Bank::Plain, large, 2));
-    let engine = AdminEngine::start(3, shell, 1, &mut Arena::new()).unwrap();
+    let engine = AdminEngine::start(3, shell, 1, &mut Arena::new(&[(0, u64::MAX)])).unwrap();
     (card, engine)
 }
 

@@ -22,16 +22,16 @@ fn a_client_gets_its_own_page_and_rings_once() {
     let (first, fds) = bench.open(&peer, 0);
     // Asynchronous events, page, rings; the fake card needs no wake-up.
     assert_eq!(fds.len(), 3);
-    assert!(matches!(first.grant, Grant::Page { page: 1, first: true, .. }));
+    assert!(matches!(first.grant, Grant { page: 1, first: true, .. }));
     assert!(first.rings.first);
     assert_eq!(first.limits.qps, 56);
     let (again, fds) = bench.open(&peer, 0);
     assert_eq!(fds.len(), 1);
-    assert!(matches!(again.grant, Grant::Page { page: 1, first: false, .. }));
+    assert!(matches!(again.grant, Grant { page: 1, first: false, .. }));
     assert!(!again.rings.first);
     let (other, fds) = bench.open(&peer, 1);
     assert_eq!(fds.len(), 2);
-    assert!(matches!(other.grant, Grant::Page { page: 1, first: true, .. }));
+    assert!(matches!(other.grant, Grant { page: 1, first: true, .. }));
     assert_eq!(bench.cards.iter().map(|card| card.granted()).sum::<usize>(), 2);
 }
 
@@ -420,7 +420,7 @@ fn what_a_card_does_not_confirm_is_quarantined_with_its_page() {
     assert_eq!(quarantine.iova_bytes, crate::rings::RING_MEMORY_BYTES);
     let next = bench.provider();
     let (context, _fds) = bench.open(&next, 0);
-    assert!(matches!(context.grant, Grant::Page { page: 2, .. }));
+    assert!(matches!(context.grant, Grant { page: 2, .. }));
 }
 
 #[test]

@@ -1,13 +1,10 @@
 //! Contexts and protection domains.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use hostmem::SharedMapping;
-use shim_abi::{ContextInfo, Grant, Response, RingMemory as RingInfo, Wake};
+use shim_abi::{ContextInfo, Grant, Response, RingMemory as RingInfo};
 
 use super::{Answer, Session, found};
-use crate::backend::DmaMemory;
 use crate::cards::{Card, Page, client_limits};
 use crate::channels::RecordSocket;
 use crate::clients::CardUse;
@@ -52,29 +49,24 @@ impl Session<'_> {
         let mut fds = vec![async_fd];
         let first = place.grant.is_some();
         if let Some(grant) = place.grant.take() {
-            fds.push(grant.page);
-            fds.extend(grant.wake.into_iter().flat_map(|wake| [wake.eventfd, wake.thread_page]));
+            fds.extend(grant.into_descriptors());
         }
         fds.extend(rings);
         client.rings_handed_out = true;
         client.contexts.insert(number, Context { card, events });
-        let grant = Grant::Page { page: place.page, first, wake: place.wake };
+        let grant = Grant { page: place.page, first, way: place.way };
         log::debug!("{}: context {number} on balboa{card}", client.label());
         let rings = RingInfo { length: RING_MEMORY_BYTES, first: first_rings };
         let context = ContextInfo { context: number, card: info, limits, grant, rings };
         Ok(Answer { response: Response::Context(Box::new(context)), fds })
     }
 
-    /// Gives the client a place on a card: a doorbell page, and its ring memory mapped.
+    /// Gives the client a place on a card: a doorbell page, and addresses for its ring memory.
     fn enter_card(&mut self, card: u32) -> Result<(), Error> {
         let id = self.client.id;
-        let mapping = match &self.client.rings {
-            Some(rings) => Arc::clone(rings.mapping()),
-            None => {
-                let rings = RingMemory::new()?;
-                Arc::clone(self.client.rings.insert(rings).mapping())
-            }
-        };
+        if self.client.rings.is_none() {
+            self.client.rings = Some(RingMemory::new()?);
+        }
         let card = self.card(card)?;
         let number = card.number;
         let window = card.emptiest_window()?;
@@ -87,13 +79,12 @@ impl Session<'_> {
                 return Err(error);
             }
         };
-        match map_rings(card, index, mapping) {
+        // Rings are mapped one by one, as they are made, for a card behind an IOMMU pins what is mapped;
+        // most of their addresses are never used, so translations come with the rings.
+        match map_rings(card, index) {
             Ok(rings) => {
-                let wake = grant.wake.as_ref().map_or(Wake::None, |wake| Wake::Eventfd {
-                    asleep: wake.asleep,
-                    liveness: wake.liveness,
-                });
-                let place = CardUse { window: index, page, rings, wake, grant: Some(grant) };
+                let way = grant.way();
+                let place = CardUse { window: index, page, rings, way, grant: Some(grant) };
                 self.client.cards.insert(number, place);
                 let client = self.client.label();
                 log::info!("{client}: page {page} of window {index} of balboa{number}");
@@ -167,16 +158,14 @@ impl Session<'_> {
     }
 }
 
-/// Maps a client's ring memory into the address space of a card.
-fn map_rings(card: &mut Card, window: u8, mapping: Arc<SharedMapping>) -> Result<IovaRange, Error> {
+/// Takes addresses for a client's ring memory.
+fn map_rings(card: &mut Card, window: u8) -> Result<IovaRange, Error> {
     let length = RING_MEMORY_BYTES;
     let rings = card
         .arena
         .allocate(length, 0, Instant::now())
         .ok_or(Error::NoAddressSpace { card: card.number, length })?;
-    let memory = DmaMemory::Shared { mapping, offset: 0 };
-    // Most of it is never used: translations come with the rings.
-    match card.map(window, &rings, memory, false) {
+    match card.map(window, &rings, None, false) {
         Ok(()) => Ok(rings),
         Err(error) => {
             card.release_iova(rings, true);

@@ -1,10 +1,13 @@
 //! Completion queues and queue pairs.
 
+use std::sync::Arc;
+
 use fpga_regs::engine::admin::{AdminStatus, CreateCq, CreateQp, CreateRq, RqKind};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType, rc_transition};
 use shim_abi::Response;
 
 use super::{Answer, Claim, Session, found};
+use crate::backend::DmaMemory;
 use crate::cards::Window;
 use crate::channels::Key;
 use crate::clients::confirmed;
@@ -41,9 +44,9 @@ impl Session<'_> {
             power_of_two("completion queue entries", log2_entries, limits.log2_cq_entries)?;
         let wanted = [(Resource::Cqs, 1), (Resource::CqEntries, entries)];
         self.take(&wanted, &limits)?;
-        let made = self.place_ring(entries, &limits).and_then(|ring| {
+        let made = self.place_ring(card, entries, &limits).and_then(|ring| {
             let cqn = self.engine_cq(card, ring, log2_entries);
-            self.keep_ring(cqn.map(|cqn| (cqn, ring)), ring)
+            self.keep_ring(card, cqn.map(|cqn| (cqn, ring)), ring)
         });
         let (cqn, ring) = self.keep(made, &wanted)?;
         let start = ring.start;
@@ -89,7 +92,7 @@ impl Session<'_> {
             cq.sent = cq.sent.wrapping_sub(channel.records.forget(Key::Cq(cqn)));
         }
         self.forget_async(cq.context, Key::Cq(cqn), &mut cq.async_sent);
-        self.drop_ring(cq.ring, confirmed);
+        self.drop_ring(card, cq.ring, confirmed);
         let entries = 1u64.checked_shl(u32::from(cq.log2_entries)).unwrap_or(0);
         self.client.usage.give(Resource::Cqs, 1);
         self.client.usage.give(Resource::CqEntries, entries);
@@ -115,12 +118,13 @@ impl Session<'_> {
             power_of_two("receive queue entries", wanted.log2_rq_entries, limits.log2_rq_entries)?;
         let stride = power_of_two("receive stride blocks", wanted.log2_rq_stride, MAX_LOG2_STRIDE)?;
         self.take(&[(Resource::Qps, 1)], &limits)?;
-        let made = self.place_ring(blocks, &limits).and_then(|sq| {
-            let rest = self.place_ring(entries.saturating_mul(stride), &limits).and_then(|rq| {
-                let made = self.engine_qp(card, wanted, sq, rq);
-                self.keep_ring(made.map(|made| (made, sq, rq)), rq)
-            });
-            self.keep_ring(rest, sq)
+        let made = self.place_ring(card, blocks, &limits).and_then(|sq| {
+            let rest =
+                self.place_ring(card, entries.saturating_mul(stride), &limits).and_then(|rq| {
+                    let made = self.engine_qp(card, wanted, sq, rq);
+                    self.keep_ring(card, made.map(|made| (made, sq, rq)), rq)
+                });
+            self.keep_ring(card, rest, sq)
         });
         let ((rqn, qpn, generation), sq, rq) = self.keep(made, &[(Resource::Qps, 1)])?;
         let answer = Response::Qp { qpn, generation, rqn, sq_ring: sq.start, rq_ring: rq.start };
@@ -285,8 +289,8 @@ impl Session<'_> {
         window.qps.remove(&qpn);
         let Some(mut qp) = self.client.qps.remove(&qpn) else { return Ok(Response::Done.into()) };
         self.forget_async(qp.context, Key::Qp(qpn), &mut qp.async_sent);
-        self.drop_ring(qp.sq, qp_gone);
-        self.drop_ring(qp.rq, rq_gone);
+        self.drop_ring(card, qp.sq, qp_gone);
+        self.drop_ring(card, qp.rq, rq_gone);
         self.client.usage.give(Resource::Qps, 1);
         self.count_quarantined(card, qp_gone, 1);
         self.count_quarantined(card, rq_gone, 1);
@@ -322,29 +326,42 @@ impl Session<'_> {
     }
 
     /// Passes a result on; with an error the ring goes.
-    fn keep_ring<T>(&mut self, made: Result<T, Error>, ring: Span) -> Result<T, Error> {
+    fn keep_ring<T>(&mut self, card: u32, made: Result<T, Error>, ring: Span) -> Result<T, Error> {
         if let Err(error) = &made {
             let clean = !matches!(error, Error::Dead { .. });
-            self.drop_ring(ring, clean);
+            self.drop_ring(card, ring, clean);
         }
         made
     }
 
-    /// Takes zeroed space for a record and `blocks` blocks.
-    fn place_ring(&mut self, blocks: u64, limits: &EngineLimits) -> Result<Span, Error> {
+    /// Takes zeroed space for a record and `blocks` blocks, and lets the card reach it.
+    fn place_ring(&mut self, card: u32, blocks: u64, limits: &EngineLimits) -> Result<Span, Error> {
         let bytes = RingMemory::ring_bytes(blocks)
             .ok_or_else(|| Error::Invalid(format!("a ring of {blocks} blocks is too large")))?;
         self.client.usage.take(Resource::RingBytes, bytes, limits)?;
         let made = match &mut self.client.rings {
-            Some(rings) => rings.allocate(bytes),
+            Some(rings) => rings.allocate(bytes).map(|ring| (ring, Arc::clone(rings.mapping()))),
             None => Err(Error::NoSuch { object: "ring memory", number: 0 }),
         };
-        self.keep(made, &[(Resource::RingBytes, bytes)])
+        let (ring, mapping) = self.keep(made, &[(Resource::RingBytes, bytes)])?;
+        let memory = DmaMemory::Shared { mapping, offset: ring.start };
+        let mapped = self.place(card).and_then(|(_, iova)| {
+            let iova = iova.wrapping_add(ring.start);
+            self.card(card)?.backend.dma_map(iova, ring.length, memory)
+        });
+        self.keep_ring(card, mapped.map(|()| ring), ring)
     }
 
     /// Gives a ring's space back, unless the card may still use it.
-    fn drop_ring(&mut self, ring: Span, clean: bool) {
-        if !clean {
+    fn drop_ring(&mut self, card: u32, ring: Span, clean: bool) {
+        let unmapped = self.place(card).and_then(|(_, iova)| {
+            let iova = iova.wrapping_add(ring.start);
+            if clean { self.card(card)?.backend.dma_unmap(iova, ring.length) } else { Ok(()) }
+        });
+        if let Err(error) = &unmapped {
+            log::error!("ring of {}: {error}", self.client.label());
+        }
+        if !clean || unmapped.is_err() {
             log::warn!("{} bytes of rings are quarantined", ring.length);
             return;
         }

@@ -8,7 +8,7 @@ use fpga_regs::engine::key::Access;
 use shim_abi::Response;
 
 use super::{Answer, Session, found};
-use crate::backend::DmaMemory;
+use crate::backend::{DmaMemory, GrantKind};
 use crate::clients::confirmed;
 use crate::error::Error;
 use crate::iova::IovaRange;
@@ -71,7 +71,8 @@ impl Session<'_> {
         }
     }
 
-    /// Takes IOVAs for a region's pages and maps them; a region of no bytes is not mapped.
+    /// Takes IOVAs for a region's pages and maps them, unless the client does; a region of no bytes is
+    /// not mapped.
     fn map_region(&mut self, card: u32, wanted: &Wanted, pages: u64) -> Result<IovaRange, Error> {
         let process = Arc::clone(&self.client.handle);
         let window = self.window(card)?.index;
@@ -82,7 +83,9 @@ impl Session<'_> {
             .allocate(pages, address, Instant::now())
             .ok_or(Error::NoAddressSpace { card: card.number, length: pages })?;
         if wanted.length > 0 {
+            // A card behind an IOMMU reaches what the client maps.
             let memory = DmaMemory::Process { process, address };
+            let memory = Some(memory).filter(|_| card.backend.grant_kind() == GrantKind::Page);
             if let Err(error) = card.map(window, &range, memory, true) {
                 card.release_iova(range, true);
                 return Err(error);

@@ -15,7 +15,7 @@ use hostmem::{
     memfd,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use shim_abi::{CreateQp, Grant, Request, Response, Wake};
+use shim_abi::{CreateQp, Grant, Request, Response, Wake, Way};
 
 use crate::common::{Client, LIMIT};
 
@@ -58,7 +58,9 @@ impl Node {
         else {
             panic!("a first context brings five descriptors")
         };
-        let Grant::Page { first: true, wake: Wake::Eventfd { asleep, liveness }, .. } = info.grant
+        let Grant {
+            first: true, way: Way::Page { wake: Wake::Eventfd { asleep, liveness } }, ..
+        } = info.grant
         else {
             panic!("{:?}", info.grant)
         };

@@ -65,7 +65,7 @@ fn context(first: bool, fds: Vec<OwnedFd>) -> Answer {
         context: 5,
         card,
         limits,
-        grant: Grant::Page { page: 3, first, wake },
+        grant: Grant { page: 3, first, way: Way::Page { wake } },
         rings: RingMemory { length: 8192, first },
     };
     (shim_abi::encode(&Reply::Ok(Response::Context(Box::new(info)))), fds)
