@@ -130,6 +130,21 @@ impl SharedMapping {
         Ok(mapping)
     }
 
+    /// Ordinary memory in place of a memory file, for the interpreter, which knows no such files.
+    #[cfg(miri)]
+    pub(crate) fn in_heap(bytes: usize) -> Self {
+        let bytes = NonZeroUsize::new(bytes).expect("a test maps something");
+        // SAFETY: the layout is not empty.
+        let base = unsafe { std::alloc::alloc_zeroed(Self::heap_layout(bytes)) };
+        let base = NonNull::new(base).expect("the interpreter has memory");
+        Self { base, bytes, access: Access::ReadWrite, epoch: 0 }
+    }
+
+    #[cfg(miri)]
+    fn heap_layout(bytes: NonZeroUsize) -> std::alloc::Layout {
+        std::alloc::Layout::from_size_align(bytes.get(), PAGE_BYTES).expect("a small size")
+    }
+
     /// Size in bytes; never 0.
     #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> usize {
@@ -319,6 +334,15 @@ fn head_bytes(offset: usize, bytes: usize) -> usize {
     (offset.wrapping_neg() % 8).min(bytes)
 }
 
+#[cfg(miri)]
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        // SAFETY: `in_heap` made it with this layout; files cannot be mapped here.
+        unsafe { std::alloc::dealloc(self.base.as_ptr(), Self::heap_layout(self.bytes)) };
+    }
+}
+
+#[cfg(not(miri))]
 impl Drop for SharedMapping {
     fn drop(&mut self) {
         // Before the address can be somebody else's.

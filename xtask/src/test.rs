@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use ibverbs_tests::process::Finished;
+use ibverbs_tests::process::{Finished, Task};
 use ibverbs_tests::runner::{self, Filter, Summary};
 use ibverbs_tests::{cases, scapy};
 
-use crate::cargo::{LIMIT, build, cargo};
+use crate::cargo::{LIMIT, build, cargo, root};
 use crate::{guest, regs, setup};
 
 /// `cargo xtask test`.
@@ -51,6 +51,7 @@ pub fn test(options: &Options) -> Result<ExitCode> {
         for check in CHECKS {
             summary.add(run_check(check)?);
         }
+        summary.add(miri()?);
         for check in regs::CHECKS {
             summary.add(run_contract_check(check));
         }
@@ -98,6 +99,34 @@ const CHECKS: &[Check] = &[
         needs: Some("deny"),
     },
 ];
+
+/// Interprets the tests of the rings, whose pointers no compiler checks.
+fn miri() -> Result<Summary> {
+    const NAME: &str = "Miri on the rings";
+    const COMMAND: &str = "+nightly miri test --package hostmem --lib --locked --quiet ring::tests";
+    // By rustup's cargo, which knows toolchains; ours is one of them already.
+    let task = |words: &str| {
+        Task::new("cargo").words(words).with_our_environment().directory(root()).limit(LIMIT)
+    };
+    let mut summary = Summary::default();
+    if !task("+nightly miri --version").run().is_ok_and(|it| it.status.success()) {
+        let reason = "cargo miri is not installed for the nightly toolchain".to_owned();
+        println!("skip {NAME}: {reason}");
+        summary.skipped.push((NAME.to_owned(), reason));
+        return Ok(summary);
+    }
+    let started = Instant::now();
+    let finished = task(COMMAND).run()?;
+    let seconds = started.elapsed().as_secs_f32();
+    if finished.status.success() {
+        println!("ok   {NAME} ({seconds:.0} s)");
+        summary.passed += 1;
+    } else {
+        println!("FAIL {NAME}\n{finished}\nrepeat: cargo {COMMAND}");
+        summary.failed.push(NAME.to_owned());
+    }
+    Ok(summary)
+}
 
 fn run_check(check: &Check) -> Result<Summary> {
     let mut summary = Summary::default();
