@@ -137,7 +137,7 @@ impl SharedMapping {
         // SAFETY: the layout is not empty.
         let base = unsafe { std::alloc::alloc_zeroed(Self::heap_layout(bytes)) };
         let base = NonNull::new(base).expect("the interpreter has memory");
-        Self { base, bytes, access: Access::ReadWrite, epoch: 0 }
+        Self { base, bytes, access: Access::ReadWrite, epoch: 0, watch: None }
     }
 
     #[cfg(miri)]
@@ -334,21 +334,17 @@ fn head_bytes(offset: usize, bytes: usize) -> usize {
     (offset.wrapping_neg() % 8).min(bytes)
 }
 
-#[cfg(miri)]
-impl Drop for SharedMapping {
-    fn drop(&mut self) {
-        // SAFETY: `in_heap` made it with this layout; files cannot be mapped here.
-        unsafe { std::alloc::dealloc(self.base.as_ptr(), Self::heap_layout(self.bytes)) };
-    }
-}
-
-#[cfg(not(miri))]
 impl Drop for SharedMapping {
     fn drop(&mut self) {
         // Before the address can be somebody else's.
         self.watch = None;
+        #[cfg(miri)]
+        // SAFETY: `in_heap` made it with this layout; files cannot be mapped there.
+        unsafe {
+            std::alloc::dealloc(self.base.as_ptr(), Self::heap_layout(self.bytes));
+        }
         // A forked child never had the mapping; something else may be at its address by now.
-        if self.is_ours() {
+        if cfg!(not(miri)) && self.is_ours() {
             // SAFETY: the range is the one `new` mapped, and views of it hold an `Arc` of us.
             let unmapped = unsafe { munmap(self.base.cast(), self.bytes.get()) };
             debug_assert!(unmapped.is_ok());

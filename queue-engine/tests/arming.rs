@@ -1,11 +1,7 @@
 //! Arming a completion queue while a completion arrives, under loom: the engine itself is the card's
 //! thread, and the words that it shares with the program are the model checker's.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::arithmetic_side_effects,
-    reason = "a test may panic"
-)]
+#![expect(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "a test may panic")]
 
 use std::cell::RefCell;
 use std::collections::HashMap;
