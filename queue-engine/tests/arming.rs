@@ -194,7 +194,8 @@ impl Card {
     }
 
     fn write(&mut self, register: u64, value: u64) {
-        self.engine.write_register(1, register, value, &self.memory, &mut self.lower);
+        self.engine.write_register(register, value, &mut self.lower);
+        self.engine.execute(1, &self.memory, &mut self.lower);
     }
 
     /// Completion events raised so far.
