@@ -72,14 +72,16 @@ const EXAMPLES: &str = "\
 Two software cards, and ib_write_bw between them:
   balboad --soft 2 --state-dir D &
   balboa run --state-dir D -- ib_write_bw -d balboa0 &
-  balboa run --state-dir D -- ib_write_bw -d balboa1 127.0.0.1";
+  balboa run --state-dir D -- ib_write_bw -d balboa1 127.0.0.1
+
+Exit codes: 2 for wrong arguments; those of the commands are in their own help.";
 
 const RUN_HELP: &str = "\
 The program sees the cards as balboa0, balboa1, ... in /sys/class/infiniband, and no other RDMA
 device. Nothing outside changes, and no privilege is needed where user namespaces are allowed.
 Waits up to 5 s for balboad.
 
-Exit code: the program's own; 125 when balboa itself fails, 126 when the program cannot be
+Exit code: the program's own; 125 when balboa itself fails or its arguments are wrong, 126 when the program cannot be
 executed, 127 when it is not found.
 
 Examples:
@@ -88,6 +90,8 @@ Examples:
   balboa run -- bash          # a shell whose programs all see the cards";
 
 const STATUS_HELP: &str = "\
+Exit codes: 0 it was shown; 1 no balboad answers as it should; 2 wrong arguments.
+
 Examples:
   balboa status
   balboa status --state-dir D --json";

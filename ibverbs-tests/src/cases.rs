@@ -14,6 +14,7 @@ mod many;
 mod perftest;
 pub(crate) mod pingpong;
 mod sentences;
+mod usage;
 
 /// ibv_devices, ibv_devinfo and the pingpongs.
 pub(crate) const IBVERBS_UTILS: Need = Need::Program("ibv_devinfo", "ibverbs-utils");
@@ -24,6 +25,7 @@ const PERFTEST: Need = Need::Program("ib_write_bw", "perftest");
 pub fn all() -> Vec<Case> {
     let families = [
         sentences::cases(),
+        usage::cases(),
         discovery::cases(),
         lifecycle::cases(),
         pingpong::cases(),

@@ -9,7 +9,6 @@ use std::rc::Rc;
 
 use anyhow::Context;
 use clap::Parser;
-use clap::error::ErrorKind;
 use kdriver_shim::args::{Args, Cards, exit};
 use kdriver_shim::backend::CardBackend;
 use kdriver_shim::bringup::bring_up;
@@ -25,11 +24,13 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => {
-            // Also help and version, which go to standard output.
-            let _ = error.print();
-            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            return ExitCode::from(if asked { exit::OK } else { exit::USAGE });
+        Err(error) if error.use_stderr() => {
+            eprintln!("balboad: {}", shim_abi::one_sentence(&error.render().to_string()));
+            return ExitCode::from(exit::USAGE);
+        }
+        Err(help) => {
+            let _ = help.print();
+            return ExitCode::from(exit::OK);
         }
     };
     start_log(args.verbose);

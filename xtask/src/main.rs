@@ -4,6 +4,7 @@
 
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 mod bench;
@@ -46,12 +47,34 @@ enum Task {
     Bindings,
 }
 
+const USAGE: u8 = 2;
+const MISSING: u8 = 3;
 const EXIT_CODES: &str = "\
-Exit codes: 0 done; 1 something failed; 2 packages are missing and cannot be installed (the line
-that installs them is printed), or a name that was given is none.";
+Exit codes: 0 done; 1 something failed; 2 wrong arguments, or a name that was given is none; 3
+packages are missing and cannot be installed (the line that installs them is printed).";
+
+/// Prints help, or in one sentence what is wrong with the command line.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let sentence = match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            "no task is given (see --help)".into()
+        }
+        _ => shim_abi::one_sentence(&error.render().to_string()),
+    };
+    eprintln!("cargo xtask: {sentence}");
+    ExitCode::from(USAGE)
+}
 
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse().task {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
+    let outcome = match arguments.task {
         Task::Demo => demo::demo(),
         Task::Test(options) => test::test(&options),
         Task::Bench(options) => bench::bench(&options),
@@ -65,9 +88,12 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("cargo xtask: {error:#}");
-            match error.is::<setup::Missing>() || error.is::<fuzz::NoTarget>() {
-                true => ExitCode::from(2),
-                false => ExitCode::FAILURE,
+            if error.is::<setup::Missing>() {
+                ExitCode::from(MISSING)
+            } else if error.is::<fuzz::NoTarget>() {
+                ExitCode::from(USAGE)
+            } else {
+                ExitCode::FAILURE
             }
         }
     }

@@ -1,0 +1,212 @@
+//! Every wrong command line or file ends in one sentence, and with the exit code that --help says.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::process::{Finished, Task};
+use crate::runner::Case;
+use crate::setting::Setting;
+
+/// How long a program may take to see that it cannot go on.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The family.
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("usage/balboad", &[], balboad),
+        Case::new("usage/balboad's files", &[], balboads_files),
+        Case::new("usage/balboa", &[], balboa),
+        Case::new("usage/cargo xtask", &[], xtask),
+    ]
+}
+
+/// A command line, the exit code it ends with, and words of its sentence.
+type Wrong<'a> = (&'a str, i32, &'a str);
+
+/// Checks that a program complained in one line, the log apart, and ended with the code.
+fn complained(finished: Finished, program: &str, code: i32, words: &str) -> Result<()> {
+    let finished = finished.code(code)?;
+    let told: Vec<&str> = finished.stderr.lines().filter(|line| !line.starts_with('[')).collect();
+    ensure!(finished.stdout.is_empty(), "on standard output: {finished}");
+    ensure!(told.len() == 1, "one sentence is wanted: {finished}");
+    let fits = told[0].starts_with(program) && told[0].contains(words);
+    ensure!(fits, "expected {program}: ...{words}...: {finished}");
+    Ok(())
+}
+
+fn all(program: &str, task: impl Fn() -> Result<Task>, table: &[Wrong<'_>]) -> Result<()> {
+    for (arguments, code, words) in table {
+        // An argument that is empty stands as '' in the table.
+        let words_of = arguments.split_whitespace().map(|it| if it == "''" { "" } else { it });
+        let finished = task()?.args(words_of).limit(LIMIT).run()?;
+        complained(finished, program, *code, words).with_context(|| arguments.to_string())?;
+    }
+    Ok(())
+}
+
+fn balboad(setting: &Setting) -> Result<()> {
+    let state = setting.state_dir();
+    let task = || Ok(setting.built("balboad").arg("--state-dir").arg(&state));
+    let too_long = "x".repeat(200);
+    let table = [
+        ("", 2, "--soft 1 runs one software card"),
+        ("--soft", 2, "a value is required for '--soft <N>'"),
+        ("--soft x", 2, "invalid value 'x' for '--soft <N>'"),
+        ("--soft -1", 2, "unexpected argument"),
+        ("--soft 0", 2, "from 1 to 16"),
+        ("--soft 17", 2, "from 1 to 16"),
+        ("--soft 4294967296", 2, "4294967296 is not in"),
+        ("--soft 1 --soft 2", 2, "cannot be used multiple times"),
+        ("--soft 1 2", 2, "unexpected argument '2'"),
+        ("--soft 1 --bogus", 2, "unexpected argument '--bogus'"),
+        ("--soft 1 -x", 2, "unexpected argument '-x'"),
+        ("--soft 1 --verbose=3", 2, "unexpected value '3'"),
+        ("--soft 1 --seed", 2, "a value is required"),
+        ("--soft 1 --seed x", 2, "invalid value 'x' for '--seed <N>'"),
+        ("--soft 1 --seed 18446744073709551616", 2, "number too large"),
+        ("--soft 1 --seed 1 --seed 2", 2, "cannot be used multiple times"),
+        ("--soft 1 --fault ''", 2, "write loss="),
+        ("--soft 1 --fault loss", 2, "fault"),
+        ("--soft 1 --fault loss=x", 2, "write a percentage"),
+        ("--soft 1 --fault loss=101%", 2, "write a percentage"),
+        ("--soft 1 --fault loss=-1%", 2, "write a percentage"),
+        ("--soft 1 --fault delay=5", 2, "delay"),
+        ("--soft 1 --fault delay=2ms..1ms", 2, "delay"),
+        ("--soft 1 --fault drop=1%", 2, "write loss="),
+        ("--soft 1 --fault loss=1%,card=1", 2, "there is no card 1"),
+        ("--soft 1 --fault loss=1%,card=x", 2, "card"),
+        ("--soft 1 --port ''", 2, "unix:LOCAL,REMOTE"),
+        ("--soft 1 --port unix:a", 2, "unix:LOCAL,REMOTE"),
+        ("--soft 1 --port unix:,b", 2, "unix:LOCAL,REMOTE"),
+        ("--soft 1 --port tap:x", 2, "unix:LOCAL,REMOTE"),
+        ("--soft 1 --port 1=unix:a,b", 2, "there is no card 1"),
+        ("--soft 1 --port unix:a,b --port unix:c,d", 2, "twice for card 0"),
+        ("--soft 1 --port unix:/no/where,b", 1, "port /no/where: No such file"),
+        (&format!("--soft 1 --port unix:{too_long},b"), 1, "longer than"),
+        (&format!("--soft 1 --port unix:a,{too_long}"), 1, "longer than"),
+        ("--soft 2 --port 0=unix:a,b --port 1=unix:a,c", 1, "port a: Address already in use"),
+        ("--soft 1 --ip ''", 2, "no IPv4 address"),
+        ("--soft 1 --ip 10.0.0", 2, "no IPv4 address"),
+        ("--soft 1 --ip 10.0.0.256", 2, "no IPv4 address"),
+        ("--soft 1 --ip fe80::1", 2, "no IPv4 address"),
+        ("--soft 1 --ip 10.0.0.1/0", 2, "prefix length"),
+        ("--soft 1 --ip 10.0.0.1/33", 2, "prefix length"),
+        ("--soft 1 --ip 224.0.0.1", 2, "cannot be the address"),
+        ("--soft 1 --ip 127.0.0.1", 2, "cannot be the address"),
+        ("--soft 1 --ip 1=10.0.0.1", 2, "there is no card 1"),
+        ("--soft 2 --ip 10.77.0.2", 2, "cards 0 and 1 both have the address"),
+        ("--soft 1 --pcap", 2, "a value is required"),
+        ("--soft 1 --pcap ''", 2, "a value is required"),
+        ("--soft 1 --pcap /no/where", 1, "capture file /no/where: No such file"),
+        ("--soft 1 --pcap /", 1, "capture file /: Is a directory"),
+        ("--soft 1 --pcap /dev/full", 1, "capture file /dev/full: No space left"),
+    ];
+    all("balboad", task, &table)?;
+    let left = fs::read_dir(&state).map_or(0, |entries| entries.count());
+    ensure!(left == 0, "{left} files were left in the state directory");
+    Ok(())
+}
+
+/// State directories that are none, or not fit.
+fn balboads_files(setting: &Setting) -> Result<()> {
+    let home = setting.directory();
+    let own = |name: &str, mode: u32| -> Result<()> {
+        let path = home.join(name);
+        fs::create_dir(&path)?;
+        std::os::unix::fs::chown(&path, Some(setting.uid()), Some(setting.uid()))?;
+        Ok(fs::set_permissions(&path, fs::Permissions::from_mode(mode))?)
+    };
+    fs::write(home.join("file"), "")?;
+    own("open", 0o777)?;
+    own("sticky", 0o1777)?;
+    own("closed", 0o500)?;
+    own("occupied", 0o700)?;
+    own("locked", 0o700)?;
+    fs::write(home.join("occupied/balboad.sock"), "")?;
+    fs::create_dir(home.join("locked/balboad.lock"))?;
+    symlink("open", home.join("link"))?;
+    let too_long = "x".repeat(120);
+    let table = [
+        ("''", 2, "a value is required"),
+        ("file", 1, "it is no directory"),
+        ("file/below", 1, "cannot be made: Not a directory"),
+        ("/proc/balboa", 1, "cannot be made: No such file"),
+        ("link", 1, "symbolic link"),
+        ("open", 1, "others can write to it (mode 777); run chmod 700"),
+        ("sticky", 1, "others can write to it (mode 777); run chmod 700"),
+        ("occupied", 1, "is no socket; move it away"),
+        ("locked", 1, "its lock file cannot be used"),
+        (&too_long, 1, "choose a shorter --state-dir"),
+    ];
+    let task = || Ok(setting.built("balboad").words("--soft 1 --state-dir"));
+    all("balboad", task, &table)?;
+    if setting.uid() != 0 {
+        all("balboad", task, &[("closed", 1, "Permission denied")])?;
+        all("balboad", task, &[("/", 1, "belongs to user 0, not to you")])?;
+    }
+    let daemon = setting.balboad("--soft 1")?;
+    let state = daemon.state_dir().to_string_lossy().into_owned();
+    all("balboad", task, &[(&state, 3, "another balboad (process")])?;
+    daemon.stop()
+}
+
+fn balboa(setting: &Setting) -> Result<()> {
+    fs::write(setting.directory().join("file"), "")?;
+    let too_long = "x".repeat(120);
+    let (long_status, long_run) =
+        (format!("status --state-dir {too_long}"), format!("run --state-dir {too_long} true"));
+    fs::create_dir(setting.directory().join(&too_long))?;
+    let uid = Some(setting.uid());
+    std::os::unix::fs::chown(setting.directory().join(&too_long), uid, uid)?;
+    let table = [
+        ("", 2, "no command is given"),
+        ("bogus", 2, "unrecognized subcommand 'bogus'"),
+        ("--bogus", 2, "unexpected argument '--bogus'"),
+        ("status bogus", 2, "unexpected argument 'bogus'"),
+        ("status --bogus", 2, "unexpected argument '--bogus'"),
+        ("status --json --json", 2, "cannot be used multiple times"),
+        ("status --state-dir", 2, "a value is required"),
+        ("status --state-dir ''", 2, "a value is required"),
+        ("status --state-dir nowhere", 1, "no balboad serves nowhere"),
+        ("status --state-dir file", 1, "is not a directory"),
+        ("status --state-dir file/below", 1, "Not a directory"),
+        (&long_status, 1, "too long"),
+        ("run", 125, "required arguments were not provided: <CMD>..."),
+        ("run --", 125, "required arguments were not provided: <CMD>..."),
+        ("run --state-dir", 125, "a value is required"),
+        ("run --state-dir '' true", 125, "a value is required"),
+        ("run --state-dir file true", 125, "is not a directory"),
+        ("run --state-dir file/below true", 125, "Not a directory"),
+        (&long_run, 125, "too long"),
+        ("run no-such-program", 127, "command not found"),
+        ("run ''", 127, ""),
+        ("run ./file", 126, "not an executable file"),
+        ("run /", 126, ""),
+    ];
+    all("balboa", || Ok(setting.built("balboa")), &table)
+}
+
+/// The program that runs these cases.
+fn xtask(_: &Setting) -> Result<()> {
+    let task = || Ok(Task::new(std::env::current_exe()?));
+    let table = [
+        ("", 2, "no task is given"),
+        ("bogus", 2, "unrecognized subcommand 'bogus'"),
+        ("--bogus", 2, "unexpected argument '--bogus'"),
+        ("demo bogus", 2, "unexpected argument 'bogus'"),
+        ("test --only", 2, "a value is required"),
+        ("test --exact", 2, "required arguments were not provided: --only <TEXT>"),
+        ("test --seeds x", 2, "invalid value 'x' for '--seeds <N>'"),
+        ("test --only x --seeds 3", 2, "cannot be used with"),
+        ("chaos --rounds", 2, "a value is required"),
+        ("chaos --rounds -1", 2, "unexpected argument"),
+        ("chaos --rounds x", 2, "invalid value 'x' for '--rounds <N>'"),
+        ("chaos --seed 18446744073709551616", 2, "number too large"),
+        ("bench --bogus", 2, "unexpected argument '--bogus'"),
+        ("bindings bogus", 2, "unexpected argument 'bogus'"),
+    ];
+    all("cargo xtask", task, &table)
+}
