@@ -433,7 +433,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_VFPGA_AVX_REMOTE_STRIDE 0x20u
 #define BALBOA_VFPGA_AVX_REMOTE_COUNT 0x40u
 
-/* TLB windows: Inserts entries into a TLB, and removes them; see tlb for the words. */
+/* TLB windows: Inserts entries into a TLB, and removes them: the second word executes what both say. */
 
 #define BALBOA_VFPGA_TLB_WINDOW_LARGE_PAGES_BAR 0x4u
 #define BALBOA_VFPGA_TLB_WINDOW_LARGE_PAGES_BASE 0x100000u
@@ -911,7 +911,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_LIMIT_PORT_AHS_MASK UINT64_C(0xffff000000000000)
 #define BALBOA_WINDOW_LIMIT_PORT_AHS_SHIFT 0x30u
 /* window_control: Starts and stops the engine. Reads answer 0; with both bits, reset alone counts. */
-/* Start with the ring registers as they are. Nothing happens while the engine runs, or when a ring cannot be: see STATUS. */
+/* Start with the ring registers as they are. Nothing happens while the engine runs, after a fatal stop, or when a ring cannot be: see STATUS. */
 #define BALBOA_WINDOW_CONTROL_ENABLE_MASK 0x1u
 #define BALBOA_WINDOW_CONTROL_ENABLE_SHIFT 0x0u
 /* Stop, forget every object, clear the ring registers. No DMA follows once STATUS reads 0. */

@@ -427,7 +427,7 @@ package balboa_card_pkg;
   localparam logic [31:0] VFPGA_AVX_REMOTE_STRIDE = 32'h20;
   localparam logic [31:0] VFPGA_AVX_REMOTE_COUNT = 32'h40;
 
-  // ---- TLB windows: Inserts entries into a TLB, and removes them; see tlb for the words.
+  // ---- TLB windows: Inserts entries into a TLB, and removes them: the second word executes what both say.
 
   localparam logic [31:0] VFPGA_TLB_WINDOW_LARGE_PAGES_BASE = 32'h100000;
   localparam logic [31:0] VFPGA_TLB_WINDOW_LARGE_PAGES_STRIDE = 32'h40000;
@@ -1312,7 +1312,7 @@ package balboa_card_pkg;
     logic [61:0] reserved_2;
     // [1:1] Stop, forget every object, clear the ring registers. No DMA follows once STATUS reads 0.
     logic reset;
-    // [0:0] Start with the ring registers as they are. Nothing happens while the engine runs, or when a ring cannot be: see STATUS.
+    // [0:0] Start with the ring registers as they are. Nothing happens while the engine runs, after a fatal stop, or when a ring cannot be: see STATUS.
     logic enable;
   } window_control_t;
   // What the engine is doing.

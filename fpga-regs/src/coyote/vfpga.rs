@@ -331,7 +331,7 @@ registers! {
 }
 
 registers! {
-    /// Inserts entries into a TLB, and removes them; see `tlb` for the words.
+    /// Inserts entries into a TLB, and removes them: the second word executes what both say.
     pub const TLB_WINDOW {
         title: "TLB windows",
         word: u64,

@@ -109,8 +109,8 @@ registers! {
     };
     /// Starts and stops the engine. Reads answer 0; with both bits, `reset` alone counts.
     CONTROL @ 0x040: WO as Control {
-        /// Start with the ring registers as they are. Nothing happens while the engine runs, or when
-        /// a ring cannot be: see [`STATUS`].
+        /// Start with the ring registers as they are. Nothing happens while the engine runs, after a
+        /// fatal stop, or when a ring cannot be: see [`STATUS`].
         enable[0]: bool,
         /// Stop, forget every object, clear the ring registers. No DMA follows once [`STATUS`] reads 0.
         reset[1]: bool,
