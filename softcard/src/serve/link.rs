@@ -6,14 +6,18 @@
 //! does not need the card; register writes are answered and executed later, in order, as posted
 //! writes are; register reads are answered with what the registers held before the card began, which
 //! is what a read that came a moment earlier would have seen. Where even that is impossible (a read
-//! behind a write that waits; a reset), the card's request for memory is given up and counts as
+//! behind a write to the same registers that waits; a reset), the card's request for memory is given up and counts as
 //! failed: a client that waits for ever would be worse.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::vfpga;
+use fpga_regs::engine::window;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::EpollFlags;
@@ -223,10 +227,12 @@ impl Link {
                 self.posted.borrow_mut().extend(effects);
                 return true;
             }
-            Step::Read { bar, offset, mut answer } if self.posted.borrow().is_empty() => {
+            Step::Read { bar, offset, mut answer } => {
                 let snapshot = self.snapshot.borrow();
                 let data = answer.payload.get_mut(REGION_ACCESS_BYTES..).unwrap_or_default();
-                if access::read_snapshot(&snapshot, bar, offset, data) {
+                let range = offset..offset.saturating_add(data.len() as u64);
+                let known = !self.posted.borrow().iter().any(|e| may_change(e, bar, &range));
+                if known && access::read_snapshot(&snapshot, bar, offset, data) {
                     self.answer(&header, Ok(answer));
                     return true;
                 }
@@ -302,6 +308,21 @@ fn weight(effect: &Effect) -> usize {
         Effect::Write { data, .. } => data.len().saturating_add(POSTED_OVERHEAD),
         Effect::Reset => POSTED_OVERHEAD,
     }
+}
+
+/// Whether what registers of a BAR hold may depend on a write that waits.
+fn may_change(effect: &Effect, bar: Bar, range: &Range<u64>) -> bool {
+    let Effect::Write { bar: written, offset, data } = effect else { return true };
+    // What is written to the XDMA core, or to a window of a vFPGA, shows in its own page only.
+    let confined = match written {
+        Bar::Static => false,
+        Bar::Xdma => true,
+        Bar::Shell => *offset >= vfpga::CONTROL_WINDOW_BASE,
+    };
+    let page = |at: u64| at / window::PAGE_BYTES;
+    let end = offset.saturating_add(data.len() as u64);
+    let apart = page(end) < page(range.start) || page(range.end) < page(*offset);
+    !confined || (*written == bar && !apart)
 }
 
 impl AskedMemory for Link {

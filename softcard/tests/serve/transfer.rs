@@ -75,12 +75,13 @@ fn requests_that_cross_the_cards_are_answered_first() {
     assert_eq!(magic, window::MAGIC_VALUE);
     assert_eq!(driver.client.read(CONFIG, 0, 2).unwrap(), [0xee, 0x10]);
     driver.client.write(BAR2, 0x2084, &[4, 5, 6, 7]).unwrap();
+    assert_eq!(driver.client.read64(BAR4, 0x16_0000), magic, "behind a write to other registers");
     driver.client.call(DMA_MAP, &map(3, 0, 0, 4096)).unwrap();
     driver.client.call(DMA_UNMAP, &unmap(0, 0, 4096)).unwrap();
     assert!(driver.client.requests.is_empty(), "one request at a time");
     driver.attend_to(&request);
     driver.wait(Driver::answer);
-    assert_eq!(driver.client.read(BAR2, 0x2084, 4).unwrap().len(), 4);
+    assert_eq!(driver.client.read(BAR2, 0x2084, 4).unwrap(), [4, 5, 6, 7]);
 }
 
 #[test]
