@@ -110,6 +110,8 @@ fn run_coverage(program: &Path, name: &str, options: &Options) -> Result<bool> {
         .arg(format!("-artifact_prefix={}/", findings.display()))
         .arg("-print_final_stats=1")
         .arg("-max_len=4096")
+        // Structured inputs are of use from a few hundred bytes on.
+        .arg("-len_control=0")
         .arg("-timeout=60")
         .arg("-rss_limit_mb=4096")
         .arg(&corpus)
