@@ -24,7 +24,8 @@ mod exit {
 
 const AFTER_HELP: &str = "\
 One line, `ready`, is printed to standard output once clients can connect; the log goes to standard
-error. SIGTERM, SIGINT and SIGHUP end softcard.
+error. SIGUSR1 logs what the client holds and what was counted. SIGTERM, SIGINT and SIGHUP end
+softcard.
 
 One client is served at a time. When it goes, its memory is let go and the card is reset, and the
 next client may connect. For QEMU, 10.1 or newer:
@@ -130,11 +131,11 @@ fn start_log(verbose: u8) {
 
 fn run(serve: Serve) -> anyhow::Result<()> {
     let mut signals = SigSet::empty();
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGUSR1] {
         signals.add(signal);
     }
     signals.thread_block().map_err(|errno| anyhow!("blocking signals: {errno}"))?;
-    let stop = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+    let signalled = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
         .map_err(|errno| anyhow!("signalfd: {errno}"))?;
     let Serve { socket, port, faults, seed, pcap, .. } = serve;
     let patience = ServeConfig::PATIENCE;
@@ -143,9 +144,16 @@ fn run(serve: Serve) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
     // Who started us may not care, and may have closed the other end.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
-    server.run(stop.as_fd())?;
-    if let Ok(Some(signal)) = stop.read_signal() {
+    loop {
+        server.run(signalled.as_fd())?;
+        let Ok(Some(signal)) = signalled.read_signal() else { continue };
+        if signal.ssi_signo == Signal::SIGUSR1 as u32 {
+            let counters = server.counters();
+            let counters: Vec<_> = counters.iter().map(|(name, n)| format!("{name}={n}")).collect();
+            log::info!("{}", counters.join(" "));
+            continue;
+        }
         log::info!("signal {}: softcard stops", signal.ssi_signo);
+        return Ok(());
     }
-    Ok(())
 }

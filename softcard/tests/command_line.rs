@@ -20,7 +20,7 @@ fn run(arguments: &[&str]) -> Output {
 /// A served card, once it says that it is ready.
 fn serve(socket: &str, port: &str) -> Child {
     let mut command = softcard(&["serve", "--socket", socket, "--port", port]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
@@ -54,6 +54,21 @@ fn the_help_tells_the_exit_codes() {
     let help = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(help.contains("Exit codes: 0 ended by a signal; 1 "), "{help}");
+}
+
+#[test]
+fn a_signal_has_it_tell_what_the_client_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let mut child = serve(&path("card"), &format!("unix:{},{}", path("a"), path("b")));
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+    kill(pid, Signal::SIGUSR1).unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let counters = told.find(|line| line.contains("dma_maps=")).unwrap();
+    assert!(counters.contains(" clients=0 dma_maps=0 mapped_files=0 interrupt_eventfds=0 "));
+    kill(pid, Signal::SIGTERM).unwrap();
+    assert!(told.any(|line| line.ends_with("signal 15: softcard stops")));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 #[test]

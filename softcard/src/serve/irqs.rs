@@ -183,6 +183,12 @@ impl Irqs {
         }
     }
 
+    /// Event counters that are held.
+    pub(crate) fn held(&self) -> usize {
+        let vectors = self.msix.iter().chain(&self.error).chain(&self.request);
+        vectors.filter(|vector| vector.event.is_some()).count()
+    }
+
     /// The MSI-X pending bits.
     pub(crate) fn pending(&self) -> u64 {
         let bits = self.msix.iter().enumerate();

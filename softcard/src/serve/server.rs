@@ -100,7 +100,7 @@ impl Server {
         Ok(Self { card, link, raised, listener, waiter, worked: 0, interest, rounds: 0 })
     }
 
-    /// Serves until the descriptor becomes readable.
+    /// Serves until the descriptor becomes readable; may be called again.
     ///
     /// # Errors
     /// [`Error::Host`] when the descriptor cannot be waited for.
@@ -117,8 +117,23 @@ impl Server {
                 self.waiter.sleep(self.next_look());
             }
         }
+        self.waiter.forget(stop);
         self.card.port.flush();
         Ok(())
+    }
+
+    /// What the client holds of this process, and what card and port have counted, by name.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let [maps, files, events] = self.link.with_session(|s| s.holdings()).unwrap_or_default();
+        let mut counters = vec![
+            ("clients", u64::from(self.link.is_open())),
+            ("dma_maps", maps),
+            ("mapped_files", files),
+            ("interrupt_eventfds", events),
+        ];
+        counters.extend(self.card.counters());
+        counters
     }
 
     /// Does what there is to do, without sleeping; `true` if there was anything.

@@ -126,6 +126,12 @@ impl Session {
         self.negotiated.map_or(0, |negotiated| negotiated.max_data)
     }
 
+    /// What is held for the client: maps, mapped files, event counters.
+    pub(crate) fn holdings(&self) -> [u64; 3] {
+        let [maps, files] = self.maps.held();
+        [maps, files, self.irqs.held()].map(|count| count as u64)
+    }
+
     /// Takes everything the client mapped off the bus.
     pub(crate) fn close(&mut self) {
         self.maps.clear();
