@@ -387,9 +387,16 @@ impl Bench {
         (completion.status == AdminStatus::Success).then_some(completion.result)
     }
 
+    /// A place for a queue, where none is: there are more places than an engine has queues.
     fn queue(&mut self) -> u64 {
-        self.next_queue += 1;
-        QUEUES + (self.next_queue % QUEUE_COUNT) * QUEUE_BYTES
+        loop {
+            self.next_queue += 1;
+            let place = QUEUES + (self.next_queue % QUEUE_COUNT) * QUEUE_BYTES;
+            let mut live = self.cqs.iter().chain(&self.rqs).chain(&self.qps);
+            if live.all(|(_, ring)| *ring != place) {
+                return place;
+            }
+        }
     }
 
     /// A key, a CQ, and a QP with its RQ, in RTS.
