@@ -2,6 +2,7 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -17,6 +18,8 @@ use crate::ffi::{Channel, Context, Cq, Failed, Library, Pd, Recv, Region, in_chi
 
 /// How often is forked while other threads are in calls.
 const FORKS: usize = 20;
+/// Threads that are in calls.
+const BUSY: usize = 2;
 /// After which time a child counts as hanging, seconds.
 const HANGS: u32 = 20;
 
@@ -27,9 +30,10 @@ const HANGS: u32 = 20;
 /// When something does not go by the book.
 pub fn children() -> Result<()> {
     let link = linked(true, transfer::room(4096))?;
-    let stop = AtomicBool::new(false);
+    let (stop, begun) = (AtomicBool::new(false), Barrier::new(BUSY + 1));
     std::thread::scope(|scope| {
-        let busy: Vec<_> = (0..2).map(|_| scope.spawn(|| keep_busy(&stop))).collect();
+        let busy: Vec<_> = (0..BUSY).map(|_| scope.spawn(|| keep_busy(&begun, &stop))).collect();
+        begun.wait();
         let outcome = (0..FORKS).try_for_each(|turn| {
             let child = in_child(|| {
                 alarm::set(HANGS);
@@ -67,9 +71,12 @@ fn good(child: Pid) -> Result<()> {
     Ok(())
 }
 
-fn keep_busy(stop: &AtomicBool) -> Result<()> {
-    // Opened once: libibverbs' own lock of the list of devices is not given back in a child.
-    let context = Context::open(Library::open()?, "balboa0")?;
+fn keep_busy(begun: &Barrier, stop: &AtomicBool) -> Result<()> {
+    // Opened before anybody forks: libibverbs' own lock of the list of devices, and the linker's, are
+    // not given back in a child.
+    let context = Library::open().and_then(|library| Context::open(library, "balboa0"));
+    begun.wait();
+    let context = context?;
     while !stop.load(Ordering::Relaxed) {
         drop(Pd::new(&context)?);
         context.gid(1)?;
