@@ -243,10 +243,10 @@ impl Card {
         self.reset();
     }
 
-    /// Puts doorbell pages in place for good.
+    /// Resets the function, and puts doorbell pages in place that stay whatever is reset.
     pub(crate) fn wire(&mut self, pages: Pages) {
         self.wired = pages;
-        self.open_wired();
+        self.reset_function();
     }
 
     fn open_wired(&mut self) {

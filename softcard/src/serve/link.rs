@@ -40,6 +40,8 @@ const POSTED_OVERHEAD: usize = 64;
 struct Connection {
     channel: Channel,
     session: Session,
+    /// The file of the doorbell pages, which is handed out.
+    doorbells: OwnedFd,
 }
 
 /// The client, if there is one.
@@ -58,7 +60,6 @@ pub(crate) struct Link {
     /// A message that cannot be answered before the card is done.
     stashed: RefCell<Option<(Header, Step)>>,
     next_id: Cell<u16>,
-    doorbells: Option<OwnedFd>,
     /// How long the client may take to answer a request for its memory.
     patience: Duration,
 }
@@ -71,14 +72,15 @@ enum Now {
 }
 
 impl Link {
-    /// A link that hands out the doorbell pages' file, and waits that long for the client's memory.
-    pub(crate) fn new(doorbells: OwnedFd, patience: Duration) -> Self {
-        Self { doorbells: Some(doorbells), patience, ..Self::default() }
+    /// A link that waits that long for the client's memory.
+    pub(crate) fn new(patience: Duration) -> Self {
+        Self { patience, ..Self::default() }
     }
 
-    /// Begins to talk to a client.
-    pub(crate) fn open(&self, socket: OwnedFd, session: Session) {
-        *self.connection.borrow_mut() = Some(Connection { channel: Channel::new(socket), session });
+    /// Begins to talk to a client, which may have the file of the doorbell pages.
+    pub(crate) fn open(&self, socket: OwnedFd, session: Session, doorbells: OwnedFd) {
+        let channel = Channel::new(socket);
+        *self.connection.borrow_mut() = Some(Connection { channel, session, doorbells });
         *self.over.borrow_mut() = None;
     }
 
@@ -155,7 +157,8 @@ impl Link {
         }
         let fd = match &outcome {
             Ok(answer) if answer.doorbells => {
-                self.doorbells.as_ref().and_then(|file| file.try_clone().ok())
+                let connection = self.connection.borrow();
+                connection.as_ref().and_then(|connection| connection.doorbells.try_clone().ok())
             }
             _ => None,
         };

@@ -89,11 +89,9 @@ impl Server {
         let waiter = Waiter::new()?;
         waiter.listen_to_port(&*port)?;
         let raised = Raised::default();
-        let doorbells = Doorbells::new()?;
-        let mut card = Card::new(Map::default(), port, pool, Rc::new(raised.clone()));
-        card.wire(doorbells.pages()?);
+        let card = Card::new(Map::default(), port, pool, Rc::new(raised.clone()));
         card.memory.bus.set_master(false);
-        let link = Rc::new(Link::new(doorbells.into_file(), patience));
+        let link = Rc::new(Link::new(patience));
         let listener = Listener::new(socket)?;
         waiter.listen(listener.fd(), EpollFlags::EPOLLIN)?;
         let interest = EpollFlags::empty();
@@ -213,12 +211,25 @@ impl Server {
             log::warn!("a second client is turned away");
             return Ok(());
         }
+        // A client before may still hold the file of its pages.
+        let wired = Doorbells::new().and_then(|doorbells| Ok((doorbells.pages()?, doorbells)));
+        let doorbells = match wired {
+            Ok((pages, doorbells)) => {
+                self.card.wire(pages);
+                doorbells.into_file()
+            }
+            Err(error) => {
+                log::warn!("a client is turned away: {error}");
+                return Ok(());
+            }
+        };
         log::info!("a client has connected");
         self.interest = EpollFlags::EPOLLIN;
         self.waiter.listen(&socket, self.interest)?;
         let bus = Rc::clone(&self.card.memory.bus);
         let client: Rc<dyn AskedMemory> = self.link.clone();
-        self.link.open(socket, Session::new(bus, self.raised.clone(), client));
+        let session = Session::new(bus, self.raised.clone(), client);
+        self.link.open(socket, session, doorbells);
         Ok(())
     }
 

@@ -65,7 +65,15 @@ fn a_doorbell_stored_through_the_bar_shows_in_the_mapped_page() {
         area.size as usize,
         Access::ReadWrite,
     );
-    assert_eq!(pages.unwrap().load_acquire_u64(8 * 9).unwrap(), 7);
+    let pages = pages.unwrap();
+    assert_eq!(pages.load_acquire_u64(8 * 9).unwrap(), 7);
+    // The next client's pages are others.
+    client.shutdown().unwrap();
+    let next = Client::new(&served.socket()).unwrap();
+    let file = next.region(BAR4).unwrap().file_offset.as_ref().unwrap().file().as_fd();
+    let theirs = SharedMapping::new(file, 0x1e_1000, 4096, Access::ReadWrite).unwrap();
+    pages.store_release_u64(8 * 9, 8).unwrap();
+    assert_eq!(theirs.load_acquire_u64(8 * 9).unwrap(), 0);
 }
 
 #[test]
