@@ -90,6 +90,8 @@ pub struct Engine<M: Rings, D, N> {
     ready: VecDeque<u32>,
     /// QPs with work the transport had no room for, longest first.
     starved: VecDeque<u32>,
+    /// See [`Engine::take_runs_out`].
+    pub(crate) runs_out: bool,
     /// Scratch: queues whose doorbell rang.
     rung: Vec<Queue>,
     /// Scratch: where a message's bytes lie.
@@ -128,6 +130,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             doorbells: Doorbells::new(),
             ready: VecDeque::new(),
             starved: VecDeque::new(),
+            runs_out: false,
             rung: Vec::new(),
             pieces: Vec::new(),
         }
@@ -233,6 +236,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     #[must_use]
     pub fn has_qps(&self) -> bool {
         !self.qps.is_empty()
+    }
+
+    /// Whether messages have brought a receive queue down to a quarter of its ring: its program should
+    /// get to run and post more. Asking clears it.
+    pub fn take_runs_out(&mut self) -> bool {
+        std::mem::take(&mut self.runs_out)
     }
 
     /// Whether an interrupt is due; asking clears it.

@@ -81,6 +81,7 @@ impl CardThread {
         while !self.ended {
             if self.round() {
                 self.spin.worked(self.waiter.now());
+                self.give_way();
                 continue;
             }
             if self.spin.goes_on(self.waiter.now()) {
@@ -96,6 +97,17 @@ impl CardThread {
         }
         for card in &mut self.cards {
             card.port.flush();
+        }
+    }
+
+    /// Pauses if that lets a program post receives it is short of.
+    fn give_way(&mut self) {
+        let engines = self.cards.iter_mut().flat_map(|card| &mut card.engines);
+        // Each is asked, for asking clears it.
+        if engines.fold(false, |any, engine| engine.take_runs_out() | any) {
+            if let Some(pause) = self.spin.gives_way(self.waiter.now()) {
+                std::thread::sleep(pause);
+            }
         }
     }
 

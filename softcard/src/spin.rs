@@ -1,18 +1,30 @@
-//! Whether to look once more before sleeping.
+//! Whether to look once more before sleeping, or to leave the core to others.
 //!
 //! A card thread that finds nothing may spin for a moment: whoever rings meanwhile is spared the
 //! system call that wakes it, and waits for no wake-up. That is worth it only while a core would be
 //! idle otherwise. Where programs that poll fill the cores, a card that spins keeps them from
 //! running, and they have the work it waits for. So it asks the kernel, now and then, how many
 //! threads want to run.
+//!
+//! For the same reason a program that receives may not get to run while messages for it keep the
+//! card busy. Once it has no receives left, its peer waits for an RNR timer, which is longer than
+//! everything here. So when a receive queue runs out and the cores are full, the card pauses.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
 
 /// How long after the last work the thread spins at most, in nanoseconds.
 const SPIN_NS: u64 = 50_000;
 /// How long the kernel's answer is believed, in nanoseconds.
 const BELIEVED_NS: u64 = 1_000_000;
+
+/// How long a core is left to a program that should post receives: as long as posting some hundred
+/// takes.
+const WAY: Duration = Duration::from_micros(50);
+/// The shortest time from one such pause to the next, in nanoseconds: whatever programs do, the
+/// card works most of the time.
+const WAY_INTERVAL_NS: u64 = 200_000;
 
 /// Decides whether to spin.
 #[derive(Debug)]
@@ -25,6 +37,8 @@ pub(crate) struct Spin {
     asked: Option<u64>,
     /// When there was work last.
     worked: u64,
+    /// When the core was left to a program last.
+    gave_way: Option<u64>,
 }
 
 impl Spin {
@@ -32,7 +46,7 @@ impl Spin {
         // The thread's own affinity counts, and a container's limit.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let load = File::open("/proc/loadavg").ok();
-        Self { load, cores, idle: false, asked: None, worked: 0 }
+        Self { load, cores, idle: false, asked: None, worked: 0, gave_way: None }
     }
 
     /// There was work.
@@ -45,6 +59,22 @@ impl Spin {
         if now.saturating_sub(self.worked) >= SPIN_NS {
             return false;
         }
+        self.has_idle_core(now)
+    }
+
+    /// A receive queue runs out: how long to leave the core to its program, which is kept from
+    /// posting more where programs that poll fill the cores.
+    pub(crate) fn gives_way(&mut self, now: u64) -> Option<Duration> {
+        let lately = self.gave_way.is_some_and(|at| now.saturating_sub(at) < WAY_INTERVAL_NS);
+        if lately || self.load.is_none() || self.has_idle_core(now) {
+            return None;
+        }
+        self.gave_way = Some(now);
+        Some(WAY)
+    }
+
+    /// Whether the kernel counts no more runnable threads than cores.
+    fn has_idle_core(&mut self, now: u64) -> bool {
         if self.asked.is_none_or(|asked| now.saturating_sub(asked) >= BELIEVED_NS) {
             self.asked = Some(now);
             // The thread itself is one of them.
@@ -84,6 +114,18 @@ mod tests {
         spin.worked(1000);
         assert!(spin.goes_on(1000 + SPIN_NS - 1));
         assert!(!spin.goes_on(1000 + SPIN_NS));
+    }
+
+    #[test]
+    fn the_core_is_left_to_programs_only_where_all_are_taken_and_not_all_the_time() {
+        let mut full = Spin { cores: 0, ..Spin::new() };
+        assert_eq!(full.gives_way(1), Some(WAY));
+        assert_eq!(full.gives_way(WAY_INTERVAL_NS), None);
+        assert_eq!(full.gives_way(1 + WAY_INTERVAL_NS), Some(WAY));
+        let mut empty = Spin { cores: usize::MAX, ..Spin::new() };
+        assert_eq!(empty.gives_way(1), None);
+        let mut blind = Spin { load: None, cores: 0, ..Spin::new() };
+        assert_eq!(blind.gives_way(1), None);
     }
 
     #[test]
