@@ -106,7 +106,7 @@ impl Qp {
         self.requester.follow_progress(completed);
         let unacked = self.requester.unacked;
         if self.requester.probe.progress(now, unacked) && self.requester.next > unacked {
-            self.requester.go_back();
+            self.requester.go_back_after_loss();
         }
         self.restart_ack_timer(shared, now);
         if completed != 0 {
@@ -270,7 +270,7 @@ impl Qp {
         };
         bump(&mut shared.counters.completer_retry_err);
         self.requester.retries = left;
-        self.requester.go_back();
+        self.requester.go_back_after_loss();
         self.restart_ack_timer(shared, now);
         self.make_ready(shared);
     }

@@ -31,6 +31,13 @@ pub const SEND_RING: usize = 1024;
 /// between two rounds of a busy caller.
 pub const WINDOW_PACKETS: u64 = 1024;
 
+/// Packets that may be unacknowledged after a loss; as many more as are acknowledged from then on,
+/// up to [`WINDOW_PACKETS`].
+///
+/// What follows a lost packet is in vain (go-back-N), and where one was lost more will be. While a
+/// lost NAK, or a packet lost again, goes unnoticed, all of the window is sent in vain.
+pub const LOSS_WINDOW_PACKETS: u64 = 32;
+
 /// The largest distance between the oldest unacknowledged and the next PSN, READ responses
 /// included (specification: fewer than 2^23).
 pub const MAX_PSN_SPAN: u64 = 1 << 22;

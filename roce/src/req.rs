@@ -87,6 +87,10 @@ pub(crate) struct Requester {
     pub credit: Credit,
     /// The ends of the READ requests in flight.
     reads: VecDeque<u64>,
+    /// Packets that may be unacknowledged now.
+    window: u64,
+    /// The value of `unacked` when the window was last changed.
+    window_at: u64,
     /// Packets since one asked for an acknowledgement.
     since_ack_request: u32,
     /// Retries left until the next progress.
@@ -114,6 +118,8 @@ impl Requester {
             next: first,
             sent: first,
             tail: first,
+            window: param::WINDOW_PACKETS,
+            window_at: first,
             retries,
             rnr_retries,
             messages: core::mem::take(&mut self.messages),
@@ -201,6 +207,13 @@ impl Requester {
         self.probe.forget();
     }
 
+    /// Goes back because something was lost, and sends less at a time until much is acknowledged.
+    pub(crate) fn go_back_after_loss(&mut self) {
+        self.go_back();
+        self.window = param::LOSS_WINDOW_PACKETS;
+        self.window_at = self.unacked;
+    }
+
     /// Tidies up after `unacked` moved and `completed` messages left the ring.
     pub(crate) fn follow_progress(&mut self, completed: usize) {
         self.cursor = self.cursor.saturating_sub(completed);
@@ -208,6 +221,9 @@ impl Requester {
             self.next = self.unacked;
             self.cursor = 0;
         }
+        let acknowledged = self.unacked.wrapping_sub(self.window_at);
+        self.window = self.window.saturating_add(acknowledged).min(param::WINDOW_PACKETS);
+        self.window_at = self.unacked;
         self.credit.follow_progress(self.unacked);
         while self.reads.front().is_some_and(|&end| end <= self.unacked) {
             self.reads.pop_front();
@@ -251,7 +267,7 @@ impl Requester {
         let acked = self.messages.front().map_or(0, |head| head.weight_at(self.unacked));
         let in_flight = message.weight_at(self.next).wrapping_sub(acked);
         // RC-21
-        in_flight < param::WINDOW_PACKETS && end.wrapping_sub(self.unacked) <= param::MAX_PSN_SPAN
+        in_flight < self.window && end.wrapping_sub(self.unacked) <= param::MAX_PSN_SPAN
     }
 
     /// Moves past the packets up to `end`, which were just sent.

@@ -357,6 +357,26 @@ fn the_last_packet_before_a_stop_asks_for_an_acknowledgement() {
     assert_eq!(often, sent.len() / roce::param::ACK_INTERVAL_PACKETS as usize);
 }
 
+/// RC-31.
+#[test]
+fn after_a_loss_less_is_sent_at_a_time_until_much_is_acknowledged() {
+    let mut puppet = Puppet::new(&options());
+    puppet.post(Operation::Write, 9000 * MTU);
+    puppet.drain();
+    let (mut first, mut window) = (100, roce::param::LOSS_WINDOW_PACKETS as u32);
+    let mut answer = sequence_nak(SQ_PSN + first);
+    for _ in 0..8 {
+        let mut sent = puppet.say(&[answer]);
+        sent.extend(puppet.drain());
+        assert_eq!(psns(&sent), (first..first + window).collect::<Vec<_>>());
+        assert!(sent.last().unwrap().ack_request);
+        first += window;
+        window = (2 * window).min(roce::param::WINDOW_PACKETS as u32);
+        answer = ack(SQ_PSN + first - 1);
+    }
+    assert_eq!(u64::from(window), roce::param::WINDOW_PACKETS);
+}
+
 /// RC-26, RC-27.
 #[test]
 fn a_fenced_message_waits_for_reads_and_the_number_of_reads_is_limited() {
