@@ -158,7 +158,7 @@ fn a_ring_that_runs_out_is_told_of_once_on_its_way_down() {
         let mut qp = bench.create_qp(4, &cq, &cq, rq);
         bench.climb(qp.qpn, QpState::Rts);
         (0..entries).for_each(|tag| qp.rq.post(tag, &[]));
-        let mut asked = |bench: &mut Bench<Manual>| {
+        let asked = |bench: &mut Bench<Manual>| {
             let left = bench.engine.take_receive(qp.qpn).unwrap().left;
             bench.engine.take_runs_out().then_some(left)
         };
