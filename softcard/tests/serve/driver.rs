@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fpga_regs::Block;
+use fpga_regs::coyote::tlb::{Entry, Geometry};
 use fpga_regs::coyote::{shell, vfpga};
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Header, KeyKind, ModifyQp,
@@ -201,13 +202,77 @@ impl Driver {
                 self.client.call(DMA_MAP, &map(3, 0, BASE, PAGES * PAGE)).unwrap();
             }
         }
-        // Every address is its own, in pages of 2 MiB: 512 sets, then 18 bits of tag, then address
-        // space 0, host memory (1), valid.
-        let window = vfpga::CONTROL_WINDOW_BASE + WINDOW * vfpga::CONTROL_WINDOW_STRIDE;
-        for page in BASE >> 21..(BASE + PAGES * PAGE).div_ceil(1 << 21) {
-            self.client.write64(BAR4, window, page | 1 << 32);
-            self.client.write64(BAR4, window + 8, page | 1 << 33 | 1 << 35);
+        // Every address is its own.
+        for page in Self::large_pages() {
+            self.enter(page, page, true);
         }
+    }
+
+    /// The first bytes of the large pages that the guest's memory lies in.
+    pub fn large_pages() -> impl Iterator<Item = u64> {
+        (BASE..BASE + PAGES * PAGE).step_by(2 << 20)
+    }
+
+    /// Inserts the entry of a large page into the card's TLB, or removes it.
+    pub fn enter(&mut self, vaddr: u64, paddr: u64, valid: bool) {
+        let shape = Geometry::large(shell::CTRL_CNFG_DEFAULT).unwrap();
+        let entry = Entry { vaddr, paddr, hpid: 1, ctid: 0, stream: vfpga::Stream::Host, valid };
+        let [first, second] = entry.encode(shape);
+        let window = vfpga::large_tlb(WINDOW);
+        self.client.write64(BAR4, window + vfpga::TLB_WORD_0, first);
+        self.client.write64(BAR4, window + vfpga::TLB_WORD_1, second);
+    }
+
+    /// Takes the guest's large pages back from the card's MMU.
+    pub fn take_pages_back(&mut self) {
+        for page in Self::large_pages() {
+            self.enter(page, page, false);
+            self.set_cnfg(vfpga::ISR_VADDR, page);
+            self.set_cnfg(vfpga::ISR_LEN, 2 << 20);
+            let isr = vfpga::IsrWrite { invalidate: true, ..Default::default() };
+            self.set_cnfg(vfpga::ISR, isr.encode());
+        }
+    }
+
+    /// Reads a control register of the vFPGA.
+    pub fn cnfg(&mut self, register: u64) -> u64 {
+        self.client.read64(BAR4, vfpga::Bank::Plain.cnfg(WINDOW) + register)
+    }
+
+    /// Writes a control register of the vFPGA.
+    pub fn set_cnfg(&mut self, register: u64, value: u64) {
+        self.client.write64(BAR4, vfpga::Bank::Plain.cnfg(WINDOW) + register, value);
+    }
+
+    /// Reads a register of the engine.
+    pub fn engine(&mut self, offset: u64) -> u64 {
+        self.client.read64(BAR4, register(offset))
+    }
+
+    /// Takes the event that the vFPGA reports, if it reports any. A page fault is answered with the
+    /// page that `find` names for its address, or refused.
+    pub fn mend(&mut self, find: impl Fn(u64) -> Option<u64>) {
+        let event = vfpga::IsrRead::decode(self.cnfg(vfpga::ISR));
+        if event.kind == vfpga::EventKind(0) {
+            return;
+        }
+        let vaddr = self.cnfg(vfpga::ISR_VADDR);
+        let clear = vfpga::IsrWrite { clear_pending: true, ..Default::default() };
+        self.set_cnfg(vfpga::ISR, clear.encode());
+        if event.kind != vfpga::EventKind::PageFault {
+            return;
+        }
+        let found = find(vaddr);
+        if let Some(paddr) = found {
+            self.enter(vaddr, paddr, true);
+        }
+        let answer = vfpga::IsrWrite {
+            restart_read: !event.write,
+            restart_write: event.write,
+            success: found.is_some(),
+            ..Default::default()
+        };
+        self.set_cnfg(vfpga::ISR, answer.encode());
     }
 
     fn set_up(&mut self, number: u8) {
@@ -345,10 +410,15 @@ impl Driver {
     /// Memory with a key and every right.
     pub fn register(&mut self, length: u64) -> Region {
         let address = self.allocate(length);
-        let va = 0x7f00_0000_0000 + address;
+        self.register_as(address, address, length)
+    }
+
+    /// As [`Driver::register`], of memory that the card is to name by another address.
+    pub fn register_as(&mut self, address: u64, iova: u64, length: u64) -> Region {
+        let va = 0x7f00_0000_0000 + iova;
         let access = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::REMOTE_READ;
         let kind = KeyKind::Region;
-        let command = CreateKey { va, length, iova: address, pdn: PDN, access, kind };
+        let command = CreateKey { va, length, iova, pdn: PDN, access, kind };
         let key = self.run(Opcode::CreateKey, &command.encode()).result;
         Region { va, address, key }
     }
@@ -413,8 +483,13 @@ impl Driver {
 
     /// Posts a WRITE of a whole region and rings.
     pub fn post_write(&mut self, qp: &mut Qp, from: Region, length: u32, to: Region) {
+        self.post(SendOpcode::Write, qp, from, length, to);
+    }
+
+    /// Posts a WRITE or READ between a whole region here and one of the peer's, and rings.
+    pub fn post(&mut self, opcode: SendOpcode, qp: &mut Qp, from: Region, length: u32, to: Region) {
         let header = SendHeader {
-            opcode: SendOpcode::Write,
+            opcode,
             flags: SendFlags::SIGNALED,
             num_sge: 1,
             blocks: 1,

@@ -2,6 +2,7 @@
 
 mod client;
 mod driver;
+mod faults;
 mod foreign_client;
 mod protocol;
 mod support;
