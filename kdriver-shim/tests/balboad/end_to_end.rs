@@ -49,6 +49,55 @@ fn a_write_crosses_the_wire_and_its_completion_wakes_the_channel() {
 }
 
 #[test]
+fn cards_of_either_register_map_come_up_and_talk() {
+    let balboad = Balboad::start(&["--soft", "2", "--soft-map", "before-2026"]);
+    let (mut a, b) = connected(&balboad);
+    a.memory.store_relaxed_u64(0, 77).unwrap();
+    a.arm();
+    a.write(8, b.memory.address() as u64, b.key);
+    a.await_event();
+    assert_eq!(a.poll().unwrap().status, Status::Success);
+    assert_eq!(b.memory.load_relaxed_u64(0).unwrap(), 77);
+}
+
+/// More memory than the TLB reaches, in pages that share its sets: 2 MiB pages 1 GiB apart.
+#[test]
+fn memory_beyond_the_reach_of_the_tlb_is_written_where_it_should_be() {
+    const GIB: usize = 1 << 30;
+    const AREAS: usize = 5;
+    const LENGTH: usize = 64 << 10;
+    let balboad = Balboad::start(&["--soft", "2"]);
+    let mut a = Node::new(&balboad.dir, 0, LENGTH);
+    let mut b = Node::new(&balboad.dir, 1, AREAS * GIB);
+    a.connect(b.gid, b.qpn);
+    b.connect(a.gid, a.qpn);
+    for round in 0..3usize {
+        for area in 0..AREAS {
+            for at in (0..LENGTH).step_by(8) {
+                a.memory.store_relaxed_u64(at, pattern(at + area + round)).unwrap();
+            }
+            // Across the border of two pages.
+            let target = area * GIB + GIB / 2 - LENGTH / 2;
+            a.arm();
+            a.write(LENGTH as u32, (b.memory.address() + target) as u64, b.key);
+            a.await_event();
+            assert_eq!(a.poll().unwrap().status, Status::Success);
+            for at in (0..LENGTH).step_by(8) {
+                let found = b.memory.load_relaxed_u64(target + at).unwrap();
+                assert_eq!(found, pattern(at + area + round), "round {round}, area {area}, {at}");
+            }
+        }
+    }
+    let status = balboad.status();
+    let counter = |name: &str| status["cards"][1]["counters"][name].as_u64().unwrap();
+    // Five pages share a set of two ways: whoever comes round finds none of them.
+    assert!(counter("tlb_faults") >= 15, "{status:#}");
+    assert!(counter("tlb_misses") >= counter("tlb_faults"));
+    assert_eq!(counter("mmu_faults_mended"), counter("tlb_faults"));
+    assert_eq!((counter("mmu_faults_refused"), counter("dma_faults")), (0, 0));
+}
+
+#[test]
 fn every_arming_brings_one_event() {
     let balboad = Balboad::start(&["--soft", "2"]);
     let (mut a, b) = connected(&balboad);
