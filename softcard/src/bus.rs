@@ -61,6 +61,7 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
+    pub(crate) const NONE: Self = Self { read: false, write: false };
     pub(crate) const READ: Self = Self { read: true, write: false };
     pub(crate) const WRITE: Self = Self { read: false, write: true };
     pub(crate) const BOTH: Self = Self { read: true, write: true };
@@ -106,6 +107,9 @@ pub(crate) struct Bus {
     master: Cell<bool>,
     /// The range found last: the elements of a burst mostly lie in one.
     last: Cell<Option<Found>>,
+    /// Accesses of the card that nothing answered, and the last one of which nobody was told.
+    refusals: Cell<u64>,
+    refused: Cell<Option<(u64, Rights)>>,
 }
 
 impl Default for Bus {
@@ -116,6 +120,8 @@ impl Default for Bus {
             generation: Cell::new(1),
             master: Cell::new(true),
             last: Cell::new(None),
+            refusals: Cell::new(0),
+            refused: Cell::new(None),
         }
     }
 }
@@ -233,12 +239,37 @@ impl Bus {
                 return Some(Place::Process(last.process, base));
             }
         }
-        let (place, bytes) = self.look_up(address, wanted)?;
+        let (place, bytes) = self.look(address, wanted)?;
         (length <= bytes).then_some(place)
     }
 
     /// What lies at `address`, and how many bytes from there on do in the same range.
     pub(crate) fn look_up(&self, address: u64, wanted: Rights) -> Option<(Place, u64)> {
+        let found = self.look(address, wanted);
+        if found.is_none() {
+            self.refuse(address, wanted);
+        }
+        found
+    }
+
+    /// As [`Bus::find`], for an access that is made now or not at all.
+    pub(crate) fn access(&self, address: u64, length: u64, wanted: Rights) -> Option<Place> {
+        let found = self.find(address, length, wanted);
+        if found.is_none() {
+            self.refuse(address, wanted);
+        }
+        found
+    }
+
+    fn refuse(&self, address: u64, wanted: Rights) {
+        // An address that the card cannot put on the bus is not refused there.
+        if wanted != Rights::NONE && address < ADDRESS_LIMIT {
+            self.refused.set(Some((address, wanted)));
+            self.refusals.set(self.refusals.get().saturating_add(1));
+        }
+    }
+
+    fn look(&self, address: u64, wanted: Rights) -> Option<(Place, u64)> {
         if !self.master.get() || address >= ADDRESS_LIMIT {
             return None;
         }
@@ -273,8 +304,18 @@ impl Bus {
         self.processes.borrow().pid(process, now)
     }
 
-    #[cfg(test)]
+    /// The last access of the card that nothing answered and nobody was told of.
+    pub(crate) fn take_refused(&self) -> Option<(u64, Rights)> {
+        self.refused.take()
+    }
+
+    /// Accesses of the card that nothing answered.
+    pub(crate) fn refusals(&self) -> u64 {
+        self.refusals.get()
+    }
+
     /// Whether all of `bytes` bytes from `address` are mapped, whichever way and to whatever.
+    #[cfg(test)]
     pub(crate) fn reachable(&self, address: u64, bytes: u64) -> bool {
         self.all(address, bytes, |_| true)
     }
@@ -287,7 +328,7 @@ impl Bus {
     fn all(&self, address: u64, bytes: u64, fits: impl Fn(&Place) -> bool) -> bool {
         let (mut at, mut left) = (address, bytes.max(1));
         while left > 0 {
-            match self.look_up(at, Rights { read: false, write: false }) {
+            match self.look_up(at, Rights::NONE) {
                 Some((place, here)) if fits(&place) => {
                     left = left.saturating_sub(here);
                     at = at.saturating_add(here);
@@ -353,7 +394,9 @@ mod tests {
         let bus = Bus::default();
         bus.map_any(0x1000, 4096, Rights::READ, Backing::Reached(memory())).unwrap();
         assert!(bus.find(0x1000, 1, Rights::READ).is_some());
-        assert!(bus.find(0x1000, 1, Rights::WRITE).is_none());
+        assert_eq!(bus.take_refused(), None);
+        assert!(bus.access(0x1000, 1, Rights::WRITE).is_none());
+        assert_eq!((bus.take_refused(), bus.refusals()), (Some((0x1000, Rights::WRITE)), 1));
         let generation = bus.generation();
         bus.set_master(false);
         assert!(bus.find(0x1000, 1, Rights::READ).is_none() && !bus.reachable(0x1000, 1));

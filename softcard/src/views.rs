@@ -140,7 +140,7 @@ impl Ring for RingView {
 
 /// Loads a word with acquire ordering.
 fn load_u32(bus: &Bus, address: u64) -> u32 {
-    match bus.find(address, 4, Rights::READ) {
+    match bus.access(address, 4, Rights::READ) {
         Some(Place::Shared(mapping, offset)) => {
             mapping.load_acquire_u32(offset).unwrap_or(u32::MAX)
         }
@@ -154,7 +154,7 @@ fn load_u32(bus: &Bus, address: u64) -> u32 {
 
 /// Loads a word with acquire ordering.
 fn load_u64(bus: &Bus, address: u64) -> u64 {
-    match bus.find(address, 8, Rights::READ) {
+    match bus.access(address, 8, Rights::READ) {
         Some(Place::Shared(mapping, offset)) => {
             mapping.load_acquire_u64(offset).unwrap_or(u64::MAX)
         }
@@ -168,7 +168,7 @@ fn load_u64(bus: &Bus, address: u64) -> u64 {
 
 fn read_block(bus: &Bus, address: u64) -> Block {
     let mut bytes = [0xff; BLOCK_BYTES];
-    let done = match bus.find(address, BLOCK_BYTES as u64, Rights::READ) {
+    let done = match bus.access(address, BLOCK_BYTES as u64, Rights::READ) {
         Some(Place::Shared(mapping, offset)) => mapping.read_bytes(offset, &mut bytes).is_ok(),
         Some(Place::Asked(owner)) => owner.read(address, &mut bytes),
         Some(Place::Process(..)) | None => false,
@@ -190,7 +190,7 @@ fn write_block(bus: &Bus, address: u64, block: &Block, publish: bool) {
     }
     let [body @ .., last] = block;
     let before = size_of_val(body);
-    match bus.find(address, BLOCK_BYTES as u64, Rights::WRITE) {
+    match bus.access(address, BLOCK_BYTES as u64, Rights::WRITE) {
         Some(Place::Shared(mapping, offset)) => {
             // An alignment or a mapping that does not allow it: the card's write goes nowhere.
             let _ = mapping.write_bytes(offset, bytes.get(..before).unwrap_or_default());

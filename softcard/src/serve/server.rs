@@ -36,6 +36,8 @@ const IDLE_LOOK_NS: u64 = 1_000_000;
 const LOOKS_PER_IDLE_TIME: u64 = 40;
 /// However much work there is, a signal and a new client are looked for once in so many rounds.
 const ROUNDS: u64 = 256;
+/// Refused accesses are logged this often at most, in nanoseconds.
+const TELL_NS: u64 = 1_000_000_000;
 /// Messages handled between two looks at the card.
 const MESSAGES: usize = 64;
 
@@ -73,6 +75,8 @@ pub struct Server {
     /// What is listened to of the client's socket.
     interest: EpollFlags,
     rounds: u64,
+    /// When a refused access was logged last.
+    told: Option<u64>,
 }
 
 impl Server {
@@ -95,7 +99,17 @@ impl Server {
         let listener = Listener::new(socket)?;
         waiter.listen(listener.fd(), EpollFlags::EPOLLIN)?;
         let interest = EpollFlags::empty();
-        Ok(Self { card, link, raised, listener, waiter, worked: 0, interest, rounds: 0 })
+        Ok(Self {
+            card,
+            link,
+            raised,
+            listener,
+            waiter,
+            worked: 0,
+            interest,
+            rounds: 0,
+            told: None,
+        })
     }
 
     /// Serves until the descriptor becomes readable; may be called again.
@@ -129,6 +143,7 @@ impl Server {
             ("dma_maps", maps),
             ("mapped_files", files),
             ("interrupt_eventfds", events),
+            ("bus_refusals", self.card.memory.bus.refusals()),
         ];
         counters.extend(self.card.counters());
         counters
@@ -142,6 +157,7 @@ impl Server {
         let messages = self.serve_client()?;
         let card = self.card_step(|card, now| card.round(now));
         self.link.with_session(|session| session.irqs.collect());
+        self.tell_refusals();
         let worked = messages || card;
         if worked {
             self.worked = self.waiter.now();
@@ -150,6 +166,22 @@ impl Server {
             self.accept()?;
         }
         Ok(worked)
+    }
+
+    /// Logs what an IOMMU would report, one line in a while.
+    fn tell_refusals(&mut self) {
+        let now = self.waiter.now();
+        if self.told.is_some_and(|told| now.saturating_sub(told) < TELL_NS) {
+            return;
+        }
+        let bus = &self.card.memory.bus;
+        let Some((address, rights)) = bus.take_refused() else { return };
+        self.told = Some(now);
+        let what = if rights.write { "write" } else { "read" };
+        log::warn!(
+            "the card may not {what} bus address {address:#x}: no map of the client allows it, or the card is no bus master ({} such accesses)",
+            bus.refusals()
+        );
     }
 
     /// When to look at the card again, whatever happens.
