@@ -28,17 +28,26 @@ const PORT: u64 = 1;
 /// The clients, by number.
 pub type Clients = BTreeMap<ClientId, Client>;
 
-/// Tells the clients what the engines of all cards have reported so far.
-pub fn dispatch(cards: &mut [Card], clients: &mut Clients, poller: &Poller) {
+/// Events of one engine that are passed on before somebody else has a turn.
+///
+/// An engine that reports faster than it can be heard must not keep balboad from its clients.
+const EVENTS_PER_TURN: usize = 4096;
+
+/// Tells the clients what the engines of all cards have reported so far; true when an engine has
+/// more to say.
+pub fn dispatch(cards: &mut [Card], clients: &mut Clients, poller: &Poller) -> bool {
+    let mut more = false;
     for card in cards {
         for at in 0..card.windows.len() {
-            while let Some(event) =
-                card.windows.get_mut(at).and_then(|window| window.engine.next_event())
-            {
+            for turn in 1..=EVENTS_PER_TURN {
+                let Some(window) = card.windows.get_mut(at) else { break };
+                let Some(event) = window.engine.next_event() else { break };
                 route(card, at, event, clients, poller);
+                more |= turn == EVENTS_PER_TURN;
             }
         }
     }
+    more
 }
 
 fn route(card: &mut Card, at: usize, event: EngineEvent, clients: &mut Clients, poller: &Poller) {

@@ -44,6 +44,8 @@ pub struct Server {
     uid: u32,
     state_dir: PathBuf,
     counter_files: CounterFiles,
+    // An engine has more to report than had its turn.
+    events_left: bool,
     // Room for one message, kept between two.
     buffer: Vec<u8>,
 }
@@ -84,6 +86,7 @@ impl Server {
             uid,
             state_dir,
             counter_files,
+            events_left: false,
             buffer: Vec::new(),
         })
     }
@@ -126,6 +129,7 @@ impl Server {
     /// # Errors
     /// [`Error::Os`] when the epoll set fails.
     pub fn step(&mut self, timeout: Option<u16>) -> Result<bool, Error> {
+        let timeout = if self.events_left { Some(0) } else { timeout };
         for (number, flags) in self.poller.wait(timeout)? {
             // Taken out meanwhile: its client ended earlier in this round.
             let Some(token) = self.poller.token(number) else { continue };
@@ -134,7 +138,7 @@ impl Server {
             }
             self.ready(token, flags);
         }
-        events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
+        self.events_left = events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
         Ok(true)
     }
 
@@ -249,7 +253,7 @@ impl Server {
         let outcome = self.exchange(&mut client);
         self.clients.insert(id, client);
         // What happened before the answer is told before the next request.
-        events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
+        self.events_left = events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
         if let Err(why) = outcome {
             self.end(id, &why);
         }
