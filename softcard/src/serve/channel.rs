@@ -13,6 +13,7 @@ use hostmem::fdpass::{self, MAX_FDS, Wait};
 use nix::errno::Errno;
 
 use super::wire::{HEADER_BYTES, Header, Malformed};
+use crate::Error;
 
 /// Most bytes kept for a client that does not take them.
 const MAX_OUTGOING: usize = 4 << 20;
@@ -32,6 +33,8 @@ pub(crate) enum Over {
     Silent(Duration),
     #[error("the client speaks another version of the protocol")]
     Version,
+    #[error("the client's socket cannot be waited for: {0}")]
+    Unheard(Error),
     #[error(transparent)]
     Host(hostmem::Error),
 }

@@ -6,8 +6,8 @@
 //! does not need the card; register writes are answered and executed later, in order, as posted
 //! writes are; register reads are answered with what the registers held before the card began, which
 //! is what a read that came a moment earlier would have seen. Where even that is impossible (a read
-//! behind a write to the same registers that waits; a reset), the card's request for memory is given up and counts as
-//! failed: a client that waits for ever would be worse.
+//! behind a write to the same registers that waits; a reset), the card's request for memory is given
+//! up and counts as failed: a client that waits for ever would be worse.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -26,7 +26,6 @@ use super::access::{self, Snapshot};
 use super::channel::{Channel, Message, Over};
 use super::session::{Answer, Effect, REGION_ACCESS_BYTES, Session, Step};
 use super::wire::{self, Header, Kind, command};
-use crate::Error;
 use crate::bus::AskedMemory;
 use crate::wait::Waiter;
 
@@ -114,11 +113,12 @@ impl Link {
         self.connection.borrow().as_ref().is_some_and(|c| c.channel.is_clogged())
     }
 
-    /// Wakes on something else of the client's socket.
-    pub(crate) fn change_interest(&self, waiter: &Waiter, flags: EpollFlags) -> Result<(), Error> {
-        match &*self.connection.borrow() {
-            Some(connection) => waiter.change(&connection.channel, flags),
-            None => Ok(()),
+    /// Wakes on something else of the client's socket; without that the connection is over.
+    pub(crate) fn change_interest(&self, waiter: &Waiter, flags: EpollFlags) {
+        if let Some(connection) = &*self.connection.borrow() {
+            if let Err(error) = waiter.change(&connection.channel, flags) {
+                self.end(Over::Unheard(error));
+            }
         }
     }
 
@@ -276,6 +276,11 @@ impl Link {
                 }
                 _ if self.take_in_meanwhile(message) => {}
                 _ => return None,
+            }
+            // Who says much else does not answer either.
+            if Instant::now() >= deadline {
+                self.end(Over::Silent(self.patience));
+                return None;
             }
         }
     }

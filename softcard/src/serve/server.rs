@@ -5,7 +5,7 @@
 //! notice: every 25 µs after work, less and less often when there is none.
 
 use fpga_regs::coyote::shell::Map;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -120,7 +120,7 @@ impl Server {
         Waiter::sharpen_timers();
         self.waiter.listen(stop, EpollFlags::EPOLLIN)?;
         loop {
-            let worked = self.step()?;
+            let worked = self.step();
             self.rounds = self.rounds.wrapping_add(1);
             if (!worked || self.rounds % ROUNDS == 0) && is_readable(stop) {
                 break;
@@ -150,11 +150,8 @@ impl Server {
     }
 
     /// Does what there is to do, without sleeping; `true` if there was anything.
-    ///
-    /// # Errors
-    /// [`Error::Host`] when a client's socket cannot be waited for.
-    pub fn step(&mut self) -> Result<bool, Error> {
-        let messages = self.serve_client()?;
+    pub fn step(&mut self) -> bool {
+        let messages = self.serve_client();
         let card = self.card_step(|card, now| card.round(now));
         self.link.with_session(|session| session.irqs.collect());
         self.tell_refusals();
@@ -163,9 +160,9 @@ impl Server {
             self.worked = self.waiter.now();
         }
         if !worked || self.rounds % ROUNDS == 0 {
-            self.accept()?;
+            self.accept();
         }
-        Ok(worked)
+        worked
     }
 
     /// Logs what an IOMMU would report, one line in a while.
@@ -195,9 +192,9 @@ impl Server {
     }
 
     /// Handles what the client says; `true` if there was anything.
-    fn serve_client(&mut self) -> Result<bool, Error> {
+    fn serve_client(&mut self) -> bool {
         if !self.link.is_open() {
-            return Ok(false);
+            return false;
         }
         self.link.flush();
         let mut budget = MESSAGES;
@@ -207,24 +204,23 @@ impl Server {
         if let Some(reason) = self.link.over() {
             log::info!("{reason}");
             self.disconnect();
-            return Ok(true);
+            return true;
         }
-        self.follow_interest()?;
+        self.follow_interest();
         // One is taken off to find that there is no message.
-        Ok(budget.saturating_add(1) < MESSAGES)
+        budget.saturating_add(1) < MESSAGES
     }
 
     /// Listens for room while something waits for the client, else for what it says.
-    fn follow_interest(&mut self) -> Result<(), Error> {
+    fn follow_interest(&mut self) {
         let interest = match self.link.is_clogged() {
             true => EpollFlags::EPOLLOUT,
             false => EpollFlags::EPOLLIN,
         };
         if interest != self.interest {
             self.interest = interest;
-            self.link.change_interest(&self.waiter, interest)?;
+            self.link.change_interest(&self.waiter, interest);
         }
-        Ok(())
     }
 
     fn disconnect(&mut self) {
@@ -235,33 +231,30 @@ impl Server {
     }
 
     /// Lets a client in, if none is there; a second one is turned away.
-    fn accept(&mut self) -> Result<(), Error> {
-        let Some(socket) = self.listener.accept() else { return Ok(()) };
+    fn accept(&mut self) {
+        let Some(socket) = self.listener.accept() else { return };
         // The one before may have left since it was last listened to.
-        self.serve_client()?;
+        self.serve_client();
         if self.link.is_open() {
             log::warn!("a second client is turned away");
-            return Ok(());
+            return;
         }
+        match self.connect(socket) {
+            Ok(()) => log::info!("a client has connected"),
+            Err(error) => log::warn!("a client is turned away: {error}"),
+        }
+    }
+
+    fn connect(&mut self, socket: OwnedFd) -> Result<(), Error> {
         // A client before may still hold the file of its pages.
-        let wired = Doorbells::new().and_then(|doorbells| Ok((doorbells.pages()?, doorbells)));
-        let doorbells = match wired {
-            Ok((pages, doorbells)) => {
-                self.card.wire(pages);
-                doorbells.into_file()
-            }
-            Err(error) => {
-                log::warn!("a client is turned away: {error}");
-                return Ok(());
-            }
-        };
-        log::info!("a client has connected");
+        let doorbells = Doorbells::new()?;
+        self.card.wire(doorbells.pages()?);
         self.interest = EpollFlags::EPOLLIN;
         self.waiter.listen(&socket, self.interest)?;
         let bus = Rc::clone(&self.card.memory.bus);
         let client: Rc<dyn AskedMemory> = self.link.clone();
         let session = Session::new(bus, self.raised.clone(), client);
-        self.link.open(socket, session, doorbells);
+        self.link.open(socket, session, doorbells.into_file());
         Ok(())
     }
 

@@ -122,6 +122,19 @@ impl Client {
         self.next_id
     }
 
+    /// Says a message; `false` when the server has ended the connection.
+    pub fn try_say(&mut self, command: u16, flags: u32, payload: &[u8]) -> bool {
+        let bytes = self.message(0, command, flags, payload);
+        fdpass::send(self.socket.as_fd(), &bytes, &[], Wait::AsSocket).is_ok()
+    }
+
+    fn message(&self, id: u16, command: u16, flags: u32, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = [id.to_le_bytes(), command.to_le_bytes()].concat();
+        bytes.extend(u32s(&[16 + payload.len() as u32, flags, 0]));
+        bytes.extend(payload);
+        bytes
+    }
+
     pub fn say_as(
         &mut self,
         id: u16,
@@ -130,9 +143,7 @@ impl Client {
         payload: &[u8],
         fds: &[BorrowedFd<'_>],
     ) {
-        let mut bytes = [id.to_le_bytes(), command.to_le_bytes()].concat();
-        bytes.extend(u32s(&[16 + payload.len() as u32, flags, 0]));
-        bytes.extend(payload);
+        let bytes = self.message(id, command, flags, payload);
         fdpass::send(self.socket.as_fd(), &bytes, fds, Wait::AsSocket).unwrap();
     }
 
