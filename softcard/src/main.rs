@@ -86,14 +86,13 @@ fn link(text: &str) -> Result<Link, String> {
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error)
-            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
-        {
+        Err(error) if !error.use_stderr() => {
+            // Nothing is left to tell it to if printing fails.
             let _ = error.print();
             return ExitCode::from(exit::OK);
         }
         Err(error) => {
-            eprintln!("softcard: {}; see softcard serve --help", sentence(&error));
+            eprintln!("softcard: {} (see --help)", sentence(&error));
             return ExitCode::from(exit::USAGE);
         }
     };
@@ -111,7 +110,7 @@ fn main() -> ExitCode {
 /// What is wrong with the command line, in one line.
 fn sentence(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return "nothing is asked for".into();
+        return "no command is given".into();
     }
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
