@@ -31,8 +31,14 @@ pub const SEND_RING: usize = 1024;
 /// between two rounds of a busy caller.
 pub const WINDOW_PACKETS: u64 = 1024;
 
-/// Packets that may be unacknowledged after a loss; as many more as are acknowledged from then on,
-/// up to [`WINDOW_PACKETS`].
+/// Packets that may be unacknowledged at first; as many more as are acknowledged from then on, up to
+/// [`WINDOW_PACKETS`].
+///
+/// If the first of them is lost, no round trip is measured before all of them were sent again, and
+/// without one nothing but the acknowledgement timeout helps.
+pub const FIRST_WINDOW_PACKETS: u64 = 128;
+
+/// Packets that may be unacknowledged after a loss; then as [`FIRST_WINDOW_PACKETS`].
 ///
 /// What follows a lost packet is in vain (go-back-N), and where one was lost more will be. While a
 /// lost NAK, or a packet lost again, goes unnoticed, all of the window is sent in vain.

@@ -118,7 +118,7 @@ impl Requester {
             next: first,
             sent: first,
             tail: first,
-            window: param::WINDOW_PACKETS,
+            window: param::FIRST_WINDOW_PACKETS,
             window_at: first,
             retries,
             rnr_retries,

@@ -351,6 +351,15 @@ fn the_last_packet_before_a_stop_asks_for_an_acknowledgement() {
     let mut puppet = Puppet::new(&options());
     puppet.post(Operation::Write, 5000 * MTU);
     let sent = puppet.drain();
+    assert_eq!(sent.len() as u64, roce::param::FIRST_WINDOW_PACKETS);
+    assert!(sent.last().unwrap().ack_request);
+    // Once it is wide, within it too.
+    let last = |sent: &[Sent]| sent.last().unwrap().psn;
+    let mut sent = sent;
+    for _ in 0..3 {
+        sent = puppet.say(&[ack(last(&sent))]);
+        sent.extend(puppet.drain());
+    }
     assert_eq!(sent.len() as u64, roce::param::WINDOW_PACKETS);
     assert!(sent.last().unwrap().ack_request);
     let often = sent.iter().filter(|sent| sent.ack_request).count();
@@ -359,11 +368,12 @@ fn the_last_packet_before_a_stop_asks_for_an_acknowledgement() {
 
 /// RC-31.
 #[test]
-fn after_a_loss_less_is_sent_at_a_time_until_much_is_acknowledged() {
+fn at_first_and_after_a_loss_little_is_sent_at_a_time_until_much_is_acknowledged() {
     let mut puppet = Puppet::new(&options());
     puppet.post(Operation::Write, 9000 * MTU);
-    puppet.drain();
-    let (mut first, mut window) = (100, roce::param::LOSS_WINDOW_PACKETS as u32);
+    let at_first = roce::param::FIRST_WINDOW_PACKETS as u32;
+    assert_eq!(psns(&puppet.drain()), (0..at_first).collect::<Vec<_>>());
+    let (mut first, mut window) = (10, roce::param::LOSS_WINDOW_PACKETS as u32);
     let mut answer = sequence_nak(SQ_PSN + first);
     for _ in 0..8 {
         let mut sent = puppet.say(&[answer]);
