@@ -1,8 +1,8 @@
 //! Descriptors from a peer that is not trusted: memory files and event counters.
 //!
-//! Such a peer may do anything to its file at any time. A file that can be cut short, or whose pages
-//! can run out, would turn an access into SIGBUS; a counter that is full would make a write wait for
-//! ever. What is taken here has neither danger, as far as the kernel lets it be seen.
+//! Such a peer may do anything to its file at any time. A file that can be cut short, or whose
+//! pages can run out, would turn an access into SIGBUS; a counter that is full would make a write
+//! wait for ever. What is taken here has neither danger, as far as the kernel lets it be seen.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

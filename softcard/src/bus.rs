@@ -1,9 +1,9 @@
 //! The bus between card and host: what memory lies at which bus address, and who may reach it.
 //!
-//! Ranges are what an IOMMU makes of them: they may be as small as a page, neighbours on the bus need
-//! not be neighbours in memory, and any of them may go away between two accesses. Whoever keeps a
-//! view of memory therefore remembers the bus's [generation](Bus::generation) with it and looks again
-//! when that has moved on.
+//! Ranges are what an IOMMU makes of them: they may be as small as a page, neighbours on the bus
+//! need not be neighbours in memory, and any of them may go away between two accesses. Whoever
+//! keeps a view of memory therefore remembers the bus's [generation](Bus::generation) with it and
+//! looks again when that has moved on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -1,8 +1,9 @@
 //! Rings and doorbell records, wherever on the bus they lie.
 //!
-//! A view remembers where its memory is as long as the bus has not changed. Memory that is one piece
-//! here is then reached directly. What is scattered, or must be asked for, is looked up at every
-//! access. What is not there any more reads as all ones and swallows what is written, as on PCIe.
+//! A view remembers where its memory is as long as the bus has not changed. Memory that is one
+//! piece here is then reached directly. What is scattered, or must be asked for, is looked up at
+//! every access. What is not there any more reads as all ones and swallows what is written, as on
+//! PCIe.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,7 +1,7 @@
 //! The configuration space of the card: identity, BARs, and the PM, MSI-X and PCIe capabilities.
 //!
-//! Identity, BARs and the MSI-X table are the published card's (`fpga_regs::coyote::pci`); where its
-//! sources leave a value open, it is the default of the vendor's DMA core. There is no legacy
+//! Identity, BARs and the MSI-X table are the published card's (`fpga_regs::coyote::pci`); where
+//! its sources leave a value open, it is the default of the vendor's DMA core. There is no legacy
 //! interrupt and no expansion ROM.
 
 use fpga_regs::coyote::pci::{

@@ -1,7 +1,7 @@
 //! The doorbell pages of BAR4, in a memory file that clients map.
 //!
-//! The file is laid out as the BAR is, up to the last doorbell page; its other pages are never looked
-//! at. A store to a page gives no notice: the card looks at its doorbells by timer.
+//! The file is laid out as the BAR is, up to the last doorbell page; its other pages are never
+//! looked at. A store to a page gives no notice: the card looks at its doorbells by timer.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};

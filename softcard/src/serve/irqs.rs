@@ -1,9 +1,10 @@
-//! Interrupts as VFIO has them: indices of vectors, each with the event counter of who waits for it.
+//! Interrupts as VFIO has them: indices of vectors, each with the event counter of who waits for
+//! it.
 //!
-//! The client says with `DEVICE_SET_IRQS` which counter stands for which vector. Nothing here looks at
-//! the MSI-X table in BAR2: clients that emulate it (QEMU does) never show it to us, and the counters
-//! say the same. An interrupt that cannot be delivered yet stays pending, once, and shows in the
-//! pending bits: while its vector is masked or has no counter, or the card is no bus master.
+//! The client says with `DEVICE_SET_IRQS` which counter stands for which vector. Nothing here looks
+//! at the MSI-X table in BAR2: clients that emulate it (QEMU does) never show it to us, and the
+//! counters say the same. An interrupt that cannot be delivered yet stays pending, once, and shows
+//! in the pending bits: while its vector is masked or has no counter, or the card is no bus master.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -174,7 +175,8 @@ impl Irqs {
         self.deliver();
     }
 
-    /// Forgets what is pending, as a reset of the function does; counters and masks are the client's.
+    /// Forgets what is pending, as a reset of the function does; counters and masks are the
+    /// client's.
     pub(crate) fn reset(&mut self) {
         self.raised.0.set(0);
         self.enabled = false;

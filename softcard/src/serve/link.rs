@@ -1,13 +1,13 @@
 //! The client at the other end: its messages, its memory, and what happens when both meet.
 //!
 //! The card asks for memory that it cannot reach itself with `DMA_READ` and `DMA_WRITE`, and waits
-//! for the answer in the middle of what it does. The client may be waiting for us meanwhile, and QEMU
-//! answers nothing before it has its own answer. So what arrives then is handled at once where it
-//! does not need the card; register writes are answered and executed later, in order, as posted
-//! writes are; register reads are answered with what the registers held before the card began, which
-//! is what a read that came a moment earlier would have seen. Where even that is impossible (a read
-//! behind a write to the same registers that waits; a reset), the card's request for memory is given
-//! up and counts as failed: a client that waits for ever would be worse.
+//! for the answer in the middle of what it does. The client may be waiting for us meanwhile, and
+//! QEMU answers nothing before it has its own answer. So what arrives then is handled at once where
+//! it does not need the card; register writes are answered and executed later, in order, as posted
+//! writes are; register reads are answered with what the registers held before the card began,
+//! which is what a read that came a moment earlier would have seen. Where even that is impossible
+//! (a read behind a write to the same registers that waits; a reset), the card's request for memory
+//! is given up and counts as failed: a client that waits for ever would be worse.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -219,7 +219,8 @@ impl Link {
         Now::Done
     }
 
-    /// Handles a message that arrives while the card waits for another; whether it can go on waiting.
+    /// Handles a message that arrives while the card waits for another; whether it can go on
+    /// waiting.
     fn take_in_meanwhile(&self, message: Message) -> bool {
         let Now::Later(header, step) = self.take_in(message) else { return true };
         let step = match step {

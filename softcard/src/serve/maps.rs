@@ -1,11 +1,11 @@
 //! The client's memory on the card's bus: `DMA_MAP` and `DMA_UNMAP`.
 //!
-//! A map that comes with a memory file is reached directly. Each message brings a fresh descriptor of
-//! mostly the same file, so files are known by device and inode, mapped whole once, and the
+//! A map that comes with a memory file is reached directly. Each message brings a fresh descriptor
+//! of mostly the same file, so files are known by device and inode, mapped whole once, and the
 //! descriptor is closed. A file is mapped only if it is sealed against shrinking (memory of QEMU's
 //! `memory-backend-memfd` is) and not of huge pages: anything else could be taken away under the
-//! mapping, and would end this process. Such a map, like one without a file, is served by asking the
-//! client, with `DMA_READ` and `DMA_WRITE`.
+//! mapping, and would end this process. Such a map, like one without a file, is served by asking
+//! the client, with `DMA_READ` and `DMA_WRITE`.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -53,8 +53,8 @@ impl Maps {
     /// Maps a range.
     ///
     /// # Errors
-    /// EINVAL for a range that is none or leaves its file, EEXIST where something is mapped already,
-    /// ENOSPC when there are too many maps or files, and those of `mmap`.
+    /// EINVAL for a range that is none or leaves its file, EEXIST where something is mapped
+    /// already, ENOSPC when there are too many maps or files, and those of `mmap`.
     pub(crate) fn map(
         &mut self,
         flags: u32,

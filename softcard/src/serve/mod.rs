@@ -1,8 +1,8 @@
 //! The card as a PCIe device: a vfio-user server.
 //!
-//! A client, QEMU's `vfio-user-pci` or any other, connects to a Unix socket and finds a PCI function:
-//! configuration space, BARs, MSI-X, DMA to memory it maps, reset. One client is served at a time; when
-//! it goes, its memory is let go and the card is reset, and the next one may come.
+//! A client, QEMU's `vfio-user-pci` or any other, connects to a Unix socket and finds a PCI
+//! function: configuration space, BARs, MSI-X, DMA to memory it maps, reset. One client is served
+//! at a time; when it goes, its memory is let go and the card is reset, and the next one may come.
 //!
 //! | module | what |
 //! |---|---|
@@ -18,8 +18,8 @@
 //! | `listener` | the socket that clients connect to |
 //! | `server` | the loop |
 //!
-//! The client is trusted with nothing but its own card. It may say anything at any time: what makes no
-//! sense is refused with an error reply, and a stream that makes none ends the connection.
+//! The client is trusted with nothing but its own card. It may say anything at any time: what makes
+//! no sense is refused with an error reply, and a stream that makes none ends the connection.
 
 mod access;
 mod channel;

@@ -1,8 +1,8 @@
 //! The loop that serves one card to one client at a time.
 //!
-//! One thread does everything: it handles the client's messages, works on the card, and sleeps. While
-//! queues exist it wakes by itself to look at the doorbells, since a store to a mapped page gives no
-//! notice: every 25 µs after work, less and less often when there is none.
+//! One thread does everything: it handles the client's messages, works on the card, and sleeps.
+//! While queues exist it wakes by itself to look at the doorbells, since a store to a mapped page
+//! gives no notice: every 25 µs after work, less and less often when there is none.
 
 use fpga_regs::coyote::shell::Map;
 use std::os::fd::{BorrowedFd, OwnedFd};

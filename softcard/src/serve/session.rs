@@ -1,8 +1,8 @@
 //! What one client's messages mean: a state machine without a socket and without the card.
 //!
 //! A message goes in, a [`Step`] comes out. Everything but the card's registers lives here. So a
-//! message that arrives while the card itself waits for the client (it asked for memory) can still be
-//! answered, up to what needs the card; see `channel.rs` for what happens then.
+//! message that arrives while the card itself waits for the client (it asked for memory) can still
+//! be answered, up to what needs the card; see `channel.rs` for what happens then.
 //!
 //! Writes to registers are posted, as on PCIe: the reply comes before they are executed, because
 //! what they set going may need the client, who may be deaf until it has its reply.

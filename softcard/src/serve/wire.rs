@@ -1,8 +1,8 @@
 //! vfio-user messages as bytes: headers, requests, replies.
 //!
-//! Source: the vfio-user protocol specification, version 0.1; numbers and layouts that it takes over
-//! from `linux/vfio.h` are named as there. All fields are little-endian. Parsing never panics and
-//! copies what it keeps; what a request means is the session's business.
+//! Source: the vfio-user protocol specification, version 0.1; numbers and layouts that it takes
+//! over from `linux/vfio.h` are named as there. All fields are little-endian. Parsing never panics
+//! and copies what it keeps; what a request means is the session's business.
 
 use nix::errno::Errno;
 
@@ -30,7 +30,7 @@ pub(crate) mod command {
     pub(crate) const REGION_WRITE_MULTI: u16 = 15;
 }
 
-/// Header flags: bits [3:0] are the type.
+/// Header flags: bits 3 to 0 are the type.
 const TYPE: u32 = 0xf;
 const TYPE_COMMAND: u32 = 0;
 const TYPE_REPLY: u32 = 1;
@@ -231,7 +231,7 @@ impl Request {
             command::DEVICE_GET_IRQ_INFO => sized(fields, IRQ_INFO_BYTES)
                 .and_then(|_| Some(Self::DeviceGetIrqInfo { index: index(fields)? })),
             command::DEVICE_SET_IRQS => set_irqs(fields),
-            // Among them DEVICE_GET_REGION_IO_FDS (6): no sub-region signals an accesses.
+            // Among them DEVICE_GET_REGION_IO_FDS (6): no part of a region signals accesses.
             _ => return Err(Errno::ENOTSUP),
         };
         parsed.ok_or(Errno::EINVAL)

@@ -1,8 +1,8 @@
 //! A driver of a served card, down to its rings, over the tests' own client.
 //!
-//! It stands for the guest: memory with pages that lie in another order on the bus than in their file,
-//! registers through messages, doorbells through the mapped page. Where the card must ask for memory
-//! it answers like QEMU: not before its own request was answered.
+//! It stands for the guest: memory with pages that lie in another order on the bus than in their
+//! file, registers through messages, doorbells through the mapped page. Where the card must ask for
+//! memory it answers like QEMU: not before its own request was answered.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
