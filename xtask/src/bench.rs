@@ -182,6 +182,10 @@ impl Rounds<'_> {
         let ours = stock::latency(self.clean, 2, self.effort.exchanges)?;
         figures.add("write_lat_2_p50", Column::Balboa, ours.median);
         figures.add("write_lat_2_p99", Column::Balboa, ours.p99);
+        let alone = stock::latency_by_events(self.clean, self.effort.exchanges)?;
+        figures.add("send_lat_2_events_p99", Column::Balboa, alone.p99);
+        let beside = self.programs.latency_beside_churn(self.clean, self.effort.exchanges)?;
+        figures.add("send_lat_2_events_p99_churn", Column::Balboa, beside.p99);
         for (column, microseconds) in peers::latencies(2, self.effort.seconds)? {
             figures.add("write_lat_2_p50", column, microseconds);
         }

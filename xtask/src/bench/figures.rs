@@ -61,6 +61,8 @@ pub const METRICS: &[Metric] = &[
     metric("send_bw_1048576", "MB/s", true),
     metric("write_lat_2_p50", "us", false),
     metric("write_lat_2_p99", "us", false),
+    metric("send_lat_2_events_p99", "us", false),
+    metric("send_lat_2_events_p99_churn", "us", false),
     metric("write_rate_64", "M/s", true),
     metric("write_bw_65536_depth500", "MB/s", true),
     metric("write_bw_65536_qp500", "MB/s", true),

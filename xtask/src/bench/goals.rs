@@ -60,6 +60,9 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
         )
         .floor(quarter)
         .wanted(latency(Column::UcxTcp)),
+        Goal::at_most("send_lat_2_events_p99_churn", "1.5 x without; 1.0 x")
+            .floor(times(1.5, of("send_lat_2_events_p99", Column::Balboa)))
+            .wanted(of("send_lat_2_events_p99", Column::Balboa)),
         Goal::at_least("write_rate_64", "0.5; 2.04").floor(Some(0.5)).wanted(Some(2.04)),
         Goal::at_least("write_bw_65536_qp500", "0.8 x one QP; 0.95 x")
             .floor(times(0.8, one_qp))

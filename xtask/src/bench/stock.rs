@@ -98,8 +98,19 @@ pub struct Latency {
 /// # Errors
 /// When perftest fails, or says nothing.
 pub fn latency(daemon: &Daemon<'_>, size: u64, exchanges: u32) -> Result<Latency> {
-    let command = format!("ib_write_lat -s {size} -n {exchanges} -F");
-    let row = perftest(daemon, &command)?;
+    latency_of(daemon, &format!("ib_write_lat -s {size} -n {exchanges} -F"))
+}
+
+/// Latency of a SEND of 2 bytes between programs that sleep until a completion event comes.
+///
+/// # Errors
+/// When perftest fails, or says nothing.
+pub fn latency_by_events(daemon: &Daemon<'_>, exchanges: u32) -> Result<Latency> {
+    latency_of(daemon, &format!("ib_send_lat -e -s 2 -n {exchanges} -F"))
+}
+
+fn latency_of(daemon: &Daemon<'_>, command: &str) -> Result<Latency> {
+    let row = perftest(daemon, command)?;
     match (row.get(4), row.get(7)) {
         (Some(&median), Some(&p99)) => Ok(Latency { median, p99 }),
         _ => anyhow::bail!("{command}: too few columns in {row:?}"),
@@ -112,10 +123,11 @@ fn perftest(daemon: &Daemon<'_>, command: &str) -> Result<Vec<f64>> {
     rows.into_iter().next().with_context(|| format!("no figures: {}", both.client))
 }
 
-/// `verbs-bench`, where cargo put it.
+/// Programs of our own, where cargo put them.
 #[derive(Debug)]
 pub struct Programs {
     verbs_bench: PathBuf,
+    verbs_mortal: PathBuf,
     /// A directory for what programs leave behind.
     pub scratch: PathBuf,
 }
@@ -123,7 +135,11 @@ pub struct Programs {
 impl Programs {
     /// Finds them.
     pub fn new(built: &Path, scratch: &Path) -> Self {
-        Self { verbs_bench: built.join("verbs-bench"), scratch: scratch.to_owned() }
+        Self {
+            verbs_bench: built.join("verbs-bench"),
+            verbs_mortal: built.join("verbs-mortal"),
+            scratch: scratch.to_owned(),
+        }
     }
 
     /// `verbs-bench` with arguments, behind words that run it.
@@ -145,6 +161,19 @@ impl Programs {
     /// When it fails.
     pub fn connects(&self, daemon: &Daemon<'_>, seconds: u32) -> Result<f64> {
         number(&self.verbs_bench(daemon, "", &format!("connect --seconds {seconds}")).run()?)
+    }
+
+    /// [`latency_by_events`] beside a client that makes and destroys everything in a loop.
+    ///
+    /// # Errors
+    /// When either fails.
+    pub fn latency_beside_churn(&self, daemon: &Daemon<'_>, exchanges: u32) -> Result<Latency> {
+        // The file that would end it never comes: it is killed when it goes out of scope.
+        let never = self.scratch.join("never");
+        let churn = daemon.run("").arg(&self.verbs_mortal).arg("churn").arg(never).limit(LIMIT);
+        let mut churn = churn.start()?;
+        churn.wait_until("it was at work", |it| it.output().contains("running"))?;
+        latency_by_events(daemon, exchanges)
     }
 
     /// Per cent of one core that balboad uses while two programs hold connected QPs and do nothing.
