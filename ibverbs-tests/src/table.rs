@@ -8,13 +8,19 @@ use crate::process::Finished;
 /// perftest takes the root of what its rounding made negative.
 const DEVIATION: usize = 6;
 
+/// What perftest complains of when other programs kept it from finding out how fast the processor's
+/// clock ticks. Then it prints infinite times.
+const CLOCK_UNKNOWN: &str = "Correlation coefficient r^2";
+
 /// The rows of numbers that perftest prints, each starting with size and iterations.
 ///
 /// # Errors
-/// When a row has a field that is no number, or a size that moved nothing.
+/// When a row has a field that is no number, or a size that moved nothing. Times are infinite where
+/// perftest says that it could not measure them.
 pub fn table(finished: &Finished) -> Result<Vec<Vec<f64>>> {
     let mut rows = Vec::new();
     let mut inside = false;
+    let clock_unknown = finished.stderr.contains(CLOCK_UNKNOWN);
     for line in finished.stdout.lines() {
         if line.trim_start().starts_with("#bytes") {
             inside = true;
@@ -27,7 +33,9 @@ pub fn table(finished: &Finished) -> Result<Vec<Vec<f64>>> {
                 .collect::<Result<_, _>>()
                 .with_context(|| format!("no number in {line:?}: {finished}"))?;
             let is_right = |(column, value): (usize, &f64)| {
-                value.is_finite() || column == DEVIATION && value.is_nan()
+                value.is_finite()
+                    || column == DEVIATION && value.is_nan()
+                    || clock_unknown && value.is_infinite()
             };
             ensure!(row.iter().enumerate().all(is_right), "{line:?} in {finished}");
             ensure!(
@@ -48,12 +56,16 @@ mod tests {
     use super::*;
 
     fn rows(stdout: &str) -> Result<Vec<Vec<f64>>> {
+        rows_with(stdout, "")
+    }
+
+    fn rows_with(stdout: &str, stderr: &str) -> Result<Vec<Vec<f64>>> {
         let status = ExitStatus::from_raw(0);
         table(&Finished {
             command: "ib_write_bw".into(),
             status,
             stdout: stdout.into(),
-            stderr: String::new(),
+            stderr: stderr.into(),
         })
     }
 
@@ -74,5 +86,13 @@ mod tests {
     fn a_deviation_that_is_no_number_is_perftests_own_affair() {
         let row = " #bytes\n 2 100 8.69 114576.17 9.03 2630.11 -nan 114576.17 114576.17\n";
         assert_eq!(rows(row).unwrap()[0][4], 9.03);
+    }
+
+    #[test]
+    fn times_are_infinite_only_where_perftest_knows_no_clock() {
+        let row = " #bytes\n 2 500 inf inf inf inf -nan inf inf\n";
+        let complaint = "Correlation coefficient r^2: 0.825109 < 0.9\n";
+        assert!(rows(row).is_err());
+        assert_eq!(rows_with(row, complaint).unwrap()[0][1], 500.0);
     }
 }

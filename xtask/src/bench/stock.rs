@@ -112,7 +112,10 @@ pub fn latency_by_events(daemon: &Daemon<'_>, exchanges: u32) -> Result<Latency>
 fn latency_of(daemon: &Daemon<'_>, command: &str) -> Result<Latency> {
     let row = perftest(daemon, command)?;
     match (row.get(4), row.get(7)) {
-        (Some(&median), Some(&p99)) => Ok(Latency { median, p99 }),
+        (Some(&median), Some(&p99)) => {
+            ensure!(median.is_finite(), "{command}: the machine is too busy to measure time on");
+            Ok(Latency { median, p99 })
+        }
         _ => anyhow::bail!("{command}: too few columns in {row:?}"),
     }
 }
