@@ -5,6 +5,7 @@ use verbs_sys::v44::verbs as v;
 
 use crate::ffi::Operation;
 
+pub mod apart;
 pub mod errors;
 pub mod link;
 pub mod transfer;

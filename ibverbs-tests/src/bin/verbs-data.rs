@@ -9,7 +9,7 @@ use ibverbs_tests::data::{
 };
 use ibverbs_tests::ffi::{Context, Library, Operation, Patience};
 
-/// Moves messages between two QPs of this process and checks every byte.
+/// Moves messages between two QPs and checks every byte.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
@@ -27,6 +27,21 @@ enum Command {
     Lists(Link),
     /// What must go wrong, and how
     Errors(Link),
+    /// Messages of every kind both ways between this process and another, which runs the same on
+    /// another device: one waits, the other is told where
+    Apart {
+        /// Device
+        #[arg(short, long, default_value = "balboa0")]
+        device: String,
+        /// TCP port
+        #[arg(short, long)]
+        port: u16,
+        /// Local ACK timeout, 4.096 µs × 2^N
+        #[arg(long, value_name = "N", default_value_t = 14)]
+        timeout: u8,
+        /// Where the other process waits
+        host: Option<String>,
+    },
     /// One long message
     Huge {
         /// How it is moved
@@ -111,6 +126,18 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Errors(link) => {
             println!("{} errors came as they should", data::errors::all(&(&link).into())?);
+        }
+        Command::Apart { device, port, timeout, host } => {
+            let options = Options {
+                devices: [device.clone(), device],
+                gid_index: 1,
+                events: true,
+                thread_domain: false,
+                cq_entries: 2 * DEPTH,
+                patience: Patience { timeout, ..Patience::default() },
+            };
+            let count = data::apart::run(&options, host.as_deref(), port)?;
+            println!("{count} messages arrived as they should");
         }
         Command::Huge { operation, mib, mtu, link } => {
             let operation = match operation {

@@ -158,24 +158,7 @@ impl Link {
     /// # Errors
     /// When none comes in time.
     pub fn completion(&self, cq: &Cq) -> Result<Completion> {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            if let Some(completion) = cq.poll()? {
-                return Ok(completion);
-            }
-            ensure!(Instant::now() < deadline, "no completion within {LIMIT:?}");
-            let Some(channel) = cq.channel() else {
-                std::thread::yield_now();
-                continue;
-            };
-            cq.arm()?;
-            // What came before the arming makes no event; what came after it makes one that may be
-            // left over then, and wakes a later wait for nothing.
-            if let Some(completion) = cq.poll()? {
-                return Ok(completion);
-            }
-            channel.wait(LIMIT)?;
-        }
+        completion(cq)
     }
 
     /// Waits for the next completion of a queue, which must be a success.
@@ -183,14 +166,7 @@ impl Link {
     /// # Errors
     /// When it is none, or does not come.
     pub fn success(&self, cq: &Cq) -> Result<Completion> {
-        let completion = self.completion(cq)?;
-        let status = completion.status;
-        ensure!(
-            status == v::IBV_WC_SUCCESS,
-            "{}: {completion:?}",
-            self.library.status_name(status)
-        );
-        Ok(completion)
+        success(self.library, cq)
     }
 
     /// Checks that a queue has nothing more.
@@ -203,6 +179,42 @@ impl Link {
             Some(more) => bail!("a completion too many: {more:?}"),
         }
     }
+}
+
+/// Waits for the next completion of a queue.
+///
+/// # Errors
+/// When none comes in time.
+fn completion(cq: &Cq) -> Result<Completion> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(completion) = cq.poll()? {
+            return Ok(completion);
+        }
+        ensure!(Instant::now() < deadline, "no completion within {LIMIT:?}");
+        let Some(channel) = cq.channel() else {
+            std::thread::yield_now();
+            continue;
+        };
+        cq.arm()?;
+        // What came before the arming makes no event; what came after it makes one that may be
+        // left over then, and wakes a later wait for nothing.
+        if let Some(completion) = cq.poll()? {
+            return Ok(completion);
+        }
+        channel.wait(LIMIT)?;
+    }
+}
+
+/// Waits for the next completion of a queue, which must be a success.
+///
+/// # Errors
+/// When it is none, or does not come.
+pub(super) fn success(library: &Library, cq: &Cq) -> Result<Completion> {
+    let completion = completion(cq)?;
+    let status = completion.status;
+    ensure!(status == v::IBV_WC_SUCCESS, "{}: {completion:?}", library.status_name(status));
+    Ok(completion)
 }
 
 impl Side {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use anyhow::{Result, ensure};
 use verbs_sys::v44::verbs as v;
 
-use super::link::Link;
+use super::link::{Link, Side};
 use crate::ffi::{Completion, Operation, Piece, Recv, Region, Send};
 
 /// Bytes between the pieces of a message, and after the last: they must stay as they are.
@@ -52,17 +52,23 @@ impl Transfer {
         run_list(link, &[*self])
     }
 
-    fn reads(&self) -> bool {
+    /// Whether bytes go from the other side to the one that works.
+    pub(super) fn reads(&self) -> bool {
         self.operation == Operation::Read
     }
 
+    /// First byte of a region that it leaves alone, as everything after it.
+    pub(super) fn end(&self) -> usize {
+        self.offset + room(self.size) - MAX_OFFSET
+    }
+
     /// Parts of the region of the side that works.
-    fn near(&self) -> Vec<(usize, usize)> {
+    pub(super) fn near(&self) -> Vec<(usize, usize)> {
         parts(self.size, self.gather, self.offset)
     }
 
     /// Parts of the region of the other side.
-    fn far(&self) -> Vec<(usize, usize)> {
+    pub(super) fn far(&self) -> Vec<(usize, usize)> {
         let count = match self.operation {
             Operation::Send | Operation::SendImmediate => self.scatter,
             _ => 1,
@@ -75,30 +81,38 @@ impl Transfer {
         0x8000_0001 ^ (self.seed as u32).rotate_left(8)
     }
 
-    fn send(&self, link: &Link, wr_id: u64, signalled: bool) -> Send {
+    /// The work request of the side that works, towards a region given by address and key.
+    pub(super) fn send(
+        &self,
+        near: &Rc<Region>,
+        remote: (u64, u32),
+        wr_id: u64,
+        signalled: bool,
+    ) -> Send {
         let far = self.far().first().map_or(0, |(offset, _)| *offset) as u64;
         let signal = if signalled { v::IBV_SEND_SIGNALED } else { 0 };
         let inline = if self.inline { v::IBV_SEND_INLINE } else { 0 };
-        let right = &link.right.region;
         Send {
             wr_id,
             operation: self.operation,
-            pieces: pieces(&link.left.region, &self.near()),
-            remote: (right.address() + far, right.rkey()),
+            pieces: pieces(near, &self.near()),
+            remote: (remote.0 + far, remote.1),
             immediate: self.immediate(),
             flags: signal | inline,
         }
     }
 
-    fn receive(&self, link: &Link, wr_id: u64) -> Recv {
+    /// The receive request of the other side.
+    pub(super) fn receive(&self, region: &Rc<Region>, wr_id: u64) -> Recv {
         let far = match self.operation {
             Operation::WriteImmediate => Vec::new(),
             _ => self.far(),
         };
-        Recv { wr_id, pieces: pieces(&link.right.region, &far) }
+        Recv { wr_id, pieces: pieces(region, &far) }
     }
 
-    fn check_sent(&self, link: &Link, wr_id: u64, sent: &Completion) -> Result<()> {
+    /// Checks the completion of the side that works.
+    pub(super) fn check_sent(&self, side: &Side, wr_id: u64, sent: &Completion) -> Result<()> {
         let opcode = match self.operation {
             Operation::Send | Operation::SendImmediate => v::IBV_WC_SEND,
             Operation::Write | Operation::WriteImmediate => v::IBV_WC_RDMA_WRITE,
@@ -108,12 +122,18 @@ impl Transfer {
             (sent.wr_id, sent.opcode) == (wr_id, opcode),
             "expected {wr_id}, {opcode}: {sent:?}"
         );
-        ensure!(sent.qp_num == link.left.qp.number(), "of another QP: {sent:?}");
+        ensure!(sent.qp_num == side.qp.number(), "of another QP: {sent:?}");
         ensure!(!self.reads() || sent.byte_len as usize == self.size, "wrong length: {sent:?}");
         Ok(())
     }
 
-    fn check_received(&self, link: &Link, wr_id: u64, received: &Completion) -> Result<()> {
+    /// Checks the completion of the other side.
+    pub(super) fn check_received(
+        &self,
+        side: &Side,
+        wr_id: u64,
+        received: &Completion,
+    ) -> Result<()> {
         let (opcode, immediate) = match self.operation {
             Operation::Send => (v::IBV_WC_RECV, None),
             Operation::SendImmediate => (v::IBV_WC_RECV, Some(self.immediate())),
@@ -123,7 +143,7 @@ impl Transfer {
         let found =
             (received.wr_id, received.opcode, received.immediate, received.byte_len as usize);
         ensure!(found == expected, "expected {expected:?}: {received:?}");
-        ensure!(received.qp_num == link.right.qp.number(), "of another QP: {received:?}");
+        ensure!(received.qp_num == side.qp.number(), "of another QP: {received:?}");
         Ok(())
     }
 }
@@ -136,28 +156,30 @@ impl Transfer {
 /// When a byte, a completion or a call is wrong.
 pub fn run_list(link: &Link, transfers: &[Transfer]) -> Result<()> {
     let (left, right) = (&link.left, &link.right);
-    let ends = transfers.iter().map(|it| it.offset + room(it.size) - MAX_OFFSET);
+    let ends = transfers.iter().map(Transfer::end);
     let end = ends.max().unwrap_or(0).min(left.region.length());
     fill_guard(&left.region, end);
     fill_guard(&right.region, end);
     for transfer in transfers {
-        let (source, parts) = match transfer.reads() {
-            true => (&right.region, transfer.far()),
-            false => (&left.region, transfer.near()),
-        };
-        fill(source, &parts, transfer.seed);
+        match transfer.reads() {
+            true => fill(&right.region, &transfer.far(), transfer.seed),
+            false => fill(&left.region, &transfer.near(), transfer.seed),
+        }
     }
 
     for (transfer, wr_id) in transfers.iter().zip(1000..) {
         if transfer.operation.receives() {
-            right.qp.post_recv(&transfer.receive(link, wr_id))?;
+            right.qp.post_recv(&transfer.receive(&right.region, wr_id))?;
         }
     }
     let last = transfers.len().saturating_sub(1);
     let sends: Vec<Send> = transfers
         .iter()
         .enumerate()
-        .map(|(index, transfer)| transfer.send(link, index as u64, index == last))
+        .map(|(index, transfer)| {
+            let remote = (right.region.address(), right.region.rkey());
+            transfer.send(&left.region, remote, index as u64, index == last)
+        })
         .collect();
     left.qp
         .post_send(&sends)
@@ -165,20 +187,21 @@ pub fn run_list(link: &Link, transfers: &[Transfer]) -> Result<()> {
 
     for (transfer, wr_id) in transfers.iter().zip(1000..) {
         if transfer.operation.receives() {
-            transfer.check_received(link, wr_id, &link.success(&right.receive_cq)?)?;
+            transfer.check_received(right, wr_id, &link.success(&right.receive_cq)?)?;
         }
     }
     if let Some(transfer) = transfers.last() {
-        transfer.check_sent(link, last as u64, &link.success(&left.send_cq)?)?;
+        transfer.check_sent(left, last as u64, &link.success(&left.send_cq)?)?;
     }
     link.nothing_more(&left.send_cq)?;
     link.nothing_more(&right.receive_cq)?;
-    check_bytes(link, transfers, end)
+    let reads = transfers.first().is_some_and(Transfer::reads);
+    check_bytes(if reads { &left.region } else { &right.region }, transfers, end)
 }
 
-fn check_bytes(link: &Link, transfers: &[Transfer], end: usize) -> Result<()> {
+/// Checks every byte of the region that transfers wrote to, up to `end`, which is in none of them.
+pub(super) fn check_bytes(region: &Region, transfers: &[Transfer], end: usize) -> Result<()> {
     let reads = transfers.first().is_some_and(Transfer::reads);
-    let region = if reads { &link.left.region } else { &link.right.region };
     let mut written: Vec<(usize, usize, u64, usize)> = Vec::new();
     for transfer in transfers {
         let parts = if reads { transfer.near() } else { transfer.far() };
@@ -233,11 +256,13 @@ fn pattern(seed: u64, index: usize) -> u8 {
     (word ^ (word >> 29)).to_le_bytes()[index % 8]
 }
 
-fn fill_guard(region: &Region, end: usize) {
+/// Makes a region's bytes up to `end` such as nobody may touch.
+pub(super) fn fill_guard(region: &Region, end: usize) {
     in_chunks(0, end, |offset, length| region.write(offset, &vec![GUARD; length]));
 }
 
-fn fill(region: &Region, parts: &[(usize, usize)], seed: u64) {
+/// Fills parts of a region with the data of a seed.
+pub(super) fn fill(region: &Region, parts: &[(usize, usize)], seed: u64) {
     let mut before = 0;
     for &(start, length) in parts {
         in_chunks(start, length, |offset, length| {
