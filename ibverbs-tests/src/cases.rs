@@ -2,13 +2,13 @@
 
 use crate::runner::{Case, Need};
 
-mod capture;
+pub(crate) mod capture;
 mod chaos;
-mod counters;
+pub(crate) mod counters;
 mod data;
 mod death;
 mod discovery;
-mod faults;
+pub(crate) mod faults;
 mod lifecycle;
 mod many;
 mod perftest;
@@ -19,7 +19,7 @@ mod usage;
 /// ibv_devices, ibv_devinfo and the pingpongs.
 pub(crate) const IBVERBS_UTILS: Need = Need::Program("ibv_devinfo", "ibverbs-utils");
 /// ib_write_bw and its kin.
-const PERFTEST: Need = Need::Program("ib_write_bw", "perftest");
+pub(crate) const PERFTEST: Need = Need::Program("ib_write_bw", "perftest");
 
 /// All cases, in the order in which they run: what fails for simple reasons first.
 pub fn all() -> Vec<Case> {

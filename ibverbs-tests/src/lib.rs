@@ -14,6 +14,7 @@ pub mod data;
 pub mod ffi;
 pub mod footprint;
 pub mod guest;
+pub mod interop;
 pub mod interrupt;
 pub mod mortal;
 pub mod pair;

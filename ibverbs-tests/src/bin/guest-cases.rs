@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
-use ibverbs_tests::guest;
 use ibverbs_tests::runner::{self, Filter};
+use ibverbs_tests::{guest, interop};
 
 /// Runs cases in a virtual machine, or loads kernel modules there.
 #[derive(Debug, Parser)]
@@ -32,6 +32,8 @@ enum Task {
         #[arg(long)]
         exact: bool,
     },
+    /// Do what standard input asks for, with an RDMA device of the kernel's
+    Agent,
     /// Load kernel modules, after those they depend on
     Load {
         /// Their names
@@ -49,6 +51,10 @@ fn main() -> Result<ExitCode> {
             summary.print();
             let good = summary.failed.is_empty();
             Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Task::Agent => {
+            interop::agent()?;
+            Ok(ExitCode::SUCCESS)
         }
         Task::Load { modules } => {
             modules.iter().try_for_each(|module| guest::load(module))?;

@@ -11,7 +11,7 @@ use crate::runner::{Case, Need};
 use crate::scapy;
 use crate::setting::Setting;
 
-pub(super) const TSHARK: Need = Need::Program("tshark", "tshark");
+pub(crate) const TSHARK: Need = Need::Program("tshark", "tshark");
 /// How long a program may take that makes or reads a capture.
 const LIMIT: Duration = Duration::from_secs(180);
 /// Frames whose ICRC is computed again.

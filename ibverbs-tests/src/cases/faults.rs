@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 
 use super::{IBVERBS_UTILS, PERFTEST};
 use crate::pair::{Both, run_between};
@@ -87,9 +88,10 @@ fn bulk(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The cable has really done what it was told to.
-fn was_bad(daemon: &Daemon<'_>, fault: &str) -> Result<()> {
+/// The cables have really done what they were told to.
+pub(crate) fn was_bad(daemon: &Daemon<'_>, fault: &str) -> Result<()> {
     let status = daemon.status()?;
+    let cards = status["cards"].as_array().context("no cards")?;
     for (option, counter) in [
         ("loss", "fault_lost_tx"),
         ("dup", "fault_duplicated_tx"),
@@ -98,9 +100,9 @@ fn was_bad(daemon: &Daemon<'_>, fault: &str) -> Result<()> {
         ("ecn", "fault_ecn_marked_tx"),
         ("delay", "fault_delayed_tx"),
     ] {
-        let of = |card: usize| status["cards"][card]["counters"][counter].as_u64();
-        let count = of(0).zip(of(1)).with_context(|| format!("no {counter}"))?;
-        let count = count.0 + count.1;
+        let of = |card: &Value| card["counters"][counter].as_u64();
+        let count: Option<u64> = cards.iter().map(of).sum();
+        let count = count.with_context(|| format!("no {counter}"))?;
         ensure!((count > 0) == fault.contains(option), "{fault}: {counter} is {count}");
     }
     Ok(())

@@ -7,7 +7,8 @@ use crate::pair::{Both, run_between};
 use crate::runner::Case;
 use crate::setting::Setting;
 
-const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
+/// Path MTUs in bytes.
+pub(crate) const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
 /// The family: every path MTU, both GIDs, by polling and by events.
 pub fn cases() -> Vec<Case> {

@@ -2,12 +2,14 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
 use ibverbs_tests::guest::{self, SHARES};
-use ibverbs_tests::runner::{Filter, Summary};
+use ibverbs_tests::interop;
+use ibverbs_tests::runner::{self, Filter, Summary};
 
 mod apt;
 mod build;
@@ -76,7 +78,7 @@ pub fn guest(task: &Guest) -> Result<ExitCode> {
 fn test(options: &Options) -> Result<ExitCode> {
     let filter = Filter { parts: options.only.clone(), exact: options.exact };
     if options.list {
-        guest::cases(options.kernel.release()).iter().for_each(|case| println!("{}", case.name));
+        names(options.kernel).iter().for_each(|name| println!("{name}"));
         return Ok(ExitCode::SUCCESS);
     }
     may_lack(setup::packages(setup::TEST));
@@ -118,15 +120,51 @@ pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summ
         Err(error) => {
             let reason = format!("{error:#}");
             println!("skip guest {}: {reason}", version.name());
-            let cases = guest::cases(version.release());
-            let names = cases.iter().map(|case| &case.name).filter(|name| filter.takes(name));
-            let skipped = names.map(|name| (in_guest(name), reason.clone())).collect();
+            let names = names(version).into_iter().filter(|name| filter.takes(name));
+            let skipped = names.map(|name| (in_guest(&name), reason.clone())).collect();
             return Ok(Summary { skipped, ..Summary::default() });
         }
     };
+    let wanted = |names: &[String]| names.iter().any(|name| filter.takes(name));
+    let inside: Vec<String> = inside(version);
+    let mut summary = Summary::default();
+    if wanted(&inside) {
+        summary.add(run_inside(version, filter, &parts)?);
+    }
+    if wanted(&against(version)) {
+        summary.add(run_against(version, filter, &parts)?);
+    }
+    for name in summary.failed.iter_mut().chain(summary.skipped.iter_mut().map(|(name, _)| name)) {
+        *name = in_guest(name);
+    }
+    let seconds = started.elapsed().as_secs_f32();
+    println!("guest, kernel {}: {summary} ({seconds:.0} s)", version.name());
+    Ok(summary)
+}
+
+/// The names of all cases, those that run in the machine before those that run against it.
+fn names(version: Version) -> Vec<String> {
+    let mut names = inside(version);
+    names.extend(against(version));
+    names
+}
+
+/// The names of the cases that run against the machine.
+fn against(version: Version) -> Vec<String> {
+    // The kernel that is built here is for VFIO: that of Debian's release is the same in this.
+    if version == Version::Iommufd { Vec::new() } else { interop::names() }
+}
+
+/// The names of the cases that run in the machine.
+fn inside(version: Version) -> Vec<String> {
+    guest::cases(version.release()).into_iter().map(|case| case.name).collect()
+}
+
+/// Boots a kernel and runs cases in it.
+fn run_inside(version: Version, filter: &Filter, parts: &Parts) -> Result<Summary> {
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
-    let machine = Machine::new(&parts, home.path(), &vm::job(&command(version, filter)))?;
+    let machine = Machine::new(parts, home.path(), &vm::job(&command(version, filter)))?;
     let mut lines = String::new();
     let outcome = machine.run(|line| {
         println!("  {line}");
@@ -134,19 +172,34 @@ pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summ
         lines.push('\n');
     });
     let mut summary = Summary::parse(&lines).unwrap_or_default();
-    for name in summary.failed.iter_mut().chain(summary.skipped.iter_mut().map(|(name, _)| name)) {
-        *name = in_guest(name);
-    }
     let nothing = summary == Summary::default();
     if let Err(error) = outcome {
         println!("FAIL guest {}\n{error:#}", version.name());
-        summary.failed.push(in_guest("the machine itself"));
+        summary.failed.push("the machine itself".to_owned());
     } else if nothing {
         println!("FAIL guest {}: its cases were not counted", version.name());
-        summary.failed.push(in_guest("the count of its cases"));
+        summary.failed.push("the count of its cases".to_owned());
     }
-    let seconds = started.elapsed().as_secs_f32();
-    println!("guest, kernel {}: {summary} ({seconds:.0} s)", version.name());
+    Ok(summary)
+}
+
+/// Boots a kernel and runs cases here against its RDMA device.
+fn run_against(version: Version, filter: &Filter, parts: &Parts) -> Result<Summary> {
+    let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
+    let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
+    let (running, machine) = match Machine::new(parts, home.path(), &vm::agent_job())?.serve() {
+        Ok(served) => served,
+        Err(error) => {
+            println!("FAIL guest {}\n{error:#}", version.name());
+            let failed = vec!["the machine that is tested against".to_owned()];
+            return Ok(Summary { failed, ..Summary::default() });
+        }
+    };
+    let machine = Rc::new(machine);
+    let repeat = format!("cargo xtask guest test --kernel {}", version.name());
+    let summary = runner::run(&interop::cases(&machine), filter, &parts.built, &repeat)?;
+    machine.end()?;
+    running.limited(vm::END).wait()?.success()?;
     Ok(summary)
 }
 

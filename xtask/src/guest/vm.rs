@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use ibverbs_tests::guest::{DONE, SHARES};
+use ibverbs_tests::interop;
+use ibverbs_tests::pair::free_port;
 use ibverbs_tests::process::{Running, Task};
 
 use super::initramfs;
@@ -20,7 +22,7 @@ use super::qemu::Qemu;
 /// How long one machine may take, from its start to its end.
 pub const LIMIT: Duration = Duration::from_secs(8 * 60);
 /// How long a machine may take to end once it was told to.
-const END: Duration = Duration::from_secs(30);
+pub const END: Duration = Duration::from_secs(30);
 /// Lines of the console that a failure shows.
 const SHOWN_LINES: usize = 40;
 /// The guest's memory, MiB.
@@ -111,13 +113,50 @@ impl<'a> Machine<'a> {
             .words("-serial chardev:job")
             .limit(LIMIT);
         let outcome = task.start().and_then(|running| results.until_done(running));
-        outcome.map_err(|error| {
-            let text = fs::read(&console).unwrap_or_default();
-            let text = String::from_utf8_lossy(&text);
-            let lines: Vec<&str> = text.lines().collect();
-            let last = lines.get(lines.len().saturating_sub(SHOWN_LINES)..).unwrap_or_default();
-            anyhow!("{error:#}\n--- the end of its console\n{}", last.join("\n"))
-        })
+        outcome.map_err(|error| with_console(&error, &console))
+    }
+
+    /// Boots the machine with a cable to a software card and a way to this machine's TCP ports, and
+    /// answers how to ask its job for something.
+    ///
+    /// # Errors
+    /// When it cannot be started, or ends at once; with the end of what its console showed.
+    pub fn serve(&self) -> Result<(Running, interop::Machine)> {
+        let file = |name: &str| self.directory.join(name);
+        let (console, socket) = (file("console"), file("job.sock"));
+        let cable = [file("guest.sock"), file("card.sock")];
+        let port = free_port()?;
+        let listener = UnixListener::bind(&socket)?;
+        listener.set_nonblocking(true)?;
+        let mut ends = option("dgram,id=cable,local.type=unix,local.path=", &cable[0]);
+        ends.push(option(",remote.type=unix,remote.path=", &cable[1]));
+        let task = self
+            .task()
+            .arg("-netdev")
+            .arg(ends)
+            .arg("-device")
+            .arg(format!("virtio-net-pci,netdev=cable,host_mtu={},romfile=,addr=8", interop::MTU))
+            .arg("-netdev")
+            .arg(format!("user,id=tcp,ipv6=off,hostfwd=tcp:127.0.0.1:{port}-:{port}"))
+            .words("-device virtio-net-pci,netdev=tcp,romfile=,addr=9")
+            .arg("-serial")
+            .arg(option("file:", &console))
+            .arg("-chardev")
+            .arg(option("socket,id=job,path=", &socket))
+            .words("-serial chardev:job")
+            .limit(LIMIT);
+        let talk = || -> Result<_> {
+            let mut running = task.start()?;
+            let mut stream = None;
+            running.wait_until("it was reached", |_| {
+                stream = listener.accept().ok();
+                stream.is_some()
+            })?;
+            let (stream, _) = stream.context("nobody came")?;
+            stream.set_nonblocking(false)?;
+            Ok((running, interop::Machine::new(stream, cable, port)?))
+        };
+        talk().map_err(|error| with_console(&error, &console))
     }
 
     /// Boots the machine with its first console on this terminal, until it is switched off.
@@ -131,6 +170,15 @@ impl<'a> Machine<'a> {
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).status().context("QEMU cannot be started")
     }
+}
+
+/// An error, and the end of what a machine's console showed.
+fn with_console(error: &anyhow::Error, console: &Path) -> anyhow::Error {
+    let text = fs::read(console).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let last = lines.get(lines.len().saturating_sub(SHOWN_LINES)..).unwrap_or_default();
+    anyhow!("{error:#}\n--- the end of its console\n{}", last.join("\n"))
 }
 
 /// An option of QEMU's that ends with a path, in which it wants commas twice.
@@ -208,8 +256,17 @@ impl<F: FnMut(&str)> Results<F> {
     }
 }
 
+/// The script of a job that does what it is asked for, for [`Machine::serve`].
+pub fn agent_job() -> String {
+    job_with(&format!("{SHARES}/built/guest-cases agent"), "")
+}
+
 /// The script of a job that runs `command` and reports what it writes.
 pub fn job(command: &str) -> String {
+    job_with(&format!("{command} </dev/null"), "read -r farewell")
+}
+
+fn job_with(command: &str, last: &str) -> String {
     format!(
         "\
 #!/bin/sh
@@ -218,10 +275,10 @@ stty raw -echo
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 ip link set lo up
 cd /tmp
-{command} </dev/null
+{command}
 echo
 echo {DONE}
-read -r farewell
+{last}
 echo b > /proc/sysrq-trigger
 sleep 60
 "

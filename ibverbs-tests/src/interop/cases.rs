@@ -1,0 +1,267 @@
+//! What programs here and there do with each other, on good and on bad cables.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{DEVICE, HOST, Machine};
+use crate::cases::capture::TSHARK;
+use crate::cases::counters::{counters, frames, true_of};
+use crate::cases::faults::was_bad;
+use crate::cases::pingpong::MTUS;
+use crate::cases::{IBVERBS_UTILS, PERFTEST};
+use crate::pair::{Both, free_port, start_server};
+use crate::process::Finished;
+use crate::runner::{Case, Need};
+use crate::scapy;
+use crate::setting::{Daemon, Setting, Who};
+use crate::table::table;
+
+/// How long a program here may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Frames whose ICRC scapy computes.
+const FRAMES: usize = 500;
+/// Bad cables.
+const FAULTS: [(&str, &str); 5] = [
+    ("loss", "loss=1%"),
+    ("dup", "dup=2%"),
+    ("reorder", "reorder=2%"),
+    ("corrupt", "corrupt=2%"),
+    ("all", "loss=1%,dup=1%,reorder=1%,corrupt=1%"),
+];
+/// The programs of perftest. They ask their device for as many READs at a time as the other one
+/// offers, unless told how many.
+const PERFTESTS: [&str; 6] = [
+    "ib_write_bw -x 1 -s 65536 -n 40",
+    "ib_read_bw -x 1 -o 16 -s 65536 -n 40",
+    "ib_send_bw -x 1 -s 65536 -n 40 -e",
+    "ib_write_lat -x 1 -s 64 -n 20",
+    "ib_read_lat -x 1 -o 16 -s 64 -n 20",
+    // Not with -e: it waits for an event before each poll, and may have taken it for another's.
+    "ib_send_lat -x 1 -s 64 -n 20",
+];
+/// Those that bad cables see. Their acknowledgement timeout, 134 ms, is more than a busy machine keeps
+/// a virtual one waiting.
+const FEW: [&str; 3] = [
+    "ib_write_bw -x 1 -u 15 -s 65536 -n 20",
+    "ib_read_bw -x 1 -o 16 -u 15 -s 65536 -n 20",
+    "ib_send_bw -x 1 -u 15 -s 65536 -n 20 -e",
+];
+
+type Body = Box<dyn Fn(&Trial<'_>) -> Result<()>>;
+
+/// A line of the table.
+struct Row {
+    name: String,
+    needs: Vec<Need>,
+    fault: &'static str,
+    body: Body,
+}
+
+/// The names of all cases.
+pub fn names() -> Vec<String> {
+    rows().into_iter().map(|row| row.name).collect()
+}
+
+/// All cases, against a machine.
+pub fn cases(machine: &Rc<Machine>) -> Vec<Case> {
+    let case = |row: Row| {
+        let machine = Rc::clone(machine);
+        let body = move |setting: &Setting| on_cable(setting, &machine, row.fault, &row.body);
+        // Whoever runs the machine is who its end of the cable listens to.
+        Case { who: Who::Ourselves, ..Case::new(row.name, &row.needs, body) }
+    };
+    rows().into_iter().map(case).collect()
+}
+
+fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut add = |name: String, needs: &[Need], fault, body: Body| {
+        let name = format!("against rxe/{name}");
+        rows.push(Row { name, needs: [&[TSHARK], needs].concat(), fault, body });
+    };
+    add("path MTU 4096".into(), &[IBVERBS_UTILS], "", Box::new(widest));
+    for mtu in MTUS {
+        let body = move |trial: &Trial<'_>| trial.pingpong(mtu);
+        add(format!("ibv_rc_pingpong/-m {mtu}"), &[IBVERBS_UTILS], "", Box::new(body));
+    }
+    for command in PERFTESTS {
+        let program = command.split(' ').next().unwrap_or_default();
+        let body = move |trial: &Trial<'_>| trial.perftest(command);
+        add(program.into(), &[PERFTEST], "", Box::new(body));
+    }
+    add("data".into(), &[], "", Box::new(|trial| trial.data()));
+    add("every ICRC is scapy's".into(), &[Need::Scapy], "", Box::new(icrcs));
+    for (name, fault) in FAULTS {
+        let body = |trial: &Trial<'_>| {
+            trial.pingpong(1024)?;
+            FEW.iter().try_for_each(|command| trial.perftest(command))?;
+            trial.data()
+        };
+        add(format!("bad cable/{name}"), &[IBVERBS_UTILS, PERFTEST], fault, Box::new(body));
+    }
+    rows
+}
+
+/// A card here on a cable to a machine.
+struct Trial<'a> {
+    setting: &'a Setting,
+    daemon: &'a Daemon<'a>,
+    machine: &'a Machine,
+}
+
+/// Plugs in a card, runs a case, and checks what both sides counted.
+fn on_cable(setting: &Setting, machine: &Machine, fault: &str, body: &Body) -> Result<()> {
+    let file = setting.directory().join("frames.pcapng");
+    let mut options = format!("--soft 1 {} --pcap {}", machine.cable(), file.display());
+    if !fault.is_empty() {
+        options.push_str(&format!(" --fault {fault}"));
+    }
+    let daemon = setting.balboad(&options)?;
+    let before = kernels(machine)?;
+    body(&Trial { setting, daemon: &daemon, machine })?;
+    let after = kernels(machine)?;
+    let theirs = |name: &str| -> Result<u64> {
+        let value = |of: &BTreeMap<String, u64>| of.get(name).copied().context(name.to_owned());
+        Ok(value(&after)? - value(&before)?)
+    };
+    if !fault.is_empty() {
+        was_bad(&daemon, fault)?;
+    }
+    let own = counters(&daemon, 0)?;
+    daemon.stop()?;
+    let (sent, heard) = (own["sent_pkts"], theirs("rcvd_pkts")?);
+    let bad = own["rx_icrc_encapsulated"];
+    if fault.contains("corrupt") {
+        ensure!(bad > 0, "every frame was good: {own:?}");
+        // A quarter may have been hit where no check looks, or by other faults too.
+        let spoilt = own["fault_corrupted_tx"];
+        let most = own["port_frames_sent"] - spoilt + spoilt / 4;
+        ensure!(heard <= most, "the kernel took {heard} frames, not {most} at most: {own:?}");
+    } else {
+        ensure!(bad == 0, "{bad} frames of the kernel had a bad ICRC: {own:?}");
+    }
+    if fault.is_empty() {
+        // The kernel drops what has a bad ICRC uncounted. Only what was sent again may come to a QP
+        // that is no more.
+        let again = own["retransmitted_pkts"] + own["duplicate_request"];
+        ensure!(
+            heard <= sent && sent - heard <= again,
+            "the kernel took {heard} frames of {sent}: {own:?}"
+        );
+    }
+    if !fault.contains("corrupt") {
+        true_of(0, &own, &frames(setting, &file)?)?;
+    }
+    Ok(())
+}
+
+/// What the kernel counts.
+fn kernels(machine: &Machine) -> Result<BTreeMap<String, u64>> {
+    let directory = format!("/sys/class/infiniband/{DEVICE}/ports/1/hw_counters");
+    let finished = machine.run(&format!("grep -r . {directory}"))?.success()?;
+    let line = |line: &str| {
+        let (name, value) = line.rsplit('/').next()?.split_once(':')?;
+        Some((name.to_owned(), value.parse().ok()?))
+    };
+    let lines: Option<_> = finished.stdout.lines().map(line).collect();
+    lines.with_context(|| format!("no number: {finished}"))
+}
+
+/// The cable is wide enough for the largest path MTU.
+fn widest(trial: &Trial<'_>) -> Result<()> {
+    let told = trial.machine.run(&format!("ibv_devinfo -v -d {DEVICE}"))?.success()?;
+    let line = told.stdout.lines().find(|line| line.contains("active_mtu:"));
+    ensure!(line.is_some_and(|line| line.contains("4096")), "{told}");
+    let gid = "GID[  1]:\t\t::ffff:10.77.0.2, RoCE v2";
+    told.says(gid).map(drop)
+}
+
+/// The ICRCs of both sides' frames are those of a third implementation.
+fn icrcs(trial: &Trial<'_>) -> Result<()> {
+    trial.data()?;
+    let python = scapy::python().context("scapy went away")?;
+    let file = trial.setting.directory().join("frames.pcapng");
+    let compared = scapy::compare_icrcs(&python, &file, FRAMES)?;
+    ensure!(compared.ipv4 > FRAMES / 2, "too few frames: {compared:?}");
+    Ok(())
+}
+
+impl Trial<'_> {
+    /// Data is checked with `-c`, and pingpong fails where it is wrong.
+    fn pingpong(&self, mtu: u32) -> Result<()> {
+        let command = format!("ibv_rc_pingpong -c -e -g 1 -m {mtu} -n 50");
+        for Both { server, client } in self.both_roles(&command, &command)? {
+            for side in [server, client] {
+                let side = side.says("409600 bytes in ")?.says("50 iters in ")?;
+                ensure!(!side.stdout.contains("invalid data"), "{side}");
+            }
+        }
+        Ok(())
+    }
+
+    fn perftest(&self, command: &str) -> Result<()> {
+        for Both { client, .. } in self.both_roles(command, command)? {
+            ensure!(table(&client)?.len() == 1, "expected one row: {client}");
+        }
+        Ok(())
+    }
+
+    /// Every operation at every path MTU both ways, every byte and immediate compared.
+    fn data(&self) -> Result<()> {
+        let command = "verbs-data apart --timeout 15";
+        let here = self.setting.bin.join(command);
+        for Both { server, client } in self.both_roles(&here.display().to_string(), command)? {
+            for side in [server, client] {
+                side.says("350 messages arrived as they should")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a command with the server here and the client there, then the other way round.
+    fn both_roles(&self, here: &str, there: &str) -> Result<[Both; 2]> {
+        let served_here = self.served_here(here, there).context("with the server here")?;
+        Ok([served_here, self.served_there(here, there).context("with the server there")?])
+    }
+
+    fn served_here(&self, here: &str, there: &str) -> Result<Both> {
+        let port = free_port()?;
+        let server = self.daemon.run(here).words(&format!("-d balboa0 -p {port}")).limit(LIMIT);
+        let server = start_server(server, port)?;
+        let client = self.machine.run(&format!("{there} -d {DEVICE} -p {port} {HOST}"));
+        let client = client
+            .and_then(Finished::success)
+            .with_context(|| format!("the server said\n{}{}", server.output(), server.errors()))?;
+        Ok(Both { server: server.wait()?.success()?, client })
+    }
+
+    fn served_there(&self, here: &str, there: &str) -> Result<Both> {
+        let port = self.machine.port();
+        self.machine.start_server(&format!("{there} -d {DEVICE} -p {port}"))?;
+        let client = self.daemon.run(here).words(&format!("-d balboa0 -p {port} 127.0.0.1"));
+        let client = client.limit(LIMIT).run().and_then(Finished::success);
+        let server = self.machine.wait();
+        match (client, server) {
+            (Ok(client), Ok(server)) => Ok(Both { server: server.success()?, client }),
+            (Err(error), Ok(server)) => Err(error.context(format!("the server: {server}"))),
+            (client, Err(error)) => Err(error.context(format!("the client: {client:?}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names = names();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}
