@@ -8,37 +8,45 @@ use crate::address::PciAddress;
 use crate::error::{Error, Result};
 use crate::sysfs::{Sysfs, file};
 
+/// What empties a function's `driver_override`: a line of its own.
+const NO_OVERRIDE: &str = "\n";
+
 /// The driver for programs in user space.
 pub const VFIO_PCI: &str = "vfio-pci";
 
 /// Binds a function to `vfio-pci`, by its `driver_override`, and returns its IOMMU group.
 ///
-/// A function that is bound already stays so.
+/// A function that is bound already stays so; one that cannot be bound gets its own driver back. The
+/// group is looked at last: some IOMMUs make it when a driver comes.
 ///
 /// # Errors
 /// What is missing, and the mend.
 pub fn bind(sysfs: &Sysfs, address: PciAddress) -> Result<u32> {
     let function = sysfs.function(address)?;
-    let group = function.iommu_group().ok_or(Error::NoIommu(address))?;
+    if !sysfs.has_iommu() {
+        return Err(Error::NoIommu(address));
+    }
     if sysfs.driver(VFIO_PCI).is_none() {
         return Err(Error::NoDriver(VFIO_PCI));
     }
     let driver = function.driver();
-    if driver.as_deref() == Some(VFIO_PCI) {
-        return Ok(group);
+    if driver.as_deref() != Some(VFIO_PCI) {
+        write(&function.file("driver_override"), VFIO_PCI)?;
+        if driver.is_some() {
+            write(&function.file("driver/unbind"), &address.to_string())?;
+        }
+        write(&sysfs.drivers_probe(), &address.to_string())?;
     }
-    write(&function.file("driver_override"), VFIO_PCI)?;
-    if driver.is_some() {
-        write(&function.file("driver/unbind"), &address.to_string())?;
-    }
-    write(&sysfs.drivers_probe(), &address.to_string())?;
+    let group = function.iommu_group();
     match function.driver() {
-        Some(driver) if driver == VFIO_PCI => Ok(group),
-        driver => Err(Error::NotTaken {
-            address,
-            driver,
-            why: "vfio-pci did not take it; the kernel's log (dmesg) says why",
-        }),
+        Some(driver) if driver == VFIO_PCI => group.ok_or(Error::NoIommu(address)),
+        _ => {
+            write(&function.file("driver_override"), NO_OVERRIDE)?;
+            write(&sysfs.drivers_probe(), &address.to_string())?;
+            let why = "vfio-pci did not take it; the kernel's log (dmesg) says why";
+            group.ok_or(Error::NoIommu(address))?;
+            Err(Error::NotTaken { address, driver: function.driver(), why })
+        }
     }
 }
 
@@ -56,8 +64,7 @@ pub fn unbind(sysfs: &Sysfs, address: PciAddress) -> Result<Option<String>> {
             why: "it is not with vfio-pci, so there is nothing to undo",
         });
     }
-    // A line of its own empties the override.
-    write(&function.file("driver_override"), "\n")?;
+    write(&function.file("driver_override"), NO_OVERRIDE)?;
     write(&function.file("driver/unbind"), &address.to_string())?;
     write(&sysfs.drivers_probe(), &address.to_string())?;
     Ok(function.driver())
@@ -90,7 +97,7 @@ mod tests {
         let refused = bind(&sysfs, address).unwrap_err().to_string();
         assert!(refused.contains("stays with e1000e") && refused.contains("dmesg"), "{refused}");
         let read = |path: &str| fs::read_to_string(home.path().join("bus/pci").join(path)).unwrap();
-        assert!(read("devices/0000:3b:00.1/driver_override").starts_with("vfio-pci"));
+        assert!(read("devices/0000:3b:00.1/driver_override").ends_with("fio-pci"));
         assert_eq!(read("drivers/e1000e/unbind"), "0000:3b:00.1");
         assert_eq!(read("drivers_probe"), "0000:3b:00.1");
     }
@@ -114,7 +121,7 @@ mod tests {
         let address: PciAddress = "3b:00.0".parse().unwrap();
         fs::remove_dir_all(home.path().join("bus/pci/drivers/vfio-pci")).unwrap();
         assert!(bind(&sysfs, address).unwrap_err().to_string().contains("modprobe vfio-pci"));
-        fs::remove_file(home.path().join("bus/pci/devices/0000:3b:00.0/iommu_group")).unwrap();
+        fs::remove_dir_all(home.path().join("class/iommu")).unwrap();
         assert!(bind(&sysfs, address).unwrap_err().to_string().contains("intel_iommu=on"));
         let nowhere = bind(&sysfs, "01:00.0".parse().unwrap()).unwrap_err().to_string();
         assert!(nowhere.contains("no PCI function at 0000:01:00.0"), "{nowhere}");

@@ -17,24 +17,6 @@ use crate::ffi;
 use crate::iommu::Iommu;
 use crate::sysfs::{Function, Sysfs, file};
 
-/// An interrupt of a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Irq {
-    /// MSI-X vectors.
-    Msix,
-    /// The kernel wants the function back.
-    Request,
-}
-
-impl Irq {
-    fn index(self) -> u32 {
-        match self {
-            Self::Msix => vfio::VFIO_PCI_MSIX_IRQ_INDEX,
-            Self::Request => vfio::VFIO_PCI_REQ_IRQ_INDEX,
-        }
-    }
-}
-
 /// A region of a function: a BAR or the configuration space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
@@ -66,11 +48,11 @@ impl Device {
     /// permission.
     pub fn open(sysfs: &Sysfs, address: PciAddress) -> Result<Self> {
         let function = sysfs.function(address)?;
-        let group = function.iommu_group().ok_or(Error::NoIommu(address))?;
         let driver = function.driver();
         if driver.as_deref() != Some(VFIO_PCI) {
             return Err(Error::NotBound { address, driver });
         }
+        let group = function.iommu_group().ok_or(Error::NoIommu(address))?;
         let iommufd = Path::new("/dev/iommu");
         let (fd, iommu, group) = match function.character_device().filter(|_| iommufd.exists()) {
             Some(name) => {
@@ -160,20 +142,21 @@ impl Device {
         self.write(&self.config, offset.into(), &value.to_le_bytes())
     }
 
-    /// Vectors of an interrupt.
+    /// MSI-X vectors it has.
     ///
     /// # Errors
     /// [`Error::Os`] when the kernel does not tell.
-    pub fn vectors(&self, irq: Irq) -> Result<u32> {
-        ffi::irq_count(self.fd(), irq.index()).map_err(Error::os("asking for a card's interrupts"))
+    pub fn vectors(&self) -> Result<u32> {
+        ffi::irq_count(self.fd(), vfio::VFIO_PCI_MSIX_IRQ_INDEX)
+            .map_err(Error::os("asking for a card's interrupts"))
     }
 
-    /// Has the vectors of an interrupt, from 0 on, signal these event counters.
+    /// Has the MSI-X vectors, from 0 on, signal these event counters.
     ///
     /// # Errors
     /// [`Error::Os`] when the function has fewer, or the kernel no room.
-    pub fn signal(&self, irq: Irq, eventfds: &[BorrowedFd<'_>]) -> Result<()> {
-        ffi::set_irqs(self.fd(), irq.index(), eventfds)
+    pub fn signal(&self, eventfds: &[BorrowedFd<'_>]) -> Result<()> {
+        ffi::set_irqs(self.fd(), vfio::VFIO_PCI_MSIX_IRQ_INDEX, eventfds)
             .map_err(Error::os("setting a card's interrupts up"))
     }
 

@@ -37,6 +37,12 @@ impl Sysfs {
         Ok(Function { address, path })
     }
 
+    /// Whether the kernel has an IOMMU at work.
+    #[must_use]
+    pub fn has_iommu(&self) -> bool {
+        names(&self.root.join("class/iommu")).is_ok_and(|names| !names.is_empty())
+    }
+
     /// The directory of a PCI driver, if the kernel has it.
     #[must_use]
     pub fn driver(&self, name: &str) -> Option<PathBuf> {
@@ -173,6 +179,7 @@ pub(crate) mod tests {
             fs::write(path.join("unbind"), "").unwrap();
         }
         fs::write(root.join("bus/pci/drivers_probe"), "").unwrap();
+        fs::create_dir_all(root.join("class/iommu/dmar0")).unwrap();
         for (address, device, driver) in
             [("0000:3b:00.0", "0x903f\n", None), ("0000:3b:00.1", "0x10d3\n", Some("e1000e"))]
         {
