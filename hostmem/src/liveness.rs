@@ -24,7 +24,7 @@ use crate::{Error, Result};
 compile_error!("the place of the lock word in pthread_mutex_t is known for glibc only");
 
 /// Bit of a futex word that the kernel sets when the thread that held the lock has ended.
-pub(crate) const OWNER_DIED: u32 = 0x4000_0000;
+const OWNER_DIED: u32 = 0x4000_0000;
 
 /// Bytes a liveness lock takes up in its page.
 pub const LIVENESS_BYTES: usize = size_of::<libc::pthread_mutex_t>();
@@ -84,13 +84,6 @@ impl Lifeline {
     pub fn eternal() -> Self {
         static NOBODYS: AtomicU32 = AtomicU32::new(0);
         Self(SharedWord::constant(&NOBODYS))
-    }
-
-    /// The life of a device, of which a part is mapped: it is over once an access found it gone.
-    ///
-    /// It means something as long as the mapping lives.
-    pub fn of_device(mapping: &SharedMapping) -> Self {
-        mapping.lost_word().map_or_else(Self::eternal, |word| Self(SharedWord::constant(word)))
     }
 
     /// Whether the holder of the lock has ended or given it back.

@@ -12,12 +12,11 @@
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 
-use crate::liveness::OWNER_DIED;
 use crate::{Error, PAGE_BYTES, Result};
 
 /// Ranges of device memory that a process maps at a time.
@@ -27,12 +26,11 @@ const PLACES: usize = 256;
 struct Place {
     start: AtomicUsize,
     end: AtomicUsize,
-    /// `OWNER_DIED` once an access found the device gone, as in the word of a liveness lock.
-    lost: AtomicU32,
+    lost: AtomicBool,
 }
 
 static WATCHED: [Place; PLACES] = [const {
-    Place { start: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicU32::new(0) }
+    Place { start: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicBool::new(false) }
 }; PLACES];
 
 /// Held to take a place; the handler only reads.
@@ -69,7 +67,7 @@ impl Watch {
                 rule: "it can have 256",
             });
         };
-        place.lost.store(0, Ordering::Relaxed);
+        place.lost.store(false, Ordering::Relaxed);
         place.start.store(start, Ordering::Relaxed);
         place.end.store(start.saturating_add(bytes), Ordering::Release);
         Ok(Self { place: index })
@@ -77,12 +75,7 @@ impl Watch {
 
     /// Whether an access found the device gone.
     pub(crate) fn is_lost(&self) -> bool {
-        WATCHED.get(self.place).is_some_and(|place| place.lost.load(Ordering::Relaxed) != 0)
-    }
-
-    /// The word that becomes `OWNER_DIED` when an access finds the device gone.
-    pub(crate) fn word(&self) -> Option<&'static AtomicU32> {
-        WATCHED.get(self.place).map(|place| &place.lost)
+        WATCHED.get(self.place).is_some_and(|place| place.lost.load(Ordering::Relaxed))
     }
 }
 
@@ -122,7 +115,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     let errno = Errno::last_raw();
     match place {
         Some(place) if replace(address & !(PAGE_BYTES - 1)) => {
-            place.lost.store(OWNER_DIED.to_le(), Ordering::Release);
+            place.lost.store(true, Ordering::Release);
         }
         _ => former(signal, info, context),
     }

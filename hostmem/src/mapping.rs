@@ -88,11 +88,6 @@ impl SharedMapping {
         self.watch.as_ref().is_some_and(Watch::is_lost)
     }
 
-    /// The word that tells of the loss of device memory, see [`Watch::word`].
-    pub(crate) fn lost_word(&self) -> Option<&'static AtomicU32> {
-        self.watch.as_ref().and_then(Watch::word)
-    }
-
     fn map(fd: BorrowedFd<'_>, offset: u64, bytes: usize, access: Access) -> Result<Self> {
         let length = NonZeroUsize::new(bytes).filter(|n| isize::try_from(n.get()).is_ok()).ok_or(
             Error::BadSize {

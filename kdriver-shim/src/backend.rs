@@ -115,6 +115,8 @@ pub enum DoorbellGrant {
         iommu: OwnedFd,
         /// The I/O address space, where it is iommufd's.
         ioas: Option<u32>,
+        /// A memfd, read only for its holder, that begins with a lock of balboad's.
+        life: OwnedFd,
     },
 }
 
@@ -139,7 +141,7 @@ impl DoorbellGrant {
                 let wake = wake.into_iter().flat_map(|wake| [wake.eventfd, wake.thread_page]);
                 std::iter::once(page).chain(wake).collect()
             }
-            Self::Device { function, iommu, .. } => vec![function, iommu],
+            Self::Device { function, iommu, life, .. } => vec![function, iommu, life],
         }
     }
 }

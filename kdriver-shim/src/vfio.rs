@@ -1,13 +1,14 @@
 //! The card back-end over a PCIe function behind VFIO.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use fpga_regs::coyote::pci::{self, Bar};
 use fpga_regs::coyote::vfpga;
 use fpga_regs::coyote::xdma;
 use fpga_regs::engine::window;
-use hostmem::{EventFd, Mmio};
-use vfio::device::{Irq, Region};
+use hostmem::{EventFd, Liveness, Mmio, PAGE_BYTES, memfd};
+use vfio::device::Region;
 use vfio::{Device, PciAddress, Sysfs};
 
 use crate::backend::{CardBackend, DmaMemory, DoorbellGrant, GrantKind, Identity};
@@ -19,7 +20,8 @@ pub struct VfioBackend {
     device: Device,
     bars: [BarMap; 3],
     vectors: Vec<EventFd>,
-    request: EventFd,
+    /// What tells clients that balboad lives, which the card itself does not.
+    life: (OwnedFd, Liveness),
 }
 
 /// A BAR: what of it can be mapped is, the rest goes through the function's descriptor.
@@ -59,14 +61,14 @@ impl VfioBackend {
         let map = |bar| BarMap::new(&device, bar);
         let bars = [map(Bar::Static)?, map(Bar::Xdma)?, map(Bar::Shell)?];
         let vectors = Self::interrupts(&device)?;
-        let request = EventFd::new()?;
-        device.signal(Irq::Request, &[request.as_fd()]).map_err(backend)?;
-        Ok(Self { device, bars, vectors, request })
+        let (page, writer) = memfd::create_read_only_for_others("balboad-life", PAGE_BYTES)?;
+        let life = (page, Liveness::hold(Arc::new(writer), 0)?);
+        Ok(Self { device, bars, vectors, life })
     }
 
     fn interrupts(device: &Device) -> Result<Vec<EventFd>, Error> {
         let wanted = xdma::USER_INTERRUPTS;
-        let there = device.vectors(Irq::Msix).map_err(backend)?;
+        let there = device.vectors().map_err(backend)?;
         if u64::from(there) < wanted {
             return Err(Error::Backend(format!(
                 "{} has {there} interrupt vectors, not {wanted} or more: it holds another design",
@@ -79,7 +81,7 @@ impl VfioBackend {
         }
         let descriptors: Vec<BorrowedFd<'_>> =
             vectors.iter().map(|vector| vector.as_fd()).collect();
-        device.signal(Irq::Msix, &descriptors).map_err(backend)?;
+        device.signal(&descriptors).map_err(backend)?;
         Ok(vectors)
     }
 
@@ -90,18 +92,6 @@ impl VfioBackend {
             Bar::Xdma => xdma,
             Bar::Shell => shell,
         }
-    }
-
-    /// Whether the kernel wants the card back, or an access found it gone.
-    #[must_use]
-    pub fn is_lost(&self) -> bool {
-        self.bars.iter().flat_map(|bar| &bar.areas).any(|area| area.mmio.is_lost())
-    }
-
-    /// Readable once the kernel wants the card back.
-    #[must_use]
-    pub fn request(&self) -> BorrowedFd<'_> {
-        self.request.as_fd()
     }
 
     /// Reads a register past any mapping; a card that has gone reads as ones.
@@ -251,6 +241,7 @@ impl CardBackend for VfioBackend {
             offset: shell.region.offset.saturating_add(at),
             iommu: duplicate(iommu.fd().as_fd())?,
             ioas: iommu.ioas(),
+            life: duplicate(self.life.0.as_fd())?,
         })
     }
 

@@ -300,7 +300,8 @@ impl Connection {
             Way::Device { offset, ioas } => {
                 let function = next("the card's descriptor is missing")?;
                 let iommu = next("the descriptor of its IOMMU is missing")?;
-                Some(Brought::Device(function, offset, Iommu::from_received(iommu, ioas)))
+                let life = next("the page with balboad's lock is missing")?;
+                Some(Brought::Device(function, offset, Iommu::from_received(iommu, ioas), life))
             }
         };
         let rings = if info.rings.first {
@@ -326,8 +327,9 @@ impl Connection {
             let state = state_word(&rings, state)?;
             let path = match granted {
                 Brought::Page(page, wake) => self.map_card(page, wake, state)?,
-                Brought::Device(function, offset, iommu) => {
-                    self.map_device(&function, offset, iommu, state)?
+                Brought::Device(function, offset, iommu, life) => {
+                    let life = Life { thread: lifeline_of(&life)?, state };
+                    map_device(&function, offset, iommu, life)?
                 }
             };
             all.cards.retain(|(number, _)| *number != card);
@@ -336,25 +338,6 @@ impl Connection {
         let path = all.cards.iter().find(|(number, _)| *number == card).map(|(_, path)| path);
         let path = path.ok_or_else(|| unexpected(request, "the card's grant never came"))?;
         Ok(Opened { events, path: Arc::clone(path), rings, info })
-    }
-
-    /// Maps the doorbell page of the card itself.
-    fn map_device(
-        &self,
-        function: &OwnedFd,
-        offset: u64,
-        iommu: Iommu,
-        state: SharedWord,
-    ) -> Result<Arc<CardPath>> {
-        let access = Access::ReadWrite;
-        let mapping = SharedMapping::of_device(function.as_fd(), offset, PAGE_BYTES, access)
-            .map_err(Error::host("map the card's doorbell page"))?;
-        let life = Life { thread: Lifeline::of_device(&mapping), state };
-        let page = DoorbellPage::new(Arc::new(mapping), 0)
-            .map_err(Error::host("map the card's doorbell page"))?;
-        let canary = ForkCanary::new().map_err(Error::host("detect a fork"))?;
-        let path = CardPath::new(page, Waker::needless(), life, canary);
-        Ok(Arc::new(path.with_iommu(iommu)))
     }
 
     fn map_card(
@@ -390,12 +373,32 @@ impl Connection {
     }
 }
 
+/// Maps the doorbell page of the card itself.
+fn map_device(function: &OwnedFd, offset: u64, iommu: Iommu, life: Life) -> Result<Arc<CardPath>> {
+    let host = Error::host;
+    let mapping = SharedMapping::of_device(function.as_fd(), offset, PAGE_BYTES, Access::ReadWrite)
+        .map_err(host("map the card's doorbell page"))?;
+    let page =
+        DoorbellPage::new(Arc::new(mapping), 0).map_err(host("map the card's doorbell page"))?;
+    let canary = ForkCanary::new().map_err(host("detect a fork"))?;
+    let path = CardPath::new(page, Waker::needless(), life, canary);
+    Ok(Arc::new(path.with_iommu(iommu)))
+}
+
+/// The lock at the beginning of a page, which dies with balboad.
+fn lifeline_of(page: &OwnedFd) -> Result<Lifeline> {
+    let mapping = SharedMapping::new(page.as_fd(), 0, PAGE_BYTES, Access::ReadOnly);
+    mapping
+        .and_then(|mapping| Lifeline::new(Arc::new(mapping), 0))
+        .map_err(Error::host("map the page with balboad's lock"))
+}
+
 /// What came with the first context of a card.
 enum Brought {
     /// A doorbell page; how the card is woken: eventfd, the card's page, and offsets in it.
     Page(OwnedFd, Option<(OwnedFd, OwnedFd, usize, usize)>),
-    /// The card, the offset of the doorbell page in it, and its IOMMU.
-    Device(OwnedFd, u64, Iommu),
+    /// The card, the offset of the doorbell page in it, its IOMMU, and the page with balboad's lock.
+    Device(OwnedFd, u64, Iommu, OwnedFd),
 }
 
 fn refused(refusal: shim_abi::Refusal) -> Error {

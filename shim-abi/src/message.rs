@@ -341,9 +341,10 @@ pub enum Way {
         /// How a sleeping card is woken.
         wake: Wake,
     },
-    /// The card: the function's VFIO descriptor, of which the page is to be mapped, and the
-    /// descriptor of its IOMMU, with which the client maps the memory that it registers, at the
-    /// addresses that [`Response::Reserved`] names.
+    /// The card: the function's VFIO descriptor, of which the page is to be mapped, the descriptor of
+    /// its IOMMU, with which the client maps the memory that it registers, at the addresses that
+    /// [`Response::Reserved`] names, and the memfd of a page, read only, that begins with a robust
+    /// mutex that dies with balboad.
     Device {
         /// Byte offset of the page in the function's descriptor.
         offset: u64,
