@@ -2,33 +2,80 @@
 //!
 //! `cargo xtask guest` boots the machine and runs `guest-cases` in it, as root.
 
+use std::ffi::CStr;
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::errno::Errno;
 use nix::kmod::{ModuleInitFlags, finit_module};
 
+use crate::pair;
 use crate::process::Task;
 use crate::runner::{Case, Need};
 use crate::setting::Setting;
 
+mod cards;
 mod rdma_core;
 mod yama;
 
 /// Where the guest finds what the host shares: `built`, the programs under test, `job`, what it was
 /// booted for, and `modules`.
 pub const SHARES: &str = "/run/balboa-guest";
+/// What the guest asks of the host begins with this; the host answers with a line once it is done.
+pub const ASK: &str = "host: ";
+/// The line to the host, from the guest's side.
+const LINE: &str = "/dev/ttyS1";
 /// The line by which the guest tells that its job is done.
 pub const DONE: &str = "the job is done";
 
-/// All cases, in the order in which they run: those that want a kernel without RDMA come first.
+/// What a machine has besides its processors, its memory and the host's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hardware {
+    /// Nothing.
+    Plain,
+    /// Two cards on one cable, behind Intel's IOMMU.
+    IntelIommu,
+    /// Two cards on one cable, behind a paravirtual IOMMU.
+    VirtioIommu,
+}
+
+impl Hardware {
+    /// All there is.
+    pub const ALL: [Self; 3] = [Self::Plain, Self::IntelIommu, Self::VirtioIommu];
+
+    /// Its name, with which the names of its cases begin.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::IntelIommu => "intel-iommu",
+            Self::VirtioIommu => "virtio-iommu",
+        }
+    }
+
+    /// The hardware of a name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|hardware| hardware.name() == name)
+    }
+}
+
+/// All cases of a machine, in the order in which they run: those that want a kernel without RDMA come
+/// first.
 ///
 /// `release` is the beginning of the release that the kernel should be of.
-pub fn cases(release: &str) -> Vec<Case> {
+pub fn cases(hardware: Hardware, release: &str) -> Vec<Case> {
     let mut cases = vec![boot(release)];
-    cases.extend(yama::cases());
-    cases.extend(rdma_core::cases());
+    match hardware {
+        Hardware::Plain => {
+            cases.extend(yama::cases());
+            cases.extend(rdma_core::cases());
+        }
+        Hardware::IntelIommu | Hardware::VirtioIommu => cases.extend(cards::cases(hardware)),
+    }
+    for case in &mut cases {
+        case.name.insert_str(0, &format!("{}/", hardware.name()));
+    }
     cases
 }
 
@@ -45,17 +92,30 @@ fn boot(release: &str) -> Case {
     })
 }
 
-/// Loads a module, after those it depends on.
+/// Has the host kill the server of a card, as a card that drops dead.
+///
+/// # Errors
+/// When the host does not answer as it should.
+fn kill_card(card: usize) -> Result<()> {
+    let mut line = File::options().read(true).write(true).open(LINE)?;
+    writeln!(line, "{ASK}kill card {card}")?;
+    let mut answer = String::new();
+    BufReader::new(line).read_line(&mut answer)?;
+    ensure!(answer.trim() == "done", "the host answers {answer:?}");
+    Ok(())
+}
+
+/// Loads a module with parameters, after those it depends on; a module that is there stays as it is.
 ///
 /// # Errors
 /// When the machine was not given it, or the kernel refuses it.
-pub fn load(module: &str) -> Result<()> {
+pub fn load(module: &str, parameters: &CStr) -> Result<()> {
     let directory = Path::new(SHARES).join("modules");
     let needs = fs::read_to_string(directory.join("needs")).context("no modules are shared")?;
-    load_after_needed(&directory, &needs, &module.replace('-', "_"))
+    load_after_needed(&directory, &needs, &module.replace('-', "_"), parameters)
 }
 
-fn load_after_needed(directory: &Path, needs: &str, module: &str) -> Result<()> {
+fn load_after_needed(directory: &Path, needs: &str, module: &str, parameters: &CStr) -> Result<()> {
     if Path::new("/sys/module").join(module).exists() {
         return Ok(());
     }
@@ -63,10 +123,10 @@ fn load_after_needed(directory: &Path, needs: &str, module: &str) -> Result<()> 
     let line = needs.lines().find_map(|line| line.strip_prefix(&prefix));
     let line = line.with_context(|| format!("the machine has no module {module}"))?;
     for needed in line.split_whitespace() {
-        load_after_needed(directory, needs, needed)?;
+        load_after_needed(directory, needs, needed, c"")?;
     }
     let file = File::open(directory.join(format!("{module}.ko")))?;
-    match finit_module(&file, c"", ModuleInitFlags::empty()) {
+    match finit_module(&file, parameters, ModuleInitFlags::empty()) {
         Ok(()) | Err(Errno::EEXIST) => Ok(()),
         Err(errno) => Err(errno).with_context(|| format!("the kernel refuses module {module}")),
     }
@@ -80,4 +140,15 @@ fn for_both(
 ) -> [Case; 2] {
     let needs = [needs, &[Need::Root]].concat();
     [Case::new(name, &needs, body.clone()), Case::new(name, &needs, body).as_root()]
+}
+
+/// Data and events between two software cards; few messages, for a wake takes long on an emulated
+/// processor.
+fn two_cards(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    let command = "ibv_rc_pingpong -c -m 1024 -g 1 -e -n 100";
+    let both = pair::run_between((&daemon, 0), (&daemon, 1), command)?;
+    both.server.says("100 iters in ")?;
+    both.client.says("100 iters in ")?;
+    daemon.stop()
 }

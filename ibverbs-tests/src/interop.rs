@@ -54,7 +54,7 @@ const SETUP: [&str; 5] = [
 /// When the machine lacks something.
 pub fn agent() -> Result<()> {
     for module in ["virtio_net", "ib_uverbs", "crc32_generic", "rdma_rxe"] {
-        guest::load(module)?;
+        guest::load(module, c"")?;
     }
     for command in SETUP {
         let (program, words) = command.split_once(' ').unwrap_or_default();

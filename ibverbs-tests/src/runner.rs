@@ -244,7 +244,9 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_root_is_in_the_name() {
-        for cases in [crate::cases::all(), crate::guest::cases("6.1")] {
+        let of = |hardware| crate::guest::cases(hardware, "6.1");
+        let guests = crate::guest::Hardware::ALL.into_iter().flat_map(of).collect();
+        for cases in [crate::cases::all(), guests] {
             let mut names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
             let count = names.len();
             names.sort_unstable();

@@ -213,8 +213,16 @@ impl Daemon<'_> {
     /// # Errors
     /// When it had ended before, ends badly, or leaves something.
     pub fn stop(self) -> Result<()> {
+        self.stop_within(END)
+    }
+
+    /// The same, with a limit of its own.
+    ///
+    /// # Errors
+    /// As [`Daemon::stop`].
+    pub fn stop_within(self, limit: Duration) -> Result<()> {
         self.running.signal(Signal::SIGTERM)?;
-        let finished = self.running.limited(END).wait()?;
+        let finished = self.running.limited(limit).wait()?;
         if !finished.status.success() {
             bail!("balboad did not end well on SIGTERM: {finished}");
         }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
+use ibverbs_tests::guest::Hardware;
 use ibverbs_tests::runner::{self, Filter};
 use ibverbs_tests::{guest, interop};
 
@@ -22,6 +23,9 @@ enum Task {
         /// The kernel, as `cargo xtask guest` names it
         #[arg(long)]
         kernel: String,
+        /// What the machine has, as `cargo xtask guest` names it
+        #[arg(long, value_parser = hardware)]
+        hardware: Hardware,
         /// What its release begins with
         #[arg(long)]
         release: String,
@@ -44,10 +48,11 @@ enum Task {
 
 fn main() -> Result<ExitCode> {
     match Arguments::parse().task {
-        Task::Run { kernel, release, only, exact } => {
+        Task::Run { kernel, hardware, release, only, exact } => {
             let repeat = format!("cargo xtask guest test --kernel {kernel}");
             let filter = Filter { parts: only, exact };
-            let summary = runner::run(&guest::cases(&release), &filter, &programs()?, &repeat)?;
+            let summary =
+                runner::run(&guest::cases(hardware, &release), &filter, &programs()?, &repeat)?;
             summary.print();
             let good = summary.failed.is_empty();
             Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -57,10 +62,14 @@ fn main() -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Task::Load { modules } => {
-            modules.iter().try_for_each(|module| guest::load(module))?;
+            modules.iter().try_for_each(|module| guest::load(module, c""))?;
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn hardware(name: &str) -> Result<Hardware, String> {
+    Hardware::named(name).ok_or_else(|| format!("there is no hardware {name}"))
 }
 
 /// Where the programs under test are: beside this one.

@@ -26,7 +26,13 @@ enum Command {
     /// Lists of work requests
     Lists(Link),
     /// What must go wrong, and how
-    Errors(Link),
+    Errors {
+        /// The cards pin registered memory, so that it cannot go away under them
+        #[arg(long)]
+        pinned: bool,
+        #[command(flatten)]
+        link: Link,
+    },
     /// Messages of every kind both ways between this process and another, which runs the same on
     /// another device: one waits, the other is told where
     Apart {
@@ -124,8 +130,9 @@ fn main() -> anyhow::Result<()> {
         Command::Lists(link) => {
             println!("{} listed messages arrived as they should", data::lists(&(&link).into())?);
         }
-        Command::Errors(link) => {
-            println!("{} errors came as they should", data::errors::all(&(&link).into())?);
+        Command::Errors { pinned, link } => {
+            let errors = data::errors::all(&(&link).into(), pinned)?;
+            println!("{errors} errors came as they should");
         }
         Command::Apart { device, port, timeout, host } => {
             let options = Options {

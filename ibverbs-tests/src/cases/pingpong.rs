@@ -34,11 +34,6 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Data and events between two cards.
-pub(crate) fn two_cards(setting: &Setting) -> Result<()> {
-    pingpong(setting, "-m 1024 -g 1 -e", 1)
-}
-
 fn pingpong(setting: &Setting, options: &str, client_card: u32) -> Result<()> {
     let daemon = setting.balboad("--soft 2")?;
     let command = format!("ibv_rc_pingpong -c {options}");

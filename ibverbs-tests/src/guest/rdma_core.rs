@@ -31,7 +31,7 @@ const RDMA: Need = Need::Program("rdma", "iproute2");
 /// Sees to it that the kernel has an RDMA device of its own.
 fn soft_roce() -> Result<()> {
     for module in ["dummy", "ib_uverbs", "crc32_generic", "rdma_rxe"] {
-        load(module)?;
+        load(module, c"")?;
     }
     let listed = Task::new("rdma").words("link show").run()?.success()?;
     if listed.stdout.contains(KERNELS) {
@@ -64,5 +64,5 @@ fn beside(setting: &Setting) -> Result<()> {
     let inside = names(daemon.run("ibv_devices"))?;
     ensure!(inside == ["balboa0", "balboa1"], "a program under balboa run sees {inside:?}");
     daemon.stop()?;
-    cases::pingpong::two_cards(setting)
+    super::two_cards(setting)
 }

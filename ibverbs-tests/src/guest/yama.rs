@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 
 use super::for_both;
-use crate::cases::{IBVERBS_UTILS, pingpong};
+use crate::cases::IBVERBS_UTILS;
 use crate::pair::{Both, free_port, run_pair};
 use crate::process::Task;
 use crate::runner::{Case, Need};
@@ -26,7 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
         let name = format!("ptrace_scope {scope}/balboa run");
         cases.extend(for_both(&name, &[IBVERBS_UTILS], move |setting| {
             let _scope = Scope::set(scope)?;
-            pingpong::two_cards(setting)
+            super::two_cards(setting)
         }));
         let name = format!("ptrace_scope {scope}/no user namespace");
         cases.push(Case::new(name, &[IBVERBS_UTILS, Need::Root], move |setting| {
@@ -60,14 +60,14 @@ fn by_sysfs_path(setting: &Setting, served: bool) -> Result<()> {
     let tree = Tree::new(setting)?;
     let port = free_port()?;
     let pingpong = |card: u32| {
-        let command = format!("-c -g 1 -d balboa{card} -p {port}");
+        let command = format!("-c -g 1 -n 100 -d balboa{card} -p {port}");
         tree.task(setting, &daemon, "ibv_rc_pingpong").words(&command)
     };
     if served {
         let both = run_pair(pingpong(0), pingpong(1).arg("127.0.0.1"), port)?;
         let Both { server, client } = both;
-        server.says("1000 iters in ")?;
-        client.says("1000 iters in ")?;
+        server.says("100 iters in ")?;
+        client.says("100 iters in ")?;
     } else {
         // It is for those with CAP_SYS_PTRACE alone: balboad must say so, and what to do.
         let finished = pingpong(0).run()?;

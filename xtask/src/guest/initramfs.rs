@@ -22,7 +22,9 @@ mount -t devtmpfs devtmpfs /dev
 load() { [ ! -e "/modules/$1.ko" ] || insmod "/modules/$1.ko"; }
 for module in $(cat /modules/at-boot); do load "$module"; done
 share() { mount -t 9p -o "trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro" "$1" "$2"; }
-share hostroot /root
+# Behind an IOMMU whose driver was loaded just now the share comes a little later.
+tries=0
+until share hostroot /root; do tries=$((tries + 1)); [ $tries -lt 50 ]; sleep 0.1; done
 for place in tmp run var/tmp; do mount -t tmpfs -o mode=1777 tmpfs "/root/$place"; done
 chmod 755 /root/run
 mkdir -p /root/run/lock /root/SHARES/modules

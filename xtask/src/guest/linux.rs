@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
+use ibverbs_tests::guest::Hardware;
 use ibverbs_tests::process::Task;
 
 use super::apt::Apt;
@@ -26,6 +27,10 @@ pub const ON_REQUEST: &[&str] = &[
     "vfio_iommu_type1",
     "vfio-pci",
 ];
+
+/// Modules that not every kernel has; they come first, for what is behind a paravirtual IOMMU waits
+/// for its driver.
+const OPTIONAL: &[&str] = &["virtio_iommu"];
 
 /// A kernel that the guest can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -56,6 +61,15 @@ impl Version {
         match self {
             Self::V6_1 => "6.1",
             Self::V6_12 | Self::Iommufd => "6.12",
+        }
+    }
+
+    /// The hardware that its machines can have: its drivers say.
+    pub fn hardware(self) -> &'static [Hardware] {
+        match self {
+            // It has no driver for the paravirtual IOMMU.
+            Self::V6_1 => &[Hardware::Plain, Hardware::IntelIommu],
+            Self::V6_12 | Self::Iommufd => &Hardware::ALL,
         }
     }
 
@@ -145,7 +159,7 @@ impl Linux {
 
 /// What a kept kernel has to have been made from.
 fn key() -> String {
-    [AT_BOOT, ON_REQUEST].concat().join(" ")
+    [OPTIONAL, AT_BOOT, ON_REQUEST].concat().join(" ")
 }
 
 /// The package of the kernel of a version: `linux-image-6.1.0-9-amd64=6.1.27-1` for `6.1`.
@@ -174,7 +188,8 @@ fn keep_what_is_needed(package: &Path, root: &Path) -> Result<()> {
     let kept = root.join("modules");
     fs::create_dir(&kept)?;
     let mut order = Vec::new();
-    for name in AT_BOOT.iter().chain(ON_REQUEST) {
+    let there = OPTIONAL.iter().filter(|name| library.files.contains_key(**name));
+    for name in there.chain(AT_BOOT).chain(ON_REQUEST) {
         library.load(name, &kept, &mut order)?;
     }
     fs::write(root.join("order"), order.join("\n"))?;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
-use ibverbs_tests::guest::{self, SHARES};
+use ibverbs_tests::guest::{self, Hardware, SHARES};
 use ibverbs_tests::interop;
 use ibverbs_tests::runner::{self, Filter, Summary};
 
@@ -38,6 +38,9 @@ pub enum Guest {
         /// The kernel
         #[arg(long, value_enum, default_value = "6.12")]
         kernel: Version,
+        /// What the machine has: plain, or two cards behind intel-iommu or virtio-iommu
+        #[arg(long, value_parser = hardware, default_value = "plain")]
+        hardware: Hardware,
     },
     /// Build a kernel with iommufd and VFIO character devices from Debian's source package
     Kernel,
@@ -70,7 +73,7 @@ pub struct Options {
 pub fn guest(task: &Guest) -> Result<ExitCode> {
     match task {
         Guest::Test(options) => test(options),
-        Guest::Shell { kernel } => shell(*kernel),
+        Guest::Shell { kernel, hardware } => shell(*kernel, *hardware),
         Guest::Kernel => build::kernel(),
     }
 }
@@ -98,11 +101,16 @@ fn may_lack(packages: Result<()>) {
     }
 }
 
-fn shell(version: Version) -> Result<ExitCode> {
+fn hardware(name: &str) -> Result<Hardware, String> {
+    let names: Vec<&str> = Hardware::ALL.iter().map(|it| it.name()).collect();
+    Hardware::named(name).ok_or_else(|| format!("there are {}", names.join(", ")))
+}
+
+fn shell(version: Version, hardware: Hardware) -> Result<ExitCode> {
     may_lack(setup::packages(setup::TEST));
     let parts = parts(version, &cargo::build()?)?;
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
-    let status = Machine::new(&parts, home.path(), &vm::shell_job())?.interact()?;
+    let status = Machine::new(&parts, hardware, home.path(), &vm::shell_job())?.interact()?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -126,10 +134,11 @@ pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summ
         }
     };
     let wanted = |names: &[String]| names.iter().any(|name| filter.takes(name));
-    let inside: Vec<String> = inside(version);
     let mut summary = Summary::default();
-    if wanted(&inside) {
-        summary.add(run_inside(version, filter, &parts)?);
+    for hardware in version.hardware() {
+        if wanted(&inside(version, *hardware)) {
+            summary.add(run_inside(version, *hardware, filter, &parts)?);
+        }
     }
     if wanted(&against(version)) {
         summary.add(run_against(version, filter, &parts)?);
@@ -144,7 +153,8 @@ pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summ
 
 /// The names of all cases, those that run in the machine before those that run against it.
 fn names(version: Version) -> Vec<String> {
-    let mut names = inside(version);
+    let of = |hardware: &Hardware| inside(version, *hardware);
+    let mut names: Vec<String> = version.hardware().iter().flat_map(of).collect();
     names.extend(against(version));
     names
 }
@@ -155,16 +165,22 @@ fn against(version: Version) -> Vec<String> {
     if version == Version::Iommufd { Vec::new() } else { interop::names() }
 }
 
-/// The names of the cases that run in the machine.
-fn inside(version: Version) -> Vec<String> {
-    guest::cases(version.release()).into_iter().map(|case| case.name).collect()
+/// The names of the cases that run in a machine.
+fn inside(version: Version, hardware: Hardware) -> Vec<String> {
+    guest::cases(hardware, version.release()).into_iter().map(|case| case.name).collect()
 }
 
 /// Boots a kernel and runs cases in it.
-fn run_inside(version: Version, filter: &Filter, parts: &Parts) -> Result<Summary> {
+fn run_inside(
+    version: Version,
+    hardware: Hardware,
+    filter: &Filter,
+    parts: &Parts,
+) -> Result<Summary> {
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
-    let machine = Machine::new(parts, home.path(), &vm::job(&command(version, filter)))?;
+    let job = vm::job(&command(version, hardware, filter));
+    let machine = Machine::new(parts, hardware, home.path(), &job)?;
     let mut lines = String::new();
     let outcome = machine.run(|line| {
         println!("  {line}");
@@ -172,13 +188,12 @@ fn run_inside(version: Version, filter: &Filter, parts: &Parts) -> Result<Summar
         lines.push('\n');
     });
     let mut summary = Summary::parse(&lines).unwrap_or_default();
-    let nothing = summary == Summary::default();
     if let Err(error) = outcome {
-        println!("FAIL guest {}\n{error:#}", version.name());
-        summary.failed.push("the machine itself".to_owned());
-    } else if nothing {
-        println!("FAIL guest {}: its cases were not counted", version.name());
-        summary.failed.push("the count of its cases".to_owned());
+        println!("FAIL guest {}, {}\n{error:#}", version.name(), hardware.name());
+        summary.failed.push(format!("{}/the machine itself", hardware.name()));
+    } else if summary == Summary::default() {
+        println!("FAIL guest {}, {}: no count of cases", version.name(), hardware.name());
+        summary.failed.push(format!("{}/the count of its cases", hardware.name()));
     }
     Ok(summary)
 }
@@ -187,14 +202,15 @@ fn run_inside(version: Version, filter: &Filter, parts: &Parts) -> Result<Summar
 fn run_against(version: Version, filter: &Filter, parts: &Parts) -> Result<Summary> {
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
-    let (running, machine) = match Machine::new(parts, home.path(), &vm::agent_job())?.serve() {
-        Ok(served) => served,
-        Err(error) => {
-            println!("FAIL guest {}\n{error:#}", version.name());
-            let failed = vec!["the machine that is tested against".to_owned()];
-            return Ok(Summary { failed, ..Summary::default() });
-        }
-    };
+    let (running, machine) =
+        match Machine::new(parts, Hardware::Plain, home.path(), &vm::agent_job())?.serve() {
+            Ok(served) => served,
+            Err(error) => {
+                println!("FAIL guest {}\n{error:#}", version.name());
+                let failed = vec!["the machine that is tested against".to_owned()];
+                return Ok(Summary { failed, ..Summary::default() });
+            }
+        };
     let machine = Rc::new(machine);
     let repeat = format!("cargo xtask guest test --kernel {}", version.name());
     let summary = runner::run(&interop::cases(&machine), filter, &parts.built, &repeat)?;
@@ -204,9 +220,11 @@ fn run_against(version: Version, filter: &Filter, parts: &Parts) -> Result<Summa
 }
 
 /// What runs in the guest.
-fn command(version: Version, filter: &Filter) -> String {
+fn command(version: Version, hardware: Hardware, filter: &Filter) -> String {
     let mut command = format!("{SHARES}/built/guest-cases run");
-    command.push_str(&format!(" --kernel {} --release {}", version.name(), version.release()));
+    let (name, release) = (version.name(), version.release());
+    command
+        .push_str(&format!(" --kernel {name} --release {release} --hardware {}", hardware.name()));
     for part in &filter.parts {
         command.push_str(&format!(" --only '{}'", part.replace('\'', r"'\''")));
     }

@@ -10,10 +10,12 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use ibverbs_tests::guest::{DONE, SHARES};
+use ibverbs_tests::guest::{ASK, DONE, Hardware, SHARES};
 use ibverbs_tests::interop;
 use ibverbs_tests::pair::free_port;
 use ibverbs_tests::process::{Running, Task};
+use nix::sys::signal::Signal;
+use serde_json::json;
 
 use super::initramfs;
 use super::linux::{AT_BOOT, Linux};
@@ -25,6 +27,10 @@ pub const LIMIT: Duration = Duration::from_secs(8 * 60);
 pub const END: Duration = Duration::from_secs(30);
 /// Lines of the console that a failure shows.
 const SHOWN_LINES: usize = 40;
+/// How long a card may take to be ready.
+const START: Duration = Duration::from_secs(20);
+/// The slot of the first card on its bus.
+const FIRST_SLOT: u8 = 0x10;
 /// The guest's memory, MiB.
 const MEMORY: u32 = 1024;
 
@@ -45,6 +51,7 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Machine<'a> {
     parts: &'a Parts,
+    hardware: Hardware,
     directory: &'a Path,
 }
 
@@ -53,12 +60,17 @@ impl<'a> Machine<'a> {
     ///
     /// # Errors
     /// When the files cannot be written.
-    pub fn new(parts: &'a Parts, directory: &'a Path, job: &str) -> Result<Self> {
+    pub fn new(
+        parts: &'a Parts,
+        hardware: Hardware,
+        directory: &'a Path,
+        job: &str,
+    ) -> Result<Self> {
         let modules = parts.linux.modules()?;
         fs::write(directory.join("initramfs"), initramfs::archive(&parts.busybox, &modules)?)?;
         fs::create_dir(directory.join("job"))?;
         fs::write(directory.join("job/job.sh"), job)?;
-        Ok(Self { parts, directory })
+        Ok(Self { parts, hardware, directory })
     }
 
     /// QEMU and the arguments that all machines have: two processors without help of the host's, the
@@ -81,7 +93,22 @@ impl<'a> Machine<'a> {
             .arg("-initrd")
             .arg(file("initramfs"))
             .arg("-append")
-            .arg("console=ttyS0 panic=-1 quiet net.ifnames=0");
+            .arg("console=ttyS0 panic=-1 quiet net.ifnames=0 intel_iommu=on");
+        // The IOMMU comes before what is behind it.
+        task = match self.hardware {
+            Hardware::Plain => task,
+            Hardware::IntelIommu => task.words("-device intel-iommu,intremap=on,caching-mode=on"),
+            Hardware::VirtioIommu => task.words("-device virtio-iommu-pci"),
+        };
+        for (card, slot) in self.sockets().iter().zip(FIRST_SLOT..) {
+            let socket = json!({ "type": "unix", "path": card });
+            let device = json!({
+                "driver": "vfio-user-pci",
+                "socket": socket,
+                "addr": format!("{slot:x}"),
+            });
+            task = task.arg("-device").arg(device.to_string());
+        }
         for (tag, path) in
             [("hostroot", Path::new("/")), ("built", &self.parts.built), ("job", &file("job"))]
         {
@@ -94,6 +121,31 @@ impl<'a> Machine<'a> {
         task
     }
 
+    /// The sockets of the machine's cards.
+    fn sockets(&self) -> Vec<PathBuf> {
+        match self.hardware {
+            Hardware::Plain => Vec::new(),
+            Hardware::IntelIommu | Hardware::VirtioIommu => {
+                ["card0", "card1"].iter().map(|name| self.directory.join(name)).collect()
+            }
+        }
+    }
+
+    /// Starts the machine's cards, on one cable.
+    fn cards(&self) -> Result<Vec<Running>> {
+        let port = |card: usize| self.directory.join(format!("port{card}"));
+        let mut cards = Vec::new();
+        for (number, socket) in self.sockets().iter().enumerate() {
+            let cable = format!("unix:{},{}", port(number).display(), port(1 - number).display());
+            let task = Task::new(self.parts.built.join("softcard")).args(["serve", "--socket"]);
+            let task = task.arg(socket).arg("--port").arg(cable).tidy().limit(START);
+            let mut card = task.start()?;
+            card.wait_until("it was ready", |it| it.output().lines().any(|line| line == "ready"))?;
+            cards.push(card.unlimited());
+        }
+        Ok(cards)
+    }
+
     /// Boots the machine and hands each line that its job writes to `line`, until the job has ended.
     ///
     /// # Errors
@@ -103,7 +155,9 @@ impl<'a> Machine<'a> {
         let (console, socket) = (self.directory.join("console"), self.directory.join("job.sock"));
         let listener = UnixListener::bind(&socket)?;
         listener.set_nonblocking(true)?;
-        let mut results = Results { listener, stream: None, pending: Vec::new(), line };
+        let cards = self.cards()?;
+        let mut results =
+            Results { listener, stream: None, pending: Vec::new(), cards: &cards, line };
         let task = self
             .task()
             .arg("-serial")
@@ -113,7 +167,9 @@ impl<'a> Machine<'a> {
             .words("-serial chardev:job")
             .limit(LIMIT);
         let outcome = task.start().and_then(|running| results.until_done(running));
-        outcome.map_err(|error| with_console(&error, &console))
+        let said: String = cards.iter().map(Running::errors).collect();
+        outcome
+            .map_err(|error| anyhow!("{}\n--- its cards\n{said}", with_console(&error, &console)))
     }
 
     /// Boots the machine with a cable to a software card and a way to this machine's TCP ports, and
@@ -164,8 +220,8 @@ impl<'a> Machine<'a> {
     /// # Errors
     /// When QEMU cannot be started.
     pub fn interact(&self) -> Result<ExitStatus> {
-        let task = self.task().words("-chardev stdio,id=con,mux=on,signal=off");
-        let task = task.words("-serial chardev:con -mon chardev=con");
+        let _cards = self.cards()?;
+        let task = self.task().words("-serial mon:stdio");
         let mut words = task.command_line();
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).status().context("QEMU cannot be started")
@@ -194,14 +250,15 @@ fn option(name: &str, path: &Path) -> OsString {
 }
 
 /// The host's end of the line that a job writes to.
-struct Results<F> {
+struct Results<'a, F> {
     listener: UnixListener,
     stream: Option<UnixStream>,
     pending: Vec<u8>,
+    cards: &'a [Running],
     line: F,
 }
 
-impl<F: FnMut(&str)> Results<F> {
+impl<F: FnMut(&str)> Results<'_, F> {
     fn until_done(&mut self, mut running: Running) -> Result<()> {
         let mut broken = None;
         running.wait_until("its job was done", |_| match self.look() {
@@ -250,9 +307,23 @@ impl<F: FnMut(&str)> Results<F> {
                 if line == DONE {
                     return Ok(true);
                 }
-                (self.line)(line);
+                match line.strip_prefix(ASK) {
+                    Some(asked) => stream.write_all(answer(self.cards, asked).as_bytes())?,
+                    None => (self.line)(line),
+                }
             }
         }
+    }
+}
+
+/// Does what the guest asks, and answers.
+fn answer(cards: &[Running], asked: &str) -> &'static str {
+    let card = asked.strip_prefix("kill card ").and_then(|number| number.parse().ok());
+    let card = card.and_then(|number: usize| cards.get(number));
+    match card.map(|card| card.signal(Signal::SIGKILL)) {
+        Some(Ok(())) => "done\n",
+        Some(Err(_)) => "it has gone\n",
+        None => "there is no such thing\n",
     }
 }
 
@@ -274,6 +345,7 @@ exec </dev/ttyS1 >/dev/ttyS1 2>&1
 stty raw -echo
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 ip link set lo up
+ulimit -l unlimited
 cd /tmp
 {command}
 echo
