@@ -42,11 +42,11 @@ struct Far {
 }
 
 /// Waits on a TCP port, or connects to it, and moves messages of every kind both ways at every path
-/// MTU; answers how many.
+/// MTU, READs of nothing only if `empty_reads`; answers how many.
 ///
 /// # Errors
 /// At the first that goes wrong.
-pub fn run(options: &Options, host: Option<&str>, port: u16) -> Result<usize> {
+pub fn run(options: &Options, host: Option<&str>, port: u16, empty_reads: bool) -> Result<usize> {
     let library = Library::open()?;
     let side = Side::new(library, options, 0, transfer::room(LONG))?;
     let (role, stream) = match host {
@@ -65,6 +65,9 @@ pub fn run(options: &Options, host: Option<&str>, port: u16) -> Result<usize> {
     for (round, mtu) in (0..).zip(MTUS) {
         half.connect(options, mtu, round).with_context(|| format!("at ibv_mtu {mtu}"))?;
         for transfer in transfers(128 << mtu) {
+            if transfer.reads() && transfer.size == 0 && !empty_reads {
+                continue;
+            }
             for sender in [0, 1] {
                 half.run(&transfer, sender).with_context(|| {
                     let from = if sender == role { "to" } else { "from" };
