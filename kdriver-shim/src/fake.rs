@@ -9,7 +9,7 @@ use fpga_regs::Block;
 use fpga_regs::coyote::pci::{self, Bar};
 use fpga_regs::coyote::shell::{self, CTRL_CNFG_DEFAULT, Map, MemCnfg, NetworkCnfg};
 use fpga_regs::coyote::static_layer;
-use fpga_regs::coyote::vfpga::{self, Bank, EventKind, IsrRead, IsrWrite};
+use fpga_regs::coyote::vfpga::{self, Bank, EventKind, IsrPid, IsrRead, IsrWrite};
 use fpga_regs::coyote::xdma::{self, Direction, EngineIdentifier};
 use fpga_regs::engine::admin::{
     AdminStatus, COUNTERS, Completion, Destroy, Header, ModifyQp, Opcode, PortAttributes,
@@ -51,6 +51,10 @@ struct State {
     entries: Vec<(u64, [u64; 2])>,
     /// Answers to events, by vFPGA, in order.
     answers: Vec<(u64, IsrWrite)>,
+    /// The register behind whose next write a fault is reported, and where the fault is.
+    ambush: Option<(u64, u64)>,
+    /// First bytes of the pages invalidated, with the process named, in order.
+    invalidated: Vec<(u64, u32)>,
 }
 
 /// What a test sees and sets of an engine.
@@ -150,6 +154,18 @@ impl FakeCard {
         self.report(&mut self.state.borrow_mut(), index, event);
     }
 
+    /// Reports a fault of a read at `vaddr` by vFPGA 0 behind the next write of its control register
+    /// at `register`.
+    pub fn fault_behind(&self, register: u64, vaddr: u64) {
+        let offset = Bank::Plain.cnfg(0) + register;
+        self.state.borrow_mut().ambush = Some((offset, vaddr));
+    }
+
+    /// Takes the pages that were invalidated, each with the process named.
+    pub fn take_invalidated(&self) -> Vec<(u64, u32)> {
+        std::mem::take(&mut self.state.borrow_mut().invalidated)
+    }
+
     /// Reports that an engine has something to say.
     pub fn notify(&self, index: u64) {
         let event = IsrRead { kind: EventKind::Notify, ..IsrRead::default() };
@@ -174,6 +190,33 @@ impl FakeCard {
         std::mem::take(&mut self.state.borrow_mut().answers)
     }
 
+    fn write_register(&self, bar: Bar, offset: u64, value: u64) {
+        let mut state = self.state.borrow_mut();
+        for index in (0..vfpga::MAX_VFPGAS).filter(|_| bar == Bar::Shell) {
+            if offset == Bank::Plain.cnfg(index) + vfpga::ISR {
+                return self.write_isr(&mut state, index, IsrWrite::decode(value));
+            }
+            let window = vfpga::large_tlb(index);
+            if offset == window + vfpga::TLB_WORD_1 {
+                let first = (bar.number(), window + vfpga::TLB_WORD_0);
+                let first = state.registers.get(&first).copied().unwrap_or(0);
+                state.entries.push((index, [first, value]));
+            }
+        }
+        let State { registers, windows, mappings, .. } = &mut *state;
+        match csr(offset, windows.len()) {
+            Some((index, register)) => {
+                windows[index].write(mappings, register, value);
+                if register == w::ADMIN_DOORBELL && !windows[index].gone {
+                    self.vectors[index].signal().unwrap();
+                }
+            }
+            None => {
+                registers.insert((bar.number(), offset), value);
+            }
+        }
+    }
+
     fn write_isr(&self, state: &mut State, index: u64, isr: IsrWrite) {
         state.unflushed |= isr.clear_pending;
         if isr.clear_pending {
@@ -185,6 +228,15 @@ impl FakeCard {
         }
         if !isr.lock && isr != (IsrWrite { clear_pending: true, ..IsrWrite::default() }) {
             state.answers.push((index, isr));
+        }
+        if !isr.lock && isr.invalidate {
+            let read = |register| {
+                let key = (Bar::Shell.number(), Bank::Plain.cnfg(index) + register);
+                state.registers.get(&key).copied().unwrap_or(0)
+            };
+            let hpid = IsrPid::decode(read(vfpga::ISR_PID)).hpid;
+            let page = read(vfpga::ISR_VADDR);
+            state.invalidated.push((page, hpid));
         }
         if !isr.lock && isr.invalidate_last && !state.mute {
             let event = IsrRead { kind: EventKind::Invalidated, ..IsrRead::default() };
@@ -448,29 +500,12 @@ impl CardBackend for FakeCard {
     }
 
     fn write64(&self, bar: Bar, offset: u64, value: u64) {
-        let mut state = self.state.borrow_mut();
-        for index in (0..vfpga::MAX_VFPGAS).filter(|_| bar == Bar::Shell) {
-            if offset == Bank::Plain.cnfg(index) + vfpga::ISR {
-                return self.write_isr(&mut state, index, IsrWrite::decode(value));
-            }
-            let window = vfpga::large_tlb(index);
-            if offset == window + vfpga::TLB_WORD_1 {
-                let first = (bar.number(), window + vfpga::TLB_WORD_0);
-                let first = state.registers.get(&first).copied().unwrap_or(0);
-                state.entries.push((index, [first, value]));
-            }
-        }
-        let State { registers, windows, mappings, .. } = &mut *state;
-        match csr(offset, windows.len()) {
-            Some((index, register)) => {
-                windows[index].write(mappings, register, value);
-                if register == w::ADMIN_DOORBELL && !windows[index].gone {
-                    self.vectors[index].signal().unwrap();
-                }
-            }
-            None => {
-                registers.insert((bar.number(), offset), value);
-            }
+        self.write_register(bar, offset, value);
+        let behind = |(register, _): &mut (u64, u64)| *register == offset;
+        let ambush = self.state.borrow_mut().ambush.take_if(behind);
+        if let Some((_, vaddr)) = ambush {
+            self.set(Bar::Shell, Bank::Plain.cnfg(0) + vfpga::ISR_PID, 0);
+            self.fault(0, false, vaddr, 64);
         }
     }
 

@@ -45,6 +45,9 @@ struct Vfpga {
     news: bool,
     /// Invalidations that were asked for and whose end was not reported.
     invalidating: u32,
+    /// An invalidation was written to the registers that also describe events, and no event was
+    /// taken since: the next one may read wrong.
+    overwritten: bool,
 }
 
 /// The vFPGAs of a card.
@@ -73,6 +76,7 @@ impl Shell {
             shadow: Shadow::new(large, ctid, hpid),
             news: false,
             invalidating: 0,
+            overwritten: false,
         };
         let vfpgas = RefCell::new((0..regions).map(vfpga).collect());
         Self { card, backend, bank, vfpgas, counts: RefCell::default() }
@@ -141,7 +145,6 @@ impl Shell {
     pub fn unmap(&self, index: u8, start: u64, length: u64) -> Result<(), Error> {
         let gone = self.with(index, |vfpga| {
             let gone = vfpga.shadow.unmap(start, length);
-            vfpga.invalidating = vfpga.invalidating.saturating_add(u32::from(!gone.is_empty()));
             (gone, vfpga.shadow.hpid(), vfpga.shadow.page_bytes())
         });
         let Some((gone, hpid, bytes)) = gone.filter(|(gone, ..)| !gone.is_empty()) else {
@@ -150,18 +153,35 @@ impl Shell {
         let entries: Vec<[u64; 2]> = gone.iter().map(|(_, words)| *words).collect();
         self.write_entries(index, &entries);
         let length = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.with(index, |vfpga| vfpga.overwritten = true);
         let mut left = gone.len();
         for (page, _) in gone {
             left = left.saturating_sub(1);
-            self.write(index, vfpga::ISR_PID, IsrPid { ctid: 0, hpid }.encode());
-            self.write(index, vfpga::ISR_VADDR, page);
-            self.write(index, vfpga::ISR_LEN, IsrLen { length, value: 0 }.encode());
-            let last = left == 0;
-            let invalidate =
-                IsrWrite { invalidate: true, invalidate_last: last, ..IsrWrite::default() };
-            self.isr(index, invalidate);
+            self.invalidate(index, hpid, page, length, left == 0);
         }
         self.await_invalidation(index)
+    }
+
+    /// Asks for the invalidation of a page.
+    ///
+    /// An event that is reported meanwhile overwrites the registers, all at once and with a process
+    /// of 0, so that the card may take its values for ours. The register written first, read behind
+    /// the order, tells. No other event is reported before that one is taken: the second order is
+    /// sound.
+    fn invalidate(&self, index: u8, hpid: u32, page: u64, length: u32, last: bool) {
+        for _ in 0..2 {
+            let pid = IsrPid { ctid: 0, hpid }.encode();
+            self.write(index, vfpga::ISR_PID, pid);
+            self.write(index, vfpga::ISR_VADDR, page);
+            self.write(index, vfpga::ISR_LEN, IsrLen { length, value: 0 }.encode());
+            let order = IsrWrite { invalidate: true, invalidate_last: last, ..IsrWrite::default() };
+            self.isr(index, order);
+            let ended = u32::from(last);
+            self.with(index, |vfpga| vfpga.invalidating = vfpga.invalidating.saturating_add(ended));
+            if self.read(index, vfpga::ISR_PID) == pid {
+                break;
+            }
+        }
     }
 
     fn await_invalidation(&self, index: u8) -> Result<(), Error> {
@@ -242,7 +262,14 @@ impl Shell {
     fn take_event(&self, index: u8) {
         let event = IsrRead::decode(self.read(index, vfpga::ISR));
         let clear = IsrWrite { clear_pending: true, ..IsrWrite::default() };
+        let overwritten =
+            self.with(index, |vfpga| std::mem::take(&mut vfpga.overwritten)).unwrap_or(false);
         match event.kind {
+            EventKind::PageFault if overwritten => {
+                self.isr(index, clear);
+                // Where it was is not known. The transfer tries again and faults again.
+                self.restart(index, event, fpga_regs::engine::window::CTID, true);
+            }
             EventKind::PageFault => {
                 let vaddr = self.read(index, vfpga::ISR_VADDR);
                 let length = IsrLen::decode(self.read(index, vfpga::ISR_LEN)).length;
@@ -292,7 +319,12 @@ impl Shell {
         }
         drop(counts);
         self.write_entries(index, &entries);
-        self.write(index, vfpga::ISR_PID, IsrPid { ctid: pid.ctid, hpid: 0 }.encode());
+        self.restart(index, event, pid.ctid, success);
+    }
+
+    /// Lets the transfer go on that met a fault, or drops it.
+    fn restart(&self, index: u8, event: IsrRead, ctid: u8, success: bool) {
+        self.write(index, vfpga::ISR_PID, IsrPid { ctid, hpid: 0 }.encode());
         let restart = IsrWrite {
             restart_read: !event.write,
             restart_write: event.write,

@@ -91,3 +91,31 @@ fn who_waits_for_one_vfpga_serves_the_faults_of_the_others() {
     assert_eq!(shell.counts().refilled, 1);
     assert!(shell.take_news(1) && !shell.take_news(1) && !shell.take_news(0));
 }
+
+#[test]
+fn a_fault_amid_the_orders_of_an_invalidation_comes_again_and_spoils_none_of_them() {
+    use vfpga::{ISR, ISR_LEN, ISR_PID, ISR_VADDR};
+    let success = IsrWrite { restart_read: true, success: true, ..IsrWrite::default() };
+    for register in [ISR, ISR_PID, ISR_VADDR, ISR_LEN] {
+        let (card, shell) = shell();
+        shell.map(0, 2 * PAGE, 2 * PAGE, true);
+        shell.map(0, 8 * PAGE, PAGE, false);
+        // The first write of the ISR is the lock's, ahead of all orders.
+        card.fault_behind(register, 8 * PAGE + 64);
+        shell.unmap(0, 2 * PAGE, 2 * PAGE).unwrap();
+        let invalidated = card.take_invalidated();
+        for page in [2 * PAGE, 3 * PAGE] {
+            let ours = (page, std::process::id());
+            assert!(invalidated.contains(&ours), "behind {register:#x}: {invalidated:x?}");
+        }
+        let restarts = card.take_answers().into_iter().filter(|(_, isr)| !isr.invalidate);
+        assert_eq!(restarts.collect::<Vec<_>>(), [(0, success)], "behind {register:#x}");
+        let inserted = entries(&card).into_iter().filter(|(.., valid)| *valid);
+        assert_eq!(inserted.map(|(_, page, _)| page).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(shell.counts(), FaultCounts::default(), "nothing is known of it yet");
+        card.fault(0, false, 8 * PAGE + 64, 64);
+        shell.service(0);
+        assert_eq!(entries(&card), [(0, 8, true)]);
+        assert_eq!(shell.counts(), FaultCounts { refilled: 1, refused: 0 });
+    }
+}
