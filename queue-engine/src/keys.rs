@@ -55,7 +55,9 @@ impl Keys {
         if needs_local_write && !command.access.contains(Access::LOCAL_WRITE) {
             return Err(AdminStatus::Invalid);
         }
-        if command.va.checked_add(command.length).is_none() {
+        let zero_based = command.access.contains(Access::ZERO_BASED);
+        let va = if zero_based { 0 } else { command.va };
+        if va.checked_add(command.length).is_none() {
             return Err(AdminStatus::Invalid);
         }
         if command.length > 0 && !memory.reachable(command.iova, command.length) {
@@ -64,7 +66,7 @@ impl Keys {
         let number = self.numbers.draw(random).ok_or(AdminStatus::NoResources)?;
         let variant = random.next_u32() as u8;
         let region = Region {
-            va: command.va,
+            va,
             length: command.length,
             iova: command.iova,
             pdn: command.pdn,
@@ -162,6 +164,19 @@ mod tests {
         assert_eq!(keys.destroy(key ^ 1), Err(AdminStatus::NotFound));
         assert_eq!(keys.destroy(key), Ok(()));
         assert_eq!(open(&keys, key, 5, Access::REMOTE_WRITE), Err(Denied::Key));
+    }
+
+    #[test]
+    fn addresses_of_a_zero_based_region_are_offsets() {
+        let mut keys = Keys::new(24, 8);
+        let access = REGION.access | Access::ZERO_BASED;
+        let command = CreateKey { va: u64::MAX, access, ..REGION };
+        let key = keys.create(&command, &Reachable(true), &mut Seeded(3)).unwrap();
+        let open = |va, length| keys.translate(key, 5, va, length, Access::REMOTE_WRITE);
+        assert_eq!(open(0, 0x100), Ok(0x20_1000));
+        assert_eq!(open(0xff, 1), Ok(0x20_10ff));
+        assert_eq!(open(1, 0x100), Err(Denied::Bounds));
+        assert_eq!(open(u64::MAX, 1), Err(Denied::Bounds));
     }
 
     #[test]
