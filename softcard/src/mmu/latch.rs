@@ -219,7 +219,7 @@ impl Rings for Unit {
 
     fn reachable(&self, iova: u64, bytes: u64) -> bool {
         let end = iova.checked_add(bytes);
-        end.is_some_and(|end| end <= 1 << fpga_regs::coyote::tlb::VADDR_BITS)
+        end.is_some_and(|end| end <= 1 << fpga_regs::coyote::tlb::PADDR_BITS)
     }
 
     fn waits(&self) -> bool {

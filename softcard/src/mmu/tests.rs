@@ -1,7 +1,10 @@
+use std::rc::Rc;
+
 use fpga_regs::coyote::shell::CTRL_CNFG_DEFAULT;
 use fpga_regs::coyote::vfpga::Stream;
 
 use super::*;
+use crate::bus::Bus;
 
 const PAGE: u64 = 2 << 20;
 
@@ -128,4 +131,13 @@ fn more_pages_than_a_set_has_ways_are_all_reached_by_asking_again() {
         }
     }
     assert_eq!(mmu.counters.faults, 15, "a set of two ways keeps none of five for a round");
+}
+
+#[test]
+fn addresses_end_where_those_of_the_bus_do() {
+    use queue_engine::Rings;
+    let unit = Unit::new(mmu(), Rc::new(Bus::default()));
+    let end = 1 << 44;
+    assert!(unit.reachable(0, end) && unit.reachable(end - 1, 1));
+    assert!(!unit.reachable(end - 1, 2) && !unit.reachable(end, 1) && !unit.reachable(1, u64::MAX));
 }
