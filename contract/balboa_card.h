@@ -102,7 +102,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_VFPGA_AVX_BASE 0x1000000u
 /* Address spaces of a vFPGA. */
 #define BALBOA_VFPGA_CTIDS 0x40u
-/* Entries a window takes before the TLB took the first of them. */
+/* Entries a window holds ahead of the TLB; the published driver writes any number without a pause. */
 #define BALBOA_TLB_WINDOW_FIFO 0x40u
 /* Bits of a virtual address. */
 #define BALBOA_TLB_VADDR_BITS 0x30u
@@ -348,11 +348,11 @@ typedef uint64_t balboa_le64;
 #define BALBOA_VFPGA_VADDR_WR 0x18u
 /* WR. Interrupts: what happened, and the driver's answers. A write of 16 bits is enough. */
 #define BALBOA_VFPGA_ISR 0x20u
-/* RW. Whose address space: of the event when read, of the invalidation or restart when written. */
+/* RW. Whose address space: of the event reported last, or as written since for an invalidation or restart. One register for both, like the next two: see The vFPGA's MMU. */
 #define BALBOA_VFPGA_ISR_PID 0x28u
-/* RW. Virtual address of a fault, or of an invalidation. */
+/* RW. Virtual address of the fault reported last, or as written since for an invalidation. */
 #define BALBOA_VFPGA_ISR_VADDR 0x30u
-/* RW. Length of a fault, or of an invalidation; value of a notification. */
+/* RW. Length of the fault reported last, or as written since for an invalidation; value of the notification reported last. */
 #define BALBOA_VFPGA_ISR_LEN 0x38u
 /* RO. Requests sent: local reads, local writes, remote reads, remote writes. Never cleared. */
 #define BALBOA_VFPGA_SENT 0x40u
@@ -739,11 +739,11 @@ typedef uint64_t balboa_le64;
 /* It is the last of a row, whose end is reported. */
 #define BALBOA_VFPGA_ISR_WRITE_INVALIDATE_LAST_MASK 0x20u
 #define BALBOA_VFPGA_ISR_WRITE_INVALIDATE_LAST_SHIFT 0x5u
-/* Locks the TLBs, or unlocks them; with the invalidate bit, which then means nothing. */
+/* Locks the TLBs, or unlocks them if they are locked; with the invalidate bit, which then means nothing. */
 #define BALBOA_VFPGA_ISR_WRITE_LOCK_MASK 0x40u
 #define BALBOA_VFPGA_ISR_WRITE_LOCK_SHIFT 0x6u
 /* vfpga_isr_read: Interrupts: what happened, and the driver's answers. A write of 16 bits is enough. */
-/* What happened. */
+/* What happened; 0 while nothing is reported. */
 #define BALBOA_VFPGA_ISR_READ_KIND_MASK 0xffff0000u
 #define BALBOA_VFPGA_ISR_READ_KIND_SHIFT 0x10u
 /* Another invalidation can be queued. */
@@ -758,14 +758,14 @@ typedef uint64_t balboa_le64;
 /* It was a write. */
 #define BALBOA_VFPGA_ISR_READ_WRITE_MASK UINT64_C(0x100000000000000)
 #define BALBOA_VFPGA_ISR_READ_WRITE_SHIFT 0x38u
-/* vfpga_isr_pid: Whose address space: of the event when read, of the invalidation or restart when written. */
+/* vfpga_isr_pid: Whose address space: of the event reported last, or as written since for an invalidation or restart. One register for both, like the next two: see The vFPGA's MMU. */
 /* Address space. */
 #define BALBOA_VFPGA_ISR_PID_CTID_MASK 0x3fu
 #define BALBOA_VFPGA_ISR_PID_CTID_SHIFT 0x0u
-/* Process on the host. */
+/* Process on the host; 0 with an event. */
 #define BALBOA_VFPGA_ISR_PID_HPID_MASK UINT64_C(0xffffffff00000000)
 #define BALBOA_VFPGA_ISR_PID_HPID_SHIFT 0x20u
-/* vfpga_isr_len: Length of a fault, or of an invalidation; value of a notification. */
+/* vfpga_isr_len: Length of the fault reported last, or as written since for an invalidation; value of the notification reported last. */
 /* The length. */
 #define BALBOA_VFPGA_ISR_LEN_LENGTH_MASK 0xfffffffu
 #define BALBOA_VFPGA_ISR_LEN_LENGTH_SHIFT 0x0u
@@ -1119,9 +1119,9 @@ enum balboa_cqe_status {
     BALBOA_CQE_STATUS_BAD_RESPONSE = 7,
     /* A local access right was missing. */
     BALBOA_CQE_STATUS_LOCAL_ACCESS = 8,
-    /* The responder found the request invalid. */
+    /* The responder found the request invalid, or its QP does not grant it. */
     BALBOA_CQE_STATUS_REMOTE_INVALID_REQUEST = 9,
-    /* The responder denied the access. */
+    /* The responder's key, its bounds, rights or domain denied the access. */
     BALBOA_CQE_STATUS_REMOTE_ACCESS = 10,
     /* The responder failed. */
     BALBOA_CQE_STATUS_REMOTE_OPERATION = 11,
@@ -1162,11 +1162,11 @@ enum balboa_event_type {
 };
 /* What happened to a QP; the numbers are those of ibv_event_type. */
 enum balboa_event_qp_event {
-    /* The QP went to ERR by itself. */
+    /* Memory of a peer's request went away under it, and no receive tells: the QP is in ERR. */
     BALBOA_EVENT_QP_EVENT_FATAL = 1,
-    /* The transport refused a request of the peer. */
+    /* The peer's request was invalid: the QP is in ERR. */
     BALBOA_EVENT_QP_EVENT_REQUEST_ERROR = 2,
-    /* The peer tried a forbidden access. */
+    /* The peer's key, its bounds, rights or domain did not allow its access: the QP is in ERR. */
     BALBOA_EVENT_QP_EVENT_ACCESS_ERROR = 3,
     /* The first packet came while the QP was in RTR. */
     BALBOA_EVENT_QP_EVENT_COMMUNICATION_ESTABLISHED = 4,
@@ -1296,7 +1296,7 @@ enum balboa_qp_state {
 #define BALBOA_QP_ATTRIBUTE_MASK_PORT 0x20u
 /* qkey. */
 #define BALBOA_QP_ATTRIBUTE_MASK_QKEY 0x40u
-/* The address vector. */
+/* The address vector: sgid_index, hop_limit, traffic_class, sl, vlan, flow_label, dgid. */
 #define BALBOA_QP_ATTRIBUTE_MASK_AV 0x80u
 /* path_mtu. */
 #define BALBOA_QP_ATTRIBUTE_MASK_PATH_MTU 0x100u
@@ -1335,7 +1335,7 @@ enum balboa_qp_state {
 #define BALBOA_KEY_ACCESS_REMOTE_ATOMIC 0x8u
 /* Windows may be bound to the region. */
 #define BALBOA_KEY_ACCESS_WINDOW_BIND 0x10u
-/* Addresses count from the start of the region. */
+/* Addresses count from the start of the region: its va is taken as 0. */
 #define BALBOA_KEY_ACCESS_ZERO_BASED 0x20u
 /* The program allows reordering of its payload writes; the engine need not use it. */
 #define BALBOA_KEY_ACCESS_RELAXED_ORDERING 0x100000u
@@ -1855,9 +1855,9 @@ struct balboa_qp_attributes {
     uint8_t timeout;
     /* QPN of the peer. */
     balboa_le32 dest_qpn;
-    /* First PSN expected, 24 bits. */
+    /* First PSN expected, 24 bits; query: the next one. */
     balboa_le32 rq_psn;
-    /* First PSN sent, 24 bits. */
+    /* First PSN sent, 24 bits; query: the next one. */
     balboa_le32 sq_psn;
     /* Q_Key. */
     balboa_le32 qkey;

@@ -98,7 +98,7 @@ package balboa_card_pkg;
   localparam logic [31:0] VFPGA_AVX_BASE = 32'h1000000;
   // Address spaces of a vFPGA.
   localparam logic [31:0] VFPGA_CTIDS = 32'h40;
-  // Entries a window takes before the TLB took the first of them.
+  // Entries a window holds ahead of the TLB; the published driver writes any number without a pause.
   localparam logic [31:0] TLB_WINDOW_FIFO = 32'h40;
   // Bits of a virtual address.
   localparam logic [31:0] TLB_VADDR_BITS = 32'h30;
@@ -344,11 +344,11 @@ package balboa_card_pkg;
   localparam logic [31:0] VFPGA_VADDR_WR = 32'h18;
   // WR. Interrupts: what happened, and the driver's answers. A write of 16 bits is enough.
   localparam logic [31:0] VFPGA_ISR = 32'h20;
-  // RW. Whose address space: of the event when read, of the invalidation or restart when written.
+  // RW. Whose address space: of the event reported last, or as written since for an invalidation or restart. One register for both, like the next two: see The vFPGA's MMU.
   localparam logic [31:0] VFPGA_ISR_PID = 32'h28;
-  // RW. Virtual address of a fault, or of an invalidation.
+  // RW. Virtual address of the fault reported last, or as written since for an invalidation.
   localparam logic [31:0] VFPGA_ISR_VADDR = 32'h30;
-  // RW. Length of a fault, or of an invalidation; value of a notification.
+  // RW. Length of the fault reported last, or as written since for an invalidation; value of the notification reported last.
   localparam logic [31:0] VFPGA_ISR_LEN = 32'h38;
   // RO. Requests sent: local reads, local writes, remote reads, remote writes. Never cleared.
   localparam logic [31:0] VFPGA_SENT = 32'h40;
@@ -645,9 +645,9 @@ package balboa_card_pkg;
     CQE_STATUS_BAD_RESPONSE = 8'd7,
     // A local access right was missing.
     CQE_STATUS_LOCAL_ACCESS = 8'd8,
-    // The responder found the request invalid.
+    // The responder found the request invalid, or its QP does not grant it.
     CQE_STATUS_REMOTE_INVALID_REQUEST = 8'd9,
-    // The responder denied the access.
+    // The responder's key, its bounds, rights or domain denied the access.
     CQE_STATUS_REMOTE_ACCESS = 8'd10,
     // The responder failed.
     CQE_STATUS_REMOTE_OPERATION = 8'd11,
@@ -688,11 +688,11 @@ package balboa_card_pkg;
   } event_type_t;
   // What happened to a QP; the numbers are those of ibv_event_type.
   typedef enum logic [7:0] {
-    // The QP went to ERR by itself.
+    // Memory of a peer's request went away under it, and no receive tells: the QP is in ERR.
     EVENT_QP_EVENT_FATAL = 8'd1,
-    // The transport refused a request of the peer.
+    // The peer's request was invalid: the QP is in ERR.
     EVENT_QP_EVENT_REQUEST_ERROR = 8'd2,
-    // The peer tried a forbidden access.
+    // The peer's key, its bounds, rights or domain did not allow its access: the QP is in ERR.
     EVENT_QP_EVENT_ACCESS_ERROR = 8'd3,
     // The first packet came while the QP was in RTR.
     EVENT_QP_EVENT_COMMUNICATION_ESTABLISHED = 8'd4,
@@ -822,7 +822,7 @@ package balboa_card_pkg;
   localparam logic [31:0] QP_ATTRIBUTE_MASK_PORT = 32'h20;
   // qkey.
   localparam logic [31:0] QP_ATTRIBUTE_MASK_QKEY = 32'h40;
-  // The address vector.
+  // The address vector: sgid_index, hop_limit, traffic_class, sl, vlan, flow_label, dgid.
   localparam logic [31:0] QP_ATTRIBUTE_MASK_AV = 32'h80;
   // path_mtu.
   localparam logic [31:0] QP_ATTRIBUTE_MASK_PATH_MTU = 32'h100;
@@ -861,7 +861,7 @@ package balboa_card_pkg;
   localparam logic [31:0] KEY_ACCESS_REMOTE_ATOMIC = 32'h8;
   // Windows may be bound to the region.
   localparam logic [31:0] KEY_ACCESS_WINDOW_BIND = 32'h10;
-  // Addresses count from the start of the region.
+  // Addresses count from the start of the region: its va is taken as 0.
   localparam logic [31:0] KEY_ACCESS_ZERO_BASED = 32'h20;
   // The program allows reordering of its payload writes; the engine need not use it.
   localparam logic [31:0] KEY_ACCESS_RELAXED_ORDERING = 32'h100000;
@@ -1113,7 +1113,7 @@ package balboa_card_pkg;
   // Interrupts: what happened, and the driver's answers. A write of 16 bits is enough.
   typedef struct packed {
     logic [56:0] reserved_7;
-    // [6:6] Locks the TLBs, or unlocks them; with the invalidate bit, which then means nothing.
+    // [6:6] Locks the TLBs, or unlocks them if they are locked; with the invalidate bit, which then means nothing.
     logic lock;
     // [5:5] It is the last of a row, whose end is reported.
     logic invalidate_last;
@@ -1141,19 +1141,19 @@ package balboa_card_pkg;
     logic fault_ready;
     // [32:32] Another invalidation can be queued.
     logic invalidate_ready;
-    // [31:16] What happened.
+    // [31:16] What happened; 0 while nothing is reported.
     vfpga_event_kind_t kind;
     logic [15:0] reserved_0;
   } vfpga_isr_read_t;
-  // Whose address space: of the event when read, of the invalidation or restart when written.
+  // Whose address space: of the event reported last, or as written since for an invalidation or restart. One register for both, like the next two: see The vFPGA's MMU.
   typedef struct packed {
-    // [63:32] Process on the host.
+    // [63:32] Process on the host; 0 with an event.
     logic [31:0] hpid;
     logic [25:0] reserved_6;
     // [5:0] Address space.
     logic [5:0] ctid;
   } vfpga_isr_pid_t;
-  // Length of a fault, or of an invalidation; value of a notification.
+  // Length of the fault reported last, or as written since for an invalidation; value of the notification reported last.
   typedef struct packed {
     // [63:32] The value.
     logic [31:0] value;
@@ -1743,9 +1743,9 @@ package balboa_card_pkg;
     logic [7:0] max_rd_atomic;
     // [255:224] Q_Key.
     logic [31:0] qkey;
-    // [223:192] First PSN sent, 24 bits.
+    // [223:192] First PSN sent, 24 bits; query: the next one.
     logic [31:0] sq_psn;
-    // [191:160] First PSN expected, 24 bits.
+    // [191:160] First PSN expected, 24 bits; query: the next one.
     logic [31:0] rq_psn;
     // [159:128] QPN of the peer.
     logic [31:0] dest_qpn;

@@ -9,7 +9,8 @@ use super::shell::CtrlCnfg;
 use super::vfpga::Stream;
 
 constants! {
-    /// Entries a window takes before the TLB took the first of them.
+    /// Entries a window holds ahead of the TLB; the published driver writes any number without a
+    /// pause.
     pub const WINDOW_FIFO: usize = 64;
     /// Bits of a virtual address.
     pub const VADDR_BITS: u32 = 48;

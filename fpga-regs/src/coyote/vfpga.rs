@@ -173,10 +173,11 @@ registers! {
         invalidate[4]: bool,
         /// It is the last of a row, whose end is reported.
         invalidate_last[5]: bool,
-        /// Locks the TLBs, or unlocks them; with the invalidate bit, which then means nothing.
+        /// Locks the TLBs, or unlocks them if they are locked; with the invalidate bit, which then
+        /// means nothing.
         lock[6]: bool,
     } read IsrRead {
-        /// What happened.
+        /// What happened; 0 while nothing is reported.
         kind[31:16]: EventKind,
         /// Another invalidation can be queued.
         invalidate_ready[32]: bool,
@@ -187,16 +188,18 @@ registers! {
         /// It was a write.
         write[56]: bool,
     };
-    /// Whose address space: of the event when read, of the invalidation or restart when written.
+    /// Whose address space: of the event reported last, or as written since for an invalidation or
+    /// restart. One register for both, like the next two: see The vFPGA's MMU.
     ISR_PID @ 0x28: RW as IsrPid {
         /// Address space.
         ctid[5:0]: u8,
-        /// Process on the host.
+        /// Process on the host; 0 with an event.
         hpid[63:32]: u32,
     };
-    /// Virtual address of a fault, or of an invalidation.
+    /// Virtual address of the fault reported last, or as written since for an invalidation.
     ISR_VADDR @ 0x30: RW like VirtualAddress;
-    /// Length of a fault, or of an invalidation; value of a notification.
+    /// Length of the fault reported last, or as written since for an invalidation; value of the
+    /// notification reported last.
     ISR_LEN @ 0x38: RW as IsrLen {
         /// The length.
         length[27:0]: u32 unit("bytes"),

@@ -23,9 +23,9 @@ open_enum! {
         BadResponse = 7,
         /// A local access right was missing.
         LocalAccess = 8,
-        /// The responder found the request invalid.
+        /// The responder found the request invalid, or its QP does not grant it.
         RemoteInvalidRequest = 9,
-        /// The responder denied the access.
+        /// The responder's key, its bounds, rights or domain denied the access.
         RemoteAccess = 10,
         /// The responder failed.
         RemoteOperation = 11,

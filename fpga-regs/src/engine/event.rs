@@ -27,11 +27,11 @@ open_enum! {
 open_enum! {
     /// What happened to a QP; the numbers are those of `ibv_event_type`.
     pub struct QpEvent(u8) {
-        /// The QP went to ERR by itself.
+        /// Memory of a peer's request went away under it, and no receive tells: the QP is in ERR.
         Fatal = 1,
-        /// The transport refused a request of the peer.
+        /// The peer's request was invalid: the QP is in ERR.
         RequestError = 2,
-        /// The peer tried a forbidden access.
+        /// The peer's key, its bounds, rights or domain did not allow its access: the QP is in ERR.
         AccessError = 3,
         /// The first packet came while the QP was in RTR.
         CommunicationEstablished = 4,

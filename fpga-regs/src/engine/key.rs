@@ -17,7 +17,7 @@ flags! {
         REMOTE_ATOMIC = 1 << 3,
         /// Windows may be bound to the region.
         WINDOW_BIND = 1 << 4,
-        /// Addresses count from the start of the region.
+        /// Addresses count from the start of the region: its `va` is taken as 0.
         ZERO_BASED = 1 << 5,
         /// The program allows reordering of its payload writes; the engine need not use it.
         RELAXED_ORDERING = 1 << 20,

@@ -53,7 +53,7 @@ flags! {
         PORT = 1 << 5,
         /// `qkey`.
         QKEY = 1 << 6,
-        /// The address vector.
+        /// The address vector: `sgid_index`, `hop_limit`, `traffic_class`, `sl`, `vlan`, `flow_label`, `dgid`.
         AV = 1 << 7,
         /// `path_mtu`.
         PATH_MTU = 1 << 8,
@@ -107,9 +107,9 @@ layout! {
         timeout @ 0x0f: u8,
         /// QPN of the peer.
         dest_qpn @ 0x10: u32,
-        /// First PSN expected, 24 bits.
+        /// First PSN expected, 24 bits; query: the next one.
         rq_psn @ 0x14: u32,
-        /// First PSN sent, 24 bits.
+        /// First PSN sent, 24 bits; query: the next one.
         sq_psn @ 0x18: u32,
         /// Q_Key.
         qkey @ 0x1c: u32,
