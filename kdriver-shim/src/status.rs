@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::address::{gid_text, mac_text};
 use crate::backend::GrantKind;
 use crate::cards::{Card, Quarantine};
-use crate::clients::{Client, Stage};
+use crate::clients::{CardUse, Client, Stage};
 use crate::error::Error;
 use crate::events::Clients;
 use crate::quota::Resource;
@@ -182,13 +182,18 @@ fn window_status(window: &crate::cards::Window) -> WindowStatus {
     }
 }
 
+fn place_status(number: u32, place: &CardUse, cards: &[Card]) -> Option<PlaceStatus> {
+    let card = cards.iter().find(|card| card.number == number)?;
+    let grant = match card.backend.grant_kind() {
+        GrantKind::Page => "page",
+        GrantKind::Device => "device",
+    };
+    Some(PlaceStatus { card: number, window: place.window, page: place.page, grant })
+}
+
 fn client_status(client: &Client, cards: &mut [Card]) -> ClientStatus {
-    let places = client.cards.iter().map(|(&card, place)| PlaceStatus {
-        card,
-        window: place.window,
-        page: place.page,
-        grant: "page",
-    });
+    let places: Vec<_> =
+        client.cards.iter().filter_map(|(&card, place)| place_status(card, place, cards)).collect();
     let queue_pairs = client.qps.iter().take(LISTED_QPS).map(|(&qpn, qp)| {
         let window = client.cards.get(&qp.card).map_or(0, |place| place.window);
         let card = cards.iter_mut().find(|card| card.number == qp.card);
@@ -215,7 +220,7 @@ fn client_status(client: &Client, cards: &mut [Card]) -> ClientStatus {
             Stage::Provider => "provider",
             Stage::Tool => "tool",
         },
-        places: places.collect(),
+        places,
         usage: Resource::all().map(|r| (snake(r.name()), client.usage.of(r).into())).collect(),
         queue_pairs: queue_pairs.collect(),
     }
