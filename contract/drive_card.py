@@ -281,19 +281,39 @@ class Card:
         check(ctid == self.c.numbers["CTID"], f"the fault is in address space {ctid}")
         self.isr(clear_pending=1)
         self.enter([vaddr >> self.page_bits])
-        self.write("ISR_PID", ctid, place=self.bank, unit=self.vfpga)
+        self.restart(write)
+
+    def restart(self, write):
+        """Lets a transfer go on that met a fault."""
+        self.write("ISR_PID", self.c.numbers["CTID"], place=self.bank, unit=self.vfpga)
         self.isr(**{"restart_write" if write else "restart_read": 1}, success=1)
+
+    def overwritten_fault(self):
+        """An invalidation hides where a fault is: it is let come again."""
+        isr = self.interrupt("PageFault")
+        page = self.iova - 1 >> self.page_bits
+        check(self.invalidate(page), "an event that was there already came between")
+        hidden = self.cnfg("ISR_VADDR")["vaddr"]
+        check(hidden == page << self.page_bits, f"the fault is read at {hidden:#x} all the same")
+        self.isr(clear_pending=1)
+        self.restart(isr["write"])
+
+    def invalidate(self, page, last=0):
+        """Orders the invalidation of a page; whether no event came between."""
+        where = {"place": self.bank, "unit": self.vfpga}
+        self.write("ISR_PID", self.c.numbers["CTID"] | HPID << 32, **where)
+        self.write("ISR_VADDR", page << self.page_bits, **where)
+        self.write("ISR_LEN", 1 << self.page_bits, **where)
+        self.isr(invalidate=1, invalidate_last=last)
+        return self.cnfg("ISR_PID")["hpid"] == HPID
 
     def take_memory(self):
         """Removes every page from the TLB, and only then takes the memory back."""
-        where = {"place": self.bank, "unit": self.vfpga}
         first, end = self.iova >> self.page_bits, self.iova + MEMORY_BYTES >> self.page_bits
         self.enter(range(first, end), valid=0)
         for page in range(first, end):
-            self.write("ISR_PID", self.c.numbers["CTID"] | HPID << 32, **where)
-            self.write("ISR_VADDR", page << self.page_bits, **where)
-            self.write("ISR_LEN", 1 << self.page_bits, **where)
-            self.isr(invalidate=1, invalidate_last=int(page == end - 1))
+            last = int(page == end - 1)
+            check(self.invalidate(page, last), f"an event came amid the removal of page {page:#x}")
         self.interrupt("Invalidated")
         self.isr(clear_pending=1)
         ask(f"unmap {self.number:x} {self.iova:x} {MEMORY_BYTES:x}")
@@ -542,6 +562,7 @@ def write_pieces(sender, receiver):
     index = sender.post(wqe)
     for card, write in ((sender, 0), (receiver, 1)):
         start = card.iova + PAYLOAD
+        card.overwritten_fault()
         card.page_fault(write, start, start + PAYLOAD_BYTES)
     entry = sender.completion(index)
     check(entry["byte_count"] == len(data), f"{entry['byte_count']} bytes, not {len(data)}")
@@ -607,8 +628,9 @@ def refused_commands(card):
         status("CreateCq", "admin_create_cq", ring=ring, log2_entries=40, page=PAGE),
         status("CreateAh", "admin_create_ah", pdn=PDN),
         status("ModifyQp", "admin_modify_qp", qpn=card.qpn),
+        status("CreateKey", "admin_create_key", iova=(1 << 44) - 1, length=2, pdn=PDN),
     ]
-    wanted = ["Busy", "NotFound", "Invalid", "Invalid", "Unsupported", "Invalid"]
+    wanted = ["Busy", "NotFound", "Invalid", "Invalid", "Unsupported", "Invalid", "BadAddress"]
     check(found == wanted, f"refusals {found}, not {wanted}")
 
 
