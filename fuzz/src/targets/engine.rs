@@ -411,7 +411,9 @@ impl Bench {
             kind: KeyKind::Region,
         };
         if let Some(key) = self.made(Opcode::CreateKey, &command.encode()) {
-            self.keys.push((key, command));
+            let zero_based = command.access.contains(Access::ZERO_BASED);
+            let va = if zero_based { 0 } else { command.va };
+            self.keys.push((key, CreateKey { va, ..command }));
         }
         let ring = self.queue();
         let command = CreateCq { ring, log2_entries: u.int_in_range(0..=6)?, page: PAGE };
