@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
+use super::pingpong::on_bad_cable;
 use super::{IBVERBS_UTILS, PERFTEST};
 use crate::pair::{Both, run_between};
 use crate::runner::{Case, Need};
@@ -56,7 +57,7 @@ pub fn cases() -> Vec<Case> {
 /// Checks data with `-c`, and fails where it is wrong.
 fn pingpong(_: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     let command = "ibv_rc_pingpong -c -g 1 -m 1024 -n 100";
-    let Both { server, client } = run_between((daemon, 0), (daemon, 1), command)?;
+    let Both { server, client } = on_bad_cable(|| run_between((daemon, 0), (daemon, 1), command))?;
     for side in [server, client] {
         let side = side.says("819200 bytes in ")?.says("100 iters in ")?;
         ensure!(!side.stdout.contains("invalid data"), "{side}");

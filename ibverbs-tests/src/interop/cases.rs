@@ -10,7 +10,7 @@ use super::{DEVICE, HOST, Machine};
 use crate::cases::capture::TSHARK;
 use crate::cases::counters::{counters, frames, true_of};
 use crate::cases::faults::was_bad;
-use crate::cases::pingpong::MTUS;
+use crate::cases::pingpong::{MTUS, on_bad_cable};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
 use crate::pair::{Both, free_port, start_server};
 use crate::process::Finished;
@@ -98,7 +98,7 @@ fn rows() -> Vec<Row> {
     add("every ICRC is scapy's".into(), &[Need::Scapy], "", Box::new(icrcs));
     for (name, fault) in FAULTS {
         let body = |trial: &Trial<'_>| {
-            trial.pingpong(1024)?;
+            on_bad_cable(|| trial.pingpong(1024))?;
             FEW.iter().try_for_each(|command| trial.perftest(command))?;
             trial.data_on_bad_cable()
         };
