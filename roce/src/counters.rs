@@ -21,7 +21,7 @@ counters! {
     Counters {
         /// RoCE frames sent.
         sent_pkts,
-        /// RoCE frames received and given to a QP.
+        /// RoCE frames received for a QP, from its peer if it has one yet.
         rcvd_pkts,
         /// Payload bytes sent, retransmissions included.
         sent_bytes,
@@ -115,9 +115,9 @@ counters! {
         drop_wrong_source,
         /// Frames dropped: partition key does not match.
         drop_bad_pkey,
-        /// Frames dropped: the QP's state does not allow them.
+        /// Frames dropped, of those in `rcvd_pkts`: the QP's state does not allow them.
         drop_wrong_state,
-        /// Frames dropped: opcode unknown, or not of this transport service.
+        /// Frames dropped, of those in `rcvd_pkts`: opcode unknown, or not of this transport service.
         drop_bad_opcode,
         /// Responses dropped: PSN outside the window (ghosts and repetitions).
         drop_stale_response,
@@ -135,7 +135,7 @@ counters! {
     QpCounters {
         /// Frames sent.
         sent_pkts,
-        /// Frames received that passed all checks of their origin.
+        /// Frames received that passed all checks of their origin; all, while it has no peer.
         rcvd_pkts,
         /// Request frames sent again.
         retransmitted_pkts,

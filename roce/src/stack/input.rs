@@ -135,8 +135,8 @@ impl Stack {
     fn receive_unknown(&mut self, datagram: &Datagram<'_>) -> Result<(), Malformed> {
         let (transport, _) = bth::Repr::parse(datagram.payload)?;
         let counters = &mut self.shared.counters;
-        bump(&mut counters.drop_bad_opcode);
         if let Some(qp) = admitted(&self.table, &mut self.slots, counters, datagram, &transport) {
+            bump(&mut counters.drop_bad_opcode);
             qp.receive_unknown_request(&mut self.shared, transport.psn);
         }
         Ok(())
@@ -228,8 +228,10 @@ fn admitted<'a>(
         bump(&mut counters.drop_unknown_qp);
         return None;
     };
-    // RC-10
+    // RC-10: It has no peer yet, so that the frame counts as received, as in the other states.
     let Some(path) = &qp.path else {
+        bump(&mut counters.rcvd_pkts);
+        bump(&mut qp.counters.rcvd_pkts);
         bump(&mut counters.drop_wrong_state);
         return None;
     };
