@@ -115,10 +115,11 @@ impl Ucx {
     }
 }
 
-/// The last line: iterations, then percentile and averages of latency, bandwidth and rate.
+/// The last line: iterations, with spaces before a small number, then percentile and averages of
+/// latency, bandwidth and rate.
 fn said(client: &Finished) -> Result<Said> {
     let line = client.stdout.lines().last().unwrap_or_default();
-    let columns: Vec<f64> = line.split(',').filter_map(|word| word.parse().ok()).collect();
+    let columns: Vec<f64> = line.split(',').filter_map(|word| word.trim().parse().ok()).collect();
     match *columns.as_slice() {
         [_, median, _, _, _, _, _, rate] => Ok(Said { median, rate }),
         _ => anyhow::bail!("no figures: {client}"),
