@@ -8,6 +8,9 @@
 //! Where a payload's page has no TLB entry, the burst stops there and the card with it, until the
 //! driver has answered the page fault; then the burst goes on. So nothing overtakes what waits.
 
+mod copies;
+
+use std::cell::RefMut;
 use std::collections::VecDeque;
 
 use fpga_regs::coyote::pci::RECONFIGURATION_VECTOR;
@@ -21,24 +24,17 @@ use roce::{
 };
 
 use crate::card::{Card, CardEngine, decoupled, engine_of};
-use crate::mmu::{Direction, Mmu, Translation};
+use crate::mmu::Mmu;
 use crate::port::Frame;
 use crate::tally::Way;
 use crate::transport::{self, RoceTransport};
+use crate::vfpga::Vfpga;
+use copies::{Copies, State};
 
 /// Frames one card takes, and makes, in one round.
 const BURST: usize = 64;
 /// Rounds full of frames that timers wait for at most: what a port and its cable hold.
 const TIMER_ROUNDS: u32 = 128;
-
-/// What became of a piece of payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// It is still to be copied.
-    Waits,
-    Copied,
-    Failed,
-}
 
 /// A burst whose payload is being copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,35 +124,11 @@ fn window_of(qpn: Qpn) -> usize {
     usize::from(CardEngine::window_of(qpn.value()))
 }
 
-/// Where a piece of payload is on the bus: parts of the given lengths. `Waits` and `Refused` for the
-/// whole piece where they hold for a part.
+/// The MMU of a window, unless its vFPGA is cut off.
 #[inline]
-fn find_piece(
-    mmu: &mut Mmu,
-    direction: Direction,
-    piece: Piece,
-    parts: &mut Vec<(u64, usize)>,
-) -> Translation {
-    parts.clear();
-    let mut vaddr = piece.iova;
-    let mut left = piece.length;
-    if left == 0 {
-        return Translation::Found { bus: 0, bytes: 0 };
-    }
-    loop {
-        match mmu.translate(direction, vaddr, left) {
-            Translation::Found { bus, bytes } => {
-                let here = u32::try_from(bytes).map_or(left, |bytes| bytes.min(left));
-                parts.push((bus, here as usize));
-                left = left.saturating_sub(here);
-                vaddr = vaddr.saturating_add(here.into());
-                if left == 0 {
-                    return Translation::Found { bus, bytes };
-                }
-            }
-            other => return other,
-        }
-    }
+fn mmu_of(vfpgas: &[Vfpga], datapath: u64, window: usize) -> Option<RefMut<'_, Mmu>> {
+    let vfpga = vfpgas.get(window).filter(|_| !decoupled(datapath, window))?;
+    Some(vfpga.unit.mmu.borrow_mut())
 }
 
 /// The engines of a card, as asked by the stack about incoming requests.
@@ -324,55 +296,20 @@ impl Card {
     fn place(&mut self, now: u64) -> bool {
         let Self { scratch, vfpgas, memory, datapath, .. } = self;
         let Scratch { received, placements, pieces, states, ends, .. } = scratch;
-        let mut burst = Vec::with_capacity(pieces.len());
-        let mut owners = Vec::with_capacity(pieces.len());
-        let mut parts = Vec::with_capacity(1);
-        let mut start = 0;
+        let mut copies = Copies::<WriteElement<'_>>::new(pieces, states);
         let mut waits = false;
-        'placements: for (placement, end) in placements.iter().zip(ends.iter()) {
+        for (placement, end) in placements.iter().zip(ends.iter()) {
             let Some(end) = *end else { continue };
-            let window = window_of(placement.qpn);
-            let unit = vfpgas.get(window).filter(|_| !decoupled(*datapath, window));
-            let mut mmu = unit.map(|vfpga| vfpga.unit.mmu.borrow_mut());
+            let mut mmu = mmu_of(vfpgas, *datapath, window_of(placement.qpn));
             let bytes = received.get(placement.frame_index).map_or(&[][..], Frame::as_slice);
-            let mut bytes = bytes.get(placement.range.clone()).unwrap_or_default();
-            let here = pieces.get(start..end).unwrap_or_default();
-            let states = states.get_mut(start..end).unwrap_or_default();
-            for ((index, piece), state) in (start..).zip(here).zip(states) {
-                let (mut from, rest) = bytes.split_at(bytes.len().min(piece.length as usize));
-                bytes = rest;
-                if *state != State::Waits {
-                    continue;
-                }
-                let found = mmu.as_mut().map_or(Translation::Refused, |mmu| {
-                    find_piece(mmu, Direction::Write, *piece, &mut parts)
-                });
-                match found {
-                    Translation::Found { .. } => *state = State::Copied,
-                    Translation::Refused => {
-                        *state = State::Failed;
-                        continue;
-                    }
-                    Translation::Waits => {
-                        waits = true;
-                        break 'placements;
-                    }
-                }
-                for &(iova, length) in &parts {
-                    let (now, later) = from.split_at(from.len().min(length));
-                    from = later;
-                    burst.push(WriteElement { iova, from: now, done: false });
-                    owners.push(index);
-                }
-            }
-            start = end;
-        }
-        memory.write(&mut burst);
-        for (_, owner) in burst.iter().zip(owners).filter(|(element, _)| !element.done) {
-            if let Some(state) = states.get_mut(owner) {
-                *state = State::Failed;
+            let bytes = bytes.get(placement.range.clone()).unwrap_or_default();
+            if copies.find(mmu.as_deref_mut(), end, bytes).is_none() {
+                waits = true;
+                break;
             }
         }
+        memory.write(copies.elements());
+        copies.end();
         if !waits {
             scratch.end();
             self.stack.commit(Instant(now), &scratch.statuses);
@@ -449,60 +386,24 @@ impl Card {
     fn fetch(&mut self, now: u64) -> bool {
         let Self { scratch, vfpgas, memory, datapath, .. } = self;
         let Scratch { transmits, made, pieces, states, ends, .. } = scratch;
-        let mut burst = Vec::with_capacity(pieces.len());
-        let mut owners = Vec::with_capacity(pieces.len());
-        let mut parts = Vec::with_capacity(1);
-        let mut start = 0;
+        let mut copies = Copies::<ReadElement<'_>>::new(pieces, states);
         let mut waits = false;
-        'frames: for ((transmit, frame), end) in
-            transmits.iter().zip(made.iter_mut()).zip(ends.iter())
-        {
+        for ((transmit, frame), end) in transmits.iter().zip(made.iter_mut()).zip(ends.iter()) {
             let header = transmit.header.as_slice();
-            let (head, mut body) = frame.as_mut_slice().split_at_mut(header.len());
+            let (head, body) = frame.as_mut_slice().split_at_mut(header.len());
             head.copy_from_slice(header);
             let Some(end) = *end else { continue };
             let window = transmit.payload.as_ref().map_or(0, |payload| window_of(payload.qpn));
-            let unit = vfpgas.get(window).filter(|_| !decoupled(*datapath, window));
-            let mut mmu = unit.map(|vfpga| vfpga.unit.mmu.borrow_mut());
-            let here = pieces.get(start..end).unwrap_or_default();
-            let states = states.get_mut(start..end).unwrap_or_default();
-            for ((index, piece), state) in (start..).zip(here).zip(states) {
-                let (mut into, rest) = body.split_at_mut(body.len().min(piece.length as usize));
-                body = rest;
-                if *state != State::Waits {
-                    continue;
-                }
-                let found = mmu.as_mut().map_or(Translation::Refused, |mmu| {
-                    find_piece(mmu, Direction::Read, *piece, &mut parts)
-                });
-                match found {
-                    Translation::Found { .. } => *state = State::Copied,
-                    Translation::Refused => {
-                        *state = State::Failed;
-                        continue;
-                    }
-                    Translation::Waits => {
-                        waits = true;
-                        break 'frames;
-                    }
-                }
-                for &(iova, length) in &parts {
-                    let (now, later) = into.split_at_mut(into.len().min(length));
-                    into = later;
-                    burst.push(ReadElement { iova, into: now, done: false });
-                    owners.push(index);
-                }
-            }
-            // What is left are the pad and the room for the ICRC.
-            body.fill(0);
-            start = end;
+            let mut mmu = mmu_of(vfpgas, *datapath, window);
+            let Some(behind) = copies.find(mmu.as_deref_mut(), end, body) else {
+                waits = true;
+                break;
+            };
+            // The pad and the room for the ICRC.
+            behind.fill(0);
         }
-        memory.read(&mut burst);
-        for (_, owner) in burst.iter().zip(owners).filter(|(element, _)| !element.done) {
-            if let Some(state) = states.get_mut(owner) {
-                *state = State::Failed;
-            }
-        }
+        memory.read(copies.elements());
+        copies.end();
         if !waits {
             scratch.end();
             self.seal_frames(now);

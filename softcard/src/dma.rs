@@ -10,6 +10,7 @@ use queue_engine::{HostMemory, ReadElement, WriteElement};
 
 use crate::Error;
 use crate::bus::{AskedMemory, Bus, DmaMemory, Place, Rights};
+use crate::mmu::Direction;
 use crate::processes::Slot;
 
 /// The address space of one card.
@@ -102,7 +103,9 @@ fn moved(outcome: Result<usize, HostError>) -> usize {
 }
 
 /// An element of a burst, whichever way its bytes go.
-trait Element {
+pub(crate) trait Element: Sized {
+    /// The element's own bytes.
+    type Bytes;
     /// What the system call takes for the element's own bytes.
     type Local<'b>
     where
@@ -110,9 +113,16 @@ trait Element {
 
     /// What the element does to host memory.
     const RIGHTS: Rights;
+    /// Which way its transfers go through the MMU.
+    const DIRECTION: Direction;
 
+    /// An element that has not been copied.
+    fn new(iova: u64, bytes: Self::Bytes) -> Self;
+    /// The first `length` bytes, or all there are, and those behind them.
+    fn split(bytes: Self::Bytes, length: usize) -> (Self::Bytes, Self::Bytes);
     fn iova(&self) -> u64;
     fn length(&self) -> usize;
+    fn is_done(&self) -> bool;
     fn set_done(&mut self);
     /// Copies a part from or to memory that is mapped here; whether that was possible.
     fn copy_here(&mut self, part: Range<usize>, mapping: &SharedMapping, offset: usize) -> bool;
@@ -129,13 +139,23 @@ trait Element {
     ) -> Result<usize, HostError>;
 }
 
-impl Element for ReadElement<'_> {
+impl<'a> Element for ReadElement<'a> {
+    type Bytes = &'a mut [u8];
     type Local<'b>
         = IoSliceMut<'b>
     where
         Self: 'b;
 
     const RIGHTS: Rights = Rights::READ;
+    const DIRECTION: Direction = Direction::Read;
+
+    fn new(iova: u64, into: &'a mut [u8]) -> Self {
+        Self { iova, into, done: false }
+    }
+
+    fn split(bytes: &'a mut [u8], length: usize) -> (&'a mut [u8], &'a mut [u8]) {
+        bytes.split_at_mut(bytes.len().min(length))
+    }
 
     fn iova(&self) -> u64 {
         self.iova
@@ -143,6 +163,10 @@ impl Element for ReadElement<'_> {
 
     fn length(&self) -> usize {
         self.into.len()
+    }
+
+    fn is_done(&self) -> bool {
+        self.done
     }
 
     fn set_done(&mut self) {
@@ -176,13 +200,23 @@ impl Element for ReadElement<'_> {
     }
 }
 
-impl Element for WriteElement<'_> {
+impl<'a> Element for WriteElement<'a> {
+    type Bytes = &'a [u8];
     type Local<'b>
         = IoSlice<'b>
     where
         Self: 'b;
 
     const RIGHTS: Rights = Rights::WRITE;
+    const DIRECTION: Direction = Direction::Write;
+
+    fn new(iova: u64, from: &'a [u8]) -> Self {
+        Self { iova, from, done: false }
+    }
+
+    fn split(bytes: &'a [u8], length: usize) -> (&'a [u8], &'a [u8]) {
+        bytes.split_at(bytes.len().min(length))
+    }
 
     fn iova(&self) -> u64 {
         self.iova
@@ -190,6 +224,10 @@ impl Element for WriteElement<'_> {
 
     fn length(&self) -> usize {
         self.from.len()
+    }
+
+    fn is_done(&self) -> bool {
+        self.done
     }
 
     fn set_done(&mut self) {
