@@ -92,16 +92,29 @@ fn boot(release: &str) -> Case {
     })
 }
 
-/// Has the host kill the server of a card, as a card that drops dead.
+/// Has the host do something with a card: `kill` its server, as a card that drops dead; `remove` it
+/// from its slot, which the kernel has to agree to; `add` one to a slot that was left; `count` what it
+/// holds.
+///
+/// Answers in the host's words.
 ///
 /// # Errors
-/// When the host does not answer as it should.
-fn kill_card(card: usize) -> Result<()> {
+/// When the host does not answer.
+fn ask_host(what: &str, card: usize) -> Result<String> {
     let mut line = File::options().read(true).write(true).open(LINE)?;
-    writeln!(line, "{ASK}kill card {card}")?;
+    writeln!(line, "{ASK}{what} card {card}")?;
     let mut answer = String::new();
     BufReader::new(line).read_line(&mut answer)?;
-    ensure!(answer.trim() == "done", "the host answers {answer:?}");
+    Ok(answer.trim().to_owned())
+}
+
+/// The same of what the host has only to do.
+///
+/// # Errors
+/// When it cannot, with the reason.
+fn have_host(what: &str, card: usize) -> Result<()> {
+    let answer = ask_host(what, card)?;
+    ensure!(answer == "done", "the host was to {what} card {card}: {answer}");
     Ok(())
 }
 

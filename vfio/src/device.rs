@@ -160,6 +160,17 @@ impl Device {
             .map_err(Error::os("setting a card's interrupts up"))
     }
 
+    /// Has this event counter signalled when the kernel wants the function back: it is to be taken out,
+    /// or its driver is being unbound, and whoever has it open is waited for. Signalled again every ten
+    /// seconds until then.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the kernel does not do that.
+    pub fn signal_request(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
+        ffi::set_irqs(self.fd(), vfio::VFIO_PCI_REQ_IRQ_INDEX, &[eventfd])
+            .map_err(Error::os("asking to be told when the kernel wants a card back"))
+    }
+
     /// Resets the function; its registers are as after power-on, its mappings of memory stay.
     ///
     /// # Errors

@@ -151,7 +151,7 @@ fn balboad_killed(setting: &Setting, hardware: Hardware) -> Result<()> {
 fn card_killed(setting: &Setting, hardware: Hardware) -> Result<()> {
     let daemon = cards(setting, hardware)?;
     let (server, client) = transfer(&daemon)?;
-    super::kill_card(1)?;
+    super::have_host("kill", 1)?;
     let ended = client.limited(LONG).wait()?;
     ensure!(!ended.status.success(), "a client without its card was content: {ended}");
     server.signal(Signal::SIGKILL)?;

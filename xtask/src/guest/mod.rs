@@ -14,9 +14,11 @@ use ibverbs_tests::runner::{self, Filter, Summary};
 mod apt;
 mod build;
 mod cache;
+mod cards;
 mod initramfs;
 mod linux;
 mod qemu;
+mod qmp;
 mod vm;
 
 use apt::Apt;

@@ -14,9 +14,8 @@ use ibverbs_tests::guest::{ASK, DONE, Hardware, SHARES};
 use ibverbs_tests::interop;
 use ibverbs_tests::pair::free_port;
 use ibverbs_tests::process::{Running, Task};
-use nix::sys::signal::Signal;
-use serde_json::json;
 
+use super::cards::{Cards, Served};
 use super::initramfs;
 use super::linux::{AT_BOOT, Linux};
 use super::qemu::Qemu;
@@ -27,10 +26,6 @@ pub const LIMIT: Duration = Duration::from_secs(8 * 60);
 pub const END: Duration = Duration::from_secs(30);
 /// Lines of the console that a failure shows.
 const SHOWN_LINES: usize = 40;
-/// How long a card may take to be ready.
-const START: Duration = Duration::from_secs(20);
-/// The slot of the first card on its bus.
-const FIRST_SLOT: u8 = 0x10;
 /// The guest's memory, MiB.
 const MEMORY: u32 = 1024;
 
@@ -53,6 +48,7 @@ pub struct Machine<'a> {
     parts: &'a Parts,
     hardware: Hardware,
     directory: &'a Path,
+    cards: Cards,
 }
 
 impl<'a> Machine<'a> {
@@ -70,7 +66,8 @@ impl<'a> Machine<'a> {
         fs::write(directory.join("initramfs"), initramfs::archive(&parts.busybox, &modules)?)?;
         fs::create_dir(directory.join("job"))?;
         fs::write(directory.join("job/job.sh"), job)?;
-        Ok(Self { parts, hardware, directory })
+        let cards = Cards::new(directory, &parts.built, hardware);
+        Ok(Self { parts, hardware, directory, cards })
     }
 
     /// QEMU and the arguments that all machines have: two processors without help of the host's, the
@@ -100,15 +97,7 @@ impl<'a> Machine<'a> {
             Hardware::IntelIommu => task.words("-device intel-iommu,intremap=on,caching-mode=on"),
             Hardware::VirtioIommu => task.words("-device virtio-iommu-pci"),
         };
-        for (card, slot) in self.sockets().iter().zip(FIRST_SLOT..) {
-            let socket = json!({ "type": "unix", "path": card });
-            let device = json!({
-                "driver": "vfio-user-pci",
-                "socket": socket,
-                "addr": format!("{slot:x}"),
-            });
-            task = task.arg("-device").arg(device.to_string());
-        }
+        task = self.cards.plugged_into(task);
         for (tag, path) in
             [("hostroot", Path::new("/")), ("built", &self.parts.built), ("job", &file("job"))]
         {
@@ -121,31 +110,6 @@ impl<'a> Machine<'a> {
         task
     }
 
-    /// The sockets of the machine's cards.
-    fn sockets(&self) -> Vec<PathBuf> {
-        match self.hardware {
-            Hardware::Plain => Vec::new(),
-            Hardware::IntelIommu | Hardware::VirtioIommu => {
-                ["card0", "card1"].iter().map(|name| self.directory.join(name)).collect()
-            }
-        }
-    }
-
-    /// Starts the machine's cards, on one cable.
-    fn cards(&self) -> Result<Vec<Running>> {
-        let port = |card: usize| self.directory.join(format!("port{card}"));
-        let mut cards = Vec::new();
-        for (number, socket) in self.sockets().iter().enumerate() {
-            let cable = format!("unix:{},{}", port(number).display(), port(1 - number).display());
-            let task = Task::new(self.parts.built.join("softcard")).args(["serve", "--socket"]);
-            let task = task.arg(socket).arg("--port").arg(cable).tidy().limit(START);
-            let mut card = task.start()?;
-            card.wait_until("it was ready", |it| it.output().lines().any(|line| line == "ready"))?;
-            cards.push(card.unlimited());
-        }
-        Ok(cards)
-    }
-
     /// Boots the machine and hands each line that its job writes to `line`, until the job has ended.
     ///
     /// # Errors
@@ -155,9 +119,9 @@ impl<'a> Machine<'a> {
         let (console, socket) = (self.directory.join("console"), self.directory.join("job.sock"));
         let listener = UnixListener::bind(&socket)?;
         listener.set_nonblocking(true)?;
-        let cards = self.cards()?;
+        let mut cards = self.cards.serve()?;
         let mut results =
-            Results { listener, stream: None, pending: Vec::new(), cards: &cards, line };
+            Results { listener, stream: None, pending: Vec::new(), cards: &mut cards, line };
         let task = self
             .task()
             .arg("-serial")
@@ -167,7 +131,7 @@ impl<'a> Machine<'a> {
             .words("-serial chardev:job")
             .limit(LIMIT);
         let outcome = task.start().and_then(|running| results.until_done(running));
-        let said: String = cards.iter().map(Running::errors).collect();
+        let said = cards.log();
         outcome
             .map_err(|error| anyhow!("{}\n--- its cards\n{said}", with_console(&error, &console)))
     }
@@ -220,7 +184,7 @@ impl<'a> Machine<'a> {
     /// # Errors
     /// When QEMU cannot be started.
     pub fn interact(&self) -> Result<ExitStatus> {
-        let _cards = self.cards()?;
+        let _cards = self.cards.serve()?;
         let task = self.task().words("-serial mon:stdio");
         let mut words = task.command_line();
         let mut command = Command::new(words.next().unwrap_or_default());
@@ -238,7 +202,7 @@ fn with_console(error: &anyhow::Error, console: &Path) -> anyhow::Error {
 }
 
 /// An option of QEMU's that ends with a path, in which it wants commas twice.
-fn option(name: &str, path: &Path) -> OsString {
+pub fn option(name: &str, path: &Path) -> OsString {
     let mut option = name.as_bytes().to_vec();
     for byte in path.as_os_str().as_bytes() {
         option.push(*byte);
@@ -250,15 +214,15 @@ fn option(name: &str, path: &Path) -> OsString {
 }
 
 /// The host's end of the line that a job writes to.
-struct Results<'a, F> {
+struct Results<'a, 'b, F> {
     listener: UnixListener,
     stream: Option<UnixStream>,
     pending: Vec<u8>,
-    cards: &'a [Running],
+    cards: &'a mut Served<'b>,
     line: F,
 }
 
-impl<F: FnMut(&str)> Results<'_, F> {
+impl<F: FnMut(&str)> Results<'_, '_, F> {
     fn until_done(&mut self, mut running: Running) -> Result<()> {
         let mut broken = None;
         running.wait_until("its job was done", |_| match self.look() {
@@ -308,22 +272,11 @@ impl<F: FnMut(&str)> Results<'_, F> {
                     return Ok(true);
                 }
                 match line.strip_prefix(ASK) {
-                    Some(asked) => stream.write_all(answer(self.cards, asked).as_bytes())?,
+                    Some(asked) => writeln!(stream, "{}", self.cards.answer(asked))?,
                     None => (self.line)(line),
                 }
             }
         }
-    }
-}
-
-/// Does what the guest asks, and answers.
-fn answer(cards: &[Running], asked: &str) -> &'static str {
-    let card = asked.strip_prefix("kill card ").and_then(|number| number.parse().ok());
-    let card = card.and_then(|number: usize| cards.get(number));
-    match card.map(|card| card.signal(Signal::SIGKILL)) {
-        Some(Ok(())) => "done\n",
-        Some(Err(_)) => "it has gone\n",
-        None => "there is no such thing\n",
     }
 }
 

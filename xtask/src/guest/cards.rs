@@ -1,0 +1,193 @@
+//! The cards of a virtual machine: their servers here, their slots there, and what the machine may
+//! ask to be done with them.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use ibverbs_tests::guest::Hardware;
+use ibverbs_tests::process::{Running, Task};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::qmp::Qmp;
+use super::vm;
+
+/// How long a card may take to be ready, and to tell what it counted.
+const START: Duration = Duration::from_secs(20);
+/// How long the machine may take to let a card go.
+const REMOVAL: Duration = Duration::from_secs(90);
+/// Cards of a machine that has any.
+const CARDS: usize = 2;
+/// The slot on the root bus that the first card's own slot hangs on.
+const FIRST_SLOT: usize = 0x10;
+
+/// What a machine's cards are made of.
+#[derive(Debug)]
+pub struct Cards {
+    directory: PathBuf,
+    softcard: PathBuf,
+    count: usize,
+}
+
+impl Cards {
+    /// The cards of a machine with that hardware.
+    pub fn new(directory: &Path, built: &Path, hardware: Hardware) -> Self {
+        let count = match hardware {
+            Hardware::Plain => 0,
+            Hardware::IntelIommu | Hardware::VirtioIommu => CARDS,
+        };
+        Self { directory: directory.to_owned(), softcard: built.join("softcard"), count }
+    }
+
+    fn monitor(&self) -> PathBuf {
+        self.directory.join("monitor")
+    }
+
+    fn device(&self, card: usize) -> Value {
+        let socket = json!({ "type": "unix", "path": self.socket(card) });
+        json!({
+            "driver": "vfio-user-pci",
+            "id": format!("card{card}"),
+            "bus": format!("slot{card}"),
+            "socket": socket,
+        })
+    }
+
+    fn socket(&self, card: usize) -> PathBuf {
+        self.directory.join(format!("card{card}"))
+    }
+
+    /// Adds to QEMU's arguments a slot for each card, the card in it, and a monitor.
+    ///
+    /// The slots are hotplug slots of PCIe's own kind, as a server has them.
+    pub fn plugged_into(&self, mut task: Task) -> Task {
+        if self.count == 0 {
+            return task;
+        }
+        task = task.words("-global ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off");
+        task = task.arg("-qmp").arg(vm::option("unix:server=on,wait=off,path=", &self.monitor()));
+        for card in 0..self.count {
+            let slot = FIRST_SLOT + card;
+            let port = format!("id=slot{card},chassis={slot},slot={slot},addr={slot:x}");
+            task = task.arg("-device").arg(format!("pcie-root-port,{port}"));
+            task = task.arg("-device").arg(self.device(card).to_string());
+        }
+        task
+    }
+
+    /// Starts the cards, on one cable.
+    ///
+    /// # Errors
+    /// When one of them does not come up.
+    pub fn serve(&self) -> Result<Served<'_>> {
+        let servers: Result<_> = (0..self.count).map(|card| self.start(card).map(Some)).collect();
+        Ok(Served { cards: self, servers: servers?, monitor: None, former: String::new() })
+    }
+
+    fn start(&self, card: usize) -> Result<Running> {
+        let port = |card: usize| self.directory.join(format!("port{card}"));
+        let cable = format!("unix:{},{}", port(card).display(), port(1 - card).display());
+        let task = Task::new(&self.softcard).args(["serve", "--socket"]).arg(self.socket(card));
+        let mut server = task.arg("--port").arg(cable).tidy().limit(START).start()?;
+        server.wait_until("it was ready", |it| it.output().lines().any(|line| line == "ready"))?;
+        Ok(server.unlimited())
+    }
+}
+
+/// The cards of a machine, as long as they are served.
+#[derive(Debug)]
+pub struct Served<'a> {
+    cards: &'a Cards,
+    /// `None` of a card that was killed.
+    servers: Vec<Option<Running>>,
+    monitor: Option<Qmp>,
+    /// What servers said that were killed.
+    former: String,
+}
+
+impl Served<'_> {
+    /// What all servers said.
+    pub fn log(&self) -> String {
+        let now: String = self.servers.iter().flatten().map(Running::errors).collect();
+        format!("{}{now}", self.former)
+    }
+
+    /// Does what the machine asks, and answers in one line: `done`, numbers, or what went wrong.
+    pub fn answer(&mut self, asked: &str) -> String {
+        self.obey(asked).unwrap_or_else(|error| format!("{error:#}").replace('\n', " "))
+    }
+
+    fn obey(&mut self, asked: &str) -> Result<String> {
+        let words = asked.rsplit_once(" card ").and_then(|(what, card)| {
+            let card: usize = card.parse().ok()?;
+            (card < self.servers.len()).then_some((what, card))
+        });
+        let Some((what, card)) = words else { bail!("there is no such thing: {asked}") };
+        match what {
+            "kill" => self.kill(card)?,
+            "remove" => {
+                let device = json!({ "id": format!("card{card}") });
+                self.monitor()?.execute("device_del", &device)?;
+            }
+            "add" => self.add(card)?,
+            "count" => return self.count(card),
+            _ => bail!("there is no such thing: {asked}"),
+        }
+        Ok("done".to_owned())
+    }
+
+    fn server(&mut self, card: usize) -> Result<&mut Option<Running>> {
+        self.servers.get_mut(card).context("there is no such card")
+    }
+
+    fn monitor(&mut self) -> Result<&mut Qmp> {
+        let monitor = match self.monitor.take() {
+            Some(monitor) => monitor,
+            None => Qmp::connect(&self.cards.monitor())?,
+        };
+        Ok(self.monitor.insert(monitor))
+    }
+
+    fn kill(&mut self, card: usize) -> Result<()> {
+        let server = self.server(card)?.take().context("it has gone")?;
+        server.signal(Signal::SIGKILL)?;
+        self.former.push_str(&server.wait()?.stderr);
+        Ok(())
+    }
+
+    /// Puts a card into the slot that the one before has left or is leaving: the same one if it
+    /// lives.
+    fn add(&mut self, card: usize) -> Result<()> {
+        self.monitor()?.await_deletion(&format!("card{card}"), REMOVAL)?;
+        if self.server(card)?.is_none() {
+            let server = self.cards.start(card)?;
+            self.server(card)?.replace(server);
+        }
+        let device = self.cards.device(card);
+        self.monitor()?.execute("device_add", &device)
+    }
+
+    /// What a card says that it holds and has counted, as `NAME=NUMBER` by spaces.
+    fn count(&mut self, card: usize) -> Result<String> {
+        let server = self.server(card)?.as_ref().context("it has gone")?;
+        let told = |server: &Running| -> Vec<String> {
+            let lines = server.errors();
+            let counts =
+                lines.lines().filter_map(|line| line.find("clients=").map(|at| &line[at..]));
+            counts.map(str::to_owned).collect()
+        };
+        let before = told(server).len();
+        server.signal(Signal::SIGUSR1)?;
+        let started = Instant::now();
+        loop {
+            if let Some(counts) = told(server).get(before) {
+                return Ok(counts.clone());
+            }
+            if started.elapsed() > START {
+                bail!("card {card} does not tell what it holds");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
