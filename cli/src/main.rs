@@ -2,11 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::ffi::OsString;
 use std::process::ExitCode;
-
-use clap::Parser as _;
-use clap::error::ErrorKind;
 
 mod args;
 mod bind;
@@ -18,13 +14,11 @@ mod status;
 const OWN_FAILURE: u8 = 125;
 /// Commands that a complaint is told under the name of.
 const COMMANDS: [&str; 4] = ["run", "status", "bind", "unbind"];
-/// Exit code for wrong arguments, but those of `balboa run`.
-const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    let arguments = match args::Arguments::try_parse() {
+    let arguments = match parse() {
         Ok(arguments) => arguments,
-        Err(error) => return usage(&error),
+        Err(code) => return code,
     };
     match arguments.command {
         args::Command::Run(run) => {
@@ -55,28 +49,15 @@ fn told(command: &str, outcome: vfio::Result<()>) -> ExitCode {
     }
 }
 
-/// Prints help, or in one sentence what is wrong with the command line.
+/// Parses the command line.
 ///
 /// `balboa run` must not fail with a code that its program could have meant, so there even a wrong
 /// command line is [`OWN_FAILURE`].
-fn usage(error: &clap::Error) -> ExitCode {
-    if !error.use_stderr() {
-        // Nothing is left to tell it to if printing fails.
-        let _ = error.print();
-        return ExitCode::SUCCESS;
-    }
-    let sentence = match error.kind() {
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            "no command is given (see --help)".to_owned()
-        }
-        _ => shim_abi::one_sentence(&error.render().to_string()),
-    };
-    let is_command = |word: &OsString| COMMANDS.iter().any(|command| word == command);
-    let command = std::env::args_os().nth(1).filter(is_command);
-    match command.as_ref().and_then(|word| word.to_str()) {
-        Some(command) => eprintln!("balboa {command}: {sentence}"),
-        None => eprintln!("balboa: {sentence}"),
-    }
-    let runs = command.is_some_and(|command| command == "run");
-    ExitCode::from(if runs { OWN_FAILURE } else { USAGE })
+fn parse() -> Result<args::Arguments, ExitCode> {
+    let word = std::env::args_os().nth(1);
+    let command =
+        COMMANDS.into_iter().find(|command| word.as_ref().is_some_and(|it| it == command));
+    let program = command.map_or("balboa".into(), |command| format!("balboa {command}"));
+    let wrong = if command == Some("run") { OWN_FAILURE } else { command_line::USAGE };
+    command_line::parse(&program, "command", wrong)
 }

@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use anyhow::Context;
-use clap::Parser;
 use kdriver_shim::args::{Args, Cards, exit};
 use kdriver_shim::backend::CardBackend;
 use kdriver_shim::bringup::bring_up;
@@ -22,18 +21,11 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args: Args = match command_line::parse("balboad", "command", exit::USAGE) {
         Ok(args) => args,
-        Err(error) if error.use_stderr() => {
-            eprintln!("balboad: {}", shim_abi::one_sentence(&error.render().to_string()));
-            return ExitCode::from(exit::USAGE);
-        }
-        Err(help) => {
-            let _ = help.print();
-            return ExitCode::from(exit::OK);
-        }
+        Err(code) => return code,
     };
-    start_log(args.verbose);
+    command_line::start_log(args.verbose);
     let cards = match args.cards() {
         Ok(cards) => cards,
         Err(sentence) => {
@@ -49,15 +41,6 @@ fn main() -> ExitCode {
             ExitCode::from(if running { exit::RUNNING } else { exit::FAILURE })
         }
     }
-}
-
-fn start_log(verbose: u8) {
-    let level = match verbose {
-        0 => "info",
-        1 => "debug",
-        _ => "trace",
-    };
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
 }
 
 fn run(args: &Args, wanted: &Cards) -> anyhow::Result<()> {

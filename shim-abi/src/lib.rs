@@ -22,9 +22,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 mod message;
-mod usage;
 pub use message::*;
-pub use usage::one_sentence;
 
 /// Version of these messages; provider and balboad must agree.
 pub const ABI: u32 = 2;

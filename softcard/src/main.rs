@@ -8,19 +8,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use softcard::serve::{ServeConfig, Server};
 use softcard::{FaultSpec, Link};
-
-/// Exit codes, as `--help` documents them.
-mod exit {
-    pub(super) const OK: u8 = 0;
-    pub(super) const FAILURE: u8 = 1;
-    pub(super) const USAGE: u8 = 2;
-}
 
 const AFTER_HELP: &str = "\
 One line, `ready`, is printed to standard output once clients can connect; the log goes to standard
@@ -84,48 +76,19 @@ fn link(text: &str) -> Result<Link, String> {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli: Cli = match command_line::parse("softcard", "command", command_line::USAGE) {
         Ok(cli) => cli,
-        Err(error) if !error.use_stderr() => {
-            // Nothing is left to tell it to if printing fails.
-            let _ = error.print();
-            return ExitCode::from(exit::OK);
-        }
-        Err(error) => {
-            eprintln!("softcard: {} (see --help)", sentence(&error));
-            return ExitCode::from(exit::USAGE);
-        }
+        Err(code) => return code,
     };
     let Command::Serve(serve) = cli.command;
-    start_log(serve.verbose);
+    command_line::start_log(serve.verbose);
     match run(serve) {
-        Ok(()) => ExitCode::from(exit::OK),
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("softcard: {error}");
-            ExitCode::from(exit::FAILURE)
+            ExitCode::FAILURE
         }
     }
-}
-
-/// What is wrong with the command line, in one line.
-fn sentence(error: &clap::Error) -> String {
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return "no command is given".into();
-    }
-    let text = error.to_string();
-    let text = text.strip_prefix("error: ").unwrap_or(&text);
-    let lines: Vec<&str> =
-        text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
-    lines.join(" ")
-}
-
-fn start_log(verbose: u8) {
-    let level = match verbose {
-        0 => "info",
-        1 => "debug",
-        _ => "trace",
-    };
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
 }
 
 fn run(serve: Serve) -> anyhow::Result<()> {

@@ -4,8 +4,8 @@
 
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use command_line::USAGE;
 
 mod bench;
 mod bindings;
@@ -47,32 +47,15 @@ enum Task {
     Bindings,
 }
 
-const USAGE: u8 = 2;
 const MISSING: u8 = 3;
 const EXIT_CODES: &str = "\
 Exit codes: 0 done; 1 something failed; 2 wrong arguments, or a name that was given is none; 3
 packages are missing and cannot be installed (the line that installs them is printed).";
 
-/// Prints help, or in one sentence what is wrong with the command line.
-fn usage(error: &clap::Error) -> ExitCode {
-    if !error.use_stderr() {
-        let _ = error.print();
-        return ExitCode::SUCCESS;
-    }
-    let sentence = match error.kind() {
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            "no task is given (see --help)".into()
-        }
-        _ => shim_abi::one_sentence(&error.render().to_string()),
-    };
-    eprintln!("cargo xtask: {sentence}");
-    ExitCode::from(USAGE)
-}
-
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments: Arguments = match command_line::parse("cargo xtask", "task", USAGE) {
         Ok(arguments) => arguments,
-        Err(error) => return usage(&error),
+        Err(code) => return code,
     };
     let outcome = match arguments.task {
         Task::Demo => demo::demo(),

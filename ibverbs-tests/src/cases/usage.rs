@@ -207,6 +207,9 @@ fn xtask(_: &Setting) -> Result<()> {
         ("chaos --seed 18446744073709551616", 2, "number too large"),
         ("bench --bogus", 2, "unexpected argument '--bogus'"),
         ("bindings bogus", 2, "unexpected argument 'bogus'"),
+        ("guest", 2, "no task is given"),
+        ("guest test --kernel 7", 2, "invalid value '7' for '--kernel <KERNEL>'"),
+        ("guest shell --hardware x", 2, "there are plain, intel-iommu, virtio-iommu"),
     ];
     all("cargo xtask", task, &table)
 }

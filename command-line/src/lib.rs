@@ -1,0 +1,104 @@
+//! What the project's programs do alike when they start: a wrong command line is told in one
+//! sentence, and the log goes to standard error.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+/// The exit code for wrong arguments.
+pub const USAGE: u8 = 2;
+
+/// Parses the command line of this process.
+///
+/// `program` begins the sentence that tells what is wrong, `wanted` is what its subcommands are
+/// called there, and `wrong` is the exit code then, [`USAGE`] unless the program has another.
+///
+/// # Errors
+/// The exit code to end with, when help was asked for or the command line is wrong; everything has
+/// been printed.
+pub fn parse<P: Parser>(program: &str, wanted: &str, wrong: u8) -> Result<P, ExitCode> {
+    P::try_parse().map_err(|error| {
+        if !error.use_stderr() {
+            // Nothing is left to tell it to if printing fails.
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        eprintln!("{program}: {}", sentence(&error, wanted));
+        ExitCode::from(wrong)
+    })
+}
+
+/// What is wrong with a command line, as one line that ends with where to look for help.
+///
+/// Kept is what stands before the first empty line; usage and hints behind it go.
+fn sentence(error: &clap::Error, wanted: &str) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return format!("no {wanted} is given (see --help)");
+    }
+    let rendered = error.render().to_string();
+    let complaint = rendered.strip_prefix("error: ").unwrap_or(&rendered);
+    let lines = complaint.lines().map(str::trim).take_while(|line| !line.is_empty());
+    let sentence = lines.collect::<Vec<_>>().join(" ");
+    format!("{sentence} (see --help)")
+}
+
+/// Starts the log, on standard error: what matters, more with one `-v`, everything with two.
+/// `RUST_LOG` comes first.
+pub fn start_log(verbose: u8) {
+    let level = match verbose {
+        0 => "info",
+        1 => "debug",
+        _ => "trace",
+    };
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Subcommand, ValueEnum};
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    #[command(name = "program")]
+    struct Arguments {
+        #[command(subcommand)]
+        _task: Task,
+    }
+
+    #[derive(Debug, Subcommand)]
+    enum Task {
+        Run {
+            #[arg(long = "kernel", value_name = "WHICH")]
+            _kernel: Option<Kernel>,
+            #[arg(required = true, value_name = "CMD")]
+            _command: Vec<String>,
+        },
+    }
+
+    #[derive(Clone, Copy, Debug, ValueEnum)]
+    enum Kernel {
+        Old,
+        New,
+    }
+
+    #[test]
+    fn a_complaint_of_several_lines_becomes_one() {
+        let told = |line: &[&str]| {
+            let line = std::iter::once(&"program").chain(line);
+            sentence(&Arguments::try_parse_from(line).unwrap_err(), "task")
+        };
+        assert_eq!(told(&[]), "no task is given (see --help)");
+        assert_eq!(
+            told(&["run"]),
+            "the following required arguments were not provided: <CMD>... (see --help)"
+        );
+        assert_eq!(
+            told(&["run", "--kernel", "x"]),
+            "invalid value 'x' for '--kernel <WHICH>' [possible values: old, new] (see --help)"
+        );
+    }
+}
