@@ -24,6 +24,8 @@ use serde::Deserialize;
 const FORMAT: u32 = 1;
 /// Bytes of the largest manifest that is read.
 const MAX_BYTES: u64 = 64 << 10;
+/// Bytes of the longest name.
+const MAX_NAME: usize = 128;
 
 /// What a bitstream is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +112,10 @@ impl Manifest {
         let read = |source| Error::Read { path: path.to_owned(), source };
         let malformed = |why| Error::Malformed { path: path.to_owned(), why };
         let mut text = String::new();
+        // To open what is no file may take for ever.
+        if !std::fs::metadata(path).map_err(read)?.is_file() {
+            return Err(malformed("it is no regular file".into()));
+        }
         let file = std::fs::File::open(path).map_err(read)?;
         let bytes = std::io::Read::take(file, MAX_BYTES.saturating_add(1));
         std::io::Read::read_to_string(&mut { bytes }, &mut text).map_err(read)?;
@@ -125,15 +131,26 @@ impl Manifest {
     /// What is wrong, and what would be right.
     pub fn parse(text: &str) -> Result<Self, String> {
         let File { format, name, shell_map, regions } =
-            toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+            toml::from_str(text).map_err(|error| sentence(text, &error))?;
         if format != FORMAT {
             return Err(format!("its format is {format}, and only {FORMAT} is known here"));
+        }
+        if name.chars().any(char::is_control) || name.len() > MAX_NAME {
+            return Err(format!("its name is to be one line of at most {MAX_NAME} bytes"));
         }
         if let Some(regions) = regions.filter(|n| *n == 0 || u64::from(*n) > MAX_VFPGAS) {
             return Err(format!("regions = {regions}: a shell has 1 to {MAX_VFPGAS} vFPGAs"));
         }
         Ok(Self { name, map: shell_map.0, regions })
     }
+}
+
+/// What is wrong with a text, and in which of its lines, in one line.
+fn sentence(text: &str, error: &toml::de::Error) -> String {
+    let start = error.span().map_or(0, |span| span.start);
+    let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count().saturating_add(1);
+    let message: Vec<&str> = error.message().split_whitespace().collect();
+    format!("line {line}: {}", message.join(" "))
 }
 
 #[cfg(test)]
@@ -157,13 +174,20 @@ mod tests {
             ("format = 2\nname = \"x\"\nshell-map = \"since-2026\"", "format is 2"),
             ("format = 1\nname = \"x\"\nshell-map = \"since-2026\"\nregions = 16", "1 to 15"),
             ("format = 1\nname = \"x\"\nshell-map = \"since-2026\"\nmap = 3", "unknown field"),
+            ("format = 1\nname = \"a\\nb\"\nshell-map = \"since-2026\"", "one line"),
+            ("format = 1\nname =\nshell-map = \"since-2026\"", "line 2: "),
             ("\u{0}", "line 1"),
         ] {
             let why = Manifest::parse(text).unwrap_err();
             assert!(why.contains(sentence), "{text:?}: {why}");
+            assert_eq!(why.lines().count(), 1, "{why}");
         }
         let missing = Manifest::read(Path::new("/nonexistent/manifest.toml")).unwrap_err();
         assert!(missing.to_string().starts_with("manifest /nonexistent/manifest.toml: "));
+        for other in ["/", "/dev/zero"] {
+            let refused = Manifest::read(Path::new(other)).unwrap_err().to_string();
+            assert!(refused.ends_with("it is no regular file"), "{refused}");
+        }
     }
 
     #[test]
