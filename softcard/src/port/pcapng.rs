@@ -5,10 +5,13 @@
 //! tells readers. Timestamps are nanoseconds. Blocks are collected and written together, always
 //! whole ones, so that a process that is killed leaves a file that can be read.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use nix::fcntl::OFlag;
 
 /// Bytes collected before they are written.
 const BUFFER_LIMIT: usize = 64 * 1024;
@@ -58,7 +61,13 @@ impl Writer<File> {
     pub fn create<'a>(path: &Path, names: impl IntoIterator<Item = &'a str>) -> io::Result<Self> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let epoch = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        Self::new(File::create(path)?, epoch, names)
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        // Frames carry the memory of programs: a new file is its owner's. And whoever reads from a
+        // FIFO may not make the card wait: one that nobody reads is refused, and one that is full
+        // ends the capture.
+        options.mode(0o600).custom_flags(OFlag::O_NONBLOCK.bits());
+        Self::new(options.open(path)?, epoch, names)
     }
 }
 
@@ -277,6 +286,29 @@ mod tests {
         }
         writer.write_due(0);
         assert_eq!(writer.mark(), 0);
+    }
+
+    #[test]
+    fn a_file_is_its_owners_and_no_reader_of_a_fifo_is_waited_for() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        Writer::create(&file, ["port"]).unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+
+        let fifo = dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        let nobody = Writer::create(&fifo, ["port"]).unwrap_err();
+        assert_eq!(nobody.raw_os_error(), Some(nix::errno::Errno::ENXIO as i32));
+        let mut options = OpenOptions::new();
+        let _reader =
+            options.read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&fifo).unwrap();
+        let mut writer = Writer::create(&fifo, ["port"]).unwrap();
+        while writer.lost() == 0 {
+            writer.packet(0, Direction::Inbound, 0, &[1; 1000]);
+            writer.flush();
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendto, setsockopt,
     socket, sockopt,
 };
+use nix::sys::stat::{Mode, fchmod};
 
 use super::{Counters, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port};
 
@@ -239,7 +240,7 @@ impl Drop for UnixPort {
 
 /// Binds a path, and replaces a socket there that nobody listens to.
 fn bind(path: &Path) -> io::Result<UnixDatagram> {
-    let in_use = match UnixDatagram::bind(path) {
+    let in_use = match bound(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
         result => return result,
     };
@@ -253,7 +254,16 @@ fn bind(path: &Path) -> io::Result<UnixDatagram> {
         _ => return Err(in_use),
     }
     fs::remove_file(path)?;
-    UnixDatagram::bind(path)
+    bound(path)
+}
+
+/// A socket at a path that only its owner can send to, from its first moment on.
+fn bound(path: &Path) -> io::Result<UnixDatagram> {
+    let fd = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    // What is made at the path has the socket's own mode, less the umask.
+    fchmod(&fd, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    nix::sys::socket::bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(fd.into())
 }
 
 fn too_long(path: &Path) -> io::Error {

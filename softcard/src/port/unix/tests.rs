@@ -42,6 +42,16 @@ fn pair() -> Pair {
 }
 
 #[test]
+fn only_its_owner_can_send_to_a_port_whatever_the_umask() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let Pair { a: _a, b: _b, directory } = pair();
+    let made = fs::metadata(directory.path().join("a")).unwrap();
+    // Group and others have no right to execute it either, which no umask would have taken.
+    assert_eq!(made.permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
 fn frames_arrive_whole_and_in_order() {
     let Pair { mut a, mut b, directory: _directory } = pair();
     let frames = [vec![1; MIN_FRAME], vec![2; 60], vec![3; FRAME_CAPACITY]];
