@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::Duration;
 
 use hostmem::fdpass::{self, MAX_FDS, Wait};
@@ -31,6 +32,8 @@ pub(crate) enum Over {
     Deaf,
     #[error("the client did not answer a request for its memory within {0:?}")]
     Silent(Duration),
+    #[error("the client took more than {0:?} to answer the requests for its memory in one round")]
+    Slow(Duration),
     #[error("the client speaks another version of the protocol")]
     Version,
     #[error("the client's socket cannot be waited for: {0}")]
@@ -52,7 +55,7 @@ struct Outgoing {
     bytes: Vec<u8>,
     sent: usize,
     /// Goes with the first byte.
-    fd: Option<OwnedFd>,
+    fd: Option<Rc<OwnedFd>>,
 }
 
 /// One connection.
@@ -126,7 +129,7 @@ impl Channel {
     }
 
     /// Sends a message, now or when the client takes it.
-    pub(crate) fn send(&mut self, bytes: Vec<u8>, fd: Option<OwnedFd>) -> Result<(), Over> {
+    pub(crate) fn send(&mut self, bytes: Vec<u8>, fd: Option<Rc<OwnedFd>>) -> Result<(), Over> {
         self.outgoing_bytes = self.outgoing_bytes.saturating_add(bytes.len());
         if self.outgoing_bytes > MAX_OUTGOING {
             return Err(Over::Deaf);
@@ -139,7 +142,7 @@ impl Channel {
     pub(crate) fn flush(&mut self) -> Result<(), Over> {
         while let Some(message) = self.outgoing.front_mut() {
             let rest = message.bytes.get(message.sent..).unwrap_or_default();
-            let fd = message.fd.as_ref().map(AsFd::as_fd);
+            let fd = message.fd.as_deref().map(AsFd::as_fd);
             match fdpass::send_some(self.socket.as_fd(), rest, fd.as_slice()) {
                 Ok(bytes) => {
                     message.fd = None;

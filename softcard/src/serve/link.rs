@@ -13,6 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use fpga_regs::coyote::pci::Bar;
@@ -33,6 +34,9 @@ use crate::wait::Waiter;
 const MAX_POSTED: usize = 1 << 20;
 /// What a waiting write costs beside its data.
 const POSTED_OVERHEAD: usize = 64;
+/// As many times its patience the card waits for the answers of one round: nothing else is looked at
+/// meanwhile, nor a signal that ends it.
+const ROUND: u32 = 4;
 
 /// One client.
 #[derive(Debug)]
@@ -40,7 +44,7 @@ struct Connection {
     channel: Channel,
     session: Session,
     /// The file of the doorbell pages, which is handed out.
-    doorbells: OwnedFd,
+    doorbells: Rc<OwnedFd>,
 }
 
 /// The client, if there is one.
@@ -61,6 +65,8 @@ pub(crate) struct Link {
     next_id: Cell<u16>,
     /// How long the client may take to answer a request for its memory.
     patience: Duration,
+    /// How long was waited for answers in this round.
+    waited: Cell<Duration>,
 }
 
 /// What may be done at once with what was said.
@@ -79,6 +85,7 @@ impl Link {
     /// Begins to talk to a client, which may have the file of the doorbell pages.
     pub(crate) fn open(&self, socket: OwnedFd, session: Session, doorbells: OwnedFd) {
         let channel = Channel::new(socket);
+        let doorbells = Rc::new(doorbells);
         *self.connection.borrow_mut() = Some(Connection { channel, session, doorbells });
         *self.over.borrow_mut() = None;
     }
@@ -158,7 +165,7 @@ impl Link {
         let fd = match &outcome {
             Ok(answer) if answer.doorbells => {
                 let connection = self.connection.borrow();
-                connection.as_ref().and_then(|connection| connection.doorbells.try_clone().ok())
+                connection.as_ref().map(|connection| Rc::clone(&connection.doorbells))
             }
             _ => None,
         };
@@ -263,10 +270,30 @@ impl Link {
         self.next_id.set(id.wrapping_add(1));
         let request = wire::dma_request(id, command, address, count, data);
         self.on_channel(|channel| channel.send(request, None))?;
-        let deadline = Instant::now().checked_add(self.patience)?;
+        let begun = Instant::now();
+        let all = self.patience.saturating_mul(ROUND);
+        let left = all.saturating_sub(self.waited.get());
+        let reason =
+            if left < self.patience { Over::Slow(all) } else { Over::Silent(self.patience) };
+        let deadline = begun.checked_add(left.min(self.patience))?;
+        let payload = self.await_reply(id, command, deadline, reason);
+        self.waited.set(self.waited.get().saturating_add(begun.elapsed()));
+        payload
+    }
+
+    /// The payload of a reply; without one by the deadline the connection ends for that reason.
+    fn await_reply(
+        &self,
+        id: u16,
+        command: u16,
+        deadline: Instant,
+        reason: Over,
+    ) -> Option<Vec<u8>> {
         loop {
             let Some(message) = self.on_channel(Channel::receive)? else {
-                self.wait(deadline)?;
+                if !self.wait(deadline) {
+                    break;
+                }
                 continue;
             };
             match message.header {
@@ -280,16 +307,17 @@ impl Link {
             }
             // Who says much else does not answer either.
             if Instant::now() >= deadline {
-                self.end(Over::Silent(self.patience));
-                return None;
+                break;
             }
         }
+        self.end(reason);
+        None
     }
 
-    /// Waits until the client says something or takes what it is told, up to a time.
-    fn wait(&self, deadline: Instant) -> Option<()> {
+    /// Waits until the client says something or takes what it is told; false when it does neither.
+    fn wait(&self, deadline: Instant) -> bool {
         let connection = self.connection.borrow();
-        let channel = &connection.as_ref()?.channel;
+        let Some(channel) = connection.as_ref().map(|it| &it.channel) else { return false };
         let mut flags = PollFlags::POLLIN;
         if channel.is_clogged() {
             flags |= PollFlags::POLLOUT;
@@ -298,13 +326,18 @@ impl Link {
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         let ready = poll(&mut [PollFd::new(channel.as_fd(), flags)], timeout);
         drop(connection);
-        match ready {
-            Ok(0) if Instant::now() >= deadline => {
-                self.end(Over::Silent(self.patience));
-                None
-            }
-            _ => self.on_channel(Channel::flush),
-        }
+        let late = matches!(ready, Ok(0)) && Instant::now() >= deadline;
+        !late && self.on_channel(Channel::flush).is_some()
+    }
+
+    /// Begins another round of work, in which the client has all its time again.
+    pub(crate) fn begin_round(&self) {
+        self.waited.set(Duration::ZERO);
+    }
+
+    /// Whether the client was waited for in this round.
+    pub(crate) fn has_waited(&self) -> bool {
+        !self.waited.get().is_zero()
     }
 
     fn max_data(&self) -> usize {
@@ -367,5 +400,58 @@ impl AskedMemory for Link {
             at = at.saturating_add(count);
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use hostmem::memfd;
+
+    use super::*;
+    use crate::bus::Bus;
+    use crate::serve::irqs::Raised;
+
+    const PATIENCE: Duration = Duration::from_millis(20);
+    const HEADER: usize = wire::HEADER_BYTES;
+
+    /// Answers requests of eight bytes, each after half of the time there is for it.
+    fn answer_late(mut client: UnixStream) {
+        let mut request = [0; HEADER + 16];
+        while client.read_exact(&mut request).is_ok() {
+            std::thread::sleep(PATIENCE / 2);
+            let mut reply = request.to_vec();
+            reply.extend([7; 8]);
+            let bytes = reply.len() as u32;
+            reply[4..8].copy_from_slice(&bytes.to_le_bytes());
+            reply[8] = 1;
+            if client.write_all(&reply).is_err() {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_that_answers_every_request_late_cannot_hold_a_round_for_ever() {
+        let link = Rc::new(Link::new(PATIENCE));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let asked: Rc<dyn AskedMemory> = Rc::<Link>::clone(&link);
+        let session = Session::new(Rc::new(Bus::default()), Raised::default(), asked);
+        link.open(ours.into(), session, memfd::create("pages", 4096).unwrap());
+        let kind = Kind::Command { no_reply: false };
+        let header = Header { id: 1, command: command::VERSION, kind, payload: 0 };
+        let proposal = b"\0\0\0\0{\"capabilities\":{\"max_data_xfer_size\":8}}\0";
+        link.with_session(|session| session.command(&header, proposal, Vec::new()));
+        let client = std::thread::spawn(move || answer_late(theirs));
+        assert!(!link.read(0x1000, &mut [0; 8 * 64]));
+        assert!(matches!(link.over(), Some(Over::Slow(_) | Over::Silent(_))));
+        // In another round it has its time again.
+        assert!(link.has_waited());
+        link.begin_round();
+        assert!(!link.has_waited());
+        link.close();
+        client.join().unwrap();
     }
 }

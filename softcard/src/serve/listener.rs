@@ -4,11 +4,12 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
 };
 
 use crate::Error;
@@ -98,13 +99,32 @@ fn is_stale(path: &Path) -> bool {
     // The kernel refuses a connection to anything that is not a socket just as it does to a socket
     // that is closed.
     fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
-        && UnixStream::connect(path)
-            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        && tried(path) == Err(Errno::ECONNREFUSED)
+}
+
+/// Tries to connect, without waiting for who accepts no more.
+fn tried(path: &Path) -> nix::Result<()> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    connect(socket.as_raw_fd(), &UnixAddr::new(path)?)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+
+    #[test]
+    fn a_socket_whose_owner_accepts_nobody_is_left_alone_without_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("busy");
+        let busy = bound(&path).unwrap();
+        listen(&busy, Backlog::new(0).unwrap()).unwrap();
+        while tried(&path) != Err(Errno::EAGAIN) {}
+        assert!(matches!(Listener::new(path.clone()), Err(Error::Socket { .. })));
+        assert!(path.exists());
+    }
 
     #[test]
     fn a_stale_socket_is_replaced_and_a_living_one_or_a_file_is_not() {

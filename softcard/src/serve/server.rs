@@ -122,7 +122,8 @@ impl Server {
         loop {
             let worked = self.step();
             self.rounds = self.rounds.wrapping_add(1);
-            if (!worked || self.rounds % ROUNDS == 0) && is_readable(stop) {
+            let due = !worked || self.rounds % ROUNDS == 0 || self.link.has_waited();
+            if due && is_readable(stop) {
                 break;
             }
             if !worked {
@@ -151,6 +152,7 @@ impl Server {
 
     /// Does what there is to do, without sleeping; `true` if there was anything.
     pub fn step(&mut self) -> bool {
+        self.link.begin_round();
         let messages = self.serve_client();
         let card = self.card_step(|card, now| card.round(now));
         self.link.with_session(|session| session.irqs.collect());
