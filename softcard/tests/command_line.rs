@@ -64,7 +64,14 @@ fn a_signal_has_it_tell_what_the_client_holds() {
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
     kill(pid, Signal::SIGUSR1).unwrap();
     let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let counters = told.find(|line| line.contains("dma_maps=")).unwrap();
+    let mut said = Vec::new();
+    let counters = loop {
+        match told.next() {
+            Some(line) if line.contains("dma_maps=") => break line,
+            Some(line) => said.push(line),
+            None => panic!("it ended by itself, {}: {said:?}", child.wait().unwrap()),
+        }
+    };
     assert!(counters.contains(" clients=0 dma_maps=0 mapped_files=0 interrupt_eventfds=0 "));
     kill(pid, Signal::SIGTERM).unwrap();
     assert!(told.any(|line| line.ends_with("signal 15: softcard stops")));
