@@ -150,6 +150,15 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: Wait) -> Result<
     Ok(Received { bytes, fds })
 }
 
+/// Whether the peer of a Unix socket has read everything that was sent to it.
+pub fn is_read(socket: BorrowedFd<'_>) -> Result<bool> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the ioctl writes one integer, to where it is told.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    Errno::result(result).map_err(Error::os("ioctl(SIOCOUTQ)"))?;
+    Ok(bytes == 0)
+}
+
 /// Takes possession of all descriptors in a received header's control data.
 ///
 /// # Safety
@@ -249,6 +258,19 @@ mod tests {
         }
         let gone = send(two.as_fd(), b"x", &[], Wait::AsSocket).unwrap_err();
         assert_eq!(gone.errno(), Some(Errno::EPIPE));
+    }
+
+    #[test]
+    fn what_the_peer_has_not_read_is_known() {
+        let (one, two) = pair().unwrap();
+        assert!(is_read(one.as_fd()).unwrap());
+        for _ in 0..2 {
+            send(one.as_fd(), b"x", &[two.as_fd()], Wait::Never).unwrap();
+        }
+        for expected in [false, true] {
+            receive(two.as_fd(), &mut [0; 4], Wait::Never).unwrap();
+            assert_eq!(is_read(one.as_fd()).unwrap(), expected);
+        }
     }
 
     #[test]

@@ -18,6 +18,9 @@ use crate::poller::{Poller, Watch};
 use crate::quota::Usage;
 use crate::rings::RingMemory;
 
+/// Refusals of one client that are logged as such.
+const LOGGED_REFUSALS: u32 = 100;
+
 /// Number of a client, never used twice in a balboad's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
@@ -94,6 +97,8 @@ pub struct Client {
     pub channels: BTreeMap<u32, Channel>,
     /// What it has of everything that is limited.
     pub usage: Usage,
+    /// How often it was refused something.
+    pub refusals: u32,
     /// Numbers of its contexts, regions and channels.
     pub numbers: Numbers,
 }
@@ -120,7 +125,18 @@ impl Client {
             qps: BTreeMap::new(),
             channels: BTreeMap::new(),
             usage: Usage::default(),
+            refusals: 0,
             numbers: Numbers::default(),
+        }
+    }
+
+    /// Logs why it is refused what it asked for; of one that asks on and on, no more than a user reads.
+    pub fn log_refusal(&mut self, why: &Error) {
+        self.refusals = self.refusals.saturating_add(1);
+        let level = refusal_level(self.refusals);
+        log::log!(level, "{} was refused: {why}", self.label());
+        if self.refusals == LOGGED_REFUSALS {
+            log::info!("{}: its further refusals are not logged", self.label());
         }
     }
 
@@ -228,6 +244,11 @@ impl Client {
     }
 }
 
+/// The level at which a client's n-th refusal is logged.
+fn refusal_level(refusals: u32) -> log::Level {
+    if refusals <= LOGGED_REFUSALS { log::Level::Info } else { log::Level::Debug }
+}
+
 /// Takes the objects out of a table that `wanted` names, in the order of their numbers.
 fn take_those<T>(table: &mut BTreeMap<u32, T>, wanted: impl Fn(&T) -> bool) -> BTreeMap<u32, T> {
     let (taken, kept) = std::mem::take(table).into_iter().partition(|(_, object)| wanted(object));
@@ -273,5 +294,18 @@ fn end_page(card: &mut Card, window: u8, page: u8, clean: bool) {
             window.qps.clear();
         }
         Err(error) => log::error!("{error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_is_refused_without_end_does_not_fill_the_log() {
+        assert_eq!(refusal_level(1), log::Level::Info);
+        assert_eq!(refusal_level(LOGGED_REFUSALS), log::Level::Info);
+        assert_eq!(refusal_level(LOGGED_REFUSALS + 1), log::Level::Debug);
+        assert_eq!(refusal_level(u32::MAX), log::Level::Debug);
     }
 }

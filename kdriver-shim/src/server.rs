@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hostmem::fdpass::{self, Wait};
 use nix::errno::Errno;
@@ -28,6 +28,8 @@ const MAX_CONNECTIONS: usize = 1024;
 const MAX_OF_PROCESS: usize = 256;
 /// Connections that have not said yet who they are; one more ends the oldest of them.
 const MAX_GREETING: usize = 64;
+/// How long connections wait where one could not be accepted and no client ends, in milliseconds.
+const PAUSE_MILLIS: u16 = 100;
 
 /// Everything balboad knows, and the thread that acts on it.
 pub struct Server {
@@ -37,8 +39,8 @@ pub struct Server {
     // Of SOCK_SEQPACKET; std's type accepts what it is.
     listener: UnixListener,
     listener_watch: Watch,
-    // Descriptors ran out, and no connection is accepted until one ends.
-    paused: bool,
+    // Since when no connection is accepted, because the kernel could give none.
+    paused: Option<Instant>,
     last_client: u64,
     pd_numbers: Numbers,
     uid: u32,
@@ -80,7 +82,7 @@ impl Server {
             poller,
             listener,
             listener_watch,
-            paused: false,
+            paused: None,
             last_client: 0,
             pd_numbers: Numbers::default(),
             uid,
@@ -129,7 +131,11 @@ impl Server {
     /// # Errors
     /// [`Error::Os`] when the epoll set fails.
     pub fn step(&mut self, timeout: Option<u16>) -> Result<bool, Error> {
-        let timeout = if self.events_left { Some(0) } else { timeout };
+        let timeout = match (self.events_left, self.paused) {
+            (true, _) => Some(0),
+            (false, Some(_)) => Some(timeout.unwrap_or(PAUSE_MILLIS).min(PAUSE_MILLIS)),
+            (false, None) => timeout,
+        };
         for (number, flags) in self.poller.wait(timeout)? {
             // Taken out meanwhile: its client ended earlier in this round.
             let Some(token) = self.poller.token(number) else { continue };
@@ -139,6 +145,10 @@ impl Server {
             self.ready(token, flags);
         }
         self.events_left = events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
+        let pause = Duration::from_millis(PAUSE_MILLIS.into());
+        if self.paused.is_some_and(|since| since.elapsed() >= pause) {
+            self.resume();
+        }
         Ok(true)
     }
 
@@ -193,14 +203,22 @@ impl Server {
 
     fn accept_failed(&mut self, error: &std::io::Error) {
         match error.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::EAGAIN | Errno::ECONNABORTED) => {}
-            Some(Errno::EMFILE | Errno::ENFILE) => {
-                log::error!("descriptors ran out; connections wait until a client ends");
+            Some(Errno::EAGAIN | Errno::ECONNABORTED | Errno::EINTR) => {}
+            // Most likely descriptors or memory ran out. A client's end helps, and so may anybody's.
+            _ => {
+                log::error!("no connection can be accepted for now: {error}");
                 let interest = EpollFlags::empty();
                 self.poller.change(self.listener.as_fd(), &self.listener_watch, interest);
-                self.paused = true;
+                self.paused = Some(Instant::now());
             }
-            _ => log::warn!("accept: {error}"),
+        }
+    }
+
+    /// Accepts connections again.
+    fn resume(&mut self) {
+        if self.paused.take().is_some() {
+            let interest = EpollFlags::EPOLLIN;
+            self.poller.change(self.listener.as_fd(), &self.listener_watch, interest);
         }
     }
 
@@ -278,6 +296,10 @@ impl Server {
         if !received.fds.is_empty() {
             return Err("it sent descriptors, which no request takes".into());
         }
+        // Otherwise the answers of many requests, with their memory files, would pile up unread.
+        if !fdpass::is_read(client.socket.as_fd()).map_err(|error| error.to_string())? {
+            return Err("it asks again before it has read its answer".into());
+        }
         let message = buffer.get(..received.bytes).unwrap_or_default();
         if client.stage == Stage::Greeting {
             return self.greet(client, message);
@@ -286,7 +308,7 @@ impl Server {
         let (reply, fds) = match self.answer(client, request) {
             Ok(Answer { response, fds }) => (Ok(response), fds),
             Err(error) => {
-                log::info!("{} was refused: {error}", client.label());
+                client.log_refusal(&error);
                 (Err(Refusal::from(&error)), Vec::new())
             }
         };
@@ -352,10 +374,7 @@ impl Server {
         };
         log::log!(level, "{} ends: {why}", client.label());
         client.end(&mut self.cards, &self.poller);
-        if std::mem::take(&mut self.paused) {
-            let interest = EpollFlags::EPOLLIN;
-            self.poller.change(self.listener.as_fd(), &self.listener_watch, interest);
-        }
+        self.resume();
     }
 }
 

@@ -507,6 +507,42 @@ fn connections_that_say_nothing_lock_nobody_out() {
 }
 
 #[test]
+fn who_asks_again_before_it_has_read_its_answer_is_at_an_end() {
+    let mut bench = Bench::new(1, 1);
+    let eager = bench.connect();
+    assert_eq!(bench.greet(&eager, Role::Tool), Ok(Response::Done));
+    // Each answer would bring a memory file that nobody looks at.
+    for _ in 0..2 {
+        let request = shim_abi::encode(&Request::Status);
+        fdpass::send(eager.socket.as_fd(), &request, &[], Wait::Never).unwrap();
+    }
+    bench.turn();
+    assert!(bench.server.clients.is_empty());
+    let mut room = [0; 64];
+    let answer = fdpass::receive(eager.socket.as_fd(), &mut room, Wait::Never).unwrap();
+    assert_eq!(answer.fds.len(), 1, "the first question was answered");
+    let end = fdpass::receive(eager.socket.as_fd(), &mut room, Wait::Never);
+    assert!(end.is_err() || end.is_ok_and(|end| end.bytes == 0));
+}
+
+#[test]
+fn what_the_kernel_could_not_accept_is_accepted_later_though_no_client_ends() {
+    let mut bench = Bench::new(1, 1);
+    for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM] {
+        bench.server.accept_failed(&std::io::Error::from_raw_os_error(errno as i32));
+        let peer = bench.connect();
+        assert!(bench.server.step(Some(0)).unwrap());
+        assert!(bench.server.clients.is_empty(), "{errno}: it is not looked for at once");
+        while bench.server.clients.is_empty() {
+            assert!(bench.server.step(None).unwrap());
+        }
+        drop(peer);
+        bench.turn();
+        assert!(bench.server.clients.is_empty());
+    }
+}
+
+#[test]
 fn a_process_has_so_many_connections_and_is_told_how_many() {
     let mut bench = Bench::new(1, 1);
     let mut peers = Vec::new();
