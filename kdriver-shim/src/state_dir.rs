@@ -18,6 +18,9 @@ use crate::error::Error;
 /// The lock file's name in the state directory; it holds the process id of who serves it.
 pub const LOCK_NAME: &str = "balboad.lock";
 
+/// What is read of a lock file, which holds a process id, at most.
+const MAX_LOCK_BYTES: u64 = 16;
+
 /// Connections the kernel keeps until they are accepted.
 const BACKLOG: i32 = 128;
 
@@ -155,9 +158,9 @@ fn lock(dir: &Path) -> Result<Flock<File>, Error> {
             .map_err(|error| fail(&error))?;
         let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => lock,
-            Err((mut file, Errno::EWOULDBLOCK)) => {
+            Err((file, Errno::EWOULDBLOCK)) => {
                 let mut text = String::new();
-                let _ = file.read_to_string(&mut text);
+                let _ = file.take(MAX_LOCK_BYTES).read_to_string(&mut text);
                 let holder = match text.trim().parse::<u32>() {
                     Ok(pid) => format!("process {pid}"),
                     Err(_) => "just starting".to_owned(),

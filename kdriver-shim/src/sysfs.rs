@@ -19,6 +19,8 @@ use crate::status::counters;
 
 /// How often the files are written at most.
 const PERIOD: Duration = Duration::from_secs(1);
+/// The directories of a card.
+const DIRECTORIES: [&str; 2] = ["hw_counters", "counters"];
 /// Files of `counters`, the counter that each shows, and what it is divided by: the InfiniBand
 /// architecture counts data in words of 4 bytes.
 const PORT_COUNTERS: [(&str, &str, u64); 4] = [
@@ -50,13 +52,10 @@ impl CounterFiles {
             dir: state_dir.to_owned(),
             why: format!("{COUNTERS_DIR} in it cannot be made: {error}"),
         };
-        match fs::remove_dir_all(&root) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
-            _ => {}
-        }
+        clear(&root).map_err(fail)?;
         let mut files = Self { root, written: BTreeMap::new(), due: now, stale: false };
         for card in cards.iter() {
-            for directory in ["hw_counters", "counters"] {
+            for directory in DIRECTORIES {
                 let directory = files.root.join(card.name()).join(directory);
                 DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(fail)?;
             }
@@ -119,8 +118,42 @@ impl CounterFiles {
 
 impl Drop for CounterFiles {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.root);
+        let _ = clear(&self.root);
     }
+}
+
+/// Removes the files and directories that a balboad makes, and nothing else.
+fn clear(root: &Path) -> io::Result<()> {
+    let foreign = || io::Error::other("it holds what no balboad put there; move that away");
+    let cards = match fs::read_dir(root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        cards => cards?,
+    };
+    if fs::symlink_metadata(root)?.is_symlink() {
+        return Err(foreign());
+    }
+    for card in cards {
+        let card = card?;
+        let name = card.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("balboa"));
+        let ours = number.is_some_and(|number| number.parse::<u32>().is_ok());
+        if !ours || !card.file_type()?.is_dir() {
+            return Err(foreign());
+        }
+        for directory in DIRECTORIES {
+            let directory = card.path().join(directory);
+            let files = match fs::read_dir(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                files => files?,
+            };
+            for file in files {
+                fs::remove_file(file?.path())?;
+            }
+            fs::remove_dir(&directory)?;
+        }
+        fs::remove_dir(card.path()).map_err(|_| foreign())?;
+    }
+    fs::remove_dir(root)
 }
 
 #[cfg(test)]
@@ -159,18 +192,41 @@ mod tests {
     }
 
     #[test]
+    fn what_no_balboad_made_is_refused_and_stays() {
+        let precious = ["notes", "balboa0/notes", "balboa/x", "balboa0/counters/of/notes"];
+        for precious in precious.map(Path::new) {
+            let root = tempfile::tempdir().unwrap();
+            let file = root.path().join(COUNTERS_DIR).join(precious);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, "precious").unwrap();
+            let refused = CounterFiles::new(root.path(), &mut [], Instant::now());
+            let why = refused.unwrap_err().to_string();
+            assert!(why.contains("counters in it cannot be made"), "{why}");
+            assert_eq!(fs::read_to_string(file).unwrap(), "precious");
+        }
+        let root = tempfile::tempdir().unwrap();
+        let elsewhere = root.path().join("elsewhere");
+        fs::create_dir_all(elsewhere.join("balboa0/counters")).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, root.path().join(COUNTERS_DIR)).unwrap();
+        let refused = CounterFiles::new(root.path(), &mut [], Instant::now()).unwrap_err();
+        assert!(refused.to_string().contains("move that away"), "{refused}");
+        assert!(elsewhere.join("balboa0/counters").exists());
+    }
+
+    #[test]
     fn a_file_says_the_greatest_number_and_goes_in_the_end() {
         let root = tempfile::tempdir().unwrap();
         // Of a balboad that was killed.
         let old = root.path().join(COUNTERS_DIR).join("balboa7");
-        fs::create_dir_all(&old).unwrap();
+        fs::create_dir_all(old.join("hw_counters")).unwrap();
+        fs::write(old.join("hw_counters/sent_pkts"), "1\n").unwrap();
         let mut files = files(root.path(), Instant::now());
         assert!(!old.exists());
-        fs::create_dir_all(files.root.join("balboa0")).unwrap();
+        fs::create_dir_all(files.root.join("balboa0/counters")).unwrap();
         for value in [7, 10, 9] {
-            files.set("balboa0/x".into(), value).unwrap();
+            files.set("balboa0/counters/x".into(), value).unwrap();
         }
-        assert_eq!(fs::read_to_string(files.root.join("balboa0/x")).unwrap(), "10\n");
+        assert_eq!(fs::read_to_string(files.root.join("balboa0/counters/x")).unwrap(), "10\n");
         drop(files);
         assert!(!root.path().join(COUNTERS_DIR).exists());
     }
