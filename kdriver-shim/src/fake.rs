@@ -146,6 +146,11 @@ impl FakeCard {
         self.state.borrow_mut().mute = true;
     }
 
+    /// Reports them again; those of before are lost.
+    pub fn unmute(&self) {
+        self.state.borrow_mut().mute = false;
+    }
+
     /// Reports a page fault.
     pub fn fault(&self, index: u64, write: bool, vaddr: u64, length: u32) {
         self.set(Bar::Shell, Bank::Plain.cnfg(index) + vfpga::ISR_VADDR, vaddr);

@@ -21,6 +21,9 @@ use crate::shadow::Shadow;
 
 /// How long an invalidation may take.
 const INVALIDATION_LIMIT: Duration = Duration::from_secs(1);
+/// How long no invalidation is waited for after one that was not confirmed: a program that ends has
+/// thousands of regions, and others want to be served.
+const SILENCE: Duration = Duration::from_secs(10);
 /// How often the registers are looked at while an interrupt does not come.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -45,6 +48,8 @@ struct Vfpga {
     news: bool,
     /// Invalidations that were asked for and whose end was not reported.
     invalidating: u32,
+    /// Since when invalidations are not confirmed.
+    silent: Option<Instant>,
     /// An invalidation was written to the registers that also describe events, and no event was
     /// taken since: the next one may read wrong.
     overwritten: bool,
@@ -76,6 +81,7 @@ impl Shell {
             shadow: Shadow::new(large, ctid, hpid),
             news: false,
             invalidating: 0,
+            silent: None,
             overwritten: false,
         };
         let vfpgas = RefCell::new((0..regions).map(vfpga).collect());
@@ -186,23 +192,36 @@ impl Shell {
 
     fn await_invalidation(&self, index: u8) -> Result<(), Error> {
         let begun = Instant::now();
+        let unheard = |vfpga: &mut Vfpga| {
+            vfpga.silent = vfpga.silent.filter(|since| begun.duration_since(*since) < SILENCE);
+            vfpga.silent.is_some()
+        };
+        if self.with(index, unheard).unwrap_or(false) {
+            return Err(self.unconfirmed(index));
+        }
         let done = || self.with(index, |vfpga| vfpga.invalidating == 0).unwrap_or(true);
         while !done() {
             let left = INVALIDATION_LIMIT.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                self.with(index, |vfpga| vfpga.invalidating = 0);
-                return Err(Error::Dead {
-                    engine: format!("balboa{} window {index}", self.card),
-                    why: format!(
-                        "its MMU does not confirm within {INVALIDATION_LIMIT:?} that pages are gone"
-                    ),
-                });
+                self.with(index, |vfpga| vfpga.silent = Some(Instant::now()));
+                return Err(self.unconfirmed(index));
             }
             if self.wait(index, left.min(LOOK_AGAIN))? {
                 self.service(index);
             }
         }
         Ok(())
+    }
+
+    /// Gives the invalidations under way up. A confirmation that comes late is nobody's.
+    fn unconfirmed(&self, index: u8) -> Error {
+        self.with(index, |vfpga| vfpga.invalidating = 0);
+        Error::Dead {
+            engine: format!("balboa{} window {index}", self.card),
+            why: format!(
+                "its MMU does not confirm within {INVALIDATION_LIMIT:?} that pages are gone"
+            ),
+        }
     }
 
     /// The vector of a vFPGA.

@@ -45,6 +45,13 @@ fn an_invalidation_that_is_not_confirmed_is_an_error() {
     let error = shell.unmap(0, 0, 4096).unwrap_err();
     assert!(matches!(error, Error::Dead { .. }));
     assert!(error.to_string().contains("does not confirm within 1s"), "{error}");
+    // The regions of a program are many: the next one is not waited for, nor believed.
+    card.unmute();
+    shell.map(0, PAGE, 4096, true);
+    shell.unmap(0, PAGE, 4096).unwrap_err();
+    // Another vFPGA is.
+    shell.map(1, PAGE, 4096, true);
+    shell.unmap(1, PAGE, 4096).unwrap();
 }
 
 #[test]
