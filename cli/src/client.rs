@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hostmem::fdpass::{self, Wait};
+use hostmem::process::peer_credentials;
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt,
@@ -52,6 +53,30 @@ pub enum ClientError {
         dir: PathBuf,
         /// Its owner.
         owner: u32,
+        /// The caller.
+        own: u32,
+    },
+    /// Others may put things into the directory.
+    #[error(
+        "others can write to the state directory {} (mode {mode:03o}), and could pose as balboad: run chmod 700 on it",
+        dir.display()
+    )]
+    Open {
+        /// State directory.
+        dir: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Another user's process serves the socket.
+    #[error(
+        "{} is served by uid {uid}, who is neither you (uid {own}) nor root: remove it, and start balboad again",
+        path.display()
+    )]
+    ForeignBalboad {
+        /// The socket.
+        path: PathBuf,
+        /// Who serves it.
+        uid: u32,
         /// The caller.
         own: u32,
     },
@@ -142,6 +167,7 @@ impl Client {
             Err(Errno::ECONNREFUSED) => return Err(ClientError::Stale { dir: dir.to_owned() }),
             Err(errno) => return Err(failed("connect to", &path)(errno)),
         }
+        check_peer(&socket, &path)?;
         let client = Self { dir: dir.to_owned(), socket };
         let hello = Hello { build: env!("CARGO_PKG_VERSION").to_owned(), role: Role::Tool };
         client.send(&shim_abi::hello_frame(&hello))?;
@@ -160,7 +186,10 @@ impl Client {
     /// When balboad refuses, is silent, or answers something else.
     pub fn cards(&self) -> Result<Vec<CardInfo>, ClientError> {
         match self.ask(&Request::ListCards)? {
-            (Response::Cards(cards), _) => Ok(cards),
+            (Response::Cards(cards), _) => match cards.iter().find(|card| !is_sound(card)) {
+                None => Ok(cards),
+                Some(card) => Err(self.misunderstood(format!("{card:?} as a card"))),
+            },
             (other, _) => Err(self.misunderstood(format!("{other:?} as the list of cards"))),
         }
     }
@@ -239,7 +268,81 @@ fn check_dir(dir: &Path) -> Result<(), ClientError> {
         Err(ClientError::NotADirectory(dir.to_owned()))
     } else if metadata.uid() != own {
         Err(ClientError::SomeoneElses { dir: dir.to_owned(), owner: metadata.uid(), own })
+    } else if metadata.mode() & 0o022 != 0 {
+        Err(ClientError::Open { dir: dir.to_owned(), mode: metadata.mode() & 0o777 })
     } else {
         Ok(())
+    }
+}
+
+/// Refuses a socket that another user serves.
+fn check_peer(socket: &OwnedFd, path: &Path) -> Result<(), ClientError> {
+    let peer = peer_credentials(socket.as_fd()).map_err(|error| {
+        let errno = error.errno().unwrap_or(Errno::EIO).into();
+        ClientError::Connect { what: "see who serves", path: path.to_owned(), errno }
+    })?;
+    let own = geteuid().as_raw();
+    if peer.uid != own && peer.uid != 0 {
+        return Err(ClientError::ForeignBalboad { path: path.to_owned(), uid: peer.uid, own });
+    }
+    Ok(())
+}
+
+/// Whether what is told of a card can be shown as the kernel would: its name and texts become those
+/// of files.
+fn is_sound(card: &CardInfo) -> bool {
+    let lines = [&card.firmware, &card.board];
+    card.name == format!("balboa{}", card.card)
+        && lines.iter().all(|text| !text.chars().any(char::is_control))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::UnixListener;
+
+    use shim_abi::PortInfo;
+
+    use super::*;
+
+    fn card(name: &str, board: &str) -> CardInfo {
+        let port = PortInfo {
+            link_up: true,
+            max_mtu: 5,
+            active_mtu: 5,
+            mac: [0; 6],
+            gids: Vec::new(),
+            pkeys: Vec::new(),
+        };
+        let (firmware, node_guid) = ("1".into(), 1);
+        CardInfo { card: 1, name: name.into(), node_guid, firmware, board: board.into(), port }
+    }
+
+    #[test]
+    fn a_card_is_believed_whose_name_cannot_lead_elsewhere() {
+        assert!(is_sound(&card("balboa1", "a board")));
+        for (name, board) in [("balboa2", ""), ("../../etc", ""), ("", ""), ("balboa1", "a\nb")] {
+            assert!(!is_sound(&card(name, board)), "{name:?} {board:?}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_to_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |mode| std::fs::Permissions::from_mode(mode);
+        for (bits, refused) in [(0o700, false), (0o755, false), (0o775, true), (0o1777, true)] {
+            std::fs::set_permissions(dir.path(), mode(bits)).unwrap();
+            let open = matches!(check_dir(dir.path()), Err(ClientError::Open { .. }));
+            assert_eq!(open, refused, "{bits:o}");
+        }
+    }
+
+    #[test]
+    fn a_socket_of_ones_own_is_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let socket = std::os::unix::net::UnixStream::connect(&path).unwrap().into();
+        check_peer(&socket, &path).unwrap();
     }
 }

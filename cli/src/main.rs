@@ -39,11 +39,11 @@ fn main() -> ExitCode {
 }
 
 /// The exit code of a command, whose error is told.
-fn told(command: &str, outcome: vfio::Result<()>) -> ExitCode {
+fn told(command: &str, outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("balboa {command}: {error}");
+            eprintln!("balboa {command}: {error:#}");
             ExitCode::FAILURE
         }
     }

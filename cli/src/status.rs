@@ -1,6 +1,7 @@
 //! `balboa status`: the state of a balboad.
 
 use std::fmt::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -18,12 +19,22 @@ pub fn status(arguments: &args::Status) -> anyhow::Result<()> {
     let dir = shim_abi::state_dir(arguments.state_dir.as_deref(), geteuid().as_raw());
     let text = Client::connect(&dir, Duration::ZERO)?.status()?;
     if arguments.json {
-        println!("{text}");
-        return Ok(());
+        return say(format_args!("{text}\n"));
     }
     let state = serde_json::from_str(&text).context("balboad's answer is no JSON")?;
-    print!("{}", describe(&state));
-    Ok(())
+    say(format_args!("{}", describe(&state)))
+}
+
+/// Writes to standard output. A reader that has gone has read what it wanted.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn say(text: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_fmt(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome.context("cannot write to standard output"),
+    }
 }
 
 /// The state as a person reads it.
@@ -162,11 +173,12 @@ fn items(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// A value as text: strings without quotes, nothing for what is not there.
+/// A value as text: strings without quotes and without what a terminal would obey, nothing for what is
+/// not there.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => text.replace(char::is_control, "?"),
         other => other.to_string(),
     }
 }
@@ -210,6 +222,15 @@ mod tests {
             assert!(shown.contains(expected), "no {expected:?} in\n{shown}");
         }
         assert!(!shown.contains("rcvd_pkts") && !shown.contains("leaked"), "{shown}");
+    }
+
+    #[test]
+    fn no_name_commands_the_terminal() {
+        let card = json!({ "name": "balboa0", "board": "\u{1b}[2Jboard\r\n" });
+        let client = json!({ "pid": 1, "command": "\u{1b}]0;x\u{7}\u{9b}m" });
+        let shown = describe(&json!({ "cards": [card], "clients": [client] }));
+        assert!(shown.contains("?[2Jboard??") && shown.contains("?]0;x??m"), "{shown}");
+        assert!(!shown.replace('\n', "").contains(char::is_control), "{shown:?}");
     }
 
     #[test]
