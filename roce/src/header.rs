@@ -17,9 +17,15 @@ enum Bytes {
 }
 
 impl HeaderBuffer {
-    /// An empty header.
-    pub(crate) const fn new() -> Self {
-        Self(Bytes::Inline { bytes: [0; INLINE], length: 0 })
+    /// A header that begins with these bytes; it holds many more.
+    #[inline]
+    pub(crate) fn beginning<const N: usize>(first: &[u8; N]) -> Self {
+        const { assert!(N <= INLINE) };
+        let mut bytes = [0; INLINE];
+        if let Some(place) = bytes.first_chunk_mut() {
+            *place = *first;
+        }
+        Self(Bytes::Inline { bytes, length: N as u8 })
     }
 
     /// A whole frame.
@@ -50,16 +56,6 @@ impl HeaderBuffer {
             Bytes::Whole(frame) => frame,
         }
     }
-
-    /// Overwrites bytes at `offset`.
-    #[inline]
-    pub(crate) fn patch(&mut self, offset: usize, value: [u8; 2]) {
-        if let Bytes::Inline { bytes, .. } = &mut self.0 {
-            if let Some(place) = bytes.get_mut(offset..).and_then(<[u8]>::first_chunk_mut) {
-                *place = value;
-            }
-        }
-    }
 }
 
 impl fmt::Debug for HeaderBuffer {
@@ -77,12 +73,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_grow_and_are_patched() {
-        let mut header = HeaderBuffer::new();
-        header.push(&[1, 2, 3]);
-        header.push(&[4]);
-        header.patch(1, [9, 8]);
-        assert_eq!(header.as_slice(), [1, 9, 8, 4]);
-        assert_eq!(format!("{header:?}"), "HeaderBuffer(01090804)");
+    fn headers_grow() {
+        let mut header = HeaderBuffer::beginning(&[1, 2, 3]);
+        header.push(&[4, 0xaf]);
+        assert_eq!(header.as_slice(), [1, 2, 3, 4, 0xaf]);
+        assert_eq!(format!("{header:?}"), "HeaderBuffer(01020304af)");
     }
 }

@@ -42,14 +42,26 @@ pub(crate) struct Path {
     pub own: Gid,
     pub peer: Gid,
     resolved: bool,
-    /// Ethernet, IP and UDP headers with their lengths left open.
-    template: HeaderBuffer,
-    /// The running sum of the IPv4 header with total length and checksum zero.
-    checksum: u32,
+    template: Template,
 }
 
-/// Where fields lie in the template.
+/// Ethernet, IP and UDP headers with their lengths left open.
+#[derive(Clone, Debug)]
+enum Template {
+    V4 {
+        bytes: [u8; V4],
+        /// The running sum of the IPv4 header with total length and checksum zero.
+        checksum: u32,
+    },
+    V6 {
+        bytes: [u8; V6],
+    },
+}
+
+/// Lengths of the templates, and where fields lie in them.
 const IP: usize = ethernet::LENGTH;
+const V4: usize = IP + ipv4::LENGTH + udp::LENGTH;
+const V6: usize = IP + ipv6::LENGTH + udp::LENGTH;
 const IPV4_TOTAL_LENGTH: usize = IP + 2;
 const IPV4_CHECKSUM: usize = IP + 10;
 const IPV6_PAYLOAD_LENGTH: usize = IP + 4;
@@ -80,70 +92,12 @@ impl Path {
             }
             _ => return Err(mismatch),
         };
-        let mut path = Self {
-            own,
-            peer: vector.dgid,
-            resolved: false,
-            template: HeaderBuffer::new(),
-            checksum: 0,
-        };
-        path.build(qpn, dest_qpn, vector, addresses.mac);
+        let template = Template::new((own, vector.dgid), (qpn, dest_qpn), vector, addresses.mac);
+        let mut path = Self { own, peer: vector.dgid, resolved: false, template };
         if let Resolution::Known(mac) = resolution {
             path.resolve(mac);
         }
         Ok((path, resolution))
-    }
-
-    /// Fills the template.
-    fn build(&mut self, qpn: Qpn, dest_qpn: Qpn, vector: &AddressVector, mac: MacAddr) {
-        // RC-16
-        let hops = match vector.hop_limit {
-            0 => param::DEFAULT_HOP_LIMIT,
-            hops => hops,
-        };
-        let ethertype = if self.own.as_ipv4().is_some() {
-            ethernet::EtherType::IPV4
-        } else {
-            ethernet::EtherType::IPV6
-        };
-        let ethernet =
-            ethernet::Repr { destination: MacAddr::default(), source: mac, tag: None, ethertype };
-        self.template.push(&ethernet.to_bytes());
-        if let (Some(source), Some(destination)) = (self.own.as_ipv4(), self.peer.as_ipv4()) {
-            let ip = ipv4::Repr {
-                type_of_service: vector.traffic_class,
-                time_to_live: hops,
-                protocol: ipv4::PROTOCOL_UDP,
-                source,
-                destination,
-                payload_length: 0,
-            };
-            let mut bytes = ip.to_bytes();
-            for at in [2, 3, 10, 11] {
-                if let Some(byte) = bytes.get_mut(at) {
-                    *byte = 0;
-                }
-            }
-            self.checksum = checksum_add(0, &bytes);
-            self.template.push(&bytes);
-        } else {
-            let ip = ipv6::Repr {
-                traffic_class: vector.traffic_class,
-                flow_label: vector.flow_label,
-                next_header: ipv6::NEXT_HEADER_UDP,
-                hop_limit: hops,
-                source: self.own.as_ipv6(),
-                destination: self.peer.as_ipv6(),
-                payload_length: 0,
-            };
-            self.template.push(&ip.to_bytes());
-        }
-        let udp = udp::Repr {
-            source_port: flow_port(qpn, dest_qpn),
-            destination_port: param::ROCE_UDP_PORT,
-            payload_length: 0,
-        };
-        self.template.push(&udp.to_bytes());
     }
 
     /// Whether the peer's Ethernet address is known.
@@ -153,10 +107,13 @@ impl Path {
 
     /// Sets the peer's Ethernet address.
     pub(crate) fn resolve(&mut self, mac: MacAddr) {
-        let [a, b, c, d, e, f] = mac.0;
-        self.template.patch(0, [a, b]);
-        self.template.patch(2, [c, d]);
-        self.template.patch(4, [e, f]);
+        let bytes = match &mut self.template {
+            Template::V4 { bytes, .. } => bytes.first_chunk_mut(),
+            Template::V6 { bytes } => bytes.first_chunk_mut(),
+        };
+        if let Some(destination) = bytes {
+            *destination = mac.0;
+        }
         self.resolved = true;
     }
 
@@ -172,20 +129,98 @@ impl Path {
         const TRANSPORT: usize = udp::LENGTH + bth::LENGTH + icrc::LENGTH;
         // At most a path MTU and some headers: far from 2^16.
         let udp_length = after.wrapping_add(TRANSPORT) as u16;
-        let mut header = self.template.clone();
-        let udp_start = if self.own.as_ipv4().is_some() {
-            let total = udp_length.wrapping_add(ipv4::LENGTH as u16);
-            let sum = checksum_finish(self.checksum.wrapping_add(u32::from(total)));
-            header.patch(IPV4_TOTAL_LENGTH, total.to_be_bytes());
-            header.patch(IPV4_CHECKSUM, sum.to_be_bytes());
-            IP.wrapping_add(ipv4::LENGTH)
-        } else {
-            header.patch(IPV6_PAYLOAD_LENGTH, udp_length.to_be_bytes());
-            IP.wrapping_add(ipv6::LENGTH)
+        let mut header = match self.template {
+            Template::V4 { mut bytes, checksum } => {
+                let total = udp_length.wrapping_add(ipv4::LENGTH as u16);
+                let sum = checksum_finish(checksum.wrapping_add(u32::from(total)));
+                put::<IPV4_TOTAL_LENGTH>(&mut bytes, total);
+                put::<IPV4_CHECKSUM>(&mut bytes, sum);
+                put::<{ V4 - udp::LENGTH + UDP_LENGTH }>(&mut bytes, udp_length);
+                HeaderBuffer::beginning(&bytes)
+            }
+            Template::V6 { mut bytes } => {
+                put::<IPV6_PAYLOAD_LENGTH>(&mut bytes, udp_length);
+                put::<{ V6 - udp::LENGTH + UDP_LENGTH }>(&mut bytes, udp_length);
+                HeaderBuffer::beginning(&bytes)
+            }
         };
-        header.patch(udp_start.wrapping_add(UDP_LENGTH), udp_length.to_be_bytes());
         header.push(&transport.to_bytes());
         header
+    }
+}
+
+impl Template {
+    fn new(
+        (own, peer): (Gid, Gid),
+        (qpn, dest_qpn): (Qpn, Qpn),
+        vector: &AddressVector,
+        mac: MacAddr,
+    ) -> Self {
+        // RC-16
+        let hops = match vector.hop_limit {
+            0 => param::DEFAULT_HOP_LIMIT,
+            hops => hops,
+        };
+        let ethernet = ethernet::Repr {
+            destination: MacAddr::default(),
+            source: mac,
+            tag: None,
+            ethertype: ethernet::EtherType::IPV6,
+        };
+        let udp = udp::Repr {
+            source_port: flow_port(qpn, dest_qpn),
+            destination_port: param::ROCE_UDP_PORT,
+            payload_length: 0,
+        };
+        if let (Some(source), Some(destination)) = (own.as_ipv4(), peer.as_ipv4()) {
+            let ip = ipv4::Repr {
+                type_of_service: vector.traffic_class,
+                time_to_live: hops,
+                protocol: ipv4::PROTOCOL_UDP,
+                source,
+                destination,
+                payload_length: 0,
+            };
+            let mut ip = ip.to_bytes();
+            for at in [2, 3, 10, 11] {
+                if let Some(byte) = ip.get_mut(at) {
+                    *byte = 0;
+                }
+            }
+            let ethernet = ethernet::Repr { ethertype: ethernet::EtherType::IPV4, ..ethernet };
+            let mut bytes = [0; V4];
+            fill(&mut bytes, &[&ethernet.to_bytes(), &ip, &udp.to_bytes()]);
+            Self::V4 { bytes, checksum: checksum_add(0, &ip) }
+        } else {
+            let ip = ipv6::Repr {
+                traffic_class: vector.traffic_class,
+                flow_label: vector.flow_label,
+                next_header: ipv6::NEXT_HEADER_UDP,
+                hop_limit: hops,
+                source: own.as_ipv6(),
+                destination: peer.as_ipv6(),
+                payload_length: 0,
+            };
+            let mut bytes = [0; V6];
+            fill(&mut bytes, &[&ethernet.to_bytes(), &ip.to_bytes(), &udp.to_bytes()]);
+            Self::V6 { bytes }
+        }
+    }
+}
+
+/// Puts a number where it belongs in a template.
+#[inline]
+fn put<const AT: usize>(bytes: &mut [u8], value: u16) {
+    if let Some(place) = bytes.get_mut(AT..).and_then(<[u8]>::first_chunk_mut) {
+        *place = value.to_be_bytes();
+    }
+}
+
+/// Puts parts behind one another.
+fn fill(bytes: &mut [u8], parts: &[&[u8]]) {
+    let all = parts.iter().copied().flatten();
+    for (byte, value) in bytes.iter_mut().zip(all) {
+        *byte = *value;
     }
 }
 

@@ -215,6 +215,7 @@ impl Stack {
 
 /// The queue pair that a packet may reach: it comes from the QP's peer, on the QP's path, in the
 /// right partition. Nothing else may have any effect on the QP.
+#[inline]
 fn admitted<'a>(
     table: &QpnTable,
     slots: &'a mut [Option<Box<Qp>>],
@@ -251,6 +252,7 @@ fn admitted<'a>(
 }
 
 /// Finds out what a frame is.
+#[inline]
 fn classify<'a>(
     frame: &'a [u8],
     addresses: &PortAddresses,
@@ -303,6 +305,7 @@ fn classify<'a>(
 }
 
 /// The RoCE datagram in an IP payload that lies at `offset` of its frame.
+#[inline]
 fn datagram(
     (source, destination): (Gid, Gid),
     traffic_class: u8,

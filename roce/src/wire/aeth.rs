@@ -121,6 +121,7 @@ pub struct Header<'a>(&'a [u8; LENGTH]);
 
 impl<'a> Header<'a> {
     /// The header at the start of `bytes`, and what follows it.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
         let (header, rest) = split(bytes, "AETH")?;
         Ok((Self(header), rest))
@@ -150,6 +151,7 @@ pub struct Repr {
 
 impl Repr {
     /// The header at the start of `bytes`, and what follows it.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (header, rest) = Header::new(bytes)?;
         Ok((Self { syndrome: header.syndrome(), msn: header.msn() }, rest))

@@ -12,6 +12,7 @@ pub struct Header<'a>(&'a [u8; LENGTH]);
 
 impl<'a> Header<'a> {
     /// The header at the start of `bytes`, and what follows it.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
         let (header, rest) = split(bytes, "BTH")?;
         Ok((Self(header), rest))
@@ -111,6 +112,7 @@ pub struct Repr {
 
 impl Repr {
     /// The header at the start of `bytes`, and what follows it.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (header, rest) = Header::new(bytes)?;
         // RC-4

@@ -86,6 +86,7 @@ pub struct Repr {
 
 impl Repr {
     /// The header and the tag at the start of `frame`, and the payload.
+    #[inline]
     pub fn parse(frame: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (header, rest) = Header::new(frame)?;
         let mut repr = Self {

@@ -31,6 +31,7 @@ pub struct Repr {
 impl Repr {
     /// The transport headers in `datagram`: the payload of the UDP datagram, invariant CRC
     /// included (it is not checked here).
+    #[inline]
     pub fn parse(datagram: &[u8]) -> Result<Self, Malformed> {
         let (base, mut rest) = bth::Repr::parse(datagram)?;
         // RC-5
@@ -44,37 +45,46 @@ impl Repr {
             invalidate: None,
             payload: 0..0,
         };
-        let extensions = opcode.extensions;
+        if !opcode.extensions.is_empty() {
+            rest = repr.parse_extensions(rest)?;
+        }
+        let trailer = icrc::LENGTH.wrapping_add(usize::from(repr.bth.pad_count));
+        let length = rest.len().checked_sub(trailer).ok_or(Malformed::Length("BTH"))?;
+        let start = datagram.len().wrapping_sub(rest.len());
+        repr.payload = start..start.wrapping_add(length);
+        Ok(repr)
+    }
+
+    /// Takes the extension headers, which most packets of a long message have none of, and answers
+    /// what follows them.
+    fn parse_extensions<'a>(&mut self, mut rest: &'a [u8]) -> Result<&'a [u8], Malformed> {
+        let extensions = self.opcode.extensions;
         if extensions.contains(Extensions::DETH) {
             (_, rest) = deth::Repr::parse(rest)?;
         }
         if extensions.contains(Extensions::RETH) {
             let (header, tail) = reth::Repr::parse(rest)?;
-            (repr.reth, rest) = (Some(header), tail);
+            (self.reth, rest) = (Some(header), tail);
         }
         if extensions.contains(Extensions::ATOMICETH) {
             (_, rest) = atomiceth::Repr::parse(rest)?;
         }
         if extensions.contains(Extensions::AETH) {
             let (header, tail) = aeth::Repr::parse(rest)?;
-            (repr.aeth, rest) = (Some(header), tail);
+            (self.aeth, rest) = (Some(header), tail);
         }
         if extensions.contains(Extensions::ATOMICACKETH) {
             (_, rest) = atomicacketh::parse(rest)?;
         }
         if extensions.contains(Extensions::IMMDT) {
             let (data, tail) = immdt::parse(rest)?;
-            (repr.immediate, rest) = (Some(data), tail);
+            (self.immediate, rest) = (Some(data), tail);
         }
         if extensions.contains(Extensions::IETH) {
             let (key, tail) = ieth::parse(rest)?;
-            (repr.invalidate, rest) = (Some(key), tail);
+            (self.invalidate, rest) = (Some(key), tail);
         }
-        let trailer = icrc::LENGTH.wrapping_add(usize::from(base.pad_count));
-        let length = rest.len().checked_sub(trailer).ok_or(Malformed::Length("BTH"))?;
-        let start = datagram.len().wrapping_sub(rest.len());
-        repr.payload = start..start.wrapping_add(length);
-        Ok(repr)
+        Ok(rest)
     }
 }
 

@@ -5,6 +5,8 @@
 //! live and checksums of IPv4; traffic class, flow label and hop limit of IPv6; the UDP checksum;
 //! the congestion byte of the Base Transport Header. Its four bytes are little-endian.
 
+use std::sync::LazyLock;
+
 use super::ethernet::{self, EtherType};
 use super::{Malformed, bth, ipv4, ipv6, udp};
 
@@ -14,8 +16,15 @@ pub const LENGTH: usize = 4;
 /// Ones in place of InfiniBand's local routing header.
 const LOCAL_HEADER: usize = 8;
 
-/// Bytes that are masked and then hashed, at most.
-const MASKED: usize = LOCAL_HEADER + ipv6::LENGTH + udp::LENGTH + bth::LENGTH;
+/// Bytes of UDP and Base Transport Header, which follow the network header.
+const TRANSPORT: usize = udp::LENGTH + bth::LENGTH;
+
+/// Bytes of the network and transport headers, of which some are masked.
+const V4: usize = ipv4::LENGTH + TRANSPORT;
+const V6: usize = ipv6::LENGTH + TRANSPORT;
+
+/// A CRC of nothing yet, with the way of computing it that this processor is best at.
+static EMPTY: LazyLock<crc32fast::Hasher> = LazyLock::new(crc32fast::Hasher::new);
 
 /// A running invariant CRC, for frames whose payload lies apart from their header.
 #[derive(Clone, Debug)]
@@ -25,45 +34,27 @@ impl Icrc {
     /// Begins with `header`: a frame's first bytes, from the Ethernet header to at least the end
     /// of the Base Transport Header.
     pub fn start(header: &[u8]) -> Result<Self, Malformed> {
-        let (start, kind) = network_header(header)?;
-        let packet = header.get(start..).unwrap_or_default();
-        let ip_length = match kind {
-            Network::V4 => ipv4::LENGTH,
-            Network::V6 => ipv6::LENGTH,
-        };
-        let masked_length = ip_length.wrapping_add(udp::LENGTH).wrapping_add(bth::LENGTH);
-        let (head, rest) =
-            packet.split_at_checked(masked_length).ok_or(Malformed::Truncated("BTH"))?;
-        // RC-1
-        let mut masked = [0xff; MASKED];
-        let end = LOCAL_HEADER.wrapping_add(masked_length);
-        let body = masked.get_mut(LOCAL_HEADER..end).unwrap_or_default();
-        body.copy_from_slice(head);
-        let mask = |body: &mut [u8], offset: usize, bits: u8| {
-            if let Some(byte) = body.get_mut(offset) {
-                *byte |= bits;
-            }
-        };
-        match kind {
+        let (packet, kind) = network_packet(header)?;
+        Self::start_packet(packet, kind)
+    }
+
+    /// Begins with a frame's first bytes from the network header on.
+    #[inline]
+    fn start_packet(packet: &[u8], kind: Network) -> Result<Self, Malformed> {
+        let cut = Malformed::Truncated("BTH");
+        let mut hasher = EMPTY.clone();
+        let rest = match kind {
             Network::V4 => {
-                mask(body, 1, 0xff);
-                mask(body, 8, 0xff);
-                mask(body, 10, 0xff);
-                mask(body, 11, 0xff);
+                let (head, rest) = packet.split_first_chunk::<V4>().ok_or(cut)?;
+                hasher.update(&masked_v4(head));
+                rest
             }
             Network::V6 => {
-                mask(body, 0, 0x0f);
-                mask(body, 1, 0xff);
-                mask(body, 2, 0xff);
-                mask(body, 3, 0xff);
-                mask(body, 7, 0xff);
+                let (head, rest) = packet.split_first_chunk::<V6>().ok_or(cut)?;
+                hasher.update(&masked_v6(head));
+                rest
             }
-        }
-        mask(body, ip_length.wrapping_add(6), 0xff);
-        mask(body, ip_length.wrapping_add(7), 0xff);
-        mask(body, ip_length.wrapping_add(udp::LENGTH).wrapping_add(4), 0xff);
-        let mut hasher = crc32fast::Hasher::new();
-        hasher.update(masked.get(..end).unwrap_or_default());
+        };
         hasher.update(rest);
         Ok(Self(hasher))
     }
@@ -93,10 +84,10 @@ pub fn append(frame: &mut [u8]) -> Result<(), Malformed> {
 /// Ethernet padding.
 #[must_use]
 pub fn check(frame: &[u8]) -> bool {
-    let Some((body, found)) = unpadded(frame).and_then(|f| f.split_last_chunk::<LENGTH>()) else {
-        return false;
-    };
-    Icrc::start(body).is_ok_and(|icrc| icrc.finish() == *found)
+    let Ok((packet, kind)) = network_packet(frame) else { return false };
+    let found = unpadded(packet, kind).and_then(<[u8]>::split_last_chunk::<LENGTH>);
+    let Some((body, found)) = found else { return false };
+    Icrc::start_packet(body, kind).is_ok_and(|icrc| icrc.finish() == *found)
 }
 
 /// Which network header a frame has.
@@ -106,37 +97,75 @@ enum Network {
     V6,
 }
 
-/// Where the network header of a frame begins, and which it is.
-fn network_header(frame: &[u8]) -> Result<(usize, Network), Malformed> {
+/// A frame from its network header on, and which one that is.
+#[inline]
+fn network_packet(frame: &[u8]) -> Result<(&[u8], Network), Malformed> {
     let (header, rest) = ethernet::Header::new(frame)?;
-    let (start, ethertype) = match header.ethertype() {
-        EtherType::VLAN => match *rest {
-            [_, _, hi, lo, ..] => (
-                ethernet::LENGTH.wrapping_add(ethernet::TAG_LENGTH),
-                EtherType(u16::from_be_bytes([hi, lo])),
-            ),
+    let (packet, ethertype) = match header.ethertype() {
+        EtherType::VLAN => match rest {
+            [_, _, hi, lo, packet @ ..] => (packet, EtherType(u16::from_be_bytes([*hi, *lo]))),
             _ => return Err(Malformed::Truncated("802.1Q")),
         },
-        other => (ethernet::LENGTH, other),
+        other => (rest, other),
     };
     match ethertype {
-        EtherType::IPV4 => Ok((start, Network::V4)),
-        EtherType::IPV6 => Ok((start, Network::V6)),
+        EtherType::IPV4 => Ok((packet, Network::V4)),
+        EtherType::IPV6 => Ok((packet, Network::V6)),
         _ => Err(Malformed::Version("Ethernet")),
     }
 }
 
-/// The frame without Ethernet padding.
-fn unpadded(frame: &[u8]) -> Option<&[u8]> {
-    let (start, kind) = network_header(frame).ok()?;
-    let packet = frame.get(start..)?;
+/// The packet without Ethernet padding.
+#[inline]
+fn unpadded(packet: &[u8], kind: Network) -> Option<&[u8]> {
     let length = match kind {
         Network::V4 => usize::from(ipv4::Header::new(packet).ok()?.0.total_length()),
         Network::V6 => usize::from(ipv6::Header::new(packet).ok()?.0.payload_length())
             .checked_add(ipv6::LENGTH)?,
     };
-    frame.get(..start.checked_add(length)?)
+    packet.get(..length)
 }
+
+/// The local header and the first headers of an IPv4 packet, masked.
+// RC-1
+#[inline]
+fn masked_v4(head: &[u8; V4]) -> [u8; LOCAL_HEADER + V4] {
+    let mut masked = [0xff; LOCAL_HEADER + V4];
+    if let Some(body) = masked.last_chunk_mut::<V4>() {
+        *body = *head;
+        body[1] = 0xff;
+        body[8] = 0xff;
+        body[10] = 0xff;
+        body[11] = 0xff;
+        body[ipv4::LENGTH + UDP_CHECKSUM] = 0xff;
+        body[ipv4::LENGTH + UDP_CHECKSUM + 1] = 0xff;
+        body[ipv4::LENGTH + CONGESTION] = 0xff;
+    }
+    masked
+}
+
+/// The local header and the first headers of an IPv6 packet, masked.
+// RC-1
+#[inline]
+fn masked_v6(head: &[u8; V6]) -> [u8; LOCAL_HEADER + V6] {
+    let mut masked = [0xff; LOCAL_HEADER + V6];
+    if let Some(body) = masked.last_chunk_mut::<V6>() {
+        *body = *head;
+        body[0] |= 0x0f;
+        body[1] = 0xff;
+        body[2] = 0xff;
+        body[3] = 0xff;
+        body[7] = 0xff;
+        body[ipv6::LENGTH + UDP_CHECKSUM] = 0xff;
+        body[ipv6::LENGTH + UDP_CHECKSUM + 1] = 0xff;
+        body[ipv6::LENGTH + CONGESTION] = 0xff;
+    }
+    masked
+}
+
+/// Where masked bytes lie behind the network header.
+const UDP_CHECKSUM: usize = 6;
+const CONGESTION: usize = udp::LENGTH + 4;
 
 #[cfg(test)]
 mod tests {

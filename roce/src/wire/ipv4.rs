@@ -19,6 +19,7 @@ pub struct Header<'a>(&'a [u8; LENGTH]);
 
 impl<'a> Header<'a> {
     /// The header at the start of `bytes`, and what follows it.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
         let (header, rest) = split(bytes, "IPv4")?;
         Ok((Self(header), rest))
@@ -112,6 +113,7 @@ pub struct Repr {
 impl Repr {
     /// The header at the start of `packet`, checksum checked, and exactly its payload: Ethernet
     /// padding is cut off.
+    #[inline]
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (header, rest) = Header::new(packet)?;
         // RC-3

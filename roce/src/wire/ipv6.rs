@@ -19,6 +19,7 @@ pub struct Header<'a>(&'a [u8; LENGTH]);
 
 impl<'a> Header<'a> {
     /// The header at the start of `bytes`, and what follows it.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
         let (header, rest) = split(bytes, "IPv6")?;
         Ok((Self(header), rest))

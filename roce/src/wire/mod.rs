@@ -46,6 +46,7 @@ pub enum Malformed {
 }
 
 /// The first `N` bytes as an array, and the rest.
+#[inline]
 pub(crate) fn split<'a, const N: usize>(
     bytes: &'a [u8],
     name: &'static str,

@@ -11,6 +11,7 @@ pub struct Header<'a>(&'a [u8; LENGTH]);
 
 impl<'a> Header<'a> {
     /// The header at the start of `bytes`, and what follows it.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
         let (header, rest) = split(bytes, "RETH")?;
         Ok((Self(header), rest))
@@ -49,6 +50,7 @@ pub struct Repr {
 
 impl Repr {
     /// The header at the start of `bytes`, and what follows it.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (header, rest) = Header::new(bytes)?;
         let repr = Self { va: header.va(), rkey: header.rkey(), dma_length: header.dma_length() };

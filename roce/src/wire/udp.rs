@@ -11,6 +11,7 @@ pub struct Header<'a>(&'a [u8; LENGTH]);
 
 impl<'a> Header<'a> {
     /// The header at the start of `bytes`, and what follows it.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
         let (header, rest) = split(bytes, "UDP")?;
         Ok((Self(header), rest))
@@ -55,6 +56,7 @@ pub struct Repr {
 impl Repr {
     /// The header at the start of `packet`, and its payload. The datagram must fill its IP packet:
     /// the ICRC is its last word.
+    #[inline]
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (header, payload) = Header::new(packet)?;
         // RC-3
