@@ -7,6 +7,7 @@ use std::rc::Rc;
 use hostmem::{Error as HostError, RemoteRange, SharedMapping};
 use nix::unistd::Pid;
 use queue_engine::{HostMemory, ReadElement, WriteElement};
+use smallvec::SmallVec;
 
 use crate::Error;
 use crate::bus::{AskedMemory, Bus, DmaMemory, Place, Rights};
@@ -56,40 +57,29 @@ impl AddressSpace {
     }
 }
 
-/// Elements that follow one another in one process, to be copied by one call.
-struct Batch<L> {
-    process: Slot,
-    local: Vec<L>,
-    remote: Vec<RemoteRange>,
-    /// Bytes of each element.
-    lengths: Vec<usize>,
+/// Elements of a burst, and ranges of a process, for which a call's lists need no allocation.
+const BATCH: usize = 64;
+
+/// How many elements lie wholly in the first `moved` bytes.
+fn whole<E: Element>(burst: &[E], moved: usize) -> usize {
+    let mut left = moved;
+    let whole = burst.iter().take_while(|element| {
+        let fits = element.length() <= left;
+        left = left.saturating_sub(element.length());
+        fits
+    });
+    whole.count()
 }
 
-impl<L> Batch<L> {
-    fn new(process: Slot) -> Self {
-        Self { process, local: Vec::new(), remote: Vec::new(), lengths: Vec::new() }
-    }
-
-    fn push(&mut self, local: L, address: usize, length: usize) {
-        self.local.push(local);
-        self.lengths.push(length);
-        match self.remote.last_mut() {
-            Some(last) if last.base.checked_add(last.len) == Some(address) => {
-                last.len = last.len.saturating_add(length);
-            }
-            _ => self.remote.push(RemoteRange { base: address, len: length }),
+/// Adds a range of a process's memory to a list, where adjacent ones are one: the kernel finds and
+/// pins the pages of each range by itself.
+#[inline]
+fn add_range(ranges: &mut SmallVec<[RemoteRange; BATCH]>, address: usize, length: usize) {
+    match ranges.last_mut() {
+        Some(last) if last.base.checked_add(last.len) == Some(address) => {
+            last.len = last.len.saturating_add(length);
         }
-    }
-
-    /// How many elements lie wholly in the first `moved` bytes.
-    fn whole(&self, moved: usize) -> usize {
-        let mut left = moved;
-        let whole = self.lengths.iter().take_while(|length| {
-            let fits = **length <= left;
-            left = left.saturating_sub(**length);
-            fits
-        });
-        whole.count()
+        _ => ranges.push(RemoteRange { base: address, len: length }),
     }
 }
 
@@ -308,36 +298,35 @@ impl AddressSpace {
 
     /// Copies as many of the first elements as one way of copying can; answers how many.
     fn copy_run<E: Element>(&self, burst: &mut [E]) -> usize {
-        let mut batch: Option<Batch<E::Local<'_>>> = None;
+        let mut there: Option<Slot> = None;
+        let mut local = SmallVec::<[_; BATCH]>::new();
+        let mut remote = SmallVec::new();
         let mut here = 0usize;
-        for element in burst {
+        for element in burst.iter_mut() {
             let length = element.length();
             match self.bus.find(element.iova(), length as u64, E::RIGHTS) {
                 Some(Place::Process(process, address)) if here == 0 => {
-                    let batch = batch.get_or_insert_with(|| Batch::new(process));
-                    if batch.process != process {
+                    if *there.get_or_insert(process) != process {
                         break;
                     }
-                    batch.push(element.local(), address, length);
+                    local.push(element.local());
+                    add_range(&mut remote, address, length);
                 }
                 Some(Place::Process(..)) => break,
                 Some(Place::Shared(..) | Place::Asked(_)) | None => {
-                    if batch.is_some() || !self.copy_piecewise(element) {
+                    if there.is_some() || !self.copy_piecewise(element) {
                         break;
                     }
                     here = here.saturating_add(1);
                 }
             }
         }
-        match batch {
-            Some(mut batch) => {
-                // A process that has ended has no memory, and its id may be a stranger's by now.
-                let Some(pid) = self.bus.pid(batch.process, self.now) else { return 0 };
-                let outcome = E::copy_there(pid, &mut batch.local, &batch.remote);
-                batch.whole(moved(outcome))
-            }
-            None => here,
-        }
+        let Some(process) = there else { return here };
+        // A process that has ended has no memory, and its id may be a stranger's by now.
+        let Some(pid) = self.bus.pid(process, self.now) else { return 0 };
+        let moved = moved(E::copy_there(pid, &mut local, &remote));
+        drop(local);
+        whole(burst, moved)
     }
 
     /// Copies an element range by range; whether all of it could be.
