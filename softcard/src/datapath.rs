@@ -9,6 +9,7 @@
 //! driver has answered the page fault; then the burst goes on. So nothing overtakes what waits.
 
 mod copies;
+mod runs;
 
 use std::cell::RefMut;
 use std::collections::VecDeque;
@@ -30,6 +31,7 @@ use crate::tally::Way;
 use crate::transport::{self, RoceTransport};
 use crate::vfpga::Vfpga;
 use copies::{Copies, State};
+use runs::Wanted;
 
 /// Frames one card takes, and makes, in one round.
 const BURST: usize = 64;
@@ -275,17 +277,7 @@ impl Card {
             self.stack.receive(Instant(now), bytes, index, &mut verbs, &mut scratch.placements);
         }
         let Scratch { placements, pieces, ends, .. } = scratch;
-        pieces.clear();
-        ends.clear();
-        for placement in placements.iter() {
-            let qpn = placement.qpn.value();
-            let length = u32::try_from(placement.range.len()).unwrap_or(u32::MAX);
-            let resolved = engine_of(&mut self.engines, qpn).is_some_and(|engine| {
-                let payload = sink(&placement.sink);
-                engine.resolve(qpn, payload, placement.offset, length, pieces).is_ok()
-            });
-            ends.push(resolved.then_some(pieces.len()));
-        }
+        runs::resolve(&mut self.engines, placements, placed, pieces, ends);
         scratch.begin(Underway::Placing);
         self.place(now);
         received
@@ -366,18 +358,7 @@ impl Card {
     /// Finds the payload of the frames of a burst.
     fn resolve_frames(&mut self) {
         let Scratch { transmits, pieces, ends, .. } = &mut self.scratch;
-        pieces.clear();
-        ends.clear();
-        for transmit in transmits.iter() {
-            let resolved = transmit.payload.as_ref().is_none_or(|payload| {
-                let qpn = payload.qpn.value();
-                engine_of(&mut self.engines, qpn).is_some_and(|engine| {
-                    let source = source(&payload.source);
-                    engine.resolve(qpn, source, payload.offset, payload.length, pieces).is_ok()
-                })
-            });
-            ends.push(resolved.then_some(pieces.len()));
-        }
+        runs::resolve(&mut self.engines, transmits, fetched, pieces, ends);
         self.scratch.begin(Underway::Fetching);
     }
 
@@ -458,23 +439,32 @@ impl Card {
     }
 }
 
-fn sink(sink: &Sink) -> Payload {
-    match *sink {
+/// What is to be placed.
+#[inline]
+fn placed(placement: &Placement) -> Option<Wanted> {
+    let payload = match placement.sink {
         Sink::Remote { rkey, va } => {
             Payload::Remote { rkey, address: va, access: queue_engine::RemoteAccess::Write }
         }
         Sink::Receive { id } => Payload::Receive { id },
         Sink::Message { message } => Payload::Message { number: message },
-    }
+    };
+    let length = u32::try_from(placement.range.len()).unwrap_or(u32::MAX);
+    Some(Wanted { qpn: placement.qpn.value(), payload, offset: placement.offset, length })
 }
 
-fn source(source: &Source) -> Payload {
-    match *source {
+/// What is to be fetched for a frame.
+#[inline]
+fn fetched(transmit: &Transmit) -> Option<Wanted> {
+    let wanted = transmit.payload.as_ref()?;
+    let payload = match wanted.source {
         Source::Remote { rkey, va } => {
             Payload::Remote { rkey, address: va, access: queue_engine::RemoteAccess::Read }
         }
         Source::Message { message } => Payload::Message { number: message },
-    }
+    };
+    let (offset, length) = (wanted.offset, wanted.length);
+    Some(Wanted { qpn: wanted.qpn.value(), payload, offset, length })
 }
 
 /// What an event of the stack means to the engine of its QP.
