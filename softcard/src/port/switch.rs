@@ -56,16 +56,23 @@ impl Switch {
     }
 
     /// Moves a frame from one port to those it is for; `Err` gives it back if a queue is full.
-    fn forward(&mut self, from: usize, frame: Frame) -> Result<Outcome, Frame> {
-        let Some((destination, source)) = addresses(&frame) else {
+    /// `last` tells from one frame of a burst to the next what was found out about its addresses.
+    fn forward(
+        &mut self,
+        from: usize,
+        frame: Frame,
+        last: &mut Option<Way>,
+    ) -> Result<Outcome, Frame> {
+        let Some(addresses) = addresses(&frame) else {
             self.pool.put(frame);
             return Ok(Outcome::BadLength);
         };
-        // A group address is nobody's own.
-        if !is_group(source) {
-            self.learn(source, from);
-        }
-        match self.destination(destination) {
+        let destination = match *last {
+            Some(way) if way.addresses == addresses => way.destination,
+            _ => self.look_up(from, addresses),
+        };
+        *last = Some(Way { addresses, destination });
+        match destination {
             Some(port) if port == from => {
                 self.pool.put(frame);
                 Ok(Outcome::Nobody)
@@ -79,6 +86,17 @@ impl Switch {
             },
             None => self.flood(from, frame),
         }
+    }
+
+    /// Learns the source, and answers the one port the frame goes to, or `None` for all others.
+    fn look_up(&mut self, from: usize, addresses: [u8; ADDRESSES]) -> Option<usize> {
+        let (destination, source) = addresses.split_first_chunk::<6>()?;
+        let source = *source.first_chunk()?;
+        // A group address is nobody's own.
+        if !is_group(source) {
+            self.learn(source, from);
+        }
+        self.destination(*destination)
     }
 
     /// Moves a frame to all ports but its own.
@@ -121,21 +139,32 @@ fn is_group(mac: [u8; 6]) -> bool {
     mac.first().is_some_and(|first| first & 1 == 1)
 }
 
-/// Destination and source address of a frame that is long enough.
-fn addresses(frame: &Frame) -> Option<([u8; 6], [u8; 6])> {
+/// Bytes of destination and source address, which a frame begins with.
+const ADDRESSES: usize = 12;
+
+/// Where a frame of these addresses goes.
+#[derive(Clone, Copy)]
+struct Way {
+    addresses: [u8; ADDRESSES],
+    /// The port, or `None` for all others.
+    destination: Option<usize>,
+}
+
+/// The addresses of a frame that is long enough.
+fn addresses(frame: &Frame) -> Option<[u8; ADDRESSES]> {
     let bytes = frame.as_slice();
     if bytes.len() < MIN_FRAME {
         return None;
     }
-    let (destination, rest) = bytes.split_first_chunk()?;
-    Some((*destination, *rest.first_chunk()?))
+    bytes.first_chunk().copied()
 }
 
 impl Port for SwitchPort {
     fn send(&mut self, _now: u64, burst: &mut VecDeque<Frame>) {
         let mut switch = self.switch.borrow_mut();
+        let mut last = None;
         while let Some(frame) = burst.pop_front() {
-            let counter = match switch.forward(self.number, frame) {
+            let counter = match switch.forward(self.number, frame, &mut last) {
                 Ok(Outcome::Moved) => &mut self.counters.sent,
                 Ok(Outcome::Nobody) => &mut self.counters.no_peer,
                 Ok(Outcome::BadLength) => &mut self.counters.bad_length,
