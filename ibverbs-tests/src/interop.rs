@@ -1,204 +1,308 @@
-//! Software cards of this machine against the kernel's rdma_rxe in a virtual one.
+//! Software cards of this machine against the kernel's rdma_rxe in a virtual one, on good and on bad
+//! cables.
 //!
-//! The cases run here and hold one end of everything; an [`agent`] in the machine runs the programs
-//! of its end. The frames go over Unix datagram sockets from a card's port to the machine's first
+//! The cases run here and hold one end of everything; an agent in the machine runs the programs of
+//! its end. The frames go over Unix datagram sockets from a card's port to the machine's first
 //! network device, the programs' own TCP connections over its second.
 
-use std::cell::RefCell;
-use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use serde_json::{Value, json};
+use anyhow::{Context as _, Result, ensure};
 
-use crate::process::{Finished, Running, Task};
-use crate::{guest, pair};
+use crate::agent::{Cable, DEVICE, HOST, Listens, Machine};
+use crate::cases::capture::TSHARK;
+use crate::cases::counters::{counters, frames, true_of};
+use crate::cases::faults::was_bad;
+use crate::cases::pingpong::{MTUS, on_bad_cable};
+use crate::cases::{IBVERBS_UTILS, PERFTEST};
+use crate::pair::{Both, free_port, start_server};
+use crate::process::Finished;
+use crate::runner::{Case, Need};
+use crate::scapy;
+use crate::setting::{Daemon, Setting, Who};
+use crate::table::table;
 
-mod cases;
-
-pub use cases::{cases, names};
-
-/// What the agent says once the machine's RDMA device is there.
-const READY: &str = "the agent is ready";
-/// The machine's RDMA device.
-pub const DEVICE: &str = "rxe0";
-/// Where the machine finds this one's TCP ports.
-pub const HOST: &str = "10.0.2.2";
-/// The machine's MTU on the cable: path MTU 4096 and its headers fit.
-pub const MTU: u32 = 4200;
-/// How long a program in the machine may take.
+/// How long a program here may take.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long the agent may take to answer: as long as a program, and some more.
-const ANSWER: Duration = Duration::from_secs(75);
-/// How long the machine may take to come up.
-const BOOT: Duration = Duration::from_secs(180);
-
-/// Commands that give the machine its devices: first what is on the cable, in the subnet of the
-/// cards, then what leads to this machine's TCP ports.
-const SETUP: [&str; 5] = [
-    "ip addr add 10.77.0.2/24 dev eth0",
-    "ip link set eth0 up",
-    "ip addr add 10.0.2.15/24 dev eth1",
-    "ip link set eth1 up",
-    "rdma link add rxe0 type rxe netdev eth0",
+/// The machine's address, in the subnet of the cards.
+pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// Frames whose ICRC scapy computes.
+const FRAMES: usize = 500;
+/// The card as the machine's neighbour.
+const CARD: &str = "10.77.0.1 lladdr 02:00:0a:4d:00:01 dev eth0";
+/// Bad cables.
+const FAULTS: [(&str, &str); 5] = [
+    ("loss", "loss=1%"),
+    ("dup", "dup=2%"),
+    ("reorder", "reorder=2%"),
+    ("corrupt", "corrupt=2%"),
+    ("all", "loss=1%,dup=1%,reorder=1%,corrupt=1%"),
+];
+/// The programs of perftest. They ask their device for as many READs at a time as the other one
+/// offers, unless told how many.
+const PERFTESTS: [&str; 6] = [
+    "ib_write_bw -x 1 -s 65536 -n 40",
+    "ib_read_bw -x 1 -o 16 -s 65536 -n 40",
+    "ib_send_bw -x 1 -s 65536 -n 40 -e",
+    "ib_write_lat -x 1 -s 64 -n 20",
+    "ib_read_lat -x 1 -o 16 -s 64 -n 20",
+    // Not with -e: it waits for an event before each poll, and may have taken it for another's.
+    "ib_send_lat -x 1 -s 64 -n 20",
+];
+/// Those that bad cables see. Their acknowledgement timeout, 134 ms, is more than a busy machine keeps
+/// a virtual one waiting.
+const FEW: [&str; 3] = [
+    "ib_write_bw -x 1 -u 15 -s 65536 -n 20",
+    "ib_read_bw -x 1 -o 16 -u 15 -s 65536 -n 20",
+    "ib_send_bw -x 1 -u 15 -s 65536 -n 20 -e",
 ];
 
-/// Does in the machine what it is asked for, line by line on standard input, until that ends or it
-/// is told to.
-///
-/// # Errors
-/// When the machine lacks something.
-pub fn agent() -> Result<()> {
-    for module in ["virtio_net", "ib_uverbs", "crc32_generic", "rdma_rxe"] {
-        guest::load(module, c"")?;
+type Body = Box<dyn Fn(&Trial<'_>) -> Result<()>>;
+
+/// A line of the table.
+struct Row {
+    name: String,
+    needs: Vec<Need>,
+    fault: &'static str,
+    body: Body,
+}
+
+/// The names of all cases.
+pub fn names() -> Vec<String> {
+    rows().into_iter().map(|row| row.name).collect()
+}
+
+/// Whom the cases are against.
+#[derive(Debug)]
+pub struct Peer {
+    /// The virtual machine.
+    pub machine: Machine,
+    /// Our end of the cable to it.
+    pub cable: Cable,
+    /// The TCP port of this machine that leads to the same one there.
+    pub port: u16,
+}
+
+/// All cases, against a machine.
+pub fn cases(peer: &Rc<Peer>) -> Vec<Case> {
+    let case = |row: Row| {
+        let peer = Rc::clone(peer);
+        let body = move |setting: &Setting| on_cable(setting, &peer, row.fault, &row.body);
+        // Whoever runs the machine is who its end of the cable listens to.
+        Case { who: Who::Ourselves, ..Case::new(row.name, &row.needs, body) }
+    };
+    rows().into_iter().map(case).collect()
+}
+
+fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut add = |name: String, needs: &[Need], fault, body: Body| {
+        let name = format!("against rxe/{name}");
+        rows.push(Row { name, needs: [&[TSHARK], needs].concat(), fault, body });
+    };
+    add("path MTU 4096".into(), &[IBVERBS_UTILS], "", Box::new(widest));
+    for mtu in MTUS {
+        let body = move |trial: &Trial<'_>| trial.pingpong(mtu);
+        add(format!("ibv_rc_pingpong/-m {mtu}"), &[IBVERBS_UTILS], "", Box::new(body));
     }
-    for command in SETUP {
-        let (program, words) = command.split_once(' ').unwrap_or_default();
-        Task::new(program).words(words).run()?.success()?;
+    for command in PERFTESTS {
+        let program = command.split(' ').next().unwrap_or_default();
+        let body = move |trial: &Trial<'_>| trial.perftest(command);
+        add(program.into(), &[PERFTEST], "", Box::new(body));
     }
-    println!("{READY}");
-    let mut server = None;
-    for line in io::stdin().lines() {
-        let order: Value = serde_json::from_str(&line?)?;
-        if order["do"] == "end" {
-            break;
-        }
-        let answer = match obey(&order, &mut server) {
-            Ok(answer) => answer,
-            Err(error) => json!({ "error": format!("{error:#}") }),
+    add("data".into(), &[], "", Box::new(|trial| trial.data()));
+    add("every ICRC is scapy's".into(), &[Need::Scapy], "", Box::new(icrcs));
+    for (name, fault) in FAULTS {
+        let body = |trial: &Trial<'_>| {
+            on_bad_cable(|| trial.pingpong(1024))?;
+            FEW.iter().try_for_each(|command| trial.perftest(command))?;
+            trial.data_on_bad_cable()
         };
-        println!("{answer}");
+        add(format!("bad cable/{name}"), &[IBVERBS_UTILS, PERFTEST], fault, Box::new(body));
+    }
+    rows
+}
+
+/// A card here on a cable to a machine.
+struct Trial<'a> {
+    setting: &'a Setting,
+    daemon: &'a Daemon<'a>,
+    peer: &'a Peer,
+}
+
+/// Plugs in a card, runs a case, and checks what both sides counted.
+fn on_cable(setting: &Setting, peer: &Peer, fault: &str, body: &Body) -> Result<()> {
+    let file = setting.directory().join("frames.pcapng");
+    let mut options = format!("--soft 1 --port {} --pcap {}", peer.cable.port(), file.display());
+    if !fault.is_empty() {
+        options.push_str(&format!(" --fault {fault}"));
+    }
+    let daemon = setting.balboad(&options)?;
+    let before = kernels(&peer.machine)?;
+    let spoils = fault.contains("corrupt");
+    if spoils {
+        // ARP has no checksum: one wrong bit, and the kernel sends to nobody until it asks again.
+        peer.machine.run(&format!("ip neigh replace {CARD} nud permanent"))?.success()?;
+    }
+    let outcome = body(&Trial { setting, daemon: &daemon, peer });
+    if spoils {
+        peer.machine.run(&format!("ip neigh replace {CARD} nud stale"))?.success()?;
+    }
+    outcome.with_context(|| format!("the card counted {:?}", counters(&daemon, 0)))?;
+    let after = kernels(&peer.machine)?;
+    let theirs = |name: &str| -> Result<u64> {
+        let value = |of: &BTreeMap<String, u64>| of.get(name).copied().context(name.to_owned());
+        Ok(value(&after)? - value(&before)?)
+    };
+    if !fault.is_empty() {
+        was_bad(&daemon, fault)?;
+    }
+    let own = counters(&daemon, 0)?;
+    daemon.stop()?;
+    let (sent, heard) = (own["sent_pkts"], theirs("rcvd_pkts")?);
+    let bad = own["rx_icrc_encapsulated"];
+    if spoils {
+        ensure!(bad > 0, "every frame was good: {own:?}");
+        // A quarter may have been hit where no check looks, or by other faults too.
+        let spoilt = own["fault_corrupted_tx"];
+        let most = own["port_frames_sent"] - spoilt + spoilt / 4;
+        ensure!(heard <= most, "the kernel took {heard} frames, not {most} at most: {own:?}");
+    } else {
+        ensure!(bad == 0, "{bad} frames of the kernel had a bad ICRC: {own:?}");
+    }
+    if fault.is_empty() {
+        // The kernel drops what has a bad ICRC uncounted. Only what was sent again may come to a QP
+        // that is no more.
+        let again = own["retransmitted_pkts"] + own["duplicate_request"];
+        ensure!(
+            heard <= sent && sent - heard <= again,
+            "the kernel took {heard} frames of {sent}: {own:?}"
+        );
+    }
+    if !spoils {
+        true_of(0, &own, &frames(setting, &file)?)?;
     }
     Ok(())
 }
 
-/// One order: to run a program, to start a server and wait until it listens, to wait for its end.
-fn obey(order: &Value, server: &mut Option<Running>) -> Result<Value> {
-    let task = || {
-        let words = order["words"].as_str().context("no words")?;
-        let (program, words) = words.split_once(' ').unwrap_or((words, ""));
-        let built = Path::new(guest::SHARES).join("built").join(program);
-        let task = if built.exists() { Task::new(built) } else { Task::new(program) };
-        anyhow::Ok(task.words(words).limit(LIMIT))
+/// What the kernel counts.
+fn kernels(machine: &Machine) -> Result<BTreeMap<String, u64>> {
+    let directory = format!("/sys/class/infiniband/{DEVICE}/ports/1/hw_counters");
+    let finished = machine.run(&format!("grep -r . {directory}"))?.success()?;
+    let line = |line: &str| {
+        let (name, value) = line.rsplit('/').next()?.split_once(':')?;
+        Some((name.to_owned(), value.parse().ok()?))
     };
-    let finished = match order["do"].as_str() {
-        Some("run") => task()?.run()?,
-        Some("start") => {
-            let port = u16::try_from(order["port"].as_u64().context("no port")?)?;
-            // One that a failed case left behind ends here.
-            drop(server.take());
-            *server = Some(pair::start_server(task()?, port)?);
-            return Ok(json!({}));
-        }
-        Some("wait") => server.take().context("no server was started")?.wait()?,
-        _ => bail!("an order that nobody knows: {order}"),
-    };
-    let Finished { command, status, stdout, stderr } = finished;
-    let status = status.into_raw();
-    Ok(json!({ "command": command, "status": status, "stdout": stdout, "stderr": stderr }))
+    let lines: Option<_> = finished.stdout.lines().map(line).collect();
+    lines.with_context(|| format!("no number: {finished}"))
 }
 
-/// A machine with an [`agent`].
-#[derive(Debug)]
-pub struct Machine {
-    line: RefCell<BufReader<UnixStream>>,
-    /// Where its end of the cable is, and where it looks for ours.
-    cable: [PathBuf; 2],
-    /// The port of this machine that leads to the same one there.
-    port: u16,
+/// The cable is wide enough for the largest path MTU.
+fn widest(trial: &Trial<'_>) -> Result<()> {
+    let told = trial.peer.machine.run(&format!("ibv_devinfo -v -d {DEVICE}"))?.success()?;
+    let line = told.stdout.lines().find(|line| line.contains("active_mtu:"));
+    ensure!(line.is_some_and(|line| line.contains("4096")), "{told}");
+    let gid = "GID[  1]:\t\t::ffff:10.77.0.2, RoCE v2";
+    told.says(gid).map(drop)
 }
 
-impl Machine {
-    /// Waits until the agent at the other end of a line is ready.
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub fn new(stream: UnixStream, cable: [PathBuf; 2], port: u16) -> Result<Self> {
-        stream.set_read_timeout(Some(BOOT))?;
-        let mut line = BufReader::new(stream);
-        let mut said = String::new();
-        while !said.ends_with(&format!("{READY}\r\n")) && !said.ends_with(&format!("{READY}\n")) {
-            let read = line.read_line(&mut said).with_context(|| format!("it said {said}"))?;
-            ensure!(read > 0, "it ended: {said}");
-        }
-        line.get_ref().set_read_timeout(Some(ANSWER))?;
-        Ok(Self { line: RefCell::new(line), cable, port })
-    }
+/// The ICRCs of both sides' frames are those of a third implementation.
+fn icrcs(trial: &Trial<'_>) -> Result<()> {
+    trial.data()?;
+    let python = scapy::python().context("scapy went away")?;
+    let file = trial.setting.directory().join("frames.pcapng");
+    let compared = scapy::compare_icrcs(&python, &file, FRAMES)?;
+    ensure!(compared.ipv4 > FRAMES / 2, "too few frames: {compared:?}");
+    Ok(())
+}
 
-    /// The TCP port at which servers there are reached from here.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// balboad's option for a card at the other end of the cable.
-    pub fn cable(&self) -> String {
-        let [theirs, ours] = &self.cable;
-        format!("--port unix:{},{}", ours.display(), theirs.display())
-    }
-
-    fn ask(&self, order: &Value) -> Result<Value> {
-        let mut line = self.line.borrow_mut();
-        writeln!(line.get_mut(), "{order}")?;
-        loop {
-            let mut answer = String::new();
-            let read = line.read_line(&mut answer).context("the machine does not answer")?;
-            ensure!(read > 0, "the machine has gone");
-            // What else comes is the kernel's, or a shell's.
-            if answer.starts_with('{') {
-                let answer: Value = serde_json::from_str(&answer)?;
-                match answer["error"].as_str() {
-                    Some(error) => bail!("in the machine: {error}"),
-                    None => return Ok(answer),
-                }
+impl Trial<'_> {
+    /// Data is checked with `-c`, and pingpong fails where it is wrong.
+    fn pingpong(&self, mtu: u32) -> Result<()> {
+        let command = format!("ibv_rc_pingpong -c -e -g 1 -m {mtu} -n 50");
+        for Both { server, client } in self.both_roles(&command, &command)? {
+            for side in [server, client] {
+                let side = side.says("409600 bytes in ")?.says("50 iters in ")?;
+                ensure!(!side.stdout.contains("invalid data"), "{side}");
             }
         }
+        Ok(())
     }
 
-    fn finished(&self, order: &Value) -> Result<Finished> {
-        let answer = self.ask(order)?;
-        let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
-        let status = answer["status"].as_i64().context("no status")?;
-        Ok(Finished {
-            command: text("command"),
-            status: ExitStatus::from_raw(i32::try_from(status)?),
-            stdout: text("stdout"),
-            stderr: text("stderr"),
-        })
+    fn perftest(&self, command: &str) -> Result<()> {
+        for Both { client, .. } in self.both_roles(command, command)? {
+            ensure!(table(&client)?.len() == 1, "expected one row: {client}");
+        }
+        Ok(())
     }
 
-    /// Runs a program there to its end.
-    ///
-    /// # Errors
-    /// When it cannot be started, or exceeds its limit.
-    pub fn run(&self, words: &str) -> Result<Finished> {
-        self.finished(&json!({ "do": "run", "words": words }))
+    /// Every operation at every path MTU both ways, every byte and immediate compared.
+    fn data(&self) -> Result<()> {
+        self.messages("verbs-data apart --timeout 15", 350)
     }
 
-    /// Starts a server there and waits until it listens on [`Machine::port`].
-    ///
-    /// # Errors
-    /// When it ends before.
-    pub fn start_server(&self, words: &str) -> Result<()> {
-        self.ask(&json!({ "do": "start", "words": words, "port": self.port })).map(drop)
+    /// The same but for READs of nothing: when a frame of one is lost, rxe may leave its repetitions
+    /// without an answer until the retries are used up.
+    fn data_on_bad_cable(&self) -> Result<()> {
+        self.messages("verbs-data apart --timeout 15 --no-empty-reads", 340)
     }
 
-    /// Waits for the end of the server.
-    ///
-    /// # Errors
-    /// When it exceeds its limit.
-    pub fn wait(&self) -> Result<Finished> {
-        self.finished(&json!({ "do": "wait" }))
+    fn messages(&self, command: &str, count: u32) -> Result<()> {
+        let here = self.setting.bin.join(command);
+        for Both { server, client } in self.both_roles(&here.display().to_string(), command)? {
+            for side in [server, client] {
+                side.says(&format!("{count} messages arrived as they should"))?;
+            }
+        }
+        Ok(())
     }
 
-    /// Ends the agent, and thereby the machine.
-    ///
-    /// # Errors
-    /// When it has gone.
-    pub fn end(&self) -> Result<()> {
-        Ok(writeln!(self.line.borrow_mut().get_mut(), "{}", json!({ "do": "end" }))?)
+    /// Runs a command with the server here and the client there, then the other way round.
+    fn both_roles(&self, here: &str, there: &str) -> Result<[Both; 2]> {
+        let served_here = self.served_here(here, there).context("with the server here")?;
+        Ok([served_here, self.served_there(here, there).context("with the server there")?])
+    }
+
+    fn served_here(&self, here: &str, there: &str) -> Result<Both> {
+        let port = free_port()?;
+        let server = self.daemon.run(here).words(&format!("-d balboa0 -p {port}")).limit(LIMIT);
+        let server = start_server(server, port)?;
+        let client = self.peer.machine.run(&format!("{there} -d {DEVICE} -p {port} {HOST}"));
+        let client = client
+            .and_then(Finished::success)
+            .with_context(|| format!("the server said\n{}{}", server.output(), server.errors()))?;
+        Ok(Both { server: server.wait()?.success()?, client })
+    }
+
+    fn served_there(&self, here: &str, there: &str) -> Result<Both> {
+        let port = self.peer.port;
+        self.peer
+            .machine
+            .start_server(&format!("{there} -d {DEVICE} -p {port}"), Listens::Tcp(port))?;
+        let client = self.daemon.run(here).words(&format!("-d balboa0 -p {port} 127.0.0.1"));
+        let client = client.limit(LIMIT).run().and_then(Finished::success);
+        let server = self.peer.machine.wait();
+        match (client, server) {
+            (Ok(client), Ok(server)) => Ok(Both { server: server.success()?, client }),
+            (Err(error), Ok(server)) => Err(error.context(format!("the server: {server}"))),
+            (client, Err(error)) => Err(error.context(format!("the client: {client:?}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names = names();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
     }
 }

@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod agent;
 pub mod cache;
 pub mod cases;
 pub mod chaos;
@@ -14,6 +15,7 @@ pub mod data;
 pub mod ffi;
 pub mod footprint;
 pub mod guest;
+pub mod guest_pair;
 pub mod interop;
 pub mod interrupt;
 pub mod mortal;

@@ -1,5 +1,6 @@
 //! Runs the guest's cases, in the guest; `cargo xtask guest` starts it there.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -7,7 +8,7 @@ use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use ibverbs_tests::guest::Hardware;
 use ibverbs_tests::runner::{self, Filter};
-use ibverbs_tests::{guest, interop};
+use ibverbs_tests::{agent, guest};
 
 /// Runs cases in a virtual machine, or loads kernel modules there.
 #[derive(Debug, Parser)]
@@ -37,7 +38,11 @@ enum Task {
         exact: bool,
     },
     /// Do what standard input asks for, with an RDMA device of the kernel's
-    Agent,
+    Agent {
+        /// The device's IPv4 address; its subnet is of 24 bits
+        #[arg(long)]
+        address: Ipv4Addr,
+    },
     /// Load kernel modules, after those they depend on
     Load {
         /// Their names
@@ -57,8 +62,8 @@ fn main() -> Result<ExitCode> {
             let good = summary.failed.is_empty();
             Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
-        Task::Agent => {
-            interop::agent()?;
+        Task::Agent { address } => {
+            agent::agent(address)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Load { modules } => {

@@ -7,8 +7,10 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
+use ibverbs_tests::agent::Cable;
 use ibverbs_tests::guest::{self, Hardware, SHARES};
 use ibverbs_tests::interop;
+use ibverbs_tests::pair::free_port;
 use ibverbs_tests::runner::{self, Filter, Summary};
 
 mod apt;
@@ -17,6 +19,7 @@ mod cache;
 mod cards;
 mod initramfs;
 mod linux;
+mod pair;
 mod qemu;
 mod qmp;
 mod vm;
@@ -35,6 +38,8 @@ use crate::{cargo, setup};
 pub enum Guest {
     /// Boot a kernel and run the guest's cases
     Test(Options),
+    /// Boot two machines on one cable and run programs between them
+    Pair(Options),
     /// Boot a kernel and open a shell in it
     Shell {
         /// The kernel
@@ -48,7 +53,7 @@ pub enum Guest {
     Kernel,
 }
 
-/// `cargo xtask guest test`.
+/// `cargo xtask guest test` and `pair`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// The kernel
@@ -74,13 +79,19 @@ pub struct Options {
 /// When it cannot be done.
 pub fn guest(task: &Guest) -> Result<ExitCode> {
     match task {
-        Guest::Test(options) => test(options),
+        Guest::Test(options) => counted(options, names, run_cases),
+        Guest::Pair(options) => counted(options, pair::names, pair::run_cases),
         Guest::Shell { kernel, hardware } => shell(*kernel, *hardware),
         Guest::Kernel => build::kernel(),
     }
 }
 
-fn test(options: &Options) -> Result<ExitCode> {
+/// Builds everything, runs cases that need a machine, and prints their count.
+fn counted(
+    options: &Options,
+    names: fn(Version) -> Vec<String>,
+    run: fn(Version, &Filter, &Path) -> Result<Summary>,
+) -> Result<ExitCode> {
     let filter = Filter { parts: options.only.clone(), exact: options.exact };
     if options.list {
         names(options.kernel).iter().for_each(|name| println!("{name}"));
@@ -88,7 +99,7 @@ fn test(options: &Options) -> Result<ExitCode> {
     }
     may_lack(setup::packages(setup::TEST));
     let built = cargo::build()?;
-    let summary = run_cases(options.kernel, &filter, &built)?;
+    let summary = run(options.kernel, &filter, &built)?;
     println!();
     summary.print();
     let ran = summary.passed > 0 || !options.require;
@@ -122,6 +133,30 @@ fn shell(version: Version, hardware: Hardware) -> Result<ExitCode> {
 /// # Errors
 /// When the machine cannot be laid out.
 pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summary> {
+    with_parts(version, filter, built, names, |parts| {
+        let wanted = |names: &[String]| names.iter().any(|name| filter.takes(name));
+        let mut summary = Summary::default();
+        for hardware in version.hardware() {
+            if wanted(&inside(version, *hardware)) {
+                summary.add(run_inside(version, *hardware, filter, parts)?);
+            }
+        }
+        if wanted(&against(version)) {
+            summary.add(run_against(version, filter, parts)?);
+        }
+        Ok(summary)
+    })
+}
+
+/// Fetches what machines are made of and runs cases in them; where it cannot be had, the cases are
+/// skipped with the reason.
+fn with_parts(
+    version: Version,
+    filter: &Filter,
+    built: &Path,
+    names: fn(Version) -> Vec<String>,
+    run: impl FnOnce(&Parts) -> Result<Summary>,
+) -> Result<Summary> {
     println!("guest, kernel {}", version.name());
     let in_guest = |name: &str| format!("guest {}/{name}", version.name());
     let started = Instant::now();
@@ -135,16 +170,7 @@ pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summ
             return Ok(Summary { skipped, ..Summary::default() });
         }
     };
-    let wanted = |names: &[String]| names.iter().any(|name| filter.takes(name));
-    let mut summary = Summary::default();
-    for hardware in version.hardware() {
-        if wanted(&inside(version, *hardware)) {
-            summary.add(run_inside(version, *hardware, filter, &parts)?);
-        }
-    }
-    if wanted(&against(version)) {
-        summary.add(run_against(version, filter, &parts)?);
-    }
+    let mut summary = run(&parts)?;
     for name in summary.failed.iter_mut().chain(summary.skipped.iter_mut().map(|(name, _)| name)) {
         *name = in_guest(name);
     }
@@ -204,19 +230,24 @@ fn run_inside(
 fn run_against(version: Version, filter: &Filter, parts: &Parts) -> Result<Summary> {
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
-    let (running, machine) =
-        match Machine::new(parts, Hardware::Plain, home.path(), &vm::agent_job())?.serve() {
-            Ok(served) => served,
-            Err(error) => {
-                println!("FAIL guest {}\n{error:#}", version.name());
-                let failed = vec!["the machine that is tested against".to_owned()];
-                return Ok(Summary { failed, ..Summary::default() });
-            }
-        };
-    let machine = Rc::new(machine);
+    let cable = Cable { near: home.path().join("card.sock"), far: home.path().join("guest.sock") };
+    let port = free_port()?;
+    let machine =
+        Machine::new(parts, Hardware::Plain, home.path(), &vm::agent_job(interop::ADDRESS))?;
+    let served =
+        machine.serve(&cable.turned(), interop::ADDRESS, Some(port)).and_then(vm::Booting::ready);
+    let (running, machine) = match served {
+        Ok(served) => served,
+        Err(error) => {
+            println!("FAIL guest {}\n{error:#}", version.name());
+            let failed = vec!["the machine that is tested against".to_owned()];
+            return Ok(Summary { failed, ..Summary::default() });
+        }
+    };
+    let peer = Rc::new(interop::Peer { machine, cable, port });
     let repeat = format!("cargo xtask guest test --kernel {}", version.name());
-    let summary = runner::run(&interop::cases(&machine), filter, &parts.built, &repeat)?;
-    machine.end()?;
+    let summary = runner::run(&interop::cases(&peer), filter, &parts.built, &repeat)?;
+    peer.machine.end()?;
     running.limited(vm::END).wait()?.success()?;
     Ok(summary)
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::Ipv4Addr;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -10,9 +11,8 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
+use ibverbs_tests::agent::{self, Cable, MTU};
 use ibverbs_tests::guest::{ASK, DONE, Hardware, SHARES};
-use ibverbs_tests::interop;
-use ibverbs_tests::pair::free_port;
 use ibverbs_tests::process::{Running, Task};
 
 use super::cards::{Cards, Served};
@@ -136,47 +136,39 @@ impl<'a> Machine<'a> {
             .map_err(|error| anyhow!("{}\n--- its cards\n{said}", with_console(&error, &console)))
     }
 
-    /// Boots the machine with a cable to a software card and a way to this machine's TCP ports, and
-    /// answers how to ask its job for something.
+    /// Boots the machine with its first network device, of which the agent's address is `address`, at
+    /// an end of a cable and, where a port is named, a second one over which that TCP port of this
+    /// machine leads to the same one there.
     ///
     /// # Errors
-    /// When it cannot be started, or ends at once; with the end of what its console showed.
-    pub fn serve(&self) -> Result<(Running, interop::Machine)> {
-        let file = |name: &str| self.directory.join(name);
-        let (console, socket) = (file("console"), file("job.sock"));
-        let cable = [file("guest.sock"), file("card.sock")];
-        let port = free_port()?;
+    /// When it cannot be started.
+    pub fn serve(&self, cable: &Cable, address: Ipv4Addr, port: Option<u16>) -> Result<Booting> {
+        let (console, socket) = (self.directory.join("console"), self.directory.join("job.sock"));
         let listener = UnixListener::bind(&socket)?;
         listener.set_nonblocking(true)?;
-        let mut ends = option("dgram,id=cable,local.type=unix,local.path=", &cable[0]);
-        ends.push(option(",remote.type=unix,remote.path=", &cable[1]));
-        let task = self
-            .task()
-            .arg("-netdev")
-            .arg(ends)
-            .arg("-device")
-            .arg(format!("virtio-net-pci,netdev=cable,host_mtu={},romfile=,addr=8", interop::MTU))
-            .arg("-netdev")
-            .arg(format!("user,id=tcp,ipv6=off,hostfwd=tcp:127.0.0.1:{port}-:{port}"))
-            .words("-device virtio-net-pci,netdev=tcp,romfile=,addr=9")
+        let mut ends = option("dgram,id=cable,local.type=unix,local.path=", &cable.near);
+        ends.push(option(",remote.type=unix,remote.path=", &cable.far));
+        // QEMU gives every machine's first device the same.
+        let [a, b, c, d] = address.octets();
+        let mac = format!("52:54:{a:02x}:{b:02x}:{c:02x}:{d:02x}");
+        let mut task =
+            self.task().arg("-netdev").arg(ends).arg("-device").arg(format!(
+                "virtio-net-pci,netdev=cable,mac={mac},host_mtu={MTU},romfile=,addr=8"
+            ));
+        if let Some(port) = port {
+            task = task
+                .arg("-netdev")
+                .arg(format!("user,id=tcp,ipv6=off,hostfwd=tcp:127.0.0.1:{port}-:{port}"))
+                .words("-device virtio-net-pci,netdev=tcp,romfile=,addr=9");
+        }
+        let task = task
             .arg("-serial")
             .arg(option("file:", &console))
             .arg("-chardev")
             .arg(option("socket,id=job,path=", &socket))
             .words("-serial chardev:job")
             .limit(LIMIT);
-        let talk = || -> Result<_> {
-            let mut running = task.start()?;
-            let mut stream = None;
-            running.wait_until("it was reached", |_| {
-                stream = listener.accept().ok();
-                stream.is_some()
-            })?;
-            let (stream, _) = stream.context("nobody came")?;
-            stream.set_nonblocking(false)?;
-            Ok((running, interop::Machine::new(stream, cable, port)?))
-        };
-        talk().map_err(|error| with_console(&error, &console))
+        Ok(Booting { running: task.start()?, listener, console })
     }
 
     /// Boots the machine with its first console on this terminal, until it is switched off.
@@ -189,6 +181,37 @@ impl<'a> Machine<'a> {
         let mut words = task.command_line();
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).status().context("QEMU cannot be started")
+    }
+}
+
+/// A machine that boots, and is to have an agent.
+#[derive(Debug)]
+pub struct Booting {
+    running: Running,
+    listener: UnixListener,
+    console: PathBuf,
+}
+
+impl Booting {
+    /// Waits for the agent.
+    ///
+    /// # Errors
+    /// When it does not come; with the end of what the machine's console showed.
+    pub fn ready(mut self) -> Result<(Running, agent::Machine)> {
+        let mut talk = || -> Result<_> {
+            let mut stream = None;
+            self.running.wait_until("it was reached", |_| {
+                stream = self.listener.accept().ok();
+                stream.is_some()
+            })?;
+            let (stream, _) = stream.context("nobody came")?;
+            stream.set_nonblocking(false)?;
+            agent::Machine::new(stream)
+        };
+        match talk() {
+            Ok(machine) => Ok((self.running, machine)),
+            Err(error) => Err(with_console(&error, &self.console)),
+        }
     }
 }
 
@@ -280,9 +303,10 @@ impl<F: FnMut(&str)> Results<'_, '_, F> {
     }
 }
 
-/// The script of a job that does what it is asked for, for [`Machine::serve`].
-pub fn agent_job() -> String {
-    job_with(&format!("{SHARES}/built/guest-cases agent"), "")
+/// The script of a job that does what it is asked for, at an address on the cable, for
+/// [`Machine::serve`].
+pub fn agent_job(address: Ipv4Addr) -> String {
+    job_with(&format!("{SHARES}/built/guest-cases agent --address {address}"), "")
 }
 
 /// The script of a job that runs `command` and reports what it writes.

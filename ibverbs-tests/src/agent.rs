@@ -1,0 +1,234 @@
+//! A virtual machine that does what cases on this side ask for: its end, and ours.
+//!
+//! The [`agent`] runs in the machine, gives it an RDMA device of the kernel's on its first network
+//! device, and runs programs; a [`Machine`] is the hold that a case has on it.
+
+use std::cell::RefCell;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::process::{Finished, Running, Task};
+use crate::{guest, pair};
+
+/// What the agent says once the machine's RDMA device is there.
+const READY: &str = "the agent is ready";
+/// The machine's RDMA device.
+pub const DEVICE: &str = "rxe0";
+/// Where the machine finds the TCP ports of the one that it runs on.
+pub const HOST: &str = "10.0.2.2";
+/// The machine's MTU on the cable: path MTU 4096 and its headers fit.
+pub const MTU: u32 = 4200;
+/// How long a program in the machine may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long the agent may take to answer: as long as a program, and some more.
+const ANSWER: Duration = Duration::from_secs(75);
+/// How long the machine may take to come up.
+const BOOT: Duration = Duration::from_secs(180);
+
+/// Commands that give a machine its devices: what is on the cable, and where it is there, what leads
+/// to the TCP ports of the machine that it runs on.
+const ON_CABLE: [&str; 3] = [
+    "ip addr add ADDRESS/24 dev eth0",
+    "ip link set eth0 up",
+    "rdma link add rxe0 type rxe netdev eth0",
+];
+const TO_HOST: [&str; 2] = ["ip addr add 10.0.2.15/24 dev eth1", "ip link set eth1 up"];
+
+/// An end of a cable of two Unix datagram sockets.
+#[derive(Clone, Debug)]
+pub struct Cable {
+    /// The socket of this end.
+    pub near: PathBuf,
+    /// That of the other one.
+    pub far: PathBuf,
+}
+
+impl Cable {
+    /// The other end.
+    #[must_use]
+    pub fn turned(&self) -> Self {
+        Self { near: self.far.clone(), far: self.near.clone() }
+    }
+
+    /// As a card's `--port` has it.
+    pub fn port(&self) -> String {
+        format!("unix:{},{}", self.near.display(), self.far.display())
+    }
+}
+
+/// Does in the machine what it is asked for, line by line on standard input, until that ends or it
+/// is told to; its address on the cable is `address`, and a second device leads to the TCP ports of
+/// the machine that it runs on, if it has one.
+///
+/// # Errors
+/// When the machine lacks something.
+pub fn agent(address: Ipv4Addr) -> Result<()> {
+    for module in ["virtio_net", "ib_uverbs", "rdma_ucm", "crc32_generic", "rdma_rxe"] {
+        guest::load(module, c"")?;
+    }
+    let to_host = Path::new("/sys/class/net/eth1").exists().then_some(TO_HOST);
+    for command in ON_CABLE.into_iter().chain(to_host.into_iter().flatten()) {
+        let command = command.replace("ADDRESS", &address.to_string());
+        let (program, words) = command.split_once(' ').unwrap_or_default();
+        Task::new(program).words(words).run()?.success()?;
+    }
+    println!("{READY}");
+    let mut server = None;
+    for line in io::stdin().lines() {
+        let order: Value = serde_json::from_str(&line?)?;
+        if order["do"] == "end" {
+            break;
+        }
+        let answer = match obey(&order, &mut server) {
+            Ok(answer) => answer,
+            Err(error) => json!({ "error": format!("{error:#}") }),
+        };
+        println!("{answer}");
+    }
+    Ok(())
+}
+
+/// When a server is ready for its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listens {
+    /// Once it listens on a TCP port.
+    Tcp(u16),
+    /// Once it listens for connections of the RDMA communication manager.
+    Cm,
+}
+
+/// One order: to run a program, to start a server and wait until it listens, to wait for its end.
+fn obey(order: &Value, server: &mut Option<Running>) -> Result<Value> {
+    let task = || {
+        let words = order["words"].as_str().context("no words")?;
+        let (program, words) = words.split_once(' ').unwrap_or((words, ""));
+        let built = Path::new(guest::SHARES).join("built").join(program);
+        let task = if built.exists() { Task::new(built) } else { Task::new(program) };
+        anyhow::Ok(task.words(words).limit(LIMIT))
+    };
+    let finished = match order["do"].as_str() {
+        Some("run") => task()?.run()?,
+        Some("start") => {
+            // One that a failed case left behind ends here.
+            drop(server.take());
+            *server = Some(match order["port"].as_u64() {
+                Some(port) => pair::start_server(task()?, u16::try_from(port)?)?,
+                None => start_listener(task()?)?,
+            });
+            return Ok(json!({}));
+        }
+        Some("wait") => server.take().context("no server was started")?.wait()?,
+        _ => bail!("an order that nobody knows: {order}"),
+    };
+    let Finished { command, status, stdout, stderr } = finished;
+    let status = status.into_raw();
+    Ok(json!({ "command": command, "status": status, "stdout": stdout, "stderr": stderr }))
+}
+
+/// Starts a program and waits until the kernel's communication manager knows a listener.
+fn start_listener(task: Task) -> Result<Running> {
+    let mut running = task.start()?;
+    running.wait_until("it listened", |_| {
+        let told = Task::new("rdma").words("resource show cm_id").run();
+        told.is_ok_and(|it| it.stdout.contains("state LISTEN"))
+    })?;
+    Ok(running)
+}
+
+/// A machine with an [`agent`].
+#[derive(Debug)]
+pub struct Machine {
+    line: RefCell<BufReader<UnixStream>>,
+}
+
+impl Machine {
+    /// Waits until the agent at the other end of a line is ready.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn new(stream: UnixStream) -> Result<Self> {
+        stream.set_read_timeout(Some(BOOT))?;
+        let mut line = BufReader::new(stream);
+        let mut said = String::new();
+        while !said.ends_with(&format!("{READY}\r\n")) && !said.ends_with(&format!("{READY}\n")) {
+            let read = line.read_line(&mut said).with_context(|| format!("it said {said}"))?;
+            ensure!(read > 0, "it ended: {said}");
+        }
+        line.get_ref().set_read_timeout(Some(ANSWER))?;
+        Ok(Self { line: RefCell::new(line) })
+    }
+
+    fn ask(&self, order: &Value) -> Result<Value> {
+        let mut line = self.line.borrow_mut();
+        writeln!(line.get_mut(), "{order}")?;
+        loop {
+            let mut answer = String::new();
+            let read = line.read_line(&mut answer).context("the machine does not answer")?;
+            ensure!(read > 0, "the machine has gone");
+            // What else comes is the kernel's, or a shell's.
+            if answer.starts_with('{') {
+                let answer: Value = serde_json::from_str(&answer)?;
+                match answer["error"].as_str() {
+                    Some(error) => bail!("in the machine: {error}"),
+                    None => return Ok(answer),
+                }
+            }
+        }
+    }
+
+    fn finished(&self, order: &Value) -> Result<Finished> {
+        let answer = self.ask(order)?;
+        let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
+        let status = answer["status"].as_i64().context("no status")?;
+        Ok(Finished {
+            command: text("command"),
+            status: ExitStatus::from_raw(i32::try_from(status)?),
+            stdout: text("stdout"),
+            stderr: text("stderr"),
+        })
+    }
+
+    /// Runs a program there to its end.
+    ///
+    /// # Errors
+    /// When it cannot be started, or exceeds its limit.
+    pub fn run(&self, words: &str) -> Result<Finished> {
+        self.finished(&json!({ "do": "run", "words": words }))
+    }
+
+    /// Starts a server there and waits until it listens.
+    ///
+    /// # Errors
+    /// When it ends before.
+    pub fn start_server(&self, words: &str, listens: Listens) -> Result<()> {
+        let port = match listens {
+            Listens::Tcp(port) => Some(port),
+            Listens::Cm => None,
+        };
+        self.ask(&json!({ "do": "start", "words": words, "port": port })).map(drop)
+    }
+
+    /// Waits for the end of the server.
+    ///
+    /// # Errors
+    /// When it exceeds its limit.
+    pub fn wait(&self) -> Result<Finished> {
+        self.finished(&json!({ "do": "wait" }))
+    }
+
+    /// Ends the agent, and thereby the machine.
+    ///
+    /// # Errors
+    /// When it has gone.
+    pub fn end(&self) -> Result<()> {
+        Ok(writeln!(self.line.borrow_mut().get_mut(), "{}", json!({ "do": "end" }))?)
+    }
+}

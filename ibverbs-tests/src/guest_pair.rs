@@ -1,0 +1,187 @@
+//! Programs of two virtual machines on one cable, which find each other by rdma_cm or TCP.
+//!
+//! The cases run here and hold the line to an agent in each machine. Each runs with the server in
+//! the one machine, then with the server in the other.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::agent::{DEVICE, Listens, Machine};
+use crate::cases::{IBVERBS_UTILS, PERFTEST};
+use crate::pair::Both;
+use crate::process::Finished;
+use crate::runner::{Case, Need};
+use crate::table::table;
+
+/// The machines' addresses on the cable.
+pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
+
+const RDMACM_UTILS: Need = Need::Program("rping", "rdmacm-utils");
+const LIBFABRIC: Need = Need::Program("fi_pingpong", "libfabric-bin");
+/// The port at which fi_pingpong's sides agree on what they do.
+const FI_PINGPONG: u16 = 47592;
+/// The port of the pingpongs of libibverbs.
+const PINGPONG: u16 = 18515;
+
+/// What a machine has at its end of the cable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The kernel's soft-RoCE.
+    Rxe,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rxe => f.write_str("rxe"),
+        }
+    }
+}
+
+/// The pairs of machines that cases run in.
+pub const PAIRS: [[End; 2]; 1] = [[End::Rxe, End::Rxe]];
+
+/// A program that both sides run, and how it is seen that it did what it should.
+struct Row {
+    /// The last word of the case's name.
+    name: &'static str,
+    need: Need,
+    /// What the server runs; `ADDRESS` stands for its address, `DEVICE` for its device.
+    server: &'static str,
+    listens: Listens,
+    /// What the client runs; `ADDRESS` stands for the server's address, `DEVICE` for its own device.
+    client: &'static str,
+    check: fn(&Both) -> Result<()>,
+}
+
+const ROWS: &[Row] = &[
+    Row {
+        name: "ibv_rc_pingpong",
+        need: IBVERBS_UTILS,
+        server: "ibv_rc_pingpong -d DEVICE -g 1 -m 4096 -n 50 -c",
+        listens: Listens::Tcp(PINGPONG),
+        client: "ibv_rc_pingpong -d DEVICE -g 1 -m 4096 -n 50 -c ADDRESS",
+        check: |both| both_say(both, "50 iters in "),
+    },
+    Row {
+        name: "rping",
+        need: RDMACM_UTILS,
+        server: "rping -s -a ADDRESS -v -V -C 10 -S 4000",
+        listens: Listens::Cm,
+        client: "rping -c -a ADDRESS -v -V -C 10 -S 4000",
+        check: |both| both_say(both, "ping data: rdma-ping-9: "),
+    },
+    Row {
+        name: "ucmatose",
+        need: RDMACM_UTILS,
+        server: "ucmatose -b ADDRESS -c 3 -C 10 -S 5000",
+        listens: Listens::Cm,
+        client: "ucmatose -s ADDRESS -c 3 -C 10 -S 5000",
+        check: |both| both_say(both, "return status 0"),
+    },
+    Row {
+        name: "ib_write_bw -R",
+        need: PERFTEST,
+        server: "ib_write_bw -R -d DEVICE -F -s 65536 -n 40",
+        listens: Listens::Cm,
+        client: "ib_write_bw -R -d DEVICE -F -s 65536 -n 40 ADDRESS",
+        check: one_row,
+    },
+    Row {
+        name: "ib_read_bw -R",
+        need: PERFTEST,
+        server: "ib_read_bw -R -d DEVICE -F -o 16 -s 65536 -n 40",
+        listens: Listens::Cm,
+        client: "ib_read_bw -R -d DEVICE -F -o 16 -s 65536 -n 40 ADDRESS",
+        check: one_row,
+    },
+    Row {
+        name: "ib_send_lat -R",
+        need: PERFTEST,
+        server: "ib_send_lat -R -d DEVICE -F -s 64 -n 20",
+        listens: Listens::Cm,
+        client: "ib_send_lat -R -d DEVICE -F -s 64 -n 20 ADDRESS",
+        check: one_row,
+    },
+    Row {
+        name: "fi_pingpong",
+        need: LIBFABRIC,
+        server: "fi_pingpong -p verbs -e msg -c -S 65536 -I 10",
+        listens: Listens::Tcp(FI_PINGPONG),
+        client: "fi_pingpong -p verbs -e msg -c -S 65536 -I 10 ADDRESS",
+        check: |both| both_say(both, "64k"),
+    },
+];
+
+fn both_say(both: &Both, text: &str) -> Result<()> {
+    for side in [&both.server, &both.client] {
+        ensure!(side.stdout.contains(text), "it does not say {text:?}: {side}");
+    }
+    Ok(())
+}
+
+fn one_row(both: &Both) -> Result<()> {
+    let rows = table(&both.client)?.len();
+    ensure!(rows == 1, "{rows} rows of figures, not 1: {}", both.client);
+    Ok(())
+}
+
+/// The names of all cases of a pair.
+pub fn names(ends: [End; 2]) -> Vec<String> {
+    ROWS.iter().map(|row| name(ends, row)).collect()
+}
+
+fn name([first, second]: [End; 2], row: &Row) -> String {
+    format!("pair/{first} and {second}/{}", row.name)
+}
+
+/// All cases of a pair, in the machines that have these ends.
+pub fn cases(ends: [End; 2], machines: &Rc<[Machine; 2]>) -> Vec<Case> {
+    let case = |row: &'static Row| {
+        let machines = Rc::clone(machines);
+        Case::new(name(ends, row), &[row.need], move |_| both_ways(&machines, row))
+    };
+    ROWS.iter().map(case).collect()
+}
+
+fn both_ways(machines: &[Machine; 2], row: &Row) -> Result<()> {
+    let [first, second] = machines;
+    let [first_address, second_address] = ADDRESSES;
+    for (server, client, address) in
+        [(first, second, first_address), (second, first, second_address)]
+    {
+        let both = run(server, client, address, row);
+        both.and_then(|it| (row.check)(&it)).with_context(|| format!("server at {address}"))?;
+    }
+    Ok(())
+}
+
+/// Runs both sides to their ends.
+fn run(server: &Machine, client: &Machine, address: Ipv4Addr, row: &Row) -> Result<Both> {
+    let words =
+        |text: &str| text.replace("ADDRESS", &address.to_string()).replace("DEVICE", DEVICE);
+    server.start_server(&words(row.server), row.listens)?;
+    let client = client.run(&words(row.client)).and_then(Finished::success);
+    // A server whose client failed may wait for ever: the next one that is started ends it.
+    let client = client?;
+    let server = server.wait().and_then(Finished::success);
+    let server = server.with_context(|| format!("its client was fine: {client}"))?;
+    Ok(Both { server, client })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<String> = PAIRS.into_iter().flat_map(names).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

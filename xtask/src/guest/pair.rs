@@ -1,0 +1,75 @@
+//! `cargo xtask guest pair`: two virtual machines on one cable.
+
+use std::fs;
+use std::path::Path;
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result};
+use ibverbs_tests::agent::{self, Cable};
+use ibverbs_tests::guest::Hardware;
+use ibverbs_tests::guest_pair::{self, ADDRESSES, End, PAIRS};
+use ibverbs_tests::process::Running;
+use ibverbs_tests::runner::{self, Filter, Summary};
+
+use super::Version;
+use super::vm::{self, Machine, Parts};
+
+/// The names of all cases.
+pub fn names(_: Version) -> Vec<String> {
+    PAIRS.into_iter().flat_map(guest_pair::names).collect()
+}
+
+/// Boots two machines for each kind of pair and runs its cases in them.
+///
+/// # Errors
+/// When the machines cannot be laid out.
+pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summary> {
+    super::with_parts(version, filter, built, names, |parts| {
+        let mut summary = Summary::default();
+        for ends in PAIRS {
+            if guest_pair::names(ends).iter().any(|name| filter.takes(name)) {
+                summary.add(run_pair(version, ends, filter, parts)?);
+            }
+        }
+        Ok(summary)
+    })
+}
+
+fn run_pair(version: Version, ends: [End; 2], filter: &Filter, parts: &Parts) -> Result<Summary> {
+    let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
+    let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
+    let (running, machines) = match boot(home.path(), parts) {
+        Ok(booted) => booted,
+        Err(error) => {
+            let [first, second] = ends;
+            println!("FAIL pair {}, {first} and {second}\n{error:#}", version.name());
+            let failed = vec![format!("pair/{first} and {second}/the machines themselves")];
+            return Ok(Summary { failed, ..Summary::default() });
+        }
+    };
+    let machines = Rc::new(machines);
+    let repeat = format!("cargo xtask guest pair --kernel {}", version.name());
+    let cases = guest_pair::cases(ends, &machines);
+    let summary = runner::run(&cases, filter, &parts.built, &repeat)?;
+    for (machine, running) in machines.iter().zip(running) {
+        machine.end()?;
+        running.limited(vm::END).wait()?.success()?;
+    }
+    Ok(summary)
+}
+
+/// Boots both machines at once.
+fn boot(home: &Path, parts: &Parts) -> Result<([Running; 2], [agent::Machine; 2])> {
+    let cable = Cable { near: home.join("end0"), far: home.join("end1") };
+    let start = |number: usize, cable: &Cable| {
+        let directory = home.join(format!("machine{number}"));
+        fs::create_dir(&directory)?;
+        let job = vm::agent_job(ADDRESSES[number]);
+        let machine = Machine::new(parts, Hardware::Plain, &directory, &job)?;
+        machine.serve(cable, ADDRESSES[number], None).with_context(|| format!("machine {number}"))
+    };
+    let served = [start(0, &cable)?, start(1, &cable.turned())?];
+    let [first, second] = served.map(vm::Booting::ready);
+    let ((first, first_machine), (second, second_machine)) = (first?, second?);
+    Ok(([first, second], [first_machine, second_machine]))
+}
