@@ -24,17 +24,17 @@ for module in $(cat /modules/at-boot); do load "$module"; done
 share() { mount -t 9p -o "trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro" "$1" "$2"; }
 # Behind an IOMMU whose driver was loaded just now the share comes a little later.
 tries=0
-until share hostroot /root; do tries=$((tries + 1)); [ $tries -lt 50 ]; sleep 0.1; done
-for place in tmp run var/tmp; do mount -t tmpfs -o mode=1777 tmpfs "/root/$place"; done
-chmod 755 /root/run
-mkdir -p /root/run/lock /root/SHARES/modules
-cp /modules/* /root/SHARES/modules/
-for tag in built job; do mkdir "/root/SHARES/$tag"; share "$tag" "/root/SHARES/$tag"; done
+until share hostroot /host; do tries=$((tries + 1)); [ $tries -lt 50 ]; sleep 0.1; done
+for place in tmp run var/tmp; do mount -t tmpfs -o mode=1777 tmpfs "/host/$place"; done
+chmod 755 /host/run
+mkdir -p /host/run/lock /host/SHARES/modules
+cp /modules/* /host/SHARES/modules/
+for tag in built job; do mkdir "/host/SHARES/$tag"; share "$tag" "/host/SHARES/$tag"; done
 mkdir -p /dev/pts /dev/shm
 mount -t devpts devpts /dev/pts
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
-for place in dev proc sys; do mount --move "/$place" "/root/$place"; done
-exec switch_root /root /bin/sh SHARES/job/job.sh
+for place in dev proc sys; do mount --move "/$place" "/host/$place"; done
+exec switch_root /host /bin/sh SHARES/job/job.sh
 "#;
 
 /// Makes the archive from a busybox and modules, each after those it depends on.
@@ -43,7 +43,7 @@ exec switch_root /root /bin/sh SHARES/job/job.sh
 /// When the busybox cannot be read.
 pub fn archive(busybox: &Path, modules: &[Module]) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
-    for directory in ["bin", "dev", "proc", "sys", "root", "modules"] {
+    for directory in ["bin", "dev", "proc", "sys", "host", "modules"] {
         archive.directory(directory);
     }
     archive.file("init", 0o755, INIT.replace("SHARES", SHARES).as_bytes());
