@@ -14,6 +14,7 @@
 //! | [`mmio`] | a device's registers |
 //! | [`ring`] | rings of 64-byte blocks, doorbell records, doorbell pages |
 //! | [`wake`] | waking a sleeping card, without losing a wake-up |
+//! | [`dma`] | what a card reaches by DMA |
 //! | [`liveness`] | seeing that another process has died |
 //! | [`process`] | other processes: their memory, their credentials, their end |
 //! | [`fdpass`] | messages that carry file descriptors |
@@ -30,6 +31,7 @@
 compile_error!("hostmem is written for little-endian Linux on x86-64 and aarch64");
 
 pub mod barrier;
+pub mod dma;
 mod error;
 pub mod eventfd;
 pub mod fdpass;
@@ -46,6 +48,7 @@ pub mod ring;
 pub mod wake;
 pub mod word;
 
+pub use dma::DmaMemory;
 pub use error::{Errno, Error, Result};
 pub use eventfd::EventFd;
 pub use foreign::{FileId, ForeignEventFd};

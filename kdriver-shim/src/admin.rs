@@ -21,9 +21,9 @@ use fpga_regs::engine::cqe;
 use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window;
-use hostmem::{Access, SharedMapping, memfd};
+use hostmem::{Access, DmaMemory, SharedMapping, memfd};
 
-use crate::backend::{CardBackend, DmaMemory, DoorbellGrant};
+use crate::backend::{CardBackend, DoorbellGrant};
 use crate::engine::{Engine, EngineEvent, EngineLimits};
 use crate::error::Error;
 use crate::iova::Arena;

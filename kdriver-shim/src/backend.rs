@@ -1,11 +1,9 @@
 //! The driver's view of a PCIe function: registers, doorbell grants, DMA mapping, interrupts, reset.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
 use fpga_regs::coyote::pci::Bar;
-use hostmem::{RemoteProcess, SharedMapping};
-
+use hostmem::DmaMemory;
 use shim_abi::{Wake, Way};
 
 use crate::error::Error;
@@ -64,25 +62,6 @@ pub trait CardBackend {
     fn identity(&self) -> Identity;
     /// Counters of the port below the engines, by name, in a fixed order.
     fn port_counters(&self) -> Vec<(&'static str, u64)>;
-}
-
-/// Memory that a card is to reach.
-#[derive(Clone, Debug)]
-pub enum DmaMemory {
-    /// Memory that balboad itself has mapped.
-    Shared {
-        /// The mapping.
-        mapping: Arc<SharedMapping>,
-        /// Byte offset of the range in it.
-        offset: u64,
-    },
-    /// Memory of another process.
-    Process {
-        /// The process; one and the same for all its memory.
-        process: Arc<RemoteProcess>,
-        /// First byte.
-        address: u64,
-    },
 }
 
 /// How clients reach a card, and how far they have to be trusted.

@@ -5,10 +5,11 @@ use std::rc::Rc;
 
 use fpga_regs::engine::admin::PortAttributes;
 use fpga_regs::engine::window::DOORBELL_PAGES;
+use hostmem::DmaMemory;
 use shim_abi::{CardInfo, Limits, PortInfo};
 
 use crate::address::{PortAddress, node_guid};
-use crate::backend::{CardBackend, DmaMemory, Identity};
+use crate::backend::{CardBackend, Identity};
 use crate::clients::ClientId;
 use crate::engine::{Engine, EngineLimits};
 use crate::error::Error;

@@ -18,9 +18,9 @@ use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::qp::{Attributes, QpState, rc_transition};
 use fpga_regs::engine::window as w;
-use hostmem::{EventFd, SharedMapping, memfd};
+use hostmem::{DmaMemory, EventFd, SharedMapping, memfd};
 
-use crate::backend::{CardBackend, DmaMemory, DoorbellGrant, GrantKind, Identity};
+use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity};
 use crate::error::Error;
 
 /// Where the fake's Device Control stands.

@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use fpga_regs::coyote::pci::{self, Bar};
+use hostmem::DmaMemory;
 use softcard::{CardConfig, CardHandle, FaultSpec, Runtime, RuntimeConfig};
 
 use crate::args::{Link, SoftCard};
-use crate::backend::{CardBackend, DmaMemory, DoorbellGrant, GrantKind, Identity, WakeGrant};
+use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
 use crate::error::Error;
 use crate::rings::duplicate;
 
@@ -137,14 +137,6 @@ impl CardBackend for SoftBackend {
     }
 
     fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
-        let memory = match memory {
-            DmaMemory::Shared { mapping, offset } => {
-                softcard::DmaMemory::Shared { mapping: Arc::clone(&mapping), offset }
-            }
-            DmaMemory::Process { process, address } => {
-                softcard::DmaMemory::Process { process, address }
-            }
-        };
         self.handle.dma_map(iova, length, memory).map_err(backend)
     }
 

@@ -7,11 +7,11 @@ use fpga_regs::coyote::pci::{self, Bar};
 use fpga_regs::coyote::vfpga;
 use fpga_regs::coyote::xdma;
 use fpga_regs::engine::window;
-use hostmem::{EventFd, Liveness, Mmio, PAGE_BYTES, memfd};
+use hostmem::{DmaMemory, EventFd, Liveness, Mmio, PAGE_BYTES, memfd};
 use vfio::device::Region;
 use vfio::{Device, PciAddress, Sysfs};
 
-use crate::backend::{CardBackend, DmaMemory, DoorbellGrant, GrantKind, Identity};
+use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity};
 use crate::error::Error;
 
 /// A card behind VFIO.

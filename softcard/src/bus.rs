@@ -11,30 +11,11 @@ use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hostmem::{RemoteProcess, SharedMapping};
+use hostmem::{DmaMemory, SharedMapping};
 use nix::unistd::Pid;
 
 use crate::Error;
 use crate::processes::{Processes, Slot};
-
-/// Memory behind a range of card addresses.
-#[derive(Clone, Debug)]
-pub enum DmaMemory {
-    /// Memory mapped here: rings.
-    Shared {
-        /// The mapping.
-        mapping: Arc<SharedMapping>,
-        /// Byte offset of the range in it.
-        offset: u64,
-    },
-    /// Memory of another process: what programs register.
-    Process {
-        /// The process; one and the same for all its ranges.
-        process: Arc<RemoteProcess>,
-        /// First byte there.
-        address: u64,
-    },
-}
 
 /// Memory that only its owner can reach, who is asked for every access.
 pub(crate) trait AskedMemory: Debug {

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use fpga_regs::coyote::pci::Bar;
-use hostmem::{DoorbellPage, EventFd};
+use hostmem::{DmaMemory, DoorbellPage, EventFd};
 
 use crate::Error;
-use crate::bus::DmaMemory;
 
 /// A command for card number `card`; those of one sender are executed in order.
 pub(crate) struct Command {

@@ -4,13 +4,13 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::rc::Rc;
 
-use hostmem::{Error as HostError, RemoteRange, SharedMapping};
+use hostmem::{DmaMemory, Error as HostError, RemoteRange, SharedMapping};
 use nix::unistd::Pid;
 use queue_engine::{HostMemory, ReadElement, WriteElement};
 use smallvec::SmallVec;
 
 use crate::Error;
-use crate::bus::{AskedMemory, Bus, DmaMemory, Place, Rights};
+use crate::bus::{AskedMemory, Bus, Place, Rights};
 use crate::mmu::Direction;
 use crate::processes::Slot;
 

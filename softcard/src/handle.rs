@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender, SyncSender};
 
 use fpga_regs::coyote::pci::Bar;
-use hostmem::{Access, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, memfd};
+use hostmem::{Access, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, memfd};
 
 use crate::Error;
-use crate::bus::DmaMemory;
 use crate::command::{Action, Command};
 
 /// What a grant of a doorbell page consists of.

@@ -40,7 +40,6 @@ mod views;
 mod wait;
 mod xdma;
 
-pub use bus::DmaMemory;
 pub use error::Error;
 pub use handle::{CardHandle, PageGrant};
 pub use port::FaultSpec;

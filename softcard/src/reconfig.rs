@@ -141,8 +141,9 @@ impl Reconfiguration {
 
 #[cfg(test)]
 mod tests {
+    use hostmem::DmaMemory;
+
     use super::*;
-    use crate::bus::DmaMemory;
     use crate::processes::tests::process;
 
     #[test]

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::shell::Map;
-use hostmem::{Access, SharedMapping, memfd};
+use hostmem::{Access, DmaMemory, SharedMapping, memfd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use softcard::{CardConfig, CardHandle, DmaMemory, Link, PageGrant, Runtime, RuntimeConfig};
+use softcard::{CardConfig, CardHandle, Link, PageGrant, Runtime, RuntimeConfig};
 
 /// What the driver has of a machine.
 struct Machine {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use fpga_regs::engine::admin::{AdminStatus, CreateCq, CreateQp, CreateRq, RqKind};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType, rc_transition};
+use hostmem::DmaMemory;
 use shim_abi::Response;
 
 use super::{Answer, Claim, Session, found};
-use crate::backend::DmaMemory;
 use crate::cards::Window;
 use crate::channels::Key;
 use crate::clients::confirmed;

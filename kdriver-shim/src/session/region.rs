@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use fpga_regs::engine::admin::{CreateKey, KeyKind};
 use fpga_regs::engine::key::Access;
+use hostmem::DmaMemory;
 use shim_abi::Response;
 
 use super::{Answer, Session, found};
-use crate::backend::{DmaMemory, GrantKind};
+use crate::backend::GrantKind;
 use crate::clients::confirmed;
 use crate::error::Error;
 use crate::iova::IovaRange;

@@ -12,11 +12,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-use hostmem::{Access, FileId, SharedMapping, foreign};
+use hostmem::{Access, DmaMemory, FileId, SharedMapping, foreign};
 use nix::errno::Errno;
 
 use crate::Error;
-use crate::bus::{AskedMemory, Backing, Bus, DmaMemory, Rights};
+use crate::bus::{AskedMemory, Backing, Bus, Rights};
 
 /// Most maps at a time.
 pub(crate) const MAX_MAPS: usize = 65_535;
