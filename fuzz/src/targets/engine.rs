@@ -20,7 +20,7 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell::{self, QueueKind, record};
 use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType, rc_transition};
 use fpga_regs::engine::window::{self, Capabilities, Profile};
 use fpga_regs::engine::wqe::{SendHeader, SendOpcode};
 use queue_engine::{
@@ -721,22 +721,14 @@ impl Bench {
 }
 
 fn step_to(state: QpState) -> Attributes {
-    use AttributeMask as M;
-    let mask = match state {
-        QpState::Init => M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS,
-        QpState::Rtr => {
-            M::STATE
-                | M::AV
-                | M::PATH_MTU
-                | M::DEST_QPN
-                | M::RQ_PSN
-                | M::MAX_DEST_RD_ATOMIC
-                | M::MIN_RNR_TIMER
-        }
-        _ => M::STATE | M::TIMEOUT | M::RETRY_COUNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_RD_ATOMIC,
+    let from = match state {
+        QpState::Init => QpState::Reset,
+        QpState::Rtr => QpState::Init,
+        _ => QpState::Rtr,
     };
+    let required = rc_transition(from, state).map_or(AttributeMask::empty(), |it| it.required);
     Attributes {
-        mask,
+        mask: AttributeMask::STATE | required,
         state,
         path_mtu: 3,
         port: 1,
