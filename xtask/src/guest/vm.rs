@@ -110,26 +110,32 @@ impl<'a> Machine<'a> {
         task
     }
 
-    /// Boots the machine and hands each line that its job writes to `line`, until the job has ended.
-    ///
-    /// # Errors
-    /// When the machine does not come up, ends before its job, or takes longer than [`LIMIT`]; with
-    /// the end of what its console showed.
-    pub fn run(&self, line: impl FnMut(&str)) -> Result<()> {
+    /// Adds the console, which goes to a file, and the line of the job, whose end here is the
+    /// listener's; answers both with the arguments.
+    fn with_job(&self, task: Task) -> Result<(Task, UnixListener, PathBuf)> {
         let (console, socket) = (self.directory.join("console"), self.directory.join("job.sock"));
         let listener = UnixListener::bind(&socket)?;
         listener.set_nonblocking(true)?;
-        let mut cards = self.cards.serve()?;
-        let mut results =
-            Results { listener, stream: None, pending: Vec::new(), cards: &mut cards, line };
-        let task = self
-            .task()
+        let task = task
             .arg("-serial")
             .arg(option("file:", &console))
             .arg("-chardev")
             .arg(option("socket,id=job,path=", &socket))
             .words("-serial chardev:job")
             .limit(LIMIT);
+        Ok((task, listener, console))
+    }
+
+    /// Boots the machine and hands each line that its job writes to `line`, until the job has ended.
+    ///
+    /// # Errors
+    /// When the machine does not come up, ends before its job, or takes longer than [`LIMIT`]; with
+    /// the end of what its console showed.
+    pub fn run(&self, line: impl FnMut(&str)) -> Result<()> {
+        let (task, listener, console) = self.with_job(self.task())?;
+        let mut cards = self.cards.serve()?;
+        let mut results =
+            Results { listener, stream: None, pending: Vec::new(), cards: &mut cards, line };
         let outcome = task.start().and_then(|running| results.until_done(running));
         let said = cards.log();
         outcome
@@ -143,9 +149,6 @@ impl<'a> Machine<'a> {
     /// # Errors
     /// When it cannot be started.
     pub fn serve(&self, cable: &Cable, address: Ipv4Addr, port: Option<u16>) -> Result<Booting> {
-        let (console, socket) = (self.directory.join("console"), self.directory.join("job.sock"));
-        let listener = UnixListener::bind(&socket)?;
-        listener.set_nonblocking(true)?;
         let mut ends = option("dgram,id=cable,local.type=unix,local.path=", &cable.near);
         ends.push(option(",remote.type=unix,remote.path=", &cable.far));
         // QEMU gives every machine's first device the same.
@@ -161,13 +164,7 @@ impl<'a> Machine<'a> {
                 .arg(format!("user,id=tcp,ipv6=off,hostfwd=tcp:127.0.0.1:{port}-:{port}"))
                 .words("-device virtio-net-pci,netdev=tcp,romfile=,addr=9");
         }
-        let task = task
-            .arg("-serial")
-            .arg(option("file:", &console))
-            .arg("-chardev")
-            .arg(option("socket,id=job,path=", &socket))
-            .words("-serial chardev:job")
-            .limit(LIMIT);
+        let (task, listener, console) = self.with_job(task)?;
         Ok(Booting { running: task.start()?, listener, console })
     }
 
