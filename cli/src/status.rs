@@ -75,8 +75,17 @@ fn describe_card(out: &mut String, card: &Value) {
         "link",
         format!("{up}, {link}, MTU {mtu}, MAC {}, IP {}", text(&card["mac"]), text(&card["ip"])),
     );
-    for (index, gid) in items(&card["gids"]).iter().enumerate() {
-        row(if index == 0 { "GIDs" } else { "" }, format!("{index}  {}, RoCE v2", text(gid)));
+    let gids = items(&card["gids"]).iter().enumerate().filter(|(_, gid)| !gid.is_null());
+    for (line, (index, gid)) in gids.enumerate() {
+        row(if line == 0 { "GIDs" } else { "" }, format!("{index}  {}, RoCE v2", text(gid)));
+    }
+    let shadow = &card["shadow"];
+    if !shadow.is_null() {
+        let (netdev, rdma) = (text(&shadow["netdev"]), text(&shadow["rdma_device"]));
+        row("kernel", format!("network device {netdev}, RDMA device {rdma}"));
+    }
+    if let Some(trouble) = shadow["trouble"].as_str() {
+        row("", trouble.to_owned());
     }
     row(
         "engines",

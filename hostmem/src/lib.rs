@@ -19,6 +19,7 @@
 //! | [`process`] | other processes: their memory, their credentials, their end |
 //! | [`fdpass`] | messages that carry file descriptors |
 //! | [`eventfd`] | event counters |
+//! | [`netdev`] | Ethernet frames to and from network devices of the kernel |
 //! | [`foreign`] | descriptors from a peer that is not trusted |
 //!
 //! Linux only, x86-64 and aarch64 only: the orderings are argued for these two.
@@ -43,6 +44,7 @@ pub mod masked;
 pub mod memfd;
 pub mod mmio;
 pub mod mutex;
+pub mod netdev;
 pub mod process;
 pub mod ring;
 pub mod wake;
@@ -57,6 +59,7 @@ pub use mapping::{Access, ForkCanary, SharedMapping};
 pub use masked::MaskedTable;
 pub use mmio::Mmio;
 pub use mutex::{FutexGuard, FutexMutex, Waiters};
+pub use netdev::{PacketSocket, Tap};
 pub use process::{PidFd, RemoteProcess, RemoteRange};
 pub use ring::{Block, BlockRing, DoorbellPage, DoorbellSlot, Record, RingBlock};
 pub use wake::{AsleepWord, Waker};

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use bitstreams::{Manifest, MapName};
 use clap::{ArgAction, Parser};
 use fpga_regs::coyote::shell::Map;
-use softcard::FaultSpec;
+use softcard::{FaultSpec, Link};
 
 use vfio::PciAddress;
 
@@ -53,12 +53,17 @@ pub struct Args {
     /// and the numbers of these cards follow those of software cards
     #[arg(long = "vfio", value_name = "PCI-ADDRESS")]
     pub vfio: Vec<PciAddress>,
-    /// Connect a software card's port to something else than the switch (default card: 0)
-    #[arg(long = "port", value_name = "[CARD=]unix:LOCAL,REMOTE")]
+    /// Connect a software card's port to a pair of Unix datagram sockets, or to a network device,
+    /// instead of the switch (default card: 0)
+    #[arg(long = "port", value_name = "[CARD=]unix:LOCAL,REMOTE|packet:DEVICE")]
     pub ports: Vec<ForCard<Link>>,
     /// Give a card's port another address than 10.77.0.(CARD+1)/24 (default card: 0)
     #[arg(long = "ip", value_name = "[CARD=]A.B.C.D[/P]")]
     pub ips: Vec<ForCard<PortAddress>>,
+    /// Let the kernel show each software card as a network device and an RDMA device of its name,
+    /// with rdma_rxe: for the rdma tool, sysfs, ip addr and rdma_cm, and no balboa run
+    #[arg(long)]
+    pub shadow: bool,
     /// Say what bitstream a card holds, by its manifest (default card: 0)
     #[arg(long = "manifest", value_name = "[CARD=]FILE")]
     pub manifests: Vec<ForCard<PathBuf>>,
@@ -89,21 +94,6 @@ pub struct ForCard<T> {
     pub card: u32,
     /// The value.
     pub value: T,
-}
-
-/// What a card's port is connected to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Link {
-    /// The switch inside this balboad.
-    #[default]
-    Switch,
-    /// Unix datagram sockets that carry one Ethernet frame each.
-    Unix {
-        /// Path of the card's own socket.
-        local: PathBuf,
-        /// Path of the socket it sends to.
-        remote: PathBuf,
-    },
 }
 
 /// A software card as the command line wants it.
@@ -181,6 +171,9 @@ impl Args {
                 return Err(format!("--vfio {address} is given twice"));
             }
         }
+        if self.shadow && soft == 0 {
+            return Err("--shadow: the frames of a card behind VFIO do not pass this host, so the kernel cannot share its port; --shadow is for software cards (--soft N)".into());
+        }
         self.check_numbers(soft, count)?;
         let mut cards = Cards { vfio: self.vfio.clone(), ..Cards::default() };
         for number in 0..count {
@@ -253,20 +246,6 @@ impl<T: FromStr<Err: std::fmt::Display>> FromStr for ForCard<T> {
         match numbered {
             Some((Ok(card), rest)) => Ok(Self { card, value: value(rest)? }),
             _ => Ok(Self { card: 0, value: value(text)? }),
-        }
-    }
-}
-
-impl FromStr for Link {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let paths = text.strip_prefix("unix:").and_then(|paths| paths.split_once(','));
-        match paths {
-            Some((local, remote)) if !local.is_empty() && !remote.is_empty() => {
-                Ok(Self::Unix { local: local.into(), remote: remote.into() })
-            }
-            _ => Err("write unix:LOCAL,REMOTE, the paths of two sockets".into()),
         }
     }
 }
@@ -358,6 +337,7 @@ mod tests {
             (&["--soft", "1", "--ip", "10.0.0.1/33"], "no prefix length"),
             (&["--soft", "1", "--ip", "224.0.0.1"], "cannot be the address"),
             (&["--soft", "1", "--port", "tap:x"], "unix:LOCAL,REMOTE"),
+            (&["--vfio", "3b:00.0", "--shadow"], "is for software cards"),
             (&["--soft", "1", "--fault", "loss=101%"], "fault `loss=101%`: write a percentage"),
             (&["--soft", "1", "--fault", "drop=1%"], "fault `drop=1%`: write loss=, dup="),
             (&["--soft", "2", "--fault", "dup=1%,card=2"], "makes cards 0 to 1"),

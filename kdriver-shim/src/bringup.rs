@@ -56,11 +56,13 @@ pub fn bring_up(
         ));
     }
     let mut windows = Vec::new();
+    let mut gids = address.gids().to_vec();
     let mut firmware = None;
     for index in 0..found.regions {
         let Some(version) = probe.engine(index)? else { continue };
         let mut engine = AdminEngine::start(number, Rc::clone(&shell), index, &mut arena)?;
-        write_gids(&mut engine, address)?;
+        gids.resize(usize::from(engine.limits().gids).max(gids.len()), [0; 16]);
+        write_gids(&mut engine, &gids)?;
         firmware.get_or_insert(version);
         windows.push(Window::new(index, Box::new(engine)));
     }
@@ -88,6 +90,7 @@ pub fn bring_up(
         backend,
         identity,
         address,
+        gids,
         firmware,
         windows,
         arena,
@@ -100,10 +103,10 @@ pub fn bring_up(
 ///
 /// # Errors
 /// The engine's.
-pub fn write_gids(engine: &mut dyn Engine, address: PortAddress) -> Result<(), Error> {
-    for (index, gid) in (0u8..).zip(address.gids()) {
-        engine.set_gid(index, Some(gid))?;
-        log::debug!("{}: GID {index} is {}", engine.name(), gid_text(gid));
+pub fn write_gids(engine: &mut dyn Engine, gids: &[[u8; 16]]) -> Result<(), Error> {
+    for (index, gid) in (0u8..).zip(gids).filter(|(_, gid)| **gid != [0; 16]) {
+        engine.set_gid(index, Some(*gid))?;
+        log::debug!("{}: GID {index} is {}", engine.name(), gid_text(*gid));
     }
     Ok(())
 }

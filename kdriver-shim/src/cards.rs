@@ -32,8 +32,10 @@ pub struct Card {
     pub backend: Rc<dyn CardBackend>,
     /// What it is, for people.
     pub identity: Identity,
-    /// The addresses of its port.
+    /// The first addresses of its port, which its MAC address and node GUID follow from.
     pub address: PortAddress,
+    /// The GID table: all zeros where there is none.
+    pub gids: Vec<[u8; 16]>,
     /// Contract version, for people.
     pub firmware: String,
     /// Its windows with an engine in them.
@@ -194,6 +196,24 @@ impl Card {
         forgotten
     }
 
+    /// Changes the GID table, in every window whose engine lives; true if it was another before.
+    ///
+    /// # Errors
+    /// An engine's; the table then counts as not changed, and may be tried again.
+    pub fn set_gids(&mut self, gids: Vec<[u8; 16]>) -> Result<bool, Error> {
+        if gids == self.gids {
+            return Ok(false);
+        }
+        for window in self.windows.iter_mut().filter(|window| window.engine.death().is_none()) {
+            let changes = (0u8..).zip(gids.iter().zip(&self.gids));
+            for (index, (gid, _)) in changes.filter(|(_, (gid, before))| gid != before) {
+                window.engine.set_gid(index, (*gid != [0; 16]).then_some(*gid))?;
+            }
+        }
+        self.gids = gids;
+        Ok(true)
+    }
+
     /// Gives a range of IOVAs back, or leaks it where the card may still use it.
     pub fn release_iova(&mut self, range: IovaRange, clean: bool) {
         if clean {
@@ -206,25 +226,20 @@ impl Card {
     /// The port, as its first living engine sees it; down where none lives.
     pub fn port(&mut self) -> PortInfo {
         let living = self.windows.iter_mut().find(|window| window.engine.death().is_none());
-        let answer = living.map(|window| (window.engine.query_port(), *window.engine.limits()));
-        let (attributes, limits) = match answer {
-            Some((Ok(attributes), limits)) => (attributes, limits),
-            Some((Err(error), limits)) => {
+        let attributes = match living.map(|window| window.engine.query_port()) {
+            Some(Ok(attributes)) => attributes,
+            Some(Err(error)) => {
                 log::warn!("balboa{}: the port cannot be queried: {error}", self.number);
-                (PortAttributes::default(), limits)
+                PortAttributes::default()
             }
-            None => (PortAttributes::default(), EngineLimits::default()),
+            None => PortAttributes::default(),
         };
-        let mut gids = vec![[0; 16]; usize::from(limits.gids).max(2)];
-        for (slot, gid) in gids.iter_mut().zip(self.address.gids()) {
-            *slot = gid;
-        }
         PortInfo {
             link_up: attributes.link_up != 0,
             max_mtu: attributes.max_mtu.clamp(SMALLEST_MTU, LARGEST_MTU),
             active_mtu: attributes.active_mtu.clamp(SMALLEST_MTU, LARGEST_MTU),
             mac: self.address.mac(),
-            gids,
+            gids: self.gids.clone(),
             pkeys: PKEYS.to_vec(),
         }
     }

@@ -269,7 +269,7 @@ pub(crate) fn confirmed(result: Result<(), Error>) -> Result<(), Error> {
 
 /// Takes a doorbell page back, and starts a dead engine anew once nobody uses it.
 fn end_page(card: &mut Card, window: u8, page: u8, clean: bool) {
-    let address = card.address;
+    let gids = card.gids.clone();
     let Ok(window) = card.window(window) else { return };
     window.engine.revoke(page);
     window.set_page(page, if clean { Page::Free } else { Page::Quarantined });
@@ -285,7 +285,7 @@ fn end_page(card: &mut Card, window: u8, page: u8, clean: bool) {
     let restarted = window
         .engine
         .restart()
-        .and_then(|()| crate::bringup::write_gids(&mut *window.engine, address));
+        .and_then(|()| crate::bringup::write_gids(&mut *window.engine, &gids));
     match restarted {
         Ok(()) => {
             log::warn!("{}: started anew after its death", window.engine.name());

@@ -37,6 +37,9 @@ pub enum Error {
         /// What was found, and what to do.
         why: String,
     },
+    /// The kernel cannot show the cards: what is missing, and what to do.
+    #[error("--shadow: {0}")]
+    Shadow(String),
     /// The card back-end failed.
     #[error("card back-end: {0}")]
     Backend(String),
@@ -183,7 +186,9 @@ impl Error {
             Self::Unsupported(_) => Errno::EOPNOTSUPP,
             Self::Fault { .. } => Errno::EFAULT,
             Self::Forbidden(_) => Errno::EPERM,
-            Self::Dead { .. } | Self::Backend(_) | Self::BringUp { .. } => Errno::EIO,
+            Self::Dead { .. } | Self::Backend(_) | Self::BringUp { .. } | Self::Shadow(_) => {
+                Errno::EIO
+            }
             Self::StateDir { .. } => Errno::EACCES,
             Self::Os { errno, .. } => *errno,
             Self::Memory(error) => error.errno().unwrap_or(Errno::EIO),

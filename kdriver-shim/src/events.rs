@@ -158,6 +158,11 @@ fn cq_error(client: &mut Client, cqn: u32, poller: &Poller) {
     }
 }
 
+/// Tells every context of a card that its GID table has changed.
+pub fn gids_changed(card: u32, clients: &mut Clients, poller: &Poller) {
+    tell(card, clients, poller, ibv_event::GID_CHANGE, |_| true);
+}
+
 fn port_event(card: u32, window: u8, event: Event, clients: &mut Clients, poller: &Poller) {
     match event.kind {
         EventType::Port => {
@@ -175,8 +180,18 @@ fn port_event(card: u32, window: u8, event: Event, clients: &mut Clients, poller
 
 /// Sends an event of port or device to every context in a window.
 fn tell_window(card: u32, window: u8, clients: &mut Clients, poller: &Poller, kind: u32) {
+    tell(card, clients, poller, kind, |client| client.uses(card, window));
+}
+
+fn tell(
+    card: u32,
+    clients: &mut Clients,
+    poller: &Poller,
+    kind: u32,
+    concerns: impl Fn(&Client) -> bool,
+) {
     for client in clients.values_mut() {
-        if !client.uses(card, window) {
+        if !concerns(client) {
             continue;
         }
         for context in client.contexts.values_mut().filter(|context| context.card == card) {

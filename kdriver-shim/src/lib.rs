@@ -42,6 +42,7 @@ pub mod rings;
 pub mod server;
 pub mod session;
 pub mod shadow;
+pub mod shadow_device;
 pub mod shell;
 pub mod soft;
 pub mod spans;

@@ -13,6 +13,7 @@ use kdriver_shim::backend::CardBackend;
 use kdriver_shim::bringup::bring_up;
 use kdriver_shim::error::Error;
 use kdriver_shim::server::Server;
+use kdriver_shim::shadow_device::ShadowDevices;
 use kdriver_shim::soft;
 use kdriver_shim::state_dir::StateDir;
 use kdriver_shim::vfio::VfioBackend;
@@ -58,8 +59,11 @@ fn run(args: &Args, wanted: &Cards) -> anyhow::Result<()> {
     let uid = nix::unistd::geteuid().as_raw();
     let dir = shim_abi::state_dir(args.state_dir.as_deref(), uid);
     let mut state = StateDir::claim(&dir, uid)?;
+    let soft_cards = wanted.addresses.get(..wanted.soft.len()).unwrap_or_default();
+    let shadow = args.shadow.then(|| ShadowDevices::create(soft_cards)).transpose()?;
+    let taps = shadow.as_ref().map(ShadowDevices::taps).unwrap_or_default();
     let (runtime, backends) =
-        soft::start(&wanted.soft, args.pcap.clone(), args.faults.clone(), args.seed)?;
+        soft::start(&wanted.soft, &taps, args.pcap.clone(), args.faults.clone(), args.seed)?;
     let mut backends: Vec<Rc<dyn CardBackend>> =
         backends.into_iter().map(|backend| Rc::new(backend) as Rc<dyn CardBackend>).collect();
     for address in &wanted.vfio {
@@ -72,6 +76,9 @@ fn run(args: &Args, wanted: &Cards) -> anyhow::Result<()> {
     }
     let listener = state.listen()?;
     let mut server = Server::new(cards, listener, uid, state.path().to_owned())?;
+    if let Some(shadow) = shadow {
+        server.follow_addresses_of(shadow)?;
+    }
     let mut out = std::io::stdout();
     // Who started us may not care, and may have closed the other end.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());

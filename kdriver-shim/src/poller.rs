@@ -25,6 +25,8 @@ pub enum Token {
     Channel(ClientId, u32),
     /// The asynchronous event socket of a client's context.
     Async(ClientId, u32),
+    /// News of the addresses of the kernel's devices.
+    Addresses,
     /// The interrupt of a card's window.
     Interrupt {
         /// Card number.

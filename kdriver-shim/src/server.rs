@@ -19,6 +19,7 @@ use crate::numbers::Numbers;
 use crate::peer;
 use crate::poller::{Poller, Token, Watch};
 use crate::session::{Answer, Claim, Session};
+use crate::shadow_device::ShadowDevices;
 use crate::status;
 use crate::sysfs::CounterFiles;
 
@@ -46,6 +47,7 @@ pub struct Server {
     uid: u32,
     state_dir: PathBuf,
     counter_files: CounterFiles,
+    shadow: Option<ShadowDevices>,
     // An engine has more to report than had its turn.
     events_left: bool,
     // Room for one message, kept between two.
@@ -88,9 +90,29 @@ impl Server {
             uid,
             state_dir,
             counter_files,
+            shadow: None,
             events_left: false,
             buffer: Vec::new(),
         })
+    }
+
+    /// Lets the cards' addresses be those that the kernel's devices have.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the news of them cannot be waited for.
+    pub fn follow_addresses_of(&mut self, shadow: ShadowDevices) -> Result<(), Error> {
+        self.poller.watch(&shadow, Token::Addresses, EpollFlags::EPOLLIN)?;
+        shadow.refresh(&mut self.cards);
+        self.shadow = Some(shadow);
+        Ok(())
+    }
+
+    /// Takes note of addresses that have changed, and tells the programs.
+    fn follow_addresses(&mut self) {
+        let Some(shadow) = &mut self.shadow else { return };
+        for card in shadow.follow(&mut self.cards, Instant::now()) {
+            events::gids_changed(card, &mut self.clients, &self.poller);
+        }
     }
 
     /// Serves until `stop` becomes readable, then ends every client.
@@ -110,13 +132,17 @@ impl Server {
 
     fn serve(&mut self) -> Result<(), Error> {
         loop {
-            let patience = self.counter_files.patience(self.has_programs(), Instant::now());
+            let now = Instant::now();
+            let files = self.counter_files.patience(self.has_programs(), now);
+            let addresses = self.shadow.as_ref().and_then(|shadow| shadow.patience(now));
+            let patience = files.into_iter().chain(addresses).min();
             // Rounded up: waking too early is waking twice.
             let milliseconds = patience.map(|it| it.as_micros().div_ceil(1000));
             let timeout = milliseconds.map(|it| u16::try_from(it).unwrap_or(u16::MAX));
             if !self.step(timeout)? {
                 return Ok(());
             }
+            self.follow_addresses();
             let programs = self.has_programs();
             self.counter_files.refresh(&mut self.cards, programs, Instant::now());
         }
@@ -156,7 +182,8 @@ impl Server {
         let gone = flags.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR);
         match token {
             Token::Listener => self.accept(),
-            Token::Signals => {}
+            // The addresses are looked at behind every round.
+            Token::Signals | Token::Addresses => {}
             Token::Control(id) => self.control(id),
             Token::Process(id) => self.end(id, "its process ended"),
             Token::Channel(id, number) => {
@@ -266,6 +293,8 @@ impl Server {
 
     /// Takes one message of a client and answers it.
     fn control(&mut self, id: ClientId) {
+        // An address that was given before the request is one that the answer knows.
+        self.follow_addresses();
         // Out of the table while it is served: the others are looked at for its sake.
         let Some(mut client) = self.clients.remove(&id) else { return };
         let outcome = self.exchange(&mut client);
@@ -318,7 +347,13 @@ impl Server {
     fn answer(&mut self, client: &mut Client, request: Request) -> Result<Answer, Error> {
         if request == Request::Status {
             // Listed among the others, for the moment.
-            let text = status::text(&self.state_dir, self.uid, &mut self.cards, &self.clients);
+            let text = status::text(
+                &self.state_dir,
+                self.uid,
+                &mut self.cards,
+                &self.clients,
+                self.shadow.as_ref(),
+            );
             let fd = status::to_memfd(&text)?;
             let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
             return Ok(Answer { response: Response::Status { length }, fds: vec![fd] });

@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use fpga_regs::coyote::pci::{self, Bar};
-use hostmem::DmaMemory;
+use hostmem::{DmaMemory, Tap};
 use softcard::{CardConfig, CardHandle, FaultSpec, Runtime, RuntimeConfig};
 
-use crate::args::{Link, SoftCard};
+use crate::args::SoftCard;
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
 use crate::error::Error;
 use crate::rings::duplicate;
@@ -35,20 +36,23 @@ const EXPRESS: u16 = 0x70;
 const COMMAND: u16 = pci::CONFIG_COMMAND;
 const DEVICE_CONTROL: u16 = EXPRESS + pci::EXPRESS_DEVICE_CONTROL;
 
-/// Starts the software cards; the runtime ends once every back-end is dropped.
+/// Starts the software cards, the first of which share their ports with these devices of the
+/// kernel's; the runtime ends once every back-end is dropped.
 ///
 /// # Errors
 /// [`Error::Backend`] when a port, the capture or the card thread cannot be had.
 pub fn start(
     cards: &[SoftCard],
+    hosts: &[Arc<Tap>],
     capture: Option<PathBuf>,
     faults: Vec<FaultSpec>,
     seed: u64,
 ) -> Result<(Runtime, Vec<SoftBackend>), Error> {
-    let configs = cards
-        .iter()
-        .map(|card| CardConfig { link: soft_link(&card.link), map: card.map })
-        .collect();
+    let mut configs = Vec::new();
+    for (number, card) in cards.iter().enumerate() {
+        let host = hosts.get(number).cloned();
+        configs.push(CardConfig { link: card.link.clone(), map: card.map, host });
+    }
     let runtime =
         Runtime::start(RuntimeConfig { cards: configs, capture, faults, seed }).map_err(backend)?;
     let page = runtime.thread_page().try_clone_to_owned();
@@ -62,7 +66,7 @@ pub fn start(
         let identity = Identity {
             board: "Balboa software card".into(),
             location: format!("soft:{number:02x}:00.0"),
-            link: link_text(&card.link),
+            link: card.link.to_string(),
         };
         // As it comes out of a reset: relaxed ordering on.
         let device_control = pci::DEVICE_CONTROL_RELAXED_ORDERING;
@@ -71,22 +75,6 @@ pub fn start(
         backends.push(SoftBackend { handle, thread_page, identity, config });
     }
     Ok((runtime, backends))
-}
-
-fn soft_link(link: &Link) -> softcard::Link {
-    match link {
-        Link::Switch => softcard::Link::Switch,
-        Link::Unix { local, remote } => {
-            softcard::Link::Unix { local: local.clone(), remote: remote.clone() }
-        }
-    }
-}
-
-fn link_text(link: &Link) -> String {
-    match link {
-        Link::Switch => "switch".into(),
-        Link::Unix { local, remote } => format!("unix:{},{}", local.display(), remote.display()),
-    }
 }
 
 fn backend(error: softcard::Error) -> Error {

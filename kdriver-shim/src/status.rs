@@ -16,6 +16,7 @@ use crate::clients::{CardUse, Client, Stage};
 use crate::error::Error;
 use crate::events::Clients;
 use crate::quota::Resource;
+use crate::shadow_device::{ShadowDevices, libibverbs};
 
 /// Version of the document: a field is only added under the same number.
 const FORMAT: u32 = 1;
@@ -44,7 +45,9 @@ struct CardStatus {
     link_up: bool,
     ip: String,
     mac: String,
-    gids: Vec<String>,
+    /// By their index; null where there is none.
+    gids: Vec<Option<String>>,
+    shadow: Option<ShadowStatus>,
     max_mtu: u32,
     active_mtu: u32,
     trust: &'static str,
@@ -52,6 +55,17 @@ struct CardStatus {
     windows: Vec<WindowStatus>,
     counters: Map<String, Value>,
     quarantine: Quarantine,
+}
+
+/// What the kernel shows of a card.
+#[derive(Serialize)]
+struct ShadowStatus {
+    /// Name of its network device.
+    netdev: String,
+    /// Name of its RDMA device.
+    rdma_device: String,
+    /// Why programs do not get our provider for it.
+    trouble: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -97,7 +111,13 @@ struct QpStatus {
 
 /// Writes the state as JSON.
 #[must_use]
-pub fn text(state_dir: &Path, uid: u32, cards: &mut [Card], clients: &Clients) -> String {
+pub fn text(
+    state_dir: &Path,
+    uid: u32,
+    cards: &mut [Card],
+    clients: &Clients,
+    shadow: Option<&ShadowDevices>,
+) -> String {
     let status = Status {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION"),
@@ -105,7 +125,7 @@ pub fn text(state_dir: &Path, uid: u32, cards: &mut [Card], clients: &Clients) -
         uid,
         state_dir: state_dir.display().to_string(),
         clients: clients.values().map(|client| client_status(client, cards)).collect(),
-        cards: cards.iter_mut().map(card_status).collect(),
+        cards: cards.iter_mut().map(|card| card_status(card, shadow)).collect(),
     };
     // Maps with text keys and plain values always have a JSON form.
     serde_json::to_string_pretty(&status)
@@ -123,7 +143,12 @@ pub fn to_memfd(text: &str) -> Result<OwnedFd, Error> {
     Ok(fd)
 }
 
-fn card_status(card: &mut Card) -> CardStatus {
+fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
+    let shadow = shadow.and_then(|shadow| shadow.name_of(card.number)).map(|name| ShadowStatus {
+        netdev: name.to_owned(),
+        rdma_device: name.to_owned(),
+        trouble: libibverbs::claimant().trouble(),
+    });
     let info = card.info();
     let engine = card.windows.first().map(|window| *window.engine.limits()).unwrap_or_default();
     let limits = Resource::all().map(|r| (snake(r.name()), r.limit(&engine).into())).collect();
@@ -138,7 +163,8 @@ fn card_status(card: &mut Card) -> CardStatus {
         link_up: info.port.link_up,
         ip: format!("{}/{}", card.address.ip, card.address.prefix),
         mac: mac_text(info.port.mac),
-        gids: info.port.gids.into_iter().filter(|gid| *gid != [0; 16]).map(gid_text).collect(),
+        gids: gid_texts(&info.port.gids),
+        shadow,
         max_mtu: mtu_bytes(info.port.max_mtu),
         active_mtu: mtu_bytes(info.port.active_mtu),
         trust: match card.backend.grant_kind() {
@@ -226,6 +252,16 @@ fn client_status(client: &Client, cards: &mut [Card]) -> ClientStatus {
     }
 }
 
+/// GIDs up to the last that there is.
+fn gid_texts(gids: &[[u8; 16]]) -> Vec<Option<String>> {
+    let text = |gid: &[u8; 16]| (*gid != [0; 16]).then(|| gid_text(*gid));
+    let mut texts: Vec<_> = gids.iter().map(text).collect();
+    while texts.last().is_some_and(Option::is_none) {
+        texts.pop();
+    }
+    texts
+}
+
 /// A resource's name as a JSON key.
 fn snake(name: &str) -> String {
     name.replace(' ', "_")
@@ -246,6 +282,16 @@ mod tests {
         let mut buffer = [0; 64];
         let length = nix::unistd::read(&fd, &mut buffer).unwrap();
         assert_eq!(&buffer[..length], b"{\"a\":1}");
+    }
+
+    #[test]
+    fn gids_keep_their_index_where_one_before_them_is_gone() {
+        let mut table = [[0; 16]; 16];
+        table[2] = [1; 16];
+        let texts = gid_texts(&table);
+        assert_eq!((texts.len(), &texts[0]), (3, &None));
+        assert!(texts[2].is_some());
+        assert!(gid_texts(&[[0; 16]; 16]).is_empty());
     }
 
     #[test]

@@ -195,7 +195,7 @@ fn check_values(qpn: Qpn, change: &QpAttributes, mtu_max: PathMtu) -> Result<(),
     let mtu = change.path_mtu.map(|mtu| u64::from(mtu.bytes()));
     limit("path_mtu", mtu, u64::from(mtu_max.bytes()))?;
     let gid = change.path.map(|path| u64::from(path.sgid_index));
-    limit("sgid_index", gid, u64::from(param::GID_TABLE_LENGTH.saturating_sub(1)))
+    limit("sgid_index", gid, param::GID_TABLE_LENGTH.saturating_sub(1) as u64)
 }
 
 #[cfg(test)]

@@ -21,24 +21,24 @@ fn frame(
     frame
 }
 
-/// The broadcast question who has `target`.
-pub(crate) fn arp_request(addresses: &PortAddresses, target: Ipv4Addr) -> Vec<u8> {
+/// The broadcast question who has `target`, asked from `own`.
+pub(crate) fn arp_request(addresses: &PortAddresses, own: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
     let packet = arp::Repr {
         operation: arp::Operation::Request,
         sender_mac: addresses.mac,
-        sender_ip: addresses.ipv4,
+        sender_ip: own,
         target_mac: MacAddr::default(),
         target_ip: target,
     };
     frame(addresses, MacAddr::BROADCAST, ethernet::EtherType::ARP, &[&packet.to_bytes()])
 }
 
-/// The answer to an ARP request for the port's address.
+/// The answer to an ARP request for an address of the port's.
 pub(crate) fn arp_reply(addresses: &PortAddresses, request: &arp::Repr) -> Vec<u8> {
     let packet = arp::Repr {
         operation: arp::Operation::Reply,
         sender_mac: addresses.mac,
-        sender_ip: addresses.ipv4,
+        sender_ip: request.target_ip,
         target_mac: request.sender_mac,
         target_ip: request.sender_ip,
     };
@@ -54,7 +54,7 @@ pub(crate) fn icmp_reply(
 ) -> Vec<u8> {
     let ip = ipv4::Repr {
         time_to_live: crate::param::DEFAULT_HOP_LIMIT,
-        source: addresses.ipv4,
+        source: request_ip.destination,
         destination: request_ip.source,
         ..*request_ip
     };
@@ -67,13 +67,13 @@ pub(crate) fn icmp_reply(
     )
 }
 
-/// The answer to a neighbour solicitation for the port's link-local address.
+/// The answer to a neighbour solicitation for `own`, an address of the port's.
 pub(crate) fn neighbour_advertisement(
     addresses: &PortAddresses,
+    own: Ipv6Addr,
     destination_mac: MacAddr,
     destination: Ipv6Addr,
 ) -> Vec<u8> {
-    let own = addresses.mac.link_local();
     let message = ndp::advertisement(own, addresses.mac, destination);
     let ip = ipv6::Repr {
         traffic_class: 0,

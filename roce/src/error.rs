@@ -64,7 +64,7 @@ pub enum Error {
     /// The own and the peer's GID are of different kinds.
     #[error(
         "QP {qpn}: dgid {dgid} does not fit sgid_index {sgid_index}; \
-         index 0 reaches link-local addresses, index 1 IPv4 addresses"
+         give the index of an address of the same kind, of IPv4 or IPv6"
     )]
     GidMismatch {
         /// The QP.

@@ -83,6 +83,6 @@ pub use counters::{Counters, QpCounters};
 pub use error::{Error, PostError};
 pub use header::HeaderBuffer;
 pub use psn::Psn;
-pub use stack::{Stack, StackConfig};
+pub use stack::{Owner, Stack, StackConfig};
 pub use state::QpState;
-pub use types::{Gid, Instant, MacAddr, PathMtu, Qpn};
+pub use types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};

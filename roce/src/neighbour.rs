@@ -9,6 +9,7 @@ use core::net::Ipv4Addr;
 use core::time::Duration;
 
 use crate::param;
+use crate::path::Neighbour;
 use crate::types::{Instant, MacAddr};
 
 /// What is known about a neighbour.
@@ -25,7 +26,7 @@ struct Entry {
 /// A question that is repeated until it is answered.
 #[derive(Clone, Copy, Debug)]
 struct Question {
-    address: Ipv4Addr,
+    neighbour: Neighbour,
     at: Instant,
     interval: Duration,
     /// Requests sent.
@@ -44,16 +45,16 @@ impl Neighbours {
     /// first request is due at once.
     pub(crate) fn acquire(
         &mut self,
-        address: Ipv4Addr,
+        neighbour: Neighbour,
         slot: u32,
         now: Instant,
     ) -> Option<MacAddr> {
-        let entry = self.entries.entry(address).or_default();
+        let entry = self.entries.entry(neighbour.address).or_default();
         entry.users.push(slot);
         if entry.mac.is_none() && !entry.asking {
             entry.asking = true;
             let interval = param::ARP_FIRST_INTERVAL;
-            self.questions.push(Question { address, at: now, interval, sent: 0 });
+            self.questions.push(Question { neighbour, at: now, interval, sent: 0 });
         }
         entry.mac
     }
@@ -66,7 +67,7 @@ impl Neighbours {
         }
         if entry.users.is_empty() {
             self.entries.remove(&address);
-            self.questions.retain(|question| question.address != address);
+            self.questions.retain(|question| question.neighbour.address != address);
         }
     }
 
@@ -92,7 +93,7 @@ impl Neighbours {
             return &[];
         }
         entry.asking = false;
-        self.questions.retain(|question| question.address != address);
+        self.questions.retain(|question| question.neighbour.address != address);
         if entry.mac == Some(mac) {
             return &[];
         }
@@ -102,9 +103,8 @@ impl Neighbours {
 
     /// Whether a neighbour has not answered many requests.
     pub(crate) fn is_silent(&self, address: Ipv4Addr) -> bool {
-        self.questions
-            .iter()
-            .any(|question| question.address == address && question.sent >= param::ARP_PATIENCE)
+        let mut asked = self.questions.iter().filter(|it| it.neighbour.address == address);
+        asked.any(|question| question.sent >= param::ARP_PATIENCE)
     }
 
     /// The number of open questions that are repeated.
@@ -117,13 +117,13 @@ impl Neighbours {
         self.questions.iter().map(|question| question.at).min()
     }
 
-    /// The next address to ask for, if a request is due.
-    pub(crate) fn poll(&mut self, now: Instant) -> Option<Ipv4Addr> {
+    /// The next neighbour to ask for, if a request is due.
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<Neighbour> {
         let question = self.questions.iter_mut().find(|question| question.at <= now)?;
         question.at = now.after(question.interval);
         question.sent = question.sent.saturating_add(1);
         question.interval = question.interval.saturating_mul(2).min(param::ARP_LONGEST_INTERVAL);
-        Some(question.address)
+        Some(question.neighbour)
     }
 }
 
@@ -132,17 +132,18 @@ mod tests {
     use super::*;
 
     const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+    const ASKED: Neighbour = Neighbour { address: PEER, asked_from: Ipv4Addr::new(10, 0, 0, 1) };
     const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
     const OTHER: MacAddr = MacAddr([2, 0, 0, 0, 0, 3]);
 
     #[test]
     fn requests_are_repeated_at_growing_intervals_until_answered() {
         let mut neighbours = Neighbours::default();
-        assert_eq!(neighbours.acquire(PEER, 1, Instant(0)), None);
-        assert_eq!(neighbours.acquire(PEER, 2, Instant(0)), None);
+        assert_eq!(neighbours.acquire(ASKED, 1, Instant(0)), None);
+        assert_eq!(neighbours.acquire(ASKED, 2, Instant(0)), None);
         let mut asked = Vec::new();
         while let Some(at) = neighbours.next_timeout().filter(|at| at.0 < 5_000_000_000) {
-            assert_eq!(neighbours.poll(at), Some(PEER));
+            assert_eq!(neighbours.poll(at), Some(ASKED));
             assert_eq!(neighbours.poll(at), None);
             asked.push(at.0 / 1_000_000);
             assert_eq!(neighbours.is_silent(PEER), asked.len() >= 6);
@@ -150,14 +151,14 @@ mod tests {
         assert_eq!(asked, [0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 2023, 3023, 4023]);
         assert_eq!(neighbours.learn(PEER, MAC), [1, 2]);
         assert_eq!(neighbours.next_timeout(), None);
-        assert_eq!(neighbours.acquire(PEER, 3, Instant(0)), Some(MAC));
+        assert_eq!(neighbours.acquire(ASKED, 3, Instant(0)), Some(MAC));
     }
 
     #[test]
     fn answers_that_were_not_asked_for_are_ignored() {
         let mut neighbours = Neighbours::default();
         assert!(neighbours.learn(PEER, MAC).is_empty());
-        neighbours.acquire(PEER, 1, Instant(0));
+        neighbours.acquire(ASKED, 1, Instant(0));
         assert!(neighbours.learn(PEER, MacAddr::BROADCAST).is_empty());
         assert_eq!(neighbours.learn(PEER, MAC), [1]);
         assert!(neighbours.learn(PEER, OTHER).is_empty());
@@ -169,8 +170,8 @@ mod tests {
     #[test]
     fn entries_go_with_their_last_user() {
         let mut neighbours = Neighbours::default();
-        neighbours.acquire(PEER, 1, Instant(0));
-        neighbours.acquire(PEER, 2, Instant(0));
+        neighbours.acquire(ASKED, 1, Instant(0));
+        neighbours.acquire(ASKED, 2, Instant(0));
         neighbours.release(PEER, 1);
         assert!(neighbours.next_timeout().is_some());
         neighbours.release(PEER, 2);

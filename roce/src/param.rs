@@ -15,8 +15,8 @@ pub const DEFAULT_PKEY: u16 = 0xffff;
 /// The number of partition keys in the port's table.
 pub const PKEY_TABLE_LENGTH: u16 = 1;
 
-/// The number of source GIDs of a port: 0 is the link-local address, 1 the IPv4 address.
-pub const GID_TABLE_LENGTH: u8 = 2;
+/// The number of source GIDs that a port can have.
+pub const GID_TABLE_LENGTH: usize = 16;
 
 /// The largest message, in bytes.
 // RC-23

@@ -1,30 +1,68 @@
 //! A queue pair's path: who the peer is, and the header bytes that every frame to it begins with.
 
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::attributes::AddressVector;
 use crate::error::Error;
 use crate::header::HeaderBuffer;
 use crate::param;
-use crate::types::{Gid, MacAddr, Qpn};
-use crate::wire::{bth, checksum_add, checksum_finish, ethernet, icrc, ipv4, ipv6, udp};
+use crate::types::{Gid, GidTable, MacAddr, Qpn};
+use crate::wire::{bth, checksum_add, checksum_finish, ethernet, icrc, ipv4, ipv6, ndp, udp};
 
 /// The addresses of the port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortAddresses {
     pub mac: MacAddr,
-    pub ipv4: Ipv4Addr,
+    pub gids: GidTable,
 }
 
 impl PortAddresses {
+    /// A port with two addresses: the link-local one of its MAC, and one of IPv4.
+    pub(crate) fn new(mac: MacAddr, ipv4: Ipv4Addr) -> Self {
+        let mut gids = GidTable::default();
+        let first = [Gid::from_ipv6(mac.link_local()), Gid::from_ipv4(ipv4)];
+        for (entry, gid) in gids.iter_mut().zip(first) {
+            *entry = Some(gid);
+        }
+        Self { mac, gids }
+    }
+
     /// The GID at `index` of the port's table.
     pub(crate) fn gid(&self, index: u8) -> Option<Gid> {
-        match index {
-            0 => Some(Gid::from_ipv6(self.mac.link_local())),
-            1 => Some(Gid::from_ipv4(self.ipv4)),
-            _ => None,
-        }
+        self.gids.get(usize::from(index)).copied().flatten()
     }
+
+    /// Whether an address is the port's.
+    #[inline]
+    pub(crate) fn has(&self, gid: Gid) -> bool {
+        self.gids.contains(&Some(gid))
+    }
+
+    /// Whether an IPv4 address is the port's.
+    #[inline]
+    pub(crate) fn has_ipv4(&self, address: Ipv4Addr) -> bool {
+        self.has(Gid::from_ipv4(address))
+    }
+
+    /// Whether an IPv6 address is the port's.
+    #[inline]
+    pub(crate) fn has_ipv6(&self, address: Ipv6Addr) -> bool {
+        self.has(Gid::from_ipv6(address))
+    }
+
+    /// Whether packets to a multicast address ask for one of the port's.
+    pub(crate) fn is_solicited_at(&self, group: Ipv6Addr) -> bool {
+        let own = self.gids.iter().flatten();
+        own.filter(|gid| gid.as_ipv4().is_none())
+            .any(|gid| ndp::solicited_node(gid.as_ipv6()) == group)
+    }
+}
+
+/// An IPv4 peer, and the address of ours that asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Neighbour {
+    pub address: Ipv4Addr,
+    pub asked_from: Ipv4Addr,
 }
 
 /// What must happen before frames can be sent on a path.
@@ -33,7 +71,7 @@ pub(crate) enum Resolution {
     /// The Ethernet address is known.
     Known(MacAddr),
     /// ARP must find it.
-    Arp(Ipv4Addr),
+    Arp(Neighbour),
 }
 
 /// A path, ready to emit headers once it is resolved.
@@ -84,7 +122,11 @@ impl Path {
                 if peer.is_unspecified() || peer.is_multicast() || peer.is_broadcast() {
                     return Err(unreachable);
                 }
-                if own == peer { Resolution::Known(addresses.mac) } else { Resolution::Arp(peer) }
+                if own == peer {
+                    Resolution::Known(addresses.mac)
+                } else {
+                    Resolution::Arp(Neighbour { address: peer, asked_from: own })
+                }
             }
             (None, None) => {
                 let mac = MacAddr::of_link_local(vector.dgid.as_ipv6());
@@ -117,9 +159,10 @@ impl Path {
         self.resolved = true;
     }
 
-    /// The peer's IPv4 address, if the path needs ARP.
-    pub(crate) fn arp_target(&self) -> Option<Ipv4Addr> {
-        if self.own == self.peer { None } else { self.peer.as_ipv4() }
+    /// The peer as ARP knows it, if the path needs ARP.
+    pub(crate) fn neighbour(&self) -> Option<Neighbour> {
+        let (own, peer) = (self.own.as_ipv4()?, self.peer.as_ipv4()?);
+        (own != peer).then_some(Neighbour { address: peer, asked_from: own })
     }
 
     /// A header up to the Base Transport Header, for a frame with `after` bytes between that
@@ -242,7 +285,7 @@ mod tests {
     const PEER: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
     fn addresses() -> PortAddresses {
-        PortAddresses { mac: MAC, ipv4: Ipv4Addr::new(10, 0, 0, 1) }
+        PortAddresses::new(MAC, Ipv4Addr::new(10, 0, 0, 1))
     }
 
     fn vector(sgid_index: u8, dgid: Gid) -> AddressVector {
@@ -302,7 +345,8 @@ mod tests {
         };
         let v4 = |d| Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, d));
         assert_eq!(resolve(0, Gid::from_ipv6(PEER.link_local())), Ok(Resolution::Known(PEER)));
-        assert_eq!(resolve(1, v4(2)), Ok(Resolution::Arp(Ipv4Addr::new(10, 0, 0, 2))));
+        let [asked_from, address] = [1, 2].map(|d| Ipv4Addr::new(10, 0, 0, d));
+        assert_eq!(resolve(1, v4(2)), Ok(Resolution::Arp(Neighbour { address, asked_from })));
         assert_eq!(resolve(1, v4(1)), Ok(Resolution::Known(MAC)));
         assert!(matches!(resolve(0, v4(2)), Err(Error::GidMismatch { .. })));
         assert!(matches!(

@@ -16,19 +16,22 @@ use crate::header::HeaderBuffer;
 use crate::log::{Effect, EffectKind};
 use crate::neighbour::Neighbours;
 use crate::param;
-use crate::path::{Path, PortAddresses, Resolution};
+use crate::path::{Neighbour, Path, PortAddresses, Resolution};
 use crate::qp::{Qp, Shared};
 use crate::state::QpState;
-use crate::types::{Gid, Instant, MacAddr, PathMtu, Qpn};
+use crate::types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
 
 mod input;
+mod owner;
+
+pub use owner::Owner;
 
 /// What a port is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackConfig {
-    /// The Ethernet address. The link-local address (source GID 0) follows from it.
+    /// The Ethernet address. The link-local address, at first source GID 0, follows from it.
     pub mac: MacAddr,
-    /// The IPv4 address (source GID 1).
+    /// The IPv4 address, at first source GID 1.
     pub ipv4: Ipv4Addr,
     /// The largest path MTU that a QP may use.
     pub mtu_max: PathMtu,
@@ -81,7 +84,7 @@ impl Stack {
     #[must_use]
     pub fn new(config: StackConfig) -> Self {
         Self {
-            addresses: PortAddresses { mac: config.mac, ipv4: config.ipv4 },
+            addresses: PortAddresses::new(config.mac, config.ipv4),
             mtu_max: config.mtu_max,
             table: HashMap::default(),
             slots: Vec::new(),
@@ -94,10 +97,15 @@ impl Stack {
         }
     }
 
-    /// The GID at `index` of the port's table: 0 is the link-local address, 1 the IPv4 address.
+    /// The GID at `index` of the port's table.
     #[must_use]
     pub fn gid(&self, index: u8) -> Option<Gid> {
         self.addresses.gid(index)
+    }
+
+    /// Gives the port other addresses. Queue pairs on one that goes away send on, and hear nothing.
+    pub fn set_gids(&mut self, gids: GidTable) {
+        self.addresses.gids = gids;
     }
 
     /// Creates the queue pair `qpn` in RESET.
@@ -382,12 +390,12 @@ impl Stack {
             if is_late && qp.excuse_late_timer(&mut self.shared, now) || !fires {
                 continue;
             }
-            let peer = qp.path.as_ref().and_then(Path::arp_target);
-            let lost_cause = peer.is_none_or(|address| self.neighbours.is_silent(address));
+            let peer = qp.path.as_ref().and_then(Path::neighbour);
+            let lost_cause = peer.is_none_or(|peer| self.neighbours.is_silent(peer.address));
             let unanswered = qp.timer_fired(&mut self.shared, now, lost_cause);
-            if let (true, Some(address)) = (unanswered, peer) {
-                if self.neighbours.probe(address, now) {
-                    self.ask(address);
+            if let (true, Some(peer)) = (unanswered, peer) {
+                if self.neighbours.probe(peer.address, now) {
+                    self.ask(peer);
                 }
             }
         }
@@ -422,8 +430,8 @@ impl Stack {
     fn reset(&mut self, slot: u32) {
         let generation = self.new_generation();
         let Some(qp) = qp_at(&mut self.slots, slot) else { return };
-        if let Some(address) = qp.path.as_ref().and_then(Path::arp_target) {
-            self.neighbours.release(address, slot);
+        if let Some(peer) = qp.path.as_ref().and_then(Path::neighbour) {
+            self.neighbours.release(peer.address, slot);
         }
         let qpn = qp.qpn;
         let counters = qp.counters;
@@ -442,29 +450,30 @@ impl Stack {
         let Some(qp) = qp_at(&mut self.slots, slot) else { return };
         // Released last, so that a path to the same peer keeps what is known of it.
         let old = qp.path.replace(path);
-        if let Resolution::Arp(address) = resolution {
-            let known = self.neighbours.acquire(address, slot, now);
+        if let Resolution::Arp(peer) = resolution {
+            let known = self.neighbours.acquire(peer, slot, now);
             if let (Some(mac), Some(path)) = (known, qp.path.as_mut()) {
                 path.resolve(mac);
             }
             self.ask_due(now);
         }
-        if let Some(address) = old.as_ref().and_then(Path::arp_target) {
-            self.neighbours.release(address, slot);
+        if let Some(peer) = old.as_ref().and_then(Path::neighbour) {
+            self.neighbours.release(peer.address, slot);
         }
     }
 
     /// Sends the ARP requests that are due.
     fn ask_due(&mut self, now: Instant) {
         for _ in 0..self.neighbours.questions() {
-            let Some(address) = self.neighbours.poll(now) else { break };
-            self.ask(address);
+            let Some(neighbour) = self.neighbours.poll(now) else { break };
+            self.ask(neighbour);
         }
     }
 
     /// Sends an ARP request.
-    fn ask(&mut self, address: Ipv4Addr) {
-        let frame = control::arp_request(&self.addresses, address);
+    fn ask(&mut self, neighbour: Neighbour) {
+        let Neighbour { address, asked_from } = neighbour;
+        let frame = control::arp_request(&self.addresses, asked_from, address);
         bump(&mut self.shared.counters.sent_arp_requests);
         self.send_control(frame);
     }

@@ -173,6 +173,9 @@ impl fmt::Debug for Gid {
     }
 }
 
+/// The addresses of a port by their index; `None` where there is none.
+pub type GidTable = [Option<Gid>; crate::param::GID_TABLE_LENGTH];
+
 /// The largest payload of one packet on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PathMtu {

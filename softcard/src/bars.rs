@@ -268,8 +268,8 @@ impl Card {
             if u32::try_from(index).is_ok_and(|bit| fresh.wrapping_shr(bit) & 1 == 1) {
                 self.stop_transfers(index);
                 if let Some(engine) = self.engines.get_mut(index) {
-                    let (stack, identity) = (&mut self.stack, self.identity);
-                    engine.reset(&mut RoceTransport { stack, identity });
+                    let (stack, identity, gids) = (&mut self.stack, self.identity, &mut self.gids);
+                    engine.reset(&mut RoceTransport { stack, identity, gids, window: index });
                 }
             }
         }
@@ -281,7 +281,8 @@ impl Card {
             self.stop_transfers(index);
         }
         let Some(engine) = self.engines.get_mut(index) else { return };
-        let mut transport = RoceTransport { stack: &mut self.stack, identity: self.identity };
+        let (stack, identity, gids) = (&mut self.stack, self.identity, &mut self.gids);
+        let mut transport = RoceTransport { stack, identity, gids, window: index };
         let value = beat.over(engine.read_register(now, register));
         engine.write_register(register, value, &mut transport);
         self.execute_at_once(now, index);

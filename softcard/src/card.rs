@@ -12,6 +12,7 @@ use roce::{MacAddr, PathMtu, Stack, StackConfig};
 use crate::WINDOWS;
 use crate::datapath::Scratch;
 use crate::dma::AddressSpace;
+use crate::gids::Gids;
 use crate::isr::Event;
 use crate::mmu::{Translation, Unit};
 use crate::port::{FramePool, Port};
@@ -84,6 +85,10 @@ pub(crate) struct Card {
     pub(crate) memory: AddressSpace,
     pub(crate) stack: Stack,
     pub(crate) port: Box<dyn Port>,
+    /// The host's network stack, where it shares the port's addresses.
+    pub(crate) host: Option<Box<dyn Port>>,
+    /// The GID tables that the windows' engines were given.
+    pub(crate) gids: Gids,
     pub(crate) pool: FramePool,
     pub(crate) scratch: Scratch,
     pub(crate) vectors: Rc<dyn Interrupts>,
@@ -161,6 +166,8 @@ impl Card {
             memory,
             stack: new_stack(Identity::default()),
             port,
+            host: None,
+            gids: Gids::default(),
             pool,
             scratch: Scratch::default(),
             vectors,
@@ -172,13 +179,15 @@ impl Card {
         if !self.engines.iter().any(CardEngine::has_qps) {
             self.identity = identity;
             self.stack = new_stack(identity);
+            self.gids.apply(&mut self.stack, identity);
         }
     }
 
     /// What a pulse on the shell's reset does: engines, QPs and frames under way are gone.
     pub(crate) fn reset(&mut self) {
-        for engine in &mut self.engines {
-            engine.reset(&mut RoceTransport { stack: &mut self.stack, identity: self.identity });
+        for (window, engine) in self.engines.iter_mut().enumerate() {
+            let (stack, identity, gids) = (&mut self.stack, self.identity, &mut self.gids);
+            engine.reset(&mut RoceTransport { stack, identity, gids, window });
         }
         self.pages = Default::default();
         self.open_wired();
@@ -218,13 +227,13 @@ impl Card {
 
     /// Finds the pages of rings again that the driver took back; `false` when that has to wait.
     pub(crate) fn find_rings(&mut self, now: u64) -> bool {
-        for (vfpga, engine) in self.vfpgas.iter().zip(&mut self.engines) {
+        for (window, (vfpga, engine)) in self.vfpgas.iter().zip(&mut self.engines).enumerate() {
             match vfpga.unit.complete() {
                 Translation::Found { .. } => {}
                 Translation::Waits => return false,
                 Translation::Refused => {
-                    let (stack, identity) = (&mut self.stack, self.identity);
-                    let mut transport = RoceTransport { stack, identity };
+                    let (stack, identity, gids) = (&mut self.stack, self.identity, &mut self.gids);
+                    let mut transport = RoceTransport { stack, identity, gids, window };
                     engine.fail(now, FATAL_RING_UNREACHABLE, &mut transport);
                     vfpga.unit.stop();
                 }
@@ -293,6 +302,7 @@ impl Card {
     /// Counters that are the port's and the DMA's, not the stack's.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.port.counters();
+        counters.extend(self.host.iter().flat_map(|host| host.counters()));
         let mmu = self.vfpgas.iter().map(|vfpga| vfpga.unit.mmu.borrow().counters);
         let mmu = mmu.fold(crate::mmu::Counters::default(), crate::mmu::Counters::plus);
         counters.extend([

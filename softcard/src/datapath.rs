@@ -54,7 +54,7 @@ enum Underway {
 pub(crate) struct Scratch {
     underway: Underway,
     /// Frames received in this round.
-    received: VecDeque<Frame>,
+    pub(crate) received: VecDeque<Frame>,
     placements: Vec<Placement>,
     pieces: Vec<Piece>,
     /// For each piece: what became of it.
@@ -66,7 +66,7 @@ pub(crate) struct Scratch {
     /// Frames being made.
     made: Vec<Frame>,
     /// Frames ready to be sent.
-    sending: VecDeque<Frame>,
+    pub(crate) sending: VecDeque<Frame>,
     /// Frames to the card's own address.
     looped: VecDeque<Frame>,
     /// Rounds that timers which are due have waited for frames.
@@ -200,7 +200,8 @@ impl Card {
             return;
         }
         if let (Some(engine), Some(vfpga)) = (self.engines.get_mut(index), self.vfpgas.get(index)) {
-            let mut transport = RoceTransport { stack: &mut self.stack, identity: self.identity };
+            let (stack, identity, gids) = (&mut self.stack, self.identity, &mut self.gids);
+            let mut transport = RoceTransport { stack, identity, gids, window: index };
             engine.execute(now, &vfpga.unit, &mut transport);
         }
         self.raise_interrupts();
@@ -251,9 +252,10 @@ impl Card {
 
     fn poll_engines(&mut self, now: u64) -> bool {
         let mut worked = false;
-        let mut transport = RoceTransport { stack: &mut self.stack, identity: self.identity };
         for (index, (engine, vfpga)) in self.engines.iter_mut().zip(&self.vfpgas).enumerate() {
             if self.datapath == 0 || !decoupled(self.datapath, index) {
+                let (stack, identity, gids) = (&mut self.stack, self.identity, &mut self.gids);
+                let mut transport = RoceTransport { stack, identity, gids, window: index };
                 worked |= engine.execute(now, &vfpga.unit, &mut transport);
                 worked |= engine.poll(now, &mut transport);
             }
@@ -270,10 +272,11 @@ impl Card {
         if received == 0 {
             return 0;
         }
+        self.share_received(now);
+        let scratch = &mut self.scratch;
         for (index, frame) in scratch.received.iter().enumerate() {
             let mut verbs = Engines(&mut self.engines);
             let bytes = frame.as_slice();
-            self.tally.count(Way::Received, bytes);
             self.stack.receive(Instant(now), bytes, index, &mut verbs, &mut scratch.placements);
         }
         let Scratch { placements, pieces, ends, .. } = scratch;
@@ -317,14 +320,12 @@ impl Card {
         let mut worked = false;
         while let Some(event) = self.stack.poll_event() {
             worked = true;
-            let qpn = event.qpn().value();
-            let Some(engine) = engine_of(&mut self.engines, qpn) else { continue };
+            let window = window_of(event.qpn());
+            let Some(engine) = self.engines.get_mut(window) else { continue };
             if let Some(event) = transport_event(engine, event) {
-                engine.handle(
-                    now,
-                    event,
-                    &mut RoceTransport { stack: &mut self.stack, identity: self.identity },
-                );
+                let (stack, identity, gids) = (&mut self.stack, self.identity, &mut self.gids);
+                let mut transport = RoceTransport { stack, identity, gids, window };
+                engine.handle(now, event, &mut transport);
             }
         }
         worked
@@ -421,6 +422,8 @@ impl Card {
     }
 
     fn send_frames(&mut self, now: u64) -> bool {
+        let room = self.port.room().min(BURST).saturating_sub(self.scratch.sending.len());
+        self.take_from_host(now, room);
         let Scratch { sending, looped, .. } = &mut self.scratch;
         if sending.is_empty() {
             return false;

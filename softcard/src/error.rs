@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use nix::errno::Errno;
+
 /// What can go wrong with a software card.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -51,6 +53,14 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// A network device of the kernel's could not be plugged into.
+    #[error("network device {device}: {source}{}", device_mend(source))]
+    Device {
+        /// Its name.
+        device: String,
+        /// Why.
+        source: hostmem::Error,
+    },
     /// An item of a fault specification that cannot be read.
     #[error("fault `{item}`: {mend}")]
     BadFault {
@@ -85,4 +95,14 @@ pub enum Error {
     /// The card thread could not be started.
     #[error("the card thread could not be started: {0}")]
     Thread(#[source] std::io::Error),
+}
+
+fn device_mend(error: &hostmem::Error) -> &'static str {
+    match error.errno() {
+        Some(Errno::EPERM | Errno::EACCES) => {
+            "; a cable to a network device needs CAP_NET_RAW: run as root, or with that capability"
+        }
+        Some(Errno::ENODEV) => "; `ip link` lists the devices there are",
+        _ => "",
+    }
 }

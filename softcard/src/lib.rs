@@ -22,8 +22,11 @@ mod command;
 mod datapath;
 mod dma;
 mod error;
+mod gids;
 mod handle;
+mod host;
 mod isr;
+mod link;
 mod mmu;
 pub mod port;
 mod processes;
@@ -42,8 +45,9 @@ mod xdma;
 
 pub use error::Error;
 pub use handle::{CardHandle, PageGrant};
+pub use link::Link;
 pub use port::FaultSpec;
-pub use runtime::{CardConfig, Link, Runtime, RuntimeConfig};
+pub use runtime::{CardConfig, Runtime, RuntimeConfig};
 
 /// Windows of a card, each an engine with [`fpga_regs::engine::window::DOORBELL_PAGES`] pages.
 pub const WINDOWS: u8 = 4;

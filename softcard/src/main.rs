@@ -49,7 +49,7 @@ struct Serve {
     socket: PathBuf,
     /// Plug the card's port into Unix datagram sockets that carry one Ethernet frame each: its own,
     /// and the one it sends to
-    #[arg(long, value_name = "unix:LOCAL,REMOTE", value_parser = link)]
+    #[arg(long, value_name = "unix:LOCAL,REMOTE|packet:DEVICE")]
     port: Link,
     /// Make the cable a bad one, as balboad --fault; may be given several times
     #[arg(long = "fault", value_name = "FAULT[,FAULT...]")]
@@ -63,16 +63,6 @@ struct Serve {
     /// Log more; twice: everything
     #[arg(short, long, action = ArgAction::Count)]
     verbose: u8,
-}
-
-fn link(text: &str) -> Result<Link, String> {
-    let paths = text.strip_prefix("unix:").and_then(|paths| paths.split_once(','));
-    match paths {
-        Some((local, remote)) if !local.is_empty() && !remote.is_empty() => {
-            Ok(Link::Unix { local: local.into(), remote: remote.into() })
-        }
-        _ => Err("write unix:LOCAL,REMOTE, the paths of two sockets".into()),
-    }
 }
 
 fn main() -> ExitCode {

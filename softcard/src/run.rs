@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
 use fpga_regs::coyote::shell::Map;
-use hostmem::{AsleepWord, EventFd, Liveness, SharedMapping};
+use hostmem::{AsleepWord, EventFd, Liveness, SharedMapping, Tap};
 
 use crate::Error;
 use crate::card::{Card, Slots};
 use crate::command::{Action, Command};
-use crate::port::{self, Cabling, FramePool};
+use crate::port::{self, Cabling, FramePool, TapPort};
 use crate::runtime::Runtime;
 use crate::spin::Spin;
 use crate::wait::Waiter;
@@ -45,7 +45,7 @@ const COMMANDS: usize = 8;
 impl CardThread {
     pub(crate) fn new(
         cabling: Cabling,
-        maps: Vec<Map>,
+        places: Vec<(Map, Option<Arc<Tap>>)>,
         vectors: Vec<Arc<[EventFd]>>,
         commands: Receiver<Command>,
         kick: Arc<EventFd>,
@@ -61,8 +61,16 @@ impl CardThread {
         }
         let asleep = AsleepWord::new(Arc::clone(&page), Runtime::ASLEEP_OFFSET as usize)?;
         let liveness = Liveness::hold(page, Runtime::LIVENESS_OFFSET as usize)?;
-        let card = |((port, vectors), map)| Card::new(map, port, pool.clone(), Rc::new(vectors));
-        let cards = ports.into_iter().zip(vectors).zip(maps).map(card).collect();
+        let mut cards = Vec::new();
+        for ((port, vectors), (map, host)) in ports.into_iter().zip(vectors).zip(places) {
+            let mut card = Card::new(map, port, pool.clone(), Rc::new(vectors));
+            if let Some(tap) = host {
+                let host = TapPort::new(tap, pool.clone());
+                waiter.listen_to_port(&host)?;
+                card.host = Some(Box::new(host));
+            }
+            cards.push(card);
+        }
         Ok(Self {
             cards,
             commands,
@@ -207,7 +215,7 @@ mod tests {
     use hostmem::{PAGE_BYTES, memfd};
 
     use super::*;
-    use crate::runtime::Link;
+    use crate::Link;
 
     #[test]
     fn commands_without_end_leave_every_round_its_frames() {
@@ -216,9 +224,15 @@ mod tests {
         let kick = Arc::new(EventFd::new().unwrap());
         let cabling = Cabling { links: vec![Link::Switch], ..Cabling::default() };
         let vectors = vec![Arc::from(Vec::new())];
-        let mut thread =
-            CardThread::new(cabling, vec![Map::default()], vectors, commands, kick, Arc::new(page))
-                .unwrap();
+        let mut thread = CardThread::new(
+            cabling,
+            vec![(Map::default(), None)],
+            vectors,
+            commands,
+            kick,
+            Arc::new(page),
+        )
+        .unwrap();
         let (reply, answers) = mpsc::sync_channel(3 * COMMANDS);
         for _ in 0..2 * COMMANDS + 1 {
             let action =

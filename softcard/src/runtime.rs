@@ -8,11 +8,12 @@ use std::thread::JoinHandle;
 
 use fpga_regs::coyote::pci::MSIX_TABLE_ENTRIES;
 use fpga_regs::coyote::shell::Map;
-use hostmem::{EventFd, PAGE_BYTES, memfd};
+use hostmem::{EventFd, PAGE_BYTES, Tap, memfd};
 
 use crate::Error;
 use crate::command::Command;
 use crate::handle::CardHandle;
+use crate::link::Link;
 use crate::port::{Cabling, FaultSpec};
 use crate::run::CardThread;
 
@@ -37,20 +38,9 @@ pub struct CardConfig {
     pub link: Link,
     /// Which of the published register maps its shell has.
     pub map: Map,
-}
-
-/// What a port is plugged into.
-#[derive(Clone, Debug)]
-pub enum Link {
-    /// A switch inside the process that joins all cards plugged into it.
-    Switch,
-    /// A Unix datagram socket that carries raw Ethernet frames.
-    Unix {
-        /// Path to bind.
-        local: PathBuf,
-        /// Path to send to.
-        remote: PathBuf,
-    },
+    /// A network device of the kernel's that shares the port's addresses: it gets the frames that
+    /// are not the card's, and sends by the port.
+    pub host: Option<Arc<Tap>>,
 }
 
 /// The thread that runs all software cards of a process.
@@ -72,11 +62,11 @@ impl Runtime {
     /// Plugs the cables and starts the card thread.
     ///
     /// # Errors
-    /// [`Error::Port`], [`Error::NoFaultCard`], [`Error::Capture`], [`Error::Host`],
-    /// [`Error::Thread`].
+    /// [`Error::Port`], [`Error::Device`], [`Error::NoFaultCard`], [`Error::Capture`],
+    /// [`Error::Host`], [`Error::Thread`].
     pub fn start(config: RuntimeConfig) -> Result<Self, Error> {
         let links = config.cards.iter().map(|card| card.link.clone()).collect();
-        let maps = config.cards.iter().map(|card| card.map).collect();
+        let places = config.cards.into_iter().map(|card| (card.map, card.host)).collect();
         let RuntimeConfig { capture, faults, seed, .. } = config;
         let cabling = Cabling { links, faults, seed, capture };
         let (page, mapping) = memfd::create_read_only_for_others("balboa-cards", PAGE_BYTES)?;
@@ -91,7 +81,7 @@ impl Runtime {
         let for_thread = (vectors.clone(), Arc::clone(&kick));
         let run = move || {
             let (vectors, kick) = for_thread;
-            match CardThread::new(cabling, maps, vectors, receiver, kick, Arc::new(mapping)) {
+            match CardThread::new(cabling, places, vectors, receiver, kick, Arc::new(mapping)) {
                 Ok(thread) => {
                     let _ = started.send(Ok(()));
                     thread.run();

@@ -12,11 +12,15 @@ use roce::{
 };
 
 use crate::card::Identity;
+use crate::gids::Gids;
 
 /// The stack of a card's port, as the card's engines see it.
 pub(crate) struct RoceTransport<'a> {
     pub(crate) stack: &'a mut Stack,
     pub(crate) identity: Identity,
+    pub(crate) gids: &'a mut Gids,
+    /// Whose engine this is.
+    pub(crate) window: usize,
 }
 
 impl Transport for RoceTransport<'_> {
@@ -91,6 +95,12 @@ impl Transport for RoceTransport<'_> {
             active_mtu: mtu,
             ..PortAttributes::default()
         })
+    }
+
+    fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), AdminStatus> {
+        self.gids.set(self.window, index, gid.map(Gid::from_bytes));
+        self.gids.apply(self.stack, self.identity);
+        Ok(())
     }
 
     fn counters(&self) -> Vec<u64> {

@@ -53,7 +53,8 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         ..Cards::default()
     };
     let manifest = cards.manifest(0).expect("its own manifest");
-    let (runtime, backends) = soft::start(&cards.soft, None, Vec::new(), 1).expect("a card starts");
+    let (runtime, backends) =
+        soft::start(&cards.soft, &[], None, Vec::new(), 1).expect("a card starts");
     let cards = backends.into_iter().map(|backend| {
         bring_up(0, Rc::new(backend), address, &manifest).expect("a sound card comes up")
     });

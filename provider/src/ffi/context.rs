@@ -1,8 +1,9 @@
 //! Contexts: opening and closing, the table of verbs, device and port queries.
 
 use std::ffi::{c_int, c_void};
+use std::fs::File;
 use std::mem::{MaybeUninit, offset_of};
-use std::os::fd::IntoRawFd;
+use std::os::fd::{AsRawFd as _, IntoRawFd};
 use std::ptr::{null_mut, write_bytes};
 use std::sync::Arc;
 
@@ -125,6 +126,7 @@ pub(super) unsafe extern "C" fn alloc_context(
         let _ = context.close();
         return null_mut();
     }
+    let_go(cmd_fd);
     let events = events.into_raw_fd();
     hook::add_events(events, &context);
     // SAFETY: the memory is ours alone until it is returned; the operations are copied.
@@ -136,6 +138,18 @@ pub(super) unsafe extern "C" fn alloc_context(
         verbs_set_ops(verbs, &operations());
     }
     made.cast()
+}
+
+/// Puts a descriptor that leads nowhere in the place of a command descriptor.
+///
+/// Nobody asks the kernel anything by it, for [`hook`] answers; and a kernel device that programs
+/// hold open cannot be taken away before they end, nor can balboad end that made it.
+fn let_go(cmd_fd: c_int) {
+    // Where there is no such file the device stays open, and all works but that.
+    if let Ok(nowhere) = File::open("/dev/full") {
+        // SAFETY: both are open; libibverbs closes the number, whatever is behind it.
+        unsafe { libc::dup3(nowhere.as_raw_fd(), cmd_fd, libc::O_CLOEXEC) };
+    }
 }
 
 unsafe extern "C" fn free_context(context: *mut ibv_context) {

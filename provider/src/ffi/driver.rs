@@ -2,7 +2,10 @@
 
 use std::ptr::{null, null_mut};
 
-use verbs_sys::v44::{VERBS_MATCH_SENTINEL, verbs_device_ops, verbs_match_ent, verbs_match_ent_u};
+use verbs_sys::v44::{
+    RDMA_DRIVER_RXE, VERBS_MATCH_DRIVER_ID, VERBS_MATCH_SENTINEL, verbs_device_ops,
+    verbs_match_ent, verbs_match_ent_u,
+};
 
 use super::{context, device};
 
@@ -18,17 +21,27 @@ struct Constant<T>(T);
 // SAFETY: the values are never written, and what they point to is constant too.
 unsafe impl<T> Sync for Constant<T> {}
 
-/// No device is claimed by table: [`device::match_device`] decides by name.
-static MATCHES: Constant<[verbs_match_ent; 1]> = Constant([verbs_match_ent {
-    driver_data: null_mut(),
-    u: verbs_match_ent_u { modalias: null() },
-    vendor: 0,
-    device: 0,
-    kind: VERBS_MATCH_SENTINEL,
-}]);
+/// Devices of rdma_rxe's are looked at before those that are matched by name only;
+/// [`device::match_device`] then decides by name.
+static MATCHES: Constant<[verbs_match_ent; 2]> = Constant([
+    verbs_match_ent {
+        driver_data: null_mut(),
+        u: verbs_match_ent_u { driver_id: RDMA_DRIVER_RXE as u64 },
+        vendor: 0,
+        device: 0,
+        kind: VERBS_MATCH_DRIVER_ID,
+    },
+    verbs_match_ent {
+        driver_data: null_mut(),
+        u: verbs_match_ent_u { modalias: null() },
+        vendor: 0,
+        device: 0,
+        kind: VERBS_MATCH_SENTINEL,
+    },
+]);
 
-/// The newest ABI number of a character device that is handled; ours say 1.
-const NEWEST_ABI: u32 = 1;
+/// The newest ABI number of a character device that is handled: rdma_rxe's is 2, ours say 1.
+const NEWEST_ABI: u32 = 2;
 
 static OPS: Constant<verbs_device_ops> = Constant(verbs_device_ops {
     name: c"balboa".as_ptr(),

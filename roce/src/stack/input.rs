@@ -148,7 +148,7 @@ impl Stack {
         if packet.sender_mac != ethernet.source {
             return Err(Malformed::Sender("ARP"));
         }
-        if packet.target_ip != self.addresses.ipv4 {
+        if !self.addresses.has_ipv4(packet.target_ip) {
             bump(&mut self.shared.counters.drop_not_for_us);
             return Ok(());
         }
@@ -195,16 +195,16 @@ impl Stack {
         packet: &[u8],
     ) -> Result<(), Malformed> {
         let target = ndp::parse_solicitation(ip, packet)?;
-        // An unspecified source asks whether an address is free to take; ours follows from a
-        // unique Ethernet address, so nobody asks that.
-        if target == self.addresses.mac.link_local()
+        // An unspecified source asks whether an address is free to take. Whoever gave the port its
+        // addresses asked that before.
+        if self.addresses.has_ipv6(target)
             && !ip.source.is_unspecified()
             && !ip.source.is_multicast()
             && !ethernet.source.is_group()
         {
             bump(&mut self.shared.counters.ndp_replies);
-            let reply =
-                control::neighbour_advertisement(&self.addresses, ethernet.source, ip.source);
+            let (mac, asker) = (ethernet.source, ip.source);
+            let reply = control::neighbour_advertisement(&self.addresses, target, mac, asker);
             self.send_control(reply);
         } else {
             bump(&mut self.shared.counters.drop_not_for_us);
@@ -270,7 +270,7 @@ fn classify<'a>(
         EtherType::IPV4 => {
             let (ip, payload) = ipv4::Repr::parse(packet)?;
             match ip.protocol {
-                _ if ip.destination != addresses.ipv4 => Kind::Foreign,
+                _ if !addresses.has_ipv4(ip.destination) => Kind::Foreign,
                 ipv4::PROTOCOL_ICMP => Kind::Icmp(ip, payload),
                 ipv4::PROTOCOL_UDP if !group => datagram(
                     (Gid::from_ipv4(ip.source), Gid::from_ipv4(ip.destination)),
@@ -283,14 +283,12 @@ fn classify<'a>(
         }
         EtherType::IPV6 => {
             let (ip, payload) = ipv6::Repr::parse(packet)?;
-            let own = addresses.mac.link_local();
+            let own = addresses.has_ipv6(ip.destination);
             match ip.next_header {
-                ipv6::NEXT_HEADER_ICMPV6
-                    if ip.destination == own || ip.destination == ndp::solicited_node(own) =>
-                {
+                ipv6::NEXT_HEADER_ICMPV6 if own || addresses.is_solicited_at(ip.destination) => {
                     Kind::Ndp(ip, payload)
                 }
-                ipv6::NEXT_HEADER_UDP if !group && ip.destination == own => datagram(
+                ipv6::NEXT_HEADER_UDP if !group && own => datagram(
                     (Gid::from_ipv6(ip.source), Gid::from_ipv6(ip.destination)),
                     ip.traffic_class,
                     payload,

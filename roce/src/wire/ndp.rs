@@ -68,7 +68,7 @@ pub fn advertisement(
 }
 
 /// The ICMPv6 checksum over pseudo-header and message; 0 for a message whose own is right.
-fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
+pub(crate) fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     let mut sum = checksum_add(0, &source.octets());
     sum = checksum_add(sum, &destination.octets());

@@ -7,9 +7,11 @@
 mod capture;
 mod fault;
 mod frame;
+mod packet;
 mod pcapng;
 mod plug;
 mod switch;
+mod tap;
 mod unix;
 
 use std::collections::VecDeque;
@@ -19,9 +21,11 @@ use std::path::PathBuf;
 pub use capture::{Capture, SharedWriter};
 pub use fault::{Delay, FaultSource, FaultSpec, Faults, Rate};
 pub use frame::{FRAME_CAPACITY, Frame, FramePool, MIN_FRAME};
+pub use packet::PacketPort;
 pub use pcapng::{Direction, Writer as PcapngWriter};
 pub use plug::plug;
 pub use switch::{SwitchPort, switch};
+pub use tap::TapPort;
 pub use unix::UnixPort;
 
 use crate::Link;

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::{
-    Cabling, Capture, FaultSource, FaultSpec, Faults, FramePool, PcapngWriter, Port, UnixPort,
-    switch,
+    Cabling, Capture, FaultSource, FaultSpec, Faults, FramePool, PacketPort, PcapngWriter, Port,
+    UnixPort, switch,
 };
 use crate::{Error, Link};
 
@@ -35,6 +35,10 @@ pub fn plug(cabling: Cabling, pool: &FramePool) -> Result<Vec<Box<dyn Port>>, Er
             Link::Unix { local, remote } => match UnixPort::open(&local, &remote, pool.clone()) {
                 Ok(port) => ports.push(Box::new(port)),
                 Err(source) => return Err(Error::Port { path: local, source }),
+            },
+            Link::Packet { device } => match PacketPort::open(&device, pool.clone()) {
+                Ok(port) => ports.push(Box::new(port)),
+                Err(source) => return Err(Error::Device { device, source }),
             },
         }
     }

@@ -83,8 +83,8 @@ impl Server {
     /// Plugs the card's cable and listens for clients.
     ///
     /// # Errors
-    /// [`Error::Socket`], [`Error::Port`], [`Error::NoFaultCard`], [`Error::Capture`],
-    /// [`Error::Host`].
+    /// [`Error::Socket`], [`Error::Port`], [`Error::Device`], [`Error::NoFaultCard`],
+    /// [`Error::Capture`], [`Error::Host`].
     pub fn new(config: ServeConfig) -> Result<Self, Error> {
         let ServeConfig { socket, link, faults, seed, capture, patience } = config;
         let pool = FramePool::new(POOLED_FRAMES);

@@ -1,0 +1,200 @@
+//! Ethernet frames to and from network devices of the kernel.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
+
+use crate::{Error, Result};
+
+/// Where network devices are made whose other end is a program.
+pub const TUN_DEVICE: &str = "/dev/net/tun";
+
+/// The other end of a network device of the kernel's, as long as it is open: a TAP.
+///
+/// What the kernel sends by the device is read here, one Ethernet frame at a time, and what is
+/// written here the device receives. The device goes with the last descriptor.
+#[derive(Debug)]
+pub struct Tap {
+    file: File,
+}
+
+impl Tap {
+    /// Makes the device, which must not be there.
+    ///
+    /// # Errors
+    /// [`Error::Os`]: EACCES, EPERM or ENOENT where this process may not, EBUSY where a device has
+    /// the name, EINVAL for what cannot be a name.
+    pub fn create(name: &str) -> Result<Self> {
+        let mut request = named(name)?;
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+            .open(TUN_DEVICE);
+        let file = opened.map_err(|error| Error::Os {
+            call: "open of /dev/net/tun",
+            errno: Errno::from_raw(error.raw_os_error().unwrap_or(0)),
+        })?;
+        request.ifr_ifru.ifru_flags =
+            (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_TUN_EXCL) as libc::c_short;
+        // SAFETY: the request outlives the call, which reads and writes a structure of its type.
+        let made = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+        Errno::result(made).map_err(Error::os("TUNSETIFF"))?;
+        Ok(Self { file })
+    }
+
+    /// Takes a frame that the kernel sends; its length, or `None` when there is none.
+    ///
+    /// A frame longer than the room is cut.
+    pub fn receive(&self, room: &mut [u8]) -> Option<usize> {
+        loop {
+            match (&self.file).read(room) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                result => return result.ok().filter(|length| *length > 0),
+            }
+        }
+    }
+
+    /// Lets the device receive a frame; false where it does not, such as while it is down.
+    pub fn send(&self, frame: &[u8]) -> bool {
+        loop {
+            match (&self.file).write(frame) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                result => return result.is_ok(),
+            }
+        }
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// A packet socket on a network device: every frame that arrives there, whomever it is for, and
+/// frames to be sent as they are.
+#[derive(Debug)]
+pub struct PacketSocket {
+    socket: OwnedFd,
+}
+
+impl PacketSocket {
+    /// Opens a device that is there.
+    ///
+    /// # Errors
+    /// [`Error::Os`]: EPERM without CAP_NET_RAW, ENODEV where there is no such device.
+    pub fn open(device: &str) -> Result<Self> {
+        // Nothing arrives before it is bound to one device.
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: socket takes three integers.
+        let raw = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+        let raw = Errno::result(raw).map_err(Error::os("packet socket"))?;
+        // SAFETY: the kernel has just made this descriptor for us, and nobody else owns it.
+        let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+        let index = nix::net::if_::if_nametoindex(device).map_err(Error::os("if_nametoindex"))?;
+        let index = libc::c_int::try_from(index)
+            .map_err(|_| Error::Os { call: "if_nametoindex", errno: Errno::ENODEV })?;
+
+        let ignore: libc::c_int = 1;
+        set_option(&socket, libc::PACKET_IGNORE_OUTGOING, &ignore)
+            .map_err(Error::os("PACKET_IGNORE_OUTGOING"))?;
+        let all = libc::packet_mreq {
+            mr_ifindex: index,
+            mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        set_option(&socket, libc::PACKET_ADD_MEMBERSHIP, &all)
+            .map_err(Error::os("PACKET_ADD_MEMBERSHIP"))?;
+
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as libc::c_ushort,
+            sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+            sll_ifindex: index,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: the address outlives the call, which reads `length` bytes of it.
+        let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
+        Errno::result(bound).map_err(Error::os("bind of a packet socket"))?;
+        Ok(Self { socket })
+    }
+
+    /// Takes a frame that has arrived; its length, which is the frame's, not what was copied of it.
+    ///
+    /// # Errors
+    /// EAGAIN when there is none, ENETDOWN once after the device went down.
+    pub fn receive(&self, room: &mut [u8]) -> Result<usize, Errno> {
+        recv(self.socket.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC)
+    }
+
+    /// Sends a frame.
+    ///
+    /// # Errors
+    /// EAGAIN or ENOBUFS when there is no room for it now, EMSGSIZE when it is longer than the
+    /// device takes, ENETDOWN or ENXIO when the device is down or gone.
+    pub fn send(&self, frame: &[u8]) -> Result<(), Errno> {
+        send(self.socket.as_raw_fd(), frame, MsgFlags::MSG_DONTWAIT).map(drop)
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A request about the device of a name.
+fn named(name: &str) -> Result<libc::ifreq> {
+    let invalid = Error::Os { call: "name of a network device", errno: Errno::EINVAL };
+    // SAFETY: the structure is an array and a union of integers and arrays, of which all bits zero
+    // is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // One byte stays zero, the end of the name.
+    if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains(['\0', '%']) {
+        return Err(invalid);
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *place = libc::c_char::from_ne_bytes([byte]);
+    }
+    Ok(request)
+}
+
+fn set_option<T>(socket: &OwnedFd, option: libc::c_int, value: &T) -> Result<(), Errno> {
+    let length = size_of::<T>() as libc::socklen_t;
+    let value = (&raw const *value).cast();
+    // SAFETY: the value outlives the call, which reads `length` bytes of it.
+    let set =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, value, length) };
+    Errno::result(set).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_the_kernel_would_complete_or_cut_is_refused() {
+        for name in ["", "balboa%d", "a\0b", "sixteen-letters."] {
+            let errno = Tap::create(name).err().and_then(|error| error.errno());
+            assert_eq!(errno, Some(Errno::EINVAL), "{name:?}");
+        }
+        assert!(named("fifteen-letters").is_ok());
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_cannot_be_listened_to() {
+        let errno = PacketSocket::open("no-such-device").err().and_then(|error| error.errno());
+        // An ordinary user is told before that such sockets are not for them.
+        assert!(matches!(errno, Some(Errno::ENODEV | Errno::EPERM)), "{errno:?}");
+    }
+}

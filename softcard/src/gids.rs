@@ -1,0 +1,72 @@
+//! The port's addresses, of which each window's engine is told by its own commands.
+
+use roce::{Gid, GidTable, MacAddr, Stack};
+
+use crate::WINDOWS;
+use crate::card::Identity;
+
+/// The GID tables of all windows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Gids {
+    windows: [GidTable; WINDOWS as usize],
+}
+
+impl Gids {
+    /// Takes note of an entry of a window's table.
+    pub(crate) fn set(&mut self, window: usize, index: u8, gid: Option<Gid>) {
+        let table = self.windows.get_mut(window);
+        if let Some(entry) = table.and_then(|table| table.get_mut(usize::from(index))) {
+            *entry = gid;
+        }
+    }
+
+    /// Gives the port all entries: an engine that stops takes none from the others. While there are
+    /// none, the port has the addresses of the shell's registers.
+    pub(crate) fn apply(&self, stack: &mut Stack, identity: Identity) {
+        let mut gids = GidTable::default();
+        for (index, entry) in gids.iter_mut().enumerate() {
+            *entry = self.windows.iter().find_map(|table| table.get(index).copied().flatten());
+        }
+        if gids.iter().all(Option::is_none) {
+            let own = [
+                Gid::from_ipv6(MacAddr(identity.mac).link_local()),
+                Gid::from_ipv4(identity.ipv4.into()),
+            ];
+            for (entry, gid) in gids.iter_mut().zip(own) {
+                *entry = Some(gid);
+            }
+        }
+        stack.set_gids(gids);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roce::{PathMtu, StackConfig};
+
+    use super::*;
+
+    #[test]
+    fn an_address_is_the_ports_as_long_as_one_window_has_it() {
+        let identity = Identity { mac: [2, 0, 0, 0, 0, 1], ipv4: 0x0a00_0001 };
+        let mut stack = Stack::new(StackConfig {
+            mac: MacAddr(identity.mac),
+            ipv4: identity.ipv4.into(),
+            mtu_max: PathMtu::Mtu4096,
+        });
+        let (first, other) = (stack.gid(1), Gid::from_ipv4([10, 9, 0, 1].into()));
+        let mut gids = Gids::default();
+        let mut given = |window, gid| {
+            gids.set(window, 1, gid);
+            gids.apply(&mut stack, identity);
+            (stack.gid(0), stack.gid(1))
+        };
+        assert_eq!(given(0, Some(other)), (None, Some(other)));
+        assert_eq!(given(3, Some(other)), (None, Some(other)));
+        assert_eq!(given(0, None), (None, Some(other)));
+        let own = (Some(Gid::from_ipv6(MacAddr(identity.mac).link_local())), first);
+        assert_eq!(given(3, None), own, "without tables the shell's registers hold");
+        gids.set(9, 1, Some(other));
+        gids.set(0, 200, Some(other));
+    }
+}

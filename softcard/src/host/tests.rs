@@ -1,0 +1,152 @@
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+
+use fpga_regs::coyote::shell::Map;
+use hostmem::EventFd;
+use roce::Qpn;
+
+use crate::card::{Card, Identity};
+use crate::port::{Frame, FramePool, Port};
+
+const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const OWN_IP: [u8; 4] = [10, 0, 0, 1];
+const PEER_IP: [u8; 4] = [10, 0, 0, 2];
+
+/// What is to arrive at a port, and what left by it.
+#[derive(Default)]
+struct Ends {
+    arriving: VecDeque<Frame>,
+    left: Vec<Vec<u8>>,
+    room: usize,
+}
+
+struct TestPort(Rc<RefCell<Ends>>);
+
+impl Port for TestPort {
+    fn send(&mut self, _now: u64, burst: &mut VecDeque<Frame>) {
+        let mut ends = self.0.borrow_mut();
+        let taken = burst.len().min(ends.room);
+        ends.left.extend(burst.drain(..taken).map(|frame| frame.as_slice().to_vec()));
+    }
+
+    fn receive(&mut self, _now: u64, into: &mut VecDeque<Frame>, budget: usize) {
+        let arriving = &mut self.0.borrow_mut().arriving;
+        let taken = arriving.len().min(budget);
+        into.extend(arriving.drain(..taken));
+    }
+
+    fn room(&self) -> usize {
+        self.0.borrow().room
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+/// A card whose port a host shares; its cable, and the way to the host.
+fn shared() -> (Card, [Rc<RefCell<Ends>>; 2]) {
+    let ends = [(); 2].map(|()| Rc::new(RefCell::new(Ends { room: 64, ..Ends::default() })));
+    let vectors: std::sync::Arc<[EventFd]> = [].into();
+    let port = Box::new(TestPort(Rc::clone(&ends[0])));
+    let mut card = Card::new(Map::default(), port, FramePool::new(8), Rc::new(vectors));
+    card.host = Some(Box::new(TestPort(Rc::clone(&ends[1]))));
+    card.set_identity(Identity { mac: OWN, ipv4: u32::from_be_bytes(OWN_IP) });
+    (card, ends)
+}
+
+fn arp(operation: u8, target_ip: [u8; 4]) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    if operation == 2 {
+        frame.copy_from_slice(&OWN);
+    }
+    frame.extend(PEER);
+    frame.extend([0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, operation]);
+    frame.extend(PEER);
+    frame.extend(PEER_IP);
+    frame.extend([0; 6]);
+    frame.extend(target_ip);
+    frame
+}
+
+/// An IPv4 frame to the card, with a right checksum.
+fn ipv4(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let ip = roce::wire::ipv4::Repr {
+        type_of_service: 0,
+        time_to_live: 64,
+        protocol,
+        source: PEER_IP.into(),
+        destination: OWN_IP.into(),
+        payload_length: payload.len() as u16,
+    };
+    [&OWN[..], &PEER, &[0x08, 0x00], &ip.to_bytes(), payload].concat()
+}
+
+fn roce(qpn: u32) -> Vec<u8> {
+    let [_, a, b, c] = qpn.to_be_bytes();
+    let length = 8 + 12 + 4u8;
+    let udp = [0xc0, 0, 0x12, 0xb7, 0, length, 0, 0];
+    let bth = [0x11, 0, 0xff, 0xff, 0, a, b, c, 0, 0, 0, 0];
+    ipv4(17, &[&udp[..], &bth, &[0; 4]].concat())
+}
+
+fn arrive(ends: &Rc<RefCell<Ends>>, frame: &[u8]) {
+    ends.borrow_mut().arriving.push_back(Frame::from_bytes(frame).unwrap());
+}
+
+fn left(ends: &Rc<RefCell<Ends>>) -> Vec<Vec<u8>> {
+    std::mem::take(&mut ends.borrow_mut().left)
+}
+
+#[test]
+fn each_question_is_answered_by_one_of_both_only() {
+    let (mut card, [cable, host]) = shared();
+    arrive(&cable, &arp(1, OWN_IP));
+    card.round(0);
+    assert_eq!((left(&cable).len(), left(&host).len()), (1, 0), "the card answers ARP");
+    let ping = ipv4(1, &[8, 0, 0xf7, 0xff, 0, 0, 0, 0]);
+    arrive(&cable, &ping);
+    card.round(0);
+    assert_eq!((left(&cable).len(), left(&host)), (0, vec![ping]), "the host answers echos");
+    let reply = arp(2, OWN_IP);
+    arrive(&cable, &reply);
+    card.round(0);
+    assert_eq!((left(&cable).len(), left(&host)), (0, vec![reply]), "both may have asked");
+}
+
+#[test]
+fn roce_of_other_queue_pairs_is_the_hosts() {
+    let (mut card, [cable, host]) = shared();
+    card.stack.create_qp(Qpn::new(0x77).unwrap()).unwrap();
+    for qpn in [0x77, 1, 0x78] {
+        arrive(&cable, &roce(qpn));
+    }
+    card.round(0);
+    assert_eq!(left(&host), [roce(1), roce(0x78)]);
+    let dropped = |name| card.stack.counters().iter().find(|(it, _)| *it == name).unwrap().1;
+    assert_eq!((dropped("drop_unknown_qp"), dropped("rx_icrc_encapsulated")), (0, 1));
+}
+
+#[test]
+fn what_the_host_sends_leaves_by_the_port_and_waits_while_that_has_no_room() {
+    let (mut card, [cable, host]) = shared();
+    let frames: Vec<Vec<u8>> =
+        (0..3).map(|n| [&PEER[..], &OWN, &[0x88, 0xcc, n]].concat()).collect();
+    cable.borrow_mut().room = 0;
+    frames.iter().for_each(|frame| arrive(&host, frame));
+    card.round(0);
+    assert_eq!(host.borrow().arriving.len(), 3, "they stay with the host");
+    cable.borrow_mut().room = 2;
+    while card.round(0) {}
+    cable.borrow_mut().room = 64;
+    while card.round(0) {}
+    assert_eq!(left(&cable), frames);
+    assert!(left(&host).is_empty(), "the host does not hear itself");
+}

@@ -1,0 +1,102 @@
+//! A cable made of a network device of the kernel's: the card's frames leave by it as they are.
+//!
+//! Every frame that arrives at the device comes here, and all that the card sends leaves there, next
+//! to what the kernel itself receives and sends by the device. The device should have no addresses
+//! of its own, and room for the card's frames: MTU 4200 for a path MTU of 4096.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use hostmem::PacketSocket;
+use nix::errno::Errno;
+
+use super::{Counters, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port};
+
+/// Frames that a sender may offer in one burst while the device takes them.
+const ROOM: usize = 64;
+
+/// How long to wait, in nanoseconds, before a frame that found no room is tried again.
+const RETRY_NS: u64 = 100_000;
+
+/// A port that sends and receives by a network device of the kernel's.
+pub struct PacketPort {
+    socket: PacketSocket,
+    /// When to try again, after a frame found no room.
+    resume: Option<u64>,
+    pool: FramePool,
+    counters: Counters,
+}
+
+impl PacketPort {
+    /// Plugs into a device.
+    ///
+    /// # Errors
+    /// Where the device is not there, or this process has no CAP_NET_RAW.
+    pub fn open(device: &str, pool: FramePool) -> Result<Self, hostmem::Error> {
+        let socket = PacketSocket::open(device)?;
+        Ok(Self { socket, resume: None, pool, counters: Counters::default() })
+    }
+}
+
+impl Port for PacketPort {
+    fn send(&mut self, now: u64, burst: &mut VecDeque<Frame>) {
+        self.resume = None;
+        while let Some(frame) = burst.pop_front() {
+            let sent = match frame.as_slice().len() {
+                MIN_FRAME.. => self.socket.send(frame.as_slice()),
+                _ => Err(Errno::EMSGSIZE),
+            };
+            if let Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR) = sent {
+                burst.push_front(frame);
+                self.counters.held = self.counters.held.saturating_add(1);
+                self.resume = Some(now.saturating_add(RETRY_NS));
+                return;
+            }
+            let counter = match sent {
+                Ok(()) => &mut self.counters.sent,
+                Err(Errno::EMSGSIZE) => &mut self.counters.bad_length,
+                // The device is down, or gone.
+                Err(_) => &mut self.counters.no_peer,
+            };
+            *counter = counter.saturating_add(1);
+            self.pool.put(frame);
+        }
+    }
+
+    fn receive(&mut self, _now: u64, into: &mut VecDeque<Frame>, budget: usize) {
+        for _ in 0..budget {
+            let mut frame = self.pool.take();
+            match self.socket.receive(frame.buffer_mut()) {
+                Ok(length) if (MIN_FRAME..=FRAME_CAPACITY).contains(&length) => {
+                    frame.set_len(length);
+                    into.push_back(frame);
+                    self.counters.received = self.counters.received.saturating_add(1);
+                }
+                Ok(_) => {
+                    self.counters.bad_length = self.counters.bad_length.saturating_add(1);
+                    self.pool.put(frame);
+                }
+                // It is told once that the device went down; it may come up again.
+                Err(Errno::ENETDOWN | Errno::EINTR) => self.pool.put(frame),
+                Err(_) => return self.pool.put(frame),
+            }
+        }
+    }
+
+    fn room(&self) -> usize {
+        // While there was none, one frame is enough to find out.
+        if self.resume.is_some() { 1 } else { ROOM }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn next_timeout(&self) -> Option<u64> {
+        self.resume
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.counters.list()
+    }
+}

@@ -1,0 +1,82 @@
+//! The way to the host's network stack: a network device whose other end is the card.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+
+use hostmem::Tap;
+
+use super::{FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port};
+
+/// Frames that may be offered to the host in one burst; the kernel takes them all.
+const ROOM: usize = 64;
+
+/// A port whose other end is the host's network stack.
+pub struct TapPort {
+    tap: Arc<Tap>,
+    pool: FramePool,
+    /// Frames that the host's network stack was given.
+    given: u64,
+    /// Frames that it did not take: its device is down.
+    refused: u64,
+    /// Frames that it sent.
+    taken: u64,
+    /// Frames that it sent and that are longer than any of the card's.
+    bad_length: u64,
+}
+
+impl TapPort {
+    /// A port on a network device.
+    #[must_use]
+    pub fn new(tap: Arc<Tap>, pool: FramePool) -> Self {
+        Self { tap, pool, given: 0, refused: 0, taken: 0, bad_length: 0 }
+    }
+}
+
+impl Port for TapPort {
+    fn send(&mut self, _now: u64, burst: &mut VecDeque<Frame>) {
+        for frame in burst.drain(..) {
+            let counter = match self.tap.send(frame.as_slice()) {
+                true => &mut self.given,
+                false => &mut self.refused,
+            };
+            *counter = counter.saturating_add(1);
+            self.pool.put(frame);
+        }
+    }
+
+    fn receive(&mut self, _now: u64, into: &mut VecDeque<Frame>, budget: usize) {
+        for _ in 0..budget {
+            let mut frame = self.pool.take();
+            let Some(length) = self.tap.receive(frame.buffer_mut()) else {
+                self.pool.put(frame);
+                return;
+            };
+            // One that fills the buffer may have been cut.
+            if (MIN_FRAME..FRAME_CAPACITY).contains(&length) && frame.set_len(length) {
+                self.taken = self.taken.saturating_add(1);
+                into.push_back(frame);
+            } else {
+                self.bad_length = self.bad_length.saturating_add(1);
+                self.pool.put(frame);
+            }
+        }
+    }
+
+    fn room(&self) -> usize {
+        ROOM
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.tap.as_fd())
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("host_frames_given", self.given),
+            ("host_frames_refused", self.refused),
+            ("host_frames_taken", self.taken),
+            ("host_frames_bad_length", self.bad_length),
+        ]
+    }
+}
