@@ -18,6 +18,7 @@ use crate::setting::Setting;
 
 mod cards;
 mod rdma_core;
+mod shadow;
 mod yama;
 
 /// Where the guest finds what the host shares: `built`, the programs under test, `job`, what it was
@@ -69,7 +70,9 @@ pub fn cases(hardware: Hardware, release: &str) -> Vec<Case> {
     match hardware {
         Hardware::Plain => {
             cases.extend(yama::cases());
+            cases.extend(shadow::refusals());
             cases.extend(rdma_core::cases());
+            cases.extend(shadow::cases());
         }
         Hardware::IntelIommu | Hardware::VirtioIommu => cases.extend(cards::cases(hardware)),
     }

@@ -21,6 +21,8 @@ pub enum Need {
     Memory(u64),
     /// scapy in its Python environment.
     Scapy,
+    /// In a virtual machine: a module that its kernel can load.
+    Module(&'static str),
 }
 
 impl Need {
@@ -33,6 +35,11 @@ impl Need {
             Self::Scapy => crate::scapy::python().is_none().then(|| {
                 "needs scapy, which cargo xtask test installs from PyPI where it can".to_owned()
             }),
+            Self::Module(module) => {
+                let file = Path::new(crate::guest::SHARES).join("modules");
+                (!file.join(format!("{module}.ko")).exists())
+                    .then(|| format!("needs a kernel with {module} as a module"))
+            }
             Self::Memory(needed) => {
                 let available = available_memory();
                 (available < needed)

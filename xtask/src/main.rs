@@ -1,4 +1,5 @@
-//! Project tasks: `cargo xtask demo`, `test`, `bench`, `chaos`, `fuzz`, `guest`, `regs` and `bindings`.
+//! Project tasks: `cargo xtask demo`, `test`, `bench`, `chaos`, `fuzz`, `guest`, `dist`,
+//! `regs` and `bindings`.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +13,7 @@ mod bindings;
 mod cargo;
 mod chaos;
 mod demo;
+mod dist;
 mod fuzz;
 mod guest;
 mod regs;
@@ -41,6 +43,8 @@ enum Task {
     /// Test in a virtual machine, with kernels and devices that this machine has not
     #[command(subcommand)]
     Guest(guest::Guest),
+    /// Make the Debian package
+    Dist,
     /// Generate the card contract: the document, the C header and the SystemVerilog package
     Regs(regs::Options),
     /// Generate verbs-sys' types again from the installed libibverbs header
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
         Task::Chaos(options) => chaos::chaos(&options),
         Task::Fuzz(options) => fuzz::fuzz(&options),
         Task::Guest(task) => guest::guest(&task),
+        Task::Dist => dist::dist(),
         Task::Regs(options) => regs::regs(&options),
         Task::Bindings => bindings::bindings(),
     };

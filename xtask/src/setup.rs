@@ -15,6 +15,7 @@ pub const TEST: &[&str] = &[
     "ibverbs-providers",
     "ibverbs-utils",
     "iproute2",
+    "iputils-ping",
     "libfabric-bin",
     "libibverbs1",
     "perftest",

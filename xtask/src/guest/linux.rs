@@ -23,6 +23,7 @@ pub const ON_REQUEST: &[&str] = &[
     "crc32_generic",
     "rdma_rxe",
     "tun",
+    "overlay",
     "virtio_net",
     "vfio_iommu_type1",
     "vfio-pci",

@@ -31,7 +31,7 @@ pub use linux::Version;
 use qemu::Qemu;
 use vm::{Machine, Parts};
 
-use crate::{cargo, setup};
+use crate::{cargo, dist, setup};
 
 /// `cargo xtask guest`.
 #[derive(Debug, Subcommand)]
@@ -270,6 +270,7 @@ fn command(version: Version, hardware: Hardware, filter: &Filter) -> String {
 /// Fetches what a machine is made of, as far as it is not kept.
 fn parts(version: Version, built: &Path) -> Result<Parts> {
     ensure!(cfg!(target_arch = "x86_64"), "needs an x86-64 machine");
+    dist::package(built)?;
     let cache = Cache::open()?;
     let mut apt = Lazy { cache: &cache, apt: None };
     let qemu = match Qemu::kept(&cache) {
