@@ -1,9 +1,8 @@
 //! `balboa bind` and `balboa unbind`: whose a card is, the kernel's or a balboad's.
 
+use command_line::say;
 use vfio::bind;
 use vfio::{PciAddress, Sysfs};
-
-use crate::status::say;
 
 /// Gives a function to vfio-pci and says what comes next.
 ///
@@ -21,9 +20,9 @@ pub fn bind(address: PciAddress) -> anyhow::Result<()> {
             others.join(", ")
         ))?;
     }
-    say(format_args!(
+    Ok(say(format_args!(
         "for another user's balboad than root's: chown USER /dev/vfio/{group}\nnext: balboad --vfio {address}\n"
-    ))
+    ))?)
 }
 
 /// Gives a function back to the driver that it would have by itself.
@@ -31,8 +30,7 @@ pub fn bind(address: PciAddress) -> anyhow::Result<()> {
 /// # Errors
 /// What could not be done.
 pub fn unbind(address: PciAddress) -> anyhow::Result<()> {
-    match bind::unbind(&Sysfs::default(), address)? {
-        Some(driver) => say(format_args!("{address} is bound to {driver}\n")),
-        None => say(format_args!("{address} is bound to no driver\n")),
-    }
+    let driver = bind::unbind(&Sysfs::default(), address)?;
+    let driver = driver.as_deref().unwrap_or("no driver");
+    Ok(say(format_args!("{address} is bound to {driver}\n"))?)
 }

@@ -4,6 +4,8 @@
 
 use std::process::ExitCode;
 
+use command_line::complain;
+
 mod args;
 mod bind;
 mod client;
@@ -23,7 +25,7 @@ fn main() -> ExitCode {
     match arguments.command {
         args::Command::Run(run) => {
             let Err(failure) = run::run(&run);
-            eprintln!("balboa run: {failure}");
+            complain("balboa run", &failure);
             ExitCode::from(failure.exit_code())
         }
         args::Command::Bind { address } => told("bind", bind::bind(address)),
@@ -31,7 +33,7 @@ fn main() -> ExitCode {
         args::Command::Status(status) => match status::status(&status) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("balboa status: {error:#}");
+                complain("balboa status", format_args!("{error:#}"));
                 ExitCode::FAILURE
             }
         },
@@ -43,7 +45,7 @@ fn told(command: &str, outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("balboa {command}: {error:#}");
+            complain(&format!("balboa {command}"), error);
             ExitCode::FAILURE
         }
     }

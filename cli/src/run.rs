@@ -88,7 +88,7 @@ impl RunError {
 pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
     let program = command::Program::resolve(&arguments.command)?;
     for warning in program.warnings() {
-        eprintln!("balboa run: warning: {warning}");
+        command_line::complain("balboa run: warning", warning);
     }
     let provider = libibverbs::provider()?;
 

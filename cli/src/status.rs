@@ -1,10 +1,10 @@
 //! `balboa status`: the state of a balboad.
 
 use std::fmt::Write as _;
-use std::io::{ErrorKind, Write as _};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use command_line::say;
 use nix::unistd::geteuid;
 use serde_json::Value;
 
@@ -19,22 +19,10 @@ pub fn status(arguments: &args::Status) -> anyhow::Result<()> {
     let dir = shim_abi::state_dir(arguments.state_dir.as_deref(), geteuid().as_raw());
     let text = Client::connect(&dir, Duration::ZERO)?.status()?;
     if arguments.json {
-        return say(format_args!("{text}\n"));
+        return Ok(say(format_args!("{text}\n"))?);
     }
     let state = serde_json::from_str(&text).context("balboad's answer is no JSON")?;
-    say(format_args!("{}", describe(&state)))
-}
-
-/// Writes to standard output. A reader that has gone has read what it wanted.
-///
-/// # Errors
-/// When it cannot be written.
-pub fn say(text: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_fmt(text).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        outcome => outcome.context("cannot write to standard output"),
-    }
+    Ok(say(format_args!("{}", describe(&state)))?)
 }
 
 /// The state as a person reads it.

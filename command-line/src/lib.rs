@@ -1,8 +1,10 @@
-//! What the project's programs do alike when they start: a wrong command line is told in one
-//! sentence, and the log goes to standard error.
+//! What the project's programs do alike: what is wrong is told in one sentence, the log goes to
+//! standard error, and an output that cannot be written is an error and no panic.
 
 #![forbid(unsafe_code)]
 
+use std::fmt;
+use std::io::{self, ErrorKind as IoError, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -26,9 +28,37 @@ pub fn parse<P: Parser>(program: &str, wanted: &str, wrong: u8) -> Result<P, Exi
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
-        eprintln!("{program}: {}", sentence(&error, wanted));
+        complain(program, sentence(&error, wanted));
         ExitCode::from(wrong)
     })
+}
+
+/// Tells on standard error, in one line, what is wrong.
+pub fn complain(program: &str, what: impl fmt::Display) {
+    // Nothing is left to tell it to if that fails.
+    let _ = writeln!(io::stderr(), "{program}: {}", one_line(&what.to_string()));
+}
+
+/// A text in one line, without what a terminal would obey: names in it may be anything.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" ").replace(char::is_control, "?")
+}
+
+/// Writes to standard output. A reader that has gone has read what it wanted.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn say(text: fmt::Arguments<'_>) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_fmt(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == IoError::BrokenPipe => Ok(()),
+        Err(error) => {
+            let told = format!("cannot write to standard output: {error}");
+            Err(io::Error::new(error.kind(), told))
+        }
+        Ok(()) => Ok(()),
+    }
 }
 
 /// What is wrong with a command line, as one line that ends with where to look for help.
@@ -83,6 +113,12 @@ mod tests {
     enum Kernel {
         Old,
         New,
+    }
+
+    #[test]
+    fn a_sentence_is_one_line_whatever_is_named_in_it() {
+        assert_eq!(one_line("no file a\nb\r\n\n c"), "no file a b c");
+        assert_eq!(one_line("\u{1b}[2Jx\u{9b}"), "?[2Jx?");
     }
 
     #[test]

@@ -30,14 +30,14 @@ fn main() -> ExitCode {
     let cards = match args.cards() {
         Ok(cards) => cards,
         Err(sentence) => {
-            eprintln!("balboad: {sentence}");
+            command_line::complain("balboad", sentence);
             return ExitCode::from(exit::USAGE);
         }
     };
     match run(&args, &cards) {
         Ok(()) => ExitCode::from(exit::OK),
         Err(error) => {
-            eprintln!("balboad: {error:#}");
+            command_line::complain("balboad", format_args!("{error:#}"));
             let running = matches!(error.downcast_ref(), Some(Error::Running { .. }));
             ExitCode::from(if running { exit::RUNNING } else { exit::FAILURE })
         }

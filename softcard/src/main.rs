@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     match run(serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("softcard: {error}");
+            command_line::complain("softcard", error);
             ExitCode::FAILURE
         }
     }

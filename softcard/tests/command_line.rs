@@ -49,6 +49,41 @@ fn wrong_usage_is_told_in_one_line_with_exit_code_2() {
 }
 
 #[test]
+fn files_and_outputs_that_are_none_are_told_in_one_line_with_exit_code_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
+    nix::unistd::mkfifo(path("fifo").as_str(), mode).unwrap();
+    let port = format!("unix:{},{}", path("a"), path("b"));
+    let long = path(&"x".repeat(200));
+    for (socket, port, pcap) in [
+        ("/", &port, ""),
+        ("/no/where", &port, ""),
+        (&path("line\nfeed/card"), &port, ""),
+        (&long, &port, ""),
+        (&path("card"), &"unix:/,b".to_owned(), ""),
+        (&path("card"), &format!("unix:{long},b"), ""),
+        (&path("card"), &format!("unix:{},{long}", path("a")), ""),
+        (&path("card"), &port, "/"),
+        (&path("card"), &port, "/dev/full"),
+        (&path("card"), &port, &path("fifo")),
+    ] {
+        let mut arguments = vec!["serve", "--socket", socket, "--port", port];
+        if !pcap.is_empty() {
+            arguments.extend(["--pcap", pcap]);
+        }
+        let output = run(&arguments);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {told}");
+        assert!(told.starts_with("softcard: ") && told.lines().count() == 1, "{told}");
+        assert!(told.matches("os error").count() <= 1, "told twice: {told}");
+        assert!(output.stdout.is_empty());
+    }
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "nothing but the FIFO: {left:?}");
+}
+
+#[test]
 fn the_help_tells_the_exit_codes() {
     let output = run(&["serve", "--help"]);
     let help = String::from_utf8(output.stdout).unwrap();

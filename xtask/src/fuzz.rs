@@ -50,7 +50,7 @@ pub fn fuzz(options: &Options) -> Result<ExitCode> {
     let random = target_directory()?.join("debug/fuzz-random");
     let list = Task::new(&random).arg("--list").run()?.success()?.stdout;
     if options.list {
-        print!("{list}");
+        command_line::say(format_args!("{list}"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let name = options.target.clone().unwrap_or_default();

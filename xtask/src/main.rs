@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -75,7 +76,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("cargo xtask: {error:#}");
+            // Of several lines, where a program that failed is shown.
+            let _ = writeln!(std::io::stderr(), "cargo xtask: {error:#}");
             if error.is::<setup::Missing>() {
                 ExitCode::from(MISSING)
             } else if error.is::<fuzz::NoTarget>() {

@@ -42,7 +42,9 @@ const SEEDS_VARIABLE: &str = "ROCE_SIM_SEEDS";
 pub fn test(options: &Options) -> Result<ExitCode> {
     let cases = cases::all();
     if options.list {
-        cases.iter().for_each(|case| println!("{}", case.name));
+        for case in cases {
+            command_line::say(format_args!("{}\n", case.name))?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     setup::packages(setup::TEST)?;

@@ -94,7 +94,9 @@ fn counted(
 ) -> Result<ExitCode> {
     let filter = Filter { parts: options.only.clone(), exact: options.exact };
     if options.list {
-        names(options.kernel).iter().for_each(|name| println!("{name}"));
+        for name in names(options.kernel) {
+            command_line::say(format_args!("{name}\n"))?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     may_lack(setup::packages(setup::TEST));
