@@ -43,12 +43,12 @@ pub struct Manifest {
 #[non_exhaustive]
 pub enum Error {
     /// The file cannot be read.
-    #[error("manifest {}: {source}", path.display())]
+    #[error("manifest {}: {error}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// The file is no manifest.
     #[error("manifest {}: {why}", path.display())]
@@ -109,7 +109,7 @@ impl Manifest {
     /// # Errors
     /// [`Error::Read`], [`Error::Malformed`].
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let read = |source| Error::Read { path: path.to_owned(), source };
+        let read = |error| Error::Read { path: path.to_owned(), error };
         let malformed = |why| Error::Malformed { path: path.to_owned(), why };
         let mut text = String::new();
         // To open what is no file may take for ever.

@@ -174,6 +174,9 @@ impl Args {
         if self.shadow && soft == 0 {
             return Err("--shadow: the frames of a card behind VFIO do not pass this host, so the kernel cannot share its port; --shadow is for software cards (--soft N)".into());
         }
+        if self.manifests.iter().any(|file| file.value.as_os_str().is_empty()) {
+            return Err("--manifest: a file is wanted, and the name is empty".into());
+        }
         self.check_numbers(soft, count)?;
         let mut cards = Cards { vfio: self.vfio.clone(), ..Cards::default() };
         for number in 0..count {
@@ -331,6 +334,7 @@ mod tests {
             (&["--vfio", "3b:00.0", "--port", "unix:/a,/b"], "no software cards"),
             (&["--soft", "1", "--vfio", "3b:00.0", "--fault", "dup=1%,card=1"], "are 0 to 0"),
             (&["--soft", "1", "--ip", "1=10.0.0.1"], "there is no card 1"),
+            (&["--soft", "1", "--manifest", "0="], "the name is empty"),
             (&["--soft", "2", "--ip", "10.0.0.1", "--ip", "10.0.0.2"], "twice for card 0"),
             (&["--soft", "2", "--ip", "10.77.0.2"], "cards 0 and 1 both have the address"),
             (&["--soft", "1", "--ip", "10.0.0"], "no IPv4 address"),

@@ -43,12 +43,6 @@ impl StateDir {
     /// [`Error::StateDir`] with what is wrong, [`Error::Running`] when another balboad serves it.
     pub fn claim(dir: &Path, uid: u32) -> Result<Self, Error> {
         let fail = |why: String| Error::StateDir { dir: dir.to_owned(), why };
-        match DirBuilder::new().recursive(true).mode(0o700).create(dir) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(fail(format!("it cannot be made: {error}"))),
-        }
-        check(dir, uid)?;
         let socket = dir.join(SOCKET_NAME);
         if UnixAddr::new(&socket).is_err() {
             return Err(fail(format!(
@@ -56,6 +50,12 @@ impl StateDir {
                 socket.as_os_str().len()
             )));
         }
+        match DirBuilder::new().recursive(true).mode(0o700).create(dir) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(fail(format!("it cannot be made: {error}"))),
+        }
+        check(dir, uid)?;
         let lock = lock(dir)?;
         Ok(Self { dir: dir.to_owned(), _lock: lock, bound: false })
     }
@@ -243,6 +243,7 @@ mod tests {
         assert!(others.contains("belongs to user"), "{others}");
         let long = root.path().join("x".repeat(100));
         assert!(refusal(&long).contains("107"));
+        assert!(!long.exists());
         let file = root.path().join("file");
         fs::write(&file, "").unwrap();
         assert!(refusal(&file).contains("no directory"));

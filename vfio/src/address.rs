@@ -26,7 +26,7 @@ impl FromStr for PciAddress {
     /// Reads `3b:00.0`, as lspci prints it, or `0000:3b:00.0`.
     fn from_str(text: &str) -> Result<Self, String> {
         parse(text).ok_or_else(|| {
-            format!("{text} is no PCI address; write one as lspci -D shows it, like 0000:3b:00.0")
+            format!("'{text}' is no PCI address; write one as lspci -D shows it, like 0000:3b:00.0")
         })
     }
 }
