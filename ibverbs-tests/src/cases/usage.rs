@@ -19,6 +19,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("usage/balboad", &[], balboad),
         Case::new("usage/balboad's files", &[], balboads_files),
         Case::new("usage/balboa", &[], balboa),
+        Case::new("usage/names of any bytes", &[], any_bytes),
+        Case::new("usage/outputs that take nothing", &[], deaf_outputs),
         Case::new("usage/cargo xtask", &[], xtask),
     ]
 }
@@ -103,7 +105,23 @@ fn balboad(setting: &Setting) -> Result<()> {
         ("--soft 1 --pcap /no/where", 1, "capture file /no/where: No such file"),
         ("--soft 1 --pcap /", 1, "capture file /: Is a directory"),
         ("--soft 1 --pcap /dev/full", 1, "capture file /dev/full: No space left"),
+        ("--soft 1 --pcap fifo", 1, "capture file fifo: No such device or address"),
+        ("--soft 1 --manifest 0=", 2, "the name is empty"),
+        ("--soft 1 --manifest /no/where", 1, "manifest /no/where: No such file"),
+        ("--soft 1 --manifest /", 1, "manifest /: it is no regular file"),
+        ("--soft 1 --manifest fifo", 1, "manifest fifo: it is no regular file"),
+        ("--soft 1 --manifest lines", 1, "manifest lines: line 2: "),
+        ("--soft 1 --manifest bytes", 1, "manifest bytes: stream did not contain valid UTF-8"),
+        ("--soft 1 --manifest long", 1, "manifest long: it has more than 65536 bytes"),
+        ("--vfio 0000:00:00.9", 2, "is no PCI address"),
+        ("--vfio ffff:ff:1f.7", 1, "there is no PCI function at ffff:ff:1f.7"),
     ];
+    let file = |name: &str| setting.directory().join(name);
+    nix::unistd::mkfifo(&file("fifo"), nix::sys::stat::Mode::from_bits_truncate(0o666))?;
+    std::os::unix::fs::chown(file("fifo"), Some(setting.uid()), None)?;
+    fs::write(file("lines"), "x = [\n[")?;
+    fs::write(file("bytes"), [0xff; 16])?;
+    fs::write(file("long"), "#".repeat((64 << 10) + 1))?;
     all("balboad", task, &table)?;
     let left = fs::read_dir(&state).map_or(0, |entries| entries.count());
     ensure!(left == 0, "{left} files were left in the state directory");
@@ -125,6 +143,10 @@ fn balboads_files(setting: &Setting) -> Result<()> {
     own("closed", 0o500)?;
     own("occupied", 0o700)?;
     own("locked", 0o700)?;
+    own("shared", 0o700)?;
+    fs::create_dir(home.join("shared/counters"))?;
+    fs::write(home.join("shared/counters/precious"), "")?;
+    std::os::unix::fs::chown(home.join("shared/counters"), Some(setting.uid()), None)?;
     fs::write(home.join("occupied/balboad.sock"), "")?;
     fs::create_dir(home.join("locked/balboad.lock"))?;
     symlink("open", home.join("link"))?;
@@ -139,10 +161,13 @@ fn balboads_files(setting: &Setting) -> Result<()> {
         ("sticky", 1, "others can write to it (mode 777); run chmod 700"),
         ("occupied", 1, "is no socket; move it away"),
         ("locked", 1, "its lock file cannot be used"),
+        ("shared", 1, "it holds what no balboad put there; move that away"),
         (&too_long, 1, "choose a shorter --state-dir"),
     ];
     let task = || Ok(setting.built("balboad").words("--soft 1 --state-dir"));
     all("balboad", task, &table)?;
+    ensure!(home.join("shared/counters/precious").exists(), "a file of the user's is gone");
+    ensure!(!home.join(&too_long).exists(), "a directory that is of no use was made");
     if setting.uid() != 0 {
         all("balboad", task, &[("closed", 1, "Permission denied")])?;
         all("balboad", task, &[("/", 1, "belongs to user 0, not to you")])?;
@@ -187,6 +212,62 @@ fn balboa(setting: &Setting) -> Result<()> {
         ("run /", 126, ""),
     ];
     all("balboa", || Ok(setting.built("balboa")), &table)
+}
+
+/// Arguments that are no text, and names of several lines.
+fn any_bytes(setting: &Setting) -> Result<()> {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let odd = std::ffi::OsStr::from_bytes(b"\xff\xfe\n\x1b[2J");
+    let table = [
+        ("balboad", "balboad", "--soft", 2, "invalid UTF-8"),
+        ("balboad", "balboad", "--soft 1 --state-dir / --seed", 2, "invalid UTF-8"),
+        ("balboad", "balboad", "--soft 1 --port", 2, "invalid UTF-8"),
+        ("balboad", "balboad", "--soft 1 --state-dir file", 2, "unexpected argument"),
+        ("balboa", "balboa", "", 2, "unrecognized subcommand"),
+        ("balboa", "balboa status", "status --state-dir", 1, "no balboad serves"),
+        ("balboa", "balboa run", "run", 127, "command not found"),
+        ("balboa", "balboa bind", "bind", 2, "invalid UTF-8"),
+    ];
+    for (program, told, arguments, code, words) in table {
+        let finished = setting.built(program).words(arguments).arg(odd).limit(LIMIT).run()?;
+        ensure!(!finished.stderr.contains('\x1b'), "the terminal is commanded: {finished}");
+        complained(finished, told, code, words).with_context(|| format!("{told} {arguments}"))?;
+    }
+    Ok(())
+}
+
+/// Outputs that are full, closed, or whose reader has gone.
+fn deaf_outputs(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad("--soft 1")?;
+    let state = daemon.state_dir().to_string_lossy().into_owned();
+    let shell = |script: &str| {
+        let task = setting.task("bash").args(["-c", script]).env("D", &state);
+        let of = |program: &str| setting.bin.join(program);
+        task.env("balboa", of("balboa")).env("balboad", of("balboad")).limit(LIMIT).run()
+    };
+    for status in ["status", "status --json"] {
+        let finished = shell(&format!("$balboa {status} --state-dir $D > /dev/full"))?;
+        complained(finished, "balboa status", 1, "cannot write to standard output: No space")?;
+        shell(&format!("$balboa {status} --state-dir $D >&-"))?.success()?;
+        let script = format!("$balboa {status} --state-dir $D | head -0; exit ${{PIPESTATUS[0]}}");
+        let finished = shell(&script)?.success()?;
+        ensure!(finished.stderr.is_empty(), "{finished}");
+    }
+    // What cannot be told does not change the exit code.
+    for (wrong, code) in [
+        ("$balboa bogus", 2),
+        ("$balboa run no-such-program", 127),
+        ("$balboa status --state-dir /", 1),
+        ("$balboad --soft 0", 2),
+        ("$balboad --soft 1 --state-dir $D", 3),
+        ("$balboad --help > /dev/full", 0),
+    ] {
+        for output in ["2> /dev/full", "2>&-", "2>&1 | head -0; exit ${PIPESTATUS[0]}"] {
+            shell(&format!("{wrong} {output}"))?.code(code)?;
+        }
+    }
+    daemon.stop()
 }
 
 /// The program that runs these cases.
