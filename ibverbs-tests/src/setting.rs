@@ -16,8 +16,15 @@ use crate::process::{Running, Task};
 /// The ordinary user when the tests run as root: nobody.
 pub const NOBODY: u32 = 65534;
 /// The programs under test.
-pub const PROGRAMS: [&str; 6] =
-    ["balboad", "balboa", "libbalboa_provider.so", "verbs-data", "verbs-mortal", "deny-namespaces"];
+pub const PROGRAMS: [&str; 7] = [
+    "balboad",
+    "balboa",
+    "libbalboa_provider.so",
+    "verbs-bench",
+    "verbs-data",
+    "verbs-mortal",
+    "deny-namespaces",
+];
 
 /// Who runs a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,13 @@
 //! Many programs on one card, and cards of two balboads on one cable.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use super::{IBVERBS_UTILS, PERFTEST};
+use crate::footprint::Footprint;
 use crate::pair::{free_port, run_between, start_server};
 use crate::process::{Finished, Running};
 use crate::runner::Case;
@@ -24,6 +27,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("20 processes on one card/ib_send_bw -e", &[PERFTEST], |setting| {
             at_once(setting, "ib_send_bw -F -e -d balboa0 -s 4096 -n 1000")
         }),
+        Case::new("60 processes on one card, and one more", &[], one_more),
         Case::new("two balboads/ib_write_bw", &[PERFTEST], |setting| {
             two_daemons(setting, "ib_write_bw -F -n 1000")
         }),
@@ -54,6 +58,52 @@ fn at_once(setting: &Setting, command: &str) -> Result<()> {
     for program in running {
         Running::wait(program).and_then(Finished::success)?;
     }
+    daemon.stop()
+}
+
+/// Doorbell pages of a card, of which a process has one.
+const PAGES: usize = 60;
+
+/// Processes that hold a doorbell page each; the first that finds none is told so, and has one once
+/// another has ended.
+fn one_more(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad("--soft 1")?;
+    let before = Footprint::of(&daemon)?;
+    let idle = || -> Result<Running> {
+        let task = daemon.run("").arg(setting.bin.join("verbs-bench"));
+        let task = task.words("--from balboa0 --to balboa0 idle").limit(LIMIT);
+        task.env("VERBS_LOG_LEVEL", "2").start()
+    };
+    let ready = |it: &Running| it.output().lines().any(|line| line == "ready");
+    let mut running = (0..PAGES).map(|_| idle()).collect::<Result<Vec<_>>>()?;
+    for program in &mut running {
+        program.wait_until("it was connected", ready)?;
+    }
+    let refused = idle()?.wait()?;
+    let named = refused.stderr.contains(&format!("all {PAGES} doorbell pages"));
+    ensure!(!refused.status.success() && named, "process {} was not told: {refused}", PAGES + 1);
+    let ended = running.swap_remove(PAGES / 2);
+    ended.signal(Signal::SIGKILL)?;
+    ended.wait()?;
+    // balboad may hear of the end a moment later than we.
+    let free = |status: &Value| {
+        let windows = status["cards"][0]["windows"].as_array();
+        windows.into_iter().flatten().any(|window| window["free_pages"].as_u64() != Some(0))
+    };
+    let deadline = Instant::now() + LIMIT;
+    while !free(&daemon.status()?) {
+        ensure!(Instant::now() < deadline, "the page of a process that has ended stays its");
+    }
+    let mut next = idle()?;
+    next.wait_until("it was connected", ready)?;
+    running.push(next);
+    for program in &running {
+        program.signal(Signal::SIGKILL)?;
+    }
+    for program in running {
+        program.wait()?;
+    }
+    before.restored(&daemon)?;
     daemon.stop()
 }
 
