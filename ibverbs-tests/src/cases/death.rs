@@ -193,6 +193,7 @@ fn attacked(setting: &Setting) -> Result<()> {
     let ports = format!("--port 0={} --port 1={}", port("a", "b"), port("b", "a"));
     let daemon = setting.balboad(&format!("--soft 2 {ports}"))?;
     let before = Footprint::of(&daemon)?;
+    // Each checks every byte that it receives.
     let Pair { lead, follow, stop } = pair(setting, &daemon)?;
     let attack = setting.built("verbs-mortal").words(&format!("attack {}", state.display()));
     let mut attack = attack.limit(LIMIT).start()?;

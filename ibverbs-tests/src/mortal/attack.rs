@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use hostmem::fdpass::{self, Wait};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendto, socket,
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, send, socket,
 };
 use shim_abi::{Hello, Role};
 
@@ -32,8 +32,10 @@ pub fn attack(directory: &Path) -> Result<()> {
     fs::File::open("/dev/urandom")?.read_exact(&mut garbage)?;
     let mut held = Vec::new();
     for path in &sockets {
-        datagrams(path, &garbage);
+        let before = held.len();
+        held.extend(datagrams(path, &garbage));
         held.extend(connections(path, &garbage));
+        ensure!(held.len() > before, "{} takes nothing", path.display());
     }
     say(&format!("thrown at {} sockets, {} connections held", sockets.len(), held.len()));
     std::thread::sleep(super::LIMIT * 100);
@@ -55,11 +57,12 @@ fn sockets_in(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Frames that are none, for ports; also frames that look like some, and descriptors with them.
-fn datagrams(path: &Path, garbage: &[u8]) {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let Ok(fd) = socket(AddressFamily::Unix, SockType::Datagram, flags, None) else { return };
-    let Ok(address) = UnixAddr::new(path) else { return };
+/// Sockets connected to a port, which send frames that are none, frames that look like some, and
+/// descriptors; none where the path is that of another kind of socket.
+fn datagrams(path: &Path, garbage: &[u8]) -> Vec<OwnedFd> {
+    let connected = |_| connected(path, SockType::Datagram, SockFlag::SOCK_NONBLOCK);
+    let held: Vec<OwnedFd> = (0..HELD).map_while(connected).collect();
+    let Some(fd) = held.first() else { return held };
     for turn in 0..GARBAGE {
         let start = turn * 13 % 4096;
         let mut frame = garbage[start..start + turn * 37 % 9100].to_vec();
@@ -71,25 +74,30 @@ fn datagrams(path: &Path, garbage: &[u8]) {
             frame[23] = 17;
             frame[36..38].copy_from_slice(&4791u16.to_be_bytes());
         }
-        let _ = sendto(fd.as_raw_fd(), &frame, &address, MsgFlags::MSG_DONTWAIT);
+        let _ = send(fd.as_raw_fd(), &frame, MsgFlags::MSG_DONTWAIT);
     }
-    if connect(fd.as_raw_fd(), &address).is_ok() {
+    for fd in &held {
         let descriptors = [fd.as_fd(); fdpass::MAX_FDS];
-        for _ in 0..20 {
-            let _ = fdpass::send(fd.as_fd(), &garbage[..200], &descriptors, Wait::Never);
-        }
+        let _ = fdpass::send(fd.as_fd(), &garbage[..200], &descriptors, Wait::Never);
     }
+    held
+}
+
+/// A socket of a kind, connected to a path; `None` where that is of another kind.
+fn connected(path: &Path, kind: SockType, flags: SockFlag) -> Option<OwnedFd> {
+    let fd = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC | flags, None).ok()?;
+    connect(fd.as_raw_fd(), &UnixAddr::new(path).ok()?).ok()?;
+    Some(fd)
 }
 
 /// Connections: silent ones, ones that send garbage, descriptors, halves of greetings, and whole ones
 /// followed by garbage. Those that are still open are the answer.
 fn connections(path: &Path, garbage: &[u8]) -> Vec<OwnedFd> {
-    let Some(directory) = path.parent() else { return Vec::new() };
     let hello = Hello { build: "attack".into(), role: Role::Tool };
     let hello = shim_abi::hello_frame(&hello);
     let mut held = Vec::new();
     for turn in 0..HELD {
-        let Ok(fd) = super::hand::dial(directory) else { break };
+        let Some(fd) = connected(path, SockType::SeqPacket, SockFlag::empty()) else { break };
         let own = [fd.as_fd(); fdpass::MAX_FDS];
         let throw = |bytes: &[u8], fds: &[_]| {
             let _ = fdpass::send(fd.as_fd(), bytes, fds, Wait::Never);
