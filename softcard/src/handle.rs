@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender, SyncSender};
 
 use fpga_regs::coyote::pci::Bar;
-use hostmem::{Access, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, memfd};
+use hostmem::{Access, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, Waker, memfd};
 
 use crate::Error;
 use crate::command::{Action, Command};
@@ -26,7 +26,7 @@ pub struct PageGrant {
 pub struct CardHandle {
     pub(crate) card: usize,
     pub(crate) commands: Sender<Command>,
-    pub(crate) kick: Arc<EventFd>,
+    pub(crate) waker: Arc<Waker>,
     pub(crate) vectors: Arc<[EventFd]>,
 }
 
@@ -34,7 +34,7 @@ impl CardHandle {
     fn send(&self, action: Action) {
         // A card thread that has ended hears nothing; who waits for an answer sees it.
         let _ = self.commands.send(Command { card: self.card, action });
-        let _ = self.kick.signal();
+        let _ = self.waker.wake_if_asleep();
     }
 
     fn ask<T>(&self, action: impl FnOnce(SyncSender<T>) -> Action) -> Result<T, Error> {

@@ -23,8 +23,8 @@ use crate::wait::Waiter;
 pub(crate) struct CardThread {
     cards: Vec<Card>,
     commands: Receiver<Command>,
-    /// Signalled behind each command; kept because the epoll set does not own it.
-    _kick: Arc<EventFd>,
+    /// Signalled behind a command while the thread sleeps; kept because the epoll set does not own it.
+    _kick: EventFd,
     /// Eventfds of granted pages: (card, window, page) and the descriptor.
     wakes: Vec<(usize, u8, u8, EventFd)>,
     asleep: AsleepWord,
@@ -48,14 +48,14 @@ impl CardThread {
         places: Vec<(Map, Option<Arc<Tap>>)>,
         vectors: Vec<Arc<[EventFd]>>,
         commands: Receiver<Command>,
-        kick: Arc<EventFd>,
+        kick: EventFd,
         page: Arc<SharedMapping>,
     ) -> Result<Self, Error> {
         let pool = FramePool::new(POOLED_FRAMES.saturating_mul(cabling.links.len()));
         let ports = port::plug(cabling, &pool)?;
         let waiter = Waiter::new()?;
         // Descriptors are edge-triggered, so their counters need not be drained.
-        waiter.listen_for_edges(&*kick)?;
+        waiter.listen_for_edges(&kick)?;
         for port in &ports {
             waiter.listen_to_port(&**port)?;
         }
@@ -221,7 +221,7 @@ mod tests {
     fn commands_without_end_leave_every_round_its_frames() {
         let (_, page) = memfd::create_read_only_for_others("test", PAGE_BYTES).unwrap();
         let (sender, commands) = mpsc::channel();
-        let kick = Arc::new(EventFd::new().unwrap());
+        let kick = EventFd::new().unwrap();
         let cabling = Cabling { links: vec![Link::Switch], ..Cabling::default() };
         let vectors = vec![Arc::from(Vec::new())];
         let mut thread = CardThread::new(

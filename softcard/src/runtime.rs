@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use fpga_regs::coyote::pci::MSIX_TABLE_ENTRIES;
 use fpga_regs::coyote::shell::Map;
-use hostmem::{EventFd, PAGE_BYTES, Tap, memfd};
+use hostmem::{AsleepWord, EventFd, PAGE_BYTES, Tap, Waker, memfd};
 
 use crate::Error;
 use crate::command::Command;
@@ -47,7 +47,7 @@ pub struct CardConfig {
 #[derive(Debug)]
 pub struct Runtime {
     commands: Option<Sender<Command>>,
-    kick: Arc<EventFd>,
+    waker: Arc<Waker>,
     vectors: Vec<Arc<[EventFd]>>,
     page: OwnedFd,
     thread: Option<JoinHandle<()>>,
@@ -70,7 +70,10 @@ impl Runtime {
         let RuntimeConfig { capture, faults, seed, .. } = config;
         let cabling = Cabling { links, faults, seed, capture };
         let (page, mapping) = memfd::create_read_only_for_others("balboa-cards", PAGE_BYTES)?;
-        let kick = Arc::new(EventFd::new()?);
+        let mapping = Arc::new(mapping);
+        let kick = EventFd::new()?;
+        let asleep = AsleepWord::new(Arc::clone(&mapping), Self::ASLEEP_OFFSET as usize)?;
+        let waker = Arc::new(Waker::new(asleep, kick.try_clone()?));
         let mut vectors = Vec::new();
         for _ in 0..cabling.links.len() {
             let card: Result<Vec<_>, _> = (0..MSIX_TABLE_ENTRIES).map(|_| EventFd::new()).collect();
@@ -78,10 +81,10 @@ impl Runtime {
         }
         let (commands, receiver) = mpsc::channel();
         let (started, outcome) = mpsc::sync_channel(1);
-        let for_thread = (vectors.clone(), Arc::clone(&kick));
+        let vectors_of_thread = vectors.clone();
         let run = move || {
-            let (vectors, kick) = for_thread;
-            match CardThread::new(cabling, places, vectors, receiver, kick, Arc::new(mapping)) {
+            let vectors = vectors_of_thread;
+            match CardThread::new(cabling, places, vectors, receiver, kick, mapping) {
                 Ok(thread) => {
                     let _ = started.send(Ok(()));
                     thread.run();
@@ -94,7 +97,7 @@ impl Runtime {
         let thread =
             std::thread::Builder::new().name("cards".into()).spawn(run).map_err(Error::Thread)?;
         outcome.recv().map_err(|_| Error::Gone)??;
-        Ok(Self { commands: Some(commands), kick, vectors, page, thread: Some(thread) })
+        Ok(Self { commands: Some(commands), waker, vectors, page, thread: Some(thread) })
     }
 
     /// The card with that number.
@@ -103,7 +106,7 @@ impl Runtime {
         Some(CardHandle {
             card: number,
             commands: self.commands.clone()?,
-            kick: Arc::clone(&self.kick),
+            waker: Arc::clone(&self.waker),
             vectors: Arc::clone(self.vectors.get(number)?),
         })
     }
@@ -117,7 +120,7 @@ impl Runtime {
     /// Ends the card thread once every [`CardHandle`] is dropped, and waits for it.
     pub fn shutdown(mut self) {
         self.commands = None;
-        let _ = self.kick.signal();
+        let _ = self.waker.signal();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
