@@ -4,7 +4,6 @@
 //! time; its completion is awaited on the vFPGA's vector, with a limit, after which the engine is
 //! dead. The vector also tells of events: pending bit cleared, ring drained, looked once more.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,14 +17,15 @@ use fpga_regs::engine::admin::{
     ModifyQp, Opcode, PortAttributes, SetGid,
 };
 use fpga_regs::engine::cqe;
-use fpga_regs::engine::event::{Event, EventType};
+use fpga_regs::engine::event::EventType;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window;
 use hostmem::{Access, DmaMemory, SharedMapping, memfd};
 
 use crate::backend::{CardBackend, DoorbellGrant};
-use crate::engine::{Engine, EngineEvent, EngineLimits};
+use crate::engine::{Engine, EngineEvent, EngineLimits, Hear};
 use crate::error::Error;
+use crate::event_ring::{EventRing, LOG2_EVENTS};
 use crate::iova::Arena;
 use crate::shell::Shell;
 
@@ -36,11 +36,7 @@ const RESET_LIMIT: Duration = Duration::from_secs(1);
 /// How long to wait for an interrupt before looking at the rings all the same.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Events kept for who asks for them; some laps of the ring.
-const MOST_EVENTS: usize = 1 << 16;
-
 const LOG2_ADMIN: u8 = 6;
-const LOG2_EVENTS: u8 = 12;
 const SQ_OFFSET: u64 = 0;
 const CQ_OFFSET: u64 = 0x1000;
 const RESPONSE_OFFSET: u64 = 0x2000;
@@ -59,9 +55,8 @@ pub struct AdminEngine {
     command_limit: Duration,
     sq_index: u32,
     cq_index: u32,
-    event_index: u32,
     tag: u16,
-    events: VecDeque<EngineEvent>,
+    events: Rc<EventRing>,
     death: Option<String>,
 }
 
@@ -93,6 +88,14 @@ impl AdminEngine {
         let csr = user_csr(u64::from(window));
         let limits =
             EngineLimits::read(|offset| backend.read64(Bar::Shell, csr.wrapping_add(offset)));
+        let events = Rc::new(EventRing::new(
+            name.clone(),
+            Rc::clone(&backend),
+            csr,
+            Arc::clone(&memory),
+            usize::try_from(EVENTS_OFFSET).unwrap_or(usize::MAX),
+        ));
+        shell.hear(window, Rc::clone(&events));
         let mut engine = Self {
             name,
             shell,
@@ -103,9 +106,8 @@ impl AdminEngine {
             command_limit: COMMAND_LIMIT,
             sq_index: 0,
             cq_index: 0,
-            event_index: 0,
             tag: 0,
-            events: VecDeque::new(),
+            events,
             death: None,
         };
         engine.restart()?;
@@ -140,7 +142,7 @@ impl AdminEngine {
         if self.death.is_none() {
             log::error!("{}: {why}", self.name);
             self.death = Some(why);
-            self.events.push_back(EngineEvent::Dead);
+            self.events.push(EngineEvent::Dead);
         }
     }
 
@@ -195,6 +197,7 @@ impl AdminEngine {
         if let Some(why) = &self.death {
             return Err(self.dead(why));
         }
+        self.shell.attend()?;
         self.tag = self.tag.wrapping_add(1);
         let blocks = u8::try_from(N).unwrap_or(u8::MAX);
         let header = Header { opcode, blocks, tag: self.tag, response }.encode();
@@ -292,68 +295,24 @@ impl AdminEngine {
         Ok(())
     }
 
-    /// Takes every event that stands in the ring.
-    fn drain_events(&mut self) -> Result<(), Error> {
-        let mut taken = 0u32;
-        // A full ring ends the pass: the engine writes no more before it is told of the space.
-        while taken < 1 << LOG2_EVENTS {
-            let at = ring_at(EVENTS_OFFSET, self.event_index, LOG2_EVENTS);
-            if !self.is_written(at, self.event_index, LOG2_EVENTS)? {
-                break;
-            }
-            let event = Event::decode(&[self.load_block(at)?]);
-            self.event_index = self.event_index.wrapping_add(1);
-            taken = taken.saturating_add(1);
-            self.keep(event);
-            if event.kind == EventType::Fatal {
-                self.die(format!("the engine stopped with code {}", event.code));
-            }
-        }
-        if taken == 0 {
-            return Ok(());
-        }
-        let full = taken == 1 << LOG2_EVENTS;
-        if full && self.read(window::STATUS) & window::STATUS_EVENT_OVERFLOW != 0 {
-            log::warn!("{}: the event ring overflowed; every queue is looked at", self.name);
-            self.write(window::EVENT_OVERFLOW_CLEAR, 1);
-            self.events.push_back(EngineEvent::Lost);
-        }
-        self.write(window::EVENT_CONSUMER, u64::from(self.event_index));
-        Ok(())
-    }
-
-    /// Keeps an event until it is asked for. An engine that raises more than anybody takes has lost
-    /// count of them, as with a ring that is full.
-    fn keep(&mut self, event: Event) {
-        if self.events.len() < MOST_EVENTS {
-            self.events.push_back(EngineEvent::Card(event));
-            return;
-        }
-        log::warn!("{}: events pile up; every queue is looked at", self.name);
-        self.events.retain(|event| *event == EngineEvent::Dead);
-        self.events.push_back(EngineEvent::Lost);
-    }
-
-    /// Takes what the event ring and the status register say.
+    /// Takes what the event ring says.
     fn look(&mut self) {
-        if let Err(error) = self.drain_events() {
-            self.die(format!("its event ring cannot be read: {error}"));
-        }
+        self.events.drain();
+        self.check_fatal();
     }
 
-    /// Drops the events of an object that is gone, those still in the ring too.
-    fn forget(&mut self, number: u32, kinds: &[EventType]) -> Result<(), Error> {
-        self.drain_events()?;
-        self.events.retain(|event| match event {
-            EngineEvent::Card(event) => event.number != number || !kinds.contains(&event.kind),
-            EngineEvent::Lost | EngineEvent::Dead => true,
-        });
-        Ok(())
+    fn check_fatal(&mut self) {
+        if let Some(why) = self.events.take_fatal() {
+            self.die(why);
+        }
     }
 
     fn destroy(&mut self, opcode: Opcode, number: u32, kinds: &[EventType]) -> Result<(), Error> {
         self.run(opcode, Destroy { number }.encode())?;
-        self.forget(number, kinds)
+        // Those still in the ring, too.
+        self.look();
+        self.events.forget(number, kinds);
+        Ok(())
     }
 }
 
@@ -448,12 +407,17 @@ impl Engine for AdminEngine {
         self.look();
     }
 
+    fn listen(&mut self, hear: Hear) {
+        self.events.listen(hear);
+    }
+
     fn next_event(&mut self) -> Option<EngineEvent> {
         // Who waited for another window may have taken this one's interrupt.
         if self.shell.take_news(self.window) {
-            self.look();
+            self.events.drain();
         }
-        self.events.pop_front()
+        self.check_fatal();
+        self.events.pop()
     }
 
     fn restart(&mut self) -> Result<(), Error> {
@@ -464,8 +428,8 @@ impl Engine for AdminEngine {
         for at in (0..MEMORY_BYTES).step_by(8) {
             self.memory.store_relaxed_u64(usize::try_from(at).unwrap_or(usize::MAX), 0)?;
         }
-        (self.sq_index, self.cq_index, self.event_index) = (0, 0, 0);
-        self.events.clear();
+        (self.sq_index, self.cq_index) = (0, 0);
+        self.events.reset();
         let registers = [
             (window::ADMIN_SQ_BASE, self.iova.wrapping_add(SQ_OFFSET)),
             (window::ADMIN_SQ_SIZE, u64::from(LOG2_ADMIN)),

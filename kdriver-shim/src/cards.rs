@@ -11,6 +11,7 @@ use shim_abi::{CardInfo, Limits, PortInfo};
 use crate::address::{PortAddress, node_guid};
 use crate::backend::{CardBackend, Identity};
 use crate::clients::ClientId;
+use crate::completions::Completions;
 use crate::engine::{Engine, EngineLimits};
 use crate::error::Error;
 use crate::iova::{Arena, IovaRange};
@@ -80,6 +81,8 @@ pub struct Window {
     pub engine: Box<dyn Engine>,
     /// Doorbell pages 1 to 15.
     pub pages: Vec<Page>,
+    /// Where the events of completion queues go.
+    pub completions: Rc<Completions>,
     /// Owners of completion queues.
     pub cqs: HashMap<u32, ClientId>,
     /// Owners of QPs.
@@ -89,9 +92,12 @@ pub struct Window {
 impl Window {
     /// A window of which nothing is used.
     #[must_use]
-    pub fn new(index: u8, engine: Box<dyn Engine>) -> Self {
+    pub fn new(index: u8, mut engine: Box<dyn Engine>) -> Self {
+        let completions = Rc::<Completions>::default();
+        let heard = Rc::clone(&completions);
+        engine.listen(Rc::new(move |cqn| heard.fire(cqn)));
         let pages = vec![Page::Free; usize::from(DOORBELL_PAGES)];
-        Self { index, engine, pages, cqs: HashMap::new(), qps: HashMap::new() }
+        Self { index, engine, pages, completions, cqs: HashMap::new(), qps: HashMap::new() }
     }
 
     /// Free doorbell pages.
@@ -178,6 +184,7 @@ impl Card {
         memory: Option<DmaMemory>,
         prefill: bool,
     ) -> Result<(), Error> {
+        self.shell.attend()?;
         if let Some(memory) = memory {
             self.backend.dma_map(range.start(), range.length(), memory)?;
         }
@@ -191,7 +198,10 @@ impl Card {
     /// # Errors
     /// [`Error::Dead`] or the back-end's; the range is not to be used again.
     pub fn unmap(&self, window: u8, range: &IovaRange) -> Result<(), Error> {
-        let forgotten = self.shell.unmap(window, range.start(), range.length());
+        let forgotten = self
+            .shell
+            .attend()
+            .and_then(|()| self.shell.unmap(window, range.start(), range.length()));
         self.backend.dma_unmap(range.start(), range.length())?;
         forgotten
     }

@@ -35,6 +35,8 @@ pub struct RecordSocket<const N: usize> {
     // None once the client has closed its end.
     socket: Option<(OwnedFd, Watch)>,
     pending: VecDeque<(Key, [u8; N])>,
+    // The epoll set tells when there is room.
+    full: bool,
 }
 
 /// What became of a record.
@@ -54,7 +56,7 @@ impl<const N: usize> RecordSocket<N> {
     pub fn new(poller: &Poller, token: Token) -> Result<(Self, OwnedFd), Error> {
         let (ours, theirs) = fdpass::pair()?;
         let watch = poller.watch(&ours, token, EpollFlags::empty())?;
-        Ok((Self { socket: Some((ours, watch)), pending: VecDeque::new() }, theirs))
+        Ok((Self { socket: Some((ours, watch)), pending: VecDeque::new(), full: false }, theirs))
     }
 
     /// Sends a record of the object with key `key`, or keeps it until there is room.
@@ -80,13 +82,17 @@ impl<const N: usize> RecordSocket<N> {
                 }
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => {
-                    poller.change(socket.as_fd(), watch, EpollFlags::EPOLLOUT);
+                    if !std::mem::replace(&mut self.full, true) {
+                        poller.change(socket.as_fd(), watch, EpollFlags::EPOLLOUT);
+                    }
                     return;
                 }
                 Err(_) => return self.close(poller),
             }
         }
-        poller.change(socket.as_fd(), watch, EpollFlags::empty());
+        if std::mem::take(&mut self.full) {
+            poller.change(socket.as_fd(), watch, EpollFlags::empty());
+        }
     }
 
     /// Drops the records of an object that are still kept, and returns how many there were.

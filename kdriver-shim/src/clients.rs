@@ -166,7 +166,7 @@ impl Client {
         }
         self.pds.clear();
         for channel in self.channels.values_mut() {
-            channel.records.close(poller);
+            channel.records.borrow_mut().close(poller);
         }
         for context in self.contexts.values_mut() {
             context.events.close(poller);
@@ -209,6 +209,7 @@ impl Client {
             window.qps.remove(&qpn);
         }
         for (cqn, _) in take_those(&mut self.cqs, |cq| cq.card == number) {
+            window.completions.remove(cqn);
             check("CQ", cqn, window.engine.destroy_cq(cqn));
             window.cqs.remove(&cqn);
         }
@@ -290,6 +291,7 @@ fn end_page(card: &mut Card, window: u8, page: u8, clean: bool) {
         Ok(()) => {
             log::warn!("{}: started anew after its death", window.engine.name());
             window.pages.fill(Page::Free);
+            window.completions.clear();
             window.cqs.clear();
             window.qps.clear();
         }

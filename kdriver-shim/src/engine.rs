@@ -4,6 +4,7 @@
 //! card's window; a `stock` card would implement it by the queue-engine crate inside balboad.
 
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 
 use fpga_regs::engine::admin::{CreateCq, CreateKey, CreateQp, CreateRq, PortAttributes};
 use fpga_regs::engine::event::Event;
@@ -14,6 +15,9 @@ use fpga_regs::engine::window::{
 
 use crate::backend::DoorbellGrant;
 use crate::error::Error;
+
+/// Told the number of a completion queue that fired; whether that was of any use.
+pub type Hear = Rc<dyn Fn(u32) -> bool>;
 
 /// One engine: the owner of its objects' numbers.
 ///
@@ -64,6 +68,9 @@ pub trait Engine {
     fn interrupt(&self) -> Option<BorrowedFd<'_>>;
     /// Takes what the engine has to say, for [`Self::next_event`].
     fn service(&mut self);
+    /// Tells `hear` of completion queues that fire, whatever is being waited for; the events of those
+    /// that it knows are not returned by [`Self::next_event`].
+    fn listen(&mut self, hear: Hear);
     /// The next event, in the order the engine raised them.
     fn next_event(&mut self) -> Option<EngineEvent>;
 

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::event::{Event, EventType, QpEvent};
 use fpga_regs::engine::qp::QpState;
 
 use crate::cards::Card;
-use crate::channels::{Key, Sent, async_record, completion_record};
+use crate::channels::{Key, Sent, async_record};
 use crate::clients::{Client, ClientId};
 use crate::engine::EngineEvent;
 use crate::poller::Poller;
@@ -55,12 +54,8 @@ fn route(card: &mut Card, at: usize, event: EngineEvent, clients: &mut Clients, 
     let Some(window) = card.windows.get_mut(at) else { return };
     match event {
         EngineEvent::Card(event) => match event.kind {
-            EventType::Completion => {
-                let owner = window.cqs.get(&event.number).and_then(|id| clients.get_mut(id));
-                if let Some(client) = owner {
-                    completion(client, event.number, poller);
-                }
-            }
+            // Told when it was found, if anybody could wait for it.
+            EventType::Completion => {}
             EventType::Qp => {
                 let owner = window.qps.get(&event.number).and_then(|id| clients.get_mut(id));
                 if let Some(client) = owner {
@@ -76,11 +71,7 @@ fn route(card: &mut Card, at: usize, event: EngineEvent, clients: &mut Clients, 
             _ => port_event(number, window.index, event, clients, poller),
         },
         EngineEvent::Lost => {
-            for (cqn, id) in &window.cqs {
-                if let Some(client) = clients.get_mut(id) {
-                    completion(client, *cqn, poller);
-                }
-            }
+            window.completions.fire_all();
             for (qpn, id) in &window.qps {
                 let failed = window.engine.query_qp(*qpn).is_ok_and(|qp| qp.state == QpState::Err);
                 if let Some(client) = clients.get_mut(id).filter(|_| failed) {
@@ -94,32 +85,8 @@ fn route(card: &mut Card, at: usize, event: EngineEvent, clients: &mut Clients, 
             for client in clients.values().filter(|it| it.uses(number, window.index)) {
                 client.lose_card(number);
             }
-            for (cqn, id) in &window.cqs {
-                if let Some(client) = clients.get_mut(id) {
-                    completion(client, *cqn, poller);
-                }
-            }
+            window.completions.fire_all();
         }
-    }
-}
-
-/// A completion queue fired: at most one unread record of it is ever in its channel.
-fn completion(client: &mut Client, cqn: u32, poller: &Poller) {
-    let Some(cq) = client.cqs.get_mut(&cqn) else { return };
-    let Some(channel) = cq.channel.and_then(|channel| client.channels.get_mut(&channel)) else {
-        return;
-    };
-    let Some(rings) = &client.rings else { return };
-    let word =
-        usize::try_from(cq.ring.start).unwrap_or(usize::MAX).saturating_add(record::EVENTS_READ);
-    let Ok(read) = rings.mapping().load_acquire_u32(word) else { return };
-    // A client that counts wrongly gets too few records, and is the only one to suffer.
-    if cq.sent != read {
-        log::trace!("CQ {cqn:#x}: fired with {read} of {} records read", cq.sent);
-        return;
-    }
-    if channel.records.send(poller, Key::Cq(cqn), completion_record(cq.cookie)) == Sent::Yes {
-        cq.sent = cq.sent.wrapping_add(1);
     }
 }
 

@@ -32,6 +32,7 @@ pub const STUBBORN: u16 = 0xff0;
 pub struct FakeCard {
     state: RefCell<State>,
     vectors: Vec<EventFd>,
+    behind_commands: RefCell<Box<dyn FnMut()>>,
 }
 
 #[derive(Default)]
@@ -128,7 +129,7 @@ impl FakeCard {
             (EXPRESS_CONTROL, 0x0810 | pci::DEVICE_CONTROL_RELAXED_ORDERING),
         ]);
         let vectors = (0..windows).map(|_| EventFd::new().unwrap()).collect();
-        Self { state: RefCell::new(state), vectors }
+        Self { state: RefCell::new(state), vectors, behind_commands: RefCell::new(Box::new(|| {})) }
     }
 
     /// Sets what a register reads.
@@ -149,6 +150,11 @@ impl FakeCard {
     /// Reports them again; those of before are lost.
     pub fn unmute(&self) {
         self.state.borrow_mut().mute = false;
+    }
+
+    /// Does something behind every command that is executed.
+    pub fn behind_commands(&self, act: impl FnMut() + 'static) {
+        *self.behind_commands.borrow_mut() = Box::new(act);
     }
 
     /// Reports a page fault.
@@ -506,6 +512,10 @@ impl CardBackend for FakeCard {
 
     fn write64(&self, bar: Bar, offset: u64, value: u64) {
         self.write_register(bar, offset, value);
+        let command = csr(offset, self.vectors.len()).map(|(_, register)| register);
+        if bar == Bar::Shell && command == Some(w::ADMIN_DOORBELL) {
+            (self.behind_commands.borrow_mut())();
+        }
         let behind = |(register, _): &mut (u64, u64)| *register == offset;
         let ambush = self.state.borrow_mut().ambush.take_if(behind);
         if let Some((_, vaddr)) = ambush {

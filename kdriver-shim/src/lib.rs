@@ -26,8 +26,10 @@ pub mod bringup;
 pub mod cards;
 pub mod channels;
 pub mod clients;
+pub mod completions;
 pub mod engine;
 pub mod error;
+pub mod event_ring;
 pub mod events;
 #[cfg(test)]
 mod fake;

@@ -1,8 +1,11 @@
 //! What a client owns: contexts, domains, regions, queues, channels.
 
+use std::rc::Rc;
+
 use fpga_regs::engine::qp::QpState;
 
 use crate::channels::RecordSocket;
+use crate::completions::{Notifier, Records};
 use crate::iova::IovaRange;
 use crate::spans::Span;
 
@@ -54,14 +57,12 @@ pub struct Cq {
     pub card: u32,
     /// log2 of its entries.
     pub log2_entries: u8,
-    /// Channel for its events.
-    pub channel: Option<u32>,
-    /// What its records carry.
+    /// Tells of its events, where it has a channel for them.
+    pub notifier: Option<Rc<Notifier>>,
+    /// What its asynchronous events carry.
     pub cookie: u64,
     /// Its ring in the client's ring memory.
     pub ring: Span,
-    /// Records sent on the channel, or kept for it, modulo 2^32.
-    pub sent: u32,
     /// Records sent on the asynchronous event socket.
     pub async_sent: u32,
 }
@@ -114,5 +115,5 @@ pub struct Channel {
     /// The context it belongs to.
     pub context: u32,
     /// Where its records go.
-    pub records: RecordSocket<8>,
+    pub records: Records,
 }

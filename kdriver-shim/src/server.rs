@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use hostmem::fdpass::{self, Wait};
@@ -20,6 +21,7 @@ use crate::peer;
 use crate::poller::{Poller, Token, Watch};
 use crate::session::{Answer, Claim, Session};
 use crate::shadow_device::ShadowDevices;
+use crate::shell::Shell;
 use crate::status;
 use crate::sysfs::CounterFiles;
 
@@ -36,7 +38,7 @@ const PAUSE_MILLIS: u16 = 100;
 pub struct Server {
     cards: Vec<Card>,
     clients: Clients,
-    poller: Poller,
+    poller: Rc<Poller>,
     // Of SOCK_SEQPACKET; std's type accepts what it is.
     listener: UnixListener,
     listener_watch: Watch,
@@ -66,9 +68,10 @@ impl Server {
         uid: u32,
         state_dir: PathBuf,
     ) -> Result<Self, Error> {
-        let poller = Poller::new()?;
+        let poller = Rc::new(Poller::new()?);
         let listener = UnixListener::from(listener);
         let listener_watch = poller.watch(&listener, Token::Listener, EpollFlags::EPOLLIN)?;
+        Shell::join(cards.iter().map(|card| &card.shell));
         for card in &cards {
             for window in &card.windows {
                 let token = Token::Interrupt { card: card.number, window: window.index };
@@ -143,9 +146,15 @@ impl Server {
                 return Ok(());
             }
             self.follow_addresses();
-            let programs = self.has_programs();
-            self.counter_files.refresh(&mut self.cards, programs, Instant::now());
+            self.write_counters(Instant::now());
         }
+    }
+
+    /// Writes the counters' files if it is time, and tells of what was heard meanwhile.
+    fn write_counters(&mut self, now: Instant) {
+        let programs = self.has_programs();
+        self.counter_files.refresh(&mut self.cards, programs, now);
+        self.events_left |= events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
     }
 
     fn has_programs(&self) -> bool {
@@ -191,12 +200,12 @@ impl Server {
                 let channels = client.map(|client| (&mut client.channels, &mut client.usage));
                 let Some((channels, usage)) = channels else { return };
                 if gone {
-                    if let Some(mut channel) = channels.remove(&number) {
-                        channel.records.close(&self.poller);
+                    if let Some(channel) = channels.remove(&number) {
+                        channel.records.borrow_mut().close(&self.poller);
                         usage.give(crate::quota::Resource::Channels, 1);
                     }
-                } else if let Some(channel) = channels.get_mut(&number) {
-                    channel.records.flush(&self.poller);
+                } else if let Some(channel) = channels.get(&number) {
+                    channel.records.borrow_mut().flush(&self.poller);
                 }
             }
             Token::Async(id, number) => {

@@ -1,6 +1,7 @@
 //! What a client asks for and what it gets: one module per kind of object.
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use shim_abi::{Request, Response};
 
@@ -40,7 +41,7 @@ pub struct Session<'a> {
     /// The client.
     pub client: &'a mut Client,
     /// The epoll set.
-    pub poller: &'a Poller,
+    pub poller: &'a Rc<Poller>,
     /// Numbers of protection domains; they mean the same on every card.
     pub pd_numbers: &'a mut Numbers,
     /// Whether some client has a protection domain of that number.

@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
 use fpga_regs::coyote::pci::Bar;
@@ -17,6 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::backend::CardBackend;
 use crate::error::Error;
+use crate::event_ring::EventRing;
 use crate::shadow::Shadow;
 
 /// How long an invalidation may take.
@@ -40,12 +41,13 @@ pub struct FaultCounts {
 }
 
 /// One vFPGA.
-#[derive(Debug)]
 struct Vfpga {
     index: u8,
     shadow: Shadow,
     /// Its engine said something that nobody has listened to.
     news: bool,
+    /// What its engine says it in.
+    events: Option<Rc<EventRing>>,
     /// Invalidations that were asked for and whose end was not reported.
     invalidating: u32,
     /// Since when invalidations are not confirmed.
@@ -55,6 +57,16 @@ struct Vfpga {
     overwritten: bool,
 }
 
+/// Which vFPGAs had something to report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ready {
+    Nothing,
+    /// Others than the wanted one.
+    Others,
+    /// The wanted one, others perhaps.
+    Wanted,
+}
+
 /// The vFPGAs of a card.
 pub struct Shell {
     card: u32,
@@ -62,6 +74,8 @@ pub struct Shell {
     bank: Bank,
     vfpgas: RefCell<Vec<Vfpga>>,
     counts: RefCell<FaultCounts>,
+    /// The shells of all cards, once they have joined; this one alone before.
+    all: RefCell<Vec<Weak<Self>>>,
 }
 
 impl Shell {
@@ -80,12 +94,27 @@ impl Shell {
             index,
             shadow: Shadow::new(large, ctid, hpid),
             news: false,
+            events: None,
             invalidating: 0,
             silent: None,
             overwritten: false,
         };
         let vfpgas = RefCell::new((0..regions).map(vfpga).collect());
-        Self { card, backend, bank, vfpgas, counts: RefCell::default() }
+        let (counts, all) = Default::default();
+        Self { card, backend, bank, vfpgas, counts, all }
+    }
+
+    /// Lets whoever waits for a vFPGA of one card serve those of the others.
+    pub fn join<'a>(shells: impl Iterator<Item = &'a Rc<Self>>) {
+        let shells: Vec<_> = shells.collect();
+        for shell in &shells {
+            *shell.all.borrow_mut() = shells.iter().map(|it| Rc::downgrade(it)).collect();
+        }
+    }
+
+    /// Drains a vFPGA's event ring as soon as its interrupt is seen.
+    pub fn hear(&self, index: u8, events: Rc<EventRing>) {
+        self.with(index, |vfpga| vfpga.events = Some(events));
     }
 
     /// The way to the card.
@@ -230,39 +259,59 @@ impl Shell {
         self.backend.vector(index.into())
     }
 
-    /// Waits until a vFPGA has something to report, and serves the others meanwhile; `false` when
-    /// the time passed.
+    /// Waits until a vFPGA has something to report, and serves all others of all cards meanwhile;
+    /// `false` when the time passed.
     ///
     /// # Errors
     /// [`Error::Os`] when the kernel does not let it wait.
     pub fn wait(&self, index: u8, limit: Duration) -> Result<bool, Error> {
         let begun = Instant::now();
         loop {
-            let indices: Vec<u8> = self.vfpgas.borrow().iter().map(|vfpga| vfpga.index).collect();
-            let all = indices.iter().filter_map(|index| Some((*index, self.vector(*index)?)));
-            let (indices, mut polled): (Vec<u8>, Vec<PollFd<'_>>) =
-                all.map(|(index, vector)| (index, PollFd::new(vector, PollFlags::POLLIN))).unzip();
             // Rounded up, so that the last wait before a limit does not become a spin.
             let millis = limit.saturating_sub(begun.elapsed()).as_millis().saturating_add(1);
-            let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
-            match poll(&mut polled, timeout) {
-                Ok(0) | Err(Errno::EINTR) => return Ok(false),
-                Ok(_) => {}
-                Err(errno) => return Err(Error::Os { call: "poll of interrupts", errno }),
-            }
-            let ready = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
-            let ready: Vec<u8> =
-                indices.iter().zip(&polled).filter(|(_, fd)| ready(fd)).map(|(i, _)| *i).collect();
-            if ready.contains(&index) {
-                return Ok(true);
-            }
-            for other in ready {
-                self.service(other);
-            }
-            if begun.elapsed() >= limit {
-                return Ok(false);
+            match self.serve_all(Some(index), millis)? {
+                Ready::Wanted => return Ok(true),
+                Ready::Others if begun.elapsed() < limit => {}
+                Ready::Others | Ready::Nothing => return Ok(false),
             }
         }
+    }
+
+    /// Serves every vFPGA of all cards that has something to report.
+    ///
+    /// To be called ahead of everything that takes a moment: programs wait for nobody's requests.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the kernel does not let it look.
+    pub fn attend(&self) -> Result<(), Error> {
+        self.serve_all(None, 0).map(drop)
+    }
+
+    /// Waits until any vFPGA has something to report, and serves those but `wanted`.
+    fn serve_all(&self, wanted: Option<u8>, millis: u128) -> Result<Ready, Error> {
+        let shells: Vec<Rc<Self>> = self.all.borrow().iter().filter_map(Weak::upgrade).collect();
+        let shells: Vec<&Self> =
+            if shells.is_empty() { vec![self] } else { shells.iter().map(|it| &**it).collect() };
+        let (places, mut polled): (Vec<(&Self, u8)>, Vec<PollFd<'_>>) = shells
+            .iter()
+            .flat_map(|shell| shell.vectors())
+            .map(|(place, vector)| (place, PollFd::new(vector, PollFlags::POLLIN)))
+            .unzip();
+        match poll(&mut polled, PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)) {
+            Ok(0) | Err(Errno::EINTR) => return Ok(Ready::Nothing),
+            Ok(_) => {}
+            Err(errno) => return Err(Error::Os { call: "poll of interrupts", errno }),
+        }
+        let signalled = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
+        let mut ready = Ready::Others;
+        for ((shell, index), _) in places.iter().zip(&polled).filter(|(_, fd)| signalled(fd)) {
+            if std::ptr::eq(*shell, self) && wanted == Some(*index) {
+                ready = Ready::Wanted;
+            } else {
+                shell.service(*index);
+            }
+        }
+        Ok(ready)
     }
 
     /// Takes the events that a vFPGA has signalled, each with its answer.
@@ -274,8 +323,25 @@ impl Shell {
             if nix::unistd::read(vector, &mut [0; 8]).is_err() {
                 break;
             }
+            // Before the registers, whose reads take longer than all else: a program may wait for
+            // what stands there. Behind them once more, for what came before they were cleared.
+            self.drain(index);
             self.take_event(index);
+            self.drain(index);
         }
+    }
+
+    fn drain(&self, index: u8) {
+        let events = self.with(index, |vfpga| vfpga.events.clone()).flatten();
+        if let Some(events) = events {
+            events.drain();
+        }
+    }
+
+    /// The vFPGAs and their vectors.
+    fn vectors(&self) -> impl Iterator<Item = ((&Self, u8), BorrowedFd<'_>)> {
+        let indices: Vec<u8> = self.vfpgas.borrow().iter().map(|vfpga| vfpga.index).collect();
+        indices.into_iter().filter_map(move |index| Some(((self, index), self.vector(index)?)))
     }
 
     fn take_event(&self, index: u8) {

@@ -3,9 +3,11 @@ use std::time::Duration;
 
 use fpga_regs::coyote::tlb::Geometry;
 use fpga_regs::coyote::vfpga::Bank;
+use fpga_regs::engine::event::Event;
 use fpga_regs::engine::qp::{AttributeMask, QpState};
 
 use super::*;
+use crate::event_ring::MOST_EVENTS;
 use crate::fake::FakeCard;
 
 fn engine() -> (Rc<FakeCard>, AdminEngine) {

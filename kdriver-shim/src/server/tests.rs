@@ -10,6 +10,7 @@ use shim_abi::Grant;
 
 use super::*;
 
+mod attention;
 mod bench;
 mod random;
 

@@ -1,5 +1,8 @@
 //! Completion channels.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use shim_abi::Response;
 
 use super::{Answer, Session};
@@ -18,6 +21,7 @@ impl Session<'_> {
         let channel = client.numbers.next(u32::MAX, |n| client.channels.contains_key(&n));
         match RecordSocket::new(self.poller, Token::Channel(client.id, channel)) {
             Ok((records, theirs)) => {
+                let records = Rc::new(RefCell::new(records));
                 client.channels.insert(channel, Channel { context, records });
                 Ok(Answer { response: Response::Channel { channel }, fds: vec![theirs] })
             }

@@ -113,7 +113,7 @@ impl Session<'_> {
         let poller = self.poller;
         client.channels.retain(|_, channel| {
             if channel.context == context {
-                channel.records.close(poller);
+                channel.records.borrow_mut().close(poller);
                 client.usage.give(Resource::Channels, 1);
             }
             channel.context != context

@@ -1,5 +1,7 @@
 //! Completion queues and queue pairs.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use fpga_regs::engine::admin::{AdminStatus, CreateCq, CreateQp, CreateRq, RqKind};
@@ -11,6 +13,7 @@ use super::{Answer, Claim, Session, found};
 use crate::cards::Window;
 use crate::channels::Key;
 use crate::clients::confirmed;
+use crate::completions::Notifier;
 use crate::engine::EngineLimits;
 use crate::error::Error;
 use crate::objects::{Cq, Peer, Qp};
@@ -34,11 +37,13 @@ impl Session<'_> {
     ) -> Result<Answer, Error> {
         let card = self.context(context)?.card;
         let limits = self.limits(card)?;
+        let mut records = None;
         if let Some(channel) = channel {
             let record = found(self.client.channels.get(&channel), "completion channel", channel)?;
             if self.context(record.context)?.card != card {
                 return Err(Error::Invalid(format!("channel {channel} is another device's")));
             }
+            records = Some(Rc::clone(&record.records));
         }
         let entries =
             power_of_two("completion queue entries", log2_entries, limits.log2_cq_entries)?;
@@ -50,10 +55,20 @@ impl Session<'_> {
         });
         let (cqn, ring) = self.keep(made, &wanted)?;
         let start = ring.start;
-        let cq = Cq { context, card, log2_entries, channel, cookie, ring, sent: 0, async_sent: 0 };
-        self.client.cqs.insert(cqn, cq);
         let id = self.client.id;
-        self.window(card)?.cqs.insert(cqn, id);
+        let memory = self.client.rings.as_ref().map(|rings| Arc::clone(rings.mapping()));
+        let poller = Rc::clone(self.poller);
+        let window = self.window(card)?;
+        window.cqs.insert(cqn, id);
+        let notifier = records.zip(memory).map(|(records, memory)| {
+            let sent = Cell::new(0);
+            Rc::new(Notifier { cqn, cookie, records, poller, memory, ring, sent })
+        });
+        if let Some(notifier) = &notifier {
+            window.completions.insert(Rc::clone(notifier));
+        }
+        let cq = Cq { context, card, log2_entries, notifier, cookie, ring, async_sent: 0 };
+        self.client.cqs.insert(cqn, cq);
         Ok(Response::Cq { cqn, ring: start }.into())
     }
 
@@ -86,18 +101,16 @@ impl Session<'_> {
         let window = self.window(card)?;
         let confirmed = survive_death(window.engine.destroy_cq(cqn))?;
         window.cqs.remove(&cqn);
+        window.completions.remove(cqn);
         let Some(mut cq) = self.client.cqs.remove(&cqn) else { return Ok(Response::Done.into()) };
-        let channel = cq.channel.and_then(|channel| self.client.channels.get_mut(&channel));
-        if let Some(channel) = channel {
-            cq.sent = cq.sent.wrapping_sub(channel.records.forget(Key::Cq(cqn)));
-        }
+        let completion_events = cq.notifier.as_ref().map_or(0, |notifier| notifier.end());
         self.forget_async(cq.context, Key::Cq(cqn), &mut cq.async_sent);
         self.drop_ring(card, cq.ring, confirmed);
         let entries = 1u64.checked_shl(u32::from(cq.log2_entries)).unwrap_or(0);
         self.client.usage.give(Resource::Cqs, 1);
         self.client.usage.give(Resource::CqEntries, entries);
         self.count_quarantined(card, confirmed, 1);
-        Ok(Response::Destroyed { completion_events: cq.sent, async_events: cq.async_sent }.into())
+        Ok(Response::Destroyed { completion_events, async_events: cq.async_sent }.into())
     }
 
     pub(super) fn create_qp(&mut self, wanted: &shim_abi::CreateQp) -> Result<Answer, Error> {

@@ -1,0 +1,80 @@
+//! How long a program waits for balboad's work for others: one command at most.
+
+use std::cell::{Cell, RefCell};
+
+use shim_abi::ContextInfo;
+
+use super::bench::Peer;
+use super::*;
+
+/// A program on a card that waits for the events of a completion queue.
+struct Waiting {
+    cqn: u32,
+    context: ContextInfo,
+    /// The channel of completion events, and the socket of the asynchronous ones.
+    channel: Rc<OwnedFd>,
+    events: OwnedFd,
+    peer: Peer,
+}
+
+fn waiting(bench: &mut Bench, card: u32) -> Waiting {
+    let peer = bench.provider();
+    let (context, mut fds) = bench.open(&peer, card);
+    let (channel, mut channel_fds) = bench.channel(&peer, context.context);
+    let (cqn, _) = bench.cq(&peer, context.context, Some(channel));
+    let channel = Rc::new(channel_fds.remove(0));
+    Waiting { cqn, context, channel, events: fds.remove(0), peer }
+}
+
+fn completion(cqn: u32) -> Event {
+    Event { kind: EventType::Completion, number: cqn, ..Event::default() }
+}
+
+#[test]
+fn a_completion_is_told_before_the_next_command_of_another_clients_request() {
+    // Of the card that is busy, and of one that is not.
+    for card in [0, 1] {
+        let mut bench = Bench::new(2, 2);
+        let waiting = waiting(&mut bench, card);
+        let busy = bench.provider();
+        let (context, _fds) = bench.open(&busy, 0);
+        let pdn = bench.pd(&busy, context.context);
+        let (cqn, _) = bench.cq(&busy, context.context, None);
+        let qpn = bench.qp(&busy, pdn, cqn);
+        let told: Rc<RefCell<Vec<usize>>> = Rc::default();
+        let fired = Cell::new(false);
+        let seen = Rc::clone(&told);
+        let channel = Rc::clone(&waiting.channel);
+        let theirs = Rc::clone(&bench.cards[card as usize]);
+        bench.cards[0].behind_commands(move || {
+            seen.borrow_mut().push(records(&channel).len());
+            if !fired.replace(true) {
+                theirs.raise(0, completion(waiting.cqn));
+            }
+        });
+        // The queue pair, then its receive queue.
+        bench.ask(&busy, Request::DestroyQp { qpn });
+        assert_eq!(*told.borrow(), [0, 1], "on card {card}");
+    }
+}
+
+#[test]
+fn what_is_heard_while_the_counters_are_written_is_told_without_anything_else_happening() {
+    let mut bench = Bench::new(2, 1);
+    let waiting = waiting(&mut bench, 0);
+    let pdn = bench.pd(&waiting.peer, waiting.context.context);
+    let qpn = bench.qp(&waiting.peer, pdn, waiting.cqn);
+    let card = Rc::clone(&bench.cards[0]);
+    let fired = Cell::new(false);
+    // Behind the first card's command; the second card's finds the interrupt.
+    bench.cards[0].behind_commands(move || {
+        if !fired.replace(true) {
+            card.raise(0, completion(waiting.cqn));
+            let code = QpEvent::Fatal.0;
+            card.raise(0, Event { kind: EventType::Qp, code, number: qpn, ..Event::default() });
+        }
+    });
+    bench.server.write_counters(Instant::now() + std::time::Duration::from_secs(10));
+    assert_eq!(records(&waiting.channel).len(), 1);
+    assert_eq!(records(&waiting.events).len(), 1);
+}
