@@ -49,6 +49,31 @@ enum Underway {
     Fetching,
 }
 
+/// A frame being made: its header is written.
+struct Made {
+    frame: Frame,
+    /// Bytes of the header.
+    header: usize,
+    /// What follows the header.
+    payload: Option<roce::Payload>,
+    needs_icrc: bool,
+}
+
+impl Made {
+    /// Begins a frame; gives it back where it is too small.
+    #[inline]
+    fn new(transmit: &Transmit, mut frame: Frame) -> Result<Self, Frame> {
+        let header = transmit.header.as_slice();
+        let fits = frame.set_len(transmit.frame_length());
+        match frame.as_mut_slice().get_mut(..header.len()) {
+            Some(place) if fits => place.copy_from_slice(header),
+            _ => return Err(frame),
+        }
+        let (payload, needs_icrc) = (transmit.payload, transmit.needs_icrc);
+        Ok(Self { frame, header: header.len(), payload, needs_icrc })
+    }
+}
+
 /// Scratch of the data path, kept so that rounds need not allocate it.
 #[derive(Default)]
 pub(crate) struct Scratch {
@@ -62,9 +87,8 @@ pub(crate) struct Scratch {
     /// For each placement or frame: the end of its pieces, or that it has none within reach.
     ends: Vec<Option<usize>>,
     statuses: Vec<bool>,
-    transmits: Vec<Transmit>,
     /// Frames being made.
-    made: Vec<Frame>,
+    made: Vec<Made>,
     /// Frames ready to be sent.
     pub(crate) sending: VecDeque<Frame>,
     /// Frames to the card's own address.
@@ -79,7 +103,7 @@ impl Scratch {
         match self.underway {
             Underway::Nothing => None,
             Underway::Placing => self.placements.get(number).map(|placement| placement.qpn),
-            Underway::Fetching => self.transmits.get(number)?.payload.as_ref().map(|it| it.qpn),
+            Underway::Fetching => self.made.get(number)?.payload.as_ref().map(|it| it.qpn),
         }
     }
 
@@ -274,9 +298,9 @@ impl Card {
         }
         self.share_received(now);
         let scratch = &mut self.scratch;
-        for (index, frame) in scratch.received.iter().enumerate() {
+        for (index, frame) in scratch.received.iter_mut().enumerate() {
             let mut verbs = Engines(&mut self.engines);
-            let bytes = frame.as_slice();
+            let bytes = frame.as_mut_slice();
             self.stack.receive(Instant(now), bytes, index, &mut verbs, &mut scratch.placements);
         }
         let Scratch { placements, pieces, ends, .. } = scratch;
@@ -309,9 +333,7 @@ impl Card {
             scratch.end();
             self.stack.commit(Instant(now), &scratch.statuses);
             scratch.placements.clear();
-            for frame in scratch.received.drain(..) {
-                self.pool.put(frame);
-            }
+            self.pool.put_all(&mut scratch.received);
         }
         true
     }
@@ -336,12 +358,9 @@ impl Card {
         let budget = self.port.room().min(BURST).saturating_sub(waiting);
         for _ in 0..budget {
             let Some(transmit) = self.stack.poll_transmit(Instant(now)) else { break };
-            let mut frame = self.pool.take();
-            if frame.set_len(transmit.frame_length()) {
-                self.scratch.transmits.push(transmit);
-                self.scratch.made.push(frame);
-            } else {
-                self.pool.put(frame);
+            match Made::new(&transmit, self.pool.take()) {
+                Ok(made) => self.scratch.made.push(made),
+                Err(frame) => self.pool.put(frame),
             }
         }
         let made = !self.scratch.made.is_empty();
@@ -358,24 +377,21 @@ impl Card {
 
     /// Finds the payload of the frames of a burst.
     fn resolve_frames(&mut self) {
-        let Scratch { transmits, pieces, ends, .. } = &mut self.scratch;
-        runs::resolve(&mut self.engines, transmits, fetched, pieces, ends);
+        let Scratch { made, pieces, ends, .. } = &mut self.scratch;
+        runs::resolve(&mut self.engines, made, fetched, pieces, ends);
         self.scratch.begin(Underway::Fetching);
     }
 
-    /// Writes headers and fetches payload as far as it can, and once it could seals the frames with
-    /// their ICRC.
+    /// Fetches payload as far as it can, and once it could seals the frames with their ICRC.
     fn fetch(&mut self, now: u64) -> bool {
         let Self { scratch, vfpgas, memory, datapath, .. } = self;
-        let Scratch { transmits, made, pieces, states, ends, .. } = scratch;
+        let Scratch { made, pieces, states, ends, .. } = scratch;
         let mut copies = Copies::<ReadElement<'_>>::new(pieces, states);
         let mut waits = false;
-        for ((transmit, frame), end) in transmits.iter().zip(made.iter_mut()).zip(ends.iter()) {
-            let header = transmit.header.as_slice();
-            let (head, body) = frame.as_mut_slice().split_at_mut(header.len());
-            head.copy_from_slice(header);
+        for (Made { frame, header, payload, .. }, end) in made.iter_mut().zip(ends.iter()) {
+            let body = frame.as_mut_slice().get_mut(*header..).unwrap_or_default();
             let Some(end) = *end else { continue };
-            let window = transmit.payload.as_ref().map_or(0, |payload| window_of(payload.qpn));
+            let window = payload.as_ref().map_or(0, |payload| window_of(payload.qpn));
             let mut mmu = mmu_of(vfpgas, *datapath, window);
             let Some(behind) = copies.find(mmu.as_deref_mut(), end, body) else {
                 waits = true;
@@ -395,25 +411,24 @@ impl Card {
 
     /// Seals the frames whose payload was fetched, and gives up the others.
     fn seal_frames(&mut self, now: u64) {
-        let Scratch { transmits, made, statuses, sending, .. } = &mut self.scratch;
+        let Scratch { made, statuses, sending, .. } = &mut self.scratch;
         let mut failed: Option<Qpn> = None;
-        for ((transmit, mut frame), fetched) in
-            transmits.drain(..).zip(made.drain(..)).zip(statuses.iter())
-        {
-            let qpn = transmit.payload.as_ref().map(|payload| payload.qpn);
+        for (made, fetched) in made.drain(..).zip(statuses.iter()) {
+            let Made { mut frame, payload, needs_icrc, .. } = made;
+            let qpn = payload.as_ref().map(|payload| payload.qpn);
             // Behind a frame that could not be made, the later ones of its QP would only be a gap.
             if qpn.is_some() && qpn == failed {
                 self.pool.put(frame);
                 continue;
             }
-            if let (false, Some(payload)) = (*fetched, &transmit.payload) {
+            if let (false, Some(payload)) = (*fetched, &payload) {
                 self.stack.payload_failed(Instant(now), payload.qpn, payload);
                 failed = qpn;
                 self.pool.put(frame);
                 continue;
             }
             self.tally.count(Way::Sent, frame.as_slice());
-            if transmit.needs_icrc {
+            if needs_icrc {
                 // Only a header that is not the stack's could make this fail.
                 let _ = icrc::append(frame.as_mut_slice());
             }
@@ -458,8 +473,8 @@ fn placed(placement: &Placement) -> Option<Wanted> {
 
 /// What is to be fetched for a frame.
 #[inline]
-fn fetched(transmit: &Transmit) -> Option<Wanted> {
-    let wanted = transmit.payload.as_ref()?;
+fn fetched(made: &Made) -> Option<Wanted> {
+    let wanted = made.payload.as_ref()?;
     let payload = match wanted.source {
         Source::Remote { rkey, va } => {
             Payload::Remote { rkey, address: va, access: queue_engine::RemoteAccess::Read }

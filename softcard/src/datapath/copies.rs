@@ -57,7 +57,9 @@ impl<'a, E: Element> Copies<'a, E> {
             match found {
                 Translation::Found { .. } => {
                     *state = State::Copied;
-                    self.owners.resize(self.elements.len(), owner);
+                    while self.owners.len() < self.elements.len() {
+                        self.owners.push(owner);
+                    }
                 }
                 Translation::Refused => *state = State::Failed,
                 Translation::Waits => return None,

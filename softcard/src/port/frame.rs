@@ -1,6 +1,7 @@
 //! Frames: buffers that change hands, and the pool they come from.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// Bytes of the largest frame: 4096 of payload, every header, pad and ICRC.
@@ -105,6 +106,14 @@ impl FramePool {
         copy
     }
 
+    /// Gives frames back, as [`FramePool::put`] does.
+    pub fn put_all(&self, frames: &mut VecDeque<Frame>) {
+        let mut kept = self.shared.borrow_mut();
+        let room = kept.limit.saturating_sub(kept.frames.len()).min(frames.len());
+        kept.frames.extend(frames.drain(..room));
+        frames.clear();
+    }
+
     /// Gives a frame back, whichever pool it came from; beyond the limit it is freed.
     #[inline]
     pub fn put(&self, frame: Frame) {
@@ -156,6 +165,9 @@ mod tests {
         let handle = pool.clone();
         let _taken = handle.take();
         assert_eq!((pool.made(), pool.kept()), (3, 1));
+        let mut frames: VecDeque<Frame> = (0..3).map(|_| Frame::new()).collect();
+        pool.put_all(&mut frames);
+        assert_eq!((frames.len(), pool.kept()), (0, 2));
     }
 
     #[test]
