@@ -116,27 +116,41 @@ impl Qp {
     }
 
     /// The next frame, if there is anything to send.
+    #[inline]
     pub(crate) fn transmit(&mut self, shared: &mut Shared, now: Instant) -> Option<Transmit> {
         if !self.path.as_ref()?.is_resolved() {
             self.wait_for_neighbour(shared, now);
             return None;
         }
-        if let Some(notification) = self.transmit_notification(shared) {
+        let transmit = self.next_frame(shared, now);
+        if transmit.is_some() {
             bump(&mut shared.counters.sent_pkts);
             bump(&mut self.counters.sent_pkts);
-            return Some(notification);
+        }
+        transmit
+    }
+
+    /// Makes the next frame. Frames are large, so the usual one, a request, is handed on untouched.
+    #[inline]
+    fn next_frame(&mut self, shared: &mut Shared, now: Instant) -> Option<Transmit> {
+        let notification = self.transmit_notification(shared);
+        if notification.is_some() {
+            return notification;
         }
         // READ responses and requests take turns; acknowledgements go first, they cost little.
         let request_first = self.responded && self.responder.is_streaming();
         self.responded = false;
-        let transmit = if request_first {
-            self.transmit_request(shared, now).or_else(|| self.transmit_response(shared))
-        } else {
-            self.transmit_response(shared).or_else(|| self.transmit_request(shared, now))
-        }?;
-        bump(&mut shared.counters.sent_pkts);
-        bump(&mut self.counters.sent_pkts);
-        Some(transmit)
+        if request_first {
+            let request = self.transmit_request(shared, now);
+            return if request.is_some() { request } else { self.transmit_response(shared) };
+        }
+        if self.responder.has_answer() {
+            let answer = self.transmit_response(shared);
+            if answer.is_some() {
+                return answer;
+            }
+        }
+        self.transmit_request(shared, now)
     }
 
     /// The Base Transport Header of a frame to the peer.

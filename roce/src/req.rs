@@ -234,6 +234,7 @@ impl Requester {
     }
 
     /// Whether the next packet may be sent now.
+    #[inline]
     fn may_send(&self, state: QpState, max_reads: u8) -> bool {
         let Some(message) = self.messages.get(self.cursor) else { return false };
         // RC-91
@@ -255,11 +256,17 @@ impl Requester {
                 return false;
             }
         }
+        // RC-27
+        if message.is_read() && self.reads.len() >= usize::from(max_reads) {
+            return false;
+        }
+        self.has_room_for(message)
+    }
+
+    /// Whether the window has room for the next packet, which is one of `message`.
+    #[inline]
+    fn has_room_for(&self, message: &Message) -> bool {
         let end = if message.is_read() {
-            // RC-27
-            if self.reads.len() >= usize::from(max_reads) {
-                return false;
-            }
             message.read_request_end(self.next)
         } else {
             self.next.wrapping_add(1)
@@ -282,6 +289,7 @@ impl Requester {
 
 impl Qp {
     /// Emits the next request packet, if one may be sent.
+    #[inline]
     pub(crate) fn transmit_request(
         &mut self,
         shared: &mut Shared,
@@ -332,6 +340,7 @@ impl Qp {
         Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
     }
 
+    #[inline]
     fn transmit_data(
         &mut self,
         shared: &mut Shared,
@@ -347,7 +356,12 @@ impl Qp {
         let since = self.requester.since_ack_request.wrapping_add(1);
         // RC-30: Ask when no further packet can follow now: what comes next depends on the answer.
         let ask = since >= param::ACK_INTERVAL_PACKETS
-            || !self.requester.may_send(self.state(), self.attributes.max_rd_atomic);
+            || if self.requester.next != message.end {
+                // What let this packet of the message go lets the next one go, but for these.
+                self.requester.credit.is_waiting() || !self.requester.has_room_for(message)
+            } else {
+                !self.requester.may_send(self.state(), self.attributes.max_rd_atomic)
+            };
         self.requester.since_ack_request = if ask { 0 } else { since };
         if ask && is_new {
             self.requester.probe.time(sequence, now);

@@ -125,6 +125,16 @@ impl Responder {
         self.streaming != 0
     }
 
+    /// Whether there may be anything to say to the peer.
+    #[inline]
+    pub(crate) fn has_answer(&self) -> bool {
+        self.is_streaming()
+            || self.ack_due
+            || self.refusal.is_some()
+            || self.nak.is_some()
+            || self.repeat_ack.is_some()
+    }
+
     /// Stops executing, except for what must still be answered if a request was refused. Gives
     /// back the receive request of a message in progress.
     pub(crate) fn stop(&mut self) -> Option<u64> {

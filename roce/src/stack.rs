@@ -336,9 +336,10 @@ impl Stack {
                 self.quantum = param::TRANSMIT_QUANTUM;
                 continue;
             }
-            if let Some(transmit) = qp.transmit(&mut self.shared, now) {
+            let transmit = qp.transmit(&mut self.shared, now);
+            if transmit.is_some() {
                 self.quantum = self.quantum.wrapping_sub(1);
-                return Some(transmit);
+                return transmit;
             }
             qp.queued = false;
             self.shared.ready.pop_front();
