@@ -110,7 +110,7 @@ fn carry(from: &mut Stack, to: &mut Stack, times: &mut Times) -> usize {
     let mut placements: Vec<Placement> = Vec::with_capacity(BURST);
     let statuses = [true; BURST];
     let start = Clock::now();
-    for (index, frame) in frames.iter().enumerate() {
+    for (index, frame) in frames.iter_mut().enumerate() {
         to.receive(NOW, frame, index, &mut Permissive, &mut placements);
     }
     to.commit(NOW, &statuses);

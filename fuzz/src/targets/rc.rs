@@ -250,8 +250,8 @@ impl Bench {
     /// Gives the stack the frames at hand; bit n of `failures` fails placement n.
     fn burst(&mut self, failures: &[u8]) -> Outcome {
         let mut placements = Vec::new();
-        let frames = std::mem::take(&mut self.frames);
-        for (index, frame) in frames.iter().enumerate() {
+        let mut frames = std::mem::take(&mut self.frames);
+        for (index, frame) in frames.iter_mut().enumerate() {
             let before = placements.len();
             let now = Instant(self.now);
             self.stack.receive(now, frame, index, &mut self.user, &mut placements);

@@ -1,5 +1,7 @@
 //! Received frames: who they are for, and whether they are what they claim.
 
+use core::ops::Range;
+
 use super::{QpnTable, Stack, qp_at};
 use crate::api::{Placement, Verbs};
 use crate::comp::FramePlace;
@@ -25,70 +27,73 @@ enum Kind<'a> {
     Arp(&'a [u8]),
     Icmp(ipv4::Repr, &'a [u8]),
     Ndp(ipv6::Repr, &'a [u8]),
-    Roce(Datagram<'a>),
+    Roce(Datagram),
     /// Another protocol, or for another address.
     Foreign,
 }
 
 /// A UDP datagram to the RoCE port, and the envelope it came in.
-struct Datagram<'a> {
+struct Datagram {
     source: Gid,
     destination: Gid,
     traffic_class: u8,
-    /// The UDP payload: transport headers to invariant CRC.
-    payload: &'a [u8],
-    /// Where the payload begins in the frame.
-    offset: usize,
+    /// Where the UDP payload is in the frame: transport headers to invariant CRC.
+    payload: Range<usize>,
 }
 
 impl Stack {
-    /// Takes a received Ethernet frame: with its invariant CRC, without frame check sequence.
+    /// Takes a received Ethernet frame: with its invariant CRC, without frame check sequence. The
+    /// frame is changed while its CRC is checked, and then as it was.
     ///
     /// Placements are appended to `placements`; they name the frame by `frame_index`. Nothing that
     /// the frame causes is visible before the next [`Stack::commit`].
     pub fn receive(
         &mut self,
         now: Instant,
-        frame: &[u8],
+        frame: &mut [u8],
         frame_index: usize,
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) {
-        let result = classify(frame, &self.addresses).and_then(|(ethernet, kind)| match kind {
-            Kind::Arp(packet) => self.receive_arp(&ethernet, packet),
-            Kind::Icmp(ip, packet) => self.receive_icmp(&ethernet, &ip, packet),
-            Kind::Ndp(ip, packet) => self.receive_ndp(&ethernet, &ip, packet),
-            Kind::Roce(datagram) => {
+        let result = match classify(frame, &self.addresses) {
+            Ok((_, Kind::Roce(datagram))) => {
                 // RC-2
                 if icrc::check(frame) {
-                    self.receive_roce(now, &datagram, frame_index, verbs, placements)
+                    let payload = frame.get(datagram.payload.clone()).unwrap_or_default();
+                    self.receive_roce(now, &datagram, payload, frame_index, verbs, placements)
                 } else {
                     bump(&mut self.shared.counters.rx_icrc_encapsulated);
                     Ok(())
                 }
             }
-            Kind::Foreign => {
+            Ok((ethernet, Kind::Arp(packet))) => self.receive_arp(&ethernet, packet),
+            Ok((ethernet, Kind::Icmp(ip, packet))) => self.receive_icmp(&ethernet, &ip, packet),
+            Ok((ethernet, Kind::Ndp(ip, packet))) => self.receive_ndp(&ethernet, &ip, packet),
+            Ok((_, Kind::Foreign)) => {
                 bump(&mut self.shared.counters.drop_not_for_us);
                 Ok(())
             }
-        });
+            Err(malformed) => Err(malformed),
+        };
         if result.is_err() {
             bump(&mut self.shared.counters.drop_malformed);
         }
     }
 
+    #[inline]
     fn receive_roce(
         &mut self,
         now: Instant,
-        datagram: &Datagram<'_>,
+        datagram: &Datagram,
+        bytes: &[u8],
         frame_index: usize,
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Result<(), Malformed> {
-        let packet = match frame::Repr::parse(datagram.payload) {
+        let packet = match frame::Repr::parse(bytes) {
             // RC-7
             Err(Malformed::Opcode(code)) if code & SERVICE == RELIABLE_CONNECTION => {
-                return self.receive_unknown(datagram);
+                return self.receive_unknown(datagram, bytes);
             }
             // RC-6
             packet => packet?,
@@ -115,7 +120,7 @@ impl Stack {
             }
         }
         let counters = &mut self.shared.counters;
-        let payload_start = datagram.offset.wrapping_add(packet.payload.start);
+        let payload_start = datagram.payload.start.wrapping_add(packet.payload.start);
         let place = FramePlace { frame_index, payload_start };
         match packet.opcode.class {
             // RC-96
@@ -132,8 +137,8 @@ impl Stack {
 
     /// A request whose opcode is reserved, or not known here: it is refused, not ignored, so that
     /// the peer need not wait for its retries to run out.
-    fn receive_unknown(&mut self, datagram: &Datagram<'_>) -> Result<(), Malformed> {
-        let (transport, _) = bth::Repr::parse(datagram.payload)?;
+    fn receive_unknown(&mut self, datagram: &Datagram, bytes: &[u8]) -> Result<(), Malformed> {
+        let (transport, _) = bth::Repr::parse(bytes)?;
         let counters = &mut self.shared.counters;
         if let Some(qp) = admitted(&self.table, &mut self.slots, counters, datagram, &transport) {
             bump(&mut counters.drop_bad_opcode);
@@ -220,7 +225,7 @@ fn admitted<'a>(
     table: &QpnTable,
     slots: &'a mut [Option<Box<Qp>>],
     counters: &mut Counters,
-    datagram: &Datagram<'_>,
+    datagram: &Datagram,
     transport: &bth::Repr,
 ) -> Option<&'a mut Qp> {
     let slot = Qpn::new(transport.dest_qpn).and_then(|qpn| table.get(&qpn).copied());
@@ -316,5 +321,6 @@ fn datagram(
         return Ok(Kind::Foreign);
     }
     let offset = offset.wrapping_add(udp::LENGTH);
-    Ok(Kind::Roce(Datagram { source, destination, traffic_class, payload, offset }))
+    let payload = offset..offset.wrapping_add(payload.len());
+    Ok(Kind::Roce(Datagram { source, destination, traffic_class, payload }))
 }

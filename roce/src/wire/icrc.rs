@@ -16,78 +16,101 @@ pub const LENGTH: usize = 4;
 /// Ones in place of InfiniBand's local routing header.
 const LOCAL_HEADER: usize = 8;
 
-/// Bytes of UDP and Base Transport Header, which follow the network header.
-const TRANSPORT: usize = udp::LENGTH + bth::LENGTH;
+/// Bytes from the ones to the end of the Base Transport Header.
+const V4: usize = LOCAL_HEADER + ipv4::LENGTH + udp::LENGTH + bth::LENGTH;
+const V6: usize = LOCAL_HEADER + ipv6::LENGTH + udp::LENGTH + bth::LENGTH;
 
-/// Bytes of the network and transport headers, of which some are masked.
-const V4: usize = ipv4::LENGTH + TRANSPORT;
-const V6: usize = ipv6::LENGTH + TRANSPORT;
+/// What is set in these bytes.
+// RC-1
+const V4_MASK: [u8; V4] = mask(ipv4::LENGTH, &[(1, 0xff), (8, 0xff), (10, 0xff), (11, 0xff)]);
+const V6_MASK: [u8; V6] =
+    mask(ipv6::LENGTH, &[(0, 0x0f), (1, 0xff), (2, 0xff), (3, 0xff), (7, 0xff)]);
 
 /// A CRC of nothing yet, with the way of computing it that this processor is best at.
 static EMPTY: LazyLock<crc32fast::Hasher> = LazyLock::new(crc32fast::Hasher::new);
 
-/// A running invariant CRC, for frames whose payload lies apart from their header.
-#[derive(Clone, Debug)]
-pub struct Icrc(crc32fast::Hasher);
-
-impl Icrc {
-    /// Begins with `header`: a frame's first bytes, from the Ethernet header to at least the end
-    /// of the Base Transport Header.
-    pub fn start(header: &[u8]) -> Result<Self, Malformed> {
-        let (packet, kind) = network_packet(header)?;
-        Self::start_packet(packet, kind)
+/// The mask for a network header of `length` bytes, some bits of which are set.
+#[expect(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "evaluated at compile time, where both are errors"
+)]
+const fn mask<const N: usize>(length: usize, network: &[(usize, u8)]) -> [u8; N] {
+    let mut mask = [0; N];
+    let mut at = 0;
+    while at < LOCAL_HEADER {
+        mask[at] = 0xff;
+        at += 1;
     }
-
-    /// Begins with a frame's first bytes from the network header on.
-    #[inline]
-    fn start_packet(packet: &[u8], kind: Network) -> Result<Self, Malformed> {
-        let cut = Malformed::Truncated("BTH");
-        let mut hasher = EMPTY.clone();
-        let rest = match kind {
-            Network::V4 => {
-                let (head, rest) = packet.split_first_chunk::<V4>().ok_or(cut)?;
-                hasher.update(&masked_v4(head));
-                rest
-            }
-            Network::V6 => {
-                let (head, rest) = packet.split_first_chunk::<V6>().ok_or(cut)?;
-                hasher.update(&masked_v6(head));
-                rest
-            }
-        };
-        hasher.update(rest);
-        Ok(Self(hasher))
+    let mut number = 0;
+    while number < network.len() {
+        let (at, bits) = network[number];
+        mask[LOCAL_HEADER + at] = bits;
+        number += 1;
     }
-
-    /// Goes on with the next bytes of the frame.
-    pub fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    /// The four bytes that end the frame.
-    #[must_use]
-    pub fn finish(self) -> [u8; LENGTH] {
-        self.0.finalize().to_le_bytes()
-    }
+    let udp = LOCAL_HEADER + length;
+    mask[udp + 6] = 0xff;
+    mask[udp + 7] = 0xff;
+    mask[udp + udp::LENGTH + 4] = 0xff;
+    mask
 }
 
 /// Writes the invariant CRC into the last four bytes of `frame`, a whole frame without Ethernet
 /// padding.
 pub fn append(frame: &mut [u8]) -> Result<(), Malformed> {
+    let (start, kind) = network_header(frame)?;
     let (body, place) =
         frame.split_last_chunk_mut::<LENGTH>().ok_or(Malformed::Truncated("ICRC"))?;
-    *place = Icrc::start(body)?.finish();
+    *place = compute(body, start, kind)?;
     Ok(())
 }
 
 /// Whether the invariant CRC of `frame`, a whole frame, is right. Bytes after the IP packet are
-/// Ethernet padding.
+/// Ethernet padding. The frame is changed meanwhile, and then as it was.
 #[must_use]
-pub fn check(frame: &[u8]) -> bool {
-    let Ok((packet, kind)) = network_packet(frame) else { return false };
-    let found = unpadded(packet, kind).and_then(<[u8]>::split_last_chunk::<LENGTH>);
-    let Some((body, found)) = found else { return false };
-    Icrc::start_packet(body, kind).is_ok_and(|icrc| icrc.finish() == *found)
+pub fn check(frame: &mut [u8]) -> bool {
+    let Ok((start, kind)) = network_header(frame) else { return false };
+    let length = packet_length(frame.get(start..).unwrap_or_default(), kind);
+    let end = length.and_then(|length| start.checked_add(length));
+    let whole = end.and_then(|end| frame.get_mut(..end));
+    let Some((body, found)) = whole.and_then(<[u8]>::split_last_chunk_mut::<LENGTH>) else {
+        return false;
+    };
+    compute(body, start, kind).is_ok_and(|computed| computed == *found)
+}
+
+/// The invariant CRC of a frame without it, whose network header is at `start`.
+#[inline]
+fn compute(frame: &mut [u8], start: usize, kind: Network) -> Result<[u8; LENGTH], Malformed> {
+    // The ones take the place of what is before the network header: Ethernet's is longer.
+    let covered = start.checked_sub(LOCAL_HEADER).and_then(|start| frame.get_mut(start..));
+    let covered = covered.unwrap_or_default();
+    match kind {
+        Network::V4 => compute_masked(covered, &V4_MASK),
+        Network::V6 => compute_masked(covered, &V6_MASK),
+    }
+}
+
+/// The CRC of bytes of which the first are masked.
+///
+/// They are masked in place: one pass over a frame takes less time than one over a masked copy of
+/// its header and another one, which has to wait for the first, over the rest.
+#[inline]
+fn compute_masked<const N: usize>(
+    covered: &mut [u8],
+    mask: &[u8; N],
+) -> Result<[u8; LENGTH], Malformed> {
+    let head = covered.first_chunk_mut::<N>().ok_or(Malformed::Truncated("BTH"))?;
+    let before = *head;
+    for (byte, bits) in head.iter_mut().zip(mask) {
+        *byte |= bits;
+    }
+    let mut hasher = EMPTY.clone();
+    hasher.update(covered);
+    if let Some(head) = covered.first_chunk_mut::<N>() {
+        *head = before;
+    }
+    Ok(hasher.finalize().to_le_bytes())
 }
 
 /// Which network header a frame has.
@@ -97,75 +120,36 @@ enum Network {
     V6,
 }
 
-/// A frame from its network header on, and which one that is.
+/// Where the network header of a frame begins, and which it is.
 #[inline]
-fn network_packet(frame: &[u8]) -> Result<(&[u8], Network), Malformed> {
+fn network_header(frame: &[u8]) -> Result<(usize, Network), Malformed> {
     let (header, rest) = ethernet::Header::new(frame)?;
-    let (packet, ethertype) = match header.ethertype() {
-        EtherType::VLAN => match rest {
-            [_, _, hi, lo, packet @ ..] => (packet, EtherType(u16::from_be_bytes([*hi, *lo]))),
+    let (start, ethertype) = match header.ethertype() {
+        EtherType::VLAN => match *rest {
+            [_, _, hi, lo, ..] => (
+                ethernet::LENGTH.wrapping_add(ethernet::TAG_LENGTH),
+                EtherType(u16::from_be_bytes([hi, lo])),
+            ),
             _ => return Err(Malformed::Truncated("802.1Q")),
         },
-        other => (rest, other),
+        other => (ethernet::LENGTH, other),
     };
     match ethertype {
-        EtherType::IPV4 => Ok((packet, Network::V4)),
-        EtherType::IPV6 => Ok((packet, Network::V6)),
+        EtherType::IPV4 => Ok((start, Network::V4)),
+        EtherType::IPV6 => Ok((start, Network::V6)),
         _ => Err(Malformed::Version("Ethernet")),
     }
 }
 
-/// The packet without Ethernet padding.
+/// The length of an IP packet, which Ethernet padding may follow.
 #[inline]
-fn unpadded(packet: &[u8], kind: Network) -> Option<&[u8]> {
-    let length = match kind {
-        Network::V4 => usize::from(ipv4::Header::new(packet).ok()?.0.total_length()),
+fn packet_length(packet: &[u8], kind: Network) -> Option<usize> {
+    match kind {
+        Network::V4 => Some(ipv4::Header::new(packet).ok()?.0.total_length().into()),
         Network::V6 => usize::from(ipv6::Header::new(packet).ok()?.0.payload_length())
-            .checked_add(ipv6::LENGTH)?,
-    };
-    packet.get(..length)
-}
-
-/// The local header and the first headers of an IPv4 packet, masked.
-// RC-1
-#[inline]
-fn masked_v4(head: &[u8; V4]) -> [u8; LOCAL_HEADER + V4] {
-    let mut masked = [0xff; LOCAL_HEADER + V4];
-    if let Some(body) = masked.last_chunk_mut::<V4>() {
-        *body = *head;
-        body[1] = 0xff;
-        body[8] = 0xff;
-        body[10] = 0xff;
-        body[11] = 0xff;
-        body[ipv4::LENGTH + UDP_CHECKSUM] = 0xff;
-        body[ipv4::LENGTH + UDP_CHECKSUM + 1] = 0xff;
-        body[ipv4::LENGTH + CONGESTION] = 0xff;
+            .checked_add(ipv6::LENGTH),
     }
-    masked
 }
-
-/// The local header and the first headers of an IPv6 packet, masked.
-// RC-1
-#[inline]
-fn masked_v6(head: &[u8; V6]) -> [u8; LOCAL_HEADER + V6] {
-    let mut masked = [0xff; LOCAL_HEADER + V6];
-    if let Some(body) = masked.last_chunk_mut::<V6>() {
-        *body = *head;
-        body[0] |= 0x0f;
-        body[1] = 0xff;
-        body[2] = 0xff;
-        body[3] = 0xff;
-        body[7] = 0xff;
-        body[ipv6::LENGTH + UDP_CHECKSUM] = 0xff;
-        body[ipv6::LENGTH + UDP_CHECKSUM + 1] = 0xff;
-        body[ipv6::LENGTH + CONGESTION] = 0xff;
-    }
-    masked
-}
-
-/// Where masked bytes lie behind the network header.
-const UDP_CHECKSUM: usize = 6;
-const CONGESTION: usize = udp::LENGTH + 4;
 
 #[cfg(test)]
 mod tests {
@@ -195,23 +179,14 @@ mod tests {
     #[test]
     fn the_crc_equals_that_of_other_implementations() {
         for hex in FRAMES {
-            let frame = bytes(hex);
-            assert!(check(&frame), "{hex}");
+            let mut frame = bytes(hex);
+            assert!(check(&mut frame), "{hex}");
+            assert_eq!(frame, bytes(hex), "the check leaves the frame as it was");
             let mut again = frame.clone();
             let end = again.len();
             again[end - 4..].fill(0);
             append(&mut again).unwrap();
             assert_eq!(again, frame);
-        }
-    }
-
-    #[test]
-    fn the_crc_may_be_computed_in_pieces() {
-        let frame = bytes(FRAMES[1]);
-        for cut in 54..frame.len() - 4 {
-            let mut icrc = Icrc::start(&frame[..cut]).unwrap();
-            icrc.update(&frame[cut..frame.len() - 4]);
-            assert_eq!(icrc.finish(), frame[frame.len() - 4..], "cut at {cut}");
         }
     }
 
@@ -224,7 +199,7 @@ mod tests {
         for at in 18..frame.len() {
             let mut changed = frame.clone();
             changed[at] ^= 0x10;
-            assert_eq!(check(&changed), masked.contains(&at), "byte {at}");
+            assert_eq!(check(&mut changed), masked.contains(&at), "byte {at}");
         }
     }
 
@@ -232,15 +207,15 @@ mod tests {
     fn ethernet_padding_is_not_part_of_the_frame() {
         let mut frame = bytes(FRAMES[3]);
         frame.extend([0; 7]);
-        assert!(check(&frame));
+        assert!(check(&mut frame));
     }
 
     #[test]
     fn short_and_foreign_frames_are_refused() {
         for hex in FRAMES {
-            let frame = bytes(hex);
+            let mut frame = bytes(hex);
             for length in 0..frame.len() {
-                assert!(!check(&frame[..length]));
+                assert!(!check(&mut frame[..length]));
             }
         }
         assert!(append(&mut [0; 3]).is_err());

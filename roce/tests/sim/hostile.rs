@@ -42,7 +42,9 @@ fn mutate(rng: &mut Rng, frame: &mut Vec<u8>, from: usize) {
 /// Feeds one frame, carries out what it asks for, and lets the stack speak.
 fn feed(node: &mut Node, now: u64, frame: &[u8]) {
     let mut placements: Vec<Placement> = Vec::new();
-    node.stack.receive(Instant(now), frame, 0, &mut node.memory, &mut placements);
+    let mut bytes = frame.to_vec();
+    node.stack.receive(Instant(now), &mut bytes, 0, &mut node.memory, &mut placements);
+    assert_eq!(bytes, frame, "a frame is left as it was");
     for placement in &placements {
         assert!(placement.range.end <= frame.len() && !placement.range.is_empty());
     }

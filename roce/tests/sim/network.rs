@@ -224,11 +224,11 @@ impl Node {
     /// Receives a burst, copies, commits, collects events, and gives the frames to send.
     pub fn round(&mut self, now: u64) -> Vec<Vec<u8>> {
         let now = Instant(now);
-        let burst = std::mem::take(&mut self.inbox);
+        let mut burst = std::mem::take(&mut self.inbox);
         let mut placements: Vec<Placement> = Vec::new();
-        for (index, frame) in burst.iter().enumerate() {
+        for (index, frame) in burst.iter_mut().enumerate() {
             self.frames_received += 1;
-            self.stack.receive(now, &frame.bytes, index, &mut self.memory, &mut placements);
+            self.stack.receive(now, &mut frame.bytes, index, &mut self.memory, &mut placements);
         }
         let statuses: Vec<bool> = placements
             .iter()

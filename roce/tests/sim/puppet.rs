@@ -227,7 +227,7 @@ pub fn take_apart(bytes: &[u8]) -> Option<Sent> {
     if header.ethertype != ethernet::EtherType::IPV4 {
         return None;
     }
-    assert!(icrc::check(bytes));
+    assert!(icrc::check(&mut bytes.to_vec()));
     let (_, datagram) = ipv4::Repr::parse(packet).unwrap();
     let (_, body) = udp::Repr::parse(datagram).unwrap();
     let repr = frame::Repr::parse(body).unwrap();

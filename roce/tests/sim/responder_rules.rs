@@ -354,9 +354,9 @@ fn a_placement_that_fails_undoes_what_came_after_it() {
 #[test]
 fn memory_that_a_write_does_not_reach_is_an_operational_error() {
     let mut puppet = puppet();
-    let frames = [write(0), write(1), write(2)].map(|say| puppet.frame(&say));
+    let mut frames = [write(0), write(1), write(2)].map(|say| puppet.frame(&say));
     let (now, mut placements) = (roce::Instant(puppet.now), Vec::new());
-    for (index, frame) in frames.iter().enumerate() {
+    for (index, frame) in frames.iter_mut().enumerate() {
         let node = &mut puppet.node;
         node.stack.receive(now, frame, index, &mut node.memory, &mut placements);
     }
@@ -380,11 +380,11 @@ fn an_unusable_receive_request_is_an_operational_error() {
 #[test]
 fn unreadable_memory_behind_a_read_is_an_operational_error() {
     let mut puppet = puppet();
-    let frame = puppet.frame(&read(0, 0, 600));
+    let mut frame = puppet.frame(&read(0, 0, 600));
     // The key is checked when the request arrives, and gone when the responses are made.
     let mut placements = Vec::new();
     let now = roce::Instant(puppet.now);
-    puppet.node.stack.receive(now, &frame, 0, &mut puppet.node.memory, &mut placements);
+    puppet.node.stack.receive(now, &mut frame, 0, &mut puppet.node.memory, &mut placements);
     puppet.node.memory.regions.clear();
     let sent = puppet.drain();
     let events = refusal(&puppet, AsyncKind::Fatal);

@@ -198,7 +198,7 @@ fn nothing_is_heard_of_a_destroyed_queue_pair() {
     let mut puppet = Puppet::new(&Options::default());
     puppet.post(Operation::Write, 10_000);
     let now = Instant(puppet.now);
-    let frames: Vec<Vec<u8>> = [
+    let mut frames: Vec<Vec<u8>> = [
         rdma(roce::opcode::code::WRITE_ONLY, RQ_PSN, 0, 8, vec![1; 8]),
         rdma(roce::opcode::code::READ_REQUEST, RQ_PSN + 1, 0, 800, vec![]),
         request(roce::opcode::code::SEND_LAST, RQ_PSN + 2, vec![0; 8]),
@@ -208,7 +208,7 @@ fn nothing_is_heard_of_a_destroyed_queue_pair() {
     .collect();
     let mut placements = Vec::new();
     let node = &mut puppet.node;
-    for (index, frame) in frames.iter().enumerate() {
+    for (index, frame) in frames.iter_mut().enumerate() {
         node.stack.receive(now, frame, index, &mut node.memory, &mut placements);
     }
     assert_eq!(placements.len(), 1);
@@ -221,7 +221,7 @@ fn nothing_is_heard_of_a_destroyed_queue_pair() {
     assert_eq!(node.stack.query_qp(puppet.qpn), None);
     // The number may be used again, and its predecessor's frames do no harm.
     node.stack.create_qp(puppet.qpn).unwrap();
-    node.stack.receive(now, &frames[0], 0, &mut node.memory, &mut placements);
+    node.stack.receive(now, &mut frames[0], 0, &mut node.memory, &mut placements);
     node.stack.commit(now, &[]);
     assert_eq!(node.stack.counters().drop_wrong_state, 1);
 }
@@ -230,11 +230,11 @@ fn nothing_is_heard_of_a_destroyed_queue_pair() {
 #[test]
 fn nothing_is_sent_between_a_burst_and_its_commit() {
     let mut puppet = Puppet::new(&Options::default());
-    let frame = puppet.frame(&rdma(roce::opcode::code::WRITE_ONLY, RQ_PSN, 0, 8, vec![1; 8]));
+    let mut frame = puppet.frame(&rdma(roce::opcode::code::WRITE_ONLY, RQ_PSN, 0, 8, vec![1; 8]));
     let now = Instant(puppet.now);
     let mut placements = Vec::new();
     let node = &mut puppet.node;
-    node.stack.receive(now, &frame, 0, &mut node.memory, &mut placements);
+    node.stack.receive(now, &mut frame, 0, &mut node.memory, &mut placements);
     assert!(node.stack.poll_transmit(now).is_none());
     node.stack.commit(now, &[true]);
     assert!(node.stack.poll_transmit(now).is_some());
