@@ -2,7 +2,7 @@
 
 use command_line::say;
 use vfio::bind;
-use vfio::{PciAddress, Sysfs};
+use vfio::{Interface, PciAddress, Sysfs};
 
 /// Gives a function to vfio-pci and says what comes next.
 ///
@@ -16,12 +16,16 @@ pub fn bind(address: PciAddress) -> anyhow::Result<()> {
     if !others.is_empty() {
         let others: Vec<String> = others.iter().map(ToString::to_string).collect();
         say(format_args!(
-            "the group is not viable yet: {} use drivers of the kernel; unbind them, or give them to vfio-pci as well\n",
+            "the group is not viable yet: drivers of the kernel's use {} of it; take each from its driver: echo ADDRESS > /sys/bus/pci/devices/ADDRESS/driver/unbind\n",
             others.join(", ")
         ))?;
     }
+    let interface = Interface::of(&sysfs.function(address)?)?;
+    let nodes = interface.nodes();
+    let nodes: Vec<String> = nodes.iter().map(|node| node.display().to_string()).collect();
     Ok(say(format_args!(
-        "for another user's balboad than root's: chown USER /dev/vfio/{group}\nnext: balboad --vfio {address}\n"
+        "for another user's balboad than root's: chown USER {}\nnext: balboad --vfio {address}\n",
+        nodes.join(" ")
     ))?)
 }
 

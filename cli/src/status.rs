@@ -89,6 +89,7 @@ fn describe_card(out: &mut String, card: &Value) {
     for window in windows.iter().filter(|window| !window["dead"].is_null()) {
         row("", format!("window {} is dead: {}", text(&window["window"]), text(&window["dead"])));
     }
+    row("interface", text(&card["interface"]));
     row("trust", text(&card["trust"]));
     let quarantined = counted(&card["quarantine"]);
     if !quarantined.is_empty() {
@@ -194,6 +195,7 @@ mod tests {
                 "name": "balboa0", "board": "B", "firmware": "F", "location": "L", "link": "switch",
                 "link_up": true, "ip": "10.77.0.1/24", "mac": "02:00:0a:4d:00:01",
                 "gids": ["fe80::1", "::ffff:10.77.0.1"], "active_mtu": 4096, "trust": "isolated",
+                "interface": "iommufd and N",
                 "windows": [{"window": 0, "dead": null, "pages": 15, "free_pages": 14,
                              "completion_queues": 1, "queue_pairs": 2}],
                 "counters": {"sent_pkts": 5, "rcvd_pkts": 0}, "quarantine": {"keys": 0},
@@ -212,6 +214,7 @@ mod tests {
             "up, switch, MTU 4096",
             "1  ::ffff:10.77.0.1, RoCE v2\n",
             "doorbell pages free 14 of 15, QPs 2, CQs 1\n",
+            "interface iommufd and N\n",
             "counters  sent_pkts 5\n",
             "balboa0/0/1 (page)",
             "42: QP 0x012345 RC Rts on balboa0 to 0x054321 at ::ffff:10.77.0.2\n",

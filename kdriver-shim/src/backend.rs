@@ -147,4 +147,6 @@ pub struct Identity {
     pub location: String,
     /// What its port is connected to.
     pub link: String,
+    /// By what balboad reaches it.
+    pub interface: String,
 }

@@ -75,9 +75,10 @@ pub fn bring_up(
     };
     let identity = backend.identity();
     log::info!(
-        "balboa{number}: {} at {}, {}, link {}, MAC {}, IP {}/{}, {} engines",
+        "balboa{number}: {} at {}, by {}, {}, link {}, MAC {}, IP {}/{}, {} engines",
         identity.board,
         identity.location,
+        identity.interface,
         manifest.name,
         identity.link,
         mac_text(address.mac()),

@@ -564,7 +564,12 @@ impl CardBackend for FakeCard {
     }
 
     fn identity(&self) -> Identity {
-        Identity { board: "fake".into(), location: "fake:00".into(), link: "none".into() }
+        Identity {
+            board: "fake".into(),
+            location: "fake:00".into(),
+            link: "none".into(),
+            interface: "none".into(),
+        }
     }
 
     fn port_counters(&self) -> Vec<(&'static str, u64)> {

@@ -67,6 +67,7 @@ pub fn start(
             board: "Balboa software card".into(),
             location: format!("soft:{number:02x}:00.0"),
             link: card.link.to_string(),
+            interface: "balboad's own process".into(),
         };
         // As it comes out of a reset: relaxed ordering on.
         let device_control = pci::DEVICE_CONTROL_RELAXED_ORDERING;

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use fpga_regs::coyote::pci::{self, Bar};
+use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::vfpga;
 use fpga_regs::coyote::xdma;
 use fpga_regs::engine::window;
@@ -46,17 +46,7 @@ impl VfioBackend {
     pub fn open(address: PciAddress) -> Result<Self, Error> {
         let sysfs = Sysfs::default();
         let function = sysfs.function(address).map_err(backend)?;
-        let found = (function.vendor().map_err(backend)?, function.device().map_err(backend)?);
-        if found != (pci::VENDOR_ID, pci::DEVICE_ID) {
-            return Err(Error::Backend(format!(
-                "{address} is {:04x}:{:04x}, not a Coyote card ({:04x}:{:04x}); lspci -d {:04x}: lists those that may be",
-                found.0,
-                found.1,
-                pci::VENDOR_ID,
-                pci::DEVICE_ID,
-                pci::VENDOR_ID
-            )));
-        }
+        function.must_be_a_card().map_err(backend)?;
         let device = Device::open(&sysfs, address).map_err(backend)?;
         let map = |bar| BarMap::new(&device, bar);
         let bars = [map(Bar::Static)?, map(Bar::Xdma)?, map(Bar::Shell)?];
@@ -253,6 +243,7 @@ impl CardBackend for VfioBackend {
             board: "Coyote card".into(),
             location: self.device.address().to_string(),
             link: "its own port".into(),
+            interface: self.device.interface().to_string(),
         }
     }
 

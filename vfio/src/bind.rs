@@ -20,9 +20,10 @@ pub const VFIO_PCI: &str = "vfio-pci";
 /// group is looked at last: some IOMMUs make it when a driver comes.
 ///
 /// # Errors
-/// What is missing, and the mend.
+/// What is missing, and the mend; [`Error::OtherDevice`] for what is no card, whose driver it keeps.
 pub fn bind(sysfs: &Sysfs, address: PciAddress) -> Result<u32> {
     let function = sysfs.function(address)?;
+    function.must_be_a_card()?;
     if !sysfs.has_iommu() {
         return Err(Error::NoIommu(address));
     }
@@ -93,6 +94,11 @@ mod tests {
     fn binding_writes_what_the_kernel_wants_in_order() {
         let (home, sysfs) = tree();
         let address: PciAddress = "3b:00.1".parse().unwrap();
+        let other = bind(&sysfs, address).unwrap_err().to_string();
+        assert!(other.contains("not a Coyote card"), "{other}");
+        let unbind = home.path().join("bus/pci/drivers/e1000e/unbind");
+        assert_eq!(fs::read_to_string(unbind).unwrap(), "", "it was taken from its driver");
+        fs::write(home.path().join("bus/pci/devices/0000:3b:00.1/device"), "0x903f\n").unwrap();
         // A tree of files has no kernel that would act.
         let refused = bind(&sysfs, address).unwrap_err().to_string();
         assert!(refused.contains("stays with e1000e") && refused.contains("dmesg"), "{refused}");

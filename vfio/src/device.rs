@@ -1,5 +1,6 @@
 //! An open PCI function: its regions, interrupts and configuration space.
 
+use std::fmt;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -28,10 +29,61 @@ pub struct Region {
     pub areas: Vec<(u64, u64)>,
 }
 
+/// iommufd's node.
+const IOMMUFD: &str = "/dev/iommu";
+
+/// The way to a function that is bound to `vfio-pci`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Interface {
+    /// iommufd and the function's character device, which this is.
+    Iommufd(PathBuf),
+    /// A container and the node of the function's IOMMU group, which this is.
+    Container(PathBuf),
+}
+
+impl Interface {
+    /// iommufd where the kernel has it, with the function's character device; otherwise a container.
+    ///
+    /// # Errors
+    /// [`Error::NoIommu`] when the function is in no IOMMU group.
+    pub fn of(function: &Function) -> Result<Self> {
+        let group = function.iommu_group().ok_or(Error::NoIommu(function.address))?;
+        let has_iommufd = Path::new(IOMMUFD).exists();
+        Ok(match function.character_device().filter(|_| has_iommufd) {
+            Some(name) => Self::Iommufd(Path::new("/dev/vfio/devices").join(name)),
+            None => Self::Container(node_of(group)),
+        })
+    }
+
+    /// The nodes that root alone may open, until others are allowed to.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<&Path> {
+        match self {
+            Self::Iommufd(device) => vec![device, Path::new(IOMMUFD)],
+            Self::Container(group) => vec![group],
+        }
+    }
+}
+
+/// The node of an IOMMU group.
+fn node_of(group: u32) -> PathBuf {
+    Path::new("/dev/vfio").join(group.to_string())
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Iommufd(device) => write!(f, "iommufd and {}", device.display()),
+            Self::Container(group) => write!(f, "a container and {}", group.display()),
+        }
+    }
+}
+
 /// An open function.
 #[derive(Debug)]
 pub struct Device {
     address: PciAddress,
+    interface: Interface,
     file: File,
     iommu: Iommu,
     config: Region,
@@ -40,8 +92,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens a function that is bound to `vfio-pci`: by its character device and iommufd where the
-    /// kernel has both, otherwise by its group and a container.
+    /// Opens a function that is bound to `vfio-pci`, by the [`Interface`] that it has.
     ///
     /// # Errors
     /// The reason and the mend: no IOMMU, another driver, a group that is not viable, in use, no
@@ -53,26 +104,31 @@ impl Device {
             return Err(Error::NotBound { address, driver });
         }
         let group = function.iommu_group().ok_or(Error::NoIommu(address))?;
-        let iommufd = Path::new("/dev/iommu");
-        let (fd, iommu, group) = match function.character_device().filter(|_| iommufd.exists()) {
-            Some(name) => {
-                let path = Path::new("/dev/vfio/devices").join(name);
-                let (fd, iommu) = open_by_character_device(address, &path, iommufd)?;
+        let interface = Interface::of(&function)?;
+        let (fd, iommu, group) = match &interface {
+            Interface::Iommufd(path) => {
+                let (fd, iommu) = open_by_character_device(sysfs, address, group, path)?;
                 (fd, iommu, None)
             }
-            None => {
-                let (fd, iommu, group) = open_by_group(sysfs, &function, group)?;
+            Interface::Container(path) => {
+                let (fd, iommu, group) = open_by_group(sysfs, address, group, path)?;
                 (fd, iommu, Some(group))
             }
         };
         let config = region(fd.as_fd(), vfio::VFIO_PCI_CONFIG_REGION_INDEX)?;
-        Ok(Self { address, file: File::from(fd), iommu, config, _group: group })
+        Ok(Self { address, interface, file: File::from(fd), iommu, config, _group: group })
     }
 
     /// Where it is.
     #[must_use]
     pub fn address(&self) -> PciAddress {
         self.address
+    }
+
+    /// How it was opened.
+    #[must_use]
+    pub fn interface(&self) -> &Interface {
+        &self.interface
     }
 
     /// What it may reach.
@@ -181,32 +237,55 @@ impl Device {
 }
 
 fn open_by_character_device(
+    sysfs: &Sysfs,
     address: PciAddress,
+    group: u32,
     path: &Path,
-    iommufd: &Path,
 ) -> Result<(OwnedFd, Iommu)> {
     let device = open(address, path)?;
-    let iommu = open(address, iommufd)?;
-    ffi::bind_iommufd(device.as_fd(), iommu.as_fd()).map_err(|errno| match errno {
-        Errno::EBUSY | Errno::EINVAL | Errno::EPERM => {
-            Error::InUse { address, path: path.to_owned() }
-        }
-        errno => Error::Os { what: "binding a card to iommufd", errno },
-    })?;
+    let iommu = open(address, Path::new(IOMMUFD))?;
+    ffi::bind_iommufd(device.as_fd(), iommu.as_fd())
+        .map_err(|errno| not_given_to_iommufd(sysfs, address, group, path, errno))?;
     let ioas = ffi::alloc_ioas(iommu.as_fd()).map_err(Error::os("making an I/O address space"))?;
     ffi::attach(device.as_fd(), ioas)
         .map_err(Error::os("attaching a card to its address space"))?;
     Ok((device, Iommu::Iommufd { fd: iommu, ioas }))
 }
 
+/// Why iommufd does not take a function: the error number leaves it open, what else the kernel shows
+/// of the function's group tells.
+fn not_given_to_iommufd(
+    sysfs: &Sysfs,
+    address: PciAddress,
+    group: u32,
+    path: &Path,
+    errno: Errno,
+) -> Error {
+    let others = sysfs.in_the_way(group).unwrap_or_default();
+    match errno {
+        // Another descriptor of the function is bound.
+        Errno::EINVAL => Error::InUse { address, path: path.to_owned() },
+        // The group belongs to a driver of the kernel's, or to who has its node open.
+        Errno::EPERM | Errno::EBUSY if !others.is_empty() => {
+            Error::NotViable { address, group, others }
+        }
+        Errno::EBUSY => Error::InUse { address, path: node_of(group) },
+        // It may belong to who has another function of it open, if one can be opened.
+        Errno::EPERM => match sysfs.companion(address, group) {
+            Some(companion) => Error::InUse { address: companion, path: node_of(group) },
+            None => Error::UnsafeInterrupts { address, module: "iommufd" },
+        },
+        errno => Error::Os { what: "binding a card to iommufd", errno },
+    }
+}
+
 fn open_by_group(
     sysfs: &Sysfs,
-    function: &Function,
+    address: PciAddress,
     number: u32,
+    path: &Path,
 ) -> Result<(OwnedFd, Iommu, OwnedFd)> {
-    let address = function.address;
-    let path = PathBuf::from(format!("/dev/vfio/{number}"));
-    let group = open(address, &path)?;
+    let group = open(address, path)?;
     let viable = ffi::is_viable(group.as_fd()).map_err(Error::os("asking for a group's state"))?;
     if !viable {
         return Err(Error::NotViable { address, group: number, others: sysfs.in_the_way(number)? });
@@ -222,9 +301,7 @@ fn open_by_group(
     ffi::set_container(group.as_fd(), container.as_fd())
         .map_err(Error::os("putting a group into a container"))?;
     ffi::set_iommu(container.as_fd(), vfio::VFIO_TYPE1v2_IOMMU).map_err(|errno| match errno {
-        Errno::EPERM => Error::Lacks(format!(
-            "the IOMMU of {address} does not isolate interrupts: modprobe vfio_iommu_type1 allow_unsafe_interrupts=1 takes the risk"
-        )),
+        Errno::EPERM => Error::UnsafeInterrupts { address, module: "vfio_iommu_type1" },
         errno => Error::Os { what: "setting a container's IOMMU up", errno },
     })?;
     let device = ffi::device_of_group(group.as_fd(), &address.to_string())
@@ -278,6 +355,8 @@ fn areas(answer: &[u8], chain: u32, size: u64) -> Result<Vec<(u64, u64)>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     fn sparse(listed: &[(u64, u64)]) -> Vec<u8> {
@@ -307,6 +386,35 @@ mod tests {
             let refused = areas(&sparse(&[bad]), 32, 0x10000).unwrap_err().to_string();
             assert!(refused.contains("whole pages"), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_function_without_a_character_device_is_reached_by_its_group() {
+        let (_home, sysfs) = crate::sysfs::tests::tree();
+        let function = sysfs.function("3b:00.0".parse().unwrap()).unwrap();
+        let interface = Interface::of(&function).unwrap();
+        assert_eq!(interface.to_string(), "a container and /dev/vfio/7");
+        assert_eq!(interface.nodes(), [Path::new("/dev/vfio/7")]);
+        std::fs::remove_file(function.file("iommu_group")).unwrap();
+        assert!(matches!(Interface::of(&function), Err(Error::NoIommu(_))));
+    }
+
+    #[test]
+    fn why_iommufd_refuses_is_told_by_what_else_is_in_the_group() {
+        let (home, sysfs) = crate::sysfs::tests::tree();
+        let address = "3b:00.0".parse().unwrap();
+        let path = Path::new("/dev/vfio/devices/vfio0");
+        let why = |errno| not_given_to_iommufd(&sysfs, address, 7, path, errno).to_string();
+        assert!(why(Errno::EINVAL).contains("another process has /dev/vfio/devices/vfio0 open"));
+        assert!(why(Errno::EBUSY).contains("not viable: drivers of the kernel's use 0000:3b:00.1"));
+        assert!(why(Errno::EPERM).contains("not viable: drivers of the kernel's use 0000:3b:00.1"));
+        let driver = home.path().join("bus/pci/devices/0000:3b:00.1/driver");
+        std::fs::remove_file(&driver).unwrap();
+        assert!(why(Errno::EBUSY).contains("another process has /dev/vfio/7 open"));
+        assert!(why(Errno::EPERM).contains("/sys/module/iommufd/parameters/allow_unsafe"));
+        symlink(home.path().join("bus/pci/drivers/vfio-pci"), driver).unwrap();
+        assert!(why(Errno::EPERM).contains("0000:3b:00.1 is in use"));
+        assert!(why(Errno::ENOMEM).contains("ENOMEM"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use fpga_regs::coyote::pci;
 use nix::errno::Errno;
 
 use crate::address::PciAddress;
@@ -18,6 +19,21 @@ pub enum Error {
         "there is no PCI function at {0}; lspci -D lists them, and a rescan of the bus (echo 1 > /sys/bus/pci/rescan) finds those that have come"
     )]
     NoFunction(PciAddress),
+    /// The function is another device.
+    #[error(
+        "{address} is {vendor:04x}:{device:04x}, not a Coyote card ({:04x}:{:04x}); lspci -D -d {:04x}: lists those that may be",
+        pci::VENDOR_ID,
+        pci::DEVICE_ID,
+        pci::VENDOR_ID
+    )]
+    OtherDevice {
+        /// The function.
+        address: PciAddress,
+        /// Its vendor.
+        vendor: u16,
+        /// Its device number.
+        device: u16,
+    },
     /// The kernel has put the function into no IOMMU group.
     #[error(
         "{0} is behind no IOMMU: switch VT-d or AMD-Vi on in the firmware, and boot with intel_iommu=on on an Intel machine (AMD's is on by default, unless amd_iommu=off or iommu=off was given)"
@@ -45,7 +61,10 @@ pub enum Error {
     #[error("the kernel has no driver {0}; load it with: modprobe {0}")]
     NoDriver(&'static str),
     /// Other functions of the group are in use by the kernel.
-    #[error("the IOMMU group {group} of {address} is not viable: {} use drivers of the kernel; unbind them, or give them to vfio-pci as well", others.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    #[error(
+        "the IOMMU group {group} of {address} is not viable: drivers of the kernel's use {} of it; take each from its driver: echo ADDRESS > /sys/bus/pci/devices/ADDRESS/driver/unbind",
+        list(others)
+    )]
     NotViable {
         /// The function.
         address: PciAddress,
@@ -62,6 +81,17 @@ pub enum Error {
         /// The device node.
         path: PathBuf,
     },
+    /// The IOMMU lets a function raise interrupts that are not its own, and the kernel was not told to
+    /// put up with it.
+    #[error(
+        "the IOMMU of {address} does not keep the card from raising any interrupt of the machine: switch interrupt remapping on in the firmware, or take the risk: echo 1 > /sys/module/{module}/parameters/allow_unsafe_interrupts"
+    )]
+    UnsafeInterrupts {
+        /// The function.
+        address: PciAddress,
+        /// The module that refuses.
+        module: &'static str,
+    },
     /// The device node may not be opened.
     #[error("{} may not be opened by this user: give it to the user who runs balboad (chown USER {}), or run balboad as root", path.display(), path.display())]
     NoPermission {
@@ -70,13 +100,15 @@ pub enum Error {
     },
     /// The lockable memory is used up.
     #[error(
-        "{length} bytes cannot be locked in memory (the limit is {limit} bytes): raise it with ulimit -l, LimitMEMLOCK= or /etc/security/limits.conf"
+        "{length} bytes cannot be locked in memory (the limit is {limit} bytes, for {whose} together): raise it with ulimit -l, LimitMEMLOCK= or /etc/security/limits.conf"
     )]
     Memlock {
         /// Bytes to be mapped.
         length: u64,
         /// The limit, bytes.
         limit: u64,
+        /// What it is for.
+        whose: &'static str,
     },
     /// A file of sysfs or a device node could not be used.
     #[error("{}: {source}", path.display())]
@@ -108,6 +140,10 @@ pub enum Error {
     /// A mapping of the function's memory could not be made.
     #[error("{0}")]
     Memory(#[from] hostmem::Error),
+}
+
+fn list(functions: &[PciAddress]) -> String {
+    functions.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl Error {

@@ -12,8 +12,9 @@ use crate::ffi;
 
 /// The mappings of one card, made by any process that was given the descriptor.
 ///
-/// Memory is pinned for, and counted against, the process that maps it; whoever has the descriptor
-/// can unmap it. The kernel undoes a process's mappings when the last descriptor goes, not when the
+/// Memory is pinned for the process that maps it, and counted against its limit of locked memory: by
+/// containers that process's own (`VmLck`), by iommufd what all processes of its user have mapped
+/// (their `VmPin`). Whoever has the descriptor can unmap it. The kernel undoes a process's mappings when the last descriptor goes, not when the
 /// process does.
 #[derive(Debug)]
 pub enum Iommu {
@@ -55,6 +56,14 @@ impl Iommu {
         }
     }
 
+    /// What shares the limit of locked memory.
+    fn counted(&self) -> &'static str {
+        match self {
+            Self::Container(_) => "all that this process locks",
+            Self::Iommufd { .. } => "all that this user's processes lock",
+        }
+    }
+
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd().as_fd()
     }
@@ -72,11 +81,11 @@ impl Iommu {
         };
         mapped.map_err(|errno| match errno {
             Errno::ENOMEM => match getrlimit(Resource::RLIMIT_MEMLOCK) {
-                Ok((limit, _)) => Error::Memlock { length, limit },
+                Ok((limit, _)) => Error::Memlock { length, limit, whose: self.counted() },
                 Err(_) => Error::Os { what: "mapping memory for the card", errno },
             },
             Errno::ENOSPC => Error::Lacks(
-                "the IOMMU takes no more mappings: raise the limit with modprobe vfio_iommu_type1 dma_entry_limit=N".into(),
+                "the IOMMU takes no more mappings: raise the limit with echo N > /sys/module/vfio_iommu_type1/parameters/dma_entry_limit and start balboad again".into(),
             ),
             _ => Error::Os { what: "mapping memory for the card", errno },
         })

@@ -33,7 +33,7 @@ pub mod iommu;
 pub mod sysfs;
 
 pub use address::PciAddress;
-pub use device::Device;
+pub use device::{Device, Interface};
 pub use error::{Error, Result};
 pub use iommu::Iommu;
 pub use sysfs::Sysfs;

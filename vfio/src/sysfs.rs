@@ -4,7 +4,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use fpga_regs::coyote::pci;
+
 use crate::address::PciAddress;
+use crate::bind::VFIO_PCI;
 use crate::error::{Error, Result};
 
 /// The kernel's view of devices, usually `/sys`.
@@ -74,12 +77,22 @@ impl Sysfs {
     /// [`Error::File`] when the group cannot be listed.
     pub fn in_the_way(&self, group: u32) -> Result<Vec<PciAddress>> {
         // Bridges of PCI Express stay with their driver, and others may be parked.
-        const HARMLESS: [&str; 3] = ["vfio-pci", "pci-stub", "pcieport"];
+        const HARMLESS: [&str; 3] = [VFIO_PCI, "pci-stub", "pcieport"];
         let blocks = |address: &PciAddress| {
             let driver = self.function(*address).ok().and_then(|function| function.driver());
             driver.is_some_and(|driver| !HARMLESS.contains(&driver.as_str()))
         };
         Ok(self.group(group)?.into_iter().filter(blocks).collect())
+    }
+
+    /// Another function of a group that programs can open: one that is with `vfio-pci` too.
+    #[must_use]
+    pub fn companion(&self, address: PciAddress, group: u32) -> Option<PciAddress> {
+        let with_vfio = |other: &PciAddress| {
+            let driver = self.function(*other).ok().and_then(|function| function.driver());
+            *other != address && driver.as_deref() == Some(VFIO_PCI)
+        };
+        self.group(group).ok()?.into_iter().find(with_vfio)
     }
 }
 
@@ -106,6 +119,18 @@ impl Function {
     /// As [`Self::vendor`].
     pub fn device(&self) -> Result<u16> {
         self.number("device")
+    }
+
+    /// Sees to it that it calls itself a card of ours, before anything of it is touched.
+    ///
+    /// # Errors
+    /// [`Error::OtherDevice`] when it does not.
+    pub fn must_be_a_card(&self) -> Result<()> {
+        let found = (self.vendor()?, self.device()?);
+        if found == (pci::VENDOR_ID, pci::DEVICE_ID) {
+            return Ok(());
+        }
+        Err(Error::OtherDevice { address: self.address, vendor: found.0, device: found.1 })
     }
 
     fn number(&self, name: &str) -> Result<u16> {
@@ -209,6 +234,10 @@ pub(crate) mod tests {
         assert_eq!(card.character_device(), None);
         fs::create_dir_all(card.file("vfio-dev/vfio3")).unwrap();
         assert_eq!(card.character_device().as_deref(), Some("vfio3"));
+        card.must_be_a_card().unwrap();
+        let neighbour = sysfs.function("3b:00.1".parse().unwrap()).unwrap();
+        let other = neighbour.must_be_a_card().unwrap_err().to_string();
+        assert!(other.contains("10ee:10d3, not a Coyote card (10ee:903f)"), "{other}");
         let missing = sysfs.function("01:00.0".parse().unwrap()).unwrap_err().to_string();
         assert!(missing.contains("0000:01:00.0"), "{missing}");
     }

@@ -245,7 +245,12 @@ impl CardBackend for HostileCard {
     fn revoke_page(&self, _: u8, _: u8) {}
 
     fn identity(&self) -> Identity {
-        Identity { board: String::new(), location: String::new(), link: String::new() }
+        Identity {
+            board: String::new(),
+            location: String::new(),
+            link: String::new(),
+            interface: String::new(),
+        }
     }
 
     fn port_counters(&self) -> Vec<(&'static str, u64)> {
