@@ -72,7 +72,7 @@ impl Cable {
 /// When the machine lacks something.
 pub fn agent(address: Ipv4Addr) -> Result<()> {
     for module in ["virtio_net", "ib_uverbs", "rdma_ucm", "crc32_generic", "rdma_rxe"] {
-        guest::load(module, c"")?;
+        guest::load(module)?;
     }
     let to_host = Path::new("/sys/class/net/eth1").exists().then_some(TO_HOST);
     for command in ON_CABLE.into_iter().chain(to_host.into_iter().flatten()) {

@@ -2,7 +2,6 @@
 //!
 //! `cargo xtask guest` boots the machine and runs `guest-cases` in it, as root.
 
-use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -17,7 +16,9 @@ use crate::runner::{Case, Need};
 use crate::setting::Setting;
 
 mod cards;
+mod interfaces;
 mod rdma_core;
+mod refusals;
 mod shadow;
 mod yama;
 
@@ -31,14 +32,23 @@ const LINE: &str = "/dev/ttyS1";
 /// The line by which the guest tells that its job is done.
 pub const DONE: &str = "the job is done";
 
+/// A kernel, as far as the cases depend on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel<'a> {
+    /// What its release begins with: `6.12`.
+    pub release: &'a str,
+    /// Whether it has iommufd and character devices of VFIO's.
+    pub iommufd: bool,
+}
+
 /// What a machine has besides its processors, its memory and the host's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hardware {
-    /// Nothing.
+    /// A card that is behind no IOMMU.
     Plain,
-    /// Two cards on one cable, behind Intel's IOMMU.
+    /// Two cards on one cable, behind Intel's IOMMU; the second has a neighbour in its slot.
     IntelIommu,
-    /// Two cards on one cable, behind a paravirtual IOMMU.
+    /// The same behind a paravirtual IOMMU.
     VirtioIommu,
 }
 
@@ -62,19 +72,24 @@ impl Hardware {
 }
 
 /// All cases of a machine, in the order in which they run: those that want a kernel without RDMA come
-/// first.
-///
-/// `release` is the beginning of the release that the kernel should be of.
-pub fn cases(hardware: Hardware, release: &str) -> Vec<Case> {
-    let mut cases = vec![boot(release)];
+/// first, and of the others those that want a kernel without `vfio-pci`.
+pub fn cases(hardware: Hardware, kernel: Kernel<'_>) -> Vec<Case> {
+    let mut cases = vec![boot(kernel)];
     match hardware {
+        // It is for VFIO: the rest is as on Debian's of its release, but for RDMA, which it always has.
+        Hardware::Plain if kernel.iommufd => cases.extend(refusals::without_iommu()),
         Hardware::Plain => {
+            cases.extend(refusals::without_iommu());
             cases.extend(yama::cases());
             cases.extend(shadow::refusals());
             cases.extend(rdma_core::cases());
             cases.extend(shadow::cases());
         }
-        Hardware::IntelIommu | Hardware::VirtioIommu => cases.extend(cards::cases(hardware)),
+        Hardware::IntelIommu | Hardware::VirtioIommu => {
+            cases.extend(refusals::cases(hardware, kernel));
+            cases.extend(interfaces::cases(hardware, kernel));
+            cases.extend(cards::cases(hardware));
+        }
     }
     for case in &mut cases {
         case.name.insert_str(0, &format!("{}/", hardware.name()));
@@ -83,11 +98,18 @@ pub fn cases(hardware: Hardware, release: &str) -> Vec<Case> {
 }
 
 /// The machine is the one that was asked for.
-fn boot(release: &str) -> Case {
-    let wanted = format!("{release}.");
+fn boot(kernel: Kernel<'_>) -> Case {
+    let wanted = format!("{}.", kernel.release);
+    let iommufd = kernel.iommufd;
     Case::new("boot", &[Need::Root], move |_| {
         let running = fs::read_to_string("/proc/sys/kernel/osrelease")?;
         ensure!(running.starts_with(&wanted), "the kernel is {running}, not {wanted}");
+        let there = Path::new("/dev/iommu").exists();
+        ensure!(
+            there == iommufd,
+            "/dev/iommu should{} be there",
+            if iommufd { "" } else { " not" }
+        );
         let written = File::create("/balboa-was-here").map(drop);
         let errno = written.err().and_then(|error| error.raw_os_error()).map(Errno::from_raw);
         ensure!(errno == Some(Errno::EROFS), "the host's root is not read-only: {errno:?}");
@@ -121,17 +143,22 @@ fn have_host(what: &str, card: usize) -> Result<()> {
     Ok(())
 }
 
-/// Loads a module with parameters, after those it depends on; a module that is there stays as it is.
+/// Loads a module, after those it depends on; one that is there or built in stays as
+/// it is.
 ///
 /// # Errors
 /// When the machine was not given it, or the kernel refuses it.
-pub fn load(module: &str, parameters: &CStr) -> Result<()> {
+pub fn load(module: &str) -> Result<()> {
+    if !Path::new("/proc/modules").exists() {
+        // A kernel without modules has everything built in that it was configured for.
+        return Ok(());
+    }
     let directory = Path::new(SHARES).join("modules");
     let needs = fs::read_to_string(directory.join("needs")).context("no modules are shared")?;
-    load_after_needed(&directory, &needs, &module.replace('-', "_"), parameters)
+    load_after_needed(&directory, &needs, &module.replace('-', "_"))
 }
 
-fn load_after_needed(directory: &Path, needs: &str, module: &str, parameters: &CStr) -> Result<()> {
+fn load_after_needed(directory: &Path, needs: &str, module: &str) -> Result<()> {
     if Path::new("/sys/module").join(module).exists() {
         return Ok(());
     }
@@ -139,10 +166,10 @@ fn load_after_needed(directory: &Path, needs: &str, module: &str, parameters: &C
     let line = needs.lines().find_map(|line| line.strip_prefix(&prefix));
     let line = line.with_context(|| format!("the machine has no module {module}"))?;
     for needed in line.split_whitespace() {
-        load_after_needed(directory, needs, needed, c"")?;
+        load_after_needed(directory, needs, needed)?;
     }
     let file = File::open(directory.join(format!("{module}.ko")))?;
-    match finit_module(&file, parameters, ModuleInitFlags::empty()) {
+    match finit_module(&file, c"", ModuleInitFlags::empty()) {
         Ok(()) | Err(Errno::EEXIST) => Ok(()),
         Err(errno) => Err(errno).with_context(|| format!("the kernel refuses module {module}")),
     }

@@ -251,9 +251,12 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_root_is_in_the_name() {
-        let of = |hardware| crate::guest::cases(hardware, "6.1");
-        let guests = crate::guest::Hardware::ALL.into_iter().flat_map(of).collect();
-        for cases in [crate::cases::all(), guests] {
+        let guests = |iommufd| {
+            let kernel = crate::guest::Kernel { release: "6.12", iommufd };
+            let of = |hardware| crate::guest::cases(hardware, kernel);
+            crate::guest::Hardware::ALL.into_iter().flat_map(of).collect()
+        };
+        for cases in [crate::cases::all(), guests(false), guests(true)] {
             let mut names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
             let count = names.len();
             names.sort_unstable();

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
-use ibverbs_tests::guest::Hardware;
+use ibverbs_tests::guest::{Hardware, Kernel};
 use ibverbs_tests::runner::{self, Filter};
 use ibverbs_tests::{agent, guest};
 
@@ -30,6 +30,9 @@ enum Task {
         /// What its release begins with
         #[arg(long)]
         release: String,
+        /// It has iommufd
+        #[arg(long)]
+        iommufd: bool,
         /// Run only cases with TEXT in their name; may be repeated
         #[arg(long, value_name = "TEXT")]
         only: Vec<String>,
@@ -53,11 +56,11 @@ enum Task {
 
 fn main() -> Result<ExitCode> {
     match Arguments::parse().task {
-        Task::Run { kernel, hardware, release, only, exact } => {
+        Task::Run { kernel, hardware, release, iommufd, only, exact } => {
             let repeat = format!("cargo xtask guest test --kernel {kernel}");
             let filter = Filter { parts: only, exact };
-            let summary =
-                runner::run(&guest::cases(hardware, &release), &filter, &programs()?, &repeat)?;
+            let cases = guest::cases(hardware, Kernel { release: &release, iommufd });
+            let summary = runner::run(&cases, &filter, &programs()?, &repeat)?;
             summary.print();
             let good = summary.failed.is_empty();
             Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -67,7 +70,7 @@ fn main() -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Task::Load { modules } => {
-            modules.iter().try_for_each(|module| guest::load(module, c""))?;
+            modules.iter().try_for_each(|module| guest::load(module))?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -75,12 +75,15 @@ fn deaths(hardware: Hardware) -> Vec<Case> {
     ]
 }
 
-/// Bytes that a process has locked in memory.
+/// Bytes that a process has locked in memory, as containers count them, and pinned, as iommufd does.
 fn locked(pid: i32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    Ok(kib.context("no VmLck")? * 1024)
+    let bytes = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        Ok::<_, anyhow::Error>(kib.with_context(|| format!("no {name}"))? * 1024)
+    };
+    Ok(bytes("VmLck:")? + bytes("VmPin:")?)
 }
 
 /// A transfer that would take long: server on the first card, client on the second.
@@ -168,7 +171,7 @@ fn card_killed(setting: &Setting, hardware: Hardware) -> Result<()> {
 }
 
 /// The cards of the machine, by their PCI addresses.
-fn functions() -> Result<Vec<String>> {
+pub(super) fn functions() -> Result<Vec<String>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/sys/bus/pci/devices")? {
         let entry = entry?;
@@ -178,47 +181,71 @@ fn functions() -> Result<Vec<String>> {
         }
     }
     found.sort();
-    ensure!(found.len() == 2, "the machine has {} cards, not 2: {found:?}", found.len());
+    ensure!(!found.is_empty(), "the machine has no cards");
     Ok(found)
 }
 
 /// Loads what the machine's IOMMU and cards want.
-fn drivers(hardware: Hardware) -> Result<()> {
-    match hardware {
-        Hardware::VirtioIommu => {
-            // It has no interrupt remapping.
-            load("vfio_iommu_type1", c"allow_unsafe_interrupts=1")?;
+pub(super) fn drivers(hardware: Hardware) -> Result<()> {
+    load("vfio_iommu_type1")?;
+    load("vfio_pci")?;
+    // The paravirtual one has no interrupt remapping.
+    let unsafe_interrupts = if hardware == Hardware::VirtioIommu { "Y" } else { "N" };
+    for module in ["vfio_iommu_type1", "iommufd"] {
+        let parameter = format!("/sys/module/{module}/parameters/allow_unsafe_interrupts");
+        if Path::new(&parameter).exists() {
+            fs::write(parameter, unsafe_interrupts)?;
         }
-        Hardware::Plain | Hardware::IntelIommu => load("vfio_iommu_type1", c"")?,
     }
-    load("vfio_pci", c"")
+    functions()?.iter().flat_map(|function| neighbours(function)).try_for_each(|it| unbind(&it))
 }
 
-/// `balboa bind ADDRESS`, by root, whoever the case's user is.
-fn bind(setting: &Setting, function: &str) -> Result<()> {
+/// What shares a card's IOMMU group and has a driver of the kernel's.
+pub(super) fn neighbours(function: &str) -> Vec<String> {
+    let group = fs::read_dir(format!("/sys/bus/pci/devices/{function}/iommu_group/devices"));
+    let names = group.into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let names = names.map(|name| name.to_string_lossy().into_owned());
+    names.filter(|it| driver(it).as_deref() == Some("virtio-pci")).collect()
+}
+
+/// The driver of a function.
+pub(super) fn driver(function: &str) -> Option<String> {
+    let link = fs::read_link(format!("/sys/bus/pci/devices/{function}/driver")).ok()?;
+    Some(link.file_name()?.to_string_lossy().into_owned())
+}
+
+/// Takes a function from its driver.
+pub(super) fn unbind(function: &str) -> Result<()> {
+    let path = format!("/sys/bus/pci/devices/{function}/driver/unbind");
+    fs::write(&path, function).with_context(|| path.clone())
+}
+
+/// `balboa bind ADDRESS`, by root, whoever the case's user is; returns the nodes that it says another
+/// user is to be given.
+pub(super) fn bind(setting: &Setting, function: &str) -> Result<Vec<String>> {
     let task = Task::new(setting.bin.join("balboa")).arg("bind").arg(function);
-    task.run()?.success()?.says(&format!("{function} is bound to vfio-pci")).map(drop)
+    let said = task.run()?.success()?.says(&format!("{function} is bound to vfio-pci"))?;
+    let nodes = said.stdout.lines().find_map(|line| line.split_once("chown USER "));
+    let (_, nodes) = nodes.with_context(|| format!("it does not tell the nodes: {said}"))?;
+    Ok(nodes.split_whitespace().map(str::to_owned).collect())
 }
 
-fn group_of(function: &str) -> Result<String> {
-    let link = Path::new("/sys/bus/pci/devices").join(function).join("iommu_group");
-    let target = fs::read_link(&link).with_context(|| link.display().to_string())?;
-    Ok(target.file_name().unwrap_or_default().to_string_lossy().into_owned())
+/// Binds both cards and gives them to a user; returns balboad's arguments.
+pub(super) fn bound_for(setting: &Setting, uid: u32) -> Result<String> {
+    let mut arguments = String::new();
+    for function in functions()? {
+        for node in bind(setting, &function)? {
+            chown(&node, Some(uid), None).with_context(|| node.clone())?;
+        }
+        arguments.push_str(&format!("--vfio {function} "));
+    }
+    Ok(arguments)
 }
 
 /// Binds both cards, gives them to the case's user, and starts a balboad on them.
-fn cards(setting: &Setting, hardware: Hardware) -> Result<Daemon<'_>> {
+pub(super) fn cards(setting: &Setting, hardware: Hardware) -> Result<Daemon<'_>> {
     drivers(hardware)?;
-    let mut arguments = String::new();
-    for function in functions()? {
-        bind(setting, &function)?;
-        let node = format!("/dev/vfio/{}", group_of(&function)?);
-        chown(&node, Some(setting.uid()), None).with_context(|| node.clone())?;
-        arguments.push_str(&format!("--vfio {function} "));
-    }
-    let node = "/dev/vfio/vfio";
-    fs::set_permissions(node, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
-    setting.balboad(&arguments)
+    setting.balboad(&bound_for(setting, setting.uid())?)
 }
 
 fn bind_and_unbind(setting: &Setting, hardware: Hardware) -> Result<()> {
@@ -259,7 +286,7 @@ fn refusals(setting: &Setting, hardware: Hardware) -> Result<()> {
     daemon.stop()
 }
 
-fn devinfo(daemon: &Daemon<'_>) -> Result<()> {
+pub(super) fn devinfo(daemon: &Daemon<'_>) -> Result<()> {
     let finished = daemon.run("ibv_devinfo -v").run()?.success()?;
     ensure!(finished.stderr.is_empty(), "libibverbs complains: {finished}");
     let said = finished.says("hca_id:\tbalboa0")?.says("hca_id:\tbalboa1")?;
@@ -270,7 +297,7 @@ fn devinfo(daemon: &Daemon<'_>) -> Result<()> {
     Ok(())
 }
 
-fn pingpong(daemon: &Daemon<'_>, events: &str) -> Result<()> {
+pub(super) fn pingpong(daemon: &Daemon<'_>, events: &str) -> Result<()> {
     let command = format!("ibv_rc_pingpong -c -g 1 -m 1024 -n 200 {events}");
     let Both { server, client } = run_between((daemon, 0), (daemon, 1), &command)?;
     for side in [server, client] {
@@ -280,7 +307,12 @@ fn pingpong(daemon: &Daemon<'_>, events: &str) -> Result<()> {
     Ok(())
 }
 
-fn data(setting: &Setting, daemon: &Daemon<'_>, command: &str, says: &str) -> Result<()> {
+pub(super) fn data(
+    setting: &Setting,
+    daemon: &Daemon<'_>,
+    command: &str,
+    says: &str,
+) -> Result<()> {
     let program = daemon.run("").arg(setting.bin.join("verbs-data")).words(command);
     program.run()?.success()?.says(says).map(drop)
 }

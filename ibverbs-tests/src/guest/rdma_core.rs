@@ -31,7 +31,7 @@ const RDMA: Need = Need::Program("rdma", "iproute2");
 /// Sees to it that the kernel has an RDMA device of its own.
 fn soft_roce() -> Result<()> {
     for module in ["dummy", "ib_uverbs", "crc32_generic", "rdma_rxe"] {
-        load(module, c"")?;
+        load(module)?;
     }
     let listed = Task::new("rdma").words("link show").run()?.success()?;
     if listed.stdout.contains(KERNELS) {

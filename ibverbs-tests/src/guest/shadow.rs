@@ -36,12 +36,12 @@ pub(super) fn refusals() -> Vec<Case> {
         case("without TAP devices", |it| refused(it, "modprobe tun")).as_root(),
         case("to an ordinary user", not_permitted),
         case("without RDMA", |it| {
-            load("tun", c"")?;
+            load("tun")?;
             refused(it, "the kernel has no rdma_rxe: modprobe rdma_rxe")
         })
         .as_root(),
         case("without rdma_rxe", |it| {
-            load("ib_uverbs", c"")?;
+            load("ib_uverbs")?;
             refused(it, "the kernel has no rdma_rxe: modprobe rdma_rxe")
         })
         .as_root(),
@@ -96,21 +96,21 @@ fn refused(setting: &Setting, sentence: &str) -> Result<()> {
 }
 
 fn not_permitted(setting: &Setting) -> Result<()> {
-    load("tun", c"")?;
+    load("tun")?;
     refused(setting, "run balboad as root, or with CAP_NET_ADMIN")
 }
 
 fn port_taken(setting: &Setting) -> Result<()> {
-    load("tun", c"")?;
-    load("ib_uverbs", c"")?;
-    load("crc32_generic", c"")?;
+    load("tun")?;
+    load("ib_uverbs")?;
+    load("crc32_generic")?;
     let taken =
         UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 4791)).context("UDP 4791 was taken before")?;
-    let loaded = load("rdma_rxe", c"");
+    let loaded = load("rdma_rxe");
     ensure!(loaded.is_err(), "rdma_rxe was loaded without its port");
     refused(setting, "UDP port 4791 is taken by another program")?;
     drop(taken);
-    load("rdma_rxe", c"")?;
+    load("rdma_rxe")?;
     let daemon = shadowed(setting, "--soft 1")?;
     daemon.stop()
 }
@@ -118,7 +118,7 @@ fn port_taken(setting: &Setting) -> Result<()> {
 /// Installs the package, once for the machine, into memory on top of the host's files.
 fn install() -> Result<()> {
     for module in ["tun", "ib_uverbs", "crc32_generic", "rdma_rxe", "rdma_ucm", "overlay"] {
-        load(module, c"")?;
+        load(module)?;
     }
     if Path::new(DRIVERS).join("balboa.driver").exists() {
         return Ok(());

@@ -17,8 +17,10 @@ use super::vm;
 const START: Duration = Duration::from_secs(20);
 /// How long the machine may take to let a card go.
 const REMOVAL: Duration = Duration::from_secs(90);
-/// Cards of a machine that has any.
+/// Cards of a machine with an IOMMU.
 const CARDS: usize = 2;
+/// The card with a neighbour: another function of its slot, of another kind and in its IOMMU group.
+const BESIDE: usize = 1;
 /// The slot on the root bus that the first card's own slot hangs on.
 const FIRST_SLOT: usize = 0x10;
 
@@ -34,7 +36,7 @@ impl Cards {
     /// The cards of a machine with that hardware.
     pub fn new(directory: &Path, built: &Path, hardware: Hardware) -> Self {
         let count = match hardware {
-            Hardware::Plain => 0,
+            Hardware::Plain => 1,
             Hardware::IntelIommu | Hardware::VirtioIommu => CARDS,
         };
         Self { directory: directory.to_owned(), softcard: built.join("softcard"), count }
@@ -50,6 +52,7 @@ impl Cards {
             "driver": "vfio-user-pci",
             "id": format!("card{card}"),
             "bus": format!("slot{card}"),
+            "multifunction": card == BESIDE,
             "socket": socket,
         })
     }
@@ -62,9 +65,6 @@ impl Cards {
     ///
     /// The slots are hotplug slots of PCIe's own kind, as a server has them.
     pub fn plugged_into(&self, mut task: Task) -> Task {
-        if self.count == 0 {
-            return task;
-        }
         task = task.words("-global ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off");
         task = task.arg("-qmp").arg(vm::option("unix:server=on,wait=off,path=", &self.monitor()));
         for card in 0..self.count {
@@ -72,6 +72,10 @@ impl Cards {
             let port = format!("id=slot{card},chassis={slot},slot={slot},addr={slot:x}");
             task = task.arg("-device").arg(format!("pcie-root-port,{port}"));
             task = task.arg("-device").arg(self.device(card).to_string());
+            if card == BESIDE {
+                let neighbour = format!("virtio-balloon-pci,bus=slot{card},addr=0.1");
+                task = task.arg("-device").arg(neighbour);
+            }
         }
         task
     }

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
-use ibverbs_tests::guest::Hardware;
+use ibverbs_tests::guest::{Hardware, Kernel};
 use ibverbs_tests::process::Task;
 
 use super::apt::Apt;
+use super::build;
 use super::cache::Cache;
 
 /// Modules loaded at boot, in this order, each after those it depends on.
@@ -57,11 +58,12 @@ impl Version {
         }
     }
 
-    /// What its release begins with.
-    pub fn release(self) -> &'static str {
+    /// What its cases want to know of it.
+    pub fn kernel(self) -> Kernel<'static> {
         match self {
-            Self::V6_1 => "6.1",
-            Self::V6_12 | Self::Iommufd => "6.12",
+            Self::V6_1 => Kernel { release: "6.1", iommufd: false },
+            Self::V6_12 => Kernel { release: "6.12", iommufd: false },
+            Self::Iommufd => Kernel { release: "6.12", iommufd: true },
         }
     }
 
@@ -77,6 +79,14 @@ impl Version {
     /// The name it is kept under.
     fn directory(self) -> String {
         format!("linux-{}", self.name())
+    }
+
+    /// What a kept one has to have been made from.
+    fn key(self) -> String {
+        match self {
+            Self::V6_1 | Self::V6_12 => [OPTIONAL, AT_BOOT, ON_REQUEST].concat().join(" "),
+            Self::Iommufd => build::CONFIG.to_owned(),
+        }
     }
 }
 
@@ -100,7 +110,7 @@ pub struct Linux {
 impl Linux {
     /// The kernel that is kept, if it is.
     pub fn kept(cache: &Cache, version: Version) -> Option<Self> {
-        cache.kept(&version.directory(), &key()).map(|root| Self { root })
+        cache.kept(&version.directory(), &version.key()).map(|root| Self { root })
     }
 
     /// Fetches a kernel of Debian's.
@@ -119,7 +129,7 @@ impl Linux {
             apt.unpack(&package, unpacked.path())?;
             keep_what_is_needed(unpacked.path(), root)
         };
-        cache.keep(&version.directory(), &key(), fill).map(|root| Self { root })
+        cache.keep(&version.directory(), &version.key(), fill).map(|root| Self { root })
     }
 
     /// Keeps a kernel that was built here, with everything built in.
@@ -134,7 +144,7 @@ impl Linux {
             fs::write(root.join("order"), "")?;
             Ok(())
         };
-        cache.keep(&version.directory(), &key(), fill).map(|root| Self { root })
+        cache.keep(&version.directory(), &version.key(), fill).map(|root| Self { root })
     }
 
     /// The kernel image.
@@ -156,11 +166,6 @@ impl Linux {
         };
         order.lines().map(read).collect()
     }
-}
-
-/// What a kept kernel has to have been made from.
-fn key() -> String {
-    [OPTIONAL, AT_BOOT, ON_REQUEST].concat().join(" ")
 }
 
 /// The package of the kernel of a version: `linux-image-6.1.0-9-amd64=6.1.27-1` for `6.1`.

@@ -45,7 +45,8 @@ pub enum Guest {
         /// The kernel
         #[arg(long, value_enum, default_value = "6.12")]
         kernel: Version,
-        /// What the machine has: plain, or two cards behind intel-iommu or virtio-iommu
+        /// What the machine has: plain, which is a card behind no IOMMU, or two cards behind intel-iommu
+        /// or virtio-iommu
         #[arg(long, value_parser = hardware, default_value = "plain")]
         hardware: Hardware,
     },
@@ -122,6 +123,12 @@ fn hardware(name: &str) -> Result<Hardware, String> {
 }
 
 fn shell(version: Version, hardware: Hardware) -> Result<ExitCode> {
+    ensure!(
+        version.hardware().contains(&hardware),
+        "kernel {} has no driver for {}: take --kernel 6.12",
+        version.name(),
+        hardware.name()
+    );
     may_lack(setup::packages(setup::TEST));
     let parts = parts(version, &cargo::build()?)?;
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
@@ -197,7 +204,7 @@ fn against(version: Version) -> Vec<String> {
 
 /// The names of the cases that run in a machine.
 fn inside(version: Version, hardware: Hardware) -> Vec<String> {
-    guest::cases(hardware, version.release()).into_iter().map(|case| case.name).collect()
+    guest::cases(hardware, version.kernel()).into_iter().map(|case| case.name).collect()
 }
 
 /// Boots a kernel and runs cases in it.
@@ -257,9 +264,13 @@ fn run_against(version: Version, filter: &Filter, parts: &Parts) -> Result<Summa
 /// What runs in the guest.
 fn command(version: Version, hardware: Hardware, filter: &Filter) -> String {
     let mut command = format!("{SHARES}/built/guest-cases run");
-    let (name, release) = (version.name(), version.release());
+    let (name, kernel) = (version.name(), version.kernel());
+    let release = kernel.release;
     command
         .push_str(&format!(" --kernel {name} --release {release} --hardware {}", hardware.name()));
+    if kernel.iommufd {
+        command.push_str(" --iommufd");
+    }
     for part in &filter.parts {
         command.push_str(&format!(" --only '{}'", part.replace('\'', r"'\''")));
     }
@@ -293,7 +304,8 @@ fn parts(version: Version, built: &Path) -> Result<Parts> {
             cache.keep("busybox", BUSYBOX, |root| apt.unpack(BUSYBOX, root))?
         }
     };
-    Ok(Parts { qemu, linux, busybox: busybox.join("bin/busybox"), built: built.to_owned() })
+    let (busybox, built) = (busybox.join("bin/busybox"), built.to_owned());
+    Ok(Parts { qemu, linux, busybox, built, until: Instant::now() + vm::LIMIT })
 }
 
 const BUSYBOX: &str = "busybox-static/bookworm";

@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use ibverbs_tests::agent::{self, Cable, MTU};
@@ -20,7 +20,7 @@ use super::initramfs;
 use super::linux::{AT_BOOT, Linux};
 use super::qemu::Qemu;
 
-/// How long one machine may take, from its start to its end.
+/// How long the machines that a run boots of the same parts may take together.
 pub const LIMIT: Duration = Duration::from_secs(8 * 60);
 /// How long a machine may take to end once it was told to.
 pub const END: Duration = Duration::from_secs(30);
@@ -44,6 +44,8 @@ pub struct Parts {
     pub busybox: PathBuf,
     /// The directory with the programs under test.
     pub built: PathBuf,
+    /// When the last machine that is made of them has to have ended.
+    pub until: Instant,
 }
 
 /// A machine that has been laid out: its files are in a directory of its own.
@@ -75,7 +77,8 @@ impl<'a> Machine<'a> {
     }
 
     /// QEMU and the arguments that all machines have: two processors without help of the host's, the
-    /// host's root and two directories as shares, and no device that nobody asked for.
+    /// host's root and two directories as shares, and no device that nobody asked for. The cards
+    /// are to be added, for a machine that serves has none.
     fn task(&self) -> Task {
         let file = |name: &str| self.directory.join(name);
         let mut task = self
@@ -101,7 +104,6 @@ impl<'a> Machine<'a> {
             Hardware::IntelIommu => task.words("-device intel-iommu,intremap=on,caching-mode=on"),
             Hardware::VirtioIommu => task.words("-device virtio-iommu-pci"),
         };
-        task = self.cards.plugged_into(task);
         for (tag, path) in
             [("hostroot", Path::new("/")), ("built", &self.parts.built), ("job", &file("job"))]
         {
@@ -126,17 +128,17 @@ impl<'a> Machine<'a> {
             .arg("-chardev")
             .arg(option("socket,id=job,path=", &socket))
             .words("-serial chardev:job")
-            .limit(LIMIT);
+            .limit(self.parts.until.saturating_duration_since(Instant::now()));
         Ok((task, listener, console))
     }
 
     /// Boots the machine and hands each line that its job writes to `line`, until the job has ended.
     ///
     /// # Errors
-    /// When the machine does not come up, ends before its job, or takes longer than [`LIMIT`]; with
+    /// When the machine does not come up, ends before its job, or runs until [`Parts::until`]; with
     /// the end of what its console showed.
     pub fn run(&self, line: impl FnMut(&str)) -> Result<()> {
-        let (task, listener, console) = self.with_job(self.task())?;
+        let (task, listener, console) = self.with_job(self.cards.plugged_into(self.task()))?;
         let mut cards = self.cards.serve()?;
         let mut results =
             Results { listener, stream: None, pending: Vec::new(), cards: &mut cards, line };
@@ -178,7 +180,7 @@ impl<'a> Machine<'a> {
     /// When QEMU cannot be started.
     pub fn interact(&self) -> Result<ExitStatus> {
         let _cards = self.cards.serve()?;
-        let task = self.task().words("-serial mon:stdio");
+        let task = self.cards.plugged_into(self.task()).words("-serial mon:stdio");
         let mut words = task.command_line();
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).status().context("QEMU cannot be started")
