@@ -1,5 +1,6 @@
 //! `cargo xtask guest`: tests in a virtual machine, with kernels and devices that the host has not.
 
+use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -129,6 +130,7 @@ fn shell(version: Version, hardware: Hardware) -> Result<ExitCode> {
         version.name(),
         hardware.name()
     );
+    ensure!(io::stdin().is_terminal(), "a shell needs a terminal as its standard input");
     may_lack(setup::packages(setup::TEST));
     let parts = parts(version, &cargo::build()?)?;
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
