@@ -61,6 +61,19 @@ pub fn say(text: fmt::Arguments<'_>) -> io::Result<()> {
     }
 }
 
+/// Prints a line of a long run's report, as `println!`, but the run goes on when nobody reads it.
+#[macro_export]
+macro_rules! report {
+    ($($text:tt)*) => { $crate::report_line(::core::format_args!($($text)*)) };
+}
+
+/// What [`report!`] does.
+#[doc(hidden)]
+pub fn report_line(text: fmt::Arguments<'_>) {
+    // The exit code still tells how the run ended.
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
 /// What is wrong with a command line, as one line that ends with where to look for help.
 ///
 /// Kept is what stands before the first empty line; usage and hints behind it go.

@@ -1,5 +1,6 @@
 //! Runs the table of cases, counts, and says how each failure is repeated.
 
+use command_line::report;
 use std::fmt;
 use std::path::Path;
 use std::time::Instant;
@@ -120,12 +121,12 @@ impl Summary {
     /// Prints failures, skips with their reason, and the closing line.
     pub fn print(&self) {
         for name in &self.failed {
-            println!("failed: {name}");
+            report!("failed: {name}");
         }
         for (name, reason) in &self.skipped {
-            println!("skipped: {name}: {reason}");
+            report!("skipped: {name}: {reason}");
         }
-        println!("{self}");
+        report!("{self}");
     }
 
     /// The summary that was printed at the end of a text, if one was.
@@ -190,7 +191,7 @@ pub fn run(cases: &[Case], filter: &Filter, built: &Path, repeat: &str) -> Resul
     let mut summary = Summary::default();
     for case in cases.iter().filter(|case| filter.takes(&case.name)) {
         if let Some(reason) = case.needs.iter().find_map(|need| need.missing()) {
-            println!("skip {}: {reason}", case.name);
+            report!("skip {}: {reason}", case.name);
             summary.skipped.push((case.name.clone(), reason));
             continue;
         }
@@ -199,12 +200,12 @@ pub fn run(cases: &[Case], filter: &Filter, built: &Path, repeat: &str) -> Resul
         let seconds = started.elapsed().as_secs_f32();
         match outcome {
             Ok(()) => {
-                println!("ok   {} ({seconds:.1} s)", case.name);
+                report!("ok   {} ({seconds:.1} s)", case.name);
                 summary.passed += 1;
             }
             Err(error) => {
-                println!("FAIL {} ({seconds:.1} s)\n{error:#}", case.name);
-                println!("repeat: {repeat} --only '{}' --exact", case.name);
+                report!("FAIL {} ({seconds:.1} s)\n{error:#}", case.name);
+                report!("repeat: {repeat} --only '{}' --exact", case.name);
                 summary.failed.push(case.name.clone());
             }
         }

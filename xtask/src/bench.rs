@@ -4,6 +4,7 @@
 //! is compared with are measured one after the other, so that what else the machine does meets
 //! them alike; only ratios within one run mean something on a shared machine.
 
+use command_line::report;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -102,17 +103,17 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
 
     let mut figures = Figures::default();
     for round in 1..=effort.rounds {
-        println!("round {round} of {}", effort.rounds);
+        report!("round {round} of {}", effort.rounds);
         rounds.one(&mut figures).with_context(|| format!("round {round}"))?;
     }
     let judged = goals::judge(&figures);
-    println!();
+    report!();
     table::print(&machine, &figures, &judged, effort.rounds);
     if let Some(file) = &options.json {
         table::write_json(file, &machine, &figures, &judged)?;
     }
     if !options.quick {
-        println!("\nmeasuring by size, for the plot");
+        report!("\nmeasuring by size, for the plot");
         let curves = sweep::measure(&clean)?;
         page::update(&machine, &figures, &judged, &curves)?;
     }

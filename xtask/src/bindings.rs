@@ -1,5 +1,6 @@
 //! verbs-sys' generated types, from the header that the distribution installs.
 
+use command_line::report;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -62,6 +63,6 @@ pub fn bindings() -> Result<ExitCode> {
     let guarded =
         text.replace("\nconst _: () = {", "\n#[cfg(target_arch = \"x86_64\")]\nconst _: () = {");
     std::fs::write(&output, guarded)?;
-    println!("{OUTPUT} is new; `git diff` shows what changed");
+    report!("{OUTPUT} is new; `git diff` shows what changed");
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! Cargo, as the one that runs us.
 
+use command_line::report;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ pub fn root() -> PathBuf {
 /// # Errors
 /// When the build fails.
 pub fn build() -> Result<PathBuf> {
-    println!("building (cargo build --release --workspace)");
+    report!("building (cargo build --release --workspace)");
     cargo("build --release --workspace --locked --quiet").shown().run()?.success()?;
     Ok(target_directory()?.join("release"))
 }

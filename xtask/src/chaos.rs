@@ -1,5 +1,6 @@
 //! Rounds of random deaths, as many as one likes.
 
+use command_line::report;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -32,7 +33,7 @@ pub fn chaos(options: &Options) -> Result<ExitCode> {
     let setting = stage.setting(Who::User)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seed = options.seed.unwrap_or(now.as_secs());
-    println!("{} rounds from seed {seed}", options.rounds);
-    println!("{}", Chaos::new(&setting).run(seed, options.rounds)?);
+    report!("{} rounds from seed {seed}", options.rounds);
+    report!("{}", Chaos::new(&setting).run(seed, options.rounds)?);
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! The demo: stock programs between two software cards, and what they moved.
 
+use command_line::report;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub fn demo() -> Result<ExitCode> {
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(stage.path());
     let setting = stage.setting(Who::Ourselves)?;
     let daemon = setting.balboad("--soft 2")?;
-    println!("\nTwo software cards, balboa0 and balboa1, one cable between them.");
+    report!("\nTwo software cards, balboa0 and balboa1, one cable between them.");
 
     show("ibv_devinfo", &daemon.run("ibv_devinfo").run()?.success()?);
     let mut lines = Vec::new();
@@ -43,23 +44,23 @@ pub fn demo() -> Result<ExitCode> {
     let status = daemon.status()?;
     daemon.stop()?;
 
-    println!("\n---- Summary (1 MB = 10^6 bytes; perftest's \"MB/sec\" above is MiB/s)");
+    report!("\n---- Summary (1 MB = 10^6 bytes; perftest's \"MB/sec\" above is MiB/s)");
     for (program, what, bytes) in lines {
-        println!("{program:<14}{:>9.0} MB/s   {what}", bytes / 1e6);
+        report!("{program:<14}{:>9.0} MB/s   {what}", bytes / 1e6);
     }
-    println!(
+    report!(
         "{:<14}{:>9.0} MB/s   iperf3 -l 64K, this machine, this run",
         "TCP loopback",
         tcp / 1e6
     );
-    println!("{:<14}{typical:>9.2} us     typical, 2 bytes, one way", "ib_write_lat");
+    report!("{:<14}{typical:>9.2} us     typical, 2 bytes, one way", "ib_write_lat");
     print_counters(&status);
     Ok(ExitCode::SUCCESS)
 }
 
 fn show(title: &str, finished: &Finished) {
-    println!("\n---- {title}");
-    print!("{}", finished.stdout);
+    report!("\n---- {title}");
+    report!("{}", finished.stdout.trim_end());
 }
 
 /// Runs a command on balboa0 as server and on balboa1 as client, and shows what the client says.
@@ -103,7 +104,7 @@ fn print_counters(status: &Value) {
     let sum = |name: &str| -> u64 {
         cards.iter().filter_map(|card| card["counters"][name].as_u64()).sum()
     };
-    println!(
+    report!(
         "\nRoCE v2 packets sent {}, received {}; retransmitted {}; ICRC errors {}.",
         sum("sent_pkts"),
         sum("rcvd_pkts"),

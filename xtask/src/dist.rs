@@ -1,5 +1,6 @@
 //! `cargo xtask dist`: the Debian package.
 
+use command_line::report;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ const PROVIDER: [&str; 2] = ["libbalboa_provider.so", "libbalboa-rdmav34.so"];
 /// When the build fails, or dpkg-deb does.
 pub fn dist() -> Result<ExitCode> {
     let package = package(&cargo::build()?)?;
-    println!("{}", package.display());
+    report!("{}", package.display());
     Ok(ExitCode::SUCCESS)
 }
 

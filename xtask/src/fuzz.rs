@@ -1,5 +1,6 @@
 //! Fuzz targets, for longer than the test command has time.
 
+use command_line::report;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -63,7 +64,7 @@ pub fn fuzz(options: &Options) -> Result<ExitCode> {
             let why = format!("{error:#}");
             let why =
                 why.lines().find(|line| line.contains("error")).unwrap_or("it does not build");
-            println!("no coverage-guided engine here ({why}): the seeded random engine runs");
+            report!("no coverage-guided engine here ({why}): the seeded random engine runs");
             run_random(&random, &name, options)?
         }
     };
@@ -101,7 +102,7 @@ fn run_coverage(program: &Path, name: &str, options: &Options) -> Result<bool> {
     }
     let kept = root().join("fuzz/regressions").join(name);
     let seconds = options.minutes * 60;
-    println!("libFuzzer, {} minutes; findings go to {}", options.minutes, findings.display());
+    report!("libFuzzer, {} minutes; findings go to {}", options.minutes, findings.display());
     let mut task = Task::new(program)
         .with_our_environment()
         .env("FUZZ_TARGET", name)
@@ -123,12 +124,12 @@ fn run_coverage(program: &Path, name: &str, options: &Options) -> Result<bool> {
     for line in finished.stderr.lines() {
         let wanted = ["DONE", "stat::", "panicked", "SUMMARY", "Test unit written"];
         if wanted.iter().any(|word| line.contains(word)) {
-            println!("{line}");
+            report!("{line}");
         }
     }
     if !finished.status.success() {
-        println!("{finished}");
-        println!(
+        report!("{finished}");
+        report!(
             "repeat: cargo run -p fuzz --bin fuzz-random -- {name} --input FILE; a failure that is mended stays in fuzz/regressions/{name}/"
         );
     }
@@ -142,9 +143,9 @@ fn run_random(program: &Path, name: &str, options: &Options) -> Result<bool> {
         .with_our_environment()
         .limit(Duration::from_secs(seconds) + EXTRA + LIMIT)
         .run()?;
-    print!("{}", finished.stdout);
+    report!("{}", finished.stdout.trim_end());
     if !finished.status.success() {
-        print!("{}", finished.stderr);
+        report!("{}", finished.stderr.trim_end());
     }
     Ok(finished.status.success())
 }

@@ -1,5 +1,6 @@
 //! The card contract for those who do not read Rust: a document, a C header, a SystemVerilog package.
 
+use command_line::report;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -87,7 +88,7 @@ pub fn regs(options: &Options) -> Result<ExitCode> {
             std::fs::create_dir_all(directory)?;
         }
         std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
-        println!("{}", output.path);
+        report!("{}", output.path);
     }
     Ok(ExitCode::SUCCESS)
 }

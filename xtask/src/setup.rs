@@ -1,5 +1,6 @@
 //! Packages: what is missing is installed where that is allowed, and named where it is not.
 
+use command_line::report;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -69,7 +70,7 @@ pub fn packages(wanted: &[&str]) -> Result<()> {
         return Err(Missing { line }.into());
     };
     ensure!(Task::is_installed("apt-get"), Missing { line });
-    println!("installing {names}");
+    report!("installing {names}");
     for command in ["update --quiet=2".to_owned(), install_command(&names)] {
         let all = format!("{prefix}apt-get {command}");
         let mut words = all.split_whitespace();

@@ -1,5 +1,6 @@
 //! Everything that is checked, counted.
 
+use command_line::report;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -60,10 +61,10 @@ pub fn test(options: &Options) -> Result<ExitCode> {
         summary.add(unit_tests(options.seeds)?);
     }
     if let Err(error) = scapy::install() {
-        println!("scapy cannot be installed: {error:#}");
+        report!("scapy cannot be installed: {error:#}");
     }
     let built = build()?;
-    println!("end-to-end tests");
+    report!("end-to-end tests");
     let filter = Filter { parts: options.only.clone(), exact: options.exact };
     summary.add(runner::run(&cases, &filter, &built, "cargo xtask test")?);
     if options.only.is_empty() {
@@ -72,7 +73,7 @@ pub fn test(options: &Options) -> Result<ExitCode> {
         }
     }
 
-    println!();
+    report!();
     summary.print();
     let good = summary.failed.is_empty() && summary.passed > 0;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -113,7 +114,7 @@ fn miri() -> Result<Summary> {
     let mut summary = Summary::default();
     if !task("+nightly miri --version").run().is_ok_and(|it| it.status.success()) {
         let reason = "cargo miri is not installed for the nightly toolchain".to_owned();
-        println!("skip {NAME}: {reason}");
+        report!("skip {NAME}: {reason}");
         summary.skipped.push((NAME.to_owned(), reason));
         return Ok(summary);
     }
@@ -121,10 +122,10 @@ fn miri() -> Result<Summary> {
     let finished = task(COMMAND).run()?;
     let seconds = started.elapsed().as_secs_f32();
     if finished.status.success() {
-        println!("ok   {NAME} ({seconds:.0} s)");
+        report!("ok   {NAME} ({seconds:.0} s)");
         summary.passed += 1;
     } else {
-        println!("FAIL {NAME}\n{finished}\nrepeat: cargo {COMMAND}");
+        report!("FAIL {NAME}\n{finished}\nrepeat: cargo {COMMAND}");
         summary.failed.push(NAME.to_owned());
     }
     Ok(summary)
@@ -134,7 +135,7 @@ fn run_check(check: &Check) -> Result<Summary> {
     let mut summary = Summary::default();
     if let Some(tool) = check.needs.filter(|tool| !has_subcommand(tool)) {
         let reason = format!("cargo {tool} is not installed");
-        println!("skip {}: {reason}", check.name);
+        report!("skip {}: {reason}", check.name);
         summary.skipped.push((check.name.to_owned(), reason));
         return Ok(summary);
     }
@@ -142,10 +143,10 @@ fn run_check(check: &Check) -> Result<Summary> {
     let finished = cargo(check.command).run()?;
     let seconds = started.elapsed().as_secs_f32();
     if finished.status.success() {
-        println!("ok   {} ({seconds:.0} s)", check.name);
+        report!("ok   {} ({seconds:.0} s)", check.name);
         summary.passed += 1;
     } else {
-        println!("FAIL {}\n{finished}\nrepeat: cargo {}", check.name, check.command);
+        report!("FAIL {}\n{finished}\nrepeat: cargo {}", check.name, check.command);
         summary.failed.push(check.name.to_owned());
     }
     Ok(summary)
@@ -157,11 +158,11 @@ fn run_contract_check(check: &regs::Check) -> Summary {
     let started = Instant::now();
     match (check.run)() {
         Ok(()) => {
-            println!("ok   {name} ({:.0} s)", started.elapsed().as_secs_f32());
+            report!("ok   {name} ({:.0} s)", started.elapsed().as_secs_f32());
             summary.passed += 1;
         }
         Err(error) => {
-            println!("FAIL {name}: {error:#}");
+            report!("FAIL {name}: {error:#}");
             summary.failed.push(name.to_owned());
         }
     }
@@ -198,11 +199,11 @@ fn run_tests(command: &str, seeds: Option<u64>) -> Result<Finished> {
     let finished = task.run()?;
     let seconds = started.elapsed().as_secs_f32();
     if finished.status.success() {
-        println!("ok   {line} ({seconds:.0} s)");
+        report!("ok   {line} ({seconds:.0} s)");
     } else {
-        println!("FAIL {line} ({seconds:.0} s)");
-        print!("{}{}", finished.stdout, finished.stderr);
-        println!("repeat: {line}");
+        report!("FAIL {line} ({seconds:.0} s)");
+        report!("{}", format!("{}{}", finished.stdout, finished.stderr).trim_end());
+        report!("repeat: {line}");
     }
     Ok(finished)
 }

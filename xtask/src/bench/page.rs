@@ -1,5 +1,6 @@
 //! docs/performance.md: its measured part is written by the benchmark, the rest by people.
 
+use command_line::report;
 use std::fmt::Write as _;
 use std::fs;
 
@@ -33,7 +34,7 @@ pub fn update(
     let new = replaced(&old, &measured(machine, figures, judged, curves))?;
     fs::write(&page, new).with_context(|| format!("cannot write {PAGE}"))?;
     fs::write(&plot, plot::svg(curves)).with_context(|| format!("cannot write {PLOT}"))?;
-    println!("wrote {PAGE} and {PLOT}");
+    report!("wrote {PAGE} and {PLOT}");
     Ok(())
 }
 

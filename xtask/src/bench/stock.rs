@@ -1,5 +1,6 @@
 //! Our side: perftest between two software cards, and `verbs-bench`.
 
+use command_line::report;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ const DEPTH: u32 = 128;
 pub fn lossy(setting: &Setting) -> Result<Option<Daemon<'_>>> {
     let help = setting.built("balboad").arg("--help").run()?.success()?;
     if !help.stdout.contains("--fault") {
-        println!("balboad has no --fault: nothing is measured with loss");
+        report!("balboad has no --fault: nothing is measured with loss");
         return Ok(None);
     }
     let state = setting.directory().join("lossy");

@@ -1,5 +1,6 @@
 //! The figures as a table to read and as JSON.
 
+use command_line::report;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -13,11 +14,11 @@ use super::machine::Machine;
 
 /// Prints the table and how many figures miss their goals.
 pub fn print(machine: &Machine, figures: &Figures, judged: &[Judged], rounds: u32) {
-    println!("{machine}.");
-    println!("Medians of {rounds}, rounds and peers interleaved; 1 MB = 10^6 bytes.\n");
-    print!("{}", text(figures, judged));
+    report!("{machine}.");
+    report!("Medians of {rounds}, rounds and peers interleaved; 1 MB = 10^6 bytes.\n");
+    report!("{}", text(figures, judged).trim_end());
     let count = |verdict| judged.iter().filter(|it| it.verdict == verdict).count();
-    println!(
+    report!(
         "\n{} as wanted, {} above their floor, {} below it, {} unknown.",
         count(Verdict::Good),
         count(Verdict::BelowWanted),

@@ -1,5 +1,6 @@
 //! A kernel with iommufd and VFIO character devices, which Debian's have not, from Debian's source.
 
+use command_line::report;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -29,14 +30,14 @@ pub fn kernel() -> Result<ExitCode> {
     setup::packages(setup::KERNEL)?;
     let cache = Cache::open()?;
     if let Some(linux) = Linux::kept(&cache, Version::Iommufd) {
-        println!("it is there: {}", linux.image().display());
+        report!("it is there: {}", linux.image().display());
         return Ok(ExitCode::SUCCESS);
     }
     let started = Instant::now();
     let apt = Apt::open(cache.place("apt"))?;
     let home = tempfile::Builder::new().prefix("build-").tempdir_in(cache.place("."))?;
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
-    println!("fetching {SOURCE}");
+    report!("fetching {SOURCE}");
     apt.unpack(&format!("{SOURCE}/{SUITE}"), home.path())?;
     // Others may use what is kept while this builds.
     drop((apt, cache));
@@ -44,12 +45,12 @@ pub fn kernel() -> Result<ExitCode> {
     Task::new("tar").arg("-xf").arg(&tar).directory(home.path()).limit(LIMIT).run()?.success()?;
     let tree = home.path().join(SOURCE);
     configure(&tree)?;
-    println!("building (some ten minutes on two cores)");
+    report!("building (some ten minutes on two cores)");
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     make(&tree, &format!("-j{jobs} bzImage"))?;
     let linux = Linux::keep_built(&Cache::open()?, &tree.join("arch/x86/boot/bzImage"))?;
     let minutes = started.elapsed().as_secs() / 60;
-    println!("built in {minutes} min: {}", linux.image().display());
+    report!("built in {minutes} min: {}", linux.image().display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,5 +1,6 @@
 //! What was fetched or built, kept between runs: whole or not at all.
 
+use command_line::report;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -36,7 +37,7 @@ impl Cache {
         let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => lock,
             Err((file, _)) => {
-                println!("waiting for another run that fills {}", root.display());
+                report!("waiting for another run that fills {}", root.display());
                 Flock::lock(file, FlockArg::LockExclusive)
                     .map_err(|(_, errno)| errno)
                     .with_context(|| format!("cannot lock {}", path.display()))?

@@ -1,5 +1,6 @@
 //! Debian's kernels, unpacked and not installed, with the modules that the guest loads.
 
+use command_line::report;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -122,7 +123,7 @@ impl Linux {
         let package = image_among(&meta, version.name()).with_context(|| {
             format!("the mirror has no linux-image-amd64 of version {}", version.name())
         })?;
-        println!("fetching {package}");
+        report!("fetching {package}");
         let fill = |root: &Path| {
             let unpacked =
                 tempfile::Builder::new().prefix("linux-").tempdir_in(cache.place("."))?;

@@ -1,5 +1,6 @@
 //! `cargo xtask guest`: tests in a virtual machine, with kernels and devices that the host has not.
 
+use command_line::report;
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -104,7 +105,7 @@ fn counted(
     may_lack(setup::packages(setup::TEST));
     let built = cargo::build()?;
     let summary = run(options.kernel, &filter, &built)?;
-    println!();
+    report!();
     summary.print();
     let ran = summary.passed > 0 || !options.require;
     let good = summary.failed.is_empty() && ran;
@@ -114,7 +115,7 @@ fn counted(
 /// What is not there is told by the cases that need it.
 fn may_lack(packages: Result<()>) {
     if let Err(error) = packages {
-        println!("{error:#}");
+        report!("{error:#}");
     }
 }
 
@@ -168,14 +169,14 @@ fn with_parts(
     names: fn(Version) -> Vec<String>,
     run: impl FnOnce(&Parts) -> Result<Summary>,
 ) -> Result<Summary> {
-    println!("guest, kernel {}", version.name());
+    report!("guest, kernel {}", version.name());
     let in_guest = |name: &str| format!("guest {}/{name}", version.name());
     let started = Instant::now();
     let parts = match parts(version, built) {
         Ok(parts) => parts,
         Err(error) => {
             let reason = format!("{error:#}");
-            println!("skip guest {}: {reason}", version.name());
+            report!("skip guest {}: {reason}", version.name());
             let names = names(version).into_iter().filter(|name| filter.takes(name));
             let skipped = names.map(|name| (in_guest(&name), reason.clone())).collect();
             return Ok(Summary { skipped, ..Summary::default() });
@@ -186,7 +187,7 @@ fn with_parts(
         *name = in_guest(name);
     }
     let seconds = started.elapsed().as_secs_f32();
-    println!("guest, kernel {}: {summary} ({seconds:.0} s)", version.name());
+    report!("guest, kernel {}: {summary} ({seconds:.0} s)", version.name());
     Ok(summary)
 }
 
@@ -222,16 +223,16 @@ fn run_inside(
     let machine = Machine::new(parts, hardware, home.path(), &job)?;
     let mut lines = String::new();
     let outcome = machine.run(|line| {
-        println!("  {line}");
+        report!("  {line}");
         lines.push_str(line);
         lines.push('\n');
     });
     let mut summary = Summary::parse(&lines).unwrap_or_default();
     if let Err(error) = outcome {
-        println!("FAIL guest {}, {}\n{error:#}", version.name(), hardware.name());
+        report!("FAIL guest {}, {}\n{error:#}", version.name(), hardware.name());
         summary.failed.push(format!("{}/the machine itself", hardware.name()));
     } else if summary == Summary::default() {
-        println!("FAIL guest {}, {}: no count of cases", version.name(), hardware.name());
+        report!("FAIL guest {}, {}: no count of cases", version.name(), hardware.name());
         summary.failed.push(format!("{}/the count of its cases", hardware.name()));
     }
     Ok(summary)
@@ -250,7 +251,7 @@ fn run_against(version: Version, filter: &Filter, parts: &Parts) -> Result<Summa
     let (running, machine) = match served {
         Ok(served) => served,
         Err(error) => {
-            println!("FAIL guest {}\n{error:#}", version.name());
+            report!("FAIL guest {}\n{error:#}", version.name());
             let failed = vec!["the machine that is tested against".to_owned()];
             return Ok(Summary { failed, ..Summary::default() });
         }

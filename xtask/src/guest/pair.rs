@@ -1,5 +1,6 @@
 //! `cargo xtask guest pair`: two virtual machines on one cable.
 
+use command_line::report;
 use std::fs;
 use std::path::Path;
 use std::rc::Rc;
@@ -42,7 +43,7 @@ fn run_pair(version: Version, ends: [End; 2], filter: &Filter, parts: &Parts) ->
         Ok(booted) => booted,
         Err(error) => {
             let [first, second] = ends;
-            println!("FAIL pair {}, {first} and {second}\n{error:#}", version.name());
+            report!("FAIL pair {}, {first} and {second}\n{error:#}", version.name());
             let failed = vec![format!("pair/{first} and {second}/the machines themselves")];
             return Ok(Summary { failed, ..Summary::default() });
         }

@@ -1,5 +1,6 @@
 //! A QEMU that knows vfio-user, beside whatever the host has.
 
+use command_line::report;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -29,7 +30,7 @@ impl Qemu {
     /// # Errors
     /// When it cannot be fetched.
     pub fn fetch(cache: &Cache, apt: &Apt) -> Result<Self> {
-        println!("fetching {PACKAGE} of {SUITE}");
+        report!("fetching {PACKAGE} of {SUITE}");
         let fill = |root: &std::path::Path| {
             apt.unpack_with_dependencies(SUITE, PACKAGE, root)?;
             Self { root: root.to_owned() }.task().arg("--version").run()?.success().map(drop)
