@@ -107,7 +107,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
         rounds.one(&mut figures).with_context(|| format!("round {round}"))?;
     }
     let judged = goals::judge(&figures);
-    report!();
+    report!("");
     table::print(&machine, &figures, &judged, effort.rounds);
     if let Some(file) = &options.json {
         table::write_json(file, &machine, &figures, &judged)?;

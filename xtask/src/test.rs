@@ -73,7 +73,7 @@ pub fn test(options: &Options) -> Result<ExitCode> {
         }
     }
 
-    report!();
+    report!("");
     summary.print();
     let good = summary.failed.is_empty() && summary.passed > 0;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })

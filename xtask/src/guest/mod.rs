@@ -105,7 +105,7 @@ fn counted(
     may_lack(setup::packages(setup::TEST));
     let built = cargo::build()?;
     let summary = run(options.kernel, &filter, &built)?;
-    report!();
+    report!("");
     summary.print();
     let ran = summary.passed > 0 || !options.require;
     let good = summary.failed.is_empty() && ran;
