@@ -1,9 +1,10 @@
 //! A virtual machine that does what cases on this side ask for: its end, and ours.
 //!
-//! The [`agent`] runs in the machine, gives it an RDMA device of the kernel's on its first network
-//! device, and runs programs; a [`Machine`] is the hold that a case has on it.
+//! The [`agent`] runs in the machine, gives it an RDMA device at its end of the cable, which is its
+//! first network device, and runs programs; a [`Machine`] is the hold that a case has on it.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
@@ -15,13 +16,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
+use crate::guest::{self, package};
+use crate::pair;
 use crate::process::{Finished, Running, Task};
-use crate::{guest, pair};
 
 /// What the agent says once the machine's RDMA device is there.
 const READY: &str = "the agent is ready";
-/// The machine's RDMA device.
-pub const DEVICE: &str = "rxe0";
 /// Where the machine finds the TCP ports of the one that it runs on.
 pub const HOST: &str = "10.0.2.2";
 /// The machine's MTU on the cable: path MTU 4096 and its headers fit.
@@ -33,14 +33,60 @@ const ANSWER: Duration = Duration::from_secs(75);
 /// How long the machine may take to come up.
 const BOOT: Duration = Duration::from_secs(180);
 
+/// How long balboad may take to come up.
+const START: Duration = Duration::from_secs(30);
+
 /// Commands that give a machine its devices: what is on the cable, and where it is there, what leads
 /// to the TCP ports of the machine that it runs on.
-const ON_CABLE: [&str; 3] = [
+const RXE_ON_CABLE: &[&str] = &[
     "ip addr add ADDRESS/24 dev eth0",
     "ip link set eth0 up",
     "rdma link add rxe0 type rxe netdev eth0",
 ];
-const TO_HOST: [&str; 2] = ["ip addr add 10.0.2.15/24 dev eth1", "ip link set eth1 up"];
+/// The network device is the card's, and has no address.
+const CARD_ON_CABLE: &[&str] = &["ip link set eth0 up"];
+const TO_HOST: &[&str] = &["ip addr add 10.0.2.15/24 dev eth1", "ip link set eth1 up"];
+
+/// What a machine has at its end of the cable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The kernel's soft-RoCE.
+    Rxe,
+    /// A software card that the kernel shows, of the package that users install.
+    Card,
+}
+
+impl End {
+    /// All there are.
+    pub const ALL: [Self; 2] = [Self::Rxe, Self::Card];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rxe => "rxe",
+            Self::Card => "card",
+        }
+    }
+
+    /// The end of a name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|end| end.name() == name)
+    }
+
+    /// The name of its RDMA device.
+    pub const fn device(self) -> &'static str {
+        match self {
+            Self::Rxe => "rxe0",
+            Self::Card => "balboa0",
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// An end of a cable of two Unix datagram sockets.
 #[derive(Clone, Debug)]
@@ -65,21 +111,29 @@ impl Cable {
 }
 
 /// Does in the machine what it is asked for, line by line on standard input, until that ends or it
-/// is told to; its address on the cable is `address`, and a second device leads to the TCP ports of
-/// the machine that it runs on, if it has one.
+/// is told to; the address of its RDMA device is `address`, and a second network device leads to the
+/// TCP ports of the machine that it runs on, if it has one.
 ///
 /// # Errors
 /// When the machine lacks something.
-pub fn agent(address: Ipv4Addr) -> Result<()> {
+pub fn agent(end: End, address: Ipv4Addr) -> Result<()> {
     for module in ["virtio_net", "ib_uverbs", "rdma_ucm", "crc32_generic", "rdma_rxe"] {
         guest::load(module)?;
     }
-    let to_host = Path::new("/sys/class/net/eth1").exists().then_some(TO_HOST);
-    for command in ON_CABLE.into_iter().chain(to_host.into_iter().flatten()) {
+    let on_cable = match end {
+        End::Rxe => RXE_ON_CABLE,
+        End::Card => CARD_ON_CABLE,
+    };
+    let to_host = if Path::new("/sys/class/net/eth1").exists() { TO_HOST } else { &[] };
+    for command in on_cable.iter().chain(to_host) {
         let command = command.replace("ADDRESS", &address.to_string());
         let (program, words) = command.split_once(' ').unwrap_or_default();
         Task::new(program).words(words).run()?.success()?;
     }
+    let daemon = match end {
+        End::Rxe => None,
+        End::Card => Some(shadowed(address)?),
+    };
     println!("{READY}");
     let mut server = None;
     for line in io::stdin().lines() {
@@ -87,13 +141,22 @@ pub fn agent(address: Ipv4Addr) -> Result<()> {
         if order["do"] == "end" {
             break;
         }
-        let answer = match obey(&order, &mut server) {
+        let answer = match obey(&order, &mut server, daemon.as_ref()) {
             Ok(answer) => answer,
             Err(error) => json!({ "error": format!("{error:#}") }),
         };
         println!("{answer}");
     }
     Ok(())
+}
+
+/// Starts the installed balboad with a card on the cable.
+fn shadowed(address: Ipv4Addr) -> Result<Running> {
+    package::install()?;
+    let words = format!("--soft 1 --shadow --ip {address}/24 --port packet:eth0");
+    let mut daemon = Task::new("balboad").words(&words).tidy().limit(START).start()?;
+    daemon.wait_until("it was ready", |it| it.output().lines().any(|line| line == "ready"))?;
+    Ok(daemon.unlimited())
 }
 
 /// When a server is ready for its client.
@@ -105,8 +168,9 @@ pub enum Listens {
     Cm,
 }
 
-/// One order: to run a program, to start a server and wait until it listens, to wait for its end.
-fn obey(order: &Value, server: &mut Option<Running>) -> Result<Value> {
+/// One order: to run a program, to start a server and wait until it listens, to wait for its end, to
+/// tell what balboad said.
+fn obey(order: &Value, server: &mut Option<Running>, daemon: Option<&Running>) -> Result<Value> {
     let task = || {
         let words = order["words"].as_str().context("no words")?;
         let (program, words) = words.split_once(' ').unwrap_or((words, ""));
@@ -126,6 +190,11 @@ fn obey(order: &Value, server: &mut Option<Running>) -> Result<Value> {
             return Ok(json!({}));
         }
         Some("wait") => server.take().context("no server was started")?.wait()?,
+        Some("log") => {
+            let said = |running: &Running| format!("{}{}", running.output(), running.errors());
+            let server = server.as_ref().map(said);
+            return Ok(json!({ "server": server, "balboad": daemon.map(said) }));
+        }
         _ => bail!("an order that nobody knows: {order}"),
     };
     let Finished { command, status, stdout, stderr } = finished;
@@ -222,6 +291,16 @@ impl Machine {
     /// When it exceeds its limit.
     pub fn wait(&self) -> Result<Finished> {
         self.finished(&json!({ "do": "wait" }))
+    }
+
+    /// What its server, if one runs, and its balboad, if it has one, said.
+    pub fn log(&self) -> String {
+        let answer = self.ask(&json!({ "do": "log" }));
+        let said = |who: &str| {
+            let said = answer.as_ref().ok()?[who].as_str()?;
+            Some(format!("--- its {who} said\n{said}"))
+        };
+        ["server", "balboad"].into_iter().filter_map(said).collect()
     }
 
     /// Ends the agent, and thereby the machine.

@@ -17,6 +17,7 @@ use crate::setting::Setting;
 
 mod cards;
 mod interfaces;
+pub mod package;
 mod rdma_core;
 mod refusals;
 mod shadow;

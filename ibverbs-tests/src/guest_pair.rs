@@ -3,13 +3,12 @@
 //! The cases run here and hold the line to an agent in each machine. Each runs with the server in
 //! the one machine, then with the server in the other.
 
-use std::fmt;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::agent::{DEVICE, Listens, Machine};
+use crate::agent::{End, Listens, Machine};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
 use crate::pair::Both;
 use crate::process::Finished;
@@ -26,23 +25,9 @@ const FI_PINGPONG: u16 = 47592;
 /// The port of the pingpongs of libibverbs.
 const PINGPONG: u16 = 18515;
 
-/// What a machine has at its end of the cable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The kernel's soft-RoCE.
-    Rxe,
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rxe => f.write_str("rxe"),
-        }
-    }
-}
-
 /// The pairs of machines that cases run in.
-pub const PAIRS: [[End; 2]; 1] = [[End::Rxe, End::Rxe]];
+pub const PAIRS: [[End; 2]; 3] =
+    [[End::Rxe, End::Rxe], [End::Card, End::Rxe], [End::Card, End::Card]];
 
 /// A program that both sides run, and how it is seen that it did what it should.
 struct Row {
@@ -65,6 +50,30 @@ const ROWS: &[Row] = &[
         listens: Listens::Tcp(PINGPONG),
         client: "ibv_rc_pingpong -d DEVICE -g 1 -m 4096 -n 50 -c ADDRESS",
         check: |both| both_say(both, "50 iters in "),
+    },
+    Row {
+        name: "ibv_rc_pingpong -e",
+        need: IBVERBS_UTILS,
+        server: "ibv_rc_pingpong -d DEVICE -g 1 -m 1024 -n 50 -c -e",
+        listens: Listens::Tcp(PINGPONG),
+        client: "ibv_rc_pingpong -d DEVICE -g 1 -m 1024 -n 50 -c -e ADDRESS",
+        check: |both| both_say(both, "50 iters in "),
+    },
+    Row {
+        name: "verbs-data",
+        need: IBVERBS_UTILS,
+        server: "verbs-data apart --timeout 15 -d DEVICE -p 18515",
+        listens: Listens::Tcp(PINGPONG),
+        client: "verbs-data apart --timeout 15 -d DEVICE -p 18515 ADDRESS",
+        check: |both| both_say(both, "350 messages arrived as they should"),
+    },
+    Row {
+        name: "ib_send_bw",
+        need: PERFTEST,
+        server: "ib_send_bw -x 1 -d DEVICE -F -s 65536 -n 40",
+        listens: Listens::Tcp(PINGPONG),
+        client: "ib_send_bw -x 1 -d DEVICE -F -s 65536 -n 40 ADDRESS",
+        check: one_row,
     },
     Row {
         name: "rping",
@@ -138,36 +147,49 @@ fn name([first, second]: [End; 2], row: &Row) -> String {
     format!("pair/{first} and {second}/{}", row.name)
 }
 
+/// A machine of a pair.
+#[derive(Debug)]
+pub struct Side {
+    /// What it has at its end of the cable.
+    pub end: End,
+    /// The hold on it.
+    pub machine: Machine,
+}
+
 /// All cases of a pair, in the machines that have these ends.
-pub fn cases(ends: [End; 2], machines: &Rc<[Machine; 2]>) -> Vec<Case> {
+pub fn cases(sides: &Rc<[Side; 2]>) -> Vec<Case> {
+    let ends = [sides[0].end, sides[1].end];
     let case = |row: &'static Row| {
-        let machines = Rc::clone(machines);
-        Case::new(name(ends, row), &[row.need], move |_| both_ways(&machines, row))
+        let sides = Rc::clone(sides);
+        Case::new(name(ends, row), &[row.need], move |_| both_ways(&sides, row))
     };
     ROWS.iter().map(case).collect()
 }
 
-fn both_ways(machines: &[Machine; 2], row: &Row) -> Result<()> {
-    let [first, second] = machines;
+fn both_ways([first, second]: &[Side; 2], row: &Row) -> Result<()> {
     let [first_address, second_address] = ADDRESSES;
     for (server, client, address) in
         [(first, second, first_address), (second, first, second_address)]
     {
-        let both = run(server, client, address, row);
-        both.and_then(|it| (row.check)(&it)).with_context(|| format!("server at {address}"))?;
+        run(server, client, address, row).and_then(|it| (row.check)(&it)).with_context(|| {
+            let said = |who: &str, side: &Side| {
+                format!("{who}, {} in its machine\n{}", side.end, side.machine.log())
+            };
+            format!("{}{}", said("server", server), said("client", client))
+        })?;
     }
     Ok(())
 }
 
 /// Runs both sides to their ends.
-fn run(server: &Machine, client: &Machine, address: Ipv4Addr, row: &Row) -> Result<Both> {
-    let words =
-        |text: &str| text.replace("ADDRESS", &address.to_string()).replace("DEVICE", DEVICE);
-    server.start_server(&words(row.server), row.listens)?;
-    let client = client.run(&words(row.client)).and_then(Finished::success);
+fn run(server: &Side, client: &Side, address: Ipv4Addr, row: &Row) -> Result<Both> {
+    let words = |text: &str, side: &Side| {
+        text.replace("ADDRESS", &address.to_string()).replace("DEVICE", side.end.device())
+    };
+    server.machine.start_server(&words(row.server, server), row.listens)?;
     // A server whose client failed may wait for ever: the next one that is started ends it.
-    let client = client?;
-    let server = server.wait().and_then(Finished::success);
+    let client = client.machine.run(&words(row.client, client)).and_then(Finished::success)?;
+    let server = server.machine.wait().and_then(Finished::success);
     let server = server.with_context(|| format!("its client was fine: {client}"))?;
     Ok(Both { server, client })
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::agent::{Cable, DEVICE, HOST, Listens, Machine};
+use crate::agent::{self, Cable, HOST, Listens, Machine};
 use crate::cases::capture::TSHARK;
 use crate::cases::counters::{counters, frames, true_of};
 use crate::cases::faults::was_bad;
@@ -25,6 +25,8 @@ use crate::scapy;
 use crate::setting::{Daemon, Setting, Who};
 use crate::table::table;
 
+/// The machine's RDMA device.
+const RXE: &str = agent::End::Rxe.device();
 /// How long a program here may take.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The machine's address, in the subnet of the cards.
@@ -190,7 +192,7 @@ fn on_cable(setting: &Setting, peer: &Peer, fault: &str, body: &Body) -> Result<
 
 /// What the kernel counts.
 fn kernels(machine: &Machine) -> Result<BTreeMap<String, u64>> {
-    let directory = format!("/sys/class/infiniband/{DEVICE}/ports/1/hw_counters");
+    let directory = format!("/sys/class/infiniband/{RXE}/ports/1/hw_counters");
     let finished = machine.run(&format!("grep -r . {directory}"))?.success()?;
     let line = |line: &str| {
         let (name, value) = line.rsplit('/').next()?.split_once(':')?;
@@ -202,7 +204,7 @@ fn kernels(machine: &Machine) -> Result<BTreeMap<String, u64>> {
 
 /// The cable is wide enough for the largest path MTU.
 fn widest(trial: &Trial<'_>) -> Result<()> {
-    let told = trial.peer.machine.run(&format!("ibv_devinfo -v -d {DEVICE}"))?.success()?;
+    let told = trial.peer.machine.run(&format!("ibv_devinfo -v -d {RXE}"))?.success()?;
     let line = told.stdout.lines().find(|line| line.contains("active_mtu:"));
     ensure!(line.is_some_and(|line| line.contains("4096")), "{told}");
     let gid = "GID[  1]:\t\t::ffff:10.77.0.2, RoCE v2";
@@ -270,7 +272,7 @@ impl Trial<'_> {
         let port = free_port()?;
         let server = self.daemon.run(here).words(&format!("-d balboa0 -p {port}")).limit(LIMIT);
         let server = start_server(server, port)?;
-        let client = self.peer.machine.run(&format!("{there} -d {DEVICE} -p {port} {HOST}"));
+        let client = self.peer.machine.run(&format!("{there} -d {RXE} -p {port} {HOST}"));
         let client = client
             .and_then(Finished::success)
             .with_context(|| format!("the server said\n{}{}", server.output(), server.errors()))?;
@@ -281,7 +283,7 @@ impl Trial<'_> {
         let port = self.peer.port;
         self.peer
             .machine
-            .start_server(&format!("{there} -d {DEVICE} -p {port}"), Listens::Tcp(port))?;
+            .start_server(&format!("{there} -d {RXE} -p {port}"), Listens::Tcp(port))?;
         let client = self.daemon.run(here).words(&format!("-d balboa0 -p {port} 127.0.0.1"));
         let client = client.limit(LIMIT).run().and_then(Finished::success);
         let server = self.peer.machine.wait();

@@ -13,7 +13,7 @@ use kdriver_shim::backend::CardBackend;
 use kdriver_shim::bringup::bring_up;
 use kdriver_shim::error::Error;
 use kdriver_shim::server::Server;
-use kdriver_shim::shadow_device::ShadowDevices;
+use kdriver_shim::shadow_device::{self, ShadowDevices};
 use kdriver_shim::soft;
 use kdriver_shim::state_dir::StateDir;
 use kdriver_shim::vfio::VfioBackend;
@@ -61,6 +61,9 @@ fn run(args: &Args, wanted: &Cards) -> anyhow::Result<()> {
     let mut state = StateDir::claim(&dir, uid)?;
     let soft_cards = wanted.addresses.get(..wanted.soft.len()).unwrap_or_default();
     let shadow = args.shadow.then(|| ShadowDevices::create(soft_cards)).transpose()?;
+    if args.shadow {
+        shadow_device::keep_apart(wanted.soft.iter().map(|card| &card.link));
+    }
     let taps = shadow.as_ref().map(ShadowDevices::taps).unwrap_or_default();
     let (runtime, backends) =
         soft::start(&wanted.soft, &taps, args.pcap.clone(), args.faults.clone(), args.seed)?;

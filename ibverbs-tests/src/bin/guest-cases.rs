@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
-use ibverbs_tests::guest::{Hardware, Kernel};
+use ibverbs_tests::agent::{self, End};
+use ibverbs_tests::guest::{self, Hardware, Kernel};
 use ibverbs_tests::runner::{self, Filter};
-use ibverbs_tests::{agent, guest};
 
 /// Runs cases in a virtual machine, or loads kernel modules there.
 #[derive(Debug, Parser)]
@@ -40,8 +40,11 @@ enum Task {
         #[arg(long)]
         exact: bool,
     },
-    /// Do what standard input asks for, with an RDMA device of the kernel's
+    /// Do what standard input asks for, with an RDMA device on the first network device
     Agent {
+        /// What the device is: rxe, or card, a software card of the installed package
+        #[arg(long, value_parser = end)]
+        end: End,
         /// The device's IPv4 address; its subnet is of 24 bits
         #[arg(long)]
         address: Ipv4Addr,
@@ -65,8 +68,8 @@ fn main() -> Result<ExitCode> {
             let good = summary.failed.is_empty();
             Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
-        Task::Agent { address } => {
-            agent::agent(address)?;
+        Task::Agent { end, address } => {
+            agent::agent(end, address)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Load { modules } => {
@@ -78,6 +81,10 @@ fn main() -> Result<ExitCode> {
 
 fn hardware(name: &str) -> Result<Hardware, String> {
     Hardware::named(name).ok_or_else(|| format!("there is no hardware {name}"))
+}
+
+fn end(name: &str) -> Result<End, String> {
+    End::named(name).ok_or_else(|| format!("there is no end {name}"))
 }
 
 /// Where the programs under test are: beside this one.

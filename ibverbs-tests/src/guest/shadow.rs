@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
+use super::package::{DRIVERS, install};
 use super::{Case, Need, SHARES, Setting, Task, load};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
 use crate::pair::{Both, free_port, run_pair};
@@ -15,8 +16,6 @@ use crate::setting::Daemon;
 
 /// Where balboad serves root, and programs of root's look for it.
 const STATE: &str = "/run/balboa";
-/// Where the files are that name libibverbs' providers.
-const DRIVERS: &str = "/etc/libibverbs.d";
 const RDMA: Need = Need::Program("rdma", "iproute2");
 const PING: Need = Need::Program("ping", "iputils-ping");
 /// The file systems of two shares on top of each other: what is installed goes to memory.
@@ -113,29 +112,6 @@ fn port_taken(setting: &Setting) -> Result<()> {
     load("rdma_rxe")?;
     let daemon = shadowed(setting, "--soft 1")?;
     daemon.stop()
-}
-
-/// Installs the package, once for the machine, into memory on top of the host's files.
-fn install() -> Result<()> {
-    for module in ["tun", "ib_uverbs", "crc32_generic", "rdma_rxe", "rdma_ucm", "overlay"] {
-        load(module)?;
-    }
-    if Path::new(DRIVERS).join("balboa.driver").exists() {
-        return Ok(());
-    }
-    for share in ["etc", "usr", "var"] {
-        let upper = format!("/run/overlay/{share}/upper");
-        let work = format!("/run/overlay/{share}/work");
-        fs::create_dir_all(&upper)?;
-        fs::create_dir_all(&work)?;
-        if !fs::read_to_string("/proc/mounts")?.contains(&format!("upperdir={upper},")) {
-            run(&format!(
-                "mount -t overlay overlay -o lowerdir=/{share},upperdir={upper},workdir={work} /{share}"
-            ))?;
-        }
-    }
-    run(&format!("dpkg --force-unsafe-io --install {SHARES}/built/balboa.deb"))?;
-    Ok(())
 }
 
 /// Starts balboad where everybody looks for it.

@@ -21,11 +21,13 @@ use crate::address::PortAddress;
 use crate::cards::Card;
 use crate::error::Error;
 
+mod cable;
 pub mod libibverbs;
 mod message;
 mod netlink;
 mod refusal;
 
+pub use cable::keep_apart;
 use netlink::{News, Rdma, Routes};
 use refusal::{no_link, no_rdma, no_tap};
 

@@ -103,7 +103,7 @@ pub struct Module {
 }
 
 /// A kernel and its modules.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Linux {
     root: PathBuf,
 }

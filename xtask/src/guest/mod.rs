@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
-use ibverbs_tests::agent::Cable;
+use ibverbs_tests::agent::{Cable, End};
 use ibverbs_tests::guest::{self, Hardware, SHARES};
 use ibverbs_tests::interop;
 use ibverbs_tests::pair::free_port;
@@ -244,8 +244,8 @@ fn run_against(version: Version, filter: &Filter, parts: &Parts) -> Result<Summa
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
     let cable = Cable { near: home.path().join("card.sock"), far: home.path().join("guest.sock") };
     let port = free_port()?;
-    let machine =
-        Machine::new(parts, Hardware::Plain, home.path(), &vm::agent_job(interop::ADDRESS))?;
+    let job = vm::agent_job(End::Rxe, interop::ADDRESS);
+    let machine = Machine::new(parts, Hardware::Plain, home.path(), &job)?;
     let served =
         machine.serve(&cable.turned(), interop::ADDRESS, Some(port)).and_then(vm::Booting::ready);
     let (running, machine) = match served {

@@ -4,11 +4,12 @@ use command_line::report;
 use std::fs;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use ibverbs_tests::agent::{self, Cable};
+use ibverbs_tests::agent::{Cable, End};
 use ibverbs_tests::guest::Hardware;
-use ibverbs_tests::guest_pair::{self, ADDRESSES, End, PAIRS};
+use ibverbs_tests::guest_pair::{self, ADDRESSES, PAIRS, Side};
 use ibverbs_tests::process::Running;
 use ibverbs_tests::runner::{self, Filter, Summary};
 
@@ -20,7 +21,8 @@ pub fn names(_: Version) -> Vec<String> {
     PAIRS.into_iter().flat_map(guest_pair::names).collect()
 }
 
-/// Boots two machines for each kind of pair and runs its cases in them.
+/// Boots two machines for each kind of pair and runs its cases in them, each within the limit of a
+/// kernel's machines.
 ///
 /// # Errors
 /// When the machines cannot be laid out.
@@ -29,7 +31,9 @@ pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summ
         let mut summary = Summary::default();
         for ends in PAIRS {
             if guest_pair::names(ends).iter().any(|name| filter.takes(name)) {
-                summary.add(run_pair(version, ends, filter, parts)?);
+                let until = Instant::now() + vm::LIMIT;
+                let parts = Parts { until, ..parts.clone() };
+                summary.add(run_pair(version, ends, filter, &parts)?);
             }
         }
         Ok(summary)
@@ -39,7 +43,7 @@ pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summ
 fn run_pair(version: Version, ends: [End; 2], filter: &Filter, parts: &Parts) -> Result<Summary> {
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
-    let (running, machines) = match boot(home.path(), parts) {
+    let (running, sides) = match boot(home.path(), ends, parts) {
         Ok(booted) => booted,
         Err(error) => {
             let [first, second] = ends;
@@ -48,29 +52,33 @@ fn run_pair(version: Version, ends: [End; 2], filter: &Filter, parts: &Parts) ->
             return Ok(Summary { failed, ..Summary::default() });
         }
     };
-    let machines = Rc::new(machines);
+    let sides = Rc::new(sides);
     let repeat = format!("cargo xtask guest pair --kernel {}", version.name());
-    let cases = guest_pair::cases(ends, &machines);
+    let cases = guest_pair::cases(&sides);
     let summary = runner::run(&cases, filter, &parts.built, &repeat)?;
-    for (machine, running) in machines.iter().zip(running) {
-        machine.end()?;
+    for (side, running) in sides.iter().zip(running) {
+        side.machine.end()?;
         running.limited(vm::END).wait()?.success()?;
     }
     Ok(summary)
 }
 
 /// Boots both machines at once.
-fn boot(home: &Path, parts: &Parts) -> Result<([Running; 2], [agent::Machine; 2])> {
+fn boot(home: &Path, ends: [End; 2], parts: &Parts) -> Result<([Running; 2], [Side; 2])> {
     let cable = Cable { near: home.join("end0"), far: home.join("end1") };
     let start = |number: usize, cable: &Cable| {
         let directory = home.join(format!("machine{number}"));
         fs::create_dir(&directory)?;
-        let job = vm::agent_job(ADDRESSES[number]);
+        let job = vm::agent_job(ends[number], ADDRESSES[number]);
         let machine = Machine::new(parts, Hardware::Plain, &directory, &job)?;
         machine.serve(cable, ADDRESSES[number], None).with_context(|| format!("machine {number}"))
     };
     let served = [start(0, &cable)?, start(1, &cable.turned())?];
     let [first, second] = served.map(vm::Booting::ready);
     let ((first, first_machine), (second, second_machine)) = (first?, second?);
-    Ok(([first, second], [first_machine, second_machine]))
+    let sides = [
+        Side { end: ends[0], machine: first_machine },
+        Side { end: ends[1], machine: second_machine },
+    ];
+    Ok(([first, second], sides))
 }

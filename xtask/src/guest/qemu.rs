@@ -14,7 +14,7 @@ const SUITE: &str = "trixie-backports";
 const PACKAGE: &str = "qemu-system-x86";
 
 /// An unpacked QEMU, its libraries and its loader with it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Qemu {
     root: PathBuf,
 }

@@ -11,7 +11,7 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
-use ibverbs_tests::agent::{self, Cable, MTU};
+use ibverbs_tests::agent::{self, Cable, End, MTU};
 use ibverbs_tests::guest::{ASK, DONE, Hardware, SHARES};
 use ibverbs_tests::process::{Running, Task};
 
@@ -34,7 +34,7 @@ const KERNEL_PARAMETERS: &str =
 const MEMORY: u32 = 1024;
 
 /// What a machine is made of.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Parts {
     /// The machine.
     pub qemu: Qemu,
@@ -306,10 +306,10 @@ impl<F: FnMut(&str)> Results<'_, '_, F> {
     }
 }
 
-/// The script of a job that does what it is asked for, at an address on the cable, for
-/// [`Machine::serve`].
-pub fn agent_job(address: Ipv4Addr) -> String {
-    job_with(&format!("{SHARES}/built/guest-cases agent --address {address}"), "")
+/// The script of a job that does what it is asked for, with a device and its address on the cable,
+/// for [`Machine::serve`].
+pub fn agent_job(end: End, address: Ipv4Addr) -> String {
+    job_with(&format!("{SHARES}/built/guest-cases agent --end {end} --address {address}"), "")
 }
 
 /// The script of a job that runs `command` and reports what it writes.
