@@ -18,8 +18,8 @@ use crate::poller::{Poller, Watch};
 use crate::quota::Usage;
 use crate::rings::RingMemory;
 
-/// Refusals of one client that are logged as such.
-const LOGGED_REFUSALS: u32 = 100;
+/// Refusals, and failures, of one client that are logged as such.
+const LOGGED: u32 = 100;
 
 /// Number of a client, never used twice in a balboad's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,6 +99,8 @@ pub struct Client {
     pub usage: Usage,
     /// How often it was refused something.
     pub refusals: u32,
+    /// How often a card could not reach memory of it that a peer has a key to.
+    pub unreachable: u32,
     /// Numbers of its contexts, regions and channels.
     pub numbers: Numbers,
 }
@@ -126,6 +128,7 @@ impl Client {
             channels: BTreeMap::new(),
             usage: Usage::default(),
             refusals: 0,
+            unreachable: 0,
             numbers: Numbers::default(),
         }
     }
@@ -133,10 +136,25 @@ impl Client {
     /// Logs why it is refused what it asked for; of one that asks on and on, no more than a user reads.
     pub fn log_refusal(&mut self, why: &Error) {
         self.refusals = self.refusals.saturating_add(1);
-        let level = refusal_level(self.refusals);
+        let level = log_level(self.refusals, log::Level::Info);
         log::log!(level, "{} was refused: {why}", self.label());
-        if self.refusals == LOGGED_REFUSALS {
+        if self.refusals == LOGGED {
             log::info!("{}: its further refusals are not logged", self.label());
+        }
+    }
+
+    /// Logs that the card could not reach memory that the peer of one of its QPs has a key to; the
+    /// completion that tells of it is the peer's.
+    pub fn log_unreachable(&mut self, card: u32, qpn: u32) {
+        self.unreachable = self.unreachable.saturating_add(1);
+        let level = log_level(self.unreachable, log::Level::Warn);
+        let client = self.label();
+        log::log!(
+            level,
+            "{client}: QP {qpn:#x} of balboa{card} is in ERR: its peer has a key to memory that the card cannot reach"
+        );
+        if self.unreachable == LOGGED {
+            log::warn!("{client}: further such QPs of it are not logged");
         }
     }
 
@@ -245,9 +263,9 @@ impl Client {
     }
 }
 
-/// The level at which a client's n-th refusal is logged.
-fn refusal_level(refusals: u32) -> log::Level {
-    if refusals <= LOGGED_REFUSALS { log::Level::Info } else { log::Level::Debug }
+/// The level at which the n-th of one kind is logged of a client.
+fn log_level(n: u32, first: log::Level) -> log::Level {
+    if n <= LOGGED { first } else { log::Level::Debug }
 }
 
 /// Takes the objects out of a table that `wanted` names, in the order of their numbers.
@@ -305,9 +323,8 @@ mod tests {
 
     #[test]
     fn a_client_that_is_refused_without_end_does_not_fill_the_log() {
-        assert_eq!(refusal_level(1), log::Level::Info);
-        assert_eq!(refusal_level(LOGGED_REFUSALS), log::Level::Info);
-        assert_eq!(refusal_level(LOGGED_REFUSALS + 1), log::Level::Debug);
-        assert_eq!(refusal_level(u32::MAX), log::Level::Debug);
+        let level = |n| log_level(n, log::Level::Info);
+        assert_eq!([level(1), level(LOGGED)], [log::Level::Info; 2]);
+        assert_eq!([level(LOGGED + 1), level(u32::MAX)], [log::Level::Debug; 2]);
     }
 }

@@ -59,7 +59,11 @@ fn route(card: &mut Card, at: usize, event: EngineEvent, clients: &mut Clients, 
             EventType::Qp => {
                 let owner = window.qps.get(&event.number).and_then(|id| clients.get_mut(id));
                 if let Some(client) = owner {
-                    qp_event(client, event.number, QpEvent(event.code), poller);
+                    let what = QpEvent(event.code);
+                    if what == QpEvent::Fatal {
+                        client.log_unreachable(number, event.number);
+                    }
+                    qp_event(client, event.number, what, poller);
                 }
             }
             EventType::CqError => {

@@ -58,6 +58,11 @@ impl Session<'_> {
                 let number = client.numbers.next(u32::MAX, |n| client.mrs.contains_key(&n));
                 let Wanted { pdn, address, length, hca_va, access } = wanted;
                 let mapped = length > 0;
+                // By these addresses the kernel tells of what an IOMMU refuses.
+                log::debug!(
+                    "{}: memory region {number}: {length} bytes at {iova:#x} of balboa{card}",
+                    client.label()
+                );
                 client.mrs.insert(
                     number,
                     Mr { card, pdn, address, length, hca_va, access, range, mapped, key: None },
