@@ -36,6 +36,9 @@ const RESET_LIMIT: Duration = Duration::from_secs(1);
 /// How long to wait for an interrupt before looking at the rings all the same.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// Why an engine is dead whose registers read all ones.
+const GONE: &str = "its registers read all ones: the card is gone";
+
 const LOG2_ADMIN: u8 = 6;
 const SQ_OFFSET: u64 = 0;
 const CQ_OFFSET: u64 = 0x1000;
@@ -156,7 +159,7 @@ impl AdminEngine {
             if done(status) {
                 return Ok(());
             }
-            if begun.elapsed() >= RESET_LIMIT {
+            if status == u64::MAX || begun.elapsed() >= RESET_LIMIT {
                 return Err(status);
             }
             if self.shell.wait(self.window, Duration::ZERO).unwrap_or(false) {
@@ -244,7 +247,7 @@ impl AdminEngine {
             if !left.is_zero() && self.shell.wait(self.window, left.min(LOOK_AGAIN))? {
                 self.service();
             } else {
-                self.examine(opcode, left.is_zero());
+                self.examine(left.is_zero().then_some(opcode));
             }
             if let Some(why) = &self.death {
                 return Err(self.dead(why));
@@ -252,14 +255,16 @@ impl AdminEngine {
         }
     }
 
-    /// Looks why a command is not answered yet; `late` when its time is up.
-    fn examine(&mut self, opcode: Opcode, late: bool) {
+    /// Looks whether it still runs; `late` is a command that was not answered in its time.
+    fn examine(&mut self, late: Option<Opcode>) {
         let status = self.read(window::STATUS);
         if status == u64::MAX {
-            self.die("its registers read all ones: the card is gone".to_owned());
+            self.die(GONE.to_owned());
         } else if status & window::STATUS_FATAL != 0 {
             self.die(format!("the engine stopped with code {}", status >> 32));
-        } else if late {
+        } else if status & window::STATUS_ENABLED == 0 {
+            self.die("it stands still, and not by our doing: the card was reset".to_owned());
+        } else if let Some(opcode) = late {
             let limit = self.command_limit.as_secs_f32();
             self.die(format!("no answer to {opcode:?} within {limit} s (status {status:#x})"));
         }
@@ -420,9 +425,24 @@ impl Engine for AdminEngine {
         self.events.pop()
     }
 
+    fn check(&mut self) {
+        if self.death.is_none() {
+            self.examine(None);
+        }
+    }
+
+    fn abandon(&mut self, why: &str) {
+        // Where the card is still there, it is to reach for no memory any more.
+        self.write(window::CONTROL, window::CONTROL_RESET);
+        self.die(why.to_owned());
+    }
+
     fn restart(&mut self) -> Result<(), Error> {
         self.write(window::CONTROL, window::CONTROL_RESET);
         if let Err(status) = self.await_status(|status| status == 0) {
+            if status == u64::MAX {
+                return Err(self.dead(GONE));
+            }
             return Err(self.dead(&format!("it does not reset: its status stays {status:#x}")));
         }
         for at in (0..MEMORY_BYTES).step_by(8) {

@@ -31,6 +31,12 @@ pub trait CardBackend {
     /// The eventfd of an MSI-X vector; `None` beyond those the card has. Always the same one.
     fn vector(&self, vector: u16) -> Option<BorrowedFd<'_>>;
 
+    /// Readable once the kernel wants the function back: it is to be taken out, or to be given to
+    /// another driver. `None` where it never does.
+    fn wanted_back(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Lets the card reach memory at `iova`, a multiple of 4096, until it is unmapped.
     ///
     /// # Errors

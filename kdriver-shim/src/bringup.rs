@@ -97,6 +97,8 @@ pub fn bring_up(
         arena,
         shell,
         quarantine: Quarantine::default(),
+        manifest: manifest.clone(),
+        wanted_back: false,
     })
 }
 

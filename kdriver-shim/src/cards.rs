@@ -3,6 +3,9 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use bitstreams::Manifest;
+use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::xdma::{self, Direction};
 use fpga_regs::engine::admin::PortAttributes;
 use fpga_regs::engine::window::DOORBELL_PAGES;
 use hostmem::DmaMemory;
@@ -10,11 +13,12 @@ use shim_abi::{CardInfo, Limits, PortInfo};
 
 use crate::address::{PortAddress, node_guid};
 use crate::backend::{CardBackend, Identity};
+use crate::bringup::bring_up;
 use crate::clients::ClientId;
 use crate::completions::Completions;
 use crate::engine::{Engine, EngineLimits};
 use crate::error::Error;
-use crate::iova::{Arena, IovaRange};
+use crate::iova::{ARENA_END, ARENA_START, Arena, IovaRange};
 use crate::quota::Resource;
 use crate::shell::Shell;
 
@@ -47,6 +51,10 @@ pub struct Card {
     pub shell: Rc<Shell>,
     /// What was leaked because the card did not confirm its end.
     pub quarantine: Quarantine,
+    /// The bitstream that it holds.
+    pub manifest: Manifest,
+    /// The kernel wants it back.
+    pub wanted_back: bool,
 }
 
 /// What is never used again because the card did not confirm that it is done with it.
@@ -222,6 +230,44 @@ impl Card {
         }
         self.gids = gids;
         Ok(true)
+    }
+
+    /// Gives all its engines up, so that its programs are told that the device is gone.
+    pub fn abandon(&mut self, why: &str) {
+        self.windows.iter_mut().for_each(|window| window.engine.abandon(why));
+    }
+
+    /// Whether none of its engines lives.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.windows.iter().all(|window| window.engine.death().is_some())
+    }
+
+    /// Whether no client has a place on it.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        self.windows.iter().all(Window::is_unused)
+    }
+
+    /// Whether it was reset since it was brought up: its DMA engines stand still.
+    #[must_use]
+    pub fn was_reset(&self) -> bool {
+        let engine = xdma::engine(Direction::HostToCard, 0);
+        self.backend.read32(Bar::Xdma, engine | xdma::ENGINE_CONTROL) == 0
+    }
+
+    /// Brings it up anew after it was reset. No client may have a place on it.
+    ///
+    /// # Errors
+    /// As [`bring_up`]; it then stays as dead as it was.
+    pub fn renew(&mut self) -> Result<(), Error> {
+        // What is still mapped belongs to engines that are no more, or was leaked to them.
+        self.backend.dma_unmap(ARENA_START, ARENA_END - ARENA_START)?;
+        let backend = Rc::clone(&self.backend);
+        let mut new = bring_up(self.number, backend, self.address, &self.manifest)?;
+        new.set_gids(self.gids.clone())?;
+        *self = new;
+        Ok(())
     }
 
     /// Gives a range of IOVAs back, or leaks it where the card may still use it.

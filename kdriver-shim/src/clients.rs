@@ -287,9 +287,9 @@ pub(crate) fn confirmed(result: Result<(), Error>) -> Result<(), Error> {
 }
 
 /// Takes a doorbell page back, and starts a dead engine anew once nobody uses it.
-fn end_page(card: &mut Card, window: u8, page: u8, clean: bool) {
+fn end_page(card: &mut Card, index: u8, page: u8, clean: bool) {
     let gids = card.gids.clone();
-    let Ok(window) = card.window(window) else { return };
+    let Ok(window) = card.window(index) else { return };
     window.engine.revoke(page);
     window.set_page(page, if clean { Page::Free } else { Page::Quarantined });
     if window.engine.death().is_none() {
@@ -298,9 +298,11 @@ fn end_page(card: &mut Card, window: u8, page: u8, clean: bool) {
         }
         return;
     }
-    if !window.is_unused() {
+    // One that was reset has lost more than its engine, and one that leaves wants none.
+    if !window.is_unused() || card.wanted_back || card.was_reset() {
         return;
     }
+    let Ok(window) = card.window(index) else { return };
     let restarted = window
         .engine
         .restart()

@@ -74,6 +74,11 @@ pub trait Engine {
     /// The next event, in the order the engine raised them.
     fn next_event(&mut self) -> Option<EngineEvent>;
 
+    /// Looks whether it still runs; [`Self::death`] tells.
+    fn check(&mut self);
+    /// Gives it up: it is dead from now on.
+    fn abandon(&mut self, why: &str);
+
     /// Stops the engine, forgets every object of it and starts it anew.
     fn restart(&mut self) -> Result<(), Error>;
 }

@@ -90,6 +90,8 @@ fn route(card: &mut Card, at: usize, event: EngineEvent, clients: &mut Clients, 
                 client.lose_card(number);
             }
             window.completions.fire_all();
+            // What ended this one may have ended the others, whose programs would hear of it late.
+            card.windows.iter_mut().for_each(|window| window.engine.check());
         }
     }
 }

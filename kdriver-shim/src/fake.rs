@@ -32,6 +32,7 @@ pub const STUBBORN: u16 = 0xff0;
 pub struct FakeCard {
     state: RefCell<State>,
     vectors: Vec<EventFd>,
+    wanted_back: EventFd,
     behind_commands: RefCell<Box<dyn FnMut()>>,
 }
 
@@ -129,7 +130,23 @@ impl FakeCard {
             (EXPRESS_CONTROL, 0x0810 | pci::DEVICE_CONTROL_RELAXED_ORDERING),
         ]);
         let vectors = (0..windows).map(|_| EventFd::new().unwrap()).collect();
-        Self { state: RefCell::new(state), vectors, behind_commands: RefCell::new(Box::new(|| {})) }
+        let wanted_back = EventFd::new().unwrap();
+        let behind_commands = RefCell::new(Box::new(|| {}) as Box<dyn FnMut()>);
+        Self { state: RefCell::new(state), vectors, wanted_back, behind_commands }
+    }
+
+    /// Asks for the card back, as the kernel does.
+    pub fn want_back(&self) {
+        self.wanted_back.signal().unwrap();
+    }
+
+    /// Resets the function, behind its driver's back.
+    pub fn reset(&self) {
+        self.set(Bar::Xdma, xdma::engine(Direction::HostToCard, 0) | xdma::ENGINE_CONTROL, 0);
+        for window in &mut self.state.borrow_mut().windows {
+            let next = window.next;
+            *window = FakeWindow { next, ..FakeWindow::default() };
+        }
     }
 
     /// Sets what a register reads.
@@ -342,7 +359,7 @@ impl FakeWindow {
             }
             w::CONTROL => self.status = w::STATUS_ENABLED,
             w::EVENT_OVERFLOW_CLEAR => self.status &= !w::STATUS_EVENT_OVERFLOW,
-            w::ADMIN_DOORBELL if !self.silent && !self.gone => {
+            w::ADMIN_DOORBELL if !self.silent && !self.gone && self.status != 0 => {
                 while self.sq != value as u32 {
                     self.command(mappings);
                 }
@@ -526,6 +543,10 @@ impl CardBackend for FakeCard {
 
     fn vector(&self, vector: u16) -> Option<BorrowedFd<'_>> {
         self.vectors.get(usize::from(vector)).map(AsFd::as_fd)
+    }
+
+    fn wanted_back(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.wanted_back.as_fd())
     }
 
     fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {

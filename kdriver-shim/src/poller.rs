@@ -27,6 +27,8 @@ pub enum Token {
     Async(ClientId, u32),
     /// News of the addresses of the kernel's devices.
     Addresses,
+    /// The kernel wants this card back.
+    WantedBack(u32),
     /// The interrupt of a card's window.
     Interrupt {
         /// Card number.

@@ -42,6 +42,8 @@ pub struct Server {
     // Of SOCK_SEQPACKET; std's type accepts what it is.
     listener: UnixListener,
     listener_watch: Watch,
+    // Places of what cards signal in the epoll set, by card, in the order of `signals`.
+    watches: BTreeMap<u32, Vec<Watch>>,
     // Since when no connection is accepted, because the kernel could give none.
     paused: Option<Instant>,
     last_client: u64,
@@ -72,13 +74,13 @@ impl Server {
         let listener = UnixListener::from(listener);
         let listener_watch = poller.watch(&listener, Token::Listener, EpollFlags::EPOLLIN)?;
         Shell::join(cards.iter().map(|card| &card.shell));
+        let mut watches = BTreeMap::new();
         for card in &cards {
-            for window in &card.windows {
-                let token = Token::Interrupt { card: card.number, window: window.index };
-                if let Some(vector) = window.engine.interrupt() {
-                    poller.watch(vector, token, EpollFlags::EPOLLIN)?;
-                }
+            let mut of_card = Vec::new();
+            for (fd, token) in signals(card) {
+                of_card.push(poller.watch(fd, token, EpollFlags::EPOLLIN)?);
             }
+            watches.insert(card.number, of_card);
         }
         let counter_files = CounterFiles::new(&state_dir, &mut cards, Instant::now())?;
         Ok(Self {
@@ -87,6 +89,7 @@ impl Server {
             poller,
             listener,
             listener_watch,
+            watches,
             paused: None,
             last_client: 0,
             pd_numbers: Numbers::default(),
@@ -218,6 +221,7 @@ impl Server {
                     context.events.flush(&self.poller);
                 }
             }
+            Token::WantedBack(card) => self.give_up(card),
             Token::Interrupt { card, window } => {
                 let card = self.cards.iter_mut().find(|c| c.number == card);
                 if let Some(Ok(window)) = card.map(|card| card.window(window)) {
@@ -418,8 +422,62 @@ impl Server {
         };
         log::log!(level, "{} ends: {why}", client.label());
         client.end(&mut self.cards, &self.poller);
+        self.tend_cards();
         self.resume();
     }
+
+    /// The kernel wants a card back: its programs are told that it is gone, and once none has it open
+    /// any more it is let go.
+    fn give_up(&mut self, number: u32) {
+        let Some(card) = self.cards.iter_mut().find(|card| card.number == number) else { return };
+        // It is signalled again and again.
+        if let Some(fd) = card.backend.wanted_back() {
+            let _ = nix::unistd::read(fd, &mut [0; 8]);
+        }
+        if !std::mem::replace(&mut card.wanted_back, true) {
+            card.abandon("the kernel wants the card back");
+            events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
+        }
+        self.tend_cards();
+    }
+
+    /// Lets those cards go that the kernel wants back, and brings those up anew that were reset, once
+    /// no program has a place on them.
+    fn tend_cards(&mut self) {
+        let unused = |card: &Card| card.is_unused();
+        while let Some(at) = self.cards.iter().position(|card| card.wanted_back && unused(card)) {
+            let card = self.cards.remove(at);
+            let watches = self.watches.remove(&card.number).unwrap_or_default();
+            for ((fd, _), watch) in signals(&card).into_iter().zip(watches) {
+                self.poller.unwatch(fd, watch);
+            }
+            log::warn!("{}: let go, for the kernel wants it back", card.name());
+        }
+        let mut renewed = false;
+        for card in self.cards.iter_mut().filter(|card| card.is_dead() && unused(card)) {
+            if !card.was_reset() {
+                continue;
+            }
+            match card.renew() {
+                Ok(()) => log::warn!("{}: brought up anew after a reset", card.name()),
+                Err(error) => log::error!("{}: not brought up after a reset: {error}", card.name()),
+            }
+            renewed = true;
+        }
+        if renewed {
+            Shell::join(self.cards.iter().map(|card| &card.shell));
+        }
+    }
+}
+
+/// What a card signals, and what that means.
+fn signals(card: &Card) -> Vec<(BorrowedFd<'_>, Token)> {
+    let windows = card.windows.iter().filter_map(|window| {
+        let token = Token::Interrupt { card: card.number, window: window.index };
+        Some((window.engine.interrupt()?, token))
+    });
+    let wanted_back = card.backend.wanted_back().map(|fd| (fd, Token::WantedBack(card.number)));
+    wanted_back.into_iter().chain(windows).collect()
 }
 
 /// Sends a reply; a client that does not read its replies is at an end.

@@ -20,6 +20,8 @@ pub struct VfioBackend {
     device: Device,
     bars: [BarMap; 3],
     vectors: Vec<EventFd>,
+    /// Signalled when the kernel wants the function back.
+    wanted_back: EventFd,
     /// What tells clients that balboad lives, which the card itself does not.
     life: (OwnedFd, Liveness),
 }
@@ -51,9 +53,11 @@ impl VfioBackend {
         let map = |bar| BarMap::new(&device, bar);
         let bars = [map(Bar::Static)?, map(Bar::Xdma)?, map(Bar::Shell)?];
         let vectors = Self::interrupts(&device)?;
+        let wanted_back = EventFd::new()?;
+        device.signal_request(wanted_back.as_fd()).map_err(backend)?;
         let (page, writer) = memfd::create_read_only_for_others("balboad-life", PAGE_BYTES)?;
         let life = (page, Liveness::hold(Arc::new(writer), 0)?);
-        Ok(Self { device, bars, vectors, life })
+        Ok(Self { device, bars, vectors, wanted_back, life })
     }
 
     fn interrupts(device: &Device) -> Result<Vec<EventFd>, Error> {
@@ -190,6 +194,10 @@ impl CardBackend for VfioBackend {
 
     fn vector(&self, vector: u16) -> Option<BorrowedFd<'_>> {
         self.vectors.get(usize::from(vector)).map(|vector| vector.as_fd())
+    }
+
+    fn wanted_back(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.wanted_back.as_fd())
     }
 
     fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {

@@ -9,6 +9,7 @@ use hostmem::{Access, SharedMapping};
 use shim_abi::Grant;
 
 use super::*;
+use crate::cards::Quarantine;
 
 mod attention;
 mod bench;
@@ -387,6 +388,68 @@ fn an_engine_that_dies_takes_its_clients_and_nobody_else() {
     let again = bench.provider();
     let (context, _fds) = bench.open(&again, 0);
     bench.cq(&again, context.context, None);
+}
+
+#[test]
+fn a_card_that_the_kernel_wants_back_is_let_go_when_its_last_program_has() {
+    let mut bench = Bench::new(2, 2);
+    let (hit, spared) = (bench.provider(), bench.provider());
+    let (_, fds) = bench.open(&hit, 0);
+    let (context, spared_fds) = bench.open(&spared, 1);
+    let held = || Rc::strong_count(&bench.cards[0]);
+    let before = held();
+    bench.cards[0].want_back();
+    bench.turn();
+    assert_eq!((records(&fds[0]).len(), lost(&fds[2])), (1, 1));
+    assert!(records(&spared_fds[0]).is_empty());
+    assert_eq!(Rc::strong_count(&bench.cards[0]), before, "its program still has it open");
+    // It is asked for again until it is given.
+    bench.cards[0].want_back();
+    bench.turn();
+    assert!(records(&fds[0]).is_empty());
+    let late = bench.provider();
+    assert_eq!(bench.refused(&late, Request::OpenContext { card: 0 }).errno, Errno::EIO as i32);
+    drop(hit);
+    bench.turn();
+    assert_eq!(Rc::strong_count(&bench.cards[0]), 1, "somebody holds the card");
+    assert_eq!(bench.refused(&late, Request::OpenContext { card: 0 }).errno, Errno::EINVAL as i32);
+    bench.cq(&spared, context.context, None);
+}
+
+#[test]
+fn a_card_that_nobody_uses_is_let_go_at_once() {
+    let mut bench = Bench::new(1, 1);
+    bench.cards[0].want_back();
+    bench.turn();
+    assert_eq!(Rc::strong_count(&bench.cards[0]), 1, "somebody holds the card");
+}
+
+#[test]
+fn a_card_that_was_reset_takes_all_its_clients_and_is_brought_up_anew_behind_them() {
+    let mut bench = Bench::new(2, 2);
+    let (one, other) = (bench.provider(), bench.provider());
+    let (context, fds) = bench.open(&one, 0);
+    let (_, other_fds) = bench.open(&other, 0);
+    bench.cards[0].reset();
+    // Its own engine is the only one that is asked; the other's clients hear of it all the same.
+    let request =
+        Request::CreateCq { context: context.context, log2_entries: 6, channel: None, cookie: 1 };
+    let refusal = bench.refused(&one, request);
+    assert!(refusal.reason.contains("the card was reset"), "{}", refusal.reason);
+    assert_eq!([lost(&fds[2]), lost(&other_fds[2])], [1, 1]);
+    assert_eq!([records(&fds[0]).len(), records(&other_fds[0]).len()], [1, 1]);
+    drop(one);
+    bench.turn();
+    assert!(bench.server.cards[0].is_dead(), "the other one still has it open");
+    drop(other);
+    bench.turn();
+    let again = bench.provider();
+    let (context, _fds) = bench.open(&again, 0);
+    bench.cq(&again, context.context, None);
+    let card = &bench.server.cards[0];
+    assert_eq!((card.was_reset(), card.quarantine), (false, Quarantine::default()));
+    // Whoever waits for one card serves the faults of the others, the new one's too.
+    assert_eq!(Rc::weak_count(&card.shell), 2);
 }
 
 /// The word that tells a client whether it has lost card 0, in its ring memory.

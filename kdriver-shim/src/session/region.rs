@@ -127,13 +127,14 @@ impl Session<'_> {
     pub(super) fn dereg_mr(&mut self, mr: u32) -> Result<Answer, Error> {
         let region = found(self.client.mrs.get(&mr), "memory region", mr)?;
         let (card, key) = (region.card, region.key);
-        let mut clean = true;
+        let (mut clean, mut dead) = (true, false);
         if let Some(key) = key {
             match confirmed(self.window(card)?.engine.destroy_key(key)) {
                 Ok(()) => {}
                 // A dead engine is no reason to keep a program from its own clean-up.
                 Err(error @ Error::Dead { .. }) => {
                     log::warn!("key {key:#x} is quarantined: {error}");
+                    dead = true;
                     clean = false;
                 }
                 Err(error) => return Err(error),
@@ -147,7 +148,13 @@ impl Session<'_> {
         let unmapped = if region.mapped { card.unmap(window, &region.range) } else { Ok(()) };
         clean &= unmapped.is_ok();
         card.release_iova(region.range, clean);
-        unmapped?;
+        match unmapped {
+            // What it cannot confirm it cannot do either: the memory itself was taken from it.
+            Err(error @ Error::Dead { .. }) if dead => {
+                log::warn!("addresses are quarantined: {error}");
+            }
+            unmapped => unmapped?,
+        }
         Ok(Response::Done.into())
     }
 }
