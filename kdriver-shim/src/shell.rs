@@ -192,18 +192,23 @@ impl Shell {
         let mut left = gone.len();
         for (page, _) in gone {
             left = left.saturating_sub(1);
-            self.invalidate(index, hpid, page, length, left == 0);
+            if !self.invalidate(index, hpid, page, length, left == 0) {
+                return Err(Error::Dead {
+                    engine: format!("balboa{} window {index}", self.card),
+                    why: "its registers read all ones: the card is gone".to_owned(),
+                });
+            }
         }
         self.await_invalidation(index)
     }
 
-    /// Asks for the invalidation of a page.
+    /// Asks for the invalidation of a page; false where there is no card any more.
     ///
     /// An event that is reported meanwhile overwrites the registers, all at once and with a process
     /// of 0, so that the card may take its values for ours. The register written first, read behind
     /// the order, tells. No other event is reported before that one is taken: the second order is
     /// sound.
-    fn invalidate(&self, index: u8, hpid: u32, page: u64, length: u32, last: bool) {
+    fn invalidate(&self, index: u8, hpid: u32, page: u64, length: u32, last: bool) -> bool {
         for _ in 0..2 {
             let pid = IsrPid { ctid: 0, hpid }.encode();
             self.write(index, vfpga::ISR_PID, pid);
@@ -213,10 +218,13 @@ impl Shell {
             self.isr(index, order);
             let ended = u32::from(last);
             self.with(index, |vfpga| vfpga.invalidating = vfpga.invalidating.saturating_add(ended));
-            if self.read(index, vfpga::ISR_PID) == pid {
-                break;
+            match self.read(index, vfpga::ISR_PID) {
+                u64::MAX => return false,
+                read if read == pid => break,
+                _ => {}
             }
         }
+        true
     }
 
     fn await_invalidation(&self, index: u8) -> Result<(), Error> {
