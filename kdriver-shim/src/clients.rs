@@ -169,19 +169,7 @@ impl Client {
     ///
     /// What a card does not confirm is quarantined: never used again, and counted.
     pub fn end(&mut self, cards: &mut [Card], poller: &Poller) {
-        for card in cards {
-            let Some(place) = self.cards.remove(&card.number) else { continue };
-            let mut clean = self.end_queues(card, place.window);
-            clean &= self.end_regions(card, place.window);
-            if let Err(error) = card.unmap(place.window, &place.rings) {
-                log::error!("rings of {}: {error}", self.label());
-                clean = false;
-            }
-            card.release_iova(place.rings, clean);
-            end_page(card, place.window, place.page, clean);
-            // Where the process still runs, its polls find that nothing will complete any more.
-            self.lose_card(card.number);
-        }
+        cards.iter_mut().for_each(|card| self.leave(card));
         self.pds.clear();
         for channel in self.channels.values_mut() {
             channel.records.borrow_mut().close(poller);
@@ -195,6 +183,21 @@ impl Client {
                 poller.unwatch(fd, watch);
             }
         }
+    }
+
+    /// Ends what the client owns of a card, and its place there.
+    pub fn leave(&mut self, card: &mut Card) {
+        let Some(place) = self.cards.remove(&card.number) else { return };
+        let mut clean = self.end_queues(card, place.window);
+        clean &= self.end_regions(card, place.window);
+        if let Err(error) = card.unmap(place.window, &place.rings) {
+            log::error!("rings of {}: {error}", self.label());
+            clean = false;
+        }
+        card.release_iova(place.rings, clean);
+        end_page(card, place.window, place.page, clean);
+        // Where the process still runs, its polls find that nothing will complete any more.
+        self.lose_card(card.number);
     }
 
     /// Whether the client has its place on a card in that window.

@@ -310,8 +310,13 @@ impl Server {
         self.follow_addresses();
         // Out of the table while it is served: the others are looked at for its sake.
         let Some(mut client) = self.clients.remove(&id) else { return };
+        let places = client.cards.len();
         let outcome = self.exchange(&mut client);
+        let left = client.cards.len() < places;
         self.clients.insert(id, client);
+        if left {
+            self.tend_cards();
+        }
         // What happened before the answer is told before the next request.
         self.events_left = events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
         if let Err(why) = outcome {

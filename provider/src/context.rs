@@ -108,7 +108,9 @@ impl Context {
         if self.connection.is_forked() {
             return Ok(());
         }
-        self.end(Request::CloseContext { context: self.number() })
+        let closed = self.end(Request::CloseContext { context: self.number() });
+        self.connection.let_go_if_dead(self.opened.info.card.card);
+        closed
     }
 
     /// Ends an object; what died with balboad is ended, or will be before it does anything else.

@@ -270,6 +270,12 @@ impl Connection {
         })
     }
 
+    /// Keeps a dead card no longer than its contexts do: balboad and the kernel may wait for it to be
+    /// free.
+    pub(crate) fn let_go_if_dead(&self, card: u32) {
+        self.granted.lock().cards.retain(|(number, path)| *number != card || !path.is_dead());
+    }
+
     /// Maps what came with a new context, and finds what came with earlier ones.
     fn take_context(
         &self,

@@ -417,6 +417,19 @@ fn a_card_that_the_kernel_wants_back_is_let_go_when_its_last_program_has() {
 }
 
 #[test]
+fn a_program_of_two_cards_leaves_the_dead_one_by_closing_it() {
+    let mut bench = Bench::new(2, 1);
+    let peer = bench.provider();
+    let (lost, _fds) = bench.open(&peer, 0);
+    let (kept, _fds) = bench.open(&peer, 1);
+    bench.cards[0].want_back();
+    bench.turn();
+    bench.ask(&peer, Request::CloseContext { context: lost.context });
+    assert_eq!(Rc::strong_count(&bench.cards[0]), 1, "somebody holds the card");
+    bench.cq(&peer, kept.context, None);
+}
+
+#[test]
 fn a_card_that_nobody_uses_is_let_go_at_once() {
     let mut bench = Bench::new(1, 1);
     bench.cards[0].want_back();

@@ -100,7 +100,7 @@ impl Session<'_> {
     }
 
     pub(super) fn close_context(&mut self, context: u32) -> Result<Answer, Error> {
-        self.context(context)?;
+        let number = self.context(context)?.card;
         let client = &mut *self.client;
         let users = [
             ("protection domains", client.pds.values().filter(|pd| pd.context == context).count()),
@@ -121,6 +121,12 @@ impl Session<'_> {
         if let Some(mut context) = client.contexts.remove(&context) {
             context.events.close(poller);
             client.usage.give(Resource::Contexts, 1);
+        }
+        // A dead card is left with the last context: others wait for it to be free.
+        let last = !self.client.contexts.values().any(|context| context.card == number);
+        if last && self.window(number)?.engine.death().is_some() {
+            let card = found(self.cards.iter_mut().find(|it| it.number == number), "card", number)?;
+            self.client.leave(card);
         }
         Ok(Response::Done.into())
     }
