@@ -65,6 +65,14 @@ pub(crate) struct Neighbour {
     pub asked_from: Ipv4Addr,
 }
 
+/// What a peer knows a queue pair's packets by: they do not name the queue pair that they come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Connection {
+    pub own: Gid,
+    pub peer: Gid,
+    pub dest_qpn: Qpn,
+}
+
 /// What must happen before frames can be sent on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolution {
@@ -79,6 +87,7 @@ pub(crate) enum Resolution {
 pub(crate) struct Path {
     pub own: Gid,
     pub peer: Gid,
+    dest_qpn: Qpn,
     resolved: bool,
     template: Template,
 }
@@ -135,11 +144,16 @@ impl Path {
             _ => return Err(mismatch),
         };
         let template = Template::new((own, vector.dgid), (qpn, dest_qpn), vector, addresses.mac);
-        let mut path = Self { own, peer: vector.dgid, resolved: false, template };
+        let mut path = Self { own, peer: vector.dgid, dest_qpn, resolved: false, template };
         if let Resolution::Known(mac) = resolution {
             path.resolve(mac);
         }
         Ok((path, resolution))
+    }
+
+    /// What the peer knows the queue pair's packets by.
+    pub(crate) fn connection(&self) -> Connection {
+        Connection { own: self.own, peer: self.peer, dest_qpn: self.dest_qpn }
     }
 
     /// Whether the peer's Ethernet address is known.

@@ -1,6 +1,7 @@
 //! The transport of one card port: all its queue pairs, and the calls from outside.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use core::net::Ipv4Addr;
@@ -16,7 +17,7 @@ use crate::header::HeaderBuffer;
 use crate::log::{Effect, EffectKind};
 use crate::neighbour::Neighbours;
 use crate::param;
-use crate::path::{Neighbour, Path, PortAddresses, Resolution};
+use crate::path::{Connection, Neighbour, Path, PortAddresses, Resolution};
 use crate::qp::{Qp, Shared};
 use crate::state::QpState;
 use crate::types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
@@ -71,6 +72,8 @@ pub struct Stack {
     slots: Vec<Option<Box<Qp>>>,
     free: Vec<u32>,
     next_generation: u32,
+    /// How many queue pairs have each connection: at most one, unless their owner wants it otherwise.
+    connections: HashMap<Connection, u32>,
     shared: Shared,
     neighbours: Neighbours,
     /// ARP, ICMP and neighbour discovery frames to send.
@@ -90,6 +93,7 @@ impl Stack {
             slots: Vec::new(),
             free: Vec::new(),
             next_generation: 0,
+            connections: HashMap::new(),
             shared: Shared::default(),
             neighbours: Neighbours::default(),
             control: VecDeque::new(),
@@ -434,6 +438,9 @@ impl Stack {
         if let Some(peer) = qp.path.as_ref().and_then(Path::neighbour) {
             self.neighbours.release(peer.address, slot);
         }
+        if let Some(path) = &qp.path {
+            give_up(&mut self.connections, path.connection());
+        }
         let qpn = qp.qpn;
         let counters = qp.counters;
         // RC-82
@@ -449,6 +456,8 @@ impl Stack {
     /// Gives a queue pair its path, and asks for the peer's Ethernet address if need be.
     fn set_path(&mut self, now: Instant, slot: u32, path: Path, resolution: Resolution) {
         let Some(qp) = qp_at(&mut self.slots, slot) else { return };
+        let claims = self.connections.entry(path.connection()).or_default();
+        *claims = claims.saturating_add(1);
         // Released last, so that a path to the same peer keeps what is known of it.
         let old = qp.path.replace(path);
         if let Resolution::Arp(peer) = resolution {
@@ -460,6 +469,9 @@ impl Stack {
         }
         if let Some(peer) = old.as_ref().and_then(Path::neighbour) {
             self.neighbours.release(peer.address, slot);
+        }
+        if let Some(old) = old {
+            give_up(&mut self.connections, old.connection());
         }
     }
 
@@ -496,6 +508,16 @@ struct Failure {
     request: Option<u64>,
     /// The receive request that is reported as failed.
     receive: Option<u64>,
+}
+
+/// One queue pair has a connection no more.
+fn give_up(connections: &mut HashMap<Connection, u32>, connection: Connection) {
+    if let Entry::Occupied(mut claims) = connections.entry(connection) {
+        *claims.get_mut() = claims.get().saturating_sub(1);
+        if *claims.get() == 0 {
+            claims.remove();
+        }
+    }
 }
 
 /// The queue pair in a slot.

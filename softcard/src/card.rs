@@ -13,6 +13,7 @@ use crate::WINDOWS;
 use crate::datapath::Scratch;
 use crate::dma::AddressSpace;
 use crate::gids::Gids;
+use crate::host::Host;
 use crate::isr::Event;
 use crate::mmu::{Translation, Unit};
 use crate::port::{FramePool, Port};
@@ -86,7 +87,7 @@ pub(crate) struct Card {
     pub(crate) stack: Stack,
     pub(crate) port: Box<dyn Port>,
     /// The host's network stack, where it shares the port's addresses.
-    pub(crate) host: Option<Box<dyn Port>>,
+    pub(crate) host: Option<Host>,
     /// The GID tables that the windows' engines were given.
     pub(crate) gids: Gids,
     pub(crate) pool: FramePool,
@@ -302,7 +303,7 @@ impl Card {
     /// Counters that are the port's and the DMA's, not the stack's.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.port.counters();
-        counters.extend(self.host.iter().flat_map(|host| host.counters()));
+        counters.extend(self.host.iter().flat_map(Host::counters));
         let mmu = self.vfpgas.iter().map(|vfpga| vfpga.unit.mmu.borrow().counters);
         let mmu = mmu.fold(crate::mmu::Counters::default(), crate::mmu::Counters::plus);
         counters.extend([

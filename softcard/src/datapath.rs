@@ -25,6 +25,7 @@ use roce::{
 };
 
 use crate::card::{Card, CardEngine, decoupled, engine_of};
+use crate::host::HOST_TURN;
 use crate::mmu::Mmu;
 use crate::port::Frame;
 use crate::tally::Way;
@@ -354,9 +355,8 @@ impl Card {
     }
 
     fn transmit_burst(&mut self, now: u64) -> bool {
-        let waiting = self.scratch.sending.len();
-        let budget = self.port.room().min(BURST).saturating_sub(waiting);
-        for _ in 0..budget {
+        let of_host = self.take_from_host(now, self.send_room().min(HOST_TURN));
+        for _ in 0..self.send_room() {
             let Some(transmit) = self.stack.poll_transmit(Instant(now)) else { break };
             match Made::new(&transmit, self.pool.take()) {
                 Ok(made) => self.scratch.made.push(made),
@@ -372,7 +372,12 @@ impl Card {
             }
         }
         let sent = self.send_frames(now);
-        made || sent
+        of_host || made || sent
+    }
+
+    /// Frames that the port takes in this round, besides those that wait for it.
+    fn send_room(&self) -> usize {
+        self.port.room().min(BURST).saturating_sub(self.scratch.sending.len())
     }
 
     /// Finds the payload of the frames of a burst.
@@ -437,11 +442,10 @@ impl Card {
     }
 
     fn send_frames(&mut self, now: u64) -> bool {
-        let room = self.port.room().min(BURST).saturating_sub(self.scratch.sending.len());
-        self.take_from_host(now, room);
+        let of_host = self.take_from_host(now, self.send_room());
         let Scratch { sending, looped, .. } = &mut self.scratch;
         if sending.is_empty() {
-            return false;
+            return of_host;
         }
         let own = self.identity.mac;
         if sending.iter().any(|frame| frame.as_slice().starts_with(&own)) {
@@ -453,7 +457,7 @@ impl Card {
         }
         let before = sending.len();
         self.port.send(now, sending);
-        sending.len() < before || !looped.is_empty()
+        of_host || sending.len() < before || !looped.is_empty()
     }
 }
 

@@ -1,14 +1,45 @@
-//! A port that the host's network stack shares: which of the two gets a frame.
+//! A port that the host's network stack shares: which of the two gets a frame, and what the host may
+//! send.
 //!
-//! The rule is [`roce::Stack::owner`]'s. What the host sends goes out as it is, behind the card's
-//! own frames; the host never hears the card, nor the card the host.
+//! The rules are [`roce::Stack::owner`]'s and [`roce::Stack::is_forged`]'s. What the host sends goes
+//! out as it is; the host never hears the card, nor the card the host.
 
 use std::collections::VecDeque;
 
 use roce::Owner;
 
 use crate::card::Card;
+use crate::port::{Frame, Port};
 use crate::tally::Way;
+
+/// Frames of the host's that have their turn before the card's in each round, so that a card which
+/// is never idle keeps no connection from being made.
+pub(crate) const HOST_TURN: usize = 8;
+
+/// The host's network stack.
+pub(crate) struct Host {
+    pub(crate) port: Box<dyn Port>,
+    /// Frames that it sent to itself, which is the card, too.
+    to_itself: u64,
+    /// Frames that it sent and a peer would take for the card's.
+    forged: u64,
+    /// Frames on their way, kept so that rounds need not allocate it.
+    passing: VecDeque<Frame>,
+}
+
+impl Host {
+    pub(crate) fn new(port: Box<dyn Port>) -> Self {
+        Self { port, to_itself: 0, forged: 0, passing: VecDeque::new() }
+    }
+
+    /// Counters by name.
+    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.port.counters();
+        counters.push(("host_frames_to_itself", self.to_itself));
+        counters.push(("host_frames_forged", self.forged));
+        counters
+    }
+}
 
 impl Card {
     /// Counts the frames that were received, and gives the host those that it is to see.
@@ -17,31 +48,42 @@ impl Card {
         for frame in received.iter() {
             self.tally.count(Way::Received, frame.as_slice());
         }
-        let Some(host) = &mut self.host else { return };
-        let mut hosts = VecDeque::new();
+        let Some(Host { port, passing, .. }) = &mut self.host else { return };
         for _ in 0..received.len() {
             let Some(frame) = received.pop_front() else { break };
             match self.stack.owner(frame.as_slice()) {
                 Owner::Stack => received.push_back(frame),
-                Owner::Host => hosts.push_back(frame),
+                Owner::Host => passing.push_back(frame),
                 Owner::Both => {
-                    hosts.push_back(self.pool.copy_of(&frame));
+                    passing.push_back(self.pool.copy_of(&frame));
                     received.push_back(frame);
                 }
             }
         }
-        host.send(now, &mut hosts);
+        port.send(now, passing);
+        // What it did not take is lost, as on any cable.
+        self.pool.put_all(passing);
     }
 
-    /// Takes up to `room` frames of the host's to be sent.
-    pub(crate) fn take_from_host(&mut self, now: u64, room: usize) {
-        let Some(host) = &mut self.host else { return };
-        let sending = &mut self.scratch.sending;
-        let before = sending.len();
-        host.receive(now, sending, room);
-        for frame in sending.iter().skip(before) {
-            self.tally.count(Way::Sent, frame.as_slice());
+    /// Takes up to `room` frames of the host's to be sent; `true` if there were any, whether they are
+    /// to be sent or not.
+    pub(crate) fn take_from_host(&mut self, now: u64, room: usize) -> bool {
+        let Some(Host { port, to_itself, forged, passing }) = &mut self.host else { return false };
+        port.receive(now, passing, room);
+        let any = !passing.is_empty();
+        for frame in passing.drain(..) {
+            if frame.as_slice().starts_with(&self.identity.mac) {
+                *to_itself = to_itself.saturating_add(1);
+                self.pool.put(frame);
+            } else if self.stack.is_forged(frame.as_slice()) {
+                *forged = forged.saturating_add(1);
+                self.pool.put(frame);
+            } else {
+                self.tally.count(Way::Sent, frame.as_slice());
+                self.scratch.sending.push_back(frame);
+            }
         }
+        any
     }
 }
 

@@ -14,6 +14,7 @@ use hostmem::{AsleepWord, EventFd, Liveness, SharedMapping, Tap};
 use crate::Error;
 use crate::card::{Card, Slots};
 use crate::command::{Action, Command};
+use crate::host::Host;
 use crate::port::{self, Cabling, FramePool, TapPort};
 use crate::runtime::Runtime;
 use crate::spin::Spin;
@@ -67,7 +68,7 @@ impl CardThread {
             if let Some(tap) = host {
                 let host = TapPort::new(tap, pool.clone());
                 waiter.listen_to_port(&host)?;
-                card.host = Some(Box::new(host));
+                card.host = Some(Host::new(Box::new(host)));
             }
             cards.push(card);
         }
@@ -203,7 +204,8 @@ impl Card {
             return None;
         }
         let stack = self.stack.next_timeout().map(|instant| instant.0);
-        [stack, self.port.next_timeout()].into_iter().flatten().min()
+        let host = self.host.as_ref().and_then(|host| host.port.next_timeout());
+        [stack, self.port.next_timeout(), host].into_iter().flatten().min()
     }
 }
 

@@ -1,10 +1,19 @@
-//! Whose a received frame is, where a host's network stack shares the port.
+//! A host's network stack that shares the port: whose a received frame is, and what the host may
+//! send.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use super::Stack;
 use crate::param;
-use crate::types::Qpn;
+use crate::path::Connection;
+use crate::types::{Gid, Qpn};
 use crate::wire::ethernet::{self, EtherType};
 use crate::wire::{arp, bth, ipv4, ipv6, ndp, udp};
+
+/// Extension headers of one IPv6 packet that are looked behind.
+const MAX_EXTENSIONS: usize = 8;
+/// Where the destination QP stands in a transport header.
+const DEST_QPN: core::ops::Range<usize> = 5..8;
 
 /// Whose a received frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +67,15 @@ impl Stack {
         }
     }
 
+    /// Whether a peer would take a frame that the host sends for one of a queue pair of this stack's.
+    ///
+    /// A packet does not name the queue pair that it comes from: the peer knows it by the addresses
+    /// and by its own queue pair's number. And every user of the host may send to the RoCE port.
+    #[must_use]
+    pub fn is_forged(&self, frame: &[u8]) -> bool {
+        connection_of(frame).is_some_and(|connection| self.connections.contains_key(&connection))
+    }
+
     fn arp_owner(&self, packet: &[u8]) -> Owner {
         match arp::Repr::parse(packet) {
             Ok(arp) if arp.operation == arp::Operation::Request => {
@@ -91,6 +109,54 @@ impl Stack {
             Owner::Host
         }
     }
+}
+
+/// The connection for whose packet a peer may take a frame: as network stacks do, which follow IP
+/// options and extension headers and put fragments together.
+fn connection_of(frame: &[u8]) -> Option<Connection> {
+    let (ethernet, packet) = ethernet::Repr::parse(frame).ok()?;
+    let (own, peer, datagram) = match ethernet.ethertype {
+        EtherType::IPV4 => behind_ipv4(packet)?,
+        EtherType::IPV6 => behind_ipv6(packet)?,
+        _ => return None,
+    };
+    let (header, payload) = udp::Header::new(datagram).ok()?;
+    let &[high, middle, low] = payload.get(DEST_QPN)? else { return None };
+    let dest_qpn = Qpn::new(u32::from_be_bytes([0, high, middle, low]))?;
+    let is_roce = header.destination_port() == param::ROCE_UDP_PORT;
+    is_roce.then_some(Connection { own, peer, dest_qpn })
+}
+
+/// Source, destination and the beginning of the UDP datagram in an IPv4 packet.
+fn behind_ipv4(packet: &[u8]) -> Option<(Gid, Gid, &[u8])> {
+    let (header, _) = ipv4::Header::new(packet).ok()?;
+    let begins = header.fragment_offset() == 0;
+    let datagram = packet.get(header.header_length()..)?;
+    let ends: [Ipv4Addr; 2] = [header.source(), header.destination()];
+    let [own, peer] = ends.map(Gid::from_ipv4);
+    (begins && header.protocol() == ipv4::PROTOCOL_UDP).then_some((own, peer, datagram))
+}
+
+/// The same of an IPv6 packet.
+fn behind_ipv6(packet: &[u8]) -> Option<(Gid, Gid, &[u8])> {
+    let (header, mut rest) = ipv6::Header::new(packet).ok()?;
+    let mut next = header.next_header();
+    for _ in 0..MAX_EXTENSIONS {
+        let &[following, length, high, low, ..] = rest else { return None };
+        let length = match next {
+            ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION_OPTIONS => {
+                usize::from(length).wrapping_add(1).wrapping_mul(8)
+            }
+            // An offset in the upper 13 bits: only the first fragment has the datagram's header.
+            ipv6::FRAGMENT if u16::from_be_bytes([high, low]) & 0xfff8 == 0 => 8,
+            _ => break,
+        };
+        next = following;
+        rest = rest.get(length..)?;
+    }
+    let ends: [Ipv6Addr; 2] = [header.source(), header.destination()];
+    let [own, peer] = ends.map(Gid::from_ipv6);
+    (next == ipv6::NEXT_HEADER_UDP).then_some((own, peer, rest))
 }
 
 #[cfg(test)]

@@ -62,6 +62,12 @@ impl<'a> Header<'a> {
         u16::from_be_bytes([self.0[6], self.0[7]]) & 0x3fff != 0
     }
 
+    /// Where the payload begins in that of the whole packet, in units of 8 bytes.
+    #[must_use]
+    pub fn fragment_offset(&self) -> u16 {
+        u16::from_be_bytes([self.0[6], self.0[7]]) & 0x1fff
+    }
+
     /// The time to live.
     #[must_use]
     pub fn time_to_live(&self) -> u8 {

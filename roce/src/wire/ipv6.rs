@@ -13,6 +13,18 @@ pub const NEXT_HEADER_UDP: u8 = 17;
 /// The next-header number of ICMPv6.
 pub const NEXT_HEADER_ICMPV6: u8 = 58;
 
+/// The number of the hop-by-hop options header.
+pub const HOP_BY_HOP: u8 = 0;
+
+/// The number of the routing header.
+pub const ROUTING: u8 = 43;
+
+/// The number of the fragment header.
+pub const FRAGMENT: u8 = 44;
+
+/// The number of the destination options header.
+pub const DESTINATION_OPTIONS: u8 = 60;
+
 /// A view of a header.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a>(&'a [u8; LENGTH]);

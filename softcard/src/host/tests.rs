@@ -1,14 +1,14 @@
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
 use fpga_regs::coyote::shell::Map;
 use hostmem::EventFd;
-use roce::Qpn;
+use roce::{AddressVector, Gid, Instant, PathMtu, QpAttributes, QpState, Qpn};
 
+use super::*;
 use crate::card::{Card, Identity};
-use crate::port::{Frame, FramePool, Port};
+use crate::port::FramePool;
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -57,7 +57,7 @@ fn shared() -> (Card, [Rc<RefCell<Ends>>; 2]) {
     let vectors: std::sync::Arc<[EventFd]> = [].into();
     let port = Box::new(TestPort(Rc::clone(&ends[0])));
     let mut card = Card::new(Map::default(), port, FramePool::new(8), Rc::new(vectors));
-    card.host = Some(Box::new(TestPort(Rc::clone(&ends[1]))));
+    card.host = Some(Host::new(Box::new(TestPort(Rc::clone(&ends[1])))));
     card.set_identity(Identity { mac: OWN, ipv4: u32::from_be_bytes(OWN_IP) });
     (card, ends)
 }
@@ -105,6 +105,57 @@ fn left(ends: &Rc<RefCell<Ends>>) -> Vec<Vec<u8>> {
     std::mem::take(&mut ends.borrow_mut().left)
 }
 
+/// A RoCE packet that the host sends to the peer, in the name of the card's address.
+fn roce_of_the_host(qpn: u32) -> Vec<u8> {
+    let received = roce(qpn);
+    let ip = roce::wire::ipv4::Repr {
+        type_of_service: 0,
+        time_to_live: 64,
+        protocol: 17,
+        source: OWN_IP.into(),
+        destination: PEER_IP.into(),
+        payload_length: (received.len() - 34) as u16,
+    };
+    [&PEER[..], &OWN, &[0x08, 0x00], &ip.to_bytes(), &received[34..]].concat()
+}
+
+/// Connects a queue pair of the card's to one of the peer's.
+fn connect(card: &mut Card, qpn: u32, dest_qpn: u32) {
+    let qpn = Qpn::new(qpn).unwrap();
+    card.stack.create_qp(qpn).unwrap();
+    let path = AddressVector {
+        sgid_index: 1,
+        dgid: Gid::from_ipv4(PEER_IP.into()),
+        hop_limit: 0,
+        traffic_class: 0,
+        flow_label: 0,
+        sl: 0,
+    };
+    let init = QpAttributes {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        access: Some(roce::AccessFlags::default()),
+        ..QpAttributes::default()
+    };
+    let rtr = QpAttributes {
+        state: Some(QpState::Rtr),
+        path: Some(path),
+        path_mtu: Some(PathMtu::Mtu1024),
+        dest_qpn: Qpn::new(dest_qpn),
+        rq_psn: Some(roce::Psn::default()),
+        max_dest_rd_atomic: Some(1),
+        min_rnr_timer: Some(0),
+        ..QpAttributes::default()
+    };
+    for change in [init, rtr] {
+        card.stack.modify_qp(Instant(0), qpn, &change).unwrap();
+    }
+}
+
+fn counted(card: &Card, name: &str) -> u64 {
+    card.counters().iter().find(|(it, _)| *it == name).unwrap().1
+}
+
 #[test]
 fn each_question_is_answered_by_one_of_both_only() {
     let (mut card, [cable, host]) = shared();
@@ -149,4 +200,67 @@ fn what_the_host_sends_leaves_by_the_port_and_waits_while_that_has_no_room() {
     while card.round(0) {}
     assert_eq!(left(&cable), frames);
     assert!(left(&host).is_empty(), "the host does not hear itself");
+}
+
+#[test]
+fn the_host_reaches_neither_the_card_nor_itself() {
+    let (mut card, [cable, host]) = shared();
+    connect(&mut card, 0x77, 0x88);
+    // As a raw socket makes them.
+    for frame in [roce(0x77), arp(2, OWN_IP), ipv4(1, &[8, 0, 0xf7, 0xff, 0, 0, 0, 0])] {
+        arrive(&host, &frame);
+    }
+    while card.round(0) {}
+    // The card itself asks for its peer.
+    assert!(left(&cable).iter().all(|frame| frame[..6] == [0xff; 6]));
+    assert!(left(&host).is_empty());
+    assert_eq!(counted(&card, "host_frames_to_itself"), 3);
+    assert_eq!(card.tally.packets.get().1, 0, "something of it was received");
+}
+
+#[test]
+fn the_host_does_not_speak_for_a_queue_pair_of_the_cards() {
+    let (mut card, [cable, host]) = shared();
+    connect(&mut card, 0x77, 0x88);
+    while card.round(0) {}
+    left(&cable);
+    for qpn in [0x88, 1, 0x89, 0x77] {
+        arrive(&host, &roce_of_the_host(qpn));
+    }
+    while card.round(0) {}
+    assert_eq!(left(&cable), [1, 0x89, 0x77].map(roce_of_the_host));
+    assert_eq!(counted(&card, "host_frames_forged"), 1);
+    card.stack.destroy_qp(Qpn::new(0x77).unwrap());
+    arrive(&host, &roce_of_the_host(0x88));
+    while card.round(0) {}
+    assert_eq!(left(&cable), [roce_of_the_host(0x88)], "the number may be anybody's again");
+}
+
+#[test]
+fn frames_that_are_refused_hold_nothing_up() {
+    let (mut card, [cable, host]) = shared();
+    let last = [&PEER[..], &OWN, &[0x88, 0xcc]].concat();
+    for _ in 0..200 {
+        arrive(&host, &arp(2, OWN_IP));
+    }
+    arrive(&host, &last);
+    while card.round(0) {}
+    assert_eq!(left(&cable), [last], "the card rested before all was looked at");
+}
+
+#[test]
+fn a_card_that_is_never_idle_leaves_the_host_its_turn() {
+    let (mut card, [cable, host]) = shared();
+    cable.borrow_mut().room = 2 * HOST_TURN;
+    let frame = [&PEER[..], &OWN, &[0x88, 0xcc]].concat();
+    for _ in 0..3 * HOST_TURN {
+        arrive(&host, &frame);
+        // Each is answered by a frame of the card's.
+        arrive(&cable, &arp(1, OWN_IP));
+        arrive(&cable, &arp(1, OWN_IP));
+    }
+    card.round(0);
+    let sent = left(&cable);
+    assert_eq!(sent.len(), 2 * HOST_TURN);
+    assert_eq!(sent.iter().filter(|it| **it == frame).count(), HOST_TURN);
 }

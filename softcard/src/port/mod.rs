@@ -30,6 +30,9 @@ pub use unix::UnixPort;
 
 use crate::Link;
 
+/// Frames of a bad length passed over in one call, so that they cannot hold up the thread.
+const BAD_LIMIT: usize = 1024;
+
 /// The card's end of a cable. Times are nanoseconds of the caller's clock.
 pub trait Port {
     /// Sends frames from the front of the burst and leaves those there is no room for.

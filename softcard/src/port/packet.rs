@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use hostmem::PacketSocket;
 use nix::errno::Errno;
 
-use super::{Counters, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port};
+use super::{BAD_LIMIT, Counters, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port};
 
 /// Frames that a sender may offer in one burst while the device takes them.
 const ROOM: usize = 64;
@@ -23,6 +23,8 @@ pub struct PacketPort {
     socket: PacketSocket,
     /// When to try again, after a frame found no room.
     resume: Option<u64>,
+    /// When to go on receiving, after so many frames of bad length.
+    again: Option<u64>,
     pool: FramePool,
     counters: Counters,
 }
@@ -34,7 +36,7 @@ impl PacketPort {
     /// Where the device is not there, or this process has no CAP_NET_RAW.
     pub fn open(device: &str, pool: FramePool) -> Result<Self, hostmem::Error> {
         let socket = PacketSocket::open(device)?;
-        Ok(Self { socket, resume: None, pool, counters: Counters::default() })
+        Ok(Self { socket, resume: None, again: None, pool, counters: Counters::default() })
     }
 }
 
@@ -63,21 +65,32 @@ impl Port for PacketPort {
         }
     }
 
-    fn receive(&mut self, _now: u64, into: &mut VecDeque<Frame>, budget: usize) {
-        for _ in 0..budget {
+    fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize) {
+        self.again = None;
+        let (mut taken, mut bad) = (0_usize, 0_usize);
+        while taken < budget {
+            if bad == BAD_LIMIT {
+                self.again = Some(now);
+                return;
+            }
             let mut frame = self.pool.take();
             match self.socket.receive(frame.buffer_mut()) {
                 Ok(length) if (MIN_FRAME..=FRAME_CAPACITY).contains(&length) => {
                     frame.set_len(length);
                     into.push_back(frame);
+                    taken = taken.saturating_add(1);
                     self.counters.received = self.counters.received.saturating_add(1);
                 }
                 Ok(_) => {
+                    bad = bad.saturating_add(1);
                     self.counters.bad_length = self.counters.bad_length.saturating_add(1);
                     self.pool.put(frame);
                 }
                 // It is told once that the device went down; it may come up again.
-                Err(Errno::ENETDOWN | Errno::EINTR) => self.pool.put(frame),
+                Err(Errno::ENETDOWN | Errno::EINTR) => {
+                    bad = bad.saturating_add(1);
+                    self.pool.put(frame);
+                }
                 Err(_) => return self.pool.put(frame),
             }
         }
@@ -93,7 +106,7 @@ impl Port for PacketPort {
     }
 
     fn next_timeout(&self) -> Option<u64> {
-        self.resume
+        self.resume.into_iter().chain(self.again).min()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

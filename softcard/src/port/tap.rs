@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hostmem::Tap;
 
-use super::{FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port};
+use super::{BAD_LIMIT, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port};
 
 /// Frames that may be offered to the host in one burst; the kernel takes them all.
 const ROOM: usize = 64;
@@ -15,6 +15,8 @@ const ROOM: usize = 64;
 pub struct TapPort {
     tap: Arc<Tap>,
     pool: FramePool,
+    /// When to go on receiving, after so many frames of bad length.
+    resume: Option<u64>,
     /// Frames that the host's network stack was given.
     given: u64,
     /// Frames that it did not take: its device is down.
@@ -29,7 +31,7 @@ impl TapPort {
     /// A port on a network device.
     #[must_use]
     pub fn new(tap: Arc<Tap>, pool: FramePool) -> Self {
-        Self { tap, pool, given: 0, refused: 0, taken: 0, bad_length: 0 }
+        Self { tap, pool, resume: None, given: 0, refused: 0, taken: 0, bad_length: 0 }
     }
 }
 
@@ -45,18 +47,25 @@ impl Port for TapPort {
         }
     }
 
-    fn receive(&mut self, _now: u64, into: &mut VecDeque<Frame>, budget: usize) {
-        for _ in 0..budget {
+    fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize) {
+        self.resume = None;
+        let (mut taken, mut bad) = (0_usize, 0_usize);
+        while taken < budget {
+            if bad == BAD_LIMIT {
+                self.resume = Some(now);
+                return;
+            }
             let mut frame = self.pool.take();
             let Some(length) = self.tap.receive(frame.buffer_mut()) else {
-                self.pool.put(frame);
-                return;
+                return self.pool.put(frame);
             };
             // One that fills the buffer may have been cut.
             if (MIN_FRAME..FRAME_CAPACITY).contains(&length) && frame.set_len(length) {
+                taken = taken.saturating_add(1);
                 self.taken = self.taken.saturating_add(1);
                 into.push_back(frame);
             } else {
+                bad = bad.saturating_add(1);
                 self.bad_length = self.bad_length.saturating_add(1);
                 self.pool.put(frame);
             }
@@ -69,6 +78,10 @@ impl Port for TapPort {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.tap.as_fd())
+    }
+
+    fn next_timeout(&self) -> Option<u64> {
+        self.resume
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -23,7 +23,7 @@ use nix::sys::socket::{
 };
 use nix::sys::stat::{Mode, fchmod};
 
-use super::{Counters, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port};
+use super::{BAD_LIMIT, Counters, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port};
 
 /// Frames that a sender may offer in one burst while the peer takes them.
 const ROOM: usize = 64;
@@ -33,9 +33,6 @@ const SEND_BUFFER: usize = 1 << 20;
 
 /// How long to wait, in nanoseconds, where the kernel will not tell when to try again.
 const RETRY_NS: u64 = 1_000_000;
-
-/// Datagrams of a bad length passed over in one call, so that they cannot hold up the thread.
-const BAD_LIMIT: usize = 1024;
 
 /// A port that carries raw Ethernet frames over a Unix datagram socket.
 pub struct UnixPort {

@@ -2,15 +2,19 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 
 use super::super::StackConfig;
 use super::*;
+use crate::attributes::{AccessFlags, AddressVector, QpAttributes};
 use crate::control;
 use crate::path::PortAddresses;
-use crate::types::{MacAddr, PathMtu};
+use crate::psn::Psn;
+use crate::state::QpState;
+use crate::types::{Instant, MacAddr, PathMtu};
 
 const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const PEER: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const OWN_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PEER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const QPN: u32 = 0x1234;
+const PEERS_QPN: u32 = 0x4321;
 
 fn stack() -> Stack {
     let mut stack = Stack::new(StackConfig { mac: OWN, ipv4: OWN_IP, mtu_max: PathMtu::Mtu4096 });
@@ -162,6 +166,128 @@ fn solicitations_are_the_stacks_and_advertisements_the_hosts() {
     assert_eq!(solicit(own, Ipv6Addr::UNSPECIFIED), Owner::Host);
     let told = control::neighbour_advertisement(&peer(), PEER.link_local(), OWN, own);
     assert_eq!(stack.owner(&told), Owner::Host);
+}
+
+/// A stack whose queue pair is connected to one of the peer's, over IPv4 or IPv6.
+fn connected(dgid: Gid, sgid_index: u8) -> Stack {
+    let mut stack = stack();
+    let path =
+        AddressVector { sgid_index, dgid, hop_limit: 0, traffic_class: 0, flow_label: 0, sl: 0 };
+    let init = QpAttributes {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        access: Some(AccessFlags::default()),
+        ..QpAttributes::default()
+    };
+    let rtr = QpAttributes {
+        state: Some(QpState::Rtr),
+        path: Some(path),
+        path_mtu: Some(PathMtu::Mtu1024),
+        dest_qpn: Qpn::new(PEERS_QPN),
+        rq_psn: Some(Psn::default()),
+        max_dest_rd_atomic: Some(1),
+        min_rnr_timer: Some(0),
+        ..QpAttributes::default()
+    };
+    for change in [init, rtr] {
+        stack.modify_qp(Instant(0), Qpn::new(QPN).unwrap(), &change).unwrap();
+    }
+    stack
+}
+
+/// What the host sends to the peer: an IPv4 packet with options.
+fn sent_ipv4(destination: Ipv4Addr, options: &[u8], payload: &[u8]) -> Vec<u8> {
+    let ip = ipv4::Repr {
+        type_of_service: 0,
+        time_to_live: 64,
+        protocol: ipv4::PROTOCOL_UDP,
+        source: OWN_IP,
+        destination,
+        payload_length: payload.len() as u16,
+    };
+    let mut ip = ip.to_bytes();
+    ip[0] += (options.len() / 4) as u8;
+    frame(PEER, EtherType::IPV4, &[&ip, options, payload])
+}
+
+/// An IPv6 packet with extension headers, the first of which has that number.
+fn sent_ipv6(next_header: u8, extensions: &[u8], payload: &[u8]) -> Vec<u8> {
+    let ip = ipv6::Repr {
+        traffic_class: 0,
+        flow_label: 0,
+        next_header,
+        hop_limit: 64,
+        source: OWN.link_local(),
+        destination: PEER.link_local(),
+        payload_length: (extensions.len() + payload.len()) as u16,
+    };
+    frame(PEER, EtherType::IPV6, &[&ip.to_bytes(), extensions, payload])
+}
+
+#[test]
+fn the_host_speaks_for_no_connected_queue_pair() {
+    let mut stack = connected(Gid::from_ipv4(PEER_IP), 1);
+    let ours = roce_to(PEERS_QPN);
+    let forged = |stack: &Stack, frame: &[u8]| stack.is_forged(frame);
+    let plain = sent_ipv4(PEER_IP, &[], &ours);
+    let mut first_fragment = plain.clone();
+    first_fragment[20] = 0x20;
+    let mut tagged = plain.clone();
+    tagged.splice(12..12, [0x81, 0x00, 0x00, 0x05]);
+    for (what, frame) in [
+        ("a packet", plain.clone()),
+        ("IP options", sent_ipv4(PEER_IP, &[1; 8], &ours)),
+        ("a first fragment", first_fragment),
+        ("a tag", tagged),
+        ("no more than what names it", plain[..14 + 20 + 8 + 8].to_vec()),
+    ] {
+        assert!(forged(&stack, &frame), "{what}");
+    }
+    let mut later_fragment = plain.clone();
+    later_fragment[21] = 0x01;
+    for (what, frame) in [
+        ("the peer's QP 1", sent_ipv4(PEER_IP, &[], &roce_to(1))),
+        ("another QP", sent_ipv4(PEER_IP, &[], &roce_to(PEERS_QPN + 1))),
+        ("another peer", sent_ipv4(Ipv4Addr::new(10, 0, 0, 3), &[], &ours)),
+        ("another port", sent_ipv4(PEER_IP, &[], &datagram(4790, &ours[8..]))),
+        ("a later fragment", later_fragment),
+        ("IPv6", sent_ipv6(ipv6::NEXT_HEADER_UDP, &[], &ours)),
+    ] {
+        assert!(!forged(&stack, &frame), "{what}");
+    }
+    stack.destroy_qp(Qpn::new(QPN).unwrap());
+    assert!(!forged(&stack, &plain));
+    assert!(stack.connections.is_empty());
+}
+
+#[test]
+fn over_ipv6_neither_with_extension_headers() {
+    let mut stack = connected(Gid::from_ipv6(PEER.link_local()), 0);
+    let ours = roce_to(PEERS_QPN);
+    let udp = ipv6::NEXT_HEADER_UDP;
+    let fragment = |offset| [udp, 0, 0, offset, 0, 0, 0, 7];
+    let options = [ipv6::FRAGMENT, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let chain = [&options[..], &fragment(1)].concat();
+    let endless = [ipv6::HOP_BY_HOP, 0, 1, 4, 0, 0, 0, 0].repeat(64);
+    for (next, extensions, expected) in [
+        (udp, &[][..], true),
+        (ipv6::FRAGMENT, &fragment(1), true),
+        (ipv6::FRAGMENT, &fragment(8), false),
+        (ipv6::HOP_BY_HOP, &chain, true),
+        (ipv6::DESTINATION_OPTIONS, &chain, true),
+        (ipv6::ROUTING, &chain, true),
+        (ipv6::HOP_BY_HOP, &endless, false),
+        (6, &[], false),
+    ] {
+        let frame = sent_ipv6(next, extensions, &ours);
+        assert_eq!(stack.is_forged(&frame), expected, "{next} {extensions:?}");
+        for length in 0..frame.len() {
+            let _ = stack.is_forged(&frame[..length]);
+        }
+    }
+    let reset = QpAttributes { state: Some(QpState::Reset), ..QpAttributes::default() };
+    stack.modify_qp(Instant(0), Qpn::new(QPN).unwrap(), &reset).unwrap();
+    assert!(stack.connections.is_empty());
 }
 
 /// Whatever the owner is, it is found without a panic.
