@@ -58,6 +58,13 @@ pub const TARGETS: &[Target] = &[
         run: targets::rc::run,
     },
     Target {
+        name: "shared",
+        about: "whose a frame is on a port that a host's network stack shares, and what the host may send",
+        inputs: 4_000,
+        longest: 1024,
+        run: targets::shared::run,
+    },
+    Target {
         name: "engine",
         about: "the queue engine, fed with rings and doorbell records that change while they are read, admin commands and transport events",
         inputs: 4_000,

@@ -8,3 +8,4 @@ pub mod frame;
 pub mod function;
 pub mod messages;
 pub mod rc;
+pub mod shared;

@@ -44,6 +44,11 @@ fn rc_transport_holds() {
 }
 
 #[test]
+fn a_shared_port_confuses_nobody() {
+    holds("shared");
+}
+
+#[test]
 fn engine_and_its_rings_hold() {
     holds("engine");
 }
