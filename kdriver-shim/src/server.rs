@@ -106,7 +106,7 @@ impl Server {
     ///
     /// # Errors
     /// [`Error::Os`] when the news of them cannot be waited for.
-    pub fn follow_addresses_of(&mut self, shadow: ShadowDevices) -> Result<(), Error> {
+    pub fn follow_addresses_of(&mut self, mut shadow: ShadowDevices) -> Result<(), Error> {
         self.poller.watch(&shadow, Token::Addresses, EpollFlags::EPOLLIN)?;
         shadow.refresh(&mut self.cards);
         self.shadow = Some(shadow);

@@ -16,7 +16,7 @@ use crate::clients::{CardUse, Client, Stage};
 use crate::error::Error;
 use crate::events::Clients;
 use crate::quota::Resource;
-use crate::shadow_device::{ShadowDevices, libibverbs};
+use crate::shadow_device::ShadowDevices;
 
 /// Version of the document: a field is only added under the same number.
 const FORMAT: u32 = 1;
@@ -65,7 +65,7 @@ struct ShadowStatus {
     netdev: String,
     /// Name of its RDMA device.
     rdma_device: String,
-    /// Why programs do not get our provider for it.
+    /// Why programs do not find it, or do not get our provider for it.
     trouble: Option<String>,
 }
 
@@ -145,10 +145,10 @@ pub fn to_memfd(text: &str) -> Result<OwnedFd, Error> {
 }
 
 fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
-    let shadow = shadow.and_then(|shadow| shadow.name_of(card.number)).map(|name| ShadowStatus {
-        netdev: name.to_owned(),
-        rdma_device: name.to_owned(),
-        trouble: libibverbs::claimant().trouble(),
+    let shadow = shadow.and_then(|shadow| {
+        let name = shadow.name_of(card.number)?.to_owned();
+        let trouble = shadow.trouble_of(card.number);
+        Some(ShadowStatus { netdev: name.clone(), rdma_device: name, trouble })
     });
     let info = card.info();
     let engine = card.windows.first().map(|window| *window.engine.limits()).unwrap_or_default();

@@ -6,7 +6,8 @@
 //! management, by its QP 1. Both go with the TAP's descriptor.
 //!
 //! The GID table is the kernel's, which follows the addresses of the network device: it is read again
-//! when the kernel tells of changes, and written to the card's engines.
+//! when the kernel tells of changes, and written to the card's engines. Entries of other devices on
+//! top of it, such as VLANs, are not the card's: it sends and receives without a tag.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,9 +16,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hostmem::Tap;
+use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 
-use crate::address::PortAddress;
+use crate::address::{PortAddress, mac_text};
 use crate::cards::Card;
 use crate::error::Error;
 
@@ -28,7 +30,7 @@ mod netlink;
 mod refusal;
 
 pub use cable::keep_apart;
-use netlink::{News, Rdma, Routes};
+use netlink::{Heard, News, Rdma, Routes};
 use refusal::{no_link, no_rdma, no_tap};
 
 /// The MTU of the network devices: a path MTU of 4096 and every header fit, and so do the card's
@@ -41,6 +43,9 @@ const _: () = {
     assert!((MTU as usize) + 18 < softcard::port::FRAME_CAPACITY);
 };
 
+/// Where the kernel shows its RDMA devices.
+const INFINIBAND: &str = "/sys/class/infiniband";
+
 /// After news the kernel's table may still be changing: it is read again this long later.
 const LATER: [Duration; 4] = [
     Duration::from_millis(10),
@@ -49,11 +54,15 @@ const LATER: [Duration; 4] = [
     Duration::from_secs(3),
 ];
 
+/// How long devices of a balboad that was killed may take to go, which the kernel does by and by.
+const FORMER: Duration = Duration::from_secs(5);
+
 /// The kernel's devices of all cards.
 #[derive(Debug)]
 pub struct ShadowDevices {
     devices: Vec<Device>,
     news: News,
+    routes: Routes,
     rdma: Rdma,
     /// When the tables are to be read again, the earliest last.
     due: Vec<Instant>,
@@ -68,7 +77,11 @@ struct Device {
     link: u32,
     /// Number of the RDMA device.
     rdma: u32,
+    /// The card's Ethernet address.
+    mac: [u8; 6],
     tap: Arc<Tap>,
+    /// What keeps it from showing the card.
+    trouble: Option<String>,
 }
 
 impl ShadowDevices {
@@ -83,7 +96,9 @@ impl ShadowDevices {
         let mut taps = Vec::new();
         for (card, _) in (0u32..).zip(addresses) {
             let name = format!("balboa{card}");
-            taps.push(Arc::new(Tap::create(&name).map_err(|error| no_tap(&name, &error))?));
+            let is_former = |error: &hostmem::Error| error.errno() == Some(Errno::EBUSY);
+            let tap = outwait(is_former, || Tap::create(&name));
+            taps.push(Arc::new(tap.map_err(|error| no_tap(&name, &error))?));
         }
         let rdma = Rdma::open().map_err(no_rdma)?;
         let mut devices = Vec::new();
@@ -93,7 +108,7 @@ impl ShadowDevices {
         if let Some(trouble) = libibverbs::claimant().trouble() {
             log::warn!("{trouble}");
         }
-        Ok(Self { devices, news, rdma, due: Vec::new() })
+        Ok(Self { devices, news, routes, rdma, due: Vec::new() })
     }
 
     /// The other ends of the network devices, in the order of the cards.
@@ -109,6 +124,13 @@ impl ShadowDevices {
         Some(&device.name)
     }
 
+    /// Why programs do not find a card, or do not get our provider for it.
+    #[must_use]
+    pub fn trouble_of(&self, card: u32) -> Option<String> {
+        let device = self.devices.iter().find(|device| device.card == card)?;
+        device.trouble.clone().or_else(|| libibverbs::claimant().trouble())
+    }
+
     /// How long it is until [`Self::follow`] is due; `None` while nothing is.
     #[must_use]
     pub fn patience(&self, now: Instant) -> Option<Duration> {
@@ -119,7 +141,13 @@ impl ShadowDevices {
     /// of the cards whose tables changed.
     pub fn follow(&mut self, cards: &mut [Card], now: Instant) -> Vec<u32> {
         let links: Vec<u32> = self.devices.iter().map(|device| device.link).collect();
-        if self.news.about(&links) {
+        let Heard { about, macs } = self.news.hear(&links);
+        for (link, mac) in macs {
+            if let Some(device) = self.devices.iter().find(|device| device.link == link) {
+                device.keep_address(mac, &self.routes);
+            }
+        }
+        if about {
             self.due = LATER.iter().rev().filter_map(|later| now.checked_add(*later)).collect();
         } else if self.due.last().is_none_or(|due| *due > now) {
             return Vec::new();
@@ -129,19 +157,19 @@ impl ShadowDevices {
     }
 
     /// Gives the cards what the kernel's GID tables have now.
-    pub fn refresh(&self, cards: &mut [Card]) -> Vec<u32> {
+    pub fn refresh(&mut self, cards: &mut [Card]) -> Vec<u32> {
         let mut changed = Vec::new();
-        for device in &self.devices {
+        for device in &mut self.devices {
             let Some(card) = cards.iter_mut().find(|card| card.number == device.card) else {
                 continue;
             };
-            match device.gids(&self.rdma, card.gids.len()) {
-                Ok(gids) => match card.set_gids(gids) {
-                    Ok(true) => changed.push(card.number),
-                    Ok(false) => {}
-                    Err(error) => log::error!("{}: its addresses stay: {error}", device.name),
-                },
-                Err(why) => log::error!("{}: {why}; its addresses stay as they are", device.name),
+            let gids = device.gids(&self.rdma, card.gids.len());
+            device.note(gids.as_ref().err());
+            let Ok(gids) = gids else { continue };
+            match card.set_gids(gids) {
+                Ok(true) => changed.push(card.number),
+                Ok(false) => {}
+                Err(error) => log::error!("{}: its addresses stay: {error}", device.name),
             }
         }
         changed
@@ -167,41 +195,104 @@ impl Device {
         let refused = |errno| no_link(&name, errno);
         routes.set_up(link, address.mac(), MTU).map_err(refused)?;
         routes.add_address(link, address.ip, address.prefix).map_err(refused)?;
-        rdma.add_rxe(&name, &name).map_err(|errno| refusal::no_rxe(&name, errno))?;
+        let is_former = |errno: &Errno| matches!(errno, Errno::EEXIST | Errno::ENFILE);
+        outwait(is_former, || rdma.add_rxe(&name, &name))
+            .map_err(|errno| refusal::no_rxe(&name, errno))?;
         let all = rdma.devices().map_err(Error::os("list of RDMA devices"))?;
         let found = all.into_iter().find(|(_, other)| *other == name);
         let (rdma, _) = found.ok_or_else(|| refusal::vanished(&name))?;
         log::info!("{name}: network device {name}, RDMA device {name} of rdma_rxe");
-        Ok(Self { card, name, link, rdma, tap })
+        Ok(Self { card, name, link, rdma, mac: address.mac(), tap, trouble: None })
     }
 
     /// The first entries of the kernel's GID table.
     fn gids(&self, rdma: &Rdma, entries: usize) -> Result<Vec<[u8; 16]>, String> {
         self.keep_name(rdma);
-        let port = Path::new("/sys/class/infiniband").join(&self.name).join("ports/1/gids");
-        let read = |index: usize| {
-            let path = port.join(index.to_string());
-            let text = fs::read_to_string(&path)
-                .map_err(|error| format!("{}: {error}", path.display()))?;
-            gid(&text).ok_or_else(|| format!("{}: {text:?} is no GID", path.display()))
-        };
-        (0..entries).map(read).collect()
+        let directory = Path::new(INFINIBAND).join(&self.name);
+        if !directory.exists() {
+            return Err(refusal::gone(&self.name));
+        }
+        let is_own = |name: &str| if_nametoindex(name) == Ok(self.link);
+        table(&directory.join("ports/1"), entries, is_own)
+    }
+
+    /// Takes note of what is wrong; logs it when it is news.
+    fn note(&mut self, trouble: Option<&String>) {
+        if let Some(why) = trouble.filter(|why| self.trouble.as_ref() != Some(*why)) {
+            log::error!("{}: {why}", self.name);
+        }
+        self.trouble = trouble.cloned();
+    }
+
+    /// Gives the network device its Ethernet address back: the card answers to no other.
+    fn keep_address(&self, mac: [u8; 6], routes: &Routes) {
+        if mac == self.mac {
+            return;
+        }
+        let [now, own] = [mac, self.mac].map(mac_text);
+        match routes.set_address(self.link, self.mac) {
+            Ok(()) => log::warn!(
+                "{}: had been given the Ethernet address {now}, which the card has not, and has {own} again",
+                self.name
+            ),
+            Err(errno) => log::error!(
+                "{}: has the Ethernet address {now} and hears nothing, for the card's is {own}, which it cannot have: {errno}",
+                self.name
+            ),
+        }
     }
 
     /// Gives the device its name back: udev's rules for RDMA devices rename what they do not know.
     fn keep_name(&self, rdma: &Rdma) {
-        if Path::new("/sys/class/infiniband").join(&self.name).exists() {
+        if Path::new(INFINIBAND).join(&self.name).exists() {
             return;
         }
         match rdma.rename(self.rdma, &self.name) {
             Ok(()) => {
                 log::info!("{}: had been given another name, and has its own again", self.name)
             }
+            // It is gone.
+            Err(Errno::ENODEV | Errno::EINVAL) => {}
             Err(errno) => {
                 log::error!("{}: has another name, and cannot have its own: {errno}", self.name)
             }
         }
     }
+}
+
+/// Tries for a while, as long as what is in the way goes by itself.
+fn outwait<T, E>(
+    is_former: impl Fn(&E) -> bool,
+    attempt: impl Fn() -> Result<T, E>,
+) -> Result<T, E> {
+    let started = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if is_former(&error) && started.elapsed() < FORMER => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// The first entries of a port's GID table in sysfs: those of its own network device, all zeros for
+/// all others.
+fn table(
+    port: &Path,
+    entries: usize,
+    is_own: impl Fn(&str) -> bool,
+) -> Result<Vec<[u8; 16]>, String> {
+    let entry = |index: usize| {
+        let path = port.join("gids").join(index.to_string());
+        let text =
+            fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let gid = gid(&text).ok_or_else(|| format!("{}: {text:?} is no GID", path.display()))?;
+        // There is none to be read where an entry is none, or is none any more.
+        let device = fs::read_to_string(port.join("gid_attrs/ndevs").join(index.to_string()));
+        Ok(if device.is_ok_and(|name| is_own(name.trim())) { gid } else { [0; 16] })
+    };
+    (0..entries).map(entry).collect()
 }
 
 /// A GID as sysfs shows it; all zeros where there is none.
@@ -221,5 +312,40 @@ mod tests {
         assert_eq!(gid("0000:0000:0000:0000:0000:0000:0000:0000\n"), Some([0; 16]));
         assert_eq!(gid("fe80"), None);
         assert_eq!(gid(""), None);
+    }
+
+    #[test]
+    fn the_gids_of_a_vlan_are_not_the_cards() {
+        let port = tempfile::tempdir().unwrap();
+        for directory in ["gids", "gid_attrs/ndevs"] {
+            fs::create_dir_all(port.path().join(directory)).unwrap();
+        }
+        let write = |name: &str, text: &str| fs::write(port.path().join(name), text).unwrap();
+        let is_own = |name: &str| name == "balboa0";
+        let [own, of_vlan] = ["fe80::1", "::ffff:10.5.0.1"];
+        for (index, gid) in [own, of_vlan, "::", own].into_iter().enumerate() {
+            write(&format!("gids/{index}"), &format!("{gid}\n"));
+        }
+        write("gid_attrs/ndevs/0", "balboa0\n");
+        write("gid_attrs/ndevs/1", "balboa0.5\n");
+        let own = gid(own).unwrap();
+        // The last entry went while it was read.
+        assert_eq!(table(port.path(), 4, is_own), Ok(vec![own, [0; 16], [0; 16], [0; 16]]));
+        assert!(table(port.path(), 5, is_own).unwrap_err().contains("gids/4"));
+        write("gids/0", "nonsense");
+        assert!(table(port.path(), 4, is_own).unwrap_err().contains("is no GID"));
+    }
+
+    #[test]
+    fn only_what_goes_by_itself_is_waited_for() {
+        let tries = std::cell::Cell::new(0);
+        let attempt = || {
+            tries.set(tries.get() + 1);
+            if tries.get() < 3 { Err(Errno::EBUSY) } else { Ok(()) }
+        };
+        assert_eq!(outwait(|errno| *errno == Errno::EBUSY, attempt), Ok(()));
+        assert_eq!(tries.replace(0), 3);
+        assert_eq!(outwait(|errno| *errno == Errno::EEXIST, attempt), Err(Errno::EBUSY));
+        assert_eq!(tries.get(), 1);
     }
 }

@@ -11,7 +11,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike as _};
 
-use super::message::{Message, attributes, messages, text, u32_at};
+use super::message::{Message, Received, attributes, messages, text, u32_at};
 
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
@@ -22,6 +22,8 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
 const RTM_NEWLINK: u16 = 16;
+/// Bytes of an ifinfomsg, before a link's attributes.
+const LINK_BODY: usize = 16;
 const RTM_NEWADDR: u16 = 20;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_MTU: u16 = 4;
@@ -131,6 +133,15 @@ impl Routes {
         self.socket.ask(RTM_NEWLINK, 0, &body, fill, |_, _| {})
     }
 
+    /// Gives a link another Ethernet address.
+    ///
+    /// # Errors
+    /// The kernel's: EPERM without CAP_NET_ADMIN.
+    pub fn set_address(&self, index: u32, mac: [u8; 6]) -> Result<(), Errno> {
+        let body: Vec<u8> = [0, index, 0, 0].into_iter().flat_map(u32::to_ne_bytes).collect();
+        self.socket.ask(RTM_NEWLINK, 0, &body, |it| it.with(IFLA_ADDRESS, &mac), |_, _| {})
+    }
+
     /// Gives a link an IPv4 address.
     ///
     /// # Errors
@@ -142,6 +153,34 @@ impl Routes {
         let octets = ip.octets();
         let fill = |message: Message| message.with(IFA_LOCAL, &octets).with(IFA_ADDRESS, &octets);
         self.socket.ask(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &body, fill, |_, _| {})
+    }
+}
+
+/// What was heard of some links.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Whether there was anything.
+    pub about: bool,
+    /// The Ethernet addresses that links were said to have, the latest last.
+    pub macs: Vec<(u32, [u8; 6])>,
+}
+
+impl Heard {
+    /// Takes note of a message, if it is about one of these links.
+    fn note(&mut self, message: Received<'_>, indexes: &[u32]) {
+        // In ifinfomsg and in ifaddrmsg the index stands at the same place.
+        let Some(index) = u32_at(message.body, 4).filter(|index| indexes.contains(index)) else {
+            return;
+        };
+        self.about = true;
+        if message.kind != RTM_NEWLINK {
+            return;
+        }
+        let mut address = attributes(message.body, LINK_BODY).filter(|(it, _)| *it == IFLA_ADDRESS);
+        if let Some(Ok(mac)) = address.next().map(|(_, value)| value.try_into()) {
+            self.macs.retain(|(other, _)| *other != index);
+            self.macs.push((index, mac));
+        }
     }
 }
 
@@ -160,22 +199,21 @@ impl News {
         Ok(Self { socket: Socket::open(SockProtocol::NetlinkRoute, GROUPS)? })
     }
 
-    /// Hears all that came, without waiting; true if any of it is about one of these links.
-    pub fn about(&self, indexes: &[u32]) -> bool {
-        let mut about = false;
+    /// Hears all that came about some links, without waiting.
+    pub fn hear(&self, indexes: &[u32]) -> Heard {
+        let mut heard = Heard::default();
         let mut room = vec![0; ROOM];
         loop {
             match recvfrom_now(&self.socket.fd, &mut room) {
                 Ok((length, 0)) => {
-                    let mut told = messages(room.get(..length).unwrap_or_default());
-                    // In ifinfomsg and in ifaddrmsg the index stands at the same place.
-                    about |=
-                        told.any(|it| u32_at(it.body, 4).is_some_and(|at| indexes.contains(&at)));
+                    for message in messages(room.get(..length).unwrap_or_default()) {
+                        heard.note(message, indexes);
+                    }
                 }
                 Ok(_) | Err(Errno::EINTR) => {}
                 // More came than there was room for: it may have been about anything.
-                Err(Errno::ENOBUFS) => about = true,
-                Err(_) => return about,
+                Err(Errno::ENOBUFS) => heard.about = true,
+                Err(_) => return heard,
             }
         }
     }
@@ -273,6 +311,27 @@ mod tests {
     #[test]
     fn nothing_is_news_where_nothing_happened() {
         let news = News::open().unwrap();
-        assert!(!news.about(&[u32::MAX >> 1]));
+        assert_eq!(news.hear(&[u32::MAX >> 1]), Heard::default());
+    }
+
+    #[test]
+    fn a_link_that_was_given_another_address_is_noticed() {
+        let of = |kind, index: u32, attribute, value: &[u8]| {
+            let body: Vec<u8> = [0, index, 0, 0].into_iter().flat_map(u32::to_ne_bytes).collect();
+            Message::new(kind, 0, 0, &body).with(attribute, value).finish()
+        };
+        let [first, second] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+        let datagram = [
+            of(RTM_NEWLINK, 7, IFLA_ADDRESS, &first),
+            of(RTM_NEWLINK, 8, IFLA_ADDRESS, &first),
+            of(RTM_NEWADDR, 9, IFLA_ADDRESS, &first),
+            of(RTM_NEWLINK, 7, IFLA_ADDRESS, &second),
+            of(RTM_NEWLINK, 7, IFLA_ADDRESS, &second[..5]),
+            of(RTM_NEWLINK, 7, IFLA_MTU, &second),
+        ]
+        .concat();
+        let mut heard = Heard::default();
+        messages(&datagram).for_each(|message| heard.note(message, &[7, 9]));
+        assert_eq!(heard, Heard { about: true, macs: vec![(7, second)] });
     }
 }

@@ -67,7 +67,7 @@ fn why_no_rxe(name: &str, errno: Errno, loaded: bool, udp_tables: &str) -> Strin
         Errno::EPERM => format!(
             "this process may not make the RDMA device {name}: run balboad as root, or with CAP_NET_ADMIN"
         ),
-        Errno::EEXIST => format!(
+        Errno::EEXIST | Errno::ENFILE => format!(
             "there is an RDMA device {name} already: stop the balboad that made it, or take it away (rdma link delete {name})"
         ),
         errno => format!("rdma_rxe makes no RDMA device {name}: {errno}; dmesg may tell why"),
@@ -94,6 +94,13 @@ pub(super) fn vanished(name: &str) -> Error {
     ))
 }
 
+/// The device was there and is not any more.
+pub(super) fn gone(name: &str) -> String {
+    format!(
+        "the kernel shows the RDMA device {name} no more, and programs do not find the card: it, or the network device under it, was deleted or moved to another network namespace; restart balboad"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,7 +117,9 @@ mod tests {
         // Once it is loaded, the port is rxe's own.
         assert!(why(Errno::EINVAL, true, TAKEN).contains("dmesg"));
         assert!(why(Errno::EPERM, true, "").contains("CAP_NET_ADMIN"));
-        assert!(why(Errno::EEXIST, true, "").contains("rdma link delete balboa0"));
+        for taken in [Errno::EEXIST, Errno::ENFILE] {
+            assert!(why(taken, true, "").contains("rdma link delete balboa0"));
+        }
     }
 
     #[test]
