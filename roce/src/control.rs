@@ -67,6 +67,32 @@ pub(crate) fn icmp_reply(
     )
 }
 
+/// The question who has `target`, to those whose addresses end alike, asked from `own`.
+pub(crate) fn neighbour_solicitation(
+    addresses: &PortAddresses,
+    own: Ipv6Addr,
+    target: Ipv6Addr,
+) -> Vec<u8> {
+    let destination = ndp::solicited_node(target);
+    let message = ndp::solicitation(target, addresses.mac, own);
+    let ip = ndp_header(own, destination, message.len());
+    let mac = ndp::multicast_mac(destination);
+    frame(addresses, mac, ethernet::EtherType::IPV6, &[&ip.to_bytes(), &message])
+}
+
+/// The header of a neighbour discovery message.
+fn ndp_header(source: Ipv6Addr, destination: Ipv6Addr, length: usize) -> ipv6::Repr {
+    ipv6::Repr {
+        traffic_class: 0,
+        flow_label: 0,
+        next_header: ipv6::NEXT_HEADER_ICMPV6,
+        hop_limit: ndp::HOP_LIMIT,
+        source,
+        destination,
+        payload_length: length as u16,
+    }
+}
+
 /// The answer to a neighbour solicitation for `own`, an address of the port's.
 pub(crate) fn neighbour_advertisement(
     addresses: &PortAddresses,
@@ -75,14 +101,6 @@ pub(crate) fn neighbour_advertisement(
     destination: Ipv6Addr,
 ) -> Vec<u8> {
     let message = ndp::advertisement(own, addresses.mac, destination);
-    let ip = ipv6::Repr {
-        traffic_class: 0,
-        flow_label: 0,
-        next_header: ipv6::NEXT_HEADER_ICMPV6,
-        hop_limit: ndp::HOP_LIMIT,
-        source: own,
-        destination,
-        payload_length: message.len() as u16,
-    };
+    let ip = ndp_header(own, destination, message.len());
     frame(addresses, destination_mac, ethernet::EtherType::IPV6, &[&ip.to_bytes(), &message])
 }

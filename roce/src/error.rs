@@ -75,10 +75,7 @@ pub enum Error {
         sgid_index: u8,
     },
     /// The peer's Ethernet address cannot be known.
-    #[error(
-        "QP {qpn}: no Ethernet address follows from dgid {dgid}; \
-         use a unicast address, and of the link-local ones an EUI-64"
-    )]
+    #[error("QP {qpn}: dgid {dgid} is no peer's address; use a unicast address")]
     Unreachable {
         /// The QP.
         qpn: Qpn,

@@ -1,16 +1,15 @@
-//! The neighbour cache: Ethernet addresses of IPv4 peers, found by ARP.
+//! The neighbour cache: Ethernet addresses of peers, found by ARP or neighbour discovery.
 //!
 //! An entry lives as long as a queue pair uses it. Answers are believed only while a question is
 //! open, so that nobody can redirect a working connection by an answer that was not asked for.
 
 use std::collections::HashMap;
 
-use core::net::Ipv4Addr;
 use core::time::Duration;
 
 use crate::param;
 use crate::path::Neighbour;
-use crate::types::{Instant, MacAddr};
+use crate::types::{Gid, Instant, MacAddr};
 
 /// What is known about a neighbour.
 #[derive(Debug, Default)]
@@ -36,7 +35,7 @@ struct Question {
 /// The neighbour cache.
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
-    entries: HashMap<Ipv4Addr, Entry>,
+    entries: HashMap<Gid, Entry>,
     questions: Vec<Question>,
 }
 
@@ -60,7 +59,7 @@ impl Neighbours {
     }
 
     /// A QP uses a neighbour no more.
-    pub(crate) fn release(&mut self, address: Ipv4Addr, slot: u32) {
+    pub(crate) fn release(&mut self, address: Gid, slot: u32) {
         let Some(entry) = self.entries.get_mut(&address) else { return };
         if let Some(at) = entry.users.iter().position(|&user| user == slot) {
             entry.users.swap_remove(at);
@@ -73,7 +72,7 @@ impl Neighbours {
 
     /// A neighbour did not answer a QP: says whether to ask once whether its address is still
     /// right.
-    pub(crate) fn probe(&mut self, address: Ipv4Addr, now: Instant) -> bool {
+    pub(crate) fn probe(&mut self, address: Gid, now: Instant) -> bool {
         let Some(entry) = self.entries.get_mut(&address) else { return false };
         let recent =
             entry.last_probe.is_some_and(|last| now.since(last) < param::ARP_PROBE_INTERVAL);
@@ -85,9 +84,9 @@ impl Neighbours {
         true
     }
 
-    /// An ARP packet says that `address` is at `mac`. Gives the slots of the QPs to tell, if that
+    /// A packet says that `address` is at `mac`. Gives the slots of the QPs to tell, if that
     /// is news.
-    pub(crate) fn learn(&mut self, address: Ipv4Addr, mac: MacAddr) -> &[u32] {
+    pub(crate) fn learn(&mut self, address: Gid, mac: MacAddr) -> &[u32] {
         let Some(entry) = self.entries.get_mut(&address) else { return &[] };
         if !entry.asking || mac.is_group() {
             return &[];
@@ -102,7 +101,7 @@ impl Neighbours {
     }
 
     /// Whether a neighbour has not answered many requests.
-    pub(crate) fn is_silent(&self, address: Ipv4Addr) -> bool {
+    pub(crate) fn is_silent(&self, address: Gid) -> bool {
         let mut asked = self.questions.iter().filter(|it| it.neighbour.address == address);
         asked.any(|question| question.sent >= param::ARP_PATIENCE)
     }
@@ -129,10 +128,13 @@ impl Neighbours {
 
 #[cfg(test)]
 mod tests {
+    use core::net::Ipv4Addr;
+
     use super::*;
 
-    const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-    const ASKED: Neighbour = Neighbour { address: PEER, asked_from: Ipv4Addr::new(10, 0, 0, 1) };
+    const PEER: Gid = Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, 2));
+    const OWN: Gid = Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, 1));
+    const ASKED: Neighbour = Neighbour { address: PEER, asked_from: OWN };
     const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
     const OTHER: MacAddr = MacAddr([2, 0, 0, 0, 0, 3]);
 

@@ -58,11 +58,12 @@ impl PortAddresses {
     }
 }
 
-/// An IPv4 peer, and the address of ours that asks for it.
+/// A peer whose Ethernet address has to be asked for, and the address of ours that asks: both of
+/// IPv4, by ARP, or both of IPv6, by neighbour discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Neighbour {
-    pub address: Ipv4Addr,
-    pub asked_from: Ipv4Addr,
+    pub address: Gid,
+    pub asked_from: Gid,
 }
 
 /// What a peer knows a queue pair's packets by: they do not name the queue pair that they come from.
@@ -78,8 +79,8 @@ pub(crate) struct Connection {
 pub(crate) enum Resolution {
     /// The Ethernet address is known.
     Known(MacAddr),
-    /// ARP must find it.
-    Arp(Neighbour),
+    /// It must be asked for.
+    Ask(Neighbour),
 }
 
 /// A path, ready to emit headers once it is resolved.
@@ -126,22 +127,25 @@ impl Path {
         let unreachable = Error::Unreachable { qpn, dgid: vector.dgid };
         let own = addresses.gid(vector.sgid_index).ok_or_else(|| mismatch.clone())?;
         // RC-14
-        let resolution = match (own.as_ipv4(), vector.dgid.as_ipv4()) {
-            (Some(own), Some(peer)) => {
-                if peer.is_unspecified() || peer.is_multicast() || peer.is_broadcast() {
-                    return Err(unreachable);
-                }
-                if own == peer {
-                    Resolution::Known(addresses.mac)
-                } else {
-                    Resolution::Arp(Neighbour { address: peer, asked_from: own })
-                }
+        let peer = vector.dgid;
+        let is_nobody = match (own.as_ipv4(), peer.as_ipv4()) {
+            (Some(_), Some(peer)) => {
+                peer.is_unspecified() || peer.is_multicast() || peer.is_broadcast()
             }
             (None, None) => {
-                let mac = MacAddr::of_link_local(vector.dgid.as_ipv6());
-                Resolution::Known(mac.filter(|mac| !mac.is_group()).ok_or(unreachable)?)
+                let peer = peer.as_ipv6();
+                peer.is_unspecified() || peer.is_multicast() || peer.is_loopback()
             }
             _ => return Err(mismatch),
+        };
+        let in_address = MacAddr::of_link_local(peer.as_ipv6());
+        if is_nobody || in_address.is_some_and(MacAddr::is_group) {
+            return Err(unreachable);
+        }
+        let resolution = match in_address {
+            _ if own == peer => Resolution::Known(addresses.mac),
+            Some(mac) => Resolution::Known(mac),
+            None => Resolution::Ask(Neighbour { address: peer, asked_from: own }),
         };
         let template = Template::new((own, vector.dgid), (qpn, dest_qpn), vector, addresses.mac);
         let mut path = Self { own, peer: vector.dgid, dest_qpn, resolved: false, template };
@@ -173,10 +177,10 @@ impl Path {
         self.resolved = true;
     }
 
-    /// The peer as ARP knows it, if the path needs ARP.
+    /// The peer whose Ethernet address has to be asked for, if it has.
     pub(crate) fn neighbour(&self) -> Option<Neighbour> {
-        let (own, peer) = (self.own.as_ipv4()?, self.peer.as_ipv4()?);
-        (own != peer).then_some(Neighbour { address: peer, asked_from: own })
+        let known = self.own == self.peer || MacAddr::of_link_local(self.peer.as_ipv6()).is_some();
+        (!known).then_some(Neighbour { address: self.peer, asked_from: self.own })
     }
 
     /// A header up to the Base Transport Header, for a frame with `after` bytes between that
@@ -350,7 +354,7 @@ mod tests {
 
     /// RC-14.
     #[test]
-    fn link_local_peers_need_no_arp_and_ipv4_peers_do() {
+    fn peers_are_asked_for_unless_their_address_tells() {
         let resolve = |index, dgid| {
             Path::new(qpn(1), qpn(2), &vector(index, dgid), &addresses()).map(|(path, how)| {
                 assert_eq!(path.is_resolved(), matches!(how, Resolution::Known(_)));
@@ -359,14 +363,19 @@ mod tests {
         };
         let v4 = |d| Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, d));
         assert_eq!(resolve(0, Gid::from_ipv6(PEER.link_local())), Ok(Resolution::Known(PEER)));
-        let [asked_from, address] = [1, 2].map(|d| Ipv4Addr::new(10, 0, 0, d));
-        assert_eq!(resolve(1, v4(2)), Ok(Resolution::Arp(Neighbour { address, asked_from })));
+        let [asked_from, address] = [1, 2].map(v4);
+        assert_eq!(resolve(1, v4(2)), Ok(Resolution::Ask(Neighbour { address, asked_from })));
+        let asked_from = Gid::from_ipv6(MAC.link_local());
+        for other in ["2001:db8::1", "fe80::1"] {
+            let address = Gid::from_ipv6(other.parse().unwrap());
+            assert_eq!(resolve(0, address), Ok(Resolution::Ask(Neighbour { address, asked_from })));
+        }
         assert_eq!(resolve(1, v4(1)), Ok(Resolution::Known(MAC)));
         assert!(matches!(resolve(0, v4(2)), Err(Error::GidMismatch { .. })));
-        assert!(matches!(
-            resolve(0, Gid::from_ipv6("2001:db8::1".parse().unwrap())),
-            Err(Error::Unreachable { .. })
-        ));
+        for nobody in ["::", "::1", "ff02::1", "fe80::301:ff:fe00:1"] {
+            let nobody = Gid::from_ipv6(nobody.parse().unwrap());
+            assert!(matches!(resolve(0, nobody), Err(Error::Unreachable { .. })), "{nobody}");
+        }
         assert!(matches!(
             resolve(1, Gid::from_ipv4(Ipv4Addr::BROADCAST)),
             Err(Error::Unreachable { .. })

@@ -460,7 +460,7 @@ impl Stack {
         *claims = claims.saturating_add(1);
         // Released last, so that a path to the same peer keeps what is known of it.
         let old = qp.path.replace(path);
-        if let Resolution::Arp(peer) = resolution {
+        if let Resolution::Ask(peer) = resolution {
             let known = self.neighbours.acquire(peer, slot, now);
             if let (Some(mac), Some(path)) = (known, qp.path.as_mut()) {
                 path.resolve(mac);
@@ -475,7 +475,7 @@ impl Stack {
         }
     }
 
-    /// Sends the ARP requests that are due.
+    /// Asks for the neighbours whose turn it is.
     fn ask_due(&mut self, now: Instant) {
         for _ in 0..self.neighbours.questions() {
             let Some(neighbour) = self.neighbours.poll(now) else { break };
@@ -483,12 +483,31 @@ impl Stack {
         }
     }
 
-    /// Sends an ARP request.
+    /// Asks for a neighbour.
     fn ask(&mut self, neighbour: Neighbour) {
         let Neighbour { address, asked_from } = neighbour;
-        let frame = control::arp_request(&self.addresses, asked_from, address);
-        bump(&mut self.shared.counters.sent_arp_requests);
+        let frame = match (asked_from.as_ipv4(), address.as_ipv4()) {
+            (Some(own), Some(peer)) => {
+                bump(&mut self.shared.counters.sent_arp_requests);
+                control::arp_request(&self.addresses, own, peer)
+            }
+            _ => {
+                let (own, peer) = (asked_from.as_ipv6(), address.as_ipv6());
+                control::neighbour_solicitation(&self.addresses, own, peer)
+            }
+        };
         self.send_control(frame);
+    }
+
+    /// Takes note of a neighbour's Ethernet address, if it was asked for.
+    fn learn(&mut self, address: Gid, mac: MacAddr) {
+        for &slot in self.neighbours.learn(address, mac) {
+            let Some(qp) = qp_at(&mut self.slots, slot) else { continue };
+            if let Some(path) = qp.path.as_mut() {
+                path.resolve(mac);
+                qp.make_ready(&mut self.shared);
+            }
+        }
     }
 
     /// Queues a frame beside RoCE.

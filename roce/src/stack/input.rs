@@ -157,13 +157,7 @@ impl Stack {
             bump(&mut self.shared.counters.drop_not_for_us);
             return Ok(());
         }
-        for &slot in self.neighbours.learn(packet.sender_ip, packet.sender_mac) {
-            let Some(qp) = qp_at(&mut self.slots, slot) else { continue };
-            if let Some(path) = qp.path.as_mut() {
-                path.resolve(packet.sender_mac);
-                qp.make_ready(&mut self.shared);
-            }
-        }
+        self.learn(Gid::from_ipv4(packet.sender_ip), packet.sender_mac);
         if packet.operation == arp::Operation::Request && !packet.sender_mac.is_group() {
             bump(&mut self.shared.counters.arp_replies);
             let reply = control::arp_reply(&self.addresses, &packet);
@@ -199,6 +193,10 @@ impl Stack {
         ip: &ipv6::Repr,
         packet: &[u8],
     ) -> Result<(), Malformed> {
+        if let Ok((target, mac)) = ndp::parse_advertisement(ip, packet) {
+            self.learn(Gid::from_ipv6(target), mac);
+            return Ok(());
+        }
         let target = ndp::parse_solicitation(ip, packet)?;
         // An unspecified source asks whether an address is free to take. Whoever gave the port its
         // addresses asked that before.

@@ -36,7 +36,7 @@ impl Stack {
     /// * RoCE packets are the stack's if it has their destination QP, else the host's: QP 1, and
     ///   QPs that the host has made itself;
     /// * ARP requests and neighbour solicitations for an address of the port's are the stack's, which
-    ///   answers them; other ARP packets are both's, for both ask;
+    ///   answers them; other ARP packets and neighbour advertisements are both's, for both ask;
     /// * everything else is the host's: ICMP, other UDP, TCP, fragments, VLANs, what cannot be parsed.
     #[must_use]
     pub fn owner(&self, frame: &[u8]) -> Owner {
@@ -87,6 +87,9 @@ impl Stack {
     }
 
     fn ndp_owner(&self, ip: &ipv6::Repr, packet: &[u8]) -> Owner {
+        if ndp::parse_advertisement(ip, packet).is_ok() {
+            return Owner::Both;
+        }
         match ndp::parse_solicitation(ip, packet) {
             // Who has no address yet asks whether one is taken: the host defends its own.
             Ok(target) if !ip.source.is_unspecified() && self.addresses.has_ipv6(target) => {

@@ -1,4 +1,4 @@
-//! Neighbour solicitation and advertisement of IPv6 (RFC 4861), as far as a port must answer them.
+//! Neighbour solicitation and advertisement of IPv6 (RFC 4861), as far as a port asks and answers.
 
 use core::net::Ipv6Addr;
 
@@ -8,8 +8,11 @@ use crate::types::MacAddr;
 /// The length of a solicitation or advertisement without options.
 pub const LENGTH: usize = 24;
 
-/// The length of an advertisement with the target's Ethernet address.
-pub const ADVERTISEMENT_LENGTH: usize = LENGTH + 8;
+/// The length of an option with an Ethernet address.
+const ADDRESS_OPTION: usize = 8;
+
+/// The length of a solicitation or advertisement with an Ethernet address.
+pub const WITH_ADDRESS: usize = LENGTH + ADDRESS_OPTION;
 
 /// The hop limit that proves that no router forwarded the packet.
 pub const HOP_LIMIT: u8 = 255;
@@ -17,6 +20,7 @@ pub const HOP_LIMIT: u8 = 255;
 const TYPE_SOLICITATION: u8 = 135;
 const TYPE_ADVERTISEMENT: u8 = 136;
 const FLAG_SOLICITED_OVERRIDE: u8 = 0x60;
+const OPTION_SOURCE_ADDRESS: u8 = 1;
 const OPTION_TARGET_ADDRESS: u8 = 2;
 
 /// The multicast address on which `address` is solicited.
@@ -35,33 +39,76 @@ pub fn multicast_mac(address: Ipv6Addr) -> MacAddr {
 /// The target of the neighbour solicitation that `packet` carries as its whole payload, checksum
 /// and hop limit checked.
 pub fn parse_solicitation(ip: &ipv6::Repr, packet: &[u8]) -> Result<Ipv6Addr, Malformed> {
-    let (header, _options) = split::<LENGTH>(packet, "NDP")?;
-    if header[0] != TYPE_SOLICITATION || header[1] != 0 || ip.hop_limit != HOP_LIMIT {
+    parse(TYPE_SOLICITATION, ip, packet).map(|(target, _)| target)
+}
+
+/// The target of the neighbour advertisement that `packet` carries, and its Ethernet address, which
+/// answers to a multicast solicitation have; checksum and hop limit checked.
+pub fn parse_advertisement(
+    ip: &ipv6::Repr,
+    packet: &[u8],
+) -> Result<(Ipv6Addr, MacAddr), Malformed> {
+    let (target, mut options) = parse(TYPE_ADVERTISEMENT, ip, packet)?;
+    while let &[kind, units, a, b, c, d, e, f, ..] = options {
+        if kind == OPTION_TARGET_ADDRESS && units == 1 {
+            return Ok((target, MacAddr([a, b, c, d, e, f])));
+        }
+        // An option of no length would be the last one for ever.
+        let length = usize::from(units.max(1)).wrapping_mul(ADDRESS_OPTION);
+        options = options.get(length..).unwrap_or_default();
+    }
+    Err(Malformed::Truncated("NDP"))
+}
+
+/// The target of a message of that type, and its options.
+fn parse<'a>(
+    kind: u8,
+    ip: &ipv6::Repr,
+    packet: &'a [u8],
+) -> Result<(Ipv6Addr, &'a [u8]), Malformed> {
+    let (header, options) = split::<LENGTH>(packet, "NDP")?;
+    if header[0] != kind || header[1] != 0 || ip.hop_limit != HOP_LIMIT {
         return Err(Malformed::Version("NDP"));
     }
     if checksum(ip.source, ip.destination, packet) != 0 {
         return Err(Malformed::Checksum("NDP"));
     }
     let target: &[u8; 16] = header.last_chunk().unwrap_or(&[0; 16]);
-    Ok(Ipv6Addr::from(*target))
+    Ok((Ipv6Addr::from(*target), options))
+}
+
+/// The bytes of the solicitation for `target`, sent from `source`, which has the address `mac`, to
+/// the [`solicited_node`] address.
+#[must_use]
+pub fn solicitation(target: Ipv6Addr, mac: MacAddr, source: Ipv6Addr) -> [u8; WITH_ADDRESS] {
+    let destination = solicited_node(target);
+    message([TYPE_SOLICITATION, 0], OPTION_SOURCE_ADDRESS, target, mac, [source, destination])
 }
 
 /// The bytes of the advertisement that answers a solicitation for `target`, which has the address
 /// `mac`, sent from `target` to `destination`.
 #[must_use]
-pub fn advertisement(
+pub fn advertisement(target: Ipv6Addr, mac: MacAddr, destination: Ipv6Addr) -> [u8; WITH_ADDRESS] {
+    let kind = [TYPE_ADVERTISEMENT, FLAG_SOLICITED_OVERRIDE];
+    message(kind, OPTION_TARGET_ADDRESS, target, mac, [target, destination])
+}
+
+/// A message of a type, with its flags and one option, between two addresses.
+fn message(
+    [kind, flags]: [u8; 2],
+    option: u8,
     target: Ipv6Addr,
     mac: MacAddr,
-    destination: Ipv6Addr,
-) -> [u8; ADVERTISEMENT_LENGTH] {
-    let mut bytes = [0; ADVERTISEMENT_LENGTH];
-    bytes[0] = TYPE_ADVERTISEMENT;
-    bytes[4] = FLAG_SOLICITED_OVERRIDE;
+    [source, destination]: [Ipv6Addr; 2],
+) -> [u8; WITH_ADDRESS] {
+    let mut bytes = [0; WITH_ADDRESS];
+    bytes[0] = kind;
+    bytes[4] = flags;
     bytes[8..24].copy_from_slice(&target.octets());
-    bytes[24] = OPTION_TARGET_ADDRESS;
+    bytes[24] = option;
     bytes[25] = 1;
     bytes[26..32].copy_from_slice(&mac.0);
-    let [c0, c1] = checksum(target, destination, &bytes).to_be_bytes();
+    let [c0, c1] = checksum(source, destination, &bytes).to_be_bytes();
     bytes[2] = c0;
     bytes[3] = c1;
     bytes
@@ -123,6 +170,51 @@ mod tests {
         let bytes = advertisement(TARGET, mac, SOURCE);
         assert_eq!(checksum(TARGET, SOURCE, &bytes), 0);
         assert_eq!(bytes[24..32], [2, 1, 0x02, 0x11, 0x22, 0x33, 0x44, 0x55]);
+    }
+
+    #[test]
+    fn an_advertisement_names_its_target_and_where_it_is() {
+        let mac = MacAddr([0x02, 0x11, 0x22, 0x33, 0x44, 0x55]);
+        let plain = advertisement(TARGET, mac, SOURCE);
+        let ip = |length: usize| ipv6::Repr {
+            traffic_class: 0,
+            flow_label: 0,
+            next_header: ipv6::NEXT_HEADER_ICMPV6,
+            hop_limit: HOP_LIMIT,
+            source: TARGET,
+            destination: SOURCE,
+            payload_length: length as u16,
+        };
+        assert_eq!(parse_advertisement(&ip(plain.len()), &plain), Ok((TARGET, mac)));
+        assert!(parse_solicitation(&ip(plain.len()), &plain).is_err());
+        // Behind another option, and without any.
+        let sealed = |options: &[u8]| {
+            let mut bytes = [&plain[..LENGTH], options].concat();
+            bytes[2..4].fill(0);
+            let sum = checksum(TARGET, SOURCE, &bytes).to_be_bytes();
+            bytes[2..4].copy_from_slice(&sum);
+            bytes
+        };
+        let behind = sealed(&[&[14, 2][..], &[0; 14], &plain[LENGTH..]].concat());
+        assert_eq!(parse_advertisement(&ip(behind.len()), &behind), Ok((TARGET, mac)));
+        for options in
+            [&[][..], &[2, 1, 2, 0, 0, 0, 0], &[2, 0, 2, 0, 0, 0, 0, 1], &[14, 255, 0, 0]]
+        {
+            let bytes = sealed(options);
+            assert!(parse_advertisement(&ip(bytes.len()), &bytes).is_err(), "{options:?}");
+        }
+        for bit in 0..plain.len() * 8 {
+            let mut wrong = plain;
+            wrong[bit / 8] ^= 1 << (bit % 8);
+            assert!(parse_advertisement(&ip(wrong.len()), &wrong).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_solicitation_that_is_made_is_one() {
+        let bytes = super::solicitation(TARGET, MacAddr([2, 0, 0, 0, 0, 1]), SOURCE);
+        let (ip, expected) = solicitation();
+        assert_eq!((&bytes[..], parse_solicitation(&ip, &bytes)), (&expected[..], Ok(TARGET)));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use roce::wire::{arp, ethernet, icmpv4, ipv4, ipv6, ndp};
 use roce::{
-    AsyncKind, Error, Event, Instant, MacAddr, Operation, PathMtu, PostError, QpAttributes,
-    QpState, Qpn, SendRequest,
+    AccessFlags, AddressVector, AsyncKind, Error, Event, Gid, GidTable, Instant, MacAddr,
+    Operation, PathMtu, PostError, Psn, QpAttributes, QpState, Qpn, SendRequest,
 };
 
 use crate::cable::Cable;
@@ -301,6 +301,74 @@ fn echo_requests_are_answered() {
     assert_eq!(ip.destination, std::net::Ipv4Addr::new(10, 7, 0, 9));
     let reply = icmpv4::Repr::parse(packet).unwrap();
     assert_eq!(reply, icmpv4::Repr { reply: true, ..echo });
+}
+
+/// RC-14.
+#[test]
+fn a_peer_whose_ipv6_address_does_not_tell_is_asked_for() {
+    let mut nodes = [Node::new(1), Node::new(2)];
+    let gid =
+        |n: usize| Gid::from_ipv6(std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1 + n as u16));
+    for (n, node) in nodes.iter_mut().enumerate() {
+        let mut gids = GidTable::default();
+        gids[2] = Some(gid(n));
+        node.stack.set_gids(gids);
+    }
+    let [first, second] = &mut nodes;
+    let qpn = Qpn::new(0x11).unwrap();
+    first.stack.create_qp(qpn).unwrap();
+    let init = QpAttributes {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        access: Some(AccessFlags::all()),
+        ..QpAttributes::default()
+    };
+    let rtr = QpAttributes {
+        state: Some(QpState::Rtr),
+        path: Some(AddressVector {
+            sgid_index: 2,
+            dgid: gid(1),
+            hop_limit: 0,
+            traffic_class: 0,
+            flow_label: 0,
+            sl: 0,
+        }),
+        path_mtu: Some(PathMtu::Mtu256),
+        dest_qpn: Qpn::new(0x12),
+        rq_psn: Some(Psn::default()),
+        max_dest_rd_atomic: Some(1),
+        min_rnr_timer: Some(0),
+        ..QpAttributes::default()
+    };
+    let rts = QpAttributes {
+        state: Some(QpState::Rts),
+        sq_psn: Some(Psn::default()),
+        timeout: Some(14),
+        retry_cnt: Some(7),
+        rnr_retry: Some(7),
+        max_rd_atomic: Some(1),
+        ..QpAttributes::default()
+    };
+    for change in [init, rtr, rts] {
+        first.stack.modify_qp(Instant(0), qpn, &change).unwrap();
+    }
+    let read = SendRequest {
+        operation: Operation::Read,
+        length: 0,
+        remote_va: 0,
+        rkey: 0,
+        imm: 0,
+        solicited: false,
+        fence: false,
+    };
+    first.stack.post_send(Instant(0), qpn, read).unwrap();
+    let question = first.round(0).pop().unwrap();
+    assert_eq!(question[..6], ndp::multicast_mac(ndp::solicited_node(gid(1).as_ipv6())).0);
+    let told_so = answer(second, question).unwrap();
+    // An answer that comes again is none.
+    let request = answer(first, told_so.clone()).unwrap();
+    assert_eq!((&request[..6], &request[12..14]), (&second.mac.0[..], &[0x86, 0xdd][..]));
+    assert_eq!(answer(first, told_so), None);
 }
 
 #[test]

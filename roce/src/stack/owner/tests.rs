@@ -141,7 +141,7 @@ fn questions_for_an_address_of_the_port_are_the_stacks_and_others_both_may_hear(
 }
 
 #[test]
-fn solicitations_are_the_stacks_and_advertisements_the_hosts() {
+fn solicitations_are_the_stacks_and_advertisements_both_may_hear() {
     let (stack, own) = (stack(), OWN.link_local());
     let solicit = |target: Ipv6Addr, source: Ipv6Addr| {
         let mut message = [0; ndp::LENGTH];
@@ -165,7 +165,7 @@ fn solicitations_are_the_stacks_and_advertisements_the_hosts() {
     assert_eq!(solicit(PEER.link_local(), PEER.link_local()), Owner::Host);
     assert_eq!(solicit(own, Ipv6Addr::UNSPECIFIED), Owner::Host);
     let told = control::neighbour_advertisement(&peer(), PEER.link_local(), OWN, own);
-    assert_eq!(stack.owner(&told), Owner::Host);
+    assert_eq!(stack.owner(&told), Owner::Both);
 }
 
 /// A stack whose queue pair is connected to one of the peer's, over IPv4 or IPv6.
