@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 
 use super::package::{DRIVERS, install};
 use super::{Case, Need, SHARES, Setting, Task, load};
@@ -28,9 +29,10 @@ const SOON: Duration = Duration::from_secs(20);
 /// What keeps the kernel from showing a card; these want a kernel that has loaded no RDMA yet.
 pub(super) fn refusals() -> Vec<Case> {
     let rxe = Need::Module("rdma_rxe");
-    let case = |name: &str, body: fn(&Setting) -> Result<()>| {
-        Case::new(format!("shadow/refused/{name}"), &[rxe], body)
+    let with = |name: &str, needs: &[Need], body: fn(&Setting) -> Result<()>| {
+        Case::new(format!("shadow/refused/{name}"), &[&[rxe], needs].concat(), body)
     };
+    let case = |name, body| with(name, &[], body);
     vec![
         case("without TAP devices", |it| refused(it, "modprobe tun")).as_root(),
         case("to an ordinary user", not_permitted),
@@ -45,6 +47,7 @@ pub(super) fn refusals() -> Vec<Case> {
         })
         .as_root(),
         case("while UDP 4791 is taken", port_taken).as_root(),
+        with("while another device has its name", &[RDMA], name_taken).as_root(),
     ]
 }
 
@@ -66,9 +69,14 @@ pub(super) fn cases() -> Vec<Case> {
     root("verbs-data/sweep", &[], data);
     root("perftest", &[PERFTEST], perftest);
     root("GIDs follow ip addr", &[], gids_follow);
+    root("GIDs follow ip addr/IPv6", &[], gids_follow_ipv6);
     root("a neighbour answers ping, and is answered", &[PING], neighbour);
+    root("no user speaks for a card's connection", &[], forged);
     root("a device that was renamed gets its name back", &[], renamed);
+    root("a device that was given another Ethernet address gets its own back", &[], readdressed);
+    root("balboad tells when its device was taken away", &[], taken_away);
     root("programs do not keep balboad from ending", &[PERFTEST], killed);
+    root("a killed balboad's programs are told, and the next one works at once", &[], succeeded);
     root("balboad tells when rxe's provider would win", &[], rxe_wins);
     root("the package leaves nothing behind", &[], removed);
     cases
@@ -112,6 +120,20 @@ fn port_taken(setting: &Setting) -> Result<()> {
     load("rdma_rxe")?;
     let daemon = shadowed(setting, "--soft 1")?;
     daemon.stop()
+}
+
+fn name_taken(setting: &Setting) -> Result<()> {
+    for module in ["tun", "ib_uverbs", "crc32_generic", "rdma_rxe"] {
+        load(module)?;
+    }
+    run("ip tuntap add dev other mode tap")?;
+    run("ip link set other up")?;
+    run("rdma link add balboa0 type rxe netdev other")?;
+    let outcome = refused(setting, "rdma link delete balboa0");
+    run("rdma link delete balboa0")?;
+    run("ip link delete other")?;
+    outcome?;
+    shadowed(setting, "--soft 1")?.stop()
 }
 
 /// Starts balboad where everybody looks for it.
@@ -245,6 +267,77 @@ fn gids_follow(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
+fn gids_follow_ipv6(setting: &Setting) -> Result<()> {
+    let daemon = shadowed(setting, "--soft 2")?;
+    for card in [0, 1] {
+        // Without asking the others first whether the address is free.
+        run(&format!("ip addr add fd00:77::{card}1/64 dev balboa{card} nodad"))?;
+    }
+    let shows = |card, gid: &str| -> Result<bool> {
+        Ok(devinfo_of(card)?.contains(&format!("{gid}, RoCE v2")))
+    };
+    until("the cards had the new addresses", || {
+        Ok(shows(0, "fd00:77::1")? && shows(1, "fd00:77::11")?)
+    })?;
+    ensure!(kernels_gid(0, 2)?.starts_with("fd00:0077:"), "the kernel has another at index 2");
+    between("ibv_rc_pingpong -c -m 4096 -g 2 -n 100")?.client.says("100 iters in ")?;
+    run("ip addr del fd00:77::1/64 dev balboa0")?;
+    until("the card had lost the address", || Ok(!shows(0, "fd00:77::1")?))?;
+    let kept = shows(0, "fe80::aff:fe4d:1")? && shows(0, "::ffff:10.77.0.1")?;
+    ensure!(kept, "{}", devinfo_of(0)?);
+    daemon.stop()
+}
+
+/// The destination QP of the only queue pair that is connected, once there is one.
+fn connected_to(daemon: &Daemon<'_>) -> Result<u32> {
+    let found = std::cell::Cell::new(None);
+    until("a queue pair was connected", || {
+        let status = daemon.status()?;
+        let clients = status["clients"].as_array().into_iter().flatten();
+        let qps = clients.flat_map(|it| it["queue_pairs"].as_array().into_iter().flatten());
+        let mut connected = qps.filter(|it| it["state"] == "RTS");
+        found.set(connected.next().and_then(|it| it["dest_qpn"].as_u64()));
+        Ok(found.get().is_some())
+    })?;
+    Ok(u32::try_from(found.get().context("there was one")?)?)
+}
+
+/// Every user may send UDP datagrams to the RoCE port of a card's peer, from the card's address.
+fn forged(setting: &Setting) -> Result<()> {
+    let end = |name: &str| setting.directory().join(name).display().to_string();
+    let (ours, theirs) = (end("ours"), end("theirs"));
+    let daemon = shadowed(setting, &format!("--soft 1 --port unix:{ours},{theirs}"))?;
+    let other = setting.balboad(&format!("--soft 1 --ip 10.77.0.9 --port unix:{theirs},{ours}"))?;
+    let port = free_port()?;
+    let words = format!("-m 1024 -g 1 -n 100000000 -d balboa0 -p {port}");
+    let server = crate::pair::start_server(Task::new("ibv_rc_pingpong").words(&words), port)?;
+    let client = other.run("ibv_rc_pingpong").words(&words).arg("127.0.0.1").tidy().start()?;
+    let dest_qpn = connected_to(&daemon)?;
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let send = |qpn: u32| -> Result<()> {
+        // A WRITE's header, of which only the queue pair's number matters here.
+        let mut packet = [0; 32];
+        packet[0] = 0x0a;
+        packet[2..4].copy_from_slice(&[0xff, 0xff]);
+        packet[4..8].copy_from_slice(&qpn.to_be_bytes());
+        socket.send_to(&packet, "10.77.0.9:4791")?;
+        Ok(())
+    };
+    let counter = |daemon: &Daemon<'_>, name: &str| -> Result<u64> {
+        let status = daemon.status()?;
+        status["cards"][0]["counters"][name].as_u64().with_context(|| format!("no {name}"))
+    };
+    send(dest_qpn)?;
+    until("it was refused", || Ok(counter(&daemon, "host_frames_forged")? == 1))?;
+    // One for a queue pair that the card is not connected to passes, and shows that the way is there.
+    send(dest_qpn ^ 1)?;
+    let bad = || counter(&other, "rx_icrc_encapsulated");
+    until("the other one arrived", || Ok(bad()? == 1))?;
+    drop((server, client));
+    other.stop()?;
+    daemon.stop()
+}
+
 /// A card of another balboad at the other end of a cable: its card answers our kernel's ping, our
 /// kernel answers what it asks, and both exchange data.
 fn neighbour(setting: &Setting) -> Result<()> {
@@ -280,6 +373,62 @@ fn renamed(setting: &Setting) -> Result<()> {
         || Ok(run("rdma link show")?.contains("link balboa0/1")),
     )?;
     devinfo_of(0)?;
+    daemon.stop()
+}
+
+fn readdressed(setting: &Setting) -> Result<()> {
+    let daemon = shadowed(setting, "--soft 2")?;
+    run("ip link set dev balboa0 address 02:00:00:00:00:99")?;
+    let own = "02:00:0a:4d:00:01";
+    until("it had its address back", || {
+        Ok(fs::read_to_string("/sys/class/net/balboa0/address")?.trim() == own)
+    })?;
+    until("the card had its GIDs back", || {
+        let said = devinfo_of(0)?;
+        Ok(said.contains("fe80::aff:fe4d:1,") && said.contains("::ffff:10.77.0.1,"))
+    })?;
+    between("ibv_rc_pingpong -c -m 1024 -g 1 -n 100")?.client.says("100 iters in ")?;
+    daemon.stop()
+}
+
+fn taken_away(setting: &Setting) -> Result<()> {
+    let daemon = shadowed(setting, "--soft 2")?;
+    run("rdma link delete balboa0")?;
+    run("ip link set dev balboa0 mtu 4100")?;
+    let trouble = |card: usize| -> Result<serde_json::Value> {
+        Ok(daemon.status()?["cards"][card]["shadow"]["trouble"].clone())
+    };
+    let told =
+        |it: &serde_json::Value| it.as_str().is_some_and(|it| it.contains("restart balboad"));
+    until("the status told", || Ok(told(&trouble(0)?)))?;
+    run("ip link delete balboa1")?;
+    until("it told of the other one", || Ok(told(&trouble(1)?)))?;
+    daemon.stop()?;
+    let daemon = shadowed(setting, "--soft 2")?;
+    ensure!(trouble_of_none(&daemon)?, "the mend does not mend");
+    daemon.stop()
+}
+
+/// No card has any trouble.
+fn trouble_of_none(daemon: &Daemon<'_>) -> Result<bool> {
+    let status = daemon.status()?;
+    let cards = status["cards"].as_array().context("no cards")?;
+    Ok(cards.iter().all(|card| card["shadow"]["trouble"].is_null()))
+}
+
+/// Nobody waits for the kernel to have taken the devices of a killed balboad away.
+fn succeeded(setting: &Setting) -> Result<()> {
+    let mut daemon = shadowed(setting, "--soft 2")?;
+    for _ in 0..3 {
+        let mut watch = Task::new("ibv_asyncwatch").words("-d balboa0").start()?;
+        watch.wait_until("it watched", |it| it.output().contains("async event FD"))?;
+        daemon.signal(Signal::SIGKILL)?;
+        let next = shadowed(setting, "--soft 2")?;
+        drop(std::mem::replace(&mut daemon, next));
+        let told = watch.wait()?;
+        ensure!(told.stdout.contains("IBV_EVENT_DEVICE_FATAL"), "it was not told: {told}");
+        between("ibv_rc_pingpong -c -m 1024 -g 1 -n 100")?.client.says("100 iters in ")?;
+    }
     daemon.stop()
 }
 
