@@ -7,7 +7,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::Signal;
 
 use super::package::{DRIVERS, install};
 use super::{Case, Need, SHARES, Setting, Task, load};
@@ -416,15 +415,15 @@ fn trouble_of_none(daemon: &Daemon<'_>) -> Result<bool> {
     Ok(cards.iter().all(|card| card["shadow"]["trouble"].is_null()))
 }
 
-/// Nobody waits for the kernel to have taken the devices of a killed balboad away.
+/// Its process has ended, which frees the state directory; nobody waits for what else the kernel does
+/// then.
 fn succeeded(setting: &Setting) -> Result<()> {
     let mut daemon = shadowed(setting, "--soft 2")?;
     for _ in 0..3 {
         let mut watch = Task::new("ibv_asyncwatch").words("-d balboa0").start()?;
         watch.wait_until("it watched", |it| it.output().contains("async event FD"))?;
-        daemon.signal(Signal::SIGKILL)?;
-        let next = shadowed(setting, "--soft 2")?;
-        drop(std::mem::replace(&mut daemon, next));
+        daemon.kill()?;
+        daemon = shadowed(setting, "--soft 2")?;
         let told = watch.wait()?;
         ensure!(told.stdout.contains("IBV_EVENT_DEVICE_FATAL"), "it was not told: {told}");
         between("ibv_rc_pingpong -c -m 1024 -g 1 -n 100")?.client.says("100 iters in ")?;
