@@ -77,6 +77,11 @@ impl AsFd for Tap {
     }
 }
 
+/// Bytes of frames that wait in a packet socket, as the kernel counts them: with what it keeps about
+/// each. The kernel's own measure for all sockets, some 30 of our longest frames, is less than a card
+/// is sent at once, and what finds no room is lost.
+const WAITING_BYTES: libc::c_int = 32 << 20;
+
 /// A packet socket on a network device: every frame that arrives there, whomever it is for, and
 /// frames to be sent as they are.
 #[derive(Debug)]
@@ -101,8 +106,13 @@ impl PacketSocket {
         let index = libc::c_int::try_from(index)
             .map_err(|_| Error::Os { call: "if_nametoindex", errno: Errno::ENODEV })?;
 
+        // Past the limit for everybody, for who may administer the network; else as far as it goes.
+        let force = set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &WAITING_BYTES);
+        force
+            .or_else(|_| set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &WAITING_BYTES))
+            .map_err(Error::os("SO_RCVBUF"))?;
         let ignore: libc::c_int = 1;
-        set_option(&socket, libc::PACKET_IGNORE_OUTGOING, &ignore)
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &ignore)
             .map_err(Error::os("PACKET_IGNORE_OUTGOING"))?;
         let all = libc::packet_mreq {
             mr_ifindex: index,
@@ -110,8 +120,12 @@ impl PacketSocket {
             mr_alen: 0,
             mr_address: [0; 8],
         };
-        set_option(&socket, libc::PACKET_ADD_MEMBERSHIP, &all)
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &all)
             .map_err(Error::os("PACKET_ADD_MEMBERSHIP"))?;
+
+        // Of no account to who may not: merged are only connections of the host's network stack, which
+        // shares a card's port only where the network is administered.
+        let _ = one_by_one(&socket, device);
 
         let address = libc::sockaddr_ll {
             sll_family: libc::AF_PACKET as libc::c_ushort,
@@ -137,6 +151,23 @@ impl PacketSocket {
         recv(self.socket.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC)
     }
 
+    /// How many frames found no room here since this was last asked.
+    pub fn lost(&self) -> u32 {
+        let mut told = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        // SAFETY: both outlive the call, which writes at most `length` bytes of a structure of integers.
+        let got = unsafe {
+            libc::getsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                (&raw mut told).cast(),
+                &raw mut length,
+            )
+        };
+        if got == 0 { told.tp_drops } else { 0 }
+    }
+
     /// Sends a frame.
     ///
     /// # Errors
@@ -151,6 +182,39 @@ impl AsFd for PacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// A command of ethtool's and its value, as `SIOCETHTOOL` takes them (linux/ethtool.h).
+#[repr(C)]
+struct EthtoolValue {
+    command: u32,
+    value: u32,
+}
+
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_SFLAGS: u32 = 0x26;
+const ETHTOOL_SGRO: u32 = 0x2c;
+const ETH_FLAG_LRO: u32 = 1 << 15;
+
+/// Has a device hand on every frame as it arrived: the kernel and some devices make one frame of
+/// several of a TCP connection, which is longer than any that could be handed on.
+fn one_by_one(socket: &OwnedFd, device: &str) -> Result<()> {
+    let told = |command: u32, value: u32| -> Result<u32> {
+        let mut request = named(device)?;
+        let mut value = EthtoolValue { command, value };
+        request.ifr_ifru.ifru_data = (&raw mut value).cast();
+        // SAFETY: the request and the value that it points to outlive the call, which writes no more
+        // than the value.
+        let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+        Errno::result(done).map_err(Error::os("SIOCETHTOOL"))?;
+        Ok(value.value)
+    };
+    told(ETHTOOL_SGRO, 0)?;
+    let flags = told(ETHTOOL_GFLAGS, 0)?;
+    if flags & ETH_FLAG_LRO != 0 {
+        told(ETHTOOL_SFLAGS, flags & !ETH_FLAG_LRO)?;
+    }
+    Ok(())
 }
 
 /// A request about the device of a name.
@@ -169,12 +233,16 @@ fn named(name: &str) -> Result<libc::ifreq> {
     Ok(request)
 }
 
-fn set_option<T>(socket: &OwnedFd, option: libc::c_int, value: &T) -> Result<(), Errno> {
+fn set_option<T>(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &T,
+) -> Result<(), Errno> {
     let length = size_of::<T>() as libc::socklen_t;
     let value = (&raw const *value).cast();
     // SAFETY: the value outlives the call, which reads `length` bytes of it.
-    let set =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, value, length) };
+    let set = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, length) };
     Errno::result(set).map(drop)
 }
 

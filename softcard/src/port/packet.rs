@@ -2,8 +2,10 @@
 //!
 //! Every frame that arrives at the device comes here, and all that the card sends leaves there, next
 //! to what the kernel itself receives and sends by the device. The device should have no addresses
-//! of its own, and room for the card's frames: MTU 4200 for a path MTU of 4096.
+//! of its own, and room for the card's frames: MTU 4200 for a path MTU of 4096. It is told to hand on
+//! every frame as it arrived, for the kernel merges those of a TCP connection.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
@@ -27,6 +29,8 @@ pub struct PacketPort {
     again: Option<u64>,
     pool: FramePool,
     counters: Counters,
+    /// Frames that arrived faster than they were taken.
+    lost: Cell<u64>,
 }
 
 impl PacketPort {
@@ -36,7 +40,14 @@ impl PacketPort {
     /// Where the device is not there, or this process has no CAP_NET_RAW.
     pub fn open(device: &str, pool: FramePool) -> Result<Self, hostmem::Error> {
         let socket = PacketSocket::open(device)?;
-        Ok(Self { socket, resume: None, again: None, pool, counters: Counters::default() })
+        Ok(Self {
+            socket,
+            resume: None,
+            again: None,
+            pool,
+            counters: Counters::default(),
+            lost: Cell::default(),
+        })
     }
 }
 
@@ -110,6 +121,9 @@ impl Port for PacketPort {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.counters.list()
+        self.lost.set(self.lost.get().saturating_add(self.socket.lost().into()));
+        let mut counters = self.counters.list();
+        counters.push(("port_frames_lost", self.lost.get()));
+        counters
     }
 }
