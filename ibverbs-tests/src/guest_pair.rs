@@ -7,6 +7,7 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 
 use crate::agent::{End, Listens, Machine};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
@@ -19,6 +20,7 @@ use crate::table::table;
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
 
 const RDMACM_UTILS: Need = Need::Program("rping", "rdmacm-utils");
+const IPERF3: Need = Need::Program("iperf3", "iperf3");
 const LIBFABRIC: Need = Need::Program("fi_pingpong", "libfabric-bin");
 /// The port at which fi_pingpong's sides agree on what they do.
 const FI_PINGPONG: u16 = 47592;
@@ -28,6 +30,9 @@ const PINGPONG: u16 = 18515;
 /// The pairs of machines that cases run in.
 pub const PAIRS: [[End; 2]; 3] =
     [[End::Rxe, End::Rxe], [End::Card, End::Rxe], [End::Card, End::Card]];
+
+/// The cases that the test command runs.
+pub const IN_TEST: [&str; 2] = ["pair/card and rxe/rping", "pair/card and rxe/ib_write_bw -R"];
 
 /// A program that both sides run, and how it is seen that it did what it should.
 struct Row {
@@ -43,6 +48,14 @@ struct Row {
 }
 
 const ROWS: &[Row] = &[
+    Row {
+        name: "TCP",
+        need: IPERF3,
+        server: "iperf3 -s -1 -p 18515",
+        listens: Listens::Tcp(PINGPONG),
+        client: "iperf3 -c ADDRESS -p 18515 -n 4M",
+        check: |both| both_say(both, "receiver"),
+    },
     Row {
         name: "ibv_rc_pingpong",
         need: IBVERBS_UTILS,
@@ -171,12 +184,28 @@ fn both_ways([first, second]: &[Side; 2], row: &Row) -> Result<()> {
     for (server, client, address) in
         [(first, second, first_address), (second, first, second_address)]
     {
-        run(server, client, address, row).and_then(|it| (row.check)(&it)).with_context(|| {
+        let both = run(server, client, address, row).and_then(|it| (row.check)(&it));
+        let whole = || [first, second].into_iter().try_for_each(nothing_lost);
+        both.and_then(|()| whole()).with_context(|| {
             let said = |who: &str, side: &Side| {
                 format!("{who}, {} in its machine\n{}", side.end, side.machine.log())
             };
             format!("{}{}", said("server", server), said("client", client))
         })?;
+    }
+    Ok(())
+}
+
+/// Every frame that arrived at a card's end was taken, and as long as frames are.
+fn nothing_lost(side: &Side) -> Result<()> {
+    if side.end != End::Card {
+        return Ok(());
+    }
+    let told = side.machine.run("balboa status --json")?.success()?;
+    let status: Value = serde_json::from_str(&told.stdout)?;
+    let counters = &status["cards"][0]["counters"];
+    for name in ["port_frames_lost", "port_frames_bad_length"] {
+        ensure!(counters[name] == 0, "{name} is {}: {counters}", counters[name]);
     }
     Ok(())
 }
@@ -197,6 +226,12 @@ fn run(server: &Side, client: &Side, address: Ipv4Addr, row: &Row) -> Result<Bot
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_test_command_runs_is_among_the_cases() {
+        let names = names([End::Card, End::Rxe]);
+        assert!(IN_TEST.iter().all(|few| names.iter().any(|name| name == few)), "{names:?}");
+    }
 
     #[test]
     fn names_are_unique() {

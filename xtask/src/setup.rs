@@ -15,6 +15,7 @@ pub const TEST: &[&str] = &[
     "g++",
     "ibverbs-providers",
     "ibverbs-utils",
+    "iperf3",
     "iproute2",
     "iputils-ping",
     "libfabric-bin",

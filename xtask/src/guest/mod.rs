@@ -156,6 +156,9 @@ pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summ
         if wanted(&against(version)) {
             summary.add(run_against(version, filter, parts)?);
         }
+        if wanted(&pair::in_test(version)) {
+            summary.add(pair::run_few(version, filter, parts)?);
+        }
         Ok(summary)
     })
 }
@@ -191,11 +194,13 @@ fn with_parts(
     Ok(summary)
 }
 
-/// The names of all cases, those that run in the machine before those that run against it.
+/// The names of all cases: those that run in the machine, those that run against it, and those of a
+/// pair of machines.
 fn names(version: Version) -> Vec<String> {
     let of = |hardware: &Hardware| inside(version, *hardware);
     let mut names: Vec<String> = version.hardware().iter().flat_map(of).collect();
     names.extend(against(version));
+    names.extend(pair::in_test(version));
     names
 }
 
