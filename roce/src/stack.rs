@@ -366,6 +366,17 @@ impl Stack {
         }
     }
 
+    /// Has [`Stack::next_timeout`] be when something is due, rather than when to look whether it
+    /// is. For callers that are about to sleep until then.
+    pub fn settle_timeouts(&mut self) {
+        while let Some((slot, generation)) = self.shared.timers.first() {
+            let qp = qp_at(&mut self.slots, slot).filter(|qp| qp.generation == generation);
+            if !self.shared.timers.settle_first(qp.map(|qp| &mut qp.timer)) {
+                break;
+            }
+        }
+    }
+
     /// When [`Stack::handle_timeout`] must be called, at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {

@@ -3,6 +3,9 @@
 //! A deadline that moves later costs nothing: the queue keeps the earlier entry, and when that
 //! entry comes up it is put back at the deadline of that moment. So the queue sees about one
 //! operation per QP and timeout, not per packet, and there is never a scan over all QPs.
+//!
+//! Before a sleep such entries are put right ([`Timers::settle_first`]): waking for one is work for
+//! nothing, and having the kernel set a clock for one may cost more than the sleep.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -54,6 +57,28 @@ impl Timers {
     /// The earliest time at which the queue must be looked at.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse(entry)| entry.at)
+    }
+
+    /// Whose the first entry is: slot and generation.
+    pub(crate) fn first(&self) -> Option<(u32, u32)> {
+        self.heap.peek().map(|Reverse(entry)| (entry.slot, entry.generation))
+    }
+
+    /// Puts the first entry right if it comes up before the deadline of its `timer`, and says
+    /// whether it had to; without a timer, the QP of that entry being gone, it goes.
+    pub(crate) fn settle_first(&mut self, timer: Option<&mut Timer>) -> bool {
+        let Some(Reverse(entry)) = self.heap.peek().copied() else { return false };
+        let timer = timer.filter(|timer| timer.scheduled == Some(entry.at));
+        if timer.as_ref().is_some_and(|timer| timer.deadline == Some(entry.at)) {
+            return false;
+        }
+        self.heap.pop();
+        if let Some(timer) = timer {
+            timer.scheduled = None;
+            let deadline = timer.deadline;
+            self.set(timer, entry.slot, entry.generation, deadline);
+        }
+        true
     }
 
     /// The number of entries.
@@ -138,5 +163,31 @@ mod tests {
         assert!(!due(&mut timers, &mut timer, 100));
         timers.set(&mut timer, 0, 0, Some(Instant(110)));
         assert!(due(&mut timers, &mut timer, 110));
+    }
+
+    #[test]
+    fn settled_entries_are_deadlines() {
+        let mut timers = Timers::default();
+        let mut of = [Timer::default(); 4];
+        for (slot, timer) in (0..).zip(&mut of) {
+            timers.set(timer, slot, 0, Some(Instant(10 + u64::from(slot))));
+        }
+        timers.set(&mut of[0], 0, 0, Some(Instant(40)));
+        timers.set(&mut of[1], 1, 0, None);
+        timers.set(&mut of[3], 3, 0, Some(Instant(5)));
+        timers.set(&mut of[3], 3, 0, Some(Instant(30)));
+        // The QP of slot 2 is gone.
+        while let Some((slot, _)) = timers.first() {
+            let timer = Some(&mut of[slot as usize]).filter(|_| slot != 2);
+            if !timers.settle_first(timer) {
+                break;
+            }
+        }
+        assert_eq!(timers.next(), Some(Instant(30)));
+        assert_eq!(timers.len(), 2);
+        assert!(due(&mut timers, &mut of[3], 30));
+        assert!(due(&mut timers, &mut of[0], 40));
+        timers.set(&mut of[1], 1, 0, Some(Instant(50)));
+        assert_eq!(timers.next(), Some(Instant(50)));
     }
 }

@@ -100,7 +100,7 @@ impl CardThread {
             // The page is ours and can be written, so neither call fails.
             let _ = self.asleep.prepare_sleep();
             if !self.round() && !self.ended {
-                self.waiter.sleep(self.cards.iter().filter_map(Card::next_timeout).min());
+                self.waiter.sleep(self.cards.iter_mut().filter_map(Card::next_timeout).min());
             }
             let _ = self.asleep.awake();
         }
@@ -199,10 +199,11 @@ impl CardThread {
 
 impl Card {
     /// When the card next has something to do by itself.
-    pub(crate) fn next_timeout(&self) -> Option<u64> {
+    pub(crate) fn next_timeout(&mut self) -> Option<u64> {
         if self.waits_for_driver() || self.reconfiguration.decoupled {
             return None;
         }
+        self.stack.settle_timeouts();
         let stack = self.stack.next_timeout().map(|instant| instant.0);
         let host = self.host.as_ref().and_then(|host| host.port.next_timeout());
         [stack, self.port.next_timeout(), host].into_iter().flatten().min()

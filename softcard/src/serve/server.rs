@@ -127,7 +127,8 @@ impl Server {
                 break;
             }
             if !worked {
-                self.waiter.sleep(self.next_look());
+                let until = self.next_look();
+                self.waiter.sleep(until);
             }
         }
         self.waiter.forget(stop);
@@ -184,7 +185,7 @@ impl Server {
     }
 
     /// When to look at the card again, whatever happens.
-    fn next_look(&self) -> Option<u64> {
+    fn next_look(&mut self) -> Option<u64> {
         let queues = self.card.engines.iter().any(|engine| engine.has_qps());
         let now = self.waiter.now();
         let idle = now.saturating_sub(self.worked);
