@@ -45,9 +45,9 @@ enum Command {
         /// Local ACK timeout, 4.096 µs × 2^N
         #[arg(long, value_name = "N", default_value_t = 14)]
         timeout: u8,
-        /// Leave out READs of nothing; both processes must
+        /// Name no key in READs of nothing: none is needed
         #[arg(long)]
-        no_empty_reads: bool,
+        keyless_empty_reads: bool,
         /// Where the other process waits
         host: Option<String>,
     },
@@ -137,7 +137,7 @@ fn main() -> anyhow::Result<()> {
             let errors = data::errors::all(&(&link).into(), pinned)?;
             println!("{errors} errors came as they should");
         }
-        Command::Apart { device, port, timeout, no_empty_reads, host } => {
+        Command::Apart { device, port, timeout, keyless_empty_reads, host } => {
             let options = Options {
                 devices: [device.clone(), device],
                 gid_index: 1,
@@ -146,7 +146,7 @@ fn main() -> anyhow::Result<()> {
                 cq_entries: 2 * DEPTH,
                 patience: Patience { timeout, ..Patience::default() },
             };
-            let count = data::apart::run(&options, host.as_deref(), port, !no_empty_reads)?;
+            let count = data::apart::run(&options, host.as_deref(), port, keyless_empty_reads)?;
             println!("{count} messages arrived as they should");
         }
         Command::Huge { operation, mib, mtu, link } => {

@@ -32,6 +32,8 @@ struct Half {
     line: BufReader<TcpStream>,
     role: Role,
     peer: Far,
+    /// READs of nothing name no key.
+    keyless: bool,
 }
 
 /// What the other side tells of itself.
@@ -42,11 +44,11 @@ struct Far {
 }
 
 /// Waits on a TCP port, or connects to it, and moves messages of every kind both ways at every path
-/// MTU, READs of nothing only if `empty_reads`; answers how many.
+/// MTU, READs of nothing without a key if `keyless`; answers how many.
 ///
 /// # Errors
 /// At the first that goes wrong.
-pub fn run(options: &Options, host: Option<&str>, port: u16, empty_reads: bool) -> Result<usize> {
+pub fn run(options: &Options, host: Option<&str>, port: u16, keyless: bool) -> Result<usize> {
     let library = Library::open()?;
     let side = Side::new(library, options, 0, transfer::room(LONG))?;
     let (role, stream) = match host {
@@ -60,14 +62,11 @@ pub fn run(options: &Options, host: Option<&str>, port: u16, empty_reads: bool) 
     let (address, key) = (side.region.address(), side.region.rkey());
     writeln!(line.get_mut(), "{} {gid} {address} {key}", side.qp.number())?;
     let peer = Far::read(&mut line)?;
-    let mut half = Half { side, line, role, peer };
+    let mut half = Half { side, line, role, peer, keyless };
     let mut count = 0;
     for (round, mtu) in (0..).zip(MTUS) {
         half.connect(options, mtu, round).with_context(|| format!("at ibv_mtu {mtu}"))?;
         for transfer in transfers(128 << mtu) {
-            if transfer.reads() && transfer.size == 0 && !empty_reads {
-                continue;
-            }
             for sender in [0, 1] {
                 half.run(&transfer, sender).with_context(|| {
                     let from = if sender == role { "to" } else { "from" };
@@ -153,7 +152,10 @@ impl Half {
         self.meet()?;
         let (side, library) = (&self.side, self.side.context.library());
         if near {
-            let request = transfer.send(&side.region, self.peer.region, 6, true);
+            let (address, key) = self.peer.region;
+            let needs_none = self.keyless && transfer.reads() && transfer.size == 0;
+            let far = (address, if needs_none { 0 } else { key });
+            let request = transfer.send(&side.region, far, 6, true);
             side.qp.post_send(&[request]).map_err(|(failed, _)| failed)?;
             transfer.check_sent(side, 6, &success(library, &side.send_cq)?)?;
         }
