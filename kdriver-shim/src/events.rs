@@ -84,11 +84,11 @@ fn route(card: &mut Card, at: usize, event: EngineEvent, clients: &mut Clients, 
             }
         }
         EngineEvent::Dead => {
-            tell_window(number, window.index, clients, poller, ibv_event::DEVICE_FATAL);
-            // Then polls flush, also those of programs that wait for a completion event.
+            // First, so that whoever is told finds it so: polls flush, posting fails.
             for client in clients.values().filter(|it| it.uses(number, window.index)) {
                 client.lose_card(number);
             }
+            tell_window(number, window.index, clients, poller, ibv_event::DEVICE_FATAL);
             window.completions.fire_all();
             // What ended this one may have ended the others, whose programs would hear of it late.
             card.windows.iter_mut().for_each(|window| window.engine.check());
