@@ -10,13 +10,8 @@ use ibverbs_tests::process::{Running, Task};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::qmp::Qmp;
-use super::vm;
-
 /// How long a card may take to be ready, and to tell what it counted.
 const START: Duration = Duration::from_secs(20);
-/// How long the machine may take to let a card go.
-const REMOVAL: Duration = Duration::from_secs(90);
 /// Cards of a machine with an IOMMU.
 const CARDS: usize = 2;
 /// The card with a neighbour: another function of its slot, of another kind and in its IOMMU group.
@@ -42,10 +37,6 @@ impl Cards {
         Self { directory: directory.to_owned(), softcard: built.join("softcard"), count }
     }
 
-    fn monitor(&self) -> PathBuf {
-        self.directory.join("monitor")
-    }
-
     fn device(&self, card: usize) -> Value {
         let socket = json!({ "type": "unix", "path": self.socket(card) });
         json!({
@@ -61,12 +52,8 @@ impl Cards {
         self.directory.join(format!("card{card}"))
     }
 
-    /// Adds to QEMU's arguments a slot for each card, the card in it, and a monitor.
-    ///
-    /// The slots are hotplug slots of PCIe's own kind, as a server has them.
+    /// Adds to QEMU's arguments a slot for each card, and the card in it.
     pub fn plugged_into(&self, mut task: Task) -> Task {
-        task = task.words("-global ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off");
-        task = task.arg("-qmp").arg(vm::option("unix:server=on,wait=off,path=", &self.monitor()));
         for card in 0..self.count {
             let slot = FIRST_SLOT + card;
             let port = format!("id=slot{card},chassis={slot},slot={slot},addr={slot:x}");
@@ -84,9 +71,9 @@ impl Cards {
     ///
     /// # Errors
     /// When one of them does not come up.
-    pub fn serve(&self) -> Result<Served<'_>> {
+    pub fn serve(&self) -> Result<Served> {
         let servers: Result<_> = (0..self.count).map(|card| self.start(card).map(Some)).collect();
-        Ok(Served { cards: self, servers: servers?, monitor: None, former: String::new() })
+        Ok(Served { servers: servers?, former: String::new() })
     }
 
     fn start(&self, card: usize) -> Result<Running> {
@@ -101,16 +88,14 @@ impl Cards {
 
 /// The cards of a machine, as long as they are served.
 #[derive(Debug)]
-pub struct Served<'a> {
-    cards: &'a Cards,
+pub struct Served {
     /// `None` of a card that was killed.
     servers: Vec<Option<Running>>,
-    monitor: Option<Qmp>,
     /// What servers said that were killed.
     former: String,
 }
 
-impl Served<'_> {
+impl Served {
     /// What all servers said.
     pub fn log(&self) -> String {
         let now: String = self.servers.iter().flatten().map(Running::errors).collect();
@@ -130,11 +115,6 @@ impl Served<'_> {
         let Some((what, card)) = words else { bail!("there is no such thing: {asked}") };
         match what {
             "kill" => self.kill(card)?,
-            "remove" => {
-                let device = json!({ "id": format!("card{card}") });
-                self.monitor()?.execute("device_del", &device)?;
-            }
-            "add" => self.add(card)?,
             "count" => return self.count(card),
             _ => bail!("there is no such thing: {asked}"),
         }
@@ -145,31 +125,11 @@ impl Served<'_> {
         self.servers.get_mut(card).context("there is no such card")
     }
 
-    fn monitor(&mut self) -> Result<&mut Qmp> {
-        let monitor = match self.monitor.take() {
-            Some(monitor) => monitor,
-            None => Qmp::connect(&self.cards.monitor())?,
-        };
-        Ok(self.monitor.insert(monitor))
-    }
-
     fn kill(&mut self, card: usize) -> Result<()> {
         let server = self.server(card)?.take().context("it has gone")?;
         server.signal(Signal::SIGKILL)?;
         self.former.push_str(&server.wait()?.stderr);
         Ok(())
-    }
-
-    /// Puts a card into the slot that the one before has left or is leaving: the same one if it
-    /// lives.
-    fn add(&mut self, card: usize) -> Result<()> {
-        self.monitor()?.await_deletion(&format!("card{card}"), REMOVAL)?;
-        if self.server(card)?.is_none() {
-            let server = self.cards.start(card)?;
-            self.server(card)?.replace(server);
-        }
-        let device = self.cards.device(card);
-        self.monitor()?.execute("device_add", &device)
     }
 
     /// What a card says that it holds and has counted, as `NAME=NUMBER` by spaces.

@@ -23,7 +23,6 @@ mod initramfs;
 mod linux;
 mod pair;
 mod qemu;
-mod qmp;
 mod vm;
 
 use apt::Apt;

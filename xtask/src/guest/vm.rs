@@ -229,7 +229,7 @@ fn with_console(error: &anyhow::Error, console: &Path) -> anyhow::Error {
 }
 
 /// An option of QEMU's that ends with a path, in which it wants commas twice.
-pub fn option(name: &str, path: &Path) -> OsString {
+fn option(name: &str, path: &Path) -> OsString {
     let mut option = name.as_bytes().to_vec();
     for byte in path.as_os_str().as_bytes() {
         option.push(*byte);
@@ -241,15 +241,15 @@ pub fn option(name: &str, path: &Path) -> OsString {
 }
 
 /// The host's end of the line that a job writes to.
-struct Results<'a, 'b, F> {
+struct Results<'a, F> {
     listener: UnixListener,
     stream: Option<UnixStream>,
     pending: Vec<u8>,
-    cards: &'a mut Served<'b>,
+    cards: &'a mut Served,
     line: F,
 }
 
-impl<F: FnMut(&str)> Results<'_, '_, F> {
+impl<F: FnMut(&str)> Results<'_, F> {
     fn until_done(&mut self, mut running: Running) -> Result<()> {
         let mut broken = None;
         running.wait_until("its job was done", |_| match self.look() {
@@ -260,7 +260,9 @@ impl<F: FnMut(&str)> Results<'_, '_, F> {
             }
         })?;
         if let Some(error) = broken {
-            return Err(error).context("the line to the machine broke");
+            // Most likely because QEMU ended, which says why.
+            let ended = running.limited(END).wait()?;
+            return Err(error).with_context(|| format!("the line to the machine broke; {ended}"));
         }
         // Only now may it end: what it wrote has arrived.
         if let Some(stream) = &mut self.stream {
