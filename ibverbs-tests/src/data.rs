@@ -8,6 +8,7 @@ use crate::ffi::Operation;
 pub mod apart;
 pub mod errors;
 pub mod link;
+pub mod reach;
 pub mod transfer;
 
 use link::{Link, Options};

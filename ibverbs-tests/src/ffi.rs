@@ -8,12 +8,14 @@
 
 use std::io;
 
+mod descriptors;
 mod device;
 mod fork;
 mod library;
 mod qp;
 mod region;
 
+pub use descriptors::descriptors_of;
 pub use device::{AsyncEvent, Channel, Completion, Context, Cq, Pd, ThreadDomain};
 pub use fork::in_child;
 pub use library::Library;

@@ -16,7 +16,9 @@ use crate::runner::{Case, Need};
 use crate::setting::Setting;
 
 mod cards;
+mod deaths;
 mod interfaces;
+mod mappings;
 pub mod package;
 mod rdma_core;
 mod refusals;
@@ -90,6 +92,8 @@ pub fn cases(hardware: Hardware, kernel: Kernel<'_>) -> Vec<Case> {
             cases.extend(refusals::cases(hardware, kernel));
             cases.extend(interfaces::cases(hardware, kernel));
             cases.extend(cards::cases(hardware));
+            cases.extend(mappings::cases(hardware));
+            cases.extend(deaths::cases(hardware));
         }
     }
     for case in &mut cases {
@@ -118,8 +122,7 @@ fn boot(kernel: Kernel<'_>) -> Case {
     })
 }
 
-/// Has the host do something with a card: `kill` its server, as a card that drops dead; `remove` it
-/// from its slot, which the kernel has to agree to; `add` one to a slot that was left; `count` what it
+/// Has the host do something with a card: `kill` its server, as a card that drops dead; `count` what it
 /// holds.
 ///
 /// Answers in the host's words.

@@ -177,6 +177,11 @@ impl Daemon<'_> {
         self.running.pid()
     }
 
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.running.errors()
+    }
+
     /// A command line run by `balboa run`.
     pub fn run(&self, command: &str) -> Task {
         self.setting.balboa_run(&self.state_dir).words(command)

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ibverbs_tests::data::{
     self,
@@ -30,6 +32,24 @@ enum Command {
         /// The cards pin registered memory, so that it cannot go away under them
         #[arg(long)]
         pinned: bool,
+        #[command(flatten)]
+        link: Link,
+    },
+    /// Reach for a page as long as it is registered, and when it is no more
+    Reach {
+        /// How often, before and after
+        #[arg(long, default_value_t = 1000)]
+        tries: u64,
+        #[command(flatten)]
+        link: Link,
+    },
+    /// Take memory from a card behind an IOMMU, while its key stays, and reach for it
+    Unmapped {
+        /// The file that says at which address the card sees it
+        place: PathBuf,
+        /// How often, before and after
+        #[arg(long, default_value_t = 20)]
+        tries: u64,
         #[command(flatten)]
         link: Link,
     },
@@ -136,6 +156,14 @@ fn main() -> anyhow::Result<()> {
         Command::Errors { pinned, link } => {
             let errors = data::errors::all(&(&link).into(), pinned)?;
             println!("{errors} errors came as they should");
+        }
+        Command::Reach { tries, link } => {
+            let [before, after] = data::reach::registered(&(&link).into(), tries)?;
+            println!("reached in {before} of {tries} before and in {after} of {tries} after");
+        }
+        Command::Unmapped { place, tries, link } => {
+            let [before, after] = data::reach::unmapped(&(&link).into(), &place, tries)?;
+            println!("reached in {before} of {tries} before and in {after} of {tries} after");
         }
         Command::Apart { device, port, timeout, keyless_empty_reads, host } => {
             let options = Options {

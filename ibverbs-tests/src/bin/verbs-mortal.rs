@@ -25,6 +25,9 @@ enum Command {
     Survive {
         /// The call
         doing: death::Doing,
+        /// Only the cards die, and balboad goes on
+        #[arg(long)]
+        card: bool,
     },
     /// Make control calls while balboad is stopped
     Stopped,
@@ -69,7 +72,7 @@ enum Command {
 fn main() -> anyhow::Result<ExitCode> {
     let done = |outcome: anyhow::Result<()>| outcome.map(|()| 0);
     let code = match Arguments::parse().command {
-        Command::Survive { doing } => done(death::survive(doing)),
+        Command::Survive { doing, card } => done(death::survive(doing, card)),
         Command::Stopped => done(death::stopped()),
         Command::Children => done(fork::children()),
         Command::Heir => done(fork::heir()),

@@ -92,7 +92,6 @@ impl Region {
         let result = unsafe { (self.pd.library().ibv_dereg_mr)(self.mr.as_ptr()) };
         Failed::check("ibv_dereg_mr", result)?;
         self.registered.set(false);
-        self.gone.set(true);
         Ok(())
     }
 

@@ -3,19 +3,15 @@
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::Signal;
 
 use super::{Case, Hardware, Need, Setting, for_both, load};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
-use crate::pair::{Both, free_port, run_between, start_server};
-use crate::process::{Running, Task};
+use crate::pair::{Both, run_between};
+use crate::process::Task;
 use crate::setting::Daemon;
 
-/// How long a transfer that is broken off may take to end.
-const LONG: Duration = Duration::from_secs(60);
 /// A card's vendor and device, as sysfs shows them.
 const CARD: [&str; 2] = ["0x10ee", "0x903f"];
 
@@ -59,119 +55,18 @@ pub(super) fn cases(hardware: Hardware) -> Vec<Case> {
         })
         .as_root(),
     );
-    cases.extend(deaths(hardware));
     cases
-}
-
-/// Ends that come without warning. The last one takes a card away for good.
-fn deaths(hardware: Hardware) -> Vec<Case> {
-    let case = |name: &str, body: fn(&Setting, Hardware) -> Result<()>| {
-        Case::new(name, &[PERFTEST], move |setting| body(setting, hardware)).as_root()
-    };
-    vec![
-        case("a client is killed in mid-transfer", client_killed),
-        case("balboad is killed in mid-transfer", balboad_killed),
-        case("a card dies in mid-transfer", card_killed),
-    ]
-}
-
-/// Bytes that a process has locked in memory, as containers count them, and pinned, as iommufd does.
-fn locked(pid: i32) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let bytes = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-        Ok::<_, anyhow::Error>(kib.with_context(|| format!("no {name}"))? * 1024)
-    };
-    Ok(bytes("VmLck:")? + bytes("VmPin:")?)
-}
-
-/// A transfer that would take long: server on the first card, client on the second.
-fn transfer(daemon: &Daemon<'_>) -> Result<(Running, Running)> {
-    let port = free_port()?;
-    let side = |card: u32| {
-        let command = format!("ib_write_bw -F -D 60 -s 65536 -d balboa{card} -p {port}");
-        daemon.run(&command).limit(LONG)
-    };
-    let server = start_server(side(0), port)?;
-    let client = side(1).arg("127.0.0.1").start()?;
-    let moved = || -> Result<u64> {
-        let status = daemon.status()?;
-        Ok(status["cards"][1]["counters"]["sent_pkts"].as_u64().unwrap_or(0))
-    };
-    let before = moved()?;
-    until("packets were sent", || Ok(moved()? > before + 1000))?;
-    Ok((server, client))
-}
-
-/// Waits until something is so.
-fn until(what: &str, is: impl Fn() -> Result<bool>) -> Result<()> {
-    let started = Instant::now();
-    while !is()? {
-        ensure!(started.elapsed() < LONG, "it took too long until {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
-}
-
-fn without_clients(daemon: &Daemon<'_>) -> Result<bool> {
-    let status = daemon.status()?;
-    let clients = status["clients"].as_array().context("the status lists no clients")?;
-    Ok(clients.iter().all(|client| client["role"] == "tool"))
-}
-
-/// Nothing of a killed client is left: no object, no mapping, no locked memory.
-fn client_killed(setting: &Setting, hardware: Hardware) -> Result<()> {
-    let daemon = cards(setting, hardware)?;
-    let before = locked(daemon.pid())?;
-    let (server, client) = transfer(&daemon)?;
-    client.signal(Signal::SIGKILL)?;
-    server.signal(Signal::SIGKILL)?;
-    client.wait()?;
-    server.wait()?;
-    until("balboad had let the clients go", || without_clients(&daemon))?;
-    let after = locked(daemon.pid())?;
-    ensure!(after == before, "balboad has {after} bytes locked, and had {before}");
-    pingpong(&daemon, "")?;
-    daemon.stop()
-}
-
-/// The programs end, and do not hang; another balboad takes the cards over.
-fn balboad_killed(setting: &Setting, hardware: Hardware) -> Result<()> {
-    let daemon = cards(setting, hardware)?;
-    let (server, client) = transfer(&daemon)?;
-    daemon.kill()?;
-    let ended = client.limited(LONG).wait()?;
-    ensure!(!ended.status.success(), "a client without balboad was content: {ended}");
-    // Its peer waits for a word over TCP, which ends with the client.
-    server.limited(LONG).wait()?;
-    let daemon = cards(setting, hardware)?;
-    pingpong(&daemon, "-e")?;
-    daemon.stop()
-}
-
-/// The programs are told and end; balboad says so and goes on with the other card.
-fn card_killed(setting: &Setting, hardware: Hardware) -> Result<()> {
-    let daemon = cards(setting, hardware)?;
-    let (server, client) = transfer(&daemon)?;
-    super::have_host("kill", 1)?;
-    let ended = client.limited(LONG).wait()?;
-    ensure!(!ended.status.success(), "a client without its card was content: {ended}");
-    server.signal(Signal::SIGKILL)?;
-    server.wait()?;
-    until("balboad knew", || {
-        let status = daemon.status()?;
-        let windows = status["cards"][1]["windows"].as_array().cloned().unwrap_or_default();
-        Ok(windows.iter().any(|window| window["dead"].is_string()))
-    })?;
-    let command = "ibv_rc_pingpong -c -g 1 -n 100";
-    run_between((&daemon, 0), (&daemon, 0), command)?;
-    // Closing the dead card takes the kernel long: it waits for the card to come out of a reset.
-    daemon.stop_within(4 * LONG)
 }
 
 /// The cards of the machine, by their PCI addresses.
 pub(super) fn functions() -> Result<Vec<String>> {
+    let found = plugged_in()?;
+    ensure!(!found.is_empty(), "the machine has no cards");
+    Ok(found)
+}
+
+/// The cards that are in the machine now, by their PCI addresses.
+pub(super) fn plugged_in() -> Result<Vec<String>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/sys/bus/pci/devices")? {
         let entry = entry?;
@@ -181,7 +76,6 @@ pub(super) fn functions() -> Result<Vec<String>> {
         }
     }
     found.sort();
-    ensure!(!found.is_empty(), "the machine has no cards");
     Ok(found)
 }
 

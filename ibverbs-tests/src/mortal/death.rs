@@ -7,7 +7,9 @@ use clap::ValueEnum;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use verbs_sys::v44::verbs as v;
 
-use super::{LIMIT, flushed, is_dead, leave_outstanding, linked, say, send, told_of_death};
+use super::{
+    LIMIT, flushed, is_dead, leave_outstanding, linked, say, send, takes_nothing, told_of_death,
+};
 use crate::data::link::Link;
 use crate::data::transfer::{self, Transfer};
 use crate::ffi::{Failed, Operation, Pd, Region};
@@ -38,20 +40,21 @@ impl Doing {
         [Self::Poll, Self::CqEvent, Self::AsyncEvent, Self::Epoll, Self::Post, Self::Control];
 }
 
-/// Does it until balboad dies, checks what comes of it, and then works with the next balboad.
+/// Does it until balboad dies, or a card that a living balboad has, checks what comes of it, and then
+/// works with the next one.
 ///
 /// Says `waiting`, `told` and `again`.
 ///
 /// # Errors
 /// When something does not go by the book.
-pub fn survive(doing: Doing) -> Result<()> {
+pub fn survive(doing: Doing, card: bool) -> Result<()> {
     let link = linked(matches!(doing, Doing::CqEvent | Doing::Epoll), transfer::room(4096))?;
     if doing != Doing::Post {
         leave_outstanding(&link.left, OUTSTANDING)?;
     }
     match doing {
         Doing::Poll => say("waiting"),
-        Doing::CqEvent => cq_event(&link)?,
+        Doing::CqEvent => cq_event(&link, card)?,
         Doing::AsyncEvent => async_event(&link)?,
         Doing::Epoll => epoll(&link)?,
         Doing::Post => post(&link)?,
@@ -61,8 +64,11 @@ pub fn survive(doing: Doing) -> Result<()> {
         flushed(&link.left.send_cq, OUTSTANDING).context("sends")?;
         flushed(&link.left.receive_cq, OUTSTANDING).context("receives")?;
     }
-    if doing == Doing::AsyncEvent {
-        // It has heard of the death already; there is nothing more to hear.
+    if doing == Doing::AsyncEvent && card {
+        // It has heard of the death already.
+        takes_nothing(&link.left)?;
+    } else if doing == Doing::AsyncEvent {
+        // There is nothing more to hear.
         let more = link.left.context.next_async_event();
         ensure!(more == Err(failed("ibv_get_async_event", libc::EIO)), "after the end: {more:?}");
     } else {
@@ -79,12 +85,15 @@ fn failed(call: &'static str, errno: i32) -> Failed {
     Failed { call, errno }
 }
 
-fn cq_event(link: &Link) -> Result<()> {
+fn cq_event(link: &Link, card: bool) -> Result<()> {
     let channel = link.left.send_cq.channel().context("no channel")?;
     link.left.send_cq.arm()?;
     say("waiting");
     let queue = channel.next_event()?;
     ensure!(queue as usize == link.left.send_cq.element(), "an event of another queue");
+    if card {
+        return Ok(());
+    }
     // One event tells of the flushed queue, and then there will be none any more.
     let more = channel.next_event();
     ensure!(more == Err(failed("ibv_get_cq_event", libc::EIO)), "after the end: {more:?}");
