@@ -15,8 +15,12 @@ const NOT_OFFERED: AttributeMask =
 /// Rights of remote peers that a QP can give.
 const QP_ACCESS: Access =
     Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+/// `IB_ACCESS_FLUSH_GLOBAL` and `IB_ACCESS_FLUSH_PERSISTENT` (include/rdma/ib_verbs.h), which this
+/// release of libibverbs has no names for: from Linux 6.2 on, connection management gives them to a QP
+/// together with `IBV_ACCESS_REMOTE_READ`, if the kernel's device knows FLUSH. It is rxe's, not ours.
+const FLUSH: u32 = 1 << 8 | 1 << 9;
 /// Every access flag that verbs knows; those that mean nothing on a QP are left out silently.
-const KNOWN_ACCESS: u32 = 0xff | 0x3ff0_0000;
+const KNOWN_ACCESS: u32 = 0xff | FLUSH | 0x3ff0_0000;
 const MAX_24_BITS: u32 = 0xff_ffff;
 
 /// What a modify carries, checked as far as this side can: the card checks the rest.
@@ -244,6 +248,19 @@ mod tests {
             let refused = convert(&init(), TO_INIT | bit, QpState::Reset).err();
             assert_eq!(refused, Some(libc::EOPNOTSUPP));
         }
+    }
+
+    #[test]
+    fn rights_that_only_connection_management_knows_are_left_out() {
+        let mut attr = init();
+        attr.qp_access_flags |= 1 << 8 | 1 << 9;
+        let (with, without) = (
+            convert(&attr, TO_INIT, QpState::Reset).unwrap(),
+            convert(&init(), TO_INIT, QpState::Reset).unwrap(),
+        );
+        assert_eq!(with.access, without.access);
+        attr.qp_access_flags |= 1 << 10;
+        assert_eq!(convert(&attr, TO_INIT, QpState::Reset).err(), Some(libc::EINVAL));
     }
 
     #[test]
