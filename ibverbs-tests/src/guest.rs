@@ -15,7 +15,7 @@ use crate::process::Task;
 use crate::runner::{Case, Need};
 use crate::setting::Setting;
 
-mod cards;
+pub mod cards;
 mod deaths;
 mod interfaces;
 mod mappings;
@@ -24,6 +24,8 @@ mod rdma_core;
 mod refusals;
 mod shadow;
 mod yama;
+
+pub use rdma_core::soft_roce;
 
 /// Where the guest finds what the host shares: `built`, the programs under test, `job`, what it was
 /// booted for, and `modules`.

@@ -15,18 +15,19 @@ use ibverbs_tests::setting::{Daemon, Stage, Who};
 
 use crate::{cargo, setup};
 use figures::{Column, Figures};
-use stock::{Bandwidth, Programs};
+use stock::{Bandwidth, Devices, Moved, Programs};
 
-mod figures;
-mod goals;
+pub mod figures;
+pub mod goals;
+pub mod inside;
 mod instructions;
-mod machine;
+pub mod machine;
 mod page;
 mod peers;
 mod plot;
 mod stock;
 mod sweep;
-mod table;
+pub mod table;
 
 /// `cargo xtask bench`.
 #[derive(Debug, Args)]
@@ -76,6 +77,8 @@ const FULL: Effort = Effort {
 const QUICK: Effort =
     Effort { rounds: 1, seconds: 1, exchanges: 5_000, idle: Duration::from_secs(2), counted: 100 };
 
+/// Operations of the bandwidth rows.
+const KINDS: [&str; 3] = ["write", "read", "send"];
 /// Message sizes of the bandwidth rows.
 const SIZES: [u64; 4] = [64, 4096, 65_536, 1_048_576];
 /// Bytes of a message where one size stands for bulk transfer.
@@ -108,9 +111,10 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     }
     let judged = goals::judge(&figures);
     report!("");
-    table::print(&machine, &figures, &judged, effort.rounds);
+    println!("{machine}.");
+    table::print(Column::BENCH, &figures, &judged, effort.rounds);
     if let Some(file) = &options.json {
-        table::write_json(file, &machine, &figures, &judged)?;
+        table::write_json(file, &machine.json(), Column::BENCH, &figures, &judged)?;
     }
     if !options.quick {
         report!("\nmeasuring by size, for the plot");
@@ -122,6 +126,36 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
         lossy.stop()?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// WRITE, READ and SEND with messages of a size, once.
+fn bandwidths_of(
+    run: impl Fn(&'static str) -> Result<Moved>,
+    column: Column,
+    size: u64,
+    figures: &mut Figures,
+) -> Result<()> {
+    for kind in KINDS {
+        let run = run(kind)?;
+        figures.add(&format!("{kind}_bw_{size}"), column, run.megabytes);
+        if kind == "write" && size == 64 {
+            figures.add("write_rate_64", column, run.messages);
+        }
+    }
+    Ok(())
+}
+
+/// Latency by polling, once.
+fn latencies_of(
+    devices: Devices<'_>,
+    column: Column,
+    exchanges: u32,
+    figures: &mut Figures,
+) -> Result<()> {
+    let polled = stock::latency(devices, 2, exchanges)?;
+    figures.add("write_lat_2_p50", column, polled.median);
+    figures.add("write_lat_2_p99", column, polled.p99);
+    Ok(())
 }
 
 /// What every round needs.
@@ -146,16 +180,11 @@ impl Rounds<'_> {
     /// WRITE, READ and SEND, and the peers, which know no such difference.
     fn bandwidths(&self, size: u64, figures: &mut Figures) -> Result<()> {
         let seconds = self.effort.seconds;
-        for kind in ["write", "read", "send"] {
-            let run = Bandwidth::of(kind, size, seconds).run(self.clean)?;
-            figures.add(&format!("{kind}_bw_{size}"), Column::Balboa, run.megabytes);
-            if kind == "write" && size == 64 {
-                figures.add("write_rate_64", Column::Balboa, run.messages);
-            }
-        }
+        let run = |kind| Bandwidth::of(kind, size, seconds).run(Devices::Cards(self.clean));
+        bandwidths_of(run, Column::Balboa, size, figures)?;
         let peers = peers::bandwidths(size, seconds)?;
         for (column, megabytes) in peers {
-            for kind in ["write", "read", "send"] {
+            for kind in KINDS {
                 figures.add(&format!("{kind}_bw_{size}"), column, megabytes);
             }
             // A stream has no messages.
@@ -168,22 +197,21 @@ impl Rounds<'_> {
 
     fn many_and_lossy(&self, figures: &mut Figures) -> Result<()> {
         let write = || Bandwidth::of("write", BULK, self.effort.seconds);
-        let one = write().depth(MANY).run(self.clean)?;
+        let one = write().depth(MANY).run(Devices::Cards(self.clean))?;
         figures.add("write_bw_65536_depth500", Column::Balboa, one.megabytes);
-        let many = write().queue_pairs(MANY).depth(1).run(self.clean)?;
+        let many = write().queue_pairs(MANY).depth(1).run(Devices::Cards(self.clean))?;
         figures.add("write_bw_65536_qp500", Column::Balboa, many.megabytes);
         if let Some(lossy) = self.lossy {
-            let run = write().run(lossy)?;
+            let run = write().run(Devices::Cards(lossy))?;
             figures.add("write_bw_65536_loss1", Column::Balboa, run.megabytes);
         }
         Ok(())
     }
 
     fn latencies(&self, figures: &mut Figures) -> Result<()> {
-        let ours = stock::latency(self.clean, 2, self.effort.exchanges)?;
-        figures.add("write_lat_2_p50", Column::Balboa, ours.median);
-        figures.add("write_lat_2_p99", Column::Balboa, ours.p99);
-        let alone = stock::latency_by_events(self.clean, self.effort.exchanges)?;
+        let ours = Devices::Cards(self.clean);
+        latencies_of(ours, Column::Balboa, self.effort.exchanges, figures)?;
+        let alone = stock::latency_by_events(ours, self.effort.exchanges)?;
         figures.add("send_lat_2_events_p99", Column::Balboa, alone.p99);
         let beside = self.programs.latency_beside_churn(self.clean, self.effort.exchanges)?;
         figures.add("send_lat_2_events_p99_churn", Column::Balboa, beside.p99);

@@ -138,8 +138,20 @@ pub(super) fn bound_for(setting: &Setting, uid: u32) -> Result<String> {
 
 /// Binds both cards, gives them to the case's user, and starts a balboad on them.
 pub(super) fn cards(setting: &Setting, hardware: Hardware) -> Result<Daemon<'_>> {
+    cards_in(setting, &setting.state_dir(), hardware)
+}
+
+/// The same, on a state directory.
+///
+/// # Errors
+/// When the cards cannot be had, or balboad does not come up.
+pub fn cards_in<'a>(
+    setting: &'a Setting,
+    state_dir: &Path,
+    hardware: Hardware,
+) -> Result<Daemon<'a>> {
     drivers(hardware)?;
-    setting.balboad(&bound_for(setting, setting.uid())?)
+    setting.balboad_in(state_dir, &bound_for(setting, setting.uid())?)
 }
 
 fn bind_and_unbind(setting: &Setting, hardware: Hardware) -> Result<()> {

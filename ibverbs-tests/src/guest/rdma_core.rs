@@ -4,6 +4,7 @@
 use anyhow::{Result, ensure};
 
 use super::{Case, Need, Setting, Task, load};
+use crate::agent::MTU;
 use crate::cases::{self, IBVERBS_UTILS};
 
 /// The kernel's own device.
@@ -28,26 +29,29 @@ pub(super) fn cases() -> Vec<Case> {
 /// What makes a device of the kernel's.
 const RDMA: Need = Need::Program("rdma", "iproute2");
 
-/// Sees to it that the kernel has an RDMA device of its own.
-fn soft_roce() -> Result<()> {
+/// Sees to it that the kernel has an RDMA device of its own, of the cards' path MTU; its name.
+///
+/// # Errors
+/// When the kernel lacks a module, or refuses the device.
+pub fn soft_roce() -> Result<&'static str> {
     for module in ["dummy", "ib_uverbs", "crc32_generic", "rdma_rxe"] {
         load(module)?;
     }
     let listed = Task::new("rdma").words("link show").run()?.success()?;
     if listed.stdout.contains(KERNELS) {
-        return Ok(());
+        return Ok(KERNELS);
     }
     for command in [
         "ip link add rxedev type dummy",
         "ip addr add 192.0.2.1/24 dev rxedev",
-        "ip link set rxedev up",
+        &format!("ip link set rxedev mtu {MTU} up"),
         &format!("rdma link add {KERNELS} type rxe netdev rxedev"),
     ] {
         let mut words = command.split_whitespace();
         let program = words.next().unwrap_or_default();
         Task::new(program).args(words).run()?.success()?;
     }
-    Ok(())
+    Ok(KERNELS)
 }
 
 /// Outside of `balboa run` a program sees the kernel's device, inside only the cards.

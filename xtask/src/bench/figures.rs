@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
 /// Whom a figure is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Column {
@@ -13,11 +16,17 @@ pub enum Column {
     UcxTcp,
     /// UCX over shared memory and cross-memory attach.
     UcxShm,
+    /// Software cards of the host, behind VFIO in a virtual machine.
+    BalboaVfio,
+    /// The kernel's soft-RoCE.
+    Rxe,
 }
 
 impl Column {
-    /// All of them, in the order of the table.
-    pub const ALL: [Self; 4] = [Self::Balboa, Self::Tcp, Self::UcxTcp, Self::UcxShm];
+    /// Those of `cargo xtask bench`, in the order of the table.
+    pub const BENCH: &[Self] = &[Self::Balboa, Self::Tcp, Self::UcxTcp, Self::UcxShm];
+    /// Those of `cargo xtask guest bench`.
+    pub const GUEST: &[Self] = &[Self::Balboa, Self::BalboaVfio, Self::Rxe];
 
     /// Its name, in the table and in JSON.
     pub fn name(self) -> &'static str {
@@ -26,6 +35,8 @@ impl Column {
             Self::Tcp => "tcp",
             Self::UcxTcp => "ucx_tcp",
             Self::UcxShm => "ucx_shm",
+            Self::BalboaVfio => "balboa_vfio",
+            Self::Rxe => "rxe",
         }
     }
 }
@@ -86,6 +97,31 @@ impl Figures {
         self.samples.entry((metric.to_owned(), column)).or_default().push(value);
     }
 
+    /// All that was noted, to be read by [`Self::read`].
+    pub fn json(&self) -> Value {
+        let one = |((metric, column), samples): (&(String, Column), &Vec<f64>)| json!({ "metric": metric, "column": column.name(), "samples": samples });
+        self.samples.iter().map(one).collect()
+    }
+
+    /// What [`Self::json`] wrote.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn read(value: &Value) -> Result<Self> {
+        let mut figures = Self::default();
+        for one in value.as_array().context("no list of figures")? {
+            let metric = one["metric"].as_str().context("a figure without a metric")?;
+            let mut columns = Column::BENCH.iter().chain(Column::GUEST).copied();
+            let column = columns.find(|column| one["column"] == column.name());
+            let column = column.with_context(|| format!("{metric}: no such column"))?;
+            for sample in one["samples"].as_array().context("a figure without samples")? {
+                let sample = sample.as_f64().with_context(|| format!("{metric}: no number"))?;
+                figures.add(metric, column, sample);
+            }
+        }
+        Ok(figures)
+    }
+
     fn samples(&self, metric: &str, column: Column) -> &[f64] {
         let key = (metric.to_owned(), column);
         self.samples.get(&key).map(Vec::as_slice).unwrap_or_default()
@@ -140,6 +176,18 @@ mod tests {
         assert_eq!(figures.spread("write_bw_64"), Some(0.3));
         assert_eq!(figures.spread("read_bw_64"), None);
         assert_eq!(figures.median("write_bw_64", Column::Tcp), Some(100.0));
+    }
+
+    #[test]
+    fn figures_that_were_written_are_read_again() {
+        let mut figures = Figures::default();
+        for value in [9.5, 10.0, 12.0] {
+            figures.add("write_bw_64", Column::Balboa, value);
+            figures.add("write_bw_64", Column::Rxe, value * value);
+        }
+        let read = Figures::read(&figures.json()).unwrap();
+        assert_eq!(read.samples, figures.samples);
+        assert!(Figures::read(&json!([{ "metric": "x", "column": "y", "samples": [] }])).is_err());
     }
 
     #[test]

@@ -77,6 +77,26 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
     rows.map(|goal| goal.judge(of(goal.metric, Column::Balboa))).to_vec()
 }
 
+/// Judges figures of a virtual machine: at least those of the kernel's soft-RoCE.
+pub fn judge_beside_rxe(figures: &Figures) -> Vec<Judged> {
+    let judge = |metric| {
+        let theirs = figures.median(metric, Column::Rxe);
+        let goal = Goal::at_least(metric, "1.0 x rxe").floor(theirs).wanted(theirs);
+        goal.judge(figures.median(metric, Column::Balboa))
+    };
+    [
+        "write_bw_4096",
+        "write_bw_65536",
+        "read_bw_4096",
+        "read_bw_65536",
+        "send_bw_4096",
+        "send_bw_65536",
+        "write_rate_64",
+    ]
+    .map(judge)
+    .to_vec()
+}
+
 struct Goal {
     metric: &'static str,
     goals: &'static str,
@@ -132,6 +152,20 @@ mod tests {
         assert_eq!(cost(Some(201.0)).verdict, Verdict::BelowFloor);
         assert_eq!(cost(Some(121.0)).verdict, Verdict::BelowWanted);
         assert_eq!(cost(Some(120.0)).verdict, Verdict::Good);
+    }
+
+    #[test]
+    fn cards_in_a_machine_are_to_be_as_good_as_its_soft_roce() {
+        let mut figures = Figures::default();
+        figures.add("write_bw_4096", Column::Balboa, 20.0);
+        figures.add("write_bw_4096", Column::Rxe, 19.0);
+        figures.add("read_bw_4096", Column::Balboa, 18.0);
+        figures.add("read_bw_4096", Column::Rxe, 19.0);
+        let verdicts: Vec<_> =
+            judge_beside_rxe(&figures).iter().map(|it| (it.metric, it.verdict)).collect();
+        assert!(verdicts.contains(&("write_bw_4096", Verdict::Good)));
+        assert!(verdicts.contains(&("read_bw_4096", Verdict::BelowFloor)));
+        assert!(verdicts.contains(&("write_rate_64", Verdict::Unknown)));
     }
 
     #[test]

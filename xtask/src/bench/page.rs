@@ -1,12 +1,11 @@
 //! docs/performance.md: its measured part is written by the benchmark, the rest by people.
 
-use command_line::report;
 use std::fmt::Write as _;
 use std::fs;
 
 use anyhow::{Context as _, Result};
 
-use super::figures::Figures;
+use super::figures::{Column, Figures};
 use super::goals::Judged;
 use super::machine::Machine;
 use super::sweep::{Curve, Curves};
@@ -34,7 +33,7 @@ pub fn update(
     let new = replaced(&old, &measured(machine, figures, judged, curves))?;
     fs::write(&page, new).with_context(|| format!("cannot write {PAGE}"))?;
     fs::write(&plot, plot::svg(curves)).with_context(|| format!("cannot write {PLOT}"))?;
-    report!("wrote {PAGE} and {PLOT}");
+    println!("wrote {PAGE} and {PLOT}");
     Ok(())
 }
 
@@ -49,7 +48,7 @@ fn replaced(page: &str, measured: &str) -> Result<String> {
 fn measured(machine: &Machine, figures: &Figures, judged: &[Judged], curves: &Curves) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "\nA {machine}.\n\n```text");
-    text.push_str(&table::text(figures, judged));
+    text.push_str(&table::text(Column::BENCH, figures, judged));
     text.push_str("```\n\nFloor and wanted in words:\n\n");
     for goal in judged {
         let _ = writeln!(text, "- `{}`: {}", goal.metric, goal.goals);

@@ -16,6 +16,7 @@ use ibverbs_tests::pair::free_port;
 use ibverbs_tests::runner::{self, Filter, Summary};
 
 mod apt;
+mod bench;
 mod build;
 mod cache;
 mod cards;
@@ -41,6 +42,11 @@ pub enum Guest {
     Test(Options),
     /// Boot two machines on one cable and run programs between them
     Pair(Options),
+    /// Boot a kernel and measure cards beside the kernel's soft-RoCE
+    Bench(bench::Options),
+    /// What bench runs in the machine
+    #[command(hide = true)]
+    Inside(crate::bench::inside::Options),
     /// Boot a kernel and open a shell in it
     Shell {
         /// The kernel
@@ -83,6 +89,10 @@ pub fn guest(task: &Guest) -> Result<ExitCode> {
     match task {
         Guest::Test(options) => counted(options, names, run_cases),
         Guest::Pair(options) => counted(options, pair::names, pair::run_cases),
+        Guest::Bench(options) => bench::bench(options),
+        Guest::Inside(options) => {
+            crate::bench::inside::measure(options).map(|()| ExitCode::SUCCESS)
+        }
         Guest::Shell { kernel, hardware } => shell(*kernel, *hardware),
         Guest::Kernel => build::kernel(),
     }

@@ -1,0 +1,78 @@
+//! `cargo xtask guest bench`: cards beside the kernel's soft-RoCE, in one virtual machine.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use ibverbs_tests::guest::{Hardware, SHARES};
+use serde_json::{Value, json};
+
+use super::Version;
+use super::vm::{self, Machine, Parts};
+use crate::bench::figures::{Column, Figures};
+use crate::bench::inside::FIGURES;
+use crate::bench::{goals, machine, table};
+use crate::{cargo, setup};
+
+/// How long the machine may take.
+const LIMIT: Duration = Duration::from_secs(40 * 60);
+/// Rounds of which the median counts.
+const ROUNDS: u32 = 3;
+
+/// `cargo xtask guest bench`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// The kernel
+    #[arg(long, value_enum, default_value = "6.12")]
+    kernel: Version,
+    /// Write the figures to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// One round, for a look
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Boots a machine, measures in it, prints one table, and writes what is asked for.
+///
+/// # Errors
+/// When the machine cannot be had, or a measurement fails.
+pub fn bench(options: &Options) -> Result<ExitCode> {
+    setup::packages(setup::TEST)?;
+    let built = cargo::build()?;
+    let parts = super::parts(options.kernel, &built)?;
+    let parts = Parts { until: Instant::now() + LIMIT, ..parts };
+    let host = machine::Machine::look()?;
+    let rounds = if options.quick { 1 } else { ROUNDS };
+    let said = measured(&parts, rounds)?;
+    let figures = Figures::read(&said["figures"])?;
+    let kernel = said["kernel"].as_str().context("the machine does not tell its kernel")?;
+    let judged = goals::judge_beside_rxe(&figures);
+    println!(
+        "\nIn a machine of QEMU's that is emulated (TCG), 2 processors, Linux {kernel}, on a {host}."
+    );
+    table::print(Column::GUEST, &figures, &judged, rounds);
+    if let Some(file) = &options.json {
+        let mut machine = host.json();
+        machine["guest"] = json!({ "kernel": kernel, "cores": 2, "accelerator": "tcg" });
+        table::write_json(file, &machine, Column::GUEST, &figures, &judged)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the machine said that it measured.
+fn measured(parts: &Parts, rounds: u32) -> Result<Value> {
+    let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
+    let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
+    let job = vm::job(&format!("{SHARES}/built/xtask guest inside --rounds {rounds}"));
+    let machine = Machine::new(parts, Hardware::IntelIommu, home.path(), &job)?;
+    let mut said = None;
+    machine.run(|line| match line.strip_prefix(FIGURES) {
+        Some(figures) => said = Some(figures.to_owned()),
+        None => println!("  {line}"),
+    })?;
+    let said = said.context("nothing was measured")?;
+    serde_json::from_str(&said).with_context(|| format!("no figures: {said}"))
+}
