@@ -27,7 +27,7 @@ pub fn print(columns: &[Column], figures: &Figures, judged: &[Judged], rounds: u
 /// The table: a line for each metric that was measured.
 pub fn text(columns: &[Column], figures: &Figures, judged: &[Judged]) -> String {
     let mut text = String::new();
-    let _ = write!(text, "{:<24}{:<6}", "metric", "unit");
+    let _ = write!(text, "{:<28}{:<6}", "metric", "unit");
     for column in columns {
         let _ = write!(text, "{:>12}", column.name());
     }
@@ -38,7 +38,7 @@ pub fn text(columns: &[Column], figures: &Figures, judged: &[Judged]) -> String 
         if medians.iter().all(Option::is_none) {
             continue;
         }
-        let _ = write!(text, "{:<24}{:<6}", metric.name, metric.unit);
+        let _ = write!(text, "{:<28}{:<6}", metric.name, metric.unit);
         for median in medians {
             let _ = write!(text, "{:>12}", shown(median));
         }
