@@ -1,11 +1,11 @@
 //! Runs the table of cases, counts, and says how each failure is repeated.
 
-use command_line::report;
 use std::fmt;
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
+use command_line::report;
 use nix::unistd::geteuid;
 
 use crate::process::Task;

@@ -4,13 +4,13 @@
 //! is compared with are measured one after the other, so that what else the machine does meets
 //! them alike; only ratios within one run mean something on a shared machine.
 
-use command_line::report;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use command_line::report;
 use ibverbs_tests::setting::{Daemon, Stage, Who};
 
 use crate::{cargo, setup};
@@ -111,7 +111,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     }
     let judged = goals::judge(&figures);
     report!("");
-    println!("{machine}.");
+    report!("{machine}.");
     table::print(Column::BENCH, &figures, &judged, effort.rounds);
     if let Some(file) = &options.json {
         table::write_json(file, &machine.json(), Column::BENCH, &figures, &judged)?;

@@ -1,10 +1,10 @@
 //! verbs-sys' generated types, from the header that the distribution installs.
 
-use command_line::report;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use command_line::report;
 use ibverbs_tests::process::Task;
 
 use crate::{cargo, setup};

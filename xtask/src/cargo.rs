@@ -1,10 +1,10 @@
 //! Cargo, as the one that runs us.
 
-use command_line::report;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use command_line::report;
 use ibverbs_tests::process::{Finished, Task};
 
 /// How long a build or a run of all unit tests may take.

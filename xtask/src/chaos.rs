@@ -1,11 +1,11 @@
 //! Rounds of random deaths, as many as one likes.
 
-use command_line::report;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::Args;
+use command_line::report;
 use ibverbs_tests::chaos::Chaos;
 use ibverbs_tests::setting::{Stage, Who};
 

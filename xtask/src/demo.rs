@@ -1,10 +1,10 @@
 //! The demo: stock programs between two software cards, and what they moved.
 
-use command_line::report;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use command_line::report;
 use ibverbs_tests::pair::{free_port, start_server};
 use ibverbs_tests::process::{Finished, Task};
 use ibverbs_tests::setting::{Daemon, Stage, Who};

@@ -1,12 +1,12 @@
 //! `cargo xtask dist`: the Debian package.
 
-use command_line::report;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use command_line::report;
 use ibverbs_tests::process::Task;
 
 use crate::cargo;

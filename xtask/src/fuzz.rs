@@ -1,12 +1,12 @@
 //! Fuzz targets, for longer than the test command has time.
 
-use command_line::report;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use command_line::report;
 use ibverbs_tests::process::Task;
 
 use crate::cargo::{LIMIT, cargo, root, target_directory};

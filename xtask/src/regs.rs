@@ -1,11 +1,11 @@
 //! The card contract for those who do not read Rust: a document, a C header, a SystemVerilog package.
 
-use command_line::report;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use command_line::report;
 
 use crate::cargo;
 

@@ -1,9 +1,9 @@
 //! Packages: what is missing is installed where that is allowed, and named where it is not.
 
-use command_line::report;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use command_line::report;
 use ibverbs_tests::process::Task;
 use nix::unistd::geteuid;
 

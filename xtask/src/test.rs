@@ -1,11 +1,11 @@
 //! Everything that is checked, counted.
 
-use command_line::report;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
+use command_line::report;
 use ibverbs_tests::process::{Finished, Task};
 use ibverbs_tests::runner::{self, Filter, Summary};
 use ibverbs_tests::{cases, scapy};

@@ -5,6 +5,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use command_line::report;
 use ibverbs_tests::guest::{self, Hardware};
 use ibverbs_tests::setting::{Stage, Who};
 use serde_json::json;
@@ -48,7 +49,7 @@ pub fn measure(options: &Options) -> Result<()> {
     ];
     let mut figures = Figures::default();
     for round in 1..=options.rounds {
-        println!("round {round} of {}", options.rounds);
+        report!("round {round} of {}", options.rounds);
         for size in SIZES {
             for (column, devices) in all {
                 bandwidths_of(
@@ -68,7 +69,7 @@ pub fn measure(options: &Options) -> Result<()> {
         }
     }
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    println!("{FIGURES}{}", json!({ "kernel": kernel.trim(), "figures": figures.json() }));
+    report!("{FIGURES}{}", json!({ "kernel": kernel.trim(), "figures": figures.json() }));
     vfio.stop()?;
     soft.stop()
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 
 use anyhow::{Context as _, Result};
+use command_line::report;
 
 use super::figures::{Column, Figures};
 use super::goals::Judged;
@@ -33,7 +34,7 @@ pub fn update(
     let new = replaced(&old, &measured(machine, figures, judged, curves))?;
     fs::write(&page, new).with_context(|| format!("cannot write {PAGE}"))?;
     fs::write(&plot, plot::svg(curves)).with_context(|| format!("cannot write {PLOT}"))?;
-    println!("wrote {PAGE} and {PLOT}");
+    report!("wrote {PAGE} and {PLOT}");
     Ok(())
 }
 

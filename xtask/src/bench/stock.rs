@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use command_line::report;
 use ibverbs_tests::pair::{free_port, run_between, run_pair};
 use ibverbs_tests::process::{Finished, Task};
 use ibverbs_tests::setting::{Daemon, Setting};
@@ -69,7 +70,7 @@ impl Devices<'_> {
 pub fn lossy(setting: &Setting) -> Result<Option<Daemon<'_>>> {
     let help = setting.built("balboad").arg("--help").run()?.success()?;
     if !help.stdout.contains("--fault") {
-        println!("balboad has no --fault: nothing is measured with loss");
+        report!("balboad has no --fault: nothing is measured with loss");
         return Ok(None);
     }
     let state = setting.directory().join("lossy");

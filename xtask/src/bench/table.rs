@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use command_line::report;
 use serde_json::{Value, json};
 
 use super::figures::{Column, Figures, METRICS};
@@ -12,10 +13,10 @@ use super::goals::{Judged, Verdict};
 
 /// Prints the table and how many figures miss their goals.
 pub fn print(columns: &[Column], figures: &Figures, judged: &[Judged], rounds: u32) {
-    println!("Medians of {rounds}, rounds and peers interleaved; 1 MB = 10^6 bytes.\n");
-    print!("{}", text(columns, figures, judged));
+    report!("Medians of {rounds}, rounds and peers interleaved; 1 MB = 10^6 bytes.\n");
+    report!("{}", text(columns, figures, judged).trim_end());
     let count = |verdict| judged.iter().filter(|it| it.verdict == verdict).count();
-    println!(
+    report!(
         "\n{} as wanted, {} above their floor, {} below it, {} unknown.",
         count(Verdict::Good),
         count(Verdict::BelowWanted),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use command_line::report;
 use ibverbs_tests::guest::{Hardware, SHARES};
 use serde_json::{Value, json};
 
@@ -50,7 +51,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     let figures = Figures::read(&said["figures"])?;
     let kernel = said["kernel"].as_str().context("the machine does not tell its kernel")?;
     let judged = goals::judge_beside_rxe(&figures);
-    println!(
+    report!(
         "\nIn a machine of QEMU's that is emulated (TCG), 2 processors, Linux {kernel}, on a {host}."
     );
     table::print(Column::GUEST, &figures, &judged, rounds);
@@ -71,7 +72,7 @@ fn measured(parts: &Parts, rounds: u32) -> Result<Value> {
     let mut said = None;
     machine.run(|line| match line.strip_prefix(FIGURES) {
         Some(figures) => said = Some(figures.to_owned()),
-        None => println!("  {line}"),
+        None => report!("  {line}"),
     })?;
     let said = said.context("nothing was measured")?;
     serde_json::from_str(&said).with_context(|| format!("no figures: {said}"))

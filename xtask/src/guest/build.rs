@@ -1,12 +1,12 @@
 //! A kernel with iommufd and VFIO character devices, which Debian's have not, from Debian's source.
 
-use command_line::report;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use command_line::report;
 use ibverbs_tests::process::Task;
 
 use super::apt::Apt;

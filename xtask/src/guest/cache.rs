@@ -1,10 +1,10 @@
 //! What was fetched or built, kept between runs: whole or not at all.
 
-use command_line::report;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use command_line::report;
 use nix::fcntl::{Flock, FlockArg};
 
 /// The name, in each kept directory, of the file that says what it was made from.

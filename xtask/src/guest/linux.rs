@@ -1,12 +1,12 @@
 //! Debian's kernels, unpacked and not installed, with the modules that the guest loads.
 
-use command_line::report;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
+use command_line::report;
 use ibverbs_tests::guest::{Hardware, Kernel};
 use ibverbs_tests::process::Task;
 

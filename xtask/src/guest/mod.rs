@@ -1,6 +1,5 @@
 //! `cargo xtask guest`: tests in a virtual machine, with kernels and devices that the host has not.
 
-use command_line::report;
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
+use command_line::report;
 use ibverbs_tests::agent::{Cable, End};
 use ibverbs_tests::guest::{self, Hardware, SHARES};
 use ibverbs_tests::interop;

@@ -1,12 +1,12 @@
 //! `cargo xtask guest pair`: two virtual machines on one cable.
 
-use command_line::report;
 use std::fs;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
+use command_line::report;
 use ibverbs_tests::agent::{Cable, End};
 use ibverbs_tests::guest::Hardware;
 use ibverbs_tests::guest_pair::{self, ADDRESSES, PAIRS, Side};

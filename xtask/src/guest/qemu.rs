@@ -1,9 +1,9 @@
 //! A QEMU that knows vfio-user, beside whatever the host has.
 
-use command_line::report;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use command_line::report;
 use ibverbs_tests::process::Task;
 
 use super::apt::Apt;
