@@ -37,7 +37,7 @@ const RESET_LIMIT: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Why an engine is dead whose registers read all ones.
-const GONE: &str = "its registers read all ones: the card is gone";
+pub(crate) const GONE: &str = "its registers read all ones: the card is gone";
 
 const LOG2_ADMIN: u8 = 6;
 const SQ_OFFSET: u64 = 0;

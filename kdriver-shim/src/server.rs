@@ -449,8 +449,8 @@ impl Server {
     /// Lets those cards go that the kernel wants back, and brings those up anew that were reset, once
     /// no program has a place on them.
     fn tend_cards(&mut self) {
-        let unused = |card: &Card| card.is_unused();
-        while let Some(at) = self.cards.iter().position(|card| card.wanted_back && unused(card)) {
+        while let Some(at) = self.cards.iter().position(|card| card.wanted_back && card.is_unused())
+        {
             let card = self.cards.remove(at);
             let watches = self.watches.remove(&card.number).unwrap_or_default();
             for ((fd, _), watch) in signals(&card).into_iter().zip(watches) {
@@ -459,7 +459,7 @@ impl Server {
             log::warn!("{}: let go, for the kernel wants it back", card.name());
         }
         let mut renewed = false;
-        for card in self.cards.iter_mut().filter(|card| card.is_dead() && unused(card)) {
+        for card in self.cards.iter_mut().filter(|card| card.is_dead() && card.is_unused()) {
             if !card.was_reset() {
                 continue;
             }

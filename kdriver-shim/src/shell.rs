@@ -15,6 +15,7 @@ use fpga_regs::coyote::vfpga::{self, Bank, EventKind, IsrLen, IsrPid, IsrRead, I
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::admin::GONE;
 use crate::backend::CardBackend;
 use crate::error::Error;
 use crate::event_ring::EventRing;
@@ -195,7 +196,7 @@ impl Shell {
             if !self.invalidate(index, hpid, page, length, left == 0) {
                 return Err(Error::Dead {
                     engine: format!("balboa{} window {index}", self.card),
-                    why: "its registers read all ones: the card is gone".to_owned(),
+                    why: GONE.to_owned(),
                 });
             }
         }
