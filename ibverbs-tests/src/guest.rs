@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::errno::Errno;
@@ -179,6 +180,16 @@ fn load_after_needed(directory: &Path, needs: &str, module: &str) -> Result<()> 
         Ok(()) | Err(Errno::EEXIST) => Ok(()),
         Err(errno) => Err(errno).with_context(|| format!("the kernel refuses module {module}")),
     }
+}
+
+/// Waits until something is so.
+fn until(limit: Duration, what: &str, is: impl Fn() -> Result<bool>) -> Result<()> {
+    let started = Instant::now();
+    while !is()? {
+        ensure!(started.elapsed() < limit, "it took too long until {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 /// `name` for an ordinary user and for root.

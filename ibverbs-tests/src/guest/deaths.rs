@@ -2,13 +2,13 @@
 //! and nothing is left behind.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
 use super::cards::{cards, drivers, functions, pingpong, plugged_in};
-use super::{Case, Hardware, Setting, ask_host, have_host};
+use super::{Case, Hardware, Setting, ask_host, have_host, until};
 use crate::cases::PERFTEST;
 use crate::footprint::Footprint;
 use crate::pair::{free_port, run_between, start_server};
@@ -124,7 +124,7 @@ impl Transfer {
             Ok(status["cards"][1]["counters"]["sent_pkts"].as_u64().unwrap_or(0))
         };
         let before = moved()?;
-        until("packets were sent", || Ok(moved()? > before + 1000))?;
+        until(LONG, "packets were sent", || Ok(moved()? > before + 1000))?;
         Ok(Self { server, client })
     }
 
@@ -167,16 +167,6 @@ pub(super) fn said(running: &mut Running, word: &str) -> Result<()> {
     running.wait_until(&format!("it said {word}"), line)
 }
 
-/// Waits until something is so.
-fn until(what: &str, is: impl Fn() -> Result<bool>) -> Result<()> {
-    let started = Instant::now();
-    while !is()? {
-        ensure!(started.elapsed() < LONG, "it took too long until {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
-}
-
 fn client_killed(setting: &Setting, hardware: Hardware) -> Result<()> {
     let daemon = cards(setting, hardware)?;
     let before = Held::of(&daemon)?;
@@ -207,16 +197,16 @@ fn balboad_killed(setting: &Setting, hardware: Hardware) -> Result<()> {
         let locked = locked(pid)?;
         ensure!(locked == 0, "a program without cards has {locked} bytes locked");
     }
-    until("the cards were closed", || Ok(held_by_cards()? == idle))?;
+    until(LONG, "the cards were closed", || Ok(held_by_cards()? == idle))?;
     let daemon = cards(setting, hardware)?;
     work_again(programs)?;
-    until("the programs had gone", || Ok(pids_of_clients(&daemon)?.is_empty()))?;
+    until(LONG, "the programs had gone", || Ok(pids_of_clients(&daemon)?.is_empty()))?;
     pingpong(&daemon, "-e")?;
     let locked = locked(daemon.pid())?;
     ensure!(locked == before, "balboad has {locked} bytes locked, and the one before had {before}");
     // Into how many maps a balboad's memory falls depends on where it lies, but none of either is left.
     daemon.stop()?;
-    until("the cards were closed again", || Ok(held_by_cards()? == idle))
+    until(LONG, "the cards were closed again", || Ok(held_by_cards()? == idle))
 }
 
 fn pids_of_clients(daemon: &Daemon<'_>) -> Result<Vec<i32>> {
@@ -297,7 +287,7 @@ fn asking_back(words: &str) -> Result<Running> {
 
 /// Waits until balboad has so many cards less.
 fn let_go(daemon: &Daemon<'_>, cards: usize) -> Result<()> {
-    until("balboad had let go of a card", || {
+    until(LONG, "balboad had let go of a card", || {
         let status = daemon.status()?;
         let left = status["cards"].as_array().context("the status lists no cards")?.len();
         Ok(left + cards == CARDS.len())

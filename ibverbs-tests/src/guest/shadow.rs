@@ -4,12 +4,12 @@
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
 use super::package::{DRIVERS, install};
-use super::{Case, Need, SHARES, Setting, Task, load};
+use super::{Case, Need, SHARES, Setting, Task, load, until};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
 use crate::pair::{Both, free_port, run_pair};
 use crate::setting::Daemon;
@@ -140,16 +140,6 @@ fn shadowed<'a>(setting: &'a Setting, arguments: &str) -> Result<Daemon<'a>> {
     setting.balboad_in(Path::new(STATE), &format!("--shadow {arguments}"))
 }
 
-/// Waits until something is so.
-fn until(what: &str, is: impl Fn() -> Result<bool>) -> Result<()> {
-    let started = Instant::now();
-    while !is()? {
-        ensure!(started.elapsed() < SOON, "it took too long until {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
 /// A GID as sysfs shows it.
 fn kernels_gid(card: u32, index: usize) -> Result<String> {
     let path = format!("/sys/class/infiniband/balboa{card}/ports/1/gids/{index}");
@@ -252,14 +242,14 @@ fn gids_follow(setting: &Setting) -> Result<()> {
     run("ip addr add 10.88.0.1/24 dev balboa0")?;
     run("ip addr add 10.88.0.2/24 dev balboa1")?;
     for (card, gid) in [(0, "::ffff:10.88.0.1"), (1, "::ffff:10.88.0.2")] {
-        until("the card had the new address", || {
+        until(SOON, "the card had the new address", || {
             Ok(devinfo_of(card)?.contains(&format!("GID[  2]:\t\t{gid}, RoCE v2")))
         })?;
         ensure!(kernels_gid(card, 2)?.contains("ffff:0a58:"), "the kernel has another at index 2");
     }
     between("ibv_rc_pingpong -c -m 1024 -g 2 -n 100")?.client.says("100 iters in ")?;
     run("ip addr del 10.77.0.1/24 dev balboa0")?;
-    until("the card had lost the old address", || Ok(!devinfo_of(0)?.contains("10.77.0.1")))?;
+    until(SOON, "the card had lost the old address", || Ok(!devinfo_of(0)?.contains("10.77.0.1")))?;
     let lost = between("ibv_rc_pingpong -m 1024 -g 1 -n 100");
     ensure!(lost.is_err(), "an address that was taken away still serves");
     between("ibv_rc_pingpong -c -m 1024 -g 2 -n 100")?.client.says("100 iters in ")?;
@@ -275,13 +265,13 @@ fn gids_follow_ipv6(setting: &Setting) -> Result<()> {
     let shows = |card, gid: &str| -> Result<bool> {
         Ok(devinfo_of(card)?.contains(&format!("{gid}, RoCE v2")))
     };
-    until("the cards had the new addresses", || {
+    until(SOON, "the cards had the new addresses", || {
         Ok(shows(0, "fd00:77::1")? && shows(1, "fd00:77::11")?)
     })?;
     ensure!(kernels_gid(0, 2)?.starts_with("fd00:0077:"), "the kernel has another at index 2");
     between("ibv_rc_pingpong -c -m 4096 -g 2 -n 100")?.client.says("100 iters in ")?;
     run("ip addr del fd00:77::1/64 dev balboa0")?;
-    until("the card had lost the address", || Ok(!shows(0, "fd00:77::1")?))?;
+    until(SOON, "the card had lost the address", || Ok(!shows(0, "fd00:77::1")?))?;
     let kept = shows(0, "fe80::aff:fe4d:1")? && shows(0, "::ffff:10.77.0.1")?;
     ensure!(kept, "{}", devinfo_of(0)?);
     daemon.stop()
@@ -290,7 +280,7 @@ fn gids_follow_ipv6(setting: &Setting) -> Result<()> {
 /// The destination QP of the only queue pair that is connected, once there is one.
 fn connected_to(daemon: &Daemon<'_>) -> Result<u32> {
     let found = std::cell::Cell::new(None);
-    until("a queue pair was connected", || {
+    until(SOON, "a queue pair was connected", || {
         let status = daemon.status()?;
         let clients = status["clients"].as_array().into_iter().flatten();
         let qps = clients.flat_map(|it| it["queue_pairs"].as_array().into_iter().flatten());
@@ -327,11 +317,11 @@ fn forged(setting: &Setting) -> Result<()> {
         status["cards"][0]["counters"][name].as_u64().with_context(|| format!("no {name}"))
     };
     send(dest_qpn)?;
-    until("it was refused", || Ok(counter(&daemon, "host_frames_forged")? == 1))?;
+    until(SOON, "it was refused", || Ok(counter(&daemon, "host_frames_forged")? == 1))?;
     // One for a queue pair that the card is not connected to passes, and shows that the way is there.
     send(dest_qpn ^ 1)?;
     let bad = || counter(&other, "rx_icrc_encapsulated");
-    until("the other one arrived", || Ok(bad()? == 1))?;
+    until(SOON, "the other one arrived", || Ok(bad()? == 1))?;
     drop((server, client));
     other.stop()?;
     daemon.stop()
@@ -367,10 +357,9 @@ fn renamed(setting: &Setting) -> Result<()> {
     run("rdma dev set balboa0 name rocex1")?;
     // As udev's rules do it, it comes with other news.
     run("ip addr add 10.88.0.1/24 dev balboa0")?;
-    until(
-        "the device had its name back",
-        || Ok(run("rdma link show")?.contains("link balboa0/1")),
-    )?;
+    until(SOON, "the device had its name back", || {
+        Ok(run("rdma link show")?.contains("link balboa0/1"))
+    })?;
     devinfo_of(0)?;
     daemon.stop()
 }
@@ -379,10 +368,10 @@ fn readdressed(setting: &Setting) -> Result<()> {
     let daemon = shadowed(setting, "--soft 2")?;
     run("ip link set dev balboa0 address 02:00:00:00:00:99")?;
     let own = "02:00:0a:4d:00:01";
-    until("it had its address back", || {
+    until(SOON, "it had its address back", || {
         Ok(fs::read_to_string("/sys/class/net/balboa0/address")?.trim() == own)
     })?;
-    until("the card had its GIDs back", || {
+    until(SOON, "the card had its GIDs back", || {
         let said = devinfo_of(0)?;
         Ok(said.contains("fe80::aff:fe4d:1,") && said.contains("::ffff:10.77.0.1,"))
     })?;
@@ -399,9 +388,9 @@ fn taken_away(setting: &Setting) -> Result<()> {
     };
     let told =
         |it: &serde_json::Value| it.as_str().is_some_and(|it| it.contains("restart balboad"));
-    until("the status told", || Ok(told(&trouble(0)?)))?;
+    until(SOON, "the status told", || Ok(told(&trouble(0)?)))?;
     run("ip link delete balboa1")?;
-    until("it told of the other one", || Ok(told(&trouble(1)?)))?;
+    until(SOON, "it told of the other one", || Ok(told(&trouble(1)?)))?;
     daemon.stop()?;
     let daemon = shadowed(setting, "--soft 2")?;
     ensure!(trouble_of_none(&daemon)?, "the mend does not mend");
@@ -439,7 +428,7 @@ fn killed(setting: &Setting) -> Result<()> {
     let server = Task::new("ib_write_bw").words(&format!("-F -x 1 -d balboa0 -p {port}"));
     let server = crate::pair::start_server(server, port)?;
     daemon.kill()?;
-    until("the devices had gone", || Ok(!Path::new("/sys/class/net/balboa0").exists()))?;
+    until(SOON, "the devices had gone", || Ok(!Path::new("/sys/class/net/balboa0").exists()))?;
     let daemon = shadowed(setting, "--soft 2")?;
     drop(server);
     daemon.stop()
