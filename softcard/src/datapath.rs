@@ -525,4 +525,4 @@ fn transport_event(engine: &CardEngine, event: Event) -> Option<TransportEvent> 
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

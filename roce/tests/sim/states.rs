@@ -2,12 +2,12 @@
 
 use roce::wire::{arp, ethernet, icmpv4, ipv4, ipv6, ndp};
 use roce::{
-    AccessFlags, AddressVector, AsyncKind, Error, Event, Gid, GidTable, Instant, MacAddr,
-    Operation, PathMtu, PostError, Psn, QpAttributes, QpState, Qpn, SendRequest,
+    AsyncKind, Error, Event, Gid, GidTable, Instant, MacAddr, Operation, PathMtu, PostError,
+    QpAttributes, QpState, Qpn, SendRequest,
 };
 
 use crate::cable::Cable;
-use crate::connection::Options;
+use crate::connection::{Options, to_init, to_rtr, to_rts};
 use crate::memory::Local;
 use crate::network::{Network, Node};
 use crate::puppet::{Puppet, RQ_PSN, SQ_PSN, ack, rdma, request};
@@ -317,39 +317,10 @@ fn a_peer_whose_ipv6_address_does_not_tell_is_asked_for() {
     let [first, second] = &mut nodes;
     let qpn = Qpn::new(0x11).unwrap();
     first.stack.create_qp(qpn).unwrap();
-    let init = QpAttributes {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        access: Some(AccessFlags::all()),
-        ..QpAttributes::default()
-    };
-    let rtr = QpAttributes {
-        state: Some(QpState::Rtr),
-        path: Some(AddressVector {
-            sgid_index: 2,
-            dgid: gid(1),
-            hop_limit: 0,
-            traffic_class: 0,
-            flow_label: 0,
-            sl: 0,
-        }),
-        path_mtu: Some(PathMtu::Mtu256),
-        dest_qpn: Qpn::new(0x12),
-        rq_psn: Some(Psn::default()),
-        max_dest_rd_atomic: Some(1),
-        min_rnr_timer: Some(0),
-        ..QpAttributes::default()
-    };
-    let rts = QpAttributes {
-        state: Some(QpState::Rts),
-        sq_psn: Some(Psn::default()),
-        timeout: Some(14),
-        retry_cnt: Some(7),
-        rnr_retry: Some(7),
-        max_rd_atomic: Some(1),
-        ..QpAttributes::default()
-    };
-    for change in [init, rtr, rts] {
+    let options = Options { mtu: PathMtu::Mtu256, timeout: 14, ..Options::default() };
+    let mut rtr = to_rtr(&options, gid(1), Qpn::new(0x12).unwrap(), 0);
+    rtr.path.as_mut().unwrap().sgid_index = 2;
+    for change in [to_init(&options), rtr, to_rts(&options, 0)] {
         first.stack.modify_qp(Instant(0), qpn, &change).unwrap();
     }
     let read = SendRequest {

@@ -54,16 +54,21 @@ const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 /// A queue pair in RTS, over link-local addresses, which need no ARP.
 fn connect(stack: &mut Stack, qpn: u32, peer: [u8; 6], peer_qpn: u32) -> Qpn {
+    let peer = Gid::from_ipv6(MacAddr(peer).link_local());
+    connect_to(stack, qpn, (0, peer), peer_qpn)
+}
+
+/// A queue pair in RTS, from the GID of that index to the other one.
+pub(crate) fn connect_to(
+    stack: &mut Stack,
+    qpn: u32,
+    (sgid_index, dgid): (u8, Gid),
+    peer_qpn: u32,
+) -> Qpn {
     let (qpn, dest_qpn) = (Qpn::new(qpn).unwrap(), Qpn::new(peer_qpn));
     stack.create_qp(qpn).unwrap();
-    let path = AddressVector {
-        sgid_index: 0,
-        dgid: Gid::from_ipv6(MacAddr(peer).link_local()),
-        hop_limit: 1,
-        traffic_class: 0,
-        flow_label: 0,
-        sl: 0,
-    };
+    let path =
+        AddressVector { sgid_index, dgid, hop_limit: 1, traffic_class: 0, flow_label: 0, sl: 0 };
     let init = QpAttributes {
         state: Some(QpState::Init),
         pkey_index: Some(0),

@@ -4,10 +4,11 @@ use std::rc::Rc;
 
 use fpga_regs::coyote::shell::Map;
 use hostmem::EventFd;
-use roce::{AddressVector, Gid, Instant, PathMtu, QpAttributes, QpState, Qpn};
+use roce::{Gid, Qpn};
 
 use super::*;
 use crate::card::{Card, Identity};
+use crate::datapath::tests::connect_to;
 use crate::port::FramePool;
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -121,35 +122,7 @@ fn roce_of_the_host(qpn: u32) -> Vec<u8> {
 
 /// Connects a queue pair of the card's to one of the peer's.
 fn connect(card: &mut Card, qpn: u32, dest_qpn: u32) {
-    let qpn = Qpn::new(qpn).unwrap();
-    card.stack.create_qp(qpn).unwrap();
-    let path = AddressVector {
-        sgid_index: 1,
-        dgid: Gid::from_ipv4(PEER_IP.into()),
-        hop_limit: 0,
-        traffic_class: 0,
-        flow_label: 0,
-        sl: 0,
-    };
-    let init = QpAttributes {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        access: Some(roce::AccessFlags::default()),
-        ..QpAttributes::default()
-    };
-    let rtr = QpAttributes {
-        state: Some(QpState::Rtr),
-        path: Some(path),
-        path_mtu: Some(PathMtu::Mtu1024),
-        dest_qpn: Qpn::new(dest_qpn),
-        rq_psn: Some(roce::Psn::default()),
-        max_dest_rd_atomic: Some(1),
-        min_rnr_timer: Some(0),
-        ..QpAttributes::default()
-    };
-    for change in [init, rtr] {
-        card.stack.modify_qp(Instant(0), qpn, &change).unwrap();
-    }
+    connect_to(&mut card.stack, qpn, (1, Gid::from_ipv4(PEER_IP.into())), dest_qpn);
 }
 
 fn counted(card: &Card, name: &str) -> u64 {
