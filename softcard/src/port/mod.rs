@@ -15,6 +15,7 @@ mod tap;
 mod unix;
 
 use std::collections::VecDeque;
+use std::ops::RangeBounds;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
@@ -31,7 +32,61 @@ pub use unix::UnixPort;
 use crate::Link;
 
 /// Frames of a bad length passed over in one call, so that they cannot hold up the thread.
-const BAD_LIMIT: usize = 1024;
+const BAD_LIMIT: u64 = 1024;
+
+/// What a port's descriptor had.
+enum Arrival {
+    /// A frame, of that length.
+    Frame(usize),
+    /// No frame, but one may stand behind it.
+    Interruption,
+    /// Nothing more.
+    Nothing,
+}
+
+/// What [`receive_burst`] did.
+struct Received {
+    frames: u64,
+    bad_length: u64,
+    /// So much was passed over that the rest waits for another call.
+    goes_on: bool,
+}
+
+/// Receives up to `budget` frames of the right lengths.
+fn receive_burst(
+    pool: &FramePool,
+    into: &mut VecDeque<Frame>,
+    budget: usize,
+    lengths: impl RangeBounds<usize>,
+    mut arrival: impl FnMut(&mut [u8]) -> Arrival,
+) -> Received {
+    let mut received = Received { frames: 0, bad_length: 0, goes_on: false };
+    let mut passed_over = 0_u64;
+    while received.frames < budget as u64 {
+        received.goes_on = passed_over == BAD_LIMIT;
+        if received.goes_on {
+            break;
+        }
+        let mut frame = pool.take();
+        match arrival(frame.buffer_mut()) {
+            Arrival::Frame(length) if lengths.contains(&length) => {
+                frame.set_len(length);
+                into.push_back(frame);
+                received.frames = received.frames.saturating_add(1);
+                continue;
+            }
+            Arrival::Frame(_) => received.bad_length = received.bad_length.saturating_add(1),
+            Arrival::Interruption => {}
+            Arrival::Nothing => {
+                pool.put(frame);
+                break;
+            }
+        }
+        passed_over = passed_over.saturating_add(1);
+        pool.put(frame);
+    }
+    received
+}
 
 /// The card's end of a cable. Times are nanoseconds of the caller's clock.
 pub trait Port {
@@ -98,6 +153,11 @@ struct Counters {
 }
 
 impl Counters {
+    fn count(&mut self, received: &Received) {
+        self.received = self.received.saturating_add(received.frames);
+        self.bad_length = self.bad_length.saturating_add(received.bad_length);
+    }
+
     fn list(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("port_frames_sent", self.sent),

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use hostmem::PacketSocket;
 use nix::errno::Errno;
 
-use super::{BAD_LIMIT, Counters, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port};
+use super::{Arrival, Counters, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port, receive_burst};
 
 /// Frames that a sender may offer in one burst while the device takes them.
 const ROOM: usize = 64;
@@ -77,34 +77,17 @@ impl Port for PacketPort {
     }
 
     fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize) {
-        self.again = None;
-        let (mut taken, mut bad) = (0_usize, 0_usize);
-        while taken < budget {
-            if bad == BAD_LIMIT {
-                self.again = Some(now);
-                return;
-            }
-            let mut frame = self.pool.take();
-            match self.socket.receive(frame.buffer_mut()) {
-                Ok(length) if (MIN_FRAME..=FRAME_CAPACITY).contains(&length) => {
-                    frame.set_len(length);
-                    into.push_back(frame);
-                    taken = taken.saturating_add(1);
-                    self.counters.received = self.counters.received.saturating_add(1);
-                }
-                Ok(_) => {
-                    bad = bad.saturating_add(1);
-                    self.counters.bad_length = self.counters.bad_length.saturating_add(1);
-                    self.pool.put(frame);
-                }
+        let lengths = MIN_FRAME..=FRAME_CAPACITY;
+        let received = receive_burst(&self.pool, into, budget, lengths, |buffer| {
+            match self.socket.receive(buffer) {
+                Ok(length) => Arrival::Frame(length),
                 // It is told once that the device went down; it may come up again.
-                Err(Errno::ENETDOWN | Errno::EINTR) => {
-                    bad = bad.saturating_add(1);
-                    self.pool.put(frame);
-                }
-                Err(_) => return self.pool.put(frame),
+                Err(Errno::ENETDOWN | Errno::EINTR) => Arrival::Interruption,
+                Err(_) => Arrival::Nothing,
             }
-        }
+        });
+        self.again = received.goes_on.then_some(now);
+        self.counters.count(&received);
     }
 
     fn room(&self) -> usize {

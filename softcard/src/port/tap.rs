@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hostmem::Tap;
 
-use super::{BAD_LIMIT, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port};
+use super::{Arrival, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port, receive_burst};
 
 /// Frames that may be offered to the host in one burst; the kernel takes them all.
 const ROOM: usize = 64;
@@ -48,28 +48,14 @@ impl Port for TapPort {
     }
 
     fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize) {
-        self.resume = None;
-        let (mut taken, mut bad) = (0_usize, 0_usize);
-        while taken < budget {
-            if bad == BAD_LIMIT {
-                self.resume = Some(now);
-                return;
-            }
-            let mut frame = self.pool.take();
-            let Some(length) = self.tap.receive(frame.buffer_mut()) else {
-                return self.pool.put(frame);
-            };
-            // One that fills the buffer may have been cut.
-            if (MIN_FRAME..FRAME_CAPACITY).contains(&length) && frame.set_len(length) {
-                taken = taken.saturating_add(1);
-                self.taken = self.taken.saturating_add(1);
-                into.push_back(frame);
-            } else {
-                bad = bad.saturating_add(1);
-                self.bad_length = self.bad_length.saturating_add(1);
-                self.pool.put(frame);
-            }
-        }
+        // One that fills the buffer may have been cut.
+        let lengths = MIN_FRAME..FRAME_CAPACITY;
+        let received = receive_burst(&self.pool, into, budget, lengths, |buffer| {
+            self.tap.receive(buffer).map_or(Arrival::Nothing, Arrival::Frame)
+        });
+        self.resume = received.goes_on.then_some(now);
+        self.taken = self.taken.saturating_add(received.frames);
+        self.bad_length = self.bad_length.saturating_add(received.bad_length);
     }
 
     fn room(&self) -> usize {

@@ -23,7 +23,7 @@ use nix::sys::socket::{
 };
 use nix::sys::stat::{Mode, fchmod};
 
-use super::{BAD_LIMIT, Counters, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port};
+use super::{Arrival, Counters, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port, receive_burst};
 
 /// Frames that a sender may offer in one burst while the peer takes them.
 const ROOM: usize = 64;
@@ -165,39 +165,21 @@ impl Port for UnixPort {
     }
 
     fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize) {
-        let mut taken = 0_usize;
-        let mut bad = 0_usize;
-        while taken < budget {
-            if bad == BAD_LIMIT {
-                self.resume = Some(now);
-                return;
-            }
-            let mut frame = self.pool.take();
+        let lengths = MIN_FRAME..=FRAME_CAPACITY;
+        let received = receive_burst(&self.pool, into, budget, lengths, |buffer| {
             // With MSG_TRUNC the length returned is the datagram's, not what was copied of it.
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
-            let received = recv(self.socket.as_raw_fd(), frame.buffer_mut(), flags);
-            match received {
-                Ok(length) if (MIN_FRAME..=FRAME_CAPACITY).contains(&length) => {
-                    frame.set_len(length);
-                    into.push_back(frame);
-                    taken = taken.saturating_add(1);
-                    self.counters.received = self.counters.received.saturating_add(1);
-                    continue;
-                }
-                Ok(_) => {
-                    bad = bad.saturating_add(1);
-                    self.counters.bad_length = self.counters.bad_length.saturating_add(1);
-                }
-                Err(Errno::EINTR) => {}
+            match recv(self.socket.as_raw_fd(), buffer, flags) {
+                Ok(length) => Arrival::Frame(length),
+                Err(Errno::EINTR) => Arrival::Interruption,
                 // EAGAIN, or an error that the peer's end left on the socket.
-                Err(_) => {
-                    self.pool.put(frame);
-                    break;
-                }
+                Err(_) => Arrival::Nothing,
             }
-            self.pool.put(frame);
-        }
-        if !matches!(self.waiting, Waiting::Timer) {
+        });
+        self.counters.count(&received);
+        if received.goes_on {
+            self.resume = Some(now);
+        } else if !matches!(self.waiting, Waiting::Timer) {
             self.resume = None;
         }
     }
