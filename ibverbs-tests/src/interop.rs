@@ -46,20 +46,20 @@ const FAULTS: [(&str, &str); 5] = [
 /// The programs of perftest. They ask their device for as many READs at a time as the other one
 /// offers, unless told how many.
 const PERFTESTS: [&str; 6] = [
-    "ib_write_bw -x 1 -s 65536 -n 40",
-    "ib_read_bw -x 1 -o 16 -s 65536 -n 40",
-    "ib_send_bw -x 1 -s 65536 -n 40 -e",
-    "ib_write_lat -x 1 -s 64 -n 20",
-    "ib_read_lat -x 1 -o 16 -s 64 -n 20",
+    "ib_write_bw -F -x 1 -s 65536 -n 40",
+    "ib_read_bw -F -x 1 -o 16 -s 65536 -n 40",
+    "ib_send_bw -F -x 1 -s 65536 -n 40 -e",
+    "ib_write_lat -F -x 1 -s 64 -n 20",
+    "ib_read_lat -F -x 1 -o 16 -s 64 -n 20",
     // Not with -e: it waits for an event before each poll, and may have taken it for another's.
-    "ib_send_lat -x 1 -s 64 -n 20",
+    "ib_send_lat -F -x 1 -s 64 -n 20",
 ];
 /// Those that bad cables see. Their acknowledgement timeout, 134 ms, is more than a busy machine keeps
 /// a virtual one waiting.
 const FEW: [&str; 3] = [
-    "ib_write_bw -x 1 -u 15 -s 65536 -n 20",
-    "ib_read_bw -x 1 -o 16 -u 15 -s 65536 -n 20",
-    "ib_send_bw -x 1 -u 15 -s 65536 -n 20 -e",
+    "ib_write_bw -F -x 1 -u 15 -s 65536 -n 20",
+    "ib_read_bw -F -x 1 -o 16 -u 15 -s 65536 -n 20",
+    "ib_send_bw -F -x 1 -u 15 -s 65536 -n 20 -e",
 ];
 
 type Body = Box<dyn Fn(&Trial<'_>) -> Result<()>>;

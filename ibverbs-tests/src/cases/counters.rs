@@ -45,7 +45,7 @@ pub(crate) fn counters(daemon: &Daemon<'_>, card: usize) -> Result<BTreeMap<Stri
 
 fn files_follow(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad("--soft 2")?;
-    run_between((&daemon, 0), (&daemon, 1), "ib_send_bw -s 4096 -n 100")?;
+    run_between((&daemon, 0), (&daemon, 1), "ib_send_bw -F -s 4096 -n 100")?;
     let kept = daemon.state_dir().join("counters");
     for card in 0..2 {
         let status = counters(&daemon, card)?;
@@ -171,7 +171,7 @@ pub(crate) fn true_of(card: usize, own: &BTreeMap<String, u64>, frames: &[Frame]
 fn captured(setting: &Setting) -> Result<()> {
     let file = setting.directory().join("frames.pcapng");
     let daemon = setting.balboad(&format!("--soft 2 --fault loss=1% --pcap {}", file.display()))?;
-    for command in ["ib_write_bw -u 12 -s 65536 -n 200", "ib_send_bw -u 12 -s 4096 -n 500"] {
+    for command in ["ib_write_bw -F -u 12 -s 65536 -n 200", "ib_send_bw -F -u 12 -s 4096 -n 500"] {
         run_between((&daemon, 0), (&daemon, 1), command)?;
     }
     let counters = [counters(&daemon, 0)?, counters(&daemon, 1)?];
@@ -206,7 +206,7 @@ fn captured(setting: &Setting) -> Result<()> {
 fn congested(setting: &Setting) -> Result<()> {
     let file = setting.directory().join("frames.pcapng");
     let daemon = setting.balboad(&format!("--soft 2 --fault ecn=2% --pcap {}", file.display()))?;
-    for command in ["ib_write_bw -s 65536 -n 200", "ib_read_bw -s 65536 -n 200"] {
+    for command in ["ib_write_bw -F -s 65536 -n 200", "ib_read_bw -F -s 65536 -n 200"] {
         run_between((&daemon, 0), (&daemon, 1), command)?;
     }
     let counters = [counters(&daemon, 0)?, counters(&daemon, 1)?];

@@ -24,12 +24,12 @@ const CABLES: [(&str, &str); 6] = [
 /// The programs of perftest. Their acknowledgement timeout is 67 ms, and with `-u 12` 17 ms: much
 /// more than a busy machine keeps a card waiting, and little enough to wait for often.
 const PERFTESTS: [&str; 6] = [
-    "ib_write_bw -u 12 -s 65536 -n 200",
-    "ib_read_bw -u 12 -s 65536 -n 200",
-    "ib_send_bw -u 12 -s 65536 -n 200",
-    "ib_write_lat -u 12 -n 100",
-    "ib_read_lat -u 12 -n 100",
-    "ib_send_lat -u 12 -n 100",
+    "ib_write_bw -F -u 12 -s 65536 -n 200",
+    "ib_read_bw -F -u 12 -s 65536 -n 200",
+    "ib_send_bw -F -u 12 -s 65536 -n 200",
+    "ib_write_lat -F -u 12 -n 100",
+    "ib_read_lat -F -u 12 -n 100",
+    "ib_send_lat -F -u 12 -n 100",
 ];
 /// How long 64 MiB may take.
 const BULK: Duration = Duration::from_secs(180);
