@@ -20,6 +20,7 @@ pub const TEST: &[&str] = &[
     "iputils-ping",
     "libfabric-bin",
     "libibverbs1",
+    "make",
     "perftest",
     "python3-venv",
     "rdmacm-utils",
