@@ -108,7 +108,7 @@ impl Server {
     /// [`Error::Os`] when the news of them cannot be waited for.
     pub fn follow_addresses_of(&mut self, mut shadow: ShadowDevices) -> Result<(), Error> {
         self.poller.watch(&shadow, Token::Addresses, EpollFlags::EPOLLIN)?;
-        shadow.refresh(&mut self.cards);
+        shadow.refresh(&mut self.cards, Instant::now());
         self.shadow = Some(shadow);
         Ok(())
     }

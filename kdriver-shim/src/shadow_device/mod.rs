@@ -7,7 +7,9 @@
 //!
 //! The GID table is the kernel's, which follows the addresses of the network device: it is read again
 //! when the kernel tells of changes, and written to the card's engines. Entries of other devices on
-//! top of it, such as VLANs, are not the card's: it sends and receives without a tag.
+//! top of it, such as VLANs, are not the card's: it sends and receives without a tag. At some news the
+//! kernel takes every entry out and puts it in again, so an entry is gone only where two readings in a
+//! row do not have it.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -57,6 +59,11 @@ const LATER: [Duration; 4] = [
 /// How long devices of a balboad that was killed may take to go, which the kernel does by and by.
 const FORMER: Duration = Duration::from_secs(5);
 
+/// An entry of a GID table; all zeros where there is none.
+type Gid = [u8; 16];
+
+const NO_GID: Gid = [0; 16];
+
 /// The kernel's devices of all cards.
 #[derive(Debug)]
 pub struct ShadowDevices {
@@ -80,6 +87,8 @@ struct Device {
     /// The card's Ethernet address.
     mac: [u8; 6],
     tap: Arc<Tap>,
+    /// The kernel's GID table as it was last read.
+    read: Vec<Gid>,
     /// What keeps it from showing the card.
     trouble: Option<String>,
 }
@@ -153,12 +162,13 @@ impl ShadowDevices {
             return Vec::new();
         }
         self.due.retain(|due| *due > now);
-        self.refresh(cards)
+        self.refresh(cards, now)
     }
 
     /// Gives the cards what the kernel's GID tables have now.
-    pub fn refresh(&mut self, cards: &mut [Card]) -> Vec<u32> {
+    pub fn refresh(&mut self, cards: &mut [Card], now: Instant) -> Vec<u32> {
         let mut changed = Vec::new();
+        let mut in_doubt = false;
         for device in &mut self.devices {
             let Some(card) = cards.iter_mut().find(|card| card.number == device.card) else {
                 continue;
@@ -166,11 +176,18 @@ impl ShadowDevices {
             let gids = device.gids(&self.rdma, card.gids.len());
             device.note(gids.as_ref().err());
             let Ok(gids) = gids else { continue };
-            match card.set_gids(gids) {
+            let settled = settled(&gids, &device.read, &card.gids);
+            in_doubt |= settled != gids;
+            device.read = gids;
+            match card.set_gids(settled) {
                 Ok(true) => changed.push(card.number),
                 Ok(false) => {}
                 Err(error) => log::error!("{}: its addresses stay: {error}", device.name),
             }
+        }
+        if let Some(soon) = now.checked_add(LATER[0]).filter(|_| in_doubt) {
+            self.due.push(soon);
+            self.due.sort_unstable_by(|a, b| b.cmp(a));
         }
         changed
     }
@@ -202,11 +219,12 @@ impl Device {
         let found = all.into_iter().find(|(_, other)| *other == name);
         let (rdma, _) = found.ok_or_else(|| refusal::vanished(&name))?;
         log::info!("{name}: network device {name}, RDMA device {name} of rdma_rxe");
-        Ok(Self { card, name, link, rdma, mac: address.mac(), tap, trouble: None })
+        let (mac, read) = (address.mac(), Vec::new());
+        Ok(Self { card, name, link, rdma, mac, tap, read, trouble: None })
     }
 
     /// The first entries of the kernel's GID table.
-    fn gids(&self, rdma: &Rdma, entries: usize) -> Result<Vec<[u8; 16]>, String> {
+    fn gids(&self, rdma: &Rdma, entries: usize) -> Result<Vec<Gid>, String> {
         self.keep_name(rdma);
         let directory = Path::new(INFINIBAND).join(&self.name);
         if !directory.exists() {
@@ -278,11 +296,7 @@ fn outwait<T, E>(
 
 /// The first entries of a port's GID table in sysfs: those of its own network device, all zeros for
 /// all others.
-fn table(
-    port: &Path,
-    entries: usize,
-    is_own: impl Fn(&str) -> bool,
-) -> Result<Vec<[u8; 16]>, String> {
+fn table(port: &Path, entries: usize, is_own: impl Fn(&str) -> bool) -> Result<Vec<Gid>, String> {
     let entry = |index: usize| {
         let path = port.join("gids").join(index.to_string());
         let text =
@@ -290,13 +304,27 @@ fn table(
         let gid = gid(&text).ok_or_else(|| format!("{}: {text:?} is no GID", path.display()))?;
         // There is none to be read where an entry is none, or is none any more.
         let device = fs::read_to_string(port.join("gid_attrs/ndevs").join(index.to_string()));
-        Ok(if device.is_ok_and(|name| is_own(name.trim())) { gid } else { [0; 16] })
+        Ok(if device.is_ok_and(|name| is_own(name.trim())) { gid } else { NO_GID })
     };
     (0..entries).map(entry).collect()
 }
 
-/// A GID as sysfs shows it; all zeros where there is none.
-fn gid(text: &str) -> Option<[u8; 16]> {
+/// What a card is to have that has `current`, where the kernel's table was read to be `before` and
+/// is `now`: an entry that has only just gone stays until the next reading.
+fn settled(now: &[Gid], before: &[Gid], current: &[Gid]) -> Vec<Gid> {
+    let entry = |(index, gid): (usize, &Gid)| {
+        let was_gone = before.get(index) == Some(&NO_GID);
+        if *gid != NO_GID || was_gone {
+            *gid
+        } else {
+            current.get(index).copied().unwrap_or(NO_GID)
+        }
+    };
+    now.iter().enumerate().map(entry).collect()
+}
+
+/// A GID as sysfs shows it.
+fn gid(text: &str) -> Option<Gid> {
     let address: std::net::Ipv6Addr = text.trim().parse().ok()?;
     Some(address.octets())
 }
@@ -334,6 +362,19 @@ mod tests {
         assert!(table(port.path(), 5, is_own).unwrap_err().contains("gids/4"));
         write("gids/0", "nonsense");
         assert!(table(port.path(), 4, is_own).unwrap_err().contains("is no GID"));
+    }
+
+    #[test]
+    fn an_entry_is_gone_when_two_readings_do_not_have_it() {
+        let [first, second, third] = [[1; 16], [2; 16], [3; 16]];
+        let whole = [first, second, NO_GID];
+        let gone = [first, NO_GID, NO_GID];
+        assert_eq!(settled(&gone, &whole, &whole), whole, "it has only just gone");
+        assert_eq!(settled(&gone, &gone, &whole), gone);
+        assert_eq!(settled(&[NO_GID; 3], &[], &whole), whole, "the first reading");
+        assert_eq!(settled(&whole, &[NO_GID; 3], &whole), whole, "it is there again");
+        // What is there counts at once.
+        assert_eq!(settled(&[first, third, second], &whole, &whole), [first, third, second]);
     }
 
     #[test]
