@@ -99,9 +99,22 @@ pub fn cases(hardware: Hardware, kernel: Kernel<'_>) -> Vec<Case> {
             cases.extend(deaths::cases(hardware));
         }
     }
-    for case in &mut cases {
-        case.name.insert_str(0, &format!("{}/", hardware.name()));
+    named_after(hardware, cases)
+}
+
+/// The cases of the machine's second boot, with the cards as the first one left them; a server that was
+/// killed has been started again. None of most hardware, which then boots once.
+pub fn cases_of_second_boot(hardware: Hardware, kernel: Kernel<'_>) -> Vec<Case> {
+    let mut cases = deaths::cases_of_second_boot(hardware);
+    if !cases.is_empty() {
+        cases.insert(0, boot(kernel));
     }
+    cases.iter_mut().for_each(|case| case.name.insert_str(0, "second boot/"));
+    named_after(hardware, cases)
+}
+
+fn named_after(hardware: Hardware, mut cases: Vec<Case>) -> Vec<Case> {
+    cases.iter_mut().for_each(|case| case.name.insert_str(0, &format!("{}/", hardware.name())));
     cases
 }
 

@@ -33,6 +33,9 @@ enum Task {
         /// It has iommufd
         #[arg(long)]
         iommufd: bool,
+        /// It was booted before, with the same cards
+        #[arg(long)]
+        again: bool,
         /// Run only cases with TEXT in their name; may be repeated
         #[arg(long, value_name = "TEXT")]
         only: Vec<String>,
@@ -59,10 +62,12 @@ enum Task {
 
 fn main() -> Result<ExitCode> {
     match Arguments::parse().task {
-        Task::Run { kernel, hardware, release, iommufd, only, exact } => {
+        Task::Run { kernel, hardware, release, iommufd, again, only, exact } => {
             let repeat = format!("cargo xtask guest test --kernel {kernel}");
             let filter = Filter { parts: only, exact };
-            let cases = guest::cases(hardware, Kernel { release: &release, iommufd });
+            let kernel = Kernel { release: &release, iommufd };
+            let cases = if again { guest::cases_of_second_boot } else { guest::cases };
+            let cases = cases(hardware, kernel);
             let summary = runner::run(&cases, &filter, &programs()?, &repeat)?;
             summary.print();
             let good = summary.failed.is_empty();

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use super::cards::{cards, drivers, functions, pingpong, plugged_in};
 use super::{Case, Hardware, Setting, ask_host, have_host, until};
-use crate::cases::PERFTEST;
+use crate::cases::{IBVERBS_UTILS, PERFTEST};
 use crate::footprint::Footprint;
 use crate::pair::{free_port, run_between, start_server};
 use crate::process::{Running, Task};
@@ -39,6 +39,20 @@ pub(super) fn cases(hardware: Hardware) -> Vec<Case> {
         cases.push(case("cards die and are taken out in mid-transfer", cards_lost));
     }
     cases
+}
+
+/// What brings cards back that died or were taken out.
+pub(super) fn cases_of_second_boot(hardware: Hardware) -> Vec<Case> {
+    if hardware != Hardware::IntelIommu {
+        return Vec::new();
+    }
+    let body = move |setting: &Setting| {
+        let daemon = cards(setting, hardware)?;
+        pingpong(&daemon, "")?;
+        pingpong(&daemon, "-e")?;
+        daemon.stop()
+    };
+    vec![Case::new("the cards are back", &[IBVERBS_UTILS], body).as_root()]
 }
 
 /// What is held for a balboad that has no clients: by itself, by the kernel, and by the cards' servers.
@@ -217,7 +231,7 @@ fn pids_of_clients(daemon: &Daemon<'_>) -> Result<Vec<i32>> {
 }
 
 /// One card is taken out while it works. The other one's server is killed: its registers read as ones, and
-/// nothing is written any more. QEMU does not connect to a server twice, so another boot brings it back.
+/// nothing is written any more. QEMU does not connect to a server twice, so the second boot brings it back.
 fn cards_lost(setting: &Setting, hardware: Hardware) -> Result<()> {
     let daemon = cards(setting, hardware)?;
     let mut programs = survivors(&daemon, "--card")?;

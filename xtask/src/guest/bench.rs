@@ -69,8 +69,9 @@ fn measured(parts: &Parts, rounds: u32) -> Result<Value> {
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
     let job = vm::job(&format!("{SHARES}/built/xtask guest inside --rounds {rounds}"));
     let machine = Machine::new(parts, Hardware::IntelIommu, home.path(), &job)?;
+    let mut cards = machine.cards().serve()?;
     let mut said = None;
-    machine.run(|line| match line.strip_prefix(FIGURES) {
+    machine.run(&mut cards, |line| match line.strip_prefix(FIGURES) {
         Some(figures) => said = Some(figures.to_owned()),
         None => report!("  {line}"),
     })?;

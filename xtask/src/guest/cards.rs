@@ -76,6 +76,18 @@ impl Cards {
         Ok(Served { servers: servers?, former: String::new() })
     }
 
+    /// Starts those again that were killed.
+    ///
+    /// # Errors
+    /// When one of them does not come up.
+    pub fn revive(&self, served: &mut Served) -> Result<()> {
+        let dead = served.servers.iter_mut().enumerate().filter(|(_, server)| server.is_none());
+        for (card, server) in dead {
+            *server = Some(self.start(card)?);
+        }
+        Ok(())
+    }
+
     fn start(&self, card: usize) -> Result<Running> {
         let port = |card: usize| self.directory.join(format!("port{card}"));
         let cable = format!("unix:{},{}", port(card).display(), port(1 - card).display());

@@ -28,6 +28,7 @@ mod vm;
 
 use apt::Apt;
 use cache::Cache;
+use cards::Served;
 use linux::Linux;
 pub use linux::Version;
 use qemu::Qemu;
@@ -158,8 +159,10 @@ pub fn run_cases(version: Version, filter: &Filter, built: &Path) -> Result<Summ
         let wanted = |names: &[String]| names.iter().any(|name| filter.takes(name));
         let mut summary = Summary::default();
         for hardware in version.hardware() {
-            if wanted(&inside(version, *hardware)) {
-                summary.add(run_inside(version, *hardware, filter, parts)?);
+            let mut boots = Boot::ALL.to_vec();
+            boots.retain(|boot| wanted(&inside(version, *hardware, *boot)));
+            if !boots.is_empty() {
+                summary.add(run_inside(version, *hardware, &boots, filter, parts)?);
             }
         }
         if wanted(&against(version)) {
@@ -206,7 +209,7 @@ fn with_parts(
 /// The names of all cases: those that run in the machine, those that run against it, and those of a
 /// pair of machines.
 fn names(version: Version) -> Vec<String> {
-    let of = |hardware: &Hardware| inside(version, *hardware);
+    let of = |hardware: &Hardware| Boot::ALL.map(|boot| inside(version, *hardware, boot)).concat();
     let mut names: Vec<String> = version.hardware().iter().flat_map(of).collect();
     names.extend(against(version));
     names.extend(pair::in_test(version));
@@ -219,37 +222,68 @@ fn against(version: Version) -> Vec<String> {
     if version == Version::Iommufd { Vec::new() } else { interop::names() }
 }
 
+/// A boot of a machine that may have two, with the same cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Boot {
+    First,
+    Second,
+}
+
+impl Boot {
+    const ALL: [Self; 2] = [Self::First, Self::Second];
+}
+
 /// The names of the cases that run in a machine.
-fn inside(version: Version, hardware: Hardware) -> Vec<String> {
-    guest::cases(hardware, version.kernel()).into_iter().map(|case| case.name).collect()
+fn inside(version: Version, hardware: Hardware, boot: Boot) -> Vec<String> {
+    let cases = match boot {
+        Boot::First => guest::cases,
+        Boot::Second => guest::cases_of_second_boot,
+    };
+    cases(hardware, version.kernel()).into_iter().map(|case| case.name).collect()
 }
 
 /// Boots a kernel and runs cases in it.
 fn run_inside(
     version: Version,
     hardware: Hardware,
+    boots: &[Boot],
     filter: &Filter,
     parts: &Parts,
 ) -> Result<Summary> {
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
-    let job = vm::job(&command(version, hardware, filter));
-    let machine = Machine::new(parts, hardware, home.path(), &job)?;
+    let machine = Machine::new(parts, hardware, home.path(), "")?;
+    let mut cards = machine.cards().serve()?;
+    let mut summary = Summary::default();
+    for boot in boots {
+        machine.give(&vm::job(&command(version, hardware, *boot, filter)))?;
+        machine.cards().revive(&mut cards)?;
+        let name = match boot {
+            Boot::First => hardware.name().to_owned(),
+            Boot::Second => format!("{}/second boot", hardware.name()),
+        };
+        summary.add(run_boot(&machine, &mut cards, &name));
+    }
+    Ok(summary)
+}
+
+/// Boots a machine, and counts the cases of its job; `name` is what a boot is called that fails itself.
+fn run_boot(machine: &Machine<'_>, cards: &mut Served, name: &str) -> Summary {
     let mut lines = String::new();
-    let outcome = machine.run(|line| {
+    let outcome = machine.run(cards, |line| {
         report!("  {line}");
         lines.push_str(line);
         lines.push('\n');
     });
     let mut summary = Summary::parse(&lines).unwrap_or_default();
     if let Err(error) = outcome {
-        report!("FAIL guest {}, {}\n{error:#}", version.name(), hardware.name());
-        summary.failed.push(format!("{}/the machine itself", hardware.name()));
+        report!("FAIL {name}\n{error:#}");
+        summary.failed.push(format!("{name}/the machine itself"));
     } else if summary == Summary::default() {
-        report!("FAIL guest {}, {}: no count of cases", version.name(), hardware.name());
-        summary.failed.push(format!("{}/the count of its cases", hardware.name()));
+        report!("FAIL {name}: no count of cases");
+        summary.failed.push(format!("{name}/the count of its cases"));
     }
-    Ok(summary)
+    summary
 }
 
 /// Boots a kernel and runs cases here against its RDMA device.
@@ -279,7 +313,7 @@ fn run_against(version: Version, filter: &Filter, parts: &Parts) -> Result<Summa
 }
 
 /// What runs in the guest.
-fn command(version: Version, hardware: Hardware, filter: &Filter) -> String {
+fn command(version: Version, hardware: Hardware, boot: Boot, filter: &Filter) -> String {
     let mut command = format!("{SHARES}/built/guest-cases run");
     let (name, kernel) = (version.name(), version.kernel());
     let release = kernel.release;
@@ -287,6 +321,9 @@ fn command(version: Version, hardware: Hardware, filter: &Filter) -> String {
         .push_str(&format!(" --kernel {name} --release {release} --hardware {}", hardware.name()));
     if kernel.iommufd {
         command.push_str(" --iommufd");
+    }
+    if boot == Boot::Second {
+        command.push_str(" --again");
     }
     for part in &filter.parts {
         command.push_str(&format!(" --only '{}'", part.replace('\'', r"'\''")));

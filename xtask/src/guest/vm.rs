@@ -72,9 +72,23 @@ impl<'a> Machine<'a> {
         let modules = parts.linux.modules()?;
         fs::write(directory.join("initramfs"), initramfs::archive(&parts.busybox, &modules)?)?;
         fs::create_dir(directory.join("job"))?;
-        fs::write(directory.join("job/job.sh"), job)?;
         let cards = Cards::new(directory, &parts.built, hardware);
-        Ok(Self { parts, hardware, directory, cards })
+        let machine = Self { parts, hardware, directory, cards };
+        machine.give(job)?;
+        Ok(machine)
+    }
+
+    /// Has the machine run another job at its next boot.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn give(&self, job: &str) -> Result<()> {
+        Ok(fs::write(self.directory.join("job/job.sh"), job)?)
+    }
+
+    /// The cards that it has.
+    pub fn cards(&self) -> &Cards {
+        &self.cards
     }
 
     /// QEMU and the arguments that all machines have: two processors without help of the host's, the
@@ -121,6 +135,8 @@ impl<'a> Machine<'a> {
     /// listener's; answers both with the arguments.
     fn with_job(&self, task: Task) -> Result<(Task, UnixListener, PathBuf)> {
         let (console, socket) = (self.directory.join("console"), self.directory.join("job.sock"));
+        // An earlier boot's.
+        let _ = fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket)?;
         listener.set_nonblocking(true)?;
         let task = task
@@ -133,16 +149,15 @@ impl<'a> Machine<'a> {
         Ok((task, listener, console))
     }
 
-    /// Boots the machine and hands each line that its job writes to `line`, until the job has ended.
+    /// Boots the machine with its cards, and hands each line that its job writes to `line`, until the
+    /// job has ended.
     ///
     /// # Errors
     /// When the machine does not come up, ends before its job, or runs until [`Parts::until`]; with
     /// the end of what its console showed.
-    pub fn run(&self, line: impl FnMut(&str)) -> Result<()> {
+    pub fn run(&self, cards: &mut Served, line: impl FnMut(&str)) -> Result<()> {
         let (task, listener, console) = self.with_job(self.cards.plugged_into(self.task()))?;
-        let mut cards = self.cards.serve()?;
-        let mut results =
-            Results { listener, stream: None, pending: Vec::new(), cards: &mut cards, line };
+        let mut results = Results { listener, stream: None, pending: Vec::new(), cards, line };
         let outcome = task.start().and_then(|running| results.until_done(running));
         let said = cards.log();
         outcome
