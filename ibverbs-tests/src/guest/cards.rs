@@ -91,15 +91,26 @@ pub(super) fn drivers(hardware: Hardware) -> Result<()> {
             fs::write(parameter, unsafe_interrupts)?;
         }
     }
-    functions()?.iter().flat_map(|function| neighbours(function)).try_for_each(|it| unbind(&it))
+    functions()?.iter().flat_map(|function| neighbours(function)).try_for_each(|neighbour| {
+        // The kernel waits here for a driver that is just looking at it.
+        override_driver(&neighbour, "none")?;
+        if driver(&neighbour).is_some() { unbind(&neighbour) } else { Ok(()) }
+    })
 }
 
-/// What shares a card's IOMMU group and has a driver of the kernel's.
+/// What shares a card's slot, and with it its IOMMU group. Told by the address: behind a paravirtual IOMMU a
+/// device gets its group only when a driver looks at it.
 pub(super) fn neighbours(function: &str) -> Vec<String> {
-    let group = fs::read_dir(format!("/sys/bus/pci/devices/{function}/iommu_group/devices"));
-    let names = group.into_iter().flatten().flatten().map(|entry| entry.file_name());
-    let names = names.map(|name| name.to_string_lossy().into_owned());
-    names.filter(|it| driver(it).as_deref() == Some("virtio-pci")).collect()
+    let Some((slot, _)) = function.rsplit_once('.') else { return Vec::new() };
+    let found = fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
+    let names = found.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name != function && name.starts_with(&format!("{slot}."))).collect()
+}
+
+/// Lets only one driver have a function; any, where the name is empty.
+pub(super) fn override_driver(function: &str, driver: &str) -> Result<()> {
+    let path = format!("/sys/bus/pci/devices/{function}/driver_override");
+    fs::write(&path, format!("{driver}\n")).with_context(|| path.clone())
 }
 
 /// The driver of a function.

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::cards::{bind, bound_for, cards, driver, drivers, functions, neighbours, unbind};
+use super::cards::{
+    bind, bound_for, cards, driver, drivers, functions, neighbours, override_driver, unbind,
+};
 use super::{Case, Hardware, Kernel, Need, Setting, load};
 use crate::process::Task;
 
@@ -153,9 +155,11 @@ fn in_use(setting: &Setting, hardware: Hardware) -> Result<()> {
 fn not_viable(setting: &Setting, hardware: Hardware) -> Result<()> {
     drivers(hardware)?;
     let [_, function] = two_functions()?;
-    let neighbour = format!("{}1", function.trim_end_matches('0'));
+    let [neighbour] = <[String; 1]>::try_from(neighbours(&function))
+        .map_err(|found| anyhow::anyhow!("not one neighbour: {found:?}"))?;
+    override_driver(&neighbour, "")?;
     fs::write("/sys/bus/pci/drivers/virtio-pci/bind", &neighbour).context(neighbour.clone())?;
-    ensure!(neighbours(&function) == [neighbour.as_str()], "{:?}", neighbours(&function));
+    ensure!(driver(&neighbour).as_deref() == Some("virtio-pci"), "{:?}", driver(&neighbour));
     let mend =
         "take each from its driver: echo ADDRESS > /sys/bus/pci/devices/ADDRESS/driver/unbind";
     let said = balboa_bind(setting, &function).run()?.success()?;
