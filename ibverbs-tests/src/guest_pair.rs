@@ -31,8 +31,8 @@ const PINGPONG: u16 = 18515;
 pub const PAIRS: [[End; 2]; 3] =
     [[End::Rxe, End::Rxe], [End::Card, End::Rxe], [End::Card, End::Card]];
 
-/// The cases that the test command runs.
-pub const IN_TEST: [&str; 2] = ["pair/card and rxe/rping", "pair/card and rxe/ib_write_bw -R"];
+/// What the test command runs of each pair that has a card: programs of rdma_cm, of each kind one.
+const IN_TEST: [&str; 4] = ["rping", "ucmatose", "ib_write_bw -R", "fi_pingpong"];
 
 /// A program that both sides run, and how it is seen that it did what it should.
 struct Row {
@@ -156,8 +156,19 @@ pub fn names(ends: [End; 2]) -> Vec<String> {
     ROWS.iter().map(|row| name(ends, row)).collect()
 }
 
-fn name([first, second]: [End; 2], row: &Row) -> String {
-    format!("pair/{first} and {second}/{}", row.name)
+/// The names of the cases that the test command runs.
+pub fn in_test() -> Vec<String> {
+    let pairs = PAIRS.into_iter().filter(|ends| ends.contains(&End::Card));
+    let names = |ends| IN_TEST.map(|few| named(ends, few));
+    pairs.flat_map(names).collect()
+}
+
+fn name(ends: [End; 2], row: &Row) -> String {
+    named(ends, row.name)
+}
+
+fn named([first, second]: [End; 2], row: &str) -> String {
+    format!("pair/{first} and {second}/{row}")
 }
 
 /// A machine of a pair.
@@ -229,8 +240,10 @@ mod tests {
 
     #[test]
     fn what_the_test_command_runs_is_among_the_cases() {
-        let names = names([End::Card, End::Rxe]);
-        assert!(IN_TEST.iter().all(|few| names.iter().any(|name| name == few)), "{names:?}");
+        let all: Vec<String> = PAIRS.into_iter().flat_map(names).collect();
+        let few = in_test();
+        assert_eq!(few.len(), 2 * IN_TEST.len());
+        assert!(few.iter().all(|few| all.contains(few)), "{few:?} in {all:?}");
     }
 
     #[test]
