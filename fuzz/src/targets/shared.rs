@@ -17,7 +17,7 @@ use crate::Outcome;
 type End = (MacAddr, std::net::Ipv4Addr, u32);
 
 const CARD: End = (MacAddr([2, 0, 0, 0, 0, 1]), std::net::Ipv4Addr::new(10, 0, 0, 1), 0x11);
-const PEER: End = (MacAddr([2, 0, 0, 0, 0, 2]), std::net::Ipv4Addr::new(10, 0, 0, 2), 0x22);
+const PEER: End = (MacAddr([2, 0, 0, 0, 0, 2]), std::net::Ipv4Addr::new(10, 0, 0, 2), 0x23);
 
 /// A user that has no memory and no receive requests.
 struct Nobody;
