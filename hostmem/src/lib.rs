@@ -62,7 +62,7 @@ pub use mutex::{FutexGuard, FutexMutex, Waiters};
 pub use netdev::{PacketSocket, Tap};
 pub use process::{PidFd, RemoteProcess, RemoteRange};
 pub use ring::{Block, BlockRing, DoorbellPage, DoorbellSlot, Record, RingBlock};
-pub use wake::{AsleepWord, Waker};
+pub use wake::{AsleepWord, WakeFor, Waker};
 pub use word::SharedWord;
 
 /// Bytes in the small page that doorbell pages and shared words are laid out in.

@@ -19,6 +19,11 @@
 //! card starts to wait. A signal too many costs one empty scan; the card drains the eventfd
 //! *before* it scans, so a signal that arrives during the scan ends the next wait at once.
 //!
+//! A card that has nothing to do when a receive is posted says so by another value: a program that
+//! posts receives one by one to a card that waits for something else would otherwise pay a system
+//! call for each, and give its core away. The card decides which value it is before it stores it,
+//! so for whoever must signal the protocol is the same.
+//!
 //! The word is the card's to write. It belongs in a page that clients can only read
 //! ([`crate::memfd::create_read_only_for_others`]): a client that could clear it would put the
 //! card to sleep for everybody.
@@ -46,7 +51,16 @@ trait CardWord {
 }
 
 const AWAKE: u32 = 0;
-const ASLEEP: u32 = 1;
+
+/// What a sleeping card is to be woken for: the values of the word other than 0, awake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum WakeFor {
+    /// Every doorbell.
+    All = 1,
+    /// Every doorbell but those of receive queues.
+    AllButReceives = 2,
+}
 
 /// Client half, after the work was made visible: says whether the card must be signalled.
 #[inline(always)]
@@ -55,10 +69,17 @@ fn must_signal(word: &impl ClientWord) -> bool {
     word.load() != AWAKE
 }
 
+/// The same where the work is receives.
+#[inline(always)]
+fn must_signal_receives(word: &impl ClientWord) -> bool {
+    word.full_fence();
+    word.load() == WakeFor::All as u32
+}
+
 /// Card half, before the last scan.
 #[inline(always)]
-fn announce_sleep(word: &impl CardWord) {
-    word.store(ASLEEP);
+fn announce_sleep(word: &impl CardWord, wake: WakeFor) {
+    word.store(wake as u32);
     word.full_fence();
 }
 
@@ -69,7 +90,7 @@ fn announce_awake(word: &impl CardWord) {
     word.store(AWAKE);
 }
 
-/// The word that tells clients whether their card sleeps: 32 bits, 0 awake, 1 asleep.
+/// The word that tells clients whether their card sleeps: 32 bits, 0 awake, or a [`WakeFor`].
 #[derive(Debug, Clone)]
 pub struct AsleepWord {
     word: SharedWord,
@@ -87,12 +108,13 @@ impl AsleepWord {
         Ok(Self { word, mapping, offset })
     }
 
-    /// Card: says that it will sleep unless the scan that must follow finds work.
+    /// Card: says that it will sleep unless the scan that must follow finds work, and what it is to
+    /// be woken for. That must not change before it says that it is awake.
     ///
     /// Fails on a mapping that cannot be written.
-    pub fn prepare_sleep(&self) -> Result<()> {
+    pub fn prepare_sleep(&self, wake: WakeFor) -> Result<()> {
         self.mapping.must_be_writable("asleep word")?;
-        announce_sleep(self);
+        announce_sleep(self, wake);
         Ok(())
     }
 
@@ -175,6 +197,12 @@ impl Waker {
         must_signal(&self.word)
     }
 
+    /// Whether the card sleeps and must be signalled for receives that were posted.
+    #[inline(always)]
+    pub fn is_needed_for_receives(&self) -> bool {
+        must_signal_receives(&self.word)
+    }
+
     /// Signals the card: the system call, the second half of [`Self::wake_if_asleep`].
     pub fn signal(&self) -> Result<()> {
         self.event.as_ref().map_or(Ok(()), EventFd::signal)
@@ -197,17 +225,21 @@ mod tests {
         let card = AsleepWord::new(Arc::new(writer), 64).unwrap();
         let event = EventFd::new().unwrap();
         let word = AsleepWord::new(Arc::new(reader), 64).unwrap();
-        assert!(matches!(word.prepare_sleep(), Err(Error::ReadOnly { .. })));
+        assert!(matches!(word.prepare_sleep(WakeFor::All), Err(Error::ReadOnly { .. })));
         assert!(matches!(word.awake(), Err(Error::ReadOnly { .. })));
         let client = Waker::new(word, event.try_clone().unwrap());
 
         assert!(!client.wake_if_asleep().unwrap());
-        card.prepare_sleep().unwrap();
-        assert!(card.is_asleep());
-        assert!(client.wake_if_asleep().unwrap());
-        assert_eq!(event.drain().unwrap(), 1);
-        card.awake().unwrap();
-        assert!(!client.wake_if_asleep().unwrap());
+        for wake in [WakeFor::All, WakeFor::AllButReceives] {
+            card.prepare_sleep(wake).unwrap();
+            assert!(card.is_asleep());
+            assert!(client.wake_if_asleep().unwrap());
+            assert_eq!(event.drain().unwrap(), 1);
+            assert_eq!(client.is_needed_for_receives(), wake == WakeFor::All);
+            card.awake().unwrap();
+            assert!(!client.wake_if_asleep().unwrap());
+            assert!(!client.is_needed_for_receives());
+        }
     }
 
     #[test]
@@ -235,7 +267,7 @@ mod tests {
                 if scan(&mut seen) {
                     continue;
                 }
-                word.prepare_sleep().unwrap();
+                word.prepare_sleep(WakeFor::All).unwrap();
                 if !scan(&mut seen) {
                     let mut fds = [PollFd::new(event.as_fd(), PollFlags::POLLIN)];
                     // The limit turns a lost wake-up into a failure instead of a hang.
@@ -262,7 +294,10 @@ mod model {
     use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
     use loom::sync::{Arc, Mutex};
 
-    use super::{CardWord, ClientWord, announce_awake, announce_sleep, must_signal};
+    use super::{
+        CardWord, ClientWord, WakeFor, announce_awake, announce_sleep, must_signal,
+        must_signal_receives,
+    };
 
     /// Full fence or none: the model must fail without it, or it would prove nothing.
     struct ModelWord {
@@ -300,8 +335,9 @@ mod model {
 
     /// Follows one card that wants to sleep while `clients` clients ring once each.
     ///
-    /// A card that would now wait for ever with work undone panics.
-    fn card_against(clients: usize, fenced: bool) {
+    /// A card that would now wait for ever with work undone panics. The first client posts receives,
+    /// and the card is to be woken for `wake`.
+    fn card_against(clients: usize, wake: WakeFor, fenced: bool) {
         let lost = move || {
             let shared = Arc::new(Shared {
                 asleep: ModelWord { value: AtomicU32::new(0), fenced },
@@ -315,7 +351,9 @@ mod model {
                     loom::thread::spawn(move || {
                         shared.records[client].store(1, Ordering::Release);
                         shared.slots[client].store(1, Ordering::Release);
-                        if must_signal(&shared.asleep) {
+                        let must: fn(&ModelWord) -> bool =
+                            if client == 0 { must_signal_receives } else { must_signal };
+                        if must(&shared.asleep) {
                             *shared.event.lock().unwrap() = true;
                         }
                     })
@@ -337,7 +375,7 @@ mod model {
                 }
                 found
             };
-            announce_sleep(&shared.asleep);
+            announce_sleep(&shared.asleep, wake);
             let slept = !scan();
             if !slept {
                 announce_awake(&shared.asleep);
@@ -348,7 +386,8 @@ mod model {
             // All clients have done what they will ever do. A card that went to wait with work
             // undone is woken only if its event was signalled.
             if slept {
-                let undone = done.iter().any(|done| !done.load(Ordering::Relaxed));
+                let matters = usize::from(wake == WakeFor::AllButReceives);
+                let undone = done[matters..].iter().any(|done| !done.load(Ordering::Relaxed));
                 assert!(!undone || *shared.event.lock().unwrap(), "lost wake-up");
             }
         };
@@ -357,17 +396,18 @@ mod model {
 
     #[test]
     fn no_wake_up_is_lost_with_one_client() {
-        card_against(1, true);
+        card_against(1, WakeFor::All, true);
     }
 
     #[test]
     fn no_wake_up_is_lost_with_two_clients() {
-        card_against(2, true);
+        card_against(2, WakeFor::All, true);
+        card_against(2, WakeFor::AllButReceives, true);
     }
 
     #[test]
     #[should_panic(expected = "lost wake-up")]
     fn without_the_full_fences_the_model_loses_a_wake_up() {
-        card_against(1, false);
+        card_against(1, WakeFor::All, false);
     }
 }

@@ -62,6 +62,14 @@ impl CardPath {
         }
     }
 
+    /// Wakes the card if it sleeps and must know of receives that were posted.
+    #[inline(always)]
+    pub(crate) fn wake_for_receives(&self) {
+        if self.waker.is_needed_for_receives() {
+            self.wake();
+        }
+    }
+
     /// The system call, apart from the way that is taken while the card is awake.
     #[cold]
     #[inline(never)]

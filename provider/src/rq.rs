@@ -189,7 +189,7 @@ impl ReceiveBatch<'_> {
         queue.slot.ring(queue.doorbell.load(Ordering::Relaxed) | u64::from(index));
         // Others may post while the card is woken.
         drop(guard);
-        queue.path.wake_if_asleep();
+        queue.path.wake_for_receives();
     }
 }
 

@@ -306,6 +306,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         transport: &mut impl Transport,
     ) -> Result<Answer, AdminStatus> {
         let qp = self.qps.remove(&qpn).ok_or(AdminStatus::NotFound)?;
+        self.flushing.remove(&qpn);
         transport.destroy_qp(qpn);
         self.doorbells.remove(qp.page, Queue { kind: QueueKind::Send, number: qpn });
         for cqn in [qp.send_cqn, qp.receive_cqn] {
@@ -344,6 +345,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         transport.modify_qp(now, qpn, &Attributes { state: to, ..*attributes })?;
         let Some(qp) = self.qps.get_mut(&qpn) else { return Err(AdminStatus::NotFound) };
         qp.state = to;
+        // What goes to ERR is noted by its first flush.
+        if to != QpState::Err {
+            self.flushing.remove(&qpn);
+        }
         if mask.contains(AttributeMask::ACCESS) {
             qp.access = Access::from_bits_truncate(attributes.access);
         }

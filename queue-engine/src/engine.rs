@@ -1,6 +1,6 @@
 //! The engine: its objects, and the order in which it works on them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use fpga_regs::engine::doorbell::QueueKind;
 use fpga_regs::engine::event::{Event, EventType};
@@ -85,6 +85,8 @@ pub struct Engine<M: Rings, D, N> {
     pub(crate) rq_numbers: Numbers,
     pub(crate) qps: ByNumber<Qp<M>>,
     pub(crate) qp_numbers: Numbers,
+    /// QPs that flush what is posted to them: those in ERR.
+    pub(crate) flushing: BTreeSet<u32>,
     pub(crate) doorbells: Doorbells<D>,
     /// QPs to look at, each at most once.
     ready: VecDeque<u32>,
@@ -127,6 +129,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             rq_numbers: Numbers::new(NUMBER_BITS, 0, config.rqs),
             qps: ByNumber::default(),
             qp_numbers: Numbers::new(QPN_RANDOM_BITS, prefix, config.qps),
+            flushing: BTreeSet::new(),
             doorbells: Doorbells::new(),
             ready: VecDeque::new(),
             starved: VecDeque::new(),
@@ -205,6 +208,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         free_all(&mut self.rqs, &mut self.rq_numbers);
         self.keys.clear();
         self.doorbells.clear();
+        self.flushing.clear();
         self.ready.clear();
         self.starved.clear();
         for (index, gid) in (0..).zip(&mut self.gids) {
@@ -236,6 +240,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     #[must_use]
     pub fn has_qps(&self) -> bool {
         !self.qps.is_empty()
+    }
+
+    /// Whether there is something to do when a program posts a receive: only a QP in ERR flushes it.
+    #[must_use]
+    pub fn heeds_receives(&self) -> bool {
+        !self.flushing.is_empty()
     }
 
     /// Whether messages have brought a receive queue down to a quarter of its ring: its program should

@@ -124,6 +124,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return;
         }
         qp.state = QpState::Err;
+        self.flushing.insert(qpn);
         let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
         flush_messages(qp, cause, &mut completions);
         let sends_left = flush_sends(qp, &mut completions);

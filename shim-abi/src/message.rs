@@ -358,7 +358,7 @@ pub enum Way {
 pub enum Wake {
     /// It sees it.
     None,
-    /// By an eventfd, while the asleep word is not 0.
+    /// By an eventfd, while the asleep word is not 0; for receives alone only while it is 1.
     Eventfd {
         /// Byte offset of the u32 asleep word in the card thread's page.
         asleep: u32,

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
 use fpga_regs::coyote::shell::Map;
-use hostmem::{AsleepWord, EventFd, Liveness, SharedMapping, Tap};
+use hostmem::{AsleepWord, EventFd, Liveness, SharedMapping, Tap, WakeFor};
 
 use crate::Error;
-use crate::card::{Card, Slots};
+use crate::card::{Card, CardEngine, Slots};
 use crate::command::{Action, Command};
 use crate::host::Host;
 use crate::port::{self, Cabling, FramePool, TapPort};
@@ -98,7 +98,7 @@ impl CardThread {
                 continue;
             }
             // The page is ours and can be written, so neither call fails.
-            let _ = self.asleep.prepare_sleep();
+            let _ = self.asleep.prepare_sleep(self.wakes_for());
             if !self.round() && !self.ended {
                 self.waiter.sleep(self.cards.iter_mut().filter_map(Card::next_timeout).min());
             }
@@ -106,6 +106,16 @@ impl CardThread {
         }
         for card in &mut self.cards {
             card.port.flush();
+        }
+    }
+
+    /// What clients are to wake the thread for: nothing waits for a receive that is posted but a QP
+    /// that flushes it. Only a round's work can change that, after which the thread does not sleep.
+    fn wakes_for(&self) -> WakeFor {
+        let mut engines = self.cards.iter().flat_map(|card| &card.engines);
+        match engines.any(CardEngine::heeds_receives) {
+            true => WakeFor::All,
+            false => WakeFor::AllButReceives,
         }
     }
 

@@ -7,8 +7,8 @@
 //! behind a slot whose value changed.
 //!
 //! Where the grant has a wake-up, the producer then issues a full fence, reads the asleep word, and
-//! signals the eventfd if it is set. The card sets the word, issues a full fence, looks at every
-//! doorbell once more, and sleeps.
+//! signals the eventfd if it is set (for receives alone: if it is 1). The card sets the word, issues
+//! a full fence, looks at every doorbell once more, and sleeps.
 
 constants! {
     /// Slots of a doorbell page, 8 bytes each, write only.

@@ -358,6 +358,35 @@ fn the_driver_can_put_a_qp_in_err_from_any_state_and_it_flushes() {
 }
 
 #[test]
+fn receives_are_heeded_while_a_qp_flushes_them_and_only_then() {
+    let mut bench = Bench::new();
+    let cq = bench.create_cq(6);
+    let mut qps = [0, 1].map(|_| {
+        let rq = bench.create_rq(3, 0);
+        let qp = bench.create_qp(4, &cq, &cq, rq);
+        bench.climb(qp.qpn, QpState::Rts);
+        qp
+    });
+    assert!(!bench.engine.heeds_receives());
+    for qp in &qps {
+        bench.go(qp.qpn, QpState::Err);
+        bench.settle();
+        assert!(bench.engine.heeds_receives());
+    }
+    bench.go(qps[0].qpn, QpState::Reset);
+    bench.settle();
+    assert!(bench.engine.heeds_receives(), "the other one still flushes");
+    assert_eq!(bench.destroy(Admin::DestroyQp, qps[1].qpn), AdminStatus::Success);
+    assert!(!bench.engine.heeds_receives());
+    bench.climb(qps[0].qpn, QpState::Rts);
+    qps[0].post(&Wqe::gather(SendOpcode::Send, &[]));
+    bench.settle();
+    let event = bench.transport.failed(qps[0].qpn, S::RetryExceeded);
+    bench.handle(event);
+    assert!(bench.engine.heeds_receives(), "a failure below leads to ERR too");
+}
+
+#[test]
 fn a_long_ring_is_flushed_in_turns_and_in_whole() {
     flush_rings(1024, 1024);
     flush_rings(1024, 1);
