@@ -88,18 +88,20 @@ impl CardThread {
     pub(crate) fn run(mut self) {
         Waiter::sharpen_timers();
         while !self.ended {
-            if self.round() {
-                self.spin.worked(self.waiter.now());
-                self.give_way();
+            // Read once a round: where the kernel's clock is a device, that takes microseconds.
+            let now = self.waiter.now();
+            if self.round(now) {
+                self.spin.worked();
+                self.give_way(now);
                 continue;
             }
-            if self.spin.goes_on(self.waiter.now()) {
+            if self.spin.goes_on(now) {
                 std::hint::spin_loop();
                 continue;
             }
             // The page is ours and can be written, so neither call fails.
             let _ = self.asleep.prepare_sleep(self.wakes_for());
-            if !self.round() && !self.ended {
+            if !self.round(now) && !self.ended {
                 self.waiter.sleep(self.cards.iter_mut().filter_map(Card::next_timeout).min());
             }
             let _ = self.asleep.awake();
@@ -120,29 +122,28 @@ impl CardThread {
     }
 
     /// Pauses if that lets a program post receives it is short of.
-    fn give_way(&mut self) {
+    fn give_way(&mut self, now: u64) {
         let engines = self.cards.iter_mut().flat_map(|card| &mut card.engines);
         // Each is asked, for asking clears it.
         if engines.fold(false, |any, engine| engine.take_runs_out() | any) {
-            if let Some(pause) = self.spin.gives_way(self.waiter.now()) {
+            if let Some(pause) = self.spin.gives_way(now) {
                 std::thread::sleep(pause);
             }
         }
     }
 
-    fn round(&mut self) -> bool {
-        let mut worked = self.execute_commands();
-        let now = self.waiter.now();
+    fn round(&mut self, now: u64) -> bool {
+        let mut worked = self.execute_commands(now);
         for card in &mut self.cards {
             worked |= card.round(now);
         }
         worked
     }
 
-    fn execute_commands(&mut self) -> bool {
+    fn execute_commands(&mut self, now: u64) -> bool {
         for executed in 0..COMMANDS {
             match self.commands.try_recv() {
-                Ok(command) => self.execute(command),
+                Ok(command) => self.execute(now, command),
                 Err(TryRecvError::Empty) => return executed > 0,
                 Err(TryRecvError::Disconnected) => {
                     self.ended = true;
@@ -153,8 +154,7 @@ impl CardThread {
         true
     }
 
-    fn execute(&mut self, Command { card: number, action }: Command) {
-        let now = self.waiter.now();
+    fn execute(&mut self, now: u64, Command { card: number, action }: Command) {
         let Some(card) = self.cards.get_mut(number) else { return };
         // A driver that no longer waits for its answer is gone; nobody else is concerned.
         match action {
@@ -253,12 +253,12 @@ mod tests {
             sender.send(Command { card: 0, action }).unwrap();
         }
         for expected in [COMMANDS, COMMANDS, 1] {
-            assert!(thread.round(), "there is work, so the thread does not sleep");
+            assert!(thread.round(0), "there is work, so the thread does not sleep");
             assert_eq!(answers.try_iter().count(), expected);
         }
-        assert!(!thread.round() && !thread.ended);
+        assert!(!thread.round(0) && !thread.ended);
         drop(sender);
-        thread.round();
+        thread.round(0);
         assert!(thread.ended);
     }
 }

@@ -35,7 +35,9 @@ pub(crate) struct Spin {
     /// Cores are idle as of `asked`.
     idle: bool,
     asked: Option<u64>,
-    /// When there was work last.
+    /// There was work the last time.
+    busy: bool,
+    /// When there was no work any more.
     worked: u64,
     /// When the core was left to a program last.
     gave_way: Option<u64>,
@@ -46,16 +48,19 @@ impl Spin {
         // The thread's own affinity counts, and a container's limit.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let load = File::open("/proc/loadavg").ok();
-        Self { load, cores, idle: false, asked: None, worked: 0, gave_way: None }
+        Self { load, cores, idle: false, asked: None, busy: false, worked: 0, gave_way: None }
     }
 
     /// There was work.
-    pub(crate) fn worked(&mut self, now: u64) {
-        self.worked = now;
+    pub(crate) fn worked(&mut self) {
+        self.busy = true;
     }
 
     /// There was none: whether to look again instead of sleeping.
     pub(crate) fn goes_on(&mut self, now: u64) -> bool {
+        if std::mem::take(&mut self.busy) {
+            self.worked = now;
+        }
         if now.saturating_sub(self.worked) >= SPIN_NS {
             return false;
         }
@@ -111,7 +116,8 @@ mod tests {
     #[test]
     fn nobody_spins_long_after_the_last_work() {
         let mut spin = Spin { cores: usize::MAX, ..Spin::new() };
-        spin.worked(1000);
+        spin.worked();
+        assert!(spin.goes_on(1000));
         assert!(spin.goes_on(1000 + SPIN_NS - 1));
         assert!(!spin.goes_on(1000 + SPIN_NS));
     }
