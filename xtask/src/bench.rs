@@ -228,7 +228,7 @@ impl Rounds<'_> {
         add("post_send_instr", instructions::of_post_send(programs, self.clean, counted)?);
         add("poll_cq_instr", instructions::of_poll_cq(programs, self.clean, counted)?);
         add("reg_mr_1g_ms", programs.registration(self.clean)?);
-        add("connects_per_s", programs.connects(self.clean, self.effort.seconds)?);
+        add("connects_per_s", programs.connects(Devices::Cards(self.clean), self.effort.seconds)?);
         add("idle_cpu_percent", programs.idle_cpu(self.clean, self.effort.idle)?);
         Ok(())
     }

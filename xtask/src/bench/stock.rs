@@ -204,8 +204,16 @@ impl Programs {
     ///
     /// # Errors
     /// When it fails.
-    pub fn connects(&self, daemon: &Daemon<'_>, seconds: u32) -> Result<f64> {
-        number(&self.verbs_bench(daemon, "", &format!("connect --seconds {seconds}")).run()?)
+    pub fn connects(&self, devices: Devices<'_>, seconds: u32) -> Result<f64> {
+        let arguments = format!("connect --seconds {seconds}");
+        let task = match devices {
+            Devices::Cards(daemon) => self.verbs_bench(daemon, "", &arguments),
+            Devices::Kernels(device) => {
+                let both = format!("{arguments} --from {device} --to {device}");
+                Task::new(&self.verbs_bench).words(&both).limit(LIMIT)
+            }
+        };
+        number(&task.run()?)
     }
 
     /// [`latency_by_events`] beside a client that makes and destroys everything in a loop.
