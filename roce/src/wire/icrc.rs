@@ -5,8 +5,6 @@
 //! live and checksums of IPv4; traffic class, flow label and hop limit of IPv6; the UDP checksum;
 //! the congestion byte of the Base Transport Header. Its four bytes are little-endian.
 
-use std::sync::LazyLock;
-
 use super::ethernet::{self, EtherType};
 use super::{Malformed, bth, ipv4, ipv6, udp};
 
@@ -25,9 +23,6 @@ const V6: usize = LOCAL_HEADER + ipv6::LENGTH + udp::LENGTH + bth::LENGTH;
 const V4_MASK: [u8; V4] = mask(ipv4::LENGTH, &[(1, 0xff), (8, 0xff), (10, 0xff), (11, 0xff)]);
 const V6_MASK: [u8; V6] =
     mask(ipv6::LENGTH, &[(0, 0x0f), (1, 0xff), (2, 0xff), (3, 0xff), (7, 0xff)]);
-
-/// A CRC of nothing yet, with the way of computing it that this processor is best at.
-static EMPTY: LazyLock<crc32fast::Hasher> = LazyLock::new(crc32fast::Hasher::new);
 
 /// The mask for a network header of `length` bytes, some bits of which are set.
 #[expect(
@@ -105,12 +100,11 @@ fn compute_masked<const N: usize>(
     for (byte, bits) in head.iter_mut().zip(mask) {
         *byte |= bits;
     }
-    let mut hasher = EMPTY.clone();
-    hasher.update(covered);
+    let crc = libdeflater::crc32(covered);
     if let Some(head) = covered.first_chunk_mut::<N>() {
         *head = before;
     }
-    Ok(hasher.finalize().to_le_bytes())
+    Ok(crc.to_le_bytes())
 }
 
 /// Which network header a frame has.
