@@ -35,7 +35,7 @@ use copies::{Copies, State};
 use runs::Wanted;
 
 /// Frames one card takes, and makes, in one round.
-const BURST: usize = 64;
+const BURST: usize = 128;
 /// Rounds full of frames that timers wait for at most: what a port and its cable hold.
 const TIMER_ROUNDS: u32 = 128;
 

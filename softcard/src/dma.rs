@@ -58,7 +58,7 @@ impl AddressSpace {
 }
 
 /// Elements of a burst, and ranges of a process, for which a call's lists need no allocation.
-const BATCH: usize = 64;
+const BATCH: usize = 128;
 
 /// How many elements lie wholly in the first `moved` bytes.
 fn whole<E: Element>(burst: &[E], moved: usize) -> usize {
