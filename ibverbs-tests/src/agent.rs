@@ -117,18 +117,15 @@ impl Cable {
 /// # Errors
 /// When the machine lacks something.
 pub fn agent(end: End, address: Ipv4Addr) -> Result<()> {
-    for module in ["virtio_net", "ib_uverbs", "rdma_ucm", "crc32_generic", "rdma_rxe"] {
-        guest::load(module)?;
+    match end {
+        End::Rxe => rxe_on_cable(address)?,
+        End::Card => {
+            load_modules()?;
+            run_all(CARD_ON_CABLE, address)?;
+        }
     }
-    let on_cable = match end {
-        End::Rxe => RXE_ON_CABLE,
-        End::Card => CARD_ON_CABLE,
-    };
-    let to_host = if Path::new("/sys/class/net/eth1").exists() { TO_HOST } else { &[] };
-    for command in on_cable.iter().chain(to_host) {
-        let command = command.replace("ADDRESS", &address.to_string());
-        let (program, words) = command.split_once(' ').unwrap_or_default();
-        Task::new(program).words(words).run()?.success()?;
+    if Path::new("/sys/class/net/eth1").exists() {
+        run_all(TO_HOST, address)?;
     }
     let daemon = match end {
         End::Rxe => None,
@@ -148,6 +145,30 @@ pub fn agent(end: End, address: Ipv4Addr) -> Result<()> {
         println!("{answer}");
     }
     Ok(())
+}
+
+fn load_modules() -> Result<()> {
+    let modules = ["virtio_net", "ib_uverbs", "rdma_ucm", "crc32_generic", "rdma_rxe"];
+    modules.into_iter().try_for_each(guest::load)
+}
+
+fn run_all(commands: &[&str], address: Ipv4Addr) -> Result<()> {
+    for command in commands {
+        let command = command.replace("ADDRESS", &address.to_string());
+        let (program, words) = command.split_once(' ').unwrap_or_default();
+        Task::new(program).words(words).run()?.success()?;
+    }
+    Ok(())
+}
+
+/// Sees to it that the kernel's soft-RoCE is on the machine's first network device.
+///
+/// # Errors
+/// When the machine lacks something.
+pub(crate) fn rxe_on_cable(address: Ipv4Addr) -> Result<()> {
+    load_modules()?;
+    let there = Path::new("/sys/class/infiniband").join(End::Rxe.device()).exists();
+    if there { Ok(()) } else { run_all(RXE_ON_CABLE, address) }
 }
 
 /// Starts the installed balboad with a card on the cable.

@@ -16,6 +16,7 @@ use crate::process::Task;
 use crate::runner::{Case, Need};
 use crate::setting::Setting;
 
+mod across;
 pub mod cards;
 mod deaths;
 mod interfaces;
@@ -56,11 +57,14 @@ pub enum Hardware {
     IntelIommu,
     /// The same behind a paravirtual IOMMU.
     VirtioIommu,
+    /// One card behind Intel's IOMMU, its cable plugged into the machine's network device.
+    IntelIommuRxe,
 }
 
 impl Hardware {
     /// All there is.
-    pub const ALL: [Self; 3] = [Self::Plain, Self::IntelIommu, Self::VirtioIommu];
+    pub const ALL: [Self; 4] =
+        [Self::Plain, Self::IntelIommu, Self::VirtioIommu, Self::IntelIommuRxe];
 
     /// Its name, with which the names of its cases begin.
     pub fn name(self) -> &'static str {
@@ -68,6 +72,7 @@ impl Hardware {
             Self::Plain => "plain",
             Self::IntelIommu => "intel-iommu",
             Self::VirtioIommu => "virtio-iommu",
+            Self::IntelIommuRxe => "intel-iommu-rxe",
         }
     }
 
@@ -91,6 +96,7 @@ pub fn cases(hardware: Hardware, kernel: Kernel<'_>) -> Vec<Case> {
             cases.extend(rdma_core::cases());
             cases.extend(shadow::cases());
         }
+        Hardware::IntelIommuRxe => cases.extend(across::cases()),
         Hardware::IntelIommu | Hardware::VirtioIommu => {
             cases.extend(refusals::cases(hardware, kernel));
             cases.extend(interfaces::cases(hardware, kernel));

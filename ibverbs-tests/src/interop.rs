@@ -45,7 +45,7 @@ const FAULTS: [(&str, &str); 5] = [
 ];
 /// The programs of perftest. They ask their device for as many READs at a time as the other one
 /// offers, unless told how many.
-const PERFTESTS: [&str; 6] = [
+pub(crate) const PERFTESTS: [&str; 6] = [
     "ib_write_bw -F -x 1 -s 65536 -n 40",
     "ib_read_bw -F -x 1 -o 16 -s 65536 -n 40",
     "ib_send_bw -F -x 1 -s 65536 -n 40 -e",
@@ -221,29 +221,45 @@ fn icrcs(trial: &Trial<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Both sides of `ibv_rc_pingpong -c -n 50` moved all, and found it right.
+pub(crate) fn checked_pingpong(roles: [Both; 2]) -> Result<()> {
+    for side in roles.into_iter().flat_map(|both| [both.server, both.client]) {
+        let side = side.says("409600 bytes in ")?.says("50 iters in ")?;
+        ensure!(!side.stdout.contains("invalid data"), "{side}");
+    }
+    Ok(())
+}
+
+/// perftest's clients reported.
+pub(crate) fn checked_perftest(roles: [Both; 2]) -> Result<()> {
+    for Both { client, .. } in roles {
+        ensure!(table(&client)?.len() == 1, "expected one row: {client}");
+    }
+    Ok(())
+}
+
+/// Both sides of `verbs-data apart` got every message.
+pub(crate) fn checked_data(roles: [Both; 2]) -> Result<()> {
+    for side in roles.into_iter().flat_map(|both| [both.server, both.client]) {
+        side.says("350 messages arrived as they should")?;
+    }
+    Ok(())
+}
+
 impl Trial<'_> {
     /// Data is checked with `-c`, and pingpong fails where it is wrong.
     fn pingpong(&self, mtu: u32) -> Result<()> {
         let command = format!("ibv_rc_pingpong -c -e -g 1 -m {mtu} -n 50");
-        for Both { server, client } in self.both_roles(&command, &command)? {
-            for side in [server, client] {
-                let side = side.says("409600 bytes in ")?.says("50 iters in ")?;
-                ensure!(!side.stdout.contains("invalid data"), "{side}");
-            }
-        }
-        Ok(())
+        checked_pingpong(self.both_roles(&command, &command)?)
     }
 
     fn perftest(&self, command: &str) -> Result<()> {
-        for Both { client, .. } in self.both_roles(command, command)? {
-            ensure!(table(&client)?.len() == 1, "expected one row: {client}");
-        }
-        Ok(())
+        checked_perftest(self.both_roles(command, command)?)
     }
 
     /// Every operation at every path MTU both ways, every byte and immediate compared.
     fn data(&self) -> Result<()> {
-        self.messages("verbs-data apart --timeout 15", 350)
+        self.messages("verbs-data apart --timeout 15")
     }
 
     /// The same, READs of nothing with the key that the kernel's rxe wants in a repetition of one.
@@ -255,17 +271,12 @@ impl Trial<'_> {
     fn data_on_bad_cable(&self) -> Result<()> {
         let release = self.peer.machine.run("uname -r")?.success()?.stdout;
         let keyless = if release.starts_with("6.1.") { "" } else { " --keyless-empty-reads" };
-        self.messages(&format!("verbs-data apart --timeout 15{keyless}"), 350)
+        self.messages(&format!("verbs-data apart --timeout 15{keyless}"))
     }
 
-    fn messages(&self, command: &str, count: u32) -> Result<()> {
+    fn messages(&self, command: &str) -> Result<()> {
         let here = self.setting.bin.join(command);
-        for Both { server, client } in self.both_roles(&here.display().to_string(), command)? {
-            for side in [server, client] {
-                side.says(&format!("{count} messages arrived as they should"))?;
-            }
-        }
-        Ok(())
+        checked_data(self.both_roles(&here.display().to_string(), command)?)
     }
 
     /// Runs a command with the server here and the client there, then the other way round.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use ibverbs_tests::agent::Cable;
 use ibverbs_tests::guest::Hardware;
 use ibverbs_tests::process::{Running, Task};
 use nix::sys::signal::Signal;
@@ -31,7 +32,7 @@ impl Cards {
     /// The cards of a machine with that hardware.
     pub fn new(directory: &Path, built: &Path, hardware: Hardware) -> Self {
         let count = match hardware {
-            Hardware::Plain => 1,
+            Hardware::Plain | Hardware::IntelIommuRxe => 1,
             Hardware::IntelIommu | Hardware::VirtioIommu => CARDS,
         };
         Self { directory: directory.to_owned(), softcard: built.join("softcard"), count }
@@ -88,11 +89,16 @@ impl Cards {
         Ok(())
     }
 
-    fn start(&self, card: usize) -> Result<Running> {
+    /// The cable, from the first card's end.
+    pub fn cable(&self) -> Cable {
         let port = |card: usize| self.directory.join(format!("port{card}"));
-        let cable = format!("unix:{},{}", port(card).display(), port(1 - card).display());
+        Cable { near: port(0), far: port(1) }
+    }
+
+    fn start(&self, card: usize) -> Result<Running> {
+        let cable = if card == 0 { self.cable() } else { self.cable().turned() };
         let task = Task::new(&self.softcard).args(["serve", "--socket"]).arg(self.socket(card));
-        let mut server = task.arg("--port").arg(cable).tidy().limit(START).start()?;
+        let mut server = task.arg("--port").arg(cable.port()).tidy().limit(START).start()?;
         server.wait_until("it was ready", |it| it.output().lines().any(|line| line == "ready"))?;
         Ok(server.unlimited())
     }

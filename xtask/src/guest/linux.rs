@@ -72,8 +72,10 @@ impl Version {
     pub fn hardware(self) -> &'static [Hardware] {
         match self {
             // It has no driver for the paravirtual IOMMU.
-            Self::V6_1 => &[Hardware::Plain, Hardware::IntelIommu],
-            Self::V6_12 | Self::Iommufd => &Hardware::ALL,
+            Self::V6_1 => &[Hardware::Plain, Hardware::IntelIommu, Hardware::IntelIommuRxe],
+            Self::V6_12 => &Hardware::ALL,
+            // It has no rxe.
+            Self::Iommufd => &[Hardware::Plain, Hardware::IntelIommu, Hardware::VirtioIommu],
         }
     }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow};
 use ibverbs_tests::agent::{self, Cable, End, MTU};
 use ibverbs_tests::guest::{ASK, DONE, Hardware, SHARES};
+use ibverbs_tests::interop;
 use ibverbs_tests::process::{Running, Task};
 
 use super::cards::{Cards, Served};
@@ -116,7 +117,9 @@ impl<'a> Machine<'a> {
         // The IOMMU comes before what is behind it.
         task = match self.hardware {
             Hardware::Plain => task,
-            Hardware::IntelIommu => task.words("-device intel-iommu,intremap=on,caching-mode=on"),
+            Hardware::IntelIommu | Hardware::IntelIommuRxe => {
+                task.words("-device intel-iommu,intremap=on,caching-mode=on")
+            }
             Hardware::VirtioIommu => task.words("-device virtio-iommu-pci"),
         };
         for (tag, path) in
@@ -156,7 +159,11 @@ impl<'a> Machine<'a> {
     /// When the machine does not come up, ends before its job, or runs until [`Parts::until`]; with
     /// the end of what its console showed.
     pub fn run(&self, cards: &mut Served, line: impl FnMut(&str)) -> Result<()> {
-        let (task, listener, console) = self.with_job(self.cards.plugged_into(self.task()))?;
+        let mut task = self.cards.plugged_into(self.task());
+        if self.hardware == Hardware::IntelIommuRxe {
+            task = on_cable(task, &self.cards.cable().turned(), interop::ADDRESS);
+        }
+        let (task, listener, console) = self.with_job(task)?;
         let mut results = Results { listener, stream: None, pending: Vec::new(), cards, line };
         let outcome = task.start().and_then(|running| results.until_done(running));
         let said = cards.log();
@@ -171,15 +178,7 @@ impl<'a> Machine<'a> {
     /// # Errors
     /// When it cannot be started.
     pub fn serve(&self, cable: &Cable, address: Ipv4Addr, port: Option<u16>) -> Result<Booting> {
-        let mut ends = option("dgram,id=cable,local.type=unix,local.path=", &cable.near);
-        ends.push(option(",remote.type=unix,remote.path=", &cable.far));
-        // QEMU gives every machine's first device the same.
-        let [a, b, c, d] = address.octets();
-        let mac = format!("52:54:{a:02x}:{b:02x}:{c:02x}:{d:02x}");
-        let mut task =
-            self.task().arg("-netdev").arg(ends).arg("-device").arg(format!(
-                "virtio-net-pci,netdev=cable,mac={mac},host_mtu={MTU},romfile=,addr=8"
-            ));
+        let mut task = on_cable(self.task(), cable, address);
         if let Some(port) = port {
             task = task
                 .arg("-netdev")
@@ -201,6 +200,17 @@ impl<'a> Machine<'a> {
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).status().context("QEMU cannot be started")
     }
+}
+
+/// Adds to QEMU's arguments a network device at an end of a cable, which is to have that address.
+fn on_cable(task: Task, cable: &Cable, address: Ipv4Addr) -> Task {
+    let mut ends = option("dgram,id=cable,local.type=unix,local.path=", &cable.near);
+    ends.push(option(",remote.type=unix,remote.path=", &cable.far));
+    // QEMU gives every machine's first device the same.
+    let [a, b, c, d] = address.octets();
+    let mac = format!("52:54:{a:02x}:{b:02x}:{c:02x}:{d:02x}");
+    let device = format!("virtio-net-pci,netdev=cable,mac={mac},host_mtu={MTU},romfile=,addr=8");
+    task.arg("-netdev").arg(ends).arg("-device").arg(device)
 }
 
 /// A machine that boots, and is to have an agent.

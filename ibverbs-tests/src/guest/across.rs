@@ -1,0 +1,82 @@
+//! A card that is driven through VFIO, and the kernel's rdma_rxe, at the two ends of one cable.
+//!
+//! Both are in one machine: the card is a PCIe device of it, and rxe is on the network device that the
+//! card's cable is plugged into. The programs' own TCP connections stay within the machine.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::cards::cards;
+use super::{Case, Hardware, Need, SHARES, Setting};
+use crate::agent::{self, End};
+use crate::cases::counters::counters;
+use crate::cases::pingpong::MTUS;
+use crate::cases::{IBVERBS_UTILS, PERFTEST};
+use crate::interop::{ADDRESS, PERFTESTS, checked_data, checked_perftest, checked_pingpong};
+use crate::pair::{Both, free_port, run_pair};
+use crate::process::Task;
+use crate::setting::Daemon;
+
+/// The family.
+pub(super) fn cases() -> Vec<Case> {
+    let rdma = Need::Program("rdma", "iproute2");
+    let mut cases = Vec::new();
+    let mut add = |name: String, need: &[Need], body: fn(&Daemon<'_>, u32) -> Result<()>, mtu| {
+        let body = move |setting: &Setting| on_cable(setting, |daemon| body(daemon, mtu));
+        cases.push(Case::new(name, &[&[rdma], need].concat(), body).as_root());
+    };
+    for mtu in MTUS {
+        add(format!("ibv_rc_pingpong/-m {mtu}"), &[IBVERBS_UTILS], pingpong, mtu);
+    }
+    add("perftest".to_owned(), &[PERFTEST], |daemon, _| perftest(daemon), 0);
+    add("verbs-data".to_owned(), &[], |daemon, _| data(daemon), 0);
+    cases
+}
+
+/// Brings both ends up, runs a case, and sees that its frames went over the cable and were whole.
+fn on_cable(setting: &Setting, body: impl FnOnce(&Daemon<'_>) -> Result<()>) -> Result<()> {
+    agent::rxe_on_cable(ADDRESS)?;
+    let daemon = cards(setting, Hardware::IntelIommuRxe)?;
+    body(&daemon)?;
+    let own = counters(&daemon, 0)?;
+    let bad = own["rx_icrc_encapsulated"];
+    ensure!(bad == 0, "{bad} frames of the kernel had a bad ICRC: {own:?}");
+    ensure!(own["sent_pkts"] > 0 && own["rcvd_pkts"] > 0, "nothing went over the cable: {own:?}");
+    daemon.stop()
+}
+
+/// Runs a command with the server on the card and the client on rxe, then the other way round.
+fn both_roles(daemon: &Daemon<'_>, command: &str) -> Result<[Both; 2]> {
+    let (program, words) = command.split_once(' ').unwrap_or((command, ""));
+    let built = Path::new(SHARES).join("built").join(program);
+    let program = if built.exists() { built } else { program.into() };
+    let on_card = |port: u16| {
+        let task = daemon.run("").arg(&program).words(words);
+        task.words(&format!("-d balboa0 -p {port}"))
+    };
+    let on_rxe = |port: u16| {
+        let task = Task::new(&program).words(words);
+        task.words(&format!("-d {} -p {port}", End::Rxe.device()))
+    };
+    let host = Ipv4Addr::LOCALHOST.to_string();
+    let port = free_port()?;
+    let first = run_pair(on_card(port), on_rxe(port).arg(&host), port);
+    let first = first.with_context(|| format!("{command}: the server on the card"))?;
+    let port = free_port()?;
+    let second = run_pair(on_rxe(port), on_card(port).arg(&host), port);
+    Ok([first, second.with_context(|| format!("{command}: the server on rxe"))?])
+}
+
+fn pingpong(daemon: &Daemon<'_>, mtu: u32) -> Result<()> {
+    checked_pingpong(both_roles(daemon, &format!("ibv_rc_pingpong -c -e -g 1 -m {mtu} -n 50"))?)
+}
+
+fn perftest(daemon: &Daemon<'_>) -> Result<()> {
+    PERFTESTS.iter().try_for_each(|command| checked_perftest(both_roles(daemon, command)?))
+}
+
+fn data(daemon: &Daemon<'_>) -> Result<()> {
+    checked_data(both_roles(daemon, "verbs-data apart --timeout 15")?)
+}
