@@ -156,6 +156,12 @@ pub fn names(ends: [End; 2]) -> Vec<String> {
     ROWS.iter().map(|row| name(ends, row)).collect()
 }
 
+/// The name of the one that the test command runs on every kernel: their rdma_cm differ in the rights
+/// that they give a QP.
+pub fn on_every_kernel() -> String {
+    named([End::Card, End::Rxe], IN_TEST[0])
+}
+
 /// The names of the cases that the test command runs.
 pub fn in_test() -> Vec<String> {
     let pairs = PAIRS.into_iter().filter(|ends| ends.contains(&End::Card));
@@ -244,6 +250,7 @@ mod tests {
         let few = in_test();
         assert_eq!(few.len(), 2 * IN_TEST.len());
         assert!(few.iter().all(|few| all.contains(few)), "{few:?} in {all:?}");
+        assert!(few.contains(&on_every_kernel()));
     }
 
     #[test]

@@ -23,8 +23,13 @@ pub fn names(_: Version) -> Vec<String> {
 
 /// The names of those that the test command runs too.
 pub fn in_test(version: Version) -> Vec<String> {
-    // The kernel that is built here is for VFIO: that of Debian's release is the same in this.
-    if version == Version::Iommufd { Vec::new() } else { guest_pair::in_test() }
+    match version {
+        Version::V6_1 => guest_pair::in_test(),
+        // The list of this kernel is long, and all cases on all kernels are here.
+        Version::V6_12 => vec![guest_pair::on_every_kernel()],
+        // It has no rxe.
+        Version::Iommufd => Vec::new(),
+    }
 }
 
 /// Runs those, each pair's within the limit of a kernel's machines.
