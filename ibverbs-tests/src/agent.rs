@@ -154,9 +154,7 @@ fn load_modules() -> Result<()> {
 
 fn run_all(commands: &[&str], address: Ipv4Addr) -> Result<()> {
     for command in commands {
-        let command = command.replace("ADDRESS", &address.to_string());
-        let (program, words) = command.split_once(' ').unwrap_or_default();
-        Task::new(program).words(words).run()?.success()?;
+        guest::run(&command.replace("ADDRESS", &address.to_string()))?;
     }
     Ok(())
 }
@@ -194,10 +192,7 @@ pub enum Listens {
 fn obey(order: &Value, server: &mut Option<Running>, daemon: Option<&Running>) -> Result<Value> {
     let task = || {
         let words = order["words"].as_str().context("no words")?;
-        let (program, words) = words.split_once(' ').unwrap_or((words, ""));
-        let built = Path::new(guest::SHARES).join("built").join(program);
-        let task = if built.exists() { Task::new(built) } else { Task::new(program) };
-        anyhow::Ok(task.words(words).limit(LIMIT))
+        anyhow::Ok(guest::task(words).limit(LIMIT))
     };
     let finished = match order["do"].as_str() {
         Some("run") => task()?.run()?,

@@ -4,7 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -199,6 +199,23 @@ fn load_after_needed(directory: &Path, needs: &str, module: &str) -> Result<()> 
         Ok(()) | Err(Errno::EEXIST) => Ok(()),
         Err(errno) => Err(errno).with_context(|| format!("the kernel refuses module {module}")),
     }
+}
+
+/// Where a program is: among those under test, or where the system has it.
+pub(crate) fn program(name: &str) -> PathBuf {
+    let built = Path::new(SHARES).join("built").join(name);
+    if built.exists() { built } else { name.into() }
+}
+
+/// A program by its command line.
+pub(crate) fn task(line: &str) -> Task {
+    let (name, words) = line.split_once(' ').unwrap_or((line, ""));
+    Task::new(program(name)).words(words)
+}
+
+/// Runs a command line that succeeds; what it writes.
+pub(crate) fn run(line: &str) -> Result<String> {
+    Ok(task(line).run()?.success()?.stdout)
 }
 
 /// Waits until something is so.

@@ -4,35 +4,34 @@
 //! card's cable is plugged into. The programs' own TCP connections stay within the machine.
 
 use std::net::Ipv4Addr;
-use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
 use super::cards::cards;
-use super::{Case, Hardware, Need, SHARES, Setting};
+use super::{Case, Hardware, Need, Setting, program, task};
 use crate::agent::{self, End};
 use crate::cases::counters::counters;
 use crate::cases::pingpong::MTUS;
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
 use crate::interop::{ADDRESS, PERFTESTS, checked_data, checked_perftest, checked_pingpong};
 use crate::pair::{Both, free_port, run_pair};
-use crate::process::Task;
 use crate::setting::Daemon;
 
 /// The family.
 pub(super) fn cases() -> Vec<Case> {
-    let rdma = Need::Program("rdma", "iproute2");
-    let mut cases = Vec::new();
-    let mut add = |name: String, need: &[Need], body: fn(&Daemon<'_>, u32) -> Result<()>, mtu| {
-        let body = move |setting: &Setting| on_cable(setting, |daemon| body(daemon, mtu));
-        cases.push(Case::new(name, &[&[rdma], need].concat(), body).as_root());
-    };
-    for mtu in MTUS {
-        add(format!("ibv_rc_pingpong/-m {mtu}"), &[IBVERBS_UTILS], pingpong, mtu);
-    }
-    add("perftest".to_owned(), &[PERFTEST], |daemon, _| perftest(daemon), 0);
-    add("verbs-data".to_owned(), &[], |daemon, _| data(daemon), 0);
+    let pingpongs = MTUS.map(|mtu| {
+        let name = format!("ibv_rc_pingpong/-m {mtu}");
+        case(&name, &[IBVERBS_UTILS], move |daemon| pingpong(daemon, mtu))
+    });
+    let mut cases = Vec::from(pingpongs);
+    cases.push(case("perftest", &[PERFTEST], perftest));
+    cases.push(case("verbs-data", &[], data));
     cases
+}
+
+fn case(name: &str, needs: &[Need], body: impl Fn(&Daemon<'_>) -> Result<()> + 'static) -> Case {
+    let needs = [&[Need::Program("rdma", "iproute2")], needs].concat();
+    Case::new(name, &needs, move |setting| on_cable(setting, &body)).as_root()
 }
 
 /// Brings both ends up, runs a case, and sees that its frames went over the cable and were whole.
@@ -49,17 +48,12 @@ fn on_cable(setting: &Setting, body: impl FnOnce(&Daemon<'_>) -> Result<()>) -> 
 
 /// Runs a command with the server on the card and the client on rxe, then the other way round.
 fn both_roles(daemon: &Daemon<'_>, command: &str) -> Result<[Both; 2]> {
-    let (program, words) = command.split_once(' ').unwrap_or((command, ""));
-    let built = Path::new(SHARES).join("built").join(program);
-    let program = if built.exists() { built } else { program.into() };
+    let (name, words) = command.split_once(' ').unwrap_or((command, ""));
     let on_card = |port: u16| {
-        let task = daemon.run("").arg(&program).words(words);
+        let task = daemon.run("").arg(program(name)).words(words);
         task.words(&format!("-d balboa0 -p {port}"))
     };
-    let on_rxe = |port: u16| {
-        let task = Task::new(&program).words(words);
-        task.words(&format!("-d {} -p {port}", End::Rxe.device()))
-    };
+    let on_rxe = |port: u16| task(command).words(&format!("-d {} -p {port}", End::Rxe.device()));
     let host = Ipv4Addr::LOCALHOST.to_string();
     let port = free_port()?;
     let first = run_pair(on_card(port), on_rxe(port).arg(&host), port);

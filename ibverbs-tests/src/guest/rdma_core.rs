@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::{Case, Need, Setting, Task, load};
+use super::{Case, Need, Setting, Task, load, run};
 use crate::agent::MTU;
 use crate::cases::{self, IBVERBS_UTILS};
 
@@ -37,8 +37,7 @@ pub fn soft_roce() -> Result<&'static str> {
     for module in ["dummy", "ib_uverbs", "crc32_generic", "rdma_rxe"] {
         load(module)?;
     }
-    let listed = Task::new("rdma").words("link show").run()?.success()?;
-    if listed.stdout.contains(KERNELS) {
+    if run("rdma link show")?.contains(KERNELS) {
         return Ok(KERNELS);
     }
     for command in [
@@ -47,9 +46,7 @@ pub fn soft_roce() -> Result<&'static str> {
         &format!("ip link set rxedev mtu {MTU} up"),
         &format!("rdma link add {KERNELS} type rxe netdev rxedev"),
     ] {
-        let mut words = command.split_whitespace();
-        let program = words.next().unwrap_or_default();
-        Task::new(program).args(words).run()?.success()?;
+        run(command)?;
     }
     Ok(KERNELS)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use super::package::{DRIVERS, install};
-use super::{Case, Need, SHARES, Setting, Task, load, until};
+use super::{Case, Need, Setting, Task, load, run, task, until};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
 use crate::pair::{Both, free_port, run_pair};
 use crate::setting::Daemon;
@@ -79,12 +79,6 @@ pub(super) fn cases() -> Vec<Case> {
     root("balboad tells when rxe's provider would win", &[], rxe_wins);
     root("the package leaves nothing behind", &[], removed);
     cases
-}
-
-/// Runs a command line of root's.
-fn run(line: &str) -> Result<String> {
-    let (program, words) = line.split_once(' ').unwrap_or((line, ""));
-    Ok(Task::new(program).words(words).run()?.success()?.stdout)
 }
 
 /// balboad does not come up, and says why in one sentence.
@@ -198,12 +192,7 @@ fn devinfo(setting: &Setting) -> Result<()> {
 /// Runs a command line on card 0 as server and on card 1 as client, as a user of the machine would.
 fn between(command: &str) -> Result<Both> {
     let port = free_port()?;
-    let (program, words) = command.split_once(' ').unwrap_or((command, ""));
-    let side = |card: u32| {
-        let built = Path::new(SHARES).join("built").join(program);
-        let task = if built.exists() { Task::new(built) } else { Task::new(program) };
-        task.words(words).words(&format!("-d balboa{card} -p {port}"))
-    };
+    let side = |card: u32| task(command).words(&format!("-d balboa{card} -p {port}"));
     run_pair(side(0), side(1).arg("127.0.0.1"), port)
 }
 
@@ -217,9 +206,8 @@ fn pingpong(setting: &Setting, how: &str) -> Result<()> {
 
 fn data(setting: &Setting) -> Result<()> {
     let daemon = shadowed(setting, "--soft 2")?;
-    let program = Path::new(SHARES).join("built/verbs-data");
-    let task = Task::new(program).words("sweep --from balboa0 --to balboa1");
-    task.run()?.success()?.says("messages arrived")?;
+    let sweep = task("verbs-data sweep --from balboa0 --to balboa1");
+    sweep.run()?.success()?.says("messages arrived")?;
     daemon.stop()
 }
 
