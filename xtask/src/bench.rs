@@ -102,7 +102,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     let programs = Programs::new(&built, setting.directory());
     let clean = setting.balboad("--soft 2")?;
     let lossy = stock::lossy(&setting)?;
-    let rounds = Rounds { programs: &programs, clean: &clean, lossy: lossy.as_ref(), effort };
+    let rounds = Rounds { programs: &programs, clean: &clean, lossy: &lossy, effort };
 
     let mut figures = Figures::default();
     for round in 1..=effort.rounds {
@@ -122,9 +122,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
         page::update(&machine, &figures, &judged, &curves)?;
     }
     clean.stop()?;
-    if let Some(lossy) = lossy {
-        lossy.stop()?;
-    }
+    lossy.stop()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -163,7 +161,7 @@ struct Rounds<'a> {
     programs: &'a Programs,
     clean: &'a Daemon<'a>,
     /// With 1 % loss on the cable.
-    lossy: Option<&'a Daemon<'a>>,
+    lossy: &'a Daemon<'a>,
     effort: Effort,
 }
 
@@ -201,10 +199,8 @@ impl Rounds<'_> {
         figures.add("write_bw_65536_depth500", Column::Balboa, one.megabytes);
         let many = write().queue_pairs(MANY).depth(1).run(Devices::Cards(self.clean))?;
         figures.add("write_bw_65536_qp500", Column::Balboa, many.megabytes);
-        if let Some(lossy) = self.lossy {
-            let run = write().run(Devices::Cards(lossy))?;
-            figures.add("write_bw_65536_loss1", Column::Balboa, run.megabytes);
-        }
+        let run = write().run(Devices::Cards(self.lossy))?;
+        figures.add("write_bw_65536_loss1", Column::Balboa, run.megabytes);
         Ok(())
     }
 

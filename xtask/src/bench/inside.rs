@@ -58,7 +58,7 @@ pub fn measure(options: &Options) -> Result<()> {
     let soft = setting.balboad("--soft 2")?;
     let state = setting.directory().join("vfio");
     let vfio = guest::cards::cards_in(&setting, &state, Hardware::IntelIommu)?;
-    let lossy = stock::lossy(&setting)?.context("this balboad cannot lose frames")?;
+    let lossy = stock::lossy(&setting)?;
     let all = [
         (Column::Balboa, Devices::Cards(&soft)),
         (Column::BalboaVfio, Devices::Cards(&vfio)),

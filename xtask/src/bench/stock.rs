@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use command_line::report;
 use ibverbs_tests::pair::{free_port, run_between, run_pair};
 use ibverbs_tests::process::{Finished, Task};
 use ibverbs_tests::setting::{Daemon, Setting};
@@ -63,18 +62,12 @@ impl Devices<'_> {
     }
 }
 
-/// Starts a balboad whose cable loses 1 % of all frames; `None` if this one cannot.
+/// Starts a balboad whose cable loses 1 % of all frames.
 ///
 /// # Errors
 /// When it does not come up.
-pub fn lossy(setting: &Setting) -> Result<Option<Daemon<'_>>> {
-    let help = setting.built("balboad").arg("--help").run()?.success()?;
-    if !help.stdout.contains("--fault") {
-        report!("balboad has no --fault: nothing is measured with loss");
-        return Ok(None);
-    }
-    let state = setting.directory().join("lossy");
-    setting.balboad_in(&state, "--soft 2 --fault loss=1%").map(Some)
+pub fn lossy(setting: &Setting) -> Result<Daemon<'_>> {
+    setting.balboad_in(&setting.directory().join("lossy"), "--soft 2 --fault loss=1%")
 }
 
 /// A bandwidth run of perftest.
