@@ -68,10 +68,10 @@ fn measured(parts: &Parts, rounds: u32) -> Result<Value> {
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
     let job = vm::job(&format!("{SHARES}/built/xtask guest inside --rounds {rounds}"));
-    let machine = Machine::new(parts, Hardware::IntelIommu, home.path(), &job)?;
+    let machine = Machine::new(parts, Hardware::IntelIommu, home.path())?;
     let mut cards = machine.cards().serve()?;
     let mut said = None;
-    machine.run(&mut cards, |line| match line.strip_prefix(FIGURES) {
+    machine.run(&job, &mut cards, |line| match line.strip_prefix(FIGURES) {
         Some(figures) => said = Some(figures.to_owned()),
         None => report!("  {line}"),
     })?;

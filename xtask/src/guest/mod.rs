@@ -145,7 +145,7 @@ fn shell(version: Version, hardware: Hardware) -> Result<ExitCode> {
     may_lack(setup::packages(setup::TEST));
     let parts = parts(version, &cargo::build()?)?;
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
-    let status = Machine::new(&parts, hardware, home.path(), &vm::shell_job())?.interact()?;
+    let status = Machine::new(&parts, hardware, home.path())?.interact()?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -252,25 +252,25 @@ fn run_inside(
 ) -> Result<Summary> {
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
-    let machine = Machine::new(parts, hardware, home.path(), "")?;
+    let machine = Machine::new(parts, hardware, home.path())?;
     let mut cards = machine.cards().serve()?;
     let mut summary = Summary::default();
     for boot in boots {
-        machine.give(&vm::job(&command(version, hardware, *boot, filter)))?;
+        let job = vm::job(&command(version, hardware, *boot, filter));
         machine.cards().revive(&mut cards)?;
         let name = match boot {
             Boot::First => hardware.name().to_owned(),
             Boot::Second => format!("{}/second boot", hardware.name()),
         };
-        summary.add(run_boot(&machine, &mut cards, &name));
+        summary.add(run_boot(&machine, &job, &mut cards, &name));
     }
     Ok(summary)
 }
 
 /// Boots a machine, and counts the cases of its job; `name` is what a boot is called that fails itself.
-fn run_boot(machine: &Machine<'_>, cards: &mut Served, name: &str) -> Summary {
+fn run_boot(machine: &Machine<'_>, job: &str, cards: &mut Served, name: &str) -> Summary {
     let mut lines = String::new();
-    let outcome = machine.run(cards, |line| {
+    let outcome = machine.run(job, cards, |line| {
         report!("  {line}");
         lines.push_str(line);
         lines.push('\n');
@@ -293,9 +293,10 @@ fn run_against(version: Version, filter: &Filter, parts: &Parts) -> Result<Summa
     let cable = Cable { near: home.path().join("card.sock"), far: home.path().join("guest.sock") };
     let port = free_port()?;
     let job = vm::agent_job(End::Rxe, interop::ADDRESS);
-    let machine = Machine::new(parts, Hardware::Plain, home.path(), &job)?;
-    let served =
-        machine.serve(&cable.turned(), interop::ADDRESS, Some(port)).and_then(vm::Booting::ready);
+    let machine = Machine::new(parts, Hardware::Plain, home.path())?;
+    let served = machine
+        .serve(&job, &cable.turned(), interop::ADDRESS, Some(port))
+        .and_then(vm::Booting::ready);
     let (running, machine) = match served {
         Ok(served) => served,
         Err(error) => {

@@ -100,8 +100,10 @@ fn boot(home: &Path, ends: [End; 2], parts: &Parts) -> Result<([Running; 2], [Si
         let directory = home.join(format!("machine{number}"));
         fs::create_dir(&directory)?;
         let job = vm::agent_job(ends[number], ADDRESSES[number]);
-        let machine = Machine::new(parts, Hardware::Plain, &directory, &job)?;
-        machine.serve(cable, ADDRESSES[number], None).with_context(|| format!("machine {number}"))
+        let machine = Machine::new(parts, Hardware::Plain, &directory)?;
+        machine
+            .serve(&job, cable, ADDRESSES[number], None)
+            .with_context(|| format!("machine {number}"))
     };
     let served = [start(0, &cable)?, start(1, &cable.turned())?];
     let [first, second] = served.map(vm::Booting::ready);

@@ -60,30 +60,19 @@ pub struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    /// Lays out a machine that runs `job`, a shell script, once it is up.
+    /// Lays out a machine; what it does once it is up, a shell script, each boot is given.
     ///
     /// # Errors
     /// When the files cannot be written.
-    pub fn new(
-        parts: &'a Parts,
-        hardware: Hardware,
-        directory: &'a Path,
-        job: &str,
-    ) -> Result<Self> {
+    pub fn new(parts: &'a Parts, hardware: Hardware, directory: &'a Path) -> Result<Self> {
         let modules = parts.linux.modules()?;
         fs::write(directory.join("initramfs"), initramfs::archive(&parts.busybox, &modules)?)?;
         fs::create_dir(directory.join("job"))?;
         let cards = Cards::new(directory, &parts.built, hardware);
-        let machine = Self { parts, hardware, directory, cards };
-        machine.give(job)?;
-        Ok(machine)
+        Ok(Self { parts, hardware, directory, cards })
     }
 
-    /// Has the machine run another job at its next boot.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn give(&self, job: &str) -> Result<()> {
+    fn give(&self, job: &str) -> Result<()> {
         Ok(fs::write(self.directory.join("job/job.sh"), job)?)
     }
 
@@ -136,7 +125,8 @@ impl<'a> Machine<'a> {
 
     /// Adds the console, which goes to a file, and the line of the job, whose end here is the
     /// listener's; answers both with the arguments.
-    fn with_job(&self, task: Task) -> Result<(Task, UnixListener, PathBuf)> {
+    fn with_job(&self, task: Task, job: &str) -> Result<(Task, UnixListener, PathBuf)> {
+        self.give(job)?;
         let (console, socket) = (self.directory.join("console"), self.directory.join("job.sock"));
         // An earlier boot's.
         let _ = fs::remove_file(&socket);
@@ -152,18 +142,18 @@ impl<'a> Machine<'a> {
         Ok((task, listener, console))
     }
 
-    /// Boots the machine with its cards, and hands each line that its job writes to `line`, until the
-    /// job has ended.
+    /// Boots the machine with its cards, and hands each line that `job` writes to `line`, until it has
+    /// ended.
     ///
     /// # Errors
     /// When the machine does not come up, ends before its job, or runs until [`Parts::until`]; with
     /// the end of what its console showed.
-    pub fn run(&self, cards: &mut Served, line: impl FnMut(&str)) -> Result<()> {
+    pub fn run(&self, job: &str, cards: &mut Served, line: impl FnMut(&str)) -> Result<()> {
         let mut task = self.cards.plugged_into(self.task());
         if self.hardware == Hardware::IntelIommuRxe {
             task = on_cable(task, &self.cards.cable().turned(), interop::ADDRESS);
         }
-        let (task, listener, console) = self.with_job(task)?;
+        let (task, listener, console) = self.with_job(task, job)?;
         let mut results = Results { listener, stream: None, pending: Vec::new(), cards, line };
         let outcome = task.start().and_then(|running| results.until_done(running));
         let said = cards.log();
@@ -177,7 +167,13 @@ impl<'a> Machine<'a> {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn serve(&self, cable: &Cable, address: Ipv4Addr, port: Option<u16>) -> Result<Booting> {
+    pub fn serve(
+        &self,
+        job: &str,
+        cable: &Cable,
+        address: Ipv4Addr,
+        port: Option<u16>,
+    ) -> Result<Booting> {
         let mut task = on_cable(self.task(), cable, address);
         if let Some(port) = port {
             task = task
@@ -185,7 +181,7 @@ impl<'a> Machine<'a> {
                 .arg(format!("user,id=tcp,ipv6=off,hostfwd=tcp:127.0.0.1:{port}-:{port}"))
                 .words("-device virtio-net-pci,netdev=tcp,romfile=,addr=9");
         }
-        let (task, listener, console) = self.with_job(task)?;
+        let (task, listener, console) = self.with_job(task, job)?;
         Ok(Booting { running: task.start()?, listener, console })
     }
 
@@ -194,6 +190,7 @@ impl<'a> Machine<'a> {
     /// # Errors
     /// When QEMU cannot be started.
     pub fn interact(&self) -> Result<ExitStatus> {
+        self.give(&shell_job())?;
         let _cards = self.cards.serve()?;
         let task = self.cards.plugged_into(self.task()).words("-serial mon:stdio");
         let mut words = task.command_line();
@@ -366,7 +363,7 @@ sleep 60
 }
 
 /// The script of an interactive machine.
-pub fn shell_job() -> String {
+fn shell_job() -> String {
     let modules = AT_BOOT.join(" ");
     format!(
         "\
