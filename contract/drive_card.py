@@ -483,7 +483,6 @@ class Card:
         while True:
             self.interrupt("Notify")
             self.isr(clear_pending=1)
-            self.cnfg("ISR")
             event = self.events.take()
             if event:
                 consumer = self.c.registers["EVENT_CONSUMER"].pack(consumer=self.events.index)

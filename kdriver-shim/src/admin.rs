@@ -2,7 +2,7 @@
 //!
 //! Both rings lie in a memfd of balboad's own that no client sees. One command is under way at a
 //! time; its completion is awaited on the vFPGA's vector, with a limit, after which the engine is
-//! dead. The vector also tells of events: pending bit cleared, ring drained, looked once more.
+//! dead. The vector also tells of events: ring drained, event cleared, ring drained.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;

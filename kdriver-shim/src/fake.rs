@@ -42,7 +42,8 @@ struct State {
     windows: Vec<FakeWindow>,
     mappings: BTreeMap<u64, (u64, DmaMemory)>,
     pages: BTreeSet<(u8, u8)>,
-    unflushed: bool,
+    /// Clears of events by vFPGA that are on their way; `None` where each arrives at once.
+    clears: Option<Vec<u64>>,
     /// Configuration space, by 16-bit word.
     config: HashMap<u16, u16>,
     /// Events of each vFPGA, the first of them reported.
@@ -196,14 +197,30 @@ impl FakeCard {
 
     /// Reports that an engine has something to say.
     pub fn notify(&self, index: u64) {
+        self.report_notify(&mut self.state.borrow_mut(), index);
+    }
+
+    /// One that waits behind what is reported stands for later ones.
+    fn report_notify(&self, state: &mut State, index: u64) {
         let event = IsrRead { kind: EventKind::Notify, ..IsrRead::default() };
-        self.report(&mut self.state.borrow_mut(), index, event);
+        if !state.events.entry(index).or_default().iter().skip(1).any(|it| *it == event) {
+            self.report(state, index, event);
+        }
     }
 
     fn report(&self, state: &mut State, index: u64, event: IsrRead) {
         let events = state.events.entry(index).or_default();
         events.push_back(event);
         if events.len() == 1 {
+            self.vectors[index as usize].signal().unwrap();
+        }
+    }
+
+    /// Takes the reported event back, and reports the next.
+    fn clear(&self, state: &mut State, index: u64) {
+        let events = state.events.entry(index).or_default();
+        events.pop_front();
+        if !events.is_empty() {
             self.vectors[index as usize].signal().unwrap();
         }
     }
@@ -236,7 +253,7 @@ impl FakeCard {
             Some((index, register)) => {
                 windows[index].write(mappings, register, value);
                 if register == w::ADMIN_DOORBELL && !windows[index].gone {
-                    self.vectors[index].signal().unwrap();
+                    self.report_notify(&mut state, index as u64);
                 }
             }
             None => {
@@ -246,12 +263,10 @@ impl FakeCard {
     }
 
     fn write_isr(&self, state: &mut State, index: u64, isr: IsrWrite) {
-        state.unflushed |= isr.clear_pending;
         if isr.clear_pending {
-            let events = state.events.entry(index).or_default();
-            events.pop_front();
-            if !events.is_empty() {
-                self.vectors[index as usize].signal().unwrap();
+            match &mut state.clears {
+                Some(clears) => clears.push(index),
+                None => self.clear(state, index),
             }
         }
         if !isr.lock && isr != (IsrWrite { clear_pending: true, ..IsrWrite::default() }) {
@@ -287,9 +302,17 @@ impl FakeCard {
         self.state.borrow().mappings.iter().map(|(iova, (length, _))| (*iova, *length)).collect()
     }
 
-    /// Whether an interrupt was cleared by a write that no read has waited for.
-    pub fn clears_unseen(&self) -> bool {
-        self.state.borrow().unflushed
+    /// Keeps the writes that clear events on their way, as posted writes may be.
+    pub fn hold_clears(&self) {
+        self.state.borrow_mut().clears = Some(Vec::new());
+    }
+
+    /// Lets them arrive, and all later ones at once.
+    pub fn let_clears_arrive(&self) {
+        let mut state = self.state.borrow_mut();
+        for index in state.clears.take().unwrap_or_default() {
+            self.clear(&mut state, index);
+        }
     }
 
     /// Pages granted.
@@ -302,7 +325,7 @@ impl FakeCard {
         let mut state = self.state.borrow_mut();
         let State { windows, mappings, .. } = &mut *state;
         windows[index].raise(mappings, event);
-        self.vectors[index].signal().unwrap();
+        self.report_notify(&mut state, index as u64);
     }
 }
 
@@ -513,8 +536,7 @@ impl CardBackend for FakeCard {
     }
 
     fn read64(&self, bar: Bar, offset: u64) -> u64 {
-        let mut state = self.state.borrow_mut();
-        state.unflushed = false;
+        let state = self.state.borrow_mut();
         let isr = (0..vfpga::MAX_VFPGAS).find(|i| offset == Bank::Plain.cnfg(*i) + vfpga::ISR);
         if let (Bar::Shell, Some(index)) = (bar, isr) {
             let event = state.events.get(&index).and_then(VecDeque::front);

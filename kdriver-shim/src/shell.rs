@@ -333,7 +333,8 @@ impl Shell {
                 break;
             }
             // Before the registers, whose reads take longer than all else: a program may wait for
-            // what stands there. Behind them once more, for what came before they were cleared.
+            // what stands there. Behind them once more: what came meanwhile waits for the clear to
+            // arrive before it is signalled.
             self.drain(index);
             self.take_event(index);
             self.drain(index);
@@ -383,10 +384,6 @@ impl Shell {
                     log::debug!("balboa{} window {index}: event {kind:?}", self.card);
                 }
                 self.isr(index, clear);
-                // The write is posted. Until the card has it, the interrupt is still pending and
-                // news makes no other: the read waits for the write, so that what comes after the
-                // look is signalled.
-                self.read(index, vfpga::ISR);
                 self.with(index, |vfpga| vfpga.news = true);
             }
         }
