@@ -61,6 +61,14 @@ fn target(offset: u64) -> Target {
     }
 }
 
+/// The vFPGA whose interrupt register is at that offset.
+pub(crate) fn isr_at(bar: Bar, offset: u64) -> Option<usize> {
+    match target(offset) {
+        Target::Cnfg(index, vfpga::ISR) if bar == Bar::Shell => Some(index),
+        _ => None,
+    }
+}
+
 impl Card {
     /// Reads `bytes` (1, 2, 4 or 8) bytes at `offset`, a multiple of them.
     pub(crate) fn read(&self, now: u64, bar: Bar, offset: u64, bytes: u8) -> u64 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fpga_regs::coyote::shell::{CTRL_CNFG_DEFAULT, Map};
 use fpga_regs::engine::window::{Capabilities, DOORBELL_PAGES, FATAL_RING_UNREACHABLE, Profile};
-use hostmem::{DoorbellPage, EventFd};
+use hostmem::DoorbellPage;
 use queue_engine::{Engine, EngineConfig};
 use roce::{MacAddr, PathMtu, Stack, StackConfig};
 
@@ -17,6 +17,7 @@ use crate::host::Host;
 use crate::isr::Event;
 use crate::mmu::{Translation, Unit};
 use crate::port::{FramePool, Port};
+use crate::published::{IsrCopy, Published};
 use crate::random::KernelRandom;
 use crate::reconfig::Reconfiguration;
 use crate::tally::Tally;
@@ -42,15 +43,6 @@ impl queue_engine::DoorbellPage for Slots {
 pub(crate) trait Interrupts {
     /// Signals an MSI-X vector, if there is one of that number.
     fn signal(&self, vector: usize);
-}
-
-impl Interrupts for Arc<[EventFd]> {
-    fn signal(&self, vector: usize) {
-        if let Some(vector) = self.get(vector) {
-            // A counter that is full has been signalled.
-            let _ = vector.signal();
-        }
-    }
 }
 
 /// The addresses a driver gave the card.
@@ -93,6 +85,7 @@ pub(crate) struct Card {
     pub(crate) pool: FramePool,
     pub(crate) scratch: Scratch,
     pub(crate) vectors: Rc<dyn Interrupts>,
+    pub(crate) published: Arc<Published>,
 }
 
 /// What every engine of a software card offers.
@@ -119,10 +112,10 @@ fn engine_config(window: u8) -> EngineConfig {
 }
 
 /// The shell's part of the windows, after a reset.
-fn new_vfpgas(memory: &AddressSpace) -> Vec<Vfpga> {
+fn new_vfpgas(memory: &AddressSpace, published: &Published) -> Vec<Vfpga> {
     // The default shapes make sense.
-    let vfpga = |_| Vfpga::new(CTRL_CNFG_DEFAULT, &memory.bus);
-    (0..WINDOWS).filter_map(vfpga).collect()
+    let vfpga = |isr: &IsrCopy| Vfpga::new(CTRL_CNFG_DEFAULT, &memory.bus, Arc::clone(isr));
+    published.isrs.iter().filter_map(vfpga).collect()
 }
 
 fn new_stack(identity: Identity) -> Stack {
@@ -149,6 +142,7 @@ impl Card {
         port: Box<dyn Port>,
         pool: FramePool,
         vectors: Rc<dyn Interrupts>,
+        published: Arc<Published>,
     ) -> Self {
         let engine = |window| Engine::new(engine_config(window), KernelRandom::new());
         let memory = AddressSpace::default();
@@ -160,7 +154,7 @@ impl Card {
             datapath: 0,
             offsets: [0; 2],
             tally: Tally::default(),
-            vfpgas: new_vfpgas(&memory),
+            vfpgas: new_vfpgas(&memory, &published),
             engines: (0..WINDOWS).map(engine).collect(),
             pages: Default::default(),
             wired: Default::default(),
@@ -172,6 +166,7 @@ impl Card {
             pool,
             scratch: Scratch::default(),
             vectors,
+            published,
         }
     }
 
@@ -194,7 +189,7 @@ impl Card {
         self.open_wired();
         self.scratch = Scratch::default();
         self.stack = new_stack(self.identity);
-        self.vfpgas = new_vfpgas(&self.memory);
+        self.vfpgas = new_vfpgas(&self.memory, &self.published);
         self.datapath = 0;
     }
 

@@ -9,6 +9,7 @@ use hostmem::{Access, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMappin
 
 use crate::Error;
 use crate::command::{Action, Command};
+use crate::published::Published;
 
 /// What a grant of a doorbell page consists of.
 #[derive(Debug)]
@@ -21,13 +22,14 @@ pub struct PageGrant {
 
 /// A software card as a driver sees a PCIe function.
 ///
-/// Writes are posted, reads wait for all writes before them; both are executed by the card thread.
+/// Writes are posted, reads wait for all writes before them; both are executed by the card thread,
+/// but for reads of what it has published.
 #[derive(Clone, Debug)]
 pub struct CardHandle {
     pub(crate) card: usize,
     pub(crate) commands: Sender<Command>,
     pub(crate) waker: Arc<Waker>,
-    pub(crate) vectors: Arc<[EventFd]>,
+    pub(crate) published: Arc<Published>,
 }
 
 impl CardHandle {
@@ -52,18 +54,22 @@ impl CardHandle {
         } else {
             (1u64 << (bytes & 7).wrapping_mul(8)).wrapping_sub(1)
         };
-        self.ask(|reply| Action::Read { bar, offset, bytes, reply }).unwrap_or(gone)
+        let published = self.published.read(bar, offset).filter(|_| bytes == 8);
+        published.unwrap_or_else(|| {
+            self.ask(|reply| Action::Read { bar, offset, bytes, reply }).unwrap_or(gone)
+        })
     }
 
     /// Writes `bytes` (1, 2, 4 or 8) bytes at `offset`, a multiple of them.
     pub fn write(&self, bar: Bar, offset: u64, bytes: u8, value: u64) {
+        self.published.write_sent();
         self.send(Action::Write { bar, offset, bytes, value });
     }
 
     /// The eventfd of an MSI-X vector.
     #[must_use]
     pub fn vector(&self, number: u16) -> Option<BorrowedFd<'_>> {
-        self.vectors.get(usize::from(number)).map(AsFd::as_fd)
+        self.published.vectors.get(usize::from(number)).map(AsFd::as_fd)
     }
 
     /// Lets the card reach memory at a range of its addresses.

@@ -1,10 +1,12 @@
 //! The interrupt register of a vFPGA: one event is reported at a time, until the driver took it back.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
 use fpga_regs::coyote::vfpga::{EventKind, IsrLen, IsrPid, IsrRead, Stream};
 
 use crate::mmu::{Direction, Fault};
+use crate::published::IsrCopy;
 
 /// An event that waits to be reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +47,10 @@ const SOURCES: usize = 6;
 const DEPTH: usize = 16;
 
 /// The events of a vFPGA, and the registers around them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Isr {
+    /// What the register reads.
+    register: IsrCopy,
     waiting: [VecDeque<Event>; SOURCES],
     reported: Option<Event>,
     pub(crate) pid: u64,
@@ -57,6 +61,14 @@ pub(crate) struct Isr {
 }
 
 impl Isr {
+    /// With nothing to report.
+    pub(crate) fn new(register: IsrCopy) -> Self {
+        let (waiting, reported, counts) = Default::default();
+        let isr = Self { register, waiting, reported, pid: 0, vaddr: 0, length: 0, counts };
+        isr.publish();
+        isr
+    }
+
     /// Whether an event is reported.
     pub(crate) fn is_pending(&self) -> bool {
         self.reported.is_some()
@@ -77,7 +89,9 @@ impl Isr {
     /// Takes the reported event back; `true` if another is reported at once.
     pub(crate) fn clear(&mut self) -> bool {
         self.reported = None;
-        self.report()
+        let more = self.report();
+        self.publish();
+        more
     }
 
     fn report(&mut self) -> bool {
@@ -106,23 +120,29 @@ impl Isr {
         if let Some(count) = count.and_then(|count| self.counts.get_mut(count)) {
             *count = count.wrapping_add(1);
         }
+        self.publish();
         true
     }
 
     /// What the register reads.
     pub(crate) fn read(&self) -> u64 {
+        self.register.load(Ordering::Relaxed)
+    }
+
+    /// Sets what the register reads: ahead of the interrupt, behind which the driver looks.
+    fn publish(&self) {
         let fault = match self.reported {
             Some(Event::PageFault(fault)) => Some(fault),
             _ => None,
         };
-        IsrRead {
+        let read = IsrRead {
             kind: self.reported.map_or(EventKind(0), Event::kind),
             invalidate_ready: true,
             fault_ready: true,
             stream: fault.map_or(Stream(0), |_| Stream::Host),
             write: fault.is_some_and(|fault| fault.direction == Direction::Write),
-        }
-        .encode()
+        };
+        self.register.store(read.encode(), Ordering::Release);
     }
 }
 
@@ -136,7 +156,7 @@ mod tests {
 
     #[test]
     fn events_are_reported_one_by_one_in_the_published_order() {
-        let mut isr = Isr::default();
+        let mut isr = Isr::new(IsrCopy::default());
         assert!(isr.raise(Event::Notify { value: 5 }), "the first is reported at once");
         for event in [
             Event::Notify { value: 6 },
@@ -170,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_notification_that_waits_stands_for_later_ones() {
-        let mut isr = Isr::default();
+        let mut isr = Isr::new(IsrCopy::default());
         assert!(isr.raise(Event::Notify { value: 1 }));
         assert!(!isr.raise(Event::Notify { value: 2 }) && !isr.raise(Event::Notify { value: 3 }));
         assert!(isr.clear(), "news that came behind the report is reported too");

@@ -30,6 +30,7 @@ mod link;
 mod mmu;
 pub mod port;
 mod processes;
+mod published;
 mod random;
 mod reconfig;
 mod run;

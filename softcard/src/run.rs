@@ -16,6 +16,7 @@ use crate::card::{Card, CardEngine, Slots};
 use crate::command::{Action, Command};
 use crate::host::Host;
 use crate::port::{self, Cabling, FramePool, TapPort};
+use crate::published::Published;
 use crate::runtime::Runtime;
 use crate::spin::Spin;
 use crate::wait::Waiter;
@@ -47,7 +48,7 @@ impl CardThread {
     pub(crate) fn new(
         cabling: Cabling,
         places: Vec<(Map, Option<Arc<Tap>>)>,
-        vectors: Vec<Arc<[EventFd]>>,
+        published: Vec<Arc<Published>>,
         commands: Receiver<Command>,
         kick: EventFd,
         page: Arc<SharedMapping>,
@@ -63,8 +64,9 @@ impl CardThread {
         let asleep = AsleepWord::new(Arc::clone(&page), Runtime::ASLEEP_OFFSET as usize)?;
         let liveness = Liveness::hold(page, Runtime::LIVENESS_OFFSET as usize)?;
         let mut cards = Vec::new();
-        for ((port, vectors), (map, host)) in ports.into_iter().zip(vectors).zip(places) {
-            let mut card = Card::new(map, port, pool.clone(), Rc::new(vectors));
+        for ((port, published), (map, host)) in ports.into_iter().zip(published).zip(places) {
+            let vectors = Rc::new(Arc::clone(&published));
+            let mut card = Card::new(map, port, pool.clone(), vectors, published);
             if let Some(tap) = host {
                 let host = TapPort::new(tap, pool.clone());
                 waiter.listen_to_port(&host)?;
@@ -160,6 +162,7 @@ impl CardThread {
         match action {
             Action::Write { bar, offset, bytes, value } => {
                 card.write(now, bar, offset, bytes, value);
+                card.published.write_executed(card.reconfiguration.decoupled);
             }
             Action::Read { bar, offset, bytes, reply } => {
                 let _ = reply.send(card.read(now, bar, offset, bytes));
@@ -236,11 +239,11 @@ mod tests {
         let (sender, commands) = mpsc::channel();
         let kick = EventFd::new().unwrap();
         let cabling = Cabling { links: vec![Link::Switch], ..Cabling::default() };
-        let vectors = vec![Arc::from(Vec::new())];
+        let published = vec![Arc::default()];
         let mut thread = CardThread::new(
             cabling,
             vec![(Map::default(), None)],
-            vectors,
+            published,
             commands,
             kick,
             Arc::new(page),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
-use fpga_regs::coyote::pci::MSIX_TABLE_ENTRIES;
 use fpga_regs::coyote::shell::Map;
 use hostmem::{AsleepWord, EventFd, PAGE_BYTES, Tap, Waker, memfd};
 
@@ -15,6 +14,7 @@ use crate::command::Command;
 use crate::handle::CardHandle;
 use crate::link::Link;
 use crate::port::{Cabling, FaultSpec};
+use crate::published::Published;
 use crate::run::CardThread;
 
 /// What to run.
@@ -48,7 +48,7 @@ pub struct CardConfig {
 pub struct Runtime {
     commands: Option<Sender<Command>>,
     waker: Arc<Waker>,
-    vectors: Vec<Arc<[EventFd]>>,
+    published: Vec<Arc<Published>>,
     page: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
@@ -74,17 +74,14 @@ impl Runtime {
         let kick = EventFd::new()?;
         let asleep = AsleepWord::new(Arc::clone(&mapping), Self::ASLEEP_OFFSET as usize)?;
         let waker = Arc::new(Waker::new(asleep, kick.try_clone()?));
-        let mut vectors = Vec::new();
-        for _ in 0..cabling.links.len() {
-            let card: Result<Vec<_>, _> = (0..MSIX_TABLE_ENTRIES).map(|_| EventFd::new()).collect();
-            vectors.push(Arc::<[EventFd]>::from(card?));
-        }
+        let published = cabling.links.iter().map(|_| Ok(Arc::new(Published::new()?)));
+        let published: Vec<_> = published.collect::<Result<_, Error>>()?;
         let (commands, receiver) = mpsc::channel();
         let (started, outcome) = mpsc::sync_channel(1);
-        let vectors_of_thread = vectors.clone();
+        let published_by_thread = published.clone();
         let run = move || {
-            let vectors = vectors_of_thread;
-            match CardThread::new(cabling, places, vectors, receiver, kick, mapping) {
+            let published = published_by_thread;
+            match CardThread::new(cabling, places, published, receiver, kick, mapping) {
                 Ok(thread) => {
                     let _ = started.send(Ok(()));
                     thread.run();
@@ -97,7 +94,7 @@ impl Runtime {
         let thread =
             std::thread::Builder::new().name("cards".into()).spawn(run).map_err(Error::Thread)?;
         outcome.recv().map_err(|_| Error::Gone)??;
-        Ok(Self { commands: Some(commands), waker, vectors, page, thread: Some(thread) })
+        Ok(Self { commands: Some(commands), waker, published, page, thread: Some(thread) })
     }
 
     /// The card with that number.
@@ -107,7 +104,7 @@ impl Runtime {
             card: number,
             commands: self.commands.clone()?,
             waker: Arc::clone(&self.waker),
-            vectors: Arc::clone(self.vectors.get(number)?),
+            published: Arc::clone(self.published.get(number)?),
         })
     }
 

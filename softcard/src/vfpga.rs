@@ -8,6 +8,7 @@ use fpga_regs::coyote::vfpga::{self as v, IsrLen, IsrWrite, Migration, VirtualAd
 use crate::bus::Bus;
 use crate::isr::{Event, Isr};
 use crate::mmu::{Direction, Mmu, Pages, Unit};
+use crate::published::IsrCopy;
 
 /// The data and the write strobes of one beat of eight bytes.
 #[derive(Clone, Copy, Debug)]
@@ -44,11 +45,11 @@ pub(crate) struct Vfpga {
 
 impl Vfpga {
     /// A vFPGA after a reset; `None` where the shapes of its TLBs make no sense.
-    pub(crate) fn new(ctrl_cnfg: CtrlCnfg, bus: &Rc<Bus>) -> Option<Self> {
+    pub(crate) fn new(ctrl_cnfg: CtrlCnfg, bus: &Rc<Bus>, isr: IsrCopy) -> Option<Self> {
         let mmu = Mmu::new(ctrl_cnfg, fpga_regs::engine::window::CTID)?;
         Some(Self {
             unit: Unit::new(mmu, Rc::clone(bus)),
-            isr: Isr::default(),
+            isr: Isr::new(isr),
             small: [0; 2],
             large: [0; 2],
             writeback: [0; 4],

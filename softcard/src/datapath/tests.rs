@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use fpga_regs::coyote::shell::Map;
 use roce::{
@@ -13,6 +14,7 @@ use roce::{
 use super::*;
 use crate::card::Identity;
 use crate::port::{FramePool, Port};
+use crate::published::Published;
 
 /// Frames to and from the card.
 #[derive(Default)]
@@ -105,9 +107,10 @@ pub(crate) fn connect_to(
 fn answers_that_wait_in_the_port_are_heard_before_the_timers() {
     let wire = Rc::new(RefCell::new(Wire::default()));
     let pool = FramePool::new(16);
-    let vectors: std::sync::Arc<[hostmem::EventFd]> = [].into();
-    let mut card =
-        Card::new(Map::default(), Box::new(TestPort(Rc::clone(&wire))), pool, Rc::new(vectors));
+    let published = Arc::<Published>::default();
+    let vectors = Rc::new(Arc::clone(&published));
+    let port = Box::new(TestPort(Rc::clone(&wire)));
+    let mut card = Card::new(Map::default(), port, pool, vectors, published);
     card.set_identity(Identity { mac: OWN, ipv4: 0x0a00_0001 });
     let qpn = connect(&mut card.stack, 0x11, PEER, 0x22);
     let mut peer = Stack::new(StackConfig {

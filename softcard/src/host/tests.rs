@@ -1,15 +1,16 @@
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use fpga_regs::coyote::shell::Map;
-use hostmem::EventFd;
 use roce::{Gid, Qpn};
 
 use super::*;
 use crate::card::{Card, Identity};
 use crate::datapath::tests::connect_to;
 use crate::port::FramePool;
+use crate::published::Published;
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -55,9 +56,10 @@ impl Port for TestPort {
 /// A card whose port a host shares; its cable, and the way to the host.
 fn shared() -> (Card, [Rc<RefCell<Ends>>; 2]) {
     let ends = [(); 2].map(|()| Rc::new(RefCell::new(Ends { room: 64, ..Ends::default() })));
-    let vectors: std::sync::Arc<[EventFd]> = [].into();
+    let published = Arc::<Published>::default();
+    let vectors = Rc::new(Arc::clone(&published));
     let port = Box::new(TestPort(Rc::clone(&ends[0])));
-    let mut card = Card::new(Map::default(), port, FramePool::new(8), Rc::new(vectors));
+    let mut card = Card::new(Map::default(), port, FramePool::new(8), vectors, published);
     card.host = Some(Host::new(Box::new(TestPort(Rc::clone(&ends[1])))));
     card.set_identity(Identity { mac: OWN, ipv4: u32::from_be_bytes(OWN_IP) });
     (card, ends)

@@ -8,6 +8,7 @@ use fpga_regs::coyote::shell::Map;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -93,7 +94,7 @@ impl Server {
         let waiter = Waiter::new()?;
         waiter.listen_to_port(&*port)?;
         let raised = Raised::default();
-        let card = Card::new(Map::default(), port, pool, Rc::new(raised.clone()));
+        let card = Card::new(Map::default(), port, pool, Rc::new(raised.clone()), Arc::default());
         card.memory.bus.set_master(false);
         let link = Rc::new(Link::new(patience));
         let listener = Listener::new(socket)?;

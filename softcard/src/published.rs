@@ -1,0 +1,97 @@
+//! What a driver's thread sees of a card without asking the card thread: interrupts, and their
+//! register.
+//!
+//! A read is answered by the card thread, which has to wake up for it, as the reader has to for the
+//! answer. The interrupt register is read for every interrupt, so the card thread keeps a copy of it
+//! where others see it. The copy is what a read would find as long as no write is under way, for
+//! which the read would wait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use fpga_regs::coyote::pci::{Bar, MSIX_TABLE_ENTRIES};
+use hostmem::EventFd;
+
+use crate::bars;
+use crate::card::Interrupts;
+use crate::{Error, WINDOWS};
+
+/// The interrupt register of a vFPGA, as it reads.
+pub(crate) type IsrCopy = Arc<AtomicU64>;
+
+/// What is published of one card.
+#[derive(Debug, Default)]
+pub(crate) struct Published {
+    /// The MSI-X vectors.
+    pub(crate) vectors: Vec<EventFd>,
+    /// Posted writes that are not executed yet.
+    writes_under_way: AtomicUsize,
+    /// The shell is decoupled: its registers read otherwise.
+    decoupled: AtomicBool,
+    /// The interrupt registers, by vFPGA.
+    pub(crate) isrs: [IsrCopy; WINDOWS as usize],
+}
+
+impl Published {
+    /// Of a card after a reset.
+    ///
+    /// # Errors
+    /// [`Error::Host`] when descriptors run out.
+    pub(crate) fn new() -> Result<Self, Error> {
+        let vectors: Result<_, _> = (0..MSIX_TABLE_ENTRIES).map(|_| EventFd::new()).collect();
+        Ok(Self { vectors: vectors?, ..Self::default() })
+    }
+
+    /// A write is about to be posted.
+    pub(crate) fn write_sent(&self) {
+        self.writes_under_way.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A write was executed, after which the shell is decoupled or not.
+    pub(crate) fn write_executed(&self, decoupled: bool) {
+        self.decoupled.store(decoupled, Ordering::Relaxed);
+        self.writes_under_way.fetch_sub(1, Ordering::Release);
+    }
+
+    /// What a read of 8 bytes would find now; `None` where the card thread has to say.
+    pub(crate) fn read(&self, bar: Bar, offset: u64) -> Option<u64> {
+        let isr = self.isrs.get(bars::isr_at(bar, offset)?)?;
+        let settled = self.writes_under_way.load(Ordering::Acquire) == 0;
+        let known = settled && !self.decoupled.load(Ordering::Relaxed);
+        known.then(|| isr.load(Ordering::Acquire))
+    }
+}
+
+impl Interrupts for Arc<Published> {
+    fn signal(&self, vector: usize) {
+        if let Some(vector) = self.vectors.get(vector) {
+            // A counter that is full has been signalled.
+            let _ = vector.signal();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fpga_regs::coyote::vfpga;
+
+    use super::*;
+
+    #[test]
+    fn the_copy_is_read_only_while_it_is_what_the_register_reads() {
+        let published = Published::default();
+        published.isrs[2].store(7, Ordering::Relaxed);
+        let bank = vfpga::CONTROL_WINDOW_BASE + 2 * vfpga::CONTROL_WINDOW_STRIDE;
+        let isr = bank + vfpga::CNFG_OFFSET + vfpga::ISR;
+        assert_eq!(published.read(Bar::Shell, isr), Some(7));
+        assert_eq!(published.read(Bar::Shell, isr + 8), None, "another register");
+        assert_eq!(published.read(Bar::Xdma, isr), None, "another BAR");
+        published.write_sent();
+        assert_eq!(published.read(Bar::Shell, isr), None, "a write is under way");
+        published.write_executed(true);
+        assert_eq!(published.read(Bar::Shell, isr), None, "the shell is decoupled");
+        published.write_sent();
+        published.write_executed(false);
+        assert_eq!(published.read(Bar::Shell, isr), Some(7));
+    }
+}
