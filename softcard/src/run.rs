@@ -98,7 +98,7 @@ impl CardThread {
                 continue;
             }
             if self.spin.goes_on(now) {
-                std::hint::spin_loop();
+                std::thread::yield_now();
                 continue;
             }
             // The page is ours and can be written, so neither call fails.

@@ -4,7 +4,8 @@
 //! system call that wakes it, and waits for no wake-up. That is worth it only while a core would be
 //! idle otherwise. Where programs that poll fill the cores, a card that spins keeps them from
 //! running, and they have the work it waits for. So it asks the kernel, now and then, how many
-//! threads want to run.
+//! threads want to run. And since the kernel may put a program behind the very thread that spins while
+//! another core is idle, the thread yields at each turn.
 //!
 //! For the same reason a program that receives may not get to run while messages for it keep the
 //! card busy. Once it has no receives left, its peer waits for an RNR timer, which is longer than
