@@ -1,11 +1,15 @@
 //! Clients: one process each, with everything it owns, and how all of that ends.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fpga_regs::engine::admin::AdminStatus;
 use hostmem::{PidFd, RemoteProcess};
+use nix::sys::epoll::EpollFlags;
 use shim_abi::Way;
 
 use crate::backend::DoorbellGrant;
@@ -103,6 +107,8 @@ pub struct Client {
     pub unreachable: u32,
     /// Numbers of its contexts, regions and channels.
     pub numbers: Numbers,
+    /// When it was last told of a completion.
+    pub told: Rc<Cell<Option<Instant>>>,
 }
 
 impl Client {
@@ -130,6 +136,7 @@ impl Client {
             refusals: 0,
             unreachable: 0,
             numbers: Numbers::default(),
+            told: Rc::default(),
         }
     }
 
@@ -198,6 +205,20 @@ impl Client {
         end_page(card, place.window, place.page, clean);
         // Where the process still runs, its polls find that nothing will complete any more.
         self.lose_card(card.number);
+    }
+
+    /// Takes its requests, or leaves them waiting in its socket.
+    pub fn heed(&self, poller: &Poller, requests: bool) {
+        let interest = if requests { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
+        if let Some(control) = self.watches.first() {
+            poller.change(self.socket.as_fd(), control, interest);
+        }
+    }
+
+    /// Whether it was told of a completion within that time.
+    #[must_use]
+    pub fn was_told_within(&self, span: Duration, now: Instant) -> bool {
+        self.told.get().is_some_and(|told| now.saturating_duration_since(told) < span)
     }
 
     /// Whether the client has its place on a card in that window.

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use fpga_regs::engine::doorbell::record;
 use hostmem::SharedMapping;
@@ -32,6 +33,8 @@ pub struct Notifier {
     pub ring: Span,
     /// Records sent on the channel, or kept for it, modulo 2^32.
     pub sent: Cell<u32>,
+    /// When its client was last told of a completion.
+    pub told: Rc<Cell<Option<Instant>>>,
 }
 
 impl Notifier {
@@ -50,6 +53,7 @@ impl Notifier {
         let record = completion_record(self.cookie);
         if records.send(&self.poller, Key::Cq(self.cqn), record) == Sent::Yes {
             self.sent.set(sent.wrapping_add(1));
+            self.told.set(Some(Instant::now()));
         }
     }
 

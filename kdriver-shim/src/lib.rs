@@ -36,6 +36,7 @@ mod fake;
 pub mod iova;
 pub mod numbers;
 pub mod objects;
+pub mod pace;
 pub mod peer;
 pub mod poller;
 pub mod proc_maps;

@@ -17,6 +17,7 @@ use crate::clients::{Client, ClientId, Process, Stage};
 use crate::error::Error;
 use crate::events::{self, Clients};
 use crate::numbers::Numbers;
+use crate::pace::{self, Pace};
 use crate::peer;
 use crate::poller::{Poller, Token, Watch};
 use crate::session::{Answer, Claim, Session};
@@ -31,8 +32,8 @@ const MAX_CONNECTIONS: usize = 1024;
 const MAX_OF_PROCESS: usize = 256;
 /// Connections that have not said yet who they are; one more ends the oldest of them.
 const MAX_GREETING: usize = 64;
-/// How long connections wait where one could not be accepted and no client ends, in milliseconds.
-const PAUSE_MILLIS: u16 = 100;
+/// How long connections wait where one could not be accepted and no client ends.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Everything balboad knows, and the thread that acts on it.
 pub struct Server {
@@ -48,6 +49,7 @@ pub struct Server {
     paused: Option<Instant>,
     last_client: u64,
     pd_numbers: Numbers,
+    pace: Pace,
     uid: u32,
     state_dir: PathBuf,
     counter_files: CounterFiles,
@@ -93,6 +95,7 @@ impl Server {
             paused: None,
             last_client: 0,
             pd_numbers: Numbers::default(),
+            pace: Pace::default(),
             uid,
             state_dir,
             counter_files,
@@ -142,10 +145,7 @@ impl Server {
             let files = self.counter_files.patience(self.has_programs(), now);
             let addresses = self.shadow.as_ref().and_then(|shadow| shadow.patience(now));
             let patience = files.into_iter().chain(addresses).min();
-            // Rounded up: waking too early is waking twice.
-            let milliseconds = patience.map(|it| it.as_micros().div_ceil(1000));
-            let timeout = milliseconds.map(|it| u16::try_from(it).unwrap_or(u16::MAX));
-            if !self.step(timeout)? {
+            if !self.step(patience)? {
                 return Ok(());
             }
             self.follow_addresses();
@@ -164,16 +164,18 @@ impl Server {
         self.clients.values().any(|client| client.stage == Stage::Provider)
     }
 
-    /// Waits, at most `timeout` milliseconds, and serves what is ready; false when it is to stop.
+    /// Waits, at most that long, and serves what is ready; false when it is to stop.
     ///
     /// # Errors
     /// [`Error::Os`] when the epoll set fails.
-    pub fn step(&mut self, timeout: Option<u16>) -> Result<bool, Error> {
-        let timeout = match (self.events_left, self.paused) {
-            (true, _) => Some(0),
-            (false, Some(_)) => Some(timeout.unwrap_or(PAUSE_MILLIS).min(PAUSE_MILLIS)),
-            (false, None) => timeout,
-        };
+    pub fn step(&mut self, patience: Option<Duration>) -> Result<bool, Error> {
+        let at_once = self.events_left.then_some(Duration::ZERO);
+        let pause = self.paused.map(|_| PAUSE);
+        let rest = self.pace.patience(Instant::now());
+        let patience = [patience, at_once, pause, rest].into_iter().flatten().min();
+        // Rounded up: waking too early is waking twice.
+        let milliseconds = patience.map(|it| it.as_micros().div_ceil(1000));
+        let timeout = milliseconds.map(|it| u16::try_from(it).unwrap_or(u16::MAX));
         for (number, flags) in self.poller.wait(timeout)? {
             // Taken out meanwhile: its client ended earlier in this round.
             let Some(token) = self.poller.token(number) else { continue };
@@ -183,9 +185,13 @@ impl Server {
             self.ready(token, flags);
         }
         self.events_left = events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
-        let pause = Duration::from_millis(PAUSE_MILLIS.into());
-        if self.paused.is_some_and(|since| since.elapsed() >= pause) {
+        if self.paused.is_some_and(|since| since.elapsed() >= PAUSE) {
             self.resume();
+        }
+        while let Some(rested) = self.pace.next_rested(Instant::now()) {
+            if let Some(client) = self.clients.get(&rested) {
+                client.heed(&self.poller, true);
+            }
         }
         Ok(true)
     }
@@ -324,6 +330,18 @@ impl Server {
         }
     }
 
+    /// Charges a client for service since `begun` if programs of others wait for events meanwhile;
+    /// until when it is to rest if that was too much.
+    fn charge(&mut self, client: &Client, begun: Instant) -> Option<Instant> {
+        let (pid, now) = (client.process.pid, Instant::now());
+        let waits = |it: &Client| it.was_told_within(pace::EXPECTANT, now);
+        if !self.clients.values().any(|it| it.process.pid != pid && waits(it)) {
+            return None;
+        }
+        let served = now.saturating_duration_since(begun);
+        self.pace.charge(pid, client.usage.objects(), served, now)
+    }
+
     /// One request and its reply; an error ends the client.
     fn exchange(&mut self, client: &mut Client) -> Result<(), String> {
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -352,6 +370,8 @@ impl Server {
             return self.greet(client, message);
         }
         let request: Request = shim_abi::decode(message).map_err(|error| error.to_string())?;
+        let begun = Instant::now();
+        let destroys = request.destroys();
         let (reply, fds) = match self.answer(client, request) {
             Ok(Answer { response, fds }) => (Ok(response), fds),
             Err(error) => {
@@ -359,7 +379,14 @@ impl Server {
                 (Err(Refusal::from(&error)), Vec::new())
             }
         };
-        reply_to(client, &shim_abi::encode::<Reply>(&reply), &fds)
+        reply_to(client, &shim_abi::encode::<Reply>(&reply), &fds)?;
+        let rest = self.charge(client, begun).filter(|_| !destroys);
+        if let Some(until) = rest {
+            log::debug!("{} rests, for others wait for events", client.label());
+            client.heed(&self.poller, false);
+            self.pace.rest(client.id, until);
+        }
+        Ok(())
     }
 
     fn answer(&mut self, client: &mut Client, request: Request) -> Result<Answer, Error> {
@@ -426,7 +453,9 @@ impl Server {
             Stage::Tool | Stage::Greeting => log::Level::Debug,
         };
         log::log!(level, "{} ends: {why}", client.label());
+        let begun = Instant::now();
         client.end(&mut self.cards, &self.poller);
+        self.charge(&client, begun);
         self.tend_cards();
         self.resume();
     }

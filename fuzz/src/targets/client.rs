@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 use arbitrary::Unstructured;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
@@ -166,7 +167,7 @@ impl Bench {
 
     fn turn(&mut self) {
         for _ in 0..3 {
-            assert!(self.server.step(Some(0)).expect("the server goes on"));
+            assert!(self.server.step(Some(Duration::ZERO)).expect("the server goes on"));
         }
     }
 

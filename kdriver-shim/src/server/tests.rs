@@ -608,7 +608,7 @@ fn what_the_kernel_could_not_accept_is_accepted_later_though_no_client_ends() {
     for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM] {
         bench.server.accept_failed(&std::io::Error::from_raw_os_error(errno as i32));
         let peer = bench.connect();
-        assert!(bench.server.step(Some(0)).unwrap());
+        assert!(bench.server.step(Some(Duration::ZERO)).unwrap());
         assert!(bench.server.clients.is_empty(), "{errno}: it is not looked for at once");
         while bench.server.clients.is_empty() {
             assert!(bench.server.step(None).unwrap());

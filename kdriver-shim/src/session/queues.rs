@@ -58,11 +58,12 @@ impl Session<'_> {
         let id = self.client.id;
         let memory = self.client.rings.as_ref().map(|rings| Arc::clone(rings.mapping()));
         let poller = Rc::clone(self.poller);
+        let told = Rc::clone(&self.client.told);
         let window = self.window(card)?;
         window.cqs.insert(cqn, id);
         let notifier = records.zip(memory).map(|(records, memory)| {
             let sent = Cell::new(0);
-            Rc::new(Notifier { cqn, cookie, records, poller, memory, ring, sent })
+            Rc::new(Notifier { cqn, cookie, records, poller, memory, ring, sent, told })
         });
         if let Some(notifier) = &notifier {
             window.completions.insert(Rc::clone(notifier));

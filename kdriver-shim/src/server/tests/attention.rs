@@ -1,6 +1,7 @@
 //! How long a program waits for balboad's work for others: one command at most.
 
 use std::cell::{Cell, RefCell};
+use std::time::Duration;
 
 use shim_abi::ContextInfo;
 
@@ -74,7 +75,59 @@ fn what_is_heard_while_the_counters_are_written_is_told_without_anything_else_ha
             card.raise(0, Event { kind: EventType::Qp, code, number: qpn, ..Event::default() });
         }
     });
-    bench.server.write_counters(Instant::now() + std::time::Duration::from_secs(10));
+    bench.server.write_counters(Instant::now() + Duration::from_secs(10));
     assert_eq!(records(&waiting.channel).len(), 1);
     assert_eq!(records(&waiting.events).len(), 1);
+}
+
+/// Lets a client be another process's, one that was served an hour long while others waited.
+fn make_insatiable(bench: &mut Bench) {
+    const PID: i32 = i32::MAX;
+    let newest = bench.server.clients.last_entry();
+    newest.unwrap().get_mut().process.pid = PID;
+    let hour = Duration::from_secs(3600);
+    bench.server.pace.charge(PID, 0, hour, Instant::now());
+    // The others wait for events, however slow this test is.
+    for client in bench.server.clients.values().filter(|client| client.process.pid != PID) {
+        client.told.set(Some(Instant::now() + hour));
+    }
+}
+
+#[test]
+fn who_asks_without_end_rests_while_others_wait_for_events_and_is_heard_again() {
+    let mut bench = Bench::new(1, 1);
+    let waiting = waiting(&mut bench, 0);
+    let busy = bench.provider();
+    let (context, _fds) = bench.open(&busy, 0);
+    let context = context.context;
+    bench.ask(&busy, Request::QueryPort { context });
+    make_insatiable(&mut bench);
+    let pdn = bench.pd(&busy, context);
+    let rests = |bench: &Bench| bench.server.pace.patience(Instant::now()).is_some();
+    assert!(rests(&bench), "the answer comes, the next request waits");
+    let query = shim_abi::encode(&Request::QueryPort { context });
+    fdpass::send(busy.socket.as_fd(), &query, &[], Wait::Never).unwrap();
+    bench.cards[0].raise(0, completion(waiting.cqn));
+    bench.turn();
+    assert_eq!(records(&waiting.channel).len(), 1, "who waits is told");
+    let mut room = vec![0; MAX_MESSAGE];
+    let answer = fdpass::receive(busy.socket.as_fd(), &mut room, Wait::Never);
+    assert!(answer.is_err_and(|error| error.would_block()));
+    while rests(&bench) {
+        assert!(bench.server.step(None).unwrap());
+    }
+    bench.turn();
+    fdpass::receive(busy.socket.as_fd(), &mut room, Wait::Never).unwrap();
+    // It may destroy what it has without a rest, and it may go while it rests.
+    while rests(&bench) {
+        assert!(bench.server.step(None).unwrap());
+    }
+    make_insatiable(&mut bench);
+    bench.ask(&busy, Request::DeallocPd { pdn });
+    assert!(!rests(&bench));
+    bench.ask(&busy, Request::QueryPort { context });
+    assert!(rests(&bench));
+    drop(busy);
+    bench.turn();
+    assert_eq!(bench.server.clients.len(), 1);
 }
