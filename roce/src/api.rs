@@ -5,6 +5,7 @@ use core::ops::Range;
 use crate::header::HeaderBuffer;
 use crate::psn::Psn;
 use crate::types::Qpn;
+use crate::wire::icrc;
 
 /// The operation of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -111,6 +112,24 @@ pub struct Payload {
     /// The PSN of the frame, by which
     /// [`Stack::payload_failed`](crate::Stack::payload_failed) finds it again.
     pub psn: Psn,
+}
+
+/// A received Ethernet frame: with its invariant CRC, without frame check sequence.
+pub trait Received {
+    /// The frame.
+    fn bytes(&self) -> &[u8];
+    /// Whether its invariant CRC is right. It may be changed meanwhile, and is then as it was.
+    fn is_intact(&mut self) -> bool;
+}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]> + ?Sized> Received for T {
+    fn bytes(&self) -> &[u8] {
+        self.as_ref()
+    }
+
+    fn is_intact(&mut self) -> bool {
+        icrc::check(self.as_mut())
+    }
 }
 
 /// One frame to send: header, payload, padding, then the ICRC.

@@ -75,8 +75,8 @@ mod types;
 
 pub use api::{AccessDenied, Receive, ReceiveError, RemoteAccess, Verbs};
 pub use api::{
-    AsyncKind, Event, Operation, Payload, Placement, ReceiveKind, ReceiveStatus, SendRequest,
-    SendStatus, Sink, Source, Transmit,
+    AsyncKind, Event, Operation, Payload, Placement, ReceiveKind, ReceiveStatus, Received,
+    SendRequest, SendStatus, Sink, Source, Transmit,
 };
 pub use attributes::{AccessFlags, AddressVector, QpAttributes, QpSnapshot};
 pub use counters::{Counters, QpCounters};

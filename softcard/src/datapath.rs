@@ -21,7 +21,7 @@ use queue_engine::{
 };
 use roce::{
     AccessDenied, Event, Instant, Placement, Qpn, Receive, ReceiveError, RemoteAccess, Sink,
-    Source, Transmit, Verbs, wire::icrc,
+    Source, Transmit, Verbs,
 };
 
 use crate::card::{Card, CardEngine, decoupled, engine_of};
@@ -301,8 +301,7 @@ impl Card {
         let scratch = &mut self.scratch;
         for (index, frame) in scratch.received.iter_mut().enumerate() {
             let mut verbs = Engines(&mut self.engines);
-            let bytes = frame.as_mut_slice();
-            self.stack.receive(Instant(now), bytes, index, &mut verbs, &mut scratch.placements);
+            self.stack.receive(Instant(now), frame, index, &mut verbs, &mut scratch.placements);
         }
         let Scratch { placements, pieces, ends, .. } = scratch;
         runs::resolve(&mut self.engines, placements, placed, pieces, ends);
@@ -434,8 +433,7 @@ impl Card {
             }
             self.tally.count(Way::Sent, frame.as_slice());
             if needs_icrc {
-                // Only a header that is not the stack's could make this fail.
-                let _ = icrc::append(frame.as_mut_slice());
+                frame.seal();
             }
             sending.push_back(frame);
         }

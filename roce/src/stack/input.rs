@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::{QpnTable, Stack, qp_at};
-use crate::api::{Placement, Verbs};
+use crate::api::{Placement, Received, Verbs};
 use crate::comp::FramePlace;
 use crate::control;
 use crate::counters::{Counters, bump};
@@ -13,7 +13,7 @@ use crate::path::PortAddresses;
 use crate::qp::Qp;
 use crate::types::{Gid, Instant, Qpn};
 use crate::wire::ethernet::{self, EtherType};
-use crate::wire::{Malformed, arp, bth, frame, icmpv4, icrc, ipv4, ipv6, ndp, udp};
+use crate::wire::{Malformed, arp, bth, frame, icmpv4, ipv4, ipv6, ndp, udp};
 
 /// The ECN field that says "congestion experienced".
 const CONGESTION_EXPERIENCED: u8 = 3;
@@ -42,24 +42,23 @@ struct Datagram {
 }
 
 impl Stack {
-    /// Takes a received Ethernet frame: with its invariant CRC, without frame check sequence. The
-    /// frame is changed while its CRC is checked, and then as it was.
+    /// Takes a received Ethernet frame.
     ///
     /// Placements are appended to `placements`; they name the frame by `frame_index`. Nothing that
     /// the frame causes is visible before the next [`Stack::commit`].
     pub fn receive(
         &mut self,
         now: Instant,
-        frame: &mut [u8],
+        frame: &mut (impl Received + ?Sized),
         frame_index: usize,
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) {
-        let result = match classify(frame, &self.addresses) {
+        let result = match classify(frame.bytes(), &self.addresses) {
             Ok((_, Kind::Roce(datagram))) => {
                 // RC-2
-                if icrc::check(frame) {
-                    let payload = frame.get(datagram.payload.clone()).unwrap_or_default();
+                if frame.is_intact() {
+                    let payload = frame.bytes().get(datagram.payload.clone()).unwrap_or_default();
                     self.receive_roce(now, &datagram, payload, frame_index, verbs, placements)
                 } else {
                     bump(&mut self.shared.counters.rx_icrc_encapsulated);

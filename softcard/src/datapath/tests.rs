@@ -136,7 +136,7 @@ fn answers_that_wait_in_the_port_are_heard_before_the_timers() {
     let answer = peer.poll_transmit(Instant(0)).unwrap();
     let mut bytes = answer.header.as_slice().to_vec();
     bytes.resize(answer.frame_length(), 0);
-    icrc::append(&mut bytes).unwrap();
+    roce::wire::icrc::append(&mut bytes).unwrap();
 
     // The answer comes behind more frames than a round takes, and the card runs too late.
     let stranger = Frame::from_bytes(&[9; 64]).unwrap();

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use roce::wire::icrc;
+
 /// Bytes of the largest frame: 4096 of payload, every header, pad and ICRC.
 pub const FRAME_CAPACITY: usize = 4352;
 
@@ -15,11 +17,13 @@ pub const MIN_FRAME: usize = 14;
 pub struct Frame {
     bytes: Box<[u8; FRAME_CAPACITY]>,
     length: usize,
+    /// Its invariant CRC was written last, and is right.
+    sealed: bool,
 }
 
 impl Frame {
     fn new() -> Self {
-        Self { bytes: Box::new([0; FRAME_CAPACITY]), length: 0 }
+        Self { bytes: Box::new([0; FRAME_CAPACITY]), length: 0, sealed: false }
     }
 
     /// A frame of these bytes; `None` when they are more than a frame holds.
@@ -43,11 +47,13 @@ impl Frame {
     /// The frame's bytes, to be written.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.sealed = false;
         self.bytes.get_mut(..self.length).unwrap_or_default()
     }
 
     /// The whole buffer, to be received into; set the length afterwards.
     pub fn buffer_mut(&mut self) -> &mut [u8] {
+        self.sealed = false;
         &mut *self.bytes
     }
 
@@ -58,8 +64,28 @@ impl Frame {
         let fits = length <= FRAME_CAPACITY;
         if fits {
             self.length = length;
+            self.sealed = false;
         }
         fits
+    }
+
+    /// Writes the invariant CRC into the last four bytes of a RoCE frame.
+    pub fn seal(&mut self) {
+        // Only a header that is not the stack's could make this fail.
+        self.sealed = icrc::append(self.as_mut_slice()).is_ok();
+    }
+}
+
+impl roce::Received for Frame {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self.as_slice()
+    }
+
+    /// A frame that was sealed in this process and not touched since needs no check.
+    #[inline]
+    fn is_intact(&mut self) -> bool {
+        self.sealed || icrc::check(self.as_mut_slice())
     }
 }
 
@@ -151,6 +177,35 @@ mod tests {
         assert!(frame.set_len(3));
         assert_eq!(frame.as_slice(), [3, 3, 1]);
         assert_eq!(frame.buffer_mut().len(), FRAME_CAPACITY);
+    }
+
+    #[test]
+    fn a_frame_is_checked_again_once_somebody_could_have_changed_it() {
+        use roce::Received as _;
+        // An IPv4 header with the length of what follows: UDP, transport header, CRC.
+        let mut bytes = [0; 14 + 20 + 8 + 12 + 4];
+        bytes[12..18].copy_from_slice(&[8, 0, 0x45, 0, 0, 44]);
+        let frame = Frame::from_bytes(&bytes).unwrap();
+        assert!(!frame.clone().is_intact(), "it was not sealed");
+        let mut sealed = frame.clone();
+        sealed.seal();
+        assert!(sealed.sealed && sealed.is_intact());
+        assert!(Frame::from_bytes(sealed.as_slice()).unwrap().is_intact(), "the CRC is right");
+        let touches: [fn(&mut Frame); 3] = [
+            |frame| frame.as_mut_slice()[20] ^= 1,
+            |frame| frame.buffer_mut()[50] ^= 1,
+            |frame| assert!(frame.set_len(57)),
+        ];
+        for touch in touches {
+            let mut touched = sealed.clone();
+            touch(&mut touched);
+            assert!(!touched.is_intact());
+        }
+        assert!(!FramePool::new(1).copy_of(&sealed).sealed);
+        // What is no RoCE frame cannot be sealed.
+        let mut other = Frame::from_bytes(&[0; 60]).unwrap();
+        other.seal();
+        assert!(!other.sealed);
     }
 
     #[test]
