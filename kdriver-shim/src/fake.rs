@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fpga_regs::Block;
 use fpga_regs::coyote::pci::{self, Bar};
-use fpga_regs::coyote::shell::{self, CTRL_CNFG_DEFAULT, Map, MemCnfg, NetworkCnfg};
+use fpga_regs::coyote::shell::{self, CTRL_CNFG_DEFAULT, CtrlCnfg, Map, MemCnfg, NetworkCnfg};
 use fpga_regs::coyote::static_layer;
 use fpga_regs::coyote::vfpga::{self, Bank, EventKind, IsrPid, IsrRead, IsrWrite};
 use fpga_regs::coyote::xdma::{self, Direction, EngineIdentifier};
@@ -42,7 +42,8 @@ struct State {
     windows: Vec<FakeWindow>,
     mappings: BTreeMap<u64, (u64, DmaMemory)>,
     pages: BTreeSet<(u8, u8)>,
-    /// Clears of events by vFPGA that are on their way; `None` where each arrives at once.
+    /// Clears of events by vFPGA that are on their way up to the next read; `None` where each
+    /// arrives at once.
     clears: Option<Vec<u64>>,
     /// Configuration space, by 16-bit word.
     config: HashMap<u16, u16>,
@@ -195,6 +196,11 @@ impl FakeCard {
         std::mem::take(&mut self.state.borrow_mut().invalidated)
     }
 
+    /// Signals the vector of a vFPGA that reports nothing.
+    pub fn signal(&self, index: usize) {
+        self.vectors[index].signal().unwrap();
+    }
+
     /// Reports that an engine has something to say.
     pub fn notify(&self, index: u64) {
         self.report_notify(&mut self.state.borrow_mut(), index);
@@ -216,6 +222,12 @@ impl FakeCard {
         }
     }
 
+    fn push_clears(&self, state: &mut State) {
+        for index in state.clears.as_mut().map(std::mem::take).unwrap_or_default() {
+            self.clear(state, index);
+        }
+    }
+
     /// Takes the reported event back, and reports the next.
     fn clear(&self, state: &mut State, index: u64) {
         let events = state.events.entry(index).or_default();
@@ -223,6 +235,11 @@ impl FakeCard {
         if !events.is_empty() {
             self.vectors[index as usize].signal().unwrap();
         }
+    }
+
+    /// Whether a vFPGA has no event that was not taken back.
+    pub fn is_quiet(&self, index: u64) -> bool {
+        self.state.borrow().events.get(&index).is_none_or(VecDeque::is_empty)
     }
 
     /// Takes what was written to the TLB windows.
@@ -238,7 +255,7 @@ impl FakeCard {
     fn write_register(&self, bar: Bar, offset: u64, value: u64) {
         let mut state = self.state.borrow_mut();
         for index in (0..vfpga::MAX_VFPGAS).filter(|_| bar == Bar::Shell) {
-            if offset == Bank::Plain.cnfg(index) + vfpga::ISR {
+            if offset == state.bank().cnfg(index) + vfpga::ISR {
                 return self.write_isr(&mut state, index, IsrWrite::decode(value));
             }
             let window = vfpga::large_tlb(index);
@@ -310,9 +327,8 @@ impl FakeCard {
     /// Lets them arrive, and all later ones at once.
     pub fn let_clears_arrive(&self) {
         let mut state = self.state.borrow_mut();
-        for index in state.clears.take().unwrap_or_default() {
-            self.clear(&mut state, index);
-        }
+        self.push_clears(&mut state);
+        state.clears = None;
     }
 
     /// Pages granted.
@@ -326,6 +342,14 @@ impl FakeCard {
         let State { windows, mappings, .. } = &mut *state;
         windows[index].raise(mappings, event);
         self.report_notify(&mut state, index as u64);
+    }
+}
+
+impl State {
+    /// Where the shell has the control registers of its vFPGAs.
+    fn bank(&self) -> Bank {
+        let ctrl_cnfg = self.registers.get(&(Bar::Shell.number(), shell::CTRL_CNFG));
+        Bank::of(CtrlCnfg::decode(ctrl_cnfg.copied().unwrap_or(0)))
     }
 }
 
@@ -536,8 +560,10 @@ impl CardBackend for FakeCard {
     }
 
     fn read64(&self, bar: Bar, offset: u64) -> u64 {
-        let state = self.state.borrow_mut();
-        let isr = (0..vfpga::MAX_VFPGAS).find(|i| offset == Bank::Plain.cnfg(*i) + vfpga::ISR);
+        let mut state = self.state.borrow_mut();
+        self.push_clears(&mut state);
+        let isr = state.bank();
+        let isr = (0..vfpga::MAX_VFPGAS).find(|i| offset == isr.cnfg(*i) + vfpga::ISR);
         if let (Bar::Shell, Some(index)) = (bar, isr) {
             let event = state.events.get(&index).and_then(VecDeque::front);
             return event.map_or(0, |event| event.encode());

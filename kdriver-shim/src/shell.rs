@@ -356,6 +356,11 @@ impl Shell {
 
     fn take_event(&self, index: u8) {
         let event = IsrRead::decode(self.read(index, vfpga::ISR));
+        // No offload is ever ordered, so nothing is reported: the interrupt was left over. What is
+        // reported by now must stay.
+        if event.kind == EventKind::Offload {
+            return;
+        }
         let clear = IsrWrite { clear_pending: true, ..IsrWrite::default() };
         let overwritten =
             self.with(index, |vfpga| std::mem::take(&mut vfpga.overwritten)).unwrap_or(false);

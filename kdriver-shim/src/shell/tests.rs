@@ -87,6 +87,19 @@ fn a_fault_without_memory_or_of_another_address_space_is_refused() {
 }
 
 #[test]
+fn an_interrupt_that_was_left_over_clears_nothing() {
+    let (card, shell) = shell();
+    shell.map(0, 4 * PAGE, PAGE, false);
+    card.hold_clears();
+    card.signal(0);
+    shell.service(0);
+    card.fault(0, false, 4 * PAGE, 64);
+    card.let_clears_arrive();
+    shell.service(0);
+    assert_eq!(shell.counts().refilled, 1);
+}
+
+#[test]
 fn who_waits_for_one_vfpga_serves_the_faults_of_the_others() {
     let (card, shell) = shell();
     shell.map(0, 0, PAGE, true);
