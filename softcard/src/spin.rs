@@ -19,6 +19,8 @@ use std::time::Duration;
 const SPIN_NS: u64 = 50_000;
 /// How long the kernel's answer is believed, in nanoseconds.
 const BELIEVED_NS: u64 = 1_000_000;
+/// A turn that takes longer was not the thread's alone, in nanoseconds.
+const TURN_NS: u64 = 20_000;
 
 /// How long a core is left to a program that should post receives: as long as posting some hundred
 /// takes.
@@ -40,6 +42,8 @@ pub(crate) struct Spin {
     busy: bool,
     /// When there was no work any more.
     worked: u64,
+    /// When the thread went on to spin last, if it does.
+    spins: Option<u64>,
     /// When the core was left to a program last.
     gave_way: Option<u64>,
 }
@@ -49,12 +53,14 @@ impl Spin {
         // The thread's own affinity counts, and a container's limit.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let load = File::open("/proc/loadavg").ok();
-        Self { load, cores, idle: false, asked: None, busy: false, worked: 0, gave_way: None }
+        let (asked, spins, gave_way) = Default::default();
+        Self { load, cores, idle: false, asked, busy: false, worked: 0, spins, gave_way }
     }
 
     /// There was work.
     pub(crate) fn worked(&mut self) {
         self.busy = true;
+        self.spins = None;
     }
 
     /// There was none: whether to look again instead of sleeping.
@@ -62,10 +68,13 @@ impl Spin {
         if std::mem::take(&mut self.busy) {
             self.worked = now;
         }
-        if now.saturating_sub(self.worked) >= SPIN_NS {
-            return false;
+        // Another has the core: to be woken is quicker than to have it back by turns.
+        if self.spins.is_some_and(|since| now.saturating_sub(since) >= TURN_NS) {
+            (self.idle, self.asked) = (false, Some(now));
         }
-        self.has_idle_core(now)
+        let goes_on = now.saturating_sub(self.worked) < SPIN_NS && self.has_idle_core(now);
+        self.spins = goes_on.then_some(now);
+        goes_on
     }
 
     /// A receive queue runs out: how long to leave the core to its program, which is kept from
@@ -118,9 +127,22 @@ mod tests {
     fn nobody_spins_long_after_the_last_work() {
         let mut spin = Spin { cores: usize::MAX, ..Spin::new() };
         spin.worked();
-        assert!(spin.goes_on(1000));
-        assert!(spin.goes_on(1000 + SPIN_NS - 1));
+        assert!((1000..1000 + SPIN_NS).step_by(10_000).all(|now| spin.goes_on(now)));
         assert!(!spin.goes_on(1000 + SPIN_NS));
+    }
+
+    #[test]
+    fn nobody_spins_on_who_was_kept_from_it_by_another() {
+        let mut spin = Spin { cores: usize::MAX, ..Spin::new() };
+        spin.worked();
+        assert!(spin.goes_on(1000) && spin.goes_on(2000));
+        assert!(!spin.goes_on(2000 + TURN_NS), "another had the core");
+        spin.worked();
+        assert!(!spin.goes_on(3000 + TURN_NS), "and has it still, for all that is known");
+        spin.worked();
+        assert!(spin.goes_on(2000 + TURN_NS + BELIEVED_NS));
+        spin.worked();
+        assert!(spin.goes_on(3000 + 3 * TURN_NS + BELIEVED_NS), "that was work");
     }
 
     #[test]
