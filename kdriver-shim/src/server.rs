@@ -17,7 +17,7 @@ use crate::clients::{Client, ClientId, Process, Stage};
 use crate::error::Error;
 use crate::events::{self, Clients};
 use crate::numbers::Numbers;
-use crate::pace::{self, Pace};
+use crate::pace::{self, Pace, Service};
 use crate::peer;
 use crate::poller::{Poller, Token, Watch};
 use crate::session::{Answer, Claim, Session};
@@ -202,8 +202,13 @@ impl Server {
             Token::Listener => self.accept(),
             // The addresses are looked at behind every round.
             Token::Signals | Token::Addresses => {}
+            Token::Control(id) if !gone && self.lets_rest(id) => {}
             Token::Control(id) => self.control(id),
-            Token::Process(id) => self.end(id, "its process ended"),
+            Token::Process(id) => {
+                let pid = self.clients.get(&id).map(|client| client.process.pid);
+                self.end(id, "its process ended");
+                pid.into_iter().for_each(|pid| self.pace.forget(pid));
+            }
             Token::Channel(id, number) => {
                 let client = self.clients.get_mut(&id);
                 let channels = client.map(|client| (&mut client.channels, &mut client.usage));
@@ -330,16 +335,34 @@ impl Server {
         }
     }
 
-    /// Charges a client for service since `begun` if programs of others wait for events meanwhile;
-    /// until when it is to rest if that was too much.
-    fn charge(&mut self, client: &Client, begun: Instant) -> Option<Instant> {
+    /// Leaves a client's request where it is if its process rests.
+    fn lets_rest(&mut self, id: ClientId) -> bool {
+        let Some(client) = self.clients.get(&id) else { return false };
+        let Some(until) = self.pace.rests(client.process.pid, Instant::now()) else { return false };
+        client.heed(&self.poller, false);
+        self.pace.rest(id, until);
+        true
+    }
+
+    /// Charges a client that is not in the table for service since `begun`, if programs of others
+    /// wait for events meanwhile.
+    fn charge(&mut self, client: &Client, objects: u64, ended_one: bool, begun: Instant) {
         let (pid, now) = (client.process.pid, Instant::now());
-        let waits = |it: &Client| it.was_told_within(pace::EXPECTANT, now);
-        if !self.clients.values().any(|it| it.process.pid != pid && waits(it)) {
-            return None;
+        let (mut others_wait, mut objects) = (false, objects);
+        for other in self.clients.values() {
+            if other.process.pid == pid {
+                objects = objects.saturating_add(other.usage.objects());
+            } else {
+                others_wait |= other.was_told_within(pace::EXPECTANT, now);
+            }
         }
-        let served = now.saturating_duration_since(begun);
-        self.pace.charge(pid, client.usage.objects(), served, now)
+        let took = now.saturating_duration_since(begun);
+        if others_wait && self.pace.charge(pid, Service { took, objects, ended_one }, now) {
+            log::info!(
+                "{} asks without end while others wait for events: it rests",
+                client.label()
+            );
+        }
     }
 
     /// One request and its reply; an error ends the client.
@@ -379,14 +402,8 @@ impl Server {
                 (Err(Refusal::from(&error)), Vec::new())
             }
         };
-        reply_to(client, &shim_abi::encode::<Reply>(&reply), &fds)?;
-        let rest = self.charge(client, begun).filter(|_| !destroys);
-        if let Some(until) = rest {
-            log::debug!("{} rests, for others wait for events", client.label());
-            client.heed(&self.poller, false);
-            self.pace.rest(client.id, until);
-        }
-        Ok(())
+        self.charge(client, client.usage.objects(), destroys && reply.is_ok(), begun);
+        reply_to(client, &shim_abi::encode::<Reply>(&reply), &fds)
     }
 
     fn answer(&mut self, client: &mut Client, request: Request) -> Result<Answer, Error> {
@@ -455,7 +472,7 @@ impl Server {
         log::log!(level, "{} ends: {why}", client.label());
         let begun = Instant::now();
         client.end(&mut self.cards, &self.poller);
-        self.charge(&client, begun);
+        self.charge(&client, 0, true, begun);
         self.tend_cards();
         self.resume();
     }

@@ -81,12 +81,13 @@ fn what_is_heard_while_the_counters_are_written_is_told_without_anything_else_ha
 }
 
 /// Lets a client be another process's, one that was served an hour long while others waited.
-fn make_insatiable(bench: &mut Bench) {
+fn make_insatiable(bench: &mut Bench, id: ClientId) {
     const PID: i32 = i32::MAX;
-    let newest = bench.server.clients.last_entry();
-    newest.unwrap().get_mut().process.pid = PID;
     let hour = Duration::from_secs(3600);
-    bench.server.pace.charge(PID, 0, hour, Instant::now());
+    bench.server.clients.get_mut(&id).unwrap().process.pid = PID;
+    let service = Service { took: hour, ..Service::default() };
+    bench.server.pace.charge(PID, service, Instant::now());
+    assert!(bench.server.pace.rests(PID, Instant::now()).is_some());
     // The others wait for events, however slow this test is.
     for client in bench.server.clients.values().filter(|client| client.process.pid != PID) {
         client.told.set(Some(Instant::now() + hour));
@@ -94,40 +95,59 @@ fn make_insatiable(bench: &mut Bench) {
 }
 
 #[test]
-fn who_asks_without_end_rests_while_others_wait_for_events_and_is_heard_again() {
+fn who_asks_without_end_is_not_heard_while_others_wait_for_events_and_then_again() {
     let mut bench = Bench::new(1, 1);
     let waiting = waiting(&mut bench, 0);
     let busy = bench.provider();
+    let id = *bench.server.clients.last_key_value().unwrap().0;
     let (context, _fds) = bench.open(&busy, 0);
     let context = context.context;
-    bench.ask(&busy, Request::QueryPort { context });
-    make_insatiable(&mut bench);
-    let pdn = bench.pd(&busy, context);
-    let rests = |bench: &Bench| bench.server.pace.patience(Instant::now()).is_some();
-    assert!(rests(&bench), "the answer comes, the next request waits");
+    make_insatiable(&mut bench, id);
     let query = shim_abi::encode(&Request::QueryPort { context });
     fdpass::send(busy.socket.as_fd(), &query, &[], Wait::Never).unwrap();
     bench.cards[0].raise(0, completion(waiting.cqn));
     bench.turn();
     assert_eq!(records(&waiting.channel).len(), 1, "who waits is told");
     let mut room = vec![0; MAX_MESSAGE];
-    let answer = fdpass::receive(busy.socket.as_fd(), &mut room, Wait::Never);
-    assert!(answer.is_err_and(|error| error.would_block()));
-    while rests(&bench) {
+    let mut answer = || fdpass::receive(busy.socket.as_fd(), &mut room, Wait::Never);
+    assert!(answer().is_err_and(|error| error.would_block()));
+    while answer().is_err_and(|error| error.would_block()) {
         assert!(bench.server.step(None).unwrap());
+    }
+    // Nor is another connection of its process heard, and either may go meanwhile.
+    let other = bench.provider();
+    let second = *bench.server.clients.last_key_value().unwrap().0;
+    make_insatiable(&mut bench, id);
+    make_insatiable(&mut bench, second);
+    for peer in [&busy, &other] {
+        fdpass::send(peer.socket.as_fd(), &query, &[], Wait::Never).unwrap();
     }
     bench.turn();
-    fdpass::receive(busy.socket.as_fd(), &mut room, Wait::Never).unwrap();
-    // It may destroy what it has without a rest, and it may go while it rests.
-    while rests(&bench) {
-        assert!(bench.server.step(None).unwrap());
-    }
-    make_insatiable(&mut bench);
-    bench.ask(&busy, Request::DeallocPd { pdn });
-    assert!(!rests(&bench));
-    bench.ask(&busy, Request::QueryPort { context });
-    assert!(rests(&bench));
-    drop(busy);
+    assert_eq!(bench.server.clients.len(), 3);
+    drop((busy, other));
     bench.turn();
     assert_eq!(bench.server.clients.len(), 1);
+}
+
+#[test]
+fn to_end_what_one_has_makes_nobody_rest_but_to_try_to_does() {
+    let mut bench = Bench::new(1, 1);
+    let waiting = waiting(&mut bench, 0);
+    let busy = bench.provider();
+    let (context, _fds) = bench.open(&busy, 0);
+    let pdn = bench.pd(&busy, context.context);
+    let (own, hour) = (nix::unistd::getpid().as_raw(), Duration::from_secs(3600));
+    let first = *bench.server.clients.first_key_value().unwrap().0;
+    let client = bench.server.clients.get_mut(&first).unwrap();
+    client.process.pid = i32::MAX;
+    client.told.set(Some(Instant::now() + hour));
+    // All that it is granted is spent, by what makes nobody rest.
+    let spent = Service { took: hour, objects: 9, ended_one: true };
+    bench.server.pace.charge(own, spent, Instant::now());
+    bench.server.pace.charge(own, spent, Instant::now());
+    bench.ask(&busy, Request::DeallocPd { pdn });
+    assert_eq!(bench.server.pace.rests(own, Instant::now()), None);
+    bench.refused(&busy, Request::DeallocPd { pdn });
+    assert!(bench.server.pace.rests(own, Instant::now()).is_some());
+    drop(waiting);
 }
