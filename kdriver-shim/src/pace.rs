@@ -114,17 +114,16 @@ impl Pace {
         self.resting.insert((until, client));
     }
 
-    /// How long it is until somebody has rested.
+    /// When somebody will have rested.
     #[must_use]
-    pub fn patience(&self, now: Instant) -> Option<Duration> {
-        self.resting.first().map(|(until, _)| until.saturating_duration_since(now))
+    pub fn due(&self) -> Option<Instant> {
+        self.resting.first().map(|(until, _)| *until)
     }
 
     /// A client that has rested; some may have ended meanwhile.
     pub fn next_rested(&mut self, now: Instant) -> Option<ClientId> {
-        let (until, client) = *self.resting.first()?;
-        (until <= now).then(|| self.resting.pop_first())?;
-        Some(client)
+        self.due().filter(|due| *due <= now)?;
+        self.resting.pop_first().map(|(_, client)| client)
     }
 }
 
@@ -233,15 +232,15 @@ mod tests {
     #[test]
     fn those_who_rest_are_heard_in_the_order_of_their_times() {
         let (mut pace, now) = (Pace::default(), Instant::now());
-        assert_eq!(pace.patience(now), None);
+        assert_eq!(pace.due(), None);
         let later = |millis| now + Duration::from_millis(millis);
         pace.rest(ClientId(1), later(5));
         pace.rest(ClientId(2), later(3));
-        assert_eq!(pace.patience(now), Some(Duration::from_millis(3)));
+        assert_eq!(pace.due(), Some(later(3)));
         assert_eq!(pace.next_rested(later(2)), None);
         assert_eq!(pace.next_rested(later(5)), Some(ClientId(2)));
         assert_eq!(pace.next_rested(later(5)), Some(ClientId(1)));
         assert_eq!(pace.next_rested(later(5)), None);
-        assert_eq!(pace.patience(now), None);
+        assert_eq!(pace.due(), None);
     }
 }

@@ -171,7 +171,7 @@ impl Server {
     pub fn step(&mut self, patience: Option<Duration>) -> Result<bool, Error> {
         let at_once = self.events_left.then_some(Duration::ZERO);
         let pause = self.paused.map(|_| PAUSE);
-        let rest = self.pace.patience(Instant::now());
+        let rest = self.pace.due().map(|due| due.saturating_duration_since(Instant::now()));
         let patience = [patience, at_once, pause, rest].into_iter().flatten().min();
         // Rounded up: waking too early is waking twice.
         let milliseconds = patience.map(|it| it.as_micros().div_ceil(1000));
@@ -188,10 +188,8 @@ impl Server {
         if self.paused.is_some_and(|since| since.elapsed() >= PAUSE) {
             self.resume();
         }
-        while let Some(rested) = self.pace.next_rested(Instant::now()) {
-            if let Some(client) = self.clients.get(&rested) {
-                client.heed(&self.poller, true);
-            }
+        if self.pace.due().is_some() {
+            self.heed_rested();
         }
         Ok(true)
     }
@@ -342,6 +340,16 @@ impl Server {
         client.heed(&self.poller, false);
         self.pace.rest(id, until);
         true
+    }
+
+    /// Takes the requests again of clients that have rested.
+    fn heed_rested(&mut self) {
+        let now = Instant::now();
+        while let Some(rested) = self.pace.next_rested(now) {
+            if let Some(client) = self.clients.get(&rested) {
+                client.heed(&self.poller, true);
+            }
+        }
     }
 
     /// Charges a client that is not in the table for service since `begun`, if programs of others
