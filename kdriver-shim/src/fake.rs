@@ -176,10 +176,16 @@ impl FakeCard {
         *self.behind_commands.borrow_mut() = Box::new(act);
     }
 
+    /// Where the control registers of a vFPGA are.
+    fn cnfg(&self, index: u64) -> u64 {
+        self.state.borrow().bank().cnfg(index)
+    }
+
     /// Reports a page fault.
     pub fn fault(&self, index: u64, write: bool, vaddr: u64, length: u32) {
-        self.set(Bar::Shell, Bank::Plain.cnfg(index) + vfpga::ISR_VADDR, vaddr);
-        self.set(Bar::Shell, Bank::Plain.cnfg(index) + vfpga::ISR_LEN, length.into());
+        let cnfg = self.cnfg(index);
+        self.set(Bar::Shell, cnfg + vfpga::ISR_VADDR, vaddr);
+        self.set(Bar::Shell, cnfg + vfpga::ISR_LEN, length.into());
         let event = IsrRead { kind: EventKind::PageFault, write, ..IsrRead::default() };
         self.report(&mut self.state.borrow_mut(), index, event);
     }
@@ -187,7 +193,7 @@ impl FakeCard {
     /// Reports a fault of a read at `vaddr` by vFPGA 0 behind the next write of its control register
     /// at `register`.
     pub fn fault_behind(&self, register: u64, vaddr: u64) {
-        let offset = Bank::Plain.cnfg(0) + register;
+        let offset = self.cnfg(0) + register;
         self.state.borrow_mut().ambush = Some((offset, vaddr));
     }
 
@@ -196,7 +202,7 @@ impl FakeCard {
         std::mem::take(&mut self.state.borrow_mut().invalidated)
     }
 
-    /// Signals the vector of a vFPGA that reports nothing.
+    /// Signals the vector of a vFPGA, whether it reports anything or not.
     pub fn signal(&self, index: usize) {
         self.vectors[index].signal().unwrap();
     }
@@ -218,7 +224,7 @@ impl FakeCard {
         let events = state.events.entry(index).or_default();
         events.push_back(event);
         if events.len() == 1 {
-            self.vectors[index as usize].signal().unwrap();
+            self.signal(index as usize);
         }
     }
 
@@ -233,7 +239,7 @@ impl FakeCard {
         let events = state.events.entry(index).or_default();
         events.pop_front();
         if !events.is_empty() {
-            self.vectors[index as usize].signal().unwrap();
+            self.signal(index as usize);
         }
     }
 
@@ -254,8 +260,9 @@ impl FakeCard {
 
     fn write_register(&self, bar: Bar, offset: u64, value: u64) {
         let mut state = self.state.borrow_mut();
+        let bank = state.bank();
         for index in (0..vfpga::MAX_VFPGAS).filter(|_| bar == Bar::Shell) {
-            if offset == state.bank().cnfg(index) + vfpga::ISR {
+            if offset == bank.cnfg(index) + vfpga::ISR {
                 return self.write_isr(&mut state, index, IsrWrite::decode(value));
             }
             let window = vfpga::large_tlb(index);
@@ -291,7 +298,7 @@ impl FakeCard {
         }
         if !isr.lock && isr.invalidate {
             let read = |register| {
-                let key = (Bar::Shell.number(), Bank::Plain.cnfg(index) + register);
+                let key = (Bar::Shell.number(), state.bank().cnfg(index) + register);
                 state.registers.get(&key).copied().unwrap_or(0)
             };
             let hpid = IsrPid::decode(read(vfpga::ISR_PID)).hpid;
@@ -324,11 +331,9 @@ impl FakeCard {
         self.state.borrow_mut().clears = Some(Vec::new());
     }
 
-    /// Lets them arrive, and all later ones at once.
+    /// Lets those arrive that are on their way.
     pub fn let_clears_arrive(&self) {
-        let mut state = self.state.borrow_mut();
-        self.push_clears(&mut state);
-        state.clears = None;
+        self.push_clears(&mut self.state.borrow_mut());
     }
 
     /// Pages granted.
@@ -562,8 +567,8 @@ impl CardBackend for FakeCard {
     fn read64(&self, bar: Bar, offset: u64) -> u64 {
         let mut state = self.state.borrow_mut();
         self.push_clears(&mut state);
-        let isr = state.bank();
-        let isr = (0..vfpga::MAX_VFPGAS).find(|i| offset == isr.cnfg(*i) + vfpga::ISR);
+        let bank = state.bank();
+        let isr = (0..vfpga::MAX_VFPGAS).find(|i| offset == bank.cnfg(*i) + vfpga::ISR);
         if let (Bar::Shell, Some(index)) = (bar, isr) {
             let event = state.events.get(&index).and_then(VecDeque::front);
             return event.map_or(0, |event| event.encode());
@@ -584,7 +589,7 @@ impl CardBackend for FakeCard {
         let behind = |(register, _): &mut (u64, u64)| *register == offset;
         let ambush = self.state.borrow_mut().ambush.take_if(behind);
         if let Some((_, vaddr)) = ambush {
-            self.set(Bar::Shell, Bank::Plain.cnfg(0) + vfpga::ISR_PID, 0);
+            self.set(Bar::Shell, self.cnfg(0) + vfpga::ISR_PID, 0);
             self.fault(0, false, vaddr, 64);
         }
     }
