@@ -90,7 +90,9 @@ impl Isr {
     pub(crate) fn clear(&mut self) -> bool {
         self.reported = None;
         let more = self.report();
-        self.publish();
+        if !more {
+            self.publish();
+        }
         more
     }
 
