@@ -16,6 +16,7 @@
 //! | [`wake`] | waking a sleeping card, without losing a wake-up |
 //! | [`dma`] | what a card reaches by DMA |
 //! | [`liveness`] | seeing that another process has died |
+//! | [`relay`] | taking over from a thread that a call keeps |
 //! | [`process`] | other processes: their memory, their credentials, their end |
 //! | [`fdpass`] | messages that carry file descriptors |
 //! | [`eventfd`] | event counters |
@@ -46,6 +47,7 @@ pub mod mmio;
 pub mod mutex;
 pub mod netdev;
 pub mod process;
+pub mod relay;
 pub mod ring;
 pub mod wake;
 pub mod word;
@@ -61,6 +63,7 @@ pub use mmio::Mmio;
 pub use mutex::{FutexGuard, FutexMutex, Waiters};
 pub use netdev::{PacketSocket, Tap};
 pub use process::{PidFd, RemoteProcess, RemoteRange};
+pub use relay::{Holder, Sight, Watch};
 pub use ring::{Block, BlockRing, DoorbellPage, DoorbellSlot, Record, RingBlock};
 pub use wake::{AsleepWord, WakeFor, Waker};
 pub use word::SharedWord;
