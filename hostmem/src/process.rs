@@ -12,7 +12,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -246,6 +246,8 @@ pub struct RemoteProcess {
     handle: PidFd,
     /// Until when, in the caller's nanoseconds, the id is its own.
     sure_until: AtomicU64,
+    /// A copy from or to its memory did not return in time.
+    given_up: AtomicBool,
 }
 
 /// How long the kernel's word that a process lives is good for its id, in nanoseconds.
@@ -257,7 +259,8 @@ const SURE_NS: u64 = 1_000_000;
 impl RemoteProcess {
     /// Joins a process's id and a handle to it.
     pub fn new(pid: Pid, handle: PidFd) -> Self {
-        Self { pid, handle, sure_until: AtomicU64::new(0) }
+        let (sure_until, given_up) = Default::default();
+        Self { pid, handle, sure_until, given_up }
     }
 
     /// Its id.
@@ -265,10 +268,24 @@ impl RemoteProcess {
         self.pid
     }
 
-    /// Whether the id is its own, at the time `now` of a clock of the caller's, in nanoseconds.
+    /// Lets nobody reach its memory any more, for it did not answer.
+    pub fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its memory did not answer.
+    pub fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed)
+    }
+
+    /// Whether its memory can be reached by its id, at the time `now` of a clock of the caller's, in
+    /// nanoseconds: the id is its own, and it was not given up.
     ///
     /// Asks the kernel once in a millisecond. Once false, it stays so.
     pub fn is_itself(&self, now: u64) -> bool {
+        if self.is_given_up() {
+            return false;
+        }
         if now < self.sure_until.load(Ordering::Relaxed) {
             return true;
         }

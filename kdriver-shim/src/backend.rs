@@ -37,6 +37,12 @@ pub trait CardBackend {
         None
     }
 
+    /// Readable once memory of a client's did not answer the card, until it is read; the client's
+    /// `RemoteProcess` tells whose. `None` where memory always answers.
+    fn given_up(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Lets the card reach memory at `iova`, a multiple of 4096, until it is unmapped.
     ///
     /// # Errors

@@ -29,6 +29,8 @@ pub enum Token {
     Addresses,
     /// The kernel wants this card back.
     WantedBack(u32),
+    /// Memory of a client's did not answer this card.
+    GivenUp(u32),
     /// The interrupt of a card's window.
     Interrupt {
         /// Card number.

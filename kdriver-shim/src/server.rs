@@ -231,6 +231,7 @@ impl Server {
                 }
             }
             Token::WantedBack(card) => self.give_up(card),
+            Token::GivenUp(card) => self.end_given_up(card),
             Token::Interrupt { card, window } => {
                 let card = self.cards.iter_mut().find(|c| c.number == card);
                 if let Some(Ok(window)) = card.map(|card| card.window(window)) {
@@ -485,6 +486,19 @@ impl Server {
         self.resume();
     }
 
+    /// Ends the clients whose memory did not answer a card.
+    fn end_given_up(&mut self, number: u32) {
+        let card = self.cards.iter().find(|card| card.number == number);
+        if let Some(fd) = card.and_then(|card| card.backend.given_up()) {
+            let _ = nix::unistd::read(fd, &mut [0; 8]);
+        }
+        let given_up = self.clients.iter().filter(|(_, client)| client.handle.is_given_up());
+        let given_up: Vec<_> = given_up.map(|(id, _)| *id).collect();
+        for id in given_up {
+            self.end(id, "memory that it registered does not answer");
+        }
+    }
+
     /// The kernel wants a card back: its programs are told that it is gone, and once none has it open
     /// any more it is let go.
     fn give_up(&mut self, number: u32) {
@@ -536,7 +550,8 @@ fn signals(card: &Card) -> Vec<(BorrowedFd<'_>, Token)> {
         Some((window.engine.interrupt()?, token))
     });
     let wanted_back = card.backend.wanted_back().map(|fd| (fd, Token::WantedBack(card.number)));
-    wanted_back.into_iter().chain(windows).collect()
+    let given_up = card.backend.given_up().map(|fd| (fd, Token::GivenUp(card.number)));
+    wanted_back.into_iter().chain(given_up).chain(windows).collect()
 }
 
 /// Sends a reply; a client that does not read its replies is at an end.

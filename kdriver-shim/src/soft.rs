@@ -1,7 +1,7 @@
 //! The card back-end over a software card in this process.
 
 use std::cell::RefCell;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use crate::rings::duplicate;
 pub struct SoftBackend {
     handle: CardHandle,
     thread_page: Rc<OwnedFd>,
+    given_up: OwnedFd,
     identity: Identity,
     config: RefCell<ConfigSpace>,
 }
@@ -73,7 +74,10 @@ pub fn start(
         let device_control = pci::DEVICE_CONTROL_RELAXED_ORDERING;
         let config = RefCell::new(ConfigSpace { command: 0, device_control });
         let thread_page = Rc::clone(&thread_page);
-        backends.push(SoftBackend { handle, thread_page, identity, config });
+        // One for each, for a descriptor is waited for once.
+        let given_up = runtime.given_up().try_clone_to_owned();
+        let given_up = given_up.map_err(|error| Error::Backend(format!("an eventfd: {error}")))?;
+        backends.push(SoftBackend { handle, thread_page, given_up, identity, config });
     }
     Ok((runtime, backends))
 }
@@ -123,6 +127,10 @@ impl CardBackend for SoftBackend {
 
     fn vector(&self, vector: u16) -> Option<BorrowedFd<'_>> {
         self.handle.vector(vector)
+    }
+
+    fn given_up(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.given_up.as_fd())
     }
 
     fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {

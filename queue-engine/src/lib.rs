@@ -37,7 +37,7 @@ mod transport;
 
 pub use doorbells::DoorbellPage;
 pub use engine::{Engine, EngineConfig};
-pub use memory::{HostMemory, Piece, ReadElement, Record, Ring, Rings, WriteElement};
+pub use memory::{Piece, Record, Ring, Rings};
 pub use numbers::Random;
 pub use resolve::{Payload, Unreachable};
 pub use transport::{

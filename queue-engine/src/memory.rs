@@ -79,38 +79,6 @@ pub(crate) fn aligned_ring<M: Rings>(memory: &M, iova: u64, log2_blocks: u8) -> 
     if is_aligned(iova) { memory.ring(iova, log2_blocks) } else { None }
 }
 
-/// One element of a burst that fetches payload.
-#[derive(Debug)]
-pub struct ReadElement<'a> {
-    /// First byte in the card's address space.
-    pub iova: u64,
-    /// Where the bytes go.
-    pub into: &'a mut [u8],
-    /// Whether all of them arrived.
-    pub done: bool,
-}
-
-/// One element of a burst that places payload.
-#[derive(Debug)]
-pub struct WriteElement<'a> {
-    /// First byte in the card's address space.
-    pub iova: u64,
-    /// The bytes.
-    pub from: &'a [u8],
-    /// Whether all of them were placed.
-    pub done: bool,
-}
-
-/// Payload memory: a burst is submitted, one status an element comes back.
-///
-/// Adjacent elements are merged: one call into another process costs as much as copying 16 KiB.
-pub trait HostMemory {
-    /// Fetches every element of the burst, in order.
-    fn read(&mut self, burst: &mut [ReadElement<'_>]);
-    /// Places every element of the burst, in order, the last byte of each last.
-    fn write(&mut self, burst: &mut [WriteElement<'_>]);
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

@@ -163,8 +163,8 @@ impl Card {
                 let m = &self.memory;
                 match shell::STAT_HOST.index(register) {
                     // Every request is complete once a burst is.
-                    Some(0 | 1) => host(m.requests_read, m.requests_written),
-                    Some(2) => host(m.beats_read, m.beats_written),
+                    Some(0 | 1) => host(m.read.requests, m.written.requests),
+                    Some(2) => host(m.read.beats, m.written.beats),
                     _ => 0,
                 }
             }

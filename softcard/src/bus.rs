@@ -285,6 +285,11 @@ impl Bus {
         self.processes.borrow().pid(process, now)
     }
 
+    /// Reaches a process's memory no more, for it did not answer; its id.
+    pub(crate) fn give_up(&self, process: Slot) -> Option<Pid> {
+        self.processes.borrow().give_up(process)
+    }
+
     /// The last access of the card that nothing answered and nobody was told of.
     pub(crate) fn take_refused(&self) -> Option<(u64, Rights)> {
         self.refused.take()

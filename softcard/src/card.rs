@@ -307,8 +307,8 @@ impl Card {
             ("tlb_refusals", mmu.refusals),
             ("tlb_insertions", mmu.insertions),
             ("tlb_removals", mmu.removals),
-            ("dma_bytes_read", self.memory.bytes_read),
-            ("dma_bytes_written", self.memory.bytes_written),
+            ("dma_bytes_read", self.memory.read.bytes),
+            ("dma_bytes_written", self.memory.written.bytes),
             ("dma_faults", self.memory.faults),
         ]);
         counters

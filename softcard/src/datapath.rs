@@ -7,6 +7,9 @@
 //!
 //! Where a payload's page has no TLB entry, the burst stops there and the card with it, until the
 //! driver has answered the page fault; then the burst goes on. So nothing overtakes what waits.
+//!
+//! A copy from or to another process's memory is handed out ([`Card::advance`]), for it may not
+//! return; a round goes on where it stopped once the copy is given back, or given up.
 
 mod copies;
 mod runs;
@@ -16,22 +19,22 @@ use std::collections::VecDeque;
 
 use fpga_regs::coyote::pci::RECONFIGURATION_VECTOR;
 use fpga_regs::engine::cqe::Status;
-use queue_engine::{
-    HostMemory, Payload, Piece, ReadElement, ReceiveKind, Received, TransportEvent, WriteElement,
-};
+use nix::unistd::Pid;
+use queue_engine::{Payload, Piece, ReceiveKind, Received, TransportEvent};
 use roce::{
     AccessDenied, Event, Instant, Placement, Qpn, Receive, ReceiveError, RemoteAccess, Sink,
     Source, Transmit, Verbs,
 };
 
 use crate::card::{Card, CardEngine, decoupled, engine_of};
+use crate::dma::{AddressSpace, Call, Copying, Parts};
 use crate::host::HOST_TURN;
-use crate::mmu::Mmu;
+use crate::mmu::{Direction, Mmu};
 use crate::port::Frame;
 use crate::tally::Way;
 use crate::transport::{self, RoceTransport};
 use crate::vfpga::Vfpga;
-use copies::{Copies, State};
+use copies::{Search, State};
 use runs::Wanted;
 
 /// Frames one card takes, and makes, in one round.
@@ -50,9 +53,34 @@ enum Underway {
     Fetching,
 }
 
-/// A frame being made: its header is written.
+/// Where in a round the card is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Step {
+    /// Before it, or between two.
+    #[default]
+    Begin,
+    Engines,
+    /// Payload of received frames is placed.
+    Place,
+    Timers,
+    /// Payload of frames that are made is fetched.
+    Fetch,
+    Send,
+    End,
+}
+
+/// What became of a burst's copies.
+enum Outcome {
+    /// All are done, or have failed.
+    Done,
+    /// A page has to be waited for.
+    Waits,
+    /// This comes next.
+    Call(Call),
+}
+
+/// A frame being made, whose header is written.
 struct Made {
-    frame: Frame,
     /// Bytes of the header.
     header: usize,
     /// What follows the header.
@@ -61,23 +89,26 @@ struct Made {
 }
 
 impl Made {
-    /// Begins a frame; gives it back where it is too small.
+    /// Writes the header; `None` where the frame is too small.
     #[inline]
-    fn new(transmit: &Transmit, mut frame: Frame) -> Result<Self, Frame> {
+    fn new(transmit: &Transmit, frame: &mut Frame) -> Option<Self> {
         let header = transmit.header.as_slice();
         let fits = frame.set_len(transmit.frame_length());
         match frame.as_mut_slice().get_mut(..header.len()) {
             Some(place) if fits => place.copy_from_slice(header),
-            _ => return Err(frame),
+            _ => return None,
         }
         let (payload, needs_icrc) = (transmit.payload, transmit.needs_icrc);
-        Ok(Self { frame, header: header.len(), payload, needs_icrc })
+        Some(Self { header: header.len(), payload, needs_icrc })
     }
 }
 
 /// Scratch of the data path, kept so that rounds need not allocate it.
 #[derive(Default)]
 pub(crate) struct Scratch {
+    step: Step,
+    /// Something was done in this round.
+    worked: bool,
     underway: Underway,
     /// Frames received in this round.
     pub(crate) received: VecDeque<Frame>,
@@ -88,12 +119,19 @@ pub(crate) struct Scratch {
     /// For each placement or frame: the end of its pieces, or that it has none within reach.
     ends: Vec<Option<usize>>,
     statuses: Vec<bool>,
-    /// Frames being made.
+    /// Parts of frames that are being copied, and whether others wait for a page.
+    parts: Parts,
+    copies: bool,
+    waits: bool,
+    /// Frames being made, and what is known of each.
+    making: VecDeque<Frame>,
     made: Vec<Made>,
     /// Frames ready to be sent.
     pub(crate) sending: VecDeque<Frame>,
     /// Frames to the card's own address.
     looped: VecDeque<Frame>,
+    /// Frames that were received in this round.
+    burst: usize,
     /// Rounds that timers which are due have waited for frames.
     timers_waited: u32,
 }
@@ -121,6 +159,35 @@ impl Scratch {
             }
             start = end;
         }
+    }
+
+    /// The frames whose payload is being copied, their parts, and which way.
+    fn copying(&mut self) -> Copying<'_, impl FnMut(usize)> {
+        let (direction, frames) = match self.underway {
+            Underway::Fetching => (Direction::Read, &mut self.making),
+            Underway::Placing | Underway::Nothing => (Direction::Write, &mut self.received),
+        };
+        let states = &mut self.states;
+        let failed = move |owner| {
+            if let Some(state) = states.get_mut(owner) {
+                *state = State::Failed;
+            }
+        };
+        Copying { direction, parts: &mut self.parts, frames, failed }
+    }
+
+    /// Copies what was found; once that is done, says whether more waits.
+    fn copy(&mut self, memory: &mut AddressSpace) -> Outcome {
+        if let Some(call) = memory.copy(self.copying()) {
+            return Outcome::Call(call);
+        }
+        self.copies = false;
+        self.parts.clear();
+        if self.waits {
+            return Outcome::Waits;
+        }
+        self.end();
+        Outcome::Done
     }
 
     /// Takes note of the pieces found for a burst.
@@ -195,17 +262,90 @@ fn remote_access(access: RemoteAccess) -> queue_engine::RemoteAccess {
 }
 
 impl Card {
-    /// Works on everything that waits; `true` if there was anything.
+    /// Works on everything that waits, and makes copies itself; `true` if there was anything.
     pub(crate) fn round(&mut self, now: u64) -> bool {
-        self.memory.now = now;
-        let mut worked = self.reconfigure();
-        if self.reconfiguration.decoupled || self.waits_for_driver() {
-            return worked;
+        while let Some(mut call) = self.advance(now) {
+            call.make();
+            self.returned(call);
         }
-        worked |= self.work(now);
-        self.raise_interrupts();
-        self.end_round();
-        worked
+        self.take_worked()
+    }
+
+    /// Works on everything that waits, until a copy is due that may not return: that is to be given
+    /// back ([`Card::returned`]) or given up ([`Card::abandon`]) before this is called again. `None`
+    /// ends the round.
+    pub(crate) fn advance(&mut self, now: u64) -> Option<Call> {
+        self.memory.now = now;
+        loop {
+            let (next, worked) = match self.scratch.step {
+                Step::Begin => (self.begin_round(now)?, false),
+                Step::Engines => {
+                    let worked = self.poll_engines(now);
+                    let received = self.receive_burst(now);
+                    let next = if received { Step::Place } else { Step::Timers };
+                    (next, worked | received)
+                }
+                Step::Place => match self.place(now) {
+                    Outcome::Call(call) => return Some(call),
+                    Outcome::Waits => (Step::End, true),
+                    Outcome::Done => (Step::Timers, true),
+                },
+                Step::Timers => {
+                    let mut worked = self.run_timers(now);
+                    worked |= self.drain_events(now);
+                    worked |= self.take_from_host(now, self.send_room().min(HOST_TURN));
+                    let made = self.make_burst(now);
+                    let next = if made { Step::Fetch } else { Step::Send };
+                    (next, worked | made)
+                }
+                Step::Fetch => match self.fetch(now) {
+                    Outcome::Call(call) => return Some(call),
+                    Outcome::Waits => (Step::End, true),
+                    Outcome::Done => (Step::Send, true),
+                },
+                Step::Send => (Step::End, self.send_frames(now) | self.drain_events(now)),
+                Step::End => {
+                    self.raise_interrupts();
+                    self.end_round();
+                    self.scratch.step = Step::Begin;
+                    return None;
+                }
+            };
+            self.scratch.step = next;
+            self.scratch.worked |= worked;
+        }
+    }
+
+    /// Whether the round that has ended did anything.
+    pub(crate) fn take_worked(&mut self) -> bool {
+        std::mem::take(&mut self.scratch.worked)
+    }
+
+    /// Takes a copy back that was made.
+    pub(crate) fn returned(&mut self, call: Call) {
+        self.memory.returned(self.scratch.copying(), call);
+    }
+
+    /// Gives up the copy that was handed out, if one was, and the memory that did not answer; the id
+    /// of its process.
+    pub(crate) fn abandon(&mut self) -> Option<Pid> {
+        self.memory.abandon(self.scratch.copying())
+    }
+
+    /// Where a round begins; `None` where the card has to wait.
+    fn begin_round(&mut self, now: u64) -> Option<Step> {
+        self.scratch.worked |= self.reconfigure();
+        if self.reconfiguration.decoupled || self.waits_for_driver() {
+            return None;
+        }
+        if !self.find_rings(now) {
+            return Some(Step::End);
+        }
+        Some(match self.scratch.underway {
+            Underway::Nothing => Step::Engines,
+            Underway::Placing => Step::Place,
+            Underway::Fetching => Step::Fetch,
+        })
     }
 
     /// Takes a part of a bitstream; `true` if there was any.
@@ -233,41 +373,14 @@ impl Card {
         self.end_round();
     }
 
-    /// Goes on with what waited, then does all else; ends early where something has to wait.
-    fn work(&mut self, now: u64) -> bool {
-        if !self.find_rings(now) {
-            return false;
-        }
-        let mut worked = false;
-        match self.scratch.underway {
-            Underway::Nothing => {}
-            Underway::Placing => worked |= self.place(now),
-            Underway::Fetching => worked |= self.fetch(now),
-        }
-        if self.scratch.underway != Underway::Nothing {
-            return worked;
-        }
-        worked |= self.poll_engines(now);
-        let received = self.receive_burst(now);
-        worked |= received > 0;
-        if self.scratch.underway != Underway::Nothing {
-            return worked;
-        }
-        worked |= self.run_timers(now, received);
-        worked |= self.drain_events(now);
-        worked |= self.transmit_burst(now);
-        worked |= self.drain_events(now);
-        worked
-    }
-
     /// Runs the timers that are due, after the frames that have arrived: the answer a timer waits
     /// for may be among them. While more wait in the port the timers wait too, but not for ever.
-    fn run_timers(&mut self, now: u64, received: usize) -> bool {
+    fn run_timers(&mut self, now: u64) -> bool {
         if self.stack.next_timeout().is_none_or(|timeout| timeout > Instant(now)) {
             return false;
         }
         self.scratch.timers_waited = self.scratch.timers_waited.saturating_add(1);
-        if received >= BURST && self.scratch.timers_waited < TIMER_ROUNDS {
+        if self.scratch.burst >= BURST && self.scratch.timers_waited < TIMER_ROUNDS {
             return false;
         }
         self.scratch.timers_waited = 0;
@@ -288,14 +401,14 @@ impl Card {
         worked
     }
 
-    /// Takes a burst of frames, and says how many there were.
-    fn receive_burst(&mut self, now: u64) -> usize {
+    /// Takes a burst of frames; `true` if there were any.
+    fn receive_burst(&mut self, now: u64) -> bool {
         let scratch = &mut self.scratch;
         scratch.received.append(&mut scratch.looped);
         self.port.receive(now, &mut scratch.received, BURST);
-        let received = scratch.received.len();
-        if received == 0 {
-            return 0;
+        scratch.burst = scratch.received.len();
+        if scratch.burst == 0 {
+            return false;
         }
         self.share_received(now);
         let scratch = &mut self.scratch;
@@ -306,36 +419,33 @@ impl Card {
         let Scratch { placements, pieces, ends, .. } = scratch;
         runs::resolve(&mut self.engines, placements, placed, pieces, ends);
         scratch.begin(Underway::Placing);
-        self.place(now);
-        received
+        true
     }
 
     /// Copies the payload of the received burst to where it belongs, as far as it can, and once it
     /// could tells the stack.
-    fn place(&mut self, now: u64) -> bool {
+    fn place(&mut self, now: u64) -> Outcome {
         let Self { scratch, vfpgas, memory, datapath, .. } = self;
-        let Scratch { received, placements, pieces, states, ends, .. } = scratch;
-        let mut copies = Copies::<WriteElement<'_>>::new(pieces, states);
-        let mut waits = false;
-        for (placement, end) in placements.iter().zip(ends.iter()) {
-            let Some(end) = *end else { continue };
-            let mut mmu = mmu_of(vfpgas, *datapath, window_of(placement.qpn));
-            let bytes = received.get(placement.frame_index).map_or(&[][..], Frame::as_slice);
-            let bytes = bytes.get(placement.range.clone()).unwrap_or_default();
-            if copies.find(mmu.as_deref_mut(), end, bytes).is_none() {
-                waits = true;
-                break;
-            }
+        if !scratch.copies {
+            let Scratch { placements, pieces, states, ends, parts, .. } = scratch;
+            let direction = Direction::Write;
+            let mut search = Search { direction, pieces, states, next: 0, parts };
+            let found = |(placement, end): (&Placement, &Option<usize>)| {
+                let Some(end) = *end else { return true };
+                let mut mmu = mmu_of(vfpgas, *datapath, window_of(placement.qpn));
+                let (frame, range) = (placement.frame_index, placement.range.clone());
+                search.find(mmu.as_deref_mut(), end, frame, range).is_some()
+            };
+            scratch.waits = !placements.iter().zip(ends.iter()).all(found);
+            scratch.copies = true;
         }
-        memory.write(copies.elements());
-        copies.end();
-        if !waits {
-            scratch.end();
+        let outcome = scratch.copy(memory);
+        if let Outcome::Done = outcome {
             self.stack.commit(Instant(now), &scratch.statuses);
             scratch.placements.clear();
             self.pool.put_all(&mut scratch.received);
         }
-        true
+        outcome
     }
 
     fn drain_events(&mut self, now: u64) -> bool {
@@ -353,25 +463,24 @@ impl Card {
         worked
     }
 
-    fn transmit_burst(&mut self, now: u64) -> bool {
-        let of_host = self.take_from_host(now, self.send_room().min(HOST_TURN));
+    /// Begins a burst of frames; `true` if there are any.
+    fn make_burst(&mut self, now: u64) -> bool {
         for _ in 0..self.send_room() {
             let Some(transmit) = self.stack.poll_transmit(Instant(now)) else { break };
-            match Made::new(&transmit, self.pool.take()) {
-                Ok(made) => self.scratch.made.push(made),
-                Err(frame) => self.pool.put(frame),
+            let mut frame = self.pool.take();
+            match Made::new(&transmit, &mut frame) {
+                Some(made) => {
+                    self.scratch.made.push(made);
+                    self.scratch.making.push_back(frame);
+                }
+                None => self.pool.put(frame),
             }
         }
         let made = !self.scratch.made.is_empty();
         if made {
             self.resolve_frames();
-            self.fetch(now);
-            if self.scratch.underway != Underway::Nothing {
-                return true;
-            }
         }
-        let sent = self.send_frames(now);
-        of_host || made || sent
+        made
     }
 
     /// Frames that the port takes in this round, besides those that wait for it.
@@ -387,38 +496,43 @@ impl Card {
     }
 
     /// Fetches payload as far as it can, and once it could seals the frames with their ICRC.
-    fn fetch(&mut self, now: u64) -> bool {
+    fn fetch(&mut self, now: u64) -> Outcome {
         let Self { scratch, vfpgas, memory, datapath, .. } = self;
-        let Scratch { made, pieces, states, ends, .. } = scratch;
-        let mut copies = Copies::<ReadElement<'_>>::new(pieces, states);
-        let mut waits = false;
-        for (Made { frame, header, payload, .. }, end) in made.iter_mut().zip(ends.iter()) {
-            let body = frame.as_mut_slice().get_mut(*header..).unwrap_or_default();
-            let Some(end) = *end else { continue };
-            let window = payload.as_ref().map_or(0, |payload| window_of(payload.qpn));
-            let mut mmu = mmu_of(vfpgas, *datapath, window);
-            let Some(behind) = copies.find(mmu.as_deref_mut(), end, body) else {
-                waits = true;
-                break;
-            };
-            // The pad and the room for the ICRC.
-            behind.fill(0);
+        if !scratch.copies {
+            let Scratch { making, made, pieces, states, ends, parts, .. } = scratch;
+            let direction = Direction::Read;
+            let mut search = Search { direction, pieces, states, next: 0, parts };
+            let found =
+                |(number, (made, frame), end): (usize, (&Made, &mut Frame), &Option<usize>)| {
+                    let Some(end) = *end else { return true };
+                    let window = made.payload.as_ref().map_or(0, |payload| window_of(payload.qpn));
+                    let mut mmu = mmu_of(vfpgas, *datapath, window);
+                    let body = made.header..frame.as_slice().len();
+                    let Some(behind) = search.find(mmu.as_deref_mut(), end, number, body) else {
+                        return false;
+                    };
+                    // The pad and the room for the ICRC.
+                    frame.as_mut_slice().get_mut(behind..).unwrap_or_default().fill(0);
+                    true
+                };
+            let frames = made.iter().zip(making).zip(ends.iter()).enumerate();
+            scratch.waits = !frames.map(|(number, (it, end))| (number, it, end)).all(found);
+            scratch.copies = true;
         }
-        memory.read(copies.elements());
-        copies.end();
-        if !waits {
-            scratch.end();
+        let outcome = scratch.copy(memory);
+        if let Outcome::Done = outcome {
             self.seal_frames(now);
         }
-        true
+        outcome
     }
 
     /// Seals the frames whose payload was fetched, and gives up the others.
     fn seal_frames(&mut self, now: u64) {
-        let Scratch { made, statuses, sending, .. } = &mut self.scratch;
+        let Scratch { making, made, statuses, sending, .. } = &mut self.scratch;
         let mut failed: Option<Qpn> = None;
-        for (made, fetched) in made.drain(..).zip(statuses.iter()) {
-            let Made { mut frame, payload, needs_icrc, .. } = made;
+        let frames = making.drain(..).zip(made.drain(..));
+        for ((mut frame, made), fetched) in frames.zip(statuses.iter()) {
+            let Made { payload, needs_icrc, .. } = made;
             let qpn = payload.as_ref().map(|payload| payload.qpn);
             // Behind a frame that could not be made, the later ones of its QP would only be a gap.
             if qpn.is_some() && qpn == failed {

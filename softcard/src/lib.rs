@@ -28,6 +28,7 @@ mod host;
 mod isr;
 mod link;
 mod mmu;
+mod overseer;
 pub mod port;
 mod processes;
 mod published;

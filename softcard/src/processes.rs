@@ -40,7 +40,15 @@ impl Processes {
         entry.take_if(|(_, ranges)| *ranges == 0);
     }
 
-    /// The id by which the process's memory is reached; `None` once it is not its own any more.
+    /// Lets nobody reach the process's memory any more; its id.
+    pub(crate) fn give_up(&self, Slot(at): Slot) -> Option<Pid> {
+        let (process, _) = self.0.get(at)?.as_ref()?;
+        process.give_up();
+        Some(process.pid())
+    }
+
+    /// The id by which the process's memory is reached; `None` once it is not its own any more, or
+    /// was given up.
     pub(crate) fn pid(&self, Slot(at): Slot, now: u64) -> Option<Pid> {
         let (process, _) = self.0.get(at)?.as_ref()?;
         process.is_itself(now).then(|| process.pid())

@@ -5,7 +5,6 @@
 use std::collections::VecDeque;
 
 use fpga_regs::coyote::static_layer::{self as s, PrAddrHigh, PrCtrl, PrLen, PrQueue, PrStat};
-use queue_engine::{HostMemory as _, ReadElement};
 
 use crate::dma::AddressSpace;
 
@@ -122,9 +121,8 @@ impl Reconfiguration {
         let Some(descriptor) = self.queue.front_mut() else { return false };
         let bytes = CHUNK.min(descriptor.left as usize);
         self.buffer.resize(bytes, 0);
-        let into = &mut self.buffer;
         // Bytes that do not come are the host's loss: the engine takes whatever the bus answers.
-        memory.read(&mut [ReadElement { iova: descriptor.address, into, done: false }]);
+        memory.fetch(descriptor.address, &mut self.buffer);
         let beats = (bytes as u64).div_ceil(BEAT);
         self.beats = self.beats.wrapping_add(u32::try_from(beats).unwrap_or(0));
         descriptor.address = descriptor.address.saturating_add(bytes as u64);
@@ -141,17 +139,20 @@ impl Reconfiguration {
 
 #[cfg(test)]
 mod tests {
-    use hostmem::DmaMemory;
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+
+    use hostmem::{DmaMemory, SharedMapping};
 
     use super::*;
-    use crate::processes::tests::process;
 
     #[test]
     fn a_bitstream_in_chunks_is_taken_and_its_end_told() {
-        let bytes = vec![5u8; 3 << 20];
-        let process = process(std::process::id());
+        let file = hostmem::memfd::create("bitstream", 3 << 20).unwrap();
+        let mapping =
+            SharedMapping::new(file.as_fd(), 0, 3 << 20, hostmem::Access::ReadWrite).unwrap();
         let mut memory = AddressSpace::default();
-        let here = DmaMemory::Process { process, address: bytes.as_ptr() as u64 };
+        let here = DmaMemory::Shared { mapping: Arc::new(mapping), offset: 0 };
         memory.map(0x1_0020_0000, 3 << 20, here).unwrap();
         let mut engine = Reconfiguration::default();
         for (at, length, control) in [(0x20_0000, 2 << 20, 1), (0x40_0000, 1 << 20, 3)] {
@@ -164,7 +165,7 @@ mod tests {
         while engine.work(&mut memory) {
             assert!(engine.read(s::PR_CNT) == 2 || !engine.is_done());
         }
-        assert_eq!((memory.bytes_read, memory.faults), (3 << 20, 0));
+        assert_eq!((memory.read.bytes, memory.faults), (3 << 20, 0));
         assert_eq!(PrStat::decode(engine.read(s::PR_STAT)), PrStat { done: true, ready: true });
         let counted: Vec<u32> = (0..6).map(|i| engine.read(s::HDMA_STAT.at(i))).collect();
         assert_eq!(counted, [2, 0, 2, 0, (3 << 20) / 64, 0]);

@@ -1,5 +1,8 @@
 //! The card thread: one loop for all cards.
 //!
+//! Copies from and to programs' memory are made without the cards, which another thread may take over
+//! meanwhile (`overseer.rs`).
+//!
 //! It drains whatever there is, looks again for a moment while a core would be idle otherwise
 //! (`spin.rs`), and sleeps. Before it sleeps it says so in the asleep word, issues a full fence, and
 //! looks once more.
@@ -9,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
 use fpga_regs::coyote::shell::Map;
-use hostmem::{AsleepWord, EventFd, Liveness, SharedMapping, Tap, WakeFor};
+use hostmem::{AsleepWord, EventFd, Holder, SharedMapping, Tap, WakeFor};
 
 use crate::Error;
 use crate::card::{Card, CardEngine, Slots};
@@ -30,8 +33,8 @@ pub(crate) struct CardThread {
     /// Eventfds of granted pages: (card, window, page) and the descriptor.
     wakes: Vec<(usize, u8, u8, EventFd)>,
     asleep: AsleepWord,
-    /// Dies with this thread, for clients to see.
-    _liveness: Liveness,
+    /// Signalled when a process's memory was given up.
+    given_up: EventFd,
     waiter: Waiter,
     spin: Spin,
     ended: bool,
@@ -44,6 +47,93 @@ pub(crate) const POOLED_FRAMES: usize = 1024;
 /// many of them holds up nobody's frames.
 const COMMANDS: usize = 8;
 
+/// The cards, for the thread that runs them; `None` once another has taken them over.
+type Cards = Holder<CardThread>;
+
+/// Runs the cards until nobody has them any more, or another thread takes them over.
+pub(crate) fn run(mut cards: Cards) {
+    Waiter::sharpen_timers();
+    while let Some(next) = turn(cards) {
+        cards = next;
+    }
+}
+
+/// Goes on with cards whose thread is in a copy that does not return.
+pub(crate) fn take_over(mut cards: Cards) {
+    // It may have been about to sleep.
+    let _ = cards.asleep.awake();
+    let kept = (0..).zip(&mut cards.cards).find_map(|(at, card)| Some((at, card.abandon()?)));
+    if let Some((number, pid)) = kept {
+        log::error!(
+            "balboa{number}: memory of process {pid} does not answer: nothing of that process is reached any more, and its queue pairs fail"
+        );
+        // A counter that is full has been signalled.
+        let _ = cards.given_up.signal();
+        let now = cards.waiter.now();
+        // What its round was at comes before any command.
+        match finish_round(cards, number, now) {
+            Some(next) => cards = next,
+            None => return,
+        }
+    }
+    run(cards);
+}
+
+/// A turn of the loop; `None` at the end of the cards, too.
+fn turn(cards: Cards) -> Option<Cards> {
+    // Read once a round: where the kernel's clock is a device, that takes microseconds.
+    let now = cards.waiter.now();
+    let (mut cards, worked) = round(cards, now)?;
+    if cards.ended {
+        cards.cards.iter_mut().for_each(|card| card.port.flush());
+        return None;
+    }
+    if worked {
+        cards.spin.worked();
+        cards.give_way(now);
+        return Some(cards);
+    }
+    if cards.spin.goes_on(now) {
+        std::thread::yield_now();
+        return Some(cards);
+    }
+    // The page is ours and can be written, so neither call fails.
+    let _ = cards.asleep.prepare_sleep(cards.wakes_for());
+    let (mut cards, worked) = round(cards, now)?;
+    if !worked && !cards.ended {
+        let until = cards.cards.iter_mut().filter_map(Card::next_timeout).min();
+        cards.waiter.sleep(until);
+    }
+    let _ = cards.asleep.awake();
+    Some(cards)
+}
+
+/// A round of all cards, and whether there was anything to do.
+fn round(mut cards: Cards, now: u64) -> Option<(Cards, bool)> {
+    let mut worked = cards.execute_commands(now);
+    for number in 0..cards.cards.len() {
+        cards = finish_round(cards, number, now)?;
+        worked |= cards.cards.get_mut(number).is_some_and(Card::take_worked);
+    }
+    Some((cards, worked))
+}
+
+/// The round of a card, or what is left of it.
+fn finish_round(mut cards: Cards, number: usize, now: u64) -> Option<Cards> {
+    while let Some(mut call) = cards.cards.get_mut(number).and_then(|card| card.advance(now)) {
+        let made = cards.without(move || {
+            call.make();
+            call
+        });
+        let (back, call) = made?;
+        cards = back;
+        if let Some(card) = cards.cards.get_mut(number) {
+            card.returned(call);
+        }
+    }
+    Some(cards)
+}
+
 impl CardThread {
     pub(crate) fn new(
         cabling: Cabling,
@@ -51,6 +141,7 @@ impl CardThread {
         published: Vec<Arc<Published>>,
         commands: Receiver<Command>,
         kick: EventFd,
+        given_up: EventFd,
         page: Arc<SharedMapping>,
     ) -> Result<Self, Error> {
         let pool = FramePool::new(POOLED_FRAMES.saturating_mul(cabling.links.len()));
@@ -61,8 +152,7 @@ impl CardThread {
         for port in &ports {
             waiter.listen_to_port(&**port)?;
         }
-        let asleep = AsleepWord::new(Arc::clone(&page), Runtime::ASLEEP_OFFSET as usize)?;
-        let liveness = Liveness::hold(page, Runtime::LIVENESS_OFFSET as usize)?;
+        let asleep = AsleepWord::new(page, Runtime::ASLEEP_OFFSET as usize)?;
         let mut cards = Vec::new();
         for ((port, published), (map, host)) in ports.into_iter().zip(published).zip(places) {
             let vectors = Rc::new(Arc::clone(&published));
@@ -80,37 +170,11 @@ impl CardThread {
             _kick: kick,
             wakes: Vec::new(),
             asleep,
-            _liveness: liveness,
+            given_up,
             waiter,
             spin: Spin::new(),
             ended: false,
         })
-    }
-
-    pub(crate) fn run(mut self) {
-        Waiter::sharpen_timers();
-        while !self.ended {
-            // Read once a round: where the kernel's clock is a device, that takes microseconds.
-            let now = self.waiter.now();
-            if self.round(now) {
-                self.spin.worked();
-                self.give_way(now);
-                continue;
-            }
-            if self.spin.goes_on(now) {
-                std::thread::yield_now();
-                continue;
-            }
-            // The page is ours and can be written, so neither call fails.
-            let _ = self.asleep.prepare_sleep(self.wakes_for());
-            if !self.round(now) && !self.ended {
-                self.waiter.sleep(self.cards.iter_mut().filter_map(Card::next_timeout).min());
-            }
-            let _ = self.asleep.awake();
-        }
-        for card in &mut self.cards {
-            card.port.flush();
-        }
     }
 
     /// What clients are to wake the thread for: nothing waits for a receive that is posted but a QP
@@ -132,14 +196,6 @@ impl CardThread {
                 std::thread::sleep(pause);
             }
         }
-    }
-
-    fn round(&mut self, now: u64) -> bool {
-        let mut worked = self.execute_commands(now);
-        for card in &mut self.cards {
-            worked |= card.round(now);
-        }
-        worked
     }
 
     fn execute_commands(&mut self, now: u64) -> bool {
@@ -239,16 +295,19 @@ mod tests {
         let (sender, commands) = mpsc::channel();
         let kick = EventFd::new().unwrap();
         let cabling = Cabling { links: vec![Link::Switch], ..Cabling::default() };
-        let published = vec![Arc::default()];
-        let mut thread = CardThread::new(
-            cabling,
-            vec![(Map::default(), None)],
-            published,
-            commands,
-            kick,
-            Arc::new(page),
-        )
-        .unwrap();
+        let make = move || {
+            let published = vec![Arc::default()];
+            let places = vec![(Map::default(), None)];
+            let given_up = EventFd::new().unwrap();
+            CardThread::new(cabling, places, published, commands, kick, given_up, Arc::new(page))
+        };
+        let mut cards = Some(Holder::new(make).unwrap());
+        let mut next_round = || {
+            let (next, worked) = round(cards.take().unwrap(), 0).unwrap();
+            let ended = next.ended;
+            cards = Some(next);
+            (worked, ended)
+        };
         let (reply, answers) = mpsc::sync_channel(3 * COMMANDS);
         for _ in 0..2 * COMMANDS + 1 {
             let action =
@@ -256,12 +315,11 @@ mod tests {
             sender.send(Command { card: 0, action }).unwrap();
         }
         for expected in [COMMANDS, COMMANDS, 1] {
-            assert!(thread.round(0), "there is work, so the thread does not sleep");
+            assert_eq!(next_round(), (true, false), "there is work, so the thread does not sleep");
             assert_eq!(answers.try_iter().count(), expected);
         }
-        assert!(!thread.round(0) && !thread.ended);
+        assert_eq!(next_round(), (false, false));
         drop(sender);
-        thread.round(0);
-        assert!(thread.ended);
+        assert!(next_round().1);
     }
 }

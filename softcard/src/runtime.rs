@@ -13,6 +13,7 @@ use crate::Error;
 use crate::command::Command;
 use crate::handle::CardHandle;
 use crate::link::Link;
+use crate::overseer;
 use crate::port::{Cabling, FaultSpec};
 use crate::published::Published;
 use crate::run::CardThread;
@@ -50,13 +51,14 @@ pub struct Runtime {
     waker: Arc<Waker>,
     published: Vec<Arc<Published>>,
     page: OwnedFd,
-    thread: Option<JoinHandle<()>>,
+    given_up: EventFd,
+    overseer: Option<JoinHandle<()>>,
 }
 
 impl Runtime {
     /// Byte offset of the asleep word in the card thread's page.
     pub const ASLEEP_OFFSET: u32 = 0;
-    /// Byte offset of the robust mutex in the card thread's page that dies with the thread.
+    /// Byte offset of the robust mutex in the card thread's page that dies with the cards.
     pub const LIVENESS_OFFSET: u32 = 64;
 
     /// Plugs the cables and starts the card thread.
@@ -79,22 +81,20 @@ impl Runtime {
         let (commands, receiver) = mpsc::channel();
         let (started, outcome) = mpsc::sync_channel(1);
         let published_by_thread = published.clone();
-        let run = move || {
+        let given_up = EventFd::new()?;
+        let tell = given_up.try_clone()?;
+        let page_of_cards = Arc::clone(&mapping);
+        let make = move || {
             let published = published_by_thread;
-            match CardThread::new(cabling, places, published, receiver, kick, mapping) {
-                Ok(thread) => {
-                    let _ = started.send(Ok(()));
-                    thread.run();
-                }
-                Err(error) => {
-                    let _ = started.send(Err(error));
-                }
-            }
+            CardThread::new(cabling, places, published, receiver, kick, tell, page_of_cards)
         };
-        let thread =
-            std::thread::Builder::new().name("cards".into()).spawn(run).map_err(Error::Thread)?;
+        let overseer = std::thread::Builder::new()
+            .name("overseer".into())
+            .spawn(move || overseer::run_cards(make, mapping, &started))
+            .map_err(Error::Thread)?;
         outcome.recv().map_err(|_| Error::Gone)??;
-        Ok(Self { commands: Some(commands), waker, published, page, thread: Some(thread) })
+        let (commands, overseer) = (Some(commands), Some(overseer));
+        Ok(Self { commands, waker, published, page, given_up, overseer })
     }
 
     /// The card with that number.
@@ -114,12 +114,19 @@ impl Runtime {
         self.page.as_fd()
     }
 
-    /// Ends the card thread once every [`CardHandle`] is dropped, and waits for it.
+    /// Readable once memory of a process did not answer, which its `RemoteProcess` then tells, until
+    /// it is read. What the process has of the cards fails.
+    #[must_use]
+    pub fn given_up(&self) -> BorrowedFd<'_> {
+        self.given_up.as_fd()
+    }
+
+    /// Ends the cards once every [`CardHandle`] is dropped, and waits for it.
     pub fn shutdown(mut self) {
         self.commands = None;
         let _ = self.waker.signal();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if let Some(overseer) = self.overseer.take() {
+            let _ = overseer.join();
         }
     }
 }

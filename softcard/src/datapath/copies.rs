@@ -1,9 +1,11 @@
 //! The copies of a burst: its pieces of payload, each found on the bus.
 
+use std::ops::Range;
+
 use queue_engine::Piece;
 
-use crate::dma::Element;
-use crate::mmu::{Mmu, Translation};
+use crate::dma::{Part, Parts};
+use crate::mmu::{Direction, Mmu, Translation};
 
 /// What became of a piece of payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,108 +16,80 @@ pub(super) enum State {
     Failed,
 }
 
-/// The pieces of a burst that still wait, as far as they were found on the bus.
-pub(super) struct Copies<'a, E> {
-    pieces: &'a [Piece],
+/// The pieces of a burst that still wait, as they are found on the bus.
+pub(super) struct Search<'a> {
+    pub(super) direction: Direction,
+    pub(super) pieces: &'a [Piece],
     /// For each piece: what became of it.
-    states: &'a mut [State],
+    pub(super) states: &'a mut [State],
     /// The first piece that has not been looked at.
-    next: usize,
-    /// What is to be copied; a piece that is scattered over the bus is several elements.
-    elements: Vec<E>,
-    /// For each element: its piece.
-    owners: Vec<usize>,
+    pub(super) next: usize,
+    /// What is to be copied; a piece that is scattered over the bus is several parts.
+    pub(super) parts: &'a mut Parts,
 }
 
-impl<'a, E: Element> Copies<'a, E> {
-    pub(super) fn new(pieces: &'a [Piece], states: &'a mut [State]) -> Self {
-        let elements = Vec::with_capacity(pieces.len());
-        let owners = Vec::with_capacity(pieces.len());
-        Self { pieces, states, next: 0, elements, owners }
-    }
-
-    /// Finds the pieces up to number `end`, which are the first of `bytes`, and answers the bytes
-    /// behind them; `None` where one has to wait for the driver. Without an MMU none is within reach.
+impl Search<'_> {
+    /// Finds the pieces up to number `end`, which are the first of a range of frame number `frame`, and
+    /// answers where what is behind them begins; `None` where one has to wait for the driver. Without
+    /// an MMU none is within reach.
     #[inline]
     pub(super) fn find(
         &mut self,
         mut mmu: Option<&mut Mmu>,
         end: usize,
-        mut bytes: E::Bytes,
-    ) -> Option<E::Bytes> {
+        frame: usize,
+        bytes: Range<usize>,
+    ) -> Option<usize> {
+        let mut at = bytes.start;
         let pieces = self.pieces.get(self.next..end).unwrap_or_default();
         let states = self.states.get_mut(self.next..end).unwrap_or_default();
         for ((owner, piece), state) in (self.next..).zip(pieces).zip(states) {
-            let (own, rest) = E::split(bytes, piece.length as usize);
-            bytes = rest;
+            let start = at;
+            at = at.saturating_add(piece.length as usize).min(bytes.end);
             if *state != State::Waits {
                 continue;
             }
+            let part = Part { frame, range: start..at, bus: 0, owner };
             let found = mmu.as_mut().map_or(Translation::Refused, |mmu| {
-                find_piece(mmu, *piece, own, &mut self.elements)
+                find_piece(mmu, self.direction, *piece, part, self.parts)
             });
             match found {
-                Translation::Found { .. } => {
-                    *state = State::Copied;
-                    while self.owners.len() < self.elements.len() {
-                        self.owners.push(owner);
-                    }
-                }
+                Translation::Found { .. } => *state = State::Copied,
                 Translation::Refused => *state = State::Failed,
                 Translation::Waits => return None,
             }
         }
         self.next = end;
-        Some(bytes)
-    }
-
-    /// What is to be copied.
-    pub(super) fn elements(&mut self) -> &mut [E] {
-        &mut self.elements
-    }
-
-    /// Takes note of the elements that could not be copied.
-    pub(super) fn end(self) {
-        for (_, owner) in self.elements.iter().zip(self.owners).filter(|(it, _)| !it.is_done()) {
-            if let Some(state) = self.states.get_mut(owner) {
-                *state = State::Failed;
-            }
-        }
+        Some(at)
     }
 }
 
-/// Finds a piece of payload on the bus and adds its elements; none, and `Waits` or `Refused`, where
+/// Finds a piece of payload on the bus and adds its parts; none, and `Waits` or `Refused`, where
 /// that holds for a part of it.
 #[inline]
-fn find_piece<E: Element>(
+fn find_piece(
     mmu: &mut Mmu,
+    direction: Direction,
     piece: Piece,
-    mut bytes: E::Bytes,
-    elements: &mut Vec<E>,
+    whole: Part,
+    parts: &mut Parts,
 ) -> Translation {
-    let before = elements.len();
+    let before = parts.len();
     let mut vaddr = piece.iova;
-    let mut left = piece.length;
-    if left == 0 {
-        return Translation::Found { bus: 0, bytes: 0 };
+    let mut range = whole.range;
+    let mut found = Translation::Found { bus: 0, bytes: 0 };
+    while !range.is_empty() {
+        let left = u32::try_from(range.len()).unwrap_or(u32::MAX);
+        found = mmu.translate(direction, vaddr, left);
+        let Translation::Found { bus, bytes } = found else {
+            parts.truncate(before);
+            return found;
+        };
+        let here = usize::try_from(bytes).map_or(range.len(), |bytes| bytes.min(range.len()));
+        let behind = range.start.saturating_add(here);
+        parts.push(Part { range: range.start..behind, bus, ..whole });
+        range.start = behind;
+        vaddr = vaddr.saturating_add(here as u64);
     }
-    loop {
-        match mmu.translate(E::DIRECTION, vaddr, left) {
-            Translation::Found { bus, bytes: run } => {
-                let here = u32::try_from(run).map_or(left, |run| run.min(left));
-                let (part, rest) = E::split(bytes, here as usize);
-                bytes = rest;
-                elements.push(E::new(bus, part));
-                left = left.saturating_sub(here);
-                vaddr = vaddr.saturating_add(here.into());
-                if left == 0 {
-                    return Translation::Found { bus, bytes: run };
-                }
-            }
-            other => {
-                elements.truncate(before);
-                return other;
-            }
-        }
-    }
+    found
 }

@@ -13,9 +13,12 @@ pub const FRAME_CAPACITY: usize = 4352;
 pub const MIN_FRAME: usize = 14;
 
 /// An Ethernet frame without its check sequence, handed over by ownership.
-#[derive(Clone, Debug)]
+///
+/// The default is none: what stands in the place of a frame that somebody else has.
+#[derive(Clone, Debug, Default)]
 pub struct Frame {
-    bytes: Box<[u8; FRAME_CAPACITY]>,
+    /// Of [`FRAME_CAPACITY`], or none.
+    bytes: Box<[u8]>,
     length: usize,
     /// Its invariant CRC was written last, and is right.
     sealed: bool,
@@ -23,7 +26,12 @@ pub struct Frame {
 
 impl Frame {
     fn new() -> Self {
-        Self { bytes: Box::new([0; FRAME_CAPACITY]), length: 0, sealed: false }
+        Self { bytes: vec![0; FRAME_CAPACITY].into(), length: 0, sealed: false }
+    }
+
+    /// Whether there is one.
+    fn is_some(&self) -> bool {
+        !self.bytes.is_empty()
     }
 
     /// A frame of these bytes; `None` when they are more than a frame holds.
@@ -54,14 +62,14 @@ impl Frame {
     /// The whole buffer, to be received into; set the length afterwards.
     pub fn buffer_mut(&mut self) -> &mut [u8] {
         self.sealed = false;
-        &mut *self.bytes
+        &mut self.bytes
     }
 
     /// Sets the length; `false`, and nothing is changed, when it is beyond the capacity.
     ///
     /// Bytes that become part of the frame are what the buffer held before.
     pub fn set_len(&mut self, length: usize) -> bool {
-        let fits = length <= FRAME_CAPACITY;
+        let fits = length <= self.bytes.len();
         if fits {
             self.length = length;
             self.sealed = false;
@@ -136,7 +144,7 @@ impl FramePool {
     pub fn put_all(&self, frames: &mut VecDeque<Frame>) {
         let mut kept = self.shared.borrow_mut();
         let room = kept.limit.saturating_sub(kept.frames.len()).min(frames.len());
-        kept.frames.extend(frames.drain(..room));
+        kept.frames.extend(frames.drain(..room).filter(Frame::is_some));
         frames.clear();
     }
 
@@ -144,7 +152,7 @@ impl FramePool {
     #[inline]
     pub fn put(&self, frame: Frame) {
         let mut kept = self.shared.borrow_mut();
-        if kept.frames.len() < kept.limit {
+        if frame.is_some() && kept.frames.len() < kept.limit {
             kept.frames.push(frame);
         }
     }
