@@ -76,7 +76,7 @@ enum Outcome {
     /// A page has to be waited for.
     Waits,
     /// This comes next.
-    Call(Call),
+    Call(Box<Call>),
 }
 
 /// A frame being made, whose header is written.
@@ -274,7 +274,7 @@ impl Card {
     /// Works on everything that waits, until a copy is due that may not return: that is to be given
     /// back ([`Card::returned`]) or given up ([`Card::abandon`]) before this is called again. `None`
     /// ends the round.
-    pub(crate) fn advance(&mut self, now: u64) -> Option<Call> {
+    pub(crate) fn advance(&mut self, now: u64) -> Option<Box<Call>> {
         self.memory.now = now;
         loop {
             let (next, worked) = match self.scratch.step {
@@ -322,7 +322,7 @@ impl Card {
     }
 
     /// Takes a copy back that was made.
-    pub(crate) fn returned(&mut self, call: Call) {
+    pub(crate) fn returned(&mut self, call: Box<Call>) {
         self.memory.returned(self.scratch.copying(), call);
     }
 

@@ -78,8 +78,8 @@ pub(crate) struct Parts {
     into: usize,
     /// The call that was handed out: whose memory it reaches, and the end of its parts.
     lent: Option<(Slot, usize)>,
-    /// A call that was made, for its lists.
-    spare: Call,
+    /// A call that was made, to be used again.
+    spare: Option<Box<Call>>,
 }
 
 /// A copy between frames and the memory of another process.
@@ -252,7 +252,7 @@ impl AddressSpace {
     /// Copies in order as far as the card itself can; gives the call that copies what comes next,
     /// which is to be given back ([`Self::returned`]) or given up ([`Self::abandon`]) before this
     /// goes on.
-    pub(crate) fn copy<F: FnMut(usize)>(&mut self, mut burst: Copying<'_, F>) -> Option<Call> {
+    pub(crate) fn copy<F: FnMut(usize)>(&mut self, mut burst: Copying<'_, F>) -> Option<Box<Call>> {
         let rights = rights(burst.direction);
         loop {
             let (next, into) = (burst.parts.next, burst.parts.into);
@@ -305,7 +305,12 @@ impl AddressSpace {
     }
 
     /// Takes as many of the next parts as lie in the memory of one process.
-    fn gather<F: FnMut(usize)>(&self, burst: &mut Copying<'_, F>, process: Slot, pid: Pid) -> Call {
+    fn gather<F: FnMut(usize)>(
+        &self,
+        burst: &mut Copying<'_, F>,
+        process: Slot,
+        pid: Pid,
+    ) -> Box<Call> {
         let rights = rights(burst.direction);
         let (mut index, mut into) = (burst.parts.next, burst.parts.into);
         let mut call = begin(burst, process, pid, index);
@@ -324,7 +329,11 @@ impl AddressSpace {
     }
 
     /// Takes back a call that was made.
-    pub(crate) fn returned<F: FnMut(usize)>(&mut self, mut burst: Copying<'_, F>, mut call: Call) {
+    pub(crate) fn returned<F: FnMut(usize)>(
+        &mut self,
+        mut burst: Copying<'_, F>,
+        mut call: Box<Call>,
+    ) {
         burst.parts.lent = None;
         for (number, frame) in call.frames.drain(..) {
             if let Some(place) = burst.frames.get_mut(number) {
@@ -335,7 +344,7 @@ impl AddressSpace {
         if call.moved < call.asked {
             self.fail(&mut burst);
         }
-        burst.parts.spare = call;
+        burst.parts.spare = Some(call);
     }
 
     /// Gives up a call that did not return, with the frames that it has, and the memory of its
@@ -386,12 +395,13 @@ impl AddressSpace {
 }
 
 /// An empty call for the parts up to and with number `last`.
-fn begin<F>(burst: &mut Copying<'_, F>, process: Slot, pid: Pid, last: usize) -> Call {
+fn begin<F>(burst: &mut Copying<'_, F>, process: Slot, pid: Pid, last: usize) -> Box<Call> {
     burst.parts.lent = Some((process, last.saturating_add(1)));
-    let mut call = std::mem::take(&mut burst.parts.spare);
+    let mut call = burst.parts.spare.take().unwrap_or_default();
     call.local.clear();
     call.remote.clear();
-    Call { direction: burst.direction, pid, asked: 0, moved: 0, ..call }
+    (call.direction, call.pid, call.asked, call.moved) = (burst.direction, pid, 0, 0);
+    call
 }
 
 /// What a transfer in a direction does to host memory.

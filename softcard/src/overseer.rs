@@ -46,7 +46,7 @@ pub(crate) fn run_cards(
     };
     let spawned = std::thread::Builder::new().name("cards".into()).spawn(cards);
     let watch = match spawned {
-        Ok(_) => held.recv().map_err(|_| Error::Gone).flatten(),
+        Ok(_) => held.recv().unwrap_or(Err(Error::Gone)),
         Err(error) => Err(Error::Thread(error)),
     };
     let life = watch.and_then(|watch| {
@@ -125,7 +125,7 @@ impl Patience {
     }
 
     fn was_tried(&mut self, now: Instant) {
-        self.limit = (self.limit / 2).max(LEAST_PATIENCE);
+        self.limit = self.limit.checked_div(2).unwrap_or_default().max(LEAST_PATIENCE);
         self.tried = Some(now);
     }
 }
