@@ -212,7 +212,7 @@ impl Card {
     }
 
     /// Tells the driver of new faults, and lets what was refused be asked for again.
-    pub(crate) fn end_round(&mut self) {
+    pub(crate) fn settle_faults(&mut self) {
         for (index, vfpga) in self.vfpgas.iter_mut().enumerate() {
             vfpga.unit.mmu.borrow_mut().settle();
             if vfpga.tell_faults() {

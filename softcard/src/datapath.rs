@@ -53,22 +53,6 @@ enum Underway {
     Fetching,
 }
 
-/// Where in a round the card is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Step {
-    /// Before it, or between two.
-    #[default]
-    Begin,
-    Engines,
-    /// Payload of received frames is placed.
-    Place,
-    Timers,
-    /// Payload of frames that are made is fetched.
-    Fetch,
-    Send,
-    End,
-}
-
 /// What became of a burst's copies.
 enum Outcome {
     /// All are done, or have failed.
@@ -106,7 +90,6 @@ impl Made {
 /// Scratch of the data path, kept so that rounds need not allocate it.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    step: Step,
     /// Something was done in this round.
     worked: bool,
     underway: Underway,
@@ -178,6 +161,7 @@ impl Scratch {
 
     /// Copies what was found; once that is done, says whether more waits.
     fn copy(&mut self, memory: &mut AddressSpace) -> Outcome {
+        self.worked = true;
         if let Some(call) = memory.copy(self.copying()) {
             return Outcome::Call(call);
         }
@@ -276,44 +260,50 @@ impl Card {
     /// ends the round.
     pub(crate) fn advance(&mut self, now: u64) -> Option<Box<Call>> {
         self.memory.now = now;
-        loop {
-            let (next, worked) = match self.scratch.step {
-                Step::Begin => (self.begin_round(now)?, false),
-                Step::Engines => {
-                    let worked = self.poll_engines(now);
-                    let received = self.receive_burst(now);
-                    let next = if received { Step::Place } else { Step::Timers };
-                    (next, worked | received)
-                }
-                Step::Place => match self.place(now) {
-                    Outcome::Call(call) => return Some(call),
-                    Outcome::Waits => (Step::End, true),
-                    Outcome::Done => (Step::Timers, true),
-                },
-                Step::Timers => {
-                    let mut worked = self.run_timers(now);
-                    worked |= self.drain_events(now);
-                    worked |= self.take_from_host(now, self.send_room().min(HOST_TURN));
-                    let made = self.make_burst(now);
-                    let next = if made { Step::Fetch } else { Step::Send };
-                    (next, worked | made)
-                }
-                Step::Fetch => match self.fetch(now) {
-                    Outcome::Call(call) => return Some(call),
-                    Outcome::Waits => (Step::End, true),
-                    Outcome::Done => (Step::Send, true),
-                },
-                Step::Send => (Step::End, self.send_frames(now) | self.drain_events(now)),
-                Step::End => {
-                    self.raise_interrupts();
-                    self.end_round();
-                    self.scratch.step = Step::Begin;
-                    return None;
-                }
-            };
-            self.scratch.step = next;
-            self.scratch.worked |= worked;
+        // Otherwise a round goes on behind a copy.
+        if !self.scratch.copies {
+            self.scratch.worked |= self.reconfigure();
+            if self.reconfiguration.decoupled || self.waits_for_driver() {
+                return None;
+            }
+            if !self.find_rings(now) {
+                return self.end_round();
+            }
+            if self.scratch.underway == Underway::Nothing {
+                self.scratch.worked |= self.poll_engines(now);
+                self.receive_burst(now);
+            }
         }
+        if self.scratch.underway == Underway::Placing {
+            match self.place(now) {
+                Outcome::Call(call) => return Some(call),
+                Outcome::Waits => return self.end_round(),
+                Outcome::Done => {}
+            }
+        }
+        if self.scratch.underway == Underway::Nothing {
+            let mut worked = self.run_timers(now);
+            worked |= self.drain_events(now);
+            worked |= self.take_from_host(now, self.send_room().min(HOST_TURN));
+            self.scratch.worked |= worked;
+            self.make_burst(now);
+        }
+        if self.scratch.underway == Underway::Fetching {
+            match self.fetch(now) {
+                Outcome::Call(call) => return Some(call),
+                Outcome::Waits => return self.end_round(),
+                Outcome::Done => {}
+            }
+        }
+        self.scratch.worked |= self.send_frames(now) | self.drain_events(now);
+        self.end_round()
+    }
+
+    /// Tells the driver what there is to tell.
+    fn end_round(&mut self) -> Option<Box<Call>> {
+        self.raise_interrupts();
+        self.settle_faults();
+        None
     }
 
     /// Whether the round that has ended did anything.
@@ -330,22 +320,6 @@ impl Card {
     /// of its process.
     pub(crate) fn abandon(&mut self) -> Option<Pid> {
         self.memory.abandon(self.scratch.copying())
-    }
-
-    /// Where a round begins; `None` where the card has to wait.
-    fn begin_round(&mut self, now: u64) -> Option<Step> {
-        self.scratch.worked |= self.reconfigure();
-        if self.reconfiguration.decoupled || self.waits_for_driver() {
-            return None;
-        }
-        if !self.find_rings(now) {
-            return Some(Step::End);
-        }
-        Some(match self.scratch.underway {
-            Underway::Nothing => Step::Engines,
-            Underway::Placing => Step::Place,
-            Underway::Fetching => Step::Fetch,
-        })
     }
 
     /// Takes a part of a bitstream; `true` if there was any.
@@ -369,7 +343,6 @@ impl Card {
             let mut transport = RoceTransport { stack, identity, gids, window: index };
             engine.execute(now, &vfpga.unit, &mut transport);
         }
-        self.raise_interrupts();
         self.end_round();
     }
 
@@ -401,14 +374,14 @@ impl Card {
         worked
     }
 
-    /// Takes a burst of frames; `true` if there were any.
-    fn receive_burst(&mut self, now: u64) -> bool {
+    /// Takes a burst of frames.
+    fn receive_burst(&mut self, now: u64) {
         let scratch = &mut self.scratch;
         scratch.received.append(&mut scratch.looped);
         self.port.receive(now, &mut scratch.received, BURST);
         scratch.burst = scratch.received.len();
         if scratch.burst == 0 {
-            return false;
+            return;
         }
         self.share_received(now);
         let scratch = &mut self.scratch;
@@ -419,7 +392,6 @@ impl Card {
         let Scratch { placements, pieces, ends, .. } = scratch;
         runs::resolve(&mut self.engines, placements, placed, pieces, ends);
         scratch.begin(Underway::Placing);
-        true
     }
 
     /// Copies the payload of the received burst to where it belongs, as far as it can, and once it
@@ -463,8 +435,8 @@ impl Card {
         worked
     }
 
-    /// Begins a burst of frames; `true` if there are any.
-    fn make_burst(&mut self, now: u64) -> bool {
+    /// Begins a burst of frames, if there are any to be sent.
+    fn make_burst(&mut self, now: u64) {
         for _ in 0..self.send_room() {
             let Some(transmit) = self.stack.poll_transmit(Instant(now)) else { break };
             let mut frame = self.pool.take();
@@ -476,11 +448,9 @@ impl Card {
                 None => self.pool.put(frame),
             }
         }
-        let made = !self.scratch.made.is_empty();
-        if made {
+        if !self.scratch.made.is_empty() {
             self.resolve_frames();
         }
-        made
     }
 
     /// Frames that the port takes in this round, besides those that wait for it.
