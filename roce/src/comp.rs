@@ -104,10 +104,7 @@ impl Qp {
         self.requester.retries = self.attributes.retry_cnt;
         self.requester.rnr_retries = self.attributes.rnr_retry;
         self.requester.follow_progress(completed);
-        let unacked = self.requester.unacked;
-        if self.requester.probe.progress(now, unacked) && self.requester.next > unacked {
-            self.requester.go_back_after_loss();
-        }
+        self.requester.probe.progress(now, self.requester.unacked);
         self.restart_ack_timer(shared, now);
         if completed != 0 {
             let count = completed as u64;

@@ -6,7 +6,9 @@
 //! So, when nothing has moved for some round trips, the requester sends its oldest packet again, by
 //! itself, and asks for an acknowledgement. The answer tells everything: a responder that had the
 //! packet acknowledges all it has; one that lacked it acknowledges this packet alone, and then what
-//! was sent after it is known to be lost too and sent again.
+//! was sent after it is known to be lost too and sent again. But that packet may have asked when it
+//! was first sent, and this be the answer to that, with those to later packets close behind. So the
+//! requester waits for them, for a round trip.
 //!
 //! A question costs one frame, so it does no harm when the peer is merely slow; each further one
 //! waits twice as long. It uses up no retry: those, and the time until a peer counts as gone, are
@@ -35,6 +37,8 @@ pub(crate) struct Probe {
     due: bool,
     /// The sequence after the packet that the question repeated.
     end: Option<u64>,
+    /// That packet is acknowledged, and nothing after it.
+    alone: bool,
     /// A packet whose round trip is being measured: the sequence after it, and when it was sent.
     timed: Option<(u64, Instant)>,
     /// The smoothed round-trip time in nanoseconds.
@@ -60,17 +64,16 @@ impl Probe {
 
     /// Everything is sent again: measures of what was sent before would be of either.
     pub(crate) fn forget(&mut self) {
-        (self.due, self.end, self.timed) = (false, None, None);
+        (self.due, self.end, self.alone, self.timed) = (false, None, false, None);
     }
 
     /// Waits anew, if the acknowledgement timer runs.
     pub(crate) fn restart(&mut self, now: Instant, is_timed: bool) {
-        self.deadline = if is_timed {
-            let patience = self.patience();
-            patience.map(|patience| now.after(patience.saturating_mul(1 << self.asked.min(16))))
-        } else {
-            None
+        let patience = match self.round_trip {
+            Some(round_trip) if self.alone => Some(Duration::from_nanos(round_trip)),
+            _ => self.patience().map(|patience| patience.saturating_mul(1 << self.asked.min(16))),
         };
+        self.deadline = patience.filter(|_| is_timed).map(|patience| now.after(patience));
     }
 
     /// How long nothing may move before a question, if a round trip was measured: some round trips,
@@ -100,9 +103,8 @@ impl Probe {
         self.excused = false;
     }
 
-    /// Everything before `unacked` is acknowledged. Says whether that answers a question, such that
-    /// what was sent later is lost.
-    pub(crate) fn progress(&mut self, now: Instant, unacked: u64) -> bool {
+    /// Everything before `unacked` is acknowledged.
+    pub(crate) fn progress(&mut self, now: Instant, unacked: u64) {
         self.asked = 0;
         self.due = false;
         self.excused = false;
@@ -114,13 +116,7 @@ impl Probe {
             self.variation = variation.saturating_sub(variation / 4).saturating_add(off / 4);
             self.round_trip = Some(known.saturating_sub(known / 8).saturating_add(sample / 8));
         }
-        match self.end {
-            Some(end) if end <= unacked => {
-                self.end = None;
-                end == unacked
-            }
-            _ => false,
-        }
+        self.alone = self.end.take_if(|end| *end <= unacked) == Some(unacked);
     }
 }
 
@@ -139,8 +135,12 @@ impl Qp {
     /// Nothing has moved for a while.
     pub(crate) fn probe(&mut self, shared: &mut Shared, now: Instant) {
         let requester = &mut self.requester;
-        requester.probe.asked = requester.probe.asked.saturating_add(1);
-        requester.probe.due = true;
+        if core::mem::take(&mut requester.probe.alone) && requester.next > requester.unacked {
+            requester.go_back_after_loss();
+        } else {
+            requester.probe.asked = requester.probe.asked.saturating_add(1);
+            requester.probe.due = true;
+        }
         requester.probe.restart(now, requester.ack_deadline.is_some());
         self.make_ready(shared);
         self.update_timer(shared);
