@@ -127,6 +127,8 @@ counters! {
         drop_duplicate_read,
         /// ARP and ICMP answers dropped: the queue was full.
         drop_control_queue,
+        /// Requests dropped, of those in `rcvd_pkts`: too many acknowledgements wait to be sent.
+        drop_ack_queue,
     }
 }
 

@@ -61,6 +61,7 @@ mod header;
 mod log;
 mod neighbour;
 pub mod opcode;
+mod owed;
 pub mod param;
 mod path;
 mod probe;

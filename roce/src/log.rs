@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::api::Event;
+use crate::owed::Ack;
 
 /// Something that waits for the next commit.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +23,8 @@ pub(crate) enum EffectKind {
     PlacedRequest {
         /// The placement, counted from the last commit.
         placement: usize,
-        /// The packet's sequence.
-        sequence: u64,
+        /// The packet, and the messages executed before it.
+        at: Ack,
         /// The receive request it fills.
         receive: Option<u64>,
     },

@@ -55,6 +55,15 @@ pub const READ_REQUEST_PACKETS: u64 = 1 << 20;
 /// A SEND or WRITE packet asks for an acknowledgement at least this often, in packets.
 pub const ACK_INTERVAL_PACKETS: u32 = 64;
 
+/// Runs of acknowledgements that one QP may owe at a time (`owed.rs`).
+///
+/// A run is two acknowledgements at least, or the last one. So all packets of a window of
+/// [`WINDOW_PACKETS`] find room, in whatever pattern they ask.
+pub const OWED_RUNS: usize = WINDOW_PACKETS as usize / 2;
+
+/// Runs whose memory a QP keeps when it owes nothing.
+pub const OWED_RUNS_KEPT: usize = 8;
+
 /// Round-trip times without progress after which the requester asks how far the peer has come.
 pub const PROBE_ROUND_TRIPS: u64 = 4;
 

@@ -43,7 +43,7 @@ pub(crate) struct Qp {
     pub responder: Responder,
     /// Whether the slot stands in the ready queue.
     pub queued: bool,
-    /// Whether the last frame was a READ response, so that requests get their turn.
+    /// Whether the last frame was an answer, so that requests get their turn.
     pub responded: bool,
     /// Whether a request arrived since RTR.
     pub established: bool,
@@ -137,20 +137,22 @@ impl Qp {
         if notification.is_some() {
             return notification;
         }
-        // READ responses and requests take turns; acknowledgements go first, they cost little.
-        let request_first = self.responded && self.responder.is_streaming();
-        self.responded = false;
+        // Answers and requests take turns.
+        let request_first = core::mem::take(&mut self.responded);
         if request_first {
             let request = self.transmit_request(shared, now);
-            return if request.is_some() { request } else { self.transmit_response(shared) };
+            if request.is_some() {
+                return request;
+            }
         }
         if self.responder.has_answer() {
             let answer = self.transmit_response(shared);
             if answer.is_some() {
+                self.responded = true;
                 return answer;
             }
         }
-        self.transmit_request(shared, now)
+        if request_first { None } else { self.transmit_request(shared, now) }
     }
 
     /// The Base Transport Header of a frame to the peer.

@@ -12,6 +12,7 @@ use crate::comp::FramePlace;
 use crate::counters::{add, bump};
 use crate::log::EffectKind;
 use crate::opcode::Class;
+use crate::owed::{Ack, Owed};
 use crate::param;
 use crate::psn::Psn;
 use crate::qp::{Qp, Shared};
@@ -53,6 +54,11 @@ impl ReadResource {
     fn is_active(&self) -> bool {
         self.next < self.end
     }
+
+    /// The acknowledgement of all that came before it.
+    fn acknowledgement_before(&self) -> Ack {
+        Ack { sequence: self.first.wrapping_sub(1), msn: self.msn.wrapping_sub(1) & Psn::MASK }
+    }
 }
 
 /// A NAK that waits for its turn.
@@ -68,7 +74,8 @@ enum Nak {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refusal {
     code: NakCode,
-    sequence: u64,
+    /// The request, and the messages executed before it.
+    at: Ack,
 }
 
 /// The responder of a queue pair. Packets are named by sequence (see [`crate::psn`]).
@@ -85,10 +92,8 @@ pub(crate) struct Responder {
     /// The last packet dropped ahead of a gap.
     dropped: u64,
     nak: Option<Nak>,
-    /// Whether the last executed packet is to be acknowledged.
-    ack_due: bool,
-    /// A repeated request to acknowledge that lies before a READ.
-    repeat_ack: Option<u64>,
+    /// Acknowledgements of what was executed. A NAK waits until they are sent.
+    owed: Owed,
     /// The latest READ requests, oldest first.
     reads: VecDeque<ReadResource>,
     /// How many of them have responses to send.
@@ -121,30 +126,38 @@ impl Responder {
     }
 
     /// Whether READ responses wait to be sent.
-    pub(crate) fn is_streaming(&self) -> bool {
+    fn is_streaming(&self) -> bool {
         self.streaming != 0
+    }
+
+    /// The READ response to send next.
+    fn next_response(&self) -> Option<u64> {
+        if !self.is_streaming() {
+            return None;
+        }
+        self.reads.iter().find(|read| read.is_active()).map(|read| read.next)
     }
 
     /// Whether there may be anything to say to the peer.
     #[inline]
     pub(crate) fn has_answer(&self) -> bool {
-        self.is_streaming()
-            || self.ack_due
-            || self.refusal.is_some()
-            || self.nak.is_some()
-            || self.repeat_ack.is_some()
+        self.is_streaming() || !self.owed.is_empty() || self.refusal.is_some() || self.nak.is_some()
     }
 
     /// Stops executing, except for what must still be answered if a request was refused. Gives
     /// back the receive request of a message in progress.
     pub(crate) fn stop(&mut self) -> Option<u64> {
         self.nak = None;
-        self.ack_due = false;
-        self.repeat_ack = None;
         match self.refusal {
             // RC-55
-            Some(refusal) => self.reads.retain(|read| read.end <= refusal.sequence),
-            None => self.reads.clear(),
+            Some(Refusal { at, .. }) => {
+                self.reads.retain(|read| read.end <= at.sequence);
+                self.owed.truncate(at.sequence);
+            }
+            None => {
+                self.reads.clear();
+                self.owed.clear();
+            }
         }
         self.count_streams();
         match self.current.take() {
@@ -164,6 +177,7 @@ impl Responder {
         self.refusal = None;
         self.reads.clear();
         self.streaming = 0;
+        self.owed.clear();
     }
 
     /// Drops the receive request in progress if it is `id`, whose failure is already reported.
@@ -181,6 +195,11 @@ impl Responder {
     fn advance(&mut self, packets: u64) {
         self.expected = self.expected.wrapping_add(packets);
         self.reported = false;
+    }
+
+    /// What an answer to the packet of `sequence` names, as of all that was executed.
+    fn at(&self, sequence: u64) -> Ack {
+        Ack { sequence, msn: self.msn }
     }
 
     fn count_message(&mut self) {
@@ -239,21 +258,28 @@ impl Qp {
             self.receive_repetition(shared, packet, sequence, verbs);
             return;
         }
+        // The responses of a READ are its acknowledgement.
+        let asks = packet.bth.ack_request && packet.opcode.class != Class::ReadRequest;
+        // RC-50
+        if asks && !self.responder.owed.has_room() {
+            bump(&mut shared.counters.drop_ack_queue);
+            self.miss(shared, sequence);
+            return;
+        }
         // At most a frame, far below 2^32.
         let length = packet.payload.len() as u32;
         let request = Request { packet, place, sequence, length };
         match self.execute(shared, &request, verbs, placements) {
             Ok(()) => {
                 // RC-50
-                if packet.bth.ack_request {
-                    self.responder.ack_due = true;
-                }
-                add(&mut shared.counters.rcvd_bytes, u64::from(length));
-                if self.responder.ack_due {
+                if asks {
+                    let ack = self.responder.at(sequence);
+                    self.responder.owed.push(ack);
                     self.make_ready(shared);
                 }
+                add(&mut shared.counters.rcvd_bytes, u64::from(length));
             }
-            Err(stop) => self.stop_request(shared, stop, sequence),
+            Err(stop) => self.stop_request(shared, stop, self.responder.at(sequence)),
         }
     }
 
@@ -265,7 +291,8 @@ impl Qp {
         let sequence = psn.near(self.responder.expected);
         if sequence == self.responder.expected {
             // RC-7
-            self.stop_request(shared, Stop::Refuse(NakCode::InvalidRequest), sequence);
+            let at = self.responder.at(sequence);
+            self.stop_request(shared, Stop::Refuse(NakCode::InvalidRequest), at);
         } else if sequence > self.responder.expected {
             self.receive_ahead(shared, sequence);
         }
@@ -276,15 +303,21 @@ impl Qp {
         bump(&mut shared.counters.out_of_sequence);
         bump(&mut shared.counters.out_of_seq_request);
         bump(&mut self.counters.out_of_sequence);
+        if self.responder.reported || self.responder.nak.is_some() {
+            bump(&mut shared.counters.drop_after_gap);
+        }
+        self.miss(shared, sequence);
+    }
+
+    /// The packet of `sequence` was dropped, and must come again: a NAK says so, unless one did.
+    fn miss(&mut self, shared: &mut Shared, sequence: u64) {
         let responder = &mut self.responder;
         responder.dropped = responder.dropped.max(sequence);
         // RC-53
-        if responder.reported || responder.nak.is_some() {
-            bump(&mut shared.counters.drop_after_gap);
-            return;
+        if !responder.reported && responder.nak.is_none() {
+            responder.nak = Some(Nak::Sequence);
+            self.make_ready(shared);
         }
-        responder.nak = Some(Nak::Sequence);
-        self.make_ready(shared);
     }
 
     /// The request was received before: answer it again.
@@ -309,15 +342,15 @@ impl Qp {
         // An acknowledgement must not overtake the responses of a READ that the peer is about to
         // ask for again.
         let responder = &mut self.responder;
-        match responder.reads.iter().find(|read| read.first > sequence) {
-            Some(read) => {
-                let before = read.first.wrapping_sub(1);
-                let ack = responder.repeat_ack.map_or(before, |other| other.max(before));
-                responder.repeat_ack = Some(ack);
-            }
-            None => responder.ack_due = true,
+        let ack = match responder.reads.iter().find(|read| read.first > sequence) {
+            Some(read) => read.acknowledgement_before(),
+            None => responder.at(responder.expected.wrapping_sub(1)),
+        };
+        if responder.owed.repeat(ack, packet.bth.ack_request) {
+            self.make_ready(shared);
+        } else {
+            bump(&mut shared.counters.drop_ack_queue);
         }
-        self.make_ready(shared);
     }
 
     /// Streams a READ again from where the peer misses responses. Says whether that is possible.
@@ -591,8 +624,8 @@ impl Qp {
         placements: &mut Vec<Placement>,
     ) {
         let placement = shared.log.place();
-        let sequence = request.sequence;
-        self.push_effect(shared, EffectKind::PlacedRequest { placement, sequence, receive });
+        let at = self.responder.at(request.sequence);
+        self.push_effect(shared, EffectKind::PlacedRequest { placement, at, receive });
         let start = request.place.payload_start;
         placements.push(Placement {
             qpn: self.qpn,
@@ -603,24 +636,24 @@ impl Qp {
         });
     }
 
-    fn stop_request(&mut self, shared: &mut Shared, stop: Stop, sequence: u64) {
+    fn stop_request(&mut self, shared: &mut Shared, stop: Stop, at: Ack) {
         match stop {
             Stop::NotReady => {
                 // RC-62
                 bump(&mut shared.counters.out_of_buffer);
-                self.responder.nak = Some(Nak::ReceiverNotReady(sequence));
-                self.responder.dropped = self.responder.dropped.max(sequence);
+                self.responder.nak = Some(Nak::ReceiverNotReady(at.sequence));
+                self.responder.dropped = self.responder.dropped.max(at.sequence);
                 self.make_ready(shared);
             }
             Stop::TooLong(id) => {
                 bump(&mut shared.counters.resp_local_length_error);
                 self.fail_receive(shared, id, ReceiveStatus::LocalLength);
                 self.responder.current = None;
-                self.refuse(shared, NakCode::InvalidRequest, sequence, None);
+                self.refuse(shared, NakCode::InvalidRequest, at, None);
             }
             // RC-48
             Stop::BadReceive => {
-                self.refuse(shared, NakCode::RemoteOperationalError, sequence, None);
+                self.refuse(shared, NakCode::RemoteOperationalError, at, None);
             }
             Stop::Refuse(code) => {
                 // RC-88
@@ -629,50 +662,46 @@ impl Qp {
                     NakCode::RemoteOperationalError => AsyncKind::Fatal,
                     _ => AsyncKind::RequestError,
                 };
-                self.refuse(shared, code, sequence, Some(kind));
+                self.refuse(shared, code, at, Some(kind));
             }
         }
     }
 
-    /// Refuses the request of `sequence` for good, and enters the error state.
-    fn refuse(
-        &mut self,
-        shared: &mut Shared,
-        code: NakCode,
-        sequence: u64,
-        kind: Option<AsyncKind>,
-    ) {
+    /// Refuses a request for good, `at` which so many messages were executed, and enters the error
+    /// state.
+    fn refuse(&mut self, shared: &mut Shared, code: NakCode, at: Ack, kind: Option<AsyncKind>) {
         bump(match code {
             NakCode::RemoteAccessError => &mut shared.counters.resp_remote_access_errors,
             NakCode::RemoteOperationalError => &mut shared.counters.resp_remote_operational_errors,
             _ => &mut shared.counters.resp_remote_invalid_request,
         });
         // RC-55
-        self.responder.refusal = Some(Refusal { code, sequence });
+        self.responder.refusal = Some(Refusal { code, at });
         if let Some(kind) = kind {
             self.emit_async(shared, kind);
         }
         self.enter_error(shared);
     }
 
-    /// The placement of request packet `sequence` failed: it and what followed it did not happen.
-    /// Unless a failed receive request has `reported` that, an event must.
-    pub(crate) fn placement_failed(&mut self, shared: &mut Shared, sequence: u64, reported: bool) {
+    /// The request packet `at` which so many messages were executed could not be placed: it and what
+    /// followed it did not happen. Unless a failed receive request has `reported` that, an event must.
+    pub(crate) fn placement_failed(&mut self, shared: &mut Shared, at: Ack, reported: bool) {
         // RC-47
-        let earlier = self.responder.refusal.is_some_and(|refusal| refusal.sequence <= sequence);
+        let earlier =
+            self.responder.refusal.is_some_and(|refusal| refusal.at.sequence <= at.sequence);
         if earlier {
             return;
         }
         if self.state() == QpState::Err {
             if self.responder.has_last_words() {
                 let code = NakCode::RemoteOperationalError;
-                self.responder.refusal = Some(Refusal { code, sequence });
+                self.responder.refusal = Some(Refusal { code, at });
                 self.responder.stop();
             }
             return;
         }
         let kind = (!reported).then_some(AsyncKind::Fatal);
-        self.refuse(shared, NakCode::RemoteOperationalError, sequence, kind);
+        self.refuse(shared, NakCode::RemoteOperationalError, at, kind);
     }
 
     /// The memory behind READ response `psn` could not be read.
@@ -690,12 +719,12 @@ impl Qp {
             bump(&mut shared.counters.drop_duplicate_read);
             return;
         }
+        let at = Ack { sequence, ..read.acknowledgement_before() };
         if self.state() == QpState::Err {
-            self.placement_failed(shared, sequence, true);
+            self.placement_failed(shared, at, true);
         } else {
             // RC-87
-            let stop = Stop::Refuse(NakCode::RemoteOperationalError);
-            self.stop_request(shared, stop, sequence);
+            self.stop_request(shared, Stop::Refuse(NakCode::RemoteOperationalError), at);
         }
     }
 }

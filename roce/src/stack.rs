@@ -16,6 +16,7 @@ use crate::error::{Error, PostError};
 use crate::header::HeaderBuffer;
 use crate::log::{Effect, EffectKind};
 use crate::neighbour::Neighbours;
+use crate::owed::Ack;
 use crate::param;
 use crate::path::{Connection, Neighbour, Path, PortAddresses, Resolution};
 use crate::qp::{Qp, Shared};
@@ -256,9 +257,9 @@ impl Stack {
         for failure in failures {
             let Some(qp) = qp_at(&mut self.slots, failure.slot) else { continue };
             match failure.request {
-                Some(sequence) => {
+                Some(at) => {
                     let reported = failure.receive.is_some();
-                    qp.placement_failed(&mut self.shared, sequence, reported);
+                    qp.placement_failed(&mut self.shared, at, reported);
                 }
                 None => qp.enter_error(&mut self.shared),
             }
@@ -277,7 +278,7 @@ impl Stack {
         let shared = &mut self.shared;
         match kind {
             // RC-47
-            EffectKind::PlacedRequest { placement, sequence, receive } => {
+            EffectKind::PlacedRequest { placement, at, receive } => {
                 if succeeded(placement) || failed(true) {
                     return;
                 }
@@ -285,7 +286,7 @@ impl Stack {
                     qp.responder.forget_receive(id);
                     qp.fail_receive(shared, id, ReceiveStatus::LocalProtection);
                 }
-                failures.push(Failure { slot, request: Some(sequence), receive });
+                failures.push(Failure { slot, request: Some(at), receive });
             }
             // RC-86
             EffectKind::PlacedResponse { placement, message } => {
@@ -534,8 +535,8 @@ impl Stack {
 /// A placement that failed.
 struct Failure {
     slot: u32,
-    /// The sequence of the request packet; `None` for a READ response.
-    request: Option<u64>,
+    /// The request packet, and the messages executed before it; `None` for a READ response.
+    request: Option<Ack>,
     /// The receive request that is reported as failed.
     receive: Option<u64>,
 }

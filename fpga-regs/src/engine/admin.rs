@@ -366,4 +366,5 @@ pub const COUNTERS: &[&str] = &[
     "np_cnp_sent",
     "out_of_seq_request",
     "completer_retry_err",
+    "drop_ack_queue",
 ];

@@ -4,6 +4,7 @@ use super::{Nak, ReadResource};
 use crate::api::{Payload, Source, Transmit};
 use crate::counters::{add, bump};
 use crate::opcode::{Position, code};
+use crate::owed::Ack;
 use crate::psn::Psn;
 use crate::qp::{Qp, Shared, pad};
 use crate::types::PathMtu;
@@ -13,27 +14,26 @@ impl Qp {
     /// Emits the next frame of the responder, if there is one.
     pub(crate) fn transmit_response(&mut self, shared: &mut Shared) -> Option<Transmit> {
         // RC-54
-        if self.responder.streaming != 0 {
+        let response = self.responder.next_response();
+        let acks_first = match (self.responder.owed.next(), response) {
+            (Some(ack), Some(response)) => ack < response,
+            (ack, _) => ack.is_some(),
+        };
+        // RC-50
+        if acks_first {
+            let ack = self.responder.owed.pop()?;
+            // RC-52
+            return self.acknowledgement(Syndrome::Ack { credits: self.credit_code() }, ack);
+        }
+        if response.is_some() {
             return self.transmit_read_response(shared);
         }
         if let Some(refusal) = self.responder.refusal.take() {
             self.responder.silence();
-            return self.acknowledgement(Syndrome::Nak(refusal.code), refusal.sequence);
+            return self.acknowledgement(Syndrome::Nak(refusal.code), refusal.at);
         }
-        if let Some(nak) = self.responder.nak.take() {
-            if let Some(transmit) = self.transmit_nak(shared, nak) {
-                return Some(transmit);
-            }
-        }
-        // RC-50
-        let repeat = self.responder.repeat_ack.take();
-        let sequence = if core::mem::take(&mut self.responder.ack_due) {
-            self.responder.expected.wrapping_sub(1)
-        } else {
-            repeat?
-        };
-        // RC-52
-        self.acknowledgement(Syndrome::Ack { credits: self.credit_code() }, sequence)
+        let nak = self.responder.nak.take()?;
+        self.transmit_nak(shared, nak)
     }
 
     /// Emits a NAK, unless what it complains of has come in the meantime.
@@ -51,23 +51,17 @@ impl Qp {
                 // RC-53
                 Syndrome::Nak(NakCode::PsnSequenceError)
             }
-            _ => {
-                self.responder.ack_due = true;
-                return None;
-            }
+            _ => return None,
         };
         self.responder.reported = true;
-        // RC-58: A NAK acknowledges everything before it.
-        self.responder.ack_due = false;
-        self.responder.repeat_ack = None;
-        self.acknowledgement(syndrome, expected)
+        self.acknowledgement(syndrome, self.responder.at(expected))
     }
 
-    fn acknowledgement(&self, syndrome: Syndrome, sequence: u64) -> Option<Transmit> {
-        let transport = self.transport_header(code::ACKNOWLEDGE, sequence, 0);
+    fn acknowledgement(&self, syndrome: Syndrome, at: Ack) -> Option<Transmit> {
+        let transport = self.transport_header(code::ACKNOWLEDGE, at.sequence, 0);
         let mut header = self.path.as_ref()?.header(&transport, aeth::LENGTH);
         // RC-51
-        header.push(&aeth::Repr { syndrome, msn: self.responder.msn }.to_bytes());
+        header.push(&aeth::Repr { syndrome, msn: at.msn }.to_bytes());
         Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
     }
 
@@ -82,14 +76,6 @@ impl Qp {
         if is_last {
             responder.streaming = responder.streaming.saturating_sub(1);
         }
-        // A response acknowledges everything before it.
-        if sequence.wrapping_add(1) == responder.expected {
-            responder.ack_due = false;
-        }
-        if responder.repeat_ack.is_some_and(|ack| ack <= sequence) {
-            responder.repeat_ack = None;
-        }
-        self.responded = true;
         let (offset, length) = response_part(&read, sequence, mtu);
         // RC-66
         let position = Position::new(sequence == read.start, is_last);

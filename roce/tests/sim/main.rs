@@ -24,6 +24,7 @@ mod fabric;
 mod fairness;
 mod faults;
 mod hostile;
+mod ledger;
 mod lossless;
 mod memory;
 mod network;

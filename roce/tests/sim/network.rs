@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
+use roce::opcode::{Class, Opcode};
 use roce::wire::icrc;
 use roce::{Event, Instant, MacAddr, PathMtu, Placement, Stack, StackConfig, Transmit};
 
 use crate::cable::{Cable, Frame};
 use crate::fabric::Fabric;
+use crate::ledger::{Asked, Ledger};
 use crate::memory::Memory;
 use crate::rng::Rng;
 
@@ -37,6 +39,10 @@ pub struct Node {
     pub capture: Option<Vec<Vec<u8>>>,
     /// Copies of the frames received, if they are wanted.
     pub heard: Option<Vec<Frame>>,
+    /// What is owed to peers, if it is to be watched.
+    pub ledger: Option<Ledger>,
+    /// Every request asks for an acknowledgement, as those of some cards do.
+    pub insists: bool,
 }
 
 /// Something that will happen.
@@ -81,6 +87,7 @@ impl Network {
         for node in &mut self.nodes {
             node.capture = Some(Vec::new());
             node.heard = Some(Vec::new());
+            node.ledger = Some(Ledger::default());
         }
     }
 
@@ -218,6 +225,8 @@ impl Node {
             roce_frames_sent: 0,
             capture: None,
             heard: None,
+            ledger: None,
+            insists: false,
         }
     }
 
@@ -228,7 +237,13 @@ impl Node {
         let mut placements: Vec<Placement> = Vec::new();
         for (index, frame) in burst.iter_mut().enumerate() {
             self.frames_received += 1;
+            let ledger = self.ledger.as_mut();
+            let asked =
+                ledger.and_then(|ledger| Some((Asked::of(&self.stack, &frame.bytes)?, ledger)));
             self.stack.receive(now, &mut frame.bytes, index, &mut self.memory, &mut placements);
+            if let Some((asked, ledger)) = asked {
+                ledger.hear(&self.stack, &asked);
+            }
         }
         let statuses: Vec<bool> = placements
             .iter()
@@ -258,6 +273,9 @@ impl Node {
     /// Makes a frame of what the transport emitted.
     fn assemble(&mut self, now: Instant, transmit: &Transmit) -> Option<Vec<u8>> {
         let mut frame = transmit.header.as_slice().to_vec();
+        if self.insists && transmit.needs_icrc {
+            insist(&mut frame);
+        }
         if let Some(payload) = &transmit.payload {
             if !self.memory.fetch(payload, &mut frame) {
                 self.stack.payload_failed(now, payload.qpn, payload);
@@ -271,9 +289,26 @@ impl Node {
             self.roce_frames_sent += 1;
         }
         assert_eq!(frame.len(), transmit.frame_length());
+        if let Some(ledger) = &mut self.ledger {
+            ledger.speak(&frame);
+        }
         if let Some(capture) = &mut self.capture {
             capture.push(frame.clone());
         }
         Some(frame)
+    }
+}
+
+/// Has a request ask for an acknowledgement. `header` is all that comes before the payload.
+fn insist(header: &mut [u8]) {
+    let transport = match header[12..14] {
+        [0x08, 0x00] => 14 + 20 + 8,
+        [0x86, 0xdd] => 14 + 40 + 8,
+        _ => return,
+    };
+    let is_request = Opcode::find(header[transport])
+        .is_some_and(|row| !row.class.is_response() && row.class != Class::CongestionNotification);
+    if is_request {
+        header[transport + 8] |= 0x80;
     }
 }

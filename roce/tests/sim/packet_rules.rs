@@ -220,7 +220,7 @@ fn nothing_needs_no_key() {
         nowhere(rdma(code::READ_REQUEST, RQ_PSN + 1, 0, 0, vec![])),
     ]);
     let opcodes: Vec<u8> = sent.iter().map(|sent| sent.opcode).collect();
-    assert_eq!(opcodes, [code::READ_RESPONSE_ONLY]);
+    assert_eq!(opcodes, [code::ACKNOWLEDGE, code::READ_RESPONSE_ONLY]);
     assert_eq!(puppet.state(), QpState::Rts);
 }
 

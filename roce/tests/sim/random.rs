@@ -105,6 +105,12 @@ fn draw(seed: u64) -> (Network, Vec<Flow>, Story) {
             flows.push(Flow::new(&mut network, other, one, &plan));
         }
     }
+    for (index, node) in network.nodes.iter_mut().enumerate() {
+        node.insists = rng.chance(3_000);
+        if node.insists {
+            story += &format!("node {index} insists on acknowledgements\n");
+        }
+    }
     (network, flows, Story(story))
 }
 
@@ -112,6 +118,8 @@ fn draw(seed: u64) -> (Network, Vec<Flow>, Story) {
 #[derive(Default)]
 struct Total {
     runs: u64,
+    /// Packets acknowledged when they were accepted.
+    acknowledged: u64,
     faults: Tally,
     counters: BTreeMap<&'static str, u64>,
 }
@@ -120,6 +128,9 @@ impl Total {
     fn add(&mut self, network: &Network) {
         let tally = &network.fabric.tally;
         self.runs += 1;
+        for node in &network.nodes {
+            self.acknowledged += node.ledger.as_ref().unwrap().settle();
+        }
         self.faults.carried += tally.carried;
         self.faults.lost += tally.lost;
         self.faults.duplicated += tally.duplicated;
@@ -134,6 +145,8 @@ impl Total {
     /// Every way to repair a fault was taken, if there were enough runs to expect that.
     fn check(&self) {
         println!("{} random networks: {:?}\n{:?}", self.runs, self.faults, self.counters);
+        println!("{} packets acknowledged as accepted", self.acknowledged);
+        assert!(self.acknowledged > 10 * self.runs);
         let ways = [
             "duplicate_request",
             "out_of_sequence",
@@ -155,7 +168,7 @@ impl Total {
     }
 }
 
-/// RC-2, RC-17, RC-20, RC-32, RC-34, RC-53.
+/// RC-2, RC-17, RC-20, RC-32, RC-34, RC-50, RC-51, RC-53, RC-54.
 #[test]
 fn random_networks_with_random_faults_deliver_everything_once() {
     let name = "random_networks_with_random_faults_deliver_everything_once";

@@ -17,7 +17,7 @@ fn puppet() -> Puppet {
 }
 
 fn write(n: u32) -> Say {
-    rdma(code::WRITE_ONLY, RQ_PSN + n, u64::from(n) * 8, 8, vec![n as u8 + 1; 8])
+    rdma(code::WRITE_ONLY, RQ_PSN + n, u64::from(n) * 8, 8, vec![(n as u8).wrapping_add(1); 8])
 }
 
 fn read(n: u32, offset: u64, length: u32) -> Say {
@@ -33,8 +33,15 @@ fn psns(sent: &[Sent]) -> Vec<u32> {
     sent.iter().map(|sent| sent.psn - RQ_PSN).collect()
 }
 
+fn msns(sent: &[Sent]) -> Vec<u32> {
+    sent.iter().map(|sent| sent.msn).collect()
+}
+
+/// The packet was refused, and all before it of those that are answered in `sent` were not.
 fn assert_refused(puppet: &mut Puppet, sent: &[Sent], psn: u32, nak: NakCode, events: &[Event]) {
-    assert_eq!(answers(sent), [(psn, Syndrome::Nak(nak))]);
+    let before = (psn + 1 - sent.len() as u32..psn).map(|psn| (psn, ACK));
+    let all: Vec<_> = before.chain([(psn, Syndrome::Nak(nak))]).collect();
+    assert_eq!(answers(sent), all);
     assert_eq!(puppet.events(), events);
     assert_eq!(puppet.state(), QpState::Err);
 }
@@ -47,11 +54,11 @@ fn refusal(puppet: &Puppet, kind: AsyncKind) -> [Event; 2] {
 
 /// RC-19, RC-32, RC-50, RC-51, RC-52.
 #[test]
-fn a_burst_is_acknowledged_once() {
+fn each_packet_that_asks_gets_an_acknowledgement_of_its_own() {
     let mut puppet = puppet();
     let sent = puppet.say(&(0..20).map(write).collect::<Vec<_>>());
-    assert_eq!(answers(&sent), [(19, ACK)]);
-    assert_eq!(sent[0].msn, 20);
+    assert_eq!(answers(&sent), (0..20).map(|n| (n, ACK)).collect::<Vec<_>>());
+    assert_eq!(msns(&sent), (1..=20).collect::<Vec<_>>());
     let memory = &puppet.node.memory.regions[&RKEY].bytes;
     assert_eq!(memory[8..16], [2; 8]);
     // Without a question there is no answer.
@@ -59,15 +66,61 @@ fn a_burst_is_acknowledged_once() {
     assert!(puppet.say(&[quiet]).is_empty());
 }
 
+/// RC-50, RC-51.
+#[test]
+fn an_acknowledgement_counts_the_messages_up_to_its_own_packet() {
+    let mut puppet = puppet();
+    for _ in 0..3 {
+        puppet.node.memory.post_receive(puppet.qpn, 1000);
+    }
+    let send = |n, opcode, length| request(opcode, RQ_PSN + n, vec![0; length]);
+    let imm = |say: Say| Say { imm: Some(7), ..say };
+    let burst = [
+        rdma(code::WRITE_FIRST, RQ_PSN, 0, 600, vec![1; 256]),
+        send(1, code::WRITE_MIDDLE, 256),
+        send(2, code::WRITE_LAST, 88),
+        read(3, 0, 300),
+        send(5, code::SEND_FIRST, 256),
+        imm(send(6, code::SEND_LAST_IMM, 1)),
+        Say { ack_request: false, ..write(7) },
+        send(8, code::SEND_ONLY, 0),
+        rdma(code::WRITE_FIRST, RQ_PSN + 9, 0, 300, vec![1; 256]),
+        imm(send(10, code::WRITE_LAST_IMM, 44)),
+        write(11),
+    ];
+    let sent = puppet.say(&burst);
+    assert_eq!(psns(&sent), [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11]);
+    assert_eq!(msns(&sent), [0, 0, 1, 2, 2, 2, 3, 5, 5, 6, 7]);
+}
+
+/// RC-50. A requester with 16 places for packets, that frees the oldest by each acknowledgement,
+/// whatever PSN this names.
+#[test]
+fn a_requester_that_counts_acknowledgements_gets_all_its_places_back() {
+    let mut puppet = puppet();
+    let (mut under_way, mut next, mut acknowledged) = (0, 0, 0);
+    while acknowledged < 276 {
+        let burst: Vec<_> = (next..next + 16 - under_way).map(write).collect();
+        (next, under_way) = (next + burst.len() as u32, 16);
+        // Some now, some with the next burst.
+        let (now, later) = burst.split_at(burst.len() / 2);
+        for part in [now, later] {
+            let answered = puppet.say(part).len() as u32;
+            (under_way, acknowledged) = (under_way - answered, acknowledged + answered);
+        }
+    }
+    assert_eq!((under_way, acknowledged), (0, next));
+}
+
 /// RC-33, RC-53.
 #[test]
 fn a_gap_is_reported_once_and_what_follows_is_dropped() {
     let mut puppet = puppet();
     let nak = |psn| (psn, Syndrome::Nak(NakCode::PsnSequenceError));
-    assert_eq!(answers(&puppet.say(&[write(0), write(2), write(3)])), [nak(1)]);
+    assert_eq!(answers(&puppet.say(&[write(0), write(2), write(3)])), [(0, ACK), nak(1)]);
     assert!(puppet.say(&[write(4), write(5)]).is_empty());
     assert_eq!(puppet.node.memory.regions[&RKEY].bytes[16], 0);
-    assert_eq!(answers(&puppet.say(&[write(1), write(2)])), [(2, ACK)]);
+    assert_eq!(answers(&puppet.say(&[write(1), write(2)])), [(1, ACK), (2, ACK)]);
     assert_eq!(answers(&puppet.say(&[write(4)])), [nak(3)]);
     let counters = puppet.node.stack.counters();
     assert_eq!((counters.out_of_sequence, counters.sent_seq_err), (5, 2));
@@ -79,9 +132,9 @@ fn a_gap_is_reported_once_and_what_follows_is_dropped() {
 fn a_gap_that_closes_in_the_same_burst_is_reported_from_where_it_is() {
     let mut puppet = puppet();
     let sent = puppet.say(&[write(1), write(0)]);
-    assert_eq!(answers(&sent), [(1, Syndrome::Nak(NakCode::PsnSequenceError))]);
+    assert_eq!(answers(&sent), [(0, ACK), (1, Syndrome::Nak(NakCode::PsnSequenceError))]);
     let sent = puppet.say(&[write(2), write(1), write(2)]);
-    assert_eq!(answers(&sent), [(2, ACK)]);
+    assert_eq!(answers(&sent), [(1, ACK), (2, ACK)]);
 }
 
 /// RC-34.
@@ -93,6 +146,22 @@ fn repetitions_are_acknowledged_and_not_executed_again() {
     assert_eq!(answers(&puppet.say(&[write(0)])), [(1, ACK)]);
     assert_eq!(puppet.node.memory.regions[&RKEY].bytes[0], 0x55);
     assert_eq!(puppet.node.stack.counters().duplicate_request, 1);
+}
+
+/// RC-34, RC-50.
+#[test]
+fn each_repetition_that_asks_is_acknowledged_and_others_together() {
+    let mut puppet = puppet();
+    let quiet = |n| Say { ack_request: false, ..write(n) };
+    puppet.say(&[write(0), write(1), write(2)]);
+    let sent = puppet.say(&[write(0), write(1), write(2)]);
+    assert_eq!((answers(&sent), msns(&sent)), (vec![(2, ACK); 3], vec![3; 3]));
+    assert_eq!(answers(&puppet.say(&[quiet(0), quiet(1), quiet(2)])), [(2, ACK)]);
+    assert_eq!(answers(&puppet.say(&[write(0), quiet(1)])), [(2, ACK)]);
+    // Of what is new the acknowledgement is owed anyway.
+    assert_eq!(answers(&puppet.say(&[write(3), quiet(1), write(4), write(2)])), {
+        [(3, ACK), (4, ACK), (4, ACK)]
+    });
 }
 
 /// RC-54, RC-66, RC-67.
@@ -153,10 +222,50 @@ fn a_repeated_read_must_be_the_one_that_was_asked() {
 fn a_repeated_write_before_a_read_acknowledges_nothing_beyond_the_read() {
     let mut puppet = puppet();
     puppet.say(&[write(0), read(1, 0, 300), write(3)]);
-    assert_eq!(answers(&puppet.say(&[write(0)])), [(0, ACK)]);
+    let sent = puppet.say(&[write(0)]);
+    assert_eq!((answers(&sent), msns(&sent)), (vec![(0, ACK)], vec![1]));
     assert_eq!(answers(&puppet.say(&[write(3)])), [(3, ACK)]);
     let sent = puppet.say(&[write(0), read(1, 0, 300), write(3), write(4)]);
-    assert_eq!(psns(&sent), [1, 2, 4]);
+    assert_eq!(psns(&sent), [0, 1, 2, 3, 4]);
+    // Behind what is new as well it is the first to go.
+    let sent = puppet.say(&[write(5), write(6), write(0), read(1, 0, 300), write(0)]);
+    assert_eq!(psns(&sent), [0, 0, 1, 2, 5, 6]);
+}
+
+/// RC-50, RC-54.
+#[test]
+fn acknowledgements_wait_for_the_responses_of_reads_before_them_and_for_no_others() {
+    let mut puppet = puppet();
+    let burst = [write(0), read(1, 0, 300), write(3), write(4), read(5, 0, 600), write(8)];
+    let sent = puppet.say(&burst);
+    assert_eq!(psns(&sent), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(msns(&sent)[2..5], [2, 3, 4]);
+}
+
+/// RC-50. What there is no room to acknowledge is not executed, and asked for again.
+#[test]
+fn more_acknowledgements_than_can_be_owed_are_refused_with_their_packets() {
+    let mut puppet = puppet();
+    // They wait behind a READ. Of three packets two ask, so that none are at even distances.
+    let packet = |n: u32| Say { ack_request: n % 3 != 0, ..write(n) };
+    let packets: Vec<u32> = (256..256 + 1_800).collect();
+    let mut burst = vec![read(0, 0, 65_536)];
+    burst.extend(packets.iter().map(|&n| packet(n)));
+    let mut sent = puppet.say(&burst);
+    sent.extend(puppet.drain());
+    let room = 2 * roce::param::OWED_RUNS;
+    let asking: Vec<u32> = packets.iter().copied().filter(|n| n % 3 != 0).collect();
+    assert_eq!(psns(&sent), (0..256).chain(asking[..=room].iter().copied()).collect::<Vec<_>>());
+    let nak = sent.pop().unwrap();
+    assert_eq!(nak.syndrome, Some(Syndrome::Nak(NakCode::PsnSequenceError)));
+    let first = asking[room];
+    let counters = puppet.node.stack.counters();
+    let left = packets.iter().filter(|&&n| n > first).count() as u64;
+    assert_eq!((counters.drop_ack_queue, counters.out_of_sequence), (1, left));
+    let rest: Vec<Say> = (first..256 + 1_800).map(packet).collect();
+    let mut sent = puppet.say(&rest);
+    sent.extend(puppet.drain());
+    assert_eq!(psns(&sent), asking[room..]);
 }
 
 /// RC-62.
@@ -178,13 +287,29 @@ fn without_a_receive_request_a_send_is_put_off() {
     assert_eq!((counters.send_rnr_err, counters.out_of_buffer), (2, 2));
 }
 
+/// RC-50, RC-62.
+#[test]
+fn between_a_nak_and_what_it_asks_for_nothing_new_is_acknowledged() {
+    let mut puppet = puppet();
+    let send = |n| request(code::SEND_ONLY, RQ_PSN + n, vec![9; 5]);
+    let rnr = |n| (n, Syndrome::RnrNak { timer: 1 });
+    let burst = [write(0), write(1), send(2), write(3), send(4)];
+    assert_eq!(answers(&puppet.say(&burst)), [(0, ACK), (1, ACK), rnr(2)]);
+    assert!(puppet.say(&burst[3..]).is_empty());
+    puppet.node.memory.post_receive(puppet.qpn, 5);
+    assert_eq!(answers(&puppet.say(&burst[2..])), [(2, ACK), (3, ACK), rnr(4)]);
+    puppet.node.memory.post_receive(puppet.qpn, 5);
+    assert_eq!(answers(&puppet.say(&burst[4..])), [(4, ACK)]);
+}
+
 /// RC-39, RC-62.
 #[test]
 fn a_write_with_immediate_that_was_put_off_is_executed_whole_later() {
     let mut puppet = puppet();
     let first = rdma(code::WRITE_FIRST, RQ_PSN, 0, 300, vec![1; 256]);
     let last = Say { imm: Some(5), ..request(code::WRITE_LAST_IMM, RQ_PSN + 1, vec![2; 44]) };
-    assert_eq!(answers(&puppet.say(&[first, last.clone()])), [(1, Syndrome::RnrNak { timer: 1 })]);
+    let rnr = (1, Syndrome::RnrNak { timer: 1 });
+    assert_eq!(answers(&puppet.say(&[first, last.clone()])), [(0, ACK), rnr]);
     assert_eq!(puppet.node.memory.regions[&RKEY].bytes[256], 0);
     puppet.node.memory.post_receive(puppet.qpn, 0);
     assert_eq!(answers(&puppet.say(&[last])), [(1, ACK)]);
@@ -239,6 +364,7 @@ fn a_new_message_inside_another_is_invalid() {
     for inside in [write(1), read(1, 0, 8), request(code::SEND_ONLY, RQ_PSN + 1, vec![])] {
         let mut puppet = puppet();
         let sent = puppet.say(&[rdma(code::WRITE_FIRST, RQ_PSN, 0, 1000, vec![0; 256]), inside]);
+        assert_eq!(sent.len(), 2);
         let events = refusal(&puppet, AsyncKind::RequestError);
         assert_refused(&mut puppet, &sent, 1, NakCode::InvalidRequest, &events);
     }
@@ -281,8 +407,9 @@ fn what_was_asked_before_a_refusal_is_still_answered() {
         write(3),
         request(code::SEND_LAST, RQ_PSN + 4, vec![1]),
     ]);
-    assert_eq!(psns(&sent), [1, 2, 4]);
-    assert_eq!(sent[2].syndrome, Some(Syndrome::Nak(NakCode::InvalidRequest)));
+    assert_eq!(psns(&sent), [0, 1, 2, 3, 4]);
+    assert_eq!(msns(&sent)[3..], [3, 3]);
+    assert_eq!(sent[4].syndrome, Some(Syndrome::Nak(NakCode::InvalidRequest)));
     assert!(puppet.say(&[write(4), write(0)]).is_empty());
     assert_eq!(puppet.node.stack.counters().drop_wrong_state, 2);
 }
@@ -316,7 +443,7 @@ fn a_message_too_long_for_its_receive_request_fails_on_both_sides() {
     assert_refused(&mut puppet, &sent, 1, NakCode::InvalidRequest, &events);
 }
 
-/// RC-47.
+/// RC-47, RC-51.
 #[test]
 fn a_placement_that_fails_undoes_what_came_after_it() {
     let mut puppet = puppet();
@@ -334,7 +461,7 @@ fn a_placement_that_fails_undoes_what_came_after_it() {
         request(code::SEND_FIRST, RQ_PSN + 4, vec![0; 256]),
     ]);
     let nak = Syndrome::Nak(NakCode::RemoteOperationalError);
-    assert_eq!(answers(&sent), [(1, nak)]);
+    assert_eq!((answers(&sent), msns(&sent)), (vec![(0, ACK), (1, nak)], vec![1, 1]));
     let qpn = puppet.qpn;
     let failed = |id, status| Event::ReceiveFailed { qpn, id, status };
     let events = puppet.events();
@@ -362,6 +489,7 @@ fn memory_that_a_write_does_not_reach_is_an_operational_error() {
     }
     puppet.node.stack.commit(now, &[true, false, true]);
     let sent = puppet.drain();
+    assert_eq!(msns(&sent), [1, 1]);
     let events = refusal(&puppet, AsyncKind::Fatal);
     assert_refused(&mut puppet, &sent, 1, NakCode::RemoteOperationalError, &events);
 }
@@ -404,6 +532,15 @@ fn a_receive_request_in_use_is_given_back_in_the_error_state() {
     let (qpn, status) = (puppet.qpn, ReceiveStatus::Flushed);
     let events = [Event::ReceiveFailed { qpn, id, status }, Event::EnteredError { qpn }];
     assert_eq!(puppet.events(), events);
+}
+
+#[test]
+fn acknowledgements_and_own_requests_take_turns() {
+    let mut puppet = puppet();
+    puppet.post(roce::Operation::Write, 20 * 256);
+    let sent = puppet.say(&(0..60).map(write).collect::<Vec<_>>());
+    let own = |sent: &&Sent| matches!(sent.opcode, 0x06..=0x0b);
+    assert_eq!(sent[..40].iter().filter(own).count(), 20, "requests among the first 40 frames");
 }
 
 #[test]

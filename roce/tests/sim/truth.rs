@@ -284,7 +284,7 @@ const EXACT: [&str; 18] = [
 ];
 
 /// Counters of what cannot happen between peers that keep the rules.
-const NEVER: [&str; 18] = [
+const NEVER: [&str; 19] = [
     "retry_exceeded_err",
     "retry_rnr_exceeded_err",
     "rnr_nak_retry_err",
@@ -303,6 +303,7 @@ const NEVER: [&str; 18] = [
     "drop_bad_pkey",
     "drop_wrong_state",
     "drop_bad_opcode",
+    "drop_ack_queue",
 ];
 
 /// The counters of queue pairs add up to those of their port.
