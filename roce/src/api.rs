@@ -14,8 +14,6 @@ pub enum Operation {
     Send,
     /// SEND with immediate data.
     SendImm,
-    /// SEND that also invalidates a key of the peer.
-    SendInvalidate,
     /// RDMA WRITE.
     Write,
     /// RDMA WRITE with immediate data: consumes a receive request of the peer at its end.
@@ -35,8 +33,7 @@ pub struct SendRequest {
     pub remote_va: u64,
     /// The peer's key (WRITE and READ).
     pub rkey: u32,
-    /// The immediate data (big-endian on the wire), or, for
-    /// [`Operation::SendInvalidate`], the key that the peer shall invalidate.
+    /// The immediate data (big-endian on the wire), for operations that have some.
     pub imm: u32,
     /// Ask for a solicited event at the peer.
     pub solicited: bool,
@@ -151,7 +148,7 @@ impl Operation {
     #[must_use]
     pub const fn takes_receive(self) -> bool {
         match self {
-            Self::Send | Self::SendImm | Self::SendInvalidate | Self::WriteImm => true,
+            Self::Send | Self::SendImm | Self::WriteImm => true,
             Self::Write | Self::Read => false,
         }
     }
@@ -261,8 +258,6 @@ pub enum Event {
         imm: Option<u32>,
         /// The peer asked for a solicited event.
         solicited: bool,
-        /// The key that the peer asks to invalidate.
-        invalidate: Option<u32>,
     },
     /// A receive request that was taken failed; the QP enters the error state.
     ReceiveFailed {

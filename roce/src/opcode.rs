@@ -1,7 +1,8 @@
 //! The table of operation codes: for each its class, position, extension headers and payload.
 //!
 //! Codes are those of the specification, section 9.2, for Reliable Connection, the two of
-//! Unreliable Datagram, and the congestion notification packet of annex A17.
+//! Unreliable Datagram, and the congestion notification packet of annex A17. The two of a SEND with
+//! invalidate are not here: nothing above the transport takes a key back for a peer.
 
 use bitflags::bitflags;
 
@@ -23,8 +24,6 @@ bitflags! {
         const ATOMICACKETH = 16;
         /// Immediate data.
         const IMMDT = 32;
-        /// Invalidate header.
-        const IETH = 64;
     }
 }
 
@@ -40,7 +39,6 @@ impl Extensions {
             (Self::AETH, aeth::LENGTH),
             (Self::ATOMICACKETH, extension::atomicacketh::LENGTH),
             (Self::IMMDT, extension::immdt::LENGTH),
-            (Self::IETH, extension::ieth::LENGTH),
         ];
         let mut rest: &[(Self, usize)] = &lengths;
         while let [(extension, size), tail @ ..] = rest {
@@ -206,8 +204,6 @@ pub mod code {
     pub const ATOMIC_ACKNOWLEDGE: u8 = 0x12;
     pub const COMPARE_SWAP: u8 = 0x13;
     pub const FETCH_ADD: u8 = 0x14;
-    pub const SEND_LAST_INVALIDATE: u8 = 0x16;
-    pub const SEND_ONLY_INVALIDATE: u8 = 0x17;
     pub const UD_SEND_ONLY: u8 = 0x64;
     pub const UD_SEND_ONLY_IMM: u8 = 0x65;
     pub const CNP: u8 = 0x81;
@@ -226,7 +222,6 @@ const fn row(
 
 const NONE: Extensions = Extensions::empty();
 const IMMDT: Extensions = Extensions::IMMDT;
-const IETH: Extensions = Extensions::IETH;
 const RETH: Extensions = Extensions::RETH;
 const RETH_IMMDT: Extensions = RETH.union(IMMDT);
 const AETH: Extensions = Extensions::AETH;
@@ -245,7 +240,7 @@ use Position::{First, Last, Middle, Only};
 /// Every known code.
 #[rustfmt::skip]
 // RC-5
-static TABLE: [Opcode; 26] = [
+static TABLE: [Opcode; 24] = [
     row(code::SEND_FIRST, "SEND_FIRST", Send, First, NONE, Mtu),
     row(code::SEND_MIDDLE, "SEND_MIDDLE", Send, Middle, NONE, Mtu),
     row(code::SEND_LAST, "SEND_LAST", Send, Last, NONE, OneToMtu),
@@ -267,8 +262,6 @@ static TABLE: [Opcode; 26] = [
     row(code::ATOMIC_ACKNOWLEDGE, "ATOMIC_ACKNOWLEDGE", AtomicAcknowledge, Only, AETH_ATOMIC, PayloadRule::None),
     row(code::COMPARE_SWAP, "COMPARE_SWAP", CompareSwap, Only, ATOMIC, PayloadRule::None),
     row(code::FETCH_ADD, "FETCH_ADD", FetchAdd, Only, ATOMIC, PayloadRule::None),
-    row(code::SEND_LAST_INVALIDATE, "SEND_LAST_WITH_INVALIDATE", Send, Last, IETH, OneToMtu),
-    row(code::SEND_ONLY_INVALIDATE, "SEND_ONLY_WITH_INVALIDATE", Send, Only, IETH, ZeroToMtu),
     row(code::UD_SEND_ONLY, "UD_SEND_ONLY", Datagram, Only, DETH, ZeroToMtu),
     row(code::UD_SEND_ONLY_IMM, "UD_SEND_ONLY_WITH_IMMEDIATE", Datagram, Only, DETH_IMMDT, ZeroToMtu),
     // Sixteen reserved bytes follow the header; no rule of a path MTU applies.
@@ -327,7 +320,7 @@ mod tests {
     fn only_starts_and_ends_carry_their_headers() {
         for row in &TABLE {
             let ends = row.position.is_end();
-            assert!(ends || !row.extensions.intersects(IMMDT.union(IETH)), "{}", row.name);
+            assert!(ends || !row.extensions.contains(IMMDT), "{}", row.name);
             if row.class == Write {
                 assert_eq!(row.extensions.contains(RETH), row.position.is_start(), "{}", row.name);
             }

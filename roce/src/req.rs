@@ -393,17 +393,14 @@ impl Qp {
         // RC-29
         let with_rdma = position.is_start()
             && matches!(request.operation, Operation::Write | Operation::WriteImm);
-        let with_word = is_last
-            && matches!(
-                request.operation,
-                Operation::SendImm | Operation::WriteImm | Operation::SendInvalidate
-            );
+        let with_imm =
+            is_last && matches!(request.operation, Operation::SendImm | Operation::WriteImm);
         let pad = pad(length);
         let mut after = (length as usize).wrapping_add(usize::from(pad));
         if with_rdma {
             after = after.wrapping_add(reth::LENGTH);
         }
-        if with_word {
+        if with_imm {
             after = after.wrapping_add(extension::immdt::LENGTH);
         }
         let mut header = self.path.as_ref()?.header(&transport, after);
@@ -415,8 +412,7 @@ impl Qp {
             };
             header.push(&rdma.to_bytes());
         }
-        if with_word {
-            // Immediate data and a key to invalidate look the same on the wire.
+        if with_imm {
             header.push(&extension::immdt::to_bytes(request.imm));
         }
         let payload = (length != 0).then_some(Payload {
@@ -468,12 +464,10 @@ fn data_opcode(operation: Operation, position: Position) -> u8 {
         (Position::Middle, _) => code::SEND_MIDDLE,
         (Position::Last, Operation::Send) => code::SEND_LAST,
         (Position::Last, Operation::SendImm) => code::SEND_LAST_IMM,
-        (Position::Last, Operation::SendInvalidate) => code::SEND_LAST_INVALIDATE,
         (Position::Last, Operation::WriteImm) => code::WRITE_LAST_IMM,
         (Position::Last, _) => code::WRITE_LAST,
         (Position::Only, Operation::Send) => code::SEND_ONLY,
         (Position::Only, Operation::SendImm) => code::SEND_ONLY_IMM,
-        (Position::Only, Operation::SendInvalidate) => code::SEND_ONLY_INVALIDATE,
         (Position::Only, Operation::WriteImm) => code::WRITE_ONLY_IMM,
         (Position::Only, _) => code::WRITE_ONLY,
     }
@@ -537,13 +531,8 @@ mod tests {
     #[test]
     fn every_operation_has_its_opcodes() {
         use crate::opcode::{Class, Opcode};
-        let operations = [
-            Operation::Send,
-            Operation::SendImm,
-            Operation::SendInvalidate,
-            Operation::Write,
-            Operation::WriteImm,
-        ];
+        let operations =
+            [Operation::Send, Operation::SendImm, Operation::Write, Operation::WriteImm];
         let positions = [Position::First, Position::Middle, Position::Last, Position::Only];
         for operation in operations {
             for position in positions {

@@ -290,7 +290,7 @@ impl Qp {
         }
         let sequence = psn.near(self.responder.expected);
         if sequence == self.responder.expected {
-            // RC-7
+            // RC-7, RC-45
             let at = self.responder.at(sequence);
             self.stop_request(shared, Stop::Refuse(NakCode::InvalidRequest), at);
         } else if sequence > self.responder.expected {
@@ -328,6 +328,11 @@ impl Qp {
         sequence: u64,
         verbs: &mut impl Verbs,
     ) {
+        // RC-45: Nothing else was executed, so nothing else comes again.
+        if !matches!(packet.opcode.class, Class::Send | Class::Write | Class::ReadRequest) {
+            bump(&mut shared.counters.drop_bad_opcode);
+            return;
+        }
         bump(&mut shared.counters.duplicate_request);
         bump(&mut self.counters.duplicate_request);
         if packet.opcode.class == Class::ReadRequest {
@@ -458,7 +463,6 @@ impl Qp {
                 kind: ReceiveKind::Send,
                 imm: request.packet.immediate,
                 solicited: request.packet.bth.solicited,
-                invalidate: request.packet.invalidate,
             },
         );
         Ok(())
@@ -512,7 +516,6 @@ impl Qp {
                     kind: ReceiveKind::Write,
                     imm: request.packet.immediate,
                     solicited: request.packet.bth.solicited,
-                    invalidate: None,
                 },
             );
         }

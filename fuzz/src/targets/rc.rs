@@ -211,7 +211,6 @@ impl Bench {
         let operation = *u.choose(&[
             Operation::Send,
             Operation::SendImm,
-            Operation::SendInvalidate,
             Operation::Write,
             Operation::WriteImm,
             Operation::Read,
@@ -449,7 +448,7 @@ fn extend(
         };
         bytes.extend(aeth::Repr { syndrome, msn: u.arbitrary::<u32>()? & 0xff_ffff }.to_bytes());
     }
-    if extensions.intersects(E::IMMDT | E::IETH) {
+    if extensions.contains(E::IMMDT) {
         bytes.extend(extension::immdt::to_bytes(u.arbitrary()?));
     }
     Ok(())

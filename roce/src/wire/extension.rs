@@ -1,4 +1,4 @@
-//! The smaller extension headers: ImmDt, IETH, AtomicETH, AtomicAckETH and DETH (specification,
+//! The smaller extension headers: ImmDt, AtomicETH, AtomicAckETH and DETH (specification,
 //! sections 9.3.2 to 9.3.8).
 
 use super::{Malformed, split};
@@ -20,26 +20,6 @@ pub mod immdt {
     #[must_use]
     pub fn to_bytes(immediate: u32) -> [u8; LENGTH] {
         immediate.to_be_bytes()
-    }
-}
-
-/// The Invalidate Extended Transport Header.
-pub mod ieth {
-    use super::{Malformed, split};
-
-    /// The length of a header.
-    pub const LENGTH: usize = 4;
-
-    /// The key at the start of `bytes`, and what follows it.
-    pub fn parse(bytes: &[u8]) -> Result<(u32, &[u8]), Malformed> {
-        let (header, rest) = split::<LENGTH>(bytes, "IETH")?;
-        Ok((u32::from_be_bytes(*header), rest))
-    }
-
-    /// The bytes of the header.
-    #[must_use]
-    pub fn to_bytes(rkey: u32) -> [u8; LENGTH] {
-        rkey.to_be_bytes()
     }
 }
 
@@ -194,10 +174,8 @@ mod tests {
         let bytes = immdt::to_bytes(0x0102_0304);
         assert_eq!(bytes, [1, 2, 3, 4]);
         assert_eq!(immdt::parse(&bytes), Ok((0x0102_0304, &[][..])));
-        assert_eq!(ieth::parse(&ieth::to_bytes(77)), Ok((77, &[][..])));
         assert_eq!(atomicacketh::parse(&atomicacketh::to_bytes(1 << 63)), Ok((1 << 63, &[][..])));
         assert!(immdt::parse(&bytes[..3]).is_err());
-        assert!(ieth::parse(&bytes[..3]).is_err());
         assert!(atomicacketh::parse(&bytes).is_err());
     }
 

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use super::aeth;
 use super::bth;
-use super::extension::{atomicacketh, atomiceth, deth, ieth, immdt};
+use super::extension::{atomicacketh, atomiceth, deth, immdt};
 use super::reth;
 use super::{Malformed, icrc};
 use crate::opcode::{Extensions, Opcode};
@@ -22,8 +22,6 @@ pub struct Repr {
     pub aeth: Option<aeth::Repr>,
     /// The immediate data.
     pub immediate: Option<u32>,
-    /// The key to invalidate.
-    pub invalidate: Option<u32>,
     /// The payload without padding, as a range of the bytes parsed.
     pub payload: Range<usize>,
 }
@@ -36,15 +34,8 @@ impl Repr {
         let (base, mut rest) = bth::Repr::parse(datagram)?;
         // RC-5
         let opcode = Opcode::find(base.opcode).ok_or(Malformed::Opcode(base.opcode))?;
-        let mut repr = Self {
-            bth: base,
-            opcode,
-            reth: None,
-            aeth: None,
-            immediate: None,
-            invalidate: None,
-            payload: 0..0,
-        };
+        let mut repr =
+            Self { bth: base, opcode, reth: None, aeth: None, immediate: None, payload: 0..0 };
         if !opcode.extensions.is_empty() {
             rest = repr.parse_extensions(rest)?;
         }
@@ -80,10 +71,6 @@ impl Repr {
             let (data, tail) = immdt::parse(rest)?;
             (self.immediate, rest) = (Some(data), tail);
         }
-        if extensions.contains(Extensions::IETH) {
-            let (key, tail) = ieth::parse(rest)?;
-            (self.invalidate, rest) = (Some(key), tail);
-        }
         Ok(rest)
     }
 }
@@ -110,7 +97,7 @@ mod tests {
         let repr = Repr::parse(&bytes).unwrap();
         assert_eq!((repr.bth, repr.reth, repr.immediate), (base, Some(rdma), Some(9)));
         assert_eq!(bytes[repr.payload.clone()], *b"abc");
-        assert_eq!((repr.aeth, repr.invalidate), (None, None));
+        assert_eq!(repr.aeth, None);
     }
 
     /// RC-5.

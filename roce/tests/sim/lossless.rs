@@ -58,7 +58,6 @@ fn each_kind_alone_arrives() {
         for operation in [
             Operation::Send,
             Operation::SendImm,
-            Operation::SendInvalidate,
             Operation::Write,
             Operation::WriteImm,
             Operation::Read,

@@ -28,6 +28,7 @@ mod ledger;
 mod lossless;
 mod memory;
 mod network;
+mod opcodes;
 mod packet_rules;
 mod probing;
 mod puppet;

@@ -180,7 +180,6 @@ fn only_the_last_packet_of_what_a_receiver_notices_is_solicited() {
     for (operation, expected) in [
         (Operation::Send, [false, false, true]),
         (Operation::SendImm, [false, false, true]),
-        (Operation::SendInvalidate, [false, false, true]),
         (Operation::WriteImm, [false, false, true]),
         (Operation::Write, [false, false, false]),
     ] {

@@ -67,7 +67,6 @@ fn draw_plan(rng: &mut Rng, mtu: PathMtu) -> Plan {
     let operations = [
         Operation::Send,
         Operation::SendImm,
-        Operation::SendInvalidate,
         Operation::Write,
         Operation::WriteImm,
         Operation::Read,

@@ -98,7 +98,6 @@ impl Flow {
                 rng.pick(&[
                     Operation::Send,
                     Operation::SendImm,
-                    Operation::SendInvalidate,
                     Operation::Write,
                     Operation::Write,
                     Operation::WriteImm,
@@ -231,7 +230,7 @@ impl Flow {
                     self.completed += 1;
                 }
             }
-            Event::ReceiveCompleted { qpn, id, length, kind, imm, solicited, invalidate }
+            Event::ReceiveCompleted { qpn, id, length, kind, imm, solicited }
                 if self.to == (End { node, qpn }) =>
             {
                 let index = self.expected.pop_front().expect("an unexpected message");
@@ -241,8 +240,6 @@ impl Flow {
                 assert_eq!(solicited, op.solicited, "solicited event of op {index}");
                 let has_imm = matches!(op.operation, Operation::SendImm | Operation::WriteImm);
                 assert_eq!(imm, has_imm.then_some(op.imm), "immediate of op {index}");
-                let key = (op.operation == Operation::SendInvalidate).then_some(op.imm);
-                assert_eq!(invalidate, key, "key to invalidate of op {index}");
                 let written = if op.operation == Operation::WriteImm {
                     assert_eq!(kind, ReceiveKind::Write);
                     self.check_written(network, index);
