@@ -571,7 +571,9 @@ fn fetched(made: &Made) -> Option<Wanted> {
     Some(Wanted { qpn: wanted.qpn.value(), payload, offset, length })
 }
 
-/// What an event of the stack means to the engine of its QP.
+/// What an event of the stack means to the engine of its QP. All that an event says has its name here,
+/// so that nothing new is left out unnoticed: messages and receive requests end in their order, which
+/// tells the engine which one is meant.
 fn transport_event(engine: &CardEngine, event: Event) -> Option<TransportEvent> {
     Some(match event {
         Event::SendsCompleted { qpn, through } => {
@@ -580,10 +582,10 @@ fn transport_event(engine: &CardEngine, event: Event) -> Option<TransportEvent> 
             let count = through.checked_sub(oldest)?.saturating_add(1);
             TransportEvent::Completed { qpn, count }
         }
-        Event::SendFailed { qpn, status, .. } => {
+        Event::SendFailed { qpn, status, message: _ } => {
             TransportEvent::Failed { qpn: qpn.value(), status: transport::send_status(status) }
         }
-        Event::ReceiveCompleted { qpn, length, kind, imm, solicited, .. } => {
+        Event::ReceiveCompleted { qpn, length, kind, imm, solicited, id: _ } => {
             TransportEvent::Received(Received {
                 qpn: qpn.value(),
                 length,
@@ -595,7 +597,7 @@ fn transport_event(engine: &CardEngine, event: Event) -> Option<TransportEvent> 
                 solicited,
             })
         }
-        Event::ReceiveFailed { qpn, status, .. } => {
+        Event::ReceiveFailed { qpn, status, id: _ } => {
             let status: Status = transport::receive_status(status);
             TransportEvent::ReceiveFailed { qpn: qpn.value(), status }
         }
