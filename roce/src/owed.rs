@@ -120,9 +120,8 @@ impl Owed {
         }
     }
 
-    /// Adds one where it belongs, for a packet that was executed before. If nobody `asked`, none is
-    /// added where the same is owed already. Says whether there was room.
-    pub(crate) fn repeat(&mut self, ack: Ack, asked: bool) -> bool {
+    /// Adds one where it belongs, for a packet that was executed before; says whether there was room.
+    pub(crate) fn repeat(&mut self, ack: Ack) -> bool {
         let after = ack.sequence.wrapping_add(1);
         let place = self.0.partition_point(|run| run.first.sequence < after);
         // Two more, if a run is taken apart.
@@ -134,9 +133,6 @@ impl Owed {
             return has_room;
         };
         let before = run.count_before(after);
-        if !asked && run.at(before.wrapping_sub(1)) == ack {
-            return true;
-        }
         if !has_room {
             return false;
         }
@@ -240,13 +236,9 @@ mod tests {
                         // One of those still owed, or between two of them.
                         let back = draw(&mut state, 12);
                         let again = ack(next.sequence - back, next.msn);
-                        let asked = draw(&mut state, 2) == 0;
                         let place = model.partition_point(|it| it.sequence <= again.sequence);
-                        let owed_already = place > 0 && model[place - 1] == again;
-                        assert!(owed.repeat(again, asked));
-                        if asked || !owed_already {
-                            model.insert(place, again);
-                        }
+                        assert!(owed.repeat(again));
+                        model.insert(place, again);
                     }
                     5 | 6 => {
                         let taken = owed.pop();
@@ -282,8 +274,7 @@ mod tests {
             pushed += 1;
         }
         assert_eq!((owed.0.len(), pushed), (param::OWED_RUNS, 2 * param::OWED_RUNS as u64));
-        assert!(!owed.repeat(ack(sequence, 0), true));
-        assert!(owed.repeat(ack(sequence, 0), false), "the same is owed already");
+        assert!(!owed.repeat(ack(sequence, 0)));
         assert_eq!(drain(&mut owed).len() as u64, pushed);
     }
 }

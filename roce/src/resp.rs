@@ -343,7 +343,13 @@ impl Qp {
             }
             return;
         }
-        // RC-34, RC-54
+        // RC-34
+        // Who does not ask has not repeated all yet, and needs no answer before. The kernel's rxe is
+        // harmed by it: it completes a message that it is still sending, and may stand still then.
+        if !packet.bth.ack_request {
+            return;
+        }
+        // RC-54
         // An acknowledgement must not overtake the responses of a READ that the peer is about to
         // ask for again.
         let responder = &mut self.responder;
@@ -351,7 +357,7 @@ impl Qp {
             Some(read) => read.acknowledgement_before(),
             None => responder.at(responder.expected.wrapping_sub(1)),
         };
-        if responder.owed.repeat(ack, packet.bth.ack_request) {
+        if responder.owed.repeat(ack) {
             self.make_ready(shared);
         } else {
             bump(&mut shared.counters.drop_ack_queue);
