@@ -19,19 +19,16 @@ const LONG: usize = 20_011;
 /// First PSNs of the side that waited and of the one that connected. They wrap around after the
 /// first few packets.
 const PSNS: [u32; 2] = [0xff_fffa, 0xff_fff0];
-/// By how much PSNs differ from one connection to the next, so that late packets of the former are
-/// none of the latter's.
-const PSN_STEP: u32 = 0x1_0000;
 
 /// Who sends, writes and reads: the side that waited or the one that connected.
 type Role = usize;
 
-/// One side, and the other one as far as it is known.
-struct Half {
-    side: Side,
-    line: BufReader<TcpStream>,
+/// One side of a connection, and the other one as far as it is known.
+struct Half<'a> {
+    side: &'a Side,
+    line: &'a mut BufReader<TcpStream>,
     role: Role,
-    peer: Far,
+    far: Far,
     /// READs of nothing name no key.
     keyless: bool,
 }
@@ -46,11 +43,15 @@ struct Far {
 /// Waits on a TCP port, or connects to it, and moves messages of every kind both ways at every path
 /// MTU, READs of nothing without a key if `keyless`; answers how many.
 ///
+/// Each path MTU has QPs of its own. A QP of rdma_rxe cannot be connected again: RESET leaves it the READ
+/// that it was answering (`qp->resp.res`), which may be a repetition that nobody waits for any more,
+/// and the first request of its next life is taken for that READ and refused for its key.
+///
 /// # Errors
 /// At the first that goes wrong.
 pub fn run(options: &Options, host: Option<&str>, port: u16, keyless: bool) -> Result<usize> {
     let library = Library::open()?;
-    let side = Side::new(library, options, 0, transfer::room(LONG))?;
+    let mut side = Side::new(library, options, 0, transfer::room(LONG))?;
     let (role, stream) = match host {
         None => (0, TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?.accept()?.0),
         Some(host) => (1, TcpStream::connect((host, port))?),
@@ -58,14 +59,12 @@ pub fn run(options: &Options, host: Option<&str>, port: u16, keyless: bool) -> R
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_nodelay(true)?;
     let mut line = BufReader::new(stream);
-    let gid = u128::from_be_bytes(side.context.gid(options.gid_index)?);
-    let (address, key) = (side.region.address(), side.region.rkey());
-    writeln!(line.get_mut(), "{} {gid} {address} {key}", side.qp.number())?;
-    let peer = Far::read(&mut line)?;
-    let mut half = Half { side, line, role, peer, keyless };
     let mut count = 0;
-    for (round, mtu) in (0..).zip(MTUS) {
-        half.connect(options, mtu, round).with_context(|| format!("at ibv_mtu {mtu}"))?;
+    for mtu in MTUS {
+        side.renew_qp()?;
+        let far = Far::exchange(&side, &mut line, options)?;
+        let mut half = Half { side: &side, line: &mut line, role, far, keyless };
+        half.connect(options, mtu).with_context(|| format!("at ibv_mtu {mtu}"))?;
         for transfer in transfers(128 << mtu) {
             for sender in [0, 1] {
                 half.run(&transfer, sender).with_context(|| {
@@ -97,7 +96,11 @@ fn transfers(mtu: usize) -> impl Iterator<Item = Transfer> {
 }
 
 impl Far {
-    fn read(line: &mut BufReader<TcpStream>) -> Result<Self> {
+    /// Tells the other side what there is here, and hears what there is there.
+    fn exchange(side: &Side, line: &mut BufReader<TcpStream>, options: &Options) -> Result<Self> {
+        let gid = u128::from_be_bytes(side.context.gid(options.gid_index)?);
+        let (address, key) = (side.region.address(), side.region.rkey());
+        writeln!(line.get_mut(), "{} {gid} {address} {key}", side.qp.number())?;
         let mut text = String::new();
         line.read_line(&mut text)?;
         let mut words = text.split_whitespace();
@@ -107,7 +110,7 @@ impl Far {
     }
 }
 
-impl Half {
+impl Half<'_> {
     /// Waits until the other side has come as far.
     fn meet(&mut self) -> Result<()> {
         self.line.get_mut().write_all(b"here\n")?;
@@ -117,18 +120,16 @@ impl Half {
         Ok(())
     }
 
-    fn connect(&mut self, options: &Options, mtu: u32, round: u32) -> Result<()> {
-        let psn = |role: Role| (PSNS[role] + round * PSN_STEP) & 0xff_ffff;
+    fn connect(&mut self, options: &Options, mtu: u32) -> Result<()> {
         let peer = Peer {
-            qpn: self.peer.qpn,
-            gid: self.peer.gid,
+            qpn: self.far.qpn,
+            gid: self.far.gid,
             gid_index: options.gid_index,
-            send_psn: psn(self.role),
-            receive_psn: psn(1 - self.role),
+            send_psn: PSNS[self.role],
+            receive_psn: PSNS[1 - self.role],
             mtu,
         };
         let qp = &self.side.qp;
-        qp.to(verbs_sys::v44::verbs::IBV_QPS_RESET)?;
         qp.init(ACCESS)?;
         qp.receive_from(&peer)?;
         qp.send_to(&peer, options.patience)?;
@@ -150,9 +151,9 @@ impl Half {
             self.side.qp.post_recv(&transfer.receive(region, 5))?;
         }
         self.meet()?;
-        let (side, library) = (&self.side, self.side.context.library());
+        let (side, library) = (self.side, self.side.context.library());
         if near {
-            let (address, key) = self.peer.region;
+            let (address, key) = self.far.region;
             let needs_none = self.keyless && transfer.reads() && transfer.size == 0;
             let far = (address, if needs_none { 0 } else { key });
             let request = transfer.send(&side.region, far, 6, true);

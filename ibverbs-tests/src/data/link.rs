@@ -247,6 +247,15 @@ impl Side {
         Ok(Self { qp, send_cq, receive_cq, region, pd, context })
     }
 
+    /// Makes a QP, in RESET, in place of the one it has.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn renew_qp(&mut self) -> Result<()> {
+        self.qp = Self::qp(&self.pd, &self.send_cq, &self.receive_cq)?;
+        Ok(())
+    }
+
     fn qp(pd: &Rc<Pd>, send_cq: &Rc<Cq>, receive_cq: &Rc<Cq>) -> Result<Qp> {
         let capabilities = |inline| v::ibv_qp_cap {
             max_send_wr: DEPTH,
