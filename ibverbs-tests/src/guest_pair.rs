@@ -75,17 +75,17 @@ const ROWS: &[Row] = &[
     Row {
         name: "verbs-data",
         need: IBVERBS_UTILS,
-        server: "verbs-data apart --timeout 15 -d DEVICE -p 18515",
+        server: "verbs-data apart --timeout 18 -d DEVICE -p 18515",
         listens: Listens::Tcp(PINGPONG),
-        client: "verbs-data apart --timeout 15 -d DEVICE -p 18515 ADDRESS",
+        client: "verbs-data apart --timeout 18 -d DEVICE -p 18515 ADDRESS",
         check: |both| both_say(both, "350 messages arrived as they should"),
     },
     Row {
         name: "ib_send_bw",
         need: PERFTEST,
-        server: "ib_send_bw -x 1 -d DEVICE -F -s 65536 -n 40",
+        server: "ib_send_bw -x 1 -u 18 -d DEVICE -F -s 65536 -n 40",
         listens: Listens::Tcp(PINGPONG),
-        client: "ib_send_bw -x 1 -d DEVICE -F -s 65536 -n 40 ADDRESS",
+        client: "ib_send_bw -x 1 -u 18 -d DEVICE -F -s 65536 -n 40 ADDRESS",
         check: one_row,
     },
     Row {

@@ -154,9 +154,9 @@ impl Setting {
 }
 
 /// How long balboad may take to come up.
-const START: Duration = Duration::from_secs(20);
+const START: Duration = Duration::from_secs(2 * 60);
 /// How long balboad may take to end.
-const END: Duration = Duration::from_secs(20);
+const END: Duration = Duration::from_secs(2 * 60);
 
 /// A balboad that runs. Dropping it kills it; [`Daemon::stop`] checks how it ends.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use crate::agent::{self, End};
 use crate::cases::counters::counters;
 use crate::cases::pingpong::MTUS;
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
-use crate::interop::{ADDRESS, PERFTESTS, checked_data, checked_perftest, checked_pingpong};
+use crate::interop::{ADDRESS, DATA, PERFTESTS, checked_data, checked_perftest, checked_pingpong};
 use crate::pair::{Both, free_port, run_pair};
 use crate::setting::Daemon;
 
@@ -72,5 +72,5 @@ fn perftest(daemon: &Daemon<'_>) -> Result<()> {
 }
 
 fn data(daemon: &Daemon<'_>) -> Result<()> {
-    checked_data(both_roles(daemon, "verbs-data apart --timeout 15")?)
+    checked_data(both_roles(daemon, DATA)?)
 }

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 /// How long a card may take to be ready, and to tell what it counted.
-const START: Duration = Duration::from_secs(20);
+const START: Duration = Duration::from_secs(2 * 60);
 /// Cards of a machine with an IOMMU.
 const CARDS: usize = 2;
 /// The card with a neighbour: another function of its slot, of another kind and in its IOMMU group.

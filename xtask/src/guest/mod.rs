@@ -18,6 +18,7 @@ use ibverbs_tests::runner::{self, Filter, Summary};
 mod apt;
 mod bench;
 mod build;
+mod busy;
 mod cache;
 mod cards;
 mod initramfs;
@@ -27,6 +28,7 @@ mod qemu;
 mod vm;
 
 use apt::Apt;
+use busy::Busy;
 use cache::Cache;
 use cards::Served;
 use linux::Linux;
@@ -80,6 +82,12 @@ pub struct Options {
     /// List the cases and run nothing
     #[arg(long)]
     list: bool,
+    /// Run the cases N times
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    rounds: u32,
+    /// Keep N threads busy beside them
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    busy: usize,
 }
 
 /// Runs a task of the guest tier.
@@ -114,7 +122,14 @@ fn counted(
     }
     may_lack(setup::packages(setup::TEST));
     let built = cargo::build()?;
-    let summary = run(options.kernel, &filter, &built)?;
+    let _busy = Busy::start(options.busy);
+    let mut summary = Summary::default();
+    for round in 1..=options.rounds {
+        if options.rounds > 1 {
+            report!("round {round} of {}", options.rounds);
+        }
+        summary.add(run(options.kernel, &filter, &built)?);
+    }
     report!("");
     summary.print();
     let ran = summary.passed > 0 || !options.require;
