@@ -150,6 +150,34 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: Wait) -> Result<
     Ok(Received { bytes, fds })
 }
 
+/// Whether descriptors come with the next message, which stays where it is.
+///
+/// Nothing of ours refers to them afterwards. Who receives a descriptor may be the last who has it,
+/// and has to close it then, which takes as long as its maker likes (a file system in user space, a
+/// TCP connection that lingers): who must not wait does not receive such a message at all.
+///
+/// # Errors
+/// [`Error::would_block`] is true where there is no message.
+pub fn brings_descriptors(socket: BorrowedFd<'_>) -> Result<bool> {
+    let mut nothing = [0; 0];
+    let mut part = libc::iovec { iov_base: nothing.as_mut_ptr().cast(), iov_len: 0 };
+    let mut header = header(&mut part);
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: the header points to a buffer of no bytes and has no control room.
+    retry(|| unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) })
+        .map_err(Error::os("recvmsg(MSG_PEEK)"))?;
+    Ok(header.msg_flags & libc::MSG_CTRUNC != 0)
+}
+
+/// Whether descriptors may lie in the messages that a socket of ours has not received yet.
+///
+/// False is certain. Where the kernel does not tell (before 5.6, or without /proc) it is true.
+pub fn may_hold_descriptors(socket: BorrowedFd<'_>) -> bool {
+    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", socket.as_raw_fd()));
+    let lines = told.as_deref().unwrap_or_default().lines();
+    lines.filter_map(|line| line.strip_prefix("scm_fds:")).map(str::trim).next() != Some("0")
+}
+
 /// Whether the peer of a Unix socket has read everything that was sent to it.
 pub fn is_read(socket: BorrowedFd<'_>) -> Result<bool> {
     let mut bytes: libc::c_int = 0;
@@ -271,6 +299,26 @@ mod tests {
             receive(two.as_fd(), &mut [0; 4], Wait::Never).unwrap();
             assert_eq!(is_read(one.as_fd()).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn descriptors_are_seen_before_they_are_received() {
+        let (one, two) = pair().unwrap();
+        assert!(brings_descriptors(two.as_fd()).unwrap_err().would_block());
+        assert!(!may_hold_descriptors(two.as_fd()));
+        let (reader, writer) = pipe().unwrap();
+        send(one.as_fd(), b"plain", &[], Wait::Never).unwrap();
+        send(one.as_fd(), b"x", &[writer.as_fd()], Wait::Never).unwrap();
+        drop(writer);
+        assert!(may_hold_descriptors(two.as_fd()));
+        assert!(!brings_descriptors(two.as_fd()).unwrap());
+        receive(two.as_fd(), &mut [0; 8], Wait::Never).unwrap();
+        for _ in 0..2 {
+            assert!(brings_descriptors(two.as_fd()).unwrap());
+        }
+        assert!(!is_read(one.as_fd()).unwrap(), "the message is still there");
+        drop(two);
+        assert!(all_writers_are_closed(&reader));
     }
 
     #[test]

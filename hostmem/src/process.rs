@@ -10,7 +10,9 @@
 //! is asked before each copy. A process that executes another program keeps its id and its handle:
 //! that its memory is another's is learnt from its socket, which closes on exec.
 
+use std::ffi::CString;
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -183,6 +185,44 @@ pub fn allow_ptracer(pid: Pid) -> Result<bool> {
     let result = unsafe { libc::prctl(libc::PR_SET_PTRACER, tracer, 0, 0, 0) };
     Errno::result(result).map_err(Error::os("prctl(PR_SET_PTRACER)"))?;
     Ok(true)
+}
+
+/// Asks the kernel whether this process may reach another's memory, without reaching for any.
+///
+/// It is the check that copies go through, made when `/proc/PID/mem` is opened: the same but for its
+/// use of the file system ids and effective capabilities, where copies go by the real ids and the
+/// permitted capabilities. Another process can make it last: the kernel waits for an exec under way
+/// to have closed what it closes.
+///
+/// # Errors
+/// EACCES where it may not, ENOENT or ESRCH where there is no such process.
+pub fn check_reach(pid: Pid) -> Result<()> {
+    let opened = std::fs::File::open(format!("/proc/{pid}/mem"));
+    opened.map(drop).map_err(|error| Error::Os {
+        call: "open of its /proc/PID/mem",
+        errno: Errno::from_raw(error.raw_os_error().unwrap_or(0)),
+    })
+}
+
+/// The mode of the program that a process runs, with its set-user-id and set-group-id bits.
+///
+/// The program's file system is not asked, so that one that does not answer is not waited for: the
+/// mode is the one that the kernel knows, by which it has executed the program. Waits as
+/// [`check_reach`] does.
+///
+/// # Errors
+/// EACCES where this process may not look at it, ENOENT or ESRCH where there is no such process.
+pub fn program_mode(pid: Pid) -> Result<u32> {
+    let path = CString::new(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let mut found: MaybeUninit<libc::statx> = MaybeUninit::zeroed();
+    // SAFETY: the path ends with its zero byte, and the result has room for what the call writes.
+    let result = unsafe {
+        let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
+        libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_MODE, found.as_mut_ptr())
+    };
+    Errno::result(result).map_err(Error::os("statx of its /proc/PID/exe"))?;
+    // SAFETY: all-zero is a valid value, and the call has succeeded besides.
+    Ok(unsafe { found.assume_init() }.stx_mode.into())
 }
 
 /// A handle to one process, which no later process of the same id can take over.

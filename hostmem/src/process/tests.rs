@@ -14,11 +14,18 @@ struct Sleeper(Pid);
 
 impl Sleeper {
     fn new() -> Self {
-        // SAFETY: the child only waits.
+        Self::that_first(|| {})
+    }
+
+    fn that_first(does: impl FnOnce()) -> Self {
+        // SAFETY: the child makes system calls and waits.
         match unsafe { fork() }.unwrap() {
-            ForkResult::Child => loop {
-                nix::unistd::pause();
-            },
+            ForkResult::Child => {
+                does();
+                loop {
+                    nix::unistd::pause();
+                }
+            }
             ForkResult::Parent { child } => Self(child),
         }
     }
@@ -162,4 +169,53 @@ fn a_socket_tells_who_is_at_its_other_end() {
 fn lifting_yamas_restriction_is_harmless_without_yama() {
     let restricted = std::path::Path::new("/proc/sys/kernel/yama/ptrace_scope").exists();
     assert_eq!(allow_ptracer(getpid()).unwrap(), restricted);
+}
+
+#[test]
+fn the_check_of_reach_says_what_a_copy_would_meet() {
+    let (asleep, done) = nix::unistd::pipe().unwrap();
+    let closed = Sleeper::that_first(|| {
+        let _ = nix::sys::prctl::set_dumpable(false);
+        let _ = nix::unistd::write(&done, &[1]);
+    });
+    nix::unistd::read(&asleep, &mut [0]).unwrap();
+    let open = Sleeper::new();
+    let gone = {
+        let child = Sleeper::new();
+        child.0
+    };
+    let word = [7u8; 8];
+    // The first process is root's, and may be everybody's or nobody's to look at.
+    for pid in [getpid(), open.0, closed.0, gone, Pid::from_raw(1)] {
+        let mut copy = [0; 8];
+        let copied = read_vectored(pid, &mut [IoSliceMut::new(&mut copy)], &[range_of(&word)]);
+        let denied = |errno| matches!(errno, Some(Errno::EPERM | Errno::EACCES));
+        let may_not = copied.as_ref().is_err_and(|error| denied(error.errno()));
+        let asked = check_reach(pid);
+        let refused = asked.as_ref().is_err_and(|error| denied(error.errno()));
+        assert_eq!(refused, may_not, "process {pid}: {asked:?}, and a copy: {copied:?}");
+    }
+    assert!(check_reach(open.0).is_ok());
+    assert!(matches!(check_reach(gone).unwrap_err().errno(), Some(Errno::ENOENT | Errno::ESRCH)));
+}
+
+#[test]
+fn the_mode_of_a_program_has_its_set_user_id_bit() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("sleep");
+    // By another process: a child that is forked meanwhile would hold the file open for writing.
+    let copied = std::process::Command::new("cp").arg("/bin/sleep").arg(&program).status();
+    assert!(copied.unwrap().success());
+    for mode in [0o755, 0o4755, 0o2755] {
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(mode)).unwrap();
+        let wanted = program.metadata().unwrap().permissions().mode();
+        let mut child = std::process::Command::new(&program).arg("1000").spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        let found = program_mode(pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found.unwrap(), wanted & 0xffff, "{mode:o}");
+    }
 }
