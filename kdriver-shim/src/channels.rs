@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use hostmem::fdpass;
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
-use nix::sys::socket::{MsgFlags, send};
+use nix::sys::socket::{MsgFlags, Shutdown, send, shutdown};
 
 use crate::error::Error;
 use crate::poller::{Poller, Token, Watch};
@@ -55,6 +55,8 @@ impl<const N: usize> RecordSocket<N> {
     /// [`Error::Memory`] or [`Error::Os`] when descriptors run out.
     pub fn new(poller: &Poller, token: Token) -> Result<(Self, OwnedFd), Error> {
         let (ours, theirs) = fdpass::pair()?;
+        // The client has nothing to say here: descriptors above all, which would be balboad's to close.
+        shutdown(ours.as_raw_fd(), Shutdown::Read).map_err(Error::os("shutdown of a channel"))?;
         let watch = poller.watch(&ours, token, EpollFlags::empty())?;
         Ok((Self { socket: Some((ours, watch)), pending: VecDeque::new(), full: false }, theirs))
     }
@@ -174,6 +176,17 @@ mod tests {
         socket.flush(&poller);
         assert_eq!(read(&theirs), Some(1_000_000));
         assert_eq!(read(&theirs), None);
+    }
+
+    #[test]
+    fn a_client_can_say_nothing_on_a_channel_and_its_end_is_seen_all_the_same() {
+        let (poller, _socket, theirs) = socket();
+        let said = fdpass::send(theirs.as_fd(), b"x", &[theirs.as_fd()], Wait::Never);
+        assert_eq!(said.unwrap_err().errno(), Some(Errno::EPIPE));
+        assert!(poller.wait(Some(0)).unwrap().is_empty());
+        drop(theirs);
+        let ready = poller.wait(Some(0)).unwrap();
+        assert!(ready.iter().any(|(_, flags)| flags.contains(EpollFlags::EPOLLHUP)));
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub struct Process {
 pub enum Stage {
     /// Its first message is awaited.
     Greeting,
+    /// It has said that it is a verbs program, and the kernel is asked about it.
+    Examined,
     /// A verbs program.
     Provider,
     /// A program that asks and makes nothing.

@@ -87,6 +87,14 @@ pub enum Error {
         /// How many are allowed.
         connections: usize,
     },
+    /// The kernel does not come back with what it was asked about other programs.
+    #[error(
+        "{programs} programs that came before hang in exec, and the kernel waits for them; end those first"
+    )]
+    Unanswered {
+        /// How many they are.
+        programs: usize,
+    },
     /// The client names an object it does not have.
     #[error("this process has no {object} {number:#x}")]
     NoSuch {
@@ -111,16 +119,6 @@ pub enum Error {
     /// The card or balboad does not offer this.
     #[error("{0}")]
     Unsupported(String),
-    /// The memory to be registered is not what the client says.
-    #[error("memory {address:#x} of {length} bytes: {why}")]
-    Fault {
-        /// First byte.
-        address: u64,
-        /// Bytes.
-        length: u64,
-        /// What is wrong with it.
-        why: String,
-    },
     /// The client may not do this.
     #[error("{0}")]
     Forbidden(String),
@@ -179,12 +177,11 @@ impl Error {
     pub fn errno(&self) -> Errno {
         match self {
             Self::Quota { .. } | Self::NoAddressSpace { .. } => Errno::ENOMEM,
-            Self::NoPages { .. } | Self::Crowded { .. } => Errno::EAGAIN,
+            Self::NoPages { .. } | Self::Crowded { .. } | Self::Unanswered { .. } => Errno::EAGAIN,
             Self::NoSuch { .. } | Self::Invalid(_) => Errno::EINVAL,
             Self::Busy { .. } | Self::Running { .. } => Errno::EBUSY,
             Self::Claimed { .. } => Errno::EADDRINUSE,
             Self::Unsupported(_) => Errno::EOPNOTSUPP,
-            Self::Fault { .. } => Errno::EFAULT,
             Self::Forbidden(_) => Errno::EPERM,
             Self::Dead { .. } | Self::Backend(_) | Self::BringUp { .. } | Self::Shadow(_) => {
                 Errno::EIO

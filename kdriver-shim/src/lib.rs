@@ -21,6 +21,7 @@
 pub mod address;
 pub mod admin;
 pub mod args;
+pub mod aside;
 pub mod backend;
 pub mod bringup;
 pub mod cards;
@@ -39,7 +40,6 @@ pub mod objects;
 pub mod pace;
 pub mod peer;
 pub mod poller;
-pub mod proc_maps;
 pub mod quota;
 pub mod rings;
 pub mod server;

@@ -1,11 +1,9 @@
 //! Who is at the other end of a control socket, and whether balboad serves them.
 
-use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::MetadataExt;
 
-use hostmem::process::{PeerCredentials, peer_credentials, read_vectored};
-use hostmem::{Errno, PidFd, RemoteRange};
+use hostmem::process::{self, PeerCredentials, peer_credentials};
+use hostmem::{Errno, PidFd};
 use nix::unistd::Pid;
 
 use crate::clients::Process;
@@ -19,16 +17,19 @@ pub fn identify(socket: BorrowedFd<'_>) -> Result<(Process, PidFd), Error> {
     let PeerCredentials { pid, uid, .. } = peer_credentials(socket)?;
     let pidfd = PidFd::of_peer(socket)?;
     let pid = pid.as_raw();
-    let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let command = match command.trim_end() {
-        "" => "?".to_owned(),
-        // The name is the process's own choice: nothing in it may disturb the log.
-        name => name.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),
-    };
+    let command = printable(&std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default());
     Ok((Process { pid, uid, command }, pidfd))
 }
 
-/// Refuses peers of another user, and set-uid programs where balboad is root's.
+/// A command's name as a line of the log may have it: it is the process's own choice, in any bytes.
+fn printable(name: &[u8]) -> String {
+    match String::from_utf8_lossy(name).trim_end() {
+        "" => "?".to_owned(),
+        name => name.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),
+    }
+}
+
+/// Refuses peers of another user, or in another pid namespace.
 ///
 /// # Errors
 /// [`Error::Forbidden`] with the reason.
@@ -45,10 +46,22 @@ pub fn admit(process: &Process, own_uid: u32) -> Result<(), Error> {
                 .into(),
         ));
     }
+    Ok(())
+}
+
+/// Asks the kernel whether a program of balboad's own user may be served: whether its memory is within
+/// reach, and, where that user is root, that it is no set-user-id program.
+///
+/// May never return: see [`crate::aside`].
+///
+/// # Errors
+/// [`Error::Forbidden`] with the reason, and what to do about it.
+pub fn examine(process: &Process) -> Result<(), Error> {
+    let pid = Pid::from_raw(process.pid);
     // root's capability would override the kernel's own guard of such programs.
-    if own_uid == 0 {
-        match std::fs::metadata(format!("/proc/{pid}/exe")) {
-            Ok(exe) if exe.mode() & 0o6000 != 0 => {
+    if process.uid == 0 {
+        match process::program_mode(pid) {
+            Ok(mode) if mode & 0o6000 != 0 => {
                 return Err(Error::Forbidden(
                     "root's balboad serves no set-user-id or set-group-id program".into(),
                 ));
@@ -61,33 +74,20 @@ pub fn admit(process: &Process, own_uid: u32) -> Result<(), Error> {
             }
         }
     }
-    Ok(())
-}
-
-/// Reads a word of the client, to see at once whether its memory is within reach.
-///
-/// # Errors
-/// [`Error::Forbidden`] with the reason, and what to do about it.
-pub fn probe(process: &Process, address: u64, expected: u64) -> Result<(), Error> {
-    let pid = process.pid;
-    let mut word = [0u8; 8];
-    let base = usize::try_from(address).unwrap_or(0);
-    let range = RemoteRange { base, len: word.len() };
-    let read = read_vectored(Pid::from_raw(pid), &mut [IoSliceMut::new(&mut word)], &[range]);
-    let why = match read {
-        Ok(_) if u64::from_ne_bytes(word) == expected => return Ok(()),
-        Ok(_) => "another value stands there; is the process in another pid namespace?".to_owned(),
-        Err(error) => match error.errno() {
-            Some(Errno::EPERM) => denied(pid),
-            Some(Errno::ESRCH) => "there is no such process where balboad runs".to_owned(),
+    process::check_reach(pid).map_err(|error| {
+        let why = match error.errno() {
+            Some(Errno::EACCES | Errno::EPERM) => denied(pid),
+            Some(Errno::ENOENT | Errno::ESRCH) => {
+                "there is no such process where balboad runs".to_owned()
+            }
             _ => error.to_string(),
-        },
-    };
-    Err(Error::Forbidden(format!("balboad cannot read the memory of process {pid}: {why}")))
+        };
+        Error::Forbidden(format!("balboad cannot read the memory of process {pid}: {why}"))
+    })
 }
 
 /// Why the kernel may have denied access to a process of the same user.
-fn denied(pid: i32) -> String {
+fn denied(pid: Pid) -> String {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/user")).ok();
     match scope.trim() {
@@ -122,12 +122,26 @@ mod tests {
     }
 
     #[test]
-    fn the_probe_reads_what_stands_there() {
-        let word = 0x1234_5678_9abc_def0u64;
-        let at = &raw const word as u64;
-        probe(&own(), at, word).unwrap();
-        assert!(probe(&own(), at, 1).unwrap_err().to_string().contains("another value"));
-        assert!(probe(&own(), 8, 1).is_err());
+    fn another_pid_namespace_is_named() {
+        let unseen = Process { pid: 0, ..own() };
+        let why = admit(&unseen, own().uid).unwrap_err().to_string();
+        assert!(why.contains("another pid namespace"), "{why}");
+    }
+
+    #[test]
+    fn a_program_within_reach_is_served_and_one_that_is_gone_is_not() {
+        examine(&own()).unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let gone = Process { pid: i32::try_from(child.id()).unwrap(), ..own() };
+        child.wait().unwrap();
+        let why = examine(&gone).unwrap_err().to_string();
+        assert!(why.contains(&gone.pid.to_string()), "{why}");
+    }
+
+    #[test]
+    fn a_name_in_any_bytes_is_one_that_can_be_logged() {
+        assert_eq!(printable(b"a\xff\x1b[2Jb\n"), "a\u{fffd}?[2Jb");
+        assert_eq!(printable(b"\n"), "?");
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub enum Token {
     Async(ClientId, u32),
     /// News of the addresses of the kernel's devices.
     Addresses,
+    /// Answers about programs.
+    Answers,
     /// The kernel wants this card back.
     WantedBack(u32),
     /// Memory of a client's did not answer this card.

@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 use shim_abi::{Hello, MAX_MESSAGE, Refusal, Reply, Request, Response, Role};
 
+use crate::aside::Aside;
 use crate::cards::Card;
 use crate::clients::{Client, ClientId, Process, Stage};
 use crate::error::Error;
@@ -45,6 +46,8 @@ pub struct Server {
     listener_watch: Watch,
     // Places of what cards signal in the epoll set, by card, in the order of `signals`.
     watches: BTreeMap<u32, Vec<Watch>>,
+    // What is asked about programs, and the closing of sockets: both may hang.
+    aside: Aside,
     // Since when no connection is accepted, because the kernel could give none.
     paused: Option<Instant>,
     last_client: u64,
@@ -84,6 +87,8 @@ impl Server {
             }
             watches.insert(card.number, of_card);
         }
+        let aside = Aside::new()?;
+        poller.watch(&aside, Token::Answers, EpollFlags::EPOLLIN)?;
         let counter_files = CounterFiles::new(&state_dir, &mut cards, Instant::now())?;
         Ok(Self {
             cards,
@@ -92,6 +97,7 @@ impl Server {
             listener,
             listener_watch,
             watches,
+            aside,
             paused: None,
             last_client: 0,
             pd_numbers: Numbers::default(),
@@ -230,6 +236,7 @@ impl Server {
                     context.events.flush(&self.poller);
                 }
             }
+            Token::Answers => self.hear_answers(),
             Token::WantedBack(card) => self.give_up(card),
             Token::GivenUp(card) => self.end_given_up(card),
             Token::Interrupt { card, window } => {
@@ -242,6 +249,10 @@ impl Server {
     }
 
     fn accept(&mut self) {
+        if self.aside.is_full() {
+            log::error!("no connection is accepted for now: too many others hang in their closing");
+            return self.pause();
+        }
         let socket = match self.listener.accept() {
             Ok((socket, _)) => OwnedFd::from(socket),
             Err(error) => return self.accept_failed(&error),
@@ -257,11 +268,15 @@ impl Server {
             // Most likely descriptors or memory ran out. A client's end helps, and so may anybody's.
             _ => {
                 log::error!("no connection can be accepted for now: {error}");
-                let interest = EpollFlags::empty();
-                self.poller.change(self.listener.as_fd(), &self.listener_watch, interest);
-                self.paused = Some(Instant::now());
+                self.pause();
             }
         }
+    }
+
+    /// Leaves connections where they are for a while.
+    fn pause(&mut self) {
+        self.poller.change(self.listener.as_fd(), &self.listener_watch, EpollFlags::empty());
+        self.paused = Some(Instant::now());
     }
 
     /// Accepts connections again.
@@ -273,7 +288,13 @@ impl Server {
     }
 
     fn welcome(&mut self, socket: OwnedFd) -> Result<(), Error> {
-        let (process, pidfd) = peer::identify(socket.as_fd())?;
+        let (process, pidfd) = match peer::identify(socket.as_fd()) {
+            Ok(found) => found,
+            Err(error) => {
+                self.aside.close(socket);
+                return Err(error);
+            }
+        };
         self.end_oldest_greeting();
         self.last_client = self.last_client.wrapping_add(1);
         let id = ClientId(self.last_client);
@@ -283,6 +304,7 @@ impl Server {
             Ok(watch) => client.watches.extend([control, watch]),
             Err(error) => {
                 self.poller.unwatch(&client.socket, control);
+                self.aside.close(client.socket);
                 return Err(error);
             }
         }
@@ -384,14 +406,20 @@ impl Server {
     }
 
     fn exchange_in(&mut self, client: &mut Client, buffer: &mut [u8]) -> Result<(), String> {
+        match fdpass::brings_descriptors(client.socket.as_fd()) {
+            Ok(false) => {}
+            // Not received: to close them could wait.
+            Ok(true) => return Err("it sent descriptors, which no request takes".into()),
+            Err(error) if error.would_block() => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        }
         let received = match fdpass::receive(client.socket.as_fd(), buffer, Wait::Never) {
             Ok(received) if received.bytes == 0 => return Err("it closed its socket".into()),
             Ok(received) => received,
-            Err(error) if error.would_block() => return Ok(()),
             Err(error) => return Err(error.to_string()),
         };
-        if !received.fds.is_empty() {
-            return Err("it sent descriptors, which no request takes".into());
+        if client.stage == Stage::Examined {
+            return Err("it asks before its greeting is answered".into());
         }
         // Otherwise the answers of many requests, with their memory files, would pile up unread.
         if !fdpass::is_read(client.socket.as_fd()).map_err(|error| error.to_string())? {
@@ -444,44 +472,53 @@ impl Server {
         session.serve(request)
     }
 
-    fn greet(&self, client: &mut Client, message: &[u8]) -> Result<(), String> {
+    fn greet(&mut self, client: &mut Client, message: &[u8]) -> Result<(), String> {
         let admitted = match shim_abi::decode_hello::<Hello>(message) {
             Ok(hello) => self.admit(client, &hello).map_err(|error| Refusal::from(&error)),
             Err(error) => Err(Refusal { errno: Errno::EPROTO as i32, reason: error.to_string() }),
         };
-        let reply: Reply = admitted.map(|()| Response::Done);
-        reply_to(client, &shim_abi::hello_frame(&reply), &[])?;
-        match reply {
-            Ok(_) => Ok(()),
-            Err(refusal) => Err(refusal.reason),
-        }
+        if client.stage == Stage::Examined { Ok(()) } else { answer_hello(client, admitted) }
     }
 
-    fn admit(&self, client: &mut Client, hello: &Hello) -> Result<(), Error> {
+    fn admit(&mut self, client: &mut Client, hello: &Hello) -> Result<(), Error> {
         peer::admit(&client.process, self.uid)?;
         self.check_room(&client.process)?;
         client.stage = match hello.role {
             Role::Tool => Stage::Tool,
-            Role::Provider { probe, probe_value } => {
-                peer::probe(&client.process, probe, probe_value)?;
-                Stage::Provider
+            Role::Provider => {
+                self.aside.ask(client.id, &client.process)?;
+                Stage::Examined
             }
         };
         let build: String = hello.build.chars().filter(|c| !c.is_control()).take(64).collect();
-        log::debug!("{}: {:?} of build {build}", client.label(), client.stage);
+        log::debug!("{}: {:?} of build {build}", client.label(), hello.role);
         Ok(())
+    }
+
+    /// Serves the programs about which the kernel has answered, or tells them why not.
+    fn hear_answers(&mut self) {
+        for (id, answer) in self.aside.answers() {
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            if answer.is_ok() {
+                client.stage = Stage::Provider;
+            }
+            if let Err(why) = answer_hello(client, answer.map_err(|error| Refusal::from(&error))) {
+                self.end(id, &why);
+            }
+        }
     }
 
     fn end(&mut self, id: ClientId, why: &str) {
         let Some(mut client) = self.clients.remove(&id) else { return };
         let level = match client.stage {
             Stage::Provider => log::Level::Info,
-            Stage::Tool | Stage::Greeting => log::Level::Debug,
+            Stage::Tool | Stage::Greeting | Stage::Examined => log::Level::Debug,
         };
         log::log!(level, "{} ends: {why}", client.label());
         let begun = Instant::now();
         client.end(&mut self.cards, &self.poller);
         self.charge(&client, 0, true, begun);
+        self.aside.close(client.socket);
         self.tend_cards();
         self.resume();
     }
@@ -552,6 +589,13 @@ fn signals(card: &Card) -> Vec<(BorrowedFd<'_>, Token)> {
     let wanted_back = card.backend.wanted_back().map(|fd| (fd, Token::WantedBack(card.number)));
     let given_up = card.backend.given_up().map(|fd| (fd, Token::GivenUp(card.number)));
     wanted_back.into_iter().chain(given_up).chain(windows).collect()
+}
+
+/// Answers a greeting; an error ends the client.
+fn answer_hello(client: &Client, admitted: Result<(), Refusal>) -> Result<(), String> {
+    let reply: Reply = admitted.map(|()| Response::Done);
+    reply_to(client, &shim_abi::hello_frame(&reply), &[])?;
+    reply.map(drop).map_err(|refusal| refusal.reason)
 }
 
 /// Sends a reply; a client that does not read its replies is at an end.

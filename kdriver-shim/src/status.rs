@@ -244,7 +244,7 @@ fn client_status(client: &Client, cards: &mut [Card]) -> ClientStatus {
         uid: client.process.uid,
         command: client.process.command.clone(),
         role: match client.stage {
-            Stage::Greeting => "greeting",
+            Stage::Greeting | Stage::Examined => "greeting",
             Stage::Provider => "provider",
             Stage::Tool => "tool",
         },

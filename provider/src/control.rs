@@ -8,7 +8,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use hostmem::fdpass::{Received, Wait, receive, send};
@@ -32,9 +32,6 @@ use vfio::Iommu;
 use crate::doorbell::{CardPath, Life};
 use crate::error::{Error, Result};
 use crate::process::ProcessLock;
-
-/// The word that balboad reads to see whether it can reach this process's memory.
-static PROBE: AtomicU64 = AtomicU64::new(0x6261_6c62_6f61_2121);
 
 /// A connection to balboad, and what came to the process through it.
 #[derive(Debug)]
@@ -167,10 +164,9 @@ impl Connection {
     }
 
     fn greet(&self) -> Result<()> {
-        let probe_value = PROBE.load(Ordering::Relaxed);
         let hello = Hello {
             build: concat!("provider ", env!("CARGO_PKG_VERSION"), " for rdma-core 44").into(),
-            role: Role::Provider { probe: PROBE.as_ptr() as u64, probe_value },
+            role: Role::Provider,
         };
         let mut room = self.exchange.lock();
         let received = self.transact("the greeting", &shim_abi::hello_frame(&hello), &mut room)?;

@@ -25,7 +25,7 @@ mod message;
 pub use message::*;
 
 /// Version of these messages; provider and balboad must agree.
-pub const ABI: u32 = 2;
+pub const ABI: u32 = 3;
 /// The socket's name in the state directory.
 pub const SOCKET_NAME: &str = "balboad.sock";
 /// The counters' directory in the state directory: `CARD/hw_counters` and `CARD/counters` in it
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     fn hello() -> Hello {
-        Hello { build: "test".into(), role: Role::Provider { probe: 0x1000, probe_value: 7 } }
+        Hello { build: "test".into(), role: Role::Provider }
     }
 
     #[test]

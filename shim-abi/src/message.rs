@@ -14,13 +14,9 @@ pub struct Hello {
 /// What a client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// A verbs program. Its memory must be within balboad's reach, which is tried at once.
-    Provider {
-        /// Address of a word in the client.
-        probe: u64,
-        /// What stands there.
-        probe_value: u64,
-    },
+    /// A verbs program. Its memory must be within balboad's reach, and the kernel is asked at once
+    /// whether it is.
+    Provider,
     /// `balboa run`, `balboa status`: asks, makes nothing.
     Tool,
 }
@@ -78,6 +74,9 @@ pub enum Request {
         pdn: u32,
     },
     /// First step of a registration: address space of the card. → [`Response::Reserved`]
+    ///
+    /// Whether there is such memory is the client's to see to: what is not there, or not the client's
+    /// to write, the card cannot reach.
     ReserveMr {
         /// Protection domain.
         pdn: u32,

@@ -10,17 +10,14 @@ use shim_abi::{Hello, MAX_MESSAGE, Reply, Request, Response, Role, SOCKET_NAME};
 
 use super::say;
 
-/// What balboad reads in this process.
-static PROBE: u64 = 0x7e57_ab1e_0f00_d5e5;
-
 /// A connection to balboad.
 struct Client(OwnedFd);
 
 impl Client {
     fn connect(directory: &Path) -> Result<Self> {
         let client = Self(dial(directory)?);
-        let role = Role::Provider { probe: &raw const PROBE as u64, probe_value: PROBE };
-        let hello = shim_abi::hello_frame(&Hello { build: "by hand".into(), role });
+        let hello = Hello { build: "by hand".into(), role: Role::Provider };
+        let hello = shim_abi::hello_frame(&hello);
         let (answer, _) = client.exchange(&hello)?;
         let reply: Reply = shim_abi::decode_hello(&answer)?;
         match reply {

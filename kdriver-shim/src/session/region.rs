@@ -14,7 +14,6 @@ use crate::clients::confirmed;
 use crate::error::Error;
 use crate::iova::IovaRange;
 use crate::objects::Mr;
-use crate::proc_maps;
 use crate::quota::Resource;
 
 const PAGE: u64 = 4096;
@@ -41,10 +40,6 @@ impl Session<'_> {
         let limits = self.limits(card)?;
         check_access(wanted.access)?;
         let pages = pages(&wanted)?;
-        if wanted.length > 0 {
-            let writable = wanted.access & Access::LOCAL_WRITE.bits() != 0;
-            proc_maps::check(self.client.process.pid, wanted.address, wanted.length, writable)?;
-        }
         let usage = &mut self.client.usage;
         usage.take(Resource::Mrs, 1, &limits)?;
         if let Err(error) = usage.take(Resource::MrBytes, wanted.length, &limits) {

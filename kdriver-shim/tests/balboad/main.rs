@@ -1,5 +1,6 @@
 //! balboad as a process: its command line, its clients, real frames between its cards.
 
+mod attacks;
 mod command_line;
 mod common;
 mod death;

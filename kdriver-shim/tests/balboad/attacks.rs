@@ -1,0 +1,81 @@
+//! Clients that would have balboad wait for them.
+
+use std::io::{ErrorKind, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use hostmem::fdpass::{Wait, send};
+use nix::libc::linger;
+use nix::sys::signal::Signal;
+use nix::sys::socket::{setsockopt, sockopt};
+use shim_abi::{Request, Response, Role};
+
+use crate::common::{Balboad, Client};
+
+/// A connection whose last holder waits a day in closing it, and its far end, which reads nothing.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    near.set_nonblocking(true).unwrap();
+    let full = loop {
+        if let Err(error) = near.write(&[0; 1 << 16]) {
+            break error;
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::WouldBlock);
+    let for_a_day = linger { l_onoff: 1, l_linger: 86_400 };
+    setsockopt(&near, sockopt::Linger, &for_a_day).unwrap();
+    (near.into(), far)
+}
+
+#[test]
+fn descriptors_whose_closing_waits_hold_up_nobody() {
+    let mut balboad = Balboad::start(&["--soft", "1"]);
+    let mut far_ends = Vec::new();
+    let mut last_of_its_kind = |socket: &dyn std::os::fd::AsFd, message: &[u8]| {
+        let (near, far) = lingering();
+        let sent = send(socket.as_fd(), message, &[near.as_fd()], Wait::Never);
+        // What did not leave is closed here: then there is nothing to wait for.
+        if sent.is_ok() {
+            far_ends.push(far);
+        }
+        sent
+    };
+    let list = shim_abi::encode(&Request::ListCards);
+
+    // In place of a greeting, with a request, and behind one that ends its client unread.
+    let stranger = Client::dial(&balboad.dir);
+    last_of_its_kind(&stranger, b"x").unwrap();
+    balboad.status();
+    let client = Client::provider(&balboad.dir);
+    last_of_its_kind(&client, &list).unwrap();
+    balboad.status();
+    client.await_end();
+    let client = Client::provider(&balboad.dir);
+    send(client.as_fd(), b"\xff", &[], Wait::Never).unwrap();
+    // balboad may be at its end with it by now.
+    let _ = last_of_its_kind(&client, &list);
+    balboad.status();
+    client.await_end();
+
+    // Where a client has nothing to say.
+    let client = Client::provider(&balboad.dir);
+    let (Response::Context(context), fds) = client.ask(Request::OpenContext { card: 0 }) else {
+        panic!()
+    };
+    let context = context.context;
+    let (Response::Channel { .. }, channel) = client.ask(Request::CreateChannel { context }) else {
+        panic!()
+    };
+    for socket in [&fds[0], &channel[0]] {
+        let refused = last_of_its_kind(socket, b"x").unwrap_err();
+        assert_eq!(refused.errno(), Some(nix::errno::Errno::EPIPE));
+    }
+    drop((client, fds, channel));
+    balboad.await_status("the end of all clients", |status| {
+        status["clients"].as_array().is_some_and(Vec::is_empty)
+    });
+    assert_eq!(Client::connect(&balboad.dir, Role::Tool).map(drop), Ok(()));
+    assert!(balboad.signal(Signal::SIGTERM).success());
+}
