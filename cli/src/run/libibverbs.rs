@@ -1,6 +1,7 @@
 //! Which libibverbs a program will load, and the provider that fits it.
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -129,22 +130,32 @@ fn cached() -> Vec<PathBuf> {
     ["/sbin/ldconfig", "/usr/sbin/ldconfig"]
         .iter()
         .find_map(|ldconfig| Command::new(ldconfig).arg("-p").output().ok())
-        .map(|output| from_cache(&String::from_utf8_lossy(&output.stdout)))
+        .map(|output| from_cache(&output.stdout))
         .unwrap_or_default()
 }
 
+/// What stands between a library's name and its file, which is a path in any bytes.
+const ARROW: &[u8] = b" => ";
+
 /// The library's files in the output of `ldconfig -p`, those of this architecture:
 /// `libibverbs.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libibverbs.so.1`.
-fn from_cache(listing: &str) -> Vec<PathBuf> {
+fn from_cache(listing: &[u8]) -> Vec<PathBuf> {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "x86-64",
         "aarch64" => "AArch64",
         other => other,
     };
-    let entries = listing.lines().filter_map(|line| line.trim().split_once(" => "));
+    let lines = listing.split(|&byte| byte == b'\n');
+    let entries = lines.filter_map(|line| {
+        let arrow = line.windows(ARROW.len()).position(|bytes| bytes == ARROW)?;
+        let (name, file) = line.split_at_checked(arrow)?;
+        Some((String::from_utf8_lossy(name), file.get(ARROW.len()..)?))
+    });
     entries
-        .filter(|(name, _)| name.split(' ').next() == Some(SONAME) && name.contains(architecture))
-        .map(|(_, file)| PathBuf::from(file))
+        .filter(|(name, _)| {
+            name.split_whitespace().next() == Some(SONAME) && name.contains(architecture)
+        })
+        .map(|(_, file)| PathBuf::from(OsStr::from_bytes(file)))
         .collect()
 }
 
@@ -167,11 +178,12 @@ mod tests {
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn the_cache_is_read_for_this_architecture_only() {
-        let listing = "2 libs found in cache\n\
+        let listing = b"2 libs found in cache\n\
             \tlibibverbs.so.1 (libc6) => /lib/i386-linux-gnu/libibverbs.so.1\n\
-            \tlibibverbs.so.1 (libc6,x86-64) => /opt/new/libibverbs.so.1\n\
+            \tlibibverbs.so.1 (libc6,x86-64) => /opt/n\xe9w/libibverbs.so.1\n\
             \tlibibverbs.so (libc6,x86-64) => /lib/x86_64-linux-gnu/libibverbs.so\n";
-        assert_eq!(from_cache(listing), [PathBuf::from("/opt/new/libibverbs.so.1")]);
+        let found = OsStr::from_bytes(b"/opt/n\xe9w/libibverbs.so.1");
+        assert_eq!(from_cache(listing), [PathBuf::from(found)]);
     }
 
     #[test]

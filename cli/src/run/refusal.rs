@@ -76,8 +76,13 @@ fn confined_container() -> bool {
 
 /// Whether this process sees no mount at its "/", which only a chroot can bring about.
 fn root_is_no_mount() -> bool {
-    fs::read_to_string("/proc/self/mountinfo")
-        .is_ok_and(|mounts| !mounts.lines().any(|line| line.split(' ').nth(4) == Some("/")))
+    fs::read("/proc/self/mountinfo").is_ok_and(|mounts| !mounts_root(&mounts))
+}
+
+/// Whether a table of mounts, whose paths are any bytes, has one at "/".
+fn mounts_root(mounts: &[u8]) -> bool {
+    let mut lines = mounts.split(|&byte| byte == b'\n');
+    lines.any(|line| line.split(|&byte| byte == b' ').nth(4) == Some(b"/"))
 }
 
 fn sentence(cause: Cause, what: &str, errno: Errno) -> String {
@@ -109,6 +114,14 @@ fn sentence(cause: Cause, what: &str, errno: Errno) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mount_of_the_root_is_found_among_paths_in_any_bytes() {
+        let elsewhere = b"29 1 8:1 / /mnt/caf\xe9 rw - ext4 /dev/sda1 rw\n";
+        let root = b"30 1 8:2 / / rw - ext4 /dev/sda2 rw\n";
+        assert!(!mounts_root(elsewhere));
+        assert!(mounts_root(&[&elsewhere[..], root].concat()));
+    }
 
     #[test]
     fn every_cause_names_what_to_do() {

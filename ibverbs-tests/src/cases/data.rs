@@ -1,8 +1,14 @@
 //! verbs-data, which checks every byte it moves.
 
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
+use anyhow::Result;
+
 use crate::runner::{Case, Need};
+use crate::setting::Setting;
 
 /// How long a sweep may take: 850 messages, some of 1 MiB.
 const SWEEP: Duration = Duration::from_secs(180);
@@ -31,7 +37,20 @@ pub fn cases() -> Vec<Case> {
         cases.push(case(&name, &command, "1024 MiB arrived", &[HUGE_MEMORY]));
     }
     cases.push(case("64 MiB/write", "huge write --mib 64 --mtu 256", "64 MiB arrived", &[]));
+    cases.push(Case::new("verbs-data/a path that is not UTF-8", &[], elsewhere));
     cases
+}
+
+/// A program whose memory map names files in any bytes.
+fn elsewhere(setting: &Setting) -> Result<()> {
+    let directory = setting.directory().join(OsStr::from_bytes(b"caf\xe9"));
+    fs::create_dir(&directory)?;
+    let program = directory.join("verbs-data");
+    fs::copy(setting.bin.join("verbs-data"), &program)?;
+    let daemon = setting.balboad("--soft 2")?;
+    let task = daemon.run("").arg(program).words("lists").limit(SWEEP);
+    task.run()?.success()?.says("listed messages arrived")?;
+    daemon.stop()
 }
 
 fn case(name: &str, command: &str, says: &'static str, needs: &[Need]) -> Case {

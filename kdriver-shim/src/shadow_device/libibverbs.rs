@@ -50,8 +50,8 @@ fn claimant_in(directory: &Path) -> Claimant {
     let mut names: Vec<(String, PathBuf)> = Vec::new();
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()).filter(|path| path.is_file()) {
-        let text = fs::read_to_string(&path).unwrap_or_default();
-        for line in text.lines() {
+        let text = fs::read(&path).unwrap_or_default();
+        for line in String::from_utf8_lossy(&text).lines() {
             let mut words = line.split_whitespace();
             if let (Some("driver"), Some(name)) = (words.next(), words.next()) {
                 // A path names a plug-in by its file.
@@ -89,6 +89,9 @@ mod tests {
         let file = home.path().join("balboa.driver");
         assert_eq!(claimant_in(home.path()), Claimant::Rxe(file));
         write("balboa.driver", "driver rxe\ndriver /opt/libbalboa\n");
+        assert_eq!(claimant_in(home.path()), Claimant::Ours);
+        let remark = b"# caf\xe9\ndriver balboa\n";
+        fs::write(home.path().join("balboa.driver"), remark).unwrap();
         assert_eq!(claimant_in(home.path()), Claimant::Ours);
         assert_eq!(Claimant::Ours.trouble(), None);
     }
