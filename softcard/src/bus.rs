@@ -2,19 +2,20 @@
 //!
 //! Ranges are what an IOMMU makes of them: they may be as small as a page, neighbours on the bus
 //! need not be neighbours in memory, and any of them may go away between two accesses. Whoever
-//! keeps a view of memory therefore remembers the bus's [generation](Bus::generation) with it and
-//! looks again when that has moved on.
+//! keeps a view of memory is therefore [told](Bus::watch) when the range goes that it lies in, and
+//! who found none looks again when the bus's [generation](Bus::generation) has moved on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use hostmem::{DmaMemory, SharedMapping};
 use nix::unistd::Pid;
 
 use crate::Error;
+use crate::mmu::Latch;
 use crate::processes::{Processes, Slot};
 
 /// Memory that only its owner can reach, who is asked for every access.
@@ -54,12 +55,38 @@ impl Rights {
 
 #[derive(Debug)]
 struct Range {
+    /// Which it is: as many as were mapped before it, and itself.
+    number: u64,
     /// The last byte, which may be the last one there is.
     last: u64,
     rights: Rights,
     backing: Backing,
     /// Whose memory it is, where it is another process's.
     process: Option<Slot>,
+    /// Who remembers that memory lies in it.
+    watchers: Vec<Weak<Latch>>,
+}
+
+impl Range {
+    /// Lets somebody know when it goes. Those that are gone, or came twice, make room first.
+    fn watch(&mut self, latch: &Rc<Latch>) {
+        if !latch.watches(self.number) {
+            return;
+        }
+        if self.watchers.len() == self.watchers.capacity() {
+            self.watchers.retain(|latch| latch.strong_count() > 0);
+            self.watchers.sort_unstable_by_key(Weak::as_ptr);
+            self.watchers.dedup_by(|one, other| one.ptr_eq(other));
+        }
+        self.watchers.push(Rc::downgrade(latch));
+    }
+
+    /// What was found in it may not hold any more.
+    fn tell(&self) {
+        for latch in self.watchers.iter().filter_map(Weak::upgrade) {
+            latch.look_again();
+        }
+    }
 }
 
 /// What lies at a bus address.
@@ -82,6 +109,8 @@ struct Found {
 #[derive(Debug)]
 pub(crate) struct Bus {
     ranges: RefCell<BTreeMap<u64, Range>>,
+    /// Ranges that were ever mapped.
+    mapped: Cell<u64>,
     processes: RefCell<Processes>,
     generation: Cell<u64>,
     /// Whether the card may speak first on the bus.
@@ -97,6 +126,7 @@ impl Default for Bus {
     fn default() -> Self {
         Self {
             ranges: RefCell::default(),
+            mapped: Cell::new(0),
             processes: RefCell::default(),
             generation: Cell::new(1),
             master: Cell::new(true),
@@ -112,14 +142,8 @@ const ADDRESS_LIMIT: u64 = 1 << 44;
 
 impl Bus {
     /// Moves on whenever something that was reachable may no longer be, or the other way round.
-    #[inline]
     pub(crate) fn generation(&self) -> u64 {
         self.generation.get()
-    }
-
-    /// Makes everybody look again who remembers where memory is.
-    pub(crate) fn look_again(&self) {
-        self.changed();
     }
 
     fn changed(&self) {
@@ -130,6 +154,7 @@ impl Bus {
     /// Lets the card reach memory, or keeps it from reaching any: bus mastering.
     pub(crate) fn set_master(&self, master: bool) {
         if self.master.replace(master) != master {
+            self.ranges.borrow().values().for_each(Range::tell);
             self.changed();
         }
     }
@@ -163,7 +188,10 @@ impl Bus {
             }
             _ => None,
         };
-        ranges.insert(address, Range { last, rights, backing, process });
+        let number = self.mapped.get().wrapping_add(1);
+        self.mapped.set(number);
+        let watchers = Vec::new();
+        ranges.insert(address, Range { number, last, rights, backing, process, watchers });
         self.changed();
         Ok(())
     }
@@ -178,8 +206,9 @@ impl Bus {
             .filter(|(_, range)| range.last <= last)
             .map(|(start, _)| *start)
             .collect();
-        for start in &inside {
-            if let Some(process) = ranges.remove(start).and_then(|range| range.process) {
+        for range in inside.iter().filter_map(|start| ranges.remove(start)) {
+            range.tell();
+            if let Some(process) = range.process {
                 self.processes.borrow_mut().leave(process);
             }
         }
@@ -189,7 +218,8 @@ impl Bus {
 
     /// Unmaps everything.
     pub(crate) fn clear(&self) {
-        self.ranges.borrow_mut().clear();
+        let ranges = std::mem::take(&mut *self.ranges.borrow_mut());
+        ranges.values().for_each(Range::tell);
         self.changed();
     }
 
@@ -224,6 +254,17 @@ impl Bus {
         (length <= bytes).then_some(place)
     }
 
+    /// What lies where a latch says that all of its memory is, if that is one range and may be read
+    /// and written; the latch moves on when that range goes.
+    pub(crate) fn watch(&self, latch: &Rc<Latch>) -> Option<Place> {
+        let address = latch.base()?;
+        let found = self.find(address, latch.bytes(), Rights::BOTH)?;
+        let mut ranges = self.ranges.borrow_mut();
+        let (_, range) = ranges.range_mut(..=address).next_back()?;
+        range.watch(latch);
+        Some(found)
+    }
+
     /// What lies at `address`, and how many bytes from there on do in the same range.
     pub(crate) fn look_up(&self, address: u64, wanted: Rights) -> Option<(Place, u64)> {
         let found = self.look(address, wanted);
@@ -251,6 +292,8 @@ impl Bus {
     }
 
     fn look(&self, address: u64, wanted: Rights) -> Option<(Place, u64)> {
+        #[cfg(test)]
+        tests::LOOKS.with(|looks| looks.set(looks.get() + 1));
         if !self.master.get() || address >= ADDRESS_LIMIT {
             return None;
         }
@@ -300,6 +343,12 @@ impl Bus {
         self.refusals.get()
     }
 
+    /// Notes of who remembers memory, of all ranges.
+    #[cfg(test)]
+    pub(crate) fn watchers(&self) -> usize {
+        self.ranges.borrow().values().map(|range| range.watchers.len()).sum()
+    }
+
     /// Whether all of `bytes` bytes from `address` are mapped, whichever way and to whatever.
     #[cfg(test)]
     pub(crate) fn reachable(&self, address: u64, bytes: u64) -> bool {
@@ -327,8 +376,13 @@ impl Bus {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    thread_local! {
+        /// How often this thread has looked for what lies at an address.
+        pub(crate) static LOOKS: Cell<usize> = const { Cell::new(0) };
+    }
 
     fn memory() -> DmaMemory {
         let process = crate::processes::tests::process(std::process::id());

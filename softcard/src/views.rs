@@ -1,9 +1,9 @@
 //! Rings and doorbell records, wherever on the bus they lie.
 //!
-//! A view remembers where its memory is as long as the bus has not changed. Memory that is one
-//! piece here is then reached directly. What is scattered, or must be asked for, is looked up at
-//! every access. What is not there any more reads as all ones and swallows what is written, as on
-//! PCIe.
+//! A view remembers where its memory is until its latch says that this may not hold any more: the
+//! end of somebody else's memory costs it nothing. Memory that is one piece here is reached directly.
+//! What is scattered, or must be asked for, is looked up at every access. What is not there any more
+//! reads as all ones and swallows what is written, as on PCIe.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,30 +19,34 @@ use crate::mmu::Latch;
 /// An address that no memory has.
 const NOWHERE: u64 = u64::MAX;
 
-/// What was found when the bus was last looked at; generation 0 is before the first look.
+/// What was found when it was last looked for.
 #[derive(Debug)]
 struct Remembered<T> {
-    generation: u64,
+    /// The latch's generation then; 0 before the first look.
+    latched: u64,
+    /// The bus's generation then: what was not found may be there when that has moved on.
+    looked: u64,
     direct: Option<T>,
 }
 
 impl<T> Remembered<T> {
     fn nothing() -> RefCell<Self> {
-        RefCell::new(Self { generation: 0, direct: None })
+        RefCell::new(Self { latched: 0, looked: 0, direct: None })
     }
 
-    /// Looks again if the bus has changed.
+    /// Looks again if that may find anything else.
     #[inline]
     fn refresh(
         &mut self,
         bus: &Bus,
         open: impl FnOnce(Arc<SharedMapping>, usize) -> hostmem::Result<T>,
-        latch: &Latch,
+        latch: &Rc<Latch>,
     ) -> Option<&T> {
-        if self.generation != bus.generation() {
-            self.generation = bus.generation();
-            let place = latch.base().and_then(|at| bus.find(at, latch.bytes(), Rights::BOTH));
-            self.direct = match place {
+        let holds = self.latched == latch.generation();
+        if !holds || (self.direct.is_none() && self.looked != bus.generation()) {
+            self.latched = latch.generation();
+            self.looked = bus.generation();
+            self.direct = match bus.watch(latch) {
                 Some(Place::Shared(mapping, offset)) => open(mapping, offset).ok(),
                 _ => None,
             };

@@ -3,8 +3,13 @@
 //! An engine keeps where the pages of its rings are until the driver takes one of them back; it then
 //! touches no ring before it has asked for that page again. So an engine never has to stop in the
 //! middle of a ring access, and rings that meet in one set of the TLB do not chase each other out.
+//!
+//! Latches are found by their pages: what a page's end costs depends on the rings in it, not on how
+//! many there are.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::rc::{Rc, Weak};
 
 use fpga_regs::BLOCK_BYTES;
@@ -32,20 +37,51 @@ pub(crate) struct Latch {
     parts: RefCell<Vec<Part>>,
     /// Where all of it is, in one piece.
     base: Cell<Option<u64>>,
+    /// Moves on whenever the memory may be elsewhere, or nowhere; never 0.
+    generation: Cell<u64>,
+    /// The range of the bus that was asked to tell when it goes.
+    watched: Cell<u64>,
+    /// Where it is found by its pages.
+    index: Weak<Index>,
+    number: u64,
 }
 
 impl Latch {
-    fn new(vaddr: u64, bytes: u64) -> Self {
-        Self { vaddr, bytes, parts: RefCell::default(), base: Cell::new(None) }
+    fn new(vaddr: u64, bytes: u64, index: &Rc<Index>) -> Self {
+        let number = index.numbers.get();
+        index.numbers.set(number.wrapping_add(1));
+        Self::unlisted(vaddr, bytes, Rc::downgrade(index), number)
+    }
+
+    fn unlisted(vaddr: u64, bytes: u64, index: Weak<Index>, number: u64) -> Self {
+        let (parts, base) = Default::default();
+        let (generation, watched) = (Cell::new(1), Cell::new(0));
+        Self { vaddr, bytes, parts, base, generation, watched, index, number }
     }
 
     /// A latch of memory that is where it is.
     #[cfg(test)]
     pub(crate) fn direct(address: u64, bytes: u64) -> Rc<Self> {
-        let latch = Self::new(address, bytes);
+        let latch = Self::unlisted(address, bytes, Weak::new(), 0);
         latch.parts.borrow_mut().push(Part { offset: 0, bytes, bus: address });
         latch.base.set(Some(address));
         Rc::new(latch)
+    }
+
+    /// Moves on whenever what was found by the latch may not hold any more; never 0.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    /// Makes everybody look again who remembers where the memory is.
+    pub(crate) fn look_again(&self) {
+        self.generation.set(self.generation.get().wrapping_add(1).max(1));
+    }
+
+    /// Notes that a range of the bus tells when it goes; whether it did not before.
+    pub(crate) fn watches(&self, range: u64) -> bool {
+        self.watched.replace(range) != range
     }
 
     /// Bytes in all.
@@ -70,6 +106,8 @@ impl Latch {
 
     /// Asks for every page that is not there.
     fn complete(&self, mmu: &mut Mmu) -> Translation {
+        #[cfg(test)]
+        tests::TOUCHED.with(|touched| touched.set(touched.get() + 1));
         let mut parts = self.parts.borrow_mut();
         let mut offset = 0;
         let mut index = 0;
@@ -94,11 +132,14 @@ impl Latch {
         let follows = |part: &Part| part.bus == first.wrapping_add(part.offset);
         let whole = parts.iter().all(follows);
         self.base.set(whole.then_some(first));
+        self.look_again();
         Translation::Found { bus: first, bytes: self.bytes }
     }
 
     /// Forgets the pages in a range of virtual addresses; whether there were any.
     fn forget(&self, start: u64, bytes: u64) -> bool {
+        #[cfg(test)]
+        tests::TOUCHED.with(|touched| touched.set(touched.get() + 1));
         let end = start.saturating_add(bytes);
         let mut parts = self.parts.borrow_mut();
         let before = parts.len();
@@ -109,8 +150,61 @@ impl Latch {
         let forgot = parts.len() < before;
         if forgot {
             self.base.set(None);
+            self.look_again();
         }
         forgot
+    }
+}
+
+impl Drop for Latch {
+    fn drop(&mut self) {
+        if let Some(index) = self.index.upgrade() {
+            index.remove(self);
+        }
+    }
+}
+
+/// The latches of a vFPGA by the pages that they lie in.
+#[derive(Debug)]
+struct Index {
+    page_bits: u32,
+    numbers: Cell<u64>,
+    /// By page, and by the latch's number.
+    entries: RefCell<BTreeMap<(u64, u64), Weak<Latch>>>,
+}
+
+impl Index {
+    fn new(page_bits: u32) -> Rc<Self> {
+        Rc::new(Self { page_bits, numbers: Cell::new(0), entries: RefCell::default() })
+    }
+
+    /// The pages of a range, and at least one.
+    fn pages(&self, start: u64, bytes: u64) -> RangeInclusive<u64> {
+        let last = start.saturating_add(bytes.saturating_sub(1));
+        start.wrapping_shr(self.page_bits)..=last.wrapping_shr(self.page_bits)
+    }
+
+    fn insert(&self, latch: &Rc<Latch>) {
+        let mut entries = self.entries.borrow_mut();
+        for page in self.pages(latch.vaddr, latch.bytes) {
+            entries.insert((page, latch.number), Rc::downgrade(latch));
+        }
+    }
+
+    fn remove(&self, latch: &Latch) {
+        let mut entries = self.entries.borrow_mut();
+        for page in self.pages(latch.vaddr, latch.bytes) {
+            entries.remove(&(page, latch.number));
+        }
+    }
+
+    /// The latches that touch the pages of a range; those of several pages are among them several
+    /// times.
+    fn touching(&self, start: u64, bytes: u64) -> Vec<Rc<Latch>> {
+        let pages = self.pages(start, bytes);
+        let entries = self.entries.borrow();
+        let found = entries.range((*pages.start(), 0)..=(*pages.end(), u64::MAX));
+        found.filter_map(|(_, latch)| latch.upgrade()).collect()
     }
 }
 
@@ -119,14 +213,15 @@ impl Latch {
 pub(crate) struct Unit {
     pub(crate) mmu: RefCell<Mmu>,
     bus: Rc<Bus>,
-    latches: RefCell<Vec<Weak<Latch>>>,
-    /// Pages of a latch were forgotten.
-    stale: Cell<bool>,
+    latches: Rc<Index>,
+    /// Those of which pages were forgotten.
+    stale: RefCell<Vec<Weak<Latch>>>,
 }
 
 impl Unit {
     pub(crate) fn new(mmu: Mmu, bus: Rc<Bus>) -> Self {
-        Self { mmu: RefCell::new(mmu), bus, latches: RefCell::default(), stale: Cell::new(false) }
+        let latches = Index::new(mmu.large.geometry().page_bits);
+        Self { mmu: RefCell::new(mmu), bus, latches, stale: RefCell::default() }
     }
 
     /// Executes an entry written to a TLB window.
@@ -139,50 +234,40 @@ impl Unit {
 
     /// Lets nobody keep a translation of these addresses.
     pub(crate) fn forget(&self, start: u64, bytes: u64) {
-        let mut forgot = false;
-        self.latches.borrow_mut().retain(|latch| {
-            let Some(latch) = latch.upgrade() else { return false };
-            forgot |= latch.forget(start, bytes);
-            true
-        });
-        if forgot {
-            self.stale.set(true);
-            self.bus.look_again();
+        for latch in self.latches.touching(start, bytes) {
+            if latch.forget(start, bytes) {
+                self.stale.borrow_mut().push(Rc::downgrade(&latch));
+            }
         }
     }
 
     /// Asks again for the pages of rings that were forgotten.
     pub(crate) fn complete(&self) -> Translation {
-        if !self.stale.get() {
-            return Translation::Found { bus: 0, bytes: 0 };
+        let mut stale = self.stale.borrow_mut();
+        while let Some(latch) = stale.last() {
+            let latch = latch.upgrade();
+            match latch.map(|latch| latch.complete(&mut self.mmu.borrow_mut())) {
+                None | Some(Translation::Found { .. }) => stale.pop(),
+                Some(other) => return other,
+            };
         }
-        let mut mmu = self.mmu.borrow_mut();
-        for latch in self.latches.borrow().iter().filter_map(Weak::upgrade) {
-            match latch.complete(&mut mmu) {
-                Translation::Found { .. } => {}
-                other => return other,
-            }
-        }
-        self.stale.set(false);
-        self.bus.look_again();
         Translation::Found { bus: 0, bytes: 0 }
     }
 
     /// Gives up what waits and what was kept, for an engine that stops.
     pub(crate) fn stop(&self) {
         self.mmu.borrow_mut().stop();
-        self.stale.set(false);
-        for latch in self.latches.borrow_mut().drain(..).filter_map(|latch| latch.upgrade()) {
+        for latch in self.latches.touching(0, u64::MAX) {
             latch.forget(0, u64::MAX);
         }
-        self.bus.look_again();
+        self.stale.borrow_mut().clear();
     }
 
     fn latch(&self, vaddr: u64, bytes: u64) -> Option<Rc<Latch>> {
         if self.waits() {
             return None;
         }
-        let latch = Latch::new(vaddr, bytes);
+        let latch = Latch::new(vaddr, bytes, &self.latches);
         match latch.complete(&mut self.mmu.borrow_mut()) {
             Translation::Found { .. } => {}
             _ => return None,
@@ -192,11 +277,7 @@ impl Unit {
             return None;
         }
         let latch = Rc::new(latch);
-        let mut latches = self.latches.borrow_mut();
-        if latches.len() == latches.capacity() {
-            latches.retain(|latch| latch.strong_count() > 0);
-        }
-        latches.push(Rc::downgrade(&latch));
+        self.latches.insert(&latch);
         Some(latch)
     }
 }
@@ -224,5 +305,165 @@ impl Rings for Unit {
 
     fn waits(&self) -> bool {
         self.mmu.borrow().waits()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+
+    use fpga_regs::coyote::shell::CTRL_CNFG_DEFAULT;
+    use fpga_regs::coyote::tlb::{Entry, Geometry};
+    use fpga_regs::coyote::vfpga::Stream;
+    use hostmem::{Access, DmaMemory, SharedMapping, memfd};
+    use queue_engine::Ring;
+
+    use super::*;
+    use crate::bus::tests::LOOKS;
+
+    thread_local! {
+        /// How often this thread has looked at a latch.
+        pub(super) static TOUCHED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    const PAGE: u64 = 2 << 20;
+    /// Pages with rings in them, and the rings of each.
+    const PAGES: u64 = 4;
+    const RINGS: u64 = 256;
+
+    fn entry(page: u64, valid: bool) -> [u64; 2] {
+        let vaddr = page * PAGE;
+        let entry = Entry { vaddr, paddr: vaddr, hpid: 9, ctid: 0, stream: Stream::Host, valid };
+        entry.encode(Geometry::large(CTRL_CNFG_DEFAULT).unwrap())
+    }
+
+    /// Rings of a page of memory each, and no end of them; page 0 has none.
+    fn rings() -> (Unit, Rc<Bus>, Vec<RingView>) {
+        let bus = Rc::new(Bus::default());
+        let unit = Unit::new(Mmu::new(CTRL_CNFG_DEFAULT, 0).unwrap(), Rc::clone(&bus));
+        let bytes = PAGES * RINGS * 4096;
+        let fd = memfd::create("rings", bytes as usize).unwrap();
+        let all = SharedMapping::new(fd.as_fd(), 0, bytes as usize, Access::ReadWrite).unwrap();
+        let all = Arc::new(all);
+        let mut views = Vec::new();
+        for page in 0..=PAGES {
+            unit.write_entry(Pages::Large, entry(page, true));
+            for ring in 0..RINGS * u64::from(page > 0) {
+                let mapping = Arc::clone(&all);
+                let offset = ((page - 1) * RINGS + ring) * 4096;
+                let at = page * PAGE + ring * 8192;
+                bus.map(at, 4096, DmaMemory::Shared { mapping, offset }).unwrap();
+                let view = unit.ring(at, 6).unwrap();
+                view.publish(0, &[offset; 8]);
+                views.push(view);
+            }
+        }
+        TOUCHED.set(0);
+        LOOKS.set(0);
+        (unit, bus, views)
+    }
+
+    fn all_read_as_written(views: &[RingView]) {
+        for (at, view) in (0..).zip(views) {
+            assert_eq!(view.read(0), [at * 4096; 8]);
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_page_concerns_the_rings_in_it_and_no_others() {
+        let (unit, _bus, views) = rings();
+        unit.write_entry(Pages::Large, entry(0, false));
+        unit.forget(0, PAGE);
+        assert!(matches!(unit.complete(), Translation::Found { .. }));
+        all_read_as_written(&views);
+        assert_eq!((TOUCHED.get(), LOOKS.get()), (0, 0), "no ring lies in page 0");
+
+        unit.forget(2 * PAGE, PAGE);
+        assert_eq!(TOUCHED.get(), RINGS as usize);
+        assert!(matches!(unit.complete(), Translation::Found { .. }));
+        assert_eq!(TOUCHED.get(), 2 * RINGS as usize);
+        all_read_as_written(&views);
+        assert_eq!(LOOKS.get(), RINGS as usize, "the others are where they were");
+    }
+
+    #[test]
+    fn what_comes_and_goes_on_the_bus_concerns_nobody_elses_rings() {
+        let (_unit, bus, views) = rings();
+        let process = crate::processes::tests::process(std::process::id());
+        let memory = || DmaMemory::Process { process: Arc::clone(&process), address: 0x7000_0000 };
+        bus.map(0, 4096, memory()).unwrap();
+        all_read_as_written(&views);
+        bus.unmap(0, 4096);
+        all_read_as_written(&views);
+        assert_eq!((TOUCHED.get(), LOOKS.get()), (0, 0));
+        // A ring whose own memory goes reads as ones at once, and finds it when it is there again.
+        let at = PAGES * PAGE;
+        bus.unmap(at, 4096);
+        let gone = &views[((PAGES - 1) * RINGS) as usize];
+        assert_eq!(gone.read(0), [u64::MAX; 8]);
+        let fd = memfd::create("ring", 4096).unwrap();
+        let mapping = SharedMapping::new(fd.as_fd(), 0, 4096, Access::ReadWrite).unwrap();
+        bus.map(at, 4096, DmaMemory::Shared { mapping: Arc::new(mapping), offset: 0 }).unwrap();
+        assert_eq!(gone.read(0), [0; 8]);
+        LOOKS.set(0);
+        assert_eq!((gone.read(0), LOOKS.get()), ([0; 8], 0), "it is remembered");
+        // Without the right to speak on the bus nothing is reached, and all of it behind that.
+        bus.set_master(false);
+        assert!(views.iter().all(|view| view.read(0) == [u64::MAX; 8]));
+        bus.set_master(true);
+        all_read_as_written(&views[..RINGS as usize]);
+    }
+
+    #[test]
+    fn rings_that_are_gone_leave_nothing_behind() {
+        let (unit, _bus, mut views) = rings();
+        let kept = views.split_off(views.len() - 1);
+        drop(views);
+        assert_eq!(unit.latches.entries.borrow().len(), 1);
+        unit.stop();
+        assert_eq!(TOUCHED.get(), 1);
+        assert_eq!(kept[0].read(0), [u64::MAX; 8]);
+        drop(kept);
+        assert!(unit.latches.entries.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_ring_of_many_pages_is_found_by_each_of_them() {
+        let bus = Rc::new(Bus::default());
+        let unit = Unit::new(Mmu::new(CTRL_CNFG_DEFAULT, 0).unwrap(), Rc::clone(&bus));
+        let fd = memfd::create("ring", 4 * PAGE as usize).unwrap();
+        let all = SharedMapping::new(fd.as_fd(), 0, 4 * PAGE as usize, Access::ReadWrite).unwrap();
+        bus.map(PAGE, 4 * PAGE, DmaMemory::Shared { mapping: Arc::new(all), offset: 0 }).unwrap();
+        (1..5).for_each(|page| unit.write_entry(Pages::Large, entry(page, true)));
+        let ring = unit.ring(PAGE + PAGE / 2, 15).unwrap();
+        ring.publish((1 << 15) - 1, &[7; 8]);
+        for page in 1..3 {
+            TOUCHED.set(0);
+            unit.forget(page * PAGE, PAGE);
+            unit.forget(page * PAGE, PAGE);
+            assert!(matches!(unit.complete(), Translation::Found { .. }));
+            assert_eq!((TOUCHED.get(), ring.read((1 << 15) - 1)), (3, [7; 8]), "page {page}");
+        }
+        unit.forget(3 * PAGE, PAGE);
+        assert_eq!(TOUCHED.get(), 3, "it ends before");
+    }
+
+    #[test]
+    fn a_ring_that_moves_to_and_fro_is_noted_once_wherever_it_was() {
+        let (unit, bus, views) = rings();
+        let moved = |to: u64| {
+            let large = Geometry::large(CTRL_CNFG_DEFAULT).unwrap();
+            let (hpid, stream) = (9, Stream::Host);
+            let entry = Entry { vaddr: PAGE, paddr: to * PAGE, hpid, ctid: 0, stream, valid: true };
+            entry.encode(large)
+        };
+        for turn in 0..1000 {
+            unit.write_entry(Pages::Large, moved(1 + turn % 2));
+            assert!(matches!(unit.complete(), Translation::Found { .. }));
+            assert_eq!(views[0].read(0), [turn % 2 * RINGS * 4096; 8]);
+        }
+        // Those of page 2, and that of page 1 which lies there by now, twice at the most.
+        assert!(bus.watchers() <= 8 * views.len(), "{}", bus.watchers());
     }
 }
