@@ -1,5 +1,7 @@
 //! Doorbell pages: which queues to look at again.
 
+use std::ops::ControlFlow;
+
 use fpga_regs::engine::doorbell::{self, QueueKind};
 use fpga_regs::engine::window::DOORBELL_PAGES;
 use smallvec::SmallVec;
@@ -17,6 +19,10 @@ pub(crate) struct Queue {
     pub(crate) number: u32,
 }
 
+/// Queues of one page that a scan adds before it leaves the rest of the page to the next one: who
+/// rings for all that it has does not hold up the others.
+const MOST_OF_PAGE: usize = 256;
+
 /// A slot with queues behind it.
 #[derive(Debug)]
 struct Slot {
@@ -31,6 +37,32 @@ struct Page<D> {
     memory: D,
     /// In the order of their indices: a scan walks the page once.
     slots: Vec<Slot>,
+    /// Where the next scan begins.
+    next: usize,
+}
+
+impl<D: DoorbellPage> Page<D> {
+    /// Adds the queues behind the slots that changed, as many as a page may have at a time.
+    fn scan(&mut self, rung: &mut Vec<Queue>) {
+        let enough = rung.len().saturating_add(MOST_OF_PAGE);
+        let begin = self.next.min(self.slots.len());
+        let (before, behind) = self.slots.split_at_mut(begin);
+        let end = behind.iter_mut().chain(before).try_for_each(|slot| {
+            let value = self.memory.load(slot.index);
+            if value != slot.seen {
+                slot.seen = value;
+                rung.extend_from_slice(&slot.queues);
+                if rung.len() >= enough {
+                    return ControlFlow::Break(slot.index);
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        self.next = match end {
+            ControlFlow::Continue(()) => 0,
+            ControlFlow::Break(last) => self.slots.partition_point(|slot| slot.index <= last),
+        };
+    }
 }
 
 /// The doorbell pages of an engine.
@@ -52,7 +84,7 @@ impl<D: DoorbellPage> Doorbells<D> {
     pub(crate) fn open(&mut self, page: u8, memory: D) -> bool {
         match self.page(page) {
             Some(place @ None) => {
-                *place = Some(Page { memory, slots: Vec::new() });
+                *place = Some(Page { memory, slots: Vec::new(), next: 0 });
                 true
             }
             _ => false,
@@ -101,22 +133,94 @@ impl<D: DoorbellPage> Doorbells<D> {
     /// Stops looking at a queue's slot.
     pub(crate) fn remove(&mut self, page: u8, queue: Queue) {
         let Some(Some(page)) = self.page(page) else { return };
-        for slot in &mut page.slots {
-            slot.queues.retain(|q| *q != queue);
+        let index = doorbell::slot(queue.kind, queue.number);
+        let Ok(place) = page.slots.binary_search_by_key(&index, |slot| slot.index) else { return };
+        let Some(slot) = page.slots.get_mut(place) else { return };
+        slot.queues.retain(|other| is_other(other, queue));
+        if slot.queues.is_empty() {
+            page.slots.remove(place);
         }
-        page.slots.retain(|slot| !slot.queues.is_empty());
     }
 
-    /// Adds to `rung` every queue behind a slot that changed since it was last looked at.
+    /// Adds to `rung` the queues behind slots that changed since they were last looked at: all of
+    /// them, or of a page with many so many that a later scan is due for the rest.
     pub(crate) fn scan(&mut self, rung: &mut Vec<Queue>) {
         for page in self.pages.iter_mut().flatten() {
-            for slot in &mut page.slots {
-                let value = page.memory.load(slot.index);
-                if value != slot.seen {
-                    slot.seen = value;
-                    rung.extend_from_slice(&slot.queues);
-                }
-            }
+            page.scan(rung);
         }
+    }
+}
+
+fn is_other(one: &Queue, other: Queue) -> bool {
+    #[cfg(test)]
+    tests::COMPARED.with(|compared| compared.set(compared.get() + 1));
+    *one != other
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::collections::HashSet;
+    use std::rc::Rc;
+
+    use super::*;
+
+    thread_local! {
+        /// How often this thread has compared two queues.
+        pub(super) static COMPARED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// A page whose slots all read the same.
+    #[derive(Clone, Default)]
+    struct Alike(Rc<Cell<u64>>);
+
+    impl DoorbellPage for Alike {
+        fn load(&self, _: usize) -> u64 {
+            self.0.get()
+        }
+    }
+
+    /// Numbers are drawn at random: an odd multiplier spreads these as far.
+    fn queue(n: u32) -> Queue {
+        Queue { kind: QueueKind::Send, number: n.wrapping_mul(0x9e37_79b1) & 0xff_ffff }
+    }
+
+    const QUEUES: u32 = 8192;
+    const BEHIND_A_SLOT: usize = QUEUES as usize / doorbell::SLOTS_PER_KIND;
+
+    #[test]
+    fn the_end_of_a_queue_concerns_those_behind_its_slot_and_no_others() {
+        let mut doorbells = Doorbells::new();
+        assert!(doorbells.open(1, Alike::default()));
+        (0..QUEUES).for_each(|n| doorbells.add(1, queue(n)));
+        for n in 0..QUEUES {
+            COMPARED.set(0);
+            doorbells.remove(1, queue(n));
+            assert!((1..2 * BEHIND_A_SLOT).contains(&COMPARED.get()), "{}", COMPARED.get());
+        }
+        assert!(doorbells.pages[0].as_ref().is_some_and(|page| page.slots.is_empty()));
+    }
+
+    #[test]
+    fn who_rings_for_thousands_of_queues_is_heard_by_turns() {
+        let mut doorbells = Doorbells::new();
+        let (many, few) = (Alike::default(), Alike::default());
+        assert!(doorbells.open(1, many.clone()) && doorbells.open(2, few.clone()));
+        (0..QUEUES).for_each(|n| doorbells.add(1, queue(n)));
+        doorbells.add(2, queue(QUEUES));
+        many.0.set(1);
+        let mut heard = HashSet::new();
+        for turn in 0.. {
+            few.0.set(turn + 1);
+            let mut rung = Vec::new();
+            doorbells.scan(&mut rung);
+            assert!(rung.contains(&queue(QUEUES)), "the other page is heard in each turn");
+            assert!(rung.len() <= MOST_OF_PAGE + 2 * BEHIND_A_SLOT, "{}", rung.len());
+            if rung.len() == 1 {
+                break;
+            }
+            heard.extend(rung.iter().map(|queue| queue.number));
+        }
+        assert_eq!(heard.len(), QUEUES as usize + 1, "all are heard in the end");
     }
 }

@@ -25,6 +25,10 @@ const GIDS: usize = 16;
 /// Bits of a QPN that are drawn at random; the window's number stands above them.
 const QPN_RANDOM_BITS: u32 = 20;
 
+/// QPs that are looked at in one call of [`Engine::poll`]; the others have their turn in the next, so
+/// that frames and commands wait for a bounded piece of work only.
+const TURNS: usize = 128;
+
 /// Bits of the number of a completion queue, a receive queue or a key.
 const NUMBER_BITS: u32 = 24;
 
@@ -261,12 +265,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     /// Looks at the doorbells and works on what they say; `true` if there was anything to do.
     ///
-    /// The work of one call is bounded, whatever stands in the rings: each QP that has work gets one
-    /// turn. After `true` another call is due, as it is after [`Engine::handle`] and after a register
-    /// write.
+    /// The work of one call is bounded, whatever stands in the rings and however many QPs there are:
+    /// those that have work get one turn each, some of them at a time. After `true` another call is
+    /// due, as it is after [`Engine::handle`] and after a register write.
     pub fn poll(&mut self, now: u64, transport: &mut impl Transport) -> bool {
         let rang = self.scan(now);
-        let turns = self.ready.len();
+        let turns = self.ready.len().min(TURNS);
         for _ in 0..turns {
             let Some(qpn) = self.ready.pop_front() else { break };
             if let Some(qp) = self.qps.get_mut(&qpn) {

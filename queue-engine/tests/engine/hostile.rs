@@ -72,6 +72,26 @@ fn any_index(random: &mut Seeded, now: u32) -> u32 {
 }
 
 #[test]
+fn a_call_looks_at_some_queue_pairs_however_many_have_work() {
+    const QPS: usize = 1000;
+    let mut bench = Bench::new();
+    let cq = bench.create_cq(12);
+    let region = bench.register(64);
+    let mut qps: Vec<_> = (0..QPS).map(|_| bench.ready_qp(&cq)).collect();
+    for qp in &mut qps {
+        qp.post(&Wqe::gather(SendOpcode::Write, &[region.sge(0, 1)]));
+    }
+    let (mut calls, mut before) = (0, 0);
+    while bench.poll() {
+        let sent = bench.transport.sent.len();
+        assert!(sent - before <= 128, "{} in one call", sent - before);
+        (calls, before) = (calls + 1, sent);
+    }
+    let served: BTreeSet<u32> = bench.transport.sent.iter().map(|sent| sent.qpn).collect();
+    assert_eq!((served.len(), before), (QPS, QPS), "in {calls} calls");
+}
+
+#[test]
 fn a_producer_index_that_runs_away_costs_one_turn_per_poll_and_others_go_on() {
     for step in [1, 3, 1 << 31, u32::MAX] {
         for state in [QpState::Rts, QpState::Err] {
