@@ -27,6 +27,7 @@ use crate::engine::{Engine, EngineEvent, EngineLimits, Hear};
 use crate::error::Error;
 use crate::event_ring::{EventRing, LOG2_EVENTS};
 use crate::iova::Arena;
+use crate::shadow::Purpose;
 use crate::shell::Shell;
 
 /// How long a command may take before the engine counts as dead.
@@ -87,7 +88,7 @@ impl AdminEngine {
         let shared = DmaMemory::Shared { mapping: Arc::clone(&memory), offset: 0 };
         let backend = Rc::clone(shell.backend());
         backend.dma_map(iova, range.length(), shared)?;
-        shell.map(window, iova, range.length(), true);
+        shell.map(window, iova, range.length(), Purpose::OwnRings);
         let csr = user_csr(u64::from(window));
         let limits =
             EngineLimits::read(|offset| backend.read64(Bar::Shell, csr.wrapping_add(offset)));

@@ -20,6 +20,7 @@ use crate::engine::{Engine, EngineLimits};
 use crate::error::Error;
 use crate::iova::{ARENA_END, ARENA_START, Arena, IovaRange};
 use crate::quota::Resource;
+use crate::shadow::Purpose;
 use crate::shell::Shell;
 
 /// The P_Key table: the default partition, full member.
@@ -180,8 +181,8 @@ impl Card {
         }
     }
 
-    /// Lets the card reach memory through a window, and inserts its translations if `prefill` says
-    /// so; those left out come by page faults. `None` for memory that is mapped later, or by a client.
+    /// Lets the card reach memory through a window, for that purpose; translations that are not
+    /// inserted ahead come by page faults. `None` for memory that is mapped later, or by a client.
     ///
     /// # Errors
     /// The back-end's.
@@ -190,13 +191,13 @@ impl Card {
         window: u8,
         range: &IovaRange,
         memory: Option<DmaMemory>,
-        prefill: bool,
+        purpose: Purpose,
     ) -> Result<(), Error> {
         self.shell.attend()?;
         if let Some(memory) = memory {
             self.backend.dma_map(range.start(), range.length(), memory)?;
         }
-        self.shell.map(window, range.start(), range.length(), prefill);
+        self.shell.map(window, range.start(), range.length(), purpose);
         Ok(())
     }
 
@@ -206,10 +207,15 @@ impl Card {
     /// # Errors
     /// [`Error::Dead`] or the back-end's; the range is not to be used again.
     pub fn unmap(&self, window: u8, range: &IovaRange) -> Result<(), Error> {
-        let forgotten = self
-            .shell
-            .attend()
-            .and_then(|()| self.shell.unmap(window, range.start(), range.length()));
+        let ranges = [(range.start(), range.length())];
+        let row = || self.shell.attend().and_then(|()| self.shell.unmap(window, &ranges));
+        let forgotten = loop {
+            match row() {
+                Ok(false) => {}
+                Ok(true) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
         self.backend.dma_unmap(range.start(), range.length())?;
         forgotten
     }

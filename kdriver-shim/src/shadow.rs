@@ -1,21 +1,42 @@
-//! What balboad knows of a vFPGA's TLB: the pages that have memory, and which it has inserted.
+//! What balboad knows of a vFPGA's TLB: the ranges that have memory, and the pages it has inserted.
 //!
 //! The card is given I/O virtual addresses, so its MMU translates them to themselves, in large
-//! pages: what a page is allowed to is decided by keys, not here. A page stays inserted until its
-//! last mapping goes. TLBs forget entries; the shadow is what they are filled from again.
+//! pages: what a page is allowed to is decided by keys, not here. What has memory is kept by ranges,
+//! however large, and by pages only what the TLB may know: balboad makes room in it by itself, oldest
+//! first, so that a set has no more of payload than it has ways. Pages with rings are left alone until
+//! their memory goes, for an engine keeps where they are. TLBs forget entries; the shadow is what they
+//! are filled from again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::RangeInclusive;
 
-use fpga_regs::coyote::tlb::{Entry, Geometry};
+use fpga_regs::coyote::tlb::{Entry, Geometry, WINDOW_FIFO};
 use fpga_regs::coyote::vfpga::Stream;
 
-/// A large page with memory in it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Page {
-    /// Mappings that lie in it, wholly or in part.
-    mappings: u32,
-    /// The TLB was told of it, and may still know it.
-    inserted: bool,
+/// Pages of a range that are looked at, and inserted where there is room, ahead of their first use,
+/// and pages that one fault inserts: as many entries as a TLB window takes in one go. All others come
+/// as they are asked for.
+const AHEAD: usize = WINDOW_FIFO;
+
+/// What the memory of a range is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Payload.
+    Payload,
+    /// Rings of clients, most of whose addresses are never used: no page is inserted before it is
+    /// asked for, and then it stays.
+    Rings,
+    /// Rings of balboad's own: their pages are inserted ahead, and stay.
+    OwnRings,
+}
+
+/// The pages of one set that may be in the TLB.
+#[derive(Debug, Default)]
+struct Set {
+    /// Those of payload, oldest first; as many as there are ways at most.
+    payload: VecDeque<u64>,
+    /// How many there are with rings.
+    rings: u32,
 }
 
 /// The shadow of one vFPGA's large-page TLB.
@@ -24,17 +45,28 @@ pub struct Shadow {
     geometry: Geometry,
     ctid: u8,
     hpid: u32,
-    /// By page number.
-    pages: BTreeMap<u64, Page>,
-    /// Pages inserted, by set.
-    sets: HashMap<u64, u32>,
+    /// What has memory: last byte of each range, by its first. No two overlap.
+    ranges: BTreeMap<u64, u64>,
+    /// Those of them that are for rings.
+    rings: BTreeMap<u64, u64>,
+    /// Pages that the TLB may know, by number, and whether they were inserted for rings.
+    inserted: BTreeMap<u64, bool>,
+    /// The same by set; none that is empty.
+    sets: HashMap<u64, Set>,
+}
+
+/// The range that lies in any of these bytes, as first and last byte.
+fn overlapping(ranges: &BTreeMap<u64, u64>, bytes: &RangeInclusive<u64>) -> Option<(u64, u64)> {
+    let (&first, &last) = ranges.range(..=bytes.end()).next_back()?;
+    (last >= *bytes.start()).then_some((first, last))
 }
 
 impl Shadow {
     /// A shadow of an empty TLB.
     #[must_use]
     pub fn new(geometry: Geometry, ctid: u8, hpid: u32) -> Self {
-        Self { geometry, ctid, hpid, pages: BTreeMap::new(), sets: HashMap::new() }
+        let (ranges, rings, inserted, sets) = Default::default();
+        Self { geometry, ctid, hpid, ranges, rings, inserted, sets }
     }
 
     /// The process that entries name.
@@ -43,13 +75,29 @@ impl Shadow {
         self.hpid
     }
 
-    fn numbers(&self, start: u64, length: u64) -> std::ops::RangeInclusive<u64> {
+    /// Bytes of a page.
+    #[must_use]
+    pub fn page_bytes(&self) -> u64 {
+        self.geometry.page_bytes()
+    }
+
+    fn numbers(&self, start: u64, length: u64) -> RangeInclusive<u64> {
         let last = start.saturating_add(length.saturating_sub(1));
         start >> self.geometry.page_bits..=last >> self.geometry.page_bits
     }
 
     fn address(&self, number: u64) -> u64 {
         number.wrapping_shl(self.geometry.page_bits)
+    }
+
+    /// First and last byte of a page.
+    fn bytes(&self, number: u64) -> RangeInclusive<u64> {
+        let first = self.address(number);
+        first..=first | self.page_bytes().wrapping_sub(1)
+    }
+
+    fn set_of(&self, number: u64) -> u64 {
+        self.geometry.set(self.address(number))
     }
 
     fn entry(&self, number: u64, valid: bool) -> [u64; 2] {
@@ -59,76 +107,114 @@ impl Shadow {
         entry.encode(self.geometry)
     }
 
-    /// Notes that a range has memory now; answers the entries to insert ahead of their first use:
-    /// those for which their set has a way left.
+    /// Whether there is memory in a page.
+    fn has_memory(&self, number: u64) -> bool {
+        overlapping(&self.ranges, &self.bytes(number)).is_some()
+    }
+
+    /// Notes that a range has memory now, which overlaps no other; answers the entries to insert ahead
+    /// of their first use: those of its first pages for which their set has a way left.
     #[must_use]
-    pub fn map(&mut self, start: u64, length: u64, prefill: bool) -> Vec<[u64; 2]> {
+    pub fn map(&mut self, start: u64, length: u64, purpose: Purpose) -> Vec<[u64; 2]> {
+        let last = start.saturating_add(length.saturating_sub(1));
+        debug_assert!(overlapping(&self.ranges, &(start..=last)).is_none(), "{start:#x} overlaps");
+        self.ranges.insert(start, last);
+        if purpose != Purpose::Payload {
+            self.rings.insert(start, last);
+        }
         let mut entries = Vec::new();
-        for number in self.numbers(start, length) {
-            let page = self.pages.entry(number).or_default();
-            page.mappings = page.mappings.saturating_add(1);
-            let set = self.geometry.set(number.wrapping_shl(self.geometry.page_bits));
-            let used = self.sets.entry(set).or_default();
-            if prefill && !page.inserted && *used < self.geometry.ways {
-                page.inserted = true;
-                *used = used.saturating_add(1);
-                entries.push(self.entry(number, true));
+        if purpose == Purpose::Rings {
+            return entries;
+        }
+        for number in self.numbers(start, length).take(AHEAD) {
+            let set = self.sets.get(&self.set_of(number));
+            let used = set.map_or(0, |set| set.payload.len().saturating_add(set.rings as usize));
+            if !self.inserted.contains_key(&number) && used < self.geometry.ways as usize {
+                self.insert(number, &mut entries);
             }
         }
         entries
     }
 
-    /// Notes that a range has no memory any more; answers the pages that no mapping is left in and
-    /// that the TLB may know, each as its first byte and the entry that removes it.
+    /// Notes that the range that begins there has no memory any more: it is mended no more, and
+    /// [`Self::take_gone`] says what the TLB still knows of it.
+    pub fn forget(&mut self, start: u64) {
+        self.ranges.remove(&start);
+        self.rings.remove(&start);
+    }
+
+    /// Takes pages of a range out of which there is no memory any more and that the TLB may know, at
+    /// most so many; each as its first byte and the entry that removes it.
     #[must_use]
-    pub fn unmap(&mut self, start: u64, length: u64) -> Vec<(u64, [u64; 2])> {
-        let mut gone = Vec::new();
-        for number in self.numbers(start, length) {
-            let Some(page) = self.pages.get_mut(&number) else { continue };
-            page.mappings = page.mappings.saturating_sub(1);
-            if page.mappings > 0 {
-                continue;
-            }
-            let inserted = page.inserted;
-            self.pages.remove(&number);
-            if inserted {
-                let address = self.address(number);
-                if let Some(used) = self.sets.get_mut(&self.geometry.set(address)) {
-                    *used = used.saturating_sub(1);
-                }
-                gone.push((address, self.entry(number, false)));
-            }
-        }
-        gone
+    pub fn take_gone(&mut self, start: u64, length: u64, most: usize) -> Vec<(u64, [u64; 2])> {
+        let known = self.inserted.range(self.numbers(start, length)).map(|(number, _)| *number);
+        let gone: Vec<u64> = known.filter(|number| !self.has_memory(*number)).take(most).collect();
+        gone.into_iter()
+            .map(|number| {
+                self.remove(number);
+                (self.address(number), self.entry(number, false))
+            })
+            .collect()
     }
 
     /// The entries that a transfer of `length` bytes at `vaddr` needs; empty where there is no memory
     /// at its first byte.
+    ///
+    /// Of a longer transfer than has its pages in different sets, only the first ones: one fault must
+    /// not drive out what it inserts.
     #[must_use]
     pub fn refill(&mut self, vaddr: u64, length: u32) -> Vec<[u64; 2]> {
         let mut entries = Vec::new();
-        for number in self.numbers(vaddr, length.max(1).into()) {
-            let Some(page) = self.pages.get_mut(&number) else { break };
-            if !std::mem::replace(&mut page.inserted, true) {
-                let set = self.geometry.set(number.wrapping_shl(self.geometry.page_bits));
-                let used = self.sets.entry(set).or_default();
-                *used = used.saturating_add(1);
+        let sets = usize::try_from(self.geometry.sets()).unwrap_or(usize::MAX);
+        for number in self.numbers(vaddr, length.max(1).into()).take(AHEAD.min(sets)) {
+            if !self.has_memory(number) {
+                break;
             }
-            entries.push(self.entry(number, true));
+            self.insert(number, &mut entries);
         }
         entries
     }
 
-    /// Pages with memory in them.
-    #[must_use]
-    pub fn pages(&self) -> usize {
-        self.pages.len()
+    /// Adds the entries that insert a page, perhaps for another time, and make room for it.
+    fn insert(&mut self, number: u64, entries: &mut Vec<[u64; 2]>) {
+        if !self.inserted.contains_key(&number) {
+            let rings = overlapping(&self.rings, &self.bytes(number)).is_some();
+            let set = self.sets.entry(self.geometry.set(self.address(number))).or_default();
+            let mut victim = None;
+            if rings {
+                set.rings = set.rings.saturating_add(1);
+            } else {
+                let full = set.payload.len() >= self.geometry.ways as usize;
+                victim = if full { set.payload.pop_front() } else { None };
+                set.payload.push_back(number);
+            }
+            self.inserted.insert(number, rings);
+            if let Some(victim) = victim {
+                self.inserted.remove(&victim);
+                entries.push(self.entry(victim, false));
+            }
+        }
+        entries.push(self.entry(number, true));
     }
 
-    /// Bytes of a page.
+    fn remove(&mut self, number: u64) {
+        let Some(rings) = self.inserted.remove(&number) else { return };
+        let index = self.set_of(number);
+        let Some(set) = self.sets.get_mut(&index) else { return };
+        if rings {
+            set.rings = set.rings.saturating_sub(1);
+        } else {
+            set.payload.retain(|other| *other != number);
+        }
+        if set.rings == 0 && set.payload.is_empty() {
+            self.sets.remove(&index);
+        }
+    }
+
+    /// Ranges with memory, and pages that the TLB may know.
     #[must_use]
-    pub fn page_bytes(&self) -> u64 {
-        self.geometry.page_bytes()
+    pub fn size(&self) -> (usize, usize) {
+        (self.ranges.len(), self.inserted.len())
     }
 }
 
@@ -143,57 +229,115 @@ mod tests {
         Shadow::new(GEOMETRY, 0, 77)
     }
 
-    fn pages(entries: &[[u64; 2]]) -> Vec<u64> {
-        let page = |words: &[u64; 2]| {
+    /// Pages inserted, and those removed for them.
+    fn pages(entries: &[[u64; 2]]) -> (Vec<u64>, Vec<u64>) {
+        let entries = entries.iter().map(|words| {
             let entry = Entry::decode(*words, GEOMETRY);
             assert_eq!((entry.vaddr, entry.hpid, entry.ctid), (entry.paddr, 77, 0));
-            assert!(entry.valid && entry.stream == Stream::Host);
-            entry.vaddr / LARGE
+            assert_eq!(entry.stream, Stream::Host);
+            (entry.vaddr / LARGE, entry.valid)
+        });
+        let (inserted, removed): (Vec<_>, Vec<_>) = entries.partition(|(_, valid)| *valid);
+        let numbers = |pages: Vec<(u64, bool)>| pages.into_iter().map(|(page, _)| page).collect();
+        (numbers(inserted), numbers(removed))
+    }
+
+    fn inserted(entries: &[[u64; 2]]) -> Vec<u64> {
+        let (inserted, removed) = pages(entries);
+        assert_eq!(removed, [0; 0]);
+        inserted
+    }
+
+    fn gone(shadow: &mut Shadow, start: u64, length: u64) -> Vec<u64> {
+        shadow.forget(start);
+        let gone = shadow.take_gone(start, length, usize::MAX);
+        let page = |(page, words): &(u64, [u64; 2])| {
+            let entry = Entry::decode(*words, GEOMETRY);
+            assert_eq!((entry.vaddr, entry.hpid, entry.valid), (*page, 77, false));
+            page / LARGE
         };
-        entries.iter().map(page).collect()
+        gone.iter().map(page).collect()
     }
 
     #[test]
     fn mapping_fills_ahead_as_far_as_the_sets_have_ways() {
         let mut shadow = shadow();
-        assert_eq!(pages(&shadow.map(LARGE - 4096, 8192, true)), [0, 1]);
-        assert_eq!(pages(&shadow.map(LARGE, 4096, true)), [0; 0], "it is inserted already");
+        assert_eq!(inserted(&shadow.map(LARGE - 4096, 8192, Purpose::Payload)), [0, 1]);
+        let again = shadow.map(LARGE + 8192, 4096, Purpose::Payload);
+        assert_eq!(inserted(&again), [0; 0], "it is inserted already");
         // Pages 4 to 15 fall into the sets 0 to 3 three times; 0 and 1 have a page each.
-        let filled = pages(&shadow.map(4 * LARGE, 12 * LARGE, true));
-        assert_eq!(filled, [4, 5, 6, 7, 10, 11]);
-        assert_eq!(pages(&shadow.map(20 * LARGE, LARGE, false)), [0; 0]);
-        assert_eq!(pages(&shadow.refill(20 * LARGE + 5, 64)), [20]);
+        let filled = shadow.map(4 * LARGE, 12 * LARGE, Purpose::Payload);
+        assert_eq!(inserted(&filled), [4, 5, 6, 7, 10, 11]);
     }
 
     #[test]
-    fn a_page_is_taken_back_when_its_last_mapping_goes() {
+    fn a_page_is_taken_back_when_its_last_memory_goes() {
         let mut shadow = shadow();
-        let _ = shadow.map(0, 4096, true);
-        let _ = shadow.map(8192, LARGE, true);
-        assert_eq!(shadow.unmap(0, 4096), []);
-        let gone = shadow.unmap(8192, LARGE);
-        let starts: Vec<u64> = gone.iter().map(|(start, _)| *start).collect();
-        assert_eq!(starts, [0, LARGE]);
-        assert!(gone.iter().all(|(start, words)| {
-            let entry = Entry::decode(*words, GEOMETRY);
-            entry.vaddr == *start && !entry.valid && entry.hpid == 77
-        }));
-        assert_eq!(shadow.pages(), 0);
-        let _ = shadow.map(0, 2 * LARGE, false);
-        assert_eq!(shadow.unmap(0, 2 * LARGE), [], "the TLB never knew them");
-        assert_eq!(shadow.unmap(0, LARGE), [], "nothing is there");
+        let _ = shadow.map(0, 4096, Purpose::Payload);
+        let _ = shadow.map(8192, LARGE, Purpose::Payload);
+        assert_eq!(gone(&mut shadow, 0, 4096), [0; 0]);
+        assert_eq!(gone(&mut shadow, 8192, LARGE), [0, 1]);
+        assert_eq!(shadow.size(), (0, 0));
+        let _ = shadow.map(0, 2 * LARGE, Purpose::Rings);
+        assert_eq!(gone(&mut shadow, 0, 2 * LARGE), [0; 0], "the TLB never knew them");
+        assert_eq!(gone(&mut shadow, 0, LARGE), [0; 0], "nothing is there");
+        assert!(shadow.sets.is_empty());
     }
 
     #[test]
     fn a_fault_is_mended_where_there_is_memory() {
         let mut shadow = shadow();
-        let _ = shadow.map(2 * LARGE, 2 * LARGE, false);
-        assert_eq!(pages(&shadow.refill(3 * LARGE - 64, 128)), [2, 3]);
-        assert_eq!(pages(&shadow.refill(4 * LARGE - 64, 128)), [3], "what is there of it");
+        let _ = shadow.map(2 * LARGE, 2 * LARGE, Purpose::Rings);
+        assert_eq!(inserted(&shadow.refill(3 * LARGE - 64, 128)), [2, 3]);
+        assert_eq!(inserted(&shadow.refill(4 * LARGE - 64, 128)), [3], "what is there of it");
         assert_eq!(shadow.refill(4 * LARGE, 64), [[0; 2]; 0]);
-        assert_eq!(pages(&shadow.refill(2 * LARGE, 0)), [2]);
+        assert_eq!(inserted(&shadow.refill(2 * LARGE, 0)), [2]);
         // Refilled pages count: their set is full now.
-        let _ = shadow.map(6 * LARGE, LARGE, true);
-        assert_eq!(pages(&shadow.map(10 * LARGE, LARGE, true)), [0; 0]);
+        let _ = shadow.map(6 * LARGE, LARGE, Purpose::Payload);
+        assert_eq!(inserted(&shadow.map(10 * LARGE, LARGE, Purpose::Payload)), [0; 0]);
+        shadow.forget(2 * LARGE);
+        assert_eq!(shadow.refill(2 * LARGE, 64), [[0; 2]; 0], "its memory goes");
+    }
+
+    #[test]
+    fn room_is_made_by_the_page_that_came_first_and_rings_stay() {
+        let mut shadow = shadow();
+        let _ = shadow.map(0, LARGE, Purpose::Rings);
+        assert_eq!(inserted(&shadow.refill(64, 64)), [0]);
+        let _ = shadow.map(LARGE, 1000 * LARGE, Purpose::Payload);
+        // Page 4 was inserted ahead; all of these are of set 0, like the rings' page.
+        assert_eq!(inserted(&shadow.refill(8 * LARGE, 64)), [8]);
+        assert_eq!(pages(&shadow.refill(12 * LARGE, 64)), (vec![12], vec![4]));
+        assert_eq!(inserted(&shadow.refill(8 * LARGE, 64)), [8], "the TLB may forget, too");
+        assert_eq!(pages(&shadow.refill(4 * LARGE, 64)), (vec![4], vec![8]));
+        // A long transfer does not drive out its own first pages.
+        let (long, _) = pages(&shadow.refill(100 * LARGE, u32::MAX));
+        assert_eq!(long, [100, 101, 102, 103]);
+        assert_eq!(gone(&mut shadow, 0, LARGE), [0]);
+    }
+
+    #[test]
+    fn what_terabytes_cost_is_what_the_tlb_holds_of_them() {
+        const HUGE: u64 = 4 << 40;
+        const TLB: usize = 1024;
+        let geometry = Geometry { page_bits: 21, order: 9, ways: 2 };
+        let mut shadow = Shadow::new(geometry, 0, 77);
+        assert_eq!(shadow.map(0, HUGE, Purpose::Payload).len(), AHEAD);
+        assert_eq!(shadow.size(), (1, AHEAD));
+        // However much of it is used.
+        for fault in 0..20_000u64 {
+            let page = fault.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (HUGE / LARGE);
+            assert!((1..=2).contains(&shadow.refill(page * LARGE, 64).len()));
+            assert!(shadow.size().1 <= TLB, "{:?} after fault {fault}", shadow.size());
+        }
+        shadow.forget(0);
+        let mut left = shadow.size().1;
+        assert!(left > TLB / 2);
+        while left > 0 {
+            let row = shadow.take_gone(0, HUGE, 16);
+            assert_eq!(row.len(), left.min(16));
+            left -= row.len();
+        }
+        assert_eq!(shadow.size(), (0, 0));
     }
 }

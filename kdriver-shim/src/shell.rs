@@ -19,7 +19,7 @@ use crate::admin::GONE;
 use crate::backend::CardBackend;
 use crate::error::Error;
 use crate::event_ring::EventRing;
-use crate::shadow::Shadow;
+use crate::shadow::{Purpose, Shadow};
 
 /// How long an invalidation may take.
 const INVALIDATION_LIMIT: Duration = Duration::from_secs(1);
@@ -28,6 +28,9 @@ const INVALIDATION_LIMIT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(10);
 /// How often the registers are looked at while an interrupt does not come.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Pages that are taken back at a time, with one confirmation for all of them.
+pub const ROW: usize = 32;
 
 /// Events taken from a vFPGA at a time.
 const MOST_EVENTS: usize = 64;
@@ -166,41 +169,48 @@ impl Shell {
         self.isr(index, lock);
     }
 
-    /// Notes that a range has memory for a vFPGA; `prefill` inserts its entries now.
-    pub fn map(&self, index: u8, start: u64, length: u64, prefill: bool) {
-        let entries = self.with(index, |vfpga| vfpga.shadow.map(start, length, prefill));
+    /// Notes that a range has memory for a vFPGA, and inserts what its purpose wants inserted ahead.
+    pub fn map(&self, index: u8, start: u64, length: u64, purpose: Purpose) {
+        let entries = self.with(index, |vfpga| vfpga.shadow.map(start, length, purpose));
         self.write_entries(index, &entries.unwrap_or_default());
     }
 
-    /// Takes a range back from a vFPGA; on return its TLB has nothing left of pages without other
-    /// memory, and no transfer to them is under way.
+    /// Takes ranges, each by its first byte and its bytes, back from a vFPGA: the pages that are left
+    /// without memory, a row of them. `true` once its TLB has none left and no transfer to them is
+    /// under way; after `false` another call is due. Faults there are refused from the first call on.
     ///
     /// # Errors
     /// [`Error::Dead`] when the card does not confirm: the memory is not to be used for anything
     /// else.
-    pub fn unmap(&self, index: u8, start: u64, length: u64) -> Result<(), Error> {
-        let gone = self.with(index, |vfpga| {
-            let gone = vfpga.shadow.unmap(start, length);
-            (gone, vfpga.shadow.hpid(), vfpga.shadow.page_bytes())
+    pub fn unmap(&self, index: u8, ranges: &[(u64, u64)]) -> Result<bool, Error> {
+        let row = self.with(index, |vfpga| {
+            let shadow = &mut vfpga.shadow;
+            ranges.iter().for_each(|(start, _)| shadow.forget(*start));
+            let mut row = Vec::new();
+            for &(start, length) in ranges {
+                row.extend(shadow.take_gone(start, length, ROW.saturating_sub(row.len())));
+            }
+            (row, shadow.hpid(), shadow.page_bytes())
         });
-        let Some((gone, hpid, bytes)) = gone.filter(|(gone, ..)| !gone.is_empty()) else {
-            return Ok(());
+        let Some((row, hpid, bytes)) = row.filter(|(row, ..)| !row.is_empty()) else {
+            return Ok(true);
         };
-        let entries: Vec<[u64; 2]> = gone.iter().map(|(_, words)| *words).collect();
+        let entries: Vec<[u64; 2]> = row.iter().map(|(_, words)| *words).collect();
         self.write_entries(index, &entries);
         let length = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.with(index, |vfpga| vfpga.overwritten = true);
-        let mut left = gone.len();
-        for (page, _) in gone {
+        let mut left = row.len();
+        for (page, _) in &row {
             left = left.saturating_sub(1);
-            if !self.invalidate(index, hpid, page, length, left == 0) {
+            if !self.invalidate(index, hpid, *page, length, left == 0) {
                 return Err(Error::Dead {
                     engine: format!("balboa{} window {index}", self.card),
                     why: GONE.to_owned(),
                 });
             }
         }
-        self.await_invalidation(index)
+        self.await_invalidation(index)?;
+        Ok(row.len() < ROW)
     }
 
     /// Asks for the invalidation of a page; false where there is no card any more.

@@ -14,6 +14,7 @@ use crate::objects::{Context, Pd};
 use crate::poller::Token;
 use crate::quota::Resource;
 use crate::rings::{RING_MEMORY_BYTES, RingMemory};
+use crate::shadow::Purpose;
 
 /// Protection domain numbers lie below this.
 const PD_NUMBERS: u32 = 1 << 24;
@@ -171,7 +172,7 @@ fn map_rings(card: &mut Card, window: u8) -> Result<IovaRange, Error> {
         .arena
         .allocate(length, 0, Instant::now())
         .ok_or(Error::NoAddressSpace { card: card.number, length })?;
-    match card.map(window, &rings, None, false) {
+    match card.map(window, &rings, None, Purpose::Rings) {
         Ok(()) => Ok(rings),
         Err(error) => {
             card.release_iova(rings, true);

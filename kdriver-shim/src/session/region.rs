@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::iova::IovaRange;
 use crate::objects::Mr;
 use crate::quota::Resource;
+use crate::shadow::Purpose;
 
 const PAGE: u64 = 4096;
 
@@ -87,7 +88,7 @@ impl Session<'_> {
             // A card behind an IOMMU reaches what the client maps.
             let memory = DmaMemory::Process { process, address };
             let memory = Some(memory).filter(|_| card.backend.grant_kind() == GrantKind::Page);
-            if let Err(error) = card.map(window, &range, memory, true) {
+            if let Err(error) = card.map(window, &range, memory, Purpose::Payload) {
                 card.release_iova(range, true);
                 return Err(error);
             }

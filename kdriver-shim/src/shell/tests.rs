@@ -24,13 +24,13 @@ fn entries(card: &FakeCard) -> Vec<(u64, u64, bool)> {
 #[test]
 fn memory_is_inserted_once_and_taken_back_before_it_goes() {
     let (card, shell) = shell();
-    shell.map(1, PAGE, 4096, true);
-    shell.map(1, PAGE + 8192, PAGE, true);
+    shell.map(1, PAGE, 4096, Purpose::Payload);
+    shell.map(1, PAGE + 8192, PAGE, Purpose::Payload);
     assert_eq!(entries(&card), [(1, 1, true), (1, 2, true)]);
-    shell.unmap(1, PAGE, 4096).unwrap();
+    assert!(shell.unmap(1, &[(PAGE, 4096)]).unwrap());
     assert_eq!(entries(&card), [], "others are in that page");
     assert!(card.take_answers().is_empty());
-    shell.unmap(1, PAGE + 8192, PAGE).unwrap();
+    assert!(shell.unmap(1, &[(PAGE + 8192, PAGE)]).unwrap());
     assert_eq!(entries(&card), [(1, 1, false), (1, 2, false)]);
     let kinds: Vec<_> = card.take_answers().iter().map(|(_, isr)| isr.invalidate_last).collect();
     assert_eq!(kinds, [false, true], "each page, the last of them marked");
@@ -40,24 +40,24 @@ fn memory_is_inserted_once_and_taken_back_before_it_goes() {
 #[test]
 fn an_invalidation_that_is_not_confirmed_is_an_error() {
     let (card, shell) = shell();
-    shell.map(0, 0, 4096, true);
+    shell.map(0, 0, 4096, Purpose::Payload);
     card.mute();
-    let error = shell.unmap(0, 0, 4096).unwrap_err();
+    let error = shell.unmap(0, &[(0, 4096)]).unwrap_err();
     assert!(matches!(error, Error::Dead { .. }));
     assert!(error.to_string().contains("does not confirm within 1s"), "{error}");
     // The regions of a program are many: the next one is not waited for, nor believed.
     card.unmute();
-    shell.map(0, PAGE, 4096, true);
-    shell.unmap(0, PAGE, 4096).unwrap_err();
+    shell.map(0, PAGE, 4096, Purpose::Payload);
+    shell.unmap(0, &[(PAGE, 4096)]).unwrap_err();
     // Another vFPGA is.
-    shell.map(1, PAGE, 4096, true);
-    shell.unmap(1, PAGE, 4096).unwrap();
+    shell.map(1, PAGE, 4096, Purpose::Payload);
+    assert!(shell.unmap(1, &[(PAGE, 4096)]).unwrap());
 }
 
 #[test]
 fn a_fault_is_mended_from_the_shadow() {
     let (card, shell) = shell();
-    shell.map(0, 4 * PAGE, PAGE, false);
+    shell.map(0, 4 * PAGE, PAGE, Purpose::Rings);
     assert_eq!(entries(&card), []);
     card.fault(0, true, 4 * PAGE + 100, 64);
     shell.service(0);
@@ -71,8 +71,8 @@ fn a_fault_is_mended_from_the_shadow() {
 #[test]
 fn a_fault_without_memory_or_of_another_address_space_is_refused() {
     let (card, shell) = shell();
-    shell.map(0, 4 * PAGE, PAGE, true);
-    shell.map(1, 6 * PAGE, PAGE, true);
+    shell.map(0, 4 * PAGE, PAGE, Purpose::Payload);
+    shell.map(1, 6 * PAGE, PAGE, Purpose::Payload);
     card.take_entries();
     card.fault(0, false, 6 * PAGE, 64);
     shell.service(0);
@@ -89,7 +89,7 @@ fn a_fault_without_memory_or_of_another_address_space_is_refused() {
 #[test]
 fn an_interrupt_that_was_left_over_clears_nothing() {
     let (card, shell) = shell();
-    shell.map(0, 4 * PAGE, PAGE, false);
+    shell.map(0, 4 * PAGE, PAGE, Purpose::Rings);
     card.hold_clears();
     card.signal(0);
     shell.service(0);
@@ -102,10 +102,10 @@ fn an_interrupt_that_was_left_over_clears_nothing() {
 #[test]
 fn who_waits_for_one_vfpga_serves_the_faults_of_the_others() {
     let (card, shell) = shell();
-    shell.map(0, 0, PAGE, true);
-    shell.map(1, 4 * PAGE, PAGE, false);
+    shell.map(0, 0, PAGE, Purpose::Payload);
+    shell.map(1, 4 * PAGE, PAGE, Purpose::Rings);
     card.fault(1, false, 4 * PAGE, 64);
-    shell.unmap(0, 0, PAGE).unwrap();
+    assert!(shell.unmap(0, &[(0, PAGE)]).unwrap());
     card.notify(1);
     assert!(!shell.wait(0, Duration::ZERO).unwrap());
     assert_eq!(shell.counts().refilled, 1);
@@ -118,11 +118,11 @@ fn a_fault_amid_the_orders_of_an_invalidation_comes_again_and_spoils_none_of_the
     let success = IsrWrite { restart_read: true, success: true, ..IsrWrite::default() };
     for register in [ISR, ISR_PID, ISR_VADDR, ISR_LEN] {
         let (card, shell) = shell();
-        shell.map(0, 2 * PAGE, 2 * PAGE, true);
-        shell.map(0, 8 * PAGE, PAGE, false);
+        shell.map(0, 2 * PAGE, 2 * PAGE, Purpose::Payload);
+        shell.map(0, 8 * PAGE, PAGE, Purpose::Rings);
         // The first write of the ISR is the lock's, ahead of all orders.
         card.fault_behind(register, 8 * PAGE + 64);
-        shell.unmap(0, 2 * PAGE, 2 * PAGE).unwrap();
+        assert!(shell.unmap(0, &[(2 * PAGE, 2 * PAGE)]).unwrap());
         let invalidated = card.take_invalidated();
         for page in [2 * PAGE, 3 * PAGE] {
             let ours = (page, std::process::id());
@@ -138,4 +138,34 @@ fn a_fault_amid_the_orders_of_an_invalidation_comes_again_and_spoils_none_of_the
         assert_eq!(entries(&card), [(0, 8, true)]);
         assert_eq!(shell.counts(), FaultCounts { refilled: 1, refused: 0 });
     }
+}
+
+#[test]
+fn pages_of_many_ranges_are_taken_back_by_rows_with_a_confirmation_for_each() {
+    const RANGES: u64 = 100;
+    let (card, shell) = shell();
+    let ranges: Vec<_> = (0..RANGES).map(|n| (n * 2 * PAGE, PAGE)).collect();
+    ranges.iter().for_each(|&(start, length)| shell.map(0, start, length, Purpose::Payload));
+    card.take_entries();
+    let mut rows = 0;
+    while !shell.unmap(0, &ranges).unwrap() {
+        rows += 1;
+        let removed = entries(&card);
+        assert!(removed.len() <= ROW && removed.iter().all(|(.., valid)| !valid));
+    }
+    assert_eq!(rows, RANGES as usize / ROW);
+    let confirmed = card.take_answers().iter().filter(|(_, isr)| isr.invalidate_last).count();
+    assert_eq!(confirmed, rows + 1);
+    let pages: Vec<_> = card.take_invalidated().into_iter().map(|(page, _)| page).collect();
+    assert_eq!(pages, ranges.iter().map(|(start, _)| *start).collect::<Vec<_>>());
+}
+
+#[test]
+fn terabytes_cost_no_more_than_what_is_inserted_of_them() {
+    let (card, shell) = shell();
+    shell.map(0, 0, 4 << 40, Purpose::Payload);
+    let inserted = entries(&card).len();
+    assert!(inserted <= 64, "{inserted} entries");
+    while !shell.unmap(0, &[(0, 4 << 40)]).unwrap() {}
+    assert_eq!((entries(&card).len(), card.take_invalidated().len()), (inserted, inserted));
 }
