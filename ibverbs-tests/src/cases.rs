@@ -1,5 +1,6 @@
 //! The table of cases, by family.
 
+use crate::attack::{self, scene::Length};
 use crate::runner::{Case, Need};
 
 pub(crate) mod capture;
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Case> {
         many::cases(),
         death::cases(),
         chaos::cases(),
+        attack::cases(Length::Short),
     ];
     families.into_iter().flatten().collect()
 }

@@ -12,6 +12,7 @@ mod descriptors;
 mod device;
 mod fork;
 mod library;
+mod mapping;
 mod qp;
 mod region;
 
@@ -19,6 +20,7 @@ pub use descriptors::descriptors_of;
 pub use device::{AsyncEvent, Channel, Completion, Context, Cq, Pd, ThreadDomain};
 pub use fork::in_child;
 pub use library::Library;
+pub use mapping::Mapping;
 pub use qp::{Operation, Patience, Peer, Qp, Recv, Send};
 pub use region::{Piece, Region};
 

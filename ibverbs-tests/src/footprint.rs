@@ -69,7 +69,7 @@ impl Footprint {
     /// Waits until a balboad is back where it was.
     ///
     /// # Errors
-    /// With both footprints, when it does not come to that.
+    /// With what is otherwise, when it does not come to that.
     pub fn restored(&self, daemon: &Daemon<'_>) -> Result<()> {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -79,16 +79,31 @@ impl Footprint {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("balboad does not get back to\n{self}\nand stays at\n{now}");
+                bail!("balboad does not get back to what it was: {}", self.differences(&now));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-}
 
-impl fmt::Display for Footprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
+    /// What is otherwise now, for a reader.
+    fn differences(&self, now: &Self) -> String {
+        let mut found = Vec::new();
+        let mut look = |what: &str, before: &dyn fmt::Debug, now: &dyn fmt::Debug| {
+            let (before, now) = (format!("{before:?}"), format!("{now:?}"));
+            if before != now {
+                found.push(format!("{what} {before}, now {now}"));
+            }
+        };
+        look("descriptors", &self.descriptors, &now.descriptors);
+        look("mappings", &self.mappings, &now.mappings);
+        look("threads", &self.threads, &now.threads);
+        look("its table", &self.table, &now.table);
+        let only = |of: &Self, other: &Self| -> Vec<String> {
+            of.files.iter().filter(|file| !other.files.contains(file)).cloned().collect()
+        };
+        look("files", &only(self, now), &only(now, self));
+        look("resident KiB", &self.resident, &now.resident);
+        found.join("; ")
     }
 }
 

@@ -3,11 +3,13 @@
 //! [`cases`] is the table, [`guest`] the one of the virtual machine, [`runner`] runs and counts it,
 //! [`process`] is the one way to run a program, [`setting`] what a case is given. `verbs-data` is a
 //! verbs program of our own that checks data ([`data`]), `verbs-mortal` one that dies or sees others
-//! die ([`mortal`]); their calls into libibverbs are in [`ffi`], the only place with `unsafe`.
+//! die ([`mortal`]), `verbs-attack` one that attacks ([`hostile`], judged by [`attack`]); their calls into
+//! libibverbs are in [`ffi`], the only place with `unsafe`.
 
 #![deny(unsafe_code)]
 
 pub mod agent;
+pub mod attack;
 pub mod cache;
 pub mod cases;
 pub mod chaos;
@@ -16,6 +18,7 @@ pub mod ffi;
 pub mod footprint;
 pub mod guest;
 pub mod guest_pair;
+pub mod hostile;
 pub mod interop;
 pub mod interrupt;
 pub mod mortal;

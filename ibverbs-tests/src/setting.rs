@@ -11,15 +11,16 @@ use nix::unistd::geteuid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::process::{Running, Task};
+use crate::process::{LIMIT, Running, Task};
 
 /// The ordinary user when the tests run as root: nobody.
 pub const NOBODY: u32 = 65534;
 /// The programs under test.
-pub const PROGRAMS: [&str; 7] = [
+pub const PROGRAMS: [&str; 8] = [
     "balboad",
     "balboa",
     "libbalboa_provider.so",
+    "verbs-attack",
     "verbs-bench",
     "verbs-data",
     "verbs-mortal",
@@ -205,7 +206,15 @@ impl Daemon<'_> {
     /// # Errors
     /// When it says nothing, or no JSON.
     pub fn status(&self) -> Result<Value> {
-        let balboa = self.setting.built("balboa");
+        self.status_within(LIMIT)
+    }
+
+    /// The same, with a limit of its own.
+    ///
+    /// # Errors
+    /// As [`Daemon::status`], or when it takes longer.
+    pub fn status_within(&self, limit: Duration) -> Result<Value> {
+        let balboa = self.setting.built("balboa").limit(limit);
         let finished = balboa.words("status --json --state-dir").arg(&self.state_dir).run()?;
         let finished = finished.success()?;
         serde_json::from_str(&finished.stdout).with_context(|| format!("no JSON: {finished}"))

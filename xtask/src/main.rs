@@ -1,5 +1,5 @@
-//! Project tasks: `cargo xtask demo`, `test`, `bench`, `chaos`, `fuzz`, `guest`, `dist`,
-//! `regs` and `bindings`.
+//! Project tasks: `cargo xtask demo`, `test`, `bench`, `attack`, `chaos`, `fuzz`, `guest`,
+//! `dist`, `regs` and `bindings`.
 
 #![forbid(unsafe_code)]
 
@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use command_line::USAGE;
 
+mod attack;
 mod bench;
 mod bindings;
 mod cargo;
@@ -37,6 +38,8 @@ enum Task {
     Test(test::Options),
     /// Measure software cards beside TCP and UCX, and judge the figures
     Bench(bench::Options),
+    /// Attack a balboad in every way that is known, and watch what it takes and who is slowed down
+    Attack(attack::Options),
     /// Kill and stop programs and balboads at random, and look at everybody else
     Chaos(chaos::Options),
     /// Feed a fuzz target for some minutes, guided by coverage
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Task::Demo => demo::demo(),
         Task::Test(options) => test::test(&options),
         Task::Bench(options) => bench::bench(&options),
+        Task::Attack(options) => attack::attack(&options),
         Task::Chaos(options) => chaos::chaos(&options),
         Task::Fuzz(options) => fuzz::fuzz(&options),
         Task::Guest(task) => guest::guest(&task),

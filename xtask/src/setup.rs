@@ -10,6 +10,8 @@ use nix::unistd::geteuid;
 /// What the stock programs of the demo come with.
 pub const DEMO: &[&str] =
     &["ibverbs-providers", "ibverbs-utils", "iperf3", "libibverbs1", "perftest", "util-linux"];
+/// What the attacks need.
+pub const ATTACK: &[&str] = &["ibverbs-providers", "libibverbs1", "util-linux"];
 /// What the tests need.
 pub const TEST: &[&str] = &[
     "g++",

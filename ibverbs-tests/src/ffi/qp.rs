@@ -107,6 +107,9 @@ impl Default for Patience {
     }
 }
 
+/// The code of 0.64 ms.
+const MIN_RNR_TIMER: u8 = 12;
+
 /// A reliable connection.
 pub struct Qp {
     raw: NonNull<v::ibv_qp>,
@@ -202,6 +205,14 @@ impl Qp {
     /// # Errors
     /// When the device refuses.
     pub fn receive_from(&self, peer: &Peer) -> Result<(), Failed> {
+        self.receive_with(peer, MIN_RNR_TIMER)
+    }
+
+    /// The same; where no receive is posted, the peer is to wait as long as this code says.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn receive_with(&self, peer: &Peer, min_rnr_timer: u8) -> Result<(), Failed> {
         let mask = v::IBV_QP_STATE
             | v::IBV_QP_AV
             | v::IBV_QP_PATH_MTU
@@ -215,7 +226,7 @@ impl Qp {
             attributes.dest_qp_num = peer.qpn;
             attributes.rq_psn = peer.receive_psn;
             attributes.max_dest_rd_atomic = 4;
-            attributes.min_rnr_timer = 12;
+            attributes.min_rnr_timer = min_rnr_timer;
             attributes.ah_attr.is_global = 1;
             attributes.ah_attr.port_num = 1;
             attributes.ah_attr.grh.dgid = v::ibv_gid { raw: peer.gid };

@@ -1,6 +1,6 @@
 //! Registered memory.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
@@ -8,19 +8,16 @@ use verbs_sys::v44::verbs as v;
 
 use super::Failed;
 use super::device::Pd;
+use super::mapping::Mapping;
 
 /// Pages of memory of this program, registered with a protection domain.
-///
-/// The card writes into it behind the compiler's back, so its bytes are only copied in and out, and
-/// no reference to them is ever made.
 #[derive(Debug)]
 pub struct Region {
     pd: Rc<Pd>,
     mr: NonNull<v::ibv_mr>,
-    memory: NonNull<u8>,
-    length: usize,
-    gone: Cell<bool>,
     registered: Cell<bool>,
+    // Last, because it goes last.
+    memory: RefCell<Mapping>,
 }
 
 /// A part of a region, for a work request.
@@ -51,33 +48,33 @@ impl Region {
         access: v::ibv_access_flags,
         iova: bool,
     ) -> Result<Rc<Self>, Failed> {
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing.
-        let memory = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
-        if memory == libc::MAP_FAILED {
-            return Err(Failed::last("mmap"));
-        }
+        Self::over(pd, Mapping::zeroed(length)?, access, iova)
+    }
+
+    /// Registers memory, as [`Region::new`] does.
+    ///
+    /// # Errors
+    /// When the registration is refused.
+    pub fn over(
+        pd: &Rc<Pd>,
+        memory: Mapping,
+        access: v::ibv_access_flags,
+        iova: bool,
+    ) -> Result<Rc<Self>, Failed> {
         let library = pd.library();
+        let (start, length) = (memory.start().as_ptr(), memory.length());
         let mr = if iova {
             // SAFETY: the domain lives, the memory is mapped for as long as the registration.
-            unsafe { (library.ibv_reg_mr_iova2)(pd.raw(), memory, length, memory as u64, access) }
+            unsafe {
+                (library.ibv_reg_mr_iova2)(pd.raw(), start.cast(), length, start as u64, access)
+            }
         } else {
             // SAFETY: as above.
-            unsafe { (library.ibv_reg_mr)(pd.raw(), memory, length, access as i32) }
+            unsafe { (library.ibv_reg_mr)(pd.raw(), start.cast(), length, access as i32) }
         };
-        let failed = Failed::last("ibv_reg_mr");
-        match (NonNull::new(mr), NonNull::new(memory.cast())) {
-            (Some(mr), Some(memory)) => {
-                let (gone, registered) = (Cell::new(false), Cell::new(true));
-                Ok(Rc::new(Self { pd: Rc::clone(pd), mr, memory, length, gone, registered }))
-            }
-            _ => {
-                // SAFETY: the mapping was made above, and nobody else knows it.
-                unsafe { libc::munmap(memory, length) };
-                Err(failed)
-            }
-        }
+        let mr = NonNull::new(mr).ok_or_else(|| Failed::last("ibv_reg_mr"))?;
+        let (registered, memory) = (Cell::new(true), RefCell::new(memory));
+        Ok(Rc::new(Self { pd: Rc::clone(pd), mr, registered, memory }))
     }
 
     /// Ends the registration before its time: the card has no key to the memory any more.
@@ -97,12 +94,12 @@ impl Region {
 
     /// Its size in bytes.
     pub fn length(&self) -> usize {
-        self.length
+        self.memory.borrow().length()
     }
 
     /// Its address, as the other side names it.
     pub fn address(&self) -> u64 {
-        self.memory.as_ptr() as u64
+        self.memory.borrow().start().as_ptr() as u64
     }
 
     /// The key by which the other side reaches it.
@@ -120,7 +117,8 @@ impl Region {
     /// # Panics
     /// When it is not within the region, or that was deregistered.
     pub fn piece(self: &Rc<Self>, offset: usize, length: usize) -> Piece {
-        assert!(self.holds(offset, length), "{offset} + {length} of {}", self.length);
+        let holds = self.memory.borrow().holds(offset, length);
+        assert!(holds, "{offset} + {length} of {}", self.length());
         assert!(self.registered.get(), "the region was deregistered");
         // SAFETY: the registration lives.
         let lkey = unsafe { self.mr.as_ref() }.lkey;
@@ -135,16 +133,7 @@ impl Region {
     /// # Errors
     /// When the kernel refuses.
     pub fn take_away(&self) -> Result<(), Failed> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        let memory = self.memory.as_ptr().cast();
-        self.gone.set(true);
-        // SAFETY: the range is our own mapping, to which no reference exists, and nobody copies to
-        // or from it any more.
-        let now = unsafe { libc::mmap(memory, self.length, libc::PROT_NONE, flags, -1, 0) };
-        if now == libc::MAP_FAILED {
-            return Err(Failed::last("mmap"));
-        }
-        Ok(())
+        self.memory.borrow_mut().take_away()
     }
 
     /// Copies bytes in.
@@ -152,16 +141,7 @@ impl Region {
     /// # Panics
     /// When they do not fit, or the memory was taken away.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
-        self.assert_there(offset, bytes.len());
-        // SAFETY: the range lies in the mapping, and `bytes` elsewhere, since no reference to the
-        // mapping exists. What the card may write at the same time, it writes by the kernel's copy.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                bytes.as_ptr(),
-                self.memory.as_ptr().add(offset),
-                bytes.len(),
-            );
-        }
+        self.memory.borrow().write(offset, bytes);
     }
 
     /// Copies bytes out.
@@ -169,24 +149,7 @@ impl Region {
     /// # Panics
     /// When there are not so many, or the memory was taken away.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
-        self.assert_there(offset, bytes.len());
-        // SAFETY: as in `write`.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                self.memory.as_ptr().add(offset),
-                bytes.as_mut_ptr(),
-                bytes.len(),
-            );
-        }
-    }
-
-    fn assert_there(&self, offset: usize, length: usize) {
-        assert!(!self.gone.get(), "the region's memory was taken away");
-        assert!(self.holds(offset, length), "{offset} + {length} of {}", self.length);
-    }
-
-    fn holds(&self, offset: usize, length: usize) -> bool {
-        offset.checked_add(length).is_some_and(|end| end <= self.length)
+        self.memory.borrow().read(offset, bytes);
     }
 }
 
@@ -194,7 +157,5 @@ impl Drop for Region {
     fn drop(&mut self) {
         // After it no DMA comes.
         assert_eq!(self.deregister(), Ok(()));
-        // SAFETY: the mapping was made by us, and the card has no key to it any more.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.length) };
     }
 }

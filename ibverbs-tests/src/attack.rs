@@ -1,0 +1,60 @@
+//! Attacks on a balboad by programs of its own user, each by its name: what they may cost, and that a
+//! bystander and who asks for the status hardly notice.
+//!
+//! What each program does is in [`hostile`](crate::hostile). [`scene`] has the balboad, the bystander
+//! and the measurements, [`limits`] what is too much. The short form of an attack, in the test command,
+//! judges what is counted; the long one, `cargo xtask attack`, judges times too.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::runner::{Case, Need};
+use crate::setting::Setting;
+
+pub mod latency;
+pub mod level;
+pub mod limits;
+pub mod retries;
+pub mod scene;
+pub mod silence;
+pub mod translations;
+
+use limits::Excess;
+use scene::Length;
+
+/// How often an attack is tried again where it was late and nothing else: one that works does so
+/// each time.
+const TRIES: usize = 3;
+
+/// All attacks.
+pub fn cases(length: Length) -> Vec<Case> {
+    let families = [retries::cases(length), silence::cases(length), translations::cases(length)];
+    families.into_iter().flatten().collect()
+}
+
+/// One attack.
+fn case(
+    length: Length,
+    name: &str,
+    needs: &[Need],
+    body: fn(&Setting, Length) -> Result<()>,
+) -> Case {
+    Case::new(format!("attack/{name}"), needs, move |setting| {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match body(setting, length) {
+                Err(error) if tries < TRIES && Excess::is_only_late(&error) => {
+                    command_line::report!("     late, and tried again: {error:#}");
+                }
+                outcome => return outcome,
+            }
+        }
+    })
+}
+
+/// The length of `cargo xtask attack`.
+pub fn long(seconds: u64) -> Length {
+    Length::Long(Duration::from_secs(seconds))
+}

@@ -1,0 +1,334 @@
+//! Where an attack happens: a balboad, a bystander whose round trips are timed, and who looks at both.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+
+use super::latency::Trips;
+use super::level::Level;
+use super::limits::{Excess, Limits};
+use crate::footprint::Footprint;
+use crate::process::{Running, Task};
+use crate::setting::{Daemon, Setting};
+
+/// How long anything may take that is bound to come, on a machine that does much else.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a program may take to get to its attack.
+const PREPARATION: Duration = Duration::from_secs(170);
+/// How often balboad is looked at and asked.
+const LOOK: Duration = Duration::from_millis(100);
+/// What an attacker says once it is at it.
+pub const ATTACKING: &str = "attacking";
+
+/// How long an attack is looked at, and how strictly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// In the test command, on a machine that may do anything else: what is counted is judged, and
+    /// times only where no machine excuses them.
+    Short,
+    /// For so long before, while and after; times are judged too.
+    Long(Duration),
+}
+
+impl Length {
+    /// How long each phase is.
+    pub fn span(self) -> Duration {
+        match self {
+            Self::Short => Duration::from_secs(1),
+            Self::Long(span) => span,
+        }
+    }
+
+    /// One of two: what the test command has the time for, or more.
+    pub fn of<T>(self, short: T, long: T) -> T {
+        match self {
+            Self::Short => short,
+            Self::Long(_) => long,
+        }
+    }
+}
+
+/// What was seen for a while.
+#[derive(Clone, Debug)]
+pub struct Phase {
+    /// When.
+    pub name: &'static str,
+    /// How long it was.
+    pub span: Duration,
+    /// The bystander's round trips.
+    pub trips: Trips,
+    /// The slowest answer of `balboa status`.
+    pub status: Duration,
+    /// What balboad took at the beginning.
+    pub begin: Level,
+    /// What it took at the end.
+    pub end: Level,
+    /// The most that it took.
+    pub peak: Level,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, span, trips, status, begin, end, peak } = self;
+        let milli = |time: Duration| time.as_secs_f64() * 1e3;
+        let rate = trips.count() as f64 / span.as_secs_f64();
+        write!(f, "{name:6} {rate:6.0} round trips/s, mean {:.2} ms, ", milli(trips.mean()))?;
+        let (p99, longest) = (milli(trips.percentile(99)), milli(trips.longest()));
+        write!(f, "99 % within {p99:.2} ms, longest {longest:.1} ms; ")?;
+        let busy = |from: Duration, to: Duration| {
+            100.0 * to.saturating_sub(from).as_secs_f64() / span.as_secs_f64()
+        };
+        let (cards, control) = (busy(begin.cards, end.cards), busy(begin.control, end.control));
+        write!(f, "status {:.0} ms; card thread {cards:.0} %, others {control:.0} %; ", {
+            milli(*status)
+        })?;
+        let mebi = |kib: u64| kib as f64 / 1024.0;
+        let (resident, shared) = (mebi(peak.resident), mebi(peak.proportional));
+        write!(f, "resident {resident:.1} MiB ({shared:.1} proportional), ")?;
+        let grown = mebi(end.resident) - mebi(begin.resident);
+        write!(f, "{grown:+.1} meanwhile; {} descriptors, ", peak.descriptors)?;
+        write!(f, "{} lines logged", end.lines.saturating_sub(begin.lines))
+    }
+}
+
+/// What attacks, and what it must not do.
+#[derive(Debug)]
+pub struct Attack {
+    /// Arguments of `verbs-attack`, a program each, which are started one after the other.
+    pub programs: Vec<String>,
+    /// Threads that can run at any time while they attack. As many do harmless work while the
+    /// bystander is timed before and after, so that the cores' being shared is not counted.
+    pub threads: usize,
+    /// What it must not do.
+    pub limits: Limits,
+}
+
+/// A balboad and a bystander.
+pub struct Scene<'a> {
+    setting: &'a Setting,
+    daemon: Daemon<'a>,
+    bystander: Running,
+    length: Length,
+    footprint: Footprint,
+    phases: Vec<Phase>,
+    notes: RefCell<Vec<String>>,
+}
+
+impl<'a> Scene<'a> {
+    /// Starts a balboad with arguments, which give it two cards, and a bystander on both.
+    ///
+    /// # Errors
+    /// When either does not come up.
+    pub fn open(setting: &'a Setting, length: Length, arguments: &str) -> Result<Self> {
+        let daemon = setting.balboad(arguments)?;
+        let program = setting.bin.join("verbs-attack");
+        let task = daemon.run("").arg(program).arg("bystander").limit(PREPARATION);
+        let mut bystander = task.start()?;
+        // What is made at the first use has been made then.
+        let enough = |it: &Running| Trips::lines(&it.output()).count() >= 3;
+        bystander.wait_until("it was at work", enough).context("the bystander")?;
+        let bystander = bystander.unlimited();
+        let footprint = Footprint::of(&daemon)?;
+        Ok(Self {
+            setting,
+            daemon,
+            bystander,
+            length,
+            footprint,
+            phases: Vec::new(),
+            notes: RefCell::default(),
+        })
+    }
+
+    /// The balboad.
+    pub fn daemon(&self) -> &Daemon<'a> {
+        &self.daemon
+    }
+
+    /// What the scene is played in.
+    pub fn setting(&self) -> &'a Setting {
+        self.setting
+    }
+
+    /// How long it is.
+    pub fn length(&self) -> Length {
+        self.length
+    }
+
+    /// `verbs-attack` with arguments, run by `balboa run`.
+    pub fn program(&self, arguments: &str) -> Task {
+        let task = self.daemon.run("").arg(self.setting.bin.join("verbs-attack"));
+        task.words(arguments).limit(PREPARATION)
+    }
+
+    /// Starts `verbs-attack` with arguments and waits until it is at it.
+    ///
+    /// # Errors
+    /// When it ends before.
+    pub fn start(&self, arguments: &str) -> Result<Running> {
+        let mut running = self.program(arguments).start()?;
+        running.wait_until("it attacked", |it| has_said(it, ATTACKING))?;
+        Ok(running.unlimited())
+    }
+
+    /// Threads that do harmless work as long as the answer lives.
+    fn load(&self, threads: usize) -> Result<Running> {
+        let task = self.setting.built("verbs-attack").arg("load").arg(threads.to_string());
+        let mut running = task.start()?;
+        running.wait_until("it worked", |it| has_said(it, ATTACKING))?;
+        Ok(running.unlimited())
+    }
+
+    /// Watches for the length's span what happens.
+    ///
+    /// # Errors
+    /// When the bystander stands still, or the status is not told.
+    pub fn watch(&mut self, name: &'static str) -> Result<&Phase> {
+        let from = self.lines_of_bystander();
+        let begin = Level::of(&self.daemon)?;
+        let (started, mut peak, mut status) = (Instant::now(), begin.clone(), Duration::ZERO);
+        let end = loop {
+            let asked = Instant::now();
+            self.daemon.status_within(PATIENCE).with_context(|| format!("{name}: the status"))?;
+            status = status.max(asked.elapsed());
+            let level = Level::of(&self.daemon)?;
+            peak.raise(&level);
+            if started.elapsed() >= self.length.span() {
+                break level;
+            }
+            std::thread::sleep(LOOK);
+        };
+        let span = started.elapsed();
+        // A round trip that takes long is told of when it is over.
+        let under_way = self.lines_of_bystander();
+        let deadline = Instant::now() + PATIENCE;
+        while self.lines_of_bystander() <= under_way.max(from + 1) {
+            ensure!(
+                Instant::now() < deadline,
+                "{name}: the bystander stands still for {PATIENCE:?}: {}",
+                self.bystander.errors()
+            );
+            std::thread::sleep(LOOK / 10);
+        }
+        let mut trips = Trips::default();
+        // The first began before.
+        for line in Trips::lines(&self.bystander.output()).skip(from + 1) {
+            trips.merge(&line.parse()?);
+        }
+        self.phases.push(Phase { name, span, trips, status, begin, end, peak });
+        self.phases.last().context("a phase")
+    }
+
+    /// Watches beside threads that do harmless work.
+    ///
+    /// # Errors
+    /// As [`Scene::watch`].
+    pub fn watch_beside(&mut self, name: &'static str, threads: usize) -> Result<()> {
+        let load = self.load(threads)?;
+        self.watch(name)?;
+        load.signal(Signal::SIGKILL)?;
+        load.wait().map(drop)
+    }
+
+    /// Does something while the bystander rests.
+    ///
+    /// # Errors
+    /// As what is done, or when the bystander has ended.
+    pub fn alone<T>(&self, act: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        self.bystander.signal(Signal::SIGSTOP)?;
+        std::thread::sleep(LOOK);
+        let outcome = act(self);
+        self.bystander.signal(Signal::SIGCONT)?;
+        outcome
+    }
+
+    /// Adds a line to the report.
+    pub fn note(&self, line: String) {
+        self.notes.borrow_mut().push(line);
+    }
+
+    /// Waits until balboad has no more than before.
+    ///
+    /// # Errors
+    /// When it keeps something.
+    pub fn restored(&self) -> Result<()> {
+        self.footprint.restored(&self.daemon)
+    }
+
+    fn lines_of_bystander(&self) -> usize {
+        Trips::lines(&self.bystander.output()).count()
+    }
+
+    /// Suffers an attack; `look` is asked while it goes on for what more there is to see.
+    ///
+    /// # Errors
+    /// With everything that was measured, when a limit is exceeded.
+    pub fn suffer(
+        mut self,
+        attack: &Attack,
+        look: impl FnOnce(&mut Self, &mut Vec<Running>, &mut Excess) -> Result<()>,
+    ) -> Result<()> {
+        let mut excess = Excess::default();
+        let outcome = self.play(attack, look, &mut excess);
+        let report = self.report();
+        let outcome = outcome.and_then(|()| excess.judged());
+        outcome.with_context(|| report.clone())?;
+        if self.length != Length::Short {
+            command_line::report!("{report}");
+        }
+        self.close().context(report)
+    }
+
+    fn play(
+        &mut self,
+        attack: &Attack,
+        look: impl FnOnce(&mut Self, &mut Vec<Running>, &mut Excess) -> Result<()>,
+        excess: &mut Excess,
+    ) -> Result<()> {
+        self.watch_beside("before", attack.threads)?;
+        let mut programs = Vec::new();
+        for arguments in &attack.programs {
+            programs.push(self.start(arguments)?);
+        }
+        self.watch("while")?;
+        look(self, &mut programs, excess)?;
+        for program in &programs {
+            // It may have ended by itself.
+            let _ = program.signal(Signal::SIGKILL);
+        }
+        programs.into_iter().try_for_each(|program| program.limited(PATIENCE).wait().map(drop))?;
+        if let Err(error) = self.restored() {
+            excess.unless(false, || error.to_string());
+        }
+        self.watch_beside("after", attack.threads)?;
+        if let [before, during, after] = self.phases.as_slice() {
+            attack.limits.judge([before, during, after], self.length, excess);
+        }
+        Ok(())
+    }
+
+    /// What was seen, a line for each phase.
+    pub fn report(&self) -> String {
+        let mut lines: Vec<String> = self.phases.iter().map(Phase::to_string).collect();
+        lines.extend(self.notes.borrow().iter().cloned());
+        lines.iter().map(|line| format!("     {line}")).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Ends the bystander, and balboad by SIGTERM.
+    ///
+    /// # Errors
+    /// When balboad does not end well.
+    pub fn close(self) -> Result<()> {
+        self.bystander.signal(Signal::SIGKILL)?;
+        self.bystander.wait()?;
+        self.daemon.stop()
+    }
+}
+
+/// Whether a program has said a word.
+pub fn has_said(running: &Running, word: &str) -> bool {
+    running.output().lines().any(|line| line == word)
+}

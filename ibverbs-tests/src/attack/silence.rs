@@ -1,0 +1,47 @@
+//! Peers that there are not.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::level::Level;
+use super::limits::Limits;
+use super::scene::{Attack, Length, Scene};
+use crate::runner::Case;
+use crate::setting::Setting;
+
+/// What the card thread may take of a second for each address that it asks for, while nobody does
+/// anything.
+const FOR_EACH: Duration = Duration::from_micros(3);
+
+/// The family.
+pub fn cases(length: Length) -> Vec<Case> {
+    vec![super::case(length, "neighbours that do not answer", &[], silent)]
+}
+
+/// Each QP asks for an address of its own.
+fn silent(setting: &Setting, length: Length) -> Result<()> {
+    let (processes, of_each) = length.of((1, 12_000), (4, 14_000));
+    let scene = Scene::open(setting, length, "--soft 2")?;
+    let program = |number| format!("silent --qps {of_each} --first {}", number * of_each);
+    let limits = Limits { memory: 64 * processes, growth: 4, descriptors: 40, lines: 8 };
+    let programs = (0..processes).map(program).collect();
+    // The attackers wait; the card thread works.
+    let attack = Attack { programs, threads: 1, limits };
+    scene.suffer(&attack, |scene, _, excess| {
+        let taken = scene.alone(|scene| {
+            let begin = Level::of(scene.daemon())?;
+            std::thread::sleep(Duration::from_secs(1));
+            Ok(Level::of(scene.daemon())?.cards.saturating_sub(begin.cards))
+        })?;
+        let addresses = u32::try_from(processes * of_each)?;
+        let limit = FOR_EACH * addresses;
+        excess.unless(taken <= limit, || {
+            format!(
+                "{addresses} open questions take {taken:?} of a second, and {limit:?} are the limit"
+            )
+        });
+        scene.note(format!("{addresses} open questions take {taken:?} of a second"));
+        Ok(())
+    })
+}

@@ -1,0 +1,143 @@
+//! Memory that comes and goes, beside many rings and as much of nothing.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use nix::sys::signal::Signal;
+
+use super::level::Level;
+use super::limits::{Excess, Limits};
+use super::scene::{Attack, Length, PATIENCE, Scene};
+use crate::process::{Finished, Running};
+use crate::runner::Case;
+use crate::setting::Setting;
+
+/// What balboad's threads may work on a registration and its end, however much there is beside it.
+const FOR_EACH_PAGE: Duration = Duration::from_micros(500);
+/// The same for as much of nothing as a program is given.
+const FOR_EACH_VOID: Duration = Duration::from_millis(20);
+/// What they may work on the end of a program for each of its objects.
+const FOR_EACH_OBJECT: Duration = Duration::from_micros(100);
+/// How long the next client may have to wait.
+const WAIT: Duration = Duration::from_secs(1);
+/// As many bytes of nothing as an engine names.
+const VOID: u64 = 1 << 42;
+
+/// The family.
+pub fn cases(length: Length) -> Vec<Case> {
+    let case = |name, body| super::case(length, name, &[], body);
+    vec![
+        case("pages that come and go beside many rings", pages),
+        case("a program with many rings and regions is killed", killed),
+        case("registrations of nothing", void),
+        case("registrations of nothing, over and over", voids),
+    ]
+}
+
+/// QPs of one process.
+fn rings(length: Length) -> u32 {
+    length.of(4_000, 14_000)
+}
+
+fn pages(setting: &Setting, length: Length) -> Result<()> {
+    let scene = Scene::open(setting, length, "--soft 2")?;
+    let programs = vec![format!("pages --qps {}", rings(length))];
+    let limits = Limits { memory: 128, growth: 8, descriptors: 16, lines: 8 };
+    let attack = Attack { programs, threads: 2, limits };
+    scene.suffer(&attack, |scene, programs, excess| {
+        each_turn(scene, programs, FOR_EACH_PAGE, excess)
+    })
+}
+
+fn void(setting: &Setting, length: Length) -> Result<()> {
+    let scene = Scene::open(setting, length, "--soft 2")?;
+    let programs = vec![format!("void --bytes {VOID}"); 3];
+    let limits = Limits { memory: 16, growth: 4, descriptors: 32, lines: 100 };
+    let attack = Attack { programs, threads: 1, limits };
+    scene.suffer(&attack, |scene, _, excess| {
+        // However much they were given, somebody else finds room.
+        let visit = visit(scene)?;
+        excess.unless(visit.status.success(), || format!("another is refused: {visit}"));
+        Ok(())
+    })
+}
+
+fn voids(setting: &Setting, length: Length) -> Result<()> {
+    let scene = Scene::open(setting, length, "--soft 2")?;
+    let programs = vec![format!("void --bytes {VOID} --again")];
+    let limits = Limits { memory: 16, growth: 8, descriptors: 16, lines: 100 };
+    let attack = Attack { programs, threads: 2, limits };
+    scene.suffer(&attack, |scene, programs, excess| {
+        each_turn(scene, programs, FOR_EACH_VOID, excess)
+    })
+}
+
+/// Looks what a turn of the first program costs balboad while the bystander rests.
+fn each_turn(
+    scene: &Scene<'_>,
+    programs: &[Running],
+    limit: Duration,
+    excess: &mut Excess,
+) -> Result<()> {
+    let turns = || -> u64 {
+        let output = programs.first().map(Running::output).unwrap_or_default();
+        let mut lines = output.lines().rev().filter_map(|line| line.strip_prefix("turns "));
+        lines.find_map(|number| number.parse().ok()).unwrap_or(0)
+    };
+    let (taken, turns) = scene.alone(|scene| {
+        let begin = (Level::of(scene.daemon())?, turns());
+        // Long enough for many of them, and no longer than there are some.
+        let deadline = Instant::now() + PATIENCE;
+        std::thread::sleep(scene.length().span());
+        while turns() < begin.1 + 3 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let (end, now) = (Level::of(scene.daemon())?, turns());
+        let taken = (end.cards + end.control).saturating_sub(begin.0.cards + begin.0.control);
+        Ok((taken, now - begin.1))
+    })?;
+    let each = taken / u32::try_from(turns.max(1))?;
+    excess.unless(turns > 0 && each <= limit, || {
+        format!("{turns} turns take balboad {each:?} each, and {limit:?} are the limit")
+    });
+    scene.note(format!("{turns} turns, each of which takes balboad {each:?}"));
+    Ok(())
+}
+
+fn visit(scene: &Scene<'_>) -> Result<Finished> {
+    scene.program("visit").limit(PATIENCE).run()
+}
+
+fn killed(setting: &Setting, length: Length) -> Result<()> {
+    let scene = Scene::open(setting, length, "--soft 2")?;
+    let (qps, regions) = (rings(length), length.of(500, 2_000));
+    let programs = vec![format!("regions --qps {qps} --regions {regions}")];
+    let limits = Limits { memory: 128, growth: 4, descriptors: 16, lines: 8 };
+    let attack = Attack { programs, threads: 1, limits };
+    scene.suffer(&attack, |scene, programs, excess| {
+        let before = Instant::now();
+        visit(scene)?.success()?;
+        let usual = before.elapsed();
+        let program = programs.pop().context("nobody attacks")?;
+        let (taken, waited) = scene.alone(|scene| {
+            let begin = Level::of(scene.daemon())?;
+            program.signal(Signal::SIGKILL)?;
+            program.wait()?;
+            let killed = Instant::now();
+            visit(scene)?.success()?;
+            let waited = killed.elapsed();
+            scene.restored()?;
+            let end = Level::of(scene.daemon())?;
+            Ok(((end.cards + end.control).saturating_sub(begin.cards + begin.control), waited))
+        })?;
+        let limit = FOR_EACH_OBJECT * (qps + regions);
+        excess.unless(taken <= limit, || {
+            format!("its end takes balboad {taken:?}, and {limit:?} are the limit")
+        });
+        excess.late_unless(length == Length::Short || waited <= usual + WAIT, || {
+            format!("the next client takes {waited:?}, and took {usual:?}")
+        });
+        scene.note(format!("its end takes balboad {taken:?}, the next client {waited:?}"));
+        Ok(())
+    })
+}

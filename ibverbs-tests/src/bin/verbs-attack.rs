@@ -1,0 +1,81 @@
+//! Verbs programs that attack, and the one that they are to leave alone.
+
+#![forbid(unsafe_code)]
+
+use clap::{Parser, Subcommand};
+use ibverbs_tests::hostile::{self, bystander, retries, silence, translations};
+
+/// Attacks, says "attacking", and goes on until it is killed.
+///
+/// Exit codes: 1 something failed; 2 wrong arguments.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Send a message to and fro, and print how long the round trips take
+    Bystander,
+    /// Keep threads busy
+    Load {
+        /// How many
+        threads: usize,
+    },
+    /// Send to receivers that are never ready
+    NeverReady {
+        /// Pairs of QPs
+        #[arg(long)]
+        pairs: usize,
+    },
+    /// Ask for neighbours that do not answer
+    Silent {
+        /// QPs, each of which asks for another
+        #[arg(long)]
+        qps: u32,
+        /// The number of the first neighbour
+        #[arg(long, default_value_t = 0)]
+        first: u32,
+    },
+    /// Register and deregister a page without end
+    Pages {
+        /// QPs beside
+        #[arg(long)]
+        qps: usize,
+    },
+    /// Hold QPs and regions
+    Regions {
+        /// QPs
+        #[arg(long)]
+        qps: usize,
+        /// Regions of a page each
+        #[arg(long)]
+        regions: usize,
+    },
+    /// Register as much of nothing as is given
+    Void {
+        /// Bytes that are asked for at first
+        #[arg(long)]
+        bytes: usize,
+        /// Register and deregister it without end
+        #[arg(long)]
+        again: bool,
+    },
+    /// Open the device, register a page, and leave
+    Visit,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().command {
+        Command::Bystander => bystander::run(),
+        Command::Load { threads } => hostile::load(threads),
+        Command::NeverReady { pairs } => retries::never_ready(pairs),
+        Command::Silent { qps, first } => silence::silent(qps, first),
+        Command::Pages { qps } => translations::pages(qps),
+        Command::Regions { qps, regions } => translations::regions(qps, regions),
+        Command::Void { bytes, again } => translations::empty(bytes, again),
+        Command::Visit => translations::visit(),
+    }
+}

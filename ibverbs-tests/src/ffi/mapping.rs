@@ -1,0 +1,139 @@
+//! Memory of this program, of every kind that can be registered.
+
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::ptr::{NonNull, null_mut};
+
+use super::Failed;
+
+/// Pages of memory that nobody else knows.
+///
+/// A card may write into them behind the compiler's back, so their bytes are only copied in and out,
+/// and no reference to them is ever made.
+#[derive(Debug)]
+pub struct Mapping {
+    memory: NonNull<u8>,
+    length: usize,
+    touchable: bool,
+}
+
+impl Mapping {
+    /// Zeroed memory.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn zeroed(length: usize) -> Result<Self, Failed> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        Self::new(length, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
+    }
+
+    /// Addresses that can be read and for which there is no memory, as many as one likes. This
+    /// program does not touch them.
+    ///
+    /// # Errors
+    /// When the address space has no room for them.
+    pub fn empty(length: usize) -> Result<Self, Failed> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let mut mapping = Self::new(length, libc::PROT_READ, flags, -1)?;
+        mapping.touchable = false;
+        Ok(mapping)
+    }
+
+    /// A private copy of a file's first bytes. This program does not touch it: the file may end, or
+    /// never answer.
+    ///
+    /// # Errors
+    /// When the file cannot be mapped.
+    pub fn of_file(file: &File, length: usize) -> Result<Self, Failed> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let mut mapping = Self::new(length, protection, libc::MAP_PRIVATE, file.as_raw_fd())?;
+        mapping.touchable = false;
+        Ok(mapping)
+    }
+
+    fn new(length: usize, protection: i32, flags: i32, file: i32) -> Result<Self, Failed> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing.
+        let memory = unsafe { libc::mmap(null_mut(), length, protection, flags, file, 0) };
+        match NonNull::new(memory.cast()) {
+            Some(memory) if memory.as_ptr() != libc::MAP_FAILED.cast() => {
+                Ok(Self { memory, length, touchable: true })
+            }
+            _ => Err(Failed::last("mmap")),
+        }
+    }
+
+    /// Its size in bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Its first byte.
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.memory
+    }
+
+    /// Leaves the addresses without memory; nothing else comes to lie there.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn take_away(&mut self) -> Result<(), Failed> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        let memory = self.memory.as_ptr().cast();
+        self.touchable = false;
+        // SAFETY: the range is our own mapping, to which no reference exists, and nobody copies to
+        // or from it any more.
+        let now = unsafe { libc::mmap(memory, self.length, libc::PROT_NONE, flags, -1, 0) };
+        if now == libc::MAP_FAILED { Err(Failed::last("mmap")) } else { Ok(()) }
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// When they do not fit, or this program may not touch the memory.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        self.assert_there(offset, bytes.len());
+        // SAFETY: the range lies in the mapping, and `bytes` elsewhere, since no reference to the
+        // mapping exists. What the card may write at the same time, it writes by the kernel's copy.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.memory.as_ptr().add(offset),
+                bytes.len(),
+            );
+        }
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// When there are not so many, or this program may not touch the memory.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) {
+        self.assert_there(offset, bytes.len());
+        // SAFETY: as in `write`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.memory.as_ptr().add(offset),
+                bytes.as_mut_ptr(),
+                bytes.len(),
+            );
+        }
+    }
+
+    fn assert_there(&self, offset: usize, length: usize) {
+        assert!(self.touchable, "the memory was taken away, or is not to be touched");
+        assert!(self.holds(offset, length), "{offset} + {length} of {}", self.length);
+    }
+
+    /// Whether a range lies in it.
+    pub fn holds(&self, offset: usize, length: usize) -> bool {
+        offset.checked_add(length).is_some_and(|end| end <= self.length)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by us, and whoever registered it keeps it until no card has a
+        // key to it any more.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.length) };
+    }
+}

@@ -1,0 +1,86 @@
+//! What `verbs-attack` does: verbs programs that mean it, and the one that they are to leave alone.
+//!
+//! An attacker says `attacking` once it is at it, and goes on until it is killed. What it must not do
+//! to others is judged by [`attack`](crate::attack).
+
+use std::rc::Rc;
+
+use anyhow::Result;
+use verbs_sys::v44::verbs as v;
+
+use crate::attack::scene::ATTACKING;
+use crate::ffi::{Context, Cq, Library, Pd, Peer, Qp};
+use crate::mortal::say;
+
+pub mod bystander;
+pub mod retries;
+pub mod silence;
+pub mod translations;
+
+/// The GID index of the port's IPv4 address.
+const GID: u8 = 1;
+
+/// A device, with what QPs on it need.
+pub(crate) struct Place {
+    pub pd: Rc<Pd>,
+    pub cq: Rc<Cq>,
+    pub gid: [u8; 16],
+}
+
+impl Place {
+    /// Opens a device, with a completion queue of so many entries at least.
+    pub fn open(device: &str, entries: u32) -> Result<Self> {
+        let context = Context::open(Library::open()?, device)?;
+        let (pd, gid) = (Pd::new(&context)?, context.gid(GID)?);
+        let cq = Cq::new(&context, entries, None)?;
+        Ok(Self { pd, cq, gid })
+    }
+
+    /// A QP that takes so many work requests of either kind.
+    pub fn qp(&self, requests: u32) -> Result<Qp> {
+        let capabilities = v::ibv_qp_cap {
+            max_send_wr: requests,
+            max_recv_wr: requests,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        Ok(Qp::new(&self.pd, &self.cq, &self.cq, capabilities)?)
+    }
+
+    /// One of its QPs, or of anybody's, as a peer.
+    pub fn peer(&self, qpn: u32) -> Peer {
+        let (gid, gid_index, mtu) = (self.gid, GID, v::IBV_MTU_1024);
+        Peer { qpn, gid, gid_index, send_psn: 0, receive_psn: 0, mtu }
+    }
+}
+
+/// Says that the attack is under way, and lets it be.
+fn stay() -> Result<()> {
+    say(ATTACKING);
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Threads that are always ready to run, and harm nobody more than that.
+///
+/// # Errors
+/// Never: it ends by being killed.
+pub fn load(threads: usize) -> Result<()> {
+    for _ in 1..threads {
+        std::thread::spawn(spin);
+    }
+    say(ATTACKING);
+    if threads == 0 {
+        return stay();
+    }
+    spin()
+}
+
+fn spin() -> ! {
+    let mut word = 1u64;
+    loop {
+        word = std::hint::black_box(word.rotate_left(7) ^ 0x5a);
+    }
+}

@@ -1,0 +1,41 @@
+//! A receiver that is never ready, and a sender that never gives up.
+
+use anyhow::Result;
+use verbs_sys::v44::verbs as v;
+
+use super::{Place, stay};
+use crate::data::link::ACCESS;
+use crate::ffi::{Operation, Patience, Region, Send};
+
+/// The codes of the shortest wait for a receiver, and of the longest for an acknowledgement; and tries
+/// without end.
+const SHORTEST: u8 = 1;
+const PATIENCE: Patience = Patience { timeout: 31, retry_cnt: 7, rnr_retry: 7 };
+
+/// Lets so many pairs of QPs on one card ask each other whether a receive is there at last.
+///
+/// # Errors
+/// When the device refuses a step of it.
+pub fn never_ready(pairs: usize) -> Result<()> {
+    let place = Place::open("balboa0", 1024)?;
+    let region = Region::new(&place.pd, 64, ACCESS, false)?;
+    let mut kept = Vec::new();
+    for _ in 0..pairs {
+        let (left, right) = (place.qp(4)?, place.qp(4)?);
+        left.init(ACCESS)?;
+        right.init(ACCESS)?;
+        let (to_right, to_left) = (place.peer(right.number()), place.peer(left.number()));
+        right.receive_with(&to_left, SHORTEST)?;
+        right.send_to(&to_left, PATIENCE)?;
+        left.receive_from(&to_right)?;
+        left.send_to(&to_right, PATIENCE)?;
+        kept.push((left, right));
+    }
+    for (left, _) in &kept {
+        let pieces = vec![region.piece(0, 64)];
+        let (operation, flags) = (Operation::Send, v::IBV_SEND_SIGNALED);
+        let request = Send { wr_id: 0, operation, pieces, remote: (0, 0), immediate: 0, flags };
+        left.post_send(&[request]).map_err(|(failed, _)| failed)?;
+    }
+    stay()
+}

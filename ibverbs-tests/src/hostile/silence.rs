@@ -1,0 +1,30 @@
+//! Peers that there are not.
+
+use std::net::Ipv4Addr;
+
+use anyhow::Result;
+
+use super::{Place, stay};
+use crate::data::link::ACCESS;
+use crate::ffi::Peer;
+
+/// The first address that nobody has.
+const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
+
+/// Makes QPs ready to receive from addresses that do not answer, each from one of its own; `first` tells
+/// from the how-manieth on, so that several programs have different ones.
+///
+/// # Errors
+/// When the device refuses a step of it.
+pub fn silent(qps: u32, first: u32) -> Result<()> {
+    let place = Place::open("balboa0", 16)?;
+    let mut kept = Vec::new();
+    for number in first..first + qps {
+        let address = Ipv4Addr::from(u32::from(NOBODY) + number);
+        let qp = place.qp(1)?;
+        qp.init(ACCESS)?;
+        qp.receive_from(&Peer { gid: address.to_ipv6_mapped().octets(), ..place.peer(1) })?;
+        kept.push(qp);
+    }
+    stay()
+}

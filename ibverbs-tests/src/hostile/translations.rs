@@ -1,0 +1,95 @@
+//! Many rings, and memory that comes and goes beside them.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::{Place, stay};
+use crate::attack::scene::ATTACKING;
+use crate::data::link::ACCESS;
+use crate::ffi::{Mapping, Region};
+use crate::mortal::say;
+
+/// A page of the card's, which goes with the last memory in it.
+const PAGE: usize = 2 << 20;
+/// How often a program that does something without end says how often it did.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// Makes QPs, and then registers and deregisters a page without end.
+///
+/// # Errors
+/// When the device refuses a step of it.
+pub fn pages(qps: usize) -> Result<()> {
+    let place = Place::open("balboa0", 16)?;
+    let _rings = (0..qps).map(|_| place.qp(1)).collect::<Result<Vec<_>>>()?;
+    over_and_over(|| {
+        Region::new(&place.pd, PAGE, ACCESS, false)?;
+        Ok(())
+    })
+}
+
+/// Makes QPs and regions of a page each, and waits to be killed.
+///
+/// # Errors
+/// When the device refuses a step of it.
+pub fn regions(qps: usize, regions: usize) -> Result<()> {
+    let place = Place::open("balboa0", 16)?;
+    let _rings = (0..qps).map(|_| place.qp(1)).collect::<Result<Vec<_>>>()?;
+    let region = |_| Region::new(&place.pd, PAGE, ACCESS, false);
+    let _regions = (0..regions).map(region).collect::<Result<Vec<_>, _>>()?;
+    stay()
+}
+
+/// Registers as much of nothing as it is given, without ever touching it; and, if it is to, over and
+/// over.
+///
+/// # Errors
+/// When the device gives nothing.
+pub fn empty(bytes: usize, again: bool) -> Result<()> {
+    let place = Place::open("balboa0", 16)?;
+    let register = || -> Result<Rc<Region>> {
+        let mut bytes = bytes;
+        loop {
+            // Only to be read: there is no memory for more.
+            match Region::over(&place.pd, Mapping::empty(bytes)?, 0, false) {
+                Ok(region) => return Ok(region),
+                Err(failed) if bytes <= PAGE => return Err(failed.into()),
+                // More than it may have: half of it may be less.
+                Err(_) => bytes /= 2,
+            }
+        }
+    };
+    let first = register()?;
+    if !again {
+        say(&format!("registered {}", first.length()));
+        return stay();
+    }
+    drop(first);
+    over_and_over(|| register().map(drop))
+}
+
+/// Opens the device, registers a page, and leaves.
+///
+/// # Errors
+/// When the device refuses a step of it.
+pub fn visit() -> Result<()> {
+    let place = Place::open("balboa0", 16)?;
+    Region::new(&place.pd, PAGE, ACCESS, false)?;
+    Ok(())
+}
+
+/// Does something without end, and says how often: `turns N`.
+fn over_and_over(mut turn: impl FnMut() -> Result<()>) -> Result<()> {
+    turn()?;
+    say(ATTACKING);
+    let (mut turns, mut told) = (0u64, Instant::now());
+    loop {
+        turn()?;
+        turns += 1;
+        if told.elapsed() >= PERIOD {
+            say(&format!("turns {turns}"));
+            told = Instant::now();
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Attacks on a balboad, by their names, as long as one likes.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use command_line::report;
+use ibverbs_tests::attack;
+use ibverbs_tests::runner::{self, Filter};
+
+use crate::{cargo, setup};
+
+/// `cargo xtask attack`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct Options {
+    /// Run only attacks with TEXT in their name; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Take --only for whole names
+    #[arg(long, requires = "only")]
+    exact: bool,
+    /// List the attacks and run nothing
+    #[arg(long)]
+    list: bool,
+    /// Watch for N seconds before, while and after each attack
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+}
+
+const EXIT_CODES: &str = "\
+The last line is `N passed, N failed, N skipped`.
+
+Exit codes: 0 every attack kept to its limits, or was skipped for a reason that is told; 1 one did not, or
+nothing was run; 2 wrong arguments; 3 packages are missing and cannot be installed (the line that
+installs them is printed).";
+
+/// Runs the attacks; the last line is `N passed, N failed, N skipped`.
+///
+/// # Errors
+/// When they cannot be run.
+pub fn attack(options: &Options) -> Result<ExitCode> {
+    let cases = attack::cases(attack::long(options.seconds));
+    if options.list {
+        for case in cases {
+            command_line::say(format_args!("{}\n", case.name))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    setup::packages(setup::ATTACK)?;
+    let built = cargo::build()?;
+    let filter = Filter { parts: options.only.clone(), exact: options.exact };
+    let summary = runner::run(&cases, &filter, &built, "cargo xtask attack")?;
+    report!("");
+    summary.print();
+    let good = summary.failed.is_empty() && summary.passed > 0;
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
