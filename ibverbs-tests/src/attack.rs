@@ -12,9 +12,13 @@ use anyhow::Result;
 use crate::runner::{Case, Need};
 use crate::setting::Setting;
 
+pub mod accounts;
+pub mod cable;
+pub mod files;
 pub mod latency;
 pub mod level;
 pub mod limits;
+pub mod log;
 pub mod retries;
 pub mod scene;
 pub mod silence;
@@ -29,7 +33,15 @@ const TRIES: usize = 3;
 
 /// All attacks.
 pub fn cases(length: Length) -> Vec<Case> {
-    let families = [retries::cases(length), silence::cases(length), translations::cases(length)];
+    let families = [
+        retries::cases(length),
+        silence::cases(length),
+        translations::cases(length),
+        accounts::cases(length),
+        log::cases(length),
+        files::cases(length),
+        cable::cases(length),
+    ];
     families.into_iter().flatten().collect()
 }
 

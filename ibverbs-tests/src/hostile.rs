@@ -9,19 +9,25 @@ use anyhow::Result;
 use verbs_sys::v44::verbs as v;
 
 use crate::attack::scene::ATTACKING;
-use crate::ffi::{Context, Cq, Library, Pd, Peer, Qp};
+use crate::ffi::{Context, Cq, Library, Patience, Pd, Peer, Qp};
 use crate::mortal::say;
 
 pub mod bystander;
+pub mod cable;
+pub mod control;
+pub mod queues;
 pub mod retries;
 pub mod silence;
 pub mod translations;
 
+/// The longest wait for an acknowledgement, which is more than two hours, and tries without end.
+const PATIENT: Patience = Patience { timeout: 31, retry_cnt: 7, rnr_retry: 7 };
 /// The GID index of the port's IPv4 address.
 const GID: u8 = 1;
 
 /// A device, with what QPs on it need.
 pub(crate) struct Place {
+    pub context: Rc<Context>,
     pub pd: Rc<Pd>,
     pub cq: Rc<Cq>,
     pub gid: [u8; 16],
@@ -33,11 +39,16 @@ impl Place {
         let context = Context::open(Library::open()?, device)?;
         let (pd, gid) = (Pd::new(&context)?, context.gid(GID)?);
         let cq = Cq::new(&context, entries, None)?;
-        Ok(Self { pd, cq, gid })
+        Ok(Self { context, pd, cq, gid })
     }
 
     /// A QP that takes so many work requests of either kind.
     pub fn qp(&self, requests: u32) -> Result<Qp> {
+        self.qp_on(&self.cq, requests)
+    }
+
+    /// The same on another completion queue.
+    pub fn qp_on(&self, cq: &Rc<Cq>, requests: u32) -> Result<Qp> {
         let capabilities = v::ibv_qp_cap {
             max_send_wr: requests,
             max_recv_wr: requests,
@@ -45,7 +56,7 @@ impl Place {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        Ok(Qp::new(&self.pd, &self.cq, &self.cq, capabilities)?)
+        Ok(Qp::new(&self.pd, cq, cq, capabilities)?)
     }
 
     /// One of its QPs, or of anybody's, as a peer.

@@ -18,6 +18,8 @@ pub struct Level {
     pub resident: u64,
     /// The same, with what is shared divided by those that share it.
     pub proportional: u64,
+    /// Of it what is in no file and shared with nobody, KiB.
+    pub own: u64,
     /// Descriptors.
     pub descriptors: usize,
     /// Lines that it has logged.
@@ -45,6 +47,7 @@ impl Level {
         let mut level = Self {
             resident: kib("Rss:")?,
             proportional: kib("Pss:")?,
+            own: kib("Anonymous:")?,
             descriptors: fs::read_dir(process.join("fd")).context("balboad's descriptors")?.count(),
             lines: daemon.log().lines().count(),
             ..Self::default()
@@ -68,6 +71,7 @@ impl Level {
     pub fn raise(&mut self, other: &Self) {
         self.resident = self.resident.max(other.resident);
         self.proportional = self.proportional.max(other.proportional);
+        self.own = self.own.max(other.own);
         self.descriptors = self.descriptors.max(other.descriptors);
         self.lines = self.lines.max(other.lines);
         self.cards = self.cards.max(other.cards);

@@ -20,6 +20,8 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 const PREPARATION: Duration = Duration::from_secs(170);
 /// How often balboad is looked at and asked.
 const LOOK: Duration = Duration::from_millis(100);
+/// Lines of the log that a failure shows.
+const SHOWN: usize = 12;
 /// What an attacker says once it is at it.
 pub const ATTACKING: &str = "attacking";
 
@@ -89,7 +91,8 @@ impl fmt::Display for Phase {
         let (resident, shared) = (mebi(peak.resident), mebi(peak.proportional));
         write!(f, "resident {resident:.1} MiB ({shared:.1} proportional), ")?;
         let grown = mebi(end.resident) - mebi(begin.resident);
-        write!(f, "{grown:+.1} meanwhile; {} descriptors, ", peak.descriptors)?;
+        write!(f, "{grown:+.1} meanwhile, {:.1} its own; ", mebi(end.own))?;
+        write!(f, "{} descriptors, ", peak.descriptors)?;
         write!(f, "{} lines logged", end.lines.saturating_sub(begin.lines))
     }
 }
@@ -148,9 +151,17 @@ impl<'a> Scene<'a> {
         &self.daemon
     }
 
-    /// What the scene is played in.
-    pub fn setting(&self) -> &'a Setting {
-        self.setting
+    /// What balboad takes now.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn level(&self) -> Result<Level> {
+        Level::of(&self.daemon)
+    }
+
+    /// What was seen then.
+    pub fn phase(&self, name: &str) -> Option<&Phase> {
+        self.phases.iter().find(|phase| phase.name == name)
     }
 
     /// How long it is.
@@ -188,13 +199,13 @@ impl<'a> Scene<'a> {
     /// When the bystander stands still, or the status is not told.
     pub fn watch(&mut self, name: &'static str) -> Result<&Phase> {
         let from = self.lines_of_bystander();
-        let begin = Level::of(&self.daemon)?;
+        let begin = self.level()?;
         let (started, mut peak, mut status) = (Instant::now(), begin.clone(), Duration::ZERO);
         let end = loop {
             let asked = Instant::now();
             self.daemon.status_within(PATIENCE).with_context(|| format!("{name}: the status"))?;
             status = status.max(asked.elapsed());
-            let level = Level::of(&self.daemon)?;
+            let level = self.level()?;
             peak.raise(&level);
             if started.elapsed() >= self.length.span() {
                 break level;
@@ -250,12 +261,20 @@ impl<'a> Scene<'a> {
         self.notes.borrow_mut().push(line);
     }
 
-    /// Waits until balboad has no more than before.
+    /// Waits until balboad has ended all clients but the bystander.
     ///
     /// # Errors
-    /// When it keeps something.
-    pub fn restored(&self) -> Result<()> {
-        self.footprint.restored(&self.daemon)
+    /// When it does not.
+    pub fn deserted(&self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status = self.daemon.status_within(PATIENCE)?;
+            let programs = status["clients"].as_array().map_or(0, Vec::len);
+            if programs <= 1 {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "{programs} clients are there still");
+        }
     }
 
     fn lines_of_bystander(&self) -> usize {
@@ -275,7 +294,7 @@ impl<'a> Scene<'a> {
         let outcome = self.play(attack, look, &mut excess);
         let report = self.report();
         let outcome = outcome.and_then(|()| excess.judged());
-        outcome.with_context(|| report.clone())?;
+        outcome.with_context(|| format!("{report}\n{}", self.end_of_log()))?;
         if self.length != Length::Short {
             command_line::report!("{report}");
         }
@@ -300,7 +319,7 @@ impl<'a> Scene<'a> {
             let _ = program.signal(Signal::SIGKILL);
         }
         programs.into_iter().try_for_each(|program| program.limited(PATIENCE).wait().map(drop))?;
-        if let Err(error) = self.restored() {
+        if let Err(error) = self.footprint.restored(&self.daemon) {
             excess.unless(false, || error.to_string());
         }
         self.watch_beside("after", attack.threads)?;
@@ -315,6 +334,13 @@ impl<'a> Scene<'a> {
         let mut lines: Vec<String> = self.phases.iter().map(Phase::to_string).collect();
         lines.extend(self.notes.borrow().iter().cloned());
         lines.iter().map(|line| format!("     {line}")).collect::<Vec<_>>().join("\n")
+    }
+
+    /// What balboad logged at last.
+    fn end_of_log(&self) -> String {
+        let log = self.daemon.log();
+        let lines: Vec<&str> = log.lines().rev().take(SHOWN).collect();
+        lines.iter().rev().map(|line| format!("     balboad: {line}\n")).collect()
     }
 
     /// Ends the bystander, and balboad by SIGTERM.

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::level::Level;
 use super::limits::Limits;
 use super::scene::{Attack, Length, Scene};
 use crate::runner::Case;
@@ -30,9 +29,9 @@ fn silent(setting: &Setting, length: Length) -> Result<()> {
     let attack = Attack { programs, threads: 1, limits };
     scene.suffer(&attack, |scene, _, excess| {
         let taken = scene.alone(|scene| {
-            let begin = Level::of(scene.daemon())?;
+            let begin = scene.level()?;
             std::thread::sleep(Duration::from_secs(1));
-            Ok(Level::of(scene.daemon())?.cards.saturating_sub(begin.cards))
+            Ok(scene.level()?.cards.saturating_sub(begin.cards))
         })?;
         let addresses = u32::try_from(processes * of_each)?;
         let limit = FOR_EACH * addresses;

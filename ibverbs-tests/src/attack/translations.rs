@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use nix::sys::signal::Signal;
 
-use super::level::Level;
 use super::limits::{Excess, Limits};
 use super::scene::{Attack, Length, PATIENCE, Scene};
 use crate::process::{Finished, Running};
@@ -85,14 +84,14 @@ fn each_turn(
         lines.find_map(|number| number.parse().ok()).unwrap_or(0)
     };
     let (taken, turns) = scene.alone(|scene| {
-        let begin = (Level::of(scene.daemon())?, turns());
+        let begin = (scene.level()?, turns());
         // Long enough for many of them, and no longer than there are some.
         let deadline = Instant::now() + PATIENCE;
         std::thread::sleep(scene.length().span());
         while turns() < begin.1 + 3 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
-        let (end, now) = (Level::of(scene.daemon())?, turns());
+        let (end, now) = (scene.level()?, turns());
         let taken = (end.cards + end.control).saturating_sub(begin.0.cards + begin.0.control);
         Ok((taken, now - begin.1))
     })?;
@@ -120,14 +119,14 @@ fn killed(setting: &Setting, length: Length) -> Result<()> {
         let usual = before.elapsed();
         let program = programs.pop().context("nobody attacks")?;
         let (taken, waited) = scene.alone(|scene| {
-            let begin = Level::of(scene.daemon())?;
+            let begin = scene.level()?;
             program.signal(Signal::SIGKILL)?;
             program.wait()?;
             let killed = Instant::now();
             visit(scene)?.success()?;
             let waited = killed.elapsed();
-            scene.restored()?;
-            let end = Level::of(scene.daemon())?;
+            scene.deserted()?;
+            let end = scene.level()?;
             Ok(((end.cards + end.control).saturating_sub(begin.cards + begin.control), waited))
         })?;
         let limit = FOR_EACH_OBJECT * (qps + regions);

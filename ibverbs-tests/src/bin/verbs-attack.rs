@@ -2,8 +2,12 @@
 
 #![forbid(unsafe_code)]
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
-use ibverbs_tests::hostile::{self, bystander, retries, silence, translations};
+use ibverbs_tests::hostile::{
+    self, bystander, cable, control, queues, retries, silence, translations,
+};
 
 /// Attacks, says "attacking", and goes on until it is killed.
 ///
@@ -65,6 +69,54 @@ enum Command {
     },
     /// Open the device, register a page, and leave
     Visit,
+    /// Send messages that nobody acknowledges
+    UnderWay {
+        /// QPs
+        #[arg(long)]
+        qps: usize,
+        /// Messages on each
+        #[arg(long)]
+        messages: usize,
+    },
+    /// Arm completion queues without end, and read no event
+    Unread {
+        /// Completion queues
+        #[arg(long)]
+        queues: usize,
+    },
+    /// Let completion queues run over without end
+    Overruns {
+        /// How many at least
+        #[arg(long)]
+        queues: usize,
+    },
+    /// Ask for what is refused without end
+    Refusals {
+        /// Connections at least
+        #[arg(long)]
+        connections: usize,
+        /// State directory
+        directory: PathBuf,
+    },
+    /// Register memory beside a mapping whose path is no text
+    Path {
+        /// Directory for the file
+        directory: PathBuf,
+    },
+    /// Print how many datagrams come to a path
+    Listen {
+        /// The path
+        path: PathBuf,
+    },
+    /// Be a card's peer, and somebody who speaks in its name
+    Forge {
+        /// The card's device
+        device: String,
+        /// The card's end of its cable
+        local: PathBuf,
+        /// The other end
+        remote: PathBuf,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -77,5 +129,12 @@ fn main() -> anyhow::Result<()> {
         Command::Regions { qps, regions } => translations::regions(qps, regions),
         Command::Void { bytes, again } => translations::empty(bytes, again),
         Command::Visit => translations::visit(),
+        Command::UnderWay { qps, messages } => queues::under_way(qps, messages),
+        Command::Unread { queues } => queues::unread(queues),
+        Command::Overruns { queues } => queues::overruns(queues),
+        Command::Refusals { connections, directory } => control::refusals(&directory, connections),
+        Command::Path { directory } => control::path(&directory),
+        Command::Listen { path } => cable::listen(&path),
+        Command::Forge { device, local, remote } => cable::forge(&device, &local, &remote),
     }
 }

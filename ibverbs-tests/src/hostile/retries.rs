@@ -3,14 +3,12 @@
 use anyhow::Result;
 use verbs_sys::v44::verbs as v;
 
-use super::{Place, stay};
+use super::{PATIENT, Place, stay};
 use crate::data::link::ACCESS;
-use crate::ffi::{Operation, Patience, Region, Send};
+use crate::ffi::{Operation, Region, Send};
 
-/// The codes of the shortest wait for a receiver, and of the longest for an acknowledgement; and tries
-/// without end.
+/// The code of the shortest wait for a receiver.
 const SHORTEST: u8 = 1;
-const PATIENCE: Patience = Patience { timeout: 31, retry_cnt: 7, rnr_retry: 7 };
 
 /// Lets so many pairs of QPs on one card ask each other whether a receive is there at last.
 ///
@@ -26,9 +24,9 @@ pub fn never_ready(pairs: usize) -> Result<()> {
         right.init(ACCESS)?;
         let (to_right, to_left) = (place.peer(right.number()), place.peer(left.number()));
         right.receive_with(&to_left, SHORTEST)?;
-        right.send_to(&to_left, PATIENCE)?;
+        right.send_to(&to_left, PATIENT)?;
         left.receive_from(&to_right)?;
-        left.send_to(&to_right, PATIENCE)?;
+        left.send_to(&to_right, PATIENT)?;
         kept.push((left, right));
     }
     for (left, _) in &kept {

@@ -11,10 +11,11 @@ use shim_abi::{Hello, MAX_MESSAGE, Reply, Request, Response, Role, SOCKET_NAME};
 use super::say;
 
 /// A connection to balboad.
-struct Client(OwnedFd);
+pub(crate) struct Client(OwnedFd);
 
 impl Client {
-    fn connect(directory: &Path) -> Result<Self> {
+    /// Connects to the balboad of a state directory as a verbs program does.
+    pub(crate) fn connect(directory: &Path) -> Result<Self> {
         let client = Self(dial(directory)?);
         let hello = Hello { build: "by hand".into(), role: Role::Provider };
         let hello = shim_abi::hello_frame(&hello);
@@ -34,7 +35,8 @@ impl Client {
         Ok((room, received.fds))
     }
 
-    fn ask(&self, request: &Request) -> Result<(Response, Vec<OwnedFd>)> {
+    /// Asks for something.
+    pub(crate) fn ask(&self, request: &Request) -> Result<(Response, Vec<OwnedFd>)> {
         let (answer, fds) = self.exchange(&shim_abi::encode(request))?;
         match shim_abi::decode::<Reply>(&answer)? {
             Ok(response) => Ok((response, fds)),

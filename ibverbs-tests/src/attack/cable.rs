@@ -1,0 +1,102 @@
+//! Who else is on a cable.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+
+use super::files::SOMEBODY;
+use super::scene::{ATTACKING, Length, PATIENCE, has_said};
+use crate::cases::counters::counters;
+use crate::hostile::cable::FORGED;
+use crate::process::{Finished, Running, Task};
+use crate::runner::{Case, Need};
+use crate::setting::{Daemon, Setting};
+
+/// The family.
+pub fn cases(length: Length) -> Vec<Case> {
+    vec![
+        super::case(length, "a cable whose other end is somebody's", &[Need::Root], somebodys),
+        super::case(length, "addresses of IPv4 in envelopes of IPv6", &[], mapped),
+    ]
+}
+
+/// The frames of a card go to its own user's socket, and not to another's that stands there later.
+fn somebodys(setting: &Setting, _: Length) -> Result<()> {
+    let shared = setting.directory().join("shared");
+    fs::create_dir(&shared)?;
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777))?;
+    // Or nobody else comes to it.
+    fs::set_permissions(setting.directory(), fs::Permissions::from_mode(0o755))?;
+    let (local, remote) = (shared.join("local"), shared.join("remote"));
+    let ends = format!("unix:{},{}", local.display(), remote.display());
+    let daemon = setting.balboad(&format!("--soft 1 --port {ends}"))?;
+    let listen = |task: Task| -> Result<Running> {
+        let mut running = task.arg("listen").arg(&remote).start()?;
+        running.wait_until("it listened", |it| has_said(it, ATTACKING))?;
+        Ok(running)
+    };
+    let own = listen(setting.built("verbs-attack"))?;
+    ask(setting, &daemon)?;
+    let came = received(&own)?;
+    ensure!(came > 0, "no frame comes to the user's own socket");
+    own.signal(Signal::SIGKILL)?;
+    own.wait()?;
+    fs::remove_file(&remote)?;
+
+    let foreign = listen(setting.built("verbs-attack").user(Some(SOMEBODY)))?;
+    ask(setting, &daemon)?;
+    let came = received(&foreign)?;
+    ensure!(came == 0, "{came} frames go to the socket of another user");
+    daemon.stop()
+}
+
+/// Lets the card ask a few times for a neighbour.
+fn ask(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
+    let asked = || -> Result<u64> {
+        Ok(*counters(daemon, 0)?.get("sent_arp_requests").context("no counter")?)
+    };
+    let before = asked()?;
+    let program = daemon.run("").arg(setting.bin.join("verbs-attack")).words("silent --qps 1");
+    let program = program.limit(Duration::MAX).start()?;
+    let deadline = Instant::now() + PATIENCE;
+    while asked()? < before + 3 {
+        ensure!(Instant::now() < deadline, "the card asks for nobody: {}", program.errors());
+    }
+    program.signal(Signal::SIGKILL)?;
+    program.wait().map(drop)
+}
+
+/// How many frames a listener says have come. Those that are under way come at once.
+fn received(listener: &Running) -> Result<u64> {
+    std::thread::sleep(Duration::from_millis(100));
+    let output = listener.output();
+    let last = output.lines().rev().find_map(|line| line.strip_prefix("received "));
+    last.map_or(Ok(0), |number| number.parse()).context("no number of frames")
+}
+
+fn mapped(setting: &Setting, _: Length) -> Result<()> {
+    let end = |name: &str| setting.directory().join(name);
+    let (local, remote) = (end("local"), end("remote"));
+    let daemon = setting.balboad(&format!(
+        "--soft 1 --port unix:{},{}",
+        local.display(),
+        remote.display()
+    ))?;
+    let before = dropped(&daemon)?;
+    let program = |path: &Path| path.as_os_str().to_owned();
+    let task = daemon.run("").arg(setting.bin.join("verbs-attack")).words("forge balboa0");
+    task.args([program(&local), program(&remote)]).run().and_then(Finished::success)?;
+    let counted = dropped(&daemon)? - before;
+    ensure!(counted >= u64::from(FORGED), "{FORGED} frames were forged, {counted} are counted");
+    daemon.stop()
+}
+
+/// Frames that a card has dropped and counted, for whatever reason.
+fn dropped(daemon: &Daemon<'_>) -> Result<u64> {
+    let counters = counters(daemon, 0)?;
+    Ok(counters.iter().filter(|(name, _)| name.starts_with("drop_")).map(|(_, count)| count).sum())
+}

@@ -1,0 +1,51 @@
+//! Programs that have much to be said about them.
+
+use anyhow::Result;
+
+use super::limits::Limits;
+use super::scene::{Attack, Length, Scene};
+use crate::runner::Case;
+use crate::setting::Setting;
+
+/// Lines that may be logged of a program in all, and more of them for each second.
+const LINES: usize = 250;
+const LINES_A_SECOND: usize = 20;
+
+/// The family.
+pub fn cases(length: Length) -> Vec<Case> {
+    let case = |name, body| super::case(length, name, &[], body);
+    vec![
+        case("refusals on many connections", refusals),
+        case("completion queues that run over", overruns),
+        case("events that nobody reads", unread),
+    ]
+}
+
+fn limits(length: Length, descriptors: usize) -> Limits {
+    let seconds = usize::try_from(3 * length.span().as_secs()).unwrap_or(0);
+    Limits { memory: 48, growth: 16, descriptors, lines: LINES + LINES_A_SECOND * seconds }
+}
+
+fn refusals(setting: &Setting, length: Length) -> Result<()> {
+    let scene = Scene::open(setting, length, "--soft 2")?;
+    let directory = scene.daemon().state_dir().display();
+    let programs = vec![format!("refusals --connections 60 {directory}")];
+    let attack = Attack { programs, threads: 2, limits: limits(length, 16) };
+    scene.suffer(&attack, |_, _, _| Ok(()))
+}
+
+fn overruns(setting: &Setting, length: Length) -> Result<()> {
+    let scene = Scene::open(setting, length, "--soft 2")?;
+    let programs = vec!["overruns --queues 1000".to_owned()];
+    let attack = Attack { programs, threads: 2, limits: limits(length, 16) };
+    scene.suffer(&attack, |_, _, _| Ok(()))
+}
+
+/// Thousands of queues that are armed make an event ring overflow, and records that are not read are
+/// kept.
+fn unread(setting: &Setting, length: Length) -> Result<()> {
+    let scene = Scene::open(setting, length, "--soft 2")?;
+    let programs = vec![format!("unread --queues {}", length.of(5_000, 8_000))];
+    let attack = Attack { programs, threads: 2, limits: limits(length, 16) };
+    scene.suffer(&attack, |_, _, _| Ok(()))
+}
