@@ -23,6 +23,7 @@ pub mod retries;
 pub mod scene;
 pub mod silence;
 pub mod translations;
+pub mod unanswered;
 
 use limits::Excess;
 use scene::Length;
@@ -38,6 +39,7 @@ pub fn cases(length: Length) -> Vec<Case> {
         silence::cases(length),
         translations::cases(length),
         accounts::cases(length),
+        unanswered::cases(length),
         log::cases(length),
         files::cases(length),
         cable::cases(length),

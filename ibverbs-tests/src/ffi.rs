@@ -15,6 +15,7 @@ mod library;
 mod mapping;
 mod qp;
 mod region;
+mod userfault;
 
 pub use descriptors::descriptors_of;
 pub use device::{AsyncEvent, Channel, Completion, Context, Cq, Pd, ThreadDomain};

@@ -15,10 +15,12 @@ use crate::mortal::say;
 pub mod bystander;
 pub mod cable;
 pub mod control;
+pub mod fuse;
 pub mod queues;
 pub mod retries;
 pub mod silence;
 pub mod translations;
+pub mod unanswered;
 
 /// The longest wait for an acknowledgement, which is more than two hours, and tries without end.
 const PATIENT: Patience = Patience { timeout: 31, retry_cnt: 7, rnr_retry: 7 };

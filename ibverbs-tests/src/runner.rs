@@ -22,6 +22,8 @@ pub enum Need {
     Memory(u64),
     /// scapy in its Python environment.
     Scapy,
+    /// A device node that an ordinary user can open, or that root can make such a one of.
+    Node(&'static str),
     /// In a virtual machine: a module that its kernel can load.
     Module(&'static str),
 }
@@ -36,6 +38,7 @@ impl Need {
             Self::Scapy => crate::scapy::python().is_none().then(|| {
                 "needs scapy, which cargo xtask test installs from PyPI where it can".to_owned()
             }),
+            Self::Node(node) => crate::attack::unanswered::cannot_open(Path::new(node)),
             Self::Module(module) => {
                 let file = Path::new(crate::guest::SHARES).join("modules");
                 (!file.join(format!("{module}.ko")).exists())

@@ -220,6 +220,15 @@ impl Daemon<'_> {
         serde_json::from_str(&finished.stdout).with_context(|| format!("no JSON: {finished}"))
     }
 
+    /// Whether it has ended, or is about to and cannot be kept from it.
+    pub fn has_ended(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        status
+            .rsplit(')')
+            .next()
+            .is_none_or(|rest| matches!(rest.trim_start().chars().next(), None | Some('Z')))
+    }
+
     /// Kills it without warning.
     ///
     /// # Errors

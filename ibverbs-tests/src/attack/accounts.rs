@@ -23,7 +23,7 @@ fn under_way(setting: &Setting, length: Length) -> Result<()> {
     let qps = length.of(200, 4_000);
     let programs = vec![format!("under-way --qps {qps} --messages {MESSAGES}")];
     // The rings are the client's own memory, which balboad has in common with it.
-    let limits = Limits { memory: 768, growth: 8, descriptors: 16, lines: 16 };
+    let limits = Limits { memory: 768, growth: 8, descriptors: 16 };
     let attack = Attack { programs, threads: 1, limits };
     scene.suffer(&attack, |scene, programs, excess| {
         let output = programs.first().context("nobody attacks")?.output();

@@ -54,9 +54,9 @@ fn own(setting: &Setting, path: &Path) -> Result<()> {
 }
 
 fn is_kept(path: &Path) -> Result<()> {
-    let found = fs::read_to_string(path);
-    let found = found.with_context(|| format!("{} was removed", path.display()))?;
-    ensure!(found == PRECIOUS, "{} was written to: {found:?}", path.display());
+    let found = fs::read(path).with_context(|| format!("{} was removed", path.display()))?;
+    let kept = found == PRECIOUS.as_bytes();
+    ensure!(kept, "{} was written to: it has {} bytes now", path.display(), found.len());
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
@@ -12,8 +12,10 @@ use crate::setting::Daemon;
 const CARDS: &str = "cards";
 
 /// What a balboad takes, and has taken.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Level {
+    /// When.
+    pub taken: Instant,
     /// Resident memory, KiB.
     pub resident: u64,
     /// The same, with what is shared divided by those that share it.
@@ -45,12 +47,14 @@ impl Level {
             number.with_context(|| format!("no {name} of {}", process.display()))
         };
         let mut level = Self {
+            taken: Instant::now(),
             resident: kib("Rss:")?,
             proportional: kib("Pss:")?,
             own: kib("Anonymous:")?,
             descriptors: fs::read_dir(process.join("fd")).context("balboad's descriptors")?.count(),
             lines: daemon.log().lines().count(),
-            ..Self::default()
+            cards: Duration::ZERO,
+            control: Duration::ZERO,
         };
         for thread in fs::read_dir(process.join("task")).context("balboad's threads")? {
             let thread: PathBuf = thread?.path();

@@ -16,6 +16,10 @@ const NOTICED: Duration = Duration::from_secs(1);
 /// The longest that the status, or a single round trip, may take.
 const LONGEST: Duration = Duration::from_secs(1);
 
+/// Lines that may be logged of programs in all, and more of them for each second.
+const LINES: usize = 250;
+const LINES_A_SECOND: usize = 20;
+
 /// What balboad may take for an attacker, while that is connected.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -25,8 +29,6 @@ pub struct Limits {
     pub growth: u64,
     /// Descriptors beyond those of before.
     pub descriptors: usize,
-    /// Lines logged from before the attack until after it.
-    pub lines: usize,
 }
 
 impl Limits {
@@ -51,9 +53,10 @@ impl Limits {
             format!("{descriptors} descriptors more, and {} are the limit", self.descriptors)
         });
         let lines = after.end.lines.saturating_sub(before.end.lines);
-        excess.unless(lines <= self.lines, || {
-            format!("{lines} lines logged, and {} are the limit", self.lines)
-        });
+        let seconds = usize::try_from(before.end.taken.elapsed().as_secs()).unwrap_or(usize::MAX);
+        let limit = LINES.saturating_add(LINES_A_SECOND.saturating_mul(seconds));
+        excess
+            .unless(lines <= limit, || format!("{lines} lines logged, and {limit} are the limit"));
         judge_times(before, during, length, excess);
     }
 }

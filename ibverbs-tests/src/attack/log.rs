@@ -7,9 +7,8 @@ use super::scene::{Attack, Length, Scene};
 use crate::runner::Case;
 use crate::setting::Setting;
 
-/// Lines that may be logged of a program in all, and more of them for each second.
-const LINES: usize = 250;
-const LINES_A_SECOND: usize = 20;
+/// What each program may take otherwise.
+const LIMITS: Limits = Limits { memory: 48, growth: 16, descriptors: 16 };
 
 /// The family.
 pub fn cases(length: Length) -> Vec<Case> {
@@ -21,23 +20,18 @@ pub fn cases(length: Length) -> Vec<Case> {
     ]
 }
 
-fn limits(length: Length, descriptors: usize) -> Limits {
-    let seconds = usize::try_from(3 * length.span().as_secs()).unwrap_or(0);
-    Limits { memory: 48, growth: 16, descriptors, lines: LINES + LINES_A_SECOND * seconds }
-}
-
 fn refusals(setting: &Setting, length: Length) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
     let directory = scene.daemon().state_dir().display();
     let programs = vec![format!("refusals --connections 60 {directory}")];
-    let attack = Attack { programs, threads: 2, limits: limits(length, 16) };
+    let attack = Attack { programs, threads: 2, limits: LIMITS };
     scene.suffer(&attack, |_, _, _| Ok(()))
 }
 
 fn overruns(setting: &Setting, length: Length) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
     let programs = vec!["overruns --queues 1000".to_owned()];
-    let attack = Attack { programs, threads: 2, limits: limits(length, 16) };
+    let attack = Attack { programs, threads: 2, limits: LIMITS };
     scene.suffer(&attack, |_, _, _| Ok(()))
 }
 
@@ -46,6 +40,6 @@ fn overruns(setting: &Setting, length: Length) -> Result<()> {
 fn unread(setting: &Setting, length: Length) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
     let programs = vec![format!("unread --queues {}", length.of(5_000, 8_000))];
-    let attack = Attack { programs, threads: 2, limits: limits(length, 16) };
+    let attack = Attack { programs, threads: 2, limits: LIMITS };
     scene.suffer(&attack, |_, _, _| Ok(()))
 }

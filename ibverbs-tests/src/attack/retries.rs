@@ -18,7 +18,7 @@ pub fn cases(length: Length) -> Vec<Case> {
 /// Each retry sets a timer earlier than the one that runs.
 fn never_ready(setting: &Setting, length: Length) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
-    let limits = Limits { memory: 16, growth: 4, descriptors: 16, lines: 8 };
+    let limits = Limits { memory: 16, growth: 4, descriptors: 16 };
     let programs = vec![format!("never-ready --pairs {PAIRS}")];
     // The attacker waits; the card thread works.
     let attack = Attack { programs, threads: 1, limits };

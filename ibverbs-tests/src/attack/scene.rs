@@ -329,6 +329,22 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
+    /// Asks balboad to end, by SIGTERM, and says whether it does in that time.
+    ///
+    /// # Errors
+    /// When it had ended before.
+    pub fn ends_within(&self, limit: Duration) -> Result<bool> {
+        self.daemon.signal(Signal::SIGTERM)?;
+        let deadline = Instant::now() + limit;
+        while !self.daemon.has_ended() {
+            if Instant::now() > deadline {
+                return Ok(false);
+            }
+            std::thread::sleep(LOOK / 10);
+        }
+        Ok(true)
+    }
+
     /// What was seen, a line for each phase.
     pub fn report(&self) -> String {
         let mut lines: Vec<String> = self.phases.iter().map(Phase::to_string).collect();

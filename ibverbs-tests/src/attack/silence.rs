@@ -23,7 +23,7 @@ fn silent(setting: &Setting, length: Length) -> Result<()> {
     let (processes, of_each) = length.of((1, 12_000), (4, 14_000));
     let scene = Scene::open(setting, length, "--soft 2")?;
     let program = |number| format!("silent --qps {of_each} --first {}", number * of_each);
-    let limits = Limits { memory: 64 * processes, growth: 4, descriptors: 40, lines: 8 };
+    let limits = Limits { memory: 64 * processes, growth: 4, descriptors: 40 };
     let programs = (0..processes).map(program).collect();
     // The attackers wait; the card thread works.
     let attack = Attack { programs, threads: 1, limits };

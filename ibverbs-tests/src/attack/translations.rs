@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
 use super::limits::{Excess, Limits};
@@ -15,8 +15,10 @@ use crate::setting::Setting;
 const FOR_EACH_PAGE: Duration = Duration::from_micros(500);
 /// The same for as much of nothing as a program is given.
 const FOR_EACH_VOID: Duration = Duration::from_millis(20);
-/// What they may work on the end of a program for each of its objects.
-const FOR_EACH_OBJECT: Duration = Duration::from_micros(100);
+/// What they may work on the end of a program for each of its regions.
+const FOR_EACH_REGION: Duration = Duration::from_micros(300);
+/// Windows of a card, but the bystander's.
+const WINDOWS: u8 = 3;
 /// How long the next client may have to wait.
 const WAIT: Duration = Duration::from_secs(1);
 /// As many bytes of nothing as an engine names.
@@ -27,7 +29,7 @@ pub fn cases(length: Length) -> Vec<Case> {
     let case = |name, body| super::case(length, name, &[], body);
     vec![
         case("pages that come and go beside many rings", pages),
-        case("a program with many rings and regions is killed", killed),
+        case("a program with many regions is killed beside many rings", killed),
         case("registrations of nothing", void),
         case("registrations of nothing, over and over", voids),
     ]
@@ -41,7 +43,7 @@ fn rings(length: Length) -> u32 {
 fn pages(setting: &Setting, length: Length) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
     let programs = vec![format!("pages --qps {}", rings(length))];
-    let limits = Limits { memory: 128, growth: 8, descriptors: 16, lines: 8 };
+    let limits = Limits { memory: 128, growth: 8, descriptors: 16 };
     let attack = Attack { programs, threads: 2, limits };
     scene.suffer(&attack, |scene, programs, excess| {
         each_turn(scene, programs, FOR_EACH_PAGE, excess)
@@ -51,7 +53,7 @@ fn pages(setting: &Setting, length: Length) -> Result<()> {
 fn void(setting: &Setting, length: Length) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
     let programs = vec![format!("void --bytes {VOID}"); 3];
-    let limits = Limits { memory: 16, growth: 4, descriptors: 32, lines: 100 };
+    let limits = Limits { memory: 16, growth: 4, descriptors: 32 };
     let attack = Attack { programs, threads: 1, limits };
     scene.suffer(&attack, |scene, _, excess| {
         // However much they were given, somebody else finds room.
@@ -64,7 +66,7 @@ fn void(setting: &Setting, length: Length) -> Result<()> {
 fn voids(setting: &Setting, length: Length) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
     let programs = vec![format!("void --bytes {VOID} --again")];
-    let limits = Limits { memory: 16, growth: 8, descriptors: 16, lines: 100 };
+    let limits = Limits { memory: 16, growth: 8, descriptors: 16 };
     let attack = Attack { programs, threads: 2, limits };
     scene.suffer(&attack, |scene, programs, excess| {
         each_turn(scene, programs, FOR_EACH_VOID, excess)
@@ -107,13 +109,34 @@ fn visit(scene: &Scene<'_>) -> Result<Finished> {
     scene.program("visit").limit(PATIENCE).run()
 }
 
+/// The window of the first card in which a program has its place.
+fn window_of(scene: &Scene<'_>, program: Option<&Running>) -> Result<u64> {
+    let pid = program.context("nobody attacks")?.pid();
+    let status = scene.daemon().status_within(PATIENCE)?;
+    let clients = status["clients"].as_array().context("no clients")?;
+    let client = clients.iter().find(|client| client["pid"] == pid);
+    let window = client.and_then(|client| client["places"][0]["window"].as_u64());
+    window.with_context(|| format!("process {pid} has no place on a card"))
+}
+
+/// A program that ends beside the rings of another.
 fn killed(setting: &Setting, length: Length) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
     let (qps, regions) = (rings(length), length.of(500, 2_000));
-    let programs = vec![format!("regions --qps {qps} --regions {regions}")];
-    let limits = Limits { memory: 128, growth: 4, descriptors: 16, lines: 8 };
+    let program = |qps: u32, regions: u32| format!("regions --qps {qps} --regions {regions}");
+    // Each window takes the next program; and the last comes to the rings of the first.
+    let mut programs = vec![program(0, 0); usize::from(WINDOWS)];
+    programs.insert(0, program(qps, 0));
+    programs.push(program(0, regions));
+    let limits = Limits { memory: 128, growth: 4, descriptors: 64 };
     let attack = Attack { programs, threads: 1, limits };
     scene.suffer(&attack, |scene, programs, excess| {
+        let first = window_of(scene, programs.first())?;
+        let last = window_of(scene, programs.last())?;
+        ensure!(
+            first == last,
+            "the regions are in window {last}, beside no rings, and not in {first}"
+        );
         let before = Instant::now();
         visit(scene)?.success()?;
         let usual = before.elapsed();
@@ -129,7 +152,7 @@ fn killed(setting: &Setting, length: Length) -> Result<()> {
             let end = scene.level()?;
             Ok(((end.cards + end.control).saturating_sub(begin.cards + begin.control), waited))
         })?;
-        let limit = FOR_EACH_OBJECT * (qps + regions);
+        let limit = FOR_EACH_REGION * regions;
         excess.unless(taken <= limit, || {
             format!("its end takes balboad {taken:?}, and {limit:?} are the limit")
         });

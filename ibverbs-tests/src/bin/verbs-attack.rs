@@ -4,9 +4,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use ibverbs_tests::hostile::{
-    self, bystander, cable, control, queues, retries, silence, translations,
+    self, bystander, cable, control, queues, retries, silence, translations, unanswered,
 };
 
 /// Attacks, says "attacking", and goes on until it is killed.
@@ -103,6 +103,20 @@ enum Command {
         /// Directory for the file
         directory: PathBuf,
     },
+    /// Let a card use memory that does not answer
+    Unanswered {
+        /// What for
+        by: unanswered::Use,
+        #[command(flatten)]
+        memory: Memory,
+    },
+    /// Greet balboad with an address in memory that does not answer
+    UnansweredGreeting {
+        /// State directory
+        directory: PathBuf,
+        #[command(flatten)]
+        memory: Memory,
+    },
     /// Print how many datagrams come to a path
     Listen {
         /// The path
@@ -117,6 +131,19 @@ enum Command {
         /// The other end
         remote: PathBuf,
     },
+}
+
+#[derive(Debug, Args)]
+struct Memory {
+    /// Whose memory
+    #[arg(long = "memory")]
+    kind: unanswered::Kind,
+    /// Directory to be made for a file system
+    #[arg(long)]
+    place: PathBuf,
+    /// Device node that it is made with
+    #[arg(long)]
+    node: PathBuf,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -134,6 +161,12 @@ fn main() -> anyhow::Result<()> {
         Command::Overruns { queues } => queues::overruns(queues),
         Command::Refusals { connections, directory } => control::refusals(&directory, connections),
         Command::Path { directory } => control::path(&directory),
+        Command::Unanswered { by, memory: Memory { kind, place, node } } => {
+            unanswered::used(kind, by, &place, &node)
+        }
+        Command::UnansweredGreeting { directory, memory: Memory { kind, place, node } } => {
+            unanswered::greeted(kind, &directory, &place, &node)
+        }
         Command::Listen { path } => cable::listen(&path),
         Command::Forge { device, local, remote } => cable::forge(&device, &local, &remote),
     }

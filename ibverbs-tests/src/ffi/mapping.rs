@@ -35,7 +35,7 @@ impl Mapping {
     pub fn empty(length: usize) -> Result<Self, Failed> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let mut mapping = Self::new(length, libc::PROT_READ, flags, -1)?;
-        mapping.touchable = false;
+        mapping.do_not_touch();
         Ok(mapping)
     }
 
@@ -47,7 +47,7 @@ impl Mapping {
     pub fn of_file(file: &File, length: usize) -> Result<Self, Failed> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let mut mapping = Self::new(length, protection, libc::MAP_PRIVATE, file.as_raw_fd())?;
-        mapping.touchable = false;
+        mapping.do_not_touch();
         Ok(mapping)
     }
 
@@ -60,6 +60,16 @@ impl Mapping {
             }
             _ => Err(Failed::last("mmap")),
         }
+    }
+
+    /// Lets this program touch it no more.
+    pub(super) fn do_not_touch(&mut self) {
+        self.touchable = false;
+    }
+
+    /// Its first address.
+    pub fn address(&self) -> u64 {
+        self.memory.as_ptr() as u64
     }
 
     /// Its size in bytes.
@@ -79,7 +89,7 @@ impl Mapping {
     pub(super) fn take_away(&mut self) -> Result<(), Failed> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         let memory = self.memory.as_ptr().cast();
-        self.touchable = false;
+        self.do_not_touch();
         // SAFETY: the range is our own mapping, to which no reference exists, and nobody copies to
         // or from it any more.
         let now = unsafe { libc::mmap(memory, self.length, libc::PROT_NONE, flags, -1, 0) };

@@ -99,7 +99,7 @@ impl Region {
 
     /// Its address, as the other side names it.
     pub fn address(&self) -> u64 {
-        self.memory.borrow().start().as_ptr() as u64
+        self.memory.borrow().address()
     }
 
     /// The key by which the other side reaches it.

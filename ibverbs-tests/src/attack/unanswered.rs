@@ -1,0 +1,169 @@
+//! Memory that does not answer whoever copies from it or to it.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use clap::ValueEnum as _;
+use nix::sys::stat::{Mode, SFlag, mknod};
+use nix::unistd::geteuid;
+
+use super::limits::Limits;
+use super::scene::{Attack, Length, PATIENCE, Scene, has_said};
+use crate::hostile::unanswered::{IN_ERROR, Kind, Use};
+use crate::process::Running;
+use crate::runner::{Case, Need};
+use crate::setting::Setting;
+
+/// The family.
+pub fn cases(length: Length) -> Vec<Case> {
+    let case = |name, kind: Kind, body| super::case(length, name, &[Need::Node(kind.node())], body);
+    vec![
+        case("memory that does not answer/fuse/greeting", Kind::Fuse, greeted_fuse),
+        case("memory that does not answer/fuse/every use", Kind::Fuse, used_fuse),
+        case("memory that does not answer/fuse/balboad ends", Kind::Fuse, ends_fuse),
+        case(
+            "memory that does not answer/userfaultfd/greeting",
+            Kind::Userfault,
+            greeted_userfault,
+        ),
+        case("memory that does not answer/userfaultfd/every use", Kind::Userfault, used_userfault),
+        case(
+            "memory that does not answer/userfaultfd/balboad ends",
+            Kind::Userfault,
+            ends_userfault,
+        ),
+    ]
+}
+
+fn greeted_fuse(setting: &Setting, length: Length) -> Result<()> {
+    greeted(setting, length, Kind::Fuse)
+}
+
+fn used_fuse(setting: &Setting, length: Length) -> Result<()> {
+    used(setting, length, Kind::Fuse)
+}
+
+fn ends_fuse(setting: &Setting, length: Length) -> Result<()> {
+    ends(setting, length, Kind::Fuse)
+}
+
+fn greeted_userfault(setting: &Setting, length: Length) -> Result<()> {
+    greeted(setting, length, Kind::Userfault)
+}
+
+fn used_userfault(setting: &Setting, length: Length) -> Result<()> {
+    used(setting, length, Kind::Userfault)
+}
+
+fn ends_userfault(setting: &Setting, length: Length) -> Result<()> {
+    ends(setting, length, Kind::Userfault)
+}
+
+impl Kind {
+    /// The device node that such memory is made with.
+    fn node(self) -> &'static str {
+        match self {
+            Self::Fuse => "/dev/fuse",
+            Self::Userfault => "/dev/userfaultfd",
+        }
+    }
+
+    /// The node, as most systems give it to every user: udev opens FUSE's to all, and some open the
+    /// other. Where it is not open, and we are root, the case has one of its own.
+    fn open_node(self, setting: &Setting) -> Result<PathBuf> {
+        let node = Path::new(self.node());
+        if !geteuid().is_root() {
+            return Ok(node.to_owned());
+        }
+        let own = setting.directory().join("node");
+        open_copy(node, &own)?;
+        Ok(own)
+    }
+}
+
+/// Makes a device node that everybody may open.
+fn open_copy(node: &Path, at: &Path) -> io::Result<()> {
+    let number = fs::metadata(node)?.rdev();
+    mknod(at, SFlag::S_IFCHR, Mode::empty(), number)?;
+    fs::set_permissions(at, fs::Permissions::from_mode(0o666))
+}
+
+/// Why an ordinary user cannot open a device node, nor a copy that we make, if that is so.
+pub(crate) fn cannot_open(node: &Path) -> Option<String> {
+    let open = |node: &Path| OpenOptions::new().read(true).write(true).open(node).map(drop);
+    let copied = || {
+        let directory = tempfile::tempdir()?;
+        let copy = directory.path().join("node");
+        open_copy(node, &copy)?;
+        open(&copy)
+    };
+    let outcome = if geteuid().is_root() { copied() } else { open(node) };
+    outcome.err().map(|error| format!("needs {}: {error}", node.display()))
+}
+
+fn limits() -> Limits {
+    Limits { memory: 48, growth: 16, descriptors: 80 }
+}
+
+/// The arguments of a program with its own place for a file system.
+fn arguments(setting: &Setting, kind: Kind, node: &Path, what: &str, number: usize) -> String {
+    let place = setting.directory().join(format!("silent{number}"));
+    let kind = kind.to_possible_value().map_or(String::new(), |it| it.get_name().to_owned());
+    format!("{what} --memory {kind} --place {} --node {}", place.display(), node.display())
+}
+
+/// The programs of every use.
+fn programs(setting: &Setting, kind: Kind) -> Result<Vec<String>> {
+    let node = kind.open_node(setting)?;
+    let program = |(number, by): (usize, Use)| {
+        let by = by.to_possible_value().map_or(String::new(), |it| it.get_name().to_owned());
+        arguments(setting, kind, &node, &format!("unanswered {by}"), number)
+    };
+    Ok(Use::ALL.into_iter().enumerate().map(program).collect())
+}
+
+fn greeted(setting: &Setting, length: Length, kind: Kind) -> Result<()> {
+    let scene = Scene::open(setting, length, "--soft 2")?;
+    let node = kind.open_node(setting)?;
+    let what = format!("unanswered-greeting {}", scene.daemon().state_dir().display());
+    let programs = vec![arguments(setting, kind, &node, &what, 0)];
+    let attack = Attack { programs, threads: 1, limits: limits() };
+    scene.suffer(&attack, |_, _, _| Ok(()))
+}
+
+/// The card that copies goes on for everybody else, and whose memory it is hears of it.
+fn used(setting: &Setting, length: Length, kind: Kind) -> Result<()> {
+    let scene = Scene::open(setting, length, "--soft 2")?;
+    let programs = programs(setting, kind)?;
+    let attack = Attack { programs, threads: 2, limits: limits() };
+    scene.suffer(&attack, |_, programs, excess| {
+        let deadline = Instant::now() + PATIENCE;
+        for (program, by) in programs.iter_mut().zip(Use::ALL) {
+            let in_error = |it: &Running| has_said(it, IN_ERROR) || Instant::now() > deadline;
+            let told = program.wait_until("it was told", in_error);
+            excess.unless(told.is_ok() && has_said(program, IN_ERROR), || {
+                let why = told.err().map_or(String::new(), |error| format!(": {error:#}"));
+                format!("{by:?}: the work request does not fail{why}")
+            });
+        }
+        Ok(())
+    })
+}
+
+/// SIGTERM ends balboad while all of it goes on.
+fn ends(setting: &Setting, length: Length, kind: Kind) -> Result<()> {
+    let scene = Scene::open(setting, length, "--soft 2")?;
+    let mut running = Vec::new();
+    for program in programs(setting, kind)? {
+        running.push(scene.start(&program)?);
+    }
+    let ended = scene.ends_within(PATIENCE)?;
+    // Before anything else: what hangs in their memory cannot even be killed.
+    drop(running);
+    ensure!(ended, "SIGTERM does not end balboad within {PATIENCE:?}");
+    scene.close()
+}

@@ -1,0 +1,136 @@
+//! Memory that does not answer whoever copies from it or to it.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use clap::ValueEnum;
+use verbs_sys::v44::verbs as v;
+
+use super::fuse::{self, silent_file};
+use super::{Place, stay};
+use crate::attack::scene::{ATTACKING, PATIENCE};
+use crate::data::link::ACCESS;
+use crate::ffi::{Mapping, Operation, Patience, Recv, Region, Send};
+use crate::mortal::hand::Client;
+use crate::mortal::say;
+
+/// What a program says when its objects are in error.
+pub const IN_ERROR: &str = "in error";
+
+/// Whose memory it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// A file of a file system of the program's own.
+    Fuse,
+    /// The program's, whose faults it is told of.
+    Userfault,
+}
+
+/// What the memory is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Use {
+    /// It is sent.
+    Send,
+    /// It is received into.
+    Receive,
+    /// It is written elsewhere.
+    Write,
+    /// It is written to by the peer.
+    Written,
+    /// It is read into.
+    Read,
+    /// It is read by the peer.
+    Offered,
+}
+
+impl Use {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Send, Self::Receive, Self::Write, Self::Written, Self::Read, Self::Offered];
+
+    fn operation(self) -> Operation {
+        match self {
+            Self::Send | Self::Receive => Operation::Send,
+            Self::Write | Self::Written => Operation::Write,
+            Self::Read | Self::Offered => Operation::Read,
+        }
+    }
+
+    /// Whether it is the memory of who posts the send request.
+    fn is_local(self) -> bool {
+        matches!(self, Self::Send | Self::Write | Self::Read)
+    }
+}
+
+/// Memory that does not answer; with what keeps it from answering.
+fn memory(kind: Kind, place: &Path, node: &Path) -> Result<(Mapping, Option<OwnedFd>)> {
+    match kind {
+        Kind::Fuse => Ok((Mapping::of_file(&silent_file(place, node)?, fuse::SIZE)?, None)),
+        Kind::Userfault => {
+            let (mapping, faults) = Mapping::without_pages(fuse::SIZE, node)?;
+            Ok((mapping, Some(faults)))
+        }
+    }
+}
+
+/// Lets a card copy from such memory, or to it; says `in error` once the work request has failed.
+///
+/// # Errors
+/// When a step of it is refused, or the work request succeeds.
+pub fn used(kind: Kind, by: Use, place: &Path, node: &Path) -> Result<()> {
+    let (memory, _faults) = memory(kind, place, node)?;
+    let place = Place::open("balboa0", 64)?;
+    let silent = Region::over(&place.pd, memory, ACCESS, false)?;
+    let plain = Region::new(&place.pd, fuse::SIZE, ACCESS, false)?;
+    let (local, remote) = match by.is_local() {
+        true => (&silent, &plain),
+        false => (&plain, &silent),
+    };
+    let (left, right) = (place.qp(4)?, place.qp(4)?);
+    for (own, other) in [(&left, &right), (&right, &left)] {
+        let peer = place.peer(other.number());
+        own.init(ACCESS)?;
+        own.receive_from(&peer)?;
+        own.send_to(&peer, Patience::default())?;
+    }
+    let whole = |region: &Rc<Region>| vec![region.piece(0, fuse::SIZE)];
+    right.post_recv(&Recv { wr_id: 1, pieces: whole(remote) })?;
+    let request = Send {
+        wr_id: 0,
+        operation: by.operation(),
+        pieces: whole(local),
+        remote: (remote.address(), remote.rkey()),
+        immediate: 0,
+        flags: v::IBV_SEND_SIGNALED,
+    };
+    left.post_send(&[request]).map_err(|(failed, _)| failed)?;
+    say(ATTACKING);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match place.cq.poll()? {
+            Some(done) if done.wr_id == 0 => {
+                ensure!(done.status != v::IBV_WC_SUCCESS, "it succeeds: {done:?}");
+                break;
+            }
+            _ if Instant::now() > deadline => bail!("no completion within {PATIENCE:?}"),
+            _ => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    say(IN_ERROR);
+    stay()
+}
+
+/// Greets balboad with an address in such memory.
+///
+/// # Errors
+/// When the memory cannot be had.
+pub fn greeted(kind: Kind, directory: &Path, place: &Path, node: &Path) -> Result<()> {
+    let (memory, _faults) = memory(kind, place, node)?;
+    say(ATTACKING);
+    // It may be refused, or never answered.
+    let _ = Client::connect_with(directory, memory.address());
+    stay()
+}
