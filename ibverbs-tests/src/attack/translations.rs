@@ -50,9 +50,13 @@ fn pages(setting: &Setting, length: Length) -> Result<()> {
     })
 }
 
+fn void_of(scene: &Scene<'_>, options: &str) -> String {
+    format!("void --bytes {VOID} {options} {}", scene.daemon().state_dir().display())
+}
+
 fn void(setting: &Setting, length: Length) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
-    let programs = vec![format!("void --bytes {VOID}"); 3];
+    let programs = vec![void_of(&scene, ""); 3];
     let limits = Limits { memory: 16, growth: 4, descriptors: 32 };
     let attack = Attack { programs, threads: 1, limits };
     scene.suffer(&attack, |scene, _, excess| {
@@ -65,7 +69,7 @@ fn void(setting: &Setting, length: Length) -> Result<()> {
 
 fn voids(setting: &Setting, length: Length) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
-    let programs = vec![format!("void --bytes {VOID} --again")];
+    let programs = vec![void_of(&scene, "--again")];
     let limits = Limits { memory: 16, growth: 8, descriptors: 16 };
     let attack = Attack { programs, threads: 2, limits };
     scene.suffer(&attack, |scene, programs, excess| {

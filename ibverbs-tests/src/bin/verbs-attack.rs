@@ -66,6 +66,8 @@ enum Command {
         /// Register and deregister it without end
         #[arg(long)]
         again: bool,
+        /// State directory
+        directory: PathBuf,
     },
     /// Open the device, register a page, and leave
     Visit,
@@ -154,7 +156,7 @@ fn main() -> anyhow::Result<()> {
         Command::Silent { qps, first } => silence::silent(qps, first),
         Command::Pages { qps } => translations::pages(qps),
         Command::Regions { qps, regions } => translations::regions(qps, regions),
-        Command::Void { bytes, again } => translations::empty(bytes, again),
+        Command::Void { bytes, again, directory } => translations::empty(&directory, bytes, again),
         Command::Visit => translations::visit(),
         Command::UnderWay { qps, messages } => queues::under_way(qps, messages),
         Command::Unread { queues } => queues::unread(queues),

@@ -39,16 +39,24 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// A private copy of a file's first bytes. This program does not touch it: the file may end, or
-    /// never answer.
+    /// A private copy of a file's first bytes. This program does not touch it.
     ///
     /// # Errors
     /// When the file cannot be mapped.
     pub fn of_file(file: &File, length: usize) -> Result<Self, Failed> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let mut mapping = Self::new(length, protection, libc::MAP_PRIVATE, file.as_raw_fd())?;
-        mapping.do_not_touch();
+        let mut mapping = Self::zeroed(length)?;
+        mapping.become_file(file)?;
         Ok(mapping)
+    }
+
+    /// Puts a private copy of a file's first bytes in the place of the memory. This program does not
+    /// touch it: the file may end, or never answer.
+    ///
+    /// # Errors
+    /// When the file cannot be mapped.
+    pub fn become_file(&mut self, file: &File) -> Result<(), Failed> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        self.replace(protection, libc::MAP_PRIVATE | libc::MAP_FIXED, file.as_raw_fd())
     }
 
     fn new(length: usize, protection: i32, flags: i32, file: i32) -> Result<Self, Failed> {
@@ -88,11 +96,16 @@ impl Mapping {
     /// When the kernel refuses.
     pub(super) fn take_away(&mut self) -> Result<(), Failed> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        self.replace(libc::PROT_NONE, flags, -1)
+    }
+
+    /// Maps something else at the same addresses, which this program does not touch.
+    fn replace(&mut self, protection: i32, flags: i32, file: i32) -> Result<(), Failed> {
         let memory = self.memory.as_ptr().cast();
         self.do_not_touch();
         // SAFETY: the range is our own mapping, to which no reference exists, and nobody copies to
         // or from it any more.
-        let now = unsafe { libc::mmap(memory, self.length, libc::PROT_NONE, flags, -1, 0) };
+        let now = unsafe { libc::mmap(memory, self.length, protection, flags, file, 0) };
         if now == libc::MAP_FAILED { Err(Failed::last("mmap")) } else { Ok(()) }
     }
 

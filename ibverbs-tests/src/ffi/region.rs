@@ -136,6 +136,14 @@ impl Region {
         self.memory.borrow_mut().take_away()
     }
 
+    /// Changes what lies at its addresses; the key stays.
+    ///
+    /// # Errors
+    /// As the change.
+    pub fn change<T, E>(&self, change: impl FnOnce(&mut Mapping) -> Result<T, E>) -> Result<T, E> {
+        change(&mut self.memory.borrow_mut())
+    }
+
     /// Copies bytes in.
     ///
     /// # Panics

@@ -33,24 +33,25 @@ struct Register {
 }
 
 impl Mapping {
-    /// Memory of which no page ever comes as long as the descriptor is open: whoever touches it waits,
+    /// Takes its pages away, and brings none as long as the descriptor is open: whoever touches it waits,
     /// the kernel for another process too. Where the system call is not allowed the device node is.
     ///
     /// # Errors
     /// When neither is.
-    pub fn without_pages(length: usize, node: &Path) -> io::Result<(Self, OwnedFd)> {
-        let mut mapping =
-            Self::zeroed(length).map_err(|it| io::Error::from_raw_os_error(it.errno))?;
-        mapping.do_not_touch();
+    pub fn withhold(&mut self, node: &Path) -> io::Result<OwnedFd> {
+        self.do_not_touch();
         let faults = faults(node)?;
         let mut api = Api { api: API, features: 0, ioctls: 0 };
         // SAFETY: the descriptor is userfaultfd's, and the place has the size that the number tells.
         check(unsafe { libc::ioctl(faults.as_raw_fd(), IOC_API, &raw mut api) })?;
-        let (start, length) = (mapping.address(), length as u64);
-        let mut register = Register { start, length, mode: MISSING, ioctls: 0 };
+        let length = self.length();
+        let mut register =
+            Register { start: self.address(), length: length as u64, mode: MISSING, ioctls: 0 };
         // SAFETY: as above; the range is our own mapping, which nobody here touches.
         check(unsafe { libc::ioctl(faults.as_raw_fd(), IOC_REGISTER, &raw mut register) })?;
-        Ok((mapping, faults))
+        // SAFETY: the range is our own mapping, of whose contents nobody here makes use any more.
+        check(unsafe { libc::madvise(self.start().as_ptr().cast(), length, libc::MADV_DONTNEED) })?;
+        Ok(faults)
     }
 }
 

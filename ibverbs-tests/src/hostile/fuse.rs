@@ -1,5 +1,8 @@
 //! A file system that tells of one file and never answers who reads it, in a mount namespace of this
 //! program's own. By hand, as linux/fuse.h has it: all numbers are the machine's.
+//!
+//! A child serves it, so that it ends when the program is killed: who waits for an answer of its own
+//! could not end.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -10,6 +13,8 @@ use anyhow::{Context as _, Result};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
+
+use crate::ffi::in_child;
 
 /// Bytes of the file.
 pub const SIZE: usize = 1 << 20;
@@ -52,16 +57,17 @@ pub fn silent_file(directory: &Path, node: &Path) -> Result<File> {
     let options = format!("fd={descriptor},rootmode=40000,user_id={uid},group_id={gid}");
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     mount(Some("silent"), directory, Some("fuse"), flags, Some(&*options)).context("no mount")?;
-    std::thread::spawn(move || serve(device));
+    in_child(|| serve(&device))?;
+    drop(device);
     OpenOptions::new().read(true).open(directory.join(NAME)).context("its file")
 }
 
-/// Answers everything but what is to be read, until the end of the program.
-fn serve(mut device: File) {
+/// Answers everything but what is to be read, until the last of its users has gone.
+fn serve(mut device: &File) -> i32 {
     let mut request = vec![0; 1 << 17];
     while let Ok(length) = device.read(&mut request) {
         let Some(header) = request.get(..length.min(HEADER)).filter(|it| it.len() == HEADER) else {
-            return;
+            return 1;
         };
         let word = |at: usize| header[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
         let (opcode, node) = (word(4), u64::from(word(16)));
@@ -80,9 +86,10 @@ fn serve(mut device: File) {
         message.extend(&header[8..16]);
         message.extend(body);
         if device.write_all(&message).is_err() {
-            return;
+            return 1;
         }
     }
+    0
 }
 
 /// `struct fuse_init_out`: version, read-ahead, flags, background, congestion, write, and no more.

@@ -1,14 +1,16 @@
 //! Many rings, and memory that comes and goes beside them.
 
-use std::rc::Rc;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use shim_abi::Request;
 
 use super::{Place, stay};
 use crate::attack::scene::ATTACKING;
 use crate::data::link::ACCESS;
 use crate::ffi::{Mapping, Region};
+use crate::mortal::hand::Client;
 use crate::mortal::say;
 
 /// A page of the card's, which goes with the last memory in it.
@@ -41,32 +43,38 @@ pub fn regions(qps: usize, regions: usize) -> Result<()> {
     stay()
 }
 
-/// Registers as much of nothing as it is given, without ever touching it; and, if it is to, over and
-/// over.
+/// Registers as much of nothing as it is given; and, if it is to, over and over. By hand, for a provider
+/// looks at the pages.
 ///
 /// # Errors
-/// When the device gives nothing.
-pub fn empty(bytes: usize, again: bool) -> Result<()> {
-    let place = Place::open("balboa0", 16)?;
-    let register = || -> Result<Rc<Region>> {
-        let mut bytes = bytes;
-        loop {
+/// When balboad gives nothing.
+pub fn empty(directory: &Path, bytes: usize, again: bool) -> Result<()> {
+    let client = Client::connect(directory)?;
+    let pdn = client.open(0)?;
+    let memory = Mapping::empty(bytes)?;
+    let register = || -> Result<u32> {
+        let mut length = bytes as u64;
+        let mr = loop {
             // Only to be read: there is no memory for more.
-            match Region::over(&place.pd, Mapping::empty(bytes)?, 0, false) {
-                Ok(region) => return Ok(region),
-                Err(failed) if bytes <= PAGE => return Err(failed.into()),
+            match client.reserve(pdn, (memory.address(), length), 0) {
+                Ok(mr) => break mr,
+                Err(refused) if length <= PAGE as u64 => return Err(refused),
                 // More than it may have: half of it may be less.
-                Err(_) => bytes /= 2,
+                Err(_) => length /= 2,
             }
-        }
+        };
+        client.ask(&Request::CommitMr { mr })?;
+        Ok(mr)
     };
-    let first = register()?;
+    let mut held = register()?;
     if !again {
-        say(&format!("registered {}", first.length()));
         return stay();
     }
-    drop(first);
-    over_and_over(|| register().map(drop))
+    over_and_over(|| {
+        client.ask(&Request::DeregMr { mr: held })?;
+        held = register()?;
+        Ok(())
+    })
 }
 
 /// Opens the device, registers a page, and leaves.

@@ -1,7 +1,8 @@
 //! Memory that does not answer whoever copies from it or to it.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -65,13 +66,28 @@ impl Use {
     }
 }
 
-/// Memory that does not answer; with what keeps it from answering.
-fn memory(kind: Kind, place: &Path, node: &Path) -> Result<(Mapping, Option<OwnedFd>)> {
-    match kind {
-        Kind::Fuse => Ok((Mapping::of_file(&silent_file(place, node)?, fuse::SIZE)?, None)),
-        Kind::Userfault => {
-            let (mapping, faults) = Mapping::without_pages(fuse::SIZE, node)?;
-            Ok((mapping, Some(faults)))
+/// What makes memory not answer. Made while the program has one thread.
+enum Silence {
+    File(File),
+    Node(PathBuf),
+}
+
+impl Silence {
+    fn new(kind: Kind, place: &Path, node: &Path) -> Result<Self> {
+        Ok(match kind {
+            Kind::Fuse => Self::File(silent_file(place, node)?),
+            Kind::Userfault => Self::Node(node.to_owned()),
+        })
+    }
+
+    /// Lets memory answer no more; the descriptor is to be kept.
+    fn fall(&self, memory: &mut Mapping) -> Result<Option<OwnedFd>> {
+        match self {
+            Self::File(file) => {
+                memory.become_file(file)?;
+                Ok(None)
+            }
+            Self::Node(node) => Ok(Some(memory.withhold(node)?)),
         }
     }
 }
@@ -81,9 +97,11 @@ fn memory(kind: Kind, place: &Path, node: &Path) -> Result<(Mapping, Option<Owne
 /// # Errors
 /// When a step of it is refused, or the work request succeeds.
 pub fn used(kind: Kind, by: Use, place: &Path, node: &Path) -> Result<()> {
-    let (memory, _faults) = memory(kind, place, node)?;
+    let silence = Silence::new(kind, place, node)?;
     let place = Place::open("balboa0", 64)?;
-    let silent = Region::over(&place.pd, memory, ACCESS, false)?;
+    // To register it would be to wait for it.
+    let silent = Region::new(&place.pd, fuse::SIZE, ACCESS, false)?;
+    let _faults = silent.change(|memory| silence.fall(memory))?;
     let plain = Region::new(&place.pd, fuse::SIZE, ACCESS, false)?;
     let (local, remote) = match by.is_local() {
         true => (&silent, &plain),
@@ -128,7 +146,8 @@ pub fn used(kind: Kind, by: Use, place: &Path, node: &Path) -> Result<()> {
 /// # Errors
 /// When the memory cannot be had.
 pub fn greeted(kind: Kind, directory: &Path, place: &Path, node: &Path) -> Result<()> {
-    let (memory, _faults) = memory(kind, place, node)?;
+    let mut memory = Mapping::zeroed(fuse::SIZE)?;
+    let _faults = Silence::new(kind, place, node)?.fall(&mut memory)?;
     say(ATTACKING);
     // It may be refused, or never answered.
     let _ = Client::connect_with(directory, memory.address());

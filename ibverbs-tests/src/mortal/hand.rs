@@ -35,6 +35,24 @@ impl Client {
         Ok((room, received.fds))
     }
 
+    /// Opens a card and makes a protection domain, whose number is the answer.
+    pub(crate) fn open(&self, card: u32) -> Result<u32> {
+        let (response, _fds) = self.ask(&Request::OpenContext { card })?;
+        let Response::Context(info) = response else { bail!("{response:?}") };
+        let (response, _) = self.ask(&Request::AllocPd { context: info.context })?;
+        let Response::Pd { pdn } = response else { bail!("{response:?}") };
+        Ok(pdn)
+    }
+
+    /// Takes the first step of a registration; the region's number is the answer.
+    pub(crate) fn reserve(&self, pdn: u32, memory: (u64, u64), access: u32) -> Result<u32> {
+        let (address, length) = memory;
+        let request = Request::ReserveMr { pdn, address, length, hca_va: address, access };
+        let (response, _) = self.ask(&request)?;
+        let Response::Reserved { mr, .. } = response else { bail!("{response:?}") };
+        Ok(mr)
+    }
+
     /// Asks for something.
     pub(crate) fn ask(&self, request: &Request) -> Result<(Response, Vec<OwnedFd>)> {
         let (answer, fds) = self.exchange(&shim_abi::encode(request))?;
@@ -63,14 +81,10 @@ pub(super) fn dial(directory: &Path) -> Result<OwnedFd> {
 /// When balboad refuses a step.
 pub fn reserve(directory: &Path) -> Result<()> {
     let client = Client::connect(directory)?;
-    let (response, _fds) = client.ask(&Request::OpenContext { card: 0 })?;
-    let Response::Context(info) = response else { bail!("{response:?}") };
-    let (response, _) = client.ask(&Request::AllocPd { context: info.context })?;
-    let Response::Pd { pdn } = response else { bail!("{response:?}") };
+    let pdn = client.open(0)?;
     let memory = vec![0u8; 1 << 20];
-    let (address, length) = (memory.as_ptr() as u64, memory.len() as u64);
     for _ in 0..8 {
-        client.ask(&Request::ReserveMr { pdn, address, length, hca_va: address, access: 1 })?;
+        client.reserve(pdn, (memory.as_ptr() as u64, memory.len() as u64), 1)?;
     }
     say("reserved");
     std::thread::sleep(super::LIMIT * 100);
