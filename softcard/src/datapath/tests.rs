@@ -11,6 +11,9 @@ use roce::{
     SendRequest, Stack, StackConfig,
 };
 
+mod opcodes;
+mod rig;
+
 use super::*;
 use crate::card::Identity;
 use crate::port::{FramePool, Port};
