@@ -22,14 +22,8 @@ use crate::setting::Setting;
 pub fn cases(length: Length) -> Vec<Case> {
     let case = |name, kind: Kind, body| super::case(length, name, &[Need::Node(kind.node())], body);
     vec![
-        case("memory that does not answer/fuse/greeting", Kind::Fuse, greeted_fuse),
         case("memory that does not answer/fuse/every use", Kind::Fuse, used_fuse),
         case("memory that does not answer/fuse/balboad ends", Kind::Fuse, ends_fuse),
-        case(
-            "memory that does not answer/userfaultfd/greeting",
-            Kind::Userfault,
-            greeted_userfault,
-        ),
         case("memory that does not answer/userfaultfd/every use", Kind::Userfault, used_userfault),
         case(
             "memory that does not answer/userfaultfd/balboad ends",
@@ -39,20 +33,12 @@ pub fn cases(length: Length) -> Vec<Case> {
     ]
 }
 
-fn greeted_fuse(setting: &Setting, length: Length) -> Result<()> {
-    greeted(setting, length, Kind::Fuse)
-}
-
 fn used_fuse(setting: &Setting, length: Length) -> Result<()> {
     used(setting, length, Kind::Fuse)
 }
 
 fn ends_fuse(setting: &Setting, length: Length) -> Result<()> {
     ends(setting, length, Kind::Fuse)
-}
-
-fn greeted_userfault(setting: &Setting, length: Length) -> Result<()> {
-    greeted(setting, length, Kind::Userfault)
 }
 
 fn used_userfault(setting: &Setting, length: Length) -> Result<()> {
@@ -124,15 +110,6 @@ fn programs(setting: &Setting, kind: Kind) -> Result<Vec<String>> {
         arguments(setting, kind, &node, &format!("unanswered {by}"), number)
     };
     Ok(Use::ALL.into_iter().enumerate().map(program).collect())
-}
-
-fn greeted(setting: &Setting, length: Length, kind: Kind) -> Result<()> {
-    let scene = Scene::open(setting, length, "--soft 2")?;
-    let node = kind.open_node(setting)?;
-    let what = format!("unanswered-greeting {}", scene.daemon().state_dir().display());
-    let programs = vec![arguments(setting, kind, &node, &what, 0)];
-    let attack = Attack { programs, threads: 1, limits: limits() };
-    scene.suffer(&attack, |_, _, _| Ok(()))
 }
 
 /// The card that copies goes on for everybody else, and whose memory it is hears of it.

@@ -112,13 +112,6 @@ enum Command {
         #[command(flatten)]
         memory: Memory,
     },
-    /// Greet balboad with an address in memory that does not answer
-    UnansweredGreeting {
-        /// State directory
-        directory: PathBuf,
-        #[command(flatten)]
-        memory: Memory,
-    },
     /// Print how many datagrams come to a path
     Listen {
         /// The path
@@ -165,9 +158,6 @@ fn main() -> anyhow::Result<()> {
         Command::Path { directory } => control::path(&directory),
         Command::Unanswered { by, memory: Memory { kind, place, node } } => {
             unanswered::used(kind, by, &place, &node)
-        }
-        Command::UnansweredGreeting { directory, memory: Memory { kind, place, node } } => {
-            unanswered::greeted(kind, &directory, &place, &node)
         }
         Command::Listen { path } => cable::listen(&path),
         Command::Forge { device, local, remote } => cable::forge(&device, &local, &remote),

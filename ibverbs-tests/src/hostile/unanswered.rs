@@ -15,7 +15,6 @@ use super::{Place, stay};
 use crate::attack::scene::{ATTACKING, PATIENCE};
 use crate::data::link::ACCESS;
 use crate::ffi::{Mapping, Operation, Patience, Recv, Region, Send};
-use crate::mortal::hand::Client;
 use crate::mortal::say;
 
 /// What a program says when its objects are in error.
@@ -138,18 +137,5 @@ pub fn used(kind: Kind, by: Use, place: &Path, node: &Path) -> Result<()> {
         }
     }
     say(IN_ERROR);
-    stay()
-}
-
-/// Greets balboad with an address in such memory.
-///
-/// # Errors
-/// When the memory cannot be had.
-pub fn greeted(kind: Kind, directory: &Path, place: &Path, node: &Path) -> Result<()> {
-    let mut memory = Mapping::zeroed(fuse::SIZE)?;
-    let _faults = Silence::new(kind, place, node)?.fall(&mut memory)?;
-    say(ATTACKING);
-    // It may be refused, or never answered.
-    let _ = Client::connect_with(directory, memory.address());
     stay()
 }
