@@ -11,7 +11,7 @@ use crate::psn::Psn;
 use crate::req::Requester;
 use crate::resp::Responder;
 use crate::state::QpState;
-use crate::timer::{Timer, Timers};
+use crate::timer::Timers;
 use crate::types::{Instant, PathMtu, Qpn};
 use crate::wire::bth;
 
@@ -50,7 +50,6 @@ pub(crate) struct Qp {
     /// Whether the drained event of this stay in SQD was reported.
     pub drained: bool,
     pub notification: Notification,
-    pub timer: Timer,
     pub counters: QpCounters,
 }
 
@@ -70,7 +69,6 @@ impl Qp {
             established: false,
             drained: false,
             notification: Notification::default(),
-            timer: Timer::default(),
             counters: QpCounters::default(),
         }
     }
@@ -112,7 +110,7 @@ impl Qp {
             (None, Some(ack)) => Some(probe.map_or(ack, |probe| probe.min(ack))),
             (None, None) => None,
         };
-        shared.timers.set(&mut self.timer, self.slot, self.generation, deadline);
+        shared.timers.set(self.slot, deadline);
     }
 
     /// The next frame, if there is anything to send.

@@ -21,6 +21,7 @@ use crate::param;
 use crate::path::{Connection, Neighbour, Path, PortAddresses, Resolution};
 use crate::qp::{Qp, Shared};
 use crate::state::QpState;
+use crate::timer::Due;
 use crate::types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
 
 mod input;
@@ -123,9 +124,11 @@ impl Stack {
         }
         let generation = self.new_generation();
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
             // Bounded by MAX_QPS.
-            self.slots.len().wrapping_sub(1) as u32
+            let slot = self.slots.len() as u32;
+            self.slots.push(None);
+            self.shared.timers.add(slot);
+            slot
         });
         if let Some(place) = self.slots.get_mut(slot as usize) {
             *place = Some(Box::new(Qp::new(qpn, slot, generation)));
@@ -370,12 +373,7 @@ impl Stack {
     /// Has [`Stack::next_timeout`] be when something is due, rather than when to look whether it
     /// is. For callers that are about to sleep until then.
     pub fn settle_timeouts(&mut self) {
-        while let Some((slot, generation)) = self.shared.timers.first() {
-            let qp = qp_at(&mut self.slots, slot).filter(|qp| qp.generation == generation);
-            if !self.shared.timers.settle_first(qp.map(|qp| &mut qp.timer)) {
-                break;
-            }
-        }
+        self.shared.timers.settle();
     }
 
     /// When [`Stack::handle_timeout`] must be called, at the latest.
@@ -395,13 +393,8 @@ impl Stack {
         self.ask_due(now);
         // What is armed anew meanwhile waits for the next call, even at the end of time.
         for _ in 0..self.shared.timers.len() {
-            let Some(entry) = self.shared.timers.pop_due(now) else { break };
-            let (at, slot, generation) = entry;
-            let Some(qp) = qp_at(&mut self.slots, slot).filter(|qp| qp.generation == generation)
-            else {
-                continue;
-            };
-            let fires = self.shared.timers.fire(&mut qp.timer, entry, now);
+            let Some(Due { slot, at, fires }) = self.shared.timers.pop_due(now) else { break };
+            let Some(qp) = qp_at(&mut self.slots, slot) else { continue };
             // RC-97: Whatever this entry is good for, nobody came to look when its time was.
             let is_late = now.since(at) >= param::LATE_TIMER;
             if is_late && qp.excuse_late_timer(&mut self.shared, now) || !fires {
@@ -457,6 +450,7 @@ impl Stack {
         let counters = qp.counters;
         // RC-82
         *qp = Qp::new(qpn, slot, generation);
+        self.shared.timers.set(slot, None);
         qp.counters = counters;
         self.shared.log.retain(|event| event.qpn() != qpn);
         if self.shared.ready.front() == Some(&slot) {
@@ -609,3 +603,6 @@ impl Qp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+//! What a port keeps and does, however its queue pairs and their peers behave.
+
+use core::net::Ipv4Addr;
+use core::time::Duration;
+
+use super::*;
+use crate::attributes::{AccessFlags, AddressVector};
+use crate::comp::FramePlace;
+use crate::opcode::code;
+use crate::psn::Psn;
+use crate::wire::aeth::{self, Syndrome};
+use crate::wire::{bth, frame, icrc};
+
+const PSN: u32 = 7;
+
+fn stack() -> Stack {
+    let (mac, ipv4) = (MacAddr([2, 0, 0, 0, 0, 1]), Ipv4Addr::new(10, 0, 0, 1));
+    Stack::new(StackConfig { mac, ipv4, mtu_max: PathMtu::Mtu4096 })
+}
+
+/// Makes a queue pair in RTS with the longest timeout, whose peer is `dgid`.
+fn connect(stack: &mut Stack, qpn: Qpn, sgid_index: u8, dgid: Gid) {
+    let path =
+        AddressVector { sgid_index, dgid, hop_limit: 0, traffic_class: 0, flow_label: 0, sl: 0 };
+    let init = QpAttributes {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        access: Some(AccessFlags::default()),
+        ..QpAttributes::default()
+    };
+    let rtr = QpAttributes {
+        state: Some(QpState::Rtr),
+        path: Some(path),
+        path_mtu: Some(PathMtu::Mtu1024),
+        dest_qpn: Some(qpn),
+        rq_psn: Some(Psn::default()),
+        max_dest_rd_atomic: Some(1),
+        min_rnr_timer: Some(1),
+        ..QpAttributes::default()
+    };
+    let rts = QpAttributes {
+        state: Some(QpState::Rts),
+        sq_psn: Some(Psn::new(PSN)),
+        max_rd_atomic: Some(1),
+        timeout: Some(param::MAX_TIMEOUT),
+        retry_cnt: Some(param::MAX_RETRY),
+        rnr_retry: Some(param::RNR_RETRY_INFINITE),
+        ..QpAttributes::default()
+    };
+    stack.create_qp(qpn).unwrap();
+    for change in [init, rtr, rts] {
+        stack.modify_qp(Instant(0), qpn, &change).unwrap();
+    }
+}
+
+const SEND: SendRequest = SendRequest {
+    operation: Operation::Send,
+    length: 0,
+    remote_va: 0,
+    rkey: 0,
+    imm: 0,
+    solicited: false,
+    fence: false,
+};
+
+/// Answers the oldest packet of a queue pair with an RNR NAK.
+fn answer_not_ready(stack: &mut Stack, now: Instant, qpn: Qpn) {
+    let slot = stack.slot(qpn).unwrap();
+    let qp = qp_at(&mut stack.slots, slot).unwrap();
+    let transport =
+        bth::Repr { opcode: code::ACKNOWLEDGE, psn: Psn::new(PSN), ..bth::Repr::default() };
+    let nak = aeth::Repr { syndrome: Syndrome::RnrNak { timer: 1 }, msn: 0 };
+    let bytes = [&transport.to_bytes()[..], &nak.to_bytes(), &[0; icrc::LENGTH]].concat();
+    let packet = frame::Repr::parse(&bytes).unwrap();
+    let place = FramePlace { frame_index: 0, payload_start: 0 };
+    qp.receive_response(&mut stack.shared, now, &packet, place, &mut Vec::new());
+}
+
+#[test]
+fn timers_of_queue_pairs_without_receives_are_as_many_as_queue_pairs() {
+    let mut stack = stack();
+    let own = stack.gid(0).unwrap();
+    let qpns: Vec<_> = (0..64).map(|n| Qpn::new(0x100 + n).unwrap()).collect();
+    let mut now = Instant(0);
+    for &qpn in &qpns {
+        connect(&mut stack, qpn, 0, own);
+        stack.post_send(now, qpn, SEND).unwrap();
+    }
+    for cycle in 0..1000 {
+        let mut sent = 0;
+        while stack.poll_transmit(now).is_some() {
+            sent += 1;
+        }
+        assert_eq!(sent, qpns.len(), "cycle {cycle}: all are sent again");
+        for &qpn in &qpns {
+            answer_not_ready(&mut stack, now, qpn);
+        }
+        assert!(stack.shared.timers.len() <= qpns.len(), "cycle {cycle}");
+        assert!(stack.next_timeout().is_some_and(|at| at <= now.after(Duration::from_micros(10))));
+        now = now.after(Duration::from_micros(10));
+        stack.handle_timeout(now);
+    }
+    for &qpn in &qpns {
+        stack.destroy_qp(qpn);
+    }
+    stack.settle_timeouts();
+    assert_eq!(stack.next_timeout(), None);
+}
