@@ -278,7 +278,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         let window = queue(memory, command.sq_ring, command.log2_sq_blocks)?;
         let qpn = self.qp_numbers.draw(&mut self.random).ok_or(AdminStatus::NoResources)?;
-        if let Err(status) = transport.create_qp(qpn) {
+        if let Err(status) = transport.create_qp(qpn, command.page) {
             self.qp_numbers.free(qpn);
             return Err(status);
         }

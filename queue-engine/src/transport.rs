@@ -62,11 +62,11 @@ pub enum TransportError {
 
 /// Something that carries messages of QPs; completions come back in the order of submission.
 pub trait Transport {
-    /// Makes a QP in RESET.
+    /// Makes a QP in RESET. By its doorbell page a transport may tell whose it is.
     ///
     /// # Errors
     /// The status for the driver, such as [`AdminStatus::NoResources`].
-    fn create_qp(&mut self, qpn: u32) -> Result<(), AdminStatus>;
+    fn create_qp(&mut self, qpn: u32, page: u8) -> Result<(), AdminStatus>;
 
     /// Applies attributes that the engine has checked; `state` is the state to go to.
     ///

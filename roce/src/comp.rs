@@ -1,5 +1,7 @@
 //! The completer: what acknowledgements, NAKs and READ responses do to the requester.
 
+use core::time::Duration;
+
 use crate::api::{Event, Placement, SendStatus, Sink};
 use crate::counters::{add, bump};
 use crate::log::EffectKind;
@@ -296,7 +298,7 @@ impl Qp {
         self.requester.ack_deadline = None;
         let resolved = self.path.as_ref().is_some_and(|path| path.is_resolved());
         if !resolved && !lost_cause {
-            self.wait_for_neighbour(shared, now);
+            self.wait_for_neighbour(shared, now, param::ARP_WAIT);
             return false;
         }
         if resolved && self.requester.next == self.requester.unacked {
@@ -312,7 +314,7 @@ impl Qp {
         self.requester.probe.fired();
         self.retry(shared, now);
         if !resolved {
-            self.wait_for_neighbour(shared, now);
+            self.wait_for_neighbour(shared, now, Duration::ZERO);
         }
         true
     }

@@ -82,10 +82,14 @@ pub const MAX_RD_ATOMIC: u8 = 16;
 /// Frames that one QP may emit before the next ready QP has its turn.
 pub const TRANSMIT_QUANTUM: u32 = 16;
 
+/// Timers of QPs that are looked at before others have their turn.
+pub const TIMER_TURN: usize = 256;
+
 /// Queue pairs per port.
 pub const MAX_QPS: usize = 1 << 20;
 
-/// ARP and ICMP answers waiting for transmission; more are dropped and counted.
+/// ARP and ICMP frames waiting for transmission; more answers are dropped and counted, more requests
+/// wait.
 pub const CONTROL_QUEUE: usize = 64;
 
 /// The largest ICMP message that is answered, in bytes.
@@ -100,6 +104,16 @@ pub const ARP_PATIENCE: u32 = 6;
 
 /// The longest time between two ARP requests for an address that QPs wait for.
 pub const ARP_LONGEST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The mean time between two ARP requests of one client's that are not answered.
+pub const ARP_REQUEST_INTERVAL: Duration = Duration::from_millis(1);
+
+/// ARP requests that a client may have unanswered before that time tells.
+pub const ARP_REQUEST_BURST: u32 = 64;
+
+/// The shortest time that a QP with something to send waits for a neighbour before it looks again,
+/// until the neighbour counts as silent.
+pub const ARP_WAIT: Duration = Duration::from_millis(100);
 
 /// The shortest time between two ARP requests that check a known neighbour again, after a QP's
 /// acknowledgement timeout.

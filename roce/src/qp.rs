@@ -31,6 +31,8 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) struct Qp {
     pub qpn: Qpn,
+    /// Whose it is.
+    pub client: u8,
     /// Its place in the stack's table.
     pub slot: u32,
     /// Changes with every reset, so that what belongs to an earlier life is recognised.
@@ -55,9 +57,10 @@ pub(crate) struct Qp {
 
 impl Qp {
     /// A queue pair in RESET.
-    pub(crate) fn new(qpn: Qpn, slot: u32, generation: u32) -> Self {
+    pub(crate) fn new(qpn: Qpn, client: u8, slot: u32, generation: u32) -> Self {
         Self {
             qpn,
+            client,
             slot,
             generation,
             attributes: QpSnapshot::default(),
@@ -117,7 +120,7 @@ impl Qp {
     #[inline]
     pub(crate) fn transmit(&mut self, shared: &mut Shared, now: Instant) -> Option<Transmit> {
         if !self.path.as_ref()?.is_resolved() {
-            self.wait_for_neighbour(shared, now);
+            self.wait_for_neighbour(shared, now, param::ARP_WAIT);
             return None;
         }
         let transmit = self.next_frame(shared, now);

@@ -1,5 +1,6 @@
 //! The requester: cuts messages into packets, keeps the window, and goes back when told.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::api::{Operation, Payload, SendRequest, Source, Transmit};
@@ -440,15 +441,20 @@ impl Qp {
     }
 
     /// A QP with something to ask, whose peer's Ethernet address is not known, waits as if its
-    /// packets had been lost.
-    pub(crate) fn wait_for_neighbour(&mut self, shared: &mut Shared, now: Instant) {
+    /// packets had been lost, but `at_least` so long.
+    pub(crate) fn wait_for_neighbour(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        at_least: Duration,
+    ) {
         let requester = &mut self.requester;
         if requester.messages.is_empty() || requester.ack_deadline.is_some() {
             return;
         }
         if self.attributes.state.sends_requests() {
             let timeout = param::ack_timeout(self.attributes.timeout);
-            requester.ack_deadline = timeout.map(|timeout| now.after(timeout));
+            requester.ack_deadline = timeout.map(|timeout| now.after(timeout.max(at_least)));
             self.update_timer(shared);
         }
     }

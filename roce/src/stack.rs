@@ -114,8 +114,9 @@ impl Stack {
         self.addresses.gids = gids;
     }
 
-    /// Creates the queue pair `qpn` in RESET.
-    pub fn create_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
+    /// Creates the queue pair `qpn` in RESET. Its `client` is one of those who share the port: each
+    /// has its own part of what there is little of. See [`param::ARP_REQUEST_INTERVAL`].
+    pub fn create_qp(&mut self, qpn: Qpn, client: u8) -> Result<(), Error> {
         if self.table.contains_key(&qpn) {
             return Err(Error::QpExists(qpn));
         }
@@ -131,7 +132,7 @@ impl Stack {
             slot
         });
         if let Some(place) = self.slots.get_mut(slot as usize) {
-            *place = Some(Box::new(Qp::new(qpn, slot, generation)));
+            *place = Some(Box::new(Qp::new(qpn, client, slot, generation)));
         }
         self.table.insert(qpn, slot);
         Ok(())
@@ -237,7 +238,7 @@ impl Stack {
         if qp.path.as_ref().is_some_and(Path::is_resolved) {
             qp.make_ready(&mut self.shared);
         } else {
-            qp.wait_for_neighbour(&mut self.shared, now);
+            qp.wait_for_neighbour(&mut self.shared, now, param::ARP_WAIT);
         }
         Ok(number)
     }
@@ -331,6 +332,7 @@ impl Stack {
             return None;
         }
         if let Some(frame) = self.control.pop_front() {
+            self.ask_due(now);
             let header = HeaderBuffer::whole(frame);
             return Some(Transmit { header, payload: None, pad: 0, needs_icrc: false });
         }
@@ -379,20 +381,23 @@ impl Stack {
     /// When [`Stack::handle_timeout`] must be called, at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        match (self.shared.timers.next(), self.neighbours.next_timeout()) {
+        // Behind a full queue, a request waits for one of its frames to go.
+        let is_full = self.control.len() >= param::CONTROL_QUEUE;
+        let request = if is_full { None } else { self.neighbours.next_timeout() };
+        match (self.shared.timers.next(), request) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
     }
 
-    /// Does what is due at `now`. May be called at any time.
+    /// Does what is due at `now`, or, if that is very much, a part of it: then
+    /// [`Stack::next_timeout`] is still in the past. May be called at any time.
     ///
     /// Frames that have arrived should be given to [`Stack::receive`] first: the answer that a timer
     /// waits for may be among them.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.ask_due(now);
-        // What is armed anew meanwhile waits for the next call, even at the end of time.
-        for _ in 0..self.shared.timers.len() {
+        for _ in 0..param::TIMER_TURN {
             let Some(Due { slot, at, fires }) = self.shared.timers.pop_due(now) else { break };
             let Some(qp) = qp_at(&mut self.slots, slot) else { continue };
             // RC-97: Whatever this entry is good for, nobody came to look when its time was.
@@ -402,9 +407,10 @@ impl Stack {
             }
             let peer = qp.path.as_ref().and_then(Path::neighbour);
             let lost_cause = peer.is_none_or(|peer| self.neighbours.is_silent(peer.address));
+            let client = qp.client;
             let unanswered = qp.timer_fired(&mut self.shared, now, lost_cause);
             if let (true, Some(peer)) = (unanswered, peer) {
-                if self.neighbours.probe(peer.address, now) {
+                if self.neighbours.probe(peer.address, client, now) {
                     self.ask(peer);
                 }
             }
@@ -441,22 +447,24 @@ impl Stack {
         let generation = self.new_generation();
         let Some(qp) = qp_at(&mut self.slots, slot) else { return };
         if let Some(peer) = qp.path.as_ref().and_then(Path::neighbour) {
-            self.neighbours.release(peer.address, slot);
+            self.neighbours.release(peer.address, slot, qp.client);
         }
         if let Some(path) = &qp.path {
             give_up(&mut self.connections, path.connection());
         }
-        let qpn = qp.qpn;
+        let (qpn, queued) = (qp.qpn, qp.queued);
         let counters = qp.counters;
         // RC-82
-        *qp = Qp::new(qpn, slot, generation);
+        *qp = Qp::new(qpn, qp.client, slot, generation);
         self.shared.timers.set(slot, None);
         qp.counters = counters;
         self.shared.log.retain(|event| event.qpn() != qpn);
         if self.shared.ready.front() == Some(&slot) {
             self.quantum = param::TRANSMIT_QUANTUM;
         }
-        self.shared.ready.retain(|&ready| ready != slot);
+        if queued {
+            self.shared.ready.retain(|&ready| ready != slot);
+        }
     }
 
     /// Gives a queue pair its path, and asks for the peer's Ethernet address if need be.
@@ -464,26 +472,36 @@ impl Stack {
         let Some(qp) = qp_at(&mut self.slots, slot) else { return };
         let claims = self.connections.entry(path.connection()).or_default();
         *claims = claims.saturating_add(1);
-        // Released last, so that a path to the same peer keeps what is known of it.
+        let client = qp.client;
         let old = qp.path.replace(path);
-        if let Resolution::Ask(peer) = resolution {
-            let known = self.neighbours.acquire(peer, slot, now);
+        let before = old.as_ref().and_then(Path::neighbour).map(|peer| peer.address);
+        let peer = match resolution {
+            Resolution::Ask(peer) => Some(peer),
+            Resolution::Known(_) => None,
+        };
+        let goes_on = peer.is_some_and(|peer| before == Some(peer.address));
+        if let Some(address) = before.filter(|_| !goes_on) {
+            self.neighbours.release(address, slot, client);
+        }
+        if let Some(peer) = peer {
+            let known = if goes_on {
+                self.neighbours.keep(peer, client)
+            } else {
+                self.neighbours.acquire(peer, slot, client, now)
+            };
             if let (Some(mac), Some(path)) = (known, qp.path.as_mut()) {
                 path.resolve(mac);
             }
             self.ask_due(now);
-        }
-        if let Some(peer) = old.as_ref().and_then(Path::neighbour) {
-            self.neighbours.release(peer.address, slot);
         }
         if let Some(old) = old {
             give_up(&mut self.connections, old.connection());
         }
     }
 
-    /// Asks for the neighbours whose turn it is.
+    /// Asks for the neighbours whose turn it is, as far as there is room.
     fn ask_due(&mut self, now: Instant) {
-        for _ in 0..self.neighbours.questions() {
+        while self.control.len() < param::CONTROL_QUEUE {
             let Some(neighbour) = self.neighbours.poll(now) else { break };
             self.ask(neighbour);
         }

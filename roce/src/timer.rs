@@ -1,4 +1,4 @@
-//! Timers of queue pairs: one deadline each, moved on almost every packet.
+//! Timers, by slot: those of queue pairs have one deadline each, moved on almost every packet.
 //!
 //! A deadline that moves later costs nothing: the queue keeps the earlier time, and when that comes
 //! up the entry is put back at the deadline of that moment. So the queue sees about one operation per
@@ -9,6 +9,7 @@
 //! waking for one is work for nothing, and having the kernel set a clock for one may cost more than
 //! the sleep.
 
+use crate::param;
 use crate::types::Instant;
 
 /// The end of time: a deadline there never comes.
@@ -75,14 +76,16 @@ impl Timers {
         self.heap.first().map(|entry| entry.at).filter(|at| *at != NEVER)
     }
 
-    /// The number of entries, which is that of the slots.
+    /// The number of entries.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Has the first entry be one whose deadline is its time.
+    /// Has the first entry be one whose deadline is its time, or brings that nearer.
     pub(crate) fn settle(&mut self) {
-        while let Some(&Entry { at, slot }) = self.heap.first() {
+        for _ in 0..param::TIMER_TURN {
+            let Some(&Entry { at, slot }) = self.heap.first() else { break };
             let deadline = self.deadline(slot);
             if deadline == at {
                 break;

@@ -18,6 +18,13 @@ impl Instant {
         Self(self.0.saturating_add(nanos))
     }
 
+    /// The instant `duration` earlier; saturates at the origin.
+    #[must_use]
+    pub fn before(self, duration: Duration) -> Self {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_sub(nanos))
+    }
+
     /// The time from `earlier` to `self`; zero if `earlier` is not earlier.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
@@ -120,7 +127,7 @@ impl fmt::Debug for MacAddr {
 }
 
 /// A global identifier: an IPv6 address, or an IPv4 address in its mapped form `::ffff:a.b.c.d`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Gid(u128);
 
 impl Gid {

@@ -24,9 +24,10 @@ pub(crate) struct RoceTransport<'a> {
 }
 
 impl Transport for RoceTransport<'_> {
-    fn create_qp(&mut self, qpn: u32) -> Result<(), AdminStatus> {
+    fn create_qp(&mut self, qpn: u32, page: u8) -> Result<(), AdminStatus> {
         let qpn = Qpn::new(qpn).ok_or(AdminStatus::NoResources)?;
-        self.stack.create_qp(qpn).map_err(|error| admin_status(&error))
+        let client = client(self.window, page);
+        self.stack.create_qp(qpn, client).map_err(|error| admin_status(&error))
     }
 
     fn modify_qp(&mut self, now: u64, qpn: u32, a: &Attributes) -> Result<(), AdminStatus> {
@@ -108,6 +109,11 @@ impl Transport for RoceTransport<'_> {
         let value = |name: &&str| counters.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| v);
         COUNTERS.iter().map(value).collect()
     }
+}
+
+/// The number of whoever rings a doorbell page: of either kind, window and page, there are at most 16.
+fn client(window: usize, page: u8) -> u8 {
+    (window << 4) as u8 | page & 0xf
 }
 
 /// Immediate data stands in entries in the order of its bytes on the wire, which are big-endian.
@@ -264,6 +270,15 @@ pub(crate) fn qp_event(kind: AsyncKind) -> QpEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_is_taken_for_another() {
+        let pages = 1..=fpga_regs::engine::window::DOORBELL_PAGES;
+        let all = (0..usize::from(crate::WINDOWS)).flat_map(|w| pages.clone().map(move |p| (w, p)));
+        let numbers: std::collections::BTreeSet<u8> =
+            all.clone().map(|(w, p)| client(w, p)).collect();
+        assert_eq!(numbers.len(), all.count());
+    }
 
     #[test]
     fn every_counter_of_the_stack_is_in_the_contract_and_the_other_way_round() {

@@ -240,7 +240,7 @@ struct LowerQp {
 }
 
 impl Transport for Lower {
-    fn create_qp(&mut self, qpn: u32) -> Result<(), AdminStatus> {
+    fn create_qp(&mut self, qpn: u32, _: u8) -> Result<(), AdminStatus> {
         assert!(self.qps.insert(qpn, LowerQp::default()).is_none(), "QPN {qpn:#x} is in use");
         Ok(())
     }

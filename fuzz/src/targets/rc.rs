@@ -110,7 +110,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         Bench { stack: Stack::new(config), user: User::default(), now: 1_000, frames: Vec::new() };
     for qpn in QPNS {
         bench.user.qps.insert(qpn, Model::default());
-        bench.stack.create_qp(Qpn::new(qpn).expect("a small number")).expect("room for a QP");
+        bench.stack.create_qp(Qpn::new(qpn).expect("a small number"), 0).expect("room for a QP");
         bench.climb(u, Qpn::new(qpn).expect("a small number"))?;
     }
     bench.frames.push(bench.arp_reply());

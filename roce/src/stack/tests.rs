@@ -9,7 +9,7 @@ use crate::comp::FramePlace;
 use crate::opcode::code;
 use crate::psn::Psn;
 use crate::wire::aeth::{self, Syndrome};
-use crate::wire::{bth, frame, icrc};
+use crate::wire::{arp, bth, ethernet, frame, icrc};
 
 const PSN: u32 = 7;
 
@@ -18,8 +18,8 @@ fn stack() -> Stack {
     Stack::new(StackConfig { mac, ipv4, mtu_max: PathMtu::Mtu4096 })
 }
 
-/// Makes a queue pair in RTS with the longest timeout, whose peer is `dgid`.
-fn connect(stack: &mut Stack, qpn: Qpn, sgid_index: u8, dgid: Gid) {
+/// Makes a queue pair of a client's in RTR, whose peer is `dgid`.
+fn listen(stack: &mut Stack, now: Instant, qpn: Qpn, client: u8, sgid_index: u8, dgid: Gid) {
     let path =
         AddressVector { sgid_index, dgid, hop_limit: 0, traffic_class: 0, flow_label: 0, sl: 0 };
     let init = QpAttributes {
@@ -38,6 +38,15 @@ fn connect(stack: &mut Stack, qpn: Qpn, sgid_index: u8, dgid: Gid) {
         min_rnr_timer: Some(1),
         ..QpAttributes::default()
     };
+    stack.create_qp(qpn, client).unwrap();
+    for change in [init, rtr] {
+        stack.modify_qp(now, qpn, &change).unwrap();
+    }
+}
+
+/// Makes a queue pair in RTS with the longest timeout, whose peer is `dgid`.
+fn connect(stack: &mut Stack, qpn: Qpn, sgid_index: u8, dgid: Gid) {
+    listen(stack, Instant(0), qpn, 0, sgid_index, dgid);
     let rts = QpAttributes {
         state: Some(QpState::Rts),
         sq_psn: Some(Psn::new(PSN)),
@@ -47,10 +56,7 @@ fn connect(stack: &mut Stack, qpn: Qpn, sgid_index: u8, dgid: Gid) {
         rnr_retry: Some(param::RNR_RETRY_INFINITE),
         ..QpAttributes::default()
     };
-    stack.create_qp(qpn).unwrap();
-    for change in [init, rtr, rts] {
-        stack.modify_qp(Instant(0), qpn, &change).unwrap();
-    }
+    stack.modify_qp(Instant(0), qpn, &rts).unwrap();
 }
 
 const SEND: SendRequest = SendRequest {
@@ -104,5 +110,78 @@ fn timers_of_queue_pairs_without_receives_are_as_many_as_queue_pairs() {
         stack.destroy_qp(qpn);
     }
     stack.settle_timeouts();
+    assert_eq!(stack.next_timeout(), None);
+}
+
+/// The addresses that a port asks for in what it sends now.
+fn asked(stack: &mut Stack, now: Instant) -> Vec<Ipv4Addr> {
+    let frames = core::iter::from_fn(|| stack.poll_transmit(now));
+    let asked = frames.map(|transmit| {
+        let (header, packet) = ethernet::Repr::parse(transmit.header.as_slice()).unwrap();
+        assert_eq!(header.ethertype, ethernet::EtherType::ARP);
+        arp::Repr::parse(packet).unwrap().target_ip
+    });
+    asked.collect()
+}
+
+/// The address of the n-th neighbour that does not answer.
+fn silent(n: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 1, 0, 0).to_bits() + n)
+}
+
+/// Lets `stack` do what is due up to `end`, and gives what it asks for, and how often it woke.
+fn wait(stack: &mut Stack, end: Instant) -> (Vec<Ipv4Addr>, usize) {
+    let (mut all, mut wakes) = (Vec::new(), 0);
+    while let Some(at) = stack.next_timeout().filter(|at| *at <= end) {
+        wakes += 1;
+        stack.handle_timeout(at);
+        all.extend(asked(stack, at));
+        stack.settle_timeouts();
+    }
+    (all, wakes)
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+#[test]
+fn neighbours_that_do_not_answer_cost_little_and_delay_nobody_else() {
+    const QPS: u32 = 50_000;
+    let mut stack = stack();
+    for n in 0..QPS {
+        let dgid = Gid::from_ipv4(silent(n));
+        listen(&mut stack, Instant(0), Qpn::new(0x1000 + n).unwrap(), 0, 1, dgid);
+    }
+    let (first, wakes) = wait(&mut stack, Instant(SECOND));
+    assert!(first.len() < 1200 && wakes < 2400, "{} requests, {wakes} wakes", first.len());
+
+    // Another client's neighbour is asked for at once, also where the first client wants the same
+    // and has not had its turn.
+    for (n, peer) in [(0, Ipv4Addr::new(10, 0, 0, 2)), (1, silent(QPS - 1))] {
+        assert!(!first.contains(&peer));
+        let qpn = Qpn::new(0x10 + n).unwrap();
+        listen(&mut stack, Instant(SECOND), qpn, 1, 1, Gid::from_ipv4(peer));
+        assert!(asked(&mut stack, Instant(SECOND)).contains(&peer), "{peer}");
+    }
+
+    // Nor is one of the first client's own held up by those that were asked for before.
+    let (mut later, _) = wait(&mut stack, Instant(60 * SECOND));
+    let mut all = first;
+    all.append(&mut later);
+    assert!(all.len() < 61 * 1200, "{} requests", all.len());
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), QPS as usize + 1, "each is asked for");
+    let late = Ipv4Addr::new(10, 0, 0, 3);
+    let now = Instant(60 * SECOND);
+    listen(&mut stack, now, Qpn::new(0x12).unwrap(), 0, 1, Gid::from_ipv4(late));
+    let (next, _) = wait(&mut stack, now.after(Duration::from_millis(2)));
+    assert!(next.contains(&late), "{next:?}");
+
+    for n in 0..QPS {
+        stack.destroy_qp(Qpn::new(0x1000 + n).unwrap());
+    }
+    for n in 0..3 {
+        stack.destroy_qp(Qpn::new(0x10 + n).unwrap());
+    }
     assert_eq!(stack.next_timeout(), None);
 }

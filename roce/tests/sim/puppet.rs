@@ -69,7 +69,7 @@ impl Puppet {
     pub fn without_credits(options: &Options) -> Self {
         let qpn = Qpn::new(OWN_QPN).unwrap();
         let mut puppet = Self { node: Node::new(1), qpn, now: 1_000_000 };
-        puppet.node.stack.create_qp(qpn).unwrap();
+        puppet.node.stack.create_qp(qpn, 0).unwrap();
         puppet.modify(&to_init(options));
         let dest = Qpn::new(PEER_QPN).unwrap();
         puppet.modify(&to_rtr(options, Gid::from_ipv4(PEER_IP), dest, RQ_PSN));

@@ -104,7 +104,7 @@ impl Manual {
 }
 
 impl Transport for Manual {
-    fn create_qp(&mut self, qpn: u32) -> Result<(), AdminStatus> {
+    fn create_qp(&mut self, qpn: u32, _: u8) -> Result<(), AdminStatus> {
         self.admin_refusal.map_or(Ok(()), Err)?;
         assert!(self.qps.insert(qpn, Qp::default()).is_none(), "QPN {qpn:#x} is in use");
         Ok(())

@@ -112,7 +112,7 @@ impl Stock {
 }
 
 impl Transport for Stock {
-    fn create_qp(&mut self, qpn: u32) -> Result<(), AdminStatus> {
+    fn create_qp(&mut self, qpn: u32, _: u8) -> Result<(), AdminStatus> {
         if self.qps.len() == QPS {
             return Err(AdminStatus::NoResources);
         }

@@ -18,7 +18,7 @@ const PEERS_QPN: u32 = 0x4321;
 
 fn stack() -> Stack {
     let mut stack = Stack::new(StackConfig { mac: OWN, ipv4: OWN_IP, mtu_max: PathMtu::Mtu4096 });
-    stack.create_qp(Qpn::new(QPN).unwrap()).unwrap();
+    stack.create_qp(Qpn::new(QPN).unwrap(), 0).unwrap();
     stack
 }
 
