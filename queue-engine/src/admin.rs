@@ -349,6 +349,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         if to != QpState::Err {
             self.flushing.remove(&qpn);
         }
+        if from != to && to == QpState::Sqd {
+            let asked = mask.contains(AttributeMask::EN_SQD_ASYNC_NOTIFY);
+            qp.tells_drained = asked && attributes.sqd_notify == 1;
+        }
         if mask.contains(AttributeMask::ACCESS) {
             qp.access = Access::from_bits_truncate(attributes.access);
         }
@@ -429,6 +433,7 @@ fn new_qp<M: Rings>(command: &CreateQp, qpn: u32, generation: u8, memory: QueueM
         rqn: command.rqn,
         state: QpState::Reset,
         access: Access::empty(),
+        tells_drained: false,
         sq: SendRing {
             memory,
             entries: command.sq_ring.wrapping_add(BLOCK_BYTES as u64),

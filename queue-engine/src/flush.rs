@@ -1,7 +1,7 @@
 //! Completing what is done, and flushing what never will be.
 
 use fpga_regs::engine::cqe::{Cqe, Flags, Opcode, Status};
-use fpga_regs::engine::event::{Event, EventType};
+use fpga_regs::engine::event::{Event, EventType, QpEvent};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 
@@ -24,9 +24,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     ///
     /// [`Engine::poll`] then does what follows from it.
     pub fn handle(&mut self, now: u64, event: TransportEvent, transport: &mut impl Transport) {
-        if !self.qps.contains_key(&event.qpn()) {
-            return;
-        }
+        let Some(qp) = self.qps.get(&event.qpn()) else { return };
+        let tells_drained = qp.tells_drained;
         // Before anything else of this QP: what waited longer for room comes first.
         self.feed_starved();
         match event {
@@ -38,6 +37,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 self.flush(now, qpn, None);
             }
             TransportEvent::Error { qpn } => self.flush(now, qpn, None),
+            TransportEvent::Async { event: QpEvent::SqDrained, .. } if !tells_drained => {}
             TransportEvent::Async { qpn, event } => {
                 let event =
                     Event { kind: EventType::Qp, code: event.0, number: qpn, ..Event::default() };

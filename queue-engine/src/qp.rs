@@ -22,6 +22,8 @@ pub(crate) struct Qp<M: Rings> {
     pub(crate) state: QpState,
     /// What remote peers may do through this QP.
     pub(crate) access: Access,
+    /// Whoever had it drained asked to be told when it is.
+    pub(crate) tells_drained: bool,
     pub(crate) sq: SendRing<M>,
     /// Messages from the oldest that is not complete to the newest fetched.
     pub(crate) in_flight: VecDeque<InFlight>,

@@ -148,13 +148,17 @@ fn request(message: &Message<'_>) -> SendRequest {
     }
 }
 
-/// The attributes a mask names; `None` when a number is out of its range.
+/// The attributes a mask names; `None` when one is out of its range, or not offered.
 fn attributes(a: &Attributes) -> Option<QpAttributes> {
     use AttributeMask as M;
     let has = |bit| a.mask.contains(bit);
     let mut change = QpAttributes::default();
     if has(M::STATE) {
         change.state = Some(roce_state(a.state)?);
+    }
+    // Frames have no tags here.
+    if has(M::AV) && a.vlan != 0 {
+        return None;
     }
     if has(M::AV) {
         change.path = Some(AddressVector {

@@ -264,7 +264,7 @@ fn an_entry_is_written_before_the_event_that_speaks_of_it() {
 fn a_full_event_ring_loses_events_and_says_so_until_it_is_told_otherwise() {
     let mut fixture = Fixture::new();
     let qpn = fixture.qp.qpn;
-    let event = TransportEvent::Async { qpn, event: QpEvent::SqDrained };
+    let event = TransportEvent::Async { qpn, event: QpEvent::CommunicationEstablished };
     let entries = 1 << LOG2_EVENTS;
     let overflow = w::STATUS_ENABLED | w::STATUS_EVENT_OVERFLOW;
     for lap in 0..3 {

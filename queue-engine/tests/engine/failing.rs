@@ -455,7 +455,6 @@ fn what_happens_to_a_qp_is_an_event() {
         QpEvent::RequestError,
         QpEvent::AccessError,
         QpEvent::CommunicationEstablished,
-        QpEvent::SqDrained,
     ] {
         let before = fixture.bench.now;
         fixture.bench.handle(TransportEvent::Async { qpn, event });

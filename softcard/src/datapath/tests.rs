@@ -11,6 +11,7 @@ use roce::{
     SendRequest, Stack, StackConfig,
 };
 
+mod attributes;
 mod opcodes;
 mod rig;
 
