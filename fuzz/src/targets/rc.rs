@@ -2,12 +2,14 @@
 //! from it, calls in any order, copies that fail, and time.
 //!
 //! What is checked: every address it asks for was granted; every message and every receive request
-//! completes once and in order; nothing it emits is longer than the path allows; no input makes it
-//! emit or report without end.
+//! completes once and in order; each packet that was accepted and asked is acknowledged once and in
+//! order, unless its QP failed, and nothing else is; nothing it emits is longer than the path allows;
+//! no input makes it emit or report without end.
 
 use std::collections::{HashMap, VecDeque};
 
 use arbitrary::Unstructured;
+use roce::opcode::{Class, Opcode};
 use roce::wire::{aeth, arp, bth, ethernet, extension, icrc, ipv4, reth, udp};
 use roce::{
     AccessDenied, AccessFlags, AddressVector, Event, Gid, Instant, MacAddr, Operation, PathMtu,
@@ -22,7 +24,10 @@ const PEER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const OWN_IP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 0, 1);
 const PEER_IP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 0, 2);
 const QPNS: [u32; 2] = [0x11, 0x12];
-const PEER_QPN: u32 = 0x22;
+/// The peer's QP of each of ours has a number of this more.
+const PEER_QPN: u32 = 0x11;
+/// Bytes before the transport headers.
+const ENVELOPE: usize = ethernet::LENGTH + ipv4::LENGTH + udp::LENGTH;
 const MTU: PathMtu = PathMtu::Mtu256;
 
 /// A region that the peer may reach: key, first address, bytes, whether for writes too.
@@ -43,6 +48,21 @@ struct Model {
     failed: bool,
     /// Receive requests taken and not complete: id and capacity, oldest first.
     receives: VecDeque<(u64, u64)>,
+    /// PSN and message number of each acknowledgement that is due.
+    owed: VecDeque<(Psn, u32)>,
+    /// Messages of the peer that were accepted.
+    executed: u32,
+    /// Repetitions that may be acknowledged.
+    repetitions: u64,
+}
+
+/// What is to be seen of a QP before and after it gets a frame.
+struct Sight {
+    qpn: Qpn,
+    packet: bth::Repr,
+    opcode: &'static Opcode,
+    expected: Psn,
+    repetitions: u64,
 }
 
 /// The layer above the transport.
@@ -172,7 +192,7 @@ impl Bench {
                 sl: 0,
             }),
             path_mtu: Some(MTU),
-            dest_qpn: Qpn::new(PEER_QPN),
+            dest_qpn: Qpn::new(qpn.value() + PEER_QPN),
             rq_psn: Some(Psn::new(u.arbitrary()?)),
             max_dest_rd_atomic: Some(small(u, 4)?),
             min_rnr_timer: Some(small(u, 31)?),
@@ -201,6 +221,11 @@ impl Bench {
         if changed && state == QpState::Reset {
             *self.user.qp(qpn) = Model::default();
             self.climb(u, qpn)?;
+        }
+        if changed && state == QpState::Err {
+            let qp = self.user.qp(qpn);
+            qp.owed.clear();
+            qp.repetitions = 0;
         }
         self.events();
         Ok(())
@@ -253,7 +278,11 @@ impl Bench {
         for (index, frame) in frames.iter_mut().enumerate() {
             let before = placements.len();
             let now = Instant(self.now);
+            let seen = self.sight(frame);
             self.stack.receive(now, frame, index, &mut self.user, &mut placements);
+            if let Some(seen) = seen {
+                self.count(&seen);
+            }
             assert!(placements.len() <= before + 1, "one frame, {placements:?}");
         }
         for placement in &placements {
@@ -266,6 +295,67 @@ impl Bench {
         self.stack.commit(Instant(self.now), &statuses);
         self.events();
         Ok(())
+    }
+
+    /// The request in a frame, and its QP.
+    fn sight(&self, frame: &[u8]) -> Option<Sight> {
+        let (packet, _) = bth::Repr::parse(frame.get(ENVELOPE..)?).ok()?;
+        let opcode = Opcode::find(packet.opcode)?;
+        let qpn = Qpn::new(packet.dest_qpn)?;
+        let expected = self.stack.query_qp(qpn)?.rq_psn;
+        let repetitions = self.stack.qp_counters(qpn)?.duplicate_request;
+        Some(Sight { qpn, packet, opcode, expected, repetitions })
+    }
+
+    /// Notes what has become of a request.
+    fn count(&mut self, before: &Sight) {
+        let Sight { qpn, packet, opcode, expected, repetitions } = before;
+        let after = self.stack.query_qp(*qpn).expect("it exists").rq_psn;
+        let counters = self.stack.qp_counters(*qpn).expect("it exists");
+        let qp = self.user.qp(*qpn);
+        if after != *expected {
+            assert_eq!(packet.psn, *expected, "what is not expected is executed");
+            qp.executed += u32::from(opcode.position.is_end());
+            if packet.ack_request && opcode.class != Class::ReadRequest {
+                qp.owed.push_back((packet.psn, qp.executed & Psn::MASK));
+            }
+        }
+        qp.repetitions += counters.duplicate_request - repetitions;
+    }
+
+    /// Holds an answer against what is owed.
+    fn check_answer(&mut self, header: &[u8]) {
+        let (packet, rest) = bth::Repr::parse(&header[ENVELOPE..]).expect("a transport header");
+        let class = Opcode::find(packet.opcode).expect("a known opcode").class;
+        let own = packet.dest_qpn.wrapping_sub(PEER_QPN);
+        let qp = self.user.qp(Qpn::new(own).expect("a QP of ours"));
+        let first = qp.owed.front().copied();
+        if class == Class::ReadResponse {
+            let in_order = first.is_none_or(|(first, _)| packet.psn.distance(first) < 0);
+            assert!(in_order, "response {} before the ACK of {first:?}", packet.psn);
+        }
+        if class != Class::Acknowledge {
+            return;
+        }
+        let (header, _) = aeth::Repr::parse(rest).expect("an acknowledgement header");
+        match (header.syndrome, first) {
+            (aeth::Syndrome::Ack { .. }, Some((psn, executed))) if psn == packet.psn => {
+                assert_eq!(header.msn, executed, "messages executed as of {psn}");
+                qp.owed.pop_front();
+            }
+            (aeth::Syndrome::Ack { .. }, _) => {
+                let psn = packet.psn;
+                qp.repetitions = qp.repetitions.checked_sub(1).unwrap_or_else(|| {
+                    panic!("nobody asked for the ACK of {psn}, owed is {first:?}")
+                });
+            }
+            // A request that is refused for good takes back what was accepted after it.
+            (_, Some((psn, _))) => {
+                assert!(packet.psn.distance(psn) <= 0, "a NAK before the ACK of {psn}");
+                qp.owed.clear();
+            }
+            (_, None) => {}
+        }
     }
 
     fn check_placement(&mut self, placement: &Placement, frames: &[Vec<u8>]) {
@@ -297,6 +387,9 @@ impl Bench {
             let Some(transmit) = self.stack.poll_transmit(Instant(self.now)) else { break };
             let most = MOST_HEADERS + MTU.bytes() as usize;
             assert!(transmit.pad < 4 && (!transmit.needs_icrc || transmit.frame_length() <= most));
+            if transmit.needs_icrc {
+                self.check_answer(transmit.header.as_slice());
+            }
             let Some(payload) = transmit.payload else { continue };
             self.check_payload(&payload);
             if u.ratio(1, 32)? {
