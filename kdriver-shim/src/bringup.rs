@@ -24,6 +24,7 @@ use crate::cards::{Card, Quarantine, Window};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::iova::Arena;
+use crate::rings::RING_MEMORY_BYTES;
 use crate::shell::Shell;
 
 /// Brings a card up that holds the bitstream of a manifest, and starts the engine in each of its
@@ -73,6 +74,8 @@ pub fn bring_up(
             window::MAGIC_VALUE
         )));
     };
+    let places = windows.iter().map(|window| window.pages.len()).sum::<usize>();
+    arena.divide(u64::try_from(places).unwrap_or(u64::MAX), RING_MEMORY_BYTES);
     let identity = backend.identity();
     log::info!(
         "balboa{number}: {} at {}, by {}, {}, link {}, MAC {}, IP {}/{}, {} engines",

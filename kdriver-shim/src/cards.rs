@@ -282,6 +282,7 @@ impl Card {
             self.arena.release(range, std::time::Instant::now());
         } else {
             self.quarantine.iova_bytes = self.quarantine.iova_bytes.saturating_add(range.length());
+            self.arena.lose(range);
         }
     }
 

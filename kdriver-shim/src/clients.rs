@@ -66,6 +66,41 @@ pub struct CardUse {
     pub way: Way,
     /// The doorbell page's descriptors, until they are handed out.
     pub grant: Option<DoorbellGrant>,
+    /// Bytes of the card's addresses that its regions take.
+    pub addresses: u64,
+}
+
+impl CardUse {
+    /// Takes addresses for a region of `length` bytes at virtual address `va`.
+    ///
+    /// # Errors
+    /// [`Error::Quota`] beyond what the client may have of them now, [`Error::NoAddressSpace`] where
+    /// so many are not left in one piece.
+    pub fn take_addresses(
+        &mut self,
+        card: &mut Card,
+        length: u64,
+        va: u64,
+    ) -> Result<IovaRange, Error> {
+        let (used, limit) = (self.addresses, card.arena.limit(self.addresses));
+        if length > limit.saturating_sub(used) {
+            let resource = "bytes of the card's addresses";
+            return Err(Error::Quota { resource, used, asked: length, limit });
+        }
+        let none = Error::NoAddressSpace { card: card.number, length };
+        let range = card.arena.allocate(length, va, Instant::now()).ok_or(none)?;
+        self.addresses = used.saturating_add(range.taken());
+        card.arena.note(used, self.addresses);
+        Ok(range)
+    }
+
+    /// Gives addresses of a region back, or leaks them where the card may still use them.
+    pub fn give_addresses(&mut self, card: &mut Card, range: IovaRange, clean: bool) {
+        let left = self.addresses.saturating_sub(range.taken());
+        card.arena.note(self.addresses, left);
+        self.addresses = left;
+        card.release_iova(range, clean);
+    }
 }
 
 /// A client and what it owns.
@@ -196,9 +231,9 @@ impl Client {
 
     /// Ends what the client owns of a card, and its place there.
     pub fn leave(&mut self, card: &mut Card) {
-        let Some(place) = self.cards.remove(&card.number) else { return };
+        let Some(mut place) = self.cards.remove(&card.number) else { return };
         let mut clean = self.end_queues(card, place.window);
-        clean &= self.end_regions(card, place.window);
+        clean &= self.end_regions(card, &mut place);
         if let Err(error) = card.unmap(place.window, &place.rings) {
             log::error!("rings of {}: {error}", self.label());
             clean = false;
@@ -262,8 +297,8 @@ impl Client {
     }
 
     /// Ends the client's regions on a card; false when the card did not confirm all.
-    fn end_regions(&mut self, card: &mut Card, window: u8) -> bool {
-        let number = card.number;
+    fn end_regions(&mut self, card: &mut Card, place: &mut CardUse) -> bool {
+        let (number, window) = (card.number, place.window);
         let mut clean = true;
         for (_, mr) in take_those(&mut self.mrs, |mr| mr.card == number) {
             let key = match (mr.key, card.window(window)) {
@@ -282,7 +317,7 @@ impl Client {
                 log::error!("memory region: {error}");
                 released = false;
             }
-            card.release_iova(mr.range, released);
+            place.give_addresses(card, mr.range, released);
             clean &= released;
         }
         clean

@@ -3,7 +3,11 @@
 //! One compact arena below 2^44, the shell's limit. A range of 2 MiB or more is congruent to the
 //! virtual address it maps modulo 2 MiB, so that large TLB entries fit. Between two ranges lies a
 //! page that is never mapped, so that a read or write past the end of one faults. A range that was
-//! given back rests before it is used again: a late access meets nothing, not somebody's memory.
+//! given back rests before it is used again, unless its addresses are needed before: a late access
+//! meets nothing, not somebody's memory.
+//!
+//! Everybody who has a place on the card has a share of the addresses for sure. What is left beyond
+//! all shares is for whoever asks first.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,6 +20,11 @@ pub const ARENA_START: u64 = 1 << 32;
 pub const ARENA_END: u64 = 1 << 44;
 /// How long a range rests.
 pub const REST: Duration = Duration::from_secs(1);
+/// Ranges that have rested and become free with one allocation at most: their givers are many, and
+/// who allocates is one.
+const RESTED: usize = 64;
+/// A share is this part of the addresses.
+const PARTS: u64 = 128;
 
 const PAGE: u64 = 4096;
 const LARGE_PAGE: u64 = 2 << 20;
@@ -38,6 +47,12 @@ impl IovaRange {
     pub fn length(&self) -> u64 {
         self.span.length.saturating_sub(PAGE)
     }
+
+    /// Bytes of addresses that it takes, with the page behind it.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.span.length
+    }
 }
 
 /// The free, used and resting addresses of a card.
@@ -45,6 +60,11 @@ impl IovaRange {
 pub struct Arena {
     free: FreeSpans,
     resting: VecDeque<(Instant, Span)>,
+    /// Bytes of everybody's share.
+    share: u64,
+    /// Bytes beyond all shares, and how many of them are in use or lost.
+    spare: u64,
+    spare_used: u64,
 }
 
 impl Arena {
@@ -60,7 +80,37 @@ impl Arena {
                 free.give(Span { start, length: end.wrapping_sub(start) });
             }
         }
-        Self { free, resting: VecDeque::new() }
+        let spare = free.free_bytes();
+        Self { free, resting: VecDeque::new(), share: 0, spare, spare_used: 0 }
+    }
+
+    /// Divides what is free among so many places, for each of which `rings` bytes are kept beside its
+    /// share.
+    pub fn divide(&mut self, places: u64, rings: u64) {
+        let free = self.free.free_bytes();
+        self.share = free / PARTS;
+        let rings = rings.saturating_add(2 * LARGE_PAGE).saturating_mul(places).min(free / 4);
+        let kept = self.share.saturating_mul(places).saturating_add(rings);
+        self.spare = free.saturating_sub(kept);
+    }
+
+    /// Bytes that somebody who has `has` of them may have in all, as things are.
+    #[must_use]
+    pub fn limit(&self, has: u64) -> u64 {
+        let left = self.spare.saturating_sub(self.spare_used);
+        has.max(self.share).saturating_add(left)
+    }
+
+    /// Notes that somebody who had `before` bytes has `after`.
+    pub fn note(&mut self, before: u64, after: u64) {
+        let beyond = |bytes: u64| bytes.saturating_sub(self.share);
+        let (before, after) = (beyond(before), beyond(after));
+        self.spare_used = self.spare_used.saturating_sub(before).saturating_add(after);
+    }
+
+    /// Notes that a range will never be given back.
+    pub fn lose(&mut self, range: IovaRange) {
+        self.spare_used = self.spare_used.saturating_add(range.taken());
     }
 
     /// Bytes free in all.
@@ -76,8 +126,15 @@ impl Arena {
         let length = length.max(1).checked_next_multiple_of(PAGE)?;
         let (modulus, remainder) =
             if length >= LARGE_PAGE { (LARGE_PAGE, va % LARGE_PAGE) } else { (PAGE, 0) };
-        let span = self.free.take(length.checked_add(PAGE)?, modulus, remainder & !(PAGE - 1))?;
-        Some(IovaRange { span })
+        let (length, remainder) = (length.checked_add(PAGE)?, remainder & !(PAGE - 1));
+        loop {
+            if let Some(span) = self.free.take(length, modulus, remainder) {
+                return Some(IovaRange { span });
+            }
+            // Who rests is woken where addresses run out, whoever rested longest first.
+            let (_, span) = self.resting.pop_front()?;
+            self.free.give(span);
+        }
     }
 
     /// Gives a range back, to rest from `now` on. Nothing may be mapped there any more.
@@ -86,12 +143,14 @@ impl Arena {
     }
 
     fn settle(&mut self, now: Instant) {
-        while let Some(&(since, span)) = self.resting.front() {
-            if now.saturating_duration_since(since) < REST {
-                break;
+        for _ in 0..RESTED {
+            match self.resting.front() {
+                Some((since, _)) if now.saturating_duration_since(*since) >= REST => {}
+                _ => break,
             }
-            self.resting.pop_front();
-            self.free.give(span);
+            if let Some((_, span)) = self.resting.pop_front() {
+                self.free.give(span);
+            }
         }
     }
 }
@@ -151,5 +210,74 @@ mod tests {
         assert_eq!(arena.allocate(ARENA_END, 0, now), None);
         assert_eq!(arena.allocate(u64::MAX, 0, now), None);
         assert!(arena.allocate(ARENA_END / 2, 0, now).is_some());
+    }
+
+    #[test]
+    fn who_rests_is_woken_when_addresses_run_out() {
+        let mut arena = Arena::new(&[(0, u64::MAX)]);
+        let now = Instant::now();
+        // As a program does that registers a lot of memory anew for each message.
+        for round in 0..100 {
+            let range = arena.allocate(ARENA_END / 4, 0, now);
+            arena.release(range.unwrap_or_else(|| panic!("round {round}")), now);
+        }
+        let small = arena.allocate(PAGE, 0, now).unwrap();
+        arena.release(small, now);
+        assert!(arena.resting.len() > 1, "nobody is woken while there is room");
+    }
+
+    #[test]
+    fn those_who_have_rested_become_free_by_and_by() {
+        let mut arena = Arena::new(&[(0, u64::MAX)]);
+        let now = Instant::now();
+        let ranges: Vec<_> = (0..1000).map(|_| arena.allocate(PAGE, 0, now).unwrap()).collect();
+        ranges.into_iter().for_each(|range| arena.release(range, now));
+        for left in (0..1000 / RESTED).rev() {
+            arena.allocate(PAGE, 0, now + REST).unwrap();
+            assert_eq!(arena.resting.len() / RESTED, left);
+        }
+    }
+
+    #[test]
+    fn everybody_has_a_share_and_what_is_beyond_is_for_who_asks_first() {
+        const PLACES: u64 = 60;
+        let mut arena = Arena::new(&[(0, u64::MAX)]);
+        arena.divide(PLACES, 1 << 30);
+        let share = arena.limit(0) - arena.spare;
+        assert!(share >= 120 << 30, "{share}");
+        let take = |arena: &mut Arena, has: &mut u64, bytes: u64| {
+            let more = has.saturating_add(bytes).min(arena.limit(*has));
+            arena.note(*has, more);
+            *has = more;
+        };
+        let mut places = vec![0; PLACES as usize];
+        // The greedy take all that there is for them, and the others still find their share.
+        for has in &mut places[..9] {
+            take(&mut arena, has, 1 << 40);
+        }
+        assert_eq!(places[0], 1 << 40);
+        take(&mut arena, &mut places[9], u64::MAX);
+        assert!(places[9] < 1 << 40, "{}", places[9]);
+        for has in &mut places[10..] {
+            take(&mut arena, has, u64::MAX);
+            assert_eq!(*has, share);
+        }
+        let rings = PLACES * ((1 << 30) + LARGE_PAGE);
+        assert!(places.iter().sum::<u64>() + rings <= arena.free_bytes());
+        // What one gives back, another finds.
+        arena.note(places[0], 0);
+        assert_eq!(arena.limit(places[20]), share + (1 << 40) - share);
+        let lost = arena.allocate(1 << 30, 0, Instant::now()).unwrap();
+        let taken = lost.taken();
+        arena.lose(lost);
+        assert_eq!(arena.limit(places[20]), share + (1 << 40) - share - taken);
+    }
+
+    #[test]
+    fn a_small_arena_is_divided_too() {
+        let mut arena = Arena::new(&[(0, (1 << 33) - 1)]);
+        arena.divide(60, 1 << 30);
+        assert!(arena.limit(0) > 1 << 30, "{}", arena.limit(0));
+        assert!(arena.limit(0) < arena.free_bytes() / 2);
     }
 }

@@ -43,7 +43,7 @@ const TABLE: [(Resource, &str, u64); 9] = [
     (Resource::CqEntries, "completion queue entries", 12 << 20),
     (Resource::Qps, "queue pairs", 16384),
     (Resource::Mrs, "memory regions", 65536),
-    (Resource::MrBytes, "registered bytes", 1 << 42),
+    (Resource::MrBytes, "registered bytes", 1 << 40),
     (Resource::RingBytes, "bytes of rings", crate::rings::RING_BYTES),
 ];
 

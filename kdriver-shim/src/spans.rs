@@ -1,8 +1,13 @@
-//! Free spans of an address space: first fit, with a congruence, coalescing what is given back.
+//! Free spans of an address space: best fit, with a congruence, coalescing what is given back.
 //!
-//! Shared by the arena of IOVAs and by the allocator inside a client's ring memory.
+//! Shared by the arena of IOVAs and by the allocator inside a client's ring memory. What it costs to
+//! take a span does not grow with how many others have made of the free ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Free spans that may be too small by their congruence and are looked at all the same, lest a larger
+/// one be broken.
+const TRIES: usize = 16;
 
 /// A range of addresses or offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,33 +23,56 @@ pub struct Span {
 pub struct FreeSpans {
     // start -> length; spans never touch each other.
     free: BTreeMap<u64, u64>,
+    // The same as (length, start).
+    by_length: BTreeSet<(u64, u64)>,
+    free_bytes: u64,
 }
 
 impl FreeSpans {
     /// A space of which all of `whole` is free.
     #[must_use]
     pub fn new(whole: Span) -> Self {
-        Self { free: BTreeMap::from([(whole.start, whole.length)]) }
+        let mut spans = Self::default();
+        spans.insert(whole.start, whole.length);
+        spans
     }
 
-    /// Takes the first free span of `length` bytes whose start is `remainder` modulo `modulus`.
+    fn insert(&mut self, start: u64, length: u64) {
+        self.free.insert(start, length);
+        self.by_length.insert((length, start));
+        self.free_bytes = self.free_bytes.saturating_add(length);
+    }
+
+    fn remove(&mut self, start: u64) -> Option<u64> {
+        let length = self.free.remove(&start)?;
+        self.by_length.remove(&(length, start));
+        self.free_bytes = self.free_bytes.saturating_sub(length);
+        Some(length)
+    }
+
+    /// Takes the smallest free span of `length` bytes whose start is `remainder` modulo `modulus`.
     ///
-    /// `modulus` is a power of two. `None` when no free span is large enough.
+    /// `modulus` is a power of two. `None` when no free span is large enough, whatever its start; of
+    /// those that are only just, the first few are looked at.
     pub fn take(&mut self, length: u64, modulus: u64, remainder: u64) -> Option<Span> {
         let mask = modulus.checked_sub(1)?;
-        let (hole, hole_length, start) = self.free.iter().find_map(|(&hole, &hole_length)| {
-            let skip = remainder.wrapping_sub(hole) & mask;
-            let needed = skip.checked_add(length)?;
-            (needed <= hole_length).then_some((hole, hole_length, hole.wrapping_add(skip)))
-        })?;
-        self.free.remove(&hole);
-        let before = start.wrapping_sub(hole);
+        let skip = |hole: u64| remainder.wrapping_sub(hole) & mask;
+        let fits = |&&(bytes, hole): &&(u64, u64)| {
+            skip(hole).checked_add(length).is_some_and(|needed| needed <= bytes)
+        };
+        let sure = length.checked_add(mask)?;
+        let mut few = self.by_length.range((length, 0)..).take(TRIES);
+        let found = few.find(fits).or_else(|| self.by_length.range((sure, 0)..).next());
+        let &(hole_length, hole) = found?;
+        self.remove(hole);
+        let before = skip(hole);
+        let start = hole.wrapping_add(before);
         if before > 0 {
-            self.free.insert(hole, before);
+            self.insert(hole, before);
         }
         let after = hole_length.wrapping_sub(before).wrapping_sub(length);
         if after > 0 {
-            self.free.insert(start.wrapping_add(length), after);
+            self.insert(start.wrapping_add(length), after);
         }
         Some(Span { start, length })
     }
@@ -54,22 +82,22 @@ impl FreeSpans {
         let Span { mut start, mut length } = span;
         match self.free.range(..start).next_back() {
             Some((&before, &before_length)) if before.wrapping_add(before_length) == start => {
-                self.free.remove(&before);
+                self.remove(before);
                 start = before;
                 length = length.wrapping_add(before_length);
             }
             _ => {}
         }
-        if let Some(after_length) = self.free.remove(&start.wrapping_add(length)) {
+        if let Some(after_length) = self.remove(start.wrapping_add(length)) {
             length = length.wrapping_add(after_length);
         }
-        self.free.insert(start, length);
+        self.insert(start, length);
     }
 
     /// Bytes free in all.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
-        self.free.values().fold(0, |sum, &length| sum.saturating_add(length))
+        self.free_bytes
     }
 }
 
@@ -109,5 +137,30 @@ mod tests {
     #[test]
     fn a_length_near_the_end_of_the_numbers_is_no_fit() {
         assert_eq!(space().take(u64::MAX, 0x1000, 0xfff), None);
+    }
+
+    #[test]
+    fn the_smallest_span_that_is_large_enough_is_broken() {
+        let mut spans = space();
+        let all: Vec<_> = (0..16).map(|_| spans.take(0x1000, 0x1000, 0).unwrap()).collect();
+        // Free are three pages at 0x3000, one at 0x8000, two at 0xc000.
+        for at in [2, 3, 4, 7, 11, 12] {
+            spans.give(all[at]);
+        }
+        assert_eq!(spans.take(0x1000, 0x1000, 0).unwrap().start, 0x8000);
+        assert_eq!(spans.take(0x2000, 0x1000, 0).unwrap().start, 0xc000);
+        assert_eq!(spans.take(0x1000, 0x4000, 0).unwrap().start, 0x4000);
+        assert_eq!(spans.free_bytes(), 0x2000);
+        assert_eq!(spans.take(0x2000, 0x1000, 0), None, "0x3000 and 0x5000 are no neighbours");
+    }
+
+    #[test]
+    fn many_small_spans_hide_no_large_one() {
+        // Every other page is free, and none of them has the congruence; and there is one large span.
+        let mut spans = FreeSpans::default();
+        (0..10_000).for_each(|n| spans.give(Span { start: (2 * n + 1) << 12, length: 0x1000 }));
+        spans.give(Span { start: 1 << 30, length: 0x3000 });
+        assert_eq!(spans.take(0x1000, 0x2000, 0).unwrap().start, 1 << 30);
+        assert_eq!(spans.free.len(), 10_001);
     }
 }

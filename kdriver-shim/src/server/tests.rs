@@ -816,3 +816,40 @@ fn rings_have_an_end_that_is_named() {
     let limit = format!("a process may have {}", crate::rings::RING_BYTES);
     assert!(refusal.reason.contains(&limit), "{refusal:?}");
 }
+
+#[test]
+fn a_program_takes_its_part_of_a_cards_addresses_and_is_told_how_large_it_is() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let memory = vec![0u8; 10_000];
+    let taken = |bench: &Bench| bench.server.clients.values().next().unwrap().cards[&0].addresses;
+    let (mr, _) = bench.mr(&peer, pdn, &memory);
+    assert!((12 << 10..=20 << 10).contains(&taken(&bench)), "{}", taken(&bench));
+    bench.ask(&peer, Request::DeregMr { mr });
+    assert_eq!(taken(&bench), 0);
+    // As if it had registered all that it may.
+    let limit = bench.server.cards[0].arena.limit(0);
+    let client = bench.server.clients.values_mut().next().unwrap();
+    client.cards.get_mut(&0).unwrap().addresses = limit;
+    bench.server.cards[0].arena.note(0, limit);
+    let address = memory.as_ptr() as u64;
+    let request = Request::ReserveMr { pdn, address, length: 4096, hca_va: address, access: 1 };
+    let refusal = bench.refused(&peer, request);
+    assert_eq!(refusal.errno, Errno::ENOMEM as i32);
+    let named = format!("a process may have {limit}");
+    assert!(refusal.reason.contains(&named), "{refusal:?}");
+    assert!(refusal.reason.contains("bytes of the card's addresses"), "{refusal:?}");
+    // Another one's share is there all the same, and what the first one had is, when it ends.
+    let other = bench.provider();
+    let (context, _fds) = bench.open(&other, 0);
+    let pdn = bench.pd(&other, context.context);
+    bench.mr(&other, pdn, &memory);
+    drop(peer);
+    bench.turn();
+    drop(other);
+    bench.turn();
+    bench.server.cards[0].arena.note(limit, 0);
+    assert_eq!(bench.server.cards[0].arena.limit(0), limit);
+}

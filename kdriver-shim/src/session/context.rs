@@ -85,7 +85,8 @@ impl Session<'_> {
         match map_rings(card, index) {
             Ok(rings) => {
                 let way = grant.way();
-                let place = CardUse { window: index, page, rings, way, grant: Some(grant) };
+                let (window, grant, addresses) = (index, Some(grant), 0);
+                let place = CardUse { window, page, rings, way, grant, addresses };
                 self.client.cards.insert(number, place);
                 let client = self.client.label();
                 log::info!("{client}: page {page} of window {index} of balboa{number}");

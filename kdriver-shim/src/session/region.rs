@@ -1,7 +1,6 @@
 //! Memory registration: reserve, commit, deregister.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use fpga_regs::engine::admin::{CreateKey, KeyKind};
 use fpga_regs::engine::key::Access;
@@ -77,19 +76,17 @@ impl Session<'_> {
     /// not mapped.
     fn map_region(&mut self, card: u32, wanted: &Wanted, pages: u64) -> Result<IovaRange, Error> {
         let process = Arc::clone(&self.client.handle);
-        let window = self.window(card)?.index;
-        let card = self.card(card)?;
+        let place = found(self.client.cards.get_mut(&card), "open card", card)?;
+        let card = found(self.cards.iter_mut().find(|it| it.number == card), "card", card)?;
+        let window = place.window;
         let address = wanted.address & !(PAGE.wrapping_sub(1));
-        let range = card
-            .arena
-            .allocate(pages, address, Instant::now())
-            .ok_or(Error::NoAddressSpace { card: card.number, length: pages })?;
+        let range = place.take_addresses(card, pages, address)?;
         if wanted.length > 0 {
             // A card behind an IOMMU reaches what the client maps.
             let memory = DmaMemory::Process { process, address };
             let memory = Some(memory).filter(|_| card.backend.grant_kind() == GrantKind::Page);
             if let Err(error) = card.map(window, &range, memory, Purpose::Payload) {
-                card.release_iova(range, true);
+                place.give_addresses(card, range, true);
                 return Err(error);
             }
         }
@@ -139,11 +136,12 @@ impl Session<'_> {
         let Some(region) = self.client.mrs.remove(&mr) else { return Ok(Response::Done.into()) };
         self.client.usage.give(Resource::Mrs, 1);
         self.client.usage.give(Resource::MrBytes, region.length);
-        let window = self.window(card)?.index;
-        let card = self.card(card)?;
+        let place = found(self.client.cards.get_mut(&card), "open card", card)?;
+        let card = found(self.cards.iter_mut().find(|it| it.number == card), "card", card)?;
+        let window = place.window;
         let unmapped = if region.mapped { card.unmap(window, &region.range) } else { Ok(()) };
         clean &= unmapped.is_ok();
-        card.release_iova(region.range, clean);
+        place.give_addresses(card, region.range, clean);
         match unmapped {
             // What it cannot confirm it cannot do either: the memory itself was taken from it.
             Err(error @ Error::Dead { .. }) if dead => {
