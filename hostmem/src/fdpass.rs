@@ -178,6 +178,30 @@ pub fn may_hold_descriptors(socket: BorrowedFd<'_>) -> bool {
     lines.filter_map(|line| line.strip_prefix("scm_fds:")).map(str::trim).next() != Some("0")
 }
 
+/// Has the kernel refuse descriptors that others send to a Unix socket of ours, with EPERM.
+///
+/// False where the kernel cannot (before 6.16).
+pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> Result<bool> {
+    /// `include/uapi/asm-generic/socket.h`, the same on x86-64 and aarch64.
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let none: libc::c_int = 0;
+    // SAFETY: the option is an integer, of the size stated.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const none).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    match Errno::result(result) {
+        Ok(_) => Ok(true),
+        Err(Errno::ENOPROTOOPT) => Ok(false),
+        Err(errno) => Err(Error::Os { call: "setsockopt(SO_PASSRIGHTS)", errno }),
+    }
+}
+
 /// Whether the peer of a Unix socket has read everything that was sent to it.
 pub fn is_read(socket: BorrowedFd<'_>) -> Result<bool> {
     let mut bytes: libc::c_int = 0;
@@ -319,6 +343,16 @@ mod tests {
         assert!(!is_read(one.as_fd()).unwrap(), "the message is still there");
         drop(two);
         assert!(all_writers_are_closed(&reader));
+    }
+
+    #[test]
+    fn descriptors_are_refused_where_the_kernel_can() {
+        let (one, two) = pair().unwrap();
+        let (reader, _writer) = pipe().unwrap();
+        let refuses = refuse_descriptors(two.as_fd()).unwrap();
+        let sent = send(one.as_fd(), b"x", &[reader.as_fd()], Wait::Never);
+        assert_eq!(sent.err().and_then(|error| error.errno()), refuses.then_some(Errno::EPERM));
+        send(one.as_fd(), b"y", &[], Wait::Never).unwrap();
     }
 
     #[test]

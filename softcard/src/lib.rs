@@ -37,6 +37,7 @@ mod reconfig;
 mod run;
 mod runtime;
 pub mod serve;
+mod socket;
 mod spin;
 mod tally;
 mod transport;

@@ -2,18 +2,16 @@
 //!
 //! QEMU speaks the same (`-netdev dgram` with unix paths), so a guest's network card plugs into a
 //! software card's port. The socket is bound to one path and sends to another, unconnected: either
-//! end may come, go and come again. A frame to a peer that is not there is dropped, as on a cable
-//! that is not plugged in. A frame that finds the peer's queue full (the kernel's default is ten
-//! datagrams) stays with its sender.
+//! end may come, go and come again. A frame to a peer that is not there, or is another user's, is
+//! dropped, as on a cable that is not plugged in. A frame that finds the peer's queue full (the
+//! kernel's default is ten datagrams) stays with its sender.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use hostmem::fdpass;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -21,9 +19,9 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendto, setsockopt,
     socket, sockopt,
 };
-use nix::sys::stat::{Mode, fchmod};
 
 use super::{Arrival, Counters, FRAME_CAPACITY, Frame, FramePool, MIN_FRAME, Port, receive_burst};
+use crate::socket::{Absent, Bound, Remote};
 
 /// Frames that a sender may offer in one burst while the peer takes them.
 const ROOM: usize = 64;
@@ -36,11 +34,10 @@ const RETRY_NS: u64 = 1_000_000;
 
 /// A port that carries raw Ethernet frames over a Unix datagram socket.
 pub struct UnixPort {
-    socket: UnixDatagram,
-    local: PathBuf,
-    /// Device and inode of the bound path, so that only our own is removed.
-    identity: (u64, u64),
-    remote: UnixAddr,
+    socket: Bound,
+    remote: Remote,
+    /// The log has what is wrong with the socket at the remote path.
+    refused: bool,
     /// Becomes readable when there are frames, or room after there was none.
     events: Epoll,
     waiting: Waiting,
@@ -70,21 +67,27 @@ impl UnixPort {
     ///
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`] when somebody listens at `local`, or something there is not a
-    /// socket; [`io::ErrorKind::InvalidInput`] when a path is longer than a socket address holds.
+    /// socket; [`io::ErrorKind::InvalidInput`] when a path is longer than a socket address holds;
+    /// [`io::ErrorKind::PermissionDenied`] when what is at `remote` is another user's.
     pub fn open(local: &Path, remote: &Path, pool: FramePool) -> io::Result<Self> {
-        let remote = UnixAddr::new(remote).map_err(|_| too_long(remote))?;
-        UnixAddr::new(local).map_err(|_| too_long(local))?;
-        let socket = bind(local)?;
-        let found = fs::symlink_metadata(local)?;
-        socket.set_nonblocking(true)?;
+        Self::open_to(local, Remote::new(remote)?, pool)
+    }
+
+    fn open_to(local: &Path, mut remote: Remote, pool: FramePool) -> io::Result<Self> {
+        if let Err(why @ (Absent::Foreign { .. } | Absent::NoSocket(_))) = remote.address() {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        let socket = Bound::new(local, SockType::Datagram)?;
+        // Descriptors that come with a frame would be closed by the card thread, which may wait for
+        // that; where the kernel cannot refuse them (before 6.16) it closes them all the same.
+        fdpass::refuse_descriptors(socket.as_fd()).map_err(io::Error::other)?;
         setsockopt(&socket, sockopt::SndBuf, &SEND_BUFFER)?;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         events.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         Ok(Self {
             socket,
-            local: local.to_owned(),
-            identity: (found.dev(), found.ino()),
             remote,
+            refused: false,
             events,
             waiting: Waiting::No,
             resume: None,
@@ -94,8 +97,8 @@ impl UnixPort {
     }
 
     /// Arranges to be told when the frame that was just refused can be tried again.
-    fn wait_for_room(&mut self, now: u64) {
-        self.waiting = match self.listen_for_room() {
+    fn wait_for_room(&mut self, now: u64, remote: &UnixAddr) {
+        self.waiting = match self.listen_for_room(remote) {
             Ok(waiting) => waiting,
             Err(_) => {
                 self.resume = Some(now.saturating_add(RETRY_NS));
@@ -104,7 +107,7 @@ impl UnixPort {
         };
     }
 
-    fn listen_for_room(&self) -> nix::Result<Waiting> {
+    fn listen_for_room(&self, remote: &UnixAddr) -> nix::Result<Waiting> {
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
         if poll(&mut fds, PollTimeout::ZERO)? == 0 {
             let mut event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT, 0);
@@ -113,7 +116,7 @@ impl UnixPort {
         }
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let probe = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
-        connect(probe.as_raw_fd(), &self.remote)?;
+        connect(probe.as_raw_fd(), remote)?;
         // Ready at once if the queue has been emptied meanwhile.
         self.events.add(&probe, EpollEvent::new(EpollFlags::EPOLLOUT, 0))?;
         Ok(Waiting::Queue { _probe: probe })
@@ -124,36 +127,59 @@ impl UnixPort {
         if let Waiting::Buffer = std::mem::replace(&mut self.waiting, Waiting::No) {
             let mut event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
             if let Err(errno) = self.events.modify(&self.socket, &mut event) {
-                log::error!("port {}: epoll_ctl: {errno}", self.local.display());
+                log::error!("port {}: epoll_ctl: {errno}", self.socket.path().display());
             }
         }
         self.resume = None;
     }
 
-    fn send_frame(&self, frame: &Frame) -> nix::Result<usize> {
+    fn send_frame(&self, frame: &Frame, remote: &UnixAddr) -> nix::Result<usize> {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        sendto(self.socket.as_raw_fd(), frame.as_slice(), &self.remote, flags)
+        sendto(self.socket.as_fd().as_raw_fd(), frame.as_slice(), remote, flags)
+    }
+
+    /// Where frames go, if anybody is there.
+    fn peer(&mut self) -> Option<UnixAddr> {
+        let refusal = match self.remote.address() {
+            Ok(address) => {
+                self.refused = false;
+                return Some(address);
+            }
+            Err(Absent::Missing(_)) => return None,
+            Err(refusal) => refusal,
+        };
+        if !std::mem::replace(&mut self.refused, true) {
+            log::warn!("port {}: {refusal}", self.socket.path().display());
+        }
+        None
     }
 }
 
 impl Port for UnixPort {
     fn send(&mut self, now: u64, burst: &mut VecDeque<Frame>) {
+        if burst.is_empty() {
+            return;
+        }
+        let peer = self.peer();
         while let Some(frame) = burst.pop_front() {
-            let sent = match frame.as_slice().len() {
-                MIN_FRAME.. => self.send_frame(&frame),
-                _ => Err(Errno::EMSGSIZE),
+            let sent = match (frame.as_slice().len(), &peer) {
+                (..MIN_FRAME, _) => Err(Errno::EMSGSIZE),
+                (_, Some(peer)) => self.send_frame(&frame, peer),
+                (_, None) => Err(Errno::ENOENT),
             };
             if let Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM | Errno::EINTR) = sent {
                 burst.push_front(frame);
                 self.counters.held = self.counters.held.saturating_add(1);
                 self.stop_waiting();
-                self.wait_for_room(now);
+                if let Some(peer) = &peer {
+                    self.wait_for_room(now, peer);
+                }
                 return;
             }
             let counter = match sent {
                 Ok(_) => &mut self.counters.sent,
                 Err(Errno::EMSGSIZE) => &mut self.counters.bad_length,
-                // No such path, nobody there, or somebody who listens to another peer only.
+                // No such path, nobody there, another user, or somebody who listens to others only.
                 Err(_) => &mut self.counters.no_peer,
             };
             *counter = counter.saturating_add(1);
@@ -169,7 +195,7 @@ impl Port for UnixPort {
         let received = receive_burst(&self.pool, into, budget, lengths, |buffer| {
             // With MSG_TRUNC the length returned is the datagram's, not what was copied of it.
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
-            match recv(self.socket.as_raw_fd(), buffer, flags) {
+            match recv(self.socket.as_fd().as_raw_fd(), buffer, flags) {
                 Ok(length) => Arrival::Frame(length),
                 Err(Errno::EINTR) => Arrival::Interruption,
                 // EAGAIN, or an error that the peer's end left on the socket.
@@ -203,51 +229,6 @@ impl Port for UnixPort {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.list()
     }
-}
-
-impl Drop for UnixPort {
-    fn drop(&mut self) {
-        let ours = fs::symlink_metadata(&self.local)
-            .is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
-        if ours {
-            if let Err(error) = fs::remove_file(&self.local) {
-                log::warn!("port {}: cannot remove its socket: {error}", self.local.display());
-            }
-        }
-    }
-}
-
-/// Binds a path, and replaces a socket there that nobody listens to.
-fn bind(path: &Path) -> io::Result<UnixDatagram> {
-    let in_use = match bound(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
-        result => return result,
-    };
-    // The kernel refuses a connection to anything that is not a socket just as it does to a socket
-    // that is closed: only the latter may be removed.
-    if !fs::symlink_metadata(path)?.file_type().is_socket() {
-        return Err(in_use);
-    }
-    match UnixDatagram::unbound()?.connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-        _ => return Err(in_use),
-    }
-    fs::remove_file(path)?;
-    bound(path)
-}
-
-/// A socket at a path that only its owner can send to, from its first moment on.
-fn bound(path: &Path) -> io::Result<UnixDatagram> {
-    let fd = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    // What is made at the path has the socket's own mode, less the umask.
-    fchmod(&fd, Mode::S_IRUSR | Mode::S_IWUSR)?;
-    nix::sys::socket::bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-    Ok(fd.into())
-}
-
-fn too_long(path: &Path) -> io::Error {
-    let message = format!("{} is longer than the 107 bytes of a socket address", path.display());
-    io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
 #[cfg(test)]

@@ -1,5 +1,9 @@
 //! Tests of the datagram port, with real sockets.
 
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::epoll::EpollTimeout;
@@ -39,16 +43,6 @@ fn pair() -> Pair {
     let directory = tempfile::tempdir().unwrap();
     let (one, two) = (directory.path().join("a"), directory.path().join("b"));
     Pair { a: open(&one, &two), b: open(&two, &one), directory }
-}
-
-#[test]
-fn only_its_owner_can_send_to_a_port_whatever_the_umask() {
-    use std::os::unix::fs::PermissionsExt as _;
-
-    let Pair { a: _a, b: _b, directory } = pair();
-    let made = fs::metadata(directory.path().join("a")).unwrap();
-    // Group and others have no right to execute it either, which no umask would have taken.
-    assert_eq!(made.permissions().mode() & 0o777, 0o600);
 }
 
 #[test]
@@ -193,7 +187,7 @@ fn a_full_send_buffer_keeps_frames_with_their_sender_and_tells_when_it_has_room(
 fn datagrams_of_a_bad_length_are_dropped_and_counted() {
     let Pair { mut a, mut b, directory: _directory } = pair();
     let raw = UnixDatagram::unbound().unwrap();
-    let to = b.local.clone();
+    let to = b.socket.path().to_owned();
     for length in [0, MIN_FRAME - 1, FRAME_CAPACITY + 1, 60_000, 60] {
         raw.send_to(&vec![5; length], &to).unwrap();
     }
@@ -204,34 +198,40 @@ fn datagrams_of_a_bad_length_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_stale_socket_is_replaced_and_a_living_one_or_a_file_is_not() {
+fn what_another_user_bound_gets_no_frame_and_one_line_of_the_log() {
     let directory = tempfile::tempdir().unwrap();
-    let (path, remote) = (directory.path().join("port"), directory.path().join("remote"));
-    drop(UnixDatagram::bind(&path).unwrap());
-    assert!(path.exists(), "a socket closed by its program leaves its file");
-    let living = open(&path, &remote);
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let (one, two) = (directory.path().join("a"), directory.path().join("b"));
+    let stranger = UnixDatagram::bind(&two).unwrap();
+    stranger.set_nonblocking(true).unwrap();
+    let me = fs::metadata(&two).unwrap().uid();
+    let remote = || Remote::trusting(&two, [me + 1; 2]);
+    let refused = UnixPort::open_to(&one, remote(), FramePool::new(1)).err().unwrap();
+    assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+    assert!(refused.to_string().contains(&format!("belongs to user {me}")), "{refused}");
+    drop(stranger);
+    fs::remove_file(&two).unwrap();
 
-    let second = UnixPort::open(&path, &remote, FramePool::new(1)).err().unwrap();
-    assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
-    assert!(path.exists());
-    drop(living);
-    assert!(!path.exists());
-
-    fs::write(&path, "precious").unwrap();
-    let refused = UnixPort::open(&path, &remote, FramePool::new(1)).err().unwrap();
-    assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
-    assert_eq!(fs::read(&path).unwrap(), b"precious");
+    // It comes later, where the card's peer was or was to be.
+    let mut port = UnixPort::open_to(&one, remote(), FramePool::new(1)).unwrap();
+    let stranger = UnixDatagram::bind(&two).unwrap();
+    stranger.set_nonblocking(true).unwrap();
+    port.send(0, &mut VecDeque::from([frame(&[1; 60]), frame(&[2; 60])]));
+    assert!(port.refused);
+    assert_eq!(stranger.recv(&mut [0; 60]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    let counted = ["port_frames_no_peer", "port_frames_sent"].map(|name| counter(&port, name));
+    assert_eq!(counted, [2, 0]);
 }
 
 #[test]
-fn a_port_removes_its_own_socket_only() {
-    let directory = tempfile::tempdir().unwrap();
-    let (path, remote) = (directory.path().join("port"), directory.path().join("remote"));
-    let first = open(&path, &remote);
-    fs::remove_file(&path).unwrap();
-    let _second = open(&path, &remote);
-    drop(first);
-    assert!(path.exists());
+fn descriptors_do_not_come_with_frames_where_the_kernel_can_refuse_them() {
+    let Pair { mut a, b: _b, directory } = pair();
+    let sender = UnixDatagram::unbound().unwrap();
+    sender.connect(directory.path().join("a")).unwrap();
+    let refuses = fdpass::refuse_descriptors(sender.as_fd()).unwrap();
+    let sent = fdpass::send(sender.as_fd(), &[1; 60], &[sender.as_fd()], fdpass::Wait::Never);
+    assert_eq!(sent.is_err(), refuses);
+    assert_eq!(received(&mut a).len(), usize::from(!refuses));
 }
 
 #[test]
