@@ -53,8 +53,8 @@ pub struct Args {
     /// and the numbers of these cards follow those of software cards
     #[arg(long = "vfio", value_name = "PCI-ADDRESS")]
     pub vfio: Vec<PciAddress>,
-    /// Connect a software card's port to a pair of Unix datagram sockets, or to a network device,
-    /// instead of the switch (default card: 0)
+    /// Connect a software card's port to a pair of Unix datagram sockets, of which REMOTE has to be
+    /// this user's, too, or to a network device, instead of the switch (default card: 0)
     #[arg(long = "port", value_name = "[CARD=]unix:LOCAL,REMOTE|packet:DEVICE")]
     pub ports: Vec<ForCard<Link>>,
     /// Give a card's port another address than 10.77.0.(CARD+1)/24 (default card: 0)
@@ -73,7 +73,8 @@ pub struct Args {
     /// Make every cable, or card N's, a bad one; may be given several times
     #[arg(long = "fault", value_name = "FAULT[,FAULT...][,card=N]")]
     pub faults: Vec<FaultSpec>,
-    /// Write every frame of every card to a pcapng file
+    /// Write every frame of every card to a pcapng file: a new one, one of your own, which is
+    /// replaced, or a FIFO of your own that is read; no link is followed
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
     /// Seed of what faults do to the n-th frame each way

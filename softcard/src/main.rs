@@ -48,7 +48,7 @@ struct Serve {
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
     /// Plug the card's port into Unix datagram sockets that carry one Ethernet frame each: its own,
-    /// and the one it sends to
+    /// which only this user can send to, and the one it sends to, which has to be this user's, too
     #[arg(long, value_name = "unix:LOCAL,REMOTE|packet:DEVICE")]
     port: Link,
     /// Make the cable a bad one, as balboad --fault; may be given several times
@@ -57,7 +57,8 @@ struct Serve {
     /// Seed of what faults do to the n-th frame each way
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Write every frame to a pcapng file
+    /// Write every frame to a pcapng file: a new one, one of your own, which is replaced, or a FIFO
+    /// of your own that is read; no link is followed
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Log more; twice: everything
