@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum as _;
 use nix::sys::stat::{Mode, SFlag, mknod};
 use nix::unistd::geteuid;
@@ -134,10 +134,11 @@ fn used(setting: &Setting, length: Length, kind: Kind) -> Result<()> {
 /// SIGTERM ends balboad while all of it goes on.
 fn ends(setting: &Setting, length: Length, kind: Kind) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
-    let mut running = Vec::new();
-    for program in programs(setting, kind)? {
-        running.push(scene.start(&program)?);
-    }
+    let programs = programs(setting, kind)?;
+    let (first, others) = programs.split_first().context("there are uses")?;
+    let mut running = vec![scene.start(first)?];
+    // Whether they come up beside the first is seen elsewhere.
+    running.extend(others.iter().filter_map(|program| scene.start(program).ok()));
     let ended = scene.ends_within(PATIENCE)?;
     // Before anything else: what hangs in their memory cannot even be killed.
     drop(running);

@@ -12,6 +12,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 use nix::unistd::{getegid, geteuid};
 
 use crate::ffi::in_child;
@@ -62,8 +64,11 @@ pub fn silent_file(directory: &Path, node: &Path) -> Result<File> {
     OpenOptions::new().read(true).open(directory.join(NAME)).context("its file")
 }
 
-/// Answers everything but what is to be read, until the last of its users has gone.
+/// Answers everything but what is to be read, until the program ends.
 fn serve(mut device: &File) -> i32 {
+    if set_pdeathsig(Signal::SIGKILL).is_err() {
+        return 1;
+    }
     let mut request = vec![0; 1 << 17];
     while let Ok(length) = device.read(&mut request) {
         let Some(header) = request.get(..length.min(HEADER)).filter(|it| it.len() == HEADER) else {
