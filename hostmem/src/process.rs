@@ -308,6 +308,11 @@ impl RemoteProcess {
         self.pid
     }
 
+    /// Whether the process has ended, as the kernel says now.
+    pub fn has_ended(&self) -> bool {
+        self.handle.has_ended().unwrap_or(true)
+    }
+
     /// Lets nobody reach its memory any more, for it did not answer.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);

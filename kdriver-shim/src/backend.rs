@@ -54,6 +54,12 @@ pub trait CardBackend {
     /// [`Error::Backend`] when that cannot be done, or one lies across the range's edge.
     fn dma_unmap(&self, iova: u64, length: u64) -> Result<(), Error>;
 
+    /// Memory of clients is mapped in pieces of so many bytes at most, cut at multiples of that: so
+    /// much is unmapped at a time, lest others wait for all of it.
+    fn dma_piece(&self) -> u64 {
+        u64::MAX
+    }
+
     /// The I/O virtual addresses that can be mapped: first and last of each range.
     ///
     /// # Errors

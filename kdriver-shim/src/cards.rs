@@ -201,23 +201,44 @@ impl Card {
         Ok(())
     }
 
-    /// Takes memory back that [`Self::map`] gave: translations first, then the memory itself, which
-    /// goes in any case.
+    /// Takes translations back that [`Self::map`] gave, a row of pages; `true` when none is left, and
+    /// then the memory may be unmapped. After `false` another call is due.
     ///
     /// # Errors
-    /// [`Error::Dead`] or the back-end's; the range is not to be used again.
-    pub fn unmap(&self, window: u8, range: &IovaRange) -> Result<(), Error> {
-        let ranges = [(range.start(), range.length())];
-        let row = || self.shell.attend().and_then(|()| self.shell.unmap(window, &ranges));
-        let forgotten = loop {
-            match row() {
-                Ok(false) => {}
-                Ok(true) => break Ok(()),
-                Err(error) => break Err(error),
+    /// [`Error::Dead`] when the card does not confirm: the ranges are not to be used again.
+    pub fn take_back(&self, window: u8, ranges: &[&IovaRange]) -> Result<bool, Error> {
+        self.shell.attend()?;
+        let ranges: Vec<_> = ranges.iter().map(|range| (range.start(), range.length())).collect();
+        self.shell.unmap(window, &ranges)
+    }
+
+    /// Unmaps the next piece of a range, of which so many bytes are unmapped already.
+    ///
+    /// # Errors
+    /// The back-end's; the range is not to be used again.
+    pub fn unmap_piece(&self, range: &IovaRange, unmapped: &mut u64) -> Result<(), Error> {
+        let start = range.start().saturating_add(*unmapped);
+        let left = range.length().saturating_sub(*unmapped);
+        let piece = self.backend.dma_piece();
+        let length = piece.saturating_sub(start.checked_rem(piece).unwrap_or(0)).min(left);
+        match self.backend.dma_unmap(start, length) {
+            Ok(()) => *unmapped = unmapped.saturating_add(length),
+            // Whoever mapped it in larger pieces has to wait for all of it, and so have others.
+            Err(_) if length < left => {
+                self.backend.dma_unmap(start, left)?;
+                *unmapped = range.length();
             }
-        };
-        self.backend.dma_unmap(range.start(), range.length())?;
-        forgotten
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Unmaps all of a range in one go, whatever pieces it was mapped in.
+    ///
+    /// # Errors
+    /// The back-end's; the range is not to be used again.
+    pub fn unmap_all(&self, range: &IovaRange) -> Result<(), Error> {
+        self.backend.dma_unmap(range.start(), range.length())
     }
 
     /// Changes the GID table, in every window whose engine lives; true if it was another before.
@@ -318,6 +339,15 @@ impl Card {
             port: self.port(),
         }
     }
+}
+
+/// A card by its number.
+///
+/// # Errors
+/// [`Error::NoSuch`] where there is none.
+pub fn find(cards: &mut [Card], number: u32) -> Result<&mut Card, Error> {
+    let none = Error::NoSuch { object: "card", number: u64::from(number) };
+    cards.iter_mut().find(|card| card.number == number).ok_or(none)
 }
 
 /// What a client is told that it may have: the engine's limits within its quotas.

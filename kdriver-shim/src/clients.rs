@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use fpga_regs::engine::admin::AdminStatus;
 use hostmem::{PidFd, RemoteProcess};
 use nix::sys::epoll::EpollFlags;
-use shim_abi::Way;
+use shim_abi::{Request, Way};
 
 use crate::backend::DoorbellGrant;
-use crate::cards::{Card, Page};
-use crate::error::Error;
+use crate::cards::Card;
+use crate::error::{ADDRESSES, Error};
 use crate::iova::IovaRange;
+use crate::leaving::Leaving;
 use crate::numbers::Numbers;
 use crate::objects::{Channel, Context, Cq, Mr, Pd, Qp};
 use crate::poller::{Poller, Watch};
@@ -51,6 +52,8 @@ pub enum Stage {
     Provider,
     /// A program that asks and makes nothing.
     Tool,
+    /// It is not heard any more, and what it owns ends, by and by.
+    Ending,
 }
 
 /// What a client has of a card: its place in one window.
@@ -68,6 +71,8 @@ pub struct CardUse {
     pub grant: Option<DoorbellGrant>,
     /// Bytes of the card's addresses that its regions take.
     pub addresses: u64,
+    /// The card has confirmed the end of all that has ended.
+    pub clean: bool,
 }
 
 impl CardUse {
@@ -84,8 +89,7 @@ impl CardUse {
     ) -> Result<IovaRange, Error> {
         let (used, limit) = (self.addresses, card.arena.limit(self.addresses));
         if length > limit.saturating_sub(used) {
-            let resource = "bytes of the card's addresses";
-            return Err(Error::Quota { resource, used, asked: length, limit });
+            return Err(Error::Quota { resource: ADDRESSES, used, asked: length, limit });
         }
         let none = Error::NoAddressSpace { card: card.number, length };
         let range = card.arena.allocate(length, va, Instant::now()).ok_or(none)?;
@@ -101,6 +105,16 @@ impl CardUse {
         self.addresses = left;
         card.release_iova(range, clean);
     }
+}
+
+/// A request that was begun, or has to wait, and is served again later.
+#[derive(Debug)]
+pub struct PutOff {
+    /// The request.
+    pub request: Request,
+    /// Clients that were ending when it met a shortage, and have not ended since: what they have may
+    /// be what it wants.
+    pub awaits: Vec<ClientId>,
 }
 
 /// A client and what it owns.
@@ -136,6 +150,10 @@ pub struct Client {
     pub qps: BTreeMap<u32, Qp>,
     /// Completion channels.
     pub channels: BTreeMap<u32, Channel>,
+    /// Memory regions on their way out.
+    pub leaving: Leaving,
+    /// A request that is not answered yet.
+    pub put_off: Option<PutOff>,
     /// What it has of everything that is limited.
     pub usage: Usage,
     /// How often it was refused something.
@@ -169,6 +187,8 @@ impl Client {
             cqs: BTreeMap::new(),
             qps: BTreeMap::new(),
             channels: BTreeMap::new(),
+            leaving: Leaving::default(),
+            put_off: None,
             usage: Usage::default(),
             refusals: 0,
             unreachable: 0,
@@ -208,48 +228,18 @@ impl Client {
         format!("{} ({})", self.process.command, self.process.pid)
     }
 
-    /// Ends everything the client owns, in the order that lets every object go before what it uses:
-    /// QPs, CQs, keys and regions, domains, contexts, rings, doorbell pages.
-    ///
-    /// What a card does not confirm is quarantined: never used again, and counted.
-    pub fn end(&mut self, cards: &mut [Card], poller: &Poller) {
-        cards.iter_mut().for_each(|card| self.leave(card));
-        self.pds.clear();
-        for channel in self.channels.values_mut() {
-            channel.records.borrow_mut().close(poller);
-        }
-        for context in self.contexts.values_mut() {
-            context.events.close(poller);
-        }
-        let mut watches = std::mem::take(&mut self.watches).into_iter();
-        for fd in [self.socket.as_fd(), self.handle.as_fd()] {
-            if let Some(watch) = watches.next() {
-                poller.unwatch(fd, watch);
-            }
-        }
-    }
-
-    /// Ends what the client owns of a card, and its place there.
-    pub fn leave(&mut self, card: &mut Card) {
-        let Some(mut place) = self.cards.remove(&card.number) else { return };
-        let mut clean = self.end_queues(card, place.window);
-        clean &= self.end_regions(card, &mut place);
-        if let Err(error) = card.unmap(place.window, &place.rings) {
-            log::error!("rings of {}: {error}", self.label());
-            clean = false;
-        }
-        card.release_iova(place.rings, clean);
-        end_page(card, place.window, place.page, clean);
-        // Where the process still runs, its polls find that nothing will complete any more.
-        self.lose_card(card.number);
-    }
-
     /// Takes its requests, or leaves them waiting in its socket.
     pub fn heed(&self, poller: &Poller, requests: bool) {
         let interest = if requests { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
         if let Some(control) = self.watches.first() {
             poller.change(self.socket.as_fd(), control, interest);
         }
+    }
+
+    /// Whether its next request may be heard: it is not ending, and has none that is not answered.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
+        self.stage != Stage::Ending && self.put_off.is_none()
     }
 
     /// Whether it was told of a completion within that time.
@@ -270,70 +260,11 @@ impl Client {
             rings.lose_card(card);
         }
     }
-
-    /// Ends the client's QPs and CQs on a card; false when the card did not confirm all.
-    fn end_queues(&mut self, card: &mut Card, window: u8) -> bool {
-        let number = card.number;
-        let Ok(window) = card.window(window) else { return false };
-        let mut unconfirmed = 0u64;
-        let mut check = |what: &str, number: u32, result: Result<(), Error>| {
-            if let Err(error) = confirmed(result) {
-                log::warn!("{what} {number:#x} is quarantined: {error}");
-                unconfirmed = unconfirmed.saturating_add(1);
-            }
-        };
-        for (qpn, qp) in take_those(&mut self.qps, |qp| qp.card == number) {
-            check("QP", qpn, window.engine.destroy_qp(qpn));
-            check("RQ", qp.rqn, window.engine.destroy_rq(qp.rqn));
-            window.qps.remove(&qpn);
-        }
-        for (cqn, _) in take_those(&mut self.cqs, |cq| cq.card == number) {
-            window.completions.remove(cqn);
-            check("CQ", cqn, window.engine.destroy_cq(cqn));
-            window.cqs.remove(&cqn);
-        }
-        card.quarantine.queues = card.quarantine.queues.saturating_add(unconfirmed);
-        unconfirmed == 0
-    }
-
-    /// Ends the client's regions on a card; false when the card did not confirm all.
-    fn end_regions(&mut self, card: &mut Card, place: &mut CardUse) -> bool {
-        let (number, window) = (card.number, place.window);
-        let mut clean = true;
-        for (_, mr) in take_those(&mut self.mrs, |mr| mr.card == number) {
-            let key = match (mr.key, card.window(window)) {
-                (Some(key), Ok(window)) => confirmed(window.engine.destroy_key(key)),
-                _ => Ok(()),
-            };
-            let mut released = true;
-            if let Err(error) = key {
-                log::warn!("key {:#x} is quarantined: {error}", mr.key.unwrap_or(0));
-                card.quarantine.keys = card.quarantine.keys.saturating_add(1);
-                released = false;
-            }
-            // Unmapped in any case: the process is gone, and its id may come to name another.
-            let unmapped = if mr.mapped { card.unmap(window, &mr.range) } else { Ok(()) };
-            if let Err(error) = unmapped {
-                log::error!("memory region: {error}");
-                released = false;
-            }
-            place.give_addresses(card, mr.range, released);
-            clean &= released;
-        }
-        clean
-    }
 }
 
 /// The level at which the n-th of one kind is logged of a client.
 fn log_level(n: u32, first: log::Level) -> log::Level {
     if n <= LOGGED { first } else { log::Level::Debug }
-}
-
-/// Takes the objects out of a table that `wanted` names, in the order of their numbers.
-fn take_those<T>(table: &mut BTreeMap<u32, T>, wanted: impl Fn(&T) -> bool) -> BTreeMap<u32, T> {
-    let (taken, kept) = std::mem::take(table).into_iter().partition(|(_, object)| wanted(object));
-    *table = kept;
-    taken
 }
 
 /// Takes what the engine says about an object that is gone for a confirmation.
@@ -344,39 +275,6 @@ pub(crate) fn confirmed(result: Result<(), Error>) -> Result<(), Error> {
             Ok(())
         }
         other => other,
-    }
-}
-
-/// Takes a doorbell page back, and starts a dead engine anew once nobody uses it.
-fn end_page(card: &mut Card, index: u8, page: u8, clean: bool) {
-    let gids = card.gids.clone();
-    let Ok(window) = card.window(index) else { return };
-    window.engine.revoke(page);
-    window.set_page(page, if clean { Page::Free } else { Page::Quarantined });
-    if window.engine.death().is_none() {
-        if !clean {
-            card.quarantine.pages = card.quarantine.pages.saturating_add(1);
-        }
-        return;
-    }
-    // One that was reset has lost more than its engine, and one that leaves wants none.
-    if !window.is_unused() || card.wanted_back || card.was_reset() {
-        return;
-    }
-    let Ok(window) = card.window(index) else { return };
-    let restarted = window
-        .engine
-        .restart()
-        .and_then(|()| crate::bringup::write_gids(&mut *window.engine, &gids));
-    match restarted {
-        Ok(()) => {
-            log::warn!("{}: started anew after its death", window.engine.name());
-            window.pages.fill(Page::Free);
-            window.completions.clear();
-            window.cqs.clear();
-            window.qps.clear();
-        }
-        Err(error) => log::error!("{error}"),
     }
 }
 

@@ -6,6 +6,11 @@ use fpga_regs::engine::admin::{AdminStatus, Opcode};
 use nix::errno::Errno;
 use shim_abi::Refusal;
 
+use crate::quota::Resource;
+
+/// The name of a card's addresses where a quota is told of.
+pub const ADDRESSES: &str = "bytes of the card's addresses";
+
 /// Why balboad does not start, or refuses a request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -200,6 +205,24 @@ impl Error {
                 _ => Errno::EIO,
             },
         }
+    }
+
+    /// Whether there is too little of what clients share, so that another's end may mend it.
+    #[must_use]
+    pub fn is_shortage(&self) -> bool {
+        match self {
+            Self::NoPages { .. } | Self::NoAddressSpace { .. } | Self::Claimed { .. } => true,
+            Self::Quota { resource, .. } => *resource == ADDRESSES,
+            Self::Refused { status, .. } => *status == AdminStatus::NoResources,
+            _ => false,
+        }
+    }
+
+    /// Whether the client's ring memory is too small.
+    #[must_use]
+    pub fn is_shortage_of_rings(&self) -> bool {
+        let rings = Resource::RingBytes.name();
+        matches!(self, Self::Quota { resource, .. } if *resource == rings)
     }
 
     /// The status, where the engine refused.

@@ -28,6 +28,7 @@ pub mod cards;
 pub mod channels;
 pub mod clients;
 pub mod completions;
+pub mod ending;
 pub mod engine;
 pub mod error;
 pub mod event_ring;
@@ -35,6 +36,7 @@ pub mod events;
 #[cfg(test)]
 mod fake;
 pub mod iova;
+pub mod leaving;
 pub mod numbers;
 pub mod objects;
 pub mod pace;

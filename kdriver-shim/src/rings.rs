@@ -1,9 +1,11 @@
 //! A client's ring memory: one sealed memfd, and an allocator inside it.
 //!
 //! The memfd is sparse: pages cost memory from their first use until their ring is freed, when a
-//! hole is punched. Allocation is in whole pages, and what it returns is zero. The client maps all
-//! of the memfd and may scribble where it likes: that harms its own queues and nobody else's.
+//! hole is punched, a piece at a time where the ring is large. Allocation is in whole pages, and what
+//! it returns is zero as far as the client has not written there while it was nobody's. The client
+//! maps all of the memfd and may scribble where it likes: that harms its own queues and nobody else's.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -12,6 +14,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use shim_abi::CARD_STATES_BYTES;
 
 use crate::error::Error;
+use crate::quota::Resource;
 use crate::spans::{FreeSpans, Span};
 
 /// Bytes of a client's ring memory.
@@ -19,6 +22,9 @@ pub const RING_MEMORY_BYTES: u64 = 1 << 30;
 
 /// Bytes of it that rings can have.
 pub const RING_BYTES: u64 = RING_MEMORY_BYTES - CARD_STATES_BYTES;
+
+/// Bytes whose pages are given back to the kernel at a time: others wait for as much.
+const PIECE: u64 = 4 << 20;
 
 const PAGE: u64 = 4096;
 const BLOCK: u64 = 64;
@@ -29,6 +35,10 @@ pub struct RingMemory {
     fd: OwnedFd,
     mapping: Arc<SharedMapping>,
     free: FreeSpans,
+    /// What was given back and may still have pages.
+    used: VecDeque<Span>,
+    /// Bytes that [`Self::empty_some`] has been at.
+    emptied: u64,
 }
 
 impl RingMemory {
@@ -42,7 +52,7 @@ impl RingMemory {
         let fd = memfd::create("balboad-rings", bytes)?;
         let mapping = Arc::new(SharedMapping::new(fd.as_fd(), 0, bytes, Access::ReadWrite)?);
         let free = FreeSpans::new(Span { start: CARD_STATES_BYTES, length: RING_BYTES });
-        Ok(Self { fd, mapping, free })
+        Ok(Self { fd, mapping, free, used: VecDeque::new(), emptied: 0 })
     }
 
     /// Another descriptor of the memfd, to be handed to the client.
@@ -72,29 +82,60 @@ impl RingMemory {
         blocks.checked_add(1)?.checked_mul(BLOCK)?.checked_next_multiple_of(PAGE)
     }
 
-    /// Takes zeroed space of `bytes` bytes, a multiple of the page.
+    /// Takes space of `bytes` bytes, a multiple of the page.
     ///
     /// # Errors
-    /// [`Error::Quota`] when there is none of that size in one piece.
+    /// [`Error::Quota`] when there is none of that size in one piece; perhaps there is once
+    /// [`Self::tidy`] has nothing left to do.
     pub fn allocate(&mut self, bytes: u64) -> Result<Span, Error> {
-        let span = self.free.take(bytes, PAGE, 0).ok_or(Error::Quota {
-            resource: "bytes of rings",
+        self.free.take(bytes, PAGE, 0).ok_or(Error::Quota {
+            resource: Resource::RingBytes.name(),
             used: RING_BYTES.saturating_sub(self.free.free_bytes()),
             asked: bytes,
             limit: RING_BYTES,
-        })?;
-        // The client can have written here after the last ring in this place was freed.
-        match self.punch(span) {
-            Ok(()) => Ok(span),
-            Err(error) => {
-                self.free.give(span);
-                Err(error)
-            }
+        })
+    }
+
+    /// Gives space back that the card uses no more; a large ring's comes free with [`Self::tidy`].
+    pub fn release(&mut self, span: Span) {
+        if span.length > PIECE {
+            self.used.push_back(span);
+        } else {
+            self.free(span);
         }
     }
 
-    /// Gives space back that the card uses no more.
-    pub fn release(&mut self, span: Span) {
+    /// Whether there is space that was given back and is not free yet.
+    #[must_use]
+    pub fn is_untidy(&self) -> bool {
+        !self.used.is_empty()
+    }
+
+    /// Frees a piece of what was given back.
+    pub fn tidy(&mut self) {
+        let Some(Span { start, length }) = self.used.pop_front() else { return };
+        let piece = length.min(PIECE);
+        self.free(Span { start, length: piece });
+        if length > piece {
+            let (start, length) = (start.saturating_add(piece), length.saturating_sub(piece));
+            self.used.push_front(Span { start, length });
+        }
+    }
+
+    /// Gives a piece of all this memory back to the kernel, which takes long where it does so all at
+    /// once; whether that was the last piece. To be called when nobody uses it any more.
+    pub fn empty_some(&mut self) -> bool {
+        let start = self.emptied.min(RING_MEMORY_BYTES);
+        let length = RING_MEMORY_BYTES.saturating_sub(start).min(PIECE);
+        if length > 0 {
+            // What stays goes with the memfd.
+            let _ = self.punch(Span { start, length });
+        }
+        self.emptied = start.saturating_add(length);
+        self.emptied >= RING_MEMORY_BYTES
+    }
+
+    fn free(&mut self, span: Span) {
         if let Err(error) = self.punch(span) {
             log::warn!("ring memory at {:#x} stays allocated: {error}", span.start);
         }
@@ -122,16 +163,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_is_zero_even_where_an_earlier_one_was_scribbled_on() {
+    fn a_ring_is_zero_where_an_earlier_one_was() {
         let mut rings = RingMemory::new().unwrap();
         let bytes = RingMemory::ring_bytes(64).unwrap();
         assert_eq!(bytes, 8192);
         let first = rings.allocate(bytes).unwrap();
-        rings.release(first);
         rings.mapping().store_relaxed_u64(first.start as usize + 4096, 7).unwrap();
+        rings.release(first);
         let second = rings.allocate(bytes).unwrap();
         assert_eq!(second, first);
         assert_eq!(rings.mapping().load_relaxed_u64(first.start as usize + 4096).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_large_ring_is_freed_piece_by_piece() {
+        let mut rings = RingMemory::new().unwrap();
+        let bytes = RingMemory::ring_bytes(1 << 22).unwrap();
+        let ring = rings.allocate(bytes).unwrap();
+        let others = rings.free.free_bytes();
+        let word = (ring.start + bytes) as usize - 4096;
+        rings.mapping().store_relaxed_u64(word, 7).unwrap();
+        rings.release(ring);
+        let mut freed = others;
+        while rings.is_untidy() {
+            assert_eq!(rings.free.free_bytes(), freed);
+            rings.tidy();
+            freed = (freed + PIECE).min(others + bytes);
+        }
+        assert_eq!(rings.free.free_bytes(), RING_BYTES);
+        assert_eq!(rings.mapping().load_relaxed_u64(word).unwrap(), 0);
+        assert_eq!(rings.allocate(RING_BYTES).unwrap().length, RING_BYTES);
+    }
+
+    #[test]
+    fn all_of_it_is_emptied_piece_by_piece() {
+        let mut rings = RingMemory::new().unwrap();
+        let words: Vec<usize> = (0..8).map(|n| n << 27).collect();
+        words.iter().for_each(|at| rings.mapping().store_relaxed_u64(*at, 7).unwrap());
+        let pieces = (1..).find(|_| rings.empty_some()).unwrap();
+        assert_eq!(pieces, RING_MEMORY_BYTES / PIECE);
+        assert!(words.iter().all(|at| rings.mapping().load_relaxed_u64(*at) == Ok(0)));
     }
 
     #[test]

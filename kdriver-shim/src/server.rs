@@ -1,6 +1,6 @@
 //! The control thread: one epoll set over listener, clients, interrupts and full sockets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -21,11 +21,14 @@ use crate::numbers::Numbers;
 use crate::pace::{self, Pace, Service};
 use crate::peer;
 use crate::poller::{Poller, Token, Watch};
-use crate::session::{Answer, Claim, Session};
+use crate::rings::RingMemory;
+use crate::session::{Answer, Claim, Progress, Session};
 use crate::shadow_device::ShadowDevices;
 use crate::shell::Shell;
 use crate::status;
 use crate::sysfs::CounterFiles;
+
+mod turns;
 
 /// Connections served at a time, tools and processes without a doorbell page among them.
 const MAX_CONNECTIONS: usize = 1024;
@@ -59,6 +62,12 @@ pub struct Server {
     shadow: Option<ShadowDevices>,
     // An engine has more to report than had its turn.
     events_left: bool,
+    // Clients that end, in the order of their turns.
+    ending: VecDeque<ClientId>,
+    // Clients whose request goes on, in the order of their turns.
+    put_off: VecDeque<ClientId>,
+    // Clients with ring memory to be freed, in the order of their turns.
+    untidy: VecDeque<ClientId>,
     // Room for one message, kept between two.
     buffer: Vec<u8>,
 }
@@ -107,6 +116,9 @@ impl Server {
             counter_files,
             shadow: None,
             events_left: false,
+            ending: VecDeque::new(),
+            put_off: VecDeque::new(),
+            untidy: VecDeque::new(),
             buffer: Vec::new(),
         })
     }
@@ -142,6 +154,9 @@ impl Server {
         for id in clients {
             self.end(id, "balboad stops");
         }
+        while let Some(id) = self.ending.pop_front() {
+            self.go_on_ending(id);
+        }
         result
     }
 
@@ -175,7 +190,7 @@ impl Server {
     /// # Errors
     /// [`Error::Os`] when the epoll set fails.
     pub fn step(&mut self, patience: Option<Duration>) -> Result<bool, Error> {
-        let at_once = self.events_left.then_some(Duration::ZERO);
+        let at_once = (self.events_left || self.has_work()).then_some(Duration::ZERO);
         let pause = self.paused.map(|_| PAUSE);
         let rest = self.pace.due().map(|due| due.saturating_duration_since(Instant::now()));
         let patience = [patience, at_once, pause, rest].into_iter().flatten().min();
@@ -190,6 +205,7 @@ impl Server {
             }
             self.ready(token, flags);
         }
+        self.work();
         self.events_left = events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
         if self.paused.is_some_and(|since| since.elapsed() >= PAUSE) {
             self.resume();
@@ -208,11 +224,7 @@ impl Server {
             Token::Signals | Token::Addresses => {}
             Token::Control(id) if !gone && self.lets_rest(id) => {}
             Token::Control(id) => self.control(id),
-            Token::Process(id) => {
-                let pid = self.clients.get(&id).map(|client| client.process.pid);
-                self.end(id, "its process ended");
-                pid.into_iter().for_each(|pid| self.pace.forget(pid));
-            }
+            Token::Process(id) => self.end(id, "its process ended"),
             Token::Channel(id, number) => {
                 let client = self.clients.get_mut(&id);
                 let channels = client.map(|client| (&mut client.channels, &mut client.usage));
@@ -340,12 +352,30 @@ impl Server {
     fn control(&mut self, id: ClientId) {
         // An address that was given before the request is one that the answer knows.
         self.follow_addresses();
-        // Out of the table while it is served: the others are looked at for its sake.
+        match self.clients.get(&id).map(|client| client.put_off.is_some()) {
+            Some(false) => self.with_client(id, Self::exchange),
+            // While its request is under way nothing but the end of its socket is heard.
+            Some(true) => self.end(id, "it closed its socket"),
+            None => {}
+        }
+    }
+
+    /// Serves a client, which is out of the table meanwhile: the others are looked at for its sake. An
+    /// error ends it.
+    fn with_client(
+        &mut self,
+        id: ClientId,
+        serve: impl FnOnce(&mut Self, &mut Client) -> Result<(), String>,
+    ) {
         let Some(mut client) = self.clients.remove(&id) else { return };
         let places = client.cards.len();
-        let outcome = self.exchange(&mut client);
+        let outcome = serve(self, &mut client);
         let left = client.cards.len() < places;
+        let untidy = client.rings.as_ref().is_some_and(RingMemory::is_untidy);
         self.clients.insert(id, client);
+        if untidy && !self.untidy.contains(&id) {
+            self.untidy.push_back(id);
+        }
         if left {
             self.tend_cards();
         }
@@ -356,9 +386,12 @@ impl Server {
         }
     }
 
-    /// Leaves a client's request where it is if its process rests.
+    /// Leaves a client's request where it is if its process rests, or another one is under way.
     fn lets_rest(&mut self, id: ClientId) -> bool {
         let Some(client) = self.clients.get(&id) else { return false };
+        if !client.is_heard() {
+            return true;
+        }
         let Some(until) = self.pace.rests(client.process.pid, Instant::now()) else { return false };
         client.heed(&self.poller, false);
         self.pace.rest(id, until);
@@ -369,7 +402,7 @@ impl Server {
     fn heed_rested(&mut self) {
         let now = Instant::now();
         while let Some(rested) = self.pace.next_rested(now) {
-            if let Some(client) = self.clients.get(&rested) {
+            if let Some(client) = self.clients.get(&rested).filter(|it| it.is_heard()) {
                 client.heed(&self.poller, true);
             }
         }
@@ -430,20 +463,10 @@ impl Server {
             return self.greet(client, message);
         }
         let request: Request = shim_abi::decode(message).map_err(|error| error.to_string())?;
-        let begun = Instant::now();
-        let destroys = request.destroys();
-        let (reply, fds) = match self.answer(client, request) {
-            Ok(Answer { response, fds }) => (Ok(response), fds),
-            Err(error) => {
-                client.log_refusal(&error);
-                (Err(Refusal::from(&error)), Vec::new())
-            }
-        };
-        self.charge(client, client.usage.objects(), destroys && reply.is_ok(), begun);
-        reply_to(client, &shim_abi::encode::<Reply>(&reply), &fds)
+        self.take_request(client, request)
     }
 
-    fn answer(&mut self, client: &mut Client, request: Request) -> Result<Answer, Error> {
+    fn answer(&mut self, client: &mut Client, request: Request) -> Result<Progress, Error> {
         if request == Request::Status {
             // Listed among the others, for the moment.
             let text = status::text(
@@ -455,7 +478,8 @@ impl Server {
             );
             let fd = status::to_memfd(&text)?;
             let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
-            return Ok(Answer { response: Response::Status { length }, fds: vec![fd] });
+            let answer = Answer { response: Response::Status { length }, fds: vec![fd] };
+            return Ok(Progress::Done(answer));
         }
         let others = &self.clients;
         let pd_taken = |pdn| others.values().any(|other| other.pds.contains_key(&pdn));
@@ -498,7 +522,8 @@ impl Server {
     /// Serves the programs about which the kernel has answered, or tells them why not.
     fn hear_answers(&mut self) {
         for (id, answer) in self.aside.answers() {
-            let Some(client) = self.clients.get_mut(&id) else { continue };
+            let examined = self.clients.get_mut(&id).filter(|it| it.stage == Stage::Examined);
+            let Some(client) = examined else { continue };
             if answer.is_ok() {
                 client.stage = Stage::Provider;
             }
@@ -506,21 +531,6 @@ impl Server {
                 self.end(id, &why);
             }
         }
-    }
-
-    fn end(&mut self, id: ClientId, why: &str) {
-        let Some(mut client) = self.clients.remove(&id) else { return };
-        let level = match client.stage {
-            Stage::Provider => log::Level::Info,
-            Stage::Tool | Stage::Greeting | Stage::Examined => log::Level::Debug,
-        };
-        log::log!(level, "{} ends: {why}", client.label());
-        let begun = Instant::now();
-        client.end(&mut self.cards, &self.poller);
-        self.charge(&client, 0, true, begun);
-        self.aside.close(client.socket);
-        self.tend_cards();
-        self.resume();
     }
 
     /// Ends the clients whose memory did not answer a card.

@@ -34,6 +34,21 @@ impl From<Response> for Answer {
     }
 }
 
+/// How far a request has come.
+#[derive(Debug)]
+pub enum Progress {
+    /// It is done.
+    Done(Answer),
+    /// A part of it is: it is to be served again, when others have had their turn.
+    More,
+}
+
+impl From<Response> for Progress {
+    fn from(response: Response) -> Self {
+        Self::Done(response.into())
+    }
+}
+
 /// One request of one client, and what it may act on.
 pub struct Session<'a> {
     /// The cards.
@@ -76,14 +91,21 @@ impl Claim {
 }
 
 impl Session<'_> {
-    /// Does what the client asks for.
+    /// Does what the client asks for, or a part of it that others can wait for.
     ///
     /// # Errors
     /// Why not; the client's objects are then as before.
-    pub fn serve(&mut self, request: Request) -> Result<Answer, Error> {
+    pub fn serve(&mut self, request: Request) -> Result<Progress, Error> {
         if self.client.stage == Stage::Tool && !matches!(request, Request::ListCards) {
             return Err(Error::Forbidden("a tool may list cards and ask for the status".into()));
         }
+        match request {
+            Request::DeregMr { mr } => self.dereg_mr(mr),
+            request => self.serve_at_once(request).map(Progress::Done),
+        }
+    }
+
+    fn serve_at_once(&mut self, request: Request) -> Result<Answer, Error> {
         match request {
             Request::ListCards => {
                 Ok(Response::Cards(self.cards.iter_mut().map(Card::info).collect()).into())
@@ -98,7 +120,6 @@ impl Session<'_> {
                 self.reserve_mr(region::Wanted { pdn, address, length, hca_va, access })
             }
             Request::CommitMr { mr } => self.commit_mr(mr),
-            Request::DeregMr { mr } => self.dereg_mr(mr),
             Request::CreateCq { context, log2_entries, channel, cookie } => {
                 self.create_cq(context, log2_entries, channel, cookie)
             }
@@ -107,7 +128,9 @@ impl Session<'_> {
             Request::ModifyQp { qpn, attributes } => self.modify_qp(qpn, &attributes),
             Request::QueryQp { qpn } => self.query_qp(qpn),
             Request::DestroyQp { qpn } => self.destroy_qp(qpn),
-            Request::Status => Err(Error::Unsupported("the status is not a client's own".into())),
+            Request::DeregMr { .. } | Request::Status => {
+                Err(Error::Unsupported("this is not served at once".into()))
+            }
         }
     }
 

@@ -247,6 +247,7 @@ fn client_status(client: &Client, cards: &mut [Card]) -> ClientStatus {
             Stage::Greeting | Stage::Examined => "greeting",
             Stage::Provider => "provider",
             Stage::Tool => "tool",
+            Stage::Ending => "ending",
         },
         places,
         usage: Resource::all().map(|r| (snake(r.name()), client.usage.of(r).into())).collect(),

@@ -15,6 +15,7 @@ use crate::cards::Quarantine;
 mod attention;
 mod bench;
 mod random;
+mod turns;
 
 use bench::{Bench, records, wanted_qp};
 

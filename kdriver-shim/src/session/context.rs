@@ -85,8 +85,9 @@ impl Session<'_> {
         match map_rings(card, index) {
             Ok(rings) => {
                 let way = grant.way();
-                let (window, grant, addresses) = (index, Some(grant), 0);
-                let place = CardUse { window, page, rings, way, grant, addresses };
+                let (window, grant) = (index, Some(grant));
+                let (addresses, clean) = (0, true);
+                let place = CardUse { window, page, rings, way, grant, addresses, clean };
                 self.client.cards.insert(number, place);
                 let client = self.client.label();
                 log::info!("{client}: page {page} of window {index} of balboa{number}");
@@ -128,7 +129,7 @@ impl Session<'_> {
         let last = !self.client.contexts.values().any(|context| context.card == number);
         if last && self.window(number)?.engine.death().is_some() {
             let card = found(self.cards.iter_mut().find(|it| it.number == number), "card", number)?;
-            self.client.leave(card);
+            while !self.client.leave(card) {}
         }
         Ok(Response::Done.into())
     }

@@ -7,9 +7,8 @@ use fpga_regs::engine::key::Access;
 use hostmem::DmaMemory;
 use shim_abi::Response;
 
-use super::{Answer, Session, found};
+use super::{Answer, Progress, Session, found};
 use crate::backend::GrantKind;
-use crate::clients::confirmed;
 use crate::error::Error;
 use crate::iova::IovaRange;
 use crate::objects::Mr;
@@ -117,39 +116,20 @@ impl Session<'_> {
         Ok(Response::Mr { lkey: key, rkey: key }.into())
     }
 
-    pub(super) fn dereg_mr(&mut self, mr: u32) -> Result<Answer, Error> {
-        let region = found(self.client.mrs.get(&mr), "memory region", mr)?;
-        let (card, key) = (region.card, region.key);
-        let (mut clean, mut dead) = (true, false);
-        if let Some(key) = key {
-            match confirmed(self.window(card)?.engine.destroy_key(key)) {
-                Ok(()) => {}
+    pub(super) fn dereg_mr(&mut self, mr: u32) -> Result<Progress, Error> {
+        if self.client.leaving.is_empty() {
+            match self.client.end_key(self.cards, mr) {
                 // A dead engine is no reason to keep a program from its own clean-up.
-                Err(error @ Error::Dead { .. }) => {
-                    log::warn!("key {key:#x} is quarantined: {error}");
-                    dead = true;
-                    clean = false;
+                ended @ (Ok(()) | Err(Error::Dead { .. })) => {
+                    self.client.give_region_up(self.cards, mr, ended);
                 }
                 Err(error) => return Err(error),
             }
         }
-        let Some(region) = self.client.mrs.remove(&mr) else { return Ok(Response::Done.into()) };
-        self.client.usage.give(Resource::Mrs, 1);
-        self.client.usage.give(Resource::MrBytes, region.length);
-        let place = found(self.client.cards.get_mut(&card), "open card", card)?;
-        let card = found(self.cards.iter_mut().find(|it| it.number == card), "card", card)?;
-        let window = place.window;
-        let unmapped = if region.mapped { card.unmap(window, &region.range) } else { Ok(()) };
-        clean &= unmapped.is_ok();
-        place.give_addresses(card, region.range, clean);
-        match unmapped {
-            // What it cannot confirm it cannot do either: the memory itself was taken from it.
-            Err(error @ Error::Dead { .. }) if dead => {
-                log::warn!("addresses are quarantined: {error}");
-            }
-            unmapped => unmapped?,
+        match self.client.leave_regions(self.cards)? {
+            true => Ok(Response::Done.into()),
+            false => Ok(Progress::More),
         }
-        Ok(Response::Done.into())
     }
 }
 

@@ -1,0 +1,197 @@
+//! How a client ends: a bounded part of what it owns at a time, so that others are served meanwhile.
+//!
+//! The order lets every object go before what it uses: QPs, CQs, keys and regions, rings, doorbell
+//! pages. Until its turn has come each is as before: its number, its addresses and its part of every
+//! quota stay taken. What a card does not confirm is quarantined: never used again, and counted.
+
+use std::os::fd::AsFd;
+
+use crate::cards::{Card, Page, Window, find};
+use crate::clients::{CardUse, Client, Stage, confirmed};
+use crate::error::Error;
+use crate::poller::Poller;
+use crate::shell::ROW;
+
+/// Commands to engines, or pages taken back, of a client's end before others have a turn.
+const TURN: usize = 32;
+/// Regions whose pages are taken back together.
+const REGIONS: usize = 16;
+/// What a piece of ring memory costs of a turn.
+const PIECE: usize = TURN / 2;
+
+impl Client {
+    /// Hears it no more: what it owns is to end.
+    pub fn begin_end(&mut self, poller: &Poller) {
+        self.stage = Stage::Ending;
+        self.put_off = None;
+        let mut watches = std::mem::take(&mut self.watches).into_iter();
+        for fd in [self.socket.as_fd(), self.handle.as_fd()] {
+            if let Some(watch) = watches.next() {
+                poller.unwatch(fd, watch);
+            }
+        }
+    }
+
+    /// Ends a part of what the client owns; `true` when all has gone.
+    pub fn end_some(&mut self, cards: &mut [Card], poller: &Poller) -> bool {
+        let mut spent = 0usize;
+        while spent < TURN {
+            let cost = self
+                .end_qp(cards)
+                .or_else(|| self.end_cq(cards))
+                .or_else(|| self.end_regions(cards))
+                .or_else(|| self.end_place(cards))
+                .or_else(|| self.empty_rings());
+            let Some(cost) = cost else {
+                self.close(poller);
+                return true;
+            };
+            spent = spent.saturating_add(cost);
+        }
+        false
+    }
+
+    /// Ends a QP and its receive queue; what that cost, or `None` where there is none.
+    fn end_qp(&mut self, cards: &mut [Card]) -> Option<usize> {
+        let (qpn, qp) = self.qps.pop_first()?;
+        self.end_queues(cards, qp.card, |window| {
+            window.qps.remove(&qpn);
+            let qp_ended = window.engine.destroy_qp(qpn);
+            let rq_ended = window.engine.destroy_rq(qp.rqn);
+            [("QP", qpn, qp_ended), ("RQ", qp.rqn, rq_ended)]
+        });
+        Some(2)
+    }
+
+    fn end_cq(&mut self, cards: &mut [Card]) -> Option<usize> {
+        let (cqn, cq) = self.cqs.pop_first()?;
+        self.end_queues(cards, cq.card, |window| {
+            window.completions.remove(cqn);
+            window.cqs.remove(&cqn);
+            [("CQ", cqn, window.engine.destroy_cq(cqn))]
+        });
+        Some(1)
+    }
+
+    /// Ends queues in the client's window of a card, and counts those that are not confirmed.
+    fn end_queues<const N: usize>(
+        &mut self,
+        cards: &mut [Card],
+        number: u32,
+        end: impl FnOnce(&mut Window) -> [(&'static str, u32, Result<(), Error>); N],
+    ) {
+        let Some(place) = self.cards.get_mut(&number) else { return };
+        let Ok(card) = find(cards, number) else { return };
+        let Ok(window) = card.window(place.window) else { return };
+        for (what, number, ended) in end(window) {
+            if let Err(error) = confirmed(ended) {
+                log::warn!("{what} {number:#x} is quarantined: {error}");
+                card.quarantine.queues = card.quarantine.queues.saturating_add(1);
+                place.clean = false;
+            }
+        }
+    }
+
+    /// Ends some regions of one card, keys first.
+    fn end_regions(&mut self, cards: &mut [Card]) -> Option<usize> {
+        if !self.leaving.is_empty() {
+            if let Err(error) = self.leave_regions(cards) {
+                log::error!("memory regions of {}: {error}", self.label());
+            }
+            return Some(ROW);
+        }
+        let card = self.mrs.first_key_value()?.1.card;
+        let some = self.mrs.iter().take_while(|(_, mr)| mr.card == card).take(REGIONS);
+        let some: Vec<u32> = some.map(|(number, _)| *number).collect();
+        for number in &some {
+            let ended = self.end_key(cards, *number);
+            self.give_region_up(cards, *number, ended);
+        }
+        Some(some.len())
+    }
+
+    /// Gives the client's place on a card up.
+    fn end_place(&mut self, cards: &mut [Card]) -> Option<usize> {
+        let number = *self.cards.first_key_value()?.0;
+        match find(cards, number) {
+            Ok(card) => drop(self.leave(card)),
+            Err(_) => drop(self.cards.pop_first()),
+        }
+        Some(ROW)
+    }
+
+    /// Takes back what the card knows of the client's rings, a row of pages, and behind the last one
+    /// ends its place there; whether that is done. Its queues and regions there are gone.
+    pub fn leave(&mut self, card: &mut Card) -> bool {
+        let number = card.number;
+        let Some(place) = self.cards.get(&number) else { return true };
+        let unmapped = match card.take_back(place.window, &[&place.rings]) {
+            Ok(false) => return false,
+            Ok(true) => card.unmap_all(&place.rings),
+            Err(error) => card.unmap_all(&place.rings).and(Err(error)),
+        };
+        let Some(CardUse { window, page, rings, clean, .. }) = self.cards.remove(&number) else {
+            return true;
+        };
+        if let Err(error) = &unmapped {
+            log::error!("rings of {}: {error}", self.label());
+        }
+        let clean = clean && unmapped.is_ok();
+        card.release_iova(rings, clean);
+        end_page(card, window, page, clean);
+        // Where the process still runs, its polls find that nothing will complete any more.
+        self.lose_card(number);
+        true
+    }
+
+    /// Gives the memory of the rings back, a piece at a time, where nobody has it mapped any more.
+    fn empty_rings(&mut self) -> Option<usize> {
+        let rings = self.rings.as_mut()?;
+        if !self.handle.has_ended() || rings.empty_some() {
+            self.rings = None;
+        }
+        Some(PIECE)
+    }
+
+    fn close(&mut self, poller: &Poller) {
+        for channel in self.channels.values_mut() {
+            channel.records.borrow_mut().close(poller);
+        }
+        for context in self.contexts.values_mut() {
+            context.events.close(poller);
+        }
+    }
+}
+
+/// Takes a doorbell page back, and starts a dead engine anew once nobody uses it.
+fn end_page(card: &mut Card, index: u8, page: u8, clean: bool) {
+    let gids = card.gids.clone();
+    let Ok(window) = card.window(index) else { return };
+    window.engine.revoke(page);
+    window.set_page(page, if clean { Page::Free } else { Page::Quarantined });
+    if window.engine.death().is_none() {
+        if !clean {
+            card.quarantine.pages = card.quarantine.pages.saturating_add(1);
+        }
+        return;
+    }
+    // One that was reset has lost more than its engine, and one that leaves wants none.
+    if !window.is_unused() || card.wanted_back || card.was_reset() {
+        return;
+    }
+    let Ok(window) = card.window(index) else { return };
+    let restarted = window
+        .engine
+        .restart()
+        .and_then(|()| crate::bringup::write_gids(&mut *window.engine, &gids));
+    match restarted {
+        Ok(()) => {
+            log::warn!("{}: started anew after its death", window.engine.name());
+            window.pages.fill(Page::Free);
+            window.completions.clear();
+            window.cqs.clear();
+            window.qps.clear();
+        }
+        Err(error) => log::error!("{error}"),
+    }
+}

@@ -1,0 +1,203 @@
+//! What takes long is done in turns, and others are served between two.
+
+use super::bench::{Peer, wanted_qp};
+use super::*;
+
+/// Commands to an engine, and pages taken back, in one turn at most.
+const TURN: usize = 96;
+
+/// What a card was told so far.
+fn commands(bench: &Bench) -> usize {
+    bench.cards[0].window(0, |window| window.log.len())
+}
+
+fn send(peer: &Peer, request: &Request) {
+    fdpass::send(peer.socket.as_fd(), &shim_abi::encode(request), &[], Wait::Never).unwrap();
+}
+
+/// The answer, if it is there.
+fn answer(peer: &Peer) -> Option<Reply> {
+    let mut room = vec![0; MAX_MESSAGE];
+    let received = fdpass::receive(peer.socket.as_fd(), &mut room, Wait::Never).ok()?;
+    shim_abi::decode(&room[..received.bytes]).ok()
+}
+
+/// One turn of the server.
+fn step(bench: &mut Bench) {
+    assert!(bench.server.step(Some(Duration::ZERO)).unwrap());
+}
+
+/// A client with as many QPs and regions as it may have, and a place on card 0.
+fn wealthy(bench: &mut Bench, memory: &[u8]) -> (Peer, Vec<OwnedFd>) {
+    let peer = bench.provider();
+    let (context, fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let (cqn, _) = bench.cq(&peer, context.context, None);
+    for _ in 0..50 {
+        bench.qp(&peer, pdn, cqn);
+        bench.mr(&peer, pdn, memory);
+    }
+    (peer, fds)
+}
+
+#[test]
+fn others_are_served_while_a_client_with_much_ends() {
+    let memory = vec![0u8; 4096];
+    let mut bench = Bench::new(1, 1);
+    let at_rest = bench.cards[0].mapped();
+    let other = bench.provider();
+    let (context, fds) = bench.open(&other, 0);
+    let context = context.context;
+    let (peer, their_fds) = wealthy(&mut bench, &memory);
+    drop((peer, their_fds));
+    let (mut turns, mut before) = (0, commands(&bench));
+    while bench.server.clients.len() > 1 {
+        send(&other, &Request::AllocPd { context });
+        step(&mut bench);
+        assert!(matches!(answer(&other), Some(Ok(Response::Pd { .. }))), "in turn {turns}");
+        let now = commands(&bench);
+        assert!(now - before <= TURN, "{} commands in turn {turns}", now - before);
+        (turns, before) = (turns + 1, now);
+    }
+    assert!(turns > 3, "{turns} turns show little");
+    drop((other, fds));
+    bench.turn();
+    assert_eq!(bench.cards[0].mapped(), at_rest);
+    bench.cards[0].window(0, |window| assert!(window.live.is_empty(), "{:?}", window.live));
+    assert_eq!(bench.server.cards[0].quarantine, Quarantine::default());
+}
+
+#[test]
+fn what_a_client_that_ends_still_has_is_waited_for_and_nobody_elses() {
+    let memory = vec![0u8; 4096];
+    let mut bench = Bench::new(1, 1);
+    let mut others: Vec<_> = (0..14)
+        .map(|_| {
+            let peer = bench.provider();
+            let (_, fds) = bench.open(&peer, 0);
+            (peer, fds)
+        })
+        .collect();
+    let wealthy = wealthy(&mut bench, &memory);
+    let late = bench.provider();
+    let refusal = bench.refused(&late, Request::OpenContext { card: 0 });
+    assert!(refusal.reason.contains("all 15 doorbell pages"), "{refusal:?}");
+    drop(wealthy);
+    send(&late, &Request::OpenContext { card: 0 });
+    step(&mut bench);
+    assert_eq!(answer(&late), None, "the page is not free yet");
+    let first = loop {
+        step(&mut bench);
+        if let Some(reply) = answer(&late) {
+            break reply;
+        }
+    };
+    assert!(matches!(first, Ok(Response::Context(_))), "{first:?}");
+    // It is heard again, and where nobody ends a shortage is told at once.
+    bench.refused(&late, Request::DestroyQp { qpn: 1 });
+    let later = bench.provider();
+    let refusal = bench.refused(&later, Request::OpenContext { card: 0 });
+    assert_eq!(refusal.errno, Errno::EAGAIN as i32);
+    others.clear();
+}
+
+#[test]
+fn who_waits_for_a_client_that_ends_may_go_meanwhile() {
+    let memory = vec![0u8; 4096];
+    let mut bench = Bench::new(1, 1);
+    let others: Vec<_> = (0..14)
+        .map(|_| {
+            let peer = bench.provider();
+            let (_, fds) = bench.open(&peer, 0);
+            (peer, fds)
+        })
+        .collect();
+    let wealthy = wealthy(&mut bench, &memory);
+    let late = bench.provider();
+    drop(wealthy);
+    send(&late, &Request::OpenContext { card: 0 });
+    step(&mut bench);
+    drop(late);
+    drop(others);
+    bench.turn();
+    assert!(bench.server.clients.is_empty());
+    assert_eq!(bench.cards[0].granted(), 0);
+}
+
+#[test]
+fn a_large_region_ends_in_turns_whether_its_client_waits_or_dies() {
+    // Nobody touches it, so it costs nothing.
+    let memory = vec![0u8; 256 << 20];
+    for dies in [false, true] {
+        let mut bench = Bench::new(1, 1);
+        let at_rest = bench.cards[0].mapped();
+        let other = bench.provider();
+        let (context, fds) = bench.open(&other, 0);
+        let context = context.context;
+        let peer = bench.provider();
+        let (theirs, their_fds) = bench.open(&peer, 0);
+        let pdn = bench.pd(&peer, theirs.context);
+        let (mr, _) = bench.mr(&peer, pdn, &memory);
+        bench.cards[0].take_entries();
+        send(&peer, &Request::DeregMr { mr });
+        send(&other, &Request::AllocPd { context });
+        let mut removed = 0;
+        let mut peer = Some((peer, their_fds));
+        for turn in 0.. {
+            step(&mut bench);
+            let row = bench.cards[0].take_entries().len();
+            assert!(row <= TURN, "{row} pages in turn {turn}");
+            removed += row;
+            if turn == 0 {
+                assert!(matches!(answer(&other), Some(Ok(Response::Pd { .. }))));
+                peer.take_if(|_| dies);
+            }
+            let answered = peer.as_ref().and_then(|(peer, _)| answer(peer));
+            if answered.is_some() || bench.server.clients.len() == 1 {
+                assert_eq!(answered, (!dies).then_some(Ok(Response::Done)));
+                assert!(turn > 0, "all of it in one turn");
+                break;
+            }
+        }
+        assert_eq!(removed, 64, "all that was inserted");
+        if let Some((peer, _)) = &peer {
+            bench.ask(peer, Request::DeallocPd { pdn });
+        }
+        drop((peer, other, fds));
+        bench.turn();
+        assert_eq!(bench.cards[0].mapped(), at_rest, "dies: {dies}");
+        assert_eq!(bench.server.cards[0].quarantine, Quarantine::default());
+    }
+}
+
+#[test]
+fn a_large_ring_is_freed_in_turns_and_waited_for() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let context = context.context;
+    let cq = |log2_entries| Request::CreateCq { context, log2_entries, channel: None, cookie: 0 };
+    let largest: Vec<u32> = (0..3)
+        .map(|_| match bench.ask(&peer, cq(22)).0 {
+            Response::Cq { cqn, .. } => cqn,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    send(&peer, &Request::DestroyCq { cqn: largest[1] });
+    step(&mut bench);
+    assert!(answer(&peer).is_some(), "that waits for nothing");
+    assert!(bench.server.has_work());
+    // There is no room for it but where that one was.
+    send(&peer, &cq(22));
+    step(&mut bench);
+    assert_eq!(answer(&peer), None);
+    let made = loop {
+        step(&mut bench);
+        if let Some(reply) = answer(&peer) {
+            break reply;
+        }
+    };
+    assert!(matches!(made, Ok(Response::Cq { .. })), "{made:?}");
+    let pdn = bench.pd(&peer, context);
+    bench.refused(&peer, Request::CreateQp(wanted_qp(pdn, u32::MAX)));
+}

@@ -1,0 +1,152 @@
+//! Work that takes longer than others are to wait: it is done in turns, between which they are served.
+//!
+//! A client ends by and by ([`crate::ending`]). A request that asks for much, or for what a client that
+//! ends may still have, is put off: nothing more of its client is heard before it is answered.
+
+use std::time::Instant;
+
+use shim_abi::{Refusal, Reply, Request};
+
+use super::{Server, reply_to};
+use crate::clients::{Client, ClientId, PutOff, Stage};
+use crate::rings::RingMemory;
+use crate::session::{Answer, Progress};
+
+impl Server {
+    /// Whether there is work that waits for its turn only.
+    pub(super) fn has_work(&self) -> bool {
+        !(self.ending.is_empty() && self.put_off.is_empty() && self.untidy.is_empty())
+    }
+
+    /// Does a bounded part of each kind of work.
+    pub(super) fn work(&mut self) {
+        if let Some(id) = self.ending.pop_front() {
+            self.go_on_ending(id);
+        }
+        if let Some(id) = self.put_off.pop_front() {
+            self.go_on_serving(id);
+        }
+        if let Some(id) = self.untidy.pop_front() {
+            self.go_on_tidying(id);
+        }
+    }
+
+    /// Ends a client: it is heard no more, and what it owns goes by and by.
+    pub(super) fn end(&mut self, id: ClientId, why: &str) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let level = match client.stage {
+            Stage::Ending => return,
+            Stage::Provider => log::Level::Info,
+            Stage::Tool | Stage::Greeting | Stage::Examined => log::Level::Debug,
+        };
+        log::log!(level, "{} ends: {why}", client.label());
+        client.begin_end(&self.poller);
+        self.go_on_ending(id);
+    }
+
+    /// Does a part of a client's end, and what follows from it when that was the last.
+    pub(super) fn go_on_ending(&mut self, id: ClientId) {
+        let Some(mut client) = self.clients.remove(&id) else { return };
+        let begun = Instant::now();
+        let done = client.end_some(&mut self.cards, &self.poller);
+        self.charge(&client, 0, true, begun);
+        if !done {
+            self.clients.insert(id, client);
+            self.ending.push_back(id);
+            return;
+        }
+        if client.handle.has_ended() {
+            self.pace.forget(client.process.pid);
+        }
+        self.aside.close(client.socket);
+        self.tend_cards();
+        self.resume();
+        for (other, client) in &mut self.clients {
+            let Some(put_off) = &mut client.put_off else { continue };
+            let waited = put_off.awaits.len();
+            put_off.awaits.retain(|awaited| *awaited != id);
+            if put_off.awaits.len() < waited && !self.put_off.contains(other) {
+                self.put_off.push_back(*other);
+            }
+        }
+    }
+
+    /// Goes on with a client's request, and hears it again when that is answered.
+    fn go_on_serving(&mut self, id: ClientId) {
+        self.with_client(id, |server, client| {
+            let Some(PutOff { request, awaits }) = client.put_off.take() else { return Ok(()) };
+            server.serve_request(client, request, Some(awaits))?;
+            if client.put_off.is_none() {
+                client.heed(&server.poller, true);
+            }
+            Ok(())
+        });
+    }
+
+    /// Frees a piece of a client's ring memory.
+    fn go_on_tidying(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let Some(rings) = &mut client.rings else { return };
+        rings.tidy();
+        if rings.is_untidy() {
+            self.untidy.push_back(id);
+        } else if client.put_off.is_some() && !self.put_off.contains(&id) {
+            self.put_off.push_back(id);
+        }
+    }
+
+    /// Takes a request that has just come, and hears no other before it is answered.
+    pub(super) fn take_request(
+        &mut self,
+        client: &mut Client,
+        request: Request,
+    ) -> Result<(), String> {
+        self.serve_request(client, request, None)?;
+        if client.put_off.is_some() {
+            client.heed(&self.poller, false);
+        }
+        Ok(())
+    }
+
+    /// Serves a request and answers it, unless it is put off; an error ends the client. `awaits` are
+    /// the clients whose end it waits for, if it was put off before.
+    fn serve_request(
+        &mut self,
+        client: &mut Client,
+        request: Request,
+        awaits: Option<Vec<ClientId>>,
+    ) -> Result<(), String> {
+        let begun = Instant::now();
+        let destroys = request.destroys();
+        let outcome = self.answer(client, request.clone());
+        let answer = match outcome {
+            Ok(Progress::Done(answer)) => Ok(answer),
+            Ok(Progress::More) => {
+                client.put_off = Some(PutOff { request, awaits: awaits.unwrap_or_default() });
+                self.put_off.push_back(client.id);
+                self.charge(client, client.usage.objects(), destroys, begun);
+                return Ok(());
+            }
+            Err(error) => {
+                let awaits = awaits.unwrap_or_else(|| self.ending.iter().copied().collect());
+                let untidy = client.rings.as_ref().is_some_and(RingMemory::is_untidy);
+                let tidied = untidy && error.is_shortage_of_rings();
+                if tidied || (error.is_shortage() && !awaits.is_empty()) {
+                    // Whoever ends, or tidies, sees to it that it is served again.
+                    client.put_off = Some(PutOff { request, awaits });
+                    return Ok(());
+                }
+                Err(error)
+            }
+        };
+        let (reply, fds): (Reply, _) = match answer {
+            Ok(Answer { response, fds }) => (Ok(response), fds),
+            Err(error) => {
+                client.log_refusal(&error);
+                (Err(Refusal::from(&error)), Vec::new())
+            }
+        };
+        self.charge(client, client.usage.objects(), destroys && reply.is_ok(), begun);
+        reply_to(client, &shim_abi::encode::<Reply>(&reply), &fds)
+    }
+}
