@@ -59,6 +59,10 @@ struct State {
     ambush: Option<(u64, u64)>,
     /// First bytes of the pages invalidated, with the process named, in order.
     invalidated: Vec<(u64, u32)>,
+    /// Clients map their memory themselves, in pieces of so many bytes.
+    piece: Option<u64>,
+    /// What was unmapped, in order.
+    unmapped: Vec<(u64, u64)>,
 }
 
 /// What a test sees and sets of an engine.
@@ -200,6 +204,16 @@ impl FakeCard {
     /// Takes the pages that were invalidated, each with the process named.
     pub fn take_invalidated(&self) -> Vec<(u64, u32)> {
         std::mem::take(&mut self.state.borrow_mut().invalidated)
+    }
+
+    /// Is a card whose clients map their memory themselves, in pieces of so many bytes.
+    pub fn set_piece(&self, bytes: u64) {
+        self.state.borrow_mut().piece = Some(bytes);
+    }
+
+    /// Takes what was unmapped, first bytes and lengths.
+    pub fn take_unmapped(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.state.borrow_mut().unmapped)
     }
 
     /// Signals the vector of a vFPGA, whether it reports anything or not.
@@ -612,6 +626,7 @@ impl CardBackend for FakeCard {
 
     fn dma_unmap(&self, iova: u64, length: u64) -> Result<(), Error> {
         let end = iova + length;
+        self.state.borrow_mut().unmapped.push((iova, length));
         self.state.borrow_mut().mappings.retain(|start, (length, _)| {
             let inside = *start >= iova && *start < end;
             assert!(!inside || start + *length <= end, "{start:#x} lies across the edge");
@@ -624,8 +639,12 @@ impl CardBackend for FakeCard {
         Ok(vec![(0, (1 << 39) - 1)])
     }
 
+    fn dma_piece(&self) -> u64 {
+        self.state.borrow().piece.unwrap_or(u64::MAX)
+    }
+
     fn grant_kind(&self) -> GrantKind {
-        GrantKind::Page
+        self.state.borrow().piece.map_or(GrantKind::Page, |_| GrantKind::Device)
     }
 
     fn grant_page(&self, window: u8, page: u8) -> Result<DoorbellGrant, Error> {

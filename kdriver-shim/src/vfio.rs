@@ -215,6 +215,10 @@ impl CardBackend for VfioBackend {
         self.device.iommu().unmap(iova, length).map(drop).map_err(backend)
     }
 
+    fn dma_piece(&self) -> u64 {
+        shim_abi::DMA_PIECE
+    }
+
     fn iova_ranges(&self) -> Result<Vec<(u64, u64)>, Error> {
         self.device.iommu().ranges().map_err(backend)
     }

@@ -397,14 +397,21 @@ impl Context {
         Ok(Handed { completion: 0, asynchronous: self.forget(qp.cookie, asynchronous) })
     }
 }
-/// Maps a region's pages for the card, the first byte at `iova`.
+
+/// Maps a region's pages for the card, the first byte at `iova`, in pieces that balboad unmaps.
 fn map_pages(iommu: &Iommu, registration: &Registration, iova: u64) -> Result<()> {
     const IN_PAGE: u64 = PAGE_BYTES as u64 - 1;
     let Registration { address, length, .. } = *registration;
     let start = address & !IN_PAGE;
     let end = address.saturating_add(length).saturating_add(IN_PAGE) & !IN_PAGE;
     let bytes = end.saturating_sub(start);
-    let mapped = iommu.map(start, iova & !IN_PAGE, bytes, registration.is_written());
-    mapped
-        .map_err(|error| Error::Refused { errno: error.errno() as i32, reason: error.to_string() })
+    let (iova, writable) = (iova & !IN_PAGE, registration.is_written());
+    for (offset, bytes) in shim_abi::dma_pieces(iova, bytes) {
+        let (start, iova) = (start.saturating_add(offset), iova.saturating_add(offset));
+        iommu.map(start, iova, bytes, writable).map_err(|error| Error::Refused {
+            errno: error.errno() as i32,
+            reason: error.to_string(),
+        })?;
+    }
+    Ok(())
 }

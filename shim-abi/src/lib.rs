@@ -40,6 +40,9 @@ pub const MAX_FDS: usize = 8;
 /// They are 32-bit words, one for each card by its number: 0 while the process has the card or never
 /// opened it, 1 once balboad has taken it away ([`card_state`] says where).
 pub const CARD_STATES_BYTES: u64 = 4096;
+/// Bytes of the largest piece in which a program maps its memory for a card behind an IOMMU, cut at
+/// multiples of that ([`dma_pieces`]): so much is unmapped at a time, while others wait.
+pub const DMA_PIECE: u64 = 64 << 20;
 /// Seconds within which balboad answers a verbs program; then the program takes it for hung.
 pub const CONTROL_SECONDS: u32 = 30;
 /// The environment variable that sets other seconds than [`CONTROL_SECONDS`], for debugging balboad.
@@ -67,6 +70,19 @@ pub enum DecodeError {
         /// What the other side speaks.
         theirs: u32,
     },
+}
+
+/// The pieces of a range of I/O virtual addresses, each by its offset in the range and its bytes.
+pub fn dma_pieces(iova: u64, length: u64) -> impl Iterator<Item = (u64, u64)> {
+    let mut offset = 0u64;
+    std::iter::from_fn(move || {
+        let left = length.checked_sub(offset).filter(|left| *left > 0)?;
+        let behind = iova.wrapping_add(offset) % DMA_PIECE;
+        let bytes = DMA_PIECE.saturating_sub(behind).min(left);
+        let piece = (offset, bytes);
+        offset = offset.saturating_add(bytes);
+        Some(piece)
+    })
 }
 
 /// Encodes a message.
@@ -170,5 +186,19 @@ mod tests {
         bytes.push(0);
         assert_eq!(decode::<Request>(&bytes), Err(DecodeError::Malformed(bytes.len())));
         assert_eq!(decode::<Request>(&[]), Err(DecodeError::Malformed(0)));
+    }
+
+    #[test]
+    fn pieces_follow_one_another_and_end_at_multiples() {
+        for (iova, length) in [(0x1000, 0x1000), (DMA_PIECE - 0x1000, 3 * DMA_PIECE), (0, 0)] {
+            let mut end = 0;
+            for (offset, bytes) in dma_pieces(iova, length) {
+                assert_eq!(offset, end);
+                assert!((1..=DMA_PIECE).contains(&bytes));
+                assert!(offset == 0 || (iova + offset) % DMA_PIECE == 0);
+                end = offset + bytes;
+            }
+            assert_eq!(end, length);
+        }
     }
 }

@@ -201,3 +201,32 @@ fn a_large_ring_is_freed_in_turns_and_waited_for() {
     let pdn = bench.pd(&peer, context);
     bench.refused(&peer, Request::CreateQp(wanted_qp(pdn, u32::MAX)));
 }
+
+#[test]
+fn what_a_client_has_mapped_itself_is_unmapped_in_turns() {
+    const PIECE: u64 = 16 << 20;
+    let memory = vec![0u8; 100 << 20];
+    let mut bench = Bench::new(1, 1);
+    bench.cards[0].set_piece(PIECE);
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let (mr, _) = bench.mr(&peer, pdn, &memory);
+    bench.cards[0].take_unmapped();
+    send(&peer, &Request::DeregMr { mr });
+    let mut pieces = Vec::new();
+    let done = loop {
+        step(&mut bench);
+        let unmapped = bench.cards[0].take_unmapped();
+        assert!(unmapped.iter().map(|(_, length)| length).sum::<u64>() <= 2 * PIECE);
+        pieces.extend(unmapped);
+        if let Some(done) = answer(&peer) {
+            break done;
+        }
+    };
+    assert_eq!(done, Ok(Response::Done));
+    assert!(pieces.iter().skip(1).all(|(start, _)| start % PIECE == 0), "{pieces:x?}");
+    assert!(pieces.windows(2).all(|pair| pair[0].0 + pair[0].1 == pair[1].0), "{pieces:x?}");
+    let whole = pieces.iter().map(|(_, length)| length).sum::<u64>();
+    assert!(whole >= memory.len() as u64 && pieces.len() >= 7, "{pieces:x?}");
+}
