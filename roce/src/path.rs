@@ -44,10 +44,13 @@ impl PortAddresses {
         self.has(Gid::from_ipv4(address))
     }
 
-    /// Whether an IPv6 address is the port's.
+    /// Whether an IPv6 address is the port's. One of IPv4 in its mapped form is not: such a packet
+    /// would pass for one of IPv4 that no check of IPv4's has seen.
     #[inline]
     pub(crate) fn has_ipv6(&self, address: Ipv6Addr) -> bool {
-        self.has(Gid::from_ipv6(address))
+        let gid = Gid::from_ipv6(address);
+        // RC-14
+        gid.as_ipv4().is_none() && self.has(gid)
     }
 
     /// Whether packets to a multicast address ask for one of the port's.

@@ -37,6 +37,9 @@ pub enum Malformed {
     /// Two addresses that must agree do not.
     #[error("{0} packet and its frame name different senders")]
     Sender(&'static str),
+    /// An IPv4 address in its mapped form, which a GID may have but no packet.
+    #[error("{0} packet has a mapped IPv4 address")]
+    Mapped(&'static str),
     /// The packet is a fragment.
     #[error("{0} packet is a fragment")]
     Fragment(&'static str),

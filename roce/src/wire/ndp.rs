@@ -74,7 +74,12 @@ fn parse<'a>(
         return Err(Malformed::Checksum("NDP"));
     }
     let target: &[u8; 16] = header.last_chunk().unwrap_or(&[0; 16]);
-    Ok((Ipv6Addr::from(*target), options))
+    let target = Ipv6Addr::from(*target);
+    // RC-14
+    if [ip.source, ip.destination, target].iter().any(|it| it.to_ipv4_mapped().is_some()) {
+        return Err(Malformed::Mapped("NDP"));
+    }
+    Ok((target, options))
 }
 
 /// The bytes of the solicitation for `target`, sent from `source`, which has the address `mac`, to

@@ -1,10 +1,12 @@
 //! Attacks on Reliable Connection from the network, as ReDMArk and NeVerMore describe them: each is
 //! stopped here, or named in `docs/security.md` with the reason why it cannot be.
 
+use std::net::Ipv6Addr;
+
 use roce::opcode::code;
 use roce::wire::aeth::{NakCode, Syndrome};
-use roce::wire::{icrc, reth};
-use roce::{Operation, QpState};
+use roce::wire::{ethernet, icrc, ipv6, ndp, reth};
+use roce::{MacAddr, Operation, QpState};
 
 use crate::cable::Frame;
 use crate::connection::Options;
@@ -162,6 +164,97 @@ fn a_spoofed_source_reaches_nobody_even_with_everything_else_known() {
     }
     assert_eq!(puppet.node.stack.counters().drop_wrong_source, 2 * 255);
     assert_unharmed(&mut puppet);
+}
+
+/// An IPv6 packet from a station that is nobody's peer.
+fn over_ipv6(
+    puppet: &Puppet,
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    part: (u8, &[u8]),
+) -> Vec<u8> {
+    let (next_header, payload) = part;
+    let header = ethernet::Repr {
+        destination: puppet.node.mac,
+        source: STRANGER,
+        tag: None,
+        ethertype: ethernet::EtherType::IPV6,
+    };
+    let ip = ipv6::Repr {
+        traffic_class: 0,
+        flow_label: 0,
+        next_header,
+        hop_limit: ndp::HOP_LIMIT,
+        source,
+        destination,
+        payload_length: payload.len() as u16,
+    };
+    [&header.to_bytes()[..], &ip.to_bytes(), payload].concat()
+}
+
+/// A message of neighbour discovery, sealed for these addresses.
+fn neighbour_message(
+    puppet: &Puppet,
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    mut message: [u8; ndp::WITH_ADDRESS],
+) -> Vec<u8> {
+    message[2..4].fill(0);
+    let length = message.len() as u8;
+    let addresses = [source.octets(), destination.octets()].concat();
+    let next = ipv6::NEXT_HEADER_ICMPV6;
+    let sum = checksum(&[&addresses[..], &[0, 0, 0, length, 0, 0, 0, next], &message].concat());
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    over_ipv6(puppet, source, destination, (next, &message))
+}
+
+const STRANGER: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x66]);
+
+/// RC-14: the same 128 bits name the peer, but no packet of IPv6 has them.
+#[test]
+fn mapped_addresses_in_ipv6_reach_no_connection_and_turn_no_neighbour_away() {
+    let mut puppet = puppet();
+    let [peer, own] = [PEER_IP, puppet.node.ipv4].map(|ip| ip.to_ipv6_mapped());
+    let link_local = puppet.node.mac.link_local();
+    let datagram = puppet.frame(&write(RQ_PSN)).split_off(34);
+    for (source, destination) in [(peer, own), (peer, link_local), (link_local, own)] {
+        let roce = (ipv6::NEXT_HEADER_UDP, &datagram[..]);
+        let mut frame = over_ipv6(&puppet, source, destination, roce);
+        icrc::append(&mut frame).unwrap();
+        assert!(puppet.feed(&[frame]).is_empty());
+    }
+    let counters = puppet.node.stack.counters();
+    assert_eq!((counters.drop_not_for_us, counters.drop_wrong_source), (2, 1));
+    assert_unharmed(&mut puppet);
+
+    // Silence makes the stack ask for its peer again, by ARP.
+    puppet.post(Operation::Write, 8);
+    puppet.drain();
+    let asked = |puppet: &Puppet| puppet.node.stack.counters().sent_arp_requests;
+    let before = asked(&puppet);
+    while asked(&puppet) == before {
+        puppet.time_out();
+    }
+    let stranger = STRANGER.link_local();
+    for (source, destination) in [(peer, own), (peer, link_local), (stranger, link_local)] {
+        let told = ndp::advertisement(peer, STRANGER, destination);
+        let frame = neighbour_message(&puppet, source, destination, told);
+        puppet.feed(&[frame]);
+    }
+    puppet.post(Operation::Write, 8);
+    let sent = puppet.node.round(puppet.now);
+    assert!(sent.iter().all(|frame| frame[..6] != STRANGER.0), "the stranger got a frame");
+    assert!(!sent.is_empty());
+
+    // Nor is an IPv4 address told to who asks for it so.
+    let replies = |puppet: &Puppet| puppet.node.stack.counters().ndp_replies;
+    for (target, answered) in [(own, 0), (link_local, 1)] {
+        let asked = ndp::solicitation(target, STRANGER, stranger);
+        let frame = neighbour_message(&puppet, stranger, link_local, asked);
+        puppet.node.inbox.push(Frame::from(frame));
+        puppet.node.round(puppet.now);
+        assert_eq!(replies(&puppet), answered, "{target}");
+    }
 }
 
 #[test]
