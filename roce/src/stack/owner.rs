@@ -12,6 +12,8 @@ use crate::wire::{arp, bth, ipv4, ipv6, ndp, udp};
 
 /// Extension headers of one IPv6 packet that are looked behind.
 const MAX_EXTENSIONS: usize = 8;
+/// Bytes that the offset of a fragment counts as one.
+const FRAGMENT_UNIT: usize = 8;
 /// Where the destination QP stands in a transport header.
 const DEST_QPN: core::ops::Range<usize> = 5..8;
 
@@ -67,13 +69,18 @@ impl Stack {
         }
     }
 
-    /// Whether a peer would take a frame that the host sends for one of a queue pair of this stack's.
+    /// Whether a peer may take a frame that the host sends for one of a queue pair of this stack's.
     ///
     /// A packet does not name the queue pair that it comes from: the peer knows it by the addresses
-    /// and by its own queue pair's number. And every user of the host may send to the RoCE port.
+    /// and by its own queue pair's number. And every user of the host may send to the RoCE port. A
+    /// fragment that leaves the peer's queue pair to another one is nobody's honest packet.
     #[must_use]
     pub fn is_forged(&self, frame: &[u8]) -> bool {
-        connection_of(frame).is_some_and(|connection| self.connections.contains_key(&connection))
+        match claim_of(frame) {
+            Claim::Nothing => false,
+            Claim::Connection(connection) => self.connections.contains_key(&connection),
+            Claim::Unclear => !self.connections.is_empty(),
+        }
     }
 
     fn arp_owner(&self, packet: &[u8]) -> Owner {
@@ -114,52 +121,98 @@ impl Stack {
     }
 }
 
-/// The connection for whose packet a peer may take a frame: as network stacks do, which follow IP
-/// options and extension headers and put fragments together.
-fn connection_of(frame: &[u8]) -> Option<Connection> {
-    let (ethernet, packet) = ethernet::Repr::parse(frame).ok()?;
-    let (own, peer, datagram) = match ethernet.ethertype {
-        EtherType::IPV4 => behind_ipv4(packet)?,
-        EtherType::IPV6 => behind_ipv6(packet)?,
-        _ => return None,
+/// For what a peer may take a frame.
+enum Claim {
+    /// No packet to the RoCE port, or a later part of one.
+    Nothing,
+    Connection(Connection),
+    /// Another fragment says.
+    Unclear,
+}
+
+/// For what a peer may take a frame, if it does as network stacks do: they follow IP options and
+/// extension headers, and put fragments together.
+fn claim_of(frame: &[u8]) -> Claim {
+    let Ok((ethernet, packet)) = ethernet::Repr::parse(frame) else { return Claim::Nothing };
+    let claim = match ethernet.ethertype {
+        EtherType::IPV4 => behind_ipv4(packet),
+        EtherType::IPV6 => behind_ipv6(packet),
+        _ => None,
     };
-    let (header, payload) = udp::Header::new(datagram).ok()?;
-    let &[high, middle, low] = payload.get(DEST_QPN)? else { return None };
-    let dest_qpn = Qpn::new(u32::from_be_bytes([0, high, middle, low]))?;
-    let is_roce = header.destination_port() == param::ROCE_UDP_PORT;
-    is_roce.then_some(Connection { own, peer, dest_qpn })
+    claim.unwrap_or(Claim::Nothing)
 }
 
-/// Source, destination and the beginning of the UDP datagram in an IPv4 packet.
-fn behind_ipv4(packet: &[u8]) -> Option<(Gid, Gid, &[u8])> {
+/// The claim of an IPv4 packet.
+fn behind_ipv4(packet: &[u8]) -> Option<Claim> {
     let (header, _) = ipv4::Header::new(packet).ok()?;
-    let begins = header.fragment_offset() == 0;
-    let datagram = packet.get(header.header_length()..)?;
+    if header.protocol() != ipv4::PROTOCOL_UDP {
+        return None;
+    }
+    // Without what Ethernet pads it with.
+    let end = packet.len().min(header.total_length().into());
+    let datagram = packet.get(header.header_length()..end)?;
+    let offset = usize::from(header.fragment_offset()).wrapping_mul(FRAGMENT_UNIT);
     let ends: [Ipv4Addr; 2] = [header.source(), header.destination()];
-    let [own, peer] = ends.map(Gid::from_ipv4);
-    (begins && header.protocol() == ipv4::PROTOCOL_UDP).then_some((own, peer, datagram))
+    Some(match offset {
+        0 => of_datagram(ends.map(Gid::from_ipv4), datagram, header.is_fragment()),
+        offset => of_later_fragment(offset),
+    })
 }
 
-/// The same of an IPv6 packet.
-fn behind_ipv6(packet: &[u8]) -> Option<(Gid, Gid, &[u8])> {
-    let (header, mut rest) = ipv6::Header::new(packet).ok()?;
+/// The claim of an IPv6 packet.
+fn behind_ipv6(packet: &[u8]) -> Option<Claim> {
+    let (header, rest) = ipv6::Header::new(packet).ok()?;
+    let mut rest = rest.get(..rest.len().min(header.payload_length().into()))?;
     let mut next = header.next_header();
-    for _ in 0..MAX_EXTENSIONS {
-        let &[following, length, high, low, ..] = rest else { return None };
-        let length = match next {
-            ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION_OPTIONS => {
-                usize::from(length).wrapping_add(1).wrapping_mul(8)
+    let mut is_fragment = false;
+    for _ in 0..=MAX_EXTENSIONS {
+        match next {
+            ipv6::NEXT_HEADER_UDP => {
+                let ends: [Ipv6Addr; 2] = [header.source(), header.destination()];
+                return Some(of_datagram(ends.map(Gid::from_ipv6), rest, is_fragment));
             }
-            // An offset in the upper 13 bits: only the first fragment has the datagram's header.
-            ipv6::FRAGMENT if u16::from_be_bytes([high, low]) & 0xfff8 == 0 => 8,
-            _ => break,
-        };
+            ipv6::HOP_BY_HOP | ipv6::ROUTING | ipv6::DESTINATION_OPTIONS | ipv6::FRAGMENT => {}
+            _ => return None,
+        }
+        let &[following, units, high, low, ..] = rest else { return Some(cut_short(is_fragment)) };
+        let mut length = usize::from(units).wrapping_add(1).wrapping_mul(8);
+        if next == ipv6::FRAGMENT {
+            length = 8;
+            // An offset in bytes, for it stands in units of 8 above three other bits.
+            match u16::from_be_bytes([high, low]) & !7 {
+                0 => is_fragment |= low & 1 == 1,
+                offset => return Some(of_later_fragment(offset.into())),
+            }
+        }
         next = following;
-        rest = rest.get(length..)?;
+        let Some(behind) = rest.get(length..) else { return Some(cut_short(is_fragment)) };
+        rest = behind;
     }
-    let ends: [Ipv6Addr; 2] = [header.source(), header.destination()];
-    let [own, peer] = ends.map(Gid::from_ipv6);
-    (next == ipv6::NEXT_HEADER_UDP).then_some((own, peer, rest))
+    Some(Claim::Unclear)
+}
+
+/// The claim of what is, or begins, a UDP datagram between two addresses.
+fn of_datagram([own, peer]: [Gid; 2], datagram: &[u8], is_fragment: bool) -> Claim {
+    let Ok((header, payload)) = udp::Header::new(datagram) else { return cut_short(is_fragment) };
+    if header.destination_port() != param::ROCE_UDP_PORT {
+        return Claim::Nothing;
+    }
+    let Some(&[high, middle, low]) = payload.get(DEST_QPN) else { return cut_short(is_fragment) };
+    let dest_qpn = Qpn::new(u32::from_be_bytes([0, high, middle, low]));
+    dest_qpn
+        .map_or(Claim::Nothing, |dest_qpn| Claim::Connection(Connection { own, peer, dest_qpn }))
+}
+
+/// The claim of a packet that ends before it names the queue pair: none, unless more of it follows.
+fn cut_short(is_fragment: bool) -> Claim {
+    if is_fragment { Claim::Unclear } else { Claim::Nothing }
+}
+
+/// The claim of a fragment that does not begin a packet: none, unless it may overwrite the name of
+/// the queue pair.
+fn of_later_fragment(offset: usize) -> Claim {
+    const NAMED: usize = udp::LENGTH + DEST_QPN.end;
+    if offset < NAMED { Claim::Unclear } else { Claim::Nothing }
 }
 
 #[cfg(test)]

@@ -210,6 +210,13 @@ fn sent_ipv4(destination: Ipv4Addr, options: &[u8], payload: &[u8]) -> Vec<u8> {
     frame(PEER, EtherType::IPV4, &[&ip, options, payload])
 }
 
+/// Gives an IPv4 header that was changed its checksum.
+fn reseal(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let sum = crate::wire::checksum_finish(crate::wire::checksum_add(0, &frame[14..34]));
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
 /// An IPv6 packet with extension headers, the first of which has that number.
 fn sent_ipv6(next_header: u8, extensions: &[u8], payload: &[u8]) -> Vec<u8> {
     let ip = ipv6::Repr {
@@ -234,7 +241,21 @@ fn the_host_speaks_for_no_connected_queue_pair() {
     first_fragment[20] = 0x20;
     let mut tagged = plain.clone();
     tagged.splice(12..12, [0x81, 0x00, 0x00, 0x05]);
+    // Fragments that do not say which QP they are for, or that overwrite what says it.
+    let mut tiny = sent_ipv4(PEER_IP, &[], &ours[..8]);
+    tiny[20] = 0x20;
+    reseal(&mut tiny);
+    let mut padded = tiny.clone();
+    padded.resize(60, 0);
+    let mut cut = sent_ipv4(PEER_IP, &[], &[]);
+    cut[20] = 0x20;
+    let mut over_it = plain.clone();
+    over_it[21] = 0x01;
     for (what, frame) in [
+        ("a first fragment of eight bytes", tiny.clone()),
+        ("the same as Ethernet pads it", padded),
+        ("a first fragment of none", cut),
+        ("a fragment from the eighth byte on", over_it),
         ("a packet", plain.clone()),
         ("IP options", sent_ipv4(PEER_IP, &[1; 8], &ours)),
         ("a first fragment", first_fragment),
@@ -244,19 +265,23 @@ fn the_host_speaks_for_no_connected_queue_pair() {
         assert!(forged(&stack, &frame), "{what}");
     }
     let mut later_fragment = plain.clone();
-    later_fragment[21] = 0x01;
+    later_fragment[21] = 0x02;
+    let mut to_another_port = tiny.clone();
+    to_another_port[14 + 20 + 3] ^= 1;
     for (what, frame) in [
         ("the peer's QP 1", sent_ipv4(PEER_IP, &[], &roce_to(1))),
         ("another QP", sent_ipv4(PEER_IP, &[], &roce_to(PEERS_QPN + 1))),
         ("another peer", sent_ipv4(Ipv4Addr::new(10, 0, 0, 3), &[], &ours)),
         ("another port", sent_ipv4(PEER_IP, &[], &datagram(4790, &ours[8..]))),
         ("a later fragment", later_fragment),
+        ("a tiny fragment to another port", to_another_port),
+        ("no fragment, and no packet either", sent_ipv4(PEER_IP, &[], &ours[..8])),
         ("IPv6", sent_ipv6(ipv6::NEXT_HEADER_UDP, &[], &ours)),
     ] {
         assert!(!forged(&stack, &frame), "{what}");
     }
     stack.destroy_qp(Qpn::new(QPN).unwrap());
-    assert!(!forged(&stack, &plain));
+    assert!(!forged(&stack, &plain) && !forged(&stack, &tiny));
     assert!(stack.connections.is_empty());
 }
 
@@ -265,6 +290,7 @@ fn over_ipv6_neither_with_extension_headers() {
     let mut stack = connected(Gid::from_ipv6(PEER.link_local()), 0);
     let ours = roce_to(PEERS_QPN);
     let udp = ipv6::NEXT_HEADER_UDP;
+    // Of its last three bits, one says that more follow.
     let fragment = |offset| [udp, 0, 0, offset, 0, 0, 0, 7];
     let options = [ipv6::FRAGMENT, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let chain = [&options[..], &fragment(1)].concat();
@@ -272,11 +298,12 @@ fn over_ipv6_neither_with_extension_headers() {
     for (next, extensions, expected) in [
         (udp, &[][..], true),
         (ipv6::FRAGMENT, &fragment(1), true),
-        (ipv6::FRAGMENT, &fragment(8), false),
+        (ipv6::FRAGMENT, &fragment(8), true),
+        (ipv6::FRAGMENT, &fragment(17), false),
         (ipv6::HOP_BY_HOP, &chain, true),
         (ipv6::DESTINATION_OPTIONS, &chain, true),
         (ipv6::ROUTING, &chain, true),
-        (ipv6::HOP_BY_HOP, &endless, false),
+        (ipv6::HOP_BY_HOP, &endless, true),
         (6, &[], false),
     ] {
         let frame = sent_ipv6(next, extensions, &ours);
@@ -284,6 +311,23 @@ fn over_ipv6_neither_with_extension_headers() {
         for length in 0..frame.len() {
             let _ = stack.is_forged(&frame[..length]);
         }
+    }
+    // First fragments that end before they name the QP: in the UDP header, behind it, and in an
+    // extension header of the part that is cut.
+    let cut = [ipv6::DESTINATION_OPTIONS, 0, 0, 1, 0, 0, 0, 7];
+    for (first, part, is_forged) in [
+        (fragment(1), &ours[..0], true),
+        (fragment(1), &ours[..8], true),
+        (fragment(1), &ours[..16], true),
+        (cut, &[udp, 1, 1, 4, 0, 0, 0, 0][..], true),
+        (cut, &[udp, 0, 1, 4, 0, 0, 0, 0][..], true),
+        // All of a packet, though it says it were a fragment.
+        (fragment(0), &ours[..8], false),
+    ] {
+        let mut frame = sent_ipv6(ipv6::FRAGMENT, &first, part);
+        // As Ethernet pads it.
+        frame.resize(frame.len().max(120), 0);
+        assert_eq!(stack.is_forged(&frame), is_forged, "{first:?} {part:?}");
     }
     let reset = QpAttributes { state: Some(QpState::Reset), ..QpAttributes::default() };
     stack.modify_qp(Instant(0), Qpn::new(QPN).unwrap(), &reset).unwrap();
