@@ -1,7 +1,5 @@
 //! Doorbell pages: which queues to look at again.
 
-use std::ops::ControlFlow;
-
 use fpga_regs::engine::doorbell::{self, QueueKind};
 use fpga_regs::engine::window::DOORBELL_PAGES;
 use smallvec::SmallVec;
@@ -47,21 +45,21 @@ impl<D: DoorbellPage> Page<D> {
         let enough = rung.len().saturating_add(MOST_OF_PAGE);
         let begin = self.next.min(self.slots.len());
         let (before, behind) = self.slots.split_at_mut(begin);
-        let end = behind.iter_mut().chain(before).try_for_each(|slot| {
-            let value = self.memory.load(slot.index);
-            if value != slot.seen {
+        for (first, part) in [(begin, behind), (0, before)] {
+            for (behind, slot) in (first.saturating_add(1)..).zip(part) {
+                let value = self.memory.load(slot.index);
+                if value == slot.seen {
+                    continue;
+                }
                 slot.seen = value;
                 rung.extend_from_slice(&slot.queues);
                 if rung.len() >= enough {
-                    return ControlFlow::Break(slot.index);
+                    self.next = behind;
+                    return;
                 }
             }
-            ControlFlow::Continue(())
-        });
-        self.next = match end {
-            ControlFlow::Continue(()) => 0,
-            ControlFlow::Break(last) => self.slots.partition_point(|slot| slot.index <= last),
-        };
+        }
+        self.next = 0;
     }
 }
 

@@ -242,7 +242,15 @@ impl Unit {
     }
 
     /// Asks again for the pages of rings that were forgotten.
+    #[inline]
     pub(crate) fn complete(&self) -> Translation {
+        if self.stale.borrow().is_empty() {
+            return Translation::Found { bus: 0, bytes: 0 };
+        }
+        self.complete_stale()
+    }
+
+    fn complete_stale(&self) -> Translation {
         let mut stale = self.stale.borrow_mut();
         while let Some(latch) = stale.last() {
             let latch = latch.upgrade();
