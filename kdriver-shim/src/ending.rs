@@ -13,9 +13,9 @@ use crate::poller::Poller;
 use crate::shell::ROW;
 
 /// Commands to engines, or pages taken back, of a client's end before others have a turn.
-const TURN: usize = 32;
+const TURN: usize = 8;
 /// Regions whose pages are taken back together.
-const REGIONS: usize = 16;
+const REGIONS: usize = 8;
 /// What a piece of ring memory costs of a turn.
 const PIECE: usize = TURN / 2;
 

@@ -30,7 +30,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Pages that are taken back at a time, with one confirmation for all of them.
-pub const ROW: usize = 32;
+pub const ROW: usize = 16;
 
 /// Events taken from a vFPGA at a time.
 const MOST_EVENTS: usize = 64;

@@ -4,7 +4,7 @@ use super::bench::{Peer, wanted_qp};
 use super::*;
 
 /// Commands to an engine, and pages taken back, in one turn at most.
-const TURN: usize = 96;
+const TURN: usize = 32;
 
 /// What a card was told so far.
 fn commands(bench: &Bench) -> usize {
