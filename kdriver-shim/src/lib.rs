@@ -28,6 +28,7 @@ pub mod cards;
 pub mod channels;
 pub mod clients;
 pub mod completions;
+pub mod directory;
 pub mod ending;
 pub mod engine;
 pub mod error;

@@ -78,7 +78,7 @@ fn run(args: &Args, wanted: &Cards) -> anyhow::Result<()> {
         cards.push(bring_up(number, backend, *address, &manifest)?);
     }
     let listener = state.listen()?;
-    let mut server = Server::new(cards, listener, uid, state.path().to_owned())?;
+    let mut server = Server::new(cards, listener, uid, &state)?;
     if let Some(shadow) = shadow {
         server.follow_addresses_of(shadow)?;
     }

@@ -25,6 +25,7 @@ use crate::rings::RingMemory;
 use crate::session::{Answer, Claim, Progress, Session};
 use crate::shadow_device::ShadowDevices;
 use crate::shell::Shell;
+use crate::state_dir::StateDir;
 use crate::status;
 use crate::sysfs::CounterFiles;
 
@@ -82,7 +83,7 @@ impl Server {
         mut cards: Vec<Card>,
         listener: OwnedFd,
         uid: u32,
-        state_dir: PathBuf,
+        state: &StateDir,
     ) -> Result<Self, Error> {
         let poller = Rc::new(Poller::new()?);
         let listener = UnixListener::from(listener);
@@ -98,7 +99,7 @@ impl Server {
         }
         let aside = Aside::new()?;
         poller.watch(&aside, Token::Answers, EpollFlags::EPOLLIN)?;
-        let counter_files = CounterFiles::new(&state_dir, &mut cards, Instant::now())?;
+        let counter_files = CounterFiles::new(state, &mut cards, Instant::now())?;
         Ok(Self {
             cards,
             clients: BTreeMap::new(),
@@ -112,7 +113,7 @@ impl Server {
             pd_numbers: Numbers::default(),
             pace: Pace::default(),
             uid,
-            state_dir,
+            state_dir: state.path().to_owned(),
             counter_files,
             shadow: None,
             events_left: false,

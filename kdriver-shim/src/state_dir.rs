@@ -1,18 +1,21 @@
 //! The state directory: whose it is, who serves it, and the socket in it.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
+use nix::sys::stat::{Mode, SFlag, fchmod};
 use shim_abi::SOCKET_NAME;
 
+use crate::directory::{self, Directory};
 use crate::error::Error;
 
 /// The lock file's name in the state directory; it holds the process id of who serves it.
@@ -28,6 +31,7 @@ const BACKLOG: i32 = 128;
 #[derive(Debug)]
 pub struct StateDir {
     dir: PathBuf,
+    directory: Directory,
     // Held, and never read again: the lock goes with the descriptor.
     _lock: Flock<File>,
     bound: bool,
@@ -42,6 +46,8 @@ impl StateDir {
     /// # Errors
     /// [`Error::StateDir`] with what is wrong, [`Error::Running`] when another balboad serves it.
     pub fn claim(dir: &Path, uid: u32) -> Result<Self, Error> {
+        // A slash at the end would follow a link.
+        let dir = &dir.components().collect::<PathBuf>();
         let fail = |why: String| Error::StateDir { dir: dir.to_owned(), why };
         let socket = dir.join(SOCKET_NAME);
         if UnixAddr::new(&socket).is_err() {
@@ -55,15 +61,21 @@ impl StateDir {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(fail(format!("it cannot be made: {error}"))),
         }
-        check(dir, uid)?;
-        let lock = lock(dir)?;
-        Ok(Self { dir: dir.to_owned(), _lock: lock, bound: false })
+        let directory = open(dir, uid)?;
+        let lock = lock(dir, &directory)?;
+        Ok(Self { dir: dir.to_owned(), directory, _lock: lock, bound: false })
     }
 
     /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.dir
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn directory(&self) -> &Directory {
+        &self.directory
     }
 
     /// Makes the listening socket, in place of one that a dead balboad left.
@@ -73,29 +85,29 @@ impl StateDir {
     pub fn listen(&mut self) -> Result<OwnedFd, Error> {
         let path = self.dir.join(SOCKET_NAME);
         let fail = |why: String| Error::StateDir { dir: self.dir.clone(), why };
-        match fs::symlink_metadata(&path) {
-            Ok(found) if found.file_type().is_socket() => {
+        match self.directory.look_at(SOCKET_NAME) {
+            Ok(None) => {}
+            Ok(Some(found)) if directory::is(&found, SFlag::S_IFSOCK) => {
                 // We hold the lock, so whoever made it is gone.
-                fs::remove_file(&path)
+                self.directory
+                    .remove(OsStr::new(SOCKET_NAME))
                     .map_err(|error| fail(format!("a stale socket cannot be removed: {error}")))?;
             }
-            Ok(_) => {
+            Ok(Some(_)) => {
                 return Err(fail(format!("{SOCKET_NAME} in it is no socket; move it away")));
             }
-            Err(_) => {}
+            Err(error) => {
+                return Err(fail(format!("{SOCKET_NAME} in it cannot be looked at: {error}")));
+            }
         }
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
             .map_err(Error::os("socket"))?;
+        // What is made at the path has the socket's own mode, less the umask.
+        fchmod(&fd, Mode::S_IRUSR | Mode::S_IWUSR).map_err(Error::os("fchmod of the socket"))?;
         let address = UnixAddr::new(&path).map_err(Error::os("path of the socket"))?;
         bind(fd.as_raw_fd(), &address).map_err(Error::os("bind of the socket"))?;
         self.bound = true;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(|error| {
-            Error::StateDir {
-                dir: self.dir.clone(),
-                why: format!("the socket's mode cannot be set: {error}"),
-            }
-        })?;
         let backlog = Backlog::new(BACKLOG).map_err(Error::os("backlog of the socket"))?;
         listen(&fd, backlog).map_err(Error::os("listen"))?;
         Ok(fd)
@@ -106,56 +118,49 @@ impl Drop for StateDir {
     fn drop(&mut self) {
         // Both names are ours while the lock is held, and it is held until after this.
         if self.bound {
-            let _ = fs::remove_file(self.dir.join(SOCKET_NAME));
+            let _ = self.directory.remove(OsStr::new(SOCKET_NAME));
         }
-        let _ = fs::remove_file(self.dir.join(LOCK_NAME));
+        let _ = self.directory.remove(OsStr::new(LOCK_NAME));
     }
 }
 
-fn check(dir: &Path, uid: u32) -> Result<(), Error> {
+fn open(dir: &Path, uid: u32) -> Result<Directory, Error> {
     let fail = |why: String| Err(Error::StateDir { dir: dir.to_owned(), why });
-    let found = match fs::symlink_metadata(dir) {
-        Ok(found) => found,
-        Err(error) => return fail(format!("it cannot be looked at: {error}")),
+    let opened = Directory::open(dir).and_then(|directory| Ok((directory.look()?, directory)));
+    let (found, directory) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            let kind = fs::symlink_metadata(dir).map(|found| found.file_type());
+            return fail(match kind {
+                Ok(kind) if kind.is_symlink() => "it is a symbolic link, which another user may have put there; name the directory itself".into(),
+                Ok(kind) if !kind.is_dir() => "it is no directory".into(),
+                _ => format!("it cannot be opened: {error}"),
+            });
+        }
     };
-    if found.file_type().is_symlink() {
-        return fail("it is a symbolic link, which another user may have put there; name the directory itself".into());
-    }
-    if !found.is_dir() {
-        return fail("it is no directory".into());
-    }
-    if found.uid() != uid {
+    if found.st_uid != uid {
         return fail(format!(
             "it belongs to user {}, not to you (user {uid}); choose one of your own with --state-dir",
-            found.uid()
+            found.st_uid
         ));
     }
     // Others that can merely look in meet a socket that only its owner can connect to.
-    if found.mode() & 0o022 != 0 {
+    if found.st_mode & 0o022 != 0 {
         return fail(format!(
             "others can write to it (mode {:03o}); run chmod 700 on it",
-            found.mode() & 0o777
+            found.st_mode & 0o777
         ));
     }
-    Ok(())
+    Ok(directory)
 }
 
-fn lock(dir: &Path) -> Result<Flock<File>, Error> {
-    let path = dir.join(LOCK_NAME);
+fn lock(dir: &Path, directory: &Directory) -> Result<Flock<File>, Error> {
     let fail = |error: &dyn std::fmt::Display| Error::StateDir {
         dir: dir.to_owned(),
         why: format!("its lock file cannot be used: {error}"),
     };
     loop {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(OFlag::O_NOFOLLOW.bits() | OFlag::O_CLOEXEC.bits())
-            .open(&path)
-            .map_err(|error| fail(&error))?;
+        let file = directory.file(LOCK_NAME).map_err(|error| fail(&error))?;
         let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => lock,
             Err((file, Errno::EWOULDBLOCK)) => {
@@ -171,7 +176,7 @@ fn lock(dir: &Path) -> Result<Flock<File>, Error> {
         };
         // A balboad that ends removes the file: a lock on a removed file locks nobody out.
         let ours = lock.metadata().map(|m| (m.dev(), m.ino())).ok();
-        let named = fs::symlink_metadata(&path).map(|m| (m.dev(), m.ino())).ok();
+        let named = directory.look_at(LOCK_NAME).ok().flatten().map(|m| (m.st_dev, m.st_ino));
         if ours.is_none() || ours != named {
             continue;
         }
@@ -183,6 +188,8 @@ fn lock(dir: &Path) -> Result<Flock<File>, Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn uid() -> u32 {
@@ -239,6 +246,8 @@ mod tests {
         let link = root.path().join("link");
         std::os::unix::fs::symlink(&real, &link).unwrap();
         assert!(refusal(&link).contains("symbolic link"));
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(refusal(&link.join("")).contains("symbolic link"), "a slash at its end");
         let others = StateDir::claim(root.path(), uid() + 1).unwrap_err().to_string();
         assert!(others.contains("belongs to user"), "{others}");
         let long = root.path().join("x".repeat(100));

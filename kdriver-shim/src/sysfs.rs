@@ -5,22 +5,28 @@
 //! only where a number has changed: nobody pays for them on an idle machine.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::time::{Duration, Instant};
 
+use nix::unistd::geteuid;
 use shim_abi::COUNTERS_DIR;
 
 use crate::cards::Card;
+use crate::directory::Directory;
 use crate::error::Error;
+use crate::state_dir::StateDir;
 use crate::status::counters;
 
 /// How often the files are written at most.
 const PERIOD: Duration = Duration::from_secs(1);
 /// The directories of a card.
-const DIRECTORIES: [&str; 2] = ["hw_counters", "counters"];
+const DIRECTORIES: [&str; 2] = [HW_COUNTERS, COUNTERS];
+const HW_COUNTERS: &str = "hw_counters";
+const COUNTERS: &str = "counters";
+/// Bytes of a file: the digits of a number of 64 bits, and the end of the line.
+const MAX_FILE_BYTES: u64 = 21;
 /// Files of `counters`, the counter that each shows, and what it is divided by: the InfiniBand
 /// architecture counts data in words of 4 bytes.
 const PORT_COUNTERS: [(&str, &str, u64); 4] = [
@@ -30,12 +36,18 @@ const PORT_COUNTERS: [(&str, &str, u64); 4] = [
     ("port_rcv_packets", "rcvd_pkts", 1),
 ];
 
+/// A file: its directory's place, and its own name.
+type Place = (String, &'static str, String);
+
 /// The files of all cards; they go when this is dropped.
 #[derive(Debug)]
 pub struct CounterFiles {
-    root: PathBuf,
-    /// What each file says, by its path below the root.
-    written: BTreeMap<String, u64>,
+    /// The state directory.
+    state: Directory,
+    /// The directories of each card, by the card's name and their own.
+    directories: BTreeMap<(String, &'static str), Directory>,
+    /// What each file says.
+    written: BTreeMap<Place, u64>,
     due: Instant,
     /// Programs may have been at work since the files were last written.
     stale: bool,
@@ -46,22 +58,29 @@ impl CounterFiles {
     ///
     /// # Errors
     /// [`Error::StateDir`] when they cannot be made.
-    pub fn new(state_dir: &Path, cards: &mut [Card], now: Instant) -> Result<Self, Error> {
-        let root = state_dir.join(COUNTERS_DIR);
+    pub fn new(state: &StateDir, cards: &mut [Card], now: Instant) -> Result<Self, Error> {
         let fail = |error: io::Error| Error::StateDir {
-            dir: state_dir.to_owned(),
+            dir: state.path().to_owned(),
             why: format!("{COUNTERS_DIR} in it cannot be made: {error}"),
         };
-        clear(&root).map_err(fail)?;
-        let mut files = Self { root, written: BTreeMap::new(), due: now, stale: false };
-        for card in cards.iter() {
-            for directory in DIRECTORIES {
-                let directory = files.root.join(card.name()).join(directory);
-                DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(fail)?;
-            }
-        }
+        let names: Vec<String> = cards.iter().map(Card::name).collect();
+        let mut files = Self::make(state.directory(), &names, now).map_err(fail)?;
         files.write(cards).map_err(fail)?;
         Ok(files)
+    }
+
+    fn make(state: &Directory, cards: &[String], now: Instant) -> io::Result<Self> {
+        clear(state)?;
+        let root = state.make(COUNTERS_DIR)?;
+        let mut directories = BTreeMap::new();
+        for name in cards {
+            let card = root.make(name)?;
+            for directory in DIRECTORIES {
+                directories.insert((name.clone(), directory), card.make(directory)?);
+            }
+        }
+        let (written, state) = (BTreeMap::new(), state.try_clone()?);
+        Ok(Self { state, directories, written, due: now, stale: false })
     }
 
     /// How long may be waited before [`Self::refresh`]; `None` for ever.
@@ -79,7 +98,7 @@ impl CounterFiles {
         self.stale = programs;
         self.due = now.checked_add(PERIOD).unwrap_or(now);
         if let Err(error) = self.write(cards) {
-            log::warn!("counters in {} cannot be written: {error}", self.root.display());
+            log::warn!("the counters' files cannot be written: {error}");
         }
     }
 
@@ -88,11 +107,11 @@ impl CounterFiles {
             let name = card.name();
             let values: BTreeMap<String, u64> = counters(card).into_iter().collect();
             for (counter, value) in &values {
-                self.set(format!("{name}/hw_counters/{counter}"), *value)?;
+                self.set((name.clone(), HW_COUNTERS, counter.clone()), *value)?;
             }
             for (file, counter, unit) in PORT_COUNTERS {
                 let value = values.get(counter).and_then(|value| value.checked_div(unit));
-                self.set(format!("{name}/counters/{file}"), value.unwrap_or(0))?;
+                self.set((name.clone(), COUNTERS, file.to_owned()), value.unwrap_or(0))?;
             }
         }
         Ok(())
@@ -100,68 +119,93 @@ impl CounterFiles {
 
     /// Writes one file in place. A number never has fewer digits than before, and so few bytes
     /// are written at once: a reader sees the old number or the new one.
-    fn set(&mut self, file: String, value: u64) -> io::Result<()> {
-        if self.written.get(&file).is_some_and(|written| *written >= value) {
+    fn set(&mut self, place: Place, value: u64) -> io::Result<()> {
+        if self.written.get(&place).is_some_and(|written| *written >= value) {
             return Ok(());
         }
-        let open: File = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(self.root.join(&file))?;
-        open.write_all_at(format!("{value}\n").as_bytes(), 0)?;
-        self.written.insert(file, value);
+        let (card, directory, name) = place;
+        let at = (card, directory);
+        let Some(directory) = self.directories.get(&at) else { return Ok(()) };
+        directory.file(&name)?.write_all_at(format!("{value}\n").as_bytes(), 0)?;
+        self.written.insert((at.0, at.1, name), value);
         Ok(())
     }
 }
 
 impl Drop for CounterFiles {
     fn drop(&mut self) {
-        let _ = clear(&self.root);
+        if let Err(error) = clear(&self.state) {
+            log::warn!("the counters' files stay: {error}");
+        }
     }
 }
 
-/// Removes the files and directories that a balboad makes, and nothing else.
-fn clear(root: &Path) -> io::Result<()> {
-    let foreign = || io::Error::other("it holds what no balboad put there; move that away");
-    let cards = match fs::read_dir(root) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        cards => cards?,
-    };
-    if fs::symlink_metadata(root)?.is_symlink() {
-        return Err(foreign());
-    }
-    for card in cards {
-        let card = card?;
-        let name = card.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix("balboa"));
-        let ours = number.is_some_and(|number| number.parse::<u32>().is_ok());
-        if !ours || !card.file_type()?.is_dir() {
-            return Err(foreign());
+/// Removes the files and directories that a balboad makes; stops at anything else.
+fn clear(state: &Directory) -> io::Result<()> {
+    let here = OsStr::new(COUNTERS_DIR);
+    let Some(root) = ours(state, here)? else { return Ok(()) };
+    for card in root.names()? {
+        let number = card.to_str().and_then(|name| name.strip_prefix("balboa"));
+        if number.is_none_or(|number| number.parse::<u32>().is_err()) {
+            return Err(foreign(&card));
         }
-        for directory in DIRECTORIES {
-            let directory = card.path().join(directory);
-            let files = match fs::read_dir(&directory) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                files => files?,
-            };
-            for file in files {
-                fs::remove_file(file?.path())?;
+        let Some(directories) = ours(&root, &card)? else { continue };
+        for name in directories.names()? {
+            if !DIRECTORIES.iter().any(|known| name == *known) {
+                return Err(foreign(&name));
             }
-            fs::remove_dir(&directory)?;
+            let Some(files) = ours(&directories, &name)? else { continue };
+            for file in files.names()? {
+                if !is_counter(&files, &file) {
+                    return Err(foreign(&file));
+                }
+                files.remove(&file)?;
+            }
+            directories.remove_directory(&name)?;
         }
-        fs::remove_dir(card.path()).map_err(|_| foreign())?;
+        root.remove_directory(&card)?;
     }
-    fs::remove_dir(root)
+    state.remove_directory(here)
+}
+
+/// A directory in another; no link, and nothing else.
+fn ours(above: &Directory, name: &OsStr) -> io::Result<Option<Directory>> {
+    above.directory(name).map_err(|_| foreign(name))
+}
+
+fn foreign(name: &OsStr) -> io::Error {
+    let name = name.to_string_lossy();
+    io::Error::other(format!("no balboad put {name:?} into it; move that away"))
+}
+
+/// Whether a name is that of a file with a number, or one that nothing was written to yet.
+fn is_counter(directory: &Directory, name: &OsStr) -> bool {
+    let plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'_';
+    let Ok(file) = directory.readable(name) else { return false };
+    let own = file.metadata().is_ok_and(|found| {
+        found.is_file() && found.uid() == geteuid().as_raw() && found.len() <= MAX_FILE_BYTES
+    });
+    let mut text = String::new();
+    own && name.as_encoded_bytes().iter().all(plain)
+        && file.take(MAX_FILE_BYTES).read_to_string(&mut text).is_ok()
+        && (text.is_empty() || text.trim_end_matches('\n').parse::<u64>().is_ok())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
     use super::*;
 
     fn files(root: &Path, now: Instant) -> CounterFiles {
-        CounterFiles::new(root, &mut [], now).unwrap()
+        CounterFiles::make(&Directory::open(root).unwrap(), &["balboa0".into()], now).unwrap()
+    }
+
+    fn refusal(root: &Path) -> String {
+        let state = Directory::open(root).unwrap();
+        CounterFiles::make(&state, &[], Instant::now()).unwrap_err().to_string()
     }
 
     #[test]
@@ -193,40 +237,68 @@ mod tests {
 
     #[test]
     fn what_no_balboad_made_is_refused_and_stays() {
-        let precious = ["notes", "balboa0/notes", "balboa/x", "balboa0/counters/of/notes"];
-        for precious in precious.map(Path::new) {
+        let foreign = [
+            "notes",
+            "balboa0/notes",
+            "balboa/x",
+            "balboa0/counters/of/notes",
+            "balboa0/counters/notes",
+            "balboa0/hw_counters/sent_pkts.old",
+            "balboa0/hw_counters/sent_pkts",
+        ];
+        for name in foreign.map(Path::new) {
             let root = tempfile::tempdir().unwrap();
-            let file = root.path().join(COUNTERS_DIR).join(precious);
+            let file = root.path().join(COUNTERS_DIR).join(name);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(&file, "precious").unwrap();
-            let refused = CounterFiles::new(root.path(), &mut [], Instant::now());
-            let why = refused.unwrap_err().to_string();
-            assert!(why.contains("counters in it cannot be made"), "{why}");
+            let why = refusal(root.path());
+            assert!(why.contains("move that away"), "{why}");
             assert_eq!(fs::read_to_string(file).unwrap(), "precious");
         }
+    }
+
+    #[test]
+    fn where_a_link_leads_nothing_is_removed_and_nothing_written() {
+        for link in ["counters", "counters/balboa0", "counters/balboa0/hw_counters"] {
+            let root = tempfile::tempdir().unwrap();
+            let elsewhere = root.path().join("elsewhere");
+            let number = elsewhere.join("sent_pkts");
+            fs::create_dir(&elsewhere).unwrap();
+            fs::write(&number, "1\n").unwrap();
+            let link = root.path().join(link);
+            fs::create_dir_all(link.parent().unwrap()).unwrap();
+            symlink(&elsewhere, &link).unwrap();
+            let why = refusal(root.path());
+            assert!(why.contains("move that away"), "{why}");
+            assert!(number.exists() && link.is_symlink());
+        }
         let root = tempfile::tempdir().unwrap();
-        let elsewhere = root.path().join("elsewhere");
-        fs::create_dir_all(elsewhere.join("balboa0/counters")).unwrap();
-        std::os::unix::fs::symlink(&elsewhere, root.path().join(COUNTERS_DIR)).unwrap();
-        let refused = CounterFiles::new(root.path(), &mut [], Instant::now()).unwrap_err();
-        assert!(refused.to_string().contains("move that away"), "{refused}");
-        assert!(elsewhere.join("balboa0/counters").exists());
+        let mut files = files(root.path(), Instant::now());
+        let precious = root.path().join("precious");
+        fs::write(&precious, "precious").unwrap();
+        let link = root.path().join("counters/balboa0/counters/x");
+        symlink(&precious, &link).unwrap();
+        assert!(files.set(("balboa0".into(), COUNTERS, "x".into()), 1).is_err());
+        drop(files);
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+        assert!(link.is_symlink(), "it is not balboad's to remove");
     }
 
     #[test]
     fn a_file_says_the_greatest_number_and_goes_in_the_end() {
         let root = tempfile::tempdir().unwrap();
-        // Of a balboad that was killed.
+        // Of a balboad that was killed, the second one before it had written anything.
         let old = root.path().join(COUNTERS_DIR).join("balboa7");
         fs::create_dir_all(old.join("hw_counters")).unwrap();
-        fs::write(old.join("hw_counters/sent_pkts"), "1\n").unwrap();
+        fs::write(old.join("hw_counters/sent_pkts"), "18446744073709551615\n").unwrap();
+        fs::write(old.join("hw_counters/rcvd_pkts"), "").unwrap();
         let mut files = files(root.path(), Instant::now());
         assert!(!old.exists());
-        fs::create_dir_all(files.root.join("balboa0/counters")).unwrap();
         for value in [7, 10, 9] {
-            files.set("balboa0/counters/x".into(), value).unwrap();
+            files.set(("balboa0".into(), COUNTERS, "x".into()), value).unwrap();
         }
-        assert_eq!(fs::read_to_string(files.root.join("balboa0/counters/x")).unwrap(), "10\n");
+        let file = root.path().join("counters/balboa0/counters/x");
+        assert_eq!(fs::read_to_string(file).unwrap(), "10\n");
         drop(files);
         assert!(!root.path().join(COUNTERS_DIR).exists());
     }

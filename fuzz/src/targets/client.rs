@@ -64,7 +64,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let uid = nix::unistd::geteuid().as_raw();
     let mut state = StateDir::claim(dir.path(), uid).expect("a directory of our own");
     let listener = state.listen().expect("a socket");
-    let server = Server::new(cards, listener, uid, dir.path().to_owned()).expect("a server");
+    let server = Server::new(cards, listener, uid, &state).expect("a server");
     let mut bench = Bench { server, dir, state };
     let (reader, writer) = nix::unistd::pipe2(OFlag::O_NONBLOCK).expect("a pipe");
 

@@ -161,7 +161,7 @@ fn balboads_files(setting: &Setting) -> Result<()> {
         ("sticky", 1, "others can write to it (mode 777); run chmod 700"),
         ("occupied", 1, "is no socket; move it away"),
         ("locked", 1, "its lock file cannot be used"),
-        ("shared", 1, "it holds what no balboad put there; move that away"),
+        ("shared", 1, "no balboad put \"precious\" into it; move that away"),
         (&too_long, 1, "choose a shorter --state-dir"),
     ];
     let task = || Ok(setting.built("balboad").words("--soft 1 --state-dir"));

@@ -45,7 +45,7 @@ impl Bench {
         });
         let cards = brought_up.collect();
         let listener = state.listen().unwrap();
-        let server = Server::new(cards, listener, uid, root.path().to_owned()).unwrap();
+        let server = Server::new(cards, listener, uid, &state).unwrap();
         Self { server, cards: fakes, _state: state, root }
     }
 
