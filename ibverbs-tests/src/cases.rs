@@ -14,6 +14,7 @@ mod lifecycle;
 mod many;
 mod perftest;
 pub(crate) mod pingpong;
+mod scale;
 mod sentences;
 mod usage;
 
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Case> {
         counters::cases(),
         many::cases(),
         death::cases(),
+        scale::cases(),
         chaos::cases(),
         attack::cases(Length::Short),
     ];

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
-use crate::footprint::Footprint;
+use crate::footprint::{Footprint, Holding};
 use crate::mortal::{CARD_DIED, PEER_GONE, STOPPED};
 use crate::process::{Finished, Running};
 use crate::setting::{Daemon, Setting};
@@ -191,6 +191,8 @@ impl<'a> Chaos<'a> {
         std::os::unix::fs::chown(place.path(), uid, uid)?;
         let members = start(&daemon, plan, place.path())?;
         std::thread::sleep(Duration::from_millis(plan.before));
+        let connected = Holding { programs: members.len(), ..Holding::default() };
+        footprint.bounded(&daemon, connected)?;
 
         let survivor = match plan.target {
             Target::Daemon => self.strike_daemon(daemon, plan.blow)?,
@@ -305,6 +307,49 @@ fn killed(member: Member) -> Result<()> {
     let finished = member.end()?;
     ensure!(finished.status.code().is_none(), "{what} was to be killed: {finished}");
     Ok(())
+}
+
+/// What a program has that is killed while it has much.
+pub const QPS: u64 = 10_000;
+/// Its regions.
+pub const REGIONS: u64 = 2_000;
+/// The longest that it lives: some are killed while they make what they have.
+const LIFE: u64 = 8_000;
+
+/// Runs rounds in which a program with [`QPS`] and [`REGIONS`] is killed beside one that transfers: at
+/// any moment, also before it has all of them, as their seeds decide. balboad takes no more for the
+/// last than for the first.
+///
+/// # Errors
+/// At the first round after which not everything is well, with how to repeat it.
+pub fn at_scale(setting: &Setting, seed: u64, rounds: u64) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    let footprint = Footprint::of(&daemon)?;
+    for seed in (seed..).take(usize::try_from(rounds)?) {
+        let life = Duration::from_millis(Dice(seed).throw(LIFE));
+        let round = || -> Result<()> {
+            let stop = setting.directory().join(format!("stop{seed}"));
+            let transfers = format!("transfers {}", stop.display());
+            let mut beside = Member::start(&daemon, "the one beside", &transfers)?;
+            beside.await_word("running")?;
+            let arguments = format!("regions --qps {QPS} --regions {REGIONS}");
+            let task = daemon.run("").arg(setting.bin.join("verbs-attack")).words(&arguments);
+            let large = task.limit(Duration::MAX).start()?;
+            std::thread::sleep(life);
+            footprint.bounded(&daemon, Holding { programs: 2, qps: QPS, regions: REGIONS })?;
+            large.signal(Signal::SIGKILL)?;
+            large.limited(HANGS).wait()?;
+            fs::write(stop, "")?;
+            beside.ends_with(STOPPED)?;
+            footprint.restored(&daemon)
+        };
+        round().with_context(|| {
+            format!(
+                "killed after {life:?}\nrepeat: cargo xtask chaos --many --seed {seed} --rounds 1"
+            )
+        })?;
+    }
+    daemon.stop()
 }
 
 /// Runs rounds for the table of cases.

@@ -6,9 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::attack::level::Level;
 use crate::setting::Daemon;
 
 /// How long balboad may take to have noticed the end of its clients.
@@ -16,6 +17,25 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// By how much its resident memory may have grown, KiB: what its allocator and its tables keep for
 /// reuse.
 const GROWTH: u64 = 16 << 10;
+
+/// How much more of that, KiB, a program may take while it is connected, beside what it has much of.
+const OF_PROGRAM: u64 = 4 << 10;
+/// And for each QP with short rings, and for each region.
+const OF_QP: u64 = 6;
+const OF_REGION: u64 = 4;
+/// Descriptors of a program with places on two cards and a handful of channels.
+const DESCRIPTORS_OF_PROGRAM: usize = 16;
+
+/// What programs have that are connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// How many they are.
+    pub programs: usize,
+    /// QPs beyond a handful, of all of them together.
+    pub qps: u64,
+    /// Regions beyond a handful.
+    pub regions: u64,
+}
 
 /// What a balboad takes, while no client is connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +84,26 @@ impl Footprint {
             files: files_in(daemon.state_dir(), "")?,
             resident: number("VmRSS:")?,
         })
+    }
+
+    /// Checks that a balboad takes no more than programs that are connected may cost.
+    ///
+    /// # Errors
+    /// With what it takes, when that is more.
+    pub fn bounded(&self, daemon: &Daemon<'_>, holding: Holding) -> Result<()> {
+        let Holding { programs, qps, regions } = holding;
+        let now = Level::of(daemon)?;
+        let more = now.resident.saturating_sub(self.resident);
+        let limit = GROWTH + OF_PROGRAM * programs as u64 + OF_QP * qps + OF_REGION * regions;
+        ensure!(more <= limit, "{more} KiB more with {holding:?}, and {limit} are the limit");
+        let before: usize = self.descriptors.values().sum();
+        let more = now.descriptors.saturating_sub(before);
+        let limit = DESCRIPTORS_OF_PROGRAM * programs;
+        ensure!(
+            more <= limit,
+            "{more} descriptors more with {holding:?}, and {limit} are the limit"
+        );
+        Ok(())
     }
 
     /// Waits until a balboad is back where it was.

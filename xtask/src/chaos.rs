@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use clap::Args;
 use command_line::report;
-use ibverbs_tests::chaos::Chaos;
+use ibverbs_tests::chaos::{self, Chaos};
 use ibverbs_tests::setting::{Stage, Who};
 
 use crate::{cargo, setup};
@@ -20,6 +20,9 @@ pub struct Options {
     /// Begin with this seed; each round has one more than the last [default: another every time]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
+    /// Kill a program with 10,000 QPs and 2,000 regions instead, while it makes them or has them
+    #[arg(long)]
+    many: bool,
 }
 
 /// Runs the rounds.
@@ -34,6 +37,11 @@ pub fn chaos(options: &Options) -> Result<ExitCode> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seed = options.seed.unwrap_or(now.as_secs());
     report!("{} rounds from seed {seed}", options.rounds);
+    if options.many {
+        chaos::at_scale(&setting, seed, options.rounds)?;
+        report!("{} programs killed", options.rounds);
+        return Ok(ExitCode::SUCCESS);
+    }
     report!("{}", Chaos::new(&setting).run(seed, options.rounds)?);
     Ok(ExitCode::SUCCESS)
 }

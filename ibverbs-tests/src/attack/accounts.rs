@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 
 use super::limits::Limits;
-use super::scene::{Attack, Length, Scene};
+use super::scene::{Attack, Length, Scene, number_said};
 use crate::runner::Case;
 use crate::setting::Setting;
 
@@ -22,13 +22,12 @@ fn under_way(setting: &Setting, length: Length) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
     let qps = length.of(200, 4_000);
     let programs = vec![format!("under-way --qps {qps} --messages {MESSAGES}")];
-    // The rings are the client's own memory, which balboad has in common with it.
-    let limits = Limits { memory: 768, growth: 8, descriptors: 16 };
+    // As much for the rings, which are the client's own memory that balboad has in common with it.
+    let memory = 16 + ((qps * MESSAGES * 3 * FOR_EACH) >> 20);
+    let limits = Limits { memory, growth: memory, descriptors: 16 };
     let attack = Attack { programs, threads: 1, limits };
     scene.suffer(&attack, |scene, programs, excess| {
-        let output = programs.first().context("nobody attacks")?.output();
-        let qps = output.lines().find_map(|line| line.strip_prefix("under way "));
-        let qps: u64 = qps.context("it does not say of how many QPs")?.parse()?;
+        let qps = number_said(programs.first().context("nobody attacks")?, "under way ")?;
         let before = scene.phase("before").context("no phase")?.end.own;
         let taken = (scene.level()?.own.saturating_sub(before) << 10) / qps;
         let limit = MESSAGES * FOR_EACH;

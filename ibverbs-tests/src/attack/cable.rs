@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
 use super::files::SOMEBODY;
-use super::scene::{ATTACKING, Length, PATIENCE, has_said};
+use super::scene::{ATTACKING, Length, PATIENCE, has_said, number_said};
 use crate::cases::counters::counters;
 use crate::hostile::cable::FORGED;
 use crate::process::{Finished, Running, Task};
@@ -41,7 +41,7 @@ fn somebodys(setting: &Setting, _: Length) -> Result<()> {
     };
     let own = listen(setting.built("verbs-attack"))?;
     ask(setting, &daemon)?;
-    let came = received(&own)?;
+    let came = received(&own);
     ensure!(came > 0, "no frame comes to the user's own socket");
     own.signal(Signal::SIGKILL)?;
     own.wait()?;
@@ -49,7 +49,7 @@ fn somebodys(setting: &Setting, _: Length) -> Result<()> {
 
     let foreign = listen(setting.built("verbs-attack").user(Some(SOMEBODY)))?;
     ask(setting, &daemon)?;
-    let came = received(&foreign)?;
+    let came = received(&foreign);
     ensure!(came == 0, "{came} frames go to the socket of another user");
     daemon.stop()
 }
@@ -71,11 +71,9 @@ fn ask(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
 }
 
 /// How many frames a listener says have come. Those that are under way come at once.
-fn received(listener: &Running) -> Result<u64> {
+fn received(listener: &Running) -> u64 {
     std::thread::sleep(Duration::from_millis(100));
-    let output = listener.output();
-    let last = output.lines().rev().find_map(|line| line.strip_prefix("received "));
-    last.map_or(Ok(0), |number| number.parse()).context("no number of frames")
+    number_said(listener, "received ").unwrap_or(0)
 }
 
 fn mapped(setting: &Setting, _: Length) -> Result<()> {

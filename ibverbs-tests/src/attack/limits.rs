@@ -17,8 +17,8 @@ const NOTICED: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Lines that may be logged of programs in all, and more of them for each second.
-const LINES: usize = 250;
-const LINES_A_SECOND: usize = 20;
+const LINES: usize = 150;
+const LINES_A_SECOND: usize = 10;
 
 /// What balboad may take for an attacker, while that is connected.
 #[derive(Clone, Copy, Debug)]

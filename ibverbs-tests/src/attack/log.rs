@@ -30,7 +30,7 @@ fn refusals(setting: &Setting, length: Length) -> Result<()> {
 
 fn overruns(setting: &Setting, length: Length) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
-    let programs = vec!["overruns --queues 1000".to_owned()];
+    let programs = vec![format!("overruns --queues {}", length.of(500, 1000))];
     let attack = Attack { programs, threads: 2, limits: LIMITS };
     scene.suffer(&attack, |_, _, _| Ok(()))
 }
@@ -40,6 +40,7 @@ fn overruns(setting: &Setting, length: Length) -> Result<()> {
 fn unread(setting: &Setting, length: Length) -> Result<()> {
     let scene = Scene::open(setting, length, "--soft 2")?;
     let programs = vec![format!("unread --queues {}", length.of(5_000, 8_000))];
-    let attack = Attack { programs, threads: 2, limits: LIMITS };
+    let limits = Limits { memory: 160, ..LIMITS };
+    let attack = Attack { programs, threads: 2, limits };
     scene.suffer(&attack, |_, _, _| Ok(()))
 }

@@ -370,6 +370,17 @@ impl<'a> Scene<'a> {
     }
 }
 
+/// The last number that a program has said behind a word.
+///
+/// # Errors
+/// When it has said none.
+pub fn number_said(running: &Running, word: &str) -> Result<u64> {
+    let output = running.output();
+    let mut lines = output.lines().rev().filter_map(|line| line.strip_prefix(word));
+    let number = lines.find_map(|number| number.parse().ok());
+    number.with_context(|| format!("nobody said {word:?} and a number"))
+}
+
 /// Whether a program has said a word.
 pub fn has_said(running: &Running, word: &str) -> bool {
     running.output().lines().any(|line| line == word)

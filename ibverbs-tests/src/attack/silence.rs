@@ -5,13 +5,13 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::limits::Limits;
-use super::scene::{Attack, Length, Scene};
+use super::scene::{Attack, Length, Scene, number_said};
 use crate::runner::Case;
 use crate::setting::Setting;
 
 /// What the card thread may take of a second for each address that it asks for, while nobody does
 /// anything.
-const FOR_EACH: Duration = Duration::from_micros(3);
+const FOR_EACH: Duration = Duration::from_micros(8);
 
 /// The family.
 pub fn cases(length: Length) -> Vec<Case> {
@@ -20,20 +20,23 @@ pub fn cases(length: Length) -> Vec<Case> {
 
 /// Each QP asks for an address of its own.
 fn silent(setting: &Setting, length: Length) -> Result<()> {
-    let (processes, of_each) = length.of((1, 12_000), (4, 14_000));
+    let (processes, of_each) = length.of((1, 10_000), (4, 14_000));
     let scene = Scene::open(setting, length, "--soft 2")?;
     let program = |number| format!("silent --qps {of_each} --first {}", number * of_each);
     let limits = Limits { memory: 64 * processes, growth: 4, descriptors: 40 };
     let programs = (0..processes).map(program).collect();
     // The attackers wait; the card thread works.
     let attack = Attack { programs, threads: 1, limits };
-    scene.suffer(&attack, |scene, _, excess| {
+    scene.suffer(&attack, |scene, programs, excess| {
         let taken = scene.alone(|scene| {
             let begin = scene.level()?;
             std::thread::sleep(Duration::from_secs(1));
             Ok(scene.level()?.cards.saturating_sub(begin.cards))
         })?;
-        let addresses = u32::try_from(processes * of_each)?;
+        let mut addresses = 0;
+        for program in programs {
+            addresses += u32::try_from(number_said(program, "silent ")?)?;
+        }
         let limit = FOR_EACH * addresses;
         excess.unless(taken <= limit, || {
             format!(

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
 use super::limits::{Excess, Limits};
-use super::scene::{Attack, Length, PATIENCE, Scene};
+use super::scene::{Attack, Length, PATIENCE, Scene, number_said};
 use crate::process::{Finished, Running};
 use crate::runner::Case;
 use crate::setting::Setting;
@@ -84,11 +84,8 @@ fn each_turn(
     limit: Duration,
     excess: &mut Excess,
 ) -> Result<()> {
-    let turns = || -> u64 {
-        let output = programs.first().map(Running::output).unwrap_or_default();
-        let mut lines = output.lines().rev().filter_map(|line| line.strip_prefix("turns "));
-        lines.find_map(|number| number.parse().ok()).unwrap_or(0)
-    };
+    let program = programs.first().context("nobody attacks")?;
+    let turns = || number_said(program, "turns ").unwrap_or(0);
     let (taken, turns) = scene.alone(|scene| {
         let begin = (scene.level()?, turns());
         // Long enough for many of them, and no longer than there are some.

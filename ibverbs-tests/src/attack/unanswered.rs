@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum as _;
+use clap::builder::PossibleValue;
 use nix::sys::stat::{Mode, SFlag, mknod};
 use nix::unistd::geteuid;
 
@@ -95,19 +96,16 @@ fn limits() -> Limits {
     Limits { memory: 48, growth: 16, descriptors: 80 }
 }
 
-/// The arguments of a program with its own place for a file system.
-fn arguments(setting: &Setting, kind: Kind, node: &Path, what: &str, number: usize) -> String {
-    let place = setting.directory().join(format!("silent{number}"));
-    let kind = kind.to_possible_value().map_or(String::new(), |it| it.get_name().to_owned());
-    format!("{what} --memory {kind} --place {} --node {}", place.display(), node.display())
-}
-
 /// The programs of every use.
 fn programs(setting: &Setting, kind: Kind) -> Result<Vec<String>> {
     let node = kind.open_node(setting)?;
+    let name =
+        |value: Option<PossibleValue>| value.map_or(String::new(), |it| it.get_name().to_owned());
     let program = |(number, by): (usize, Use)| {
-        let by = by.to_possible_value().map_or(String::new(), |it| it.get_name().to_owned());
-        arguments(setting, kind, &node, &format!("unanswered {by}"), number)
+        let place = setting.directory().join(format!("silent{number}"));
+        let (by, kind) = (name(by.to_possible_value()), name(kind.to_possible_value()));
+        let places = format!("--place {} --node {}", place.display(), node.display());
+        format!("unanswered {by} --memory {kind} {places}")
     };
     Ok(Use::ALL.into_iter().enumerate().map(program).collect())
 }

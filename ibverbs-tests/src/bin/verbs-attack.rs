@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use ibverbs_tests::hostile::{
     self, bystander, cable, control, queues, retries, silence, translations, unanswered,
 };
@@ -109,8 +109,15 @@ enum Command {
     Unanswered {
         /// What for
         by: unanswered::Use,
-        #[command(flatten)]
-        memory: Memory,
+        /// Whose memory
+        #[arg(long = "memory")]
+        kind: unanswered::Kind,
+        /// Directory to be made for a file system
+        #[arg(long)]
+        place: PathBuf,
+        /// Device node that it is made with
+        #[arg(long)]
+        node: PathBuf,
     },
     /// Print how many datagrams come to a path
     Listen {
@@ -128,19 +135,6 @@ enum Command {
     },
 }
 
-#[derive(Debug, Args)]
-struct Memory {
-    /// Whose memory
-    #[arg(long = "memory")]
-    kind: unanswered::Kind,
-    /// Directory to be made for a file system
-    #[arg(long)]
-    place: PathBuf,
-    /// Device node that it is made with
-    #[arg(long)]
-    node: PathBuf,
-}
-
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Bystander => bystander::run(),
@@ -156,9 +150,7 @@ fn main() -> anyhow::Result<()> {
         Command::Overruns { queues } => queues::overruns(queues),
         Command::Refusals { connections, directory } => control::refusals(&directory, connections),
         Command::Path { directory } => control::path(&directory),
-        Command::Unanswered { by, memory: Memory { kind, place, node } } => {
-            unanswered::used(kind, by, &place, &node)
-        }
+        Command::Unanswered { by, kind, place, node } => unanswered::used(kind, by, &place, &node),
         Command::Listen { path } => cable::listen(&path),
         Command::Forge { device, local, remote } => cable::forge(&device, &local, &remote),
     }

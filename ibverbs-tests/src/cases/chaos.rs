@@ -1,22 +1,23 @@
 //! Random deaths, by seeds that are always the same.
 
-use crate::chaos;
+use crate::chaos::{self, QPS, REGIONS};
 use crate::runner::Case;
 
 /// Runs of rounds, so that a failure costs no more than one of them.
 const RUNS: u64 = 4;
 /// Rounds of each.
 const ROUNDS: u64 = 50;
+/// Rounds with a program that has much.
+const LARGE: u64 = 3;
 
 /// The family.
 pub fn cases() -> Vec<Case> {
-    (0..RUNS)
-        .map(|run| {
-            let first = run * ROUNDS;
-            let name = format!("chaos/{ROUNDS} random deaths from seed {first}");
-            Case::new(name, &[super::PERFTEST], move |setting| {
-                chaos::rounds(setting, first, ROUNDS)
-            })
-        })
-        .collect()
+    let large = format!("chaos/{LARGE} deaths of a program with {QPS} QPs and {REGIONS} regions");
+    let large = Case::new(large, &[], |setting| chaos::at_scale(setting, 0, LARGE));
+    let rounds = (0..RUNS).map(|run| {
+        let first = run * ROUNDS;
+        let name = format!("chaos/{ROUNDS} random deaths from seed {first}");
+        Case::new(name, &[super::PERFTEST], move |setting| chaos::rounds(setting, first, ROUNDS))
+    });
+    rounds.chain([large]).collect()
 }
