@@ -96,13 +96,13 @@ impl Owed {
     pub(crate) fn pop(&mut self) -> Option<Ack> {
         let run = self.0.front_mut()?;
         let ack = run.first;
-        run.first = run.at(1);
-        run.count = run.count.wrapping_sub(1);
-        if run.count == 0 {
-            self.0.pop_front();
-            if self.0.is_empty() && self.0.capacity() > param::OWED_RUNS_KEPT {
-                self.clear();
-            }
+        if run.count > 1 {
+            *run = run.split_off(1);
+            return Some(ack);
+        }
+        self.0.pop_front();
+        if self.0.is_empty() && self.0.capacity() > param::OWED_RUNS_KEPT {
+            self.clear();
         }
         Some(ack)
     }

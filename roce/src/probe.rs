@@ -70,10 +70,11 @@ impl Probe {
     /// Waits anew, if the acknowledgement timer runs.
     pub(crate) fn restart(&mut self, now: Instant, is_timed: bool) {
         let patience = match self.round_trip {
+            _ if !is_timed => None,
             Some(round_trip) if self.alone => Some(Duration::from_nanos(round_trip)),
             _ => self.patience().map(|patience| patience.saturating_mul(1 << self.asked.min(16))),
         };
-        self.deadline = patience.filter(|_| is_timed).map(|patience| now.after(patience));
+        self.deadline = patience.map(|patience| now.after(patience));
     }
 
     /// How long nothing may move before a question, if a round trip was measured: some round trips,

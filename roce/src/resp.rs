@@ -55,6 +55,12 @@ impl ReadResource {
         self.next < self.end
     }
 
+    /// Moves on to the next response.
+    fn advance(&mut self) -> Self {
+        self.next = self.next.wrapping_add(1);
+        *self
+    }
+
     /// The acknowledgement of all that came before it.
     fn acknowledgement_before(&self) -> Ack {
         Ack { sequence: self.first.wrapping_sub(1), msn: self.msn.wrapping_sub(1) & Psn::MASK }
@@ -130,12 +136,12 @@ impl Responder {
         self.streaming != 0
     }
 
-    /// The READ response to send next.
-    fn next_response(&self) -> Option<u64> {
+    /// The READ whose response is to be sent next.
+    fn next_read(&mut self) -> Option<&mut ReadResource> {
         if !self.is_streaming() {
             return None;
         }
-        self.reads.iter().find(|read| read.is_active()).map(|read| read.next)
+        self.reads.iter_mut().find(|read| read.is_active())
     }
 
     /// Whether there may be anything to say to the peer.

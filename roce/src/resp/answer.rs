@@ -13,20 +13,18 @@ use crate::wire::aeth::{self, NakCode, Syndrome};
 impl Qp {
     /// Emits the next frame of the responder, if there is one.
     pub(crate) fn transmit_response(&mut self, shared: &mut Shared) -> Option<Transmit> {
+        let ack = self.responder.owed.next();
         // RC-54
-        let response = self.responder.next_response();
-        let acks_first = match (self.responder.owed.next(), response) {
-            (Some(ack), Some(response)) => ack < response,
-            (ack, _) => ack.is_some(),
-        };
+        if let Some(read) = self.responder.next_read() {
+            if ack.is_none_or(|ack| ack > read.next) {
+                let (sequence, read) = (read.next, read.advance());
+                return self.transmit_read_response(shared, sequence, read);
+            }
+        }
         // RC-50
-        if acks_first {
-            let ack = self.responder.owed.pop()?;
+        if let Some(ack) = self.responder.owed.pop() {
             // RC-52
             return self.acknowledgement(Syndrome::Ack { credits: self.credit_code() }, ack);
-        }
-        if response.is_some() {
-            return self.transmit_read_response(shared);
         }
         if let Some(refusal) = self.responder.refusal.take() {
             self.responder.silence();
@@ -65,18 +63,18 @@ impl Qp {
         Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
     }
 
-    fn transmit_read_response(&mut self, shared: &mut Shared) -> Option<Transmit> {
-        let mtu = self.mtu();
-        let responder = &mut self.responder;
-        let read = responder.reads.iter_mut().find(|read| read.is_active())?;
-        let sequence = read.next;
-        read.next = sequence.wrapping_add(1);
+    /// The response `sequence` of a READ that has moved on.
+    fn transmit_read_response(
+        &mut self,
+        shared: &mut Shared,
+        sequence: u64,
+        read: ReadResource,
+    ) -> Option<Transmit> {
         let is_last = !read.is_active();
-        let read = *read;
         if is_last {
-            responder.streaming = responder.streaming.saturating_sub(1);
+            self.responder.streaming = self.responder.streaming.saturating_sub(1);
         }
-        let (offset, length) = response_part(&read, sequence, mtu);
+        let (offset, length) = response_part(&read, sequence, self.mtu());
         // RC-66
         let position = Position::new(sequence == read.start, is_last);
         let response = match position {
