@@ -21,6 +21,7 @@ use crate::address::{PortAddress, gid_text, mac_register, mac_text};
 use crate::admin::AdminEngine;
 use crate::backend::CardBackend;
 use crate::cards::{Card, Quarantine, Window};
+use crate::claims::Claims;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::iova::Arena;
@@ -99,6 +100,7 @@ pub fn bring_up(
         windows,
         arena,
         shell,
+        claims: Claims::default(),
         quarantine: Quarantine::default(),
         manifest: manifest.clone(),
         wanted_back: false,

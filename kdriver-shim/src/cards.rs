@@ -14,6 +14,7 @@ use shim_abi::{CardInfo, Limits, PortInfo};
 use crate::address::{PortAddress, node_guid};
 use crate::backend::{CardBackend, Identity};
 use crate::bringup::bring_up;
+use crate::claims::Claims;
 use crate::clients::ClientId;
 use crate::completions::Completions;
 use crate::engine::{Engine, EngineLimits};
@@ -50,6 +51,8 @@ pub struct Card {
     pub arena: Arena,
     /// The shell's part of its windows.
     pub shell: Rc<Shell>,
+    /// The connections that its QPs speak for.
+    pub claims: Claims,
     /// What was leaked because the card did not confirm its end.
     pub quarantine: Quarantine,
     /// The bitstream that it holds.

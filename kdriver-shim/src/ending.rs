@@ -7,6 +7,7 @@
 use std::os::fd::AsFd;
 
 use crate::cards::{Card, Page, Window, find};
+use crate::claims::CardQp;
 use crate::clients::{CardUse, Client, Stage, confirmed};
 use crate::error::Error;
 use crate::poller::Poller;
@@ -54,6 +55,10 @@ impl Client {
     /// Ends a QP and its receive queue; what that cost, or `None` where there is none.
     fn end_qp(&mut self, cards: &mut [Card]) -> Option<usize> {
         let (qpn, qp) = self.qps.pop_first()?;
+        let window = self.cards.get(&qp.card).map_or(0, |place| place.window);
+        if let (Some(peer), Ok(card)) = (qp.peer, find(cards, qp.card)) {
+            card.claims.release(peer, CardQp { window, qpn });
+        }
         self.end_queues(cards, qp.card, |window| {
             window.qps.remove(&qpn);
             let qp_ended = window.engine.destroy_qp(qpn);

@@ -26,6 +26,7 @@ pub mod backend;
 pub mod bringup;
 pub mod cards;
 pub mod channels;
+pub mod claims;
 pub mod clients;
 pub mod completions;
 pub mod directory;

@@ -101,7 +101,7 @@ pub struct Qp {
 }
 
 /// The far end of a connection: a QP of another port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Peer {
     /// The port's GID.
     pub gid: [u8; 16],

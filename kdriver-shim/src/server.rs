@@ -22,7 +22,7 @@ use crate::pace::{self, Pace, Service};
 use crate::peer;
 use crate::poller::{Poller, Token, Watch};
 use crate::rings::RingMemory;
-use crate::session::{Answer, Claim, Progress, Session};
+use crate::session::{Answer, Progress, Session};
 use crate::shadow_device::ShadowDevices;
 use crate::shell::Shell;
 use crate::state_dir::StateDir;
@@ -482,17 +482,12 @@ impl Server {
             let answer = Answer { response: Response::Status { length }, fds: vec![fd] };
             return Ok(Progress::Done(answer));
         }
-        let others = &self.clients;
-        let pd_taken = |pdn| others.values().any(|other| other.pds.contains_key(&pdn));
-        let pid = client.process.pid;
-        let claims = |card, peer| Claim::of_others(others, pid, card, peer);
         let mut session = Session {
             cards: &mut self.cards,
             client,
             poller: &self.poller,
             pd_numbers: &mut self.pd_numbers,
-            pd_taken: &pd_taken,
-            claims: &claims,
+            others: &self.clients,
         };
         session.serve(request)
     }

@@ -11,7 +11,7 @@ use crate::engine::EngineLimits;
 use crate::error::Error;
 use crate::events::Clients;
 use crate::numbers::Numbers;
-use crate::objects::{Context, Peer};
+use crate::objects::Context;
 use crate::poller::Poller;
 
 mod channel;
@@ -59,35 +59,8 @@ pub struct Session<'a> {
     pub poller: &'a Rc<Poller>,
     /// Numbers of protection domains; they mean the same on every card.
     pub pd_numbers: &'a mut Numbers,
-    /// Whether some client has a protection domain of that number.
-    pub pd_taken: &'a dyn Fn(u32) -> bool,
-    /// The queue pairs of other processes that were connected to a peer from a card.
-    pub claims: &'a dyn Fn(u32, Peer) -> Vec<Claim>,
-}
-
-/// A queue pair of another process that was connected to a peer.
-#[derive(Clone, Debug)]
-pub struct Claim {
-    /// The process, as the log names it.
-    pub owner: String,
-    /// The window of its card.
-    pub window: u8,
-    /// Its number.
-    pub qpn: u32,
-}
-
-impl Claim {
-    /// The queue pairs of clients of other processes than `pid` that were connected to `peer`.
-    pub fn of_others(clients: &Clients, pid: i32, card: u32, peer: Peer) -> Vec<Self> {
-        let others = clients.values().filter(|client| client.process.pid != pid);
-        let claims = others.flat_map(|client| {
-            let window = client.cards.get(&card).map_or(0, |place| place.window);
-            let same =
-                client.qps.iter().filter(move |(_, qp)| qp.card == card && qp.peer == Some(peer));
-            same.map(move |(&qpn, _)| Self { owner: client.label(), window, qpn })
-        });
-        claims.collect()
-    }
+    /// The other clients.
+    pub others: &'a Clients,
 }
 
 impl Session<'_> {
@@ -101,6 +74,7 @@ impl Session<'_> {
         }
         match request {
             Request::DeregMr { mr } => self.dereg_mr(mr),
+            Request::ModifyQp { qpn, attributes } => self.modify_qp(qpn, &attributes),
             request => self.serve_at_once(request).map(Progress::Done),
         }
     }
@@ -125,10 +99,9 @@ impl Session<'_> {
             }
             Request::DestroyCq { cqn } => self.destroy_cq(cqn),
             Request::CreateQp(wanted) => self.create_qp(&wanted),
-            Request::ModifyQp { qpn, attributes } => self.modify_qp(qpn, &attributes),
             Request::QueryQp { qpn } => self.query_qp(qpn),
             Request::DestroyQp { qpn } => self.destroy_qp(qpn),
-            Request::DeregMr { .. } | Request::Status => {
+            Request::DeregMr { .. } | Request::ModifyQp { .. } | Request::Status => {
                 Err(Error::Unsupported("this is not served at once".into()))
             }
         }

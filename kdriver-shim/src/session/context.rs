@@ -144,7 +144,10 @@ impl Session<'_> {
         let limits = self.limits(card)?;
         self.client.usage.take(Resource::Pds, 1, &limits)?;
         let client = &mut *self.client;
-        let taken = |n| client.pds.contains_key(&n) || (self.pd_taken)(n);
+        let taken = |n| {
+            client.pds.contains_key(&n)
+                || self.others.values().any(|other| other.pds.contains_key(&n))
+        };
         let pdn = self.pd_numbers.next(PD_NUMBERS, taken);
         client.pds.insert(pdn, Pd { context });
         Ok(Response::Pd { pdn }.into())

@@ -9,10 +9,11 @@ use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType, rc_trans
 use hostmem::DmaMemory;
 use shim_abi::Response;
 
-use super::{Answer, Claim, Session, found};
+use super::{Answer, Progress, Session, found};
 use crate::cards::Window;
 use crate::channels::Key;
-use crate::clients::confirmed;
+use crate::claims::{CardQp, Claimant};
+use crate::clients::{Client, confirmed};
 use crate::completions::Notifier;
 use crate::engine::EngineLimits;
 use crate::error::Error;
@@ -23,6 +24,9 @@ use crate::spans::Span;
 
 /// How often a number that the client has on another card is drawn again.
 const REDRAWS: usize = 8;
+
+/// QPs of others that are asked whether they still speak for a connection, before others have a turn.
+const ASKED: usize = 8;
 
 /// The largest log2 of blocks from one receive entry to the next.
 const MAX_LOG2_STRIDE: u8 = 3;
@@ -225,31 +229,52 @@ impl Session<'_> {
         &mut self,
         qpn: u32,
         attributes: &[[u64; 8]; 2],
-    ) -> Result<Answer, Error> {
+    ) -> Result<Progress, Error> {
         let attributes = Attributes::decode(attributes);
         let card = found(self.client.qps.get(&qpn), "queue pair", qpn)?.card;
         self.limits(card)?;
         let peer = self.new_peer(qpn, &attributes);
         if let Some(peer) = peer {
-            self.check_unclaimed(card, peer)?;
+            if !self.check_unclaimed(card, peer)? {
+                return Ok(Progress::More);
+            }
         }
         let window = self.window(card)?;
         let generation = match window.engine.modify_qp(qpn, &attributes) {
             Ok(generation) => generation,
             Err(error) => return Err(explain(window, qpn, &attributes, error)),
         };
-        let changed = attributes.mask.contains(AttributeMask::STATE);
-        if let Some(qp) = self.client.qps.get_mut(&qpn).filter(|_| changed) {
+        let Some(qp) = self.client.qps.get_mut(&qpn) else { return Err(no_number("queue pair")) };
+        let before = qp.peer;
+        if attributes.mask.contains(AttributeMask::STATE) {
             qp.state = attributes.state;
             qp.fatal_sent &= attributes.state == QpState::Err;
             if matches!(qp.state, QpState::Reset | QpState::Err) {
                 qp.peer = None;
             }
         }
-        if let Some(qp) = self.client.qps.get_mut(&qpn) {
-            qp.peer = peer.or(qp.peer);
+        qp.peer = peer.or(qp.peer);
+        let now = qp.peer;
+        if before != now || peer.is_some() {
+            self.change_claim(card, qpn, before, now)?;
         }
         Ok(Response::QpModified { generation }.into())
+    }
+
+    /// Notes for which connection a QP speaks now.
+    fn change_claim(
+        &mut self,
+        card: u32,
+        qpn: u32,
+        before: Option<Peer>,
+        now: Option<Peer>,
+    ) -> Result<(), Error> {
+        let window = self.window(card)?.index;
+        let claimant = Claimant { client: self.client.id, pid: self.client.process.pid };
+        let (claims, qp) = (&mut self.card(card)?.claims, CardQp { window, qpn });
+        before.into_iter().for_each(|peer| claims.release(peer, qp));
+        now.into_iter().for_each(|peer| claims.claim(peer, qp, claimant));
+        Ok(())
     }
 
     /// The far end that a change connects a QP to; `None` where it stays what it is.
@@ -264,21 +289,28 @@ impl Session<'_> {
         Some(Peer { gid: gid.or(old.map(|it| it.gid))?, qpn: dest.or(old.map(|it| it.qpn))? })
     }
 
-    /// Refuses a connection that another process's QP has already.
+    /// Refuses a connection that another process's QP has already; `false` where there are more such
+    /// QPs to be asked.
     ///
-    /// A packet of Reliable Connection does not say which QP sent it: a second QP of this card with
-    /// the same far end could speak for the first. One that failed or was reset speaks no more, and
-    /// is asked, because balboad is not told of every failure.
-    fn check_unclaimed(&mut self, card: u32, peer: Peer) -> Result<(), Error> {
-        for Claim { owner, window, qpn } in (self.claims)(card, peer) {
-            let now = self.card(card)?.window(window)?.engine.query_qp(qpn);
+    /// One that failed or was reset speaks no more, and is asked, because balboad is not told of every
+    /// failure. It will not speak again before it is connected anew.
+    fn check_unclaimed(&mut self, card: u32, peer: Peer) -> Result<bool, Error> {
+        let pid = self.client.process.pid;
+        for _ in 0..ASKED {
+            let Some((qp, claimant)) = self.card(card)?.claims.of_another(peer, pid) else {
+                return Ok(true);
+            };
+            let now = self.card(card)?.window(qp.window)?.engine.query_qp(qp.qpn);
             let silent = [QpState::Reset, QpState::Init, QpState::Err];
             if now.is_ok_and(|now| !silent.contains(&now.state)) {
+                let owner =
+                    self.others.get(&claimant.client).map_or_else(String::new, Client::label);
                 let gid = crate::address::gid_text(peer.gid);
-                return Err(Error::Claimed { gid, peer: peer.qpn, owner, qpn });
+                return Err(Error::Claimed { gid, peer: peer.qpn, owner, qpn: qp.qpn });
             }
+            self.card(card)?.claims.release(peer, qp);
         }
-        Ok(())
+        Ok(false)
     }
 
     pub(super) fn query_qp(&mut self, qpn: u32) -> Result<Answer, Error> {
@@ -301,7 +333,11 @@ impl Session<'_> {
             .inspect_err(|error| log::warn!("RQ {rqn:#x} is quarantined: {error}"))
             .is_ok();
         window.qps.remove(&qpn);
+        let window = window.index;
         let Some(mut qp) = self.client.qps.remove(&qpn) else { return Ok(Response::Done.into()) };
+        if let (Some(peer), Ok(card)) = (qp.peer, self.card(card)) {
+            card.claims.release(peer, CardQp { window, qpn });
+        }
         self.forget_async(qp.context, Key::Qp(qpn), &mut qp.async_sent);
         self.drop_ring(card, qp.sq, qp_gone);
         self.drop_ring(card, qp.rq, rq_gone);

@@ -230,3 +230,55 @@ fn what_a_client_has_mapped_itself_is_unmapped_in_turns() {
     let whole = pieces.iter().map(|(_, length)| length).sum::<u64>();
     assert!(whole >= memory.len() as u64 && pieces.len() >= 7, "{pieces:x?}");
 }
+
+#[test]
+fn dead_connections_of_others_to_a_far_end_are_asked_for_in_turns() {
+    const CLAIMS: usize = 40;
+    let mut bench = Bench::new(1, 2);
+    let peers = [0, 1].map(|_| bench.provider());
+    let [theirs, ours] = peers.each_ref().map(|peer| {
+        let (info, fds) = bench.open(peer, 0);
+        let pdn = bench.pd(peer, info.context);
+        let (cqn, _) = bench.cq(peer, info.context, None);
+        (pdn, cqn, fds)
+    });
+    let [squatter, victim] = peers;
+    for _ in 0..CLAIMS {
+        let qpn = bench.qp(&squatter, theirs.0, theirs.1);
+        connect_qp(&mut bench, &squatter, qpn, 77).unwrap();
+    }
+    // The engine has failed them all, and balboad was not told.
+    let (first, second) = {
+        let mut ids = bench.server.clients.keys();
+        (*ids.next().unwrap(), *ids.next().unwrap())
+    };
+    let window = bench.server.clients[&first].cards[&0].window;
+    bench.cards[0].window(window.into(), |w| {
+        w.qps.values_mut().for_each(|state| *state = QpState::Err);
+    });
+    bench.server.clients.get_mut(&second).unwrap().process.pid += 1;
+    let qpn = bench.qp(&victim, ours.0, ours.1);
+    let asked = |bench: &Bench| {
+        let query = |(opcode, _): &&(Opcode, u32)| *opcode == Opcode::QueryQp;
+        bench.cards[0].window(window.into(), |w| w.log.iter().filter(query).count())
+    };
+    use AttributeMask as M;
+    let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+    let rtr = rtr | M::STATE | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    let init = M::STATE | M::PORT | M::ACCESS | M::PKEY_INDEX;
+    for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr)] {
+        let (dest_qpn, dgid) = (77, [9; 16]);
+        let wanted = Attributes { mask, state, dest_qpn, dgid, ..Attributes::default() };
+        send(&victim, &Request::ModifyQp { qpn, attributes: wanted.encode() });
+        let reply = loop {
+            let before = asked(&bench);
+            step(&mut bench);
+            assert!(asked(&bench) - before <= 16, "{} in one turn", asked(&bench) - before);
+            if let Some(reply) = answer(&victim) {
+                break reply;
+            }
+        };
+        assert!(matches!(reply, Ok(Response::QpModified { .. })), "{reply:?}");
+    }
+    assert_eq!(asked(&bench), CLAIMS, "each once");
+}
