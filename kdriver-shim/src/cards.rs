@@ -99,6 +99,25 @@ pub struct Window {
     pub cqs: HashMap<u32, ClientId>,
     /// Owners of QPs.
     pub qps: HashMap<u32, ClientId>,
+    /// What is to be looked at because events were lost.
+    pub suspects: Suspects,
+}
+
+/// Queues of which events may have been lost; they are looked at by turns.
+#[derive(Debug, Default)]
+pub struct Suspects {
+    /// Completion queues that somebody waits for.
+    pub cqs: Vec<u32>,
+    /// Queue pairs.
+    pub qps: Vec<u32>,
+}
+
+impl Suspects {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.cqs.is_empty() && self.qps.is_empty()
+    }
 }
 
 impl Window {
@@ -109,7 +128,8 @@ impl Window {
         let heard = Rc::clone(&completions);
         engine.listen(Rc::new(move |cqn| heard.fire(cqn)));
         let pages = vec![Page::Free; usize::from(DOORBELL_PAGES)];
-        Self { index, engine, pages, completions, cqs: HashMap::new(), qps: HashMap::new() }
+        let (cqs, qps, suspects) = Default::default();
+        Self { index, engine, pages, completions, cqs, qps, suspects }
     }
 
     /// Free doorbell pages.

@@ -90,6 +90,12 @@ impl Completions {
         found.inspect(|notifier| notifier.fire()).is_some()
     }
 
+    /// The numbers of all.
+    #[must_use]
+    pub fn numbers(&self) -> Vec<u32> {
+        self.0.borrow().keys().copied().collect()
+    }
+
     /// All may have fired.
     pub fn fire_all(&self) {
         for notifier in self.0.borrow().values() {

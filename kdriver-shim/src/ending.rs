@@ -6,7 +6,7 @@
 
 use std::os::fd::AsFd;
 
-use crate::cards::{Card, Page, Window, find};
+use crate::cards::{Card, Page, Suspects, Window, find};
 use crate::claims::CardQp;
 use crate::clients::{CardUse, Client, Stage, confirmed};
 use crate::error::Error;
@@ -196,6 +196,7 @@ fn end_page(card: &mut Card, index: u8, page: u8, clean: bool) {
             window.completions.clear();
             window.cqs.clear();
             window.qps.clear();
+            window.suspects = Suspects::default();
         }
         Err(error) => log::error!("{error}"),
     }

@@ -32,6 +32,10 @@ pub type Clients = BTreeMap<ClientId, Client>;
 /// An engine that reports faster than it can be heard must not keep balboad from its clients.
 const EVENTS_PER_TURN: usize = 4096;
 
+/// Completion queues that are told of at a time, and QPs that are asked for, where events were lost.
+const FIRED_PER_TURN: usize = 256;
+const QUERIED_PER_TURN: usize = 8;
+
 /// Tells the clients what the engines of all cards have reported so far; true when an engine has
 /// more to say.
 pub fn dispatch(cards: &mut [Card], clients: &mut Clients, poller: &Poller) -> bool {
@@ -75,13 +79,8 @@ fn route(card: &mut Card, at: usize, event: EngineEvent, clients: &mut Clients, 
             _ => port_event(number, window.index, event, clients, poller),
         },
         EngineEvent::Lost => {
-            window.completions.fire_all();
-            for (qpn, id) in &window.qps {
-                let failed = window.engine.query_qp(*qpn).is_ok_and(|qp| qp.state == QpState::Err);
-                if let Some(client) = clients.get_mut(id).filter(|_| failed) {
-                    qp_event(client, *qpn, QpEvent::Fatal, poller);
-                }
-            }
+            window.suspects.cqs = window.completions.numbers();
+            window.suspects.qps = window.qps.keys().copied().collect();
         }
         EngineEvent::Dead => {
             // First, so that whoever is told finds it so: polls flush, posting fails.
@@ -92,6 +91,30 @@ fn route(card: &mut Card, at: usize, event: EngineEvent, clients: &mut Clients, 
             window.completions.fire_all();
             // What ended this one may have ended the others, whose programs would hear of it late.
             card.windows.iter_mut().for_each(|window| window.engine.check());
+        }
+    }
+}
+
+/// Whether events were lost, and not everything was looked at yet that they may have told of.
+#[must_use]
+pub fn has_suspects(cards: &[Card]) -> bool {
+    cards.iter().flat_map(|card| &card.windows).any(|window| !window.suspects.is_empty())
+}
+
+/// Looks at some of the queues of which events may have been lost.
+pub fn examine_suspects(cards: &mut [Card], clients: &mut Clients, poller: &Poller) {
+    for window in cards.iter_mut().flat_map(|card| &mut card.windows) {
+        for _ in 0..FIRED_PER_TURN {
+            let Some(cqn) = window.suspects.cqs.pop() else { break };
+            window.completions.fire(cqn);
+        }
+        for _ in 0..QUERIED_PER_TURN {
+            let Some(qpn) = window.suspects.qps.pop() else { break };
+            let Some(id) = window.qps.get(&qpn) else { continue };
+            let failed = window.engine.query_qp(qpn).is_ok_and(|qp| qp.state == QpState::Err);
+            if let Some(client) = clients.get_mut(id).filter(|_| failed) {
+                qp_event(client, qpn, QpEvent::Fatal, poller);
+            }
         }
     }
 }

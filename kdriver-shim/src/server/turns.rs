@@ -9,13 +9,15 @@ use shim_abi::{Refusal, Reply, Request};
 
 use super::{Server, reply_to};
 use crate::clients::{Client, ClientId, PutOff, Stage};
+use crate::events;
 use crate::rings::RingMemory;
 use crate::session::{Answer, Progress};
 
 impl Server {
     /// Whether there is work that waits for its turn only.
     pub(super) fn has_work(&self) -> bool {
-        !(self.ending.is_empty() && self.put_off.is_empty() && self.untidy.is_empty())
+        let turns = [&self.ending, &self.put_off, &self.untidy];
+        turns.iter().any(|turns| !turns.is_empty()) || events::has_suspects(&self.cards)
     }
 
     /// Does a bounded part of each kind of work.
@@ -29,6 +31,7 @@ impl Server {
         if let Some(id) = self.untidy.pop_front() {
             self.go_on_tidying(id);
         }
+        events::examine_suspects(&mut self.cards, &mut self.clients, &self.poller);
     }
 
     /// Ends a client: it is heard no more, and what it owns goes by and by.

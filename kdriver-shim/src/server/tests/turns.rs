@@ -282,3 +282,34 @@ fn dead_connections_of_others_to_a_far_end_are_asked_for_in_turns() {
     }
     assert_eq!(asked(&bench), CLAIMS, "each once");
 }
+
+#[test]
+fn queues_of_which_events_were_lost_are_looked_at_in_turns() {
+    const QPS: usize = 50;
+    let mut bench = Bench::new(1, 1);
+    let other = bench.provider();
+    let (_, _other_fds) = bench.open(&other, 0);
+    let peer = bench.provider();
+    let (context, fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let (channel, channel_fds) = bench.channel(&peer, context.context);
+    let (cqn, _) = bench.cq(&peer, context.context, Some(channel));
+    let qpns: Vec<u32> = (0..QPS).map(|_| bench.qp(&peer, pdn, cqn)).collect();
+    bench.cards[0].window(0, |w| w.qps.insert(qpns[7], QpState::Err));
+    let asked = |bench: &Bench| {
+        let query = |(opcode, _): &&(Opcode, u32)| *opcode == Opcode::QueryQp;
+        bench.cards[0].window(0, |w| w.log.iter().filter(query).count())
+    };
+    let events = |fd: &OwnedFd| bench::records(fd).len();
+    // More than its ring holds, of a queue that nobody has.
+    let event = Event { kind: EventType::Completion, number: u32::MAX, ..Event::default() };
+    (0..5000).for_each(|_| bench.cards[0].raise(0, event));
+    let (mut turns, mut told) = (0, 0);
+    while turns < 3 || bench.server.has_work() {
+        let before = asked(&bench);
+        step(&mut bench);
+        assert!(asked(&bench) - before <= 8, "{} in turn {turns}", asked(&bench) - before);
+        (turns, told) = (turns + 1, told + events(&fds[0]));
+    }
+    assert_eq!((asked(&bench), told, events(&channel_fds[0])), (QPS, 1, 1));
+}
