@@ -26,7 +26,7 @@ use crate::session::{Answer, Progress, Session};
 use crate::shadow_device::ShadowDevices;
 use crate::shell::Shell;
 use crate::state_dir::StateDir;
-use crate::status;
+use crate::status::{self, Survey};
 use crate::sysfs::CounterFiles;
 
 mod turns;
@@ -67,6 +67,8 @@ pub struct Server {
     ending: VecDeque<ClientId>,
     // Clients whose request goes on, in the order of their turns.
     put_off: VecDeque<ClientId>,
+    // What the engines said so far for the status that is asked for.
+    survey: Option<Survey>,
     // Clients with ring memory to be freed, in the order of their turns.
     untidy: VecDeque<ClientId>,
     // Room for one message, kept between two.
@@ -119,6 +121,7 @@ impl Server {
             events_left: false,
             ending: VecDeque::new(),
             put_off: VecDeque::new(),
+            survey: None,
             untidy: VecDeque::new(),
             buffer: Vec::new(),
         })
@@ -469,18 +472,7 @@ impl Server {
 
     fn answer(&mut self, client: &mut Client, request: Request) -> Result<Progress, Error> {
         if request == Request::Status {
-            // Listed among the others, for the moment.
-            let text = status::text(
-                &self.state_dir,
-                self.uid,
-                &mut self.cards,
-                &self.clients,
-                self.shadow.as_ref(),
-            );
-            let fd = status::to_memfd(&text)?;
-            let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
-            let answer = Answer { response: Response::Status { length }, fds: vec![fd] };
-            return Ok(Progress::Done(answer));
+            return self.status(client);
         }
         let mut session = Session {
             cards: &mut self.cards,
@@ -490,6 +482,25 @@ impl Server {
             others: &self.clients,
         };
         session.serve(request)
+    }
+
+    /// The state as a text, once the engines were asked for what is in it: for one client at a time.
+    fn status(&mut self, client: &Client) -> Result<Progress, Error> {
+        let asker = client.id;
+        let clients = &self.clients;
+        // Who asked before may be gone.
+        self.survey.take_if(|it| it.asker != asker && !clients.contains_key(&it.asker));
+        let survey = self.survey.get_or_insert_with(|| Survey::new(asker, clients));
+        if survey.asker != asker || !survey.go_on(&mut self.cards, clients) {
+            return Ok(Progress::More);
+        }
+        let shadow = self.shadow.as_ref();
+        let text =
+            status::text(&self.state_dir, self.uid, &mut self.cards, clients, survey, shadow);
+        self.survey = None;
+        let fd = status::to_memfd(&text)?;
+        let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        Ok(Progress::Done(Answer { response: Response::Status { length }, fds: vec![fd] }))
     }
 
     fn greet(&mut self, client: &mut Client, message: &[u8]) -> Result<(), String> {

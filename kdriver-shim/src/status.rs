@@ -1,18 +1,19 @@
 //! The state of balboad as JSON, for `balboa status` and `balboa top`.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use fpga_regs::engine::admin::COUNTERS;
-use fpga_regs::engine::qp::QpType;
+use fpga_regs::engine::qp::{Attributes, QpType};
 use hostmem::{Access, SharedMapping, memfd};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::address::{gid_text, mac_text};
 use crate::backend::GrantKind;
-use crate::cards::{Card, Quarantine};
-use crate::clients::{CardUse, Client, Stage};
+use crate::cards::{Card, Quarantine, find};
+use crate::clients::{CardUse, Client, ClientId, Stage};
 use crate::error::Error;
 use crate::events::Clients;
 use crate::quota::Resource;
@@ -20,8 +21,14 @@ use crate::shadow_device::ShadowDevices;
 
 /// Version of the document: a field is only added under the same number.
 const FORMAT: u32 = 1;
-/// QPs of a client that are listed one by one.
-const LISTED_QPS: usize = 1024;
+/// QPs of a client that are listed one by one, at most and at least, and of all clients together: where
+/// there are more, each client's first ones are.
+const LISTED_OF_CLIENT: usize = 1024;
+const LISTED_AT_LEAST: usize = 16;
+const LISTED_IN_ALL: usize = 2048;
+
+/// QPs that the engines are asked for in one turn.
+const ASKED: usize = 8;
 
 #[derive(Serialize)]
 struct Status {
@@ -110,6 +117,44 @@ struct QpStatus {
     receive_cqn: u32,
 }
 
+/// What the engines say of the QPs that are to be listed, asked for by turns.
+#[derive(Debug)]
+pub struct Survey {
+    /// Whose question it answers.
+    pub asker: ClientId,
+    left: VecDeque<(ClientId, u32)>,
+    found: BTreeMap<ClientId, BTreeMap<u32, Option<Attributes>>>,
+}
+
+impl Survey {
+    /// A survey of the QPs that there are now.
+    #[must_use]
+    pub fn new(asker: ClientId, clients: &Clients) -> Self {
+        let owners = clients.values().filter(|client| !client.qps.is_empty());
+        let share = LISTED_IN_ALL / owners.clone().count().max(1);
+        let share = share.clamp(LISTED_AT_LEAST, LISTED_OF_CLIENT);
+        let listed = |client: &Client| {
+            let id = client.id;
+            client.qps.keys().take(share).map(move |qpn| (id, *qpn)).collect::<Vec<_>>()
+        };
+        Self { asker, left: owners.flat_map(listed).collect(), found: BTreeMap::new() }
+    }
+
+    /// Asks for some of them; whether those were the last.
+    pub fn go_on(&mut self, cards: &mut [Card], clients: &Clients) -> bool {
+        for _ in 0..ASKED {
+            let Some((id, qpn)) = self.left.pop_front() else { break };
+            let Some(client) = clients.get(&id) else { continue };
+            let Some(qp) = client.qps.get(&qpn) else { continue };
+            let window = client.cards.get(&qp.card).map_or(0, |place| place.window);
+            let window = find(cards, qp.card).and_then(|card| card.window(window));
+            let now = window.ok().and_then(|window| window.engine.query_qp(qpn).ok());
+            self.found.entry(id).or_default().insert(qpn, now);
+        }
+        self.left.is_empty()
+    }
+}
+
 /// Writes the state as JSON.
 #[must_use]
 pub fn text(
@@ -117,6 +162,7 @@ pub fn text(
     uid: u32,
     cards: &mut [Card],
     clients: &Clients,
+    survey: &Survey,
     shadow: Option<&ShadowDevices>,
 ) -> String {
     let status = Status {
@@ -125,7 +171,7 @@ pub fn text(
         pid: std::process::id(),
         uid,
         state_dir: state_dir.display().to_string(),
-        clients: clients.values().map(|client| client_status(client, cards)).collect(),
+        clients: clients.values().map(|client| client_status(client, cards, survey)).collect(),
         cards: cards.iter_mut().map(|card| card_status(card, shadow)).collect(),
     };
     // Maps with text keys and plain values always have a JSON form.
@@ -219,17 +265,14 @@ fn place_status(number: u32, place: &CardUse, cards: &[Card]) -> Option<PlaceSta
     Some(PlaceStatus { card: number, window: place.window, page: place.page, grant })
 }
 
-fn client_status(client: &Client, cards: &mut [Card]) -> ClientStatus {
+fn client_status(client: &Client, cards: &[Card], survey: &Survey) -> ClientStatus {
     let places: Vec<_> =
         client.cards.iter().filter_map(|(&card, place)| place_status(card, place, cards)).collect();
-    let queue_pairs = client.qps.iter().take(LISTED_QPS).map(|(&qpn, qp)| {
-        let window = client.cards.get(&qp.card).map_or(0, |place| place.window);
-        let card = cards.iter_mut().find(|card| card.number == qp.card);
-        let now = card
-            .and_then(|card| card.window(window).ok())
-            .and_then(|window| window.engine.query_qp(qpn).ok());
-        QpStatus {
-            qpn,
+    let found = survey.found.get(&client.id).into_iter().flatten();
+    let queue_pairs = found.filter_map(|(qpn, now)| {
+        let qp = client.qps.get(qpn)?;
+        Some(QpStatus {
+            qpn: *qpn,
             card: qp.card,
             transport: format!("{:?}", QpType(qp.kind)).to_uppercase(),
             state: format!("{:?}", now.map_or(qp.state, |now| now.state)).to_uppercase(),
@@ -237,7 +280,7 @@ fn client_status(client: &Client, cards: &mut [Card]) -> ClientStatus {
             dest_gid: gid_text(now.map_or([0; 16], |now| now.dgid)),
             send_cqn: qp.send_cqn,
             receive_cqn: qp.receive_cqn,
-        }
+        })
     });
     ClientStatus {
         pid: client.process.pid,

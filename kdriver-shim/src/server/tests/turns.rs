@@ -313,3 +313,39 @@ fn queues_of_which_events_were_lost_are_looked_at_in_turns() {
     }
     assert_eq!((asked(&bench), told, events(&channel_fds[0])), (QPS, 1, 1));
 }
+
+#[test]
+fn the_status_of_many_queues_is_asked_for_in_turns_by_one_at_a_time() {
+    let memory = vec![0u8; 4096];
+    let mut bench = Bench::new(1, 1);
+    let _wealthy = wealthy(&mut bench, &memory);
+    let asked = |bench: &Bench| {
+        let query = |(opcode, _): &&(Opcode, u32)| *opcode == Opcode::QueryQp;
+        bench.cards[0].window(0, |w| w.log.iter().filter(query).count())
+    };
+    let mut tools: Vec<Peer> = (0..4)
+        .map(|_| {
+            let tool = bench.connect();
+            assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+            tool
+        })
+        .collect();
+    tools.iter().for_each(|tool| send(tool, &Request::Status));
+    // The first one goes before it has its answer.
+    step(&mut bench);
+    drop(tools.remove(0));
+    let mut lengths = Vec::new();
+    while lengths.len() < tools.len() {
+        let before = asked(&bench);
+        step(&mut bench);
+        // A turn for what has just come, and one for what was put off.
+        assert!(asked(&bench) - before <= 16, "{} in one turn", asked(&bench) - before);
+        for tool in &tools {
+            if let Some(Ok(Response::Status { length })) = answer(tool) {
+                lengths.push(length);
+            }
+        }
+    }
+    assert!(lengths.iter().all(|length| *length > 50 * 100), "50 QPs in {lengths:?} bytes");
+    assert!(bench.server.survey.is_none());
+}
