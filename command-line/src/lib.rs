@@ -10,6 +10,11 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
+mod limit;
+mod logger;
+
+pub use logger::{Log, start_log};
+
 /// The exit code for wrong arguments.
 pub const USAGE: u8 = 2;
 
@@ -86,17 +91,6 @@ fn sentence(error: &clap::Error, wanted: &str) -> String {
     let lines = complaint.lines().map(str::trim).take_while(|line| !line.is_empty());
     let sentence = lines.collect::<Vec<_>>().join(" ");
     format!("{sentence} (see --help)")
-}
-
-/// Starts the log, on standard error: what matters, more with one `-v`, everything with two.
-/// `RUST_LOG` comes first.
-pub fn start_log(verbose: u8) {
-    let level = match verbose {
-        0 => "info",
-        1 => "debug",
-        _ => "trace",
-    };
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
 }
 
 #[cfg(test)]

@@ -23,9 +23,6 @@ use crate::poller::{Poller, Watch};
 use crate::quota::Usage;
 use crate::rings::RingMemory;
 
-/// Refusals, and failures, of one client that are logged as such.
-const LOGGED: u32 = 100;
-
 /// Number of a client, never used twice in a balboad's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
@@ -156,10 +153,6 @@ pub struct Client {
     pub put_off: Option<PutOff>,
     /// What it has of everything that is limited.
     pub usage: Usage,
-    /// How often it was refused something.
-    pub refusals: u32,
-    /// How often a card could not reach memory of it that a peer has a key to.
-    pub unreachable: u32,
     /// Numbers of its contexts, regions and channels.
     pub numbers: Numbers,
     /// When it was last told of a completion.
@@ -190,36 +183,24 @@ impl Client {
             leaving: Leaving::default(),
             put_off: None,
             usage: Usage::default(),
-            refusals: 0,
-            unreachable: 0,
             numbers: Numbers::default(),
             told: Rc::default(),
         }
     }
 
-    /// Logs why it is refused what it asked for; of one that asks on and on, no more than a user reads.
-    pub fn log_refusal(&mut self, why: &Error) {
-        self.refusals = self.refusals.saturating_add(1);
-        let level = log_level(self.refusals, log::Level::Info);
-        log::log!(level, "{} was refused: {why}", self.label());
-        if self.refusals == LOGGED {
-            log::info!("{}: its further refusals are not logged", self.label());
-        }
+    /// Logs why it is refused what it asked for.
+    pub fn log_refusal(&self, why: &Error) {
+        log::info!(client = self.process.pid; "{} was refused: {why}", self.label());
     }
 
     /// Logs that the card could not reach memory that the peer of one of its QPs has a key to; the
     /// completion that tells of it is the peer's.
-    pub fn log_unreachable(&mut self, card: u32, qpn: u32) {
-        self.unreachable = self.unreachable.saturating_add(1);
-        let level = log_level(self.unreachable, log::Level::Warn);
-        let client = self.label();
-        log::log!(
-            level,
-            "{client}: QP {qpn:#x} of balboa{card} is in ERR: its peer has a key to memory that the card cannot reach"
+    pub fn log_unreachable(&self, card: u32, qpn: u32) {
+        log::warn!(
+            client = self.process.pid;
+            "{}: QP {qpn:#x} of balboa{card} is in ERR: its peer has a key to memory that the card cannot reach",
+            self.label()
         );
-        if self.unreachable == LOGGED {
-            log::warn!("{client}: further such QPs of it are not logged");
-        }
     }
 
     /// The client as the log names it.
@@ -262,11 +243,6 @@ impl Client {
     }
 }
 
-/// The level at which the n-th of one kind is logged of a client.
-fn log_level(n: u32, first: log::Level) -> log::Level {
-    if n <= LOGGED { first } else { log::Level::Debug }
-}
-
 /// Takes what the engine says about an object that is gone for a confirmation.
 pub(crate) fn confirmed(result: Result<(), Error>) -> Result<(), Error> {
     match result {
@@ -275,17 +251,5 @@ pub(crate) fn confirmed(result: Result<(), Error>) -> Result<(), Error> {
             Ok(())
         }
         other => other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_client_that_is_refused_without_end_does_not_fill_the_log() {
-        let level = |n| log_level(n, log::Level::Info);
-        assert_eq!([level(1), level(LOGGED)], [log::Level::Info; 2]);
-        assert_eq!([level(LOGGED + 1), level(u32::MAX)], [log::Level::Debug; 2]);
     }
 }

@@ -128,7 +128,11 @@ fn qp_event(client: &mut Client, qpn: u32, what: QpEvent, poller: &Poller) {
         }
     }
     if what.name().is_none() {
-        log::warn!("QP {qpn:#x}: event code {} is unknown and not passed on", what.0);
+        log::warn!(
+            client = client.process.pid;
+            "QP {qpn:#x}: event code {} is unknown and not passed on",
+            what.0
+        );
         return;
     }
     log::debug!("{} ({}): QP {qpn:#x}: {what:?}", client.process.command, client.process.pid);
@@ -142,9 +146,9 @@ fn qp_event(client: &mut Client, qpn: u32, what: QpEvent, poller: &Poller) {
 
 fn cq_error(client: &mut Client, cqn: u32, poller: &Poller) {
     log::warn!(
-        "{} ({}): completion queue {cqn:#x} overran",
-        client.process.command,
-        client.process.pid
+        client = client.process.pid;
+        "{}: completion queue {cqn:#x} overran",
+        client.label()
     );
     let Some(cq) = client.cqs.get_mut(&cqn) else { return };
     let Some(context) = client.contexts.get_mut(&cq.context) else { return };

@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
-    command_line::start_log(args.verbose);
+    let _log = command_line::start_log(args.verbose);
     let cards = match args.cards() {
         Ok(cards) => cards,
         Err(sentence) => {

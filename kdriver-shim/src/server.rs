@@ -427,6 +427,7 @@ impl Server {
         let took = now.saturating_duration_since(begun);
         if others_wait && self.pace.charge(pid, Service { took, objects, ended_one }, now) {
             log::info!(
+                client = pid;
                 "{} asks without end while others wait for events: it rests",
                 client.label()
             );

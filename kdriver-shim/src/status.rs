@@ -131,7 +131,7 @@ impl Survey {
     #[must_use]
     pub fn new(asker: ClientId, clients: &Clients) -> Self {
         let owners = clients.values().filter(|client| !client.qps.is_empty());
-        let share = LISTED_IN_ALL / owners.clone().count().max(1);
+        let share = LISTED_IN_ALL.checked_div(owners.clone().count()).unwrap_or(0);
         let share = share.clamp(LISTED_AT_LEAST, LISTED_OF_CLIENT);
         let listed = |client: &Client| {
             let id = client.id;

@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     let Command::Serve(serve) = cli.command;
-    command_line::start_log(serve.verbose);
+    let _log = command_line::start_log(serve.verbose);
     match run(serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

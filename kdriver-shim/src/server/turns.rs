@@ -42,7 +42,7 @@ impl Server {
             Stage::Provider => log::Level::Info,
             Stage::Tool | Stage::Greeting | Stage::Examined => log::Level::Debug,
         };
-        log::log!(level, "{} ends: {why}", client.label());
+        log::log!(level, client = client.process.pid; "{} ends: {why}", client.label());
         client.begin_end(&self.poller);
         self.go_on_ending(id);
     }

@@ -89,8 +89,11 @@ impl Session<'_> {
                 let (addresses, clean) = (0, true);
                 let place = CardUse { window, page, rings, way, grant, addresses, clean };
                 self.client.cards.insert(number, place);
-                let client = self.client.label();
-                log::info!("{client}: page {page} of window {index} of balboa{number}");
+                log::info!(
+                    client = self.client.process.pid;
+                    "{}: page {page} of window {index} of balboa{number}",
+                    self.client.label()
+                );
                 Ok(())
             }
             Err(error) => {

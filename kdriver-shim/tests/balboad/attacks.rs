@@ -1,5 +1,6 @@
 //! Clients that would have balboad wait for them.
 
+use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -78,4 +79,30 @@ fn descriptors_whose_closing_waits_hold_up_nobody() {
     });
     assert_eq!(Client::connect(&balboad.dir, Role::Tool).map(drop), Ok(()));
     assert!(balboad.signal(Signal::SIGTERM).success());
+}
+
+#[test]
+fn who_is_refused_without_end_does_not_fill_the_log() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("log");
+    let log = File::create(&path).unwrap();
+    let mut balboad = Balboad::start_logging(&root.path().join("state"), &["--soft", "1"], log);
+    // A limit for each connection would be none.
+    for _ in 0..30 {
+        let client = Client::provider(&balboad.dir);
+        for mr in 0..100 {
+            client.try_ask(&Request::DeregMr { mr }).0.unwrap_err();
+        }
+    }
+    assert!(balboad.signal(Signal::SIGTERM).success());
+    let log = fs::read_to_string(&path).unwrap();
+    let refusals = log.lines().filter(|line| line.contains("was refused"));
+    let (told, single): (Vec<_>, Vec<_>) = refusals.partition(|line| line.contains("more like it"));
+    assert!((20..100).contains(&single.len()), "{log}");
+    let left_out = told.iter().map(|line| {
+        let (_, text) = line.split_once("] ").unwrap();
+        text.split_once(" more like it").unwrap().0.parse::<usize>().unwrap()
+    });
+    assert_eq!(left_out.sum::<usize>() + single.len(), 3000, "{log}");
+    assert!(log.lines().count() < 200, "{log}");
 }

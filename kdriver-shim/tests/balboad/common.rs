@@ -1,5 +1,6 @@
 //! A real balboad in a temporary directory, and a client that speaks to it as the provider does.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -44,7 +45,18 @@ impl Balboad {
 
     /// Starts one in a directory and waits until it is ready.
     pub fn start_in(dir: &Path, args: &[&str]) -> Self {
-        let mut child = command(dir, args).stdout(Stdio::piped()).spawn().unwrap();
+        Self::start_as(command(dir, args), dir)
+    }
+
+    /// Starts one that logs as it does without being told, to a file, and waits until it is ready.
+    pub fn start_logging(dir: &Path, args: &[&str], log: File) -> Self {
+        let mut command = command(dir, args);
+        command.env_remove("RUST_LOG").stderr(log);
+        Self::start_as(command, dir)
+    }
+
+    fn start_as(mut command: Command, dir: &Path) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");

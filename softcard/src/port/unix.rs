@@ -36,7 +36,7 @@ const RETRY_NS: u64 = 1_000_000;
 pub struct UnixPort {
     socket: Bound,
     remote: Remote,
-    /// The log has what is wrong with the socket at the remote path.
+    /// What is at the remote path is not sent to, and the log says why.
     refused: bool,
     /// Becomes readable when there are frames, or room after there was none.
     events: Epoll,

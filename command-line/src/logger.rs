@@ -1,0 +1,308 @@
+//! The log, on standard error, within limits.
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use env_logger::Env;
+use log::{Level, Log as _, Metadata, Record};
+
+use crate::limit::{Kind, LeftOut, Limit};
+
+/// The key by which a line says which client caused it, by a number: `log::info!(client = 7; "…")`.
+const CLIENT: &str = "client";
+/// Bytes of a line's text that are told with what was left out.
+const EXAMPLE_BYTES: usize = 200;
+/// Bytes of the stack of the thread that tells.
+const STACK: usize = 128 << 10;
+
+/// The log of the running program; what it has left out is told when this goes.
+#[must_use]
+#[derive(Debug)]
+pub struct Log(());
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        log::logger().flush();
+    }
+}
+
+/// Starts the log: what matters, more with one `-v`, everything with two. `RUST_LOG` comes first.
+///
+/// Without `-v`, lines of a kind that come again and again are left out beyond [`Limit`], counted and
+/// told later.
+pub fn start_log(verbose: u8) -> Log {
+    let level = match verbose {
+        0 => "info",
+        1 => "debug",
+        _ => "trace",
+    };
+    let logger = env_logger::Builder::from_env(Env::default().default_filter_or(level)).build();
+    log::set_max_level(logger.filter());
+    let started = if verbose > 0 {
+        log::set_boxed_logger(Box::new(logger))
+    } else {
+        log::set_logger(LIMITED.get_or_init(|| Limited::new(logger, Instant::now(), tell_later)))
+    };
+    // A second one changes nothing.
+    let _ = started;
+    Log(())
+}
+
+/// The program's log, if it is within limits.
+static LIMITED: OnceLock<Limited> = OnceLock::new();
+
+/// Waits aside until what was left out is to be told.
+fn tell_later() {
+    let Some(limited) = LIMITED.get() else { return };
+    let wait = || {
+        while let Some(patience) = limited.tell(Instant::now()) {
+            std::thread::sleep(patience);
+        }
+    };
+    if Builder::new().name("log".into()).stack_size(STACK).spawn(wait).is_err() {
+        // The next line tells.
+        limited.state().waiting = false;
+    }
+}
+
+/// A logger within limits.
+#[derive(Debug)]
+struct Limited {
+    logger: env_logger::Logger,
+    state: Mutex<State>,
+    /// Has [`Self::tell`] called in time.
+    tell_later: fn(),
+}
+
+#[derive(Debug)]
+struct State {
+    limit: Limit,
+    /// The first line of each kind that was left out.
+    examples: Vec<Example>,
+    /// A thread waits to tell what was left out.
+    waiting: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Example {
+    kind: Kind,
+    level: Level,
+    target: String,
+    text: String,
+}
+
+impl Limited {
+    fn new(logger: env_logger::Logger, now: Instant, tell_later: fn()) -> Self {
+        let state = State { limit: Limit::new(now), examples: Vec::new(), waiting: false };
+        Self { logger, state: Mutex::new(state), tell_later }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells what is due, and how long it is until more will be.
+    fn tell(&self, now: Instant) -> Option<Duration> {
+        let (told, patience) = {
+            let mut state = self.state();
+            let due = state.limit.due(now);
+            let told = state.with_examples(due);
+            let patience = state.limit.patience(now);
+            state.waiting &= patience.is_some();
+            (told, patience)
+        };
+        self.say(told, now);
+        patience
+    }
+
+    /// Tells everything that was left out.
+    fn tell_rest(&self, now: Instant) {
+        let told = {
+            let mut state = self.state();
+            let rest = state.limit.rest();
+            state.with_examples(rest)
+        };
+        self.say(told, now);
+    }
+
+    fn log_at(&self, record: &Record<'_>, now: Instant) {
+        if !self.logger.matches(record) {
+            return;
+        }
+        if record.level() > Level::Info {
+            return self.logger.log(record);
+        }
+        self.tell(now);
+        let kind = (record.file_static().unwrap_or_default(), record.line().unwrap_or(0));
+        let client = record.key_values().get(CLIENT.into()).and_then(|client| client.to_u64());
+        let mut state = self.state();
+        if state.limit.admit(kind, client, now) {
+            drop(state);
+            return self.logger.log(record);
+        }
+        state.keep_example(kind, record);
+        if !std::mem::replace(&mut state.waiting, true) {
+            drop(state);
+            (self.tell_later)();
+        }
+    }
+
+    fn say(&self, told: Vec<(LeftOut, Example)>, now: Instant) {
+        for (left_out, example) in told {
+            let seconds = now.saturating_duration_since(left_out.since).as_secs().max(1);
+            let Example { level, target, text, .. } = example;
+            let lines = left_out.lines;
+            self.logger.log(
+                &Record::builder()
+                    .level(level)
+                    .target(&target)
+                    .args(format_args!("{lines} more like it in the last {seconds} s: {text}"))
+                    .build(),
+            );
+        }
+    }
+}
+
+impl State {
+    fn with_examples(&mut self, left_out: Vec<LeftOut>) -> Vec<(LeftOut, Example)> {
+        let mut told = Vec::new();
+        for left_out in left_out {
+            if let Some(at) = self.examples.iter().position(|it| it.kind == left_out.kind) {
+                told.push((left_out, self.examples.swap_remove(at)));
+            }
+        }
+        told
+    }
+
+    fn keep_example(&mut self, kind: Kind, record: &Record<'_>) {
+        if self.examples.iter().any(|example| example.kind == kind) {
+            return;
+        }
+        let mut text = record.args().to_string();
+        if let Some((at, _)) = text.char_indices().find(|(at, _)| *at >= EXAMPLE_BYTES) {
+            text.truncate(at);
+        }
+        let target = record.target().to_owned();
+        self.examples.push(Example { kind, level: record.level(), target, text });
+    }
+}
+
+impl log::Log for Limited {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.logger.enabled(metadata)
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        self.log_at(record, Instant::now());
+    }
+
+    fn flush(&self) {
+        self.tell_rest(Instant::now());
+        self.logger.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Written {
+        fn take(&self) -> Vec<String> {
+            let bytes = std::mem::take(&mut *self.0.lock().unwrap());
+            String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect()
+        }
+    }
+
+    fn limited(now: Instant) -> (Limited, Written) {
+        let written = Written::default();
+        let target = env_logger::Target::Pipe(Box::new(written.clone()));
+        let logger = env_logger::Builder::new().parse_filters("debug").target(target).build();
+        (Limited::new(logger, now, || {}), written)
+    }
+
+    fn say(logger: &Limited, now: Instant, line: u32, client: Option<u64>, text: &str) {
+        let client = client.map(|client| (CLIENT, client));
+        let level = if line == DETAIL { Level::Debug } else { Level::Warn };
+        logger.log_at(
+            &Record::builder()
+                .level(level)
+                .target("test")
+                .file_static(Some("test.rs"))
+                .line(Some(line))
+                .key_values(&client)
+                .args(format_args!("{text}"))
+                .build(),
+            now,
+        );
+    }
+
+    /// The line of this source that says details.
+    const DETAIL: u32 = 99;
+
+    #[test]
+    fn a_flood_becomes_a_number_of_lines_and_one_that_counts_the_rest() {
+        let now = Instant::now();
+        let (logger, written) = limited(now);
+        for n in 0..1000 {
+            say(&logger, now, 1, None, &format!("overflow {n}"));
+            say(&logger, now, 2, Some(7), &format!("refusal {n}"));
+        }
+        say(&logger, now, 2, Some(8), "another's");
+        let lines = written.take();
+        assert_eq!(lines.len(), 121, "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains("another's")));
+        assert!(logger.state().waiting);
+        logger.tell_rest(now + Duration::from_secs(7));
+        let rest = written.take();
+        assert_eq!(rest.len(), 2, "{rest:?}");
+        assert!(rest[0].contains("WARN"), "{rest:?}");
+        assert!(rest[0].contains("980 more like it in the last 7 s: refusal 20"), "{rest:?}");
+        assert!(rest[1].contains("900 more like it in the last 7 s: overflow 100"), "{rest:?}");
+        logger.flush();
+        assert!(written.take().is_empty());
+    }
+
+    #[test]
+    fn what_was_left_out_is_told_in_time_and_then_nobody_waits() {
+        let now = Instant::now();
+        let (logger, written) = limited(now);
+        for _ in 0..101 {
+            say(&logger, now, 1, None, &"x".repeat(1000));
+        }
+        written.take();
+        let patience = logger.tell(now).unwrap();
+        assert!(written.take().is_empty());
+        assert_eq!(logger.tell(now + patience), None);
+        let told = written.take();
+        assert!(told.len() == 1 && told[0].len() < 300, "{told:?}");
+        assert!(!logger.state().waiting);
+    }
+
+    #[test]
+    fn details_are_not_counted() {
+        let now = Instant::now();
+        let (logger, written) = limited(now);
+        for _ in 0..1000 {
+            say(&logger, now, DETAIL, None, "a detail");
+        }
+        assert_eq!(written.take().len(), 1000);
+    }
+}
