@@ -83,7 +83,7 @@ pub struct Args {
     /// Serve in this directory [default: $BALBOA_STATE_DIR, else the user's run-time directory]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Log more; twice: everything
+    /// Log more, and what comes again and again each time; twice: everything
     #[arg(short, long, action = ArgAction::Count)]
     pub verbose: u8,
 }

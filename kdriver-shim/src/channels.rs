@@ -1,10 +1,12 @@
 //! Sockets that carry records to a client: completion channels and asynchronous events.
 //!
 //! balboad never waits for a client: a record that the socket does not take is kept and sent when
-//! there is room. A record is kept with the key of its object, so that it can be forgotten when the
-//! object ends: libibverbs dereferences the cookie it reads.
+//! there is room. Of equal records one is kept: whoever has not read that something happened to an
+//! object need not read that it happened again. So there are never more than the client's objects
+//! have kinds of events. A record is kept with the key of its object, so that it can be forgotten when
+//! the object ends: libibverbs dereferences the cookie it reads.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use hostmem::fdpass;
@@ -15,11 +17,8 @@ use nix::sys::socket::{MsgFlags, Shutdown, send, shutdown};
 use crate::error::Error;
 use crate::poller::{Poller, Token, Watch};
 
-/// Records kept for one socket; more are dropped, which only a client that never reads can cause.
-const MAX_PENDING: usize = 65536;
-
 /// The object that a record speaks of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     /// A completion queue, by number.
     Cq(u32),
@@ -34,9 +33,12 @@ pub enum Key {
 pub struct RecordSocket<const N: usize> {
     // None once the client has closed its end.
     socket: Option<(OwnedFd, Watch)>,
-    pending: VecDeque<(Key, [u8; N])>,
-    // The epoll set tells when there is room.
-    full: bool,
+    /// Records that wait for room, in their order; while there are any, the epoll set tells of room.
+    kept: BTreeMap<u64, (Key, [u8; N])>,
+    /// Where each of them is.
+    places: BTreeMap<(Key, [u8; N]), u64>,
+    /// The place of the next.
+    next: u64,
 }
 
 /// What became of a record.
@@ -44,8 +46,17 @@ pub struct RecordSocket<const N: usize> {
 pub enum Sent {
     /// It is in the socket, or will be.
     Yes,
-    /// The client has closed its end, or never reads: it is dropped.
+    /// It is one with an equal record that was kept, and takes its place behind all others.
+    Merged,
+    /// The client has closed its end: it is dropped.
     No,
+}
+
+/// What a socket does with a record.
+enum Taken {
+    Yes,
+    Full,
+    Gone,
 }
 
 impl<const N: usize> RecordSocket<N> {
@@ -58,56 +69,83 @@ impl<const N: usize> RecordSocket<N> {
         // The client has nothing to say here: descriptors above all, which would be balboad's to close.
         shutdown(ours.as_raw_fd(), Shutdown::Read).map_err(Error::os("shutdown of a channel"))?;
         let watch = poller.watch(&ours, token, EpollFlags::empty())?;
-        Ok((Self { socket: Some((ours, watch)), pending: VecDeque::new(), full: false }, theirs))
+        let (kept, places) = (BTreeMap::new(), BTreeMap::new());
+        Ok((Self { socket: Some((ours, watch)), kept, places, next: 0 }, theirs))
     }
 
     /// Sends a record of the object with key `key`, or keeps it until there is room.
     pub fn send(&mut self, poller: &Poller, key: Key, record: [u8; N]) -> Sent {
-        if self.socket.is_none() || self.pending.len() >= MAX_PENDING {
-            return Sent::No;
+        if self.kept.is_empty() {
+            match self.offer(&record) {
+                Taken::Yes => return Sent::Yes,
+                Taken::Full => self.wait_for_room(poller, EpollFlags::EPOLLOUT),
+                Taken::Gone => {
+                    self.close(poller);
+                    return Sent::No;
+                }
+            }
         }
-        self.pending.push_back((key, record));
-        if self.pending.len() == 1 {
-            self.flush(poller);
+        let place = self.next;
+        self.next = place.wrapping_add(1);
+        self.kept.insert(place, (key, record));
+        match self.places.insert((key, record), place) {
+            Some(before) => {
+                self.kept.remove(&before);
+                Sent::Merged
+            }
+            None => Sent::Yes,
         }
-        if self.socket.is_some() { Sent::Yes } else { Sent::No }
     }
 
     /// Sends what was kept, as far as there is room.
     pub fn flush(&mut self, poller: &Poller) {
-        let Some((socket, watch)) = &self.socket else { return };
-        while let Some((_, record)) = self.pending.front() {
-            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-            match send(socket.as_raw_fd(), record, flags) {
-                Ok(_) => {
-                    self.pending.pop_front();
+        while let Some((&place, &(key, record))) = self.kept.first_key_value() {
+            match self.offer(&record) {
+                Taken::Yes => {
+                    self.kept.remove(&place);
+                    self.places.remove(&(key, record));
                 }
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => {
-                    if !std::mem::replace(&mut self.full, true) {
-                        poller.change(socket.as_fd(), watch, EpollFlags::EPOLLOUT);
-                    }
-                    return;
-                }
-                Err(_) => return self.close(poller),
+                Taken::Full => return,
+                Taken::Gone => return self.close(poller),
             }
         }
-        if std::mem::take(&mut self.full) {
-            poller.change(socket.as_fd(), watch, EpollFlags::empty());
+        self.wait_for_room(poller, EpollFlags::empty());
+    }
+
+    fn offer(&self, record: &[u8; N]) -> Taken {
+        let Some((socket, _)) = &self.socket else { return Taken::Gone };
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        loop {
+            match send(socket.as_raw_fd(), record, flags) {
+                Ok(_) => return Taken::Yes,
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Taken::Full,
+                Err(_) => return Taken::Gone,
+            }
+        }
+    }
+
+    fn wait_for_room(&self, poller: &Poller, interest: EpollFlags) {
+        if let Some((socket, watch)) = &self.socket {
+            poller.change(socket.as_fd(), watch, interest);
         }
     }
 
     /// Drops the records of an object that are still kept, and returns how many there were.
     pub fn forget(&mut self, key: Key) -> u32 {
-        let before = self.pending.len();
-        self.pending.retain(|(k, _)| *k != key);
-        u32::try_from(before.saturating_sub(self.pending.len())).unwrap_or(u32::MAX)
+        let of_object = (key, [0; N])..=(key, [u8::MAX; N]);
+        let found: Vec<_> = self.places.range(of_object).map(|(at, place)| (*at, *place)).collect();
+        for (at, place) in &found {
+            self.places.remove(at);
+            self.kept.remove(place);
+        }
+        u32::try_from(found.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether a record of the object is still kept.
+    /// How many records are kept.
     #[must_use]
-    pub fn keeps(&self, key: Key) -> bool {
-        self.pending.iter().any(|(k, _)| *k == key)
+    pub fn kept(&self) -> usize {
+        self.kept.len()
     }
 
     /// Closes balboad's end; later records are dropped.
@@ -115,7 +153,8 @@ impl<const N: usize> RecordSocket<N> {
         if let Some((socket, watch)) = self.socket.take() {
             poller.unwatch(&socket, watch);
         }
-        self.pending.clear();
+        self.kept.clear();
+        self.places.clear();
     }
 
     /// Whether the socket can still carry records.
@@ -156,26 +195,57 @@ mod tests {
         receive(fd.as_fd(), &mut buffer, Wait::Never).ok().map(|_| u64::from_le_bytes(buffer))
     }
 
+    /// Sends records of queue 1 until one is kept, the last of those returned.
+    fn fill(poller: &Poller, socket: &mut RecordSocket<8>) -> u64 {
+        let mut sent = 0;
+        while socket.kept() == 0 {
+            assert_eq!(socket.send(poller, Key::Cq(1), completion_record(sent)), Sent::Yes);
+            sent += 1;
+        }
+        sent - 1
+    }
+
     #[test]
     fn a_full_socket_keeps_records_in_order_and_forgets_those_of_a_dead_object() {
         let (poller, mut socket, theirs) = socket();
-        let mut sent = 0u64;
-        while !socket.keeps(Key::Cq(1)) {
-            assert_eq!(socket.send(&poller, Key::Cq(1), completion_record(sent)), Sent::Yes);
-            sent += 1;
-        }
+        let last = fill(&poller, &mut socket);
         socket.send(&poller, Key::Qp(1), completion_record(1_000_000));
-        socket.send(&poller, Key::Cq(1), completion_record(sent));
+        socket.send(&poller, Key::Cq(1), completion_record(last + 1));
+        socket.send(&poller, Key::Cq(2), completion_record(1_000_001));
         assert_eq!(socket.forget(Key::Cq(1)), 2);
-        for expected in 0..sent - 1 {
+        for expected in 0..last {
             assert_eq!(read(&theirs), Some(expected));
         }
         assert_eq!(read(&theirs), None);
         let ready = poller.wait(Some(0)).unwrap();
         assert!(ready.iter().any(|(_, flags)| flags.contains(EpollFlags::EPOLLOUT)));
         socket.flush(&poller);
-        assert_eq!(read(&theirs), Some(1_000_000));
-        assert_eq!(read(&theirs), None);
+        assert_eq!([read(&theirs), read(&theirs)], [Some(1_000_000), Some(1_000_001)]);
+        assert_eq!((read(&theirs), socket.kept()), (None, 0));
+        assert!(poller.wait(Some(0)).unwrap().is_empty());
+    }
+
+    #[test]
+    fn of_equal_records_one_is_kept_where_the_last_of_them_was() {
+        let (poller, mut socket, theirs) = socket();
+        let last = fill(&poller, &mut socket);
+        let (up, down) = (completion_record(1 << 40), completion_record(1 << 41));
+        assert_eq!(socket.send(&poller, Key::Device, down), Sent::Yes);
+        for _ in 0..100_000 {
+            socket.send(&poller, Key::Device, up);
+            assert_eq!(socket.send(&poller, Key::Device, down), Sent::Merged);
+        }
+        assert_eq!(socket.send(&poller, Key::Cq(1), completion_record(last)), Sent::Merged);
+        assert_eq!(socket.kept(), 3);
+        for expected in 0..last {
+            assert_eq!(read(&theirs), Some(expected));
+        }
+        socket.flush(&poller);
+        let rest = [read(&theirs), read(&theirs), read(&theirs), read(&theirs)];
+        assert_eq!(rest, [Some(1 << 40), Some(1 << 41), Some(last), None]);
+        // What was read may happen again.
+        assert_eq!(socket.send(&poller, Key::Device, up), Sent::Yes);
+        assert_eq!(read(&theirs), Some(1 << 40));
     }
 
     #[test]

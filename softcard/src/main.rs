@@ -61,7 +61,7 @@ struct Serve {
     /// of your own that is read; no link is followed
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Log more; twice: everything
+    /// Log more, and what comes again and again each time; twice: everything
     #[arg(short, long, action = ArgAction::Count)]
     verbose: u8,
 }

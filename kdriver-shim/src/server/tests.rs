@@ -122,6 +122,31 @@ fn completion_events_are_merged_while_one_is_unread_and_stop_with_the_queue() {
 }
 
 #[test]
+fn a_client_that_lies_about_what_it_has_read_has_one_record_kept() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (context, fds) = bench.open(&peer, 0);
+    let rings =
+        SharedMapping::new(fds[2].as_fd(), 0, context.rings.length as usize, Access::ReadWrite);
+    let rings = rings.unwrap();
+    let (channel, channel_fds) = bench.channel(&peer, context.context);
+    let (cqn, ring) = bench.cq(&peer, context.context, Some(channel));
+    for read in 1..=2000 {
+        bench.completion(cqn);
+        rings.store_release_u32(ring as usize + record::EVENTS_READ, read).unwrap();
+    }
+    let client = bench.server.clients.values().next().unwrap();
+    assert_eq!(client.channels[&channel].records.borrow().kept(), 1);
+    // Those that were sent are counted, and no others.
+    let in_socket = records(&channel_fds[0]).len() as u32;
+    assert!(in_socket < 1000);
+    let answer = bench.ask(&peer, Request::DestroyCq { cqn }).0;
+    let late = records(&channel_fds[0]).len() as u32;
+    let completion_events = in_socket + late;
+    assert_eq!(answer, Response::Destroyed { completion_events, async_events: 0 });
+}
+
+#[test]
 fn asynchronous_events_carry_the_cookie_of_their_object() {
     let mut bench = Bench::new(1, 1);
     let peer = bench.provider();
