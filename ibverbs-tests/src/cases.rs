@@ -1,10 +1,9 @@
 //! The table of cases, by family.
 
-use crate::attack::{self, scene::Length};
 use crate::runner::{Case, Need};
 
 pub(crate) mod capture;
-mod chaos;
+pub mod chaos;
 pub(crate) mod counters;
 mod data;
 mod death;
@@ -14,7 +13,7 @@ mod lifecycle;
 mod many;
 mod perftest;
 pub(crate) mod pingpong;
-mod scale;
+pub mod scale;
 mod sentences;
 mod usage;
 
@@ -38,9 +37,7 @@ pub fn all() -> Vec<Case> {
         counters::cases(),
         many::cases(),
         death::cases(),
-        scale::cases(),
         chaos::cases(),
-        attack::cases(Length::Short),
     ];
     families.into_iter().flatten().collect()
 }

@@ -40,7 +40,9 @@ installs them is printed).";
 /// # Errors
 /// When they cannot be run.
 pub fn attack(options: &Options) -> Result<ExitCode> {
-    let cases = attack::cases(attack::long(options.seconds));
+    let mut cases = attack::cases(attack::long(options.seconds));
+    cases.extend(ibverbs_tests::cases::scale::cases());
+    cases.push(ibverbs_tests::cases::chaos::at_scale());
     if options.list {
         for case in cases {
             command_line::say(format_args!("{}\n", case.name))?;
