@@ -2,6 +2,7 @@
 
 use crate::runner::{Case, Need};
 
+mod acknowledged;
 pub(crate) mod capture;
 pub mod chaos;
 pub(crate) mod counters;
@@ -34,6 +35,7 @@ pub fn all() -> Vec<Case> {
         data::cases(),
         faults::cases(),
         capture::cases(),
+        acknowledged::cases(),
         counters::cases(),
         many::cases(),
         death::cases(),

@@ -13,11 +13,11 @@ use crate::setting::Setting;
 
 pub(crate) const TSHARK: Need = Need::Program("tshark", "tshark");
 /// How long a program may take that makes or reads a capture.
-const LIMIT: Duration = Duration::from_secs(180);
+pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 /// Frames whose ICRC is computed again.
 const FRAMES: usize = 5000;
 /// Without these tshark takes payload for other protocols, and correct frames for malformed.
-const DISSECT: &str = "-o infiniband.identify_payload:FALSE --disable-protocol rpcordma";
+pub(crate) const DISSECT: &str = "-o infiniband.identify_payload:FALSE --disable-protocol rpcordma";
 /// Every RC opcode that SEND, WRITE and READ use, with and without immediate.
 const OPCODES: std::ops::RangeInclusive<u8> = 0x00..=0x11;
 /// The opcode of congestion notification packets.
