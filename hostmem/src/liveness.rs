@@ -80,12 +80,6 @@ impl Lifeline {
         SharedWord::new(mapping, offset).map(Self)
     }
 
-    /// The lock of a holder that never dies.
-    pub fn eternal() -> Self {
-        static NOBODYS: AtomicU32 = AtomicU32::new(0);
-        Self(SharedWord::constant(&NOBODYS))
-    }
-
     /// Whether the holder of the lock has ended or given it back.
     ///
     /// An acquire load: what the holder stored before it died is seen afterwards.

@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use fpga_regs::coyote::pci::Bar;
 use hostmem::DmaMemory;
-use shim_abi::{Wake, Way};
+use shim_abi::Way;
 
 use crate::error::Error;
 
@@ -99,8 +99,8 @@ pub enum DoorbellGrant {
     Page {
         /// A memfd of exactly the page.
         page: OwnedFd,
-        /// How the card is woken, where it sleeps.
-        wake: Option<WakeGrant>,
+        /// How the card is woken, and its death seen.
+        wake: WakeGrant,
     },
     /// Of kind [`GrantKind::Device`].
     Device {
@@ -122,10 +122,7 @@ impl DoorbellGrant {
     #[must_use]
     pub fn way(&self) -> Way {
         match self {
-            Self::Page { wake: None, .. } => Way::Page { wake: Wake::None },
-            Self::Page { wake: Some(wake), .. } => {
-                Way::Page { wake: Wake::Eventfd { asleep: wake.asleep, liveness: wake.liveness } }
-            }
+            Self::Page { wake, .. } => Way::Page { asleep: wake.asleep, liveness: wake.liveness },
             Self::Device { offset, ioas, .. } => Way::Device { offset: *offset, ioas: *ioas },
         }
     }
@@ -134,10 +131,7 @@ impl DoorbellGrant {
     #[must_use]
     pub fn into_descriptors(self) -> Vec<OwnedFd> {
         match self {
-            Self::Page { page, wake } => {
-                let wake = wake.into_iter().flat_map(|wake| [wake.eventfd, wake.thread_page]);
-                std::iter::once(page).chain(wake).collect()
-            }
+            Self::Page { page, wake } => vec![page, wake.eventfd, wake.thread_page],
             Self::Device { function, iommu, life, .. } => vec![function, iommu, life],
         }
     }

@@ -20,7 +20,7 @@ use fpga_regs::engine::qp::{Attributes, QpState, rc_transition};
 use fpga_regs::engine::window as w;
 use hostmem::{DmaMemory, EventFd, SharedMapping, memfd};
 
-use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity};
+use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
 use crate::error::Error;
 
 /// Where the fake's Device Control stands.
@@ -649,7 +649,13 @@ impl CardBackend for FakeCard {
 
     fn grant_page(&self, window: u8, page: u8) -> Result<DoorbellGrant, Error> {
         assert!(self.state.borrow_mut().pages.insert((window, page)), "granted twice");
-        Ok(DoorbellGrant::Page { page: memfd::create("page", 4096)?, wake: None })
+        let wake = WakeGrant {
+            eventfd: EventFd::new()?.into_fd(),
+            thread_page: memfd::create("words", 4096)?,
+            asleep: 0,
+            liveness: 64,
+        };
+        Ok(DoorbellGrant::Page { page: memfd::create("page", 4096)?, wake })
     }
 
     fn revoke_page(&self, window: u8, page: u8) {

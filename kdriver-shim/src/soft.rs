@@ -158,7 +158,7 @@ impl CardBackend for SoftBackend {
             asleep: Runtime::ASLEEP_OFFSET,
             liveness: Runtime::LIVENESS_OFFSET,
         };
-        Ok(DoorbellGrant::Page { page: granted.page, wake: Some(wake) })
+        Ok(DoorbellGrant::Page { page: granted.page, wake })
     }
 
     fn revoke_page(&self, window: u8, page: u8) {

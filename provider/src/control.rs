@@ -26,7 +26,7 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use nix::unistd::{Pid, geteuid};
 use parking_lot::Mutex;
-use shim_abi::{ContextInfo, Grant, Hello, Reply, Request, Response, Role, Wake, Way};
+use shim_abi::{ContextInfo, Grant, Hello, Reply, Request, Response, Role, Way};
 use vfio::Iommu;
 
 use crate::doorbell::{CardPath, Life};
@@ -287,17 +287,11 @@ impl Connection {
         let Grant { first, way, .. } = info.grant;
         let granted = match way {
             _ if !first => None,
-            Way::Page { wake } => {
+            Way::Page { asleep, liveness } => {
                 let page = next("the doorbell page is missing")?;
-                let wake = match wake {
-                    Wake::None => None,
-                    Wake::Eventfd { asleep, liveness } => {
-                        let event = next("the eventfd is missing")?;
-                        let words = next("the card's page is missing")?;
-                        Some((event, words, asleep as usize, liveness as usize))
-                    }
-                };
-                Some(Brought::Page(page, wake))
+                let event = next("the eventfd is missing")?;
+                let words = next("the card's page is missing")?;
+                Some(Brought::Page(page, event, words, asleep as usize, liveness as usize))
             }
             Way::Device { offset, ioas } => {
                 let function = next("the card's descriptor is missing")?;
@@ -328,9 +322,13 @@ impl Connection {
                 .ok_or_else(|| unexpected(request, "the card's number is too large"))?;
             let state = state_word(&rings, state)?;
             let path = match granted {
-                Brought::Page(page, wake) => self.map_card(page, wake, state)?,
+                Brought::Page(page, event, words, asleep, liveness) => {
+                    let words = map_words(&words)?;
+                    let life = Life { thread: lifeline_in(&words, liveness)?, state };
+                    map_page(&page, event, (words, asleep), life)?
+                }
                 Brought::Device(function, offset, iommu, life) => {
-                    let life = Life { thread: lifeline_of(&life)?, state };
+                    let life = Life { thread: lifeline_in(&map_words(&life)?, 0)?, state };
                     map_device(&function, offset, iommu, life)?
                 }
             };
@@ -342,37 +340,28 @@ impl Connection {
         Ok(Opened { events, path: Arc::clone(path), rings, info })
     }
 
-    fn map_card(
-        &self,
-        page: OwnedFd,
-        wake: Option<(OwnedFd, OwnedFd, usize, usize)>,
-        state: SharedWord,
-    ) -> Result<Arc<CardPath>> {
-        let host = Error::host;
-        let mapping = SharedMapping::new(page.as_fd(), 0, PAGE_BYTES, Access::ReadWrite)
-            .map_err(host("map the doorbell page"))?;
-        let page =
-            DoorbellPage::new(Arc::new(mapping), 0).map_err(host("map the doorbell page"))?;
-        // One of the card's own, which is marked when it dies.
-        let canary = ForkCanary::new().map_err(host("detect a fork"))?;
-        let Some((event, words, asleep, liveness)) = wake else {
-            let life = Life { thread: Lifeline::eternal(), state };
-            return Ok(Arc::new(CardPath::new(page, Waker::needless(), life, canary)));
-        };
-        let words = SharedMapping::new(words.as_fd(), 0, PAGE_BYTES, Access::ReadOnly)
-            .map_err(host("map the card's page"))?;
-        let words = Arc::new(words);
-        let word =
-            AsleepWord::new(Arc::clone(&words), asleep).map_err(host("find the asleep word"))?;
-        let thread = Lifeline::new(words, liveness).map_err(host("find the liveness word"))?;
-        let waker = Waker::new(word, EventFd::from_received(event));
-        Ok(Arc::new(CardPath::new(page, waker, Life { thread, state }, canary)))
-    }
-
     /// Whether this is a forked child of the process that connected.
     pub(crate) fn is_forked(&self) -> bool {
         !self.canary.alive()
     }
+}
+
+/// Maps a doorbell page of a card that is woken by an eventfd while its asleep word says so.
+fn map_page(
+    page: &OwnedFd,
+    event: OwnedFd,
+    (words, asleep): (Arc<SharedMapping>, usize),
+    life: Life,
+) -> Result<Arc<CardPath>> {
+    let host = Error::host;
+    let mapping = SharedMapping::new(page.as_fd(), 0, PAGE_BYTES, Access::ReadWrite)
+        .map_err(host("map the doorbell page"))?;
+    let page = DoorbellPage::new(Arc::new(mapping), 0).map_err(host("map the doorbell page"))?;
+    // One of the card's own, which is marked when it dies.
+    let canary = ForkCanary::new().map_err(host("detect a fork"))?;
+    let word = AsleepWord::new(words, asleep).map_err(host("find the asleep word"))?;
+    let waker = Waker::new(word, EventFd::from_received(event));
+    Ok(Arc::new(CardPath::new(page, waker, life, canary)))
 }
 
 /// Maps the doorbell page of the card itself.
@@ -387,18 +376,23 @@ fn map_device(function: &OwnedFd, offset: u64, iommu: Iommu, life: Life) -> Resu
     Ok(Arc::new(path.with_iommu(iommu)))
 }
 
-/// The lock at the beginning of a page, which dies with balboad.
-fn lifeline_of(page: &OwnedFd) -> Result<Lifeline> {
-    let mapping = SharedMapping::new(page.as_fd(), 0, PAGE_BYTES, Access::ReadOnly);
-    mapping
-        .and_then(|mapping| Lifeline::new(Arc::new(mapping), 0))
+/// Maps the page that the card thread, or balboad, writes.
+fn map_words(page: &OwnedFd) -> Result<Arc<SharedMapping>> {
+    SharedMapping::new(page.as_fd(), 0, PAGE_BYTES, Access::ReadOnly)
+        .map(Arc::new)
         .map_err(Error::host("map the page with balboad's lock"))
+}
+
+/// The lock in that page, which dies with who writes it.
+fn lifeline_in(words: &Arc<SharedMapping>, offset: usize) -> Result<Lifeline> {
+    Lifeline::new(Arc::clone(words), offset).map_err(Error::host("find balboad's lock"))
 }
 
 /// What came with the first context of a card.
 enum Brought {
-    /// A doorbell page; how the card is woken: eventfd, the card's page, and offsets in it.
-    Page(OwnedFd, Option<(OwnedFd, OwnedFd, usize, usize)>),
+    /// A doorbell page, the eventfd that wakes the card, the card thread's page, and where in it the
+    /// asleep word and the thread's lock are.
+    Page(OwnedFd, OwnedFd, OwnedFd, usize, usize),
     /// The card, the offset of the doorbell page in it, its IOMMU, and the page with balboad's lock.
     Device(OwnedFd, u64, Iommu, OwnedFd),
 }

@@ -133,16 +133,17 @@ pub(crate) mod tests {
     /// A path to a card that is nobody, with the doorbell page to look at.
     pub(crate) fn path() -> (Arc<CardPath>, DoorbellPage) {
         let page = DoorbellPage::new(memory(4096), 0).unwrap();
-        (Arc::new(card_path(page.clone(), eternal())), page)
+        (Arc::new(card_path(page.clone(), lasting())), page)
     }
 
     fn card_path(page: DoorbellPage, life: Life) -> CardPath {
         CardPath::new(page, Waker::needless(), life, ForkCanary::new().unwrap())
     }
 
-    fn eternal() -> Life {
+    /// Of a holder that never dies, for nobody has taken the lock.
+    fn lasting() -> Life {
         let state = SharedWord::new(memory(4096), 0).unwrap();
-        Life { thread: Lifeline::eternal(), state }
+        Life { thread: Lifeline::new(memory(4096), 0).unwrap(), state }
     }
 
     #[test]
@@ -153,7 +154,7 @@ pub(crate) mod tests {
         let held = Liveness::hold(Arc::clone(&writer), 64).unwrap();
         let page = DoorbellPage::new(memory(4096), 0).unwrap();
         let thread = Lifeline::new(Arc::new(reader), 64).unwrap();
-        let path = card_path(page, Life { thread, ..eternal() });
+        let path = card_path(page, Life { thread, ..lasting() });
         assert!(!path.is_dead());
         drop(held);
         assert!(path.is_dead());
@@ -167,7 +168,7 @@ pub(crate) mod tests {
         let states = Record::new(memory.clone(), 0).unwrap();
         let page = DoorbellPage::new(super::tests::memory(4096), 0).unwrap();
         let state = SharedWord::new(memory, 12).unwrap();
-        let path = card_path(page, Life { state, ..eternal() });
+        let path = card_path(page, Life { state, ..lasting() });
         states.store_release_u32(2, 1);
         assert!(!path.is_dead(), "another card's word");
         states.store_release_u32(3, 1);

@@ -349,11 +349,14 @@ pub struct Grant {
 /// What a client is given to reach its doorbell page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
-    /// A memfd of exactly the page; then, with a wake-up, an eventfd and the memfd of the page, read
-    /// only, that balboad's card thread writes. balboad lets the card reach the client's memory.
+    /// A memfd of exactly the page, an eventfd, and the memfd of the page, read only, that balboad's
+    /// card thread writes. A card that sleeps is woken by the eventfd, while the asleep word is not 0;
+    /// for receives alone only while it is 1. balboad lets the card reach the client's memory.
     Page {
-        /// How a sleeping card is woken.
-        wake: Wake,
+        /// Byte offset of the u32 asleep word in the card thread's page.
+        asleep: u32,
+        /// Byte offset of the robust mutex in that page that dies with the card thread.
+        liveness: u32,
     },
     /// The card: the function's VFIO descriptor, of which the page is to be mapped, the descriptor of
     /// its IOMMU, with which the client maps the memory that it registers, at the addresses that
@@ -364,20 +367,6 @@ pub enum Way {
         offset: u64,
         /// The I/O address space where the IOMMU is iommufd's; otherwise it is a VFIO container.
         ioas: Option<u32>,
-    },
-}
-
-/// How a card learns that a doorbell rang.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Wake {
-    /// It sees it.
-    None,
-    /// By an eventfd, while the asleep word is not 0; for receives alone only while it is 1.
-    Eventfd {
-        /// Byte offset of the u32 asleep word in the card thread's page.
-        asleep: u32,
-        /// Byte offset of the robust mutex in that page that dies with the card thread.
-        liveness: u32,
     },
 }
 

@@ -24,7 +24,7 @@ use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window as w;
 use hostmem::{DmaMemory, EventFd, SharedMapping, memfd};
 use kdriver_shim::admin::AdminEngine;
-use kdriver_shim::backend::{CardBackend, DoorbellGrant, GrantKind, Identity};
+use kdriver_shim::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
 use kdriver_shim::engine::{Engine, EngineEvent};
 use kdriver_shim::error::Error;
 use kdriver_shim::iova::Arena;
@@ -239,7 +239,13 @@ impl CardBackend for HostileCard {
     }
 
     fn grant_page(&self, _: u8, _: u8) -> Result<DoorbellGrant, Error> {
-        Ok(DoorbellGrant::Page { page: memfd::create("page", 4096)?, wake: None })
+        let wake = WakeGrant {
+            eventfd: EventFd::new()?.into_fd(),
+            thread_page: memfd::create("words", 4096)?,
+            asleep: 0,
+            liveness: 64,
+        };
+        Ok(DoorbellGrant::Page { page: memfd::create("page", 4096)?, wake })
     }
 
     fn revoke_page(&self, _: u8, _: u8) {}

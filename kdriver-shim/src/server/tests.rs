@@ -24,8 +24,8 @@ fn a_client_gets_its_own_page_and_rings_once() {
     let mut bench = Bench::new(2, 1);
     let peer = bench.provider();
     let (first, fds) = bench.open(&peer, 0);
-    // Asynchronous events, page, rings; the fake card needs no wake-up.
-    assert_eq!(fds.len(), 3);
+    // Asynchronous events, page, eventfd, the card thread's page, rings.
+    assert_eq!(fds.len(), 5);
     assert!(matches!(first.grant, Grant { page: 1, first: true, .. }));
     assert!(first.rings.first);
     assert_eq!(first.limits.qps, 56);
@@ -34,7 +34,7 @@ fn a_client_gets_its_own_page_and_rings_once() {
     assert!(matches!(again.grant, Grant { page: 1, first: false, .. }));
     assert!(!again.rings.first);
     let (other, fds) = bench.open(&peer, 1);
-    assert_eq!(fds.len(), 2);
+    assert_eq!(fds.len(), 4);
     assert!(matches!(other.grant, Grant { page: 1, first: true, .. }));
     assert_eq!(bench.cards.iter().map(|card| card.granted()).sum::<usize>(), 2);
 }
@@ -99,7 +99,7 @@ fn completion_events_are_merged_while_one_is_unread_and_stop_with_the_queue() {
     let peer = bench.provider();
     let (context, fds) = bench.open(&peer, 0);
     let rings =
-        SharedMapping::new(fds[2].as_fd(), 0, context.rings.length as usize, Access::ReadWrite);
+        SharedMapping::new(fds[4].as_fd(), 0, context.rings.length as usize, Access::ReadWrite);
     let rings = rings.unwrap();
     let (channel, channel_fds) = bench.channel(&peer, context.context);
     let (cqn, ring) = bench.cq(&peer, context.context, Some(channel));
@@ -127,7 +127,7 @@ fn a_client_that_lies_about_what_it_has_read_has_one_record_kept() {
     let peer = bench.provider();
     let (context, fds) = bench.open(&peer, 0);
     let rings =
-        SharedMapping::new(fds[2].as_fd(), 0, context.rings.length as usize, Access::ReadWrite);
+        SharedMapping::new(fds[4].as_fd(), 0, context.rings.length as usize, Access::ReadWrite);
     let rings = rings.unwrap();
     let (channel, channel_fds) = bench.channel(&peer, context.context);
     let (cqn, ring) = bench.cq(&peer, context.context, Some(channel));
@@ -405,7 +405,7 @@ fn an_engine_that_dies_takes_its_clients_and_nobody_else() {
     assert!(records(&spared_fds[0]).is_empty());
     // Who waits for completions is woken, and its polls find that it has lost the card.
     assert_eq!(records(&channel_fds[0]).len(), 1);
-    assert_eq!((lost(&fds[2]), lost(&spared_fds[2])), (1, 0));
+    assert_eq!((lost(&fds[4]), lost(&spared_fds[4])), (1, 0));
     let refusal = bench.refused(&hit, Request::AllocPd { context: context.context });
     assert_eq!(refusal.errno, Errno::EIO as i32);
     assert!(refusal.reason.contains("code 9"));
@@ -430,7 +430,7 @@ fn a_card_that_the_kernel_wants_back_is_let_go_when_its_last_program_has() {
     let before = held();
     bench.cards[0].want_back();
     bench.turn();
-    assert_eq!((records(&fds[0]).len(), lost(&fds[2])), (1, 1));
+    assert_eq!((records(&fds[0]).len(), lost(&fds[4])), (1, 1));
     assert!(records(&spared_fds[0]).is_empty());
     assert_eq!(Rc::strong_count(&bench.cards[0]), before, "its program still has it open");
     // It is asked for again until it is given.
@@ -479,7 +479,7 @@ fn a_card_that_was_reset_takes_all_its_clients_and_is_brought_up_anew_behind_the
         Request::CreateCq { context: context.context, log2_entries: 6, channel: None, cookie: 1 };
     let refusal = bench.refused(&one, request);
     assert!(refusal.reason.contains("the card was reset"), "{}", refusal.reason);
-    assert_eq!([lost(&fds[2]), lost(&other_fds[2])], [1, 1]);
+    assert_eq!([lost(&fds[4]), lost(&other_fds[4])], [1, 1]);
     assert_eq!([records(&fds[0]).len(), records(&other_fds[0]).len()], [1, 1]);
     drop(one);
     bench.turn();
@@ -506,11 +506,11 @@ fn a_client_that_is_ended_for_its_conduct_has_lost_its_cards() {
     let mut bench = Bench::new(1, 1);
     let peer = bench.provider();
     let (_, fds) = bench.open(&peer, 0);
-    assert_eq!(lost(&fds[2]), 0);
+    assert_eq!(lost(&fds[4]), 0);
     fdpass::send(peer.socket.as_fd(), b"\xff", &[], Wait::Never).unwrap();
     bench.turn();
     assert!(bench.server.clients.is_empty());
-    assert_eq!(lost(&fds[2]), 1);
+    assert_eq!(lost(&fds[4]), 1);
 }
 
 #[test]

@@ -7,8 +7,10 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use hostmem::fdpass::{Wait, send};
 use nix::libc::linger;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 use shim_abi::{Request, Response, Role};
 
 use crate::common::{Balboad, Client};
@@ -34,29 +36,32 @@ fn lingering() -> (OwnedFd, TcpStream) {
 fn descriptors_whose_closing_waits_hold_up_nobody() {
     let mut balboad = Balboad::start(&["--soft", "1"]);
     let mut far_ends = Vec::new();
-    let mut last_of_its_kind = |socket: &dyn std::os::fd::AsFd, message: &[u8]| {
+    let pid = Pid::from_raw(i32::try_from(balboad.child.id()).unwrap());
+    // Stopped meanwhile, so that nobody else is the last to have it.
+    let mut last_of_its_kind = |socket: &Client, before: &[u8], message: &[u8]| {
         let (near, far) = lingering();
-        let sent = send(socket.as_fd(), message, &[near.as_fd()], Wait::Never);
-        // What did not leave is closed here: then there is nothing to wait for.
-        if sent.is_ok() {
-            far_ends.push(far);
+        far_ends.push(far);
+        kill(pid, Signal::SIGSTOP).unwrap();
+        waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+        if !before.is_empty() {
+            send(socket.as_fd(), before, &[], Wait::Never).unwrap();
         }
-        sent
+        send(socket.as_fd(), message, &[near.as_fd()], Wait::Never).unwrap();
+        drop(near);
+        kill(pid, Signal::SIGCONT).unwrap();
     };
     let list = shim_abi::encode(&Request::ListCards);
 
     // In place of a greeting, with a request, and behind one that ends its client unread.
     let stranger = Client::dial(&balboad.dir);
-    last_of_its_kind(&stranger, b"x").unwrap();
+    last_of_its_kind(&stranger, b"", b"x");
     balboad.status();
     let client = Client::provider(&balboad.dir);
-    last_of_its_kind(&client, &list).unwrap();
+    last_of_its_kind(&client, b"", &list);
     balboad.status();
     client.await_end();
     let client = Client::provider(&balboad.dir);
-    send(client.as_fd(), b"\xff", &[], Wait::Never).unwrap();
-    // balboad may be at its end with it by now.
-    let _ = last_of_its_kind(&client, &list);
+    last_of_its_kind(&client, b"\xff", &list);
     balboad.status();
     client.await_end();
 
@@ -70,7 +75,7 @@ fn descriptors_whose_closing_waits_hold_up_nobody() {
         panic!()
     };
     for socket in [&fds[0], &channel[0]] {
-        let refused = last_of_its_kind(socket, b"x").unwrap_err();
+        let refused = send(socket.as_fd(), b"x", &[socket.as_fd()], Wait::Never).unwrap_err();
         assert_eq!(refused.errno(), Some(nix::errno::Errno::EPIPE));
     }
     drop((client, fds, channel));

@@ -60,12 +60,11 @@ fn context(first: bool, fds: Vec<OwnedFd>) -> Answer {
     let firmware = "1".to_owned();
     let card = CardInfo { card: 0, name, node_guid: 7, firmware, board, port };
     let limits: Limits = limits();
-    let wake = Wake::Eventfd { asleep: 0, liveness: 64 };
     let info = ContextInfo {
         context: 5,
         card,
         limits,
-        grant: Grant { page: 3, first, way: Way::Page { wake } },
+        grant: Grant { page: 3, first, way: Way::Page { asleep: 0, liveness: 64 } },
         rings: RingMemory { length: 8192, first },
     };
     (shim_abi::encode(&Reply::Ok(Response::Context(Box::new(info)))), fds)
@@ -137,6 +136,18 @@ fn the_end_of_balboad_ends_every_card_of_the_process() {
     assert!(matches!(gone, Err(Error::Gone)), "{gone:?}");
     assert!(opened.path.is_dead());
     assert!(matches!(connection.call(&Request::ListCards), Err(Error::Gone)));
+}
+
+#[test]
+fn the_end_of_the_thread_that_serves_a_card_is_seen_without_asking_balboad() {
+    let (words, writer) = memfd::create_read_only_for_others("words", 4096).unwrap();
+    let card_thread = hostmem::Liveness::hold(Arc::new(writer), 64).unwrap();
+    let script = script(vec![greeting(), context(true, granted_with(words))]);
+    let connection = Connection::open(script.directory.path(), 30).unwrap();
+    let opened = connection.open_context(0).unwrap();
+    assert!(!opened.path.is_dead());
+    drop(card_thread);
+    assert!(opened.path.is_dead());
 }
 
 #[test]
