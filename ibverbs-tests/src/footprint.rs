@@ -26,6 +26,9 @@ const OF_REGION: u64 = 4;
 /// Descriptors of a program with places on two cards and a handful of channels.
 const DESCRIPTORS_OF_PROGRAM: usize = 16;
 
+/// Threads that are started at their first use, and stay: the one that sums up what was not logged.
+const KEPT: [&str; 1] = ["log"];
+
 /// What programs have that are connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
@@ -44,7 +47,8 @@ pub struct Footprint {
     descriptors: BTreeMap<String, usize>,
     /// Mappings of memory files.
     mappings: usize,
-    threads: usize,
+    /// Threads by name.
+    threads: BTreeMap<String, usize>,
     /// Clients, free pages and what is quarantined, as the status has it.
     table: String,
     /// Files in its state directory.
@@ -79,7 +83,7 @@ impl Footprint {
         Ok(Self {
             descriptors,
             mappings: maps.lines().filter(|line| line.contains("/memfd:")).count(),
-            threads: usize::try_from(number("Threads:")?)?,
+            threads: threads(&process)?,
             table,
             files: files_in(daemon.state_dir(), "")?,
             resident: number("VmRSS:")?,
@@ -145,6 +149,21 @@ impl Footprint {
         look("resident KiB", &self.resident, &now.resident);
         found.join("; ")
     }
+}
+
+/// The threads of a process by their names, but those that balboad starts when it first needs them and
+/// then keeps.
+fn threads(process: &Path) -> Result<BTreeMap<String, usize>> {
+    let mut threads = BTreeMap::new();
+    for thread in fs::read_dir(process.join("task")).context("balboad's threads")? {
+        // One that has ended meanwhile is none.
+        let Ok(name) = fs::read_to_string(thread?.path().join("comm")) else { continue };
+        let name = name.trim_end();
+        if !KEPT.contains(&name) {
+            *threads.entry(name.to_owned()).or_insert(0) += 1;
+        }
+    }
+    Ok(threads)
 }
 
 /// What the status says that has to be as before.

@@ -261,19 +261,19 @@ impl<'a> Scene<'a> {
         self.notes.borrow_mut().push(line);
     }
 
-    /// Waits until balboad has ended all clients but the bystander.
+    /// Waits until balboad has ended all clients but the bystander and so many more.
     ///
     /// # Errors
     /// When it does not.
-    pub fn deserted(&self) -> Result<()> {
+    pub fn left(&self, programs: usize) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let status = self.daemon.status_within(PATIENCE)?;
-            let programs = status["clients"].as_array().map_or(0, Vec::len);
-            if programs <= 1 {
+            let clients = status["clients"].as_array().map_or(0, Vec::len);
+            if clients <= programs + 1 {
                 return Ok(());
             }
-            ensure!(Instant::now() < deadline, "{programs} clients are there still");
+            ensure!(Instant::now() < deadline, "{clients} clients are there still");
         }
     }
 

@@ -149,7 +149,7 @@ fn killed(setting: &Setting, length: Length) -> Result<()> {
             let killed = Instant::now();
             visit(scene)?.success()?;
             let waited = killed.elapsed();
-            scene.deserted()?;
+            scene.left(programs.len())?;
             let end = scene.level()?;
             Ok(((end.cards + end.control).saturating_sub(begin.cards + begin.control), waited))
         })?;
