@@ -29,7 +29,7 @@ impl Drop for Log {
 
 /// Starts the log: what matters, more with one `-v`, everything with two. `RUST_LOG` comes first.
 ///
-/// Without `-v`, lines of a kind that come again and again are left out beyond [`Limit`], counted and
+/// Without `-v`, lines of a kind that come again and again are left out beyond `Limit`, counted and
 /// told later.
 pub fn start_log(verbose: u8) -> Log {
     let level = match verbose {

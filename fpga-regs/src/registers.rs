@@ -1,6 +1,6 @@
 //! How registers are declared: blocks, offsets, access, and typed bit fields, with their documentation.
 //!
-//! [`bits!`] declares a word with named bit ranges. [`registers!`] declares a block of registers; it
+//! `bits!` declares a word with named bit ranges. `registers!` declares a block of registers; it
 //! yields an offset constant for each register, a type for each set of fields, and a
 //! [`RegisterBlock`] that generators read. All checks happen at compile time; nothing here does I/O.
 
@@ -462,7 +462,7 @@ macro_rules! or_default {
 /// ```
 ///
 /// `was` gives the offset before 2026, `only Since2026` says that the other map has no such register.
-/// Fields are those of [`bits!`]; `like` takes the fields of a type declared elsewhere.
+/// Fields are those of `bits!`; `like` takes the fields of a type declared elsewhere.
 macro_rules! registers {
     (
         $(#[doc = $doc:expr])*

@@ -1,10 +1,10 @@
 //! The libibverbs plug-in: verbs calls in, queue entries and control messages out.
 //!
 //! libibverbs loads this library under the name its release expects and calls it through a table of
-//! operations. Control goes to balboad over one socket ([`control`]); work goes straight to the card
-//! through rings and doorbells in shared memory ([`sq`], [`rq`], [`cq`]).
+//! operations. Control goes to balboad over one socket (`control`); work goes straight to the card
+//! through rings and doorbells in shared memory (`sq`, `rq`, `cq`).
 //!
-//! The C side of everything, and all `unsafe`, is in [`ffi`]: what it cannot express in safe types
+//! The C side of everything, and all `unsafe`, is in `ffi`: what it cannot express in safe types
 //! (C structures that libibverbs shares with us, the program's buffers, the hook into libibverbs) it
 //! turns into values and calls the safe modules. A panic would end the program inside a C call, so
 //! nothing here indexes, unwraps or divides by what it does not know.

@@ -38,7 +38,7 @@ const NUMBER_BITS: u32 = 24;
 /// numbers) are brought down to that, and the window's limit registers say so.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
-    /// The window, 0 to 15; bits [23:20] of its QPNs.
+    /// The window, 0 to 15; bits 23 to 20 of its QPNs.
     pub window: u8,
     /// What stands behind the window.
     pub profile: Profile,

@@ -97,6 +97,11 @@ const CHECKS: &[Check] = &[
         needs: Some("clippy"),
     },
     Check {
+        name: "documentation's links",
+        command: "doc --workspace --no-deps --locked --quiet",
+        needs: None,
+    },
+    Check {
         name: "licences and sources",
         command: "deny --offline check licenses bans sources",
         needs: Some("deny"),

@@ -108,8 +108,8 @@ pub struct Entry {
 impl Entry {
     /// The two words of the entry; addresses are cut to their page.
     ///
-    /// Word 0: physical page number from bit 0, [63:32] `hpid`. Word 1 from bit 0: set, tag, ctid
-    /// (6 bits), stream (2), valid.
+    /// Word 0: physical page number from bit 0, `hpid` in bits 63 to 32. Word 1 from bit 0: set, tag,
+    /// ctid (6 bits), stream (2), valid.
     #[must_use]
     pub const fn encode(&self, geometry: Geometry) -> [u64; 2] {
         let page = self.paddr >> geometry.page_bits & mask(PADDR_BITS - geometry.page_bits);

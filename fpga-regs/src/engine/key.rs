@@ -1,8 +1,8 @@
 //! Keys: what names a piece of memory to the engine and to remote peers.
 //!
-//! [31:8] number, drawn at random from the free ones of a sparse 24-bit space; [7:0] variant:
-//! random for memory regions, the consumer's own for type-2 windows. A number rests before it is
-//! used again.
+//! Bits 31 to 8: number, drawn at random from the free ones of a sparse 24-bit space; bits 7 to 0:
+//! variant, random for memory regions, the consumer's own for type-2 windows. A number rests before
+//! it is used again.
 
 flags! {
     /// What may be done with the memory behind a key; the bits are those of `ibv_access_flags`.
