@@ -7,9 +7,20 @@
 //!   those, and nothing here is needed, but for [`store_then_load`] in the sleep protocol.
 //! * **A device** that reads and writes host memory over PCIe. It takes no part in the memory
 //!   model: the order is between the processor's accesses as they reach the coherence domain and
-//!   the reads and writes the device makes. [`publish_to_device`] and [`observe_from_device`] give
-//!   that order. Both also act as language fences, so that code built on them is right for either
-//!   partner.
+//!   the reads and writes the device makes. On aarch64 what a compiler makes of acquire and release
+//!   (`ldar`, `stlr`, `dmb ish…`) is promised among processors, the inner shareable domain; a device
+//!   is in the outer one. [`publish_to_device`] and [`observe_from_device`] are release and acquire
+//!   towards a device. They stand beside the atomic accesses and not in their place, so that code
+//!   built on both is right for either partner.
+//!
+//! Who is behind a ring, a client does not know. So the accessors have the fences in them:
+//!
+//! | access | fence |
+//! |---|---|
+//! | an entry that a card wrote: [`RingBlock::written`](crate::RingBlock::written) | [`observe_from_device`] behind the last word, where it says so |
+//! | a doorbell record: [`Record::store_release_u32`](crate::Record::store_release_u32) | [`publish_to_device`] before it; a card may look at a record without being rung |
+//! | a doorbell: [`DoorbellPage::ring`](crate::DoorbellPage::ring) | [`publish_to_device`] before it |
+//! | a register: [`Mmio`](crate::Mmio) | [`publish_to_device`] before a write, [`observe_from_device`] behind a read |
 //!
 //! All of them order *ordinary cacheable memory*. A program that filled its buffer with
 //! non-temporal stores, or through a write-combining mapping, owes an `sfence` (x86-64) of its own
@@ -17,41 +28,43 @@
 //!
 //! | fence | orders | x86-64 | aarch64 |
 //! |---|---|---|---|
-//! | [`publish_to_device`] | earlier stores before later stores | none (total store order) | `dsb st` |
-//! | [`observe_from_device`] | earlier loads before later loads | none (loads stay in order) | `dsb ld` |
+//! | [`publish_to_device`] | earlier loads and stores before later stores | none (both stay in order) | `dmb osh` |
+//! | [`observe_from_device`] | earlier loads before later loads and stores | none (both stay in order) | `dmb oshld` |
 //! | [`store_then_load`] | earlier stores before later loads | `mfence` or a locked operation | `dmb ish` |
 
 use std::sync::atomic::{Ordering, fence};
 
-/// Orders every earlier store to memory before every later store, as a device sees them.
+/// Orders every earlier load and store of memory before every later store, as a device sees them.
 ///
-/// Belongs between filling a work-queue entry or a doorbell record and the doorbell store that
-/// makes a device fetch it: a device that has seen the doorbell then reads what was written
-/// before. On x86-64 stores become visible in program order, so only the compiler is held; on
-/// aarch64 the barrier waits until the stores have reached the domain that devices snoop.
+/// Belongs between filling a work-queue entry and storing the doorbell record that tells of it, and
+/// between that and the doorbell: a device that has seen the later one reads what was written
+/// before. On x86-64 the processor keeps that order, and only the compiler is held.
 #[inline(always)]
 pub fn publish_to_device() {
+    #[cfg(not(target_arch = "aarch64"))]
     fence(Ordering::Release);
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: the instruction only waits for stores; it touches neither registers nor memory.
+    // SAFETY: the instruction only orders accesses; it touches neither registers nor memory. The
+    // compiler, which cannot know that, moves no access over it.
     unsafe {
-        std::arch::asm!("dsb st", options(nostack, preserves_flags));
+        std::arch::asm!("dmb osh", options(nostack, preserves_flags));
     }
 }
 
-/// Orders every earlier load before every later load, as to what a device wrote.
+/// Orders every earlier load before every later load and store, as to what a device wrote.
 ///
 /// Belongs between the load that found a completion entry's phase turned and the loads of the rest
 /// of the entry and of the payload: what the device wrote before it wrote the phase is then seen.
-/// On x86-64 loads of cacheable memory are performed in program order, so only the compiler is
-/// held; on aarch64 later loads could otherwise have been performed early.
+/// On x86-64 the processor keeps that order, and only the compiler is held; on aarch64 later loads
+/// could otherwise have been performed early.
 #[inline(always)]
 pub fn observe_from_device() {
+    #[cfg(not(target_arch = "aarch64"))]
     fence(Ordering::Acquire);
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: the instruction only waits for loads; it touches neither registers nor memory.
+    // SAFETY: as in `publish_to_device`.
     unsafe {
-        std::arch::asm!("dsb ld", options(nostack, preserves_flags));
+        std::arch::asm!("dmb oshld", options(nostack, preserves_flags));
     }
 }
 

@@ -64,7 +64,7 @@ pub use mutex::{FutexGuard, FutexMutex, Waiters};
 pub use netdev::{PacketSocket, Tap};
 pub use process::{PidFd, RemoteProcess, RemoteRange};
 pub use relay::{Holder, Sight, Watch};
-pub use ring::{Block, BlockRing, DoorbellPage, DoorbellSlot, Record, RingBlock};
+pub use ring::{Block, BlockRing, DoorbellPage, DoorbellSlot, Record, RingBlock, WrittenBlock};
 pub use wake::{AsleepWord, WakeFor, Waker};
 pub use word::SharedWord;
 

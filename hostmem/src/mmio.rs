@@ -2,8 +2,8 @@
 //!
 //! | accessor | transaction |
 //! |---|---|
-//! | [`Mmio::read32`], [`Mmio::read64`] | one non-posted read of 4 or 8 bytes; earlier writes arrive first |
-//! | [`Mmio::write32`], [`Mmio::write64`] | one posted write of 4 or 8 bytes, after every earlier store of this thread to memory that the device can read |
+//! | [`Mmio::read32`], [`Mmio::read64`] | one non-posted read of 4 or 8 bytes; earlier writes arrive first, and what the device wrote to memory before it answered is seen by later loads |
+//! | [`Mmio::write32`], [`Mmio::write64`] | one posted write of 4 or 8 bytes, after every earlier load and store of this thread in memory that the device can reach |
 //!
 //! The accesses are volatile and of one instruction each: none is left out, split or merged. A
 //! device that has gone reads as ones.
@@ -37,14 +37,18 @@ impl Mmio {
     pub fn read32(&self, offset: usize) -> Result<u32> {
         let at = self.mapping.span("register", offset, 4, 4)?;
         // SAFETY: `span` checked range and alignment; the mapping lives as long as `self`.
-        Ok(u32::from_le(unsafe { read_volatile(at.as_ptr().cast::<u32>()) }))
+        let value = unsafe { read_volatile(at.as_ptr().cast::<u32>()) };
+        barrier::observe_from_device();
+        Ok(u32::from_le(value))
     }
 
     /// Reads 64 bits at a multiple of 8.
     pub fn read64(&self, offset: usize) -> Result<u64> {
         let at = self.mapping.span("register", offset, 8, 8)?;
         // SAFETY: as in `read32`.
-        Ok(u64::from_le(unsafe { read_volatile(at.as_ptr().cast::<u64>()) }))
+        let value = unsafe { read_volatile(at.as_ptr().cast::<u64>()) };
+        barrier::observe_from_device();
+        Ok(u64::from_le(value))
     }
 
     /// Writes 32 bits at a multiple of 4.

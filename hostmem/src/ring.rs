@@ -18,9 +18,11 @@
 //!
 //! ```text
 //!                                     BlockRing::write_published(index, cqe)
-//! BlockRing::load_last_acquire(index)
-//! BlockRing::read(index)
+//! BlockRing::block(index).written(phase)            acquire, and an order as to devices
+//! WrittenBlock::load()
 //! ```
+//!
+//! What orders all this as a device sees it, [`crate::barrier`] tells.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -94,6 +96,18 @@ fn release(word: &impl Word, value: u64) {
 #[inline(always)]
 fn acquire(word: &impl Word) -> u64 {
     word.load(Ordering::Acquire)
+}
+
+/// The last word of a block, if it says that the block is written: then what its writer wrote before,
+/// program or device, is seen by later loads.
+#[inline(always)]
+fn last_if_written(word: &impl Word, says_so: impl FnOnce(u64) -> bool) -> Option<u64> {
+    let last = acquire(word);
+    if !says_so(last) {
+        return None;
+    }
+    barrier::observe_from_device();
+    Some(last)
 }
 
 /// A range of 64-bit words in a mapping that can be written, checked once.
@@ -186,14 +200,14 @@ impl BlockRing {
 
     /// Reads a block, word by word, with no order between them.
     ///
-    /// To be preceded by an acquire load that says the block is there: of the producer index in
-    /// the record, or of the block's last word.
+    /// To be preceded by an acquire load of the producer index in the record, which says that the
+    /// block is there. What a block says of itself, [`RingBlock::written`] looks at.
     #[inline]
     pub fn read(&self, index: u32) -> Block {
         read_block(|word| self.word(index, word))
     }
 
-    /// The block at an index, for who reads some words of it.
+    /// The block at an index, for who writes some words of it, or reads it once it is written.
     #[inline(always)]
     pub fn block(&self, index: u32) -> RingBlock<'_> {
         let block = (index & self.mask) as usize;
@@ -219,12 +233,6 @@ impl BlockRing {
         publish_block(|word| self.word(index, word), block);
     }
 
-    /// Loads a block's last word; what was written before it is seen by later loads.
-    #[inline]
-    pub fn load_last_acquire(&self, index: u32) -> u64 {
-        acquire(self.word(index, BLOCK_WORDS - 1))
-    }
-
     #[inline(always)]
     fn word(&self, index: u32, word: usize) -> &AtomicU64 {
         let block = (index & self.mask) as usize;
@@ -240,28 +248,15 @@ pub struct RingBlock<'a> {
     ring: PhantomData<&'a BlockRing>,
 }
 
-impl RingBlock<'_> {
-    /// Loads the last word; what was written before it is seen by later loads.
+impl<'a> RingBlock<'a> {
+    /// The block to be read, if its last word says that it is written: completion and event entries.
+    ///
+    /// What its writer, a program or a device, wrote before that word is seen by later loads: the
+    /// block, and all that it speaks of.
     #[inline(always)]
-    pub fn load_last_acquire(self) -> u64 {
-        acquire(self.word(BLOCK_WORDS - 1))
-    }
-
-    /// Loads the first words, with no order between them; to be preceded as [`BlockRing::read`].
-    #[inline(always)]
-    pub fn load_first<const WORDS: usize>(self) -> [u64; WORDS] {
-        const { assert!(WORDS <= BLOCK_WORDS, "a block has eight words") };
-        std::array::from_fn(|word| Word::load(self.word(word), Ordering::Relaxed))
-    }
-
-    /// Loads one 32-bit word (byte offset / 4, modulo 16), with no order; to be preceded as
-    /// [`BlockRing::read`].
-    #[inline(always)]
-    pub fn load_half(self, half: usize) -> u32 {
-        let halves = self.first.cast::<AtomicU32>();
-        // SAFETY: as in `word`, of which this is a half; see `Words::half` on mixed accesses.
-        let word = unsafe { halves.add(half & (2 * BLOCK_WORDS - 1)).as_ref() };
-        u32::from_le(word.load(Ordering::Relaxed))
+    pub fn written(self, says_so: impl FnOnce(u64) -> bool) -> Option<WrittenBlock<'a>> {
+        let last = last_if_written(self.word(BLOCK_WORDS - 1), says_so)?;
+        Some(WrittenBlock { block: self, last })
     }
 
     /// Stores one word (its number modulo 8), with no order against others; to be followed as
@@ -276,6 +271,45 @@ impl RingBlock<'_> {
         // SAFETY: the block is whole and of a ring, which stays mapped as long as it is borrowed;
         // the number is masked to one of the block's words.
         unsafe { self.first.add(word & (BLOCK_WORDS - 1)).as_ref() }
+    }
+}
+
+/// A block of a [`BlockRing`] whose last word said that it is written.
+#[derive(Debug, Clone, Copy)]
+pub struct WrittenBlock<'a> {
+    block: RingBlock<'a>,
+    last: u64,
+}
+
+impl WrittenBlock<'_> {
+    /// The last word as it was when it was looked at.
+    #[inline(always)]
+    pub fn last(self) -> u64 {
+        self.last
+    }
+
+    /// Loads the whole block; the last word is not loaded again.
+    #[inline(always)]
+    pub fn load(self) -> Block {
+        let mut block = read_block(|word| self.block.word(word));
+        block[BLOCK_WORDS - 1] = self.last;
+        block
+    }
+
+    /// Loads the first words.
+    #[inline(always)]
+    pub fn load_first<const WORDS: usize>(self) -> [u64; WORDS] {
+        const { assert!(WORDS <= BLOCK_WORDS, "a block has eight words") };
+        std::array::from_fn(|word| Word::load(self.block.word(word), Ordering::Relaxed))
+    }
+
+    /// Loads one 32-bit word (byte offset / 4, modulo 16).
+    #[inline(always)]
+    pub fn load_half(self, half: usize) -> u32 {
+        let halves = self.block.first.cast::<AtomicU32>();
+        // SAFETY: as in `RingBlock::word`, of which this is a half; see `Words::half` on mixed accesses.
+        let word = unsafe { halves.add(half & (2 * BLOCK_WORDS - 1)).as_ref() };
+        u32::from_le(word.load(Ordering::Relaxed))
     }
 }
 
@@ -310,6 +344,7 @@ impl Record {
     /// Stores 32-bit word `word` (byte offset / 4); who sees it sees all that was stored before.
     #[inline]
     pub fn store_release_u32(&self, word: usize, value: u32) {
+        barrier::publish_to_device();
         self.half(word).store(value.to_le(), Ordering::Release);
     }
 
@@ -328,6 +363,7 @@ impl Record {
     /// Stores 64-bit word `word` (byte offset / 8); who sees it sees all that was stored before.
     #[inline]
     pub fn store_release_u64(&self, word: usize, value: u64) {
+        barrier::publish_to_device();
         release(self.word(word), value);
     }
 
@@ -461,7 +497,22 @@ mod tests {
         mapping.read_bytes(0, &mut bytes).unwrap();
         assert_eq!(bytes[..8], [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(bytes[63], 0x80);
-        assert_eq!(ring.load_last_acquire(0), 0x80 << 56);
+        assert_eq!(ring.block(0).written(|_| true).unwrap().last(), 0x80 << 56);
+    }
+
+    #[test]
+    fn a_block_is_read_where_its_last_word_says_that_it_is_written() {
+        let ring = BlockRing::new(mapping(4096), 0, 2).unwrap();
+        assert!(ring.block(1).written(|last| last != 0).is_none());
+        let block = [0x2_0000_0001, 3, 4, 5, 6, 7, 8, 9];
+        ring.write_published(1, &block);
+        let written = ring.block(1).written(|last| last == 9).unwrap();
+        assert_eq!((written.last(), written.load()), (9, block));
+        assert_eq!(written.load_first(), [0x2_0000_0001, 3]);
+        assert_eq!((written.load_half(0), written.load_half(1), written.load_half(17)), (1, 2, 2));
+        // What is looked at is what is used, whatever the writer does meanwhile.
+        ring.write_published(1, &[0; 8]);
+        assert_eq!((written.last(), written.load()[7]), (9, 9));
     }
 
     #[test]
@@ -536,10 +587,13 @@ mod tests {
             }
         });
         for round in 1..=ROUNDS {
-            while consumer.load_last_acquire(0) != round {
-                std::thread::yield_now();
-            }
-            assert_eq!(consumer.read(0), [round; 8]);
+            let written = loop {
+                match consumer.block(0).written(|last| last == round) {
+                    Some(written) => break written,
+                    None => std::thread::yield_now(),
+                }
+            };
+            assert_eq!(written.load(), [round; 8]);
             acknowledge.store_release_u64(0, round);
         }
         thread.join().unwrap();

@@ -20,7 +20,7 @@ use fpga_regs::engine::cqe;
 use fpga_regs::engine::event::EventType;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window;
-use hostmem::{Access, DmaMemory, SharedMapping, memfd};
+use hostmem::{Access, BlockRing, DmaMemory, SharedMapping, memfd};
 
 use crate::backend::{CardBackend, DoorbellGrant};
 use crate::engine::{Engine, EngineEvent, EngineLimits, Hear};
@@ -55,6 +55,7 @@ pub struct AdminEngine {
     window: u8,
     limits: EngineLimits,
     memory: Arc<SharedMapping>,
+    completions: BlockRing,
     iova: u64,
     command_limit: Duration,
     sq_index: u32,
@@ -92,13 +93,13 @@ impl AdminEngine {
         let csr = user_csr(u64::from(window));
         let limits =
             EngineLimits::read(|offset| backend.read64(Bar::Shell, csr.wrapping_add(offset)));
-        let events = Rc::new(EventRing::new(
-            name.clone(),
-            Rc::clone(&backend),
-            csr,
-            Arc::clone(&memory),
-            usize::try_from(EVENTS_OFFSET).unwrap_or(usize::MAX),
-        ));
+        let ring = |offset, log2: u8| -> Result<BlockRing, Error> {
+            let at = block_at(offset, 0);
+            Ok(BlockRing::new(Arc::clone(&memory), at, 1 << log2)?)
+        };
+        let completions = ring(CQ_OFFSET, LOG2_ADMIN)?;
+        let ring = ring(EVENTS_OFFSET, LOG2_EVENTS)?;
+        let events = Rc::new(EventRing::new(name.clone(), Rc::clone(&backend), csr, ring));
         shell.hear(window, Rc::clone(&events));
         let mut engine = Self {
             name,
@@ -106,6 +107,7 @@ impl AdminEngine {
             window,
             limits,
             memory,
+            completions,
             iova,
             command_limit: COMMAND_LIMIT,
             sq_index: 0,
@@ -230,7 +232,7 @@ impl AdminEngine {
         let begun = Instant::now();
         let mut unexpected = 0u32;
         loop {
-            if let Some(completion) = self.take_completion()? {
+            if let Some(completion) = self.take_completion() {
                 if completion.tag == self.tag && completion.opcode == opcode {
                     return Ok(completion);
                 }
@@ -271,19 +273,12 @@ impl AdminEngine {
         }
     }
 
-    fn take_completion(&mut self) -> Result<Option<Completion>, Error> {
-        let at = ring_at(CQ_OFFSET, self.cq_index, LOG2_ADMIN);
-        if !self.is_written(at, self.cq_index, LOG2_ADMIN)? {
-            return Ok(None);
-        }
+    fn take_completion(&mut self) -> Option<Completion> {
+        let expected = cqe::expected_phase(self.cq_index, LOG2_ADMIN);
+        let entry = self.completions.block(self.cq_index);
+        let entry = entry.written(|last| cqe::phase(last) == expected)?;
         self.cq_index = self.cq_index.wrapping_add(1);
-        Ok(Some(Completion::decode(&[self.load_block(at)?])))
-    }
-
-    /// Whether the entry of a phased ring is of the current lap.
-    fn is_written(&self, at: usize, index: u32, log2: u8) -> Result<bool, Error> {
-        let last = self.memory.load_acquire_u64(at.saturating_add(cqe::LAST_WORD * 8))?;
-        Ok(cqe::phase(last) == cqe::expected_phase(index, log2))
+        Some(Completion::decode(&[entry.load()]))
     }
 
     fn load_block(&self, at: usize) -> Result<Block, Error> {

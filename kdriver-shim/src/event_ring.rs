@@ -6,17 +6,15 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::engine::cqe;
 use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::window;
-use hostmem::SharedMapping;
+use hostmem::BlockRing;
 
 use crate::backend::CardBackend;
 use crate::engine::{EngineEvent, Hear};
-use crate::error::Error;
 
 /// log2 of the entries.
 pub const LOG2_EVENTS: u8 = 12;
@@ -34,9 +32,7 @@ pub struct EventRing {
     backend: Rc<dyn CardBackend>,
     /// Where the engine's registers are in the shell's BAR.
     csr: u64,
-    memory: Arc<SharedMapping>,
-    /// Byte offset of the ring in the memory.
-    offset: usize,
+    ring: BlockRing,
     /// The next entry, and what the engine was told of that.
     index: Cell<u32>,
     told: Cell<u32>,
@@ -47,21 +43,14 @@ pub struct EventRing {
 }
 
 impl EventRing {
-    /// A ring that begins at `offset` of the memory, of the engine whose registers begin at `csr`.
+    /// A ring of 2^[`LOG2_EVENTS`] blocks, of the engine whose registers begin at `csr`.
     #[must_use]
-    pub fn new(
-        name: String,
-        backend: Rc<dyn CardBackend>,
-        csr: u64,
-        memory: Arc<SharedMapping>,
-        offset: usize,
-    ) -> Self {
+    pub fn new(name: String, backend: Rc<dyn CardBackend>, csr: u64, ring: BlockRing) -> Self {
         Self {
             name,
             backend,
             csr,
-            memory,
-            offset,
+            ring,
             index: Cell::new(0),
             told: Cell::new(0),
             kept: RefCell::default(),
@@ -88,15 +77,8 @@ impl EventRing {
         let mut taken = 0u32;
         // A full ring ends the pass: the engine writes no more before it is told of the space.
         while taken < ENTRIES {
-            match self.take() {
-                Ok(Some(event)) => self.keep(event),
-                Ok(None) => break,
-                Err(error) => {
-                    let why = format!("its event ring cannot be read: {error}");
-                    self.fatal.borrow_mut().get_or_insert(why);
-                    break;
-                }
-            }
+            let Some(event) = self.take() else { break };
+            self.keep(event);
             taken = taken.saturating_add(1);
         }
         if self.index.get().wrapping_sub(self.told.get()) >= UNTOLD {
@@ -117,20 +99,12 @@ impl EventRing {
     }
 
     /// The next event in the ring.
-    fn take(&self) -> Result<Option<Event>, Error> {
+    fn take(&self) -> Option<Event> {
         let index = self.index.get();
-        let entry = usize::try_from(index % ENTRIES).unwrap_or(0);
-        let at = self.offset.saturating_add(entry.saturating_mul(fpga_regs::BLOCK_BYTES));
-        let last = self.memory.load_acquire_u64(at.saturating_add(cqe::LAST_WORD * 8))?;
-        if cqe::phase(last) != cqe::expected_phase(index, LOG2_EVENTS) {
-            return Ok(None);
-        }
-        let mut block = [0; 8];
-        for (i, word) in block.iter_mut().enumerate() {
-            *word = self.memory.load_relaxed_u64(at.saturating_add(i.saturating_mul(8)))?;
-        }
+        let expected = cqe::expected_phase(index, LOG2_EVENTS);
+        let entry = self.ring.block(index).written(|last| cqe::phase(last) == expected)?;
         self.index.set(index.wrapping_add(1));
-        Ok(Some(Event::decode(&[block])))
+        Some(Event::decode(&[entry.load()]))
     }
 
     fn write(&self, register: u64, value: u64) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fpga_regs::engine::cqe::phase;
 use fpga_regs::engine::doorbell::{Arm, ArmKind, QueueKind, record, slot, slot_value};
-use hostmem::{BlockRing, DoorbellSlot, ForkCanary, FutexGuard, FutexMutex, Record};
+use hostmem::{BlockRing, DoorbellSlot, ForkCanary, FutexGuard, FutexMutex, Record, WrittenBlock};
 
 use crate::doorbell::CardPath;
 use crate::qp::Queues;
@@ -88,7 +88,7 @@ impl CompletionQueue {
         if state.seen.wrapping_sub(state.consumer) > self.ring.blocks() {
             state.seen = state.consumer;
         }
-        while self.is_written(state.seen) {
+        while self.written(state.seen).is_some() {
             state.seen = state.seen.wrapping_add(1);
         }
         let arm = Arm { consumer: state.seen, sequence, kind };
@@ -99,15 +99,15 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Whether the card has written the entry with a running index, of this lap.
+    /// The entry with a running index, if the card has written it on this lap.
     #[inline(always)]
-    pub(crate) fn is_written(&self, index: u32) -> bool {
-        self.is_of_lap(index, self.ring.load_last_acquire(index))
+    pub(crate) fn written(&self, index: u32) -> Option<WrittenBlock<'_>> {
+        self.ring.block(index).written(|last| self.is_of_lap(index, last))
     }
 
     /// Whether an entry's last word has the phase that the card writes at a running index.
     #[inline(always)]
-    pub(crate) fn is_of_lap(&self, index: u32, last_word: u64) -> bool {
+    fn is_of_lap(&self, index: u32, last_word: u64) -> bool {
         phase(last_word) == (index & self.lap == 0)
     }
 

@@ -41,7 +41,7 @@ impl CompletionQueue {
         state.consumer = next;
         self.record.store_release_u32(CONSUMER, next);
         deliver(completion);
-        if limit > 1 && self.is_written(next) {
+        if limit > 1 && self.written(next).is_some() {
             return self.poll_all(limit, deliver, 1, state);
         }
         match state.release() {
@@ -57,12 +57,8 @@ impl CompletionQueue {
     #[inline(always)]
     fn usual(&self, state: &CqState) -> Option<(ibv_wc, u32)> {
         let index = state.consumer;
-        let block = self.ring.block(index);
-        let last = block.load_last_acquire();
-        if !self.is_of_lap(index, last) {
-            return None;
-        }
-        let Cqe { generation, .. } = Cqe::decode(&[[0, 0, 0, 0, 0, 0, 0, last]]);
+        let block = self.written(index)?;
+        let Cqe { generation, .. } = Cqe::decode(&[[0, 0, 0, 0, 0, 0, 0, block.last()]]);
         let queues = state.table.get_first(block.load_half(QPN))?;
         if queues.generation() != generation {
             return None;
@@ -101,14 +97,10 @@ impl CompletionQueue {
         let start = state.consumer;
         let mut index = start;
         while delivered < limit {
-            let block = self.ring.block(index);
-            let last = block.load_last_acquire();
-            if !self.is_of_lap(index, last) {
-                break;
-            }
+            let Some(block) = self.written(index) else { break };
             // The last word is used as it was when its phase was seen.
             let [w0, w1, w2] = block.load_first();
-            let cqe = Cqe::decode(&[[w0, w1, w2, 0, 0, 0, 0, last]]);
+            let cqe = Cqe::decode(&[[w0, w1, w2, 0, 0, 0, 0, block.last()]]);
             index = index.wrapping_add(1);
             // An entry of a QP that was destroyed or reset meanwhile completes nothing.
             let Some(queues) = state.table.get(cqe.qpn) else { continue };

@@ -56,7 +56,7 @@ fn reader_of_phases(publish: fn(&[AtomicU64; BLOCK_WORDS], &Block)) {
                 publish(&ring, &[5; BLOCK_WORDS]);
             })
         };
-        if acquire(&ring[BLOCK_WORDS - 1]) == 5 {
+        if last_if_written(&ring[BLOCK_WORDS - 1], |last| last == 5).is_some() {
             assert_eq!(read_block(|word| &ring[word]), [5; BLOCK_WORDS], "a torn entry");
             assert_eq!(payload.load(Ordering::Relaxed), 7, "an entry before its payload");
         }

@@ -231,11 +231,9 @@ impl Node {
 
     /// The next completion, where there is one.
     pub fn poll(&mut self) -> Option<Cqe> {
-        let last = self.cq.0.load_last_acquire(self.consumed);
-        if phase(last) != expected_phase(self.consumed, LOG2) {
-            return None;
-        }
-        let entry = Cqe::decode(&[self.cq.0.read(self.consumed)]);
+        let expected = expected_phase(self.consumed, LOG2);
+        let entry = self.cq.0.block(self.consumed).written(|last| phase(last) == expected)?;
+        let entry = Cqe::decode(&[entry.load()]);
         self.consumed += 1;
         self.cq.1.store_release_u32(record::CONSUMER / 4, self.consumed);
         Some(entry)
