@@ -33,6 +33,7 @@ pub struct FakeCard {
     state: RefCell<State>,
     vectors: Vec<EventFd>,
     wanted_back: EventFd,
+    given_up: EventFd,
     behind_commands: RefCell<Box<dyn FnMut()>>,
 }
 
@@ -138,12 +139,24 @@ impl FakeCard {
         let vectors = (0..windows).map(|_| EventFd::new().unwrap()).collect();
         let wanted_back = EventFd::new().unwrap();
         let behind_commands = RefCell::new(Box::new(|| {}) as Box<dyn FnMut()>);
-        Self { state: RefCell::new(state), vectors, wanted_back, behind_commands }
+        let given_up = EventFd::new().unwrap();
+        Self { state: RefCell::new(state), vectors, wanted_back, given_up, behind_commands }
     }
 
     /// Asks for the card back, as the kernel does.
     pub fn want_back(&self) {
         self.wanted_back.signal().unwrap();
+    }
+
+    /// Finds that the memory of a process at an address does not answer, and tells balboad.
+    pub fn give_up_memory_at(&self, address: u64) {
+        let state = self.state.borrow();
+        let process = state.mappings.values().find_map(|(_, memory)| match memory {
+            DmaMemory::Process { process, address: its } if *its == address => Some(process),
+            _ => None,
+        });
+        process.expect("memory of a process").give_up();
+        self.given_up.signal().unwrap();
     }
 
     /// Resets the function, behind its driver's back.
@@ -614,6 +627,10 @@ impl CardBackend for FakeCard {
 
     fn wanted_back(&self) -> Option<BorrowedFd<'_>> {
         Some(self.wanted_back.as_fd())
+    }
+
+    fn given_up(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.given_up.as_fd())
     }
 
     fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {

@@ -514,6 +514,31 @@ fn a_client_that_is_ended_for_its_conduct_has_lost_its_cards() {
 }
 
 #[test]
+fn clients_whose_memory_did_not_answer_a_card_are_ended_and_no_others() {
+    let mut bench = Bench::new(2, 1);
+    let (hit, spared) = (bench.provider(), bench.provider());
+    // As a map begins at a page, so does the memory.
+    let memory = vec![0; 4 * 4096];
+    let pages = memory.as_ptr().align_offset(4096);
+    let (theirs, others) = memory[pages..pages + 2 * 4096].split_at(4096);
+    let mut rings = Vec::new();
+    for (peer, memory) in [(&hit, theirs), (&spared, others)] {
+        let (context, fds) = bench.open(peer, 0);
+        let pdn = bench.pd(peer, context.context);
+        bench.mr(peer, pdn, memory);
+        rings.push(fds);
+    }
+    bench.cards[0].give_up_memory_at(theirs.as_ptr() as u64);
+    bench.turn();
+    assert_eq!((lost(&rings[0][4]), lost(&rings[1][4])), (1, 0));
+    assert_eq!(bench.server.clients.len(), 1, "the other one stays");
+    // It is told once, and asks nobody again.
+    assert!(bench.server.poller.wait(Some(0)).unwrap().is_empty());
+    let (context, _) = bench.open(&spared, 0);
+    bench.cq(&spared, context.context, None);
+}
+
+#[test]
 fn what_a_card_does_not_confirm_is_quarantined_with_its_page() {
     let mut bench = Bench::new(1, 1);
     let peer = bench.provider();
