@@ -29,8 +29,12 @@ pub const PEER_GONE: u8 = 4;
 
 /// How long anything may take that is bound to come.
 pub const LIMIT: Duration = Duration::from_secs(20);
-/// Eight tries of 34 ms: little to wait for, and more than a busy machine keeps a card waiting.
-const PATIENCE: Patience = Patience { timeout: 13, retry_cnt: 7, rnr_retry: 7 };
+/// How long a death is waited for, which comes when everything else is ready.
+pub const DEATH: Duration = Duration::from_secs(100);
+/// With a peer that may go: eight tries of 34 ms are little to wait for.
+const IMPATIENT: Patience = Patience { timeout: 13, retry_cnt: 7, rnr_retry: 7 };
+/// With a peer that stays: eight tries of 1.07 s are more than a busy machine keeps a card waiting.
+const PATIENT: Patience = Patience { timeout: 18, ..IMPATIENT };
 
 /// Says how far the program is.
 pub fn say(word: &str) {
@@ -41,20 +45,20 @@ pub fn say(word: &str) {
 }
 
 /// A link between the two cards, with completion channels or without.
-fn options(events: bool) -> Options {
+fn options(events: bool, patience: Patience) -> Options {
     Options {
         devices: ["balboa0".into(), "balboa1".into()],
         gid_index: 1,
         events,
         thread_domain: false,
         cq_entries: 2 * DEPTH,
-        patience: PATIENCE,
+        patience,
     }
 }
 
 /// A link with regions of `room` bytes.
 fn linked(events: bool, room: usize) -> Result<Link> {
-    Link::new(&options(events), v::IBV_MTU_4096, room)
+    Link::new(&options(events, PATIENT), v::IBV_MTU_4096, room)
 }
 
 /// A signalled SEND of a side's first bytes.
@@ -78,10 +82,10 @@ fn leave_outstanding(side: &Side, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks that exactly these work requests come back flushed, in order.
-fn flushed(cq: &Cq, count: u64) -> Result<()> {
+/// Checks that exactly these work requests come back flushed, in order, each within that time.
+fn flushed(cq: &Cq, count: u64, limit: Duration) -> Result<()> {
     for wr_id in 0..count {
-        let done = next(cq)?;
+        let done = next(cq, limit)?;
         let found = (done.wr_id, done.status);
         ensure!(found == (wr_id, v::IBV_WC_WR_FLUSH_ERR), "expected {wr_id} flushed: {done:?}");
     }
@@ -91,13 +95,13 @@ fn flushed(cq: &Cq, count: u64) -> Result<()> {
 }
 
 /// The next completion, by polling.
-fn next(cq: &Cq) -> Result<Completion> {
-    let deadline = Instant::now() + LIMIT;
+fn next(cq: &Cq, limit: Duration) -> Result<Completion> {
+    let deadline = Instant::now() + limit;
     loop {
         if let Some(done) = cq.poll()? {
             return Ok(done);
         }
-        ensure!(Instant::now() < deadline, "no completion within {LIMIT:?}");
+        ensure!(Instant::now() < deadline, "no completion within {limit:?}");
         std::thread::yield_now();
     }
 }

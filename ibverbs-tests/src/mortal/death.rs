@@ -8,7 +8,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use verbs_sys::v44::verbs as v;
 
 use super::{
-    LIMIT, flushed, is_dead, leave_outstanding, linked, say, send, takes_nothing, told_of_death,
+    DEATH, LIMIT, flushed, is_dead, leave_outstanding, linked, say, send, takes_nothing,
+    told_of_death,
 };
 use crate::data::link::Link;
 use crate::data::transfer::{self, Transfer};
@@ -61,8 +62,10 @@ pub fn survive(doing: Doing, card: bool) -> Result<()> {
         Doing::Control => control(&link)?,
     }
     if doing != Doing::Post {
-        flushed(&link.left.send_cq, OUTSTANDING).context("sends")?;
-        flushed(&link.left.receive_cq, OUTSTANDING).context("receives")?;
+        // The others have waited for the death already.
+        let limit = if doing == Doing::Poll { DEATH } else { LIMIT };
+        flushed(&link.left.send_cq, OUTSTANDING, limit).context("sends")?;
+        flushed(&link.left.receive_cq, OUTSTANDING, LIMIT).context("receives")?;
     }
     if doing == Doing::AsyncEvent && card {
         // It has heard of the death already.
@@ -121,7 +124,7 @@ fn epoll(link: &Link) -> Result<()> {
 
 fn post(link: &Link) -> Result<()> {
     say("waiting");
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + DEATH;
     loop {
         match link.left.qp.post_send(&[send(&link.left, 0)]) {
             Ok(()) => {}
@@ -195,8 +198,8 @@ pub fn stopped() -> Result<()> {
     ensure!(link.left.send_cq.poll()?.is_none(), "flushed while the card may still work");
     say("told");
     told_of_death(&link.left.context)?;
-    flushed(&link.left.send_cq, OUTSTANDING).context("sends")?;
-    flushed(&link.left.receive_cq, OUTSTANDING).context("receives")?;
+    flushed(&link.left.send_cq, OUTSTANDING, LIMIT).context("sends")?;
+    flushed(&link.left.receive_cq, OUTSTANDING, LIMIT).context("receives")?;
     told_of_death(&link.right.context)?;
     drop(region);
     drop(link);

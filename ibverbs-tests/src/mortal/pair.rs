@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail, ensure};
 use verbs_sys::v44::verbs as v;
 
-use super::{CARD_DIED, LIMIT, PEER_GONE, STOPPED, is_dead, is_wanted, options, say};
+use super::{CARD_DIED, IMPATIENT, LIMIT, PEER_GONE, STOPPED, is_dead, is_wanted, options, say};
 use crate::data::link::{ACCESS, Side};
 use crate::ffi::{Completion, Cq, Library, Operation, Peer, Recv, Send};
 
@@ -46,7 +46,7 @@ enum Wait {
 /// When a byte, a completion or a call is wrong.
 pub fn run(path: &Path, leads: bool, stop: &Path) -> Result<u8> {
     let library = Library::open()?;
-    let side = Side::new(library, &options(false), usize::from(!leads), 2 * LARGEST)?;
+    let side = Side::new(library, &options(false, IMPATIENT), usize::from(!leads), 2 * LARGEST)?;
     let Some(stream) = meet(path, leads)? else { return Ok(PEER_GONE) };
     let party = Party { side, stream, leads };
     match party.connect() {
@@ -102,7 +102,7 @@ impl Party {
         self.side.qp.init(ACCESS)?;
         self.side.qp.receive_from(&peer)?;
         self.receive(0)?;
-        self.side.qp.send_to(&peer, options(false).patience)?;
+        self.side.qp.send_to(&peer, options(false, IMPATIENT).patience)?;
         // Nobody sends before the other one is ready to receive.
         let mut byte = [0];
         Ok(stream.write_all(b"!").is_ok() && stream.read_exact(&mut byte).is_ok())
@@ -219,7 +219,7 @@ impl Party {
         let request = Send { wr_id, operation, pieces, remote: (0, 0), immediate: 0, flags };
         self.side.qp.post_send(&[request]).map_err(|(failed, _)| failed)?;
         loop {
-            let done = super::next(&self.side.send_cq)?;
+            let done = super::next(&self.side.send_cq, LIMIT)?;
             if done.status != v::IBV_WC_SUCCESS {
                 return self.failed(&done);
             }
@@ -240,7 +240,7 @@ impl Party {
         while !self.is_alone()? {
             ensure!(Instant::now() < deadline, "given up while the peer lives: {first:?}");
         }
-        let received = super::next(&self.side.receive_cq)?;
+        let received = super::next(&self.side.receive_cq, LIMIT)?;
         let flushed = received.status == v::IBV_WC_WR_FLUSH_ERR;
         ensure!(flushed, "the receive after the failure: {received:?}");
         Ok(PEER_GONE)
