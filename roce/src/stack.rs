@@ -1,7 +1,7 @@
 //! The transport of one card port: all its queue pairs, and the calls from outside.
 
-use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
+use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use core::net::Ipv4Addr;
@@ -73,6 +73,8 @@ pub struct Stack {
     table: QpnTable,
     slots: Vec<Option<Box<Qp>>>,
     free: Vec<u32>,
+    /// Slots in the ready queue whose queue pair is gone: it is not searched for them.
+    departed: HashSet<u32>,
     next_generation: u32,
     /// How many queue pairs have each connection: at most one, unless their owner wants it otherwise.
     connections: HashMap<Connection, u32>,
@@ -94,6 +96,7 @@ impl Stack {
             table: HashMap::default(),
             slots: Vec::new(),
             free: Vec::new(),
+            departed: HashSet::new(),
             next_generation: 0,
             connections: HashMap::new(),
             shared: Shared::default(),
@@ -131,8 +134,10 @@ impl Stack {
             self.shared.timers.add(slot);
             slot
         });
+        let mut qp = Box::new(Qp::new(qpn, client, slot, generation));
+        qp.queued = self.departed.remove(&slot);
         if let Some(place) = self.slots.get_mut(slot as usize) {
-            *place = Some(Box::new(Qp::new(qpn, client, slot, generation)));
+            *place = Some(qp);
         }
         self.table.insert(qpn, slot);
         Ok(())
@@ -197,8 +202,10 @@ impl Stack {
         let Some(slot) = self.slot(qpn) else { return };
         self.reset(slot);
         self.table.remove(&qpn);
-        if let Some(place) = self.slots.get_mut(slot as usize) {
-            *place = None;
+        if let Some(qp) = self.slots.get_mut(slot as usize).and_then(Option::take) {
+            if qp.queued {
+                self.departed.insert(slot);
+            }
             self.free.push(slot);
         }
     }
@@ -339,6 +346,7 @@ impl Stack {
         while let Some(&slot) = self.shared.ready.front() {
             let Some(qp) = qp_at(&mut self.slots, slot) else {
                 self.shared.ready.pop_front();
+                self.departed.remove(&slot);
                 continue;
             };
             if self.quantum == 0 {
@@ -458,12 +466,12 @@ impl Stack {
         *qp = Qp::new(qpn, qp.client, slot, generation);
         self.shared.timers.set(slot, None);
         qp.counters = counters;
+        // It stays where it is, for as many others may be before it as there are: when its turn comes
+        // it has nothing to send, or what it was given by then.
+        qp.queued = queued;
         self.shared.log.retain(|event| event.qpn() != qpn);
         if self.shared.ready.front() == Some(&slot) {
             self.quantum = param::TRANSMIT_QUANTUM;
-        }
-        if queued {
-            self.shared.ready.retain(|&ready| ready != slot);
         }
     }
 

@@ -185,3 +185,36 @@ fn neighbours_that_do_not_answer_cost_little_and_delay_nobody_else() {
     }
     assert_eq!(stack.next_timeout(), None);
 }
+
+#[test]
+fn the_end_of_a_queue_pair_costs_nothing_for_others_that_are_ready() {
+    const QPS: u32 = 10_000;
+    let mut stack = stack();
+    let own = stack.gid(0).unwrap();
+    let qpn = |n| Qpn::new(0x1000 + n).unwrap();
+    for n in 0..QPS {
+        connect(&mut stack, qpn(n), 0, own);
+        stack.post_send(Instant(0), qpn(n), SEND).unwrap();
+    }
+    let last = |stack: &Stack| stack.shared.ready.back().copied();
+    let (before, end) = (stack.shared.ready.len(), last(&stack));
+    assert_eq!(before, QPS as usize);
+    // One is reset, one is destroyed, and one is destroyed whose slot another takes. Nobody looks for
+    // them among the others.
+    let reset = QpAttributes { state: Some(QpState::Reset), ..QpAttributes::default() };
+    stack.modify_qp(Instant(0), qpn(1), &reset).unwrap();
+    stack.destroy_qp(qpn(2));
+    stack.destroy_qp(qpn(3));
+    assert_eq!((stack.shared.ready.len(), last(&stack)), (before, end));
+    connect(&mut stack, qpn(QPS), 0, own);
+    stack.post_send(Instant(0), qpn(QPS), SEND).unwrap();
+    assert_eq!(stack.shared.ready.len(), before, "it has the place of the one before");
+    let sent = core::iter::from_fn(|| stack.poll_transmit(Instant(0))).count();
+    assert_eq!(sent, QPS as usize - 2);
+    assert!(stack.shared.ready.is_empty() && stack.departed.is_empty());
+    // Whoever has had the turn of another comes into the queue by itself again.
+    stack.destroy_qp(qpn(QPS));
+    connect(&mut stack, qpn(QPS), 0, own);
+    stack.post_send(Instant(0), qpn(QPS), SEND).unwrap();
+    assert!(stack.poll_transmit(Instant(0)).is_some() && stack.poll_transmit(Instant(0)).is_none());
+}
