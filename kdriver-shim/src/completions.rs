@@ -84,10 +84,12 @@ impl Completions {
         self.0.borrow_mut().clear();
     }
 
-    /// A queue fired; whether somebody could be waiting for that.
-    pub fn fire(&self, cqn: u32) -> bool {
+    /// A queue fired.
+    pub fn fire(&self, cqn: u32) {
         let found = self.0.borrow().get(&cqn).cloned();
-        found.inspect(|notifier| notifier.fire()).is_some()
+        if let Some(notifier) = found {
+            notifier.fire();
+        }
     }
 
     /// The numbers of all.

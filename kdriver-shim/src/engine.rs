@@ -16,8 +16,8 @@ use fpga_regs::engine::window::{
 use crate::backend::DoorbellGrant;
 use crate::error::Error;
 
-/// Told the number of a completion queue that fired; whether that was of any use.
-pub type Hear = Rc<dyn Fn(u32) -> bool>;
+/// Told the number of a completion queue that fired.
+pub type Hear = Rc<dyn Fn(u32)>;
 
 /// One engine: the owner of its objects' numbers.
 ///
@@ -68,8 +68,8 @@ pub trait Engine {
     fn interrupt(&self) -> Option<BorrowedFd<'_>>;
     /// Takes what the engine has to say, for [`Self::next_event`].
     fn service(&mut self);
-    /// Tells `hear` of completion queues that fire, whatever is being waited for; the events of those
-    /// that it knows are not returned by [`Self::next_event`].
+    /// Tells `hear` of completion queues that fire, whatever is being waited for; from now on
+    /// [`Self::next_event`] does not.
     fn listen(&mut self, hear: Hear);
     /// The next event, in the order the engine raised them.
     fn next_event(&mut self) -> Option<EngineEvent>;

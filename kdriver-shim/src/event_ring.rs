@@ -117,8 +117,8 @@ impl EventRing {
         if event.kind == EventType::Completion {
             // In hand, so that who is told may say who is told next.
             let hear = self.hear.borrow().clone();
-            if hear.is_some_and(|hear| hear(event.number)) {
-                return;
+            if let Some(hear) = hear {
+                return hear(event.number);
             }
         }
         if event.kind == EventType::Fatal {

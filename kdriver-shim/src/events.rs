@@ -58,7 +58,7 @@ fn route(card: &mut Card, at: usize, event: EngineEvent, clients: &mut Clients, 
     let Some(window) = card.windows.get_mut(at) else { return };
     match event {
         EngineEvent::Card(event) => match event.kind {
-            // Told when it was found, if anybody could wait for it.
+            // Told when it was found.
             EventType::Completion => {}
             EventType::Qp => {
                 let owner = window.qps.get(&event.number).and_then(|id| clients.get_mut(id));

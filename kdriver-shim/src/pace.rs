@@ -57,6 +57,8 @@ pub struct Service {
 pub struct Pace {
     /// By process.
     accounts: HashMap<i32, Account>,
+    /// When those were last looked for that need not be remembered.
+    swept: Option<Instant>,
     /// Clients that are not heard, by when they are to be heard again.
     resting: BTreeSet<(Instant, ClientId)>,
 }
@@ -66,7 +68,7 @@ impl Pace {
     /// time.
     pub fn charge(&mut self, pid: i32, service: Service, now: Instant) -> bool {
         let Service { took, objects, ended_one } = service;
-        self.accounts.retain(|_, it| it.settled > now || later(it.charged, MEMORY) > now);
+        self.sweep(now);
         let account = self.accounts.entry(pid).or_insert(Account {
             settled: now,
             peak: 0,
@@ -96,6 +98,16 @@ impl Pace {
         }
         account.rests = later(now, rest);
         !std::mem::replace(&mut account.rested, true)
+    }
+
+    /// Forgets processes that ask nothing any more, now and then: there may be thousands that came and
+    /// went, and who is charged is one.
+    fn sweep(&mut self, now: Instant) {
+        if self.swept.is_some_and(|swept| later(swept, MEMORY) > now) {
+            return;
+        }
+        self.swept = Some(now);
+        self.accounts.retain(|_, it| it.settled > now || later(it.charged, MEMORY) > now);
     }
 
     /// Until when a process rests, if it does.
@@ -174,6 +186,17 @@ mod tests {
         assert_eq!(pace.rests(8, begin), None);
         pace.charge(9, service(REQUEST, 0), begin + 60 * SECOND);
         assert_eq!(pace.accounts.len(), 1);
+    }
+
+    #[test]
+    fn processes_that_came_and_went_are_looked_through_now_and_then_only() {
+        let (mut pace, begin) = (Pace::default(), Instant::now());
+        for pid in 0..1000 {
+            pace.charge(pid, service(REQUEST, 0), begin + MEMORY * pid.unsigned_abs() / 1001);
+        }
+        assert_eq!((pace.accounts.len(), pace.swept), (1000, Some(begin)));
+        pace.charge(1000, service(REQUEST, 0), begin + 3 * MEMORY);
+        assert_eq!((pace.accounts.len(), pace.swept), (1, Some(begin + 3 * MEMORY)));
     }
 
     #[test]

@@ -187,3 +187,17 @@ fn events_that_nobody_takes_become_one_look_at_every_queue() {
     let events: Vec<_> = std::iter::from_fn(|| engine.next_event()).collect();
     assert!(events.len() <= MOST_EVENTS && events.contains(&EngineEvent::Lost));
 }
+
+#[test]
+fn completions_are_told_and_none_is_kept_whoever_waits_for_it() {
+    let (card, mut engine) = engine();
+    let heard = Rc::new(std::cell::RefCell::new(Vec::new()));
+    let tell = Rc::clone(&heard);
+    engine.listen(Rc::new(move |cqn| tell.borrow_mut().push(cqn)));
+    for cqn in 0..3 {
+        card.raise(1, completion_event(cqn));
+    }
+    engine.service();
+    assert_eq!(*heard.borrow(), [0, 1, 2]);
+    assert_eq!(engine.next_event(), None);
+}
