@@ -155,6 +155,11 @@ pub struct Client {
     pub usage: Usage,
     /// Numbers of its contexts, regions and channels.
     pub numbers: Numbers,
+    /// The block that the numbers of its protection domains lie in, once it has had one, and those in
+    /// the block.
+    pub pd_block: Option<u32>,
+    /// See [`Self::pd_block`].
+    pub pd_numbers: Numbers,
     /// When it was last told of a completion.
     pub told: Rc<Cell<Option<Instant>>>,
 }
@@ -184,6 +189,8 @@ impl Client {
             put_off: None,
             usage: Usage::default(),
             numbers: Numbers::default(),
+            pd_block: None,
+            pd_numbers: Numbers::default(),
             told: Rc::default(),
         }
     }

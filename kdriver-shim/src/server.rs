@@ -55,7 +55,7 @@ pub struct Server {
     // Since when no connection is accepted, because the kernel could give none.
     paused: Option<Instant>,
     last_client: u64,
-    pd_numbers: Numbers,
+    pd_blocks: Numbers,
     pace: Pace,
     uid: u32,
     state_dir: PathBuf,
@@ -112,7 +112,7 @@ impl Server {
             aside,
             paused: None,
             last_client: 0,
-            pd_numbers: Numbers::default(),
+            pd_blocks: Numbers::default(),
             pace: Pace::default(),
             uid,
             state_dir: state.path().to_owned(),
@@ -479,7 +479,7 @@ impl Server {
             cards: &mut self.cards,
             client,
             poller: &self.poller,
-            pd_numbers: &mut self.pd_numbers,
+            pd_blocks: &mut self.pd_blocks,
             others: &self.clients,
         };
         session.serve(request)

@@ -57,8 +57,8 @@ pub struct Session<'a> {
     pub client: &'a mut Client,
     /// The epoll set.
     pub poller: &'a Rc<Poller>,
-    /// Numbers of protection domains; they mean the same on every card.
-    pub pd_numbers: &'a mut Numbers,
+    /// Blocks of numbers of protection domains; they mean the same on every card.
+    pub pd_blocks: &'a mut Numbers,
     /// The other clients.
     pub others: &'a Clients,
 }

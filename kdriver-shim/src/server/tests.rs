@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::{Condvar, Mutex};
 
@@ -536,6 +537,33 @@ fn clients_whose_memory_did_not_answer_a_card_are_ended_and_no_others() {
     assert!(bench.server.poller.wait(Some(0)).unwrap().is_empty());
     let (context, _) = bench.open(&spared, 0);
     bench.cq(&spared, context.context, None);
+}
+
+#[test]
+fn the_numbers_of_a_clients_domains_are_looked_for_among_its_own() {
+    let mut bench = Bench::new(1, 1);
+    let clients = [bench.provider(), bench.provider()];
+    let mut contexts = Vec::new();
+    for peer in &clients {
+        contexts.push(bench.open(peer, 0).0.context);
+    }
+    let mut blocks = [BTreeSet::new(), BTreeSet::new()];
+    let mut all = BTreeSet::new();
+    for _ in 0..100 {
+        for (at, peer) in clients.iter().enumerate() {
+            let pdn = bench.pd(peer, contexts[at]);
+            assert!(pdn > 0 && pdn < 1 << 24 && all.insert(pdn), "{pdn:#x}");
+            blocks[at].insert(pdn >> 13);
+        }
+    }
+    assert!(blocks[0].len() == 1 && blocks[1].len() == 1 && blocks[0] != blocks[1], "{blocks:?}");
+    // A block is free for another when its client is gone, though not the next.
+    let [one, other] = clients;
+    drop(one);
+    bench.turn();
+    let next = bench.provider();
+    let context = bench.open(&next, 0).0.context;
+    assert!(all.insert(bench.pd(&next, context)) && all.insert(bench.pd(&other, contexts[1])));
 }
 
 #[test]

@@ -16,8 +16,10 @@ use crate::quota::Resource;
 use crate::rings::{RING_MEMORY_BYTES, RingMemory};
 use crate::shadow::Purpose;
 
-/// Protection domain numbers lie below this.
-const PD_NUMBERS: u32 = 1 << 24;
+/// A protection domain's number has 24 bits, of which these are its number within its client's block: more
+/// than a client may have. There are more blocks than connections.
+const PD_BITS: u32 = 13;
+const PD_BLOCKS: u32 = 1 << (24 - PD_BITS);
 
 impl Session<'_> {
     pub(super) fn open_context(&mut self, card: u32) -> Result<Answer, Error> {
@@ -147,11 +149,13 @@ impl Session<'_> {
         let limits = self.limits(card)?;
         self.client.usage.take(Resource::Pds, 1, &limits)?;
         let client = &mut *self.client;
-        let taken = |n| {
-            client.pds.contains_key(&n)
-                || self.others.values().any(|other| other.pds.contains_key(&n))
-        };
-        let pdn = self.pd_numbers.next(PD_NUMBERS, taken);
+        let (blocks, others) = (&mut *self.pd_blocks, self.others);
+        let block = *client.pd_block.get_or_insert_with(|| {
+            blocks.next(PD_BLOCKS, |n| others.values().any(|other| other.pd_block == Some(n)))
+        });
+        let number = |n: u32| block << PD_BITS | n;
+        let taken = |n| client.pds.contains_key(&number(n));
+        let pdn = number(client.pd_numbers.next(1 << PD_BITS, taken));
         client.pds.insert(pdn, Pd { context });
         Ok(Response::Pd { pdn }.into())
     }
