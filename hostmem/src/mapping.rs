@@ -267,6 +267,18 @@ impl SharedMapping {
         Ok(())
     }
 
+    /// Forgets where pages of the memory file are: they are looked up again at their next access. What
+    /// is in them stays.
+    ///
+    /// To unmap many pages that were used takes long, and forgetting them a piece at a time does not.
+    pub fn forget_pages(&self, offset: usize, bytes: usize) -> Result<()> {
+        let at = self.span("pages", offset, bytes, PAGE_BYTES)?;
+        // SAFETY: the range is within the mapping, whose pages are those of a shared file: to drop
+        // what maps them changes nothing that can be read there.
+        unsafe { madvise(at.cast(), bytes, MmapAdvise::MADV_DONTNEED) }
+            .map_err(Error::os("madvise(MADV_DONTNEED)"))
+    }
+
     /// Checks that an object lies within the mapping and is aligned, and returns where it is.
     pub(crate) fn span(
         &self,

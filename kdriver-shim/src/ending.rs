@@ -149,10 +149,10 @@ impl Client {
         true
     }
 
-    /// Gives the memory of the rings back, a piece at a time, where nobody has it mapped any more.
+    /// Lets the memory of the rings go, a piece at a time.
     fn empty_rings(&mut self) -> Option<usize> {
         let rings = self.rings.as_mut()?;
-        if !self.handle.has_ended() || rings.empty_some() {
+        if rings.empty_some(!self.handle.has_ended()) {
             self.rings = None;
         }
         Some(PIECE)

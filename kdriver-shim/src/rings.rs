@@ -122,12 +122,17 @@ impl RingMemory {
         }
     }
 
-    /// Gives a piece of all this memory back to the kernel, which takes long where it does so all at
-    /// once; whether that was the last piece. To be called when nobody uses it any more.
-    pub fn empty_some(&mut self) -> bool {
+    /// Goes on with the end of all this memory, which takes long where it ends all at once; whether
+    /// that was the last piece. To be called when balboad and the card do not use it any more. What the
+    /// client still has mapped stays, the rest is given back to the kernel.
+    pub fn empty_some(&mut self, is_mapped: bool) -> bool {
         let start = self.emptied.min(RING_MEMORY_BYTES);
         let length = RING_MEMORY_BYTES.saturating_sub(start).min(PIECE);
-        if length > 0 {
+        if length > 0 && is_mapped {
+            // Both are below RING_MEMORY_BYTES and fit; what stays goes with the mapping.
+            let [start, length] = [start, length].map(|n| usize::try_from(n).unwrap_or(0));
+            let _ = self.mapping.forget_pages(start, length);
+        } else if length > 0 {
             // What stays goes with the memfd.
             let _ = self.punch(Span { start, length });
         }
@@ -195,12 +200,28 @@ mod tests {
         assert_eq!(rings.allocate(RING_BYTES).unwrap().length, RING_BYTES);
     }
 
+    /// KiB of a mapping that are mapped in this process.
+    fn resident_kib(mapping: &SharedMapping) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let from = format!("{:x}-", mapping.address());
+        let mut lines = maps.lines().skip_while(|line| !line.starts_with(&from));
+        let rss = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        rss.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
     #[test]
     fn all_of_it_is_emptied_piece_by_piece() {
         let mut rings = RingMemory::new().unwrap();
         let words: Vec<usize> = (0..8).map(|n| n << 27).collect();
         words.iter().for_each(|at| rings.mapping().store_relaxed_u64(*at, 7).unwrap());
-        let pieces = (1..).find(|_| rings.empty_some()).unwrap();
+        assert!(resident_kib(rings.mapping()) >= 8 * 4);
+        // As long as the client may have it mapped, it is only forgotten here.
+        let pieces = (1..).find(|_| rings.empty_some(true)).unwrap();
+        assert_eq!(pieces, RING_MEMORY_BYTES / PIECE);
+        assert_eq!(resident_kib(rings.mapping()), 0);
+        assert!(words.iter().all(|at| rings.mapping().load_relaxed_u64(*at) == Ok(7)));
+        rings.emptied = 0;
+        let pieces = (1..).find(|_| rings.empty_some(false)).unwrap();
         assert_eq!(pieces, RING_MEMORY_BYTES / PIECE);
         assert!(words.iter().all(|at| rings.mapping().load_relaxed_u64(*at) == Ok(0)));
     }
