@@ -23,6 +23,8 @@ pub const REST: Duration = Duration::from_secs(1);
 /// Ranges that have rested and become free with one allocation at most: their givers are many, and
 /// who allocates is one.
 const RESTED: usize = 64;
+/// Ranges that are woken with one allocation at most, where addresses run out.
+const WOKEN: usize = 1024;
 /// A share is this part of the addresses.
 const PARTS: u64 = 128;
 
@@ -121,13 +123,16 @@ impl Arena {
 
     /// Takes a range of at least `length` bytes, in whole pages and at least one, for memory that
     /// begins at virtual address `va`. `now` decides which ranges have rested.
+    ///
+    /// After `None` there may be one the next time, while [`Self::has_resting`] says that there are more
+    /// to be woken.
     pub fn allocate(&mut self, length: u64, va: u64, now: Instant) -> Option<IovaRange> {
         self.settle(now);
         let length = length.max(1).checked_next_multiple_of(PAGE)?;
         let (modulus, remainder) =
             if length >= LARGE_PAGE { (LARGE_PAGE, va % LARGE_PAGE) } else { (PAGE, 0) };
         let (length, remainder) = (length.checked_add(PAGE)?, remainder & !(PAGE - 1));
-        loop {
+        for _ in 0..WOKEN {
             if let Some(span) = self.free.take(length, modulus, remainder) {
                 return Some(IovaRange { span });
             }
@@ -135,6 +140,13 @@ impl Arena {
             let (_, span) = self.resting.pop_front()?;
             self.free.give(span);
         }
+        self.free.take(length, modulus, remainder).map(|span| IovaRange { span })
+    }
+
+    /// Whether any range rests.
+    #[must_use]
+    pub fn has_resting(&self) -> bool {
+        !self.resting.is_empty()
     }
 
     /// Gives a range back, to rest from `now` on. Nothing may be mapped there any more.
@@ -224,6 +236,22 @@ mod tests {
         let small = arena.allocate(PAGE, 0, now).unwrap();
         arena.release(small, now);
         assert!(arena.resting.len() > 1, "nobody is woken while there is room");
+    }
+
+    #[test]
+    fn of_many_who_rest_some_are_woken_at_a_time() {
+        const RANGES: u64 = 3000;
+        let mut arena = Arena::new(&[(ARENA_START, ARENA_START + RANGES * 2 * PAGE - 1)]);
+        let now = Instant::now();
+        let ranges: Vec<_> = (0..RANGES).map(|_| arena.allocate(PAGE, 0, now).unwrap()).collect();
+        ranges.into_iter().for_each(|range| arena.release(range, now));
+        let mut left = RANGES as usize;
+        while arena.allocate(16 << 20, 0, now).is_none() {
+            assert!(arena.has_resting());
+            assert_eq!(left - arena.resting.len(), WOKEN);
+            left -= WOKEN;
+        }
+        assert!(left < RANGES as usize);
     }
 
     #[test]

@@ -75,8 +75,18 @@ impl Session<'_> {
         match request {
             Request::DeregMr { mr } => self.dereg_mr(mr),
             Request::ModifyQp { qpn, attributes } => self.modify_qp(qpn, &attributes),
-            request => self.serve_at_once(request).map(Progress::Done),
+            request => match self.serve_at_once(request) {
+                // Addresses that rest are woken by turns.
+                Err(Error::NoAddressSpace { card, .. }) if self.has_resting(card) => {
+                    Ok(Progress::More)
+                }
+                outcome => outcome.map(Progress::Done),
+            },
         }
+    }
+
+    fn has_resting(&mut self, card: u32) -> bool {
+        self.card(card).is_ok_and(|card| card.arena.has_resting())
     }
 
     fn serve_at_once(&mut self, request: Request) -> Result<Answer, Error> {

@@ -2,6 +2,7 @@
 
 use super::bench::{Peer, wanted_qp};
 use super::*;
+use crate::iova::Arena;
 
 /// Commands to an engine, and pages taken back, in one turn at most.
 const TURN: usize = 32;
@@ -348,4 +349,26 @@ fn the_status_of_many_queues_is_asked_for_in_turns_by_one_at_a_time() {
     }
     assert!(lengths.iter().all(|length| *length > 50 * 100), "50 QPs in {lengths:?} bytes");
     assert!(bench.server.survey.is_none());
+}
+
+#[test]
+fn addresses_that_rest_are_woken_in_turns() {
+    const RANGES: u64 = 3000;
+    // Behind what is in use already.
+    const START: u64 = 1 << 40;
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let mut arena = Arena::new(&[(START, START + RANGES * 8192 - 1)]);
+    let now = Instant::now();
+    let ranges: Vec<_> = (0..RANGES).map(|_| arena.allocate(4096, 0, now).unwrap()).collect();
+    ranges.into_iter().for_each(|range| arena.release(range, now));
+    bench.server.cards[0].arena = arena;
+    let (address, length) = (1 << 30, 20 << 20);
+    send(&peer, &Request::ReserveMr { pdn, address, length, hca_va: address, access: 1 });
+    step(&mut bench);
+    assert_eq!(answer(&peer), None, "others are served before all are woken");
+    bench.turn();
+    assert!(matches!(answer(&peer), Some(Ok(Response::Reserved { .. }))));
 }
