@@ -15,7 +15,7 @@ use crate::cq::Cq;
 use crate::doorbells::{DoorbellPage, Queue};
 use crate::engine::Engine;
 use crate::memory::{QueueMemory, Ring, Rings, aligned_ring, is_aligned};
-use crate::numbers::Random;
+use crate::numbers::{Random, take};
 use crate::qp::{Qp, SendRing};
 use crate::registers::QueueRegisters;
 use crate::rq::Rq;
@@ -223,7 +223,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return Err(AdminStatus::Busy);
         }
         self.doorbells.remove(cq.page, Queue { kind: QueueKind::Completion, number: cqn });
-        self.cqs.remove(&cqn);
+        take(&mut self.cqs, cqn);
         self.cq_numbers.free(cqn);
         Ok(Answer::none())
     }
@@ -250,7 +250,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return Err(AdminStatus::Busy);
         }
         self.doorbells.remove(rq.page, Queue { kind: QueueKind::Receive, number: rqn });
-        self.rqs.remove(&rqn);
+        take(&mut self.rqs, rqn);
         self.rq_numbers.free(rqn);
         Ok(Answer::none())
     }
@@ -305,7 +305,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         qpn: u32,
         transport: &mut impl Transport,
     ) -> Result<Answer, AdminStatus> {
-        let qp = self.qps.remove(&qpn).ok_or(AdminStatus::NotFound)?;
+        let qp = take(&mut self.qps, qpn).ok_or(AdminStatus::NotFound)?;
         self.flushing.remove(&qpn);
         transport.destroy_qp(qpn);
         self.doorbells.remove(qp.page, Queue { kind: QueueKind::Send, number: qpn });

@@ -4,7 +4,7 @@ use fpga_regs::engine::admin::{AdminStatus, CreateKey, KeyKind};
 use fpga_regs::engine::key::{self, Access};
 
 use crate::memory::Rings;
-use crate::numbers::{ByNumber, Numbers, Random, free_all};
+use crate::numbers::{ByNumber, Numbers, Random, free_all, take};
 
 /// Memory behind a key.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,7 @@ impl Keys {
         let number = key::number(key);
         match self.regions.get(&number) {
             Some(region) if region.variant == key::variant(key) => {
-                self.regions.remove(&number);
+                take(&mut self.regions, number);
                 self.numbers.free(number);
                 Ok(())
             }

@@ -95,9 +95,19 @@ impl Numbers {
     }
 }
 
+/// Takes an object out of a table, and gives room back of which seven eighths are empty: a table keeps
+/// its objects in itself.
+pub(crate) fn take<T>(table: &mut ByNumber<T>, number: u32) -> Option<T> {
+    let object = table.remove(&number)?;
+    if table.len() < table.capacity() / 8 {
+        table.shrink_to(table.len().saturating_mul(2));
+    }
+    Some(object)
+}
+
 /// Empties a table and lets its numbers rest.
 pub(crate) fn free_all<T>(table: &mut ByNumber<T>, numbers: &mut Numbers) {
-    let mut all: Vec<u32> = table.drain().map(|(number, _)| number).collect();
+    let mut all: Vec<u32> = std::mem::take(table).into_keys().collect();
     all.sort_unstable();
     for number in all {
         numbers.free(number);
@@ -150,6 +160,19 @@ pub(crate) mod tests {
         assert!(table.is_empty());
         for _ in 0..1000 {
             assert!(!before.contains(&numbers.draw(&mut random).unwrap()));
+        }
+    }
+
+    #[test]
+    fn a_table_gives_the_room_back_that_it_had() {
+        let mut table = ByNumber::default();
+        for turn in 0..3 {
+            table.extend((0..10_000).map(|number| (number, turn)));
+            for number in 0..10_000 {
+                assert_eq!(take(&mut table, number), Some(turn));
+                assert!(table.capacity() <= 16 * table.len().max(4), "{}", table.len());
+            }
+            assert_eq!(take(&mut table, 0), None);
         }
     }
 
