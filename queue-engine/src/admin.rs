@@ -20,6 +20,7 @@ use crate::qp::{Qp, SendRing};
 use crate::registers::QueueRegisters;
 use crate::rq::Rq;
 use crate::transport::Transport;
+use crate::under_way::UnderWay;
 
 type Blocks = [Block; MAX_BLOCKS];
 
@@ -305,7 +306,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         qpn: u32,
         transport: &mut impl Transport,
     ) -> Result<Answer, AdminStatus> {
-        let qp = take(&mut self.qps, qpn).ok_or(AdminStatus::NotFound)?;
+        let mut qp = take(&mut self.qps, qpn).ok_or(AdminStatus::NotFound)?;
+        qp.under_way.reset(self.shares.of(qp.page));
         self.flushing.remove(&qpn);
         transport.destroy_qp(qpn);
         self.doorbells.remove(qp.page, Queue { kind: QueueKind::Send, number: qpn });
@@ -357,7 +359,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             qp.access = Access::from_bits_truncate(attributes.access);
         }
         if to == QpState::Reset {
-            qp.reset();
+            qp.reset(self.shares.of(qp.page));
             if let Some(rq) = self.rqs.get_mut(&qp.rqn) {
                 rq.reset();
             }
@@ -442,7 +444,7 @@ fn new_qp<M: Rings>(command: &CreateQp, qpn: u32, generation: u8, memory: QueueM
             producer: 0,
             stopped: false,
         },
-        in_flight: Default::default(),
+        under_way: UnderWay::default(),
         receives: Default::default(),
         next_receive: 0,
         queued: false,

@@ -19,6 +19,7 @@ use crate::qp::Qp;
 use crate::registers::QueueRegisters;
 use crate::rq::Rq;
 use crate::transport::Transport;
+use crate::under_way::Shares;
 
 /// Entries of the GID table.
 const GIDS: usize = 16;
@@ -62,6 +63,9 @@ pub struct EngineConfig {
     pub max_rd_atomic: u8,
     /// Bytes of the largest message.
     pub max_message: u32,
+    /// Bytes that may be kept of what the QPs of one doorbell page have under way, beyond what each
+    /// has of its own.
+    pub under_way_bytes: usize,
 }
 
 /// A verbs queue engine.
@@ -89,6 +93,7 @@ pub struct Engine<M: Rings, D, N> {
     pub(crate) rq_numbers: Numbers,
     pub(crate) qps: ByNumber<Qp<M>>,
     pub(crate) qp_numbers: Numbers,
+    pub(crate) shares: Shares,
     /// QPs that flush what is posted to them: those in ERR.
     pub(crate) flushing: BTreeSet<u32>,
     pub(crate) doorbells: Doorbells<D>,
@@ -133,6 +138,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             rq_numbers: Numbers::new(NUMBER_BITS, 0, config.rqs),
             qps: ByNumber::default(),
             qp_numbers: Numbers::new(QPN_RANDOM_BITS, prefix, config.qps),
+            shares: Shares::new(config.under_way_bytes),
             flushing: BTreeSet::new(),
             doorbells: Doorbells::new(),
             ready: VecDeque::new(),
@@ -208,6 +214,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             transport.destroy_qp(qpn);
         }
         free_all(&mut self.qps, &mut self.qp_numbers);
+        self.shares = Shares::new(self.config.under_way_bytes);
         free_all(&mut self.cqs, &mut self.cq_numbers);
         free_all(&mut self.rqs, &mut self.rq_numbers);
         self.keys.clear();
@@ -238,6 +245,13 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Takes a doorbell page away; queues that were rung there are deaf from now on.
     pub fn close_page(&mut self, page: u8) {
         self.doorbells.close(page);
+    }
+
+    /// Bytes that are kept of what the QPs behind a doorbell page have under way, beyond what each has of
+    /// its own.
+    #[must_use]
+    pub fn under_way_bytes(&self, page: u8) -> usize {
+        self.shares.used(page)
     }
 
     /// Whether any QP exists.

@@ -14,21 +14,13 @@ use crate::engine::Engine;
 use crate::keys::Keys;
 use crate::memory::{Piece, Record, Ring, Rings};
 use crate::numbers::Random;
-use crate::qp::{InFlight, LocalPayload, Qp, SendRing};
+use crate::qp::{Qp, SendRing};
 use crate::resolve::resolve_message;
-use crate::rq::Sges;
 use crate::transport::{Message, Operation, Transport, TransportError};
+use crate::under_way::{InFlight, LocalPayload, Share, UnderWay};
 
 /// Entries of one queue fetched, or flushed, before others have their turn.
 pub(crate) const QUANTUM: usize = 64;
-
-/// A send WQE that passed every check that needs no table.
-#[derive(Debug)]
-struct SendWqe {
-    operation: Operation,
-    length: u32,
-    payload: LocalPayload,
-}
 
 /// What became of one attempt to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +31,8 @@ enum Step {
     Idle,
     /// The transport has no room for what is there.
     NoRoom,
+    /// No more room for what is under way: the QP goes on when one of its messages is complete.
+    Full,
     /// The entry cannot be executed; the QP fails when its turn to complete comes.
     Stopped,
 }
@@ -56,6 +50,7 @@ pub(crate) enum Turn {
 struct Tables<'a> {
     keys: &'a Keys,
     max_message: u32,
+    share: &'a mut Share,
     /// Scratch: where the message's bytes lie.
     pieces: &'a mut Vec<Piece>,
 }
@@ -98,7 +93,20 @@ impl<M: Rings> SendRing<M> {
     }
 }
 
-fn check_wqe(header: &SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Result<SendWqe, Status> {
+/// Scatter/gather elements that an entry may have, by its header.
+fn elements_of(header: &SendHeader) -> usize {
+    let inline = header.flags.contains(SendFlags::INLINE);
+    if inline { 0 } else { usize::from(header.num_sge).min(MAX_SGE) }
+}
+
+/// Makes every check of an entry that needs no table, and sets the message's length and payload. Its
+/// elements stand behind all others then, also where it fails.
+fn check_wqe(
+    header: &SendHeader,
+    blocks: &[Block; SEND_MAX_BLOCKS],
+    message: &mut InFlight,
+    under_way: &mut UnderWay,
+) -> Result<Operation, Status> {
     let operation = operation(header).ok_or(Status::LocalQpOperation)?;
     let count = usize::from(header.blocks);
     if header.flags.contains(SendFlags::INLINE) {
@@ -108,22 +116,24 @@ fn check_wqe(header: &SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Result<S
         if !fits || header.num_sge != 0 || header.opcode == SendOpcode::Read {
             return Err(Status::LocalQpOperation);
         }
-        return Ok(SendWqe { operation, length, payload: LocalPayload::Inline });
+        message.length = length;
+        return Ok(operation);
     }
     let num_sge = usize::from(header.num_sge);
     if num_sge > MAX_SGE || send_blocks_for_sges(num_sge) > count {
         return Err(Status::LocalQpOperation);
     }
-    let mut sges = Sges::new();
+    message.payload =
+        LocalPayload::Gather { first: under_way.next_element(), count: header.num_sge };
     let mut length = 0u64;
     for element in 0..num_sge {
         let offset = SEND_PAYLOAD_OFFSET.wrapping_add(element.wrapping_mul(SGE_BYTES));
-        let sge = sge_at(blocks, offset).ok_or(Status::LocalQpOperation)?;
+        let sge = sge_at(blocks, offset).unwrap_or_default();
         length = length.saturating_add(u64::from(sge.length));
-        sges.push(sge);
+        under_way.add_element(sge);
     }
-    let length = u32::try_from(length).map_err(|_| Status::LocalLength)?;
-    Ok(SendWqe { operation, length, payload: LocalPayload::Gather(sges) })
+    message.length = u32::try_from(length).map_err(|_| Status::LocalLength)?;
+    Ok(operation)
 }
 
 /// What a header asks for; `None` for operations the engine does not offer.
@@ -166,11 +176,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             _ => return Turn::Over,
         }
         let max_message = self.config.max_message;
-        let mut tables = Tables { keys: &self.keys, max_message, pieces: &mut self.pieces };
+        let share = self.shares.of(qp.page);
+        let mut tables = Tables { keys: &self.keys, max_message, share, pieces: &mut self.pieces };
         for _ in 0..QUANTUM {
             match step(now, qp, &mut tables, transport) {
                 Step::Submitted => {}
-                Step::Idle => return Turn::Over,
+                Step::Idle | Step::Full => return Turn::Over,
                 Step::NoRoom => return Turn::Starved,
                 Step::Stopped => {
                     self.fail_if_due(now, qpn, transport);
@@ -201,39 +212,44 @@ fn step<M: Rings>(
         return Step::NoRoom;
     }
     let (first, header, blocks) = qp.sq.peek(posted);
+    let elements = header.as_ref().map_or(0, elements_of);
+    if !qp.under_way.has_room(elements, tables.share) {
+        return Step::Full;
+    }
     let mut message = InFlight {
-        number: 0,
         wqe_index: qp.sq.fetch,
-        opcode: header.map_or(Opcode::Send, |header| completed_as(header.opcode)),
-        signaled: true,
         length: 0,
         payload: LocalPayload::Inline,
+        opcode: header.map_or(Opcode::Send, |header| completed_as(header.opcode)),
+        signaled: true,
         failed: None,
     };
     let submitted = match header {
         None => Err(Status::LocalQpOperation),
         Some(header) => {
-            let wqe = check_wqe(&header, &qp.sq.copy(first, &header));
-            wqe.and_then(|wqe| {
+            let blocks = qp.sq.copy(first, &header);
+            let checked = check_wqe(&header, &blocks, &mut message, &mut qp.under_way);
+            checked.and_then(|operation| {
                 message.signaled = header.flags.contains(SendFlags::SIGNALED);
-                message.length = wqe.length;
-                message.payload = wqe.payload;
-                submit(now, qp, &message, wqe.operation, header.flags, tables, transport)
+                submit(now, qp, &message, operation, header.flags, tables, transport)
             })
         }
     };
     match submitted {
-        Ok(Some(number)) => message.number = number,
-        Ok(None) => return Step::NoRoom,
+        Ok(true) => {}
+        Ok(false) => {
+            qp.under_way.drop_elements(&message);
+            return Step::NoRoom;
+        }
         Err(status) => message.failed = Some(status),
     }
     qp.sq.fetch = qp.sq.fetch.wrapping_add(blocks);
     qp.sq.stopped = message.failed.is_some();
-    qp.in_flight.push_back(message);
+    qp.under_way.push(message);
     if qp.sq.stopped { Step::Stopped } else { Step::Submitted }
 }
 
-/// Submits a message; `None` when the transport has no room after all.
+/// Submits a message; `false` when the transport has no room after all.
 fn submit<M: Rings>(
     now: u64,
     qp: &Qp<M>,
@@ -242,7 +258,7 @@ fn submit<M: Rings>(
     flags: SendFlags,
     tables: &mut Tables<'_>,
     transport: &mut impl Transport,
-) -> Result<Option<u64>, Status> {
+) -> Result<bool, Status> {
     let length = message.length;
     if length > tables.max_message {
         return Err(Status::LocalLength);
@@ -258,8 +274,11 @@ fn submit<M: Rings>(
         pieces: tables.pieces,
     };
     match transport.submit(now, qp.qpn, &request) {
-        Ok(number) => Ok(Some(number)),
-        Err(TransportError::Full) => Ok(None),
+        Ok(number) => {
+            debug_assert_eq!(number, qp.under_way.next(), "messages are numbered one by one");
+            Ok(true)
+        }
+        Err(TransportError::Full) => Ok(false),
         Err(TransportError::Unsupported) => Err(Status::LocalQpOperation),
         Err(TransportError::WrongState) => Err(Status::Flushed),
     }

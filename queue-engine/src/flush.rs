@@ -1,5 +1,7 @@
 //! Completing what is done, and flushing what never will be.
 
+use std::collections::VecDeque;
+
 use fpga_regs::engine::cqe::{Cqe, Flags, Opcode, Status};
 use fpga_regs::engine::event::{Event, EventType, QpEvent};
 use fpga_regs::engine::key::Access;
@@ -12,12 +14,13 @@ use crate::fetch::{QUANTUM, completed_as};
 use crate::keys::Keys;
 use crate::memory::Rings;
 use crate::numbers::{ByNumber, Random};
-use crate::qp::{Qp, Taken};
+use crate::qp::{KEPT_RECEIVES, Qp, Taken};
 use crate::resolve::right_of;
 use crate::rq::{Rq, Sges};
 use crate::transport::{
     ReceiveError, ReceiveKind, Received, RemoteAccess, TakenReceive, Transport, TransportEvent,
 };
+use crate::under_way::{is_wide, narrow};
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Takes note of what the transport reports about a QP of this engine.
@@ -50,16 +53,19 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
         for _ in 0..count {
-            if qp.in_flight.front().is_none_or(|message| message.failed.is_some()) {
+            if qp.under_way.front().is_none_or(|message| message.failed.is_some()) {
                 break;
             }
-            let Some(message) = qp.in_flight.pop_front() else { break };
+            let Some(message) = qp.under_way.pop() else { break };
             if message.signaled {
                 let status = Status::Success;
                 let byte_count = message.length;
                 let entry = qp.send_cqe(message.wqe_index, message.opcode, status);
                 completions.push(qp.send_cqn, Cqe { byte_count, ..entry });
             }
+        }
+        if qp.under_way.settle(self.shares.of(qp.page)) {
+            transport.narrow(qpn);
         }
         self.look_at(qpn);
         self.fail_if_due(now, qpn, transport);
@@ -68,7 +74,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Fails a QP whose oldest message was never submitted: all before it are complete.
     pub(crate) fn fail_if_due(&mut self, now: u64, qpn: u32, transport: &mut impl Transport) {
         let Some(qp) = self.qps.get(&qpn) else { return };
-        if let Some(status) = qp.in_flight.front().and_then(|message| message.failed) {
+        if let Some(status) = qp.under_way.front().and_then(|message| message.failed) {
             stop_transport(now, qpn, transport);
             self.flush(now, qpn, Some(status));
         }
@@ -98,6 +104,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     fn complete_receive(&mut self, now: u64, qpn: u32, describe: impl Fn(&Qp<M>, &Taken) -> Cqe) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         let Some(taken) = qp.receives.pop_front() else { return };
+        if is_wide(&qp.receives, KEPT_RECEIVES) {
+            narrow(&mut qp.receives, KEPT_RECEIVES);
+        }
         let entry = describe(qp, &taken);
         let cqn = qp.receive_cqn;
         let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
@@ -127,6 +136,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.flushing.insert(qpn);
         let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
         flush_messages(qp, cause, &mut completions);
+        qp.under_way.close(self.shares.of(qp.page));
         let sends_left = flush_sends(qp, &mut completions);
         let receives_left = flush_receives(qp, &mut self.rqs, &mut completions);
         if sends_left || receives_left {
@@ -204,7 +214,7 @@ fn flush_messages<M: Rings>(
     completions: &mut Completions<'_, M>,
 ) {
     let mut status = cause.unwrap_or(Status::Flushed);
-    while let Some(message) = qp.in_flight.pop_front() {
+    while let Some(message) = qp.under_way.pop() {
         let entry = qp.send_cqe(message.wqe_index, message.opcode, status);
         completions.push(qp.send_cqn, entry);
         status = Status::Flushed;
@@ -238,6 +248,7 @@ fn flush_receives<M: Rings>(
         let status = taken.failed.unwrap_or(Status::Flushed);
         completions.push(qp.receive_cqn, qp.receive_cqe(taken.tag, status));
     }
+    qp.receives = VecDeque::new();
     let Some(rq) = rqs.get_mut(&qp.rqn) else { return false };
     for _ in 0..QUANTUM {
         let Some(wqe) = rq.take() else { return false };

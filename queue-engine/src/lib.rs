@@ -34,6 +34,7 @@ mod registers;
 mod resolve;
 mod rq;
 mod transport;
+mod under_way;
 
 pub use doorbells::DoorbellPage;
 pub use engine::{Engine, EngineConfig};
@@ -44,3 +45,4 @@ pub use transport::{
     Message, Operation, ReceiveError, ReceiveKind, Received, RemoteAccess, TakenReceive, Transport,
     TransportError, TransportEvent,
 };
+pub use under_way::TRANSPORT_MESSAGE_BYTES;

@@ -8,6 +8,10 @@ use fpga_regs::engine::qp::QpState;
 
 use crate::memory::{QueueMemory, Rings};
 use crate::rq::Sges;
+use crate::under_way::{Share, UnderWay};
+
+/// Receives that a QP keeps room for, once it had it.
+pub(crate) const KEPT_RECEIVES: usize = 16;
 
 /// A QP.
 #[derive(Debug)]
@@ -25,8 +29,7 @@ pub(crate) struct Qp<M: Rings> {
     /// Whoever had it drained asked to be told when it is.
     pub(crate) tells_drained: bool,
     pub(crate) sq: SendRing<M>,
-    /// Messages from the oldest that is not complete to the newest fetched.
-    pub(crate) in_flight: VecDeque<InFlight>,
+    pub(crate) under_way: UnderWay,
     /// Receives taken and not complete, oldest first.
     pub(crate) receives: VecDeque<Taken>,
     /// Identity of the next receive taken.
@@ -50,30 +53,6 @@ pub(crate) struct SendRing<M: Rings> {
     pub(crate) producer: u32,
     /// A fetched entry cannot be executed; nothing behind it is fetched.
     pub(crate) stopped: bool,
-}
-
-/// A send WQE that was fetched and is not complete.
-#[derive(Debug)]
-pub(crate) struct InFlight {
-    /// The transport's number of the message.
-    pub(crate) number: u64,
-    /// First block of the WQE.
-    pub(crate) wqe_index: u32,
-    pub(crate) opcode: cqe::Opcode,
-    pub(crate) signaled: bool,
-    pub(crate) length: u32,
-    pub(crate) payload: LocalPayload,
-    /// It was never submitted, for this reason.
-    pub(crate) failed: Option<Status>,
-}
-
-/// Where the bytes of a send WQE lie.
-#[derive(Debug)]
-pub(crate) enum LocalPayload {
-    /// In the WQE.
-    Inline,
-    /// In registered memory.
-    Gather(Sges),
 }
 
 /// A receive WQE that was taken for a message.
@@ -106,22 +85,15 @@ impl<M: Rings> Qp<M> {
     }
 
     /// Forgets everything under way, as RESET does; entries of before are stale from now on.
-    pub(crate) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self, share: &mut Share) {
         self.generation = self.generation.wrapping_add(1);
         self.access = Access::empty();
         self.sq.fetch = 0;
         self.sq.producer = 0;
         self.sq.stopped = false;
-        self.in_flight.clear();
-        self.receives.clear();
+        self.under_way.reset(share);
+        self.receives = VecDeque::new();
         self.next_receive = 0;
-    }
-
-    /// The message with the transport's number `number`.
-    pub(crate) fn message(&self, number: u64) -> Option<&InFlight> {
-        let oldest = self.in_flight.front()?.number;
-        let index = usize::try_from(number.checked_sub(oldest)?).ok()?;
-        self.in_flight.get(index).filter(|message| message.failed.is_none())
     }
 
     /// The receive with identity `id`.

@@ -2,15 +2,15 @@
 
 use fpga_regs::engine::cqe::Opcode;
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::wqe::SEND_PAYLOAD_OFFSET;
+use fpga_regs::engine::wqe::{SEND_PAYLOAD_OFFSET, Sge};
 
 use crate::doorbells::DoorbellPage;
 use crate::engine::Engine;
 use crate::keys::Keys;
 use crate::memory::{Piece, Rings};
 use crate::numbers::Random;
-use crate::qp::{InFlight, LocalPayload, Qp, SendRing};
-use crate::rq::Sges;
+use crate::qp::{Qp, SendRing};
+use crate::under_way::{InFlight, LocalPayload};
 
 /// Names payload of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +44,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// The number of the oldest message of a QP that is with the transport.
     #[must_use]
     pub fn oldest_message(&self, qpn: u32) -> Option<u64> {
-        let oldest = self.qps.get(&qpn)?.in_flight.front()?;
-        oldest.failed.is_none().then_some(oldest.number)
+        let under_way = &self.qps.get(&qpn)?.under_way;
+        under_way.front().filter(|oldest| oldest.failed.is_none()).map(|_| under_way.oldest())
     }
 
     /// Adds to `pieces` where `length` bytes from `offset` of a payload lie.
@@ -82,14 +82,15 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let qp = self.qps.get(&qpn).ok_or(Unreachable)?;
         match payload {
             Payload::Message { number } => {
-                let message = qp.message(number).ok_or(Unreachable)?;
+                let message = qp.under_way.message(number).ok_or(Unreachable)?;
                 resolve_message(&self.keys, qp, message, offset, length, pieces)
             }
             Payload::Receive { id } => {
                 let receive = qp.receive(id).ok_or(Unreachable)?;
                 let pdn = self.rqs.get(&qp.rqn).map_or(qp.pdn, |rq| rq.pdn);
                 let right = Access::LOCAL_WRITE;
-                gather(&self.keys, pdn, &receive.sges, right, offset, length, pieces)
+                let elements = receive.sges.iter().copied();
+                gather(&self.keys, pdn, elements, right, offset, length, pieces)
             }
             Payload::Remote { rkey, address, access } => {
                 if length == 0 {
@@ -126,11 +127,12 @@ pub(crate) fn resolve_message<M: Rings>(
     if end > u64::from(message.length) {
         return Err(Unreachable);
     }
-    match &message.payload {
+    match message.payload {
         LocalPayload::Inline => inline(&qp.sq, message.wqe_index, offset, length, pieces),
-        LocalPayload::Gather(sges) => {
+        LocalPayload::Gather { first, count } => {
+            let elements = qp.under_way.elements(first, count);
             let right = local_right(message.opcode);
-            gather(keys, qp.pdn, sges, right, offset, length, pieces)
+            gather(keys, qp.pdn, elements, right, offset, length, pieces)
         }
     }
 }
@@ -170,7 +172,7 @@ fn inline<M: Rings>(
 pub(crate) fn gather(
     keys: &Keys,
     pdn: u32,
-    sges: &Sges,
+    sges: impl Iterator<Item = Sge>,
     right: Access,
     offset: u64,
     length: u32,

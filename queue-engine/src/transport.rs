@@ -89,6 +89,10 @@ pub trait Transport {
     /// the engine's own call that makes it (a QP destroyed, or reset).
     fn room(&self, qpn: u32) -> usize;
 
+    /// Gives back memory that the QP's messages of before took, as far as those under way do not need
+    /// it: memory is scarce.
+    fn narrow(&mut self, _qpn: u32) {}
+
     /// Takes a message and answers with its number: from 0, one more with each message since RESET.
     ///
     /// # Errors

@@ -25,6 +25,9 @@ pub const MAX_MESSAGE_LENGTH: u32 = 1 << 31;
 /// The number of messages that one QP's send ring holds.
 pub const SEND_RING: usize = 1024;
 
+/// Messages that a send ring keeps room for, once it had it (see [`crate::Stack::narrow`]).
+pub const KEPT_MESSAGES: usize = 32;
+
 /// Packets of SEND and WRITE that may be unacknowledged at a time, per QP; a READ counts as one.
 ///
 /// Far below 2^22, so that old and new PSNs are never confused; large enough to cover a burst

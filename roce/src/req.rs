@@ -123,17 +123,13 @@ impl Requester {
             window_at: first,
             retries,
             rnr_retries,
-            messages: core::mem::take(&mut self.messages),
-            reads: core::mem::take(&mut self.reads),
             ..Self::default()
         };
-        self.messages.clear();
-        self.reads.clear();
     }
 
     /// Stops for ever (until the next reset).
     pub(crate) fn stop(&mut self) {
-        self.messages.clear();
+        self.messages = VecDeque::new();
         self.reads.clear();
         self.cursor = 0;
         self.rnr_until = None;
@@ -232,6 +228,15 @@ impl Requester {
         if self.rnr_until.is_some() {
             self.rnr_until = None;
         }
+    }
+
+    /// Halves the room for messages as long as three quarters of it are empty.
+    pub(crate) fn narrow(&mut self) {
+        let mut room = self.messages.capacity();
+        while room > param::KEPT_MESSAGES && self.messages.len() <= room / 4 {
+            room = (room / 2).max(param::KEPT_MESSAGES);
+        }
+        self.messages.shrink_to(room);
     }
 
     /// Whether the next packet may be sent now.

@@ -20,6 +20,7 @@ use crate::owed::Ack;
 use crate::param;
 use crate::path::{Connection, Neighbour, Path, PortAddresses, Resolution};
 use crate::qp::{Qp, Shared};
+use crate::req::Message;
 use crate::state::QpState;
 use crate::timer::Due;
 use crate::types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
@@ -87,6 +88,9 @@ pub struct Stack {
 }
 
 impl Stack {
+    /// Bytes that are kept of a message until it is complete.
+    pub const MESSAGE_BYTES: usize = size_of::<Message>();
+
     /// A port without queue pairs.
     #[must_use]
     pub fn new(config: StackConfig) -> Self {
@@ -207,6 +211,13 @@ impl Stack {
                 self.departed.insert(slot);
             }
             self.free.push(slot);
+        }
+    }
+
+    /// Gives room for messages back of which a queue pair has more than four times what it needs.
+    pub fn narrow(&mut self, qpn: Qpn) {
+        if let Some(qp) = self.slot(qpn).and_then(|slot| qp_at(&mut self.slots, slot)) {
+            qp.requester.narrow();
         }
     }
 

@@ -88,6 +88,10 @@ pub(crate) struct Card {
     pub(crate) published: Arc<Published>,
 }
 
+/// Bytes that a card keeps of what one client has under way, at most, beyond what each of its queue
+/// pairs has of its own.
+const UNDER_WAY_BYTES: usize = 8 << 20;
+
 /// What every engine of a software card offers.
 fn engine_config(window: u8) -> EngineConfig {
     EngineConfig {
@@ -108,6 +112,7 @@ fn engine_config(window: u8) -> EngineConfig {
         log2_rq_entries: 16,
         max_rd_atomic: roce::param::MAX_RD_ATOMIC,
         max_message: 1 << 31,
+        under_way_bytes: UNDER_WAY_BYTES,
     }
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct RoceTransport<'a> {
     pub(crate) window: usize,
 }
 
+const _: () = assert!(Stack::MESSAGE_BYTES <= queue_engine::TRANSPORT_MESSAGE_BYTES);
+
 impl Transport for RoceTransport<'_> {
     fn create_qp(&mut self, qpn: u32, page: u8) -> Result<(), AdminStatus> {
         let qpn = Qpn::new(qpn).ok_or(AdminStatus::NoResources)?;
@@ -76,6 +78,12 @@ impl Transport for RoceTransport<'_> {
 
     fn room(&self, qpn: u32) -> usize {
         Qpn::new(qpn).map_or(0, |qpn| self.stack.send_room(qpn))
+    }
+
+    fn narrow(&mut self, qpn: u32) {
+        if let Some(qpn) = Qpn::new(qpn) {
+            self.stack.narrow(qpn);
+        }
     }
 
     fn submit(&mut self, now: u64, qpn: u32, message: &Message<'_>) -> Result<u64, TransportError> {

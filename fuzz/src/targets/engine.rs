@@ -60,6 +60,7 @@ const CONFIG: EngineConfig = EngineConfig {
     log2_rq_entries: 6,
     max_rd_atomic: 16,
     max_message: 1 << 30,
+    under_way_bytes: 1 << 12,
 };
 
 /// Blocks that one call may read: for each QP a turn of 64 entries of up to 5 blocks each way, and

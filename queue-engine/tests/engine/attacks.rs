@@ -6,9 +6,10 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::key::{self, Access};
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SendOpcode, Sge};
-use queue_engine::{Payload, RemoteAccess};
+use queue_engine::{EngineConfig, Payload, RemoteAccess, TRANSPORT_MESSAGE_BYTES};
 
-use crate::support::bench::{Bench, PDN};
+use crate::support::bench::{Bench, CONFIG, PAGE, PDN};
+use crate::support::manual::Manual;
 use crate::support::random::Seeded;
 use crate::support::wqe::Wqe;
 
@@ -169,4 +170,74 @@ fn rights_that_were_not_given_are_not_taken() {
     qp.post(&Wqe::gather(SendOpcode::Read, &[read_only.sge(0, 64)]));
     bench.settle();
     assert!(bench.transport.sent.is_empty());
+}
+
+/// Queue pairs whose peers do not acknowledge keep an engine from nothing but their own client's share.
+#[test]
+fn what_a_client_has_under_way_has_an_end_and_every_queue_pair_goes_on() {
+    const QPS: usize = 40;
+    const MESSAGES: usize = 500;
+    const SHARE: usize = 64 << 10;
+    let config = EngineConfig { under_way_bytes: SHARE, ..CONFIG };
+    let mut bench = Bench::with(config, Manual::default());
+    let mut cq = bench.create_cq(12);
+    let region = bench.register(64);
+    let mut qps: Vec<_> = (0..QPS)
+        .map(|_| {
+            let rq = bench.create_rq(0, 0);
+            bench.create_qp(10, &cq, &cq, rq)
+        })
+        .collect();
+    for qp in &mut qps {
+        bench.climb(qp.qpn, QpState::Rts);
+        let wqe = Wqe::gather(SendOpcode::Write, &[region.sge(0, 1)]).unsignaled();
+        for _ in 0..MESSAGES {
+            qp.post(&wqe);
+        }
+    }
+    bench.settle();
+    let under_way = |bench: &Bench<Manual>| -> Vec<usize> {
+        qps.iter().map(|qp| bench.transport.under_way(qp.qpn)).collect()
+    };
+    let all: usize = under_way(&bench).iter().sum();
+    // A message that takes something of the share takes what the transport keeps, at least.
+    let most = SHARE / TRANSPORT_MESSAGE_BYTES;
+    assert!(all <= QPS * 32 + most, "{all} messages are under way");
+    assert!(all > QPS * 32 + most / 4, "{all} messages are under way");
+    let used = bench.engine.under_way_bytes(PAGE);
+    assert!((SHARE / 2..=SHARE).contains(&used), "{used}");
+
+    // Who has much gives room back as its messages end, and the transport with it.
+    let widest = qps.iter().map(|qp| qp.qpn).max_by_key(|qpn| bench.transport.under_way(*qpn));
+    let widest = widest.unwrap();
+    assert!(bench.transport.narrowed.is_empty());
+    bench.complete(widest, bench.transport.under_way(widest) as u64);
+    assert_eq!(bench.transport.narrowed, [widest]);
+
+    // Whatever the others do, each goes on to its last message.
+    let (last, others) = qps.split_last().unwrap();
+    let mut completed = 0;
+    while completed < MESSAGES {
+        let count = bench.transport.under_way(last.qpn);
+        assert!(count > 0, "stuck behind {completed}");
+        bench.complete(last.qpn, count as u64);
+        bench.settle();
+        completed += count;
+    }
+    // And what others gave back is there for who has more to do.
+    for qp in others {
+        bench.go(qp.qpn, QpState::Reset);
+    }
+    let mut last = qps.pop().unwrap();
+    let wqe = Wqe::gather(SendOpcode::Write, &[region.sge(0, 1)]).unsignaled();
+    for _ in 0..MESSAGES {
+        last.post(&wqe);
+    }
+    bench.settle();
+    assert_eq!(bench.transport.under_way(last.qpn), MESSAGES);
+    assert!(cq.poll().is_empty());
+    assert_ne!(bench.engine.under_way_bytes(PAGE), 0);
+    bench.go(last.qpn, QpState::Err);
+    bench.settle();
+    assert_eq!(bench.engine.under_way_bytes(PAGE), 0, "nothing is kept for who only flushes");
 }

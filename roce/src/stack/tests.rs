@@ -69,14 +69,14 @@ const SEND: SendRequest = SendRequest {
     fence: false,
 };
 
-/// Answers the oldest packet of a queue pair with an RNR NAK.
-fn answer_not_ready(stack: &mut Stack, now: Instant, qpn: Qpn) {
+/// Answers packet `psn` of a queue pair.
+fn answer(stack: &mut Stack, now: Instant, qpn: Qpn, psn: u32, syndrome: Syndrome) {
     let slot = stack.slot(qpn).unwrap();
     let qp = qp_at(&mut stack.slots, slot).unwrap();
     let transport =
-        bth::Repr { opcode: code::ACKNOWLEDGE, psn: Psn::new(PSN), ..bth::Repr::default() };
-    let nak = aeth::Repr { syndrome: Syndrome::RnrNak { timer: 1 }, msn: 0 };
-    let bytes = [&transport.to_bytes()[..], &nak.to_bytes(), &[0; icrc::LENGTH]].concat();
+        bth::Repr { opcode: code::ACKNOWLEDGE, psn: Psn::new(psn), ..bth::Repr::default() };
+    let header = aeth::Repr { syndrome, msn: 0 };
+    let bytes = [&transport.to_bytes()[..], &header.to_bytes(), &[0; icrc::LENGTH]].concat();
     let packet = frame::Repr::parse(&bytes).unwrap();
     let place = FramePlace { frame_index: 0, payload_start: 0 };
     qp.receive_response(&mut stack.shared, now, &packet, place, &mut Vec::new());
@@ -99,7 +99,7 @@ fn timers_of_queue_pairs_without_receives_are_as_many_as_queue_pairs() {
         }
         assert_eq!(sent, qpns.len(), "cycle {cycle}: all are sent again");
         for &qpn in &qpns {
-            answer_not_ready(&mut stack, now, qpn);
+            answer(&mut stack, now, qpn, PSN, Syndrome::RnrNak { timer: 1 });
         }
         assert!(stack.shared.timers.len() <= qpns.len(), "cycle {cycle}");
         assert!(stack.next_timeout().is_some_and(|at| at <= now.after(Duration::from_micros(10))));
@@ -217,4 +217,38 @@ fn the_end_of_a_queue_pair_costs_nothing_for_others_that_are_ready() {
     connect(&mut stack, qpn(QPS), 0, own);
     stack.post_send(Instant(0), qpn(QPS), SEND).unwrap();
     assert!(stack.poll_transmit(Instant(0)).is_some() && stack.poll_transmit(Instant(0)).is_none());
+}
+
+/// A queue pair that had a thousand messages under way keeps no room for them.
+#[test]
+fn a_send_ring_gives_back_the_room_that_it_had() {
+    let mut stack = stack();
+    let (qpn, own) = (Qpn::new(0x100).unwrap(), stack.gid(0).unwrap());
+    connect(&mut stack, qpn, 0, own);
+    let room = |stack: &Stack| stack.qp(qpn).unwrap().requester.messages.capacity();
+    for count in [param::SEND_RING as u32, 8, 100] {
+        let now = Instant(0);
+        let first = stack.qp(qpn).unwrap().requester.next_psn().value();
+        while stack.send_room(qpn) > param::SEND_RING - count as usize {
+            stack.post_send(now, qpn, SendRequest { operation: Operation::Write, ..SEND }).unwrap();
+        }
+        assert!(room(&stack) >= count as usize && room(&stack) <= 2 * count.max(32) as usize);
+        let mut acknowledged = 0;
+        while acknowledged < count {
+            while stack.poll_transmit(now).is_some() {
+                acknowledged += 1;
+            }
+            let psn = first.wrapping_add(acknowledged - 1);
+            answer(&mut stack, now, qpn, psn, Syndrome::Ack { credits: 31 });
+            stack.narrow(qpn);
+            let left = (count - acknowledged) as usize;
+            assert!(room(&stack) <= (4 * left).max(param::KEPT_MESSAGES), "{left} are left");
+        }
+    }
+    stack.modify_qp(Instant(0), qpn, &to_error()).unwrap();
+    assert_eq!(room(&stack), 0);
+}
+
+fn to_error() -> QpAttributes {
+    QpAttributes { state: Some(QpState::Err), ..QpAttributes::default() }
 }

@@ -36,6 +36,7 @@ pub const CONFIG: EngineConfig = EngineConfig {
     log2_rq_entries: 10,
     max_rd_atomic: 16,
     max_message: 1 << 30,
+    under_way_bytes: 1 << 20,
 };
 
 /// The page every client rings in unless a test says otherwise.

@@ -36,6 +36,8 @@ pub struct Manual {
     pub modified: Vec<(u32, Attributes)>,
     /// Every destroy, in order.
     pub destroyed: Vec<u32>,
+    /// Every QP that was to give memory back, in order.
+    pub narrowed: Vec<u32>,
     /// Messages a QP may have under way.
     pub capacity: usize,
     /// How submissions are refused.
@@ -55,6 +57,7 @@ impl Default for Manual {
             sent: Vec::new(),
             modified: Vec::new(),
             destroyed: Vec::new(),
+            narrowed: Vec::new(),
             capacity: usize::MAX,
             refusal: None,
             admin_refusal: None,
@@ -139,6 +142,10 @@ impl Transport for Manual {
 
     fn room(&self, qpn: u32) -> usize {
         self.capacity - self.under_way(qpn).min(self.capacity)
+    }
+
+    fn narrow(&mut self, qpn: u32) {
+        self.narrowed.push(qpn);
     }
 
     fn submit(&mut self, _: u64, qpn: u32, message: &Message<'_>) -> Result<u64, TransportError> {
