@@ -110,8 +110,20 @@ fn describe_clients(out: &mut String, clients: &[Value]) {
         return;
     }
     let mut rows = vec![
-        ["PID", "COMMAND", "ON", "CONTEXTS", "PDS", "MRS", "MR BYTES", "CQS", "QPS"]
-            .map(str::to_owned),
+        [
+            "PID",
+            "COMMAND",
+            "ON",
+            "CONTEXTS",
+            "PDS",
+            "MRS",
+            "MR BYTES",
+            "CQS",
+            "QPS",
+            "KEPT BYTES",
+            "UNDER WAY",
+        ]
+        .map(str::to_owned),
     ];
     for client in clients {
         let places = items(&client["places"]).iter().map(|place| {
@@ -119,6 +131,8 @@ fn describe_clients(out: &mut String, clients: &[Value]) {
             format!("balboa{card}/{window}/{} ({})", text(&place["page"]), text(&place["grant"]))
         });
         let places: Vec<String> = places.collect();
+        let under_way = items(&client["places"]).iter().map(|place| &place["under_way_bytes"]);
+        let under_way = under_way.filter_map(Value::as_u64).reduce(u64::saturating_add);
         let on = if places.is_empty() { text(&client["role"]) } else { places.join(" ") };
         let used = |name: &str| text(&client["usage"][name]);
         rows.push([
@@ -131,6 +145,8 @@ fn describe_clients(out: &mut String, clients: &[Value]) {
             used("registered_bytes"),
             used("completion_queues"),
             used("queue_pairs"),
+            used("bytes_kept_at_most"),
+            under_way.map_or_else(String::new, |bytes| bytes.to_string()),
         ]);
     }
     let _ = writeln!(out, "\nclients (on card/engine/doorbell page)");
@@ -202,8 +218,13 @@ mod tests {
             }],
             "clients": [{
                 "pid": 42, "uid": 1000, "command": "ib_write_bw", "role": "provider",
-                "places": [{"card": 0, "window": 0, "page": 1, "grant": "page"}],
-                "usage": {"contexts": 1, "queue_pairs": 2, "registered_bytes": 131072},
+                "places": [
+                    {"card": 0, "window": 0, "page": 1, "grant": "page", "under_way_bytes": 5000},
+                    {"card": 1, "window": 0, "page": 1, "grant": "page", "under_way_bytes": 600},
+                    {"card": 2, "window": 0, "page": 1, "grant": "device", "under_way_bytes": null},
+                ],
+                "usage": {"contexts": 1, "queue_pairs": 2, "registered_bytes": 131072,
+                          "bytes_kept_at_most": 57344},
                 "queue_pairs": [{"qpn": 0x12345, "card": 0, "transport": "RC", "state": "Rts",
                                  "dest_qpn": 0x54321, "dest_gid": "::ffff:10.77.0.2"}],
             }],
@@ -217,6 +238,8 @@ mod tests {
             "interface iommufd and N\n",
             "counters  sent_pkts 5\n",
             "balboa0/0/1 (page)",
+            "KEPT BYTES UNDER WAY\n",
+            "57344      5600\n",
             "42: QP 0x012345 RC Rts on balboa0 to 0x054321 at ::ffff:10.77.0.2\n",
         ] {
             assert!(shown.contains(expected), "no {expected:?} in\n{shown}");

@@ -3,6 +3,10 @@
 //! The figures leave room for the other clients of a card: a client gets at most seven eighths of
 //! what its engine offers, and never more than the table says; contexts and channels cost balboad a
 //! descriptor each, of which a client gets a thirty-second part for either.
+//!
+//! Objects cost memory besides: each counts with the most that balboad ever keeps for it, a software
+//! card's part included, and all of them together have a limit in bytes. Only what a client has under
+//! way is counted as it comes and goes, by the card ([`crate::backend::CardBackend::under_way`]).
 
 use std::sync::OnceLock;
 
@@ -32,44 +36,73 @@ pub enum Resource {
     MrBytes,
     /// Bytes of all rings together.
     RingBytes,
+    /// Bytes that balboad keeps for all of the above, at most, beside the rings.
+    KeptBytes,
 }
 
-/// Every resource with its name in messages and its limit.
-const TABLE: [(Resource, &str, u64); 9] = [
-    (Resource::Contexts, "contexts", 256),
-    (Resource::Pds, "protection domains", 4096),
-    (Resource::Channels, "completion channels", 1024),
-    (Resource::Cqs, "completion queues", 16384),
-    (Resource::CqEntries, "completion queue entries", 12 << 20),
-    (Resource::Qps, "queue pairs", 16384),
-    (Resource::Mrs, "memory regions", 65536),
-    (Resource::MrBytes, "registered bytes", 1 << 40),
-    (Resource::RingBytes, "bytes of rings", crate::rings::RING_BYTES),
+/// A resource.
+struct Row {
+    resource: Resource,
+    /// Its name in messages, plural.
+    name: &'static str,
+    limit: u64,
+    /// Bytes that balboad keeps for one of them at most.
+    bytes: u64,
+}
+
+const fn row(resource: Resource, name: &'static str, limit: u64, bytes: u64) -> Row {
+    Row { resource, name, limit, bytes }
+}
+
+/// Every resource.
+static TABLE: [Row; 10] = [
+    row(Resource::Contexts, "contexts", 256, 1 << 10),
+    row(Resource::Pds, "protection domains", 4096, 128),
+    row(Resource::Channels, "completion channels", 1024, 1 << 10),
+    row(Resource::Cqs, "completion queues", 16384, CQ_BYTES),
+    row(Resource::CqEntries, "completion queue entries", 12 << 20, 0),
+    row(Resource::Qps, "queue pairs", 16384, QP_BYTES),
+    row(Resource::Mrs, "memory regions", 65536, MR_BYTES),
+    row(Resource::MrBytes, "registered bytes", 1 << 40, 0),
+    row(Resource::RingBytes, "bytes of rings", crate::rings::RING_BYTES, 0),
+    row(Resource::KeptBytes, "bytes kept at most", 512 << 20, 0),
 ];
 
+/// Bytes that balboad keeps for a queue pair at most: most of it is acknowledgements that it owes to a
+/// peer, and what it may have under way without its client's share.
+const QP_BYTES: u64 = 32 << 10;
+const CQ_BYTES: u64 = 3 << 10;
+const MR_BYTES: u64 = 1 << 10;
+
+/// Whether an object's bytes are enough for what a software card keeps, and for so many of balboad's own:
+/// its places in tables, trees and claims, and what is to be told of it and nobody reads.
+const fn covers(bytes: u64, card: usize, own: usize) -> bool {
+    (card as u64).saturating_add(own as u64) <= bytes
+}
+const _: () = assert!(covers(QP_BYTES, softcard::QP_BYTES, 2048));
+const _: () = assert!(covers(CQ_BYTES, softcard::CQ_BYTES, 1024));
+const _: () = assert!(covers(MR_BYTES, softcard::MR_BYTES, 512));
+
 impl Resource {
-    fn entry(self) -> (&'static str, u64) {
-        TABLE
-            .iter()
-            .find(|(resource, ..)| *resource == self)
-            .map_or(("objects", 0), |&(_, name, limit)| (name, limit))
+    fn row(self) -> Option<&'static Row> {
+        TABLE.iter().find(|row| row.resource == self)
     }
 
     /// The resource's name, plural.
     #[must_use]
     pub fn name(self) -> &'static str {
-        self.entry().0
+        self.row().map_or("objects", |row| row.name)
     }
 
     /// Every resource, in the order of the table.
     pub fn all() -> impl Iterator<Item = Self> {
-        TABLE.into_iter().map(|(resource, ..)| resource)
+        TABLE.iter().map(|row| row.resource)
     }
 
     /// What a client may have of it on an engine with these limits.
     #[must_use]
     pub fn limit(self, engine: &EngineLimits) -> u64 {
-        let (_, table) = self.entry();
+        let table = self.row().map_or(0, |row| row.limit);
         let offered = match self {
             Self::Cqs => engine.cqs,
             Self::Qps => engine.qps.min(engine.rqs),
@@ -105,6 +138,11 @@ impl Usage {
     /// How much of a resource the client has.
     #[must_use]
     pub fn of(&self, resource: Resource) -> u64 {
+        if resource == Resource::KeptBytes {
+            let rows = TABLE.iter().zip(self.counts);
+            let bytes = |(row, count): (&Row, u64)| row.bytes.saturating_mul(count);
+            return rows.map(bytes).fold(0, u64::saturating_add);
+        }
         Resource::all().zip(self.counts).find(|(r, _)| *r == resource).map_or(0, |(_, count)| count)
     }
 
@@ -125,14 +163,19 @@ impl Usage {
         amount: u64,
         engine: &EngineLimits,
     ) -> Result<(), Error> {
-        let limit = resource.limit(engine);
-        let used = self.of(resource);
-        match used.checked_add(amount) {
-            Some(sum) if sum <= limit => {
-                self.set(resource, sum);
-                Ok(())
-            }
-            _ => Err(Error::Quota { resource: resource.name(), used, asked: amount, limit }),
+        let bytes = amount.saturating_mul(resource.row().map_or(0, |row| row.bytes));
+        self.check(resource, amount, engine)?;
+        self.check(Resource::KeptBytes, bytes, engine)?;
+        self.set(resource, self.of(resource).saturating_add(amount));
+        Ok(())
+    }
+
+    /// Whether the client may have so much more of a resource.
+    fn check(&self, resource: Resource, asked: u64, engine: &EngineLimits) -> Result<(), Error> {
+        let (used, limit) = (self.of(resource), resource.limit(engine));
+        match used.checked_add(asked) {
+            Some(sum) if sum <= limit => Ok(()),
+            _ => Err(Error::Quota { resource: resource.name(), used, asked, limit }),
         }
     }
 
@@ -178,6 +221,25 @@ mod tests {
         assert!(usage.take(Resource::MrBytes, u64::MAX, &engine()).is_err());
         assert_eq!(usage.of(Resource::Contexts), 0);
         assert_eq!(usage.of(Resource::MrBytes), 1);
+    }
+
+    #[test]
+    fn objects_cost_bytes_of_which_there_is_an_end() {
+        let engine = EngineLimits { qps: 1 << 20, rqs: 1 << 20, keys: 1 << 20, ..engine() };
+        let limit = Resource::KeptBytes.limit(&engine);
+        let mut usage = Usage::default();
+        // All but two queue pairs of those that there is room for.
+        usage.take(Resource::Qps, limit / QP_BYTES - 2, &engine).unwrap();
+        let regions = 2 * QP_BYTES / MR_BYTES;
+        let refused = usage.take(Resource::Mrs, regions + 1, &engine).unwrap_err().to_string();
+        assert!(refused.contains("bytes kept at most"), "{refused}");
+        assert_eq!(usage.of(Resource::Mrs), 0);
+        usage.take(Resource::Mrs, regions, &engine).unwrap();
+        assert_eq!(usage.of(Resource::KeptBytes), limit);
+        assert!(usage.take(Resource::Pds, 1, &engine).is_err());
+        usage.give(Resource::Qps, 1);
+        assert_eq!(usage.of(Resource::KeptBytes), limit - QP_BYTES);
+        usage.take(Resource::Pds, 1, &engine).unwrap();
     }
 
     #[test]

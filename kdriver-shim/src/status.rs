@@ -103,6 +103,8 @@ struct PlaceStatus {
     window: u8,
     page: u8,
     grant: &'static str,
+    /// Bytes kept of what the client has under way there; null where the card keeps them itself.
+    under_way_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -198,7 +200,10 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
     });
     let info = card.info();
     let engine = card.windows.first().map(|window| *window.engine.limits()).unwrap_or_default();
-    let limits = Resource::all().map(|r| (snake(r.name()), r.limit(&engine).into())).collect();
+    let limits = Resource::all().map(|r| (snake(r.name()), r.limit(&engine).into()));
+    let mut limits: Map<String, Value> = limits.collect();
+    let under_way = card.backend.under_way(0, 1).map(|(_, limit)| limit);
+    limits.insert("under_way_bytes".into(), under_way.into());
     let counters = counters(card).into_iter().map(|(name, value)| (name, value.into())).collect();
     CardStatus {
         card: card.number,
@@ -262,7 +267,9 @@ fn place_status(number: u32, place: &CardUse, cards: &[Card]) -> Option<PlaceSta
         GrantKind::Page => "page",
         GrantKind::Device => "device",
     };
-    Some(PlaceStatus { card: number, window: place.window, page: place.page, grant })
+    let CardUse { window, page, .. } = *place;
+    let under_way_bytes = card.backend.under_way(window, page).map(|(bytes, _)| bytes);
+    Some(PlaceStatus { card: number, window, page, grant, under_way_bytes })
 }
 
 fn client_status(client: &Client, cards: &[Card], survey: &Survey) -> ClientStatus {

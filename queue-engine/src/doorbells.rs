@@ -70,6 +70,9 @@ pub(crate) struct Doorbells<D> {
 }
 
 impl<D: DoorbellPage> Doorbells<D> {
+    /// Bytes of a slot with a queue behind it.
+    pub(crate) const BYTES_OF_EACH: usize = size_of::<Slot>();
+
     pub(crate) fn new() -> Self {
         Self { pages: [const { None }; DOORBELL_PAGES as usize] }
     }

@@ -6,6 +6,7 @@ use fpga_regs::engine::doorbell::QueueKind;
 use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::window::{Capabilities, Profile};
+use fpga_regs::engine::wqe::{MAX_SGE, Sge};
 
 use crate::admin::AdminRings;
 use crate::cq::{Completions, Cq};
@@ -15,11 +16,11 @@ use crate::fetch::Turn;
 use crate::keys::Keys;
 use crate::memory::{Piece, Rings};
 use crate::numbers::{ByNumber, Numbers, Random, free_all};
-use crate::qp::Qp;
+use crate::qp::{KEPT_RECEIVES, Qp, Taken};
 use crate::registers::QueueRegisters;
 use crate::rq::Rq;
 use crate::transport::Transport;
-use crate::under_way::Shares;
+use crate::under_way::{OWN_BYTES, Shares};
 
 /// Entries of the GID table.
 const GIDS: usize = 16;
@@ -29,6 +30,10 @@ const QPN_RANDOM_BITS: u32 = 20;
 /// QPs that are looked at in one call of [`Engine::poll`]; the others have their turn in the next, so
 /// that frames and commands wait for a bounded piece of work only.
 const TURNS: usize = 128;
+
+/// Places that a table has for each of its objects at most: while it grows it has those that it leaves,
+/// too.
+const PLACES: usize = 4;
 
 /// Bits of the number of a completion queue, a receive queue or a key.
 const NUMBER_BITS: u32 = 24;
@@ -110,6 +115,19 @@ pub struct Engine<M: Rings, D, N> {
 }
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
+    /// Bytes that a QP takes with its receive queue, at most, beside its client's share of what is under
+    /// way, what the transport keeps, and what the views of its rings hold.
+    pub const QP_BYTES: usize = PLACES * (size_of::<(u32, Qp<M>)>() + size_of::<(u32, Rq<M>)>())
+        + 2 * PLACES * Doorbells::<D>::BYTES_OF_EACH
+        + OWN_BYTES
+        + KEPT_RECEIVES * size_of::<Taken>()
+        + MAX_SGE * size_of::<Sge>();
+    /// Bytes that a completion queue takes at most, beside what the view of its ring holds.
+    pub const CQ_BYTES: usize =
+        PLACES * (size_of::<(u32, Cq<M>)>() + Doorbells::<D>::BYTES_OF_EACH);
+    /// Bytes that a key takes at most.
+    pub const KEY_BYTES: usize = PLACES * Keys::BYTES_OF_EACH;
+
     /// An engine out of reset.
     pub fn new(config: EngineConfig, random: N) -> Self {
         let prefix = u32::from(config.window & 0xf) << QPN_RANDOM_BITS;

@@ -36,6 +36,9 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
+    /// Bytes of a key in the table.
+    pub(crate) const BYTES_OF_EACH: usize = size_of::<(u32, Region)>();
+
     /// A table of at most `limit` keys, whose numbers have `bits` random bits.
     pub(crate) fn new(bits: u32, limit: u32) -> Self {
         Self { regions: ByNumber::default(), numbers: Numbers::new(bits, 0, limit) }

@@ -27,6 +27,9 @@ pub const TRANSPORT_MESSAGE_BYTES: usize = 56;
 /// Bytes that are kept of a message under way, besides its elements.
 const MESSAGE_BYTES: usize = size_of::<InFlight>() + TRANSPORT_MESSAGE_BYTES;
 
+/// Bytes that all that a QP has under way takes without a share.
+pub(crate) const OWN_BYTES: usize = OWN_MESSAGES * MESSAGE_BYTES + OWN_ELEMENTS * size_of::<Sge>();
+
 /// A send WQE that was fetched and is not complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InFlight {

@@ -102,6 +102,11 @@ pub(crate) struct Neighbours {
 }
 
 impl Neighbours {
+    /// Bytes that a QP takes at most, whose neighbour nobody else uses.
+    pub(crate) const BYTES_OF_EACH: usize = param::TABLE_PLACES * size_of::<(Gid, Entry)>()
+        + 4 * (size_of::<Question>() + size_of::<u32>())
+        + 2 * (size_of::<Turn>() + size_of::<usize>());
+
     /// A QP of a client's begins to use a neighbour. Gives its Ethernet address, if it is known;
     /// otherwise a request is due at once, unless the client's question is open already.
     pub(crate) fn acquire(

@@ -82,6 +82,9 @@ impl Run {
 pub(crate) struct Owed(VecDeque<Run>);
 
 impl Owed {
+    /// Bytes that they take at most.
+    pub(crate) const MOST_BYTES: usize = param::OWED_RUNS * size_of::<Run>();
+
     /// Whether nothing is owed.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()

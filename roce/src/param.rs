@@ -88,6 +88,10 @@ pub const TRANSMIT_QUANTUM: u32 = 16;
 /// Timers of QPs that are looked at before others have their turn.
 pub const TIMER_TURN: usize = 256;
 
+/// Places that a table has for each of its entries at most: while it grows it has those that it leaves,
+/// too.
+pub const TABLE_PLACES: usize = 4;
+
 /// Queue pairs per port.
 pub const MAX_QPS: usize = 1 << 20;
 

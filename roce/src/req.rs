@@ -111,6 +111,9 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
+    /// Bytes that its READ requests in flight take at most.
+    pub(crate) const READ_BYTES: usize = 2 * param::MAX_RD_ATOMIC as usize * size_of::<u64>();
+
     /// Begins a connection.
     pub(crate) fn start(&mut self, psn: Psn, retries: u8, rnr_retries: u8) {
         let first = psn.first_sequence();

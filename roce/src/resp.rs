@@ -110,6 +110,10 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
+    /// Bytes that it keeps of requests at most, beside itself.
+    pub(crate) const MOST_BYTES: usize =
+        Owed::MOST_BYTES + 2 * param::MAX_RD_ATOMIC as usize * size_of::<ReadResource>();
+
     /// Begins a connection.
     pub(crate) fn start(&mut self, psn: Psn) {
         let mut reads = core::mem::take(&mut self.reads);

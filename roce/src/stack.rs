@@ -20,9 +20,10 @@ use crate::owed::Ack;
 use crate::param;
 use crate::path::{Connection, Neighbour, Path, PortAddresses, Resolution};
 use crate::qp::{Qp, Shared};
-use crate::req::Message;
+use crate::req::{Message, Requester};
+use crate::resp::Responder;
 use crate::state::QpState;
-use crate::timer::Due;
+use crate::timer::{Due, Timers};
 use crate::types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
 
 mod input;
@@ -90,6 +91,17 @@ pub struct Stack {
 impl Stack {
     /// Bytes that are kept of a message until it is complete.
     pub const MESSAGE_BYTES: usize = size_of::<Message>();
+    /// Bytes that a queue pair takes at most, beside its messages.
+    pub const QP_BYTES: usize = size_of::<Qp>()
+        + Responder::MOST_BYTES
+        + Requester::READ_BYTES
+        + Neighbours::BYTES_OF_EACH
+        + param::TABLE_PLACES
+            * (Timers::BYTES_OF_EACH
+                + size_of::<(Connection, u32)>()
+                + size_of::<(Qpn, u32)>()
+                + size_of::<Option<Box<Qp>>>()
+                + 2 * size_of::<u32>());
 
     /// A port without queue pairs.
     #[must_use]

@@ -53,6 +53,9 @@ pub(crate) struct Due {
 }
 
 impl Timers {
+    /// Bytes of a timer and its entry.
+    pub(crate) const BYTES_OF_EACH: usize = size_of::<Timer>() + size_of::<Entry>();
+
     /// Adds the timer of `slot`, which is the number of slots so far.
     pub(crate) fn add(&mut self, slot: u32) {
         self.timers.push(Timer { deadline: NEVER, scheduled: NEVER, place: self.heap.len() });

@@ -141,6 +141,10 @@ impl Default for Bus {
 const ADDRESS_LIMIT: u64 = 1 << 44;
 
 impl Bus {
+    /// Bytes that a range takes with two who watch it, in a tree whose nodes are half full at least.
+    pub(crate) const RANGE_BYTES: usize =
+        2 * size_of::<(u64, Range)>() + 4 * size_of::<Weak<Latch>>();
+
     /// Moves on whenever something that was reachable may no longer be, or the other way round.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.get()

@@ -10,6 +10,7 @@ use queue_engine::{Engine, EngineConfig};
 use roce::{MacAddr, PathMtu, Stack, StackConfig};
 
 use crate::WINDOWS;
+use crate::bus::Bus;
 use crate::datapath::Scratch;
 use crate::dma::AddressSpace;
 use crate::gids::Gids;
@@ -90,7 +91,20 @@ pub(crate) struct Card {
 
 /// Bytes that a card keeps of what one client has under way, at most, beyond what each of its queue
 /// pairs has of its own.
-const UNDER_WAY_BYTES: usize = 8 << 20;
+pub const UNDER_WAY_BYTES: usize = 8 << 20;
+
+/// Bytes that a card keeps for a queue pair with its receive queue at most, beside its client's
+/// [`UNDER_WAY_BYTES`].
+pub const QP_BYTES: usize = CardEngine::QP_BYTES + Stack::QP_BYTES + 2 * RING_BYTES;
+
+/// Bytes that a card keeps for a completion queue at most.
+pub const CQ_BYTES: usize = CardEngine::CQ_BYTES + RING_BYTES;
+
+/// Bytes that a card keeps for a memory region with its key at most.
+pub const MR_BYTES: usize = CardEngine::KEY_BYTES + Bus::RANGE_BYTES;
+
+/// Bytes that a card keeps at most of where a ring lies, and of that it may reach it.
+const RING_BYTES: usize = 2 * Unit::LATCH_BYTES + Bus::RANGE_BYTES;
 
 /// What every engine of a software card offers.
 fn engine_config(window: u8) -> EngineConfig {
@@ -288,6 +302,12 @@ impl Card {
     pub(crate) fn page(&mut self, window: u8, page: u8) -> Option<&mut Option<Slots>> {
         let pages = self.pages.get_mut(usize::from(window))?;
         pages.get_mut(usize::from(page).checked_sub(1)?)
+    }
+
+    /// Bytes kept of what the QPs behind a doorbell page have under way, beyond what is each one's own.
+    pub(crate) fn under_way_bytes(&self, window: u8, page: u8) -> usize {
+        let engine = self.engines.get(usize::from(window));
+        engine.map_or(0, |engine| engine.under_way_bytes(page))
     }
 
     /// Signals the vectors of engines that have something to say, once until they were heard.

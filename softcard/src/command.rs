@@ -34,6 +34,8 @@ pub(crate) enum Action {
     },
     /// Takes a doorbell page away.
     Revoke { window: u8, page: u8, reply: SyncSender<()> },
+    /// The bytes kept of what the QPs behind a doorbell page have under way.
+    UnderWay { window: u8, page: u8, reply: SyncSender<usize> },
     /// The port's counters.
     Counters { reply: SyncSender<Vec<(&'static str, u64)>> },
 }

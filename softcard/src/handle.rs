@@ -107,6 +107,13 @@ impl CardHandle {
         let _ = self.ask(|reply| Action::Revoke { window, page, reply });
     }
 
+    /// Bytes of [`crate::UNDER_WAY_BYTES`] that the client behind a doorbell page uses; 0 when the card
+    /// is gone.
+    #[must_use]
+    pub fn under_way_bytes(&self, window: u8, page: u8) -> usize {
+        self.ask(|reply| Action::UnderWay { window, page, reply }).unwrap_or_default()
+    }
+
     /// The counters of the card's port and of its DMA, by name; empty when the card is gone.
     #[must_use]
     pub fn port_counters(&self) -> Vec<(&'static str, u64)> {

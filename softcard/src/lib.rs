@@ -46,6 +46,7 @@ mod views;
 mod wait;
 mod xdma;
 
+pub use card::{CQ_BYTES, MR_BYTES, QP_BYTES, UNDER_WAY_BYTES};
 pub use error::Error;
 pub use handle::{CardHandle, PageGrant};
 pub use link::Link;

@@ -245,6 +245,9 @@ impl CardThread {
                 self.forget(number, window, page);
                 let _ = reply.send(());
             }
+            Action::UnderWay { window, page, reply } => {
+                let _ = reply.send(card.under_way_bytes(window, page));
+            }
             Action::Counters { reply } => {
                 let _ = reply.send(card.counters());
             }

@@ -1,8 +1,9 @@
 //! What one connection may cost in memory.
 
 use anyhow::{Context as _, Result};
+use serde_json::Value;
 
-use super::limits::Limits;
+use super::limits::{Excess, Limits};
 use super::scene::{Attack, Length, Scene, number_said};
 use crate::runner::Case;
 use crate::setting::Setting;
@@ -35,6 +36,26 @@ fn under_way(setting: &Setting, length: Length) -> Result<()> {
             format!("{MESSAGES} messages under way take {taken} bytes, and {limit} are the limit")
         });
         scene.note(format!("{MESSAGES} messages under way on {qps} QPs take {taken} bytes each"));
-        Ok(())
+        accounted(&scene.daemon().status()?, excess)
     })
+}
+
+/// Looks whether the status tells what the attacker costs, and has an end for it.
+fn accounted(status: &Value, excess: &mut Excess) -> Result<()> {
+    let limits = &status["cards"][0]["client_limits"];
+    let clients = status["clients"].as_array().context("no clients")?;
+    let qps = |client: &&Value| client["usage"]["queue_pairs"].as_u64();
+    let attacker = clients.iter().max_by_key(qps).context("nobody attacks")?;
+    let used = [
+        ("bytes_kept_at_most", &attacker["usage"]["bytes_kept_at_most"]),
+        ("under_way_bytes", &attacker["places"][0]["under_way_bytes"]),
+    ];
+    for (name, used) in used {
+        let limit = limits[name].as_u64().with_context(|| format!("no limit of {name}"))?;
+        let used = used.as_u64().with_context(|| format!("no {name}"))?;
+        excess.unless((1..=limit).contains(&used), || {
+            format!("the status tells of {used} {name}, and {limit} are the limit")
+        });
+    }
+    Ok(())
 }

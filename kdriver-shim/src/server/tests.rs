@@ -638,6 +638,10 @@ fn a_tool_lists_cards_and_reads_the_status_and_no_more() {
     let client = &status["clients"][0];
     assert_eq!(client["places"][0]["grant"], "page");
     assert_eq!(client["usage"]["queue_pairs"], 1);
+    let kept = client["usage"]["bytes_kept_at_most"].as_u64().unwrap();
+    assert!((32 << 10..40 << 10).contains(&kept), "{kept}");
+    assert_eq!(status["cards"][0]["client_limits"]["bytes_kept_at_most"], 512 << 20);
+    assert!(client["places"][0]["under_way_bytes"].is_null(), "the card keeps them");
     assert_eq!(client["queue_pairs"][0]["state"], "RESET");
     assert_eq!(client["queue_pairs"][0]["dest_qpn"], 99);
     assert_eq!(bench.cards[0].get(Bar::Static, 0), 0xf_f1ce);

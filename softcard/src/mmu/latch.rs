@@ -219,6 +219,13 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
+    /// Bytes that the latch of a ring within two pages takes, with its places in the index, whose nodes
+    /// are half full at least.
+    pub(crate) const LATCH_BYTES: usize = size_of::<Rc<Latch>>()
+        + size_of::<Latch>()
+        + 4 * size_of::<Part>()
+        + 4 * size_of::<((u64, u64), Weak<Latch>)>();
+
     pub(crate) fn new(mmu: Mmu, bus: Rc<Bus>) -> Self {
         let latches = Index::new(mmu.large.geometry().page_bits);
         Self { mmu: RefCell::new(mmu), bus, latches, stale: RefCell::default() }
