@@ -21,6 +21,7 @@
 //! | [`fdpass`] | messages that carry file descriptors |
 //! | [`eventfd`] | event counters |
 //! | [`netdev`] | Ethernet frames to and from network devices of the kernel |
+//! | [`heap`] | freed memory, back to the kernel |
 //! | [`foreign`] | descriptors from a peer that is not trusted |
 //!
 //! Linux only, x86-64 and aarch64 only: the orderings are argued for these two.
@@ -38,6 +39,7 @@ mod error;
 pub mod eventfd;
 pub mod fdpass;
 pub mod foreign;
+pub mod heap;
 pub mod liveness;
 mod lost;
 pub mod mapping;

@@ -132,6 +132,7 @@ fn share_of_descriptors() -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     counts: [u64; TABLE.len()],
+    most_kept: u64,
 }
 
 impl Usage {
@@ -167,7 +168,14 @@ impl Usage {
         self.check(resource, amount, engine)?;
         self.check(Resource::KeptBytes, bytes, engine)?;
         self.set(resource, self.of(resource).saturating_add(amount));
+        self.most_kept = self.most_kept.max(self.of(Resource::KeptBytes));
         Ok(())
+    }
+
+    /// The most that the client ever had of [`Resource::KeptBytes`].
+    #[must_use]
+    pub fn most_kept(&self) -> u64 {
+        self.most_kept
     }
 
     /// Whether the client may have so much more of a resource.
@@ -240,6 +248,7 @@ mod tests {
         usage.give(Resource::Qps, 1);
         assert_eq!(usage.of(Resource::KeptBytes), limit - QP_BYTES);
         usage.take(Resource::Pds, 1, &engine).unwrap();
+        assert_eq!(usage.most_kept(), limit);
     }
 
     #[test]

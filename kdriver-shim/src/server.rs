@@ -71,6 +71,8 @@ pub struct Server {
     survey: Option<Survey>,
     // Clients with ring memory to be freed, in the order of their turns.
     untidy: VecDeque<ClientId>,
+    // Bytes that ended clients had at most since freed memory was given back to the kernel.
+    freed: u64,
     // Room for one message, kept between two.
     buffer: Vec<u8>,
 }
@@ -123,6 +125,7 @@ impl Server {
             put_off: VecDeque::new(),
             survey: None,
             untidy: VecDeque::new(),
+            freed: 0,
             buffer: Vec::new(),
         })
     }

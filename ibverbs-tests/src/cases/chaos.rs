@@ -20,8 +20,7 @@ pub fn cases() -> Vec<Case> {
     rounds.collect()
 }
 
-/// Deaths of a program with much, which leave more memory behind than they should: they run with the
-/// attacks.
+/// Deaths of a program with much, which take their time: they run with the attacks.
 pub fn at_scale() -> Case {
     let large = format!("chaos/{LARGE} deaths of a program with {QPS} QPs and {REGIONS} regions");
     Case::new(large, &[], |setting| chaos::at_scale(setting, 0, LARGE))

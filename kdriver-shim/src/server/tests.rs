@@ -321,7 +321,10 @@ fn a_failed_creation_gives_everything_back() {
     let (context, _fds) = bench.open(&peer, 0);
     let pdn = bench.pd(&peer, context.context);
     let (cqn, _) = bench.cq(&peer, context.context, None);
-    let usage = |bench: &Bench| bench.server.clients.values().next().unwrap().usage;
+    let usage = |bench: &Bench| -> Vec<u64> {
+        let usage = &bench.server.clients.values().next().unwrap().usage;
+        crate::quota::Resource::all().map(|resource| usage.of(resource)).collect()
+    };
     let before = usage(&bench);
     let card = Rc::clone(&bench.cards[0]);
     card.window(0, |w| w.refuse.insert(Opcode::CreateQp, AdminStatus::NoResources));

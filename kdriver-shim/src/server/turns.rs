@@ -13,6 +13,9 @@ use crate::events;
 use crate::rings::RingMemory;
 use crate::session::{Answer, Progress};
 
+/// Freed memory is given back to the kernel when ended clients may have had so many bytes of it.
+const GIVE_BACK: u64 = 4 << 20;
+
 impl Server {
     /// Whether there is work that waits for its turn only.
     pub(super) fn has_work(&self) -> bool {
@@ -71,6 +74,19 @@ impl Server {
             if put_off.awaits.len() < waited && !self.put_off.contains(other) {
                 self.put_off.push_back(*other);
             }
+        }
+        self.give_memory_back(client.usage.most_kept());
+    }
+
+    /// Notes that so many bytes at most are not kept any more, and now and then has the allocator give
+    /// back what is free.
+    fn give_memory_back(&mut self, bytes: u64) {
+        self.freed = self.freed.saturating_add(bytes);
+        if self.freed >= GIVE_BACK {
+            self.freed = 0;
+            let begun = Instant::now();
+            hostmem::heap::give_back();
+            log::debug!("freed memory is given back: {:?}", begun.elapsed());
         }
     }
 

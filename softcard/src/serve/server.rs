@@ -232,6 +232,7 @@ impl Server {
         self.link.close();
         self.card.reset_function();
         self.link.remember(Snapshot::new());
+        hostmem::heap::give_back();
     }
 
     /// Lets a client in, if none is there; a second one is turned away.
