@@ -1,10 +1,11 @@
 //! The table of cases, by family.
 
+use crate::attack::{self, scene::Length};
 use crate::runner::{Case, Need};
 
 mod acknowledged;
 pub(crate) mod capture;
-pub mod chaos;
+mod chaos;
 pub(crate) mod counters;
 mod data;
 mod death;
@@ -14,7 +15,7 @@ mod lifecycle;
 mod many;
 mod perftest;
 pub(crate) mod pingpong;
-pub mod scale;
+mod scale;
 mod sentences;
 mod usage;
 
@@ -39,7 +40,9 @@ pub fn all() -> Vec<Case> {
         counters::cases(),
         many::cases(),
         death::cases(),
+        scale::cases(),
         chaos::cases(),
+        attack::cases(Length::Short),
     ];
     families.into_iter().flatten().collect()
 }

@@ -40,9 +40,7 @@ installs them is printed).";
 /// # Errors
 /// When they cannot be run.
 pub fn attack(options: &Options) -> Result<ExitCode> {
-    let mut cases = attack::cases(attack::long(options.seconds));
-    cases.extend(ibverbs_tests::cases::scale::cases());
-    cases.push(ibverbs_tests::cases::chaos::at_scale());
+    let cases = attack::cases(attack::long(options.seconds));
     if options.list {
         for case in cases {
             command_line::say(format_args!("{}\n", case.name))?;

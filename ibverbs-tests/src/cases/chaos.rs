@@ -12,16 +12,12 @@ const LARGE: u64 = 3;
 
 /// The family.
 pub fn cases() -> Vec<Case> {
+    let large = format!("chaos/{LARGE} deaths of a program with {QPS} QPs and {REGIONS} regions");
+    let large = Case::new(large, &[], |setting| chaos::at_scale(setting, 0, LARGE));
     let rounds = (0..RUNS).map(|run| {
         let first = run * ROUNDS;
         let name = format!("chaos/{ROUNDS} random deaths from seed {first}");
         Case::new(name, &[super::PERFTEST], move |setting| chaos::rounds(setting, first, ROUNDS))
     });
-    rounds.collect()
-}
-
-/// Deaths of a program with much, which take their time: they run with the attacks.
-pub fn at_scale() -> Case {
-    let large = format!("chaos/{LARGE} deaths of a program with {QPS} QPs and {REGIONS} regions");
-    Case::new(large, &[], |setting| chaos::at_scale(setting, 0, LARGE))
+    rounds.chain([large]).collect()
 }
