@@ -25,7 +25,8 @@ const LINES_A_SECOND: usize = 10;
 pub struct Limits {
     /// Resident memory beyond that of before, MiB.
     pub memory: u64,
-    /// Resident memory that comes to it while the attack goes on, MiB.
+    /// Memory of its own that comes to it while the attack goes on, MiB. What it has in common with a
+    /// program, whose quota that is, fills when queues are first used: on a busy machine, meanwhile.
     pub growth: u64,
     /// Descriptors beyond those of before.
     pub descriptors: usize,
@@ -44,9 +45,10 @@ impl Limits {
         excess.unless(held <= self.memory, || {
             format!("{held} MiB more than before, and {} are the limit", self.memory)
         });
-        let grown = mebi(during.end.resident.saturating_sub(during.begin.resident));
+        let grown = mebi(during.end.own.saturating_sub(during.begin.own));
         excess.unless(grown <= self.growth, || {
-            format!("{grown} MiB more within {:?}, and {} are the limit", during.span, self.growth)
+            let (span, limit) = (during.span, self.growth);
+            format!("{grown} MiB more of its own within {span:?}, and {limit} are the limit")
         });
         let descriptors = during.peak.descriptors.saturating_sub(before.end.descriptors);
         excess.unless(descriptors <= self.descriptors, || {

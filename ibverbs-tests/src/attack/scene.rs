@@ -90,8 +90,8 @@ impl fmt::Display for Phase {
         let mebi = |kib: u64| kib as f64 / 1024.0;
         let (resident, shared) = (mebi(peak.resident), mebi(peak.proportional));
         write!(f, "resident {resident:.1} MiB ({shared:.1} proportional), ")?;
-        let grown = mebi(end.resident) - mebi(begin.resident);
-        write!(f, "{grown:+.1} meanwhile, {:.1} its own; ", mebi(end.own))?;
+        let grown = mebi(end.own) - mebi(begin.own);
+        write!(f, "{:.1} its own, {grown:+.1} meanwhile; ", mebi(end.own))?;
         write!(f, "{} descriptors, ", peak.descriptors)?;
         write!(f, "{} lines logged", end.lines.saturating_sub(begin.lines))
     }
