@@ -71,6 +71,7 @@ mod req;
 mod resp;
 mod stack;
 mod state;
+mod table;
 mod timer;
 mod types;
 

@@ -15,6 +15,7 @@ use core::time::Duration;
 
 use crate::param;
 use crate::path::Neighbour;
+use crate::table;
 use crate::timer::Timers;
 use crate::types::{Gid, Instant, MacAddr};
 
@@ -166,7 +167,7 @@ impl Neighbours {
             entry.questions.retain(|question| question.client != client);
         }
         if entry.users.is_empty() {
-            self.entries.remove(&address);
+            table::take(&mut self.entries, &address);
         }
         if let Some(turn) = over {
             self.change(client, |its| {

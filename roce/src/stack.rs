@@ -1,7 +1,6 @@
 //! The transport of one card port: all its queue pairs, and the calls from outside.
 
-use std::collections::hash_map::{Entry, HashMap};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use core::net::Ipv4Addr;
@@ -23,6 +22,7 @@ use crate::qp::{Qp, Shared};
 use crate::req::{Message, Requester};
 use crate::resp::Responder;
 use crate::state::QpState;
+use crate::table;
 use crate::timer::{Due, Timers};
 use crate::types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
 
@@ -217,7 +217,7 @@ impl Stack {
     pub fn destroy_qp(&mut self, qpn: Qpn) {
         let Some(slot) = self.slot(qpn) else { return };
         self.reset(slot);
-        self.table.remove(&qpn);
+        table::take(&mut self.table, &qpn);
         if let Some(qp) = self.slots.get_mut(slot as usize).and_then(Option::take) {
             if qp.queued {
                 self.departed.insert(slot);
@@ -586,11 +586,10 @@ struct Failure {
 
 /// One queue pair has a connection no more.
 fn give_up(connections: &mut HashMap<Connection, u32>, connection: Connection) {
-    if let Entry::Occupied(mut claims) = connections.entry(connection) {
-        *claims.get_mut() = claims.get().saturating_sub(1);
-        if *claims.get() == 0 {
-            claims.remove();
-        }
+    let Some(claims) = connections.get_mut(&connection) else { return };
+    *claims = claims.saturating_sub(1);
+    if *claims == 0 {
+        table::take(connections, &connection);
     }
 }
 
