@@ -76,9 +76,13 @@ pub trait CardBackend {
     /// Takes a doorbell page back: what its holder still stores there is not looked at.
     fn revoke_page(&self, window: u8, page: u8);
 
-    /// Bytes of balboad's that the card keeps of what the client behind a doorbell page has under way,
-    /// and the most that it keeps; `None` where a card keeps it in memory of its own.
-    fn under_way(&self, _window: u8, _page: u8) -> Option<(u64, u64)> {
+    /// Bytes of balboad's that the card keeps of what the client behind a doorbell page has under way;
+    /// `None` where a card keeps it in memory of its own.
+    fn under_way(&self, _window: u8, _page: u8) -> Option<u64> {
+        None
+    }
+    /// The most that [`Self::under_way`] becomes.
+    fn under_way_limit(&self) -> Option<u64> {
         None
     }
 

@@ -165,9 +165,12 @@ impl CardBackend for SoftBackend {
         self.handle.revoke_page(window, page);
     }
 
-    fn under_way(&self, window: u8, page: u8) -> Option<(u64, u64)> {
-        let bytes = self.handle.under_way_bytes(window, page);
-        Some((bytes as u64, softcard::UNDER_WAY_BYTES as u64))
+    fn under_way(&self, window: u8, page: u8) -> Option<u64> {
+        Some(self.handle.under_way_bytes(window, page) as u64)
+    }
+
+    fn under_way_limit(&self) -> Option<u64> {
+        Some(softcard::UNDER_WAY_BYTES as u64)
     }
 
     fn identity(&self) -> Identity {

@@ -202,8 +202,7 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
     let engine = card.windows.first().map(|window| *window.engine.limits()).unwrap_or_default();
     let limits = Resource::all().map(|r| (snake(r.name()), r.limit(&engine).into()));
     let mut limits: Map<String, Value> = limits.collect();
-    let under_way = card.backend.under_way(0, 1).map(|(_, limit)| limit);
-    limits.insert("under_way_bytes".into(), under_way.into());
+    limits.insert("under_way_bytes".into(), card.backend.under_way_limit().into());
     let counters = counters(card).into_iter().map(|(name, value)| (name, value.into())).collect();
     CardStatus {
         card: card.number,
@@ -268,7 +267,7 @@ fn place_status(number: u32, place: &CardUse, cards: &[Card]) -> Option<PlaceSta
         GrantKind::Device => "device",
     };
     let CardUse { window, page, .. } = *place;
-    let under_way_bytes = card.backend.under_way(window, page).map(|(bytes, _)| bytes);
+    let under_way_bytes = card.backend.under_way(window, page);
     Some(PlaceStatus { card: number, window, page, grant, under_way_bytes })
 }
 
