@@ -31,8 +31,8 @@ const QPN_RANDOM_BITS: u32 = 20;
 /// that frames and commands wait for a bounded piece of work only.
 const TURNS: usize = 128;
 
-/// Places that a table has for each of its objects at most: while it grows it has those that it leaves,
-/// too.
+/// Places that a table has at most for each of the objects that it grew with: meanwhile it has those that it
+/// leaves, too. Of many that end, those that stay behind share the places until the table shrinks.
 const PLACES: usize = 4;
 
 /// Bits of the number of a completion queue, a receive queue or a key.

@@ -20,7 +20,7 @@ use crate::rq::{Rq, Sges};
 use crate::transport::{
     ReceiveError, ReceiveKind, Received, RemoteAccess, TakenReceive, Transport, TransportEvent,
 };
-use crate::under_way::{is_wide, narrow};
+use crate::under_way::narrow;
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Takes note of what the transport reports about a QP of this engine.
@@ -104,9 +104,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     fn complete_receive(&mut self, now: u64, qpn: u32, describe: impl Fn(&Qp<M>, &Taken) -> Cqe) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         let Some(taken) = qp.receives.pop_front() else { return };
-        if is_wide(&qp.receives, KEPT_RECEIVES) {
-            narrow(&mut qp.receives, KEPT_RECEIVES);
-        }
+        narrow(&mut qp.receives, KEPT_RECEIVES);
         let entry = describe(qp, &taken);
         let cqn = qp.receive_cqn;
         let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };

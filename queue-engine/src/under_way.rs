@@ -218,16 +218,14 @@ impl UnderWay {
     /// that the transport's is to follow.
     #[inline]
     pub(crate) fn settle(&mut self, share: &mut Share) -> bool {
-        let is_wide =
-            || is_wide(&self.messages, OWN_MESSAGES) || is_wide(&self.elements, OWN_ELEMENTS);
-        if !share.is_scarce() || !is_wide() {
+        if !share.is_scarce() {
             return false;
         }
         let before = self.charge();
-        narrow(&mut self.messages, OWN_MESSAGES);
-        narrow(&mut self.elements, OWN_ELEMENTS);
+        let messages = narrow(&mut self.messages, OWN_MESSAGES);
+        let elements = narrow(&mut self.elements, OWN_ELEMENTS);
         share.change(before, self.charge());
-        true
+        messages || elements
     }
 
     /// Gives all room back once nothing is under way, for a QP that fetches no more.
@@ -262,19 +260,19 @@ fn more<T>(queue: &VecDeque<T>, count: usize) -> usize {
     }
 }
 
-/// Whether a queue has more room than it is sure to keep, and three quarters of it are empty.
+/// Halves the room of a queue as long as three quarters of it are empty and it has more than it is sure
+/// to keep; whether it was so.
 #[inline]
-pub(crate) fn is_wide<T>(queue: &VecDeque<T>, kept: usize) -> bool {
-    queue.capacity() > kept && queue.len() <= queue.capacity() / 4
-}
-
-/// Halves the room of a queue as long as it [is wide](is_wide).
-pub(crate) fn narrow<T>(queue: &mut VecDeque<T>, kept: usize) {
+pub(crate) fn narrow<T>(queue: &mut VecDeque<T>, kept: usize) -> bool {
     let mut room = queue.capacity();
     while room > kept && queue.len() <= room / 4 {
         room = (room / 2).max(kept);
     }
-    queue.shrink_to(room);
+    let is_wide = room < queue.capacity();
+    if is_wide {
+        queue.shrink_to(room);
+    }
+    is_wide
 }
 
 #[cfg(test)]

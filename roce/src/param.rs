@@ -88,8 +88,8 @@ pub const TRANSMIT_QUANTUM: u32 = 16;
 /// Timers of QPs that are looked at before others have their turn.
 pub const TIMER_TURN: usize = 256;
 
-/// Places that a table has for each of its entries at most: while it grows it has those that it leaves,
-/// too.
+/// Places that a table has at most for each of the entries that it grew with: meanwhile it has those that it
+/// leaves, too. Of many that end, those that stay behind share the places until the table shrinks.
 pub const TABLE_PLACES: usize = 4;
 
 /// Queue pairs per port.
