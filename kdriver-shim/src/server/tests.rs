@@ -18,7 +18,7 @@ mod bench;
 mod random;
 mod turns;
 
-use bench::{Bench, records, wanted_qp};
+use bench::{Bench, Peer, records, wanted_qp};
 
 #[test]
 fn a_client_gets_its_own_page_and_rings_once() {
@@ -94,55 +94,74 @@ fn a_client_that_dies_is_cleaned_up_in_order() {
     assert!(bench.server.clients.is_empty());
 }
 
+/// A client with a completion queue that tells a channel.
+struct Notified {
+    peer: Peer,
+    channel: u32,
+    records_of: OwnedFd,
+    cqn: u32,
+    /// The memory of its rings, and where the queue's is.
+    rings: SharedMapping,
+    ring: u64,
+}
+
+impl Notified {
+    fn new(bench: &mut Bench) -> Self {
+        let peer = bench.provider();
+        let (context, fds) = bench.open(&peer, 0);
+        let length = context.rings.length as usize;
+        let rings = SharedMapping::new(fds[4].as_fd(), 0, length, Access::ReadWrite).unwrap();
+        let (channel, mut fds) = bench.channel(&peer, context.context);
+        let (cqn, ring) = bench.cq(&peer, context.context, Some(channel));
+        Self { peer, channel, records_of: fds.remove(0), cqn, rings, ring }
+    }
+
+    /// Says that so many events were read.
+    fn read(&self, count: u32) {
+        let at = self.ring as usize + record::EVENTS_READ;
+        self.rings.store_release_u32(at, count).unwrap();
+    }
+}
+
 #[test]
 fn completion_events_are_merged_while_one_is_unread_and_stop_with_the_queue() {
     let mut bench = Bench::new(1, 1);
-    let peer = bench.provider();
-    let (context, fds) = bench.open(&peer, 0);
-    let rings =
-        SharedMapping::new(fds[4].as_fd(), 0, context.rings.length as usize, Access::ReadWrite);
-    let rings = rings.unwrap();
-    let (channel, channel_fds) = bench.channel(&peer, context.context);
-    let (cqn, ring) = bench.cq(&peer, context.context, Some(channel));
+    let notified = Notified::new(&mut bench);
+    let &Notified { ref peer, ref records_of, cqn, .. } = &notified;
     bench.completion(cqn);
     bench.completion(cqn);
-    assert_eq!(records(&channel_fds[0]), [0xc0ffeeu64.to_le_bytes()]);
-    rings.store_release_u32(ring as usize + record::EVENTS_READ, 1).unwrap();
+    assert_eq!(records(records_of), [0xc0ffeeu64.to_le_bytes()]);
+    notified.read(1);
     bench.completion(cqn);
-    let taken = records(&channel_fds[0]);
+    let taken = records(records_of);
     assert_eq!(taken.len(), 1);
     let event = Event { kind: EventType::Completion, number: cqn, ..Event::default() };
-    rings.store_release_u32(ring as usize + record::EVENTS_READ, 2).unwrap();
+    notified.read(2);
     bench.cards[0].raise(0, event);
-    let answer = bench.ask(&peer, Request::DestroyCq { cqn }).0;
-    let sent = records(&channel_fds[0]).len() as u32;
+    let answer = bench.ask(peer, Request::DestroyCq { cqn }).0;
+    let sent = records(records_of).len() as u32;
     let expected = Response::Destroyed { completion_events: 2 + sent, async_events: 0 };
     assert_eq!(answer, expected);
     bench.completion(cqn);
-    assert!(records(&channel_fds[0]).is_empty());
+    assert!(records(records_of).is_empty());
 }
 
 #[test]
 fn a_client_that_lies_about_what_it_has_read_has_one_record_kept() {
     let mut bench = Bench::new(1, 1);
-    let peer = bench.provider();
-    let (context, fds) = bench.open(&peer, 0);
-    let rings =
-        SharedMapping::new(fds[4].as_fd(), 0, context.rings.length as usize, Access::ReadWrite);
-    let rings = rings.unwrap();
-    let (channel, channel_fds) = bench.channel(&peer, context.context);
-    let (cqn, ring) = bench.cq(&peer, context.context, Some(channel));
+    let notified = Notified::new(&mut bench);
+    let &Notified { ref peer, ref records_of, cqn, .. } = &notified;
     for read in 1..=2000 {
         bench.completion(cqn);
-        rings.store_release_u32(ring as usize + record::EVENTS_READ, read).unwrap();
+        notified.read(read);
     }
     let client = bench.server.clients.values().next().unwrap();
-    assert_eq!(client.channels[&channel].records.borrow().kept(), 1);
+    assert_eq!(client.channels[&notified.channel].records.borrow().kept(), 1);
     // Those that were sent are counted, and no others.
-    let in_socket = records(&channel_fds[0]).len() as u32;
+    let in_socket = records(records_of).len() as u32;
     assert!(in_socket < 1000);
-    let answer = bench.ask(&peer, Request::DestroyCq { cqn }).0;
-    let late = records(&channel_fds[0]).len() as u32;
+    let answer = bench.ask(peer, Request::DestroyCq { cqn }).0;
+    let late = records(records_of).len() as u32;
     let completion_events = in_socket + late;
     assert_eq!(answer, Response::Destroyed { completion_events, async_events: 0 });
 }
