@@ -2,10 +2,9 @@
 //!
 //! Both rings lie in a memfd of balboad's own that no client sees. One command is under way at a
 //! time; its completion is awaited on the vFPGA's vector, with a limit, after which the engine is
-//! dead. The vector also tells of events: ring drained, event cleared, ring drained.
+//! dead.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,14 +16,13 @@ use fpga_regs::engine::admin::{
     ModifyQp, Opcode, PortAttributes, SetGid,
 };
 use fpga_regs::engine::cqe;
-use fpga_regs::engine::event::EventType;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window;
 use hostmem::{Access, BlockRing, DmaMemory, SharedMapping, memfd};
 
 use crate::backend::{CardBackend, DoorbellGrant};
 use crate::engine::{Engine, EngineEvent, EngineLimits, Hear};
-use crate::error::Error;
+use crate::error::{Error, GONE};
 use crate::event_ring::{EventRing, LOG2_EVENTS};
 use crate::iova::Arena;
 use crate::shadow::Purpose;
@@ -37,9 +35,6 @@ const RESET_LIMIT: Duration = Duration::from_secs(1);
 /// How long to wait for an interrupt before looking at the rings all the same.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Why an engine is dead whose registers read all ones.
-pub(crate) const GONE: &str = "its registers read all ones: the card is gone";
-
 const LOG2_ADMIN: u8 = 6;
 const SQ_OFFSET: u64 = 0;
 const CQ_OFFSET: u64 = 0x1000;
@@ -51,7 +46,7 @@ const _: () = assert!(64 << LOG2_ADMIN <= 0x1000 && COUNTERS.len() * 8 <= 0x1000
 /// The engine in one vFPGA's window.
 pub struct AdminEngine {
     name: String,
-    shell: Rc<Shell>,
+    shell: Arc<Shell>,
     window: u8,
     limits: EngineLimits,
     memory: Arc<SharedMapping>,
@@ -61,7 +56,7 @@ pub struct AdminEngine {
     sq_index: u32,
     cq_index: u32,
     tag: u16,
-    events: Rc<EventRing>,
+    events: Arc<EventRing>,
     death: Option<String>,
 }
 
@@ -73,7 +68,7 @@ impl AdminEngine {
     /// when its rings cannot be made.
     pub fn start(
         card: u32,
-        shell: Rc<Shell>,
+        shell: Arc<Shell>,
         window: u8,
         arena: &mut Arena,
     ) -> Result<Self, Error> {
@@ -87,7 +82,7 @@ impl AdminEngine {
             .ok_or(Error::NoAddressSpace { card, length: MEMORY_BYTES })?;
         let iova = range.start();
         let shared = DmaMemory::Shared { mapping: Arc::clone(&memory), offset: 0 };
-        let backend = Rc::clone(shell.backend());
+        let backend = Arc::clone(shell.backend());
         backend.dma_map(iova, range.length(), shared)?;
         shell.map(window, iova, range.length(), Purpose::OwnRings);
         let csr = user_csr(u64::from(window));
@@ -99,8 +94,9 @@ impl AdminEngine {
         };
         let completions = ring(CQ_OFFSET, LOG2_ADMIN)?;
         let ring = ring(EVENTS_OFFSET, LOG2_EVENTS)?;
-        let events = Rc::new(EventRing::new(name.clone(), Rc::clone(&backend), csr, ring));
-        shell.hear(window, Rc::clone(&events));
+        let events = EventRing::new(name.clone(), Arc::clone(&backend), csr, ring)?;
+        let events = Arc::new(events);
+        shell.hear(window, Arc::clone(&events));
         let mut engine = Self {
             name,
             shell,
@@ -125,7 +121,7 @@ impl AdminEngine {
         self.command_limit = limit;
     }
 
-    fn backend(&self) -> &Rc<dyn CardBackend> {
+    fn backend(&self) -> &Arc<dyn CardBackend> {
         self.shell.backend()
     }
 
@@ -148,13 +144,12 @@ impl AdminEngine {
         if self.death.is_none() {
             log::error!("{}: {why}", self.name);
             self.death = Some(why);
-            self.events.push(EngineEvent::Dead);
+            self.events.die();
         }
     }
 
     /// Reads a register until `done` says so; its last value where the limit passed.
     ///
-    /// Page faults are served meanwhile: the engine may wait for one.
     fn await_status(&self, done: impl Fn(u64) -> bool) -> Result<(), u64> {
         let begun = Instant::now();
         loop {
@@ -165,8 +160,9 @@ impl AdminEngine {
             if status == u64::MAX || begun.elapsed() >= RESET_LIMIT {
                 return Err(status);
             }
-            if self.shell.wait(self.window, Duration::ZERO).unwrap_or(false) {
-                self.shell.service(self.window);
+            // It may wait for the answer to a page fault.
+            if let Err(error) = self.shell.attend() {
+                log::error!("{}: {error}", self.name);
             }
         }
     }
@@ -203,7 +199,6 @@ impl AdminEngine {
         if let Some(why) = &self.death {
             return Err(self.dead(why));
         }
-        self.shell.attend()?;
         self.tag = self.tag.wrapping_add(1);
         let blocks = u8::try_from(N).unwrap_or(u8::MAX);
         let header = Header { opcode, blocks, tag: self.tag, response }.encode();
@@ -232,6 +227,7 @@ impl AdminEngine {
         let begun = Instant::now();
         let mut unexpected = 0u32;
         loop {
+            let seen = self.shell.signals(self.window);
             if let Some(completion) = self.take_completion() {
                 if completion.tag == self.tag && completion.opcode == opcode {
                     return Ok(completion);
@@ -247,9 +243,10 @@ impl AdminEngine {
                 continue;
             }
             let left = self.command_limit.saturating_sub(begun.elapsed());
-            if !left.is_zero() && self.shell.wait(self.window, left.min(LOOK_AGAIN))? {
-                self.service();
-            } else {
+            self.check_fatal();
+            if self.death.is_none()
+                && (left.is_zero() || !self.shell.wait(self.window, seen, left.min(LOOK_AGAIN))?)
+            {
                 self.examine(left.is_zero().then_some(opcode));
             }
             if let Some(why) = &self.death {
@@ -296,23 +293,18 @@ impl AdminEngine {
         Ok(())
     }
 
-    /// Takes what the event ring says.
-    fn look(&mut self) {
-        self.events.drain();
-        self.check_fatal();
-    }
-
     fn check_fatal(&mut self) {
         if let Some(why) = self.events.take_fatal() {
             self.die(why);
         }
     }
 
-    fn destroy(&mut self, opcode: Opcode, number: u32, kinds: &[EventType]) -> Result<(), Error> {
+    fn destroy(&mut self, opcode: Opcode, number: u32) -> Result<(), Error> {
         self.run(opcode, Destroy { number }.encode())?;
-        // Those still in the ring, too.
-        self.look();
-        self.events.forget(number, kinds);
+        // What the engine had to say of it stands in the ring by now: it is told while somebody is there
+        // to be told.
+        self.events.drain();
+        self.check_fatal();
         Ok(())
     }
 }
@@ -335,7 +327,7 @@ impl Engine for AdminEngine {
     }
 
     fn destroy_cq(&mut self, cqn: u32) -> Result<(), Error> {
-        self.destroy(Opcode::DestroyCq, cqn, &[EventType::Completion, EventType::CqError])
+        self.destroy(Opcode::DestroyCq, cqn)
     }
 
     fn create_rq(&mut self, command: &CreateRq) -> Result<u32, Error> {
@@ -343,7 +335,7 @@ impl Engine for AdminEngine {
     }
 
     fn destroy_rq(&mut self, rqn: u32) -> Result<(), Error> {
-        self.destroy(Opcode::DestroyRq, rqn, &[EventType::ReceiveLimit])
+        self.destroy(Opcode::DestroyRq, rqn)
     }
 
     fn create_qp(&mut self, command: &CreateQp) -> Result<(u32, u8), Error> {
@@ -362,7 +354,7 @@ impl Engine for AdminEngine {
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), Error> {
-        self.destroy(Opcode::DestroyQp, qpn, &[EventType::Qp])
+        self.destroy(Opcode::DestroyQp, qpn)
     }
 
     fn create_key(&mut self, command: &CreateKey) -> Result<u32, Error> {
@@ -397,28 +389,22 @@ impl Engine for AdminEngine {
         self.backend().revoke_page(self.window, page);
     }
 
-    fn interrupt(&self) -> Option<BorrowedFd<'_>> {
-        self.shell.vector(self.window)
-    }
-
-    fn service(&mut self) {
-        self.shell.service(self.window);
-        // The look at the ring is worth it even where nothing was signalled.
-        self.shell.take_news(self.window);
-        self.look();
-    }
-
     fn listen(&mut self, hear: Hear) {
         self.events.listen(hear);
     }
 
-    fn next_event(&mut self) -> Option<EngineEvent> {
-        // Who waited for another window may have taken this one's interrupt.
-        if self.shell.take_news(self.window) {
-            self.events.drain();
-        }
+    fn news(&self) -> BorrowedFd<'_> {
+        self.events.news()
+    }
+
+    fn service(&mut self) {
+        let _ = nix::unistd::read(self.events.news(), &mut [0; 8]);
         self.check_fatal();
-        self.events.pop()
+    }
+
+    fn next_event(&mut self) -> Option<EngineEvent> {
+        self.check_fatal();
+        self.events.next_event()
     }
 
     fn check(&mut self) {

@@ -12,8 +12,9 @@ use crate::error::Error;
 ///
 /// Register access has PCIe's rules: writes are posted, happen in the order they were made, and
 /// after every earlier store of the caller to memory that the card can read; a read completes after
-/// all earlier writes. A card that is gone reads all ones.
-pub trait CardBackend {
+/// all earlier writes. A card that is gone reads all ones. That holds for each thread by itself; between
+/// threads, what one did before it let another know comes before what that one does then.
+pub trait CardBackend: Send + Sync {
     /// Reads a 32-bit register; `offset` is a multiple of 4.
     fn read32(&self, bar: Bar, offset: u64) -> u32;
     /// Writes a 32-bit register; `offset` is a multiple of 4.

@@ -5,7 +5,7 @@
 //! first write that depends on it: a reference design with the same PCI identity must not be
 //! written to.
 
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bitstreams::{Manifest, MapName};
@@ -35,7 +35,7 @@ use crate::shell::Shell;
 /// [`Error::BringUp`] with what was found and what to do, or an engine's error.
 pub fn bring_up(
     number: u32,
-    backend: Rc<dyn CardBackend>,
+    backend: Arc<dyn CardBackend>,
     address: PortAddress,
     manifest: &Manifest,
 ) -> Result<Card, Error> {
@@ -49,7 +49,7 @@ pub fn bring_up(
     probe.interrupts();
 
     let shell =
-        Rc::new(Shell::new(number, Rc::clone(&backend), found.bank, found.large, found.regions));
+        Arc::new(Shell::new(number, Arc::clone(&backend), found.bank, found.large, found.regions));
     let mut arena = Arena::new(&backend.iova_ranges()?);
     if arena.free_bytes() == 0 {
         return Err(probe.failed(
@@ -62,11 +62,11 @@ pub fn bring_up(
     let mut firmware = None;
     for index in 0..found.regions {
         let Some(version) = probe.engine(index)? else { continue };
-        let mut engine = AdminEngine::start(number, Rc::clone(&shell), index, &mut arena)?;
+        let mut engine = AdminEngine::start(number, Arc::clone(&shell), index, &mut arena)?;
         gids.resize(usize::from(engine.limits().gids).max(gids.len()), [0; 16]);
         write_gids(&mut engine, &gids)?;
         firmware.get_or_insert(version);
-        windows.push(Window::new(index, Box::new(engine)));
+        windows.push(Window::new(number, index, Box::new(engine)));
     }
     let Some(firmware) = firmware else {
         return Err(probe.failed(format!(
@@ -100,6 +100,7 @@ pub fn bring_up(
         windows,
         arena,
         shell,
+        interrupts: None,
         claims: Claims::default(),
         quarantine: Quarantine::default(),
         manifest: manifest.clone(),

@@ -1,7 +1,6 @@
 //! The cards: their engines, doorbell pages, address space, and who owns which queue.
 
-use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use bitstreams::Manifest;
 use fpga_regs::coyote::pci::Bar;
@@ -16,10 +15,11 @@ use crate::backend::{CardBackend, Identity};
 use crate::bringup::bring_up;
 use crate::claims::Claims;
 use crate::clients::ClientId;
-use crate::completions::Completions;
 use crate::engine::{Engine, EngineLimits};
 use crate::error::Error;
+use crate::interrupts::Interrupts;
 use crate::iova::{ARENA_END, ARENA_START, Arena, IovaRange};
+use crate::listeners::Listeners;
 use crate::quota::Resource;
 use crate::shadow::Purpose;
 use crate::shell::Shell;
@@ -36,7 +36,7 @@ pub struct Card {
     /// Its number, as in `balboaN`.
     pub number: u32,
     /// The way to it.
-    pub backend: Rc<dyn CardBackend>,
+    pub backend: Arc<dyn CardBackend>,
     /// What it is, for people.
     pub identity: Identity,
     /// The first addresses of its port, which its MAC address and node GUID follow from.
@@ -50,7 +50,9 @@ pub struct Card {
     /// Its I/O virtual addresses.
     pub arena: Arena,
     /// The shell's part of its windows.
-    pub shell: Rc<Shell>,
+    pub shell: Arc<Shell>,
+    /// Serves its interrupts, once it is told to.
+    pub interrupts: Option<Interrupts>,
     /// The connections that its QPs speak for.
     pub claims: Claims,
     /// What was leaked because the card did not confirm its end.
@@ -93,12 +95,8 @@ pub struct Window {
     pub engine: Box<dyn Engine>,
     /// Doorbell pages 1 to 15.
     pub pages: Vec<Page>,
-    /// Where the events of completion queues go.
-    pub completions: Rc<Completions>,
-    /// Owners of completion queues.
-    pub cqs: HashMap<u32, ClientId>,
-    /// Owners of QPs.
-    pub qps: HashMap<u32, ClientId>,
+    /// Its completion queues and queue pairs, and who is told of their events.
+    pub listeners: Arc<Listeners>,
     /// What is to be looked at because events were lost.
     pub suspects: Suspects,
 }
@@ -123,13 +121,12 @@ impl Suspects {
 impl Window {
     /// A window of which nothing is used.
     #[must_use]
-    pub fn new(index: u8, mut engine: Box<dyn Engine>) -> Self {
-        let completions = Rc::<Completions>::default();
-        let heard = Rc::clone(&completions);
-        engine.listen(Rc::new(move |cqn| heard.fire(cqn)));
+    pub fn new(card: u32, index: u8, mut engine: Box<dyn Engine>) -> Self {
+        let listeners = Arc::new(Listeners::new(card, index));
+        let told = Arc::clone(&listeners);
+        engine.listen(Arc::new(move |event| told.tell(event)));
         let pages = vec![Page::Free; usize::from(DOORBELL_PAGES)];
-        let (cqs, qps, suspects) = Default::default();
-        Self { index, engine, pages, completions, cqs, qps, suspects }
+        Self { index, engine, pages, listeners, suspects: Suspects::default() }
     }
 
     /// Free doorbell pages.
@@ -216,7 +213,6 @@ impl Card {
         memory: Option<DmaMemory>,
         purpose: Purpose,
     ) -> Result<(), Error> {
-        self.shell.attend()?;
         if let Some(memory) = memory {
             self.backend.dma_map(range.start(), range.length(), memory)?;
         }
@@ -230,7 +226,6 @@ impl Card {
     /// # Errors
     /// [`Error::Dead`] when the card does not confirm: the ranges are not to be used again.
     pub fn take_back(&self, window: u8, ranges: &[&IovaRange]) -> Result<bool, Error> {
-        self.shell.attend()?;
         let ranges: Vec<_> = ranges.iter().map(|range| (range.start(), range.length())).collect();
         self.shell.unmap(window, &ranges)
     }
@@ -311,12 +306,31 @@ impl Card {
     /// # Errors
     /// As [`bring_up`]; it then stays as dead as it was.
     pub fn renew(&mut self) -> Result<(), Error> {
+        // Of the old shell: a vector is served once.
+        let served = self.interrupts.take().is_some();
+        let outcome = self.bring_up_anew();
+        if served {
+            self.serve_interrupts()?;
+        }
+        outcome
+    }
+
+    fn bring_up_anew(&mut self) -> Result<(), Error> {
         // What is still mapped belongs to engines that are no more, or was leaked to them.
         self.backend.dma_unmap(ARENA_START, ARENA_END - ARENA_START)?;
-        let backend = Rc::clone(&self.backend);
+        let backend = Arc::clone(&self.backend);
         let mut new = bring_up(self.number, backend, self.address, &self.manifest)?;
         new.set_gids(self.gids.clone())?;
         *self = new;
+        Ok(())
+    }
+
+    /// Serves its interrupts from now on by a thread of their own.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] or [`Error::Backend`] when descriptors or threads run out.
+    pub fn serve_interrupts(&mut self) -> Result<(), Error> {
+        self.interrupts = Some(Interrupts::serve(&self.shell)?);
         Ok(())
     }
 

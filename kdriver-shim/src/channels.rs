@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
 
 use hostmem::fdpass;
 use nix::errno::Errno;
@@ -15,6 +16,7 @@ use nix::sys::epoll::EpollFlags;
 use nix::sys::socket::{MsgFlags, Shutdown, send, shutdown};
 
 use crate::error::Error;
+use crate::lock::lock;
 use crate::poller::{Poller, Token, Watch};
 
 /// The object that a record speaks of.
@@ -28,9 +30,15 @@ pub enum Key {
     Device,
 }
 
-/// balboad's end of a socket pair that carries records of `N` bytes.
+/// balboad's end of a socket pair that carries records of `N` bytes; any thread may use it.
 #[derive(Debug)]
 pub struct RecordSocket<const N: usize> {
+    poller: Arc<Poller>,
+    state: Mutex<State<N>>,
+}
+
+#[derive(Debug)]
+struct State<const N: usize> {
     // None once the client has closed its end.
     socket: Option<(OwnedFd, Watch)>,
     /// Records that wait for room, in their order; while there are any, the epoll set tells of room.
@@ -64,33 +72,35 @@ impl<const N: usize> RecordSocket<N> {
     ///
     /// # Errors
     /// [`Error::Memory`] or [`Error::Os`] when descriptors run out.
-    pub fn new(poller: &Poller, token: Token) -> Result<(Self, OwnedFd), Error> {
+    pub fn new(poller: &Arc<Poller>, token: Token) -> Result<(Self, OwnedFd), Error> {
         let (ours, theirs) = fdpass::pair()?;
         // The client has nothing to say here: descriptors above all, which would be balboad's to close.
         shutdown(ours.as_raw_fd(), Shutdown::Read).map_err(Error::os("shutdown of a channel"))?;
         let watch = poller.watch(&ours, token, EpollFlags::empty())?;
         let (kept, places) = (BTreeMap::new(), BTreeMap::new());
-        Ok((Self { socket: Some((ours, watch)), kept, places, next: 0 }, theirs))
+        let state = Mutex::new(State { socket: Some((ours, watch)), kept, places, next: 0 });
+        Ok((Self { poller: Arc::clone(poller), state }, theirs))
     }
 
     /// Sends a record of the object with key `key`, or keeps it until there is room.
-    pub fn send(&mut self, poller: &Poller, key: Key, record: [u8; N]) -> Sent {
-        if self.kept.is_empty() {
-            match self.offer(&record) {
+    pub fn send(&self, key: Key, record: [u8; N]) -> Sent {
+        let mut state = lock(&self.state);
+        if state.kept.is_empty() {
+            match state.offer(&record) {
                 Taken::Yes => return Sent::Yes,
-                Taken::Full => self.wait_for_room(poller, EpollFlags::EPOLLOUT),
+                Taken::Full => state.wait_for_room(&self.poller, EpollFlags::EPOLLOUT),
                 Taken::Gone => {
-                    self.close(poller);
+                    state.close(&self.poller);
                     return Sent::No;
                 }
             }
         }
-        let place = self.next;
-        self.next = place.wrapping_add(1);
-        self.kept.insert(place, (key, record));
-        match self.places.insert((key, record), place) {
+        let place = state.next;
+        state.next = place.wrapping_add(1);
+        state.kept.insert(place, (key, record));
+        match state.places.insert((key, record), place) {
             Some(before) => {
-                self.kept.remove(&before);
+                state.kept.remove(&before);
                 Sent::Merged
             }
             None => Sent::Yes,
@@ -98,20 +108,53 @@ impl<const N: usize> RecordSocket<N> {
     }
 
     /// Sends what was kept, as far as there is room.
-    pub fn flush(&mut self, poller: &Poller) {
-        while let Some((&place, &(key, record))) = self.kept.first_key_value() {
-            match self.offer(&record) {
+    pub fn flush(&self) {
+        let mut state = lock(&self.state);
+        while let Some((&place, &(key, record))) = state.kept.first_key_value() {
+            match state.offer(&record) {
                 Taken::Yes => {
-                    self.kept.remove(&place);
-                    self.places.remove(&(key, record));
+                    state.kept.remove(&place);
+                    state.places.remove(&(key, record));
                 }
                 Taken::Full => return,
-                Taken::Gone => return self.close(poller),
+                Taken::Gone => return state.close(&self.poller),
             }
         }
-        self.wait_for_room(poller, EpollFlags::empty());
+        state.wait_for_room(&self.poller, EpollFlags::empty());
     }
 
+    /// Drops the records of an object that are still kept, and returns how many there were.
+    pub fn forget(&self, key: Key) -> u32 {
+        let mut state = lock(&self.state);
+        let of_object = (key, [0; N])..=(key, [u8::MAX; N]);
+        let found: Vec<_> =
+            state.places.range(of_object).map(|(at, place)| (*at, *place)).collect();
+        for (at, place) in &found {
+            state.places.remove(at);
+            state.kept.remove(place);
+        }
+        u32::try_from(found.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many records are kept.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        lock(&self.state).kept.len()
+    }
+
+    /// Closes balboad's end; later records are dropped.
+    pub fn close(&self) {
+        lock(&self.state).close(&self.poller);
+    }
+
+    /// Whether the socket can still carry records.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        lock(&self.state).socket.is_some()
+    }
+}
+
+impl<const N: usize> State<N> {
     fn offer(&self, record: &[u8; N]) -> Taken {
         let Some((socket, _)) = &self.socket else { return Taken::Gone };
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
@@ -131,36 +174,12 @@ impl<const N: usize> RecordSocket<N> {
         }
     }
 
-    /// Drops the records of an object that are still kept, and returns how many there were.
-    pub fn forget(&mut self, key: Key) -> u32 {
-        let of_object = (key, [0; N])..=(key, [u8::MAX; N]);
-        let found: Vec<_> = self.places.range(of_object).map(|(at, place)| (*at, *place)).collect();
-        for (at, place) in &found {
-            self.places.remove(at);
-            self.kept.remove(place);
-        }
-        u32::try_from(found.len()).unwrap_or(u32::MAX)
-    }
-
-    /// How many records are kept.
-    #[must_use]
-    pub fn kept(&self) -> usize {
-        self.kept.len()
-    }
-
-    /// Closes balboad's end; later records are dropped.
-    pub fn close(&mut self, poller: &Poller) {
+    fn close(&mut self, poller: &Poller) {
         if let Some((socket, watch)) = self.socket.take() {
             poller.unwatch(&socket, watch);
         }
         self.kept.clear();
         self.places.clear();
-    }
-
-    /// Whether the socket can still carry records.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        self.socket.is_some()
     }
 }
 
@@ -184,8 +203,8 @@ mod tests {
 
     use super::*;
 
-    fn socket() -> (Poller, RecordSocket<8>, OwnedFd) {
-        let poller = Poller::new().unwrap();
+    fn socket() -> (Arc<Poller>, RecordSocket<8>, OwnedFd) {
+        let poller = Arc::new(Poller::new().unwrap());
         let (socket, theirs) = RecordSocket::new(&poller, Token::Listener).unwrap();
         (poller, socket, theirs)
     }
@@ -196,10 +215,10 @@ mod tests {
     }
 
     /// Sends records of queue 1 until one is kept, the last of those returned.
-    fn fill(poller: &Poller, socket: &mut RecordSocket<8>) -> u64 {
+    fn fill(socket: &RecordSocket<8>) -> u64 {
         let mut sent = 0;
         while socket.kept() == 0 {
-            assert_eq!(socket.send(poller, Key::Cq(1), completion_record(sent)), Sent::Yes);
+            assert_eq!(socket.send(Key::Cq(1), completion_record(sent)), Sent::Yes);
             sent += 1;
         }
         sent - 1
@@ -207,11 +226,11 @@ mod tests {
 
     #[test]
     fn a_full_socket_keeps_records_in_order_and_forgets_those_of_a_dead_object() {
-        let (poller, mut socket, theirs) = socket();
-        let last = fill(&poller, &mut socket);
-        socket.send(&poller, Key::Qp(1), completion_record(1_000_000));
-        socket.send(&poller, Key::Cq(1), completion_record(last + 1));
-        socket.send(&poller, Key::Cq(2), completion_record(1_000_001));
+        let (poller, socket, theirs) = socket();
+        let last = fill(&socket);
+        socket.send(Key::Qp(1), completion_record(1_000_000));
+        socket.send(Key::Cq(1), completion_record(last + 1));
+        socket.send(Key::Cq(2), completion_record(1_000_001));
         assert_eq!(socket.forget(Key::Cq(1)), 2);
         for expected in 0..last {
             assert_eq!(read(&theirs), Some(expected));
@@ -219,7 +238,7 @@ mod tests {
         assert_eq!(read(&theirs), None);
         let ready = poller.wait(Some(0)).unwrap();
         assert!(ready.iter().any(|(_, flags)| flags.contains(EpollFlags::EPOLLOUT)));
-        socket.flush(&poller);
+        socket.flush();
         assert_eq!([read(&theirs), read(&theirs)], [Some(1_000_000), Some(1_000_001)]);
         assert_eq!((read(&theirs), socket.kept()), (None, 0));
         assert!(poller.wait(Some(0)).unwrap().is_empty());
@@ -227,24 +246,24 @@ mod tests {
 
     #[test]
     fn of_equal_records_one_is_kept_where_the_last_of_them_was() {
-        let (poller, mut socket, theirs) = socket();
-        let last = fill(&poller, &mut socket);
+        let (_, socket, theirs) = socket();
+        let last = fill(&socket);
         let (up, down) = (completion_record(1 << 40), completion_record(1 << 41));
-        assert_eq!(socket.send(&poller, Key::Device, down), Sent::Yes);
+        assert_eq!(socket.send(Key::Device, down), Sent::Yes);
         for _ in 0..100_000 {
-            socket.send(&poller, Key::Device, up);
-            assert_eq!(socket.send(&poller, Key::Device, down), Sent::Merged);
+            socket.send(Key::Device, up);
+            assert_eq!(socket.send(Key::Device, down), Sent::Merged);
         }
-        assert_eq!(socket.send(&poller, Key::Cq(1), completion_record(last)), Sent::Merged);
+        assert_eq!(socket.send(Key::Cq(1), completion_record(last)), Sent::Merged);
         assert_eq!(socket.kept(), 3);
         for expected in 0..last {
             assert_eq!(read(&theirs), Some(expected));
         }
-        socket.flush(&poller);
+        socket.flush();
         let rest = [read(&theirs), read(&theirs), read(&theirs), read(&theirs)];
         assert_eq!(rest, [Some(1 << 40), Some(1 << 41), Some(last), None]);
         // What was read may happen again.
-        assert_eq!(socket.send(&poller, Key::Device, up), Sent::Yes);
+        assert_eq!(socket.send(Key::Device, up), Sent::Yes);
         assert_eq!(read(&theirs), Some(1 << 40));
     }
 
@@ -261,11 +280,11 @@ mod tests {
 
     #[test]
     fn a_closed_channel_takes_no_record() {
-        let (poller, mut socket, theirs) = socket();
+        let (_, socket, theirs) = socket();
         drop(theirs);
-        assert_eq!(socket.send(&poller, Key::Cq(1), completion_record(1)), Sent::No);
+        assert_eq!(socket.send(Key::Cq(1), completion_record(1)), Sent::No);
         assert!(!socket.is_open());
-        assert_eq!(socket.send(&poller, Key::Cq(1), completion_record(1)), Sent::No);
+        assert_eq!(socket.send(Key::Cq(1), completion_record(1)), Sent::No);
     }
 
     #[test]

@@ -1,11 +1,9 @@
 //! Clients: one process each, with everything it owns, and how all of that ends.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fpga_regs::engine::admin::AdminStatus;
 use hostmem::{PidFd, RemoteProcess};
@@ -160,8 +158,6 @@ pub struct Client {
     pub pd_block: Option<u32>,
     /// See [`Self::pd_block`].
     pub pd_numbers: Numbers,
-    /// When it was last told of a completion.
-    pub told: Rc<Cell<Option<Instant>>>,
 }
 
 impl Client {
@@ -191,23 +187,12 @@ impl Client {
             numbers: Numbers::default(),
             pd_block: None,
             pd_numbers: Numbers::default(),
-            told: Rc::default(),
         }
     }
 
     /// Logs why it is refused what it asked for.
     pub fn log_refusal(&self, why: &Error) {
         log::info!(client = self.process.pid; "{} was refused: {why}", self.label());
-    }
-
-    /// Logs that the card could not reach memory that the peer of one of its QPs has a key to; the
-    /// completion that tells of it is the peer's.
-    pub fn log_unreachable(&self, card: u32, qpn: u32) {
-        log::warn!(
-            client = self.process.pid;
-            "{}: QP {qpn:#x} of balboa{card} is in ERR: its peer has a key to memory that the card cannot reach",
-            self.label()
-        );
     }
 
     /// The client as the log names it.
@@ -228,12 +213,6 @@ impl Client {
     #[must_use]
     pub fn is_heard(&self) -> bool {
         self.stage != Stage::Ending && self.put_off.is_none()
-    }
-
-    /// Whether it was told of a completion within that time.
-    #[must_use]
-    pub fn was_told_within(&self, span: Duration, now: Instant) -> bool {
-        self.told.get().is_some_and(|told| now.saturating_duration_since(told) < span)
     }
 
     /// Whether the client has its place on a card in that window.

@@ -34,7 +34,7 @@ impl Client {
     }
 
     /// Ends a part of what the client owns; `true` when all has gone.
-    pub fn end_some(&mut self, cards: &mut [Card], poller: &Poller) -> bool {
+    pub fn end_some(&mut self, cards: &mut [Card]) -> bool {
         let mut spent = 0usize;
         while spent < TURN {
             let cost = self
@@ -44,7 +44,7 @@ impl Client {
                 .or_else(|| self.end_place(cards))
                 .or_else(|| self.empty_rings());
             let Some(cost) = cost else {
-                self.close(poller);
+                self.close();
                 return true;
             };
             spent = spent.saturating_add(cost);
@@ -60,7 +60,7 @@ impl Client {
             card.claims.release(peer, CardQp { window, qpn });
         }
         self.end_queues(cards, qp.card, |window| {
-            window.qps.remove(&qpn);
+            window.listeners.remove_qp(qpn);
             let qp_ended = window.engine.destroy_qp(qpn);
             let rq_ended = window.engine.destroy_rq(qp.rqn);
             [("QP", qpn, qp_ended), ("RQ", qp.rqn, rq_ended)]
@@ -71,8 +71,7 @@ impl Client {
     fn end_cq(&mut self, cards: &mut [Card]) -> Option<usize> {
         let (cqn, cq) = self.cqs.pop_first()?;
         self.end_queues(cards, cq.card, |window| {
-            window.completions.remove(cqn);
-            window.cqs.remove(&cqn);
+            window.listeners.remove_cq(cqn);
             [("CQ", cqn, window.engine.destroy_cq(cqn))]
         });
         Some(1)
@@ -141,6 +140,9 @@ impl Client {
         if let Err(error) = &unmapped {
             log::error!("rings of {}: {error}", self.label());
         }
+        if let Ok(window) = card.window(window) {
+            window.listeners.remove_client(self.id);
+        }
         let clean = clean && unmapped.is_ok();
         card.release_iova(rings, clean);
         end_page(card, window, page, clean);
@@ -158,12 +160,12 @@ impl Client {
         Some(PIECE)
     }
 
-    fn close(&mut self, poller: &Poller) {
+    fn close(&mut self) {
         for channel in self.channels.values_mut() {
-            channel.records.borrow_mut().close(poller);
+            channel.records.close();
         }
         for context in self.contexts.values_mut() {
-            context.events.close(poller);
+            context.events.records.close();
         }
     }
 }
@@ -193,9 +195,7 @@ fn end_page(card: &mut Card, index: u8, page: u8, clean: bool) {
         Ok(()) => {
             log::warn!("{}: started anew after its death", window.engine.name());
             window.pages.fill(Page::Free);
-            window.completions.clear();
-            window.cqs.clear();
-            window.qps.clear();
+            window.listeners.clear();
             window.suspects = Suspects::default();
         }
         Err(error) => log::error!("{error}"),

@@ -4,7 +4,7 @@
 //! card's window; a `stock` card would implement it by the queue-engine crate inside balboad.
 
 use std::os::fd::BorrowedFd;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use fpga_regs::engine::admin::{CreateCq, CreateKey, CreateQp, CreateRq, PortAttributes};
 use fpga_regs::engine::event::Event;
@@ -16,8 +16,8 @@ use fpga_regs::engine::window::{
 use crate::backend::DoorbellGrant;
 use crate::error::Error;
 
-/// Told the number of a completion queue that fired.
-pub type Hear = Rc<dyn Fn(u32)>;
+/// Told of what an engine reports of its objects, by any thread.
+pub type Hear = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// One engine: the owner of its objects' numbers.
 ///
@@ -33,11 +33,11 @@ pub trait Engine {
 
     /// Makes a completion queue and returns its number.
     fn create_cq(&mut self, command: &CreateCq) -> Result<u32, Error>;
-    /// Ends a completion queue; none of its events is returned afterwards.
+    /// Ends a completion queue; none of its events is told afterwards.
     fn destroy_cq(&mut self, cqn: u32) -> Result<(), Error>;
     /// Makes a receive queue and returns its number.
     fn create_rq(&mut self, command: &CreateRq) -> Result<u32, Error>;
-    /// Ends a receive queue; none of its events is returned afterwards.
+    /// Ends a receive queue; none of its events is told afterwards.
     fn destroy_rq(&mut self, rqn: u32) -> Result<(), Error>;
     /// Makes a QP in RESET and returns its number and generation.
     fn create_qp(&mut self, command: &CreateQp) -> Result<(u32, u8), Error>;
@@ -45,7 +45,7 @@ pub trait Engine {
     fn modify_qp(&mut self, qpn: u32, attributes: &Attributes) -> Result<u8, Error>;
     /// A QP's attributes and its state.
     fn query_qp(&mut self, qpn: u32) -> Result<Attributes, Error>;
-    /// Ends a QP once no completion and no DMA of it can follow; none of its events is returned
+    /// Ends a QP once no completion and no DMA of it can follow; none of its events is told
     /// afterwards.
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), Error>;
     /// Makes a key for mapped memory.
@@ -64,14 +64,13 @@ pub trait Engine {
     /// Takes a doorbell page back.
     fn revoke(&mut self, page: u8);
 
-    /// Readable when the engine has something to say; [`Self::service`] makes it quiet.
-    fn interrupt(&self) -> Option<BorrowedFd<'_>>;
-    /// Takes what the engine has to say, for [`Self::next_event`].
-    fn service(&mut self);
-    /// Tells `hear` of completion queues that fire, whatever is being waited for; from now on
-    /// [`Self::next_event`] does not.
+    /// Tells `hear` of the events of objects, where they are found.
     fn listen(&mut self, hear: Hear);
-    /// The next event, in the order the engine raised them.
+    /// Readable when the engine has something to say of itself; [`Self::service`] makes it quiet.
+    fn news(&self) -> BorrowedFd<'_>;
+    /// Takes what the engine has to say of itself, for [`Self::next_event`].
+    fn service(&mut self);
+    /// What the engine has said of itself.
     fn next_event(&mut self) -> Option<EngineEvent>;
 
     /// Looks whether it still runs; [`Self::death`] tells.
@@ -83,11 +82,9 @@ pub trait Engine {
     fn restart(&mut self) -> Result<(), Error>;
 }
 
-/// What an engine reports.
+/// What an engine reports of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineEvent {
-    /// An event as the engine wrote it.
-    Card(Event),
     /// Events were lost: every completion queue may have fired, every QP may have failed.
     Lost,
     /// The engine is dead, see [`Engine::death`].

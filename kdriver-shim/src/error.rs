@@ -11,6 +11,9 @@ use crate::quota::Resource;
 /// The name of a card's addresses where a quota is told of.
 pub const ADDRESSES: &str = "bytes of the card's addresses";
 
+/// Why an engine is dead whose registers read all ones.
+pub(crate) const GONE: &str = "its registers read all ones: the card is gone";
+
 /// Why balboad does not start, or refuses a request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

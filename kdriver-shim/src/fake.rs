@@ -1,9 +1,8 @@
 //! A card for tests: registers in tables, and engines that keep count of their objects.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use fpga_regs::Block;
 use fpga_regs::coyote::pci::{self, Bar};
@@ -22,6 +21,7 @@ use hostmem::{DmaMemory, EventFd, SharedMapping, memfd};
 
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
 use crate::error::Error;
+use crate::lock::lock;
 
 /// Where the fake's Device Control stands.
 pub const EXPRESS_CONTROL: u16 = 0x60 + pci::EXPRESS_DEVICE_CONTROL;
@@ -30,11 +30,11 @@ pub const STUBBORN: u16 = 0xff0;
 
 /// A card in memory.
 pub struct FakeCard {
-    state: RefCell<State>,
+    state: Mutex<State>,
     vectors: Vec<EventFd>,
     wanted_back: EventFd,
     given_up: EventFd,
-    behind_commands: RefCell<Box<dyn FnMut()>>,
+    behind_commands: Mutex<Box<dyn FnMut() + Send>>,
 }
 
 #[derive(Default)]
@@ -138,9 +138,13 @@ impl FakeCard {
         ]);
         let vectors = (0..windows).map(|_| EventFd::new().unwrap()).collect();
         let wanted_back = EventFd::new().unwrap();
-        let behind_commands = RefCell::new(Box::new(|| {}) as Box<dyn FnMut()>);
+        let behind_commands = Mutex::new(Box::new(|| {}) as Box<dyn FnMut() + Send>);
         let given_up = EventFd::new().unwrap();
-        Self { state: RefCell::new(state), vectors, wanted_back, given_up, behind_commands }
+        Self { state: Mutex::new(state), vectors, wanted_back, given_up, behind_commands }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
     /// Asks for the card back, as the kernel does.
@@ -150,7 +154,7 @@ impl FakeCard {
 
     /// Finds that the memory of a process at an address does not answer, and tells balboad.
     pub fn give_up_memory_at(&self, address: u64) {
-        let state = self.state.borrow();
+        let state = self.state();
         let process = state.mappings.values().find_map(|(_, memory)| match memory {
             DmaMemory::Process { process, address: its } if *its == address => Some(process),
             _ => None,
@@ -162,7 +166,7 @@ impl FakeCard {
     /// Resets the function, behind its driver's back.
     pub fn reset(&self) {
         self.set(Bar::Xdma, xdma::engine(Direction::HostToCard, 0) | xdma::ENGINE_CONTROL, 0);
-        for window in &mut self.state.borrow_mut().windows {
+        for window in &mut self.state().windows {
             let next = window.next;
             *window = FakeWindow { next, ..FakeWindow::default() };
         }
@@ -170,32 +174,32 @@ impl FakeCard {
 
     /// Sets what a register reads.
     pub fn set(&self, bar: Bar, offset: u64, value: u64) {
-        self.state.borrow_mut().registers.insert((bar.number(), offset), value);
+        self.state().registers.insert((bar.number(), offset), value);
     }
 
     /// Sets a word of configuration space.
     pub fn set_config(&self, offset: u16, value: u16) {
-        self.state.borrow_mut().config.insert(offset, value);
+        self.state().config.insert(offset, value);
     }
 
     /// Keeps the ends of invalidations to itself.
     pub fn mute(&self) {
-        self.state.borrow_mut().mute = true;
+        self.state().mute = true;
     }
 
     /// Reports them again; those of before are lost.
     pub fn unmute(&self) {
-        self.state.borrow_mut().mute = false;
+        self.state().mute = false;
     }
 
     /// Does something behind every command that is executed.
-    pub fn behind_commands(&self, act: impl FnMut() + 'static) {
-        *self.behind_commands.borrow_mut() = Box::new(act);
+    pub fn behind_commands(&self, act: impl FnMut() + Send + 'static) {
+        *lock(&self.behind_commands) = Box::new(act);
     }
 
     /// Where the control registers of a vFPGA are.
     fn cnfg(&self, index: u64) -> u64 {
-        self.state.borrow().bank().cnfg(index)
+        self.state().bank().cnfg(index)
     }
 
     /// Reports a page fault.
@@ -204,29 +208,29 @@ impl FakeCard {
         self.set(Bar::Shell, cnfg + vfpga::ISR_VADDR, vaddr);
         self.set(Bar::Shell, cnfg + vfpga::ISR_LEN, length.into());
         let event = IsrRead { kind: EventKind::PageFault, write, ..IsrRead::default() };
-        self.report(&mut self.state.borrow_mut(), index, event);
+        self.report(&mut self.state(), index, event);
     }
 
     /// Reports a fault of a read at `vaddr` by vFPGA 0 behind the next write of its control register
     /// at `register`.
     pub fn fault_behind(&self, register: u64, vaddr: u64) {
         let offset = self.cnfg(0) + register;
-        self.state.borrow_mut().ambush = Some((offset, vaddr));
+        self.state().ambush = Some((offset, vaddr));
     }
 
     /// Takes the pages that were invalidated, each with the process named.
     pub fn take_invalidated(&self) -> Vec<(u64, u32)> {
-        std::mem::take(&mut self.state.borrow_mut().invalidated)
+        std::mem::take(&mut self.state().invalidated)
     }
 
     /// Is a card whose clients map their memory themselves, in pieces of so many bytes.
     pub fn set_piece(&self, bytes: u64) {
-        self.state.borrow_mut().piece = Some(bytes);
+        self.state().piece = Some(bytes);
     }
 
     /// Takes what was unmapped, first bytes and lengths.
     pub fn take_unmapped(&self) -> Vec<(u64, u64)> {
-        std::mem::take(&mut self.state.borrow_mut().unmapped)
+        std::mem::take(&mut self.state().unmapped)
     }
 
     /// Signals the vector of a vFPGA, whether it reports anything or not.
@@ -236,7 +240,7 @@ impl FakeCard {
 
     /// Reports that an engine has something to say.
     pub fn notify(&self, index: u64) {
-        self.report_notify(&mut self.state.borrow_mut(), index);
+        self.report_notify(&mut self.state(), index);
     }
 
     /// One that waits behind what is reported stands for later ones.
@@ -272,21 +276,21 @@ impl FakeCard {
 
     /// Whether a vFPGA has no event that was not taken back.
     pub fn is_quiet(&self, index: u64) -> bool {
-        self.state.borrow().events.get(&index).is_none_or(VecDeque::is_empty)
+        self.state().events.get(&index).is_none_or(VecDeque::is_empty)
     }
 
     /// Takes what was written to the TLB windows.
     pub fn take_entries(&self) -> Vec<(u64, [u64; 2])> {
-        std::mem::take(&mut self.state.borrow_mut().entries)
+        std::mem::take(&mut self.state().entries)
     }
 
     /// Takes what was answered to events, locks aside.
     pub fn take_answers(&self) -> Vec<(u64, IsrWrite)> {
-        std::mem::take(&mut self.state.borrow_mut().answers)
+        std::mem::take(&mut self.state().answers)
     }
 
     fn write_register(&self, bar: Bar, offset: u64, value: u64) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         let bank = state.bank();
         for index in (0..vfpga::MAX_VFPGAS).filter(|_| bar == Bar::Shell) {
             if offset == bank.cnfg(index) + vfpga::ISR {
@@ -340,37 +344,37 @@ impl FakeCard {
 
     /// What was last written to a register.
     pub fn get(&self, bar: Bar, offset: u64) -> u64 {
-        self.state.borrow().registers.get(&(bar.number(), offset)).copied().unwrap_or(0)
+        self.state().registers.get(&(bar.number(), offset)).copied().unwrap_or(0)
     }
 
     /// Looks at or changes an engine.
     pub fn window<T>(&self, index: usize, act: impl FnOnce(&mut FakeWindow) -> T) -> T {
-        act(&mut self.state.borrow_mut().windows[index])
+        act(&mut self.state().windows[index])
     }
 
     /// Ranges mapped, with their lengths.
     pub fn mapped(&self) -> Vec<(u64, u64)> {
-        self.state.borrow().mappings.iter().map(|(iova, (length, _))| (*iova, *length)).collect()
+        self.state().mappings.iter().map(|(iova, (length, _))| (*iova, *length)).collect()
     }
 
     /// Keeps the writes that clear events on their way, as posted writes may be.
     pub fn hold_clears(&self) {
-        self.state.borrow_mut().clears = Some(Vec::new());
+        self.state().clears = Some(Vec::new());
     }
 
     /// Lets those arrive that are on their way.
     pub fn let_clears_arrive(&self) {
-        self.push_clears(&mut self.state.borrow_mut());
+        self.push_clears(&mut self.state());
     }
 
     /// Pages granted.
     pub fn granted(&self) -> usize {
-        self.state.borrow().pages.len()
+        self.state().pages.len()
     }
 
     /// Raises an event as an engine does; a full ring sets the overflow bit.
     pub fn raise(&self, index: usize, event: Event) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         let State { windows, mappings, .. } = &mut *state;
         windows[index].raise(mappings, event);
         self.report_notify(&mut state, index as u64);
@@ -580,11 +584,11 @@ impl CardBackend for FakeCard {
     }
 
     fn read_config(&self, offset: u16) -> u16 {
-        self.state.borrow().config.get(&offset).copied().unwrap_or(0)
+        self.state().config.get(&offset).copied().unwrap_or(0)
     }
 
     fn write_config(&self, offset: u16, value: u16) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         let stubborn = state.config.get(&STUBBORN) == Some(&1);
         if offset != EXPRESS_CONTROL || !stubborn {
             state.config.insert(offset, value);
@@ -592,7 +596,7 @@ impl CardBackend for FakeCard {
     }
 
     fn read64(&self, bar: Bar, offset: u64) -> u64 {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         self.push_clears(&mut state);
         let bank = state.bank();
         let isr = (0..vfpga::MAX_VFPGAS).find(|i| offset == bank.cnfg(*i) + vfpga::ISR);
@@ -611,10 +615,10 @@ impl CardBackend for FakeCard {
         self.write_register(bar, offset, value);
         let command = csr(offset, self.vectors.len()).map(|(_, register)| register);
         if bar == Bar::Shell && command == Some(w::ADMIN_DOORBELL) {
-            (self.behind_commands.borrow_mut())();
+            (lock(&self.behind_commands))();
         }
         let behind = |(register, _): &mut (u64, u64)| *register == offset;
-        let ambush = self.state.borrow_mut().ambush.take_if(behind);
+        let ambush = self.state().ambush.take_if(behind);
         if let Some((_, vaddr)) = ambush {
             self.set(Bar::Shell, self.cnfg(0) + vfpga::ISR_PID, 0);
             self.fault(0, false, vaddr, 64);
@@ -634,7 +638,7 @@ impl CardBackend for FakeCard {
     }
 
     fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         let before = state.mappings.range(..iova + length).next_back();
         assert!(before.is_none_or(|(start, (length, _))| start + length <= iova), "overlap");
         state.mappings.insert(iova, (length, memory));
@@ -643,8 +647,8 @@ impl CardBackend for FakeCard {
 
     fn dma_unmap(&self, iova: u64, length: u64) -> Result<(), Error> {
         let end = iova + length;
-        self.state.borrow_mut().unmapped.push((iova, length));
-        self.state.borrow_mut().mappings.retain(|start, (length, _)| {
+        self.state().unmapped.push((iova, length));
+        self.state().mappings.retain(|start, (length, _)| {
             let inside = *start >= iova && *start < end;
             assert!(!inside || start + *length <= end, "{start:#x} lies across the edge");
             !inside
@@ -657,15 +661,15 @@ impl CardBackend for FakeCard {
     }
 
     fn dma_piece(&self) -> u64 {
-        self.state.borrow().piece.unwrap_or(u64::MAX)
+        self.state().piece.unwrap_or(u64::MAX)
     }
 
     fn grant_kind(&self) -> GrantKind {
-        self.state.borrow().piece.map_or(GrantKind::Page, |_| GrantKind::Device)
+        self.state().piece.map_or(GrantKind::Page, |_| GrantKind::Device)
     }
 
     fn grant_page(&self, window: u8, page: u8) -> Result<DoorbellGrant, Error> {
-        assert!(self.state.borrow_mut().pages.insert((window, page)), "granted twice");
+        assert!(self.state().pages.insert((window, page)), "granted twice");
         let wake = WakeGrant {
             eventfd: EventFd::new()?.into_fd(),
             thread_page: memfd::create("words", 4096)?,
@@ -676,7 +680,7 @@ impl CardBackend for FakeCard {
     }
 
     fn revoke_page(&self, window: u8, page: u8) {
-        assert!(self.state.borrow_mut().pages.remove(&(window, page)), "never granted");
+        assert!(self.state().pages.remove(&(window, page)), "never granted");
     }
 
     fn identity(&self) -> Identity {

@@ -2,8 +2,9 @@
 //!
 //! A work request never passes through here; everything rare does. [`server::Server`] is one thread
 //! around an epoll set. It answers the messages of `shim_abi` by acting on the objects of a
-//! [`clients::Client`] through the [`engine::Engine`] of the card window the client is pinned to;
-//! [`events`] carries what the engines report to the clients' channels.
+//! [`clients::Client`] through the [`engine::Engine`] of the card window the client is pinned to. What
+//! the engines report is carried to the clients' channels by a thread for each card, in
+//! [`interrupts`] and [`listeners`].
 //!
 //! Nothing that comes from a card, a client or the command line is trusted: it is copied once,
 //! validated and then used, and no input makes this crate panic.
@@ -28,7 +29,6 @@ pub mod cards;
 pub mod channels;
 pub mod claims;
 pub mod clients;
-pub mod completions;
 pub mod directory;
 pub mod ending;
 pub mod engine;
@@ -37,11 +37,13 @@ pub mod event_ring;
 pub mod events;
 #[cfg(test)]
 mod fake;
+pub mod interrupts;
 pub mod iova;
 pub mod leaving;
+pub mod listeners;
+mod lock;
 pub mod numbers;
 pub mod objects;
-pub mod pace;
 pub mod peer;
 pub mod poller;
 pub mod quota;

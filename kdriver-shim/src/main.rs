@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use anyhow::Context;
 use kdriver_shim::args::{Args, Cards, exit};
@@ -16,7 +16,7 @@ use kdriver_shim::server::Server;
 use kdriver_shim::shadow_device::{self, ShadowDevices};
 use kdriver_shim::soft;
 use kdriver_shim::state_dir::StateDir;
-use kdriver_shim::vfio::VfioBackend;
+use kdriver_shim::vfio::{Life, VfioBackend};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -67,15 +67,19 @@ fn run(args: &Args, wanted: &Cards) -> anyhow::Result<()> {
     let taps = shadow.as_ref().map(ShadowDevices::taps).unwrap_or_default();
     let (runtime, backends) =
         soft::start(&wanted.soft, &taps, args.pcap.clone(), args.faults.clone(), args.seed)?;
-    let mut backends: Vec<Rc<dyn CardBackend>> =
-        backends.into_iter().map(|backend| Rc::new(backend) as Rc<dyn CardBackend>).collect();
+    let mut backends: Vec<Arc<dyn CardBackend>> =
+        backends.into_iter().map(|backend| Arc::new(backend) as Arc<dyn CardBackend>).collect();
+    // Held to the end of this thread's work.
+    let life = Life::hold()?;
     for address in &wanted.vfio {
-        backends.push(Rc::new(VfioBackend::open(*address)?));
+        backends.push(Arc::new(VfioBackend::open(*address, &life)?));
     }
     let mut cards = Vec::new();
     for ((number, backend), address) in (0u32..).zip(backends).zip(&wanted.addresses) {
         let manifest = wanted.manifest(number)?;
-        cards.push(bring_up(number, backend, *address, &manifest)?);
+        let mut card = bring_up(number, backend, *address, &manifest)?;
+        card.serve_interrupts()?;
+        cards.push(card);
     }
     let listener = state.listen()?;
     let mut server = Server::new(cards, listener, uid, &state)?;

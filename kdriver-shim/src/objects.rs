@@ -1,12 +1,11 @@
 //! What a client owns: contexts, domains, regions, queues, channels.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use fpga_regs::engine::qp::QpState;
 
-use crate::channels::RecordSocket;
-use crate::completions::{Notifier, Records};
 use crate::iova::IovaRange;
+use crate::listeners::{ContextEvents, Records};
 use crate::spans::Span;
 
 /// An open device.
@@ -15,7 +14,7 @@ pub struct Context {
     /// Card number.
     pub card: u32,
     /// Where its asynchronous events go.
-    pub events: RecordSocket<16>,
+    pub events: Arc<ContextEvents>,
 }
 
 /// A protection domain.
@@ -57,14 +56,8 @@ pub struct Cq {
     pub card: u32,
     /// log2 of its entries.
     pub log2_entries: u8,
-    /// Tells of its events, where it has a channel for them.
-    pub notifier: Option<Rc<Notifier>>,
-    /// What its asynchronous events carry.
-    pub cookie: u64,
     /// Its ring in the client's ring memory.
     pub ring: Span,
-    /// Records sent on the asynchronous event socket.
-    pub async_sent: u32,
 }
 
 /// A queue pair with its receive queue.
@@ -84,20 +77,14 @@ pub struct Qp {
     pub receive_cqn: u32,
     /// Its receive queue.
     pub rqn: u32,
-    /// What its asynchronous events carry.
-    pub cookie: u64,
     /// Its send ring in the client's ring memory.
     pub sq: Span,
     /// Its receive ring in the client's ring memory.
     pub rq: Span,
-    /// Records sent on the asynchronous event socket.
-    pub async_sent: u32,
     /// State it was last seen in.
     pub state: QpState,
     /// The connection it speaks for, from RTR on.
     pub peer: Option<Peer>,
-    /// A fatal event of it was sent since it last left ERR.
-    pub fatal_sent: bool,
 }
 
 /// The far end of a connection: a QP of another port.

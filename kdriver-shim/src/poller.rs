@@ -1,14 +1,15 @@
 //! The epoll set of the control thread, with tokens that outlive no descriptor.
 
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Mutex;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use crate::clients::ClientId;
 use crate::error::Error;
+use crate::lock::lock;
 
 /// What a descriptor in the set belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +34,8 @@ pub enum Token {
     WantedBack(u32),
     /// Memory of a client's did not answer this card.
     GivenUp(u32),
-    /// The interrupt of a card's window.
-    Interrupt {
+    /// An engine has something to say.
+    Engine {
         /// Card number.
         card: u32,
         /// Window.
@@ -50,11 +51,19 @@ pub struct Watch(u64);
 ///
 /// Every registration has a number of its own, so that an event of a descriptor that was closed,
 /// perhaps with its number given to another, is not taken for news of that other.
+///
+/// The control thread waits; others may change what it waits for.
 #[derive(Debug)]
 pub struct Poller {
     epoll: Epoll,
-    tokens: RefCell<BTreeMap<u64, Token>>,
-    last: Cell<u64>,
+    registered: Mutex<Registered>,
+}
+
+/// What is in the set.
+#[derive(Debug, Default)]
+struct Registered {
+    tokens: BTreeMap<u64, Token>,
+    last: u64,
 }
 
 impl Poller {
@@ -65,7 +74,7 @@ impl Poller {
     pub fn new() -> Result<Self, Error> {
         let epoll =
             Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(Error::os("epoll_create1"))?;
-        Ok(Self { epoll, tokens: RefCell::default(), last: Cell::new(0) })
+        Ok(Self { epoll, registered: Mutex::default() })
     }
 
     /// Adds a descriptor; errors and hang-ups are reported whatever `interest` says.
@@ -73,12 +82,13 @@ impl Poller {
     /// # Errors
     /// [`Error::Os`] when the kernel has no room for it.
     pub fn watch(&self, fd: impl AsFd, token: Token, interest: EpollFlags) -> Result<Watch, Error> {
-        let id = self.last.get().wrapping_add(1);
-        self.last.set(id);
+        let mut registered = lock(&self.registered);
+        let id = registered.last.wrapping_add(1);
+        registered.last = id;
         self.epoll
             .add(fd, EpollEvent::new(interest, id))
             .map_err(Error::os("epoll_ctl of a new descriptor"))?;
-        self.tokens.borrow_mut().insert(id, token);
+        registered.tokens.insert(id, token);
         Ok(Watch(id))
     }
 
@@ -92,7 +102,7 @@ impl Poller {
 
     /// Takes a descriptor out, before it is closed.
     pub fn unwatch(&self, fd: impl AsFd, watch: Watch) {
-        self.tokens.borrow_mut().remove(&watch.0);
+        lock(&self.registered).tokens.remove(&watch.0);
         // It may be gone already; then there is nothing to take out.
         let _ = self.epoll.delete(fd);
     }
@@ -116,7 +126,7 @@ impl Poller {
 
     /// What a number from [`Self::wait`] belongs to; `None` once it was taken out.
     pub fn token(&self, number: u64) -> Option<Token> {
-        self.tokens.borrow().get(&number).copied()
+        lock(&self.registered).tokens.get(&number).copied()
     }
 }
 

@@ -147,13 +147,6 @@ impl Usage {
         Resource::all().zip(self.counts).find(|(r, _)| *r == resource).map_or(0, |(_, count)| count)
     }
 
-    /// Objects of all kinds that the client has.
-    #[must_use]
-    pub fn objects(&self) -> u64 {
-        use Resource::{Channels, Contexts, Cqs, Mrs, Pds, Qps};
-        [Contexts, Pds, Channels, Cqs, Qps, Mrs].map(|resource| self.of(resource)).iter().sum()
-    }
-
     /// Takes some of a resource.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hostmem::fdpass::{self, Wait};
@@ -18,13 +18,11 @@ use crate::clients::{Client, ClientId, Process, Stage};
 use crate::error::Error;
 use crate::events::{self, Clients};
 use crate::numbers::Numbers;
-use crate::pace::{self, Pace, Service};
 use crate::peer;
 use crate::poller::{Poller, Token, Watch};
 use crate::rings::RingMemory;
 use crate::session::{Answer, Progress, Session};
 use crate::shadow_device::ShadowDevices;
-use crate::shell::Shell;
 use crate::state_dir::StateDir;
 use crate::status::{self, Survey};
 use crate::sysfs::CounterFiles;
@@ -44,7 +42,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Server {
     cards: Vec<Card>,
     clients: Clients,
-    poller: Rc<Poller>,
+    poller: Arc<Poller>,
     // Of SOCK_SEQPACKET; std's type accepts what it is.
     listener: UnixListener,
     listener_watch: Watch,
@@ -56,13 +54,10 @@ pub struct Server {
     paused: Option<Instant>,
     last_client: u64,
     pd_blocks: Numbers,
-    pace: Pace,
     uid: u32,
     state_dir: PathBuf,
     counter_files: CounterFiles,
     shadow: Option<ShadowDevices>,
-    // An engine has more to report than had its turn.
-    events_left: bool,
     // Clients that end, in the order of their turns.
     ending: VecDeque<ClientId>,
     // Clients whose request goes on, in the order of their turns.
@@ -89,17 +84,12 @@ impl Server {
         uid: u32,
         state: &StateDir,
     ) -> Result<Self, Error> {
-        let poller = Rc::new(Poller::new()?);
+        let poller = Arc::new(Poller::new()?);
         let listener = UnixListener::from(listener);
         let listener_watch = poller.watch(&listener, Token::Listener, EpollFlags::EPOLLIN)?;
-        Shell::join(cards.iter().map(|card| &card.shell));
         let mut watches = BTreeMap::new();
         for card in &cards {
-            let mut of_card = Vec::new();
-            for (fd, token) in signals(card) {
-                of_card.push(poller.watch(fd, token, EpollFlags::EPOLLIN)?);
-            }
-            watches.insert(card.number, of_card);
+            watches.insert(card.number, watch(&poller, card)?);
         }
         let aside = Aside::new()?;
         poller.watch(&aside, Token::Answers, EpollFlags::EPOLLIN)?;
@@ -115,12 +105,10 @@ impl Server {
             paused: None,
             last_client: 0,
             pd_blocks: Numbers::default(),
-            pace: Pace::default(),
             uid,
             state_dir: state.path().to_owned(),
             counter_files,
             shadow: None,
-            events_left: false,
             ending: VecDeque::new(),
             put_off: VecDeque::new(),
             survey: None,
@@ -144,8 +132,9 @@ impl Server {
     /// Takes note of addresses that have changed, and tells the programs.
     fn follow_addresses(&mut self) {
         let Some(shadow) = &mut self.shadow else { return };
-        for card in shadow.follow(&mut self.cards, Instant::now()) {
-            events::gids_changed(card, &mut self.clients, &self.poller);
+        let changed = shadow.follow(&mut self.cards, Instant::now());
+        for card in self.cards.iter().filter(|card| changed.contains(&card.number)) {
+            events::gids_changed(card);
         }
     }
 
@@ -185,7 +174,7 @@ impl Server {
     fn write_counters(&mut self, now: Instant) {
         let programs = self.has_programs();
         self.counter_files.refresh(&mut self.cards, programs, now);
-        self.events_left |= events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
+        events::dispatch(&mut self.cards, &self.clients);
     }
 
     fn has_programs(&self) -> bool {
@@ -197,10 +186,9 @@ impl Server {
     /// # Errors
     /// [`Error::Os`] when the epoll set fails.
     pub fn step(&mut self, patience: Option<Duration>) -> Result<bool, Error> {
-        let at_once = (self.events_left || self.has_work()).then_some(Duration::ZERO);
+        let at_once = self.has_work().then_some(Duration::ZERO);
         let pause = self.paused.map(|_| PAUSE);
-        let rest = self.pace.due().map(|due| due.saturating_duration_since(Instant::now()));
-        let patience = [patience, at_once, pause, rest].into_iter().flatten().min();
+        let patience = [patience, at_once, pause].into_iter().flatten().min();
         // Rounded up: waking too early is waking twice.
         let milliseconds = patience.map(|it| it.as_micros().div_ceil(1000));
         let timeout = milliseconds.map(|it| u16::try_from(it).unwrap_or(u16::MAX));
@@ -213,12 +201,9 @@ impl Server {
             self.ready(token, flags);
         }
         self.work();
-        self.events_left = events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
+        events::dispatch(&mut self.cards, &self.clients);
         if self.paused.is_some_and(|since| since.elapsed() >= PAUSE) {
             self.resume();
-        }
-        if self.pace.due().is_some() {
-            self.heed_rested();
         }
         Ok(true)
     }
@@ -229,7 +214,6 @@ impl Server {
             Token::Listener => self.accept(),
             // The addresses are looked at behind every round.
             Token::Signals | Token::Addresses => {}
-            Token::Control(id) if !gone && self.lets_rest(id) => {}
             Token::Control(id) => self.control(id),
             Token::Process(id) => self.end(id, "its process ended"),
             Token::Channel(id, number) => {
@@ -238,27 +222,27 @@ impl Server {
                 let Some((channels, usage)) = channels else { return };
                 if gone {
                     if let Some(channel) = channels.remove(&number) {
-                        channel.records.borrow_mut().close(&self.poller);
+                        channel.records.close();
                         usage.give(crate::quota::Resource::Channels, 1);
                     }
                 } else if let Some(channel) = channels.get(&number) {
-                    channel.records.borrow_mut().flush(&self.poller);
+                    channel.records.flush();
                 }
             }
             Token::Async(id, number) => {
-                let client = self.clients.get_mut(&id);
-                let context = client.and_then(|client| client.contexts.get_mut(&number));
+                let client = self.clients.get(&id);
+                let context = client.and_then(|client| client.contexts.get(&number));
                 let Some(context) = context else { return };
                 if gone {
-                    context.events.close(&self.poller);
+                    context.events.records.close();
                 } else {
-                    context.events.flush(&self.poller);
+                    context.events.records.flush();
                 }
             }
             Token::Answers => self.hear_answers(),
             Token::WantedBack(card) => self.give_up(card),
             Token::GivenUp(card) => self.end_given_up(card),
-            Token::Interrupt { card, window } => {
+            Token::Engine { card, window } => {
                 let card = self.cards.iter_mut().find(|c| c.number == card);
                 if let Some(Ok(window)) = card.map(|card| card.window(window)) {
                     window.engine.service();
@@ -387,53 +371,9 @@ impl Server {
             self.tend_cards();
         }
         // What happened before the answer is told before the next request.
-        self.events_left = events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
+        events::dispatch(&mut self.cards, &self.clients);
         if let Err(why) = outcome {
             self.end(id, &why);
-        }
-    }
-
-    /// Leaves a client's request where it is if its process rests, or another one is under way.
-    fn lets_rest(&mut self, id: ClientId) -> bool {
-        let Some(client) = self.clients.get(&id) else { return false };
-        if !client.is_heard() {
-            return true;
-        }
-        let Some(until) = self.pace.rests(client.process.pid, Instant::now()) else { return false };
-        client.heed(&self.poller, false);
-        self.pace.rest(id, until);
-        true
-    }
-
-    /// Takes the requests again of clients that have rested.
-    fn heed_rested(&mut self) {
-        let now = Instant::now();
-        while let Some(rested) = self.pace.next_rested(now) {
-            if let Some(client) = self.clients.get(&rested).filter(|it| it.is_heard()) {
-                client.heed(&self.poller, true);
-            }
-        }
-    }
-
-    /// Charges a client that is not in the table for service since `begun`, if programs of others
-    /// wait for events meanwhile.
-    fn charge(&mut self, client: &Client, objects: u64, ended_one: bool, begun: Instant) {
-        let (pid, now) = (client.process.pid, Instant::now());
-        let (mut others_wait, mut objects) = (false, objects);
-        for other in self.clients.values() {
-            if other.process.pid == pid {
-                objects = objects.saturating_add(other.usage.objects());
-            } else {
-                others_wait |= other.was_told_within(pace::EXPECTANT, now);
-            }
-        }
-        let took = now.saturating_duration_since(begun);
-        if others_wait && self.pace.charge(pid, Service { took, objects, ended_one }, now) {
-            log::info!(
-                client = pid;
-                "{} asks without end while others wait for events: it rests",
-                client.label()
-            );
         }
     }
 
@@ -567,7 +507,7 @@ impl Server {
         }
         if !std::mem::replace(&mut card.wanted_back, true) {
             card.abandon("the kernel wants the card back");
-            events::dispatch(&mut self.cards, &mut self.clients, &self.poller);
+            events::dispatch(&mut self.cards, &self.clients);
         }
         self.tend_cards();
     }
@@ -578,38 +518,48 @@ impl Server {
         while let Some(at) = self.cards.iter().position(|card| card.wanted_back && card.is_unused())
         {
             let card = self.cards.remove(at);
-            let watches = self.watches.remove(&card.number).unwrap_or_default();
-            for ((fd, _), watch) in signals(&card).into_iter().zip(watches) {
-                self.poller.unwatch(fd, watch);
-            }
+            unwatch(&self.poller, &card, self.watches.remove(&card.number).unwrap_or_default());
             log::warn!("{}: let go, for the kernel wants it back", card.name());
         }
-        let mut renewed = false;
         for card in self.cards.iter_mut().filter(|card| card.is_dead() && card.is_unused()) {
             if !card.was_reset() {
                 continue;
             }
+            unwatch(&self.poller, card, self.watches.remove(&card.number).unwrap_or_default());
             match card.renew() {
                 Ok(()) => log::warn!("{}: brought up anew after a reset", card.name()),
                 Err(error) => log::error!("{}: not brought up after a reset: {error}", card.name()),
             }
-            renewed = true;
-        }
-        if renewed {
-            Shell::join(self.cards.iter().map(|card| &card.shell));
+            match watch(&self.poller, card) {
+                Ok(watches) => drop(self.watches.insert(card.number, watches)),
+                Err(error) => log::error!("{}: is not heard any more: {error}", card.name()),
+            }
         }
     }
 }
 
 /// What a card signals, and what that means.
 fn signals(card: &Card) -> Vec<(BorrowedFd<'_>, Token)> {
-    let windows = card.windows.iter().filter_map(|window| {
-        let token = Token::Interrupt { card: card.number, window: window.index };
-        Some((window.engine.interrupt()?, token))
+    let windows = card.windows.iter().map(|window| {
+        let token = Token::Engine { card: card.number, window: window.index };
+        (window.engine.news(), token)
     });
     let wanted_back = card.backend.wanted_back().map(|fd| (fd, Token::WantedBack(card.number)));
     let given_up = card.backend.given_up().map(|fd| (fd, Token::GivenUp(card.number)));
     wanted_back.into_iter().chain(given_up).chain(windows).collect()
+}
+
+/// Lets the epoll set tell what a card signals.
+fn watch(poller: &Poller, card: &Card) -> Result<Vec<Watch>, Error> {
+    let watched = |(fd, token)| poller.watch(fd, token, EpollFlags::EPOLLIN);
+    signals(card).into_iter().map(watched).collect()
+}
+
+/// Takes back what [`watch`] did.
+fn unwatch(poller: &Poller, card: &Card, watches: Vec<Watch>) {
+    for ((fd, _), watch) in signals(card).into_iter().zip(watches) {
+        poller.unwatch(fd, watch);
+    }
 }
 
 /// Answers a greeting; an error ends the client.

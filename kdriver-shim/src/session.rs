@@ -1,7 +1,7 @@
 //! What a client asks for and what it gets: one module per kind of object.
 
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use shim_abi::{Request, Response};
 
@@ -56,7 +56,7 @@ pub struct Session<'a> {
     /// The client.
     pub client: &'a mut Client,
     /// The epoll set.
-    pub poller: &'a Rc<Poller>,
+    pub poller: &'a Arc<Poller>,
     /// Blocks of numbers of protection domains; they mean the same on every card.
     pub pd_blocks: &'a mut Numbers,
     /// The other clients.

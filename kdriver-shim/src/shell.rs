@@ -1,12 +1,11 @@
 //! The shell's part of a card's vFPGAs: their MMUs and their interrupts.
 //!
 //! A vFPGA reports one event at a time on its vector: a page fault, the end of an invalidation, or
-//! that its engine has something to say. A fault anywhere may hold up the whole card, so whoever
-//! waits for one vFPGA serves the faults of all.
+//! that its engine has something to say. One thread at a time serves the vectors of all vFPGAs of the
+//! card: the one that [`crate::interrupts`] starts, or, where there is none, whoever waits for a vFPGA.
 
-use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
-use std::rc::{Rc, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use fpga_regs::coyote::pci::Bar;
@@ -15,10 +14,10 @@ use fpga_regs::coyote::vfpga::{self, Bank, EventKind, IsrLen, IsrPid, IsrRead, I
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::admin::GONE;
 use crate::backend::CardBackend;
-use crate::error::Error;
+use crate::error::{Error, GONE};
 use crate::event_ring::EventRing;
+use crate::lock::lock;
 use crate::shadow::{Purpose, Shadow};
 
 /// How long an invalidation may take.
@@ -47,11 +46,17 @@ pub struct FaultCounts {
 /// One vFPGA.
 struct Vfpga {
     index: u8,
+    /// Held, too, from the first to the last access to registers that belong together.
+    state: Mutex<State>,
+    /// What its engine says something in.
+    events: OnceLock<Arc<EventRing>>,
+    signals: Mutex<Signals>,
+    signalled: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
     shadow: Shadow,
-    /// Its engine said something that nobody has listened to.
-    news: bool,
-    /// What its engine says it in.
-    events: Option<Rc<EventRing>>,
     /// Invalidations that were asked for and whose end was not reported.
     invalidating: u32,
     /// Since when invalidations are not confirmed.
@@ -61,25 +66,24 @@ struct Vfpga {
     overwritten: bool,
 }
 
-/// Which vFPGAs had something to report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ready {
-    Nothing,
-    /// Others than the wanted one.
-    Others,
-    /// The wanted one, others perhaps.
-    Wanted,
+/// What a vFPGA has signalled.
+#[derive(Debug, Default)]
+struct Signals {
+    /// How often, modulo 2^64: behind the signal, and behind what was done about it.
+    count: u64,
+    /// Threads that wait for it to change.
+    waiting: u32,
 }
 
 /// The vFPGAs of a card.
 pub struct Shell {
     card: u32,
-    backend: Rc<dyn CardBackend>,
+    backend: Arc<dyn CardBackend>,
     bank: Bank,
-    vfpgas: RefCell<Vec<Vfpga>>,
-    counts: RefCell<FaultCounts>,
-    /// The shells of all cards, once they have joined; this one alone before.
-    all: RefCell<Vec<Weak<Self>>>,
+    vfpgas: Vec<Vfpga>,
+    counts: Mutex<FaultCounts>,
+    /// Held by who serves the vectors.
+    serving: Mutex<()>,
 }
 
 impl Shell {
@@ -87,7 +91,7 @@ impl Shell {
     #[must_use]
     pub fn new(
         card: u32,
-        backend: Rc<dyn CardBackend>,
+        backend: Arc<dyn CardBackend>,
         bank: Bank,
         large: Geometry,
         regions: u8,
@@ -96,41 +100,43 @@ impl Shell {
         let hpid = std::process::id();
         let vfpga = |index| Vfpga {
             index,
-            shadow: Shadow::new(large, ctid, hpid),
-            news: false,
-            events: None,
-            invalidating: 0,
-            silent: None,
-            overwritten: false,
+            state: Mutex::new(State {
+                shadow: Shadow::new(large, ctid, hpid),
+                invalidating: 0,
+                silent: None,
+                overwritten: false,
+            }),
+            events: OnceLock::new(),
+            signals: Mutex::default(),
+            signalled: Condvar::new(),
         };
-        let vfpgas = RefCell::new((0..regions).map(vfpga).collect());
-        let (counts, all) = Default::default();
-        Self { card, backend, bank, vfpgas, counts, all }
+        let vfpgas = (0..regions).map(vfpga).collect();
+        let (counts, serving) = Default::default();
+        Self { card, backend, bank, vfpgas, counts, serving }
     }
 
-    /// Lets whoever waits for a vFPGA of one card serve those of the others.
-    pub fn join<'a>(shells: impl Iterator<Item = &'a Rc<Self>>) {
-        let shells: Vec<_> = shells.collect();
-        for shell in &shells {
-            *shell.all.borrow_mut() = shells.iter().map(|it| Rc::downgrade(it)).collect();
+    /// Drains a vFPGA's event ring as soon as its interrupt is seen, from now on.
+    pub fn hear(&self, index: u8, events: Arc<EventRing>) {
+        if let Some(vfpga) = self.vfpga(index) {
+            // An engine starts once.
+            let _ = vfpga.events.set(events);
         }
-    }
-
-    /// Drains a vFPGA's event ring as soon as its interrupt is seen.
-    pub fn hear(&self, index: u8, events: Rc<EventRing>) {
-        self.with(index, |vfpga| vfpga.events = Some(events));
     }
 
     /// The way to the card.
     #[must_use]
-    pub fn backend(&self) -> &Rc<dyn CardBackend> {
+    pub fn backend(&self) -> &Arc<dyn CardBackend> {
         &self.backend
     }
 
     /// What was done about faults so far.
     #[must_use]
     pub fn counts(&self) -> FaultCounts {
-        *self.counts.borrow()
+        *lock(&self.counts)
+    }
+
+    fn vfpga(&self, index: u8) -> Option<&Vfpga> {
+        self.vfpgas.get(usize::from(index))
     }
 
     fn cnfg(&self, index: u8, register: u64) -> u64 {
@@ -149,12 +155,7 @@ impl Shell {
         self.write(index, vfpga::ISR, isr.encode());
     }
 
-    fn with<T>(&self, index: u8, act: impl FnOnce(&mut Vfpga) -> T) -> Option<T> {
-        let mut vfpgas = self.vfpgas.borrow_mut();
-        vfpgas.iter_mut().find(|vfpga| vfpga.index == index).map(act)
-    }
-
-    /// Writes entries while the TLB is locked.
+    /// Writes entries while the TLB is locked; the vFPGA's state is held.
     fn write_entries(&self, index: u8, entries: &[[u64; 2]]) {
         if entries.is_empty() {
             return;
@@ -171,8 +172,10 @@ impl Shell {
 
     /// Notes that a range has memory for a vFPGA, and inserts what its purpose wants inserted ahead.
     pub fn map(&self, index: u8, start: u64, length: u64, purpose: Purpose) {
-        let entries = self.with(index, |vfpga| vfpga.shadow.map(start, length, purpose));
-        self.write_entries(index, &entries.unwrap_or_default());
+        let Some(vfpga) = self.vfpga(index) else { return };
+        let mut state = lock(&vfpga.state);
+        let entries = state.shadow.map(start, length, purpose);
+        self.write_entries(index, &entries);
     }
 
     /// Takes ranges, each by its first byte and its bytes, back from a vFPGA: the pages that are left
@@ -183,33 +186,33 @@ impl Shell {
     /// [`Error::Dead`] when the card does not confirm: the memory is not to be used for anything
     /// else.
     pub fn unmap(&self, index: u8, ranges: &[(u64, u64)]) -> Result<bool, Error> {
-        let row = self.with(index, |vfpga| {
-            let shadow = &mut vfpga.shadow;
-            ranges.iter().for_each(|(start, _)| shadow.forget(*start));
-            let mut row = Vec::new();
-            for &(start, length) in ranges {
-                row.extend(shadow.take_gone(start, length, ROW.saturating_sub(row.len())));
-            }
-            (row, shadow.hpid(), shadow.page_bytes())
-        });
-        let Some((row, hpid, bytes)) = row.filter(|(row, ..)| !row.is_empty()) else {
+        let Some(vfpga) = self.vfpga(index) else { return Ok(true) };
+        let mut state = lock(&vfpga.state);
+        let shadow = &mut state.shadow;
+        ranges.iter().for_each(|(start, _)| shadow.forget(*start));
+        let mut row = Vec::new();
+        for &(start, length) in ranges {
+            row.extend(shadow.take_gone(start, length, ROW.saturating_sub(row.len())));
+        }
+        if row.is_empty() {
             return Ok(true);
-        };
+        }
+        let (hpid, bytes) = (shadow.hpid(), shadow.page_bytes());
         let entries: Vec<[u64; 2]> = row.iter().map(|(_, words)| *words).collect();
         self.write_entries(index, &entries);
+        drop(state);
         let length = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.with(index, |vfpga| vfpga.overwritten = true);
         let mut left = row.len();
         for (page, _) in &row {
             left = left.saturating_sub(1);
-            if !self.invalidate(index, hpid, *page, length, left == 0) {
+            if !self.invalidate(vfpga, hpid, *page, length, left == 0) {
                 return Err(Error::Dead {
                     engine: format!("balboa{} window {index}", self.card),
                     why: GONE.to_owned(),
                 });
             }
         }
-        self.await_invalidation(index)?;
+        self.await_invalidation(vfpga)?;
         Ok(row.len() < ROW)
     }
 
@@ -217,9 +220,12 @@ impl Shell {
     ///
     /// An event that is reported meanwhile overwrites the registers, all at once and with a process
     /// of 0, so that the card may take its values for ours. The register written first, read behind
-    /// the order, tells. No other event is reported before that one is taken: the second order is
-    /// sound.
-    fn invalidate(&self, index: u8, hpid: u32, page: u64, length: u32, last: bool) -> bool {
+    /// the order, tells. No other event is reported before that one is taken, for which the state is
+    /// needed: the second order is sound.
+    fn invalidate(&self, vfpga: &Vfpga, hpid: u32, page: u64, length: u32, last: bool) -> bool {
+        let index = vfpga.index;
+        let mut state = lock(&vfpga.state);
+        state.overwritten = true;
         for _ in 0..2 {
             let pid = IsrPid { ctid: 0, hpid }.encode();
             self.write(index, vfpga::ISR_PID, pid);
@@ -227,8 +233,7 @@ impl Shell {
             self.write(index, vfpga::ISR_LEN, IsrLen { length, value: 0 }.encode());
             let order = IsrWrite { invalidate: true, invalidate_last: last, ..IsrWrite::default() };
             self.isr(index, order);
-            let ended = u32::from(last);
-            self.with(index, |vfpga| vfpga.invalidating = vfpga.invalidating.saturating_add(ended));
+            state.invalidating = state.invalidating.saturating_add(u32::from(last));
             match self.read(index, vfpga::ISR_PID) {
                 u64::MAX => return false,
                 read if read == pid => break,
@@ -238,133 +243,160 @@ impl Shell {
         true
     }
 
-    fn await_invalidation(&self, index: u8) -> Result<(), Error> {
+    fn await_invalidation(&self, vfpga: &Vfpga) -> Result<(), Error> {
         let begun = Instant::now();
-        let unheard = |vfpga: &mut Vfpga| {
-            vfpga.silent = vfpga.silent.filter(|since| begun.duration_since(*since) < SILENCE);
-            vfpga.silent.is_some()
+        let unheard = |state: &mut State| {
+            state.silent = state.silent.filter(|since| begun.duration_since(*since) < SILENCE);
+            state.silent.is_some()
         };
-        if self.with(index, unheard).unwrap_or(false) {
-            return Err(self.unconfirmed(index));
+        if unheard(&mut lock(&vfpga.state)) {
+            return Err(self.unconfirmed(vfpga));
         }
-        let done = || self.with(index, |vfpga| vfpga.invalidating == 0).unwrap_or(true);
-        while !done() {
+        loop {
+            let seen = self.signals(vfpga.index);
+            if lock(&vfpga.state).invalidating == 0 {
+                return Ok(());
+            }
             let left = INVALIDATION_LIMIT.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                self.with(index, |vfpga| vfpga.silent = Some(Instant::now()));
-                return Err(self.unconfirmed(index));
+                lock(&vfpga.state).silent = Some(Instant::now());
+                return Err(self.unconfirmed(vfpga));
             }
-            if self.wait(index, left.min(LOOK_AGAIN))? {
-                self.service(index);
-            }
+            self.wait(vfpga.index, seen, left.min(LOOK_AGAIN))?;
         }
-        Ok(())
     }
 
     /// Gives the invalidations under way up. A confirmation that comes late is nobody's.
-    fn unconfirmed(&self, index: u8) -> Error {
-        self.with(index, |vfpga| vfpga.invalidating = 0);
+    fn unconfirmed(&self, vfpga: &Vfpga) -> Error {
+        lock(&vfpga.state).invalidating = 0;
         Error::Dead {
-            engine: format!("balboa{} window {index}", self.card),
+            engine: format!("balboa{} window {}", self.card, vfpga.index),
             why: format!(
                 "its MMU does not confirm within {INVALIDATION_LIMIT:?} that pages are gone"
             ),
         }
     }
 
-    /// The vector of a vFPGA.
+    /// How often a vFPGA has signalled something, for [`Self::wait`].
     #[must_use]
-    pub fn vector(&self, index: u8) -> Option<BorrowedFd<'_>> {
-        self.backend.vector(index.into())
+    pub fn signals(&self, index: u8) -> u64 {
+        self.vfpga(index).map_or(0, |vfpga| lock(&vfpga.signals).count)
     }
 
-    /// Waits until a vFPGA has something to report, and serves all others of all cards meanwhile;
-    /// `false` when the time passed.
+    /// Waits until a vFPGA has signalled more often than `seen`; `false` when the time passed. Serves
+    /// all vFPGAs meanwhile where nobody else does.
     ///
     /// # Errors
     /// [`Error::Os`] when the kernel does not let it wait.
-    pub fn wait(&self, index: u8, limit: Duration) -> Result<bool, Error> {
+    pub fn wait(&self, index: u8, seen: u64, limit: Duration) -> Result<bool, Error> {
+        let Some(vfpga) = self.vfpga(index) else { return Ok(false) };
         let begun = Instant::now();
         loop {
-            // Rounded up, so that the last wait before a limit does not become a spin.
-            let millis = limit.saturating_sub(begun.elapsed()).as_millis().saturating_add(1);
-            match self.serve_all(Some(index), millis)? {
-                Ready::Wanted => return Ok(true),
-                Ready::Others if begun.elapsed() < limit => {}
-                Ready::Others | Ready::Nothing => return Ok(false),
+            let signals = lock(&vfpga.signals);
+            if signals.count != seen {
+                return Ok(true);
+            }
+            let left = limit.saturating_sub(begun.elapsed());
+            match self.lead() {
+                Some(leads) => {
+                    drop(signals);
+                    self.serve_once(None, Some(left))?;
+                    drop(leads);
+                }
+                None => vfpga.await_signal(signals, left),
+            }
+            if begun.elapsed() >= limit {
+                return Ok(self.signals(index) != seen);
             }
         }
     }
 
-    /// Serves every vFPGA of all cards that has something to report.
-    ///
-    /// To be called ahead of everything that takes a moment: programs wait for nobody's requests.
+    /// Takes it on to serve the vectors, unless somebody does.
+    fn lead(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.serving.try_lock() {
+            Ok(leads) => Some(leads),
+            Err(TryLockError::Poisoned(leads)) => Some(leads.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Serves what has been signalled, unless somebody else does.
     ///
     /// # Errors
     /// [`Error::Os`] when the kernel does not let it look.
     pub fn attend(&self) -> Result<(), Error> {
-        self.serve_all(None, 0).map(drop)
+        match self.lead() {
+            Some(_leads) => self.serve_once(None, Some(Duration::ZERO)).map(drop),
+            None => Ok(()),
+        }
     }
 
-    /// Waits until any vFPGA has something to report, and serves those but `wanted`.
-    fn serve_all(&self, wanted: Option<u8>, millis: u128) -> Result<Ready, Error> {
-        let shells: Vec<Rc<Self>> = self.all.borrow().iter().filter_map(Weak::upgrade).collect();
-        let shells: Vec<&Self> =
-            if shells.is_empty() { vec![self] } else { shells.iter().map(|it| &**it).collect() };
-        let (places, mut polled): (Vec<(&Self, u8)>, Vec<PollFd<'_>>) = shells
-            .iter()
-            .flat_map(|shell| shell.vectors())
-            .map(|(place, vector)| (place, PollFd::new(vector, PollFlags::POLLIN)))
-            .unzip();
-        match poll(&mut polled, PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)) {
-            Ok(0) | Err(Errno::EINTR) => return Ok(Ready::Nothing),
+    /// Serves the vectors until `stop` is readable.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the kernel does not let it wait.
+    pub fn serve_until(&self, stop: BorrowedFd<'_>) -> Result<(), Error> {
+        let _leads = lock(&self.serving);
+        while !self.serve_once(Some(stop), None)? {}
+        Ok(())
+    }
+
+    /// Waits until a vector is signalled, and serves those that are; true when it is to stop.
+    fn serve_once(
+        &self,
+        stop: Option<BorrowedFd<'_>>,
+        limit: Option<Duration>,
+    ) -> Result<bool, Error> {
+        let vector = |vfpga| Some((vfpga, self.vector(vfpga)?));
+        let (places, vectors): (Vec<u8>, Vec<_>) =
+            (0u8..).zip(&self.vfpgas).filter_map(|(index, _)| vector(index)).unzip();
+        let mut polled: Vec<PollFd<'_>> =
+            vectors.into_iter().chain(stop).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        // Rounded up, so that the last wait before a limit does not become a spin.
+        let millis = limit.map(|limit| limit.as_micros().div_ceil(1000));
+        let timeout = millis.map_or(PollTimeout::NONE, |millis| {
+            PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut polled, timeout) {
+            Ok(0) | Err(Errno::EINTR) => return Ok(false),
             Ok(_) => {}
             Err(errno) => return Err(Error::Os { call: "poll of interrupts", errno }),
         }
         let signalled = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
-        let mut ready = Ready::Others;
-        for ((shell, index), _) in places.iter().zip(&polled).filter(|(_, fd)| signalled(fd)) {
-            if std::ptr::eq(*shell, self) && wanted == Some(*index) {
-                ready = Ready::Wanted;
-            } else {
-                shell.service(*index);
-            }
+        for (index, _) in places.iter().zip(&polled).filter(|(_, fd)| signalled(fd)) {
+            self.service(*index);
         }
-        Ok(ready)
+        Ok(polled.get(places.len()).is_some_and(signalled))
+    }
+
+    /// The vector of a vFPGA.
+    fn vector(&self, index: u8) -> Option<BorrowedFd<'_>> {
+        self.backend.vector(index.into())
     }
 
     /// Takes the events that a vFPGA has signalled, each with its answer.
-    pub fn service(&self, index: u8) {
-        let Some(vector) = self.vector(index) else { return };
+    fn service(&self, index: u8) {
+        let (Some(vector), Some(vfpga)) = (self.vector(index), self.vfpga(index)) else { return };
         // An event is reported once the one before was taken back, and signalled once. A card that
         // has no end of them is looked at again later.
         for _ in 0..MOST_EVENTS {
             if nix::unistd::read(vector, &mut [0; 8]).is_err() {
                 break;
             }
-            // Before the registers, whose reads take longer than all else: a program may wait for
-            // what stands there. Behind them once more: what came meanwhile waits for the clear to
-            // arrive before it is signalled.
-            self.drain(index);
-            self.take_event(index);
-            self.drain(index);
+            // Ahead of the registers, whose reads take longer than all else: a command's answer and
+            // events stand in memory already. Events behind them once more: what came meanwhile waits
+            // for the clear to arrive before it is signalled.
+            vfpga.note_signal();
+            vfpga.drain();
+            self.take_event(vfpga);
+            vfpga.drain();
+            vfpga.note_signal();
         }
     }
 
-    fn drain(&self, index: u8) {
-        let events = self.with(index, |vfpga| vfpga.events.clone()).flatten();
-        if let Some(events) = events {
-            events.drain();
-        }
-    }
-
-    /// The vFPGAs and their vectors.
-    fn vectors(&self) -> impl Iterator<Item = ((&Self, u8), BorrowedFd<'_>)> {
-        let indices: Vec<u8> = self.vfpgas.borrow().iter().map(|vfpga| vfpga.index).collect();
-        indices.into_iter().filter_map(move |index| Some(((self, index), self.vector(index)?)))
-    }
-
-    fn take_event(&self, index: u8) {
+    fn take_event(&self, vfpga: &Vfpga) {
+        let index = vfpga.index;
+        let mut state = lock(&vfpga.state);
         let event = IsrRead::decode(self.read(index, vfpga::ISR));
         // No offload is ever ordered, so nothing is reported: the interrupt was left over. What is
         // reported by now must stay.
@@ -372,8 +404,7 @@ impl Shell {
             return;
         }
         let clear = IsrWrite { clear_pending: true, ..IsrWrite::default() };
-        let overwritten =
-            self.with(index, |vfpga| std::mem::take(&mut vfpga.overwritten)).unwrap_or(false);
+        let overwritten = std::mem::take(&mut state.overwritten);
         match event.kind {
             EventKind::PageFault if overwritten => {
                 self.isr(index, clear);
@@ -385,32 +416,35 @@ impl Shell {
                 let length = IsrLen::decode(self.read(index, vfpga::ISR_LEN)).length;
                 let pid = IsrPid::decode(self.read(index, vfpga::ISR_PID));
                 self.isr(index, clear);
-                self.mend(index, event, pid, vaddr, length);
+                self.mend(index, &mut state.shadow, event, pid, vaddr, length);
             }
             EventKind::Invalidated => {
                 self.isr(index, clear);
-                let ended = |vfpga: &mut Vfpga| {
-                    vfpga.invalidating = vfpga.invalidating.saturating_sub(1);
-                };
-                self.with(index, ended);
+                state.invalidating = state.invalidating.saturating_sub(1);
             }
             kind => {
                 if kind != EventKind::Notify {
                     log::debug!("balboa{} window {index}: event {kind:?}", self.card);
                 }
                 self.isr(index, clear);
-                self.with(index, |vfpga| vfpga.news = true);
             }
         }
     }
 
     /// Answers a page fault: with the entries it needs, or with a refusal.
-    fn mend(&self, index: u8, event: IsrRead, pid: IsrPid, vaddr: u64, length: u32) {
+    fn mend(
+        &self,
+        index: u8,
+        shadow: &mut Shadow,
+        event: IsrRead,
+        pid: IsrPid,
+        vaddr: u64,
+        length: u32,
+    ) {
         let known = pid.ctid == fpga_regs::engine::window::CTID;
-        let refill = |vfpga: &mut Vfpga| vfpga.shadow.refill(vaddr, length);
-        let entries = self.with(index, refill).filter(|_| known).unwrap_or_default();
+        let entries = if known { shadow.refill(vaddr, length) } else { Vec::new() };
         let success = !entries.is_empty();
-        let mut counts = self.counts.borrow_mut();
+        let mut counts = lock(&self.counts);
         if success {
             counts.refilled = counts.refilled.saturating_add(1);
             log::trace!("balboa{} window {index}: page {vaddr:#x} inserted again", self.card);
@@ -439,10 +473,29 @@ impl Shell {
         };
         self.isr(index, restart);
     }
+}
 
-    /// Whether the engine of a vFPGA has said something since this was asked last.
-    pub fn take_news(&self, index: u8) -> bool {
-        self.with(index, |vfpga| std::mem::take(&mut vfpga.news)).unwrap_or(false)
+impl Vfpga {
+    fn drain(&self) {
+        if let Some(events) = self.events.get() {
+            events.drain();
+        }
+    }
+
+    fn note_signal(&self) {
+        let mut signals = lock(&self.signals);
+        signals.count = signals.count.wrapping_add(1);
+        if signals.waiting > 0 {
+            self.signalled.notify_all();
+        }
+    }
+
+    /// Waits for the next signal, at most that long.
+    fn await_signal(&self, mut signals: MutexGuard<'_, Signals>, limit: Duration) {
+        signals.waiting = signals.waiting.saturating_add(1);
+        let waited = self.signalled.wait_timeout(signals, limit);
+        let (mut signals, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        signals.waiting = signals.waiting.saturating_sub(1);
     }
 }
 

@@ -1,10 +1,8 @@
 //! The card back-end over a software card in this process.
 
-use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use fpga_regs::coyote::pci::{self, Bar};
 use hostmem::{DmaMemory, Tap};
@@ -13,16 +11,17 @@ use softcard::{CardConfig, CardHandle, FaultSpec, Runtime, RuntimeConfig};
 use crate::args::SoftCard;
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
 use crate::error::Error;
+use crate::lock::lock;
 use crate::rings::duplicate;
 
 /// A software card.
 #[derive(Debug)]
 pub struct SoftBackend {
     handle: CardHandle,
-    thread_page: Rc<OwnedFd>,
+    thread_page: Arc<OwnedFd>,
     given_up: OwnedFd,
     identity: Identity,
-    config: RefCell<ConfigSpace>,
+    config: Mutex<ConfigSpace>,
 }
 
 /// The part of configuration space that bring-up uses.
@@ -58,7 +57,7 @@ pub fn start(
         Runtime::start(RuntimeConfig { cards: configs, capture, faults, seed }).map_err(backend)?;
     let page = runtime.thread_page().try_clone_to_owned();
     let page = page.map_err(|error| Error::Backend(format!("the card thread's page: {error}")))?;
-    let thread_page = Rc::new(page);
+    let thread_page = Arc::new(page);
     let mut backends = Vec::new();
     for (number, card) in cards.iter().enumerate() {
         let handle = runtime
@@ -72,8 +71,8 @@ pub fn start(
         };
         // As it comes out of a reset: relaxed ordering on.
         let device_control = pci::DEVICE_CONTROL_RELAXED_ORDERING;
-        let config = RefCell::new(ConfigSpace { command: 0, device_control });
-        let thread_page = Rc::clone(&thread_page);
+        let config = Mutex::new(ConfigSpace { command: 0, device_control });
+        let thread_page = Arc::clone(&thread_page);
         // One for each, for a descriptor is waited for once.
         let given_up = runtime.given_up().try_clone_to_owned();
         let given_up = given_up.map_err(|error| Error::Backend(format!("an eventfd: {error}")))?;
@@ -108,16 +107,16 @@ impl CardBackend for SoftBackend {
         match offset {
             pci::CONFIG_VENDOR => pci::VENDOR_ID,
             pci::CONFIG_DEVICE => pci::DEVICE_ID,
-            COMMAND => self.config.borrow().command,
+            COMMAND => lock(&self.config).command,
             pci::CONFIG_CAPABILITIES => EXPRESS,
             EXPRESS => u16::from(pci::CAPABILITY_PCI_EXPRESS),
-            DEVICE_CONTROL => self.config.borrow().device_control,
+            DEVICE_CONTROL => lock(&self.config).device_control,
             _ => 0,
         }
     }
 
     fn write_config(&self, offset: u16, value: u16) {
-        let mut config = self.config.borrow_mut();
+        let mut config = lock(&self.config);
         match offset {
             COMMAND => config.command = value,
             DEVICE_CONTROL => config.device_control = value,

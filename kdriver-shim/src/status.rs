@@ -250,13 +250,14 @@ pub fn counters(card: &mut Card) -> Vec<(String, u64)> {
 }
 
 fn window_status(window: &crate::cards::Window) -> WindowStatus {
+    let (completion_queues, queue_pairs) = window.listeners.count();
     WindowStatus {
         window: window.index,
         dead: window.engine.death().map(str::to_owned),
         pages: window.pages.len(),
         free_pages: window.free_pages(),
-        completion_queues: window.cqs.len(),
-        queue_pairs: window.qps.len(),
+        completion_queues,
+        queue_pairs,
     }
 }
 

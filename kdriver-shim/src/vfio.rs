@@ -22,8 +22,27 @@ pub struct VfioBackend {
     vectors: Vec<EventFd>,
     /// Signalled when the kernel wants the function back.
     wanted_back: EventFd,
-    /// What tells clients that balboad lives, which the card itself does not.
-    life: (OwnedFd, Liveness),
+    /// See [`Life`].
+    life: OwnedFd,
+}
+
+/// What tells clients of cards behind VFIO that balboad lives, which such a card itself does not: a lock
+/// that the thread holds which made this, until it is dropped.
+#[derive(Debug)]
+pub struct Life {
+    page: OwnedFd,
+    _held: Liveness,
+}
+
+impl Life {
+    /// Holds the lock.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] when there is no memory, or no descriptor, for it.
+    pub fn hold() -> Result<Self, Error> {
+        let (page, writer) = memfd::create_read_only_for_others("balboad-life", PAGE_BYTES)?;
+        Ok(Self { page, _held: Liveness::hold(Arc::new(writer), 0)? })
+    }
 }
 
 /// A BAR: what of it can be mapped is, the rest goes through the function's descriptor.
@@ -45,7 +64,7 @@ impl VfioBackend {
     ///
     /// # Errors
     /// [`Error::Backend`] with the reason and the mend.
-    pub fn open(address: PciAddress) -> Result<Self, Error> {
+    pub fn open(address: PciAddress, life: &Life) -> Result<Self, Error> {
         let sysfs = Sysfs::default();
         let function = sysfs.function(address).map_err(backend)?;
         function.must_be_a_card().map_err(backend)?;
@@ -55,8 +74,7 @@ impl VfioBackend {
         let vectors = Self::interrupts(&device)?;
         let wanted_back = EventFd::new()?;
         device.signal_request(wanted_back.as_fd()).map_err(backend)?;
-        let (page, writer) = memfd::create_read_only_for_others("balboad-life", PAGE_BYTES)?;
-        let life = (page, Liveness::hold(Arc::new(writer), 0)?);
+        let life = duplicate(life.page.as_fd())?;
         Ok(Self { device, bars, vectors, wanted_back, life })
     }
 
@@ -243,7 +261,7 @@ impl CardBackend for VfioBackend {
             offset: shell.region.offset.saturating_add(at),
             iommu: duplicate(iommu.fd().as_fd())?,
             ioas: iommu.ioas(),
-            life: duplicate(self.life.0.as_fd())?,
+            life: duplicate(self.life.as_fd())?,
         })
     }
 

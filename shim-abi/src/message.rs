@@ -136,21 +136,6 @@ pub enum Request {
     },
 }
 
-impl Request {
-    /// Whether it ends an object.
-    #[must_use]
-    pub fn destroys(&self) -> bool {
-        matches!(
-            self,
-            Self::CloseContext { .. }
-                | Self::DeallocPd { .. }
-                | Self::DeregMr { .. }
-                | Self::DestroyCq { .. }
-                | Self::DestroyQp { .. }
-        )
-    }
-}
-
 /// What a new QP is to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateQp {

@@ -225,6 +225,8 @@ impl Rounds<'_> {
         add("poll_cq_instr", instructions::of_poll_cq(programs, self.clean, counted)?);
         add("reg_mr_1g_ms", programs.registration(self.clean)?);
         add("connects_per_s", programs.connects(Devices::Cards(self.clean), self.effort.seconds)?);
+        let beside = programs.connects_beside_events(self.clean, self.effort.seconds)?;
+        add("connects_per_s_events", beside);
         add("idle_cpu_percent", programs.idle_cpu(self.clean, self.effort.idle)?);
         Ok(())
     }

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arbitrary::Unstructured;
@@ -57,7 +57,10 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let (runtime, backends) =
         soft::start(&cards.soft, &[], None, Vec::new(), 1).expect("a card starts");
     let cards = backends.into_iter().map(|backend| {
-        bring_up(0, Rc::new(backend), address, &manifest).expect("a sound card comes up")
+        let mut card =
+            bring_up(0, Arc::new(backend), address, &manifest).expect("a sound card comes up");
+        card.serve_interrupts().expect("a thread");
+        card
     });
     let cards = cards.collect();
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,22 +1,38 @@
-use std::rc::Rc;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use fpga_regs::coyote::tlb::Geometry;
 use fpga_regs::coyote::vfpga::Bank;
-use fpga_regs::engine::event::Event;
+use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::qp::{AttributeMask, QpState};
 
 use super::*;
-use crate::event_ring::MOST_EVENTS;
 use crate::fake::FakeCard;
+use crate::lock::lock;
 
-fn engine() -> (Rc<FakeCard>, AdminEngine) {
-    let card = Rc::new(FakeCard::new(2));
-    let backend: Rc<dyn CardBackend> = Rc::<FakeCard>::clone(&card);
+fn engine() -> (Arc<FakeCard>, AdminEngine) {
+    let card = Arc::new(FakeCard::new(2));
+    let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(&card);
     let large = Geometry { page_bits: 21, order: 9, ways: 2 };
-    let shell = Rc::new(Shell::new(3, backend, Bank::Plain, large, 2));
+    let shell = Arc::new(Shell::new(3, backend, Bank::Plain, large, 2));
     let engine = AdminEngine::start(3, shell, 1, &mut Arena::new(&[(0, u64::MAX)])).unwrap();
     (card, engine)
+}
+
+/// The numbers of the objects that the engine tells of, once they are served.
+struct Heard(Arc<Mutex<Vec<u32>>>);
+
+impl Heard {
+    fn of(engine: &mut AdminEngine) -> Self {
+        let heard = Arc::<Mutex<Vec<u32>>>::default();
+        let tell = Arc::clone(&heard);
+        engine.listen(Arc::new(move |event| lock(&tell).push(event.number)));
+        Self(heard)
+    }
+
+    fn take(&self) -> Vec<u32> {
+        std::mem::take(&mut lock(&self.0))
+    }
 }
 
 fn completion_event(cqn: u32) -> Event {
@@ -82,79 +98,73 @@ fn a_card_that_is_gone_is_not_waited_for() {
 }
 
 #[test]
-fn events_come_in_order_over_many_laps_and_clear_the_interrupt() {
+fn events_are_told_in_order_over_many_laps_and_clear_the_interrupt() {
     let (card, mut engine) = engine();
+    let heard = Heard::of(&mut engine);
     for lap in 0..3 {
-        for i in 0..3000 {
-            card.raise(1, completion_event(lap * 3000 + i));
-        }
-        engine.service();
-        for i in 0..3000 {
-            let event = engine.next_event();
-            let Some(EngineEvent::Card(event)) = event else { panic!("{event:?}") };
-            assert_eq!(event.number, lap * 3000 + i);
-        }
-        assert_eq!(engine.next_event(), None);
+        let numbers = lap * 3000..(lap + 1) * 3000;
+        numbers.clone().for_each(|number| card.raise(1, completion_event(number)));
+        engine.shell.attend().unwrap();
+        assert_eq!(heard.take(), numbers.collect::<Vec<_>>());
     }
-    let vector = engine.interrupt().unwrap();
-    assert_eq!(nix::unistd::read(vector, &mut [0; 8]), Err(nix::errno::Errno::EAGAIN));
+    assert!(card.is_quiet(1));
+    assert_eq!(engine.next_event(), None);
 }
 
 #[test]
 fn an_event_that_comes_before_the_clear_has_arrived_is_signalled_behind_it() {
     let (card, mut engine) = engine();
+    let heard = Heard::of(&mut engine);
     card.hold_clears();
     for number in 1..100 {
         card.raise(1, completion_event(2 * number));
-        engine.service();
+        engine.shell.attend().unwrap();
         card.raise(1, completion_event(2 * number + 1));
-        assert!(!engine.shell.wait(1, Duration::ZERO).unwrap(), "the first is reported still");
+        let seen = engine.shell.signals(1);
+        engine.shell.attend().unwrap();
+        assert_eq!(engine.shell.signals(1), seen, "the first is reported still");
         card.let_clears_arrive();
-        assert!(engine.shell.wait(1, Duration::ZERO).unwrap(), "event {number} is lost");
-        engine.service();
+        engine.shell.attend().unwrap();
+        assert_ne!(engine.shell.signals(1), seen, "event {number} is lost");
         card.let_clears_arrive();
-        let events = std::iter::from_fn(|| engine.next_event());
-        let numbers = events.map(|event| match event {
-            EngineEvent::Card(event) => event.number,
-            other => panic!("{other:?}"),
-        });
-        assert_eq!(numbers.collect::<Vec<_>>(), [2 * number, 2 * number + 1]);
+        assert_eq!(heard.take(), [2 * number, 2 * number + 1]);
     }
 }
 
 #[test]
 fn an_overflow_is_reported_once_as_lost_events() {
     let (card, mut engine) = engine();
-    for i in 0..5000 {
-        card.raise(1, completion_event(i));
-    }
+    let heard = Heard::of(&mut engine);
+    (0..5000).for_each(|cqn| card.raise(1, completion_event(cqn)));
+    engine.shell.attend().unwrap();
+    assert_eq!(heard.take(), (0..4096).collect::<Vec<_>>());
     engine.service();
-    let events: Vec<_> = std::iter::from_fn(|| engine.next_event()).collect();
-    assert_eq!(events.len(), 4097);
-    assert_eq!(events.last(), Some(&EngineEvent::Lost));
+    assert_eq!([engine.next_event(), engine.next_event()], [Some(EngineEvent::Lost), None]);
     card.raise(1, completion_event(9));
-    engine.service();
-    assert_eq!(std::iter::from_fn(|| engine.next_event()).count(), 1);
+    engine.shell.attend().unwrap();
+    assert_eq!((heard.take(), engine.next_event()), (vec![9], None));
 }
 
 #[test]
-fn no_event_of_a_destroyed_queue_is_returned() {
+fn all_events_of_a_queue_are_told_before_its_end_is() {
     let (card, mut engine) = engine();
+    let heard = Heard::of(&mut engine);
     let cqn = engine.create_cq(&CreateCq::default()).unwrap();
     let other = engine.create_cq(&CreateCq::default()).unwrap();
-    card.raise(1, completion_event(cqn));
     card.raise(1, completion_event(other));
-    engine.service();
     card.raise(1, completion_event(cqn));
     engine.destroy_cq(cqn).unwrap();
-    let events: Vec<_> = std::iter::from_fn(|| engine.next_event()).collect();
-    assert!(matches!(events[..], [EngineEvent::Card(event)] if event.number == other));
+    assert_eq!(heard.take(), [other, cqn]);
+    engine.shell.attend().unwrap();
+    assert!(heard.take().is_empty());
 }
 
 #[test]
 fn a_fatal_event_is_the_engines_death() {
     let (card, mut engine) = engine();
     card.raise(1, Event { kind: EventType::Fatal, code: 42, ..Event::default() });
+    engine.shell.attend().unwrap();
+    assert_eq!(nix::unistd::read(engine.news(), &mut [0; 8]), Ok(8), "its owner is told");
     engine.service();
     assert!(engine.death().unwrap().contains("code 42"));
     assert!(engine.set_gid(0, None).is_err());
@@ -173,31 +183,4 @@ fn completions_that_nobody_asked_for_are_skipped_until_they_are_too_many() {
     card.window(1, |w| w.babble = 1000);
     let error = engine.create_cq(&CreateCq::default()).unwrap_err();
     assert!(matches!(error, Error::Dead { .. }), "{error}");
-}
-
-#[test]
-fn events_that_nobody_takes_become_one_look_at_every_queue() {
-    let (card, mut engine) = engine();
-    for _ in 0..40 {
-        for cqn in 0..4096 {
-            card.raise(1, completion_event(cqn));
-        }
-        engine.service();
-    }
-    let events: Vec<_> = std::iter::from_fn(|| engine.next_event()).collect();
-    assert!(events.len() <= MOST_EVENTS && events.contains(&EngineEvent::Lost));
-}
-
-#[test]
-fn completions_are_told_and_none_is_kept_whoever_waits_for_it() {
-    let (card, mut engine) = engine();
-    let heard = Rc::new(std::cell::RefCell::new(Vec::new()));
-    let tell = Rc::clone(&heard);
-    engine.listen(Rc::new(move |cqn| tell.borrow_mut().push(cqn)));
-    for cqn in 0..3 {
-        card.raise(1, completion_event(cqn));
-    }
-    engine.service();
-    assert_eq!(*heard.borrow(), [0, 1, 2]);
-    assert_eq!(engine.next_event(), None);
 }

@@ -8,14 +8,14 @@ fn manifest(map: Map) -> Manifest {
     Manifest { name: "test.bit".into(), map, regions: None }
 }
 
-fn attempt_with(card: FakeCard, manifest: &Manifest) -> (Rc<FakeCard>, Result<Card, Error>) {
-    let card = Rc::new(card);
-    let backend: Rc<dyn CardBackend> = Rc::<FakeCard>::clone(&card);
+fn attempt_with(card: FakeCard, manifest: &Manifest) -> (Arc<FakeCard>, Result<Card, Error>) {
+    let card = Arc::new(card);
+    let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(&card);
     let result = bring_up(0, backend, PortAddress::default_of(0), manifest);
     (card, result)
 }
 
-fn attempt(card: FakeCard) -> (Rc<FakeCard>, Result<Card, Error>) {
+fn attempt(card: FakeCard) -> (Arc<FakeCard>, Result<Card, Error>) {
     attempt_with(card, &manifest(Map::Since2026))
 }
 
@@ -165,9 +165,9 @@ fn a_shell_with_the_avx_bank_is_spoken_to_there() {
     let avx = CtrlCnfg { avx: true, ..CTRL_CNFG_DEFAULT };
     card.set(Bar::Shell, shell::CTRL_CNFG, avx.encode());
     let (fake, card) = attempt(card);
-    let mut card = card.unwrap();
+    let card = card.unwrap();
     // Its interrupts are answered there, and nothing goes where the other bank is.
-    card.windows[0].engine.service();
+    card.shell.attend().unwrap();
     assert!(fake.is_quiet(0));
     assert_eq!(fake.get(Bar::Shell, Bank::Plain.cnfg(0) + vfpga::ISR), 0);
 }

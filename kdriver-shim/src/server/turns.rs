@@ -34,7 +34,7 @@ impl Server {
         if let Some(id) = self.untidy.pop_front() {
             self.go_on_tidying(id);
         }
-        events::examine_suspects(&mut self.cards, &mut self.clients, &self.poller);
+        events::examine_suspects(&mut self.cards);
     }
 
     /// Ends a client: it is heard no more, and what it owns goes by and by.
@@ -53,16 +53,10 @@ impl Server {
     /// Does a part of a client's end, and what follows from it when that was the last.
     pub(super) fn go_on_ending(&mut self, id: ClientId) {
         let Some(mut client) = self.clients.remove(&id) else { return };
-        let begun = Instant::now();
-        let done = client.end_some(&mut self.cards, &self.poller);
-        self.charge(&client, 0, true, begun);
-        if !done {
+        if !client.end_some(&mut self.cards) {
             self.clients.insert(id, client);
             self.ending.push_back(id);
             return;
-        }
-        if client.handle.has_ended() {
-            self.pace.forget(client.process.pid);
         }
         self.aside.close(client.socket);
         self.tend_cards();
@@ -135,15 +129,12 @@ impl Server {
         request: Request,
         awaits: Option<Vec<ClientId>>,
     ) -> Result<(), String> {
-        let begun = Instant::now();
-        let destroys = request.destroys();
         let outcome = self.answer(client, request.clone());
         let answer = match outcome {
             Ok(Progress::Done(answer)) => Ok(answer),
             Ok(Progress::More) => {
                 client.put_off = Some(PutOff { request, awaits: awaits.unwrap_or_default() });
                 self.put_off.push_back(client.id);
-                self.charge(client, client.usage.objects(), destroys, begun);
                 return Ok(());
             }
             Err(error) => {
@@ -165,7 +156,6 @@ impl Server {
                 (Err(Refusal::from(&error)), Vec::new())
             }
         };
-        self.charge(client, client.usage.objects(), destroys && reply.is_ok(), begun);
         reply_to(client, &shim_abi::encode::<Reply>(&reply), &fds)
     }
 }

@@ -1,7 +1,6 @@
 //! Completion channels.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use shim_abi::Response;
 
@@ -21,7 +20,7 @@ impl Session<'_> {
         let channel = client.numbers.next(u32::MAX, |n| client.channels.contains_key(&n));
         match RecordSocket::new(self.poller, Token::Channel(client.id, channel)) {
             Ok((records, theirs)) => {
-                let records = Rc::new(RefCell::new(records));
+                let records = Arc::new(records);
                 client.channels.insert(channel, Channel { context, records });
                 Ok(Answer { response: Response::Channel { channel }, fds: vec![theirs] })
             }

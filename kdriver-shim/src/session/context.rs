@@ -1,5 +1,6 @@
 //! Contexts and protection domains.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use shim_abi::{ContextInfo, Grant, Response, RingMemory as RingInfo};
@@ -10,6 +11,7 @@ use crate::channels::RecordSocket;
 use crate::clients::CardUse;
 use crate::error::Error;
 use crate::iova::IovaRange;
+use crate::listeners::ContextEvents;
 use crate::objects::{Context, Pd};
 use crate::poller::Token;
 use crate::quota::Resource;
@@ -39,6 +41,7 @@ impl Session<'_> {
     fn add_context(&mut self, card: u32) -> Result<Answer, Error> {
         let limits = client_limits(&self.limits(card)?);
         let info = self.card(card)?.info();
+        let listeners = Arc::clone(&self.window(card)?.listeners);
         let client = &mut *self.client;
         let number = client.numbers.next(u32::MAX, |n| client.contexts.contains_key(&n));
         let first_rings = !client.rings_handed_out;
@@ -46,7 +49,7 @@ impl Session<'_> {
             Some(rings) if first_rings => Some(rings.descriptor()?),
             _ => None,
         };
-        let (events, async_fd) = RecordSocket::new(self.poller, Token::Async(client.id, number))?;
+        let (records, async_fd) = RecordSocket::new(self.poller, Token::Async(client.id, number))?;
         // Nothing fails from here on: what is handed out once is handed out now.
         let place = found(client.cards.get_mut(&card), "open card", card)?;
         let mut fds = vec![async_fd];
@@ -56,6 +59,9 @@ impl Session<'_> {
         }
         fds.extend(rings);
         client.rings_handed_out = true;
+        let process = client.process.clone();
+        let events = Arc::new(ContextEvents { process, records });
+        listeners.add_context(client.id, number, Arc::clone(&events));
         client.contexts.insert(number, Context { card, events });
         let grant = Grant { page: place.page, first, way: place.way };
         log::debug!("{}: context {number} on balboa{card}", client.label());
@@ -118,18 +124,19 @@ impl Session<'_> {
             let users = format!("{count} {what}");
             return Err(Error::Busy { object: "context", number: context, users });
         }
-        let poller = self.poller;
         client.channels.retain(|_, channel| {
             if channel.context == context {
-                channel.records.borrow_mut().close(poller);
+                channel.records.close();
                 client.usage.give(Resource::Channels, 1);
             }
             channel.context != context
         });
-        if let Some(mut context) = client.contexts.remove(&context) {
-            context.events.close(poller);
+        if let Some(closed) = client.contexts.remove(&context) {
+            closed.events.records.close();
             client.usage.give(Resource::Contexts, 1);
         }
+        let id = client.id;
+        self.window(number)?.listeners.remove_context(id, context);
         // A dead card is left with the last context: others wait for it to be free.
         let last = !self.client.contexts.values().any(|context| context.card == number);
         if last && self.window(number)?.engine.death().is_some() {

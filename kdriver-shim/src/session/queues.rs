@@ -1,7 +1,5 @@
 //! Completion queues and queue pairs.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use fpga_regs::engine::admin::{AdminStatus, CreateCq, CreateQp, CreateRq, RqKind};
@@ -11,12 +9,11 @@ use shim_abi::Response;
 
 use super::{Answer, Progress, Session, found};
 use crate::cards::Window;
-use crate::channels::Key;
 use crate::claims::{CardQp, Claimant};
 use crate::clients::{Client, confirmed};
-use crate::completions::Notifier;
 use crate::engine::EngineLimits;
 use crate::error::Error;
+use crate::listeners::{Notifier, Told};
 use crate::objects::{Cq, Peer, Qp};
 use crate::quota::Resource;
 use crate::rings::RingMemory;
@@ -47,7 +44,7 @@ impl Session<'_> {
             if self.context(record.context)?.card != card {
                 return Err(Error::Invalid(format!("channel {channel} is another device's")));
             }
-            records = Some(Rc::clone(&record.records));
+            records = Some(Arc::clone(&record.records));
         }
         let entries =
             power_of_two("completion queue entries", log2_entries, limits.log2_cq_entries)?;
@@ -59,20 +56,13 @@ impl Session<'_> {
         });
         let (cqn, ring) = self.keep(made, &wanted)?;
         let start = ring.start;
-        let id = self.client.id;
         let memory = self.client.rings.as_ref().map(|rings| Arc::clone(rings.mapping()));
-        let poller = Rc::clone(self.poller);
-        let told = Rc::clone(&self.client.told);
-        let window = self.window(card)?;
-        window.cqs.insert(cqn, id);
-        let notifier = records.zip(memory).map(|(records, memory)| {
-            let sent = Cell::new(0);
-            Rc::new(Notifier { cqn, cookie, records, poller, memory, ring, sent, told })
-        });
-        if let Some(notifier) = &notifier {
-            window.completions.insert(Rc::clone(notifier));
-        }
-        let cq = Cq { context, card, log2_entries, notifier, cookie, ring, async_sent: 0 };
+        let notifier = records
+            .zip(memory)
+            .map(|(records, memory)| Notifier::new(cookie, records, memory, ring));
+        let events = Arc::clone(&self.context(context)?.events);
+        self.window(card)?.listeners.add_cq(cqn, cookie, &events, notifier);
+        let cq = Cq { context, card, log2_entries, ring };
         self.client.cqs.insert(cqn, cq);
         Ok(Response::Cq { cqn, ring: start }.into())
     }
@@ -83,7 +73,7 @@ impl Session<'_> {
         for _ in 0..REDRAWS {
             let window = self.window(card)?;
             let cqn = window.engine.create_cq(&command)?;
-            if window.cqs.contains_key(&cqn) {
+            if window.listeners.has_cq(cqn) {
                 return Err(given_twice(window, "completion queue", cqn));
             }
             if !self.client.cqs.contains_key(&cqn) {
@@ -105,17 +95,14 @@ impl Session<'_> {
         }
         let window = self.window(card)?;
         let confirmed = survive_death(window.engine.destroy_cq(cqn))?;
-        window.cqs.remove(&cqn);
-        window.completions.remove(cqn);
-        let Some(mut cq) = self.client.cqs.remove(&cqn) else { return Ok(Response::Done.into()) };
-        let completion_events = cq.notifier.as_ref().map_or(0, |notifier| notifier.end());
-        self.forget_async(cq.context, Key::Cq(cqn), &mut cq.async_sent);
+        let told = window.listeners.remove_cq(cqn);
+        let Some(cq) = self.client.cqs.remove(&cqn) else { return Ok(Response::Done.into()) };
         self.drop_ring(card, cq.ring, confirmed);
         let entries = 1u64.checked_shl(u32::from(cq.log2_entries)).unwrap_or(0);
         self.client.usage.give(Resource::Cqs, 1);
         self.client.usage.give(Resource::CqEntries, entries);
         self.count_quarantined(card, confirmed, 1);
-        Ok(Response::Destroyed { completion_events, async_events: cq.async_sent }.into())
+        Ok(destroyed(told))
     }
 
     pub(super) fn create_qp(&mut self, wanted: &shim_abi::CreateQp) -> Result<Answer, Error> {
@@ -154,17 +141,14 @@ impl Session<'_> {
             send_cqn: wanted.send_cqn,
             receive_cqn: wanted.receive_cqn,
             rqn,
-            cookie: wanted.cookie,
             sq,
             rq,
-            async_sent: 0,
             state: QpState::Reset,
             peer: None,
-            fatal_sent: false,
         };
         self.client.qps.insert(qpn, qp);
-        let id = self.client.id;
-        self.window(card)?.qps.insert(qpn, id);
+        let events = Arc::clone(&self.context(context)?.events);
+        self.window(card)?.listeners.add_qp(qpn, wanted.cookie, &events);
         Ok(answer.into())
     }
 
@@ -201,7 +185,7 @@ impl Session<'_> {
             let window = self.window(card)?;
             match window.engine.create_qp(&command) {
                 // Nothing is undone: it would be somebody else's QP.
-                Ok((qpn, _)) if window.qps.contains_key(&qpn) => {
+                Ok((qpn, _)) if window.listeners.has_qp(qpn) => {
                     return Err(given_twice(window, "queue pair", qpn));
                 }
                 Ok((qpn, _)) if self.client.qps.contains_key(&qpn) => {
@@ -244,11 +228,14 @@ impl Session<'_> {
             Ok(generation) => generation,
             Err(error) => return Err(explain(window, qpn, &attributes, error)),
         };
+        let state = attributes.mask.contains(AttributeMask::STATE).then_some(attributes.state);
+        if state.is_some_and(|state| state != QpState::Err) {
+            window.listeners.revive_qp(qpn);
+        }
         let Some(qp) = self.client.qps.get_mut(&qpn) else { return Err(no_number("queue pair")) };
         let before = qp.peer;
-        if attributes.mask.contains(AttributeMask::STATE) {
-            qp.state = attributes.state;
-            qp.fatal_sent &= attributes.state == QpState::Err;
+        if let Some(state) = state {
+            qp.state = state;
             if matches!(qp.state, QpState::Reset | QpState::Err) {
                 qp.peer = None;
             }
@@ -332,19 +319,18 @@ impl Session<'_> {
         let rq_gone = confirmed(window.engine.destroy_rq(rqn))
             .inspect_err(|error| log::warn!("RQ {rqn:#x} is quarantined: {error}"))
             .is_ok();
-        window.qps.remove(&qpn);
+        let told = window.listeners.remove_qp(qpn);
         let window = window.index;
-        let Some(mut qp) = self.client.qps.remove(&qpn) else { return Ok(Response::Done.into()) };
+        let Some(qp) = self.client.qps.remove(&qpn) else { return Ok(Response::Done.into()) };
         if let (Some(peer), Ok(card)) = (qp.peer, self.card(card)) {
             card.claims.release(peer, CardQp { window, qpn });
         }
-        self.forget_async(qp.context, Key::Qp(qpn), &mut qp.async_sent);
         self.drop_ring(card, qp.sq, qp_gone);
         self.drop_ring(card, qp.rq, rq_gone);
         self.client.usage.give(Resource::Qps, 1);
         self.count_quarantined(card, qp_gone, 1);
         self.count_quarantined(card, rq_gone, 1);
-        Ok(Response::Destroyed { completion_events: 0, async_events: qp.async_sent }.into())
+        Ok(destroyed(told))
     }
 
     /// The client's doorbell page on a card, and where the card sees its ring memory.
@@ -421,13 +407,6 @@ impl Session<'_> {
         }
     }
 
-    /// Drops asynchronous events of an object that were not sent yet.
-    fn forget_async(&mut self, context: u32, key: Key, sent: &mut u32) {
-        if let Some(context) = self.client.contexts.get_mut(&context) {
-            *sent = sent.wrapping_sub(context.events.forget(key));
-        }
-    }
-
     fn count_quarantined(&mut self, card: u32, confirmed: bool, queues: u64) {
         if confirmed {
             return;
@@ -436,6 +415,11 @@ impl Session<'_> {
             card.quarantine.queues = card.quarantine.queues.saturating_add(queues);
         }
     }
+}
+
+fn destroyed(told: Told) -> Answer {
+    let Told { completion_events, async_events } = told;
+    Response::Destroyed { completion_events, async_events }.into()
 }
 
 /// 2^`log2`, or why that is too large.

@@ -2,13 +2,14 @@ use fpga_regs::coyote::tlb::Entry;
 
 use super::*;
 use crate::fake::FakeCard;
+use crate::interrupts::Interrupts;
 
 const PAGE: u64 = 2 << 20;
 const LARGE: Geometry = Geometry { page_bits: 21, order: 9, ways: 2 };
 
-fn shell() -> (Rc<FakeCard>, Shell) {
-    let card = Rc::new(FakeCard::new(2));
-    let backend: Rc<dyn CardBackend> = Rc::<FakeCard>::clone(&card);
+fn shell() -> (Arc<FakeCard>, Shell) {
+    let card = Arc::new(FakeCard::new(2));
+    let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(&card);
     (card, Shell::new(0, backend, Bank::Plain, LARGE, 2))
 }
 
@@ -60,12 +61,11 @@ fn a_fault_is_mended_from_the_shadow() {
     shell.map(0, 4 * PAGE, PAGE, Purpose::Rings);
     assert_eq!(entries(&card), []);
     card.fault(0, true, 4 * PAGE + 100, 64);
-    shell.service(0);
+    shell.attend().unwrap();
     assert_eq!(entries(&card), [(0, 4, true)]);
     let mended = IsrWrite { restart_write: true, success: true, ..IsrWrite::default() };
     assert_eq!(card.take_answers(), [(0, mended)]);
     assert_eq!(shell.counts(), FaultCounts { refilled: 1, refused: 0 });
-    assert!(!shell.take_news(0), "the engine said nothing");
 }
 
 #[test]
@@ -75,12 +75,12 @@ fn a_fault_without_memory_or_of_another_address_space_is_refused() {
     shell.map(1, 6 * PAGE, PAGE, Purpose::Payload);
     card.take_entries();
     card.fault(0, false, 6 * PAGE, 64);
-    shell.service(0);
+    shell.attend().unwrap();
     let drop = IsrWrite { restart_read: true, ..IsrWrite::default() };
     assert_eq!(card.take_answers(), [(0, drop)], "the page is the other vFPGA's");
     card.set(Bar::Shell, Bank::Plain.cnfg(0) + vfpga::ISR_PID, 5);
     card.fault(0, false, 4 * PAGE, 64);
-    shell.service(0);
+    shell.attend().unwrap();
     assert_eq!(card.take_answers(), [(0, drop)], "no address space 5 is known");
     assert_eq!(entries(&card), []);
     assert_eq!(shell.counts(), FaultCounts { refilled: 0, refused: 2 });
@@ -92,10 +92,10 @@ fn an_interrupt_that_was_left_over_clears_nothing() {
     shell.map(0, 4 * PAGE, PAGE, Purpose::Rings);
     card.hold_clears();
     card.signal(0);
-    shell.service(0);
+    shell.attend().unwrap();
     card.fault(0, false, 4 * PAGE, 64);
     card.let_clears_arrive();
-    shell.service(0);
+    shell.attend().unwrap();
     assert_eq!(shell.counts().refilled, 1);
 }
 
@@ -107,9 +107,32 @@ fn who_waits_for_one_vfpga_serves_the_faults_of_the_others() {
     card.fault(1, false, 4 * PAGE, 64);
     assert!(shell.unmap(0, &[(0, PAGE)]).unwrap());
     card.notify(1);
-    assert!(!shell.wait(0, Duration::ZERO).unwrap());
+    let seen = [shell.signals(0), shell.signals(1)];
+    assert!(!shell.wait(0, seen[0], Duration::ZERO).unwrap());
+    assert!(shell.wait(1, seen[1], Duration::ZERO).unwrap(), "it was signalled meanwhile");
     assert_eq!(shell.counts().refilled, 1);
-    assert!(shell.take_news(1) && !shell.take_news(1) && !shell.take_news(0));
+}
+
+#[test]
+fn a_thread_serves_while_another_waits_for_nothing_but_its_own() {
+    let (card, shell) = shell();
+    let shell = Arc::new(shell);
+    let interrupts = Interrupts::serve(&shell).unwrap();
+    shell.map(1, 4 * PAGE, PAGE, Purpose::Rings);
+    for round in 0..1000 {
+        let seen = shell.signals(1);
+        card.fault(1, false, 4 * PAGE, 64);
+        while !shell.wait(1, seen, Duration::from_secs(10)).unwrap() {}
+        shell.map(0, PAGE * round, PAGE, Purpose::Payload);
+        assert!(shell.unmap(0, &[(PAGE * round, PAGE)]).unwrap(), "round {round}");
+    }
+    // Once told to stop, it serves nothing more, and who waits does.
+    drop(interrupts);
+    let seen = shell.signals(0);
+    card.notify(0);
+    assert_eq!(shell.signals(0), seen);
+    assert!(shell.wait(0, seen, Duration::from_secs(10)).unwrap());
+    assert_eq!(shell.counts().refused, 0);
 }
 
 #[test]
@@ -134,7 +157,7 @@ fn a_fault_amid_the_orders_of_an_invalidation_comes_again_and_spoils_none_of_the
         assert_eq!(inserted.map(|(_, page, _)| page).collect::<Vec<_>>(), [2, 3]);
         assert_eq!(shell.counts(), FaultCounts::default(), "nothing is known of it yet");
         card.fault(0, false, 8 * PAGE + 64, 64);
-        shell.service(0);
+        shell.attend().unwrap();
         assert_eq!(entries(&card), [(0, 8, true)]);
         assert_eq!(shell.counts(), FaultCounts { refilled: 1, refused: 0 });
     }

@@ -82,6 +82,7 @@ pub const METRICS: &[Metric] = &[
     metric("poll_cq_instr", "instr", false),
     metric("reg_mr_1g_ms", "ms", false),
     metric("connects_per_s", "1/s", true),
+    metric("connects_per_s_events", "1/s", true),
     metric("idle_cpu_percent", "%", false),
 ];
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use ibverbs_tests::pair::{free_port, run_between, run_pair};
+use ibverbs_tests::pair::{free_port, run_between, run_pair, start_server};
 use ibverbs_tests::process::{Finished, Task};
 use ibverbs_tests::setting::{Daemon, Setting};
 use ibverbs_tests::table::table;
@@ -207,6 +207,26 @@ impl Programs {
             }
         };
         number(&task.run()?)
+    }
+
+    /// [`Self::connects`] beside two programs that sleep until events come, each for the other's message.
+    ///
+    /// # Errors
+    /// When any of them fails.
+    pub fn connects_beside_events(&self, daemon: &Daemon<'_>, seconds: u32) -> Result<f64> {
+        let port = free_port()?;
+        let side = |card| {
+            let endless =
+                format!("ibv_rc_pingpong -e -g 1 -n 2000000000 -d balboa{card} -p {port}");
+            daemon.run(&endless).limit(LIMIT)
+        };
+        // They are killed when they go out of scope.
+        let mut server = start_server(side(0), port)?;
+        let mut client = side(1).arg("127.0.0.1").start()?;
+        for program in [&mut server, &mut client] {
+            program.wait_until("it was connected", |it| it.output().contains("remote address"))?;
+        }
+        self.connects(Devices::Cards(daemon), seconds)
     }
 
     /// [`latency_by_events`] beside a client that makes and destroys everything in a loop.

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use bitstreams::Manifest;
 use fpga_regs::coyote::shell::Map;
@@ -21,7 +21,7 @@ use crate::state_dir::StateDir;
 /// A server on fake cards, run step by step in the test's own thread.
 pub(super) struct Bench {
     pub(super) server: Server,
-    pub(super) cards: Vec<Rc<FakeCard>>,
+    pub(super) cards: Vec<Arc<FakeCard>>,
     _state: StateDir,
     root: tempfile::TempDir,
 }
@@ -36,11 +36,11 @@ impl Bench {
         let root = tempfile::tempdir().unwrap();
         let uid = nix::unistd::geteuid().as_raw();
         let mut state = StateDir::claim(root.path(), uid).unwrap();
-        let fakes: Vec<_> = (0..cards).map(|_| Rc::new(FakeCard::new(windows))).collect();
+        let fakes: Vec<_> = (0..cards).map(|_| Arc::new(FakeCard::new(windows))).collect();
         let (name, map) = ("test".into(), Map::Since2026);
         let manifest = Manifest { name, map, regions: Some(windows) };
         let brought_up = (0..cards).zip(&fakes).map(|(number, fake)| {
-            let backend: Rc<dyn CardBackend> = Rc::<FakeCard>::clone(fake);
+            let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(fake);
             bring_up(number, backend, PortAddress::default_of(number), &manifest).unwrap()
         });
         let cards = brought_up.collect();
@@ -52,11 +52,17 @@ impl Bench {
     /// Serves what is there, and does all work that waits for its turn.
     pub(super) fn turn(&mut self) {
         for turn in 0.. {
+            self.server.cards.iter().for_each(|card| card.shell.attend().unwrap());
             assert!(self.server.step(Some(Duration::ZERO)).unwrap());
             if turn >= 3 && !self.server.has_work() {
                 return;
             }
         }
+    }
+
+    /// Serves interrupts by threads of their own from now on, as balboad does.
+    pub(super) fn serve_interrupts(&mut self) {
+        self.server.cards.iter_mut().for_each(|card| card.serve_interrupts().unwrap());
     }
 
     pub(super) fn connect(&mut self) -> Peer {

@@ -305,6 +305,7 @@ fn queues_of_which_events_were_lost_are_looked_at_in_turns() {
     // More than its ring holds, of a queue that nobody has.
     let event = Event { kind: EventType::Completion, number: u32::MAX, ..Event::default() };
     (0..5000).for_each(|_| bench.cards[0].raise(0, event));
+    bench.server.cards[0].shell.attend().unwrap();
     let (mut turns, mut told) = (0, 0);
     while turns < 3 || bench.server.has_work() {
         let before = asked(&bench);

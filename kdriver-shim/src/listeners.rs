@@ -1,0 +1,337 @@
+//! Who is told of what an engine reports of its objects: events, from the ring to the programs.
+//!
+//! Told by whichever thread finds an event. An object's listener is in the table from when the object
+//! is made until it has gone; nothing is told of it once [`Listeners`] has returned it, because all is
+//! told under the table's lock: libibverbs dereferences the cookie that a record carries.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+
+use fpga_regs::engine::doorbell::record;
+use fpga_regs::engine::event::{Event, EventType, QpEvent};
+use hostmem::SharedMapping;
+
+use crate::channels::{Key, RecordSocket, Sent, async_record, completion_record};
+use crate::clients::{ClientId, Process};
+use crate::lock::lock;
+use crate::spans::Span;
+
+/// `ibv_event_type`, as far as the codes are not those of [`QpEvent`].
+pub mod ibv_event {
+    /// A completion queue overran.
+    pub const CQ_ERR: u32 = 0;
+    /// A queue pair is in ERR.
+    pub const QP_FATAL: u32 = 1;
+    /// The device is gone.
+    pub const DEVICE_FATAL: u32 = 8;
+    /// The port came up.
+    pub const PORT_ACTIVE: u32 = 9;
+    /// The port went down.
+    pub const PORT_ERR: u32 = 10;
+    /// The GID table has changed.
+    pub const GID_CHANGE: u32 = 18;
+}
+
+/// The one port of a card, as port events name it.
+const PORT: u64 = 1;
+
+/// balboad's end of a completion channel, which its completion queues share.
+pub type Records = Arc<RecordSocket<8>>;
+
+/// An open context, as what tells it of asynchronous events knows it.
+#[derive(Debug)]
+pub struct ContextEvents {
+    /// Whose it is.
+    pub process: Process,
+    /// Where its asynchronous events go.
+    pub records: RecordSocket<16>,
+}
+
+/// Where the completion events of a queue go.
+#[derive(Debug)]
+pub struct Notifier {
+    /// What its records carry.
+    pub cookie: u64,
+    /// Its channel.
+    pub records: Records,
+    /// The client's ring memory, and the queue's ring in it, which begins with its record.
+    pub memory: Arc<SharedMapping>,
+    /// See [`Self::memory`].
+    pub ring: Span,
+    /// Records sent on the channel, or kept for it, modulo 2^32.
+    sent: u32,
+}
+
+impl Notifier {
+    /// Of a queue of which nothing was told yet.
+    #[must_use]
+    pub fn new(cookie: u64, records: Records, memory: Arc<SharedMapping>, ring: Span) -> Self {
+        Self { cookie, records, memory, ring, sent: 0 }
+    }
+
+    /// The queue fired: at most one unread record of it is ever in its channel.
+    fn fire(&mut self, cqn: u32) {
+        let ring = usize::try_from(self.ring.start).unwrap_or(usize::MAX);
+        let word = ring.saturating_add(record::EVENTS_READ);
+        let Ok(read) = self.memory.load_acquire_u32(word) else { return };
+        // A client that counts wrongly gets too few records, and is the only one to suffer.
+        if self.sent != read {
+            log::trace!("CQ {cqn:#x}: fired with {read} of {} records read", self.sent);
+            return;
+        }
+        let record = completion_record(self.cookie);
+        if self.records.send(Key::Cq(cqn), record) == Sent::Yes {
+            self.sent = self.sent.wrapping_add(1);
+        }
+    }
+}
+
+/// Who is told of an object's asynchronous events.
+#[derive(Debug)]
+struct Listener {
+    cookie: u64,
+    context: Arc<ContextEvents>,
+    /// Records sent on the asynchronous event socket, modulo 2^32.
+    sent: u32,
+    /// A fatal event of it was sent since it last left ERR.
+    failed: bool,
+}
+
+impl Listener {
+    fn new(cookie: u64, context: &Arc<ContextEvents>) -> Self {
+        Self { cookie, context: Arc::clone(context), sent: 0, failed: false }
+    }
+
+    fn tell(&mut self, key: Key, event_type: u32) {
+        if self.context.records.send(key, async_record(self.cookie, event_type)) == Sent::Yes {
+            self.sent = self.sent.wrapping_add(1);
+        }
+    }
+
+    /// Tells that a queue pair is in ERR, once.
+    fn fail(&mut self, qpn: u32) {
+        if !std::mem::replace(&mut self.failed, true) {
+            self.tell(Key::Qp(qpn), ibv_event::QP_FATAL);
+        }
+    }
+
+    /// Records that were sent on the socket, once those that were not are dropped.
+    fn end(self, key: Key) -> u32 {
+        self.sent.wrapping_sub(self.context.records.forget(key))
+    }
+}
+
+/// Records that a program has been sent of an object that has gone, modulo 2^32: libibverbs waits
+/// until as many are acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// On its completion channel.
+    pub completion_events: u32,
+    /// On the asynchronous event socket.
+    pub async_events: u32,
+}
+
+/// The listeners of a window.
+#[derive(Debug)]
+pub struct Listeners {
+    card: u32,
+    window: u8,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Completion queues by number, those with a channel with where their completions go.
+    cqs: HashMap<u32, (Listener, Option<Notifier>)>,
+    qps: HashMap<u32, Listener>,
+    contexts: BTreeMap<(ClientId, u32), Arc<ContextEvents>>,
+}
+
+impl Listeners {
+    /// Of a window of which nothing is used.
+    #[must_use]
+    pub fn new(card: u32, window: u8) -> Self {
+        Self { card, window, table: Mutex::default() }
+    }
+
+    /// Adds a context of a client.
+    pub fn add_context(&self, client: ClientId, context: u32, events: Arc<ContextEvents>) {
+        lock(&self.table).contexts.insert((client, context), events);
+    }
+
+    /// Takes a context out, whose objects have gone.
+    pub fn remove_context(&self, client: ClientId, context: u32) {
+        lock(&self.table).contexts.remove(&(client, context));
+    }
+
+    /// Takes all contexts of a client out, whose objects have gone.
+    pub fn remove_client(&self, client: ClientId) {
+        let mut table = lock(&self.table);
+        let all = (client, 0)..=(client, u32::MAX);
+        while let Some((key, _)) = table.contexts.range(all.clone()).next() {
+            let key = *key;
+            table.contexts.remove(&key);
+        }
+    }
+
+    /// Adds a completion queue of a context.
+    pub fn add_cq(
+        &self,
+        cqn: u32,
+        cookie: u64,
+        context: &Arc<ContextEvents>,
+        notifier: Option<Notifier>,
+    ) {
+        lock(&self.table).cqs.insert(cqn, (Listener::new(cookie, context), notifier));
+    }
+
+    /// Takes a completion queue out that has gone.
+    pub fn remove_cq(&self, cqn: u32) -> Told {
+        let Some((listener, notifier)) = lock(&self.table).cqs.remove(&cqn) else {
+            return Told::default();
+        };
+        let key = Key::Cq(cqn);
+        let forgotten =
+            |notifier: Notifier| notifier.sent.wrapping_sub(notifier.records.forget(key));
+        Told { completion_events: notifier.map_or(0, forgotten), async_events: listener.end(key) }
+    }
+
+    /// Adds a queue pair of a context.
+    pub fn add_qp(&self, qpn: u32, cookie: u64, context: &Arc<ContextEvents>) {
+        lock(&self.table).qps.insert(qpn, Listener::new(cookie, context));
+    }
+
+    /// Takes a queue pair out that has gone.
+    pub fn remove_qp(&self, qpn: u32) -> Told {
+        let listener = lock(&self.table).qps.remove(&qpn);
+        let async_events = listener.map_or(0, |listener| listener.end(Key::Qp(qpn)));
+        Told { completion_events: 0, async_events }
+    }
+
+    /// A queue pair has left ERR: its next failure is told again.
+    pub fn revive_qp(&self, qpn: u32) {
+        if let Some(listener) = lock(&self.table).qps.get_mut(&qpn) {
+            listener.failed = false;
+        }
+    }
+
+    /// Whether there is a completion queue of that number.
+    #[must_use]
+    pub fn has_cq(&self, cqn: u32) -> bool {
+        lock(&self.table).cqs.contains_key(&cqn)
+    }
+
+    /// Whether there is a queue pair of that number.
+    #[must_use]
+    pub fn has_qp(&self, qpn: u32) -> bool {
+        lock(&self.table).qps.contains_key(&qpn)
+    }
+
+    /// How many completion queues and queue pairs there are.
+    #[must_use]
+    pub fn count(&self) -> (usize, usize) {
+        let table = lock(&self.table);
+        (table.cqs.len(), table.qps.len())
+    }
+
+    /// The numbers of all completion queues that have a channel, and of all queue pairs.
+    #[must_use]
+    pub fn numbers(&self) -> (Vec<u32>, Vec<u32>) {
+        let table = lock(&self.table);
+        let told = table.cqs.iter().filter(|(_, (_, notifier))| notifier.is_some());
+        (told.map(|(cqn, _)| *cqn).collect(), table.qps.keys().copied().collect())
+    }
+
+    /// Nothing of any object any more.
+    pub fn clear(&self) {
+        let mut table = lock(&self.table);
+        table.cqs.clear();
+        table.qps.clear();
+    }
+
+    /// Tells what the engine wrote.
+    pub fn tell(&self, event: Event) {
+        match event.kind {
+            EventType::Completion => self.fire(event.number),
+            EventType::Qp => self.tell_qp(event.number, QpEvent(event.code)),
+            EventType::CqError => self.tell_cq_error(event.number),
+            EventType::Port => {
+                let up = event.code != 0;
+                let state = if up { "up" } else { "down" };
+                log::info!("balboa{} window {}: port {state}", self.card, self.window);
+                self.tell_all(if up { ibv_event::PORT_ACTIVE } else { ibv_event::PORT_ERR });
+            }
+            EventType::Gid => self.tell_all(ibv_event::GID_CHANGE),
+            _ => self.drop_event(&event),
+        }
+    }
+
+    fn drop_event(&self, event: &impl std::fmt::Debug) {
+        log::warn!("balboa{} window {}: {event:?} is not passed on", self.card, self.window);
+    }
+
+    /// A completion queue fired.
+    pub fn fire(&self, cqn: u32) {
+        if let Some((_, Some(notifier))) = lock(&self.table).cqs.get_mut(&cqn) {
+            notifier.fire(cqn);
+        }
+    }
+
+    /// All completion queues may have fired.
+    pub fn fire_all(&self) {
+        for (cqn, (_, notifier)) in &mut lock(&self.table).cqs {
+            if let Some(notifier) = notifier {
+                notifier.fire(*cqn);
+            }
+        }
+    }
+
+    fn tell_qp(&self, qpn: u32, what: QpEvent) {
+        let mut table = lock(&self.table);
+        let Some(listener) = table.qps.get_mut(&qpn) else { return };
+        let Process { pid, command, .. } = &listener.context.process;
+        if what.name().is_none() {
+            return log::warn!(
+                client = *pid;
+                "QP {qpn:#x}: event code {} is unknown and not passed on",
+                what.0
+            );
+        }
+        if what == QpEvent::Fatal {
+            // The completion that tells of it is the peer's.
+            log::warn!(
+                client = *pid;
+                "{command} ({pid}): QP {qpn:#x} of balboa{} is in ERR: its peer has a key to memory that the card cannot reach",
+                self.card
+            );
+            return listener.fail(qpn);
+        }
+        log::debug!("{command} ({pid}): QP {qpn:#x}: {what:?}");
+        // The codes of QP events are those of `ibv_event_type`.
+        listener.tell(Key::Qp(qpn), u32::from(what.0));
+    }
+
+    /// A queue pair is in ERR, and the event that told of it may be lost.
+    pub fn fail_qp(&self, qpn: u32) {
+        if let Some(listener) = lock(&self.table).qps.get_mut(&qpn) {
+            listener.fail(qpn);
+        }
+    }
+
+    fn tell_cq_error(&self, cqn: u32) {
+        let mut table = lock(&self.table);
+        let Some((listener, _)) = table.cqs.get_mut(&cqn) else { return };
+        let Process { pid, command, .. } = &listener.context.process;
+        log::warn!(client = *pid; "{command} ({pid}): completion queue {cqn:#x} overran");
+        listener.tell(Key::Cq(cqn), ibv_event::CQ_ERR);
+    }
+
+    /// Tells every context of an event of port or device, which is an `ibv_event_type`.
+    pub fn tell_all(&self, event_type: u32) {
+        for context in lock(&self.table).contexts.values() {
+            context.records.send(Key::Device, async_record(PORT, event_type));
+        }
+    }
+}
+
+const _: () = assert!(QpEvent::Fatal.0 as u32 == ibv_event::QP_FATAL);

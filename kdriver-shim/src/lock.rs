@@ -1,0 +1,9 @@
+//! What the threads of balboad share, and how it is taken.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Takes what a lock protects. Who held it last may have panicked: each change is whole by itself, and
+/// the others go on.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
