@@ -11,9 +11,9 @@ use std::time::{Duration, Instant as Clock};
 
 use roce::wire::icrc;
 use roce::{
-    AccessDenied, AccessFlags, AddressVector, Event, Gid, Instant, MacAddr, Operation, PathMtu,
-    Placement, Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError, RemoteAccess, SendRequest,
-    Stack, StackConfig, Verbs,
+    AccessDenied, AccessFlags, AddressVector, Event, Gid, IcrcPolicy, Instant, MacAddr, Operation,
+    PathMtu, Placement, Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError, RemoteAccess,
+    SendRequest, Stack, StackConfig, Verbs,
 };
 
 /// Allows everything, and always has a receive request.
@@ -52,6 +52,7 @@ fn stack(number: u8) -> Stack {
         mac: MacAddr([2, 0, 0, 0, 0, number]),
         ipv4: Ipv4Addr::new(10, 0, 0, number),
         mtu_max: PathMtu::Mtu4096,
+        icrc_policy: IcrcPolicy::CheckAll,
     })
 }
 

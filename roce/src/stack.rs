@@ -6,7 +6,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use core::net::Ipv4Addr;
 
 use crate::api::{
-    Event, Operation, Payload, ReceiveStatus, SendRequest, SendStatus, Source, Transmit,
+    Event, IcrcPolicy, Operation, Payload, ReceiveStatus, SendRequest, SendStatus, Source, Transmit,
 };
 use crate::attributes::{self, QpAttributes, QpSnapshot};
 use crate::control;
@@ -40,6 +40,8 @@ pub struct StackConfig {
     pub ipv4: Ipv4Addr,
     /// The largest path MTU that a QP may use.
     pub mtu_max: PathMtu,
+    /// Of which received frames the invariant CRC is checked.
+    pub icrc_policy: IcrcPolicy,
 }
 
 /// Spreads queue pair numbers, which are random or dense, over the table.
@@ -71,6 +73,7 @@ type QpnTable = HashMap<Qpn, u32, BuildHasherDefault<QpnHasher>>;
 pub struct Stack {
     addresses: PortAddresses,
     mtu_max: PathMtu,
+    icrc_policy: IcrcPolicy,
     /// Slots by queue pair number.
     table: QpnTable,
     slots: Vec<Option<Box<Qp>>>,
@@ -109,6 +112,7 @@ impl Stack {
         Self {
             addresses: PortAddresses::new(config.mac, config.ipv4),
             mtu_max: config.mtu_max,
+            icrc_policy: config.icrc_policy,
             table: HashMap::default(),
             slots: Vec::new(),
             free: Vec::new(),

@@ -7,7 +7,7 @@ use fpga_regs::coyote::shell::{CTRL_CNFG_DEFAULT, Map};
 use fpga_regs::engine::window::{Capabilities, DOORBELL_PAGES, FATAL_RING_UNREACHABLE, Profile};
 use hostmem::DoorbellPage;
 use queue_engine::{Engine, EngineConfig};
-use roce::{MacAddr, PathMtu, Stack, StackConfig};
+use roce::{IcrcPolicy, MacAddr, PathMtu, Stack, StackConfig};
 
 use crate::WINDOWS;
 use crate::bus::Bus;
@@ -79,6 +79,8 @@ pub(crate) struct Card {
     pub(crate) memory: AddressSpace,
     pub(crate) stack: Stack,
     pub(crate) port: Box<dyn Port>,
+    /// What the port's link says, for every stack that the card has.
+    icrc_policy: IcrcPolicy,
     /// The host's network stack, where it shares the port's addresses.
     pub(crate) host: Option<Host>,
     /// The GID tables that the windows' engines were given.
@@ -137,11 +139,12 @@ fn new_vfpgas(memory: &AddressSpace, published: &Published) -> Vec<Vfpga> {
     published.isrs.iter().filter_map(vfpga).collect()
 }
 
-fn new_stack(identity: Identity) -> Stack {
+fn new_stack(identity: Identity, icrc_policy: IcrcPolicy) -> Stack {
     Stack::new(StackConfig {
         mac: MacAddr(identity.mac),
         ipv4: identity.ipv4.into(),
         mtu_max: PathMtu::Mtu4096,
+        icrc_policy,
     })
 }
 
@@ -159,6 +162,7 @@ impl Card {
     pub(crate) fn new(
         map: Map,
         port: Box<dyn Port>,
+        icrc_policy: IcrcPolicy,
         pool: FramePool,
         vectors: Rc<dyn Interrupts>,
         published: Arc<Published>,
@@ -178,8 +182,9 @@ impl Card {
             pages: Default::default(),
             wired: Default::default(),
             memory,
-            stack: new_stack(Identity::default()),
+            stack: new_stack(Identity::default(), icrc_policy),
             port,
+            icrc_policy,
             host: None,
             gids: Gids::default(),
             pool,
@@ -193,7 +198,7 @@ impl Card {
     pub(crate) fn set_identity(&mut self, identity: Identity) {
         if !self.engines.iter().any(CardEngine::has_qps) {
             self.identity = identity;
-            self.stack = new_stack(identity);
+            self.stack = new_stack(identity, self.icrc_policy);
             self.gids.apply(&mut self.stack, identity);
         }
     }
@@ -207,7 +212,7 @@ impl Card {
         self.pages = Default::default();
         self.open_wired();
         self.scratch = Scratch::default();
-        self.stack = new_stack(self.identity);
+        self.stack = new_stack(self.identity, self.icrc_policy);
         self.vfpgas = new_vfpgas(&self.memory, &self.published);
         self.datapath = 0;
     }

@@ -42,7 +42,7 @@ impl Gids {
 
 #[cfg(test)]
 mod tests {
-    use roce::{PathMtu, StackConfig};
+    use roce::{IcrcPolicy, PathMtu, StackConfig};
 
     use super::*;
 
@@ -53,6 +53,7 @@ mod tests {
             mac: MacAddr(identity.mac),
             ipv4: identity.ipv4.into(),
             mtu_max: PathMtu::Mtu4096,
+            icrc_policy: IcrcPolicy::CheckAll,
         });
         let (first, other) = (stack.gid(1), Gid::from_ipv4([10, 9, 0, 1].into()));
         let mut gids = Gids::default();

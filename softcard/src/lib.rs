@@ -51,6 +51,7 @@ pub use error::Error;
 pub use handle::{CardHandle, PageGrant};
 pub use link::Link;
 pub use port::FaultSpec;
+pub use roce::IcrcPolicy;
 pub use runtime::{CardConfig, Runtime, RuntimeConfig};
 
 /// Windows of a card, each an engine with [`fpga_regs::engine::window::DOORBELL_PAGES`] pages.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use roce::IcrcPolicy;
+
 /// What a port is plugged into.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Link {
@@ -22,6 +24,18 @@ pub enum Link {
         /// Its name.
         device: String,
     },
+}
+
+impl Link {
+    /// Of which frames a card behind such a link checks the ICRC: a cable may damage them, while the
+    /// switch hands them over as they were sealed, unless a fault has touched them.
+    #[must_use]
+    pub fn icrc_policy(&self) -> IcrcPolicy {
+        match self {
+            Self::Switch => IcrcPolicy::TrustVouchedFor,
+            Self::Unix { .. } | Self::Packet { .. } => IcrcPolicy::CheckAll,
+        }
+    }
 }
 
 impl FromStr for Link {
@@ -54,6 +68,14 @@ impl fmt::Display for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_switch_is_trusted() {
+        assert_eq!(Link::Switch.icrc_policy(), IcrcPolicy::TrustVouchedFor);
+        for text in ["unix:/tmp/a,/tmp/b", "packet:eth1"] {
+            assert_eq!(text.parse::<Link>().unwrap().icrc_policy(), IcrcPolicy::CheckAll, "{text}");
+        }
+    }
 
     #[test]
     fn links_are_spelled_as_they_are_read() {

@@ -18,6 +18,7 @@ use crate::Error;
 use crate::card::{Card, CardEngine, Slots};
 use crate::command::{Action, Command};
 use crate::host::Host;
+use crate::link::Link;
 use crate::port::{self, Cabling, FramePool, TapPort};
 use crate::published::Published;
 use crate::runtime::Runtime;
@@ -145,6 +146,7 @@ impl CardThread {
         page: Arc<SharedMapping>,
     ) -> Result<Self, Error> {
         let pool = FramePool::new(POOLED_FRAMES.saturating_mul(cabling.links.len()));
+        let policies: Vec<_> = cabling.links.iter().map(Link::icrc_policy).collect();
         let ports = port::plug(cabling, &pool)?;
         let waiter = Waiter::new()?;
         // Descriptors are edge-triggered, so their counters need not be drained.
@@ -154,9 +156,10 @@ impl CardThread {
         }
         let asleep = AsleepWord::new(page, Runtime::ASLEEP_OFFSET as usize)?;
         let mut cards = Vec::new();
-        for ((port, published), (map, host)) in ports.into_iter().zip(published).zip(places) {
+        let ports = ports.into_iter().zip(policies);
+        for (((port, icrc_policy), published), (map, host)) in ports.zip(published).zip(places) {
             let vectors = Rc::new(Arc::clone(&published));
-            let mut card = Card::new(map, port, pool.clone(), vectors, published);
+            let mut card = Card::new(map, port, icrc_policy, pool.clone(), vectors, published);
             if let Some(tap) = host {
                 let host = TapPort::new(tap, pool.clone());
                 waiter.listen_to_port(&host)?;
@@ -290,7 +293,6 @@ mod tests {
     use hostmem::{PAGE_BYTES, memfd};
 
     use super::*;
-    use crate::Link;
 
     #[test]
     fn commands_without_end_leave_every_round_its_frames() {

@@ -12,9 +12,9 @@ use arbitrary::Unstructured;
 use roce::opcode::{Class, Opcode};
 use roce::wire::{aeth, arp, bth, ethernet, extension, icrc, ipv4, reth, udp};
 use roce::{
-    AccessDenied, AccessFlags, AddressVector, Event, Gid, Instant, MacAddr, Operation, PathMtu,
-    Payload, Placement, Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError, RemoteAccess,
-    SendRequest, Sink, Source, Stack, StackConfig, Verbs,
+    AccessDenied, AccessFlags, AddressVector, Event, Gid, IcrcPolicy, Instant, MacAddr, Operation,
+    PathMtu, Payload, Placement, Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError,
+    RemoteAccess, SendRequest, Sink, Source, Stack, StackConfig, Verbs,
 };
 
 use crate::Outcome;
@@ -125,7 +125,8 @@ struct Bench {
 }
 
 pub fn run(u: &mut Unstructured<'_>) -> Outcome {
-    let config = StackConfig { mac: OWN_MAC, ipv4: OWN_IP, mtu_max: MTU };
+    let icrc_policy = IcrcPolicy::CheckAll;
+    let config = StackConfig { mac: OWN_MAC, ipv4: OWN_IP, mtu_max: MTU, icrc_policy };
     let mut bench =
         Bench { stack: Stack::new(config), user: User::default(), now: 1_000, frames: Vec::new() };
     for qpn in QPNS {

@@ -7,8 +7,9 @@
 use arbitrary::Unstructured;
 use roce::wire::{arp, bth, ethernet, icrc, ipv4, ipv6, ndp, udp};
 use roce::{
-    AccessDenied, AccessFlags, AddressVector, Gid, Instant, MacAddr, Owner, PathMtu, Psn,
-    QpAttributes, QpState, Qpn, Receive, ReceiveError, RemoteAccess, Stack, StackConfig, Verbs,
+    AccessDenied, AccessFlags, AddressVector, Gid, IcrcPolicy, Instant, MacAddr, Owner, PathMtu,
+    Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError, RemoteAccess, Stack, StackConfig,
+    Verbs,
 };
 
 use crate::Outcome;
@@ -62,7 +63,8 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
 /// The stack of an end, whose queue pair is connected to the other's.
 fn connected(own: End, other: End, over_ipv6: bool) -> Stack {
     let (mac, ipv4, qpn) = own;
-    let mut stack = Stack::new(StackConfig { mac, ipv4, mtu_max: PathMtu::Mtu256 });
+    let (mtu_max, icrc_policy) = (PathMtu::Mtu256, IcrcPolicy::CheckAll);
+    let mut stack = Stack::new(StackConfig { mac, ipv4, mtu_max, icrc_policy });
     let qpn = Qpn::new(qpn).expect("a small number");
     stack.create_qp(qpn, 0).expect("room for a QP");
     let (sgid_index, dgid) = match over_ipv6 {

@@ -56,8 +56,7 @@ impl Stack {
     ) {
         let result = match classify(frame.bytes(), &self.addresses) {
             Ok((_, Kind::Roce(datagram))) => {
-                // RC-2
-                if frame.is_intact() {
+                if self.icrc_policy.admits(frame) {
                     let payload = frame.bytes().get(datagram.payload.clone()).unwrap_or_default();
                     self.receive_roce(now, &datagram, payload, frame_index, verbs, placements)
                 } else {

@@ -4,6 +4,7 @@ use core::net::Ipv4Addr;
 use core::time::Duration;
 
 use super::*;
+use crate::api::{AccessDenied, Receive, ReceiveError, Received, RemoteAccess, Verbs};
 use crate::attributes::{AccessFlags, AddressVector};
 use crate::comp::FramePlace;
 use crate::opcode::code;
@@ -14,8 +15,12 @@ use crate::wire::{arp, bth, ethernet, frame, icrc};
 const PSN: u32 = 7;
 
 fn stack() -> Stack {
+    stack_with(IcrcPolicy::default())
+}
+
+fn stack_with(icrc_policy: IcrcPolicy) -> Stack {
     let (mac, ipv4) = (MacAddr([2, 0, 0, 0, 0, 1]), Ipv4Addr::new(10, 0, 0, 1));
-    Stack::new(StackConfig { mac, ipv4, mtu_max: PathMtu::Mtu4096 })
+    Stack::new(StackConfig { mac, ipv4, mtu_max: PathMtu::Mtu4096, icrc_policy })
 }
 
 /// Makes a queue pair of a client's in RTR, whose peer is `dgid`.
@@ -80,6 +85,86 @@ fn answer(stack: &mut Stack, now: Instant, qpn: Qpn, psn: u32, syndrome: Syndrom
     let packet = frame::Repr::parse(&bytes).unwrap();
     let place = FramePlace { frame_index: 0, payload_start: 0 };
     qp.receive_response(&mut stack.shared, now, &packet, place, &mut Vec::new());
+}
+
+/// A frame, and whether whoever delivered it vouches for it.
+struct Delivered {
+    bytes: Vec<u8>,
+    vouched_for: bool,
+}
+
+impl Received for Delivered {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn is_vouched_for(&self) -> bool {
+        self.vouched_for
+    }
+}
+
+/// A layer above that has nothing to give.
+struct Refusing;
+
+impl Verbs for Refusing {
+    fn check_remote(
+        &mut self,
+        _: Qpn,
+        _: u32,
+        _: u64,
+        _: u64,
+        _: RemoteAccess,
+    ) -> Result<(), AccessDenied> {
+        Err(AccessDenied)
+    }
+
+    fn take_receive(&mut self, _: Qpn) -> Result<Receive, ReceiveError> {
+        Err(ReceiveError::Empty)
+    }
+}
+
+/// RC-2.
+#[test]
+fn a_wrong_icrc_passes_only_where_it_is_vouched_for_and_vouching_is_trusted() {
+    let trusting = IcrcPolicy::TrustVouchedFor;
+    for (policy, vouched_for, trusted) in [
+        (IcrcPolicy::default(), false, false),
+        (IcrcPolicy::default(), true, false),
+        (trusting, false, false),
+        (trusting, true, true),
+    ] {
+        let mut stack = stack_with(policy);
+        let (own, qpn, now) = (stack.gid(0).unwrap(), Qpn::new(0x100).unwrap(), Instant(0));
+        // Its own peer.
+        connect(&mut stack, qpn, 0, own);
+        stack.post_send(now, qpn, SEND).unwrap();
+        let sent = stack.poll_transmit(now).unwrap();
+        let mut bytes = sent.header.as_slice().to_vec();
+        bytes.resize(sent.frame_length(), 0);
+        icrc::append(&mut bytes).unwrap();
+        let mut wrong = bytes.clone();
+        *wrong.last_mut().unwrap() ^= 1;
+        for (bytes, is_right) in [(wrong, false), (bytes, true)] {
+            let counted = |stack: &Stack| {
+                let counters = stack.counters();
+                (counters.rcvd_pkts, counters.rx_icrc_encapsulated)
+            };
+            let (accepted, dropped) = counted(&stack);
+            let mut frame = Delivered { bytes: bytes.clone(), vouched_for };
+            stack.receive(now, &mut frame, 0, &mut Refusing, &mut Vec::new());
+            stack.commit(now, &[]);
+            let expected = match is_right || trusted {
+                true => (accepted + 1, dropped),
+                false => (accepted, dropped + 1),
+            };
+            assert_eq!(counted(&stack), expected, "{policy:?}, {vouched_for}, {is_right}");
+            assert_eq!(frame.bytes, bytes, "the check changes nothing");
+        }
+    }
 }
 
 #[test]

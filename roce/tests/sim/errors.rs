@@ -122,6 +122,7 @@ fn a_peer_that_comes_back_with_another_ethernet_address_is_found_again() {
         mac: other.mac,
         ipv4: own,
         mtu_max: PathMtu::Mtu4096,
+        icrc_policy: roce::IcrcPolicy::CheckAll,
     });
     other.stack.create_qp(b.qpn, 0).unwrap();
     std::mem::swap(&mut other.memory, &mut network.nodes[1].memory);

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use roce::opcode::{Class, Opcode};
 use roce::wire::icrc;
-use roce::{Event, Instant, MacAddr, PathMtu, Placement, Stack, StackConfig, Transmit};
+use roce::{Event, IcrcPolicy, Instant, MacAddr, PathMtu, Placement, Stack, StackConfig, Transmit};
 
 use crate::cable::{Cable, Frame};
 use crate::fabric::Fabric;
@@ -211,8 +211,10 @@ impl Node {
     pub fn new(number: u8) -> Self {
         let mac = MacAddr([0x02, 0xba, 0x1b, 0x0a, 0, number]);
         let ipv4 = Ipv4Addr::new(10, 7, 0, number);
+        let (mtu_max, icrc_policy) = (PathMtu::Mtu4096, IcrcPolicy::CheckAll);
+        let config = StackConfig { mac, ipv4, mtu_max, icrc_policy };
         Self {
-            stack: Stack::new(StackConfig { mac, ipv4, mtu_max: PathMtu::Mtu4096 }),
+            stack: Stack::new(config),
             memory: Memory::default(),
             mac,
             ipv4,

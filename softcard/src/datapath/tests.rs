@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use fpga_regs::coyote::shell::Map;
 use roce::{
-    AccessFlags, AddressVector, Gid, MacAddr, Operation, PathMtu, Psn, QpAttributes, QpState,
-    SendRequest, Stack, StackConfig,
+    AccessFlags, AddressVector, Gid, IcrcPolicy, MacAddr, Operation, PathMtu, Psn, QpAttributes,
+    QpState, SendRequest, Stack, StackConfig,
 };
 
 mod attributes;
@@ -106,33 +106,78 @@ pub(crate) fn connect_to(
     qpn
 }
 
-/// RC-97.
-#[test]
-fn answers_that_wait_in_the_port_are_heard_before_the_timers() {
+/// A card that has its addresses, and its cable.
+fn card(policy: IcrcPolicy) -> (Card, Rc<RefCell<Wire>>) {
     let wire = Rc::new(RefCell::new(Wire::default()));
     let pool = FramePool::new(16);
     let published = Arc::<Published>::default();
     let vectors = Rc::new(Arc::clone(&published));
     let port = Box::new(TestPort(Rc::clone(&wire)));
-    let mut card = Card::new(Map::default(), port, pool, vectors, published);
+    let mut card = Card::new(Map::default(), port, policy, pool, vectors, published);
     card.set_identity(Identity { mac: OWN, ipv4: 0x0a00_0001 });
-    let qpn = connect(&mut card.stack, 0x11, PEER, 0x22);
+    (card, wire)
+}
+
+/// The card's peer, with a queue pair.
+fn peer() -> (Stack, Qpn) {
     let mut peer = Stack::new(StackConfig {
         mac: MacAddr(PEER),
         ipv4: [10, 0, 0, 2].into(),
         mtu_max: PathMtu::Mtu1024,
+        icrc_policy: IcrcPolicy::CheckAll,
     });
-    connect(&mut peer, 0x22, OWN, 0x11);
-    let nothing = SendRequest {
-        operation: Operation::Write,
-        length: 0,
-        remote_va: 0,
-        rkey: 0,
-        imm: 0,
-        solicited: false,
-        fence: false,
-    };
-    card.stack.post_send(Instant(0), qpn, nothing).unwrap();
+    let qpn = connect(&mut peer, 0x22, OWN, 0x11);
+    (peer, qpn)
+}
+
+/// A WRITE of nothing.
+const NOTHING: SendRequest = SendRequest {
+    operation: Operation::Write,
+    length: 0,
+    remote_va: 0,
+    rkey: 0,
+    imm: 0,
+    solicited: false,
+    fence: false,
+};
+
+/// RC-2.
+#[test]
+fn a_card_has_its_icrc_policy_whatever_its_driver_does() {
+    let (mut peer, qpn) = peer();
+    peer.post_send(Instant(0), qpn, NOTHING).unwrap();
+    let request = peer.poll_transmit(Instant(0)).unwrap();
+    // In place of its ICRC there are zeros.
+    let mut bytes = request.header.as_slice().to_vec();
+    bytes.resize(request.frame_length(), 0);
+    let resets: [fn(&mut Card); 2] = [
+        |_| {},
+        |card| {
+            card.reset_function();
+            card.set_identity(Identity { mac: OWN, ipv4: 0x0a00_0001 });
+        },
+    ];
+    for (policy, accepted) in [(IcrcPolicy::CheckAll, 0), (IcrcPolicy::TrustVouchedFor, 1)] {
+        for reset in resets {
+            let (mut card, wire) = card(policy);
+            reset(&mut card);
+            let frames = [Frame::vouched_for(&bytes), Frame::from_bytes(&bytes)];
+            wire.borrow_mut().to_card.extend(frames.into_iter().flatten());
+            card.round(0);
+            let counters = card.stack.counters();
+            let counted = (counters.drop_unknown_qp, counters.rx_icrc_encapsulated);
+            assert_eq!(counted, (accepted, 2 - accepted), "{policy:?}");
+        }
+    }
+}
+
+/// RC-97.
+#[test]
+fn answers_that_wait_in_the_port_are_heard_before_the_timers() {
+    let (mut card, wire) = card(IcrcPolicy::CheckAll);
+    let qpn = connect(&mut card.stack, 0x11, PEER, 0x22);
+    let (mut peer, _) = peer();
+    card.stack.post_send(Instant(0), qpn, NOTHING).unwrap();
     card.round(0);
     let mut request = wire.borrow_mut().from_card.remove(0);
     peer.receive(Instant(0), &mut request, 0, &mut Engines(&mut card.engines), &mut Vec::new());
@@ -153,7 +198,7 @@ fn answers_that_wait_in_the_port_are_heard_before_the_timers() {
     assert_eq!((counters.rdma_sends, counters.retransmitted_pkts), (1, 0));
 
     // Frames without end do not keep timers from running.
-    card.stack.post_send(Instant(late), qpn, nothing).unwrap();
+    card.stack.post_send(Instant(late), qpn, NOTHING).unwrap();
     card.round(late);
     let due = card.stack.next_timeout().unwrap().0 + 1_000;
     for _ in 0..=TIMER_ROUNDS {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fpga_regs::coyote::shell::Map;
-use roce::{Gid, Qpn};
+use roce::{Gid, IcrcPolicy, Qpn};
 
 use super::*;
 use crate::card::{Card, Identity};
@@ -59,7 +59,8 @@ fn shared() -> (Card, [Rc<RefCell<Ends>>; 2]) {
     let published = Arc::<Published>::default();
     let vectors = Rc::new(Arc::clone(&published));
     let port = Box::new(TestPort(Rc::clone(&ends[0])));
-    let mut card = Card::new(Map::default(), port, FramePool::new(8), vectors, published);
+    let (policy, pool) = (IcrcPolicy::CheckAll, FramePool::new(8));
+    let mut card = Card::new(Map::default(), port, policy, pool, vectors, published);
     card.host = Some(Host::new(Box::new(TestPort(Rc::clone(&ends[1])))));
     card.set_identity(Identity { mac: OWN, ipv4: u32::from_be_bytes(OWN_IP) });
     (card, ends)

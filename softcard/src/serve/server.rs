@@ -89,12 +89,14 @@ impl Server {
     pub fn new(config: ServeConfig) -> Result<Self, Error> {
         let ServeConfig { socket, link, faults, seed, capture, patience } = config;
         let pool = FramePool::new(POOLED_FRAMES);
+        let icrc_policy = link.icrc_policy();
         let mut ports = port::plug(Cabling { links: vec![link], faults, seed, capture }, &pool)?;
         let port = ports.pop().ok_or(Error::Gone)?;
         let waiter = Waiter::new()?;
         waiter.listen_to_port(&*port)?;
         let raised = Raised::default();
-        let card = Card::new(Map::default(), port, pool, Rc::new(raised.clone()), Arc::default());
+        let vectors = Rc::new(raised.clone());
+        let card = Card::new(Map::default(), port, icrc_policy, pool, vectors, Arc::default());
         card.memory.bus.set_master(false);
         let link = Rc::new(Link::new(patience));
         let listener = Listener::new(socket)?;

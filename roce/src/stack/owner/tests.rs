@@ -2,6 +2,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 
 use super::super::StackConfig;
 use super::*;
+use crate::api::IcrcPolicy;
 use crate::attributes::{AccessFlags, AddressVector, QpAttributes};
 use crate::control;
 use crate::path::PortAddresses;
@@ -17,7 +18,8 @@ const QPN: u32 = 0x1234;
 const PEERS_QPN: u32 = 0x4321;
 
 fn stack() -> Stack {
-    let mut stack = Stack::new(StackConfig { mac: OWN, ipv4: OWN_IP, mtu_max: PathMtu::Mtu4096 });
+    let (mtu_max, icrc_policy) = (PathMtu::Mtu4096, IcrcPolicy::CheckAll);
+    let mut stack = Stack::new(StackConfig { mac: OWN, ipv4: OWN_IP, mtu_max, icrc_policy });
     stack.create_qp(Qpn::new(QPN).unwrap(), 0).unwrap();
     stack
 }

@@ -108,7 +108,8 @@ impl Rig {
         let published = Arc::<Published>::default();
         let vectors = Rc::new(Arc::clone(&published));
         let port = Box::new(TestPort(Rc::clone(&wire)));
-        let mut card = Card::new(Map::default(), port, FramePool::new(16), vectors, published);
+        let (policy, pool) = (IcrcPolicy::CheckAll, FramePool::new(16));
+        let mut card = Card::new(Map::default(), port, policy, pool, vectors, published);
         card.set_identity(Identity { mac: OWN, ipv4: 0x0a00_0001 });
         let memory = mapping(BYTES as usize);
         let shared = DmaMemory::Shared { mapping: Arc::clone(&memory), offset: 0 };

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::process::Command;
 
+use roce::Received as _;
+
 use super::*;
 use crate::port::{Frame, MIN_FRAME};
 
@@ -139,6 +141,54 @@ fn one_way_traffic_needs_no_new_frames() {
         }
         assert!(pool.made() <= 16, "{} frames were made", pool.made());
     }
+}
+
+/// A frame as a card sends it, to an address that nobody has learned.
+fn sealed() -> Frame {
+    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    // An IPv4 header with the length of what follows: UDP, transport header, CRC.
+    bytes.extend([0x45, 0, 0, 44, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    bytes.resize(bytes.len() + 8 + 12 + 4, 0);
+    let mut frame = Frame::from_bytes(&bytes).unwrap();
+    frame.seal();
+    assert!(frame.is_vouched_for());
+    frame
+}
+
+#[test]
+fn only_frames_that_nothing_but_the_switch_has_touched_are_vouched_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let capture = Some(path("capture.pcapng"));
+    let switched = |cards, faults_of: &[&str]| Cabling {
+        links: vec![Link::Switch; cards],
+        faults: faults(faults_of),
+        seed: 0,
+        capture: capture.clone(),
+    };
+    let unix = |local, remote| Link::Unix { local: path(local), remote: path(remote) };
+    let cable = Cabling { links: vec![unix("a", "b"), unix("b", "a")], ..Cabling::default() };
+    let arrives = |cabling| {
+        let mut ports = plugged(cabling).unwrap();
+        ports[0].send(0, &mut VecDeque::from([sealed()]));
+        let mut arrived = Vec::new();
+        for port in ports.iter_mut().skip(1) {
+            let mut into = VecDeque::new();
+            // What is delayed comes a moment later.
+            for now in [0, 1_000_000] {
+                port.receive(now, &mut into, 64);
+            }
+            arrived.extend(into.iter().map(Frame::is_vouched_for));
+        }
+        arrived
+    };
+    assert_eq!(arrives(switched(2, &[])), [true]);
+    assert_eq!(arrives(switched(2, &["delay=1us,card=1"])), [true]);
+    assert_eq!(arrives(switched(3, &[])), [true, false], "one of two is a copy");
+    assert_eq!(arrives(switched(2, &["dup=100%,card=1"])), [false, true]);
+    assert_eq!(arrives(switched(2, &["corrupt=100%,card=0"])), [false]);
+    assert_eq!(arrives(switched(2, &["ecn=100%,card=0"])), [false]);
+    assert_eq!(arrives(cable), [false]);
 }
 
 fn faults(texts: &[&str]) -> Vec<FaultSpec> {
