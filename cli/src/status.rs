@@ -63,6 +63,9 @@ fn describe_card(out: &mut String, card: &Value) {
         "link",
         format!("{up}, {link}, MTU {mtu}, MAC {}, IP {}", text(&card["mac"]), text(&card["ip"])),
     );
+    if let Some(checked) = card["icrc_checked"].as_str() {
+        row("ICRC", format!("checked on {checked}"));
+    }
     let gids = items(&card["gids"]).iter().enumerate().filter(|(_, gid)| !gid.is_null());
     for (line, (index, gid)) in gids.enumerate() {
         row(if line == 0 { "GIDs" } else { "" }, format!("{index}  {}, RoCE v2", text(gid)));
@@ -211,6 +214,7 @@ mod tests {
                 "name": "balboa0", "board": "B", "firmware": "F", "location": "L", "link": "switch",
                 "link_up": true, "ip": "10.77.0.1/24", "mac": "02:00:0a:4d:00:01",
                 "gids": ["fe80::1", "::ffff:10.77.0.1"], "active_mtu": 4096, "trust": "isolated",
+                "icrc_checked": "every frame",
                 "interface": "iommufd and N",
                 "windows": [{"window": 0, "dead": null, "pages": 15, "free_pages": 14,
                              "completion_queues": 1, "queue_pairs": 2}],
@@ -233,6 +237,7 @@ mod tests {
         for expected in [
             "balboad 1.2.3, process 7, user 1000, in D\n",
             "up, switch, MTU 4096",
+            "ICRC      checked on every frame\n",
             "1  ::ffff:10.77.0.1, RoCE v2\n",
             "doorbell pages free 14 of 15, QPs 2, CQs 1\n",
             "interface iommufd and N\n",
@@ -259,5 +264,7 @@ mod tests {
     #[test]
     fn an_answer_that_says_nothing_is_shown_as_such() {
         assert!(describe(&Value::Null).contains("no clients"));
+        let card = json!({ "name": "balboa0", "icrc_checked": null });
+        assert!(!describe(&json!({ "cards": [card] })).contains("ICRC"));
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use fpga_regs::coyote::pci::Bar;
 use hostmem::DmaMemory;
 use shim_abi::Way;
+use softcard::IcrcPolicy;
 
 use crate::error::Error;
 
@@ -170,6 +171,8 @@ pub struct Identity {
     pub location: String,
     /// What its port is connected to.
     pub link: String,
+    /// Of which received frames it checks the ICRC; `None` where nothing tells.
+    pub icrc_policy: Option<IcrcPolicy>,
     /// By what balboad reaches it.
     pub interface: String,
 }

@@ -688,6 +688,7 @@ impl CardBackend for FakeCard {
             board: "fake".into(),
             location: "fake:00".into(),
             link: "none".into(),
+            icrc_policy: None,
             interface: "none".into(),
         }
     }

@@ -67,6 +67,7 @@ pub fn start(
             board: "Balboa software card".into(),
             location: format!("soft:{number:02x}:00.0"),
             link: card.link.to_string(),
+            icrc_policy: Some(card.link.icrc_policy()),
             interface: "balboad's own process".into(),
         };
         // As it comes out of a reset: relaxed ordering on.

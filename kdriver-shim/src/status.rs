@@ -9,6 +9,7 @@ use fpga_regs::engine::qp::{Attributes, QpType};
 use hostmem::{Access, SharedMapping, memfd};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use softcard::IcrcPolicy;
 
 use crate::address::{gid_text, mac_text};
 use crate::backend::GrantKind;
@@ -51,6 +52,8 @@ struct CardStatus {
     interface: String,
     link: String,
     link_up: bool,
+    /// Of which received frames the ICRC is checked; null where nothing tells.
+    icrc_checked: Option<&'static str>,
     ip: String,
     mac: String,
     /// By their index; null where there is none.
@@ -213,6 +216,7 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
         interface: card.identity.interface.clone(),
         link: card.identity.link.clone(),
         link_up: info.port.link_up,
+        icrc_checked: card.identity.icrc_policy.map(icrc_checked),
         ip: format!("{}/{}", card.address.ip, card.address.prefix),
         mac: mac_text(info.port.mac),
         gids: gid_texts(&info.port.gids),
@@ -227,6 +231,15 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
         windows: card.windows.iter().map(window_status).collect(),
         counters,
         quarantine: card.quarantine,
+    }
+}
+
+/// Of which frames the ICRC is checked, in words.
+fn icrc_checked(policy: IcrcPolicy) -> &'static str {
+    match policy {
+        IcrcPolicy::CheckAll => "every frame",
+        // Vouched for are those of cards of this process, by the switch between them.
+        IcrcPolicy::TrustVouchedFor => "frames from outside this balboad",
     }
 }
 

@@ -273,6 +273,7 @@ impl CardBackend for VfioBackend {
             board: "Coyote card".into(),
             location: self.device.address().to_string(),
             link: "its own port".into(),
+            icrc_policy: None,
             interface: self.device.interface().to_string(),
         }
     }

@@ -259,6 +259,7 @@ impl CardBackend for HostileCard {
             board: String::new(),
             location: String::new(),
             link: String::new(),
+            icrc_policy: None,
             interface: String::new(),
         }
     }

@@ -49,6 +49,18 @@ fn a_write_crosses_the_wire_and_its_completion_wakes_the_channel() {
 }
 
 #[test]
+fn the_status_says_of_which_frames_the_icrc_is_checked() {
+    let ends = tempfile::tempdir().unwrap();
+    let [local, remote] = ["local", "remote"].map(|end| ends.path().join(end));
+    let cable = format!("1=unix:{},{}", local.display(), remote.display());
+    let balboad = Balboad::start(&["--soft", "2", "--port", &cable]);
+    let status = balboad.status();
+    let checked = |card: usize| status["cards"][card]["icrc_checked"].as_str();
+    assert_eq!(checked(0), Some("frames from outside this balboad"), "it is on the switch");
+    assert_eq!(checked(1), Some("every frame"), "it is on a cable");
+}
+
+#[test]
 fn cards_of_either_register_map_come_up_and_talk() {
     let balboad = Balboad::start(&["--soft", "2", "--soft-map", "before-2026"]);
     let (mut a, b) = connected(&balboad);
