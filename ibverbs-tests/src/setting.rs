@@ -152,6 +152,25 @@ impl Setting {
         let running = running.unlimited();
         Ok(Daemon { setting: self, running, state_dir: state_dir.to_owned() })
     }
+
+    /// Starts two balboads with a card each, joined by a cable whose ends are [`Setting::cable_end`]s.
+    ///
+    /// # Errors
+    /// When one does not come up.
+    pub fn cabled_balboads(&self) -> Result<[Daemon<'_>; 2]> {
+        let start = |number: usize| {
+            let [local, remote] = [number, 1 - number].map(|end| self.cable_end(end));
+            let port = format!("--port unix:{},{}", local.display(), remote.display());
+            let state_dir = self.directory().join(format!("cabled{number}"));
+            self.balboad_in(&state_dir, &format!("--soft 1 {port} --ip 10.77.0.{}/24", number + 1))
+        };
+        Ok([start(0)?, start(1)?])
+    }
+
+    /// The socket of one of the two of [`Setting::cabled_balboads`], by which its frames come.
+    pub fn cable_end(&self, number: usize) -> PathBuf {
+        self.directory().join(format!("cabled{number}.port"))
+    }
 }
 
 /// How long balboad may take to come up.

@@ -11,7 +11,7 @@ use crate::footprint::Footprint;
 use crate::pair::{free_port, run_between, start_server};
 use crate::process::{Finished, Running};
 use crate::runner::Case;
-use crate::setting::{Daemon, Setting};
+use crate::setting::Setting;
 
 /// Pairs of programs that run at once.
 const PAIRS: usize = 10;
@@ -108,20 +108,13 @@ fn one_more(setting: &Setting) -> Result<()> {
 }
 
 fn two_daemons(setting: &Setting, command: &str) -> Result<()> {
-    let (left, right) = (setting.directory().join("left"), setting.directory().join("right"));
-    let (left_end, right_end) =
-        (setting.directory().join("left.port"), setting.directory().join("right.port"));
-    let start =
-        |dir, local: &std::path::Path, remote: &std::path::Path, ip| -> Result<Daemon<'_>> {
-            let port = format!("--port unix:{},{}", local.display(), remote.display());
-            setting.balboad_in(dir, &format!("--soft 1 {port} --ip {ip}"))
-        };
-    let first = start(&left, &left_end, &right_end, "10.77.0.1/24")?;
-    let second = start(&right, &right_end, &left_end, "10.77.0.2/24")?;
+    let [first, second] = setting.cabled_balboads()?;
+    let status = first.status()?;
+    ensure!(status["cards"][0]["icrc_checked"] == "every frame", "on a cable: {status:#}");
     run_between((&first, 0), (&second, 0), command)?;
     first.stop().context("the first balboad")?;
     second.stop().context("the second balboad")?;
-    for end in [left_end, right_end] {
+    for end in [0, 1].map(|number| setting.cable_end(number)) {
         ensure!(!end.exists(), "{} was left behind", end.display());
     }
     Ok(())
