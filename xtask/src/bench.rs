@@ -102,7 +102,9 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     let programs = Programs::new(&built, setting.directory());
     let clean = setting.balboad("--soft 2")?;
     let lossy = stock::lossy(&setting)?;
-    let rounds = Rounds { programs: &programs, clean: &clean, lossy: &lossy, effort };
+    let cabled = setting.cabled_balboads()?;
+    let rounds =
+        Rounds { programs: &programs, clean: &clean, lossy: &lossy, cabled: &cabled, effort };
 
     let mut figures = Figures::default();
     for round in 1..=effort.rounds {
@@ -123,6 +125,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     }
     clean.stop()?;
     lossy.stop()?;
+    cabled.into_iter().try_for_each(Daemon::stop)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -162,6 +165,8 @@ struct Rounds<'a> {
     clean: &'a Daemon<'a>,
     /// With 1 % loss on the cable.
     lossy: &'a Daemon<'a>,
+    /// Joined by a cable, which makes both check every frame.
+    cabled: &'a [Daemon<'a>; 2],
     effort: Effort,
 }
 
@@ -171,6 +176,7 @@ impl Rounds<'_> {
             self.bandwidths(size, figures)?;
         }
         self.many_and_lossy(figures)?;
+        self.checked(figures)?;
         self.latencies(figures)?;
         self.costs(figures)
     }
@@ -201,6 +207,16 @@ impl Rounds<'_> {
         figures.add("write_bw_65536_qp500", Column::Balboa, many.megabytes);
         let run = write().run(Devices::Cards(self.lossy))?;
         figures.add("write_bw_65536_loss1", Column::Balboa, run.megabytes);
+        Ok(())
+    }
+
+    /// Where the ICRC of every frame is checked.
+    fn checked(&self, figures: &mut Figures) -> Result<()> {
+        for kind in ["write", "send"] {
+            let run = Bandwidth::of(kind, BULK, self.effort.seconds);
+            let run = run.run(Devices::Cabled(self.cabled))?;
+            figures.add(&format!("{kind}_bw_65536_checked"), Column::Balboa, run.megabytes);
+        }
         Ok(())
     }
 

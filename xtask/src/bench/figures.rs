@@ -78,6 +78,8 @@ pub const METRICS: &[Metric] = &[
     metric("write_bw_65536_depth500", "MB/s", true),
     metric("write_bw_65536_qp500", "MB/s", true),
     metric("write_bw_65536_loss1", "MB/s", true),
+    metric("write_bw_65536_checked", "MB/s", true),
+    metric("send_bw_65536_checked", "MB/s", true),
     metric("post_send_instr", "instr", false),
     metric("poll_cq_instr", "instr", false),
     metric("reg_mr_1g_ms", "ms", false),

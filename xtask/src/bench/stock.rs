@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use ibverbs_tests::pair::{free_port, run_between, run_pair, start_server};
 use ibverbs_tests::process::{Finished, Task};
 use ibverbs_tests::setting::{Daemon, Setting};
@@ -24,6 +24,8 @@ const DEPTH: u32 = 128;
 pub enum Devices<'a> {
     /// From the second card of a balboad to the first.
     Cards(&'a Daemon<'a>),
+    /// From the card of the second balboad to that of the first, which a cable joins.
+    Cabled(&'a [Daemon<'a>; 2]),
     /// From a device of the kernel's to itself.
     Kernels(&'a str),
 }
@@ -49,6 +51,7 @@ impl Devices<'_> {
     fn perftest_once(self, command: &str) -> Result<Vec<f64>> {
         let both = match self {
             Self::Cards(daemon) => run_between((daemon, 0), (daemon, 1), command)?,
+            Self::Cabled([first, second]) => run_between((first, 0), (second, 0), command)?,
             Self::Kernels(device) => {
                 let (program, words) = command.split_once(' ').context("no arguments")?;
                 let port = free_port()?;
@@ -157,7 +160,7 @@ fn latency_of(devices: Devices<'_>, command: &str) -> Result<Latency> {
     let row = devices.perftest(command, 4)?;
     match (row.get(4), row.get(7)) {
         (Some(&median), Some(&p99)) => Ok(Latency { median, p99 }),
-        _ => anyhow::bail!("{command}: too few columns in {row:?}"),
+        _ => bail!("{command}: too few columns in {row:?}"),
     }
 }
 
@@ -201,6 +204,7 @@ impl Programs {
         let arguments = format!("connect --seconds {seconds}");
         let task = match devices {
             Devices::Cards(daemon) => self.verbs_bench(daemon, "", &arguments),
+            Devices::Cabled(_) => bail!("one program connects QPs on cards of one balboad only"),
             Devices::Kernels(device) => {
                 let both = format!("{arguments} --from {device} --to {device}");
                 Task::new(&self.verbs_bench).words(&both).limit(LIMIT)
