@@ -15,7 +15,8 @@ use fpga_regs::engine::admin::{
 };
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::event::Event;
-use fpga_regs::engine::qp::{Attributes, QpState, rc_transition};
+use fpga_regs::engine::qp::{Attributes, QpState, QpType};
+use fpga_regs::engine::transition;
 use fpga_regs::engine::window as w;
 use hostmem::{DmaMemory, EventFd, SharedMapping, memfd};
 
@@ -529,11 +530,7 @@ impl FakeWindow {
                 let qpn = ModifyQp::decode(&[first]).qpn;
                 let wanted = Attributes::decode(&rest);
                 let state = self.qps.get_mut(&qpn).ok_or(AdminStatus::NotFound)?;
-                let found = rc_transition(*state, wanted.state).ok_or(AdminStatus::BadState)?;
-                if !wanted.mask.contains(found.required) {
-                    return Err(AdminStatus::Invalid);
-                }
-                *state = wanted.state;
+                *state = transition::check(QpType::Rc, *state, &wanted)?;
                 qpn
             }
             Opcode::QueryQp => {

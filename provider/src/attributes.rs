@@ -1,7 +1,8 @@
 //! QP attributes between `ibv_qp_attr` and the card's form.
 
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, rc_transition};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
+use fpga_regs::engine::transition;
 use shim_abi::Limits;
 use verbs_sys::v44::verbs::{self as ibv, ibv_qp_attr};
 
@@ -25,11 +26,12 @@ const MAX_24_BITS: u32 = 0xff_ffff;
 
 /// What a modify carries, checked as far as this side can: the card checks the rest.
 ///
-/// `from` is the state the QP is in as far as this side knows.
+/// `from` is the state the QP is in as far as this side knows; a program may know better, and says so
+/// by `cur_qp_state`.
 pub(crate) fn to_card(
     attr: &ibv_qp_attr,
     attr_mask: i32,
-    from: QpState,
+    (kind, from): (QpType, QpState),
     limits: &Limits,
 ) -> Result<Attributes> {
     let bits = attr_mask as u32;
@@ -47,15 +49,12 @@ pub(crate) fn to_card(
         _ => Err(invalid!("{value} is no state of a QP")),
     };
     let has = |bit| mask.contains(bit);
+    let from = if has(AttributeMask::CURRENT_STATE) { state(attr.cur_qp_state)? } else { from };
     let to = if has(AttributeMask::STATE) { state(attr.qp_state)? } else { from };
-    check_transition(from, to, mask)?;
+    let change = Attributes { mask, state: to, current_state: from, ..Attributes::default() };
+    transition::check(kind, from, &change).map_err(|refused| invalid!("{refused}"))?;
     check_values(attr, mask, limits)?;
-    let current_state =
-        if has(AttributeMask::CURRENT_STATE) { state(attr.cur_qp_state)? } else { from };
     let mut card = Attributes {
-        mask,
-        state: to,
-        current_state,
         sqd_notify: u8::from(attr.en_sqd_async_notify != 0),
         path_mtu: attr.path_mtu as u8,
         access: attr.qp_access_flags & QP_ACCESS.bits(),
@@ -71,7 +70,7 @@ pub(crate) fn to_card(
         min_rnr_timer: attr.min_rnr_timer,
         retry_count: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
-        ..Attributes::default()
+        ..change
     };
     if has(AttributeMask::AV) {
         let route = &attr.ah_attr.grh;
@@ -83,21 +82,6 @@ pub(crate) fn to_card(
         card.dgid = types::gid_bytes(&route.dgid);
     }
     Ok(card)
-}
-
-fn check_transition(from: QpState, to: QpState, mask: AttributeMask) -> Result<()> {
-    let Some(transition) = rc_transition(from, to) else {
-        return Err(invalid!("a QP in {from:?} cannot go to {to:?}"));
-    };
-    let missing = transition.required.difference(mask);
-    if !missing.is_empty() {
-        return Err(invalid!("a QP goes from {from:?} to {to:?} only with {missing:?} as well"));
-    }
-    let extra = mask.difference(transition.required | transition.optional);
-    if !extra.is_empty() {
-        return Err(invalid!("{extra:?} cannot be set as a QP goes from {from:?} to {to:?}"));
-    }
-    Ok(())
 }
 
 fn check_values(attr: &ibv_qp_attr, mask: AttributeMask, limits: &Limits) -> Result<()> {
@@ -172,6 +156,8 @@ pub(crate) fn from_card(card: &Attributes, cap: ibv::ibv_qp_cap) -> ibv_qp_attr 
 
 #[cfg(test)]
 mod tests {
+    use fpga_regs::Describe as _;
+
     use super::*;
     use crate::limits::tests::limits;
 
@@ -212,7 +198,7 @@ mod tests {
     }
 
     fn convert(attr: &ibv_qp_attr, mask: u32, from: QpState) -> Result<Attributes, i32> {
-        to_card(attr, mask as i32, from, &limits()).map_err(|error| error.errno())
+        to_card(attr, mask as i32, (QpType::Rc, from), &limits()).map_err(|error| error.errno())
     }
 
     #[test]
@@ -232,7 +218,7 @@ mod tests {
         let attr = from_card(&card, types::zeroed());
         assert_eq!(attr.qp_state, ibv::IBV_QPS_RTR);
         assert_eq!(types::gid_bytes(&attr.ah_attr.grh.dgid), [7; 16]);
-        let again = to_card(&attr, TO_RTR as i32, QpState::Init, &limits()).unwrap();
+        let again = to_card(&attr, TO_RTR as i32, (QpType::Rc, QpState::Init), &limits()).unwrap();
         assert_eq!(again, card);
     }
 
@@ -248,6 +234,45 @@ mod tests {
             let refused = convert(&init(), TO_INIT | bit, QpState::Reset).err();
             assert_eq!(refused, Some(libc::EOPNOTSUPP));
         }
+    }
+
+    /// Everything the table speaks of, each with a value that is in range.
+    fn sound(change: &Attributes) -> ibv_qp_attr {
+        ibv_qp_attr {
+            qp_state: change.state.0.into(),
+            cur_qp_state: change.current_state.0.into(),
+            ..rtr()
+        }
+    }
+
+    #[test]
+    fn every_change_is_judged_as_the_table_judges_it() {
+        let own = NOT_OFFERED.bits() | ibv::IBV_QP_RATE_LIMIT;
+        let states = QpState::CODES.unwrap().values.iter().map(|it| QpState::from_raw(it.value));
+        for from in states {
+            for change in transition::changes(QpType::Rc, from) {
+                let mask = change.mask.bits();
+                let expected = match transition::check(QpType::Rc, from, &change) {
+                    _ if mask & own != 0 => Some(libc::EOPNOTSUPP),
+                    Err(_) => Some(libc::EINVAL),
+                    Ok(_) => None,
+                };
+                let done = convert(&sound(&change), mask, from);
+                assert_eq!(done.err(), expected, "{from:?}: {change:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_state_a_program_names_counts_and_not_what_this_side_knew() {
+        let mut attr = init();
+        attr.cur_qp_state = ibv::IBV_QPS_RESET;
+        let named = TO_INIT | ibv::IBV_QP_CUR_STATE;
+        assert_eq!(convert(&attr, TO_INIT, QpState::Rts).err(), Some(libc::EINVAL));
+        let card = convert(&attr, named, QpState::Rts).unwrap();
+        assert_eq!((card.current_state, card.state), (QpState::Reset, QpState::Init));
+        attr.cur_qp_state = ibv::IBV_QPS_RTR;
+        assert_eq!(convert(&attr, named, QpState::Reset).err(), Some(libc::EINVAL));
     }
 
     #[test]

@@ -7,7 +7,8 @@ use fpga_regs::engine::admin::{
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::doorbell::QueueKind;
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType, rc_transition};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
+use fpga_regs::engine::transition;
 use fpga_regs::engine::window::{Capabilities, MAX_LOG2_ADMIN};
 use fpga_regs::{BLOCK_BYTES, Block};
 
@@ -334,15 +335,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let qp = self.qps.get(&qpn).ok_or(AdminStatus::NotFound)?;
         let mask = attributes.mask;
         let from = qp.state;
-        if mask.contains(AttributeMask::CURRENT_STATE) && attributes.current_state != from {
-            return Err(AdminStatus::BadState);
-        }
-        let to = if mask.contains(AttributeMask::STATE) { attributes.state } else { from };
-        let transition = rc_transition(from, to).ok_or(AdminStatus::BadState)?;
-        let allowed = transition.required | transition.optional;
-        if !mask.contains(transition.required) || !allowed.contains(mask) {
-            return Err(AdminStatus::Invalid);
-        }
+        let to = transition::check(qp.kind, from, attributes)?;
         self.check_ranges(attributes)?;
         transport.modify_qp(now, qpn, &Attributes { state: to, ..*attributes })?;
         let Some(qp) = self.qps.get_mut(&qpn) else { return Err(AdminStatus::NotFound) };
@@ -427,6 +420,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 fn new_qp<M: Rings>(command: &CreateQp, qpn: u32, generation: u8, memory: QueueMemory<M>) -> Qp<M> {
     Qp {
         qpn,
+        kind: command.kind,
         generation,
         pdn: command.pdn,
         page: command.page,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use fpga_regs::engine::cqe::{self, Cqe, Flags, Status};
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::qp::QpState;
+use fpga_regs::engine::qp::{QpState, QpType};
 
 use crate::memory::{QueueMemory, Rings};
 use crate::rq::Sges;
@@ -17,6 +17,7 @@ pub(crate) const KEPT_RECEIVES: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Qp<M: Rings> {
     pub(crate) qpn: u32,
+    pub(crate) kind: QpType,
     pub(crate) generation: u8,
     pub(crate) pdn: u32,
     pub(crate) page: u8,

@@ -11,6 +11,7 @@ pub mod doorbell;
 pub mod event;
 pub mod key;
 pub mod qp;
+pub mod transition;
 pub mod window;
 pub mod wqe;
 

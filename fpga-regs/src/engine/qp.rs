@@ -1,4 +1,4 @@
-//! Queue pairs: types, states, attributes, and which attributes each transition wants.
+//! Queue pairs: types, states and attributes.
 
 open_enum! {
     /// Transport of a QP; the numbers are those of `ibv_qp_type`.
@@ -84,6 +84,17 @@ flags! {
     }
 }
 
+impl AttributeMask {
+    /// The names of the attributes, in the order of their bits; bits without a name as one number.
+    #[must_use]
+    pub fn names(self) -> String {
+        let mut names = String::new();
+        // Writing to a string does not fail.
+        let _ = bitflags::parser::to_writer(&self, &mut names);
+        names.replace(" | ", ", ")
+    }
+}
+
 layout! {
     /// The attributes of a QP: behind a modify command, and as the answer to a query.
     pub struct Attributes: 2 {
@@ -139,110 +150,5 @@ layout! {
         flow_label @ 0x2c: u32,
         /// GID of the peer, network order.
         dgid @ 0x40: [u8; 16],
-    }
-}
-
-/// What a transition asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transition {
-    /// Attributes that must come.
-    pub required: AttributeMask,
-    /// Attributes that may come.
-    pub optional: AttributeMask,
-}
-
-/// The transition of an RC QP from one state to another, or `None` where there is none.
-///
-/// `STATE` (for changes of state) and `CURRENT_STATE` are always among the optional ones. Source:
-/// InfiniBand specification, volume 1, modify queue pair, and `ibv_modify_qp(3)`.
-#[must_use]
-pub fn rc_transition(from: QpState, to: QpState) -> Option<Transition> {
-    use AttributeMask as M;
-    let always = M::STATE | M::CURRENT_STATE;
-    let rts_optional = M::ACCESS | M::MIN_RNR_TIMER;
-    let (required, optional) = match (from, to) {
-        (
-            QpState::Reset
-            | QpState::Init
-            | QpState::Rtr
-            | QpState::Rts
-            | QpState::Sqd
-            | QpState::Err,
-            QpState::Reset,
-        )
-        | (
-            QpState::Init
-            | QpState::Rtr
-            | QpState::Rts
-            | QpState::Sqd
-            | QpState::Err
-            | QpState::Reset,
-            QpState::Err,
-        ) => (M::empty(), M::empty()),
-        (QpState::Reset, QpState::Init) => (M::PKEY_INDEX | M::PORT | M::ACCESS, M::empty()),
-        (QpState::Init, QpState::Init) => (M::empty(), M::PKEY_INDEX | M::PORT | M::ACCESS),
-        (QpState::Init, QpState::Rtr) => (
-            M::AV
-                | M::PATH_MTU
-                | M::DEST_QPN
-                | M::RQ_PSN
-                | M::MAX_DEST_RD_ATOMIC
-                | M::MIN_RNR_TIMER,
-            M::ACCESS | M::PKEY_INDEX,
-        ),
-        (QpState::Rtr, QpState::Rts) => (
-            M::TIMEOUT | M::RETRY_COUNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_RD_ATOMIC,
-            rts_optional,
-        ),
-        (QpState::Rts, QpState::Rts) => (M::empty(), rts_optional),
-        (QpState::Rts, QpState::Sqd) => (M::empty(), M::EN_SQD_ASYNC_NOTIFY),
-        (QpState::Sqd, QpState::Rts) => (M::empty(), rts_optional),
-        (QpState::Sqd, QpState::Sqd) => (
-            M::empty(),
-            rts_optional
-                | M::PKEY_INDEX
-                | M::PORT
-                | M::AV
-                | M::TIMEOUT
-                | M::RETRY_COUNT
-                | M::RNR_RETRY
-                | M::MAX_RD_ATOMIC
-                | M::MAX_DEST_RD_ATOMIC,
-        ),
-        _ => return None,
-    };
-    Some(Transition { required, optional: optional | always })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const STATES: [QpState; 7] = [
-        QpState::Reset,
-        QpState::Init,
-        QpState::Rtr,
-        QpState::Rts,
-        QpState::Sqd,
-        QpState::Sqe,
-        QpState::Err,
-    ];
-
-    #[test]
-    fn reset_and_error_are_reachable_from_every_rc_state() {
-        for from in STATES.into_iter().filter(|&s| s != QpState::Sqe) {
-            assert!(rc_transition(from, QpState::Reset).is_some(), "{from:?}");
-            assert!(rc_transition(from, QpState::Err).is_some(), "{from:?}");
-        }
-    }
-
-    #[test]
-    fn the_ladder_to_rts_has_no_short_cut() {
-        for (i, &from) in STATES[..4].iter().enumerate() {
-            for (j, &to) in STATES[1..4].iter().enumerate() {
-                let allowed = j == i || (i == j + 1 && to != QpState::Rtr);
-                assert_eq!(rc_transition(from, to).is_some(), allowed, "{from:?} -> {to:?}");
-            }
-        }
     }
 }

@@ -20,7 +20,8 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell::{self, QueueKind, record};
 use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType, rc_transition};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
+use fpga_regs::engine::transition::transition;
 use fpga_regs::engine::window::{self, Capabilities, Profile};
 use fpga_regs::engine::wqe::{SendHeader, SendOpcode};
 use queue_engine::{
@@ -727,7 +728,8 @@ fn step_to(state: QpState) -> Attributes {
         QpState::Rtr => QpState::Init,
         _ => QpState::Rtr,
     };
-    let required = rc_transition(from, state).map_or(AttributeMask::empty(), |it| it.required);
+    let required = transition(QpType::Rc, from, state);
+    let required = required.map_or(AttributeMask::empty(), |it| it.required);
     Attributes {
         mask: AttributeMask::STATE | required,
         state,

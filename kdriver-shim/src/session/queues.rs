@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use fpga_regs::engine::admin::{AdminStatus, CreateCq, CreateQp, CreateRq, RqKind};
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType, rc_transition};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
+use fpga_regs::engine::transition;
 use hostmem::DmaMemory;
 use shim_abi::Response;
 
@@ -215,7 +216,8 @@ impl Session<'_> {
         attributes: &[[u64; 8]; 2],
     ) -> Result<Progress, Error> {
         let attributes = Attributes::decode(attributes);
-        let card = found(self.client.qps.get(&qpn), "queue pair", qpn)?.card;
+        let qp = found(self.client.qps.get(&qpn), "queue pair", qpn)?;
+        let (card, kind) = (qp.card, QpType(qp.kind));
         self.limits(card)?;
         let peer = self.new_peer(qpn, &attributes);
         if let Some(peer) = peer {
@@ -226,7 +228,7 @@ impl Session<'_> {
         let window = self.window(card)?;
         let generation = match window.engine.modify_qp(qpn, &attributes) {
             Ok(generation) => generation,
-            Err(error) => return Err(explain(window, qpn, &attributes, error)),
+            Err(error) => return Err(explain(window, (qpn, kind), &attributes, error)),
         };
         let state = attributes.mask.contains(AttributeMask::STATE).then_some(attributes.state);
         if state.is_some_and(|state| state != QpState::Err) {
@@ -458,38 +460,30 @@ fn no_number(what: &'static str) -> Error {
 }
 
 /// Adds to a refused change what was missing or too much, as far as the QP's state tells.
-fn explain(window: &mut Window, qpn: u32, wanted: &Attributes, error: Error) -> Error {
+fn explain(
+    window: &mut Window,
+    (qpn, kind): (u32, QpType),
+    wanted: &Attributes,
+    error: Error,
+) -> Error {
     let Error::Refused { engine, opcode, status, .. } = error else { return error };
     let detail = match (status, window.engine.query_qp(qpn)) {
-        (AdminStatus::Invalid | AdminStatus::BadState, Ok(now)) => diagnose(&now, wanted),
+        (AdminStatus::Invalid | AdminStatus::BadState, Ok(now)) => {
+            diagnose(kind, now.state, wanted)
+        }
         _ => String::new(),
     };
     Error::Refused { engine, opcode, status, detail }
 }
 
-fn diagnose(now: &Attributes, wanted: &Attributes) -> String {
-    let from = now.state;
-    let mask = wanted.mask;
-    let to = if mask.contains(AttributeMask::STATE) { wanted.state } else { from };
-    if mask.contains(AttributeMask::CURRENT_STATE) && wanted.current_state != from {
-        return format!("; the QP is in {from:?}, not in {:?}", wanted.current_state);
+fn diagnose(kind: QpType, from: QpState, wanted: &Attributes) -> String {
+    match transition::check(kind, from, wanted) {
+        Err(refused) => format!("; {refused}"),
+        Ok(to) => {
+            let names = wanted.mask.names();
+            format!("; {from:?} to {to:?} with {names}: one of the values is out of range")
+        }
     }
-    let Some(transition) = rc_transition(from, to) else {
-        return format!("; the QP is in {from:?}, and no way leads from there to {to:?}");
-    };
-    let missing = transition.required.difference(mask);
-    if !missing.is_empty() {
-        return format!("; {from:?} to {to:?} also needs {}", names(missing));
-    }
-    let surplus = mask.difference(transition.required.union(transition.optional));
-    if !surplus.is_empty() {
-        return format!("; {from:?} to {to:?} does not take {}", names(surplus));
-    }
-    format!("; {from:?} to {to:?} with {}: one of the values is out of range", names(mask))
-}
-
-fn names(mask: AttributeMask) -> String {
-    mask.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -502,24 +496,25 @@ mod tests {
 
     #[test]
     fn a_refused_change_names_states_and_attributes() {
-        let now = attributes(QpState::Init, AttributeMask::empty());
+        let now = QpState::Init;
         let rtr = AttributeMask::STATE | AttributeMask::AV | AttributeMask::PATH_MTU;
         assert_eq!(
-            diagnose(&now, &attributes(QpState::Rtr, rtr)),
+            diagnose(QpType::Rc, now, &attributes(QpState::Rtr, rtr)),
             "; Init to Rtr also needs RQ_PSN, MIN_RNR_TIMER, MAX_DEST_RD_ATOMIC, DEST_QPN"
         );
         assert_eq!(
-            diagnose(&now, &attributes(QpState::Rts, AttributeMask::STATE)),
+            diagnose(QpType::Rc, now, &attributes(QpState::Rts, AttributeMask::STATE)),
             "; the QP is in Init, and no way leads from there to Rts"
         );
         let surplus = AttributeMask::STATE | AttributeMask::SQ_PSN;
         assert_eq!(
-            diagnose(&now, &attributes(QpState::Init, surplus)),
+            diagnose(QpType::Rc, now, &attributes(QpState::Init, surplus)),
             "; Init to Init does not take SQ_PSN"
         );
         let wrong = AttributeMask::STATE | AttributeMask::CURRENT_STATE;
         assert!(
-            diagnose(&now, &attributes(QpState::Init, wrong)).contains("in Init, not in Reset")
+            diagnose(QpType::Rc, now, &attributes(QpState::Init, wrong))
+                .contains("in Init, not in Reset")
         );
     }
 

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::ptr::null;
 
+use fpga_regs::engine::qp::QpType;
 use verbs_sys::v44::verbs::{IBV_QPS_RESET, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
 use verbs_sys::v44::verbs_qp;
 
@@ -99,8 +100,9 @@ pub(super) unsafe extern "C" fn modify_qp(
 ) -> c_int {
     // SAFETY: the program passes a QP of this provider, whose context is open, and its attributes.
     let (own, device, attr) = unsafe { (own(qp), opened((*qp).context), &*attr) };
-    let from = own.queues.state();
-    let done = attributes::to_card(attr, attr_mask, from, device.limits())
+    // SAFETY: as above; the type of a QP does not change.
+    let kind = QpType::from_raw(unsafe { (*qp).qp_type }.into());
+    let done = attributes::to_card(attr, attr_mask, (kind, own.queues.state()), device.limits())
         .and_then(|attributes| device.modify_qp(own, &attributes));
     errno("ibv_modify_qp", done)
 }

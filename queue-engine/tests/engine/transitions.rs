@@ -1,7 +1,8 @@
 //! The states of an RC QP: every pair, with what it requires and allows.
 
 use fpga_regs::engine::admin::AdminStatus;
-use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState};
+use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
+use fpga_regs::engine::transition;
 
 use crate::support::bench::{Bench, sound_attributes};
 use crate::support::client::ClientQp;
@@ -150,6 +151,23 @@ fn each_attribute_is_allowed_exactly_where_the_table_says() {
             let good = allowed.contains(bit) || bit == M::CURRENT_STATE;
             let expected = if good { AdminStatus::Success } else { AdminStatus::Invalid };
             assert_eq!(status, expected, "{from:?} -> {to:?} with {bit:?}");
+        }
+    }
+}
+
+#[test]
+fn every_change_is_judged_as_the_shared_table_judges_it() {
+    let mut fixture = Fixture::new();
+    for from in STATES {
+        for change in transition::changes(QpType::Rc, from) {
+            fixture.put(from);
+            let Attributes { mask, state, current_state, .. } = change;
+            let attributes = Attributes { mask, state, current_state, ..sound_attributes() };
+            let status = fixture.bench.modify(fixture.qp.qpn, &attributes).status;
+            let judged = transition::check(QpType::Rc, from, &change);
+            let expected = judged.map_or_else(AdminStatus::from, |_| AdminStatus::Success);
+            assert_eq!(status, expected, "{from:?}: {change:?}");
+            assert_eq!(fixture.state(), judged.unwrap_or(from), "{from:?}: {change:?}");
         }
     }
 }

@@ -9,8 +9,11 @@ use std::fmt::Write as _;
 use anyhow::{Context as _, Result, bail};
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::engine::admin::COUNTERS;
-use fpga_regs::engine::qp::{AttributeMask, QpState, rc_transition};
-use fpga_regs::{Access, BitField, Codes, Layout, Register, RegisterBlock, View, Word};
+use fpga_regs::engine::qp::QpType;
+use fpga_regs::engine::transition::transitions;
+use fpga_regs::{
+    Access, BitField, Codes, Describe as _, Layout, Register, RegisterBlock, View, Word,
+};
 
 use super::names::{bit_range, blocks, codes, constants, ident, layouts, module, sentence, words};
 use super::{GENERATED, examples};
@@ -58,8 +61,10 @@ fn complete(shown: &BTreeSet<String>) -> Result<()> {
     let words = fpga_regs::engine::WORDS.iter().map(|it| ("word", it.module, it.name));
     let codes = fpga_regs::engine::CODES.iter().copied().flatten();
     let codes = codes.map(|it| ("codes", it.module, it.name));
-    for (kind, path, name) in blocks.chain(layouts).chain(words).chain(codes) {
-        let directive = format!("{kind} {}", ident(path, name));
+    let declared = blocks.chain(layouts).chain(words).chain(codes);
+    let declared = declared.map(|(kind, path, name)| format!("{kind} {}", ident(path, name)));
+    let transitions = transports().map(|(name, _)| format!("transitions {name}"));
+    for directive in declared.chain(transitions) {
         if !shown.contains(&directive) {
             bail!("no template shows {{{{{directive}}}}}");
         }
@@ -96,7 +101,10 @@ fn table(directive: &str) -> Result<String> {
             values(found.with_context(missing)?)
         }
         "constants" => numbers(name),
-        "transitions" => transitions(),
+        "transitions" => {
+            let found = transports().find(|it| it.0 == name);
+            changes(found.with_context(missing)?.1)
+        }
         "counters" => counters(),
         "example" => examples::example(name).with_context(missing)?,
         _ => bail!(missing()),
@@ -303,25 +311,20 @@ fn numbers(name: &str) -> String {
     out
 }
 
-const STATES: [QpState; 6] =
-    [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err];
+/// The transports that have transitions, by name.
+fn transports() -> impl Iterator<Item = (&'static str, QpType)> {
+    let kinds = QpType::CODES.into_iter().flat_map(|codes| codes.values);
+    kinds
+        .map(|code| (code.name, QpType::from_raw(code.value)))
+        .filter(|(_, kind)| !transitions(*kind).is_empty())
+}
 
-fn transitions() -> String {
+fn changes(kind: QpType) -> String {
     let mut out = "| from | to | required | optional |\n|---|---|---|---|\n".to_owned();
-    for from in STATES {
-        for to in STATES {
-            let Some(transition) = rc_transition(from, to) else { continue };
-            let names = |mask: AttributeMask| {
-                let names: Vec<_> = mask.iter_names().map(|(name, _)| name).collect();
-                names.join(", ")
-            };
-            let _ = writeln!(
-                out,
-                "| {from:?} | {to:?} | {} | {} |",
-                names(transition.required),
-                names(transition.optional)
-            );
-        }
+    for row in transitions(kind) {
+        let (from, to) = (row.from, row.to);
+        let (required, optional) = (row.required.names(), row.optional.names());
+        let _ = writeln!(out, "| {from:?} | {to:?} | {required} | {optional} |");
     }
     out
 }
