@@ -1,11 +1,13 @@
 //! Attributes of a queue pair, and the check of a change.
 
 use bitflags::bitflags;
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpType};
+use fpga_regs::engine::transition;
 
 use crate::error::Error;
 use crate::param;
 use crate::psn::Psn;
-use crate::state::{self, QpState};
+use crate::state::QpState;
 use crate::types::{Gid, PathMtu, Qpn};
 
 bitflags! {
@@ -106,51 +108,25 @@ pub struct QpSnapshot {
     pub pkey_index: u16,
 }
 
-bitflags! {
-    /// Which attributes a change names.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct Mask: u16 {
-        const PATH = 1;
-        const PATH_MTU = 1 << 1;
-        const DEST_QPN = 1 << 2;
-        const RQ_PSN = 1 << 3;
-        const SQ_PSN = 1 << 4;
-        const MAX_RD_ATOMIC = 1 << 5;
-        const MAX_DEST_RD_ATOMIC = 1 << 6;
-        const MIN_RNR_TIMER = 1 << 7;
-        const TIMEOUT = 1 << 8;
-        const RETRY_CNT = 1 << 9;
-        const RNR_RETRY = 1 << 10;
-        const ACCESS = 1 << 11;
-        const PKEY_INDEX = 1 << 12;
-    }
-}
-
-impl Mask {
-    /// The attributes that `change` names.
-    fn of(change: &QpAttributes) -> Self {
-        let mut mask = Self::empty();
-        mask.set(Self::PATH, change.path.is_some());
-        mask.set(Self::PATH_MTU, change.path_mtu.is_some());
-        mask.set(Self::DEST_QPN, change.dest_qpn.is_some());
-        mask.set(Self::RQ_PSN, change.rq_psn.is_some());
-        mask.set(Self::SQ_PSN, change.sq_psn.is_some());
-        mask.set(Self::MAX_RD_ATOMIC, change.max_rd_atomic.is_some());
-        mask.set(Self::MAX_DEST_RD_ATOMIC, change.max_dest_rd_atomic.is_some());
-        mask.set(Self::MIN_RNR_TIMER, change.min_rnr_timer.is_some());
-        mask.set(Self::TIMEOUT, change.timeout.is_some());
-        mask.set(Self::RETRY_CNT, change.retry_cnt.is_some());
-        mask.set(Self::RNR_RETRY, change.rnr_retry.is_some());
-        mask.set(Self::ACCESS, change.access.is_some());
-        mask.set(Self::PKEY_INDEX, change.pkey_index.is_some());
-        mask
-    }
-
-    /// The names of the attributes, as in [`QpAttributes`].
-    pub(crate) fn names(self) -> String {
-        let names: Vec<String> = self.iter_names().map(|(n, _)| n.to_lowercase()).collect();
-        names.join(", ")
-    }
+/// The attributes that a change names.
+fn named(change: &QpAttributes) -> AttributeMask {
+    let named = [
+        (AttributeMask::STATE, change.state.is_some()),
+        (AttributeMask::AV, change.path.is_some()),
+        (AttributeMask::PATH_MTU, change.path_mtu.is_some()),
+        (AttributeMask::DEST_QPN, change.dest_qpn.is_some()),
+        (AttributeMask::RQ_PSN, change.rq_psn.is_some()),
+        (AttributeMask::SQ_PSN, change.sq_psn.is_some()),
+        (AttributeMask::MAX_RD_ATOMIC, change.max_rd_atomic.is_some()),
+        (AttributeMask::MAX_DEST_RD_ATOMIC, change.max_dest_rd_atomic.is_some()),
+        (AttributeMask::MIN_RNR_TIMER, change.min_rnr_timer.is_some()),
+        (AttributeMask::TIMEOUT, change.timeout.is_some()),
+        (AttributeMask::RETRY_COUNT, change.retry_cnt.is_some()),
+        (AttributeMask::RNR_RETRY, change.rnr_retry.is_some()),
+        (AttributeMask::ACCESS, change.access.is_some()),
+        (AttributeMask::PKEY_INDEX, change.pkey_index.is_some()),
+    ];
+    named.into_iter().filter(|(_, given)| *given).map(|(attribute, _)| attribute).collect()
 }
 
 /// Checks a change of a QP in state `from`: transition, attributes present, values in range.
@@ -160,20 +136,15 @@ pub(crate) fn check(
     change: &QpAttributes,
     mtu_max: PathMtu,
 ) -> Result<(), Error> {
-    let to = change.state.unwrap_or(from);
-    let rule = state::transition(from, to).ok_or(Error::BadTransition { qpn, from, to })?;
-    let given = Mask::of(change);
-    let missing = rule.required.difference(given);
-    if !missing.is_empty() {
-        return Err(Error::MissingAttributes { qpn, from, to, names: missing.names() });
-    }
-    // RC-78
-    // Attributes beside the point are refused, not ignored: the caller believes they took effect.
-    // Towards RESET and ERR nothing but the state matters, as everybody expects.
-    let forbidden = given.difference(rule.required.union(rule.optional));
-    if !forbidden.is_empty() && !matches!(to, QpState::Reset | QpState::Err) {
-        return Err(Error::ForbiddenAttributes { qpn, from, to, names: forbidden.names() });
-    }
+    let (from, to) = (from.into(), change.state.unwrap_or(from).into());
+    // The stack is one port's: a change that needs a port has it.
+    let port = transition::transition(QpType::Rc, from, to)
+        .map_or(AttributeMask::empty(), |row| row.required & AttributeMask::PORT);
+    let mask = named(change) | port;
+    let named = Attributes { mask, state: to, ..Attributes::default() };
+    // RC-77, RC-78, RC-81
+    transition::check(QpType::Rc, from, &named)
+        .map_err(|refused| Error::BadTransition { qpn, refused })?;
     check_values(qpn, change, mtu_max)
 }
 
@@ -215,6 +186,6 @@ mod tests {
         assert!(error.to_string().contains("min_rnr_timer"), "{error}");
         let change = QpAttributes { path_mtu: Some(PathMtu::Mtu512), ..change };
         let error = check(qpn, QpState::Sqd, &change, PathMtu::Mtu4096).unwrap_err();
-        assert!(error.to_string().contains("path_mtu"), "{error}");
+        assert!(error.to_string().contains("PATH_MTU"), "{error}");
     }
 }

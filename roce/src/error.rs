@@ -1,5 +1,7 @@
 //! Why a control operation was refused.
 
+use fpga_regs::engine::transition::Refused;
+
 use crate::state::QpState;
 use crate::types::{Gid, Qpn};
 
@@ -15,39 +17,13 @@ pub enum Error {
     /// There is no such queue pair.
     #[error("QP {0} does not exist; create it first")]
     UnknownQp(Qpn),
-    /// The state machine has no such transition.
-    #[error("QP {qpn} cannot go from {from:?} to {to:?}; take it through RESET, INIT, RTR, RTS")]
+    /// There is no such transition, or not with these attributes.
+    #[error("QP {qpn}: {refused}")]
     BadTransition {
         /// The QP.
         qpn: Qpn,
-        /// Its state.
-        from: QpState,
-        /// The state asked for.
-        to: QpState,
-    },
-    /// The transition needs attributes that were not given.
-    #[error("QP {qpn}, {from:?} to {to:?}: give also {names}")]
-    MissingAttributes {
-        /// The QP.
-        qpn: Qpn,
-        /// Its state.
-        from: QpState,
-        /// The state asked for.
-        to: QpState,
-        /// The attributes.
-        names: String,
-    },
-    /// Attributes were given that this transition cannot change.
-    #[error("QP {qpn}, {from:?} to {to:?}: leave out {names}")]
-    ForbiddenAttributes {
-        /// The QP.
-        qpn: Qpn,
-        /// Its state.
-        from: QpState,
-        /// The state asked for.
-        to: QpState,
-        /// The attributes.
-        names: String,
+        /// What is wrong.
+        refused: Refused,
     },
     /// An attribute is out of range.
     #[error("QP {qpn}: {attribute} is {value}; at most {limit}")]

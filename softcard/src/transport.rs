@@ -4,7 +4,7 @@ use fpga_regs::engine::admin::{AdminStatus, COUNTERS, PortAttributes};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use fpga_regs::engine::qp::{AttributeMask, Attributes};
 use queue_engine::{Message, Operation, Transport, TransportError};
 use roce::{
     AccessFlags, AddressVector, AsyncKind, Gid, Instant, PathMtu, PostError, Psn, QpAttributes,
@@ -45,8 +45,8 @@ impl Transport for RoceTransport<'_> {
         let snapshot = self.stack.query_qp(Qpn::new(qpn)?)?;
         let path = snapshot.path;
         Some(Attributes {
-            state: state(snapshot.state),
-            current_state: state(snapshot.state),
+            state: snapshot.state.into(),
+            current_state: snapshot.state.into(),
             path_mtu: snapshot.path_mtu.map_or(0, |mtu| mtu as u8),
             pkey_index: snapshot.pkey_index,
             port: 1,
@@ -162,7 +162,7 @@ fn attributes(a: &Attributes) -> Option<QpAttributes> {
     let has = |bit| a.mask.contains(bit);
     let mut change = QpAttributes::default();
     if has(M::STATE) {
-        change.state = Some(roce_state(a.state)?);
+        change.state = Some(roce::QpState::from_contract(a.state)?);
     }
     // Frames have no tags here.
     if has(M::AV) && a.vlan != 0 {
@@ -214,34 +214,11 @@ fn access(access: Access) -> AccessFlags {
     pairs.into_iter().filter(|(ours, _)| access.contains(*ours)).map(|(_, theirs)| theirs).collect()
 }
 
-fn roce_state(state: QpState) -> Option<roce::QpState> {
-    Some(match state {
-        QpState::Reset => roce::QpState::Reset,
-        QpState::Init => roce::QpState::Init,
-        QpState::Rtr => roce::QpState::Rtr,
-        QpState::Rts => roce::QpState::Rts,
-        QpState::Sqd => roce::QpState::Sqd,
-        QpState::Err => roce::QpState::Err,
-        _ => return None,
-    })
-}
-
-fn state(state: roce::QpState) -> QpState {
-    match state {
-        roce::QpState::Reset => QpState::Reset,
-        roce::QpState::Init => QpState::Init,
-        roce::QpState::Rtr => QpState::Rtr,
-        roce::QpState::Rts => QpState::Rts,
-        roce::QpState::Sqd => QpState::Sqd,
-        roce::QpState::Err => QpState::Err,
-    }
-}
-
 fn admin_status(error: &roce::Error) -> AdminStatus {
     match error {
         roce::Error::QpExists(_) | roce::Error::TooManyQps(_) => AdminStatus::NoResources,
         roce::Error::UnknownQp(_) => AdminStatus::NotFound,
-        roce::Error::BadTransition { .. } => AdminStatus::BadState,
+        roce::Error::BadTransition { refused, .. } => (*refused).into(),
         _ => AdminStatus::Invalid,
     }
 }

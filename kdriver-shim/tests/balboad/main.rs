@@ -6,3 +6,4 @@ mod common;
 mod death;
 mod end_to_end;
 mod node;
+mod states;

@@ -1,5 +1,6 @@
 //! Rules of single packets: what a header must say, and what becomes of one that says otherwise.
 
+use fpga_regs::engine::transition::Refused;
 use roce::opcode::code;
 use roce::wire::aeth::{NakCode, Syndrome};
 use roce::wire::{bth, ethernet, icrc, ipv4, reth, udp};
@@ -267,7 +268,10 @@ fn a_path_is_changed_only_while_drained_and_a_refused_change_changes_nothing() {
         puppet.node.stack.modify_qp(Instant(puppet.now), puppet.qpn, change)
     };
     let refused = modify(&mut puppet, &change);
-    assert!(matches!(refused, Err(Error::ForbiddenAttributes { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(Error::BadTransition { refused: Refused::Surplus { .. }, .. })),
+        "{refused:?}"
+    );
     assert_eq!(puppet.node.stack.query_qp(puppet.qpn), Some(before));
     puppet.modify(&QpAttributes { state: Some(QpState::Sqd), ..QpAttributes::default() });
     assert_eq!(modify(&mut puppet, &change), Ok(()));

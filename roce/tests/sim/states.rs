@@ -1,5 +1,7 @@
 //! States of queue pairs, their destruction, and the frames beside RoCE.
 
+use fpga_regs::engine::qp::{AttributeMask as M, QpType};
+use fpga_regs::engine::transition::{self, Refused};
 use roce::wire::{arp, ethernet, icmpv4, ipv4, ipv6, ndp};
 use roce::{
     AsyncKind, Error, Event, Gid, GidTable, Instant, MacAddr, Operation, PathMtu, PostError,
@@ -10,7 +12,7 @@ use crate::cable::Cable;
 use crate::connection::{Options, to_init, to_rtr, to_rts};
 use crate::memory::Local;
 use crate::network::{Network, Node};
-use crate::puppet::{Puppet, RQ_PSN, SQ_PSN, ack, rdma, request};
+use crate::puppet::{PEER_IP, PEER_QPN, Puppet, RQ_PSN, SQ_PSN, ack, rdma, request};
 use crate::workload::{Flow, Plan, run};
 
 const SEND: SendRequest = SendRequest {
@@ -25,6 +27,87 @@ const SEND: SendRequest = SendRequest {
 
 fn to(state: QpState) -> QpAttributes {
     QpAttributes { state: Some(state), ..QpAttributes::default() }
+}
+
+/// The change to `to` that names the attributes of a mask; `None` where this stack knows one of
+/// them not.
+fn change(mask: M, to: QpState) -> Option<QpAttributes> {
+    let options = Options::default();
+    let receive = to_rtr(&options, Gid::from_ipv4(PEER_IP), Qpn::new(PEER_QPN)?, RQ_PSN);
+    let send = to_rts(&options, SQ_PSN);
+    let mut left = mask;
+    let mut has = |bit| {
+        let has = left.contains(bit);
+        left.remove(bit);
+        has
+    };
+    let change = QpAttributes {
+        state: has(M::STATE).then_some(to),
+        path: receive.path.filter(|_| has(M::AV)),
+        path_mtu: receive.path_mtu.filter(|_| has(M::PATH_MTU)),
+        dest_qpn: receive.dest_qpn.filter(|_| has(M::DEST_QPN)),
+        rq_psn: receive.rq_psn.filter(|_| has(M::RQ_PSN)),
+        sq_psn: send.sq_psn.filter(|_| has(M::SQ_PSN)),
+        max_rd_atomic: send.max_rd_atomic.filter(|_| has(M::MAX_RD_ATOMIC)),
+        max_dest_rd_atomic: receive.max_dest_rd_atomic.filter(|_| has(M::MAX_DEST_RD_ATOMIC)),
+        min_rnr_timer: receive.min_rnr_timer.filter(|_| has(M::MIN_RNR_TIMER)),
+        timeout: send.timeout.filter(|_| has(M::TIMEOUT)),
+        retry_cnt: send.retry_cnt.filter(|_| has(M::RETRY_COUNT)),
+        rnr_retry: send.rnr_retry.filter(|_| has(M::RNR_RETRY)),
+        access: has(M::ACCESS).then_some(options.access),
+        pkey_index: has(M::PKEY_INDEX).then_some(0),
+    };
+    left.is_empty().then_some(change)
+}
+
+/// Puts the queue pair in a state, whatever it is in.
+fn put(puppet: &mut Puppet, state: QpState) {
+    let options = Options::default();
+    let receive = to_rtr(&options, Gid::from_ipv4(PEER_IP), Qpn::new(PEER_QPN).unwrap(), RQ_PSN);
+    puppet.modify(&to(QpState::Reset));
+    let steps = [to_init(&options), receive, to_rts(&options, SQ_PSN), to(QpState::Sqd)];
+    let last = match state {
+        QpState::Reset => return,
+        QpState::Err => return puppet.modify(&to(QpState::Err)),
+        state => state,
+    };
+    for step in steps {
+        puppet.modify(&step);
+        if step.state == Some(last) {
+            return;
+        }
+    }
+}
+
+/// RC-77, RC-78, RC-81.
+#[test]
+fn every_change_is_judged_as_the_contracts_table_judges_it() {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd};
+    let mut puppet = Puppet::new(&Options::default());
+    let mut judged = 0;
+    for from in [Reset, Init, Rtr, Rts, Sqd, Err] {
+        for wanted in transition::changes(QpType::Rc, from.into()) {
+            let expected = transition::check(QpType::Rc, from.into(), &wanted);
+            let Some(to) = QpState::from_contract(wanted.state) else { continue };
+            // Its one port a queue pair has without being told.
+            let takes = transition::transition(QpType::Rc, from.into(), wanted.state)
+                .map_or(M::empty(), |row| row.required | row.optional);
+            let port = takes & M::PORT;
+            let Some(change) = change(wanted.mask - port, to) else { continue };
+            if matches!(expected, Result::Err(Refused::Missing { attributes: M::PORT, .. })) {
+                continue;
+            }
+            put(&mut puppet, from);
+            let done = puppet.node.stack.modify_qp(Instant(puppet.now), puppet.qpn, &change);
+            let qpn = puppet.qpn;
+            let refused = expected.err().map(|refused| Error::BadTransition { qpn, refused });
+            assert_eq!(done.err(), refused, "{from:?}: {wanted:?}");
+            let after = expected.map_or(Some(from), QpState::from_contract);
+            assert_eq!(Some(puppet.state()), after, "{from:?}: {wanted:?}");
+            judged += 1;
+        }
+    }
+    assert!(judged > 500, "{judged}");
 }
 
 /// RC-79, RC-80.
