@@ -2,24 +2,19 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use hostmem::fdpass::{self, Wait};
-use hostmem::process::peer_credentials;
 use nix::errno::Errno;
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt,
-};
-use nix::sys::time::{TimeVal, TimeValLike as _};
 use nix::unistd::geteuid;
-use shim_abi::{CardInfo, Hello, MAX_MESSAGE, Reply, Request, Response, Role, SOCKET_NAME};
+use shim_abi::{CardInfo, Request, Response, Role, SOCKET_NAME};
+use shim_client::{ConnectError, Error};
 
 /// How long one answer of balboad may take, seconds.
-const ANSWER_SECONDS: i64 = 5;
+const ANSWER_SECONDS: u32 = 5;
 /// Longest state that is believed, bytes.
 const MAX_STATUS: u64 = 64 << 20;
 /// How often a balboad that is not there yet is looked for.
@@ -127,7 +122,7 @@ pub enum ClientError {
 #[derive(Debug)]
 pub struct Client {
     dir: PathBuf,
-    socket: OwnedFd,
+    balboad: shim_client::Client,
 }
 
 impl Client {
@@ -148,43 +143,34 @@ impl Client {
     }
 
     fn try_connect(dir: &Path) -> Result<Self, ClientError> {
-        let failed = |what, path: &Path| {
-            let path = path.to_owned();
-            move |errno: Errno| ClientError::Connect { what, path, errno: errno.into() }
-        };
         check_dir(dir)?;
-        let path = dir.join(SOCKET_NAME);
-        let address = UnixAddr::new(&path).map_err(failed("use as a socket's path", &path))?;
-        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)
-            .map_err(failed("make a socket for", &path))?;
-        let limit = TimeVal::seconds(ANSWER_SECONDS);
-        setsockopt(&socket, sockopt::ReceiveTimeout, &limit)
-            .and_then(|()| setsockopt(&socket, sockopt::SendTimeout, &limit))
-            .map_err(failed("set up a socket for", &path))?;
-        match connect(socket.as_raw_fd(), &address) {
-            Ok(()) => {}
-            Err(Errno::ENOENT) => return Err(ClientError::NoBalboad { dir: dir.to_owned() }),
-            Err(Errno::ECONNREFUSED) => return Err(ClientError::Stale { dir: dir.to_owned() }),
-            Err(errno) => return Err(failed("connect to", &path)(errno)),
-        }
-        check_peer(&socket, &path)?;
-        let client = Self { dir: dir.to_owned(), socket };
-        let hello = Hello { build: env!("CARGO_PKG_VERSION").to_owned(), role: Role::Tool };
-        client.send(&shim_abi::hello_frame(&hello))?;
-        let (reply, _) = client.receive()?;
-        let reply = shim_abi::decode_hello::<Reply>(&reply)
-            .map_err(|why| client.misunderstood(why.to_string()))?;
-        match accept(reply)? {
-            Response::Done => Ok(client),
-            other => Err(client.misunderstood(format!("{other:?} as the answer to the hello"))),
-        }
+        let failed = |error| {
+            let (dir, path) = (dir.to_owned(), dir.join(SOCKET_NAME));
+            match error {
+                ConnectError::Socket { errno: Errno::ENOENT, .. } => ClientError::NoBalboad { dir },
+                ConnectError::Socket { errno: Errno::ECONNREFUSED, .. } => {
+                    ClientError::Stale { dir }
+                }
+                ConnectError::Socket { what, errno } => {
+                    ClientError::Connect { what, path, errno: errno.into() }
+                }
+                ConnectError::Foreign { uid } => {
+                    ClientError::ForeignBalboad { path, uid, own: geteuid().as_raw() }
+                }
+            }
+        };
+        let balboad = shim_client::Client::connect(dir, ANSWER_SECONDS).map_err(failed)?;
+        let mut client = Self { dir: dir.to_owned(), balboad };
+        let greeted = client.balboad.greet(env!("CARGO_PKG_VERSION").to_owned(), Role::Tool);
+        greeted.map_err(|error| client.failed(error))?;
+        Ok(client)
     }
 
     /// The cards balboad has.
     ///
     /// # Errors
     /// When balboad refuses, is silent, or answers something else.
-    pub fn cards(&self) -> Result<Vec<CardInfo>, ClientError> {
+    pub fn cards(&mut self) -> Result<Vec<CardInfo>, ClientError> {
         match self.ask(&Request::ListCards)? {
             (Response::Cards(cards), _) => match cards.iter().find(|card| !is_sound(card)) {
                 None => Ok(cards),
@@ -198,7 +184,7 @@ impl Client {
     ///
     /// # Errors
     /// When balboad refuses, is silent, or answers something else.
-    pub fn status(&self) -> Result<String, ClientError> {
+    pub fn status(&mut self) -> Result<String, ClientError> {
         let (response, mut fds) = self.ask(&Request::Status)?;
         let (length, text) = match (&response, fds.pop()) {
             (&Response::Status { length }, Some(text)) if length <= MAX_STATUS => {
@@ -211,45 +197,27 @@ impl Client {
         String::from_utf8(bytes).map_err(|why| self.misunderstood(why.to_string()))
     }
 
-    fn ask(&self, request: &Request) -> Result<(Response, Vec<OwnedFd>), ClientError> {
-        self.send(&shim_abi::encode(request))?;
-        let (message, fds) = self.receive()?;
-        let reply =
-            shim_abi::decode(&message).map_err(|why| self.misunderstood(why.to_string()))?;
-        Ok((accept(reply)?, fds))
+    fn ask(&mut self, request: &Request) -> Result<(Response, Vec<OwnedFd>), ClientError> {
+        self.balboad.ask(request).map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: Error) -> ClientError {
+        let silent = |why| ClientError::Silent { dir: self.dir.clone(), why };
+        match error {
+            Error::Silent => silent(format!("within {ANSWER_SECONDS} s")),
+            Error::Gone => silent("it closed the connection".to_owned()),
+            Error::Host(why) => silent(why.to_string()),
+            Error::Decode(why) => self.misunderstood(why.to_string()),
+            Error::Greeting(other) => {
+                self.misunderstood(format!("{other:?} as the answer to the hello"))
+            }
+            Error::Refused(refusal) => ClientError::Refused(refusal.reason),
+        }
     }
 
     fn misunderstood(&self, why: String) -> ClientError {
         ClientError::Misunderstood { dir: self.dir.clone(), why }
     }
-
-    fn silent(&self, why: impl ToString) -> ClientError {
-        ClientError::Silent { dir: self.dir.clone(), why: why.to_string() }
-    }
-
-    fn send(&self, message: &[u8]) -> Result<(), ClientError> {
-        let sent = fdpass::send(self.socket.as_fd(), message, &[], Wait::AsSocket);
-        sent.map_err(|why| self.silent(why))
-    }
-
-    fn receive(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), ClientError> {
-        let mut message = vec![0; MAX_MESSAGE];
-        match fdpass::receive(self.socket.as_fd(), &mut message, Wait::AsSocket) {
-            Ok(received) if received.bytes > 0 => {
-                message.truncate(received.bytes);
-                Ok((message, received.fds))
-            }
-            Ok(_) => Err(self.silent("it closed the connection")),
-            Err(why) if why.would_block() => {
-                Err(self.silent(format_args!("within {ANSWER_SECONDS} s")))
-            }
-            Err(why) => Err(self.silent(why)),
-        }
-    }
-}
-
-fn accept(reply: Reply) -> Result<Response, ClientError> {
-    reply.map_err(|refusal| ClientError::Refused(refusal.reason))
 }
 
 /// Tells a state directory from what only stands in its place.
@@ -275,19 +243,6 @@ fn check_dir(dir: &Path) -> Result<(), ClientError> {
     }
 }
 
-/// Refuses a socket that another user serves.
-fn check_peer(socket: &OwnedFd, path: &Path) -> Result<(), ClientError> {
-    let peer = peer_credentials(socket.as_fd()).map_err(|error| {
-        let errno = error.errno().unwrap_or(Errno::EIO).into();
-        ClientError::Connect { what: "see who serves", path: path.to_owned(), errno }
-    })?;
-    let own = geteuid().as_raw();
-    if peer.uid != own && peer.uid != 0 {
-        return Err(ClientError::ForeignBalboad { path: path.to_owned(), uid: peer.uid, own });
-    }
-    Ok(())
-}
-
 /// Whether what is told of a card can be shown as the kernel would: its name and texts become those
 /// of files.
 fn is_sound(card: &CardInfo) -> bool {
@@ -299,7 +254,6 @@ fn is_sound(card: &CardInfo) -> bool {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
-    use std::os::unix::net::UnixListener;
 
     use shim_abi::PortInfo;
 
@@ -335,14 +289,5 @@ mod tests {
             let open = matches!(check_dir(dir.path()), Err(ClientError::Open { .. }));
             assert_eq!(open, refused, "{bits:o}");
         }
-    }
-
-    #[test]
-    fn a_socket_of_ones_own_is_believed() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("socket");
-        let _listener = UnixListener::bind(&path).unwrap();
-        let socket = std::os::unix::net::UnixStream::connect(&path).unwrap().into();
-        check_peer(&socket, &path).unwrap();
     }
 }

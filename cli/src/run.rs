@@ -93,7 +93,7 @@ pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
     let provider = libibverbs::provider()?;
 
     let dir = shim_abi::state_dir(arguments.state_dir.as_deref(), geteuid().as_raw());
-    let client = Client::connect(&dir, PATIENCE)?;
+    let mut client = Client::connect(&dir, PATIENCE)?;
     let cards = client.cards()?;
     drop(client);
     if cards.is_empty() {

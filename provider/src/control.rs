@@ -6,27 +6,22 @@
 //! will ask again, and ends this client; that is the moment when the process's cards are dead, and
 //! not before: until then they may still move data.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use hostmem::fdpass::{Received, Wait, receive, send};
 use hostmem::mapping::Access;
-use hostmem::process::{allow_ptracer, peer_credentials};
+use hostmem::process::allow_ptracer;
 use hostmem::{
     AsleepWord, DoorbellPage, EventFd, ForkCanary, Lifeline, PAGE_BYTES, SharedMapping, SharedWord,
     Waker,
 };
 use nix::errno::Errno;
-use nix::sys::socket::{
-    AddressFamily, Shutdown, SockFlag, SockType, UnixAddr, connect, setsockopt, shutdown, socket,
-    sockopt,
-};
-use nix::sys::time::{TimeVal, TimeValLike as _};
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::geteuid;
 use parking_lot::Mutex;
-use shim_abi::{ContextInfo, Grant, Hello, Reply, Request, Response, Role, Way};
+use shim_abi::{ContextInfo, Grant, Request, Response, Role, Way};
+use shim_client::{Client, ConnectError};
 use vfio::Iommu;
 
 use crate::doorbell::{CardPath, Life};
@@ -36,10 +31,9 @@ use crate::process::ProcessLock;
 /// A connection to balboad, and what came to the process through it.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    socket: OwnedFd,
+    /// Held from the request to its answer.
+    balboad: Mutex<Client>,
     canary: ForkCanary,
-    /// Room for an answer; held from the request to its answer.
-    exchange: Mutex<Vec<u8>>,
     /// What comes with the first context serves later ones, which must find it: one at a time.
     opening: Mutex<()>,
     /// [`THERE`], [`GIVEN_UP`] or [`GONE`].
@@ -140,42 +134,31 @@ impl Connection {
 
     /// Connects to the balboad of a state directory and introduces this process.
     fn open(directory: &Path, seconds: u32) -> Result<Self> {
-        let path = directory.join(shim_abi::SOCKET_NAME);
-        let socket = dial(&path, seconds).map_err(|errno| match errno {
+        let path = || directory.join(shim_abi::SOCKET_NAME);
+        let balboad = Client::connect(directory, seconds).map_err(|error| match error {
             // Its queue of connections is full, and stays so.
-            Errno::EAGAIN => Error::Silent { to: "a connection", seconds },
-            errno => Error::NoDaemon { path: path.clone(), errno },
+            ConnectError::Socket { errno: Errno::EAGAIN, .. } => {
+                Error::Silent { to: "a connection", seconds }
+            }
+            ConnectError::Socket { errno, .. } => Error::NoDaemon { path: path(), errno },
+            ConnectError::Foreign { uid } => Error::ForeignDaemon { path: path(), uid },
         })?;
-        let daemon = check_owner(&socket, &path)?;
         // Without this, a kernel that restricts ptrace keeps balboad from this process's memory.
-        allow_ptracer(daemon).map_err(Error::host("let balboad reach this process's memory"))?;
+        allow_ptracer(balboad.daemon())
+            .map_err(Error::host("let balboad reach this process's memory"))?;
         let canary = ForkCanary::new().map_err(Error::host("detect a fork"))?;
         let connection = Self {
-            socket,
+            balboad: Mutex::new(balboad),
             canary,
-            exchange: Mutex::new(vec![0; shim_abi::MAX_MESSAGE]),
             opening: Mutex::new(()),
             state: AtomicU8::new(THERE),
             seconds,
             granted: Mutex::default(),
         };
-        connection.greet()?;
+        let build = concat!("provider ", env!("CARGO_PKG_VERSION"), " for rdma-core 44");
+        let greet = |balboad: &mut Client| balboad.greet(build.into(), Role::Provider);
+        connection.exchange("the greeting", greet)?;
         Ok(connection)
-    }
-
-    fn greet(&self) -> Result<()> {
-        let hello = Hello {
-            build: concat!("provider ", env!("CARGO_PKG_VERSION"), " for rdma-core 44").into(),
-            role: Role::Provider,
-        };
-        let mut room = self.exchange.lock();
-        let received = self.transact("the greeting", &shim_abi::hello_frame(&hello), &mut room)?;
-        let answer = room.get(..received.bytes).unwrap_or_default();
-        match shim_abi::decode_hello::<Reply>(answer)? {
-            Ok(Response::Done) => Ok(()),
-            Ok(_) => Err(Error::Answer { to: "the greeting", what: "it answers a request" }),
-            Err(refusal) => Err(refused(refusal)),
-        }
     }
 
     /// Whether calls can be made: this is the process that connected, and balboad is there.
@@ -193,51 +176,41 @@ impl Connection {
     /// Sends a request and waits for its answer and the descriptors with it.
     pub(crate) fn call(&self, request: &Request) -> Result<(Response, Vec<OwnedFd>)> {
         self.check()?;
-        let mut room = self.exchange.lock();
-        self.check()?;
-        let received = self.transact(name(request), &shim_abi::encode(request), &mut room)?;
-        let answer = room.get(..received.bytes).unwrap_or_default();
-        match shim_abi::decode::<Reply>(answer)? {
-            Ok(response) => Ok((response, received.fds)),
-            Err(refusal) => Err(refused(refusal)),
-        }
+        self.exchange(name(request), |balboad| balboad.ask(request))
     }
 
-    fn transact(&self, to: &'static str, message: &[u8], room: &mut [u8]) -> Result<Received> {
-        let exchanged = send(self.socket.as_fd(), message, &[], Wait::AsSocket)
-            .and_then(|()| receive(self.socket.as_fd(), room, Wait::AsSocket));
-        match exchanged {
-            Ok(received) if received.bytes > 0 => Ok(received),
-            Ok(_) => Err(self.note_end()),
-            Err(error) => match error.errno() {
-                Some(Errno::EPIPE | Errno::ECONNRESET) => Err(self.note_end()),
-                Some(Errno::EAGAIN) => Err(self.give_up(to)),
-                _ => Err(Error::Host { what: "talk to balboad", source: error }),
-            },
-        }
+    fn exchange<T>(
+        &self,
+        to: &'static str,
+        ask: impl FnOnce(&mut Client) -> Result<T, shim_client::Error>,
+    ) -> Result<T> {
+        let mut balboad = self.balboad.lock();
+        self.check()?;
+        ask(&mut balboad).map_err(|error| match error {
+            shim_client::Error::Silent => self.give_up(to, &balboad),
+            shim_client::Error::Gone => self.note_end(),
+            shim_client::Error::Host(source) => Error::Host { what: "talk to balboad", source },
+            shim_client::Error::Decode(error) => Error::Decode(error),
+            shim_client::Error::Greeting(_) => Error::Answer { to, what: "it answers a request" },
+            shim_client::Error::Refused(shim_abi::Refusal { errno, reason }) => {
+                Error::Refused { errno, reason }
+            }
+        })
     }
 
     /// balboad does not answer: asks nothing more, which it will see, and then end this client.
-    fn give_up(&self, to: &'static str) -> Error {
+    fn give_up(&self, to: &'static str, balboad: &Client) -> Error {
         self.state.store(GIVEN_UP, Ordering::Relaxed);
-        // It can only fail where the connection has ended, which the next look at it tells.
-        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Write);
+        balboad.hang_up();
         Error::Silent { to, seconds: self.seconds }
     }
 
-    /// Drops what balboad still says after it was given up, up to the end of the connection.
+    /// Whether balboad, which was given up, has ended this client.
     fn await_end(&self) -> Error {
         // Whoever sits in a call, or looks here just now, has to leave first.
-        let Some(mut room) = self.exchange.try_lock() else { return Error::GivenUp };
-        loop {
-            match receive(self.socket.as_fd(), &mut room, Wait::Never) {
-                Ok(received) if received.bytes > 0 => {}
-                Ok(_) => return self.note_end(),
-                Err(error) if error.errno() == Some(Errno::ECONNRESET) => return self.note_end(),
-                // A late answer that is none; its descriptors are closed.
-                Err(hostmem::Error::Truncated { .. }) => {}
-                Err(_) => return Error::GivenUp,
-            }
+        match self.balboad.try_lock().map(|mut balboad| balboad.has_ended()) {
+            Some(true) => self.note_end(),
+            _ => Error::GivenUp,
         }
     }
 
@@ -397,10 +370,6 @@ enum Brought {
     Device(OwnedFd, u64, Iommu, OwnedFd),
 }
 
-fn refused(refusal: shim_abi::Refusal) -> Error {
-    Error::Refused { errno: refusal.errno, reason: refusal.reason }
-}
-
 /// A card's state word in the ring memory.
 fn state_word(rings: &Arc<SharedMapping>, offset: u64) -> Result<SharedWord> {
     let offset = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -416,26 +385,6 @@ fn control_seconds() -> u32 {
         let seconds = set.and_then(|text| text.trim().parse().ok()).filter(|it| *it > 0);
         seconds.unwrap_or(shim_abi::CONTROL_SECONDS)
     })
-}
-
-fn dial(path: &PathBuf, seconds: u32) -> Result<OwnedFd, Errno> {
-    let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
-    let limit = TimeVal::seconds(seconds.into());
-    setsockopt(&socket, sockopt::ReceiveTimeout, &limit)?;
-    setsockopt(&socket, sockopt::SendTimeout, &limit)?;
-    connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
-    Ok(socket)
-}
-
-/// Who serves the socket; refuses another user: whoever may write to a shared folder could pose as
-/// balboad.
-fn check_owner(socket: &OwnedFd, path: &Path) -> Result<Pid> {
-    let peer =
-        peer_credentials(socket.as_fd()).map_err(Error::host("see who serves the socket"))?;
-    if peer.uid != geteuid().as_raw() && peer.uid != 0 {
-        return Err(Error::ForeignDaemon { path: path.into(), uid: peer.uid });
-    }
-    Ok(peer.pid)
 }
 
 #[cfg(test)]

@@ -1,8 +1,12 @@
+use std::os::fd::AsRawFd as _;
 use std::thread::JoinHandle;
 
+use hostmem::fdpass::{Wait, receive, send};
 use hostmem::memfd;
-use nix::sys::socket::{Backlog, accept, bind, listen};
-use shim_abi::{CardInfo, Limits, PortInfo, Refusal, RingMemory};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept, bind, listen, socket,
+};
+use shim_abi::{CardInfo, Hello, Limits, PortInfo, Refusal, Reply, RingMemory};
 
 use super::*;
 use crate::limits::tests::limits;

@@ -1,0 +1,183 @@
+//! A client's end of balboad's socket: connects, greets, asks, all within a limit of time.
+//!
+//! What a client does about a balboad that is silent or gone, and how it tells that, is its own.
+
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects
+)]
+
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::Path;
+
+use hostmem::fdpass::{Received, Wait, receive, send};
+use hostmem::process::peer_credentials;
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, Shutdown, SockFlag, SockType, UnixAddr, connect, setsockopt, shutdown, socket,
+    sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike as _};
+use nix::unistd::{Pid, geteuid};
+use shim_abi::{
+    DecodeError, Hello, MAX_MESSAGE, Refusal, Reply, Request, Response, Role, SOCKET_NAME,
+};
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The socket cannot be made or reached; EAGAIN where balboad's queue of connections stayed full.
+    #[error("cannot {what} balboad's socket: {errno}")]
+    Socket {
+        /// What was tried, to stand before the socket's path.
+        what: &'static str,
+        /// Why not.
+        errno: Errno,
+    },
+    /// Another user serves the socket, and neither is it root: whoever may write to a shared folder
+    /// could pose as balboad.
+    #[error("balboad's socket is served by uid {uid}")]
+    Foreign {
+        /// That user.
+        uid: u32,
+    },
+}
+
+/// Why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// balboad did not take the question, or did not answer it, within the limit.
+    #[error("balboad has not answered in time")]
+    Silent,
+    /// balboad has closed the connection.
+    #[error("balboad has closed the connection")]
+    Gone,
+    /// The host does not pass the messages on, or what came is too large to be one.
+    #[error(transparent)]
+    Host(hostmem::Error),
+    /// What came is no answer.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The greeting is answered as if it were a request.
+    #[error("balboad answers {0:?} to a greeting")]
+    Greeting(Box<Response>),
+    /// balboad refused.
+    #[error("{}", .0.reason)]
+    Refused(Refusal),
+}
+
+/// A connection to balboad.
+///
+/// It stays as it was whatever a call ends with: after [`Error::Silent`] the answer may still come,
+/// and would be taken for the next one's.
+#[derive(Debug)]
+pub struct Client {
+    socket: OwnedFd,
+    daemon: Pid,
+    /// For an answer.
+    room: Vec<u8>,
+}
+
+impl Client {
+    /// Connects to the balboad of a state directory. Nothing, from here on, takes longer than
+    /// `seconds`.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect(directory: &Path, seconds: u32) -> Result<Self, ConnectError> {
+        let failed = |what| move |errno| ConnectError::Socket { what, errno };
+        let address = UnixAddr::new(&directory.join(SOCKET_NAME))
+            .map_err(failed("use as a socket's path"))?;
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
+            .map_err(failed("make a socket for"))?;
+        // Connecting takes at most as long as sending.
+        let limit = TimeVal::seconds(seconds.into());
+        setsockopt(&socket, sockopt::ReceiveTimeout, &limit)
+            .and_then(|()| setsockopt(&socket, sockopt::SendTimeout, &limit))
+            .map_err(failed("set up a socket for"))?;
+        connect(socket.as_raw_fd(), &address).map_err(failed("connect to"))?;
+        let peer = peer_credentials(socket.as_fd())
+            .map_err(|error| failed("see who serves")(error.errno().unwrap_or(Errno::EIO)))?;
+        if peer.uid != geteuid().as_raw() && peer.uid != 0 {
+            return Err(ConnectError::Foreign { uid: peer.uid });
+        }
+        Ok(Self { socket, daemon: peer.pid, room: vec![0; MAX_MESSAGE] })
+    }
+
+    /// balboad's process.
+    #[must_use]
+    pub fn daemon(&self) -> Pid {
+        self.daemon
+    }
+
+    /// Says who this is, before anything else; `build` is for balboad's log.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn greet(&mut self, build: String, role: Role) -> Result<(), Error> {
+        let received = self.exchange(&shim_abi::hello_frame(&Hello { build, role }))?;
+        match shim_abi::decode_hello::<Reply>(self.answer(&received))? {
+            Ok(Response::Done) => Ok(()),
+            Ok(other) => Err(Error::Greeting(Box::new(other))),
+            Err(refusal) => Err(Error::Refused(refusal)),
+        }
+    }
+
+    /// Asks for something, and returns the answer and the descriptors with it.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn ask(&mut self, request: &Request) -> Result<(Response, Vec<OwnedFd>), Error> {
+        let received = self.exchange(&shim_abi::encode(request))?;
+        match shim_abi::decode::<Reply>(self.answer(&received))? {
+            Ok(response) => Ok((response, received.fds)),
+            Err(refusal) => Err(Error::Refused(refusal)),
+        }
+    }
+
+    fn exchange(&mut self, message: &[u8]) -> Result<Received, Error> {
+        let exchanged = send(self.socket.as_fd(), message, &[], Wait::AsSocket)
+            .and_then(|()| receive(self.socket.as_fd(), &mut self.room, Wait::AsSocket));
+        match exchanged {
+            Ok(received) if received.bytes > 0 => Ok(received),
+            Ok(_) => Err(Error::Gone),
+            Err(error) => Err(match error.errno() {
+                Some(Errno::EPIPE | Errno::ECONNRESET) => Error::Gone,
+                Some(Errno::EAGAIN) => Error::Silent,
+                _ => Error::Host(error),
+            }),
+        }
+    }
+
+    fn answer(&self, received: &Received) -> &[u8] {
+        self.room.get(..received.bytes).unwrap_or_default()
+    }
+
+    /// Tells balboad that nothing more will be asked: it ends this client when it reads that.
+    pub fn hang_up(&self) {
+        // It can only fail where the connection has ended, which the next look at it tells.
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Write);
+    }
+
+    /// Drops what balboad has said that nobody waits for any more; true once it has closed the
+    /// connection. It does not wait.
+    pub fn has_ended(&mut self) -> bool {
+        loop {
+            match receive(self.socket.as_fd(), &mut self.room, Wait::Never) {
+                Ok(received) if received.bytes > 0 => {}
+                Ok(_) => return true,
+                // A late answer that is none; its descriptors are closed.
+                Err(hostmem::Error::Truncated { .. }) => {}
+                Err(error) => return error.errno() == Some(Errno::ECONNRESET),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
