@@ -12,6 +12,7 @@ use command_line::USAGE;
 mod attack;
 mod bench;
 mod bindings;
+mod cache;
 mod cargo;
 mod chaos;
 mod demo;

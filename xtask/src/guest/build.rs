@@ -10,7 +10,6 @@ use command_line::report;
 use ibverbs_tests::process::Task;
 
 use super::apt::Apt;
-use super::cache::Cache;
 use super::linux::{Linux, Version};
 use crate::setup;
 
@@ -28,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(60 * 60);
 /// When the source cannot be fetched, or does not build.
 pub fn kernel() -> Result<ExitCode> {
     setup::packages(setup::KERNEL)?;
-    let cache = Cache::open()?;
+    let cache = super::cache()?;
     if let Some(linux) = Linux::kept(&cache, Version::Iommufd) {
         report!("it is there: {}", linux.image().display());
         return Ok(ExitCode::SUCCESS);
@@ -48,7 +47,7 @@ pub fn kernel() -> Result<ExitCode> {
     report!("building (some ten minutes on two cores)");
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     make(&tree, &format!("-j{jobs} bzImage"))?;
-    let linux = Linux::keep_built(&Cache::open()?, &tree.join("arch/x86/boot/bzImage"))?;
+    let linux = Linux::keep_built(&super::cache()?, &tree.join("arch/x86/boot/bzImage"))?;
     let minutes = started.elapsed().as_secs() / 60;
     report!("built in {minutes} min: {}", linux.image().display());
     Ok(ExitCode::SUCCESS)

@@ -12,7 +12,7 @@ use ibverbs_tests::process::Task;
 
 use super::apt::Apt;
 use super::build;
-use super::cache::Cache;
+use crate::cache::Cache;
 
 /// Modules loaded at boot, in this order, each after those it depends on.
 pub const AT_BOOT: &[&str] = &["virtio_pci", "9pnet_virtio", "9p"];

@@ -19,7 +19,6 @@ mod apt;
 mod bench;
 mod build;
 mod busy;
-mod cache;
 mod cards;
 mod initramfs;
 mod linux;
@@ -29,13 +28,13 @@ mod vm;
 
 use apt::Apt;
 use busy::Busy;
-use cache::Cache;
 use cards::Served;
 use linux::Linux;
 pub use linux::Version;
 use qemu::Qemu;
 use vm::{Machine, Parts};
 
+use crate::cache::Cache;
 use crate::{cargo, dist, setup};
 
 /// `cargo xtask guest`.
@@ -354,7 +353,7 @@ fn command(version: Version, hardware: Hardware, boot: Boot, filter: &Filter) ->
 fn parts(version: Version, built: &Path) -> Result<Parts> {
     ensure!(cfg!(target_arch = "x86_64"), "needs an x86-64 machine");
     dist::package(built)?;
-    let cache = Cache::open()?;
+    let cache = cache()?;
     let mut apt = Lazy { cache: &cache, apt: None };
     let qemu = match Qemu::kept(&cache) {
         Some(qemu) => qemu,
@@ -376,6 +375,11 @@ fn parts(version: Version, built: &Path) -> Result<Parts> {
     };
     let (busybox, built) = (busybox.join("bin/busybox"), built.to_owned());
     Ok(Parts { qemu, linux, busybox, built, until: Instant::now() + vm::LIMIT })
+}
+
+/// What machines are made of, as far as it is kept.
+fn cache() -> Result<Cache> {
+    Cache::open("guest")
 }
 
 const BUSYBOX: &str = "busybox-static/bookworm";

@@ -7,7 +7,7 @@ use command_line::report;
 use ibverbs_tests::process::Task;
 
 use super::apt::Apt;
-use super::cache::Cache;
+use crate::cache::Cache;
 
 /// Where the first QEMU with vfio-user-pci is; the mirror keeps only its current version.
 const SUITE: &str = "trixie-backports";

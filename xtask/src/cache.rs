@@ -18,14 +18,14 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens the cache, after any other run that fills it.
+    /// Opens a part of the cache, after any other run that fills it.
     ///
     /// # Errors
     /// When there is no place for it.
-    pub fn open() -> Result<Self> {
+    pub fn open(part: &str) -> Result<Self> {
         let root = ibverbs_tests::cache::directory()
             .context("there is no place to keep what is fetched: set XDG_CACHE_HOME or HOME")?
-            .join("guest");
+            .join(part);
         Self::at(root)
     }
 
