@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -130,6 +131,12 @@ impl Summary {
             report!("skipped: {name}: {reason}");
         }
         report!("{self}");
+    }
+
+    /// What the run ends with: success where something passed and nothing failed.
+    pub fn exit_code(&self) -> ExitCode {
+        let good = self.failed.is_empty() && self.passed > 0;
+        if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
     /// The summary that was printed at the end of a text, if one was.

@@ -53,6 +53,5 @@ pub fn attack(options: &Options) -> Result<ExitCode> {
     let summary = runner::run(&cases, &filter, &built, "cargo xtask attack")?;
     report!("");
     summary.print();
-    let good = summary.failed.is_empty() && summary.passed > 0;
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(summary.exit_code())
 }

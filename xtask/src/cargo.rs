@@ -16,6 +16,11 @@ pub fn cargo(words: &str) -> Task {
     Task::new(program).words(words).with_our_environment().directory(root()).limit(LIMIT)
 }
 
+/// Whether cargo has a subcommand.
+pub fn has_subcommand(name: &str) -> bool {
+    cargo(&format!("{name} --version")).run().is_ok_and(|it| it.status.success())
+}
+
 /// The workspace's root.
 pub fn root() -> PathBuf {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));

@@ -1,5 +1,5 @@
-//! Project tasks: `cargo xtask demo`, `test`, `bench`, `attack`, `chaos`, `fuzz`, `guest`,
-//! `dist`, `regs` and `bindings`.
+//! Project tasks: `cargo xtask demo`, `test`, `check`, `bench`, `attack`, `chaos`, `fuzz`,
+//! `guest`, `dist`, `regs` and `bindings`.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ mod bindings;
 mod cache;
 mod cargo;
 mod chaos;
+mod checks;
 mod demo;
 mod dist;
 mod fuzz;
@@ -37,6 +38,8 @@ enum Task {
     Demo,
     /// Run every check and test, and count them
     Test(test::Options),
+    /// Run the checks beside the tests: formatting, clippy, documentation, licences and their kin
+    Check(checks::Options),
     /// Measure software cards beside TCP and UCX, and judge the figures
     Bench(bench::Options),
     /// Attack a balboad in every way that is known, and watch what it takes and who is slowed down
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.task {
         Task::Demo => demo::demo(),
         Task::Test(options) => test::test(&options),
+        Task::Check(options) => checks::check(&options),
         Task::Bench(options) => bench::bench(&options),
         Task::Attack(options) => attack::attack(&options),
         Task::Chaos(options) => chaos::chaos(&options),

@@ -10,7 +10,7 @@ use command_line::report;
 use crate::cargo;
 
 mod c_header;
-mod compare;
+pub mod compare;
 mod document;
 mod examples;
 mod names;
@@ -52,24 +52,6 @@ impl Output {
         Ok(std::fs::read_to_string(self.file()).unwrap_or_default() == (self.generate)()?)
     }
 }
-
-/// What `cargo xtask test` checks beside the unit tests.
-pub struct Check {
-    /// What it is called in the count.
-    pub name: &'static str,
-    /// Does it.
-    pub run: fn() -> Result<()>,
-}
-
-/// All of them.
-pub const CHECKS: &[Check] = &[
-    Check { name: "card contract: the C header in C++", run: || compare::c_header("c++", "c++17") },
-    Check { name: "card contract: the SystemVerilog package, linted", run: compare::lint_package },
-    Check {
-        name: "card contract: the SystemVerilog package, simulated",
-        run: compare::simulate_package,
-    },
-];
 
 /// Writes the generated files, or checks them.
 ///

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Args;
 use command_line::report;
-use ibverbs_tests::process::{Finished, Task};
+use ibverbs_tests::process::Finished;
 use ibverbs_tests::runner::{self, Filter, Summary};
 use ibverbs_tests::{cases, scapy};
 
-use crate::cargo::{LIMIT, build, cargo, root};
-use crate::{guest, regs, setup};
+use crate::cargo::{LIMIT, build, cargo, has_subcommand};
+use crate::{checks, guest, setup};
 
 /// `cargo xtask test`.
 #[derive(Debug, Args)]
@@ -28,6 +28,9 @@ pub struct Options {
     /// Boot this kernel for the guest's cases; may be repeated
     #[arg(long = "kernel", value_enum, default_value = "6.1", conflicts_with = "only")]
     kernels: Vec<guest::Version>,
+    /// Fail where a check cannot be run for want of its tool, instead of counting a skip
+    #[arg(long, conflicts_with = "only")]
+    require_checks: bool,
     /// Simulate N random networks instead of 2,000
     #[arg(long, value_name = "N", conflicts_with = "only")]
     seeds: Option<u64>,
@@ -51,13 +54,7 @@ pub fn test(options: &Options) -> Result<ExitCode> {
     setup::packages(setup::TEST)?;
     let mut summary = Summary::default();
     if options.only.is_empty() {
-        for check in CHECKS {
-            summary.add(run_check(check)?);
-        }
-        summary.add(miri()?);
-        for check in regs::CHECKS {
-            summary.add(run_contract_check(check));
-        }
+        summary.add(checks::all(options.require_checks));
         summary.add(unit_tests(options.seeds)?);
     }
     if let Err(error) = scapy::install() {
@@ -75,107 +72,7 @@ pub fn test(options: &Options) -> Result<ExitCode> {
 
     report!("");
     summary.print();
-    let good = summary.failed.is_empty() && summary.passed > 0;
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// A cargo command that passes or fails as one.
-struct Check {
-    /// What it is called in the count.
-    name: &'static str,
-    /// The command after `cargo`.
-    command: &'static str,
-    /// The cargo subcommand that has to be installed for it.
-    needs: Option<&'static str>,
-}
-
-const CHECKS: &[Check] = &[
-    Check { name: "formatting", command: "fmt --all --check", needs: Some("fmt") },
-    Check {
-        name: "clippy",
-        command: "clippy --workspace --all-targets --locked --quiet -- -D warnings",
-        needs: Some("clippy"),
-    },
-    Check {
-        name: "documentation's links",
-        command: "doc --workspace --no-deps --locked --quiet",
-        needs: None,
-    },
-    Check {
-        name: "licences and sources",
-        command: "deny --offline check licenses bans sources",
-        needs: Some("deny"),
-    },
-];
-
-/// Interprets the tests of the rings, whose pointers no compiler checks.
-fn miri() -> Result<Summary> {
-    const NAME: &str = "Miri on the rings";
-    const COMMAND: &str = "+nightly miri test --package hostmem --lib --locked --quiet ring::tests";
-    // By rustup's cargo, which knows toolchains; ours is one of them already.
-    let task = |words: &str| {
-        Task::new("cargo").words(words).with_our_environment().directory(root()).limit(LIMIT)
-    };
-    let mut summary = Summary::default();
-    if !task("+nightly miri --version").run().is_ok_and(|it| it.status.success()) {
-        let reason = "cargo miri is not installed for the nightly toolchain".to_owned();
-        report!("skip {NAME}: {reason}");
-        summary.skipped.push((NAME.to_owned(), reason));
-        return Ok(summary);
-    }
-    let started = Instant::now();
-    let finished = task(COMMAND).run()?;
-    let seconds = started.elapsed().as_secs_f32();
-    if finished.status.success() {
-        report!("ok   {NAME} ({seconds:.0} s)");
-        summary.passed += 1;
-    } else {
-        report!("FAIL {NAME}\n{finished}\nrepeat: cargo {COMMAND}");
-        summary.failed.push(NAME.to_owned());
-    }
-    Ok(summary)
-}
-
-fn run_check(check: &Check) -> Result<Summary> {
-    let mut summary = Summary::default();
-    if let Some(tool) = check.needs.filter(|tool| !has_subcommand(tool)) {
-        let reason = format!("cargo {tool} is not installed");
-        report!("skip {}: {reason}", check.name);
-        summary.skipped.push((check.name.to_owned(), reason));
-        return Ok(summary);
-    }
-    let started = Instant::now();
-    let finished = cargo(check.command).run()?;
-    let seconds = started.elapsed().as_secs_f32();
-    if finished.status.success() {
-        report!("ok   {} ({seconds:.0} s)", check.name);
-        summary.passed += 1;
-    } else {
-        report!("FAIL {}\n{finished}\nrepeat: cargo {}", check.name, check.command);
-        summary.failed.push(check.name.to_owned());
-    }
-    Ok(summary)
-}
-
-fn run_contract_check(check: &regs::Check) -> Summary {
-    let name = check.name;
-    let mut summary = Summary::default();
-    let started = Instant::now();
-    match (check.run)() {
-        Ok(()) => {
-            report!("ok   {name} ({:.0} s)", started.elapsed().as_secs_f32());
-            summary.passed += 1;
-        }
-        Err(error) => {
-            report!("FAIL {name}: {error:#}");
-            summary.failed.push(name.to_owned());
-        }
-    }
-    summary
-}
-
-fn has_subcommand(name: &str) -> bool {
-    cargo(&format!("{name} --version")).run().is_ok_and(|it| it.status.success())
+    Ok(summary.exit_code())
 }
 
 /// All unit and crate tests, by nextest where it is installed, and the documentation's examples.

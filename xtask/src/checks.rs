@@ -1,0 +1,144 @@
+//! The checks beside the tests: each is one command or one look, and counts as one.
+
+use std::fmt;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::Args;
+use command_line::report;
+use ibverbs_tests::process::Task;
+use ibverbs_tests::runner::Summary;
+
+use crate::cargo::{LIMIT, cargo, has_subcommand, root};
+use crate::regs::compare;
+use crate::setup;
+
+mod deny;
+
+/// `cargo xtask check`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Run only checks with TEXT in their name
+    #[arg(value_name = "TEXT")]
+    only: Option<String>,
+    /// Fail where a check cannot be run for want of its tool, instead of counting a skip
+    #[arg(long)]
+    require: bool,
+}
+
+/// Something that passes or fails as one.
+struct Check {
+    /// What it is called in the count.
+    name: &'static str,
+    /// Does it; [`Lacking`] where its tool is not there.
+    run: fn() -> Result<()>,
+    /// Whether its tool may be missing even where all are required.
+    optional: bool,
+}
+
+const CHECKS: &[Check] = &[
+    Check::new("formatting", || with_tool("fmt", "fmt --all --check")),
+    Check::new("clippy", || {
+        with_tool("clippy", "clippy --workspace --all-targets --locked --quiet -- -D warnings")
+    }),
+    Check::new("documentation", documentation),
+    Check::new("licences and sources", deny::check),
+    Check { name: "Miri on the rings", run: miri, optional: true },
+    Check::new("card contract: the C header in C++", || compare::c_header("c++", "c++17")),
+    Check::new("card contract: the SystemVerilog package, linted", compare::lint_package),
+    Check::new("card contract: the SystemVerilog package, simulated", compare::simulate_package),
+];
+
+impl Check {
+    const fn new(name: &'static str, run: fn() -> Result<()>) -> Self {
+        Self { name, run, optional: false }
+    }
+
+    /// Runs it and says what came of it.
+    fn count(&self, require: bool) -> Summary {
+        let name = self.name;
+        let mut summary = Summary::default();
+        let started = Instant::now();
+        match (self.run)() {
+            Ok(()) => {
+                report!("ok   {name} ({:.0} s)", started.elapsed().as_secs_f32());
+                summary.passed += 1;
+            }
+            Err(error) if error.is::<Lacking>() && (self.optional || !require) => {
+                let reason = format!("{error:#}");
+                report!("skip {name}: {reason}");
+                summary.skipped.push((name.to_owned(), reason));
+            }
+            Err(error) => {
+                report!("FAIL {name}: {error:#}\nrepeat: cargo xtask check '{name}'");
+                summary.failed.push(name.to_owned());
+            }
+        }
+        summary
+    }
+}
+
+/// A tool that is not there: why.
+#[derive(Debug)]
+struct Lacking(String);
+
+impl fmt::Display for Lacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Lacking {}
+
+/// `cargo xtask check`: runs checks and counts them.
+///
+/// # Errors
+/// When the packages that they need cannot be installed.
+pub fn check(options: &Options) -> Result<ExitCode> {
+    setup::packages(setup::TEST)?;
+    let text = options.only.as_deref().unwrap_or_default();
+    let wanted = |check: &&Check| check.name.contains(text);
+    let summary = count(CHECKS.iter().filter(wanted), options.require);
+    summary.print();
+    Ok(summary.exit_code())
+}
+
+/// Runs all checks and counts them; `require` as in [`Options`].
+pub fn all(require: bool) -> Summary {
+    count(CHECKS.iter(), require)
+}
+
+fn count<'a>(checks: impl Iterator<Item = &'a Check>, require: bool) -> Summary {
+    let mut summary = Summary::default();
+    checks.for_each(|check| summary.add(check.count(require)));
+    summary
+}
+
+/// Runs a command of a cargo subcommand that has to be installed for it.
+fn with_tool(tool: &str, command: &str) -> Result<()> {
+    if !has_subcommand(tool) {
+        return Err(Lacking(format!("cargo {tool} is not installed")).into());
+    }
+    cargo(command).run()?.success().map(drop)
+}
+
+/// Makes the documentation: no link is broken, and nothing else is warned of.
+fn documentation() -> Result<()> {
+    let task = cargo("doc --workspace --no-deps --locked --quiet");
+    task.env("RUSTDOCFLAGS", "-D warnings").run()?.success().map(drop)
+}
+
+/// Interprets the tests of the rings, whose pointers no compiler checks.
+fn miri() -> Result<()> {
+    // By rustup's cargo, which knows toolchains; ours is one of them already.
+    let task = |words: &str| {
+        Task::new("cargo").words(words).with_our_environment().directory(root()).limit(LIMIT)
+    };
+    if !task("+nightly miri --version").run().is_ok_and(|it| it.status.success()) {
+        let reason = "cargo miri is not installed for the nightly toolchain";
+        return Err(Lacking(reason.to_owned()).into());
+    }
+    let tests = "+nightly miri test --package hostmem --lib --locked --quiet ring::tests";
+    task(tests).run()?.success().map(drop)
+}
