@@ -119,6 +119,11 @@ impl Error {
         self.errno() == Some(Errno::EAGAIN)
     }
 
+    /// Makes the error of a failed system call that another crate made.
+    pub(crate) fn io(call: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |error| Self::Os { call, errno: Errno::try_from(error).unwrap_or(Errno::EIO) }
+    }
+
     /// Makes the error of a failed system call.
     pub(crate) fn os(call: &'static str) -> impl FnOnce(Errno) -> Self {
         move |errno| Self::Os { call, errno }

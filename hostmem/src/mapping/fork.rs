@@ -1,11 +1,11 @@
 //! Detection of a fork, by a page that the kernel wipes in the child.
 
-use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
+use memmap2::{MmapOptions, MmapRaw};
+use nix::errno::Errno;
 
 use crate::{Error, PAGE_BYTES, Result};
 
@@ -70,48 +70,23 @@ impl ForkCanary {
 
 /// A private page that reads as zero in a forked child (MADV_WIPEONFORK, Linux 4.14).
 #[derive(Debug)]
-struct WipedPage {
-    base: NonNull<u8>,
-}
-
-// SAFETY: the page is reached through its one atomic word only.
-unsafe impl Send for WipedPage {}
-// SAFETY: as above.
-unsafe impl Sync for WipedPage {}
+struct WipedPage(MmapRaw);
 
 impl WipedPage {
     fn new() -> Result<Self> {
-        const LENGTH: NonZeroUsize = NonZeroUsize::new(PAGE_BYTES).unwrap();
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing we use.
-        let base = unsafe {
-            mmap_anonymous(
-                None,
-                LENGTH,
-                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
-                MapFlags::MAP_PRIVATE,
-            )
-        }
-        .map_err(Error::os("mmap of an anonymous page"))?;
-        let page = Self { base: base.cast() };
+        let page = MmapOptions::new().len(PAGE_BYTES).map_anon();
+        let page = MmapRaw::from(page.map_err(Error::io("mmap of an anonymous page"))?);
         // SAFETY: the range is the one just mapped; the advice changes nothing in this process.
-        unsafe { madvise(base, PAGE_BYTES, MmapAdvise::MADV_WIPEONFORK) }
-            .map_err(Error::os("madvise(MADV_WIPEONFORK)"))?;
-        Ok(page)
+        let advised =
+            unsafe { libc::madvise(page.as_mut_ptr().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
+        Errno::result(advised).map_err(Error::os("madvise(MADV_WIPEONFORK)"))?;
+        Ok(Self(page))
     }
 
     fn word(&self) -> &AtomicU64 {
         // SAFETY: the page is mapped as long as `self` lives (in a forked child as well), is
         // page-aligned, and is reached through this word only.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().cast()) }
-    }
-}
-
-impl Drop for WipedPage {
-    fn drop(&mut self) {
-        // SAFETY: the range is the one `new` mapped; the page is inherited over a fork, so it is
-        // ours in a child too.
-        let unmapped = unsafe { munmap(self.base.cast(), PAGE_BYTES) };
-        debug_assert!(unmapped.is_ok());
+        unsafe { AtomicU64::from_ptr(self.0.as_mut_ptr().cast()) }
     }
 }
 
