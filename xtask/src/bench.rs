@@ -63,7 +63,7 @@ struct Effort {
     exchanges: u32,
     /// How long balboad is watched with idle clients.
     idle: Duration,
-    /// Work requests whose instructions are counted.
+    /// Calls whose instructions are counted.
     counted: u32,
 }
 
@@ -235,10 +235,8 @@ impl Rounds<'_> {
 
     fn costs(&self, figures: &mut Figures) -> Result<()> {
         let programs = self.programs;
-        let counted = self.effort.counted;
         let mut add = |metric: &str, value| figures.add(metric, Column::Balboa, value);
-        add("post_send_instr", instructions::of_post_send(programs, self.clean, counted)?);
-        add("poll_cq_instr", instructions::of_poll_cq(programs, self.clean, counted)?);
+        instructions::measure(programs, self.clean, self.effort.counted, &mut add)?;
         add("reg_mr_1g_ms", programs.registration(self.clean)?);
         add("connects_per_s", programs.connects(Devices::Cards(self.clean), self.effort.seconds)?);
         let beside = programs.connects_beside_events(self.clean, self.effort.seconds)?;

@@ -6,9 +6,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use ibverbs_tests::data::link::{self, Link};
-use ibverbs_tests::ffi::{Context, Cq, Library, Operation, Patience, Pd, Peer, Qp, Region, Send};
+use ibverbs_tests::ffi::{
+    Context, Cq, Library, Operation, Patience, Pd, Peer, Qp, Recv, Region, Send,
+};
 use verbs_sys::v44::verbs as v;
 
 /// Measures single verbs calls between two QPs of this process.
@@ -23,11 +25,14 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Post signaled WRITEs one at a time, and poll once for each completion
+    /// Post, wait until the data has arrived, and poll once for each completion
     OneByOne {
-        /// WRITEs
+        /// Calls that post
         #[arg(long, default_value_t = 100)]
         count: u32,
+        /// What each of them posts
+        #[arg(long, value_enum, default_value_t = Posted::Write)]
+        posted: Posted,
     },
     /// Print how many pairs of QPs are made and connected per second
     Connect {
@@ -48,6 +53,19 @@ enum Command {
     Idle,
 }
 
+/// What a call posts, 64 bytes for each work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Posted {
+    /// A signaled WRITE
+    Write,
+    /// A signaled WRITE, inline
+    Inline,
+    /// A list of 8 signaled WRITEs
+    List8,
+    /// A receive, and on the other side an unsignaled SEND that is taken by it
+    Receive,
+}
+
 #[derive(Debug, Args)]
 struct Devices {
     /// Device that writes
@@ -64,7 +82,7 @@ struct Devices {
 fn main() -> Result<()> {
     let Arguments { command, devices } = Arguments::parse();
     match command {
-        Command::OneByOne { count } => one_by_one(&devices, count),
+        Command::OneByOne { count, posted } => one_by_one(&devices, count, posted),
         Command::Connect { seconds } => connect(&devices, Duration::from_secs(seconds)),
         Command::Register { bytes, times } => register(&devices, bytes, times),
         Command::Idle => idle(&devices),
@@ -90,33 +108,78 @@ const TO_COMPLETE: Duration = Duration::from_millis(1);
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
-fn one_by_one(devices: &Devices, count: u32) -> Result<()> {
+fn one_by_one(devices: &Devices, count: u32, posted: Posted) -> Result<()> {
     let link = linked(devices)?;
-    for number in 1..=u64::from(count) {
-        link.left.region.write(0, &number.to_le_bytes());
-        let request = Send {
-            wr_id: number,
-            operation: Operation::Write,
-            pieces: vec![link.left.region.piece(0, MESSAGE)],
-            remote: (link.right.region.address(), link.right.region.rkey()),
-            immediate: 0,
-            flags: v::IBV_SEND_SIGNALED,
-        };
-        link.left.qp.post_send(&[request]).map_err(|(failed, _)| failed)?;
-        // Looking for the data, and not for the completion: polls that find nothing would be
-        // counted too.
-        let deadline = Instant::now() + LIMIT;
-        let mut arrived = [0; 8];
-        while arrived != number.to_le_bytes() {
-            ensure!(Instant::now() < deadline, "WRITE {number} does not arrive");
-            std::thread::sleep(TO_COMPLETE);
-            link.right.region.read(0, &mut arrived);
+    for number in 1..=count {
+        match posted {
+            Posted::Write => writes(&link, number, 1, v::IBV_SEND_SIGNALED)?,
+            Posted::Inline => writes(&link, number, 1, v::IBV_SEND_SIGNALED | v::IBV_SEND_INLINE)?,
+            Posted::List8 => writes(&link, number, 8, v::IBV_SEND_SIGNALED)?,
+            Posted::Receive => receive(&link, number)?,
         }
-        std::thread::sleep(TO_COMPLETE);
-        let polled = link.left.send_cq.poll()?;
-        let fine = polled.is_some_and(|it| (it.wr_id, it.status) == (number, v::IBV_WC_SUCCESS));
-        ensure!(fine, "WRITE {number} arrived, and {TO_COMPLETE:?} later a poll finds {polled:?}");
+        // A SEND that is not signaled stays in its queue until that is reset.
+        if posted == Posted::Receive && number % link::DEPTH == 0 {
+            link.half_connect(link::ACCESS)?;
+            link.finish()?;
+        }
     }
+    Ok(())
+}
+
+/// Posts a list of signaled WRITEs of the same bytes, and polls once for each of them.
+fn writes(link: &Link, number: u32, requests: u64, flags: v::ibv_send_flags) -> Result<()> {
+    let wr_id = |index| u64::from(number) * requests + index;
+    let remote = (link.right.region.address(), link.right.region.rkey());
+    let write = |index| send(link, wr_id(index), Operation::Write, remote, flags);
+    let list: Vec<Send> = (0..requests).map(write).collect();
+    link.left.region.write(0, &number.to_le_bytes());
+    link.left.qp.post_send(&list).map_err(|(failed, _)| failed)?;
+    wait_for(link, number)?;
+    (0..requests).try_for_each(|index| poll_once(&link.left.send_cq, wr_id(index)))
+}
+
+/// Posts a receive, has the other side send to it, and polls once for it.
+fn receive(link: &Link, number: u32) -> Result<()> {
+    let wr_id = u64::from(number);
+    let pieces = vec![link.right.region.piece(0, MESSAGE)];
+    link.right.qp.post_recv(&Recv { wr_id, pieces })?;
+    link.left.region.write(0, &number.to_le_bytes());
+    let send = send(link, wr_id, Operation::Send, (0, 0), 0);
+    link.left.qp.post_send(&[send]).map_err(|(failed, _)| failed)?;
+    wait_for(link, number)?;
+    poll_once(&link.right.receive_cq, wr_id)
+}
+
+fn send(
+    link: &Link,
+    wr_id: u64,
+    operation: Operation,
+    remote: (u64, u32),
+    flags: v::ibv_send_flags,
+) -> Send {
+    let pieces = vec![link.left.region.piece(0, MESSAGE)];
+    Send { wr_id, operation, pieces, remote, immediate: 0, flags }
+}
+
+/// Waits until a number has arrived on the right, and its completions are there.
+///
+/// Looking for the data, and not for the completions: polls that find nothing would be counted too.
+fn wait_for(link: &Link, number: u32) -> Result<()> {
+    let deadline = Instant::now() + LIMIT;
+    let mut arrived = [0; 4];
+    while arrived != number.to_le_bytes() {
+        ensure!(Instant::now() < deadline, "message {number} does not arrive");
+        std::thread::sleep(TO_COMPLETE);
+        link.right.region.read(0, &mut arrived);
+    }
+    std::thread::sleep(TO_COMPLETE);
+    Ok(())
+}
+
+fn poll_once(cq: &Cq, wr_id: u64) -> Result<()> {
+    let polled = cq.poll()?;
+    let fine = polled.is_some_and(|it| (it.wr_id, it.status) == (wr_id, v::IBV_WC_SUCCESS));
+    ensure!(fine, "request {wr_id} arrived, and {TO_COMPLETE:?} later a poll finds {polled:?}");
     Ok(())
 }
 

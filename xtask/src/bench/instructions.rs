@@ -1,10 +1,9 @@
 //! What the provider's data path costs, counted in instructions by callgrind.
 //!
-//! Counted are whole calls, from entry to return: a signaled WRITE with one SGE that is not inline,
-//! in lists of one, with default locking; and polls that each return one completion. The system
-//! call that wakes a sleeping card is left out: it is made for the first work request after a
-//! pause, not for each. Instructions do not depend on what else the machine does, so they can be
-//! compared between runs and machines.
+//! Counted are whole calls, from entry to return, with default locking, of one element for each work
+//! request; and polls that each return one completion. The system call that wakes a sleeping card is
+//! left out: it is made for the first work request after a pause, not for each. Instructions do not
+//! depend on what else the machine does, so they can be compared between runs and machines.
 
 use std::fs;
 
@@ -13,31 +12,69 @@ use ibverbs_tests::setting::Daemon;
 
 use super::stock::Programs;
 
-const POST_SEND: &str = "balboa_provider::ffi::post::post_send";
-const POLL_CQ: &str = "balboa_provider::ffi::cq::poll_cq";
-/// The way from posting to the system call; collection stops at its entry and goes on at its
-/// return.
-const WAKE: &str = "balboa_provider::doorbell::CardPath::wake";
+/// A row, and what is counted for it.
+struct Counted {
+    metric: &'static str,
+    /// The call, and what of it is left out: entry and return of each start and stop the count.
+    functions: &'static [&'static str],
+    /// What `verbs-bench one-by-one` posts.
+    posted: &'static str,
+    /// Work requests, or polls, of each time that it posts.
+    of_each: u32,
+}
 
-/// Instructions of an ibv_post_send.
+const POST_SEND: &[&str] = &[
+    "balboa_provider::ffi::post::post_send",
+    // The way to the system call.
+    "balboa_provider::doorbell::CardPath::wake",
+];
+/// A card that has nothing to do is not woken for receives.
+const POST_RECV: &[&str] = &["balboa_provider::ffi::post::post_recv"];
+const POLL_CQ: &[&str] = &["balboa_provider::ffi::cq::poll_cq"];
+
+const ROWS: [Counted; 6] = [
+    row("post_send_instr", POST_SEND, "write", 1),
+    row("post_send_inline_instr", POST_SEND, "inline", 1),
+    row("post_send_list8_instr", POST_SEND, "list8", 8),
+    row("post_recv_instr", POST_RECV, "receive", 1),
+    row("poll_cq_instr", POLL_CQ, "write", 1),
+    row("poll_recv_instr", POLL_CQ, "receive", 1),
+];
+
+const fn row(
+    metric: &'static str,
+    functions: &'static [&'static str],
+    posted: &'static str,
+    of_each: u32,
+) -> Counted {
+    Counted { metric, functions, posted, of_each }
+}
+
+/// Counts for every row, with so many calls that post.
 ///
 /// # Errors
 /// When valgrind fails.
-pub fn of_post_send(programs: &Programs, daemon: &Daemon<'_>, count: u32) -> Result<f64> {
-    of(programs, daemon, &[POST_SEND, WAKE], count)
+pub fn measure(
+    programs: &Programs,
+    daemon: &Daemon<'_>,
+    count: u32,
+    mut add: impl FnMut(&str, f64),
+) -> Result<()> {
+    for Counted { metric, functions, posted, of_each } in ROWS {
+        let instructions = of(programs, daemon, functions, posted, count).context(metric)?;
+        add(metric, instructions / f64::from(of_each));
+    }
+    Ok(())
 }
 
-/// Instructions of an ibv_poll_cq.
-///
-/// # Errors
-/// When valgrind fails.
-pub fn of_poll_cq(programs: &Programs, daemon: &Daemon<'_>, count: u32) -> Result<f64> {
-    of(programs, daemon, &[POLL_CQ], count)
-}
-
-/// Instructions between entry and return of the first function, per call. Entry and return of any
-/// of the functions start and stop the count.
-fn of(programs: &Programs, daemon: &Daemon<'_>, functions: &[&str], count: u32) -> Result<f64> {
+/// Instructions of functions for each time that something is posted.
+fn of(
+    programs: &Programs,
+    daemon: &Daemon<'_>,
+    functions: &[&str],
+    posted: &str,
+    count: u32,
+) -> Result<f64> {
     let file = programs.scratch.join("callgrind.out");
     let toggles: String =
         functions.iter().map(|function| format!(" --toggle-collect={function}")).collect();
@@ -45,7 +82,7 @@ fn of(programs: &Programs, daemon: &Daemon<'_>, functions: &[&str], count: u32) 
         "valgrind --tool=callgrind --quiet --callgrind-out-file={}{toggles}",
         file.display()
     );
-    let arguments = format!("one-by-one --count {count}");
+    let arguments = format!("one-by-one --count {count} --posted {posted}");
     programs.verbs_bench(daemon, &under, &arguments).run()?.success()?;
     let text = fs::read_to_string(&file).with_context(|| format!("no {}", file.display()))?;
     let total = total(&text).context("callgrind counted nothing at all")?;
