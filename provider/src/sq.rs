@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
-use fpga_regs::engine::wqe::SendHeader;
 use hostmem::{BlockRing, DoorbellSlot, MaskedTable, Record};
-use verbs_sys::v44::verbs::ibv_sge;
 
 use crate::doorbell::CardPath;
 use crate::lock::{QueueGuard, QueueLock};
-use crate::wr::{FlagTable, Operations, Payload, SendRequest, write_send, write_simple};
+use crate::wr::{FlagTable, Operations, Payload, SendRequest, write_send};
 
 const PRODUCER: usize = record::PRODUCER / 4;
 
@@ -171,17 +169,20 @@ impl SendQueue {
     ///
     /// Returns where the next one goes; there is room up to number `end`. (Both are passed by value
     /// so that they stay in registers while a list is posted.) The caller holds the queue's lock,
-    /// as a batch does.
+    /// as a batch does. What the operation does not have is not asked for, as in [`write_send`].
     #[inline(always)]
     pub(crate) fn push(
         &self,
         cursor: Cursor,
         end: u32,
         request: &SendRequest<'_>,
+        remote: impl FnOnce() -> (u64, u32),
+        immediate: impl FnOnce() -> u32,
     ) -> Result<Cursor, i32> {
-        let (shape, operation) = (&self.shape, request.operation);
+        let (shape, payload) = (&self.shape, request.payload);
+        let operation = shape.operations.get(request.opcode)?;
         let flags = shape.flags.get(request.flags)?;
-        let fits = match request.payload {
+        let fits = match payload {
             Payload::Sges(sges) => sges.len() <= shape.max_sge as usize,
             Payload::Inline(data) => data.length <= shape.max_inline && operation.can_be_inline(),
         };
@@ -192,17 +193,9 @@ impl SendQueue {
         if requests == end {
             return Err(libc::ENOMEM);
         }
-        let header = SendHeader {
-            opcode: operation.code(),
-            flags,
-            immediate: request.immediate,
-            remote_address: request.remote_address,
-            rkey: request.rkey,
-            ..SendHeader::default()
-        };
-        let blocks = write_send(&self.ring, index, header, request.payload);
         let requests = requests.wrapping_add(1);
         self.note(index, request.wr_id, requests);
+        let blocks = write_send(&self.ring, index, (operation, flags), payload, remote, immediate);
         Ok(Cursor { block: index.wrapping_add(blocks), requests })
     }
 
@@ -274,18 +267,6 @@ pub(crate) struct SendBatch<'a> {
     cursor: Cursor,
 }
 
-/// A request of one element that is not inline. (Every queue takes one element.)
-pub(crate) struct Simple<'a> {
-    /// `ibv_wr_opcode`.
-    pub opcode: u32,
-    /// `ibv_send_flags`.
-    pub flags: u32,
-    /// The program's name for it.
-    pub wr_id: u64,
-    /// The element.
-    pub sge: &'a ibv_sge,
-}
-
 /// Where a work request goes.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor {
@@ -316,29 +297,6 @@ impl<'a> SendBatch<'a> {
     #[inline(always)]
     pub(crate) fn advance(&mut self, cursor: Cursor) {
         self.cursor = cursor;
-    }
-
-    /// Writes a request of one element, not inline, into the ring, from where it stands as directly
-    /// as that goes; `None`, and nothing is posted, where it cannot be posted.
-    ///
-    /// What the operation does not use is not asked for.
-    #[inline(always)]
-    pub(crate) fn push_simple(
-        &self,
-        request: &Simple<'_>,
-        remote: impl FnOnce() -> (u64, u32),
-        immediate: impl FnOnce() -> u32,
-    ) -> Option<Cursor> {
-        let (queue, Cursor { block: index, requests }, end) = self.position();
-        let operation = queue.shape.operations.get(request.opcode).ok()?;
-        let flags = queue.shape.flags.get(request.flags).ok()?;
-        if requests == end {
-            return None;
-        }
-        write_simple(&queue.ring, index, operation, flags, request.sge, remote, immediate);
-        let requests = requests.wrapping_add(1);
-        queue.note(index, request.wr_id, requests);
-        Some(Cursor { block: index.wrapping_add(1), requests })
     }
 
     /// The lock alone, to begin anew with; what was pushed is forgotten.

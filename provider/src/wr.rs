@@ -1,29 +1,22 @@
 //! Work requests as values, and the entries they become.
 
-use fpga_regs::Block;
 use fpga_regs::engine::window::Capabilities;
 use fpga_regs::engine::wqe::{
     MAX_INLINE, RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SEND_MAX_BLOCKS, SEND_PAYLOAD_OFFSET,
     SendFlags, SendHeader, SendOpcode, Sge, send_blocks_for_inline, send_blocks_for_sges,
 };
-use hostmem::BlockRing;
+use hostmem::{BlockRing, RingBlock};
 use verbs_sys::v44::verbs::{self as ibv, ibv_sge};
 
-/// A send work request, read once from the program's structure.
+/// A send work request, but for what its operation may not have.
 #[derive(Clone, Copy)]
 pub(crate) struct SendRequest<'a> {
     /// The program's name for it.
     pub wr_id: u64,
-    /// What is to be done.
-    pub operation: Operation,
+    /// `ibv_wr_opcode`.
+    pub opcode: u32,
     /// `ibv_send_flags`.
     pub flags: u32,
-    /// Immediate data as it stands in memory; 0 for operations without.
-    pub immediate: u32,
-    /// First byte of remote memory; 0 for operations without.
-    pub remote_address: u64,
-    /// Key of the remote memory; 0 for operations without.
-    pub rkey: u32,
     /// What is sent, or where a READ goes.
     pub payload: Payload<'a>,
 }
@@ -34,20 +27,21 @@ pub(crate) enum Payload<'a> {
     /// Pieces of registered memory.
     Sges(&'a [ibv_sge]),
     /// Bytes that go into the entry.
-    Inline(&'a InlineData),
+    Inline(InlineData<'a>),
 }
 
-/// Inline bytes, laid out as they stand in an entry behind its header.
-#[derive(Clone)]
-pub(crate) struct InlineData {
-    /// The entry; its header words are still zero.
-    pub blocks: [Block; SEND_MAX_BLOCKS],
+/// Inline bytes, as they stand in an entry behind its header.
+#[derive(Clone, Copy)]
+pub(crate) struct InlineData<'a> {
+    /// The bytes, and zeros up to the end of the last word.
+    pub words: &'a [u64],
     /// Bytes, at most [`MAX_INLINE`].
     pub length: u32,
 }
 
-const HEADER_WORDS: usize = SEND_PAYLOAD_OFFSET / 8;
-const _: () = assert!(HEADER_WORDS == 4 && RECEIVE_PAYLOAD_OFFSET == 16);
+/// Words of a block.
+const BLOCK_WORDS: usize = 8;
+const _: () = assert!(SEND_PAYLOAD_OFFSET == 4 * 8 && RECEIVE_PAYLOAD_OFFSET == 2 * 8);
 const _: () = assert!(MAX_INLINE == SEND_MAX_BLOCKS * 64 - SEND_PAYLOAD_OFFSET);
 
 /// What a send operation is to the card, and what it carries.
@@ -167,130 +161,98 @@ impl FlagTable {
     }
 }
 
-#[inline(always)]
-fn words(sge: &ibv_sge) -> [u64; 2] {
-    Sge { address: sge.addr, length: sge.length, lkey: sge.lkey }.encode()
+/// Writes the words of an entry into its ring, one after the other.
+struct EntryWriter<'a> {
+    ring: &'a BlockRing,
+    index: u32,
+    block: RingBlock<'a>,
+    /// Where the next word goes in the block.
+    word: usize,
 }
 
-/// Elements of a send entry's first block.
-const SHORT_SEND: usize = 2;
-/// Elements of a receive entry's first block.
-const SHORT_RECEIVE: usize = 3;
+impl<'a> EntryWriter<'a> {
+    #[inline(always)]
+    fn new(ring: &'a BlockRing, index: u32) -> Self {
+        Self { ring, index, block: ring.block(index), word: 0 }
+    }
 
-/// Writes a send entry into its ring from block `index` on, and returns its blocks.
+    /// Writes words that stand in one block.
+    #[inline(always)]
+    fn write<const WORDS: usize>(&mut self, words: [u64; WORDS]) {
+        if self.word == BLOCK_WORDS {
+            self.index = self.index.wrapping_add(1);
+            self.block = self.ring.block(self.index);
+            self.word = 0;
+        }
+        for value in words {
+            self.block.store(self.word, value);
+            self.word = self.word.wrapping_add(1);
+        }
+    }
+
+    /// Writes elements, none of which stands in two blocks.
+    #[inline(always)]
+    fn write_elements(&mut self, elements: &[ibv_sge]) {
+        for sge in elements {
+            self.write(Sge { address: sge.addr, length: sge.length, lkey: sge.lkey }.encode());
+        }
+    }
+}
+
+/// Writes a send entry into its ring from block `index` on, and returns its blocks; the request was
+/// checked against the QP's limits.
 ///
-/// `header` has opcode, flags, immediate data and remote memory; counts are filled in here. The
-/// payload was checked against the QP's limits.
+/// Each word is written from where it stands, for there are few registers. Remote memory (address,
+/// key) and immediate data are asked for if the operation has them. What lies behind the payload is
+/// nobody's.
 #[inline(always)]
 pub(crate) fn write_send(
     ring: &BlockRing,
     index: u32,
-    header: SendHeader,
+    (operation, flags): (Operation, SendFlags),
     payload: Payload<'_>,
-) -> u32 {
-    match payload {
-        Payload::Sges(sges) if sges.len() <= SHORT_SEND => {
-            write_send_head(ring, index, header, sges, 1);
-            1
-        }
-        Payload::Sges(sges) => write_long(ring, index, header, sges),
-        Payload::Inline(data) => write_inline(ring, index, header, data),
-    }
-}
-
-/// Writes a send entry of one element into its ring at block `index`: word by word, from where they
-/// stand. The words behind its element are nobody's.
-#[inline(always)]
-pub(crate) fn write_simple(
-    ring: &BlockRing,
-    index: u32,
-    operation: Operation,
-    flags: SendFlags,
-    element: &ibv_sge,
     remote: impl FnOnce() -> (u64, u32),
     immediate: impl FnOnce() -> u32,
-) {
-    let (block, header) = (ring.block(index), SendHeader::default());
-    let with_codes =
-        SendHeader { opcode: operation.code(), flags, num_sge: 1, blocks: 1, ..header };
+) -> u32 {
+    let (mut entry, header) = (EntryWriter::new(ring, index), SendHeader::default());
+    let opcode = operation.code();
+    let with_codes = match payload {
+        Payload::Sges(sges) => {
+            let (num_sge, blocks) = (sges.len() as u8, send_blocks_for_sges(sges.len()) as u8);
+            SendHeader { opcode, flags, num_sge, blocks, ..header }
+        }
+        Payload::Inline(data) => {
+            let blocks = send_blocks_for_inline(data.length as usize) as u8;
+            SendHeader { opcode, flags, inline_length: data.length, blocks, ..header }
+        }
+    };
     let [[codes, ..]] = with_codes.encode();
-    block.store(0, codes);
+    entry.write([codes]);
     let immediate = if operation.has_immediate() { immediate() } else { 0 };
     let [[_, with_immediate, ..]] = SendHeader { immediate, ..header }.encode();
-    block.store(1, with_immediate);
+    entry.write([with_immediate]);
     let (remote_address, rkey) = if operation.has_remote() { remote() } else { (0, 0) };
     let [[_, _, address, key, ..]] = SendHeader { remote_address, rkey, ..header }.encode();
-    block.store(2, address);
-    block.store(3, key);
-    let [address, length_and_key] = words(element);
-    block.store(4, address);
-    block.store(5, length_and_key);
+    entry.write([address, key]);
+    match payload {
+        Payload::Sges(sges) => entry.write_elements(sges),
+        Payload::Inline(data) => data.words.iter().for_each(|&word| entry.write([word])),
+    }
+    u32::from(with_codes.blocks)
 }
 
-/// Writes the first block of a send entry.
+/// Writes a receive entry into its ring from block `index` on; the elements were checked.
 #[inline(always)]
-fn write_send_head(
-    ring: &BlockRing,
-    index: u32,
-    mut header: SendHeader,
-    sges: &[ibv_sge],
-    blocks: u32,
-) {
-    header.num_sge = sges.len() as u8;
-    header.blocks = blocks as u8;
-    let [[h0, h1, h2, h3, ..]] = header.encode();
-    let sge = |index: usize| sges.get(index).map_or([0; 2], words);
-    let ([s0, s1], [s2, s3]) = (sge(0), sge(1));
-    ring.write(index, &[h0, h1, h2, h3, s0, s1, s2, s3]);
-}
-
-#[inline(never)]
-fn write_long(ring: &BlockRing, index: u32, header: SendHeader, sges: &[ibv_sge]) -> u32 {
-    let blocks = send_blocks_for_sges(sges.len()) as u32;
-    write_send_head(ring, index, header, sges, blocks);
-    write_sges(ring, index, sges, SHORT_SEND);
-    blocks
-}
-
-#[inline(never)]
-fn write_inline(ring: &BlockRing, index: u32, mut header: SendHeader, data: &InlineData) -> u32 {
-    let blocks = send_blocks_for_inline(data.length as usize) as u32;
-    header.inline_length = data.length;
-    header.blocks = blocks as u8;
-    let [[h0, h1, h2, h3, ..]] = header.encode();
-    let [[_, _, _, _, d0, d1, d2, d3], more @ ..] = &data.blocks;
-    ring.write(index, &[h0, h1, h2, h3, *d0, *d1, *d2, *d3]);
-    for (block, n) in more.iter().zip(1..blocks) {
-        ring.write(index.wrapping_add(n), block);
-    }
-    blocks
-}
-
-/// Writes a receive entry into its ring from block `index` on; the payload was checked.
-#[inline(always)]
-pub(crate) fn write_receive(ring: &BlockRing, index: u32, tag: u32, sges: &[ibv_sge]) {
-    let header = ReceiveHeader { num_sge: sges.len() as u8, tag };
-    let [[h0, h1, ..]] = header.encode();
-    let sge = |index: usize| sges.get(index).map_or([0; 2], words);
-    let ([s0, s1], [s2, s3], [s4, s5]) = (sge(0), sge(1), sge(2));
-    ring.write(index, &[h0, h1, s0, s1, s2, s3, s4, s5]);
-    if sges.len() > SHORT_RECEIVE {
-        write_sges(ring, index, sges, SHORT_RECEIVE);
-    }
-}
-
-/// Writes the elements behind the first block's, four to a block.
-#[inline(never)]
-fn write_sges(ring: &BlockRing, index: u32, sges: &[ibv_sge], first: usize) {
-    for (four, n) in sges.get(first..).unwrap_or_default().chunks(4).zip(1u32..) {
-        let sge = |index: usize| four.get(index).map_or([0; 2], words);
-        let ([s0, s1], [s2, s3], [s4, s5], [s6, s7]) = (sge(0), sge(1), sge(2), sge(3));
-        ring.write(index.wrapping_add(n), &[s0, s1, s2, s3, s4, s5, s6, s7]);
-    }
+pub(crate) fn write_receive(ring: &BlockRing, index: u32, tag: u32, elements: &[ibv_sge]) {
+    let [[h0, h1, ..]] = ReceiveHeader { num_sge: elements.len() as u8, tag }.encode();
+    let mut entry = EntryWriter::new(ring, index);
+    entry.write([h0, h1]);
+    entry.write_elements(elements);
 }
 
 #[cfg(test)]
 mod tests {
+    use fpga_regs::Block;
     use fpga_regs::engine::wqe::sge_at;
 
     use super::*;
@@ -317,17 +279,23 @@ mod tests {
         Sge { address: sge.addr, length: sge.length, lkey: sge.lkey }
     }
 
+    fn write(ring: &BlockRing, opcode: SendOpcode, payload: Payload<'_>) -> u32 {
+        let operation = Operation { code: opcode.0, carries: REMOTE };
+        let no_immediate = || panic!("it has none");
+        write_send(ring, AT, (operation, SendFlags::FENCE), payload, || (8, 9), no_immediate)
+    }
+
     #[test]
     fn a_send_entry_holds_every_element_where_the_card_looks() {
         for count in 0..=16 {
             let (ring, sges) = (ring(), sges(count));
-            let header = SendHeader { opcode: SendOpcode::Write, rkey: 9, ..Default::default() };
-            let said = write_send(&ring, AT, header, Payload::Sges(&sges));
+            let said = write(&ring, SendOpcode::Write, Payload::Sges(&sges));
             assert_eq!(said as usize, send_blocks_for_sges(count as usize));
             let blocks = written(&ring, said as usize);
             let read = SendHeader::decode(&[blocks[0]]);
             assert_eq!((read.num_sge, read.blocks), (count as u8, blocks.len() as u8));
-            assert_eq!((read.opcode, read.rkey), (SendOpcode::Write, 9));
+            assert_eq!((read.opcode, read.flags), (SendOpcode::Write, SendFlags::FENCE));
+            assert_eq!((read.remote_address, read.rkey, read.immediate), (8, 9, 0));
             for (i, sge) in sges.iter().enumerate() {
                 let found = sge_at(&blocks, SEND_PAYLOAD_OFFSET + i * 16);
                 assert_eq!(found, Some(as_sge(sge)), "element {i} of {count}");
@@ -354,20 +322,28 @@ mod tests {
     #[test]
     fn inline_bytes_follow_the_header_without_a_gap() {
         for length in [0usize, 1, 32, 33, 96, 97, 288] {
-            let mut data = InlineData { blocks: [[0; 8]; 5], length: length as u32 };
-            for (word, i) in data.blocks.as_flattened_mut()[HEADER_WORDS..].iter_mut().zip(1..) {
-                *word = i;
-            }
-            let (ring, opcode) = (ring(), SendOpcode::Send);
-            let header = SendHeader { opcode, ..Default::default() };
-            let said = write_send(&ring, AT, header, Payload::Inline(&data));
+            let words: Vec<u64> = (1..).take(length.div_ceil(8)).collect();
+            let data = InlineData { words: &words, length: length as u32 };
+            let ring = ring();
+            let said = write(&ring, SendOpcode::Send, Payload::Inline(data));
             assert_eq!(said as usize, send_blocks_for_inline(length));
             let blocks = written(&ring, said as usize);
             let read = SendHeader::decode(&[blocks[0]]);
             assert_eq!((read.inline_length, read.num_sge), (length as u32, 0));
-            let payload = &blocks.as_flattened()[HEADER_WORDS..];
-            assert!(payload.iter().zip(1..).all(|(&word, i)| word == i));
+            let payload = &blocks.as_flattened()[SEND_PAYLOAD_OFFSET / 8..];
+            assert_eq!(payload[..words.len()], words);
+            assert!(payload[words.len()..].iter().all(|&word| word == 0), "nothing behind it");
         }
+    }
+
+    #[test]
+    fn immediate_data_is_asked_for_where_the_operation_has_it() {
+        let (ring, no_remote) = (ring(), || panic!("it has none"));
+        let operation = Operation { code: SendOpcode::SendImm.0, carries: IMMEDIATE };
+        let codes = (operation, SendFlags::empty());
+        write_send(&ring, AT, codes, Payload::Sges(&[]), no_remote, || 0xaabb);
+        let read = SendHeader::decode(&[ring.read(AT)]);
+        assert_eq!((read.immediate, read.remote_address, read.rkey), (0xaabb, 0, 0));
     }
 
     #[test]

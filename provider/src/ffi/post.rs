@@ -1,14 +1,16 @@
 //! Posting work requests.
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::slice;
 
-use fpga_regs::engine::wqe::{MAX_INLINE, MAX_SGE, SEND_MAX_BLOCKS, SEND_PAYLOAD_OFFSET};
+use fpga_regs::engine::wqe::{MAX_INLINE, MAX_SGE};
 use verbs_sys::v44::verbs::{self as ibv, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 
 use super::qp::own;
 use crate::lock::QueueGuard;
-use crate::sq::{Cursor, SendBatch, SendQueue, Simple};
-use crate::wr::{InlineData, Operation, Payload, SendRequest};
+use crate::sq::{Cursor, SendBatch, SendQueue};
+use crate::wr::{InlineData, Payload, SendRequest};
 
 pub(super) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
@@ -31,27 +33,24 @@ pub(super) unsafe extern "C" fn post_send(
     unsafe { post_list(queue, batch.into_guard(), list, bad) }
 }
 
-/// Posts a list that is one request of one element, not inline: the usual case. Where it is not,
-/// or the request cannot be posted, it answers `None` and nothing is posted.
+/// Pushes a list that is one request of one element, not inline: the usual case, which needs fewer
+/// registers than others. Where it is not, or the request cannot be posted, it answers `None` and
+/// nothing is pushed.
 ///
 /// # Safety
-/// The list, the request's element, and with inline data the memory it names, are there.
+/// As [`post_send`].
 #[inline(always)]
 unsafe fn push_only(batch: &SendBatch<'_>, list: *mut ibv_send_wr) -> Option<Cursor> {
     // SAFETY: as the caller promises.
     let wr = unsafe { list.as_ref() }?;
+    // No flag behind INLINE can be posted.
     if !wr.next.is_null() || wr.num_sge != 1 || wr.send_flags >= ibv::IBV_SEND_INLINE {
         return None;
     }
     // SAFETY: as the caller promises.
     let sge = unsafe { wr.sg_list.as_ref() }?;
-    batch.push_simple(
-        &Simple { opcode: wr.opcode, flags: wr.send_flags, wr_id: wr.wr_id, sge },
-        // SAFETY: requests of the operations it is asked for have the `rdma` variant.
-        || unsafe { (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) },
-        // SAFETY: requests of the operations it is asked for have the `imm_data` variant.
-        || unsafe { wr.__bindgen_anon_1.imm_data },
-    )
+    let (queue, cursor, end) = batch.position();
+    push_payload(queue, cursor, end, wr, Payload::Sges(slice::from_ref(sge))).ok()
 }
 
 /// As [`post_send`], waiting for others that post.
@@ -88,59 +87,90 @@ unsafe fn post_list(
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
     let mut batch = SendBatch::new(queue, guard);
-    let mut next = list;
+    let (queue, mut cursor, end) = batch.position();
+    let (mut next, mut errno) = (list, 0);
     // SAFETY: the program passes a list of requests that it leaves alone during the call.
     while let Some(wr) = unsafe { next.as_ref() } {
         // SAFETY: as above, with what the request points to.
-        if let Err(errno) = unsafe { push(&mut batch, wr) } {
-            batch.finish();
-            // SAFETY: as above.
-            unsafe { bad.write(next) };
-            return errno;
+        match unsafe { push(queue, cursor, end, wr) } {
+            Ok(pushed) => cursor = pushed,
+            Err(failed) => {
+                // SAFETY: as above.
+                unsafe { bad.write(next) };
+                errno = failed;
+                break;
+            }
         }
         next = wr.next;
     }
+    batch.advance(cursor);
     batch.finish();
-    0
+    errno
+}
+
+/// Posts one request. One of one element, not inline, is the usual case, and others need registers
+/// that it does not.
+///
+/// # Safety
+/// The request's elements are there, and with inline data the memory they name.
+#[inline(always)]
+unsafe fn push(
+    queue: &SendQueue,
+    cursor: Cursor,
+    end: u32,
+    wr: &ibv_send_wr,
+) -> Result<Cursor, i32> {
+    if wr.num_sge != 1 || wr.send_flags & ibv::IBV_SEND_INLINE != 0 {
+        // SAFETY: as the caller promises.
+        return unsafe { push_any(queue, cursor, end, wr) };
+    }
+    // SAFETY: as the caller promises.
+    let sge = unsafe { wr.sg_list.as_ref() }.ok_or(libc::EINVAL)?;
+    push_payload(queue, cursor, end, wr, Payload::Sges(slice::from_ref(sge)))
 }
 
 /// # Safety
-/// The request's elements are there, and with inline data the memory they name.
-unsafe fn push(batch: &mut SendBatch<'_>, wr: &ibv_send_wr) -> Result<(), i32> {
-    let (queue, cursor, end) = batch.position();
-    let operation = queue.shape().operations.get(wr.opcode)?;
+/// As [`push`].
+#[inline(never)]
+unsafe fn push_any(
+    queue: &SendQueue,
+    cursor: Cursor,
+    end: u32,
+    wr: &ibv_send_wr,
+) -> Result<Cursor, i32> {
     // SAFETY: as the caller promises.
     let sges = unsafe { elements(wr.sg_list, wr.num_sge)? };
-    let inline;
-    let payload = if wr.send_flags & ibv::IBV_SEND_INLINE == 0 {
-        Payload::Sges(sges)
-    } else {
-        if sges.len() > queue.shape().max_sge as usize {
-            return Err(libc::EINVAL);
-        }
-        // SAFETY: as the caller promises.
-        inline = unsafe { gather(sges)? };
-        Payload::Inline(&inline)
-    };
-    batch.advance(queue.push(cursor, end, &request(wr, operation, payload))?);
-    Ok(())
+    if wr.send_flags & ibv::IBV_SEND_INLINE == 0 {
+        return push_payload(queue, cursor, end, wr, Payload::Sges(sges));
+    }
+    if sges.len() > queue.shape().max_sge as usize {
+        return Err(libc::EINVAL);
+    }
+    let mut room = [const { MaybeUninit::uninit() }; MAX_INLINE / 8];
+    // SAFETY: as the caller promises.
+    let data = unsafe { gather(sges, &mut room)? };
+    push_payload(queue, cursor, end, wr, Payload::Inline(data))
 }
 
 /// Reads what the operation uses: the rest of the structure need not be initialised.
 #[inline(always)]
-fn request<'a>(wr: &ibv_send_wr, operation: Operation, payload: Payload<'a>) -> SendRequest<'a> {
-    let (mut remote_address, mut rkey, mut immediate) = (0, 0, 0);
-    if operation.has_remote() {
-        // SAFETY: requests of these operations have the `rdma` variant.
-        let rdma = unsafe { &wr.wr.rdma };
-        (remote_address, rkey) = (rdma.remote_addr, rdma.rkey);
-    }
-    if operation.has_immediate() {
-        // SAFETY: requests of these operations have the `imm_data` variant.
-        immediate = unsafe { wr.__bindgen_anon_1.imm_data };
-    }
-    let (wr_id, flags) = (wr.wr_id, wr.send_flags);
-    SendRequest { wr_id, operation, flags, immediate, remote_address, rkey, payload }
+fn push_payload(
+    queue: &SendQueue,
+    cursor: Cursor,
+    end: u32,
+    wr: &ibv_send_wr,
+    payload: Payload<'_>,
+) -> Result<Cursor, i32> {
+    let request = SendRequest { wr_id: wr.wr_id, opcode: wr.opcode, flags: wr.send_flags, payload };
+    queue.push(
+        cursor,
+        end,
+        &request,
+        // SAFETY: requests of the operations it is asked for have the `rdma` variant.
+        || unsafe { (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) },
+        // SAFETY: requests of the operations it is asked for have the `imm_data` variant.
+        || unsafe { wr.__bindgen_anon_1.imm_data },
+    )
 }
 
 /// The elements of a request; EINVAL for more than any queue takes, and for a list that is none.
@@ -158,7 +188,7 @@ unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sg
         return Err(libc::EINVAL);
     }
     // SAFETY: as the caller promises; the program leaves the list alone meanwhile.
-    Ok(unsafe { std::slice::from_raw_parts(list, count) })
+    Ok(unsafe { slice::from_raw_parts(list, count) })
 }
 
 /// Copies the bytes of an inline request; EINVAL for more than any entry holds.
@@ -166,21 +196,32 @@ unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sg
 /// # Safety
 /// The memory the elements name can be read. (It need not be registered.)
 #[inline(always)]
-unsafe fn gather(sges: &[ibv_sge]) -> Result<InlineData, i32> {
+unsafe fn gather<'a>(
+    sges: &[ibv_sge],
+    room: &'a mut [MaybeUninit<u64>; MAX_INLINE / 8],
+) -> Result<InlineData<'a>, i32> {
     let length = sges.iter().fold(0u64, |sum, sge| sum.saturating_add(sge.length.into()));
     if length > MAX_INLINE as u64 {
         return Err(libc::EINVAL);
     }
-    let mut data = InlineData { blocks: [[0; 8]; SEND_MAX_BLOCKS], length: length as u32 };
-    let mut place = data.blocks.as_mut_ptr().cast::<u8>().wrapping_add(SEND_PAYLOAD_OFFSET);
+    let words = (length as usize).div_ceil(8);
+    // The last word may get fewer bytes than it has.
+    if let Some(last) = room.get_mut(words.wrapping_sub(1)) {
+        last.write(0);
+    }
+    let first = room.as_mut_ptr().cast::<u64>();
+    let mut place = first.cast::<u8>();
     for sge in sges.iter().filter(|sge| sge.length > 0) {
         let bytes = sge.length as usize;
-        // SAFETY: the source is the program's promise; all lengths together fit behind the header,
-        // as was checked; the blocks are plain integers, whose bytes may be anything.
+        // SAFETY: the source is the program's promise; all lengths together fit, as was checked; the
+        // words are plain integers, whose bytes may be anything.
         unsafe { std::ptr::copy_nonoverlapping(sge.addr as *const u8, place, bytes) };
         place = place.wrapping_add(bytes);
     }
-    Ok(data)
+    // SAFETY: every byte of these words was written: by the copies without a gap, or as the last
+    // word's zero.
+    let words = unsafe { slice::from_raw_parts(first, words) };
+    Ok(InlineData { words, length: length as u32 })
 }
 
 pub(super) unsafe extern "C" fn post_recv(
@@ -227,24 +268,38 @@ mod tests {
     fn inline_data_is_gathered_without_gaps_whatever_its_pieces() {
         let bytes: Vec<u8> = (0..=255).collect();
         let pieces = [sge(&bytes[..3]), sge(&[]), sge(&bytes[3..70]), sge(&bytes[70..256])];
+        let mut room = [MaybeUninit::new(u64::MAX); MAX_INLINE / 8];
         // SAFETY: the elements name living memory.
-        let data = unsafe { gather(&pieces) }.unwrap();
-        let words = &data.blocks.as_flattened()[4..];
-        let copied: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let data = unsafe { gather(&pieces, &mut room) }.unwrap();
+        let copied: Vec<u8> = data.words.iter().flat_map(|word| word.to_le_bytes()).collect();
         assert_eq!(data.length, 256);
-        assert_eq!(copied[..256], bytes);
-        assert!(copied[256..].iter().all(|&byte| byte == 0));
+        assert_eq!(copied, bytes);
+    }
+
+    #[test]
+    fn the_last_word_of_inline_data_ends_with_zeros() {
+        for length in 0..=17 {
+            let mut room = [MaybeUninit::new(u64::MAX); MAX_INLINE / 8];
+            // SAFETY: the element names living memory.
+            let data = unsafe { gather(&[sge(&[0x55; 17][..length])], &mut room) }.unwrap();
+            let copied: Vec<u8> = data.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            assert_eq!(data.length as usize, length);
+            assert_eq!(copied.len(), length.next_multiple_of(8));
+            assert!(copied[..length].iter().all(|&byte| byte == 0x55));
+            assert!(copied[length..].iter().all(|&byte| byte == 0));
+        }
     }
 
     #[test]
     fn inline_data_longer_than_an_entry_is_refused_before_it_is_read() {
         let nowhere = ibv_sge { addr: 8, length: MAX_INLINE as u32, lkey: 0 };
         let one = ibv_sge { addr: 8, length: 1, lkey: 0 };
+        let mut room = [MaybeUninit::uninit(); MAX_INLINE / 8];
         // SAFETY: the call fails before it reads.
-        assert_eq!(unsafe { gather(&[nowhere, one]) }.err(), Some(libc::EINVAL));
+        assert_eq!(unsafe { gather(&[nowhere, one], &mut room) }.err(), Some(libc::EINVAL));
         let huge = ibv_sge { addr: 8, length: u32::MAX, lkey: 0 };
         // SAFETY: as above.
-        assert_eq!(unsafe { gather(&[huge; 16]) }.err(), Some(libc::EINVAL));
+        assert_eq!(unsafe { gather(&[huge; 16], &mut room) }.err(), Some(libc::EINVAL));
     }
 
     #[test]

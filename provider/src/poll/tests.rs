@@ -56,14 +56,11 @@ impl Bench {
         let (queue, cursor, end) = batch.position();
         let request = SendRequest {
             wr_id,
-            operation: queue.shape().operations.get(ibv::IBV_WR_SEND).unwrap(),
+            opcode: ibv::IBV_WR_SEND,
             flags: ibv::IBV_SEND_SIGNALED,
-            immediate: 0,
-            remote_address: 0,
-            rkey: 0,
             payload: Payload::Sges(&sges),
         };
-        batch.advance(queue.push(cursor, end, &request).unwrap());
+        batch.advance(queue.push(cursor, end, &request, || (0, 0), || 0).unwrap());
         batch.finish();
     }
 

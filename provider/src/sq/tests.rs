@@ -1,11 +1,11 @@
 use fpga_regs::engine::window::Capabilities;
-use fpga_regs::engine::wqe::{SendFlags, SendOpcode};
+use fpga_regs::engine::wqe::{SendFlags, SendHeader, SendOpcode};
 use hostmem::DoorbellPage;
 use verbs_sys::v44::verbs::{self as ibv, ibv_sge};
 
 use super::*;
 use crate::doorbell::tests::{memory, path};
-use crate::wr::{InlineData, Operation};
+use crate::wr::InlineData;
 
 struct Bench {
     queue: SendQueue,
@@ -38,18 +38,11 @@ fn bench(blocks: u32, max_wr: u32, signal_all: bool) -> Bench {
 const ONE: [ibv_sge; 1] = [ibv_sge { addr: 0x7000, length: 64, lkey: 0x55 }];
 const FOUR: [ibv_sge; 4] = [ONE[0]; 4];
 
-fn operation(opcode: u32) -> Operation {
-    Operations::offered(Capabilities::all()).get(opcode).unwrap()
-}
-
 fn write(wr_id: u64, sges: &[ibv_sge]) -> SendRequest<'_> {
     SendRequest {
         wr_id,
-        operation: operation(ibv::IBV_WR_RDMA_WRITE),
+        opcode: ibv::IBV_WR_RDMA_WRITE,
         flags: ibv::IBV_SEND_SIGNALED,
-        immediate: 0,
-        remote_address: 0xdead_beef_0000,
-        rkey: 0x1234_5678,
         payload: Payload::Sges(sges),
     }
 }
@@ -58,7 +51,7 @@ fn post(queue: &SendQueue, requests: &[SendRequest<'_>]) -> Result<(), (usize, i
     let mut batch = queue.begin().map_err(|errno| (0, errno))?;
     for (i, request) in requests.iter().enumerate() {
         let (queue, cursor, end) = batch.position();
-        match queue.push(cursor, end, request) {
+        match queue.push(cursor, end, request, || (0xdead_beef_0000, 0x1234_5678), || 7) {
             Ok(next) => batch.advance(next),
             Err(errno) => {
                 batch.finish();
@@ -85,53 +78,49 @@ fn a_posted_write_is_what_the_card_expects_byte_for_byte() {
     assert_eq!(bytes, expected);
 }
 
-fn post_simple(queue: &SendQueue, opcode: u32, flags: u32) -> bool {
-    let mut batch = queue.begin_at_once().unwrap();
-    let simple = Simple { opcode, flags, wr_id: 1, sge: &ONE[0] };
-    let cursor = batch.push_simple(&simple, || (0xdead_beef_0000, 0x1234_5678), || 7);
-    let pushed = cursor.is_some();
-    cursor.into_iter().for_each(|cursor| batch.advance(cursor));
-    batch.finish();
-    pushed
-}
-
 #[test]
-fn a_simple_request_is_posted_as_it_is_in_a_list() {
-    let opcodes = [ibv::IBV_WR_RDMA_WRITE, ibv::IBV_WR_SEND, ibv::IBV_WR_SEND_WITH_IMM];
-    for opcode in opcodes {
-        let (simple, listed) = (bench(8, 8, true), bench(8, 8, true));
-        assert!(post_simple(&simple.queue, opcode, ibv::IBV_SEND_SOLICITED));
-        let operation = operation(opcode);
-        let request = SendRequest {
-            operation,
-            flags: ibv::IBV_SEND_SOLICITED,
-            immediate: if operation.has_immediate() { 7 } else { 0 },
-            ..write(1, &ONE)
-        };
-        let remote = if operation.has_remote() { (0xdead_beef_0000, 0x1234_5678) } else { (0, 0) };
-        let request = SendRequest { remote_address: remote.0, rkey: remote.1, ..request };
-        post(&listed.queue, &[request]).unwrap();
-        assert_eq!(simple.ring.read(0), listed.ring.read(0), "opcode {opcode}");
-        assert_eq!(simple.page.read(slot(QueueKind::Send, QPN)), slot_value(QPN, 9, 1));
-        assert_eq!(simple.queue.retire(0), Some(1));
+fn only_what_the_operation_has_is_in_the_entry() {
+    for (opcode, remote, immediate) in [
+        (ibv::IBV_WR_RDMA_WRITE, (0xdead_beef_0000, 0x1234_5678), 0),
+        (ibv::IBV_WR_RDMA_WRITE_WITH_IMM, (0xdead_beef_0000, 0x1234_5678), 7),
+        (ibv::IBV_WR_SEND, (0, 0), 0),
+        (ibv::IBV_WR_SEND_WITH_IMM, (0, 0), 7),
+    ] {
+        let bench = bench(8, 8, false);
+        post(&bench.queue, &[SendRequest { opcode, ..write(1, &ONE) }]).unwrap();
+        let header = SendHeader::decode(&[bench.ring.read(0)]);
+        assert_eq!((header.remote_address, header.rkey), remote, "opcode {opcode}");
+        assert_eq!(header.immediate, immediate, "opcode {opcode}");
     }
 }
 
 #[test]
-fn a_simple_request_that_cannot_be_posted_is_not() {
+fn operations_and_flags_that_cannot_be_posted_are_not() {
     let bench = bench(8, 1, false);
+    let posted = |opcode, flags| {
+        post(&bench.queue, &[SendRequest { opcode, flags, ..write(1, &ONE) }]).map_err(|it| it.1)
+    };
     let write = ibv::IBV_WR_RDMA_WRITE;
-    assert!(!post_simple(&bench.queue, ibv::IBV_WR_ATOMIC_CMP_AND_SWP, 0));
-    assert!(!post_simple(&bench.queue, 99, 0));
-    assert!(!post_simple(&bench.queue, write, ibv::IBV_SEND_IP_CSUM));
-    assert!(post_simple(&bench.queue, write, 0));
-    assert!(!post_simple(&bench.queue, write, 0), "full");
+    assert_eq!(posted(ibv::IBV_WR_ATOMIC_CMP_AND_SWP, 0), Err(libc::EOPNOTSUPP));
+    assert_eq!(posted(99, 0), Err(libc::EINVAL));
+    assert_eq!(posted(write, ibv::IBV_SEND_IP_CSUM), Err(libc::EINVAL));
+    assert_eq!(posted(write, 0), Ok(()));
     assert_eq!(bench.record.load_relaxed_u32(PRODUCER), 1);
-    bench.queue.set_gate(libc::EINVAL);
-    assert!(bench.queue.begin_at_once().is_none());
-    bench.queue.set_gate(0);
-    bench.queue.path.declare_dead();
-    assert!(bench.queue.begin_at_once().is_none());
+}
+
+#[test]
+fn what_is_in_the_way_keeps_from_posting_at_once() {
+    let queue = bench(8, 1, false).queue;
+    let held = queue.begin_at_once();
+    assert!(held.is_some());
+    assert!(queue.begin_at_once().is_none(), "somebody else is posting");
+    drop(held);
+    queue.set_gate(libc::EINVAL);
+    assert!(queue.begin_at_once().is_none());
+    queue.set_gate(0);
+    assert!(queue.begin_at_once().is_some());
+    queue.path.declare_dead();
+    assert!(queue.begin_at_once().is_none());
 }
 
 #[test]
@@ -216,11 +205,9 @@ fn signal_all_signals_what_the_program_left_unsignaled() {
 fn inline_data_beyond_the_limit_and_inline_reads_are_refused() {
     let bench = bench(8, 8, false);
     let inline = |opcode, length| {
-        let data = InlineData { blocks: [[0; 8]; 5], length };
-        let (operation, flags) = (operation(opcode), ibv::IBV_SEND_INLINE);
-        let payload = Payload::Inline(&data);
-        let request = SendRequest { operation, flags, payload, ..write(1, &ONE) };
-        post(&bench.queue, &[request])
+        let payload = Payload::Inline(InlineData { words: &[0; 13], length });
+        let flags = ibv::IBV_SEND_INLINE;
+        post(&bench.queue, &[SendRequest { opcode, flags, payload, ..write(1, &ONE) }])
     };
     assert_eq!(inline(ibv::IBV_WR_SEND, 96), Ok(()));
     assert_eq!(inline(ibv::IBV_WR_SEND, 97), Err((0, libc::EINVAL)));
