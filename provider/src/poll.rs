@@ -1,13 +1,12 @@
 //! Polling: completion entries in, `ibv_wc` out.
 
 use fpga_regs::engine::cqe::{Cqe, Flags, KIND, Opcode, Status};
-use hostmem::{FutexGuard, Waiters};
+use hostmem::{FutexGuard, Waiters, WrittenBlock};
 use nix::errno::Errno;
 use verbs_sys::v44::verbs::{self as ibv, ibv_wc, ibv_wc__bindgen_ty_1};
 
 use crate::cq::{CONSUMER, CompletionQueue, CqState};
 use crate::qp::Queues;
-use crate::sq::Outstanding;
 use crate::status::{
     VENDOR_CARD_DIED, VENDOR_UNKNOWN_CODE, VENDOR_UNKNOWN_REQUEST, plain_opcode, wc_opcode,
     wc_status,
@@ -35,7 +34,7 @@ impl CompletionQueue {
         let Some(mut state) = self.state.try_lock() else {
             return self.poll_waiting(limit, deliver);
         };
-        let Some((completion, next)) = self.usual(&state) else {
+        let Some((completion, next)) = self.first(&state) else {
             return self.poll_all(limit, deliver, 0, state);
         };
         state.consumer = next;
@@ -50,25 +49,16 @@ impl CompletionQueue {
         }
     }
 
-    /// The completion of an entry that is there, of a send that succeeded, and the index of the next
-    /// entry; `None` for anything else, of which nothing was taken then.
-    ///
-    /// Each word of the entry is read when it is used, for there are few registers.
+    /// The completion of the next entry, and the index of the one behind it, where that is usual;
+    /// `None` for anything else, of which nothing was taken then.
     #[inline(always)]
-    fn usual(&self, state: &CqState) -> Option<(ibv_wc, u32)> {
-        let index = state.consumer;
-        let block = self.written(index)?;
-        let Cqe { generation, .. } = Cqe::decode(&[[0, 0, 0, 0, 0, 0, 0, block.last()]]);
+    fn first(&self, state: &CqState) -> Option<(ibv_wc, u32)> {
+        let block = self.written(state.consumer)?;
         let queues = state.table.get_first(block.load_half(QPN))?;
-        if queues.generation() != generation {
+        if !is_of(block, queues) {
             return None;
         }
-        let Outstanding { wr_id, number } = queues.send.find(block.load_half(WQE_INDEX))?;
-        let opcode = plain_opcode(block.load_half(KIND / 4))?;
-        queues.send.consume(number);
-        let byte_len = block.load_half(BYTE_COUNT);
-        let completion = ibv_wc { opcode, byte_len, ..blank(queues.qpn(), wr_id) };
-        Some((completion, index.wrapping_add(1)))
+        Some((transfer(queues, block)?, state.consumer.wrapping_add(1)))
     }
 
     /// Delivers what is there, of whatever kind, waiting for others that poll.
@@ -98,14 +88,14 @@ impl CompletionQueue {
         let mut index = start;
         while delivered < limit {
             let Some(block) = self.written(index) else { break };
-            // The last word is used as it was when its phase was seen.
-            let [w0, w1, w2] = block.load_first();
-            let cqe = Cqe::decode(&[[w0, w1, w2, 0, 0, 0, 0, block.last()]]);
             index = index.wrapping_add(1);
             // An entry of a QP that was destroyed or reset meanwhile completes nothing.
-            let Some(queues) = state.table.get(cqe.qpn) else { continue };
-            if queues.generation() == cqe.generation {
-                complete(queues, &cqe, &mut deliver);
+            let Some(queues) = state.table.get(block.load_half(QPN)) else { continue };
+            if is_of(block, queues) {
+                match transfer(queues, block) {
+                    Some(completion) => deliver(completion),
+                    None => other(queues, block, &mut deliver),
+                }
                 delivered = delivered.wrapping_add(1);
             }
         }
@@ -151,12 +141,34 @@ fn one_and_wake(waiters: Waiters<'_, CqState>) -> i32 {
     1
 }
 
-/// Delivers what an entry completes.
+/// Whether an entry is of these queues; not where they were reset meanwhile.
 #[inline(always)]
-fn complete(queues: &Queues, cqe: &Cqe, deliver: &mut impl FnMut(ibv_wc)) {
+fn is_of(block: WrittenBlock<'_>, queues: &Queues) -> bool {
+    let Cqe { generation, .. } = Cqe::decode(&[[0, 0, 0, 0, 0, 0, 0, block.last()]]);
+    queues.generation() == generation
+}
+
+/// The completion of an entry of a send that succeeded, as most are; `None` for any other, of which
+/// nothing was taken then.
+///
+/// Each word of the entry is read when it is used, for there are few registers.
+#[inline(always)]
+fn transfer(queues: &Queues, block: WrittenBlock<'_>) -> Option<ibv_wc> {
+    let opcode = plain_opcode(block.load_half(KIND / 4))?;
+    let wr_id = queues.send.retire(block.load_half(WQE_INDEX))?;
+    let byte_len = block.load_half(BYTE_COUNT);
+    Some(ibv_wc { opcode, byte_len, ..blank(queues.qpn(), wr_id) })
+}
+
+/// Delivers what an entry completes that [`transfer`] left alone.
+#[inline(always)]
+fn other(queues: &Queues, block: WrittenBlock<'_>, deliver: &mut impl FnMut(ibv_wc)) {
+    // The last word is used as it was when its phase was seen.
+    let [w0, w1, w2] = block.load_first();
+    let cqe = Cqe::decode(&[[w0, w1, w2, 0, 0, 0, 0, block.last()]]);
     let receive = cqe.flags.contains(Flags::RECEIVE);
     if cqe.status != Status::Success {
-        let Cqe { status, vendor_code, opcode, .. } = *cqe;
+        let Cqe { status, vendor_code, opcode, .. } = cqe;
         let why = Failure { status, vendor_code, opcode, receive };
         return deliver(failed(queues, cqe.wqe_index, why));
     }
@@ -166,7 +178,7 @@ fn complete(queues: &Queues, cqe: &Cqe, deliver: &mut impl FnMut(ibv_wc)) {
     let Some(opcode) = wc_opcode(cqe.opcode, receive) else {
         return deliver(garbled(queues, wr_id, VENDOR_UNKNOWN_CODE, receive));
     };
-    deliver(succeeded(queues, cqe, wr_id, opcode));
+    deliver(succeeded(queues, &cqe, wr_id, opcode));
 }
 
 /// The completion of a work request that succeeded.

@@ -71,14 +71,6 @@ struct Posted {
     number: AtomicU32,
 }
 
-/// A work request that is outstanding.
-pub(crate) struct Outstanding {
-    /// The program's name for it.
-    pub wr_id: u64,
-    /// The number of requests with it, for [`SendQueue::consume`].
-    pub number: u32,
-}
-
 /// Where a send queue lives and how it is reached.
 #[derive(Debug)]
 pub(crate) struct SendPlace {
@@ -213,14 +205,6 @@ impl SendQueue {
     /// The caller holds the send CQ's lock.
     #[inline(always)]
     pub(crate) fn retire(&self, wqe_index: u32) -> Option<u64> {
-        let Outstanding { wr_id, number } = self.find(wqe_index)?;
-        self.consume(number);
-        Some(wr_id)
-    }
-
-    /// Finds the outstanding work request that begins at a block.
-    #[inline(always)]
-    pub(crate) fn find(&self, wqe_index: u32) -> Option<Outstanding> {
         let posted = self.shadow.get(wqe_index);
         // Acquire: with the number comes the name.
         let number = posted.number.load(Ordering::Acquire);
@@ -229,14 +213,10 @@ impl SendQueue {
         if ahead.wrapping_sub(1) > self.shadow.mask() {
             return None;
         }
-        Some(Outstanding { wr_id: posted.wr_id.load(Ordering::Relaxed), number })
-    }
-
-    /// Takes back a work request that was found, and all before it.
-    #[inline(always)]
-    pub(crate) fn consume(&self, number: u32) {
+        let wr_id = posted.wr_id.load(Ordering::Relaxed);
         // Release: the poster that finds this room may write over the shadow that was read.
         self.consumed.requests.store(number, Ordering::Release);
+        Some(wr_id)
     }
 
     /// Takes back the oldest outstanding work request: the card died with it.

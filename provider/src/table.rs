@@ -33,6 +33,7 @@ impl QpTable {
     }
 
     /// Finds a QP.
+    #[inline(always)]
     pub(crate) fn get(&self, qpn: u32) -> Option<&Queues> {
         let mut at = qpn;
         // An empty slot ends the search: half of them are.
