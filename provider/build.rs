@@ -9,17 +9,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-/// What the plug-in takes from the library, and under which version.
-const SYMBOLS: &[(&str, &[&str])] = &[(
-    "IBVERBS_PRIVATE_34",
-    &[
-        "verbs_register_driver_34",
-        "_verbs_init_and_alloc_context",
-        "verbs_set_ops",
-        "verbs_uninit_context",
-        "__verbs_log",
-    ],
-)];
+use verbs_sys::current::IBVERBS_PABI_VERSION;
+
+/// What the plug-in takes from the library, beside the function that carries the private ABI number
+/// in its name.
+const SYMBOLS: &[&str] =
+    &["_verbs_init_and_alloc_context", "verbs_set_ops", "verbs_uninit_context", "__verbs_log"];
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -27,16 +22,15 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let (source, versions, library) =
         (out.join("verbs.c"), out.join("verbs.map"), out.join("libibverbs.so.1"));
+    println!("cargo:rustc-env=IBVERBS_PABI_VERSION={IBVERBS_PABI_VERSION}");
+    let register = format!("verbs_register_driver_{IBVERBS_PABI_VERSION}");
     let mut functions = String::new();
-    let mut map = String::new();
-    for (version, symbols) in SYMBOLS {
-        map += &format!("{version} {{ global:\n");
-        for symbol in *symbols {
-            functions += &format!("void *{symbol}(void) {{ return 0; }}\n");
-            map += &format!("  {symbol};\n");
-        }
-        map += "  local: *;\n};\n";
+    let mut map = format!("IBVERBS_PRIVATE_{IBVERBS_PABI_VERSION} {{ global:\n");
+    for symbol in SYMBOLS.iter().copied().chain([register.as_str()]) {
+        functions += &format!("void *{symbol}(void) {{ return 0; }}\n");
+        map += &format!("  {symbol};\n");
     }
+    map += "  local: *;\n};\n";
     fs::write(&source, functions).expect("write the stand-in's source");
     fs::write(&versions, map).expect("write the stand-in's symbol versions");
     let compiler =

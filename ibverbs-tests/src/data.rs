@@ -1,7 +1,7 @@
 //! Checks that data arrives: every byte where it belongs, and no byte beside it.
 
 use anyhow::{Context as _, Result, ensure};
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 use crate::ffi::Operation;
 

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use anyhow::Result;
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 use crate::attack::scene::ATTACKING;
 use crate::ffi::{Context, Cq, Library, Patience, Pd, Peer, Qp};

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 use crate::data::link::{DEPTH, Link, Options, Side};
 use crate::ffi::{Completion, Context, Cq, Operation, Patience, Recv, Send};

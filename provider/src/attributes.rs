@@ -1,10 +1,10 @@
 //! QP attributes between `ibv_qp_attr` and the card's form.
 
+use crate::abi::verbs::{self as ibv, ibv_qp_attr};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::transition;
 use shim_abi::Limits;
-use verbs_sys::v44::verbs::{self as ibv, ibv_qp_attr};
 
 use crate::error::{Result, invalid, unsupported};
 use crate::ffi::types;

@@ -3,13 +3,13 @@
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+use crate::abi::verbs::ibv_qp_cap;
 use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::qp::{Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;
 use hostmem::PAGE_BYTES;
 use hostmem::{BlockRing, Record};
 use shim_abi::{ContextInfo, CreateQp, Limits, PortInfo, Request, Response};
-use verbs_sys::v44::verbs::ibv_qp_cap;
 
 use vfio::Iommu;
 

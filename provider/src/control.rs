@@ -24,6 +24,7 @@ use shim_abi::{ContextInfo, Grant, Request, Response, Role, Way};
 use shim_client::{Client, ConnectError};
 use vfio::Iommu;
 
+use crate::abi::RELEASE;
 use crate::doorbell::{CardPath, Life};
 use crate::error::{Error, Result};
 use crate::process::ProcessLock;
@@ -155,8 +156,8 @@ impl Connection {
             seconds,
             granted: Mutex::default(),
         };
-        let build = concat!("provider ", env!("CARGO_PKG_VERSION"), " for rdma-core 44");
-        let greet = |balboad: &mut Client| balboad.greet(build.into(), Role::Provider);
+        let build = format!("provider {} for rdma-core {RELEASE}", env!("CARGO_PKG_VERSION"));
+        let greet = |balboad: &mut Client| balboad.greet(build, Role::Provider);
         connection.exchange("the greeting", greet)?;
         Ok(connection)
     }

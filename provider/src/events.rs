@@ -19,12 +19,12 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::abi::verbs as ibv;
 use fpga_regs::engine::doorbell::record;
 use hostmem::Record;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use parking_lot::{Mutex, MutexGuard};
-use verbs_sys::v44::verbs as ibv;
 
 use crate::doorbell::CardPath;
 

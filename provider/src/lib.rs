@@ -19,6 +19,9 @@
 )]
 #![cfg_attr(test, allow(clippy::panic, clippy::arithmetic_side_effects))]
 
+// The release that libibverbs is of: another one is another module of verbs-sys.
+use verbs_sys::current as abi;
+
 mod attributes;
 mod context;
 mod control;

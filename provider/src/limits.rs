@@ -1,5 +1,6 @@
 //! What a device offers, and what a queue of asked-for size takes.
 
+use crate::abi::verbs::{self as ibv, ibv_device_attr, ibv_port_attr, ibv_qp_cap};
 use fpga_regs::BLOCK_BYTES;
 use fpga_regs::coyote::pci;
 use fpga_regs::engine::window::{Capabilities, VERSION_MAJOR};
@@ -8,7 +9,6 @@ use fpga_regs::engine::wqe::{
     send_blocks_for_inline, send_blocks_for_sges,
 };
 use shim_abi::{ContextInfo, Limits, PortInfo};
-use verbs_sys::v44::verbs::{self as ibv, ibv_device_attr, ibv_port_attr, ibv_qp_cap};
 
 use crate::error::{Result, invalid};
 

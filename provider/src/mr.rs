@@ -1,7 +1,7 @@
 //! Memory regions: which registrations are accepted, before balboad is asked.
 
+use crate::abi::verbs as ibv;
 use fpga_regs::engine::key::Access;
-use verbs_sys::v44::verbs as ibv;
 
 use crate::error::{Result, invalid, unsupported};
 

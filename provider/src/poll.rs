@@ -1,9 +1,9 @@
 //! Polling: completion entries in, `ibv_wc` out.
 
+use crate::abi::verbs::{self as ibv, ibv_wc, ibv_wc__bindgen_ty_1};
 use fpga_regs::engine::cqe::{Cqe, Flags, KIND, Opcode, Status};
 use hostmem::{FutexGuard, Waiters, WrittenBlock};
 use nix::errno::Errno;
-use verbs_sys::v44::verbs::{self as ibv, ibv_wc, ibv_wc__bindgen_ty_1};
 
 use crate::cq::{CONSUMER, CompletionQueue, CqState};
 use crate::qp::Queues;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use crate::abi::verbs::ibv_sge;
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
 use hostmem::{BlockRing, DoorbellSlot, MaskedTable, Record};
-use verbs_sys::v44::verbs::ibv_sge;
 
 use crate::doorbell::CardPath;
 use crate::lock::{QueueGuard, QueueLock};

@@ -1,9 +1,9 @@
 //! What the card's codes are in verbs; the only place where they are translated.
 
+use crate::abi::verbs as ibv;
 #[cfg(doc)]
 use fpga_regs::engine::cqe::KIND;
 use fpga_regs::engine::cqe::{Opcode, Status};
-use verbs_sys::v44::verbs as ibv;
 
 /// `vendor_err` of a completion the card reported with a code this provider does not know.
 pub(crate) const VENDOR_UNKNOWN_CODE: u32 = 0x100;

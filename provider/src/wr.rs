@@ -1,12 +1,12 @@
 //! Work requests as values, and the entries they become.
 
+use crate::abi::verbs::{self as ibv, ibv_sge};
 use fpga_regs::engine::window::Capabilities;
 use fpga_regs::engine::wqe::{
     MAX_INLINE, RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SEND_MAX_BLOCKS, SEND_PAYLOAD_OFFSET,
     SendFlags, SendHeader, SendOpcode, Sge, send_blocks_for_inline, send_blocks_for_sges,
 };
 use hostmem::{BlockRing, RingBlock};
-use verbs_sys::v44::verbs::{self as ibv, ibv_sge};
 
 /// A send work request, but for what its operation may not have.
 #[derive(Clone, Copy)]

@@ -12,3 +12,6 @@
 #![forbid(unsafe_code)]
 
 pub mod v44;
+
+/// The release that the provider, its package and its tests are for.
+pub use v44 as current;

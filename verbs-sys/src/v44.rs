@@ -1,5 +1,10 @@
 //! rdma-core 44.0, as in Debian 12: private ABI 34.
 
+/// The release of rdma-core.
+pub const RELEASE: u32 = 44;
+/// The release of Debian that it comes with.
+pub const DEBIAN: u32 = 12;
+
 pub mod driver;
 pub mod ioctl;
 

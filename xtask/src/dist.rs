@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use command_line::report;
 use ibverbs_tests::process::Task;
+use verbs_sys::current::{IBVERBS_PABI_VERSION, RELEASE};
 
 use crate::cargo;
 
@@ -17,8 +18,8 @@ pub const PACKAGE: &str = "balboa.deb";
 /// The programs that users run.
 const PROGRAMS: [&str; 3] = ["balboa", "balboad", "softcard"];
 
-/// The provider as cargo names it, and as libibverbs of rdma-core 44 looks for it.
-const PROVIDER: [&str; 2] = ["libbalboa_provider.so", "libbalboa-rdmav34.so"];
+/// The provider as cargo names it.
+const PROVIDER: &str = "libbalboa_provider.so";
 
 /// Builds everything and makes the package.
 ///
@@ -45,13 +46,14 @@ pub fn package(built: &Path) -> Result<PathBuf> {
     for program in PROGRAMS {
         place(&built.join(program), &root.join("usr/bin").join(program), 0o755)?;
     }
-    let [ours, theirs] = PROVIDER;
+    // As libibverbs of the release looks for it.
+    let theirs = format!("libbalboa-rdmav{IBVERBS_PABI_VERSION}.so");
     let libraries = Path::new("usr/lib").join(&triplet).join("libibverbs");
-    place(&built.join(ours), &root.join(&libraries).join(theirs), 0o644)?;
+    place(&built.join(PROVIDER), &root.join(&libraries).join(&theirs), 0o644)?;
     // Where `balboa run` looks.
     let kept = root.join("usr/lib/balboa");
     fs::create_dir_all(&kept)?;
-    symlink(Path::new("..").join(&triplet).join("libibverbs").join(theirs), kept.join(ours))?;
+    symlink(Path::new("..").join(&triplet).join("libibverbs").join(theirs), kept.join(PROVIDER))?;
 
     let files = cargo::root().join("packaging");
     let driver = "etc/libibverbs.d/balboa.driver";
@@ -76,7 +78,7 @@ fn place(from: &Path, to: &Path, mode: u32) -> Result<()> {
 
 /// The package's description. The provider is of one release of libibverbs.
 fn control(architecture: &str) -> String {
-    let version = env!("CARGO_PKG_VERSION");
+    let (version, next) = (env!("CARGO_PKG_VERSION"), RELEASE + 1);
     format!(
         "\
 Package: balboa
@@ -85,7 +87,7 @@ Architecture: {architecture}
 Maintainer: The Balboa verbs authors <nobody@example.org>
 Section: net
 Priority: optional
-Depends: libc6, libgcc-s1, libibverbs1 (>= 44), libibverbs1 (<< 45), ibverbs-providers
+Depends: libc6, libgcc-s1, libibverbs1 (>= {RELEASE}), libibverbs1 (<< {next}), ibverbs-providers
 Description: Balboa, an open RoCE v2 card, as an RDMA device
  The libibverbs provider of Balboa cards, balboad, which drives them from user
  space and runs software cards, and its tools. Devices of rdma_rxe that are

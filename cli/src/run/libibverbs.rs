@@ -5,6 +5,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use verbs_sys::current::{DEBIAN, IBVERBS_PABI_VERSION, RELEASE};
+
 /// A provider: libibverbs' private interface moves, so each release has its own.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Provider {
@@ -32,7 +34,8 @@ struct Kind {
 }
 
 /// A provider for each release of rdma-core that is served.
-const KINDS: &[Kind] = &[Kind { release: 44, private_abi: 34, file: "libbalboa_provider.so" }];
+const KINDS: &[Kind] =
+    &[Kind { release: RELEASE, private_abi: IBVERBS_PABI_VERSION, file: "libbalboa_provider.so" }];
 
 const SONAME: &str = "libibverbs.so.1";
 
@@ -46,12 +49,12 @@ pub enum LibibverbsError {
     NotInstalled,
     /// The file's name does not say the release.
     #[error(
-        "cannot tell the rdma-core release of {}: its file should be named like {SONAME}.14.44.0", .0.display()
+        "cannot tell the rdma-core release of {}: its file should be named like {SONAME}.14.{RELEASE}.0", .0.display()
     )]
     UnknownRelease(PathBuf),
     /// There is no provider for the release.
     #[error(
-        "{} is of rdma-core {release}, for which there is no Balboa provider yet (there is one for rdma-core {}, as in Debian 12)",
+        "{} is of rdma-core {release}, for which there is no Balboa provider yet (there is one for rdma-core {}, as in Debian {DEBIAN})",
         file.display(), releases()
     )]
     NoProvider {
@@ -165,8 +168,8 @@ mod tests {
 
     #[test]
     fn the_release_is_read_from_the_file_name() {
-        let kind = kind_for(Path::new("/lib/libibverbs.so.1.14.44.0"));
-        assert_eq!(kind.map(|kind| (kind.release, kind.private_abi)), Ok((44, 34)));
+        let kind = kind_for(Path::new(&format!("/lib/libibverbs.so.1.14.{RELEASE}.0")));
+        assert_eq!(kind, Ok(&KINDS[0]));
         let newer = kind_for(Path::new("/lib/libibverbs.so.1.14.56.1")).unwrap_err();
         assert!(newer.to_string().contains("rdma-core 56"), "{newer}");
         for odd in ["/lib/libibverbs.so.1", "/lib/libibverbs.so.1.x", "/lib/libc.so.6"] {
@@ -189,6 +192,6 @@ mod tests {
     #[test]
     fn the_plugin_has_the_name_that_libibverbs_looks_for() {
         let provider = Provider { file: PathBuf::new(), kind: &KINDS[0] };
-        assert_eq!(provider.suffix(), "-rdmav34.so");
+        assert_eq!(provider.suffix(), format!("-rdmav{IBVERBS_PABI_VERSION}.so"));
     }
 }

@@ -11,7 +11,7 @@ use ibverbs_tests::data::link::{self, Link};
 use ibverbs_tests::ffi::{
     Context, Cq, Library, Operation, Patience, Pd, Peer, Qp, Recv, Region, Send,
 };
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 /// Measures single verbs calls between two QPs of this process.
 #[derive(Debug, Parser)]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 use super::link::{ACCESS, DEPTH, Link, MAX_SGE, Options};
 use super::transfer::{self, Transfer};

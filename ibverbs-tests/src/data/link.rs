@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 use crate::ffi::{
     Channel, Completion, Context, Cq, Library, Patience, Pd, Peer, Qp, Region, ThreadDomain,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 use vfio::Iommu;
 
 use super::link::{ACCESS, Link, Options};

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use anyhow::{Result, ensure};
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 use super::link::{Link, Side};
 use crate::ffi::{Completion, Operation, Piece, Recv, Region, Send};

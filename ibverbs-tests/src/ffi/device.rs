@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 use super::Failed;
 use super::library::Library;

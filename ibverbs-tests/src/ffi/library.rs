@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 
 use anyhow::{Result, bail};
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 macro_rules! functions {
     ($($name:ident @ $version:literal: fn($($argument:ty),*) $(-> $answer:ty)?;)*) => {

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 use std::rc::Rc;
 
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 use super::Failed;
 use super::device::{Cq, Pd};

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 use super::Failed;
 use super::device::Pd;

@@ -9,6 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
+use verbs_sys::current::IBVERBS_PABI_VERSION;
 
 use super::for_both;
 use crate::cases::IBVERBS_UTILS;
@@ -101,7 +102,8 @@ impl<'a> Tree<'a> {
             }
         }
         fs::write(classes.join("infiniband_verbs/abi_version"), "6\n")?;
-        symlink(setting.bin.join("libbalboa_provider.so"), root.join("libbalboa-rdmav34.so"))?;
+        let plugin = format!("libbalboa-rdmav{IBVERBS_PABI_VERSION}.so");
+        symlink(setting.bin.join("libbalboa_provider.so"), root.join(plugin))?;
         Ok(Self { root })
     }
 

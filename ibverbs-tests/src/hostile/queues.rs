@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use anyhow::Result;
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 use super::{PATIENT, Place, stay};
 use crate::attack::scene::{ATTACKING, PATIENCE};

@@ -1,7 +1,7 @@
 //! A receiver that is never ready, and a sender that never gives up.
 
 use anyhow::Result;
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 use super::{PATIENT, Place, stay};
 use crate::data::link::ACCESS;

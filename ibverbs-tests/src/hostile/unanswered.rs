@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 use super::fuse::{self, silent_file};
 use super::{Place, stay};

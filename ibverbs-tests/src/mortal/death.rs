@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 use super::{
     DEATH, LIMIT, flushed, is_dead, leave_outstanding, linked, say, send, takes_nothing,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, alarm};
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 use super::death::message;
 use super::{linked, say, send};

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use verbs_sys::v44::verbs as v;
+use verbs_sys::current::verbs as v;
 
 use super::{CARD_DIED, IMPATIENT, LIMIT, PEER_GONE, STOPPED, is_dead, is_wanted, options, say};
 use crate::data::link::{ACCESS, Side};

@@ -7,12 +7,12 @@ use std::os::fd::{AsRawFd as _, IntoRawFd};
 use std::ptr::{null_mut, write_bytes};
 use std::sync::Arc;
 
-use nix::errno::Errno;
-use verbs_sys::v44::verbs::{
+use crate::abi::verbs::{
     ibv_ah, ibv_ah_attr, ibv_context, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_pd,
     ibv_port_attr, ibv_query_device_ex_input, verbs_context,
 };
-use verbs_sys::v44::{RDMA_DRIVER_UNKNOWN, verbs_context_ops};
+use crate::abi::{RDMA_DRIVER_UNKNOWN, verbs_context_ops};
+use nix::errno::Errno;
 
 use super::{cq, device, errno, hook, mr, object, pd, post, qp};
 use crate::context::Context;

@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
+use crate::abi::verbs::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
 use fpga_regs::engine::doorbell::ArmKind;
-use verbs_sys::v44::verbs::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
 
 use super::context::opened;
 use super::types::zeroed;

@@ -2,7 +2,7 @@
 
 use std::ptr::{null, null_mut};
 
-use verbs_sys::v44::{
+use crate::abi::{
     RDMA_DRIVER_RXE, VERBS_MATCH_DRIVER_ID, VERBS_MATCH_SENTINEL, verbs_device_ops,
     verbs_match_ent, verbs_match_ent_u,
 };
@@ -11,7 +11,8 @@ use super::{context, device};
 
 unsafe extern "C" {
     /// libibverbs' list of plug-ins; the name carries the private ABI number.
-    fn verbs_register_driver_34(ops: *const verbs_device_ops);
+    #[link_name = concat!("verbs_register_driver_", env!("IBVERBS_PABI_VERSION"))]
+    fn verbs_register_driver(ops: *const verbs_device_ops);
 }
 
 /// A table that C reads and nobody changes.
@@ -58,7 +59,7 @@ static OPS: Constant<verbs_device_ops> = Constant(verbs_device_ops {
 
 extern "C" fn register() {
     // SAFETY: the table outlives the process's use of libibverbs, which never unloads plug-ins.
-    unsafe { verbs_register_driver_34(&raw const OPS.0) };
+    unsafe { verbs_register_driver(&raw const OPS.0) };
 }
 
 /// Runs when the dynamic linker has loaded the plug-in, as libibverbs expects.

@@ -12,8 +12,8 @@ use std::os::fd::{IntoRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::abi::ioctl::{RDMA_VERBS_IOCTL, ib_uverbs_attr, ib_uverbs_ioctl_hdr};
 use nix::errno::Errno;
-use verbs_sys::v44::ioctl::{RDMA_VERBS_IOCTL, ib_uverbs_attr, ib_uverbs_ioctl_hdr};
 
 use super::context::core_address;
 use super::elf::Library;

@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char};
 use std::ptr::null_mut;
 
-use verbs_sys::v44::verbs::verbs_context;
+use crate::abi::verbs::verbs_context;
 
 unsafe extern "C" {
     fn __verbs_log(context: *mut verbs_context, level: u32, format: *const c_char, ...);

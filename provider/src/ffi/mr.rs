@@ -4,9 +4,9 @@ use std::ffi::{c_int, c_void};
 use std::fs;
 use std::sync::LazyLock;
 
+use crate::abi::verbs::{ibv_mr, ibv_pd};
+use crate::abi::{IBV_MR_TYPE_MR, verbs_mr};
 use nix::errno::Errno;
-use verbs_sys::v44::verbs::{ibv_mr, ibv_pd};
-use verbs_sys::v44::{IBV_MR_TYPE_MR, verbs_mr};
 
 use super::context::opened;
 use super::pd::Use;
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn memory_is_there_or_it_is_a_bad_address() {
-        use verbs_sys::v44::verbs::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ};
+        use crate::abi::verbs::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ};
         let (writable, readable) = (map(libc::PROT_READ | libc::PROT_WRITE), map(libc::PROT_READ));
         assert_eq!(try_populate(writable + 100, 8000, IBV_ACCESS_LOCAL_WRITE), None);
         assert_eq!(try_populate(readable, 8192, IBV_ACCESS_REMOTE_READ), None);
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_large_region_gets_huge_pages_and_keeps_its_contents_and_its_size() {
-        use verbs_sys::v44::verbs::IBV_ACCESS_LOCAL_WRITE;
+        use crate::abi::verbs::IBV_ACCESS_LOCAL_WRITE;
         let huge = HUGE_PAGE.unwrap_or(2 << 20);
         let bytes = 4 * huge as usize;
         for touched in [false, true] {

@@ -3,7 +3,7 @@
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use verbs_sys::v44::verbs::{
+use crate::abi::verbs::{
     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context, ibv_parent_domain_init_attr, ibv_pd,
     ibv_td, ibv_td_init_attr,
 };

@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::slice;
 
+use crate::abi::verbs::{self as ibv, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use fpga_regs::engine::wqe::{MAX_INLINE, MAX_SGE};
-use verbs_sys::v44::verbs::{self as ibv, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 
 use super::qp::own;
 use crate::lock::QueueGuard;

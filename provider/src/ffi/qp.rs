@@ -4,8 +4,9 @@ use std::ffi::c_int;
 use std::ptr::null;
 
 use fpga_regs::engine::qp::QpType;
-use verbs_sys::v44::verbs::{IBV_QPS_RESET, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
-use verbs_sys::v44::verbs_qp;
+
+use crate::abi::verbs::{IBV_QPS_RESET, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
+use crate::abi::verbs_qp;
 
 use super::context::opened;
 use super::pd::Use;

@@ -1,6 +1,6 @@
 //! C structures as values: all-zero ones, and the unions among them.
 
-use verbs_sys::v44::verbs::{ibv_cq, ibv_gid, ibv_mr, ibv_qp, ibv_qp_attr, ibv_qp_cap};
+use crate::abi::verbs::{ibv_cq, ibv_gid, ibv_mr, ibv_qp, ibv_qp_attr, ibv_qp_cap};
 
 /// A C structure of which all bits zero is a value.
 ///
@@ -40,7 +40,7 @@ pub(crate) fn owned(fd: std::os::fd::RawFd) -> std::os::fd::OwnedFd {
 
 /// The immediate data of a completion.
 #[cfg(test)]
-pub(crate) fn immediate(wc: &verbs_sys::v44::verbs::ibv_wc) -> u32 {
+pub(crate) fn immediate(wc: &crate::abi::verbs::ibv_wc) -> u32 {
     // SAFETY: both variants are one initialised u32.
     unsafe { wc.__bindgen_anon_1.imm_data }
 }

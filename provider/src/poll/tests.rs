@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
+use crate::abi::verbs::ibv_sge;
 use fpga_regs::engine::cqe::expected_phase;
 use hostmem::{BlockRing, DoorbellPage, Record};
-use verbs_sys::v44::verbs::ibv_sge;
 
 use super::*;
 use crate::cq::{attach, detach, reset};

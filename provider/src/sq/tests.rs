@@ -1,7 +1,7 @@
+use crate::abi::verbs::{self as ibv, ibv_sge};
 use fpga_regs::engine::window::Capabilities;
 use fpga_regs::engine::wqe::{SendFlags, SendHeader, SendOpcode};
 use hostmem::DoorbellPage;
-use verbs_sys::v44::verbs::{self as ibv, ibv_sge};
 
 use super::*;
 use crate::doorbell::tests::{memory, path};
