@@ -6,13 +6,10 @@ use std::path::Path;
 
 use crate::address::PciAddress;
 use crate::error::{Error, Result};
-use crate::sysfs::{Sysfs, file};
+use crate::sysfs::{Sysfs, VFIO_PCI, file};
 
 /// What empties a function's `driver_override`: a line of its own.
 const NO_OVERRIDE: &str = "\n";
-
-/// The driver for programs in user space.
-pub const VFIO_PCI: &str = "vfio-pci";
 
 /// Binds a function to `vfio-pci`, by its `driver_override`, and returns its IOMMU group.
 ///

@@ -11,12 +11,11 @@ use nix::errno::Errno;
 use vfio_bindings::bindings::vfio;
 
 use crate::address::PciAddress;
-use crate::bind::VFIO_PCI;
 use crate::capability;
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::iommu::Iommu;
-use crate::sysfs::{Function, Sysfs, file};
+use crate::sysfs::{Function, Sysfs, VFIO_PCI, file};
 
 /// A region of a function: a BAR or the configuration space.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use fpga_regs::coyote::pci;
 
 use crate::address::PciAddress;
-use crate::bind::VFIO_PCI;
 use crate::error::{Error, Result};
+
+/// The driver for programs in user space.
+pub const VFIO_PCI: &str = "vfio-pci";
 
 /// The kernel's view of devices, usually `/sys`.
 #[derive(Clone, Debug)]
