@@ -12,8 +12,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
-use crate::mapping::{Access, SharedMapping};
-use crate::{Error, EventFd, Result, memfd};
+use crate::mapping::{self, Access, SharedMapping};
+use crate::{Error, EventFd, Result};
 
 /// What tells files apart, however many descriptors of them arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,7 +34,7 @@ pub fn identify(fd: BorrowedFd<'_>) -> Result<(FileId, u64)> {
 /// Memory files of huge pages are none: a hole punched into one may find no page to fill it again.
 pub fn can_be_mapped(fd: BorrowedFd<'_>) -> bool {
     // Only memory files have seals at all, and no limit of a file system of their own.
-    memfd::seals(fd).contains(SealFlag::F_SEAL_SHRINK)
+    mapping::seals(fd).contains(SealFlag::F_SEAL_SHRINK)
         && fstatfs(fd).is_ok_and(|statfs| statfs.filesystem_type() != HUGETLBFS_MAGIC)
 }
 
@@ -90,6 +90,7 @@ mod tests {
     use nix::unistd::{ftruncate, pipe, write};
 
     use super::*;
+    use crate::memfd;
 
     #[test]
     fn only_memory_files_sealed_against_shrinking_are_mapped() {

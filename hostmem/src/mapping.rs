@@ -5,11 +5,11 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-use nix::fcntl::SealFlag;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
 use crate::lost::Watch;
-use crate::{Error, PAGE_BYTES, Result, memfd};
+use crate::{Error, PAGE_BYTES, Result};
 
 mod fork;
 
@@ -54,7 +54,7 @@ impl SharedMapping {
     /// shrinking ([`Error::Unsealed`]): a file cut short by its other owner would turn an access
     /// into SIGBUS. The size is read after the seal was seen, so it cannot change any more.
     pub fn new(fd: BorrowedFd<'_>, offset: u64, bytes: usize, access: Access) -> Result<Self> {
-        let seals = memfd::seals(fd);
+        let seals = seals(fd);
         if !seals.contains(SealFlag::F_SEAL_SHRINK) {
             return Err(Error::Unsealed { seals: seals.bits() });
         }
@@ -334,6 +334,11 @@ impl SharedMapping {
         // of eight in steps of eight.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
+}
+
+/// Seals of a memory file; none for a descriptor that cannot be sealed.
+pub(crate) fn seals(fd: BorrowedFd<'_>) -> SealFlag {
+    fcntl(fd, FcntlArg::F_GET_SEALS).map_or(SealFlag::empty(), SealFlag::from_bits_retain)
 }
 
 /// Bytes before the first aligned 8-byte word of a range, at most the range.

@@ -40,11 +40,6 @@ pub fn seal_future_write(fd: BorrowedFd<'_>) -> Result<()> {
     seal(fd, SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SEAL)
 }
 
-/// Seals of a memory file; none for a descriptor that cannot be sealed.
-pub fn seals(fd: BorrowedFd<'_>) -> SealFlag {
-    fcntl(fd, FcntlArg::F_GET_SEALS).map_or(SealFlag::empty(), SealFlag::from_bits_retain)
-}
-
 fn fixed_size() -> SealFlag {
     SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW
 }

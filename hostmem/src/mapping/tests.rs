@@ -8,6 +8,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork, ftruncate};
 
 use super::*;
+use crate::memfd;
 
 /// Runs `child` in a forked child and returns its exit code.
 pub(crate) fn exit_code_of_child(child: impl FnOnce() -> i32) -> i32 {
