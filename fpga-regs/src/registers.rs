@@ -4,8 +4,8 @@
 //! yields an offset constant for each register, a type for each set of fields, and a
 //! [`RegisterBlock`] that generators read. All checks happen at compile time; nothing here does I/O.
 
+use crate::coyote::map::Map;
 use crate::coyote::pci::Bar;
-use crate::coyote::shell::Map;
 use crate::layout::{Codes, Describe};
 
 /// What a register does with accesses.

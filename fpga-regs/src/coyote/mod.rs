@@ -3,6 +3,7 @@
 //! Source: the public Coyote driver and shell RTL of 2026-08. Register numbers are kept beside the
 //! byte offsets because the RTL and the kernel driver speak of numbers.
 
+pub(crate) mod map;
 pub mod pci;
 pub mod shell;
 pub mod static_layer;

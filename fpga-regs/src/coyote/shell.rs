@@ -1,20 +1,9 @@
 //! BAR4 from 0: the shell's registers, in both of the published maps.
 
+pub use super::map::Map;
 use super::pci::Bar;
 use super::static_layer::PROBE_VALUE;
 use crate::registers::Place;
-
-/// Which of the two published register maps a shell has.
-///
-/// Nothing on the card tells: the choice belongs to the bitstream and comes with its manifest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Map {
-    /// Before the Versal merge of 2026: registers 6 to 9 are RDMA, TCP, datapath set, datapath clear.
-    Before2026,
-    /// Since then: register 6 is the shell's reconfiguration flag and the others moved up by one.
-    #[default]
-    Since2026,
-}
 
 /// [`CTRL_CNFG`] of a build with plain registers, writeback and the default TLBs.
 pub const CTRL_CNFG_DEFAULT: CtrlCnfg = CtrlCnfg {
