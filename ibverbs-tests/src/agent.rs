@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::guest::{self, package};
+use crate::guest::{machine, package};
 use crate::pair;
 use crate::process::{Finished, Running, Task};
 
@@ -150,12 +150,12 @@ pub fn agent(end: End, address: Ipv4Addr) -> Result<()> {
 
 fn load_modules() -> Result<()> {
     let modules = ["virtio_net", "ib_uverbs", "rdma_ucm", "crc32_generic", "rdma_rxe"];
-    modules.into_iter().try_for_each(guest::load)
+    modules.into_iter().try_for_each(machine::load)
 }
 
 fn run_all(commands: &[&str], address: Ipv4Addr) -> Result<()> {
     for command in commands {
-        guest::run(&command.replace("ADDRESS", &address.to_string()))?;
+        machine::run(&command.replace("ADDRESS", &address.to_string()))?;
     }
     Ok(())
 }
@@ -193,7 +193,7 @@ pub enum Listens {
 fn obey(order: &Value, server: &mut Option<Running>, daemon: Option<&Running>) -> Result<Value> {
     let task = || {
         let words = order["words"].as_str().context("no words")?;
-        anyhow::Ok(guest::task(words).limit(LIMIT))
+        anyhow::Ok(machine::task(words).limit(LIMIT))
     };
     let finished = match order["do"].as_str() {
         Some("run") => task()?.run()?,

@@ -19,6 +19,7 @@ pub mod latency;
 pub mod level;
 pub mod limits;
 pub mod log;
+pub mod phase;
 pub mod retries;
 pub mod scene;
 pub mod silence;
@@ -26,7 +27,7 @@ pub mod translations;
 pub mod unanswered;
 
 use limits::Excess;
-use scene::Length;
+use phase::Length;
 
 /// How often an attack is tried again where it was late and nothing else: one that works does so
 /// each time.

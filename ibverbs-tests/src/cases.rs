@@ -1,6 +1,6 @@
 //! The table of cases, by family.
 
-use crate::attack::{self, scene::Length};
+use crate::attack::{self, phase::Length};
 use crate::runner::{Case, Need};
 
 mod acknowledged;

@@ -4,12 +4,11 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use nix::errno::Errno;
-use nix::kmod::{ModuleInitFlags, finit_module};
 
 use crate::pair;
 use crate::process::Task;
@@ -20,6 +19,7 @@ mod across;
 pub mod cards;
 mod deaths;
 mod interfaces;
+pub mod machine;
 mod mappings;
 pub mod package;
 mod rdma_core;
@@ -27,11 +27,10 @@ mod refusals;
 mod shadow;
 mod yama;
 
+pub use machine::load;
+pub(crate) use machine::{program, run, task};
 pub use rdma_core::soft_roce;
 
-/// Where the guest finds what the host shares: `built`, the programs under test, `job`, what it was
-/// booted for, and `modules`.
-pub const SHARES: &str = "/run/balboa-guest";
 /// What the guest asks of the host begins with this; the host answers with a line once it is done.
 pub const ASK: &str = "host: ";
 /// The line to the host, from the guest's side.
@@ -167,55 +166,6 @@ fn have_host(what: &str, card: usize) -> Result<()> {
     let answer = ask_host(what, card)?;
     ensure!(answer == "done", "the host was to {what} card {card}: {answer}");
     Ok(())
-}
-
-/// Loads a module, after those it depends on; one that is there or built in stays as
-/// it is.
-///
-/// # Errors
-/// When the machine was not given it, or the kernel refuses it.
-pub fn load(module: &str) -> Result<()> {
-    if !Path::new("/proc/modules").exists() {
-        // A kernel without modules has everything built in that it was configured for.
-        return Ok(());
-    }
-    let directory = Path::new(SHARES).join("modules");
-    let needs = fs::read_to_string(directory.join("needs")).context("no modules are shared")?;
-    load_after_needed(&directory, &needs, &module.replace('-', "_"))
-}
-
-fn load_after_needed(directory: &Path, needs: &str, module: &str) -> Result<()> {
-    if Path::new("/sys/module").join(module).exists() {
-        return Ok(());
-    }
-    let prefix = format!("{module}:");
-    let line = needs.lines().find_map(|line| line.strip_prefix(&prefix));
-    let line = line.with_context(|| format!("the machine has no module {module}"))?;
-    for needed in line.split_whitespace() {
-        load_after_needed(directory, needs, needed)?;
-    }
-    let file = File::open(directory.join(format!("{module}.ko")))?;
-    match finit_module(&file, c"", ModuleInitFlags::empty()) {
-        Ok(()) | Err(Errno::EEXIST) => Ok(()),
-        Err(errno) => Err(errno).with_context(|| format!("the kernel refuses module {module}")),
-    }
-}
-
-/// Where a program is: among those under test, or where the system has it.
-pub(crate) fn program(name: &str) -> PathBuf {
-    let built = Path::new(SHARES).join("built").join(name);
-    if built.exists() { built } else { name.into() }
-}
-
-/// A program by its command line.
-pub(crate) fn task(line: &str) -> Task {
-    let (name, words) = line.split_once(' ').unwrap_or((line, ""));
-    Task::new(program(name)).words(words)
-}
-
-/// Runs a command line that succeeds; what it writes.
-pub(crate) fn run(line: &str) -> Result<String> {
-    Ok(task(line).run()?.success()?.stdout)
 }
 
 /// Waits until something is so.

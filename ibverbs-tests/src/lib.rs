@@ -22,6 +22,7 @@ pub mod hostile;
 pub mod interop;
 pub mod interrupt;
 pub mod mortal;
+mod nodes;
 pub mod pair;
 pub mod process;
 pub mod runner;

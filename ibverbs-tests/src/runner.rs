@@ -10,7 +10,7 @@ use command_line::report;
 use nix::unistd::geteuid;
 
 use crate::process::Task;
-use crate::setting::{Setting, Stage, Who};
+use crate::setting::{SHARES, Setting, Stage, Who};
 
 /// Something a case needs of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +39,9 @@ impl Need {
             Self::Scapy => crate::scapy::python().is_none().then(|| {
                 "needs scapy, which cargo xtask test installs from PyPI where it can".to_owned()
             }),
-            Self::Node(node) => crate::attack::unanswered::cannot_open(Path::new(node)),
+            Self::Node(node) => crate::nodes::cannot_open(Path::new(node)),
             Self::Module(module) => {
-                let file = Path::new(crate::guest::SHARES).join("modules");
+                let file = Path::new(SHARES).join("modules");
                 (!file.join(format!("{module}.ko")).exists())
                     .then(|| format!("needs a kernel with {module} as a module"))
             }

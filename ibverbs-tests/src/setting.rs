@@ -15,6 +15,9 @@ use crate::process::{LIMIT, Running, Task};
 
 /// The ordinary user when the tests run as root: nobody.
 pub const NOBODY: u32 = 65534;
+/// Where the guest finds what the host shares: `built`, the programs under test, `job`, what it was
+/// booted for, and `modules`.
+pub const SHARES: &str = "/run/balboa-guest";
 /// The programs under test.
 pub const PROGRAMS: [&str; 8] = [
     "balboad",

@@ -4,7 +4,8 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use super::limits::{Excess, Limits};
-use super::scene::{Attack, Length, Scene, number_said};
+use super::phase::Length;
+use super::scene::{Attack, Scene, number_said};
 use crate::runner::Case;
 use crate::setting::Setting;
 

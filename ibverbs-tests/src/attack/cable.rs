@@ -9,7 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
 use super::files::SOMEBODY;
-use super::scene::{ATTACKING, Length, PATIENCE, has_said, number_said};
+use super::phase::Length;
+use super::scene::{ATTACKING, PATIENCE, has_said, number_said};
 use crate::cases::counters::counters;
 use crate::hostile::cable::FORGED;
 use crate::process::{Finished, Running, Task};

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::scene::{Length, PATIENCE};
+use super::phase::Length;
+use super::scene::PATIENCE;
 use crate::process::{Finished, Running};
 use crate::runner::{Case, Need};
 use crate::setting::Setting;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Error, Result};
 
-use super::scene::{Length, Phase};
+use super::phase::{Length, Phase};
 
 /// How often as long a bystander's round trips may take beside an attack as beside harmless work.
 const SLOWER: u32 = 5;

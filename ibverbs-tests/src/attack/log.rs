@@ -3,7 +3,8 @@
 use anyhow::Result;
 
 use super::limits::Limits;
-use super::scene::{Attack, Length, Scene};
+use super::phase::Length;
+use super::scene::{Attack, Scene};
 use crate::runner::Case;
 use crate::setting::Setting;
 

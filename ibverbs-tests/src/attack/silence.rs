@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::limits::Limits;
-use super::scene::{Attack, Length, Scene, number_said};
+use super::phase::Length;
+use super::scene::{Attack, Scene, number_said};
 use crate::runner::Case;
 use crate::setting::Setting;
 

@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
 use super::limits::{Excess, Limits};
-use super::scene::{Attack, Length, PATIENCE, Scene, number_said};
+use super::phase::Length;
+use super::scene::{Attack, PATIENCE, Scene, number_said};
 use crate::process::{Finished, Running};
 use crate::runner::Case;
 use crate::setting::Setting;

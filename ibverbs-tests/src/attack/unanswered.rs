@@ -1,20 +1,18 @@
 //! Memory that does not answer whoever copies from it or to it.
 
-use std::fs::{self, OpenOptions};
-use std::io;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum as _;
 use clap::builder::PossibleValue;
-use nix::sys::stat::{Mode, SFlag, mknod};
 use nix::unistd::geteuid;
 
 use super::limits::Limits;
-use super::scene::{Attack, Length, PATIENCE, Scene, has_said};
+use super::phase::Length;
+use super::scene::{Attack, PATIENCE, Scene, has_said};
 use crate::hostile::unanswered::{IN_ERROR, Kind, Use};
+use crate::nodes::open_copy;
 use crate::process::Running;
 use crate::runner::{Case, Need};
 use crate::setting::Setting;
@@ -70,26 +68,6 @@ impl Kind {
         open_copy(node, &own)?;
         Ok(own)
     }
-}
-
-/// Makes a device node that everybody may open.
-fn open_copy(node: &Path, at: &Path) -> io::Result<()> {
-    let number = fs::metadata(node)?.rdev();
-    mknod(at, SFlag::S_IFCHR, Mode::empty(), number)?;
-    fs::set_permissions(at, fs::Permissions::from_mode(0o666))
-}
-
-/// Why an ordinary user cannot open a device node, nor a copy that we make, if that is so.
-pub(crate) fn cannot_open(node: &Path) -> Option<String> {
-    let open = |node: &Path| OpenOptions::new().read(true).write(true).open(node).map(drop);
-    let copied = || {
-        let directory = tempfile::tempdir()?;
-        let copy = directory.path().join("node");
-        open_copy(node, &copy)?;
-        open(&copy)
-    };
-    let outcome = if geteuid().is_root() { copied() } else { open(node) };
-    outcome.err().map(|error| format!("needs {}: {error}", node.display()))
 }
 
 fn limits() -> Limits {

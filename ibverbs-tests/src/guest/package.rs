@@ -5,8 +5,9 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{SHARES, load};
+use super::load;
 use crate::process::Task;
+use crate::setting::SHARES;
 
 /// Where the files are that name libibverbs' providers.
 pub const DRIVERS: &str = "/etc/libibverbs.d";

@@ -10,14 +10,12 @@ use command_line::report;
 use ibverbs_tests::process::Task;
 
 use super::apt::Apt;
-use super::linux::{Linux, Version};
+use super::linux::{CONFIG, Linux, Version};
 use crate::setup;
 
 /// The source package, of the suite where it is; it holds a tar file of its own name.
 const SOURCE: &str = "linux-source-6.12";
 const SUITE: &str = "trixie";
-/// What the smallest configuration is to have besides. No modules: nothing needs be loaded.
-pub const CONFIG: &str = include_str!("kernel.config");
 /// How long the build may take on a slow machine.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 

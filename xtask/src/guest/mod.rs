@@ -10,10 +10,11 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
 use command_line::report;
 use ibverbs_tests::agent::{Cable, End};
-use ibverbs_tests::guest::{self, Hardware, SHARES};
+use ibverbs_tests::guest::{self, Hardware};
 use ibverbs_tests::interop;
 use ibverbs_tests::pair::free_port;
 use ibverbs_tests::runner::{self, Filter, Summary};
+use ibverbs_tests::setting::SHARES;
 
 mod apt;
 mod bench;

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use ibverbs_tests::agent::{self, Cable, End, MTU};
-use ibverbs_tests::guest::{ASK, DONE, Hardware, SHARES};
+use ibverbs_tests::guest::{ASK, DONE, Hardware};
 use ibverbs_tests::interop;
 use ibverbs_tests::process::{Running, Task};
+use ibverbs_tests::setting::SHARES;
 
 use super::cards::{Cards, Served};
 use super::initramfs;
