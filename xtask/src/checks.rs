@@ -16,6 +16,7 @@ use crate::setup;
 
 mod deny;
 mod dependencies;
+mod imports;
 
 /// `cargo xtask check`.
 #[derive(Debug, Args)]
@@ -46,6 +47,7 @@ const CHECKS: &[Check] = &[
     Check::new("documentation", documentation),
     Check::new("licences and sources", deny::check),
     Check::new("dependencies and what they are for", dependencies::check),
+    Check::new("no circles of imports", imports::check),
     Check { name: "Miri on the rings", run: miri, optional: true },
     Check::new("card contract: the C header in C++", || compare::c_header("c++", "c++17")),
     Check::new("card contract: the SystemVerilog package, linted", compare::lint_package),

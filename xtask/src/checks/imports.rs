@@ -1,0 +1,195 @@
+//! No circle of imports between files, other than between a module and its children.
+//!
+//! The files of each library and program are read as tokens, tests left out, and every path in them
+//! is followed to the file that has what it names, through whatever re-exports it on the way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::cargo::{cargo, root};
+
+mod circles;
+mod source;
+
+use circles::Graph;
+use source::Arrow;
+
+/// Arrows to one file that close circles and stay for now.
+struct Exception {
+    /// The importing files, from the workspace's root.
+    from: &'static [&'static str],
+    /// The imported file.
+    to: &'static str,
+    /// How they would be cut.
+    cut: &'static str,
+}
+
+const EXCEPTIONS: &[Exception] = &[
+    Exception {
+        from: &["kdriver-shim/src/error.rs", "kdriver-shim/src/rings.rs"],
+        to: "kdriver-shim/src/quota.rs",
+        cut: "the resources and their names get a file of their own, below errors and quotas",
+    },
+    Exception {
+        from: &[
+            "kdriver-shim/src/cards.rs",
+            "kdriver-shim/src/claims.rs",
+            "kdriver-shim/src/leaving.rs",
+            "kdriver-shim/src/poller.rs",
+        ],
+        to: "kdriver-shim/src/clients.rs",
+        cut: "a client's number, and what of a client is undone at its end, get files of their own",
+    },
+    Exception {
+        from: &["kdriver-shim/src/bringup.rs"],
+        to: "kdriver-shim/src/cards.rs",
+        cut: "a card gets a file of its own, apart from the list of cards, which brings them up",
+    },
+    Exception {
+        from: &[
+            "provider/src/ffi/cq.rs",
+            "provider/src/ffi/hook.rs",
+            "provider/src/ffi/mr.rs",
+            "provider/src/ffi/pd.rs",
+            "provider/src/ffi/qp.rs",
+        ],
+        to: "provider/src/ffi/context.rs",
+        cut: "how a context is found behind its pointer gets a file apart from the operations' table",
+    },
+    Exception {
+        from: &["provider/src/process.rs"],
+        to: "provider/src/control.rs",
+        cut: "the process's lock is handed what a fork must take, and does not name it",
+    },
+    Exception {
+        from: &["provider/src/process.rs"],
+        to: "provider/src/ffi/hook.rs",
+        cut: "the same",
+    },
+    Exception {
+        from: &["provider/src/log.rs"],
+        to: "provider/src/ffi/mod.rs",
+        cut: "the log's only foreign call is handed to it",
+    },
+    Exception {
+        from: &[
+            "queue-engine/src/admin.rs",
+            "queue-engine/src/fetch.rs",
+            "queue-engine/src/registers.rs",
+            "queue-engine/src/resolve.rs",
+        ],
+        to: "queue-engine/src/engine.rs",
+        cut: "they get the engine's tables, and not the engine, whose methods they are today",
+    },
+    Exception {
+        from: &["roce/src/state.rs"],
+        to: "roce/src/attributes.rs",
+        cut: "the mask of attributes stands with the one table of transitions",
+    },
+    Exception {
+        from: &[
+            "roce/src/comp.rs",
+            "roce/src/congestion.rs",
+            "roce/src/credit.rs",
+            "roce/src/probe.rs",
+            "roce/src/req.rs",
+            "roce/src/resp.rs",
+        ],
+        to: "roce/src/qp.rs",
+        cut: "requester and responder own their state, and get what they share of the queue pair",
+    },
+    Exception {
+        from: &["roce/src/credit.rs"],
+        to: "roce/src/req.rs",
+        cut: "a message of the requester's gets a file of its own",
+    },
+    Exception {
+        from: &[
+            "softcard/src/datapath.rs",
+            "softcard/src/datapath/runs.rs",
+            "softcard/src/gids.rs",
+            "softcard/src/host.rs",
+            "softcard/src/published.rs",
+            "softcard/src/transport.rs",
+            "softcard/src/xdma.rs",
+        ],
+        to: "softcard/src/card.rs",
+        cut: "a card becomes parts that own their state: shell, vFPGAs, network",
+    },
+    Exception { from: &["softcard/src/published.rs"], to: "softcard/src/bars.rs", cut: "the same" },
+    Exception {
+        from: &["softcard/src/bus.rs", "softcard/src/views.rs"],
+        to: "softcard/src/mmu/latch.rs",
+        cut: "what a view keeps of a translation stands below bus and MMU",
+    },
+    Exception {
+        from: &["softcard/src/overseer.rs", "softcard/src/run.rs"],
+        to: "softcard/src/runtime.rs",
+        cut: "what threads share gets a file apart from what starts them",
+    },
+];
+
+/// Fails when there is a circle that no exception cuts, or an exception that cuts none.
+///
+/// # Errors
+/// With the arrows of each circle, and the exceptions that are to go.
+pub fn check() -> Result<()> {
+    let mut graph = Graph::default();
+    for file in roots()? {
+        let root = root();
+        source::read(&root, Path::new(&file))?.into_iter().for_each(|arrow| graph.add(arrow));
+    }
+    let arrows = EXCEPTIONS.iter().flat_map(|it| {
+        it.from
+            .iter()
+            .map(|from| ((*from).to_owned(), it.to.to_owned()))
+            .zip(std::iter::repeat(it.cut))
+    });
+    let excepted: BTreeMap<Arrow, &str> = arrows.collect();
+    let mut found = String::new();
+    let all: BTreeSet<Arrow> = excepted.keys().cloned().collect();
+    for (arrow, cut) in &excepted {
+        let mut others = all.clone();
+        others.remove(arrow);
+        if !graph.is_in_a_circle(arrow, &others) {
+            let (from, to) = arrow;
+            found.push_str(&format!("\nno circle needs the exception {from} -> {to} ({cut})"));
+        }
+    }
+    for circle in graph.circles(&all) {
+        found.push_str(&format!("\na circle of {} files:", circle.len()));
+        for ((from, to), name) in graph.within(&circle, &all) {
+            found.push_str(&format!("\n  {from} -> {to}: {name}"));
+        }
+    }
+    ensure!(found.is_empty(), "files that import each other:{found}");
+    Ok(())
+}
+
+/// The first file of each library and program of the workspace, from its root.
+fn roots() -> Result<Vec<String>> {
+    let metadata = cargo("metadata --format-version 1 --no-deps --locked").run()?.success()?;
+    let metadata: serde_json::Value = serde_json::from_str(&metadata.stdout)?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let targets = packages.flat_map(|it| it["targets"].as_array().into_iter().flatten());
+    let ours = targets.filter(|target| {
+        let kinds = target["kind"].as_array().into_iter().flatten();
+        kinds.filter_map(|it| it.as_str()).any(|kind| kind.ends_with("lib") || kind == "bin")
+    });
+    let files: Vec<String> = ours
+        .filter_map(|it| Path::new(it["src_path"].as_str()?).strip_prefix(root()).ok())
+        .map(|path| path.display().to_string())
+        .collect();
+    if files.is_empty() {
+        bail!("cargo metadata names no library and no program");
+    }
+    Ok(files)
+}
+
+/// An example of what is imported for each arrow.
+type Names = BTreeMap<Arrow, String>;
+
+#[cfg(test)]
+mod tests;
