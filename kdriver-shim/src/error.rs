@@ -6,8 +6,8 @@ use fpga_regs::engine::admin::{AdminStatus, Opcode};
 use nix::errno::Errno;
 use shim_abi::Refusal;
 
-use crate::quota::Resource;
-
+/// The name of the rings' memory where a quota is told of.
+pub const RINGS: &str = "bytes of rings";
 /// The name of a card's addresses where a quota is told of.
 pub const ADDRESSES: &str = "bytes of the card's addresses";
 
@@ -224,8 +224,7 @@ impl Error {
     /// Whether the client's ring memory is too small.
     #[must_use]
     pub fn is_shortage_of_rings(&self) -> bool {
-        let rings = Resource::RingBytes.name();
-        matches!(self, Self::Quota { resource, .. } if *resource == rings)
+        matches!(self, Self::Quota { resource: RINGS, .. })
     }
 
     /// The status, where the engine refused.

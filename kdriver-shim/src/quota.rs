@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use nix::sys::resource::{Resource as Limited, getrlimit};
 
 use crate::engine::EngineLimits;
-use crate::error::Error;
+use crate::error::{Error, RINGS};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ static TABLE: [Row; 10] = [
     row(Resource::Qps, "queue pairs", 16384, QP_BYTES),
     row(Resource::Mrs, "memory regions", 65536, MR_BYTES),
     row(Resource::MrBytes, "registered bytes", 1 << 40, 0),
-    row(Resource::RingBytes, "bytes of rings", crate::rings::RING_BYTES, 0),
+    row(Resource::RingBytes, RINGS, crate::rings::RING_BYTES, 0),
     row(Resource::KeptBytes, "bytes kept at most", 512 << 20, 0),
 ];
 

@@ -13,8 +13,7 @@ use hostmem::{Access, SharedMapping, memfd};
 use nix::fcntl::{FallocateFlags, fallocate};
 use shim_abi::CARD_STATES_BYTES;
 
-use crate::error::Error;
-use crate::quota::Resource;
+use crate::error::{Error, RINGS};
 use crate::spans::{FreeSpans, Span};
 
 /// Bytes of a client's ring memory.
@@ -89,7 +88,7 @@ impl RingMemory {
     /// [`Self::tidy`] has nothing left to do.
     pub fn allocate(&mut self, bytes: u64) -> Result<Span, Error> {
         self.free.take(bytes, PAGE, 0).ok_or(Error::Quota {
-            resource: Resource::RingBytes.name(),
+            resource: RINGS,
             used: RING_BYTES.saturating_sub(self.free.free_bytes()),
             asked: bytes,
             limit: RING_BYTES,

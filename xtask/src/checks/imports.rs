@@ -28,11 +28,6 @@ struct Exception {
 
 const EXCEPTIONS: &[Exception] = &[
     Exception {
-        from: &["kdriver-shim/src/error.rs", "kdriver-shim/src/rings.rs"],
-        to: "kdriver-shim/src/quota.rs",
-        cut: "the resources and their names get a file of their own, below errors and quotas",
-    },
-    Exception {
         from: &[
             "kdriver-shim/src/cards.rs",
             "kdriver-shim/src/claims.rs",
