@@ -44,3 +44,4 @@ mod status;
 mod table;
 mod uverbs;
 mod wr;
+mod wr_ids;

@@ -5,24 +5,22 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::verbs::ibv_sge;
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
-use hostmem::{BlockRing, DoorbellSlot, MaskedTable, Record};
+use hostmem::{BlockRing, DoorbellSlot, Record};
 
 use crate::doorbell::CardPath;
 use crate::lock::{QueueGuard, QueueLock};
 use crate::wr::write_receive;
+use crate::wr_ids::WrIdPool;
 
 const PRODUCER: usize = record::PRODUCER / 4;
 
 /// A QP's receive queue as the program's side sees it; ownership as in [`crate::sq::SendQueue`].
-///
-/// Entries are told apart by their running index, which is the tag the card echoes.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     lock: QueueLock,
     /// The errno of posting now; 0 while the queue takes requests.
     gate: AtomicI32,
     max_sge: u32,
-    entries: u32,
     log2_stride: u32,
     rqn: u32,
     slot: DoorbellSlot,
@@ -31,16 +29,15 @@ pub(crate) struct ReceiveQueue {
     ring: BlockRing,
     record: Record,
     path: Arc<CardPath>,
-    /// The program's names for what was posted, by entry.
-    wr_ids: MaskedTable<AtomicU64>,
-    produced: Position,
-    consumed: Position,
+    /// The program's names for what was posted.
+    wr_ids: WrIdPool,
+    produced: Produced,
 }
 
-/// How far one side has come, in entries, running.
+/// Entries posted, running.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Position(AtomicU32);
+struct Produced(AtomicU32);
 
 /// Where a receive queue lives and how it is reached.
 #[derive(Debug)]
@@ -68,7 +65,6 @@ impl ReceiveQueue {
             lock: QueueLock::new(single_threaded),
             gate: AtomicI32::new(libc::EINVAL),
             max_sge,
-            entries,
             log2_stride: u32::from(log2_stride),
             rqn,
             slot: path.slot(slot(QueueKind::Receive, rqn)),
@@ -76,9 +72,8 @@ impl ReceiveQueue {
             ring,
             record,
             path,
-            wr_ids: MaskedTable::new(entries),
-            produced: Position::default(),
-            consumed: Position::default(),
+            wr_ids: WrIdPool::new(entries),
+            produced: Produced::default(),
         }
     }
 
@@ -92,7 +87,7 @@ impl ReceiveQueue {
         let _guard = self.lock.lock();
         self.doorbell.store(slot_value(self.rqn, generation, 0), Ordering::Relaxed);
         self.produced.0.store(0, Ordering::Relaxed);
-        self.consumed.0.store(0, Ordering::Relaxed);
+        self.wr_ids.reset();
         self.record.store_release_u32(PRODUCER, 0);
     }
 
@@ -111,42 +106,24 @@ impl ReceiveQueue {
             return Err(libc::EIO);
         }
         let index = self.produced.0.load(Ordering::Relaxed);
-        let outstanding = index.wrapping_sub(self.consumed.0.load(Ordering::Acquire));
-        let room = self.entries.saturating_sub(outstanding);
+        let room = self.wr_ids.room(index);
         Ok(ReceiveBatch { queue: self, guard, start: index, index, room })
     }
 
-    /// Takes back a work request and all before it: its completion carries its tag.
+    /// Takes back a work request: its completion carries its tag.
     ///
-    /// Returns the program's name for it; `None` where no such entry is outstanding. The caller
+    /// Returns the program's name for it; `None` where no such request is outstanding. The caller
     /// holds the receive CQ's lock.
     #[inline(always)]
     pub(crate) fn retire(&self, tag: u32) -> Option<u64> {
-        let consumed = self.consumed.0.load(Ordering::Relaxed);
-        let produced = self.produced.0.load(Ordering::Acquire);
-        if tag.wrapping_sub(consumed) >= produced.wrapping_sub(consumed) {
-            return None;
-        }
-        Some(self.take(tag))
+        self.wr_ids.give_back(tag)
     }
 
     /// Takes back the oldest outstanding work request: the card died with it.
     ///
     /// The caller holds the receive CQ's lock.
     pub(crate) fn flush_one(&self) -> Option<u64> {
-        let consumed = self.consumed.0.load(Ordering::Relaxed);
-        if consumed == self.produced.0.load(Ordering::Acquire) {
-            return None;
-        }
-        Some(self.take(consumed))
-    }
-
-    #[inline(always)]
-    fn take(&self, index: u32) -> u64 {
-        let wr_id = self.wr_ids.get(index).load(Ordering::Relaxed);
-        // Release: the poster that finds this room may write over the name read above.
-        self.consumed.0.store(index.wrapping_add(1), Ordering::Release);
-        wr_id
+        self.wr_ids.give_back_oldest(self.produced.0.load(Ordering::Relaxed))
     }
 }
 
@@ -169,9 +146,8 @@ impl ReceiveBatch<'_> {
         }
         self.room = self.room.checked_sub(1).ok_or(libc::ENOMEM)?;
         let index = self.index;
-        let first = index.wrapping_shl(queue.log2_stride);
-        write_receive(&queue.ring, first, index, sges);
-        queue.wr_ids.get(index).store(wr_id, Ordering::Relaxed);
+        let tag = queue.wr_ids.take(index, wr_id);
+        write_receive(&queue.ring, index.wrapping_shl(queue.log2_stride), tag, sges);
         self.index = index.wrapping_add(1);
         Ok(())
     }
@@ -183,8 +159,7 @@ impl ReceiveBatch<'_> {
         if index == start {
             return;
         }
-        // Release: the poller that sees the index also sees the names.
-        queue.produced.0.store(index, Ordering::Release);
+        queue.produced.0.store(index, Ordering::Relaxed);
         queue.record.store_release_u32(PRODUCER, index);
         queue.slot.ring(queue.doorbell.load(Ordering::Relaxed) | u64::from(index));
         // Others may post while the card is woken.
@@ -227,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_stand_at_their_stride_and_carry_their_running_index() {
+    fn entries_stand_at_their_stride_and_carry_their_tags() {
         let (queue, ring, record) = queue(4, 1);
         let sges = [SGE; 7];
         for wr_id in 0..6u32 {
@@ -264,14 +239,31 @@ mod tests {
     }
 
     #[test]
+    fn completions_in_another_order_than_that_of_posting_find_their_names() {
+        let (queue, ring, _) = queue(4, 0);
+        for wr_id in 10..14 {
+            post(&queue, wr_id, &[SGE]).unwrap();
+        }
+        assert_eq!(queue.retire(2), Some(12));
+        assert_eq!(post(&queue, 14, &[SGE]), Ok(()), "one has room");
+        assert_eq!(post(&queue, 15, &[SGE]), Err(libc::ENOMEM));
+        let header = ReceiveHeader::decode(&[ring.read(4)]);
+        assert_eq!(header.tag, 6, "the entry that was given back, in its next generation");
+        let names = [0, 6, 3, 1].map(|tag| queue.retire(tag));
+        assert_eq!(names, [Some(10), Some(14), Some(13), Some(11)]);
+    }
+
+    #[test]
     fn indices_wrap_at_32_bits() {
-        let (queue, ..) = queue(2, 0);
-        queue.produced.0.store(u32::MAX, Ordering::Relaxed);
-        queue.consumed.0.store(u32::MAX, Ordering::Relaxed);
+        let (queue, _, record) = queue(2, 0);
+        for pool in [&queue.produced.0, queue.wr_ids.given_back()] {
+            pool.store(u32::MAX, Ordering::Relaxed);
+        }
         post(&queue, 1, &[SGE]).unwrap();
         post(&queue, 2, &[SGE]).unwrap();
-        assert_eq!(queue.retire(u32::MAX), Some(1));
-        assert_eq!(queue.retire(0), Some(2));
+        assert_eq!(record.load_relaxed_u32(PRODUCER), 1);
+        assert_eq!(post(&queue, 3, &[SGE]), Err(libc::ENOMEM));
+        assert_eq!((queue.retire(1), queue.retire(0)), (Some(1), Some(2)));
     }
 
     #[test]
