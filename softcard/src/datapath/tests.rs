@@ -13,6 +13,7 @@ use roce::{
 
 mod attributes;
 mod opcodes;
+mod pair;
 mod rig;
 
 use super::*;

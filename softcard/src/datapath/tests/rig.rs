@@ -84,9 +84,9 @@ pub(super) struct Rig {
     wire: Rc<RefCell<Wire>>,
     memory: Arc<SharedMapping>,
     slots: Arc<DoorbellPage>,
-    now: u64,
+    pub now: u64,
     generation: u8,
-    rkey: u32,
+    pub rkey: u32,
     lkey: u32,
     /// Blocks of commands written, and answers, completions and events read.
     commands: u32,
@@ -94,6 +94,7 @@ pub(super) struct Rig {
     completions: u32,
     events: u32,
     posted: u32,
+    received: u32,
 }
 
 fn mapping(bytes: usize) -> Arc<SharedMapping> {
@@ -105,12 +106,19 @@ impl Rig {
     /// A QP in RTS, with receives, towards [`PEER_QPN`]; both sides begin with PSN 0.
     pub fn new() -> Self {
         let wire = Rc::new(RefCell::new(Wire::default()));
+        let port = Box::new(TestPort(Rc::clone(&wire)));
+        let mut rig = Self { wire, ..Self::at(OWN, port, FramePool::new(16)) };
+        rig.connect(PEER, PEER_QPN);
+        rig.post_receives();
+        rig
+    }
+
+    /// A card of that address with a QP in RESET.
+    pub fn at(own: [u8; 6], port: Box<dyn Port>, pool: FramePool) -> Self {
         let published = Arc::<Published>::default();
         let vectors = Rc::new(Arc::clone(&published));
-        let port = Box::new(TestPort(Rc::clone(&wire)));
-        let (policy, pool) = (IcrcPolicy::CheckAll, FramePool::new(16));
-        let mut card = Card::new(Map::default(), port, policy, pool, vectors, published);
-        card.set_identity(Identity { mac: OWN, ipv4: 0x0a00_0001 });
+        let mut card = Card::new(Map::default(), port, IcrcPolicy::CheckAll, pool, vectors, published);
+        card.set_identity(Identity { mac: own, ipv4: 0x0a00_0001 });
         let memory = mapping(BYTES as usize);
         let shared = DmaMemory::Shared { mapping: Arc::clone(&memory), offset: 0 };
         card.memory.map(BASE, BYTES, shared).unwrap();
@@ -119,7 +127,7 @@ impl Rig {
         let mut rig = Self {
             card,
             qpn: 0,
-            wire,
+            wire: Rc::default(),
             memory,
             slots,
             now: 0,
@@ -131,11 +139,10 @@ impl Rig {
             completions: 0,
             events: 0,
             posted: 0,
+            received: 0,
         };
         rig.enable();
-        rig.make_objects();
-        rig.connect();
-        rig.post_receives();
+        rig.make_objects(own);
         rig
     }
 
@@ -214,8 +221,8 @@ impl Rig {
         completion
     }
 
-    fn make_objects(&mut self) {
-        let gid = MacAddr(OWN).link_local().octets();
+    fn make_objects(&mut self, own: [u8; 6]) {
+        let gid = MacAddr(own).link_local().octets();
         self.run(Command::SetGid, &SetGid { index: 0, valid: 1, gid }.encode());
         let (pdn, kind) = (PDN, KeyKind::Region);
         let access = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::REMOTE_READ;
@@ -245,12 +252,16 @@ impl Rig {
 
     /// Attributes of a QP that goes to RTS.
     pub fn attributes() -> Attributes {
+        Self::attributes_to(PEER, PEER_QPN)
+    }
+
+    fn attributes_to(peer: [u8; 6], dest_qpn: u32) -> Attributes {
         Attributes {
             path_mtu: PathMtu::Mtu1024 as u8,
             access: (Rights::REMOTE_WRITE | Rights::REMOTE_READ).bits(),
             port: 1,
             timeout: 14,
-            dest_qpn: PEER_QPN,
+            dest_qpn,
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,
             min_rnr_timer: 12,
@@ -258,7 +269,7 @@ impl Rig {
             rnr_retry: 7,
             sgid_index: 0,
             hop_limit: 64,
-            dgid: MacAddr(PEER).link_local().octets(),
+            dgid: MacAddr(peer).link_local().octets(),
             ..Attributes::default()
         }
     }
@@ -269,7 +280,8 @@ impl Rig {
         self.try_run(Command::ModifyQp, &[head, first, second]).status
     }
 
-    fn connect(&mut self) {
+    /// Takes the QP to RTS, towards one of a peer's.
+    pub fn connect(&mut self, peer: [u8; 6], dest_qpn: u32) {
         use AttributeMask as M;
         let init = M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS;
         let rtr = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
@@ -277,37 +289,49 @@ impl Rig {
         let rts = M::STATE | M::TIMEOUT | M::RETRY_COUNT | M::RNR_RETRY | M::SQ_PSN;
         let rts = rts | M::MAX_RD_ATOMIC;
         for (state, mask) in [(State::Init, init), (State::Rtr, rtr), (State::Rts, rts)] {
-            let status = self.modify(&Attributes { mask, state, ..Self::attributes() });
+            let status =
+                self.modify(&Attributes { mask, state, ..Self::attributes_to(peer, dest_qpn) });
             assert_eq!(status, AdminStatus::Success);
         }
     }
 
     fn post_receives(&mut self) {
         for tag in 0..RECEIVES {
-            let [mut block] = ReceiveHeader { num_sge: 1, tag }.encode();
-            let address = BUFFERS + u64::from(tag) * BUFFER_BYTES;
-            let sge = Sge { address, length: BUFFER_BYTES as u32, lkey: self.lkey }.encode();
-            let at = RECEIVE_PAYLOAD_OFFSET / 8;
-            block[at..at + 2].copy_from_slice(&sge);
-            self.write_block(RQ + record::ENTRIES, tag, &block);
+            self.post_receive(BUFFERS + u64::from(tag) * BUFFER_BYTES, BUFFER_BYTES as u32);
         }
-        self.write(RQ + record::PRODUCER as u64, &RECEIVES.to_le_bytes());
+    }
+
+    /// Posts a receive, whose tag is the number of those before it.
+    pub fn post_receive(&mut self, address: u64, length: u32) {
+        let tag = self.received;
+        let [mut block] = ReceiveHeader { num_sge: 1, tag }.encode();
+        let sge = Sge { address, length, lkey: self.lkey }.encode();
+        let at = RECEIVE_PAYLOAD_OFFSET / 8;
+        block[at..at + 2].copy_from_slice(&sge);
+        self.write_block(RQ + record::ENTRIES, tag, &block);
+        self.received += 1;
+        self.write(RQ + record::PRODUCER as u64, &self.received.to_le_bytes());
     }
 
     /// Posts a message of `length` bytes at [`LOCAL`], and rings.
     pub fn post(&mut self, opcode: SendOpcode, length: u32) {
+        self.post_from(LOCAL, opcode, length, 1);
+    }
+
+    /// Posts a message of `length` bytes to or from [`VA`] by the peer's key, and rings.
+    pub fn post_from(&mut self, address: u64, opcode: SendOpcode, length: u32, rkey: u32) {
         let header = SendHeader {
             opcode,
             flags: SendFlags::SIGNALED,
             num_sge: 1,
             blocks: 1,
             remote_address: VA,
-            rkey: 1,
+            rkey,
             ..SendHeader::default()
         };
         let [mut block] = header.encode();
         let at = SEND_PAYLOAD_OFFSET / 8;
-        let sge = Sge { address: LOCAL, length, lkey: self.lkey }.encode();
+        let sge = Sge { address, length, lkey: self.lkey }.encode();
         block[at..at + 2].copy_from_slice(&sge);
         self.write_block(SQ + record::ENTRIES, self.posted, &block);
         self.posted += 1;
@@ -370,6 +394,7 @@ impl Rig {
     pub fn poll(&mut self) -> Option<Cqe> {
         let block = self.entry(CQ + record::ENTRIES, self.completions)?;
         self.completions += 1;
+        self.write(CQ + record::CONSUMER as u64, &self.completions.to_le_bytes());
         Some(Cqe::decode(&[block]))
     }
 
