@@ -7,6 +7,7 @@
 #![expect(clippy::expect_used, reason = "a measuring program may stop")]
 
 use std::net::Ipv4Addr;
+use std::task::Poll;
 use std::time::{Duration, Instant as Clock};
 
 use roce::wire::icrc;
@@ -27,12 +28,12 @@ impl Verbs for Permissive {
         _: u64,
         _: u64,
         _: RemoteAccess,
-    ) -> Result<(), AccessDenied> {
-        Ok(())
+    ) -> Poll<Result<(), AccessDenied>> {
+        Poll::Ready(Ok(()))
     }
 
-    fn take_receive(&mut self, _: Qpn) -> Result<Receive, ReceiveError> {
-        Ok(Receive { id: 0, capacity: u64::MAX, left: Some(500) })
+    fn take_receive(&mut self, _: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+        Poll::Ready(Ok(Receive { id: 0, capacity: u64::MAX, left: Some(500) }))
     }
 }
 
@@ -112,7 +113,7 @@ fn carry(from: &mut Stack, to: &mut Stack, times: &mut Times) -> usize {
     let statuses = [true; BURST];
     let start = Clock::now();
     for (index, frame) in frames.iter_mut().enumerate() {
-        to.receive(NOW, frame, index, &mut Permissive, &mut placements);
+        assert!(to.receive(NOW, frame, index, &mut Permissive, &mut placements).is_ready());
     }
     to.commit(NOW, &statuses);
     while to.poll_event().is_some() {}

@@ -1,6 +1,7 @@
 //! What the transport and the layer above it say to each other.
 
 use core::ops::Range;
+use core::task::Poll;
 
 use crate::header::HeaderBuffer;
 use crate::psn::Psn;
@@ -360,6 +361,9 @@ pub enum ReceiveError {
 }
 
 /// The layer above, as asked about incoming requests.
+///
+/// What is [`Poll::Pending`] is not decided yet: the frame that needs it has done nothing, and is to
+/// be given to [`Stack::receive`](crate::Stack::receive) again, which asks the same again.
 pub trait Verbs {
     /// Whether the peer of `qpn` may access `length` bytes (at least 1) at `va` with `rkey`. Asked
     /// once for a whole message.
@@ -370,9 +374,10 @@ pub trait Verbs {
         va: u64,
         length: u64,
         access: RemoteAccess,
-    ) -> Result<(), AccessDenied>;
+    ) -> Poll<Result<(), AccessDenied>>;
 
     /// Takes the next receive request of `qpn`. The transport owes one `ReceiveCompleted` or
-    /// `ReceiveFailed` for it, unless the QP is reset or destroyed first.
-    fn take_receive(&mut self, qpn: Qpn) -> Result<Receive, ReceiveError>;
+    /// `ReceiveFailed` for it, unless the QP is reset or destroyed first, or enters the error state
+    /// while the frame that needs it has to be given again.
+    fn take_receive(&mut self, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>>;
 }

@@ -1,11 +1,12 @@
 //! The responder: executes requests in order, and answers with acknowledgements and READ
 //! responses.
 
+use core::task::{Poll, ready};
 use std::collections::VecDeque;
 
 use crate::api::{
-    AsyncKind, Event, Placement, Receive, ReceiveError, ReceiveKind, ReceiveStatus, RemoteAccess,
-    Sink, Verbs,
+    AccessDenied, AsyncKind, Event, Placement, Receive, ReceiveError, ReceiveKind, ReceiveStatus,
+    RemoteAccess, Sink, Verbs,
 };
 use crate::attributes::AccessFlags;
 use crate::comp::FramePlace;
@@ -228,6 +229,8 @@ enum Stop {
     TooLong(u64),
     /// The receive request cannot be used; the layer above completes it.
     BadReceive,
+    /// The layer above has not decided yet: the packet comes again.
+    Undecided,
 }
 
 /// The request packet being executed.
@@ -239,7 +242,7 @@ struct Request<'a> {
 }
 
 impl Qp {
-    /// Handles a request of the peer.
+    /// Handles a request of the peer. One that is pending has at most established the connection.
     pub(crate) fn receive_request(
         &mut self,
         shared: &mut Shared,
@@ -247,11 +250,11 @@ impl Qp {
         place: FramePlace,
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
-    ) {
+    ) -> Poll<()> {
         // RC-10, RC-79
         if !self.state().serves_requests() {
             bump(&mut shared.counters.drop_wrong_state);
-            return;
+            return Poll::Ready(());
         }
         // RC-49
         if self.state() == QpState::Rtr && !self.established {
@@ -262,11 +265,10 @@ impl Qp {
         // RC-32, RC-33
         if sequence > self.responder.expected {
             self.receive_ahead(shared, sequence);
-            return;
+            return Poll::Ready(());
         }
         if sequence < self.responder.expected {
-            self.receive_repetition(shared, packet, sequence, verbs);
-            return;
+            return self.receive_repetition(shared, packet, sequence, verbs);
         }
         // The responses of a READ are its acknowledgement.
         let asks = packet.bth.ack_request && packet.opcode.class != Class::ReadRequest;
@@ -274,7 +276,7 @@ impl Qp {
         if asks && !self.responder.owed.has_room() {
             bump(&mut shared.counters.drop_ack_queue);
             self.miss(shared, sequence);
-            return;
+            return Poll::Ready(());
         }
         // At most a frame, far below 2^32.
         let length = packet.payload.len() as u32;
@@ -289,8 +291,10 @@ impl Qp {
                 }
                 add(&mut shared.counters.rcvd_bytes, u64::from(length));
             }
+            Err(Stop::Undecided) => return Poll::Pending,
             Err(stop) => self.stop_request(shared, stop, self.responder.at(sequence)),
         }
+        Poll::Ready(())
     }
 
     /// Handles a request of the peer whose opcode is unknown.
@@ -337,27 +341,29 @@ impl Qp {
         packet: &frame::Repr,
         sequence: u64,
         verbs: &mut impl Verbs,
-    ) {
+    ) -> Poll<()> {
         // RC-45: Nothing else was executed, so nothing else comes again.
         if !matches!(packet.opcode.class, Class::Send | Class::Write | Class::ReadRequest) {
             bump(&mut shared.counters.drop_bad_opcode);
-            return;
+            return Poll::Ready(());
         }
+        let is_read = packet.opcode.class == Class::ReadRequest;
+        let read_again = is_read && ready!(self.repeat_read(packet, sequence, verbs));
         bump(&mut shared.counters.duplicate_request);
         bump(&mut self.counters.duplicate_request);
-        if packet.opcode.class == Class::ReadRequest {
-            if self.repeat_read(packet, sequence, verbs) {
+        if is_read {
+            if read_again {
                 self.make_ready(shared);
             } else {
                 bump(&mut shared.counters.drop_duplicate_read);
             }
-            return;
+            return Poll::Ready(());
         }
         // RC-34
         // Who does not ask has not repeated all yet, and needs no answer before. The kernel's rxe is
         // harmed by it: it completes a message that it is still sending, and may stand still then.
         if !packet.bth.ack_request {
-            return;
+            return Poll::Ready(());
         }
         // RC-54
         // An acknowledgement must not overtake the responses of a READ that the peer is about to
@@ -372,18 +378,24 @@ impl Qp {
         } else {
             bump(&mut shared.counters.drop_ack_queue);
         }
+        Poll::Ready(())
     }
 
     /// Streams a READ again from where the peer misses responses. Says whether that is possible.
-    fn repeat_read(&mut self, packet: &frame::Repr, sequence: u64, verbs: &mut impl Verbs) -> bool {
-        let Some(rdma) = packet.reth else { return false };
+    fn repeat_read(
+        &mut self,
+        packet: &frame::Repr,
+        sequence: u64,
+        verbs: &mut impl Verbs,
+    ) -> Poll<bool> {
+        let Some(rdma) = packet.reth else { return Poll::Ready(false) };
         let mtu = self.mtu();
         let qpn = self.qpn;
         let responder = &mut self.responder;
         let Some(read) =
             responder.reads.iter_mut().find(|read| (read.first..read.end).contains(&sequence))
         else {
-            return false;
+            return Poll::Ready(false);
         };
         let offset = sequence.wrapping_sub(read.first) << mtu.shift();
         let rest = u64::from(read.length).saturating_sub(offset);
@@ -391,19 +403,20 @@ impl Qp {
         let same = rdma.va == read.va.wrapping_add(offset)
             && rdma.rkey == read.rkey
             && u64::from(rdma.dma_length) == rest;
+        if !same {
+            return Poll::Ready(false);
+        }
         // The key may have been revoked since. Then this is a ghost, for the peer needs the data
         // no more; it is no reason for an error.
-        if !same
-            || rest != 0
-                && verbs.check_remote(qpn, read.rkey, rdma.va, rest, RemoteAccess::Read).is_err()
-        {
-            return false;
+        let access = RemoteAccess::Read;
+        if rest != 0 && ready!(verbs.check_remote(qpn, read.rkey, rdma.va, rest, access)).is_err() {
+            return Poll::Ready(false);
         }
         read.start = sequence;
         read.next = sequence;
         read.repeated = true;
         responder.count_streams();
-        true
+        Poll::Ready(true)
     }
 
     fn execute(
@@ -619,17 +632,22 @@ impl Qp {
         if va.checked_add(length.wrapping_sub(1)).is_none() {
             return Err(refuse);
         }
-        verbs.check_remote(self.qpn, rkey, va, length, access).map_err(|_| refuse)
+        match verbs.check_remote(self.qpn, rkey, va, length, access) {
+            Poll::Ready(Ok(())) => Ok(()),
+            Poll::Ready(Err(AccessDenied)) => Err(refuse),
+            Poll::Pending => Err(Stop::Undecided),
+        }
     }
 
     fn take_receive(&mut self, verbs: &mut impl Verbs) -> Result<Receive, Stop> {
         match verbs.take_receive(self.qpn) {
-            Ok(receive) => {
+            Poll::Ready(Ok(receive)) => {
                 self.responder.left = receive.left;
                 Ok(receive)
             }
-            Err(ReceiveError::Empty) => Err(Stop::NotReady),
-            Err(ReceiveError::Invalid) => Err(Stop::BadReceive),
+            Poll::Ready(Err(ReceiveError::Empty)) => Err(Stop::NotReady),
+            Poll::Ready(Err(ReceiveError::Invalid)) => Err(Stop::BadReceive),
+            Poll::Pending => Err(Stop::Undecided),
         }
     }
 
@@ -683,6 +701,8 @@ impl Qp {
                 };
                 self.refuse(shared, code, at, Some(kind));
             }
+            // It has come to nothing, and comes again.
+            Stop::Undecided => {}
         }
     }
 

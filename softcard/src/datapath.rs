@@ -16,6 +16,7 @@ mod runs;
 
 use std::cell::RefMut;
 use std::collections::VecDeque;
+use std::task::Poll;
 
 use fpga_regs::coyote::pci::RECONFIGURATION_VECTOR;
 use fpga_regs::engine::cqe::Status;
@@ -220,21 +221,24 @@ impl Verbs for Engines<'_> {
         va: u64,
         length: u64,
         access: RemoteAccess,
-    ) -> Result<(), AccessDenied> {
-        let engine = engine_of(self.0, qpn.value()).ok_or(AccessDenied)?;
-        let allowed = engine.allows(qpn.value(), rkey, va, length, remote_access(access));
-        if allowed { Ok(()) } else { Err(AccessDenied) }
+    ) -> Poll<Result<(), AccessDenied>> {
+        let access = remote_access(access);
+        let allowed = engine_of(self.0, qpn.value())
+            .is_some_and(|engine| engine.allows(qpn.value(), rkey, va, length, access));
+        Poll::Ready(if allowed { Ok(()) } else { Err(AccessDenied) })
     }
 
-    fn take_receive(&mut self, qpn: Qpn) -> Result<Receive, ReceiveError> {
-        let engine = engine_of(self.0, qpn.value()).ok_or(ReceiveError::Empty)?;
-        match engine.take_receive(qpn.value()) {
+    fn take_receive(&mut self, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+        let Some(engine) = engine_of(self.0, qpn.value()) else {
+            return Poll::Ready(Err(ReceiveError::Empty));
+        };
+        Poll::Ready(match engine.take_receive(qpn.value()) {
             Ok(taken) => {
                 Ok(Receive { id: taken.id, capacity: taken.capacity, left: Some(taken.left) })
             }
             Err(queue_engine::ReceiveError::Empty) => Err(ReceiveError::Empty),
             Err(queue_engine::ReceiveError::Invalid) => Err(ReceiveError::Invalid),
-        }
+        })
     }
 }
 
@@ -387,7 +391,9 @@ impl Card {
         let scratch = &mut self.scratch;
         for (index, frame) in scratch.received.iter_mut().enumerate() {
             let mut verbs = Engines(&mut self.engines);
-            self.stack.receive(Instant(now), frame, index, &mut verbs, &mut scratch.placements);
+            let taken =
+                self.stack.receive(Instant(now), frame, index, &mut verbs, &mut scratch.placements);
+            debug_assert!(taken.is_ready(), "the engines decide at once");
         }
         let Scratch { placements, pieces, ends, .. } = scratch;
         runs::resolve(&mut self.engines, placements, placed, pieces, ends);

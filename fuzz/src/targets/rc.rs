@@ -7,6 +7,7 @@
 //! no input makes it emit or report without end.
 
 use std::collections::{HashMap, VecDeque};
+use std::task::Poll;
 
 use arbitrary::Unstructured;
 use roce::opcode::{Class, Opcode};
@@ -97,23 +98,25 @@ impl Verbs for User {
         va: u64,
         length: u64,
         access: RemoteAccess,
-    ) -> Result<(), AccessDenied> {
+    ) -> Poll<Result<(), AccessDenied>> {
         assert!(length > 0 && self.qps.contains_key(&qpn.value()));
         match granted(rkey, va, length, access == RemoteAccess::Write) {
-            true => Ok(()),
-            false => Err(AccessDenied),
+            true => Poll::Ready(Ok(())),
+            false => Poll::Ready(Err(AccessDenied)),
         }
     }
 
-    fn take_receive(&mut self, qpn: Qpn) -> Result<Receive, ReceiveError> {
-        let (capacity, usable) = self.posted.pop_front().ok_or(ReceiveError::Empty)?;
+    fn take_receive(&mut self, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+        let Some((capacity, usable)) = self.posted.pop_front() else {
+            return Poll::Ready(Err(ReceiveError::Empty));
+        };
         if !usable {
-            return Err(ReceiveError::Invalid);
+            return Poll::Ready(Err(ReceiveError::Invalid));
         }
         let id = self.next_receive;
         self.next_receive += 1;
         self.qp(qpn).receives.push_back((id, capacity));
-        Ok(Receive { id, capacity, left: Some(self.posted.len() as u32) })
+        Poll::Ready(Ok(Receive { id, capacity, left: Some(self.posted.len() as u32) }))
     }
 }
 
@@ -280,7 +283,9 @@ impl Bench {
             let before = placements.len();
             let now = Instant(self.now);
             let seen = self.sight(frame);
-            self.stack.receive(now, frame, index, &mut self.user, &mut placements);
+            assert!(
+                self.stack.receive(now, frame, index, &mut self.user, &mut placements).is_ready()
+            );
             if let Some(seen) = seen {
                 self.count(&seen);
             }

@@ -1,6 +1,7 @@
 //! Received frames: who they are for, and whether they are what they claim.
 
 use core::ops::Range;
+use core::task::Poll;
 
 use super::{QpnTable, Stack, qp_at};
 use crate::api::{Placement, Received, Verbs};
@@ -46,6 +47,9 @@ impl Stack {
     ///
     /// Placements are appended to `placements`; they name the frame by `frame_index`. Nothing that
     /// the frame causes is visible before the next [`Stack::commit`].
+    ///
+    /// [`Poll::Pending`]: the layer above has not decided about it, and it has done nothing. It is to be
+    /// given again, before any later frame of the same [destination](Stack::destination).
     pub fn receive(
         &mut self,
         now: Instant,
@@ -53,12 +57,16 @@ impl Stack {
         frame_index: usize,
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
-    ) {
+    ) -> Poll<()> {
         let result = match classify(frame.bytes(), &self.addresses) {
             Ok((_, Kind::Roce(datagram))) => {
                 if self.icrc_policy.admits(frame) {
                     let payload = frame.bytes().get(datagram.payload.clone()).unwrap_or_default();
-                    self.receive_roce(now, &datagram, payload, frame_index, verbs, placements)
+                    match self.receive_roce(now, &datagram, payload, frame_index, verbs, placements)
+                    {
+                        Ok(Poll::Pending) => return Poll::Pending,
+                        taken => taken.map(drop),
+                    }
                 } else {
                     bump(&mut self.shared.counters.rx_icrc_encapsulated);
                     Ok(())
@@ -76,6 +84,16 @@ impl Stack {
         if result.is_err() {
             bump(&mut self.shared.counters.drop_malformed);
         }
+        Poll::Ready(())
+    }
+
+    /// The queue pair that a frame names, if it is a RoCE packet to this port. Whether there is such a
+    /// one, and whether the frame comes from its peer, is not looked at.
+    #[must_use]
+    pub fn destination(&self, frame: &[u8]) -> Option<Qpn> {
+        let Ok((_, Kind::Roce(datagram))) = classify(frame, &self.addresses) else { return None };
+        let (transport, _) = bth::Repr::parse(frame.get(datagram.payload)?).ok()?;
+        Qpn::new(transport.dest_qpn)
     }
 
     #[inline]
@@ -87,11 +105,11 @@ impl Stack {
         frame_index: usize,
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
-    ) -> Result<(), Malformed> {
+    ) -> Result<Poll<()>, Malformed> {
         let packet = match frame::Repr::parse(bytes) {
             // RC-7
             Err(Malformed::Opcode(code)) if code & SERVICE == RELIABLE_CONNECTION => {
-                return self.receive_unknown(datagram, bytes);
+                return self.receive_unknown(datagram, bytes).map(Poll::Ready);
             }
             // RC-6
             packet => packet?,
@@ -108,15 +126,8 @@ impl Stack {
             datagram,
             &packet.bth,
         ) else {
-            return Ok(());
+            return Ok(Poll::Ready(()));
         };
-        // RC-17, RC-94
-        if datagram.traffic_class & 3 == CONGESTION_EXPERIENCED {
-            bump(&mut self.shared.counters.np_ecn_marked_roce_packets);
-            if packet.opcode.class != Class::CongestionNotification {
-                qp.note_congestion(&mut self.shared, now);
-            }
-        }
         let counters = &mut self.shared.counters;
         let payload_start = datagram.payload.start.wrapping_add(packet.payload.start);
         let place = FramePlace { frame_index, payload_start };
@@ -128,9 +139,22 @@ impl Stack {
             class if class.is_response() => {
                 qp.receive_response(&mut self.shared, now, &packet, place, placements);
             }
-            _ => qp.receive_request(&mut self.shared, &packet, place, verbs, placements),
+            _ => {
+                let taken = qp.receive_request(&mut self.shared, &packet, place, verbs, placements);
+                if taken.is_pending() {
+                    return Ok(Poll::Pending);
+                }
+            }
         }
-        Ok(())
+        count_received(&mut self.shared.counters, qp);
+        // RC-17, RC-94
+        if datagram.traffic_class & 3 == CONGESTION_EXPERIENCED {
+            bump(&mut self.shared.counters.np_ecn_marked_roce_packets);
+            if packet.opcode.class != Class::CongestionNotification {
+                qp.note_congestion(&mut self.shared, now);
+            }
+        }
+        Ok(Poll::Ready(()))
     }
 
     /// A request whose opcode is reserved, or not known here: it is refused, not ignored, so that
@@ -139,6 +163,7 @@ impl Stack {
         let (transport, _) = bth::Repr::parse(bytes)?;
         let counters = &mut self.shared.counters;
         if let Some(qp) = admitted(&self.table, &mut self.slots, counters, datagram, &transport) {
+            count_received(counters, qp);
             bump(&mut counters.drop_bad_opcode);
             qp.receive_unknown_request(&mut self.shared, transport.psn);
         }
@@ -232,8 +257,7 @@ fn admitted<'a>(
     };
     // RC-10: It has no peer yet, so that the frame counts as received, as in the other states.
     let Some(path) = &qp.path else {
-        bump(&mut counters.rcvd_pkts);
-        bump(&mut qp.counters.rcvd_pkts);
+        count_received(counters, qp);
         bump(&mut counters.drop_wrong_state);
         return None;
     };
@@ -247,9 +271,14 @@ fn admitted<'a>(
         bump(&mut counters.drop_bad_pkey);
         return None;
     }
+    Some(qp)
+}
+
+/// Counts a packet that its queue pair has taken.
+#[inline]
+fn count_received(counters: &mut Counters, qp: &mut Qp) {
     bump(&mut counters.rcvd_pkts);
     bump(&mut qp.counters.rcvd_pkts);
-    Some(qp)
 }
 
 /// Finds out what a frame is.

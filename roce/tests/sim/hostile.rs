@@ -43,7 +43,11 @@ fn mutate(rng: &mut Rng, frame: &mut Vec<u8>, from: usize) {
 fn feed(node: &mut Node, now: u64, frame: &[u8]) {
     let mut placements: Vec<Placement> = Vec::new();
     let mut bytes = frame.to_vec();
-    node.stack.receive(Instant(now), &mut bytes, 0, &mut node.memory, &mut placements);
+    assert!(
+        node.stack
+            .receive(Instant(now), &mut bytes, 0, &mut node.memory, &mut placements)
+            .is_ready()
+    );
     assert_eq!(bytes, frame, "a frame is left as it was");
     for placement in &placements {
         assert!(placement.range.end <= frame.len() && !placement.range.is_empty());

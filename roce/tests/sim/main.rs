@@ -39,6 +39,7 @@ mod rng;
 mod stalls;
 mod states;
 mod truth;
+mod undecided;
 mod workload;
 
 /// Runs `scenario` for seeds 1 to `default` (or as the environment says), and names the seed of a

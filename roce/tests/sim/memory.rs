@@ -1,6 +1,7 @@
 //! A node's memory, receive queues and keys: the layer above the transport.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::task::Poll;
 
 use roce::{
     AccessDenied, Payload, Placement, Qpn, Receive, ReceiveError, RemoteAccess, Sink, Source, Verbs,
@@ -143,21 +144,27 @@ impl Verbs for Memory {
         va: u64,
         length: u64,
         access: RemoteAccess,
-    ) -> Result<(), AccessDenied> {
-        let region = self.regions.get_mut(&rkey).ok_or(AccessDenied)?;
-        if access == RemoteAccess::Write && !region.writable {
-            return Err(AccessDenied);
-        }
-        region.range(va, length as usize).map(|_| ()).ok_or(AccessDenied)
+    ) -> Poll<Result<(), AccessDenied>> {
+        Poll::Ready(match self.regions.get_mut(&rkey) {
+            Some(region) if access == RemoteAccess::Read || region.writable => {
+                region.range(va, length as usize).map(|_| ()).ok_or(AccessDenied)
+            }
+            _ => Err(AccessDenied),
+        })
     }
 
-    fn take_receive(&mut self, qpn: Qpn) -> Result<Receive, ReceiveError> {
+    fn take_receive(&mut self, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>> {
         if self.bad_receives.contains(&qpn.value()) {
-            return Err(ReceiveError::Invalid);
+            return Poll::Ready(Err(ReceiveError::Invalid));
         }
-        let queue = self.receives.get_mut(&qpn.value()).ok_or(ReceiveError::Empty)?;
-        let receive = queue.pop_front().ok_or(ReceiveError::Empty)?;
+        let queue = self.receives.get_mut(&qpn.value());
+        let Some((queue, receive)) = queue.and_then(|queue| {
+            let receive = queue.pop_front()?;
+            Some((queue, receive))
+        }) else {
+            return Poll::Ready(Err(ReceiveError::Empty));
+        };
         let left = (!self.shared.contains(&qpn.value())).then_some(queue.len() as u32);
-        Ok(Receive { left, ..receive })
+        Poll::Ready(Ok(Receive { left, ..receive }))
     }
 }

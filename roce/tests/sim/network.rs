@@ -242,7 +242,11 @@ impl Node {
             let ledger = self.ledger.as_mut();
             let asked =
                 ledger.and_then(|ledger| Some((Asked::of(&self.stack, &frame.bytes)?, ledger)));
-            self.stack.receive(now, &mut frame.bytes, index, &mut self.memory, &mut placements);
+            assert!(
+                self.stack
+                    .receive(now, &mut frame.bytes, index, &mut self.memory, &mut placements)
+                    .is_ready()
+            );
             if let Some((asked, ledger)) = asked {
                 ledger.hear(&self.stack, &asked);
             }

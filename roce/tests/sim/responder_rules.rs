@@ -501,7 +501,9 @@ fn memory_that_a_write_does_not_reach_is_an_operational_error() {
     let (now, mut placements) = (roce::Instant(puppet.now), Vec::new());
     for (index, frame) in frames.iter_mut().enumerate() {
         let node = &mut puppet.node;
-        node.stack.receive(now, frame, index, &mut node.memory, &mut placements);
+        assert!(
+            node.stack.receive(now, frame, index, &mut node.memory, &mut placements).is_ready()
+        );
     }
     puppet.node.stack.commit(now, &[true, false, true]);
     let sent = puppet.drain();
@@ -528,7 +530,13 @@ fn unreadable_memory_behind_a_read_is_an_operational_error() {
     // The key is checked when the request arrives, and gone when the responses are made.
     let mut placements = Vec::new();
     let now = roce::Instant(puppet.now);
-    puppet.node.stack.receive(now, &mut frame, 0, &mut puppet.node.memory, &mut placements);
+    assert!(
+        puppet
+            .node
+            .stack
+            .receive(now, &mut frame, 0, &mut puppet.node.memory, &mut placements)
+            .is_ready()
+    );
     puppet.node.memory.regions.clear();
     let sent = puppet.drain();
     let events = refusal(&puppet, AsyncKind::Fatal);

@@ -292,7 +292,9 @@ fn nothing_is_heard_of_a_destroyed_queue_pair() {
     let mut placements = Vec::new();
     let node = &mut puppet.node;
     for (index, frame) in frames.iter_mut().enumerate() {
-        node.stack.receive(now, frame, index, &mut node.memory, &mut placements);
+        assert!(
+            node.stack.receive(now, frame, index, &mut node.memory, &mut placements).is_ready()
+        );
     }
     assert_eq!(placements.len(), 1);
     node.stack.destroy_qp(puppet.qpn);
@@ -304,7 +306,9 @@ fn nothing_is_heard_of_a_destroyed_queue_pair() {
     assert_eq!(node.stack.query_qp(puppet.qpn), None);
     // The number may be used again, and its predecessor's frames do no harm.
     node.stack.create_qp(puppet.qpn, 0).unwrap();
-    node.stack.receive(now, &mut frames[0], 0, &mut node.memory, &mut placements);
+    assert!(
+        node.stack.receive(now, &mut frames[0], 0, &mut node.memory, &mut placements).is_ready()
+    );
     node.stack.commit(now, &[]);
     assert_eq!(node.stack.counters().drop_wrong_state, 1);
 }
@@ -317,7 +321,7 @@ fn nothing_is_sent_between_a_burst_and_its_commit() {
     let now = Instant(puppet.now);
     let mut placements = Vec::new();
     let node = &mut puppet.node;
-    node.stack.receive(now, &mut frame, 0, &mut node.memory, &mut placements);
+    assert!(node.stack.receive(now, &mut frame, 0, &mut node.memory, &mut placements).is_ready());
     assert!(node.stack.poll_transmit(now).is_none());
     node.stack.commit(now, &[true]);
     assert!(node.stack.poll_transmit(now).is_some());

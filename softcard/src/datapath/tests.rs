@@ -181,7 +181,8 @@ fn answers_that_wait_in_the_port_are_heard_before_the_timers() {
     card.stack.post_send(Instant(0), qpn, NOTHING).unwrap();
     card.round(0);
     let mut request = wire.borrow_mut().from_card.remove(0);
-    peer.receive(Instant(0), &mut request, 0, &mut Engines(&mut card.engines), &mut Vec::new());
+    let mut verbs = Engines(&mut card.engines);
+    assert!(peer.receive(Instant(0), &mut request, 0, &mut verbs, &mut Vec::new()).is_ready());
     peer.commit(Instant(0), &[]);
     let answer = peer.poll_transmit(Instant(0)).unwrap();
     let mut bytes = answer.header.as_slice().to_vec();
