@@ -61,7 +61,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         payload: Payload,
         offset: u64,
         length: u32,
-        pieces: &mut Vec<Piece>,
+        pieces: &mut Vec<impl From<Piece>>,
     ) -> Result<(), Unreachable> {
         let before = pieces.len();
         let resolved = self.resolve_payload(qpn, payload, offset, length, pieces);
@@ -77,7 +77,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         payload: Payload,
         offset: u64,
         length: u32,
-        pieces: &mut Vec<Piece>,
+        pieces: &mut Vec<impl From<Piece>>,
     ) -> Result<(), Unreachable> {
         let qp = self.qps.get(&qpn).ok_or(Unreachable)?;
         match payload {
@@ -99,7 +99,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 let right = right_of(access);
                 let keys = &self.keys;
                 let iova = keys.translate(rkey, qp.pdn, address, u64::from(length), right);
-                pieces.push(Piece { iova: iova.map_err(|_| Unreachable)?, length });
+                pieces.push(Piece { iova: iova.map_err(|_| Unreachable)?, length }.into());
                 Ok(())
             }
         }
@@ -121,7 +121,7 @@ pub(crate) fn resolve_message<M: Rings>(
     message: &InFlight,
     offset: u64,
     length: u32,
-    pieces: &mut Vec<Piece>,
+    pieces: &mut Vec<impl From<Piece>>,
 ) -> Result<(), Unreachable> {
     let end = offset.checked_add(u64::from(length)).ok_or(Unreachable)?;
     if end > u64::from(message.length) {
@@ -148,7 +148,7 @@ fn inline<M: Rings>(
     wqe_index: u32,
     offset: u64,
     length: u32,
-    pieces: &mut Vec<Piece>,
+    pieces: &mut Vec<impl From<Piece>>,
 ) -> Result<(), Unreachable> {
     let ring_bytes = 64u64.wrapping_shl(u32::from(sq.log2_blocks));
     let start = u64::from(wqe_index)
@@ -160,10 +160,10 @@ fn inline<M: Rings>(
     let first = length.min(to_end);
     let iova = sq.entries.checked_add(start).ok_or(Unreachable)?;
     if first > 0 {
-        pieces.push(Piece { iova, length: first });
+        pieces.push(Piece { iova, length: first }.into());
     }
     if length > first {
-        pieces.push(Piece { iova: sq.entries, length: length.wrapping_sub(first) });
+        pieces.push(Piece { iova: sq.entries, length: length.wrapping_sub(first) }.into());
     }
     Ok(())
 }
@@ -176,7 +176,7 @@ pub(crate) fn gather(
     right: Access,
     offset: u64,
     length: u32,
-    pieces: &mut Vec<Piece>,
+    pieces: &mut Vec<impl From<Piece>>,
 ) -> Result<(), Unreachable> {
     let mut skip = offset;
     let mut left = length;
@@ -193,7 +193,7 @@ pub(crate) fn gather(
         let va = sge.address.checked_add(skip).ok_or(Unreachable)?;
         let iova =
             keys.translate(sge.lkey, pdn, va, u64::from(here), right).map_err(|_| Unreachable)?;
-        pieces.push(Piece { iova, length: here });
+        pieces.push(Piece { iova, length: here }.into());
         skip = 0;
         left = left.wrapping_sub(here);
     }

@@ -210,6 +210,12 @@ impl Stack {
         Ok(())
     }
 
+    /// Whether there is any queue pair.
+    #[must_use]
+    pub fn has_qps(&self) -> bool {
+        !self.table.is_empty()
+    }
+
     /// The attributes of a queue pair as they are now.
     #[must_use]
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpSnapshot> {

@@ -13,10 +13,10 @@ use fpga_regs::coyote::{static_layer, vfpga, xdma};
 use fpga_regs::engine::window;
 
 use crate::WINDOWS;
-use crate::card::{Card, Identity};
+use crate::card::Card;
 use crate::mmu::Pages;
-use crate::transport::RoceTransport;
-use crate::vfpga::Beat;
+use crate::network::Identity;
+use crate::vfpga::{Beat, Logic, occupant};
 
 /// Bytes of a line of the interconnect.
 const LINE: u64 = 64;
@@ -27,7 +27,7 @@ enum Target {
     Shell(u64),
     Tlb(usize, Pages, u64),
     /// Page 0 of a window.
-    Engine(usize, u64),
+    User(usize, u64),
     /// A slot of a doorbell page.
     Doorbell(u8, u8, usize),
     Cnfg(usize, u64),
@@ -50,7 +50,7 @@ fn target(offset: u64) -> Target {
     }
     if let Some(register) = within.checked_sub(vfpga::USER_CSR_OFFSET) {
         if register < window::PAGE_BYTES {
-            return Target::Engine(index, register);
+            return Target::User(index, register);
         }
         let page = u8::try_from(register / window::PAGE_BYTES).unwrap_or(0);
         return Target::Doorbell(number, page, (register % window::PAGE_BYTES / 8) as usize);
@@ -80,7 +80,7 @@ impl Card {
                     _ => word(offset & !3) >> (offset & 3).wrapping_mul(8),
                 }
             }
-            Bar::Shell if self.reconfiguration.decoupled => u64::MAX,
+            Bar::Shell if self.shell.reconfiguration.decoupled => u64::MAX,
             Bar::Shell => self.read_shell_bar(now, offset & !7) >> (offset & 7).wrapping_mul(8),
         };
         match bytes {
@@ -91,19 +91,19 @@ impl Card {
 
     fn read_word(&self, bar: Bar, offset: u64) -> u32 {
         match bar {
-            Bar::Static => self.reconfiguration.read(offset),
-            _ => self.xdma.read(offset, self.pending()),
+            Bar::Static => self.shell.reconfiguration.read(offset),
+            _ => self.shell.xdma.read(offset, self.pending()),
         }
     }
 
     /// A bit for each user interrupt that is requested.
     fn pending(&self) -> u32 {
-        let vfpgas = self.vfpgas.iter().map(|vfpga| vfpga.isr.is_pending());
+        let vfpgas = self.vfpgas.iter().map(|vfpga| vfpga.control.isr.is_pending());
         let mut bits = 0;
         for (bit, _) in (0u32..).zip(vfpgas).filter(|(_, pending)| *pending) {
             bits |= 1u32.wrapping_shl(bit);
         }
-        let done = self.reconfiguration.is_done();
+        let done = self.shell.reconfiguration.is_done();
         bits | u32::from(done).wrapping_shl(RECONFIGURATION_VECTOR.into())
     }
 
@@ -111,24 +111,25 @@ impl Card {
         match target(offset) {
             Target::Shell(register) => self.read_shell(register),
             Target::Tlb(index, pages, word) => {
-                self.vfpgas.get(index).map_or(0, |vfpga| vfpga.read_tlb(pages, word))
+                self.vfpgas.get(index).map_or(0, |vfpga| vfpga.control.read_tlb(pages, word))
             }
-            Target::Engine(index, _) if self.is_decoupled(index) => u64::MAX,
-            Target::Engine(index, register) => {
-                self.engines.get(index).map_or(0, |e| e.read_register(now, register))
-            }
+            Target::User(index, register) => match self.vfpgas.get(index) {
+                Some(vfpga) if vfpga.decoupled => u64::MAX,
+                Some(vfpga) => occupant!(&vfpga.logic, logic => logic.read_register(now, register)),
+                None => 0,
+            },
             Target::Cnfg(index, register) => {
-                self.vfpgas.get(index).map_or(0, |vfpga| vfpga.read(register))
+                self.vfpgas.get(index).map_or(0, |vfpga| vfpga.control.read(register))
             }
             Target::Doorbell(..) | Target::Nowhere => 0,
         }
     }
 
     fn read_shell(&self, register: u64) -> u64 {
-        let map = self.map;
+        let map = self.shell.map;
         let network = NetworkCnfg { enabled: true, port: 0 };
         let packets = |(tx, rx): (u32, u32)| PacketCounters { rx, tx }.encode();
-        let tally = &self.tally;
+        let tally = &self.network.tally;
         match register {
             shell::PROBE => static_layer::PROBE_VALUE.into(),
             shell::N_CHAN => xdma::CHANNELS,
@@ -139,20 +140,20 @@ impl Card {
             }
             shell::SHELL_PBLOCK if map == Map::Since2026 => ShellPblock { enabled: true }.encode(),
             _ if register == shell::RDMA_CNFG.at(map) => network.encode(),
-            _ if register == shell::DATAPATH_SET.at(map) => self.datapath,
-            shell::TCP_OFFSET => self.offsets[0],
-            shell::RDMA_OFFSET => self.offsets[1],
+            _ if register == shell::DATAPATH_SET.at(map) => self.shell.datapath,
+            shell::TCP_OFFSET => self.shell.offsets[0],
+            shell::RDMA_OFFSET => self.shell.offsets[1],
             shell::STAT_PACKETS => packets(tally.packets.get()),
             shell::STAT_ARP => packets(tally.arp.get()),
             shell::STAT_ICMP => packets(tally.icmp.get()),
             shell::STAT_TCP => packets(tally.tcp.get()),
             shell::STAT_ROCE => packets(tally.roce.get()),
             shell::STAT_IBV => {
-                let counters = self.stack.counters();
+                let counters = self.network.stack.counters();
                 packets((counters.sent_pkts as u32, counters.rcvd_pkts as u32))
             }
             shell::STAT_RETRANSMISSIONS => {
-                let c = self.stack.counters();
+                let c = self.network.stack.counters();
                 LossCounters {
                     psn_drops: c.out_of_sequence.wrapping_add(c.duplicate_request) as u32,
                     retransmissions: c.retransmitted_pkts as u32,
@@ -188,7 +189,7 @@ impl Card {
                     self.write_word(bar, word.saturating_add(4), (value >> 32) as u32);
                 }
             }
-            Bar::Shell if self.reconfiguration.decoupled => {}
+            Bar::Shell if self.shell.reconfiguration.decoupled => {}
             Bar::Shell => {
                 let first = offset & !7;
                 let line_end = (offset | LINE.wrapping_sub(1)).saturating_add(1);
@@ -208,11 +209,11 @@ impl Card {
                     self.reset();
                 }
             }
-            (Bar::Static, _) => self.reconfiguration.write(offset, value),
+            (Bar::Static, _) => self.shell.reconfiguration.write(offset, value),
             _ => {
-                let enabled = self.xdma.write(offset, value) & self.pending();
+                let enabled = self.shell.xdma.write(offset, value) & self.pending();
                 for interrupt in (0..32usize).filter(|bit| enabled & 1 << (bit & 31) != 0) {
-                    self.xdma.signal(interrupt, &*self.vectors);
+                    self.shell.signal(interrupt);
                 }
             }
         }
@@ -226,19 +227,23 @@ impl Card {
             Target::Shell(register) => self.write_shell(register, beat),
             Target::Tlb(index, pages, word) => {
                 if let Some(vfpga) = self.vfpgas.get_mut(index) {
-                    vfpga.write_tlb(pages, word, beat);
+                    vfpga.control.write_tlb(pages, word, beat);
                 }
             }
-            Target::Engine(index, _) if self.is_decoupled(index) => {}
-            Target::Engine(index, register) => self.write_engine(now, index, register, beat),
+            Target::User(index, register) => self.write_user(now, index, register, beat),
             Target::Doorbell(window, page, slot) => {
-                if let Some(Some(slots)) = self.page(window, page) {
+                let vfpga = self.vfpgas.get_mut(usize::from(window));
+                if let Some(Some(slots)) = vfpga.and_then(|vfpga| vfpga.page(page)) {
                     slots.0.ring(slot, beat.over(0));
                 }
             }
             Target::Cnfg(index, register) => {
-                if self.vfpgas.get_mut(index).is_some_and(|vfpga| vfpga.write(register, beat)) {
-                    self.xdma.signal(index, &*self.vectors);
+                if self
+                    .vfpgas
+                    .get_mut(index)
+                    .is_some_and(|vfpga| vfpga.control.write(register, beat))
+                {
+                    self.shell.signal(index);
                 }
             }
             Target::Nowhere => {}
@@ -250,19 +255,21 @@ impl Card {
         match register {
             shell::IP_ADDRESS => {
                 let IpAddress { ipv4 } = IpAddress::decode(value);
-                self.set_identity(Identity { ipv4, ..self.identity });
+                let identity = Identity { ipv4, ..self.network.identity() };
+                self.network.set_identity(identity);
             }
             shell::MAC_ADDRESS => {
                 let [_, _, mac @ ..] = MacAddress::decode(value).mac.to_be_bytes();
-                self.set_identity(Identity { mac, ..self.identity });
+                let identity = Identity { mac, ..self.network.identity() };
+                self.network.set_identity(identity);
             }
-            shell::TCP_OFFSET => self.offsets[0] = beat.over(self.offsets[0]),
-            shell::RDMA_OFFSET => self.offsets[1] = beat.over(self.offsets[1]),
-            _ if register == shell::DATAPATH_SET.at(self.map) => {
-                self.set_datapath(self.datapath | value);
+            shell::TCP_OFFSET => self.shell.offsets[0] = beat.over(self.shell.offsets[0]),
+            shell::RDMA_OFFSET => self.shell.offsets[1] = beat.over(self.shell.offsets[1]),
+            _ if register == shell::DATAPATH_SET.at(self.shell.map) => {
+                self.set_datapath(self.shell.datapath | value);
             }
-            _ if register == shell::DATAPATH_CLEAR.at(self.map) => {
-                self.set_datapath(self.datapath & !value);
+            _ if register == shell::DATAPATH_CLEAR.at(self.shell.map) => {
+                self.set_datapath(self.shell.datapath & !value);
             }
             _ => {}
         }
@@ -270,30 +277,36 @@ impl Card {
 
     /// Decouples vFPGAs, and resets those whose reset bit is newly set.
     fn set_datapath(&mut self, value: u64) {
-        let fresh = Datapath::decode(value & !self.datapath).reset;
-        self.datapath = value;
-        for index in 0..self.engines.len() {
-            if u32::try_from(index).is_ok_and(|bit| fresh.wrapping_shr(bit) & 1 == 1) {
+        let fresh = Datapath::decode(value & !self.shell.datapath).reset;
+        self.shell.datapath = value;
+        for index in 0..self.vfpgas.len() {
+            let bit =
+                |bits: u32| u32::try_from(index).is_ok_and(|bit| bits.wrapping_shr(bit) & 1 == 1);
+            if bit(fresh) {
                 self.stop_transfers(index);
-                if let Some(engine) = self.engines.get_mut(index) {
-                    let (stack, identity, gids) = (&mut self.stack, self.identity, &mut self.gids);
-                    engine.reset(&mut RoceTransport { stack, identity, gids, window: index });
+            }
+            if let Some(vfpga) = self.vfpgas.get_mut(index) {
+                vfpga.decoupled = bit(value as u32);
+                if bit(fresh) {
+                    vfpga.reset_logic(&mut self.network);
                 }
             }
         }
     }
 
-    fn write_engine(&mut self, now: u64, index: usize, register: u64, beat: Beat) {
-        let resets = register == window::CONTROL && beat.over(0) & window::CONTROL_RESET != 0;
-        if resets {
+    fn write_user(&mut self, now: u64, index: usize, register: u64, beat: Beat) {
+        let Some(vfpga) = self.vfpgas.get_mut(index).filter(|vfpga| !vfpga.decoupled) else {
+            return;
+        };
+        let (logic, mut ports) = vfpga.parts(&mut self.network);
+        occupant!(logic, logic => {
+            let value = beat.over(logic.read_register(now, register));
+            logic.write_register(now, register, value, &mut ports);
+        });
+        if ports.has_stopped() {
             self.stop_transfers(index);
         }
-        let Some(engine) = self.engines.get_mut(index) else { return };
-        let (stack, identity, gids) = (&mut self.stack, self.identity, &mut self.gids);
-        let mut transport = RoceTransport { stack, identity, gids, window: index };
-        let value = beat.over(engine.read_register(now, register));
-        engine.write_register(register, value, &mut transport);
-        self.execute_at_once(now, index);
+        self.work_at_once(now, index);
     }
 }
 

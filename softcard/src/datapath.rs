@@ -12,36 +12,34 @@
 //! return; a round goes on where it stopped once the copy is given back, or given up.
 
 mod copies;
-mod runs;
+mod places;
 
 use std::cell::RefMut;
 use std::collections::VecDeque;
-use std::task::Poll;
+use std::ops::Range;
 
 use fpga_regs::coyote::pci::RECONFIGURATION_VECTOR;
-use fpga_regs::engine::cqe::Status;
 use nix::unistd::Pid;
-use queue_engine::{Payload, Piece, ReceiveKind, Received, TransportEvent};
-use roce::{
-    AccessDenied, Event, Instant, Placement, Qpn, Receive, ReceiveError, RemoteAccess, Sink,
-    Source, Transmit, Verbs,
-};
+use roce::{Event, Instant, Placement, Qpn, RemoteAccess, Sink, Source, Transmit};
+use smallvec::SmallVec;
 
-use crate::card::{Card, CardEngine, decoupled, engine_of};
+use crate::card::Card;
+use crate::decisions::Asks;
 use crate::dma::{AddressSpace, Call, Copying, Parts};
 use crate::host::HOST_TURN;
 use crate::mmu::{Direction, Mmu};
+use crate::network::Network;
 use crate::port::Frame;
-use crate::tally::Way;
-use crate::transport::{self, RoceTransport};
-use crate::vfpga::Vfpga;
+use crate::vfpga::{Answer, Logic, Payload, Vfpga, Wanted, occupant, vfpga_of};
 use copies::{Search, State};
-use runs::Wanted;
+use places::Places;
 
 /// Frames one card takes, and makes, in one round.
 const BURST: usize = 128;
 /// Rounds full of frames that timers wait for at most: what a port and its cable hold.
 const TIMER_ROUNDS: u32 = 128;
+/// Frames that a card keeps at most because logic has not decided about one of their QPs.
+const HELD: usize = 4 * BURST;
 
 /// A burst whose payload is being copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,12 +94,11 @@ pub(crate) struct Scratch {
     underway: Underway,
     /// Frames received in this round.
     pub(crate) received: VecDeque<Frame>,
+    /// Frames about whose QPs logic has not decided, in their order.
+    held: VecDeque<Frame>,
     placements: Vec<Placement>,
-    pieces: Vec<Piece>,
-    /// For each piece: what became of it.
-    states: Vec<State>,
-    /// For each placement or frame: the end of its pieces, or that it has none within reach.
-    ends: Vec<Option<usize>>,
+    /// Where the payload of each placement or frame lies.
+    places: Places,
     statuses: Vec<bool>,
     /// Parts of frames that are being copied, and whether others wait for a page.
     parts: Parts,
@@ -130,19 +127,11 @@ impl Scratch {
         }
     }
 
-    /// Lets no piece of a window's QPs be copied any more.
-    pub(crate) fn fail_transfers(&mut self, window: usize) {
-        let mut start = 0;
-        for number in 0..self.ends.len() {
-            let Some(end) = self.ends.get(number).copied().flatten() else { continue };
-            if self.owner(number).is_some_and(|qpn| window_of(qpn) == window) {
-                let pieces = self.states.get_mut(start..end).unwrap_or_default();
-                for state in pieces.iter_mut().filter(|state| **state == State::Waits) {
-                    *state = State::Failed;
-                }
-            }
-            start = end;
-        }
+    /// Lets no piece of a vFPGA's QPs be copied any more that waits.
+    pub(crate) fn fail_transfers(&mut self, vfpga: usize) {
+        let mut places = std::mem::take(&mut self.places);
+        places.fail(vfpga, |number| self.owner(number));
+        self.places = places;
     }
 
     /// The frames whose payload is being copied, their parts, and which way.
@@ -151,7 +140,7 @@ impl Scratch {
             Underway::Fetching => (Direction::Read, &mut self.making),
             Underway::Placing | Underway::Nothing => (Direction::Write, &mut self.received),
         };
-        let states = &mut self.states;
+        let states = &mut self.places.states;
         let failed = move |owner| {
             if let Some(state) = states.get_mut(owner) {
                 *state = State::Failed;
@@ -175,78 +164,19 @@ impl Scratch {
         Outcome::Done
     }
 
-    /// Takes note of the pieces found for a burst.
-    fn begin(&mut self, underway: Underway) {
-        self.underway = underway;
-        self.states.clear();
-        self.states.resize(self.pieces.len(), State::Waits);
-    }
-
     /// Ends a burst, and says of each placement or frame whether all of it was copied.
     fn end(&mut self) {
         self.underway = Underway::Nothing;
         self.statuses.clear();
-        let mut start = 0;
-        for end in &self.ends {
-            let done = end.is_some_and(|end| {
-                let states = self.states.get(start..end).unwrap_or_default();
-                start = end;
-                states.iter().all(|state| *state == State::Copied)
-            });
-            self.statuses.push(done);
-        }
+        self.statuses.extend(self.places.statuses());
     }
 }
 
-/// The window that a QP belongs to.
-fn window_of(qpn: Qpn) -> usize {
-    usize::from(CardEngine::window_of(qpn.value()))
-}
-
-/// The MMU of a window, unless its vFPGA is cut off.
+/// The MMU of a QP's vFPGA, unless that is cut off.
 #[inline]
-fn mmu_of(vfpgas: &[Vfpga], datapath: u64, window: usize) -> Option<RefMut<'_, Mmu>> {
-    let vfpga = vfpgas.get(window).filter(|_| !decoupled(datapath, window))?;
-    Some(vfpga.unit.mmu.borrow_mut())
-}
-
-/// The engines of a card, as asked by the stack about incoming requests.
-struct Engines<'a>(&'a mut [CardEngine]);
-
-impl Verbs for Engines<'_> {
-    fn check_remote(
-        &mut self,
-        qpn: Qpn,
-        rkey: u32,
-        va: u64,
-        length: u64,
-        access: RemoteAccess,
-    ) -> Poll<Result<(), AccessDenied>> {
-        let access = remote_access(access);
-        let allowed = engine_of(self.0, qpn.value())
-            .is_some_and(|engine| engine.allows(qpn.value(), rkey, va, length, access));
-        Poll::Ready(if allowed { Ok(()) } else { Err(AccessDenied) })
-    }
-
-    fn take_receive(&mut self, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>> {
-        let Some(engine) = engine_of(self.0, qpn.value()) else {
-            return Poll::Ready(Err(ReceiveError::Empty));
-        };
-        Poll::Ready(match engine.take_receive(qpn.value()) {
-            Ok(taken) => {
-                Ok(Receive { id: taken.id, capacity: taken.capacity, left: Some(taken.left) })
-            }
-            Err(queue_engine::ReceiveError::Empty) => Err(ReceiveError::Empty),
-            Err(queue_engine::ReceiveError::Invalid) => Err(ReceiveError::Invalid),
-        })
-    }
-}
-
-fn remote_access(access: RemoteAccess) -> queue_engine::RemoteAccess {
-    match access {
-        RemoteAccess::Write => queue_engine::RemoteAccess::Write,
-        RemoteAccess::Read => queue_engine::RemoteAccess::Read,
-    }
+fn mmu_of(vfpgas: &[Vfpga], qpn: Qpn) -> Option<RefMut<'_, Mmu>> {
+    let vfpga = vfpgas.get(vfpga_of(qpn)).filter(|vfpga| !vfpga.decoupled)?;
+    Some(vfpga.control.unit.mmu.borrow_mut())
 }
 
 impl Card {
@@ -267,16 +197,21 @@ impl Card {
         // Otherwise a round goes on behind a copy.
         if !self.scratch.copies {
             self.scratch.worked |= self.reconfigure();
-            if self.reconfiguration.decoupled || self.waits_for_driver() {
+            if self.shell.reconfiguration.decoupled || self.waits_for_driver() {
                 return None;
             }
             if !self.find_rings(now) {
                 return self.end_round();
             }
             if self.scratch.underway == Underway::Nothing {
-                self.scratch.worked |= self.poll_engines(now);
+                self.scratch.worked |= self.work_logic(now) | self.tell_unheard(now);
                 self.receive_burst(now);
+            } else if self.scratch.places.is_open() {
+                self.go_on_locating(now);
             }
+        }
+        if self.scratch.places.is_open() {
+            return self.end_round();
         }
         if self.scratch.underway == Underway::Placing {
             match self.place(now) {
@@ -288,9 +223,13 @@ impl Card {
         if self.scratch.underway == Underway::Nothing {
             let mut worked = self.run_timers(now);
             worked |= self.drain_events(now);
-            worked |= self.take_from_host(now, self.send_room().min(HOST_TURN));
+            let room = self.send_room().min(HOST_TURN);
+            worked |= self.network.take_from_host(now, room, &mut self.scratch.sending);
             self.scratch.worked |= worked;
             self.make_burst(now);
+            if self.scratch.places.is_open() {
+                return self.end_round();
+            }
         }
         if self.scratch.underway == Underway::Fetching {
             match self.fetch(now) {
@@ -328,24 +267,23 @@ impl Card {
 
     /// Takes a part of a bitstream; `true` if there was any.
     fn reconfigure(&mut self) -> bool {
-        let before = self.reconfiguration.is_done();
-        let worked = self.reconfiguration.work(&mut self.memory);
-        if self.reconfiguration.is_done() && !before {
-            self.xdma.signal(usize::from(RECONFIGURATION_VECTOR), &*self.vectors);
+        let reconfiguration = &mut self.shell.reconfiguration;
+        let before = reconfiguration.is_done();
+        let worked = reconfiguration.work(&mut self.memory);
+        if reconfiguration.is_done() && !before {
+            self.shell.signal(usize::from(RECONFIGURATION_VECTOR));
         }
         worked
     }
 
-    /// Lets an engine do what its registers ask for, unless something waits that comes first.
-    pub(crate) fn execute_at_once(&mut self, now: u64, index: usize) {
+    /// Lets logic do what its registers ask for, unless something waits that comes first.
+    pub(crate) fn work_at_once(&mut self, now: u64, index: usize) {
         let busy = self.scratch.underway != Underway::Nothing || self.waits_for_driver();
         if busy || !self.find_rings(now) {
             return;
         }
-        if let (Some(engine), Some(vfpga)) = (self.engines.get_mut(index), self.vfpgas.get(index)) {
-            let (stack, identity, gids) = (&mut self.stack, self.identity, &mut self.gids);
-            let mut transport = RoceTransport { stack, identity, gids, window: index };
-            engine.execute(now, &vfpga.unit, &mut transport);
+        if let Some(vfpga) = self.vfpgas.get_mut(index) {
+            vfpga.work(now, &mut self.network, false);
         }
         self.end_round();
     }
@@ -353,7 +291,7 @@ impl Card {
     /// Runs the timers that are due, after the frames that have arrived: the answer a timer waits
     /// for may be among them. While more wait in the port the timers wait too, but not for ever.
     fn run_timers(&mut self, now: u64) -> bool {
-        if self.stack.next_timeout().is_none_or(|timeout| timeout > Instant(now)) {
+        if self.network.stack.next_timeout().is_none_or(|timeout| timeout > Instant(now)) {
             return false;
         }
         self.scratch.timers_waited = self.scratch.timers_waited.saturating_add(1);
@@ -361,18 +299,21 @@ impl Card {
             return false;
         }
         self.scratch.timers_waited = 0;
-        self.stack.handle_timeout(Instant(now));
+        self.network.stack.handle_timeout(Instant(now));
         true
     }
 
-    fn poll_engines(&mut self, now: u64) -> bool {
+    /// Lets all logic work, and hears what it has decided; `true` if there was anything.
+    fn work_logic(&mut self, now: u64) -> bool {
         let mut worked = false;
-        for (index, (engine, vfpga)) in self.engines.iter_mut().zip(&self.vfpgas).enumerate() {
-            if self.datapath == 0 || !decoupled(self.datapath, index) {
-                let (stack, identity, gids) = (&mut self.stack, self.identity, &mut self.gids);
-                let mut transport = RoceTransport { stack, identity, gids, window: index };
-                worked |= engine.execute(now, &vfpga.unit, &mut transport);
-                worked |= engine.poll(now, &mut transport);
+        let coupled = |(_, vfpga): &(usize, &mut Vfpga)| !vfpga.decoupled;
+        for (index, vfpga) in self.vfpgas.iter_mut().enumerate().filter(coupled) {
+            worked |= vfpga.work(now, &mut self.network, false);
+            while let Some((tag, answer)) =
+                occupant!(&mut vfpga.logic, logic => logic.poll_answer())
+            {
+                worked = true;
+                self.network.decisions.decide(index, tag, &answer);
             }
         }
         worked
@@ -380,62 +321,147 @@ impl Card {
 
     /// Takes a burst of frames.
     fn receive_burst(&mut self, now: u64) {
-        let scratch = &mut self.scratch;
-        scratch.received.append(&mut scratch.looped);
-        self.port.receive(now, &mut scratch.received, BURST);
-        scratch.burst = scratch.received.len();
-        if scratch.burst == 0 {
+        let Self { scratch, network, vfpgas, .. } = self;
+        let Scratch { received, looped, held, placements, places, .. } = scratch;
+        received.append(looped);
+        scratch.burst = network.receive(now, received, BURST);
+        let waiting = !held.is_empty();
+        if scratch.burst == 0 && !waiting {
             return;
         }
-        self.share_received(now);
-        let scratch = &mut self.scratch;
-        for (index, frame) in scratch.received.iter_mut().enumerate() {
-            let mut verbs = Engines(&mut self.engines);
-            let taken =
-                self.stack.receive(Instant(now), frame, index, &mut verbs, &mut scratch.placements);
-            debug_assert!(taken.is_ready(), "the engines decide at once");
+        if waiting {
+            held.append(received);
+            std::mem::swap(held, received);
         }
-        let Scratch { placements, pieces, ends, .. } = scratch;
-        runs::resolve(&mut self.engines, placements, placed, pieces, ends);
-        scratch.begin(Underway::Placing);
+        let Network { stack, decisions, pool, .. } = network;
+        // QPs of frames that are held: the later ones wait behind them.
+        let mut behind = SmallVec::<[Qpn; 8]>::new();
+        let mut taken = false;
+        for (index, frame) in received.iter_mut().enumerate() {
+            let may_wait = held.len() < HELD;
+            let minds = !behind.is_empty() || !decisions.is_empty();
+            let qpn = if minds { stack.destination(frame.as_slice()) } else { None };
+            if qpn.is_none_or(|qpn| !behind.contains(&qpn)) {
+                let mut asks = Asks { vfpgas: &mut *vfpgas, decisions: &mut *decisions, may_wait };
+                if stack.receive(Instant(now), frame, index, &mut asks, placements).is_ready() {
+                    taken = true;
+                    if let Some(qpn) = qpn {
+                        decisions.close(qpn);
+                    }
+                    continue;
+                }
+                behind.extend(stack.destination(frame.as_slice()));
+            }
+            let frame = std::mem::take(frame);
+            match may_wait {
+                true => held.push_back(frame),
+                false => pool.put(frame),
+            }
+        }
+        if taken {
+            places.ask_for(placements, placed, &mut Asks { vfpgas, decisions, may_wait: true });
+            scratch.underway = Underway::Placing;
+        } else {
+            pool.put_all(received);
+        }
+    }
+
+    /// Lets logic work that is still to name places, and asks again what it was not ready for.
+    fn go_on_locating(&mut self, now: u64) {
+        let Self { scratch, network, vfpgas, .. } = self;
+        let Scratch { underway, placements, made, places, worked, .. } = scratch;
+        let mut answers = Vec::new();
+        for (index, vfpga) in vfpgas.iter_mut().enumerate().filter(|(_, it)| !it.decoupled) {
+            if !places.waits_for(index) {
+                continue;
+            }
+            *worked |= vfpga.work(now, network, true);
+            while let Some((tag, answer)) =
+                occupant!(&mut vfpga.logic, logic => logic.poll_answer())
+            {
+                *worked = true;
+                match answer {
+                    Answer::Place(place) => answers.push((index, tag, place)),
+                    decided => network.decisions.decide(index, tag, &decided),
+                }
+            }
+        }
+        let mut asks = Asks { vfpgas, decisions: &mut network.decisions, may_wait: true };
+        match underway {
+            Underway::Placing => places.go_on(answers, placements, placed, &mut asks),
+            Underway::Fetching => places.go_on(answers, made, fetched, &mut asks),
+            Underway::Nothing => {}
+        }
     }
 
     /// Copies the payload of the received burst to where it belongs, as far as it can, and once it
     /// could tells the stack.
     fn place(&mut self, now: u64) -> Outcome {
-        let Self { scratch, vfpgas, memory, datapath, .. } = self;
+        let Self { scratch, vfpgas, memory, network, .. } = self;
         if !scratch.copies {
-            let Scratch { placements, pieces, states, ends, parts, .. } = scratch;
-            let direction = Direction::Write;
-            let mut search = Search { direction, pieces, states, next: 0, parts };
-            let found = |(placement, end): (&Placement, &Option<usize>)| {
-                let Some(end) = *end else { return true };
-                let mut mmu = mmu_of(vfpgas, *datapath, window_of(placement.qpn));
+            let Scratch { placements, places, parts, .. } = scratch;
+            let Places { pieces, states, frames, .. } = places;
+            let mut search = Search { direction: Direction::Write, pieces, states, parts };
+            let found = |(placement, pieces): (&Placement, &Option<Range<usize>>)| {
+                let Some(pieces) = pieces.clone() else { return true };
+                let mut mmu = mmu_of(vfpgas, placement.qpn);
                 let (frame, range) = (placement.frame_index, placement.range.clone());
-                search.find(mmu.as_deref_mut(), end, frame, range).is_some()
+                search.find(mmu.as_deref_mut(), pieces, frame, range).is_some()
             };
-            scratch.waits = !placements.iter().zip(ends.iter()).all(found);
+            scratch.waits = !placements.iter().zip(frames.iter()).all(found);
             scratch.copies = true;
         }
         let outcome = scratch.copy(memory);
         if let Outcome::Done = outcome {
-            self.stack.commit(Instant(now), &scratch.statuses);
+            network.stack.commit(Instant(now), &scratch.statuses);
             scratch.placements.clear();
-            self.pool.put_all(&mut scratch.received);
+            network.pool.put_all(&mut scratch.received);
         }
         outcome
     }
 
+    /// Tells logic what became of messages; `true` if there was anything.
     fn drain_events(&mut self, now: u64) -> bool {
         let mut worked = false;
-        while let Some(event) = self.stack.poll_event() {
+        while let Some(event) = self.network.stack.poll_event() {
             worked = true;
-            let window = window_of(event.qpn());
-            let Some(engine) = self.engines.get_mut(window) else { continue };
-            if let Some(event) = transport_event(engine, event) {
-                let (stack, identity, gids) = (&mut self.stack, self.identity, &mut self.gids);
-                let mut transport = RoceTransport { stack, identity, gids, window };
-                engine.handle(now, event, &mut transport);
+            if self.network.unheard.is_empty() {
+                if let Some(event) = self.tell(now, event) {
+                    self.network.unheard.push_back(event);
+                }
+            } else {
+                self.network.unheard.push_back(event);
+            }
+        }
+        worked
+    }
+
+    /// Tells logic of an event; gives it back where that is not ready.
+    #[inline]
+    fn tell(&mut self, now: u64, event: Event) -> Option<Event> {
+        let vfpga = self.vfpgas.get_mut(vfpga_of(event.qpn()))?;
+        let (logic, mut ports) = vfpga.parts(&mut self.network);
+        occupant!(logic, logic => {
+            if !logic.is_ready() {
+                return Some(event);
+            }
+            logic.take_event(now, event, &mut ports);
+        });
+        None
+    }
+
+    /// Tells logic what it was not ready to hear; `true` if there was anything that it was ready for.
+    fn tell_unheard(&mut self, now: u64) -> bool {
+        if self.network.unheard.is_empty() {
+            return false;
+        }
+        let mut worked = false;
+        for _ in 0..self.network.unheard.len() {
+            // What an event makes logic do may take later ones away.
+            let Some(event) = self.network.unheard.pop_front() else { break };
+            match self.tell(now, event) {
+                Some(event) => self.network.unheard.push_back(event),
+                None => worked = true,
             }
         }
         worked
@@ -444,14 +470,14 @@ impl Card {
     /// Begins a burst of frames, if there are any to be sent.
     fn make_burst(&mut self, now: u64) {
         for _ in 0..self.send_room() {
-            let Some(transmit) = self.stack.poll_transmit(Instant(now)) else { break };
-            let mut frame = self.pool.take();
+            let Some(transmit) = self.network.stack.poll_transmit(Instant(now)) else { break };
+            let mut frame = self.network.pool.take();
             match Made::new(&transmit, &mut frame) {
                 Some(made) => {
                     self.scratch.made.push(made);
                     self.scratch.making.push_back(frame);
                 }
-                None => self.pool.put(frame),
+                None => self.network.pool.put(frame),
             }
         }
         if !self.scratch.made.is_empty() {
@@ -461,38 +487,40 @@ impl Card {
 
     /// Frames that the port takes in this round, besides those that wait for it.
     fn send_room(&self) -> usize {
-        self.port.room().min(BURST).saturating_sub(self.scratch.sending.len())
+        self.network.room(BURST, self.scratch.sending.len())
     }
 
-    /// Finds the payload of the frames of a burst.
+    /// Asks for the payload of the frames of a burst.
     fn resolve_frames(&mut self) {
-        let Scratch { made, pieces, ends, .. } = &mut self.scratch;
-        runs::resolve(&mut self.engines, made, fetched, pieces, ends);
-        self.scratch.begin(Underway::Fetching);
+        let Scratch { made, places, underway, .. } = &mut self.scratch;
+        let (vfpgas, decisions) = (self.vfpgas.as_mut_slice(), &mut self.network.decisions);
+        places.ask_for(made, fetched, &mut Asks { vfpgas, decisions, may_wait: true });
+        *underway = Underway::Fetching;
     }
 
     /// Fetches payload as far as it can, and once it could seals the frames with their ICRC.
     fn fetch(&mut self, now: u64) -> Outcome {
-        let Self { scratch, vfpgas, memory, datapath, .. } = self;
+        let Self { scratch, vfpgas, memory, .. } = self;
         if !scratch.copies {
-            let Scratch { making, made, pieces, states, ends, parts, .. } = scratch;
-            let direction = Direction::Read;
-            let mut search = Search { direction, pieces, states, next: 0, parts };
-            let found =
-                |(number, (made, frame), end): (usize, (&Made, &mut Frame), &Option<usize>)| {
-                    let Some(end) = *end else { return true };
-                    let window = made.payload.as_ref().map_or(0, |payload| window_of(payload.qpn));
-                    let mut mmu = mmu_of(vfpgas, *datapath, window);
+            let Scratch { making, made, places, parts, .. } = scratch;
+            let Places { pieces, states, frames, .. } = places;
+            let mut search = Search { direction: Direction::Read, pieces, states, parts };
+            let mut found =
+                |number: usize, made: &Made, frame: &mut Frame, pieces: Range<usize>| {
+                    let mut mmu =
+                        made.payload.as_ref().and_then(|payload| mmu_of(vfpgas, payload.qpn));
                     let body = made.header..frame.as_slice().len();
-                    let Some(behind) = search.find(mmu.as_deref_mut(), end, number, body) else {
+                    let Some(behind) = search.find(mmu.as_deref_mut(), pieces, number, body) else {
                         return false;
                     };
                     // The pad and the room for the ICRC.
                     frame.as_mut_slice().get_mut(behind..).unwrap_or_default().fill(0);
                     true
                 };
-            let frames = made.iter().zip(making).zip(ends.iter()).enumerate();
-            scratch.waits = !frames.map(|(number, (it, end))| (number, it, end)).all(found);
+            let mut all = made.iter().zip(making).zip(frames.iter()).enumerate();
+            scratch.waits = !all.all(|(number, ((made, frame), pieces))| {
+                pieces.clone().is_none_or(|pieces| found(number, made, frame, pieces))
+            });
             scratch.copies = true;
         }
         let outcome = scratch.copy(memory);
@@ -512,16 +540,16 @@ impl Card {
             let qpn = payload.as_ref().map(|payload| payload.qpn);
             // Behind a frame that could not be made, the later ones of its QP would only be a gap.
             if qpn.is_some() && qpn == failed {
-                self.pool.put(frame);
+                self.network.pool.put(frame);
                 continue;
             }
             if let (false, Some(payload)) = (*fetched, &payload) {
-                self.stack.payload_failed(Instant(now), payload.qpn, payload);
+                self.network.stack.payload_failed(Instant(now), payload.qpn, payload);
                 failed = qpn;
-                self.pool.put(frame);
+                self.network.pool.put(frame);
                 continue;
             }
-            self.tally.count(Way::Sent, frame.as_slice());
+            self.network.count_sent(&frame);
             if needs_icrc {
                 frame.seal();
             }
@@ -530,22 +558,9 @@ impl Card {
     }
 
     fn send_frames(&mut self, now: u64) -> bool {
-        let of_host = self.take_from_host(now, self.send_room());
+        let room = self.send_room();
         let Scratch { sending, looped, .. } = &mut self.scratch;
-        if sending.is_empty() {
-            return of_host;
-        }
-        let own = self.identity.mac;
-        if sending.iter().any(|frame| frame.as_slice().starts_with(&own)) {
-            let (to_self, to_others) =
-                sending.drain(..).partition(|frame| frame.as_slice().starts_with(&own));
-            *sending = to_others;
-            self.port.loop_back(now, &to_self);
-            looped.extend(to_self);
-        }
-        let before = sending.len();
-        self.port.send(now, sending);
-        of_host || sending.len() < before || !looped.is_empty()
+        self.network.take_from_host(now, room, sending) | self.network.send(now, sending, looped)
     }
 }
 
@@ -553,14 +568,12 @@ impl Card {
 #[inline]
 fn placed(placement: &Placement) -> Option<Wanted> {
     let payload = match placement.sink {
-        Sink::Remote { rkey, va } => {
-            Payload::Remote { rkey, address: va, access: queue_engine::RemoteAccess::Write }
-        }
+        Sink::Remote { rkey, va } => Payload::Remote { rkey, va, access: RemoteAccess::Write },
         Sink::Receive { id } => Payload::Receive { id },
         Sink::Message { message } => Payload::Message { number: message },
     };
     let length = u32::try_from(placement.range.len()).unwrap_or(u32::MAX);
-    Some(Wanted { qpn: placement.qpn.value(), payload, offset: placement.offset, length })
+    Some(Wanted { qpn: placement.qpn, payload, offset: placement.offset, length })
 }
 
 /// What is to be fetched for a frame.
@@ -568,50 +581,10 @@ fn placed(placement: &Placement) -> Option<Wanted> {
 fn fetched(made: &Made) -> Option<Wanted> {
     let wanted = made.payload.as_ref()?;
     let payload = match wanted.source {
-        Source::Remote { rkey, va } => {
-            Payload::Remote { rkey, address: va, access: queue_engine::RemoteAccess::Read }
-        }
+        Source::Remote { rkey, va } => Payload::Remote { rkey, va, access: RemoteAccess::Read },
         Source::Message { message } => Payload::Message { number: message },
     };
-    let (offset, length) = (wanted.offset, wanted.length);
-    Some(Wanted { qpn: wanted.qpn.value(), payload, offset, length })
-}
-
-/// What an event of the stack means to the engine of its QP. All that an event says has its name here,
-/// so that nothing new is left out unnoticed: messages and receive requests end in their order, which
-/// tells the engine which one is meant.
-fn transport_event(engine: &CardEngine, event: Event) -> Option<TransportEvent> {
-    Some(match event {
-        Event::SendsCompleted { qpn, through } => {
-            let qpn = qpn.value();
-            let oldest = engine.oldest_message(qpn)?;
-            let count = through.checked_sub(oldest)?.saturating_add(1);
-            TransportEvent::Completed { qpn, count }
-        }
-        Event::SendFailed { qpn, status, message: _ } => {
-            TransportEvent::Failed { qpn: qpn.value(), status: transport::send_status(status) }
-        }
-        Event::ReceiveCompleted { qpn, length, kind, imm, solicited, id: _ } => {
-            TransportEvent::Received(Received {
-                qpn: qpn.value(),
-                length,
-                kind: match kind {
-                    roce::ReceiveKind::Send => ReceiveKind::Send,
-                    roce::ReceiveKind::Write => ReceiveKind::Write,
-                },
-                immediate: imm.map(transport::immediate),
-                solicited,
-            })
-        }
-        Event::ReceiveFailed { qpn, status, id: _ } => {
-            let status: Status = transport::receive_status(status);
-            TransportEvent::ReceiveFailed { qpn: qpn.value(), status }
-        }
-        Event::Async { qpn, kind } => {
-            TransportEvent::Async { qpn: qpn.value(), event: transport::qp_event(kind) }
-        }
-        Event::EnteredError { qpn } => TransportEvent::Error { qpn: qpn.value() },
-    })
+    Some(Wanted { qpn: wanted.qpn, payload, offset: wanted.offset, length: wanted.length })
 }
 
 #[cfg(test)]

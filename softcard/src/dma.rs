@@ -418,7 +418,6 @@ mod tests {
     use std::sync::Arc;
 
     use hostmem::SharedMapping;
-    use queue_engine::{Record, Ring};
 
     use super::*;
     use crate::bus::{AskedMemory, Backing};

@@ -3,7 +3,7 @@
 use roce::{Gid, GidTable, MacAddr, Stack};
 
 use crate::WINDOWS;
-use crate::card::Identity;
+use crate::network::Identity;
 
 /// The GID tables of all windows.
 #[derive(Clone, Copy, Debug, Default)]

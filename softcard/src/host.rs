@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use roce::Owner;
 
-use crate::card::Card;
+use crate::network::Network;
 use crate::port::{Frame, Port};
 use crate::tally::Way;
 
@@ -41,10 +41,9 @@ impl Host {
     }
 }
 
-impl Card {
+impl Network {
     /// Counts the frames that were received, and gives the host those that it is to see.
-    pub(crate) fn share_received(&mut self, now: u64) {
-        let received = &mut self.scratch.received;
+    pub(super) fn share_received(&mut self, now: u64, received: &mut VecDeque<Frame>) {
         for frame in received.iter() {
             self.tally.count(Way::Received, frame.as_slice());
         }
@@ -67,12 +66,18 @@ impl Card {
 
     /// Takes up to `room` frames of the host's to be sent; `true` if there were any, whether they are
     /// to be sent or not.
-    pub(crate) fn take_from_host(&mut self, now: u64, room: usize) -> bool {
+    pub(crate) fn take_from_host(
+        &mut self,
+        now: u64,
+        room: usize,
+        sending: &mut VecDeque<Frame>,
+    ) -> bool {
+        let own = self.identity().mac;
         let Some(Host { port, to_itself, forged, passing }) = &mut self.host else { return false };
         port.receive(now, passing, room);
         let any = !passing.is_empty();
         for frame in passing.drain(..) {
-            if frame.as_slice().starts_with(&self.identity.mac) {
+            if frame.as_slice().starts_with(&own) {
                 *to_itself = to_itself.saturating_add(1);
                 self.pool.put(frame);
             } else if self.stack.is_forged(frame.as_slice()) {
@@ -80,7 +85,7 @@ impl Card {
                 self.pool.put(frame);
             } else {
                 self.tally.count(Way::Sent, frame.as_slice());
-                self.scratch.sending.push_back(frame);
+                sending.push_back(frame);
             }
         }
         any

@@ -13,7 +13,7 @@ use fpga_regs::coyote::pci::{Bar, MSIX_TABLE_ENTRIES};
 use hostmem::EventFd;
 
 use crate::bars;
-use crate::card::Interrupts;
+use crate::shell::Interrupts;
 use crate::{Error, WINDOWS};
 
 /// The interrupt register of a vFPGA, as it reads.

@@ -15,7 +15,7 @@ use fpga_regs::coyote::shell::Map;
 use hostmem::{AsleepWord, EventFd, Holder, SharedMapping, Tap, WakeFor};
 
 use crate::Error;
-use crate::card::{Card, CardEngine, Slots};
+use crate::card::Card;
 use crate::command::{Action, Command};
 use crate::host::Host;
 use crate::link::Link;
@@ -23,6 +23,7 @@ use crate::port::{self, Cabling, FramePool, TapPort};
 use crate::published::Published;
 use crate::runtime::Runtime;
 use crate::spin::Spin;
+use crate::vfpga::{Logic, Slots, occupant};
 use crate::wait::Waiter;
 
 /// What the card thread owns.
@@ -86,7 +87,7 @@ fn turn(cards: Cards) -> Option<Cards> {
     let now = cards.waiter.now();
     let (mut cards, worked) = round(cards, now)?;
     if cards.ended {
-        cards.cards.iter_mut().for_each(|card| card.port.flush());
+        cards.cards.iter_mut().for_each(|card| card.network.port.flush());
         return None;
     }
     if worked {
@@ -163,7 +164,7 @@ impl CardThread {
             if let Some(tap) = host {
                 let host = TapPort::new(tap, pool.clone());
                 waiter.listen_to_port(&host)?;
-                card.host = Some(Host::new(Box::new(host)));
+                card.network.host = Some(Host::new(Box::new(host)));
             }
             cards.push(card);
         }
@@ -180,11 +181,12 @@ impl CardThread {
         })
     }
 
-    /// What clients are to wake the thread for: nothing waits for a receive that is posted but a QP
-    /// that flushes it. Only a round's work can change that, after which the thread does not sleep.
+    /// What clients are to wake the thread for. Only a round's work can change that, after which the
+    /// thread does not sleep.
     fn wakes_for(&self) -> WakeFor {
-        let mut engines = self.cards.iter().flat_map(|card| &card.engines);
-        match engines.any(CardEngine::heeds_receives) {
+        let mut vfpgas = self.cards.iter().flat_map(|card| &card.vfpgas);
+        let all = |wakes| wakes == WakeFor::All;
+        match vfpgas.any(|vfpga| all(occupant!(&vfpga.logic, logic => logic.wakes_for()))) {
             true => WakeFor::All,
             false => WakeFor::AllButReceives,
         }
@@ -192,9 +194,11 @@ impl CardThread {
 
     /// Pauses if that lets a program post receives it is short of.
     fn give_way(&mut self, now: u64) {
-        let engines = self.cards.iter_mut().flat_map(|card| &mut card.engines);
+        let vfpgas = self.cards.iter_mut().flat_map(|card| &mut card.vfpgas);
         // Each is asked, for asking clears it.
-        if engines.fold(false, |any, engine| engine.take_runs_out() | any) {
+        if vfpgas.fold(false, |any, vfpga| {
+            occupant!(&mut vfpga.logic, logic => logic.take_runs_out()) | any
+        }) {
             if let Some(pause) = self.spin.gives_way(now) {
                 std::thread::sleep(pause);
             }
@@ -221,7 +225,7 @@ impl CardThread {
         match action {
             Action::Write { bar, offset, bytes, value } => {
                 card.write(now, bar, offset, bytes, value);
-                card.published.write_executed(card.reconfiguration.decoupled);
+                card.published.write_executed(card.shell.reconfiguration.decoupled);
             }
             Action::Read { bar, offset, bytes, reply } => {
                 let _ = reply.send(card.read(now, bar, offset, bytes));
@@ -269,19 +273,6 @@ impl CardThread {
             self.waiter.forget(wake);
         }
         self.wakes.retain(|entry| !gone(entry));
-    }
-}
-
-impl Card {
-    /// When the card next has something to do by itself.
-    pub(crate) fn next_timeout(&mut self) -> Option<u64> {
-        if self.waits_for_driver() || self.reconfiguration.decoupled {
-            return None;
-        }
-        self.stack.settle_timeouts();
-        let stack = self.stack.next_timeout().map(|instant| instant.0);
-        let host = self.host.as_ref().and_then(|host| host.port.next_timeout());
-        [stack, self.port.next_timeout(), host].into_iter().flatten().min()
     }
 }
 

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use fpga_regs::{BLOCK_BYTES, Block};
 use hostmem::{BlockRing, SharedMapping};
-use queue_engine::{Record, Ring};
 
 use crate::bus::{Bus, Place, Rights};
 use crate::mmu::Latch;
@@ -77,17 +76,17 @@ impl RecordView {
     fn at(&self, offset: usize) -> u64 {
         self.latch.at(offset as u64).unwrap_or(NOWHERE)
     }
-}
 
-impl Record for RecordView {
+    /// Loads the word at an aligned offset in bytes with acquire ordering.
     #[inline]
-    fn load_u32(&self, offset: usize) -> u32 {
+    pub(crate) fn load_u32(&self, offset: usize) -> u32 {
         let direct = self.directly(|record| record.load_acquire_u32(offset.wrapping_div(4)));
         direct.unwrap_or_else(|| load_u32(&self.bus, self.at(offset)))
     }
 
+    /// Loads the word at an aligned offset in bytes with acquire ordering.
     #[inline]
-    fn load_u64(&self, offset: usize) -> u64 {
+    pub(crate) fn load_u64(&self, offset: usize) -> u64 {
         let direct = self.directly(|record| record.load_acquire_u64(offset.wrapping_div(8)));
         direct.unwrap_or_else(|| load_u64(&self.bus, self.at(offset)))
     }
@@ -119,24 +118,25 @@ impl RingView {
         let block = u64::from(index & self.blocks.saturating_sub(1));
         self.latch.at(block.saturating_mul(BLOCK_BYTES as u64)).unwrap_or(NOWHERE)
     }
-}
 
-impl Ring for RingView {
+    /// Copies a block.
     #[inline]
-    fn read(&self, index: u32) -> Block {
+    pub(crate) fn read(&self, index: u32) -> Block {
         let direct = self.directly(|ring| ring.read(index));
         direct.unwrap_or_else(|| read_block(&self.bus, self.at(index)))
     }
 
+    /// Writes a block.
     #[inline]
-    fn write(&self, index: u32, value: &Block) {
+    pub(crate) fn write(&self, index: u32, value: &Block) {
         if self.directly(|ring| ring.write(index, value)).is_none() {
             write_block(&self.bus, self.at(index), value, false);
         }
     }
 
+    /// Writes all but the last word of a block, then that with release ordering.
     #[inline]
-    fn publish(&self, index: u32, value: &Block) {
+    pub(crate) fn publish(&self, index: u32, value: &Block) {
         if self.directly(|ring| ring.write_published(index, value)).is_none() {
             write_block(&self.bus, self.at(index), value, true);
         }

@@ -6,7 +6,7 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::key::{self, Access};
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SendOpcode, Sge};
-use queue_engine::{EngineConfig, Payload, RemoteAccess, TRANSPORT_MESSAGE_BYTES};
+use queue_engine::{EngineConfig, Payload, Piece, RemoteAccess, TRANSPORT_MESSAGE_BYTES};
 
 use crate::support::bench::{Bench, CONFIG, PAGE, PDN};
 use crate::support::manual::Manual;
@@ -87,7 +87,7 @@ fn a_key_of_another_domain_opens_nothing_to_peers_and_to_neighbours() {
     for access in [RemoteAccess::Read, RemoteAccess::Write] {
         assert!(!bench.engine.allows(qp.qpn, theirs.key, theirs.va, 64, access));
         let payload = Payload::Remote { rkey: theirs.key, address: theirs.va, access };
-        let mut pieces = Vec::new();
+        let mut pieces: Vec<Piece> = Vec::new();
         assert!(bench.engine.resolve(qp.qpn, payload, 0, 64, &mut pieces).is_err());
         assert!(pieces.is_empty());
     }
@@ -131,7 +131,7 @@ fn no_range_leaves_its_region_wherever_it_wraps() {
     }
     // No bytes at all are no access, as the specification has it, and name no memory.
     let remote = Payload::Remote { rkey: 0xdead_beef, address: 1, access: RemoteAccess::Write };
-    let mut pieces = Vec::new();
+    let mut pieces: Vec<Piece> = Vec::new();
     assert!(bench.engine.resolve(qp.qpn, remote, 0, 0, &mut pieces).is_ok());
     assert!(pieces.is_empty());
 }

@@ -11,7 +11,8 @@ use fpga_regs::engine::qp::{QpState, QpType};
 use fpga_regs::engine::window as w;
 use fpga_regs::engine::wqe::{SendHeader, SendOpcode};
 use queue_engine::{
-    EngineConfig, Payload, ReceiveKind, Received, RemoteAccess, TransportError, TransportEvent,
+    EngineConfig, Payload, Piece, ReceiveKind, Received, RemoteAccess, TransportError,
+    TransportEvent,
 };
 
 use crate::support::bench::{Bench, CONFIG, PAGE};
@@ -303,7 +304,7 @@ impl Chaos {
         let engine = &mut self.bench.engine;
         let mut pieces = Vec::new();
         if engine.resolve(qpn, payload, offset, length, &mut pieces).is_ok() {
-            let bytes: u64 = pieces.iter().map(|piece| u64::from(piece.length)).sum();
+            let bytes: u64 = pieces.iter().map(|piece: &Piece| u64::from(piece.length)).sum();
             assert_eq!(bytes, u64::from(length));
         }
         let _ = engine.allows(qpn, rkey, address, random.next(), access);

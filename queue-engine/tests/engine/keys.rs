@@ -26,7 +26,7 @@ impl Fixture {
         let engine = &self.bench.engine;
         let allowed = engine.allows(self.qpn, rkey, address, length.into(), access);
         let payload = Payload::Remote { rkey, address, access };
-        let mut pieces = Vec::new();
+        let mut pieces: Vec<Piece> = Vec::new();
         let resolved = engine.resolve(self.qpn, payload, 0, length, &mut pieces);
         if allowed {
             assert_eq!(resolved, Ok(()));

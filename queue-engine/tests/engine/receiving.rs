@@ -129,7 +129,7 @@ fn entries_of_every_stride_hold_as_many_elements_as_fit() {
                 fixture.qp.rq.post(count as u32, &sges);
                 let taken = fixture.take().unwrap();
                 assert_eq!(taken.capacity, (count * (count + 1) / 2) as u64);
-                let mut pieces = Vec::new();
+                let mut pieces: Vec<Piece> = Vec::new();
                 let payload = Payload::Receive { id: taken.id };
                 let length = taken.capacity as u32;
                 fixture

@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use queue_engine::Piece;
-
 use crate::dma::{Part, Parts};
 use crate::mmu::{Direction, Mmu, Translation};
+use crate::vfpga::Piece;
 
 /// What became of a piece of payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,28 +21,26 @@ pub(super) struct Search<'a> {
     pub(super) pieces: &'a [Piece],
     /// For each piece: what became of it.
     pub(super) states: &'a mut [State],
-    /// The first piece that has not been looked at.
-    pub(super) next: usize,
     /// What is to be copied; a piece that is scattered over the bus is several parts.
     pub(super) parts: &'a mut Parts,
 }
 
 impl Search<'_> {
-    /// Finds the pieces up to number `end`, which are the first of a range of frame number `frame`, and
+    /// Finds the pieces of these numbers, which are the first of a range of frame number `frame`, and
     /// answers where what is behind them begins; `None` where one has to wait for the driver. Without
     /// an MMU none is within reach.
     #[inline]
     pub(super) fn find(
         &mut self,
         mut mmu: Option<&mut Mmu>,
-        end: usize,
+        numbers: Range<usize>,
         frame: usize,
         bytes: Range<usize>,
     ) -> Option<usize> {
         let mut at = bytes.start;
-        let pieces = self.pieces.get(self.next..end).unwrap_or_default();
-        let states = self.states.get_mut(self.next..end).unwrap_or_default();
-        for ((owner, piece), state) in (self.next..).zip(pieces).zip(states) {
+        let pieces = self.pieces.get(numbers.clone()).unwrap_or_default();
+        let states = self.states.get_mut(numbers.clone()).unwrap_or_default();
+        for ((owner, piece), state) in numbers.zip(pieces).zip(states) {
             let start = at;
             at = at.saturating_add(piece.length as usize).min(bytes.end);
             if *state != State::Waits {
@@ -59,7 +56,6 @@ impl Search<'_> {
                 Translation::Waits => return None,
             }
         }
-        self.next = end;
         Some(at)
     }
 }
@@ -75,7 +71,7 @@ fn find_piece(
     parts: &mut Parts,
 ) -> Translation {
     let before = parts.len();
-    let mut vaddr = piece.iova;
+    let mut vaddr = piece.vaddr;
     let mut range = whole.range;
     let mut found = Translation::Found { bus: 0, bytes: 0 };
     while !range.is_empty() {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fpga_regs::coyote::shell::Map;
+use fpga_regs::engine::cqe::Status;
 use roce::{
     AccessFlags, AddressVector, Gid, IcrcPolicy, MacAddr, Operation, PathMtu, Psn, QpAttributes,
     QpState, SendRequest, Stack, StackConfig,
@@ -15,9 +16,10 @@ mod attributes;
 mod opcodes;
 mod pair;
 mod rig;
+mod seam;
 
 use super::*;
-use crate::card::Identity;
+use crate::network::Identity;
 use crate::port::{FramePool, Port};
 use crate::published::Published;
 
@@ -115,7 +117,7 @@ fn card(policy: IcrcPolicy) -> (Card, Rc<RefCell<Wire>>) {
     let vectors = Rc::new(Arc::clone(&published));
     let port = Box::new(TestPort(Rc::clone(&wire)));
     let mut card = Card::new(Map::default(), port, policy, pool, vectors, published);
-    card.set_identity(Identity { mac: OWN, ipv4: 0x0a00_0001 });
+    card.network.set_identity(Identity { mac: OWN, ipv4: 0x0a00_0001 });
     (card, wire)
 }
 
@@ -155,7 +157,7 @@ fn a_card_has_its_icrc_policy_whatever_its_driver_does() {
         |_| {},
         |card| {
             card.reset_function();
-            card.set_identity(Identity { mac: OWN, ipv4: 0x0a00_0001 });
+            card.network.set_identity(Identity { mac: OWN, ipv4: 0x0a00_0001 });
         },
     ];
     for (policy, accepted) in [(IcrcPolicy::CheckAll, 0), (IcrcPolicy::TrustVouchedFor, 1)] {
@@ -165,7 +167,7 @@ fn a_card_has_its_icrc_policy_whatever_its_driver_does() {
             let frames = [Frame::vouched_for(&bytes), Frame::from_bytes(&bytes)];
             wire.borrow_mut().to_card.extend(frames.into_iter().flatten());
             card.round(0);
-            let counters = card.stack.counters();
+            let counters = card.network.stack.counters();
             let counted = (counters.drop_unknown_qp, counters.rx_icrc_encapsulated);
             assert_eq!(counted, (accepted, 2 - accepted), "{policy:?}");
         }
@@ -176,12 +178,13 @@ fn a_card_has_its_icrc_policy_whatever_its_driver_does() {
 #[test]
 fn answers_that_wait_in_the_port_are_heard_before_the_timers() {
     let (mut card, wire) = card(IcrcPolicy::CheckAll);
-    let qpn = connect(&mut card.stack, 0x11, PEER, 0x22);
+    let qpn = connect(&mut card.network.stack, 0x11, PEER, 0x22);
     let (mut peer, _) = peer();
-    card.stack.post_send(Instant(0), qpn, NOTHING).unwrap();
+    card.network.stack.post_send(Instant(0), qpn, NOTHING).unwrap();
     card.round(0);
     let mut request = wire.borrow_mut().from_card.remove(0);
-    let mut verbs = Engines(&mut card.engines);
+    let Card { vfpgas, network, .. } = &mut card;
+    let mut verbs = Asks { vfpgas, decisions: &mut network.decisions, may_wait: true };
     assert!(peer.receive(Instant(0), &mut request, 0, &mut verbs, &mut Vec::new()).is_ready());
     peer.commit(Instant(0), &[]);
     let answer = peer.poll_transmit(Instant(0)).unwrap();
@@ -194,19 +197,19 @@ fn answers_that_wait_in_the_port_are_heard_before_the_timers() {
     let others = std::iter::repeat_with(|| Frame::from_bytes(stranger.as_slice()).unwrap());
     wire.borrow_mut().to_card.extend(others.take(BURST));
     wire.borrow_mut().to_card.push_back(Frame::from_bytes(&bytes).unwrap());
-    let late = card.stack.next_timeout().unwrap().0 + 1;
+    let late = card.network.stack.next_timeout().unwrap().0 + 1;
     while card.round(late) {}
-    let counters = card.stack.counters();
+    let counters = card.network.stack.counters();
     assert_eq!((counters.rdma_sends, counters.retransmitted_pkts), (1, 0));
 
     // Frames without end do not keep timers from running.
-    card.stack.post_send(Instant(late), qpn, NOTHING).unwrap();
+    card.network.stack.post_send(Instant(late), qpn, NOTHING).unwrap();
     card.round(late);
-    let due = card.stack.next_timeout().unwrap().0 + 1_000;
+    let due = card.network.stack.next_timeout().unwrap().0 + 1_000;
     for _ in 0..=TIMER_ROUNDS {
         let others = std::iter::repeat_with(|| Frame::from_bytes(stranger.as_slice()).unwrap());
         wire.borrow_mut().to_card.extend(others.take(BURST));
         card.round(due);
     }
-    assert_eq!(card.stack.counters().retransmitted_pkts, 1);
+    assert_eq!(card.network.stack.counters().retransmitted_pkts, 1);
 }

@@ -7,8 +7,9 @@ use fpga_regs::coyote::shell::Map;
 use roce::{Gid, IcrcPolicy, Qpn};
 
 use super::*;
-use crate::card::{Card, Identity};
+use crate::card::Card;
 use crate::datapath::tests::connect_to;
+use crate::network::Identity;
 use crate::port::FramePool;
 use crate::published::Published;
 
@@ -61,8 +62,8 @@ fn shared() -> (Card, [Rc<RefCell<Ends>>; 2]) {
     let port = Box::new(TestPort(Rc::clone(&ends[0])));
     let (policy, pool) = (IcrcPolicy::CheckAll, FramePool::new(8));
     let mut card = Card::new(Map::default(), port, policy, pool, vectors, published);
-    card.host = Some(Host::new(Box::new(TestPort(Rc::clone(&ends[1])))));
-    card.set_identity(Identity { mac: OWN, ipv4: u32::from_be_bytes(OWN_IP) });
+    card.network.host = Some(Host::new(Box::new(TestPort(Rc::clone(&ends[1])))));
+    card.network.set_identity(Identity { mac: OWN, ipv4: u32::from_be_bytes(OWN_IP) });
     (card, ends)
 }
 
@@ -125,7 +126,7 @@ fn roce_of_the_host(qpn: u32) -> Vec<u8> {
 
 /// Connects a queue pair of the card's to one of the peer's.
 fn connect(card: &mut Card, qpn: u32, dest_qpn: u32) {
-    connect_to(&mut card.stack, qpn, (1, Gid::from_ipv4(PEER_IP.into())), dest_qpn);
+    connect_to(&mut card.network.stack, qpn, (1, Gid::from_ipv4(PEER_IP.into())), dest_qpn);
 }
 
 fn counted(card: &Card, name: &str) -> u64 {
@@ -151,13 +152,14 @@ fn each_question_is_answered_by_one_of_both_only() {
 #[test]
 fn roce_of_other_queue_pairs_is_the_hosts() {
     let (mut card, [cable, host]) = shared();
-    card.stack.create_qp(Qpn::new(0x77).unwrap(), 0).unwrap();
+    card.network.stack.create_qp(Qpn::new(0x77).unwrap(), 0).unwrap();
     for qpn in [0x77, 1, 0x78] {
         arrive(&cable, &roce(qpn));
     }
     card.round(0);
     assert_eq!(left(&host), [roce(1), roce(0x78)]);
-    let dropped = |name| card.stack.counters().iter().find(|(it, _)| *it == name).unwrap().1;
+    let dropped =
+        |name| card.network.stack.counters().iter().find(|(it, _)| *it == name).unwrap().1;
     assert_eq!((dropped("drop_unknown_qp"), dropped("rx_icrc_encapsulated")), (0, 1));
 }
 
@@ -191,7 +193,7 @@ fn the_host_reaches_neither_the_card_nor_itself() {
     assert!(left(&cable).iter().all(|frame| frame[..6] == [0xff; 6]));
     assert!(left(&host).is_empty());
     assert_eq!(counted(&card, "host_frames_to_itself"), 3);
-    assert_eq!(card.tally.packets.get().1, 0, "something of it was received");
+    assert_eq!(card.network.tally.packets.get().1, 0, "something of it was received");
 }
 
 #[test]
@@ -206,7 +208,7 @@ fn the_host_does_not_speak_for_a_queue_pair_of_the_cards() {
     while card.round(0) {}
     assert_eq!(left(&cable), [1, 0x89, 0x77].map(roce_of_the_host));
     assert_eq!(counted(&card, "host_frames_forged"), 1);
-    card.stack.destroy_qp(Qpn::new(0x77).unwrap());
+    card.network.stack.destroy_qp(Qpn::new(0x77).unwrap());
     arrive(&host, &roce_of_the_host(0x88));
     while card.round(0) {}
     assert_eq!(left(&cable), [roce_of_the_host(0x88)], "the number may be anybody's again");

@@ -13,7 +13,6 @@ use std::ops::RangeInclusive;
 use std::rc::{Rc, Weak};
 
 use fpga_regs::BLOCK_BYTES;
-use queue_engine::Rings;
 
 use super::{Direction, Mmu, Pages, Translation};
 use crate::bus::Bus;
@@ -248,16 +247,14 @@ impl Unit {
         }
     }
 
-    /// Asks again for the pages of rings that were forgotten.
+    /// Whether no page of a ring was forgotten.
     #[inline]
-    pub(crate) fn complete(&self) -> Translation {
-        if self.stale.borrow().is_empty() {
-            return Translation::Found { bus: 0, bytes: 0 };
-        }
-        self.complete_stale()
+    pub(crate) fn is_complete(&self) -> bool {
+        self.stale.borrow().is_empty()
     }
 
-    fn complete_stale(&self) -> Translation {
+    /// Asks again for the pages of rings that were forgotten.
+    pub(crate) fn complete(&self) -> Translation {
         let mut stale = self.stale.borrow_mut();
         while let Some(latch) = stale.last() {
             let latch = latch.upgrade();
@@ -295,30 +292,30 @@ impl Unit {
         self.latches.insert(&latch);
         Some(latch)
     }
-}
 
-impl Rings for Unit {
-    type Record = RecordView;
-    type Ring = RingView;
-
-    fn record(&self, iova: u64) -> Option<RecordView> {
+    /// The record at a virtual address, or `None` where memory cannot hold one.
+    pub(crate) fn record(&self, iova: u64) -> Option<RecordView> {
         let latch = self.latch(iova, BLOCK_BYTES as u64)?;
         Some(RecordView::new(&self.bus, latch))
     }
 
-    fn ring(&self, iova: u64, log2_blocks: u8) -> Option<RingView> {
+    /// The ring of 2^`log2_blocks` blocks at a virtual address, or `None` as above.
+    pub(crate) fn ring(&self, iova: u64, log2_blocks: u8) -> Option<RingView> {
         let blocks = 1u32.checked_shl(u32::from(log2_blocks))?;
         let bytes = u64::from(blocks).checked_mul(BLOCK_BYTES as u64)?;
         let latch = self.latch(iova, bytes)?;
         Some(RingView::new(&self.bus, latch, blocks))
     }
 
-    fn reachable(&self, iova: u64, bytes: u64) -> bool {
+    /// Whether these are addresses of the vFPGA.
+    pub(crate) fn reachable(&self, iova: u64, bytes: u64) -> bool {
         let end = iova.checked_add(bytes);
         end.is_some_and(|end| end <= 1 << fpga_regs::coyote::tlb::PADDR_BITS)
     }
 
-    fn waits(&self) -> bool {
+    /// Whether the card waits for the driver to say where memory is.
+    #[inline]
+    pub(crate) fn waits(&self) -> bool {
         self.mmu.borrow().waits()
     }
 }
@@ -332,7 +329,6 @@ mod tests {
     use fpga_regs::coyote::tlb::{Entry, Geometry};
     use fpga_regs::coyote::vfpga::Stream;
     use hostmem::{Access, DmaMemory, SharedMapping, memfd};
-    use queue_engine::Ring;
 
     use super::*;
     use crate::bus::tests::LOOKS;

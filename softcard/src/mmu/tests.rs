@@ -135,7 +135,6 @@ fn more_pages_than_a_set_has_ways_are_all_reached_by_asking_again() {
 
 #[test]
 fn addresses_end_where_those_of_the_bus_do() {
-    use queue_engine::Rings;
     let unit = Unit::new(mmu(), Rc::new(Bus::default()));
     let end = 1 << 44;
     assert!(unit.reachable(0, end) && unit.reachable(end - 1, 1));

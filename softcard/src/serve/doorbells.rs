@@ -11,7 +11,8 @@ use fpga_regs::coyote::vfpga;
 use fpga_regs::engine::window::{DOORBELL_PAGES, PAGE_BYTES};
 use hostmem::{Access, DoorbellPage, SharedMapping, memfd};
 
-use crate::card::{Pages, Slots};
+use crate::card::AllPages;
+use crate::vfpga::Slots;
 use crate::{Error, WINDOWS};
 
 /// The memory of all doorbell pages.
@@ -53,8 +54,8 @@ impl Doorbells {
     }
 
     /// The pages, as the card looks at them.
-    pub(crate) fn pages(&self) -> Result<Pages, Error> {
-        let mut pages = Pages::default();
+    pub(crate) fn pages(&self) -> Result<AllPages, Error> {
+        let mut pages = AllPages::default();
         for (window_number, places) in (0..).zip(&mut pages) {
             for (number, place) in (1..).zip(places) {
                 let offset = page(window_number, number) as usize;

@@ -135,7 +135,7 @@ impl Server {
             }
         }
         self.waiter.forget(stop);
-        self.card.port.flush();
+        self.card.network.port.flush();
         Ok(())
     }
 
@@ -189,7 +189,7 @@ impl Server {
 
     /// When to look at the card again, whatever happens.
     fn next_look(&mut self) -> Option<u64> {
-        let queues = self.card.engines.iter().any(|engine| engine.has_qps());
+        let queues = self.card.network.stack.has_qps();
         let now = self.waiter.now();
         let idle = now.saturating_sub(self.worked);
         let pause = (idle / LOOKS_PER_IDLE_TIME).clamp(LOOK_NS, IDLE_LOOK_NS);

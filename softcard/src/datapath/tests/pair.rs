@@ -10,6 +10,8 @@ use super::*;
 pub(super) const MEMORY: u64 = REGION + 0x2_0000;
 /// Rounds after which nothing more is expected.
 const ROUNDS: usize = 10_000;
+/// Nanoseconds that nothing but logic waits for.
+const SOON: u64 = 1_000_000;
 
 type Queue = Rc<RefCell<VecDeque<Frame>>>;
 
@@ -50,7 +52,8 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    pub fn new() -> Self {
+    /// Two cards with so many QPs each.
+    pub fn with_qps(qps: usize) -> Self {
         let queues = [Queue::default(), Queue::default()];
         let pool = FramePool::new(1024);
         let card = |own, out: usize, into: usize| {
@@ -58,12 +61,30 @@ impl Pair {
             Rig::at(own, Box::new(end), pool.clone())
         };
         let (mut one, mut other) = (card(OWN, 0, 1), card(PEER, 1, 0));
-        one.connect(PEER, other.qpn);
-        other.connect(OWN, one.qpn);
-        Self { one, other }
+        for made in 1..=qps {
+            one.connect(PEER, other.qpn);
+            other.connect(OWN, one.qpn);
+            if made < qps {
+                one.make_another();
+                other.make_another();
+            }
+        }
+        let mut pair = Self { one, other };
+        pair.drive_next();
+        pair
     }
 
-    /// Lets both cards work until neither has anything to do.
+    pub fn new() -> Self {
+        Self::with_qps(1)
+    }
+
+    /// Drives the next QP of both.
+    pub fn drive_next(&mut self) {
+        self.one.drive_next();
+        self.other.drive_next();
+    }
+
+    /// Lets both cards work until neither has anything to do for a while.
     pub fn work(&mut self) {
         for _ in 0..ROUNDS {
             let mut worked = false;
@@ -71,11 +92,22 @@ impl Pair {
                 *now += 1_000;
                 worked |= card.round(*now);
             }
-            if !worked {
+            if !worked && !self.sleep() {
                 return;
             }
         }
         panic!("the cards find no end");
+    }
+
+    /// Lets time pass until a card has something to do; `false` if that is not soon.
+    fn sleep(&mut self) -> bool {
+        let now = self.one.now.max(self.other.now);
+        let due = [&mut self.one, &mut self.other].map(|rig| rig.card.next_timeout());
+        let Some(due) = due.into_iter().flatten().min().filter(|due| *due < now + SOON) else {
+            return false;
+        };
+        (self.one.now, self.other.now) = (now.max(due), now.max(due));
+        true
     }
 
     /// Has the first card carry a message, and answers with its completion there.

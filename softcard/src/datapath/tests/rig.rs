@@ -4,12 +4,12 @@ use std::os::fd::AsFd;
 
 use fpga_regs::Block;
 use fpga_regs::coyote::pci::Bar;
-use fpga_regs::coyote::shell::CTRL_CNFG_DEFAULT;
+use fpga_regs::coyote::shell::{self, CTRL_CNFG_DEFAULT, Datapath};
 use fpga_regs::coyote::tlb::{Entry, Geometry};
 use fpga_regs::coyote::vfpga::{self, Stream};
 use fpga_regs::engine::admin::{
-    AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Header, KeyKind, ModifyQp,
-    Opcode as Command, SetGid,
+    AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, KeyKind,
+    ModifyQp, Opcode as Command, SetGid,
 };
 use fpga_regs::engine::cqe::{Cqe, LAST_WORD, expected_phase, phase};
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
@@ -25,9 +25,10 @@ use hostmem::{Access, DmaMemory, DoorbellPage, SharedMapping, memfd};
 use roce::wire::{aeth, bth, frame, icrc, reth};
 
 use super::*;
-use crate::card::Slots;
+use crate::vfpga::Slots;
 
-const WINDOW: u8 = 1;
+/// Where the engine is.
+pub(super) const WINDOW: u8 = 1;
 const PAGE: u8 = 2;
 const PDN: u32 = 7;
 /// Entries of every ring.
@@ -35,13 +36,15 @@ const LOG2: u8 = 4;
 /// Where the host's memory is on the bus: one large page.
 const BASE: u64 = 0x4000_0000;
 const BYTES: u64 = 2 << 20;
-/// What lies where in it.
+/// What lies where in it; the rings of further QPs each so many bytes behind those of the first.
 const ADMIN: u64 = BASE;
 const ANSWERS: u64 = BASE + 0x1000;
 const EVENTS: u64 = BASE + 0x2000;
 const CQ: u64 = BASE + 0x3000;
 const RQ: u64 = BASE + 0x4000;
 const SQ: u64 = BASE + 0x5000;
+const MORE_RINGS: u64 = 0x10_0000;
+const RINGS_BYTES: u64 = 0x3000;
 /// The receives' memory, one after the other.
 pub(super) const BUFFERS: u64 = BASE + 0x1_0000;
 pub(super) const BUFFER_BYTES: u64 = 0x1000;
@@ -78,9 +81,25 @@ pub(super) struct Heard {
     pub payload: Vec<u8>,
 }
 
+/// What belongs to one QP.
+#[derive(Clone, Copy, Default)]
+struct Queues {
+    /// Bytes from the rings of the first QP to its own.
+    rings: u64,
+    qpn: u32,
+    generation: u8,
+    completions: u32,
+    posted: u32,
+    received: u32,
+}
+
 pub(super) struct Rig {
     pub card: Card,
+    /// Of the QP that is driven.
     pub qpn: u32,
+    rings: u64,
+    /// Those that are not.
+    parked: Vec<Queues>,
     wire: Rc<RefCell<Wire>>,
     memory: Arc<SharedMapping>,
     slots: Arc<DoorbellPage>,
@@ -95,6 +114,12 @@ pub(super) struct Rig {
     events: u32,
     posted: u32,
     received: u32,
+}
+
+/// Where in BAR4 a user register of a window is.
+pub(super) fn user_register(window: u8, offset: u64) -> u64 {
+    let window = vfpga::CONTROL_WINDOW_BASE + u64::from(window) * vfpga::CONTROL_WINDOW_STRIDE;
+    window + vfpga::USER_CSR_OFFSET + offset
 }
 
 fn mapping(bytes: usize) -> Arc<SharedMapping> {
@@ -117,8 +142,9 @@ impl Rig {
     pub fn at(own: [u8; 6], port: Box<dyn Port>, pool: FramePool) -> Self {
         let published = Arc::<Published>::default();
         let vectors = Rc::new(Arc::clone(&published));
-        let mut card = Card::new(Map::default(), port, IcrcPolicy::CheckAll, pool, vectors, published);
-        card.set_identity(Identity { mac: own, ipv4: 0x0a00_0001 });
+        let mut card =
+            Card::new(Map::default(), port, IcrcPolicy::CheckAll, pool, vectors, published);
+        card.network.set_identity(Identity { mac: own, ipv4: 0x0a00_0001 });
         let memory = mapping(BYTES as usize);
         let shared = DmaMemory::Shared { mapping: Arc::clone(&memory), offset: 0 };
         card.memory.map(BASE, BYTES, shared).unwrap();
@@ -127,6 +153,8 @@ impl Rig {
         let mut rig = Self {
             card,
             qpn: 0,
+            rings: 0,
+            parked: Vec::new(),
             wire: Rc::default(),
             memory,
             slots,
@@ -171,9 +199,21 @@ impl Rig {
     }
 
     fn write_register(&mut self, offset: u64, value: u64) {
-        let window = vfpga::CONTROL_WINDOW_BASE + u64::from(WINDOW) * vfpga::CONTROL_WINDOW_STRIDE;
-        let register = window + vfpga::USER_CSR_OFFSET + offset;
-        self.card.write(self.now, Bar::Shell, register, 8, value);
+        self.card.write(self.now, Bar::Shell, user_register(WINDOW, offset), 8, value);
+    }
+
+    /// Resets the logic by the shell's datapath register, and couples it again.
+    pub fn reset_logic(&mut self) {
+        let map = self.card.shell.map;
+        let bits = Datapath { decouple: 0, reset: 1 << WINDOW }.encode();
+        for register in [shell::DATAPATH_SET.at(map), shell::DATAPATH_CLEAR.at(map)] {
+            self.card.write(self.now, Bar::Shell, register, 8, bits);
+        }
+    }
+
+    /// Destroys the QP that is driven.
+    pub fn destroy(&mut self) {
+        self.run(Command::DestroyQp, &Destroy { number: self.qpn }.encode());
     }
 
     fn enable(&mut self) {
@@ -231,12 +271,24 @@ impl Rig {
         let access = Rights::LOCAL_WRITE;
         let own = CreateKey { va: BASE, length: BYTES, iova: BASE, pdn, access, kind };
         self.lkey = self.run(Command::CreateKey, &own.encode()).result;
-        let cq = CreateCq { ring: CQ, log2_entries: LOG2, page: PAGE };
+        self.make_qp();
+    }
+
+    /// Makes a QP, in RESET, which is driven from now on.
+    fn make_qp(&mut self) {
+        let pdn = PDN;
+        let cq = CreateCq { ring: CQ + self.rings, log2_entries: LOG2, page: PAGE };
         let cqn = self.run(Command::CreateCq, &cq.encode()).result;
-        let rq = CreateRq { ring: RQ, log2_entries: LOG2, page: PAGE, pdn, ..Default::default() };
+        let rq = CreateRq {
+            ring: RQ + self.rings,
+            log2_entries: LOG2,
+            page: PAGE,
+            pdn,
+            ..Default::default()
+        };
         let rqn = self.run(Command::CreateRq, &rq.encode()).result;
         let qp = CreateQp {
-            sq_ring: SQ,
+            sq_ring: SQ + self.rings,
             log2_sq_blocks: LOG2,
             page: PAGE,
             kind: QpType::Rc,
@@ -248,6 +300,32 @@ impl Rig {
         };
         let made = self.run(Command::CreateQp, &qp.encode());
         (self.qpn, self.generation) = (made.result, made.generation);
+    }
+
+    /// Parks the QP that is driven, and makes another.
+    pub fn make_another(&mut self) {
+        let rings = MORE_RINGS + RINGS_BYTES * self.parked.len() as u64;
+        let before = self.drive(Queues { rings, ..Queues::default() });
+        self.parked.push(before);
+        self.make_qp();
+    }
+
+    /// Drives the QP that was parked longest, and parks the present one.
+    pub fn drive_next(&mut self) {
+        if !self.parked.is_empty() {
+            let next = self.parked.remove(0);
+            let before = self.drive(next);
+            self.parked.push(before);
+        }
+    }
+
+    fn drive(&mut self, next: Queues) -> Queues {
+        let Self { rings, qpn, generation, completions, posted, received, .. } = *self;
+        let before = Queues { rings, qpn, generation, completions, posted, received };
+        let Queues { rings, qpn, generation, completions, posted, received } = next;
+        (self.rings, self.qpn, self.generation) = (rings, qpn, generation);
+        (self.completions, self.posted, self.received) = (completions, posted, received);
+        before
     }
 
     /// Attributes of a QP that goes to RTS.
@@ -308,9 +386,9 @@ impl Rig {
         let sge = Sge { address, length, lkey: self.lkey }.encode();
         let at = RECEIVE_PAYLOAD_OFFSET / 8;
         block[at..at + 2].copy_from_slice(&sge);
-        self.write_block(RQ + record::ENTRIES, tag, &block);
+        self.write_block(RQ + self.rings + record::ENTRIES, tag, &block);
         self.received += 1;
-        self.write(RQ + record::PRODUCER as u64, &self.received.to_le_bytes());
+        self.write(RQ + self.rings + record::PRODUCER as u64, &self.received.to_le_bytes());
     }
 
     /// Posts a message of `length` bytes at [`LOCAL`], and rings.
@@ -333,9 +411,9 @@ impl Rig {
         let at = SEND_PAYLOAD_OFFSET / 8;
         let sge = Sge { address, length, lkey: self.lkey }.encode();
         block[at..at + 2].copy_from_slice(&sge);
-        self.write_block(SQ + record::ENTRIES, self.posted, &block);
+        self.write_block(SQ + self.rings + record::ENTRIES, self.posted, &block);
         self.posted += 1;
-        self.write(SQ + record::PRODUCER as u64, &self.posted.to_le_bytes());
+        self.write(SQ + self.rings + record::PRODUCER as u64, &self.posted.to_le_bytes());
         let value = slot_value(self.qpn, self.generation, self.posted);
         self.slots.ring(slot(QueueKind::Send, self.qpn), value);
     }
@@ -392,9 +470,9 @@ impl Rig {
 
     /// The next completion.
     pub fn poll(&mut self) -> Option<Cqe> {
-        let block = self.entry(CQ + record::ENTRIES, self.completions)?;
+        let block = self.entry(CQ + self.rings + record::ENTRIES, self.completions)?;
         self.completions += 1;
-        self.write(CQ + record::CONSUMER as u64, &self.completions.to_le_bytes());
+        self.write(CQ + self.rings + record::CONSUMER as u64, &self.completions.to_le_bytes());
         Some(Cqe::decode(&[block]))
     }
 
@@ -412,7 +490,7 @@ impl Rig {
 
     /// The state that the stack has the QP in.
     pub fn state(&self) -> QpState {
-        self.card.stack.query_qp(Qpn::new(self.qpn).unwrap()).unwrap().state
+        self.card.network.stack.query_qp(Qpn::new(self.qpn).unwrap()).unwrap().state
     }
 }
 

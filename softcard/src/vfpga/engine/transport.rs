@@ -5,44 +5,39 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes};
-use queue_engine::{Message, Operation, Transport, TransportError};
+use queue_engine::{
+    Message, Operation, ReceiveKind, Received, Transport, TransportError, TransportEvent,
+};
 use roce::{
-    AccessFlags, AddressVector, AsyncKind, Gid, Instant, PathMtu, PostError, Psn, QpAttributes,
-    Qpn, ReceiveStatus, SendRequest, SendStatus, Stack,
+    AccessFlags, AddressVector, AsyncKind, Event, Gid, PathMtu, PostError, Psn, QpAttributes, Qpn,
+    ReceiveStatus, SendRequest, SendStatus, Stack,
 };
 
-use crate::card::Identity;
-use crate::gids::Gids;
+use super::CardEngine;
+use crate::vfpga::Ports;
 
-/// The stack of a card's port, as the card's engines see it.
-pub(crate) struct RoceTransport<'a> {
-    pub(crate) stack: &'a mut Stack,
-    pub(crate) identity: Identity,
-    pub(crate) gids: &'a mut Gids,
-    /// Whose engine this is.
-    pub(crate) window: usize,
-}
+/// The message ports of a vFPGA, as the queue engine in it names them.
+pub(super) struct RoceTransport<'a, 'b>(pub(super) &'a mut Ports<'b>);
 
 const _: () = assert!(Stack::MESSAGE_BYTES <= queue_engine::TRANSPORT_MESSAGE_BYTES);
 
-impl Transport for RoceTransport<'_> {
+impl Transport for RoceTransport<'_, '_> {
     fn create_qp(&mut self, qpn: u32, page: u8) -> Result<(), AdminStatus> {
         let qpn = Qpn::new(qpn).ok_or(AdminStatus::NoResources)?;
-        let client = client(self.window, page);
-        self.stack.create_qp(qpn, client).map_err(|error| admin_status(&error))
+        self.0.create_qp(qpn, page).map_err(|error| admin_status(&error))
     }
 
     fn modify_qp(&mut self, now: u64, qpn: u32, a: &Attributes) -> Result<(), AdminStatus> {
         let qpn = Qpn::new(qpn).ok_or(AdminStatus::NotFound)?;
         let change = attributes(a).ok_or(AdminStatus::Invalid)?;
-        self.stack.modify_qp(Instant(now), qpn, &change).map_err(|error| {
+        self.0.modify_qp(now, qpn, &change).map_err(|error| {
             log::debug!("{error}");
             admin_status(&error)
         })
     }
 
     fn query_qp(&self, qpn: u32) -> Option<Attributes> {
-        let snapshot = self.stack.query_qp(Qpn::new(qpn)?)?;
+        let snapshot = self.0.query_qp(Qpn::new(qpn)?)?;
         let path = snapshot.path;
         Some(Attributes {
             state: snapshot.state.into(),
@@ -72,23 +67,23 @@ impl Transport for RoceTransport<'_> {
 
     fn destroy_qp(&mut self, qpn: u32) {
         if let Some(qpn) = Qpn::new(qpn) {
-            self.stack.destroy_qp(qpn);
+            self.0.destroy_qp(qpn);
         }
     }
 
     fn room(&self, qpn: u32) -> usize {
-        Qpn::new(qpn).map_or(0, |qpn| self.stack.send_room(qpn))
+        Qpn::new(qpn).map_or(0, |qpn| self.0.send_room(qpn))
     }
 
     fn narrow(&mut self, qpn: u32) {
         if let Some(qpn) = Qpn::new(qpn) {
-            self.stack.narrow(qpn);
+            self.0.narrow(qpn);
         }
     }
 
     fn submit(&mut self, now: u64, qpn: u32, message: &Message<'_>) -> Result<u64, TransportError> {
         let qpn = Qpn::new(qpn).ok_or(TransportError::WrongState)?;
-        self.stack.post_send(Instant(now), qpn, request(message)).map_err(|error| match error {
+        self.0.post_send(now, qpn, request(message)).map_err(|error| match error {
             PostError::Full(_) => TransportError::Full,
             PostError::State { .. } | PostError::UnknownQp(_) => TransportError::WrongState,
             PostError::TooLong(_) | PostError::ReadsDisabled(_) => TransportError::Unsupported,
@@ -98,7 +93,7 @@ impl Transport for RoceTransport<'_> {
     fn port(&self) -> Option<PortAttributes> {
         let mtu = PathMtu::Mtu4096 as u8;
         Some(PortAttributes {
-            mac: self.identity.mac,
+            mac: self.0.mac(),
             link_up: 1,
             max_mtu: mtu,
             active_mtu: mtu,
@@ -107,25 +102,19 @@ impl Transport for RoceTransport<'_> {
     }
 
     fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), AdminStatus> {
-        self.gids.set(self.window, index, gid.map(Gid::from_bytes));
-        self.gids.apply(self.stack, self.identity);
+        self.0.set_gid(index, gid.map(Gid::from_bytes));
         Ok(())
     }
 
     fn counters(&self) -> Vec<u64> {
-        let counters = self.stack.counters();
+        let counters = self.0.counters();
         let value = |name: &&str| counters.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| v);
         COUNTERS.iter().map(value).collect()
     }
 }
 
-/// The number of whoever rings a doorbell page: of either kind, window and page, there are at most 16.
-fn client(window: usize, page: u8) -> u8 {
-    (window << 4) as u8 | page & 0xf
-}
-
 /// Immediate data stands in entries in the order of its bytes on the wire, which are big-endian.
-pub(crate) const fn immediate(entry: u32) -> u32 {
+const fn immediate(entry: u32) -> u32 {
     entry.swap_bytes()
 }
 
@@ -224,7 +213,7 @@ fn admin_status(error: &roce::Error) -> AdminStatus {
 }
 
 /// The completion status of a message that failed.
-pub(crate) fn send_status(status: SendStatus) -> Status {
+fn send_status(status: SendStatus) -> Status {
     match status {
         SendStatus::RemoteAccess => Status::RemoteAccess,
         SendStatus::RemoteInvalidRequest => Status::RemoteInvalidRequest,
@@ -237,7 +226,7 @@ pub(crate) fn send_status(status: SendStatus) -> Status {
 }
 
 /// The completion status of a receive that failed.
-pub(crate) fn receive_status(status: ReceiveStatus) -> Status {
+fn receive_status(status: ReceiveStatus) -> Status {
     match status {
         ReceiveStatus::LocalLength => Status::LocalLength,
         ReceiveStatus::LocalProtection => Status::LocalProtection,
@@ -246,7 +235,7 @@ pub(crate) fn receive_status(status: ReceiveStatus) -> Status {
 }
 
 /// The driver's name of something that happened to a QP.
-pub(crate) fn qp_event(kind: AsyncKind) -> QpEvent {
+fn qp_event(kind: AsyncKind) -> QpEvent {
     match kind {
         AsyncKind::CommunicationEstablished => QpEvent::CommunicationEstablished,
         AsyncKind::SqDrained => QpEvent::SqDrained,
@@ -256,18 +245,46 @@ pub(crate) fn qp_event(kind: AsyncKind) -> QpEvent {
     }
 }
 
+/// What an event of the stack means to the engine of its QP. All that an event says has its name here,
+/// so that nothing new is left out unnoticed: messages and receive requests end in their order, which
+/// tells the engine which one is meant.
+pub(super) fn transport_event(engine: &CardEngine, event: Event) -> Option<TransportEvent> {
+    Some(match event {
+        Event::SendsCompleted { qpn, through } => {
+            let qpn = qpn.value();
+            let oldest = engine.oldest_message(qpn)?;
+            let count = through.checked_sub(oldest)?.saturating_add(1);
+            TransportEvent::Completed { qpn, count }
+        }
+        Event::SendFailed { qpn, status, message: _ } => {
+            TransportEvent::Failed { qpn: qpn.value(), status: send_status(status) }
+        }
+        Event::ReceiveCompleted { qpn, length, kind, imm, solicited, id: _ } => {
+            TransportEvent::Received(Received {
+                qpn: qpn.value(),
+                length,
+                kind: match kind {
+                    roce::ReceiveKind::Send => ReceiveKind::Send,
+                    roce::ReceiveKind::Write => ReceiveKind::Write,
+                },
+                immediate: imm.map(immediate),
+                solicited,
+            })
+        }
+        Event::ReceiveFailed { qpn, status, id: _ } => {
+            let status: Status = receive_status(status);
+            TransportEvent::ReceiveFailed { qpn: qpn.value(), status }
+        }
+        Event::Async { qpn, kind } => {
+            TransportEvent::Async { qpn: qpn.value(), event: qp_event(kind) }
+        }
+        Event::EnteredError { qpn } => TransportEvent::Error { qpn: qpn.value() },
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nobody_is_taken_for_another() {
-        let pages = 1..=fpga_regs::engine::window::DOORBELL_PAGES;
-        let all = (0..usize::from(crate::WINDOWS)).flat_map(|w| pages.clone().map(move |p| (w, p)));
-        let numbers: std::collections::BTreeSet<u8> =
-            all.clone().map(|(w, p)| client(w, p)).collect();
-        assert_eq!(numbers.len(), all.count());
-    }
 
     #[test]
     fn every_counter_of_the_stack_is_in_the_contract_and_the_other_way_round() {

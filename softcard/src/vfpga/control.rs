@@ -31,7 +31,7 @@ impl Beat {
 
 /// The shell's part of a vFPGA.
 #[derive(Debug)]
-pub(crate) struct Vfpga {
+pub(crate) struct Control {
     pub(crate) unit: Unit,
     pub(crate) isr: Isr,
     /// The words of an entry as last written, of both TLB windows.
@@ -43,8 +43,8 @@ pub(crate) struct Vfpga {
     tcp: [u64; 4],
 }
 
-impl Vfpga {
-    /// A vFPGA after a reset; `None` where the shapes of its TLBs make no sense.
+impl Control {
+    /// After a reset; `None` where the shapes of its TLBs make no sense.
     pub(crate) fn new(ctrl_cnfg: CtrlCnfg, bus: &Rc<Bus>, isr: IsrCopy) -> Option<Self> {
         let mmu = Mmu::new(ctrl_cnfg, fpga_regs::engine::window::CTID)?;
         Some(Self {
@@ -104,7 +104,7 @@ impl Vfpga {
             v::COUNT_NOTIFICATIONS => self.isr.counts[2],
             v::OFFL_STAT => u64::from(self.migrations[0]),
             v::SYNC_STAT => u64::from(self.migrations[1]),
-            // The ports to the stack, which the engine does not use, always take what comes.
+            // The ports to the stack, which the queue engine does not use, always take what comes.
             v::NET_ARP | v::RDMA_CTX_0 | v::RDMA_CONN_0 => 1,
             _ => {
                 let kept = |array: fpga_regs::Array, words: &[u64; 4]| {
@@ -120,7 +120,7 @@ impl Vfpga {
     /// Writes the control register at `offset` of its bank; `true` when the interrupt is to be
     /// signalled.
     ///
-    /// Work requests of the stock command path are for a user logic that takes them: the engine
+    /// Work requests of the stock command path are for logic that takes them: the queue engine
     /// does not, and they are lost.
     pub(crate) fn write(&mut self, offset: u64, beat: Beat) -> bool {
         match offset {

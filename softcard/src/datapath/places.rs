@@ -1,0 +1,306 @@
+//! Where the payload of a burst's frames lies: one question for frames that go on where others end.
+//!
+//! The frames of a long message ask for one range of memory in parts. Keys, rights and bounds hold
+//! for all of a range or not, so the logic is asked for the whole, and only where that is not one
+//! piece, or not within reach, for every frame by itself. Logic that does not answer at once has the
+//! burst wait for it.
+
+use std::ops::Range;
+
+use roce::Qpn;
+
+use super::copies::State;
+use crate::decisions::{Asks, Found};
+use crate::vfpga::{Payload, Piece, Tag, Unreachable, Wanted, vfpga_of};
+
+/// Makes payload longer by what is wanted next, if that goes on where it ends.
+#[inline]
+fn take_in(run: &mut Wanted, next: &Wanted) -> bool {
+    let own = u64::from(run.length);
+    let follows = match (run.payload, next.payload) {
+        (Payload::Remote { rkey, va, access }, Payload::Remote { .. }) => {
+            let after = va.checked_add(own);
+            after.is_some_and(|va| next.payload == Payload::Remote { rkey, va, access })
+        }
+        (payload, other) => payload == other && run.offset.checked_add(own) == Some(next.offset),
+    };
+    match run.length.checked_add(next.length) {
+        Some(length) if follows && run.qpn == next.qpn => {
+            run.length = length;
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Payload that follows one another, of a row of frames.
+#[derive(Clone, Debug)]
+struct Run {
+    wanted: Wanted,
+    frames: Range<usize>,
+}
+
+/// A run whose place is not known yet.
+#[derive(Clone, Debug)]
+struct Open {
+    run: Run,
+    /// `None` while the logic was not ready to be asked.
+    tag: Option<Tag>,
+}
+
+/// The places of a burst's payload.
+#[derive(Default)]
+pub(super) struct Places {
+    pub(super) pieces: Vec<Piece>,
+    /// For each piece: what became of it.
+    pub(super) states: Vec<State>,
+    /// For each frame: its pieces, or that it has none within reach.
+    pub(super) frames: Vec<Option<Range<usize>>>,
+    open: Vec<Open>,
+}
+
+impl Places {
+    /// Whether a place is still to be named.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Whether logic is still to name a place.
+    pub(super) fn waits_for(&self, vfpga: usize) -> bool {
+        self.open.iter().any(|open| vfpga_of(open.run.wanted.qpn) == vfpga)
+    }
+
+    /// Asks for the places of `frames`. What a frame wants is told by `wanted`; one that wants nothing
+    /// has it.
+    pub(super) fn ask_for<F>(
+        &mut self,
+        frames: &[F],
+        wanted: impl Fn(&F) -> Option<Wanted>,
+        asks: &mut Asks<'_>,
+    ) {
+        self.pieces.clear();
+        self.states.clear();
+        self.frames.clear();
+        self.open.clear();
+        let mut rest = frames;
+        while let [first, behind @ ..] = rest {
+            let Some(mut whole) = wanted(first) else {
+                self.frames.push(Some(0..0));
+                rest = behind;
+                continue;
+            };
+            let follow = |frame: &&F| wanted(frame).is_some_and(|next| take_in(&mut whole, &next));
+            let more = behind.iter().take_while(follow).count();
+            rest = behind.get(more..).unwrap_or_default();
+            let (before, at) = (self.pieces.len(), self.frames.len());
+            let found = asks.locate(&whole, &mut self.pieces);
+            if let (Found::Here(Ok(())), 0) = (&found, more) {
+                self.frames.push(Some(before..self.pieces.len()));
+                continue;
+            }
+            let end = at.saturating_add(more).saturating_add(1);
+            self.frames.resize(end, None);
+            let run = Run { wanted: whole, frames: at..end };
+            self.take(run, before, found, frames, &wanted, asks);
+        }
+        self.states.resize(self.pieces.len(), State::Waits);
+    }
+
+    /// Takes what was found of a run, which is its pieces from number `before` on.
+    fn take<F>(
+        &mut self,
+        run: Run,
+        before: usize,
+        found: Found,
+        frames: &[F],
+        wanted: &impl Fn(&F) -> Option<Wanted>,
+        asks: &mut Asks<'_>,
+    ) {
+        match found {
+            Found::Later(tag) => self.open.push(Open { run, tag }),
+            Found::Here(found) => {
+                if !self.settle(&run, before, found, frames, wanted) {
+                    for number in run.frames {
+                        let Some(part) = frames.get(number).and_then(wanted) else { continue };
+                        let run = Run { wanted: part, frames: number..number.saturating_add(1) };
+                        self.ask(run, frames, wanted, asks);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks for a run.
+    fn ask<F>(
+        &mut self,
+        run: Run,
+        frames: &[F],
+        wanted: &impl Fn(&F) -> Option<Wanted>,
+        asks: &mut Asks<'_>,
+    ) {
+        let before = self.pieces.len();
+        let found = asks.locate(&run.wanted, &mut self.pieces);
+        self.take(run, before, found, frames, wanted, asks);
+    }
+
+    /// Gives the frames of a run their pieces; `false`, and the pieces are forgotten, where each of the
+    /// frames has to be asked for.
+    #[inline]
+    fn settle<F>(
+        &mut self,
+        run: &Run,
+        before: usize,
+        found: Result<(), Unreachable>,
+        frames: &[F],
+        wanted: &impl Fn(&F) -> Option<Wanted>,
+    ) -> bool {
+        let places = self.frames.get_mut(run.frames.clone()).unwrap_or_default();
+        if let ([place], Ok(())) = (&mut *places, found) {
+            *place = Some(before..self.pieces.len());
+            return true;
+        }
+        let whole = match self.pieces.get(before..) {
+            Some([whole]) if found.is_ok() && whole.length == run.wanted.length => Some(*whole),
+            _ => None,
+        };
+        self.pieces.truncate(before);
+        let Some(Piece { mut vaddr, .. }) = whole else { return places.len() == 1 };
+        let parts = frames.get(run.frames.clone()).unwrap_or_default();
+        for (place, part) in places.iter_mut().zip(parts.iter().filter_map(wanted)) {
+            let at = self.pieces.len();
+            self.pieces.push(Piece { vaddr, length: part.length });
+            vaddr = vaddr.wrapping_add(u64::from(part.length));
+            *place = Some(at..at.saturating_add(1));
+        }
+        true
+    }
+
+    /// Takes answers of vFPGAs, and asks again what logic was not ready for.
+    pub(super) fn go_on<F>(
+        &mut self,
+        answers: Vec<(usize, Tag, Result<Vec<Piece>, Unreachable>)>,
+        frames: &[F],
+        wanted: impl Fn(&F) -> Option<Wanted>,
+        asks: &mut Asks<'_>,
+    ) {
+        for answer in answers {
+            self.answered(answer, frames, &wanted, asks);
+        }
+        let (again, asked) =
+            std::mem::take(&mut self.open).into_iter().partition(|open| open.tag.is_none());
+        self.open = asked;
+        for Open { run, .. } in again {
+            self.ask(run, frames, &wanted, asks);
+        }
+        self.states.resize(self.pieces.len(), State::Waits);
+    }
+
+    /// Takes an answer of a vFPGA's; one to nothing that it was asked has no effect.
+    fn answered<F>(
+        &mut self,
+        (vfpga, tag, answer): (usize, Tag, Result<Vec<Piece>, Unreachable>),
+        frames: &[F],
+        wanted: &impl Fn(&F) -> Option<Wanted>,
+        asks: &mut Asks<'_>,
+    ) {
+        let asked = |open: &Open| open.tag == Some(tag) && vfpga_of(open.run.wanted.qpn) == vfpga;
+        let Some(place) = self.open.iter().position(asked) else { return };
+        let Open { run, .. } = self.open.swap_remove(place);
+        let before = self.pieces.len();
+        let found = match answer {
+            Ok(pieces) if bytes_of(&pieces) == u64::from(run.wanted.length) => {
+                self.pieces.extend(pieces);
+                Ok(())
+            }
+            _ => Err(Unreachable),
+        };
+        self.take(run, before, Found::Here(found), frames, wanted, asks);
+    }
+
+    /// Lets no piece of a vFPGA's QPs be copied any more that waits. The frames' QPs are told by `owner`.
+    pub(super) fn fail(&mut self, vfpga: usize, owner: impl Fn(usize) -> Option<Qpn>) {
+        self.open.retain(|open| vfpga_of(open.run.wanted.qpn) != vfpga);
+        for (number, frame) in self.frames.iter().enumerate() {
+            let Some(pieces) = frame else { continue };
+            if owner(number).is_some_and(|qpn| vfpga_of(qpn) == vfpga) {
+                let states = self.states.get_mut(pieces.clone()).unwrap_or_default();
+                for state in states.iter_mut().filter(|state| **state == State::Waits) {
+                    *state = State::Failed;
+                }
+            }
+        }
+    }
+
+    /// Says of each frame whether all of it was copied.
+    pub(super) fn statuses(&self) -> impl Iterator<Item = bool> {
+        self.frames.iter().map(|frame| {
+            frame.as_ref().is_some_and(|pieces| {
+                let states = self.states.get(pieces.clone()).unwrap_or_default();
+                states.iter().all(|state| *state == State::Copied)
+            })
+        })
+    }
+}
+
+/// The bytes of pieces, however many.
+fn bytes_of(pieces: &[Piece]) -> u64 {
+    pieces.iter().fold(0, |bytes, piece| bytes.saturating_add(piece.length.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn qpn(number: u32) -> Qpn {
+        Qpn::new(number).unwrap()
+    }
+
+    fn message(offset: u64, length: u32) -> Wanted {
+        Wanted { qpn: qpn(7), payload: Payload::Message { number: 3 }, offset, length }
+    }
+
+    fn remote(address: u64, length: u32) -> Wanted {
+        let access = roce::RemoteAccess::Write;
+        Wanted {
+            qpn: qpn(7),
+            payload: Payload::Remote { rkey: 9, va: address, access },
+            offset: 0,
+            length,
+        }
+    }
+
+    #[test]
+    fn payload_that_goes_on_is_taken_in() {
+        let mut run = message(100, 50);
+        assert!(take_in(&mut run, &message(150, 10)));
+        assert!(take_in(&mut run, &message(160, 1)));
+        assert_eq!(run, message(100, 61));
+        let mut run = remote(0x1000, 0x100);
+        assert!(take_in(&mut run, &Wanted { offset: 4096, ..remote(0x1100, 4) }));
+        assert_eq!(run, remote(0x1000, 0x104));
+    }
+
+    #[test]
+    fn payload_that_lies_elsewhere_or_is_named_otherwise_is_not() {
+        let last = remote(u64::MAX - 1, 2);
+        for (run, next) in [
+            (message(100, 50), message(151, 10)),
+            (message(100, 50), message(100, 50)),
+            (message(100, 50), remote(150, 10)),
+            (message(100, 50), Wanted { qpn: qpn(8), ..message(150, 10) }),
+            (message(0, u32::MAX), message(u64::from(u32::MAX), 1)),
+            (
+                message(100, 50),
+                Wanted { payload: Payload::Message { number: 4 }, ..message(150, 10) },
+            ),
+            (remote(0x1000, 0x100), remote(0x1101, 4)),
+            (remote(0x1000, 0x100), Wanted { qpn: qpn(8), ..remote(0x1100, 4) }),
+            (last, remote(0, 4)),
+        ] {
+            let mut after = run;
+            assert!(!take_in(&mut after, &next), "{run:?} {next:?}");
+            assert_eq!(after, run);
+        }
+    }
+}

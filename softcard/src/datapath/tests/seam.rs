@@ -1,0 +1,428 @@
+//! The seam between shell and logic: answers that come late, in any order, or not; logic that is not
+//! ready; and several kinds of logic in one card.
+
+use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::shell::{self, Datapath};
+use fpga_regs::engine::wqe::SendOpcode;
+use roce::{AccessDenied, Receive, ReceiveError};
+use std::task::Poll;
+
+use super::pair::{MEMORY, Pair};
+use super::rig::{REGION, Rig, WINDOW, user_register};
+use super::*;
+use crate::vfpga::{Access, Occupant, Piece, Ports, QueueEngine, Tag, Unreachable};
+
+/// What a logic has been asked and has said, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Asked(Tag, Qpn),
+    Answered(Tag),
+    Heard,
+}
+
+/// How a logic takes its time.
+#[derive(Default)]
+struct Pace {
+    /// The most nanoseconds it thinks, in steps of a microsecond.
+    thinks: u64,
+    /// It is not ready before.
+    ready_at: u64,
+    /// What it never answers.
+    silent: Option<fn(&Answer) -> bool>,
+    said: Vec<Said>,
+}
+
+/// A queue engine that thinks before it answers, and does not answer in the order it was asked.
+struct Slow {
+    engine: Box<QueueEngine>,
+    pace: Rc<RefCell<Pace>>,
+    now: u64,
+    /// When it says what.
+    answers: Vec<(u64, Tag, Answer)>,
+}
+
+impl Slow {
+    /// Puts it in the place of a card's queue engine.
+    fn around(card: &mut Card, pace: Pace) -> Rc<RefCell<Pace>> {
+        let pace = Rc::new(RefCell::new(pace));
+        let place = &mut card.vfpgas[usize::from(WINDOW)].logic;
+        let before = std::mem::replace(place, Occupant::Other(Box::new(Dummy::default())));
+        let Occupant::Engine(engine) = before else { panic!("there is no engine") };
+        let slow = Self { engine, pace: Rc::clone(&pace), now: 0, answers: Vec::new() };
+        *place = Occupant::Other(Box::new(slow));
+        pace
+    }
+
+    fn think<T>(&mut self, tag: Tag, qpn: Qpn, answer: Answer) -> Poll<T> {
+        let mut pace = self.pace.borrow_mut();
+        pace.said.push(Said::Asked(tag, qpn));
+        let steps = (pace.thinks / 1_000).max(1);
+        let due = self.now + 1_000 * (1 + tag.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) % steps);
+        if !pace.silent.is_some_and(|silent| silent(&answer)) {
+            self.answers.push((due, tag, answer));
+        }
+        Poll::Pending
+    }
+}
+
+fn at_once<T>(answer: Poll<T>) -> T {
+    let Poll::Ready(answer) = answer else { panic!("the engine answers at once") };
+    answer
+}
+
+impl Logic for Slow {
+    fn read_register(&self, now: u64, offset: u64) -> u64 {
+        self.engine.read_register(now, offset)
+    }
+
+    fn write_register(&mut self, now: u64, offset: u64, value: u64, ports: &mut Ports<'_>) {
+        self.engine.write_register(now, offset, value, ports);
+    }
+
+    fn reset(&mut self, ports: &mut Ports<'_>) {
+        self.answers.clear();
+        self.engine.reset(ports);
+    }
+
+    fn lost_memory(&mut self, now: u64, ports: &mut Ports<'_>) {
+        self.engine.lost_memory(now, ports);
+    }
+
+    fn work(&mut self, now: u64, ports: &mut Ports<'_>) -> bool {
+        self.now = now;
+        !ports.is_moving() && self.engine.work(now, ports)
+    }
+
+    fn next_wake(&self) -> Option<u64> {
+        let ready = Some(self.pace.borrow().ready_at).filter(|_| !self.is_ready());
+        self.answers.iter().map(|(due, ..)| *due).chain(ready).min()
+    }
+
+    fn take_notify(&mut self) -> Option<u32> {
+        self.engine.take_notify()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.now >= self.pace.borrow().ready_at
+    }
+
+    fn check_remote(&mut self, tag: Tag, access: &Access) -> Poll<Result<(), AccessDenied>> {
+        assert!(self.is_ready());
+        let answer = at_once(self.engine.check_remote(tag, access));
+        self.think(tag, access.qpn, Answer::Access(answer))
+    }
+
+    fn take_receive(&mut self, tag: Tag, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+        assert!(self.is_ready());
+        let answer = at_once(self.engine.take_receive(tag, qpn));
+        self.think(tag, qpn, Answer::Receive(answer))
+    }
+
+    fn locate(
+        &mut self,
+        tag: Tag,
+        wanted: &Wanted,
+        _: &mut Vec<Piece>,
+    ) -> Poll<Result<(), Unreachable>> {
+        assert!(self.is_ready());
+        let mut pieces = Vec::new();
+        let found = at_once(self.engine.locate(tag, wanted, &mut pieces));
+        self.think(tag, wanted.qpn, Answer::Place(found.map(|()| pieces)))
+    }
+
+    fn take_event(&mut self, now: u64, event: Event, ports: &mut Ports<'_>) {
+        assert!(self.is_ready());
+        self.pace.borrow_mut().said.push(Said::Heard);
+        self.engine.take_event(now, event, ports);
+    }
+
+    fn poll_answer(&mut self) -> Option<(Tag, Answer)> {
+        let due = self.answers.iter().rposition(|(due, ..)| *due <= self.now)?;
+        let (_, tag, answer) = self.answers.remove(due);
+        self.pace.borrow_mut().said.push(Said::Answered(tag));
+        Some((tag, answer))
+    }
+}
+
+/// Logic that is no engine: a register, and what has happened to it.
+#[derive(Clone, Default)]
+struct Dummy(Rc<RefCell<DummyState>>);
+
+#[derive(Default)]
+struct DummyState {
+    register: u64,
+    notify: Option<u32>,
+    cycles: u32,
+    resets: u32,
+    /// Made of a QPN that is not its own.
+    refused: Option<roce::Error>,
+}
+
+impl Logic for Dummy {
+    fn read_register(&self, _: u64, offset: u64) -> u64 {
+        if offset == 0 { self.0.borrow().register } else { 0 }
+    }
+
+    fn write_register(&mut self, _: u64, _: u64, value: u64, ports: &mut Ports<'_>) {
+        let mut state = self.0.borrow_mut();
+        state.register = value;
+        state.notify = Some(value as u32);
+        let of_the_engine = Qpn::new(u32::from(WINDOW) << 20 | 5).unwrap();
+        state.refused = ports.create_qp(of_the_engine, 1).err();
+    }
+
+    fn reset(&mut self, _: &mut Ports<'_>) {
+        self.0.borrow_mut().resets += 1;
+    }
+
+    fn lost_memory(&mut self, _: u64, _: &mut Ports<'_>) {}
+
+    fn work(&mut self, _: u64, _: &mut Ports<'_>) -> bool {
+        self.0.borrow_mut().cycles += 1;
+        false
+    }
+
+    fn take_notify(&mut self) -> Option<u32> {
+        self.0.borrow_mut().notify.take()
+    }
+
+    fn check_remote(&mut self, _: Tag, _: &Access) -> Poll<Result<(), AccessDenied>> {
+        panic!("it has no QPs");
+    }
+
+    fn take_receive(&mut self, _: Tag, _: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+        panic!("it has no QPs");
+    }
+
+    fn locate(&mut self, _: Tag, _: &Wanted, _: &mut Vec<Piece>) -> Poll<Result<(), Unreachable>> {
+        panic!("it has no QPs");
+    }
+
+    fn take_event(&mut self, _: u64, _: Event, _: &mut Ports<'_>) {
+        panic!("it has no QPs");
+    }
+}
+
+fn bytes(n: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at / 251) as u8 ^ at as u8 ^ n as u8).collect()
+}
+
+/// Whether an answer for one QP was given before one that was asked for earlier for another.
+fn out_of_order(said: &[Said]) -> bool {
+    let qpn_of = |tag: Tag| {
+        said.iter().find_map(|it| match it {
+            Said::Asked(asked, qpn) if *asked == tag => Some(*qpn),
+            _ => None,
+        })
+    };
+    let answered = said.iter().filter_map(|it| match it {
+        Said::Answered(tag) => Some(*tag),
+        _ => None,
+    });
+    let answered: Vec<Tag> = answered.collect();
+    answered.windows(2).any(|pair| pair[0] > pair[1] && qpn_of(pair[0]) != qpn_of(pair[1]))
+}
+
+const QPS: usize = 4;
+const LENGTHS: [usize; 3] = [1, 1024, 5_000];
+
+/// Messages of every kind on several QPs at once, and where they end up.
+fn exchange(pair: &mut Pair) {
+    for (round, length) in (0..).zip(LENGTHS) {
+        for opcode in [SendOpcode::Write, SendOpcode::Send, SendOpcode::Read] {
+            for qp in 0..QPS {
+                let at = |base: u64| base + 0x2000 * qp as u64;
+                let (from, to) = (&pair.one, &pair.other);
+                from.write(at(MEMORY), &bytes(qp + round, length));
+                if opcode == SendOpcode::Read {
+                    to.write(REGION, &bytes(100, length));
+                }
+                if opcode == SendOpcode::Send {
+                    pair.other.post_receive(at(MEMORY), length as u32);
+                }
+                let rkey = pair.other.rkey;
+                pair.one.post_from(at(MEMORY), opcode, length as u32, rkey);
+                pair.drive_next();
+            }
+            pair.work();
+            for qp in 0..QPS {
+                let at = |base: u64| base + 0x2000 * qp as u64;
+                assert_eq!(pair.one.poll().unwrap().status, Status::Success, "{opcode:?} {length}");
+                let (read, expected) = match opcode {
+                    SendOpcode::Write => {
+                        (pair.other.read(REGION, length), bytes(QPS - 1 + round, length))
+                    }
+                    SendOpcode::Send => {
+                        assert_eq!(pair.other.poll().unwrap().byte_count, length as u32);
+                        (pair.other.read(at(MEMORY), length), bytes(qp + round, length))
+                    }
+                    _ => (pair.one.read(at(MEMORY), length), bytes(100, length)),
+                };
+                // All QPs write to the same place; which is last they do not agree about.
+                let agreed = opcode != SendOpcode::Write;
+                assert!(!agreed || read == expected, "{opcode:?} {length} of QP {qp}");
+                let any = (0..QPS).any(|qp| read == bytes(qp + round, length));
+                assert!(agreed || any || length > 1024, "WRITE {length}");
+                pair.drive_next();
+            }
+        }
+    }
+}
+
+#[test]
+fn messages_pass_though_logic_answers_late_and_in_another_order_than_asked() {
+    for thinks in [1_000, 7_000, 40_000] {
+        for slow in [[true, false], [false, true], [true, true]] {
+            let mut pair = Pair::with_qps(QPS);
+            let cards = [&mut pair.one.card, &mut pair.other.card];
+            let paces = cards.into_iter().zip(slow).filter(|(_, slow)| *slow);
+            let pace = || Pace { thinks, ..Pace::default() };
+            let paces: Vec<_> = paces.map(|(card, _)| Slow::around(card, pace())).collect();
+            exchange(&mut pair);
+            for pace in paces {
+                assert!(thinks == 1_000 || out_of_order(&pace.borrow().said), "{thinks} {slow:?}");
+            }
+            // Nobody had to say anything twice.
+            for card in [&pair.one.card, &pair.other.card] {
+                let counters = card.network.stack.counters();
+                assert_eq!((counters.retransmitted_pkts, counters.send_rnr_err), (0, 0));
+                assert!(card.network.decisions.is_empty() && card.scratch.held.is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn what_meets_logic_that_is_not_ready_waits_for_it_and_no_longer() {
+    let mut pair = Pair::with_qps(QPS);
+    let paces = [&mut pair.one.card, &mut pair.other.card]
+        .map(|card| Slow::around(card, Pace { thinks: 3_000, ..Pace::default() }));
+    for (turn, pace) in [0, 1, 0, 1].into_iter().map(|number| &paces[number]).enumerate() {
+        let ready_at = pair.one.now.max(pair.other.now) + 200_000;
+        pace.borrow_mut().ready_at = ready_at;
+        let before = pace.borrow().said.len();
+        for opcode in [SendOpcode::Write, SendOpcode::Read] {
+            pair.one.post_from(MEMORY, opcode, 3_000, pair.other.rkey);
+        }
+        for _ in 0..20 {
+            for Rig { card, now, .. } in [&mut pair.one, &mut pair.other] {
+                *now += 1_000;
+                card.round(*now);
+            }
+        }
+        assert_eq!(pace.borrow().said.len(), before, "turn {turn}: it was not ready");
+        assert!(pair.one.poll().is_none());
+        pair.work();
+        assert!(pair.one.now >= ready_at);
+        for _ in 0..2 {
+            assert_eq!(pair.one.poll().unwrap().status, Status::Success);
+        }
+    }
+    assert!(paces[0].borrow().said.contains(&Said::Heard));
+    assert_eq!(pair.one.card.network.stack.counters().retransmitted_pkts, 0);
+}
+
+#[test]
+fn a_queue_pair_that_waits_for_a_decision_holds_up_no_other() {
+    let mut pair = Pair::with_qps(2);
+    let silent: fn(&Answer) -> bool = |answer| matches!(answer, Answer::Receive(_));
+    let pace = Pace { thinks: 1_000, silent: Some(silent), ..Pace::default() };
+    Slow::around(&mut pair.other.card, pace);
+    pair.other.post_receive(MEMORY, 1_000);
+    pair.one.post_from(MEMORY, SendOpcode::Send, 1_000, 0);
+    pair.work();
+    assert!(pair.one.poll().is_none());
+    assert_eq!(pair.other.card.scratch.held.len(), 1);
+    pair.drive_next();
+    for _ in 0..10 {
+        assert_eq!(pair.carry(SendOpcode::Write, 5_000).unwrap().status, Status::Success);
+    }
+    // Once it is gone, nothing of it waits any more, and an answer to nothing is none.
+    pair.drive_next();
+    pair.other.destroy();
+    pair.work();
+    let Network { decisions, unheard, .. } = &mut pair.other.card.network;
+    assert!(decisions.is_empty() && unheard.is_empty());
+    for answer in [Answer::Access(Ok(())), Answer::Place(Err(Unreachable))] {
+        decisions.decide(WINDOW.into(), Tag(0), &answer);
+    }
+    assert_eq!(pair.other.card.scratch.held.len(), 0);
+    pair.drive_next();
+    assert_eq!(pair.carry(SendOpcode::Write, 5_000).unwrap().status, Status::Success);
+}
+
+#[test]
+fn frames_that_wait_for_a_decision_have_an_end() {
+    // Each sends as much as its window lets it.
+    let mut pair = Pair::with_qps(6);
+    let silent: fn(&Answer) -> bool = |answer| matches!(answer, Answer::Access(_));
+    let pace = Pace { silent: Some(silent), ..Pace::default() };
+    Slow::around(&mut pair.other.card, pace);
+    for _ in 0..6 {
+        for _ in 0..12 {
+            pair.one.post_from(MEMORY, SendOpcode::Write, 0x1_0000, pair.other.rkey);
+        }
+        pair.drive_next();
+    }
+    pair.work();
+    assert_eq!(pair.other.card.scratch.held.len(), HELD);
+    pair.other.reset_logic();
+    pair.work();
+    let card = &pair.other.card;
+    assert!(card.scratch.held.is_empty() && card.network.decisions.is_empty());
+}
+
+#[test]
+fn logic_that_names_no_place_is_reset_and_the_card_goes_on() {
+    for (slow, opcode) in [(1, SendOpcode::Write), (0, SendOpcode::Write), (1, SendOpcode::Read)] {
+        let mut pair = Pair::new();
+        let silent: fn(&Answer) -> bool = |answer| matches!(answer, Answer::Place(_));
+        let rig = if slow == 0 { &mut pair.one } else { &mut pair.other };
+        Slow::around(&mut rig.card, Pace { silent: Some(silent), ..Pace::default() });
+        assert!(pair.carry(opcode, 5_000).is_none());
+        let rig = if slow == 0 { &mut pair.one } else { &mut pair.other };
+        assert!(rig.card.scratch.places.is_open());
+        rig.reset_logic();
+        pair.work();
+        for card in [&pair.one.card, &pair.other.card] {
+            assert_eq!(card.scratch.underway, Underway::Nothing);
+            assert!(!card.scratch.places.is_open());
+        }
+    }
+}
+
+#[test]
+fn a_card_has_an_engine_in_one_vfpga_and_other_logic_in_another() {
+    const OTHER: u8 = 2;
+    let mut pair = Pair::new();
+    let dummy = Dummy::default();
+    let state = Rc::clone(&dummy.0);
+    pair.other.card.vfpgas[usize::from(OTHER)].logic = Occupant::Other(Box::new(dummy));
+    let register = user_register(OTHER, 0);
+    let card = &mut pair.other.card;
+    card.write(0, Bar::Shell, register, 8, 77);
+    assert_eq!(card.read(0, Bar::Shell, register, 8), 77);
+    assert_eq!(card.vfpgas[usize::from(OTHER)].control.isr.counts[2], 1, "it has notified");
+    assert!(state.borrow().refused.is_some(), "a QP of another vFPGA is none of its own");
+    for length in [1, 5_000] {
+        pair.one.write(MEMORY, &bytes(3, length));
+        assert_eq!(pair.carry(SendOpcode::Write, length as u32).unwrap().status, Status::Success);
+        assert_eq!(pair.other.read(REGION, length), bytes(3, length));
+    }
+    let cycles = state.borrow().cycles;
+    assert!(cycles > 0);
+    // Cut off it has no clock, and its registers read as ones; reset, it alone is.
+    let card = &mut pair.other.card;
+    let bits = Datapath { decouple: 1 << OTHER, reset: 1 << OTHER }.encode();
+    let map = card.shell.map;
+    card.write(0, Bar::Shell, shell::DATAPATH_SET.at(map), 8, bits);
+    card.write(0, Bar::Shell, register, 8, 78);
+    assert_eq!(card.read(0, Bar::Shell, register, 8), u64::MAX);
+    assert_eq!(pair.carry(SendOpcode::Write, 5_000).unwrap().status, Status::Success);
+    assert_eq!((state.borrow().cycles, state.borrow().resets), (cycles, 1));
+    let card = &mut pair.other.card;
+    card.write(0, Bar::Shell, shell::DATAPATH_CLEAR.at(map), 8, bits);
+    assert_eq!(card.read(0, Bar::Shell, register, 8), 77);
+    card.reset();
+    assert_eq!(state.borrow().resets, 2);
+}

@@ -1,0 +1,158 @@
+//! The card's network: its addresses, the transport, the port, and what passes between them.
+
+use std::collections::VecDeque;
+
+use roce::{Event, Gid, IcrcPolicy, MacAddr, PathMtu, Qpn, Stack, StackConfig};
+
+use crate::decisions::Decisions;
+use crate::gids::Gids;
+use crate::host::Host;
+use crate::port::{Frame, FramePool, Port};
+use crate::tally::{Tally, Way};
+
+/// The addresses a driver gave the card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) mac: [u8; 6],
+    pub(crate) ipv4: u32,
+}
+
+/// The network of a card.
+pub(crate) struct Network {
+    identity: Identity,
+    pub(crate) stack: Stack,
+    /// The GID tables of the vFPGAs.
+    gids: Gids,
+    pub(crate) port: Box<dyn Port>,
+    /// What the port's link says, for every stack that the card has.
+    icrc_policy: IcrcPolicy,
+    /// The host's network stack, where it shares the port's addresses.
+    pub(crate) host: Option<Host>,
+    pub(crate) pool: FramePool,
+    pub(crate) tally: Tally,
+    /// What logic was asked about requests of peers.
+    pub(crate) decisions: Decisions,
+    /// Events for logic that was not ready, in their order.
+    pub(crate) unheard: VecDeque<Event>,
+}
+
+fn new_stack(identity: Identity, icrc_policy: IcrcPolicy) -> Stack {
+    Stack::new(StackConfig {
+        mac: MacAddr(identity.mac),
+        ipv4: identity.ipv4.into(),
+        mtu_max: PathMtu::Mtu4096,
+        icrc_policy,
+    })
+}
+
+impl Network {
+    pub(crate) fn new(port: Box<dyn Port>, icrc_policy: IcrcPolicy, pool: FramePool) -> Self {
+        Self {
+            identity: Identity::default(),
+            stack: new_stack(Identity::default(), icrc_policy),
+            gids: Gids::default(),
+            port,
+            icrc_policy,
+            host: None,
+            pool,
+            tally: Tally::default(),
+            decisions: Decisions::default(),
+            unheard: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Takes a new address, as long as no QP uses the old one.
+    pub(crate) fn set_identity(&mut self, identity: Identity) {
+        if !self.stack.has_qps() {
+            self.identity = identity;
+            self.stack = new_stack(identity, self.icrc_policy);
+            self.gids.apply(&mut self.stack, identity);
+        }
+    }
+
+    /// Takes note of an entry of a vFPGA's GID table.
+    pub(crate) fn set_gid(&mut self, vfpga: usize, index: u8, gid: Option<Gid>) {
+        self.gids.set(vfpga, index, gid);
+        self.gids.apply(&mut self.stack, self.identity);
+    }
+
+    /// What a pulse on the shell's reset does: frames and messages under way are gone.
+    pub(crate) fn reset(&mut self) {
+        self.stack = new_stack(self.identity, self.icrc_policy);
+        self.forget(|_| true);
+    }
+
+    /// What a function-level reset does beyond that.
+    pub(crate) fn reset_function(&mut self) {
+        self.tally = Tally::default();
+        self.identity = Identity::default();
+    }
+
+    /// Forgets what logic was to decide about QPs, and to hear of them.
+    pub(crate) fn forget(&mut self, of: impl Fn(Qpn) -> bool) {
+        self.decisions.forget(&of);
+        self.unheard.retain(|event| !of(event.qpn()));
+    }
+
+    /// Frames that the port takes beside `waiting` ones, `most` at most.
+    pub(crate) fn room(&self, most: usize, waiting: usize) -> usize {
+        self.port.room().min(most).saturating_sub(waiting)
+    }
+
+    /// Takes frames that have arrived, and gives the host those that it is to see; how many have come.
+    pub(crate) fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize) -> usize {
+        self.port.receive(now, into, budget);
+        let burst = into.len();
+        if burst > 0 {
+            self.share_received(now, into);
+        }
+        burst
+    }
+
+    /// Sends frames as far as the port takes them, those to the card itself to `looped`; `true` if any
+    /// were.
+    pub(crate) fn send(
+        &mut self,
+        now: u64,
+        sending: &mut VecDeque<Frame>,
+        looped: &mut VecDeque<Frame>,
+    ) -> bool {
+        if sending.is_empty() {
+            return false;
+        }
+        let own = self.identity.mac;
+        if sending.iter().any(|frame| frame.as_slice().starts_with(&own)) {
+            let (to_self, to_others) =
+                sending.drain(..).partition(|frame| frame.as_slice().starts_with(&own));
+            *sending = to_others;
+            self.port.loop_back(now, &to_self);
+            looped.extend(to_self);
+        }
+        let before = sending.len();
+        self.port.send(now, sending);
+        sending.len() < before || !looped.is_empty()
+    }
+
+    pub(crate) fn count_sent(&mut self, frame: &Frame) {
+        self.tally.count(Way::Sent, frame.as_slice());
+    }
+
+    /// When it next has something to do by itself.
+    pub(crate) fn next_timeout(&mut self) -> Option<u64> {
+        self.stack.settle_timeouts();
+        let stack = self.stack.next_timeout().map(|instant| instant.0);
+        let host = self.host.as_ref().and_then(|host| host.port.next_timeout());
+        [stack, self.port.next_timeout(), host].into_iter().flatten().min()
+    }
+
+    /// Counters that are the port's and the host's, not the stack's.
+    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.port.counters();
+        counters.extend(self.host.iter().flat_map(Host::counters));
+        counters
+    }
+}

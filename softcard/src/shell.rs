@@ -1,0 +1,46 @@
+//! The shell around the vFPGAs: its own registers, reconfiguration, and the way of interrupts.
+
+use std::rc::Rc;
+
+use fpga_regs::coyote::shell::Map;
+
+use crate::reconfig::Reconfiguration;
+use crate::xdma::Xdma;
+
+/// Where the card's interrupts go.
+pub(crate) trait Interrupts {
+    /// Signals an MSI-X vector, if there is one of that number.
+    fn signal(&self, vector: usize);
+}
+
+/// What the shell keeps of its own.
+pub(crate) struct Shell {
+    /// Which of the published register maps it has.
+    pub(crate) map: Map,
+    pub(crate) xdma: Xdma,
+    pub(crate) reconfiguration: Reconfiguration,
+    /// The datapath register: which vFPGAs are decoupled, or in reset.
+    pub(crate) datapath: u64,
+    /// TCP and RDMA offsets, which only keep what is written.
+    pub(crate) offsets: [u64; 2],
+    vectors: Rc<dyn Interrupts>,
+}
+
+impl Shell {
+    pub(crate) fn new(map: Map, vectors: Rc<dyn Interrupts>) -> Self {
+        let (xdma, reconfiguration) = Default::default();
+        Self { map, xdma, reconfiguration, datapath: 0, offsets: [0; 2], vectors }
+    }
+
+    /// Forgets what a pulse on its reset leaves alone: what a function-level reset does beyond that.
+    pub(crate) fn reset_function(&mut self) {
+        self.xdma = Xdma::default();
+        self.reconfiguration = Reconfiguration::default();
+        self.offsets = [0; 2];
+    }
+
+    /// Signals the vector of a user interrupt, unless it is disabled.
+    pub(crate) fn signal(&self, interrupt: usize) {
+        self.xdma.signal(interrupt, &*self.vectors);
+    }
+}

@@ -1,0 +1,247 @@
+//! The verbs queue engine as logic of a vFPGA: registers, rings and keys are `queue_engine`'s; here its
+//! words meet the shell's.
+
+mod random;
+mod transport;
+
+use std::task::Poll;
+
+use fpga_regs::engine::window::{CONTROL, CONTROL_RESET, FATAL_RING_UNREACHABLE};
+use fpga_regs::engine::window::{Capabilities, Profile};
+use hostmem::WakeFor;
+use queue_engine::{Engine, EngineConfig, Record, Ring, Rings};
+use roce::{AccessDenied, Event, Qpn, Receive, ReceiveError, RemoteAccess, Stack};
+
+use super::logic::{Access, Logic, Payload, Piece, Ports, Tag, Unreachable, Wanted};
+use super::{QPN_BITS, Slots};
+use crate::bus::Bus;
+use crate::mmu::Unit;
+use crate::views::{RecordView, RingView};
+use random::KernelRandom;
+use transport::{RoceTransport, transport_event};
+
+type CardEngine = Engine<Unit, Slots, KernelRandom>;
+
+/// Bytes that a card keeps of what one client has under way, at most, beyond what each of its queue
+/// pairs has of its own.
+pub const UNDER_WAY_BYTES: usize = 8 << 20;
+
+/// Bytes that a card keeps for a queue pair with its receive queue at most, beside its client's
+/// [`UNDER_WAY_BYTES`].
+pub const QP_BYTES: usize = CardEngine::QP_BYTES + Stack::QP_BYTES + 2 * RING_BYTES;
+
+/// Bytes that a card keeps for a completion queue at most.
+pub const CQ_BYTES: usize = CardEngine::CQ_BYTES + RING_BYTES;
+
+/// Bytes that a card keeps for a memory region with its key at most.
+pub const MR_BYTES: usize = CardEngine::KEY_BYTES + Bus::RANGE_BYTES;
+
+/// Bytes that a card keeps at most of where a ring lies, and of that it may reach it.
+const RING_BYTES: usize = 2 * Unit::LATCH_BYTES + Bus::RANGE_BYTES;
+
+/// What every engine of a software card offers.
+fn engine_config(window: u8) -> EngineConfig {
+    EngineConfig {
+        window,
+        profile: Profile::Vqe,
+        capabilities: Capabilities::RC
+            | Capabilities::SEND
+            | Capabilities::WRITE
+            | Capabilities::READ
+            | Capabilities::IMMEDIATE
+            | Capabilities::RNR,
+        qps: 16_384,
+        cqs: 16_384,
+        rqs: 16_384,
+        keys: 65_536,
+        log2_cq_entries: 22,
+        log2_sq_blocks: 18,
+        log2_rq_entries: 16,
+        max_rd_atomic: roce::param::MAX_RD_ATOMIC,
+        max_message: 1 << 31,
+        under_way_bytes: UNDER_WAY_BYTES,
+    }
+}
+
+/// A queue engine in a vFPGA.
+#[derive(Debug)]
+pub(crate) struct QueueEngine(CardEngine);
+
+impl QueueEngine {
+    /// The engine of the vFPGA of that number, out of reset.
+    pub(crate) fn new(vfpga: u8) -> Self {
+        Self(Engine::new(engine_config(vfpga), KernelRandom::new()))
+    }
+}
+
+impl Logic for QueueEngine {
+    fn read_register(&self, now: u64, offset: u64) -> u64 {
+        self.0.read_register(now, offset)
+    }
+
+    fn write_register(&mut self, _now: u64, offset: u64, value: u64, ports: &mut Ports<'_>) {
+        self.0.write_register(offset, value, &mut RoceTransport(ports));
+        if offset == CONTROL && value & CONTROL_RESET != 0 {
+            ports.stop();
+        }
+    }
+
+    fn open_page(&mut self, page: u8, slots: Slots) -> bool {
+        self.0.open_page(page, slots)
+    }
+
+    fn close_page(&mut self, page: u8) {
+        self.0.close_page(page);
+    }
+
+    fn under_way_bytes(&self, page: u8) -> usize {
+        self.0.under_way_bytes(page)
+    }
+
+    /// Nothing waits for a receive that is posted but a QP that flushes it. Only work can change that.
+    fn wakes_for(&self) -> WakeFor {
+        if self.0.heeds_receives() { WakeFor::All } else { WakeFor::AllButReceives }
+    }
+
+    fn take_runs_out(&mut self) -> bool {
+        self.0.take_runs_out()
+    }
+
+    fn reset(&mut self, ports: &mut Ports<'_>) {
+        self.0.reset(&mut RoceTransport(ports));
+    }
+
+    fn lost_memory(&mut self, now: u64, ports: &mut Ports<'_>) {
+        self.0.fail(now, FATAL_RING_UNREACHABLE, &mut RoceTransport(ports));
+    }
+
+    #[inline]
+    fn work(&mut self, now: u64, ports: &mut Ports<'_>) -> bool {
+        let memory = ports.memory();
+        let mut transport = RoceTransport(ports);
+        let executed = self.0.execute(now, memory, &mut transport);
+        self.0.poll(now, &mut transport) | executed
+    }
+
+    #[inline]
+    fn take_notify(&mut self) -> Option<u32> {
+        self.0.take_interrupt().then_some(0)
+    }
+
+    #[inline]
+    fn check_remote(&mut self, _tag: Tag, access: &Access) -> Poll<Result<(), AccessDenied>> {
+        let Access { qpn, rkey, va, length, access } = *access;
+        let allowed = self.0.allows(qpn.value(), rkey, va, length, remote_access(access));
+        Poll::Ready(if allowed { Ok(()) } else { Err(AccessDenied) })
+    }
+
+    #[inline]
+    fn take_receive(&mut self, _tag: Tag, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+        Poll::Ready(match self.0.take_receive(qpn.value()) {
+            Ok(taken) => {
+                Ok(Receive { id: taken.id, capacity: taken.capacity, left: Some(taken.left) })
+            }
+            Err(queue_engine::ReceiveError::Empty) => Err(ReceiveError::Empty),
+            Err(queue_engine::ReceiveError::Invalid) => Err(ReceiveError::Invalid),
+        })
+    }
+
+    #[inline]
+    fn locate(
+        &mut self,
+        _tag: Tag,
+        wanted: &Wanted,
+        pieces: &mut Vec<Piece>,
+    ) -> Poll<Result<(), Unreachable>> {
+        let payload = match wanted.payload {
+            Payload::Message { number } => queue_engine::Payload::Message { number },
+            Payload::Receive { id } => queue_engine::Payload::Receive { id },
+            Payload::Remote { rkey, va, access } => {
+                let access = remote_access(access);
+                queue_engine::Payload::Remote { rkey, address: va, access }
+            }
+        };
+        let (offset, length) = (wanted.offset, wanted.length);
+        let found = self.0.resolve(wanted.qpn.value(), payload, offset, length, pieces);
+        Poll::Ready(found.map_err(|queue_engine::Unreachable| Unreachable))
+    }
+
+    #[inline]
+    fn take_event(&mut self, now: u64, event: Event, ports: &mut Ports<'_>) {
+        if let Some(event) = transport_event(&self.0, event) {
+            self.0.handle(now, event, &mut RoceTransport(ports));
+        }
+    }
+}
+
+const _: () = assert!(CardEngine::window_of(15 << QPN_BITS) == 15);
+
+fn remote_access(access: RemoteAccess) -> queue_engine::RemoteAccess {
+    match access {
+        RemoteAccess::Write => queue_engine::RemoteAccess::Write,
+        RemoteAccess::Read => queue_engine::RemoteAccess::Read,
+    }
+}
+
+impl From<queue_engine::Piece> for Piece {
+    fn from(piece: queue_engine::Piece) -> Self {
+        Self { vaddr: piece.iova, length: piece.length }
+    }
+}
+
+impl queue_engine::DoorbellPage for Slots {
+    #[inline]
+    fn load(&self, slot: usize) -> u64 {
+        self.0.read(slot)
+    }
+}
+
+impl Rings for Unit {
+    type Record = RecordView;
+    type Ring = RingView;
+
+    fn record(&self, iova: u64) -> Option<RecordView> {
+        self.record(iova)
+    }
+
+    fn ring(&self, iova: u64, log2_blocks: u8) -> Option<RingView> {
+        self.ring(iova, log2_blocks)
+    }
+
+    fn reachable(&self, iova: u64, bytes: u64) -> bool {
+        self.reachable(iova, bytes)
+    }
+
+    fn waits(&self) -> bool {
+        self.waits()
+    }
+}
+
+impl Record for RecordView {
+    #[inline]
+    fn load_u32(&self, offset: usize) -> u32 {
+        self.load_u32(offset)
+    }
+
+    #[inline]
+    fn load_u64(&self, offset: usize) -> u64 {
+        self.load_u64(offset)
+    }
+}
+
+impl Ring for RingView {
+    #[inline]
+    fn read(&self, index: u32) -> fpga_regs::Block {
+        self.read(index)
+    }
+
+    #[inline]
+    fn write(&self, index: u32, value: &fpga_regs::Block) {
+        self.write(index, value);
+    }
+
+    #[inline]
+    fn publish(&self, index: u32, value: &fpga_regs::Block) {
+        self.publish(index, value);
+    }
+}

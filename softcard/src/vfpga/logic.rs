@@ -1,0 +1,328 @@
+//! What stands in a vFPGA: the seam between the shell and its logic.
+//!
+//! The shell knows of logic what [`Logic`] says, and logic of the shell what [`Ports`] offers. Both have
+//! the shape of the published wrapper, so that RTL behind an adaptor reads the same:
+//!
+//! | published port | here |
+//! |---|---|
+//! | `axi_ctrl`, 64 KiB of user registers | `read_register`, `write_register`; pages of it that clients map are memory (`open_page`) |
+//! | clock, reset, decoupling | `work` and `next_wake`, `reset`; a decoupled vFPGA has no clock, and no host memory |
+//! | `notify` | `take_notify` |
+//! | host streams, by virtual address through the MMU | rings by [`Ports::memory`]; payload by [`Piece`]s that the shell moves |
+//! | `sq_rd`, `sq_wr` towards the network | whole messages: [`Ports::post_send`], with QPs of its own |
+//! | `cq_rd`, `cq_wr` | `take_event`: messages end in the order of a QP |
+//! | `rq_rd`, `rq_wr` | whole messages: `check_remote`, `take_receive`, `locate` |
+//!
+//! What the shell asks is split in two phases: it has a [`Tag`], and logic answers at once
+//! ([`Poll::Ready`]) or, by the tag, from `poll_answer` whenever it likes and in any order. Of a QP at
+//! most one packet waits for an answer, with the later ones behind it in the shell; other QPs go on. A
+//! location is asked for bytes that are about to move, and the whole data path waits for it, as it
+//! waits for a TLB entry. [`Logic::is_ready`] is the ready of all that the shell asks and tells: what
+//! meets logic that is not ready stays with the shell. Ready towards the shell is [`Ports::send_room`].
+//! Logic has no thread and no clock: it does in `work` what it can, and says by `next_wake` when it has
+//! something to do though nobody rings, writes or sends. A cycle is whatever time it takes it to be.
+//!
+//! For logic that answers at once all of this is a function call: [`super::Occupant`] dispatches
+//! statically, nothing is stored, and no request of before is looked for.
+//!
+//! The streams themselves (`axis_host`, `axis_card`, `axis_rreq`, `axis_rrsp`) and their requests are
+//! for logic that moves its bytes itself; they stand beside the messages here once such logic is built.
+
+use std::task::Poll;
+
+use hostmem::WakeFor;
+use roce::{
+    AccessDenied, Counters, Event, Gid, Instant, PostError, QpAttributes, QpSnapshot, Qpn, Receive,
+    ReceiveError, RemoteAccess, SendRequest,
+};
+
+use super::{Slots, vfpga_of};
+use crate::mmu::Unit;
+use crate::network::Network;
+
+/// Names a request of the shell's until it is answered; never used again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tag(pub(crate) u64);
+
+/// A run of bytes in the address space of a vFPGA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// First byte.
+    pub(crate) vaddr: u64,
+    pub(crate) length: u32,
+}
+
+/// Payload of a message, as the network names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// Local memory of an own message: fetched for SEND and WRITE, filled by READ.
+    Message { number: u64 },
+    /// The memory of a taken receive.
+    Receive { id: u64 },
+    /// Memory that a peer named; the offset is in the address.
+    Remote { rkey: u32, va: u64, access: RemoteAccess },
+}
+
+/// Bytes of a payload that are about to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) qpn: Qpn,
+    pub(crate) payload: Payload,
+    /// From the first byte of the message.
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+}
+
+/// A peer's wish to access memory, for a whole message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    pub(crate) qpn: Qpn,
+    pub(crate) rkey: u32,
+    pub(crate) va: u64,
+    /// At least 1.
+    pub(crate) length: u64,
+    pub(crate) access: RemoteAccess,
+}
+
+/// Payload is not, or no longer, within reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unreachable;
+
+/// What logic answers later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), expect(dead_code, reason = "the queue engine answers at once"))]
+pub(crate) enum Answer {
+    /// To [`Logic::check_remote`].
+    Access(Result<(), AccessDenied>),
+    /// To [`Logic::take_receive`].
+    Receive(Result<Receive, ReceiveError>),
+    /// To [`Logic::locate`].
+    Place(Result<Vec<Piece>, Unreachable>),
+}
+
+/// Logic in a vFPGA. Nothing that registers, memory, clients or peers hold may make it panic.
+pub(crate) trait Logic {
+    /// Reads the 64-bit user register at `offset`, without any effect.
+    fn read_register(&self, now: u64, offset: u64) -> u64;
+
+    /// Writes the 64-bit user register at `offset`. [`Logic::work`] is called next.
+    fn write_register(&mut self, now: u64, offset: u64, value: u64, ports: &mut Ports<'_>);
+
+    /// Puts memory in the place of a page of user registers, to which a client stores without notice;
+    /// `false` where the logic has no such page, or has one there.
+    fn open_page(&mut self, _page: u8, _slots: Slots) -> bool {
+        false
+    }
+
+    /// Takes the memory of a page away.
+    fn close_page(&mut self, _page: u8) {}
+
+    /// Bytes that are kept of what the client behind a page has under way, beyond what each of its QPs
+    /// has of its own.
+    fn under_way_bytes(&self, _page: u8) -> usize {
+        0
+    }
+
+    /// The stores to pages that the logic wants to be woken for.
+    fn wakes_for(&self) -> WakeFor {
+        WakeFor::All
+    }
+
+    /// Whether messages have brought a receive queue down to a quarter of its ring: its program should
+    /// get to run and post more. Asking clears it.
+    fn take_runs_out(&mut self) -> bool {
+        false
+    }
+
+    /// Forgets everything, and every page: what a reset of the shell or of the vFPGA does.
+    fn reset(&mut self, ports: &mut Ports<'_>);
+
+    /// The driver took memory away that the logic keeps views of, and refuses to give it back.
+    fn lost_memory(&mut self, now: u64, ports: &mut Ports<'_>);
+
+    /// Does a bounded piece of what there is to do; `true` if there was anything: then another call is
+    /// due, as it is after anything that the shell tells.
+    fn work(&mut self, now: u64, ports: &mut Ports<'_>) -> bool;
+
+    /// When [`Logic::work`] is due at the latest, though nothing happens.
+    fn next_wake(&self) -> Option<u64> {
+        None
+    }
+
+    /// The value of a notification that is due; asking clears it.
+    fn take_notify(&mut self) -> Option<u32>;
+
+    /// Whether the logic takes what the shell asks and tells it now.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    /// Whether a peer may access memory.
+    fn check_remote(&mut self, tag: Tag, access: &Access) -> Poll<Result<(), AccessDenied>>;
+
+    /// Takes the next receive of a QP, in the order of the calls of a QP. If the QP enters the error
+    /// state before a message has come of it, it is the logic's again.
+    fn take_receive(&mut self, tag: Tag, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>>;
+
+    /// Adds to `pieces` where bytes of a payload lie at this moment; nothing where it does not say so
+    /// now. They are moved before [`Logic::work`] is called with [`Ports::is_moving`] false.
+    fn locate(
+        &mut self,
+        tag: Tag,
+        wanted: &Wanted,
+        pieces: &mut Vec<Piece>,
+    ) -> Poll<Result<(), Unreachable>>;
+
+    /// Takes note of what became of messages and QPs of its own.
+    fn take_event(&mut self, now: u64, event: Event, ports: &mut Ports<'_>);
+
+    /// The next answer to what was [`Poll::Pending`]. What concerns QPs that were reset or destroyed
+    /// since may be left out.
+    fn poll_answer(&mut self) -> Option<(Tag, Answer)> {
+        None
+    }
+}
+
+/// What the shell offers to logic while it works.
+pub(crate) struct Ports<'a> {
+    vfpga: usize,
+    unit: &'a Unit,
+    network: &'a mut Network,
+    moving: bool,
+    stops: bool,
+}
+
+impl<'a> Ports<'a> {
+    #[inline]
+    pub(crate) fn new(
+        vfpga: usize,
+        unit: &'a Unit,
+        network: &'a mut Network,
+        moving: bool,
+    ) -> Self {
+        Self { vfpga, unit, network, moving, stops: false }
+    }
+
+    /// Whether the logic has given up what it was at.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.stops
+    }
+
+    /// Host memory by addresses of the vFPGA, for rings and records.
+    pub(crate) fn memory(&self) -> &'a Unit {
+        self.unit
+    }
+
+    /// Whether payload is on its way whose place the logic has named: it must let go of no memory yet.
+    /// Never so for logic that names every place at once.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the queue engine answers at once"))]
+    pub(crate) fn is_moving(&self) -> bool {
+        self.moving
+    }
+
+    /// Gives up what the logic is at: the shell ends its transfers.
+    pub(crate) fn stop(&mut self) {
+        self.stops = true;
+    }
+
+    /// Whether a QP is the logic's own.
+    fn owns(&self, qpn: Qpn) -> bool {
+        vfpga_of(qpn) == self.vfpga
+    }
+
+    /// Makes a QP in RESET for the client behind a page; its number has the vFPGA's in bits 23 to 20.
+    pub(crate) fn create_qp(&mut self, qpn: Qpn, page: u8) -> Result<(), roce::Error> {
+        if !self.owns(qpn) {
+            return Err(roce::Error::UnknownQp(qpn));
+        }
+        self.network.stack.create_qp(qpn, client(self.vfpga, page))
+    }
+
+    /// Changes a QP. What was asked about it is forgotten where it goes to RESET.
+    pub(crate) fn modify_qp(
+        &mut self,
+        now: u64,
+        qpn: Qpn,
+        change: &QpAttributes,
+    ) -> Result<(), roce::Error> {
+        if !self.owns(qpn) {
+            return Err(roce::Error::UnknownQp(qpn));
+        }
+        self.network.stack.modify_qp(Instant(now), qpn, change)?;
+        if change.state == Some(roce::QpState::Reset) {
+            self.network.forget(|of| of == qpn);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn query_qp(&self, qpn: Qpn) -> Option<QpSnapshot> {
+        self.network.stack.query_qp(qpn).filter(|_| self.owns(qpn))
+    }
+
+    /// Forgets a QP, and what was asked about it.
+    pub(crate) fn destroy_qp(&mut self, qpn: Qpn) {
+        if self.owns(qpn) {
+            self.network.stack.destroy_qp(qpn);
+            self.network.forget(|of| of == qpn);
+        }
+    }
+
+    /// Messages that a QP takes now.
+    #[inline]
+    pub(crate) fn send_room(&self, qpn: Qpn) -> usize {
+        self.network.stack.send_room(qpn)
+    }
+
+    /// Gives memory back that messages of before took.
+    pub(crate) fn narrow(&mut self, qpn: Qpn) {
+        self.network.stack.narrow(qpn);
+    }
+
+    /// Takes a message, and answers with its number: from 0 on since RESET.
+    #[inline]
+    pub(crate) fn post_send(
+        &mut self,
+        now: u64,
+        qpn: Qpn,
+        request: SendRequest,
+    ) -> Result<u64, PostError> {
+        if !self.owns(qpn) {
+            return Err(PostError::UnknownQp(qpn));
+        }
+        self.network.stack.post_send(Instant(now), qpn, request)
+    }
+
+    /// Gives the port an address beside those of the other vFPGAs, or takes it back.
+    pub(crate) fn set_gid(&mut self, index: u8, gid: Option<Gid>) {
+        self.network.set_gid(self.vfpga, index, gid);
+    }
+
+    /// The port's Ethernet address.
+    pub(crate) fn mac(&self) -> [u8; 6] {
+        self.network.identity().mac
+    }
+
+    /// The port's counters.
+    pub(crate) fn counters(&self) -> &Counters {
+        self.network.stack.counters()
+    }
+}
+
+/// The number of whoever rings a page: of either kind, vFPGA and page, there are at most 16.
+fn client(vfpga: usize, page: u8) -> u8 {
+    (vfpga << 4) as u8 | page & 0xf
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_taken_for_another() {
+        let pages = 1..=fpga_regs::engine::window::DOORBELL_PAGES;
+        let all = (0..usize::from(crate::WINDOWS)).flat_map(|w| pages.clone().map(move |p| (w, p)));
+        let numbers: std::collections::BTreeSet<u8> =
+            all.clone().map(|(w, p)| client(w, p)).collect();
+        assert_eq!(numbers.len(), all.count());
+    }
+}

@@ -1,0 +1,142 @@
+//! A vFPGA: the shell's part of it, and the logic that stands in it.
+
+mod control;
+mod engine;
+mod logic;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fpga_regs::coyote::shell::CtrlCnfg;
+use fpga_regs::engine::window::DOORBELL_PAGES;
+use hostmem::DoorbellPage;
+use roce::Qpn;
+
+use crate::bus::Bus;
+use crate::isr::Event;
+use crate::network::Network;
+use crate::published::IsrCopy;
+pub(crate) use control::{Beat, Control};
+pub(crate) use engine::QueueEngine;
+pub use engine::{CQ_BYTES, MR_BYTES, QP_BYTES, UNDER_WAY_BYTES};
+pub(crate) use logic::{Access, Answer, Logic, Payload, Piece, Ports, Tag, Unreachable, Wanted};
+
+/// Bits of a QPN below the number of its vFPGA.
+const QPN_BITS: u32 = 20;
+
+/// The vFPGA that a QP belongs to.
+#[inline]
+pub(crate) fn vfpga_of(qpn: Qpn) -> usize {
+    (qpn.value() >> QPN_BITS) as usize
+}
+
+/// A page of user registers whose memory a client stores to.
+#[derive(Clone, Debug)]
+pub(crate) struct Slots(pub(crate) Arc<DoorbellPage>);
+
+/// The pages of a vFPGA, for stores that come through the BAR.
+pub(crate) type Pages = [Option<Slots>; DOORBELL_PAGES as usize];
+
+/// The logic in a vFPGA. One kind of it is asked for every message, and known statically.
+pub(crate) enum Occupant {
+    Engine(Box<QueueEngine>),
+    #[cfg(test)]
+    Other(Box<dyn Logic>),
+}
+
+/// Calls a method of whatever stands there.
+macro_rules! occupant {
+    ($occupant:expr, $logic:ident => $call:expr) => {
+        match $occupant {
+            $crate::vfpga::Occupant::Engine($logic) => $call,
+            #[cfg(test)]
+            $crate::vfpga::Occupant::Other($logic) => $call,
+        }
+    };
+}
+pub(crate) use occupant;
+
+/// A vFPGA.
+pub(crate) struct Vfpga {
+    number: usize,
+    pub(crate) control: Control,
+    pub(crate) logic: Occupant,
+    pages: Pages,
+    /// The shell's datapath register cuts it off.
+    pub(crate) decoupled: bool,
+}
+
+impl Vfpga {
+    /// A vFPGA with an engine after a reset; `None` where the shapes of its TLBs make no sense.
+    pub(crate) fn new(
+        number: u8,
+        ctrl_cnfg: CtrlCnfg,
+        bus: &Rc<Bus>,
+        isr: IsrCopy,
+    ) -> Option<Self> {
+        Some(Self {
+            number: number.into(),
+            control: Control::new(ctrl_cnfg, bus, isr)?,
+            logic: Occupant::Engine(Box::new(QueueEngine::new(number))),
+            pages: Pages::default(),
+            decoupled: false,
+        })
+    }
+
+    /// The logic, and the ports that it has.
+    #[inline]
+    pub(crate) fn parts<'a>(
+        &'a mut self,
+        network: &'a mut Network,
+    ) -> (&'a mut Occupant, Ports<'a>) {
+        let Self { number, control, logic, .. } = self;
+        (logic, Ports::new(*number, &control.unit, network, false))
+    }
+
+    /// Gives it the shell's part of a vFPGA after a reset, without the memory of any page.
+    pub(crate) fn reset_shell(&mut self, control: Control) {
+        self.pages = Pages::default();
+        self.control = control;
+        self.decoupled = false;
+    }
+
+    /// Resets the logic.
+    pub(crate) fn reset_logic(&mut self, network: &mut Network) {
+        let number = self.number;
+        let (logic, mut ports) = self.parts(network);
+        occupant!(logic, logic => logic.reset(&mut ports));
+        network.forget(|qpn| vfpga_of(qpn) == number);
+    }
+
+    /// Lets the logic work; `moving` says whether payload is on its way whose place it has named.
+    pub(crate) fn work(&mut self, now: u64, network: &mut Network, moving: bool) -> bool {
+        let Self { number, control, logic, .. } = self;
+        let mut ports = Ports::new(*number, &control.unit, network, moving);
+        occupant!(logic, logic => logic.work(now, &mut ports))
+    }
+
+    pub(crate) fn open_page(&mut self, page: u8, slots: Slots) -> bool {
+        let Some(place) = self.page(page) else { return false };
+        *place = Some(slots.clone());
+        occupant!(&mut self.logic, logic => logic.open_page(page, slots))
+    }
+
+    pub(crate) fn close_page(&mut self, page: u8) {
+        if let Some(place) = self.page(page) {
+            *place = None;
+        }
+        occupant!(&mut self.logic, logic => logic.close_page(page));
+    }
+
+    /// The memory of a page, numbered from 1.
+    pub(crate) fn page(&mut self, page: u8) -> Option<&mut Option<Slots>> {
+        self.pages.get_mut(usize::from(page).checked_sub(1)?)
+    }
+
+    /// Notes a notification that is due; `true` when the interrupt is to be signalled.
+    #[inline]
+    pub(crate) fn notify(&mut self) -> bool {
+        let value = occupant!(&mut self.logic, logic => logic.take_notify());
+        value.is_some_and(|value| self.control.isr.raise(Event::Notify { value }))
+    }
+}
