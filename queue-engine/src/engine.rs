@@ -14,7 +14,7 @@ use crate::doorbells::{DoorbellPage, Doorbells, Queue};
 use crate::events::EventRing;
 use crate::fetch::Turn;
 use crate::keys::Keys;
-use crate::memory::{Piece, Rings};
+use crate::memory::Rings;
 use crate::numbers::{ByNumber, Numbers, Random, free_all};
 use crate::qp::{KEPT_RECEIVES, Qp, Taken};
 use crate::registers::QueueRegisters;
@@ -110,8 +110,6 @@ pub struct Engine<M: Rings, D, N> {
     pub(crate) runs_out: bool,
     /// Scratch: queues whose doorbell rang.
     rung: Vec<Queue>,
-    /// Scratch: where a message's bytes lie.
-    pub(crate) pieces: Vec<Piece>,
 }
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
@@ -163,7 +161,6 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             starved: VecDeque::new(),
             runs_out: false,
             rung: Vec::new(),
-            pieces: Vec::new(),
         }
     }
 

@@ -12,10 +12,10 @@ use fpga_regs::engine::wqe::{
 use crate::doorbells::DoorbellPage;
 use crate::engine::Engine;
 use crate::keys::Keys;
-use crate::memory::{Piece, Record, Ring, Rings};
+use crate::memory::{Record, Ring, Rings};
 use crate::numbers::Random;
 use crate::qp::{Qp, SendRing};
-use crate::resolve::resolve_message;
+use crate::resolve::is_within_reach;
 use crate::transport::{Message, Operation, Transport, TransportError};
 use crate::under_way::{InFlight, LocalPayload, Share, UnderWay};
 
@@ -51,8 +51,6 @@ struct Tables<'a> {
     keys: &'a Keys,
     max_message: u32,
     share: &'a mut Share,
-    /// Scratch: where the message's bytes lie.
-    pieces: &'a mut Vec<Piece>,
 }
 
 impl<M: Rings> SendRing<M> {
@@ -177,7 +175,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         let max_message = self.config.max_message;
         let share = self.shares.of(qp.page);
-        let mut tables = Tables { keys: &self.keys, max_message, share, pieces: &mut self.pieces };
+        let mut tables = Tables { keys: &self.keys, max_message, share };
         for _ in 0..QUANTUM {
             match step(now, qp, &mut tables, transport) {
                 Step::Submitted => {}
@@ -256,22 +254,21 @@ fn submit<M: Rings>(
     message: &InFlight,
     operation: Operation,
     flags: SendFlags,
-    tables: &mut Tables<'_>,
+    tables: &Tables<'_>,
     transport: &mut impl Transport,
 ) -> Result<bool, Status> {
     let length = message.length;
     if length > tables.max_message {
         return Err(Status::LocalLength);
     }
-    tables.pieces.clear();
-    resolve_message(tables.keys, qp, message, 0, length, tables.pieces)
-        .map_err(|_| Status::LocalProtection)?;
+    if !is_within_reach(tables.keys, qp, message) {
+        return Err(Status::LocalProtection);
+    }
     let request = Message {
         operation,
         length,
         solicited: flags.contains(SendFlags::SOLICITED),
         fence: flags.contains(SendFlags::FENCE),
-        pieces: tables.pieces,
     };
     match transport.submit(now, qp.qpn, &request) {
         Ok(number) => {

@@ -114,8 +114,18 @@ pub(crate) fn right_of(access: crate::RemoteAccess) -> Access {
     }
 }
 
+/// Whether a message's local memory is within reach now.
+pub(crate) fn is_within_reach<M: Rings>(keys: &Keys, qp: &Qp<M>, message: &InFlight) -> bool {
+    let LocalPayload::Gather { first, count } = message.payload else { return true };
+    let right = local_right(message.opcode);
+    qp.under_way
+        .elements(first, count)
+        .filter(|sge| sge.length > 0)
+        .all(|sge| keys.translate(sge.lkey, qp.pdn, sge.address, sge.length.into(), right).is_ok())
+}
+
 /// Where a part of a message's local memory lies.
-pub(crate) fn resolve_message<M: Rings>(
+fn resolve_message<M: Rings>(
     keys: &Keys,
     qp: &Qp<M>,
     message: &InFlight,

@@ -5,8 +5,6 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::qp::Attributes;
 
-use crate::memory::Piece;
-
 /// What a message does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -33,9 +31,10 @@ pub enum Operation {
     },
 }
 
-/// A message to carry.
+/// A message to carry. Its local memory was within reach when it was submitted; where that is, which may
+/// change, [`crate::Engine::resolve`] says when its bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct Message {
     /// What it does.
     pub operation: Operation,
     /// Bytes.
@@ -44,9 +43,6 @@ pub struct Message<'a> {
     pub solicited: bool,
     /// Begin only when all earlier READs are complete.
     pub fence: bool,
-    /// Where its bytes lie in local memory, in order, as of now. A transport that fetches later asks
-    /// [`crate::Engine::resolve`] again, since keys may go away meanwhile.
-    pub pieces: &'a [Piece],
 }
 
 /// Why a transport does not do what it was asked.
@@ -97,7 +93,7 @@ pub trait Transport {
     ///
     /// # Errors
     /// [`TransportError`]; nothing was taken.
-    fn submit(&mut self, now: u64, qpn: u32, message: &Message<'_>) -> Result<u64, TransportError>;
+    fn submit(&mut self, now: u64, qpn: u32, message: &Message) -> Result<u64, TransportError>;
 
     /// The counters of [`fpga_regs::engine::admin::COUNTERS`], in that order.
     fn counters(&self) -> Vec<u64>;

@@ -142,7 +142,7 @@ impl Transport for Nothing {
         0
     }
 
-    fn submit(&mut self, _: u64, _: u32, _: &Message<'_>) -> Result<u64, TransportError> {
+    fn submit(&mut self, _: u64, _: u32, _: &Message) -> Result<u64, TransportError> {
         Err(TransportError::Full)
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fpga_regs::engine::admin::{AdminStatus, PortAttributes};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
-use queue_engine::{Message, Operation, Piece, Transport, TransportError, TransportEvent};
+use queue_engine::{Message, Operation, Transport, TransportError, TransportEvent};
 
 /// A message as it was submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,6 @@ pub struct Sent {
     pub length: u32,
     pub solicited: bool,
     pub fence: bool,
-    pub pieces: Vec<Piece>,
 }
 
 #[derive(Debug, Default)]
@@ -148,7 +147,7 @@ impl Transport for Manual {
         self.narrowed.push(qpn);
     }
 
-    fn submit(&mut self, _: u64, qpn: u32, message: &Message<'_>) -> Result<u64, TransportError> {
+    fn submit(&mut self, _: u64, qpn: u32, message: &Message) -> Result<u64, TransportError> {
         self.refusal.map_or(Ok(()), Err)?;
         let qp = self.qps.get_mut(&qpn).expect("the QP exists");
         if qp.attributes.state != QpState::Rts {
@@ -160,9 +159,8 @@ impl Transport for Manual {
         let number = qp.next;
         qp.next += 1;
         qp.under_way += 1;
-        let Message { operation, length, solicited, fence, pieces } = *message;
-        let pieces = pieces.to_vec();
-        self.sent.push(Sent { qpn, number, operation, length, solicited, fence, pieces });
+        let Message { operation, length, solicited, fence } = *message;
+        self.sent.push(Sent { qpn, number, operation, length, solicited, fence });
         Ok(number)
     }
 

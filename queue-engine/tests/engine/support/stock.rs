@@ -140,7 +140,7 @@ impl Transport for Stock {
         ROOM - self.under_way()
     }
 
-    fn submit(&mut self, _: u64, qpn: u32, message: &Message<'_>) -> Result<u64, TransportError> {
+    fn submit(&mut self, _: u64, qpn: u32, message: &Message) -> Result<u64, TransportError> {
         let kind = match message.operation {
             Operation::Write { immediate: None, .. } => Kind::Write,
             Operation::Read { .. } => Kind::Read,

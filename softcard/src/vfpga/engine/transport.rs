@@ -81,7 +81,7 @@ impl Transport for RoceTransport<'_, '_> {
         }
     }
 
-    fn submit(&mut self, now: u64, qpn: u32, message: &Message<'_>) -> Result<u64, TransportError> {
+    fn submit(&mut self, now: u64, qpn: u32, message: &Message) -> Result<u64, TransportError> {
         let qpn = Qpn::new(qpn).ok_or(TransportError::WrongState)?;
         self.0.post_send(now, qpn, request(message)).map_err(|error| match error {
             PostError::Full(_) => TransportError::Full,
@@ -118,7 +118,7 @@ const fn immediate(entry: u32) -> u32 {
     entry.swap_bytes()
 }
 
-fn request(message: &Message<'_>) -> SendRequest {
+fn request(message: &Message) -> SendRequest {
     let (operation, remote_va, rkey, imm) = match message.operation {
         Operation::Send { immediate: None } => (roce::Operation::Send, 0, 0, 0),
         Operation::Send { immediate: Some(value) } => {
