@@ -88,8 +88,11 @@ impl Card {
     /// Tells the driver of new faults, and lets what was refused be asked for again.
     pub(crate) fn settle_faults(&mut self) {
         for (index, vfpga) in self.vfpgas.iter_mut().enumerate() {
-            vfpga.control.unit.mmu.borrow_mut().settle();
-            if vfpga.control.tell_faults() {
+            let mut mmu = vfpga.control.unit.mmu.borrow_mut();
+            mmu.settle();
+            let has_news = mmu.has_news();
+            drop(mmu);
+            if has_news && vfpga.control.tell_faults() {
                 self.shell.signal(index);
             }
         }

@@ -190,6 +190,12 @@ impl Mmu {
         Translation::Waits
     }
 
+    /// Whether there are faults that the driver is to be told of.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.news.iter().any(Option::is_some)
+    }
+
     /// Takes the faults that the driver is to be told of.
     pub(crate) fn take_news(&mut self) -> [Option<Fault>; 2] {
         std::mem::take(&mut self.news)
