@@ -16,9 +16,9 @@ use hostmem::{EventFd, fdpass};
 use nix::errno::Errno;
 use nix::sys::socket::{Shutdown, shutdown};
 
-use crate::clients::{ClientId, Process};
 use crate::error::Error;
 use crate::peer;
+use crate::process::{ClientId, Process};
 
 /// Programs that are asked about at a time.
 const MAX_ASKED: usize = 64;

@@ -24,7 +24,7 @@ use crate::cards::{Card, Quarantine, Window};
 use crate::claims::Claims;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::iova::Arena;
+use crate::iova::{ARENA_END, ARENA_START, Arena};
 use crate::rings::RING_MEMORY_BYTES;
 use crate::shell::Shell;
 
@@ -106,6 +106,32 @@ pub fn bring_up(
         manifest: manifest.clone(),
         wanted_back: false,
     })
+}
+
+impl Card {
+    /// Brings it up anew after it was reset. No client may have a place on it.
+    ///
+    /// # Errors
+    /// As [`bring_up`]; it then stays as dead as it was.
+    pub fn renew(&mut self) -> Result<(), Error> {
+        // Of the old shell: a vector is served once.
+        let served = self.interrupts.take().is_some();
+        let outcome = self.bring_up_anew();
+        if served {
+            self.serve_interrupts()?;
+        }
+        outcome
+    }
+
+    fn bring_up_anew(&mut self) -> Result<(), Error> {
+        // What is still mapped belongs to engines that are no more, or was leaked to them.
+        self.backend.dma_unmap(ARENA_START, ARENA_END - ARENA_START)?;
+        let backend = Arc::clone(&self.backend);
+        let mut new = bring_up(self.number, backend, self.address, &self.manifest)?;
+        new.set_gids(self.gids.clone())?;
+        *self = new;
+        Ok(())
+    }
 }
 
 /// Writes the GID table of an engine, once it has started.

@@ -12,14 +12,13 @@ use shim_abi::{CardInfo, Limits, PortInfo};
 
 use crate::address::{PortAddress, node_guid};
 use crate::backend::{CardBackend, Identity};
-use crate::bringup::bring_up;
 use crate::claims::Claims;
-use crate::clients::ClientId;
 use crate::engine::{Engine, EngineLimits};
 use crate::error::Error;
 use crate::interrupts::Interrupts;
-use crate::iova::{ARENA_END, ARENA_START, Arena, IovaRange};
+use crate::iova::{Arena, IovaRange};
 use crate::listeners::Listeners;
+use crate::process::ClientId;
 use crate::quota::Resource;
 use crate::shadow::Purpose;
 use crate::shell::Shell;
@@ -299,30 +298,6 @@ impl Card {
     pub fn was_reset(&self) -> bool {
         let engine = xdma::engine(Direction::HostToCard, 0);
         self.backend.read32(Bar::Xdma, engine | xdma::ENGINE_CONTROL) == 0
-    }
-
-    /// Brings it up anew after it was reset. No client may have a place on it.
-    ///
-    /// # Errors
-    /// As [`bring_up`]; it then stays as dead as it was.
-    pub fn renew(&mut self) -> Result<(), Error> {
-        // Of the old shell: a vector is served once.
-        let served = self.interrupts.take().is_some();
-        let outcome = self.bring_up_anew();
-        if served {
-            self.serve_interrupts()?;
-        }
-        outcome
-    }
-
-    fn bring_up_anew(&mut self) -> Result<(), Error> {
-        // What is still mapped belongs to engines that are no more, or was leaked to them.
-        self.backend.dma_unmap(ARENA_START, ARENA_END - ARENA_START)?;
-        let backend = Arc::clone(&self.backend);
-        let mut new = bring_up(self.number, backend, self.address, &self.manifest)?;
-        new.set_gids(self.gids.clone())?;
-        *self = new;
-        Ok(())
     }
 
     /// Serves its interrupts from now on by a thread of their own.

@@ -5,8 +5,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::clients::ClientId;
-use crate::objects::Peer;
+use crate::process::ClientId;
+
+/// The far end of a connection: a QP of another port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Peer {
+    /// The port's GID.
+    pub gid: [u8; 16],
+    /// The QP's number there.
+    pub qpn: u32,
+}
 
 /// A QP of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,27 +14,12 @@ use crate::backend::DoorbellGrant;
 use crate::cards::Card;
 use crate::error::{ADDRESSES, Error};
 use crate::iova::IovaRange;
-use crate::leaving::Leaving;
 use crate::numbers::Numbers;
-use crate::objects::{Channel, Context, Cq, Mr, Pd, Qp};
+use crate::objects::{Channel, Context, Cq, Leaving, Mr, Pd, Qp};
 use crate::poller::{Poller, Watch};
+use crate::process::{ClientId, Process};
 use crate::quota::Usage;
 use crate::rings::RingMemory;
-
-/// Number of a client, never used twice in a balboad's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClientId(pub u64);
-
-/// Who a client is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
-    /// Its process id, from the socket's credentials.
-    pub pid: i32,
-    /// Its effective user.
-    pub uid: u32,
-    /// Name of its command.
-    pub command: String,
-}
 
 /// What a client may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use fpga_regs::engine::qp::QpState;
 
 use crate::cards::Card;
-use crate::clients::{Client, ClientId};
+use crate::clients::Client;
 use crate::engine::EngineEvent;
 use crate::listeners::ibv_event;
+use crate::process::ClientId;
 
 /// The clients, by number.
 pub type Clients = BTreeMap<ClientId, Client>;

@@ -7,29 +7,8 @@
 use crate::cards::{Card, find};
 use crate::clients::{Client, confirmed};
 use crate::error::Error;
-use crate::objects::Mr;
+use crate::objects::{Leaving, LeavingRegion};
 use crate::quota::Resource;
-
-/// The regions of one client on one card that are on their way out; none, where there are none.
-#[derive(Debug, Default)]
-pub struct Leaving {
-    card: u32,
-    regions: Vec<Region>,
-    /// The card has no translation of theirs any more.
-    forgotten: bool,
-    /// The first thing that went wrong behind the keys.
-    failure: Option<Error>,
-}
-
-/// A region without a key.
-#[derive(Debug)]
-struct Region {
-    mr: Mr,
-    /// The engine confirmed that the key is gone.
-    clean: bool,
-    /// Bytes from the first on that are unmapped.
-    unmapped: u64,
-}
 
 impl Leaving {
     /// Whether no region is on its way out.
@@ -63,7 +42,7 @@ impl Client {
             card.quarantine.keys = card.quarantine.keys.saturating_add(1);
         }
         self.leaving.card = mr.card;
-        self.leaving.regions.push(Region { mr, clean: key.is_ok(), unmapped: 0 });
+        self.leaving.regions.push(LeavingRegion { mr, clean: key.is_ok(), unmapped: 0 });
     }
 
     /// Goes on with the regions on their way out; `true` when they are gone, otherwise another call is
@@ -86,7 +65,7 @@ impl Client {
         }
         let Leaving { regions, failure, .. } = std::mem::take(&mut self.leaving);
         let mut died = false;
-        for Region { mr, clean, .. } in regions {
+        for LeavingRegion { mr, clean, .. } in regions {
             self.usage.give(Resource::Mrs, 1);
             self.usage.give(Resource::MrBytes, mr.length);
             place.give_addresses(card, mr.range, clean && failure.is_none());

@@ -46,6 +46,7 @@ pub mod numbers;
 pub mod objects;
 pub mod peer;
 pub mod poller;
+pub mod process;
 pub mod quota;
 pub mod rings;
 pub mod server;

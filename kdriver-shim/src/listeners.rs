@@ -12,8 +12,8 @@ use fpga_regs::engine::event::{Event, EventType, QpEvent};
 use hostmem::SharedMapping;
 
 use crate::channels::{Key, RecordSocket, Sent, async_record, completion_record};
-use crate::clients::{ClientId, Process};
 use crate::lock::lock;
+use crate::process::{ClientId, Process};
 use crate::spans::Span;
 
 /// `ibv_event_type`, as far as the codes are not those of [`QpEvent`].

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use fpga_regs::engine::qp::QpState;
 
+use crate::claims::Peer;
+use crate::error::Error;
 use crate::iova::IovaRange;
 use crate::listeners::{ContextEvents, Records};
 use crate::spans::Span;
@@ -47,6 +49,30 @@ pub struct Mr {
     pub key: Option<u32>,
 }
 
+/// The regions of one client on one card that are on their way out; none, where there are none.
+#[derive(Debug, Default)]
+pub struct Leaving {
+    /// The card.
+    pub card: u32,
+    /// The regions.
+    pub regions: Vec<LeavingRegion>,
+    /// The card has no translation of theirs any more.
+    pub forgotten: bool,
+    /// The first thing that went wrong behind the keys.
+    pub failure: Option<Error>,
+}
+
+/// A region without a key.
+#[derive(Debug)]
+pub struct LeavingRegion {
+    /// The region.
+    pub mr: Mr,
+    /// The engine confirmed that the key is gone.
+    pub clean: bool,
+    /// Bytes from the first on that are unmapped.
+    pub unmapped: u64,
+}
+
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq {
@@ -85,15 +111,6 @@ pub struct Qp {
     pub state: QpState,
     /// The connection it speaks for, from RTR on.
     pub peer: Option<Peer>,
-}
-
-/// The far end of a connection: a QP of another port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Peer {
-    /// The port's GID.
-    pub gid: [u8; 16],
-    /// The QP's number there.
-    pub qpn: u32,
 }
 
 /// A completion channel.

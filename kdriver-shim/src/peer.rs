@@ -6,8 +6,8 @@ use hostmem::process::{self, PeerCredentials, peer_credentials};
 use hostmem::{Errno, PidFd};
 use nix::unistd::Pid;
 
-use crate::clients::Process;
 use crate::error::Error;
+use crate::process::Process;
 
 /// Identifies a peer, whoever it is.
 ///

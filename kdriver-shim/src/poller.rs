@@ -7,9 +7,9 @@ use std::sync::Mutex;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-use crate::clients::ClientId;
 use crate::error::Error;
 use crate::lock::lock;
+use crate::process::ClientId;
 
 /// What a descriptor in the set belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,12 +14,13 @@ use shim_abi::{Hello, MAX_MESSAGE, Refusal, Reply, Request, Response, Role};
 
 use crate::aside::Aside;
 use crate::cards::Card;
-use crate::clients::{Client, ClientId, Process, Stage};
+use crate::clients::{Client, Stage};
 use crate::error::Error;
 use crate::events::{self, Clients};
 use crate::numbers::Numbers;
 use crate::peer;
 use crate::poller::{Poller, Token, Watch};
+use crate::process::{ClientId, Process};
 use crate::rings::RingMemory;
 use crate::session::{Answer, Progress, Session};
 use crate::shadow_device::ShadowDevices;

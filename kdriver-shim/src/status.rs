@@ -14,9 +14,10 @@ use softcard::IcrcPolicy;
 use crate::address::{gid_text, mac_text};
 use crate::backend::GrantKind;
 use crate::cards::{Card, Quarantine, find};
-use crate::clients::{CardUse, Client, ClientId, Stage};
+use crate::clients::{CardUse, Client, Stage};
 use crate::error::Error;
 use crate::events::Clients;
+use crate::process::ClientId;
 use crate::quota::Resource;
 use crate::shadow_device::ShadowDevices;
 

@@ -8,8 +8,9 @@ use std::time::Instant;
 use shim_abi::{Refusal, Reply, Request};
 
 use super::{Server, reply_to};
-use crate::clients::{Client, ClientId, PutOff, Stage};
+use crate::clients::{Client, PutOff, Stage};
 use crate::events;
+use crate::process::ClientId;
 use crate::rings::RingMemory;
 use crate::session::{Answer, Progress};
 

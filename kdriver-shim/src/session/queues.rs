@@ -10,12 +10,12 @@ use shim_abi::Response;
 
 use super::{Answer, Progress, Session, found};
 use crate::cards::Window;
-use crate::claims::{CardQp, Claimant};
+use crate::claims::{CardQp, Claimant, Peer};
 use crate::clients::{Client, confirmed};
 use crate::engine::EngineLimits;
 use crate::error::Error;
 use crate::listeners::{Notifier, Told};
-use crate::objects::{Cq, Peer, Qp};
+use crate::objects::{Cq, Qp};
 use crate::quota::Resource;
 use crate::rings::RingMemory;
 use crate::spans::Span;
