@@ -106,6 +106,8 @@ pub(super) struct Rig {
     pub now: u64,
     generation: u8,
     pub rkey: u32,
+    /// What own messages name at the peer.
+    pub remote: u64,
     lkey: u32,
     /// Blocks of commands written, and answers, completions and events read.
     commands: u32,
@@ -161,6 +163,7 @@ impl Rig {
             now: 0,
             generation: 0,
             rkey: 0,
+            remote: VA,
             lkey: 0,
             commands: 0,
             answers: 0,
@@ -396,14 +399,14 @@ impl Rig {
         self.post_from(LOCAL, opcode, length, 1);
     }
 
-    /// Posts a message of `length` bytes to or from [`VA`] by the peer's key, and rings.
+    /// Posts a message of `length` bytes to or from the peer's memory by its key, and rings.
     pub fn post_from(&mut self, address: u64, opcode: SendOpcode, length: u32, rkey: u32) {
         let header = SendHeader {
             opcode,
             flags: SendFlags::SIGNALED,
             num_sge: 1,
             blocks: 1,
-            remote_address: VA,
+            remote_address: self.remote,
             rkey,
             ..SendHeader::default()
         };
