@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use fpga_regs::coyote::pci::{self, Bar};
 use hostmem::{DmaMemory, Tap};
-use softcard::{CardConfig, CardHandle, FaultSpec, Runtime, RuntimeConfig};
+use softcard::{CardConfig, CardHandle, FaultSpec, Runtime, RuntimeConfig, thread_page};
 
 use crate::args::SoftCard;
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
@@ -155,8 +155,8 @@ impl CardBackend for SoftBackend {
         let wake = WakeGrant {
             eventfd: granted.wake,
             thread_page,
-            asleep: Runtime::ASLEEP_OFFSET,
-            liveness: Runtime::LIVENESS_OFFSET,
+            asleep: thread_page::ASLEEP_OFFSET,
+            liveness: thread_page::LIVENESS_OFFSET,
         };
         Ok(DoorbellGrant::Page { page: granted.page, wake })
     }

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::error::Error;
-use crate::ffi;
+use crate::ffi::log::verbs_log;
 
 /// How serious a message is; the numbers are those of `VERBS_LOG_LEVEL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +28,7 @@ fn wanted() -> u32 {
 /// A release build of libibverbs is silent without `VERBS_LOG_FILE`, whatever the level asked for.
 fn say(level: Level, message: &str) -> bool {
     if std::env::var_os("VERBS_LOG_FILE").is_some() {
-        ffi::log::verbs_log(level as u32, &format!("balboa: {message}\n"));
+        verbs_log(level as u32, &format!("balboa: {message}\n"));
         return wanted() >= level as u32;
     }
     if wanted() >= level as u32 {

@@ -9,65 +9,16 @@ use fpga_regs::coyote::shell::{
     self, CTRL_CNFG_DEFAULT, Datapath, HostCounters, IpAddress, LossCounters, MacAddress, Map,
     MemCnfg, NetworkCnfg, PacketCounters, ShellPblock,
 };
-use fpga_regs::coyote::{static_layer, vfpga, xdma};
-use fpga_regs::engine::window;
+use fpga_regs::coyote::{static_layer, xdma};
 
 use crate::WINDOWS;
+use crate::address_map::{Target, target};
 use crate::card::Card;
-use crate::mmu::Pages;
 use crate::network::Identity;
 use crate::vfpga::{Beat, Logic, occupant};
 
 /// Bytes of a line of the interconnect.
 const LINE: u64 = 64;
-
-/// Where in BAR4 an access goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Target {
-    Shell(u64),
-    Tlb(usize, Pages, u64),
-    /// Page 0 of a window.
-    User(usize, u64),
-    /// A slot of a doorbell page.
-    Doorbell(u8, u8, usize),
-    Cnfg(usize, u64),
-    Nowhere,
-}
-
-fn target(offset: u64) -> Target {
-    let Some(inside) = offset.checked_sub(vfpga::CONTROL_WINDOW_BASE) else {
-        return Target::Shell(offset);
-    };
-    let number = inside / vfpga::CONTROL_WINDOW_STRIDE;
-    let within = inside % vfpga::CONTROL_WINDOW_STRIDE;
-    let number = match u8::try_from(number) {
-        Ok(number) if number < WINDOWS => number,
-        _ => return Target::Nowhere,
-    };
-    let index = usize::from(number);
-    if let Some(register) = within.checked_sub(vfpga::CNFG_OFFSET) {
-        return Target::Cnfg(index, register);
-    }
-    if let Some(register) = within.checked_sub(vfpga::USER_CSR_OFFSET) {
-        if register < window::PAGE_BYTES {
-            return Target::User(index, register);
-        }
-        let page = u8::try_from(register / window::PAGE_BYTES).unwrap_or(0);
-        return Target::Doorbell(number, page, (register % window::PAGE_BYTES / 8) as usize);
-    }
-    match within.checked_sub(vfpga::SMALL_TLB_OFFSET) {
-        Some(word) => Target::Tlb(index, Pages::Small, word),
-        None => Target::Tlb(index, Pages::Large, within),
-    }
-}
-
-/// The vFPGA whose interrupt register is at that offset.
-pub(crate) fn isr_at(bar: Bar, offset: u64) -> Option<usize> {
-    match target(offset) {
-        Target::Cnfg(index, vfpga::ISR) if bar == Bar::Shell => Some(index),
-        _ => None,
-    }
-}
 
 impl Card {
     /// Reads `bytes` (1, 2, 4 or 8) bytes at `offset`, a multiple of them.

@@ -9,11 +9,12 @@ use roce::IcrcPolicy;
 use crate::WINDOWS;
 use crate::datapath::Scratch;
 use crate::dma::AddressSpace;
+use crate::interrupts::Interrupts;
 use crate::mmu::Translation;
 use crate::network::Network;
 use crate::port::{FramePool, Port};
 use crate::published::Published;
-use crate::shell::{Interrupts, Shell};
+use crate::shell::Shell;
 use crate::vfpga::{Control, Logic, Pages, Slots, Vfpga, occupant};
 
 /// The doorbell pages of all windows.

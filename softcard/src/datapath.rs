@@ -23,11 +23,11 @@ use nix::unistd::Pid;
 use roce::{Event, Instant, Placement, Qpn, RemoteAccess, Sink, Source, Transmit};
 use smallvec::SmallVec;
 
+use crate::asks::Asks;
 use crate::card::Card;
-use crate::decisions::Asks;
 use crate::dma::{AddressSpace, Call, Copying, Parts};
-use crate::host::HOST_TURN;
 use crate::mmu::{Direction, Mmu};
+use crate::network::HOST_TURN;
 use crate::network::Network;
 use crate::port::Frame;
 use crate::vfpga::{Answer, Logic, Payload, Vfpga, Wanted, occupant, vfpga_of};

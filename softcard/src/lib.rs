@@ -15,17 +15,17 @@
 )]
 #![cfg_attr(test, allow(clippy::panic, clippy::arithmetic_side_effects, reason = "tests may fail"))]
 
+mod address_map;
+mod asks;
 mod bars;
 mod bus;
 mod card;
 mod command;
 mod datapath;
-mod decisions;
 mod dma;
 mod error;
-mod gids;
 mod handle;
-mod host;
+mod interrupts;
 mod isr;
 mod link;
 mod mmu;
@@ -42,6 +42,7 @@ mod shell;
 mod socket;
 mod spin;
 mod tally;
+pub mod thread_page;
 mod vfpga;
 mod views;
 mod wait;

@@ -1,21 +1,19 @@
 //! The card's network: its addresses, the transport, the port, and what passes between them.
 
+mod decisions;
+mod gids;
+mod host;
+
 use std::collections::VecDeque;
 
 use roce::{Event, Gid, IcrcPolicy, MacAddr, PathMtu, Qpn, Stack, StackConfig};
 
-use crate::decisions::Decisions;
-use crate::gids::Gids;
-use crate::host::Host;
 use crate::port::{Frame, FramePool, Port};
 use crate::tally::{Tally, Way};
-
-/// The addresses a driver gave the card.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) mac: [u8; 6],
-    pub(crate) ipv4: u32,
-}
+pub(crate) use decisions::{Decisions, Open, Question};
+use gids::Gids;
+pub(crate) use gids::Identity;
+pub(crate) use host::{HOST_TURN, Host};
 
 /// The network of a card.
 pub(crate) struct Network {

@@ -17,7 +17,7 @@ use hostmem::{Holder, Liveness, SharedMapping, Sight, Watch};
 
 use crate::Error;
 use crate::run::{self, CardThread};
-use crate::runtime::Runtime;
+use crate::thread_page;
 
 /// How long a copy may take before the cards are taken from its thread; twice as long at most.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -50,7 +50,7 @@ pub(crate) fn run_cards(
         Err(error) => Err(Error::Thread(error)),
     };
     let life = watch.and_then(|watch| {
-        let liveness = Liveness::hold(page, Runtime::LIVENESS_OFFSET as usize)?;
+        let liveness = Liveness::hold(page, thread_page::LIVENESS_OFFSET as usize)?;
         Ok((watch, liveness))
     });
     match life {

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use fpga_regs::coyote::pci::{Bar, MSIX_TABLE_ENTRIES};
 use hostmem::EventFd;
 
-use crate::bars;
-use crate::shell::Interrupts;
+use crate::address_map;
+use crate::interrupts::Interrupts;
 use crate::{Error, WINDOWS};
 
 /// The interrupt register of a vFPGA, as it reads.
@@ -55,7 +55,7 @@ impl Published {
 
     /// What a read of 8 bytes would find now; `None` where the card thread has to say.
     pub(crate) fn read(&self, bar: Bar, offset: u64) -> Option<u64> {
-        let isr = self.isrs.get(bars::isr_at(bar, offset)?)?;
+        let isr = self.isrs.get(address_map::isr_at(bar, offset)?)?;
         let settled = self.writes_under_way.load(Ordering::Acquire) == 0;
         let known = settled && !self.decoupled.load(Ordering::Relaxed);
         known.then(|| isr.load(Ordering::Acquire))

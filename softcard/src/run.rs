@@ -17,12 +17,12 @@ use hostmem::{AsleepWord, EventFd, Holder, SharedMapping, Tap, WakeFor};
 use crate::Error;
 use crate::card::Card;
 use crate::command::{Action, Command};
-use crate::host::Host;
 use crate::link::Link;
+use crate::network::Host;
 use crate::port::{self, Cabling, FramePool, TapPort};
 use crate::published::Published;
-use crate::runtime::Runtime;
 use crate::spin::Spin;
+use crate::thread_page;
 use crate::vfpga::{Logic, Slots, occupant};
 use crate::wait::Waiter;
 
@@ -155,7 +155,7 @@ impl CardThread {
         for port in &ports {
             waiter.listen_to_port(&**port)?;
         }
-        let asleep = AsleepWord::new(page, Runtime::ASLEEP_OFFSET as usize)?;
+        let asleep = AsleepWord::new(page, thread_page::ASLEEP_OFFSET as usize)?;
         let mut cards = Vec::new();
         let ports = ports.into_iter().zip(policies);
         for (((port, icrc_policy), published), (map, host)) in ports.zip(published).zip(places) {

@@ -17,6 +17,7 @@ use crate::overseer;
 use crate::port::{Cabling, FaultSpec};
 use crate::published::Published;
 use crate::run::CardThread;
+use crate::thread_page;
 
 /// What to run.
 #[derive(Clone, Debug, Default)]
@@ -56,11 +57,6 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Byte offset of the asleep word in the card thread's page.
-    pub const ASLEEP_OFFSET: u32 = 0;
-    /// Byte offset of the robust mutex in the card thread's page that dies with the cards.
-    pub const LIVENESS_OFFSET: u32 = 64;
-
     /// Plugs the cables and starts the card thread.
     ///
     /// # Errors
@@ -74,7 +70,7 @@ impl Runtime {
         let (page, mapping) = memfd::create_read_only_for_others("balboa-cards", PAGE_BYTES)?;
         let mapping = Arc::new(mapping);
         let kick = EventFd::new()?;
-        let asleep = AsleepWord::new(Arc::clone(&mapping), Self::ASLEEP_OFFSET as usize)?;
+        let asleep = AsleepWord::new(Arc::clone(&mapping), thread_page::ASLEEP_OFFSET as usize)?;
         let waker = Arc::new(Waker::new(asleep, kick.try_clone()?));
         let published = cabling.links.iter().map(|_| Ok(Arc::new(Published::new()?)));
         let published: Vec<_> = published.collect::<Result<_, Error>>()?;

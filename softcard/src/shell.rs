@@ -4,14 +4,9 @@ use std::rc::Rc;
 
 use fpga_regs::coyote::shell::Map;
 
+use crate::interrupts::Interrupts;
 use crate::reconfig::Reconfiguration;
 use crate::xdma::Xdma;
-
-/// Where the card's interrupts go.
-pub(crate) trait Interrupts {
-    /// Signals an MSI-X vector, if there is one of that number.
-    fn signal(&self, vector: usize);
-}
 
 /// What the shell keeps of its own.
 pub(crate) struct Shell {

@@ -3,7 +3,7 @@
 use fpga_regs::coyote::pci::{MSIX_PBA_OFFSET, MSIX_TABLE_OFFSET};
 use fpga_regs::coyote::xdma::{self as x, Direction, EngineIdentifier, VectorMap};
 
-use crate::shell::Interrupts;
+use crate::interrupts::Interrupts;
 
 /// Words of the MSI-X table.
 const TABLE_WORDS: usize = 128;

@@ -1,6 +1,7 @@
 //! What a port keeps and does, however its queue pairs and their peers behave.
 
 use core::net::Ipv4Addr;
+use core::task::Poll;
 use core::time::Duration;
 
 use super::*;
@@ -118,12 +119,12 @@ impl Verbs for Refusing {
         _: u64,
         _: u64,
         _: RemoteAccess,
-    ) -> Result<(), AccessDenied> {
-        Err(AccessDenied)
+    ) -> Poll<Result<(), AccessDenied>> {
+        Poll::Ready(Err(AccessDenied))
     }
 
-    fn take_receive(&mut self, _: Qpn) -> Result<Receive, ReceiveError> {
-        Err(ReceiveError::Empty)
+    fn take_receive(&mut self, _: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+        Poll::Ready(Err(ReceiveError::Empty))
     }
 }
 
@@ -155,7 +156,8 @@ fn a_wrong_icrc_passes_only_where_it_is_vouched_for_and_vouching_is_trusted() {
             };
             let (accepted, dropped) = counted(&stack);
             let mut frame = Delivered { bytes: bytes.clone(), vouched_for };
-            stack.receive(now, &mut frame, 0, &mut Refusing, &mut Vec::new());
+            let taken = stack.receive(now, &mut frame, 0, &mut Refusing, &mut Vec::new());
+            assert!(taken.is_ready());
             stack.commit(now, &[]);
             let expected = match is_right || trusted {
                 true => (accepted + 1, dropped),

@@ -10,7 +10,7 @@ use std::ops::Range;
 use roce::Qpn;
 
 use super::copies::State;
-use crate::decisions::{Asks, Found};
+use crate::asks::{Asks, Found};
 use crate::vfpga::{Payload, Piece, Tag, Unreachable, Wanted, vfpga_of};
 
 /// Makes payload longer by what is wanted next, if that goes on where it ends.

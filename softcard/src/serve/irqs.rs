@@ -14,7 +14,7 @@ use fpga_regs::coyote::pci::MSIX_TABLE_ENTRIES;
 use hostmem::ForeignEventFd;
 use nix::errno::Errno;
 
-use crate::shell::Interrupts;
+use crate::interrupts::Interrupts;
 
 /// Interrupt indices of a PCI device.
 pub(crate) const INDICES: u32 = 5;

@@ -33,72 +33,13 @@ use std::task::Poll;
 use hostmem::WakeFor;
 use roce::{
     AccessDenied, Counters, Event, Gid, Instant, PostError, QpAttributes, QpSnapshot, Qpn, Receive,
-    ReceiveError, RemoteAccess, SendRequest,
+    ReceiveError, SendRequest,
 };
 
-use super::{Slots, vfpga_of};
+use super::Slots;
+use super::request::{Access, Answer, Piece, Tag, Unreachable, Wanted, vfpga_of};
 use crate::mmu::Unit;
 use crate::network::Network;
-
-/// Names a request of the shell's until it is answered; never used again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Tag(pub(crate) u64);
-
-/// A run of bytes in the address space of a vFPGA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    /// First byte.
-    pub(crate) vaddr: u64,
-    pub(crate) length: u32,
-}
-
-/// Payload of a message, as the network names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Payload {
-    /// Local memory of an own message: fetched for SEND and WRITE, filled by READ.
-    Message { number: u64 },
-    /// The memory of a taken receive.
-    Receive { id: u64 },
-    /// Memory that a peer named; the offset is in the address.
-    Remote { rkey: u32, va: u64, access: RemoteAccess },
-}
-
-/// Bytes of a payload that are about to move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    pub(crate) qpn: Qpn,
-    pub(crate) payload: Payload,
-    /// From the first byte of the message.
-    pub(crate) offset: u64,
-    pub(crate) length: u32,
-}
-
-/// A peer's wish to access memory, for a whole message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Access {
-    pub(crate) qpn: Qpn,
-    pub(crate) rkey: u32,
-    pub(crate) va: u64,
-    /// At least 1.
-    pub(crate) length: u64,
-    pub(crate) access: RemoteAccess,
-}
-
-/// Payload is not, or no longer, within reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unreachable;
-
-/// What logic answers later.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), expect(dead_code, reason = "the queue engine answers at once"))]
-pub(crate) enum Answer {
-    /// To [`Logic::check_remote`].
-    Access(Result<(), AccessDenied>),
-    /// To [`Logic::take_receive`].
-    Receive(Result<Receive, ReceiveError>),
-    /// To [`Logic::locate`].
-    Place(Result<Vec<Piece>, Unreachable>),
-}
 
 /// Logic in a vFPGA. Nothing that registers, memory, clients or peers hold may make it panic.
 pub(crate) trait Logic {

@@ -3,6 +3,7 @@
 mod control;
 mod engine;
 mod logic;
+mod request;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,7 +11,6 @@ use std::sync::Arc;
 use fpga_regs::coyote::shell::CtrlCnfg;
 use fpga_regs::engine::window::DOORBELL_PAGES;
 use hostmem::DoorbellPage;
-use roce::Qpn;
 
 use crate::bus::Bus;
 use crate::isr::Event;
@@ -19,16 +19,8 @@ use crate::published::IsrCopy;
 pub(crate) use control::{Beat, Control};
 pub(crate) use engine::QueueEngine;
 pub use engine::{CQ_BYTES, MR_BYTES, QP_BYTES, UNDER_WAY_BYTES};
-pub(crate) use logic::{Access, Answer, Logic, Payload, Piece, Ports, Tag, Unreachable, Wanted};
-
-/// Bits of a QPN below the number of its vFPGA.
-const QPN_BITS: u32 = 20;
-
-/// The vFPGA that a QP belongs to.
-#[inline]
-pub(crate) fn vfpga_of(qpn: Qpn) -> usize {
-    (qpn.value() >> QPN_BITS) as usize
-}
+pub(crate) use logic::{Logic, Ports};
+pub(crate) use request::{Access, Answer, Payload, Piece, Tag, Unreachable, Wanted, vfpga_of};
 
 /// A page of user registers whose memory a client stores to.
 #[derive(Clone, Debug)]

@@ -29,21 +29,6 @@ struct Exception {
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         from: &[
-            "kdriver-shim/src/cards.rs",
-            "kdriver-shim/src/claims.rs",
-            "kdriver-shim/src/leaving.rs",
-            "kdriver-shim/src/poller.rs",
-        ],
-        to: "kdriver-shim/src/clients.rs",
-        cut: "a client's number, and what of a client is undone at its end, get files of their own",
-    },
-    Exception {
-        from: &["kdriver-shim/src/bringup.rs"],
-        to: "kdriver-shim/src/cards.rs",
-        cut: "a card gets a file of its own, apart from the list of cards, which brings them up",
-    },
-    Exception {
-        from: &[
             "provider/src/ffi/cq.rs",
             "provider/src/ffi/hook.rs",
             "provider/src/ffi/mr.rs",
@@ -64,11 +49,6 @@ const EXCEPTIONS: &[Exception] = &[
         cut: "the same",
     },
     Exception {
-        from: &["provider/src/log.rs"],
-        to: "provider/src/ffi/mod.rs",
-        cut: "the log's only foreign call is handed to it",
-    },
-    Exception {
         from: &[
             "queue-engine/src/admin.rs",
             "queue-engine/src/fetch.rs",
@@ -77,11 +57,6 @@ const EXCEPTIONS: &[Exception] = &[
         ],
         to: "queue-engine/src/engine.rs",
         cut: "they get the engine's tables, and not the engine, whose methods they are today",
-    },
-    Exception {
-        from: &["roce/src/state.rs"],
-        to: "roce/src/attributes.rs",
-        cut: "the mask of attributes stands with the one table of transitions",
     },
     Exception {
         from: &[
@@ -101,28 +76,14 @@ const EXCEPTIONS: &[Exception] = &[
         cut: "a message of the requester's gets a file of its own",
     },
     Exception {
-        from: &[
-            "softcard/src/datapath.rs",
-            "softcard/src/datapath/runs.rs",
-            "softcard/src/gids.rs",
-            "softcard/src/host.rs",
-            "softcard/src/published.rs",
-            "softcard/src/transport.rs",
-            "softcard/src/xdma.rs",
-        ],
-        to: "softcard/src/card.rs",
-        cut: "a card becomes parts that own their state: shell, vFPGAs, network",
-    },
-    Exception { from: &["softcard/src/published.rs"], to: "softcard/src/bars.rs", cut: "the same" },
-    Exception {
         from: &["softcard/src/bus.rs", "softcard/src/views.rs"],
         to: "softcard/src/mmu/latch.rs",
         cut: "what a view keeps of a translation stands below bus and MMU",
     },
     Exception {
-        from: &["softcard/src/overseer.rs", "softcard/src/run.rs"],
-        to: "softcard/src/runtime.rs",
-        cut: "what threads share gets a file apart from what starts them",
+        from: &["softcard/src/datapath.rs"],
+        to: "softcard/src/card.rs",
+        cut: "the rounds become the data path's, which is handed the parts of the card",
     },
 ];
 

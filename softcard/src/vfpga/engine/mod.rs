@@ -12,8 +12,9 @@ use hostmem::WakeFor;
 use queue_engine::{Engine, EngineConfig, Record, Ring, Rings};
 use roce::{AccessDenied, Event, Qpn, Receive, ReceiveError, RemoteAccess, Stack};
 
-use super::logic::{Access, Logic, Payload, Piece, Ports, Tag, Unreachable, Wanted};
-use super::{QPN_BITS, Slots};
+use super::Slots;
+use super::logic::{Logic, Ports};
+use super::request::{Access, Payload, Piece, QPN_BITS, Tag, Unreachable, Wanted};
 use crate::bus::Bus;
 use crate::mmu::Unit;
 use crate::views::{RecordView, RingView};

@@ -3,7 +3,13 @@
 use roce::{Gid, GidTable, MacAddr, Stack};
 
 use crate::WINDOWS;
-use crate::network::Identity;
+
+/// The addresses a driver gave the card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) mac: [u8; 6],
+    pub(crate) ipv4: u32,
+}
 
 /// The GID tables of all windows.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,94 +1,11 @@
-//! What logic was asked about requests of peers, and did not answer at once.
-//!
-//! Of each QP one packet at most waits for an answer. It is given to the transport again once that has
-//! come, asks the same, and finds it here.
+//! The transport's questions about requests of peers, put to the logic in the vFPGAs.
 
-use std::collections::BTreeMap;
 use std::task::Poll;
 
 use roce::{AccessDenied, Qpn, Receive, ReceiveError, RemoteAccess, Verbs};
 
-use crate::vfpga::{
-    Access, Answer, Logic, Piece, Tag, Unreachable, Vfpga, Wanted, occupant, vfpga_of,
-};
-
-/// A question about a packet.
-#[derive(Clone, Copy, Debug)]
-enum Question<T> {
-    Unasked,
-    Asked(Tag),
-    Decided(T),
-}
-
-impl<T> Question<T> {
-    /// Takes an answer, if it is to this; gives it back otherwise.
-    fn decide(&mut self, tag: Tag, answer: T) {
-        if matches!(self, Self::Asked(asked) if *asked == tag) {
-            *self = Self::Decided(answer);
-        }
-    }
-}
-
-/// What the packet of a QP waits for.
-#[derive(Clone, Copy, Debug)]
-struct Open {
-    access: Question<Result<(), AccessDenied>>,
-    receive: Question<Result<Receive, ReceiveError>>,
-}
-
-impl Default for Open {
-    fn default() -> Self {
-        Self { access: Question::Unasked, receive: Question::Unasked }
-    }
-}
-
-/// The questions of a card.
-#[derive(Debug, Default)]
-pub(crate) struct Decisions {
-    next: Tag,
-    open: BTreeMap<Qpn, Open>,
-}
-
-impl Decisions {
-    /// The tag of the next request.
-    pub(crate) fn next_tag(&self) -> Tag {
-        self.next
-    }
-
-    /// The next tag was given to a request that is answered later.
-    pub(crate) fn use_tag(&mut self) -> Tag {
-        let Tag(number) = self.next;
-        self.next = Tag(number.wrapping_add(1));
-        Tag(number)
-    }
-
-    /// Whether nothing is waited for.
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.open.is_empty()
-    }
-
-    /// Takes an answer of a vFPGA's; one to nothing that it was asked has no effect.
-    pub(crate) fn decide(&mut self, vfpga: usize, tag: Tag, answer: &Answer) {
-        for (_, open) in self.open.iter_mut().filter(|(qpn, _)| vfpga_of(**qpn) == vfpga) {
-            match answer {
-                Answer::Access(decided) => open.access.decide(tag, *decided),
-                Answer::Receive(decided) => open.receive.decide(tag, *decided),
-                Answer::Place(_) => {}
-            }
-        }
-    }
-
-    /// A packet of a QP was taken.
-    pub(crate) fn close(&mut self, qpn: Qpn) {
-        self.open.remove(&qpn);
-    }
-
-    /// Forgets what was asked about some QPs.
-    pub(crate) fn forget(&mut self, of: impl Fn(Qpn) -> bool) {
-        self.open.retain(|qpn, _| !of(*qpn));
-    }
-}
+use crate::network::{Decisions, Open, Question};
+use crate::vfpga::{Access, Logic, Piece, Tag, Unreachable, Vfpga, Wanted, occupant, vfpga_of};
 
 /// The logic of a card's vFPGAs, as asked by the transport about requests of peers.
 pub(crate) struct Asks<'a> {

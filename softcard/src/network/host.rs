@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use roce::Owner;
 
-use crate::network::Network;
+use super::Network;
 use crate::port::{Frame, Port};
 use crate::tally::Way;
 

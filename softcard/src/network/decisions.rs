@@ -1,0 +1,88 @@
+//! What logic was asked about requests of peers, and did not answer at once.
+//!
+//! Of each QP one packet at most waits for an answer. It is given to the transport again once that has
+//! come, asks the same, and finds it here.
+
+use std::collections::BTreeMap;
+
+use roce::{AccessDenied, Qpn, Receive, ReceiveError};
+
+use crate::vfpga::{Answer, Tag, vfpga_of};
+
+/// A question about a packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Question<T> {
+    Unasked,
+    Asked(Tag),
+    Decided(T),
+}
+
+impl<T> Question<T> {
+    /// Takes an answer, if it is to this; gives it back otherwise.
+    fn decide(&mut self, tag: Tag, answer: T) {
+        if matches!(self, Self::Asked(asked) if *asked == tag) {
+            *self = Self::Decided(answer);
+        }
+    }
+}
+
+/// What the packet of a QP waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Open {
+    pub(crate) access: Question<Result<(), AccessDenied>>,
+    pub(crate) receive: Question<Result<Receive, ReceiveError>>,
+}
+
+impl Default for Open {
+    fn default() -> Self {
+        Self { access: Question::Unasked, receive: Question::Unasked }
+    }
+}
+
+/// The questions of a card.
+#[derive(Debug, Default)]
+pub(crate) struct Decisions {
+    next: Tag,
+    pub(crate) open: BTreeMap<Qpn, Open>,
+}
+
+impl Decisions {
+    /// The tag of the next request.
+    pub(crate) fn next_tag(&self) -> Tag {
+        self.next
+    }
+
+    /// The next tag was given to a request that is answered later.
+    pub(crate) fn use_tag(&mut self) -> Tag {
+        let Tag(number) = self.next;
+        self.next = Tag(number.wrapping_add(1));
+        Tag(number)
+    }
+
+    /// Whether nothing is waited for.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Takes an answer of a vFPGA's; one to nothing that it was asked has no effect.
+    pub(crate) fn decide(&mut self, vfpga: usize, tag: Tag, answer: &Answer) {
+        for (_, open) in self.open.iter_mut().filter(|(qpn, _)| vfpga_of(**qpn) == vfpga) {
+            match answer {
+                Answer::Access(decided) => open.access.decide(tag, *decided),
+                Answer::Receive(decided) => open.receive.decide(tag, *decided),
+                Answer::Place(_) => {}
+            }
+        }
+    }
+
+    /// A packet of a QP was taken.
+    pub(crate) fn close(&mut self, qpn: Qpn) {
+        self.open.remove(&qpn);
+    }
+
+    /// Forgets what was asked about some QPs.
+    pub(crate) fn forget(&mut self, of: impl Fn(Qpn) -> bool) {
+        self.open.retain(|qpn, _| !of(*qpn));
+    }
+}

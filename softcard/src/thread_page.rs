@@ -1,0 +1,6 @@
+//! What stands where in the page of the card thread, which its clients can only read.
+
+/// Byte offset of the asleep word in the card thread's page.
+pub const ASLEEP_OFFSET: u32 = 0;
+/// Byte offset of the robust mutex in the card thread's page that dies with the cards.
+pub const LIVENESS_OFFSET: u32 = 64;

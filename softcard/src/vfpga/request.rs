@@ -1,0 +1,72 @@
+//! What the card asks the logic in a vFPGA, and what that answers.
+
+use roce::{AccessDenied, Qpn, Receive, ReceiveError, RemoteAccess};
+
+/// Bits of a QPN below the number of its vFPGA.
+pub(super) const QPN_BITS: u32 = 20;
+
+/// The vFPGA that a QP belongs to.
+#[inline]
+pub(crate) fn vfpga_of(qpn: Qpn) -> usize {
+    (qpn.value() >> QPN_BITS) as usize
+}
+
+/// Names a request of the shell's until it is answered; never used again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tag(pub(crate) u64);
+
+/// A run of bytes in the address space of a vFPGA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// First byte.
+    pub(crate) vaddr: u64,
+    pub(crate) length: u32,
+}
+
+/// Payload of a message, as the network names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// Local memory of an own message: fetched for SEND and WRITE, filled by READ.
+    Message { number: u64 },
+    /// The memory of a taken receive.
+    Receive { id: u64 },
+    /// Memory that a peer named; the offset is in the address.
+    Remote { rkey: u32, va: u64, access: RemoteAccess },
+}
+
+/// Bytes of a payload that are about to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) qpn: Qpn,
+    pub(crate) payload: Payload,
+    /// From the first byte of the message.
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+}
+
+/// A peer's wish to access memory, for a whole message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    pub(crate) qpn: Qpn,
+    pub(crate) rkey: u32,
+    pub(crate) va: u64,
+    /// At least 1.
+    pub(crate) length: u64,
+    pub(crate) access: RemoteAccess,
+}
+
+/// Payload is not, or no longer, within reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unreachable;
+
+/// What logic answers later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), expect(dead_code, reason = "the queue engine answers at once"))]
+pub(crate) enum Answer {
+    /// To [`check_remote`](super::Logic::check_remote).
+    Access(Result<(), AccessDenied>),
+    /// To [`take_receive`](super::Logic::take_receive).
+    Receive(Result<Receive, ReceiveError>),
+    /// To [`locate`](super::Logic::locate).
+    Place(Result<Vec<Piece>, Unreachable>),
+}
