@@ -427,11 +427,13 @@ impl Engine for AdminEngine {
             }
             return Err(self.dead(&format!("it does not reset: its status stays {status:#x}")));
         }
-        for at in (0..MEMORY_BYTES).step_by(8) {
-            self.memory.store_relaxed_u64(usize::try_from(at).unwrap_or(usize::MAX), 0)?;
-        }
+        self.events.reset(|| {
+            for at in (0..MEMORY_BYTES).step_by(8) {
+                self.memory.store_relaxed_u64(usize::try_from(at).unwrap_or(usize::MAX), 0)?;
+            }
+            Ok(())
+        })?;
         (self.sq_index, self.cq_index) = (0, 0);
-        self.events.reset();
         let registers = [
             (window::ADMIN_SQ_BASE, self.iova.wrapping_add(SQ_OFFSET)),
             (window::ADMIN_SQ_SIZE, u64::from(LOG2_ADMIN)),

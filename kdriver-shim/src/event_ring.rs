@@ -70,11 +70,17 @@ impl EventRing {
         Ok(Self { name, backend, csr, news: EventFd::new()?, reader: Mutex::new(reader) })
     }
 
-    /// Begins anew with an empty ring.
-    pub fn reset(&self) {
+    /// Begins anew with a ring that `empty` empties, of an engine that is stopped. Nobody reads it
+    /// meanwhile: in every second lap an entry of zeros is one that was written.
+    ///
+    /// # Errors
+    /// Those of `empty`.
+    pub fn reset(&self, empty: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         let mut reader = lock(&self.reader);
+        empty()?;
         (reader.index, reader.told) = (0, 0);
         reader.kept = Kept::default();
+        Ok(())
     }
 
     /// Who is told of the engine's events.

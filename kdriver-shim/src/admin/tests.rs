@@ -1,4 +1,6 @@
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use fpga_regs::coyote::tlb::Geometry;
@@ -170,6 +172,37 @@ fn a_fatal_event_is_the_engines_death() {
     assert!(engine.set_gid(0, None).is_err());
     card.window(1, |w| w.stuck = true);
     assert!(engine.restart().unwrap_err().to_string().contains("does not reset"));
+}
+
+#[test]
+fn a_ring_that_is_emptied_for_a_restart_is_not_read_meanwhile() {
+    let (card, mut engine) = engine();
+    let heard = Heard::of(&mut engine);
+    let events = Arc::clone(&engine.events);
+    for restart in 0..20 {
+        for _ in 0..=1 << LOG2_EVENTS {
+            card.raise(1, completion_event(9));
+            events.drain();
+        }
+        // Now in the lap in which zeros are what an engine writes.
+        assert!(heard.take().iter().all(|number| *number == 9));
+        let (begin, begun) = mpsc::channel();
+        let stopped = AtomicBool::new(false);
+        let restarted = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stopped.load(Ordering::Relaxed) {
+                    events.drain();
+                    let _ = begin.send(());
+                }
+            });
+            begun.recv().unwrap();
+            let restarted = engine.restart();
+            stopped.store(true, Ordering::Relaxed);
+            restarted
+        });
+        restarted.unwrap();
+        assert_eq!(heard.take(), [0; 0], "restart {restart}");
+    }
 }
 
 #[test]
