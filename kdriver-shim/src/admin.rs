@@ -301,11 +301,15 @@ impl AdminEngine {
 
     fn destroy(&mut self, opcode: Opcode, number: u32) -> Result<(), Error> {
         self.run(opcode, Destroy { number }.encode())?;
-        // What the engine had to say of it stands in the ring by now: it is told while somebody is there
-        // to be told.
+        self.hear();
+        Ok(())
+    }
+
+    /// Has told what the engine had to say before it answered, which stands in the ring by now: while
+    /// the object is there, and what it was.
+    fn hear(&mut self) {
         self.events.drain();
         self.check_fatal();
-        Ok(())
     }
 }
 
@@ -346,7 +350,9 @@ impl Engine for AdminEngine {
     fn modify_qp(&mut self, qpn: u32, attributes: &Attributes) -> Result<u8, Error> {
         let [head] = ModifyQp { qpn }.encode();
         let [first, second] = attributes.encode();
-        Ok(self.run(Opcode::ModifyQp, [head, first, second])?.generation)
+        let generation = self.run(Opcode::ModifyQp, [head, first, second])?.generation;
+        self.hear();
+        Ok(generation)
     }
 
     fn query_qp(&mut self, qpn: u32) -> Result<Attributes, Error> {

@@ -41,7 +41,7 @@ pub trait Engine {
     fn destroy_rq(&mut self, rqn: u32) -> Result<(), Error>;
     /// Makes a QP in RESET and returns its number and generation.
     fn create_qp(&mut self, command: &CreateQp) -> Result<(u32, u8), Error>;
-    /// Changes a QP and returns its generation.
+    /// Changes a QP and returns its generation; its events of before have been told.
     fn modify_qp(&mut self, qpn: u32, attributes: &Attributes) -> Result<u8, Error>;
     /// A QP's attributes and its state.
     fn query_qp(&mut self, qpn: u32) -> Result<Attributes, Error>;

@@ -193,6 +193,37 @@ fn asynchronous_events_carry_the_cookie_of_their_object() {
 }
 
 #[test]
+fn a_failure_of_a_qp_before_its_reset_hides_none_behind_it() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (context, fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let (cqn, _) = bench.cq(&peer, context.context, None);
+    let qpn = bench.qp(&peer, pdn, cqn);
+    connect_qp(&mut bench, &peer, qpn, 77).unwrap();
+    let failure =
+        Event { kind: EventType::Qp, code: QpEvent::Fatal.0, number: qpn, ..Event::default() };
+    // It stands in the ring when the reset is answered, and its interrupt comes late.
+    bench.cards[0].hold_clears();
+    bench.cards[0].notify(0);
+    bench.turn();
+    let card = Arc::clone(&bench.cards[0]);
+    let mut once = Some(failure);
+    bench.cards[0].behind_commands(move || {
+        once.take().into_iter().for_each(|failure| card.raise(0, failure));
+    });
+    go(&mut bench, &peer, qpn, QpState::Reset);
+    connect_qp(&mut bench, &peer, qpn, 77).unwrap();
+    bench.cards[0].let_clears_arrive();
+    bench.turn();
+    assert_eq!(records(&fds[0]).len(), 1);
+    bench.cards[0].let_clears_arrive();
+    bench.cards[0].raise(0, failure);
+    bench.turn();
+    assert_eq!(records(&fds[0]).len(), 1, "it failed again");
+}
+
+#[test]
 fn a_refused_modify_says_what_is_missing() {
     let mut bench = Bench::new(1, 1);
     let peer = bench.provider();

@@ -231,7 +231,8 @@ impl Session<'_> {
             Err(error) => return Err(explain(window, (qpn, kind), &attributes, error)),
         };
         let state = attributes.mask.contains(AttributeMask::STATE).then_some(attributes.state);
-        if state.is_some_and(|state| state != QpState::Err) {
+        // The one way out of ERR; what it failed of before has been told.
+        if state == Some(QpState::Reset) {
             window.listeners.revive_qp(qpn);
         }
         let Some(qp) = self.client.qps.get_mut(&qpn) else { return Err(no_number("queue pair")) };
