@@ -1,4 +1,4 @@
-//! The control thread: one epoll set over listener, clients, interrupts and full sockets.
+//! The control thread: one epoll set over listener, clients, news of engines and full sockets.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -516,6 +516,7 @@ fn a_program_of_two_cards_leaves_the_dead_one_by_closing_it() {
 #[test]
 fn a_card_that_nobody_uses_is_let_go_at_once() {
     let mut bench = Bench::new(1, 1);
+    bench.serve_interrupts();
     bench.cards[0].want_back();
     bench.turn();
     assert_eq!(Arc::strong_count(&bench.cards[0]), 1, "somebody holds the card");
