@@ -252,17 +252,21 @@ impl Shell {
         if unheard(&mut lock(&vfpga.state)) {
             return Err(self.unconfirmed(vfpga));
         }
+        let mut left = INVALIDATION_LIMIT;
         loop {
             let seen = self.signals(vfpga.index);
             if lock(&vfpga.state).invalidating == 0 {
                 return Ok(());
             }
-            let left = INVALIDATION_LIMIT.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 lock(&vfpga.state).silent = Some(Instant::now());
                 return Err(self.unconfirmed(vfpga));
             }
+            let waits = Instant::now();
             self.wait(vfpga.index, seen, left.min(LOOK_AGAIN))?;
+            // A wait that took longer was balboad's that was stopped, and with it who serves: what the
+            // card has confirmed long since is still to be heard.
+            left = left.saturating_sub(waits.elapsed().min(LOOK_AGAIN));
         }
     }
 
