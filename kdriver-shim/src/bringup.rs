@@ -118,7 +118,11 @@ impl Card {
         let served = self.interrupts.take().is_some();
         let outcome = self.bring_up_anew();
         if served {
-            self.serve_interrupts()?;
+            if let Err(error) = self.serve_interrupts() {
+                // Its transfers would wait for pages without end, and its programs for events.
+                self.abandon("nobody serves its interrupts");
+                return Err(error);
+            }
         }
         outcome
     }
