@@ -39,7 +39,7 @@ pub struct RecordSocket<const N: usize> {
 
 #[derive(Debug)]
 struct State<const N: usize> {
-    // None once the client has closed its end.
+    // None once balboad's end is closed.
     socket: Option<(OwnedFd, Watch)>,
     /// Records that wait for room, in their order; while there are any, the epoll set tells of room.
     kept: BTreeMap<u64, (Key, [u8; N])>,
@@ -90,7 +90,7 @@ impl<const N: usize> RecordSocket<N> {
                 Taken::Yes => return Sent::Yes,
                 Taken::Full => state.wait_for_room(&self.poller, EpollFlags::EPOLLOUT),
                 Taken::Gone => {
-                    state.close(&self.poller);
+                    state.end();
                     return Sent::No;
                 }
             }
@@ -117,7 +117,7 @@ impl<const N: usize> RecordSocket<N> {
                     state.places.remove(&(key, record));
                 }
                 Taken::Full => return,
-                Taken::Gone => return state.close(&self.poller),
+                Taken::Gone => return state.end(),
             }
         }
         state.wait_for_room(&self.poller, EpollFlags::empty());
@@ -146,12 +146,6 @@ impl<const N: usize> RecordSocket<N> {
     pub fn close(&self) {
         lock(&self.state).close(&self.poller);
     }
-
-    /// Whether the socket can still carry records.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        lock(&self.state).socket.is_some()
-    }
 }
 
 impl<const N: usize> State<N> {
@@ -177,6 +171,16 @@ impl<const N: usize> State<N> {
     fn close(&mut self, poller: &Poller) {
         if let Some((socket, watch)) = self.socket.take() {
             poller.unwatch(&socket, watch);
+        }
+        self.kept.clear();
+        self.places.clear();
+    }
+
+    /// Sends nothing any more. Both see the end, balboad by the epoll set.
+    fn end(&mut self) {
+        if let Some((socket, _)) = &self.socket {
+            // One that is shut down is what is wanted.
+            let _ = shutdown(socket.as_raw_fd(), Shutdown::Both);
         }
         self.kept.clear();
         self.places.clear();
@@ -279,12 +283,18 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_channel_takes_no_record() {
-        let (_, socket, theirs) = socket();
+    fn a_closed_channel_takes_no_record_and_its_end_is_seen_all_the_same() {
+        let (poller, socket, theirs) = socket();
+        fill(&socket);
         drop(theirs);
+        socket.flush();
+        assert_eq!(socket.kept(), 0);
         assert_eq!(socket.send(Key::Cq(1), completion_record(1)), Sent::No);
-        assert!(!socket.is_open());
+        let ready = poller.wait(Some(0)).unwrap();
+        assert!(ready.iter().any(|(_, flags)| flags.contains(EpollFlags::EPOLLHUP)));
+        socket.close();
         assert_eq!(socket.send(Key::Cq(1), completion_record(1)), Sent::No);
+        assert!(poller.wait(Some(0)).unwrap().is_empty());
     }
 
     #[test]

@@ -167,6 +167,17 @@ fn a_client_that_lies_about_what_it_has_read_has_one_record_kept() {
 }
 
 #[test]
+fn a_channel_that_is_closed_counts_no_more_also_where_a_completion_found_that_first() {
+    let mut bench = Bench::new(1, 1);
+    let Notified { peer: _peer, records_of, cqn, .. } = Notified::new(&mut bench);
+    drop(records_of);
+    bench.completion(cqn);
+    let client = bench.server.clients.values().next().unwrap();
+    assert!(client.channels.is_empty());
+    assert_eq!(client.usage.of(crate::quota::Resource::Channels), 0);
+}
+
+#[test]
 fn asynchronous_events_carry_the_cookie_of_their_object() {
     let mut bench = Bench::new(1, 1);
     let peer = bench.provider();
