@@ -4,7 +4,7 @@
 //! is made until it has gone; nothing is told of it once [`Listeners`] has returned it, because all is
 //! told under the table's lock: libibverbs dereferences the cookie that a record carries.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use fpga_regs::engine::doorbell::record;
@@ -142,8 +142,8 @@ pub struct Listeners {
 #[derive(Debug, Default)]
 struct Table {
     /// Completion queues by number, those with a channel with where their completions go.
-    cqs: HashMap<u32, (Listener, Option<Notifier>)>,
-    qps: HashMap<u32, Listener>,
+    cqs: BTreeMap<u32, (Listener, Option<Notifier>)>,
+    qps: BTreeMap<u32, Listener>,
     contexts: BTreeMap<(ClientId, u32), Arc<ContextEvents>>,
 }
 
