@@ -15,10 +15,11 @@ use crate::cards::Quarantine;
 
 mod attention;
 mod bench;
+mod events;
 mod random;
 mod turns;
 
-use bench::{Bench, Peer, records, wanted_qp};
+use bench::{Bench, records, wanted_qp};
 
 #[test]
 fn a_client_gets_its_own_page_and_rings_once() {
@@ -92,146 +93,6 @@ fn a_client_that_dies_is_cleaned_up_in_order() {
     assert_eq!(order, [O::DestroyQp, O::DestroyRq, O::DestroyCq, O::DestroyKey]);
     assert_eq!(bench.cards[0].mapped(), at_rest);
     assert!(bench.server.clients.is_empty());
-}
-
-/// A client with a completion queue that tells a channel.
-struct Notified {
-    peer: Peer,
-    channel: u32,
-    records_of: OwnedFd,
-    cqn: u32,
-    /// The memory of its rings, and where the queue's is.
-    rings: SharedMapping,
-    ring: u64,
-}
-
-impl Notified {
-    fn new(bench: &mut Bench) -> Self {
-        let peer = bench.provider();
-        let (context, fds) = bench.open(&peer, 0);
-        let length = context.rings.length as usize;
-        let rings = SharedMapping::new(fds[4].as_fd(), 0, length, Access::ReadWrite).unwrap();
-        let (channel, mut fds) = bench.channel(&peer, context.context);
-        let (cqn, ring) = bench.cq(&peer, context.context, Some(channel));
-        Self { peer, channel, records_of: fds.remove(0), cqn, rings, ring }
-    }
-
-    /// Says that so many events were read.
-    fn read(&self, count: u32) {
-        let at = self.ring as usize + record::EVENTS_READ;
-        self.rings.store_release_u32(at, count).unwrap();
-    }
-}
-
-#[test]
-fn completion_events_are_merged_while_one_is_unread_and_stop_with_the_queue() {
-    let mut bench = Bench::new(1, 1);
-    let notified = Notified::new(&mut bench);
-    let &Notified { ref peer, ref records_of, cqn, .. } = &notified;
-    bench.completion(cqn);
-    bench.completion(cqn);
-    assert_eq!(records(records_of), [0xc0ffeeu64.to_le_bytes()]);
-    notified.read(1);
-    bench.completion(cqn);
-    let taken = records(records_of);
-    assert_eq!(taken.len(), 1);
-    let event = Event { kind: EventType::Completion, number: cqn, ..Event::default() };
-    notified.read(2);
-    bench.cards[0].raise(0, event);
-    let answer = bench.ask(peer, Request::DestroyCq { cqn }).0;
-    let sent = records(records_of).len() as u32;
-    let expected = Response::Destroyed { completion_events: 2 + sent, async_events: 0 };
-    assert_eq!(answer, expected);
-    bench.completion(cqn);
-    assert!(records(records_of).is_empty());
-}
-
-#[test]
-fn a_client_that_lies_about_what_it_has_read_has_one_record_kept() {
-    let mut bench = Bench::new(1, 1);
-    let notified = Notified::new(&mut bench);
-    let &Notified { ref peer, ref records_of, cqn, .. } = &notified;
-    for read in 1..=2000 {
-        bench.completion(cqn);
-        notified.read(read);
-    }
-    let client = bench.server.clients.values().next().unwrap();
-    assert_eq!(client.channels[&notified.channel].records.kept(), 1);
-    // Those that were sent are counted, and no others.
-    let in_socket = records(records_of).len() as u32;
-    assert!(in_socket < 1000);
-    let answer = bench.ask(peer, Request::DestroyCq { cqn }).0;
-    let late = records(records_of).len() as u32;
-    let completion_events = in_socket + late;
-    assert_eq!(answer, Response::Destroyed { completion_events, async_events: 0 });
-}
-
-#[test]
-fn a_channel_that_is_closed_counts_no_more_also_where_a_completion_found_that_first() {
-    let mut bench = Bench::new(1, 1);
-    let Notified { peer: _peer, records_of, cqn, .. } = Notified::new(&mut bench);
-    drop(records_of);
-    bench.completion(cqn);
-    let client = bench.server.clients.values().next().unwrap();
-    assert!(client.channels.is_empty());
-    assert_eq!(client.usage.of(crate::quota::Resource::Channels), 0);
-}
-
-#[test]
-fn asynchronous_events_carry_the_cookie_of_their_object() {
-    let mut bench = Bench::new(1, 1);
-    let peer = bench.provider();
-    let (context, fds) = bench.open(&peer, 0);
-    let pdn = bench.pd(&peer, context.context);
-    let (cqn, _) = bench.cq(&peer, context.context, None);
-    let qpn = bench.qp(&peer, pdn, cqn);
-    let card = Arc::clone(&bench.cards[0]);
-    let fatal = QpEvent::Fatal.0;
-    let raise =
-        |kind, code, number| card.raise(0, Event { kind, code, number, ..Event::default() });
-    raise(EventType::Qp, fatal, qpn);
-    raise(EventType::Qp, fatal, qpn);
-    raise(EventType::CqError, 0, cqn);
-    raise(EventType::Port, 0, 0);
-    raise(EventType::Qp, fatal, qpn + 1000);
-    bench.turn();
-    let expected = [(0xdeadu64, 1u32), (0xc0ffee, 0), (1, 10)];
-    let expected = expected
-        .map(|(cookie, kind)| [&cookie.to_le_bytes()[..], &kind.to_le_bytes(), &[0; 4]].concat());
-    assert_eq!(records(&fds[0]), expected);
-    let answer = bench.ask(&peer, Request::DestroyQp { qpn }).0;
-    assert_eq!(answer, Response::Destroyed { completion_events: 0, async_events: 1 });
-}
-
-#[test]
-fn a_failure_of_a_qp_before_its_reset_hides_none_behind_it() {
-    let mut bench = Bench::new(1, 1);
-    let peer = bench.provider();
-    let (context, fds) = bench.open(&peer, 0);
-    let pdn = bench.pd(&peer, context.context);
-    let (cqn, _) = bench.cq(&peer, context.context, None);
-    let qpn = bench.qp(&peer, pdn, cqn);
-    connect_qp(&mut bench, &peer, qpn, 77).unwrap();
-    let failure =
-        Event { kind: EventType::Qp, code: QpEvent::Fatal.0, number: qpn, ..Event::default() };
-    // It stands in the ring when the reset is answered, and its interrupt comes late.
-    bench.cards[0].hold_clears();
-    bench.cards[0].notify(0);
-    bench.turn();
-    let card = Arc::clone(&bench.cards[0]);
-    let mut once = Some(failure);
-    bench.cards[0].behind_commands(move || {
-        once.take().into_iter().for_each(|failure| card.raise(0, failure));
-    });
-    go(&mut bench, &peer, qpn, QpState::Reset);
-    connect_qp(&mut bench, &peer, qpn, 77).unwrap();
-    bench.cards[0].let_clears_arrive();
-    bench.turn();
-    assert_eq!(records(&fds[0]).len(), 1);
-    bench.cards[0].let_clears_arrive();
-    bench.cards[0].raise(0, failure);
-    bench.turn();
-    assert_eq!(records(&fds[0]).len(), 1, "it failed again");
 }
 
 #[test]
