@@ -1,7 +1,7 @@
 //! Bitstreams of the card: what a manifest says about one.
 //!
 //! A manifest is a small TOML file beside the bitstream. It says what the card itself cannot: which
-//! of the published register maps its shell has.
+//! of the published register maps its shell has, and what its vFPGAs are driven by.
 
 #![forbid(unsafe_code)]
 #![deny(
@@ -34,8 +34,21 @@ pub struct Manifest {
     pub name: String,
     /// The register map of its shell.
     pub map: Map,
+    /// What drives the logic in its vFPGAs.
+    pub engine: EngineKind,
     /// vFPGAs it has; `None` where the manifest does not say.
     pub regions: Option<u8>,
+}
+
+/// What drives the logic in a card's vFPGAs, and makes verbs of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineKind {
+    /// A verbs queue engine in the vFPGA, with its window of registers.
+    #[default]
+    Vqe,
+    /// The command registers of the published shell, by which the host posts each message.
+    Stock,
 }
 
 /// Why there is no manifest.
@@ -66,6 +79,8 @@ struct File {
     format: u32,
     name: String,
     shell_map: MapName,
+    #[serde(default)]
+    engine: EngineKind,
     regions: Option<u8>,
 }
 
@@ -130,7 +145,7 @@ impl Manifest {
     /// # Errors
     /// What is wrong, and what would be right.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let File { format, name, shell_map, regions } =
+        let File { format, name, shell_map, engine, regions } =
             toml::from_str(text).map_err(|error| sentence(text, &error))?;
         if format != FORMAT {
             return Err(format!("its format is {format}, and only {FORMAT} is known here"));
@@ -141,7 +156,7 @@ impl Manifest {
         if let Some(regions) = regions.filter(|n| *n == 0 || u64::from(*n) > MAX_VFPGAS) {
             return Err(format!("regions = {regions}: a shell has 1 to {MAX_VFPGAS} vFPGAs"));
         }
-        Ok(Self { name, map: shell_map.0, regions })
+        Ok(Self { name, map: shell_map.0, engine, regions })
     }
 }
 
@@ -158,12 +173,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_says_which_map_a_bitstream_has() {
+    fn a_manifest_says_which_map_a_bitstream_has_and_what_drives_it() {
         let text = "format = 1\nname = \"x\"\nshell-map = \"before-2026\"\nregions = 4\n";
-        let wanted = Manifest { name: "x".into(), map: Map::Before2026, regions: Some(4) };
+        let (name, map, engine) = ("x".into(), Map::Before2026, EngineKind::Vqe);
+        let wanted = Manifest { name, map, engine, regions: Some(4) };
         assert_eq!(Manifest::parse(text), Ok(wanted));
         let text = "format = 1\nname = \"x\"\nshell-map = \"since-2026\"";
         assert_eq!(Manifest::parse(text).unwrap().regions, None);
+        for (name, engine) in [("vqe", EngineKind::Vqe), ("stock", EngineKind::Stock)] {
+            let text = format!("{text}\nengine = \"{name}\"");
+            assert_eq!(Manifest::parse(&text).unwrap().engine, engine);
+        }
     }
 
     #[test]
@@ -171,6 +191,10 @@ mod tests {
         for (text, sentence) in [
             ("format = 1\nname = \"x\"", "shell-map"),
             ("format = 1\nname = \"x\"\nshell-map = \"new\"", "write before-2026 or since-2026"),
+            (
+                "format = 1\nname = \"x\"\nshell-map = \"since-2026\"\nengine = \"tcp\"",
+                "expected `vqe` or `stock`",
+            ),
             ("format = 2\nname = \"x\"\nshell-map = \"since-2026\"", "format is 2"),
             ("format = 1\nname = \"x\"\nshell-map = \"since-2026\"\nregions = 16", "1 to 15"),
             ("format = 1\nname = \"x\"\nshell-map = \"since-2026\"\nmap = 3", "unknown field"),

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use bitstreams::{Manifest, MapName};
+use bitstreams::{EngineKind, Manifest, MapName};
 use clap::{ArgAction, Parser};
 use fpga_regs::coyote::shell::Map;
 use softcard::{FaultSpec, Link};
@@ -133,11 +133,13 @@ impl Cards {
             Some(soft) => Manifest {
                 name: "software card".into(),
                 map: soft.map,
+                engine: EngineKind::Vqe,
                 regions: Some(softcard::WINDOWS),
             },
             None => Manifest {
                 name: "a bitstream without a manifest".into(),
                 map: Map::default(),
+                engine: EngineKind::default(),
                 regions: None,
             },
         })

@@ -15,21 +15,20 @@ use fpga_regs::coyote::static_layer;
 use fpga_regs::coyote::tlb::Geometry;
 use fpga_regs::coyote::vfpga::{self, Bank};
 use fpga_regs::coyote::xdma::{self, Direction, EngineIdentifier, VectorMap};
-use fpga_regs::engine::window;
 
 use crate::address::{PortAddress, gid_text, mac_register, mac_text};
-use crate::admin::AdminEngine;
 use crate::backend::CardBackend;
 use crate::cards::{Card, Quarantine, Window};
 use crate::claims::Claims;
 use crate::engine::Engine;
+use crate::engines;
 use crate::error::Error;
 use crate::iova::{ARENA_END, ARENA_START, Arena};
 use crate::rings::RING_MEMORY_BYTES;
 use crate::shell::Shell;
 
 /// Brings a card up that holds the bitstream of a manifest, and starts the engine in each of its
-/// windows.
+/// windows that the manifest names.
 ///
 /// # Errors
 /// [`Error::BringUp`] with what was found and what to do, or an engine's error.
@@ -40,6 +39,7 @@ pub fn bring_up(
     manifest: &Manifest,
 ) -> Result<Card, Error> {
     let probe = Bringup { card: number, backend: &*backend, manifest };
+    engines::check(manifest).map_err(|why| probe.failed(why))?;
     probe.function()?;
     probe.static_layer()?;
     probe.dma_engines()?;
@@ -61,18 +61,18 @@ pub fn bring_up(
     let mut gids = address.gids().to_vec();
     let mut firmware = None;
     for index in 0..found.regions {
-        let Some(version) = probe.engine(index)? else { continue };
-        let mut engine = AdminEngine::start(number, Arc::clone(&shell), index, &mut arena)?;
+        let started = engines::start(manifest.engine, number, &shell, index, &mut arena)?;
+        let Some((mut engine, version)) = started else { continue };
         gids.resize(usize::from(engine.limits().gids).max(gids.len()), [0; 16]);
-        write_gids(&mut engine, &gids)?;
+        write_gids(&mut *engine, &gids)?;
         firmware.get_or_insert(version);
-        windows.push(Window::new(number, index, Box::new(engine)));
+        windows.push(Window::new(number, index, engine));
     }
     let Some(firmware) = firmware else {
         return Err(probe.failed(format!(
-            "none of its {} vFPGAs holds a verbs queue engine (their windows do not begin with {:#x}); load a bitstream with one",
+            "none of its {} vFPGAs holds {}; load a bitstream with one",
             found.regions,
-            window::MAGIC_VALUE
+            engines::wanted(manifest.engine)
         )));
     };
     let places = windows.iter().map(|window| window.pages.len()).sum::<usize>();
@@ -392,29 +392,6 @@ impl Bringup<'_> {
             write(xdma::USER_VECTOR_MAP.at(word), vectors.encode());
         }
         write(xdma::USER_INTERRUPT_ENABLE_SET, xdma::USER_INTERRUPT_VFPGAS);
-    }
-
-    /// Checks a window's identity; the contract version as text, or `None` where no engine is.
-    fn engine(&self, index: u8) -> Result<Option<String>, Error> {
-        let csr = vfpga::user_csr(u64::from(index));
-        let read = |register: u64| self.backend.read64(Bar::Shell, csr.wrapping_add(register));
-        if read(window::MAGIC) != window::MAGIC_VALUE {
-            log::info!("balboa{}: vFPGA {index} holds no queue engine", self.card);
-            return Ok(None);
-        }
-        let [minor0, minor1, major0, major1, profile, ..] = read(window::VERSION).to_le_bytes();
-        let major = u16::from_le_bytes([major0, major1]);
-        let minor = u16::from_le_bytes([minor0, minor1]);
-        if major != window::VERSION_MAJOR {
-            return Err(self.failed(format!(
-                "the engine in vFPGA {index} speaks version {major}.{minor} of the contract, this balboad version {}; install a balboad of that version",
-                window::VERSION_MAJOR
-            )));
-        }
-        if self.backend.vector(u16::from(index)).is_none() {
-            return Err(self.failed(format!("vFPGA {index} has no interrupt vector")));
-        }
-        Ok(Some(format!("{major}.{minor}.{profile}")))
     }
 }
 

@@ -32,6 +32,7 @@ pub mod clients;
 pub mod directory;
 pub mod ending;
 pub mod engine;
+pub mod engines;
 pub mod error;
 pub mod event_ring;
 pub mod events;

@@ -1,11 +1,13 @@
+use bitstreams::EngineKind;
 use fpga_regs::coyote::pci::DEVICE_CONTROL_RELAXED_ORDERING;
 use fpga_regs::coyote::shell::{CTRL_CNFG_DEFAULT, Map};
+use fpga_regs::engine::window;
 
 use super::*;
 use crate::fake::{EXPRESS_CONTROL, FakeCard, STUBBORN};
 
 fn manifest(map: Map) -> Manifest {
-    Manifest { name: "test.bit".into(), map, regions: None }
+    Manifest { name: "test.bit".into(), map, engine: EngineKind::Vqe, regions: None }
 }
 
 fn attempt_with(card: FakeCard, manifest: &Manifest) -> (Arc<FakeCard>, Result<Card, Error>) {
@@ -181,6 +183,17 @@ fn windows_without_an_engine_are_passed_over_unless_there_is_none() {
     let none = FakeCard::new(1);
     none.set(Bar::Shell, vfpga::user_csr(0) + window::MAGIC, u64::MAX);
     assert!(refusal(none).contains("none of its 1 vFPGAs holds a verbs queue engine"));
+}
+
+#[test]
+fn an_engine_that_is_not_driven_is_refused_before_anything_is_written() {
+    let (fake, card) = attempt_with(
+        FakeCard::new(1),
+        &Manifest { engine: EngineKind::Stock, ..manifest(Map::Since2026) },
+    );
+    let why = card.err().unwrap().to_string();
+    assert!(why.contains("test.bit wants the engine `stock`"), "{why}");
+    assert_eq!(fake.get(Bar::Shell, shell::MAC_ADDRESS), 0);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use bitstreams::Manifest;
+use bitstreams::{EngineKind, Manifest};
 use fpga_regs::coyote::shell::Map;
 
 use fpga_regs::engine::event::{Event, EventType};
@@ -38,7 +38,7 @@ impl Bench {
         let mut state = StateDir::claim(root.path(), uid).unwrap();
         let fakes: Vec<_> = (0..cards).map(|_| Arc::new(FakeCard::new(windows))).collect();
         let (name, map) = ("test".into(), Map::Since2026);
-        let manifest = Manifest { name, map, regions: Some(windows) };
+        let manifest = Manifest { name, map, engine: EngineKind::Vqe, regions: Some(windows) };
         let brought_up = (0..cards).zip(&fakes).map(|(number, fake)| {
             let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(fake);
             bring_up(number, backend, PortAddress::default_of(number), &manifest).unwrap()
