@@ -25,8 +25,8 @@ use crate::engine::{Engine, EngineEvent, EngineLimits, Hear};
 use crate::error::{Error, GONE};
 use crate::event_ring::{EventRing, LOG2_EVENTS};
 use crate::iova::Arena;
-use crate::shadow::Purpose;
 use crate::shell::Shell;
+use crate::translations::Purpose;
 
 /// How long a command may take before the engine counts as dead.
 pub const COMMAND_LIMIT: Duration = Duration::from_secs(5);

@@ -20,8 +20,8 @@ use crate::iova::{Arena, IovaRange};
 use crate::listeners::Listeners;
 use crate::process::ClientId;
 use crate::quota::Resource;
-use crate::shadow::Purpose;
 use crate::shell::Shell;
+use crate::translations::Purpose;
 
 /// The P_Key table: the default partition, full member.
 const PKEYS: [u16; 1] = [0xffff];

@@ -18,7 +18,7 @@ use crate::backend::CardBackend;
 use crate::error::{Error, GONE};
 use crate::event_ring::EventRing;
 use crate::lock::lock;
-use crate::shadow::{Purpose, Shadow};
+use crate::translations::{Purpose, Translations};
 
 /// How long an invalidation may take.
 const INVALIDATION_LIMIT: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ struct Vfpga {
 
 #[derive(Debug)]
 struct State {
-    shadow: Shadow,
+    translations: Translations,
     /// Invalidations that were asked for and whose end was not reported.
     invalidating: u32,
     /// Since when invalidations are not confirmed.
@@ -101,7 +101,7 @@ impl Shell {
         let vfpga = |index| Vfpga {
             index,
             state: Mutex::new(State {
-                shadow: Shadow::new(large, ctid, hpid),
+                translations: Translations::new(large, ctid, hpid),
                 invalidating: 0,
                 silent: None,
                 overwritten: false,
@@ -174,7 +174,7 @@ impl Shell {
     pub fn map(&self, index: u8, start: u64, length: u64, purpose: Purpose) {
         let Some(vfpga) = self.vfpga(index) else { return };
         let mut state = lock(&vfpga.state);
-        let entries = state.shadow.map(start, length, purpose);
+        let entries = state.translations.map(start, length, purpose);
         self.write_entries(index, &entries);
     }
 
@@ -188,16 +188,16 @@ impl Shell {
     pub fn unmap(&self, index: u8, ranges: &[(u64, u64)]) -> Result<bool, Error> {
         let Some(vfpga) = self.vfpga(index) else { return Ok(true) };
         let mut state = lock(&vfpga.state);
-        let shadow = &mut state.shadow;
-        ranges.iter().for_each(|(start, _)| shadow.forget(*start));
+        let translations = &mut state.translations;
+        ranges.iter().for_each(|(start, _)| translations.forget(*start));
         let mut row = Vec::new();
         for &(start, length) in ranges {
-            row.extend(shadow.take_gone(start, length, ROW.saturating_sub(row.len())));
+            row.extend(translations.take_gone(start, length, ROW.saturating_sub(row.len())));
         }
         if row.is_empty() {
             return Ok(true);
         }
-        let (hpid, bytes) = (shadow.hpid(), shadow.page_bytes());
+        let (hpid, bytes) = (translations.hpid(), translations.page_bytes());
         let entries: Vec<[u64; 2]> = row.iter().map(|(_, words)| *words).collect();
         self.write_entries(index, &entries);
         drop(state);
@@ -420,7 +420,7 @@ impl Shell {
                 let length = IsrLen::decode(self.read(index, vfpga::ISR_LEN)).length;
                 let pid = IsrPid::decode(self.read(index, vfpga::ISR_PID));
                 self.isr(index, clear);
-                self.mend(index, &mut state.shadow, event, pid, vaddr, length);
+                self.mend(index, &mut state.translations, event, pid, vaddr, length);
             }
             EventKind::Invalidated => {
                 self.isr(index, clear);
@@ -439,14 +439,14 @@ impl Shell {
     fn mend(
         &self,
         index: u8,
-        shadow: &mut Shadow,
+        translations: &mut Translations,
         event: IsrRead,
         pid: IsrPid,
         vaddr: u64,
         length: u32,
     ) {
         let known = pid.ctid == fpga_regs::engine::window::CTID;
-        let entries = if known { shadow.refill(vaddr, length) } else { Vec::new() };
+        let entries = if known { translations.refill(vaddr, length) } else { Vec::new() };
         let success = !entries.is_empty();
         let mut counts = lock(&self.counts);
         if success {

@@ -45,7 +45,7 @@ pub(crate) struct SendQueue {
     record: Record,
     path: Arc<CardPath>,
     /// What was posted, by the index of its first block.
-    shadow: MaskedTable<Posted>,
+    posted: MaskedTable<Posted>,
     produced: Position,
     consumed: Position,
 }
@@ -61,7 +61,7 @@ struct Position {
     block: AtomicU32,
 }
 
-/// A work request in the shadow of its first block.
+/// A work request, noted at its first block.
 #[derive(Debug, Default)]
 struct Posted {
     wr_id: AtomicU64,
@@ -90,7 +90,7 @@ impl SendQueue {
     /// Makes the queue of a QP in RESET.
     pub(crate) fn new(place: SendPlace, shape: SendShape, single_threaded: bool) -> Self {
         let SendPlace { qpn, generation, ring, record, path } = place;
-        let shadow = MaskedTable::new(ring.blocks());
+        let posted = MaskedTable::new(ring.blocks());
         Self {
             lock: QueueLock::new(single_threaded),
             gate: AtomicI32::new(libc::EINVAL),
@@ -101,7 +101,7 @@ impl SendQueue {
             ring,
             record,
             path,
-            shadow,
+            posted,
             produced: Position::default(),
             consumed: Position::default(),
         }
@@ -126,8 +126,8 @@ impl SendQueue {
             position.requests.store(0, Ordering::Relaxed);
             position.block.store(0, Ordering::Relaxed);
         }
-        // What the shadow remembers of before must not be found by an index of after.
-        for posted in self.shadow.iter() {
+        // What is noted of before must not be found by an index of after.
+        for posted in self.posted.iter() {
             posted.number.store(0, Ordering::Relaxed);
         }
         self.record.store_release_u32(PRODUCER, 0);
@@ -191,10 +191,10 @@ impl SendQueue {
         Ok(Cursor { block: index.wrapping_add(blocks), requests })
     }
 
-    /// Notes in the shadow what begins at a block, and how many requests there are with it.
+    /// Notes what begins at a block, and how many requests there are with it.
     #[inline(always)]
     fn note(&self, index: u32, wr_id: u64, requests: u32) {
-        let posted = self.shadow.get(index);
+        let posted = self.posted.get(index);
         posted.wr_id.store(wr_id, Ordering::Relaxed);
         posted.number.store(requests, Ordering::Release);
     }
@@ -205,16 +205,16 @@ impl SendQueue {
     /// The caller holds the send CQ's lock.
     #[inline(always)]
     pub(crate) fn retire(&self, wqe_index: u32) -> Option<u64> {
-        let posted = self.shadow.get(wqe_index);
+        let posted = self.posted.get(wqe_index);
         // Acquire: with the number comes the name.
         let number = posted.number.load(Ordering::Acquire);
         // Only of what is outstanding the number lies ahead; 0 becomes the largest.
         let ahead = number.wrapping_sub(self.consumed.requests.load(Ordering::Relaxed));
-        if ahead.wrapping_sub(1) > self.shadow.mask() {
+        if ahead.wrapping_sub(1) > self.posted.mask() {
             return None;
         }
         let wr_id = posted.wr_id.load(Ordering::Relaxed);
-        // Release: the poster that finds this room may write over the shadow that was read.
+        // Release: the poster that finds this room may write over the note that was read.
         self.consumed.requests.store(number, Ordering::Release);
         Some(wr_id)
     }
@@ -230,8 +230,8 @@ impl SendQueue {
         let oldest = consumed.wrapping_add(1);
         // From the second one on it begins a few blocks behind the one before it.
         let from = self.consumed.block.load(Ordering::Relaxed);
-        let mut blocks = (0..=self.shadow.mask()).map(|step| from.wrapping_add(step));
-        let number = |block: u32| self.shadow.get(block).number.load(Ordering::Acquire);
+        let mut blocks = (0..=self.posted.mask()).map(|step| from.wrapping_add(step));
+        let number = |block: u32| self.posted.get(block).number.load(Ordering::Acquire);
         let block = blocks.find(|block| number(*block) == oldest)?;
         self.consumed.block.store(block, Ordering::Relaxed);
         self.retire(block)
@@ -293,7 +293,7 @@ impl<'a> SendBatch<'a> {
             return;
         }
         queue.produced.block.store(cursor.block, Ordering::Relaxed);
-        // Release: who flushes and sees the number also sees the shadow.
+        // Release: who flushes and sees the number also sees the note.
         queue.produced.requests.store(cursor.requests, Ordering::Release);
         queue.record.store_release_u32(PRODUCER, cursor.block);
         let value = queue.doorbell.load(Ordering::Relaxed) | u64::from(cursor.block);

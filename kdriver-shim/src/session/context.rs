@@ -16,7 +16,7 @@ use crate::objects::{Context, Pd};
 use crate::poller::Token;
 use crate::quota::Resource;
 use crate::rings::{RING_MEMORY_BYTES, RingMemory};
-use crate::shadow::Purpose;
+use crate::translations::Purpose;
 
 /// A protection domain's number has 24 bits, of which these are its number within its client's block: more
 /// than a client may have. There are more blocks than connections.

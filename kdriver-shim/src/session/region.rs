@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::iova::IovaRange;
 use crate::objects::Mr;
 use crate::quota::Resource;
-use crate::shadow::Purpose;
+use crate::translations::Purpose;
 
 const PAGE: u64 = 4096;
 

@@ -4,8 +4,8 @@
 //! pages: what a page is allowed to is decided by keys, not here. What has memory is kept by ranges,
 //! however large, and by pages only what the TLB may know: balboad makes room in it by itself, oldest
 //! first, so that a set has no more of payload than it has ways. Pages with rings are left alone until
-//! their memory goes, for an engine keeps where they are. TLBs forget entries; the shadow is what they
-//! are filled from again.
+//! their memory goes, for an engine keeps where they are. TLBs forget entries; from here they are filled
+//! again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -39,9 +39,9 @@ struct Set {
     rings: u32,
 }
 
-/// The shadow of one vFPGA's large-page TLB.
+/// What may be in one vFPGA's large-page TLB, and what may be asked of it.
 #[derive(Debug)]
-pub struct Shadow {
+pub struct Translations {
     geometry: Geometry,
     ctid: u8,
     hpid: u32,
@@ -61,8 +61,8 @@ fn overlapping(ranges: &BTreeMap<u64, u64>, bytes: &RangeInclusive<u64>) -> Opti
     (last >= *bytes.start()).then_some((first, last))
 }
 
-impl Shadow {
-    /// A shadow of an empty TLB.
+impl Translations {
+    /// Of an empty TLB, without memory.
     #[must_use]
     pub fn new(geometry: Geometry, ctid: u8, hpid: u32) -> Self {
         let (ranges, rings, inserted, sets) = Default::default();
@@ -225,8 +225,8 @@ mod tests {
     const LARGE: u64 = 2 << 20;
     const GEOMETRY: Geometry = Geometry { page_bits: 21, order: 2, ways: 2 };
 
-    fn shadow() -> Shadow {
-        Shadow::new(GEOMETRY, 0, 77)
+    fn empty() -> Translations {
+        Translations::new(GEOMETRY, 0, 77)
     }
 
     /// Pages inserted, and those removed for them.
@@ -248,9 +248,9 @@ mod tests {
         inserted
     }
 
-    fn gone(shadow: &mut Shadow, start: u64, length: u64) -> Vec<u64> {
-        shadow.forget(start);
-        let gone = shadow.take_gone(start, length, usize::MAX);
+    fn gone(translations: &mut Translations, start: u64, length: u64) -> Vec<u64> {
+        translations.forget(start);
+        let gone = translations.take_gone(start, length, usize::MAX);
         let page = |(page, words): &(u64, [u64; 2])| {
             let entry = Entry::decode(*words, GEOMETRY);
             assert_eq!((entry.vaddr, entry.hpid, entry.valid), (*page, 77, false));
@@ -261,59 +261,59 @@ mod tests {
 
     #[test]
     fn mapping_fills_ahead_as_far_as_the_sets_have_ways() {
-        let mut shadow = shadow();
-        assert_eq!(inserted(&shadow.map(LARGE - 4096, 8192, Purpose::Payload)), [0, 1]);
-        let again = shadow.map(LARGE + 8192, 4096, Purpose::Payload);
+        let mut translations = empty();
+        assert_eq!(inserted(&translations.map(LARGE - 4096, 8192, Purpose::Payload)), [0, 1]);
+        let again = translations.map(LARGE + 8192, 4096, Purpose::Payload);
         assert_eq!(inserted(&again), [0; 0], "it is inserted already");
         // Pages 4 to 15 fall into the sets 0 to 3 three times; 0 and 1 have a page each.
-        let filled = shadow.map(4 * LARGE, 12 * LARGE, Purpose::Payload);
+        let filled = translations.map(4 * LARGE, 12 * LARGE, Purpose::Payload);
         assert_eq!(inserted(&filled), [4, 5, 6, 7, 10, 11]);
     }
 
     #[test]
     fn a_page_is_taken_back_when_its_last_memory_goes() {
-        let mut shadow = shadow();
-        let _ = shadow.map(0, 4096, Purpose::Payload);
-        let _ = shadow.map(8192, LARGE, Purpose::Payload);
-        assert_eq!(gone(&mut shadow, 0, 4096), [0; 0]);
-        assert_eq!(gone(&mut shadow, 8192, LARGE), [0, 1]);
-        assert_eq!(shadow.size(), (0, 0));
-        let _ = shadow.map(0, 2 * LARGE, Purpose::Rings);
-        assert_eq!(gone(&mut shadow, 0, 2 * LARGE), [0; 0], "the TLB never knew them");
-        assert_eq!(gone(&mut shadow, 0, LARGE), [0; 0], "nothing is there");
-        assert!(shadow.sets.is_empty());
+        let mut translations = empty();
+        let _ = translations.map(0, 4096, Purpose::Payload);
+        let _ = translations.map(8192, LARGE, Purpose::Payload);
+        assert_eq!(gone(&mut translations, 0, 4096), [0; 0]);
+        assert_eq!(gone(&mut translations, 8192, LARGE), [0, 1]);
+        assert_eq!(translations.size(), (0, 0));
+        let _ = translations.map(0, 2 * LARGE, Purpose::Rings);
+        assert_eq!(gone(&mut translations, 0, 2 * LARGE), [0; 0], "the TLB never knew them");
+        assert_eq!(gone(&mut translations, 0, LARGE), [0; 0], "nothing is there");
+        assert!(translations.sets.is_empty());
     }
 
     #[test]
     fn a_fault_is_mended_where_there_is_memory() {
-        let mut shadow = shadow();
-        let _ = shadow.map(2 * LARGE, 2 * LARGE, Purpose::Rings);
-        assert_eq!(inserted(&shadow.refill(3 * LARGE - 64, 128)), [2, 3]);
-        assert_eq!(inserted(&shadow.refill(4 * LARGE - 64, 128)), [3], "what is there of it");
-        assert_eq!(shadow.refill(4 * LARGE, 64), [[0; 2]; 0]);
-        assert_eq!(inserted(&shadow.refill(2 * LARGE, 0)), [2]);
+        let mut translations = empty();
+        let _ = translations.map(2 * LARGE, 2 * LARGE, Purpose::Rings);
+        assert_eq!(inserted(&translations.refill(3 * LARGE - 64, 128)), [2, 3]);
+        assert_eq!(inserted(&translations.refill(4 * LARGE - 64, 128)), [3], "what is there of it");
+        assert_eq!(translations.refill(4 * LARGE, 64), [[0; 2]; 0]);
+        assert_eq!(inserted(&translations.refill(2 * LARGE, 0)), [2]);
         // Refilled pages count: their set is full now.
-        let _ = shadow.map(6 * LARGE, LARGE, Purpose::Payload);
-        assert_eq!(inserted(&shadow.map(10 * LARGE, LARGE, Purpose::Payload)), [0; 0]);
-        shadow.forget(2 * LARGE);
-        assert_eq!(shadow.refill(2 * LARGE, 64), [[0; 2]; 0], "its memory goes");
+        let _ = translations.map(6 * LARGE, LARGE, Purpose::Payload);
+        assert_eq!(inserted(&translations.map(10 * LARGE, LARGE, Purpose::Payload)), [0; 0]);
+        translations.forget(2 * LARGE);
+        assert_eq!(translations.refill(2 * LARGE, 64), [[0; 2]; 0], "its memory goes");
     }
 
     #[test]
     fn room_is_made_by_the_page_that_came_first_and_rings_stay() {
-        let mut shadow = shadow();
-        let _ = shadow.map(0, LARGE, Purpose::Rings);
-        assert_eq!(inserted(&shadow.refill(64, 64)), [0]);
-        let _ = shadow.map(LARGE, 1000 * LARGE, Purpose::Payload);
+        let mut translations = empty();
+        let _ = translations.map(0, LARGE, Purpose::Rings);
+        assert_eq!(inserted(&translations.refill(64, 64)), [0]);
+        let _ = translations.map(LARGE, 1000 * LARGE, Purpose::Payload);
         // Page 4 was inserted ahead; all of these are of set 0, like the rings' page.
-        assert_eq!(inserted(&shadow.refill(8 * LARGE, 64)), [8]);
-        assert_eq!(pages(&shadow.refill(12 * LARGE, 64)), (vec![12], vec![4]));
-        assert_eq!(inserted(&shadow.refill(8 * LARGE, 64)), [8], "the TLB may forget, too");
-        assert_eq!(pages(&shadow.refill(4 * LARGE, 64)), (vec![4], vec![8]));
+        assert_eq!(inserted(&translations.refill(8 * LARGE, 64)), [8]);
+        assert_eq!(pages(&translations.refill(12 * LARGE, 64)), (vec![12], vec![4]));
+        assert_eq!(inserted(&translations.refill(8 * LARGE, 64)), [8], "the TLB may forget, too");
+        assert_eq!(pages(&translations.refill(4 * LARGE, 64)), (vec![4], vec![8]));
         // A long transfer does not drive out its own first pages.
-        let (long, _) = pages(&shadow.refill(100 * LARGE, u32::MAX));
+        let (long, _) = pages(&translations.refill(100 * LARGE, u32::MAX));
         assert_eq!(long, [100, 101, 102, 103]);
-        assert_eq!(gone(&mut shadow, 0, LARGE), [0]);
+        assert_eq!(gone(&mut translations, 0, LARGE), [0]);
     }
 
     #[test]
@@ -321,23 +321,23 @@ mod tests {
         const HUGE: u64 = 4 << 40;
         const TLB: usize = 1024;
         let geometry = Geometry { page_bits: 21, order: 9, ways: 2 };
-        let mut shadow = Shadow::new(geometry, 0, 77);
-        assert_eq!(shadow.map(0, HUGE, Purpose::Payload).len(), AHEAD);
-        assert_eq!(shadow.size(), (1, AHEAD));
+        let mut translations = Translations::new(geometry, 0, 77);
+        assert_eq!(translations.map(0, HUGE, Purpose::Payload).len(), AHEAD);
+        assert_eq!(translations.size(), (1, AHEAD));
         // However much of it is used.
         for fault in 0..20_000u64 {
             let page = fault.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (HUGE / LARGE);
-            assert!((1..=2).contains(&shadow.refill(page * LARGE, 64).len()));
-            assert!(shadow.size().1 <= TLB, "{:?} after fault {fault}", shadow.size());
+            assert!((1..=2).contains(&translations.refill(page * LARGE, 64).len()));
+            assert!(translations.size().1 <= TLB, "{:?} after fault {fault}", translations.size());
         }
-        shadow.forget(0);
-        let mut left = shadow.size().1;
+        translations.forget(0);
+        let mut left = translations.size().1;
         assert!(left > TLB / 2);
         while left > 0 {
-            let row = shadow.take_gone(0, HUGE, 16);
+            let row = translations.take_gone(0, HUGE, 16);
             assert_eq!(row.len(), left.min(16));
             left -= row.len();
         }
-        assert_eq!(shadow.size(), (0, 0));
+        assert_eq!(translations.size(), (0, 0));
     }
 }
