@@ -263,7 +263,7 @@ fn start(daemon: &Daemon<'_>, plan: Plan, place: &Path) -> Result<Vec<Member>> {
     if plan.perftest && plan.target != Target::Daemon {
         let command = "ib_write_bw -F -s 4096 -n 200";
         let both = crate::pair::run_between((daemon, 0), (daemon, 1), command);
-        both.context("a stock program beside them")?;
+        both.context("a program of the distribution beside them")?;
     }
     for (member, word) in members.iter_mut().zip(["running", "running", word]) {
         member.await_word(word)?;

@@ -1,4 +1,4 @@
-//! End-to-end tests: stock verbs applications on software cards, as their users run them.
+//! End-to-end tests: the distribution's verbs programs on software cards, as their users run them.
 //!
 //! [`cases`] is the table, [`guest`] the one of the virtual machine, [`runner`] runs and counts it,
 //! [`process`] is the one way to run a program, [`setting`] what a case is given. `verbs-data` is a

@@ -18,7 +18,8 @@ use crate::qp::{KEPT_RECEIVES, Qp, Taken};
 use crate::resolve::right_of;
 use crate::rq::{Rq, Sges};
 use crate::transport::{
-    ReceiveError, ReceiveKind, Received, RemoteAccess, TakenReceive, Transport, TransportEvent,
+    ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess, TakenReceive, Transport,
+    TransportEvent,
 };
 use crate::under_way::narrow;
 
@@ -80,8 +81,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
     }
 
-    fn received(&mut self, now: u64, received: Received, transport: &mut impl Transport) {
-        let Received { qpn, length, kind, immediate, solicited } = received;
+    fn received(&mut self, now: u64, received: ReceivedMessage, transport: &mut impl Transport) {
+        let ReceivedMessage { qpn, length, kind, immediate, solicited } = received;
         let describe = |qp: &Qp<M>, taken: &Taken| {
             let mut entry = qp.receive_cqe(taken.tag, Status::Success);
             entry.byte_count = length;

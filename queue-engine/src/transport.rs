@@ -140,7 +140,7 @@ pub enum TransportEvent {
         status: Status,
     },
     /// The oldest taken receive of the QP was filled.
-    Received(Received),
+    Received(ReceivedMessage),
     /// The oldest taken receive of the QP failed and the QP is in ERR.
     ReceiveFailed {
         /// QP.
@@ -179,7 +179,7 @@ impl TransportEvent {
 
 /// A message that arrived in a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedMessage {
     /// QP.
     pub qpn: u32,
     /// Bytes of the message.

@@ -113,7 +113,7 @@ pub struct Payload {
 }
 
 /// A received Ethernet frame: with its invariant CRC, without frame check sequence.
-pub trait Received {
+pub trait ReceivedFrame {
     /// The frame.
     fn bytes(&self) -> &[u8];
     /// The same, to be changed while its invariant CRC is checked; then it is as it was.
@@ -124,7 +124,7 @@ pub trait Received {
 }
 
 /// Plain bytes, which nobody vouches for.
-impl<T: AsRef<[u8]> + AsMut<[u8]> + ?Sized> Received for T {
+impl<T: AsRef<[u8]> + AsMut<[u8]> + ?Sized> ReceivedFrame for T {
     fn bytes(&self) -> &[u8] {
         self.as_ref()
     }
@@ -144,7 +144,7 @@ pub enum IcrcPolicy {
     /// Of all, whoever vouches for them.
     #[default]
     CheckAll,
-    /// Of all but those that [are vouched for](Received::is_vouched_for).
+    /// Of all but those that [are vouched for](ReceivedFrame::is_vouched_for).
     TrustVouchedFor,
 }
 
@@ -152,7 +152,7 @@ impl IcrcPolicy {
     /// Whether a frame may go on: its invariant CRC is right, or need not be looked at.
     // RC-2
     #[inline]
-    pub(crate) fn admits(self, frame: &mut (impl Received + ?Sized)) -> bool {
+    pub(crate) fn admits(self, frame: &mut (impl ReceivedFrame + ?Sized)) -> bool {
         (self == Self::TrustVouchedFor && frame.is_vouched_for()) || icrc::check(frame.bytes_mut())
     }
 }

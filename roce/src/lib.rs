@@ -78,7 +78,7 @@ mod types;
 pub use api::{AccessDenied, Receive, ReceiveError, RemoteAccess, Verbs};
 pub use api::{
     AsyncKind, Event, IcrcPolicy, Operation, Payload, Placement, ReceiveKind, ReceiveStatus,
-    Received, SendRequest, SendStatus, Sink, Source, Transmit,
+    ReceivedFrame, SendRequest, SendStatus, Sink, Source, Transmit,
 };
 pub use attributes::{AccessFlags, AddressVector, QpAttributes, QpSnapshot};
 pub use counters::{Counters, QpCounters};

@@ -15,7 +15,7 @@ use ibverbs_tests::setting::{Daemon, Stage, Who};
 
 use crate::{cargo, setup};
 use figures::{Column, Figures};
-use stock::{Bandwidth, Devices, Moved, Programs};
+use perftest::{Bandwidth, Devices, Moved, Programs};
 
 pub mod figures;
 pub mod goals;
@@ -24,8 +24,8 @@ mod instructions;
 pub mod machine;
 mod page;
 mod peers;
+mod perftest;
 mod plot;
-mod stock;
 mod sweep;
 pub mod table;
 
@@ -101,7 +101,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     let setting = stage.setting(Who::Ourselves)?;
     let programs = Programs::new(&built, setting.directory());
     let clean = setting.balboad("--soft 2")?;
-    let lossy = stock::lossy(&setting)?;
+    let lossy = perftest::lossy(&setting)?;
     let cabled = setting.cabled_balboads()?;
     let rounds =
         Rounds { programs: &programs, clean: &clean, lossy: &lossy, cabled: &cabled, effort };
@@ -153,7 +153,7 @@ fn latencies_of(
     exchanges: u32,
     figures: &mut Figures,
 ) -> Result<()> {
-    let polled = stock::latency(devices, 2, exchanges)?;
+    let polled = perftest::latency(devices, 2, exchanges)?;
     figures.add("write_lat_2_p50", column, polled.median);
     figures.add("write_lat_2_p99", column, polled.p99);
     Ok(())
@@ -223,7 +223,7 @@ impl Rounds<'_> {
     fn latencies(&self, figures: &mut Figures) -> Result<()> {
         let ours = Devices::Cards(self.clean);
         latencies_of(ours, Column::Balboa, self.effort.exchanges, figures)?;
-        let alone = stock::latency_by_events(ours, self.effort.exchanges)?;
+        let alone = perftest::latency_by_events(ours, self.effort.exchanges)?;
         figures.add("send_lat_2_events_p99", Column::Balboa, alone.p99);
         let beside = self.programs.latency_beside_churn(self.clean, self.effort.exchanges)?;
         figures.add("send_lat_2_events_p99_churn", Column::Balboa, beside.p99);

@@ -1,4 +1,4 @@
-//! The demo: stock programs between two software cards, and what they moved.
+//! The demo: the distribution's programs between two software cards, and what they moved.
 
 use std::process::ExitCode;
 use std::time::Duration;

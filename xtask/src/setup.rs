@@ -7,7 +7,7 @@ use command_line::report;
 use ibverbs_tests::process::Task;
 use nix::unistd::geteuid;
 
-/// What the stock programs of the demo come with.
+/// What the distribution's programs of the demo come with.
 pub const DEMO: &[&str] =
     &["ibverbs-providers", "ibverbs-utils", "iperf3", "libibverbs1", "perftest", "util-linux"];
 /// What the attacks need.

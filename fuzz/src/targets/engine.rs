@@ -25,8 +25,8 @@ use fpga_regs::engine::transition::transition;
 use fpga_regs::engine::window::{self, Capabilities, Profile};
 use fpga_regs::engine::wqe::{SendHeader, SendOpcode};
 use queue_engine::{
-    DoorbellPage, Engine, EngineConfig, Message, Payload, Piece, Random, ReceiveKind, Received,
-    Record, RemoteAccess, Ring, Rings, Transport, TransportError, TransportEvent,
+    DoorbellPage, Engine, EngineConfig, Message, Payload, Piece, Random, ReceiveKind,
+    ReceivedMessage, Record, RemoteAccess, Ring, Rings, Transport, TransportError, TransportEvent,
 };
 
 use crate::Outcome;
@@ -555,7 +555,13 @@ impl Bench {
             4 => {
                 let kind = *u.choose(&[ReceiveKind::Send, ReceiveKind::Write])?;
                 let (length, immediate, solicited) = u.arbitrary()?;
-                TransportEvent::Received(Received { qpn, length, kind, immediate, solicited })
+                TransportEvent::Received(ReceivedMessage {
+                    qpn,
+                    length,
+                    kind,
+                    immediate,
+                    solicited,
+                })
             }
             _ => {
                 let Some(qp) = self.lower.qps.get_mut(&qpn) else { return Ok(()) };

@@ -68,7 +68,7 @@ impl Message {
 
 /// A message that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received<'a> {
+pub struct ReceivedNews<'a> {
     /// Its kind.
     pub kind: u16,
     /// The number of the request that it answers.
@@ -78,14 +78,14 @@ pub struct Received<'a> {
 }
 
 /// The messages in a datagram, up to the first that does not fit into it.
-pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
+pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = ReceivedNews<'_>> {
     std::iter::from_fn(move || {
         let length = usize::try_from(u32_at(datagram, 0)?).ok()?;
         let whole = datagram.get(..length)?;
         let body = whole.get(HEADER..)?;
         let (kind, sequence) = (u16_at(whole, 4)?, u32_at(whole, 8)?);
         datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(Received { kind, sequence, body })
+        Some(ReceivedNews { kind, sequence, body })
     })
 }
 
@@ -156,7 +156,7 @@ mod tests {
         let two = [whole(), whole()].concat();
         let all: Vec<_> = messages(&two).collect();
         assert_eq!(all.len(), 2);
-        let Received { kind, sequence, body } = all[1];
+        let ReceivedNews { kind, sequence, body } = all[1];
         assert_eq!((kind, sequence), (20, 7));
         let found: Vec<_> = attributes(body, 8).collect();
         assert_eq!(found[0], (9, &[6][..]));

@@ -11,7 +11,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike as _};
 
-use super::message::{Message, Received, attributes, messages, text, u32_at};
+use super::message::{Message, ReceivedNews, attributes, messages, text, u32_at};
 
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
@@ -167,7 +167,7 @@ pub struct Heard {
 
 impl Heard {
     /// Takes note of a message, if it is about one of these links.
-    fn note(&mut self, message: Received<'_>, indexes: &[u32]) {
+    fn note(&mut self, message: ReceivedNews<'_>, indexes: &[u32]) {
         // In ifinfomsg and in ifaddrmsg the index stands at the same place.
         let Some(index) = u32_at(message.body, 4).filter(|index| indexes.contains(index)) else {
             return;

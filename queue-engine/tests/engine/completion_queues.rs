@@ -5,7 +5,7 @@ use fpga_regs::engine::doorbell::{ArmKind, record};
 use fpga_regs::engine::event::{Event, EventType, QpEvent};
 use fpga_regs::engine::window as w;
 use fpga_regs::engine::wqe::SendOpcode;
-use queue_engine::{ReceiveKind, Received, TransportEvent};
+use queue_engine::{ReceiveKind, ReceivedMessage, TransportEvent};
 
 use crate::support::bench::{Bench, LOG2_EVENTS};
 use crate::support::client::{ClientCq, ClientQp};
@@ -43,7 +43,7 @@ impl Fixture {
         self.qp.rq.post(0, &[]);
         self.bench.engine.take_receive(self.qp.qpn).unwrap();
         let (qpn, kind) = (self.qp.qpn, ReceiveKind::Send);
-        let received = Received { qpn, length: 0, kind, immediate: None, solicited };
+        let received = ReceivedMessage { qpn, length: 0, kind, immediate: None, solicited };
         self.bench.handle(TransportEvent::Received(received));
     }
 

@@ -11,7 +11,7 @@ use fpga_regs::engine::qp::{QpState, QpType};
 use fpga_regs::engine::window as w;
 use fpga_regs::engine::wqe::{SendHeader, SendOpcode};
 use queue_engine::{
-    EngineConfig, Payload, Piece, ReceiveKind, Received, RemoteAccess, TransportError,
+    EngineConfig, Payload, Piece, ReceiveKind, ReceivedMessage, RemoteAccess, TransportError,
     TransportEvent,
 };
 
@@ -264,7 +264,7 @@ impl Chaos {
             1 => TransportEvent::ReceiveFailed { qpn, status },
             2 => TransportEvent::Error { qpn },
             3 => TransportEvent::Async { qpn, event: QpEvent(random.next() as u8) },
-            4 | 5 => TransportEvent::Received(Received {
+            4 | 5 => TransportEvent::Received(ReceivedMessage {
                 qpn,
                 length: random.next() as u32,
                 kind: random.choose(&[ReceiveKind::Send, ReceiveKind::Write]),

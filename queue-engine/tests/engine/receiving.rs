@@ -5,7 +5,7 @@ use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SendOpcode, Sge};
 use queue_engine::{
-    Payload, Piece, ReceiveError, ReceiveKind, Received, TakenReceive, TransportEvent,
+    Payload, Piece, ReceiveError, ReceiveKind, ReceivedMessage, TakenReceive, TransportEvent,
 };
 
 use crate::support::bench::{Bench, PDN, Region};
@@ -19,7 +19,13 @@ type Post = fn(&mut Fixture);
 /// A SEND of some length arrived in the oldest taken receive.
 pub fn received(qpn: u32, length: u32) -> TransportEvent {
     let kind = ReceiveKind::Send;
-    TransportEvent::Received(Received { qpn, length, kind, immediate: None, solicited: false })
+    TransportEvent::Received(ReceivedMessage {
+        qpn,
+        length,
+        kind,
+        immediate: None,
+        solicited: false,
+    })
 }
 
 struct Fixture {
@@ -71,12 +77,17 @@ fn receives_are_taken_in_order_and_complete_with_what_arrived() {
     assert_eq!(fixture.take(), Err(ReceiveError::Empty));
 
     let qpn = fixture.qp.qpn;
-    let plain =
-        Received { qpn, length: 0, kind: ReceiveKind::Send, immediate: None, solicited: false };
+    let plain = ReceivedMessage {
+        qpn,
+        length: 0,
+        kind: ReceiveKind::Send,
+        immediate: None,
+        solicited: false,
+    };
     let messages = [
-        Received { length: 150, ..plain },
-        Received { length: 7, immediate: Some(0xdead_beef), solicited: true, ..plain },
-        Received { length: 9, kind: ReceiveKind::Write, immediate: Some(5), ..plain },
+        ReceivedMessage { length: 150, ..plain },
+        ReceivedMessage { length: 7, immediate: Some(0xdead_beef), solicited: true, ..plain },
+        ReceivedMessage { length: 9, kind: ReceiveKind::Write, immediate: Some(5), ..plain },
     ];
     for message in messages {
         fixture.bench.handle(TransportEvent::Received(message));

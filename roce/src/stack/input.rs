@@ -1,10 +1,10 @@
-//! Received frames: who they are for, and whether they are what they claim.
+//! ReceivedFrame frames: who they are for, and whether they are what they claim.
 
 use core::ops::Range;
 use core::task::Poll;
 
 use super::{QpnTable, Stack, qp_at};
-use crate::api::{Placement, Received, Verbs};
+use crate::api::{Placement, ReceivedFrame, Verbs};
 use crate::comp::FramePlace;
 use crate::control;
 use crate::counters::{Counters, bump};
@@ -53,7 +53,7 @@ impl Stack {
     pub fn receive(
         &mut self,
         now: Instant,
-        frame: &mut (impl Received + ?Sized),
+        frame: &mut (impl ReceivedFrame + ?Sized),
         frame_index: usize,
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,

@@ -5,7 +5,7 @@ use core::task::Poll;
 use core::time::Duration;
 
 use super::*;
-use crate::api::{AccessDenied, Receive, ReceiveError, Received, RemoteAccess, Verbs};
+use crate::api::{AccessDenied, Receive, ReceiveError, ReceivedFrame, RemoteAccess, Verbs};
 use crate::attributes::{AccessFlags, AddressVector};
 use crate::comp::FramePlace;
 use crate::opcode::code;
@@ -94,7 +94,7 @@ struct Delivered {
     vouched_for: bool,
 }
 
-impl Received for Delivered {
+impl ReceivedFrame for Delivered {
     fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -90,7 +90,7 @@ impl Frame {
     }
 }
 
-impl roce::Received for Frame {
+impl roce::ReceivedFrame for Frame {
     #[inline]
     fn bytes(&self) -> &[u8] {
         self.as_slice()
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_sealed_frame_is_vouched_for_until_somebody_could_have_changed_it() {
-        use roce::Received as _;
+        use roce::ReceivedFrame as _;
         // An IPv4 header with the length of what follows: UDP, transport header, CRC.
         let mut bytes = [0; 14 + 20 + 8 + 12 + 4];
         bytes[12..18].copy_from_slice(&[8, 0, 0x45, 0, 0, 44]);

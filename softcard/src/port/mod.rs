@@ -45,7 +45,7 @@ enum Arrival {
 }
 
 /// What [`receive_burst`] did.
-struct Received {
+struct TakenFrames {
     frames: u64,
     bad_length: u64,
     /// So much was passed over that the rest waits for another call.
@@ -59,8 +59,8 @@ fn receive_burst(
     budget: usize,
     lengths: impl RangeBounds<usize>,
     mut arrival: impl FnMut(&mut [u8]) -> Arrival,
-) -> Received {
-    let mut received = Received { frames: 0, bad_length: 0, goes_on: false };
+) -> TakenFrames {
+    let mut received = TakenFrames { frames: 0, bad_length: 0, goes_on: false };
     let mut passed_over = 0_u64;
     while received.frames < budget as u64 {
         received.goes_on = passed_over == BAD_LIMIT;
@@ -153,7 +153,7 @@ struct Counters {
 }
 
 impl Counters {
-    fn count(&mut self, received: &Received) {
+    fn count(&mut self, received: &TakenFrames) {
         self.received = self.received.saturating_add(received.frames);
         self.bad_length = self.bad_length.saturating_add(received.bad_length);
     }

@@ -19,7 +19,7 @@ use ibverbs_tests::setting::{Daemon, Stage, Who};
 use serde_json::json;
 
 use super::figures::{Column, Figures};
-use super::stock::{self, Bandwidth, Devices, Programs};
+use super::perftest::{self, Bandwidth, Devices, Programs};
 use super::{BULK, MANY, SIZES, bandwidths_of, latencies_of};
 
 /// The line with all figures begins with this.
@@ -58,7 +58,7 @@ pub fn measure(options: &Options) -> Result<()> {
     let soft = setting.balboad("--soft 2")?;
     let state = setting.directory().join("vfio");
     let vfio = guest::cards::cards_in(&setting, &state, Hardware::IntelIommu)?;
-    let lossy = stock::lossy(&setting)?;
+    let lossy = perftest::lossy(&setting)?;
     let all = [
         (Column::Balboa, Devices::Cards(&soft)),
         (Column::BalboaVfio, Devices::Cards(&vfio)),
@@ -122,7 +122,7 @@ fn of_cards(
     column: Column,
     figures: &mut Figures,
 ) -> Result<()> {
-    let alone = stock::latency_by_events(Devices::Cards(daemon), EXCHANGES).context("events")?;
+    let alone = perftest::latency_by_events(Devices::Cards(daemon), EXCHANGES).context("events")?;
     figures.add("send_lat_2_events_p99", column, alone.p99);
     figures.add("idle_cpu_percent", column, programs.idle_cpu(daemon, IDLE).context("idle")?);
     Ok(())

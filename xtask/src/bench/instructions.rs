@@ -10,7 +10,7 @@ use std::fs;
 use anyhow::{Context as _, Result, ensure};
 use ibverbs_tests::setting::Daemon;
 
-use super::stock::Programs;
+use super::perftest::Programs;
 
 /// A row, and what is counted for it.
 struct Counted {

@@ -5,7 +5,7 @@ use ibverbs_tests::setting::Daemon;
 
 use super::figures::Column;
 use super::peers;
-use super::stock::{self, Devices};
+use super::perftest::{self, Devices};
 
 /// A curve: what it is called, and (message size in bytes, value).
 #[derive(Clone, Debug)]
@@ -53,7 +53,9 @@ fn bandwidth(daemon: &Daemon<'_>) -> Result<Vec<Curve>> {
     for size in BANDWIDTH_SIZES {
         let mut ours = Vec::new();
         for kind in ["write", "read", "send"] {
-            ours.push(stock::Bandwidth::of(kind, size, 1).run(Devices::Cards(daemon))?.megabytes);
+            ours.push(
+                perftest::Bandwidth::of(kind, size, 1).run(Devices::Cards(daemon))?.megabytes,
+            );
         }
         let theirs = peers::bandwidths(size, 1)?;
         let mut ours = ours.into_iter();
@@ -73,7 +75,8 @@ fn latency(daemon: &Daemon<'_>) -> Result<Vec<Curve>> {
     let mut curves = names.map(|name| Curve { name, points: Vec::new() });
     for size in LATENCY_SIZES {
         let exchanges = (LATENCY_BYTES / size).min(LATENCY_EXCHANGES);
-        let ours = stock::latency(Devices::Cards(daemon), size, u32::try_from(exchanges)?)?.median;
+        let ours =
+            perftest::latency(Devices::Cards(daemon), size, u32::try_from(exchanges)?)?.median;
         let theirs = peers::latencies(size, 1)?.map(|(_, value)| value);
         for (curve, value) in curves.iter_mut().zip(std::iter::once(ours).chain(theirs)) {
             curve.points.push((size, value));

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::process::Command;
 
-use roce::Received as _;
+use roce::ReceivedFrame as _;
 
 use super::*;
 use crate::port::{Frame, MIN_FRAME};

@@ -6,7 +6,7 @@ use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes};
 use queue_engine::{
-    Message, Operation, ReceiveKind, Received, Transport, TransportError, TransportEvent,
+    Message, Operation, ReceiveKind, ReceivedMessage, Transport, TransportError, TransportEvent,
 };
 use roce::{
     AccessFlags, AddressVector, AsyncKind, Event, Gid, PathMtu, PostError, Psn, QpAttributes, Qpn,
@@ -260,7 +260,7 @@ pub(super) fn transport_event(engine: &CardEngine, event: Event) -> Option<Trans
             TransportEvent::Failed { qpn: qpn.value(), status: send_status(status) }
         }
         Event::ReceiveCompleted { qpn, length, kind, imm, solicited, id: _ } => {
-            TransportEvent::Received(Received {
+            TransportEvent::Received(ReceivedMessage {
                 qpn: qpn.value(),
                 length,
                 kind: match kind {
