@@ -69,7 +69,7 @@ struct State {
 /// What a vFPGA has signalled.
 #[derive(Debug, Default)]
 struct Signals {
-    /// How often, modulo 2^64: behind the signal, and behind what was done about it.
+    /// How often, modulo 2^64; each is counted once it was served.
     count: u64,
     /// Threads that wait for it to change.
     waiting: u32,
@@ -387,13 +387,12 @@ impl Shell {
             if nix::unistd::read(vector, &mut [0; 8]).is_err() {
                 break;
             }
-            // Ahead of the registers, whose reads take longer than all else: a command's answer and
-            // events stand in memory already. Events behind them once more: what came meanwhile waits
-            // for the clear to arrive before it is signalled.
-            vfpga.note_signal();
+            // Events ahead of the registers, whose reads take longer than all else, and behind them
+            // once more: what came meanwhile waits for the clear to arrive before it is signalled.
             vfpga.drain();
             self.take_event(vfpga);
             vfpga.drain();
+            // Last: who waits goes on to write registers, and a card answers reads behind writes.
             vfpga.note_signal();
         }
     }
