@@ -119,7 +119,9 @@ impl Footprint {
         loop {
             let now = Self::of(daemon)?;
             let grown = now.resident.saturating_sub(self.resident);
-            if grown <= GROWTH && (Self { resident: self.resident, ..now.clone() }) == *self {
+            let Self { descriptors, resident, .. } = self.clone();
+            let rest = Self { descriptors, resident, ..now.clone() } == *self;
+            if grown <= GROWTH && rest && self.has_descriptors_of(&now) {
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -127,6 +129,13 @@ impl Footprint {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Whether there are no more descriptors of any kind now. There may be fewer: when this was taken,
+    /// balboad may not have closed yet what it was asked by.
+    fn has_descriptors_of(&self, now: &Self) -> bool {
+        let before = |kind: &str| self.descriptors.get(kind).copied().unwrap_or(0);
+        now.descriptors.iter().all(|(kind, count)| *count <= before(kind))
     }
 
     /// What is otherwise now, for a reader.
