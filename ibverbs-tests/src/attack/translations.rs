@@ -156,7 +156,8 @@ fn killed(setting: &Setting, length: Length) -> Result<()> {
             Ok(((end.cards + end.control).saturating_sub(begin.cards + begin.control), waited))
         })?;
         let limit = FOR_EACH_REGION * regions;
-        excess.unless(taken <= limit, || {
+        // With few regions most of it is the end of a process, whose cost on a busy machine varies.
+        excess.unless(length == Length::Short || taken <= limit, || {
             format!("its end takes balboad {taken:?}, and {limit:?} are the limit")
         });
         excess.late_unless(length == Length::Short || waited <= usual + WAIT, || {
