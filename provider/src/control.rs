@@ -211,8 +211,16 @@ impl Connection {
         // Whoever sits in a call, or looks here just now, has to leave first.
         match self.balboad.try_lock().map(|mut balboad| balboad.has_ended()) {
             Some(true) => self.note_end(),
+            // It takes the cards away before it closes the connection, and who was told goes on.
+            _ if self.has_lost_all_cards() => Error::Gone,
             _ => Error::GivenUp,
         }
+    }
+
+    /// Whether this process had cards, and has none that lives.
+    fn has_lost_all_cards(&self) -> bool {
+        let granted = self.granted.lock();
+        !granted.cards.is_empty() && granted.cards.iter().all(|(_, path)| path.is_dead())
     }
 
     /// balboad has closed the connection: with it every card of this process is gone.
