@@ -149,7 +149,6 @@ impl AdminEngine {
     }
 
     /// Reads a register until `done` says so; its last value where the limit passed.
-    ///
     fn await_status(&self, done: impl Fn(u64) -> bool) -> Result<(), u64> {
         let begun = Instant::now();
         loop {

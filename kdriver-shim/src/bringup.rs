@@ -39,7 +39,7 @@ pub fn bring_up(
     manifest: &Manifest,
 ) -> Result<Card, Error> {
     let probe = Bringup { card: number, backend: &*backend, manifest };
-    engines::check(manifest).map_err(|why| probe.failed(why))?;
+    let driver = engines::driver(manifest).map_err(|why| probe.failed(why))?;
     probe.function()?;
     probe.static_layer()?;
     probe.dma_engines()?;
@@ -61,7 +61,7 @@ pub fn bring_up(
     let mut gids = address.gids().to_vec();
     let mut firmware = None;
     for index in 0..found.regions {
-        let started = engines::start(manifest.engine, number, &shell, index, &mut arena)?;
+        let started = (driver.start)(number, &shell, index, &mut arena)?;
         let Some((mut engine, version)) = started else { continue };
         gids.resize(usize::from(engine.limits().gids).max(gids.len()), [0; 16]);
         write_gids(&mut *engine, &gids)?;
@@ -72,7 +72,7 @@ pub fn bring_up(
         return Err(probe.failed(format!(
             "none of its {} vFPGAs holds {}; load a bitstream with one",
             found.regions,
-            engines::wanted(manifest.engine)
+            (driver.wanted)()
         )));
     };
     let places = windows.iter().map(|window| window.pages.len()).sum::<usize>();

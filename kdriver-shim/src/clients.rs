@@ -194,12 +194,6 @@ impl Client {
         }
     }
 
-    /// Whether its next request may be heard: it is not ending, and has none that is not answered.
-    #[must_use]
-    pub fn is_heard(&self) -> bool {
-        self.stage != Stage::Ending && self.put_off.is_none()
-    }
-
     /// Whether the client has its place on a card in that window.
     #[must_use]
     pub fn uses(&self, card: u32, window: u8) -> bool {

@@ -13,16 +13,29 @@ use crate::error::Error;
 use crate::iova::Arena;
 use crate::shell::Shell;
 
-/// An engine in a vFPGA, and what it says of its version, for people.
-pub type Started = (Box<dyn Engine>, String);
+/// The engine in a vFPGA, and what it says of its version, for people; `None` where none is.
+pub type Started = Result<Option<(Box<dyn Engine>, String)>, Error>;
 
-/// Whether the engine of a bitstream can be driven.
+/// How engines of one kind are found and started.
+pub struct EngineDriver {
+    /// What is looked for in a vFPGA, for people.
+    pub wanted: fn() -> String,
+    /// Starts the engine in a vFPGA of a card. Fails with [`Error::BringUp`], which
+    /// says what was found and what to do, or as the engine does.
+    pub start: fn(u32, &Arc<Shell>, u8, &mut Arena) -> Started,
+}
+
+/// A verbs queue engine, which is driven by its window of registers.
+const QUEUE_ENGINE: EngineDriver =
+    EngineDriver { wanted: wanted_queue_engine, start: start_queue_engine };
+
+/// What drives the engine of a bitstream.
 ///
 /// # Errors
-/// Why not, and what to do.
-pub fn check(manifest: &Manifest) -> Result<(), String> {
+/// Why nothing does, and what to do.
+pub fn driver(manifest: &Manifest) -> Result<EngineDriver, String> {
     match manifest.engine {
-        EngineKind::Vqe => Ok(()),
+        EngineKind::Vqe => Ok(QUEUE_ENGINE),
         EngineKind::Stock => Err(format!(
             "{} wants the engine `stock`, by its manifest, which this balboad does not drive; load a bitstream with a verbs queue engine",
             manifest.name
@@ -30,42 +43,12 @@ pub fn check(manifest: &Manifest) -> Result<(), String> {
     }
 }
 
-/// What is looked for in a vFPGA, for people.
-#[must_use]
-pub fn wanted(kind: EngineKind) -> String {
-    match kind {
-        EngineKind::Vqe => format!(
-            "a verbs queue engine (their windows do not begin with {:#x})",
-            window::MAGIC_VALUE
-        ),
-        EngineKind::Stock => "the shell's command registers".into(),
-    }
+fn wanted_queue_engine() -> String {
+    let magic = window::MAGIC_VALUE;
+    format!("a verbs queue engine (their windows do not begin with {magic:#x})")
 }
 
-/// Starts the engine in a vFPGA; `None` where none is.
-///
-/// # Errors
-/// [`Error::BringUp`] with what was found and what to do, or the engine's.
-pub fn start(
-    kind: EngineKind,
-    card: u32,
-    shell: &Arc<Shell>,
-    vfpga: u8,
-    arena: &mut Arena,
-) -> Result<Option<Started>, Error> {
-    match kind {
-        EngineKind::Vqe => start_queue_engine(card, shell, vfpga, arena),
-        EngineKind::Stock => Ok(None),
-    }
-}
-
-/// Starts a verbs queue engine, which is driven by its window of registers.
-fn start_queue_engine(
-    card: u32,
-    shell: &Arc<Shell>,
-    vfpga: u8,
-    arena: &mut Arena,
-) -> Result<Option<Started>, Error> {
+fn start_queue_engine(card: u32, shell: &Arc<Shell>, vfpga: u8, arena: &mut Arena) -> Started {
     let failed = |why| Error::BringUp { card, why };
     let csr = user_csr(u64::from(vfpga));
     let read = |register: u64| shell.backend().read64(Bar::Shell, csr.wrapping_add(register));

@@ -262,12 +262,11 @@ impl Listeners {
                 self.tell_all(if up { ibv_event::PORT_ACTIVE } else { ibv_event::PORT_ERR });
             }
             EventType::Gid => self.tell_all(ibv_event::GID_CHANGE),
-            _ => self.drop_event(&event),
+            _ => {
+                let Self { card, window, .. } = self;
+                log::warn!("balboa{card} window {window}: {event:?} is not passed on");
+            }
         }
-    }
-
-    fn drop_event(&self, event: &impl std::fmt::Debug) {
-        log::warn!("balboa{} window {}: {event:?} is not passed on", self.card, self.window);
     }
 
     /// A completion queue fired.
