@@ -14,9 +14,9 @@ use crate::shell::Shell;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A thread that serves the interrupts of one card until this is dropped.
-#[derive(Debug)]
 pub struct Interrupts {
-    stop: Arc<EventFd>,
+    shell: Arc<Shell>,
+    stop: EventFd,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -24,20 +24,24 @@ impl Interrupts {
     /// Starts to serve the interrupts of a card.
     ///
     /// # Errors
-    /// [`Error::Memory`] when descriptors run out, [`Error::Backend`] when threads do.
+    /// [`Error::Memory`] and [`Error::Os`] when descriptors run out, [`Error::Backend`] when threads
+    /// do.
     pub fn serve(shell: &Arc<Shell>) -> Result<Self, Error> {
-        let stop = Arc::new(EventFd::new()?);
-        let (shell, stopped) = (Arc::clone(shell), Arc::clone(&stop));
+        let stop = EventFd::new()?;
+        shell.serve_apart(stop.as_fd())?;
+        let mut interrupts = Self { shell: Arc::clone(shell), stop, thread: None };
+        let shell = Arc::clone(shell);
         let thread = thread::Builder::new()
             .name("interrupts".into())
             .spawn(move || {
-                while let Err(error) = shell.serve_until(stopped.as_fd()) {
+                while let Err(error) = shell.serve() {
                     log::error!("interrupts are not served for a moment: {error}");
                     thread::sleep(PAUSE);
                 }
             })
             .map_err(|error| Error::Backend(format!("a thread for interrupts: {error}")))?;
-        Ok(Self { stop, thread: Some(thread) })
+        interrupts.thread = Some(thread);
+        Ok(interrupts)
     }
 }
 
@@ -48,5 +52,6 @@ impl Drop for Interrupts {
             // One that panicked has said so.
             let _ = thread.join();
         }
+        self.shell.serve_apart_no_more();
     }
 }

@@ -60,4 +60,5 @@ pub mod state_dir;
 pub mod status;
 pub mod sysfs;
 pub mod translations;
+pub mod vectors;
 pub mod vfio;

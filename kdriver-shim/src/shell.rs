@@ -1,11 +1,13 @@
 //! The shell's part of a card's vFPGAs: their MMUs and their interrupts.
 //!
 //! A vFPGA reports one event at a time on its vector: a page fault, the end of an invalidation, or
-//! that its engine has something to say. One thread at a time serves the vectors of all vFPGAs of the
-//! card: the one that [`crate::interrupts`] starts, or, where there is none, whoever waits for a vFPGA.
+//! that its engine has something to say. The thread that [`crate::interrupts`] starts serves the
+//! vectors; whoever waits for a vFPGA takes its vector over meanwhile, so that what is waited for wakes
+//! one thread and not two, and serves those of all where there is no such thread.
 
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use fpga_regs::coyote::pci::Bar;
@@ -19,6 +21,7 @@ use crate::error::{Error, GONE};
 use crate::event_ring::EventRing;
 use crate::lock::lock;
 use crate::translations::{Purpose, Translations};
+use crate::vectors::Vectors;
 
 /// How long an invalidation may take.
 const INVALIDATION_LIMIT: Duration = Duration::from_secs(1);
@@ -50,8 +53,10 @@ struct Vfpga {
     state: Mutex<State>,
     /// What its engine says something in.
     events: OnceLock<Arc<EventRing>>,
-    signals: Mutex<Signals>,
-    signalled: Condvar,
+    /// Held by who serves its vector.
+    serving: Mutex<()>,
+    /// How often it has signalled something, modulo 2^64; each is counted once it was served.
+    signals: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -66,15 +71,6 @@ struct State {
     overwritten: bool,
 }
 
-/// What a vFPGA has signalled.
-#[derive(Debug, Default)]
-struct Signals {
-    /// How often, modulo 2^64; each is counted once it was served.
-    count: u64,
-    /// Threads that wait for it to change.
-    waiting: u32,
-}
-
 /// The vFPGAs of a card.
 pub struct Shell {
     card: u32,
@@ -82,8 +78,8 @@ pub struct Shell {
     bank: Bank,
     vfpgas: Vec<Vfpga>,
     counts: Mutex<FaultCounts>,
-    /// Held by who serves the vectors.
-    serving: Mutex<()>,
+    /// What the thread waits for that serves the vectors, while there is one.
+    apart: Mutex<Option<Arc<Vectors>>>,
 }
 
 impl Shell {
@@ -107,12 +103,12 @@ impl Shell {
                 overwritten: false,
             }),
             events: OnceLock::new(),
-            signals: Mutex::default(),
-            signalled: Condvar::new(),
+            serving: Mutex::default(),
+            signals: AtomicU64::default(),
         };
         let vfpgas = (0..regions).map(vfpga).collect();
-        let (counts, serving) = Default::default();
-        Self { card, backend, bank, vfpgas, counts, serving }
+        let (counts, apart) = Default::default();
+        Self { card, backend, bank, vfpgas, counts, apart }
     }
 
     /// Drains a vFPGA's event ring as soon as its interrupt is seen, from now on.
@@ -284,93 +280,111 @@ impl Shell {
     /// How often a vFPGA has signalled something, for [`Self::wait`].
     #[must_use]
     pub fn signals(&self, index: u8) -> u64 {
-        self.vfpga(index).map_or(0, |vfpga| lock(&vfpga.signals).count)
+        self.vfpga(index).map_or(0, |vfpga| vfpga.signals.load(Ordering::Acquire))
     }
 
     /// Waits until a vFPGA has signalled more often than `seen`; `false` when the time passed. Serves
-    /// all vFPGAs meanwhile where nobody else does.
+    /// its vector meanwhile, and where no thread does, those of all vFPGAs; so there one thread is to
+    /// wait at a time.
     ///
     /// # Errors
     /// [`Error::Os`] when the kernel does not let it wait.
     pub fn wait(&self, index: u8, seen: u64, limit: Duration) -> Result<bool, Error> {
         let Some(vfpga) = self.vfpga(index) else { return Ok(false) };
         let begun = Instant::now();
-        loop {
-            let signals = lock(&vfpga.signals);
-            if signals.count != seen {
-                return Ok(true);
-            }
+        while self.signals(index) == seen {
             let left = limit.saturating_sub(begun.elapsed());
-            match self.lead() {
-                Some(leads) => {
-                    drop(signals);
-                    self.serve_once(None, Some(left))?;
-                    drop(leads);
-                }
-                None => vfpga.await_signal(signals, left),
+            let apart = lock(&self.apart).clone();
+            match apart {
+                Some(vectors) => self.serve_taken(&vectors, vfpga, seen, left)?,
+                None => self.serve_all(left)?,
             }
             if begun.elapsed() >= limit {
                 return Ok(self.signals(index) != seen);
             }
         }
+        Ok(true)
     }
 
-    /// Takes it on to serve the vectors, unless somebody does.
-    fn lead(&self) -> Option<MutexGuard<'_, ()>> {
-        match self.serving.try_lock() {
-            Ok(leads) => Some(leads),
-            Err(TryLockError::Poisoned(leads)) => Some(leads.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    /// Serves what has been signalled, unless somebody else does.
+    /// Serves what has been signalled, unless a thread does.
     ///
     /// # Errors
     /// [`Error::Os`] when the kernel does not let it look.
     pub fn attend(&self) -> Result<(), Error> {
-        match self.lead() {
-            Some(_leads) => self.serve_once(None, Some(Duration::ZERO)).map(drop),
-            None => Ok(()),
-        }
+        let apart = lock(&self.apart).is_some();
+        if apart { Ok(()) } else { self.serve_all(Duration::ZERO) }
     }
 
-    /// Serves the vectors until `stop` is readable.
+    /// Lets a thread serve the vectors, by [`Self::serve`], until `stop` is readable.
     ///
     /// # Errors
-    /// [`Error::Os`] when the kernel does not let it wait.
-    pub fn serve_until(&self, stop: BorrowedFd<'_>) -> Result<(), Error> {
-        let _leads = lock(&self.serving);
-        while !self.serve_once(Some(stop), None)? {}
+    /// [`Error::Os`] when the kernel has no room for it.
+    pub fn serve_apart(&self, stop: BorrowedFd<'_>) -> Result<(), Error> {
+        let regions = u8::try_from(self.vfpgas.len()).unwrap_or(u8::MAX);
+        let vectors = Vectors::new(&*self.backend, regions, stop)?;
+        *lock(&self.apart) = Some(Arc::new(vectors));
         Ok(())
     }
 
-    /// Waits until a vector is signalled, and serves those that are; true when it is to stop.
-    fn serve_once(
+    /// Whoever waits serves the vectors from now on.
+    pub fn serve_apart_no_more(&self) {
+        *lock(&self.apart) = None;
+    }
+
+    /// Serves the vectors until it is to stop.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the kernel does not let it wait.
+    pub fn serve(&self) -> Result<(), Error> {
+        let Some(vectors) = lock(&self.apart).clone() else { return Ok(()) };
+        while let Some(signalled) = vectors.wait()? {
+            for vfpga in signalled.into_iter().filter_map(|index| self.vfpga(index)) {
+                let serving = vfpga.serving.try_lock();
+                // Who waits for it serves it, and may wait for what another vFPGA has to say.
+                if matches!(serving, Err(TryLockError::WouldBlock)) {
+                    continue;
+                }
+                self.service(vfpga);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a vFPGA's vector over from the thread that serves, until it is signalled or the time has
+    /// passed.
+    fn serve_taken(
         &self,
-        stop: Option<BorrowedFd<'_>>,
-        limit: Option<Duration>,
-    ) -> Result<bool, Error> {
-        let vector = |vfpga| Some((vfpga, self.vector(vfpga)?));
-        let (places, vectors): (Vec<u8>, Vec<_>) =
-            (0u8..).zip(&self.vfpgas).filter_map(|(index, _)| vector(index)).unzip();
-        let mut polled: Vec<PollFd<'_>> =
-            vectors.into_iter().chain(stop).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        // Rounded up, so that the last wait before a limit does not become a spin.
-        let millis = limit.map(|limit| limit.as_micros().div_ceil(1000));
-        let timeout = millis.map_or(PollTimeout::NONE, |millis| {
-            PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
-        });
-        match poll(&mut polled, timeout) {
-            Ok(0) | Err(Errno::EINTR) => return Ok(false),
-            Ok(_) => {}
-            Err(errno) => return Err(Error::Os { call: "poll of interrupts", errno }),
+        vectors: &Vectors,
+        vfpga: &Vfpga,
+        seen: u64,
+        limit: Duration,
+    ) -> Result<(), Error> {
+        let Some(vector) = self.vector(vfpga.index) else {
+            return await_any(&mut [], limit).map(drop);
+        };
+        let _serving = lock(&vfpga.serving);
+        if self.signals(vfpga.index) != seen {
+            return Ok(());
         }
+        let _taken = vectors.take(vector, vfpga.index);
+        if await_any(&mut [PollFd::new(vector, PollFlags::POLLIN)], limit)? {
+            self.service(vfpga);
+        }
+        Ok(())
+    }
+
+    /// Waits until a vector is signalled, and serves those that are.
+    fn serve_all(&self, limit: Duration) -> Result<(), Error> {
+        let with_vectors = || self.vfpgas.iter().filter(|it| self.vector(it.index).is_some());
+        let vectors = with_vectors().filter_map(|vfpga| self.vector(vfpga.index));
+        let mut polled: Vec<_> = vectors.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        await_any(&mut polled, limit)?;
         let signalled = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
-        for (index, _) in places.iter().zip(&polled).filter(|(_, fd)| signalled(fd)) {
-            self.service(*index);
+        for (vfpga, _) in with_vectors().zip(&polled).filter(|(_, fd)| signalled(fd)) {
+            let _serving = lock(&vfpga.serving);
+            self.service(vfpga);
         }
-        Ok(polled.get(places.len()).is_some_and(signalled))
+        Ok(())
     }
 
     /// The vector of a vFPGA.
@@ -378,9 +392,9 @@ impl Shell {
         self.backend.vector(index.into())
     }
 
-    /// Takes the events that a vFPGA has signalled, each with its answer.
-    fn service(&self, index: u8) {
-        let (Some(vector), Some(vfpga)) = (self.vector(index), self.vfpga(index)) else { return };
+    /// Takes the events that a vFPGA has signalled, each with its answer; the caller holds its vector.
+    fn service(&self, vfpga: &Vfpga) {
+        let Some(vector) = self.vector(vfpga.index) else { return };
         // An event is reported once the one before was taken back, and signalled once. A card that
         // has no end of them is looked at again later.
         for _ in 0..MOST_EVENTS {
@@ -393,7 +407,7 @@ impl Shell {
             self.take_event(vfpga);
             vfpga.drain();
             // Last: who waits goes on to write registers, and a card answers reads behind writes.
-            vfpga.note_signal();
+            vfpga.signals.fetch_add(1, Ordering::Release);
         }
     }
 
@@ -484,21 +498,16 @@ impl Vfpga {
             events.drain();
         }
     }
+}
 
-    fn note_signal(&self) {
-        let mut signals = lock(&self.signals);
-        signals.count = signals.count.wrapping_add(1);
-        if signals.waiting > 0 {
-            self.signalled.notify_all();
-        }
-    }
-
-    /// Waits for the next signal, at most that long.
-    fn await_signal(&self, mut signals: MutexGuard<'_, Signals>, limit: Duration) {
-        signals.waiting = signals.waiting.saturating_add(1);
-        let waited = self.signalled.wait_timeout(signals, limit);
-        let (mut signals, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        signals.waiting = signals.waiting.saturating_sub(1);
+/// Waits until one of the descriptors is readable, at most that long; whether one is.
+fn await_any(polled: &mut [PollFd<'_>], limit: Duration) -> Result<bool, Error> {
+    // Rounded up, so that the last wait before a limit does not become a spin.
+    let millis = limit.as_micros().div_ceil(1000);
+    match poll(polled, PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)) {
+        Ok(0) | Err(Errno::EINTR) => Ok(false),
+        Ok(_) => Ok(true),
+        Err(errno) => Err(Error::Os { call: "poll of interrupts", errno }),
     }
 }
 
