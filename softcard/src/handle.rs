@@ -34,9 +34,14 @@ pub struct CardHandle {
 
 impl CardHandle {
     fn send(&self, action: Action) {
+        self.leave(action);
+        let _ = self.waker.wake_if_asleep();
+    }
+
+    /// Sends what the card does not wake up for.
+    fn leave(&self, action: Action) {
         // A card thread that has ended hears nothing; who waits for an answer sees it.
         let _ = self.commands.send(Command { card: self.card, action });
-        let _ = self.waker.wake_if_asleep();
     }
 
     fn ask<T>(&self, action: impl FnOnce(SyncSender<T>) -> Action) -> Result<T, Error> {
@@ -63,7 +68,11 @@ impl CardHandle {
     /// Writes `bytes` (1, 2, 4 or 8) bytes at `offset`, a multiple of them.
     pub fn write(&self, bar: Bar, offset: u64, bytes: u8, value: u64) {
         self.published.write_sent();
-        self.send(Action::Write { bar, offset, bytes, value });
+        self.leave(Action::Write { bar, offset, bytes, value });
+        let may_wait = || bytes == 8 && self.published.may_wait(bar, offset, value);
+        if self.waker.is_needed() && !may_wait() {
+            let _ = self.waker.signal();
+        }
     }
 
     /// The eventfd of an MSI-X vector.

@@ -1,6 +1,7 @@
 //! The interrupt register of a vFPGA: one event is reported at a time, until the driver took it back.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fpga_regs::coyote::vfpga::{EventKind, IsrLen, IsrPid, IsrRead, Stream};
@@ -49,8 +50,8 @@ const DEPTH: usize = 16;
 /// The events of a vFPGA, and the registers around them.
 #[derive(Debug)]
 pub(crate) struct Isr {
-    /// What the register reads.
-    register: IsrCopy,
+    /// What others see of it, the value that it reads among that.
+    copy: Arc<IsrCopy>,
     waiting: [VecDeque<Event>; SOURCES],
     reported: Option<Event>,
     pub(crate) pid: u64,
@@ -62,9 +63,9 @@ pub(crate) struct Isr {
 
 impl Isr {
     /// With nothing to report.
-    pub(crate) fn new(register: IsrCopy) -> Self {
+    pub(crate) fn new(copy: Arc<IsrCopy>) -> Self {
         let (waiting, reported, counts) = Default::default();
-        let isr = Self { register, waiting, reported, pid: 0, vaddr: 0, length: 0, counts };
+        let isr = Self { copy, waiting, reported, pid: 0, vaddr: 0, length: 0, counts };
         isr.publish();
         isr
     }
@@ -89,17 +90,17 @@ impl Isr {
     /// Takes the reported event back; `true` if another is reported at once.
     pub(crate) fn clear(&mut self) -> bool {
         self.reported = None;
-        let more = self.report();
-        if !more {
-            self.publish();
-        }
-        more
+        self.report()
     }
 
+    /// Reports the next event unless one is reported; whether it did.
     fn report(&mut self) -> bool {
-        if self.reported.is_some() {
-            return false;
-        }
+        let reports = self.reported.is_none() && self.report_next();
+        self.publish();
+        reports
+    }
+
+    fn report_next(&mut self) -> bool {
         let Some(event) = self.waiting.iter_mut().find_map(VecDeque::pop_front) else {
             return false;
         };
@@ -122,16 +123,15 @@ impl Isr {
         if let Some(count) = count.and_then(|count| self.counts.get_mut(count)) {
             *count = count.wrapping_add(1);
         }
-        self.publish();
         true
     }
 
     /// What the register reads.
     pub(crate) fn read(&self) -> u64 {
-        self.register.load(Ordering::Relaxed)
+        self.copy.register.load(Ordering::Relaxed)
     }
 
-    /// Sets what the register reads: ahead of the interrupt, behind which the driver looks.
+    /// Sets what others see: ahead of the interrupt, behind which the driver looks.
     fn publish(&self) {
         let fault = match self.reported {
             Some(Event::PageFault(fault)) => Some(fault),
@@ -144,7 +144,9 @@ impl Isr {
             stream: fault.map_or(Stream(0), |_| Stream::Host),
             write: fault.is_some_and(|fault| fault.direction == Direction::Write),
         };
-        self.register.store(read.encode(), Ordering::Release);
+        let more = self.waiting.iter().any(|events| !events.is_empty());
+        self.copy.more.store(more, Ordering::Relaxed);
+        self.copy.register.store(read.encode(), Ordering::Release);
     }
 }
 
@@ -158,7 +160,7 @@ mod tests {
 
     #[test]
     fn events_are_reported_one_by_one_in_the_published_order() {
-        let mut isr = Isr::new(IsrCopy::default());
+        let mut isr = Isr::new(Arc::default());
         assert!(isr.raise(Event::Notify { value: 5 }), "the first is reported at once");
         for event in [
             Event::Notify { value: 6 },
@@ -192,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_notification_that_waits_stands_for_later_ones() {
-        let mut isr = Isr::new(IsrCopy::default());
+        let mut isr = Isr::new(Arc::default());
         assert!(isr.raise(Event::Notify { value: 1 }));
         assert!(!isr.raise(Event::Notify { value: 2 }) && !isr.raise(Event::Notify { value: 3 }));
         assert!(isr.clear(), "news that came behind the report is reported too");

@@ -5,19 +5,30 @@
 //! answer. The interrupt register is read for every interrupt, so the card thread keeps a copy of it
 //! where others see it. The copy is what a read would find as long as no write is under way, for
 //! which the read would wait.
+//!
+//! The write that takes an event back changes nothing that the card does while it sleeps, unless
+//! another event waits behind that one. So it wakes no card: it is executed ahead of all else when the
+//! card is awake, or somebody reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use fpga_regs::coyote::pci::{Bar, MSIX_TABLE_ENTRIES};
+use fpga_regs::coyote::vfpga::IsrWrite;
 use hostmem::EventFd;
 
 use crate::address_map;
 use crate::interrupts::Interrupts;
 use crate::{Error, WINDOWS};
 
-/// The interrupt register of a vFPGA, as it reads.
-pub(crate) type IsrCopy = Arc<AtomicU64>;
+/// The interrupt register of a vFPGA, as others see it.
+#[derive(Debug, Default)]
+pub(crate) struct IsrCopy {
+    /// What it reads.
+    pub(crate) register: AtomicU64,
+    /// Whether an event waits behind the reported one.
+    pub(crate) more: AtomicBool,
+}
 
 /// What is published of one card.
 #[derive(Debug, Default)]
@@ -29,7 +40,7 @@ pub(crate) struct Published {
     /// The shell is decoupled: its registers read otherwise.
     decoupled: AtomicBool,
     /// The interrupt registers, by vFPGA.
-    pub(crate) isrs: [IsrCopy; WINDOWS as usize],
+    pub(crate) isrs: [Arc<IsrCopy>; WINDOWS as usize],
 }
 
 impl Published {
@@ -58,7 +69,15 @@ impl Published {
         let isr = self.isrs.get(address_map::isr_at(bar, offset)?)?;
         let settled = self.writes_under_way.load(Ordering::Acquire) == 0;
         let known = settled && !self.decoupled.load(Ordering::Relaxed);
-        known.then(|| isr.load(Ordering::Acquire))
+        known.then(|| isr.register.load(Ordering::Acquire))
+    }
+
+    /// Whether a sleeping card need not be woken for a write of 8 bytes: it takes the last event back
+    /// that there is. To be asked behind a full fence, once the write is on its way.
+    pub(crate) fn may_wait(&self, bar: Bar, offset: u64, value: u64) -> bool {
+        let clear = IsrWrite { clear_pending: true, ..IsrWrite::default() };
+        let isr = address_map::isr_at(bar, offset).and_then(|index| self.isrs.get(index));
+        isr.is_some_and(|isr| value == clear.encode() && !isr.more.load(Ordering::Relaxed))
     }
 }
 
@@ -78,9 +97,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_the_last_event_is_taken_back_without_the_card() {
+        let published = Published::default();
+        let isr = |index: u64| {
+            let bank =
+                vfpga::CONTROL_WINDOW_BASE.wrapping_add(vfpga::CONTROL_WINDOW_STRIDE * index);
+            bank + vfpga::CNFG_OFFSET + vfpga::ISR
+        };
+        published.isrs[1].more.store(true, Ordering::Relaxed);
+        assert!(published.may_wait(Bar::Shell, isr(0), 1));
+        assert!(!published.may_wait(Bar::Shell, isr(1), 1), "another event waits");
+        assert!(!published.may_wait(Bar::Shell, isr(0), 3), "a transfer waits for its restart");
+        assert!(!published.may_wait(Bar::Shell, isr(0) + 8, 1), "another register");
+        assert!(!published.may_wait(Bar::Xdma, isr(0), 1), "another BAR");
+    }
+
+    #[test]
     fn the_copy_is_read_only_while_it_is_what_the_register_reads() {
         let published = Published::default();
-        published.isrs[2].store(7, Ordering::Relaxed);
+        published.isrs[2].register.store(7, Ordering::Relaxed);
         let bank = vfpga::CONTROL_WINDOW_BASE + 2 * vfpga::CONTROL_WINDOW_STRIDE;
         let isr = bank + vfpga::CNFG_OFFSET + vfpga::ISR;
         assert_eq!(published.read(Bar::Shell, isr), Some(7));

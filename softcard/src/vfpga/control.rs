@@ -1,6 +1,7 @@
 //! A vFPGA's control registers and TLB windows.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use fpga_regs::coyote::shell::CtrlCnfg;
 use fpga_regs::coyote::vfpga::{self as v, IsrLen, IsrWrite, Migration, VirtualAddress};
@@ -45,7 +46,7 @@ pub(crate) struct Control {
 
 impl Control {
     /// After a reset; `None` where the shapes of its TLBs make no sense.
-    pub(crate) fn new(ctrl_cnfg: CtrlCnfg, bus: &Rc<Bus>, isr: IsrCopy) -> Option<Self> {
+    pub(crate) fn new(ctrl_cnfg: CtrlCnfg, bus: &Rc<Bus>, isr: Arc<IsrCopy>) -> Option<Self> {
         let mmu = Mmu::new(ctrl_cnfg, fpga_regs::engine::window::CTID)?;
         Some(Self {
             unit: Unit::new(mmu, Rc::clone(bus)),

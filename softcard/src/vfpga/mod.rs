@@ -64,7 +64,7 @@ impl Vfpga {
         number: u8,
         ctrl_cnfg: CtrlCnfg,
         bus: &Rc<Bus>,
-        isr: IsrCopy,
+        isr: Arc<IsrCopy>,
     ) -> Option<Self> {
         Some(Self {
             number: number.into(),
