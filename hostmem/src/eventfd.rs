@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 
+use crate::fdpass::duplicate;
 use crate::{Error, Result};
 
 /// An event counter of the kernel (`eventfd`), non-blocking and closed on exec.
@@ -60,10 +61,7 @@ impl EventFd {
 
     /// A second descriptor of the same counter.
     pub fn try_clone(&self) -> Result<Self> {
-        let fd = self.fd.try_clone().map_err(|error| Error::Os {
-            call: "dup of an eventfd",
-            errno: Errno::from_raw(error.raw_os_error().unwrap_or(0)),
-        })?;
+        let fd = duplicate(self.fd.as_fd()).map_err(Error::os("dup of an eventfd"))?;
         Ok(Self { fd })
     }
 

@@ -40,6 +40,11 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
         .map_err(Error::os("socketpair"))
 }
 
+/// Another descriptor of the same file, closed on exec, to be handed on.
+pub fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    fd.try_clone_to_owned().map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
+}
+
 /// Room for the control data of `MAX_FDS` descriptors, aligned as the kernel's headers need.
 #[repr(C, align(8))]
 struct Control {

@@ -14,6 +14,12 @@ use crate::{Error, Result};
 /// Where network devices are made whose other end is a program.
 pub const TUN_DEVICE: &str = "/dev/net/tun";
 
+/// A MAC address as people write it.
+#[must_use]
+pub fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|octet| format!("{octet:02x}")).join(":")
+}
+
 /// The other end of a network device of the kernel's, as long as it is open: a TAP.
 ///
 /// What the kernel sends by the device is read here, one Ethernet frame at a time, and what is

@@ -53,12 +53,6 @@ pub fn mac_register(mac: [u8; 6]) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-/// A MAC address as people write it.
-#[must_use]
-pub fn mac_text(mac: [u8; 6]) -> String {
-    mac.map(|octet| format!("{octet:02x}")).join(":")
-}
-
 /// A GID as people write it, an IPv6 address.
 #[must_use]
 pub fn gid_text(gid: [u8; 16]) -> String {
@@ -72,6 +66,8 @@ fn eui64(mac: [u8; 6]) -> [u8; 8] {
 
 #[cfg(test)]
 mod tests {
+    use hostmem::netdev::mac_text;
+
     use super::*;
 
     #[test]

@@ -15,8 +15,9 @@ use fpga_regs::coyote::static_layer;
 use fpga_regs::coyote::tlb::Geometry;
 use fpga_regs::coyote::vfpga::{self, Bank};
 use fpga_regs::coyote::xdma::{self, Direction, EngineIdentifier, VectorMap};
+use hostmem::netdev::mac_text;
 
-use crate::address::{PortAddress, gid_text, mac_register, mac_text};
+use crate::address::{PortAddress, gid_text, mac_register};
 use crate::backend::CardBackend;
 use crate::cards::{Card, Quarantine, Window};
 use crate::claims::Claims;

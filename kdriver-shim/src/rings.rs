@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use hostmem::fdpass::duplicate;
 use hostmem::{Access, SharedMapping, memfd};
 use nix::fcntl::{FallocateFlags, fallocate};
 use shim_abi::CARD_STATES_BYTES;
@@ -59,7 +60,7 @@ impl RingMemory {
     /// # Errors
     /// [`Error::Os`] when descriptors run out.
     pub fn descriptor(&self) -> Result<OwnedFd, Error> {
-        duplicate(&self.fd)
+        duplicate(self.fd.as_fd()).map_err(Error::os("dup of a descriptor"))
     }
 
     /// The memory in balboad's own address space.
@@ -152,14 +153,6 @@ impl RingMemory {
         let [start, length] = [span.start, span.length].map(|n| i64::try_from(n).unwrap_or(0));
         fallocate(&self.fd, flags, start, length).map_err(Error::os("fallocate of ring memory"))
     }
-}
-
-/// Another descriptor of the same file, closed on exec.
-pub(crate) fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, Error> {
-    fd.try_clone().map_err(|error| Error::Os {
-        call: "dup of a descriptor",
-        errno: nix::errno::Errno::from_raw(error.raw_os_error().unwrap_or(0)),
-    })
 }
 
 #[cfg(test)]

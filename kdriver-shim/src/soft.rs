@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use fpga_regs::coyote::pci::{self, Bar};
+use hostmem::fdpass::duplicate;
 use hostmem::{DmaMemory, Tap};
 use softcard::{CardConfig, CardHandle, FaultSpec, Runtime, RuntimeConfig, thread_page};
 
@@ -12,7 +13,6 @@ use crate::args::SoftCard;
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
 use crate::error::Error;
 use crate::lock::lock;
-use crate::rings::duplicate;
 
 /// A software card.
 #[derive(Debug)]
@@ -150,7 +150,8 @@ impl CardBackend for SoftBackend {
     }
 
     fn grant_page(&self, window: u8, page: u8) -> Result<DoorbellGrant, Error> {
-        let thread_page = duplicate(&self.thread_page)?;
+        let thread_page = duplicate(self.thread_page.as_fd());
+        let thread_page = thread_page.map_err(Error::os("dup of a descriptor"))?;
         let granted = self.handle.grant_page(window, page).map_err(backend)?;
         let wake = WakeGrant {
             eventfd: granted.wake,

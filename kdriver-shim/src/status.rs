@@ -6,12 +6,13 @@ use std::path::Path;
 
 use fpga_regs::engine::admin::COUNTERS;
 use fpga_regs::engine::qp::{Attributes, QpType};
+use hostmem::netdev::mac_text;
 use hostmem::{Access, SharedMapping, memfd};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softcard::IcrcPolicy;
 
-use crate::address::{gid_text, mac_text};
+use crate::address::gid_text;
 use crate::backend::GrantKind;
 use crate::cards::{Card, Quarantine, find};
 use crate::clients::{CardUse, Client, Stage};

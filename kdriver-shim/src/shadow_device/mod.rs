@@ -18,10 +18,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hostmem::Tap;
+use hostmem::netdev::mac_text;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 
-use crate::address::{PortAddress, mac_text};
+use crate::address::PortAddress;
 use crate::cards::Card;
 use crate::error::Error;
 
