@@ -6,6 +6,8 @@ use fpga_regs::engine::admin::{AdminStatus, Opcode};
 use nix::errno::Errno;
 use shim_abi::Refusal;
 
+use crate::shadow_device;
+
 /// The name of the rings' memory where a quota is told of.
 pub const RINGS: &str = "bytes of rings";
 /// The name of a card's addresses where a quota is told of.
@@ -45,9 +47,9 @@ pub enum Error {
         /// What was found, and what to do.
         why: String,
     },
-    /// The kernel cannot show the cards: what is missing, and what to do.
-    #[error("--shadow: {0}")]
-    Shadow(String),
+    /// The kernel does not show the cards.
+    #[error(transparent)]
+    Shadow(#[from] shadow_device::Error),
     /// The card back-end failed.
     #[error("card back-end: {0}")]
     Backend(String),
@@ -191,11 +193,12 @@ impl Error {
             Self::Claimed { .. } => Errno::EADDRINUSE,
             Self::Unsupported(_) => Errno::EOPNOTSUPP,
             Self::Forbidden(_) => Errno::EPERM,
-            Self::Dead { .. } | Self::Backend(_) | Self::BringUp { .. } | Self::Shadow(_) => {
-                Errno::EIO
-            }
+            Self::Dead { .. }
+            | Self::Backend(_)
+            | Self::BringUp { .. }
+            | Self::Shadow(shadow_device::Error::Shadow(_)) => Errno::EIO,
             Self::StateDir { .. } => Errno::EACCES,
-            Self::Os { errno, .. } => *errno,
+            Self::Os { errno, .. } | Self::Shadow(shadow_device::Error::Os { errno, .. }) => *errno,
             Self::Memory(error) => error.errno().unwrap_or(Errno::EIO),
             Self::Refused { status, .. } => match *status {
                 AdminStatus::Unsupported => Errno::EOPNOTSUPP,

@@ -13,13 +13,18 @@ use kdriver_shim::backend::CardBackend;
 use kdriver_shim::bringup::bring_up;
 use kdriver_shim::error::Error;
 use kdriver_shim::server::Server;
-use kdriver_shim::shadow_device::{self, ShadowDevices};
+use kdriver_shim::shadow_device::{self, PortAddresses, ShadowDevices};
 use kdriver_shim::soft;
 use kdriver_shim::state_dir::StateDir;
 use kdriver_shim::vfio::{Life, VfioBackend};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use softcard::Link;
+use softcard::port::FRAME_CAPACITY;
+
+// What the kernel sends, with an Ethernet header and a tag, is a frame of the card's.
+const _: () = assert!((shadow_device::MTU as usize) + 18 < FRAME_CAPACITY);
 
 fn main() -> ExitCode {
     let args: Args = match command_line::parse("balboad", "command", exit::USAGE) {
@@ -59,11 +64,7 @@ fn run(args: &Args, wanted: &Cards) -> anyhow::Result<()> {
     let uid = nix::unistd::geteuid().as_raw();
     let dir = shim_abi::state_dir(args.state_dir.as_deref(), uid);
     let mut state = StateDir::claim(&dir, uid)?;
-    let soft_cards = wanted.addresses.get(..wanted.soft.len()).unwrap_or_default();
-    let shadow = args.shadow.then(|| ShadowDevices::create(soft_cards)).transpose()?;
-    if args.shadow {
-        shadow_device::keep_apart(wanted.soft.iter().map(|card| &card.link));
-    }
+    let shadow = args.shadow.then(|| show(wanted)).transpose()?;
     let taps = shadow.as_ref().map(ShadowDevices::taps).unwrap_or_default();
     let (runtime, backends) =
         soft::start(&wanted.soft, &taps, args.pcap.clone(), args.faults.clone(), args.seed)?;
@@ -98,6 +99,19 @@ fn run(args: &Args, wanted: &Cards) -> anyhow::Result<()> {
     drop(server);
     runtime.shutdown();
     outcome.context("the control thread failed")
+}
+
+/// Lets the kernel show the software cards.
+fn show(wanted: &Cards) -> Result<ShadowDevices, shadow_device::Error> {
+    let addresses = wanted.addresses.iter().take(wanted.soft.len());
+    let addresses: Vec<_> =
+        addresses.map(|it| PortAddresses { mac: it.mac(), ip: it.ip, prefix: it.prefix }).collect();
+    let shadow = ShadowDevices::create(&addresses)?;
+    shadow_device::keep_apart(wanted.soft.iter().filter_map(|card| match &card.link {
+        Link::Packet { device } => Some(device.as_str()),
+        Link::Switch | Link::Unix { .. } => None,
+    }));
+    Ok(shadow)
 }
 
 /// The rings of cards behind an IOMMU are locked in memory; the soft limit is often 8 MiB.

@@ -28,6 +28,7 @@ use crate::state_dir::StateDir;
 use crate::status::{self, Survey};
 use crate::sysfs::CounterFiles;
 
+mod host;
 mod turns;
 
 /// Connections served at a time, tools and processes without a doorbell page among them.
@@ -94,7 +95,7 @@ impl Server {
         }
         let aside = Aside::new()?;
         poller.watch(&aside, Token::Answers, EpollFlags::EPOLLIN)?;
-        let counter_files = CounterFiles::new(state, &mut cards, Instant::now())?;
+        let counter_files = host::counter_files(state, &mut cards)?;
         Ok(Self {
             cards,
             clients: BTreeMap::new(),
@@ -117,26 +118,6 @@ impl Server {
             freed: 0,
             buffer: Vec::new(),
         })
-    }
-
-    /// Lets the cards' addresses be those that the kernel's devices have.
-    ///
-    /// # Errors
-    /// [`Error::Os`] when the news of them cannot be waited for.
-    pub fn follow_addresses_of(&mut self, mut shadow: ShadowDevices) -> Result<(), Error> {
-        self.poller.watch(&shadow, Token::Addresses, EpollFlags::EPOLLIN)?;
-        shadow.refresh(&mut self.cards, Instant::now());
-        self.shadow = Some(shadow);
-        Ok(())
-    }
-
-    /// Takes note of addresses that have changed, and tells the programs.
-    fn follow_addresses(&mut self) {
-        let Some(shadow) = &mut self.shadow else { return };
-        let changed = shadow.follow(&mut self.cards, Instant::now());
-        for card in self.cards.iter().filter(|card| changed.contains(&card.number)) {
-            events::gids_changed(card);
-        }
     }
 
     /// Serves until `stop` becomes readable, then ends every client.
@@ -169,13 +150,6 @@ impl Server {
             self.follow_addresses();
             self.write_counters(Instant::now());
         }
-    }
-
-    /// Writes the counters' files if it is time, and tells of what was heard meanwhile.
-    fn write_counters(&mut self, now: Instant) {
-        let programs = self.has_programs();
-        self.counter_files.refresh(&mut self.cards, programs, now);
-        events::dispatch(&mut self.cards, &self.clients);
     }
 
     fn has_programs(&self) -> bool {

@@ -13,11 +13,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::geteuid;
 use shim_abi::COUNTERS_DIR;
 
-use crate::cards::Card;
 use crate::directory::Directory;
-use crate::error::Error;
-use crate::state_dir::StateDir;
-use crate::status::counters;
 
 /// How often the files are written at most.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -39,6 +35,15 @@ const PORT_COUNTERS: [(&str, &str, u64); 4] = [
 /// A file: its directory's place, and its own name.
 type Place = (String, &'static str, String);
 
+/// The counters of a card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardCounters {
+    /// The card's name.
+    pub name: String,
+    /// The counters, by name.
+    pub values: Vec<(String, u64)>,
+}
+
 /// The files of all cards; they go when this is dropped.
 #[derive(Debug)]
 pub struct CounterFiles {
@@ -57,15 +62,11 @@ impl CounterFiles {
     /// Makes the files in a state directory that is ours, in place of those a dead balboad left.
     ///
     /// # Errors
-    /// [`Error::StateDir`] when they cannot be made.
-    pub fn new(state: &StateDir, cards: &mut [Card], now: Instant) -> Result<Self, Error> {
-        let fail = |error: io::Error| Error::StateDir {
-            dir: state.path().to_owned(),
-            why: format!("{COUNTERS_DIR} in it cannot be made: {error}"),
-        };
-        let names: Vec<String> = cards.iter().map(Card::name).collect();
-        let mut files = Self::make(state.directory(), &names, now).map_err(fail)?;
-        files.write(cards).map_err(fail)?;
+    /// Those of the file system, and what else stands where they are to be.
+    pub fn new(state: &Directory, cards: &[CardCounters], now: Instant) -> io::Result<Self> {
+        let names: Vec<String> = cards.iter().map(|card| card.name.clone()).collect();
+        let mut files = Self::make(state, &names, now)?;
+        files.write(cards.iter().cloned())?;
         Ok(files)
     }
 
@@ -89,8 +90,14 @@ impl CounterFiles {
         (programs || self.stale).then(|| self.due.saturating_duration_since(now))
     }
 
-    /// Writes what has changed, if it is time; `programs` tells whether any are connected.
-    pub fn refresh(&mut self, cards: &mut [Card], programs: bool, now: Instant) {
+    /// Writes what has changed, if it is time; `programs` tells whether any are connected. Only then are
+    /// the cards asked.
+    pub fn refresh(
+        &mut self,
+        cards: impl IntoIterator<Item = CardCounters>,
+        programs: bool,
+        now: Instant,
+    ) {
         if self.patience(programs, now).is_none_or(|patience| !patience.is_zero()) {
             self.stale |= programs;
             return;
@@ -102,10 +109,9 @@ impl CounterFiles {
         }
     }
 
-    fn write(&mut self, cards: &mut [Card]) -> io::Result<()> {
-        for card in cards {
-            let name = card.name();
-            let values: BTreeMap<String, u64> = counters(card).into_iter().collect();
+    fn write(&mut self, cards: impl IntoIterator<Item = CardCounters>) -> io::Result<()> {
+        for CardCounters { name, values } in cards {
+            let values: BTreeMap<String, u64> = values.into_iter().collect();
             for (counter, value) in &values {
                 self.set((name.clone(), HW_COUNTERS, counter.clone()), *value)?;
             }
@@ -214,13 +220,13 @@ mod tests {
         let now = Instant::now();
         let mut files = files(root.path(), now);
         assert_eq!(files.patience(false, now), None);
-        files.refresh(&mut [], true, now);
+        files.refresh([], true, now);
         assert_eq!(files.patience(true, now), Some(PERIOD));
         // The last program has ended: once more, and then no more.
         assert_eq!(files.patience(false, now), Some(PERIOD));
-        files.refresh(&mut [], false, now);
+        files.refresh([], false, now);
         assert_eq!(files.patience(false, now), Some(PERIOD), "not yet");
-        files.refresh(&mut [], false, now + PERIOD);
+        files.refresh([], false, now + PERIOD);
         assert_eq!(files.patience(false, now + PERIOD), None);
     }
 
@@ -229,9 +235,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let now = Instant::now();
         let mut files = files(root.path(), now);
-        files.refresh(&mut [], true, now);
-        files.refresh(&mut [], false, now + PERIOD);
-        files.refresh(&mut [], true, now + PERIOD);
+        files.refresh([], true, now);
+        files.refresh([], false, now + PERIOD);
+        files.refresh([], true, now + PERIOD);
         assert_eq!(files.patience(false, now + PERIOD), Some(PERIOD));
     }
 

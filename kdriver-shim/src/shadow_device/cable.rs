@@ -4,8 +4,6 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use softcard::Link;
-
 /// The kernel's settings of network devices.
 const SETTINGS: &str = "/proc/sys/net/ipv4/conf";
 
@@ -14,11 +12,7 @@ const SETTINGS: &str = "/proc/sys/net/ipv4/conf";
 /// Unless told so, the kernel answers on each device for all addresses that it has, those of the
 /// cards' network devices among them: by the Ethernet address of the wrong device, where no card
 /// listens.
-pub fn keep_apart<'a>(links: impl IntoIterator<Item = &'a Link>) {
-    let devices = links.into_iter().filter_map(|link| match link {
-        Link::Packet { device } => Some(device),
-        Link::Switch | Link::Unix { .. } => None,
-    });
+pub fn keep_apart<'a>(devices: impl IntoIterator<Item = &'a str>) {
     for device in devices {
         match own_addresses_only(Path::new(SETTINGS), device) {
             Ok(true) => log::info!("{device}: answers ARP for its own addresses only from now on"),

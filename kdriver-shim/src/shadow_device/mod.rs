@@ -1,6 +1,6 @@
 //! What the kernel shows of a card: a network device, and on it an RDMA device of rdma_rxe's.
 //!
-//! The network device is a TAP whose other end is the card's port (see [`softcard`]); it has the
+//! The network device is a TAP whose other end is the card's port; it has the
 //! card's Ethernet address and, at first, its IPv4 address. The RDMA device has the card's name, so
 //! that libibverbs finds it and gives it to our provider; rxe itself carries nothing but connection
 //! management, by its QP 1. Both go with the TAP's descriptor.
@@ -12,6 +12,7 @@
 //! row do not have it.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -22,29 +23,23 @@ use hostmem::netdev::mac_text;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 
-use crate::address::PortAddress;
-use crate::cards::Card;
-use crate::error::Error;
-
 mod cable;
+mod error;
 pub mod libibverbs;
 mod message;
 mod netlink;
 mod refusal;
 
 pub use cable::keep_apart;
+pub use error::Error;
 use netlink::{Heard, News, Rdma, Routes};
 use refusal::{no_link, no_rdma, no_tap};
 
-/// The MTU of the network devices: a path MTU of 4096 and every header fit, and so do the card's
-/// frames ([`softcard::port::FRAME_CAPACITY`]).
+/// The MTU of the network devices: a path MTU of 4096 and every header fit.
 pub const MTU: u32 = 4200;
 
-const _: () = {
-    // IPv6, UDP, BTH, RETH, immediate data and ICRC; Ethernet with a tag.
-    assert!(MTU >= 4096 + 40 + 8 + 12 + 16 + 4 + 4);
-    assert!((MTU as usize) + 18 < softcard::port::FRAME_CAPACITY);
-};
+// IPv6, UDP, BTH, RETH, immediate data and ICRC.
+const _: () = assert!(MTU >= 4096 + 40 + 8 + 12 + 16 + 4 + 4);
 
 /// Where the kernel shows its RDMA devices.
 const INFINIBAND: &str = "/sys/class/infiniband";
@@ -61,9 +56,20 @@ const LATER: [Duration; 4] = [
 const FORMER: Duration = Duration::from_secs(5);
 
 /// An entry of a GID table; all zeros where there is none.
-type Gid = [u8; 16];
+pub type Gid = [u8; 16];
 
 const NO_GID: Gid = [0; 16];
+
+/// The addresses that a card's network device has at first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortAddresses {
+    /// The Ethernet address.
+    pub mac: [u8; 6],
+    /// The IPv4 address.
+    pub ip: Ipv4Addr,
+    /// Bits of its network's prefix.
+    pub prefix: u8,
+}
 
 /// The kernel's devices of all cards.
 #[derive(Debug)]
@@ -99,7 +105,7 @@ impl ShadowDevices {
     ///
     /// # Errors
     /// [`Error::Shadow`] with what is missing and what to do.
-    pub fn create(addresses: &[PortAddress]) -> Result<Self, Error> {
+    pub fn create(addresses: &[PortAddresses]) -> Result<Self, Error> {
         let routes = Routes::open().map_err(Error::os("netlink socket"))?;
         // Before the devices are, so that no news of them is missed.
         let news = News::open().map_err(Error::os("netlink socket"))?;
@@ -147,9 +153,13 @@ impl ShadowDevices {
         self.due.last().map(|due| due.saturating_duration_since(now))
     }
 
-    /// Gives the cards what the kernel's GID tables have, if they changed or may have; the numbers
-    /// of the cards whose tables changed.
-    pub fn follow(&mut self, cards: &mut [Card], now: Instant) -> Vec<u32> {
+    /// What is to change in the cards' GID tables, where the kernel's changed or may have: for each such
+    /// card its whole table. The cards come by their numbers, each with the table that it has.
+    pub fn follow<'a>(
+        &mut self,
+        cards: impl IntoIterator<Item = (u32, &'a [Gid])>,
+        now: Instant,
+    ) -> Vec<(u32, Vec<Gid>)> {
         let links: Vec<u32> = self.devices.iter().map(|device| device.link).collect();
         let Heard { about, macs } = self.news.hear(&links);
         for (link, mac) in macs {
@@ -166,31 +176,33 @@ impl ShadowDevices {
         self.refresh(cards, now)
     }
 
-    /// Gives the cards what the kernel's GID tables have now.
-    pub fn refresh(&mut self, cards: &mut [Card], now: Instant) -> Vec<u32> {
-        let mut changed = Vec::new();
+    /// As [`Self::follow`], whether the kernel's tables may have changed or not.
+    pub fn refresh<'a>(
+        &mut self,
+        cards: impl IntoIterator<Item = (u32, &'a [Gid])>,
+        now: Instant,
+    ) -> Vec<(u32, Vec<Gid>)> {
+        let mut changes = Vec::new();
         let mut in_doubt = false;
-        for device in &mut self.devices {
-            let Some(card) = cards.iter_mut().find(|card| card.number == device.card) else {
+        for (card, current) in cards {
+            let Some(device) = self.devices.iter_mut().find(|device| device.card == card) else {
                 continue;
             };
-            let gids = device.gids(&self.rdma, card.gids.len());
+            let gids = device.gids(&self.rdma, current.len());
             device.note(gids.as_ref().err());
             let Ok(gids) = gids else { continue };
-            let settled = settled(&gids, &device.read, &card.gids);
+            let settled = settled(&gids, &device.read, current);
             in_doubt |= settled != gids;
             device.read = gids;
-            match card.set_gids(settled) {
-                Ok(true) => changed.push(card.number),
-                Ok(false) => {}
-                Err(error) => log::error!("{}: its addresses stay: {error}", device.name),
+            if settled != current {
+                changes.push((card, settled));
             }
         }
         if let Some(soon) = now.checked_add(LATER[0]).filter(|_| in_doubt) {
             self.due.push(soon);
             self.due.sort_unstable_by(|a, b| b.cmp(a));
         }
-        changed
+        changes
     }
 }
 
@@ -203,7 +215,7 @@ impl AsFd for ShadowDevices {
 impl Device {
     fn create(
         card: u32,
-        address: PortAddress,
+        address: PortAddresses,
         tap: Arc<Tap>,
         routes: &Routes,
         rdma: &Rdma,
@@ -211,7 +223,7 @@ impl Device {
         let name = format!("balboa{card}");
         let link = if_nametoindex(name.as_str()).map_err(Error::os("if_nametoindex"))?;
         let refused = |errno| no_link(&name, errno);
-        routes.set_up(link, address.mac(), MTU).map_err(refused)?;
+        routes.set_up(link, address.mac, MTU).map_err(refused)?;
         routes.add_address(link, address.ip, address.prefix).map_err(refused)?;
         let is_former = |errno: &Errno| matches!(errno, Errno::EEXIST | Errno::ENFILE);
         outwait(is_former, || rdma.add_rxe(&name, &name))
@@ -220,7 +232,7 @@ impl Device {
         let found = all.into_iter().find(|(_, other)| *other == name);
         let (rdma, _) = found.ok_or_else(|| refusal::vanished(&name))?;
         log::info!("{name}: network device {name}, RDMA device {name} of rdma_rxe");
-        let (mac, read) = (address.mac(), Vec::new());
+        let (mac, read) = (address.mac, Vec::new());
         Ok(Self { card, name, link, rdma, mac, tap, read, trouble: None })
     }
 
@@ -337,7 +349,8 @@ mod tests {
     #[test]
     fn gids_are_read_as_sysfs_writes_them() {
         let text = "0000:0000:0000:0000:0000:ffff:0a4d:0001\n";
-        assert_eq!(gid(text).map(crate::address::gid_text).as_deref(), Some("::ffff:10.77.0.1"));
+        let ipv4 = Ipv4Addr::new(10, 77, 0, 1).to_ipv6_mapped().octets();
+        assert_eq!(gid(text), Some(ipv4));
         assert_eq!(gid("0000:0000:0000:0000:0000:0000:0000:0000\n"), Some([0; 16]));
         assert_eq!(gid("fe80"), None);
         assert_eq!(gid(""), None);

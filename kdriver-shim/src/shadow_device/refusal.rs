@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use crate::error::Error;
+use super::Error;
 
 /// UDP port 4791, as `/proc/net/udp` writes a local port.
 const ROCE_PORT: &str = ":12B7";

@@ -1,0 +1,26 @@
+//! What keeps the kernel from showing a card.
+
+use nix::errno::Errno;
+
+/// Why the kernel does not show the cards.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Something is missing: what it is, and what to do.
+    #[error("--shadow: {0}")]
+    Shadow(String),
+    /// A system call failed.
+    #[error("{call}: {errno}")]
+    Os {
+        /// What was tried.
+        call: &'static str,
+        /// Its error number.
+        errno: Errno,
+    },
+}
+
+impl Error {
+    /// A system call that failed, for `map_err`.
+    pub(super) fn os(call: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |errno| Self::Os { call, errno }
+    }
+}
