@@ -6,8 +6,6 @@ use fpga_regs::engine::admin::{AdminStatus, Opcode};
 use nix::errno::Errno;
 use shim_abi::Refusal;
 
-use crate::shadow_device;
-
 /// The name of the rings' memory where a quota is told of.
 pub const RINGS: &str = "bytes of rings";
 /// The name of a card's addresses where a quota is told of.
@@ -49,7 +47,7 @@ pub enum Error {
     },
     /// The kernel does not show the cards.
     #[error(transparent)]
-    Shadow(#[from] shadow_device::Error),
+    Shadow(#[from] host_view::Error),
     /// The card back-end failed.
     #[error("card back-end: {0}")]
     Backend(String),
@@ -196,9 +194,9 @@ impl Error {
             Self::Dead { .. }
             | Self::Backend(_)
             | Self::BringUp { .. }
-            | Self::Shadow(shadow_device::Error::Shadow(_)) => Errno::EIO,
+            | Self::Shadow(host_view::Error::Shadow(_)) => Errno::EIO,
             Self::StateDir { .. } => Errno::EACCES,
-            Self::Os { errno, .. } | Self::Shadow(shadow_device::Error::Os { errno, .. }) => *errno,
+            Self::Os { errno, .. } | Self::Shadow(host_view::Error::Os { errno, .. }) => *errno,
             Self::Memory(error) => error.errno().unwrap_or(Errno::EIO),
             Self::Refused { status, .. } => match *status {
                 AdminStatus::Unsupported => Errno::EOPNOTSUPP,

@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use host_view::shadow_device::{self, PortAddresses, ShadowDevices};
 use kdriver_shim::args::{Args, Cards, exit};
 use kdriver_shim::backend::CardBackend;
 use kdriver_shim::bringup::bring_up;
 use kdriver_shim::error::Error;
 use kdriver_shim::server::Server;
-use kdriver_shim::shadow_device::{self, PortAddresses, ShadowDevices};
 use kdriver_shim::soft;
 use kdriver_shim::state_dir::StateDir;
 use kdriver_shim::vfio::{Life, VfioBackend};
@@ -102,7 +102,7 @@ fn run(args: &Args, wanted: &Cards) -> anyhow::Result<()> {
 }
 
 /// Lets the kernel show the software cards.
-fn show(wanted: &Cards) -> Result<ShadowDevices, shadow_device::Error> {
+fn show(wanted: &Cards) -> Result<ShadowDevices, host_view::Error> {
     let addresses = wanted.addresses.iter().take(wanted.soft.len());
     let addresses: Vec<_> =
         addresses.map(|it| PortAddresses { mac: it.mac(), ip: it.ip, prefix: it.prefix }).collect();

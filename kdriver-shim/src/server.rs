@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use host_view::shadow_device::ShadowDevices;
+use host_view::sysfs::CounterFiles;
 use hostmem::fdpass::{self, Wait};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
@@ -23,10 +25,8 @@ use crate::poller::{Poller, Token, Watch};
 use crate::process::{ClientId, Process};
 use crate::rings::RingMemory;
 use crate::session::{Answer, Progress, Session};
-use crate::shadow_device::ShadowDevices;
 use crate::state_dir::StateDir;
 use crate::status::{self, Survey};
-use crate::sysfs::CounterFiles;
 
 mod host;
 mod turns;

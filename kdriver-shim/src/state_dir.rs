@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use host_view::directory::{self, Directory};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{
@@ -15,7 +16,6 @@ use nix::sys::socket::{
 use nix::sys::stat::{Mode, SFlag, fchmod};
 use shim_abi::SOCKET_NAME;
 
-use crate::directory::{self, Directory};
 use crate::error::Error;
 
 /// The lock file's name in the state directory; it holds the process id of who serves it.

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use fpga_regs::engine::admin::COUNTERS;
 use fpga_regs::engine::qp::{Attributes, QpType};
+use host_view::shadow_device::ShadowDevices;
 use hostmem::netdev::mac_text;
 use hostmem::{Access, SharedMapping, memfd};
 use serde::Serialize;
@@ -20,7 +21,6 @@ use crate::error::Error;
 use crate::events::Clients;
 use crate::process::ClientId;
 use crate::quota::Resource;
-use crate::shadow_device::ShadowDevices;
 
 /// Version of the document: a field is only added under the same number.
 const FORMAT: u32 = 1;

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use host_view::shadow_device::{Gid, ShadowDevices};
+use host_view::sysfs::{CardCounters, CounterFiles};
 use nix::sys::epoll::EpollFlags;
 use shim_abi::COUNTERS_DIR;
 
@@ -10,10 +12,8 @@ use crate::cards::{Card, find};
 use crate::error::Error;
 use crate::events;
 use crate::poller::Token;
-use crate::shadow_device::{Gid, ShadowDevices};
 use crate::state_dir::StateDir;
 use crate::status;
-use crate::sysfs::{CardCounters, CounterFiles};
 
 impl Server {
     /// Lets the cards' addresses be those that the kernel's devices have.

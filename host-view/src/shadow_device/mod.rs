@@ -23,15 +23,15 @@ use hostmem::netdev::mac_text;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 
+use crate::error::Error;
+
 mod cable;
-mod error;
 pub mod libibverbs;
 mod message;
 mod netlink;
 mod refusal;
 
 pub use cable::keep_apart;
-pub use error::Error;
 use netlink::{Heard, News, Rdma, Routes};
 use refusal::{no_link, no_rdma, no_tap};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use super::Error;
+use crate::error::Error;
 
 /// UDP port 4791, as `/proc/net/udp` writes a local port.
 const ROCE_PORT: &str = ":12B7";

@@ -20,7 +20,7 @@ pub enum Error {
 
 impl Error {
     /// A system call that failed, for `map_err`.
-    pub(super) fn os(call: &'static str) -> impl FnOnce(Errno) -> Self {
+    pub(crate) fn os(call: &'static str) -> impl FnOnce(Errno) -> Self {
         move |errno| Self::Os { call, errno }
     }
 }

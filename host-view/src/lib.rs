@@ -1,0 +1,27 @@
+//! What the host shows of cards: network and RDMA devices of the kernel's, and counters as files.
+//!
+//! It knows no card, only what it is told of one: names, addresses, GID tables, counters. What it finds
+//! that a card is to have, it says, and leaves the doing to others.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`shadow_device`] | the kernel's devices of a card, and the GIDs that follow their addresses |
+//! | [`sysfs`] | the counters' files, which `balboa run` shows to its programs |
+//! | [`directory`] | directories by descriptor, in which no link is followed |
+
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects
+)]
+#![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "tests may fail"))]
+
+pub mod directory;
+mod error;
+pub mod shadow_device;
+pub mod sysfs;
+
+pub use error::Error;
