@@ -1,6 +1,7 @@
 //! A card's addresses: what MAC, node GUID and GIDs follow from its IPv4 address.
 
 use std::net::Ipv4Addr;
+use std::str::FromStr;
 
 /// The IPv4 address of a card's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,22 @@ impl PortAddress {
     #[must_use]
     pub fn gids(&self) -> [[u8; 16]; 2] {
         [link_local_gid(self.mac()), self.ip.to_ipv6_mapped().octets()]
+    }
+}
+
+impl FromStr for PortAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (ip, prefix) = text.split_once('/').unwrap_or((text, "24"));
+        let ip: Ipv4Addr = ip.parse().map_err(|_| format!("{ip} is no IPv4 address A.B.C.D"))?;
+        if ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() || ip.is_loopback() {
+            return Err(format!("{ip} cannot be the address of a port"));
+        }
+        match prefix.parse() {
+            Ok(prefix) if (1..=32).contains(&prefix) => Ok(Self { ip, prefix }),
+            _ => Err(format!("/{prefix} is no prefix length from 1 to 32")),
+        }
     }
 }
 

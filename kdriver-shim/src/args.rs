@@ -1,6 +1,5 @@
 //! The command line.
 
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -8,10 +7,10 @@ use bitstreams::{EngineKind, Manifest, MapName};
 use clap::{ArgAction, Parser};
 use fpga_regs::coyote::shell::Map;
 use softcard::{FaultSpec, Link};
-
 use vfio::PciAddress;
 
 use crate::address::PortAddress;
+use crate::soft::SoftCard;
 
 /// Most software cards one balboad runs.
 pub const MAX_CARDS: u32 = 16;
@@ -95,15 +94,6 @@ pub struct ForCard<T> {
     pub card: u32,
     /// The value.
     pub value: T,
-}
-
-/// A software card as the command line wants it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SoftCard {
-    /// What its port is connected to.
-    pub link: Link,
-    /// The register map of its shell.
-    pub map: Map,
 }
 
 /// The cards as the command line wants them, in the order of their numbers.
@@ -252,22 +242,6 @@ impl<T: FromStr<Err: std::fmt::Display>> FromStr for ForCard<T> {
         match numbered {
             Some((Ok(card), rest)) => Ok(Self { card, value: value(rest)? }),
             _ => Ok(Self { card: 0, value: value(text)? }),
-        }
-    }
-}
-
-impl FromStr for PortAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (ip, prefix) = text.split_once('/').unwrap_or((text, "24"));
-        let ip: Ipv4Addr = ip.parse().map_err(|_| format!("{ip} is no IPv4 address A.B.C.D"))?;
-        if ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() || ip.is_loopback() {
-            return Err(format!("{ip} cannot be the address of a port"));
-        }
-        match prefix.parse() {
-            Ok(prefix) if (1..=32).contains(&prefix) => Ok(Self { ip, prefix }),
-            _ => Err(format!("/{prefix} is no prefix length from 1 to 32")),
         }
     }
 }

@@ -4,7 +4,6 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use fpga_regs::coyote::pci::Bar;
 use hostmem::DmaMemory;
-use shim_abi::Way;
 use softcard::IcrcPolicy;
 
 use crate::error::Error;
@@ -127,26 +126,6 @@ pub enum DoorbellGrant {
         /// A memfd, read only for its holder, that begins with a lock of balboad's.
         life: OwnedFd,
     },
-}
-
-impl DoorbellGrant {
-    /// What a client is told of the grant.
-    #[must_use]
-    pub fn way(&self) -> Way {
-        match self {
-            Self::Page { wake, .. } => Way::Page { asleep: wake.asleep, liveness: wake.liveness },
-            Self::Device { offset, ioas, .. } => Way::Device { offset: *offset, ioas: *ioas },
-        }
-    }
-
-    /// The descriptors, in the order in which a client expects them.
-    #[must_use]
-    pub fn into_descriptors(self) -> Vec<OwnedFd> {
-        match self {
-            Self::Page { page, wake } => vec![page, wake.eventfd, wake.thread_page],
-            Self::Device { function, iommu, life, .. } => vec![function, iommu, life],
-        }
-    }
 }
 
 /// How a sleeping card is woken, and its death seen.

@@ -19,13 +19,11 @@ use hostmem::netdev::mac_text;
 
 use crate::address::{PortAddress, gid_text, mac_register};
 use crate::backend::CardBackend;
-use crate::cards::{Card, Quarantine, Window};
-use crate::claims::Claims;
+use crate::device::{Device, Window};
 use crate::engine::Engine;
 use crate::engines;
 use crate::error::Error;
 use crate::iova::{ARENA_END, ARENA_START, Arena};
-use crate::rings::RING_MEMORY_BYTES;
 use crate::shell::Shell;
 
 /// Brings a card up that holds the bitstream of a manifest, and starts the engine in each of its
@@ -38,7 +36,7 @@ pub fn bring_up(
     backend: Arc<dyn CardBackend>,
     address: PortAddress,
     manifest: &Manifest,
-) -> Result<Card, Error> {
+) -> Result<Device, Error> {
     let probe = Bringup { card: number, backend: &*backend, manifest };
     let driver = engines::driver(manifest).map_err(|why| probe.failed(why))?;
     probe.function()?;
@@ -67,7 +65,7 @@ pub fn bring_up(
         gids.resize(usize::from(engine.limits().gids).max(gids.len()), [0; 16]);
         write_gids(&mut *engine, &gids)?;
         firmware.get_or_insert(version);
-        windows.push(Window::new(number, index, engine));
+        windows.push(Window { index, engine });
     }
     let Some(firmware) = firmware else {
         return Err(probe.failed(format!(
@@ -76,8 +74,6 @@ pub fn bring_up(
             (driver.wanted)()
         )));
     };
-    let places = windows.iter().map(|window| window.pages.len()).sum::<usize>();
-    arena.divide(u64::try_from(places).unwrap_or(u64::MAX), RING_MEMORY_BYTES);
     let identity = backend.identity();
     log::info!(
         "balboa{number}: {} at {}, by {}, {}, link {}, MAC {}, IP {}/{}, {} engines",
@@ -91,7 +87,7 @@ pub fn bring_up(
         address.prefix,
         windows.len()
     );
-    Ok(Card {
+    Ok(Device {
         number,
         backend,
         identity,
@@ -102,22 +98,20 @@ pub fn bring_up(
         arena,
         shell,
         interrupts: None,
-        claims: Claims::default(),
-        quarantine: Quarantine::default(),
         manifest: manifest.clone(),
-        wanted_back: false,
     })
 }
 
-impl Card {
-    /// Brings it up anew after it was reset. No client may have a place on it.
+impl Device {
+    /// Brings it up anew after it was reset, when nothing of it is in use any more. `up` has it before
+    /// its interrupts are served again.
     ///
     /// # Errors
     /// As [`bring_up`]; it then stays as dead as it was.
-    pub fn renew(&mut self) -> Result<(), Error> {
+    pub fn renew(&mut self, up: impl FnOnce(&mut Self)) -> Result<(), Error> {
         // Of the old shell: a vector is served once.
         let served = self.interrupts.take().is_some();
-        let outcome = self.bring_up_anew();
+        let outcome = self.bring_up_anew().map(|()| up(self));
         if served {
             if let Err(error) = self.serve_interrupts() {
                 // Its transfers would wait for pages without end, and its programs for events.

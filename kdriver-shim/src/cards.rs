@@ -1,27 +1,19 @@
-//! The cards: their engines, doorbell pages, address space, and who owns which queue.
+//! The cards as clients share them: doorbell pages, listeners, and which connections are whose.
 
 use std::sync::Arc;
 
-use bitstreams::Manifest;
-use fpga_regs::coyote::pci::Bar;
-use fpga_regs::coyote::xdma::{self, Direction};
-use fpga_regs::engine::admin::PortAttributes;
 use fpga_regs::engine::window::DOORBELL_PAGES;
-use hostmem::DmaMemory;
 use shim_abi::{CardInfo, Limits, PortInfo};
 
-use crate::address::{PortAddress, node_guid};
-use crate::backend::{CardBackend, Identity};
+use crate::address::node_guid;
 use crate::claims::Claims;
+use crate::device::{self, Device};
 use crate::engine::{Engine, EngineLimits};
 use crate::error::Error;
-use crate::interrupts::Interrupts;
-use crate::iova::{Arena, IovaRange};
 use crate::listeners::Listeners;
 use crate::process::ClientId;
 use crate::quota::Resource;
-use crate::shell::Shell;
-use crate::translations::Purpose;
+use crate::rings::RING_MEMORY_BYTES;
 
 /// The P_Key table: the default partition, full member.
 const PKEYS: [u16; 1] = [0xffff];
@@ -30,47 +22,28 @@ const LARGEST_MTU: u8 = 5;
 /// `ibv_mtu` of 256 bytes.
 const SMALLEST_MTU: u8 = 1;
 
-/// A card that was brought up.
+/// A card, and what its clients have of it.
 pub struct Card {
-    /// Its number, as in `balboaN`.
-    pub number: u32,
-    /// The way to it.
-    pub backend: Arc<dyn CardBackend>,
-    /// What it is, for people.
-    pub identity: Identity,
-    /// The first addresses of its port, which its MAC address and node GUID follow from.
-    pub address: PortAddress,
-    /// The GID table: all zeros where there is none.
-    pub gids: Vec<[u8; 16]>,
-    /// Contract version, for people.
-    pub firmware: String,
-    /// Its windows with an engine in them.
-    pub windows: Vec<Window>,
-    /// Its I/O virtual addresses.
-    pub arena: Arena,
-    /// The shell's part of its windows.
-    pub shell: Arc<Shell>,
-    /// Serves its interrupts, once it is told to.
-    pub interrupts: Option<Interrupts>,
+    /// The card as its driver has it.
+    pub device: Device,
+    /// Who uses its windows: in the order of the device's.
+    pub users: Vec<Users>,
     /// The connections that its QPs speak for.
     pub claims: Claims,
     /// What was leaked because the card did not confirm its end.
     pub quarantine: Quarantine,
-    /// The bitstream that it holds.
-    pub manifest: Manifest,
     /// The kernel wants it back.
     pub wanted_back: bool,
 }
 
-/// What is never used again because the card did not confirm that it is done with it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+/// What is never used again because the card did not confirm that it is done with it, beside I/O
+/// virtual addresses, which the device's arena counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quarantine {
     /// Queue pairs, receive queues and completion queues.
     pub queues: u64,
     /// Keys.
     pub keys: u64,
-    /// Bytes of I/O virtual addresses.
-    pub iova_bytes: u64,
     /// Doorbell pages.
     pub pages: u64,
 }
@@ -86,12 +59,18 @@ pub enum Page {
     Quarantined,
 }
 
-/// A window of a card: one engine, and who uses it.
-pub struct Window {
+/// A window of a card: its engine, and who uses it.
+pub struct Window<'a> {
     /// Number of the vFPGA.
     pub index: u8,
     /// The engine.
-    pub engine: Box<dyn Engine>,
+    pub engine: &'a mut dyn Engine,
+    /// Who uses it.
+    pub users: &'a mut Users,
+}
+
+/// Who uses a window of a card.
+pub struct Users {
     /// Doorbell pages 1 to 15.
     pub pages: Vec<Page>,
     /// Its completion queues and queue pairs, and who is told of their events.
@@ -117,15 +96,15 @@ impl Suspects {
     }
 }
 
-impl Window {
-    /// A window of which nothing is used.
+impl Users {
+    /// Nobody, of a window whose engine has just started; its events are told from now on.
     #[must_use]
-    pub fn new(card: u32, index: u8, mut engine: Box<dyn Engine>) -> Self {
-        let listeners = Arc::new(Listeners::new(card, index));
+    pub fn none(card: u32, window: &mut device::Window) -> Self {
+        let listeners = Arc::new(Listeners::new(card, window.index));
         let told = Arc::clone(&listeners);
-        engine.listen(Arc::new(move |event| told.tell(event)));
+        window.engine.listen(Arc::new(move |event| told.tell(event)));
         let pages = vec![Page::Free; usize::from(DOORBELL_PAGES)];
-        Self { index, engine, pages, listeners, suspects: Suspects::default() }
+        Self { pages, listeners, suspects: Suspects::default() }
     }
 
     /// Free doorbell pages.
@@ -148,27 +127,50 @@ impl Window {
         }
     }
 
-    /// Whether no client uses the window.
+    /// Whether there is none.
     #[must_use]
-    pub fn is_unused(&self) -> bool {
+    pub fn are_none(&self) -> bool {
         !self.pages.iter().any(|page| matches!(page, Page::Client(_)))
     }
 }
 
 impl Card {
-    /// The device name.
+    /// A card that has just come up, of which nothing is used.
     #[must_use]
-    pub fn name(&self) -> String {
-        format!("balboa{}", self.number)
+    pub fn new(mut device: Device) -> Self {
+        let users = nobody(&mut device);
+        let (claims, quarantine) = Default::default();
+        Self { device, users, claims, quarantine, wanted_back: false }
+    }
+
+    /// Brings it up anew after it was reset. No client may have a place on it.
+    ///
+    /// # Errors
+    /// The driver's; it then stays as dead as it was.
+    pub fn renew(&mut self) -> Result<(), Error> {
+        let Self { device, users, claims, quarantine, wanted_back } = self;
+        device.renew(|device| {
+            *users = nobody(device);
+            (*claims, *quarantine, *wanted_back) = Default::default();
+        })
+    }
+
+    /// Its windows.
+    pub fn windows(&mut self) -> impl Iterator<Item = Window<'_>> {
+        let windows = self.device.windows.iter_mut().zip(&mut self.users);
+        windows.map(|(device::Window { index, engine }, users)| Window {
+            index: *index,
+            engine: &mut **engine,
+            users,
+        })
     }
 
     /// A window by its number.
     ///
     /// # Errors
     /// [`Error::NoSuch`] where there is none.
-    pub fn window(&mut self, index: u8) -> Result<&mut Window, Error> {
-        self.windows
-            .iter_mut()
+    pub fn window(&mut self, index: u8) -> Result<Window<'_>, Error> {
+        self.windows()
             .find(|window| window.index == index)
             .ok_or(Error::NoSuch { object: "window", number: u64::from(index) })
     }
@@ -177,19 +179,19 @@ impl Card {
     ///
     /// # Errors
     /// [`Error::NoPages`] when every page is taken, [`Error::Dead`] when no engine lives.
-    pub fn emptiest_window(&mut self) -> Result<&mut Window, Error> {
-        let pages = self.windows.iter().map(|window| window.pages.len()).sum();
-        let card = self.number;
-        let death = self.windows.iter().find_map(|window| {
+    pub fn emptiest_window(&mut self) -> Result<Window<'_>, Error> {
+        let pages = self.users.iter().map(|users| users.pages.len()).sum();
+        let card = self.device.number;
+        let death = self.device.windows.iter().find_map(|window| {
             let why = window.engine.death()?.to_owned();
             Some(Error::Dead { engine: window.engine.name().to_owned(), why })
         });
-        let mut best: Option<&mut Window> = None;
+        let mut best: Option<Window<'_>> = None;
         let mut living = false;
-        for window in self.windows.iter_mut().filter(|window| window.engine.death().is_none()) {
+        for window in self.windows().filter(|window| window.engine.death().is_none()) {
             living = true;
-            let free = window.free_pages();
-            if free > best.as_ref().map_or(0, |best| best.free_pages()) {
+            let free = window.users.free_pages();
+            if free > best.as_ref().map_or(0, |best| best.users.free_pages()) {
                 best = Some(window);
             }
         }
@@ -200,142 +202,21 @@ impl Card {
         }
     }
 
-    /// Lets the card reach memory through a window, for that purpose; translations that are not
-    /// inserted ahead come by page faults. `None` for memory that is mapped later, or by a client.
-    ///
-    /// # Errors
-    /// The back-end's.
-    pub fn map(
-        &self,
-        window: u8,
-        range: &IovaRange,
-        memory: Option<DmaMemory>,
-        purpose: Purpose,
-    ) -> Result<(), Error> {
-        if let Some(memory) = memory {
-            self.backend.dma_map(range.start(), range.length(), memory)?;
-        }
-        self.shell.map(window, range.start(), range.length(), purpose);
-        Ok(())
-    }
-
-    /// Takes translations back that [`Self::map`] gave, a row of pages; `true` when none is left, and
-    /// then the memory may be unmapped. After `false` another call is due.
-    ///
-    /// # Errors
-    /// [`Error::Dead`] when the card does not confirm: the ranges are not to be used again.
-    pub fn take_back(&self, window: u8, ranges: &[&IovaRange]) -> Result<bool, Error> {
-        let ranges: Vec<_> = ranges.iter().map(|range| (range.start(), range.length())).collect();
-        self.shell.unmap(window, &ranges)
-    }
-
-    /// Unmaps the next piece of a range, of which so many bytes are unmapped already.
-    ///
-    /// # Errors
-    /// The back-end's; the range is not to be used again.
-    pub fn unmap_piece(&self, range: &IovaRange, unmapped: &mut u64) -> Result<(), Error> {
-        let start = range.start().saturating_add(*unmapped);
-        let left = range.length().saturating_sub(*unmapped);
-        let piece = self.backend.dma_piece();
-        let length = piece.saturating_sub(start.checked_rem(piece).unwrap_or(0)).min(left);
-        match self.backend.dma_unmap(start, length) {
-            Ok(()) => *unmapped = unmapped.saturating_add(length),
-            // Whoever mapped it in larger pieces has to wait for all of it, and so have others.
-            Err(_) if length < left => {
-                self.backend.dma_unmap(start, left)?;
-                *unmapped = range.length();
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
-    /// Unmaps all of a range in one go, whatever pieces it was mapped in.
-    ///
-    /// # Errors
-    /// The back-end's; the range is not to be used again.
-    pub fn unmap_all(&self, range: &IovaRange) -> Result<(), Error> {
-        self.backend.dma_unmap(range.start(), range.length())
-    }
-
-    /// Changes the GID table, in every window whose engine lives; true if it was another before.
-    ///
-    /// # Errors
-    /// An engine's; the table then counts as not changed, and may be tried again.
-    pub fn set_gids(&mut self, gids: Vec<[u8; 16]>) -> Result<bool, Error> {
-        if gids == self.gids {
-            return Ok(false);
-        }
-        for window in self.windows.iter_mut().filter(|window| window.engine.death().is_none()) {
-            let changes = (0u8..).zip(gids.iter().zip(&self.gids));
-            for (index, (gid, _)) in changes.filter(|(_, (gid, before))| gid != before) {
-                window.engine.set_gid(index, (*gid != [0; 16]).then_some(*gid))?;
-            }
-        }
-        self.gids = gids;
-        Ok(true)
-    }
-
-    /// Gives all its engines up, so that its programs are told that the device is gone.
-    pub fn abandon(&mut self, why: &str) {
-        self.windows.iter_mut().for_each(|window| window.engine.abandon(why));
-    }
-
-    /// Whether none of its engines lives.
-    #[must_use]
-    pub fn is_dead(&self) -> bool {
-        self.windows.iter().all(|window| window.engine.death().is_some())
-    }
-
     /// Whether no client has a place on it.
     #[must_use]
     pub fn is_unused(&self) -> bool {
-        self.windows.iter().all(Window::is_unused)
+        self.users.iter().all(Users::are_none)
     }
 
-    /// Whether it was reset since it was brought up: its DMA engines stand still.
-    #[must_use]
-    pub fn was_reset(&self) -> bool {
-        let engine = xdma::engine(Direction::HostToCard, 0);
-        self.backend.read32(Bar::Xdma, engine | xdma::ENGINE_CONTROL) == 0
-    }
-
-    /// Serves its interrupts from now on by a thread of their own.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] or [`Error::Backend`] when descriptors or threads run out.
-    pub fn serve_interrupts(&mut self) -> Result<(), Error> {
-        self.interrupts = Some(Interrupts::serve(&self.shell)?);
-        Ok(())
-    }
-
-    /// Gives a range of IOVAs back, or leaks it where the card may still use it.
-    pub fn release_iova(&mut self, range: IovaRange, clean: bool) {
-        if clean {
-            self.arena.release(range, std::time::Instant::now());
-        } else {
-            self.quarantine.iova_bytes = self.quarantine.iova_bytes.saturating_add(range.length());
-            self.arena.lose(range);
-        }
-    }
-
-    /// The port, as its first living engine sees it; down where none lives.
+    /// What clients are told of the port.
     pub fn port(&mut self) -> PortInfo {
-        let living = self.windows.iter_mut().find(|window| window.engine.death().is_none());
-        let attributes = match living.map(|window| window.engine.query_port()) {
-            Some(Ok(attributes)) => attributes,
-            Some(Err(error)) => {
-                log::warn!("balboa{}: the port cannot be queried: {error}", self.number);
-                PortAttributes::default()
-            }
-            None => PortAttributes::default(),
-        };
+        let attributes = self.device.port();
         PortInfo {
             link_up: attributes.link_up != 0,
             max_mtu: attributes.max_mtu.clamp(SMALLEST_MTU, LARGEST_MTU),
             active_mtu: attributes.active_mtu.clamp(SMALLEST_MTU, LARGEST_MTU),
-            mac: self.address.mac(),
-            gids: self.gids.clone(),
+            mac: self.device.address.mac(),
+            gids: self.device.gids.clone(),
             pkeys: PKEYS.to_vec(),
         }
     }
@@ -343,14 +224,23 @@ impl Card {
     /// What clients are told of the card.
     pub fn info(&mut self) -> CardInfo {
         CardInfo {
-            card: self.number,
-            name: self.name(),
-            node_guid: node_guid(self.address.mac()),
-            firmware: self.firmware.clone(),
-            board: self.identity.board.clone(),
+            card: self.device.number,
+            name: self.device.name(),
+            node_guid: node_guid(self.device.address.mac()),
+            firmware: self.device.firmware.clone(),
+            board: self.device.identity.board.clone(),
             port: self.port(),
         }
     }
+}
+
+/// Who uses a card that has just come up: nobody. Its addresses are divided among those to come.
+fn nobody(device: &mut Device) -> Vec<Users> {
+    let Device { number, windows, arena, .. } = device;
+    let users: Vec<_> = windows.iter_mut().map(|window| Users::none(*number, window)).collect();
+    let places = users.iter().map(|users| users.pages.len()).sum::<usize>();
+    arena.divide(u64::try_from(places).unwrap_or(u64::MAX), RING_MEMORY_BYTES);
+    users
 }
 
 /// A card by its number.
@@ -359,7 +249,7 @@ impl Card {
 /// [`Error::NoSuch`] where there is none.
 pub fn find(cards: &mut [Card], number: u32) -> Result<&mut Card, Error> {
     let none = Error::NoSuch { object: "card", number: u64::from(number) };
-    cards.iter_mut().find(|card| card.number == number).ok_or(none)
+    cards.iter_mut().find(|card| card.device.number == number).ok_or(none)
 }
 
 /// What a client is told that it may have: the engine's limits within its quotas.

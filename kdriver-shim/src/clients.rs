@@ -67,23 +67,23 @@ impl CardUse {
         length: u64,
         va: u64,
     ) -> Result<IovaRange, Error> {
-        let (used, limit) = (self.addresses, card.arena.limit(self.addresses));
+        let (used, limit) = (self.addresses, card.device.arena.limit(self.addresses));
         if length > limit.saturating_sub(used) {
             return Err(Error::Quota { resource: ADDRESSES, used, asked: length, limit });
         }
-        let none = Error::NoAddressSpace { card: card.number, length };
-        let range = card.arena.allocate(length, va, Instant::now()).ok_or(none)?;
+        let none = Error::NoAddressSpace { card: card.device.number, length };
+        let range = card.device.arena.allocate(length, va, Instant::now()).ok_or(none)?;
         self.addresses = used.saturating_add(range.taken());
-        card.arena.note(used, self.addresses);
+        card.device.arena.note(used, self.addresses);
         Ok(range)
     }
 
     /// Gives addresses of a region back, or leaks them where the card may still use them.
     pub fn give_addresses(&mut self, card: &mut Card, range: IovaRange, clean: bool) {
         let left = self.addresses.saturating_sub(range.taken());
-        card.arena.note(self.addresses, left);
+        card.device.arena.note(self.addresses, left);
         self.addresses = left;
-        card.release_iova(range, clean);
+        card.device.release_iova(range, clean);
     }
 }
 

@@ -60,7 +60,7 @@ impl Client {
             card.claims.release(peer, CardQp { window, qpn });
         }
         self.end_queues(cards, qp.card, |window| {
-            window.listeners.remove_qp(qpn);
+            window.users.listeners.remove_qp(qpn);
             let qp_ended = window.engine.destroy_qp(qpn);
             let rq_ended = window.engine.destroy_rq(qp.rqn);
             [("QP", qpn, qp_ended), ("RQ", qp.rqn, rq_ended)]
@@ -71,7 +71,7 @@ impl Client {
     fn end_cq(&mut self, cards: &mut [Card]) -> Option<usize> {
         let (cqn, cq) = self.cqs.pop_first()?;
         self.end_queues(cards, cq.card, |window| {
-            window.listeners.remove_cq(cqn);
+            window.users.listeners.remove_cq(cqn);
             [("CQ", cqn, window.engine.destroy_cq(cqn))]
         });
         Some(1)
@@ -82,7 +82,7 @@ impl Client {
         &mut self,
         cards: &mut [Card],
         number: u32,
-        end: impl FnOnce(&mut Window) -> [(&'static str, u32, Result<(), Error>); N],
+        end: impl FnOnce(Window<'_>) -> [(&'static str, u32, Result<(), Error>); N],
     ) {
         let Some(place) = self.cards.get_mut(&number) else { return };
         let Ok(card) = find(cards, number) else { return };
@@ -127,12 +127,12 @@ impl Client {
     /// Takes back what the card knows of the client's rings, a row of pages, and behind the last one
     /// ends its place there; whether that is done. Its queues and regions there are gone.
     pub fn leave(&mut self, card: &mut Card) -> bool {
-        let number = card.number;
+        let number = card.device.number;
         let Some(place) = self.cards.get(&number) else { return true };
-        let unmapped = match card.take_back(place.window, &[&place.rings]) {
+        let unmapped = match card.device.take_back(place.window, &[&place.rings]) {
             Ok(false) => return false,
-            Ok(true) => card.unmap_all(&place.rings),
-            Err(error) => card.unmap_all(&place.rings).and(Err(error)),
+            Ok(true) => card.device.unmap_all(&place.rings),
+            Err(error) => card.device.unmap_all(&place.rings).and(Err(error)),
         };
         let Some(CardUse { window, page, rings, clean, .. }) = self.cards.remove(&number) else {
             return true;
@@ -141,10 +141,10 @@ impl Client {
             log::error!("rings of {}: {error}", self.label());
         }
         if let Ok(window) = card.window(window) {
-            window.listeners.remove_client(self.id);
+            window.users.listeners.remove_client(self.id);
         }
         let clean = clean && unmapped.is_ok();
-        card.release_iova(rings, clean);
+        card.device.release_iova(rings, clean);
         end_page(card, window, page, clean);
         // Where the process still runs, its polls find that nothing will complete any more.
         self.lose_card(number);
@@ -172,10 +172,10 @@ impl Client {
 
 /// Takes a doorbell page back, and starts a dead engine anew once nobody uses it.
 fn end_page(card: &mut Card, index: u8, page: u8, clean: bool) {
-    let gids = card.gids.clone();
+    let gids = card.device.gids.clone();
     let Ok(window) = card.window(index) else { return };
     window.engine.revoke(page);
-    window.set_page(page, if clean { Page::Free } else { Page::Quarantined });
+    window.users.set_page(page, if clean { Page::Free } else { Page::Quarantined });
     if window.engine.death().is_none() {
         if !clean {
             card.quarantine.pages = card.quarantine.pages.saturating_add(1);
@@ -183,7 +183,7 @@ fn end_page(card: &mut Card, index: u8, page: u8, clean: bool) {
         return;
     }
     // One that was reset has lost more than its engine, and one that leaves wants none.
-    if !window.is_unused() || card.wanted_back || card.was_reset() {
+    if !window.users.are_none() || card.wanted_back || card.device.was_reset() {
         return;
     }
     let Ok(window) = card.window(index) else { return };
@@ -194,9 +194,9 @@ fn end_page(card: &mut Card, index: u8, page: u8, clean: bool) {
     match restarted {
         Ok(()) => {
             log::warn!("{}: started anew after its death", window.engine.name());
-            window.pages.fill(Page::Free);
-            window.listeners.clear();
-            window.suspects = Suspects::default();
+            window.users.pages.fill(Page::Free);
+            window.users.listeners.clear();
+            window.users.suspects = Suspects::default();
         }
         Err(error) => log::error!("{error}"),
     }

@@ -20,9 +20,9 @@ const QUERIED_PER_TURN: usize = 8;
 /// Acts on what the engines of all cards have reported of themselves so far.
 pub fn dispatch(cards: &mut [Card], clients: &Clients) {
     for card in cards {
-        for at in 0..card.windows.len() {
+        for at in 0..card.device.windows.len() {
             while let Some(event) =
-                card.windows.get_mut(at).and_then(|window| window.engine.next_event())
+                card.device.windows.get_mut(at).and_then(|window| window.engine.next_event())
             {
                 heed(card, at, event, clients);
             }
@@ -31,21 +31,22 @@ pub fn dispatch(cards: &mut [Card], clients: &Clients) {
 }
 
 fn heed(card: &mut Card, at: usize, event: EngineEvent, clients: &Clients) {
-    let number = card.number;
-    let Some(window) = card.windows.get_mut(at) else { return };
+    let number = card.device.number;
+    let Some(window) = card.windows().nth(at) else { return };
     match event {
         EngineEvent::Lost => {
-            (window.suspects.cqs, window.suspects.qps) = window.listeners.numbers();
+            (window.users.suspects.cqs, window.users.suspects.qps) =
+                window.users.listeners.numbers();
         }
         EngineEvent::Dead => {
             // First, so that whoever is told finds it so: polls flush, posting fails.
             for client in clients.values().filter(|it| it.uses(number, window.index)) {
                 client.lose_card(number);
             }
-            window.listeners.tell_all(ibv_event::DEVICE_FATAL);
-            window.listeners.fire_all();
+            window.users.listeners.tell_all(ibv_event::DEVICE_FATAL);
+            window.users.listeners.fire_all();
             // What ended this one may have ended the others, whose programs would hear of it late.
-            card.windows.iter_mut().for_each(|window| window.engine.check());
+            card.device.windows.iter_mut().for_each(|window| window.engine.check());
         }
     }
 }
@@ -53,23 +54,23 @@ fn heed(card: &mut Card, at: usize, event: EngineEvent, clients: &Clients) {
 /// Whether events were lost, and not everything was looked at yet that they may have told of.
 #[must_use]
 pub fn has_suspects(cards: &[Card]) -> bool {
-    cards.iter().flat_map(|card| &card.windows).any(|window| !window.suspects.is_empty())
+    cards.iter().flat_map(|card| &card.users).any(|users| !users.suspects.is_empty())
 }
 
 /// Looks at some of the queues of which events may have been lost.
 pub fn examine_suspects(cards: &mut [Card]) {
-    for window in cards.iter_mut().flat_map(|card| &mut card.windows) {
+    for window in cards.iter_mut().flat_map(Card::windows) {
         for _ in 0..FIRED_PER_TURN {
-            let Some(cqn) = window.suspects.cqs.pop() else { break };
-            window.listeners.fire(cqn);
+            let Some(cqn) = window.users.suspects.cqs.pop() else { break };
+            window.users.listeners.fire(cqn);
         }
         for _ in 0..QUERIED_PER_TURN {
-            let Some(qpn) = window.suspects.qps.pop() else { break };
-            if !window.listeners.has_qp(qpn) {
+            let Some(qpn) = window.users.suspects.qps.pop() else { break };
+            if !window.users.listeners.has_qp(qpn) {
                 continue;
             }
             if window.engine.query_qp(qpn).is_ok_and(|qp| qp.state == QpState::Err) {
-                window.listeners.fail_qp(qpn);
+                window.users.listeners.fail_qp(qpn);
             }
         }
     }
@@ -77,7 +78,7 @@ pub fn examine_suspects(cards: &mut [Card]) {
 
 /// Tells every context of a card that its GID table has changed.
 pub fn gids_changed(card: &Card) {
-    for window in &card.windows {
-        window.listeners.tell_all(ibv_event::GID_CHANGE);
+    for users in &card.users {
+        users.listeners.tell_all(ibv_event::GID_CHANGE);
     }
 }

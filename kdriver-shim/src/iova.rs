@@ -67,6 +67,8 @@ pub struct Arena {
     /// Bytes beyond all shares, and how many of them are in use or lost.
     spare: u64,
     spare_used: u64,
+    /// Bytes that will never be given back.
+    lost: u64,
 }
 
 impl Arena {
@@ -83,7 +85,7 @@ impl Arena {
             }
         }
         let spare = free.free_bytes();
-        Self { free, resting: VecDeque::new(), share: 0, spare, spare_used: 0 }
+        Self { free, resting: VecDeque::new(), share: 0, spare, spare_used: 0, lost: 0 }
     }
 
     /// Divides what is free among so many places, for each of which `rings` bytes are kept beside its
@@ -113,6 +115,13 @@ impl Arena {
     /// Notes that a range will never be given back.
     pub fn lose(&mut self, range: IovaRange) {
         self.spare_used = self.spare_used.saturating_add(range.taken());
+        self.lost = self.lost.saturating_add(range.length());
+    }
+
+    /// Bytes of the ranges that will never be given back.
+    #[must_use]
+    pub fn lost_bytes(&self) -> u64 {
+        self.lost
     }
 
     /// Bytes free in all.

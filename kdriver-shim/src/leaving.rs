@@ -90,7 +90,7 @@ impl Leaving {
         if !self.forgotten {
             let mapped = self.regions.iter().filter(|region| region.mr.mapped);
             let ranges: Vec<_> = mapped.map(|region| &region.mr.range).collect();
-            match card.take_back(window, &ranges) {
+            match card.device.take_back(window, &ranges) {
                 Ok(false) => return false,
                 Ok(true) => {}
                 Err(error) => self.failure = Some(error),
@@ -102,11 +102,12 @@ impl Leaving {
         for region in self.regions.iter_mut().filter(|region| region.mr.mapped) {
             let whole = region.mr.range.length();
             while region.unmapped < whole {
-                if bytes >= card.backend.dma_piece() {
+                if bytes >= card.device.backend.dma_piece() {
                     return false;
                 }
                 let before = region.unmapped;
-                if let Err(error) = card.unmap_piece(&region.mr.range, &mut region.unmapped) {
+                if let Err(error) = card.device.unmap_piece(&region.mr.range, &mut region.unmapped)
+                {
                     self.failure.get_or_insert(error);
                     region.unmapped = whole;
                 }

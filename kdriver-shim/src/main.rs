@@ -12,6 +12,7 @@ use host_view::shadow_device::{self, PortAddresses, ShadowDevices};
 use kdriver_shim::args::{Args, Cards, exit};
 use kdriver_shim::backend::CardBackend;
 use kdriver_shim::bringup::bring_up;
+use kdriver_shim::cards::Card;
 use kdriver_shim::error::Error;
 use kdriver_shim::server::Server;
 use kdriver_shim::soft;
@@ -73,13 +74,13 @@ fn run(args: &Args, wanted: &Cards) -> anyhow::Result<()> {
     // Held to the end of this thread's work.
     let life = Life::hold()?;
     for address in &wanted.vfio {
-        backends.push(Arc::new(VfioBackend::open(*address, &life)?));
+        backends.push(Arc::new(VfioBackend::open(*address, &life, shim_abi::DMA_PIECE)?));
     }
     let mut cards = Vec::new();
     for ((number, backend), address) in (0u32..).zip(backends).zip(&wanted.addresses) {
         let manifest = wanted.manifest(number)?;
-        let mut card = bring_up(number, backend, *address, &manifest)?;
-        card.serve_interrupts()?;
+        let mut card = Card::new(bring_up(number, backend, *address, &manifest)?);
+        card.device.serve_interrupts()?;
         cards.push(card);
     }
     let listener = state.listen()?;

@@ -91,7 +91,7 @@ impl Server {
         let listener_watch = poller.watch(&listener, Token::Listener, EpollFlags::EPOLLIN)?;
         let mut watches = BTreeMap::new();
         for card in &cards {
-            watches.insert(card.number, watch(&poller, card)?);
+            watches.insert(card.device.number, watch(&poller, card)?);
         }
         let aside = Aside::new()?;
         poller.watch(&aside, Token::Answers, EpollFlags::EPOLLIN)?;
@@ -218,7 +218,7 @@ impl Server {
             Token::WantedBack(card) => self.give_up(card),
             Token::GivenUp(card) => self.end_given_up(card),
             Token::Engine { card, window } => {
-                let card = self.cards.iter_mut().find(|c| c.number == card);
+                let card = self.cards.iter_mut().find(|c| c.device.number == card);
                 if let Some(Ok(window)) = card.map(|card| card.window(window)) {
                     window.engine.service();
                 }
@@ -461,8 +461,8 @@ impl Server {
 
     /// Ends the clients whose memory did not answer a card.
     fn end_given_up(&mut self, number: u32) {
-        let card = self.cards.iter().find(|card| card.number == number);
-        if let Some(fd) = card.and_then(|card| card.backend.given_up()) {
+        let card = self.cards.iter().find(|card| card.device.number == number);
+        if let Some(fd) = card.and_then(|card| card.device.backend.given_up()) {
             let _ = nix::unistd::read(fd, &mut [0; 8]);
         }
         let given_up = self.clients.iter().filter(|(_, client)| client.handle.is_given_up());
@@ -475,13 +475,15 @@ impl Server {
     /// The kernel wants a card back: its programs are told that it is gone, and once none has it open
     /// any more it is let go.
     fn give_up(&mut self, number: u32) {
-        let Some(card) = self.cards.iter_mut().find(|card| card.number == number) else { return };
+        let Some(card) = self.cards.iter_mut().find(|card| card.device.number == number) else {
+            return;
+        };
         // It is signalled again and again.
-        if let Some(fd) = card.backend.wanted_back() {
+        if let Some(fd) = card.device.backend.wanted_back() {
             let _ = nix::unistd::read(fd, &mut [0; 8]);
         }
         if !std::mem::replace(&mut card.wanted_back, true) {
-            card.abandon("the kernel wants the card back");
+            card.device.abandon("the kernel wants the card back");
             events::dispatch(&mut self.cards, &self.clients);
         }
         self.tend_cards();
@@ -493,21 +495,31 @@ impl Server {
         while let Some(at) = self.cards.iter().position(|card| card.wanted_back && card.is_unused())
         {
             let card = self.cards.remove(at);
-            unwatch(&self.poller, &card, self.watches.remove(&card.number).unwrap_or_default());
-            log::warn!("{}: let go, for the kernel wants it back", card.name());
+            unwatch(
+                &self.poller,
+                &card,
+                self.watches.remove(&card.device.number).unwrap_or_default(),
+            );
+            log::warn!("{}: let go, for the kernel wants it back", card.device.name());
         }
-        for card in self.cards.iter_mut().filter(|card| card.is_dead() && card.is_unused()) {
-            if !card.was_reset() {
+        for card in self.cards.iter_mut().filter(|card| card.device.is_dead() && card.is_unused()) {
+            if !card.device.was_reset() {
                 continue;
             }
-            unwatch(&self.poller, card, self.watches.remove(&card.number).unwrap_or_default());
+            unwatch(
+                &self.poller,
+                card,
+                self.watches.remove(&card.device.number).unwrap_or_default(),
+            );
             match card.renew() {
-                Ok(()) => log::warn!("{}: brought up anew after a reset", card.name()),
-                Err(error) => log::error!("{}: not brought up after a reset: {error}", card.name()),
+                Ok(()) => log::warn!("{}: brought up anew after a reset", card.device.name()),
+                Err(error) => {
+                    log::error!("{}: not brought up after a reset: {error}", card.device.name())
+                }
             }
             match watch(&self.poller, card) {
-                Ok(watches) => drop(self.watches.insert(card.number, watches)),
-                Err(error) => log::error!("{}: is not heard any more: {error}", card.name()),
+                Ok(watches) => drop(self.watches.insert(card.device.number, watches)),
+                Err(error) => log::error!("{}: is not heard any more: {error}", card.device.name()),
             }
         }
     }
@@ -515,12 +527,14 @@ impl Server {
 
 /// What a card signals, and what that means.
 fn signals(card: &Card) -> Vec<(BorrowedFd<'_>, Token)> {
-    let windows = card.windows.iter().map(|window| {
-        let token = Token::Engine { card: card.number, window: window.index };
+    let windows = card.device.windows.iter().map(|window| {
+        let token = Token::Engine { card: card.device.number, window: window.index };
         (window.engine.news(), token)
     });
-    let wanted_back = card.backend.wanted_back().map(|fd| (fd, Token::WantedBack(card.number)));
-    let given_up = card.backend.given_up().map(|fd| (fd, Token::GivenUp(card.number)));
+    let wanted_back =
+        card.device.backend.wanted_back().map(|fd| (fd, Token::WantedBack(card.device.number)));
+    let given_up =
+        card.device.backend.given_up().map(|fd| (fd, Token::GivenUp(card.device.number)));
     wanted_back.into_iter().chain(given_up).chain(windows).collect()
 }
 

@@ -86,7 +86,7 @@ impl Session<'_> {
     }
 
     fn has_resting(&mut self, card: u32) -> bool {
-        self.card(card).is_ok_and(|card| card.arena.has_resting())
+        self.card(card).is_ok_and(|card| card.device.arena.has_resting())
     }
 
     fn serve_at_once(&mut self, request: Request) -> Result<Answer, Error> {
@@ -122,11 +122,11 @@ impl Session<'_> {
     }
 
     fn card(&mut self, card: u32) -> Result<&mut Card, Error> {
-        found(self.cards.iter_mut().find(|c| c.number == card), "card", card)
+        found(self.cards.iter_mut().find(|c| c.device.number == card), "card", card)
     }
 
     /// The client's window of a card it has opened.
-    fn window(&mut self, card: u32) -> Result<&mut Window, Error> {
+    fn window(&mut self, card: u32) -> Result<Window<'_>, Error> {
         let place = found(self.client.cards.get(&card), "open card", card)?;
         let window = place.window;
         self.card(card)?.window(window)

@@ -5,14 +5,23 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use fpga_regs::coyote::pci::{self, Bar};
+use fpga_regs::coyote::shell::Map;
 use hostmem::fdpass::duplicate;
 use hostmem::{DmaMemory, Tap};
-use softcard::{CardConfig, CardHandle, FaultSpec, Runtime, RuntimeConfig, thread_page};
+use softcard::{CardConfig, CardHandle, FaultSpec, Link, Runtime, RuntimeConfig, thread_page};
 
-use crate::args::SoftCard;
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
 use crate::error::Error;
 use crate::lock::lock;
+
+/// What a software card is to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SoftCard {
+    /// What its port is connected to.
+    pub link: Link,
+    /// The register map of its shell.
+    pub map: Map,
+}
 
 /// A software card.
 #[derive(Debug)]

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use fpga_regs::engine::admin::COUNTERS;
 use fpga_regs::engine::qp::{Attributes, QpType};
 use host_view::shadow_device::ShadowDevices;
 use hostmem::netdev::mac_text;
@@ -15,7 +14,7 @@ use softcard::IcrcPolicy;
 
 use crate::address::gid_text;
 use crate::backend::GrantKind;
-use crate::cards::{Card, Quarantine, find};
+use crate::cards::{Card, Quarantine, Window, find};
 use crate::clients::{CardUse, Client, Stage};
 use crate::error::Error;
 use crate::events::Clients;
@@ -67,7 +66,16 @@ struct CardStatus {
     client_limits: Map<String, Value>,
     windows: Vec<WindowStatus>,
     counters: Map<String, Value>,
-    quarantine: Quarantine,
+    quarantine: QuarantineStatus,
+}
+
+/// What is never used again because the card did not confirm that it is done with it.
+#[derive(Serialize)]
+struct QuarantineStatus {
+    queues: u64,
+    keys: u64,
+    iova_bytes: u64,
+    pages: u64,
 }
 
 /// What the kernel shows of a card.
@@ -199,40 +207,45 @@ pub fn to_memfd(text: &str) -> Result<OwnedFd, Error> {
 
 fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
     let shadow = shadow.and_then(|shadow| {
-        let name = shadow.name_of(card.number)?.to_owned();
-        let trouble = shadow.trouble_of(card.number);
+        let name = shadow.name_of(card.device.number)?.to_owned();
+        let trouble = shadow.trouble_of(card.device.number);
         Some(ShadowStatus { netdev: name.clone(), rdma_device: name, trouble })
     });
     let info = card.info();
-    let engine = card.windows.first().map(|window| *window.engine.limits()).unwrap_or_default();
+    let engine =
+        card.device.windows.first().map(|window| *window.engine.limits()).unwrap_or_default();
     let limits = Resource::all().map(|r| (snake(r.name()), r.limit(&engine).into()));
     let mut limits: Map<String, Value> = limits.collect();
-    limits.insert("under_way_bytes".into(), card.backend.under_way_limit().into());
-    let counters = counters(card).into_iter().map(|(name, value)| (name, value.into())).collect();
+    limits.insert("under_way_bytes".into(), card.device.backend.under_way_limit().into());
+    let counters =
+        card.device.counters().into_iter().map(|(name, value)| (name, value.into())).collect();
+    let Quarantine { queues, keys, pages } = card.quarantine;
+    let iova_bytes = card.device.arena.lost_bytes();
+    let quarantine = QuarantineStatus { queues, keys, iova_bytes, pages };
     CardStatus {
-        card: card.number,
+        card: card.device.number,
         name: info.name,
         board: info.board,
         firmware: info.firmware,
-        location: card.identity.location.clone(),
-        interface: card.identity.interface.clone(),
-        link: card.identity.link.clone(),
+        location: card.device.identity.location.clone(),
+        interface: card.device.identity.interface.clone(),
+        link: card.device.identity.link.clone(),
         link_up: info.port.link_up,
-        icrc_checked: card.identity.icrc_policy.map(icrc_checked),
-        ip: format!("{}/{}", card.address.ip, card.address.prefix),
+        icrc_checked: card.device.identity.icrc_policy.map(icrc_checked),
+        ip: format!("{}/{}", card.device.address.ip, card.device.address.prefix),
         mac: mac_text(info.port.mac),
         gids: gid_texts(&info.port.gids),
         shadow,
         max_mtu: mtu_bytes(info.port.max_mtu),
         active_mtu: mtu_bytes(info.port.active_mtu),
-        trust: match card.backend.grant_kind() {
+        trust: match card.device.backend.grant_kind() {
             GrantKind::Page => "isolated: every process has doorbell pages and rings of its own",
             GrantKind::Device => "one domain: every process is given the card itself",
         },
         client_limits: limits,
-        windows: card.windows.iter().map(window_status).collect(),
+        windows: card.windows().map(window_status).collect(),
         counters,
-        quarantine: card.quarantine,
+        quarantine,
     }
 }
 
@@ -245,45 +258,26 @@ fn icrc_checked(policy: IcrcPolicy) -> &'static str {
     }
 }
 
-/// The counters of a card: the transport's, then the port's.
-pub fn counters(card: &mut Card) -> Vec<(String, u64)> {
-    // They are the card's: every engine of it answers the same.
-    let living = card.windows.iter_mut().find(|window| window.engine.death().is_none());
-    let values = match living.map(|window| window.engine.query_counters()) {
-        Some(Ok(values)) => values,
-        Some(Err(error)) => {
-            log::warn!("{error}");
-            Vec::new()
-        }
-        None => Vec::new(),
-    };
-    let ports = card.backend.port_counters();
-    let faults = card.shell.counts();
-    let mmu = [("mmu_faults_mended", faults.refilled), ("mmu_faults_refused", faults.refused)];
-    let named = COUNTERS.iter().copied().zip(values).chain(ports).chain(mmu);
-    named.map(|(name, value)| (name.to_owned(), value)).collect()
-}
-
-fn window_status(window: &crate::cards::Window) -> WindowStatus {
-    let (completion_queues, queue_pairs) = window.listeners.count();
+fn window_status(window: Window<'_>) -> WindowStatus {
+    let (completion_queues, queue_pairs) = window.users.listeners.count();
     WindowStatus {
         window: window.index,
         dead: window.engine.death().map(str::to_owned),
-        pages: window.pages.len(),
-        free_pages: window.free_pages(),
+        pages: window.users.pages.len(),
+        free_pages: window.users.free_pages(),
         completion_queues,
         queue_pairs,
     }
 }
 
 fn place_status(number: u32, place: &CardUse, cards: &[Card]) -> Option<PlaceStatus> {
-    let card = cards.iter().find(|card| card.number == number)?;
-    let grant = match card.backend.grant_kind() {
+    let card = cards.iter().find(|card| card.device.number == number)?;
+    let grant = match card.device.backend.grant_kind() {
         GrantKind::Page => "page",
         GrantKind::Device => "device",
     };
     let CardUse { window, page, .. } = *place;
-    let under_way_bytes = card.backend.under_way(window, page);
+    let under_way_bytes = card.device.backend.under_way(window, page);
     Some(PlaceStatus { card: number, window, page, grant, under_way_bytes })
 }
 

@@ -24,6 +24,8 @@ pub struct VfioBackend {
     wanted_back: EventFd,
     /// See [`Life`].
     life: OwnedFd,
+    /// See [`CardBackend::dma_piece`].
+    piece: u64,
 }
 
 /// What tells clients of cards behind VFIO that balboad lives, which such a card itself does not: a lock
@@ -60,11 +62,12 @@ struct Area {
 }
 
 impl VfioBackend {
-    /// Opens a card, lets it reach memory and sets its interrupts up.
+    /// Opens a card, lets it reach memory and sets its interrupts up. Clients are to map their memory in
+    /// pieces of `piece` bytes.
     ///
     /// # Errors
     /// [`Error::Backend`] with the reason and the mend.
-    pub fn open(address: PciAddress, life: &Life) -> Result<Self, Error> {
+    pub fn open(address: PciAddress, life: &Life, piece: u64) -> Result<Self, Error> {
         let sysfs = Sysfs::default();
         let function = sysfs.function(address).map_err(backend)?;
         function.must_be_a_card().map_err(backend)?;
@@ -75,7 +78,7 @@ impl VfioBackend {
         let wanted_back = EventFd::new()?;
         device.signal_request(wanted_back.as_fd()).map_err(backend)?;
         let life = duplicate(life.page.as_fd())?;
-        Ok(Self { device, bars, vectors, wanted_back, life })
+        Ok(Self { device, bars, vectors, wanted_back, life, piece })
     }
 
     fn interrupts(device: &Device) -> Result<Vec<EventFd>, Error> {
@@ -234,7 +237,7 @@ impl CardBackend for VfioBackend {
     }
 
     fn dma_piece(&self) -> u64 {
-        shim_abi::DMA_PIECE
+        self.piece
     }
 
     fn iova_ranges(&self) -> Result<Vec<(u64, u64)>, Error> {

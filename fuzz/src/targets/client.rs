@@ -14,10 +14,11 @@ use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 use hostmem::fdpass::{self, Wait};
 use hostmem::memfd;
 use kdriver_shim::address::PortAddress;
-use kdriver_shim::args::{Cards, SoftCard};
+use kdriver_shim::args::Cards;
 use kdriver_shim::bringup::bring_up;
+use kdriver_shim::cards::Card;
 use kdriver_shim::server::Server;
-use kdriver_shim::soft;
+use kdriver_shim::soft::{self, SoftCard};
 use kdriver_shim::state_dir::StateDir;
 use nix::fcntl::OFlag;
 use nix::sys::socket::{
@@ -57,9 +58,9 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let (runtime, backends) =
         soft::start(&cards.soft, &[], None, Vec::new(), 1).expect("a card starts");
     let cards = backends.into_iter().map(|backend| {
-        let mut card =
-            bring_up(0, Arc::new(backend), address, &manifest).expect("a sound card comes up");
-        card.serve_interrupts().expect("a thread");
+        let device = bring_up(0, Arc::new(backend), address, &manifest);
+        let mut card = Card::new(device.expect("a sound card comes up"));
+        card.device.serve_interrupts().expect("a thread");
         card
     });
     let cards = cards.collect();

@@ -10,18 +10,18 @@ fn manifest(map: Map) -> Manifest {
     Manifest { name: "test.bit".into(), map, engine: EngineKind::Vqe, regions: None }
 }
 
-fn attempt_with(card: FakeCard, manifest: &Manifest) -> (Arc<FakeCard>, Result<Card, Error>) {
+fn attempt_with(card: FakeCard, manifest: &Manifest) -> (Arc<FakeCard>, Result<Device, Error>) {
     let card = Arc::new(card);
     let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(&card);
     let result = bring_up(0, backend, PortAddress::default_of(0), manifest);
     (card, result)
 }
 
-fn attempt(card: FakeCard) -> (Arc<FakeCard>, Result<Card, Error>) {
+fn attempt(card: FakeCard) -> (Arc<FakeCard>, Result<Device, Error>) {
     attempt_with(card, &manifest(Map::Since2026))
 }
 
-fn sentence(result: Result<Card, Error>) -> String {
+fn sentence(result: Result<Device, Error>) -> String {
     match result {
         Ok(_) => panic!("the card came up"),
         Err(error) => error.to_string(),
@@ -43,11 +43,10 @@ fn a_healthy_card_comes_up_with_engines_addresses_and_interrupts() {
     assert_eq!(fake.get(Bar::Xdma, xdma::engine(Direction::CardToHost, 2) + 4), 7);
     assert_eq!(fake.get(Bar::Xdma, 0x2008), 0x7fff);
     assert_eq!(fake.get(Bar::Xdma, 0x208c), 0x0f0e_0d0c);
-    let info = card.info();
-    assert_eq!((info.name.as_str(), info.firmware.as_str()), ("balboa0", "1.0.1"));
-    assert!(info.port.link_up);
-    assert_eq!(info.port.gids.len(), 16);
-    assert_eq!(info.port.gids[1][10..], [0xff, 0xff, 10, 77, 0, 1]);
+    assert_eq!((card.name().as_str(), card.firmware.as_str()), ("balboa0", "1.0.1"));
+    assert_eq!(card.port().link_up, 1);
+    assert_eq!(card.gids.len(), 16);
+    assert_eq!(card.gids[1][10..], [0xff, 0xff, 10, 77, 0, 1]);
 }
 
 #[test]

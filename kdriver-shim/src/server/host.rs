@@ -13,7 +13,6 @@ use crate::error::Error;
 use crate::events;
 use crate::poller::Token;
 use crate::state_dir::StateDir;
-use crate::status;
 
 impl Server {
     /// Lets the cards' addresses be those that the kernel's devices have.
@@ -38,10 +37,10 @@ impl Server {
     fn set_gids(&mut self, changes: Vec<(u32, Vec<Gid>)>) {
         for (number, gids) in changes {
             let Ok(card) = find(&mut self.cards, number) else { continue };
-            match card.set_gids(gids) {
+            match card.device.set_gids(gids) {
                 Ok(true) => events::gids_changed(card),
                 Ok(false) => {}
-                Err(error) => log::error!("{}: its addresses stay: {error}", card.name()),
+                Err(error) => log::error!("{}: its addresses stay: {error}", card.device.name()),
             }
         }
     }
@@ -64,9 +63,9 @@ pub(super) fn counter_files(state: &StateDir, cards: &mut [Card]) -> Result<Coun
 }
 
 fn counters(card: &mut Card) -> CardCounters {
-    CardCounters { name: card.name(), values: status::counters(card) }
+    CardCounters { name: card.device.name(), values: card.device.counters() }
 }
 
 fn gid_tables(cards: &[Card]) -> impl Iterator<Item = (u32, &[Gid])> {
-    cards.iter().map(|card| (card.number, card.gids.as_slice()))
+    cards.iter().map(|card| (card.device.number, card.device.gids.as_slice()))
 }

@@ -11,7 +11,6 @@ use hostmem::{Access, SharedMapping};
 use shim_abi::Grant;
 
 use super::*;
-use crate::cards::Quarantine;
 
 mod attention;
 mod bench;
@@ -19,7 +18,7 @@ mod events;
 mod random;
 mod turns;
 
-use bench::{Bench, records, wanted_qp};
+use bench::{Bench, leaked, records, wanted_qp};
 
 #[test]
 fn a_client_gets_its_own_page_and_rings_once() {
@@ -200,7 +199,7 @@ fn a_number_that_a_card_gives_out_twice_is_not_believed() {
     let refusal = bench.refused(&second, request);
     assert_eq!(refusal.errno, Errno::EIO as i32);
     assert!(refusal.reason.contains("which another client has"), "{refusal:?}");
-    assert_eq!(bench.server.cards[0].windows[0].listeners.count().0, 1);
+    assert_eq!(bench.server.cards[0].users[0].listeners.count().0, 1);
 }
 
 #[test]
@@ -411,18 +410,18 @@ fn a_card_that_was_reset_takes_all_its_clients_and_is_brought_up_anew_behind_the
     assert_eq!([records(&fds[0]).len(), records(&other_fds[0]).len()], [1, 1]);
     drop(one);
     bench.turn();
-    assert!(bench.server.cards[0].is_dead(), "the other one still has it open");
+    assert!(bench.server.cards[0].device.is_dead(), "the other one still has it open");
     drop(other);
     bench.turn();
     let again = bench.provider();
     let (context, _fds) = bench.open(&again, 0);
     bench.cq(&again, context.context, None);
     let card = &bench.server.cards[0];
-    assert_eq!((card.was_reset(), card.quarantine), (false, Quarantine::default()));
+    assert_eq!((card.device.was_reset(), leaked(card)), Default::default());
     // Its news are heard, too, and its interrupts are served as the old one's were.
-    assert!(card.interrupts.is_some());
+    assert!(card.device.interrupts.is_some());
     bench.cards[0].raise(0, Event { kind: EventType::Fatal, code: 7, ..Event::default() });
-    while bench.server.cards[0].windows[0].engine.death().is_none() {
+    while bench.server.cards[0].device.windows[0].engine.death().is_none() {
         assert!(bench.server.step(None).unwrap());
     }
 }
@@ -506,9 +505,9 @@ fn what_a_card_does_not_confirm_is_quarantined_with_its_page() {
     bench.cards[0].window(0, |w| w.refuse.insert(Opcode::DestroyCq, AdminStatus::Busy));
     drop(peer);
     bench.turn();
-    let quarantine = bench.server.cards[0].quarantine;
+    let (quarantine, iova_bytes) = leaked(&bench.server.cards[0]);
     assert_eq!((quarantine.queues, quarantine.pages), (1, 1));
-    assert_eq!(quarantine.iova_bytes, crate::rings::RING_MEMORY_BYTES);
+    assert_eq!(iova_bytes, crate::rings::RING_MEMORY_BYTES);
     let next = bench.provider();
     let (context, _fds) = bench.open(&next, 0);
     assert!(matches!(context.grant, Grant { page: 2, .. }));
@@ -749,7 +748,7 @@ fn every_quota_ends_with_its_limit_named_and_leaves_others_alone() {
     let context = context.context;
     let pdn = bench.pd(&greedy, context);
     let (cqn, _) = bench.cq(&greedy, context, None);
-    let limits = *bench.server.cards[0].windows[0].engine.limits();
+    let limits = *bench.server.cards[0].device.windows[0].engine.limits();
     let memory = vec![0u8; 4096];
     let address = memory.as_ptr() as u64;
     let cq = |log2_entries| Request::CreateCq { context, log2_entries, channel: None, cookie: 0 };
@@ -844,10 +843,10 @@ fn a_program_takes_its_part_of_a_cards_addresses_and_is_told_how_large_it_is() {
     bench.ask(&peer, Request::DeregMr { mr });
     assert_eq!(taken(&bench), 0);
     // As if it had registered all that it may.
-    let limit = bench.server.cards[0].arena.limit(0);
+    let limit = bench.server.cards[0].device.arena.limit(0);
     let client = bench.server.clients.values_mut().next().unwrap();
     client.cards.get_mut(&0).unwrap().addresses = limit;
-    bench.server.cards[0].arena.note(0, limit);
+    bench.server.cards[0].device.arena.note(0, limit);
     let address = memory.as_ptr() as u64;
     let request = Request::ReserveMr { pdn, address, length: 4096, hca_va: address, access: 1 };
     let refusal = bench.refused(&peer, request);
@@ -864,6 +863,6 @@ fn a_program_takes_its_part_of_a_cards_addresses_and_is_told_how_large_it_is() {
     bench.turn();
     drop(other);
     bench.turn();
-    bench.server.cards[0].arena.note(limit, 0);
-    assert_eq!(bench.server.cards[0].arena.limit(0), limit);
+    bench.server.cards[0].device.arena.note(limit, 0);
+    assert_eq!(bench.server.cards[0].device.arena.limit(0), limit);
 }

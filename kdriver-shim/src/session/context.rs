@@ -10,6 +10,7 @@ use crate::cards::{Card, Page, client_limits};
 use crate::channels::RecordSocket;
 use crate::clients::CardUse;
 use crate::error::Error;
+use crate::grants;
 use crate::iova::IovaRange;
 use crate::listeners::ContextEvents;
 use crate::objects::{Context, Pd};
@@ -41,7 +42,7 @@ impl Session<'_> {
     fn add_context(&mut self, card: u32) -> Result<Answer, Error> {
         let limits = client_limits(&self.limits(card)?);
         let info = self.card(card)?.info();
-        let listeners = Arc::clone(&self.window(card)?.listeners);
+        let listeners = Arc::clone(&self.window(card)?.users.listeners);
         let client = &mut *self.client;
         let number = client.numbers.next(u32::MAX, |n| client.contexts.contains_key(&n));
         let first_rings = !client.rings_handed_out;
@@ -55,7 +56,7 @@ impl Session<'_> {
         let mut fds = vec![async_fd];
         let first = place.grant.is_some();
         if let Some(grant) = place.grant.take() {
-            fds.extend(grant.into_descriptors());
+            fds.extend(grants::into_descriptors(grant));
         }
         fds.extend(rings);
         client.rings_handed_out = true;
@@ -77,14 +78,14 @@ impl Session<'_> {
             self.client.rings = Some(RingMemory::new()?);
         }
         let card = self.card(card)?;
-        let number = card.number;
+        let number = card.device.number;
         let window = card.emptiest_window()?;
         let index = window.index;
-        let page = window.take_page(id).ok_or(Error::NoPages { card: number, pages: 0 })?;
+        let page = window.users.take_page(id).ok_or(Error::NoPages { card: number, pages: 0 })?;
         let grant = match window.engine.grant(page) {
             Ok(grant) => grant,
             Err(error) => {
-                window.set_page(page, Page::Free);
+                window.users.set_page(page, Page::Free);
                 return Err(error);
             }
         };
@@ -92,7 +93,7 @@ impl Session<'_> {
         // most of their addresses are never used, so translations come with the rings.
         match map_rings(card, index) {
             Ok(rings) => {
-                let way = grant.way();
+                let way = grants::way(&grant);
                 let (window, grant) = (index, Some(grant));
                 let (addresses, clean) = (0, true);
                 let place = CardUse { window, page, rings, way, grant, addresses, clean };
@@ -107,7 +108,7 @@ impl Session<'_> {
             Err(error) => {
                 let window = card.window(index)?;
                 window.engine.revoke(page);
-                window.set_page(page, Page::Free);
+                window.users.set_page(page, Page::Free);
                 Err(error)
             }
         }
@@ -136,11 +137,12 @@ impl Session<'_> {
             client.usage.give(Resource::Contexts, 1);
         }
         let id = client.id;
-        self.window(number)?.listeners.remove_context(id, context);
+        self.window(number)?.users.listeners.remove_context(id, context);
         // A dead card is left with the last context: others wait for it to be free.
         let last = !self.client.contexts.values().any(|context| context.card == number);
         if last && self.window(number)?.engine.death().is_some() {
-            let card = found(self.cards.iter_mut().find(|it| it.number == number), "card", number)?;
+            let card =
+                found(self.cards.iter_mut().find(|it| it.device.number == number), "card", number)?;
             while !self.client.leave(card) {}
         }
         Ok(Response::Done.into())
@@ -188,13 +190,14 @@ impl Session<'_> {
 fn map_rings(card: &mut Card, window: u8) -> Result<IovaRange, Error> {
     let length = RING_MEMORY_BYTES;
     let rings = card
+        .device
         .arena
         .allocate(length, 0, Instant::now())
-        .ok_or(Error::NoAddressSpace { card: card.number, length })?;
-    match card.map(window, &rings, None, Purpose::Rings) {
+        .ok_or(Error::NoAddressSpace { card: card.device.number, length })?;
+    match card.device.map(window, &rings, None, Purpose::Rings) {
         Ok(()) => Ok(rings),
         Err(error) => {
-            card.release_iova(rings, true);
+            card.device.release_iova(rings, true);
             Err(error)
         }
     }

@@ -62,7 +62,7 @@ impl Session<'_> {
             .zip(memory)
             .map(|(records, memory)| Notifier::new(cookie, records, memory, ring));
         let events = Arc::clone(&self.context(context)?.events);
-        self.window(card)?.listeners.add_cq(cqn, cookie, &events, notifier);
+        self.window(card)?.users.listeners.add_cq(cqn, cookie, &events, notifier);
         let cq = Cq { context, card, log2_entries, ring };
         self.client.cqs.insert(cqn, cq);
         Ok(Response::Cq { cqn, ring: start }.into())
@@ -74,8 +74,8 @@ impl Session<'_> {
         for _ in 0..REDRAWS {
             let window = self.window(card)?;
             let cqn = window.engine.create_cq(&command)?;
-            if window.listeners.has_cq(cqn) {
-                return Err(given_twice(window, "completion queue", cqn));
+            if window.users.listeners.has_cq(cqn) {
+                return Err(given_twice(&window, "completion queue", cqn));
             }
             if !self.client.cqs.contains_key(&cqn) {
                 return Ok(cqn);
@@ -96,7 +96,7 @@ impl Session<'_> {
         }
         let window = self.window(card)?;
         let confirmed = survive_death(window.engine.destroy_cq(cqn))?;
-        let told = window.listeners.remove_cq(cqn);
+        let told = window.users.listeners.remove_cq(cqn);
         let Some(cq) = self.client.cqs.remove(&cqn) else { return Ok(Response::Done.into()) };
         self.drop_ring(card, cq.ring, confirmed);
         let entries = 1u64.checked_shl(u32::from(cq.log2_entries)).unwrap_or(0);
@@ -149,7 +149,7 @@ impl Session<'_> {
         };
         self.client.qps.insert(qpn, qp);
         let events = Arc::clone(&self.context(context)?.events);
-        self.window(card)?.listeners.add_qp(qpn, wanted.cookie, &events);
+        self.window(card)?.users.listeners.add_qp(qpn, wanted.cookie, &events);
         Ok(answer.into())
     }
 
@@ -186,8 +186,8 @@ impl Session<'_> {
             let window = self.window(card)?;
             match window.engine.create_qp(&command) {
                 // Nothing is undone: it would be somebody else's QP.
-                Ok((qpn, _)) if window.listeners.has_qp(qpn) => {
-                    return Err(given_twice(window, "queue pair", qpn));
+                Ok((qpn, _)) if window.users.listeners.has_qp(qpn) => {
+                    return Err(given_twice(&window, "queue pair", qpn));
                 }
                 Ok((qpn, _)) if self.client.qps.contains_key(&qpn) => {
                     self.window(card)?.engine.destroy_qp(qpn)?;
@@ -233,7 +233,7 @@ impl Session<'_> {
         let state = attributes.mask.contains(AttributeMask::STATE).then_some(attributes.state);
         // The one way out of ERR; what it failed of before has been told.
         if state == Some(QpState::Reset) {
-            window.listeners.revive_qp(qpn);
+            window.users.listeners.revive_qp(qpn);
         }
         let Some(qp) = self.client.qps.get_mut(&qpn) else { return Err(no_number("queue pair")) };
         let before = qp.peer;
@@ -322,7 +322,7 @@ impl Session<'_> {
         let rq_gone = confirmed(window.engine.destroy_rq(rqn))
             .inspect_err(|error| log::warn!("RQ {rqn:#x} is quarantined: {error}"))
             .is_ok();
-        let told = window.listeners.remove_qp(qpn);
+        let told = window.users.listeners.remove_qp(qpn);
         let window = window.index;
         let Some(qp) = self.client.qps.remove(&qpn) else { return Ok(Response::Done.into()) };
         if let (Some(peer), Ok(card)) = (qp.peer, self.card(card)) {
@@ -386,7 +386,7 @@ impl Session<'_> {
         let memory = DmaMemory::Shared { mapping, offset: ring.start };
         let mapped = self.place(card).and_then(|(_, iova)| {
             let iova = iova.wrapping_add(ring.start);
-            self.card(card)?.backend.dma_map(iova, ring.length, memory)
+            self.card(card)?.device.backend.dma_map(iova, ring.length, memory)
         });
         self.keep_ring(card, mapped.map(|()| ring), ring)
     }
@@ -395,7 +395,11 @@ impl Session<'_> {
     fn drop_ring(&mut self, card: u32, ring: Span, clean: bool) {
         let unmapped = self.place(card).and_then(|(_, iova)| {
             let iova = iova.wrapping_add(ring.start);
-            if clean { self.card(card)?.backend.dma_unmap(iova, ring.length) } else { Ok(()) }
+            if clean {
+                self.card(card)?.device.backend.dma_unmap(iova, ring.length)
+            } else {
+                Ok(())
+            }
         });
         if let Err(error) = &unmapped {
             log::error!("ring of {}: {error}", self.client.label());
@@ -451,7 +455,7 @@ fn survive_death(result: Result<(), Error>) -> Result<bool, Error> {
 }
 
 /// An engine that gives a number out that is in use cannot be believed.
-fn given_twice(window: &Window, what: &str, number: u32) -> Error {
+fn given_twice(window: &Window<'_>, what: &str, number: u32) -> Error {
     let engine = window.engine.name();
     Error::Backend(format!("{engine} gave {what} {number:#x} out, which another client has"))
 }
@@ -462,7 +466,7 @@ fn no_number(what: &'static str) -> Error {
 
 /// Adds to a refused change what was missing or too much, as far as the QP's state tells.
 fn explain(
-    window: &mut Window,
+    window: Window<'_>,
     (qpn, kind): (u32, QpType),
     wanted: &Attributes,
     error: Error,

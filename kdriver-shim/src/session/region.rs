@@ -76,15 +76,16 @@ impl Session<'_> {
     fn map_region(&mut self, card: u32, wanted: &Wanted, pages: u64) -> Result<IovaRange, Error> {
         let process = Arc::clone(&self.client.handle);
         let place = found(self.client.cards.get_mut(&card), "open card", card)?;
-        let card = found(self.cards.iter_mut().find(|it| it.number == card), "card", card)?;
+        let card = found(self.cards.iter_mut().find(|it| it.device.number == card), "card", card)?;
         let window = place.window;
         let address = wanted.address & !(PAGE.wrapping_sub(1));
         let range = place.take_addresses(card, pages, address)?;
         if wanted.length > 0 {
             // A card behind an IOMMU reaches what the client maps.
             let memory = DmaMemory::Process { process, address };
-            let memory = Some(memory).filter(|_| card.backend.grant_kind() == GrantKind::Page);
-            if let Err(error) = card.map(window, &range, memory, Purpose::Payload) {
+            let memory =
+                Some(memory).filter(|_| card.device.backend.grant_kind() == GrantKind::Page);
+            if let Err(error) = card.device.map(window, &range, memory, Purpose::Payload) {
                 place.give_addresses(card, range, true);
                 return Err(error);
             }

@@ -14,6 +14,7 @@ use shim_abi::{ContextInfo, CreateQp, SOCKET_NAME};
 use crate::address::PortAddress;
 use crate::backend::CardBackend;
 use crate::bringup::bring_up;
+use crate::cards::{Card, Quarantine};
 use crate::fake::FakeCard;
 use crate::server::*;
 use crate::state_dir::StateDir;
@@ -41,7 +42,8 @@ impl Bench {
         let manifest = Manifest { name, map, engine: EngineKind::Vqe, regions: Some(windows) };
         let brought_up = (0..cards).zip(&fakes).map(|(number, fake)| {
             let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(fake);
-            bring_up(number, backend, PortAddress::default_of(number), &manifest).unwrap()
+            let address = PortAddress::default_of(number);
+            Card::new(bring_up(number, backend, address, &manifest).unwrap())
         });
         let cards = brought_up.collect();
         let listener = state.listen().unwrap();
@@ -52,7 +54,7 @@ impl Bench {
     /// Serves what is there, and does all work that waits for its turn.
     pub(super) fn turn(&mut self) {
         for turn in 0.. {
-            self.server.cards.iter().for_each(|card| card.shell.attend().unwrap());
+            self.server.cards.iter().for_each(|card| card.device.shell.attend().unwrap());
             assert!(self.server.step(Some(Duration::ZERO)).unwrap());
             if turn >= 3 && !self.server.has_work() {
                 return;
@@ -62,7 +64,7 @@ impl Bench {
 
     /// Serves interrupts by threads of their own from now on, as balboad does.
     pub(super) fn serve_interrupts(&mut self) {
-        self.server.cards.iter_mut().for_each(|card| card.serve_interrupts().unwrap());
+        self.server.cards.iter_mut().for_each(|card| card.device.serve_interrupts().unwrap());
     }
 
     pub(super) fn connect(&mut self) -> Peer {
@@ -181,6 +183,11 @@ impl Bench {
         self.cards[0].raise(0, event);
         self.turn();
     }
+}
+
+/// What was leaked of a card, at the end bytes of I/O virtual addresses.
+pub(super) fn leaked(card: &Card) -> (Quarantine, u64) {
+    (card.quarantine, card.device.arena.lost_bytes())
 }
 
 pub(super) fn wanted_qp(pdn: u32, cqn: u32) -> CreateQp {

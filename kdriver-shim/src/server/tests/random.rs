@@ -4,8 +4,7 @@ use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 use shim_abi::{CreateQp, Request, Response};
 
-use super::bench::{Bench, wanted_qp};
-use crate::cards::Quarantine;
+use super::bench::{Bench, leaked, wanted_qp};
 
 /// splitmix64.
 struct Dice(u64);
@@ -130,8 +129,8 @@ fn whatever_a_client_asks_for_its_end_gives_everything_back() {
             card.window(0, |w| assert!(w.live.is_empty(), "seed {seed}: {:?}", w.live));
         }
         for card in &bench.server.cards {
-            assert!(card.windows[0].listeners.count() == (0, 0));
-            assert_eq!(card.quarantine, Quarantine::default(), "seed {seed}");
+            assert!(card.users[0].listeners.count() == (0, 0));
+            assert_eq!(leaked(card), Default::default(), "seed {seed}");
         }
     }
     let (qps, keys) = (made.qps.len(), made.committed);

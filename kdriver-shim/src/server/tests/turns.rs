@@ -65,7 +65,7 @@ fn others_are_served_while_a_client_with_much_ends() {
     bench.turn();
     assert_eq!(bench.cards[0].mapped(), at_rest);
     bench.cards[0].window(0, |window| assert!(window.live.is_empty(), "{:?}", window.live));
-    assert_eq!(bench.server.cards[0].quarantine, Quarantine::default());
+    assert_eq!(leaked(&bench.server.cards[0]), Default::default());
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_large_region_ends_in_turns_whether_its_client_waits_or_dies() {
         drop((peer, other, fds));
         bench.turn();
         assert_eq!(bench.cards[0].mapped(), at_rest, "dies: {dies}");
-        assert_eq!(bench.server.cards[0].quarantine, Quarantine::default());
+        assert_eq!(leaked(&bench.server.cards[0]), Default::default());
     }
 }
 
@@ -305,7 +305,7 @@ fn queues_of_which_events_were_lost_are_looked_at_in_turns() {
     // More than its ring holds, of a queue that nobody has.
     let event = Event { kind: EventType::Completion, number: u32::MAX, ..Event::default() };
     (0..5000).for_each(|_| bench.cards[0].raise(0, event));
-    bench.server.cards[0].shell.attend().unwrap();
+    bench.server.cards[0].device.shell.attend().unwrap();
     let (mut turns, mut told) = (0, 0);
     while turns < 3 || bench.server.has_work() {
         let before = asked(&bench);
@@ -365,7 +365,7 @@ fn addresses_that_rest_are_woken_in_turns() {
     let now = Instant::now();
     let ranges: Vec<_> = (0..RANGES).map(|_| arena.allocate(4096, 0, now).unwrap()).collect();
     ranges.into_iter().for_each(|range| arena.release(range, now));
-    bench.server.cards[0].arena = arena;
+    bench.server.cards[0].device.arena = arena;
     let (address, length) = (1 << 30, 20 << 20);
     send(&peer, &Request::ReserveMr { pdn, address, length, hca_va: address, access: 1 });
     step(&mut bench);

@@ -1,0 +1,208 @@
+//! A card as its driver has it: the way to it, its engines, its address space.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bitstreams::Manifest;
+use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::xdma::{self, Direction};
+use fpga_regs::engine::admin::{COUNTERS, PortAttributes};
+use hostmem::DmaMemory;
+
+use crate::address::PortAddress;
+use crate::backend::{CardBackend, Identity};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::interrupts::Interrupts;
+use crate::iova::{Arena, IovaRange};
+use crate::shell::Shell;
+use crate::translations::Purpose;
+
+/// A card that was brought up.
+pub struct Device {
+    /// Its number, as in `balboaN`.
+    pub number: u32,
+    /// The way to it.
+    pub backend: Arc<dyn CardBackend>,
+    /// What it is, for people.
+    pub identity: Identity,
+    /// The first addresses of its port, which its MAC address and node GUID follow from.
+    pub address: PortAddress,
+    /// The GID table: all zeros where there is none.
+    pub gids: Vec<[u8; 16]>,
+    /// Contract version, for people.
+    pub firmware: String,
+    /// Its windows with an engine in them.
+    pub windows: Vec<Window>,
+    /// Its I/O virtual addresses.
+    pub arena: Arena,
+    /// The shell's part of its windows.
+    pub shell: Arc<Shell>,
+    /// Serves its interrupts, once it is told to.
+    pub interrupts: Option<Interrupts>,
+    /// The bitstream that it holds.
+    pub manifest: Manifest,
+}
+
+/// A window of a card.
+pub struct Window {
+    /// Number of the vFPGA.
+    pub index: u8,
+    /// The engine in it.
+    pub engine: Box<dyn Engine>,
+}
+
+impl Device {
+    /// The device name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("balboa{}", self.number)
+    }
+
+    /// Lets the card reach memory through a window, for that purpose; translations that are not
+    /// inserted ahead come by page faults. `None` for memory that is mapped later, or by a client.
+    ///
+    /// # Errors
+    /// The back-end's.
+    pub fn map(
+        &self,
+        window: u8,
+        range: &IovaRange,
+        memory: Option<DmaMemory>,
+        purpose: Purpose,
+    ) -> Result<(), Error> {
+        if let Some(memory) = memory {
+            self.backend.dma_map(range.start(), range.length(), memory)?;
+        }
+        self.shell.map(window, range.start(), range.length(), purpose);
+        Ok(())
+    }
+
+    /// Takes translations back that [`Self::map`] gave, a row of pages; `true` when none is left, and
+    /// then the memory may be unmapped. After `false` another call is due.
+    ///
+    /// # Errors
+    /// [`Error::Dead`] when the card does not confirm: the ranges are not to be used again.
+    pub fn take_back(&self, window: u8, ranges: &[&IovaRange]) -> Result<bool, Error> {
+        let ranges: Vec<_> = ranges.iter().map(|range| (range.start(), range.length())).collect();
+        self.shell.unmap(window, &ranges)
+    }
+
+    /// Unmaps the next piece of a range, of which so many bytes are unmapped already.
+    ///
+    /// # Errors
+    /// The back-end's; the range is not to be used again.
+    pub fn unmap_piece(&self, range: &IovaRange, unmapped: &mut u64) -> Result<(), Error> {
+        let start = range.start().saturating_add(*unmapped);
+        let left = range.length().saturating_sub(*unmapped);
+        let piece = self.backend.dma_piece();
+        let length = piece.saturating_sub(start.checked_rem(piece).unwrap_or(0)).min(left);
+        match self.backend.dma_unmap(start, length) {
+            Ok(()) => *unmapped = unmapped.saturating_add(length),
+            // Whoever mapped it in larger pieces has to wait for all of it, and so have others.
+            Err(_) if length < left => {
+                self.backend.dma_unmap(start, left)?;
+                *unmapped = range.length();
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Unmaps all of a range in one go, whatever pieces it was mapped in.
+    ///
+    /// # Errors
+    /// The back-end's; the range is not to be used again.
+    pub fn unmap_all(&self, range: &IovaRange) -> Result<(), Error> {
+        self.backend.dma_unmap(range.start(), range.length())
+    }
+
+    /// Gives a range of IOVAs back, or leaks it where the card may still use it.
+    pub fn release_iova(&mut self, range: IovaRange, clean: bool) {
+        if clean {
+            self.arena.release(range, Instant::now());
+        } else {
+            self.arena.lose(range);
+        }
+    }
+
+    /// Changes the GID table, in every window whose engine lives; true if it was another before.
+    ///
+    /// # Errors
+    /// An engine's; the table then counts as not changed, and may be tried again.
+    pub fn set_gids(&mut self, gids: Vec<[u8; 16]>) -> Result<bool, Error> {
+        if gids == self.gids {
+            return Ok(false);
+        }
+        for window in self.windows.iter_mut().filter(|window| window.engine.death().is_none()) {
+            let changes = (0u8..).zip(gids.iter().zip(&self.gids));
+            for (index, (gid, _)) in changes.filter(|(_, (gid, before))| gid != before) {
+                window.engine.set_gid(index, (*gid != [0; 16]).then_some(*gid))?;
+            }
+        }
+        self.gids = gids;
+        Ok(true)
+    }
+
+    /// Gives all its engines up, so that its programs are told that the device is gone.
+    pub fn abandon(&mut self, why: &str) {
+        self.windows.iter_mut().for_each(|window| window.engine.abandon(why));
+    }
+
+    /// Whether none of its engines lives.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.windows.iter().all(|window| window.engine.death().is_some())
+    }
+
+    /// Whether it was reset since it was brought up: its DMA engines stand still.
+    #[must_use]
+    pub fn was_reset(&self) -> bool {
+        let engine = xdma::engine(Direction::HostToCard, 0);
+        self.backend.read32(Bar::Xdma, engine | xdma::ENGINE_CONTROL) == 0
+    }
+
+    /// Serves its interrupts from now on by a thread of their own.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] or [`Error::Backend`] when descriptors or threads run out.
+    pub fn serve_interrupts(&mut self) -> Result<(), Error> {
+        self.interrupts = Some(Interrupts::serve(&self.shell)?);
+        Ok(())
+    }
+
+    /// The port, as its first living engine sees it; all zeros, and so down, where none lives.
+    pub fn port(&mut self) -> PortAttributes {
+        match self.living_engine().map(Engine::query_port) {
+            Some(Ok(attributes)) => attributes,
+            Some(Err(error)) => {
+                log::warn!("{}: the port cannot be queried: {error}", self.name());
+                PortAttributes::default()
+            }
+            None => PortAttributes::default(),
+        }
+    }
+
+    /// The counters by name: the transport's, then the port's.
+    pub fn counters(&mut self) -> Vec<(String, u64)> {
+        // They are the card's: every engine of it answers the same.
+        let values = match self.living_engine().map(Engine::query_counters) {
+            Some(Ok(values)) => values,
+            Some(Err(error)) => {
+                log::warn!("{error}");
+                Vec::new()
+            }
+            None => Vec::new(),
+        };
+        let ports = self.backend.port_counters();
+        let faults = self.shell.counts();
+        let mmu = [("mmu_faults_mended", faults.refilled), ("mmu_faults_refused", faults.refused)];
+        let named = COUNTERS.iter().copied().zip(values).chain(ports).chain(mmu);
+        named.map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    fn living_engine(&mut self) -> Option<&mut (dyn Engine + 'static)> {
+        let mut windows = self.windows.iter_mut();
+        windows.find(|window| window.engine.death().is_none()).map(|window| &mut *window.engine)
+    }
+}

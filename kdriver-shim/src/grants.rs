@@ -1,0 +1,27 @@
+//! Doorbell grants, as a client is handed them.
+
+use std::os::fd::OwnedFd;
+
+use shim_abi::Way;
+
+use crate::backend::DoorbellGrant;
+
+/// What a client is told of a grant.
+#[must_use]
+pub fn way(grant: &DoorbellGrant) -> Way {
+    match grant {
+        DoorbellGrant::Page { wake, .. } => {
+            Way::Page { asleep: wake.asleep, liveness: wake.liveness }
+        }
+        DoorbellGrant::Device { offset, ioas, .. } => Way::Device { offset: *offset, ioas: *ioas },
+    }
+}
+
+/// The descriptors of a grant, in the order in which a client expects them.
+#[must_use]
+pub fn into_descriptors(grant: DoorbellGrant) -> Vec<OwnedFd> {
+    match grant {
+        DoorbellGrant::Page { page, wake } => vec![page, wake.eventfd, wake.thread_page],
+        DoorbellGrant::Device { function, iommu, life, .. } => vec![function, iommu, life],
+    }
+}
