@@ -4,13 +4,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use bitstreams::{EngineKind, Manifest, MapName};
+use card_driver::address::PortAddress;
+use card_driver::soft::SoftCard;
 use clap::{ArgAction, Parser};
 use fpga_regs::coyote::shell::Map;
 use softcard::{FaultSpec, Link};
 use vfio::PciAddress;
-
-use crate::address::PortAddress;
-use crate::soft::SoftCard;
 
 /// Most software cards one balboad runs.
 pub const MAX_CARDS: u32 = 16;

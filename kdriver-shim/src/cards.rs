@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use card_driver::Error as DriverError;
+use card_driver::address::node_guid;
+use card_driver::device::{self, Device};
+use card_driver::engine::{Engine, EngineLimits};
 use fpga_regs::engine::window::DOORBELL_PAGES;
 use shim_abi::{CardInfo, Limits, PortInfo};
 
-use crate::address::node_guid;
 use crate::claims::Claims;
-use crate::device::{self, Device};
-use crate::engine::{Engine, EngineLimits};
 use crate::error::Error;
 use crate::listeners::Listeners;
 use crate::process::ClientId;
@@ -152,7 +153,8 @@ impl Card {
         device.renew(|device| {
             *users = nobody(device);
             (*claims, *quarantine, *wanted_back) = Default::default();
-        })
+        })?;
+        Ok(())
     }
 
     /// Its windows.
@@ -178,13 +180,13 @@ impl Card {
     /// The window a new client goes to: the living one with the most free pages.
     ///
     /// # Errors
-    /// [`Error::NoPages`] when every page is taken, [`Error::Dead`] when no engine lives.
+    /// [`Error::NoPages`] when every page is taken, [`DriverError::Dead`] when no engine lives.
     pub fn emptiest_window(&mut self) -> Result<Window<'_>, Error> {
         let pages = self.users.iter().map(|users| users.pages.len()).sum();
         let card = self.device.number;
         let death = self.device.windows.iter().find_map(|window| {
             let why = window.engine.death()?.to_owned();
-            Some(Error::Dead { engine: window.engine.name().to_owned(), why })
+            Some(DriverError::Dead { engine: window.engine.name().to_owned(), why })
         });
         let mut best: Option<Window<'_>> = None;
         let mut living = false;
@@ -197,7 +199,7 @@ impl Card {
         }
         match (best, death) {
             (Some(window), _) => Ok(window),
-            (None, Some(death)) if !living => Err(death),
+            (None, Some(death)) if !living => Err(death.into()),
             (None, _) => Err(Error::NoPages { card, pages }),
         }
     }

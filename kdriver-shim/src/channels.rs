@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
+use card_driver::lock::lock;
 use hostmem::fdpass;
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 use nix::sys::socket::{MsgFlags, Shutdown, send, shutdown};
 
 use crate::error::Error;
-use crate::lock::lock;
 use crate::poller::{Poller, Token, Watch};
 
 /// The object that a record speaks of.

@@ -5,15 +5,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use card_driver::Error as DriverError;
+use card_driver::backend::DoorbellGrant;
+use card_driver::iova::IovaRange;
 use fpga_regs::engine::admin::AdminStatus;
 use hostmem::{PidFd, RemoteProcess};
 use nix::sys::epoll::EpollFlags;
 use shim_abi::{Request, Way};
 
-use crate::backend::DoorbellGrant;
 use crate::cards::Card;
 use crate::error::{ADDRESSES, Error};
-use crate::iova::IovaRange;
 use crate::numbers::Numbers;
 use crate::objects::{Channel, Context, Cq, Leaving, Mr, Pd, Qp};
 use crate::poller::{Poller, Watch};
@@ -59,8 +60,8 @@ impl CardUse {
     /// Takes addresses for a region of `length` bytes at virtual address `va`.
     ///
     /// # Errors
-    /// [`Error::Quota`] beyond what the client may have of them now, [`Error::NoAddressSpace`] where
-    /// so many are not left in one piece.
+    /// [`Error::Quota`] beyond what the client may have of them now, [`DriverError::NoAddressSpace`]
+    /// where so many are not left in one piece.
     pub fn take_addresses(
         &mut self,
         card: &mut Card,
@@ -71,7 +72,7 @@ impl CardUse {
         if length > limit.saturating_sub(used) {
             return Err(Error::Quota { resource: ADDRESSES, used, asked: length, limit });
         }
-        let none = Error::NoAddressSpace { card: card.device.number, length };
+        let none = DriverError::NoAddressSpace { card: card.device.number, length };
         let range = card.device.arena.allocate(length, va, Instant::now()).ok_or(none)?;
         self.addresses = used.saturating_add(range.taken());
         card.device.arena.note(used, self.addresses);
@@ -209,12 +210,12 @@ impl Client {
 }
 
 /// Takes what the engine says about an object that is gone for a confirmation.
-pub(crate) fn confirmed(result: Result<(), Error>) -> Result<(), Error> {
+pub(crate) fn confirmed(result: Result<(), DriverError>) -> Result<(), Error> {
     match result {
-        Err(error) if error.admin_status() == Some(AdminStatus::NotFound) => {
+        Err(error @ DriverError::Refused { status: AdminStatus::NotFound, .. }) => {
             log::error!("{error}; taken as destroyed");
             Ok(())
         }
-        other => other,
+        other => Ok(other?),
     }
 }

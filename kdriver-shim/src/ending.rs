@@ -6,12 +6,14 @@
 
 use std::os::fd::AsFd;
 
+use card_driver::Error as DriverError;
+use card_driver::bringup::write_gids;
+use card_driver::shell::ROW;
+
 use crate::cards::{Card, Page, Suspects, Window, find};
 use crate::claims::CardQp;
 use crate::clients::{CardUse, Client, Stage, confirmed};
-use crate::error::Error;
 use crate::poller::Poller;
-use crate::shell::ROW;
 
 /// Commands to engines, or pages taken back, of a client's end before others have a turn.
 const TURN: usize = 8;
@@ -82,7 +84,7 @@ impl Client {
         &mut self,
         cards: &mut [Card],
         number: u32,
-        end: impl FnOnce(Window<'_>) -> [(&'static str, u32, Result<(), Error>); N],
+        end: impl FnOnce(Window<'_>) -> [(&'static str, u32, Result<(), DriverError>); N],
     ) {
         let Some(place) = self.cards.get_mut(&number) else { return };
         let Ok(card) = find(cards, number) else { return };
@@ -187,10 +189,7 @@ fn end_page(card: &mut Card, index: u8, page: u8, clean: bool) {
         return;
     }
     let Ok(window) = card.window(index) else { return };
-    let restarted = window
-        .engine
-        .restart()
-        .and_then(|()| crate::bringup::write_gids(&mut *window.engine, &gids));
+    let restarted = window.engine.restart().and_then(|()| write_gids(&mut *window.engine, &gids));
     match restarted {
         Ok(()) => {
             log::warn!("{}: started anew after its death", window.engine.name());

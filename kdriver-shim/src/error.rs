@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use fpga_regs::engine::admin::{AdminStatus, Opcode};
+use card_driver::Error as DriverError;
+use fpga_regs::engine::admin::AdminStatus;
 use nix::errno::Errno;
 use shim_abi::Refusal;
 
@@ -10,9 +11,6 @@ use shim_abi::Refusal;
 pub const RINGS: &str = "bytes of rings";
 /// The name of a card's addresses where a quota is told of.
 pub const ADDRESSES: &str = "bytes of the card's addresses";
-
-/// Why an engine is dead whose registers read all ones.
-pub(crate) const GONE: &str = "its registers read all ones: the card is gone";
 
 /// Why balboad does not start, or refuses a request.
 #[derive(Debug, thiserror::Error)]
@@ -37,20 +35,12 @@ pub enum Error {
         /// Whom the lock file names.
         holder: String,
     },
-    /// A card does not come up.
-    #[error("card {card}: {why}")]
-    BringUp {
-        /// Card number.
-        card: u32,
-        /// What was found, and what to do.
-        why: String,
-    },
+    /// A card does not come up, or does not do what it is told.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
     /// The kernel does not show the cards.
     #[error(transparent)]
     Shadow(#[from] host_view::Error),
-    /// The card back-end failed.
-    #[error("card back-end: {0}")]
-    Backend(String),
     /// A system call of balboad's own failed.
     #[error("{call}: {errno}")]
     Os {
@@ -144,34 +134,6 @@ pub enum Error {
         /// Its QP.
         qpn: u32,
     },
-    /// No range of IOVAs is free.
-    #[error("balboa{card}: no range of {length} bytes is left in the card's address space")]
-    NoAddressSpace {
-        /// Card number.
-        card: u32,
-        /// Bytes asked for.
-        length: u64,
-    },
-    /// The engine stopped, or does not answer.
-    #[error("{engine}: {why}")]
-    Dead {
-        /// Which engine.
-        engine: String,
-        /// Why.
-        why: String,
-    },
-    /// The engine refused a command.
-    #[error("{engine}: {opcode:?} was refused: {}{detail}", status_text(*.status))]
-    Refused {
-        /// Which engine.
-        engine: String,
-        /// The command.
-        opcode: Opcode,
-        /// Its status.
-        status: AdminStatus,
-        /// What the driver can add; empty, or begins with `; `.
-        detail: String,
-    },
 }
 
 impl Error {
@@ -184,21 +146,25 @@ impl Error {
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self {
-            Self::Quota { .. } | Self::NoAddressSpace { .. } => Errno::ENOMEM,
+            Self::Quota { .. } | Self::Driver(DriverError::NoAddressSpace { .. }) => Errno::ENOMEM,
             Self::NoPages { .. } | Self::Crowded { .. } | Self::Unanswered { .. } => Errno::EAGAIN,
             Self::NoSuch { .. } | Self::Invalid(_) => Errno::EINVAL,
             Self::Busy { .. } | Self::Running { .. } => Errno::EBUSY,
             Self::Claimed { .. } => Errno::EADDRINUSE,
             Self::Unsupported(_) => Errno::EOPNOTSUPP,
             Self::Forbidden(_) => Errno::EPERM,
-            Self::Dead { .. }
-            | Self::Backend(_)
-            | Self::BringUp { .. }
+            Self::Driver(
+                DriverError::Dead { .. } | DriverError::Backend(_) | DriverError::BringUp { .. },
+            )
             | Self::Shadow(host_view::Error::Shadow(_)) => Errno::EIO,
             Self::StateDir { .. } => Errno::EACCES,
-            Self::Os { errno, .. } | Self::Shadow(host_view::Error::Os { errno, .. }) => *errno,
-            Self::Memory(error) => error.errno().unwrap_or(Errno::EIO),
-            Self::Refused { status, .. } => match *status {
+            Self::Os { errno, .. }
+            | Self::Driver(DriverError::Os { errno, .. })
+            | Self::Shadow(host_view::Error::Os { errno, .. }) => *errno,
+            Self::Memory(error) | Self::Driver(DriverError::Memory(error)) => {
+                error.errno().unwrap_or(Errno::EIO)
+            }
+            Self::Driver(DriverError::Refused { status, .. }) => match *status {
                 AdminStatus::Unsupported => Errno::EOPNOTSUPP,
                 AdminStatus::Invalid | AdminStatus::NotFound | AdminStatus::BadState => {
                     Errno::EINVAL
@@ -215,9 +181,13 @@ impl Error {
     #[must_use]
     pub fn is_shortage(&self) -> bool {
         match self {
-            Self::NoPages { .. } | Self::NoAddressSpace { .. } | Self::Claimed { .. } => true,
+            Self::NoPages { .. }
+            | Self::Claimed { .. }
+            | Self::Driver(DriverError::NoAddressSpace { .. }) => true,
             Self::Quota { resource, .. } => *resource == ADDRESSES,
-            Self::Refused { status, .. } => *status == AdminStatus::NoResources,
+            Self::Driver(DriverError::Refused { status, .. }) => {
+                *status == AdminStatus::NoResources
+            }
             _ => false,
         }
     }
@@ -227,30 +197,6 @@ impl Error {
     pub fn is_shortage_of_rings(&self) -> bool {
         matches!(self, Self::Quota { resource: RINGS, .. })
     }
-
-    /// The status, where the engine refused.
-    #[must_use]
-    pub fn admin_status(&self) -> Option<AdminStatus> {
-        match self {
-            Self::Refused { status, .. } => Some(*status),
-            _ => None,
-        }
-    }
-}
-
-fn status_text(status: AdminStatus) -> String {
-    let text = match status {
-        AdminStatus::Success => "no reason given",
-        AdminStatus::Unsupported => "the engine does not offer this",
-        AdminStatus::Invalid => "a value is out of range",
-        AdminStatus::NotFound => "there is no such object",
-        AdminStatus::Busy => "others still use the object",
-        AdminStatus::NoResources => "the engine's table is full",
-        AdminStatus::BadAddress => "an address is not memory that the card can reach",
-        AdminStatus::BadState => "the state the object is in does not allow it",
-        unknown => return format!("status {} is unknown to this balboad", unknown.0),
-    };
-    text.to_owned()
 }
 
 impl From<&Error> for Refusal {
@@ -261,15 +207,16 @@ impl From<&Error> for Refusal {
 
 #[cfg(test)]
 mod tests {
+    use fpga_regs::engine::admin::Opcode;
+
     use super::*;
 
     #[test]
     fn every_admin_status_has_an_errno_and_a_sentence() {
-        let refused = |status| Error::Refused {
-            engine: "balboa0 window 1".into(),
-            opcode: Opcode::CreateQp,
-            status,
-            detail: String::new(),
+        let (engine, opcode) = ("balboa0 window 1", Opcode::CreateQp);
+        let refused = |status| {
+            let (engine, detail) = (engine.into(), String::new());
+            Error::from(DriverError::Refused { engine, opcode, status, detail })
         };
         let wanted = [
             (AdminStatus::Unsupported, Errno::EOPNOTSUPP),

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use card_driver::engine::EngineEvent;
 use fpga_regs::engine::qp::QpState;
 
 use crate::cards::Card;
 use crate::clients::Client;
-use crate::engine::EngineEvent;
 use crate::listeners::ibv_event;
 use crate::process::ClientId;
 

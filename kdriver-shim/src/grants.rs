@@ -2,9 +2,8 @@
 
 use std::os::fd::OwnedFd;
 
+use card_driver::backend::DoorbellGrant;
 use shim_abi::Way;
-
-use crate::backend::DoorbellGrant;
 
 /// What a client is told of a grant.
 #[must_use]

@@ -4,6 +4,8 @@
 //! Each call does a bounded part, so that others are served between two. Until a region is gone its
 //! addresses and what it takes of quotas stay taken.
 
+use card_driver::Error as DriverError;
+
 use crate::cards::{Card, find};
 use crate::clients::{Client, confirmed};
 use crate::error::Error;
@@ -74,7 +76,7 @@ impl Client {
         }
         match failure {
             // What it cannot confirm it cannot do either: the memory itself was taken from it.
-            Some(error @ Error::Dead { .. }) if died => {
+            Some(error @ Error::Driver(DriverError::Dead { .. })) if died => {
                 log::warn!("addresses are quarantined: {error}");
                 Ok(true)
             }
@@ -93,7 +95,7 @@ impl Leaving {
             match card.device.take_back(window, &ranges) {
                 Ok(false) => return false,
                 Ok(true) => {}
-                Err(error) => self.failure = Some(error),
+                Err(error) => self.failure = Some(error.into()),
             }
             self.forgotten = true;
         }
@@ -108,7 +110,7 @@ impl Leaving {
                 let before = region.unmapped;
                 if let Err(error) = card.device.unmap_piece(&region.mr.range, &mut region.unmapped)
                 {
-                    self.failure.get_or_insert(error);
+                    self.failure.get_or_insert(error.into());
                     region.unmapped = whole;
                 }
                 bytes = bytes.saturating_add(region.unmapped.saturating_sub(before));

@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use card_driver::lock::lock;
+use card_driver::spans::Span;
 use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::event::{Event, EventType, QpEvent};
 use hostmem::SharedMapping;
 
 use crate::channels::{Key, RecordSocket, Sent, async_record, completion_record};
-use crate::lock::lock;
 use crate::process::{ClientId, Process};
-use crate::spans::Span;
 
 /// `ibv_event_type`, as far as the codes are not those of [`QpEvent`].
 pub mod ibv_event {

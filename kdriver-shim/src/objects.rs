@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use card_driver::iova::IovaRange;
+use card_driver::spans::Span;
 use fpga_regs::engine::qp::QpState;
 
 use crate::claims::Peer;
 use crate::error::Error;
-use crate::iova::IovaRange;
 use crate::listeners::{ContextEvents, Records};
-use crate::spans::Span;
 
 /// An open device.
 #[derive(Debug)]

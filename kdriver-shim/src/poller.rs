@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
 
+use card_driver::lock::lock;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use crate::error::Error;
-use crate::lock::lock;
 use crate::process::ClientId;
 
 /// What a descriptor in the set belongs to.

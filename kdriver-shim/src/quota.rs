@@ -6,13 +6,13 @@
 //!
 //! Objects cost memory besides: each counts with the most that balboad ever keeps for it, a software
 //! card's part included, and all of them together have a limit in bytes. Only what a client has under
-//! way is counted as it comes and goes, by the card ([`crate::backend::CardBackend::under_way`]).
+//! way is counted as it comes and goes, by the card ([`card_driver::backend::CardBackend::under_way`]).
 
 use std::sync::OnceLock;
 
+use card_driver::engine::EngineLimits;
 use nix::sys::resource::{Resource as Limited, getrlimit};
 
-use crate::engine::EngineLimits;
 use crate::error::{Error, RINGS};
 
 /// What is counted.

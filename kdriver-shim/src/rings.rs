@@ -9,13 +9,13 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use card_driver::spans::{FreeSpans, Span};
 use hostmem::fdpass::duplicate;
 use hostmem::{Access, SharedMapping, memfd};
 use nix::fcntl::{FallocateFlags, fallocate};
 use shim_abi::CARD_STATES_BYTES;
 
 use crate::error::{Error, RINGS};
-use crate::spans::{FreeSpans, Span};
 
 /// Bytes of a client's ring memory.
 pub const RING_MEMORY_BYTES: u64 = 1 << 30;

@@ -3,11 +3,12 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use card_driver::Error as DriverError;
+use card_driver::engine::EngineLimits;
 use shim_abi::{Request, Response};
 
 use crate::cards::{Card, Window};
 use crate::clients::{Client, Stage};
-use crate::engine::EngineLimits;
 use crate::error::Error;
 use crate::events::Clients;
 use crate::numbers::Numbers;
@@ -77,7 +78,9 @@ impl Session<'_> {
             Request::ModifyQp { qpn, attributes } => self.modify_qp(qpn, &attributes),
             request => match self.serve_at_once(request) {
                 // Addresses that rest are woken by turns.
-                Err(Error::NoAddressSpace { card, .. }) if self.has_resting(card) => {
+                Err(Error::Driver(DriverError::NoAddressSpace { card, .. }))
+                    if self.has_resting(card) =>
+                {
                     Ok(Progress::More)
                 }
                 outcome => outcome.map(Progress::Done),
@@ -132,12 +135,15 @@ impl Session<'_> {
         self.card(card)?.window(window)
     }
 
-    /// The limits of the client's engine on a card; [`Error::Dead`] where it lives no more.
+    /// The limits of the client's engine on a card; [`DriverError::Dead`] where it lives no more.
     fn limits(&mut self, card: u32) -> Result<EngineLimits, Error> {
         let engine = &self.window(card)?.engine;
         match engine.death() {
             None => Ok(*engine.limits()),
-            Some(why) => Err(Error::Dead { engine: engine.name().to_owned(), why: why.to_owned() }),
+            Some(why) => {
+                let (engine, why) = (engine.name().to_owned(), why.to_owned());
+                Err(DriverError::Dead { engine, why }.into())
+            }
         }
     }
 }

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use card_driver::address::gid_text;
+use card_driver::backend::GrantKind;
 use fpga_regs::engine::qp::{Attributes, QpType};
 use host_view::shadow_device::ShadowDevices;
 use hostmem::netdev::mac_text;
@@ -12,8 +14,6 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use softcard::IcrcPolicy;
 
-use crate::address::gid_text;
-use crate::backend::GrantKind;
 use crate::cards::{Card, Quarantine, Window, find};
 use crate::clients::{CardUse, Client, Stage};
 use crate::error::Error;

@@ -9,6 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use arbitrary::Unstructured;
+use card_driver::Error;
+use card_driver::admin::AdminEngine;
+use card_driver::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
+use card_driver::engine::{Engine, EngineEvent};
+use card_driver::iova::Arena;
+use card_driver::shell::Shell;
 use fpga_regs::Block;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::tlb::Geometry;
@@ -21,12 +27,6 @@ use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window as w;
 use hostmem::{DmaMemory, EventFd, SharedMapping, memfd};
-use kdriver_shim::admin::AdminEngine;
-use kdriver_shim::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
-use kdriver_shim::engine::{Engine, EngineEvent};
-use kdriver_shim::error::Error;
-use kdriver_shim::iova::Arena;
-use kdriver_shim::shell::Shell;
 
 use crate::Outcome;
 use crate::random::Random;

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arbitrary::Unstructured;
+use card_driver::address::PortAddress;
+use card_driver::bringup::bring_up;
+use card_driver::soft::{self, SoftCard};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 use hostmem::fdpass::{self, Wait};
 use hostmem::memfd;
-use kdriver_shim::address::PortAddress;
 use kdriver_shim::args::Cards;
-use kdriver_shim::bringup::bring_up;
 use kdriver_shim::cards::Card;
 use kdriver_shim::server::Server;
-use kdriver_shim::soft::{self, SoftCard};
 use kdriver_shim::state_dir::StateDir;
 use nix::fcntl::OFlag;
 use nix::sys::socket::{

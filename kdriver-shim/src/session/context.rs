@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use card_driver::Error as DriverError;
+use card_driver::iova::IovaRange;
+use card_driver::translations::Purpose;
 use shim_abi::{ContextInfo, Grant, Response, RingMemory as RingInfo};
 
 use super::{Answer, Session, found};
@@ -11,13 +14,11 @@ use crate::channels::RecordSocket;
 use crate::clients::CardUse;
 use crate::error::Error;
 use crate::grants;
-use crate::iova::IovaRange;
 use crate::listeners::ContextEvents;
 use crate::objects::{Context, Pd};
 use crate::poller::Token;
 use crate::quota::Resource;
 use crate::rings::{RING_MEMORY_BYTES, RingMemory};
-use crate::translations::Purpose;
 
 /// A protection domain's number has 24 bits, of which these are its number within its client's block: more
 /// than a client may have. There are more blocks than connections.
@@ -86,7 +87,7 @@ impl Session<'_> {
             Ok(grant) => grant,
             Err(error) => {
                 window.users.set_page(page, Page::Free);
-                return Err(error);
+                return Err(error.into());
             }
         };
         // Rings are mapped one by one, as they are made, for a card behind an IOMMU pins what is mapped;
@@ -193,12 +194,12 @@ fn map_rings(card: &mut Card, window: u8) -> Result<IovaRange, Error> {
         .device
         .arena
         .allocate(length, 0, Instant::now())
-        .ok_or(Error::NoAddressSpace { card: card.device.number, length })?;
+        .ok_or(DriverError::NoAddressSpace { card: card.device.number, length })?;
     match card.device.map(window, &rings, None, Purpose::Rings) {
         Ok(()) => Ok(rings),
         Err(error) => {
             card.device.release_iova(rings, true);
-            Err(error)
+            Err(error.into())
         }
     }
 }

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use card_driver::Error as DriverError;
+use card_driver::engine::EngineLimits;
+use card_driver::spans::Span;
 use fpga_regs::engine::admin::{AdminStatus, CreateCq, CreateQp, CreateRq, RqKind};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::transition;
@@ -12,13 +15,11 @@ use super::{Answer, Progress, Session, found};
 use crate::cards::Window;
 use crate::claims::{CardQp, Claimant, Peer};
 use crate::clients::{Client, confirmed};
-use crate::engine::EngineLimits;
 use crate::error::Error;
 use crate::listeners::{Notifier, Told};
 use crate::objects::{Cq, Qp};
 use crate::quota::Resource;
 use crate::rings::RingMemory;
-use crate::spans::Span;
 
 /// How often a number that the client has on another card is drawn again.
 const REDRAWS: usize = 8;
@@ -195,7 +196,7 @@ impl Session<'_> {
                 Ok((qpn, generation)) => return Ok((rqn, qpn, generation)),
                 Err(error) => {
                     self.undo_rq(card, rqn)?;
-                    return Err(error);
+                    return Err(error.into());
                 }
             }
         }
@@ -204,10 +205,8 @@ impl Session<'_> {
     }
 
     fn undo_rq(&mut self, card: u32, rqn: u32) -> Result<(), Error> {
-        self.window(card)?
-            .engine
-            .destroy_rq(rqn)
-            .inspect_err(|_| self.count_quarantined(card, false, 1))
+        let ended = self.window(card)?.engine.destroy_rq(rqn);
+        Ok(ended.inspect_err(|_| self.count_quarantined(card, false, 1))?)
     }
 
     pub(super) fn modify_qp(
@@ -295,7 +294,7 @@ impl Session<'_> {
             if now.is_ok_and(|now| !silent.contains(&now.state)) {
                 let owner =
                     self.others.get(&claimant.client).map_or_else(String::new, Client::label);
-                let gid = crate::address::gid_text(peer.gid);
+                let gid = card_driver::address::gid_text(peer.gid);
                 return Err(Error::Claimed { gid, peer: peer.qpn, owner, qpn: qp.qpn });
             }
             self.card(card)?.claims.release(peer, qp);
@@ -367,7 +366,7 @@ impl Session<'_> {
     /// Passes a result on; with an error the ring goes.
     fn keep_ring<T>(&mut self, card: u32, made: Result<T, Error>, ring: Span) -> Result<T, Error> {
         if let Err(error) = &made {
-            let clean = !matches!(error, Error::Dead { .. });
+            let clean = !matches!(error, Error::Driver(DriverError::Dead { .. }));
             self.drop_ring(card, ring, clean);
         }
         made
@@ -386,7 +385,7 @@ impl Session<'_> {
         let memory = DmaMemory::Shared { mapping, offset: ring.start };
         let mapped = self.place(card).and_then(|(_, iova)| {
             let iova = iova.wrapping_add(ring.start);
-            self.card(card)?.device.backend.dma_map(iova, ring.length, memory)
+            Ok(self.card(card)?.device.backend.dma_map(iova, ring.length, memory)?)
         });
         self.keep_ring(card, mapped.map(|()| ring), ring)
     }
@@ -396,10 +395,9 @@ impl Session<'_> {
         let unmapped = self.place(card).and_then(|(_, iova)| {
             let iova = iova.wrapping_add(ring.start);
             if clean {
-                self.card(card)?.device.backend.dma_unmap(iova, ring.length)
-            } else {
-                Ok(())
+                self.card(card)?.device.backend.dma_unmap(iova, ring.length)?;
             }
+            Ok(())
         });
         if let Err(error) = &unmapped {
             log::error!("ring of {}: {error}", self.client.label());
@@ -443,10 +441,10 @@ fn power_of_two(what: &str, log2: u8, limit: u8) -> Result<u64, Error> {
 
 /// Whether the engine confirmed a destroy; one that died is no reason to keep a program from its
 /// own clean-up.
-fn survive_death(result: Result<(), Error>) -> Result<bool, Error> {
+fn survive_death(result: Result<(), DriverError>) -> Result<bool, Error> {
     match confirmed(result) {
         Ok(()) => Ok(true),
-        Err(error @ Error::Dead { .. }) => {
+        Err(error @ Error::Driver(DriverError::Dead { .. })) => {
             log::warn!("a queue is quarantined: {error}");
             Ok(false)
         }
@@ -457,7 +455,8 @@ fn survive_death(result: Result<(), Error>) -> Result<bool, Error> {
 /// An engine that gives a number out that is in use cannot be believed.
 fn given_twice(window: &Window<'_>, what: &str, number: u32) -> Error {
     let engine = window.engine.name();
-    Error::Backend(format!("{engine} gave {what} {number:#x} out, which another client has"))
+    let why = format!("{engine} gave {what} {number:#x} out, which another client has");
+    DriverError::Backend(why).into()
 }
 
 fn no_number(what: &'static str) -> Error {
@@ -469,16 +468,16 @@ fn explain(
     window: Window<'_>,
     (qpn, kind): (u32, QpType),
     wanted: &Attributes,
-    error: Error,
+    error: DriverError,
 ) -> Error {
-    let Error::Refused { engine, opcode, status, .. } = error else { return error };
+    let DriverError::Refused { engine, opcode, status, .. } = error else { return error.into() };
     let detail = match (status, window.engine.query_qp(qpn)) {
         (AdminStatus::Invalid | AdminStatus::BadState, Ok(now)) => {
             diagnose(kind, now.state, wanted)
         }
         _ => String::new(),
     };
-    Error::Refused { engine, opcode, status, detail }
+    DriverError::Refused { engine, opcode, status, detail }.into()
 }
 
 fn diagnose(kind: QpType, from: QpState, wanted: &Attributes) -> String {

@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
+use card_driver::Error as DriverError;
+use card_driver::backend::GrantKind;
+use card_driver::iova::IovaRange;
+use card_driver::translations::Purpose;
 use fpga_regs::engine::admin::{CreateKey, KeyKind};
 use fpga_regs::engine::key::Access;
 use hostmem::DmaMemory;
 use shim_abi::Response;
 
 use super::{Answer, Progress, Session, found};
-use crate::backend::GrantKind;
 use crate::error::Error;
-use crate::iova::IovaRange;
 use crate::objects::Mr;
 use crate::quota::Resource;
-use crate::translations::Purpose;
 
 const PAGE: u64 = 4096;
 
@@ -87,7 +88,7 @@ impl Session<'_> {
                 Some(memory).filter(|_| card.device.backend.grant_kind() == GrantKind::Page);
             if let Err(error) = card.device.map(window, &range, memory, Purpose::Payload) {
                 place.give_addresses(card, range, true);
-                return Err(error);
+                return Err(error.into());
             }
         }
         Ok(range)
@@ -121,7 +122,7 @@ impl Session<'_> {
         if self.client.leaving.is_empty() {
             match self.client.end_key(self.cards, mr) {
                 // A dead engine is no reason to keep a program from its own clean-up.
-                ended @ (Ok(()) | Err(Error::Dead { .. })) => {
+                ended @ (Ok(()) | Err(Error::Driver(DriverError::Dead { .. }))) => {
                     self.client.give_region_up(self.cards, mr, ended);
                 }
                 Err(error) => return Err(error),

@@ -5,17 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bitstreams::{EngineKind, Manifest};
+use card_driver::address::PortAddress;
+use card_driver::backend::CardBackend;
+use card_driver::bringup::bring_up;
+use card_driver::fake::FakeCard;
 use fpga_regs::coyote::shell::Map;
 
 use fpga_regs::engine::event::{Event, EventType};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use shim_abi::{ContextInfo, CreateQp, SOCKET_NAME};
 
-use crate::address::PortAddress;
-use crate::backend::CardBackend;
-use crate::bringup::bring_up;
 use crate::cards::{Card, Quarantine};
-use crate::fake::FakeCard;
 use crate::server::*;
 use crate::state_dir::StateDir;
 

@@ -1,8 +1,9 @@
 //! What takes long is done in turns, and others are served between two.
 
+use card_driver::iova::Arena;
+
 use super::bench::{Peer, wanted_qp};
 use super::*;
-use crate::iova::Arena;
 
 /// Commands to an engine, and pages taken back, in one turn at most.
 const TURN: usize = 32;

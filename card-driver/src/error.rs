@@ -1,0 +1,84 @@
+//! What can go wrong with a card.
+
+use fpga_regs::engine::admin::{AdminStatus, Opcode};
+use nix::errno::Errno;
+
+/// Why an engine is dead whose registers read all ones.
+pub(crate) const GONE: &str = "its registers read all ones: the card is gone";
+
+/// Why a card does not come up, or does not do what it is told.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A card does not come up.
+    #[error("card {card}: {why}")]
+    BringUp {
+        /// Card number.
+        card: u32,
+        /// What was found, and what to do.
+        why: String,
+    },
+    /// The card back-end failed.
+    #[error("card back-end: {0}")]
+    Backend(String),
+    /// A system call failed.
+    #[error("{call}: {errno}")]
+    Os {
+        /// What was tried.
+        call: &'static str,
+        /// Its error number.
+        errno: Errno,
+    },
+    /// Shared memory or descriptors could not be handled.
+    #[error(transparent)]
+    Memory(#[from] hostmem::Error),
+    /// No range of IOVAs is free.
+    #[error("balboa{card}: no range of {length} bytes is left in the card's address space")]
+    NoAddressSpace {
+        /// Card number.
+        card: u32,
+        /// Bytes asked for.
+        length: u64,
+    },
+    /// The engine stopped, or does not answer.
+    #[error("{engine}: {why}")]
+    Dead {
+        /// Which engine.
+        engine: String,
+        /// Why.
+        why: String,
+    },
+    /// The engine refused a command.
+    #[error("{engine}: {opcode:?} was refused: {}{detail}", status_text(*.status))]
+    Refused {
+        /// Which engine.
+        engine: String,
+        /// The command.
+        opcode: Opcode,
+        /// Its status.
+        status: AdminStatus,
+        /// What its user can add; empty, or begins with `; `.
+        detail: String,
+    },
+}
+
+impl Error {
+    /// A system call that failed, for `map_err`.
+    pub(crate) fn os(call: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |errno| Self::Os { call, errno }
+    }
+}
+
+fn status_text(status: AdminStatus) -> String {
+    let text = match status {
+        AdminStatus::Success => "no reason given",
+        AdminStatus::Unsupported => "the engine does not offer this",
+        AdminStatus::Invalid => "a value is out of range",
+        AdminStatus::NotFound => "there is no such object",
+        AdminStatus::Busy => "others still use the object",
+        AdminStatus::NoResources => "the engine's table is full",
+        AdminStatus::BadAddress => "an address is not memory that the card can reach",
+        AdminStatus::BadState => "the state the object is in does not allow it",
+        unknown => return format!("status {} is unknown to this balboad", unknown.0),
+    };
+    text.to_owned()
+}

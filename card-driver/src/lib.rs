@@ -1,0 +1,52 @@
+//! The driver of one card: what a kernel driver would be, in user space.
+//!
+//! [`bringup::bring_up`] makes a [`device::Device`] of a PCIe function as a [`backend::CardBackend`]
+//! shows it, with the engine of each of its windows behind [`engine::Engine`]. It has I/O virtual
+//! addresses to give out ([`iova`]), lets the card reach memory there ([`shell`]), and serves its
+//! interrupts by a thread ([`interrupts`]), which tells whoever listens of what the engines report.
+//!
+//! It knows nothing of clients and what they may have, of sockets and of messages.
+//!
+//! Nothing that comes from a card is trusted: it is copied once, validated and then used, and no answer
+//! makes this crate panic.
+
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects
+)]
+#![cfg_attr(test, allow(clippy::arithmetic_side_effects, clippy::panic))]
+
+pub mod address;
+pub mod admin;
+pub mod backend;
+pub mod bringup;
+pub mod device;
+pub mod engine;
+pub mod engines;
+mod error;
+pub mod event_ring;
+#[cfg(any(test, feature = "fake"))]
+#[allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects,
+    reason = "a test may fail"
+)]
+pub mod fake;
+pub mod interrupts;
+pub mod iova;
+pub mod lock;
+pub mod shell;
+pub mod soft;
+pub mod spans;
+pub mod translations;
+pub mod vectors;
+pub mod vfio;
+
+pub use error::Error;
