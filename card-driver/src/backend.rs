@@ -139,6 +139,8 @@ pub struct WakeGrant {
     pub asleep: u32,
     /// Byte offset of the robust mutex in it.
     pub liveness: u32,
+    /// Byte offset of the u32 in it that counts the microseconds in which the card's thread worked.
+    pub worked: u32,
 }
 
 /// What a card is, for people.

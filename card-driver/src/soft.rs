@@ -167,6 +167,7 @@ impl CardBackend for SoftBackend {
             thread_page,
             asleep: thread_page::ASLEEP_OFFSET,
             liveness: thread_page::LIVENESS_OFFSET,
+            worked: thread_page::WORKED_OFFSET,
         };
         Ok(DoorbellGrant::Page { page: granted.page, wake })
     }

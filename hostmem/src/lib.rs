@@ -16,6 +16,7 @@
 //! | [`wake`] | waking a sleeping card, without losing a wake-up |
 //! | [`dma`] | what a card reaches by DMA |
 //! | [`liveness`] | seeing that another process has died |
+//! | [`hand_over`] | leaving the core to others where nothing is found |
 //! | [`relay`] | taking over from a thread that a call keeps |
 //! | [`process`] | other processes: their memory, their credentials, their end |
 //! | [`fdpass`] | messages that carry file descriptors |
@@ -39,6 +40,7 @@ mod error;
 pub mod eventfd;
 pub mod fdpass;
 pub mod foreign;
+pub mod hand_over;
 pub mod heap;
 pub mod liveness;
 mod lost;
@@ -58,6 +60,7 @@ pub use dma::DmaMemory;
 pub use error::{Errno, Error, Result};
 pub use eventfd::EventFd;
 pub use foreign::{FileId, ForeignEventFd};
+pub use hand_over::HandOver;
 pub use liveness::{Lifeline, Liveness};
 pub use mapping::{Access, ForkCanary, SharedMapping};
 pub use masked::MaskedTable;

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use card_driver::backend::DoorbellGrant;
+use card_driver::backend::{DoorbellGrant, WakeGrant};
 use shim_abi::Way;
 
 /// What a client is told of a grant.
@@ -10,7 +10,8 @@ use shim_abi::Way;
 pub fn way(grant: &DoorbellGrant) -> Way {
     match grant {
         DoorbellGrant::Page { wake, .. } => {
-            Way::Page { asleep: wake.asleep, liveness: wake.liveness }
+            let WakeGrant { asleep, liveness, worked, .. } = *wake;
+            Way::Page { asleep, liveness, worked }
         }
         DoorbellGrant::Device { offset, ioas, .. } => Way::Device { offset: *offset, ioas: *ioas },
     }

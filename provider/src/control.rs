@@ -269,11 +269,12 @@ impl Connection {
         let Grant { first, way, .. } = info.grant;
         let granted = match way {
             _ if !first => None,
-            Way::Page { asleep, liveness } => {
+            Way::Page { asleep, liveness, worked } => {
                 let page = next("the doorbell page is missing")?;
                 let event = next("the eventfd is missing")?;
                 let words = next("the card's page is missing")?;
-                Some(Brought::Page(page, event, words, asleep as usize, liveness as usize))
+                let offsets = [asleep, liveness, worked].map(|offset| offset as usize);
+                Some(Brought::Page(page, event, words, offsets))
             }
             Way::Device { offset, ioas } => {
                 let function = next("the card's descriptor is missing")?;
@@ -304,10 +305,10 @@ impl Connection {
                 .ok_or_else(|| unexpected(request, "the card's number is too large"))?;
             let state = state_word(&rings, state)?;
             let path = match granted {
-                Brought::Page(page, event, words, asleep, liveness) => {
+                Brought::Page(page, event, words, [asleep, liveness, worked]) => {
                     let words = map_words(&words)?;
                     let life = Life { thread: lifeline_in(&words, liveness)?, state };
-                    map_page(&page, event, (words, asleep), life)?
+                    map_page(&page, event, words, [asleep, worked], life)?
                 }
                 Brought::Device(function, offset, iommu, life) => {
                     let life = Life { thread: lifeline_in(&map_words(&life)?, 0)?, state };
@@ -332,7 +333,8 @@ impl Connection {
 fn map_page(
     page: &OwnedFd,
     event: OwnedFd,
-    (words, asleep): (Arc<SharedMapping>, usize),
+    words: Arc<SharedMapping>,
+    [asleep, worked]: [usize; 2],
     life: Life,
 ) -> Result<Arc<CardPath>> {
     let host = Error::host;
@@ -341,9 +343,11 @@ fn map_page(
     let page = DoorbellPage::new(Arc::new(mapping), 0).map_err(host("map the doorbell page"))?;
     // One of the card's own, which is marked when it dies.
     let canary = ForkCanary::new().map_err(host("detect a fork"))?;
+    let worked = SharedWord::new(Arc::clone(&words), worked);
+    let worked = worked.map_err(host("find the word of the card's work"))?;
     let word = AsleepWord::new(words, asleep).map_err(host("find the asleep word"))?;
     let waker = Waker::new(word, EventFd::from_received(event));
-    Ok(Arc::new(CardPath::new(page, waker, life, canary)))
+    Ok(Arc::new(CardPath::new(page, waker, life, canary).with_worked(worked)))
 }
 
 /// Maps the doorbell page of the card itself.
@@ -373,8 +377,8 @@ fn lifeline_in(words: &Arc<SharedMapping>, offset: usize) -> Result<Lifeline> {
 /// What came with the first context of a card.
 enum Brought {
     /// A doorbell page, the eventfd that wakes the card, the card thread's page, and where in it the
-    /// asleep word and the thread's lock are.
-    Page(OwnedFd, OwnedFd, OwnedFd, usize, usize),
+    /// asleep word, the thread's lock and the count of its work are.
+    Page(OwnedFd, OwnedFd, OwnedFd, [usize; 3]),
     /// The card, the offset of the doorbell page in it, its IOMMU, and the page with balboad's lock.
     Device(OwnedFd, u64, Iommu, OwnedFd),
 }

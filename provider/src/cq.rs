@@ -44,6 +44,8 @@ pub(crate) struct CqState {
     /// Running index behind the entries that were there at the last arming.
     seen: u32,
     arm_sequence: u32,
+    /// Polls that found nothing.
+    pub(crate) empty_polls: u32,
 }
 
 impl CompletionQueue {
@@ -55,7 +57,13 @@ impl CompletionQueue {
         record: Record,
         path: Arc<CardPath>,
     ) -> Self {
-        let state = CqState { consumer: 0, table: QpTable::new(), seen: 0, arm_sequence: 0 };
+        let state = CqState {
+            consumer: 0,
+            table: QpTable::new(),
+            seen: 0,
+            arm_sequence: 0,
+            empty_polls: 0,
+        };
         let (lap, users) = (ring.blocks(), AtomicU32::new(0));
         let slot = path.slot(slot(QueueKind::Completion, cqn));
         let (canary, state) = (path.canary().clone(), FutexMutex::new(state));

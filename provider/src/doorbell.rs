@@ -1,6 +1,6 @@
 //! The way to a card's doorbells, and the sign that the card lives.
 
-use hostmem::{DoorbellPage, DoorbellSlot, ForkCanary, Lifeline, SharedWord, Waker};
+use hostmem::{DoorbellPage, DoorbellSlot, ForkCanary, HandOver, Lifeline, SharedWord, Waker};
 use vfio::Iommu;
 
 /// What this process was granted on one card: a doorbell page, and how the card is woken.
@@ -13,8 +13,18 @@ pub(crate) struct CardPath {
     life: Life,
     /// With which this process maps the memory that it registers; `None` where balboad does.
     iommu: Option<Iommu>,
+    /// `None` where the card has no need of this machine's cores.
+    shared_cores: Option<SharedCores>,
     /// Marked for good once the card was seen dead.
     canary: ForkCanary,
+}
+
+/// A card that runs on the cores that its programs poll on.
+#[derive(Debug)]
+struct SharedCores {
+    hand_over: HandOver,
+    /// Counts the microseconds in which the card's thread worked.
+    worked: SharedWord,
 }
 
 /// The signs that a card still works for this process.
@@ -36,7 +46,14 @@ impl Life {
 impl CardPath {
     /// Joins what a grant brought.
     pub(crate) fn new(page: DoorbellPage, waker: Waker, life: Life, canary: ForkCanary) -> Self {
-        Self { page, waker, life, iommu: None, canary }
+        Self { page, waker, life, iommu: None, shared_cores: None, canary }
+    }
+
+    /// The same, of a card that is a thread of this machine, which counts in that word the
+    /// microseconds in which it worked.
+    pub(crate) fn with_worked(self, worked: SharedWord) -> Self {
+        let hand_over = HandOver::new();
+        Self { shared_cores: Some(SharedCores { hand_over, worked }), ..self }
     }
 
     /// The same, of a card for which this process maps the memory that it registers.
@@ -77,6 +94,15 @@ impl CardPath {
         // It can only fail when the eventfd is gone, and then so is the card: the liveness word
         // tells.
         let _ = self.waker.signal();
+    }
+
+    /// Leaves the core to who waits for it, in a loop of polls that find nothing, where the card or
+    /// another program of its may be who waits.
+    #[cold]
+    pub(crate) fn hand_over(&self) {
+        if let Some(SharedCores { hand_over, worked }) = &self.shared_cores {
+            hand_over.hand_over(|| u64::from(worked.load_relaxed()).wrapping_mul(1000));
+        }
     }
 
     /// Tells whether the path is ours and its card not dead, as far as that was noticed.

@@ -17,6 +17,10 @@ const QPN: usize = 0;
 const WQE_INDEX: usize = 1;
 const BYTE_COUNT: usize = 2;
 
+/// Polls of a queue that find nothing until the core is handed over: what that costs where nobody waits
+/// for it is then small beside them.
+const EMPTY_POLLS: u32 = 16;
+
 impl CompletionQueue {
     /// Delivers up to `limit` completions and returns how many, as `ibv_poll_cq` does: a negative
     /// errno, which is also set, where that cannot be. It is EINVAL for a negative limit, EPERM in a
@@ -102,8 +106,15 @@ impl CompletionQueue {
         if index != start {
             state.consumer = index;
             self.record.store_release_u32(CONSUMER, index);
-        } else if delivered == 0 && self.path.is_dead() {
-            delivered = self.flush(&state, limit, deliver);
+        } else if delivered == 0 {
+            if self.path.is_dead() {
+                return self.flush(&state, limit, deliver);
+            }
+            state.empty_polls = state.empty_polls.wrapping_add(1);
+            if state.empty_polls % EMPTY_POLLS == 0 {
+                drop(state);
+                self.path.hand_over();
+            }
         }
         delivered
     }

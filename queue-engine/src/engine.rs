@@ -106,8 +106,6 @@ pub struct Engine<M: Rings, D, N> {
     ready: VecDeque<u32>,
     /// QPs with work the transport had no room for, longest first.
     starved: VecDeque<u32>,
-    /// See [`Engine::take_runs_out`].
-    pub(crate) runs_out: bool,
     /// Scratch: queues whose doorbell rang.
     rung: Vec<Queue>,
 }
@@ -159,7 +157,6 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             doorbells: Doorbells::new(),
             ready: VecDeque::new(),
             starved: VecDeque::new(),
-            runs_out: false,
             rung: Vec::new(),
         }
     }
@@ -279,12 +276,6 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     #[must_use]
     pub fn heeds_receives(&self) -> bool {
         !self.flushing.is_empty()
-    }
-
-    /// Whether messages have brought a receive queue down to a quarter of its ring: its program should
-    /// get to run and post more. Asking clears it.
-    pub fn take_runs_out(&mut self) -> bool {
-        std::mem::take(&mut self.runs_out)
     }
 
     /// Whether an interrupt is due; asking clears it.

@@ -174,7 +174,6 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let id = qp.next_receive;
         qp.next_receive = id.wrapping_add(1);
         let left = rq.left();
-        self.runs_out |= rq.runs_out(left);
         let sges = wqe.sges;
         let capacity = sges.as_ref().and_then(|sges| capacity(&self.keys, rq.pdn, sges));
         let failed = capacity.is_none().then_some(Status::LocalProtection);

@@ -82,13 +82,6 @@ impl<M: Rings> Rq<M> {
         self.producer.wrapping_sub(self.consumer).min(half.wrapping_mul(2).max(1))
     }
 
-    /// Whether the queue, with so many entries left, has just come down to a quarter of what a ring
-    /// that is not small holds.
-    pub(crate) fn runs_out(&self, left: u32) -> bool {
-        const SMALL: u8 = 6;
-        self.log2_entries >= SMALL && left == 1u32.wrapping_shl(u32::from(self.log2_entries)) / 4
-    }
-
     fn copy_entry(&self, first: u32) -> ReceiveWqe {
         let stride = 1usize.wrapping_shl(u32::from(self.log2_stride));
         let head = self.memory.ring.read(first);

@@ -342,6 +342,9 @@ pub enum Way {
         asleep: u32,
         /// Byte offset of the robust mutex in that page that dies with the card thread.
         liveness: u32,
+        /// Byte offset of the u32 in that page that counts the microseconds, modulo 2^32, in which the
+        /// card thread worked.
+        worked: u32,
     },
     /// The card: the function's VFIO descriptor, of which the page is to be mapped, the descriptor of
     /// its IOMMU, with which the client maps the memory that it registers, at the addresses that

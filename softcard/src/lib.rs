@@ -46,6 +46,7 @@ pub mod thread_page;
 mod vfpga;
 mod views;
 mod wait;
+mod worked;
 mod xdma;
 
 pub use error::Error;

@@ -3,8 +3,8 @@
 //! Copies from and to programs' memory are made without the cards, which another thread may take over
 //! meanwhile (`overseer.rs`).
 //!
-//! It drains whatever there is, looks again for a moment while a core would be idle otherwise
-//! (`spin.rs`), and sleeps. Before it sleeps it says so in the asleep word, issues a full fence, and
+//! It drains whatever there is, looks again for a moment while nobody else keeps its core (`spin.rs`),
+//! and sleeps. Before it sleeps it says so in the asleep word, issues a full fence, and
 //! looks once more.
 
 use std::rc::Rc;
@@ -25,6 +25,7 @@ use crate::spin::Spin;
 use crate::thread_page;
 use crate::vfpga::{Logic, Slots, occupant};
 use crate::wait::Waiter;
+use crate::worked::Worked;
 
 /// What the card thread owns.
 pub(crate) struct CardThread {
@@ -35,6 +36,7 @@ pub(crate) struct CardThread {
     /// Eventfds of granted pages: (card, window, page) and the descriptor.
     wakes: Vec<(usize, u8, u8, EventFd)>,
     asleep: AsleepWord,
+    worked: Worked,
     /// Signalled when a process's memory was given up.
     given_up: EventFd,
     waiter: Waiter,
@@ -82,9 +84,10 @@ pub(crate) fn take_over(mut cards: Cards) {
 }
 
 /// A turn of the loop; `None` at the end of the cards, too.
-fn turn(cards: Cards) -> Option<Cards> {
+fn turn(mut cards: Cards) -> Option<Cards> {
     // Read once a round: where the kernel's clock is a device, that takes microseconds.
     let now = cards.waiter.now();
+    cards.worked.end(now);
     let (mut cards, worked) = round(cards, now)?;
     if cards.ended {
         cards.cards.iter_mut().for_each(|card| card.network.port.flush());
@@ -92,11 +95,10 @@ fn turn(cards: Cards) -> Option<Cards> {
     }
     if worked {
         cards.spin.worked();
-        cards.give_way(now);
+        cards.worked.begin(now);
         return Some(cards);
     }
     if cards.spin.goes_on(now) {
-        std::thread::yield_now();
         return Some(cards);
     }
     // The page is ours and can be written, so neither call fails.
@@ -155,6 +157,7 @@ impl CardThread {
         for port in &ports {
             waiter.listen_to_port(&**port)?;
         }
+        let worked = Worked::new(Arc::clone(&page));
         let asleep = AsleepWord::new(page, thread_page::ASLEEP_OFFSET as usize)?;
         let mut cards = Vec::new();
         let ports = ports.into_iter().zip(policies);
@@ -174,6 +177,7 @@ impl CardThread {
             _kick: kick,
             wakes: Vec::new(),
             asleep,
+            worked,
             given_up,
             waiter,
             spin: Spin::new(),
@@ -189,19 +193,6 @@ impl CardThread {
         match vfpgas.any(|vfpga| all(occupant!(&vfpga.logic, logic => logic.wakes_for()))) {
             true => WakeFor::All,
             false => WakeFor::AllButReceives,
-        }
-    }
-
-    /// Pauses if that lets a program post receives it is short of.
-    fn give_way(&mut self, now: u64) {
-        let vfpgas = self.cards.iter_mut().flat_map(|card| &mut card.vfpgas);
-        // Each is asked, for asking clears it.
-        if vfpgas.fold(false, |any, vfpga| {
-            occupant!(&mut vfpga.logic, logic => logic.take_runs_out()) | any
-        }) {
-            if let Some(pause) = self.spin.gives_way(now) {
-                std::thread::sleep(pause);
-            }
         }
     }
 

@@ -248,6 +248,7 @@ impl CardBackend for HostileCard {
             thread_page: memfd::create("words", 4096)?,
             asleep: 0,
             liveness: 64,
+            worked: 128,
         };
         Ok(DoorbellGrant::Page { page: memfd::create("page", 4096)?, wake })
     }

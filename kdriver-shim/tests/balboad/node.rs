@@ -58,7 +58,7 @@ impl Node {
         else {
             panic!("a first context brings five descriptors")
         };
-        let Grant { first: true, way: Way::Page { asleep, liveness }, .. } = info.grant else {
+        let Grant { first: true, way: Way::Page { asleep, liveness, .. }, .. } = info.grant else {
             panic!("{:?}", info.grant)
         };
         let rings = Arc::new(map(&rings, info.rings.length as usize, Access::ReadWrite));

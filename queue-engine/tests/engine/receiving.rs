@@ -161,24 +161,6 @@ fn entries_of_every_stride_hold_as_many_elements_as_fit() {
 }
 
 #[test]
-fn a_ring_that_runs_out_is_told_of_once_on_its_way_down() {
-    let mut bench = Bench::new();
-    let cq = bench.create_cq(4);
-    let (small, large) = (bench.create_rq(5, 0), bench.create_rq(6, 0));
-    for (rq, entries, told) in [(small, 32, None), (large, 64, Some(16))] {
-        let mut qp = bench.create_qp(4, &cq, &cq, rq);
-        bench.climb(qp.qpn, QpState::Rts);
-        (0..entries).for_each(|tag| qp.rq.post(tag, &[]));
-        let asked = |bench: &mut Bench<Manual>| {
-            let left = bench.engine.take_receive(qp.qpn).unwrap().left;
-            bench.engine.take_runs_out().then_some(left)
-        };
-        let found: Vec<u32> = (0..entries).filter_map(|_| asked(&mut bench)).collect();
-        assert_eq!(found, Vec::from_iter(told), "{entries} entries");
-    }
-}
-
-#[test]
 fn receives_can_be_taken_from_rtr_to_sqd_only() {
     let mut bench = Bench::new();
     let cq = bench.create_cq(4);

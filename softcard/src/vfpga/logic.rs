@@ -69,12 +69,6 @@ pub(crate) trait Logic {
         WakeFor::All
     }
 
-    /// Whether messages have brought a receive queue down to a quarter of its ring: its program should
-    /// get to run and post more. Asking clears it.
-    fn take_runs_out(&mut self) -> bool {
-        false
-    }
-
     /// Forgets everything, and every page: what a reset of the shell or of the vFPGA does.
     fn reset(&mut self, ports: &mut Ports<'_>);
 

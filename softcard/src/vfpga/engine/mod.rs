@@ -104,10 +104,6 @@ impl Logic for QueueEngine {
         if self.0.heeds_receives() { WakeFor::All } else { WakeFor::AllButReceives }
     }
 
-    fn take_runs_out(&mut self) -> bool {
-        self.0.take_runs_out()
-    }
-
     fn reset(&mut self, ports: &mut Ports<'_>) {
         self.0.reset(&mut RoceTransport(ports));
     }
