@@ -39,7 +39,7 @@ pub struct RecordSocket<const N: usize> {
 
 #[derive(Debug)]
 struct State<const N: usize> {
-    // None once balboad's end is closed.
+    // None before it is made, and once balboad's end is closed.
     socket: Option<(OwnedFd, Watch)>,
     /// Records that wait for room, in their order; while there are any, the epoll set tells of room.
     kept: BTreeMap<u64, (Key, [u8; N])>,
@@ -68,18 +68,25 @@ enum Taken {
 }
 
 impl<const N: usize> RecordSocket<N> {
-    /// Makes a socket pair; returned are balboad's end and the client's.
+    /// One without a socket, before [`Self::open`].
+    #[must_use]
+    pub fn new(poller: &Arc<Poller>) -> Self {
+        let (kept, places) = (BTreeMap::new(), BTreeMap::new());
+        let state = Mutex::new(State { socket: None, kept, places, next: 0 });
+        Self { poller: Arc::clone(poller), state }
+    }
+
+    /// Makes the socket pair and returns the client's end of it.
     ///
     /// # Errors
     /// [`Error::Memory`] or [`Error::Os`] when descriptors run out.
-    pub fn new(poller: &Arc<Poller>, token: Token) -> Result<(Self, OwnedFd), Error> {
+    pub fn open(&self, token: Token) -> Result<OwnedFd, Error> {
         let (ours, theirs) = fdpass::pair()?;
         // The client has nothing to say here: descriptors above all, which would be balboad's to close.
         shutdown(ours.as_raw_fd(), Shutdown::Read).map_err(Error::os("shutdown of a channel"))?;
-        let watch = poller.watch(&ours, token, EpollFlags::empty())?;
-        let (kept, places) = (BTreeMap::new(), BTreeMap::new());
-        let state = Mutex::new(State { socket: Some((ours, watch)), kept, places, next: 0 });
-        Ok((Self { poller: Arc::clone(poller), state }, theirs))
+        let watch = self.poller.watch(&ours, token, EpollFlags::empty())?;
+        lock(&self.state).socket = Some((ours, watch));
+        Ok(theirs)
     }
 
     /// Sends a record of the object with key `key`, or keeps it until there is room.
@@ -209,7 +216,8 @@ mod tests {
 
     fn socket() -> (Arc<Poller>, RecordSocket<8>, OwnedFd) {
         let poller = Arc::new(Poller::new().unwrap());
-        let (socket, theirs) = RecordSocket::new(&poller, Token::Listener).unwrap();
+        let socket = RecordSocket::new(&poller);
+        let theirs = socket.open(Token::Listener).unwrap();
         (poller, socket, theirs)
     }
 

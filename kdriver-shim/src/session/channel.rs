@@ -18,9 +18,9 @@ impl Session<'_> {
         self.client.usage.take(Resource::Channels, 1, &limits)?;
         let client = &mut *self.client;
         let channel = client.numbers.next(u32::MAX, |n| client.channels.contains_key(&n));
-        match RecordSocket::new(self.poller, Token::Channel(client.id, channel)) {
-            Ok((records, theirs)) => {
-                let records = Arc::new(records);
+        let records = Arc::new(RecordSocket::new(self.poller));
+        match records.open(Token::Channel(client.id, channel)) {
+            Ok(theirs) => {
                 client.channels.insert(channel, Channel { context, records });
                 Ok(Answer { response: Response::Channel { channel }, fds: vec![theirs] })
             }

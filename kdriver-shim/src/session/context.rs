@@ -51,7 +51,8 @@ impl Session<'_> {
             Some(rings) if first_rings => Some(rings.descriptor()?),
             _ => None,
         };
-        let (records, async_fd) = RecordSocket::new(self.poller, Token::Async(client.id, number))?;
+        let records = RecordSocket::new(self.poller);
+        let async_fd = records.open(Token::Async(client.id, number))?;
         // Nothing fails from here on: what is handed out once is handed out now.
         let place = found(client.cards.get_mut(&card), "open card", card)?;
         let mut fds = vec![async_fd];
