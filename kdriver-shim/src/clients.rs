@@ -98,6 +98,29 @@ pub struct PutOff {
     pub awaits: Vec<ClientId>,
 }
 
+/// What a client owns, kind by kind in the order in which they end: each before what it uses.
+#[derive(Debug, Default)]
+pub struct Owned {
+    /// Queue pairs by number; numbers of different cards never collide in one client.
+    pub qps: BTreeMap<u32, Qp>,
+    /// Completion queues by number; numbers of different cards never collide in one client.
+    pub cqs: BTreeMap<u32, Cq>,
+    /// Memory regions.
+    pub mrs: BTreeMap<u32, Mr>,
+    /// Memory regions on their way out.
+    pub leaving: Leaving,
+    /// Places on cards, by card number.
+    pub places: BTreeMap<u32, CardUse>,
+    /// Ring memory, from the first open context on.
+    pub rings: Option<RingMemory>,
+    /// Completion channels.
+    pub channels: BTreeMap<u32, Channel>,
+    /// Protection domains by number.
+    pub pds: BTreeMap<u32, Pd>,
+    /// Open contexts.
+    pub contexts: BTreeMap<u32, Context>,
+}
+
 /// A client and what it owns.
 #[derive(Debug)]
 pub struct Client {
@@ -113,26 +136,10 @@ pub struct Client {
     pub handle: Arc<RemoteProcess>,
     /// Places of the two in the epoll set.
     pub watches: Vec<Watch>,
-    /// Its ring memory, from the first open context on.
-    pub rings: Option<RingMemory>,
+    /// What it owns.
+    pub owned: Owned,
     /// Whether it was given the descriptor of its ring memory.
     pub rings_handed_out: bool,
-    /// What it has of the cards, by card number.
-    pub cards: BTreeMap<u32, CardUse>,
-    /// Open contexts.
-    pub contexts: BTreeMap<u32, Context>,
-    /// Protection domains by number.
-    pub pds: BTreeMap<u32, Pd>,
-    /// Memory regions.
-    pub mrs: BTreeMap<u32, Mr>,
-    /// Completion queues by number; numbers of different cards never collide in one client.
-    pub cqs: BTreeMap<u32, Cq>,
-    /// Queue pairs by number; numbers of different cards never collide in one client.
-    pub qps: BTreeMap<u32, Qp>,
-    /// Completion channels.
-    pub channels: BTreeMap<u32, Channel>,
-    /// Memory regions on their way out.
-    pub leaving: Leaving,
     /// A request that is not answered yet.
     pub put_off: Option<PutOff>,
     /// What it has of everything that is limited.
@@ -158,16 +165,8 @@ impl Client {
             socket,
             handle: Arc::new(RemoteProcess::new(pid, pidfd)),
             watches: Vec::new(),
-            rings: None,
+            owned: Owned::default(),
             rings_handed_out: false,
-            cards: BTreeMap::new(),
-            contexts: BTreeMap::new(),
-            pds: BTreeMap::new(),
-            mrs: BTreeMap::new(),
-            cqs: BTreeMap::new(),
-            qps: BTreeMap::new(),
-            channels: BTreeMap::new(),
-            leaving: Leaving::default(),
             put_off: None,
             usage: Usage::default(),
             numbers: Numbers::default(),
@@ -198,12 +197,12 @@ impl Client {
     /// Whether the client has its place on a card in that window.
     #[must_use]
     pub fn uses(&self, card: u32, window: u8) -> bool {
-        self.cards.get(&card).is_some_and(|place| place.window == window)
+        self.owned.places.get(&card).is_some_and(|place| place.window == window)
     }
 
     /// Tells the client's process that it has lost a card.
     pub fn lose_card(&self, card: u32) {
-        if let Some(rings) = &self.rings {
+        if let Some(rings) = &self.owned.rings {
             rings.lose_card(card);
         }
     }

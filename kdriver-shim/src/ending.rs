@@ -56,8 +56,8 @@ impl Client {
 
     /// Ends a QP and its receive queue; what that cost, or `None` where there is none.
     fn end_qp(&mut self, cards: &mut [Card]) -> Option<usize> {
-        let (qpn, qp) = self.qps.pop_first()?;
-        let window = self.cards.get(&qp.card).map_or(0, |place| place.window);
+        let (qpn, qp) = self.owned.qps.pop_first()?;
+        let window = self.owned.places.get(&qp.card).map_or(0, |place| place.window);
         if let (Some(peer), Ok(card)) = (qp.peer, find(cards, qp.card)) {
             card.claims.release(peer, CardQp { window, qpn });
         }
@@ -71,7 +71,7 @@ impl Client {
     }
 
     fn end_cq(&mut self, cards: &mut [Card]) -> Option<usize> {
-        let (cqn, cq) = self.cqs.pop_first()?;
+        let (cqn, cq) = self.owned.cqs.pop_first()?;
         self.end_queues(cards, cq.card, |window| {
             window.users.listeners.remove_cq(cqn);
             [("CQ", cqn, window.engine.destroy_cq(cqn))]
@@ -86,7 +86,7 @@ impl Client {
         number: u32,
         end: impl FnOnce(Window<'_>) -> [(&'static str, u32, Result<(), DriverError>); N],
     ) {
-        let Some(place) = self.cards.get_mut(&number) else { return };
+        let Some(place) = self.owned.places.get_mut(&number) else { return };
         let Ok(card) = find(cards, number) else { return };
         let Ok(window) = card.window(place.window) else { return };
         for (what, number, ended) in end(window) {
@@ -100,14 +100,14 @@ impl Client {
 
     /// Ends some regions of one card, keys first.
     fn end_regions(&mut self, cards: &mut [Card]) -> Option<usize> {
-        if !self.leaving.is_empty() {
+        if !self.owned.leaving.is_empty() {
             if let Err(error) = self.leave_regions(cards) {
                 log::error!("memory regions of {}: {error}", self.label());
             }
             return Some(ROW);
         }
-        let card = self.mrs.first_key_value()?.1.card;
-        let some = self.mrs.iter().take_while(|(_, mr)| mr.card == card).take(REGIONS);
+        let card = self.owned.mrs.first_key_value()?.1.card;
+        let some = self.owned.mrs.iter().take_while(|(_, mr)| mr.card == card).take(REGIONS);
         let some: Vec<u32> = some.map(|(number, _)| *number).collect();
         for number in &some {
             let ended = self.end_key(cards, *number);
@@ -118,10 +118,10 @@ impl Client {
 
     /// Gives the client's place on a card up.
     fn end_place(&mut self, cards: &mut [Card]) -> Option<usize> {
-        let number = *self.cards.first_key_value()?.0;
+        let number = *self.owned.places.first_key_value()?.0;
         match find(cards, number) {
             Ok(card) => drop(self.leave(card)),
-            Err(_) => drop(self.cards.pop_first()),
+            Err(_) => drop(self.owned.places.pop_first()),
         }
         Some(ROW)
     }
@@ -130,13 +130,14 @@ impl Client {
     /// ends its place there; whether that is done. Its queues and regions there are gone.
     pub fn leave(&mut self, card: &mut Card) -> bool {
         let number = card.device.number;
-        let Some(place) = self.cards.get(&number) else { return true };
+        let Some(place) = self.owned.places.get(&number) else { return true };
         let unmapped = match card.device.take_back(place.window, &[&place.rings]) {
             Ok(false) => return false,
             Ok(true) => card.device.unmap_all(&place.rings),
             Err(error) => card.device.unmap_all(&place.rings).and(Err(error)),
         };
-        let Some(CardUse { window, page, rings, clean, .. }) = self.cards.remove(&number) else {
+        let Some(CardUse { window, page, rings, clean, .. }) = self.owned.places.remove(&number)
+        else {
             return true;
         };
         if let Err(error) = &unmapped {
@@ -155,18 +156,18 @@ impl Client {
 
     /// Lets the memory of the rings go, a piece at a time.
     fn empty_rings(&mut self) -> Option<usize> {
-        let rings = self.rings.as_mut()?;
+        let rings = self.owned.rings.as_mut()?;
         if rings.empty_some(!self.handle.has_ended()) {
-            self.rings = None;
+            self.owned.rings = None;
         }
         Some(PIECE)
     }
 
     fn close(&mut self) {
-        for channel in self.channels.values_mut() {
+        for channel in self.owned.channels.values_mut() {
             channel.records.close();
         }
-        for context in self.contexts.values_mut() {
+        for context in self.owned.contexts.values_mut() {
             context.events.records.close();
         }
     }

@@ -27,8 +27,8 @@ impl Client {
     /// The engine's: it does not confirm that no DMA follows.
     pub fn end_key(&self, cards: &mut [Card], number: u32) -> Result<(), Error> {
         let no_region = || Error::NoSuch { object: "memory region", number: u64::from(number) };
-        let mr = self.mrs.get(&number).ok_or_else(no_region)?;
-        let window = self.cards.get(&mr.card).map_or(0, |place| place.window);
+        let mr = self.owned.mrs.get(&number).ok_or_else(no_region)?;
+        let window = self.owned.places.get(&mr.card).map_or(0, |place| place.window);
         match mr.key {
             Some(key) => confirmed(find(cards, mr.card)?.window(window)?.engine.destroy_key(key)),
             None => Ok(()),
@@ -38,13 +38,13 @@ impl Client {
     /// Lets a region go whose key was ended, with this result: [`Self::leave_regions`] goes on. All
     /// those on their way out are of one card.
     pub fn give_region_up(&mut self, cards: &mut [Card], number: u32, key: Result<(), Error>) {
-        let Some(mr) = self.mrs.remove(&number) else { return };
+        let Some(mr) = self.owned.mrs.remove(&number) else { return };
         if let (Err(error), Ok(card)) = (&key, find(cards, mr.card)) {
             log::warn!("key {:#x} is quarantined: {error}", mr.key.unwrap_or(0));
             card.quarantine.keys = card.quarantine.keys.saturating_add(1);
         }
-        self.leaving.card = mr.card;
-        self.leaving.regions.push(LeavingRegion { mr, clean: key.is_ok(), unmapped: 0 });
+        self.owned.leaving.card = mr.card;
+        self.owned.leaving.regions.push(LeavingRegion { mr, clean: key.is_ok(), unmapped: 0 });
     }
 
     /// Goes on with the regions on their way out; `true` when they are gone, otherwise another call is
@@ -54,18 +54,19 @@ impl Client {
     /// What the card or the kernel did not confirm. The regions are gone all the same, and what may
     /// still be used by the card is quarantined. Where the engine did not even end a key it is none.
     pub fn leave_regions(&mut self, cards: &mut [Card]) -> Result<bool, Error> {
-        if self.leaving.is_empty() {
+        if self.owned.leaving.is_empty() {
             return Ok(true);
         }
-        let number = self.leaving.card;
-        let (Some(place), Ok(card)) = (self.cards.get_mut(&number), find(cards, number)) else {
-            self.leaving = Leaving::default();
+        let number = self.owned.leaving.card;
+        let (Some(place), Ok(card)) = (self.owned.places.get_mut(&number), find(cards, number))
+        else {
+            self.owned.leaving = Leaving::default();
             return Ok(true);
         };
-        if !self.leaving.go_on(card, place.window) {
+        if !self.owned.leaving.go_on(card, place.window) {
             return Ok(false);
         }
-        let Leaving { regions, failure, .. } = std::mem::take(&mut self.leaving);
+        let Leaving { regions, failure, .. } = std::mem::take(&mut self.owned.leaving);
         let mut died = false;
         for LeavingRegion { mr, clean, .. } in regions {
             self.usage.give(Resource::Mrs, 1);

@@ -193,7 +193,7 @@ impl Server {
             Token::Process(id) => self.end(id, "its process ended"),
             Token::Channel(id, number) => {
                 let client = self.clients.get_mut(&id);
-                let channels = client.map(|client| (&mut client.channels, &mut client.usage));
+                let channels = client.map(|client| (&mut client.owned.channels, &mut client.usage));
                 let Some((channels, usage)) = channels else { return };
                 if gone {
                     if let Some(channel) = channels.remove(&number) {
@@ -206,7 +206,7 @@ impl Server {
             }
             Token::Async(id, number) => {
                 let client = self.clients.get(&id);
-                let context = client.and_then(|client| client.contexts.get(&number));
+                let context = client.and_then(|client| client.owned.contexts.get(&number));
                 let Some(context) = context else { return };
                 if gone {
                     context.events.records.close();
@@ -334,10 +334,10 @@ impl Server {
         serve: impl FnOnce(&mut Self, &mut Client) -> Result<(), String>,
     ) {
         let Some(mut client) = self.clients.remove(&id) else { return };
-        let places = client.cards.len();
+        let places = client.owned.places.len();
         let outcome = serve(self, &mut client);
-        let left = client.cards.len() < places;
-        let untidy = client.rings.as_ref().is_some_and(RingMemory::is_untidy);
+        let left = client.owned.places.len() < places;
+        let untidy = client.owned.rings.as_ref().is_some_and(RingMemory::is_untidy);
         self.clients.insert(id, client);
         if untidy && !self.untidy.contains(&id) {
             self.untidy.push_back(id);

@@ -121,7 +121,7 @@ impl Session<'_> {
     }
 
     fn context(&self, context: u32) -> Result<&Context, Error> {
-        found(self.client.contexts.get(&context), "context", context)
+        found(self.client.owned.contexts.get(&context), "context", context)
     }
 
     fn card(&mut self, card: u32) -> Result<&mut Card, Error> {
@@ -130,7 +130,7 @@ impl Session<'_> {
 
     /// The client's window of a card it has opened.
     fn window(&mut self, card: u32) -> Result<Window<'_>, Error> {
-        let place = found(self.client.cards.get(&card), "open card", card)?;
+        let place = found(self.client.owned.places.get(&card), "open card", card)?;
         let window = place.window;
         self.card(card)?.window(window)
     }

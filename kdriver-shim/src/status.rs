@@ -145,12 +145,12 @@ impl Survey {
     /// A survey of the QPs that there are now.
     #[must_use]
     pub fn new(asker: ClientId, clients: &Clients) -> Self {
-        let owners = clients.values().filter(|client| !client.qps.is_empty());
+        let owners = clients.values().filter(|client| !client.owned.qps.is_empty());
         let share = LISTED_IN_ALL.checked_div(owners.clone().count()).unwrap_or(0);
         let share = share.clamp(LISTED_AT_LEAST, LISTED_OF_CLIENT);
         let listed = |client: &Client| {
             let id = client.id;
-            client.qps.keys().take(share).map(move |qpn| (id, *qpn)).collect::<Vec<_>>()
+            client.owned.qps.keys().take(share).map(move |qpn| (id, *qpn)).collect::<Vec<_>>()
         };
         Self { asker, left: owners.flat_map(listed).collect(), found: BTreeMap::new() }
     }
@@ -160,8 +160,8 @@ impl Survey {
         for _ in 0..ASKED {
             let Some((id, qpn)) = self.left.pop_front() else { break };
             let Some(client) = clients.get(&id) else { continue };
-            let Some(qp) = client.qps.get(&qpn) else { continue };
-            let window = client.cards.get(&qp.card).map_or(0, |place| place.window);
+            let Some(qp) = client.owned.qps.get(&qpn) else { continue };
+            let window = client.owned.places.get(&qp.card).map_or(0, |place| place.window);
             let window = find(cards, qp.card).and_then(|card| card.window(window));
             let now = window.ok().and_then(|window| window.engine.query_qp(qpn).ok());
             self.found.entry(id).or_default().insert(qpn, now);
@@ -282,11 +282,15 @@ fn place_status(number: u32, place: &CardUse, cards: &[Card]) -> Option<PlaceSta
 }
 
 fn client_status(client: &Client, cards: &[Card], survey: &Survey) -> ClientStatus {
-    let places: Vec<_> =
-        client.cards.iter().filter_map(|(&card, place)| place_status(card, place, cards)).collect();
+    let places: Vec<_> = client
+        .owned
+        .places
+        .iter()
+        .filter_map(|(&card, place)| place_status(card, place, cards))
+        .collect();
     let found = survey.found.get(&client.id).into_iter().flatten();
     let queue_pairs = found.filter_map(|(qpn, now)| {
-        let qp = client.qps.get(qpn)?;
+        let qp = client.owned.qps.get(qpn)?;
         Some(QpStatus {
             qpn: *qpn,
             card: qp.card,

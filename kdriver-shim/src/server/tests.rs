@@ -175,7 +175,7 @@ fn a_process_cannot_claim_the_connection_of_another() {
 
     // A connection that failed is nobody's, also where balboad was not told.
     let heir = bench.qp(&attacker, theirs.0, theirs.1);
-    let window = bench.server.clients.values().next().unwrap().cards[&0].window;
+    let window = bench.server.clients.values().next().unwrap().owned.places[&0].window;
     bench.cards[0].window(window.into(), |w| w.qps.insert(victims, QpState::Err));
     connect_qp(&mut bench, &attacker, heir, 77).unwrap();
     // And now it is the other's, until that one is reset.
@@ -837,7 +837,8 @@ fn a_program_takes_its_part_of_a_cards_addresses_and_is_told_how_large_it_is() {
     let (context, _fds) = bench.open(&peer, 0);
     let pdn = bench.pd(&peer, context.context);
     let memory = vec![0u8; 10_000];
-    let taken = |bench: &Bench| bench.server.clients.values().next().unwrap().cards[&0].addresses;
+    let taken =
+        |bench: &Bench| bench.server.clients.values().next().unwrap().owned.places[&0].addresses;
     let (mr, _) = bench.mr(&peer, pdn, &memory);
     assert!((12 << 10..=20 << 10).contains(&taken(&bench)), "{}", taken(&bench));
     bench.ask(&peer, Request::DeregMr { mr });
@@ -845,7 +846,7 @@ fn a_program_takes_its_part_of_a_cards_addresses_and_is_told_how_large_it_is() {
     // As if it had registered all that it may.
     let limit = bench.server.cards[0].device.arena.limit(0);
     let client = bench.server.clients.values_mut().next().unwrap();
-    client.cards.get_mut(&0).unwrap().addresses = limit;
+    client.owned.places.get_mut(&0).unwrap().addresses = limit;
     bench.server.cards[0].device.arena.note(0, limit);
     let address = memory.as_ptr() as u64;
     let request = Request::ReserveMr { pdn, address, length: 4096, hca_va: address, access: 1 };

@@ -100,7 +100,7 @@ impl Server {
     /// Frees a piece of a client's ring memory.
     fn go_on_tidying(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        let Some(rings) = &mut client.rings else { return };
+        let Some(rings) = &mut client.owned.rings else { return };
         rings.tidy();
         if rings.is_untidy() {
             self.untidy.push_back(id);
@@ -140,7 +140,7 @@ impl Server {
             }
             Err(error) => {
                 let awaits = awaits.unwrap_or_else(|| self.ending.iter().copied().collect());
-                let untidy = client.rings.as_ref().is_some_and(RingMemory::is_untidy);
+                let untidy = client.owned.rings.as_ref().is_some_and(RingMemory::is_untidy);
                 let tidied = untidy && error.is_shortage_of_rings();
                 if tidied || (error.is_shortage() && !awaits.is_empty()) {
                     // Whoever ends, or tidies, sees to it that it is served again.

@@ -17,11 +17,11 @@ impl Session<'_> {
         let limits = self.limits(card)?;
         self.client.usage.take(Resource::Channels, 1, &limits)?;
         let client = &mut *self.client;
-        let channel = client.numbers.next(u32::MAX, |n| client.channels.contains_key(&n));
+        let channel = client.numbers.next(u32::MAX, |n| client.owned.channels.contains_key(&n));
         let records = Arc::new(RecordSocket::new(self.poller));
         match records.open(Token::Channel(client.id, channel)) {
             Ok(theirs) => {
-                client.channels.insert(channel, Channel { context, records });
+                client.owned.channels.insert(channel, Channel { context, records });
                 Ok(Answer { response: Response::Channel { channel }, fds: vec![theirs] })
             }
             Err(error) => {

@@ -28,7 +28,7 @@ const PD_BLOCKS: u32 = 1 << (24 - PD_BITS);
 impl Session<'_> {
     pub(super) fn open_context(&mut self, card: u32) -> Result<Answer, Error> {
         self.card(card)?;
-        if !self.client.cards.contains_key(&card) {
+        if !self.client.owned.places.contains_key(&card) {
             self.enter_card(card)?;
         }
         let limits = self.limits(card)?;
@@ -45,16 +45,16 @@ impl Session<'_> {
         let info = self.card(card)?.info();
         let listeners = Arc::clone(&self.window(card)?.users.listeners);
         let client = &mut *self.client;
-        let number = client.numbers.next(u32::MAX, |n| client.contexts.contains_key(&n));
+        let number = client.numbers.next(u32::MAX, |n| client.owned.contexts.contains_key(&n));
         let first_rings = !client.rings_handed_out;
-        let rings = match &client.rings {
+        let rings = match &client.owned.rings {
             Some(rings) if first_rings => Some(rings.descriptor()?),
             _ => None,
         };
         let records = RecordSocket::new(self.poller);
         let async_fd = records.open(Token::Async(client.id, number))?;
         // Nothing fails from here on: what is handed out once is handed out now.
-        let place = found(client.cards.get_mut(&card), "open card", card)?;
+        let place = found(client.owned.places.get_mut(&card), "open card", card)?;
         let mut fds = vec![async_fd];
         let first = place.grant.is_some();
         if let Some(grant) = place.grant.take() {
@@ -65,7 +65,7 @@ impl Session<'_> {
         let process = client.process.clone();
         let events = Arc::new(ContextEvents { process, records });
         listeners.add_context(client.id, number, Arc::clone(&events));
-        client.contexts.insert(number, Context { card, events });
+        client.owned.contexts.insert(number, Context { card, events });
         let grant = Grant { page: place.page, first, way: place.way };
         log::debug!("{}: context {number} on balboa{card}", client.label());
         let rings = RingInfo { length: RING_MEMORY_BYTES, first: first_rings };
@@ -76,8 +76,8 @@ impl Session<'_> {
     /// Gives the client a place on a card: a doorbell page, and addresses for its ring memory.
     fn enter_card(&mut self, card: u32) -> Result<(), Error> {
         let id = self.client.id;
-        if self.client.rings.is_none() {
-            self.client.rings = Some(RingMemory::new()?);
+        if self.client.owned.rings.is_none() {
+            self.client.owned.rings = Some(RingMemory::new()?);
         }
         let card = self.card(card)?;
         let number = card.device.number;
@@ -99,7 +99,7 @@ impl Session<'_> {
                 let (window, grant) = (index, Some(grant));
                 let (addresses, clean) = (0, true);
                 let place = CardUse { window, page, rings, way, grant, addresses, clean };
-                self.client.cards.insert(number, place);
+                self.client.owned.places.insert(number, place);
                 log::info!(
                     client = self.client.process.pid;
                     "{}: page {page} of window {index} of balboa{number}",
@@ -120,28 +120,34 @@ impl Session<'_> {
         let number = self.context(context)?.card;
         let client = &mut *self.client;
         let users = [
-            ("protection domains", client.pds.values().filter(|pd| pd.context == context).count()),
-            ("completion queues", client.cqs.values().filter(|cq| cq.context == context).count()),
+            (
+                "protection domains",
+                client.owned.pds.values().filter(|pd| pd.context == context).count(),
+            ),
+            (
+                "completion queues",
+                client.owned.cqs.values().filter(|cq| cq.context == context).count(),
+            ),
         ];
         if let Some((what, count)) = users.into_iter().find(|(_, count)| *count > 0) {
             let users = format!("{count} {what}");
             return Err(Error::Busy { object: "context", number: context, users });
         }
-        client.channels.retain(|_, channel| {
+        client.owned.channels.retain(|_, channel| {
             if channel.context == context {
                 channel.records.close();
                 client.usage.give(Resource::Channels, 1);
             }
             channel.context != context
         });
-        if let Some(closed) = client.contexts.remove(&context) {
+        if let Some(closed) = client.owned.contexts.remove(&context) {
             closed.events.records.close();
             client.usage.give(Resource::Contexts, 1);
         }
         let id = client.id;
         self.window(number)?.users.listeners.remove_context(id, context);
         // A dead card is left with the last context: others wait for it to be free.
-        let last = !self.client.contexts.values().any(|context| context.card == number);
+        let last = !self.client.owned.contexts.values().any(|context| context.card == number);
         if last && self.window(number)?.engine.death().is_some() {
             let card =
                 found(self.cards.iter_mut().find(|it| it.device.number == number), "card", number)?;
@@ -165,24 +171,24 @@ impl Session<'_> {
             blocks.next(PD_BLOCKS, |n| others.values().any(|other| other.pd_block == Some(n)))
         });
         let number = |n: u32| block << PD_BITS | n;
-        let taken = |n| client.pds.contains_key(&number(n));
+        let taken = |n| client.owned.pds.contains_key(&number(n));
         let pdn = number(client.pd_numbers.next(1 << PD_BITS, taken));
-        client.pds.insert(pdn, Pd { context });
+        client.owned.pds.insert(pdn, Pd { context });
         Ok(Response::Pd { pdn }.into())
     }
 
     pub(super) fn dealloc_pd(&mut self, pdn: u32) -> Result<Answer, Error> {
         let client = &mut *self.client;
-        found(client.pds.get(&pdn), "protection domain", pdn)?;
+        found(client.owned.pds.get(&pdn), "protection domain", pdn)?;
         let users = [
-            ("memory regions", client.mrs.values().filter(|mr| mr.pdn == pdn).count()),
-            ("queue pairs", client.qps.values().filter(|qp| qp.pdn == pdn).count()),
+            ("memory regions", client.owned.mrs.values().filter(|mr| mr.pdn == pdn).count()),
+            ("queue pairs", client.owned.qps.values().filter(|qp| qp.pdn == pdn).count()),
         ];
         if let Some((what, count)) = users.into_iter().find(|(_, count)| *count > 0) {
             let users = format!("{count} {what}");
             return Err(Error::Busy { object: "protection domain", number: pdn, users });
         }
-        client.pds.remove(&pdn);
+        client.owned.pds.remove(&pdn);
         client.usage.give(Resource::Pds, 1);
         Ok(Response::Done.into())
     }

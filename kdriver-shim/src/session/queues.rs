@@ -42,7 +42,8 @@ impl Session<'_> {
         let limits = self.limits(card)?;
         let mut records = None;
         if let Some(channel) = channel {
-            let record = found(self.client.channels.get(&channel), "completion channel", channel)?;
+            let record =
+                found(self.client.owned.channels.get(&channel), "completion channel", channel)?;
             if self.context(record.context)?.card != card {
                 return Err(Error::Invalid(format!("channel {channel} is another device's")));
             }
@@ -58,14 +59,14 @@ impl Session<'_> {
         });
         let (cqn, ring) = self.keep(made, &wanted)?;
         let start = ring.start;
-        let memory = self.client.rings.as_ref().map(|rings| Arc::clone(rings.mapping()));
+        let memory = self.client.owned.rings.as_ref().map(|rings| Arc::clone(rings.mapping()));
         let notifier = records
             .zip(memory)
             .map(|(records, memory)| Notifier::new(cookie, records, memory, ring));
         let events = Arc::clone(&self.context(context)?.events);
         self.window(card)?.users.listeners.add_cq(cqn, cookie, &events, notifier);
         let cq = Cq { context, card, log2_entries, ring };
-        self.client.cqs.insert(cqn, cq);
+        self.client.owned.cqs.insert(cqn, cq);
         Ok(Response::Cq { cqn, ring: start }.into())
     }
 
@@ -78,7 +79,7 @@ impl Session<'_> {
             if window.users.listeners.has_cq(cqn) {
                 return Err(given_twice(&window, "completion queue", cqn));
             }
-            if !self.client.cqs.contains_key(&cqn) {
+            if !self.client.owned.cqs.contains_key(&cqn) {
                 return Ok(cqn);
             }
             self.window(card)?.engine.destroy_cq(cqn)?;
@@ -87,10 +88,10 @@ impl Session<'_> {
     }
 
     pub(super) fn destroy_cq(&mut self, cqn: u32) -> Result<Answer, Error> {
-        let cq = found(self.client.cqs.get(&cqn), "completion queue", cqn)?;
+        let cq = found(self.client.owned.cqs.get(&cqn), "completion queue", cqn)?;
         let card = cq.card;
         let uses = |qp: &&Qp| qp.card == card && (qp.send_cqn == cqn || qp.receive_cqn == cqn);
-        let users = self.client.qps.values().filter(uses).count();
+        let users = self.client.owned.qps.values().filter(uses).count();
         if users > 0 {
             let users = format!("{users} queue pairs");
             return Err(Error::Busy { object: "completion queue", number: cqn, users });
@@ -98,7 +99,7 @@ impl Session<'_> {
         let window = self.window(card)?;
         let confirmed = survive_death(window.engine.destroy_cq(cqn))?;
         let told = window.users.listeners.remove_cq(cqn);
-        let Some(cq) = self.client.cqs.remove(&cqn) else { return Ok(Response::Done.into()) };
+        let Some(cq) = self.client.owned.cqs.remove(&cqn) else { return Ok(Response::Done.into()) };
         self.drop_ring(card, cq.ring, confirmed);
         let entries = 1u64.checked_shl(u32::from(cq.log2_entries)).unwrap_or(0);
         self.client.usage.give(Resource::Cqs, 1);
@@ -108,12 +109,12 @@ impl Session<'_> {
     }
 
     pub(super) fn create_qp(&mut self, wanted: &shim_abi::CreateQp) -> Result<Answer, Error> {
-        let pd = found(self.client.pds.get(&wanted.pdn), "protection domain", wanted.pdn)?;
+        let pd = found(self.client.owned.pds.get(&wanted.pdn), "protection domain", wanted.pdn)?;
         let context = pd.context;
         let card = self.context(context)?.card;
         let limits = self.limits(card)?;
         for cqn in [wanted.send_cqn, wanted.receive_cqn] {
-            if found(self.client.cqs.get(&cqn), "completion queue", cqn)?.card != card {
+            if found(self.client.owned.cqs.get(&cqn), "completion queue", cqn)?.card != card {
                 return Err(Error::Invalid(format!(
                     "completion queue {cqn:#x} is another device's than the protection domain"
                 )));
@@ -148,7 +149,7 @@ impl Session<'_> {
             state: QpState::Reset,
             peer: None,
         };
-        self.client.qps.insert(qpn, qp);
+        self.client.owned.qps.insert(qpn, qp);
         let events = Arc::clone(&self.context(context)?.events);
         self.window(card)?.users.listeners.add_qp(qpn, wanted.cookie, &events);
         Ok(answer.into())
@@ -190,7 +191,7 @@ impl Session<'_> {
                 Ok((qpn, _)) if window.users.listeners.has_qp(qpn) => {
                     return Err(given_twice(&window, "queue pair", qpn));
                 }
-                Ok((qpn, _)) if self.client.qps.contains_key(&qpn) => {
+                Ok((qpn, _)) if self.client.owned.qps.contains_key(&qpn) => {
                     self.window(card)?.engine.destroy_qp(qpn)?;
                 }
                 Ok((qpn, generation)) => return Ok((rqn, qpn, generation)),
@@ -215,7 +216,7 @@ impl Session<'_> {
         attributes: &[[u64; 8]; 2],
     ) -> Result<Progress, Error> {
         let attributes = Attributes::decode(attributes);
-        let qp = found(self.client.qps.get(&qpn), "queue pair", qpn)?;
+        let qp = found(self.client.owned.qps.get(&qpn), "queue pair", qpn)?;
         let (card, kind) = (qp.card, QpType(qp.kind));
         self.limits(card)?;
         let peer = self.new_peer(qpn, &attributes);
@@ -234,7 +235,9 @@ impl Session<'_> {
         if state == Some(QpState::Reset) {
             window.users.listeners.revive_qp(qpn);
         }
-        let Some(qp) = self.client.qps.get_mut(&qpn) else { return Err(no_number("queue pair")) };
+        let Some(qp) = self.client.owned.qps.get_mut(&qpn) else {
+            return Err(no_number("queue pair"));
+        };
         let before = qp.peer;
         if let Some(state) = state {
             qp.state = state;
@@ -269,7 +272,7 @@ impl Session<'_> {
     /// The far end that a change connects a QP to; `None` where it stays what it is.
     fn new_peer(&self, qpn: u32, attributes: &Attributes) -> Option<Peer> {
         let given = |mask| attributes.mask.contains(mask);
-        let old = self.client.qps.get(&qpn).and_then(|qp| qp.peer);
+        let old = self.client.owned.qps.get(&qpn).and_then(|qp| qp.peer);
         let gid = given(AttributeMask::AV).then_some(attributes.dgid);
         let dest = given(AttributeMask::DEST_QPN).then_some(attributes.dest_qpn);
         if gid.is_none() && dest.is_none() {
@@ -303,17 +306,17 @@ impl Session<'_> {
     }
 
     pub(super) fn query_qp(&mut self, qpn: u32) -> Result<Answer, Error> {
-        let card = found(self.client.qps.get(&qpn), "queue pair", qpn)?.card;
+        let card = found(self.client.owned.qps.get(&qpn), "queue pair", qpn)?.card;
         self.limits(card)?;
         let attributes = self.window(card)?.engine.query_qp(qpn)?;
-        if let Some(qp) = self.client.qps.get_mut(&qpn) {
+        if let Some(qp) = self.client.owned.qps.get_mut(&qpn) {
             qp.state = attributes.state;
         }
         Ok(Response::QpAttributes { attributes: attributes.encode() }.into())
     }
 
     pub(super) fn destroy_qp(&mut self, qpn: u32) -> Result<Answer, Error> {
-        let qp = found(self.client.qps.get(&qpn), "queue pair", qpn)?;
+        let qp = found(self.client.owned.qps.get(&qpn), "queue pair", qpn)?;
         let (card, rqn) = (qp.card, qp.rqn);
         let window = self.window(card)?;
         let qp_gone = survive_death(window.engine.destroy_qp(qpn))?;
@@ -323,7 +326,7 @@ impl Session<'_> {
             .is_ok();
         let told = window.users.listeners.remove_qp(qpn);
         let window = window.index;
-        let Some(qp) = self.client.qps.remove(&qpn) else { return Ok(Response::Done.into()) };
+        let Some(qp) = self.client.owned.qps.remove(&qpn) else { return Ok(Response::Done.into()) };
         if let (Some(peer), Ok(card)) = (qp.peer, self.card(card)) {
             card.claims.release(peer, CardQp { window, qpn });
         }
@@ -337,7 +340,7 @@ impl Session<'_> {
 
     /// The client's doorbell page on a card, and where the card sees its ring memory.
     fn place(&self, card: u32) -> Result<(u8, u64), Error> {
-        let place = found(self.client.cards.get(&card), "open card", card)?;
+        let place = found(self.client.owned.places.get(&card), "open card", card)?;
         Ok((place.page, place.rings.start()))
     }
 
@@ -377,7 +380,7 @@ impl Session<'_> {
         let bytes = RingMemory::ring_bytes(blocks)
             .ok_or_else(|| Error::Invalid(format!("a ring of {blocks} blocks is too large")))?;
         self.client.usage.take(Resource::RingBytes, bytes, limits)?;
-        let made = match &mut self.client.rings {
+        let made = match &mut self.client.owned.rings {
             Some(rings) => rings.allocate(bytes).map(|ring| (ring, Arc::clone(rings.mapping()))),
             None => Err(Error::NoSuch { object: "ring memory", number: 0 }),
         };
@@ -407,7 +410,7 @@ impl Session<'_> {
             return;
         }
         self.client.usage.give(Resource::RingBytes, ring.length);
-        if let Some(rings) = &mut self.client.rings {
+        if let Some(rings) = &mut self.client.owned.rings {
             rings.release(ring);
         }
     }

@@ -35,7 +35,7 @@ pub(super) struct Wanted {
 
 impl Session<'_> {
     pub(super) fn reserve_mr(&mut self, wanted: Wanted) -> Result<Answer, Error> {
-        let pd = found(self.client.pds.get(&wanted.pdn), "protection domain", wanted.pdn)?;
+        let pd = found(self.client.owned.pds.get(&wanted.pdn), "protection domain", wanted.pdn)?;
         let card = self.context(pd.context)?.card;
         let limits = self.limits(card)?;
         check_access(wanted.access)?;
@@ -50,7 +50,7 @@ impl Session<'_> {
             Ok(range) => {
                 let iova = range.start().wrapping_add(wanted.address % PAGE);
                 let client = &mut *self.client;
-                let number = client.numbers.next(u32::MAX, |n| client.mrs.contains_key(&n));
+                let number = client.numbers.next(u32::MAX, |n| client.owned.mrs.contains_key(&n));
                 let Wanted { pdn, address, length, hca_va, access } = wanted;
                 let mapped = length > 0;
                 // By these addresses the kernel tells of what an IOMMU refuses.
@@ -58,7 +58,7 @@ impl Session<'_> {
                     "{}: memory region {number}: {length} bytes at {iova:#x} of balboa{card}",
                     client.label()
                 );
-                client.mrs.insert(
+                client.owned.mrs.insert(
                     number,
                     Mr { card, pdn, address, length, hca_va, access, range, mapped, key: None },
                 );
@@ -76,7 +76,7 @@ impl Session<'_> {
     /// not mapped.
     fn map_region(&mut self, card: u32, wanted: &Wanted, pages: u64) -> Result<IovaRange, Error> {
         let process = Arc::clone(&self.client.handle);
-        let place = found(self.client.cards.get_mut(&card), "open card", card)?;
+        let place = found(self.client.owned.places.get_mut(&card), "open card", card)?;
         let card = found(self.cards.iter_mut().find(|it| it.device.number == card), "card", card)?;
         let window = place.window;
         let address = wanted.address & !(PAGE.wrapping_sub(1));
@@ -95,7 +95,7 @@ impl Session<'_> {
     }
 
     pub(super) fn commit_mr(&mut self, mr: u32) -> Result<Answer, Error> {
-        let region = found(self.client.mrs.get(&mr), "memory region", mr)?;
+        let region = found(self.client.owned.mrs.get(&mr), "memory region", mr)?;
         if let Some(key) = region.key {
             return Err(Error::Invalid(format!(
                 "memory region {mr} is committed, with key {key:#x}"
@@ -112,14 +112,14 @@ impl Session<'_> {
         let card = region.card;
         self.limits(card)?;
         let key = self.window(card)?.engine.create_key(&command)?;
-        if let Some(region) = self.client.mrs.get_mut(&mr) {
+        if let Some(region) = self.client.owned.mrs.get_mut(&mr) {
             region.key = Some(key);
         }
         Ok(Response::Mr { lkey: key, rkey: key }.into())
     }
 
     pub(super) fn dereg_mr(&mut self, mr: u32) -> Result<Progress, Error> {
-        if self.client.leaving.is_empty() {
+        if self.client.owned.leaving.is_empty() {
             match self.client.end_key(self.cards, mr) {
                 // A dead engine is no reason to keep a program from its own clean-up.
                 ended @ (Ok(()) | Err(Error::Driver(DriverError::Dead { .. }))) => {

@@ -65,7 +65,7 @@ fn a_client_that_lies_about_what_it_has_read_has_one_record_kept() {
         notified.read(read);
     }
     let client = bench.server.clients.values().next().unwrap();
-    assert_eq!(client.channels[&notified.channel].records.kept(), 1);
+    assert_eq!(client.owned.channels[&notified.channel].records.kept(), 1);
     // Those that were sent are counted, and no others.
     let in_socket = records(records_of).len() as u32;
     assert!(in_socket < 1000);
@@ -82,7 +82,7 @@ fn a_channel_that_is_closed_counts_no_more_also_where_a_completion_found_that_fi
     drop(records_of);
     bench.completion(cqn);
     let client = bench.server.clients.values().next().unwrap();
-    assert!(client.channels.is_empty());
+    assert!(client.owned.channels.is_empty());
     assert_eq!(client.usage.of(crate::quota::Resource::Channels), 0);
 }
 

@@ -254,7 +254,7 @@ fn dead_connections_of_others_to_a_far_end_are_asked_for_in_turns() {
         let mut ids = bench.server.clients.keys();
         (*ids.next().unwrap(), *ids.next().unwrap())
     };
-    let window = bench.server.clients[&first].cards[&0].window;
+    let window = bench.server.clients[&first].owned.places[&0].window;
     bench.cards[0].window(window.into(), |w| {
         w.qps.values_mut().for_each(|state| *state = QpState::Err);
     });
