@@ -65,6 +65,8 @@ struct State {
     piece: Option<u64>,
     /// What was unmapped, in order.
     unmapped: Vec<(u64, u64)>,
+    /// How many mappings and grants there may be yet; `None` where there is no end to them.
+    takings: Option<u32>,
 }
 
 /// What a test sees and sets of an engine.
@@ -234,6 +236,11 @@ impl FakeCard {
         std::mem::take(&mut self.state().unmapped)
     }
 
+    /// Maps and grants so often, and not once more; `None` as often as it is asked.
+    pub fn fail_after(&self, takings: Option<u32>) {
+        self.state().takings = takings;
+    }
+
     /// Signals the vector of a vFPGA, whether it reports anything or not.
     pub fn signal(&self, index: usize) {
         self.vectors[index].signal().unwrap();
@@ -383,6 +390,13 @@ impl FakeCard {
 }
 
 impl State {
+    /// Takes one of the mappings and grants that there may be yet.
+    fn take(&mut self) -> Result<(), Error> {
+        let Some(takings) = &mut self.takings else { return Ok(()) };
+        *takings = takings.checked_sub(1).ok_or(Error::Backend("there is no more".into()))?;
+        Ok(())
+    }
+
     /// Where the shell has the control registers of its vFPGAs.
     fn bank(&self) -> Bank {
         let ctrl_cnfg = self.registers.get(&(Bar::Shell.number(), shell::CTRL_CNFG));
@@ -636,6 +650,7 @@ impl CardBackend for FakeCard {
 
     fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
         let mut state = self.state();
+        state.take()?;
         let before = state.mappings.range(..iova + length).next_back();
         assert!(before.is_none_or(|(start, (length, _))| start + length <= iova), "overlap");
         state.mappings.insert(iova, (length, memory));
@@ -666,6 +681,7 @@ impl CardBackend for FakeCard {
     }
 
     fn grant_page(&self, window: u8, page: u8) -> Result<DoorbellGrant, Error> {
+        self.state().take()?;
         assert!(self.state().pages.insert((window, page)), "granted twice");
         let wake = WakeGrant {
             eventfd: EventFd::new()?.into_fd(),

@@ -1,4 +1,4 @@
-//! Clients: one process each, with everything it owns, and how all of that ends.
+//! Clients: one process each, with everything it owns.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,12 +8,12 @@ use std::time::Instant;
 use card_driver::Error as DriverError;
 use card_driver::backend::DoorbellGrant;
 use card_driver::iova::IovaRange;
-use fpga_regs::engine::admin::AdminStatus;
+use card_driver::spans::Span;
 use hostmem::{PidFd, RemoteProcess};
 use nix::sys::epoll::EpollFlags;
 use shim_abi::{Request, Way};
 
-use crate::cards::Card;
+use crate::cards::{Card, Window, find};
 use crate::error::{ADDRESSES, Error};
 use crate::numbers::Numbers;
 use crate::objects::{Channel, Context, Cq, Leaving, Mr, Pd, Qp};
@@ -44,10 +44,10 @@ pub struct CardUse {
     pub window: u8,
     /// Its doorbell page there.
     pub page: u8,
-    /// Where the card sees the client's ring memory.
-    pub rings: IovaRange,
-    /// What the doorbell page's descriptors are.
-    pub way: Way,
+    /// Where the card sees the client's ring memory, once that has addresses.
+    pub rings: Option<IovaRange>,
+    /// What the doorbell page's descriptors are, once it is granted.
+    pub way: Option<Way>,
     /// The doorbell page's descriptors, until they are handed out.
     pub grant: Option<DoorbellGrant>,
     /// Bytes of the card's addresses that its regions take.
@@ -57,6 +57,22 @@ pub struct CardUse {
 }
 
 impl CardUse {
+    /// One that has nothing yet but its doorbell page.
+    #[must_use]
+    pub fn new(window: u8, page: u8) -> Self {
+        Self { window, page, rings: None, way: None, grant: None, addresses: 0, clean: true }
+    }
+
+    /// Where the card sees a ring of the client's ring memory.
+    ///
+    /// # Errors
+    /// [`Error::NoSuch`] where that has no addresses yet.
+    pub fn ring_address(&self, ring: Span) -> Result<u64, Error> {
+        let rings = self.rings.as_ref().map(IovaRange::start);
+        let start = rings.ok_or(Error::NoSuch { object: "ring memory", number: 0 })?;
+        Ok(start.wrapping_add(ring.start))
+    }
+
     /// Takes addresses for a region of `length` bytes at virtual address `va`.
     ///
     /// # Errors
@@ -99,6 +115,9 @@ pub struct PutOff {
 }
 
 /// What a client owns, kind by kind in the order in which they end: each before what it uses.
+///
+/// How each is undone stands in [`crate::undo`], and for those that end by and by in [`crate::leaving`] and
+/// [`crate::ending`].
 #[derive(Debug, Default)]
 pub struct Owned {
     /// Queue pairs by number; numbers of different cards never collide in one client.
@@ -206,15 +225,33 @@ impl Client {
             rings.lose_card(card);
         }
     }
+
+    /// The client's place on a card.
+    ///
+    /// # Errors
+    /// [`Error::NoSuch`] where it has none.
+    pub fn place(&self, card: u32) -> Result<&CardUse, Error> {
+        self.owned.places.get(&card).ok_or(no_place(card))
+    }
+
+    /// The client's place on a card, to change it.
+    ///
+    /// # Errors
+    /// [`Error::NoSuch`] where it has none.
+    pub fn place_mut(&mut self, card: u32) -> Result<&mut CardUse, Error> {
+        self.owned.places.get_mut(&card).ok_or(no_place(card))
+    }
+
+    /// The client's window of a card.
+    ///
+    /// # Errors
+    /// [`Error::NoSuch`] where it has no place there.
+    pub fn window<'a>(&self, cards: &'a mut [Card], card: u32) -> Result<Window<'a>, Error> {
+        let window = self.place(card)?.window;
+        find(cards, card)?.window(window)
+    }
 }
 
-/// Takes what the engine says about an object that is gone for a confirmation.
-pub(crate) fn confirmed(result: Result<(), DriverError>) -> Result<(), Error> {
-    match result {
-        Err(error @ DriverError::Refused { status: AdminStatus::NotFound, .. }) => {
-            log::error!("{error}; taken as destroyed");
-            Ok(())
-        }
-        other => Ok(other?),
-    }
+fn no_place(card: u32) -> Error {
+    Error::NoSuch { object: "open card", number: u64::from(card) }
 }

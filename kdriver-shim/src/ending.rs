@@ -1,19 +1,21 @@
 //! How a client ends: a bounded part of what it owns at a time, so that others are served meanwhile.
 //!
-//! The order lets every object go before what it uses: QPs, CQs, keys and regions, rings, doorbell
-//! pages. Until its turn has come each is as before: its number, its addresses and its part of every
-//! quota stay taken. What a card does not confirm is quarantined: never used again, and counted.
+//! The order is that of [`Owned`]: every object goes before what it uses. Not the order in which they were
+//! made, turned round: what an object uses may be changed when it is there, and regions are quicker
+//! together. Until its turn has come each is as before: its number, its addresses and its part of every
+//! quota stay taken.
 
 use std::os::fd::AsFd;
 
-use card_driver::Error as DriverError;
 use card_driver::bringup::write_gids;
 use card_driver::shell::ROW;
 
-use crate::cards::{Card, Page, Suspects, Window, find};
-use crate::claims::CardQp;
-use crate::clients::{CardUse, Client, Stage, confirmed};
+use crate::cards::{Card, Page, Suspects, find};
+use crate::clients::{CardUse, Client, Owned, Stage};
+use crate::objects::{Channel, Context, Cq, Mr, Pd, Qp};
 use crate::poller::Poller;
+use crate::quota::Resource;
+use crate::undo::Kind;
 
 /// Commands to engines, or pages taken back, of a client's end before others have a turn.
 const TURN: usize = 8;
@@ -21,6 +23,9 @@ const TURN: usize = 8;
 const REGIONS: usize = 8;
 /// What a piece of ring memory costs of a turn.
 const PIECE: usize = TURN / 2;
+
+/// Ends some of a kind, and answers what that cost.
+type End = fn(&mut Client, &mut [Card]) -> usize;
 
 impl Client {
     /// Hears it no more: what it owns is to end.
@@ -39,145 +44,116 @@ impl Client {
     pub fn end_some(&mut self, cards: &mut [Card]) -> bool {
         let mut spent = 0usize;
         while spent < TURN {
-            let cost = self
-                .end_qp(cards)
-                .or_else(|| self.end_cq(cards))
-                .or_else(|| self.end_regions(cards))
-                .or_else(|| self.end_place(cards))
-                .or_else(|| self.empty_rings());
-            let Some(cost) = cost else {
-                self.close();
-                return true;
-            };
-            spent = spent.saturating_add(cost);
+            let Some(end) = self.next_end() else { return true };
+            spent = spent.saturating_add(end(self, cards));
         }
         false
     }
 
-    /// Ends a QP and its receive queue; what that cost, or `None` where there is none.
-    fn end_qp(&mut self, cards: &mut [Card]) -> Option<usize> {
-        let (qpn, qp) = self.owned.qps.pop_first()?;
-        let window = self.owned.places.get(&qp.card).map_or(0, |place| place.window);
-        if let (Some(peer), Ok(card)) = (qp.peer, find(cards, qp.card)) {
-            card.claims.release(peer, CardQp { window, qpn });
-        }
-        self.end_queues(cards, qp.card, |window| {
-            window.users.listeners.remove_qp(qpn);
-            let qp_ended = window.engine.destroy_qp(qpn);
-            let rq_ended = window.engine.destroy_rq(qp.rqn);
-            [("QP", qpn, qp_ended), ("RQ", qp.rqn, rq_ended)]
-        });
-        Some(2)
+    /// How to end some of the first kind that the client has anything of; `None` when all has gone.
+    fn next_end(&self) -> Option<End> {
+        // All of them, by name: one that is left out does not compile.
+        let Owned { qps, cqs, mrs, leaving, places, rings, channels, pds, contexts } = &self.owned;
+        let order: [(bool, End); 8] = [
+            (qps.is_empty(), Self::end_first::<Qp>),
+            (cqs.is_empty(), Self::end_first::<Cq>),
+            (mrs.is_empty() && leaving.is_empty(), Self::end_regions),
+            (places.is_empty(), Self::end_place),
+            (rings.is_none(), Self::empty_rings),
+            (channels.is_empty(), Self::end_first::<Channel>),
+            (pds.is_empty(), Self::end_first::<Pd>),
+            (contexts.is_empty(), Self::end_first::<Context>),
+        ];
+        order.into_iter().find(|(gone, _)| !gone).map(|(_, end)| end)
     }
 
-    fn end_cq(&mut self, cards: &mut [Card]) -> Option<usize> {
-        let (cqn, cq) = self.owned.cqs.pop_first()?;
-        self.end_queues(cards, cq.card, |window| {
-            window.users.listeners.remove_cq(cqn);
-            [("CQ", cqn, window.engine.destroy_cq(cqn))]
-        });
-        Some(1)
-    }
-
-    /// Ends queues in the client's window of a card, and counts those that are not confirmed.
-    fn end_queues<const N: usize>(
-        &mut self,
-        cards: &mut [Card],
-        number: u32,
-        end: impl FnOnce(Window<'_>) -> [(&'static str, u32, Result<(), DriverError>); N],
-    ) {
-        let Some(place) = self.owned.places.get_mut(&number) else { return };
-        let Ok(card) = find(cards, number) else { return };
-        let Ok(window) = card.window(place.window) else { return };
-        for (what, number, ended) in end(window) {
-            if let Err(error) = confirmed(ended) {
-                log::warn!("{what} {number:#x} is quarantined: {error}");
-                card.quarantine.queues = card.quarantine.queues.saturating_add(1);
-                place.clean = false;
-            }
+    fn end_first<K: Kind>(&mut self, cards: &mut [Card]) -> usize {
+        if let Some((_, thing)) = K::table(&mut self.owned).pop_first() {
+            self.undo(cards, thing);
         }
+        K::COST
     }
 
     /// Ends some regions of one card, keys first.
-    fn end_regions(&mut self, cards: &mut [Card]) -> Option<usize> {
+    fn end_regions(&mut self, cards: &mut [Card]) -> usize {
         if !self.owned.leaving.is_empty() {
             if let Err(error) = self.leave_regions(cards) {
                 log::error!("memory regions of {}: {error}", self.label());
             }
-            return Some(ROW);
+            return ROW;
         }
-        let card = self.owned.mrs.first_key_value()?.1.card;
-        let some = self.owned.mrs.iter().take_while(|(_, mr)| mr.card == card).take(REGIONS);
-        let some: Vec<u32> = some.map(|(number, _)| *number).collect();
-        for number in &some {
-            let ended = self.end_key(cards, *number);
-            self.give_region_up(cards, *number, ended);
+        let mut cost = 0usize;
+        let card = self.owned.mrs.first_key_value().map(|(_, mr)| mr.card);
+        while self.owned.leaving.regions.len() < REGIONS {
+            let first = self.owned.mrs.first_entry();
+            let Some(mr) = first.filter(|mr| Some(mr.get().card) == card) else { break };
+            let mr = mr.remove();
+            let stopped = mr.stop(self, cards);
+            self.give_region_up(mr, stopped);
+            cost = cost.saturating_add(Mr::COST);
         }
-        Some(some.len())
+        cost
     }
 
     /// Gives the client's place on a card up.
-    fn end_place(&mut self, cards: &mut [Card]) -> Option<usize> {
-        let number = *self.owned.places.first_key_value()?.0;
-        match find(cards, number) {
-            Ok(card) => drop(self.leave(card)),
-            Err(_) => drop(self.owned.places.pop_first()),
+    fn end_place(&mut self, cards: &mut [Card]) -> usize {
+        let number = self.owned.places.first_key_value().map(|(number, _)| *number);
+        match number.map(|number| find(cards, number)) {
+            Some(Ok(card)) => drop(self.leave(card)),
+            _ => drop(self.owned.places.pop_first()),
         }
-        Some(ROW)
+        ROW
     }
 
-    /// Takes back what the card knows of the client's rings, a row of pages, and behind the last one
-    /// ends its place there; whether that is done. Its queues and regions there are gone.
+    /// Undoes the client's place on a card, as far as it has one: takes back what the card knows of its
+    /// rings, a row of pages, and behind the last one the rest; whether that is done. Its queues and
+    /// regions there are gone.
     pub fn leave(&mut self, card: &mut Card) -> bool {
         let number = card.device.number;
         let Some(place) = self.owned.places.get(&number) else { return true };
-        let unmapped = match card.device.take_back(place.window, &[&place.rings]) {
-            Ok(false) => return false,
-            Ok(true) => card.device.unmap_all(&place.rings),
-            Err(error) => card.device.unmap_all(&place.rings).and(Err(error)),
+        let unmapped = match &place.rings {
+            Some(rings) => match card.device.take_back(place.window, &[rings]) {
+                Ok(false) => return false,
+                Ok(true) => card.device.unmap_all(rings),
+                Err(error) => card.device.unmap_all(rings).and(Err(error)),
+            },
+            None => Ok(()),
         };
-        let Some(CardUse { window, page, rings, clean, .. }) = self.owned.places.remove(&number)
-        else {
-            return true;
-        };
+        let Some(place) = self.owned.places.remove(&number) else { return true };
         if let Err(error) = &unmapped {
             log::error!("rings of {}: {error}", self.label());
         }
-        if let Ok(window) = card.window(window) {
-            window.users.listeners.remove_client(self.id);
-        }
+        let CardUse { window, page, rings, way, grant, clean, .. } = place;
         let clean = clean && unmapped.is_ok();
-        card.device.release_iova(rings, clean);
-        end_page(card, window, page, clean);
+        if let Some(rings) = rings {
+            card.device.release_iova(rings, clean);
+        }
+        end_page(card, window, page, way.is_some(), clean);
         // Where the process still runs, its polls find that nothing will complete any more.
-        self.lose_card(number);
+        if way.is_some() && grant.is_none() {
+            self.lose_card(number);
+        }
         true
     }
 
     /// Lets the memory of the rings go, a piece at a time.
-    fn empty_rings(&mut self) -> Option<usize> {
-        let rings = self.owned.rings.as_mut()?;
-        if rings.empty_some(!self.handle.has_ended()) {
+    fn empty_rings(&mut self, _: &mut [Card]) -> usize {
+        let is_mapped = !self.handle.has_ended();
+        if self.owned.rings.as_mut().is_some_and(|rings| rings.empty_some(is_mapped)) {
             self.owned.rings = None;
+            self.usage.give(Resource::RingBytes, self.usage.of(Resource::RingBytes));
         }
-        Some(PIECE)
-    }
-
-    fn close(&mut self) {
-        for channel in self.owned.channels.values_mut() {
-            channel.records.close();
-        }
-        for context in self.owned.contexts.values_mut() {
-            context.events.records.close();
-        }
+        PIECE
     }
 }
 
 /// Takes a doorbell page back, and starts a dead engine anew once nobody uses it.
-fn end_page(card: &mut Card, index: u8, page: u8, clean: bool) {
+fn end_page(card: &mut Card, index: u8, page: u8, granted: bool, clean: bool) {
     let gids = card.device.gids.clone();
     let Ok(window) = card.window(index) else { return };
-    window.engine.revoke(page);
+    if granted {
+        window.engine.revoke(page);
+    }
     window.users.set_page(page, if clean { Page::Free } else { Page::Quarantined });
     if window.engine.death().is_none() {
         if !clean {

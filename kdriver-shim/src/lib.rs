@@ -45,3 +45,4 @@ pub mod server;
 pub mod session;
 pub mod state_dir;
 pub mod status;
+pub mod undo;

@@ -164,16 +164,6 @@ impl Listeners {
         lock(&self.table).contexts.remove(&(client, context));
     }
 
-    /// Takes all contexts of a client out, whose objects have gone.
-    pub fn remove_client(&self, client: ClientId) {
-        let mut table = lock(&self.table);
-        let all = (client, 0)..=(client, u32::MAX);
-        while let Some((key, _)) = table.contexts.range(all.clone()).next() {
-            let key = *key;
-            table.contexts.remove(&key);
-        }
-    }
-
     /// Adds a completion queue of a context.
     pub fn add_cq(
         &self,

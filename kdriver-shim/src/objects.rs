@@ -1,4 +1,7 @@
 //! What a client owns: contexts, domains, regions, queues, channels.
+//!
+//! A thing notes each part that it has taken, so that one whose creation failed half way is undone as any
+//! other is ([`crate::undo`]).
 
 use std::sync::Arc;
 
@@ -13,8 +16,12 @@ use crate::listeners::{ContextEvents, Records};
 /// An open device.
 #[derive(Debug)]
 pub struct Context {
+    /// Its number.
+    pub number: u32,
     /// Card number.
     pub card: u32,
+    /// The window that the client has its place in there.
+    pub window: u8,
     /// Where its asynchronous events go.
     pub events: Arc<ContextEvents>,
 }
@@ -41,9 +48,9 @@ pub struct Mr {
     pub hca_va: u64,
     /// Rights.
     pub access: u32,
-    /// Where the card sees it; whole pages.
-    pub range: IovaRange,
-    /// Whether the range is mapped: not for a region of no bytes.
+    /// Where the card sees it, once it has addresses; whole pages.
+    pub range: Option<IovaRange>,
+    /// The card may reach the memory there: not of a region of no bytes, nor before and behind its life.
     pub mapped: bool,
     /// Its key, once committed.
     pub key: Option<u32>,
@@ -62,13 +69,13 @@ pub struct Leaving {
     pub failure: Option<Error>,
 }
 
-/// A region without a key.
+/// A region whose key was ended.
 #[derive(Debug)]
 pub struct LeavingRegion {
     /// The region.
     pub mr: Mr,
-    /// The engine confirmed that the key is gone.
-    pub clean: bool,
+    /// What the engine said to the end of its key.
+    pub stopped: Result<(), Error>,
     /// Bytes from the first on that are unmapped.
     pub unmapped: u64,
 }
@@ -82,8 +89,10 @@ pub struct Cq {
     pub card: u32,
     /// log2 of its entries.
     pub log2_entries: u8,
-    /// Its ring in the client's ring memory.
-    pub ring: Span,
+    /// Its ring in the client's ring memory, once it has one.
+    pub ring: Option<Span>,
+    /// Its number, once it is made.
+    pub cqn: Option<u32>,
 }
 
 /// A queue pair with its receive queue.
@@ -101,12 +110,14 @@ pub struct Qp {
     pub send_cqn: u32,
     /// Completion queue of its receives.
     pub receive_cqn: u32,
-    /// Its receive queue.
-    pub rqn: u32,
-    /// Its send ring in the client's ring memory.
-    pub sq: Span,
-    /// Its receive ring in the client's ring memory.
-    pub rq: Span,
+    /// Its send ring in the client's ring memory, once it has one.
+    pub sq: Option<Span>,
+    /// Its receive ring in the client's ring memory, once it has one.
+    pub rq: Option<Span>,
+    /// Its receive queue, once that is made.
+    pub rqn: Option<u32>,
+    /// Its number, once it is made.
+    pub qpn: Option<u32>,
     /// State it was last seen in.
     pub state: QpState,
     /// The connection it speaks for, from RTR on.

@@ -36,7 +36,7 @@ pub enum Resource {
     MrBytes,
     /// Bytes of all rings together.
     RingBytes,
-    /// Bytes that balboad keeps for all of the above, at most, beside the rings.
+    /// Bytes that balboad keeps for all of the above, at most, beside the rings; the last one.
     KeptBytes,
 }
 
@@ -55,7 +55,7 @@ const fn row(resource: Resource, name: &'static str, limit: u64, bytes: u64) -> 
 }
 
 /// Every resource.
-static TABLE: [Row; 10] = [
+static TABLE: [Row; Resource::KeptBytes as usize + 1] = [
     row(Resource::Contexts, "contexts", 256, 1 << 10),
     row(Resource::Pds, "protection domains", 4096, 128),
     row(Resource::Channels, "completion channels", 1024, 1 << 10),
@@ -162,6 +162,22 @@ impl Usage {
         self.check(Resource::KeptBytes, bytes, engine)?;
         self.set(resource, self.of(resource).saturating_add(amount));
         self.most_kept = self.most_kept.max(self.of(Resource::KeptBytes));
+        Ok(())
+    }
+
+    /// Takes what a thing takes of several resources, or nothing.
+    ///
+    /// # Errors
+    /// That of [`Self::take`], for the first that there is too little of.
+    pub fn take_all(
+        &mut self,
+        amounts: impl IntoIterator<Item = (Resource, u64)>,
+        engine: &EngineLimits,
+    ) -> Result<(), Error> {
+        let before = *self;
+        for (resource, amount) in amounts {
+            self.take(resource, amount, engine).inspect_err(|_| *self = before)?;
+        }
         Ok(())
     }
 

@@ -20,6 +20,7 @@ use crate::clients::{Client, Stage};
 use crate::error::Error;
 use crate::events::{self, Clients};
 use crate::numbers::Numbers;
+use crate::objects::Channel;
 use crate::peer;
 use crate::poller::{Poller, Token, Watch};
 use crate::process::{ClientId, Process};
@@ -192,15 +193,11 @@ impl Server {
             Token::Control(id) => self.control(id),
             Token::Process(id) => self.end(id, "its process ended"),
             Token::Channel(id, number) => {
-                let client = self.clients.get_mut(&id);
-                let channels = client.map(|client| (&mut client.owned.channels, &mut client.usage));
-                let Some((channels, usage)) = channels else { return };
+                let Some(client) = self.clients.get_mut(&id) else { return };
                 if gone {
-                    if let Some(channel) = channels.remove(&number) {
-                        channel.records.close();
-                        usage.give(crate::quota::Resource::Channels, 1);
-                    }
-                } else if let Some(channel) = channels.get(&number) {
+                    // It may be one that has just been closed.
+                    let _ = client.destroy::<Channel>(&mut self.cards, number);
+                } else if let Some(channel) = client.owned.channels.get(&number) {
                     channel.records.flush();
                 }
             }

@@ -7,13 +7,14 @@ use card_driver::Error as DriverError;
 use card_driver::engine::EngineLimits;
 use shim_abi::{Request, Response};
 
-use crate::cards::{Card, Window};
+use crate::cards::{Card, Window, find};
 use crate::clients::{Client, Stage};
 use crate::error::Error;
 use crate::events::Clients;
 use crate::numbers::Numbers;
 use crate::objects::Context;
 use crate::poller::Poller;
+use crate::undo::Kind;
 
 mod channel;
 mod context;
@@ -120,19 +121,38 @@ impl Session<'_> {
         }
     }
 
+    /// Makes a thing of the client's: `make` takes what it needs, notes each part in it, and answers its
+    /// number. When that fails, what it has taken so far is undone.
+    fn make<K: Kind>(
+        &mut self,
+        limits: &EngineLimits,
+        mut thing: K,
+        make: impl FnOnce(&mut Self, &mut K) -> Result<(u32, Answer), Error>,
+    ) -> Result<Answer, Error> {
+        self.client.usage.take_all(thing.takes(), limits)?;
+        match make(self, &mut thing) {
+            Ok((number, answer)) => {
+                K::table(&mut self.client.owned).insert(number, thing);
+                Ok(answer)
+            }
+            Err(error) => {
+                self.client.undo(self.cards, thing);
+                Err(error)
+            }
+        }
+    }
+
     fn context(&self, context: u32) -> Result<&Context, Error> {
-        found(self.client.owned.contexts.get(&context), "context", context)
+        found(self.client.owned.contexts.get(&context), context)
     }
 
     fn card(&mut self, card: u32) -> Result<&mut Card, Error> {
-        found(self.cards.iter_mut().find(|c| c.device.number == card), "card", card)
+        find(self.cards, card)
     }
 
     /// The client's window of a card it has opened.
     fn window(&mut self, card: u32) -> Result<Window<'_>, Error> {
-        let place = found(self.client.owned.places.get(&card), "open card", card)?;
-        let window = place.window;
-        self.card(card)?.window(window)
+        self.client.window(self.cards, card)
     }
 
     /// The limits of the client's engine on a card; [`DriverError::Dead`] where it lives no more.
@@ -148,7 +168,7 @@ impl Session<'_> {
     }
 }
 
-/// An object of the client's, or the error that it has none of that number.
-fn found<T>(object: Option<T>, kind: &'static str, number: u32) -> Result<T, Error> {
-    object.ok_or(Error::NoSuch { object: kind, number: u64::from(number) })
+/// A thing of the client's, or the error that it has none of that number.
+fn found<K: Kind>(thing: Option<&K>, number: u32) -> Result<&K, Error> {
+    thing.ok_or(Error::NoSuch { object: K::NAME, number: u64::from(number) })
 }

@@ -17,6 +17,7 @@ mod bench;
 mod events;
 mod random;
 mod turns;
+mod undo;
 
 use bench::{Bench, leaked, records, wanted_qp};
 
@@ -233,37 +234,6 @@ fn registration_checks_rights_and_bounds_and_leaves_the_memory_to_the_client() {
     bench.ask(&peer, Request::DeregMr { mr });
     let (Response::Reserved { mr, .. }, _) = bench.ask(&peer, reserve(0, 0, 1)) else { panic!() };
     bench.ask(&peer, Request::DeregMr { mr });
-}
-
-#[test]
-fn a_failed_creation_gives_everything_back() {
-    let mut bench = Bench::new(1, 1);
-    let peer = bench.provider();
-    let (context, _fds) = bench.open(&peer, 0);
-    let pdn = bench.pd(&peer, context.context);
-    let (cqn, _) = bench.cq(&peer, context.context, None);
-    let usage = |bench: &Bench| -> Vec<u64> {
-        let usage = &bench.server.clients.values().next().unwrap().usage;
-        crate::quota::Resource::all().map(|resource| usage.of(resource)).collect()
-    };
-    let before = usage(&bench);
-    let card = Arc::clone(&bench.cards[0]);
-    card.window(0, |w| w.refuse.insert(Opcode::CreateQp, AdminStatus::NoResources));
-    let refusal = bench.refused(&peer, Request::CreateQp(wanted_qp(pdn, cqn)));
-    assert_eq!(refusal.errno, Errno::ENOMEM as i32);
-    card.window(0, |w| w.refuse.insert(Opcode::CreateCq, AdminStatus::BadAddress));
-    let request =
-        Request::CreateCq { context: context.context, log2_entries: 4, channel: None, cookie: 0 };
-    assert_eq!(bench.refused(&peer, request).errno, Errno::EFAULT as i32);
-    let too_large =
-        Request::CreateCq { context: context.context, log2_entries: 23, channel: None, cookie: 0 };
-    assert!(bench.refused(&peer, too_large).reason.contains("limit of 2^22"));
-    assert_eq!(usage(&bench), before);
-    card.window(0, |w| {
-        w.refuse.clear();
-        assert_eq!(w.live.len(), 1);
-    });
-    bench.qp(&peer, pdn, cqn);
 }
 
 #[test]

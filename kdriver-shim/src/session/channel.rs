@@ -9,25 +9,18 @@ use crate::channels::RecordSocket;
 use crate::error::Error;
 use crate::objects::Channel;
 use crate::poller::Token;
-use crate::quota::Resource;
 
 impl Session<'_> {
     pub(super) fn create_channel(&mut self, context: u32) -> Result<Answer, Error> {
         let card = self.context(context)?.card;
         let limits = self.limits(card)?;
-        self.client.usage.take(Resource::Channels, 1, &limits)?;
         let client = &mut *self.client;
-        let channel = client.numbers.next(u32::MAX, |n| client.owned.channels.contains_key(&n));
+        let number = client.numbers.next(u32::MAX, |n| client.owned.channels.contains_key(&n));
+        let token = Token::Channel(client.id, number);
         let records = Arc::new(RecordSocket::new(self.poller));
-        match records.open(Token::Channel(client.id, channel)) {
-            Ok(theirs) => {
-                client.owned.channels.insert(channel, Channel { context, records });
-                Ok(Answer { response: Response::Channel { channel }, fds: vec![theirs] })
-            }
-            Err(error) => {
-                client.usage.give(Resource::Channels, 1);
-                Err(error)
-            }
-        }
+        self.make(&limits, Channel { context, records }, |_, channel| {
+            let fds = vec![channel.records.open(token)?];
+            Ok((number, Answer { response: Response::Channel { channel: number }, fds }))
+        })
     }
 }

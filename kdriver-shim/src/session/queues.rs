@@ -14,7 +14,7 @@ use shim_abi::Response;
 use super::{Answer, Progress, Session, found};
 use crate::cards::Window;
 use crate::claims::{CardQp, Claimant, Peer};
-use crate::clients::{Client, confirmed};
+use crate::clients::Client;
 use crate::error::Error;
 use crate::listeners::{Notifier, Told};
 use crate::objects::{Cq, Qp};
@@ -42,8 +42,7 @@ impl Session<'_> {
         let limits = self.limits(card)?;
         let mut records = None;
         if let Some(channel) = channel {
-            let record =
-                found(self.client.owned.channels.get(&channel), "completion channel", channel)?;
+            let record = found(self.client.owned.channels.get(&channel), channel)?;
             if self.context(record.context)?.card != card {
                 return Err(Error::Invalid(format!("channel {channel} is another device's")));
             }
@@ -51,70 +50,64 @@ impl Session<'_> {
         }
         let entries =
             power_of_two("completion queue entries", log2_entries, limits.log2_cq_entries)?;
-        let wanted = [(Resource::Cqs, 1), (Resource::CqEntries, entries)];
-        self.take(&wanted, &limits)?;
-        let made = self.place_ring(card, entries, &limits).and_then(|ring| {
-            let cqn = self.engine_cq(card, ring, log2_entries);
-            self.keep_ring(card, cqn.map(|cqn| (cqn, ring)), ring)
-        });
-        let (cqn, ring) = self.keep(made, &wanted)?;
-        let start = ring.start;
-        let memory = self.client.owned.rings.as_ref().map(|rings| Arc::clone(rings.mapping()));
-        let notifier = records
-            .zip(memory)
-            .map(|(records, memory)| Notifier::new(cookie, records, memory, ring));
-        let events = Arc::clone(&self.context(context)?.events);
-        self.window(card)?.users.listeners.add_cq(cqn, cookie, &events, notifier);
-        let cq = Cq { context, card, log2_entries, ring };
-        self.client.owned.cqs.insert(cqn, cq);
-        Ok(Response::Cq { cqn, ring: start }.into())
+        let cq = Cq { context, card, log2_entries, ring: None, cqn: None };
+        self.make(&limits, cq, |session, cq| {
+            let ring = session.place_ring(card, entries, &limits, &mut cq.ring)?;
+            let cqn = session.engine_cq(cq, ring)?;
+            let memory = session.client.owned.rings.as_ref();
+            let memory = memory.map(|rings| Arc::clone(rings.mapping()));
+            let notifier = records
+                .zip(memory)
+                .map(|(records, memory)| Notifier::new(cookie, records, memory, ring));
+            let events = Arc::clone(&session.context(context)?.events);
+            session.window(card)?.users.listeners.add_cq(cqn, cookie, &events, notifier);
+            Ok((cqn, Response::Cq { cqn, ring: ring.start }.into()))
+        })
     }
 
-    fn engine_cq(&mut self, card: u32, ring: Span, log2_entries: u8) -> Result<u32, Error> {
-        let (page, iova) = self.place(card)?;
-        let command = CreateCq { ring: iova.wrapping_add(ring.start), log2_entries, page };
+    /// Makes a completion queue on its ring, and returns its number.
+    fn engine_cq(&mut self, cq: &mut Cq, ring: Span) -> Result<u32, Error> {
+        let place = self.client.place(cq.card)?;
+        let command = CreateCq {
+            ring: place.ring_address(ring)?,
+            log2_entries: cq.log2_entries,
+            page: place.page,
+        };
         for _ in 0..REDRAWS {
-            let window = self.window(card)?;
+            let window = self.client.window(self.cards, cq.card)?;
             let cqn = window.engine.create_cq(&command)?;
+            // Not noted: it would be somebody else's that is undone.
             if window.users.listeners.has_cq(cqn) {
                 return Err(given_twice(&window, "completion queue", cqn));
             }
+            cq.cqn = Some(cqn);
             if !self.client.owned.cqs.contains_key(&cqn) {
                 return Ok(cqn);
             }
-            self.window(card)?.engine.destroy_cq(cqn)?;
+            window.engine.destroy_cq(cqn)?;
+            cq.cqn = None;
         }
         Err(no_number("completion queue"))
     }
 
     pub(super) fn destroy_cq(&mut self, cqn: u32) -> Result<Answer, Error> {
-        let cq = found(self.client.owned.cqs.get(&cqn), "completion queue", cqn)?;
-        let card = cq.card;
+        let card = found(self.client.owned.cqs.get(&cqn), cqn)?.card;
         let uses = |qp: &&Qp| qp.card == card && (qp.send_cqn == cqn || qp.receive_cqn == cqn);
         let users = self.client.owned.qps.values().filter(uses).count();
         if users > 0 {
             let users = format!("{users} queue pairs");
             return Err(Error::Busy { object: "completion queue", number: cqn, users });
         }
-        let window = self.window(card)?;
-        let confirmed = survive_death(window.engine.destroy_cq(cqn))?;
-        let told = window.users.listeners.remove_cq(cqn);
-        let Some(cq) = self.client.owned.cqs.remove(&cqn) else { return Ok(Response::Done.into()) };
-        self.drop_ring(card, cq.ring, confirmed);
-        let entries = 1u64.checked_shl(u32::from(cq.log2_entries)).unwrap_or(0);
-        self.client.usage.give(Resource::Cqs, 1);
-        self.client.usage.give(Resource::CqEntries, entries);
-        self.count_quarantined(card, confirmed, 1);
-        Ok(destroyed(told))
+        self.client.destroy::<Cq>(self.cards, cqn).map(destroyed)
     }
 
     pub(super) fn create_qp(&mut self, wanted: &shim_abi::CreateQp) -> Result<Answer, Error> {
-        let pd = found(self.client.owned.pds.get(&wanted.pdn), "protection domain", wanted.pdn)?;
+        let pd = found(self.client.owned.pds.get(&wanted.pdn), wanted.pdn)?;
         let context = pd.context;
         let card = self.context(context)?.card;
         let limits = self.limits(card)?;
         for cqn in [wanted.send_cqn, wanted.receive_cqn] {
-            if found(self.client.owned.cqs.get(&cqn), "completion queue", cqn)?.card != card {
+            if found(self.client.owned.cqs.get(&cqn), cqn)?.card != card {
                 return Err(Error::Invalid(format!(
                     "completion queue {cqn:#x} is another device's than the protection domain"
                 )));
@@ -125,17 +118,6 @@ impl Session<'_> {
         let entries =
             power_of_two("receive queue entries", wanted.log2_rq_entries, limits.log2_rq_entries)?;
         let stride = power_of_two("receive stride blocks", wanted.log2_rq_stride, MAX_LOG2_STRIDE)?;
-        self.take(&[(Resource::Qps, 1)], &limits)?;
-        let made = self.place_ring(card, blocks, &limits).and_then(|sq| {
-            let rest =
-                self.place_ring(card, entries.saturating_mul(stride), &limits).and_then(|rq| {
-                    let made = self.engine_qp(card, wanted, sq, rq);
-                    self.keep_ring(card, made.map(|made| (made, sq, rq)), rq)
-                });
-            self.keep_ring(card, rest, sq)
-        });
-        let ((rqn, qpn, generation), sq, rq) = self.keep(made, &[(Resource::Qps, 1)])?;
-        let answer = Response::Qp { qpn, generation, rqn, sq_ring: sq.start, rq_ring: rq.start };
         let qp = Qp {
             context,
             card,
@@ -143,40 +125,61 @@ impl Session<'_> {
             kind: wanted.kind,
             send_cqn: wanted.send_cqn,
             receive_cqn: wanted.receive_cqn,
-            rqn,
-            sq,
-            rq,
+            sq: None,
+            rq: None,
+            rqn: None,
+            qpn: None,
             state: QpState::Reset,
             peer: None,
         };
-        self.client.owned.qps.insert(qpn, qp);
-        let events = Arc::clone(&self.context(context)?.events);
-        self.window(card)?.users.listeners.add_qp(qpn, wanted.cookie, &events);
-        Ok(answer.into())
+        self.make(&limits, qp, |session, qp| {
+            let sq = session.place_ring(card, blocks, &limits, &mut qp.sq)?;
+            let rq_blocks = entries.saturating_mul(stride);
+            let rq = session.place_ring(card, rq_blocks, &limits, &mut qp.rq)?;
+            let rqn = session.engine_rq(qp, wanted, rq)?;
+            let (qpn, generation) = session.engine_qp(qp, wanted, sq, rqn)?;
+            let events = Arc::clone(&session.context(context)?.events);
+            session.window(card)?.users.listeners.add_qp(qpn, wanted.cookie, &events);
+            let (sq_ring, rq_ring) = (sq.start, rq.start);
+            Ok((qpn, Response::Qp { qpn, generation, rqn, sq_ring, rq_ring }.into()))
+        })
     }
 
-    /// Makes receive queue and QP; returns RQN, QPN and generation.
-    fn engine_qp(
+    /// Makes a QP's receive queue on its ring, and returns its number.
+    fn engine_rq(
         &mut self,
-        card: u32,
+        qp: &mut Qp,
         wanted: &shim_abi::CreateQp,
-        sq: Span,
         rq: Span,
-    ) -> Result<(u32, u32, u8), Error> {
-        let (page, iova) = self.place(card)?;
-        let rqn = self.window(card)?.engine.create_rq(&CreateRq {
-            ring: iova.wrapping_add(rq.start),
+    ) -> Result<u32, Error> {
+        let place = self.client.place(qp.card)?;
+        let command = CreateRq {
+            ring: place.ring_address(rq)?,
             log2_entries: wanted.log2_rq_entries,
-            page,
+            page: place.page,
             log2_stride: wanted.log2_rq_stride,
             kind: RqKind::Private,
             pdn: wanted.pdn,
             ..CreateRq::default()
-        })?;
+        };
+        let rqn = self.window(qp.card)?.engine.create_rq(&command)?;
+        qp.rqn = Some(rqn);
+        Ok(rqn)
+    }
+
+    /// Makes a QP on its send ring and its receive queue, and returns its number and generation.
+    fn engine_qp(
+        &mut self,
+        qp: &mut Qp,
+        wanted: &shim_abi::CreateQp,
+        sq: Span,
+        rqn: u32,
+    ) -> Result<(u32, u8), Error> {
+        let place = self.client.place(qp.card)?;
         let command = CreateQp {
-            sq_ring: iova.wrapping_add(sq.start),
+            sq_ring: place.ring_address(sq)?,
             log2_sq_blocks: wanted.log2_sq_blocks,
-            page,
+            page: place.page,
             kind: QpType(wanted.kind),
             pdn: wanted.pdn,
             send_cqn: wanted.send_cqn,
@@ -185,29 +188,20 @@ impl Session<'_> {
             xrcdn: 0,
         };
         for _ in 0..REDRAWS {
-            let window = self.window(card)?;
-            match window.engine.create_qp(&command) {
-                // Nothing is undone: it would be somebody else's QP.
-                Ok((qpn, _)) if window.users.listeners.has_qp(qpn) => {
-                    return Err(given_twice(&window, "queue pair", qpn));
-                }
-                Ok((qpn, _)) if self.client.owned.qps.contains_key(&qpn) => {
-                    self.window(card)?.engine.destroy_qp(qpn)?;
-                }
-                Ok((qpn, generation)) => return Ok((rqn, qpn, generation)),
-                Err(error) => {
-                    self.undo_rq(card, rqn)?;
-                    return Err(error.into());
-                }
+            let window = self.client.window(self.cards, qp.card)?;
+            let (qpn, generation) = window.engine.create_qp(&command)?;
+            // Not noted: it would be somebody else's that is undone.
+            if window.users.listeners.has_qp(qpn) {
+                return Err(given_twice(&window, "queue pair", qpn));
             }
+            qp.qpn = Some(qpn);
+            if !self.client.owned.qps.contains_key(&qpn) {
+                return Ok((qpn, generation));
+            }
+            window.engine.destroy_qp(qpn)?;
+            qp.qpn = None;
         }
-        self.undo_rq(card, rqn)?;
         Err(no_number("queue pair"))
-    }
-
-    fn undo_rq(&mut self, card: u32, rqn: u32) -> Result<(), Error> {
-        let ended = self.window(card)?.engine.destroy_rq(rqn);
-        Ok(ended.inspect_err(|_| self.count_quarantined(card, false, 1))?)
     }
 
     pub(super) fn modify_qp(
@@ -216,7 +210,7 @@ impl Session<'_> {
         attributes: &[[u64; 8]; 2],
     ) -> Result<Progress, Error> {
         let attributes = Attributes::decode(attributes);
-        let qp = found(self.client.owned.qps.get(&qpn), "queue pair", qpn)?;
+        let qp = found(self.client.owned.qps.get(&qpn), qpn)?;
         let (card, kind) = (qp.card, QpType(qp.kind));
         self.limits(card)?;
         let peer = self.new_peer(qpn, &attributes);
@@ -306,7 +300,7 @@ impl Session<'_> {
     }
 
     pub(super) fn query_qp(&mut self, qpn: u32) -> Result<Answer, Error> {
-        let card = found(self.client.owned.qps.get(&qpn), "queue pair", qpn)?.card;
+        let card = found(self.client.owned.qps.get(&qpn), qpn)?.card;
         self.limits(card)?;
         let attributes = self.window(card)?.engine.query_qp(qpn)?;
         if let Some(qp) = self.client.owned.qps.get_mut(&qpn) {
@@ -316,112 +310,31 @@ impl Session<'_> {
     }
 
     pub(super) fn destroy_qp(&mut self, qpn: u32) -> Result<Answer, Error> {
-        let qp = found(self.client.owned.qps.get(&qpn), "queue pair", qpn)?;
-        let (card, rqn) = (qp.card, qp.rqn);
-        let window = self.window(card)?;
-        let qp_gone = survive_death(window.engine.destroy_qp(qpn))?;
-        // The QP is gone: whatever comes of its receive queue, there is no way back.
-        let rq_gone = confirmed(window.engine.destroy_rq(rqn))
-            .inspect_err(|error| log::warn!("RQ {rqn:#x} is quarantined: {error}"))
-            .is_ok();
-        let told = window.users.listeners.remove_qp(qpn);
-        let window = window.index;
-        let Some(qp) = self.client.owned.qps.remove(&qpn) else { return Ok(Response::Done.into()) };
-        if let (Some(peer), Ok(card)) = (qp.peer, self.card(card)) {
-            card.claims.release(peer, CardQp { window, qpn });
-        }
-        self.drop_ring(card, qp.sq, qp_gone);
-        self.drop_ring(card, qp.rq, rq_gone);
-        self.client.usage.give(Resource::Qps, 1);
-        self.count_quarantined(card, qp_gone, 1);
-        self.count_quarantined(card, rq_gone, 1);
-        Ok(destroyed(told))
+        self.client.destroy::<Qp>(self.cards, qpn).map(destroyed)
     }
 
-    /// The client's doorbell page on a card, and where the card sees its ring memory.
-    fn place(&self, card: u32) -> Result<(u8, u64), Error> {
-        let place = found(self.client.owned.places.get(&card), "open card", card)?;
-        Ok((place.page, place.rings.start()))
-    }
-
-    fn take(&mut self, wanted: &[(Resource, u64)], limits: &EngineLimits) -> Result<(), Error> {
-        for (taken, &(resource, amount)) in wanted.iter().enumerate() {
-            if let Err(error) = self.client.usage.take(resource, amount, limits) {
-                for &(resource, amount) in wanted.iter().take(taken) {
-                    self.client.usage.give(resource, amount);
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Passes a result on; what was taken is given back with an error.
-    fn keep<T>(&mut self, made: Result<T, Error>, wanted: &[(Resource, u64)]) -> Result<T, Error> {
-        if made.is_err() {
-            for &(resource, amount) in wanted {
-                self.client.usage.give(resource, amount);
-            }
-        }
-        made
-    }
-
-    /// Passes a result on; with an error the ring goes.
-    fn keep_ring<T>(&mut self, card: u32, made: Result<T, Error>, ring: Span) -> Result<T, Error> {
-        if let Err(error) = &made {
-            let clean = !matches!(error, Error::Driver(DriverError::Dead { .. }));
-            self.drop_ring(card, ring, clean);
-        }
-        made
-    }
-
-    /// Takes zeroed space for a record and `blocks` blocks, and lets the card reach it.
-    fn place_ring(&mut self, card: u32, blocks: u64, limits: &EngineLimits) -> Result<Span, Error> {
+    /// Takes zeroed space for a record and `blocks` blocks, notes it, and lets the card reach it.
+    fn place_ring(
+        &mut self,
+        card: u32,
+        blocks: u64,
+        limits: &EngineLimits,
+        note: &mut Option<Span>,
+    ) -> Result<Span, Error> {
         let bytes = RingMemory::ring_bytes(blocks)
             .ok_or_else(|| Error::Invalid(format!("a ring of {blocks} blocks is too large")))?;
-        self.client.usage.take(Resource::RingBytes, bytes, limits)?;
-        let made = match &mut self.client.owned.rings {
-            Some(rings) => rings.allocate(bytes).map(|ring| (ring, Arc::clone(rings.mapping()))),
-            None => Err(Error::NoSuch { object: "ring memory", number: 0 }),
-        };
-        let (ring, mapping) = self.keep(made, &[(Resource::RingBytes, bytes)])?;
+        let client = &mut *self.client;
+        let none = Error::NoSuch { object: "ring memory", number: 0 };
+        let rings = client.owned.rings.as_mut().ok_or(none)?;
+        client.usage.take(Resource::RingBytes, bytes, limits)?;
+        let ring =
+            rings.allocate(bytes).inspect_err(|_| client.usage.give(Resource::RingBytes, bytes))?;
+        *note = Some(ring);
+        let mapping = Arc::clone(rings.mapping());
         let memory = DmaMemory::Shared { mapping, offset: ring.start };
-        let mapped = self.place(card).and_then(|(_, iova)| {
-            let iova = iova.wrapping_add(ring.start);
-            Ok(self.card(card)?.device.backend.dma_map(iova, ring.length, memory)?)
-        });
-        self.keep_ring(card, mapped.map(|()| ring), ring)
-    }
-
-    /// Gives a ring's space back, unless the card may still use it.
-    fn drop_ring(&mut self, card: u32, ring: Span, clean: bool) {
-        let unmapped = self.place(card).and_then(|(_, iova)| {
-            let iova = iova.wrapping_add(ring.start);
-            if clean {
-                self.card(card)?.device.backend.dma_unmap(iova, ring.length)?;
-            }
-            Ok(())
-        });
-        if let Err(error) = &unmapped {
-            log::error!("ring of {}: {error}", self.client.label());
-        }
-        if !clean || unmapped.is_err() {
-            log::warn!("{} bytes of rings are quarantined", ring.length);
-            return;
-        }
-        self.client.usage.give(Resource::RingBytes, ring.length);
-        if let Some(rings) = &mut self.client.owned.rings {
-            rings.release(ring);
-        }
-    }
-
-    fn count_quarantined(&mut self, card: u32, confirmed: bool, queues: u64) {
-        if confirmed {
-            return;
-        }
-        if let Ok(card) = self.card(card) {
-            card.quarantine.queues = card.quarantine.queues.saturating_add(queues);
-        }
+        let iova = client.place(card)?.ring_address(ring)?;
+        self.card(card)?.device.backend.dma_map(iova, ring.length, memory)?;
+        Ok(ring)
     }
 }
 
@@ -440,19 +353,6 @@ fn power_of_two(what: &str, log2: u8, limit: u8) -> Result<u64, Error> {
         )));
     }
     Ok(1u64.checked_shl(u32::from(log2)).unwrap_or(u64::MAX))
-}
-
-/// Whether the engine confirmed a destroy; one that died is no reason to keep a program from its
-/// own clean-up.
-fn survive_death(result: Result<(), DriverError>) -> Result<bool, Error> {
-    match confirmed(result) {
-        Ok(()) => Ok(true),
-        Err(error @ Error::Driver(DriverError::Dead { .. })) => {
-            log::warn!("a queue is quarantined: {error}");
-            Ok(false)
-        }
-        Err(error) => Err(error),
-    }
 }
 
 /// An engine that gives a number out that is in use cannot be believed.

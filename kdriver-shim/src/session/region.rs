@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use card_driver::Error as DriverError;
 use card_driver::backend::GrantKind;
 use card_driver::iova::IovaRange;
 use card_driver::translations::Purpose;
@@ -12,9 +11,9 @@ use hostmem::DmaMemory;
 use shim_abi::Response;
 
 use super::{Answer, Progress, Session, found};
+use crate::cards::find;
 use crate::error::Error;
 use crate::objects::Mr;
-use crate::quota::Resource;
 
 const PAGE: u64 = 4096;
 
@@ -35,76 +34,59 @@ pub(super) struct Wanted {
 
 impl Session<'_> {
     pub(super) fn reserve_mr(&mut self, wanted: Wanted) -> Result<Answer, Error> {
-        let pd = found(self.client.owned.pds.get(&wanted.pdn), "protection domain", wanted.pdn)?;
+        let pd = found(self.client.owned.pds.get(&wanted.pdn), wanted.pdn)?;
         let card = self.context(pd.context)?.card;
         let limits = self.limits(card)?;
         check_access(wanted.access)?;
         let pages = pages(&wanted)?;
-        let usage = &mut self.client.usage;
-        usage.take(Resource::Mrs, 1, &limits)?;
-        if let Err(error) = usage.take(Resource::MrBytes, wanted.length, &limits) {
-            usage.give(Resource::Mrs, 1);
-            return Err(error);
-        }
-        match self.map_region(card, &wanted, pages) {
-            Ok(range) => {
-                let iova = range.start().wrapping_add(wanted.address % PAGE);
-                let client = &mut *self.client;
-                let number = client.numbers.next(u32::MAX, |n| client.owned.mrs.contains_key(&n));
-                let Wanted { pdn, address, length, hca_va, access } = wanted;
-                let mapped = length > 0;
-                // By these addresses the kernel tells of what an IOMMU refuses.
-                log::debug!(
-                    "{}: memory region {number}: {length} bytes at {iova:#x} of balboa{card}",
-                    client.label()
-                );
-                client.owned.mrs.insert(
-                    number,
-                    Mr { card, pdn, address, length, hca_va, access, range, mapped, key: None },
-                );
-                Ok(Response::Reserved { mr: number, iova }.into())
-            }
-            Err(error) => {
-                self.client.usage.give(Resource::Mrs, 1);
-                self.client.usage.give(Resource::MrBytes, wanted.length);
-                Err(error)
-            }
-        }
+        let Wanted { pdn, address, length, hca_va, access } = wanted;
+        let (range, mapped, key) = (None, false, None);
+        let mr = Mr { card, pdn, address, length, hca_va, access, range, mapped, key };
+        self.make(&limits, mr, |session, mr| {
+            let iova = session.map_region(mr, pages)?;
+            let client = &mut *session.client;
+            let number = client.numbers.next(u32::MAX, |n| client.owned.mrs.contains_key(&n));
+            // By these addresses the kernel tells of what an IOMMU refuses.
+            log::debug!(
+                "{}: memory region {number}: {length} bytes at {iova:#x} of balboa{card}",
+                client.label()
+            );
+            Ok((number, Response::Reserved { mr: number, iova }.into()))
+        })
     }
 
     /// Takes IOVAs for a region's pages and maps them, unless the client does; a region of no bytes is
-    /// not mapped.
-    fn map_region(&mut self, card: u32, wanted: &Wanted, pages: u64) -> Result<IovaRange, Error> {
+    /// not mapped. Returns where the card sees its first byte.
+    fn map_region(&mut self, mr: &mut Mr, pages: u64) -> Result<u64, Error> {
         let process = Arc::clone(&self.client.handle);
-        let place = found(self.client.owned.places.get_mut(&card), "open card", card)?;
-        let card = found(self.cards.iter_mut().find(|it| it.device.number == card), "card", card)?;
-        let window = place.window;
-        let address = wanted.address & !(PAGE.wrapping_sub(1));
-        let range = place.take_addresses(card, pages, address)?;
-        if wanted.length > 0 {
+        let place = self.client.place_mut(mr.card)?;
+        let card = find(self.cards, mr.card)?;
+        let address = mr.address & !(PAGE.wrapping_sub(1));
+        let range = mr.range.insert(place.take_addresses(card, pages, address)?);
+        if mr.length > 0 {
             // A card behind an IOMMU reaches what the client maps.
             let memory = DmaMemory::Process { process, address };
             let memory =
                 Some(memory).filter(|_| card.device.backend.grant_kind() == GrantKind::Page);
-            if let Err(error) = card.device.map(window, &range, memory, Purpose::Payload) {
-                place.give_addresses(card, range, true);
-                return Err(error.into());
-            }
+            card.device.map(place.window, range, memory, Purpose::Payload)?;
+            mr.mapped = true;
         }
-        Ok(range)
+        Ok(iova(range, mr.address))
     }
 
     pub(super) fn commit_mr(&mut self, mr: u32) -> Result<Answer, Error> {
-        let region = found(self.client.owned.mrs.get(&mr), "memory region", mr)?;
+        let region = found(self.client.owned.mrs.get(&mr), mr)?;
         if let Some(key) = region.key {
             return Err(Error::Invalid(format!(
                 "memory region {mr} is committed, with key {key:#x}"
             )));
         }
+        let none = Error::NoSuch { object: "memory region with addresses", number: mr.into() };
+        let range = region.range.as_ref().ok_or(none)?;
         let command = CreateKey {
             va: region.hca_va,
             length: region.length,
-            iova: region.range.start().wrapping_add(region.address % PAGE),
+            iova: iova(range, region.address),
             pdn: region.pdn,
             access: Access::from_bits_truncate(region.access),
             kind: KeyKind::Region,
@@ -120,19 +102,19 @@ impl Session<'_> {
 
     pub(super) fn dereg_mr(&mut self, mr: u32) -> Result<Progress, Error> {
         if self.client.owned.leaving.is_empty() {
-            match self.client.end_key(self.cards, mr) {
-                // A dead engine is no reason to keep a program from its own clean-up.
-                ended @ (Ok(()) | Err(Error::Driver(DriverError::Dead { .. }))) => {
-                    self.client.give_region_up(self.cards, mr, ended);
-                }
-                Err(error) => return Err(error),
-            }
+            let (mr, stopped) = self.client.take_out::<Mr>(self.cards, mr)?;
+            self.client.give_region_up(mr, stopped);
         }
         match self.client.leave_regions(self.cards)? {
             true => Ok(Response::Done.into()),
             false => Ok(Progress::More),
         }
     }
+}
+
+/// Where a card sees the first byte of a region that lies at `address` in its client.
+fn iova(range: &IovaRange, address: u64) -> u64 {
+    range.start().wrapping_add(address % PAGE)
 }
 
 /// Checks `ibv_access_flags` as the kernel does.

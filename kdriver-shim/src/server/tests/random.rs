@@ -109,6 +109,9 @@ fn whatever_a_client_asks_for_its_end_gives_everything_back() {
         for _ in 0..300 {
             let (peer, known) = &mut peers[dice.below(2) as usize];
             let request = known.request(&mut dice, &memory);
+            // Now and then it fails half way.
+            let takings = (dice.below(4) == 0).then(|| dice.below(3) as u32);
+            bench.cards.iter().for_each(|card| card.fail_after(takings));
             if let Ok(response) = bench.try_ask(peer, &request).0 {
                 known.learn(&response);
                 made.learn(&response);

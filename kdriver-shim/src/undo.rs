@@ -1,0 +1,372 @@
+//! How what a client owns is undone: once for each kind, whether its client asks for that, its client ends,
+//! or its creation fails half way.
+//!
+//! A thing takes its quotas first, and then its parts, each of which it notes when it has taken it. It is
+//! undone the other way round: the engine lets it go, what it noted is given back, and at last the quotas.
+//! What a card does not confirm is quarantined: never used again, and counted.
+//!
+//! A place on a card and ring memory end in turns and have no quotas: [`crate::ending`].
+
+use std::collections::BTreeMap;
+
+use card_driver::Error as DriverError;
+use card_driver::engine::Engine;
+use card_driver::spans::Span;
+use fpga_regs::engine::admin::AdminStatus;
+
+use crate::cards::{Card, Quarantine, Window, find};
+use crate::claims::CardQp;
+use crate::clients::{Client, Owned, Stage};
+use crate::error::Error;
+use crate::listeners::Told;
+use crate::objects::{Channel, Context, Cq, Mr, Pd, Qp};
+use crate::quota::Resource;
+
+/// A kind of what a client owns.
+pub trait Kind: Sized {
+    /// What one is called where there is none.
+    const NAME: &'static str;
+    /// What the end of one costs of a turn: commands to an engine, or as much.
+    const COST: usize;
+
+    /// Those of a client, by number.
+    fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self>;
+
+    /// What it takes of quotas.
+    fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)>;
+
+    /// Has the engine let it go, as far as that has made it.
+    ///
+    /// # Errors
+    /// The engine's: it does not confirm that it has.
+    fn stop(&self, client: &Client, cards: &mut [Card]) -> Result<(), Error>;
+
+    /// Gives back what it noted, the last first; `stopped` is what [`Self::stop`] said. Answers what its
+    /// client was told of it.
+    fn give_back(
+        &mut self,
+        client: &mut Client,
+        cards: &mut [Card],
+        stopped: Result<(), Error>,
+    ) -> Told;
+}
+
+impl Client {
+    /// Undoes a thing that its client wants destroyed.
+    ///
+    /// # Errors
+    /// Those of [`Self::take_out`].
+    pub fn destroy<K: Kind>(&mut self, cards: &mut [Card], number: u32) -> Result<Told, Error> {
+        let (thing, stopped) = self.take_out::<K>(cards, number)?;
+        Ok(self.give_back(cards, thing, stopped))
+    }
+
+    /// Undoes a thing of which nobody has to be asked: its client ends, or its creation has failed.
+    pub fn undo<K: Kind>(&mut self, cards: &mut [Card], thing: K) -> Told {
+        let stopped = thing.stop(self, cards);
+        self.give_back(cards, thing, stopped)
+    }
+
+    /// Takes a thing that its client wants destroyed out of its table, and answers with it what
+    /// [`Kind::stop`] said.
+    ///
+    /// # Errors
+    /// [`Error::NoSuch`] where there is none, or why the engine refuses: it stays as it is. An engine that
+    /// is dead is no reason to keep a program from its own clean-up.
+    pub fn take_out<K: Kind>(
+        &mut self,
+        cards: &mut [Card],
+        number: u32,
+    ) -> Result<(K, Result<(), Error>), Error> {
+        let none = Error::NoSuch { object: K::NAME, number: u64::from(number) };
+        let thing = K::table(&mut self.owned).remove(&number).ok_or(none)?;
+        match thing.stop(self, cards) {
+            stopped @ (Ok(()) | Err(Error::Driver(DriverError::Dead { .. }))) => {
+                Ok((thing, stopped))
+            }
+            Err(refused) => {
+                K::table(&mut self.owned).insert(number, thing);
+                Err(refused)
+            }
+        }
+    }
+
+    /// Gives back all that a thing has, which the engine has let go, or has not.
+    pub fn give_back<K: Kind>(
+        &mut self,
+        cards: &mut [Card],
+        mut thing: K,
+        stopped: Result<(), Error>,
+    ) -> Told {
+        let told = thing.give_back(self, cards, stopped);
+        for (resource, amount) in thing.takes() {
+            self.usage.give(resource, amount);
+        }
+        told
+    }
+
+    /// Whether an engine has let go what it made, so that the memory of it may be used again. What it may
+    /// still have is counted, and keeps the client's doorbell page and addresses of rings in the end.
+    fn is_released(
+        &mut self,
+        cards: &mut [Card],
+        card: u32,
+        (what, made): (&str, Option<u32>),
+        count: fn(&mut Quarantine) -> &mut u64,
+        stopped: Result<(), Error>,
+    ) -> bool {
+        let Err(error) = stopped else { return true };
+        let Some(number) = made else { return false };
+        log::warn!("{what} {number:#x} is quarantined: {error}");
+        if let Ok(card) = find(cards, card) {
+            let count = count(&mut card.quarantine);
+            *count = count.saturating_add(1);
+        }
+        if let Some(place) = self.owned.places.get_mut(&card) {
+            place.clean = false;
+        }
+        false
+    }
+
+    /// Gives a queue's ring back, unless the card may still use it. When its client ends, it goes with all
+    /// of its ring memory.
+    fn give_ring(&mut self, cards: &mut [Card], card: u32, ring: Option<Span>, clean: bool) {
+        let Some(ring) = ring.filter(|_| self.stage != Stage::Ending) else { return };
+        let unmapped = if clean { self.unmap_ring(cards, card, ring) } else { Ok(()) };
+        if let Err(error) = &unmapped {
+            log::error!("ring of {}: {error}", self.label());
+        }
+        if !clean || unmapped.is_err() {
+            log::warn!("{} bytes of rings are quarantined", ring.length);
+            return;
+        }
+        if let Some(rings) = &mut self.owned.rings {
+            rings.release(ring);
+        }
+        self.usage.give(Resource::RingBytes, ring.length);
+    }
+
+    fn unmap_ring(&self, cards: &mut [Card], card: u32, ring: Span) -> Result<(), Error> {
+        let iova = self.place(card)?.ring_address(ring)?;
+        Ok(find(cards, card)?.device.backend.dma_unmap(iova, ring.length)?)
+    }
+}
+
+impl Kind for Qp {
+    const NAME: &'static str = "queue pair";
+    const COST: usize = 2;
+
+    fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self> {
+        &mut owned.qps
+    }
+
+    fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
+        [(Resource::Qps, 1)]
+    }
+
+    fn stop(&self, client: &Client, cards: &mut [Card]) -> Result<(), Error> {
+        end(client.window(cards, self.card)?, self.qpn, |engine, qpn| engine.destroy_qp(qpn))
+    }
+
+    fn give_back(
+        &mut self,
+        client: &mut Client,
+        cards: &mut [Card],
+        stopped: Result<(), Error>,
+    ) -> Told {
+        let card = self.card;
+        // Whatever comes of its receive queue, there is no way back.
+        let rq_stopped = client
+            .window(cards, card)
+            .and_then(|window| end(window, self.rqn, |engine, rqn| engine.destroy_rq(rqn)));
+        let mut told = Told::default();
+        if let (Some(qpn), Ok(window)) = (self.qpn, client.window(cards, card)) {
+            told = window.users.listeners.remove_qp(qpn);
+            let qp = CardQp { window: window.index, qpn };
+            if let (Some(peer), Ok(card)) = (self.peer, find(cards, card)) {
+                card.claims.release(peer, qp);
+            }
+        }
+        let qp_gone = client.is_released(cards, card, ("QP", self.qpn), queues, stopped);
+        let rq_gone = client.is_released(cards, card, ("RQ", self.rqn), queues, rq_stopped);
+        client.give_ring(cards, card, self.rq, rq_gone);
+        client.give_ring(cards, card, self.sq, qp_gone);
+        told
+    }
+}
+
+impl Kind for Cq {
+    const NAME: &'static str = "completion queue";
+    const COST: usize = 1;
+
+    fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self> {
+        &mut owned.cqs
+    }
+
+    fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
+        let entries = 1u64.checked_shl(u32::from(self.log2_entries)).unwrap_or(0);
+        [(Resource::Cqs, 1), (Resource::CqEntries, entries)]
+    }
+
+    fn stop(&self, client: &Client, cards: &mut [Card]) -> Result<(), Error> {
+        end(client.window(cards, self.card)?, self.cqn, |engine, cqn| engine.destroy_cq(cqn))
+    }
+
+    fn give_back(
+        &mut self,
+        client: &mut Client,
+        cards: &mut [Card],
+        stopped: Result<(), Error>,
+    ) -> Told {
+        let mut told = Told::default();
+        if let (Some(cqn), Ok(window)) = (self.cqn, client.window(cards, self.card)) {
+            told = window.users.listeners.remove_cq(cqn);
+        }
+        let gone = client.is_released(cards, self.card, ("CQ", self.cqn), queues, stopped);
+        client.give_ring(cards, self.card, self.ring, gone);
+        told
+    }
+}
+
+/// Between the end of its key and the rest a region's pages are taken from the card, unless it was never
+/// mapped: see [`crate::leaving`].
+impl Kind for Mr {
+    const NAME: &'static str = "memory region";
+    const COST: usize = 1;
+
+    fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self> {
+        &mut owned.mrs
+    }
+
+    fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
+        [(Resource::Mrs, 1), (Resource::MrBytes, self.length)]
+    }
+
+    fn stop(&self, client: &Client, cards: &mut [Card]) -> Result<(), Error> {
+        // One that was never committed is none of the engine's.
+        let Some(key) = self.key else { return Ok(()) };
+        end(client.window(cards, self.card)?, Some(key), |engine, key| engine.destroy_key(key))
+    }
+
+    fn give_back(
+        &mut self,
+        client: &mut Client,
+        cards: &mut [Card],
+        stopped: Result<(), Error>,
+    ) -> Told {
+        let gone = client.is_released(cards, self.card, ("key", self.key), keys, stopped);
+        let clean = gone && !self.mapped;
+        let place = client.owned.places.get_mut(&self.card);
+        if let (Some(range), Some(place), Ok(card)) =
+            (self.range.take(), place, find(cards, self.card))
+        {
+            place.clean &= clean;
+            place.give_addresses(card, range, clean);
+        }
+        Told::default()
+    }
+}
+
+impl Kind for Channel {
+    const NAME: &'static str = "completion channel";
+    const COST: usize = 1;
+
+    fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self> {
+        &mut owned.channels
+    }
+
+    fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
+        [(Resource::Channels, 1)]
+    }
+
+    fn stop(&self, _: &Client, _: &mut [Card]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn give_back(&mut self, _: &mut Client, _: &mut [Card], _: Result<(), Error>) -> Told {
+        self.records.close();
+        Told::default()
+    }
+}
+
+impl Kind for Pd {
+    const NAME: &'static str = "protection domain";
+    const COST: usize = 1;
+
+    fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self> {
+        &mut owned.pds
+    }
+
+    fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
+        [(Resource::Pds, 1)]
+    }
+
+    fn stop(&self, _: &Client, _: &mut [Card]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn give_back(&mut self, _: &mut Client, _: &mut [Card], _: Result<(), Error>) -> Told {
+        Told::default()
+    }
+}
+
+impl Kind for Context {
+    const NAME: &'static str = "context";
+    const COST: usize = 1;
+
+    fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self> {
+        &mut owned.contexts
+    }
+
+    fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
+        [(Resource::Contexts, 1)]
+    }
+
+    fn stop(&self, _: &Client, _: &mut [Card]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn give_back(&mut self, client: &mut Client, cards: &mut [Card], _: Result<(), Error>) -> Told {
+        // The client's place there may have gone before, and so may the card.
+        if let Ok(window) = find(cards, self.card).and_then(|card| card.window(self.window)) {
+            window.users.listeners.remove_context(client.id, self.number);
+        }
+        self.events.records.close();
+        Told::default()
+    }
+}
+
+fn queues(quarantine: &mut Quarantine) -> &mut u64 {
+    &mut quarantine.queues
+}
+
+fn keys(quarantine: &mut Quarantine) -> &mut u64 {
+    &mut quarantine.keys
+}
+
+/// Has an engine end what it made. It has nothing of what it gave no number to, but if it died nobody knows.
+fn end(
+    window: Window<'_>,
+    made: Option<u32>,
+    destroy: impl FnOnce(&mut dyn Engine, u32) -> Result<(), DriverError>,
+) -> Result<(), Error> {
+    let engine = window.engine;
+    match (made, engine.death()) {
+        (Some(number), _) => confirmed(destroy(engine, number)),
+        (None, None) => Ok(()),
+        (None, Some(why)) => {
+            Err(DriverError::Dead { engine: engine.name().to_owned(), why: why.to_owned() }.into())
+        }
+    }
+}
+
+/// Takes what the engine says about an object that is gone for a confirmation.
+fn confirmed(result: Result<(), DriverError>) -> Result<(), Error> {
+    match result {
+        Err(error @ DriverError::Refused { status: AdminStatus::NotFound, .. }) => {
+            log::error!("{error}; taken as destroyed");
+            Ok(())
+        }
+        other => Ok(other?),
+    }
+}
