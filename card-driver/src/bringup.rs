@@ -17,10 +17,9 @@ use fpga_regs::coyote::vfpga::{self, Bank};
 use fpga_regs::coyote::xdma::{self, Direction, EngineIdentifier, VectorMap};
 use hostmem::netdev::mac_text;
 
-use crate::address::{PortAddress, gid_text, mac_register};
+use crate::address::{PortAddress, mac_register};
 use crate::backend::CardBackend;
-use crate::device::{Device, Window};
-use crate::engine::Engine;
+use crate::device::{Device, Window, write_gids};
 use crate::engines;
 use crate::error::Error;
 use crate::iova::{ARENA_END, ARENA_START, Arena};
@@ -65,7 +64,7 @@ pub fn bring_up(
         gids.resize(usize::from(engine.limits().gids).max(gids.len()), [0; 16]);
         write_gids(&mut *engine, &gids)?;
         firmware.get_or_insert(version);
-        windows.push(Window { index, engine });
+        windows.push(Window { index, engine, kept: Vec::new() });
     }
     let Some(firmware) = firmware else {
         return Err(probe.failed(format!(
@@ -131,18 +130,6 @@ impl Device {
         *self = new;
         Ok(())
     }
-}
-
-/// Writes the GID table of an engine, once it has started.
-///
-/// # Errors
-/// The engine's.
-pub fn write_gids(engine: &mut dyn Engine, gids: &[[u8; 16]]) -> Result<(), Error> {
-    for (index, gid) in (0u8..).zip(gids).filter(|(_, gid)| **gid != [0; 16]) {
-        engine.set_gid(index, Some(*gid))?;
-        log::debug!("{}: GID {index} is {}", engine.name(), gid_text(*gid));
-    }
-    Ok(())
 }
 
 struct Bringup<'a> {

@@ -9,7 +9,7 @@ use fpga_regs::coyote::xdma::{self, Direction};
 use fpga_regs::engine::admin::{COUNTERS, PortAttributes};
 use hostmem::DmaMemory;
 
-use crate::address::PortAddress;
+use crate::address::{PortAddress, gid_text};
 use crate::backend::{CardBackend, Identity};
 use crate::engine::Engine;
 use crate::error::Error;
@@ -50,6 +50,20 @@ pub struct Window {
     pub index: u8,
     /// The engine in it.
     pub engine: Box<dyn Engine>,
+    /// I/O virtual addresses where nothing is mapped any more, but which the engine may still have in
+    /// objects whose end it did not confirm.
+    pub kept: Vec<IovaRange>,
+}
+
+/// Who may still reach for a range of IOVAs that is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Nobody.
+    Nobody,
+    /// The engine of that window, until it is started anew.
+    Engine(u8),
+    /// The card, which may have translations of it, until it is reset.
+    Card,
 }
 
 impl Device {
@@ -117,13 +131,30 @@ impl Device {
         self.backend.dma_unmap(range.start(), range.length())
     }
 
-    /// Gives a range of IOVAs back, or leaks it where the card may still use it.
-    pub fn release_iova(&mut self, range: IovaRange, clean: bool) {
-        if clean {
-            self.arena.release(range, Instant::now());
-        } else {
-            self.arena.lose(range);
+    /// Gives a range of IOVAs back as soon as nobody reaches for it any more.
+    pub fn release_iova(&mut self, range: IovaRange, reach: Reach) {
+        if reach == Reach::Nobody {
+            return self.arena.release(range, Instant::now());
         }
+        self.arena.lose(&range);
+        let mut windows = self.windows.iter_mut();
+        if let Some(window) = windows.find(|window| reach == Reach::Engine(window.index)) {
+            window.kept.push(range);
+        }
+    }
+
+    /// Starts the engine of a window anew. Nothing that uses it may be left.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn restart(&mut self, index: u8) -> Result<(), Error> {
+        let mut windows = self.windows.iter_mut();
+        let Some(window) = windows.find(|window| window.index == index) else { return Ok(()) };
+        window.engine.restart()?;
+        write_gids(&mut *window.engine, &self.gids)?;
+        let now = Instant::now();
+        window.kept.drain(..).for_each(|range| self.arena.regain(range, now));
+        Ok(())
     }
 
     /// Changes the GID table, in every window whose engine lives; true if it was another before.
@@ -205,4 +236,16 @@ impl Device {
         let mut windows = self.windows.iter_mut();
         windows.find(|window| window.engine.death().is_none()).map(|window| &mut *window.engine)
     }
+}
+
+/// Writes the GID table of an engine, once it has started.
+///
+/// # Errors
+/// The engine's.
+pub(crate) fn write_gids(engine: &mut dyn Engine, gids: &[[u8; 16]]) -> Result<(), Error> {
+    for (index, gid) in (0u8..).zip(gids).filter(|(_, gid)| **gid != [0; 16]) {
+        engine.set_gid(index, Some(*gid))?;
+        log::debug!("{}: GID {index} is {}", engine.name(), gid_text(*gid));
+    }
+    Ok(())
 }

@@ -67,7 +67,7 @@ pub struct Arena {
     /// Bytes beyond all shares, and how many of them are in use or lost.
     spare: u64,
     spare_used: u64,
-    /// Bytes that will never be given back.
+    /// Bytes that are in nobody's use and are not given back.
     lost: u64,
 }
 
@@ -112,13 +112,21 @@ impl Arena {
         self.spare_used = self.spare_used.saturating_sub(before).saturating_add(after);
     }
 
-    /// Notes that a range will never be given back.
-    pub fn lose(&mut self, range: IovaRange) {
+    /// Notes that a range is in nobody's use and cannot be given back, unless it is one day by
+    /// [`Self::regain`].
+    pub fn lose(&mut self, range: &IovaRange) {
         self.spare_used = self.spare_used.saturating_add(range.taken());
         self.lost = self.lost.saturating_add(range.length());
     }
 
-    /// Bytes of the ranges that will never be given back.
+    /// Gives a range back that was lost.
+    pub fn regain(&mut self, range: IovaRange, now: Instant) {
+        self.spare_used = self.spare_used.saturating_sub(range.taken());
+        self.lost = self.lost.saturating_sub(range.length());
+        self.release(range, now);
+    }
+
+    /// Bytes of the ranges that are lost.
     #[must_use]
     pub fn lost_bytes(&self) -> u64 {
         self.lost
@@ -304,10 +312,18 @@ mod tests {
         // What one gives back, another finds.
         arena.note(places[0], 0);
         assert_eq!(arena.limit(places[20]), share + (1 << 40) - share);
-        let lost = arena.allocate(1 << 30, 0, Instant::now()).unwrap();
+        let now = Instant::now();
+        let lost = arena.allocate(1 << 30, 0, now).unwrap();
         let taken = lost.taken();
-        arena.lose(lost);
+        arena.lose(&lost);
         assert_eq!(arena.limit(places[20]), share + (1 << 40) - share - taken);
+        let free = arena.free_bytes();
+        arena.regain(lost, now);
+        assert_eq!((arena.limit(places[20]), arena.lost_bytes()), (share + (1 << 40) - share, 0));
+        // It rests as any other that was given back.
+        assert_eq!(arena.free_bytes(), free);
+        assert!(arena.allocate(1, 0, now + REST).is_some());
+        assert_eq!(arena.free_bytes(), free + taken - 2 * PAGE);
     }
 
     #[test]

@@ -37,8 +37,8 @@ pub struct Card {
     pub wanted_back: bool,
 }
 
-/// What is never used again because the card did not confirm that it is done with it, beside I/O
-/// virtual addresses, which the device's arena counts.
+/// What the card did not confirm that it is done with, beside I/O virtual addresses, which the device's
+/// arena counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quarantine {
     /// Queue pairs, receive queues and completion queues.
@@ -160,7 +160,7 @@ impl Card {
     /// Its windows.
     pub fn windows(&mut self) -> impl Iterator<Item = Window<'_>> {
         let windows = self.device.windows.iter_mut().zip(&mut self.users);
-        windows.map(|(device::Window { index, engine }, users)| Window {
+        windows.map(|(device::Window { index, engine, .. }, users)| Window {
             index: *index,
             engine: &mut **engine,
             users,

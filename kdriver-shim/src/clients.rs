@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use card_driver::Error as DriverError;
 use card_driver::backend::DoorbellGrant;
+use card_driver::device::Reach;
 use card_driver::iova::IovaRange;
 use card_driver::spans::Span;
 use hostmem::{PidFd, RemoteProcess};
@@ -95,12 +96,23 @@ impl CardUse {
         Ok(range)
     }
 
-    /// Gives addresses of a region back, or leaks them where the card may still use them.
-    pub fn give_addresses(&mut self, card: &mut Card, range: IovaRange, clean: bool) {
+    /// Who may still reach for addresses here: memory that the card was told to let go `is_unmapped`, or
+    /// may still be mapped, and what an engine knew of it `is_released`, or may still be there.
+    #[must_use]
+    pub fn reach(&self, is_unmapped: bool, is_released: bool) -> Reach {
+        match (is_unmapped, is_released) {
+            (false, _) => Reach::Card,
+            (true, false) => Reach::Engine(self.window),
+            (true, true) => Reach::Nobody,
+        }
+    }
+
+    /// Gives addresses of a region back as soon as nobody reaches for them any more.
+    pub fn give_addresses(&mut self, card: &mut Card, range: IovaRange, reach: Reach) {
         let left = self.addresses.saturating_sub(range.taken());
         card.device.arena.note(self.addresses, left);
         self.addresses = left;
-        card.device.release_iova(range, clean);
+        card.device.release_iova(range, reach);
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::os::fd::AsFd;
 
-use card_driver::bringup::write_gids;
+use card_driver::device::Reach;
 use card_driver::shell::ROW;
 
 use crate::cards::{Card, Page, Suspects, find};
@@ -123,12 +123,12 @@ impl Client {
         if let Err(error) = &unmapped {
             log::error!("rings of {}: {error}", self.label());
         }
-        let CardUse { window, page, rings, way, grant, clean, .. } = place;
-        let clean = clean && unmapped.is_ok();
+        let reach = place.reach(unmapped.is_ok(), place.clean);
+        let CardUse { window, page, rings, way, grant, .. } = place;
         if let Some(rings) = rings {
-            card.device.release_iova(rings, clean);
+            card.device.release_iova(rings, reach);
         }
-        end_page(card, window, page, way.is_some(), clean);
+        end_page(card, window, page, way.is_some(), reach == Reach::Nobody);
         // Where the process still runs, its polls find that nothing will complete any more.
         if way.is_some() && grant.is_none() {
             self.lose_card(number);
@@ -149,7 +149,6 @@ impl Client {
 
 /// Takes a doorbell page back, and starts a dead engine anew once nobody uses it.
 fn end_page(card: &mut Card, index: u8, page: u8, granted: bool, clean: bool) {
-    let gids = card.device.gids.clone();
     let Ok(window) = card.window(index) else { return };
     if granted {
         window.engine.revoke(page);
@@ -165,8 +164,8 @@ fn end_page(card: &mut Card, index: u8, page: u8, granted: bool, clean: bool) {
     if !window.users.are_none() || card.wanted_back || card.device.was_reset() {
         return;
     }
+    let restarted = card.device.restart(index);
     let Ok(window) = card.window(index) else { return };
-    let restarted = window.engine.restart().and_then(|()| write_gids(&mut *window.engine, &gids));
     match restarted {
         Ok(()) => {
             log::warn!("{}: started anew after its death", window.engine.name());

@@ -3,13 +3,14 @@
 //!
 //! A thing takes its quotas first, and then its parts, each of which it notes when it has taken it. It is
 //! undone the other way round: the engine lets it go, what it noted is given back, and at last the quotas.
-//! What a card does not confirm is quarantined: never used again, and counted.
+//! What a card does not confirm is quarantined: counted, and not used again before the engine is started anew.
 //!
 //! A place on a card and ring memory end in turns and have no quotas: [`crate::ending`].
 
 use std::collections::BTreeMap;
 
 use card_driver::Error as DriverError;
+use card_driver::device::Reach;
 use card_driver::engine::Engine;
 use card_driver::spans::Span;
 use fpga_regs::engine::admin::AdminStatus;
@@ -116,14 +117,14 @@ impl Client {
         stopped: Result<(), Error>,
     ) -> bool {
         let Err(error) = stopped else { return true };
+        if let Some(place) = self.owned.places.get_mut(&card) {
+            place.clean = false;
+        }
         let Some(number) = made else { return false };
         log::warn!("{what} {number:#x} is quarantined: {error}");
         if let Ok(card) = find(cards, card) {
             let count = count(&mut card.quarantine);
             *count = count.saturating_add(1);
-        }
-        if let Some(place) = self.owned.places.get_mut(&card) {
-            place.clean = false;
         }
         false
     }
@@ -243,9 +244,7 @@ impl Kind for Mr {
     }
 
     fn stop(&self, client: &Client, cards: &mut [Card]) -> Result<(), Error> {
-        // One that was never committed is none of the engine's.
-        let Some(key) = self.key else { return Ok(()) };
-        end(client.window(cards, self.card)?, Some(key), |engine, key| engine.destroy_key(key))
+        end(client.window(cards, self.card)?, self.key, |engine, key| engine.destroy_key(key))
     }
 
     fn give_back(
@@ -255,13 +254,13 @@ impl Kind for Mr {
         stopped: Result<(), Error>,
     ) -> Told {
         let gone = client.is_released(cards, self.card, ("key", self.key), keys, stopped);
-        let clean = gone && !self.mapped;
         let place = client.owned.places.get_mut(&self.card);
         if let (Some(range), Some(place), Ok(card)) =
             (self.range.take(), place, find(cards, self.card))
         {
-            place.clean &= clean;
-            place.give_addresses(card, range, clean);
+            let reach = place.reach(!self.mapped, gone);
+            place.clean &= reach == Reach::Nobody;
+            place.give_addresses(card, range, reach);
         }
         Told::default()
     }

@@ -370,6 +370,7 @@ fn a_card_that_was_reset_takes_all_its_clients_and_is_brought_up_anew_behind_the
     let (context, fds) = bench.open(&one, 0);
     let (_, other_fds) = bench.open(&other, 0);
     bench.serve_interrupts();
+    let (cqn, _) = bench.cq(&one, context.context, None);
     bench.cards[0].reset();
     // Its own engine is the only one that is asked; the other's clients hear of it all the same.
     let request =
@@ -378,9 +379,13 @@ fn a_card_that_was_reset_takes_all_its_clients_and_is_brought_up_anew_behind_the
     assert!(refusal.reason.contains("the card was reset"), "{}", refusal.reason);
     assert_eq!([lost(&fds[4]), lost(&other_fds[4])], [1, 1]);
     assert_eq!([records(&fds[0]).len(), records(&other_fds[0]).len()], [1, 1]);
+    bench.ask(&one, Request::DestroyCq { cqn });
     drop(one);
     bench.turn();
-    assert!(bench.server.cards[0].device.is_dead(), "the other one still has it open");
+    let card = &bench.server.cards[0];
+    assert!(card.device.is_dead(), "the other one still has it open");
+    let (quarantine, iova_bytes) = leaked(card);
+    assert_eq!((quarantine.queues, iova_bytes), (1, crate::rings::RING_MEMORY_BYTES));
     drop(other);
     bench.turn();
     let again = bench.provider();

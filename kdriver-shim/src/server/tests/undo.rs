@@ -219,6 +219,52 @@ fn an_engine_that_dies_in_the_middle_of_a_creation_keeps_its_rings_and_no_quota_
 }
 
 #[test]
+fn what_a_dead_engine_kept_is_free_again_when_it_is_started_anew() {
+    let memory = vec![0u8; 10_000];
+    let mut bench = Bench::new(1, 1);
+    let other = bench.provider();
+    let (other_context, _other_fds) = bench.open(&other, 0);
+    let mut peer = bench.provider();
+    let limit = |bench: &Bench| bench.server.cards[0].device.arena.limit(0);
+    let lost = |bench: &Bench| bench.server.cards[0].device.arena.lost_bytes();
+    let before = (limit(&bench), bench.server.cards[0].users[0].free_pages());
+    for round in 0..4 {
+        let (context, _fds) = bench.open(&peer, 0);
+        let context = context.context;
+        let pdn = bench.pd(&peer, context);
+        let (cqn, _) = bench.cq(&peer, context, None);
+        let qpn = bench.qp(&peer, pdn, cqn);
+        let (region, _) = bench.mr(&peer, pdn, &memory);
+        let (uncommitted, _) = bench.ask(&peer, mr(pdn, &memory));
+        let Response::Reserved { mr: uncommitted, .. } = uncommitted else { panic!() };
+        let fatal = Event { kind: EventType::Fatal, code: 7, ..Event::default() };
+        bench.cards[0].raise(0, fatal);
+        bench.turn();
+        // Whether its program cleans up or not.
+        if round % 2 == 0 {
+            bench.ask(&peer, Request::DestroyQp { qpn });
+            bench.ask(&peer, Request::DestroyCq { cqn });
+            bench.ask(&peer, Request::DeregMr { mr: region });
+            bench.ask(&peer, Request::DeregMr { mr: uncommitted });
+            bench.ask(&peer, Request::DeallocPd { pdn });
+            bench.ask(&peer, Request::CloseContext { context });
+        } else {
+            peer = bench.provider();
+            bench.turn();
+        }
+        if round == 0 {
+            // As long as another program has the window, the engine may reach for them.
+            assert!(lost(&bench) >= crate::rings::RING_MEMORY_BYTES + 2 * 12_288);
+            assert!(limit(&bench) < before.0);
+            bench.ask(&other, Request::CloseContext { context: other_context.context });
+        }
+        assert_eq!((lost(&bench), limit(&bench)), (0, before.0), "round {round}");
+        assert_eq!(bench.server.cards[0].users[0].free_pages(), before.1 + 1);
+        assert_eq!(bench.cards[0].mapped().len(), 1, "the engine's own rings");
+    }
+}
+
+#[test]
 fn a_client_ends_kind_by_kind_and_has_nothing_in_the_end() {
     let memory = vec![0u8; 4096];
     let mut bench = Bench::new(1, 1);
