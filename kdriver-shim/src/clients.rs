@@ -51,6 +51,8 @@ pub struct CardUse {
     pub way: Option<Way>,
     /// The doorbell page's descriptors, until they are handed out.
     pub grant: Option<DoorbellGrant>,
+    /// Rings of queues that are gone, which the card may reach as long as it knows where the memory is.
+    pub kept: Vec<Span>,
     /// Bytes of the card's addresses that its regions take.
     pub addresses: u64,
     /// The card has confirmed the end of all that has ended.
@@ -61,7 +63,8 @@ impl CardUse {
     /// One that has nothing yet but its doorbell page.
     #[must_use]
     pub fn new(window: u8, page: u8) -> Self {
-        Self { window, page, rings: None, way: None, grant: None, addresses: 0, clean: true }
+        let (rings, way, grant, kept, addresses) = Default::default();
+        Self { window, page, rings, way, grant, kept, addresses, clean: true }
     }
 
     /// Where the card sees a ring of the client's ring memory.

@@ -124,9 +124,15 @@ impl Client {
             log::error!("rings of {}: {error}", self.label());
         }
         let reach = place.reach(unmapped.is_ok(), place.clean);
-        let CardUse { window, page, rings, way, grant, .. } = place;
+        let CardUse { window, page, rings, way, grant, kept, .. } = place;
         if let Some(rings) = rings {
             card.device.release_iova(rings, reach);
+        }
+        // Without addresses nobody reaches the memory.
+        if let Some(memory) = self.owned.rings.as_mut().filter(|_| unmapped.is_ok()) {
+            let bytes = kept.iter().fold(0u64, |sum, ring| sum.saturating_add(ring.length));
+            memory.release_all(kept);
+            self.usage.give(Resource::RingBytes, bytes);
         }
         end_page(card, window, page, way.is_some(), reach == Reach::Nobody);
         // Where the process still runs, its polls find that nothing will complete any more.

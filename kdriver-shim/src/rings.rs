@@ -105,6 +105,11 @@ impl RingMemory {
         }
     }
 
+    /// As [`Self::release`], of many at a time: all of them come free with [`Self::tidy`].
+    pub fn release_all(&mut self, spans: Vec<Span>) {
+        self.used.extend(spans);
+    }
+
     /// Whether there is space that was given back and is not free yet.
     #[must_use]
     pub fn is_untidy(&self) -> bool {

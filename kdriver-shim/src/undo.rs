@@ -139,6 +139,9 @@ impl Client {
         }
         if !clean || unmapped.is_err() {
             log::warn!("{} bytes of rings are quarantined", ring.length);
+            if let Ok(place) = self.place_mut(card) {
+                place.kept.push(ring);
+            }
             return;
         }
         if let Some(rings) = &mut self.owned.rings {
