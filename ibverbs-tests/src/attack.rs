@@ -61,7 +61,7 @@ fn case(
             tries += 1;
             match body(setting, length) {
                 Err(error) if tries < TRIES && Excess::is_only_late(&error) => {
-                    command_line::report!("     late, and tried again: {error:#}");
+                    terminal::report!("     late, and tried again: {error:#}");
                 }
                 outcome => return outcome,
             }

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
-use command_line::report;
 use nix::unistd::geteuid;
+use terminal::report;
 
 use crate::process::Task;
 use crate::setting::{SHARES, Setting, Stage, Who};

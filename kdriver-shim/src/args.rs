@@ -21,7 +21,7 @@ pub mod exit {
     /// A card, the state directory or the kernel failed.
     pub const FAILURE: u8 = 1;
     /// Wrong arguments.
-    pub const USAGE: u8 = command_line::USAGE;
+    pub const USAGE: u8 = terminal::USAGE;
     /// Another balboad serves the state directory.
     pub const RUNNING: u8 = 3;
 }

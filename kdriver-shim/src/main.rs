@@ -28,22 +28,22 @@ use softcard::port::FRAME_CAPACITY;
 const _: () = assert!((shadow_device::MTU as usize) + 18 < FRAME_CAPACITY);
 
 fn main() -> ExitCode {
-    let args: Args = match command_line::parse("balboad", "command", exit::USAGE) {
+    let args: Args = match terminal::parse("balboad", "command", exit::USAGE) {
         Ok(args) => args,
         Err(code) => return code,
     };
-    let _log = command_line::start_log(args.verbose);
+    let _log = terminal::start_log(args.verbose);
     let cards = match args.cards() {
         Ok(cards) => cards,
         Err(sentence) => {
-            command_line::complain("balboad", sentence);
+            terminal::complain("balboad", sentence);
             return ExitCode::from(exit::USAGE);
         }
     };
     match run(&args, &cards) {
         Ok(()) => ExitCode::from(exit::OK),
         Err(error) => {
-            command_line::complain("balboad", format_args!("{error:#}"));
+            terminal::complain("balboad", format_args!("{error:#}"));
             let running = matches!(error.downcast_ref(), Some(Error::Running { .. }));
             ExitCode::from(if running { exit::RUNNING } else { exit::FAILURE })
         }

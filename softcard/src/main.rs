@@ -67,16 +67,16 @@ struct Serve {
 }
 
 fn main() -> ExitCode {
-    let cli: Cli = match command_line::parse("softcard", "command", command_line::USAGE) {
+    let cli: Cli = match terminal::parse("softcard", "command", terminal::USAGE) {
         Ok(cli) => cli,
         Err(code) => return code,
     };
     let Command::Serve(serve) = cli.command;
-    let _log = command_line::start_log(serve.verbose);
+    let _log = terminal::start_log(serve.verbose);
     match run(serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            command_line::complain("softcard", error);
+            terminal::complain("softcard", error);
             ExitCode::FAILURE
         }
     }

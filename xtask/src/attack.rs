@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use command_line::report;
 use ibverbs_tests::attack;
 use ibverbs_tests::runner::{self, Filter};
+use terminal::report;
 
 use crate::{cargo, setup};
 
@@ -43,7 +43,7 @@ pub fn attack(options: &Options) -> Result<ExitCode> {
     let cases = attack::cases(attack::long(options.seconds));
     if options.list {
         for case in cases {
-            command_line::say(format_args!("{}\n", case.name))?;
+            terminal::say(format_args!("{}\n", case.name))?;
         }
         return Ok(ExitCode::SUCCESS);
     }

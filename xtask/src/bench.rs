@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use command_line::report;
 use ibverbs_tests::setting::{Daemon, Stage, Who};
+use terminal::report;
 
 use crate::{cargo, setup};
 use figures::{Column, Figures};

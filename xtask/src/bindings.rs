@@ -4,8 +4,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use command_line::report;
 use ibverbs_tests::process::Task;
+use terminal::report;
 use verbs_sys::current::{DEBIAN, RELEASE};
 
 use crate::{cargo, setup};

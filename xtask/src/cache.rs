@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use command_line::report;
 use nix::fcntl::{Flock, FlockArg};
+use terminal::report;
 
 /// The name, in each kept directory, of the file that says what it was made from.
 const KEY: &str = "made-from";

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use command_line::report;
 use ibverbs_tests::process::{Finished, Task};
+use terminal::report;
 
 /// How long a build or a run of all unit tests may take.
 pub const LIMIT: Duration = Duration::from_secs(45 * 60);

@@ -5,9 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::Args;
-use command_line::report;
 use ibverbs_tests::chaos::{self, Chaos};
 use ibverbs_tests::setting::{Stage, Who};
+use terminal::report;
 
 use crate::{cargo, setup};
 

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
-use command_line::report;
 use ibverbs_tests::process::Task;
 use ibverbs_tests::runner::Summary;
+use terminal::report;
 
 use crate::cargo::{LIMIT, cargo, has_subcommand, root};
 use crate::regs::compare;

@@ -4,12 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use command_line::report;
 use ibverbs_tests::pair::{free_port, start_server};
 use ibverbs_tests::process::{Finished, Task};
 use ibverbs_tests::setting::{Daemon, Stage, Who};
 use ibverbs_tests::table::table;
 use serde_json::Value;
+use terminal::report;
 
 use crate::{cargo, setup};
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use command_line::report;
 use ibverbs_tests::process::Task;
+use terminal::report;
 use verbs_sys::current::{IBVERBS_PABI_VERSION, RELEASE};
 
 use crate::cargo;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use command_line::report;
 use ibverbs_tests::process::Task;
+use terminal::report;
 
 use crate::cargo::{LIMIT, cargo, root, target_directory};
 
@@ -51,7 +51,7 @@ pub fn fuzz(options: &Options) -> Result<ExitCode> {
     let random = target_directory()?.join("debug/fuzz-random");
     let list = Task::new(&random).arg("--list").run()?.success()?.stdout;
     if options.list {
-        command_line::say(format_args!("{list}"))?;
+        terminal::say(format_args!("{list}"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let name = options.target.clone().unwrap_or_default();

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use command_line::USAGE;
+use terminal::USAGE;
 
 mod attack;
 mod bench;
@@ -65,7 +65,7 @@ Exit codes: 0 done; 1 something failed; 2 wrong arguments, or a name that was gi
 packages are missing and cannot be installed (the line that installs them is printed).";
 
 fn main() -> ExitCode {
-    let arguments: Arguments = match command_line::parse("cargo xtask", "task", USAGE) {
+    let arguments: Arguments = match terminal::parse("cargo xtask", "task", USAGE) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };

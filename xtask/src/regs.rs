@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use command_line::report;
+use terminal::report;
 
 use crate::cargo;
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use command_line::report;
 use ibverbs_tests::process::Task;
 use nix::unistd::geteuid;
+use terminal::report;
 
 /// What the distribution's programs of the demo come with.
 pub const DEMO: &[&str] =

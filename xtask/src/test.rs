@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use command_line::report;
 use ibverbs_tests::process::Finished;
 use ibverbs_tests::runner::{self, Filter, Summary};
 use ibverbs_tests::{cases, scapy};
+use terminal::report;
 
 use crate::cargo::{LIMIT, build, cargo, has_subcommand};
 use crate::{checks, guest, setup};
@@ -47,7 +47,7 @@ pub fn test(options: &Options) -> Result<ExitCode> {
     let cases = cases::all();
     if options.list {
         for case in cases {
-            command_line::say(format_args!("{}\n", case.name))?;
+            terminal::say(format_args!("{}\n", case.name))?;
         }
         return Ok(ExitCode::SUCCESS);
     }

@@ -224,7 +224,7 @@ impl<'a> Scene<'a> {
         let outcome = outcome.and_then(|()| excess.judged());
         outcome.with_context(|| format!("{report}\n{}", self.end_of_log()))?;
         if self.length != Length::Short {
-            command_line::report!("{report}");
+            terminal::report!("{report}");
         }
         self.close().context(report)
     }

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use command_line::report;
 use ibverbs_tests::guest::{self, Hardware};
 use ibverbs_tests::setting::{Daemon, Stage, Who};
 use serde_json::json;
+use terminal::report;
 
 use super::figures::{Column, Figures};
 use super::perftest::{self, Bandwidth, Devices, Programs};

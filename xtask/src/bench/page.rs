@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 
 use anyhow::{Context as _, Result};
-use command_line::report;
+use terminal::report;
 
 use super::figures::{Column, Figures};
 use super::goals::Judged;

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use command_line::report;
 use serde_json::{Value, json};
+use terminal::report;
 
 use super::figures::{Column, Figures, METRICS};
 use super::goals::{Judged, Verdict};

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use command_line::report;
 use ibverbs_tests::process::Task;
+use terminal::report;
 
 use super::Lacking;
 use crate::cache::Cache;

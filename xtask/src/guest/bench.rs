@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use command_line::report;
 use ibverbs_tests::guest::Hardware;
 use ibverbs_tests::setting::SHARES;
 use serde_json::{Value, json};
+use terminal::report;
 
 use super::Version;
 use super::vm::{self, Machine, Parts};

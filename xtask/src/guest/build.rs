@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use command_line::report;
 use ibverbs_tests::process::Task;
+use terminal::report;
 
 use super::apt::Apt;
 use super::linux::{CONFIG, Linux, Version};

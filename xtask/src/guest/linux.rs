@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
-use command_line::report;
 use ibverbs_tests::guest::{Hardware, Kernel};
 use ibverbs_tests::process::Task;
+use terminal::report;
 
 use super::apt::Apt;
 use crate::cache::Cache;

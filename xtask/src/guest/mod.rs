@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
-use command_line::report;
 use ibverbs_tests::agent::{Cable, End};
 use ibverbs_tests::guest::{self, Hardware};
 use ibverbs_tests::interop;
 use ibverbs_tests::pair::free_port;
 use ibverbs_tests::runner::{self, Filter, Summary};
 use ibverbs_tests::setting::SHARES;
+use terminal::report;
 
 mod apt;
 mod bench;
@@ -116,7 +116,7 @@ fn counted(
     let filter = Filter { parts: options.only.clone(), exact: options.exact };
     if options.list {
         for name in names(options.kernel) {
-            command_line::say(format_args!("{name}\n"))?;
+            terminal::say(format_args!("{name}\n"))?;
         }
         return Ok(ExitCode::SUCCESS);
     }

@@ -6,12 +6,12 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use command_line::report;
 use ibverbs_tests::agent::{Cable, End};
 use ibverbs_tests::guest::Hardware;
 use ibverbs_tests::guest_pair::{self, ADDRESSES, PAIRS, Side};
 use ibverbs_tests::process::Running;
 use ibverbs_tests::runner::{self, Filter, Summary};
+use terminal::report;
 
 use super::Version;
 use super::vm::{self, Machine, Parts};

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use command_line::report;
 use ibverbs_tests::process::Task;
+use terminal::report;
 
 use super::apt::Apt;
 use crate::cache::Cache;

@@ -88,7 +88,7 @@ impl RunError {
 pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
     let program = command::Program::resolve(&arguments.command)?;
     for warning in program.warnings() {
-        command_line::complain("balboa run: warning", warning);
+        terminal::complain("balboa run: warning", warning);
     }
     let provider = libibverbs::provider()?;
 

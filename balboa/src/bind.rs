@@ -1,6 +1,6 @@
 //! `balboa bind` and `balboa unbind`: whose a card is, the kernel's or a balboad's.
 
-use command_line::say;
+use terminal::say;
 use vfio::bind;
 use vfio::{Interface, PciAddress, Sysfs};
 

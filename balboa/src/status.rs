@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use command_line::say;
 use nix::unistd::geteuid;
 use serde_json::Value;
+use terminal::say;
 
 use crate::args;
 use crate::client::Client;

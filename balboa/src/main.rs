@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use command_line::complain;
+use terminal::complain;
 
 mod args;
 mod bind;
@@ -60,6 +60,6 @@ fn parse() -> Result<args::Arguments, ExitCode> {
     let command =
         COMMANDS.into_iter().find(|command| word.as_ref().is_some_and(|it| it == command));
     let program = command.map_or("balboa".into(), |command| format!("balboa {command}"));
-    let wrong = if command == Some("run") { OWN_FAILURE } else { command_line::USAGE };
-    command_line::parse(&program, "command", wrong)
+    let wrong = if command == Some("run") { OWN_FAILURE } else { terminal::USAGE };
+    terminal::parse(&program, "command", wrong)
 }
