@@ -2,7 +2,7 @@
 
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header,
-    MAX_BLOCKS, ModifyQp, Opcode, RqKind, SetGid, SetNeighbour,
+    MAX_BLOCKS, ModifyQp, ModifyRq, Opcode, RqKind, SetGid, SetNeighbour,
 };
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::doorbell::QueueKind;
@@ -173,6 +173,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             Opcode::CreateCq => self.create_cq(&CreateCq::decode(&[*first]), memory),
             Opcode::DestroyCq => self.destroy_cq(named),
             Opcode::CreateRq => self.create_rq(&CreateRq::decode(&[*first]), memory),
+            Opcode::ModifyRq => self.modify_rq(&ModifyRq::decode(&[*first])),
             Opcode::DestroyRq => self.destroy_rq(named),
             Opcode::CreateQp => self.create_qp(&CreateQp::decode(&[*first]), memory, transport),
             Opcode::ModifyQp => {
@@ -181,7 +182,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 self.modify_qp(now, qpn, &attributes, transport)
             }
             Opcode::QueryQp => self.query_qp(named, transport),
-            Opcode::DestroyQp => self.destroy_qp(named, transport),
+            Opcode::DestroyQp => self.destroy_qp(now, named, transport),
             Opcode::CreateKey => {
                 let command = CreateKey::decode(&[*first]);
                 self.keys.create(&command, memory, &mut self.random).map(Answer::number)
@@ -231,8 +232,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     }
 
     fn create_rq(&mut self, command: &CreateRq, memory: &M) -> Result<Answer, AdminStatus> {
-        if command.kind != RqKind::Private {
-            return Err(AdminStatus::Unsupported);
+        match command.kind {
+            RqKind::Private => {}
+            RqKind::Shared => self.check_offered(Capabilities::SRQ)?,
+            _ => return Err(AdminStatus::Unsupported),
         }
         if command.log2_entries > self.config.log2_rq_entries || command.log2_stride > 3 {
             return Err(AdminStatus::Invalid);
@@ -246,9 +249,20 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         Ok(Answer::number(rqn))
     }
 
+    /// Sets the limit of a shared receive queue; fewer entries than that are told of at once.
+    fn modify_rq(&mut self, command: &ModifyRq) -> Result<Answer, AdminStatus> {
+        self.check_offered(Capabilities::SRQ)?;
+        let rq = self.rqs.get_mut(&command.rqn).ok_or(AdminStatus::NotFound)?;
+        rq.set_limit(command.limit).ok_or(AdminStatus::Invalid)?;
+        if rq.fell_below_limit() {
+            self.below_limit.push(command.rqn);
+        }
+        Ok(Answer::none())
+    }
+
     fn destroy_rq(&mut self, rqn: u32) -> Result<Answer, AdminStatus> {
         let rq = self.rqs.get(&rqn).ok_or(AdminStatus::NotFound)?;
-        if rq.qpn.is_some() {
+        if !rq.is_unused() {
             return Err(AdminStatus::Busy);
         }
         self.doorbells.remove(rq.page, Queue { kind: QueueKind::Receive, number: rqn });
@@ -275,7 +289,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return Err(AdminStatus::NotFound);
         }
         let rq = self.rqs.get(&command.rqn).ok_or(AdminStatus::NotFound)?;
-        if rq.qpn.is_some() {
+        if !rq.takes_users() {
             return Err(AdminStatus::Busy);
         }
         let window = queue(memory, command.sq_ring, command.log2_sq_blocks)?;
@@ -298,15 +312,17 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             }
         }
         if let Some(rq) = self.rqs.get_mut(&command.rqn) {
-            rq.qpn = Some(qpn);
+            rq.attach(qpn);
         }
     }
 
     fn destroy_qp(
         &mut self,
+        now: u64,
         qpn: u32,
         transport: &mut impl Transport,
     ) -> Result<Answer, AdminStatus> {
+        self.give_up_taken(now, qpn);
         let mut qp = take(&mut self.qps, qpn).ok_or(AdminStatus::NotFound)?;
         qp.under_way.reset(self.shares.of(qp.page));
         self.flushing.remove(&qpn);
@@ -318,8 +334,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             }
         }
         if let Some(rq) = self.rqs.get_mut(&qp.rqn) {
-            rq.qpn = None;
-            rq.reset();
+            rq.detach();
         }
         self.qp_numbers.free(qpn);
         Ok(Answer::none())
@@ -338,6 +353,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let to = transition::check(qp.kind, from, attributes)?;
         self.check_ranges(attributes)?;
         transport.modify_qp(now, qpn, &Attributes { state: to, ..*attributes })?;
+        if to == QpState::Reset {
+            self.give_up_taken(now, qpn);
+        }
         let Some(qp) = self.qps.get_mut(&qpn) else { return Err(AdminStatus::NotFound) };
         qp.state = to;
         // What goes to ERR is noted by its first flush.
@@ -412,6 +430,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         Ok(Answer::none())
     }
 
+    fn check_offered(&self, capabilities: Capabilities) -> Result<(), AdminStatus> {
+        let offered = self.config.capabilities.contains(capabilities);
+        if offered { Ok(()) } else { Err(AdminStatus::Unsupported) }
+    }
+
     fn check_page(&self, page: u8) -> Result<(), AdminStatus> {
         if self.doorbells.is_open(page) { Ok(()) } else { Err(AdminStatus::Invalid) }
     }
@@ -430,6 +453,7 @@ fn new_qp<M: Rings>(command: &CreateQp, qpn: u32, generation: u8, memory: QueueM
         state: QpState::Reset,
         access: Access::empty(),
         tells_drained: false,
+        reached_last: false,
         sq: SendRing {
             memory,
             entries: command.sq_ring.wrapping_add(BLOCK_BYTES as u64),

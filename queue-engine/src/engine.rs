@@ -106,6 +106,8 @@ pub struct Engine<M: Rings, D, N> {
     ready: VecDeque<u32>,
     /// QPs with work the transport had no room for, longest first.
     starved: VecDeque<u32>,
+    /// Shared receive queues that have fewer entries than their limit, to be told of.
+    pub(crate) below_limit: Vec<u32>,
     /// Scratch: queues whose doorbell rang.
     rung: Vec<Queue>,
 }
@@ -157,6 +159,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             doorbells: Doorbells::new(),
             ready: VecDeque::new(),
             starved: VecDeque::new(),
+            below_limit: Vec::new(),
             rung: Vec::new(),
         }
     }
@@ -234,6 +237,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.flushing.clear();
         self.ready.clear();
         self.starved.clear();
+        self.below_limit.clear();
         for (index, gid) in (0..).zip(&mut self.gids) {
             if gid.take().is_some() {
                 // A transport that keeps the entry cannot use it: no QP is left.
@@ -289,7 +293,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// those that have work get one turn each, some of them at a time. After `true` another call is
     /// due, as it is after [`Engine::handle`] and after a register write.
     pub fn poll(&mut self, now: u64, transport: &mut impl Transport) -> bool {
-        let rang = self.scan(now);
+        let rang = self.scan(now) | self.tell_below_limit(now);
         let turns = self.ready.len().min(TURNS);
         for _ in 0..turns {
             let Some(qpn) = self.ready.pop_front() else { break };
@@ -343,7 +347,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 QueueKind::Send => self.look_at(number),
                 QueueKind::Receive => {
                     // A receive needs attention only where it will be flushed.
-                    let qpn = self.rqs.get(&number).and_then(|rq| rq.qpn);
+                    let qpn = self.rqs.get(&number).and_then(Rq::private_qpn);
                     let qp = qpn.and_then(|qpn| self.qps.get(&qpn));
                     if let Some(qpn) = qp.filter(|qp| qp.state == QpState::Err).map(|qp| qp.qpn) {
                         self.look_at(qpn);

@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::fetch::{QUANTUM, completed_as};
 use crate::keys::Keys;
 use crate::memory::Rings;
-use crate::numbers::{ByNumber, Random};
+use crate::numbers::Random;
 use crate::qp::{KEPT_RECEIVES, Qp, Taken};
 use crate::resolve::right_of;
 use crate::rq::{Rq, Sges};
@@ -132,12 +132,28 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return;
         }
         qp.state = QpState::Err;
-        self.flushing.insert(qpn);
         let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
         flush_messages(qp, cause, &mut completions);
         qp.under_way.close(self.shares.of(qp.page));
         let sends_left = flush_sends(qp, &mut completions);
-        let receives_left = flush_receives(qp, &mut self.rqs, &mut completions);
+        flush_taken(qp, &mut completions);
+        let rq = self.rqs.get_mut(&qp.rqn).filter(|rq| rq.private_qpn().is_some());
+        let receives_left = match rq {
+            Some(rq) => {
+                self.flushing.insert(qpn);
+                flush_receives(qp, rq, &mut completions)
+            }
+            // What is posted is for others, and this QP takes no more of it.
+            None => {
+                if !std::mem::replace(&mut qp.reached_last, true) {
+                    let code = QpEvent::LastWqeReached.0;
+                    let event =
+                        Event { kind: EventType::Qp, code, number: qpn, ..Event::default() };
+                    self.events.push(event, now);
+                }
+                false
+            }
+        };
         if sends_left || receives_left {
             self.look_at(qpn);
         }
@@ -173,12 +189,36 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let wqe = rq.take().ok_or(ReceiveError::Empty)?;
         let id = qp.next_receive;
         qp.next_receive = id.wrapping_add(1);
-        let left = rq.left();
+        let left = rq.private_qpn().map(|_| rq.left());
+        if rq.fell_below_limit() {
+            self.below_limit.push(qp.rqn);
+        }
         let sges = wqe.sges;
         let capacity = sges.as_ref().and_then(|sges| capacity(&self.keys, rq.pdn, sges));
         let failed = capacity.is_none().then_some(Status::LocalProtection);
         qp.receives.push_back(Taken { id, tag: wqe.tag, sges: sges.unwrap_or_default(), failed });
         capacity.map(|capacity| TakenReceive { id, capacity, left }).ok_or(ReceiveError::Invalid)
+    }
+
+    /// Tells of the shared receive queues that have fewer entries than their limit; whether there were
+    /// any.
+    pub(crate) fn tell_below_limit(&mut self, now: u64) -> bool {
+        let rqns = std::mem::take(&mut self.below_limit);
+        for &number in &rqns {
+            let event = Event { kind: EventType::ReceiveLimit, number, ..Event::default() };
+            self.events.push(event, now);
+        }
+        !rqns.is_empty()
+    }
+
+    /// Completes what a QP has taken of a shared receive queue, ahead of its RESET or its end: whose entry
+    /// it was must hear that it is free.
+    pub(crate) fn give_up_taken(&mut self, now: u64, qpn: u32) {
+        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        if self.rqs.get(&qp.rqn).is_some_and(|rq| rq.private_qpn().is_none()) {
+            let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
+            flush_taken(qp, &mut completions);
+        }
     }
 
     /// Completes a receive that [`Engine::take_receive`] called invalid, when its turn has come.
@@ -235,19 +275,21 @@ fn flush_sends<M: Rings>(qp: &mut Qp<M>, completions: &mut Completions<'_, M>) -
     true
 }
 
-/// Completes the receives taken, then what stands in the receive ring; `true` when there may be
-/// more.
-fn flush_receives<M: Rings>(
-    qp: &mut Qp<M>,
-    rqs: &mut ByNumber<Rq<M>>,
-    completions: &mut Completions<'_, M>,
-) -> bool {
+/// Completes the receives taken.
+pub(crate) fn flush_taken<M: Rings>(qp: &mut Qp<M>, completions: &mut Completions<'_, M>) {
     while let Some(taken) = qp.receives.pop_front() {
         let status = taken.failed.unwrap_or(Status::Flushed);
         completions.push(qp.receive_cqn, qp.receive_cqe(taken.tag, status));
     }
     qp.receives = VecDeque::new();
-    let Some(rq) = rqs.get_mut(&qp.rqn) else { return false };
+}
+
+/// Completes what stands in a QP's own receive ring; `true` when there may be more.
+fn flush_receives<M: Rings>(
+    qp: &mut Qp<M>,
+    rq: &mut Rq<M>,
+    completions: &mut Completions<'_, M>,
+) -> bool {
     for _ in 0..QUANTUM {
         let Some(wqe) = rq.take() else { return false };
         let entry = qp.receive_cqe(wqe.tag, Status::Flushed);

@@ -29,6 +29,8 @@ pub(crate) struct Qp<M: Rings> {
     pub(crate) access: Access,
     /// Whoever had it drained asked to be told when it is.
     pub(crate) tells_drained: bool,
+    /// It has told that it takes no more of its shared receive queue.
+    pub(crate) reached_last: bool,
     pub(crate) sq: SendRing<M>,
     pub(crate) under_way: UnderWay,
     /// Receives taken and not complete, oldest first.
@@ -89,6 +91,7 @@ impl<M: Rings> Qp<M> {
     pub(crate) fn reset(&mut self, share: &mut Share) {
         self.generation = self.generation.wrapping_add(1);
         self.access = Access::empty();
+        self.reached_last = false;
         self.sq.fetch = 0;
         self.sq.producer = 0;
         self.sq.stopped = false;

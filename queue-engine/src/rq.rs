@@ -1,6 +1,6 @@
 //! Receive queues: taking entries in order.
 
-use fpga_regs::engine::admin::CreateRq;
+use fpga_regs::engine::admin::{CreateRq, RqKind};
 use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::wqe::{MAX_SGE, RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SGE_BYTES, Sge};
 use fpga_regs::{BLOCK_BYTES, Block};
@@ -23,8 +23,21 @@ pub(crate) struct Rq<M: Rings> {
     pub(crate) pdn: u32,
     consumer: u32,
     producer: u32,
-    /// The QP it serves.
-    pub(crate) qpn: Option<u32>,
+    pub(crate) users: Users,
+}
+
+/// The QPs that a receive queue serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Users {
+    /// One, once it is there: in ERR it drains the queue, in RESET it empties it.
+    One(Option<u32>),
+    /// So many, none of which ends what is posted for the others.
+    Many {
+        /// How many.
+        count: u32,
+        /// Entries below which one event is raised; 0 for none.
+        limit: u32,
+    },
 }
 
 /// A receive WQE as copied from the ring.
@@ -39,14 +52,75 @@ pub(crate) struct ReceiveWqe {
 impl<M: Rings> Rq<M> {
     /// A queue that serves nobody yet, as `command` describes it.
     pub(crate) fn new(memory: QueueMemory<M>, command: &CreateRq) -> Self {
-        let CreateRq { log2_entries, log2_stride, page, pdn, .. } = *command;
-        Self { memory, log2_entries, log2_stride, page, pdn, consumer: 0, producer: 0, qpn: None }
+        let CreateRq { log2_entries, log2_stride, page, pdn, kind, .. } = *command;
+        let users = match kind {
+            RqKind::Private => Users::One(None),
+            _ => Users::Many { count: 0, limit: 0 },
+        };
+        Self { memory, log2_entries, log2_stride, page, pdn, consumer: 0, producer: 0, users }
     }
 
-    /// Forgets everything posted, as RESET does.
+    /// Whether no QP uses it.
+    pub(crate) fn is_unused(&self) -> bool {
+        matches!(self.users, Users::One(None) | Users::Many { count: 0, .. })
+    }
+
+    /// Whether another QP may use it.
+    pub(crate) fn takes_users(&self) -> bool {
+        matches!(self.users, Users::One(None) | Users::Many { .. })
+    }
+
+    /// Serves a QP from now on.
+    pub(crate) fn attach(&mut self, qpn: u32) {
+        match &mut self.users {
+            Users::One(user) => *user = Some(qpn),
+            Users::Many { count, .. } => *count = count.saturating_add(1),
+        }
+    }
+
+    /// Serves a QP no more, which was destroyed.
+    pub(crate) fn detach(&mut self) {
+        self.reset();
+        match &mut self.users {
+            Users::One(user) => *user = None,
+            Users::Many { count, .. } => *count = count.saturating_sub(1),
+        }
+    }
+
+    /// Forgets everything posted, as RESET of its QP does, unless others have posts there.
     pub(crate) fn reset(&mut self) {
-        self.consumer = 0;
-        self.producer = 0;
+        if self.private_qpn().is_some() {
+            self.consumer = 0;
+            self.producer = 0;
+        }
+    }
+
+    /// The QP that has it for its own.
+    pub(crate) fn private_qpn(&self) -> Option<u32> {
+        match self.users {
+            Users::One(qpn) => qpn,
+            Users::Many { .. } => None,
+        }
+    }
+
+    /// Sets the limit, unless it cannot have one, or that one.
+    pub(crate) fn set_limit(&mut self, wanted: u32) -> Option<()> {
+        let entries = 1u32.wrapping_shl(u32::from(self.log2_entries));
+        match &mut self.users {
+            Users::Many { limit, .. } if wanted <= entries => *limit = wanted,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Whether fewer entries than the limit are left; asking clears it then.
+    pub(crate) fn fell_below_limit(&mut self) -> bool {
+        let Users::Many { limit: wanted @ 1.., .. } = self.users else { return false };
+        let falls = self.left() < wanted;
+        if let (true, Users::Many { limit, .. }) = (falls, &mut self.users) {
+            *limit = 0;
+        }
+        falls
     }
 
     /// Takes the next entry, if one is posted.

@@ -217,8 +217,8 @@ pub struct TakenReceive {
     pub id: u64,
     /// Bytes it can hold.
     pub capacity: u64,
-    /// Receives posted behind it.
-    pub left: u32,
+    /// Receives posted behind it; `None` where other QPs may take them.
+    pub left: Option<u32>,
 }
 
 /// Why there is no receive for a message.

@@ -2,7 +2,7 @@
 
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header,
-    KeyKind, ModifyQp, ModifyRq, Opcode, PortAttributes, ResizeCq, RqKind, SetGid, SetNeighbour,
+    KeyKind, ModifyQp, Opcode, PortAttributes, ResizeCq, RqKind, SetGid, SetNeighbour,
 };
 use fpga_regs::engine::key::{self, Access};
 use fpga_regs::engine::qp::{Attributes, QpState, QpType};
@@ -55,9 +55,9 @@ fn a_receive_queue_is_refused_for_its_size_stride_kind_page_or_memory() {
         (CreateRq { ring: ring + 32, ..sound }, AdminStatus::Invalid),
         (CreateRq { log2_entries: 3, ..sound }, AdminStatus::BadAddress),
         (CreateRq { log2_stride: 3, ..sound }, AdminStatus::BadAddress),
-        (CreateRq { kind: RqKind::Shared, ..sound }, AdminStatus::Unsupported),
         (CreateRq { kind: RqKind::Xrc, ..sound }, AdminStatus::Unsupported),
         (CreateRq { kind: RqKind(9), ..sound }, AdminStatus::Unsupported),
+        (CreateRq { kind: RqKind::Shared, ..sound }, AdminStatus::Success),
         (sound, AdminStatus::Success),
     ];
     for (command, status) in cases {
@@ -221,8 +221,6 @@ fn commands_that_are_not_offered_are_unsupported() {
     let mut bench = Bench::new();
     let resize = ResizeCq::default().encode();
     assert_eq!(bench.status(Opcode::ResizeCq, &resize), AdminStatus::Unsupported);
-    let modify = ModifyRq::default().encode();
-    assert_eq!(bench.status(Opcode::ModifyRq, &modify), AdminStatus::Unsupported);
     let ah = CreateAh::default().encode();
     assert_eq!(bench.status(Opcode::CreateAh, &ah), AdminStatus::Unsupported);
     assert_eq!(bench.destroy(Opcode::DestroyAh, 1), AdminStatus::Unsupported);

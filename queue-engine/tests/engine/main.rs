@@ -13,6 +13,7 @@ mod lifecycle;
 mod payload;
 mod receiving;
 mod sending;
+mod sharing;
 mod stock;
 mod storm;
 mod support;

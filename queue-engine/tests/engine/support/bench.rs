@@ -3,7 +3,7 @@
 use fpga_regs::Block;
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, KeyKind,
-    ModifyQp, Opcode, SetGid,
+    ModifyQp, Opcode, RqKind, SetGid,
 };
 use fpga_regs::engine::cqe::{LAST_WORD, expected_phase, phase};
 use fpga_regs::engine::event::Event;
@@ -26,7 +26,8 @@ pub const CONFIG: EngineConfig = EngineConfig {
         .union(Capabilities::SEND)
         .union(Capabilities::WRITE)
         .union(Capabilities::READ)
-        .union(Capabilities::IMMEDIATE),
+        .union(Capabilities::IMMEDIATE)
+        .union(Capabilities::SRQ),
     qps: 1024,
     cqs: 1024,
     rqs: 1024,
@@ -204,6 +205,11 @@ impl<T: Transport> Bench<T> {
     }
 
     pub fn create_rq(&mut self, log2_entries: u8, log2_stride: u8) -> ClientRq {
+        self.create_rq_of(RqKind::Private, log2_entries, log2_stride)
+    }
+
+    /// Makes a receive queue of some kind.
+    pub fn create_rq_of(&mut self, kind: RqKind, log2_entries: u8, log2_stride: u8) -> ClientRq {
         let ring = self.memory.allocate(64 + (64 << (log2_entries + log2_stride)));
         let command = CreateRq {
             ring,
@@ -211,6 +217,7 @@ impl<T: Transport> Bench<T> {
             log2_stride,
             page: PAGE,
             pdn: PDN,
+            kind,
             ..Default::default()
         };
         let rqn = self.succeed(Opcode::CreateRq, &command.encode()).result;

@@ -77,7 +77,7 @@ impl ClientCq {
 }
 
 /// A receive queue.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ClientRq {
     pub memory: TestMemory,
     pub page: TestPage,

@@ -1,0 +1,191 @@
+//! Shared receive queues: whose entries go to whom, and what ends with whom.
+
+use fpga_regs::engine::admin::{AdminStatus, CreateRq, ModifyRq, Opcode, RqKind};
+use fpga_regs::engine::cqe::{Flags, Status};
+use fpga_regs::engine::event::{EventType, QpEvent};
+use fpga_regs::engine::qp::QpState;
+use fpga_regs::engine::window::Capabilities;
+use queue_engine::{EngineConfig, ReceiveError};
+
+use crate::receiving::received;
+use crate::support::bench::{Bench, CONFIG, PAGE, PDN};
+use crate::support::client::{ClientCq, ClientQp, ClientRq};
+use crate::support::manual::Manual;
+
+/// Two QPs on one receive queue of eight entries, with a completion queue each.
+struct Fixture {
+    bench: Bench<Manual>,
+    srq: ClientRq,
+    cqs: [ClientCq; 2],
+    qps: [ClientQp; 2],
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let mut bench = Bench::new();
+        let srq = bench.create_rq_of(RqKind::Shared, 3, 0);
+        let cqs = [(); 2].map(|()| bench.create_cq(6));
+        let qps = cqs.each_ref().map(|cq| bench.create_qp(4, cq, cq, srq.clone()));
+        qps.iter().for_each(|qp| bench.climb(qp.qpn, QpState::Rts));
+        Self { bench, srq, cqs, qps }
+    }
+
+    fn post(&mut self, tags: impl IntoIterator<Item = u32>) {
+        tags.into_iter().for_each(|tag| self.srq.post(tag, &[]));
+        self.bench.settle();
+    }
+
+    /// Takes the next receive for a QP.
+    fn take(&mut self, qp: usize) -> bool {
+        let taken = self.bench.engine.take_receive(self.qps[qp].qpn);
+        self.bench.settle();
+        match taken {
+            Ok(taken) => {
+                assert_eq!(taken.left, None, "others may take what is left");
+                true
+            }
+            Err(error) => {
+                assert_eq!(error, ReceiveError::Empty);
+                false
+            }
+        }
+    }
+
+    /// What completed at a QP: tags and statuses.
+    fn outcome(&mut self, qp: usize) -> Vec<(u32, Status)> {
+        let qpn = self.qps[qp].qpn;
+        let entries = self.cqs[qp].poll();
+        assert!(entries.iter().all(|it| it.qpn == qpn && it.flags.contains(Flags::RECEIVE)));
+        entries.iter().map(|entry| (entry.wqe_index, entry.status)).collect()
+    }
+
+    /// The events that are there: kind, code, number.
+    fn events(&mut self) -> Vec<(EventType, u8, u32)> {
+        self.bench.events().iter().map(|event| (event.kind, event.code, event.number)).collect()
+    }
+
+    fn limit(&mut self, limit: u32) -> AdminStatus {
+        let status =
+            self.bench.status(Opcode::ModifyRq, &ModifyRq { rqn: self.srq.rqn, limit }.encode());
+        self.bench.settle();
+        status
+    }
+
+    fn last_wqe_reached(&self, qp: usize) -> (EventType, u8, u32) {
+        (EventType::Qp, QpEvent::LastWqeReached.0, self.qps[qp].qpn)
+    }
+}
+
+#[test]
+fn messages_take_entries_in_order_whoever_they_are_for() {
+    let mut fixture = Fixture::new();
+    fixture.post(10..14);
+    assert!([0, 1, 1, 0].into_iter().all(|qp| fixture.take(qp)));
+    assert!(!fixture.take(0));
+    let qpns = fixture.qps.each_ref().map(|qp| qp.qpn);
+    for qp in [1, 0, 0, 1] {
+        fixture.bench.handle(received(qpns[qp], 0));
+    }
+    let success = Status::Success;
+    assert_eq!(fixture.outcome(0), [(10, success), (13, success)]);
+    assert_eq!(fixture.outcome(1), [(11, success), (12, success)]);
+}
+
+#[test]
+fn a_qp_in_err_completes_what_it_has_taken_and_leaves_the_rest_to_others() {
+    let mut fixture = Fixture::new();
+    fixture.post(0..4);
+    assert!(fixture.take(0) && fixture.take(1) && fixture.take(0));
+    let failed = fixture.qps[0].qpn;
+    fixture.bench.go(failed, QpState::Err);
+    fixture.bench.settle();
+    let (flushed, success) = (Status::Flushed, Status::Success);
+    assert_eq!(fixture.outcome(0), [(0, flushed), (2, flushed)]);
+    assert_eq!(fixture.events(), [fixture.last_wqe_reached(0)]);
+    assert!(!fixture.bench.engine.heeds_receives(), "nothing that is posted is for it");
+    fixture.post(4..8);
+    assert_eq!(fixture.outcome(0), [], "it drains nobody else's");
+    assert!(!fixture.take(0));
+    assert!(fixture.take(1));
+    let living = fixture.qps[1].qpn;
+    for _ in 0..2 {
+        fixture.bench.handle(received(living, 0));
+    }
+    assert_eq!(fixture.outcome(1), [(1, success), (3, success)]);
+    // Once only, however often it is told to be in ERR.
+    fixture.bench.go(failed, QpState::Err);
+    fixture.bench.settle();
+    assert_eq!(fixture.events(), []);
+}
+
+#[test]
+fn a_qp_that_is_reset_or_destroyed_gives_up_what_it_has_taken_before_it_is_answered() {
+    for ends in [false, true] {
+        let mut fixture = Fixture::new();
+        fixture.post(0..3);
+        assert!(fixture.take(0) && fixture.take(1));
+        let (qpn, generation) = (fixture.qps[0].qpn, fixture.qps[0].generation);
+        if ends {
+            assert_eq!(fixture.bench.destroy(Opcode::DestroyQp, qpn), AdminStatus::Success);
+        } else {
+            fixture.bench.go(qpn, QpState::Reset);
+        }
+        let entry = fixture.cqs[0].poll_one();
+        assert_eq!((entry.wqe_index, entry.status), (0, Status::Flushed));
+        assert_eq!(entry.generation, generation, "of the QP as it was");
+        assert!(fixture.take(1), "the others' entries stay");
+    }
+}
+
+#[test]
+fn a_limit_is_told_of_once_when_fewer_are_left() {
+    let mut fixture = Fixture::new();
+    let told = (EventType::ReceiveLimit, 0, fixture.srq.rqn);
+    fixture.post(0..5);
+    assert_eq!(fixture.limit(3), AdminStatus::Success);
+    assert!(fixture.take(0) && fixture.take(1));
+    assert_eq!(fixture.events(), [], "three are left");
+    assert!(fixture.take(0));
+    assert_eq!(fixture.events(), [told]);
+    assert!(fixture.take(0));
+    assert_eq!(fixture.events(), [], "once");
+    assert_eq!(fixture.limit(2), AdminStatus::Success);
+    assert_eq!(fixture.events(), [told], "one is left already");
+    assert_eq!(fixture.limit(1), AdminStatus::Success);
+    assert_eq!(fixture.limit(0), AdminStatus::Success);
+    assert!(fixture.take(1));
+    assert_eq!(fixture.events(), [], "there is no limit any more");
+    assert_eq!(fixture.limit(8), AdminStatus::Success);
+    assert_eq!(fixture.limit(9), AdminStatus::Invalid, "more than the ring holds");
+}
+
+#[test]
+fn a_queue_is_destroyed_when_its_last_user_is() {
+    let mut fixture = Fixture::new();
+    let (rqn, qpns) = (fixture.srq.rqn, fixture.qps.each_ref().map(|qp| qp.qpn));
+    for qpn in qpns {
+        assert_eq!(fixture.bench.destroy(Opcode::DestroyRq, rqn), AdminStatus::Busy);
+        assert_eq!(fixture.bench.destroy(Opcode::DestroyQp, qpn), AdminStatus::Success);
+    }
+    assert_eq!(fixture.bench.destroy(Opcode::DestroyRq, rqn), AdminStatus::Success);
+    assert_eq!(fixture.limit(1), AdminStatus::NotFound);
+}
+
+#[test]
+fn what_has_no_limit_and_what_is_not_offered_is_refused() {
+    let mut fixture = Fixture::new();
+    let private = fixture.bench.create_rq(3, 0);
+    let command = ModifyRq { rqn: private.rqn, limit: 1 };
+    let status = fixture.bench.status(Opcode::ModifyRq, &command.encode());
+    assert_eq!(status, AdminStatus::Invalid);
+    let capabilities = CONFIG.capabilities.difference(Capabilities::SRQ);
+    let mut without = Bench::with(EngineConfig { capabilities, ..CONFIG }, Manual::default());
+    let ring = without.memory.allocate(64 + 64);
+    let command = |kind| CreateRq { ring, page: PAGE, pdn: PDN, kind, ..CreateRq::default() };
+    for kind in [RqKind::Shared, RqKind::Xrc] {
+        let status = without.status(Opcode::CreateRq, &command(kind).encode());
+        assert_eq!(status, AdminStatus::Unsupported, "{kind:?}");
+    }
+    let status = without.status(Opcode::ModifyRq, &ModifyRq::default().encode());
+    assert_eq!(status, AdminStatus::Unsupported);
+}
