@@ -4,6 +4,7 @@
 //! [`Header`]; its own fields follow from byte 0x10. Each is answered by one [`Completion`] with its
 //! tag. Answers larger than that are written to the command's response buffer before the completion.
 
+use super::counters::Counters;
 use super::key::Access;
 use super::qp::QpType;
 
@@ -311,60 +312,4 @@ layout! {
 /// The card's counters in the order of the query's response, one u64 each.
 ///
 /// Names are those of rxe's and mlx5's `hw_counters` where they have one.
-pub const COUNTERS: &[&str] = &[
-    "sent_pkts",
-    "rcvd_pkts",
-    "sent_bytes",
-    "rcvd_bytes",
-    "retransmitted_pkts",
-    "duplicate_request",
-    "out_of_sequence",
-    "packet_seq_err",
-    "rcvd_seq_err",
-    "sent_seq_err",
-    "rcvd_rnr_err",
-    "send_rnr_err",
-    "out_of_buffer",
-    "implied_nak_seq_err",
-    "local_ack_timeout_err",
-    "retry_exceeded_err",
-    "retry_rnr_exceeded_err",
-    "rnr_nak_retry_err",
-    "rx_write_requests",
-    "rx_read_requests",
-    "rx_atomic_requests",
-    "rdma_recvs",
-    "rdma_sends",
-    "req_remote_access_errors",
-    "req_remote_invalid_request",
-    "req_remote_operational_errors",
-    "req_cqe_error",
-    "resp_remote_access_errors",
-    "resp_remote_invalid_request",
-    "resp_remote_operational_errors",
-    "resp_local_length_error",
-    "resp_cqe_error",
-    "np_ecn_marked_roce_packets",
-    "rp_cnp_ignored",
-    "sent_arp_requests",
-    "arp_replies",
-    "icmp_replies",
-    "rx_icrc_encapsulated",
-    "drop_not_for_us",
-    "drop_malformed",
-    "drop_unknown_qp",
-    "drop_wrong_source",
-    "drop_bad_pkey",
-    "drop_wrong_state",
-    "drop_bad_opcode",
-    "drop_stale_response",
-    "drop_after_gap",
-    "drop_duplicate_read",
-    "drop_control_queue",
-    "ndp_replies",
-    "sent_questions",
-    "np_cnp_sent",
-    "out_of_seq_request",
-    "completer_retry_err",
-    "drop_ack_queue",
-];
+pub const COUNTERS: &[&str] = Counters::NAMES;

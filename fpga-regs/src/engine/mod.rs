@@ -6,6 +6,7 @@
 //! [`doorbell`]s and poll [`cqe`]s.
 
 pub mod admin;
+pub mod counters;
 pub mod cqe;
 pub mod doorbell;
 pub mod event;
