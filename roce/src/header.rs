@@ -2,8 +2,12 @@
 
 use core::fmt;
 
+use crate::wire::extension::atomiceth;
+use crate::wire::{bth, ethernet, ipv6, udp};
+
 /// The longest header: Ethernet, IPv6, UDP, BTH and AtomicETH.
-const INLINE: usize = 14 + 40 + 8 + 12 + 28;
+const INLINE: usize =
+    ethernet::LENGTH + ipv6::LENGTH + udp::LENGTH + bth::LENGTH + atomiceth::LENGTH;
 
 /// Header bytes of one frame. Headers of RoCE frames need no allocation; the rare ARP and ICMP
 /// answers, which are whole frames, are boxed.

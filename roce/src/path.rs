@@ -7,7 +7,9 @@ use crate::error::Error;
 use crate::header::HeaderBuffer;
 use crate::param;
 use crate::types::{Gid, GidTable, MacAddr, Qpn};
-use crate::wire::{bth, checksum_add, checksum_finish, ethernet, icrc, ipv4, ipv6, ndp, udp};
+use crate::wire::{
+    Field, bth, checksum_add, checksum_finish, ethernet, icrc, ipv4, ipv6, ndp, udp,
+};
 
 /// The addresses of the port.
 #[derive(Clone, Copy, Debug)]
@@ -113,10 +115,12 @@ enum Template {
 const IP: usize = ethernet::LENGTH;
 const V4: usize = IP + ipv4::LENGTH + udp::LENGTH;
 const V6: usize = IP + ipv6::LENGTH + udp::LENGTH;
-const IPV4_TOTAL_LENGTH: usize = IP + 2;
-const IPV4_CHECKSUM: usize = IP + 10;
-const IPV6_PAYLOAD_LENGTH: usize = IP + 4;
-const UDP_LENGTH: usize = 4;
+const IPV4_TOTAL_LENGTH: Field<{ IP + ipv4::field::TOTAL_LENGTH.range().start }, 2> = Field;
+const IPV4_CHECKSUM: Field<{ IP + ipv4::field::HEADER_CHECKSUM.range().start }, 2> = Field;
+const IPV6_PAYLOAD_LENGTH: Field<{ IP + ipv6::field::PAYLOAD_LENGTH.range().start }, 2> = Field;
+const UDP_LENGTH: usize = udp::field::LENGTH.range().start;
+const V4_UDP_LENGTH: Field<{ V4 - udp::LENGTH + UDP_LENGTH }, 2> = Field;
+const V6_UDP_LENGTH: Field<{ V6 - udp::LENGTH + UDP_LENGTH }, 2> = Field;
 
 impl Path {
     /// The path of `vector` from the port `addresses`, and how to resolve it.
@@ -197,14 +201,14 @@ impl Path {
             Template::V4 { mut bytes, checksum } => {
                 let total = udp_length.wrapping_add(ipv4::LENGTH as u16);
                 let sum = checksum_finish(checksum.wrapping_add(u32::from(total)));
-                put::<IPV4_TOTAL_LENGTH>(&mut bytes, total);
-                put::<IPV4_CHECKSUM>(&mut bytes, sum);
-                put::<{ V4 - udp::LENGTH + UDP_LENGTH }>(&mut bytes, udp_length);
+                IPV4_TOTAL_LENGTH.put(&mut bytes, total.to_be_bytes());
+                IPV4_CHECKSUM.put(&mut bytes, sum.to_be_bytes());
+                V4_UDP_LENGTH.put(&mut bytes, udp_length.to_be_bytes());
                 HeaderBuffer::beginning(&bytes)
             }
             Template::V6 { mut bytes } => {
-                put::<IPV6_PAYLOAD_LENGTH>(&mut bytes, udp_length);
-                put::<{ V6 - udp::LENGTH + UDP_LENGTH }>(&mut bytes, udp_length);
+                IPV6_PAYLOAD_LENGTH.put(&mut bytes, udp_length.to_be_bytes());
+                V6_UDP_LENGTH.put(&mut bytes, udp_length.to_be_bytes());
                 HeaderBuffer::beginning(&bytes)
             }
         };
@@ -246,11 +250,8 @@ impl Template {
                 payload_length: 0,
             };
             let mut ip = ip.to_bytes();
-            for at in [2, 3, 10, 11] {
-                if let Some(byte) = ip.get_mut(at) {
-                    *byte = 0;
-                }
-            }
+            ipv4::field::TOTAL_LENGTH.put(&mut ip, [0; 2]);
+            ipv4::field::HEADER_CHECKSUM.put(&mut ip, [0; 2]);
             let ethernet = ethernet::Repr { ethertype: ethernet::EtherType::IPV4, ..ethernet };
             let mut bytes = [0; V4];
             fill(&mut bytes, &[&ethernet.to_bytes(), &ip, &udp.to_bytes()]);
@@ -269,14 +270,6 @@ impl Template {
             fill(&mut bytes, &[&ethernet.to_bytes(), &ip.to_bytes(), &udp.to_bytes()]);
             Self::V6 { bytes }
         }
-    }
-}
-
-/// Puts a number where it belongs in a template.
-#[inline]
-fn put<const AT: usize>(bytes: &mut [u8], value: u16) {
-    if let Some(place) = bytes.get_mut(AT..).and_then(<[u8]>::first_chunk_mut) {
-        *place = value.to_be_bytes();
     }
 }
 

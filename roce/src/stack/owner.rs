@@ -14,8 +14,6 @@ use crate::wire::{arp, bth, ipv4, ipv6, ndp, udp};
 const MAX_EXTENSIONS: usize = 8;
 /// Bytes that the offset of a fragment counts as one.
 const FRAGMENT_UNIT: usize = 8;
-/// Where the destination QP stands in a transport header.
-const DEST_QPN: core::ops::Range<usize> = 5..8;
 
 /// Whose a received frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +195,9 @@ fn of_datagram([own, peer]: [Gid; 2], datagram: &[u8], is_fragment: bool) -> Cla
     if header.destination_port() != param::ROCE_UDP_PORT {
         return Claim::Nothing;
     }
-    let Some(&[high, middle, low]) = payload.get(DEST_QPN) else { return cut_short(is_fragment) };
+    let Some(&[high, middle, low]) = payload.get(bth::field::DEST_QP.range()) else {
+        return cut_short(is_fragment);
+    };
     let dest_qpn = Qpn::new(u32::from_be_bytes([0, high, middle, low]));
     dest_qpn
         .map_or(Claim::Nothing, |dest_qpn| Claim::Connection(Connection { own, peer, dest_qpn }))
@@ -211,7 +211,7 @@ fn cut_short(is_fragment: bool) -> Claim {
 /// The claim of a fragment that does not begin a packet: none, unless it may overwrite the name of
 /// the queue pair.
 fn of_later_fragment(offset: usize) -> Claim {
-    const NAMED: usize = udp::LENGTH + DEST_QPN.end;
+    const NAMED: usize = udp::LENGTH + bth::field::DEST_QP.range().end;
     if offset < NAMED { Claim::Unclear } else { Claim::Nothing }
 }
 

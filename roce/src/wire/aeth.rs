@@ -1,6 +1,6 @@
 //! The ACK Extended Transport Header (specification, sections 9.3.5 and 9.7.5.1).
 
-use super::{Malformed, split};
+use super::{Field, Malformed, split};
 
 /// The length of a header.
 pub const LENGTH: usize = 4;
@@ -115,6 +115,14 @@ impl Syndrome {
     }
 }
 
+/// Where the fields lie.
+mod field {
+    use super::Field;
+
+    pub const SYNDROME: usize = 0;
+    pub const MSN: Field<1, 3> = Field;
+}
+
 /// A view of a header.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a>(&'a [u8; LENGTH]);
@@ -130,13 +138,14 @@ impl<'a> Header<'a> {
     /// What the acknowledgement says.
     #[must_use]
     pub fn syndrome(&self) -> Syndrome {
-        Syndrome::from_byte(self.0[0])
+        Syndrome::from_byte(self.0[field::SYNDROME])
     }
 
     /// The message sequence number: 24 bits.
     #[must_use]
     pub fn msn(&self) -> u32 {
-        u32::from_be_bytes([0, self.0[1], self.0[2], self.0[3]])
+        let [a, b, c] = *field::MSN.of(self.0);
+        u32::from_be_bytes([0, a, b, c])
     }
 }
 
@@ -160,8 +169,11 @@ impl Repr {
     /// The bytes of the header.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LENGTH] {
-        let [_, a, b, c] = self.msn.to_be_bytes();
-        [self.syndrome.to_byte(), a, b, c]
+        let [_, msn @ ..] = self.msn.to_be_bytes();
+        let mut bytes = [0; LENGTH];
+        bytes[field::SYNDROME] = self.syndrome.to_byte();
+        field::MSN.put(&mut bytes, msn);
+        bytes
     }
 }
 

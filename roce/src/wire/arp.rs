@@ -2,11 +2,29 @@
 
 use core::net::Ipv4Addr;
 
-use super::{Malformed, split};
+use super::{Field, Malformed, split};
 use crate::types::MacAddr;
 
 /// The length of a packet.
 pub const LENGTH: usize = 28;
+
+/// Hardware and protocol type, and the lengths of their addresses: Ethernet and IPv4.
+const FORMAT: (u16, u16, (u8, u8)) = (1, 0x0800, (6, 4));
+
+/// Where the fields lie, named as the RFC names them.
+mod field {
+    use super::Field;
+
+    pub const HRD: Field<0, 2> = Field;
+    pub const PRO: Field<2, 2> = Field;
+    pub const HLN: usize = 4;
+    pub const PLN: usize = 5;
+    pub const OP: Field<6, 2> = Field;
+    pub const SHA: Field<8, 6> = Field;
+    pub const SPA: Field<14, 4> = Field;
+    pub const THA: Field<18, 6> = Field;
+    pub const TPA: Field<24, 4> = Field;
+}
 
 /// What an ARP packet says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,49 +48,49 @@ impl<'a> Packet<'a> {
     /// The hardware type; 1 is Ethernet.
     #[must_use]
     pub fn hardware_type(&self) -> u16 {
-        u16::from_be_bytes([self.0[0], self.0[1]])
+        u16::from_be_bytes(*field::HRD.of(self.0))
     }
 
     /// The protocol type; 0x0800 is IPv4.
     #[must_use]
     pub fn protocol_type(&self) -> u16 {
-        u16::from_be_bytes([self.0[2], self.0[3]])
+        u16::from_be_bytes(*field::PRO.of(self.0))
     }
 
     /// The lengths of hardware and protocol addresses.
     #[must_use]
     pub fn address_lengths(&self) -> (u8, u8) {
-        (self.0[4], self.0[5])
+        (self.0[field::HLN], self.0[field::PLN])
     }
 
     /// The operation code; 1 is a request, 2 a reply.
     #[must_use]
     pub fn operation(&self) -> u16 {
-        u16::from_be_bytes([self.0[6], self.0[7]])
+        u16::from_be_bytes(*field::OP.of(self.0))
     }
 
     /// The sender's Ethernet address.
     #[must_use]
     pub fn sender_mac(&self) -> MacAddr {
-        MacAddr([self.0[8], self.0[9], self.0[10], self.0[11], self.0[12], self.0[13]])
+        MacAddr(*field::SHA.of(self.0))
     }
 
     /// The sender's IPv4 address.
     #[must_use]
     pub fn sender_ip(&self) -> Ipv4Addr {
-        Ipv4Addr::new(self.0[14], self.0[15], self.0[16], self.0[17])
+        Ipv4Addr::from(*field::SPA.of(self.0))
     }
 
     /// The target's Ethernet address; undefined in a request.
     #[must_use]
     pub fn target_mac(&self) -> MacAddr {
-        MacAddr([self.0[18], self.0[19], self.0[20], self.0[21], self.0[22], self.0[23]])
+        MacAddr(*field::THA.of(self.0))
     }
 
     /// The target's IPv4 address.
     #[must_use]
     pub fn target_ip(&self) -> Ipv4Addr {
-        Ipv4Addr::new(self.0[24], self.0[25], self.0[26], self.0[27])
+        Ipv4Addr::from(*field::TPA.of(self.0))
     }
 }
 
@@ -96,7 +114,7 @@ impl Repr {
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let packet = Packet::new(bytes)?;
         let format = (packet.hardware_type(), packet.protocol_type(), packet.address_lengths());
-        if format != (1, 0x0800, (6, 4)) {
+        if format != FORMAT {
             return Err(Malformed::Version("ARP"));
         }
         let operation = match packet.operation() {
@@ -116,18 +134,22 @@ impl Repr {
     /// The bytes of the packet.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LENGTH] {
-        let operation = match self.operation {
+        let operation: u16 = match self.operation {
             Operation::Request => 1,
             Operation::Reply => 2,
         };
-        let [s0, s1, s2, s3, s4, s5] = self.sender_mac.0;
-        let [i0, i1, i2, i3] = self.sender_ip.octets();
-        let [t0, t1, t2, t3, t4, t5] = self.target_mac.0;
-        let [j0, j1, j2, j3] = self.target_ip.octets();
-        [
-            0, 1, 8, 0, 6, 4, 0, operation, s0, s1, s2, s3, s4, s5, i0, i1, i2, i3, t0, t1, t2, t3,
-            t4, t5, j0, j1, j2, j3,
-        ]
+        let (hardware, protocol, (hardware_length, protocol_length)) = FORMAT;
+        let mut bytes = [0; LENGTH];
+        field::HRD.put(&mut bytes, hardware.to_be_bytes());
+        field::PRO.put(&mut bytes, protocol.to_be_bytes());
+        bytes[field::HLN] = hardware_length;
+        bytes[field::PLN] = protocol_length;
+        field::OP.put(&mut bytes, operation.to_be_bytes());
+        field::SHA.put(&mut bytes, self.sender_mac.0);
+        field::SPA.put(&mut bytes, self.sender_ip.octets());
+        field::THA.put(&mut bytes, self.target_mac.0);
+        field::TPA.put(&mut bytes, self.target_ip.octets());
+        bytes
     }
 }
 

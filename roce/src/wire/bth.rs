@@ -1,10 +1,23 @@
 //! The Base Transport Header (specification, section 9.2).
 
-use super::{Malformed, split};
+use super::{Field, Malformed, split};
 use crate::psn::Psn;
 
 /// The length of a header.
 pub const LENGTH: usize = 12;
+
+/// Where the fields lie.
+pub(crate) mod field {
+    use super::Field;
+
+    pub const OPCODE: usize = 0;
+    pub const SE_M_PADCNT_TVER: usize = 1;
+    pub const P_KEY: Field<2, 2> = Field;
+    pub const FECN_BECN: usize = 4;
+    pub const DEST_QP: Field<5, 3> = Field;
+    pub const ACK_REQ: usize = 8;
+    pub const PSN: Field<9, 3> = Field;
+}
 
 /// A view of a header.
 #[derive(Clone, Copy, Debug)]
@@ -21,67 +34,69 @@ impl<'a> Header<'a> {
     /// The operation code: transport service in the upper three bits.
     #[must_use]
     pub fn opcode(&self) -> u8 {
-        self.0[0]
+        self.0[field::OPCODE]
     }
 
     /// SE: the receiver shall raise a solicited event.
     #[must_use]
     pub fn solicited(&self) -> bool {
-        self.0[1] & 0x80 != 0
+        self.0[field::SE_M_PADCNT_TVER] & 0x80 != 0
     }
 
     /// M: the sender's path is in the state "migrated".
     #[must_use]
     pub fn migrated(&self) -> bool {
-        self.0[1] & 0x40 != 0
+        self.0[field::SE_M_PADCNT_TVER] & 0x40 != 0
     }
 
     /// Bytes of padding after the payload: 0 to 3.
     #[must_use]
     pub fn pad_count(&self) -> u8 {
-        self.0[1] >> 4 & 3
+        self.0[field::SE_M_PADCNT_TVER] >> 4 & 3
     }
 
     /// The transport header version; 0.
     #[must_use]
     pub fn version(&self) -> u8 {
-        self.0[1] & 0x0f
+        self.0[field::SE_M_PADCNT_TVER] & 0x0f
     }
 
     /// The partition key.
     #[must_use]
     pub fn pkey(&self) -> u16 {
-        u16::from_be_bytes([self.0[2], self.0[3]])
+        u16::from_be_bytes(*field::P_KEY.of(self.0))
     }
 
     /// Forward explicit congestion notification.
     #[must_use]
     pub fn fecn(&self) -> bool {
-        self.0[4] & 0x80 != 0
+        self.0[field::FECN_BECN] & 0x80 != 0
     }
 
     /// Backward explicit congestion notification.
     #[must_use]
     pub fn becn(&self) -> bool {
-        self.0[4] & 0x40 != 0
+        self.0[field::FECN_BECN] & 0x40 != 0
     }
 
     /// The destination queue pair number: 24 bits.
     #[must_use]
     pub fn dest_qpn(&self) -> u32 {
-        u32::from_be_bytes([0, self.0[5], self.0[6], self.0[7]])
+        let [a, b, c] = *field::DEST_QP.of(self.0);
+        u32::from_be_bytes([0, a, b, c])
     }
 
     /// AckReq: the responder shall acknowledge.
     #[must_use]
     pub fn ack_request(&self) -> bool {
-        self.0[8] & 0x80 != 0
+        self.0[field::ACK_REQ] & 0x80 != 0
     }
 
     /// The packet sequence number.
     #[must_use]
     pub fn psn(&self) -> Psn {
-        Psn::new(u32::from_be_bytes([0, self.0[9], self.0[10], self.0[11]]))
+        let [a, b, c] = *field::PSN.of(self.0);
+        Psn::new(u32::from_be_bytes([0, a, b, c]))
     }
 }
 
@@ -141,11 +156,17 @@ impl Repr {
             | u8::from(self.migrated) << 6
             | (self.pad_count & 3) << 4;
         let congestion = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
-        let [k0, k1] = self.pkey.to_be_bytes();
-        let [_, q0, q1, q2] = self.dest_qpn.to_be_bytes();
-        let [_, p0, p1, p2] = self.psn.value().to_be_bytes();
-        let ack = u8::from(self.ack_request) << 7;
-        [self.opcode, flags, k0, k1, congestion, q0, q1, q2, ack, p0, p1, p2]
+        let [_, dest_qp @ ..] = self.dest_qpn.to_be_bytes();
+        let [_, psn @ ..] = self.psn.value().to_be_bytes();
+        let mut bytes = [0; LENGTH];
+        bytes[field::OPCODE] = self.opcode;
+        bytes[field::SE_M_PADCNT_TVER] = flags;
+        field::P_KEY.put(&mut bytes, self.pkey.to_be_bytes());
+        bytes[field::FECN_BECN] = congestion;
+        field::DEST_QP.put(&mut bytes, dest_qp);
+        bytes[field::ACK_REQ] = u8::from(self.ack_request) << 7;
+        field::PSN.put(&mut bytes, psn);
+        bytes
     }
 }
 

@@ -1,6 +1,6 @@
 //! Ethernet II, with an optional 802.1Q tag.
 
-use super::{Malformed, split};
+use super::{Field, Malformed, split};
 use crate::types::MacAddr;
 
 /// The length of an untagged header.
@@ -24,6 +24,15 @@ impl EtherType {
     pub const IPV6: Self = Self(0x86dd);
 }
 
+/// Where the fields of an untagged header lie.
+mod field {
+    use super::Field;
+
+    pub const DESTINATION_ADDRESS: Field<0, 6> = Field;
+    pub const SOURCE_ADDRESS: Field<6, 6> = Field;
+    pub const ETHERTYPE: Field<12, 2> = Field;
+}
+
 /// A view of an untagged header.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a>(&'a [u8; LENGTH]);
@@ -40,23 +49,21 @@ impl<'a> Header<'a> {
     #[must_use]
     #[inline]
     pub fn destination(&self) -> MacAddr {
-        let [a, b, c, d, e, f, ..] = *self.0;
-        MacAddr([a, b, c, d, e, f])
+        MacAddr(*field::DESTINATION_ADDRESS.of(self.0))
     }
 
     /// The source address.
     #[must_use]
     #[inline]
     pub fn source(&self) -> MacAddr {
-        let [_, _, _, _, _, _, a, b, c, d, e, f, ..] = *self.0;
-        MacAddr([a, b, c, d, e, f])
+        MacAddr(*field::SOURCE_ADDRESS.of(self.0))
     }
 
     /// The protocol, which may be [`EtherType::VLAN`].
     #[must_use]
     #[inline]
     pub fn ethertype(&self) -> EtherType {
-        EtherType(u16::from_be_bytes([self.0[12], self.0[13]]))
+        EtherType(u16::from_be_bytes(*field::ETHERTYPE.of(self.0)))
     }
 }
 
@@ -111,10 +118,11 @@ impl Repr {
     /// The bytes of the header without its tag.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LENGTH] {
-        let [d0, d1, d2, d3, d4, d5] = self.destination.0;
-        let [s0, s1, s2, s3, s4, s5] = self.source.0;
-        let [t0, t1] = self.ethertype.0.to_be_bytes();
-        [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1]
+        let mut bytes = [0; LENGTH];
+        field::DESTINATION_ADDRESS.put(&mut bytes, self.destination.0);
+        field::SOURCE_ADDRESS.put(&mut bytes, self.source.0);
+        field::ETHERTYPE.put(&mut bytes, self.ethertype.0.to_be_bytes());
+        bytes
     }
 }
 

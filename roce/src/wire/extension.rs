@@ -1,7 +1,7 @@
 //! The smaller extension headers: ImmDt, AtomicETH, AtomicAckETH and DETH (specification,
 //! sections 9.3.2 to 9.3.8).
 
-use super::{Malformed, split};
+use super::{Field, Malformed, split};
 
 /// Immediate data.
 pub mod immdt {
@@ -25,10 +25,20 @@ pub mod immdt {
 
 /// The Atomic Extended Transport Header.
 pub mod atomiceth {
-    use super::{Malformed, split};
+    use super::{Field, Malformed, split};
 
     /// The length of a header.
     pub const LENGTH: usize = 28;
+
+    /// Where the fields lie.
+    mod field {
+        use super::Field;
+
+        pub const VA: Field<0, 8> = Field;
+        pub const R_KEY: Field<8, 4> = Field;
+        pub const SWAP_ADD_DT: Field<12, 8> = Field;
+        pub const CMP_DT: Field<20, 8> = Field;
+    }
 
     /// A view of a header.
     #[derive(Clone, Copy, Debug)]
@@ -44,28 +54,25 @@ pub mod atomiceth {
         /// The virtual address, a multiple of 8.
         #[must_use]
         pub fn va(&self) -> u64 {
-            let b = self.0;
-            u64::from_be_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])
+            u64::from_be_bytes(*field::VA.of(self.0))
         }
 
         /// The remote key.
         #[must_use]
         pub fn rkey(&self) -> u32 {
-            u32::from_be_bytes([self.0[8], self.0[9], self.0[10], self.0[11]])
+            u32::from_be_bytes(*field::R_KEY.of(self.0))
         }
 
         /// The value to swap in, or to add.
         #[must_use]
         pub fn swap_or_add(&self) -> u64 {
-            let b = self.0;
-            u64::from_be_bytes([b[12], b[13], b[14], b[15], b[16], b[17], b[18], b[19]])
+            u64::from_be_bytes(*field::SWAP_ADD_DT.of(self.0))
         }
 
         /// The value to compare with.
         #[must_use]
         pub fn compare(&self) -> u64 {
-            let b = self.0;
-            u64::from_be_bytes([b[20], b[21], b[22], b[23], b[24], b[25], b[26], b[27]])
+            u64::from_be_bytes(*field::CMP_DT.of(self.0))
         }
     }
 
@@ -99,10 +106,10 @@ pub mod atomiceth {
         #[must_use]
         pub fn to_bytes(&self) -> [u8; LENGTH] {
             let mut bytes = [0; LENGTH];
-            bytes[0..8].copy_from_slice(&self.va.to_be_bytes());
-            bytes[8..12].copy_from_slice(&self.rkey.to_be_bytes());
-            bytes[12..20].copy_from_slice(&self.swap_or_add.to_be_bytes());
-            bytes[20..28].copy_from_slice(&self.compare.to_be_bytes());
+            field::VA.put(&mut bytes, self.va.to_be_bytes());
+            field::R_KEY.put(&mut bytes, self.rkey.to_be_bytes());
+            field::SWAP_ADD_DT.put(&mut bytes, self.swap_or_add.to_be_bytes());
+            field::CMP_DT.put(&mut bytes, self.compare.to_be_bytes());
             bytes
         }
     }

@@ -1,12 +1,23 @@
 //! ICMP echo (RFC 792): how `ping` asks whether the port is there.
 
-use super::{Malformed, checksum_add, checksum_finish, split};
+use super::{Field, Malformed, checksum_add, checksum_finish, split};
 
 /// The length of an echo header.
 pub const LENGTH: usize = 8;
 
 const TYPE_ECHO_REPLY: u8 = 0;
 const TYPE_ECHO_REQUEST: u8 = 8;
+
+/// Where the fields lie.
+mod field {
+    use super::Field;
+
+    pub const TYPE: usize = 0;
+    pub const CODE: usize = 1;
+    pub const CHECKSUM: Field<2, 2> = Field;
+    pub const IDENTIFIER: Field<4, 2> = Field;
+    pub const SEQUENCE_NUMBER: Field<6, 2> = Field;
+}
 
 /// A view of an echo header.
 #[derive(Clone, Copy, Debug)]
@@ -22,19 +33,19 @@ impl<'a> Header<'a> {
     /// The message type and code.
     #[must_use]
     pub fn message(&self) -> (u8, u8) {
-        (self.0[0], self.0[1])
+        (self.0[field::TYPE], self.0[field::CODE])
     }
 
     /// The identifier that the sender chose.
     #[must_use]
     pub fn identifier(&self) -> u16 {
-        u16::from_be_bytes([self.0[4], self.0[5]])
+        u16::from_be_bytes(*field::IDENTIFIER.of(self.0))
     }
 
     /// The sequence number that the sender chose.
     #[must_use]
     pub fn sequence(&self) -> u16 {
-        u16::from_be_bytes([self.0[6], self.0[7]])
+        u16::from_be_bytes(*field::SEQUENCE_NUMBER.of(self.0))
     }
 }
 
@@ -69,13 +80,13 @@ impl<'a> Repr<'a> {
     /// The bytes of the header, with the checksum over header and data.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LENGTH] {
-        let kind = if self.reply { TYPE_ECHO_REPLY } else { TYPE_ECHO_REQUEST };
-        let [i0, i1] = self.identifier.to_be_bytes();
-        let [s0, s1] = self.sequence.to_be_bytes();
-        let plain = [kind, 0, 0, 0, i0, i1, s0, s1];
-        let sum = checksum_add(checksum_add(0, &plain), self.data);
-        let [c0, c1] = checksum_finish(sum).to_be_bytes();
-        [kind, 0, c0, c1, i0, i1, s0, s1]
+        let mut bytes = [0; LENGTH];
+        bytes[field::TYPE] = if self.reply { TYPE_ECHO_REPLY } else { TYPE_ECHO_REQUEST };
+        field::IDENTIFIER.put(&mut bytes, self.identifier.to_be_bytes());
+        field::SEQUENCE_NUMBER.put(&mut bytes, self.sequence.to_be_bytes());
+        let sum = checksum_add(checksum_add(0, &bytes), self.data);
+        field::CHECKSUM.put(&mut bytes, checksum_finish(sum).to_be_bytes());
+        bytes
     }
 }
 

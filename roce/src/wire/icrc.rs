@@ -20,33 +20,44 @@ const V6: usize = LOCAL_HEADER + ipv6::LENGTH + udp::LENGTH + bth::LENGTH;
 
 /// What is set in these bytes.
 // RC-1
-const V4_MASK: [u8; V4] = mask(ipv4::LENGTH, &[(1, 0xff), (8, 0xff), (10, 0xff), (11, 0xff)]);
-const V6_MASK: [u8; V6] =
-    mask(ipv6::LENGTH, &[(0, 0x0f), (1, 0xff), (2, 0xff), (3, 0xff), (7, 0xff)]);
+const V4_MASK: [u8; V4] = {
+    let mut network = [0; ipv4::LENGTH];
+    network[ipv4::field::TYPE_OF_SERVICE] = 0xff;
+    network[ipv4::field::TIME_TO_LIVE] = 0xff;
+    ipv4::field::HEADER_CHECKSUM.put(&mut network, [0xff; 2]);
+    mask(&network)
+};
+const V6_MASK: [u8; V6] = {
+    let mut network = [0; ipv6::LENGTH];
+    // All but the version.
+    ipv6::field::VERSION_CLASS_FLOW.put(&mut network, 0x0fff_ffff_u32.to_be_bytes());
+    network[ipv6::field::HOP_LIMIT] = 0xff;
+    mask(&network)
+};
 
-/// The mask for a network header of `length` bytes, some bits of which are set.
+/// The mask for a network header of which these bits are set.
 #[expect(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
     reason = "evaluated at compile time, where both are errors"
 )]
-const fn mask<const N: usize>(length: usize, network: &[(usize, u8)]) -> [u8; N] {
+const fn mask<const N: usize>(network: &[u8]) -> [u8; N] {
+    let mut udp = [0; udp::LENGTH];
+    udp::field::CHECKSUM.put(&mut udp, [0xff; 2]);
+    let mut bth = [0; bth::LENGTH];
+    bth[bth::field::FECN_BECN] = 0xff;
+    let mut parts: &[&[u8]] = &[&[0xff; LOCAL_HEADER], network, &udp, &bth];
     let mut mask = [0; N];
     let mut at = 0;
-    while at < LOCAL_HEADER {
-        mask[at] = 0xff;
-        at += 1;
+    while let [part, others @ ..] = parts {
+        let mut number = 0;
+        while number < part.len() {
+            mask[at] = part[number];
+            at += 1;
+            number += 1;
+        }
+        parts = others;
     }
-    let mut number = 0;
-    while number < network.len() {
-        let (at, bits) = network[number];
-        mask[LOCAL_HEADER + at] = bits;
-        number += 1;
-    }
-    let udp = LOCAL_HEADER + length;
-    mask[udp + 6] = 0xff;
-    mask[udp + 7] = 0xff;
-    mask[udp + udp::LENGTH + 4] = 0xff;
     mask
 }
 

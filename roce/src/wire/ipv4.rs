@@ -2,7 +2,7 @@
 
 use core::net::Ipv4Addr;
 
-use super::{Malformed, checksum_add, checksum_finish, split};
+use super::{Field, Malformed, checksum_add, checksum_finish, split};
 
 /// The length of a header without options.
 pub const LENGTH: usize = 20;
@@ -12,6 +12,24 @@ pub const PROTOCOL_ICMP: u8 = 1;
 
 /// The protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
+
+const DONT_FRAGMENT: u16 = 0x4000;
+
+/// Where the fields lie.
+pub(crate) mod field {
+    use super::Field;
+
+    pub const VERSION_IHL: usize = 0;
+    pub const TYPE_OF_SERVICE: usize = 1;
+    pub const TOTAL_LENGTH: Field<2, 2> = Field;
+    pub const IDENTIFICATION: Field<4, 2> = Field;
+    pub const FLAGS_FRAGMENT_OFFSET: Field<6, 2> = Field;
+    pub const TIME_TO_LIVE: usize = 8;
+    pub const PROTOCOL: usize = 9;
+    pub const HEADER_CHECKSUM: Field<10, 2> = Field;
+    pub const SOURCE_ADDRESS: Field<12, 4> = Field;
+    pub const DESTINATION_ADDRESS: Field<16, 4> = Field;
+}
 
 /// A view of a header without options.
 #[derive(Clone, Copy, Debug)]
@@ -28,56 +46,56 @@ impl<'a> Header<'a> {
     /// The version; 4.
     #[must_use]
     pub fn version(&self) -> u8 {
-        self.0[0] >> 4
+        self.0[field::VERSION_IHL] >> 4
     }
 
     /// The length of the header with its options, in bytes.
     #[must_use]
     pub fn header_length(&self) -> usize {
-        usize::from(self.0[0] & 0x0f) << 2
+        usize::from(self.0[field::VERSION_IHL] & 0x0f) << 2
     }
 
     /// The type of service: DSCP in the upper six bits, ECN in the lower two.
     #[must_use]
     pub fn type_of_service(&self) -> u8 {
-        self.0[1]
+        self.0[field::TYPE_OF_SERVICE]
     }
 
     /// The length of the packet in bytes, header included.
     #[must_use]
     pub fn total_length(&self) -> u16 {
-        u16::from_be_bytes([self.0[2], self.0[3]])
+        u16::from_be_bytes(*field::TOTAL_LENGTH.of(self.0))
     }
 
     /// The identification of the packet among fragments.
     #[must_use]
     pub fn identification(&self) -> u16 {
-        u16::from_be_bytes([self.0[4], self.0[5]])
+        u16::from_be_bytes(*field::IDENTIFICATION.of(self.0))
     }
 
     /// Whether the packet is a fragment of a larger one.
     #[must_use]
     pub fn is_fragment(&self) -> bool {
         // "More fragments" or an offset; the "don't fragment" bit does not count.
-        u16::from_be_bytes([self.0[6], self.0[7]]) & 0x3fff != 0
+        u16::from_be_bytes(*field::FLAGS_FRAGMENT_OFFSET.of(self.0)) & 0x3fff != 0
     }
 
     /// Where the payload begins in that of the whole packet, in units of 8 bytes.
     #[must_use]
     pub fn fragment_offset(&self) -> u16 {
-        u16::from_be_bytes([self.0[6], self.0[7]]) & 0x1fff
+        u16::from_be_bytes(*field::FLAGS_FRAGMENT_OFFSET.of(self.0)) & 0x1fff
     }
 
     /// The time to live.
     #[must_use]
     pub fn time_to_live(&self) -> u8 {
-        self.0[8]
+        self.0[field::TIME_TO_LIVE]
     }
 
     /// The protocol of the payload.
     #[must_use]
     pub fn protocol(&self) -> u8 {
-        self.0[9]
+        self.0[field::PROTOCOL]
     }
 
     /// Whether the header checksum is right.
@@ -89,13 +107,13 @@ impl<'a> Header<'a> {
     /// The source address.
     #[must_use]
     pub fn source(&self) -> Ipv4Addr {
-        Ipv4Addr::new(self.0[12], self.0[13], self.0[14], self.0[15])
+        Ipv4Addr::from(*field::SOURCE_ADDRESS.of(self.0))
     }
 
     /// The destination address.
     #[must_use]
     pub fn destination(&self) -> Ipv4Addr {
-        Ipv4Addr::new(self.0[16], self.0[17], self.0[18], self.0[19])
+        Ipv4Addr::from(*field::DESTINATION_ADDRESS.of(self.0))
     }
 }
 
@@ -151,34 +169,18 @@ impl Repr {
     /// The bytes of the header, with its checksum. The payload may have at most 65515 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LENGTH] {
-        let [l0, l1] = self.payload_length.saturating_add(LENGTH as u16).to_be_bytes();
-        let [s0, s1, s2, s3] = self.source.octets();
-        let [d0, d1, d2, d3] = self.destination.octets();
-        let mut bytes = [
-            0x45,
-            self.type_of_service,
-            l0,
-            l1,
-            0,
-            0,
-            0x40,
-            0,
-            self.time_to_live,
-            self.protocol,
-            0,
-            0,
-            s0,
-            s1,
-            s2,
-            s3,
-            d0,
-            d1,
-            d2,
-            d3,
-        ];
-        let [c0, c1] = checksum_finish(checksum_add(0, &bytes)).to_be_bytes();
-        bytes[10] = c0;
-        bytes[11] = c1;
+        let total_length = self.payload_length.saturating_add(LENGTH as u16);
+        let mut bytes = [0; LENGTH];
+        bytes[field::VERSION_IHL] = 0x45;
+        bytes[field::TYPE_OF_SERVICE] = self.type_of_service;
+        field::TOTAL_LENGTH.put(&mut bytes, total_length.to_be_bytes());
+        field::FLAGS_FRAGMENT_OFFSET.put(&mut bytes, DONT_FRAGMENT.to_be_bytes());
+        bytes[field::TIME_TO_LIVE] = self.time_to_live;
+        bytes[field::PROTOCOL] = self.protocol;
+        field::SOURCE_ADDRESS.put(&mut bytes, self.source.octets());
+        field::DESTINATION_ADDRESS.put(&mut bytes, self.destination.octets());
+        let checksum = checksum_finish(checksum_add(0, &bytes));
+        field::HEADER_CHECKSUM.put(&mut bytes, checksum.to_be_bytes());
         bytes
     }
 }

@@ -2,7 +2,7 @@
 
 use core::net::Ipv6Addr;
 
-use super::{Malformed, split};
+use super::{Field, Malformed, split};
 
 /// The length of a header.
 pub const LENGTH: usize = 40;
@@ -25,6 +25,18 @@ pub const FRAGMENT: u8 = 44;
 /// The number of the destination options header.
 pub const DESTINATION_OPTIONS: u8 = 60;
 
+/// Where the fields lie.
+pub(crate) mod field {
+    use super::Field;
+
+    pub const VERSION_CLASS_FLOW: Field<0, 4> = Field;
+    pub const PAYLOAD_LENGTH: Field<4, 2> = Field;
+    pub const NEXT_HEADER: usize = 6;
+    pub const HOP_LIMIT: usize = 7;
+    pub const SOURCE_ADDRESS: Field<8, 16> = Field;
+    pub const DESTINATION_ADDRESS: Field<24, 16> = Field;
+}
+
 /// A view of a header.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a>(&'a [u8; LENGTH]);
@@ -39,13 +51,14 @@ impl<'a> Header<'a> {
 
     /// Version, traffic class and flow label.
     fn first_word(&self) -> u32 {
-        u32::from_be_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
+        u32::from_be_bytes(*field::VERSION_CLASS_FLOW.of(self.0))
     }
 
     /// The version; 6.
     #[must_use]
     pub fn version(&self) -> u8 {
-        self.0[0] >> 4
+        let [first, ..] = *field::VERSION_CLASS_FLOW.of(self.0);
+        first >> 4
     }
 
     /// The traffic class: DSCP in the upper six bits, ECN in the lower two.
@@ -63,34 +76,31 @@ impl<'a> Header<'a> {
     /// The length of the payload in bytes.
     #[must_use]
     pub fn payload_length(&self) -> u16 {
-        u16::from_be_bytes([self.0[4], self.0[5]])
+        u16::from_be_bytes(*field::PAYLOAD_LENGTH.of(self.0))
     }
 
     /// The protocol of the payload.
     #[must_use]
     pub fn next_header(&self) -> u8 {
-        self.0[6]
+        self.0[field::NEXT_HEADER]
     }
 
     /// The hop limit.
     #[must_use]
     pub fn hop_limit(&self) -> u8 {
-        self.0[7]
+        self.0[field::HOP_LIMIT]
     }
 
     /// The source address.
     #[must_use]
     pub fn source(&self) -> Ipv6Addr {
-        let [_, _, _, _, _, _, _, _, source @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] =
-            *self.0;
-        Ipv6Addr::from(source)
+        Ipv6Addr::from(*field::SOURCE_ADDRESS.of(self.0))
     }
 
     /// The destination address.
     #[must_use]
     pub fn destination(&self) -> Ipv6Addr {
-        let bytes: &[u8; 16] = self.0.last_chunk().unwrap_or(&[0; 16]);
-        Ipv6Addr::from(*bytes)
+        Ipv6Addr::from(*field::DESTINATION_ADDRESS.of(self.0))
     }
 }
 
@@ -139,12 +149,12 @@ impl Repr {
     pub fn to_bytes(&self) -> [u8; LENGTH] {
         let word = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0x000f_ffff;
         let mut bytes = [0; LENGTH];
-        bytes[0..4].copy_from_slice(&word.to_be_bytes());
-        bytes[4..6].copy_from_slice(&self.payload_length.to_be_bytes());
-        bytes[6] = self.next_header;
-        bytes[7] = self.hop_limit;
-        bytes[8..24].copy_from_slice(&self.source.octets());
-        bytes[24..40].copy_from_slice(&self.destination.octets());
+        field::VERSION_CLASS_FLOW.put(&mut bytes, word.to_be_bytes());
+        field::PAYLOAD_LENGTH.put(&mut bytes, self.payload_length.to_be_bytes());
+        bytes[field::NEXT_HEADER] = self.next_header;
+        bytes[field::HOP_LIMIT] = self.hop_limit;
+        field::SOURCE_ADDRESS.put(&mut bytes, self.source.octets());
+        field::DESTINATION_ADDRESS.put(&mut bytes, self.destination.octets());
         bytes
     }
 }

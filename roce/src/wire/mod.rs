@@ -2,8 +2,11 @@
 //!
 //! A view borrows exactly the bytes of its header, so that after the length check in its `new` no
 //! accessor can fail. A value (`Repr`) is a header taken apart: `parse` makes it from a view,
-//! `to_bytes` makes bytes of it. All fields are big-endian on the wire unless stated otherwise;
-//! values are in host order.
+//! `to_bytes` makes bytes of it. Where the fields of a header lie stands once, in its module
+//! `field`, under the specification's names: as the number of a byte, or as a `Field` of several.
+//! All fields are big-endian on the wire unless stated otherwise; values are in host order.
+
+use core::ops::Range;
 
 pub mod aeth;
 pub mod arp;
@@ -55,6 +58,37 @@ pub(crate) fn split<'a, const N: usize>(
     name: &'static str,
 ) -> Result<(&'a [u8; N], &'a [u8]), Malformed> {
     bytes.split_first_chunk().ok_or(Malformed::Truncated(name))
+}
+
+/// A field of several bytes in a header: where it begins, and how many they are.
+#[derive(Clone, Copy)]
+pub(crate) struct Field<const AT: usize, const N: usize>;
+
+impl<const AT: usize, const N: usize> Field<AT, N> {
+    /// Where the field lies.
+    pub(crate) const fn range(self) -> Range<usize> {
+        AT..const { AT + N }
+    }
+
+    /// The bytes of the field. It does not compile for a header that is too short, so that nothing
+    /// is left to check when it runs.
+    #[inline]
+    pub(crate) const fn of<const LENGTH: usize>(self, header: &[u8; LENGTH]) -> &[u8; N] {
+        const { assert!(AT + N <= LENGTH) };
+        match header.split_at(AT).1.first_chunk() {
+            Some(bytes) => bytes,
+            None => &[0; N],
+        }
+    }
+
+    /// Sets the bytes of the field, as checked as [`Field::of`].
+    #[inline]
+    pub(crate) const fn put<const LENGTH: usize>(self, header: &mut [u8; LENGTH], bytes: [u8; N]) {
+        const { assert!(AT + N <= LENGTH) };
+        if let Some(place) = header.split_at_mut(AT).1.first_chunk_mut() {
+            *place = bytes;
+        }
+    }
 }
 
 /// The internet checksum's running sum of `bytes`, added to `sum` (RFC 1071).

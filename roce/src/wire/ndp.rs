@@ -2,7 +2,7 @@
 
 use core::net::Ipv6Addr;
 
-use super::{Malformed, checksum_add, checksum_finish, ipv6, split};
+use super::{Field, Malformed, checksum_add, checksum_finish, ipv6, split};
 use crate::types::MacAddr;
 
 /// The length of a solicitation or advertisement without options.
@@ -22,6 +22,18 @@ const TYPE_ADVERTISEMENT: u8 = 136;
 const FLAG_SOLICITED_OVERRIDE: u8 = 0x60;
 const OPTION_SOURCE_ADDRESS: u8 = 1;
 const OPTION_TARGET_ADDRESS: u8 = 2;
+
+/// Where the fields of a message with an Ethernet address lie. A solicitation has no flags.
+mod field {
+    use super::{ADDRESS_OPTION, Field, LENGTH};
+
+    pub const TYPE: usize = 0;
+    pub const CODE: usize = 1;
+    pub const CHECKSUM: Field<2, 2> = Field;
+    pub const FLAGS: usize = 4;
+    pub const TARGET_ADDRESS: Field<8, 16> = Field;
+    pub const OPTION: Field<LENGTH, ADDRESS_OPTION> = Field;
+}
 
 /// The multicast address on which `address` is solicited.
 #[must_use]
@@ -67,14 +79,13 @@ fn parse<'a>(
     packet: &'a [u8],
 ) -> Result<(Ipv6Addr, &'a [u8]), Malformed> {
     let (header, options) = split::<LENGTH>(packet, "NDP")?;
-    if header[0] != kind || header[1] != 0 || ip.hop_limit != HOP_LIMIT {
+    if header[field::TYPE] != kind || header[field::CODE] != 0 || ip.hop_limit != HOP_LIMIT {
         return Err(Malformed::Version("NDP"));
     }
     if checksum(ip.source, ip.destination, packet) != 0 {
         return Err(Malformed::Checksum("NDP"));
     }
-    let target: &[u8; 16] = header.last_chunk().unwrap_or(&[0; 16]);
-    let target = Ipv6Addr::from(*target);
+    let target = Ipv6Addr::from(*field::TARGET_ADDRESS.of(header));
     // RC-14
     if [ip.source, ip.destination, target].iter().any(|it| it.to_ipv4_mapped().is_some()) {
         return Err(Malformed::Mapped("NDP"));
@@ -107,15 +118,13 @@ fn message(
     [source, destination]: [Ipv6Addr; 2],
 ) -> [u8; WITH_ADDRESS] {
     let mut bytes = [0; WITH_ADDRESS];
-    bytes[0] = kind;
-    bytes[4] = flags;
-    bytes[8..24].copy_from_slice(&target.octets());
-    bytes[24] = option;
-    bytes[25] = 1;
-    bytes[26..32].copy_from_slice(&mac.0);
-    let [c0, c1] = checksum(source, destination, &bytes).to_be_bytes();
-    bytes[2] = c0;
-    bytes[3] = c1;
+    bytes[field::TYPE] = kind;
+    bytes[field::FLAGS] = flags;
+    field::TARGET_ADDRESS.put(&mut bytes, target.octets());
+    let [a, b, c, d, e, f] = mac.0;
+    field::OPTION.put(&mut bytes, [option, 1, a, b, c, d, e, f]);
+    let sum = checksum(source, destination, &bytes);
+    field::CHECKSUM.put(&mut bytes, sum.to_be_bytes());
     bytes
 }
 

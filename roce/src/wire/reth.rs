@@ -1,9 +1,18 @@
 //! The RDMA Extended Transport Header (specification, section 9.3.3).
 
-use super::{Malformed, split};
+use super::{Field, Malformed, split};
 
 /// The length of a header.
 pub const LENGTH: usize = 16;
+
+/// Where the fields lie.
+mod field {
+    use super::Field;
+
+    pub const VA: Field<0, 8> = Field;
+    pub const R_KEY: Field<8, 4> = Field;
+    pub const DMA_LEN: Field<12, 4> = Field;
+}
 
 /// A view of a header.
 #[derive(Clone, Copy, Debug)]
@@ -20,20 +29,19 @@ impl<'a> Header<'a> {
     /// The virtual address.
     #[must_use]
     pub fn va(&self) -> u64 {
-        let b = self.0;
-        u64::from_be_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])
+        u64::from_be_bytes(*field::VA.of(self.0))
     }
 
     /// The remote key.
     #[must_use]
     pub fn rkey(&self) -> u32 {
-        u32::from_be_bytes([self.0[8], self.0[9], self.0[10], self.0[11]])
+        u32::from_be_bytes(*field::R_KEY.of(self.0))
     }
 
     /// The length of the whole message in bytes.
     #[must_use]
     pub fn dma_length(&self) -> u32 {
-        u32::from_be_bytes([self.0[12], self.0[13], self.0[14], self.0[15]])
+        u32::from_be_bytes(*field::DMA_LEN.of(self.0))
     }
 }
 
@@ -60,10 +68,11 @@ impl Repr {
     /// The bytes of the header.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LENGTH] {
-        let [a, b, c, d, e, f, g, h] = self.va.to_be_bytes();
-        let [k0, k1, k2, k3] = self.rkey.to_be_bytes();
-        let [l0, l1, l2, l3] = self.dma_length.to_be_bytes();
-        [a, b, c, d, e, f, g, h, k0, k1, k2, k3, l0, l1, l2, l3]
+        let mut bytes = [0; LENGTH];
+        field::VA.put(&mut bytes, self.va.to_be_bytes());
+        field::R_KEY.put(&mut bytes, self.rkey.to_be_bytes());
+        field::DMA_LEN.put(&mut bytes, self.dma_length.to_be_bytes());
+        bytes
     }
 }
 

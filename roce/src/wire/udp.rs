@@ -1,9 +1,19 @@
 //! UDP (RFC 768). RoCE v2 sends checksum 0; the ICRC protects the packet.
 
-use super::{Malformed, split};
+use super::{Field, Malformed, split};
 
 /// The length of a header.
 pub const LENGTH: usize = 8;
+
+/// Where the fields lie.
+pub(crate) mod field {
+    use super::Field;
+
+    pub const SOURCE_PORT: Field<0, 2> = Field;
+    pub const DESTINATION_PORT: Field<2, 2> = Field;
+    pub const LENGTH: Field<4, 2> = Field;
+    pub const CHECKSUM: Field<6, 2> = Field;
+}
 
 /// A view of a header.
 #[derive(Clone, Copy, Debug)]
@@ -20,25 +30,25 @@ impl<'a> Header<'a> {
     /// The source port.
     #[must_use]
     pub fn source_port(&self) -> u16 {
-        u16::from_be_bytes([self.0[0], self.0[1]])
+        u16::from_be_bytes(*field::SOURCE_PORT.of(self.0))
     }
 
     /// The destination port.
     #[must_use]
     pub fn destination_port(&self) -> u16 {
-        u16::from_be_bytes([self.0[2], self.0[3]])
+        u16::from_be_bytes(*field::DESTINATION_PORT.of(self.0))
     }
 
     /// The length of the datagram in bytes, header included.
     #[must_use]
     pub fn length(&self) -> u16 {
-        u16::from_be_bytes([self.0[4], self.0[5]])
+        u16::from_be_bytes(*field::LENGTH.of(self.0))
     }
 
     /// The checksum; 0 means none.
     #[must_use]
     pub fn checksum(&self) -> u16 {
-        u16::from_be_bytes([self.0[6], self.0[7]])
+        u16::from_be_bytes(*field::CHECKSUM.of(self.0))
     }
 }
 
@@ -75,10 +85,12 @@ impl Repr {
     /// The bytes of the header, with checksum 0. The payload may have at most 65527 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LENGTH] {
-        let [s0, s1] = self.source_port.to_be_bytes();
-        let [d0, d1] = self.destination_port.to_be_bytes();
-        let [l0, l1] = self.payload_length.saturating_add(LENGTH as u16).to_be_bytes();
-        [s0, s1, d0, d1, l0, l1, 0, 0]
+        let length = self.payload_length.saturating_add(LENGTH as u16);
+        let mut bytes = [0; LENGTH];
+        field::SOURCE_PORT.put(&mut bytes, self.source_port.to_be_bytes());
+        field::DESTINATION_PORT.put(&mut bytes, self.destination_port.to_be_bytes());
+        field::LENGTH.put(&mut bytes, length.to_be_bytes());
+        bytes
     }
 }
 
