@@ -1,5 +1,12 @@
 //! What went through the port, by kind, for the shell's statistics registers.
 
+use roce::param::ROCE_UDP_PORT;
+use roce::wire::ethernet::{self, EtherType};
+use roce::wire::{ipv4, ipv6, udp};
+
+/// TCP's number, in either version of IP.
+const PROTOCOL_TCP: u8 = 6;
+
 /// Packets of one kind, transmitted and received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
@@ -42,27 +49,35 @@ impl Tally {
             *place = place.wrapping_add(1);
         };
         bump(&mut self.packets);
-        match frame.get(12..14) {
-            Some([0x08, 0x06]) => bump(&mut self.arp),
-            Some([0x08, 0x00]) => match frame.get(23) {
-                Some(1) => bump(&mut self.icmp),
-                Some(6) => bump(&mut self.tcp),
-                Some(17) if frame.get(36..38) == Some(&ROCE_PORT) => bump(&mut self.roce),
-                _ => {}
-            },
-            Some([0x86, 0xdd]) => match frame.get(20) {
-                Some(58) => bump(&mut self.icmp),
-                Some(6) => bump(&mut self.tcp),
-                Some(17) if frame.get(56..58) == Some(&ROCE_PORT) => bump(&mut self.roce),
-                _ => {}
-            },
+        let Ok((ethernet, packet)) = ethernet::Header::new(frame) else { return };
+        let is_roce = |datagram: &[u8]| {
+            udp::Header::new(datagram)
+                .is_ok_and(|(header, _)| header.destination_port() == ROCE_UDP_PORT)
+        };
+        match ethernet.ethertype() {
+            EtherType::ARP => bump(&mut self.arp),
+            EtherType::IPV4 => {
+                let Ok((ip, payload)) = ipv4::Header::new(packet) else { return };
+                match ip.protocol() {
+                    ipv4::PROTOCOL_ICMP => bump(&mut self.icmp),
+                    PROTOCOL_TCP => bump(&mut self.tcp),
+                    ipv4::PROTOCOL_UDP if is_roce(payload) => bump(&mut self.roce),
+                    _ => {}
+                }
+            }
+            EtherType::IPV6 => {
+                let Ok((ip, payload)) = ipv6::Header::new(packet) else { return };
+                match ip.next_header() {
+                    ipv6::NEXT_HEADER_ICMPV6 => bump(&mut self.icmp),
+                    PROTOCOL_TCP => bump(&mut self.tcp),
+                    ipv6::NEXT_HEADER_UDP if is_roce(payload) => bump(&mut self.roce),
+                    _ => {}
+                }
+            }
             _ => {}
         }
     }
 }
-
-/// 4791, as it stands in a UDP header.
-const ROCE_PORT: [u8; 2] = 4791u16.to_be_bytes();
 
 #[cfg(test)]
 mod tests {
@@ -81,7 +96,7 @@ mod tests {
         let mut ipv6 = [0u8; 80];
         ipv6[12..14].copy_from_slice(&[0x86, 0xdd]);
         ipv6[20] = 17;
-        ipv6[56..58].copy_from_slice(&ROCE_PORT);
+        ipv6[56..58].copy_from_slice(&ROCE_UDP_PORT.to_be_bytes());
         tally.count(Way::Sent, &ipv6);
         let mut arp = [0u8; 42];
         arp[12..14].copy_from_slice(&[8, 6]);

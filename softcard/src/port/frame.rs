@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use roce::wire::icrc;
+use roce::wire::{ethernet, icrc};
 
 /// Bytes of the largest frame: 4096 of payload, every header, pad and ICRC.
 pub const FRAME_CAPACITY: usize = 4352;
 
 /// Bytes of the shortest frame: an Ethernet header.
-pub const MIN_FRAME: usize = 14;
+pub const MIN_FRAME: usize = ethernet::LENGTH;
 
 /// An Ethernet frame without its check sequence, handed over by ownership.
 ///
