@@ -202,11 +202,16 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         enabling || rung.is_some()
     }
 
+    /// Tells the driver of an event.
+    pub fn raise(&mut self, now: u64, event: Event) {
+        self.events.push(event, now);
+    }
+
     /// Stops for good, for the reason `code`: only a reset helps.
     pub fn fail(&mut self, now: u64, code: u32, transport: &mut impl Transport) {
         if self.fatal == 0 {
             let event = Event { kind: EventType::Fatal, code: code as u8, ..Event::default() };
-            self.events.push(event, now);
+            self.raise(now, event);
             self.stop(transport);
             self.fatal = code;
             self.events.raised = true;

@@ -7,6 +7,7 @@ use fpga_regs::coyote::pci::Bar;
 use hostmem::{DmaMemory, DoorbellPage, EventFd};
 
 use crate::Error;
+use crate::unfounded::Unfounded;
 
 /// A command for card number `card`; those of one sender are executed in order.
 pub(crate) struct Command {
@@ -36,6 +37,8 @@ pub(crate) enum Action {
     Revoke { window: u8, page: u8, reply: SyncSender<()> },
     /// The bytes kept of what the QPs behind a doorbell page have under way.
     UnderWay { window: u8, page: u8, reply: SyncSender<usize> },
+    /// Reports what nothing gave rise to; answered when it is reported.
+    Report { vfpga: u8, unfounded: Unfounded, reply: SyncSender<()> },
     /// The port's counters.
     Counters { reply: SyncSender<Vec<(&'static str, u64)>> },
 }

@@ -10,6 +10,7 @@ use hostmem::{Access, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMappin
 use crate::Error;
 use crate::command::{Action, Command};
 use crate::published::Published;
+use crate::unfounded::Unfounded;
 
 /// What a grant of a doorbell page consists of.
 #[derive(Debug)]
@@ -121,6 +122,12 @@ impl CardHandle {
     #[must_use]
     pub fn under_way_bytes(&self, window: u8, page: u8) -> usize {
         self.ask(|reply| Action::UnderWay { window, page, reply }).unwrap_or_default()
+    }
+
+    /// Has the card report what nothing in a vFPGA gave rise to, as a broken one would: for the tests of
+    /// drivers.
+    pub fn report(&self, vfpga: u8, unfounded: Unfounded) {
+        let _ = self.ask(|reply| Action::Report { vfpga, unfounded, reply });
     }
 
     /// The counters of the card's port and of its DMA, by name; empty when the card is gone.

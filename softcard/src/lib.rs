@@ -43,6 +43,7 @@ mod socket;
 mod spin;
 mod tally;
 pub mod thread_page;
+mod unfounded;
 mod vfpga;
 mod views;
 mod wait;
@@ -55,6 +56,7 @@ pub use link::Link;
 pub use port::FaultSpec;
 pub use roce::IcrcPolicy;
 pub use runtime::{CardConfig, Runtime, RuntimeConfig};
+pub use unfounded::Unfounded;
 pub use vfpga::{CQ_BYTES, MR_BYTES, QP_BYTES, UNDER_WAY_BYTES};
 
 /// Windows of a card, each an engine with [`fpga_regs::engine::window::DOORBELL_PAGES`] pages.

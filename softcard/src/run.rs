@@ -246,6 +246,10 @@ impl CardThread {
             Action::UnderWay { window, page, reply } => {
                 let _ = reply.send(card.under_way_bytes(window, page));
             }
+            Action::Report { vfpga, unfounded, reply } => {
+                card.report(now, vfpga.into(), unfounded);
+                let _ = reply.send(());
+            }
             Action::Counters { reply } => {
                 let _ = reply.send(card.counters());
             }

@@ -75,6 +75,13 @@ impl QueueEngine {
     }
 }
 
+impl QueueEngine {
+    /// Tells the driver of an event.
+    pub(crate) fn raise(&mut self, now: u64, event: fpga_regs::engine::event::Event) {
+        self.0.raise(now, event);
+    }
+}
+
 impl Logic for QueueEngine {
     fn read_register(&self, now: u64, offset: u64) -> u64 {
         self.0.read_register(now, offset)

@@ -1,0 +1,48 @@
+//! What a broken card reports though nothing in it gave rise to it: for the tests of drivers.
+
+use fpga_regs::engine::event::Event;
+
+use crate::card::Card;
+use crate::isr;
+use crate::mmu::{Direction, Fault};
+use crate::vfpga::Occupant;
+
+/// What nothing in a vFPGA gave rise to.
+#[derive(Clone, Copy, Debug)]
+pub enum Unfounded {
+    /// A page fault.
+    PageFault {
+        /// The transfer writes.
+        write: bool,
+        /// Where it met no entry.
+        vaddr: u64,
+        /// Bytes of the transfer.
+        length: u32,
+    },
+    /// An event of its queue engine's.
+    Event(Event),
+}
+
+impl Card {
+    /// Reports it as if there were a reason.
+    pub(crate) fn report(&mut self, now: u64, index: usize, unfounded: Unfounded) {
+        let Some(vfpga) = self.vfpgas.get_mut(index) else { return };
+        match unfounded {
+            Unfounded::PageFault { write, vaddr, length } => {
+                let direction = if write { Direction::Write } else { Direction::Read };
+                let fault = Fault { direction, vaddr, length };
+                if vfpga.control.isr.raise(isr::Event::PageFault(fault)) {
+                    self.shell.signal(index);
+                }
+            }
+            Unfounded::Event(event) => {
+                match &mut vfpga.logic {
+                    Occupant::Engine(engine) => engine.raise(now, event),
+                    #[cfg(test)]
+                    Occupant::Other(_) => {}
+                }
+                self.raise_interrupts();
+            }
+        }
+    }
+}
