@@ -26,7 +26,7 @@ pub struct SoftCard {
 /// A software card.
 #[derive(Debug)]
 pub struct SoftBackend {
-    handle: CardHandle,
+    pub(crate) handle: CardHandle,
     thread_page: Arc<OwnedFd>,
     given_up: OwnedFd,
     identity: Identity,
@@ -41,9 +41,9 @@ struct ConfigSpace {
 }
 
 /// Where its PCI Express capability stands.
-const EXPRESS: u16 = 0x70;
+pub(crate) const EXPRESS: u16 = 0x70;
 const COMMAND: u16 = pci::CONFIG_COMMAND;
-const DEVICE_CONTROL: u16 = EXPRESS + pci::EXPRESS_DEVICE_CONTROL;
+pub(crate) const DEVICE_CONTROL: u16 = EXPRESS + pci::EXPRESS_DEVICE_CONTROL;
 
 /// Starts the software cards, the first of which share their ports with these devices of the
 /// kernel's; the runtime ends once every back-end is dropped.

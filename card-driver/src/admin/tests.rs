@@ -4,21 +4,50 @@ use std::thread;
 use std::time::Duration;
 
 use fpga_regs::coyote::tlb::Geometry;
-use fpga_regs::coyote::vfpga::Bank;
+use fpga_regs::coyote::vfpga::{self, Bank, EventKind, IsrRead};
 use fpga_regs::engine::event::{Event, EventType};
-use fpga_regs::engine::qp::{AttributeMask, QpState};
+use fpga_regs::engine::qp::{AttributeMask, QpState, QpType};
 
 use super::*;
 use crate::fake::FakeCard;
 use crate::lock::lock;
 
 fn engine() -> (Arc<FakeCard>, AdminEngine) {
-    let card = Arc::new(FakeCard::new(2));
+    let card = Arc::new(FakeCard::with_interrupts(2));
     let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(&card);
     let large = Geometry { page_bits: 21, order: 9, ways: 2 };
     let shell = Arc::new(Shell::new(3, backend, Bank::Plain, large, 2));
-    let engine = AdminEngine::start(3, shell, 1, &mut Arena::new(&[(0, u64::MAX)])).unwrap();
+    let fd = memfd::create("rings", 4096).unwrap();
+    let mapping = SharedMapping::new(fd.as_fd(), 0, 4096, Access::ReadWrite).unwrap();
+    let rings = DmaMemory::Shared { mapping: Arc::new(mapping), offset: 0 };
+    card.dma_map(RINGS, 4096, rings).unwrap();
+    shell.map(1, RINGS, 4096, Purpose::OwnRings);
+    let mut engine = AdminEngine::start(3, shell, 1, &mut Arena::new(&[(0, u64::MAX)])).unwrap();
+    engine.grant(PAGE).unwrap();
     (card, engine)
+}
+
+/// Where all queues have their rings, and their doorbell page.
+const RINGS: u64 = 1 << 40;
+const PAGE: u8 = 1;
+const CQ: CreateCq = CreateCq { ring: RINGS, log2_entries: 0, page: PAGE };
+
+fn qp(engine: &mut AdminEngine) -> (u32, u8) {
+    let cqn = engine.create_cq(&CQ).unwrap();
+    let queue = CreateRq { ring: RINGS, page: PAGE, ..CreateRq::default() };
+    let rqn = engine.create_rq(&queue).unwrap();
+    let (kind, page) = (QpType::Rc, PAGE);
+    let wanted = CreateQp { sq_ring: RINGS, kind, page, ..CreateQp::default() };
+    engine.create_qp(&CreateQp { send_cqn: cqn, receive_cqn: cqn, rqn, ..wanted }).unwrap()
+}
+
+/// Lets engine 1 hear of no commands.
+fn silence(card: &FakeCard) {
+    card.script(|card, offset, value| {
+        if offset != user_csr(1) + window::ADMIN_DOORBELL {
+            card.pass(offset, value);
+        }
+    });
 }
 
 /// The numbers of the objects that the engine tells of, once they are served.
@@ -43,22 +72,29 @@ fn completion_event(cqn: u32) -> Event {
 
 #[test]
 fn commands_are_answered_over_many_laps_of_the_rings() {
-    let (_card, mut engine) = engine();
+    let (card, mut engine) = engine();
     assert_eq!(engine.name(), "balboa3 window 1");
-    let (qpn, generation) = engine.create_qp(&CreateQp::default()).unwrap();
-    assert_eq!(generation, 7);
-    let wanted =
-        Attributes { state: QpState::Err, mask: AttributeMask::STATE, ..Attributes::default() };
+    let (qpn, generation) = qp(&mut engine);
+    let mask = AttributeMask::STATE;
+    let failed = Attributes { state: QpState::Err, mask, ..Attributes::default() };
     for _ in 0..500 {
-        let cqn = engine.create_cq(&CreateCq::default()).unwrap();
-        engine.modify_qp(qpn, &wanted).unwrap_or_default();
+        let cqn = engine.create_cq(&CQ).unwrap();
+        assert_eq!(engine.modify_qp(qpn, &failed).unwrap(), generation);
         engine.destroy_cq(cqn).unwrap();
     }
-    let (qpn, _) = engine.create_qp(&CreateQp::default()).unwrap();
+    assert_eq!(engine.query_qp(qpn).unwrap().state, QpState::Err);
+    let (qpn, _) = qp(&mut engine);
     assert_eq!(engine.query_qp(qpn).unwrap().state, QpState::Reset);
-    assert_eq!(engine.query_qp(qpn).unwrap().dest_qpn, 99);
-    assert_eq!(engine.query_port().unwrap().active_mtu, 3);
+    assert_eq!(engine.query_port().unwrap().active_mtu, 5);
+    // Both blocks of an answer, and all words of one with many.
+    let attributes = Attributes { dest_qpn: 99, dgid: [7; 16], ..Attributes::default() };
     let counters: Vec<u64> = (1..=COUNTERS.len() as u64).collect();
+    let block = |words: &[u64]| std::array::from_fn(|i| words.get(i).copied().unwrap_or(0));
+    card.window(1, |w| {
+        w.answers.insert(Opcode::QueryQp, attributes.encode().into());
+        w.answers.insert(Opcode::QueryCounters, counters.chunks(8).map(block).collect());
+    });
+    assert_eq!(engine.query_qp(qpn).unwrap(), attributes);
     assert_eq!(engine.query_counters().unwrap(), counters);
 }
 
@@ -78,23 +114,23 @@ fn a_refused_command_names_engine_command_and_status() {
 fn a_silent_engine_is_dead_and_fails_at_once_until_it_is_restarted() {
     let (card, mut engine) = engine();
     engine.set_command_limit(Duration::ZERO);
-    card.window(1, |w| w.silent = true);
-    let error = engine.create_cq(&CreateCq::default()).unwrap_err();
+    silence(&card);
+    let error = engine.create_cq(&CQ).unwrap_err();
     assert!(error.to_string().contains("no answer to CreateCq"), "{error}");
     assert!(matches!(error, Error::Dead { .. }));
     assert_eq!(engine.next_event(), Some(EngineEvent::Dead));
-    card.window(1, |w| w.silent = false);
-    assert!(engine.create_cq(&CreateCq::default()).is_err());
+    card.script(FakeCard::pass);
+    assert!(engine.create_cq(&CQ).is_err());
     engine.restart().unwrap();
     engine.set_command_limit(COMMAND_LIMIT);
-    engine.create_cq(&CreateCq::default()).unwrap();
+    engine.create_cq(&CQ).unwrap();
 }
 
 #[test]
 fn a_card_that_is_gone_is_not_waited_for() {
     let (card, mut engine) = engine();
-    card.window(1, |w| w.gone = true);
-    let error = engine.create_cq(&CreateCq::default()).unwrap_err();
+    card.leave();
+    let error = engine.create_cq(&CQ).unwrap_err();
     assert!(error.to_string().contains("the card is gone"), "{error}");
     assert!(engine.restart().unwrap_err().to_string().contains("the card is gone"));
 }
@@ -109,7 +145,8 @@ fn events_are_told_in_order_over_many_laps_and_clear_the_interrupt() {
         engine.shell.attend().unwrap();
         assert_eq!(heard.take(), numbers.collect::<Vec<_>>());
     }
-    assert!(card.is_quiet(1));
+    let reported = card.read64(Bar::Shell, Bank::Plain.cnfg(1) + vfpga::ISR);
+    assert_eq!(IsrRead::decode(reported).kind, EventKind::Offload, "no event");
     assert_eq!(engine.next_event(), None);
 }
 
@@ -151,8 +188,8 @@ fn an_overflow_is_reported_once_as_lost_events() {
 fn all_events_of_a_queue_are_told_before_its_end_is() {
     let (card, mut engine) = engine();
     let heard = Heard::of(&mut engine);
-    let cqn = engine.create_cq(&CreateCq::default()).unwrap();
-    let other = engine.create_cq(&CreateCq::default()).unwrap();
+    let cqn = engine.create_cq(&CQ).unwrap();
+    let other = engine.create_cq(&CQ).unwrap();
     card.raise(1, completion_event(other));
     card.raise(1, completion_event(cqn));
     engine.destroy_cq(cqn).unwrap();
@@ -170,7 +207,7 @@ fn a_fatal_event_is_the_engines_death() {
     engine.service();
     assert!(engine.death().unwrap().contains("code 42"));
     assert!(engine.set_gid(0, None).is_err());
-    card.window(1, |w| w.stuck = true);
+    card.set(Bar::Shell, user_csr(1) + window::STATUS, window::STATUS_FATAL);
     assert!(engine.restart().unwrap_err().to_string().contains("does not reset"));
 }
 
@@ -208,12 +245,23 @@ fn a_ring_that_is_emptied_for_a_restart_is_not_read_meanwhile() {
 #[test]
 fn completions_that_nobody_asked_for_are_skipped_until_they_are_too_many() {
     let (card, mut engine) = engine();
-    card.window(1, |w| w.babble = 3);
     for _ in 0..50 {
-        engine.create_cq(&CreateCq::default()).unwrap();
+        card.window(1, |w| (0..3).for_each(|_| w.babble()));
+        engine.create_cq(&CQ).unwrap();
     }
     // More than a lap in one answer is a card that would go on for ever.
-    card.window(1, |w| w.babble = 1000);
-    let error = engine.create_cq(&CreateCq::default()).unwrap_err();
+    silence(&card);
+    let stopped = AtomicBool::new(false);
+    let error = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stopped.load(Ordering::Relaxed) {
+                card.window(1, |w| w.babble());
+            }
+        });
+        let error = engine.create_cq(&CQ).unwrap_err();
+        stopped.store(true, Ordering::Relaxed);
+        error
+    });
     assert!(matches!(error, Error::Dead { .. }), "{error}");
+    assert!(error.to_string().contains("it answers what was not asked"), "{error}");
 }

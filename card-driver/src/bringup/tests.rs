@@ -1,10 +1,12 @@
 use bitstreams::EngineKind;
 use fpga_regs::coyote::pci::DEVICE_CONTROL_RELAXED_ORDERING;
 use fpga_regs::coyote::shell::{CTRL_CNFG_DEFAULT, Map};
+use fpga_regs::coyote::vfpga::{EventKind, IsrRead, IsrWrite};
 use fpga_regs::engine::window;
 
 use super::*;
-use crate::fake::{EXPRESS_CONTROL, FakeCard, STUBBORN};
+use crate::fake::FakeCard;
+use crate::soft::{DEVICE_CONTROL, EXPRESS};
 
 fn manifest(map: Map) -> Manifest {
     Manifest { name: "test.bit".into(), map, engine: EngineKind::Vqe, regions: None }
@@ -37,12 +39,12 @@ fn a_healthy_card_comes_up_with_engines_addresses_and_interrupts() {
     let (fake, card) = attempt(FakeCard::new(4));
     let mut card = card.unwrap();
     assert_eq!(card.windows.len(), 4);
-    assert_eq!(fake.get(Bar::Shell, shell::IP_ADDRESS), 0x0a4d_0001);
-    assert_eq!(fake.get(Bar::Shell, shell::MAC_ADDRESS), 0x0200_0a4d_0001);
-    assert_eq!(fake.get(Bar::Static, static_layer::PR_EOST_RESET), 1);
-    assert_eq!(fake.get(Bar::Xdma, xdma::engine(Direction::CardToHost, 2) + 4), 7);
-    assert_eq!(fake.get(Bar::Xdma, 0x2008), 0x7fff);
-    assert_eq!(fake.get(Bar::Xdma, 0x208c), 0x0f0e_0d0c);
+    assert_eq!(fake.written(Bar::Shell, shell::IP_ADDRESS), 0x0a4d_0001);
+    assert_eq!(fake.written(Bar::Shell, shell::MAC_ADDRESS), 0x0200_0a4d_0001);
+    assert_eq!(fake.written(Bar::Static, static_layer::PR_EOST_RESET), 1);
+    assert_eq!(fake.written(Bar::Xdma, xdma::engine(Direction::CardToHost, 2) + 4), 7);
+    assert_eq!(fake.written(Bar::Xdma, 0x2008), 0x7fff);
+    assert_eq!(fake.written(Bar::Xdma, 0x208c), 0x0f0e_0d0c);
     assert_eq!((card.name().as_str(), card.firmware.as_str()), ("balboa0", "1.0.1"));
     assert_eq!(card.port().link_up, 1);
     assert_eq!(card.gids.len(), 16);
@@ -51,13 +53,18 @@ fn a_healthy_card_comes_up_with_engines_addresses_and_interrupts() {
 
 #[test]
 fn the_function_may_use_the_bus_but_not_out_of_order() {
-    let (fake, card) = attempt(FakeCard::new(1));
+    let card = FakeCard::new(1);
+    // Another capability comes first.
+    card.set_config(pci::CONFIG_CAPABILITIES, 0x40);
+    card.set_config(0x40, EXPRESS << 8 | 1);
+    card.write_config(DEVICE_CONTROL, 0x0810);
+    let (fake, card) = attempt(card);
     card.unwrap();
     assert_eq!(fake.read_config(pci::CONFIG_COMMAND), 0x0006);
     // Extended tags and reads of 512 bytes; what else stood there stays.
-    assert_eq!(fake.read_config(EXPRESS_CONTROL), 0x2900);
+    assert_eq!(fake.read_config(DEVICE_CONTROL), 0x2900);
     let stubborn = FakeCard::new(1);
-    stubborn.set_config(STUBBORN, 1);
+    stubborn.set_config(DEVICE_CONTROL, 0x0810);
     let why = refusal(stubborn);
     assert!(why.contains("relaxed ordering stays on") && why.contains("0x0810"), "{why}");
     assert_eq!(0x0810 & DEVICE_CONTROL_RELAXED_ORDERING, DEVICE_CONTROL_RELAXED_ORDERING);
@@ -65,7 +72,7 @@ fn the_function_may_use_the_bus_but_not_out_of_order() {
     bare.set_config(pci::CONFIG_CAPABILITIES, 0);
     assert!(refusal(bare).contains("no PCI Express capability"));
     let circular = FakeCard::new(1);
-    circular.set_config(0x40, 0x4001);
+    circular.set_config(EXPRESS, EXPRESS << 8 | 1);
     assert!(refusal(circular).contains("no PCI Express capability"));
 }
 
@@ -100,8 +107,8 @@ fn nothing_is_written_to_a_card_with_another_design() {
     other.set(Bar::Static, static_layer::PROBE, 0x1234);
     let (fake, result) = attempt(other);
     assert!(result.is_err());
-    assert_eq!(fake.get(Bar::Static, static_layer::PR_EOST), 0);
-    assert_eq!(fake.get(Bar::Xdma, xdma::ENGINE_CONTROL), 0);
+    assert_eq!(fake.written(Bar::Static, static_layer::PR_EOST), 0);
+    assert_eq!(fake.written(Bar::Xdma, xdma::ENGINE_CONTROL), 0);
 }
 
 #[test]
@@ -165,12 +172,16 @@ fn a_shell_with_the_avx_bank_is_spoken_to_there() {
     let card = FakeCard::new(1);
     let avx = CtrlCnfg { avx: true, ..CTRL_CNFG_DEFAULT };
     card.set(Bar::Shell, shell::CTRL_CNFG, avx.encode());
+    let isr = |bank: Bank| bank.cnfg(0) + vfpga::ISR;
+    let news = IsrRead { kind: EventKind::Notify, ..IsrRead::default() };
+    card.set(Bar::Shell, isr(Bank::Avx), news.encode());
     let (fake, card) = attempt(card);
     let card = card.unwrap();
     // Its interrupts are answered there, and nothing goes where the other bank is.
     card.shell.attend().unwrap();
-    assert!(fake.is_quiet(0));
-    assert_eq!(fake.get(Bar::Shell, Bank::Plain.cnfg(0) + vfpga::ISR), 0);
+    let clear = IsrWrite { clear_pending: true, ..IsrWrite::default() };
+    assert_eq!(fake.written(Bar::Shell, isr(Bank::Avx)), clear.encode());
+    assert_eq!(fake.written(Bar::Shell, isr(Bank::Plain)), 0);
 }
 
 #[test]
@@ -192,7 +203,7 @@ fn an_engine_that_is_not_driven_is_refused_before_anything_is_written() {
     );
     let why = card.err().unwrap().to_string();
     assert!(why.contains("test.bit wants the engine `stock`"), "{why}");
-    assert_eq!(fake.get(Bar::Shell, shell::MAC_ADDRESS), 0);
+    assert_eq!(fake.written(Bar::Shell, shell::MAC_ADDRESS), 0);
 }
 
 #[test]
@@ -201,6 +212,6 @@ fn another_contract_version_and_a_stuck_engine_are_named() {
     card.set(Bar::Shell, vfpga::user_csr(0) + window::VERSION, 2 << 16 | 3);
     assert!(refusal(card).contains("version 2.3"));
     let card = FakeCard::new(1);
-    card.window(0, |w| w.stuck = true);
+    card.set(Bar::Shell, vfpga::user_csr(0) + window::STATUS, window::STATUS_FATAL);
     assert!(refusal(card).contains("does not reset"));
 }

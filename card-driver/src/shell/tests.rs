@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use fpga_regs::coyote::tlb::Entry;
 
 use super::*;
@@ -8,18 +10,58 @@ const PAGE: u64 = 2 << 20;
 const LARGE: Geometry = Geometry { page_bits: 21, order: 9, ways: 2 };
 
 fn shell() -> (Arc<FakeCard>, Shell) {
-    let card = Arc::new(FakeCard::new(2));
+    let card = Arc::new(FakeCard::with_interrupts(2));
     let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(&card);
     (card, Shell::new(0, backend, Bank::Plain, LARGE, 2))
 }
 
-/// Pages inserted and removed, by vFPGA.
-fn entries(card: &FakeCard) -> Vec<(u64, u64, bool)> {
-    let entry = |(index, words)| {
-        let entry = Entry::decode(words, LARGE);
-        (index, entry.vaddr / PAGE, entry.valid)
-    };
-    card.take_entries().into_iter().map(entry).collect()
+/// What a card was told.
+struct Told {
+    /// Pages inserted and removed, by vFPGA.
+    entries: Vec<(u64, u64, bool)>,
+    /// Answers to events, and orders, by vFPGA; locks aside.
+    answers: Vec<(u64, IsrWrite)>,
+}
+
+fn told(card: &FakeCard) -> Told {
+    let mut told = Told { entries: Vec::new(), answers: Vec::new() };
+    let clear = IsrWrite { clear_pending: true, ..IsrWrite::default() };
+    let mut first = 0;
+    for (offset, value) in card.take_writes() {
+        for index in 0..2 {
+            let window = vfpga::large_tlb(index);
+            if offset == window + vfpga::TLB_WORD_0 {
+                first = value;
+            } else if offset == window + vfpga::TLB_WORD_1 {
+                let entry = Entry::decode([first, value], LARGE);
+                told.entries.push((index, entry.vaddr / PAGE, entry.valid));
+            } else if offset == isr(index) {
+                let answer = IsrWrite::decode(value);
+                told.answers.extend((!answer.lock && answer != clear).then_some((index, answer)));
+            }
+        }
+    }
+    told
+}
+
+/// First bytes of the pages that vFPGA 0 is to invalidate, with the process named, in order.
+#[derive(Clone, Default)]
+struct Invalidated(Arc<Mutex<Vec<(u64, u32)>>>);
+
+impl Invalidated {
+    /// Notes what an order names when it arrives.
+    fn note(&self, card: &FakeCard, offset: u64, value: u64) {
+        let order = IsrWrite::decode(value);
+        if offset == isr(0) && order.invalidate && !order.lock {
+            let read = |register| card.read64(Bar::Shell, Bank::Plain.cnfg(0) + register);
+            let process = IsrPid::decode(read(vfpga::ISR_PID)).hpid;
+            lock(&self.0).push((read(vfpga::ISR_VADDR), process));
+        }
+    }
+}
+
+fn isr(index: u64) -> u64 {
+    Bank::Plain.cnfg(index) + vfpga::ISR
 }
 
 #[test]
@@ -27,27 +69,32 @@ fn memory_is_inserted_once_and_taken_back_before_it_goes() {
     let (card, shell) = shell();
     shell.map(1, PAGE, 4096, Purpose::Payload);
     shell.map(1, PAGE + 8192, PAGE, Purpose::Payload);
-    assert_eq!(entries(&card), [(1, 1, true), (1, 2, true)]);
+    assert_eq!(told(&card).entries, [(1, 1, true), (1, 2, true)]);
     assert!(shell.unmap(1, &[(PAGE, 4096)]).unwrap());
-    assert_eq!(entries(&card), [], "others are in that page");
-    assert!(card.take_answers().is_empty());
+    let Told { entries, answers } = told(&card);
+    assert_eq!(entries, [], "others are in that page");
+    assert!(answers.is_empty());
     assert!(shell.unmap(1, &[(PAGE + 8192, PAGE)]).unwrap());
-    assert_eq!(entries(&card), [(1, 1, false), (1, 2, false)]);
-    let kinds: Vec<_> = card.take_answers().iter().map(|(_, isr)| isr.invalidate_last).collect();
+    let Told { entries, answers } = told(&card);
+    assert_eq!(entries, [(1, 1, false), (1, 2, false)]);
+    let kinds: Vec<_> = answers.iter().map(|(_, isr)| isr.invalidate_last).collect();
     assert_eq!(kinds, [false, true], "each page, the last of them marked");
-    assert_eq!(card.get(Bar::Shell, Bank::Plain.cnfg(1) + vfpga::ISR_LEN), PAGE);
+    assert_eq!(card.written(Bar::Shell, Bank::Plain.cnfg(1) + vfpga::ISR_LEN), PAGE);
 }
 
 #[test]
 fn an_invalidation_that_is_not_confirmed_is_an_error() {
     let (card, shell) = shell();
     shell.map(0, 0, 4096, Purpose::Payload);
-    card.mute();
+    card.script(|card, offset, value| {
+        let silent = IsrWrite { invalidate_last: false, ..IsrWrite::decode(value) };
+        card.pass(offset, if offset == isr(0) { silent.encode() } else { value });
+    });
     let error = shell.unmap(0, &[(0, 4096)]).unwrap_err();
     assert!(matches!(error, Error::Dead { .. }));
     assert!(error.to_string().contains("does not confirm within 1s"), "{error}");
     // The regions of a program are many: the next one is not waited for, nor believed.
-    card.unmute();
+    card.script(FakeCard::pass);
     shell.map(0, PAGE, 4096, Purpose::Payload);
     shell.unmap(0, &[(PAGE, 4096)]).unwrap_err();
     // Another vFPGA is.
@@ -59,12 +106,13 @@ fn an_invalidation_that_is_not_confirmed_is_an_error() {
 fn a_fault_is_mended_from_the_shadow() {
     let (card, shell) = shell();
     shell.map(0, 4 * PAGE, PAGE, Purpose::Rings);
-    assert_eq!(entries(&card), []);
+    assert_eq!(told(&card).entries, []);
     card.fault(0, true, 4 * PAGE + 100, 64);
     shell.attend().unwrap();
-    assert_eq!(entries(&card), [(0, 4, true)]);
+    let Told { entries, answers } = told(&card);
+    assert_eq!(entries, [(0, 4, true)]);
     let mended = IsrWrite { restart_write: true, success: true, ..IsrWrite::default() };
-    assert_eq!(card.take_answers(), [(0, mended)]);
+    assert_eq!(answers, [(0, mended)]);
     assert_eq!(shell.counts(), FaultCounts { refilled: 1, refused: 0 });
 }
 
@@ -73,16 +121,19 @@ fn a_fault_without_memory_or_of_another_address_space_is_refused() {
     let (card, shell) = shell();
     shell.map(0, 4 * PAGE, PAGE, Purpose::Payload);
     shell.map(1, 6 * PAGE, PAGE, Purpose::Payload);
-    card.take_entries();
+    told(&card);
     card.fault(0, false, 6 * PAGE, 64);
     shell.attend().unwrap();
     let drop = IsrWrite { restart_read: true, ..IsrWrite::default() };
-    assert_eq!(card.take_answers(), [(0, drop)], "the page is the other vFPGA's");
+    let Told { entries, answers } = told(&card);
+    assert_eq!(answers, [(0, drop)], "the page is the other vFPGA's");
+    assert_eq!(entries, []);
     card.set(Bar::Shell, Bank::Plain.cnfg(0) + vfpga::ISR_PID, 5);
     card.fault(0, false, 4 * PAGE, 64);
     shell.attend().unwrap();
-    assert_eq!(card.take_answers(), [(0, drop)], "no address space 5 is known");
-    assert_eq!(entries(&card), []);
+    let Told { entries, answers } = told(&card);
+    assert_eq!(answers, [(0, drop)], "no address space 5 is known");
+    assert_eq!(entries, []);
     assert_eq!(shell.counts(), FaultCounts { refilled: 0, refused: 2 });
 }
 
@@ -106,7 +157,7 @@ fn who_waits_for_one_vfpga_serves_the_faults_of_the_others() {
     shell.map(1, 4 * PAGE, PAGE, Purpose::Rings);
     card.fault(1, false, 4 * PAGE, 64);
     assert!(shell.unmap(0, &[(0, PAGE)]).unwrap());
-    card.notify(1);
+    card.signal(1);
     let seen = [shell.signals(0), shell.signals(1)];
     assert!(!shell.wait(0, seen[0], Duration::ZERO).unwrap());
     assert!(shell.wait(1, seen[1], Duration::ZERO).unwrap(), "it was signalled meanwhile");
@@ -129,7 +180,7 @@ fn a_thread_serves_while_another_waits_for_nothing_but_its_own() {
     // Once told to stop, it serves nothing more, and who waits does.
     drop(interrupts);
     let seen = shell.signals(0);
-    card.notify(0);
+    card.signal(0);
     assert_eq!(shell.signals(0), seen);
     assert!(shell.wait(0, seen, Duration::from_secs(10)).unwrap());
     assert_eq!(shell.counts().refused, 0);
@@ -144,21 +195,31 @@ fn a_fault_amid_the_orders_of_an_invalidation_comes_again_and_spoils_none_of_the
         shell.map(0, 2 * PAGE, 2 * PAGE, Purpose::Payload);
         shell.map(0, 8 * PAGE, PAGE, Purpose::Rings);
         // The first write of the ISR is the lock's, ahead of all orders.
-        card.fault_behind(register, 8 * PAGE + 64);
+        let once = AtomicBool::new(true);
+        let invalidated = Invalidated::default();
+        let notes = invalidated.clone();
+        card.script(move |card, offset, value| {
+            notes.note(card, offset, value);
+            card.pass(offset, value);
+            if offset == Bank::Plain.cnfg(0) + register && once.swap(false, Ordering::Relaxed) {
+                card.fault(0, false, 8 * PAGE + 64, 64);
+            }
+        });
         assert!(shell.unmap(0, &[(2 * PAGE, 2 * PAGE)]).unwrap());
-        let invalidated = card.take_invalidated();
+        let invalidated = lock(&invalidated.0);
         for page in [2 * PAGE, 3 * PAGE] {
             let ours = (page, std::process::id());
             assert!(invalidated.contains(&ours), "behind {register:#x}: {invalidated:x?}");
         }
-        let restarts = card.take_answers().into_iter().filter(|(_, isr)| !isr.invalidate);
+        let Told { entries, answers } = told(&card);
+        let restarts = answers.into_iter().filter(|(_, isr)| !isr.invalidate);
         assert_eq!(restarts.collect::<Vec<_>>(), [(0, success)], "behind {register:#x}");
-        let inserted = entries(&card).into_iter().filter(|(.., valid)| *valid);
+        let inserted = entries.into_iter().filter(|(.., valid)| *valid);
         assert_eq!(inserted.map(|(_, page, _)| page).collect::<Vec<_>>(), [2, 3]);
         assert_eq!(shell.counts(), FaultCounts::default(), "nothing is known of it yet");
         card.fault(0, false, 8 * PAGE + 64, 64);
         shell.attend().unwrap();
-        assert_eq!(entries(&card), [(0, 8, true)]);
+        assert_eq!(told(&card).entries, [(0, 8, true)]);
         assert_eq!(shell.counts(), FaultCounts { refilled: 1, refused: 0 });
     }
 }
@@ -169,17 +230,24 @@ fn pages_of_many_ranges_are_taken_back_by_rows_with_a_confirmation_for_each() {
     let (card, shell) = shell();
     let ranges: Vec<_> = (0..RANGES).map(|n| (n * 2 * PAGE, PAGE)).collect();
     ranges.iter().for_each(|&(start, length)| shell.map(0, start, length, Purpose::Payload));
-    card.take_entries();
-    let mut rows = 0;
-    while !shell.unmap(0, &ranges).unwrap() {
+    told(&card);
+    let invalidated = Invalidated::default();
+    let notes = invalidated.clone();
+    card.script(move |card, offset, value| {
+        notes.note(card, offset, value);
+        card.pass(offset, value);
+    });
+    let (mut rows, mut confirmed, mut done) = (0, 0, false);
+    while !done {
+        done = shell.unmap(0, &ranges).unwrap();
         rows += 1;
-        let removed = entries(&card);
-        assert!(removed.len() <= ROW && removed.iter().all(|(.., valid)| !valid));
+        let Told { entries, answers } = told(&card);
+        assert!(entries.len() <= ROW && entries.iter().all(|(.., valid)| !valid));
+        confirmed += answers.iter().filter(|(_, isr)| isr.invalidate_last).count();
     }
-    assert_eq!(rows, RANGES as usize / ROW);
-    let confirmed = card.take_answers().iter().filter(|(_, isr)| isr.invalidate_last).count();
-    assert_eq!(confirmed, rows + 1);
-    let pages: Vec<_> = card.take_invalidated().into_iter().map(|(page, _)| page).collect();
+    assert_eq!(rows, RANGES as usize / ROW + 1);
+    assert_eq!(confirmed, rows);
+    let pages: Vec<_> = lock(&invalidated.0).iter().map(|(page, _)| *page).collect();
     assert_eq!(pages, ranges.iter().map(|(start, _)| *start).collect::<Vec<_>>());
 }
 
@@ -187,8 +255,10 @@ fn pages_of_many_ranges_are_taken_back_by_rows_with_a_confirmation_for_each() {
 fn terabytes_cost_no_more_than_what_is_inserted_of_them() {
     let (card, shell) = shell();
     shell.map(0, 0, 4 << 40, Purpose::Payload);
-    let inserted = entries(&card).len();
+    let inserted = told(&card).entries.len();
     assert!(inserted <= 64, "{inserted} entries");
     while !shell.unmap(0, &[(0, 4 << 40)]).unwrap() {}
-    assert_eq!((entries(&card).len(), card.take_invalidated().len()), (inserted, inserted));
+    let Told { entries, answers } = told(&card);
+    let invalidated = answers.iter().filter(|(_, isr)| isr.invalidate).count();
+    assert_eq!((entries.len(), invalidated), (inserted, inserted));
 }

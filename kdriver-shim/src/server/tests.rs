@@ -2,11 +2,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::{Condvar, Mutex};
 
+use card_driver::backend::CardBackend as _;
 use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::admin::{AdminStatus, Opcode};
 use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::event::{Event, EventType, QpEvent};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use fpga_regs::engine::window::ADMIN_DOORBELL;
 use hostmem::{Access, SharedMapping};
 use shim_abi::Grant;
 
@@ -20,6 +23,11 @@ mod turns;
 mod undo;
 
 use bench::{Bench, leaked, records, wanted_qp};
+
+/// Whether that register is where commands to an engine are rung for.
+fn is_doorbell(offset: u64) -> bool {
+    (0..4).any(|window| offset == user_csr(window) + ADMIN_DOORBELL)
+}
 
 #[test]
 fn a_client_gets_its_own_page_and_rings_once() {
@@ -87,8 +95,7 @@ fn a_client_that_dies_is_cleaned_up_in_order() {
     let before = bench.cards[0].window(0, |w| w.log.len());
     drop(peer);
     bench.turn();
-    let order: Vec<_> =
-        bench.cards[0].window(0, |w| w.log[before..].iter().map(|(op, _)| *op).collect());
+    let order: Vec<_> = bench.cards[0].window(0, |w| w.log[before..].to_vec());
     use Opcode as O;
     assert_eq!(order, [O::DestroyQp, O::DestroyRq, O::DestroyCq, O::DestroyKey]);
     assert_eq!(bench.cards[0].mapped(), at_rest);
@@ -102,9 +109,10 @@ fn a_refused_modify_says_what_is_missing() {
     let (context, _fds) = bench.open(&peer, 0);
     let pdn = bench.pd(&peer, context.context);
     let (cqn, _) = bench.cq(&peer, context.context, None);
-    let qpn = bench.qp(&peer, pdn, cqn);
+    let made = bench.ask(&peer, Request::CreateQp(wanted_qp(pdn, cqn))).0;
+    let Response::Qp { qpn, generation, .. } = made else { panic!("{made:?}") };
     let mask = AttributeMask::STATE | AttributeMask::PORT;
-    let wanted = Attributes { mask, state: QpState::Init, ..Attributes::default() };
+    let wanted = Attributes { mask, state: QpState::Init, ..sound() };
     let request = Request::ModifyQp { qpn, attributes: wanted.encode() };
     let refusal = bench.refused(&peer, request);
     assert_eq!(refusal.errno, Errno::EINVAL as i32);
@@ -112,12 +120,17 @@ fn a_refused_modify_says_what_is_missing() {
     let mask = mask | AttributeMask::ACCESS | AttributeMask::PKEY_INDEX;
     let wanted = Attributes { mask, ..wanted };
     let request = Request::ModifyQp { qpn, attributes: wanted.encode() };
-    assert_eq!(bench.ask(&peer, request).0, Response::QpModified { generation: 7 });
+    assert_eq!(bench.ask(&peer, request).0, Response::QpModified { generation });
     let (Response::QpAttributes { attributes }, _) = bench.ask(&peer, Request::QueryQp { qpn })
     else {
         panic!()
     };
     assert_eq!(Attributes::decode(&attributes).state, QpState::Init);
+}
+
+/// Attributes that an engine takes, whichever of them are named.
+fn sound() -> Attributes {
+    Attributes { port: 1, path_mtu: 1, ..Attributes::default() }
 }
 
 /// Tries to take a QP to RTR, connected to QP `dest` of a peer; the errno if it is refused.
@@ -133,7 +146,7 @@ fn connect_qp(bench: &mut Bench, peer: &bench::Peer, qpn: u32, dest: u32) -> Res
         | M::MIN_RNR_TIMER;
     for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr)] {
         let dgid = [9; 16];
-        let wanted = Attributes { mask, state, dest_qpn: dest, dgid, ..Attributes::default() };
+        let wanted = Attributes { mask, state, dest_qpn: dest, dgid, ..sound() };
         let request = Request::ModifyQp { qpn, attributes: wanted.encode() };
         bench.try_ask(peer, &request).0.map_err(|refusal| refusal.errno)?;
     }
@@ -177,7 +190,7 @@ fn a_process_cannot_claim_the_connection_of_another() {
     // A connection that failed is nobody's, also where balboad was not told.
     let heir = bench.qp(&attacker, theirs.0, theirs.1);
     let window = bench.server.clients.values().next().unwrap().owned.places[&0].window;
-    bench.cards[0].window(window.into(), |w| w.qps.insert(victims, QpState::Err));
+    bench.fail(window, victims);
     connect_qp(&mut bench, &attacker, heir, 77).unwrap();
     // And now it is the other's, until that one is reset.
     go(&mut bench, &victim, victims, QpState::Reset);
@@ -194,7 +207,8 @@ fn a_number_that_a_card_gives_out_twice_is_not_believed() {
     let (context, _fds) = bench.open(&first, 0);
     let (cqn, _) = bench.cq(&first, context.context, None);
     let (context, _fds) = bench.open(&second, 0);
-    bench.cards[0].window(0, |w| w.next = cqn);
+    bench.cards[0]
+        .window(0, |w| w.alter = Some(Box::new(move |completion| completion.result = cqn)));
     let request =
         Request::CreateCq { context: context.context, log2_entries: 2, channel: None, cookie: 1 };
     let refusal = bench.refused(&second, request);
@@ -477,7 +491,13 @@ fn what_a_card_does_not_confirm_is_quarantined_with_its_page() {
     let peer = bench.provider();
     let (context, _fds) = bench.open(&peer, 0);
     bench.cq(&peer, context.context, None);
-    bench.cards[0].window(0, |w| w.refuse.insert(Opcode::DestroyCq, AdminStatus::Busy));
+    bench.cards[0].window(0, |w| {
+        w.alter = Some(Box::new(|completion| {
+            if completion.opcode == Opcode::DestroyCq {
+                completion.status = AdminStatus::Busy;
+            }
+        }));
+    });
     drop(peer);
     bench.turn();
     let (quarantine, iova_bytes) = leaked(&bench.server.cards[0]);
@@ -525,6 +545,11 @@ fn a_tool_lists_cards_and_reads_the_status_and_no_more() {
     let pdn = bench.pd(&peer, context.context);
     let (cqn, _) = bench.cq(&peer, context.context, None);
     bench.qp(&peer, pdn, cqn);
+    let attributes = Attributes { dest_qpn: 99, ..Attributes::default() };
+    bench.cards[0].window(0, |w| {
+        w.answers.insert(Opcode::QueryQp, attributes.encode().into());
+        w.answers.insert(Opcode::QueryCounters, vec![[1; 8]]);
+    });
     let tool = bench.connect();
     assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
     let (Response::Cards(cards), _) = bench.ask(&tool, Request::ListCards) else { panic!() };
@@ -538,7 +563,7 @@ fn a_tool_lists_cards_and_reads_the_status_and_no_more() {
     let status: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
     assert_eq!(status["cards"][0]["name"], "balboa0");
     assert_eq!(status["cards"][0]["counters"]["sent_pkts"], 1);
-    assert_eq!(status["cards"][0]["counters"]["port_frames"], 5);
+    assert!(status["cards"][0]["counters"]["tlb_insertions"].as_u64().unwrap() > 0);
     assert_eq!(status["cards"][0]["gids"][1], "::ffff:10.77.0.1");
     let client = &status["clients"][0];
     assert_eq!(client["places"][0]["grant"], "page");
@@ -549,7 +574,7 @@ fn a_tool_lists_cards_and_reads_the_status_and_no_more() {
     assert!(client["places"][0]["under_way_bytes"].is_null(), "the card keeps them");
     assert_eq!(client["queue_pairs"][0]["state"], "RESET");
     assert_eq!(client["queue_pairs"][0]["dest_qpn"], 99);
-    assert_eq!(bench.cards[0].get(Bar::Static, 0), 0xf_f1ce);
+    assert_eq!(bench.cards[0].read32(Bar::Static, 0), 0xf_f1ce);
 }
 
 #[test]

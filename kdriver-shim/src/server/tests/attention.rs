@@ -53,7 +53,11 @@ fn events_are_told_in_the_middle_of_another_clients_command() {
         bench.serve_interrupts();
         let theirs = Arc::clone(&bench.cards[card as usize]);
         let (tell, told) = mpsc::channel();
-        bench.cards[0].behind_commands(move || {
+        bench.cards[0].script(move |card, offset, value| {
+            card.pass(offset, value);
+            if !is_doorbell(offset) {
+                return;
+            }
             // The control thread is here until both have been told.
             theirs.raise(0, completion(cqn));
             let code = QpEvent::Fatal.0;

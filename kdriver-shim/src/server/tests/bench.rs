@@ -12,6 +12,7 @@ use card_driver::fake::FakeCard;
 use fpga_regs::coyote::shell::Map;
 
 use fpga_regs::engine::event::{Event, EventType};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use shim_abi::{ContextInfo, CreateQp, SOCKET_NAME};
 
@@ -152,10 +153,7 @@ impl Bench {
 
     pub(super) fn qp(&mut self, peer: &Peer, pdn: u32, cqn: u32) -> u32 {
         match self.ask(peer, Request::CreateQp(wanted_qp(pdn, cqn))).0 {
-            Response::Qp { qpn, generation, .. } => {
-                assert_eq!(generation, 7);
-                qpn
-            }
+            Response::Qp { qpn, .. } => qpn,
             other => panic!("{other:?}"),
         }
     }
@@ -176,6 +174,14 @@ impl Bench {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Brings a QP of card 0 into ERR behind the server's back.
+    pub(super) fn fail(&mut self, window: u8, qpn: u32) {
+        let (state, mask) = (QpState::Err, AttributeMask::STATE);
+        let failed = Attributes { state, mask, ..Attributes::default() };
+        let engine = self.server.cards[0].window(window).unwrap().engine;
+        engine.modify_qp(qpn, &failed).unwrap();
     }
 
     pub(super) fn completion(&mut self, cqn: u32) {

@@ -1,5 +1,7 @@
 //! What a client is told of its objects, and how often.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::bench::{Bench, Peer, records};
 use super::*;
 
@@ -136,12 +138,14 @@ fn a_failure_of_a_qp_before_its_reset_hides_none_behind_it() {
         Event { kind: EventType::Qp, code: QpEvent::Fatal.0, number: qpn, ..Event::default() };
     // It stands in the ring when the reset is answered, and its interrupt comes late.
     bench.cards[0].hold_clears();
-    bench.cards[0].notify(0);
+    bench.cards[0].raise(0, Event { kind: EventType::Completion, ..Event::default() });
     bench.turn();
-    let card = Arc::clone(&bench.cards[0]);
-    let mut once = Some(failure);
-    bench.cards[0].behind_commands(move || {
-        once.take().into_iter().for_each(|failure| card.raise(0, failure));
+    let once = AtomicBool::new(true);
+    bench.cards[0].script(move |card, offset, value| {
+        card.pass(offset, value);
+        if is_doorbell(offset) && once.swap(false, Ordering::Relaxed) {
+            card.raise(0, failure);
+        }
     });
     go(&mut bench, &peer, qpn, QpState::Reset);
     connect_qp(&mut bench, &peer, qpn, 77).unwrap();

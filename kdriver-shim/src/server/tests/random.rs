@@ -99,27 +99,31 @@ impl Known {
 #[test]
 fn whatever_a_client_asks_for_its_end_gives_everything_back() {
     let memory = vec![0u8; 100_000];
-    let mut made = Known::default();
+    let (mut qps, mut keys) = (0, 0);
     for seed in 0..60 {
         println!("seed {seed}");
         let mut dice = Dice(seed);
         let mut bench = Bench::new(2, 1);
         let at_rest: Vec<_> = bench.cards.iter().map(|card| card.mapped()).collect();
         let mut peers = [0, 1].map(|_| (bench.provider(), Known::default()));
+        let mut all = Known::default();
         for _ in 0..300 {
             let (peer, known) = &mut peers[dice.below(2) as usize];
-            let request = known.request(&mut dice, &memory);
+            // Sometimes it names what may be the other's.
+            let named = if dice.below(8) == 0 { &all } else { &*known };
+            let request = named.request(&mut dice, &memory);
             // Now and then it fails half way.
             let takings = (dice.below(4) == 0).then(|| dice.below(3) as u32);
             bench.cards.iter().for_each(|card| card.fail_after(takings));
             if let Ok(response) = bench.try_ask(peer, &request).0 {
                 known.learn(&response);
-                made.learn(&response);
+                all.learn(&response);
             }
+            let objects = if dice.below(2) == 0 { &all.cqs } else { &all.qps };
             let event = Event {
                 kind: EventType(dice.below(7) as u8),
                 code: dice.below(20) as u8,
-                number: dice.below(64) as u32,
+                number: dice.number(objects),
                 ..Event::default()
             };
             bench.cards[0].raise(0, event);
@@ -135,7 +139,8 @@ fn whatever_a_client_asks_for_its_end_gives_everything_back() {
             assert!(card.users[0].listeners.count() == (0, 0));
             assert_eq!(leaked(card), Default::default(), "seed {seed}");
         }
+        qps += all.qps.len();
+        keys += all.committed;
     }
-    let (qps, keys) = (made.qps.len(), made.committed);
     assert!(qps > 50 && keys > 50, "{qps} QPs and {keys} keys prove little");
 }

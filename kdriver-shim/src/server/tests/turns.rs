@@ -1,6 +1,7 @@
 //! What takes long is done in turns, and others are served between two.
 
 use card_driver::iova::Arena;
+use fpga_regs::coyote::vfpga;
 
 use super::bench::{Peer, wanted_qp};
 use super::*;
@@ -11,6 +12,18 @@ const TURN: usize = 32;
 /// What a card was told so far.
 fn commands(bench: &Bench) -> usize {
     bench.cards[0].window(0, |window| window.log.len())
+}
+
+/// TLB entries that it was told of since this was asked last.
+fn entries(bench: &Bench) -> usize {
+    let entry = vfpga::large_tlb(0) + vfpga::TLB_WORD_1;
+    bench.cards[0].take_writes().into_iter().filter(|(offset, _)| *offset == entry).count()
+}
+
+/// How often an engine was asked about a QP.
+fn asked(bench: &Bench, window: u8) -> usize {
+    let query = |opcode: &&Opcode| **opcode == Opcode::QueryQp;
+    bench.cards[0].window(window.into(), |w| w.log.iter().filter(query).count())
 }
 
 fn send(peer: &Peer, request: &Request) {
@@ -140,14 +153,14 @@ fn a_large_region_ends_in_turns_whether_its_client_waits_or_dies() {
         let (theirs, their_fds) = bench.open(&peer, 0);
         let pdn = bench.pd(&peer, theirs.context);
         let (mr, _) = bench.mr(&peer, pdn, &memory);
-        bench.cards[0].take_entries();
+        entries(&bench);
         send(&peer, &Request::DeregMr { mr });
         send(&other, &Request::AllocPd { context });
         let mut removed = 0;
         let mut peer = Some((peer, their_fds));
         for turn in 0.. {
             step(&mut bench);
-            let row = bench.cards[0].take_entries().len();
+            let row = entries(&bench);
             assert!(row <= TURN, "{row} pages in turn {turn}");
             removed += row;
             if turn == 0 {
@@ -245,32 +258,28 @@ fn dead_connections_of_others_to_a_far_end_are_asked_for_in_turns() {
         (pdn, cqn, fds)
     });
     let [squatter, victim] = peers;
-    for _ in 0..CLAIMS {
+    let failing = [(); CLAIMS].map(|()| {
         let qpn = bench.qp(&squatter, theirs.0, theirs.1);
         connect_qp(&mut bench, &squatter, qpn, 77).unwrap();
-    }
+        qpn
+    });
     // The engine has failed them all, and balboad was not told.
     let (first, second) = {
         let mut ids = bench.server.clients.keys();
         (*ids.next().unwrap(), *ids.next().unwrap())
     };
     let window = bench.server.clients[&first].owned.places[&0].window;
-    bench.cards[0].window(window.into(), |w| {
-        w.qps.values_mut().for_each(|state| *state = QpState::Err);
-    });
+    failing.into_iter().for_each(|qpn| bench.fail(window, qpn));
     bench.server.clients.get_mut(&second).unwrap().process.pid += 1;
     let qpn = bench.qp(&victim, ours.0, ours.1);
-    let asked = |bench: &Bench| {
-        let query = |(opcode, _): &&(Opcode, u32)| *opcode == Opcode::QueryQp;
-        bench.cards[0].window(window.into(), |w| w.log.iter().filter(query).count())
-    };
+    let asked = |bench: &Bench| asked(bench, window);
     use AttributeMask as M;
     let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
     let rtr = rtr | M::STATE | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
     let init = M::STATE | M::PORT | M::ACCESS | M::PKEY_INDEX;
     for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr)] {
         let (dest_qpn, dgid) = (77, [9; 16]);
-        let wanted = Attributes { mask, state, dest_qpn, dgid, ..Attributes::default() };
+        let wanted = Attributes { mask, state, dest_qpn, dgid, ..sound() };
         send(&victim, &Request::ModifyQp { qpn, attributes: wanted.encode() });
         let reply = loop {
             let before = asked(&bench);
@@ -297,11 +306,8 @@ fn queues_of_which_events_were_lost_are_looked_at_in_turns() {
     let (channel, channel_fds) = bench.channel(&peer, context.context);
     let (cqn, _) = bench.cq(&peer, context.context, Some(channel));
     let qpns: Vec<u32> = (0..QPS).map(|_| bench.qp(&peer, pdn, cqn)).collect();
-    bench.cards[0].window(0, |w| w.qps.insert(qpns[7], QpState::Err));
-    let asked = |bench: &Bench| {
-        let query = |(opcode, _): &&(Opcode, u32)| *opcode == Opcode::QueryQp;
-        bench.cards[0].window(0, |w| w.log.iter().filter(query).count())
-    };
+    bench.fail(0, qpns[7]);
+    let asked = |bench: &Bench| asked(bench, 0);
     let events = |fd: &OwnedFd| bench::records(fd).len();
     // More than its ring holds, of a queue that nobody has.
     let event = Event { kind: EventType::Completion, number: u32::MAX, ..Event::default() };
@@ -322,10 +328,7 @@ fn the_status_of_many_queues_is_asked_for_in_turns_by_one_at_a_time() {
     let memory = vec![0u8; 4096];
     let mut bench = Bench::new(1, 1);
     let _wealthy = wealthy(&mut bench, &memory);
-    let asked = |bench: &Bench| {
-        let query = |(opcode, _): &&(Opcode, u32)| *opcode == Opcode::QueryQp;
-        bench.cards[0].window(0, |w| w.log.iter().filter(query).count())
-    };
+    let asked = |bench: &Bench| asked(bench, 0);
     let mut tools: Vec<Peer> = (0..4)
         .map(|_| {
             let tool = bench.connect();
