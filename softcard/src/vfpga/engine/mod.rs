@@ -142,9 +142,7 @@ impl Logic for QueueEngine {
     #[inline]
     fn take_receive(&mut self, _tag: Tag, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>> {
         Poll::Ready(match self.0.take_receive(qpn.value()) {
-            Ok(taken) => {
-                Ok(Receive { id: taken.id, capacity: taken.capacity, left: taken.left })
-            }
+            Ok(taken) => Ok(Receive { id: taken.id, capacity: taken.capacity, left: taken.left }),
             Err(queue_engine::ReceiveError::Empty) => Err(ReceiveError::Empty),
             Err(queue_engine::ReceiveError::Invalid) => Err(ReceiveError::Invalid),
         })
