@@ -13,7 +13,7 @@ use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::admin::{
     AdminStatus, COUNTERS, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header,
-    ModifyQp, Opcode, PortAttributes, SetGid,
+    ModifyQp, ModifyRq, Opcode, PortAttributes, SetGid,
 };
 use fpga_regs::engine::cqe;
 use fpga_regs::engine::qp::Attributes;
@@ -335,6 +335,12 @@ impl Engine for AdminEngine {
 
     fn create_rq(&mut self, command: &CreateRq) -> Result<u32, Error> {
         Ok(self.run(Opcode::CreateRq, command.encode())?.result)
+    }
+
+    fn modify_rq(&mut self, rqn: u32, limit: u32) -> Result<(), Error> {
+        self.run(Opcode::ModifyRq, ModifyRq { rqn, limit }.encode())?;
+        self.hear();
+        Ok(())
     }
 
     fn destroy_rq(&mut self, rqn: u32) -> Result<(), Error> {

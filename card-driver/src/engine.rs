@@ -37,6 +37,9 @@ pub trait Engine {
     fn destroy_cq(&mut self, cqn: u32) -> Result<(), Error>;
     /// Makes a receive queue and returns its number.
     fn create_rq(&mut self, command: &CreateRq) -> Result<u32, Error>;
+    /// Sets below how many entries of a shared receive queue an event is raised, once; 0 for none. Its
+    /// events of before have been told.
+    fn modify_rq(&mut self, rqn: u32, limit: u32) -> Result<(), Error>;
     /// Ends a receive queue; none of its events is told afterwards.
     fn destroy_rq(&mut self, rqn: u32) -> Result<(), Error>;
     /// Makes a QP in RESET and returns its number and generation.

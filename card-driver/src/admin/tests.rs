@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fpga_regs::coyote::tlb::Geometry;
 use fpga_regs::coyote::vfpga::{self, Bank, EventKind, IsrRead};
+use fpga_regs::engine::admin::RqKind;
 use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::qp::{AttributeMask, QpState, QpType};
 
@@ -196,6 +197,23 @@ fn all_events_of_a_queue_are_told_before_its_end_is() {
     assert_eq!(heard.take(), [other, cqn]);
     engine.shell.attend().unwrap();
     assert!(heard.take().is_empty());
+}
+
+#[test]
+fn a_limit_is_given_behind_all_that_was_told_of_the_one_before() {
+    let (card, mut engine) = engine();
+    let heard = Heard::of(&mut engine);
+    let queue = CreateRq { ring: RINGS, page: PAGE, kind: RqKind::Shared, ..CreateRq::default() };
+    let rqn = engine.create_rq(&queue).unwrap();
+    card.raise(1, Event { kind: EventType::ReceiveLimit, number: rqn, ..Event::default() });
+    engine.modify_rq(rqn, 0).unwrap();
+    assert_eq!(heard.take(), [rqn]);
+    assert_eq!(card.window(1, |w| w.log.last().copied()), Some(Opcode::ModifyRq));
+    assert!(engine.modify_rq(rqn + 1, 0).is_err());
+    // Nothing is posted, which is told of at once.
+    engine.modify_rq(rqn, 1).unwrap();
+    engine.shell.attend().unwrap();
+    assert_eq!(heard.take(), [rqn]);
 }
 
 #[test]
