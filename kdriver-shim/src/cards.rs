@@ -74,7 +74,7 @@ pub struct Window<'a> {
 pub struct Users {
     /// Doorbell pages 1 to 15.
     pub pages: Vec<Page>,
-    /// Its completion queues and queue pairs, and who is told of their events.
+    /// Its queues, and who is told of their events.
     pub listeners: Arc<Listeners>,
     /// What is to be looked at because events were lost.
     pub suspects: Suspects,
@@ -87,13 +87,15 @@ pub struct Suspects {
     pub cqs: Vec<u32>,
     /// Queue pairs.
     pub qps: Vec<u32>,
+    /// Shared receive queues with a limit.
+    pub srqs: Vec<u32>,
 }
 
 impl Suspects {
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.cqs.is_empty() && self.qps.is_empty()
+        self.cqs.is_empty() && self.qps.is_empty() && self.srqs.is_empty()
     }
 }
 
@@ -261,6 +263,7 @@ pub fn client_limits(engine: &EngineLimits) -> Limits {
     Limits {
         capabilities: engine.capabilities.bits(),
         qps: limit(Resource::Qps),
+        rqs: limit(Resource::Rqs),
         cqs: limit(Resource::Cqs),
         mrs: limit(Resource::Mrs),
         pds: limit(Resource::Pds),

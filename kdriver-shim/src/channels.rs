@@ -24,6 +24,8 @@ use crate::poller::{Poller, Token, Watch};
 pub enum Key {
     /// A completion queue, by number.
     Cq(u32),
+    /// A shared receive queue, by number.
+    Srq(u32),
     /// A QP, by number.
     Qp(u32),
     /// The port, or the device.

@@ -17,7 +17,7 @@ use shim_abi::{Request, Way};
 use crate::cards::{Card, Window, find};
 use crate::error::{ADDRESSES, Error};
 use crate::numbers::Numbers;
-use crate::objects::{Channel, Context, Cq, Leaving, Mr, Pd, Qp};
+use crate::objects::{Channel, Context, Cq, Leaving, Mr, Pd, Qp, Srq};
 use crate::poller::{Poller, Watch};
 use crate::process::{ClientId, Process};
 use crate::quota::Usage;
@@ -137,6 +137,8 @@ pub struct PutOff {
 pub struct Owned {
     /// Queue pairs by number; numbers of different cards never collide in one client.
     pub qps: BTreeMap<u32, Qp>,
+    /// Shared receive queues by number, as those of queue pairs.
+    pub srqs: BTreeMap<u32, Srq>,
     /// Completion queues by number; numbers of different cards never collide in one client.
     pub cqs: BTreeMap<u32, Cq>,
     /// Memory regions.

@@ -13,7 +13,8 @@ use crate::process::ClientId;
 /// The clients, by number.
 pub type Clients = BTreeMap<ClientId, Client>;
 
-/// Completion queues that are told of at a time, and QPs that are asked for, where events were lost.
+/// Completion queues that are told of at a time, and QPs that are asked for, or shared
+/// receive queues that are given their limits again, where events were lost.
 const FIRED_PER_TURN: usize = 256;
 const QUERIED_PER_TURN: usize = 8;
 
@@ -35,8 +36,8 @@ fn heed(card: &mut Card, at: usize, event: EngineEvent, clients: &Clients) {
     let Some(window) = card.windows().nth(at) else { return };
     match event {
         EngineEvent::Lost => {
-            (window.users.suspects.cqs, window.users.suspects.qps) =
-                window.users.listeners.numbers();
+            let suspects = &mut window.users.suspects;
+            (suspects.cqs, suspects.qps, suspects.srqs) = window.users.listeners.numbers();
         }
         EngineEvent::Dead => {
             // First, so that whoever is told finds it so: polls flush, posting fails.
@@ -71,6 +72,19 @@ pub fn examine_suspects(cards: &mut [Card]) {
             }
             if window.engine.query_qp(qpn).is_ok_and(|qp| qp.state == QpState::Err) {
                 window.users.listeners.fail_qp(qpn);
+            }
+        }
+        for _ in 0..QUERIED_PER_TURN {
+            let Some(srqn) = window.users.suspects.srqs.pop() else { break };
+            if !window.users.listeners.has_srq(srqn) {
+                continue;
+            }
+            // It is told of behind this if it fell below its limit, for it is still below, or has a
+            // limit again. If it cannot be told of any more, that is because its engine has died.
+            let limit = window.users.listeners.srq_limit(srqn);
+            let _ = window.engine.modify_rq(srqn, 0);
+            if limit > 0 && window.users.listeners.srq_limit(srqn) == limit {
+                let _ = window.engine.modify_rq(srqn, limit);
             }
         }
     }

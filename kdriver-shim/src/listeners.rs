@@ -28,6 +28,8 @@ pub mod ibv_event {
     pub const PORT_ACTIVE: u32 = 9;
     /// The port went down.
     pub const PORT_ERR: u32 = 10;
+    /// A shared receive queue fell below its limit.
+    pub const SRQ_LIMIT_REACHED: u32 = 15;
     /// The GID table has changed.
     pub const GID_CHANGE: u32 = 18;
 }
@@ -144,6 +146,8 @@ struct Table {
     /// Completion queues by number, those with a channel with where their completions go.
     cqs: BTreeMap<u32, (Listener, Option<Notifier>)>,
     qps: BTreeMap<u32, Listener>,
+    /// Shared receive queues by number, each with its limit until that was told of.
+    srqs: BTreeMap<u32, (Listener, u32)>,
     contexts: BTreeMap<(ClientId, u32), Arc<ContextEvents>>,
 }
 
@@ -205,6 +209,37 @@ impl Listeners {
         }
     }
 
+    /// Adds a shared receive queue of a context.
+    pub fn add_srq(&self, srqn: u32, cookie: u64, context: &Arc<ContextEvents>) {
+        lock(&self.table).srqs.insert(srqn, (Listener::new(cookie, context), 0));
+    }
+
+    /// Takes a shared receive queue out that has gone.
+    pub fn remove_srq(&self, srqn: u32) -> Told {
+        let removed = lock(&self.table).srqs.remove(&srqn);
+        let async_events = removed.map_or(0, |(listener, _)| listener.end(Key::Srq(srqn)));
+        Told { completion_events: 0, async_events }
+    }
+
+    /// Notes the limit of a shared receive queue; nothing of the one before is told any more.
+    pub fn set_srq_limit(&self, srqn: u32, limit: u32) {
+        if let Some((_, noted)) = lock(&self.table).srqs.get_mut(&srqn) {
+            *noted = limit;
+        }
+    }
+
+    /// The limit of a shared receive queue; 0 where it was told of, or where there is none.
+    #[must_use]
+    pub fn srq_limit(&self, srqn: u32) -> u32 {
+        lock(&self.table).srqs.get(&srqn).map_or(0, |(_, limit)| *limit)
+    }
+
+    /// Whether there is a shared receive queue of that number.
+    #[must_use]
+    pub fn has_srq(&self, srqn: u32) -> bool {
+        lock(&self.table).srqs.contains_key(&srqn)
+    }
+
     /// Whether there is a completion queue of that number.
     #[must_use]
     pub fn has_cq(&self, cqn: u32) -> bool {
@@ -217,19 +252,25 @@ impl Listeners {
         lock(&self.table).qps.contains_key(&qpn)
     }
 
-    /// How many completion queues and queue pairs there are.
+    /// How many completion queues, queue pairs and shared receive queues there are.
     #[must_use]
-    pub fn count(&self) -> (usize, usize) {
+    pub fn count(&self) -> (usize, usize, usize) {
         let table = lock(&self.table);
-        (table.cqs.len(), table.qps.len())
+        (table.cqs.len(), table.qps.len(), table.srqs.len())
     }
 
-    /// The numbers of all completion queues that have a channel, and of all queue pairs.
+    /// The numbers of all completion queues that have a channel, of all queue pairs, and of all shared
+    /// receive queues that have a limit.
     #[must_use]
-    pub fn numbers(&self) -> (Vec<u32>, Vec<u32>) {
+    pub fn numbers(&self) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
         let table = lock(&self.table);
         let told = table.cqs.iter().filter(|(_, (_, notifier))| notifier.is_some());
-        (told.map(|(cqn, _)| *cqn).collect(), table.qps.keys().copied().collect())
+        let limited = table.srqs.iter().filter(|(_, (_, limit))| *limit > 0);
+        (
+            told.map(|(cqn, _)| *cqn).collect(),
+            table.qps.keys().copied().collect(),
+            limited.map(|(srqn, _)| *srqn).collect(),
+        )
     }
 
     /// Nothing of any object any more.
@@ -237,6 +278,7 @@ impl Listeners {
         let mut table = lock(&self.table);
         table.cqs.clear();
         table.qps.clear();
+        table.srqs.clear();
     }
 
     /// Tells what the engine wrote.
@@ -245,6 +287,7 @@ impl Listeners {
             EventType::Completion => self.fire(event.number),
             EventType::Qp => self.tell_qp(event.number, QpEvent(event.code)),
             EventType::CqError => self.tell_cq_error(event.number),
+            EventType::ReceiveLimit => self.tell_srq_limit(event.number),
             EventType::Port => {
                 let up = event.code != 0;
                 let state = if up { "up" } else { "down" };
@@ -313,6 +356,13 @@ impl Listeners {
         let Process { pid, command, .. } = &listener.context.process;
         log::warn!(client = *pid; "{command} ({pid}): completion queue {cqn:#x} overran");
         listener.tell(Key::Cq(cqn), ibv_event::CQ_ERR);
+    }
+
+    fn tell_srq_limit(&self, srqn: u32) {
+        let mut table = lock(&self.table);
+        let Some((listener, limit)) = table.srqs.get_mut(&srqn) else { return };
+        *limit = 0;
+        listener.tell(Key::Srq(srqn), ibv_event::SRQ_LIMIT_REACHED);
     }
 
     /// Tells every context of an event of port or device, which is an `ibv_event_type`.

@@ -95,7 +95,24 @@ pub struct Cq {
     pub cqn: Option<u32>,
 }
 
-/// A queue pair with its receive queue.
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct Srq {
+    /// The context it belongs to.
+    pub context: u32,
+    /// Card number.
+    pub card: u32,
+    /// Its protection domain.
+    pub pdn: u32,
+    /// Its entries.
+    pub entries: u32,
+    /// Its ring in the client's ring memory, once it has one.
+    pub ring: Option<Span>,
+    /// Its number, once it is made.
+    pub srqn: Option<u32>,
+}
+
+/// A queue pair, with its receive queue where that is its own.
 #[derive(Debug)]
 pub struct Qp {
     /// The context it belongs to.
@@ -112,9 +129,11 @@ pub struct Qp {
     pub receive_cqn: u32,
     /// Its send ring in the client's ring memory, once it has one.
     pub sq: Option<Span>,
-    /// Its receive ring in the client's ring memory, once it has one.
+    /// The shared receive queue that it uses.
+    pub srqn: Option<u32>,
+    /// Its own receive ring in the client's ring memory, once it has one.
     pub rq: Option<Span>,
-    /// Its receive queue, once that is made.
+    /// Its own receive queue, once that is made.
     pub rqn: Option<u32>,
     /// Its number, once it is made.
     pub qpn: Option<u32>,

@@ -28,6 +28,8 @@ pub enum Resource {
     Cqs,
     /// Entries of all completion queues together.
     CqEntries,
+    /// Receive queues, shared ones and those of queue pairs.
+    Rqs,
     /// Queue pairs.
     Qps,
     /// Memory regions.
@@ -61,6 +63,7 @@ static TABLE: [Row; Resource::KeptBytes as usize + 1] = [
     row(Resource::Channels, "completion channels", 1024, 1 << 10),
     row(Resource::Cqs, "completion queues", 16384, CQ_BYTES),
     row(Resource::CqEntries, "completion queue entries", 12 << 20, 0),
+    row(Resource::Rqs, "receive queues", 16384, RQ_BYTES),
     row(Resource::Qps, "queue pairs", 16384, QP_BYTES),
     row(Resource::Mrs, "memory regions", 65536, MR_BYTES),
     row(Resource::MrBytes, "registered bytes", 1 << 40, 0),
@@ -68,9 +71,10 @@ static TABLE: [Row; Resource::KeptBytes as usize + 1] = [
     row(Resource::KeptBytes, "bytes kept at most", 512 << 20, 0),
 ];
 
-/// Bytes that balboad keeps for a queue pair at most: most of it is acknowledgements that it owes to a
+/// Bytes that balboad keeps for a queue pair at most, beside its receive queue: most of it is acknowledgements that it owes to a
 /// peer, and what it may have under way without its client's share.
-const QP_BYTES: u64 = 32 << 10;
+const QP_BYTES: u64 = 29 << 10;
+const RQ_BYTES: u64 = 3 << 10;
 const CQ_BYTES: u64 = 3 << 10;
 const MR_BYTES: u64 = 1 << 10;
 
@@ -80,6 +84,7 @@ const fn covers(bytes: u64, card: usize, own: usize) -> bool {
     (card as u64).saturating_add(own as u64) <= bytes
 }
 const _: () = assert!(covers(QP_BYTES, softcard::QP_BYTES, 2048));
+const _: () = assert!(covers(RQ_BYTES, softcard::RQ_BYTES, 1024));
 const _: () = assert!(covers(CQ_BYTES, softcard::CQ_BYTES, 1024));
 const _: () = assert!(covers(MR_BYTES, softcard::MR_BYTES, 512));
 
@@ -105,6 +110,7 @@ impl Resource {
         let table = self.row().map_or(0, |row| row.limit);
         let offered = match self {
             Self::Cqs => engine.cqs,
+            Self::Rqs => engine.rqs,
             Self::Qps => engine.qps.min(engine.rqs),
             Self::Mrs => engine.keys,
             Self::Contexts | Self::Channels => return table.min(share_of_descriptors()),
@@ -245,9 +251,11 @@ mod tests {
         let engine = EngineLimits { qps: 1 << 20, rqs: 1 << 20, keys: 1 << 20, ..engine() };
         let limit = Resource::KeptBytes.limit(&engine);
         let mut usage = Usage::default();
-        // All but two queue pairs of those that there is room for.
-        usage.take(Resource::Qps, limit / QP_BYTES - 2, &engine).unwrap();
-        let regions = 2 * QP_BYTES / MR_BYTES;
+        // All but two queue pairs, with their receive queues, of those that there is room for.
+        let bytes = QP_BYTES + RQ_BYTES;
+        let pairs = limit / bytes - 2;
+        usage.take_all([(Resource::Qps, pairs), (Resource::Rqs, pairs)], &engine).unwrap();
+        let regions = 2 * bytes / MR_BYTES;
         let refused = usage.take(Resource::Mrs, regions + 1, &engine).unwrap_err().to_string();
         assert!(refused.contains("bytes kept at most"), "{refused}");
         assert_eq!(usage.of(Resource::Mrs), 0);

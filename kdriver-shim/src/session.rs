@@ -20,6 +20,7 @@ mod channel;
 mod context;
 mod queues;
 mod region;
+mod srq;
 
 /// A response and the descriptors that go with it.
 #[derive(Debug)]
@@ -112,6 +113,12 @@ impl Session<'_> {
                 self.create_cq(context, log2_entries, channel, cookie)
             }
             Request::DestroyCq { cqn } => self.destroy_cq(cqn),
+            Request::CreateSrq { pdn, log2_entries, log2_stride, cookie } => {
+                self.create_srq(srq::Wanted { pdn, log2_entries, log2_stride, cookie })
+            }
+            Request::ModifySrq { srqn, limit } => self.modify_srq(srqn, limit),
+            Request::QuerySrq { srqn } => self.query_srq(srqn),
+            Request::DestroySrq { srqn } => self.destroy_srq(srqn),
             Request::CreateQp(wanted) => self.create_qp(&wanted),
             Request::QueryQp { qpn } => self.query_qp(qpn),
             Request::DestroyQp { qpn } => self.destroy_qp(qpn),

@@ -97,6 +97,7 @@ struct WindowStatus {
     free_pages: usize,
     completion_queues: usize,
     queue_pairs: usize,
+    shared_receive_queues: usize,
 }
 
 #[derive(Serialize)]
@@ -259,7 +260,7 @@ fn icrc_checked(policy: IcrcPolicy) -> &'static str {
 }
 
 fn window_status(window: Window<'_>) -> WindowStatus {
-    let (completion_queues, queue_pairs) = window.users.listeners.count();
+    let (completion_queues, queue_pairs, shared_receive_queues) = window.users.listeners.count();
     WindowStatus {
         window: window.index,
         dead: window.engine.death().map(str::to_owned),
@@ -267,6 +268,7 @@ fn window_status(window: Window<'_>) -> WindowStatus {
         free_pages: window.users.free_pages(),
         completion_queues,
         queue_pairs,
+        shared_receive_queues,
     }
 }
 

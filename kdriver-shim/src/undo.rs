@@ -20,7 +20,7 @@ use crate::claims::CardQp;
 use crate::clients::{Client, Owned, Stage};
 use crate::error::Error;
 use crate::listeners::Told;
-use crate::objects::{Channel, Context, Cq, Mr, Pd, Qp};
+use crate::objects::{Channel, Context, Cq, Mr, Pd, Qp, Srq};
 use crate::quota::Resource;
 
 /// A kind of what a client owns.
@@ -165,7 +165,7 @@ impl Kind for Qp {
     }
 
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
-        [(Resource::Qps, 1)]
+        [(Resource::Qps, 1), (Resource::Rqs, u64::from(self.srqn.is_none()))]
     }
 
     fn stop(&self, client: &Client, cards: &mut [Card]) -> Result<(), Error> {
@@ -179,7 +179,7 @@ impl Kind for Qp {
         stopped: Result<(), Error>,
     ) -> Told {
         let card = self.card;
-        // Whatever comes of its receive queue, there is no way back.
+        // Whatever comes of its own receive queue, there is no way back.
         let rq_stopped = client
             .window(cards, card)
             .and_then(|window| end(window, self.rqn, |engine, rqn| engine.destroy_rq(rqn)));
@@ -195,6 +195,38 @@ impl Kind for Qp {
         let rq_gone = client.is_released(cards, card, ("RQ", self.rqn), queues, rq_stopped);
         client.give_ring(cards, card, self.rq, rq_gone);
         client.give_ring(cards, card, self.sq, qp_gone);
+        told
+    }
+}
+
+impl Kind for Srq {
+    const NAME: &'static str = "shared receive queue";
+    const COST: usize = 1;
+
+    fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self> {
+        &mut owned.srqs
+    }
+
+    fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
+        [(Resource::Rqs, 1)]
+    }
+
+    fn stop(&self, client: &Client, cards: &mut [Card]) -> Result<(), Error> {
+        end(client.window(cards, self.card)?, self.srqn, |engine, srqn| engine.destroy_rq(srqn))
+    }
+
+    fn give_back(
+        &mut self,
+        client: &mut Client,
+        cards: &mut [Card],
+        stopped: Result<(), Error>,
+    ) -> Told {
+        let mut told = Told::default();
+        if let (Some(srqn), Ok(window)) = (self.srqn, client.window(cards, self.card)) {
+            told = window.users.listeners.remove_srq(srqn);
+        }
+        let gone = client.is_released(cards, self.card, ("SRQ", self.srqn), queues, stopped);
+        client.give_ring(cards, self.card, self.ring, gone);
         told
     }
 }

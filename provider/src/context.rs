@@ -321,13 +321,14 @@ impl Context {
             send_cqn: new.send_cq.queue.cqn,
             receive_cqn: new.receive_cq.queue.cqn,
             log2_sq_blocks: sizes.log2_sq_blocks,
+            srqn: None,
             log2_rq_entries: sizes.log2_rq_entries,
             log2_rq_stride: sizes.log2_rq_stride,
             cookie,
         });
-        let (qpn, generation, rqn, sq_ring, rq_ring) = ask!(self.connection, request,
-            Response::Qp { qpn, generation, rqn, sq_ring, rq_ring } =>
-            (qpn, generation, rqn, sq_ring, rq_ring))?;
+        let (qpn, generation, sq_ring, receive) = ask!(self.connection, request,
+            Response::Qp { qpn, generation, sq_ring, receive: Some(receive) } =>
+            (qpn, generation, sq_ring, receive))?;
 
         let queues = || -> Result<Queues> {
             let (ring, record) = self.ring_memory(sq_ring, sizes.log2_sq_blocks)?;
@@ -342,8 +343,9 @@ impl Context {
             };
             let send = SendQueue::new(send, shape, new.single_threaded);
             let log2_blocks = sizes.log2_rq_entries.saturating_add(sizes.log2_rq_stride);
-            let (ring, record) = self.ring_memory(rq_ring, log2_blocks)?;
+            let (ring, record) = self.ring_memory(receive.ring, log2_blocks)?;
             let (path, log2_stride) = (Arc::clone(&self.opened.path), sizes.log2_rq_stride);
+            let rqn = receive.rqn;
             let receive = ReceivePlace { rqn, generation, ring, log2_stride, record, path };
             let receive = ReceiveQueue::new(receive, cap.max_recv_sge, new.single_threaded);
             Ok(Queues::new(

@@ -213,6 +213,7 @@ pub(crate) mod tests {
         Limits {
             capabilities: Capabilities::RC.bits(),
             qps: 1024,
+            rqs: 1024,
             cqs: 1024,
             mrs: 4096,
             pds: 1024,

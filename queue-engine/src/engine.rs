@@ -113,13 +113,16 @@ pub struct Engine<M: Rings, D, N> {
 }
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
-    /// Bytes that a QP takes with its receive queue, at most, beside its client's share of what is under
-    /// way, what the transport keeps, and what the views of its rings hold.
-    pub const QP_BYTES: usize = PLACES * (size_of::<(u32, Qp<M>)>() + size_of::<(u32, Rq<M>)>())
-        + 2 * PLACES * Doorbells::<D>::BYTES_OF_EACH
+    /// Bytes that a QP takes at most, beside its receive queue, its client's share of what is under
+    /// way, what the transport keeps, and what the view of its ring holds.
+    pub const QP_BYTES: usize = PLACES
+        * (size_of::<(u32, Qp<M>)>() + Doorbells::<D>::BYTES_OF_EACH)
         + OWN_BYTES
         + KEPT_RECEIVES * size_of::<Taken>()
         + MAX_SGE * size_of::<Sge>();
+    /// Bytes that a receive queue takes at most, beside what the view of its ring holds.
+    pub const RQ_BYTES: usize =
+        PLACES * (size_of::<(u32, Rq<M>)>() + Doorbells::<D>::BYTES_OF_EACH);
     /// Bytes that a completion queue takes at most, beside what the view of its ring holds.
     pub const CQ_BYTES: usize =
         PLACES * (size_of::<(u32, Cq<M>)>() + Doorbells::<D>::BYTES_OF_EACH);

@@ -115,7 +115,35 @@ pub enum Request {
         /// Completion queue.
         cqn: u32,
     },
-    /// Makes a QP with a receive queue of its own. → [`Response::Qp`]
+    /// Makes a shared receive queue. → [`Response::Srq`]
+    CreateSrq {
+        /// Protection domain.
+        pdn: u32,
+        /// log2 of the entries.
+        log2_entries: u8,
+        /// log2 of the blocks of an entry.
+        log2_stride: u8,
+        /// What its asynchronous events carry: the client's name for it, never used for another.
+        cookie: u64,
+    },
+    /// Sets the limit of a shared receive queue. → [`Response::Done`]
+    ModifySrq {
+        /// Shared receive queue.
+        srqn: u32,
+        /// Entries below which it is told of once; 0 for none.
+        limit: u32,
+    },
+    /// Asks for the limit of a shared receive queue. → [`Response::SrqLimit`]
+    QuerySrq {
+        /// Shared receive queue.
+        srqn: u32,
+    },
+    /// Ends a shared receive queue. → [`Response::Destroyed`]
+    DestroySrq {
+        /// Shared receive queue.
+        srqn: u32,
+    },
+    /// Makes a QP. → [`Response::Qp`]
     CreateQp(CreateQp),
     /// Changes a QP. → [`Response::QpModified`]
     ModifyQp {
@@ -149,9 +177,12 @@ pub struct CreateQp {
     pub receive_cqn: u32,
     /// log2 of the blocks of its send ring.
     pub log2_sq_blocks: u8,
-    /// log2 of the entries of its receive ring.
+    /// The shared receive queue that it takes its receives from. Without one it has a receive queue of
+    /// its own.
+    pub srqn: Option<u32>,
+    /// log2 of the entries of its own receive ring.
     pub log2_rq_entries: u8,
-    /// log2 of the blocks of a receive entry.
+    /// log2 of the blocks of an entry of that.
     pub log2_rq_stride: u8,
     /// What its asynchronous events carry: the client's name for it, never used for another.
     pub cookie: u64,
@@ -205,18 +236,28 @@ pub enum Response {
         /// Where its ring memory (record, then zeroed entries) lies in the client's ring memory.
         ring: u64,
     },
+    /// To [`Request::CreateSrq`].
+    Srq {
+        /// Number of the shared receive queue.
+        srqn: u32,
+        /// Where its ring memory lies in the client's ring memory.
+        ring: u64,
+    },
+    /// To [`Request::QuerySrq`].
+    SrqLimit {
+        /// Entries below which it will be told of; 0 where it was, or where there is no limit.
+        limit: u32,
+    },
     /// To [`Request::CreateQp`].
     Qp {
         /// Number of the QP.
         qpn: u32,
         /// Its generation.
         generation: u8,
-        /// Number of its receive queue.
-        rqn: u32,
         /// Where its send ring memory lies in the client's ring memory.
         sq_ring: u64,
-        /// Where its receive ring memory lies in the client's ring memory.
-        rq_ring: u64,
+        /// Its own receive queue; `None` where it has a shared one.
+        receive: Option<ReceiveRing>,
     },
     /// To [`Request::ModifyQp`].
     QpModified {
@@ -236,6 +277,15 @@ pub enum Response {
         /// Records sent on the asynchronous event socket.
         async_events: u32,
     },
+}
+
+/// The receive queue of one QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiveRing {
+    /// Its number.
+    pub rqn: u32,
+    /// Where its ring memory lies in the client's ring memory.
+    pub ring: u64,
 }
 
 /// A card as `balboa run` shows it.
@@ -294,6 +344,8 @@ pub struct Limits {
     pub capabilities: u64,
     /// QPs.
     pub qps: u32,
+    /// Receive queues, shared ones and those of QPs together.
+    pub rqs: u32,
     /// Completion queues.
     pub cqs: u32,
     /// Memory regions.

@@ -287,6 +287,7 @@ fn number_of(response: &Response) -> Option<u32> {
         Response::Pd { pdn } => Some(*pdn),
         Response::Reserved { mr, .. } => Some(*mr),
         Response::Cq { cqn, .. } => Some(*cqn),
+        Response::Srq { srqn, .. } => Some(*srqn),
         Response::Qp { qpn, .. } => Some(*qpn),
         _ => None,
     }
@@ -298,7 +299,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         // The latest are the ones that fit together.
         false => Ok(numbers[numbers.len() - 1 - u.choose_index(numbers.len().min(6))?]),
     };
-    Ok(match u.int_in_range(0..=18)? {
+    Ok(match u.int_in_range(0..=22)? {
         0 => Request::ListCards,
         1 => Request::Status,
         2 | 3 => Request::OpenContext { card: u.int_in_range(0..=1)? },
@@ -331,11 +332,13 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         14 => Request::DestroyCq { cqn: number(u)? },
         15 => {
             let (pdn, cqn) = (number(u)?, number(u)?);
+            let srqn = if u.ratio(1, 4)? { Some(number(u)?) } else { None };
             Request::CreateQp(CreateQp {
                 pdn,
                 kind: u.int_in_range(0..=4)?,
                 send_cqn: cqn,
                 receive_cqn: cqn,
+                srqn,
                 log2_sq_blocks: u.int_in_range(0..=17)?,
                 log2_rq_entries: u.int_in_range(0..=17)?,
                 log2_rq_stride: u.int_in_range(0..=4)?,
@@ -351,6 +354,15 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
             Request::ModifyQp { qpn: number(u)?, attributes: attributes.encode() }
         }
         17 => Request::QueryQp { qpn: number(u)? },
+        18 => Request::CreateSrq {
+            pdn: number(u)?,
+            log2_entries: u.int_in_range(0..=17)?,
+            log2_stride: u.int_in_range(0..=4)?,
+            cookie: u.arbitrary()?,
+        },
+        19 => Request::ModifySrq { srqn: number(u)?, limit: u.int_in_range(0..=70)? },
+        20 => Request::QuerySrq { srqn: number(u)? },
+        21 => Request::DestroySrq { srqn: number(u)? },
         _ => Request::DestroyQp { qpn: number(u)? },
     })
 }

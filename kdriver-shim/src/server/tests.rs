@@ -19,6 +19,7 @@ mod attention;
 mod bench;
 mod events;
 mod random;
+mod srq;
 mod turns;
 mod undo;
 
@@ -752,6 +753,7 @@ fn every_quota_ends_with_its_limit_named_and_leaves_others_alone() {
     let memory = vec![0u8; 4096];
     let address = memory.as_ptr() as u64;
     let cq = |log2_entries| Request::CreateCq { context, log2_entries, channel: None, cookie: 0 };
+    let srq = Request::CreateSrq { pdn, log2_entries: 0, log2_stride: 0, cookie: 0 };
     let mr = |length| Request::ReserveMr { pdn, address, length, hca_va: address, access: 1 };
     // What is asked for, how much of it one request takes, and how much the client has already.
     // Each later kind of request takes something of the earlier kinds too, so it comes after them.
@@ -761,6 +763,7 @@ fn every_quota_ends_with_its_limit_named_and_leaves_others_alone() {
         (Request::OpenContext { card: 0 }, R::Contexts, 1, 1),
         (mr(4096), R::Mrs, 1, 0),
         (Request::CreateQp(wanted_qp(pdn, cqn)), R::Qps, 1, 0),
+        (srq, R::Rqs, 1, R::Qps.limit(&limits)),
         (cq(22), R::CqEntries, 1 << 22, 64),
         (cq(0), R::Cqs, 1, 1),
     ];

@@ -168,6 +168,7 @@ impl Session<'_> {
         let users = [
             ("memory regions", owned.mrs.values().filter(|mr| mr.pdn == pdn).count()),
             ("queue pairs", owned.qps.values().filter(|qp| qp.pdn == pdn).count()),
+            ("shared receive queues", owned.srqs.values().filter(|srq| srq.pdn == pdn).count()),
         ];
         if let Some((what, count)) = users.into_iter().find(|(_, count)| *count > 0) {
             let users = format!("{count} {what}");

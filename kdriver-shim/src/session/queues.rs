@@ -9,7 +9,7 @@ use fpga_regs::engine::admin::{AdminStatus, CreateCq, CreateQp, CreateRq, RqKind
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::transition;
 use hostmem::DmaMemory;
-use shim_abi::Response;
+use shim_abi::{ReceiveRing, Response};
 
 use super::{Answer, Progress, Session, found};
 use crate::cards::Window;
@@ -17,18 +17,19 @@ use crate::claims::{CardQp, Claimant, Peer};
 use crate::clients::Client;
 use crate::error::Error;
 use crate::listeners::{Notifier, Told};
-use crate::objects::{Cq, Qp};
+use crate::objects::{Cq, Qp, Srq};
 use crate::quota::Resource;
 use crate::rings::RingMemory;
+use crate::undo::Kind;
 
 /// How often a number that the client has on another card is drawn again.
-const REDRAWS: usize = 8;
+pub(super) const REDRAWS: usize = 8;
 
 /// QPs of others that are asked whether they still speak for a connection, before others have a turn.
 const ASKED: usize = 8;
 
 /// The largest log2 of blocks from one receive entry to the next.
-const MAX_LOG2_STRIDE: u8 = 3;
+pub(super) const MAX_LOG2_STRIDE: u8 = 3;
 
 impl Session<'_> {
     pub(super) fn create_cq(
@@ -113,11 +114,16 @@ impl Session<'_> {
                 )));
             }
         }
+        if let Some(srqn) = wanted.srqn {
+            if found(self.client.owned.srqs.get(&srqn), srqn)?.card != card {
+                return Err(Error::Invalid(format!(
+                    "{} {srqn:#x} is another device's than the protection domain",
+                    Srq::NAME
+                )));
+            }
+        }
         let blocks =
             power_of_two("send ring blocks", wanted.log2_sq_blocks, limits.log2_sq_blocks)?;
-        let entries =
-            power_of_two("receive queue entries", wanted.log2_rq_entries, limits.log2_rq_entries)?;
-        let stride = power_of_two("receive stride blocks", wanted.log2_rq_stride, MAX_LOG2_STRIDE)?;
         let qp = Qp {
             context,
             card,
@@ -126,6 +132,7 @@ impl Session<'_> {
             send_cqn: wanted.send_cqn,
             receive_cqn: wanted.receive_cqn,
             sq: None,
+            srqn: wanted.srqn,
             rq: None,
             rqn: None,
             qpn: None,
@@ -134,24 +141,30 @@ impl Session<'_> {
         };
         self.make(&limits, qp, |session, qp| {
             let sq = session.place_ring(card, blocks, &limits, &mut qp.sq)?;
-            let rq_blocks = entries.saturating_mul(stride);
-            let rq = session.place_ring(card, rq_blocks, &limits, &mut qp.rq)?;
-            let rqn = session.engine_rq(qp, wanted, rq)?;
+            let receive = match wanted.srqn {
+                Some(_) => None,
+                None => Some(session.receive_ring(qp, wanted, &limits)?),
+            };
+            let rqn = wanted.srqn.or(receive.map(|it| it.rqn)).unwrap_or_default();
             let (qpn, generation) = session.engine_qp(qp, wanted, sq, rqn)?;
             let events = Arc::clone(&session.context(context)?.events);
             session.window(card)?.users.listeners.add_qp(qpn, wanted.cookie, &events);
-            let (sq_ring, rq_ring) = (sq.start, rq.start);
-            Ok((qpn, Response::Qp { qpn, generation, rqn, sq_ring, rq_ring }.into()))
+            let sq_ring = sq.start;
+            Ok((qpn, Response::Qp { qpn, generation, sq_ring, receive }.into()))
         })
     }
 
-    /// Makes a QP's receive queue on its ring, and returns its number.
-    fn engine_rq(
+    /// Makes a QP's own receive queue with its ring.
+    fn receive_ring(
         &mut self,
         qp: &mut Qp,
         wanted: &shim_abi::CreateQp,
-        rq: Span,
-    ) -> Result<u32, Error> {
+        limits: &EngineLimits,
+    ) -> Result<ReceiveRing, Error> {
+        let entries =
+            power_of_two("receive queue entries", wanted.log2_rq_entries, limits.log2_rq_entries)?;
+        let stride = power_of_two("receive stride blocks", wanted.log2_rq_stride, MAX_LOG2_STRIDE)?;
+        let rq = self.place_ring(qp.card, entries.saturating_mul(stride), limits, &mut qp.rq)?;
         let place = self.client.place(qp.card)?;
         let command = CreateRq {
             ring: place.ring_address(rq)?,
@@ -164,10 +177,10 @@ impl Session<'_> {
         };
         let rqn = self.window(qp.card)?.engine.create_rq(&command)?;
         qp.rqn = Some(rqn);
-        Ok(rqn)
+        Ok(ReceiveRing { rqn, ring: rq.start })
     }
 
-    /// Makes a QP on its send ring and its receive queue, and returns its number and generation.
+    /// Makes a QP on its send ring and a receive queue, and returns its number and generation.
     fn engine_qp(
         &mut self,
         qp: &mut Qp,
@@ -314,7 +327,7 @@ impl Session<'_> {
     }
 
     /// Takes zeroed space for a record and `blocks` blocks, notes it, and lets the card reach it.
-    fn place_ring(
+    pub(super) fn place_ring(
         &mut self,
         card: u32,
         blocks: u64,
@@ -338,13 +351,13 @@ impl Session<'_> {
     }
 }
 
-fn destroyed(told: Told) -> Answer {
+pub(super) fn destroyed(told: Told) -> Answer {
     let Told { completion_events, async_events } = told;
     Response::Destroyed { completion_events, async_events }.into()
 }
 
 /// 2^`log2`, or why that is too large.
-fn power_of_two(what: &str, log2: u8, limit: u8) -> Result<u64, Error> {
+pub(super) fn power_of_two(what: &str, log2: u8, limit: u8) -> Result<u64, Error> {
     // Ring memory has 2^24 blocks: no engine's claim makes a larger ring possible.
     let limit = limit.min(24);
     if log2 > limit {
@@ -356,13 +369,13 @@ fn power_of_two(what: &str, log2: u8, limit: u8) -> Result<u64, Error> {
 }
 
 /// An engine that gives a number out that is in use cannot be believed.
-fn given_twice(window: &Window<'_>, what: &str, number: u32) -> Error {
+pub(super) fn given_twice(window: &Window<'_>, what: &str, number: u32) -> Error {
     let engine = window.engine.name();
     let why = format!("{engine} gave {what} {number:#x} out, which another client has");
     DriverError::Backend(why).into()
 }
 
-fn no_number(what: &'static str) -> Error {
+pub(super) fn no_number(what: &'static str) -> Error {
     Error::Quota { resource: what, used: 0, asked: 1, limit: 0 }
 }
 

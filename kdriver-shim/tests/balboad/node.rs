@@ -92,6 +92,7 @@ impl Node {
             send_cqn: cqn,
             receive_cqn: cqn,
             log2_sq_blocks: LOG2,
+            srqn: None,
             log2_rq_entries: LOG2,
             log2_rq_stride: 0,
             cookie: COOKIE,

@@ -158,6 +158,24 @@ impl Bench {
         }
     }
 
+    pub(super) fn srq(&mut self, peer: &Peer, pdn: u32) -> u32 {
+        let request = Request::CreateSrq { pdn, log2_entries: 4, log2_stride: 0, cookie: 0xbeef };
+        match self.ask(peer, request).0 {
+            Response::Srq { srqn, .. } => srqn,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A QP and the shared receive queue that it uses.
+    pub(super) fn sharing_qp(&mut self, peer: &Peer, pdn: u32, cqn: u32) -> (u32, u32) {
+        let srqn = self.srq(peer, pdn);
+        let wanted = CreateQp { srqn: Some(srqn), ..wanted_qp(pdn, cqn) };
+        match self.ask(peer, Request::CreateQp(wanted)).0 {
+            Response::Qp { qpn, receive: None, .. } => (qpn, srqn),
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub(super) fn mr(&mut self, peer: &Peer, pdn: u32, memory: &[u8]) -> (u32, u32) {
         let address = memory.as_ptr() as u64;
         let length = memory.len() as u64;
@@ -202,6 +220,7 @@ pub(super) fn wanted_qp(pdn: u32, cqn: u32) -> CreateQp {
         kind: 2,
         send_cqn: cqn,
         receive_cqn: cqn,
+        srqn: None,
         log2_sq_blocks: 7,
         log2_rq_entries: 6,
         log2_rq_stride: 1,

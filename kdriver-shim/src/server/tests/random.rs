@@ -35,6 +35,7 @@ struct Known {
     mrs: Vec<u32>,
     cqs: Vec<u32>,
     qps: Vec<u32>,
+    srqs: Vec<u32>,
     committed: usize,
 }
 
@@ -47,6 +48,7 @@ impl Known {
             Response::Reserved { mr, .. } => self.mrs.push(*mr),
             Response::Mr { .. } => self.committed += 1,
             Response::Cq { cqn, .. } => self.cqs.push(*cqn),
+            Response::Srq { srqn, .. } => self.srqs.push(*srqn),
             Response::Qp { qpn, .. } => self.qps.push(*qpn),
             _ => {}
         }
@@ -54,7 +56,7 @@ impl Known {
 
     fn request(&self, dice: &mut Dice, memory: &[u8]) -> Request {
         let context = dice.number(&self.contexts);
-        match dice.below(17) {
+        match dice.below(21) {
             0 => Request::ListCards,
             1 => Request::Status,
             2 => Request::OpenContext { card: dice.below(3) as u32 },
@@ -79,12 +81,22 @@ impl Known {
             }
             12 => Request::DestroyCq { cqn: dice.number(&self.cqs) },
             13 | 14 => Request::CreateQp(CreateQp {
+                srqn: (dice.below(3) == 0).then(|| dice.number(&self.srqs)),
                 log2_rq_stride: dice.below(5) as u8,
                 log2_sq_blocks: dice.below(17) as u8,
                 receive_cqn: dice.number(&self.cqs),
                 ..wanted_qp(dice.number(&self.pds), dice.number(&self.cqs))
             }),
             15 => Request::DestroyQp { qpn: dice.number(&self.qps) },
+            16 => Request::CreateSrq {
+                pdn: dice.number(&self.pds),
+                log2_entries: dice.below(17) as u8,
+                log2_stride: dice.below(5) as u8,
+                cookie: 0xdead,
+            },
+            17 => Request::DestroySrq { srqn: dice.number(&self.srqs) },
+            18 => Request::ModifySrq { srqn: dice.number(&self.srqs), limit: dice.below(9) as u32 },
+            19 => Request::QuerySrq { srqn: dice.number(&self.srqs) },
             _ => {
                 let mask = AttributeMask::from_bits_retain(dice.below(1 << 21) as u32);
                 let state = QpState(dice.below(9) as u8);
@@ -99,8 +111,8 @@ impl Known {
 #[test]
 fn whatever_a_client_asks_for_its_end_gives_everything_back() {
     let memory = vec![0u8; 100_000];
-    let (mut qps, mut keys) = (0, 0);
-    for seed in 0..60 {
+    let (mut qps, mut srqs, mut keys) = (0, 0, 0);
+    for seed in 0..75 {
         println!("seed {seed}");
         let mut dice = Dice(seed);
         let mut bench = Bench::new(2, 1);
@@ -136,11 +148,13 @@ fn whatever_a_client_asks_for_its_end_gives_everything_back() {
             card.window(0, |w| assert!(w.live.is_empty(), "seed {seed}: {:?}", w.live));
         }
         for card in &bench.server.cards {
-            assert!(card.users[0].listeners.count() == (0, 0));
+            assert!(card.users[0].listeners.count() == (0, 0, 0));
             assert_eq!(leaked(card), Default::default(), "seed {seed}");
         }
         qps += all.qps.len();
+        srqs += all.srqs.len();
         keys += all.committed;
     }
-    assert!(qps > 50 && keys > 50, "{qps} QPs and {keys} keys prove little");
+    let counts = format!("{qps} QPs, {srqs} SRQs and {keys} keys");
+    assert!(qps > 50 && srqs > 50 && keys > 50, "{counts} prove little");
 }

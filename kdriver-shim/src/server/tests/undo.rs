@@ -12,11 +12,11 @@ use crate::undo::Kind;
 #[derive(Debug, PartialEq, Eq)]
 struct Taken {
     usage: Vec<u64>,
-    owned: [usize; 7],
+    owned: [usize; 8],
     addresses: Vec<u64>,
     mapped: Vec<(u64, u64)>,
     live: BTreeSet<(Opcode, u32)>,
-    listeners: (usize, usize),
+    listeners: (usize, usize, usize),
     pages: (usize, usize),
     leaked: (Quarantine, u64),
 }
@@ -34,6 +34,7 @@ fn taken(bench: &Bench) -> Taken {
         usage: usage(client),
         owned: [
             owned.qps.len(),
+            owned.srqs.len(),
             owned.cqs.len(),
             owned.mrs.len() + owned.leaving.regions.len(),
             owned.places.len(),
@@ -72,6 +73,10 @@ fn cq(context: u32) -> Request {
     Request::CreateCq { context, log2_entries: 6, channel: None, cookie: 0 }
 }
 
+fn srq(pdn: u32) -> Request {
+    Request::CreateSrq { pdn, log2_entries: 6, log2_stride: 1, cookie: 0 }
+}
+
 fn mr(pdn: u32, memory: &[u8]) -> Request {
     let (address, length) = (memory.as_ptr() as u64, memory.len() as u64);
     Request::ReserveMr { pdn, address, length, hca_va: address, access: 1 }
@@ -108,6 +113,7 @@ fn a_creation_that_fails_at_any_step_leaves_nothing() {
     let qp = Request::CreateQp(wanted_qp(pdn, cqn));
     let refusals = [
         (cq(context), Opcode::CreateCq, AdminStatus::BadAddress, Errno::EFAULT),
+        (srq(pdn), Opcode::CreateRq, AdminStatus::NoResources, Errno::ENOMEM),
         (qp.clone(), Opcode::CreateRq, AdminStatus::NoResources, Errno::ENOMEM),
         (qp.clone(), Opcode::CreateQp, AdminStatus::NoResources, Errno::ENOMEM),
     ];
@@ -123,6 +129,7 @@ fn a_creation_that_fails_at_any_step_leaves_nothing() {
     assert!(bench.refused(&peer, request).reason.contains("limit of 2^22"));
     assert_eq!(taken(&bench), before);
     assert_eq!(refused_times(&mut bench, &peer, &cq(context)), 1);
+    assert_eq!(refused_times(&mut bench, &peer, &srq(pdn)), 1);
     assert_eq!(refused_times(&mut bench, &peer, &qp), 2);
     assert_eq!(refused_times(&mut bench, &peer, &mr(pdn, &memory)), 1);
 }
@@ -281,6 +288,7 @@ fn a_client_ends_kind_by_kind_and_has_nothing_in_the_end() {
     for _ in 0..3 {
         bench.mr(&peer, pdn, &memory);
         bench.qp(&peer, pdn, cqn);
+        bench.sharing_qp(&peer, pdn, cqn);
         let (channel, _fds) = bench.channel(&peer, context);
         bench.cq(&peer, context, Some(channel));
         bench.open(&peer, 0);
@@ -294,7 +302,8 @@ fn a_client_ends_kind_by_kind_and_has_nothing_in_the_end() {
     while !client.end_some(&mut bench.server.cards) {
         turns += 1;
         let owned = &client.owned;
-        assert!(owned.qps.is_empty() || owned.cqs.len() == 4, "in turn {turns}");
+        assert!(owned.qps.is_empty() || owned.srqs.len() == 3, "in turn {turns}");
+        assert!(owned.srqs.is_empty() || owned.cqs.len() == 4, "in turn {turns}");
         assert!(owned.cqs.is_empty() || owned.mrs.len() == 3, "in turn {turns}");
         assert!(owned.mrs.is_empty() || owned.places.len() == 1, "in turn {turns}");
         assert!(owned.places.is_empty() || owned.contexts.len() == 4, "in turn {turns}");
@@ -305,10 +314,15 @@ fn a_client_ends_kind_by_kind_and_has_nothing_in_the_end() {
         assert_eq!(client.usage.of(Resource::Contexts), owned.contexts.len() as u64);
     }
     let order = bench.cards[0].window(0, |window| window.log[before..].to_vec());
-    let mut wanted = [Opcode::DestroyQp, Opcode::DestroyRq].repeat(3);
+    // QPs by their numbers, which the engine draws: three with a receive queue, three without.
+    let (mut qps, others) = (order[..9].to_vec(), &order[9..]);
+    qps.sort_unstable_by_key(|opcode| opcode.0);
+    let (qp, rq) = (Opcode::DestroyQp, Opcode::DestroyRq);
+    assert_eq!(qps, [[rq; 3].as_slice(), &[qp; 6]].concat());
+    let mut wanted = vec![rq; 3];
     wanted.extend([Opcode::DestroyCq; 4]);
     wanted.extend([Opcode::DestroyKey; 3]);
-    assert_eq!(order, wanted);
+    assert_eq!(others, wanted);
     assert_eq!(usage(&client), vec![0; Resource::all().count()]);
     assert!(turns > 3, "{turns} turns show little");
     assert_eq!(leaked(&bench.server.cards[0]), Default::default());
@@ -322,10 +336,13 @@ fn each_thing_gives_as_much_of_every_quota_as_it_took() {
     let before = taken(&bench);
     let (region, _) = bench.mr(&peer, pdn, &memory);
     let qpn = bench.qp(&peer, pdn, cqn);
+    let (sharing, srqn) = bench.sharing_qp(&peer, pdn, cqn);
     let (channel, fds) = bench.channel(&peer, context);
     let (second, _) = bench.cq(&peer, context, Some(channel));
     let domain = bench.pd(&peer, context);
     bench.ask(&peer, Request::DestroyQp { qpn });
+    bench.ask(&peer, Request::DestroyQp { qpn: sharing });
+    bench.ask(&peer, Request::DestroySrq { srqn });
     bench.ask(&peer, Request::DestroyCq { cqn: second });
     bench.ask(&peer, Request::DeregMr { mr: region });
     bench.ask(&peer, Request::DeallocPd { pdn: domain });

@@ -27,9 +27,12 @@ type CardEngine = Engine<Unit, Slots, KernelRandom>;
 /// pairs has of its own.
 pub const UNDER_WAY_BYTES: usize = 8 << 20;
 
-/// Bytes that a card keeps for a queue pair with its receive queue at most, beside its client's
+/// Bytes that a card keeps for a queue pair at most, beside its receive queue and its client's
 /// [`UNDER_WAY_BYTES`].
-pub const QP_BYTES: usize = CardEngine::QP_BYTES + Stack::QP_BYTES + 2 * RING_BYTES;
+pub const QP_BYTES: usize = CardEngine::QP_BYTES + Stack::QP_BYTES + RING_BYTES;
+
+/// Bytes that a card keeps for a receive queue at most.
+pub const RQ_BYTES: usize = CardEngine::RQ_BYTES + RING_BYTES;
 
 /// Bytes that a card keeps for a completion queue at most.
 pub const CQ_BYTES: usize = CardEngine::CQ_BYTES + RING_BYTES;

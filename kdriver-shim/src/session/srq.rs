@@ -1,0 +1,113 @@
+//! Shared receive queues.
+
+use std::sync::Arc;
+
+use fpga_regs::engine::admin::{CreateRq, RqKind};
+use fpga_regs::engine::window::Capabilities;
+use shim_abi::Response;
+
+use super::queues::{MAX_LOG2_STRIDE, REDRAWS, destroyed, given_twice, no_number, power_of_two};
+use super::{Answer, Session, found};
+use crate::error::Error;
+use crate::objects::{Qp, Srq};
+use crate::undo::Kind;
+
+/// What a shared receive queue is to be.
+pub(super) struct Wanted {
+    pub(super) pdn: u32,
+    pub(super) log2_entries: u8,
+    pub(super) log2_stride: u8,
+    pub(super) cookie: u64,
+}
+
+impl Session<'_> {
+    pub(super) fn create_srq(&mut self, wanted: Wanted) -> Result<Answer, Error> {
+        let Wanted { pdn, log2_entries, log2_stride, cookie } = wanted;
+        let context = found(self.client.owned.pds.get(&pdn), pdn)?.context;
+        let card = self.context(context)?.card;
+        let limits = self.limits(card)?;
+        if !limits.capabilities.contains(Capabilities::SRQ) {
+            let why = format!("balboa{card} has no shared receive queues");
+            return Err(Error::Unsupported(why));
+        }
+        let entries = power_of_two("receive queue entries", log2_entries, limits.log2_rq_entries)?;
+        let stride = power_of_two("receive stride blocks", log2_stride, MAX_LOG2_STRIDE)?;
+        let most = u32::try_from(entries).unwrap_or(u32::MAX);
+        let srq = Srq { context, card, pdn, entries: most, ring: None, srqn: None };
+        self.make(&limits, srq, |session, srq| {
+            let blocks = entries.saturating_mul(stride);
+            let ring = session.place_ring(card, blocks, &limits, &mut srq.ring)?;
+            let place = session.client.place(card)?;
+            let command = CreateRq {
+                ring: place.ring_address(ring)?,
+                log2_entries,
+                page: place.page,
+                log2_stride,
+                kind: RqKind::Shared,
+                pdn,
+                ..CreateRq::default()
+            };
+            let srqn = session.engine_srq(srq, &command)?;
+            let events = Arc::clone(&session.context(context)?.events);
+            session.window(card)?.users.listeners.add_srq(srqn, cookie, &events);
+            Ok((srqn, Response::Srq { srqn, ring: ring.start }.into()))
+        })
+    }
+
+    /// Has the engine make a shared receive queue, and returns its number.
+    fn engine_srq(&mut self, srq: &mut Srq, command: &CreateRq) -> Result<u32, Error> {
+        for _ in 0..REDRAWS {
+            let window = self.client.window(self.cards, srq.card)?;
+            let srqn = window.engine.create_rq(command)?;
+            // Not noted: it would be somebody else's that is undone.
+            if window.users.listeners.has_srq(srqn) {
+                return Err(given_twice(&window, Srq::NAME, srqn));
+            }
+            srq.srqn = Some(srqn);
+            if !self.client.owned.srqs.contains_key(&srqn) {
+                return Ok(srqn);
+            }
+            window.engine.destroy_rq(srqn)?;
+            srq.srqn = None;
+        }
+        Err(no_number(Srq::NAME))
+    }
+
+    /// Sets a limit: once nothing is told any more of the one before, so that whether this one was told
+    /// of is certain.
+    pub(super) fn modify_srq(&mut self, srqn: u32, limit: u32) -> Result<Answer, Error> {
+        let Srq { card, entries, .. } = *found(self.client.owned.srqs.get(&srqn), srqn)?;
+        self.limits(card)?;
+        if limit > entries {
+            return Err(Error::Invalid(format!(
+                "a limit of {limit} is more than the {entries} entries of {} {srqn:#x}",
+                Srq::NAME
+            )));
+        }
+        let window = self.window(card)?;
+        window.engine.modify_rq(srqn, 0)?;
+        window.users.listeners.set_srq_limit(srqn, limit);
+        if limit > 0 {
+            window.engine.modify_rq(srqn, limit)?;
+        }
+        Ok(Response::Done.into())
+    }
+
+    pub(super) fn query_srq(&mut self, srqn: u32) -> Result<Answer, Error> {
+        let card = found(self.client.owned.srqs.get(&srqn), srqn)?.card;
+        self.limits(card)?;
+        let limit = self.window(card)?.users.listeners.srq_limit(srqn);
+        Ok(Response::SrqLimit { limit }.into())
+    }
+
+    pub(super) fn destroy_srq(&mut self, srqn: u32) -> Result<Answer, Error> {
+        let card = found(self.client.owned.srqs.get(&srqn), srqn)?.card;
+        let uses = |qp: &&Qp| qp.card == card && qp.srqn == Some(srqn);
+        let users = self.client.owned.qps.values().filter(uses).count();
+        if users > 0 {
+            let users = format!("{users} queue pairs");
+            return Err(Error::Busy { object: Srq::NAME, number: srqn, users });
+        }
+        self.client.destroy::<Srq>(self.cards, srqn).map(destroyed)
+    }
+}
