@@ -3,13 +3,13 @@
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use crate::abi::verbs::ibv_qp_cap;
+use crate::abi::verbs::{ibv_qp_cap, ibv_srq_attr};
 use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::qp::{Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;
 use hostmem::PAGE_BYTES;
 use hostmem::{BlockRing, Record};
-use shim_abi::{ContextInfo, CreateQp, Limits, PortInfo, Request, Response};
+use shim_abi::{ContextInfo, CreateQp, Limits, PortInfo, ReceiveRing, Request, Response};
 
 use vfio::Iommu;
 
@@ -17,11 +17,12 @@ use crate::control::{Connection, Opened, ask, unexpected};
 use crate::cq::{self, CompletionQueue};
 use crate::error::{Error, Result, invalid, unsupported};
 use crate::events::{EventSource, new_cookie};
-use crate::limits::{COMPLETION_VECTORS, cq_size, queue_sizes};
+use crate::limits::{COMPLETION_VECTORS, ReceiveSizes, cq_size, queue_sizes, receive_sizes};
 use crate::mr::Registration;
 use crate::qp::Queues;
 use crate::rq::{ReceivePlace, ReceiveQueue};
 use crate::sq::{SendPlace, SendQueue, SendShape};
+use crate::srq::SharedReceiveQueue;
 use crate::wr::{FlagTable, Operations};
 
 /// An open device.
@@ -54,6 +55,18 @@ pub(crate) struct Cq {
     cookie: u64,
 }
 
+/// A shared receive queue with what changing and destroying it takes.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    /// The queue.
+    pub shared: Arc<SharedReceiveQueue>,
+    /// Requests that are outstanding at a time, at most.
+    pub max_wr: u32,
+    /// Elements of a request, at most.
+    pub max_sge: u32,
+    cookie: u64,
+}
+
 /// A QP with what changing and destroying it takes.
 pub(crate) struct Qp {
     /// Its queues.
@@ -82,6 +95,8 @@ pub(crate) struct NewQp<'a> {
     pub send_cq: &'a Cq,
     /// Completion queue of its receives.
     pub receive_cq: &'a Cq,
+    /// The shared receive queue that it is to use.
+    pub srq: Option<&'a Srq>,
     /// Sizes asked for.
     pub cap: ibv_qp_cap,
     /// `ibv_qp_type`.
@@ -307,13 +322,77 @@ impl Context {
         Ok((ring, Record::new(rings(), place(at)).map_err(host())?))
     }
 
+    /// Where a receive queue lives.
+    fn receive_place(
+        &self,
+        rqn: u32,
+        generation: u8,
+        at: u64,
+        sizes: &ReceiveSizes,
+    ) -> Result<ReceivePlace> {
+        let ReceiveSizes { log2_entries, log2_stride, .. } = *sizes;
+        let (ring, record) = self.ring_memory(at, log2_entries.saturating_add(log2_stride))?;
+        let path = Arc::clone(&self.opened.path);
+        Ok(ReceivePlace { rqn, generation, ring, log2_stride, record, path })
+    }
+
+    /// Makes a shared receive queue; `address` is that of its `ibv_srq`.
+    pub(crate) fn create_srq(
+        &self,
+        pdn: u32,
+        asked: &ibv_srq_attr,
+        single_threaded: bool,
+        address: u64,
+    ) -> Result<Srq> {
+        let capabilities = Capabilities::from_bits_retain(self.limits().capabilities);
+        if !capabilities.contains(Capabilities::SRQ) {
+            return Err(unsupported!("shared receive queues are not offered"));
+        }
+        let sizes = receive_sizes(self.limits(), asked.max_wr, asked.max_sge)?;
+        let cookie = new_cookie();
+        let ReceiveSizes { log2_entries, log2_stride, max_wr, max_sge } = sizes;
+        let request = Request::CreateSrq { pdn, log2_entries, log2_stride, cookie };
+        let (srqn, ring) =
+            ask!(self.connection, request, Response::Srq { srqn, ring } => (srqn, ring))?;
+        let place = self.receive_place(srqn, 0, ring, &sizes).inspect_err(|_| {
+            let _ = self.sent(Request::DestroySrq { srqn });
+        })?;
+        let shared = Arc::new(SharedReceiveQueue::new(place, max_sge, single_threaded));
+        self.asynchronous.watch(cookie, address, None);
+        Ok(Srq { shared, max_wr, max_sge, cookie })
+    }
+
+    /// Sets below how many requests of a shared receive queue the program is told, once; 0 for none.
+    pub(crate) fn set_srq_limit(&self, srq: &Srq, limit: u32) -> Result<()> {
+        let request = Request::ModifySrq { srqn: srq.shared.srqn, limit };
+        ask!(self.connection, request, Response::Done => ())
+    }
+
+    /// The limit of a shared receive queue; 0 once it was reached.
+    pub(crate) fn srq_limit(&self, srq: &Srq) -> Result<u32> {
+        let request = Request::QuerySrq { srqn: srq.shared.srqn };
+        ask!(self.connection, request, Response::SrqLimit { limit } => limit)
+    }
+
+    /// Destroys a shared receive queue: no event of it is handed out afterwards.
+    pub(crate) fn destroy_srq(&self, srq: &Srq) -> Result<Handed> {
+        let (_, asynchronous) = self.sent(Request::DestroySrq { srqn: srq.shared.srqn })?;
+        Ok(Handed { completion: 0, asynchronous: self.forget(srq.cookie, asynchronous) })
+    }
+
     /// Makes an RC QP in RESET, known to its completion queues.
     pub(crate) fn create_qp(&self, new: &NewQp<'_>) -> Result<Qp> {
         let capabilities = Capabilities::from_bits_retain(self.limits().capabilities);
         if new.kind != u32::from(QpType::Rc.0) || !capabilities.contains(Capabilities::RC) {
             return Err(unsupported!("QPs of type {} are not offered; RC (2) is", new.kind));
         }
-        let (sizes, cap) = queue_sizes(self.limits(), &new.cap)?;
+        // Who has a shared receive queue has no size of its own to ask for, and gets none.
+        let own = |cap| match new.srq {
+            Some(_) => ibv_qp_cap { max_recv_wr: 0, max_recv_sge: 0, ..cap },
+            None => cap,
+        };
+        let (sizes, cap) = queue_sizes(self.limits(), &own(new.cap))?;
+        let cap = own(cap);
         let cookie = new_cookie();
         let request = Request::CreateQp(CreateQp {
             pdn: new.pdn,
@@ -321,13 +400,13 @@ impl Context {
             send_cqn: new.send_cq.queue.cqn,
             receive_cqn: new.receive_cq.queue.cqn,
             log2_sq_blocks: sizes.log2_sq_blocks,
-            srqn: None,
-            log2_rq_entries: sizes.log2_rq_entries,
-            log2_rq_stride: sizes.log2_rq_stride,
+            srqn: new.srq.map(|srq| srq.shared.srqn),
+            log2_rq_entries: sizes.receive.log2_entries,
+            log2_rq_stride: sizes.receive.log2_stride,
             cookie,
         });
-        let (qpn, generation, sq_ring, receive) = ask!(self.connection, request,
-            Response::Qp { qpn, generation, sq_ring, receive: Some(receive) } =>
+        let (qpn, generation, sq_ring, receive) = ask!(self.connection, request.clone(),
+            Response::Qp { qpn, generation, sq_ring, receive } =>
             (qpn, generation, sq_ring, receive))?;
 
         let queues = || -> Result<Queues> {
@@ -342,18 +421,21 @@ impl Context {
                 flags: FlagTable::new(new.signal_all),
             };
             let send = SendQueue::new(send, shape, new.single_threaded);
-            let log2_blocks = sizes.log2_rq_entries.saturating_add(sizes.log2_rq_stride);
-            let (ring, record) = self.ring_memory(receive.ring, log2_blocks)?;
-            let (path, log2_stride) = (Arc::clone(&self.opened.path), sizes.log2_rq_stride);
-            let rqn = receive.rqn;
-            let receive = ReceivePlace { rqn, generation, ring, log2_stride, record, path };
-            let receive = ReceiveQueue::new(receive, cap.max_recv_sge, new.single_threaded);
-            Ok(Queues::new(
-                qpn,
-                generation,
-                (send, new.send_cq.queue.cqn),
-                (receive, new.receive_cq.queue.cqn),
-            ))
+            let send = (send, new.send_cq.queue.cqn);
+            let join =
+                |receive| Queues::new(qpn, generation, send, (receive, new.receive_cq.queue.cqn));
+            match (new.srq, receive) {
+                (Some(srq), _) => {
+                    let shared = Arc::clone(&srq.shared);
+                    Ok(join(shared.queue.beside()).with_shared(shared))
+                }
+                (None, Some(ReceiveRing { rqn, ring })) => {
+                    let place = self.receive_place(rqn, generation, ring, &sizes.receive)?;
+                    let max_sge = cap.max_recv_sge;
+                    Ok(join(ReceiveQueue::new(place, max_sge, new.single_threaded)))
+                }
+                (None, None) => Err(unexpected(&request, "the QP has no receive queue")),
+            }
         };
         let queues = match queues() {
             Ok(queues) => Arc::new(queues),
@@ -395,7 +477,7 @@ impl Context {
     pub(crate) fn destroy_qp(&self, qp: &Qp) -> Result<Handed> {
         let qpn = qp.queues.qpn();
         let (_, asynchronous) = self.sent(Request::DestroyQp { qpn })?;
-        cq::detach(&qp.send_cq, &qp.receive_cq, qpn);
+        cq::detach(&qp.send_cq, &qp.receive_cq, &qp.queues);
         Ok(Handed { completion: 0, asynchronous: self.forget(qp.cookie, asynchronous) })
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use fpga_regs::engine::cqe::phase;
+use fpga_regs::engine::cqe::{Cqe, Flags, phase};
 use fpga_regs::engine::doorbell::{Arm, ArmKind, QueueKind, record, slot, slot_value};
 use hostmem::{BlockRing, DoorbellSlot, ForkCanary, FutexGuard, FutexMutex, Record, WrittenBlock};
 
@@ -119,6 +119,20 @@ impl CompletionQueue {
         phase(last_word) == (index & self.lap == 0)
     }
 
+    /// Gives back what a QP took from its shared receive queue and has completed here: as it is about to
+    /// be reset or to go, nobody will poll that.
+    fn give_back_shared(&self, state: &CqState, queues: &Queues) {
+        let Some(shared) = &queues.shared else { return };
+        let entries = (0..self.ring.blocks())
+            .map_while(|ahead| self.written(state.consumer.wrapping_add(ahead)));
+        for cqe in entries.map(|block| Cqe::decode(&[block.load()])) {
+            let is_its = cqe.qpn == queues.qpn() && cqe.generation == queues.generation();
+            if is_its && cqe.flags.contains(Flags::RECEIVE) {
+                shared.retire(cqe.wqe_index);
+            }
+        }
+    }
+
     /// Whether queues complete here.
     pub(crate) fn is_used(&self) -> bool {
         self.users.load(Ordering::Acquire) != 0
@@ -136,10 +150,14 @@ pub(crate) fn attach(send: &CompletionQueue, receive: &CompletionQueue, queues: 
 }
 
 /// Takes a destroyed QP from its completion queues; entries of it still in a ring are then skipped.
-pub(crate) fn detach(send: &CompletionQueue, receive: &CompletionQueue, qpn: u32) {
-    send.lock().table.remove(qpn);
+pub(crate) fn detach(send: &CompletionQueue, receive: &CompletionQueue, queues: &Queues) {
+    {
+        let mut state = receive.lock();
+        receive.give_back_shared(&state, queues);
+        state.table.remove(queues.qpn());
+    }
     if !std::ptr::eq(send, receive) {
-        receive.lock().table.remove(qpn);
+        send.lock().table.remove(queues.qpn());
     }
     send.users.fetch_sub(1, Ordering::AcqRel);
     receive.users.fetch_sub(1, Ordering::AcqRel);
@@ -153,12 +171,12 @@ pub(crate) fn reset(
     generation: u8,
 ) {
     {
-        let _polling = send.lock();
-        queues.set_generation(generation);
-        queues.send.reset(generation);
+        let state = receive.lock();
+        receive.give_back_shared(&state, queues);
+        queues.reset_receives(generation);
     }
-    let _polling = receive.lock();
-    queues.receive.reset(generation);
+    let _polling = send.lock();
+    queues.send.reset(generation);
 }
 
 #[cfg(test)]

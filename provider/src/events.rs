@@ -209,6 +209,7 @@ impl EventSource {
             | ibv::IBV_EVENT_QP_ACCESS_ERR
             | ibv::IBV_EVENT_COMM_EST
             | ibv::IBV_EVENT_SQ_DRAINED
+            | ibv::IBV_EVENT_SRQ_LIMIT_REACHED
             | ibv::IBV_EVENT_QP_LAST_WQE_REACHED => Some(Subject::Object),
             ibv::IBV_EVENT_DEVICE_FATAL
             | ibv::IBV_EVENT_PORT_ACTIVE

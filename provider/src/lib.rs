@@ -40,6 +40,7 @@ mod process;
 mod qp;
 mod rq;
 mod sq;
+mod srq;
 mod status;
 mod table;
 mod uverbs;

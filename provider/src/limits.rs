@@ -26,18 +26,28 @@ const ACK_DELAY: u8 = 16;
 pub(crate) struct QueueSizes {
     /// log2 of the blocks of the send ring.
     pub log2_sq_blocks: u8,
-    /// log2 of the entries of the receive ring.
-    pub log2_rq_entries: u8,
-    /// log2 of the blocks of a receive entry.
-    pub log2_rq_stride: u8,
+    /// The receive queue.
+    pub receive: ReceiveSizes,
 }
 
-fn refused(what: &str, value: u32, most: u64) -> crate::error::Error {
-    invalid!("a QP with {what} {value} was asked for; this device has at most {most}")
+/// How large a receive queue is, a QP's own or a shared one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReceiveSizes {
+    /// log2 of the entries of the ring.
+    pub log2_entries: u8,
+    /// log2 of the blocks of an entry.
+    pub log2_stride: u8,
+    /// Requests that are outstanding at a time, at most.
+    pub max_wr: u32,
+    /// Elements of a request, at most.
+    pub max_sge: u32,
 }
 
 fn check(what: &str, value: u32, most: u64) -> Result<()> {
-    if u64::from(value) > most { Err(refused(what, value, most)) } else { Ok(()) }
+    if u64::from(value) > most {
+        return Err(invalid!("{what} {value} was asked for; this device has at most {most}"));
+    }
+    Ok(())
 }
 
 /// The log2 of the smallest power of two that is not below `value`.
@@ -60,33 +70,42 @@ fn elements(bytes: usize, most: u8) -> u32 {
 
 /// The queues for what a program asked, and what it gets: never less.
 pub(crate) fn queue_sizes(limits: &Limits, asked: &ibv_qp_cap) -> Result<(QueueSizes, ibv_qp_cap)> {
-    check("max_send_sge", asked.max_send_sge, limits.max_sge.into())?;
-    check("max_recv_sge", asked.max_recv_sge, limits.max_sge.into())?;
-    check("max_inline_data", asked.max_inline_data, limits.max_inline.into())?;
+    check("a QP with max_send_sge", asked.max_send_sge, limits.max_sge.into())?;
+    check("a QP with max_inline_data", asked.max_inline_data, limits.max_inline.into())?;
 
     let blocks = send_blocks_for_sges(asked.max_send_sge as usize)
         .max(send_blocks_for_inline(asked.max_inline_data as usize));
     let log2_sq_blocks = log2_up(u64::from(asked.max_send_wr).saturating_mul(blocks as u64));
     let most = power(limits.log2_sq_blocks).checked_div(blocks as u64).unwrap_or(0);
-    check("max_send_wr", asked.max_send_wr, most)?;
+    check("a QP with max_send_wr", asked.max_send_wr, most)?;
     // At least one request of that size fits, whatever was asked for.
     let log2_sq_blocks = log2_sq_blocks.max(log2_up(blocks as u64));
 
-    let stride = receive_stride_blocks(asked.max_recv_sge as usize);
-    let log2_rq_entries = log2_up(asked.max_recv_wr.into());
-    check("max_recv_wr", asked.max_recv_wr, power(limits.log2_rq_entries))?;
-
-    let sizes =
-        QueueSizes { log2_sq_blocks, log2_rq_entries, log2_rq_stride: log2_up(stride as u64) };
+    let receive = receive_sizes(limits, asked.max_recv_wr, asked.max_recv_sge)?;
+    let sizes = QueueSizes { log2_sq_blocks, receive };
     let send_room = room(blocks, SEND_PAYLOAD_OFFSET);
     let granted = ibv_qp_cap {
         max_send_wr: power(log2_sq_blocks).checked_div(blocks as u64).unwrap_or(0) as u32,
-        max_recv_wr: power(log2_rq_entries) as u32,
+        max_recv_wr: receive.max_wr,
         max_send_sge: elements(send_room, limits.max_sge),
-        max_recv_sge: elements(room(stride, RECEIVE_PAYLOAD_OFFSET), limits.max_sge),
+        max_recv_sge: receive.max_sge,
         max_inline_data: send_room.min(usize::from(limits.max_inline)) as u32,
     };
     Ok((sizes, granted))
+}
+
+/// The receive queue for what a program asked, a QP's own or a shared one: never less.
+pub(crate) fn receive_sizes(limits: &Limits, max_wr: u32, max_sge: u32) -> Result<ReceiveSizes> {
+    check("a receive queue with max_sge", max_sge, limits.max_sge.into())?;
+    check("a receive queue with max_wr", max_wr, power(limits.log2_rq_entries))?;
+    let stride = receive_stride_blocks(max_sge as usize);
+    let log2_entries = log2_up(max_wr.into());
+    Ok(ReceiveSizes {
+        log2_entries,
+        log2_stride: log2_up(stride as u64),
+        max_wr: power(log2_entries) as u32,
+        max_sge: elements(room(stride, RECEIVE_PAYLOAD_OFFSET), limits.max_sge),
+    })
 }
 
 /// log2 of the entries of a completion queue for `cqe` completions.
@@ -115,6 +134,7 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
     }
     let guid = card.node_guid.to_be();
     let rnr = capabilities.contains(Capabilities::RNR);
+    let srq = capabilities.contains(Capabilities::SRQ);
     let wr = power(limits.log2_sq_blocks).min(power(limits.log2_rq_entries));
     let reads = u32::from(limits.max_rd_atomic);
     ibv_device_attr {
@@ -155,9 +175,9 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
         max_ah: 0,
         max_fmr: 0,
         max_map_per_fmr: 0,
-        max_srq: 0,
-        max_srq_wr: 0,
-        max_srq_sge: 0,
+        max_srq: if srq { int(limits.rqs) } else { 0 },
+        max_srq_wr: if srq { int(power(limits.log2_rq_entries)) } else { 0 },
+        max_srq_sge: if srq { limits.max_sge.into() } else { 0 },
         max_pkeys: int(card.port.pkeys.len()) as u16,
         local_ca_ack_delay: ACK_DELAY,
         phys_port_cnt: PORT as u8,
@@ -264,7 +284,7 @@ pub(crate) mod tests {
                         let taken = largest as u64 * u64::from(granted.max_send_wr);
                         assert!(taken <= 1 << sizes.log2_sq_blocks && granted.max_send_wr > 0);
                         let stride = receive_stride_blocks(granted.max_recv_sge as usize);
-                        assert_eq!(stride, 1 << sizes.log2_rq_stride);
+                        assert_eq!(stride, 1 << sizes.receive.log2_stride);
                         assert!(sizes.log2_sq_blocks <= limits().log2_sq_blocks);
                     }
                 }
@@ -275,7 +295,8 @@ pub(crate) mod tests {
     #[test]
     fn what_perftest_asks_for_by_default_takes_no_more_than_it_needs() {
         let (sizes, granted) = queue_sizes(&limits(), &cap([128, 1], [1, 1], 0)).unwrap();
-        assert_eq!((sizes.log2_sq_blocks, sizes.log2_rq_entries, sizes.log2_rq_stride), (7, 0, 0));
+        let receive = sizes.receive;
+        assert_eq!((sizes.log2_sq_blocks, receive.log2_entries, receive.log2_stride), (7, 0, 0));
         assert_eq!(values(&granted), [128, 1, 2, 3, 32]);
     }
 
@@ -293,6 +314,19 @@ pub(crate) mod tests {
         ] {
             let error = queue_sizes(&limits(), &asked).err().map(|error| error.errno());
             assert_eq!(error, Some(libc::EINVAL), "{:?}", values(&asked));
+        }
+    }
+
+    #[test]
+    fn a_receive_queue_is_as_large_as_asked_for_or_refused_with_einval() {
+        for (max_wr, max_sge) in [(0, 0), (1, 1), (500, 1), (32_768, 16)] {
+            let sizes = receive_sizes(&limits(), max_wr, max_sge).unwrap();
+            assert!(sizes.max_wr >= max_wr.max(1) && sizes.max_sge >= max_sge, "{sizes:?}");
+            assert_eq!(sizes.max_wr, 1 << sizes.log2_entries);
+        }
+        for (max_wr, max_sge) in [(32_769, 1), (u32::MAX, 1), (1, 17), (1, u32::MAX)] {
+            let error = receive_sizes(&limits(), max_wr, max_sge).unwrap_err();
+            assert_eq!(error.errno(), libc::EINVAL);
         }
     }
 

@@ -208,7 +208,18 @@ fn succeeded(queues: &Queues, cqe: &Cqe, wr_id: u64, opcode: u32) -> ibv_wc {
 /// Takes back the work request that an entry names.
 #[inline(always)]
 fn retire(queues: &Queues, wqe_index: u32, receive: bool) -> Option<u64> {
-    if receive { queues.receive.retire(wqe_index) } else { queues.send.retire(wqe_index) }
+    if receive {
+        queues.receive.retire(wqe_index).or_else(|| retire_shared(queues, wqe_index))
+    } else {
+        queues.send.retire(wqe_index)
+    }
+}
+
+/// Takes back a work request that is none of the QP's own receive queue.
+#[cold]
+#[inline(never)]
+fn retire_shared(queues: &Queues, wqe_index: u32) -> Option<u64> {
+    queues.shared.as_ref()?.retire(wqe_index)
 }
 
 /// The `ibv_wc_flags` of an entry's flags.

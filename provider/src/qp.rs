@@ -1,11 +1,13 @@
 //! Queue pairs: what posting and polling share.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use fpga_regs::engine::qp::QpState;
 
 use crate::rq::ReceiveQueue;
 use crate::sq::SendQueue;
+use crate::srq::SharedReceiveQueue;
 
 /// The queues of a QP.
 #[derive(Debug)]
@@ -21,8 +23,11 @@ pub(crate) struct Queues {
     state: AtomicU8,
     /// The send queue.
     pub send: SendQueue,
-    /// The receive queue.
+    /// Its own receive queue.
     pub receive: ReceiveQueue,
+    /// The shared receive queue that it uses, where it has one; then its own is
+    /// [never opened](ReceiveQueue::beside).
+    pub shared: Option<Arc<SharedReceiveQueue>>,
 }
 
 impl Queues {
@@ -34,7 +39,12 @@ impl Queues {
         (receive, receive_cqn): (ReceiveQueue, u32),
     ) -> Self {
         let (generation, state) = (AtomicU8::new(generation), AtomicU8::new(QpState::Reset.0));
-        Self { qpn, send_cqn, receive_cqn, generation, state, send, receive }
+        Self { qpn, send_cqn, receive_cqn, generation, state, send, receive, shared: None }
+    }
+
+    /// Uses a shared receive queue, beside which its own was made.
+    pub(crate) fn with_shared(self, shared: Arc<SharedReceiveQueue>) -> Self {
+        Self { shared: Some(shared), ..self }
     }
 
     /// The QP's number.
@@ -49,9 +59,13 @@ impl Queues {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Enters another generation; the send CQ's lock is held.
-    pub(crate) fn set_generation(&self, generation: u8) {
+    /// Enters another generation with nothing posted to its own receive queue; the receive CQ's lock is
+    /// held.
+    pub(crate) fn reset_receives(&self, generation: u8) {
         self.generation.store(generation, Ordering::Relaxed);
+        if self.shared.is_none() {
+            self.receive.reset(generation);
+        }
     }
 
     /// The state as far as this side knows: the card may have gone on to ERR.
@@ -64,10 +78,11 @@ impl Queues {
         self.state.store(state.0, Ordering::Relaxed);
         let sends = matches!(state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err);
         self.send.set_gate(if sends { 0 } else { libc::EINVAL });
-        self.receive.set_gate(if state == QpState::Reset { libc::EINVAL } else { 0 });
+        let receives = state != QpState::Reset && self.shared.is_none();
+        self.receive.set_gate(if receives { 0 } else { libc::EINVAL });
     }
 
-    /// Closes both queues with an errno.
+    /// Closes both of its queues with an errno.
     pub(crate) fn close(&self, errno: i32) {
         self.send.set_gate(errno);
         self.receive.set_gate(errno);
@@ -76,8 +91,6 @@ impl Queues {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::Arc;
-
     use fpga_regs::engine::window::Capabilities;
     use hostmem::{BlockRing, Record};
 
@@ -86,6 +99,7 @@ pub(crate) mod tests {
     use crate::doorbell::tests::{memory, path};
     use crate::rq::ReceivePlace;
     use crate::sq::{SendPlace, SendShape};
+    use crate::srq::tests::{post, shared};
     use crate::wr::{FlagTable, Operations};
 
     /// The completion queue of QPs made here.
@@ -122,6 +136,33 @@ pub(crate) mod tests {
         let queues = Queues::new(qpn, generation, (send, CQN), (receive, CQN));
         queues.set_state(QpState::Rts);
         Arc::new(queues)
+    }
+
+    /// A QP of 8 sends that uses a shared receive queue, in RTS.
+    pub(crate) fn sharing(
+        qpn: u32,
+        generation: u8,
+        (path, shared): (&Arc<CardPath>, &Arc<SharedReceiveQueue>),
+    ) -> Arc<Queues> {
+        let mut queues = Arc::into_inner(queues_on(qpn, generation, path)).unwrap();
+        queues.receive = shared.queue.beside();
+        let queues = queues.with_shared(Arc::clone(shared));
+        queues.set_state(QpState::Rts);
+        Arc::new(queues)
+    }
+
+    #[test]
+    fn nothing_is_posted_to_a_qp_that_uses_a_shared_receive_queue() {
+        let path = path().0;
+        let shared = shared(4, &path);
+        let queues = sharing(1, 0, (&path, &shared));
+        for state in [QpState::Reset, QpState::Init, QpState::Rts, QpState::Err] {
+            queues.set_state(state);
+            assert_eq!(queues.receive.begin().err(), Some(libc::EINVAL), "{state:?}");
+        }
+        post(&shared, 7).unwrap();
+        queues.reset_receives(1);
+        assert_eq!((queues.receive.retire(0), shared.retire(0)), (None, Some(7)));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::wr_ids::WrIdPool;
 
 const PRODUCER: usize = record::PRODUCER / 4;
 
-/// A QP's receive queue as the program's side sees it; ownership as in [`crate::sq::SendQueue`].
+/// A receive queue as the program's side sees it; ownership as in [`crate::sq::SendQueue`].
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     lock: QueueLock,
@@ -44,7 +44,7 @@ struct Produced(AtomicU32);
 pub(crate) struct ReceivePlace {
     /// The receive queue.
     pub rqn: u32,
-    /// Generation of its QP.
+    /// Generation of its QP; of a shared one any.
     pub generation: u8,
     /// The entries.
     pub ring: BlockRing,
@@ -73,6 +73,25 @@ impl ReceiveQueue {
             record,
             path,
             wr_ids: WrIdPool::new(entries),
+            produced: Produced::default(),
+        }
+    }
+
+    /// Makes the own queue of a QP that has a shared one, this one: it is never opened, and nothing is
+    /// ever in it. So nobody who posts or polls has to ask first which queue it is.
+    pub(crate) fn beside(&self) -> Self {
+        Self {
+            lock: QueueLock::new(false),
+            gate: AtomicI32::new(libc::EINVAL),
+            max_sge: 0,
+            log2_stride: 0,
+            rqn: self.rqn,
+            slot: self.slot.clone(),
+            doorbell: AtomicU64::new(0),
+            ring: self.ring.clone(),
+            record: self.record.clone(),
+            path: Arc::clone(&self.path),
+            wr_ids: WrIdPool::new(1),
             produced: Produced::default(),
         }
     }

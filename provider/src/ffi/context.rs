@@ -14,7 +14,7 @@ use crate::abi::verbs::{
 use crate::abi::{RDMA_DRIVER_UNKNOWN, verbs_context_ops};
 use nix::errno::Errno;
 
-use super::{cq, device, errno, hook, mr, object, pd, post, qp};
+use super::{cq, device, errno, hook, mr, object, pd, post, qp, srq};
 use crate::context::Context;
 use crate::error::{Result, invalid, unsupported};
 use crate::limits::{COMPLETION_VECTORS, PORT, device_attributes, port_attributes};
@@ -55,19 +55,24 @@ fn operations() -> verbs_context_ops {
         create_ah: Some(create_ah),
         create_cq: Some(cq::create_cq),
         create_qp: Some(qp::create_qp),
+        create_srq: Some(srq::create_srq),
         dealloc_pd: Some(pd::dealloc_pd),
         dealloc_td: Some(pd::dealloc_td),
         dereg_mr: Some(mr::dereg_mr),
         destroy_cq: Some(cq::destroy_cq),
         destroy_qp: Some(qp::destroy_qp),
+        destroy_srq: Some(srq::destroy_srq),
         free_context: Some(free_context),
         modify_qp: Some(qp::modify_qp),
+        modify_srq: Some(srq::modify_srq),
         poll_cq: Some(cq::poll_cq),
         post_recv: Some(post::post_recv),
         post_send: Some(post::post_send),
+        post_srq_recv: Some(post::post_srq_recv),
         query_device_ex: Some(query_device_ex),
         query_port: Some(query_port),
         query_qp: Some(qp::query_qp),
+        query_srq: Some(srq::query_srq),
         reg_mr: Some(mr::reg_mr),
         req_notify_cq: Some(cq::req_notify_cq),
         ..none

@@ -19,6 +19,7 @@ mod pd;
 mod post;
 mod qp;
 mod ready;
+mod srq;
 pub(crate) mod types;
 
 use std::ptr::null_mut;

@@ -4,11 +4,13 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::slice;
 
-use crate::abi::verbs::{self as ibv, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
+use crate::abi::verbs::{self as ibv, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
 use fpga_regs::engine::wqe::{MAX_INLINE, MAX_SGE};
 
 use super::qp::own;
+use super::srq;
 use crate::lock::QueueGuard;
+use crate::rq::ReceiveQueue;
 use crate::sq::{Cursor, SendBatch, SendQueue};
 use crate::wr::{InlineData, Payload, SendRequest};
 
@@ -229,8 +231,28 @@ pub(super) unsafe extern "C" fn post_recv(
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the program passes a QP of this provider.
-    let queue = &unsafe { own(qp) }.queues.receive;
+    // SAFETY: the program passes a QP of this provider, and its requests.
+    unsafe { post_receives(&own(qp).queues.receive, list, bad) }
+}
+
+pub(super) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the program passes a shared receive queue of this provider, and its requests.
+    unsafe { post_receives(&srq::own(srq).shared.queue, list, bad) }
+}
+
+/// # Safety
+/// `list` is a list of requests with their elements, which stays as it is during the call, and `bad` a
+/// place for one that fails.
+#[inline(always)]
+unsafe fn post_receives(
+    queue: &ReceiveQueue,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
     let mut batch = match queue.begin() {
         Ok(batch) => batch,
         Err(errno) => {

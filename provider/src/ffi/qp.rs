@@ -10,10 +10,10 @@ use crate::abi::verbs_qp;
 
 use super::context::opened;
 use super::pd::Use;
-use super::{cq, errno, object, ready};
+use super::{cq, errno, object, ready, srq};
 use crate::attributes;
 use crate::context::{NewQp, Qp};
-use crate::error::{Result, invalid, unsupported};
+use crate::error::{Result, invalid};
 
 /// A QP.
 #[repr(C)]
@@ -42,11 +42,8 @@ pub(super) unsafe extern "C" fn create_qp(
 }
 
 /// # Safety
-/// The domain is one of this provider, and so are the queues in the attributes.
+/// The domain is one of this provider, and so are the queues in the attributes, or null.
 unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp> {
-    if !attr.srq.is_null() {
-        return Err(unsupported!("shared receive queues are not offered"));
-    }
     if attr.send_cq.is_null() || attr.recv_cq.is_null() {
         return Err(invalid!("a QP needs a send CQ and a receive CQ"));
     }
@@ -55,6 +52,8 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> Result<*mut ib
     // SAFETY: as the caller promises; a domain's context is open as long as the domain lives.
     let (device, send_cq, receive_cq) =
         unsafe { (opened(context), cq::own(attr.send_cq), cq::own(attr.recv_cq)) };
+    // SAFETY: as the caller promises.
+    let shared = (!attr.srq.is_null()).then(|| unsafe { srq::own(attr.srq) });
     // Events name the object by its address, so there must be one first.
     let mut place = Box::<QpObject>::new_uninit();
     let signal_all = attr.sq_sig_all != 0;
@@ -62,6 +61,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> Result<*mut ib
         pdn: using.pdn(),
         send_cq,
         receive_cq,
+        srq: shared,
         cap: attr.cap,
         kind: attr.qp_type,
         signal_all,
@@ -84,6 +84,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> Result<*mut ib
         (*qp).pd = pd;
         (*qp).send_cq = attr.send_cq;
         (*qp).recv_cq = attr.recv_cq;
+        (*qp).srq = attr.srq;
         (*qp).handle = number;
         (*qp).qp_num = number;
         (*qp).state = IBV_QPS_RESET;

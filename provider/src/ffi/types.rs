@@ -1,6 +1,6 @@
 //! C structures as values: all-zero ones, and the unions among them.
 
-use crate::abi::verbs::{ibv_cq, ibv_gid, ibv_mr, ibv_qp, ibv_qp_attr, ibv_qp_cap};
+use crate::abi::verbs::{ibv_cq, ibv_gid, ibv_mr, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_srq};
 
 /// A C structure of which all bits zero is a value.
 ///
@@ -16,6 +16,8 @@ unsafe impl Zeroable for ibv_qp_attr {}
 unsafe impl Zeroable for ibv_cq {}
 // SAFETY: integers, raw pointers and C's locks only.
 unsafe impl Zeroable for ibv_qp {}
+// SAFETY: integers, raw pointers and C's locks only.
+unsafe impl Zeroable for ibv_srq {}
 // SAFETY: integers and raw pointers only.
 unsafe impl Zeroable for ibv_mr {}
 

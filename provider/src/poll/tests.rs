@@ -7,7 +7,9 @@ use hostmem::{BlockRing, DoorbellPage, Record};
 use super::*;
 use crate::cq::{attach, detach, reset};
 use crate::doorbell::tests::{memory, path};
-use crate::qp::tests::{CQN, queues_on};
+use crate::qp::tests::{CQN, queues_on, sharing};
+use crate::srq::SharedReceiveQueue;
+use crate::srq::tests::{post, shared};
 use crate::wr::{Payload, SendRequest};
 
 /// A completion queue with one QP, and the card's side of its ring.
@@ -178,7 +180,7 @@ fn a_destroyed_qp_completes_no_more() {
     assert!(bench.cq.is_used());
     bench.post(1);
     bench.complete(sent(0));
-    detach(&bench.cq, &bench.cq, QPN);
+    detach(&bench.cq, &bench.cq, &bench.queues);
     assert!(bench.poll(4).is_empty());
     assert!(!bench.cq.is_used());
 }
@@ -241,4 +243,68 @@ fn a_dead_card_flushes_everything_outstanding_once_and_closes_the_queues() {
     assert!(bench.poll(8).is_empty());
     assert_eq!(bench.queues.send.begin().err(), Some(libc::EIO));
     assert_eq!(bench.queues.receive.begin().err(), Some(libc::EIO));
+}
+
+/// A completion queue with one QP, which uses a shared receive queue of four entries.
+fn sharing_bench() -> (Bench, Arc<SharedReceiveQueue>) {
+    let mut bench = bench(3);
+    detach(&bench.cq, &bench.cq, &bench.queues);
+    let path = Arc::clone(&bench.cq.path);
+    let shared = shared(4, &path);
+    bench.queues = sharing(QPN, GENERATION, (&path, &shared));
+    attach(&bench.cq, &bench.cq, &bench.queues);
+    (bench, shared)
+}
+
+fn received(tag: u32) -> Cqe {
+    Cqe { flags: Flags::RECEIVE, opcode: Opcode::Receive, wqe_index: tag, ..sent(0) }
+}
+
+#[test]
+fn receives_of_a_shared_queue_complete_in_any_order_and_give_their_places_back() {
+    let (mut bench, shared) = sharing_bench();
+    (10..14).for_each(|wr_id| post(&shared, wr_id).unwrap());
+    assert_eq!(post(&shared, 14), Err(libc::ENOMEM));
+    bench.complete(Cqe { status: Status::Flushed, ..received(2) });
+    [3, 0, 1, 1].into_iter().for_each(|tag| bench.complete(received(tag)));
+    let seen: Vec<_> = bench.poll(8).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    let success = |wr_id| (wr_id, ibv::IBV_WC_SUCCESS);
+    let flushed = (12, ibv::IBV_WC_WR_FLUSH_ERR);
+    let twice = (0, ibv::IBV_WC_GENERAL_ERR);
+    assert_eq!(seen, [flushed, success(13), success(10), success(11), twice]);
+    (0..4).for_each(|wr_id| post(&shared, wr_id).unwrap());
+}
+
+#[test]
+fn a_qp_that_is_reset_or_destroyed_gives_back_what_it_took_of_a_shared_queue() {
+    for ends in [false, true] {
+        let (mut bench, shared) = sharing_bench();
+        (0..4).for_each(|wr_id| post(&shared, wr_id).unwrap());
+        // One is polled before, two are not, and one belongs to another QP.
+        bench.complete(received(1));
+        assert_eq!(bench.poll(1).first().map(|wc| wc.wr_id), Some(1));
+        bench.complete(received(0));
+        bench.complete(sent(0));
+        bench.complete(Cqe { status: Status::Flushed, ..received(3) });
+        bench.complete(Cqe { qpn: QPN + 1, ..received(2) });
+        if ends {
+            detach(&bench.cq, &bench.cq, &bench.queues);
+        } else {
+            reset(&bench.cq, &bench.cq, &bench.queues, GENERATION + 1);
+        }
+        (4..7).for_each(|wr_id| post(&shared, wr_id).unwrap());
+        assert_eq!(post(&shared, 7), Err(libc::ENOMEM));
+        assert!(bench.poll(8).is_empty());
+        assert_eq!(shared.retire(2), Some(2));
+    }
+}
+
+#[test]
+fn what_nobody_took_of_a_shared_queue_is_not_flushed_with_a_dead_card() {
+    let (bench, shared) = sharing_bench();
+    post(&shared, 1).unwrap();
+    bench.post(2);
+    bench.cq.path.declare_dead();
+    assert_eq!(bench.poll(8).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2]);
+    assert_eq!(post(&shared, 3), Err(libc::EIO));
 }

@@ -1,0 +1,108 @@
+//! Shared receive queues.
+
+use std::ffi::c_int;
+
+use crate::abi::verbs::{
+    IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
+};
+
+use super::context::opened;
+use super::pd::Use;
+use super::types::zeroed;
+use super::{errno, object, ready};
+use crate::context::Srq;
+use crate::error::{Result, invalid, unsupported};
+
+/// A shared receive queue.
+#[repr(C)]
+struct SrqObject {
+    verbs: ibv_srq,
+    srq: Srq,
+    _pd: Use,
+}
+
+/// # Safety
+/// The queue is one of this provider that was not destroyed.
+#[inline(always)]
+pub(super) unsafe fn own<'a>(srq: *mut ibv_srq) -> &'a Srq {
+    // SAFETY: a `SrqObject` begins with its `ibv_srq`; its own part never changes but by atomics.
+    unsafe { &(*srq.cast::<SrqObject>()).srq }
+}
+
+pub(super) unsafe extern "C" fn create_srq(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    // SAFETY: the program passes a domain of this provider and its attributes.
+    object("ibv_create_srq", unsafe { create(pd, &mut (*attr).attr) })
+}
+
+/// # Safety
+/// The domain is one of this provider.
+unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_srq_attr) -> Result<*mut ibv_srq> {
+    // SAFETY: as the caller promises; a queue's domain outlives it.
+    let (using, context) = unsafe { (Use::new(pd), (*pd).context) };
+    // SAFETY: a domain's context is open as long as the domain lives.
+    let device = unsafe { opened(context) };
+    // Events name the object by its address, so there must be one first.
+    let mut place = Box::<SrqObject>::new_uninit();
+    let address = place.as_mut_ptr() as u64;
+    let srq = device.create_srq(using.pdn(), attr, using.is_single_threaded(), address)?;
+    (attr.max_wr, attr.max_sge) = (srq.max_wr, srq.max_sge);
+    let verbs = ibv_srq { context, pd, handle: srq.shared.srqn, ..zeroed() };
+    // libibverbs fills in the rest.
+    place.write(SrqObject { verbs, srq, _pd: using });
+    // SAFETY: it was just written.
+    Ok(Box::into_raw(unsafe { place.assume_init() }).cast())
+}
+
+pub(super) unsafe extern "C" fn modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    attr_mask: c_int,
+) -> c_int {
+    // SAFETY: the program passes a queue of this provider, whose context is open, and its attributes.
+    let (own, device, attr) = unsafe { (own(srq), opened((*srq).context), &*attr) };
+    let mask = attr_mask as u32;
+    let done = if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
+        Err(invalid!("the attribute mask {mask:#x} has bits that no shared receive queue has"))
+    } else if mask & IBV_SRQ_MAX_WR != 0 {
+        Err(unsupported!("shared receive queues keep their size"))
+    } else if mask & IBV_SRQ_LIMIT != 0 {
+        device.set_srq_limit(own, attr.srq_limit)
+    } else {
+        Ok(())
+    };
+    errno("ibv_modify_srq", done)
+}
+
+pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    // SAFETY: the program passes a queue of this provider, whose context is open.
+    let (own, device) = unsafe { (own(srq), opened((*srq).context)) };
+    let answer = device.srq_limit(own).map(|srq_limit| {
+        let Srq { max_wr, max_sge, .. } = *own;
+        // SAFETY: the program passes room for the answer.
+        unsafe { attr.write(ibv_srq_attr { max_wr, max_sge, srq_limit }) };
+    });
+    errno("ibv_query_srq", answer)
+}
+
+pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: the program passes a queue of this provider that it frees by this call.
+    errno("ibv_destroy_srq", unsafe { destroy(srq) })
+}
+
+/// # Safety
+/// The queue is one of this provider, and nobody uses it after a success.
+unsafe fn destroy(srq: *mut ibv_srq) -> Result<()> {
+    // SAFETY: as the caller promises; its context is open as long as the queue lives.
+    let handed = unsafe { opened((*srq).context).destroy_srq(own(srq))? };
+    // SAFETY: the pointers are to fields of the living queue, whose counter libibverbs changes under
+    // its mutex.
+    unsafe {
+        let counters = [(&raw const (*srq).events_completed, handed.asynchronous)];
+        ready::wait(&raw mut (*srq).mutex, &raw mut (*srq).cond, &counters);
+        drop(Box::from_raw(srq.cast::<SrqObject>()));
+    }
+    Ok(())
+}
