@@ -116,7 +116,7 @@ impl<M: Rings> Rq<M> {
     /// Whether fewer entries than the limit are left; asking clears it then.
     pub(crate) fn fell_below_limit(&mut self) -> bool {
         let Users::Many { limit: wanted @ 1.., .. } = self.users else { return false };
-        let falls = self.left() < wanted;
+        let falls = self.left_if_below(wanted) < wanted;
         if let (true, Users::Many { limit, .. }) = (falls, &mut self.users) {
             *limit = 0;
         }
@@ -147,13 +147,18 @@ impl<M: Rings> Rq<M> {
     ///
     /// The record, which the program writes, is read again only while fewer than half a ring are known.
     pub(crate) fn left(&mut self) -> u32 {
-        let half = 1u32.wrapping_shl(u32::from(self.log2_entries)) / 2;
+        self.left_if_below(1u32.wrapping_shl(u32::from(self.log2_entries)) / 2)
+    }
+
+    /// Entries posted and not taken, if those are fewer than so many; otherwise at least so many.
+    fn left_if_below(&mut self, enough: u32) -> u32 {
         let known = self.producer.wrapping_sub(self.consumer);
-        if known >= half {
+        if known >= enough {
             return known;
         }
         self.producer = self.memory.record.load_u32(record::PRODUCER);
-        self.producer.wrapping_sub(self.consumer).min(half.wrapping_mul(2).max(1))
+        let entries = 1u32.wrapping_shl(u32::from(self.log2_entries));
+        self.producer.wrapping_sub(self.consumer).min(entries)
     }
 
     fn copy_entry(&self, first: u32) -> ReceiveWqe {

@@ -160,6 +160,18 @@ fn a_limit_is_told_of_once_when_fewer_are_left() {
 }
 
 #[test]
+fn what_was_posted_since_the_last_look_counts_for_the_limit() {
+    let mut fixture = Fixture::new();
+    fixture.post(0..5);
+    assert!(fixture.take(0));
+    fixture.post(5..8);
+    assert_eq!(fixture.limit(7), AdminStatus::Success);
+    assert_eq!(fixture.events(), [], "seven are left, of which three are new");
+    assert!(fixture.take(1));
+    assert_eq!(fixture.events(), [(EventType::ReceiveLimit, 0, fixture.srq.rqn)]);
+}
+
+#[test]
 fn a_queue_is_destroyed_when_its_last_user_is() {
     let mut fixture = Fixture::new();
     let (rqn, qpns) = (fixture.srq.rqn, fixture.qps.each_ref().map(|qp| qp.qpn));
