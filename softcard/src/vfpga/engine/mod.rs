@@ -53,7 +53,8 @@ fn engine_config(window: u8) -> EngineConfig {
             | Capabilities::WRITE
             | Capabilities::READ
             | Capabilities::IMMEDIATE
-            | Capabilities::RNR,
+            | Capabilities::RNR
+            | Capabilities::SRQ,
         qps: 16_384,
         cqs: 16_384,
         rqs: 16_384,
