@@ -14,7 +14,7 @@ use arbitrary::Unstructured;
 use fpga_regs::Block;
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, KeyKind,
-    ModifyQp, Opcode, RqKind, SetGid,
+    ModifyQp, ModifyRq, Opcode, RqKind, SetGid,
 };
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell::{self, QueueKind, record};
@@ -51,7 +51,7 @@ const QPS: usize = 4;
 const CONFIG: EngineConfig = EngineConfig {
     window: 3,
     profile: Profile::Vqe,
-    capabilities: Capabilities::RC,
+    capabilities: Capabilities::RC.union(Capabilities::SRQ),
     qps: QPS as u32,
     cqs: 6,
     rqs: 6,
@@ -426,12 +426,14 @@ impl Bench {
             log2_entries: u.int_in_range(0..=6)?,
             page: PAGE,
             log2_stride: u.int_in_range(0..=3)?,
-            kind: RqKind::Private,
+            kind: *u.choose(&[RqKind::Private, RqKind::Shared])?,
             pdn: 7,
             ..CreateRq::default()
         };
         let Some(rqn) = self.made(Opcode::CreateRq, &command.encode()) else { return Ok(()) };
         self.rqs.push((rqn, ring));
+        // One that another has is no use unless it is shared.
+        let rqn = if u.ratio(1, 3)? { u.choose(&self.rqs)?.0 } else { rqn };
         let ring = self.queue();
         let command = CreateQp {
             sq_ring: ring,
@@ -665,6 +667,11 @@ impl Bench {
                 let state = QpState(u.int_in_range(0..=7)?);
                 let mask = AttributeMask::STATE;
                 self.modify(qpn, &Attributes { mask, state, ..Attributes::default() });
+            }
+            5 if !self.rqs.is_empty() && u.arbitrary()? => {
+                let command =
+                    ModifyRq { rqn: u.choose(&self.rqs)?.0, limit: u.int_in_range(0..=70)? };
+                let _ = self.made(Opcode::ModifyRq, &command.encode());
             }
             _ => self.make_all(u)?,
         }
