@@ -9,6 +9,7 @@ pub mod apart;
 pub mod errors;
 pub mod link;
 pub mod reach;
+pub mod shared;
 pub mod transfer;
 
 use link::{Link, Options};

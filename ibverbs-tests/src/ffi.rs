@@ -14,7 +14,9 @@ mod fork;
 mod library;
 mod mapping;
 mod qp;
+mod recv;
 mod region;
+mod srq;
 mod userfault;
 
 pub use descriptors::descriptors_of;
@@ -22,8 +24,10 @@ pub use device::{AsyncEvent, Channel, Completion, Context, Cq, Pd, ThreadDomain}
 pub use fork::in_child;
 pub use library::Library;
 pub use mapping::Mapping;
-pub use qp::{Operation, Patience, Peer, Qp, Recv, Send};
+pub use qp::{Operation, Patience, Peer, Qp, Send};
+pub use recv::Recv;
 pub use region::{Piece, Region};
+pub use srq::Srq;
 
 /// A libibverbs call that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -35,6 +35,8 @@ enum Command {
         #[command(flatten)]
         link: Link,
     },
+    /// Several connections that receive from one queue
+    Shared(Link),
     /// Reach for a page as long as it is registered, and when it is no more
     Reach {
         /// How often, before and after
@@ -156,6 +158,9 @@ fn main() -> anyhow::Result<()> {
         Command::Errors { pinned, link } => {
             let errors = data::errors::all(&(&link).into(), pinned)?;
             println!("{errors} errors came as they should");
+        }
+        Command::Shared(link) => {
+            println!("{} shared messages arrived", data::shared::all(&(&link).into())?);
         }
         Command::Reach { tries, link } => {
             let [before, after] = data::reach::registered(&(&link).into(), tries)?;

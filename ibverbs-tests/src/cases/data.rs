@@ -28,6 +28,8 @@ pub fn cases() -> Vec<Case> {
         case("sweep/thread domain", "sweep --thread-domain", "850 messages arrived", &[]),
         case("sweep", "sweep --events", "850 messages arrived", &[]).as_root(),
         case("lists", "lists", "listed messages arrived", &[]),
+        case("shared", "shared", "600 shared messages arrived", &[]),
+        case("shared/loopback", "shared --to balboa0", "600 shared messages arrived", &[]),
         case("errors", "errors", "20 errors came", &[]),
         case("errors/events", "errors --events", "20 errors came", &[]),
     ];

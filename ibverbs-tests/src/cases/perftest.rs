@@ -36,6 +36,10 @@ pub fn cases() -> Vec<Case> {
         add("lat", "-n 500", 1);
         add("lat", "-a -n 200", ALL_SIZES);
     }
+    for options in ["--use-srq", "--use-srq -q 8 -r 64", "--use-srq -e"] {
+        cases.push(between_two("ib_send_bw", options, 1));
+    }
+    cases.push(between_two("ib_send_lat", "--use-srq -n 500", 1));
     for operation in OPERATIONS {
         let program = format!("ib_{operation}_bw");
         cases.push(between_two(&program, "-s 65536 -n 1000", 1).as_root());

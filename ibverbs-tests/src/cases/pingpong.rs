@@ -1,4 +1,4 @@
-//! ibv_rc_pingpong, which checks its data with `-c`.
+//! ibv_rc_pingpong, which checks its data with `-c`, and ibv_srq_pingpong, which has no such check.
 
 use anyhow::{Error, Result, ensure};
 
@@ -23,6 +23,11 @@ pub fn cases() -> Vec<Case> {
                 }));
             }
         }
+    }
+    for options in ["-g 1", "-g 1 -e", "-g 1 -q 3 -r 20", "-g 1 -m 256"] {
+        let name = format!("ibv_srq_pingpong/{options}");
+        cases
+            .push(Case::new(name, &[IBVERBS_UTILS], move |setting| srq_pingpong(setting, options)));
     }
     for (name, server) in [("loopback", 0), ("two cards", 1)] {
         let options = "-m 1024 -g 1 -e";
@@ -64,6 +69,17 @@ fn pingpong(setting: &Setting, options: &str, client_card: u32) -> Result<()> {
         // 1000 messages of 4096 bytes each way.
         let side = side.says("8192000 bytes in ")?.says("1000 iters in ")?;
         ensure!(!side.stdout.contains("invalid data"), "{side}");
+    }
+    daemon.stop()
+}
+
+/// Several connections with one receive queue at each end.
+fn srq_pingpong(setting: &Setting, options: &str) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    let command = format!("ibv_srq_pingpong {options}");
+    let Both { server, client } = run_between((&daemon, 0), (&daemon, 1), &command)?;
+    for side in [server, client] {
+        side.says("1000 iters in ")?;
     }
     daemon.stop()
 }

@@ -185,7 +185,7 @@ impl Link {
 ///
 /// # Errors
 /// When none comes in time.
-fn completion(cq: &Cq) -> Result<Completion> {
+pub(super) fn completion(cq: &Cq) -> Result<Completion> {
     let deadline = Instant::now() + LIMIT;
     loop {
         if let Some(completion) = cq.poll()? {

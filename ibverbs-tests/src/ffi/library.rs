@@ -62,6 +62,11 @@ functions! {
     ibv_ack_cq_events @ "IBVERBS_1.1": fn(*mut v::ibv_cq, u32);
     ibv_get_async_event @ "IBVERBS_1.1": fn(*mut v::ibv_context, *mut v::ibv_async_event) -> c_int;
     ibv_ack_async_event @ "IBVERBS_1.1": fn(*mut v::ibv_async_event);
+    ibv_create_srq @ "IBVERBS_1.1":
+        fn(*mut v::ibv_pd, *mut v::ibv_srq_init_attr) -> *mut v::ibv_srq;
+    ibv_modify_srq @ "IBVERBS_1.1": fn(*mut v::ibv_srq, *mut v::ibv_srq_attr, c_int) -> c_int;
+    ibv_query_srq @ "IBVERBS_1.1": fn(*mut v::ibv_srq, *mut v::ibv_srq_attr) -> c_int;
+    ibv_destroy_srq @ "IBVERBS_1.1": fn(*mut v::ibv_srq) -> c_int;
     ibv_create_qp @ "IBVERBS_1.1": fn(*mut v::ibv_pd, *mut v::ibv_qp_init_attr) -> *mut v::ibv_qp;
     ibv_modify_qp @ "IBVERBS_1.1": fn(*mut v::ibv_qp, *mut v::ibv_qp_attr, c_int) -> c_int;
     ibv_query_qp @ "IBVERBS_1.1":

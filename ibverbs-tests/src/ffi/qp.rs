@@ -8,7 +8,9 @@ use verbs_sys::current::verbs as v;
 
 use super::Failed;
 use super::device::{Cq, Pd};
+use super::recv::{Recv, receive_request, sges_of};
 use super::region::Piece;
+use super::srq::Srq;
 
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,15 +66,6 @@ pub struct Send {
     pub flags: v::ibv_send_flags,
 }
 
-/// A receive work request.
-#[derive(Clone)]
-pub struct Recv {
-    /// Returned by its completion.
-    pub wr_id: u64,
-    /// Local memory.
-    pub pieces: Vec<Piece>,
-}
-
 /// The other side of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
@@ -116,6 +109,7 @@ pub struct Qp {
     /// What the device granted.
     pub capabilities: v::ibv_qp_cap,
     _cqs: (Rc<Cq>, Rc<Cq>),
+    _srq: Option<Rc<Srq>>,
     pd: Rc<Pd>,
 }
 
@@ -130,11 +124,33 @@ impl Qp {
         receive_cq: &Rc<Cq>,
         capabilities: v::ibv_qp_cap,
     ) -> Result<Self, Failed> {
+        Self::with(pd, [send_cq, receive_cq], None, capabilities)
+    }
+
+    /// Makes one that receives from a shared receive queue.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn sharing(
+        srq: &Rc<Srq>,
+        send_cq: &Rc<Cq>,
+        receive_cq: &Rc<Cq>,
+        capabilities: v::ibv_qp_cap,
+    ) -> Result<Self, Failed> {
+        Self::with(srq.pd(), [send_cq, receive_cq], Some(srq), capabilities)
+    }
+
+    fn with(
+        pd: &Rc<Pd>,
+        [send_cq, receive_cq]: [&Rc<Cq>; 2],
+        srq: Option<&Rc<Srq>>,
+        capabilities: v::ibv_qp_cap,
+    ) -> Result<Self, Failed> {
         let mut attributes = v::ibv_qp_init_attr {
             qp_context: null_mut(),
             send_cq: send_cq.raw(),
             recv_cq: receive_cq.raw(),
-            srq: null_mut(),
+            srq: srq.map_or(null_mut(), |srq| srq.raw()),
             cap: capabilities,
             qp_type: v::IBV_QPT_RC,
             sq_sig_all: 0,
@@ -143,7 +159,8 @@ impl Qp {
         let raw = unsafe { (pd.library().ibv_create_qp)(pd.raw(), &raw mut attributes) };
         let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_create_qp"))?;
         let cqs = (Rc::clone(send_cq), Rc::clone(receive_cq));
-        Ok(Self { raw, capabilities: attributes.cap, _cqs: cqs, pd: Rc::clone(pd) })
+        let (capabilities, pd) = (attributes.cap, Rc::clone(pd));
+        Ok(Self { raw, capabilities, _cqs: cqs, _srq: srq.cloned(), pd })
     }
 
     /// Its number.
@@ -312,12 +329,7 @@ impl Qp {
     /// When it is not taken.
     pub fn post_recv(&self, request: &Recv) -> Result<(), Failed> {
         let mut sges = sges_of(&request.pieces);
-        let mut work = v::ibv_recv_wr {
-            wr_id: request.wr_id,
-            next: null_mut(),
-            sg_list: sges.as_mut_ptr(),
-            num_sge: sges.len() as i32,
-        };
+        let mut work = receive_request(request, &mut sges);
         let post = self.operations().post_recv.expect("every provider receives");
         let mut bad = null_mut();
         // SAFETY: the QP lives; the card goes by the keys, which end with the memory.
@@ -337,10 +349,6 @@ impl Drop for Qp {
 fn blank() -> v::ibv_qp_attr {
     // SAFETY: numbers only; all zero is a valid value.
     unsafe { MaybeUninit::zeroed().assume_init() }
-}
-
-fn sges_of(pieces: &[Piece]) -> Vec<v::ibv_sge> {
-    pieces.iter().map(|piece| piece.sge).collect()
 }
 
 fn work_request(request: &Send, sges: &mut [v::ibv_sge]) -> v::ibv_send_wr {

@@ -34,6 +34,7 @@ const EXCEPTIONS: &[Exception] = &[
             "provider/src/ffi/mr.rs",
             "provider/src/ffi/pd.rs",
             "provider/src/ffi/qp.rs",
+            "provider/src/ffi/srq.rs",
         ],
         to: "provider/src/ffi/context.rs",
         cut: "how a context is found behind its pointer gets a file apart from the operations' table",
