@@ -220,8 +220,10 @@ impl Programs {
     pub fn connects_beside_events(&self, daemon: &Daemon<'_>, seconds: u32) -> Result<f64> {
         let port = free_port()?;
         let side = |card| {
-            let endless =
-                format!("ibv_rc_pingpong -e -g 1 -n 2000000000 -d balboa{card} -p {port}");
+            // By lines, although into a pipe: what it says is waited for while it runs.
+            let endless = format!(
+                "stdbuf -oL ibv_rc_pingpong -e -g 1 -n 2000000000 -d balboa{card} -p {port}"
+            );
             daemon.run(&endless).limit(LIMIT)
         };
         // They are killed when they go out of scope.
