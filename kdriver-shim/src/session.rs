@@ -4,13 +4,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use card_driver::Error as DriverError;
-use card_driver::engine::EngineLimits;
+use card_driver::engine::{Engine, EngineLimits};
 use shim_abi::{Request, Response};
 
 use crate::cards::{Card, Window, find};
 use crate::clients::{Client, Stage};
 use crate::error::Error;
 use crate::events::Clients;
+use crate::listeners::Listeners;
 use crate::numbers::Numbers;
 use crate::objects::Context;
 use crate::poller::Poller;
@@ -21,6 +22,9 @@ mod context;
 mod queues;
 mod region;
 mod srq;
+
+/// How often a number that the client has on another card is drawn again.
+const REDRAWS: usize = 8;
 
 /// A response and the descriptors that go with it.
 #[derive(Debug)]
@@ -149,6 +153,33 @@ impl Session<'_> {
         }
     }
 
+    /// Has an engine make a queue whose number none has that the client has on another card, notes the
+    /// number, and returns it with what else the engine said.
+    fn draw<K: Kind, T>(
+        &mut self,
+        card: u32,
+        noted: &mut Option<u32>,
+        is_taken: fn(&Listeners, u32) -> bool,
+        make: impl Fn(&mut dyn Engine) -> Result<(u32, T), DriverError>,
+        destroy: fn(&mut dyn Engine, u32) -> Result<(), DriverError>,
+    ) -> Result<(u32, T), Error> {
+        for _ in 0..REDRAWS {
+            let window = self.client.window(self.cards, card)?;
+            let (number, more) = make(window.engine)?;
+            // Not noted: it would be somebody else's that is undone.
+            if is_taken(&window.users.listeners, number) {
+                return Err(given_twice(&window, K::NAME, number));
+            }
+            *noted = Some(number);
+            if !K::table(&mut self.client.owned).contains_key(&number) {
+                return Ok((number, more));
+            }
+            destroy(window.engine, number)?;
+            *noted = None;
+        }
+        Err(no_number::<K>())
+    }
+
     fn context(&self, context: u32) -> Result<&Context, Error> {
         found(self.client.owned.contexts.get(&context), context)
     }
@@ -178,4 +209,25 @@ impl Session<'_> {
 /// A thing of the client's, or the error that it has none of that number.
 fn found<K: Kind>(thing: Option<&K>, number: u32) -> Result<&K, Error> {
     thing.ok_or(Error::NoSuch { object: K::NAME, number: u64::from(number) })
+}
+
+/// Refuses to end a thing that others of the client's use: what they are, and how many.
+fn check_unused<K: Kind>(number: u32, users: &[(&str, usize)]) -> Result<(), Error> {
+    match users.iter().find(|(_, count)| *count > 0) {
+        Some((what, count)) => {
+            Err(Error::Busy { object: K::NAME, number, users: format!("{count} {what}") })
+        }
+        None => Ok(()),
+    }
+}
+
+/// An engine that gives a number out that is in use cannot be believed.
+fn given_twice(window: &Window<'_>, what: &str, number: u32) -> Error {
+    let engine = window.engine.name();
+    let why = format!("{engine} gave {what} {number:#x} out, which another client has");
+    DriverError::Backend(why).into()
+}
+
+fn no_number<K: Kind>() -> Error {
+    Error::Quota { resource: K::NAME, used: 0, asked: 1, limit: 0 }
 }

@@ -7,7 +7,7 @@ use card_driver::Error as DriverError;
 use card_driver::translations::Purpose;
 use shim_abi::{ContextInfo, Grant, Response, RingMemory as RingInfo};
 
-use super::{Answer, Session, found};
+use super::{Answer, Session, check_unused, found};
 use crate::cards::{client_limits, find};
 use crate::channels::RecordSocket;
 use crate::clients::CardUse;
@@ -123,10 +123,7 @@ impl Session<'_> {
             ("protection domains", owned.pds.values().filter(|pd| pd.context == context).count()),
             ("completion queues", owned.cqs.values().filter(|cq| cq.context == context).count()),
         ];
-        if let Some((what, count)) = users.into_iter().find(|(_, count)| *count > 0) {
-            let users = format!("{count} {what}");
-            return Err(Error::Busy { object: "context", number: context, users });
-        }
+        check_unused::<Context>(context, &users)?;
         let channels = owned.channels.iter().filter(|(_, channel)| channel.context == context);
         let channels: Vec<u32> = channels.map(|(number, _)| *number).collect();
         for channel in channels {
@@ -170,10 +167,7 @@ impl Session<'_> {
             ("queue pairs", owned.qps.values().filter(|qp| qp.pdn == pdn).count()),
             ("shared receive queues", owned.srqs.values().filter(|srq| srq.pdn == pdn).count()),
         ];
-        if let Some((what, count)) = users.into_iter().find(|(_, count)| *count > 0) {
-            let users = format!("{count} {what}");
-            return Err(Error::Busy { object: "protection domain", number: pdn, users });
-        }
+        check_unused::<Pd>(pdn, &users)?;
         self.client.destroy::<Pd>(self.cards, pdn)?;
         Ok(Response::Done.into())
     }

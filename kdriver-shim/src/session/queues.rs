@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use card_driver::Error as DriverError;
-use card_driver::engine::EngineLimits;
+use card_driver::engine::{Engine, EngineLimits};
 use card_driver::spans::Span;
 use fpga_regs::engine::admin::{AdminStatus, CreateCq, CreateQp, CreateRq, RqKind};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
@@ -11,19 +11,16 @@ use fpga_regs::engine::transition;
 use hostmem::DmaMemory;
 use shim_abi::{ReceiveRing, Response};
 
-use super::{Answer, Progress, Session, found};
+use super::{Answer, Progress, Session, check_unused, found, no_number};
 use crate::cards::Window;
 use crate::claims::{CardQp, Claimant, Peer};
 use crate::clients::Client;
 use crate::error::Error;
-use crate::listeners::{Notifier, Told};
+use crate::listeners::{Listeners, Notifier, Told};
 use crate::objects::{Cq, Qp, Srq};
 use crate::quota::Resource;
 use crate::rings::RingMemory;
 use crate::undo::Kind;
-
-/// How often a number that the client has on another card is drawn again.
-pub(super) const REDRAWS: usize = 8;
 
 /// QPs of others that are asked whether they still speak for a connection, before others have a turn.
 const ASKED: usize = 8;
@@ -74,31 +71,18 @@ impl Session<'_> {
             log2_entries: cq.log2_entries,
             page: place.page,
         };
-        for _ in 0..REDRAWS {
-            let window = self.client.window(self.cards, cq.card)?;
-            let cqn = window.engine.create_cq(&command)?;
-            // Not noted: it would be somebody else's that is undone.
-            if window.users.listeners.has_cq(cqn) {
-                return Err(given_twice(&window, "completion queue", cqn));
-            }
-            cq.cqn = Some(cqn);
-            if !self.client.owned.cqs.contains_key(&cqn) {
-                return Ok(cqn);
-            }
-            window.engine.destroy_cq(cqn)?;
-            cq.cqn = None;
-        }
-        Err(no_number("completion queue"))
+        let make = |engine: &mut dyn Engine| Ok((engine.create_cq(&command)?, ()));
+        let destroy = |engine: &mut dyn Engine, cqn| engine.destroy_cq(cqn);
+        let (cqn, ()) =
+            self.draw::<Cq, _>(cq.card, &mut cq.cqn, Listeners::has_cq, make, destroy)?;
+        Ok(cqn)
     }
 
     pub(super) fn destroy_cq(&mut self, cqn: u32) -> Result<Answer, Error> {
         let card = found(self.client.owned.cqs.get(&cqn), cqn)?.card;
         let uses = |qp: &&Qp| qp.card == card && (qp.send_cqn == cqn || qp.receive_cqn == cqn);
         let users = self.client.owned.qps.values().filter(uses).count();
-        if users > 0 {
-            let users = format!("{users} queue pairs");
-            return Err(Error::Busy { object: "completion queue", number: cqn, users });
-        }
+        check_unused::<Cq>(cqn, &[("queue pairs", users)])?;
         self.client.destroy::<Cq>(self.cards, cqn).map(destroyed)
     }
 
@@ -200,21 +184,9 @@ impl Session<'_> {
             rqn,
             xrcdn: 0,
         };
-        for _ in 0..REDRAWS {
-            let window = self.client.window(self.cards, qp.card)?;
-            let (qpn, generation) = window.engine.create_qp(&command)?;
-            // Not noted: it would be somebody else's that is undone.
-            if window.users.listeners.has_qp(qpn) {
-                return Err(given_twice(&window, "queue pair", qpn));
-            }
-            qp.qpn = Some(qpn);
-            if !self.client.owned.qps.contains_key(&qpn) {
-                return Ok((qpn, generation));
-            }
-            window.engine.destroy_qp(qpn)?;
-            qp.qpn = None;
-        }
-        Err(no_number("queue pair"))
+        let make = |engine: &mut dyn Engine| engine.create_qp(&command);
+        let destroy = |engine: &mut dyn Engine, qpn| engine.destroy_qp(qpn);
+        self.draw::<Qp, _>(qp.card, &mut qp.qpn, Listeners::has_qp, make, destroy)
     }
 
     pub(super) fn modify_qp(
@@ -243,7 +215,7 @@ impl Session<'_> {
             window.users.listeners.revive_qp(qpn);
         }
         let Some(qp) = self.client.owned.qps.get_mut(&qpn) else {
-            return Err(no_number("queue pair"));
+            return Err(no_number::<Qp>());
         };
         let before = qp.peer;
         if let Some(state) = state {
@@ -366,17 +338,6 @@ pub(super) fn power_of_two(what: &str, log2: u8, limit: u8) -> Result<u64, Error
         )));
     }
     Ok(1u64.checked_shl(u32::from(log2)).unwrap_or(u64::MAX))
-}
-
-/// An engine that gives a number out that is in use cannot be believed.
-pub(super) fn given_twice(window: &Window<'_>, what: &str, number: u32) -> Error {
-    let engine = window.engine.name();
-    let why = format!("{engine} gave {what} {number:#x} out, which another client has");
-    DriverError::Backend(why).into()
-}
-
-pub(super) fn no_number(what: &'static str) -> Error {
-    Error::Quota { resource: what, used: 0, asked: 1, limit: 0 }
 }
 
 /// Adds to a refused change what was missing or too much, as far as the QP's state tells.

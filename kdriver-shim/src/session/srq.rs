@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use card_driver::engine::Engine;
 use fpga_regs::engine::admin::{CreateRq, RqKind};
 use fpga_regs::engine::window::Capabilities;
 use shim_abi::Response;
 
-use super::queues::{MAX_LOG2_STRIDE, REDRAWS, destroyed, given_twice, no_number, power_of_two};
-use super::{Answer, Session, found};
+use super::queues::{MAX_LOG2_STRIDE, destroyed, power_of_two};
+use super::{Answer, Session, check_unused, found};
 use crate::error::Error;
+use crate::listeners::Listeners;
 use crate::objects::{Qp, Srq};
 use crate::undo::Kind;
 
@@ -47,30 +49,14 @@ impl Session<'_> {
                 pdn,
                 ..CreateRq::default()
             };
-            let srqn = session.engine_srq(srq, &command)?;
+            let make = |engine: &mut dyn Engine| Ok((engine.create_rq(&command)?, ()));
+            let destroy = |engine: &mut dyn Engine, srqn| engine.destroy_rq(srqn);
+            let (srqn, ()) =
+                session.draw::<Srq, _>(card, &mut srq.srqn, Listeners::has_srq, make, destroy)?;
             let events = Arc::clone(&session.context(context)?.events);
             session.window(card)?.users.listeners.add_srq(srqn, cookie, &events);
             Ok((srqn, Response::Srq { srqn, ring: ring.start }.into()))
         })
-    }
-
-    /// Has the engine make a shared receive queue, and returns its number.
-    fn engine_srq(&mut self, srq: &mut Srq, command: &CreateRq) -> Result<u32, Error> {
-        for _ in 0..REDRAWS {
-            let window = self.client.window(self.cards, srq.card)?;
-            let srqn = window.engine.create_rq(command)?;
-            // Not noted: it would be somebody else's that is undone.
-            if window.users.listeners.has_srq(srqn) {
-                return Err(given_twice(&window, Srq::NAME, srqn));
-            }
-            srq.srqn = Some(srqn);
-            if !self.client.owned.srqs.contains_key(&srqn) {
-                return Ok(srqn);
-            }
-            window.engine.destroy_rq(srqn)?;
-            srq.srqn = None;
-        }
-        Err(no_number(Srq::NAME))
     }
 
     /// Sets a limit: once nothing is told any more of the one before, so that whether this one was told
@@ -104,10 +90,7 @@ impl Session<'_> {
         let card = found(self.client.owned.srqs.get(&srqn), srqn)?.card;
         let uses = |qp: &&Qp| qp.card == card && qp.srqn == Some(srqn);
         let users = self.client.owned.qps.values().filter(uses).count();
-        if users > 0 {
-            let users = format!("{users} queue pairs");
-            return Err(Error::Busy { object: Srq::NAME, number: srqn, users });
-        }
+        check_unused::<Srq>(srqn, &[("queue pairs", users)])?;
         self.client.destroy::<Srq>(self.cards, srqn).map(destroyed)
     }
 }
