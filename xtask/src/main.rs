@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use terminal::USAGE;
 
+mod apt;
 mod attack;
 mod bench;
 mod bindings;

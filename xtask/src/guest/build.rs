@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 use ibverbs_tests::process::Task;
 use terminal::report;
 
-use super::apt::Apt;
 use super::linux::{CONFIG, Linux, Version};
+use crate::apt::Apt;
 use crate::setup;
 
 /// The source package, of the suite where it is; it holds a tar file of its own name.

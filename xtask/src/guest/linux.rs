@@ -10,7 +10,7 @@ use ibverbs_tests::guest::{Hardware, Kernel};
 use ibverbs_tests::process::Task;
 use terminal::report;
 
-use super::apt::Apt;
+use crate::apt::Apt;
 use crate::cache::Cache;
 
 /// What the smallest configuration of a kernel that is built here is to have besides. No modules: nothing needs be loaded.

@@ -16,7 +16,6 @@ use ibverbs_tests::runner::{self, Filter, Summary};
 use ibverbs_tests::setting::SHARES;
 use terminal::report;
 
-mod apt;
 mod bench;
 mod build;
 mod busy;
@@ -27,7 +26,7 @@ mod pair;
 mod qemu;
 mod vm;
 
-use apt::Apt;
+use crate::apt::Apt;
 use busy::Busy;
 use cards::Served;
 use linux::Linux;

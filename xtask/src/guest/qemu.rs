@@ -6,7 +6,7 @@ use anyhow::Result;
 use ibverbs_tests::process::Task;
 use terminal::report;
 
-use super::apt::Apt;
+use crate::apt::Apt;
 use crate::cache::Cache;
 
 /// Where the first QEMU with vfio-user-pci is; the mirror keeps only its current version.
