@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask demo`, `test`, `check`, `bench`, `attack`, `chaos`, `fuzz`,
+//! Project tasks: `cargo xtask demo`, `test`, `check`, `conformance`, `bench`, `attack`, `chaos`, `fuzz`,
 //! `guest`, `dist`, `regs` and `bindings`.
 
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ mod cache;
 mod cargo;
 mod chaos;
 mod checks;
+mod conformance;
 mod demo;
 mod dist;
 mod fuzz;
@@ -41,6 +42,8 @@ enum Task {
     Test(test::Options),
     /// Run the checks beside the tests: formatting, clippy, documentation, licences and their kin
     Check(checks::Options),
+    /// Run rdma-core's own tests of verbs, pyverbs, on a software card
+    Conformance(conformance::Options),
     /// Measure software cards beside TCP and UCX, and judge the figures
     Bench(bench::Options),
     /// Attack a balboad in every way that is known, and watch what it takes and who is slowed down
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Task::Demo => demo::demo(),
         Task::Test(options) => test::test(&options),
         Task::Check(options) => checks::check(&options),
+        Task::Conformance(options) => conformance::conformance(&options),
         Task::Bench(options) => bench::bench(&options),
         Task::Attack(options) => attack::attack(&options),
         Task::Chaos(options) => chaos::chaos(&options),

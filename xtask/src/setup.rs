@@ -31,6 +31,16 @@ pub const TEST: &[&str] = &[
     "verilator",
     "xz-utils",
 ];
+/// What pyverbs and its tests need.
+pub const CONFORMANCE: &[&str] = &[
+    "debian-archive-keyring",
+    "ibverbs-providers",
+    "libibverbs1",
+    "libpython3.11",
+    "librdmacm1",
+    "python3",
+    "util-linux",
+];
 /// What building the guest's own kernel needs.
 pub const KERNEL: &[&str] =
     &["bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "libssl-dev", "make", "xz-utils"];

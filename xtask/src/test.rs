@@ -11,7 +11,7 @@ use ibverbs_tests::{cases, scapy};
 use terminal::report;
 
 use crate::cargo::{LIMIT, build, cargo, has_subcommand};
-use crate::{checks, guest, setup};
+use crate::{checks, conformance, guest, setup};
 
 /// `cargo xtask test`.
 #[derive(Debug, Args)]
@@ -51,7 +51,7 @@ pub fn test(options: &Options) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    setup::packages(setup::TEST)?;
+    setup::packages(&[setup::TEST, setup::CONFORMANCE].concat())?;
     let mut summary = Summary::default();
     if options.only.is_empty() {
         summary.add(checks::all(options.require_checks));
@@ -65,6 +65,7 @@ pub fn test(options: &Options) -> Result<ExitCode> {
     let filter = Filter { parts: options.only.clone(), exact: options.exact };
     summary.add(runner::run(&cases, &filter, &built, "cargo xtask test")?);
     if options.only.is_empty() {
+        summary.add(conformance::check(&built)?);
         for kernel in &options.kernels {
             summary.add(guest::run_cases(*kernel, &Filter::default(), &built)?);
         }

@@ -1,0 +1,276 @@
+//! pyverbs, rdma-core's own tests of verbs, on a software card, unmodified.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use ibverbs_tests::process::Task;
+use ibverbs_tests::runner::Summary;
+use ibverbs_tests::setting::{Daemon, Setting, Stage, Who};
+use serde::Deserialize;
+use terminal::report;
+
+use crate::apt::Apt;
+use crate::cache::Cache;
+use crate::{cargo, setup};
+
+mod page;
+
+/// How long the tests of one module may take.
+const MODULE_LIMIT: Duration = Duration::from_secs(5 * 60);
+/// Runs the tests of a module, with the distribution's Python.
+const RUN: &str = include_str!("conformance/run.py");
+const PYTHON: &str = "/usr/bin/python3";
+
+/// A release of rdma-core: its number, and the release of Debian that has it.
+const RELEASES: [(&str, &str); 1] = [("44", "bookworm")];
+
+/// `cargo xtask conformance`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// The release of rdma-core whose tests are run
+    #[arg(long, value_name = "RELEASE", value_parser = RELEASES.map(|(number, _)| number), default_value = RELEASES[0].0)]
+    release: String,
+    /// Run only modules with TEXT in their name; the page in docs/ stays as it is
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Write the counts to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What became of a test; of several, the last in this order counts.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "lowercase")]
+enum Outcome {
+    /// It is there, and nothing became of it: its module's process ended before.
+    Found,
+    Passed,
+    Skipped,
+    Failed,
+    Error,
+}
+
+/// One test: what became of it, and why.
+#[derive(Debug)]
+struct Judged {
+    outcome: Outcome,
+    text: String,
+}
+
+/// The tests by their names, `tests.test_MODULE.Class.test_NAME`.
+type Tests = BTreeMap<String, Judged>;
+
+/// A line of the runner's.
+#[derive(Debug, Deserialize)]
+struct Said {
+    kind: Outcome,
+    test: String,
+    text: String,
+}
+
+/// How many tests of a release ended how.
+#[derive(Debug, PartialEq, Eq, serde::Serialize)]
+struct Counts {
+    release: String,
+    passed: usize,
+    skipped: usize,
+    failed: usize,
+    errors: usize,
+}
+
+impl Counts {
+    /// Whether nothing is wrong.
+    fn are_good(&self) -> bool {
+        self.passed > 0 && self.failed == 0 && self.errors == 0
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { passed, skipped, failed, errors, .. } = self;
+        write!(f, "{passed} passed, {skipped} skipped, {failed} failed, {errors} errors")
+    }
+}
+
+/// Runs the tests, and writes the page in docs/ and the counts.
+///
+/// # Errors
+/// When the tests cannot be fetched or run.
+pub fn conformance(options: &Options) -> Result<ExitCode> {
+    setup::packages(setup::CONFORMANCE)?;
+    let package = fetch(&options.release)?;
+    let only = options.only.as_deref().unwrap_or_default();
+    let tests = run_all(&package, only, &cargo::build()?)?;
+    let counts = count(&options.release, &tests);
+    report!("");
+    if options.only.is_none() {
+        page::update(&counts, &tests)?;
+    }
+    if let Some(file) = &options.json {
+        let text = serde_json::json!({ "releases": [counts] }).to_string();
+        fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    report!("{counts}");
+    Ok(if counts.are_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs the tests of every release, each of which counts as one; where they cannot be fetched it is
+/// skipped.
+///
+/// # Errors
+/// When they cannot be run.
+pub fn check(built: &Path) -> Result<Summary> {
+    let mut summary = Summary::default();
+    for (release, _) in RELEASES {
+        let name = format!("pyverbs of rdma-core {release}");
+        match fetch(release) {
+            Ok(package) => {
+                let counts = count(release, &run_all(&package, "", built)?);
+                report!("{} {name}: {counts}", if counts.are_good() { "ok  " } else { "FAIL" });
+                if counts.are_good() {
+                    summary.passed += 1;
+                } else {
+                    report!("repeat: cargo xtask conformance --release {release}");
+                    summary.failed.push(name);
+                }
+            }
+            Err(error) => {
+                let reason = format!("{error:#}");
+                report!("skip {name}: {reason}");
+                summary.skipped.push((name, reason));
+            }
+        }
+    }
+    Ok(summary)
+}
+
+/// Runs the tests of all modules with `only` in their name, and shows which do not pass.
+fn run_all(package: &Path, only: &str, built: &Path) -> Result<Tests> {
+    let stage = Stage::new(built)?;
+    let _tidy = ibverbs_tests::interrupt::remove_on_signal(stage.path());
+    let setting = stage.setting(Who::User)?;
+    let copy = copied(package, &stage)?;
+    let daemon = setting.balboad("--soft 2")?;
+    let mut tests = Tests::new();
+    for module in modules(&copy)?.iter().filter(|module| module.contains(only)) {
+        tests.append(&mut run(&setting, &daemon, &copy, module)?);
+    }
+    daemon.stop()?;
+    for (name, judged) in tests.iter().filter(|(_, it)| it.outcome >= Outcome::Failed) {
+        report!("{name}:\n{}", judged.text.trim_end());
+    }
+    Ok(tests)
+}
+
+/// Sees to it that a release's pyverbs and its tests lie in the cache.
+fn fetch(release: &str) -> Result<PathBuf> {
+    let suite = RELEASES.iter().find(|(number, _)| *number == release).map(|(_, suite)| *suite);
+    let suite = suite.with_context(|| format!("there is no release {release}"))?;
+    let cache = Cache::open("pyverbs")?;
+    let package = format!("python3-pyverbs/{suite}");
+    cache.keep(suite, &package, |into| {
+        Apt::open(cache.place("apt"))?.unpack(&package, into)?;
+        let compressed = fs::read_dir(into.join(TESTS))?;
+        for entry in compressed {
+            let path = entry?.path();
+            if path.extension().is_some_and(|it| it == "gz") {
+                Task::new("gunzip").arg(path).run()?.success()?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Where the package has the tests, and the modules that they use.
+const TESTS: &str = "usr/share/doc/rdma-core/tests";
+const LIBRARY: &str = "usr/lib/python3/dist-packages";
+
+/// A copy where every user can read it.
+fn copied(package: &Path, stage: &Stage) -> Result<PathBuf> {
+    let copy = stage.path().join("pyverbs");
+    Task::new("cp").arg("-r").arg(package).arg(&copy).run()?.success()?;
+    Task::new("chmod").words("-R a+rX").arg(&copy).run()?.success()?;
+    Ok(copy)
+}
+
+/// The modules that have tests.
+fn modules(package: &Path) -> Result<Vec<String>> {
+    let mut modules = Vec::new();
+    for entry in fs::read_dir(package.join(TESTS))? {
+        let name = entry?.file_name();
+        let module = name.to_str().and_then(|name| name.strip_suffix(".py"));
+        modules.extend(module.filter(|module| module.starts_with("test_")).map(str::to_owned));
+    }
+    modules.sort();
+    Ok(modules)
+}
+
+/// Runs the tests of a module, in a process of their own.
+fn run(setting: &Setting, daemon: &Daemon<'_>, package: &Path, module: &str) -> Result<Tests> {
+    let said = setting.directory().join(module);
+    let task = daemon.run(PYTHON).arg("-c").arg(RUN).arg(package.join(TESTS)).arg(module);
+    let task = task.arg(MODULE_LIMIT.as_secs().to_string()).arg(&said).words("--dev balboa0");
+    let task = task.env("PYTHONPATH", package.join(LIBRARY)).env("PYTHONDONTWRITEBYTECODE", "1");
+    let finished = task.limit(MODULE_LIMIT * 2).run()?;
+    let text = fs::read_to_string(&said).unwrap_or_default();
+    let mut tests = judged(&text).with_context(|| format!("no outcomes of {finished}"))?;
+    ensure!(!tests.is_empty(), "{module} ended before its first test: {finished}");
+    let ended = tests.values_mut().filter(|judged| judged.outcome == Outcome::Found);
+    for test in ended {
+        *test = Judged { outcome: Outcome::Error, text: format!("not run to its end: {finished}") };
+    }
+    Ok(tests)
+}
+
+/// The tests that a module's lines speak of, each with its worst outcome.
+fn judged(lines: &str) -> Result<Tests> {
+    let mut tests = Tests::new();
+    for line in lines.lines() {
+        let Said { kind, test, text } = serde_json::from_str(line)?;
+        let judged = Judged { outcome: kind, text };
+        match tests.get_mut(&test) {
+            Some(known) if known.outcome >= kind => {}
+            Some(known) => *known = judged,
+            None => drop(tests.insert(test, judged)),
+        }
+    }
+    Ok(tests)
+}
+
+fn count(release: &str, tests: &Tests) -> Counts {
+    let of = |outcome| tests.values().filter(|judged| judged.outcome == outcome).count();
+    Counts {
+        release: release.to_owned(),
+        passed: of(Outcome::Passed),
+        skipped: of(Outcome::Skipped),
+        failed: of(Outcome::Failed),
+        errors: of(Outcome::Error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_outcome_of_a_test_counts_and_none_is_an_error_of_its_own() {
+        let lines = r#"{"kind": "found", "test": "a", "text": ""}
+            {"kind": "found", "test": "b", "text": ""}
+            {"kind": "found", "test": "c", "text": ""}
+            {"kind": "failed", "test": "a", "text": "why"}
+            {"kind": "skipped", "test": "a", "text": "not here"}
+            {"kind": "passed", "test": "b", "text": ""}"#;
+        let tests = judged(lines).unwrap();
+        assert_eq!(tests["a"].text, "why");
+        assert_eq!(tests["c"].outcome, Outcome::Found);
+        let counts = count("44", &tests);
+        assert_eq!((counts.passed, counts.skipped, counts.failed, counts.errors), (1, 0, 1, 0));
+        assert!(judged("no JSON").is_err());
+    }
+}
