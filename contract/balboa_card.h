@@ -146,6 +146,10 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WQE_RECEIVE_PAYLOAD_OFFSET 0x10u
 /* Bytes of a scatter/gather element. */
 #define BALBOA_WQE_SGE_BYTES 0x10u
+/* Byte offset of the SGE in an atomic's WQE. */
+#define BALBOA_WQE_ATOMIC_PAYLOAD_OFFSET 0x30u
+/* Bytes that an atomic reads and writes. */
+#define BALBOA_WQE_ATOMIC_BYTES 0x8u
 /* Which of an entry's eight words carries the phase and is written last. */
 #define BALBOA_CQE_LAST_WORD 0x7u
 /* Blocks of the largest command. */
@@ -1445,7 +1449,7 @@ BALBOA_ASSERT(offsetof(struct balboa_wqe_datagram, remote_srqn) == 0xc, "balboa_
 BALBOA_ASSERT(offsetof(struct balboa_wqe_datagram, ah) == 0x10, "balboa_wqe_datagram.ah");
 BALBOA_ASSERT(offsetof(struct balboa_wqe_datagram, qpn) == 0x14, "balboa_wqe_datagram.qpn");
 BALBOA_ASSERT(offsetof(struct balboa_wqe_datagram, qkey) == 0x18, "balboa_wqe_datagram.qkey");
-/* The operands of an atomic, behind the header. */
+/* The operands of an atomic, behind the header. length of the SGE behind them is at least 8; the value before goes to its first 8 bytes. */
 struct balboa_wqe_atomic {
     /* What to do. */
     uint8_t opcode;

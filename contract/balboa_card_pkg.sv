@@ -142,6 +142,10 @@ package balboa_card_pkg;
   localparam logic [31:0] WQE_RECEIVE_PAYLOAD_OFFSET = 32'h10;
   // Bytes of a scatter/gather element.
   localparam logic [31:0] WQE_SGE_BYTES = 32'h10;
+  // Byte offset of the SGE in an atomic's WQE.
+  localparam logic [31:0] WQE_ATOMIC_PAYLOAD_OFFSET = 32'h30;
+  // Bytes that an atomic reads and writes.
+  localparam logic [31:0] WQE_ATOMIC_BYTES = 32'h8;
   // Which of an entry's eight words carries the phase and is written last.
   localparam logic [31:0] CQE_LAST_WORD = 32'h7;
   // Blocks of the largest command.
@@ -1439,7 +1443,7 @@ package balboa_card_pkg;
     // [7:0] What to do.
     wqe_send_opcode_t opcode;
   } wqe_datagram_t;
-  // The operands of an atomic, behind the header.
+  // The operands of an atomic, behind the header. length of the SGE behind them is at least 8; the value before goes to its first 8 bytes.
   typedef struct packed {
     logic [127:0] reserved_384;
     // [383:320] Value to compare with.

@@ -73,7 +73,7 @@ static TABLE: [Row; Resource::KeptBytes as usize + 1] = [
 
 /// Bytes that balboad keeps for a queue pair at most, beside its receive queue: most of it is acknowledgements that it owes to a
 /// peer, and what it may have under way without its client's share.
-const QP_BYTES: u64 = 29 << 10;
+const QP_BYTES: u64 = 30 << 10;
 const RQ_BYTES: u64 = 3 << 10;
 const CQ_BYTES: u64 = 3 << 10;
 const MR_BYTES: u64 = 1 << 10;
@@ -255,7 +255,7 @@ mod tests {
         let bytes = QP_BYTES + RQ_BYTES;
         let pairs = limit / bytes - 2;
         usage.take_all([(Resource::Qps, pairs), (Resource::Rqs, pairs)], &engine).unwrap();
-        let regions = 2 * bytes / MR_BYTES;
+        let regions = (limit - pairs * bytes) / MR_BYTES;
         let refused = usage.take(Resource::Mrs, regions + 1, &engine).unwrap_err().to_string();
         assert!(refused.contains("bytes kept at most"), "{refused}");
         assert_eq!(usage.of(Resource::Mrs), 0);

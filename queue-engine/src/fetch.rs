@@ -5,8 +5,9 @@ use fpga_regs::engine::cqe::{Opcode, Status};
 use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{
-    MAX_INLINE, MAX_SGE, SEND_MAX_BLOCKS, SEND_PAYLOAD_OFFSET, SGE_BYTES, SendFlags, SendHeader,
-    SendOpcode, send_blocks_for_inline, send_blocks_for_sges, sge_at,
+    ATOMIC_BYTES, ATOMIC_PAYLOAD_OFFSET, Atomic, MAX_INLINE, MAX_SGE, SEND_MAX_BLOCKS,
+    SEND_PAYLOAD_OFFSET, SGE_BYTES, SendFlags, SendHeader, SendOpcode, send_blocks_for_inline,
+    send_blocks_for_sges, sge_at,
 };
 
 use crate::doorbells::DoorbellPage;
@@ -16,7 +17,7 @@ use crate::memory::{Record, Ring, Rings};
 use crate::numbers::Random;
 use crate::qp::{Qp, SendRing};
 use crate::resolve::is_within_reach;
-use crate::transport::{Message, Operation, Transport, TransportError};
+use crate::transport::{AtomicOperation, Message, Operation, Transport, TransportError};
 use crate::under_way::{InFlight, LocalPayload, Share, UnderWay};
 
 /// Entries of one queue fetched, or flushed, before others have their turn.
@@ -105,37 +106,44 @@ fn check_wqe(
     message: &mut InFlight,
     under_way: &mut UnderWay,
 ) -> Result<Operation, Status> {
-    let operation = operation(header).ok_or(Status::LocalQpOperation)?;
+    let operation = operation(header, blocks).ok_or(Status::LocalQpOperation)?;
+    let is_atomic = matches!(operation, Operation::Atomic { .. });
     let count = usize::from(header.blocks);
     if header.flags.contains(SendFlags::INLINE) {
         let length = header.inline_length;
         let fits =
             length as usize <= MAX_INLINE && send_blocks_for_inline(length as usize) <= count;
-        if !fits || header.num_sge != 0 || header.opcode == SendOpcode::Read {
+        let is_written = is_atomic || header.opcode == SendOpcode::Read;
+        if !fits || header.num_sge != 0 || is_written {
             return Err(Status::LocalQpOperation);
         }
         message.length = length;
         return Ok(operation);
     }
     let num_sge = usize::from(header.num_sge);
-    if num_sge > MAX_SGE || send_blocks_for_sges(num_sge) > count {
+    if num_sge > MAX_SGE || send_blocks_for_sges(num_sge) > count || (is_atomic && num_sge != 1) {
         return Err(Status::LocalQpOperation);
     }
+    let start = if is_atomic { ATOMIC_PAYLOAD_OFFSET } else { SEND_PAYLOAD_OFFSET };
     message.payload =
         LocalPayload::Gather { first: under_way.next_element(), count: header.num_sge };
     let mut length = 0u64;
     for element in 0..num_sge {
-        let offset = SEND_PAYLOAD_OFFSET.wrapping_add(element.wrapping_mul(SGE_BYTES));
+        let offset = start.wrapping_add(element.wrapping_mul(SGE_BYTES));
         let sge = sge_at(blocks, offset).unwrap_or_default();
         length = length.saturating_add(u64::from(sge.length));
         under_way.add_element(sge);
     }
-    message.length = u32::try_from(length).map_err(|_| Status::LocalLength)?;
+    message.length = match is_atomic {
+        true if length < ATOMIC_BYTES as u64 => return Err(Status::LocalLength),
+        true => ATOMIC_BYTES as u32,
+        false => u32::try_from(length).map_err(|_| Status::LocalLength)?,
+    };
     Ok(operation)
 }
 
-/// What a header asks for; `None` for operations the engine does not offer.
-fn operation(header: &SendHeader) -> Option<Operation> {
+/// What an entry asks for; `None` for operations the engine does not offer.
+fn operation(header: &SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Option<Operation> {
     let SendHeader { immediate, remote_address, rkey, .. } = *header;
     let write = |immediate| Operation::Write { remote_address, rkey, immediate };
     Some(match header.opcode {
@@ -144,6 +152,15 @@ fn operation(header: &SendHeader) -> Option<Operation> {
         SendOpcode::Write => write(None),
         SendOpcode::WriteImm => write(Some(immediate)),
         SendOpcode::Read => Operation::Read { remote_address, rkey },
+        SendOpcode::CompareSwap | SendOpcode::FetchAdd => {
+            let [first, ..] = *blocks;
+            let Atomic { swap_add, compare } = Atomic::decode(&[first]);
+            let operation = match header.opcode {
+                SendOpcode::CompareSwap => AtomicOperation::CompareSwap { compare, swap: swap_add },
+                _ => AtomicOperation::FetchAdd { add: swap_add },
+            };
+            Operation::Atomic { remote_address, rkey, operation }
+        }
         _ => return None,
     })
 }

@@ -6,6 +6,7 @@ use fpga_regs::engine::cqe::{Cqe, Flags, Opcode, Status};
 use fpga_regs::engine::event::{Event, EventType, QpEvent};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use fpga_regs::engine::wqe::ATOMIC_BYTES;
 
 use crate::cq::Completions;
 use crate::doorbells::DoorbellPage;
@@ -22,6 +23,9 @@ use crate::transport::{
     TransportEvent,
 };
 use crate::under_way::narrow;
+
+/// The bits of an address that tell a byte within a word of atomics.
+const WITHIN_WORD: u64 = ATOMIC_BYTES as u64 - 1;
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Takes note of what the transport reports about a QP of this engine.
@@ -171,7 +175,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     ) -> bool {
         let Some(qp) = self.qps.get(&qpn) else { return false };
         let right = right_of(access);
-        let keyed = || self.keys.translate(rkey, qp.pdn, address, length, right).is_ok();
+        let keyed = || {
+            let found = self.keys.translate(rkey, qp.pdn, address, length, right);
+            // Eight bytes for the card as for the program, so that they never lie on two pages.
+            found.is_ok_and(|iova| access != RemoteAccess::Atomic || iova & WITHIN_WORD == 0)
+        };
         qp.access.contains(right) && (length == 0 || keyed())
     }
 

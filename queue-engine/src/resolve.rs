@@ -111,6 +111,7 @@ pub(crate) fn right_of(access: crate::RemoteAccess) -> Access {
     match access {
         crate::RemoteAccess::Write => Access::REMOTE_WRITE,
         crate::RemoteAccess::Read => Access::REMOTE_READ,
+        crate::RemoteAccess::Atomic => Access::REMOTE_ATOMIC,
     }
 }
 
@@ -149,7 +150,10 @@ fn resolve_message<M: Rings>(
 
 /// The local right an operation wants.
 pub(crate) fn local_right(opcode: Opcode) -> Access {
-    if opcode == Opcode::Read { Access::LOCAL_WRITE } else { Access::empty() }
+    match opcode {
+        Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd => Access::LOCAL_WRITE,
+        _ => Access::empty(),
+    }
 }
 
 /// Inline data lies in the ring itself, which its owner keeps until the completion.

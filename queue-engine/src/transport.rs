@@ -29,6 +29,32 @@ pub enum Operation {
         /// Its key.
         rkey: u32,
     },
+    /// An atomic on 8 bytes; the value before goes to local memory.
+    Atomic {
+        /// First byte of remote memory.
+        remote_address: u64,
+        /// Its key.
+        rkey: u32,
+        /// What it does.
+        operation: AtomicOperation,
+    },
+}
+
+/// What an atomic does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOperation {
+    /// The value becomes `swap` if it is `compare`.
+    CompareSwap {
+        /// The value that there must be.
+        compare: u64,
+        /// The value that comes in its place.
+        swap: u64,
+    },
+    /// The value becomes more by `add`, modulo 2^64.
+    FetchAdd {
+        /// What is added.
+        add: u64,
+    },
 }
 
 /// A message to carry. Its local memory was within reach when it was submitted; where that is, which may
@@ -41,7 +67,7 @@ pub struct Message {
     pub length: u32,
     /// The responder's completion is solicited.
     pub solicited: bool,
-    /// Begin only when all earlier READs are complete.
+    /// Begin only when all earlier READs and atomics are complete.
     pub fence: bool,
 }
 
@@ -208,6 +234,8 @@ pub enum RemoteAccess {
     Write,
     /// RDMA READ.
     Read,
+    /// An atomic.
+    Atomic,
 }
 
 /// A receive WQE that was taken for a message.

@@ -23,7 +23,7 @@ const _: () = assert!(OWN_ELEMENTS >= MAX_SGE && size_of::<InFlight>() <= 20);
 const _: () = assert!(OWN_MESSAGES.is_power_of_two() && OWN_ELEMENTS.is_power_of_two());
 
 /// Bytes that a transport may keep of a message under way.
-pub const TRANSPORT_MESSAGE_BYTES: usize = 56;
+pub const TRANSPORT_MESSAGE_BYTES: usize = 80;
 /// Bytes that are kept of a message under way, besides its elements.
 const MESSAGE_BYTES: usize = size_of::<InFlight>() + TRANSPORT_MESSAGE_BYTES;
 
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_share_is_an_end_and_comes_back() {
-        let mut share = Share::new(100_000);
+        let mut share = Share::new(125_000);
         let mut all: Vec<UnderWay> = (0..20).map(|_| UnderWay::default()).collect();
         let elements: Vec<Sge> = (0..MAX_SGE as u64).map(sge).collect();
         for turn in 0..1000 {
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn who_rings_another_page_has_a_share_of_its_own() {
-        let mut shares = Shares::new(91_000);
+        let mut shares = Shares::new(115_500);
         let fill = |shares: &mut Shares, page: u8| {
             let mut under_way = UnderWay::default();
             (0..1024).take_while(|n| push(&mut under_way, shares.of(page), &[sge(*n)])).count()

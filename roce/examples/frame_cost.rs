@@ -13,8 +13,8 @@ use std::time::{Duration, Instant as Clock};
 use roce::wire::icrc;
 use roce::{
     AccessDenied, AccessFlags, AddressVector, Event, Gid, IcrcPolicy, Instant, MacAddr, Operation,
-    PathMtu, Placement, Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError, RemoteAccess,
-    SendRequest, Stack, StackConfig, Verbs,
+    PathMtu, Placed, Placement, Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError,
+    RemoteAccess, SendRequest, Stack, StackConfig, Verbs,
 };
 
 /// Allows everything, and always has a receive request.
@@ -110,7 +110,7 @@ fn carry(from: &mut Stack, to: &mut Stack, times: &mut Times) -> usize {
     }
     times.seal += start.elapsed();
     let mut placements: Vec<Placement> = Vec::with_capacity(BURST);
-    let statuses = [true; BURST];
+    let statuses = [Placed::Copied; BURST];
     let start = Clock::now();
     for (index, frame) in frames.iter_mut().enumerate() {
         assert!(to.receive(NOW, frame, index, &mut Permissive, &mut placements).is_ready());

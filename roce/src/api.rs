@@ -21,6 +21,41 @@ pub enum Operation {
     WriteImm,
     /// RDMA READ.
     Read,
+    /// Compare and swap, or fetch and add: a READ of the value before, whose length is
+    /// [`AtomicOperation::LENGTH`].
+    Atomic(AtomicOperation),
+}
+
+/// What an atomic operation does to [`AtomicOperation::LENGTH`] bytes of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AtomicOperation {
+    /// Compare and swap: the value becomes `swap` if it is `compare`.
+    CompareSwap {
+        /// The value that there must be.
+        compare: u64,
+        /// The value that comes in its place.
+        swap: u64,
+    },
+    /// Fetch and add, modulo 2^64.
+    FetchAdd {
+        /// What is added.
+        add: u64,
+    },
+}
+
+impl AtomicOperation {
+    /// The bytes it reads and writes, at an address that is a multiple of that.
+    pub const LENGTH: u32 = 8;
+
+    /// What `before` becomes; `None` where nothing is to be written.
+    #[must_use]
+    pub const fn apply(self, before: u64) -> Option<u64> {
+        match self {
+            Self::CompareSwap { compare, swap } if before == compare => Some(swap),
+            Self::CompareSwap { .. } => None,
+            Self::FetchAdd { add } => Some(before.wrapping_add(add)),
+        }
+    }
 }
 
 /// A message for [`Stack::post_send`](crate::Stack::post_send).
@@ -30,15 +65,15 @@ pub struct SendRequest {
     pub operation: Operation,
     /// Bytes of payload, at most [`MAX_MESSAGE_LENGTH`](crate::param::MAX_MESSAGE_LENGTH).
     pub length: u32,
-    /// The peer's virtual address (WRITE and READ).
+    /// The peer's virtual address (WRITE, READ and atomics).
     pub remote_va: u64,
-    /// The peer's key (WRITE and READ).
+    /// The peer's key (WRITE, READ and atomics).
     pub rkey: u32,
     /// The immediate data (big-endian on the wire), for operations that have some.
     pub imm: u32,
     /// Ask for a solicited event at the peer.
     pub solicited: bool,
-    /// Start only when all earlier READs are complete.
+    /// Start only when all earlier READs and atomics are complete.
     pub fence: bool,
 }
 
@@ -57,14 +92,27 @@ pub enum Sink {
         /// The request, as [`Verbs::take_receive`] named it.
         id: u64,
     },
-    /// The buffer of one of our own READs, at `Placement::offset`.
+    /// The buffer of one of our own READs or atomics, at `Placement::offset`.
     Message {
         /// The message number that `post_send` returned.
         message: u64,
     },
+    /// Memory that an atomic operation of the peer addresses. No bytes of the frame belong there: the
+    /// operation is to be executed, on a value in the order of bytes of the host, after the placements
+    /// before it and before those behind it, and so that no other operation of any QP comes between
+    /// its read and its write.
+    Atomic {
+        /// The key, already checked by [`Verbs::check_remote`].
+        rkey: u32,
+        /// The virtual address, a multiple of [`AtomicOperation::LENGTH`].
+        va: u64,
+        /// What to do.
+        operation: AtomicOperation,
+    },
 }
 
-/// One copy that the caller owes: bytes of a received frame into memory.
+/// One copy that the caller owes: bytes of a received frame into memory, or the execution of an atomic
+/// operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The QP that received the frame.
@@ -75,8 +123,22 @@ pub struct Placement {
     pub offset: u64,
     /// The index that the caller gave the frame.
     pub frame_index: usize,
-    /// The bytes in that frame; never empty.
+    /// The bytes in that frame; empty for [`Sink::Atomic`] only.
     pub range: Range<usize>,
+}
+
+/// How a placement went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// All bytes are where they belong.
+    Copied,
+    /// The atomic operation was executed.
+    Executed {
+        /// The value before it.
+        before: u64,
+    },
+    /// Memory was not within reach. An atomic operation has had no effect.
+    Failed,
 }
 
 /// Where the payload of a frame comes from.
@@ -116,7 +178,8 @@ pub struct Payload {
 pub trait ReceivedFrame {
     /// The frame.
     fn bytes(&self) -> &[u8];
-    /// The same, to be changed while its invariant CRC is checked; then it is as it was.
+    /// The same, to be changed while its invariant CRC is checked; then it is as it was, but that the
+    /// value before an atomic operation of ours stands in the host's order, to be placed.
     fn bytes_mut(&mut self) -> &mut [u8];
     /// Whether whoever delivered the frame vouches for its invariant CRC: it was there when the frame
     /// was sealed, and nobody could have changed it since. [`IcrcPolicy`] says what that is worth.
@@ -177,8 +240,14 @@ impl Operation {
     pub const fn takes_receive(self) -> bool {
         match self {
             Self::Send | Self::SendImm | Self::WriteImm => true,
-            Self::Write | Self::Read => false,
+            Self::Write | Self::Read | Self::Atomic(_) => false,
         }
+    }
+
+    /// Whether the peer answers with bytes, rather than with an acknowledgement only.
+    #[must_use]
+    pub const fn is_answered(self) -> bool {
+        matches!(self, Self::Read | Self::Atomic(_))
     }
 }
 
@@ -214,7 +283,7 @@ pub enum SendStatus {
     RnrRetryExceeded,
     /// Our own memory could not be read or written.
     LocalProtection,
-    /// A READ response of the peer had the wrong length or position.
+    /// A response of the peer had the wrong length or position.
     BadResponse,
 }
 
@@ -332,6 +401,8 @@ pub enum RemoteAccess {
     Write,
     /// RDMA READ.
     Read,
+    /// An atomic operation.
+    Atomic,
 }
 
 /// The key, range, access or protection domain did not allow a request.

@@ -1,8 +1,9 @@
-//! The completer: what acknowledgements, NAKs and READ responses do to the requester.
+//! The completer: what acknowledgements, NAKs and responses do to the requester.
 
+use core::ops::Range;
 use core::time::Duration;
 
-use crate::api::{Event, Placement, SendStatus, Sink};
+use crate::api::{Event, Operation, Placement, SendStatus, Sink};
 use crate::counters::{add, bump};
 use crate::log::EffectKind;
 use crate::opcode::Class;
@@ -11,6 +12,7 @@ use crate::qp::{Qp, Shared};
 use crate::state::QpState;
 use crate::types::Instant;
 use crate::wire::aeth::{NakCode, Syndrome};
+use crate::wire::extension::atomicacketh;
 use crate::wire::frame;
 
 /// Where a packet's payload lies: the caller's index of the frame, and the payload's offset there.
@@ -56,6 +58,9 @@ impl Qp {
             (Class::ReadResponse, None | Some(Syndrome::Ack { .. })) => {
                 self.receive_read_response(shared, now, sequence, packet, place, placements);
             }
+            (Class::AtomicAcknowledge, Some(Syndrome::Ack { .. })) => {
+                self.receive_atomic_response(shared, now, sequence, place, placements);
+            }
             (Class::Acknowledge, Some(Syndrome::Ack { .. })) => {
                 if !self.acknowledge(shared, now, sequence.wrapping_add(1)) {
                     self.receive_implied_nak(shared, now);
@@ -76,15 +81,15 @@ impl Qp {
         }
     }
 
-    /// Takes everything before `end` for acknowledged, as far as no READ response is missing, and
-    /// says whether none is.
+    /// Takes everything before `end` for acknowledged, as far as no response to a READ or an atomic is
+    /// missing, and says whether none is.
     fn acknowledge(&mut self, shared: &mut Shared, now: Instant, end: u64) -> bool {
         let before = self.requester.unacked;
         let mut completed = 0_usize;
         // RC-56
         while self.requester.unacked < end {
             match self.requester.messages.front() {
-                Some(message) if !message.is_read() => {
+                Some(message) if !message.is_answered() => {
                     self.requester.unacked = end.min(message.end);
                     if self.requester.unacked == message.end {
                         self.requester.messages.pop_front();
@@ -140,29 +145,22 @@ impl Qp {
         }
         let Some(message) = self.requester.messages.front().copied() else { return };
         // RC-72
-        if !message.is_read() || self.state() == QpState::Err {
+        if message.request.operation != Operation::Read || self.state() == QpState::Err {
             bump(&mut shared.counters.drop_stale_response);
             return;
         }
         let next = sequence.wrapping_add(1);
         let (offset, length) = message.payload_at(sequence, self.mtu());
-        let is_end = next == message.read_request_end(sequence);
+        let is_end = next == message.request_end(sequence);
         // RC-71
         if packet.opcode.position.is_end() != is_end || packet.payload.len() != length as usize {
             self.fail_send(shared, SendStatus::BadResponse);
             return;
         }
         if length != 0 {
-            let number = self.requester.head_number;
-            let placement = shared.log.place();
-            self.push_effect(shared, EffectKind::PlacedResponse { placement, message: number });
-            placements.push(Placement {
-                qpn: self.qpn,
-                sink: Sink::Message { message: number },
-                offset,
-                frame_index: place.frame_index,
-                range: place.payload_start..place.payload_start.wrapping_add(length as usize),
-            });
+            let start = place.payload_start;
+            let range = start..start.wrapping_add(length as usize);
+            self.place_response(shared, offset, (place.frame_index, range), placements);
             add(&mut shared.counters.rcvd_bytes, u64::from(length));
         }
         self.requester.unacked = next;
@@ -173,7 +171,50 @@ impl Qp {
         self.progress(shared, now, usize::from(completed));
     }
 
-    /// A later response or acknowledgement shows that READ responses are missing. One retry for
+    fn receive_atomic_response(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        sequence: u64,
+        place: FramePlace,
+        placements: &mut Vec<Placement>,
+    ) {
+        // RC-68
+        if !self.acknowledge(shared, now, sequence) {
+            self.receive_implied_nak(shared, now);
+            return;
+        }
+        let Some(message) = self.requester.messages.front().copied() else { return };
+        // RC-72
+        let is_atomic = matches!(message.request.operation, Operation::Atomic(_));
+        if !is_atomic || self.state() == QpState::Err {
+            bump(&mut shared.counters.drop_stale_response);
+            return;
+        }
+        // RC-101: The value is the last of the headers.
+        let value = place.payload_start.wrapping_sub(atomicacketh::LENGTH)..place.payload_start;
+        self.place_response(shared, 0, (place.frame_index, value), placements);
+        self.requester.unacked = message.end;
+        self.requester.messages.pop_front();
+        self.progress(shared, now, 1);
+    }
+
+    /// Places bytes of a frame in the buffer of the oldest message.
+    fn place_response(
+        &mut self,
+        shared: &mut Shared,
+        offset: u64,
+        (frame_index, range): (usize, Range<usize>),
+        placements: &mut Vec<Placement>,
+    ) {
+        let message = self.requester.head_number;
+        let placement = shared.log.place();
+        self.push_effect(shared, EffectKind::PlacedResponse { placement, message });
+        let sink = Sink::Message { message };
+        placements.push(Placement { qpn: self.qpn, sink, offset, frame_index, range });
+    }
+
+    /// A later response or acknowledgement shows that responses are missing. One retry for
     /// each place; then only the timer helps.
     fn receive_implied_nak(&mut self, shared: &mut Shared, now: Instant) {
         if self.state() == QpState::Err

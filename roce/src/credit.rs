@@ -49,7 +49,7 @@ impl Credit {
             return;
         }
         let at = match message.request.operation {
-            Operation::Write | Operation::Read => return,
+            Operation::Write | Operation::Read | Operation::Atomic(_) => return,
             // RC-39: Only its last packet takes the receive request.
             Operation::WriteImm => message.end.wrapping_sub(1),
             Operation::Send | Operation::SendImm => message.first,

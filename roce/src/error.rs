@@ -83,4 +83,7 @@ pub enum PostError {
     /// READs were disabled by `max_rd_atomic` 0.
     #[error("QP {0} may have no READ outstanding; raise max_rd_atomic")]
     ReadsDisabled(Qpn),
+    /// An atomic operation on another number of bytes than [`LENGTH`](crate::AtomicOperation::LENGTH).
+    #[error("atomic operations have 8 bytes, not {0}")]
+    AtomicLength(u32),
 }

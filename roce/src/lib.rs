@@ -77,8 +77,8 @@ mod types;
 
 pub use api::{AccessDenied, Receive, ReceiveError, RemoteAccess, Verbs};
 pub use api::{
-    AsyncKind, Event, IcrcPolicy, Operation, Payload, Placement, ReceiveKind, ReceiveStatus,
-    ReceivedFrame, SendRequest, SendStatus, Sink, Source, Transmit,
+    AsyncKind, AtomicOperation, Event, IcrcPolicy, Operation, Payload, Placed, Placement,
+    ReceiveKind, ReceiveStatus, ReceivedFrame, SendRequest, SendStatus, Sink, Source, Transmit,
 };
 pub use attributes::{AccessFlags, AddressVector, QpAttributes, QpSnapshot};
 pub use counters::{Counters, QpCounters};

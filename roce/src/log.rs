@@ -28,11 +28,18 @@ pub(crate) enum EffectKind {
         /// The receive request it fills.
         receive: Option<u64>,
     },
-    /// A READ response was accepted under the condition of its placement.
+    /// An atomic request was accepted under the condition of its execution.
+    ExecutedAtomic {
+        /// The placement, counted from the last commit.
+        placement: usize,
+        /// The packet, and the messages executed before it.
+        at: Ack,
+    },
+    /// A response was accepted under the condition of its placement.
     PlacedResponse {
         /// The placement, counted from the last commit.
         placement: usize,
-        /// The READ's message number.
+        /// The message number of the READ or atomic.
         message: u64,
     },
     /// An event that happened after the effects before it.

@@ -82,6 +82,13 @@ impl Class {
     pub const fn is_response(self) -> bool {
         matches!(self, Self::ReadResponse | Self::Acknowledge | Self::AtomicAcknowledge)
     }
+
+    /// Whether the packet is a request that is answered with bytes, rather than acknowledged.
+    #[must_use]
+    #[inline]
+    pub const fn is_answered(self) -> bool {
+        matches!(self, Self::ReadRequest | Self::CompareSwap | Self::FetchAdd)
+    }
 }
 
 /// Where in its message a packet stands.

@@ -163,7 +163,7 @@ impl Qp {
             return None;
         }
         bump(&mut shared.counters.sent_questions);
-        if message.is_read() {
+        if message.is_answered() {
             // To ask is to ask for the data.
             requester.go_back();
             return None;

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use crate::api::{Operation, Payload, SendRequest, Source, Transmit};
+use crate::api::{AtomicOperation, Operation, Payload, SendRequest, Source, Transmit};
 use crate::counters::{add, bump};
 use crate::credit::Credit;
 use crate::opcode::{Position, code};
@@ -13,14 +13,15 @@ use crate::psn::Psn;
 use crate::qp::{Qp, Shared, pad};
 use crate::state::QpState;
 use crate::types::{Instant, PathMtu};
-use crate::wire::{extension, reth};
+use crate::wire::extension::{self, atomiceth};
+use crate::wire::reth;
 
 /// A message in the send ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
     /// What was posted.
     pub request: SendRequest,
-    /// The sequence of its first packet (of a READ: of its first response).
+    /// The sequence of its first packet (of a READ or an atomic: of its first response).
     pub first: u64,
     /// The sequence after its last packet.
     pub end: u64,
@@ -31,21 +32,22 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// Whether this is a READ, which is answered by responses instead of acknowledged.
-    pub(crate) fn is_read(&self) -> bool {
-        self.request.operation == Operation::Read
+    /// Whether this is a READ or an atomic, which is answered by responses instead of acknowledged.
+    #[inline]
+    pub(crate) fn is_answered(&self) -> bool {
+        self.request.operation.is_answered()
     }
 
     /// Request packets up to `sequence`, counted from the first message of the connection.
     fn weight_at(&self, sequence: u64) -> u64 {
         let packets = sequence.saturating_sub(self.first);
-        let packets = if self.is_read() { packets.min(1) } else { packets };
+        let packets = if self.is_answered() { packets.min(1) } else { packets };
         self.weight_before.wrapping_add(packets)
     }
 
-    /// The end of the READ request that covers the response `sequence`. Requests end at fixed
+    /// The end of the request that covers the response `sequence`. Requests of a READ end at fixed
     /// places, wherever a retry begins.
-    pub(crate) fn read_request_end(&self, sequence: u64) -> u64 {
+    pub(crate) fn request_end(&self, sequence: u64) -> u64 {
         // RC-21
         let done = sequence.saturating_sub(self.first);
         let request = (done / param::READ_REQUEST_PACKETS).wrapping_add(1);
@@ -86,7 +88,7 @@ pub(crate) struct Requester {
     tail_takes: u64,
     /// How many of them it may take.
     pub credit: Credit,
-    /// The ends of the READ requests in flight.
+    /// The ends of the READ and atomic requests in flight.
     reads: VecDeque<u64>,
     /// Packets that may be unacknowledged now.
     window: u64,
@@ -111,7 +113,7 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
-    /// Bytes that its READ requests in flight take at most.
+    /// Bytes that its READ and atomic requests in flight take at most.
     pub(crate) const READ_BYTES: usize = 2 * param::MAX_RD_ATOMIC as usize * size_of::<u64>();
 
     /// Begins a connection.
@@ -266,7 +268,7 @@ impl Requester {
             }
         }
         // RC-27
-        if message.is_read() && self.reads.len() >= usize::from(max_reads) {
+        if message.is_answered() && self.reads.len() >= usize::from(max_reads) {
             return false;
         }
         self.has_room_for(message)
@@ -275,8 +277,8 @@ impl Requester {
     /// Whether the window has room for the next packet, which is one of `message`.
     #[inline]
     fn has_room_for(&self, message: &Message) -> bool {
-        let end = if message.is_read() {
-            message.read_request_end(self.next)
+        let end = if message.is_answered() {
+            message.request_end(self.next)
         } else {
             self.next.wrapping_add(1)
         };
@@ -316,10 +318,10 @@ impl Qp {
             bump(&mut shared.counters.retransmitted_pkts);
             bump(&mut self.counters.retransmitted_pkts);
         }
-        let transmit = if message.is_read() {
-            self.transmit_read(&message)
-        } else {
-            self.transmit_data(shared, now, &message)
+        let transmit = match message.request.operation {
+            Operation::Read => self.transmit_read(&message),
+            Operation::Atomic(operation) => self.transmit_atomic(&message, operation),
+            _ => self.transmit_data(shared, now, &message),
         };
         if self.requester.ack_deadline.is_none() {
             self.restart_ack_timer(shared, now);
@@ -330,7 +332,7 @@ impl Qp {
     fn transmit_read(&mut self, message: &Message) -> Option<Transmit> {
         let mtu = self.mtu();
         let sequence = self.requester.next;
-        let end = message.read_request_end(sequence);
+        let end = message.request_end(sequence);
         let (offset, _) = message.payload_at(sequence, mtu);
         let rest = u64::from(message.request.length).saturating_sub(offset);
         // RC-70
@@ -346,6 +348,27 @@ impl Qp {
         header.push(&rdma.to_bytes());
         self.requester.advance(end, message.end);
         self.requester.reads.push_back(end);
+        Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
+    }
+
+    // RC-99
+    fn transmit_atomic(
+        &mut self,
+        message: &Message,
+        operation: AtomicOperation,
+    ) -> Option<Transmit> {
+        let sequence = self.requester.next;
+        let (code, swap_or_add, compare) = match operation {
+            AtomicOperation::CompareSwap { compare, swap } => (code::COMPARE_SWAP, swap, compare),
+            AtomicOperation::FetchAdd { add } => (code::FETCH_ADD, add, 0),
+        };
+        let SendRequest { remote_va: va, rkey, .. } = message.request;
+        let atomic = atomiceth::Repr { va, rkey, swap_or_add, compare };
+        let transport = self.transport_header(code, sequence, 0);
+        let mut header = self.path.as_ref()?.header(&transport, atomiceth::LENGTH);
+        header.push(&atomic.to_bytes());
+        self.requester.advance(message.end, message.end);
+        self.requester.reads.push_back(message.end);
         Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
     }
 
@@ -396,9 +419,7 @@ impl Qp {
             self.transport_header(data_opcode(request.operation, position), sequence, length);
         transport.ack_request = ask;
         // RC-28
-        transport.solicited = is_last
-            && request.solicited
-            && !matches!(request.operation, Operation::Write | Operation::Read);
+        transport.solicited = is_last && request.solicited && request.operation.takes_receive();
         // RC-29
         let with_rdma = position.is_start()
             && matches!(request.operation, Operation::Write | Operation::WriteImm);
@@ -527,7 +548,7 @@ mod tests {
         let (mut requester, message) = posted(Operation::Read, 1 << 31, PathMtu::Mtu256);
         let mut parts = 0;
         while requester.may_send(QpState::Rts, 255) {
-            let end = message.read_request_end(requester.next);
+            let end = message.request_end(requester.next);
             assert_eq!(end - requester.next, param::READ_REQUEST_PACKETS);
             requester.advance(end, message.end);
             requester.reads.push_back(end);
@@ -537,7 +558,7 @@ mod tests {
         // Wherever a retry begins, requests end at the same places.
         requester.unacked = message.first + 5;
         requester.go_back();
-        let end = message.read_request_end(requester.next);
+        let end = message.request_end(requester.next);
         assert_eq!(end, message.first + param::READ_REQUEST_PACKETS);
     }
 

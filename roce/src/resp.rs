@@ -1,12 +1,12 @@
-//! The responder: executes requests in order, and answers with acknowledgements and READ
-//! responses.
+//! The responder: executes requests in order, and answers with acknowledgements, READ responses and
+//! the results of atomics.
 
 use core::task::{Poll, ready};
 use std::collections::VecDeque;
 
 use crate::api::{
-    AccessDenied, AsyncKind, Event, Placement, Receive, ReceiveError, ReceiveKind, ReceiveStatus,
-    RemoteAccess, Sink, Verbs,
+    AccessDenied, AsyncKind, AtomicOperation, Event, Placement, Receive, ReceiveError, ReceiveKind,
+    ReceiveStatus, RemoteAccess, Sink, Verbs,
 };
 use crate::attributes::AccessFlags;
 use crate::comp::FramePlace;
@@ -32,9 +32,9 @@ enum Current {
     Write { rkey: u32, va: u64, offset: u32, length: u32 },
 }
 
-/// A READ request of the peer, kept so that it can be answered again.
+/// A READ or atomic request of the peer, kept so that it can be answered again.
 #[derive(Clone, Copy, Debug)]
-struct ReadResource {
+struct Resource {
     /// The sequence of its first response.
     first: u64,
     /// The sequence after its last response.
@@ -43,15 +43,22 @@ struct ReadResource {
     start: u64,
     /// The response to send next; `end` if none.
     next: u64,
-    rkey: u32,
-    va: u64,
-    length: u32,
     msn: u32,
     /// Whether the present stream answers a repeated request, which may be a ghost.
     repeated: bool,
+    answer: Answer,
 }
 
-impl ReadResource {
+/// What a request is answered with.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    /// Memory, as it is when a response leaves.
+    Read { rkey: u32, va: u64, length: u32 },
+    /// The value before an atomic operation, known once that is executed.
+    Atomic { before: u64 },
+}
+
+impl Resource {
     fn is_active(&self) -> bool {
         self.next < self.end
     }
@@ -60,6 +67,13 @@ impl ReadResource {
     fn advance(&mut self) -> Self {
         self.next = self.next.wrapping_add(1);
         *self
+    }
+
+    /// Answers it again, from a response on.
+    fn repeat_from(&mut self, sequence: u64) {
+        self.start = sequence;
+        self.next = sequence;
+        self.repeated = true;
     }
 
     /// The acknowledgement of all that came before it.
@@ -101,8 +115,8 @@ pub(crate) struct Responder {
     nak: Option<Nak>,
     /// Acknowledgements of what was executed. A NAK waits until they are sent.
     owed: Owed,
-    /// The latest READ requests, oldest first.
-    reads: VecDeque<ReadResource>,
+    /// The latest READ and atomic requests, oldest first.
+    resources: VecDeque<Resource>,
     /// How many of them have responses to send.
     streaming: usize,
     refusal: Option<Refusal>,
@@ -113,14 +127,15 @@ pub(crate) struct Responder {
 impl Responder {
     /// Bytes that it keeps of requests at most, beside itself.
     pub(crate) const MOST_BYTES: usize =
-        Owed::MOST_BYTES + 2 * param::MAX_RD_ATOMIC as usize * size_of::<ReadResource>();
+        Owed::MOST_BYTES + 2 * param::MAX_RD_ATOMIC as usize * size_of::<Resource>();
 
     /// Begins a connection.
     pub(crate) fn start(&mut self, psn: Psn) {
-        let mut reads = core::mem::take(&mut self.reads);
-        reads.clear();
+        let mut resources = core::mem::take(&mut self.resources);
+        resources.clear();
         // Nobody has looked into the receive queue yet, so nothing is promised.
-        *self = Self { expected: psn.first_sequence(), reads, left: Some(0), ..Self::default() };
+        let expected = psn.first_sequence();
+        *self = Self { expected, resources, left: Some(0), ..Self::default() };
     }
 
     /// Receive requests for messages after those counted as executed. The one that the message in
@@ -136,17 +151,31 @@ impl Responder {
         Psn::of(self.expected)
     }
 
-    /// Whether READ responses wait to be sent.
+    /// Whether responses to READs or atomics wait to be sent.
     fn is_streaming(&self) -> bool {
         self.streaming != 0
     }
 
-    /// The READ whose response is to be sent next.
-    fn next_read(&mut self) -> Option<&mut ReadResource> {
+    /// The READ or atomic whose response is to be sent next.
+    fn next_answer(&mut self) -> Option<&mut Resource> {
         if !self.is_streaming() {
             return None;
         }
-        self.reads.iter_mut().find(|read| read.is_active())
+        self.resources.iter_mut().find(|resource| resource.is_active())
+    }
+
+    /// The READ or atomic that has a response of `sequence`.
+    fn resource(&mut self, sequence: u64) -> Option<&mut Resource> {
+        self.resources
+            .iter_mut()
+            .find(|resource| (resource.first..resource.end).contains(&sequence))
+    }
+
+    /// Takes note of what an atomic operation is answered with.
+    pub(crate) fn atomic_executed(&mut self, sequence: u64, value: u64) {
+        if let Some(Resource { answer: Answer::Atomic { before }, .. }) = self.resource(sequence) {
+            *before = value;
+        }
     }
 
     /// Whether there may be anything to say to the peer.
@@ -162,11 +191,11 @@ impl Responder {
         match self.refusal {
             // RC-55
             Some(Refusal { at, .. }) => {
-                self.reads.retain(|read| read.end <= at.sequence);
+                self.resources.retain(|resource| resource.end <= at.sequence);
                 self.owed.truncate(at.sequence);
             }
             None => {
-                self.reads.clear();
+                self.resources.clear();
                 self.owed.clear();
             }
         }
@@ -186,7 +215,7 @@ impl Responder {
     /// Forgets a refusal not yet sent.
     pub(crate) fn silence(&mut self) {
         self.refusal = None;
-        self.reads.clear();
+        self.resources.clear();
         self.streaming = 0;
         self.owed.clear();
     }
@@ -199,7 +228,7 @@ impl Responder {
     }
 
     fn count_streams(&mut self) {
-        self.streaming = self.reads.iter().filter(|read| read.is_active()).count();
+        self.streaming = self.resources.iter().filter(|resource| resource.is_active()).count();
     }
 
     /// One packet was executed.
@@ -270,8 +299,8 @@ impl Qp {
         if sequence < self.responder.expected {
             return self.receive_repetition(shared, packet, sequence, verbs);
         }
-        // The responses of a READ are its acknowledgement.
-        let asks = packet.bth.ack_request && packet.opcode.class != Class::ReadRequest;
+        // The responses of a READ or an atomic are its acknowledgement.
+        let asks = packet.bth.ack_request && !packet.opcode.class.is_answered();
         // RC-50
         if asks && !self.responder.owed.has_room() {
             bump(&mut shared.counters.drop_ack_queue);
@@ -304,7 +333,7 @@ impl Qp {
         }
         let sequence = psn.near(self.responder.expected);
         if sequence == self.responder.expected {
-            // RC-7, RC-45
+            // RC-7
             let at = self.responder.at(sequence);
             self.stop_request(shared, Stop::Refuse(NakCode::InvalidRequest), at);
         } else if sequence > self.responder.expected {
@@ -342,22 +371,28 @@ impl Qp {
         sequence: u64,
         verbs: &mut impl Verbs,
     ) -> Poll<()> {
-        // RC-45: Nothing else was executed, so nothing else comes again.
-        if !matches!(packet.opcode.class, Class::Send | Class::Write | Class::ReadRequest) {
-            bump(&mut shared.counters.drop_bad_opcode);
-            return Poll::Ready(());
-        }
-        let is_read = packet.opcode.class == Class::ReadRequest;
-        let read_again = is_read && ready!(self.repeat_read(packet, sequence, verbs));
+        let again = match packet.opcode.class {
+            Class::Send | Class::Write => None,
+            Class::ReadRequest => Some(ready!(self.repeat_read(packet, sequence, verbs))),
+            Class::CompareSwap | Class::FetchAdd => Some(self.repeat_atomic(sequence)),
+            // Nothing else was executed, so nothing else comes again.
+            _ => {
+                bump(&mut shared.counters.drop_bad_opcode);
+                return Poll::Ready(());
+            }
+        };
         bump(&mut shared.counters.duplicate_request);
         bump(&mut self.counters.duplicate_request);
-        if is_read {
-            if read_again {
+        match again {
+            Some(true) => {
                 self.make_ready(shared);
-            } else {
-                bump(&mut shared.counters.drop_duplicate_read);
+                return Poll::Ready(());
             }
-            return Poll::Ready(());
+            Some(false) => {
+                bump(&mut shared.counters.drop_duplicate_read);
+                return Poll::Ready(());
+            }
+            None => {}
         }
         // RC-34
         // Who does not ask has not repeated all yet, and needs no answer before. The kernel's rxe is
@@ -366,11 +401,11 @@ impl Qp {
             return Poll::Ready(());
         }
         // RC-54
-        // An acknowledgement must not overtake the responses of a READ that the peer is about to
-        // ask for again.
+        // An acknowledgement must not overtake the responses of a READ or an atomic that the peer is
+        // about to ask for again.
         let responder = &mut self.responder;
-        let ack = match responder.reads.iter().find(|read| read.first > sequence) {
-            Some(read) => read.acknowledgement_before(),
+        let ack = match responder.resources.iter().find(|resource| resource.first > sequence) {
+            Some(resource) => resource.acknowledgement_before(),
             None => responder.at(responder.expected.wrapping_sub(1)),
         };
         if responder.owed.repeat(ack) {
@@ -392,16 +427,13 @@ impl Qp {
         let mtu = self.mtu();
         let qpn = self.qpn;
         let responder = &mut self.responder;
-        let Some(read) =
-            responder.reads.iter_mut().find(|read| (read.first..read.end).contains(&sequence))
-        else {
-            return Poll::Ready(false);
-        };
-        let offset = sequence.wrapping_sub(read.first) << mtu.shift();
-        let rest = u64::from(read.length).saturating_sub(offset);
+        let Some(resource) = responder.resource(sequence) else { return Poll::Ready(false) };
+        let Answer::Read { rkey, va, length } = resource.answer else { return Poll::Ready(false) };
+        let offset = sequence.wrapping_sub(resource.first) << mtu.shift();
+        let rest = u64::from(length).saturating_sub(offset);
         // RC-67
-        let same = rdma.va == read.va.wrapping_add(offset)
-            && rdma.rkey == read.rkey
+        let same = rdma.va == va.wrapping_add(offset)
+            && rdma.rkey == rkey
             && u64::from(rdma.dma_length) == rest;
         if !same {
             return Poll::Ready(false);
@@ -409,14 +441,26 @@ impl Qp {
         // The key may have been revoked since. Then this is a ghost, for the peer needs the data
         // no more; it is no reason for an error.
         let access = RemoteAccess::Read;
-        if rest != 0 && ready!(verbs.check_remote(qpn, read.rkey, rdma.va, rest, access)).is_err() {
+        if rest != 0 && ready!(verbs.check_remote(qpn, rkey, rdma.va, rest, access)).is_err() {
             return Poll::Ready(false);
         }
-        read.start = sequence;
-        read.next = sequence;
-        read.repeated = true;
+        resource.repeat_from(sequence);
         responder.count_streams();
         Poll::Ready(true)
+    }
+
+    /// Says again what an atomic operation was answered with. Says whether that is still known.
+    // RC-100
+    fn repeat_atomic(&mut self, sequence: u64) -> bool {
+        let responder = &mut self.responder;
+        match responder.resource(sequence) {
+            Some(resource) if matches!(resource.answer, Answer::Atomic { .. }) => {
+                resource.repeat_from(sequence);
+                responder.count_streams();
+                true
+            }
+            _ => false,
+        }
     }
 
     fn execute(
@@ -443,10 +487,8 @@ impl Qp {
             Class::Send => self.execute_send(shared, request, verbs, placements),
             Class::Write => self.execute_write(shared, request, verbs, placements),
             Class::ReadRequest => self.execute_read(shared, request, verbs),
-            // RC-45
             Class::CompareSwap | Class::FetchAdd => {
-                bump(&mut shared.counters.rx_atomic_requests);
-                Err(Stop::Refuse(NakCode::InvalidRequest))
+                self.execute_atomic(shared, request, verbs, placements)
             }
             _ => Err(Stop::Refuse(NakCode::InvalidRequest)),
         }
@@ -576,41 +618,97 @@ impl Qp {
     ) -> Result<(), Stop> {
         let invalid = Stop::Refuse(NakCode::InvalidRequest);
         let Some(rdma) = request.packet.reth else { return Err(invalid) };
-        let most = usize::from(self.attributes.max_dest_rd_atomic);
         // RC-23, RC-43
         if !self.attributes.access.contains(AccessFlags::REMOTE_READ)
             || rdma.dma_length > param::MAX_MESSAGE_LENGTH
-            || most == 0
+            || self.attributes.max_dest_rd_atomic == 0
         {
             return Err(invalid);
         }
         self.check_remote(verbs, (rdma.rkey, rdma.va, rdma.dma_length), RemoteAccess::Read)?;
         let packets = u64::from(self.mtu().packets(rdma.dma_length));
+        let (rkey, va, length) = (rdma.rkey, rdma.va, rdma.dma_length);
+        self.begin_answer(shared, request, packets, Answer::Read { rkey, va, length })?;
+        bump(&mut shared.counters.rx_read_requests);
+        Ok(())
+    }
+
+    fn execute_atomic(
+        &mut self,
+        shared: &mut Shared,
+        request: &Request<'_>,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) -> Result<(), Stop> {
+        let invalid = Stop::Refuse(NakCode::InvalidRequest);
+        let Some(header) = request.packet.atomic else { return Err(invalid) };
+        let length = AtomicOperation::LENGTH;
+        // RC-43, RC-45
+        if !self.attributes.access.contains(AccessFlags::REMOTE_ATOMIC)
+            || self.attributes.max_dest_rd_atomic == 0
+            || header.va & u64::from(length.wrapping_sub(1)) != 0
+        {
+            return Err(invalid);
+        }
+        self.check_remote(verbs, (header.rkey, header.va, length), RemoteAccess::Atomic)?;
+        let operation = match request.packet.opcode.class {
+            Class::CompareSwap => {
+                AtomicOperation::CompareSwap { compare: header.compare, swap: header.swap_or_add }
+            }
+            _ => AtomicOperation::FetchAdd { add: header.swap_or_add },
+        };
+        self.begin_answer(shared, request, 1, Answer::Atomic { before: 0 })?;
+        // RC-99
+        let placement = shared.log.place();
+        // As many messages as before it.
+        let at = Ack {
+            msn: self.responder.msn.wrapping_sub(1) & Psn::MASK,
+            ..self.responder.at(request.sequence)
+        };
+        self.push_effect(shared, EffectKind::ExecutedAtomic { placement, at });
+        let start = request.place.payload_start;
+        placements.push(Placement {
+            qpn: self.qpn,
+            sink: Sink::Atomic { rkey: header.rkey, va: header.va, operation },
+            offset: 0,
+            frame_index: request.place.frame_index,
+            range: start..start,
+        });
+        bump(&mut shared.counters.rx_atomic_requests);
+        Ok(())
+    }
+
+    /// Executes a request that is answered by `packets` responses: they are owed from now on.
+    fn begin_answer(
+        &mut self,
+        shared: &mut Shared,
+        request: &Request<'_>,
+        packets: u64,
+        answer: Answer,
+    ) -> Result<(), Stop> {
+        let most = usize::from(self.attributes.max_dest_rd_atomic);
         let responder = &mut self.responder;
         // RC-44
-        while responder.reads.len() >= most {
+        while responder.resources.len() >= most {
             // A well-behaved peer has received everything of the oldest; only a ghost of its
             // request can have set it going again.
-            if responder.reads.front().is_some_and(|read| read.is_active() && !read.repeated) {
-                return Err(invalid);
+            if responder.resources.front().is_some_and(|it| it.is_active() && !it.repeated) {
+                return Err(Stop::Refuse(NakCode::InvalidRequest));
             }
-            responder.reads.pop_front();
+            responder.resources.pop_front();
         }
         responder.count_message();
-        responder.reads.push_back(ReadResource {
+        responder.resources.push_back(Resource {
             first: request.sequence,
             end: request.sequence.wrapping_add(packets),
             start: request.sequence,
             next: request.sequence,
-            rkey: rdma.rkey,
-            va: rdma.va,
-            length: rdma.dma_length,
             msn: responder.msn,
             repeated: false,
+            answer,
         });
         responder.count_streams();
         responder.advance(packets);
-        bump(&mut shared.counters.rx_read_requests);
         self.make_ready(shared);
         Ok(())
     }
@@ -746,11 +844,7 @@ impl Qp {
     /// The memory behind READ response `psn` could not be read.
     pub(crate) fn response_unreadable(&mut self, shared: &mut Shared, psn: Psn) {
         let sequence = psn.near(self.responder.expected);
-        let Some(read) =
-            self.responder.reads.iter_mut().find(|read| (read.first..read.end).contains(&sequence))
-        else {
-            return;
-        };
+        let Some(read) = self.responder.resource(sequence) else { return };
         if read.repeated {
             // A ghost's request: the peer deregisters only what it has no more use for.
             read.next = read.end;

@@ -6,7 +6,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use core::net::Ipv4Addr;
 
 use crate::api::{
-    Event, IcrcPolicy, Operation, Payload, ReceiveStatus, SendRequest, SendStatus, Source, Transmit,
+    AtomicOperation, Event, IcrcPolicy, Operation, Payload, Placed, ReceiveStatus, SendRequest,
+    SendStatus, Source, Transmit,
 };
 use crate::attributes::{self, QpAttributes, QpSnapshot};
 use crate::control;
@@ -268,8 +269,13 @@ impl Stack {
         if request.length > param::MAX_MESSAGE_LENGTH {
             return Err(PostError::TooLong(request.length));
         }
-        if request.operation == Operation::Read && qp.attributes.max_rd_atomic == 0 {
+        if request.operation.is_answered() && qp.attributes.max_rd_atomic == 0 {
             return Err(PostError::ReadsDisabled(qpn));
+        }
+        if matches!(request.operation, Operation::Atomic(_))
+            && request.length != AtomicOperation::LENGTH
+        {
+            return Err(PostError::AtomicLength(request.length));
         }
         if qp.requester.room() == 0 {
             return Err(PostError::Full(qpn));
@@ -283,19 +289,19 @@ impl Stack {
         Ok(number)
     }
 
-    /// Tells how the placements since the last commit went, in order: true for success. Only now
+    /// Tells how the placements since the last commit went, in order. Only now
     /// do the acknowledgements and events that depend on them become visible. To be called after
-    /// every burst of `receive`, also when there were no placements; a missing status counts as
+    /// every burst of `receive`, also when there were no placements; a missing one counts as
     /// failure.
     ///
     /// A failed placement of a request becomes a NAK "remote operational error" (and
-    /// [`ReceiveStatus::LocalProtection`]); one of a READ response becomes
+    /// [`ReceiveStatus::LocalProtection`]); one of a response becomes
     /// [`SendStatus::LocalProtection`]. Either way the QP enters the error state.
-    pub fn commit(&mut self, _now: Instant, statuses: &[bool]) {
+    pub fn commit(&mut self, _now: Instant, placed: &[Placed]) {
         let effects = self.shared.log.take();
         let mut failures: Vec<Failure> = Vec::new();
         for effect in &effects {
-            self.commit_effect(effect, statuses, &mut failures);
+            self.commit_effect(effect, placed, &mut failures);
         }
         self.shared.log.finish(effects);
         for failure in failures {
@@ -310,7 +316,7 @@ impl Stack {
         }
     }
 
-    fn commit_effect(&mut self, effect: &Effect, statuses: &[bool], failures: &mut Vec<Failure>) {
+    fn commit_effect(&mut self, effect: &Effect, placed: &[Placed], failures: &mut Vec<Failure>) {
         let Effect { slot, generation, kind } = *effect;
         let Some(qp) = qp_at(&mut self.slots, slot).filter(|qp| qp.generation == generation) else {
             return;
@@ -318,7 +324,8 @@ impl Stack {
         let failed = |is_request| {
             failures.iter().any(|f| f.slot == slot && f.request.is_some() == is_request)
         };
-        let succeeded = |placement: usize| statuses.get(placement).copied().unwrap_or(false);
+        let placed = |placement: usize| placed.get(placement).copied().unwrap_or(Placed::Failed);
+        let succeeded = |placement: usize| placed(placement) == Placed::Copied;
         let shared = &mut self.shared;
         match kind {
             // RC-47
@@ -331,6 +338,18 @@ impl Stack {
                     qp.fail_receive(shared, id, ReceiveStatus::LocalProtection);
                 }
                 failures.push(Failure { slot, request: Some(at), receive });
+            }
+            // RC-47, RC-99
+            EffectKind::ExecutedAtomic { placement, at } => {
+                if failed(true) {
+                    return;
+                }
+                match placed(placement) {
+                    Placed::Executed { before } => {
+                        qp.responder.atomic_executed(at.sequence, before);
+                    }
+                    _ => failures.push(Failure { slot, request: Some(at), receive: None }),
+                }
             }
             // RC-86
             EffectKind::PlacedResponse { placement, message } => {
@@ -588,7 +607,7 @@ impl Stack {
 /// A placement that failed.
 struct Failure {
     slot: u32,
-    /// The request packet, and the messages executed before it; `None` for a READ response.
+    /// The request packet, and the messages executed before it; `None` for a response.
     request: Option<Ack>,
     /// The receive request that is reported as failed.
     receive: Option<u64>,

@@ -20,12 +20,14 @@ use std::ops::Range;
 
 use fpga_regs::coyote::pci::RECONFIGURATION_VECTOR;
 use nix::unistd::Pid;
-use roce::{Event, Instant, Placement, Qpn, RemoteAccess, Sink, Source, Transmit};
+use roce::{
+    AtomicOperation, Event, Instant, Placed, Placement, Qpn, RemoteAccess, Sink, Source, Transmit,
+};
 use smallvec::SmallVec;
 
 use crate::asks::Asks;
 use crate::card::Card;
-use crate::dma::{AddressSpace, Call, Copying, Parts};
+use crate::dma::{AddressSpace, Call, Copying, End, Parts};
 use crate::mmu::{Direction, Mmu};
 use crate::network::HOST_TURN;
 use crate::network::Network;
@@ -40,6 +42,9 @@ const BURST: usize = 128;
 const TIMER_ROUNDS: u32 = 128;
 /// Frames that a card keeps at most because logic has not decided about one of their QPs.
 const HELD: usize = 4 * BURST;
+
+/// Bytes that an atomic operation is about.
+const ATOMIC_LENGTH: usize = AtomicOperation::LENGTH as usize;
 
 /// A burst whose payload is being copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,7 +104,7 @@ pub(crate) struct Scratch {
     placements: Vec<Placement>,
     /// Where the payload of each placement or frame lies.
     places: Places,
-    statuses: Vec<bool>,
+    statuses: Vec<Placed>,
     /// Parts of frames that are being copied, and whether others wait for a page.
     parts: Parts,
     copies: bool,
@@ -135,18 +140,21 @@ impl Scratch {
     }
 
     /// The frames whose payload is being copied, their parts, and which way.
-    fn copying(&mut self) -> Copying<'_, impl FnMut(usize)> {
+    fn copying(&mut self) -> Copying<'_, impl FnMut(usize, End)> {
         let (direction, frames) = match self.underway {
             Underway::Fetching => (Direction::Read, &mut self.making),
             Underway::Placing | Underway::Nothing => (Direction::Write, &mut self.received),
         };
         let states = &mut self.places.states;
-        let failed = move |owner| {
+        let ended = move |owner, end| {
             if let Some(state) = states.get_mut(owner) {
-                *state = State::Failed;
+                *state = match end {
+                    End::Failed => State::Failed,
+                    End::Executed { before } => State::Executed { before },
+                };
             }
         };
-        Copying { direction, parts: &mut self.parts, frames, failed }
+        Copying { direction, parts: &mut self.parts, frames, ended }
     }
 
     /// Copies what was found; once that is done, says whether more waits.
@@ -406,7 +414,12 @@ impl Card {
                 let Some(pieces) = pieces.clone() else { return true };
                 let mut mmu = mmu_of(vfpgas, placement.qpn);
                 let (frame, range) = (placement.frame_index, placement.range.clone());
-                search.find(mmu.as_deref_mut(), pieces, frame, range).is_some()
+                let (atomic, range) = match placement.sink {
+                    // It stands for the operation, and is no part of the frame.
+                    Sink::Atomic { operation, .. } => (Some(operation), 0..ATOMIC_LENGTH),
+                    _ => (None, range),
+                };
+                search.find(mmu.as_deref_mut(), pieces, (frame, range), atomic).is_some()
             };
             scratch.waits = !placements.iter().zip(frames.iter()).all(found);
             scratch.copies = true;
@@ -505,18 +518,20 @@ impl Card {
             let Scratch { making, made, places, parts, .. } = scratch;
             let Places { pieces, states, frames, .. } = places;
             let mut search = Search { direction: Direction::Read, pieces, states, parts };
-            let mut found =
-                |number: usize, made: &Made, frame: &mut Frame, pieces: Range<usize>| {
-                    let mut mmu =
-                        made.payload.as_ref().and_then(|payload| mmu_of(vfpgas, payload.qpn));
-                    let body = made.header..frame.as_slice().len();
-                    let Some(behind) = search.find(mmu.as_deref_mut(), pieces, number, body) else {
-                        return false;
-                    };
-                    // The pad and the room for the ICRC.
-                    frame.as_mut_slice().get_mut(behind..).unwrap_or_default().fill(0);
-                    true
+            let mut found = |number: usize,
+                             made: &Made,
+                             frame: &mut Frame,
+                             pieces: Range<usize>| {
+                let mut mmu = made.payload.as_ref().and_then(|payload| mmu_of(vfpgas, payload.qpn));
+                let body = made.header..frame.as_slice().len();
+                let Some(behind) = search.find(mmu.as_deref_mut(), pieces, (number, body), None)
+                else {
+                    return false;
                 };
+                // The pad and the room for the ICRC.
+                frame.as_mut_slice().get_mut(behind..).unwrap_or_default().fill(0);
+                true
+            };
             let mut all = made.iter().zip(making).zip(frames.iter()).enumerate();
             scratch.waits = !all.all(|(number, ((made, frame), pieces))| {
                 pieces.clone().is_none_or(|pieces| found(number, made, frame, pieces))
@@ -543,7 +558,7 @@ impl Card {
                 self.network.pool.put(frame);
                 continue;
             }
-            if let (false, Some(payload)) = (*fetched, &payload) {
+            if let (Placed::Failed, Some(payload)) = (*fetched, &payload) {
                 self.network.stack.payload_failed(Instant(now), payload.qpn, payload);
                 failed = qpn;
                 self.network.pool.put(frame);
@@ -571,6 +586,11 @@ fn placed(placement: &Placement) -> Option<Wanted> {
         Sink::Remote { rkey, va } => Payload::Remote { rkey, va, access: RemoteAccess::Write },
         Sink::Receive { id } => Payload::Receive { id },
         Sink::Message { message } => Payload::Message { number: message },
+        Sink::Atomic { rkey, va, .. } => {
+            let payload = Payload::Remote { rkey, va, access: RemoteAccess::Atomic };
+            let (qpn, length) = (placement.qpn, AtomicOperation::LENGTH);
+            return Some(Wanted { qpn, payload, offset: 0, length });
+        }
     };
     let length = u32::try_from(placement.range.len()).unwrap_or(u32::MAX);
     Some(Wanted { qpn: placement.qpn, payload, offset: placement.offset, length })

@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use hostmem::{DmaMemory, Error as HostError, RemoteRange};
 use nix::unistd::Pid;
+use roce::AtomicOperation;
 use smallvec::SmallVec;
 
 use crate::Error;
@@ -55,6 +56,9 @@ impl Copied {
 /// Bytes of a beat of the DMA streams.
 const BEAT: usize = 64;
 
+/// Bytes that an atomic operation is about.
+const WORD: usize = AtomicOperation::LENGTH as usize;
+
 /// Ranges of frames for which a call's lists need no allocation.
 const BATCH: usize = 128;
 
@@ -73,6 +77,8 @@ pub(crate) struct Part {
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     list: Vec<Part>,
+    /// The parts, by their numbers, that are no copies: memory on which an operation is executed.
+    atomics: Vec<(usize, AtomicOperation)>,
     /// The part that comes next, and its bytes that are copied.
     next: usize,
     into: usize,
@@ -82,7 +88,18 @@ pub(crate) struct Parts {
     spare: Option<Box<Call>>,
 }
 
-/// A copy between frames and the memory of another process.
+/// What became of a part, where there is more to say than that it was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// An atomic operation was executed on it.
+    Executed {
+        /// The value before.
+        before: u64,
+    },
+    Failed,
+}
+
+/// A copy between frames and the memory of another process, or atomic operations on that memory.
 #[derive(Debug)]
 pub(crate) struct Call {
     direction: Direction,
@@ -92,6 +109,9 @@ pub(crate) struct Call {
     /// The ranges of frames, by their places in `frames`, in order.
     local: Vec<(usize, Range<usize>)>,
     remote: Vec<RemoteRange>,
+    /// For each of the ranges the operation on it, where these are no copies; and the values before.
+    atomics: Vec<AtomicOperation>,
+    before: Vec<u64>,
     asked: usize,
     moved: usize,
 }
@@ -99,19 +119,43 @@ pub(crate) struct Call {
 impl Default for Call {
     fn default() -> Self {
         let (frames, local, remote) = Default::default();
+        let (atomics, before) = Default::default();
         let (direction, pid) = (Direction::Read, Pid::from_raw(0));
-        Self { direction, pid, frames, local, remote, asked: 0, moved: 0 }
+        Self { direction, pid, frames, local, remote, atomics, before, asked: 0, moved: 0 }
     }
 }
 
 impl Call {
     /// Copies, which may take as long as the other process likes.
     pub(crate) fn make(&mut self) {
+        if !self.atomics.is_empty() {
+            self.execute();
+            return;
+        }
         let outcome = match self.direction {
             Direction::Read => self.fetch(),
             Direction::Write => self.place(),
         };
         self.moved = moved(outcome);
+    }
+
+    /// Executes the atomic operations in order, up to one that cannot be.
+    fn execute(&mut self) {
+        for (operation, place) in self.atomics.iter().zip(&self.remote) {
+            let mut word = [0; WORD];
+            let range = std::slice::from_ref(place);
+            let read = |word: &mut [u8]| {
+                let mut local = [IoSliceMut::new(word)];
+                hostmem::process::read_vectored(self.pid, &mut local, range).is_ok()
+            };
+            let write = |word: &[u8]| {
+                let mut local = [IoSlice::new(word)];
+                hostmem::process::write_vectored(self.pid, &mut local, range).is_ok()
+            };
+            let Some(before) = update(*operation, &mut word, read, write) else { return };
+            self.before.push(before);
+            self.moved = self.moved.saturating_add(WORD);
+        }
     }
 
     fn fetch(&mut self) -> Result<usize, HostError> {
@@ -163,6 +207,22 @@ impl Call {
     }
 }
 
+/// Executes an atomic operation on a word of memory, and answers with the value before; `None` where
+/// that cannot be reached.
+fn update(
+    operation: AtomicOperation,
+    word: &mut [u8; WORD],
+    read: impl FnOnce(&mut [u8]) -> bool,
+    write: impl FnOnce(&[u8]) -> bool,
+) -> Option<u64> {
+    if !read(word) {
+        return None;
+    }
+    let before = u64::from_ne_bytes(*word);
+    let done = operation.apply(before).is_none_or(|value| write(&value.to_ne_bytes()));
+    done.then_some(before)
+}
+
 /// Bytes that moved before a failure, or all of them.
 fn moved(outcome: Result<usize, HostError>) -> usize {
     match outcome {
@@ -176,6 +236,7 @@ impl Parts {
     /// Forgets what there was.
     pub(crate) fn clear(&mut self) {
         self.list.clear();
+        self.atomics.clear();
         (self.next, self.into) = (0, 0);
     }
 
@@ -189,6 +250,21 @@ impl Parts {
 
     pub(crate) fn push(&mut self, part: Part) {
         self.list.push(part);
+    }
+
+    /// Has an operation be executed on the part added last, in place of a copy.
+    pub(crate) fn execute_last(&mut self, operation: AtomicOperation) {
+        self.atomics.push((self.list.len().saturating_sub(1), operation));
+    }
+
+    /// The operation to be executed on a part; `None` for one that is copied.
+    #[inline]
+    fn atomic(&self, index: usize) -> Option<AtomicOperation> {
+        if self.atomics.is_empty() {
+            return None;
+        }
+        let found = self.atomics.binary_search_by_key(&index, |(part, _)| *part).ok()?;
+        self.atomics.get(found).map(|(_, operation)| *operation)
     }
 
     /// The part that comes next: where its bytes that are not copied are on the bus, and their range
@@ -223,18 +299,26 @@ pub(crate) struct Copying<'a, F> {
     pub(crate) direction: Direction,
     pub(crate) parts: &'a mut Parts,
     pub(crate) frames: &'a mut VecDeque<Frame>,
-    /// Called with the owner of each part that cannot be copied.
-    pub(crate) failed: F,
+    /// Called with the owner of each part that cannot be copied, or is no copy.
+    pub(crate) ended: F,
 }
 
-impl<F: FnMut(usize)> Copying<'_, F> {
+impl<F: FnMut(usize, End)> Copying<'_, F> {
     /// Gives up the parts up to number `end`; the number of them.
     fn fail(&mut self, end: usize) -> u64 {
         let parts = self.parts.list.get(self.parts.next..end).unwrap_or_default();
-        parts.iter().for_each(|part| (self.failed)(part.owner));
+        parts.iter().for_each(|part| (self.ended)(part.owner, End::Failed));
         let failed = parts.len() as u64;
         (self.parts.next, self.parts.into) = (end, 0);
         failed
+    }
+
+    /// Takes note that the next part's operation was executed.
+    fn executed(&mut self, before: u64, copied: &mut Copied) {
+        if let Some(part) = self.parts.list.get(self.parts.next) {
+            (self.ended)(part.owner, End::Executed { before });
+        }
+        self.parts.advance(WORD, copied);
     }
 }
 
@@ -252,12 +336,21 @@ impl AddressSpace {
     /// Copies in order as far as the card itself can; gives the call that copies what comes next,
     /// which is to be given back ([`Self::returned`]) or given up ([`Self::abandon`]) before this
     /// goes on.
-    pub(crate) fn copy<F: FnMut(usize)>(&mut self, mut burst: Copying<'_, F>) -> Option<Box<Call>> {
+    pub(crate) fn copy<F: FnMut(usize, End)>(
+        &mut self,
+        mut burst: Copying<'_, F>,
+    ) -> Option<Box<Call>> {
         let rights = rights(burst.direction);
         loop {
             let (next, into) = (burst.parts.next, burst.parts.into);
             let (address, number, range) = burst.parts.at(next, into)?;
             let left = range.len();
+            if let Some(operation) = burst.parts.atomic(next) {
+                match self.execute(&mut burst, operation, address) {
+                    Some(call) => return Some(call),
+                    None => continue,
+                }
+            }
             if let Some(Place::Process(process, _)) = self.bus.find(address, left as u64, rights) {
                 match self.bus.pid(process, self.now) {
                     Some(pid) => return Some(self.gather(&mut burst, process, pid)),
@@ -305,7 +398,7 @@ impl AddressSpace {
     }
 
     /// Takes as many of the next parts as lie in the memory of one process.
-    fn gather<F: FnMut(usize)>(
+    fn gather<F: FnMut(usize, End)>(
         &self,
         burst: &mut Copying<'_, F>,
         process: Slot,
@@ -315,6 +408,9 @@ impl AddressSpace {
         let (mut index, mut into) = (burst.parts.next, burst.parts.into);
         let mut call = begin(burst, process, pid, index);
         while let Some((address, number, range)) = burst.parts.at(index, into) {
+            if burst.parts.atomic(index).is_some() {
+                break;
+            }
             match self.bus.find(address, range.len() as u64, rights) {
                 Some(Place::Process(its, base)) if its == process => {
                     call.add_remote(base, range.len());
@@ -328,8 +424,71 @@ impl AddressSpace {
         call
     }
 
+    /// Executes the operation of the next part, or gives the call that does, with the parts behind it
+    /// that are such, too, and in the same process's memory.
+    fn execute<F: FnMut(usize, End)>(
+        &mut self,
+        burst: &mut Copying<'_, F>,
+        operation: AtomicOperation,
+        address: u64,
+    ) -> Option<Box<Call>> {
+        let mut word = [0; WORD];
+        let before = match self.bus.access(address, WORD as u64, Rights::BOTH) {
+            Some(Place::Process(process, _)) => {
+                if let Some(pid) = self.bus.pid(process, self.now) {
+                    return Some(self.gather_atomics(burst, process, pid));
+                }
+                None
+            }
+            Some(Place::Shared(mapping, offset)) => update(
+                operation,
+                &mut word,
+                |word| mapping.read_bytes(offset, word).is_ok(),
+                |word| mapping.write_bytes(offset, word).is_ok(),
+            ),
+            Some(Place::Asked(owner)) => update(
+                operation,
+                &mut word,
+                |word| owner.read(address, word),
+                |word| owner.write(address, word),
+            ),
+            None => None,
+        };
+        match before {
+            Some(before) => burst.executed(before, self.copied(Direction::Write)),
+            None => self.fail(burst),
+        }
+        None
+    }
+
+    /// Takes as many of the next operations as are on the memory of one process.
+    fn gather_atomics<F: FnMut(usize, End)>(
+        &self,
+        burst: &mut Copying<'_, F>,
+        process: Slot,
+        pid: Pid,
+    ) -> Box<Call> {
+        let mut index = burst.parts.next;
+        let mut call = begin(burst, process, pid, index);
+        while let (Some((address, ..)), Some(operation)) =
+            (burst.parts.at(index, 0), burst.parts.atomic(index))
+        {
+            match self.bus.find(address, WORD as u64, Rights::BOTH) {
+                Some(Place::Process(its, base)) if its == process => {
+                    call.remote.push(RemoteRange { base, len: WORD });
+                    call.atomics.push(operation);
+                    call.asked = call.asked.saturating_add(WORD);
+                }
+                _ => break,
+            }
+            index = index.saturating_add(1);
+        }
+        burst.parts.lent = Some((process, index));
+        call
+    }
+
     /// Takes back a call that was made.
-    pub(crate) fn returned<F: FnMut(usize)>(
+    pub(crate) fn returned<F: FnMut(usize, End)>(
         &mut self,
         mut burst: Copying<'_, F>,
         mut call: Box<Call>,
@@ -340,7 +499,12 @@ impl AddressSpace {
                 *place = frame;
             }
         }
-        burst.parts.advance(call.moved, self.copied(burst.direction));
+        if call.atomics.is_empty() {
+            burst.parts.advance(call.moved, self.copied(burst.direction));
+        }
+        for before in call.before.drain(..) {
+            burst.executed(before, self.copied(burst.direction));
+        }
         if call.moved < call.asked {
             self.fail(&mut burst);
         }
@@ -349,7 +513,10 @@ impl AddressSpace {
 
     /// Gives up a call that did not return, with the frames that it has, and the memory of its
     /// process; the process's id.
-    pub(crate) fn abandon<F: FnMut(usize)>(&mut self, mut burst: Copying<'_, F>) -> Option<Pid> {
+    pub(crate) fn abandon<F: FnMut(usize, End)>(
+        &mut self,
+        mut burst: Copying<'_, F>,
+    ) -> Option<Pid> {
         let (process, end) = burst.parts.lent.take()?;
         self.faults = self.faults.saturating_add(burst.fail(end));
         self.bus.give_up(process)
@@ -381,7 +548,7 @@ impl AddressSpace {
         true
     }
 
-    fn fail<F: FnMut(usize)>(&mut self, burst: &mut Copying<'_, F>) {
+    fn fail<F: FnMut(usize, End)>(&mut self, burst: &mut Copying<'_, F>) {
         let behind = burst.parts.next.saturating_add(1);
         self.faults = self.faults.saturating_add(burst.fail(behind));
     }
@@ -400,6 +567,8 @@ fn begin<F>(burst: &mut Copying<'_, F>, process: Slot, pid: Pid, last: usize) ->
     let mut call = burst.parts.spare.take().unwrap_or_default();
     call.local.clear();
     call.remote.clear();
+    call.atomics.clear();
+    call.before.clear();
     (call.direction, call.pid, call.asked, call.moved) = (burst.direction, pid, 0, 0);
     call
 }
@@ -413,235 +582,4 @@ fn rights(direction: Direction) -> Rights {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::fd::AsFd;
-    use std::sync::Arc;
-
-    use hostmem::SharedMapping;
-
-    use super::*;
-    use crate::bus::{AskedMemory, Backing};
-    use crate::mmu::Latch;
-    use crate::port::FRAME_CAPACITY;
-    use crate::processes::tests::process;
-    use crate::views::{RecordView, RingView};
-
-    fn own(buffer: &[u8]) -> DmaMemory {
-        let process = process(std::process::id());
-        DmaMemory::Process { process, address: buffer.as_ptr() as u64 }
-    }
-
-    /// Frames that are being copied.
-    struct Burst {
-        direction: Direction,
-        parts: Parts,
-        frames: VecDeque<Frame>,
-        /// Of each part: whether it could be copied.
-        done: Vec<bool>,
-    }
-
-    impl Burst {
-        /// A frame for each of these, whose bytes go to that address, or come from there.
-        fn new(direction: Direction, frames: &[(u64, &[u8])]) -> Self {
-            let mut parts = Parts::default();
-            for (number, (bus, bytes)) in frames.iter().enumerate() {
-                parts.push(Part { frame: number, range: 0..bytes.len(), bus: *bus, owner: number });
-            }
-            let done = vec![true; frames.len()];
-            let frames = frames.iter().map(|(_, bytes)| Frame::from_bytes(bytes).unwrap());
-            Self { direction, parts, frames: frames.collect(), done }
-        }
-
-        fn placing(frames: &[(u64, &[u8])]) -> Self {
-            Self::new(Direction::Write, frames)
-        }
-
-        /// Frames of these lengths that come from those addresses.
-        fn fetching<const N: usize>(frames: [(u64, usize); N]) -> Self {
-            let room = [0; FRAME_CAPACITY];
-            Self::new(Direction::Read, &frames.map(|(bus, length)| (bus, &room[..length])))
-        }
-
-        fn copying(&mut self) -> Copying<'_, impl FnMut(usize)> {
-            let Self { direction, parts, frames, done } = self;
-            let failed = |owner: usize| done[owner] = false;
-            Copying { direction: *direction, parts, frames, failed }
-        }
-
-        /// Makes all copies.
-        fn copy(&mut self, space: &mut AddressSpace) -> &[bool] {
-            while let Some(mut call) = space.copy(self.copying()) {
-                call.make();
-                space.returned(self.copying(), call);
-            }
-            &self.done
-        }
-    }
-
-    #[test]
-    fn the_id_of_a_process_that_has_ended_is_not_used() {
-        // While it was not waited for, its id is still there and could be asked.
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        let process = process(child.id());
-        let begun = std::time::Instant::now();
-        let now = || u64::try_from(begun.elapsed().as_nanos()).unwrap();
-        while process.is_itself(now()) {
-            assert!(begun.elapsed().as_secs() < 60, "it does not end");
-            std::thread::sleep(std::time::Duration::from_millis(2));
-        }
-        let mut space = AddressSpace::default();
-        let memory = DmaMemory::Process { process: Arc::clone(&process), address: 0x1000 };
-        space.map(0x1000, 64, memory).unwrap();
-        space.now = now() + 1_000_000_000;
-        assert_eq!(Burst::placing(&[(0x1000, &[1; 8])]).copy(&mut space), [false]);
-        space.unmap(0x1000, 64);
-        assert_eq!(Arc::strong_count(&process), 1, "nothing holds its handle any more");
-        child.wait().unwrap();
-    }
-
-    #[test]
-    fn a_burst_reads_every_element_it_can_and_tells_which_it_could_not() {
-        let memory: Vec<u8> = (0..=255).collect();
-        let mut space = AddressSpace::default();
-        space.map(0x20_0000, 256, own(&memory)).unwrap();
-        let mut burst = Burst::fetching([(0x20_0000, 16), (0x20_00f8, 16), (0x20_0010, 100)]);
-        assert_eq!(burst.copy(&mut space), [true, false, true]);
-        assert_eq!(burst.frames[0].as_slice(), &memory[..16]);
-        assert_eq!(burst.frames[2].as_slice(), &memory[16..116]);
-        assert_eq!((space.read.bytes, space.faults), (116, 1));
-    }
-
-    #[test]
-    fn memory_that_is_not_there_fails_its_element_only() {
-        let memory = vec![7u8; 64];
-        let mut space = AddressSpace::default();
-        space.map(0x1000, 64, own(&memory)).unwrap();
-        let process = process(std::process::id());
-        space.map(0x4000, 64, DmaMemory::Process { process, address: 8 }).unwrap();
-        let frames: [(u64, &[u8]); 3] = [(0x1000, &[1; 8]), (0x4000, &[2; 8]), (0x1008, &[3; 8])];
-        assert_eq!(Burst::placing(&frames).copy(&mut space), [true, false, true]);
-        assert_eq!((space.written.bytes, space.faults), (16, 1));
-        assert_eq!(
-            memory[..17],
-            [[1; 8], [3; 8]].concat().into_iter().chain([7]).collect::<Vec<_>>()
-        );
-    }
-
-    #[test]
-    fn a_call_that_does_not_return_fails_its_frames_only_and_ends_its_processs_memory() {
-        let memory = vec![7u8; 64];
-        let mut space = AddressSpace::default();
-        space.map(0x1000, 64, own(&memory)).unwrap();
-        let silent = process(std::process::id());
-        let address = memory.as_ptr() as u64 + 32;
-        let its = DmaMemory::Process { process: Arc::clone(&silent), address };
-        space.map(0x4000, 32, its).unwrap();
-        let frames: [(u64, &[u8]); 5] = [
-            (0x1000, &[1; 8]),
-            (0x4000, &[2; 8]),
-            (0x4008, &[2; 8]),
-            (0x1008, &[3; 8]),
-            (0x4010, &[2; 8]),
-        ];
-        let mut burst = Burst::placing(&frames);
-        let mut first = space.copy(burst.copying()).unwrap();
-        first.make();
-        space.returned(burst.copying(), first);
-        let kept = space.copy(burst.copying()).unwrap();
-        assert_eq!(space.abandon(burst.copying()), Some(silent.pid()));
-        assert!(space.abandon(burst.copying()).is_none(), "nothing else is under way");
-        assert!(silent.is_given_up());
-        assert_eq!(burst.copy(&mut space), [true, false, false, true, false]);
-        assert_eq!((space.written.bytes, space.faults), (16, 3));
-        let lengths = burst.frames.iter().map(|frame| frame.as_slice().len());
-        assert_eq!(lengths.collect::<Vec<_>>(), [8, 0, 0, 8, 8], "two frames are the call's");
-        drop(kept);
-    }
-
-    #[test]
-    fn a_range_that_was_found_before_is_found_no_more_once_it_is_unmapped() {
-        let memory = vec![7u8; 64];
-        let mut space = AddressSpace::default();
-        space.map(0x1000, 64, own(&memory)).unwrap();
-        let reads = |space: &mut AddressSpace, iova| Burst::fetching([(iova, 2)]).copy(space)[0];
-        assert!(reads(&mut space, 0x1000) && reads(&mut space, 0x103e));
-        assert!(!reads(&mut space, 0x103f) && !reads(&mut space, 0xfff));
-        space.unmap(0x1000, 64);
-        assert!(!reads(&mut space, 0x1000));
-    }
-
-    /// Memory that somebody must be asked for.
-    #[derive(Debug)]
-    struct Asked(std::cell::RefCell<Vec<u8>>);
-
-    impl AskedMemory for Asked {
-        fn read(&self, address: u64, into: &mut [u8]) -> bool {
-            let start = usize::try_from(address - 0x3000).unwrap();
-            into.copy_from_slice(&self.0.borrow()[start..start + into.len()]);
-            true
-        }
-        fn write(&self, address: u64, from: &[u8]) -> bool {
-            let start = usize::try_from(address - 0x3000).unwrap();
-            self.0.borrow_mut()[start..start + from.len()].copy_from_slice(from);
-            true
-        }
-    }
-
-    /// A page of each kind in a row: shared, another process's, asked for.
-    fn three_kinds(buffer: &[u8], asked: &Rc<Asked>) -> AddressSpace {
-        let space = AddressSpace::default();
-        let fd = hostmem::memfd::create("shared", 4096).unwrap();
-        let mapping = SharedMapping::new(fd.as_fd(), 0, 4096, hostmem::Access::ReadWrite).unwrap();
-        let shared = DmaMemory::Shared { mapping: Arc::new(mapping), offset: 0 };
-        space.map(0x1000, 4096, shared).unwrap();
-        space.map(0x2000, 4096, own(buffer)).unwrap();
-        let owner = Backing::Asked(asked.clone());
-        space.bus.map_any(0x3000, 4096, Rights::BOTH, owner).unwrap();
-        space
-    }
-
-    #[test]
-    fn an_element_may_span_ranges_of_every_kind() {
-        let buffer = vec![0u8; 4096];
-        let asked = Rc::new(Asked(vec![0; 4096].into()));
-        let mut space = three_kinds(&buffer, &asked);
-        let bytes: Vec<u8> = (0..4296u32).map(|i| i as u8).collect();
-        assert_eq!(Burst::placing(&[(0x1f9c, &bytes)]).copy(&mut space), [true]);
-        let mut back = Burst::fetching([(0x1f9c, 4296)]);
-        assert_eq!(back.copy(&mut space), [true]);
-        assert_eq!(back.frames[0].as_slice(), bytes);
-        assert_eq!(asked.0.borrow()[..100], bytes[4196..]);
-        assert_eq!(Burst::fetching([(0x3f9c, 101)]).copy(&mut space), [false]);
-    }
-
-    #[test]
-    fn a_ring_scattered_over_the_bus_reads_as_written_until_it_is_unmapped() {
-        let asked = Rc::new(Asked(vec![0; 4096].into()));
-        let space = three_kinds(&[0; 4096], &asked);
-        space.unmap(0x2000, 4096);
-        let fd = hostmem::memfd::create("shared", 8192).unwrap();
-        let mapping = SharedMapping::new(fd.as_fd(), 0, 8192, hostmem::Access::ReadWrite).unwrap();
-        let mapping = Arc::new(mapping);
-        space.map(0x2000, 4096, DmaMemory::Shared { mapping, offset: 4096 }).unwrap();
-        let ring = RingView::new(&space.bus, Latch::direct(0x1000, 8192), 128);
-        for index in 0..128u32 {
-            ring.publish(index, &[u64::from(index); 8]);
-        }
-        let asked_for = RingView::new(&space.bus, Latch::direct(0x3000, 4096), 64);
-        asked_for.write(65, &[7; 8]);
-        asked_for.publish(66, &[8; 8]);
-        for index in 0..128 {
-            assert_eq!(ring.read(index), [u64::from(index); 8]);
-        }
-        assert_eq!([asked_for.read(1), asked_for.read(2)], [[7; 8], [8; 8]]);
-        let record = RecordView::new(&space.bus, Latch::direct(0x3040, 64));
-        assert_eq!((record.load_u32(4), record.load_u64(8)), (0, 7));
-        space.unmap(0x2000, 4096);
-        assert_eq!(ring.read(63), [63; 8]);
-        assert_eq!(ring.read(64), [u64::MAX; 8]);
-        ring.write(64, &[9; 8]);
-        space.unmap(0x3000, 4096);
-        assert_eq!(record.load_u32(4), u32::MAX);
-        assert_eq!(asked.0.borrow()[72], 7);
-    }
-}
+mod tests;

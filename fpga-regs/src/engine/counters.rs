@@ -50,7 +50,7 @@ counters! {
         send_rnr_err,
         /// Messages that found no receive request.
         out_of_buffer,
-        /// READ responses found missing by a later response or acknowledgement.
+        /// Responses to READs or atomics found missing by a later response or acknowledgement.
         implied_nak_seq_err,
         /// Acknowledgement timeouts.
         local_ack_timeout_err,
@@ -64,7 +64,7 @@ counters! {
         rx_write_requests,
         /// READ requests received, duplicates excluded.
         rx_read_requests,
-        /// Atomic requests received (refused: not executed by this transport).
+        /// Atomic requests executed, duplicates excluded.
         rx_atomic_requests,
         /// SEND messages received.
         rdma_recvs,
@@ -118,7 +118,7 @@ counters! {
         drop_stale_response,
         /// Requests dropped silently: ahead of a gap that was already reported.
         drop_after_gap,
-        /// Duplicate READs dropped: their request is no longer known or no longer allowed.
+        /// Duplicate READs and atomics dropped: their request is no longer known or no longer allowed.
         drop_duplicate_read,
         /// ARP and ICMP answers dropped: the queue was full.
         drop_control_queue,

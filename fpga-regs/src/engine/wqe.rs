@@ -20,6 +20,10 @@ constants! {
     pub const RECEIVE_PAYLOAD_OFFSET: usize = 16;
     /// Bytes of a scatter/gather element.
     pub const SGE_BYTES: usize = 16;
+    /// Byte offset of the SGE in an atomic's WQE.
+    pub const ATOMIC_PAYLOAD_OFFSET: usize = 48;
+    /// Bytes that an atomic reads and writes.
+    pub const ATOMIC_BYTES: usize = 8;
 }
 
 open_enum! {
@@ -114,7 +118,8 @@ layout! {
 }
 
 layout! {
-    /// The operands of an atomic, behind the header.
+    /// The operands of an atomic, behind the header. `length` of the SGE behind them is at least 8; the
+    /// value before goes to its first 8 bytes.
     pub struct Atomic: 1 in SendHeader {
         /// Value to swap in, or to add.
         swap_add @ 0x20: u64,
@@ -206,6 +211,7 @@ pub fn sge_at(blocks: &[Block], offset: usize) -> Option<Sge> {
 const _: () = assert!(send_blocks_for_sges(MAX_SGE) == SEND_MAX_BLOCKS);
 const _: () = assert!(send_blocks_for_inline(MAX_INLINE) == SEND_MAX_BLOCKS);
 const _: () = assert!(receive_stride_blocks(MAX_SGE) == 8);
+const _: () = assert!(ATOMIC_PAYLOAD_OFFSET + SGE_BYTES == 64, "an atomic takes one block");
 
 #[cfg(test)]
 mod tests {

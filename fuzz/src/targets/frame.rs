@@ -1,7 +1,9 @@
 //! Frames: parsed without a panic, within their bounds, and back to the bytes they came from.
 
 use arbitrary::Unstructured;
-use roce::wire::{aeth, arp, bth, ethernet, frame, icmpv4, icrc, ipv4, ipv6, ndp, reth, udp};
+use roce::wire::{
+    aeth, arp, bth, ethernet, extension, frame, icmpv4, icrc, ipv4, ipv6, ndp, reth, udp,
+};
 
 use crate::Outcome;
 
@@ -114,6 +116,9 @@ fn packet(bytes: &[u8]) {
     assert_eq!(again, repr.bth, "BTH does not round trip");
     if let Some(header) = repr.reth {
         assert_eq!(reth::Repr::parse(&header.to_bytes()).unwrap().0, header);
+    }
+    if let Some(header) = repr.atomic {
+        assert_eq!(extension::atomiceth::Repr::parse(&header.to_bytes()).unwrap().0, header);
     }
     if let Some(header) = repr.aeth {
         assert_eq!(aeth::Repr::parse(&header.to_bytes()).unwrap().0, header);

@@ -13,9 +13,9 @@ use arbitrary::Unstructured;
 use roce::opcode::{Class, Opcode};
 use roce::wire::{aeth, arp, bth, ethernet, extension, icrc, ipv4, reth, udp};
 use roce::{
-    AccessDenied, AccessFlags, AddressVector, Event, Gid, IcrcPolicy, Instant, MacAddr, Operation,
-    PathMtu, Payload, Placement, Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError,
-    RemoteAccess, SendRequest, Sink, Source, Stack, StackConfig, Verbs,
+    AccessDenied, AccessFlags, AddressVector, AtomicOperation, Event, Gid, IcrcPolicy, Instant,
+    MacAddr, Operation, PathMtu, Payload, Placed, Placement, Psn, QpAttributes, QpState, Qpn,
+    Receive, ReceiveError, RemoteAccess, SendRequest, Sink, Source, Stack, StackConfig, Verbs,
 };
 
 use crate::Outcome;
@@ -100,7 +100,7 @@ impl Verbs for User {
         access: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
         assert!(length > 0 && self.qps.contains_key(&qpn.value()));
-        match granted(rkey, va, length, access == RemoteAccess::Write) {
+        match granted(rkey, va, length, access != RemoteAccess::Read) {
             true => Poll::Ready(Ok(())),
             false => Poll::Ready(Err(AccessDenied)),
         }
@@ -237,15 +237,19 @@ impl Bench {
 
     fn post(&mut self, u: &mut Unstructured<'_>) -> Outcome {
         let qpn = Qpn::new(*u.choose(&QPNS)?).expect("a small number");
+        let value = u.arbitrary()?;
         let operation = *u.choose(&[
             Operation::Send,
             Operation::SendImm,
             Operation::Write,
             Operation::WriteImm,
             Operation::Read,
+            Operation::Atomic(AtomicOperation::FetchAdd { add: value }),
+            Operation::Atomic(AtomicOperation::CompareSwap { compare: 0, swap: value }),
         ])?;
         let length = match u.int_in_range(0..=7)? {
             0 => u.arbitrary()?,
+            _ if matches!(operation, Operation::Atomic(_)) => AtomicOperation::LENGTH,
             _ => u.int_in_range(0..=1500)?,
         };
         let request = SendRequest {
@@ -297,8 +301,13 @@ impl Bench {
         let failed = |n: usize| failures.first().is_some_and(|bits| bits >> (n % 8) & 1 == 1);
         // Mostly all succeed.
         let all = failures.first().is_none_or(|bits| bits % 4 != 0);
-        let statuses: Vec<bool> = (0..placements.len()).map(|n| all || !failed(n)).collect();
-        self.stack.commit(Instant(self.now), &statuses);
+        let placed = |(n, placement): (usize, &Placement)| match placement.sink {
+            _ if !all && failed(n) => Placed::Failed,
+            Sink::Atomic { .. } => Placed::Executed { before: n as u64 },
+            _ => Placed::Copied,
+        };
+        let placed: Vec<Placed> = placements.iter().enumerate().map(placed).collect();
+        self.stack.commit(Instant(self.now), &placed);
         self.events();
         Ok(())
     }
@@ -322,7 +331,7 @@ impl Bench {
         if after != *expected {
             assert_eq!(packet.psn, *expected, "what is not expected is executed");
             qp.executed += u32::from(opcode.position.is_end());
-            if packet.ack_request && opcode.class != Class::ReadRequest {
+            if packet.ack_request && !opcode.class.is_answered() {
                 qp.owed.push_back((packet.psn, qp.executed & Psn::MASK));
             }
         }
@@ -336,7 +345,7 @@ impl Bench {
         let own = packet.dest_qpn.wrapping_sub(PEER_QPN);
         let qp = self.user.qp(Qpn::new(own).expect("a QP of ours"));
         let first = qp.owed.front().copied();
-        if class == Class::ReadResponse {
+        if matches!(class, Class::ReadResponse | Class::AtomicAcknowledge) {
             let in_order = first.is_none_or(|(first, _)| packet.psn.distance(first) < 0);
             assert!(in_order, "response {} before the ACK of {first:?}", packet.psn);
         }
@@ -367,7 +376,9 @@ impl Bench {
     fn check_placement(&mut self, placement: &Placement, frames: &[Vec<u8>]) {
         let Placement { qpn, sink, offset, frame_index, range } = placement.clone();
         let length = range.len() as u64;
-        assert!(length > 0 && range.end + icrc::LENGTH <= frames[frame_index].len());
+        let is_atomic = matches!(sink, Sink::Atomic { .. });
+        assert!((length == 0) == is_atomic);
+        assert!(range.end + icrc::LENGTH <= frames[frame_index].len());
         let qp = self.user.qp(qpn);
         match sink {
             Sink::Remote { rkey, va } => {
@@ -380,9 +391,12 @@ impl Bench {
             }
             Sink::Message { message } => {
                 let (operation, bytes) = qp.messages[message as usize];
-                assert_eq!(operation, Operation::Read);
+                assert!(operation.is_answered());
                 assert!(offset + length <= u64::from(bytes), "{placement:?} leaves its message");
                 assert!(message >= qp.complete, "{placement:?} is for a message that is complete");
+            }
+            Sink::Atomic { rkey, va, .. } => {
+                assert!(granted(rkey, va, 8, true) && va % 8 == 0, "{placement:?}");
             }
         }
     }
@@ -417,7 +431,7 @@ impl Bench {
             }
             Source::Message { message } => {
                 let (operation, bytes) = qp.messages[message as usize];
-                assert_ne!(operation, Operation::Read);
+                assert!(!operation.is_answered());
                 assert!(offset + u64::from(length) <= u64::from(bytes), "{payload:?}");
                 assert!(message >= qp.complete, "{payload:?} is of a message that is complete");
             }
@@ -476,7 +490,7 @@ impl Bench {
         let opcode = match u.int_in_range(0..=15)? {
             0 => u.arbitrary()?,
             1 => 0x81,
-            2..=5 => u.int_in_range(0x0d..=0x11)?,
+            2..=5 => u.int_in_range(0x0d..=0x12)?,
             _ => u.int_in_range(0..=0x17)?,
         };
         let expected = self.stack.query_qp(Qpn::new(qpn).expect("small")).expect("it exists");
@@ -487,7 +501,11 @@ impl Bench {
             3 | 4 => Psn::new(base.value().wrapping_sub(u.int_in_range(0..=8)?)),
             _ => base,
         };
-        let length = *u.choose(&[0_usize, 1, 4, 13, 100, 255, 256, 256, 256, 257])?;
+        let length = match opcode {
+            // Headers are all that atomics have.
+            0x12..=0x14 if !u.ratio(1, 16)? => 0,
+            _ => *u.choose(&[0_usize, 1, 4, 13, 100, 255, 256, 256, 256, 257])?,
+        };
         let body = bth::Repr {
             opcode,
             solicited: u.arbitrary()?,
@@ -540,12 +558,29 @@ fn extend(
         };
         bytes.extend(header.to_bytes());
     }
+    if extensions.contains(E::ATOMICETH) {
+        let (key, start, ..) = *u.choose(&REGIONS)?;
+        let header = extension::atomiceth::Repr {
+            rkey: if u.ratio(1, 16)? { u.arbitrary()? } else { key },
+            va: match u.int_in_range(0..=7)? {
+                0 => u.arbitrary()?,
+                1 => start.wrapping_add(u.int_in_range(0..=512)?),
+                _ => start.next_multiple_of(8).wrapping_add(8 * u.int_in_range(0..=64)?),
+            },
+            swap_or_add: u.arbitrary()?,
+            compare: u.arbitrary()?,
+        };
+        bytes.extend(header.to_bytes());
+    }
     if extensions.contains(E::AETH) {
         let syndrome = match u.int_in_range(0..=3)? {
             0 => aeth::Syndrome::from_byte(u.arbitrary()?),
             _ => aeth::Syndrome::Ack { credits: u.int_in_range(0..=aeth::CREDITS_INVALID)? },
         };
         bytes.extend(aeth::Repr { syndrome, msn: u.arbitrary::<u32>()? & 0xff_ffff }.to_bytes());
+    }
+    if extensions.contains(E::ATOMICACKETH) {
+        bytes.extend(extension::atomicacketh::to_bytes(u.arbitrary()?));
     }
     if extensions.contains(E::IMMDT) {
         bytes.extend(extension::immdt::to_bytes(u.arbitrary()?));

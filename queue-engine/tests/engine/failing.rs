@@ -100,10 +100,19 @@ fn rights_and_domains_of_local_keys_are_checked() {
         (Access::REMOTE_READ, PDN, SendOpcode::Read, S::LocalProtection),
         (Access::LOCAL_WRITE, PDN, SendOpcode::Read, S::Success),
         (Access::LOCAL_WRITE, PDN + 1, SendOpcode::Send, S::LocalProtection),
+        (Access::REMOTE_READ, PDN, SendOpcode::FetchAdd, S::LocalProtection),
+        (Access::LOCAL_WRITE, PDN, SendOpcode::FetchAdd, S::Success),
+        (Access::LOCAL_WRITE, PDN, SendOpcode::CompareSwap, S::Success),
+        (Access::LOCAL_WRITE, PDN + 1, SendOpcode::CompareSwap, S::LocalProtection),
     ] {
         let mut fixture = Fixture::new();
         let region = fixture.bench.register_with(64, access, pdn);
-        fixture.qp.post(&Wqe::gather(opcode, &[region.sge(0, 64)]));
+        let sges = [region.sge(0, 64)];
+        let is_atomic = matches!(opcode, SendOpcode::CompareSwap | SendOpcode::FetchAdd);
+        fixture.qp.post(&match is_atomic {
+            true => Wqe::atomic(opcode, [0; 2], &sges),
+            false => Wqe::gather(opcode, &sges),
+        });
         fixture.bench.settle();
         if status == S::Success {
             fixture.bench.complete(fixture.qp.qpn, 1);
@@ -116,8 +125,6 @@ fn rights_and_domains_of_local_keys_are_checked() {
 fn operations_that_are_not_offered_fail() {
     for opcode in [
         SendOpcode::SendInvalidate,
-        SendOpcode::CompareSwap,
-        SendOpcode::FetchAdd,
         SendOpcode::LocalInvalidate,
         SendOpcode::BindWindow,
         SendOpcode(0),
@@ -126,6 +133,18 @@ fn operations_that_are_not_offered_fail() {
         fails_as("opcode", |_| Wqe::gather(opcode, &[]), S::LocalQpOperation);
     }
     fails_as("inline READ", |_| Wqe::inline(SendOpcode::Read, &[1, 2]), S::LocalQpOperation);
+}
+
+#[test]
+fn an_atomic_has_one_element_that_holds_its_result() {
+    for opcode in [SendOpcode::CompareSwap, SendOpcode::FetchAdd] {
+        let of = |sges: &[Sge]| Wqe::atomic(opcode, [1, 2], sges);
+        fails_as("no element", |_| of(&[]), S::LocalQpOperation);
+        fails_as("two", |f| of(&[f.region.sge(0, 8), f.region.sge(8, 8)]), S::LocalQpOperation);
+        fails_as("inline", |_| Wqe::inline(opcode, &[1; 16]), S::LocalQpOperation);
+        fails_as("a short one", |f| of(&[f.region.sge(0, 7)]), S::LocalLength);
+        fails_as("out of reach", |f| of(&[f.region.sge(4089, 8)]), S::LocalProtection);
+    }
 }
 
 #[test]

@@ -291,7 +291,8 @@ impl Chaos {
         let qpn = self.any_qpn();
         let random = &mut self.random;
         let (rkey, address) = (random.choose(&self.keys), 0x7f00_0010_0000 + random.below(1 << 20));
-        let access = random.choose(&[RemoteAccess::Read, RemoteAccess::Write]);
+        let access =
+            random.choose(&[RemoteAccess::Read, RemoteAccess::Write, RemoteAccess::Atomic]);
         let payload = match random.below(3) {
             0 => Payload::Message { number: random.below(40) },
             1 => Payload::Receive { id: random.below(40) },

@@ -1,6 +1,6 @@
 //! What remote peers may do: keys, rights of the QP, domains.
 
-use fpga_regs::engine::admin::Opcode;
+use fpga_regs::engine::admin::{CreateKey, KeyKind, Opcode};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 use queue_engine::{Payload, Piece, RemoteAccess, Unreachable};
@@ -42,7 +42,29 @@ impl Fixture {
     }
 }
 
-use RemoteAccess::{Read, Write};
+use RemoteAccess::{Atomic, Read, Write};
+
+#[test]
+fn atomics_need_their_own_right_and_words_that_are_aligned_for_the_card() {
+    let mut fixture = Fixture::new();
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
+    let Region { va, key, .. } = fixture.bench.register_with(64, rights, PDN);
+    assert!(!fixture.allows(key, va, 8, Atomic), "the QP does not");
+    fixture.set_rights(Access::REMOTE_ATOMIC | Access::REMOTE_READ | Access::REMOTE_WRITE);
+    assert!(fixture.allows(key, va, 8, Atomic) && fixture.allows(key, va + 56, 8, Atomic));
+    assert!(!fixture.allows(key, va + 64, 8, Atomic) && !fixture.allows(key, va - 8, 8, Atomic));
+    for access in [Read, Write] {
+        assert!(!fixture.allows(key, va, 8, access));
+    }
+    let plain = fixture.bench.register(64);
+    assert!(!fixture.allows(plain.key, plain.va, 8, Atomic));
+    // A region may begin anywhere.
+    let iova = fixture.bench.memory.allocate(64) + 4;
+    let access = rights | Access::ZERO_BASED;
+    let command = CreateKey { va: 0, length: 32, iova, pdn: PDN, access, kind: KeyKind::Region };
+    let key = fixture.bench.succeed(Opcode::CreateKey, &command.encode()).result;
+    assert!(!fixture.allows(key, 8, 8, Atomic) && fixture.allows(key, 4, 8, Atomic));
+}
 
 #[test]
 fn a_key_opens_its_region_to_the_last_byte_and_no_further() {

@@ -3,7 +3,7 @@
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{MAX_INLINE, SendFlags, SendOpcode, Sge};
-use queue_engine::{EngineConfig, Operation, Payload, Piece};
+use queue_engine::{AtomicOperation, EngineConfig, Operation, Payload, Piece};
 
 use crate::support::bench::{Bench, CONFIG, Region};
 use crate::support::client::{ClientCq, ClientQp};
@@ -76,6 +76,33 @@ fn each_operation_reaches_the_transport_with_its_fields() {
         let sent = fixture.send(&wqe);
         assert_eq!(sent, expected, "{opcode:?}");
         let place = Piece { iova: fixture.region.iova + 16, length: 100 };
+        assert_eq!(fixture.pieces(&sent), [place], "{opcode:?}");
+    }
+}
+
+#[test]
+fn an_atomic_reaches_the_transport_with_its_operands_and_eight_bytes_for_its_result() {
+    let mut fixture = Fixture::new();
+    let (remote_address, rkey) = (0xabcd_0000_1238, 0x55_66);
+    let cases = [
+        (SendOpcode::CompareSwap, AtomicOperation::CompareSwap { compare: 7, swap: 1 << 63 }),
+        (SendOpcode::FetchAdd, AtomicOperation::FetchAdd { add: 1 << 63 }),
+    ];
+    for (number, (opcode, operation)) in (0..).zip(cases) {
+        // What the element has beyond is left alone.
+        let sge = fixture.region.sge(16, 100);
+        let wqe = Wqe::atomic(opcode, [1 << 63, 7], &[sge]).remote(remote_address, rkey);
+        let expected = Sent {
+            qpn: fixture.qp.qpn,
+            number,
+            operation: Operation::Atomic { remote_address, rkey, operation },
+            length: 8,
+            solicited: false,
+            fence: false,
+        };
+        let sent = fixture.send(&wqe);
+        assert_eq!(sent, expected, "{opcode:?}");
+        let place = Piece { iova: fixture.region.iova + 16, length: 8 };
         assert_eq!(fixture.pieces(&sent), [place], "{opcode:?}");
     }
 }

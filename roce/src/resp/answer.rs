@@ -1,6 +1,6 @@
-//! What the responder says: acknowledgements, NAKs and READ responses, in PSN order.
+//! What the responder says: acknowledgements, NAKs and responses to READs and atomics, in PSN order.
 
-use super::{Nak, ReadResource};
+use super::{Answer, Nak, Resource};
 use crate::api::{Payload, Source, Transmit};
 use crate::counters::{add, bump};
 use crate::opcode::{Position, code};
@@ -9,16 +9,17 @@ use crate::psn::Psn;
 use crate::qp::{Qp, Shared, pad};
 use crate::types::PathMtu;
 use crate::wire::aeth::{self, NakCode, Syndrome};
+use crate::wire::extension::atomicacketh;
 
 impl Qp {
     /// Emits the next frame of the responder, if there is one.
     pub(crate) fn transmit_response(&mut self, shared: &mut Shared) -> Option<Transmit> {
         let ack = self.responder.owed.next();
         // RC-54
-        if let Some(read) = self.responder.next_read() {
-            if ack.is_none_or(|ack| ack > read.next) {
-                let (sequence, read) = (read.next, read.advance());
-                return self.transmit_read_response(shared, sequence, read);
+        if let Some(resource) = self.responder.next_answer() {
+            if ack.is_none_or(|ack| ack > resource.next) {
+                let (sequence, resource) = (resource.next, resource.advance());
+                return self.transmit_answer(shared, sequence, resource);
             }
         }
         // RC-50
@@ -63,18 +64,44 @@ impl Qp {
         Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
     }
 
-    /// The response `sequence` of a READ that has moved on.
-    fn transmit_read_response(
+    /// The response `sequence` of a READ or an atomic that has moved on.
+    fn transmit_answer(
         &mut self,
         shared: &mut Shared,
         sequence: u64,
-        read: ReadResource,
+        resource: Resource,
     ) -> Option<Transmit> {
-        let is_last = !read.is_active();
-        if is_last {
+        if !resource.is_active() {
             self.responder.streaming = self.responder.streaming.saturating_sub(1);
         }
-        let (offset, length) = response_part(&read, sequence, self.mtu());
+        match resource.answer {
+            Answer::Atomic { before } => self.atomic_response(&resource, before),
+            Answer::Read { rkey, va, length } => {
+                self.transmit_read_response(shared, sequence, &resource, (rkey, va, length))
+            }
+        }
+    }
+
+    fn atomic_response(&self, atomic: &Resource, before: u64) -> Option<Transmit> {
+        let transport = self.transport_header(code::ATOMIC_ACKNOWLEDGE, atomic.first, 0);
+        let after = aeth::LENGTH.wrapping_add(atomicacketh::LENGTH);
+        let mut header = self.path.as_ref()?.header(&transport, after);
+        let syndrome = Syndrome::Ack { credits: self.credit_code() };
+        // RC-51, RC-52, RC-99
+        header.push(&aeth::Repr { syndrome, msn: atomic.msn }.to_bytes());
+        header.push(&atomicacketh::to_bytes(before));
+        Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
+    }
+
+    fn transmit_read_response(
+        &self,
+        shared: &mut Shared,
+        sequence: u64,
+        read: &Resource,
+        (rkey, va, length): (u32, u64, u32),
+    ) -> Option<Transmit> {
+        let is_last = !read.is_active();
+        let (offset, length) = response_part(sequence.wrapping_sub(read.first), length, self.mtu());
         // RC-66
         let position = Position::new(sequence == read.start, is_last);
         let response = match position {
@@ -97,7 +124,7 @@ impl Qp {
         }
         let payload = (length != 0).then_some(Payload {
             qpn: self.qpn,
-            source: Source::Remote { rkey: read.rkey, va: read.va.wrapping_add(offset) },
+            source: Source::Remote { rkey, va: va.wrapping_add(offset) },
             offset,
             length,
             psn: Psn::of(sequence),
@@ -107,10 +134,10 @@ impl Qp {
     }
 }
 
-/// Offset and length of the payload of response `sequence`.
-fn response_part(read: &ReadResource, sequence: u64, mtu: PathMtu) -> (u64, u32) {
-    let offset = sequence.wrapping_sub(read.first) << mtu.shift();
-    let rest = u64::from(read.length).saturating_sub(offset);
+/// Offset and length of the payload of a READ's response of that number.
+fn response_part(number: u64, length: u32, mtu: PathMtu) -> (u64, u32) {
+    let offset = number << mtu.shift();
+    let rest = u64::from(length).saturating_sub(offset);
     // At most a path MTU.
     (offset, rest.min(u64::from(mtu.bytes())) as u32)
 }

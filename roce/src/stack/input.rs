@@ -8,7 +8,7 @@ use crate::api::{Placement, ReceivedFrame, Verbs};
 use crate::comp::FramePlace;
 use crate::control;
 use crate::counters::{Counters, bump};
-use crate::opcode::Class;
+use crate::opcode::{Class, code};
 use crate::param;
 use crate::path::PortAddresses;
 use crate::qp::Qp;
@@ -58,6 +58,7 @@ impl Stack {
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Poll<()> {
+        let before = placements.len();
         let result = match classify(frame.bytes(), &self.addresses) {
             Ok((_, Kind::Roce(datagram))) => {
                 if self.icrc_policy.admits(frame) {
@@ -65,7 +66,12 @@ impl Stack {
                     match self.receive_roce(now, &datagram, payload, frame_index, verbs, placements)
                     {
                         Ok(Poll::Pending) => return Poll::Pending,
-                        taken => taken.map(drop),
+                        taken => {
+                            if payload.first() == Some(&code::ATOMIC_ACKNOWLEDGE) {
+                                give_host_order(frame, placements.get(before));
+                            }
+                            taken.map(drop)
+                        }
                     }
                 } else {
                     bump(&mut self.shared.counters.rx_icrc_encapsulated);
@@ -236,6 +242,15 @@ impl Stack {
             bump(&mut self.shared.counters.drop_not_for_us);
         }
         Ok(())
+    }
+}
+
+/// The value before an atomic operation, which stands in a header, is placed in the host's order.
+// RC-101
+fn give_host_order(frame: &mut (impl ReceivedFrame + ?Sized), placement: Option<&Placement>) {
+    let value = placement.and_then(|placement| frame.bytes_mut().get_mut(placement.range.clone()));
+    if let Some(value) = value.filter(|_| cfg!(target_endian = "little")) {
+        value.reverse();
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Repr {
     pub opcode: &'static Opcode,
     /// The RDMA header.
     pub reth: Option<reth::Repr>,
+    /// The header of an atomic operation.
+    pub atomic: Option<atomiceth::Repr>,
     /// The acknowledgement header.
     pub aeth: Option<aeth::Repr>,
     /// The immediate data.
@@ -34,8 +36,15 @@ impl Repr {
         let (base, mut rest) = bth::Repr::parse(datagram)?;
         // RC-5
         let opcode = Opcode::find(base.opcode).ok_or(Malformed::Opcode(base.opcode))?;
-        let mut repr =
-            Self { bth: base, opcode, reth: None, aeth: None, immediate: None, payload: 0..0 };
+        let mut repr = Self {
+            bth: base,
+            opcode,
+            reth: None,
+            atomic: None,
+            aeth: None,
+            immediate: None,
+            payload: 0..0,
+        };
         if !opcode.extensions.is_empty() {
             rest = repr.parse_extensions(rest)?;
         }
@@ -58,7 +67,8 @@ impl Repr {
             (self.reth, rest) = (Some(header), tail);
         }
         if extensions.contains(Extensions::ATOMICETH) {
-            (_, rest) = atomiceth::Repr::parse(rest)?;
+            let (header, tail) = atomiceth::Repr::parse(rest)?;
+            (self.atomic, rest) = (Some(header), tail);
         }
         if extensions.contains(Extensions::AETH) {
             let (header, tail) = aeth::Repr::parse(rest)?;

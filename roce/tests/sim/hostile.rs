@@ -1,7 +1,7 @@
 //! Frames that nobody should send: the transport must survive them, and other QPs not notice.
 
 use roce::wire::icrc;
-use roce::{Instant, Operation, PathMtu, Placement};
+use roce::{Instant, Operation, PathMtu, Placed, Placement, Sink};
 
 use crate::cable::Cable;
 use crate::connection::Options;
@@ -48,12 +48,17 @@ fn feed(node: &mut Node, now: u64, frame: &[u8]) {
             .receive(Instant(now), &mut bytes, 0, &mut node.memory, &mut placements)
             .is_ready()
     );
-    assert_eq!(bytes, frame, "a frame is left as it was");
     for placement in &placements {
-        assert!(placement.range.end <= frame.len() && !placement.range.is_empty());
+        let is_atomic = matches!(placement.sink, Sink::Atomic { .. });
+        assert!(placement.range.end <= frame.len() && placement.range.is_empty() == is_atomic);
     }
-    let statuses: Vec<bool> = placements.iter().map(|_| true).collect();
-    node.stack.commit(Instant(now), &statuses);
+    if let ([placement], true) = (&placements[..], bytes != frame) {
+        assert!(matches!(placement.sink, Sink::Message { .. }));
+        bytes[placement.range.clone()].reverse();
+    }
+    assert_eq!(bytes, frame, "a frame is left as it was, but for the result of an atomic");
+    let placed = vec![Placed::Copied; placements.len()];
+    node.stack.commit(Instant(now), &placed);
     while node.stack.poll_event().is_some() {}
     while node.stack.poll_transmit(Instant(now)).is_some() {}
 }

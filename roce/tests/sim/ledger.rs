@@ -87,16 +87,16 @@ impl Ledger {
         let Asked { qpn, opcode, transport, before, repetitions: seen } = asked;
         let (Some(path), Some(peer)) = (before.path, before.dest_qpn) else { return };
         let account = self.0.entry((path.dgid.to_bytes(), peer.value())).or_default();
-        let is_read = opcode.class == Class::ReadRequest;
+        let is_answered = opcode.class.is_answered();
         let next = stack.query_qp(*qpn).unwrap().rq_psn;
         if next != before.rq_psn {
             account.messages += u32::from(opcode.position.is_end());
-            if is_read {
+            if is_answered {
                 account.reads.push_back(Psn::new(next.value().wrapping_sub(1)));
             } else if transport.ack_request {
                 account.owed.push_back((transport.psn, account.messages & Psn::MASK));
             }
-        } else if repetitions(stack, *qpn) != *seen && !is_read && transport.ack_request {
+        } else if repetitions(stack, *qpn) != *seen && !is_answered && transport.ack_request {
             account.asked_again += 1;
         }
     }
@@ -109,7 +109,7 @@ impl Ledger {
         let psn = packet.bth.psn;
         match (packet.opcode.class, packet.aeth) {
             (Class::Acknowledge, Some(header)) => account.acknowledge(psn, &header),
-            (Class::ReadResponse, _) => {
+            (Class::ReadResponse | Class::AtomicAcknowledge, _) => {
                 if let Some((first, _)) = account.owed.front() {
                     assert!(psn.distance(*first) < 0, "response {psn} before the ACK of {first}");
                 }

@@ -14,10 +14,12 @@
     reason = "a test may panic"
 )]
 
+mod atomics;
 mod attacks;
 mod cable;
 mod congestion;
 mod connection;
+mod counting;
 mod credits;
 mod errors;
 mod fabric;

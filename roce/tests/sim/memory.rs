@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Poll;
 
 use roce::{
-    AccessDenied, Payload, Placement, Qpn, Receive, ReceiveError, RemoteAccess, Sink, Source, Verbs,
+    AccessDenied, Payload, Placed, Placement, Qpn, Receive, ReceiveError, RemoteAccess, Sink,
+    Source, Verbs,
 };
 
 use crate::rng::pattern;
@@ -30,7 +31,7 @@ impl Region {
 pub enum Local {
     /// A message sent: the pattern of this key.
     Pattern(u64),
-    /// A READ: where the responses go.
+    /// A READ or an atomic: where the responses go.
     Buffer(Vec<u8>),
     /// Memory that cannot be read.
     Unreadable,
@@ -71,19 +72,31 @@ impl Memory {
         id
     }
 
-    /// Carries out a placement and says whether that was possible.
-    pub fn place(&mut self, placement: &Placement, frame: &[u8]) -> bool {
+    /// Carries out a placement.
+    pub fn place(&mut self, placement: &Placement, frame: &[u8]) -> Placed {
         let source = &frame[placement.range.clone()];
+        if let Sink::Atomic { rkey, va, operation } = placement.sink {
+            assert!(source.is_empty() && va % 8 == 0, "{placement:?}");
+            let region = self.regions.get_mut(&rkey);
+            let Some(word) = region.and_then(|region| region.range(va, 8)) else {
+                return Placed::Failed;
+            };
+            let before = u64::from_ne_bytes((&*word).try_into().unwrap());
+            if let Some(value) = operation.apply(before) {
+                word.copy_from_slice(&value.to_ne_bytes());
+            }
+            return Placed::Executed { before };
+        }
         assert!(!source.is_empty(), "an empty placement");
         let offset = placement.offset as usize;
         let target = match placement.sink {
             Sink::Remote { rkey, va } => {
-                let Some(region) = self.regions.get_mut(&rkey) else { return false };
+                let Some(region) = self.regions.get_mut(&rkey) else { return Placed::Failed };
                 region.range(va, source.len())
             }
             Sink::Receive { id } => {
                 if self.unwritable.contains(&id) {
-                    return false;
+                    return Placed::Failed;
                 }
                 let buffer = self.buffers.get_mut(&id).expect("an unknown receive request");
                 buffer.bytes.get_mut(offset..offset + source.len())
@@ -95,13 +108,14 @@ impl Memory {
                     other => panic!("a response to {other:?}"),
                 }
             }
+            Sink::Atomic { .. } => unreachable!(),
         };
         match target {
             Some(target) => {
                 target.copy_from_slice(source);
-                true
+                Placed::Copied
             }
-            None => false,
+            None => Placed::Failed,
         }
     }
 

@@ -5,7 +5,9 @@ use std::net::Ipv4Addr;
 
 use roce::opcode::{Class, Opcode};
 use roce::wire::icrc;
-use roce::{Event, IcrcPolicy, Instant, MacAddr, PathMtu, Placement, Stack, StackConfig, Transmit};
+use roce::{
+    Event, IcrcPolicy, Instant, MacAddr, PathMtu, Placed, Placement, Stack, StackConfig, Transmit,
+};
 
 use crate::cable::{Cable, Frame};
 use crate::fabric::Fabric;
@@ -251,14 +253,14 @@ impl Node {
                 ledger.hear(&self.stack, &asked);
             }
         }
-        let statuses: Vec<bool> = placements
+        let placed: Vec<Placed> = placements
             .iter()
             .map(|placement| self.memory.place(placement, &burst[placement.frame_index].bytes))
             .collect();
         if let Some(heard) = &mut self.heard {
             heard.extend(burst);
         }
-        self.stack.commit(now, &statuses);
+        self.stack.commit(now, &placed);
         self.stack.handle_timeout(now);
         while let Some(event) = self.stack.poll_event() {
             self.events.push(event);

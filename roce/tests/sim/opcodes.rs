@@ -5,12 +5,18 @@ use roce::wire::aeth::{NakCode, Syndrome};
 use roce::{AsyncKind, Event, Operation, PathMtu, QpState, ReceiveKind, ReceiveStatus};
 
 use crate::connection::Options;
-use crate::puppet::{Puppet, RKEY, RQ_PSN, SQ_PSN, Say, Sent, answer, rdma, request, response};
+use crate::puppet::{
+    Puppet, RKEY, RQ_PSN, SQ_PSN, Say, Sent, VA, answer, compare_swap, fetch_add, rdma, request,
+    response,
+};
 
 const MTU: usize = 256;
 /// Bytes of a receive request.
 const ROOM: usize = 1000;
 const WORD: u32 = 0x0102_0304;
+/// A word of the puppet's memory, and what atomics leave there.
+const FILLED: u64 = 0x7777_7777_7777_7777;
+const SWAPPED: u64 = 0x8877_8877_8877_8877;
 /// The bytes of a message's first packet, and of its last.
 const FIRST: u8 = 0x11;
 const LAST: u8 = 0x22;
@@ -59,8 +65,8 @@ fn packet(opcode: u8, psn: u32) -> Say {
         code::WRITE_ONLY => rdma(opcode, psn, 0, 44, bytes(44)),
         code::WRITE_ONLY_IMM => word(rdma(opcode, psn, 0, 44, bytes(44))),
         code::READ_REQUEST => rdma(opcode, psn, 0, 300, vec![]),
-        // 28 bytes of header: address, key, and what is to be swapped or added.
-        code::COMPARE_SWAP | code::FETCH_ADD => word(rdma(opcode, psn, 0, 0, bytes(8))),
+        code::COMPARE_SWAP => compare_swap(psn, VA, FILLED, SWAPPED),
+        code::FETCH_ADD => fetch_add(psn, VA, SWAPPED - FILLED),
         _ => request(opcode, psn, bytes(8)),
     }
 }
@@ -80,20 +86,27 @@ fn say(puppet: &mut Puppet, opcode: u8) -> (u32, Vec<Sent>) {
 
 /// Bytes where a message of `opcode` belongs: of its first packet, and then of this one.
 fn expected(opcode: u8) -> Vec<u8> {
+    if is_atomic(opcode) {
+        return SWAPPED.to_ne_bytes().to_vec();
+    }
     let payload = packet(opcode, 0).payload;
     let first = if before(opcode).is_some() { MTU } else { 0 };
     [vec![FIRST; first], payload].concat()
 }
 
+fn is_atomic(opcode: u8) -> bool {
+    matches!(opcode, code::COMPARE_SWAP | code::FETCH_ADD)
+}
+
 fn is_executed(opcode: u8) -> bool {
-    opcode <= code::READ_REQUEST
+    opcode <= code::READ_REQUEST || is_atomic(opcode)
 }
 
 fn is_response(opcode: u8) -> bool {
     (code::READ_RESPONSE_FIRST..=code::ATOMIC_ACKNOWLEDGE).contains(&opcode)
 }
 
-/// RC-22, RC-32, RC-38, RC-39, RC-46, RC-50, RC-51, RC-66.
+/// RC-22, RC-32, RC-38, RC-39, RC-46, RC-50, RC-51, RC-66, RC-99.
 #[test]
 fn every_request_that_is_offered_has_its_whole_effect() {
     for opcode in (0..=u8::MAX).filter(|opcode| is_executed(*opcode)) {
@@ -116,7 +129,12 @@ fn every_request_that_is_offered_has_its_whole_effect() {
             assert_eq!(bytes, memory[..300]);
         } else {
             let [ack] = &sent[..] else { panic!("{name} is answered by {sent:?}") };
-            assert_eq!((ack.opcode, ack.psn, ack.msn), (code::ACKNOWLEDGE, psn, msn), "{name}");
+            let (kind, value) = match is_atomic(opcode) {
+                true => (code::ATOMIC_ACKNOWLEDGE, Some(FILLED)),
+                false => (code::ACKNOWLEDGE, None),
+            };
+            assert_eq!((ack.opcode, ack.psn, ack.msn), (kind, psn, msn), "{name}");
+            assert_eq!(ack.value, value, "{name}");
             assert!(matches!(ack.syndrome, Some(Syndrome::Ack { .. })), "{name}");
         }
         // The bytes.
@@ -146,12 +164,12 @@ fn every_request_that_is_offered_has_its_whole_effect() {
     }
 }
 
-/// RC-7, RC-45, RC-55, RC-83, RC-88.
+/// RC-7, RC-55, RC-83, RC-88.
 #[test]
 fn every_request_that_is_not_offered_is_refused_and_does_nothing() {
     let refused = (0..0x20).filter(|opcode| !is_executed(*opcode) && !is_response(*opcode));
     let refused: Vec<u8> = refused.collect();
-    assert_eq!(refused, (0x13..0x20).collect::<Vec<u8>>());
+    assert_eq!(refused, (0x15..0x20).collect::<Vec<u8>>());
     for opcode in refused {
         let name = format!("opcode {opcode:#04x}");
         let mut puppet = puppet();
@@ -183,7 +201,7 @@ fn every_request_that_is_not_offered_is_refused_and_does_nothing() {
 /// RC-33, RC-34. It is neither executed nor refused before its turn, nor after it.
 #[test]
 fn a_request_that_is_not_offered_is_refused_at_its_turn_only() {
-    for opcode in 0x13..0x20 {
+    for opcode in 0x15..0x20 {
         let mut puppet = puppet();
         puppet.say(&[packet(code::WRITE_ONLY, RQ_PSN)]);
         let again = puppet.say(&[packet(opcode, RQ_PSN)]);
@@ -219,14 +237,14 @@ fn every_response_that_nobody_asked_for_is_dropped() {
 #[test]
 fn every_response_to_what_was_asked_has_its_effect() {
     let done = |puppet: &Puppet, through| vec![Event::SendsCompleted { qpn: puppet.qpn, through }];
-    // An acknowledgement of an atomic operation, of which there is none.
+    // The answer to an atomic, of which there is none.
     let mut puppet = puppet();
     puppet.post(Operation::Write, 8);
     puppet.drain();
     let atomic = Say { payload: vec![0; 8], ..answer(SQ_PSN, Syndrome::Ack { credits: 0 }) };
     let atomic = Say { opcode: code::ATOMIC_ACKNOWLEDGE, ..atomic };
     assert!(puppet.say(&[atomic]).is_empty());
-    assert_eq!((puppet.events(), puppet.node.stack.counters().drop_bad_opcode), (vec![], 1));
+    assert_eq!((puppet.events(), puppet.node.stack.counters().drop_stale_response), (vec![], 1));
     puppet.say(&[answer(SQ_PSN, Syndrome::Ack { credits: 0 })]);
     assert_eq!(puppet.events(), done(&puppet, 0));
     // READs of one packet and of three.

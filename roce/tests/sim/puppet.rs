@@ -2,7 +2,8 @@
 
 use roce::opcode::code;
 use roce::wire::aeth::{self, Syndrome};
-use roce::wire::{arp, bth, ethernet, extension, frame, icrc, ipv4, reth, udp};
+use roce::wire::extension::{atomicacketh, atomiceth, immdt};
+use roce::wire::{arp, bth, ethernet, frame, icrc, ipv4, reth, udp};
 use roce::{Event, Gid, Instant, MacAddr, Operation, Psn, QpAttributes, QpState, Qpn, SendRequest};
 
 use crate::cable::Frame;
@@ -30,6 +31,9 @@ pub struct Sent {
     pub syndrome: Option<Syndrome>,
     pub msn: u32,
     pub reth: Option<reth::Repr>,
+    pub atomic: Option<atomiceth::Repr>,
+    /// Of an atomic acknowledgement.
+    pub value: Option<u64>,
     pub payload: Vec<u8>,
 }
 
@@ -47,6 +51,7 @@ pub struct Say {
     pub psn: u32,
     pub ack_request: bool,
     pub reth: Option<reth::Repr>,
+    pub atomic: Option<atomiceth::Repr>,
     pub aeth: Option<aeth::Repr>,
     pub imm: Option<u32>,
     pub payload: Vec<u8>,
@@ -118,9 +123,10 @@ impl Puppet {
 
     pub fn post_request(&mut self, request: SendRequest) -> u64 {
         let number = self.node.stack.post_send(Instant(self.now), self.qpn, request).unwrap();
-        let local = match request.operation {
-            Operation::Read => Local::Buffer(vec![0; request.length as usize]),
-            _ => Local::Pattern(number),
+        let local = if request.operation.is_answered() {
+            Local::Buffer(vec![0; request.length as usize])
+        } else {
+            Local::Pattern(number)
         };
         self.node.memory.messages.insert((OWN_QPN, number), local);
         number
@@ -140,8 +146,9 @@ impl Puppet {
         };
         let mut body = transport.to_bytes().to_vec();
         body.extend(say.reth.iter().flat_map(|header| header.to_bytes()));
+        body.extend(say.atomic.iter().flat_map(|header| header.to_bytes()));
         body.extend(say.aeth.iter().flat_map(|header| header.to_bytes()));
-        body.extend(say.imm.iter().flat_map(|&imm| extension::immdt::to_bytes(imm)));
+        body.extend(say.imm.iter().flat_map(|&imm| immdt::to_bytes(imm)));
         body.extend(&say.payload);
         body.resize(body.len() + pad + icrc::LENGTH, 0);
         let datagram = udp::Repr {
@@ -231,6 +238,10 @@ pub fn take_apart(bytes: &[u8]) -> Option<Sent> {
     let (_, datagram) = ipv4::Repr::parse(packet).unwrap();
     let (_, body) = udp::Repr::parse(datagram).unwrap();
     let repr = frame::Repr::parse(body).unwrap();
+    let value = (repr.bth.opcode == code::ATOMIC_ACKNOWLEDGE).then(|| {
+        let (value, _) = atomicacketh::parse(&body[repr.payload.start - 8..]).unwrap();
+        value
+    });
     Some(Sent {
         opcode: repr.bth.opcode,
         psn: repr.bth.psn.value(),
@@ -239,6 +250,8 @@ pub fn take_apart(bytes: &[u8]) -> Option<Sent> {
         syndrome: repr.aeth.map(|header| header.syndrome),
         msn: repr.aeth.map_or(0, |header| header.msn),
         reth: repr.reth,
+        atomic: repr.atomic,
+        value,
         payload: body[repr.payload.clone()].to_vec(),
     })
 }
@@ -274,4 +287,22 @@ pub fn request(opcode: u8, psn: u32, payload: Vec<u8>) -> Say {
 pub fn rdma(opcode: u8, psn: u32, offset: u64, dma_length: u32, payload: Vec<u8>) -> Say {
     let reth = Some(reth::Repr { va: VA + offset, rkey: RKEY, dma_length });
     Say { reth, ..request(opcode, psn, payload) }
+}
+
+/// A fetch-and-add request of the puppet.
+pub fn fetch_add(psn: u32, va: u64, add: u64) -> Say {
+    let atomic = Some(atomiceth::Repr { va, rkey: RKEY, swap_or_add: add, compare: 0 });
+    Say { opcode: code::FETCH_ADD, psn, ack_request: true, atomic, ..Say::default() }
+}
+
+/// A compare-and-swap request of the puppet.
+pub fn compare_swap(psn: u32, va: u64, compare: u64, swap: u64) -> Say {
+    let atomic = Some(atomiceth::Repr { va, rkey: RKEY, swap_or_add: swap, compare });
+    Say { opcode: code::COMPARE_SWAP, psn, ack_request: true, atomic, ..Say::default() }
+}
+
+/// The puppet's answer to an atomic.
+pub fn atomic_ack(psn: u32, value: u64) -> Say {
+    let payload = atomicacketh::to_bytes(value).to_vec();
+    Say { opcode: code::ATOMIC_ACKNOWLEDGE, payload, ..ack(psn) }
 }

@@ -12,7 +12,7 @@ use crate::for_seeds;
 use crate::network::Network;
 use crate::rng::Rng;
 use crate::truth::assert_true;
-use crate::workload::{Flow, Plan, Supply, run};
+use crate::workload::{ATOMIC, Flow, Plan, Supply, run};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -70,6 +70,7 @@ fn draw_plan(rng: &mut Rng, mtu: PathMtu) -> Plan {
         Operation::Write,
         Operation::WriteImm,
         Operation::Read,
+        ATOMIC,
     ];
     Plan {
         longest: rng.pick(&[1, 4, 12]),

@@ -2,7 +2,7 @@
 
 use roce::opcode::code;
 use roce::wire::aeth::{NakCode, Syndrome};
-use roce::{AccessFlags, AsyncKind, Event, PathMtu, QpState, ReceiveStatus};
+use roce::{AccessFlags, AsyncKind, Event, PathMtu, Placed, QpState, ReceiveStatus};
 
 use crate::connection::Options;
 use crate::puppet::{Puppet, RKEY, RQ_PSN, Say, Sent, VA, rdma, request};
@@ -347,9 +347,6 @@ fn packets_out_of_their_place_in_a_message_are_invalid() {
         rdma(code::WRITE_ONLY, RQ_PSN, 0, 9, vec![0; 8]),
         rdma(code::WRITE_FIRST, RQ_PSN, 0, 256, vec![0; 256]),
         rdma(code::WRITE_ONLY, RQ_PSN, 0, 300, vec![0; 300]),
-        // Atomic operations, whose 28 bytes of header are pieced together here.
-        Say { imm: Some(0), ..rdma(code::COMPARE_SWAP, RQ_PSN, 0, 0, vec![0; 8]) },
-        Say { imm: Some(0), ..rdma(code::FETCH_ADD, RQ_PSN, 0, 0, vec![0; 8]) },
     ];
     for say in wrong {
         let mut puppet = puppet();
@@ -505,7 +502,7 @@ fn memory_that_a_write_does_not_reach_is_an_operational_error() {
             node.stack.receive(now, frame, index, &mut node.memory, &mut placements).is_ready()
         );
     }
-    puppet.node.stack.commit(now, &[true, false, true]);
+    puppet.node.stack.commit(now, &[Placed::Copied, Placed::Failed, Placed::Copied]);
     let sent = puppet.drain();
     assert_eq!(msns(&sent), [1, 1]);
     let events = refusal(&puppet, AsyncKind::Fatal);

@@ -4,8 +4,8 @@ use fpga_regs::engine::qp::{AttributeMask as M, QpType};
 use fpga_regs::engine::transition::{self, Refused};
 use roce::wire::{arp, ethernet, icmpv4, ipv4, ipv6, ndp};
 use roce::{
-    AsyncKind, Error, Event, Gid, GidTable, Instant, MacAddr, Operation, PathMtu, PostError,
-    QpAttributes, QpState, Qpn, SendRequest,
+    AsyncKind, Error, Event, Gid, GidTable, Instant, MacAddr, Operation, PathMtu, Placed,
+    PostError, QpAttributes, QpState, Qpn, SendRequest,
 };
 
 use crate::cable::Cable;
@@ -298,7 +298,7 @@ fn nothing_is_heard_of_a_destroyed_queue_pair() {
     }
     assert_eq!(placements.len(), 1);
     node.stack.destroy_qp(puppet.qpn);
-    node.stack.commit(now, &[false]);
+    node.stack.commit(now, &[Placed::Failed]);
     assert_eq!(node.stack.poll_event(), None);
     assert!(node.stack.poll_transmit(now).is_none());
     node.stack.handle_timeout(Instant(u64::MAX));
@@ -323,7 +323,7 @@ fn nothing_is_sent_between_a_burst_and_its_commit() {
     let node = &mut puppet.node;
     assert!(node.stack.receive(now, &mut frame, 0, &mut node.memory, &mut placements).is_ready());
     assert!(node.stack.poll_transmit(now).is_none());
-    node.stack.commit(now, &[true]);
+    node.stack.commit(now, &[Placed::Copied]);
     assert!(node.stack.poll_transmit(now).is_some());
 }
 

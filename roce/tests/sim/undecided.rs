@@ -10,7 +10,7 @@ use roce::{
 
 use crate::connection::Options;
 use crate::memory::Memory;
-use crate::puppet::{PEER_QPN, Puppet, RQ_PSN, Say, Sent, rdma, request, response};
+use crate::puppet::{PEER_QPN, Puppet, RQ_PSN, Say, Sent, VA, fetch_add, rdma, request, response};
 
 /// Decides about everything when it is asked for the second time.
 struct Thinks<'a> {
@@ -75,8 +75,8 @@ fn outcome(says: &[Say], thinks: bool) -> (Outcome, usize) {
                 let taken = node.stack.receive(now, &mut bytes, 0, &mut verbs, &mut placements);
                 if taken.is_ready() {
                     let done = placements.iter().map(|it| node.memory.place(it, &bytes));
-                    let statuses: Vec<bool> = done.collect();
-                    node.stack.commit(now, &statuses);
+                    let placed: Vec<_> = done.collect();
+                    node.stack.commit(now, &placed);
                     break;
                 }
                 again += 1;
@@ -95,7 +95,7 @@ fn outcome(says: &[Say], thinks: bool) -> (Outcome, usize) {
     ((sent, puppet.events(), counted), again)
 }
 
-/// RC-38, RC-39, RC-41, RC-62, RC-67, RC-94.
+/// RC-38, RC-39, RC-41, RC-62, RC-67, RC-94, RC-99.
 #[test]
 fn a_packet_that_waits_for_a_decision_does_nothing_until_it_comes_again() {
     let write = |psn| rdma(code::WRITE_ONLY, psn, 0, 8, vec![1; 8]);
@@ -105,6 +105,7 @@ fn a_packet_that_waits_for_a_decision_does_nothing_until_it_comes_again() {
     };
     let read = |psn| rdma(code::READ_REQUEST, psn, 0, 8, vec![]);
     let send = |psn| request(code::SEND_ONLY, psn, vec![2; 8]);
+    let atomic = |psn| fetch_add(psn, VA, 3);
     let marked = |say: Say| Say { marked: true, ..say };
     let beyond = rdma(code::WRITE_ONLY, RQ_PSN, 65_536, 8, vec![1; 8]);
     let many = vec![with_imm(RQ_PSN), send(RQ_PSN + 1), send(RQ_PSN + 2)];
@@ -114,6 +115,7 @@ fn a_packet_that_waits_for_a_decision_does_nothing_until_it_comes_again() {
         (vec![with_imm(RQ_PSN)], 2),
         (vec![read(RQ_PSN), marked(read(RQ_PSN))], 2),
         (vec![beyond], 1),
+        (vec![atomic(RQ_PSN), marked(atomic(RQ_PSN)), atomic(RQ_PSN + 1)], 2),
         (many, 4),
     ] {
         let (at_once, _) = outcome(&says, false);

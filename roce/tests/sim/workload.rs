@@ -2,12 +2,16 @@
 
 use std::collections::VecDeque;
 
-use roce::{Event, Instant, Operation, PathMtu, ReceiveKind, SendRequest};
+use roce::{AtomicOperation, Event, Instant, Operation, PathMtu, ReceiveKind, SendRequest};
 
 use crate::connection::End;
+use crate::counting::{self, Counted};
 use crate::memory::{Local, Region};
 use crate::network::Network;
 use crate::rng::{Rng, pattern_vec};
+
+/// Some atomic; which one is drawn when it is posted.
+pub const ATOMIC: Operation = Operation::Atomic(AtomicOperation::FetchAdd { add: 0 });
 
 /// The filler of memory that nobody may write.
 const FILLER: u8 = 0xee;
@@ -32,7 +36,7 @@ pub struct Op {
 impl Op {
     /// Whether the peer's layer above sees a completion.
     fn consumes_receive(&self) -> bool {
-        !matches!(self.operation, Operation::Write | Operation::Read)
+        self.operation.takes_receive()
     }
 }
 
@@ -80,6 +84,8 @@ pub struct Flow {
     receives: usize,
     receives_posted: usize,
     next_supply: u64,
+    /// What became of its atomics, in their order.
+    pub counted: Vec<Counted>,
 }
 
 const WRITE_VA: u64 = 0x7000_0000_0001;
@@ -102,11 +108,13 @@ impl Flow {
                     Operation::Write,
                     Operation::WriteImm,
                     Operation::Read,
+                    ATOMIC,
                 ])
             });
+            let is_atomic = matches!(operation, Operation::Atomic(_));
             let mut op = Op {
                 operation,
-                length: length as u32,
+                length: if is_atomic { AtomicOperation::LENGTH } else { length as u32 },
                 key: rng.next(),
                 offset: 0,
                 imm: rng.next() as u32,
@@ -123,6 +131,7 @@ impl Flow {
                     op.offset = write_length + GUARD;
                     write_length = op.offset + length;
                 }
+                Operation::Atomic(_) => op.offset = counting::draw_word(&mut rng),
                 _ => {}
             }
             ops.push(op);
@@ -130,6 +139,7 @@ impl Flow {
         let longest = ops.iter().filter(|op| op.consumes_receive()).map(|op| op.length).max();
         let shared = network.rng.chance(3_000);
         let memory = &mut network.nodes[to.node].memory;
+        counting::lay_out(memory);
         if shared {
             memory.shared.insert(to.qpn.value());
         }
@@ -155,6 +165,7 @@ impl Flow {
             expected,
             receives_posted: 0,
             next_supply: 0,
+            counted: Vec::new(),
         }
     }
 
@@ -169,15 +180,23 @@ impl Flow {
     /// Posts what there is room for, and receive requests at the other end.
     pub fn pump(&mut self, network: &mut Network) {
         let now = Instant(network.now);
-        let node = &mut network.nodes[self.from.node];
         let before = self.posted;
-        while self.posted < self.ops.len() && node.stack.send_room(self.from.qpn) != 0 {
-            let op = self.ops[self.posted];
+        while self.posted < self.ops.len()
+            && network.nodes[self.from.node].stack.send_room(self.from.qpn) != 0
+        {
+            let op = &mut self.ops[self.posted];
+            if let Operation::Atomic(operation) = &mut op.operation {
+                let memory = &network.nodes[self.to.node].memory;
+                *operation = counting::draw(&mut network.rng, memory, op.offset);
+            }
+            let op = *op;
+            let node = &mut network.nodes[self.from.node];
             let (remote_va, rkey) = match op.operation {
                 Operation::Read => (READ_VA + op.offset as u64, self.read_rkey),
                 Operation::Write | Operation::WriteImm => {
                     (WRITE_VA + op.offset as u64, self.write_rkey)
                 }
+                Operation::Atomic(_) => (counting::VA + op.offset as u64, counting::RKEY),
                 _ => (0, 0),
             };
             let request = SendRequest {
@@ -192,7 +211,9 @@ impl Flow {
             let number = node.stack.post_send(now, self.from.qpn, request).unwrap();
             assert_eq!(number, self.posted as u64);
             let local = match op.operation {
-                Operation::Read => Local::Buffer(vec![FILLER; op.length as usize]),
+                Operation::Read | Operation::Atomic(_) => {
+                    Local::Buffer(vec![FILLER; op.length as usize])
+                }
                 _ => Local::Pattern(op.key),
             };
             node.memory.messages.insert((self.from.qpn.value(), number), local);
@@ -259,7 +280,7 @@ impl Flow {
         }
     }
 
-    fn check_sent(&self, network: &mut Network, index: usize) {
+    fn check_sent(&mut self, network: &mut Network, index: usize) {
         let op = self.ops[index];
         let message = (self.from.qpn.value(), index as u64);
         let local = network.nodes[self.from.node].memory.messages.remove(&message).unwrap();
@@ -269,6 +290,10 @@ impl Flow {
                 assert!(bytes == right, "bytes of READ {index} {op:?}");
             }
             (Operation::Write | Operation::WriteImm, _) => self.check_written(network, index),
+            (Operation::Atomic(operation), Local::Buffer(bytes)) => {
+                let before = u64::from_ne_bytes(bytes.try_into().unwrap());
+                self.counted.push(Counted { word: op.offset, operation, before });
+            }
             _ => {}
         }
     }
@@ -339,4 +364,5 @@ pub fn run(network: &mut Network, flows: &mut [Flow], limit: u64) {
     for flow in flows.iter() {
         flow.check_guards(network);
     }
+    counting::check(network, flows);
 }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use roce::AtomicOperation;
+
 use crate::dma::{Part, Parts};
 use crate::mmu::{Direction, Mmu, Translation};
 use crate::vfpga::Piece;
@@ -9,9 +11,14 @@ use crate::vfpga::Piece;
 /// What became of a piece of payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It is still to be copied.
+    /// It is still to be copied, or executed.
     Waits,
     Copied,
+    /// An atomic operation was executed on it.
+    Executed {
+        /// The value before.
+        before: u64,
+    },
     Failed,
 }
 
@@ -28,14 +35,14 @@ pub(super) struct Search<'a> {
 impl Search<'_> {
     /// Finds the pieces of these numbers, which are the first of a range of frame number `frame`, and
     /// answers where what is behind them begins; `None` where one has to wait for the driver. Without
-    /// an MMU none is within reach.
+    /// an MMU none is within reach. An atomic operation is executed on its piece, in place of a copy.
     #[inline]
     pub(super) fn find(
         &mut self,
         mut mmu: Option<&mut Mmu>,
         numbers: Range<usize>,
-        frame: usize,
-        bytes: Range<usize>,
+        (frame, bytes): (usize, Range<usize>),
+        atomic: Option<AtomicOperation>,
     ) -> Option<usize> {
         let mut at = bytes.start;
         let pieces = self.pieces.get(numbers.clone()).unwrap_or_default();
@@ -51,7 +58,12 @@ impl Search<'_> {
                 find_piece(mmu, self.direction, *piece, part, self.parts)
             });
             match found {
-                Translation::Found { .. } => *state = State::Copied,
+                Translation::Found { .. } => {
+                    *state = State::Copied;
+                    if let Some(operation) = atomic {
+                        self.parts.execute_last(operation);
+                    }
+                }
                 Translation::Refused => *state = State::Failed,
                 Translation::Waits => return None,
             }

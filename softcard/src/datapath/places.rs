@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use roce::Qpn;
+use roce::{Placed, Qpn};
 
 use super::copies::State;
 use crate::asks::{Asks, Found};
@@ -232,13 +232,16 @@ impl Places {
         }
     }
 
-    /// Says of each frame whether all of it was copied.
-    pub(super) fn statuses(&self) -> impl Iterator<Item = bool> {
+    /// Says of each frame whether all of it was copied, or what an atomic operation has found.
+    pub(super) fn statuses(&self) -> impl Iterator<Item = Placed> {
         self.frames.iter().map(|frame| {
-            frame.as_ref().is_some_and(|pieces| {
-                let states = self.states.get(pieces.clone()).unwrap_or_default();
-                states.iter().all(|state| *state == State::Copied)
-            })
+            let Some(pieces) = frame else { return Placed::Failed };
+            let states = self.states.get(pieces.clone()).unwrap_or_default();
+            match states {
+                [State::Executed { before }] => Placed::Executed { before: *before },
+                _ if states.iter().all(|state| *state == State::Copied) => Placed::Copied,
+                _ => Placed::Failed,
+            }
         })
     }
 }

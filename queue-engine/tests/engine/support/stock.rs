@@ -144,7 +144,7 @@ impl Transport for Stock {
         let kind = match message.operation {
             Operation::Write { immediate: None, .. } => Kind::Write,
             Operation::Read { .. } => Kind::Read,
-            Operation::Write { .. } | Operation::Send { .. } => {
+            Operation::Write { .. } | Operation::Send { .. } | Operation::Atomic { .. } => {
                 return Err(TransportError::Unsupported);
             }
         };

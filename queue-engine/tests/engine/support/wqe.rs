@@ -15,6 +15,8 @@ pub struct Wqe {
 #[derive(Clone, Debug)]
 enum Body {
     Gather(Vec<Sge>),
+    /// What is swapped in or added, what is compared with, and the elements behind them.
+    Atomic([u64; 2], Vec<Sge>),
     Inline(Vec<u8>),
 }
 
@@ -25,6 +27,11 @@ impl Wqe {
         Self { header, body: Body::Gather(sges.to_vec()) }
     }
 
+    /// A signaled atomic.
+    pub fn atomic(opcode: SendOpcode, operands: [u64; 2], sges: &[Sge]) -> Self {
+        Self { body: Body::Atomic(operands, sges.to_vec()), ..Self::gather(opcode, &[]) }
+    }
+
     /// A signaled WQE with its payload in it.
     pub fn inline(opcode: SendOpcode, bytes: &[u8]) -> Self {
         let flags = SendFlags::SIGNALED | SendFlags::INLINE;
@@ -32,7 +39,7 @@ impl Wqe {
         Self { header, body: Body::Inline(bytes.to_vec()) }
     }
 
-    /// An RDMA WRITE or READ of remote memory.
+    /// An RDMA WRITE or READ of remote memory, or an atomic on it.
     pub fn remote(mut self, remote_address: u64, rkey: u32) -> Self {
         (self.header.remote_address, self.header.rkey) = (remote_address, rkey);
         self
@@ -60,6 +67,11 @@ impl Wqe {
                 let words: Vec<u64> = sges.iter().flat_map(|sge| sge.encode()).collect();
                 (words, send_blocks_for_sges(sges.len()))
             }
+            Body::Atomic(operands, sges) => {
+                let elements = sges.iter().flat_map(|sge| sge.encode());
+                let words = operands.iter().copied().chain(elements).collect();
+                (words, send_blocks_for_sges(sges.len() + 1))
+            }
             Body::Inline(bytes) => {
                 let word = |chunk: &[u8]| {
                     let mut word = [0; 8];
@@ -71,7 +83,7 @@ impl Wqe {
         };
         let mut header = SendHeader { blocks: blocks as u8, ..self.header };
         match &self.body {
-            Body::Gather(sges) => header.num_sge = sges.len() as u8,
+            Body::Gather(sges) | Body::Atomic(_, sges) => header.num_sge = sges.len() as u8,
             Body::Inline(bytes) => header.inline_length = bytes.len() as u32,
         }
         let mut encoded = vec![[0; 8]; blocks];

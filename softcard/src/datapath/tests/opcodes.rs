@@ -15,6 +15,9 @@ const WORD: u32 = 0x0102_0304;
 const FIRST: u8 = 0x11;
 const LAST: u8 = 0x22;
 const BEFORE: u8 = 0x77;
+/// A word of what was there, and what atomics make of it.
+const WAS: u64 = u64::from_ne_bytes([BEFORE; 8]);
+const AFTER: u64 = 0x8899_aabb_ccdd_eeff;
 /// SEND with invalidate, in the specification's words; nothing of ours has names for them.
 const SEND_LAST_INVALIDATE: u8 = 0x16;
 const SEND_ONLY_INVALIDATE: u8 = 0x17;
@@ -52,18 +55,20 @@ fn packet(opcode: u8, psn: u32) -> Say {
         }
         code::SEND_LAST_IMM | code::SEND_ONLY_IMM | code::WRITE_LAST_IMM => (Some(WORD), 44),
         code::WRITE_ONLY_IMM | SEND_LAST_INVALIDATE | SEND_ONLY_INVALIDATE => (Some(WORD), 44),
-        // With the address, 28 bytes of header.
-        code::COMPARE_SWAP | code::FETCH_ADD => (Some(WORD), 8),
-        code::READ_REQUEST => (None, 0),
+        code::READ_REQUEST | code::COMPARE_SWAP | code::FETCH_ADD => (None, 0),
         _ => (None, 44),
     };
     let reth = match opcode {
         code::WRITE_FIRST | code::READ_REQUEST => Some((VA, 44 + MTU as u32)),
         code::WRITE_ONLY | code::WRITE_ONLY_IMM => Some((VA, 44)),
-        code::COMPARE_SWAP | code::FETCH_ADD => Some((VA, 0)),
         _ => None,
     };
-    Say { opcode, psn, reth, word, payload: vec![LAST; length], ..Say::default() }
+    let atomic = match opcode {
+        code::COMPARE_SWAP => Some((VA, AFTER, WAS)),
+        code::FETCH_ADD => Some((VA, AFTER - WAS, 0)),
+        _ => None,
+    };
+    Say { opcode, psn, reth, atomic, word, payload: vec![LAST; length], ..Say::default() }
 }
 
 /// A message that goes as far as a packet of `opcode`; that packet's PSN, and what was answered to it.
@@ -103,12 +108,14 @@ fn received(rig: &Rig, seen: &Cqe, opcode: Completed, bytes: usize, immediate: b
 
 #[test]
 fn every_request_that_is_offered_has_its_whole_effect() {
-    for opcode in 0..=code::READ_REQUEST {
+    let atomics = code::COMPARE_SWAP..=code::FETCH_ADD;
+    for opcode in (0..=code::READ_REQUEST).chain(atomics.clone()) {
         let mut rig = rig();
         let (psn, heard) = say(&mut rig, opcode);
         assert_eq!(rig.state(), QpState::Rts, "opcode {opcode:#04x}");
         let is_send = opcode <= code::SEND_ONLY_IMM;
         let is_read = opcode == code::READ_REQUEST;
+        let is_atomic = atomics.contains(&opcode);
         let ends = !matches!(opcode, 0x00 | 0x01 | 0x06 | 0x07);
         let has_imm = matches!(opcode, 0x03 | 0x05 | 0x09 | 0x0b);
         // What the peer hears.
@@ -118,12 +125,19 @@ fn every_request_that_is_offered_has_its_whole_effect() {
             let [first, last] = [code::READ_RESPONSE_FIRST, code::READ_RESPONSE_LAST];
             assert_eq!(said, [(first, psn, 1), (last, psn + 1, 1)]);
             assert_eq!(payload, vec![BEFORE; MTU + 44]);
+        } else if is_atomic {
+            assert_eq!(said, [(code::ATOMIC_ACKNOWLEDGE, psn, 1)]);
+            assert_eq!(payload, WAS.to_be_bytes());
         } else {
             assert_eq!(said, [(code::ACKNOWLEDGE, psn, u32::from(ends))], "opcode {opcode:#04x}");
         }
         // What is in memory.
         let begun = if psn == 0 { 0 } else { MTU };
-        let message = [vec![FIRST; begun], packet(opcode, psn).payload].concat();
+        let last = match is_atomic {
+            true => AFTER.to_ne_bytes().to_vec(),
+            false => packet(opcode, psn).payload,
+        };
+        let message = [vec![FIRST; begun], last].concat();
         let [sent, written] = match (is_send, is_read) {
             (true, _) => [message.len(), 0],
             (false, false) => [0, message.len()],
@@ -146,7 +160,7 @@ fn every_request_that_is_offered_has_its_whole_effect() {
 
 #[test]
 fn every_request_that_is_not_offered_is_refused_and_does_nothing() {
-    for opcode in code::COMPARE_SWAP..0x20 {
+    for opcode in code::FETCH_ADD + 1..0x20 {
         let mut rig = rig();
         let (psn, heard) = say(&mut rig, opcode);
         let nak = Heard {
@@ -205,9 +219,12 @@ fn every_response_to_what_was_asked_has_its_whole_effect() {
     let atomic = Say { payload: vec![LAST; 8], ..ack.clone() };
     let atomic = Say { opcode: code::ATOMIC_ACKNOWLEDGE, ..atomic };
     let [write, read] = [SendOpcode::Write, SendOpcode::Read];
+    let [add, swap] = [SendOpcode::FetchAdd, SendOpcode::CompareSwap];
     for (opcode, completed, length, answers) in [
-        // Of an atomic operation there is none, so its acknowledgement says nothing.
-        (write, Completed::Write, 44, vec![atomic, ack]),
+        // Of an atomic operation there is none, so its answer says nothing.
+        (write, Completed::Write, 44, vec![atomic.clone(), ack]),
+        (add, Completed::FetchAdd, 8, vec![atomic.clone()]),
+        (swap, Completed::CompareSwap, 8, vec![atomic]),
         (read, Completed::Read, 44, vec![part(code::READ_RESPONSE_ONLY, 0, 44)]),
         (
             read,
@@ -222,7 +239,10 @@ fn every_response_to_what_was_asked_has_its_whole_effect() {
     ] {
         let mut rig = rig();
         rig.write(LOCAL, &vec![BEFORE; whole + 1]);
-        rig.post(opcode, length as u32);
+        match opcode == add || opcode == swap {
+            true => rig.post_atomic(LOCAL, opcode, [1, 2], 1),
+            false => rig.post(opcode, length as u32),
+        }
         assert_eq!(rig.work().len(), 1, "one request");
         for answer in &answers {
             assert_eq!(rig.poll(), None, "before {answer:?}");
@@ -231,8 +251,9 @@ fn every_response_to_what_was_asked_has_its_whole_effect() {
         let done = rig.poll().unwrap();
         let told = (done.opcode, done.status, done.qpn, done.wqe_index);
         assert_eq!(told, (completed, Status::Success, rig.qpn, 0));
+        assert_eq!(done.byte_count, length as u32);
         assert_eq!((rig.poll(), rig.event()), (None, None));
-        let arrived = if opcode == read { length } else { 0 };
+        let arrived = if opcode == write { 0 } else { length };
         assert_eq!(rig.read(LOCAL, arrived), vec![LAST; arrived]);
         assert_untouched(&rig, LOCAL + arrived as u64, whole + 1 - arrived);
     }

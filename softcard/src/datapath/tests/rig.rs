@@ -18,10 +18,12 @@ use fpga_regs::engine::key::Access as Rights;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState as State, QpType};
 use fpga_regs::engine::window;
 use fpga_regs::engine::wqe::{
-    RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SEND_PAYLOAD_OFFSET, SendFlags, SendHeader, SendOpcode,
-    Sge,
+    ATOMIC_PAYLOAD_OFFSET, RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SEND_PAYLOAD_OFFSET, SendFlags,
+    SendHeader, SendOpcode, Sge,
 };
 use hostmem::{Access, DmaMemory, DoorbellPage, SharedMapping, memfd};
+use roce::opcode::code;
+use roce::wire::extension::atomiceth;
 use roce::wire::{aeth, bth, frame, icrc, reth};
 
 use super::*;
@@ -66,6 +68,8 @@ pub(super) struct Say {
     pub opcode: u8,
     pub psn: u32,
     pub reth: Option<(u64, u32)>,
+    /// Address, and what an atomic swaps in, or adds, and compares with.
+    pub atomic: Option<(u64, u64, u64)>,
     pub aeth: Option<u8>,
     pub word: Option<u32>,
     pub payload: Vec<u8>,
@@ -78,6 +82,7 @@ pub(super) struct Heard {
     pub psn: u32,
     /// Syndrome and message number.
     pub aeth: Option<(u8, u32)>,
+    /// Of an atomic's answer the value.
     pub payload: Vec<u8>,
 }
 
@@ -268,7 +273,8 @@ impl Rig {
         let gid = MacAddr(own).link_local().octets();
         self.run(Command::SetGid, &SetGid { index: 0, valid: 1, gid }.encode());
         let (pdn, kind) = (PDN, KeyKind::Region);
-        let access = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::REMOTE_READ;
+        let remote = Rights::REMOTE_WRITE | Rights::REMOTE_READ | Rights::REMOTE_ATOMIC;
+        let access = Rights::LOCAL_WRITE | remote;
         let region = CreateKey { va: VA, length: REGION_BYTES, iova: REGION, pdn, access, kind };
         self.rkey = self.run(Command::CreateKey, &region.encode()).result;
         let access = Rights::LOCAL_WRITE;
@@ -339,7 +345,7 @@ impl Rig {
     fn attributes_to(peer: [u8; 6], dest_qpn: u32) -> Attributes {
         Attributes {
             path_mtu: PathMtu::Mtu1024 as u8,
-            access: (Rights::REMOTE_WRITE | Rights::REMOTE_READ).bits(),
+            access: (Rights::REMOTE_WRITE | Rights::REMOTE_READ | Rights::REMOTE_ATOMIC).bits(),
             port: 1,
             timeout: 14,
             dest_qpn,
@@ -410,8 +416,33 @@ impl Rig {
             rkey,
             ..SendHeader::default()
         };
+        self.post_block(header, SEND_PAYLOAD_OFFSET, (address, length), [0; 2]);
+    }
+
+    /// Posts an atomic on the peer's memory, with what it swaps in, or adds, and compares with, and rings.
+    pub fn post_atomic(&mut self, address: u64, opcode: SendOpcode, operands: [u64; 2], rkey: u32) {
+        let header = SendHeader {
+            opcode,
+            flags: SendFlags::SIGNALED,
+            num_sge: 1,
+            blocks: 1,
+            remote_address: self.remote,
+            rkey,
+            ..SendHeader::default()
+        };
+        self.post_block(header, ATOMIC_PAYLOAD_OFFSET, (address, 8), operands);
+    }
+
+    fn post_block(
+        &mut self,
+        header: SendHeader,
+        payload_offset: usize,
+        (address, length): (u64, u32),
+        operands: [u64; 2],
+    ) {
         let [mut block] = header.encode();
-        let at = SEND_PAYLOAD_OFFSET / 8;
+        block[4..6].copy_from_slice(&operands);
+        let at = payload_offset / 8;
         let sge = Sge { address, length, lkey: self.lkey }.encode();
         block[at..at + 2].copy_from_slice(&sge);
         self.write_block(SQ + self.rings + record::ENTRIES, self.posted, &block);
@@ -452,6 +483,10 @@ impl Rig {
         let mut body = transport.to_bytes().to_vec();
         if let Some((va, dma_length)) = say.reth {
             body.extend(reth::Repr { va, rkey: self.rkey, dma_length }.to_bytes());
+        }
+        if let Some((va, swap_or_add, compare)) = say.atomic {
+            let atomic = atomiceth::Repr { va, rkey: self.rkey, swap_or_add, compare };
+            body.extend(atomic.to_bytes());
         }
         if let Some(byte) = say.aeth {
             let syndrome = aeth::Syndrome::from_byte(byte);
@@ -502,10 +537,12 @@ fn take_apart(bytes: &[u8]) -> Heard {
     let body = &bytes[14 + 40 + 8..];
     let packet = frame::Repr::parse(body).unwrap();
     assert_eq!(packet.bth.dest_qpn, PEER_QPN);
+    let Range { start, end } = packet.payload;
+    let value = if packet.bth.opcode == code::ATOMIC_ACKNOWLEDGE { 8 } else { 0 };
     Heard {
         opcode: packet.bth.opcode,
         psn: packet.bth.psn.value(),
         aeth: packet.aeth.map(|header| (header.syndrome.to_byte(), header.msn)),
-        payload: body[packet.payload].to_vec(),
+        payload: body[start - value..end].to_vec(),
     }
 }

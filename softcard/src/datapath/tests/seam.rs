@@ -262,6 +262,49 @@ fn exchange(pair: &mut Pair) {
             }
         }
     }
+    count_up(pair);
+}
+
+/// All QPs add to one word, and each swaps what it finds in a word of its own, with WRITEs around.
+fn count_up(pair: &mut Pair) {
+    const TURNS: usize = 3;
+    pair.other.write(REGION, &[0; 64]);
+    for turn in 0..TURNS {
+        for qp in 0..QPS {
+            let Pair { one, other } = &mut *pair;
+            let own = 8 * (1 + qp as u64);
+            let at = |number: u64| MEMORY + 0x2000 * qp as u64 + 8 * (4 * turn as u64 + number);
+            one.write(at(0), &(10 * turn as u64).to_ne_bytes());
+            one.remote = VA + own;
+            one.post_from(at(0), SendOpcode::Write, 8, other.rkey);
+            one.post_atomic(at(1), SendOpcode::CompareSwap, [99, 10 * turn as u64], other.rkey);
+            one.post_atomic(at(2), SendOpcode::CompareSwap, [98, 97], other.rkey);
+            one.remote = VA;
+            one.post_atomic(at(3), SendOpcode::FetchAdd, [1, 0], other.rkey);
+            pair.drive_next();
+        }
+    }
+    pair.work();
+    let mut found = Vec::new();
+    for qp in 0..QPS {
+        let Pair { one, other } = &mut *pair;
+        for _ in 0..4 * TURNS {
+            assert_eq!(one.poll().unwrap().status, Status::Success);
+        }
+        let word = |bytes: Vec<u8>| u64::from_ne_bytes(bytes.try_into().unwrap());
+        let result = |turn: usize, number: u64| {
+            word(one.read(MEMORY + 0x2000 * qp as u64 + 8 * (4 * turn as u64 + number), 8))
+        };
+        for turn in 0..TURNS {
+            assert_eq!((result(turn, 1), result(turn, 2)), (10 * turn as u64, 99));
+            found.push(result(turn, 3));
+        }
+        assert_eq!(word(other.read(REGION + 8 * (1 + qp as u64), 8)), 99);
+        pair.drive_next();
+    }
+    found.sort_unstable();
+    assert_eq!(found, (0..(QPS * TURNS) as u64).collect::<Vec<_>>());
+    assert_eq!(pair.other.read(REGION, 8), ((QPS * TURNS) as u64).to_ne_bytes());
 }
 
 #[test]

@@ -54,7 +54,8 @@ fn engine_config(window: u8) -> EngineConfig {
             | Capabilities::READ
             | Capabilities::IMMEDIATE
             | Capabilities::RNR
-            | Capabilities::SRQ,
+            | Capabilities::SRQ
+            | Capabilities::ATOMIC,
         qps: 16_384,
         cqs: 16_384,
         rqs: 16_384,
@@ -186,6 +187,7 @@ fn remote_access(access: RemoteAccess) -> queue_engine::RemoteAccess {
     match access {
         RemoteAccess::Write => queue_engine::RemoteAccess::Write,
         RemoteAccess::Read => queue_engine::RemoteAccess::Read,
+        RemoteAccess::Atomic => queue_engine::RemoteAccess::Atomic,
     }
 }
 

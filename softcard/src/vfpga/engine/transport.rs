@@ -6,7 +6,8 @@ use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes};
 use queue_engine::{
-    Message, Operation, ReceiveKind, ReceivedMessage, Transport, TransportError, TransportEvent,
+    AtomicOperation, Message, Operation, ReceiveKind, ReceivedMessage, Transport, TransportError,
+    TransportEvent,
 };
 use roce::{
     AccessFlags, AddressVector, AsyncKind, Event, Gid, PathMtu, PostError, Psn, QpAttributes, Qpn,
@@ -86,7 +87,9 @@ impl Transport for RoceTransport<'_, '_> {
         self.0.post_send(now, qpn, request(message)).map_err(|error| match error {
             PostError::Full(_) => TransportError::Full,
             PostError::State { .. } | PostError::UnknownQp(_) => TransportError::WrongState,
-            PostError::TooLong(_) | PostError::ReadsDisabled(_) => TransportError::Unsupported,
+            PostError::TooLong(_) | PostError::ReadsDisabled(_) | PostError::AtomicLength(_) => {
+                TransportError::Unsupported
+            }
         })
     }
 
@@ -131,6 +134,9 @@ fn request(message: &Message) -> SendRequest {
         Operation::Read { remote_address, rkey } => {
             (roce::Operation::Read, remote_address, rkey, 0)
         }
+        Operation::Atomic { remote_address, rkey, operation } => {
+            (roce::Operation::Atomic(atomic(operation)), remote_address, rkey, 0)
+        }
     };
     SendRequest {
         operation,
@@ -140,6 +146,15 @@ fn request(message: &Message) -> SendRequest {
         imm,
         solicited: message.solicited,
         fence: message.fence,
+    }
+}
+
+const fn atomic(operation: AtomicOperation) -> roce::AtomicOperation {
+    match operation {
+        AtomicOperation::CompareSwap { compare, swap } => {
+            roce::AtomicOperation::CompareSwap { compare, swap }
+        }
+        AtomicOperation::FetchAdd { add } => roce::AtomicOperation::FetchAdd { add },
     }
 }
 
