@@ -135,6 +135,7 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
     let guid = card.node_guid.to_be();
     let rnr = capabilities.contains(Capabilities::RNR);
     let srq = capabilities.contains(Capabilities::SRQ);
+    let atomic = capabilities.contains(Capabilities::ATOMIC);
     let wr = power(limits.log2_sq_blocks).min(power(limits.log2_rq_entries));
     let reads = u32::from(limits.max_rd_atomic);
     ibv_device_attr {
@@ -163,7 +164,7 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
         max_res_rd_atom: int(reads.saturating_mul(limits.qps)),
         max_qp_init_rd_atom: limits.max_init_rd_atomic.into(),
         max_ee_init_rd_atom: 0,
-        atomic_cap: ibv::IBV_ATOMIC_NONE,
+        atomic_cap: if atomic { ibv::IBV_ATOMIC_HCA } else { ibv::IBV_ATOMIC_NONE },
         max_ee: 0,
         max_rdd: 0,
         max_mw: 0,

@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
+use fpga_regs::engine::wqe::SendFlags;
 use hostmem::{BlockRing, DoorbellSlot, MaskedTable, Record};
 
 use crate::doorbell::CardPath;
 use crate::lock::{QueueGuard, QueueLock};
-use crate::wr::{FlagTable, Operations, Payload, SendRequest, write_send};
+use crate::wr::{
+    AtomicRequest, FlagTable, Operations, Payload, SendRequest, write_atomic, write_send,
+};
 
 const PRODUCER: usize = record::PRODUCER / 4;
 
@@ -189,6 +192,28 @@ impl SendQueue {
         self.note(index, request.wr_id, requests);
         let blocks = write_send(&self.ring, index, (operation, flags), payload, remote, immediate);
         Ok(Cursor { block: index.wrapping_add(blocks), requests })
+    }
+
+    /// As [`Self::push`], an atomic.
+    pub(crate) fn push_atomic(
+        &self,
+        cursor: Cursor,
+        end: u32,
+        request: &AtomicRequest<'_>,
+    ) -> Result<Cursor, i32> {
+        let opcode = self.shape.operations.atomic(request.opcode)?;
+        let flags = self.shape.flags.get(request.flags)?;
+        if flags.contains(SendFlags::INLINE) {
+            return Err(libc::EINVAL);
+        }
+        let Cursor { block: index, requests } = cursor;
+        if requests == end {
+            return Err(libc::ENOMEM);
+        }
+        let requests = requests.wrapping_add(1);
+        self.note(index, request.wr_id, requests);
+        write_atomic(&self.ring, index, (opcode, flags), request);
+        Ok(Cursor { block: index.wrapping_add(1), requests })
     }
 
     /// Notes what begins at a block, and how many requests there are with it.

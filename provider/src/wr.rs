@@ -3,8 +3,9 @@
 use crate::abi::verbs::{self as ibv, ibv_sge};
 use fpga_regs::engine::window::Capabilities;
 use fpga_regs::engine::wqe::{
-    MAX_INLINE, RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SEND_MAX_BLOCKS, SEND_PAYLOAD_OFFSET,
-    SendFlags, SendHeader, SendOpcode, Sge, send_blocks_for_inline, send_blocks_for_sges,
+    Atomic, MAX_INLINE, RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SEND_MAX_BLOCKS,
+    SEND_PAYLOAD_OFFSET, SendFlags, SendHeader, SendOpcode, Sge, send_blocks_for_inline,
+    send_blocks_for_sges,
 };
 use hostmem::{BlockRing, RingBlock};
 
@@ -19,6 +20,23 @@ pub(crate) struct SendRequest<'a> {
     pub flags: u32,
     /// What is sent, or where a READ goes.
     pub payload: Payload<'a>,
+}
+
+/// An atomic work request.
+#[derive(Clone, Copy)]
+pub(crate) struct AtomicRequest<'a> {
+    /// The program's name for it.
+    pub wr_id: u64,
+    /// `ibv_wr_opcode`.
+    pub opcode: u32,
+    /// `ibv_send_flags`.
+    pub flags: u32,
+    /// First byte of remote memory, and its key.
+    pub remote: (u64, u32),
+    /// What is swapped in, or added, and what is compared with.
+    pub operands: Atomic,
+    /// Where the value before goes.
+    pub result: &'a ibv_sge,
 }
 
 /// The local side of a send work request.
@@ -65,7 +83,11 @@ const OPCODES: usize = 16;
 
 /// Which send operations a QP accepts, by `ibv_wr_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Operations([Operation; OPCODES]);
+pub(crate) struct Operations {
+    table: [Operation; OPCODES],
+    /// Atomics, which are not in the table: requests of other operations need not be told from them.
+    atomics: bool,
+}
 
 impl Operations {
     /// The operations an engine with these capabilities offers on an RC QP.
@@ -86,13 +108,22 @@ impl Operations {
                 *place = Operation { code: code.0, carries };
             }
         }
-        Self(table)
+        Self { table, atomics: capabilities.contains(C::ATOMIC) }
     }
 
-    /// The operation, or the errno a post of it fails with.
+    /// What the card calls an atomic, or the errno a post of it fails with.
+    pub(crate) fn atomic(&self, opcode: u32) -> Result<SendOpcode, i32> {
+        match opcode {
+            ibv::IBV_WR_ATOMIC_CMP_AND_SWP if self.atomics => Ok(SendOpcode::CompareSwap),
+            ibv::IBV_WR_ATOMIC_FETCH_AND_ADD if self.atomics => Ok(SendOpcode::FetchAdd),
+            _ => Err(not_offered(opcode)),
+        }
+    }
+
+    /// The operation, if it is no atomic, or the errno a post of it fails with.
     #[inline(always)]
     pub(crate) fn get(&self, opcode: u32) -> Result<Operation, i32> {
-        match self.0.get(opcode as usize) {
+        match self.table.get(opcode as usize) {
             Some(operation) if operation.code != 0 => Ok(*operation),
             _ => Err(not_offered(opcode)),
         }
@@ -241,6 +272,31 @@ pub(crate) fn write_send(
     u32::from(with_codes.blocks)
 }
 
+/// Writes an atomic into its ring, where it is block `index`; it was checked against the QP's limits.
+pub(crate) fn write_atomic(
+    ring: &BlockRing,
+    index: u32,
+    (opcode, flags): (SendOpcode, SendFlags),
+    request: &AtomicRequest<'_>,
+) {
+    let (remote_address, rkey) = request.remote;
+    let header = SendHeader {
+        opcode,
+        flags,
+        num_sge: 1,
+        blocks: 1,
+        remote_address,
+        rkey,
+        ..SendHeader::default()
+    };
+    let ibv_sge { addr: address, length, lkey } = *request.result;
+    let mut entry = EntryWriter::new(ring, index);
+    let [[h0, h1, h2, h3, ..]] = header.encode();
+    let [[.., o0, o1, _, _]] = request.operands.encode();
+    entry.write([h0, h1, h2, h3, o0, o1]);
+    entry.write(Sge { address, length, lkey }.encode());
+}
+
 /// Writes a receive entry into its ring from block `index` on; the elements were checked.
 #[inline(always)]
 pub(crate) fn write_receive(ring: &BlockRing, index: u32, tag: u32, elements: &[ibv_sge]) {
@@ -253,7 +309,7 @@ pub(crate) fn write_receive(ring: &BlockRing, index: u32, tag: u32, elements: &[
 #[cfg(test)]
 mod tests {
     use fpga_regs::Block;
-    use fpga_regs::engine::wqe::sge_at;
+    use fpga_regs::engine::wqe::{ATOMIC_PAYLOAD_OFFSET, sge_at};
 
     use super::*;
     use crate::doorbell::tests::memory;
@@ -302,6 +358,29 @@ mod tests {
             }
             assert_eq!(ring.read(AT + said), [0; 8], "nothing is written behind the entry");
         }
+    }
+
+    #[test]
+    fn an_atomic_is_one_block_with_its_operands_before_its_element() {
+        let ring = ring();
+        let sge = ibv_sge { addr: 0x7008, length: 8, lkey: 0x55 };
+        let request = AtomicRequest {
+            wr_id: 1,
+            opcode: ibv::IBV_WR_ATOMIC_CMP_AND_SWP,
+            flags: 0,
+            remote: (0x9000, 0x66),
+            operands: Atomic { swap_add: 0x1122, compare: 0x3344 },
+            result: &sge,
+        };
+        write_atomic(&ring, AT, (SendOpcode::CompareSwap, SendFlags::FENCE), &request);
+        let block = ring.read(AT);
+        let read = SendHeader::decode(&[block]);
+        assert_eq!((read.opcode, read.flags), (SendOpcode::CompareSwap, SendFlags::FENCE));
+        assert_eq!((read.num_sge, read.blocks, read.inline_length), (1, 1, 0));
+        assert_eq!((read.remote_address, read.rkey), (0x9000, 0x66));
+        assert_eq!(Atomic::decode(&[block]), request.operands);
+        assert_eq!(sge_at(&[block], ATOMIC_PAYLOAD_OFFSET), Some(as_sge(&sge)));
+        assert_eq!(ring.read(AT + 1), [0; 8]);
     }
 
     #[test]
@@ -369,7 +448,18 @@ mod tests {
         let code = |operations: &Operations, opcode| operations.get(opcode).map(Operation::code);
         let all = Operations::offered(Capabilities::all());
         assert_eq!(code(&all, ibv::IBV_WR_SEND_WITH_IMM), Ok(SendOpcode::SendImm));
-        assert_eq!(code(&all, ibv::IBV_WR_ATOMIC_FETCH_AND_ADD), Err(libc::EOPNOTSUPP));
+        let atomics = [
+            (ibv::IBV_WR_ATOMIC_CMP_AND_SWP, SendOpcode::CompareSwap),
+            (ibv::IBV_WR_ATOMIC_FETCH_AND_ADD, SendOpcode::FetchAdd),
+        ];
+        let without = Operations::offered(Capabilities::all() - Capabilities::ATOMIC);
+        for (opcode, theirs) in atomics {
+            assert_eq!(all.atomic(opcode), Ok(theirs));
+            assert_eq!(code(&all, opcode), Err(libc::EOPNOTSUPP), "it is looked up apart");
+            assert_eq!(without.atomic(opcode), Err(libc::EOPNOTSUPP));
+        }
+        assert_eq!(all.atomic(ibv::IBV_WR_BIND_MW), Err(libc::EOPNOTSUPP));
+        assert_eq!(all.atomic(32), Err(libc::EINVAL));
         assert_eq!(code(&all, ibv::IBV_WR_BIND_MW), Err(libc::EOPNOTSUPP));
         for unknown in [11, 15, 16, 32, u32::MAX] {
             assert_eq!(code(&all, unknown), Err(libc::EINVAL));

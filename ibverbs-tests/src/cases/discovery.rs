@@ -38,7 +38,7 @@ fn devinfo(setting: &Setting) -> Result<()> {
         "hca_id:\tbalboa1",
         "PORT_ACTIVE (4)",
         "link_layer:\t\tEthernet",
-        "atomic_cap:\t\t\tATOMIC_NONE (0)",
+        "atomic_cap:\t\t\tATOMIC_HCA (1)",
         "GID[  0]:\t\tfe80::",
         "GID[  1]:\t\t::ffff:10.77.0.1, RoCE v2",
         "GID[  1]:\t\t::ffff:10.77.0.2, RoCE v2",

@@ -5,14 +5,14 @@ use std::mem::MaybeUninit;
 use std::slice;
 
 use crate::abi::verbs::{self as ibv, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
-use fpga_regs::engine::wqe::{MAX_INLINE, MAX_SGE};
+use fpga_regs::engine::wqe::{Atomic, MAX_INLINE, MAX_SGE};
 
 use super::qp::own;
 use super::srq;
 use crate::lock::QueueGuard;
 use crate::rq::ReceiveQueue;
 use crate::sq::{Cursor, SendBatch, SendQueue};
-use crate::wr::{InlineData, Payload, SendRequest};
+use crate::wr::{AtomicRequest, InlineData, Payload, SendRequest};
 
 pub(super) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
@@ -94,7 +94,12 @@ unsafe fn post_list(
     // SAFETY: the program passes a list of requests that it leaves alone during the call.
     while let Some(wr) = unsafe { next.as_ref() } {
         // SAFETY: as above, with what the request points to.
-        match unsafe { push(queue, cursor, end, wr) } {
+        let pushed = match unsafe { push(queue, cursor, end, wr) } {
+            // SAFETY: as above.
+            Err(libc::EOPNOTSUPP) => unsafe { push_atomic(queue, cursor, end, wr) },
+            pushed => pushed,
+        };
+        match pushed {
             Ok(pushed) => cursor = pushed,
             Err(failed) => {
                 // SAFETY: as above.
@@ -152,6 +157,44 @@ unsafe fn push_any(
     // SAFETY: as the caller promises.
     let data = unsafe { gather(sges, &mut room)? };
     push_payload(queue, cursor, end, wr, Payload::Inline(data))
+}
+
+/// Posts an atomic: what no other operation is.
+///
+/// # Safety
+/// As [`push`].
+#[cold]
+#[inline(never)]
+unsafe fn push_atomic(
+    queue: &SendQueue,
+    cursor: Cursor,
+    end: u32,
+    wr: &ibv_send_wr,
+) -> Result<Cursor, i32> {
+    queue.shape().operations.atomic(wr.opcode)?;
+    // SAFETY: as the caller promises.
+    let [result] = (unsafe { elements(wr.sg_list, wr.num_sge)? }) else { return Err(libc::EINVAL) };
+    // SAFETY: atomics have the `atomic` variant.
+    let (remote, value) = unsafe {
+        let atomic = &raw const wr.wr.atomic;
+        (((*atomic).remote_addr, (*atomic).rkey), (*atomic).compare_add)
+    };
+    let operands = if wr.opcode == ibv::IBV_WR_ATOMIC_CMP_AND_SWP {
+        // SAFETY: as above; what an addition does not use need not be initialised.
+        let swap_add = unsafe { wr.wr.atomic.swap };
+        Atomic { swap_add, compare: value }
+    } else {
+        Atomic { swap_add: value, compare: 0 }
+    };
+    let request = AtomicRequest {
+        wr_id: wr.wr_id,
+        opcode: wr.opcode,
+        flags: wr.send_flags,
+        remote,
+        operands,
+        result,
+    };
+    queue.push_atomic(cursor, end, &request)
 }
 
 /// Reads what the operation uses: the rest of the structure need not be initialised.

@@ -1,6 +1,6 @@
 use crate::abi::verbs::{self as ibv, ibv_sge};
 use fpga_regs::engine::window::Capabilities;
-use fpga_regs::engine::wqe::{SendFlags, SendHeader, SendOpcode};
+use fpga_regs::engine::wqe::{Atomic, SendHeader, SendOpcode};
 use hostmem::DoorbellPage;
 
 use super::*;
@@ -103,9 +103,44 @@ fn operations_and_flags_that_cannot_be_posted_are_not() {
     let write = ibv::IBV_WR_RDMA_WRITE;
     assert_eq!(posted(ibv::IBV_WR_ATOMIC_CMP_AND_SWP, 0), Err(libc::EOPNOTSUPP));
     assert_eq!(posted(99, 0), Err(libc::EINVAL));
+    let sge = ONE[0];
+    let atomic = |opcode, flags| {
+        let operands = Atomic::default();
+        let request =
+            AtomicRequest { wr_id: 1, opcode, flags, remote: (0, 0), operands, result: &sge };
+        let batch = bench.queue.begin().unwrap();
+        let (queue, cursor, end) = batch.position();
+        queue.push_atomic(cursor, end, &request).err()
+    };
+    let add = ibv::IBV_WR_ATOMIC_FETCH_AND_ADD;
+    assert_eq!(atomic(write, 0), Some(libc::EOPNOTSUPP));
+    assert_eq!(atomic(add, ibv::IBV_SEND_IP_CSUM), Some(libc::EINVAL));
+    assert_eq!(atomic(add, ibv::IBV_SEND_INLINE), Some(libc::EINVAL));
     assert_eq!(posted(write, ibv::IBV_SEND_IP_CSUM), Err(libc::EINVAL));
     assert_eq!(posted(write, 0), Ok(()));
     assert_eq!(bench.record.load_relaxed_u32(PRODUCER), 1);
+}
+
+#[test]
+fn an_atomic_takes_one_block_and_one_place() {
+    let bench = bench(8, 1, false);
+    let mut batch = bench.queue.begin().unwrap();
+    let (queue, cursor, end) = batch.position();
+    let request = AtomicRequest {
+        wr_id: 77,
+        opcode: ibv::IBV_WR_ATOMIC_FETCH_AND_ADD,
+        flags: 0,
+        remote: (0x9000, 0x66),
+        operands: Atomic { swap_add: 3, compare: 0 },
+        result: &ONE[0],
+    };
+    let next = queue.push_atomic(cursor, end, &request).unwrap();
+    assert_eq!(queue.push_atomic(next, end, &request).err(), Some(libc::ENOMEM));
+    batch.advance(next);
+    batch.finish();
+    assert_eq!(bench.record.load_relaxed_u32(PRODUCER), 1);
+    assert_eq!(SendHeader::decode(&[bench.ring.read(0)]).opcode, SendOpcode::FetchAdd);
+    assert_eq!(bench.queue.retire(0), Some(77));
 }
 
 #[test]
