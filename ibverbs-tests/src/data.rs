@@ -6,6 +6,7 @@ use verbs_sys::current::verbs as v;
 use crate::ffi::Operation;
 
 pub mod apart;
+pub mod counter;
 pub mod errors;
 pub mod link;
 pub mod reach;

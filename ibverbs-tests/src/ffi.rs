@@ -24,7 +24,7 @@ pub use device::{AsyncEvent, Channel, Completion, Context, Cq, Pd, ThreadDomain}
 pub use fork::in_child;
 pub use library::Library;
 pub use mapping::Mapping;
-pub use qp::{Operation, Patience, Peer, Qp, Send};
+pub use qp::{Atomic, AtomicOperation, Operation, Patience, Peer, Qp, Send};
 pub use recv::Recv;
 pub use region::{Piece, Region};
 pub use srq::Srq;

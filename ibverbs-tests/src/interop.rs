@@ -48,20 +48,23 @@ const FAULTS: [(&str, &str); 5] = [
 /// The programs of perftest. They ask their device for as many READs at a time as the other one
 /// offers, unless told how many. As everywhere here where a program can be told, the acknowledgement
 /// timeout is 1.07 s (18): with seven retries it outlasts what a busy machine keeps a virtual one waiting.
-pub(crate) const PERFTESTS: [&str; 6] = [
+pub(crate) const PERFTESTS: [&str; 8] = [
     "ib_write_bw -F -x 1 -u 18 -s 65536 -n 40",
     "ib_read_bw -F -x 1 -o 16 -u 18 -s 65536 -n 40",
     "ib_send_bw -F -x 1 -u 18 -s 65536 -n 40 -e",
+    "ib_atomic_bw -F -x 1 -o 16 -u 18 -A FETCH_AND_ADD -n 40",
     "ib_write_lat -F -x 1 -u 18 -s 64 -n 20",
     "ib_read_lat -F -x 1 -o 16 -u 18 -s 64 -n 20",
+    "ib_atomic_lat -F -x 1 -o 16 -u 18 -A CMP_AND_SWAP -n 20",
     // Not with -e: it waits for an event before each poll, and may have taken it for another's.
     "ib_send_lat -F -x 1 -u 18 -s 64 -n 20",
 ];
 /// Those that bad cables see.
-const FEW: [&str; 3] = [
+const FEW: [&str; 4] = [
     "ib_write_bw -F -x 1 -u 18 -s 65536 -n 20",
     "ib_read_bw -F -x 1 -o 16 -u 18 -s 65536 -n 20",
     "ib_send_bw -F -x 1 -u 18 -s 65536 -n 20 -e",
+    "ib_atomic_bw -F -x 1 -o 16 -u 18 -A FETCH_AND_ADD -n 20",
 ];
 /// Messages of every kind.
 pub(crate) const DATA: &str = "verbs-data apart --timeout 18";

@@ -37,6 +37,8 @@ enum Command {
     },
     /// Several connections that receive from one queue
     Shared(Link),
+    /// Many connections that count in the same words by atomics
+    Counter(Link),
     /// Reach for a page as long as it is registered, and when it is no more
     Reach {
         /// How often, before and after
@@ -161,6 +163,9 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Shared(link) => {
             println!("{} shared messages arrived", data::shared::all(&(&link).into())?);
+        }
+        Command::Counter(link) => {
+            println!("{} atomics counted once", data::counter::all(&(&link).into())?);
         }
         Command::Reach { tries, link } => {
             let [before, after] = data::reach::registered(&(&link).into(), tries)?;

@@ -18,8 +18,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 const FRAMES: usize = 5000;
 /// Without these tshark takes payload for other protocols, and correct frames for malformed.
 pub(crate) const DISSECT: &str = "-o infiniband.identify_payload:FALSE --disable-protocol rpcordma";
-/// Every RC opcode that SEND, WRITE and READ use, with and without immediate.
-const OPCODES: std::ops::RangeInclusive<u8> = 0x00..=0x11;
+/// Every RC opcode that SEND, WRITE, READ and atomics use, with and without immediate.
+const OPCODES: std::ops::RangeInclusive<u8> = 0x00..=0x14;
 /// The opcode of congestion notification packets.
 const NOTIFICATION: u8 = 0x81;
 /// The opcode of acknowledgements, whose syndrome says what they are.
@@ -46,8 +46,11 @@ pub fn cases() -> Vec<Case> {
 fn capture(setting: &Setting) -> Result<PathBuf> {
     let file = setting.directory().join("frames.pcapng");
     let daemon = setting.balboad(&format!("--soft 2 --pcap {}", file.display()))?;
-    for command in ["sweep --gid 0", "sweep --gid 1", "errors --gid 0", "errors --gid 1"] {
-        let task = daemon.run("").arg(setting.bin.join("verbs-data")).words(command);
+    for command in ["sweep", "errors", "counter"]
+        .iter()
+        .flat_map(|command| [0, 1].map(|gid| format!("{command} --gid {gid}")))
+    {
+        let task = daemon.run("").arg(setting.bin.join("verbs-data")).words(&command);
         task.limit(LIMIT).run()?.success()?;
     }
     daemon.stop()?;

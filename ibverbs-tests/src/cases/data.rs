@@ -30,8 +30,11 @@ pub fn cases() -> Vec<Case> {
         case("lists", "lists", "listed messages arrived", &[]),
         case("shared", "shared", "600 shared messages arrived", &[]),
         case("shared/loopback", "shared --to balboa0", "600 shared messages arrived", &[]),
-        case("errors", "errors", "20 errors came", &[]),
-        case("errors/events", "errors --events", "20 errors came", &[]),
+        case("counter", "counter", "3200 atomics counted once", &[]),
+        case("counter/loopback", "counter --to balboa0", "3200 atomics counted once", &[]),
+        case("counter/events", "counter --events", "3200 atomics counted once", &[]),
+        case("errors", "errors", "24 errors came", &[]),
+        case("errors/events", "errors --events", "24 errors came", &[]),
     ];
     for operation in ["send", "send-immediate", "write", "write-immediate", "read"] {
         let command = format!("huge {operation}");

@@ -50,6 +50,7 @@ pub fn cases() -> Vec<Case> {
         add("ibv_rc_pingpong", &[IBVERBS_UTILS], pingpong);
         add("perftest", &[PERFTEST], perftests);
         add("64 MiB", &[], bulk);
+        add("atomics", &[], counter);
     }
     cases
 }
@@ -86,6 +87,14 @@ fn bulk(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
             .arg(operation);
         task.limit(BULK).run()?.success()?.says("64 MiB arrived")?;
     }
+    Ok(())
+}
+
+/// Clients of both cards that add to the same words: what is repeated must not count twice.
+fn counter(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
+    let program = setting.bin.join("verbs-data");
+    let task = daemon.run("").arg(program).words("counter --timeout 10");
+    task.limit(BULK).run()?.success()?.says("3200 atomics counted once")?;
     Ok(())
 }
 

@@ -40,6 +40,12 @@ pub fn cases() -> Vec<Case> {
         cases.push(between_two("ib_send_bw", options, 1));
     }
     cases.push(between_two("ib_send_lat", "--use-srq -n 500", 1));
+    for options in ["-A CMP_AND_SWAP", "-A FETCH_AND_ADD"] {
+        cases.push(between_two("ib_atomic_bw", options, 1));
+        cases.push(on_one("ib_atomic_bw", options, 1));
+        cases.push(between_two("ib_atomic_lat", options, 1));
+    }
+    cases.push(between_two("ib_atomic_bw", "-A FETCH_AND_ADD -q 8 -b", 1));
     for operation in OPERATIONS {
         let program = format!("ib_{operation}_bw");
         cases.push(between_two(&program, "-s 65536 -n 1000", 1).as_root());

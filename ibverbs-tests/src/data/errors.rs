@@ -1,5 +1,6 @@
 //! What must go wrong does so by the book: status, order, errno and bad_wr.
 
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -7,7 +8,9 @@ use verbs_sys::current::verbs as v;
 
 use super::link::{ACCESS, DEPTH, Link, MAX_SGE, Options};
 use super::transfer::{self, Transfer};
-use crate::ffi::{AsyncEvent, Context, Operation, Patience, Qp, Recv, Region, Send};
+use crate::ffi::{
+    AsyncEvent, Atomic, AtomicOperation, Context, Operation, Patience, Qp, Recv, Region, Send,
+};
 
 const EINVAL: i32 = libc::EINVAL;
 const ENOMEM: i32 = libc::ENOMEM;
@@ -33,7 +36,7 @@ const fn heals(name: &'static str, body: fn(&Link) -> Result<()>) -> Try {
     Try { name, body, patience: None, heals: true }
 }
 
-const TRIES: [Try; 19] = [
+const TRIES: [Try; 23] = [
     heals("too many SGEs", bad_requests),
     heals("a full send queue", full_queue),
     heals("a wrong rkey", wrong_key),
@@ -41,6 +44,10 @@ const TRIES: [Try; 19] = [
     heals("no right to write", no_right_to_write),
     heals("no right to read", no_right_to_read),
     heals("a QP that gives no right to write", refused_by_qp),
+    heals("no right to atomics", no_right_to_atomics),
+    heals("a QP that gives no right to atomics", atomic_refused_by_qp),
+    heals("an atomic that is not aligned", misaligned_atomic),
+    heals("an atomic without room for its result", atomic_without_room),
     heals("a wrong lkey", wrong_local_key),
     heals("a wrong lkey of a receive", wrong_receive_key),
     heals("a short receive", short_receive),
@@ -201,10 +208,7 @@ fn without(
     request.operation = operation;
     request.remote = (region.address(), region.rkey());
     fails(link, request, v::IBV_WC_REM_ACCESS_ERR)?;
-    let mut bytes = [0xff; 4096];
-    region.read(0, &mut bytes);
-    ensure!(bytes == [0; 4096], "the region was written to");
-    Ok(())
+    untouched(&region)
 }
 
 fn no_right_to_write(link: &Link) -> Result<()> {
@@ -224,6 +228,68 @@ fn refused_by_qp(link: &Link) -> Result<()> {
     link.half_connect(v::IBV_ACCESS_LOCAL_WRITE)?;
     fails(link, write(link, 0, 64), v::IBV_WC_REM_INV_REQ_ERR)?;
     event(&link.right.context, v::IBV_EVENT_QP_REQ_ERR, link.right.qp.element())
+}
+
+/// An addition of one.
+fn add(link: &Link, remote: (u64, u32)) -> Atomic {
+    let (wr_id, operation) = (0, AtomicOperation::FetchAdd { add: 1 });
+    Atomic { wr_id, operation, result: vec![link.left.region.piece(0, 8)], remote }
+}
+
+/// Posts an atomic, which fails with the status; a request after it is flushed.
+fn atomic_fails(link: &Link, request: &Atomic, status: v::ibv_wc_status) -> Result<()> {
+    link.left.qp.post_atomic(request)?;
+    let second = Send { flags: 0, ..write(link, 1, 8) };
+    link.left.qp.post_send(&[second]).map_err(|(error, _)| error)?;
+    expect(link, &[status, v::IBV_WC_WR_FLUSH_ERR])
+}
+
+/// Both QPs anew, of which the right one allows atomics, and memory there with these rights.
+fn for_atomics(link: &Link, rights: v::ibv_access_flags) -> Result<Rc<Region>> {
+    link.half_connect(ACCESS | v::IBV_ACCESS_REMOTE_ATOMIC)?;
+    Ok(Region::new(&link.right.pd, 4096, rights, false)?)
+}
+
+fn untouched(region: &Region) -> Result<()> {
+    let mut bytes = [0xff; 4096];
+    region.read(0, &mut bytes);
+    ensure!(bytes == [0; 4096], "the region was written to");
+    Ok(())
+}
+
+fn no_right_to_atomics(link: &Link) -> Result<()> {
+    let region = for_atomics(link, ACCESS)?;
+    let request = add(link, (region.address(), region.rkey()));
+    atomic_fails(link, &request, v::IBV_WC_REM_ACCESS_ERR)?;
+    event(&link.right.context, v::IBV_EVENT_QP_ACCESS_ERR, link.right.qp.element())?;
+    untouched(&region)
+}
+
+fn atomic_refused_by_qp(link: &Link) -> Result<()> {
+    let region = for_atomics(link, ACCESS | v::IBV_ACCESS_REMOTE_ATOMIC)?;
+    link.half_connect(ACCESS)?;
+    let request = add(link, (region.address(), region.rkey()));
+    atomic_fails(link, &request, v::IBV_WC_REM_INV_REQ_ERR)?;
+    event(&link.right.context, v::IBV_EVENT_QP_REQ_ERR, link.right.qp.element())?;
+    untouched(&region)
+}
+
+fn misaligned_atomic(link: &Link) -> Result<()> {
+    let region = for_atomics(link, ACCESS | v::IBV_ACCESS_REMOTE_ATOMIC)?;
+    let request = add(link, (region.address() + 4, region.rkey()));
+    atomic_fails(link, &request, v::IBV_WC_REM_INV_REQ_ERR)?;
+    event(&link.right.context, v::IBV_EVENT_QP_REQ_ERR, link.right.qp.element())?;
+    untouched(&region)
+}
+
+fn atomic_without_room(link: &Link) -> Result<()> {
+    let region = for_atomics(link, ACCESS | v::IBV_ACCESS_REMOTE_ATOMIC)?;
+    let mut request = add(link, (region.address(), region.rkey()));
+    request.result = vec![link.left.region.piece(0, 8); 2];
+    refused(link.left.qp.post_atomic(&request).map_err(|failed| (failed, 0)), EINVAL, 0)?;
+    request.result = vec![link.left.region.piece(0, 7)];
+    atomic_fails(link, &request, v::IBV_WC_LOC_LEN_ERR)?;
+    untouched(&region)
 }
 
 fn wrong_local_key(link: &Link) -> Result<()> {

@@ -12,6 +12,10 @@ use super::recv::{Recv, receive_request, sges_of};
 use super::region::Piece;
 use super::srq::Srq;
 
+mod atomic;
+
+pub use atomic::{Atomic, AtomicOperation};
+
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {

@@ -38,7 +38,7 @@ pub(super) fn cases(hardware: Hardware) -> Vec<Case> {
         data(it, daemon, "huge send --mib 16", "16 MiB arrived")
     });
     both("verbs-data/errors", &[], |it, daemon| {
-        data(it, daemon, "errors --pinned", "18 errors came")
+        data(it, daemon, "errors --pinned", "22 errors came")
     });
     for program in ["ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_write_lat", "ib_send_lat"] {
         cases.extend(for_both(program, &[PERFTEST], move |setting| {
