@@ -386,6 +386,18 @@ impl Engine for AdminEngine {
         Ok(PortAttributes::decode(&self.ask(Opcode::QueryPort, 0)?))
     }
 
+    fn query_clock(&mut self) -> Result<u64, Error> {
+        let now = self.read(window::TIMESTAMP);
+        // A card that left the bus answers all ones, and so does no clock for centuries.
+        if now == u64::MAX {
+            self.examine(None);
+        }
+        match &self.death {
+            Some(why) => Err(self.dead(why)),
+            None => Ok(now),
+        }
+    }
+
     fn query_counters(&mut self) -> Result<Vec<u64>, Error> {
         const BLOCKS: usize = COUNTERS.len().div_ceil(8);
         let answer = self.ask::<BLOCKS>(Opcode::QueryCounters, 0)?;

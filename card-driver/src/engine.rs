@@ -59,6 +59,8 @@ pub trait Engine {
     fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), Error>;
     /// The port, now.
     fn query_port(&mut self) -> Result<PortAttributes, Error>;
+    /// The clock of every timestamp, now, in nanoseconds.
+    fn query_clock(&mut self) -> Result<u64, Error>;
     /// The counters, in the order of `fpga_regs::engine::admin::COUNTERS`.
     fn query_counters(&mut self) -> Result<Vec<u64>, Error>;
 

@@ -303,6 +303,12 @@ impl WrittenBlock<'_> {
         std::array::from_fn(|word| Word::load(self.block.word(word), Ordering::Relaxed))
     }
 
+    /// Loads one word (its number modulo 8).
+    #[inline(always)]
+    pub fn load_word(self, word: usize) -> u64 {
+        Word::load(self.block.word(word), Ordering::Relaxed)
+    }
+
     /// Loads one 32-bit word (byte offset / 4, modulo 16).
     #[inline(always)]
     pub fn load_half(self, half: usize) -> u32 {

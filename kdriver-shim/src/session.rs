@@ -106,6 +106,7 @@ impl Session<'_> {
             Request::OpenContext { card } => self.open_context(card),
             Request::CloseContext { context } => self.close_context(context),
             Request::QueryPort { context } => self.query_port(context),
+            Request::QueryClock { context } => self.query_clock(context),
             Request::CreateChannel { context } => self.create_channel(context),
             Request::AllocPd { context } => self.alloc_pd(context),
             Request::DeallocPd { pdn } => self.dealloc_pd(pdn),

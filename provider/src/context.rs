@@ -165,6 +165,12 @@ impl Context {
         ask!(self.connection, Request::QueryPort { context }, Response::Port(port) => port)
     }
 
+    /// Nanoseconds of the card's clock, by which it stamps completions.
+    pub(crate) fn clock(&self) -> Result<u64> {
+        let context = self.number();
+        ask!(self.connection, Request::QueryClock { context }, Response::Clock { now } => now)
+    }
+
     /// Makes a completion channel: the descriptor, and what is read from it.
     pub(crate) fn create_channel(&self) -> Result<(OwnedFd, u32, Arc<EventSource>)> {
         let request = Request::CreateChannel { context: self.number() };
@@ -242,13 +248,13 @@ impl Context {
     /// Makes a completion queue; `address` is that of its `ibv_cq`.
     pub(crate) fn create_cq(
         &self,
-        cqe: i32,
+        cqe: u32,
         channel: Option<Channel>,
-        comp_vector: i32,
+        comp_vector: u32,
         address: u64,
     ) -> Result<Cq> {
         let log2_entries = cq_size(self.limits(), cqe)?;
-        if !(0..COMPLETION_VECTORS).contains(&comp_vector) {
+        if comp_vector >= COMPLETION_VECTORS {
             return Err(invalid!(
                 "completion vector {comp_vector} was asked for; there are {COMPLETION_VECTORS}"
             ));
@@ -380,6 +386,11 @@ impl Context {
         Ok(Handed { completion: 0, asynchronous: self.forget(srq.cookie, asynchronous) })
     }
 
+    /// The operations that can be posted to a send queue.
+    pub(crate) fn operations(&self) -> Operations {
+        Operations::offered(Capabilities::from_bits_retain(self.limits().capabilities))
+    }
+
     /// Makes an RC QP in RESET, known to its completion queues.
     pub(crate) fn create_qp(&self, new: &NewQp<'_>) -> Result<Qp> {
         let capabilities = Capabilities::from_bits_retain(self.limits().capabilities);
@@ -417,7 +428,7 @@ impl Context {
                 max_wr: cap.max_send_wr,
                 max_sge: cap.max_send_sge,
                 max_inline: cap.max_inline_data,
-                operations: Operations::offered(capabilities),
+                operations: self.operations(),
                 flags: FlagTable::new(new.signal_all),
             };
             let send = SendQueue::new(send, shape, new.single_threaded);

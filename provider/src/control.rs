@@ -82,6 +82,7 @@ fn name(request: &Request) -> &'static str {
         Request::OpenContext { .. } => "opening a device",
         Request::CloseContext { .. } => "closing a device",
         Request::QueryPort { .. } => "a port query",
+        Request::QueryClock { .. } => "a clock query",
         Request::CreateChannel { .. } => "making a completion channel",
         Request::AllocPd { .. } => "making a PD",
         Request::DeallocPd { .. } => "ending a PD",

@@ -29,6 +29,7 @@ pub(crate) struct CompletionQueue {
     pub(crate) cqn: u32,
     pub(crate) log2_entries: u8,
     slot: DoorbellSlot,
+    arming: FutexMutex<Arming>,
     pub(crate) path: Arc<CardPath>,
     /// Send and receive queues that complete here; it cannot be destroyed before them.
     users: AtomicU32,
@@ -41,11 +42,17 @@ pub(crate) struct CqState {
     pub(crate) consumer: u32,
     /// The QPs that complete here.
     pub(crate) table: QpTable,
-    /// Running index behind the entries that were there at the last arming.
-    seen: u32,
-    arm_sequence: u32,
     /// Polls that found nothing.
     pub(crate) empty_polls: u32,
+}
+
+/// What arming changes. It has a lock of its own: who takes completions one by one may arm the queue
+/// meanwhile.
+#[derive(Debug, Default)]
+struct Arming {
+    /// Running index behind the entries that were there at the last arming.
+    seen: u32,
+    sequence: u32,
 }
 
 impl CompletionQueue {
@@ -57,17 +64,12 @@ impl CompletionQueue {
         record: Record,
         path: Arc<CardPath>,
     ) -> Self {
-        let state = CqState {
-            consumer: 0,
-            table: QpTable::new(),
-            seen: 0,
-            arm_sequence: 0,
-            empty_polls: 0,
-        };
+        let state = CqState { consumer: 0, table: QpTable::new(), empty_polls: 0 };
+        let arming = FutexMutex::default();
         let (lap, users) = (ring.blocks(), AtomicU32::new(0));
         let slot = path.slot(slot(QueueKind::Completion, cqn));
         let (canary, state) = (path.canary().clone(), FutexMutex::new(state));
-        Self { state, ring, record, canary, lap, cqn, log2_entries, slot, path, users }
+        Self { state, ring, record, canary, lap, cqn, log2_entries, slot, arming, path, users }
     }
 
     /// Waits for the queue.
@@ -89,22 +91,35 @@ impl CompletionQueue {
         if self.path.is_dead() {
             return Err(libc::EIO);
         }
-        let mut state = self.lock();
-        let sequence = Arm::next_sequence(state.arm_sequence);
-        state.arm_sequence = sequence;
-        // What was seen at the last arming and not polled since need not be looked at again.
-        if state.seen.wrapping_sub(state.consumer) > self.ring.blocks() {
-            state.seen = state.consumer;
-        }
-        while self.written(state.seen).is_some() {
-            state.seen = state.seen.wrapping_add(1);
-        }
-        let arm = Arm { consumer: state.seen, sequence, kind };
+        let mut arming = self.arming.lock();
+        let sequence = Arm::next_sequence(arming.sequence);
+        arming.sequence = sequence;
+        arming.seen = self.behind_written(arming.seen);
+        let arm = Arm { consumer: arming.seen, sequence, kind };
         self.record.store_release_u64(ARM, arm.encode());
         self.slot.ring(slot_value(self.cqn, 0, sequence));
-        drop(state);
+        drop(arming);
         self.path.wake_if_asleep();
         Ok(())
+    }
+
+    /// The running index behind the entries that are there, of which those before `seen` were there the
+    /// last time.
+    fn behind_written(&self, mut seen: u32) -> u32 {
+        loop {
+            let consumer = self.record.load_acquire_u32(CONSUMER);
+            // What was seen at the last arming and not polled since need not be looked at again.
+            if seen.wrapping_sub(consumer) > self.ring.blocks() {
+                seen = consumer;
+            }
+            while self.written(seen).is_some() {
+                seen = seen.wrapping_add(1);
+            }
+            // Where others polled meanwhile, the card may have written over what was looked at.
+            if self.record.load_acquire_u32(CONSUMER) == consumer {
+                return seen;
+            }
+        }
     }
 
     /// The entry with a running index, if the card has written it on this lap.
@@ -188,7 +203,7 @@ mod tests {
     fn each_arming_has_the_next_sequence_and_the_consumer_of_its_time() {
         let bench = bench(4);
         for sequence in 1..=3 {
-            bench.cq.lock().consumer = 128 + sequence;
+            bench.cq.record.store_release_u32(CONSUMER, 128 + sequence);
             bench.cq.arm(ArmKind::Solicited).unwrap();
             let arm = Arm::decode(bench.cq.record.load_relaxed_u64(ARM)).unwrap();
             let expected = Arm { consumer: 128 + sequence, sequence, kind: ArmKind::Solicited };
@@ -223,13 +238,13 @@ mod tests {
         assert_eq!(armed(&bench), 3, "three entries are there, and polled by nobody");
         bench.post_and_complete(1);
         assert_eq!(armed(&bench), 4, "the ring is full");
-        assert_eq!(bench.cq.poll(4, |_| {}), 4);
+        assert_eq!(bench.cq.poll(4, |_, _| {}), 4);
         assert_eq!(armed(&bench), 4);
         for lap in 1..10 {
             bench.post_and_complete(4);
-            assert_eq!(bench.cq.poll(3, |_| {}), 3);
+            assert_eq!(bench.cq.poll(3, |_, _| {}), 3);
             assert_eq!(armed(&bench), 4 + lap * 4);
-            assert_eq!(bench.cq.poll(1, |_| {}), 1);
+            assert_eq!(bench.cq.poll(1, |_, _| {}), 1);
         }
     }
 

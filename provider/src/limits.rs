@@ -15,7 +15,9 @@ use crate::error::{Result, invalid};
 /// The one port of a card.
 pub(crate) const PORT: u32 = 1;
 /// Completion vectors; a vector is an interrupt of its own, which these cards do not have.
-pub(crate) const COMPLETION_VECTORS: i32 = 1;
+pub(crate) const COMPLETION_VECTORS: u32 = 1;
+/// The clock by which completions are stamped, in kHz: it counts nanoseconds.
+pub(crate) const CORE_CLOCK_KHZ: u64 = 1_000_000;
 /// Pages the memory of a region may be made of: any from 4 KiB up.
 const PAGE_SIZES: u64 = !0xfff;
 /// log2 of the time, in units of 4.096 µs, within which a card acknowledges: 268 ms.
@@ -109,12 +111,12 @@ pub(crate) fn receive_sizes(limits: &Limits, max_wr: u32, max_sge: u32) -> Resul
 }
 
 /// log2 of the entries of a completion queue for `cqe` completions.
-pub(crate) fn cq_size(limits: &Limits, cqe: i32) -> Result<u8> {
+pub(crate) fn cq_size(limits: &Limits, cqe: u32) -> Result<u8> {
     let most = power(limits.log2_cq_entries);
-    match u64::try_from(cqe) {
-        Ok(entries) if (1..=most).contains(&entries) => Ok(log2_up(entries)),
-        _ => Err(invalid!("a CQ of {cqe} entries was asked for; this device makes 1 to {most}")),
+    if !(1..=most).contains(&u64::from(cqe)) {
+        return Err(invalid!("a CQ of {cqe} entries was asked for; this device makes 1 to {most}"));
     }
+    Ok(log2_up(cqe.into()))
 }
 
 fn int(value: impl TryInto<i32>) -> i32 {
@@ -336,7 +338,7 @@ pub(crate) mod tests {
         for (cqe, log2) in [(1, 0), (2, 1), (3, 2), (256_000, 18), (1 << 22, 22)] {
             assert_eq!(cq_size(&limits(), cqe).unwrap(), log2);
         }
-        for cqe in [0, -1, i32::MIN, (1 << 22) + 1, i32::MAX] {
+        for cqe in [0, (1 << 22) + 1, u32::MAX] {
             assert_eq!(cq_size(&limits(), cqe).unwrap_err().errno(), libc::EINVAL);
         }
     }

@@ -16,10 +16,18 @@ use crate::status::{
 const QPN: usize = 0;
 const WQE_INDEX: usize = 1;
 const BYTE_COUNT: usize = 2;
+/// The same, in 64-bit words.
+const TIMESTAMP: usize = 3;
 
 /// Polls of a queue that find nothing until the core is handed over: what that costs where nobody waits
 /// for it is then small beside them.
 const EMPTY_POLLS: u32 = 16;
+
+/// When the card wrote an entry, in nanoseconds of its clock, where somebody wants to know; else 0.
+#[inline(always)]
+fn time<const TIMED: bool>(block: WrittenBlock<'_>) -> u64 {
+    if TIMED { block.load_word(TIMESTAMP) } else { 0 }
+}
 
 impl CompletionQueue {
     /// Delivers up to `limit` completions and returns how many, as `ibv_poll_cq` does: a negative
@@ -29,7 +37,7 @@ impl CompletionQueue {
     /// Where there is none and the card is dead, the work requests it died with are delivered as
     /// flushed.
     #[inline(always)]
-    pub(crate) fn poll(&self, limit: i32, mut deliver: impl FnMut(ibv_wc)) -> i32 {
+    pub(crate) fn poll(&self, limit: i32, mut deliver: impl FnMut(ibv_wc, u64)) -> i32 {
         // The usual case is one send that succeeded, with nobody else polling. It needs neither the
         // loop nor the registers that takes; whatever is not usual is left to it.
         if limit <= 0 || !self.canary.is_unmarked() {
@@ -38,12 +46,9 @@ impl CompletionQueue {
         let Some(mut state) = self.state.try_lock() else {
             return self.poll_waiting(limit, deliver);
         };
-        let Some((completion, next)) = self.first(&state) else {
+        let Some(next) = self.take_usual::<false>(&mut state, &mut deliver) else {
             return self.poll_all(limit, deliver, 0, state);
         };
-        state.consumer = next;
-        self.record.store_release_u32(CONSUMER, next);
-        deliver(completion);
         if limit > 1 && self.written(next).is_some() {
             return self.poll_all(limit, deliver, 1, state);
         }
@@ -53,22 +58,91 @@ impl CompletionQueue {
         }
     }
 
-    /// The completion of the next entry, and the index of the one behind it, where that is usual;
-    /// `None` for anything else, of which nothing was taken then.
+    /// Begins to take completions one by one, and delivers the first: nobody else polls until what is
+    /// returned is dropped. Where there is none it fails with ENOENT, in a forked child with EPERM.
     #[inline(always)]
-    fn first(&self, state: &CqState) -> Option<(ibv_wc, u32)> {
-        let block = self.written(state.consumer)?;
+    pub(crate) fn begin_poll(
+        &self,
+        mut deliver: impl FnMut(ibv_wc, u64),
+    ) -> Result<FutexGuard<'_, CqState>, i32> {
+        if let Some(mut state) = self.canary.is_unmarked().then(|| self.state.try_lock()).flatten()
+        {
+            if self.take_usual::<true>(&mut state, &mut deliver).is_some() {
+                return Ok(state);
+            }
+            return self.begin_unusual(state, deliver);
+        }
+        self.begin_waiting(deliver)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_waiting(
+        &self,
+        deliver: impl FnMut(ibv_wc, u64),
+    ) -> Result<FutexGuard<'_, CqState>, i32> {
+        if !self.path.is_ours() {
+            return Err(libc::EPERM);
+        }
+        self.begin_unusual(self.lock(), deliver)
+    }
+
+    #[inline(never)]
+    fn begin_unusual<'a>(
+        &'a self,
+        mut state: FutexGuard<'a, CqState>,
+        mut deliver: impl FnMut(ibv_wc, u64),
+    ) -> Result<FutexGuard<'a, CqState>, i32> {
+        if self.take_any::<true>(&mut state, 1, &mut deliver, 0) == 0 {
+            self.found_nothing(state);
+            return Err(libc::ENOENT);
+        }
+        Ok(state)
+    }
+
+    /// Delivers one more completion to who began to poll; whether there was one.
+    #[inline(always)]
+    pub(crate) fn next_poll(
+        &self,
+        state: &mut CqState,
+        mut deliver: impl FnMut(ibv_wc, u64),
+    ) -> bool {
+        self.take_usual::<true>(state, &mut deliver).is_some() || self.next_unusual(state, deliver)
+    }
+
+    #[inline(never)]
+    fn next_unusual(&self, state: &mut CqState, mut deliver: impl FnMut(ibv_wc, u64)) -> bool {
+        self.take_any::<true>(state, 1, &mut deliver, 0) != 0
+    }
+
+    /// Delivers the completion of the next entry, where that is usual, and answers the index of the one
+    /// behind it; of anything else nothing is taken.
+    #[inline(always)]
+    fn take_usual<const TIMED: bool>(
+        &self,
+        state: &mut CqState,
+        deliver: &mut impl FnMut(ibv_wc, u64),
+    ) -> Option<u32> {
+        let index = state.consumer;
+        let block = self.written(index)?;
         let queues = state.table.get_first(block.load_half(QPN))?;
         if !is_of(block, queues) {
             return None;
         }
-        Some((transfer(queues, block)?, state.consumer.wrapping_add(1)))
+        let completion = transfer(queues, block)?;
+        let time = time::<TIMED>(block);
+        // From now on the card may write over the entry.
+        let next = index.wrapping_add(1);
+        state.consumer = next;
+        self.record.store_release_u32(CONSUMER, next);
+        deliver(completion, time);
+        Some(next)
     }
 
     /// Delivers what is there, of whatever kind, waiting for others that poll.
     #[cold]
     #[inline(never)]
-    fn poll_waiting(&self, limit: i32, deliver: impl FnMut(ibv_wc)) -> i32 {
+    fn poll_waiting(&self, limit: i32, deliver: impl FnMut(ibv_wc, u64)) -> i32 {
         let refused = match limit {
             0 => return 0,
             ..0 => libc::EINVAL,
@@ -84,9 +158,26 @@ impl CompletionQueue {
     fn poll_all(
         &self,
         limit: i32,
-        mut deliver: impl FnMut(ibv_wc),
-        mut delivered: i32,
+        mut deliver: impl FnMut(ibv_wc, u64),
+        delivered: i32,
         mut state: FutexGuard<'_, CqState>,
+    ) -> i32 {
+        let delivered = self.take_any::<false>(&mut state, limit, &mut deliver, delivered);
+        if delivered == 0 {
+            self.found_nothing(state);
+        }
+        delivered
+    }
+
+    /// Delivers what is there, as [`Self::poll_all`], and answers how much; where there is nothing and the
+    /// card is dead, what it died with.
+    #[inline(always)]
+    fn take_any<const TIMED: bool>(
+        &self,
+        state: &mut CqState,
+        limit: i32,
+        deliver: &mut impl FnMut(ibv_wc, u64),
+        mut delivered: i32,
     ) -> i32 {
         let start = state.consumer;
         let mut index = start;
@@ -96,9 +187,10 @@ impl CompletionQueue {
             // An entry of a QP that was destroyed or reset meanwhile completes nothing.
             let Some(queues) = state.table.get(block.load_half(QPN)) else { continue };
             if is_of(block, queues) {
+                let time = time::<TIMED>(block);
                 match transfer(queues, block) {
-                    Some(completion) => deliver(completion),
-                    None => other(queues, block, &mut deliver),
+                    Some(completion) => deliver(completion, time),
+                    None => other(queues, block, |completion| deliver(completion, time)),
                 }
                 delivered = delivered.wrapping_add(1);
             }
@@ -106,22 +198,25 @@ impl CompletionQueue {
         if index != start {
             state.consumer = index;
             self.record.store_release_u32(CONSUMER, index);
-        } else if delivered == 0 {
-            if self.path.is_dead() {
-                return self.flush(&state, limit, deliver);
-            }
-            state.empty_polls = state.empty_polls.wrapping_add(1);
-            if state.empty_polls % EMPTY_POLLS == 0 {
-                drop(state);
-                self.path.hand_over();
-            }
+        } else if delivered == 0 && self.path.is_dead() {
+            return self.flush(state, limit, deliver);
         }
         delivered
     }
 
+    /// Ends a poll that found nothing.
+    #[inline(always)]
+    fn found_nothing(&self, mut state: FutexGuard<'_, CqState>) {
+        state.empty_polls = state.empty_polls.wrapping_add(1);
+        if state.empty_polls % EMPTY_POLLS == 0 {
+            drop(state);
+            self.path.hand_over();
+        }
+    }
+
     /// Delivers what was outstanding on a dead card as flushed, and closes the queues with EIO.
     #[cold]
-    fn flush(&self, state: &CqState, limit: i32, mut deliver: impl FnMut(ibv_wc)) -> i32 {
+    fn flush(&self, state: &CqState, limit: i32, deliver: &mut impl FnMut(ibv_wc, u64)) -> i32 {
         let mut delivered = 0i32;
         for queues in state.table.iter() {
             queues.close(libc::EIO);
@@ -136,7 +231,8 @@ impl CompletionQueue {
                         None => break,
                     },
                 };
-                deliver(error(queues, wr_id, ibv::IBV_WC_WR_FLUSH_ERR, VENDOR_CARD_DIED, receive));
+                let flushed = ibv::IBV_WC_WR_FLUSH_ERR;
+                deliver(error(queues, wr_id, flushed, VENDOR_CARD_DIED, receive), 0);
                 delivered = delivered.wrapping_add(1);
             }
         }
@@ -173,7 +269,7 @@ fn transfer(queues: &Queues, block: WrittenBlock<'_>) -> Option<ibv_wc> {
 
 /// Delivers what an entry completes that [`transfer`] left alone.
 #[inline(always)]
-fn other(queues: &Queues, block: WrittenBlock<'_>, deliver: &mut impl FnMut(ibv_wc)) {
+fn other(queues: &Queues, block: WrittenBlock<'_>, mut deliver: impl FnMut(ibv_wc)) {
     // The last word is used as it was when its phase was seen.
     let [w0, w1, w2] = block.load_first();
     let cqe = Cqe::decode(&[[w0, w1, w2, 0, 0, 0, 0, block.last()]]);

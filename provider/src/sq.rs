@@ -13,6 +13,10 @@ use crate::wr::{
     AtomicRequest, FlagTable, Operations, Payload, SendRequest, write_atomic, write_send,
 };
 
+pub(crate) use building::{Building, Request};
+
+mod building;
+
 const PRODUCER: usize = record::PRODUCER / 4;
 
 /// What a send queue accepts.
@@ -138,15 +142,23 @@ impl SendQueue {
 
     /// Begins a list of work requests; fails with the errno of posting now, EIO on a dead card.
     pub(crate) fn begin(&self) -> Result<SendBatch<'_>, i32> {
+        match self.hold()? {
+            (batch, 0) => Ok(batch),
+            (_, errno) => Err(errno),
+        }
+    }
+
+    /// As [`Self::begin`], with the errno of posting now: nobody else posts, whatever it is.
+    fn hold(&self) -> Result<(SendBatch<'_>, i32), i32> {
         if !self.path.is_ours() {
             return Err(libc::EPERM);
         }
         let guard = self.lock.lock();
-        match self.gate.load(Ordering::Relaxed) {
-            0 if self.path.is_dead() => Err(libc::EIO),
-            0 => Ok(SendBatch::new(self, guard)),
-            closed => Err(closed),
-        }
+        let errno = match self.gate.load(Ordering::Relaxed) {
+            0 if self.path.is_dead() => libc::EIO,
+            errno => errno,
+        };
+        Ok((SendBatch::new(self, guard), errno))
     }
 
     /// As [`Self::begin`], where nothing is in the way and nobody else is posting.

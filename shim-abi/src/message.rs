@@ -55,6 +55,11 @@ pub enum Request {
         /// Context.
         context: u32,
     },
+    /// The card's clock, by which it stamps completions, now. → [`Response::Clock`]
+    QueryClock {
+        /// Context.
+        context: u32,
+    },
     /// Makes a completion channel. → [`Response::Channel`] with the client's end of a socket pair.
     ///
     /// It carries 8-byte records, the cookies of completion queues. It ends when the client closes
@@ -205,6 +210,11 @@ pub enum Response {
     Context(Box<ContextInfo>),
     /// To [`Request::QueryPort`].
     Port(PortInfo),
+    /// To [`Request::QueryClock`].
+    Clock {
+        /// Nanoseconds.
+        now: u64,
+    },
     /// To [`Request::CreateChannel`].
     Channel {
         /// Number of the channel.

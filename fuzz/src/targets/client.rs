@@ -299,7 +299,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         // The latest are the ones that fit together.
         false => Ok(numbers[numbers.len() - 1 - u.choose_index(numbers.len().min(6))?]),
     };
-    Ok(match u.int_in_range(0..=22)? {
+    Ok(match u.int_in_range(0..=23)? {
         0 => Request::ListCards,
         1 => Request::Status,
         2 | 3 => Request::OpenContext { card: u.int_in_range(0..=1)? },
@@ -363,6 +363,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         19 => Request::ModifySrq { srqn: number(u)?, limit: u.int_in_range(0..=70)? },
         20 => Request::QuerySrq { srqn: number(u)? },
         21 => Request::DestroySrq { srqn: number(u)? },
+        22 => Request::QueryClock { context: number(u)? },
         _ => Request::DestroyQp { qpn: number(u)? },
     })
 }

@@ -143,6 +143,11 @@ impl Session<'_> {
         Ok(Response::Port(self.card(card)?.port()).into())
     }
 
+    pub(super) fn query_clock(&mut self, context: u32) -> Result<Answer, Error> {
+        let card = self.context(context)?.card;
+        Ok(Response::Clock { now: self.window(card)?.engine.query_clock()? }.into())
+    }
+
     pub(super) fn alloc_pd(&mut self, context: u32) -> Result<Answer, Error> {
         let card = self.context(context)?.card;
         let limits = self.limits(card)?;

@@ -4,20 +4,22 @@ use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsRawFd as _, IntoRawFd};
-use std::ptr::{null_mut, write_bytes};
+use std::ptr::{copy_nonoverlapping, null_mut, write_bytes};
 use std::sync::Arc;
 
 use crate::abi::verbs::{
-    ibv_ah, ibv_ah_attr, ibv_context, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_pd,
-    ibv_port_attr, ibv_query_device_ex_input, verbs_context,
+    IBV_VALUES_MASK_RAW_CLOCK, ibv_ah, ibv_ah_attr, ibv_context, ibv_device, ibv_device_attr,
+    ibv_device_attr_ex, ibv_pd, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
+    verbs_context,
 };
 use crate::abi::{RDMA_DRIVER_UNKNOWN, verbs_context_ops};
 use nix::errno::Errno;
 
+use super::types::zeroed;
 use super::{cq, device, errno, hook, mr, object, pd, post, qp, srq};
 use crate::context::Context;
 use crate::error::{Result, invalid, unsupported};
-use crate::limits::{COMPLETION_VECTORS, PORT, device_attributes, port_attributes};
+use crate::limits::{COMPLETION_VECTORS, CORE_CLOCK_KHZ, PORT, device_attributes, port_attributes};
 
 unsafe extern "C" {
     fn _verbs_init_and_alloc_context(
@@ -54,7 +56,9 @@ fn operations() -> verbs_context_ops {
         alloc_td: Some(pd::alloc_td),
         create_ah: Some(create_ah),
         create_cq: Some(cq::create_cq),
+        create_cq_ex: Some(cq::create_cq_ex),
         create_qp: Some(qp::create_qp),
+        create_qp_ex: Some(qp::create_qp_ex),
         create_srq: Some(srq::create_srq),
         dealloc_pd: Some(pd::dealloc_pd),
         dealloc_td: Some(pd::dealloc_td),
@@ -72,6 +76,7 @@ fn operations() -> verbs_context_ops {
         query_device_ex: Some(query_device_ex),
         query_port: Some(query_port),
         query_qp: Some(qp::query_qp),
+        query_rt_values: Some(query_rt_values),
         query_srq: Some(srq::query_srq),
         reg_mr: Some(mr::reg_mr),
         req_notify_cq: Some(cq::req_notify_cq),
@@ -139,7 +144,7 @@ pub(super) unsafe extern "C" fn alloc_context(
         (*made).context.write(context);
         let verbs = &mut (*made).verbs;
         verbs.context.async_fd = events;
-        verbs.context.num_comp_vectors = COMPLETION_VECTORS;
+        verbs.context.num_comp_vectors = COMPLETION_VECTORS as c_int;
         verbs_set_ops(verbs, &operations());
     }
     made.cast()
@@ -187,18 +192,46 @@ unsafe extern "C" fn query_device_ex(
         let error = invalid!("the query has unknown bits or too little room ({attr_size} bytes)");
         return errno("ibv_query_device", Err(error));
     }
+    // What is not named the cards have nothing of.
+    let orig_attr = device_attributes(device.info());
+    let answer = ibv_device_attr_ex {
+        orig_attr,
+        completion_timestamp_mask: u64::MAX,
+        hca_core_clock: CORE_CLOCK_KHZ,
+        device_cap_flags_ex: orig_attr.device_cap_flags.into(),
+        phys_port_cnt_ex: PORT,
+        ..zeroed()
+    };
     // SAFETY: the program passes room for `attr_size` bytes, of which what is written is part; a
     // plain query's room ends with the first field.
     unsafe {
         write_bytes(attr.cast::<u8>(), 0, attr_size);
-        (&raw mut (*attr).orig_attr).write(device_attributes(device.info()));
-        let ports = &raw mut (*attr).phys_port_cnt_ex;
-        const END: usize = offset_of!(ibv_device_attr_ex, phys_port_cnt_ex) + size_of::<u32>();
-        if attr_size >= END {
-            ports.write(PORT);
-        }
+        let bytes = attr_size.min(size_of::<ibv_device_attr_ex>());
+        copy_nonoverlapping((&raw const answer).cast::<u8>(), attr.cast::<u8>(), bytes);
     }
     0
+}
+
+unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    // SAFETY: the program passes a context of this provider, and its values.
+    let (device, values) = unsafe { (opened(context), &mut *values) };
+    if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+        let error = invalid!("the values asked for, {:#x}, have unknown bits", values.comp_mask);
+        return errno("ibv_query_rt_values_ex", Err(error));
+    }
+    let asked = std::mem::take(&mut values.comp_mask);
+    if asked == 0 {
+        return 0;
+    }
+    // As others do it: the clock as it stamps completions, whatever its unit, and no seconds.
+    let answer = device.clock().map(|now| {
+        values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: now as i64 };
+        values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+    });
+    errno("ibv_query_rt_values_ex", answer)
 }
 
 unsafe extern "C" fn query_port(

@@ -1,31 +1,41 @@
 //! Completion queues.
 
 use std::ffi::c_int;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-use crate::abi::verbs::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
+use crate::abi::verbs::{
+    self as ibv, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
+};
+use crate::abi::verbs_cq;
 use fpga_regs::engine::doorbell::ArmKind;
 
 use super::context::opened;
+use super::pd::Use;
 use super::types::zeroed;
 use super::{errno, hook, object, ready};
 use crate::context::Cq;
 use crate::cq::CompletionQueue;
-use crate::error::{Result, invalid};
+use crate::error::{Result, invalid, unsupported};
+
+mod extended;
 
 /// A completion queue.
 #[repr(C)]
-pub(super) struct CqObject {
-    verbs: ibv_cq,
+struct CqObject {
+    verbs: verbs_cq,
     /// What `cq` holds, one step nearer.
     queue: NonNull<CompletionQueue>,
+    /// What holds the lock of `cq`, and goes before it.
+    polling: extended::Polling,
     cq: Cq,
+    _parent: Option<Use>,
 }
 
 /// # Safety
 /// The queue is one of this provider that was not destroyed.
 pub(super) unsafe fn own<'a>(cq: *mut ibv_cq) -> &'a Cq {
-    // SAFETY: a `CqObject` begins with its `ibv_cq`; its own part never changes.
+    // SAFETY: a `CqObject` begins with its `ibv_cq`, and what is borrowed of it never changes.
     unsafe { &(*cq.cast::<CqObject>()).cq }
 }
 
@@ -35,18 +45,57 @@ pub(super) unsafe extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
+    // SAFETY: all fields are integers or raw pointers, of which all bits zero is a value.
+    let none: ibv_cq_init_attr_ex = unsafe { std::mem::zeroed() };
+    let (cqe, comp_vector) = (cqe.max(0) as u32, comp_vector as u32);
+    let attr = ibv_cq_init_attr_ex { cqe, channel, comp_vector, ..none };
     // SAFETY: libibverbs passes a context of this provider, and a channel of it or null.
-    object("ibv_create_cq", unsafe { create(context, cqe, channel, comp_vector) })
+    object("ibv_create_cq", unsafe { create(context, &attr) }.map(<*mut _>::cast))
+}
+
+pub(super) unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    // SAFETY: libibverbs passes a context of this provider, and the program its attributes, with a
+    // channel of that context or null.
+    object("ibv_create_cq_ex", unsafe { create(context, &*attr) })
+}
+
+/// Refuses what a queue cannot be asked for.
+fn check(attr: &ibv_cq_init_attr_ex) -> Result<()> {
+    let fields = ibv::IBV_CQ_INIT_ATTR_MASK_FLAGS | ibv::IBV_CQ_INIT_ATTR_MASK_PD;
+    if attr.comp_mask & !fields != 0 {
+        return Err(invalid!("the CQ's attribute mask {:#x} has unknown bits", attr.comp_mask));
+    }
+    if attr.wc_flags & !extended::OFFERED != 0 {
+        let flags = attr.wc_flags & !extended::OFFERED;
+        return Err(unsupported!("completions do not carry what wc_flags {flags:#x} ask for"));
+    }
+    let flags = if attr.comp_mask & ibv::IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { attr.flags } else { 0 };
+    if flags & ibv::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0 {
+        return Err(unsupported!("a CQ that overruns is in error"));
+    }
+    // That one thread uses the queue is a promise of which no use is made: who polls between the start
+    // and the end of a poll, or arms, finds the lock free then.
+    if flags & !ibv::IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
+        return Err(invalid!("the CQ's flags {flags:#x} have unknown bits"));
+    }
+    Ok(())
 }
 
 /// # Safety
-/// The context is one of this provider; the channel is one of that context, or null.
-unsafe fn create(
-    context: *mut ibv_context,
-    cqe: c_int,
-    channel: *mut ibv_comp_channel,
-    comp_vector: c_int,
-) -> Result<*mut ibv_cq> {
+/// The context is one of this provider; the channel in the attributes is one of that context, or null,
+/// and the parent domain that they may have is one of this provider.
+unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Result<*mut ibv_cq_ex> {
+    check(attr)?;
+    let ibv_cq_init_attr_ex { cqe, channel, comp_vector, .. } = *attr;
+    let parent = if attr.comp_mask & ibv::IBV_CQ_INIT_ATTR_MASK_PD == 0 {
+        None
+    } else {
+        // SAFETY: as the caller promises; the domain outlives the queue.
+        Some(unsafe { Use::of_parent(attr.parent_domain)? })
+    };
     // SAFETY: as the caller promises.
     let (device, channel) = unsafe { (opened(context), channel.as_ref()) };
     let channel = match channel {
@@ -60,9 +109,12 @@ unsafe fn create(
     let address = place.as_mut_ptr() as u64;
     let cq = device.create_cq(cqe, channel, comp_vector, address)?;
     let entries = 1i32.checked_shl(cq.queue.log2_entries.into()).unwrap_or(i32::MAX);
-    let verbs = ibv_cq { context, cqe: entries, handle: cq.queue.cqn, ..zeroed() };
+    let mut verbs = ibv_cq_ex { context, cqe: entries, handle: cq.queue.cqn, ..zeroed() };
+    extended::furnish(&mut verbs, attr.wc_flags);
     // libibverbs fills in the rest.
-    place.write(CqObject { verbs, queue: NonNull::from(&*cq.queue), cq });
+    let verbs = verbs_cq { cq_ex: ManuallyDrop::new(verbs) };
+    let (queue, polling) = (NonNull::from(&*cq.queue), extended::Polling::none());
+    place.write(CqObject { verbs, queue, polling, cq, _parent: parent });
     // SAFETY: it was just written.
     Ok(Box::into_raw(unsafe { place.assume_init() }).cast())
 }
@@ -94,7 +146,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, limit: c_int, wc: *mut 
     // SAFETY: the program passes a queue of this provider.
     let queue = unsafe { (*cq.cast::<CqObject>()).queue.as_ref() };
     let mut place = wc;
-    queue.poll(limit, move |completion| {
+    queue.poll(limit, move |completion, _| {
         // SAFETY: the program passes room for `limit` completions, and no more are delivered.
         unsafe {
             place.write(completion);

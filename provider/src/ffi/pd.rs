@@ -61,6 +61,19 @@ impl Use {
         Self(pd)
     }
 
+    /// Begins to use a parent domain; [`Error`] where it is none.
+    ///
+    /// # Safety
+    /// As [`Self::new`]; the domain may also be null.
+    pub(super) unsafe fn of_parent(pd: *mut ibv_pd) -> Result<Self> {
+        // SAFETY: as the caller promises.
+        if pd.is_null() || unsafe { own(pd) }.parent.is_none() {
+            return Err(invalid!("the domain of the attributes is no parent domain"));
+        }
+        // SAFETY: as the caller promises.
+        Ok(unsafe { Self::new(pd) })
+    }
+
     /// balboad's number of the protection domain.
     pub(super) fn pdn(&self) -> u32 {
         // SAFETY: `new` was promised a domain that lives as long as this use of it.

@@ -155,7 +155,7 @@ unsafe fn push_any(
     }
     let mut room = [const { MaybeUninit::uninit() }; MAX_INLINE / 8];
     // SAFETY: as the caller promises.
-    let data = unsafe { gather(sges, &mut room)? };
+    let data = unsafe { gather(pieces(sges), &mut room)? };
     push_payload(queue, cursor, end, wr, Payload::Inline(data))
 }
 
@@ -223,7 +223,10 @@ fn push_payload(
 /// # Safety
 /// `list` has `count` elements.
 #[inline(always)]
-unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], i32> {
+pub(super) unsafe fn elements<'a>(
+    list: *const ibv_sge,
+    count: c_int,
+) -> Result<&'a [ibv_sge], i32> {
     if count == 0 {
         return Ok(&[]);
     }
@@ -236,31 +239,35 @@ unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sg
     Ok(unsafe { slice::from_raw_parts(list, count) })
 }
 
+/// The pieces of memory that elements name.
+fn pieces(sges: &[ibv_sge]) -> impl Iterator<Item = (*const u8, usize)> + Clone {
+    sges.iter().map(|sge| (sge.addr as *const u8, sge.length as usize))
+}
+
 /// Copies the bytes of an inline request; EINVAL for more than any entry holds.
 ///
 /// # Safety
-/// The memory the elements name can be read. (It need not be registered.)
+/// The memory of the pieces can be read. (It need not be registered.)
 #[inline(always)]
-unsafe fn gather<'a>(
-    sges: &[ibv_sge],
+pub(super) unsafe fn gather<'a>(
+    pieces: impl Iterator<Item = (*const u8, usize)> + Clone,
     room: &'a mut [MaybeUninit<u64>; MAX_INLINE / 8],
 ) -> Result<InlineData<'a>, i32> {
-    let length = sges.iter().fold(0u64, |sum, sge| sum.saturating_add(sge.length.into()));
-    if length > MAX_INLINE as u64 {
+    let length = pieces.clone().fold(0usize, |sum, (_, bytes)| sum.saturating_add(bytes));
+    if length > MAX_INLINE {
         return Err(libc::EINVAL);
     }
-    let words = (length as usize).div_ceil(8);
+    let words = length.div_ceil(8);
     // The last word may get fewer bytes than it has.
     if let Some(last) = room.get_mut(words.wrapping_sub(1)) {
         last.write(0);
     }
     let first = room.as_mut_ptr().cast::<u64>();
     let mut place = first.cast::<u8>();
-    for sge in sges.iter().filter(|sge| sge.length > 0) {
-        let bytes = sge.length as usize;
+    for (piece, bytes) in pieces.filter(|(_, bytes)| *bytes > 0) {
         // SAFETY: the source is the program's promise; all lengths together fit, as was checked; the
         // words are plain integers, whose bytes may be anything.
-        unsafe { std::ptr::copy_nonoverlapping(sge.addr as *const u8, place, bytes) };
+        unsafe { std::ptr::copy_nonoverlapping(piece, place, bytes) };
         place = place.wrapping_add(bytes);
     }
     // SAFETY: every byte of these words was written: by the copies without a gap, or as the last
@@ -332,10 +339,10 @@ mod tests {
     #[test]
     fn inline_data_is_gathered_without_gaps_whatever_its_pieces() {
         let bytes: Vec<u8> = (0..=255).collect();
-        let pieces = [sge(&bytes[..3]), sge(&[]), sge(&bytes[3..70]), sge(&bytes[70..256])];
+        let all = [sge(&bytes[..3]), sge(&[]), sge(&bytes[3..70]), sge(&bytes[70..256])];
         let mut room = [MaybeUninit::new(u64::MAX); MAX_INLINE / 8];
         // SAFETY: the elements name living memory.
-        let data = unsafe { gather(&pieces, &mut room) }.unwrap();
+        let data = unsafe { gather(pieces(&all), &mut room) }.unwrap();
         let copied: Vec<u8> = data.words.iter().flat_map(|word| word.to_le_bytes()).collect();
         assert_eq!(data.length, 256);
         assert_eq!(copied, bytes);
@@ -346,7 +353,7 @@ mod tests {
         for length in 0..=17 {
             let mut room = [MaybeUninit::new(u64::MAX); MAX_INLINE / 8];
             // SAFETY: the element names living memory.
-            let data = unsafe { gather(&[sge(&[0x55; 17][..length])], &mut room) }.unwrap();
+            let data = unsafe { gather(pieces(&[sge(&[0x55; 17][..length])]), &mut room) }.unwrap();
             let copied: Vec<u8> = data.words.iter().flat_map(|word| word.to_le_bytes()).collect();
             assert_eq!(data.length as usize, length);
             assert_eq!(copied.len(), length.next_multiple_of(8));
@@ -361,10 +368,10 @@ mod tests {
         let one = ibv_sge { addr: 8, length: 1, lkey: 0 };
         let mut room = [MaybeUninit::uninit(); MAX_INLINE / 8];
         // SAFETY: the call fails before it reads.
-        assert_eq!(unsafe { gather(&[nowhere, one], &mut room) }.err(), Some(libc::EINVAL));
+        assert_eq!(unsafe { gather(pieces(&[nowhere, one]), &mut room) }.err(), Some(libc::EINVAL));
         let huge = ibv_sge { addr: 8, length: u32::MAX, lkey: 0 };
         // SAFETY: as above.
-        assert_eq!(unsafe { gather(&[huge; 16], &mut room) }.err(), Some(libc::EINVAL));
+        assert_eq!(unsafe { gather(pieces(&[huge; 16]), &mut room) }.err(), Some(libc::EINVAL));
     }
 
     #[test]

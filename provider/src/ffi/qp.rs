@@ -1,24 +1,34 @@
 //! Queue pairs.
 
 use std::ffi::c_int;
+use std::mem::ManuallyDrop;
 use std::ptr::null;
 
 use fpga_regs::engine::qp::QpType;
 
-use crate::abi::verbs::{IBV_QPS_RESET, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
-use crate::abi::verbs_qp;
+use crate::abi::verbs::{
+    self as ibv, IBV_QPS_RESET, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex,
+};
+use crate::abi::{VERBS_QP_EX, verbs_qp};
 
 use super::context::opened;
 use super::pd::Use;
+use super::types::zeroed;
 use super::{cq, errno, object, ready, srq};
 use crate::attributes;
 use crate::context::{NewQp, Qp};
-use crate::error::{Result, invalid};
+use crate::error::{Result, invalid, unsupported};
+use crate::sq::Building;
+
+mod extended;
 
 /// A QP.
 #[repr(C)]
 pub(super) struct QpObject {
     verbs: verbs_qp,
+    /// What holds the lock of the send queue of `qp`, and goes before it.
+    building: Building<'static>,
     qp: Qp,
     signal_all: bool,
     _pd: Use,
@@ -28,8 +38,8 @@ pub(super) struct QpObject {
 /// The QP is one of this provider that was not destroyed.
 #[inline(always)]
 pub(super) unsafe fn own<'a>(qp: *mut ibv_qp) -> &'a Qp {
-    // SAFETY: a `QpObject` begins with its `verbs_qp` and that with the `ibv_qp`; its own part
-    // never changes but by atomics.
+    // SAFETY: a `QpObject` begins with its `verbs_qp` and that with the `ibv_qp`; what is borrowed of
+    // it never changes but by atomics.
     unsafe { &(*qp.cast::<QpObject>()).qp }
 }
 
@@ -38,12 +48,66 @@ pub(super) unsafe extern "C" fn create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     // SAFETY: the program passes a domain of this provider and its attributes.
-    object("ibv_create_qp", unsafe { create(pd, &mut *attr) })
+    object("ibv_create_qp", unsafe { create(pd, &mut *attr, None) })
+}
+
+pub(super) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: the program passes its attributes, which begin with those of a plain QP.
+    let made = unsafe {
+        match check(context, &*attr) {
+            Ok(send_ops) => create((*attr).pd, &mut *attr.cast(), send_ops),
+            Err(refused) => Err(refused),
+        }
+    };
+    object("ibv_create_qp_ex", made)
+}
+
+/// Refuses what a QP cannot be asked for; answers with the operations it is to be able to send, where it
+/// is to be the extended form.
+///
+/// # Safety
+/// The domain in the attributes, where they have one, is one that was not freed.
+unsafe fn check(context: *mut ibv_context, attr: &ibv_qp_init_attr_ex) -> Result<Option<u64>> {
+    const FIELDS: u32 = ibv::IBV_QP_INIT_ATTR_PD
+        | ibv::IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | ibv::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    const NOT_OFFERED: u32 = ibv::IBV_QP_INIT_ATTR_XRCD
+        | ibv::IBV_QP_INIT_ATTR_MAX_TSO_HEADER
+        | ibv::IBV_QP_INIT_ATTR_IND_TABLE
+        | ibv::IBV_QP_INIT_ATTR_RX_HASH;
+    let mask = attr.comp_mask;
+    if mask & !(FIELDS | NOT_OFFERED) != 0 {
+        return Err(invalid!("the QP's attribute mask {mask:#x} has unknown bits"));
+    }
+    if mask & NOT_OFFERED != 0 {
+        return Err(unsupported!(
+            "XRC domains, segmentation and hashing are not offered (attribute mask {mask:#x})"
+        ));
+    }
+    let is_given = |field| mask & field != 0;
+    if is_given(ibv::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0 {
+        return Err(unsupported!("create_flags {:#x} are not offered", attr.create_flags));
+    }
+    // SAFETY: as the caller promises.
+    let in_context = is_given(ibv::IBV_QP_INIT_ATTR_PD)
+        && !attr.pd.is_null()
+        && std::ptr::eq(unsafe { (*attr.pd).context }, context);
+    if !in_context {
+        return Err(invalid!("a QP needs a protection domain of its context"));
+    }
+    Ok(is_given(ibv::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags))
 }
 
 /// # Safety
 /// The domain is one of this provider, and so are the queues in the attributes, or null.
-unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp> {
+unsafe fn create(
+    pd: *mut ibv_pd,
+    attr: &mut ibv_qp_init_attr,
+    send_ops: Option<u64>,
+) -> Result<*mut ibv_qp> {
     if attr.send_cq.is_null() || attr.recv_cq.is_null() {
         return Err(invalid!("a QP needs a send CQ and a receive CQ"));
     }
@@ -57,6 +121,9 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> Result<*mut ib
     // Events name the object by its address, so there must be one first.
     let mut place = Box::<QpObject>::new_uninit();
     let signal_all = attr.sq_sig_all != 0;
+    if let Some(asked) = send_ops {
+        extended::check(asked, &device.operations())?;
+    }
     let qp = device.create_qp(&NewQp {
         pdn: using.pdn(),
         send_cq,
@@ -68,12 +135,18 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> Result<*mut ib
         single_threaded: using.is_single_threaded(),
         address: place.as_mut_ptr() as u64,
     })?;
-    attr.cap = qp.cap;
     let number = qp.queues.qpn();
     // SAFETY: the structure is made of integers, raw pointers, optional functions and C's locks,
     // of which all bits zero is a value.
-    let verbs: verbs_qp = unsafe { std::mem::zeroed() };
-    place.write(QpObject { verbs, qp, signal_all, _pd: using });
+    let mut verbs: verbs_qp = unsafe { std::mem::zeroed() };
+    if let Some(asked) = send_ops {
+        let mut extended: ibv_qp_ex = zeroed();
+        extended::furnish(&mut extended, asked);
+        verbs.u.qp_ex = ManuallyDrop::new(extended);
+        verbs.comp_mask = VERBS_QP_EX;
+    }
+    attr.cap = qp.cap;
+    place.write(QpObject { verbs, building: Building::none(), qp, signal_all, _pd: using });
     // SAFETY: it was just written.
     let qp: *mut ibv_qp = Box::into_raw(unsafe { place.assume_init() }).cast();
     // SAFETY: the object is ours alone until it is returned; the locks are made in place, where

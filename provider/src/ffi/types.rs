@@ -1,25 +1,30 @@
 //! C structures as values: all-zero ones, and the unions among them.
 
-use crate::abi::verbs::{ibv_cq, ibv_gid, ibv_mr, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_srq};
+use crate::abi::verbs::{
+    ibv_cq_ex, ibv_device_attr_ex, ibv_gid, ibv_mr, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_srq,
+};
 
 /// A C structure of which all bits zero is a value.
 ///
 /// # Safety
-/// It is made of integers, raw pointers, arrays and unions of such, and of C's locks, only.
+/// It is made of integers, raw pointers, optional functions, arrays and unions of such, and of C's locks,
+/// only.
 pub(crate) unsafe trait Zeroable: Sized {}
 
 // SAFETY: integers only.
 unsafe impl Zeroable for ibv_qp_cap {}
 // SAFETY: integers, and unions of bytes and integers, only.
 unsafe impl Zeroable for ibv_qp_attr {}
-// SAFETY: integers, raw pointers and C's locks only.
-unsafe impl Zeroable for ibv_cq {}
-// SAFETY: integers, raw pointers and C's locks only.
-unsafe impl Zeroable for ibv_qp {}
+// SAFETY: integers, raw pointers, optional functions and C's locks only.
+unsafe impl Zeroable for ibv_cq_ex {}
+// SAFETY: integers, raw pointers, optional functions and C's locks only.
+unsafe impl Zeroable for ibv_qp_ex {}
 // SAFETY: integers, raw pointers and C's locks only.
 unsafe impl Zeroable for ibv_srq {}
 // SAFETY: integers and raw pointers only.
 unsafe impl Zeroable for ibv_mr {}
+// SAFETY: integers and arrays of them only.
+unsafe impl Zeroable for ibv_device_attr_ex {}
 
 /// The all-zero value of a C structure.
 pub(crate) fn zeroed<T: Zeroable>() -> T {

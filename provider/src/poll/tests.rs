@@ -74,7 +74,7 @@ impl Bench {
 
     fn poll(&self, limit: i32) -> Vec<ibv_wc> {
         let mut found = Vec::new();
-        let count = self.cq.poll(limit, |completion| found.push(completion));
+        let count = self.cq.poll(limit, |completion, _| found.push(completion));
         assert_eq!(count as usize, found.len());
         found
     }
@@ -307,4 +307,64 @@ fn what_nobody_took_of_a_shared_queue_is_not_flushed_with_a_dead_card() {
     bench.cq.path.declare_dead();
     assert_eq!(bench.poll(8).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2]);
     assert_eq!(post(&shared, 3), Err(libc::EIO));
+}
+
+#[test]
+fn completions_come_one_by_one_with_the_time_at_which_the_card_wrote_them() {
+    let mut bench = bench(4);
+    bench.post(1);
+    bench.post_receive(2);
+    bench.post(3);
+    bench.complete(Cqe { timestamp: 1_000, ..sent(0) });
+    bench.complete(Cqe { timestamp: 2_000, ..received(0) });
+    bench.complete(Cqe { timestamp: 3_000, status: Status::RemoteAccess, ..sent(1) });
+    let mut found = Vec::new();
+    let mut deliver = |wc: ibv_wc, time: u64| {
+        found.push((wc.wr_id, wc.status, time));
+    };
+    let mut state = bench.cq.begin_poll(&mut deliver).unwrap();
+    assert_eq!(bench.cq.record.load_relaxed_u32(CONSUMER), 1);
+    while bench.cq.next_poll(&mut state, &mut deliver) {}
+    drop(state);
+    let (success, access) = (ibv::IBV_WC_SUCCESS, ibv::IBV_WC_REM_ACCESS_ERR);
+    assert_eq!(found, [(1, success, 1_000), (2, success, 2_000), (3, access, 3_000)]);
+    assert_eq!(bench.cq.record.load_relaxed_u32(CONSUMER), 3);
+}
+
+#[test]
+fn who_takes_completions_one_by_one_is_the_only_one_and_both_ways_go_on_where_the_other_ended() {
+    let mut bench = bench(2);
+    let begin = |bench: &Bench| bench.cq.begin_poll(|_, _| {}).map(drop);
+    assert_eq!(begin(&bench), Err(libc::ENOENT));
+    for _ in 0..5 {
+        bench.post_and_complete(3);
+        let mut wr_id = None;
+        let state = bench.cq.begin_poll(|wc, _| wr_id = Some(wc.wr_id)).unwrap();
+        assert!(bench.cq.state.try_lock().is_none());
+        // Arming does not wait for who polls, and counts what is not polled yet.
+        bench.cq.arm(fpga_regs::engine::doorbell::ArmKind::Any).unwrap();
+        drop(state);
+        let rest: Vec<_> = bench.poll(4).iter().map(|wc| wc.wr_id).collect();
+        assert_eq!([wr_id.unwrap() + 1, wr_id.unwrap() + 2], *rest);
+        assert_eq!(begin(&bench), Err(libc::ENOENT));
+        assert!(bench.cq.state.try_lock().is_some());
+    }
+}
+
+#[test]
+fn what_a_card_died_with_comes_one_by_one_too() {
+    let bench = bench(4);
+    bench.post(1);
+    bench.post(2);
+    bench.cq.path.declare_dead();
+    let mut found = Vec::new();
+    let mut deliver = |wc: ibv_wc, time: u64| {
+        found.push((wc.wr_id, wc.status, time));
+    };
+    let mut state = bench.cq.begin_poll(&mut deliver).unwrap();
+    while bench.cq.next_poll(&mut state, &mut deliver) {}
+    drop(state);
+    let flushed = ibv::IBV_WC_WR_FLUSH_ERR;
+    assert_eq!(found, [(1, flushed, 0), (2, flushed, 0)]);
+    assert_eq!(bench.cq.begin_poll(|_, _| {}).err(), Some(libc::ENOENT));
 }

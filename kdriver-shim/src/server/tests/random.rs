@@ -56,7 +56,7 @@ impl Known {
 
     fn request(&self, dice: &mut Dice, memory: &[u8]) -> Request {
         let context = dice.number(&self.contexts);
-        match dice.below(21) {
+        match dice.below(22) {
             0 => Request::ListCards,
             1 => Request::Status,
             2 => Request::OpenContext { card: dice.below(3) as u32 },
@@ -96,6 +96,7 @@ impl Known {
             },
             17 => Request::DestroySrq { srqn: dice.number(&self.srqs) },
             18 => Request::ModifySrq { srqn: dice.number(&self.srqs), limit: dice.below(9) as u32 },
+            20 => Request::QueryClock { context },
             19 => Request::QuerySrq { srqn: dice.number(&self.srqs) },
             _ => {
                 let mask = AttributeMask::from_bits_retain(dice.below(1 << 21) as u32);

@@ -1,0 +1,170 @@
+//! The extended form of a QP: work requests that a program builds call by call.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::slice;
+
+use crate::abi::verbs::{self as ibv, ibv_data_buf, ibv_qp_ex, ibv_sge};
+use fpga_regs::engine::wqe::MAX_INLINE;
+
+use super::{QpObject, own};
+use crate::error::{Result, unsupported};
+use crate::ffi::post::{elements, gather};
+use crate::sq::{Building, Request};
+use crate::wr::{Operations, Payload};
+
+/// What a program can ask to be able to send: as what it is posted, and who puts the function that adds a
+/// request of it into a QP.
+type SendOp = (ibv::ibv_qp_create_send_ops_flags, ibv::ibv_wr_opcode, fn(&mut ibv_qp_ex));
+
+const SEND_OPS: [SendOp; 5] = [
+    (ibv::IBV_QP_EX_WITH_RDMA_WRITE, ibv::IBV_WR_RDMA_WRITE, |qp| {
+        qp.wr_rdma_write = Some(wr_rdma_write);
+    }),
+    (ibv::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, ibv::IBV_WR_RDMA_WRITE_WITH_IMM, |qp| {
+        qp.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    }),
+    (ibv::IBV_QP_EX_WITH_SEND, ibv::IBV_WR_SEND, |qp| qp.wr_send = Some(wr_send)),
+    (ibv::IBV_QP_EX_WITH_SEND_WITH_IMM, ibv::IBV_WR_SEND_WITH_IMM, |qp| {
+        qp.wr_send_imm = Some(wr_send_imm);
+    }),
+    (ibv::IBV_QP_EX_WITH_RDMA_READ, ibv::IBV_WR_RDMA_READ, |qp| {
+        qp.wr_rdma_read = Some(wr_rdma_read);
+    }),
+];
+
+/// Refuses operations that cannot be posted to a QP.
+pub(super) fn check(asked: u64, operations: &Operations) -> Result<()> {
+    let offered = SEND_OPS.iter().filter(|(_, opcode, _)| operations.get(*opcode).is_ok());
+    let offered = offered.fold(0, |all, (flag, ..)| all | u64::from(*flag));
+    match asked & !offered {
+        0 => Ok(()),
+        lacking => {
+            Err(unsupported!("the operations {lacking:#x} of send_ops_flags are not offered"))
+        }
+    }
+}
+
+/// Puts the functions that build work requests into a QP, of operations those that were asked for.
+pub(super) fn furnish(qp: &mut ibv_qp_ex, asked: u64) {
+    qp.wr_start = Some(wr_start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(wr_abort);
+    qp.wr_set_sge = Some(wr_set_sge);
+    qp.wr_set_sge_list = Some(wr_set_sge_list);
+    qp.wr_set_inline_data = Some(wr_set_inline_data);
+    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    for (_, _, put) in SEND_OPS.iter().filter(|(flag, ..)| asked & u64::from(*flag) != 0) {
+        put(qp);
+    }
+}
+
+/// The list that is being built.
+///
+/// # Safety
+/// The QP is one of this provider, of which the caller builds a list: no other thread does, because the
+/// list has the queue's lock, or because the program promised it.
+#[inline(always)]
+unsafe fn building<'a>(qp: *mut ibv_qp_ex) -> &'a mut Building<'static> {
+    // SAFETY: as the caller promises.
+    unsafe { &mut (*qp.cast::<QpObject>()).building }
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    // SAFETY: the program passes a QP of this provider, which it does not destroy before the list ends;
+    // nothing that is held of it goes beyond.
+    let queue = unsafe { &own(qp.cast()).queues.send };
+    // SAFETY: nobody else builds a list once the queue is held.
+    Building::begin(queue, || unsafe { building(qp) });
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: the program passes a QP of this provider, of which it ends the list.
+    unsafe { building(qp) }.take().complete()
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: as in `wr_complete`.
+    unsafe { building(qp) }.take().abort();
+}
+
+/// Adds a request of an operation.
+///
+/// # Safety
+/// As [`building`].
+#[inline(always)]
+unsafe fn add(qp: *mut ibv_qp_ex, opcode: ibv::ibv_wr_opcode, remote: (u64, u32), immediate: u32) {
+    // SAFETY: as the caller promises; the program has set both fields.
+    let (flags, wr_id) = unsafe { ((*qp).wr_flags, (*qp).wr_id) };
+    // SAFETY: as the caller promises.
+    unsafe { building(qp) }.request(Request { opcode, flags, wr_id, remote, immediate });
+}
+
+macro_rules! adds {
+    ($($name:ident($($argument:ident: $type:ty),*): $opcode:ident, $remote:expr, $immediate:expr;)*) => {
+        $(unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($argument: $type),*) {
+            // SAFETY: the program passes a QP of this provider, of which it builds a list.
+            unsafe { add(qp, ibv::$opcode, $remote, $immediate) };
+        })*
+    };
+}
+
+adds! {
+    wr_rdma_write(rkey: u32, address: u64): IBV_WR_RDMA_WRITE, (address, rkey), 0;
+    wr_rdma_write_imm(rkey: u32, address: u64, immediate: u32):
+        IBV_WR_RDMA_WRITE_WITH_IMM, (address, rkey), immediate;
+    wr_rdma_read(rkey: u32, address: u64): IBV_WR_RDMA_READ, (address, rkey), 0;
+    wr_send(): IBV_WR_SEND, (0, 0), 0;
+    wr_send_imm(immediate: u32): IBV_WR_SEND_WITH_IMM, (0, 0), immediate;
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let sge = ibv_sge { addr, length, lkey };
+    // SAFETY: as in `adds`.
+    unsafe { building(qp) }.payload(Payload::Sges(slice::from_ref(&sge)));
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: as in `adds`.
+    let building = unsafe { building(qp) };
+    // SAFETY: the program passes that many elements.
+    match unsafe { elements(list, c_int::try_from(count).unwrap_or(c_int::MAX)) } {
+        Ok(sges) => building.payload(Payload::Sges(sges)),
+        Err(errno) => building.fail(errno),
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, address: *mut c_void, length: usize) {
+    let piece = ibv_data_buf { addr: address, length };
+    // SAFETY: as the program promises.
+    unsafe { set_inline_data(qp, slice::from_ref(&piece)) };
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_data_buf,
+) {
+    let pieces = match count {
+        0 => &[],
+        // SAFETY: the program passes that many pieces.
+        _ => unsafe { slice::from_raw_parts(list, count) },
+    };
+    // SAFETY: as the program promises.
+    unsafe { set_inline_data(qp, pieces) };
+}
+
+/// # Safety
+/// As [`building`]; the memory of the pieces can be read.
+#[inline(always)]
+unsafe fn set_inline_data(qp: *mut ibv_qp_ex, pieces: &[ibv_data_buf]) {
+    // SAFETY: as the caller promises.
+    let building = unsafe { building(qp) };
+    let pieces = pieces.iter().map(|piece| (piece.addr.cast_const().cast(), piece.length));
+    let mut room = [const { MaybeUninit::uninit() }; MAX_INLINE / 8];
+    // SAFETY: as the caller promises.
+    match unsafe { gather(pieces, &mut room) } {
+        Ok(data) => building.payload(Payload::Inline(data)),
+        Err(errno) => building.fail(errno),
+    }
+}
