@@ -8,6 +8,7 @@ use crate::ffi::Operation;
 pub mod apart;
 pub mod counter;
 pub mod errors;
+pub mod extended;
 pub mod link;
 pub mod reach;
 pub mod shared;

@@ -20,11 +20,13 @@ mod srq;
 mod userfault;
 
 pub use descriptors::descriptors_of;
-pub use device::{AsyncEvent, Channel, Completion, Context, Cq, Pd, ThreadDomain};
+pub use device::{
+    AsyncEvent, Channel, Completion, Context, Cq, CqWishes, EVERYTHING, Pd, ThreadDomain,
+};
 pub use fork::in_child;
 pub use library::Library;
 pub use mapping::Mapping;
-pub use qp::{Atomic, AtomicOperation, Operation, Patience, Peer, Qp, Send};
+pub use qp::{Atomic, AtomicOperation, End, Operation, Patience, Peer, Qp, QpWishes, Send};
 pub use recv::Recv;
 pub use region::{Piece, Region};
 pub use srq::Srq;

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ibverbs_tests::data::link::{self, Link};
 use ibverbs_tests::ffi::{
-    Context, Cq, Library, Operation, Patience, Pd, Peer, Qp, Recv, Region, Send,
+    Context, Cq, End, Library, Operation, Patience, Pd, Peer, Qp, Recv, Region, Send,
 };
 use verbs_sys::current::verbs as v;
 
@@ -33,6 +33,9 @@ enum Command {
         /// What each of them posts
         #[arg(long, value_enum, default_value_t = Posted::Write)]
         posted: Posted,
+        /// Post and poll by the extended functions
+        #[arg(long)]
+        extended: bool,
     },
     /// Print how many pairs of QPs are made and connected per second
     Connect {
@@ -82,19 +85,22 @@ struct Devices {
 fn main() -> Result<()> {
     let Arguments { command, devices } = Arguments::parse();
     match command {
-        Command::OneByOne { count, posted } => one_by_one(&devices, count, posted),
+        Command::OneByOne { count, posted, extended } => {
+            one_by_one(&linked(&devices, extended)?, count, posted)
+        }
         Command::Connect { seconds } => connect(&devices, Duration::from_secs(seconds)),
         Command::Register { bytes, times } => register(&devices, bytes, times),
         Command::Idle => idle(&devices),
     }
 }
 
-fn linked(devices: &Devices) -> Result<Link> {
+fn linked(devices: &Devices, extended: bool) -> Result<Link> {
     let options = link::Options {
         devices: [devices.from.clone(), devices.to.clone()],
         gid_index: devices.gid,
         events: false,
         thread_domain: false,
+        extended,
         cq_entries: 2 * link::DEPTH,
         patience: Patience::default(),
     };
@@ -108,14 +114,13 @@ const TO_COMPLETE: Duration = Duration::from_millis(1);
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
-fn one_by_one(devices: &Devices, count: u32, posted: Posted) -> Result<()> {
-    let link = linked(devices)?;
+fn one_by_one(link: &Link, count: u32, posted: Posted) -> Result<()> {
     for number in 1..=count {
         match posted {
-            Posted::Write => writes(&link, number, 1, v::IBV_SEND_SIGNALED)?,
-            Posted::Inline => writes(&link, number, 1, v::IBV_SEND_SIGNALED | v::IBV_SEND_INLINE)?,
-            Posted::List8 => writes(&link, number, 8, v::IBV_SEND_SIGNALED)?,
-            Posted::Receive => receive(&link, number)?,
+            Posted::Write => writes(link, number, 1, v::IBV_SEND_SIGNALED)?,
+            Posted::Inline => writes(link, number, 1, v::IBV_SEND_SIGNALED | v::IBV_SEND_INLINE)?,
+            Posted::List8 => writes(link, number, 8, v::IBV_SEND_SIGNALED)?,
+            Posted::Receive => receive(link, number)?,
         }
         // A SEND that is not signaled stays in its queue until that is reset.
         if posted == Posted::Receive && number % link::DEPTH == 0 {
@@ -133,7 +138,7 @@ fn writes(link: &Link, number: u32, requests: u64, flags: v::ibv_send_flags) -> 
     let write = |index| send(link, wr_id(index), Operation::Write, remote, flags);
     let list: Vec<Send> = (0..requests).map(write).collect();
     link.left.region.write(0, &number.to_le_bytes());
-    link.left.qp.post_send(&list).map_err(|(failed, _)| failed)?;
+    post(link, &list)?;
     wait_for(link, number)?;
     (0..requests).try_for_each(|index| poll_once(&link.left.send_cq, wr_id(index)))
 }
@@ -145,9 +150,18 @@ fn receive(link: &Link, number: u32) -> Result<()> {
     link.right.qp.post_recv(&Recv { wr_id, pieces })?;
     link.left.region.write(0, &number.to_le_bytes());
     let send = send(link, wr_id, Operation::Send, (0, 0), 0);
-    link.left.qp.post_send(&[send]).map_err(|(failed, _)| failed)?;
+    post(link, &[send])?;
     wait_for(link, number)?;
     poll_once(&link.right.receive_cq, wr_id)
+}
+
+/// Posts a list, as the QP was made to be posted to.
+fn post(link: &Link, list: &[Send]) -> Result<()> {
+    let qp = &link.left.qp;
+    if qp.is_extended() {
+        return Ok(qp.build(list, End::Complete)?);
+    }
+    Ok(qp.post_send(list).map_err(|(failed, _)| failed)?)
 }
 
 fn send(
@@ -243,7 +257,7 @@ fn register(devices: &Devices, bytes: usize, times: u32) -> Result<()> {
 }
 
 fn idle(devices: &Devices) -> Result<()> {
-    let _link = linked(devices)?;
+    let _link = linked(devices, false)?;
     println!("ready");
     loop {
         std::thread::park();

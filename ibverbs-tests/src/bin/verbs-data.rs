@@ -39,6 +39,8 @@ enum Command {
     Shared(Link),
     /// Many connections that count in the same words by atomics
     Counter(Link),
+    /// What the extended verbs tell, and what they refuse
+    Extended(Link),
     /// Reach for a page as long as it is registered, and when it is no more
     Reach {
         /// How often, before and after
@@ -107,6 +109,9 @@ struct Link {
     /// Make the queues in a thread domain
     #[arg(long)]
     thread_domain: bool,
+    /// Post and poll by the extended functions
+    #[arg(long)]
+    extended: bool,
     /// Local ACK timeout, 4.096 µs × 2^N
     #[arg(long, value_name = "N", default_value_t = 14)]
     timeout: u8,
@@ -142,6 +147,7 @@ impl From<&Link> for Options {
             gid_index: link.gid,
             events: link.events,
             thread_domain: link.thread_domain,
+            extended: link.extended,
             cq_entries: 2 * DEPTH,
             patience: Patience { timeout: link.timeout, ..Patience::default() },
         }
@@ -167,6 +173,10 @@ fn main() -> anyhow::Result<()> {
         Command::Counter(link) => {
             println!("{} atomics counted once", data::counter::all(&(&link).into())?);
         }
+        Command::Extended(link) => {
+            data::extended::all(&(&link).into())?;
+            println!("the extended verbs do what they should");
+        }
         Command::Reach { tries, link } => {
             let [before, after] = data::reach::registered(&(&link).into(), tries)?;
             println!("reached in {before} of {tries} before and in {after} of {tries} after");
@@ -181,6 +191,7 @@ fn main() -> anyhow::Result<()> {
                 gid_index: 1,
                 events: true,
                 thread_domain: false,
+                extended: false,
                 cq_entries: 2 * DEPTH,
                 patience: Patience { timeout, ..Patience::default() },
             };

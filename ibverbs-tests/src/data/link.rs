@@ -7,7 +7,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use verbs_sys::current::verbs as v;
 
 use crate::ffi::{
-    Channel, Completion, Context, Cq, Library, Patience, Pd, Peer, Qp, Region, ThreadDomain,
+    Channel, Completion, Context, Cq, CqWishes, EVERYTHING, Library, Patience, Pd, Peer, Qp,
+    QpWishes, Region, ThreadDomain,
 };
 
 /// How long a completion may take.
@@ -30,6 +31,8 @@ pub struct Options {
     pub events: bool,
     /// The queues are made in a thread domain.
     pub thread_domain: bool,
+    /// Work requests are posted and completions polled by the extended functions.
+    pub extended: bool,
     /// Least number of CQ entries.
     pub cq_entries: u32,
     /// How long a lost frame is waited for, and how often it is sent again.
@@ -238,12 +241,17 @@ impl Side {
         };
         let cq = || -> Result<Rc<Cq>> {
             let channel = options.events.then(|| Channel::new(&context)).transpose()?;
-            Ok(Cq::new(&context, options.cq_entries, channel.as_ref())?)
+            let entries = options.cq_entries;
+            if options.extended {
+                let wishes = CqWishes { wc_flags: EVERYTHING, ..CqWishes::default() };
+                return Cq::extended(&context, entries, channel.as_ref(), wishes);
+            }
+            Ok(Cq::new(&context, entries, channel.as_ref())?)
         };
         let (send_cq, receive_cq) = (cq()?, cq()?);
         ensure!(send_cq.entries() >= options.cq_entries, "only {} CQ entries", send_cq.entries());
         let region = Region::new(&pd, room, ACCESS, index == 0)?;
-        let qp = Self::qp(&pd, &send_cq, &receive_cq)?;
+        let qp = Self::qp(&pd, [&send_cq, &receive_cq], options.extended)?;
         Ok(Self { qp, send_cq, receive_cq, region, pd, context })
     }
 
@@ -252,11 +260,12 @@ impl Side {
     /// # Errors
     /// When the device refuses.
     pub fn renew_qp(&mut self) -> Result<()> {
-        self.qp = Self::qp(&self.pd, &self.send_cq, &self.receive_cq)?;
+        let cqs = [&self.send_cq, &self.receive_cq];
+        self.qp = Self::qp(&self.pd, cqs, self.qp.is_extended())?;
         Ok(())
     }
 
-    fn qp(pd: &Rc<Pd>, send_cq: &Rc<Cq>, receive_cq: &Rc<Cq>) -> Result<Qp> {
+    fn qp(pd: &Rc<Pd>, cqs: [&Rc<Cq>; 2], extended: bool) -> Result<Qp> {
         let capabilities = |inline| v::ibv_qp_cap {
             max_send_wr: DEPTH,
             max_recv_wr: DEPTH,
@@ -266,7 +275,12 @@ impl Side {
         };
         let mut last = None;
         for inline in INLINE {
-            match Qp::new(pd, send_cq, receive_cq, capabilities(inline)) {
+            let made = if extended {
+                Qp::extended(pd, cqs, capabilities(inline), QpWishes::default())
+            } else {
+                Qp::new(pd, cqs[0], cqs[1], capabilities(inline)).map_err(anyhow::Error::from)
+            };
+            match made {
                 Ok(qp) => {
                     let granted = qp.capabilities;
                     ensure!(granted.max_send_wr >= DEPTH && granted.max_recv_sge >= MAX_SGE);

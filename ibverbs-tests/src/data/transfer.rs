@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use verbs_sys::current::verbs as v;
 
 use super::link::{Link, Side};
-use crate::ffi::{Completion, Operation, Piece, Recv, Region, Send};
+use crate::ffi::{Completion, End, Operation, Piece, Recv, Region, Send};
 
 /// Bytes between the pieces of a message, and after the last: they must stay as they are.
 const GAP: usize = 61;
@@ -181,9 +181,13 @@ pub fn run_list(link: &Link, transfers: &[Transfer]) -> Result<()> {
             transfer.send(&left.region, remote, index as u64, index == last)
         })
         .collect();
-    left.qp
-        .post_send(&sends)
-        .map_err(|(failed, index)| anyhow::anyhow!("work request {index}: {failed}"))?;
+    if left.qp.is_extended() {
+        left.qp.build(&sends, End::Complete)?;
+    } else {
+        left.qp
+            .post_send(&sends)
+            .map_err(|(failed, index)| anyhow::anyhow!("work request {index}: {failed}"))?;
+    }
 
     for (transfer, wr_id) in transfers.iter().zip(1000..) {
         if transfer.operation.receives() {

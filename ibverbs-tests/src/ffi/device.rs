@@ -13,6 +13,10 @@ use verbs_sys::current::verbs as v;
 use super::Failed;
 use super::library::Library;
 
+mod extended;
+
+pub use extended::{CqWishes, EVERYTHING};
+
 /// The only port.
 const PORT: u8 = 1;
 
@@ -139,7 +143,7 @@ impl Context {
     }
 
     /// The extended operations, found as verbs.h does.
-    fn extended(&self) -> Result<NonNull<v::verbs_context>> {
+    pub(super) fn extended(&self) -> Result<NonNull<v::verbs_context>> {
         // SAFETY: the context is open.
         let marker = unsafe { self.raw.as_ref() }.abi_compat;
         ensure!(marker as usize == usize::MAX, "libibverbs' contexts are not extended");
@@ -359,7 +363,10 @@ impl Drop for Channel {
 #[derive(Debug)]
 pub struct Cq {
     raw: NonNull<v::ibv_cq>,
+    /// It is polled by the extended functions.
+    is_extended: bool,
     channel: Option<Rc<Channel>>,
+    _parent: Option<Rc<Pd>>,
     context: Rc<Context>,
 }
 
@@ -396,7 +403,8 @@ impl Cq {
         // SAFETY: the context is open, the channel is null or lives.
         let raw = unsafe { create(context.raw(), entries, null_mut(), raw_channel, 0) };
         let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_create_cq"))?;
-        Ok(Rc::new(Self { raw, channel: channel.cloned(), context: Rc::clone(context) }))
+        let (channel, context) = (channel.cloned(), Rc::clone(context));
+        Ok(Rc::new(Self { raw, is_extended: false, channel, _parent: None, context }))
     }
 
     pub(super) fn raw(&self) -> *mut v::ibv_cq {
@@ -424,11 +432,22 @@ impl Cq {
         &unsafe { self.context.raw.as_ref() }.ops
     }
 
-    /// Takes a completion.
+    /// Takes a completion, as the queue was made to be polled.
     ///
     /// # Errors
     /// When the provider says that the queue is broken.
     pub fn poll(&self) -> Result<Option<Completion>> {
+        if self.is_extended {
+            return Ok(self.poll_extended(1)?.pop().map(|(completion, _)| completion));
+        }
+        self.poll_plain()
+    }
+
+    /// Takes a completion by `ibv_poll_cq`.
+    ///
+    /// # Errors
+    /// When the provider says that the queue is broken.
+    pub fn poll_plain(&self) -> Result<Option<Completion>> {
         let poll = self.operations().poll_cq.expect("every provider polls");
         let mut wc: MaybeUninit<v::ibv_wc> = MaybeUninit::zeroed();
         // SAFETY: the queue lives, there is room for one completion.

@@ -13,8 +13,10 @@ use super::region::Piece;
 use super::srq::Srq;
 
 mod atomic;
+mod extended;
 
 pub use atomic::{Atomic, AtomicOperation};
+pub use extended::{End, QpWishes};
 
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,6 +112,8 @@ const MIN_RNR_TIMER: u8 = 12;
 /// A reliable connection.
 pub struct Qp {
     raw: NonNull<v::ibv_qp>,
+    /// Its extended form, where it has one: work requests are then posted call by call.
+    extended: Option<NonNull<v::ibv_qp_ex>>,
     /// What the device granted.
     pub capabilities: v::ibv_qp_cap,
     _cqs: (Rc<Cq>, Rc<Cq>),
@@ -164,7 +168,7 @@ impl Qp {
         let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_create_qp"))?;
         let cqs = (Rc::clone(send_cq), Rc::clone(receive_cq));
         let (capabilities, pd) = (attributes.cap, Rc::clone(pd));
-        Ok(Self { raw, capabilities, _cqs: cqs, _srq: srq.cloned(), pd })
+        Ok(Self { raw, extended: None, capabilities, _cqs: cqs, _srq: srq.cloned(), pd })
     }
 
     /// Its number.

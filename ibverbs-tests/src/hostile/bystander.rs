@@ -28,6 +28,7 @@ pub fn run() -> Result<()> {
         gid_index: super::GID,
         events: true,
         thread_domain: false,
+        extended: false,
         cq_entries: 64,
         patience: Patience::default(),
     };

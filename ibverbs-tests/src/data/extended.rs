@@ -1,0 +1,223 @@
+//! What the extended verbs tell, what they refuse, and that they and the plain ones go together.
+
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result, ensure};
+use verbs_sys::current::verbs as v;
+
+use super::link::{Link, Options, completion};
+use super::transfer;
+use crate::ffi::{
+    Cq, CqWishes, EVERYTHING, End, Failed, Operation, Pd, Qp, QpWishes, Send, ThreadDomain,
+};
+
+/// Messages of which the times are looked at.
+const MESSAGES: u64 = 20;
+/// Bytes of a message.
+const BYTES: usize = 512;
+
+/// Runs all of it.
+///
+/// # Errors
+/// At the first thing that is not as it should be.
+pub fn all(options: &Options) -> Result<()> {
+    let options = Options { extended: true, ..options.clone() };
+    let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
+    device(&link).context("what the device tells")?;
+    completion_queues(&link).context("completion queues")?;
+    queue_pairs(&link).context("queue pairs")?;
+    times(&link).context("times")?;
+    both_ways(&link).context("extended and plain calls in turn")?;
+    nothing_or_all(&link).context("lists that are not posted")
+}
+
+/// A WRITE of bytes of the left region to the right one.
+fn write(link: &Link, wr_id: u64) -> Send {
+    Send {
+        wr_id,
+        operation: Operation::Write,
+        pieces: vec![link.left.region.piece(0, BYTES)],
+        remote: (link.right.region.address(), link.right.region.rkey()),
+        immediate: 0,
+        flags: v::IBV_SEND_SIGNALED,
+    }
+}
+
+fn refused<T>(outcome: Result<T>, errno: i32) -> Result<()> {
+    let error = outcome.err().context("it is not refused")?;
+    let found = error.downcast::<Failed>()?;
+    ensure!(found.errno == errno, "refused otherwise: {found}");
+    Ok(())
+}
+
+fn device(link: &Link) -> Result<()> {
+    let context = &link.left.context;
+    let (extended, plain) = (context.extended_attributes()?, context.attributes()?);
+    ensure!(extended.orig_attr.max_qp == plain.max_qp);
+    ensure!(extended.phys_port_cnt_ex == u32::from(plain.phys_port_cnt));
+    ensure!(extended.device_cap_flags_ex == u64::from(plain.device_cap_flags));
+    ensure!(extended.completion_timestamp_mask == u64::MAX);
+    ensure!(extended.hca_core_clock == 1_000_000, "it counts nanoseconds, which is so many kHz");
+    let not_offered = [
+        extended.odp_caps.general_caps,
+        u64::from(extended.tso_caps.max_tso),
+        u64::from(extended.rss_caps.supported_qpts),
+        u64::from(extended.raw_packet_caps),
+        u64::from(extended.tm_caps.max_num_tags),
+        extended.max_dm_size,
+    ];
+    ensure!(not_offered == [0; 6], "{not_offered:?}");
+    let before = context.clock(v::IBV_VALUES_MASK_RAW_CLOCK)?;
+    ensure!(context.clock(v::IBV_VALUES_MASK_RAW_CLOCK)? >= before);
+    refused(context.clock(1 << 5), libc::EINVAL)
+}
+
+fn completion_queues(link: &Link) -> Result<()> {
+    let side = &link.left;
+    let make = |wishes: CqWishes<'_>| Cq::extended(&side.context, 4, None, wishes);
+    for flag in [
+        v::IBV_WC_EX_WITH_CVLAN,
+        v::IBV_WC_EX_WITH_FLOW_TAG,
+        v::IBV_WC_EX_WITH_TM_INFO,
+        v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
+        1 << 20,
+    ] {
+        let wc_flags = EVERYTHING | u64::from(flag);
+        let made = make(CqWishes { wc_flags, ..CqWishes::default() });
+        refused(made, libc::EOPNOTSUPP).with_context(|| format!("wc_flags {wc_flags:#x}"))?;
+    }
+    let thread = ThreadDomain::new(&side.context)?;
+    let parent = Pd::parent(&Pd::new(&side.context)?, &thread)?;
+    let (with_flags, with_pd) = (v::IBV_CQ_INIT_ATTR_MASK_FLAGS, v::IBV_CQ_INIT_ATTR_MASK_PD);
+    let wishes = |comp_mask, flags, parent| CqWishes { wc_flags: 0, comp_mask, flags, parent };
+    refused(make(wishes(1 << 9, 0, None)), libc::EINVAL)?;
+    refused(make(wishes(with_flags, 1 << 9, None)), libc::EINVAL)?;
+    let overrun = v::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+    refused(make(wishes(with_flags, overrun, None)), libc::EOPNOTSUPP)?;
+    refused(make(wishes(with_pd, 0, None)), libc::EINVAL)?;
+    refused(make(wishes(with_pd, 0, Some(&side.pd))), libc::EINVAL)?;
+    let one_thread = v::IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+    make(wishes(with_flags | with_pd, one_thread, Some(&parent)))?;
+    make(wishes(0, u32::MAX, None)).context("flags without their bit in the mask")?;
+    Ok(())
+}
+
+fn queue_pairs(link: &Link) -> Result<()> {
+    let side = &link.left;
+    let capabilities = side.qp.capabilities;
+    let cqs: [&Rc<Cq>; 2] = [&side.send_cq, &side.receive_cq];
+    let make = |wishes: QpWishes| Qp::extended(&side.pd, cqs, capabilities, wishes);
+    let (send_ops, flags) = (v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, v::IBV_QP_INIT_ATTR_CREATE_FLAGS);
+    let plain = QpWishes { comp_mask: flags, send_ops: 0, create_flags: 0 };
+    ensure!(!make(plain)?.is_extended(), "it was not asked for send operations");
+    ensure!(make(QpWishes { comp_mask: send_ops, ..plain })?.is_extended());
+    for send_ops_flags in [v::IBV_QP_EX_WITH_TSO, 1 << 30] {
+        let wishes = QpWishes { comp_mask: send_ops, send_ops: send_ops_flags.into(), ..plain };
+        refused(make(wishes), libc::EOPNOTSUPP)?;
+    }
+    refused(make(QpWishes { create_flags: 1 << 1, ..plain }), libc::EOPNOTSUPP)?;
+    for (comp_mask, errno) in [
+        (v::IBV_QP_INIT_ATTR_XRCD, libc::EOPNOTSUPP),
+        (v::IBV_QP_INIT_ATTR_IND_TABLE, libc::EOPNOTSUPP),
+        (v::IBV_QP_INIT_ATTR_RX_HASH, libc::EOPNOTSUPP),
+        (1 << 20, libc::EINVAL),
+    ] {
+        refused(make(QpWishes { comp_mask, ..plain }), errno)?;
+    }
+    Ok(())
+}
+
+/// Completions are stamped while the message is under way, by the clock that the device tells.
+fn times(link: &Link) -> Result<()> {
+    let context = &link.left.context;
+    let clock = || context.clock(v::IBV_VALUES_MASK_RAW_CLOCK);
+    for _ in 0..2 {
+        let begun = clock()?;
+        let list: Vec<Send> = (0..MESSAGES).map(|wr_id| write(link, wr_id)).collect();
+        link.left.qp.build(&list, End::Complete)?;
+        let mut found = Vec::new();
+        while found.len() < list.len() {
+            found.extend(link.left.send_cq.poll_extended(7)?);
+        }
+        let ended = clock()?;
+        let mut before = begun;
+        for ((completion, time), wr_id) in found.iter().zip(0..) {
+            let told = (completion.wr_id, completion.status);
+            ensure!(told == (wr_id, v::IBV_WC_SUCCESS), "{completion:?}");
+            ensure!((before..=ended).contains(time), "{before} <= {time} <= {ended} does not hold");
+            before = *time;
+        }
+    }
+    Ok(())
+}
+
+/// One queue pair is posted to by either call, one completion queue is polled by either.
+fn both_ways(link: &Link) -> Result<()> {
+    let (qp, cq) = (&link.left.qp, &link.left.send_cq);
+    for wr_id in 0..MESSAGES {
+        let list = [write(link, wr_id)];
+        if wr_id % 2 == 0 {
+            qp.build(&list, End::Complete)?;
+        } else {
+            qp.post_send(&list).map_err(|(failed, _)| failed)?;
+        }
+    }
+    for wr_id in 0..MESSAGES {
+        let found = loop {
+            let plain = wr_id % 3 == 0;
+            if let Some(found) = if plain { cq.poll_plain()? } else { cq.poll()? } {
+                break found;
+            }
+            std::thread::yield_now();
+        };
+        let told = (found.wr_id, found.status, found.opcode, found.qp_num);
+        let wanted = (wr_id, v::IBV_WC_SUCCESS, v::IBV_WC_RDMA_WRITE, qp.number());
+        ensure!(told == wanted, "{found:?}");
+    }
+    link.nothing_more(cq)
+}
+
+/// A list with anything wrong in it, or that is aborted, is not posted in part.
+fn nothing_or_all(link: &Link) -> Result<()> {
+    let (left, right) = (&link.left, &link.right);
+    let (before, after) = ([0x11; BYTES], [0x22; BYTES]);
+    right.region.write(0, &before);
+    left.region.write(0, &after);
+    let good = write(link, 1);
+    let long = Send { pieces: vec![left.region.piece(0, 1); 17], ..good.clone() };
+    let inline = Send {
+        pieces: vec![left.region.piece(0, BYTES)],
+        flags: v::IBV_SEND_INLINE,
+        ..good.clone()
+    };
+    let read = Send {
+        operation: Operation::Read,
+        pieces: vec![left.region.piece(0, 8)],
+        ..inline.clone()
+    };
+    let flags = Send { flags: v::IBV_SEND_IP_CSUM, ..good.clone() };
+    let most = left.qp.capabilities.max_send_wr as usize + 1;
+    let mut lists: Vec<(Vec<Send>, i32)> = [long, inline, read, flags]
+        .map(|wrong| (vec![good.clone(), wrong, good.clone()], libc::EINVAL))
+        .into();
+    lists.push((vec![good.clone(); most], libc::ENOMEM));
+    for (number, (list, errno)) in lists.iter().enumerate() {
+        let outcome = left.qp.build(list, End::Complete).map_err(anyhow::Error::from);
+        refused(outcome, *errno).with_context(|| format!("list {number}"))?;
+        left.qp.build(list, End::Abort)?;
+    }
+    // What comes later would show what came of those.
+    let last = Send { operation: Operation::Send, ..write(link, 2) };
+    right.qp.post_recv(&crate::ffi::Recv {
+        wr_id: 3,
+        pieces: vec![right.region.piece(BYTES, BYTES)],
+    })?;
+    left.qp.build(&[last], End::Complete)?;
+    ensure!(completion(&right.receive_cq)?.wr_id == 3);
+    ensure!(completion(&left.send_cq)?.wr_id == 2);
+    link.nothing_more(&left.send_cq)?;
+    let mut found = [0; BYTES];
+    right.region.read(0, &mut found);
+    ensure!(found == before, "bytes of a list that was not posted");
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! The extended verbs of devices and completion queues.
+
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, null_mut};
+use std::rc::Rc;
+
+use anyhow::{Result, bail, ensure};
+use verbs_sys::current::verbs as v;
+
+use super::super::Failed;
+use super::{Channel, Completion, Context, Cq, Pd};
+
+/// All that a completion can be asked to tell.
+pub const EVERYTHING: u64 = (v::IBV_WC_EX_WITH_BYTE_LEN
+    | v::IBV_WC_EX_WITH_IMM
+    | v::IBV_WC_EX_WITH_QP_NUM
+    | v::IBV_WC_EX_WITH_SRC_QP
+    | v::IBV_WC_EX_WITH_SLID
+    | v::IBV_WC_EX_WITH_SL
+    | v::IBV_WC_EX_WITH_DLID_PATH_BITS
+    | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) as u64;
+
+/// What an extended completion queue is asked to be, beside its size.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CqWishes<'a> {
+    /// `ibv_create_cq_wc_flags`.
+    pub wc_flags: u64,
+    /// `ibv_cq_init_attr_mask`.
+    pub comp_mask: u32,
+    /// `ibv_create_cq_attr_flags`.
+    pub flags: u32,
+    /// Parent domain.
+    pub parent: Option<&'a Rc<Pd>>,
+}
+
+impl Context {
+    /// What the device offers, extended.
+    ///
+    /// # Errors
+    /// When it does not say.
+    pub fn extended_attributes(&self) -> Result<v::ibv_device_attr_ex> {
+        // SAFETY: the extended context lives as long as the context.
+        let query = unsafe { self.extended()?.as_ref() }.query_device_ex;
+        let Some(query) = query else { bail!("there is no ibv_query_device_ex") };
+        let mut attributes = MaybeUninit::zeroed();
+        let bytes = size_of::<v::ibv_device_attr_ex>();
+        // SAFETY: the context is open, the place has that many bytes.
+        let result = unsafe { query(self.raw(), null_mut(), attributes.as_mut_ptr(), bytes) };
+        Failed::check("ibv_query_device_ex", result)?;
+        // SAFETY: zeroed, all numbers, and filled.
+        Ok(unsafe { attributes.assume_init() })
+    }
+
+    /// The device's clock, with `mask` as `ibv_values_mask`.
+    ///
+    /// # Errors
+    /// When it does not say.
+    pub fn clock(&self, mask: u32) -> Result<u64> {
+        // SAFETY: the extended context lives as long as the context.
+        let query = unsafe { self.extended()?.as_ref() }.query_rt_values;
+        let Some(query) = query else { bail!("there is no ibv_query_rt_values_ex") };
+        let raw_clock = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+        let mut values = v::ibv_values_ex { comp_mask: mask, raw_clock };
+        // SAFETY: the context is open.
+        Failed::check("ibv_query_rt_values_ex", unsafe { query(self.raw(), &raw mut values) })?;
+        let told = (values.comp_mask, values.raw_clock.tv_sec);
+        ensure!(told == (v::IBV_VALUES_MASK_RAW_CLOCK, 0), "ibv_query_rt_values_ex says {told:?}");
+        Ok(u64::try_from(values.raw_clock.tv_nsec)?)
+    }
+}
+
+impl Cq {
+    /// Makes one that is polled by the extended functions.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn extended(
+        context: &Rc<Context>,
+        entries: u32,
+        channel: Option<&Rc<Channel>>,
+        wishes: CqWishes<'_>,
+    ) -> Result<Rc<Self>> {
+        // SAFETY: the extended context lives as long as the context.
+        let create = unsafe { context.extended()?.as_ref() }.create_cq_ex;
+        let Some(create) = create else { bail!("there is no ibv_create_cq_ex") };
+        let mut attributes = v::ibv_cq_init_attr_ex {
+            cqe: entries,
+            cq_context: null_mut(),
+            channel: channel.map_or(null_mut(), |channel| channel.raw.as_ptr()),
+            comp_vector: 0,
+            wc_flags: wishes.wc_flags,
+            comp_mask: wishes.comp_mask,
+            flags: wishes.flags,
+            parent_domain: wishes.parent.map_or(null_mut(), |pd| pd.raw()),
+        };
+        // SAFETY: the context is open, the channel is null or lives, and so is the domain.
+        let raw = unsafe { create(context.raw(), &raw mut attributes) };
+        let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_create_cq_ex"))?;
+        let (channel, context) = (channel.cloned(), Rc::clone(context));
+        let parent = wishes.parent.cloned();
+        let (raw, is_extended) = (raw.cast(), true);
+        Ok(Rc::new(Self { raw, is_extended, channel, _parent: parent, context }))
+    }
+
+    fn raw_ex(&self) -> *mut v::ibv_cq_ex {
+        assert!(self.is_extended, "it was made by ibv_create_cq");
+        self.raw().cast()
+    }
+
+    /// Takes up to `limit` completions in one poll, each with the device's time.
+    ///
+    /// # Errors
+    /// When the provider says that the queue is broken.
+    pub fn poll_extended(&self, limit: usize) -> Result<Vec<(Completion, u64)>> {
+        let raw = self.raw_ex();
+        let mut attributes = v::ibv_poll_cq_attr { comp_mask: 0 };
+        // SAFETY: the queue lives, and is an extended one, whose functions are there.
+        let started = unsafe {
+            let start = (*raw).start_poll.expect("every extended queue has it");
+            start(raw, &raw mut attributes)
+        };
+        let mut all = Vec::new();
+        match started {
+            0 => {}
+            libc::ENOENT => return Ok(all),
+            errno => return Err(Failed { call: "ibv_start_poll", errno }.into()),
+        }
+        let end = loop {
+            // SAFETY: the poll has started, and there is a completion.
+            all.push(unsafe { completion(raw) });
+            if all.len() == limit {
+                break Ok(());
+            }
+            // SAFETY: the poll has started.
+            match unsafe { (*raw).next_poll.expect("every extended queue has it")(raw) } {
+                0 => {}
+                libc::ENOENT => break Ok(()),
+                errno => break Err(Failed { call: "ibv_next_poll", errno }),
+            }
+        };
+        // SAFETY: the poll has started, and ends here.
+        unsafe { (*raw).end_poll.expect("every extended queue has it")(raw) };
+        end?;
+        Ok(all)
+    }
+}
+
+/// Reads the completion that a poll is at.
+///
+/// # Safety
+/// The queue is polled, was made to tell everything, and there is a completion.
+unsafe fn completion(cq: *mut v::ibv_cq_ex) -> (Completion, u64) {
+    macro_rules! read {
+        ($function:ident) => {
+            // SAFETY: as the caller promises.
+            unsafe { ((*cq).$function.expect(stringify!($function)))(cq) }
+        };
+    }
+    // SAFETY: as the caller promises.
+    let (wr_id, status) = unsafe { ((*cq).wr_id, (*cq).status) };
+    let has_immediate = read!(read_wc_flags) & v::IBV_WC_WITH_IMM != 0;
+    let completion = Completion {
+        wr_id,
+        status,
+        opcode: read!(read_opcode),
+        byte_len: read!(read_byte_len),
+        immediate: has_immediate.then(|| u32::from_be(read!(read_imm_data))),
+        qp_num: read!(read_qp_num),
+    };
+    (completion, read!(read_completion_ts))
+}
