@@ -17,7 +17,7 @@ struct Counted {
     metric: &'static str,
     /// The call, and what of it is left out: entry and return of each start and stop the count.
     functions: &'static [&'static str],
-    /// What `verbs-bench one-by-one` posts.
+    /// What `verbs-bench one-by-one` posts, and how.
     posted: &'static str,
     /// Work requests, or polls, of each time that it posts.
     of_each: u32,
@@ -32,13 +32,30 @@ const POST_SEND: &[&str] = &[
 const POST_RECV: &[&str] = &["balboa_provider::ffi::post::post_recv"];
 const POLL_CQ: &[&str] = &["balboa_provider::ffi::cq::poll_cq"];
 
-const ROWS: [Counted; 6] = [
+/// One request, call by call.
+const WR: &[&str] = &[
+    "balboa_provider::ffi::qp::extended::wr_start",
+    "balboa_provider::ffi::qp::extended::wr_rdma_write",
+    "balboa_provider::ffi::qp::extended::wr_set_sge",
+    "balboa_provider::ffi::qp::extended::wr_complete",
+    "balboa_provider::doorbell::CardPath::wake",
+];
+/// What the program reads of the completion is not in it.
+const START_POLL: &[&str] = &[
+    "balboa_provider::ffi::cq::extended::start_poll",
+    "balboa_provider::ffi::cq::extended::end_poll",
+];
+
+const ROWS: [Counted; 9] = [
     row("post_send_instr", POST_SEND, "write", 1),
     row("post_send_inline_instr", POST_SEND, "inline", 1),
     row("post_send_list8_instr", POST_SEND, "list8", 8),
     row("post_recv_instr", POST_RECV, "receive", 1),
     row("poll_cq_instr", POLL_CQ, "write", 1),
     row("poll_recv_instr", POLL_CQ, "receive", 1),
+    row("wr_post_instr", WR, "write --extended", 1),
+    row("wr_post_list8_instr", WR, "list8 --extended", 8),
+    row("start_poll_instr", START_POLL, "write --extended", 1),
 ];
 
 const fn row(
