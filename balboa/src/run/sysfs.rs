@@ -95,11 +95,12 @@ impl World {
         }
         for (index, gid) in port.gids.iter().enumerate() {
             self.file(format!("{directory}/gids/{index}"), groups(gid));
-            // A slot without a GID has no type; for the kernel reading it is an error. The
-            // netdev of a GID (gid_attrs/ndevs) is left out: a name that is no netdev here would
-            // make libibverbs take the whole table for unreadable.
+            // A slot without a GID has neither type nor netdev; for the kernel reading them is an
+            // error. No netdev has the addresses, and a name that is none would make libibverbs take
+            // the whole table for unreadable; but programs (the crate `sideway`) rely on the file.
             if gid.iter().any(|byte| *byte != 0) {
                 self.file(format!("{directory}/gid_attrs/types/{index}"), "RoCE v2");
+                self.file(format!("{directory}/gid_attrs/ndevs/{index}"), "");
             }
         }
     }
@@ -161,10 +162,12 @@ mod tests {
     }
 
     #[test]
-    fn a_gid_type_stands_only_where_a_gid_does() {
+    fn attributes_of_a_gid_stand_only_where_a_gid_does() {
         let world = World::of(&[card(0)]);
-        let types = |index| format!("infiniband/balboa0/ports/1/gid_attrs/types/{index}");
-        assert_eq!(world.class.get(&types(0)).map(String::as_str), Some("RoCE v2\n"));
-        assert_eq!(world.class.get(&types(1)), None);
+        for (attribute, value) in [("types", "RoCE v2\n"), ("ndevs", "\n")] {
+            let path = |index| format!("infiniband/balboa0/ports/1/gid_attrs/{attribute}/{index}");
+            assert_eq!(world.class.get(&path(0)).map(String::as_str), Some(value));
+            assert_eq!(world.class.get(&path(1)), None);
+        }
     }
 }
