@@ -1084,26 +1084,26 @@ enum balboa_wqe_send_opcode {
 #define BALBOA_WQE_SEND_FLAGS_FENCE 0x4u
 /* The payload stands in the entry. */
 #define BALBOA_WQE_SEND_FLAGS_INLINE 0x8u
-/* What was completed. */
+/* What was completed; the numbers are those of ibv_wc_opcode. */
 enum balboa_cqe_opcode {
     /* SEND. */
-    BALBOA_CQE_OPCODE_SEND = 1,
+    BALBOA_CQE_OPCODE_SEND = 0,
     /* RDMA WRITE. */
-    BALBOA_CQE_OPCODE_WRITE = 2,
+    BALBOA_CQE_OPCODE_WRITE = 1,
     /* RDMA READ. */
-    BALBOA_CQE_OPCODE_READ = 3,
+    BALBOA_CQE_OPCODE_READ = 2,
     /* Compare and swap. */
-    BALBOA_CQE_OPCODE_COMPARE_SWAP = 4,
+    BALBOA_CQE_OPCODE_COMPARE_SWAP = 3,
     /* Fetch and add. */
-    BALBOA_CQE_OPCODE_FETCH_ADD = 5,
+    BALBOA_CQE_OPCODE_FETCH_ADD = 4,
+    /* Window bind. */
+    BALBOA_CQE_OPCODE_BIND_WINDOW = 5,
     /* Local invalidate. */
     BALBOA_CQE_OPCODE_LOCAL_INVALIDATE = 6,
-    /* Window bind. */
-    BALBOA_CQE_OPCODE_BIND_WINDOW = 7,
     /* A SEND was received. */
-    BALBOA_CQE_OPCODE_RECEIVE = 16,
+    BALBOA_CQE_OPCODE_RECEIVE = 128,
     /* An RDMA WRITE with immediate data was received. */
-    BALBOA_CQE_OPCODE_RECEIVE_WRITE_IMM = 17,
+    BALBOA_CQE_OPCODE_RECEIVE_WRITE_IMM = 129,
 };
 /* How a work request ended; the numbers are those of ibv_wc_status. */
 enum balboa_cqe_status {

@@ -610,26 +610,26 @@ package balboa_card_pkg;
   localparam logic [7:0] WQE_SEND_FLAGS_FENCE = 8'h4;
   // The payload stands in the entry.
   localparam logic [7:0] WQE_SEND_FLAGS_INLINE = 8'h8;
-  // What was completed.
+  // What was completed; the numbers are those of ibv_wc_opcode.
   typedef enum logic [7:0] {
     // SEND.
-    CQE_OPCODE_SEND = 8'd1,
+    CQE_OPCODE_SEND = 8'd0,
     // RDMA WRITE.
-    CQE_OPCODE_WRITE = 8'd2,
+    CQE_OPCODE_WRITE = 8'd1,
     // RDMA READ.
-    CQE_OPCODE_READ = 8'd3,
+    CQE_OPCODE_READ = 8'd2,
     // Compare and swap.
-    CQE_OPCODE_COMPARE_SWAP = 8'd4,
+    CQE_OPCODE_COMPARE_SWAP = 8'd3,
     // Fetch and add.
-    CQE_OPCODE_FETCH_ADD = 8'd5,
+    CQE_OPCODE_FETCH_ADD = 8'd4,
+    // Window bind.
+    CQE_OPCODE_BIND_WINDOW = 8'd5,
     // Local invalidate.
     CQE_OPCODE_LOCAL_INVALIDATE = 8'd6,
-    // Window bind.
-    CQE_OPCODE_BIND_WINDOW = 8'd7,
     // A SEND was received.
-    CQE_OPCODE_RECEIVE = 8'd16,
+    CQE_OPCODE_RECEIVE = 8'd128,
     // An RDMA WRITE with immediate data was received.
-    CQE_OPCODE_RECEIVE_WRITE_IMM = 8'd17
+    CQE_OPCODE_RECEIVE_WRITE_IMM = 8'd129
   } cqe_opcode_t;
   // How a work request ended; the numbers are those of ibv_wc_status.
   typedef enum logic [7:0] {

@@ -1,4 +1,4 @@
-//! What the card's codes are in verbs; the only place where they are translated.
+//! What the card's codes are in verbs: the same numbers, where they are any.
 
 use crate::abi::verbs as ibv;
 #[cfg(doc)]
@@ -12,99 +12,77 @@ pub(crate) const VENDOR_UNKNOWN_REQUEST: u32 = 0x101;
 /// `vendor_err` of work requests flushed because the card, or balboad, has died.
 pub(crate) const VENDOR_CARD_DIED: u32 = 0x102;
 
-/// The `ibv_wc_status` of a card's status; `None` for a code that is none.
+/// The `ibv_wc_status` of a card's status, which is its number; `None` for a code that is none.
 #[inline(always)]
 pub(crate) fn wc_status(status: Status) -> Option<ibv::ibv_wc_status> {
-    Some(match status {
-        Status::Success => ibv::IBV_WC_SUCCESS,
-        Status::LocalLength => ibv::IBV_WC_LOC_LEN_ERR,
-        Status::LocalQpOperation => ibv::IBV_WC_LOC_QP_OP_ERR,
-        Status::LocalProtection => ibv::IBV_WC_LOC_PROT_ERR,
-        Status::Flushed => ibv::IBV_WC_WR_FLUSH_ERR,
-        Status::WindowBind => ibv::IBV_WC_MW_BIND_ERR,
-        Status::BadResponse => ibv::IBV_WC_BAD_RESP_ERR,
-        Status::LocalAccess => ibv::IBV_WC_LOC_ACCESS_ERR,
-        Status::RemoteInvalidRequest => ibv::IBV_WC_REM_INV_REQ_ERR,
-        Status::RemoteAccess => ibv::IBV_WC_REM_ACCESS_ERR,
-        Status::RemoteOperation => ibv::IBV_WC_REM_OP_ERR,
-        Status::RetryExceeded => ibv::IBV_WC_RETRY_EXC_ERR,
-        Status::RnrRetryExceeded => ibv::IBV_WC_RNR_RETRY_EXC_ERR,
-        Status::General => ibv::IBV_WC_GENERAL_ERR,
-        _ => return None,
-    })
+    status.name().map(|_| status.0.into())
 }
 
-/// The `ibv_wc_opcode` of a card's completion opcode on a send or a receive queue.
+/// The `ibv_wc_opcode` of a card's completion opcode on a send or a receive queue, which is its number.
 ///
 /// `None` for a code that is none, and for one of the other kind of queue.
 #[inline(always)]
 pub(crate) fn wc_opcode(opcode: Opcode, receive: bool) -> Option<ibv::ibv_wc_opcode> {
-    let table = if receive { &RECEIVES } else { &SENDS };
-    // The arrays have a place for every byte.
-    let found = table.get(usize::from(opcode.0)).copied().unwrap_or(NONE);
-    (found != NONE).then_some(u32::from(found))
+    let is_of_queue = opcode.name().is_some() && receive == (opcode >= Opcode::Receive);
+    is_of_queue.then_some(opcode.0.into())
 }
 
 /// The `ibv_wc_opcode` of a transfer, by the [kind](KIND) of its entry; `None` for everything else.
-///
-/// The codes of transfers are one more than verbs'.
 #[inline(always)]
 pub(crate) fn plain_opcode(kind: u32) -> Option<ibv::ibv_wc_opcode> {
-    let opcode = kind.wrapping_sub(1);
-    (opcode <= ibv::IBV_WC_FETCH_ADD).then_some(opcode)
-}
-
-/// No `ibv_wc_opcode`.
-const NONE: u8 = 0xff;
-
-/// The `ibv_wc_opcode`s of send queues by the card's codes.
-static SENDS: [u8; 256] = opcodes(&[
-    (Opcode::Send, ibv::IBV_WC_SEND),
-    (Opcode::Write, ibv::IBV_WC_RDMA_WRITE),
-    (Opcode::Read, ibv::IBV_WC_RDMA_READ),
-    (Opcode::CompareSwap, ibv::IBV_WC_COMP_SWAP),
-    (Opcode::FetchAdd, ibv::IBV_WC_FETCH_ADD),
-    (Opcode::LocalInvalidate, ibv::IBV_WC_LOCAL_INV),
-    (Opcode::BindWindow, ibv::IBV_WC_BIND_MW),
-]);
-
-/// The `ibv_wc_opcode`s of receive queues by the card's codes.
-static RECEIVES: [u8; 256] = opcodes(&[
-    (Opcode::Receive, ibv::IBV_WC_RECV),
-    (Opcode::ReceiveWriteImm, ibv::IBV_WC_RECV_RDMA_WITH_IMM),
-]);
-
-const fn opcodes(known: &[(Opcode, u32)]) -> [u8; 256] {
-    let mut table = [NONE; 256];
-    let mut rest = known;
-    while let [(code, opcode), more @ ..] = rest {
-        assert!(*opcode < NONE as u32, "it fits into a byte");
-        let (_, from_code) = table.split_at_mut(code.0 as usize);
-        if let [place, ..] = from_code {
-            *place = *opcode as u8;
-        }
-        rest = more;
-    }
-    table
+    (kind <= ibv::IBV_WC_FETCH_ADD).then_some(kind)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The contract took its numbers from verbs.
     #[test]
-    fn every_code_with_a_name_is_translated_and_no_other() {
+    fn the_cards_codes_are_verbs_own() {
+        for (code, status) in [
+            (Status::Success, ibv::IBV_WC_SUCCESS),
+            (Status::LocalLength, ibv::IBV_WC_LOC_LEN_ERR),
+            (Status::LocalQpOperation, ibv::IBV_WC_LOC_QP_OP_ERR),
+            (Status::LocalProtection, ibv::IBV_WC_LOC_PROT_ERR),
+            (Status::Flushed, ibv::IBV_WC_WR_FLUSH_ERR),
+            (Status::WindowBind, ibv::IBV_WC_MW_BIND_ERR),
+            (Status::BadResponse, ibv::IBV_WC_BAD_RESP_ERR),
+            (Status::LocalAccess, ibv::IBV_WC_LOC_ACCESS_ERR),
+            (Status::RemoteInvalidRequest, ibv::IBV_WC_REM_INV_REQ_ERR),
+            (Status::RemoteAccess, ibv::IBV_WC_REM_ACCESS_ERR),
+            (Status::RemoteOperation, ibv::IBV_WC_REM_OP_ERR),
+            (Status::RetryExceeded, ibv::IBV_WC_RETRY_EXC_ERR),
+            (Status::RnrRetryExceeded, ibv::IBV_WC_RNR_RETRY_EXC_ERR),
+            (Status::General, ibv::IBV_WC_GENERAL_ERR),
+        ] {
+            assert_eq!(wc_status(code), Some(status));
+        }
+        for (code, opcode) in [
+            (Opcode::Send, ibv::IBV_WC_SEND),
+            (Opcode::Write, ibv::IBV_WC_RDMA_WRITE),
+            (Opcode::Read, ibv::IBV_WC_RDMA_READ),
+            (Opcode::CompareSwap, ibv::IBV_WC_COMP_SWAP),
+            (Opcode::FetchAdd, ibv::IBV_WC_FETCH_ADD),
+            (Opcode::BindWindow, ibv::IBV_WC_BIND_MW),
+            (Opcode::LocalInvalidate, ibv::IBV_WC_LOCAL_INV),
+            (Opcode::Receive, ibv::IBV_WC_RECV),
+            (Opcode::ReceiveWriteImm, ibv::IBV_WC_RECV_RDMA_WITH_IMM),
+        ] {
+            assert_eq!(wc_opcode(code, code >= Opcode::Receive), Some(opcode));
+        }
+    }
+
+    #[test]
+    fn every_code_with_a_name_is_taken_on_its_kind_of_queue_and_no_other() {
         for code in 0..=u8::MAX {
-            let status = wc_status(Status(code));
-            assert_eq!(status.is_some(), Status(code).name().is_some(), "status {code}");
-            // The contract took its numbers from verbs.
-            assert!(status.is_none_or(|status| status == u32::from(code)), "status {code}");
+            assert_eq!(wc_status(Status(code)).is_some(), Status(code).name().is_some(), "{code}");
             let known = Opcode(code).name().is_some();
             let receives = Opcode(code) >= Opcode::Receive;
             assert_eq!(wc_opcode(Opcode(code), receives).is_some(), known, "opcode {code}");
             assert_eq!(wc_opcode(Opcode(code), !receives), None, "opcode {code}");
             let plain = plain_opcode(code.into());
-            assert_eq!(plain, wc_opcode(Opcode(code), false).filter(|_| (1..=5).contains(&code)));
+            assert_eq!(plain, wc_opcode(Opcode(code), false).filter(|_| code <= 4), "{code}");
         }
     }
 }

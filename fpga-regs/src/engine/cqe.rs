@@ -39,26 +39,26 @@ open_enum! {
 }
 
 open_enum! {
-    /// What was completed.
+    /// What was completed; the numbers are those of `ibv_wc_opcode`.
     pub struct Opcode(u8) {
         /// SEND.
-        Send = 1,
+        Send = 0,
         /// RDMA WRITE.
-        Write = 2,
+        Write = 1,
         /// RDMA READ.
-        Read = 3,
+        Read = 2,
         /// Compare and swap.
-        CompareSwap = 4,
+        CompareSwap = 3,
         /// Fetch and add.
-        FetchAdd = 5,
+        FetchAdd = 4,
+        /// Window bind.
+        BindWindow = 5,
         /// Local invalidate.
         LocalInvalidate = 6,
-        /// Window bind.
-        BindWindow = 7,
         /// A SEND was received.
-        Receive = 16,
+        Receive = 128,
         /// An RDMA WRITE with immediate data was received.
-        ReceiveWriteImm = 17,
+        ReceiveWriteImm = 129,
     }
 }
 
