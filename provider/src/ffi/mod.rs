@@ -15,6 +15,7 @@ mod elf;
 pub(crate) mod hook;
 pub(crate) mod log;
 mod mr;
+mod payload;
 mod pd;
 mod post;
 mod qp;

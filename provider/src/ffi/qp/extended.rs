@@ -9,7 +9,7 @@ use fpga_regs::engine::wqe::MAX_INLINE;
 
 use super::{QpObject, own};
 use crate::error::{Result, unsupported};
-use crate::ffi::post::{elements, gather};
+use crate::ffi::payload::{elements, gather};
 use crate::sq::{Building, Request};
 use crate::wr::{Operations, Payload};
 
