@@ -56,7 +56,7 @@ impl Known {
 
     fn request(&self, dice: &mut Dice, memory: &[u8]) -> Request {
         let context = dice.number(&self.contexts);
-        match dice.below(22) {
+        match dice.below(24) {
             0 => Request::ListCards,
             1 => Request::Status,
             2 => Request::OpenContext { card: dice.below(3) as u32 },
@@ -80,7 +80,7 @@ impl Known {
                 Request::CreateCq { context, log2_entries, channel, cookie: 0xdead }
             }
             12 => Request::DestroyCq { cqn: dice.number(&self.cqs) },
-            13 | 14 => Request::CreateQp(CreateQp {
+            13 | 14 | 21 | 22 => Request::CreateQp(CreateQp {
                 srqn: (dice.below(3) == 0).then(|| dice.number(&self.srqs)),
                 log2_rq_stride: dice.below(5) as u8,
                 log2_sq_blocks: dice.below(17) as u8,
@@ -96,8 +96,8 @@ impl Known {
             },
             17 => Request::DestroySrq { srqn: dice.number(&self.srqs) },
             18 => Request::ModifySrq { srqn: dice.number(&self.srqs), limit: dice.below(9) as u32 },
-            20 => Request::QueryClock { context },
             19 => Request::QuerySrq { srqn: dice.number(&self.srqs) },
+            20 => Request::QueryClock { context },
             _ => {
                 let mask = AttributeMask::from_bits_retain(dice.below(1 << 21) as u32);
                 let state = QpState(dice.below(9) as u8);
