@@ -5,6 +5,9 @@
 //! lost, the queue pairs they belong to fail, and that process's memory is reached no more. The
 //! thread that was left behind ends when its copy does.
 //!
+//! A thread that could go on, had it a processor, waits for no program: it is left its copy, however long
+//! others have the processors.
+//!
 //! How long is too long: [`PATIENCE`], which others have to bear once, and half of what it was before
 //! for each further process, so that many of them take no more from others than twice as much
 //! and some milliseconds each. A minute without any makes it twice as long again.
@@ -14,6 +17,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use hostmem::{Holder, Liveness, SharedMapping, Sight, Watch};
+use nix::unistd::{Pid, gettid};
 
 use crate::Error;
 use crate::run::{self, CardThread};
@@ -37,7 +41,7 @@ pub(crate) fn run_cards(
     let (holds, held) = std::sync::mpsc::sync_channel(1);
     let cards = move || match Holder::new(make) {
         Ok(cards) => {
-            let _ = holds.send(Ok(cards.watch()));
+            let _ = holds.send(Ok((cards.watch(), gettid())));
             run::run(cards);
         }
         Err(error) => {
@@ -54,9 +58,9 @@ pub(crate) fn run_cards(
         Ok((watch, liveness))
     });
     match life {
-        Ok((watch, _liveness)) => {
+        Ok(((watch, thread), _liveness)) => {
             let _ = started.send(Ok(()));
-            look_after(&watch);
+            look_after(&watch, thread);
         }
         Err(error) => {
             let _ = started.send(Err(error));
@@ -64,36 +68,48 @@ pub(crate) fn run_cards(
     }
 }
 
-/// Looks after the cards until they end.
-fn look_after(watch: &Watch<CardThread>) {
+/// Looks after the cards until they end; `thread` has them.
+fn look_after(watch: &Watch<CardThread>, mut thread: Pid) {
     let mut patience = Patience::default();
     let mut seen = watch.look();
     while seen != Sight::Ended {
         watch.doze(seen, patience.now(Instant::now()));
         let before = std::mem::replace(&mut seen, watch.look());
         let Sight::Left(call) = seen else { continue };
-        if before == seen && replace(watch, call) {
+        if before != seen || is_runnable(thread) {
+            continue;
+        }
+        if let Some(successor) = replace(watch, call) {
+            thread = successor;
             patience.was_tried(Instant::now());
         }
     }
 }
 
-/// Lets another thread go on with the cards; `false` where the copy has just returned.
-fn replace(watch: &Watch<CardThread>, call: u64) -> bool {
+/// Whether a thread of ours runs, or would if a processor were free.
+fn is_runnable(thread: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    // The state follows the name, in which anything may be.
+    let state = stat.as_ref().ok().and_then(|stat| stat.rsplit_once(") "));
+    state.is_some_and(|(_, state)| state.starts_with('R'))
+}
+
+/// Lets another thread go on with the cards, and says which; `None` where the copy has just returned.
+fn replace(watch: &Watch<CardThread>, call: u64) -> Option<Pid> {
     let successor = watch.clone();
     let (takes, taken) = std::sync::mpsc::sync_channel(1);
     let go_on = move || {
         let cards = successor.take(call);
-        let _ = takes.send(cards.is_some());
+        let _ = takes.send(cards.is_some().then(gettid));
         if let Some(cards) = cards {
             run::take_over(cards);
         }
     };
     match std::thread::Builder::new().name("cards".into()).spawn(go_on) {
-        Ok(_) => taken.recv().unwrap_or(false),
+        Ok(_) => taken.recv().unwrap_or(None),
         Err(error) => {
             log::error!("a copy does not return, and no thread can be had to go on: {error}");
-            false
+            None
         }
     }
 }
@@ -143,8 +159,9 @@ mod tests {
     use crate::port::Cabling;
     use crate::{Link, published::Published};
 
-    #[test]
-    fn cards_go_on_without_the_thread_that_a_call_keeps() {
+    /// Gives the cards to a thread that makes a call without them, and looks after both; answers whether
+    /// the thread found the cards gone behind its call. Meanwhile `asks` asks the cards for something.
+    fn are_taken_from(call: impl FnOnce() + Send + 'static, asks: impl FnOnce(&dyn Fn())) -> bool {
         let (_, page) = memfd::create_read_only_for_others("test", PAGE_BYTES).unwrap();
         let (sender, commands) = mpsc::channel();
         let kick = EventFd::new().unwrap();
@@ -157,23 +174,50 @@ mod tests {
             CardThread::new(cabling, places, published, commands, kick, given_up, Arc::new(page))
         };
         let (tells, told) = mpsc::channel();
-        let (go_on, kept) = mpsc::channel::<()>();
-        let kept_one = std::thread::spawn(move || {
+        let caller = std::thread::spawn(move || {
             let cards = Holder::new(make).unwrap();
-            tells.send(cards.watch()).unwrap();
-            cards.without(move || kept.recv().unwrap()).is_none()
+            tells.send((cards.watch(), gettid())).unwrap();
+            match cards.without(call) {
+                Some((cards, ())) => {
+                    run::run(cards);
+                    false
+                }
+                None => true,
+            }
         });
-        let watch = told.recv().unwrap();
-        let overseer = std::thread::spawn(move || look_after(&watch));
-        let (reply, answer) = mpsc::sync_channel(1);
-        let action = Action::Read { bar: Bar::Static, offset: 0, bytes: 4, reply };
-        sender.send(Command { card: 0, action }).unwrap();
-        answer.recv().expect("another thread has the cards");
-        go_on.send(()).unwrap();
-        assert!(kept_one.join().unwrap(), "it found them gone");
+        let (watch, thread) = told.recv().unwrap();
+        let overseer = std::thread::spawn(move || look_after(&watch, thread));
+        asks(&|| {
+            let (reply, answer) = mpsc::sync_channel(1);
+            let action = Action::Read { bar: Bar::Static, offset: 0, bytes: 4, reply };
+            sender.send(Command { card: 0, action }).unwrap();
+            answer.recv().expect("some thread has the cards");
+        });
         drop(sender);
         wake.signal().unwrap();
+        let taken = caller.join().unwrap();
         overseer.join().unwrap();
+        taken
+    }
+
+    #[test]
+    fn cards_go_on_without_the_thread_that_a_call_keeps() {
+        let (go_on, kept) = mpsc::channel::<()>();
+        let taken = are_taken_from(
+            move || kept.recv().unwrap(),
+            |ask| {
+                ask();
+                go_on.send(()).unwrap();
+            },
+        );
+        assert!(taken);
+    }
+
+    #[test]
+    fn cards_stay_with_a_thread_that_could_go_on() {
+        let begun = Instant::now();
+        let spin = move || while begun.elapsed() < 4 * PATIENCE {};
+        assert!(!are_taken_from(spin, |ask| ask()));
     }
 
     #[test]
