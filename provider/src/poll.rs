@@ -328,8 +328,9 @@ fn wc_flags(flags: Flags) -> u32 {
     (bits & ibv::IBV_WC_WITH_IMM) | ((bits << 1) & ibv::IBV_WC_WITH_INV)
 }
 
+/// A completion with nothing to tell.
 #[inline(always)]
-fn blank(qpn: u32, wr_id: u64) -> ibv_wc {
+pub(crate) fn blank(qpn: u32, wr_id: u64) -> ibv_wc {
     ibv_wc {
         wr_id,
         status: ibv::IBV_WC_SUCCESS,

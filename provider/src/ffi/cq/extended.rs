@@ -3,13 +3,12 @@
 
 use std::ffi::c_int;
 
-use crate::abi::verbs::{
-    self as ibv, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc, ibv_wc__bindgen_ty_1, ibv_wc_opcode,
-};
+use crate::abi::verbs::{self as ibv, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode};
 use hostmem::FutexGuard;
 
 use super::CqObject;
 use crate::cq::CqState;
+use crate::poll::blank;
 
 /// What is between the start and the end of a poll.
 pub(super) struct Polling {
@@ -24,22 +23,7 @@ pub(super) struct Polling {
 impl Polling {
     /// Of a queue that nobody polls.
     pub(super) fn none() -> Self {
-        let completion = ibv_wc {
-            wr_id: 0,
-            status: 0,
-            opcode: 0,
-            vendor_err: 0,
-            byte_len: 0,
-            __bindgen_anon_1: ibv_wc__bindgen_ty_1 { imm_data: 0 },
-            qp_num: 0,
-            src_qp: 0,
-            wc_flags: 0,
-            pkey_index: 0,
-            slid: 0,
-            sl: 0,
-            dlid_path_bits: 0,
-        };
-        Self { held: None, completion, timestamp: 0 }
+        Self { held: None, completion: blank(0, 0), timestamp: 0 }
     }
 }
 
