@@ -196,14 +196,10 @@ impl SendQueue {
         if !fits {
             return Err(libc::EINVAL);
         }
-        let Cursor { block: index, requests } = cursor;
-        if requests == end {
-            return Err(libc::ENOMEM);
-        }
-        let requests = requests.wrapping_add(1);
-        self.note(index, request.wr_id, requests);
-        let blocks = write_send(&self.ring, index, (operation, flags), payload, remote, immediate);
-        Ok(Cursor { block: index.wrapping_add(blocks), requests })
+        let requests = self.claim(cursor, end, request.wr_id)?;
+        let blocks =
+            write_send(&self.ring, cursor.block, (operation, flags), payload, remote, immediate);
+        Ok(Cursor { block: cursor.block.wrapping_add(blocks), requests })
     }
 
     /// As [`Self::push`], an atomic.
@@ -218,22 +214,23 @@ impl SendQueue {
         if flags.contains(SendFlags::INLINE) {
             return Err(libc::EINVAL);
         }
-        let Cursor { block: index, requests } = cursor;
-        if requests == end {
-            return Err(libc::ENOMEM);
-        }
-        let requests = requests.wrapping_add(1);
-        self.note(index, request.wr_id, requests);
-        write_atomic(&self.ring, index, (opcode, flags), request);
-        Ok(Cursor { block: index.wrapping_add(1), requests })
+        let requests = self.claim(cursor, end, request.wr_id)?;
+        write_atomic(&self.ring, cursor.block, (opcode, flags), request);
+        Ok(Cursor { block: cursor.block.wrapping_add(1), requests })
     }
 
-    /// Notes what begins at a block, and how many requests there are with it.
+    /// Notes the request that begins at the cursor, and answers how many there are with it; fails with
+    /// ENOMEM where the queue is full.
     #[inline(always)]
-    fn note(&self, index: u32, wr_id: u64, requests: u32) {
-        let posted = self.posted.get(index);
+    fn claim(&self, cursor: Cursor, end: u32, wr_id: u64) -> Result<u32, i32> {
+        if cursor.requests == end {
+            return Err(libc::ENOMEM);
+        }
+        let requests = cursor.requests.wrapping_add(1);
+        let posted = self.posted.get(cursor.block);
         posted.wr_id.store(wr_id, Ordering::Relaxed);
         posted.number.store(requests, Ordering::Release);
+        Ok(requests)
     }
 
     /// Takes back a work request and all before it: its completion names its first block.
