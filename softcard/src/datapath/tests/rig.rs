@@ -407,21 +407,16 @@ impl Rig {
 
     /// Posts a message of `length` bytes to or from the peer's memory by its key, and rings.
     pub fn post_from(&mut self, address: u64, opcode: SendOpcode, length: u32, rkey: u32) {
-        let header = SendHeader {
-            opcode,
-            flags: SendFlags::SIGNALED,
-            num_sge: 1,
-            blocks: 1,
-            remote_address: self.remote,
-            rkey,
-            ..SendHeader::default()
-        };
-        self.post_block(header, SEND_PAYLOAD_OFFSET, (address, length), [0; 2]);
+        self.post_block(self.header(opcode, rkey), SEND_PAYLOAD_OFFSET, (address, length), [0; 2]);
     }
 
     /// Posts an atomic on the peer's memory, with what it swaps in, or adds, and compares with, and rings.
     pub fn post_atomic(&mut self, address: u64, opcode: SendOpcode, operands: [u64; 2], rkey: u32) {
-        let header = SendHeader {
+        self.post_block(self.header(opcode, rkey), ATOMIC_PAYLOAD_OFFSET, (address, 8), operands);
+    }
+
+    fn header(&self, opcode: SendOpcode, rkey: u32) -> SendHeader {
+        SendHeader {
             opcode,
             flags: SendFlags::SIGNALED,
             num_sge: 1,
@@ -429,8 +424,7 @@ impl Rig {
             remote_address: self.remote,
             rkey,
             ..SendHeader::default()
-        };
-        self.post_block(header, ATOMIC_PAYLOAD_OFFSET, (address, 8), operands);
+        }
     }
 
     fn post_block(
