@@ -5,9 +5,9 @@ use fpga_regs::engine::cqe::{Opcode, Status};
 use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{
-    ATOMIC_BYTES, ATOMIC_PAYLOAD_OFFSET, Atomic, MAX_INLINE, MAX_SGE, SEND_MAX_BLOCKS,
-    SEND_PAYLOAD_OFFSET, SGE_BYTES, SendFlags, SendHeader, SendOpcode, send_blocks_for_inline,
-    send_blocks_for_sges, sge_at,
+    ATOMIC_BYTES, ATOMIC_PAYLOAD_OFFSET, Atomic, AtomicOperation, MAX_INLINE, MAX_SGE,
+    SEND_MAX_BLOCKS, SEND_PAYLOAD_OFFSET, SGE_BYTES, SendFlags, SendHeader, SendOpcode,
+    send_blocks_for_inline, send_blocks_for_sges, sge_at,
 };
 
 use crate::doorbells::DoorbellPage;
@@ -17,7 +17,7 @@ use crate::memory::{Record, Ring, Rings};
 use crate::numbers::Random;
 use crate::qp::{Qp, SendRing};
 use crate::resolve::is_within_reach;
-use crate::transport::{AtomicOperation, Message, Operation, Transport, TransportError};
+use crate::transport::{Message, Operation, Transport, TransportError};
 use crate::under_way::{InFlight, LocalPayload, Share, UnderWay};
 
 /// Entries of one queue fetched, or flushed, before others have their turn.

@@ -42,7 +42,7 @@ pub use memory::{Piece, Record, Ring, Rings};
 pub use numbers::Random;
 pub use resolve::{Payload, Unreachable};
 pub use transport::{
-    AtomicOperation, Message, Operation, ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess,
-    TakenReceive, Transport, TransportError, TransportEvent,
+    Message, Operation, ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess, TakenReceive,
+    Transport, TransportError, TransportEvent,
 };
 pub use under_way::TRANSPORT_MESSAGE_BYTES;

@@ -4,6 +4,7 @@ use fpga_regs::engine::admin::{AdminStatus, PortAttributes};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::qp::Attributes;
+use fpga_regs::engine::wqe::AtomicOperation;
 
 /// What a message does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,23 +38,6 @@ pub enum Operation {
         rkey: u32,
         /// What it does.
         operation: AtomicOperation,
-    },
-}
-
-/// What an atomic does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtomicOperation {
-    /// The value becomes `swap` if it is `compare`.
-    CompareSwap {
-        /// The value that there must be.
-        compare: u64,
-        /// The value that comes in its place.
-        swap: u64,
-    },
-    /// The value becomes more by `add`, modulo 2^64.
-    FetchAdd {
-        /// What is added.
-        add: u64,
     },
 }
 

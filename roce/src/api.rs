@@ -3,6 +3,8 @@
 use core::ops::Range;
 use core::task::Poll;
 
+pub use fpga_regs::engine::wqe::AtomicOperation;
+
 use crate::header::HeaderBuffer;
 use crate::psn::Psn;
 use crate::types::Qpn;
@@ -24,38 +26,6 @@ pub enum Operation {
     /// Compare and swap, or fetch and add: a READ of the value before, whose length is
     /// [`AtomicOperation::LENGTH`].
     Atomic(AtomicOperation),
-}
-
-/// What an atomic operation does to [`AtomicOperation::LENGTH`] bytes of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AtomicOperation {
-    /// Compare and swap: the value becomes `swap` if it is `compare`.
-    CompareSwap {
-        /// The value that there must be.
-        compare: u64,
-        /// The value that comes in its place.
-        swap: u64,
-    },
-    /// Fetch and add, modulo 2^64.
-    FetchAdd {
-        /// What is added.
-        add: u64,
-    },
-}
-
-impl AtomicOperation {
-    /// The bytes it reads and writes, at an address that is a multiple of that.
-    pub const LENGTH: u32 = 8;
-
-    /// What `before` becomes; `None` where nothing is to be written.
-    #[must_use]
-    pub const fn apply(self, before: u64) -> Option<u64> {
-        match self {
-            Self::CompareSwap { compare, swap } if before == compare => Some(swap),
-            Self::CompareSwap { .. } => None,
-            Self::FetchAdd { add } => Some(before.wrapping_add(add)),
-        }
-    }
 }
 
 /// A message for [`Stack::post_send`](crate::Stack::post_send).

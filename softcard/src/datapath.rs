@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use fpga_regs::coyote::pci::RECONFIGURATION_VECTOR;
+use fpga_regs::engine::wqe::ATOMIC_BYTES;
 use nix::unistd::Pid;
 use roce::{
     AtomicOperation, Event, Instant, Placed, Placement, Qpn, RemoteAccess, Sink, Source, Transmit,
@@ -42,9 +43,6 @@ const BURST: usize = 128;
 const TIMER_ROUNDS: u32 = 128;
 /// Frames that a card keeps at most because logic has not decided about one of their QPs.
 const HELD: usize = 4 * BURST;
-
-/// Bytes that an atomic operation is about.
-const ATOMIC_LENGTH: usize = AtomicOperation::LENGTH as usize;
 
 /// A burst whose payload is being copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -416,7 +414,7 @@ impl Card {
                 let (frame, range) = (placement.frame_index, placement.range.clone());
                 let (atomic, range) = match placement.sink {
                     // It stands for the operation, and is no part of the frame.
-                    Sink::Atomic { operation, .. } => (Some(operation), 0..ATOMIC_LENGTH),
+                    Sink::Atomic { operation, .. } => (Some(operation), 0..ATOMIC_BYTES),
                     _ => (None, range),
                 };
                 search.find(mmu.as_deref_mut(), pieces, (frame, range), atomic).is_some()

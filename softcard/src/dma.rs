@@ -11,6 +11,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::rc::Rc;
 
+use fpga_regs::engine::wqe::ATOMIC_BYTES;
 use hostmem::{DmaMemory, Error as HostError, RemoteRange};
 use nix::unistd::Pid;
 use roce::AtomicOperation;
@@ -55,9 +56,6 @@ impl Copied {
 
 /// Bytes of a beat of the DMA streams.
 const BEAT: usize = 64;
-
-/// Bytes that an atomic operation is about.
-const WORD: usize = AtomicOperation::LENGTH as usize;
 
 /// Ranges of frames for which a call's lists need no allocation.
 const BATCH: usize = 128;
@@ -142,7 +140,7 @@ impl Call {
     /// Executes the atomic operations in order, up to one that cannot be.
     fn execute(&mut self) {
         for (operation, place) in self.atomics.iter().zip(&self.remote) {
-            let mut word = [0; WORD];
+            let mut word = [0; ATOMIC_BYTES];
             let range = std::slice::from_ref(place);
             let read = |word: &mut [u8]| {
                 let mut local = [IoSliceMut::new(word)];
@@ -154,7 +152,7 @@ impl Call {
             };
             let Some(before) = update(*operation, &mut word, read, write) else { return };
             self.before.push(before);
-            self.moved = self.moved.saturating_add(WORD);
+            self.moved = self.moved.saturating_add(ATOMIC_BYTES);
         }
     }
 
@@ -211,7 +209,7 @@ impl Call {
 /// that cannot be reached.
 fn update(
     operation: AtomicOperation,
-    word: &mut [u8; WORD],
+    word: &mut [u8; ATOMIC_BYTES],
     read: impl FnOnce(&mut [u8]) -> bool,
     write: impl FnOnce(&[u8]) -> bool,
 ) -> Option<u64> {
@@ -318,7 +316,7 @@ impl<F: FnMut(usize, End)> Copying<'_, F> {
         if let Some(part) = self.parts.list.get(self.parts.next) {
             (self.ended)(part.owner, End::Executed { before });
         }
-        self.parts.advance(WORD, copied);
+        self.parts.advance(ATOMIC_BYTES, copied);
     }
 }
 
@@ -432,8 +430,8 @@ impl AddressSpace {
         operation: AtomicOperation,
         address: u64,
     ) -> Option<Box<Call>> {
-        let mut word = [0; WORD];
-        let before = match self.bus.access(address, WORD as u64, Rights::BOTH) {
+        let mut word = [0; ATOMIC_BYTES];
+        let before = match self.bus.access(address, ATOMIC_BYTES as u64, Rights::BOTH) {
             Some(Place::Process(process, _)) => {
                 if let Some(pid) = self.bus.pid(process, self.now) {
                     return Some(self.gather_atomics(burst, process, pid));
@@ -473,11 +471,11 @@ impl AddressSpace {
         while let (Some((address, ..)), Some(operation)) =
             (burst.parts.at(index, 0), burst.parts.atomic(index))
         {
-            match self.bus.find(address, WORD as u64, Rights::BOTH) {
+            match self.bus.find(address, ATOMIC_BYTES as u64, Rights::BOTH) {
                 Some(Place::Process(its, base)) if its == process => {
-                    call.remote.push(RemoteRange { base, len: WORD });
+                    call.remote.push(RemoteRange { base, len: ATOMIC_BYTES });
                     call.atomics.push(operation);
-                    call.asked = call.asked.saturating_add(WORD);
+                    call.asked = call.asked.saturating_add(ATOMIC_BYTES);
                 }
                 _ => break,
             }

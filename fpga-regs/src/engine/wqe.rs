@@ -128,6 +128,38 @@ layout! {
     }
 }
 
+/// What an atomic does to [`ATOMIC_BYTES`] of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AtomicOperation {
+    /// Compare and swap: the value becomes `swap` if it is `compare`.
+    CompareSwap {
+        /// The value that there must be.
+        compare: u64,
+        /// The value that comes in its place.
+        swap: u64,
+    },
+    /// Fetch and add, modulo 2^64.
+    FetchAdd {
+        /// What is added.
+        add: u64,
+    },
+}
+
+impl AtomicOperation {
+    /// The bytes it reads and writes, at an address that is a multiple of that.
+    pub const LENGTH: u32 = ATOMIC_BYTES as u32;
+
+    /// What `before` becomes; `None` where nothing is to be written.
+    #[must_use]
+    pub const fn apply(self, before: u64) -> Option<u64> {
+        match self {
+            Self::CompareSwap { compare, swap } if before == compare => Some(swap),
+            Self::CompareSwap { .. } => None,
+            Self::FetchAdd { add } => Some(before.wrapping_add(add)),
+        }
+    }
+}
+
 layout! {
     /// The first 16 bytes of a receive WQE; up to 3 SGEs stand in its first block, 4 in each other.
     pub struct ReceiveHeader: 1 {

@@ -2,8 +2,8 @@
 
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::QpState;
-use fpga_regs::engine::wqe::{MAX_INLINE, SendFlags, SendOpcode, Sge};
-use queue_engine::{AtomicOperation, EngineConfig, Operation, Payload, Piece};
+use fpga_regs::engine::wqe::{AtomicOperation, MAX_INLINE, SendFlags, SendOpcode, Sge};
+use queue_engine::{EngineConfig, Operation, Payload, Piece};
 
 use crate::support::bench::{Bench, CONFIG, Region};
 use crate::support::client::{ClientCq, ClientQp};

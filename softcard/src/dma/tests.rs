@@ -47,7 +47,7 @@ impl Burst {
     }
 
     fn add_atomic(&mut self, bus: u64, operation: AtomicOperation) {
-        self.parts.push(Part { frame: 0, range: 0..WORD, bus, owner: self.done.len() });
+        self.parts.push(Part { frame: 0, range: 0..ATOMIC_BYTES, bus, owner: self.done.len() });
         self.parts.execute_last(operation);
         self.done.push(true);
     }

@@ -6,8 +6,7 @@ use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes};
 use queue_engine::{
-    AtomicOperation, Message, Operation, ReceiveKind, ReceivedMessage, Transport, TransportError,
-    TransportEvent,
+    Message, Operation, ReceiveKind, ReceivedMessage, Transport, TransportError, TransportEvent,
 };
 use roce::{
     AccessFlags, AddressVector, AsyncKind, Event, Gid, PathMtu, PostError, Psn, QpAttributes, Qpn,
@@ -135,7 +134,7 @@ fn request(message: &Message) -> SendRequest {
             (roce::Operation::Read, remote_address, rkey, 0)
         }
         Operation::Atomic { remote_address, rkey, operation } => {
-            (roce::Operation::Atomic(atomic(operation)), remote_address, rkey, 0)
+            (roce::Operation::Atomic(operation), remote_address, rkey, 0)
         }
     };
     SendRequest {
@@ -146,15 +145,6 @@ fn request(message: &Message) -> SendRequest {
         imm,
         solicited: message.solicited,
         fence: message.fence,
-    }
-}
-
-const fn atomic(operation: AtomicOperation) -> roce::AtomicOperation {
-    match operation {
-        AtomicOperation::CompareSwap { compare, swap } => {
-            roce::AtomicOperation::CompareSwap { compare, swap }
-        }
-        AtomicOperation::FetchAdd { add } => roce::AtomicOperation::FetchAdd { add },
     }
 }
 
