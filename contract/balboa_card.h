@@ -1145,7 +1145,7 @@ enum balboa_cqe_status {
 #define BALBOA_CQE_FLAGS_INVALIDATED 0x4u
 /* The message was solicited. */
 #define BALBOA_CQE_FLAGS_SOLICITED 0x8u
-/* UD: the payload begins with a GRH. */
+/* UD: 40 bytes stand before the payload, which byte_count counts: the header of IPv6, or in the last 20 of them that of IPv4. */
 #define BALBOA_CQE_FLAGS_GRH 0x10u
 /* What happened. */
 enum balboa_event_type {
@@ -1414,7 +1414,7 @@ BALBOA_ASSERT(sizeof(struct balboa_wqe_sge) == 16, "size of balboa_wqe_sge");
 BALBOA_ASSERT(offsetof(struct balboa_wqe_sge, address) == 0x0, "balboa_wqe_sge.address");
 BALBOA_ASSERT(offsetof(struct balboa_wqe_sge, length) == 0x8, "balboa_wqe_sge.length");
 BALBOA_ASSERT(offsetof(struct balboa_wqe_sge, lkey) == 0xc, "balboa_wqe_sge.lkey");
-/* The address fields of a UD send WQE, over the same bytes as remote_address and rkey. */
+/* The address fields of a UD send WQE, over the same bytes as remote_address and rkey. A datagram has no more bytes than the port's active MTU; it is complete when its packet was made, whether anybody hears it or not. One that fails leaves its QP in SQE. */
 struct balboa_wqe_datagram {
     /* What to do. */
     uint8_t opcode;
@@ -1434,7 +1434,7 @@ struct balboa_wqe_datagram {
     balboa_le32 ah;
     /* Destination QPN. */
     balboa_le32 qpn;
-    /* Q_Key. */
+    /* Q_Key; the QP's own where the highest bit is set. */
     balboa_le32 qkey;
     uint8_t reserved_1c[36];
 };
@@ -1957,7 +1957,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, iova) == 0x20, "balboa_ad
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, pdn) == 0x28, "balboa_admin_create_key.pdn");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, access) == 0x2c, "balboa_admin_create_key.access");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, kind) == 0x30, "balboa_admin_create_key.kind");
-/* Makes an address handle. */
+/* Makes an address handle. Its number is never 0. Refused as Invalid: a GID of another kind than the local one, and one that is no single peer's. Nobody need answer there: datagrams that find nobody are lost, and complete. */
 struct balboa_admin_create_ah {
     /* What to do. */
     uint8_t opcode;
@@ -1980,7 +1980,9 @@ struct balboa_admin_create_ah {
     uint8_t sl;
     /* VLAN tag control information; 0 for none. */
     balboa_le16 vlan;
-    uint8_t reserved_1a[2];
+    /* Doorbell page of whoever is to use it. */
+    uint8_t page;
+    uint8_t reserved_1b[1];
     /* Flow label, 20 bits. */
     balboa_le32 flow_label;
     uint8_t reserved_20[32];
@@ -1999,6 +2001,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, hop_limit) == 0x15, "balbo
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, traffic_class) == 0x16, "balboa_admin_create_ah.traffic_class");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, sl) == 0x17, "balboa_admin_create_ah.sl");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, vlan) == 0x18, "balboa_admin_create_ah.vlan");
+BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, page) == 0x1a, "balboa_admin_create_ah.page");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, flow_label) == 0x1c, "balboa_admin_create_ah.flow_label");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, dgid) == 0x40, "balboa_admin_create_ah.dgid");
 /* Writes one entry of the GID table. */

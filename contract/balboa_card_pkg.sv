@@ -671,7 +671,7 @@ package balboa_card_pkg;
   localparam logic [7:0] CQE_FLAGS_INVALIDATED = 8'h4;
   // The message was solicited.
   localparam logic [7:0] CQE_FLAGS_SOLICITED = 8'h8;
-  // UD: the payload begins with a GRH.
+  // UD: 40 bytes stand before the payload, which byte_count counts: the header of IPv6, or in the last 20 of them that of IPv4.
   localparam logic [7:0] CQE_FLAGS_GRH = 8'h10;
   // What happened.
   typedef enum logic [7:0] {
@@ -1419,10 +1419,10 @@ package balboa_card_pkg;
     // [63:0] First byte, in the address space of the region's key.
     logic [63:0] address;
   } wqe_sge_t;
-  // The address fields of a UD send WQE, over the same bytes as remote_address and rkey.
+  // The address fields of a UD send WQE, over the same bytes as remote_address and rkey. A datagram has no more bytes than the port's active MTU; it is complete when its packet was made, whether anybody hears it or not. One that fails leaves its QP in SQE.
   typedef struct packed {
     logic [287:0] reserved_224;
-    // [223:192] Q_Key.
+    // [223:192] Q_Key; the QP's own where the highest bit is set.
     logic [31:0] qkey;
     // [191:160] Destination QPN.
     logic [31:0] qpn;
@@ -1797,7 +1797,7 @@ package balboa_card_pkg;
     // [7:0] What to do.
     admin_opcode_t opcode;
   } admin_create_key_t;
-  // Makes an address handle.
+  // Makes an address handle. Its number is never 0. Refused as Invalid: a GID of another kind than the local one, and one that is no single peer's. Nobody need answer there: datagrams that find nobody are lost, and complete.
   typedef struct packed {
     logic [383:0] reserved_640;
     // [639:512] GID of the peer, network order.
@@ -1805,7 +1805,9 @@ package balboa_card_pkg;
     logic [255:0] reserved_256;
     // [255:224] Flow label, 20 bits.
     logic [31:0] flow_label;
-    logic [15:0] reserved_208;
+    logic [7:0] reserved_216;
+    // [215:208] Doorbell page of whoever is to use it.
+    logic [7:0] page;
     // [207:192] VLAN tag control information; 0 for none.
     logic [15:0] vlan;
     // [191:184] Service level.

@@ -125,8 +125,9 @@ class Contract:
         elif head[:2] == ["name", "value"]:
             self.numbers.update({row[0]: int(row[1], 0) for row in rows})
         elif head == ["from", "to", "required", "optional"]:
+            kind = re.findall(r"Transitions of an? (\w+) QP", " ".join(text))[-1]
             for start, end, required, _ in rows:
-                self.transitions[start, end] = [it for it in required.split(", ") if it]
+                self.transitions[kind, start, end] = [it for it in required.split(", ") if it]
 
     def register_table(self, text, head, rows):
         places = {}

@@ -406,7 +406,7 @@ class Card:
 
     def modify(self, start, end, **values):
         """Changes the state, with what the document requires."""
-        names = ["STATE"] + self.c.transitions[start, end]
+        names = ["STATE"] + self.c.transitions["RC", start, end]
         attributes = self.c.entries["qp_attributes"].pack(
             mask=self.c.flags("qp_attribute_mask", names),
             state=self.c.code("qp_state", end), **values
@@ -628,7 +628,7 @@ def refused_commands(card):
         status("DestroyCq", "admin_destroy", number=card.cqn ^ 1),
         status("CreateCq", "admin_create_cq", ring=ring + 8, log2_entries=2, page=PAGE),
         status("CreateCq", "admin_create_cq", ring=ring, log2_entries=40, page=PAGE),
-        status("CreateAh", "admin_create_ah", pdn=PDN),
+        status("CreateQp", "admin_create_qp", kind=card.c.code("qp_type", "Uc")),
         status("ModifyQp", "admin_modify_qp", qpn=card.qpn),
         status("CreateKey", "admin_create_key", iova=(1 << 44) - 1, length=2, pdn=PDN),
     ]

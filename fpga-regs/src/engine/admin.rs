@@ -248,7 +248,10 @@ layout! {
 }
 
 layout! {
-    /// Makes an address handle.
+    /// Makes an address handle. Its number is never 0.
+    ///
+    /// Refused as [`AdminStatus::Invalid`]: a GID of another kind than the local one, and one that is no
+    /// single peer's. Nobody need answer there: datagrams that find nobody are lost, and complete.
     pub struct CreateAh: 2 in Header {
         /// Protection domain.
         pdn @ 0x10: u32,
@@ -262,6 +265,8 @@ layout! {
         sl @ 0x17: u8,
         /// VLAN tag control information; 0 for none.
         vlan @ 0x18: u16,
+        /// Doorbell page of whoever is to use it.
+        page @ 0x1a: u8,
         /// Flow label, 20 bits.
         flow_label @ 0x1c: u32,
         /// GID of the peer, network order.

@@ -134,6 +134,11 @@ counters! {
         completer_retry_err,
         /// Requests dropped, of those in `rcvd_pkts`: too many acknowledgements wait to be sent.
         drop_ack_queue,
+        /// Datagrams dropped, of those in `rcvd_pkts`: they do not have the Q_Key of the QP.
+        drop_bad_qkey,
+        /// Datagrams that were not sent: nobody answers at their address, or their address handle is
+        /// gone.
+        drop_no_neighbour,
     }
 }
 

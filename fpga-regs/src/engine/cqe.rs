@@ -73,7 +73,8 @@ flags! {
         INVALIDATED = 1 << 2,
         /// The message was solicited.
         SOLICITED = 1 << 3,
-        /// UD: the payload begins with a GRH.
+        /// UD: 40 bytes stand before the payload, which `byte_count` counts: the header of IPv6, or in the
+        /// last 20 of them that of IPv4.
         GRH = 1 << 4,
     }
 }

@@ -32,6 +32,7 @@ pub const ALWAYS: AttributeMask = AttributeMask::STATE.union(AttributeMask::CURR
 pub const fn transitions(kind: QpType) -> &'static [Transition] {
     match kind {
         QpType::Rc => RC,
+        QpType::Ud => UD,
         _ => &[],
     }
 }
@@ -76,6 +77,34 @@ const RC: &[Transition] = &[
     row(S::Sqd, S::Rts, NOTHING, RC_LIVE),
     row(S::Sqd, S::Sqd, NOTHING, RC_DRAINED),
     row(S::Sqd, S::Err, NOTHING, NOTHING),
+    row(S::Err, S::Reset, NOTHING, NOTHING),
+    row(S::Err, S::Err, NOTHING, NOTHING),
+];
+
+const UD_PLACE: M = M::PKEY_INDEX.union(M::QKEY);
+
+const UD: &[Transition] = &[
+    row(S::Reset, S::Reset, NOTHING, NOTHING),
+    row(S::Reset, S::Init, PLACE.union(M::QKEY), NOTHING),
+    row(S::Reset, S::Err, NOTHING, NOTHING),
+    row(S::Init, S::Reset, NOTHING, NOTHING),
+    row(S::Init, S::Init, NOTHING, PLACE.union(M::QKEY)),
+    row(S::Init, S::Rtr, NOTHING, UD_PLACE),
+    row(S::Init, S::Err, NOTHING, NOTHING),
+    row(S::Rtr, S::Reset, NOTHING, NOTHING),
+    row(S::Rtr, S::Rts, M::SQ_PSN, M::QKEY),
+    row(S::Rtr, S::Err, NOTHING, NOTHING),
+    row(S::Rts, S::Reset, NOTHING, NOTHING),
+    row(S::Rts, S::Rts, NOTHING, M::QKEY),
+    row(S::Rts, S::Sqd, NOTHING, M::EN_SQD_ASYNC_NOTIFY),
+    row(S::Rts, S::Err, NOTHING, NOTHING),
+    row(S::Sqd, S::Reset, NOTHING, NOTHING),
+    row(S::Sqd, S::Rts, NOTHING, M::QKEY),
+    row(S::Sqd, S::Sqd, NOTHING, UD_PLACE),
+    row(S::Sqd, S::Err, NOTHING, NOTHING),
+    row(S::Sqe, S::Reset, NOTHING, NOTHING),
+    row(S::Sqe, S::Rts, NOTHING, M::QKEY),
+    row(S::Sqe, S::Err, NOTHING, NOTHING),
     row(S::Err, S::Reset, NOTHING, NOTHING),
     row(S::Err, S::Err, NOTHING, NOTHING),
 ];
@@ -275,15 +304,70 @@ Err > Sqe: refused
 Err > Err: needs [], allows []
 ";
 
+    const UD_TABLE: &str = "\
+Reset > Reset: needs [], allows []
+Reset > Init: needs [PKEY_INDEX, PORT, QKEY], allows []
+Reset > Rtr: refused
+Reset > Rts: refused
+Reset > Sqd: refused
+Reset > Sqe: refused
+Reset > Err: needs [], allows []
+Init > Reset: needs [], allows []
+Init > Init: needs [], allows [PKEY_INDEX, PORT, QKEY]
+Init > Rtr: needs [], allows [PKEY_INDEX, QKEY]
+Init > Rts: refused
+Init > Sqd: refused
+Init > Sqe: refused
+Init > Err: needs [], allows []
+Rtr > Reset: needs [], allows []
+Rtr > Init: refused
+Rtr > Rtr: refused
+Rtr > Rts: needs [SQ_PSN], allows [QKEY]
+Rtr > Sqd: refused
+Rtr > Sqe: refused
+Rtr > Err: needs [], allows []
+Rts > Reset: needs [], allows []
+Rts > Init: refused
+Rts > Rtr: refused
+Rts > Rts: needs [], allows [QKEY]
+Rts > Sqd: needs [], allows [EN_SQD_ASYNC_NOTIFY]
+Rts > Sqe: refused
+Rts > Err: needs [], allows []
+Sqd > Reset: needs [], allows []
+Sqd > Init: refused
+Sqd > Rtr: refused
+Sqd > Rts: needs [], allows [QKEY]
+Sqd > Sqd: needs [], allows [PKEY_INDEX, QKEY]
+Sqd > Sqe: refused
+Sqd > Err: needs [], allows []
+Sqe > Reset: needs [], allows []
+Sqe > Init: refused
+Sqe > Rtr: refused
+Sqe > Rts: needs [], allows [QKEY]
+Sqe > Sqd: refused
+Sqe > Sqe: refused
+Sqe > Err: needs [], allows []
+Err > Reset: needs [], allows []
+Err > Init: refused
+Err > Rtr: refused
+Err > Rts: refused
+Err > Sqd: refused
+Err > Sqe: refused
+Err > Err: needs [], allows []
+";
+
     #[test]
-    fn the_whole_table_of_rc_is_as_written_here() {
+    fn the_whole_tables_are_as_written_here() {
         assert_eq!(table(QpType::Rc), RC_TABLE);
+        assert_eq!(table(QpType::Ud), UD_TABLE);
     }
 
     #[test]
     fn no_transition_is_listed_twice() {
-        let rows = transitions(QpType::Rc);
-        for (index, row) in rows.iter().enumerate() {
+        let kinds = [QpType::Rc, QpType::Ud].map(transitions);
+        for (rows, (index, row)) in
+            kinds.iter().flat_map(|rows| rows.iter().enumerate().map(move |row| (rows, row)))
+        {
             let first = rows.iter().position(|one| (one.from, one.to) == (row.from, row.to));
             assert_eq!(first, Some(index), "{row:?}");
             assert!(!row.required.intersects(row.optional | ALWAYS), "{row:?}");

@@ -95,12 +95,15 @@ layout! {
 
 layout! {
     /// The address fields of a UD send WQE, over the same bytes as `remote_address` and `rkey`.
+    ///
+    /// A datagram has no more bytes than the port's active MTU; it is complete when its packet was made,
+    /// whether anybody hears it or not. One that fails leaves its QP in SQE.
     pub struct Datagram: 1 in SendHeader {
         /// Address handle number.
         ah @ 0x10: u32,
         /// Destination QPN.
         qpn @ 0x14: u32,
-        /// Q_Key.
+        /// Q_Key; the QP's own where the highest bit is set.
         qkey @ 0x18: u32,
     }
 }
