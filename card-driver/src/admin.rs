@@ -12,8 +12,8 @@ use fpga_regs::Block;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::admin::{
-    AdminStatus, COUNTERS, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header,
-    ModifyQp, ModifyRq, Opcode, PortAttributes, SetGid,
+    AdminStatus, COUNTERS, Completion, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, Destroy,
+    Header, ModifyQp, ModifyRq, Opcode, PortAttributes, SetGid,
 };
 use fpga_regs::engine::cqe;
 use fpga_regs::engine::qp::Attributes;
@@ -374,6 +374,14 @@ impl Engine for AdminEngine {
 
     fn destroy_key(&mut self, key: u32) -> Result<(), Error> {
         self.run(Opcode::DestroyKey, Destroy { number: key }.encode()).map(drop)
+    }
+
+    fn create_ah(&mut self, command: &CreateAh) -> Result<u32, Error> {
+        Ok(self.run(Opcode::CreateAh, command.encode())?.result)
+    }
+
+    fn destroy_ah(&mut self, ah: u32) -> Result<(), Error> {
+        self.run(Opcode::DestroyAh, Destroy { number: ah }.encode()).map(drop)
     }
 
     fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), Error> {

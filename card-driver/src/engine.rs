@@ -6,7 +6,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use fpga_regs::engine::admin::{CreateCq, CreateKey, CreateQp, CreateRq, PortAttributes};
+use fpga_regs::engine::admin::{CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, PortAttributes};
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window::{
@@ -55,6 +55,10 @@ pub trait Engine {
     fn create_key(&mut self, command: &CreateKey) -> Result<u32, Error>;
     /// Ends a key once no DMA under it can follow.
     fn destroy_key(&mut self, key: u32) -> Result<(), Error>;
+    /// Makes an address handle and returns its number.
+    fn create_ah(&mut self, command: &CreateAh) -> Result<u32, Error>;
+    /// Ends an address handle.
+    fn destroy_ah(&mut self, ah: u32) -> Result<(), Error>;
     /// Writes an entry of the GID table; `None` empties it.
     fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), Error>;
     /// The port, now.
@@ -129,6 +133,8 @@ pub struct EngineLimits {
     pub gids: u8,
     /// P_Key table entries.
     pub pkeys: u8,
+    /// Address handles.
+    pub ahs: u16,
 }
 
 impl EngineLimits {
@@ -154,6 +160,7 @@ impl EngineLimits {
             max_message: port.max_message,
             gids: port.gids,
             pkeys: port.pkeys,
+            ahs: port.ahs,
         }
     }
 }
@@ -171,7 +178,7 @@ mod tests {
             window::LIMIT_QUEUES => {
                 22 | 15 << 8 | 14 << 16 | 16 << 24 | 288 << 32 | 8 << 48 | 9 << 56
             }
-            window::LIMIT_PORT => 1 << 30 | 16 << 32 | 1 << 40,
+            window::LIMIT_PORT => 1 << 30 | 16 << 32 | 1 << 40 | 300 << 48,
             _ => u64::MAX,
         });
         let wanted = EngineLimits {
@@ -190,6 +197,7 @@ mod tests {
             max_message: 1 << 30,
             gids: 16,
             pkeys: 1,
+            ahs: 300,
         };
         assert_eq!(limits, wanted);
     }

@@ -109,6 +109,9 @@ impl FakeCard {
         for csr in (0..u64::from(windows)).map(vfpga::user_csr) {
             fake.set(Bar::Shell, csr + w::LIMIT_QP_CQ, 64 | 64 << 32);
             fake.set(Bar::Shell, csr + w::LIMIT_KEY_RQ, 64 | 64 << 32);
+            let port = w::LimitPort::decode(fake.card.read64(Bar::Shell, csr + w::LIMIT_PORT));
+            let port = w::LimitPort { ahs: 64, ..port }.encode();
+            fake.set(Bar::Shell, csr + w::LIMIT_PORT, port);
         }
         fake
     }
@@ -139,6 +142,14 @@ impl FakeCard {
     /// Sets what a register reads.
     pub fn set(&self, bar: Bar, offset: u64, value: u64) {
         self.state().lies.insert((bar, offset), value);
+    }
+
+    /// Does not offer these of what the software card does.
+    pub fn hide(&self, capabilities: w::Capabilities) {
+        for register in (0..WINDOWS as u64).map(|index| vfpga::user_csr(index) + w::CAPABILITIES) {
+            let offered = self.card.read64(Bar::Shell, register);
+            self.set(Bar::Shell, register, offered & !capabilities.bits());
+        }
     }
 
     /// Sets what a word of configuration space reads.

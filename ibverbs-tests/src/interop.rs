@@ -48,7 +48,7 @@ const FAULTS: [(&str, &str); 5] = [
 /// The programs of perftest. They ask their device for as many READs at a time as the other one
 /// offers, unless told how many. As everywhere here where a program can be told, the acknowledgement
 /// timeout is 1.07 s (18): with seven retries it outlasts what a busy machine keeps a virtual one waiting.
-pub(crate) const PERFTESTS: [&str; 8] = [
+pub(crate) const PERFTESTS: [&str; 10] = [
     "ib_write_bw -F -x 1 -u 18 -s 65536 -n 40",
     "ib_read_bw -F -x 1 -o 16 -u 18 -s 65536 -n 40",
     "ib_send_bw -F -x 1 -u 18 -s 65536 -n 40 -e",
@@ -58,6 +58,8 @@ pub(crate) const PERFTESTS: [&str; 8] = [
     "ib_atomic_lat -F -x 1 -o 16 -u 18 -A CMP_AND_SWAP -n 20",
     // Not with -e: it waits for an event before each poll, and may have taken it for another's.
     "ib_send_lat -F -x 1 -u 18 -s 64 -n 20",
+    "ib_send_bw -F -c UD -x 1 -s 1024 -n 40",
+    "ib_send_lat -F -c UD -x 1 -s 64 -n 20",
 ];
 /// Those that bad cables see.
 const FEW: [&str; 4] = [
@@ -119,8 +121,9 @@ fn rows() -> Vec<Row> {
     }
     for command in PERFTESTS {
         let program = command.split(' ').next().unwrap_or_default();
+        let service = if command.contains("-c UD") { " -c UD" } else { "" };
         let body = move |trial: &Trial<'_>| trial.perftest(command);
-        add(program.into(), &[PERFTEST], "", Box::new(body));
+        add(format!("{program}{service}"), &[PERFTEST], "", Box::new(body));
     }
     add("data".into(), &[], "", Box::new(|trial| trial.data()));
     add("every ICRC is scapy's".into(), &[Need::Scapy], "", Box::new(icrcs));

@@ -267,6 +267,7 @@ pub fn client_limits(engine: &EngineLimits) -> Limits {
         cqs: limit(Resource::Cqs),
         mrs: limit(Resource::Mrs),
         pds: limit(Resource::Pds),
+        ahs: limit(Resource::Ahs),
         log2_cq_entries: engine.log2_cq_entries,
         log2_sq_blocks: engine.log2_sq_blocks,
         log2_rq_entries: engine.log2_rq_entries,

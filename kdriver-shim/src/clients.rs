@@ -17,7 +17,7 @@ use shim_abi::{Request, Way};
 use crate::cards::{Card, Window, find};
 use crate::error::{ADDRESSES, Error};
 use crate::numbers::Numbers;
-use crate::objects::{Channel, Context, Cq, Leaving, Mr, Pd, Qp, Srq};
+use crate::objects::{Ah, Channel, Context, Cq, Leaving, Mr, Pd, Qp, Srq};
 use crate::poller::{Poller, Watch};
 use crate::process::{ClientId, Process};
 use crate::quota::Usage;
@@ -139,6 +139,8 @@ pub struct Owned {
     pub qps: BTreeMap<u32, Qp>,
     /// Shared receive queues by number, as those of queue pairs.
     pub srqs: BTreeMap<u32, Srq>,
+    /// Address handles.
+    pub ahs: BTreeMap<u32, Ah>,
     /// Completion queues by number; numbers of different cards never collide in one client.
     pub cqs: BTreeMap<u32, Cq>,
     /// Memory regions.

@@ -1,4 +1,4 @@
-//! What a client owns: contexts, domains, regions, queues, channels.
+//! What a client owns: contexts, domains, regions, queues, address handles, channels.
 //!
 //! A thing notes each part that it has taken, so that one whose creation failed half way is undone as any
 //! other is ([`crate::undo`]).
@@ -141,6 +141,17 @@ pub struct Qp {
     pub state: QpState,
     /// The connection it speaks for, from RTR on.
     pub peer: Option<Peer>,
+}
+
+/// An address handle.
+#[derive(Debug)]
+pub struct Ah {
+    /// Card number.
+    pub card: u32,
+    /// Its protection domain.
+    pub pdn: u32,
+    /// Its number on the card, once it is made.
+    pub card_ah: Option<u32>,
 }
 
 /// A completion channel.

@@ -32,6 +32,8 @@ pub enum Resource {
     Rqs,
     /// Queue pairs.
     Qps,
+    /// Address handles.
+    Ahs,
     /// Memory regions.
     Mrs,
     /// Bytes of all memory regions together.
@@ -65,6 +67,7 @@ static TABLE: [Row; Resource::KeptBytes as usize + 1] = [
     row(Resource::CqEntries, "completion queue entries", 12 << 20, 0),
     row(Resource::Rqs, "receive queues", 16384, RQ_BYTES),
     row(Resource::Qps, "queue pairs", 16384, QP_BYTES),
+    row(Resource::Ahs, "address handles", 32768, AH_BYTES),
     row(Resource::Mrs, "memory regions", 65536, MR_BYTES),
     row(Resource::MrBytes, "registered bytes", 1 << 40, 0),
     row(Resource::RingBytes, RINGS, crate::rings::RING_BYTES, 0),
@@ -76,6 +79,7 @@ static TABLE: [Row; Resource::KeptBytes as usize + 1] = [
 const QP_BYTES: u64 = 30 << 10;
 const RQ_BYTES: u64 = 3 << 10;
 const CQ_BYTES: u64 = 3 << 10;
+const AH_BYTES: u64 = 2 << 10;
 const MR_BYTES: u64 = 1 << 10;
 
 /// Whether an object's bytes are enough for what a software card keeps, and for so many of balboad's own:
@@ -86,6 +90,7 @@ const fn covers(bytes: u64, card: usize, own: usize) -> bool {
 const _: () = assert!(covers(QP_BYTES, softcard::QP_BYTES, 2048));
 const _: () = assert!(covers(RQ_BYTES, softcard::RQ_BYTES, 1024));
 const _: () = assert!(covers(CQ_BYTES, softcard::CQ_BYTES, 1024));
+const _: () = assert!(covers(AH_BYTES, softcard::AH_BYTES, 256));
 const _: () = assert!(covers(MR_BYTES, softcard::MR_BYTES, 512));
 
 impl Resource {
@@ -112,6 +117,7 @@ impl Resource {
             Self::Cqs => engine.cqs,
             Self::Rqs => engine.rqs,
             Self::Qps => engine.qps.min(engine.rqs),
+            Self::Ahs => engine.ahs.into(),
             Self::Mrs => engine.keys,
             Self::Contexts | Self::Channels => return table.min(share_of_descriptors()),
             _ => return table,
@@ -221,7 +227,7 @@ mod tests {
     use super::*;
 
     fn engine() -> EngineLimits {
-        EngineLimits { qps: 16, rqs: 16, cqs: 8, keys: 1 << 20, ..EngineLimits::default() }
+        EngineLimits { qps: 16, rqs: 16, cqs: 8, keys: 1 << 20, ahs: 16, ..EngineLimits::default() }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::objects::Context;
 use crate::poller::Poller;
 use crate::undo::Kind;
 
+mod address;
 mod channel;
 mod context;
 mod queues;
@@ -114,6 +115,8 @@ impl Session<'_> {
                 self.reserve_mr(region::Wanted { pdn, address, length, hca_va, access })
             }
             Request::CommitMr { mr } => self.commit_mr(mr),
+            Request::CreateAh { pdn, address } => self.create_ah(pdn, &address),
+            Request::DestroyAh { ah } => self.destroy_ah(ah),
             Request::CreateCq { context, log2_entries, channel, cookie } => {
                 self.create_cq(context, log2_entries, channel, cookie)
             }

@@ -20,7 +20,7 @@ use crate::claims::CardQp;
 use crate::clients::{Client, Owned, Stage};
 use crate::error::Error;
 use crate::listeners::Told;
-use crate::objects::{Channel, Context, Cq, Mr, Pd, Qp, Srq};
+use crate::objects::{Ah, Channel, Context, Cq, Mr, Pd, Qp, Srq};
 use crate::quota::Resource;
 
 /// A kind of what a client owns.
@@ -296,6 +296,31 @@ impl Kind for Mr {
             let reach = place.reach(!self.mapped, gone);
             place.clean &= reach == Reach::Nobody;
             place.give_addresses(card, range, reach);
+        }
+        Told::default()
+    }
+}
+
+impl Kind for Ah {
+    const NAME: &'static str = "address handle";
+    const COST: usize = 1;
+
+    fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self> {
+        &mut owned.ahs
+    }
+
+    fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
+        [(Resource::Ahs, 1)]
+    }
+
+    fn stop(&self, client: &Client, cards: &mut [Card]) -> Result<(), Error> {
+        end(client.window(cards, self.card)?, self.card_ah, |engine, ah| engine.destroy_ah(ah))
+    }
+
+    /// It has neither memory nor addresses: one that the card keeps costs nobody but that card's table.
+    fn give_back(&mut self, _: &mut Client, _: &mut [Card], stopped: Result<(), Error>) -> Told {
+        if let (Some(ah), Err(error)) = (self.card_ah, stopped) {
+            log::warn!("address handle {ah:#x} stays in the card: {error}");
         }
         Told::default()
     }

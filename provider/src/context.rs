@@ -9,7 +9,9 @@ use fpga_regs::engine::qp::{Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;
 use hostmem::PAGE_BYTES;
 use hostmem::{BlockRing, Record};
-use shim_abi::{ContextInfo, CreateQp, Limits, PortInfo, ReceiveRing, Request, Response};
+use shim_abi::{
+    AddressVector, ContextInfo, CreateQp, Limits, PortInfo, ReceiveRing, Request, Response,
+};
 
 use vfio::Iommu;
 
@@ -99,8 +101,8 @@ pub(crate) struct NewQp<'a> {
     pub srq: Option<&'a Srq>,
     /// Sizes asked for.
     pub cap: ibv_qp_cap,
-    /// `ibv_qp_type`.
-    pub kind: u32,
+    /// Transport.
+    pub kind: QpType,
     /// Every send is signaled.
     pub signal_all: bool,
     /// One thread at a time uses it.
@@ -143,6 +145,11 @@ impl Context {
     /// What balboad said about the context.
     pub(crate) fn info(&self) -> &ContextInfo {
         &self.opened.info
+    }
+
+    /// Operations and transports that the device offers.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::from_bits_retain(self.limits().capabilities)
     }
 
     /// What the device offers.
@@ -192,6 +199,20 @@ impl Context {
     /// Ends a protection domain.
     pub(crate) fn dealloc_pd(&self, pdn: u32) -> Result<()> {
         self.end(Request::DeallocPd { pdn })
+    }
+
+    /// Makes an address handle; answers with balboad's number of it, and the card's.
+    pub(crate) fn create_ah(&self, pdn: u32, address: AddressVector) -> Result<(u32, u32)> {
+        if !self.capabilities().contains(Capabilities::UD) {
+            return Err(unsupported!("address handles are not offered"));
+        }
+        let request = Request::CreateAh { pdn, address };
+        ask!(self.connection, request, Response::Ah { ah, card_ah } => (ah, card_ah))
+    }
+
+    /// Ends an address handle.
+    pub(crate) fn destroy_ah(&self, ah: u32) -> Result<()> {
+        self.end(Request::DestroyAh { ah })
     }
 
     /// Registers memory; `populate` makes its pages be there, as pinning would.
@@ -350,8 +371,7 @@ impl Context {
         single_threaded: bool,
         address: u64,
     ) -> Result<Srq> {
-        let capabilities = Capabilities::from_bits_retain(self.limits().capabilities);
-        if !capabilities.contains(Capabilities::SRQ) {
+        if !self.capabilities().contains(Capabilities::SRQ) {
             return Err(unsupported!("shared receive queues are not offered"));
         }
         let sizes = receive_sizes(self.limits(), asked.max_wr, asked.max_sge)?;
@@ -386,17 +406,23 @@ impl Context {
         Ok(Handed { completion: 0, asynchronous: self.forget(srq.cookie, asynchronous) })
     }
 
-    /// The operations that can be posted to a send queue.
-    pub(crate) fn operations(&self) -> Operations {
-        Operations::offered(Capabilities::from_bits_retain(self.limits().capabilities))
+    /// The operations that can be posted to the send queue of a QP of a kind.
+    pub(crate) fn operations(&self, kind: QpType) -> Operations {
+        Operations::offered(self.capabilities(), kind)
     }
 
-    /// Makes an RC QP in RESET, known to its completion queues.
-    pub(crate) fn create_qp(&self, new: &NewQp<'_>) -> Result<Qp> {
-        let capabilities = Capabilities::from_bits_retain(self.limits().capabilities);
-        if new.kind != u32::from(QpType::Rc.0) || !capabilities.contains(Capabilities::RC) {
-            return Err(unsupported!("QPs of type {} are not offered; RC (2) is", new.kind));
+    /// The kind of QP that an `ibv_qp_type` is, where such QPs are offered.
+    pub(crate) fn qp_kind(&self, kind: u32) -> Result<QpType> {
+        let kinds = [(QpType::Rc, Capabilities::RC), (QpType::Ud, Capabilities::UD)];
+        let asked = kinds.into_iter().find(|(offered, _)| u32::from(offered.0) == kind);
+        match asked {
+            Some((kind, needs)) if self.capabilities().contains(needs) => Ok(kind),
+            _ => Err(unsupported!("QPs of type {kind} are not offered; RC (2) and UD (4) may be")),
         }
+    }
+
+    /// Makes a QP in RESET, known to its completion queues.
+    pub(crate) fn create_qp(&self, new: &NewQp<'_>) -> Result<Qp> {
         // Who has a shared receive queue has no size of its own to ask for, and gets none.
         let own = |cap| match new.srq {
             Some(_) => ibv_qp_cap { max_recv_wr: 0, max_recv_sge: 0, ..cap },
@@ -407,7 +433,7 @@ impl Context {
         let cookie = new_cookie();
         let request = Request::CreateQp(CreateQp {
             pdn: new.pdn,
-            kind: QpType::Rc.0,
+            kind: new.kind.0,
             send_cqn: new.send_cq.queue.cqn,
             receive_cqn: new.receive_cq.queue.cqn,
             log2_sq_blocks: sizes.log2_sq_blocks,
@@ -428,7 +454,7 @@ impl Context {
                 max_wr: cap.max_send_wr,
                 max_sge: cap.max_send_sge,
                 max_inline: cap.max_inline_data,
-                operations: self.operations(),
+                operations: self.operations(new.kind),
                 flags: FlagTable::new(new.signal_all),
             };
             let send = SendQueue::new(send, shape, new.single_threaded);

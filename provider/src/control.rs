@@ -89,6 +89,8 @@ fn name(request: &Request) -> &'static str {
         Request::ReserveMr { .. } => "reserving a memory region",
         Request::CommitMr { .. } => "committing a memory region",
         Request::DeregMr { .. } => "ending a memory region",
+        Request::CreateAh { .. } => "making an address handle",
+        Request::DestroyAh { .. } => "ending an address handle",
         Request::CreateCq { .. } => "making a CQ",
         Request::DestroyCq { .. } => "destroying a CQ",
         Request::CreateSrq { .. } => "making an SRQ",

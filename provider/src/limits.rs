@@ -137,6 +137,7 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
     let guid = card.node_guid.to_be();
     let rnr = capabilities.contains(Capabilities::RNR);
     let srq = capabilities.contains(Capabilities::SRQ);
+    let datagrams = capabilities.contains(Capabilities::UD);
     let atomic = capabilities.contains(Capabilities::ATOMIC);
     let wr = power(limits.log2_sq_blocks).min(power(limits.log2_rq_entries));
     let reads = u32::from(limits.max_rd_atomic);
@@ -175,7 +176,7 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
         max_mcast_grp: 0,
         max_mcast_qp_attach: 0,
         max_total_mcast_qp_attach: 0,
-        max_ah: 0,
+        max_ah: if datagrams { int(limits.ahs) } else { 0 },
         max_fmr: 0,
         max_map_per_fmr: 0,
         max_srq: if srq { int(limits.rqs) } else { 0 },
@@ -240,6 +241,7 @@ pub(crate) mod tests {
             cqs: 1024,
             mrs: 4096,
             pds: 1024,
+            ahs: 1024,
             log2_cq_entries: 22,
             log2_sq_blocks: 16,
             log2_rq_entries: 15,

@@ -324,8 +324,12 @@ fn wc_flags(flags: Flags) -> u32 {
     // IMMEDIATE (2) is IBV_WC_WITH_IMM (2), INVALIDATED (4) becomes IBV_WC_WITH_INV (8).
     const _: () = assert!(Flags::IMMEDIATE.bits() as u32 == ibv::IBV_WC_WITH_IMM);
     const _: () = assert!((Flags::INVALIDATED.bits() as u32) << 1 == ibv::IBV_WC_WITH_INV);
+    // and GRH (16) becomes IBV_WC_GRH (1).
+    const _: () = assert!((Flags::GRH.bits() as u32) >> 4 == ibv::IBV_WC_GRH);
     let bits = u32::from(flags.bits());
-    (bits & ibv::IBV_WC_WITH_IMM) | ((bits << 1) & ibv::IBV_WC_WITH_INV)
+    (bits & ibv::IBV_WC_WITH_IMM)
+        | ((bits << 1) & ibv::IBV_WC_WITH_INV)
+        | ((bits >> 4) & ibv::IBV_WC_GRH)
 }
 
 /// A completion with nothing to tell.

@@ -91,6 +91,7 @@ impl Queues {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use fpga_regs::engine::qp::QpType;
     use fpga_regs::engine::window::Capabilities;
     use hostmem::{BlockRing, Record};
 
@@ -111,6 +112,15 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn queues_on(qpn: u32, generation: u8, path: &Arc<CardPath>) -> Arc<Queues> {
+        made(QpType::Rc, qpn, generation, path)
+    }
+
+    /// As [`queues`], of another kind.
+    pub(crate) fn queues_of(kind: QpType) -> Arc<Queues> {
+        made(kind, 1, 0, &path().0)
+    }
+
+    fn made(kind: QpType, qpn: u32, generation: u8, path: &Arc<CardPath>) -> Arc<Queues> {
         let memory = memory(8192);
         let ring = |at| BlockRing::new(memory.clone(), at, 8).unwrap();
         let record = |at| Record::new(memory.clone(), at).unwrap();
@@ -128,7 +138,7 @@ pub(crate) mod tests {
             max_wr: 8,
             max_sge: 2,
             max_inline: 32,
-            operations: Operations::offered(Capabilities::all()),
+            operations: Operations::offered(Capabilities::all(), kind),
             flags: FlagTable::new(false),
         };
         let send = SendQueue::new(send, shape, false);

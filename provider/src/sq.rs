@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
-use fpga_regs::engine::wqe::SendFlags;
+use fpga_regs::engine::wqe::{Datagram, SendFlags};
 use hostmem::{BlockRing, DoorbellSlot, MaskedTable, Record};
 
 use crate::doorbell::CardPath;
 use crate::lock::{QueueGuard, QueueLock};
 use crate::wr::{
-    AtomicRequest, FlagTable, Operations, Payload, SendRequest, write_atomic, write_send,
+    AtomicRequest, FlagTable, Operation, Operations, Payload, SendRequest, write_atomic,
+    write_datagram, write_send,
 };
 
 pub(crate) use building::{Building, Request};
@@ -176,7 +177,8 @@ impl SendQueue {
     ///
     /// Returns where the next one goes; there is room up to number `end`. (Both are passed by value
     /// so that they stay in registers while a list is posted.) The caller holds the queue's lock,
-    /// as a batch does. What the operation does not have is not asked for, as in [`write_send`].
+    /// as a batch does. What the operation does not have is not asked for, as in [`write_send`]; a
+    /// datagram that goes nowhere fails with EINVAL.
     #[inline(always)]
     pub(crate) fn push(
         &self,
@@ -184,6 +186,7 @@ impl SendQueue {
         end: u32,
         request: &SendRequest<'_>,
         remote: impl FnOnce() -> (u64, u32),
+        datagram: impl FnOnce() -> Option<Datagram>,
         immediate: impl FnOnce() -> u32,
     ) -> Result<Cursor, i32> {
         let (shape, payload) = (&self.shape, request.payload);
@@ -196,9 +199,32 @@ impl SendQueue {
         if !fits {
             return Err(libc::EINVAL);
         }
+        if operation.is_datagram() {
+            let how = (operation, flags);
+            return self.push_datagram(cursor, end, request, how, datagram, immediate);
+        }
         let requests = self.claim(cursor, end, request.wr_id)?;
         let blocks =
             write_send(&self.ring, cursor.block, (operation, flags), payload, remote, immediate);
+        Ok(Cursor { block: cursor.block.wrapping_add(blocks), requests })
+    }
+
+    /// As [`Self::push`], a datagram that was looked at: apart, so that it takes no registers of what
+    /// goes along a connection.
+    #[inline(never)]
+    fn push_datagram(
+        &self,
+        cursor: Cursor,
+        end: u32,
+        request: &SendRequest<'_>,
+        how: (Operation, SendFlags),
+        datagram: impl FnOnce() -> Option<Datagram>,
+        immediate: impl FnOnce() -> u32,
+    ) -> Result<Cursor, i32> {
+        let datagram = datagram().ok_or(libc::EINVAL)?;
+        let requests = self.claim(cursor, end, request.wr_id)?;
+        let payload = request.payload;
+        let blocks = write_datagram(&self.ring, cursor.block, how, payload, datagram, immediate);
         Ok(Cursor { block: cursor.block.wrapping_add(blocks), requests })
     }
 

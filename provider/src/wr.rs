@@ -1,9 +1,10 @@
 //! Work requests as values, and the entries they become.
 
 use crate::abi::verbs::{self as ibv, ibv_sge};
+use fpga_regs::engine::qp::QpType;
 use fpga_regs::engine::window::Capabilities;
 use fpga_regs::engine::wqe::{
-    Atomic, MAX_INLINE, RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SEND_MAX_BLOCKS,
+    Atomic, Datagram, MAX_INLINE, RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SEND_MAX_BLOCKS,
     SEND_PAYLOAD_OFFSET, SendFlags, SendHeader, SendOpcode, Sge, send_blocks_for_inline,
     send_blocks_for_sges,
 };
@@ -67,7 +68,7 @@ const _: () = assert!(MAX_INLINE == SEND_MAX_BLOCKS * 64 - SEND_PAYLOAD_OFFSET);
 pub(crate) struct Operation {
     /// [`SendOpcode`]; 0 for one that the card does not offer.
     code: u8,
-    /// [`INLINE`], [`REMOTE`], [`IMMEDIATE`].
+    /// [`INLINE`], [`REMOTE`], [`IMMEDIATE`], [`DATAGRAM`].
     carries: u8,
 }
 
@@ -77,6 +78,8 @@ const INLINE: u8 = 1 << 0;
 const REMOTE: u8 = 1 << 1;
 /// It has immediate data.
 const IMMEDIATE: u8 = 1 << 2;
+/// It names the queue pair that it goes to, and no remote memory.
+const DATAGRAM: u8 = 1 << 3;
 
 /// The `ibv_wr_opcode`s that can be looked up; a power of two.
 const OPCODES: usize = 16;
@@ -90,25 +93,28 @@ pub(crate) struct Operations {
 }
 
 impl Operations {
-    /// The operations an engine with these capabilities offers on an RC QP.
-    pub(crate) fn offered(capabilities: Capabilities) -> Self {
+    /// The operations an engine with these capabilities offers on a QP of a kind.
+    pub(crate) fn offered(capabilities: Capabilities, kind: QpType) -> Self {
         use Capabilities as C;
         let mut table = [Operation { code: 0, carries: 0 }; OPCODES];
+        let is_datagram = kind == QpType::Ud;
+        let send = if is_datagram { INLINE | DATAGRAM } else { INLINE };
         let (write, read) = (INLINE | REMOTE, REMOTE);
         for (needs, opcode, code, carries) in [
-            (C::SEND, ibv::IBV_WR_SEND, SendOpcode::Send, INLINE),
-            (C::SEND, ibv::IBV_WR_SEND_WITH_IMM, SendOpcode::SendImm, INLINE | IMMEDIATE),
+            (C::SEND, ibv::IBV_WR_SEND, SendOpcode::Send, send),
+            (C::SEND, ibv::IBV_WR_SEND_WITH_IMM, SendOpcode::SendImm, send | IMMEDIATE),
             (C::WRITE, ibv::IBV_WR_RDMA_WRITE, SendOpcode::Write, write),
             (C::WRITE, ibv::IBV_WR_RDMA_WRITE_WITH_IMM, SendOpcode::WriteImm, write | IMMEDIATE),
             (C::READ, ibv::IBV_WR_RDMA_READ, SendOpcode::Read, read),
         ] {
             let immediate = carries & IMMEDIATE == 0 || capabilities.contains(C::IMMEDIATE);
-            let offered = immediate && capabilities.contains(needs);
+            let of_kind = carries & REMOTE == 0 || !is_datagram;
+            let offered = immediate && of_kind && capabilities.contains(needs);
             if let Some(place) = table.get_mut(opcode as usize).filter(|_| offered) {
                 *place = Operation { code: code.0, carries };
             }
         }
-        Self { table, atomics: capabilities.contains(C::ATOMIC) }
+        Self { table, atomics: capabilities.contains(C::ATOMIC) && !is_datagram }
     }
 
     /// What the card calls an atomic, or the errno a post of it fails with.
@@ -147,6 +153,12 @@ impl Operation {
     #[inline(always)]
     pub(crate) fn has_remote(self) -> bool {
         self.carries & REMOTE != 0
+    }
+
+    /// Whether it names the queue pair that it goes to.
+    #[inline(always)]
+    pub(crate) fn is_datagram(self) -> bool {
+        self.carries & DATAGRAM != 0
     }
 
     /// Whether it has immediate data.
@@ -228,6 +240,34 @@ impl<'a> EntryWriter<'a> {
             self.write(Sge { address: sge.addr, length: sge.length, lkey: sge.lkey }.encode());
         }
     }
+}
+
+/// The words that stand for remote memory in an entry, of a datagram.
+#[inline(always)]
+fn target(datagram: Datagram) -> (u64, u32) {
+    let [[_, _, target, qkey, ..]] = datagram.encode();
+    (target, qkey as u32)
+}
+
+/// Gives the datagram whose entry begins with block `index` the queue pair that it goes to.
+pub(crate) fn write_target(ring: &BlockRing, index: u32, datagram: Datagram) {
+    let (block, [[_, _, target, qkey, ..]]) = (ring.block(index), datagram.encode());
+    block.store(2, target);
+    block.store(3, qkey);
+}
+
+/// As [`write_send`], a datagram.
+#[inline(always)]
+pub(crate) fn write_datagram(
+    ring: &BlockRing,
+    index: u32,
+    (operation, flags): (Operation, SendFlags),
+    payload: Payload<'_>,
+    datagram: Datagram,
+    immediate: impl FnOnce() -> u32,
+) -> u32 {
+    let operation = Operation { carries: operation.carries | REMOTE, ..operation };
+    write_send(ring, index, (operation, flags), payload, || target(datagram), immediate)
 }
 
 /// Writes a send entry into its ring from block `index` on, and returns its blocks; the request was
@@ -446,13 +486,14 @@ mod tests {
     #[test]
     fn only_what_the_card_offers_can_be_posted() {
         let code = |operations: &Operations, opcode| operations.get(opcode).map(Operation::code);
-        let all = Operations::offered(Capabilities::all());
+        let offered = |capabilities| Operations::offered(capabilities, QpType::Rc);
+        let all = offered(Capabilities::all());
         assert_eq!(code(&all, ibv::IBV_WR_SEND_WITH_IMM), Ok(SendOpcode::SendImm));
         let atomics = [
             (ibv::IBV_WR_ATOMIC_CMP_AND_SWP, SendOpcode::CompareSwap),
             (ibv::IBV_WR_ATOMIC_FETCH_AND_ADD, SendOpcode::FetchAdd),
         ];
-        let without = Operations::offered(Capabilities::all() - Capabilities::ATOMIC);
+        let without = offered(Capabilities::all() - Capabilities::ATOMIC);
         for (opcode, theirs) in atomics {
             assert_eq!(all.atomic(opcode), Ok(theirs));
             assert_eq!(code(&all, opcode), Err(libc::EOPNOTSUPP), "it is looked up apart");
@@ -464,10 +505,30 @@ mod tests {
         for unknown in [11, 15, 16, 32, u32::MAX] {
             assert_eq!(code(&all, unknown), Err(libc::EINVAL));
         }
-        let stock =
-            Operations::offered(Capabilities::RC | Capabilities::WRITE | Capabilities::READ);
+        let stock = offered(Capabilities::RC | Capabilities::WRITE | Capabilities::READ);
         assert_eq!(code(&stock, ibv::IBV_WR_RDMA_READ), Ok(SendOpcode::Read));
         assert_eq!(code(&stock, ibv::IBV_WR_RDMA_WRITE_WITH_IMM), Err(libc::EOPNOTSUPP));
         assert_eq!(code(&stock, ibv::IBV_WR_SEND), Err(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn a_datagram_qp_sends_and_does_nothing_else() {
+        let offered = |capabilities| Operations::offered(capabilities, QpType::Ud);
+        let all = offered(Capabilities::all());
+        for (opcode, code) in
+            [(ibv::IBV_WR_SEND, SendOpcode::Send), (ibv::IBV_WR_SEND_WITH_IMM, SendOpcode::SendImm)]
+        {
+            let operation = all.get(opcode).unwrap();
+            assert_eq!(operation.code(), code);
+            assert!(operation.is_datagram() && operation.can_be_inline());
+            assert!(!operation.has_remote());
+        }
+        for opcode in 0..=ibv::IBV_WR_TSO {
+            let sends = [ibv::IBV_WR_SEND, ibv::IBV_WR_SEND_WITH_IMM].contains(&opcode);
+            assert_eq!(all.get(opcode).is_ok(), sends, "opcode {opcode}");
+            assert_eq!(all.atomic(opcode).err(), Some(libc::EOPNOTSUPP), "opcode {opcode}");
+        }
+        let plain = offered(Capabilities::UD | Capabilities::SEND);
+        assert_eq!(plain.get(ibv::IBV_WR_SEND_WITH_IMM).err(), Some(libc::EOPNOTSUPP));
     }
 }

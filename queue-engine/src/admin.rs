@@ -188,6 +188,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 self.keys.create(&command, memory, &mut self.random).map(Answer::number)
             }
             Opcode::DestroyKey => self.keys.destroy(named).map(|()| Answer::none()),
+            Opcode::CreateAh => {
+                self.create_ah(now, &CreateAh::decode(&[*first, *second]), transport)
+            }
+            Opcode::DestroyAh => self.destroy_ah(named, transport),
             Opcode::SetGid => self.set_gid(&SetGid::decode(&[*first]), transport),
             Opcode::SetNeighbour => {
                 let SetNeighbour { mac, valid, gid } = SetNeighbour::decode(&[*first]);
@@ -277,9 +281,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         memory: &M,
         transport: &mut impl Transport,
     ) -> Result<Answer, AdminStatus> {
-        if command.kind != QpType::Rc || !self.config.capabilities.contains(Capabilities::RC) {
-            return Err(AdminStatus::Unsupported);
-        }
+        self.check_offered(match command.kind {
+            QpType::Rc => Capabilities::RC,
+            QpType::Ud => Capabilities::UD,
+            _ => return Err(AdminStatus::Unsupported),
+        })?;
         if command.log2_sq_blocks > self.config.log2_sq_blocks {
             return Err(AdminStatus::Invalid);
         }
@@ -294,7 +300,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         let window = queue(memory, command.sq_ring, command.log2_sq_blocks)?;
         let qpn = self.qp_numbers.draw(&mut self.random).ok_or(AdminStatus::NoResources)?;
-        if let Err(status) = transport.create_qp(qpn, command.page) {
+        if let Err(status) = transport.create_qp(qpn, command.kind, command.page) {
             self.qp_numbers.free(qpn);
             return Err(status);
         }
@@ -382,12 +388,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     fn check_ranges(&self, a: &Attributes) -> Result<(), AdminStatus> {
         use AttributeMask as M;
-        let gid = self.gids.get(usize::from(a.sgid_index)).copied().flatten();
         let sound = [
             (M::PKEY_INDEX, a.pkey_index == 0),
             (M::PORT, a.port == 1),
             (M::ACCESS, Access::from_bits(a.access).is_some()),
-            (M::AV, gid.is_some() && a.dgid != [0; 16] && a.flow_label < 1 << 20 && a.sl < 16),
+            (M::AV, self.is_address(a.sgid_index, a.dgid, a.flow_label, a.sl)),
             (M::PATH_MTU, (1..=5).contains(&a.path_mtu)),
             (M::TIMEOUT, a.timeout < 32),
             (M::RETRY_COUNT, a.retry_count < 8),
@@ -415,6 +420,45 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             ..attributes
         };
         Ok(Answer::blocks(attributes.encode().to_vec()))
+    }
+
+    fn create_ah(
+        &mut self,
+        now: u64,
+        command: &CreateAh,
+        transport: &mut impl Transport,
+    ) -> Result<Answer, AdminStatus> {
+        self.check_offered(Capabilities::UD)?;
+        self.check_page(command.page)?;
+        let CreateAh { sgid_index, dgid, flow_label, sl, .. } = *command;
+        if !self.is_address(sgid_index, dgid, flow_label, sl) {
+            return Err(AdminStatus::Invalid);
+        }
+        let ah = self.ah_numbers.draw(&mut self.random).ok_or(AdminStatus::NoResources)?;
+        if let Err(status) = transport.create_ah(now, ah, command) {
+            self.ah_numbers.free(ah);
+            return Err(status);
+        }
+        self.ahs.insert(ah, command.pdn);
+        Ok(Answer::number(ah))
+    }
+
+    fn destroy_ah(
+        &mut self,
+        ah: u32,
+        transport: &mut impl Transport,
+    ) -> Result<Answer, AdminStatus> {
+        self.check_offered(Capabilities::UD)?;
+        take(&mut self.ahs, ah).ok_or(AdminStatus::NotFound)?;
+        transport.destroy_ah(ah);
+        self.ah_numbers.free(ah);
+        Ok(Answer::none())
+    }
+
+    /// Whether an address vector can be one.
+    fn is_address(&self, sgid_index: u8, dgid: [u8; 16], flow_label: u32, sl: u8) -> bool {
+        let gid = self.gids.get(usize::from(sgid_index)).copied().flatten();
+        gid.is_some() && dgid != [0; 16] && flow_label < 1 << 20 && sl < 16
     }
 
     fn set_gid(

@@ -24,7 +24,8 @@ use crate::under_way::{OWN_BYTES, Shares};
 
 /// Entries of the GID table.
 const GIDS: usize = 16;
-/// Bits of a QPN that are drawn at random; the window's number stands above them.
+/// Bits of a QPN, or of an address handle's number, that are drawn at random; the window's number stands
+/// above them.
 const QPN_RANDOM_BITS: u32 = 20;
 
 /// QPs that are looked at in one call of [`Engine::poll`]; the others have their turn in the next, so
@@ -58,6 +59,8 @@ pub struct EngineConfig {
     pub rqs: u32,
     /// Keys.
     pub keys: u32,
+    /// Address handles.
+    pub ahs: u16,
     /// log2 of the largest CQ, in entries.
     pub log2_cq_entries: u8,
     /// log2 of the largest send ring, in blocks.
@@ -98,6 +101,9 @@ pub struct Engine<M: Rings, D, N> {
     pub(crate) rq_numbers: Numbers,
     pub(crate) qps: ByNumber<Qp<M>>,
     pub(crate) qp_numbers: Numbers,
+    /// The protection domains of address handles.
+    pub(crate) ahs: ByNumber<u32>,
+    pub(crate) ah_numbers: Numbers,
     pub(crate) shares: Shares,
     /// QPs that flush what is posted to them: those in ERR.
     pub(crate) flushing: BTreeSet<u32>,
@@ -126,6 +132,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Bytes that a completion queue takes at most, beside what the view of its ring holds.
     pub const CQ_BYTES: usize =
         PLACES * (size_of::<(u32, Cq<M>)>() + Doorbells::<D>::BYTES_OF_EACH);
+    /// Bytes that an address handle takes at most.
+    pub const AH_BYTES: usize = PLACES * size_of::<(u32, u32)>();
     /// Bytes that a key takes at most.
     pub const KEY_BYTES: usize = PLACES * Keys::BYTES_OF_EACH;
 
@@ -157,6 +165,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             rq_numbers: Numbers::new(NUMBER_BITS, 0, config.rqs),
             qps: ByNumber::default(),
             qp_numbers: Numbers::new(QPN_RANDOM_BITS, prefix, config.qps),
+            ahs: ByNumber::default(),
+            ah_numbers: Numbers::new(QPN_RANDOM_BITS, prefix, config.ahs.into()),
             shares: Shares::new(config.under_way_bytes),
             flushing: BTreeSet::new(),
             doorbells: Doorbells::new(),
@@ -237,6 +247,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             transport.destroy_qp(qpn);
         }
         free_all(&mut self.qps, &mut self.qp_numbers);
+        self.ahs.keys().for_each(|ah| transport.destroy_ah(*ah));
+        free_all(&mut self.ahs, &mut self.ah_numbers);
         self.shares = Shares::new(self.config.under_way_bytes);
         free_all(&mut self.cqs, &mut self.cq_numbers);
         free_all(&mut self.rqs, &mut self.rq_numbers);

@@ -3,9 +3,9 @@
 use fpga_regs::Block;
 use fpga_regs::engine::cqe::{Opcode, Status};
 use fpga_regs::engine::doorbell::record;
-use fpga_regs::engine::qp::QpState;
+use fpga_regs::engine::qp::{QpState, QpType};
 use fpga_regs::engine::wqe::{
-    ATOMIC_BYTES, ATOMIC_PAYLOAD_OFFSET, Atomic, AtomicOperation, MAX_INLINE, MAX_SGE,
+    ATOMIC_BYTES, ATOMIC_PAYLOAD_OFFSET, Atomic, AtomicOperation, Datagram, MAX_INLINE, MAX_SGE,
     SEND_MAX_BLOCKS, SEND_PAYLOAD_OFFSET, SGE_BYTES, SendFlags, SendHeader, SendOpcode,
     send_blocks_for_inline, send_blocks_for_sges, sge_at,
 };
@@ -14,7 +14,7 @@ use crate::doorbells::DoorbellPage;
 use crate::engine::Engine;
 use crate::keys::Keys;
 use crate::memory::{Record, Ring, Rings};
-use crate::numbers::Random;
+use crate::numbers::{ByNumber, Random};
 use crate::qp::{Qp, SendRing};
 use crate::resolve::is_within_reach;
 use crate::transport::{Message, Operation, Transport, TransportError};
@@ -50,6 +50,7 @@ pub(crate) enum Turn {
 /// What fetching needs of the engine beside the QP.
 struct Tables<'a> {
     keys: &'a Keys,
+    ahs: &'a ByNumber<u32>,
     max_message: u32,
     share: &'a mut Share,
 }
@@ -101,12 +102,17 @@ fn elements_of(header: &SendHeader) -> usize {
 /// Makes every check of an entry that needs no table, and sets the message's length and payload. Its
 /// elements stand behind all others then, also where it fails.
 fn check_wqe(
+    kind: QpType,
     header: &SendHeader,
     blocks: &[Block; SEND_MAX_BLOCKS],
     message: &mut InFlight,
     under_way: &mut UnderWay,
 ) -> Result<Operation, Status> {
-    let operation = operation(header, blocks).ok_or(Status::LocalQpOperation)?;
+    let operation = match kind {
+        QpType::Ud => datagram(header, blocks),
+        _ => operation(header, blocks),
+    };
+    let operation = operation.ok_or(Status::LocalQpOperation)?;
     let is_atomic = matches!(operation, Operation::Atomic { .. });
     let count = usize::from(header.blocks);
     if header.flags.contains(SendFlags::INLINE) {
@@ -165,6 +171,17 @@ fn operation(header: &SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Option<O
     })
 }
 
+/// What an entry of a QP of datagrams asks for; `None` for all but to send.
+fn datagram(header: &SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Option<Operation> {
+    let [first, ..] = *blocks;
+    let immediate = match header.opcode {
+        SendOpcode::Send => None,
+        SendOpcode::SendImm => Some(header.immediate),
+        _ => return None,
+    };
+    Some(Operation::Datagram { datagram: Datagram::decode(&[first]), immediate })
+}
+
 /// The opcode a completion of the entry carries.
 pub(crate) fn completed_as(opcode: SendOpcode) -> Opcode {
     match opcode {
@@ -181,6 +198,10 @@ pub(crate) fn completed_as(opcode: SendOpcode) -> Opcode {
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Fetches what a QP has posted, as far as the transport takes it.
     pub(crate) fn pump(&mut self, now: u64, qpn: u32, transport: &mut impl Transport) -> Turn {
+        let Some(qp) = self.qps.get(&qpn) else { return Turn::Over };
+        if qp.kind == QpType::Ud {
+            self.fail_receive_if_due(now, qpn, transport);
+        }
         let Some(qp) = self.qps.get_mut(&qpn) else { return Turn::Over };
         match qp.state {
             QpState::Rts => {}
@@ -188,11 +209,15 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 self.flush(now, qpn, None);
                 return Turn::Over;
             }
+            QpState::Sqe => {
+                self.flush_datagrams(now, qpn, None);
+                return Turn::Over;
+            }
             _ => return Turn::Over,
         }
         let max_message = self.config.max_message;
         let share = self.shares.of(qp.page);
-        let mut tables = Tables { keys: &self.keys, max_message, share };
+        let mut tables = Tables { keys: &self.keys, ahs: &self.ahs, max_message, share };
         for _ in 0..QUANTUM {
             match step(now, qp, &mut tables, transport) {
                 Step::Submitted => {}
@@ -243,7 +268,7 @@ fn step<M: Rings>(
         None => Err(Status::LocalQpOperation),
         Some(header) => {
             let blocks = qp.sq.copy(first, &header);
-            let checked = check_wqe(&header, &blocks, &mut message, &mut qp.under_way);
+            let checked = check_wqe(qp.kind, &header, &blocks, &mut message, &mut qp.under_way);
             checked.and_then(|operation| {
                 message.signaled = header.flags.contains(SendFlags::SIGNALED);
                 submit(now, qp, &message, operation, header.flags, tables, transport)
@@ -281,6 +306,11 @@ fn submit<M: Rings>(
     if !is_within_reach(tables.keys, qp, message) {
         return Err(Status::LocalProtection);
     }
+    if let Operation::Datagram { datagram, .. } = operation {
+        if tables.ahs.get(&datagram.ah) != Some(&qp.pdn) {
+            return Err(Status::LocalQpOperation);
+        }
+    }
     let request = Message {
         operation,
         length,
@@ -294,6 +324,7 @@ fn submit<M: Rings>(
         }
         Err(TransportError::Full) => Ok(false),
         Err(TransportError::Unsupported) => Err(Status::LocalQpOperation),
+        Err(TransportError::TooLong) => Err(Status::LocalLength),
         Err(TransportError::WrongState) => Err(Status::Flushed),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use fpga_regs::engine::cqe::{Cqe, Flags, Opcode, Status};
 use fpga_regs::engine::event::{Event, EventType, QpEvent};
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::wqe::ATOMIC_BYTES;
 
 use crate::cq::Completions;
@@ -33,16 +33,23 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// [`Engine::poll`] then does what follows from it.
     pub fn handle(&mut self, now: u64, event: TransportEvent, transport: &mut impl Transport) {
         let Some(qp) = self.qps.get(&event.qpn()) else { return };
-        let tells_drained = qp.tells_drained;
+        let (tells_drained, is_datagrams) = (qp.tells_drained, qp.kind == QpType::Ud);
         // Before anything else of this QP: what waited longer for room comes first.
         self.feed_starved();
         match event {
             TransportEvent::Completed { qpn, count } => self.completed(now, qpn, count, transport),
+            TransportEvent::Failed { qpn, status } if is_datagrams => {
+                self.flush_datagrams(now, qpn, Some(status));
+            }
             TransportEvent::Failed { qpn, status } => self.flush(now, qpn, Some(status)),
             TransportEvent::Received(received) => self.received(now, received, transport),
             TransportEvent::ReceiveFailed { qpn, status } => {
                 self.complete_receive(now, qpn, |qp, taken| qp.receive_cqe(taken.tag, status));
-                self.flush(now, qpn, None);
+                if is_datagrams {
+                    self.fail_receive_if_due(now, qpn, transport);
+                } else {
+                    self.flush(now, qpn, None);
+                }
             }
             TransportEvent::Error { qpn } => self.flush(now, qpn, None),
             TransportEvent::Async { event: QpEvent::SqDrained, .. } if !tells_drained => {}
@@ -79,14 +86,17 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Fails a QP whose oldest message was never submitted: all before it are complete.
     pub(crate) fn fail_if_due(&mut self, now: u64, qpn: u32, transport: &mut impl Transport) {
         let Some(qp) = self.qps.get(&qpn) else { return };
-        if let Some(status) = qp.under_way.front().and_then(|message| message.failed) {
+        let Some(status) = qp.under_way.front().and_then(|message| message.failed) else { return };
+        if qp.kind == QpType::Ud {
+            self.flush_datagrams(now, qpn, Some(status));
+        } else {
             stop_transport(now, qpn, transport);
             self.flush(now, qpn, Some(status));
         }
     }
 
     fn received(&mut self, now: u64, received: ReceivedMessage, transport: &mut impl Transport) {
-        let ReceivedMessage { qpn, length, kind, immediate, solicited } = received;
+        let ReceivedMessage { qpn, length, kind, immediate, solicited, source_qpn } = received;
         let describe = |qp: &Qp<M>, taken: &Taken| {
             let mut entry = qp.receive_cqe(taken.tag, Status::Success);
             entry.byte_count = length;
@@ -99,6 +109,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             }
             if solicited {
                 entry.flags |= Flags::SOLICITED;
+            }
+            if let Some(source_qpn) = source_qpn {
+                entry.source_qpn = source_qpn;
+                entry.flags |= Flags::GRH;
             }
             entry
         };
@@ -116,13 +130,40 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         completions.push(cqn, entry);
     }
 
-    fn fail_receive_if_due(&mut self, now: u64, qpn: u32, transport: &mut impl Transport) {
+    /// Fails the oldest receive taken if it cannot be filled, and with it the QP; one of datagrams goes on
+    /// behind all such.
+    pub(crate) fn fail_receive_if_due(
+        &mut self,
+        now: u64,
+        qpn: u32,
+        transport: &mut impl Transport,
+    ) {
         let failed = |taken: &Taken| taken.failed;
-        let Some(qp) = self.qps.get(&qpn) else { return };
-        if let Some(status) = qp.receives.front().and_then(failed) {
+        while let Some(qp) = self.qps.get(&qpn) {
+            let kind = qp.kind;
+            let Some(status) = qp.receives.front().and_then(failed) else { return };
             self.complete_receive(now, qpn, |qp, taken| qp.receive_cqe(taken.tag, status));
-            stop_transport(now, qpn, transport);
-            self.flush(now, qpn, None);
+            if kind != QpType::Ud {
+                stop_transport(now, qpn, transport);
+                return self.flush(now, qpn, None);
+            }
+        }
+    }
+
+    /// Puts a QP of datagrams in SQE and completes all it has to send: the oldest with `cause`, the rest
+    /// flushed. As with [`Engine::flush`], what is posted is flushed by turns.
+    pub(crate) fn flush_datagrams(&mut self, now: u64, qpn: u32, cause: Option<Status>) {
+        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        if !matches!(qp.state, QpState::Rts | QpState::Sqd | QpState::Sqe) {
+            return;
+        }
+        qp.state = QpState::Sqe;
+        let mut completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
+        flush_messages(qp, cause, &mut completions);
+        qp.under_way.close(self.shares.of(qp.page));
+        qp.sq.stopped = false;
+        if flush_sends(qp, &mut completions) {
+            self.look_at(qpn);
         }
     }
 
@@ -190,7 +231,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// that one completes with an error once [`Engine::refuse_receive`] says so.
     pub fn take_receive(&mut self, qpn: u32) -> Result<TakenReceive, ReceiveError> {
         let qp = self.qps.get_mut(&qpn).ok_or(ReceiveError::Empty)?;
-        if !matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+        let receives =
+            matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
+        if !receives {
             return Err(ReceiveError::Empty);
         }
         let rq = self.rqs.get_mut(&qp.rqn).ok_or(ReceiveError::Empty)?;
@@ -205,6 +248,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let capacity = sges.as_ref().and_then(|sges| capacity(&self.keys, rq.pdn, sges));
         let failed = capacity.is_none().then_some(Status::LocalProtection);
         qp.receives.push_back(Taken { id, tag: wqe.tag, sges: sges.unwrap_or_default(), failed });
+        if failed.is_some() && qp.kind == QpType::Ud {
+            self.look_at(qpn);
+        }
         capacity.map(|capacity| TakenReceive { id, capacity, left }).ok_or(ReceiveError::Invalid)
     }
 

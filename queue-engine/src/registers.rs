@@ -50,7 +50,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 max_message: config.max_message,
                 gids: self.gids.len() as u8,
                 pkeys: 1,
-                ahs: 0,
+                ahs: config.ahs,
             }
             .encode(),
             w::STATUS => w::Status {

@@ -1,16 +1,23 @@
 //! What lies below the engine: something that carries whole messages.
 
-use fpga_regs::engine::admin::{AdminStatus, PortAttributes};
+use fpga_regs::engine::admin::{AdminStatus, CreateAh, PortAttributes};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
-use fpga_regs::engine::qp::Attributes;
-use fpga_regs::engine::wqe::AtomicOperation;
+use fpga_regs::engine::qp::{Attributes, QpType};
+use fpga_regs::engine::wqe::{AtomicOperation, Datagram};
 
 /// What a message does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// SEND, with immediate data if any.
     Send {
+        /// Immediate data, opaque.
+        immediate: Option<u32>,
+    },
+    /// A datagram, with immediate data if any.
+    Datagram {
+        /// To whom.
+        datagram: Datagram,
         /// Immediate data, opaque.
         immediate: Option<u32>,
     },
@@ -62,6 +69,8 @@ pub enum TransportError {
     Full,
     /// The hardware below cannot do this operation.
     Unsupported,
+    /// A datagram is longer than a packet.
+    TooLong,
     /// The QP is in no state to send: it failed, and the event that says so is under way.
     WrongState,
 }
@@ -72,7 +81,7 @@ pub trait Transport {
     ///
     /// # Errors
     /// The status for the driver, such as [`AdminStatus::NoResources`].
-    fn create_qp(&mut self, qpn: u32, page: u8) -> Result<(), AdminStatus>;
+    fn create_qp(&mut self, qpn: u32, kind: QpType, page: u8) -> Result<(), AdminStatus>;
 
     /// Applies attributes that the engine has checked; `state` is the state to go to.
     ///
@@ -88,6 +97,20 @@ pub trait Transport {
 
     /// Forgets a QP; no message, no event and no DMA of it follows.
     fn destroy_qp(&mut self, qpn: u32);
+
+    /// Makes an address handle of which the engine has checked the indices and ranges.
+    ///
+    /// # Errors
+    /// The status for the driver.
+    fn create_ah(&mut self, now: u64, ah: u32, command: &CreateAh) -> Result<(), AdminStatus> {
+        let _ = (now, ah, command);
+        Err(AdminStatus::Unsupported)
+    }
+
+    /// Forgets an address handle. Datagrams that were submitted with it may be lost, and complete.
+    fn destroy_ah(&mut self, ah: u32) {
+        let _ = ah;
+    }
 
     /// Messages the QP takes at this moment.
     ///
@@ -142,7 +165,8 @@ pub enum TransportEvent {
         /// Messages.
         count: u64,
     },
-    /// The oldest message of the QP failed and the QP is in ERR.
+    /// The oldest message of the QP failed and the QP is in ERR; one of datagrams is in SQE, and has none
+    /// under way.
     Failed {
         /// QP.
         qpn: u32,
@@ -151,7 +175,7 @@ pub enum TransportEvent {
     },
     /// The oldest taken receive of the QP was filled.
     Received(ReceivedMessage),
-    /// The oldest taken receive of the QP failed and the QP is in ERR.
+    /// The oldest taken receive of the QP failed and the QP is in ERR; one of datagrams goes on.
     ReceiveFailed {
         /// QP.
         qpn: u32,
@@ -200,6 +224,8 @@ pub struct ReceivedMessage {
     pub immediate: Option<u32>,
     /// The sender asked for an event.
     pub solicited: bool,
+    /// Of a datagram: the QP it comes from. Its GRH stands before it, and counts.
+    pub source_qpn: Option<u32>,
 }
 
 /// What filled a receive.
@@ -238,6 +264,6 @@ pub struct TakenReceive {
 pub enum ReceiveError {
     /// None is posted.
     Empty,
-    /// The next one names memory that it must not; it fails and so does the QP.
+    /// The next one names memory that it must not; it fails and so does the QP, but not one of datagrams.
     Invalid,
 }

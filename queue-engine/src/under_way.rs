@@ -204,7 +204,8 @@ impl UnderWay {
     /// Takes the oldest message. Its room is given back by [`UnderWay::settle`].
     pub(crate) fn pop(&mut self) -> Option<InFlight> {
         let message = self.messages.pop_front()?;
-        self.past = self.past.wrapping_add(1);
+        // The transport does not count what it was never given.
+        self.past = self.past.wrapping_add(u64::from(message.failed.is_none()));
         if let LocalPayload::Gather { count, .. } = message.payload {
             for _ in 0..count {
                 self.elements.pop_front();

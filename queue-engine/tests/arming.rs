@@ -124,7 +124,7 @@ impl Random for Counting {
 struct Nothing;
 
 impl Transport for Nothing {
-    fn create_qp(&mut self, _: u32, _: u8) -> Result<(), AdminStatus> {
+    fn create_qp(&mut self, _: u32, _: QpType, _: u8) -> Result<(), AdminStatus> {
         Ok(())
     }
 
@@ -159,6 +159,7 @@ const CONFIG: EngineConfig = EngineConfig {
     cqs: 1,
     rqs: 1,
     keys: 1,
+    ahs: 1,
     log2_cq_entries: 4,
     log2_sq_blocks: 4,
     log2_rq_entries: 4,

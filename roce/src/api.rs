@@ -47,6 +47,27 @@ pub struct SendRequest {
     pub fence: bool,
 }
 
+/// A datagram for [`Stack::post_datagram`](crate::Stack::post_datagram).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramRequest {
+    /// The address handle that says where the peer is.
+    pub ah: u32,
+    /// The peer's queue pair.
+    pub dest_qpn: Qpn,
+    /// The Q_Key that it has; the sending queue pair's own where the highest bit is set.
+    pub qkey: u32,
+    /// Bytes of payload, at most the port's largest path MTU.
+    pub length: u32,
+    /// The immediate data (big-endian on the wire), if there is any.
+    pub imm: Option<u32>,
+    /// Ask for a solicited event at the peer.
+    pub solicited: bool,
+}
+
+/// Bytes before the payload of a datagram in its receive: the global route header, which is IPv6's
+/// header, or in its last 20 bytes that of IPv4.
+pub const GRH_LENGTH: u32 = 40;
+
 /// Where received bytes belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sink {
@@ -302,7 +323,8 @@ pub enum Event {
         /// Every message up to and including this number is complete.
         through: u64,
     },
-    /// A message failed; all earlier ones are complete, and the QP enters the error state.
+    /// A message failed; all earlier ones are complete, and the QP enters the error state; one of datagrams
+    /// enters SQE, and all later ones are forgotten.
     SendFailed {
         /// The QP.
         qpn: Qpn,
@@ -325,8 +347,12 @@ pub enum Event {
         imm: Option<u32>,
         /// The peer asked for a solicited event.
         solicited: bool,
+        /// Of a datagram: the queue pair it comes from. `length` counts the [`GRH_LENGTH`] bytes before
+        /// its payload, too.
+        source_qpn: Option<u32>,
     },
-    /// A receive request that was taken failed; the QP enters the error state.
+    /// A receive request that was taken failed; the QP enters the error state, unless it is one of
+    /// datagrams.
     ReceiveFailed {
         /// The QP.
         qpn: Qpn,
@@ -394,10 +420,10 @@ pub struct Receive {
 /// Why there is no receive request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReceiveError {
-    /// The receive queue is empty: the peer is told to try later (RNR NAK).
+    /// The receive queue is empty: the peer is told to try later (RNR NAK), or its datagram is dropped.
     Empty,
     /// The next receive request is unusable; the caller completes it with its own error. The peer
-    /// gets a NAK "remote operational error" and the QP enters the error state.
+    /// gets a NAK "remote operational error" and the QP enters the error state. A datagram is dropped.
     Invalid,
 }
 

@@ -71,6 +71,8 @@ pub struct QpAttributes {
     pub access: Option<AccessFlags>,
     /// The index of the partition key; only 0 exists.
     pub pkey_index: Option<u16>,
+    /// The Q_Key, of datagrams.
+    pub qkey: Option<u32>,
 }
 
 /// The present attributes of a queue pair. Attributes never set read as zero.
@@ -106,6 +108,8 @@ pub struct QpSnapshot {
     pub access: AccessFlags,
     /// The index of the partition key.
     pub pkey_index: u16,
+    /// The Q_Key, of datagrams.
+    pub qkey: u32,
 }
 
 /// The attributes that a change names.
@@ -125,12 +129,14 @@ fn named(change: &QpAttributes) -> AttributeMask {
         (AttributeMask::RNR_RETRY, change.rnr_retry.is_some()),
         (AttributeMask::ACCESS, change.access.is_some()),
         (AttributeMask::PKEY_INDEX, change.pkey_index.is_some()),
+        (AttributeMask::QKEY, change.qkey.is_some()),
     ];
     named.into_iter().filter(|(_, given)| *given).map(|(attribute, _)| attribute).collect()
 }
 
 /// Checks a change of a QP in state `from`: transition, attributes present, values in range.
 pub(crate) fn check(
+    kind: QpType,
     qpn: Qpn,
     from: QpState,
     change: &QpAttributes,
@@ -138,12 +144,12 @@ pub(crate) fn check(
 ) -> Result<(), Error> {
     let (from, to) = (from.into(), change.state.unwrap_or(from).into());
     // The stack is one port's: a change that needs a port has it.
-    let port = transition::transition(QpType::Rc, from, to)
+    let port = transition::transition(kind, from, to)
         .map_or(AttributeMask::empty(), |row| row.required & AttributeMask::PORT);
     let mask = named(change) | port;
     let named = Attributes { mask, state: to, ..Attributes::default() };
     // RC-77, RC-78, RC-81
-    transition::check(QpType::Rc, from, &named)
+    transition::check(kind, from, &named)
         .map_err(|refused| Error::BadTransition { qpn, refused })?;
     check_values(qpn, change, mtu_max)
 }
@@ -182,10 +188,10 @@ mod tests {
             min_rnr_timer: Some(32),
             ..QpAttributes::default()
         };
-        let error = check(qpn, QpState::Sqd, &change, PathMtu::Mtu4096).unwrap_err();
+        let error = check(QpType::Rc, qpn, QpState::Sqd, &change, PathMtu::Mtu4096).unwrap_err();
         assert!(error.to_string().contains("min_rnr_timer"), "{error}");
         let change = QpAttributes { path_mtu: Some(PathMtu::Mtu512), ..change };
-        let error = check(qpn, QpState::Sqd, &change, PathMtu::Mtu4096).unwrap_err();
+        let error = check(QpType::Rc, qpn, QpState::Sqd, &change, PathMtu::Mtu4096).unwrap_err();
         assert!(error.to_string().contains("PATH_MTU"), "{error}");
     }
 }

@@ -5,7 +5,7 @@ use fpga_regs::engine::transition::Refused;
 use crate::state::QpState;
 use crate::types::{Gid, Qpn};
 
-/// Why creating or modifying a queue pair was refused; the queue pair is unchanged.
+/// Why creating or modifying a queue pair, or creating an address handle, was refused; nothing is changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The number is in use.
@@ -14,6 +14,12 @@ pub enum Error {
     /// The port is full.
     #[error("the port holds {0} QPs, its limit; destroy some first")]
     TooManyQps(usize),
+    /// The number is in use.
+    #[error("address handle {0:#x} exists already; choose another number")]
+    AhExists(u32),
+    /// The port is full.
+    #[error("the port holds {0} address handles, its limit; destroy some first")]
+    TooManyAhs(usize),
     /// There is no such queue pair.
     #[error("QP {0} does not exist; create it first")]
     UnknownQp(Qpn),
@@ -39,22 +45,18 @@ pub enum Error {
     },
     /// The own and the peer's GID are of different kinds.
     #[error(
-        "QP {qpn}: dgid {dgid} does not fit sgid_index {sgid_index}; \
+        "dgid {dgid} does not fit sgid_index {sgid_index}; \
          give the index of an address of the same kind, of IPv4 or IPv6"
     )]
     GidMismatch {
-        /// The QP.
-        qpn: Qpn,
         /// The peer's GID.
         dgid: Gid,
         /// The own GID's index.
         sgid_index: u8,
     },
     /// The peer's Ethernet address cannot be known.
-    #[error("QP {qpn}: dgid {dgid} is no peer's address; use a unicast address")]
+    #[error("dgid {dgid} is no peer's address; use a unicast address")]
     Unreachable {
-        /// The QP.
-        qpn: Qpn,
         /// The peer's GID.
         dgid: Gid,
     },
@@ -77,8 +79,10 @@ pub enum PostError {
     /// The send ring is full; see [`Stack::send_room`](crate::Stack::send_room).
     #[error("QP {0} has no room for a message; wait for completions")]
     Full(Qpn),
-    /// The message is longer than 2^31 bytes.
-    #[error("a message of {0} bytes is too long; at most 2147483648")]
+    /// The message is longer than 2^31 bytes, or than the port's path MTU if it is a datagram.
+    #[error(
+        "a message of {0} bytes is too long; at most 2147483648, and the path MTU of a datagram"
+    )]
     TooLong(u32),
     /// READs were disabled by `max_rd_atomic` 0.
     #[error("QP {0} may have no READ outstanding; raise max_rd_atomic")]

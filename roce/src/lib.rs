@@ -1,4 +1,4 @@
-//! RoCE v2 Reliable Connection without I/O, clock, threads or randomness.
+//! RoCE v2, Reliable Connection and Unreliable Datagram, without I/O, clock, threads or randomness.
 //!
 //! A [`Stack`] is the transport of one card port. It owns every queue pair (QP) of that port and
 //! speaks in Ethernet frames, but it never sends one, never reads a clock and never touches
@@ -17,13 +17,13 @@
 //!   through the [`Verbs`] trait.
 //!
 //! The rules are those of the InfiniBand Architecture Specification, volume 1, chapter 9 (transport
-//! layer) and annex A17 (RoCE v2). `docs/rc.md` numbers them; comments cite the number where a rule
+//! layer) and annex A17 (RoCE v2). `docs/transport.md` numbers them; comments cite the number where a rule
 //! is met, and tests where it is shown. Every limit and constant lies in [`param`].
 //!
 //! # The caller's loop
 //!
 //! Feed a burst of frames to `receive`, execute all placements, `commit`, `handle_timeout`,
-//! drain `poll_event`, then `poll_transmit` up to a budget, fetch the payloads, append the ICRC, send, and sleep until a
+//! drain `poll_event`, then `poll_transmit` up to a budget, fetch the payloads, `frames_made`, append the ICRC, send, and sleep until a
 //! frame arrives or `next_timeout` is due. While placements await their `commit` nothing is
 //! transmitted.
 
@@ -56,6 +56,7 @@ mod congestion;
 mod control;
 mod counters;
 mod credit;
+mod datagram;
 mod error;
 mod header;
 mod log;
@@ -77,8 +78,9 @@ mod types;
 
 pub use api::{AccessDenied, Receive, ReceiveError, RemoteAccess, Verbs};
 pub use api::{
-    AsyncKind, AtomicOperation, Event, IcrcPolicy, Operation, Payload, Placed, Placement,
-    ReceiveKind, ReceiveStatus, ReceivedFrame, SendRequest, SendStatus, Sink, Source, Transmit,
+    AsyncKind, AtomicOperation, DatagramRequest, Event, GRH_LENGTH, IcrcPolicy, Operation, Payload,
+    Placed, Placement, ReceiveKind, ReceiveStatus, ReceivedFrame, SendRequest, SendStatus, Sink,
+    Source, Transmit,
 };
 pub use attributes::{AccessFlags, AddressVector, QpAttributes, QpSnapshot};
 pub use counters::{Counters, QpCounters};

@@ -42,6 +42,15 @@ pub(crate) enum EffectKind {
         /// The message number of the READ or atomic.
         message: u64,
     },
+    /// A datagram was accepted under the condition of its placements; the event behind it says so.
+    PlacedDatagram {
+        /// The first of its placements, counted from the last commit.
+        first: usize,
+        /// How many they are.
+        count: u8,
+        /// The receive request it fills.
+        receive: u64,
+    },
     /// An event that happened after the effects before it.
     Event(Event),
 }

@@ -95,6 +95,9 @@ pub const TABLE_PLACES: usize = 4;
 /// Queue pairs per port.
 pub const MAX_QPS: usize = 1 << 20;
 
+/// Address handles per port.
+pub const MAX_AHS: usize = 1 << 20;
+
 /// ARP and ICMP frames waiting for transmission; more answers are dropped and counted, more requests
 /// wait.
 pub const CONTROL_QUEUE: usize = 64;
@@ -125,6 +128,13 @@ pub const ARP_WAIT: Duration = Duration::from_millis(100);
 /// The shortest time between two ARP requests that check a known neighbour again, after a QP's
 /// acknowledgement timeout.
 pub const ARP_PROBE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long datagrams wait for the Ethernet address of an address handle that was just made.
+pub const DATAGRAM_PATIENCE: Duration = Duration::from_millis(100);
+
+/// The shortest time between two ARP requests that check the neighbour of an address handle in use: no
+/// acknowledgement tells that it has moved.
+pub const DATAGRAM_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The hop limit for paths that name none (0).
 pub const DEFAULT_HOP_LIMIT: u8 = 64;

@@ -119,6 +119,8 @@ const IPV4_TOTAL_LENGTH: Field<{ IP + ipv4::field::TOTAL_LENGTH.range().start },
 const IPV4_CHECKSUM: Field<{ IP + ipv4::field::HEADER_CHECKSUM.range().start }, 2> = Field;
 const IPV6_PAYLOAD_LENGTH: Field<{ IP + ipv6::field::PAYLOAD_LENGTH.range().start }, 2> = Field;
 const UDP_LENGTH: usize = udp::field::LENGTH.range().start;
+const V4_UDP_PORT: Field<{ V4 - udp::LENGTH }, 2> = Field;
+const V6_UDP_PORT: Field<{ V6 - udp::LENGTH }, 2> = Field;
 const V4_UDP_LENGTH: Field<{ V4 - udp::LENGTH + UDP_LENGTH }, 2> = Field;
 const V6_UDP_LENGTH: Field<{ V6 - udp::LENGTH + UDP_LENGTH }, 2> = Field;
 
@@ -130,8 +132,8 @@ impl Path {
         vector: &AddressVector,
         addresses: &PortAddresses,
     ) -> Result<(Self, Resolution), Error> {
-        let mismatch = Error::GidMismatch { qpn, dgid: vector.dgid, sgid_index: vector.sgid_index };
-        let unreachable = Error::Unreachable { qpn, dgid: vector.dgid };
+        let mismatch = Error::GidMismatch { dgid: vector.dgid, sgid_index: vector.sgid_index };
+        let unreachable = Error::Unreachable { dgid: vector.dgid };
         let own = addresses.gid(vector.sgid_index).ok_or_else(|| mismatch.clone())?;
         // RC-14
         let peer = vector.dgid;
@@ -194,6 +196,17 @@ impl Path {
     /// header and the invariant CRC.
     #[inline]
     pub(crate) fn header(&self, transport: &bth::Repr, after: usize) -> HeaderBuffer {
+        self.header_from(None, transport, after)
+    }
+
+    /// As [`Path::header`], perhaps from another UDP port.
+    #[inline]
+    pub(crate) fn header_from(
+        &self,
+        port: Option<u16>,
+        transport: &bth::Repr,
+        after: usize,
+    ) -> HeaderBuffer {
         const TRANSPORT: usize = udp::LENGTH + bth::LENGTH + icrc::LENGTH;
         // At most a path MTU and some headers: far from 2^16.
         let udp_length = after.wrapping_add(TRANSPORT) as u16;
@@ -204,11 +217,17 @@ impl Path {
                 IPV4_TOTAL_LENGTH.put(&mut bytes, total.to_be_bytes());
                 IPV4_CHECKSUM.put(&mut bytes, sum.to_be_bytes());
                 V4_UDP_LENGTH.put(&mut bytes, udp_length.to_be_bytes());
+                if let Some(port) = port {
+                    V4_UDP_PORT.put(&mut bytes, port.to_be_bytes());
+                }
                 HeaderBuffer::beginning(&bytes)
             }
             Template::V6 { mut bytes } => {
                 IPV6_PAYLOAD_LENGTH.put(&mut bytes, udp_length.to_be_bytes());
                 V6_UDP_LENGTH.put(&mut bytes, udp_length.to_be_bytes());
+                if let Some(port) = port {
+                    V6_UDP_PORT.put(&mut bytes, port.to_be_bytes());
+                }
                 HeaderBuffer::beginning(&bytes)
             }
         };
@@ -283,7 +302,7 @@ fn fill(bytes: &mut [u8], parts: &[&[u8]]) {
 
 /// The UDP source port of a flow: the same for all frames of a QP, so that switches keep their
 /// order, and spread over QPs, so that they take different paths.
-fn flow_port(qpn: Qpn, dest_qpn: Qpn) -> u16 {
+pub(crate) fn flow_port(qpn: Qpn, dest_qpn: Qpn) -> u16 {
     // RC-15
     let mixed = (u64::from(qpn.value()) << 24 | u64::from(dest_qpn.value()))
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -534,6 +534,7 @@ impl Qp {
                 kind: ReceiveKind::Send,
                 imm: request.packet.immediate,
                 solicited: request.packet.bth.solicited,
+                source_qpn: None,
             },
         );
         Ok(())
@@ -587,6 +588,7 @@ impl Qp {
                     kind: ReceiveKind::Write,
                     imm: request.packet.immediate,
                     solicited: request.packet.bth.solicited,
+                    source_qpn: None,
                 },
             );
         }

@@ -1,6 +1,8 @@
 //! The transport of one card port: all its queue pairs, and the calls from outside.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+
+use fpga_regs::engine::qp::QpType;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use core::net::Ipv4Addr;
@@ -12,6 +14,7 @@ use crate::api::{
 use crate::attributes::{self, QpAttributes, QpSnapshot};
 use crate::control;
 use crate::counters::{Counters, QpCounters, bump};
+use crate::datagram::{DatagramQp, Handle};
 use crate::error::{Error, PostError};
 use crate::header::HeaderBuffer;
 use crate::log::{Effect, EffectKind};
@@ -27,9 +30,11 @@ use crate::table;
 use crate::timer::{Due, Timers};
 use crate::types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
 
+mod datagram;
 mod input;
 mod owner;
 
+use datagram::Turn;
 pub use owner::Owner;
 
 /// What a port is.
@@ -69,6 +74,19 @@ impl Hasher for QpnHasher {
 /// Slots of the port's table by queue pair number.
 type QpnTable = HashMap<Qpn, u32, BuildHasherDefault<QpnHasher>>;
 
+/// What stands in a slot.
+#[derive(Debug, Default)]
+enum Slot {
+    #[default]
+    Free,
+    /// A queue pair of Reliable Connection.
+    Connected(Box<Qp>),
+    /// A queue pair of Unreliable Datagram.
+    Datagram(Box<DatagramQp>),
+    /// An address handle.
+    Handle(Box<Handle>),
+}
+
 /// The transport of one card port. See the [crate's documentation](crate) for the caller's loop.
 #[derive(Debug)]
 pub struct Stack {
@@ -77,8 +95,12 @@ pub struct Stack {
     icrc_policy: IcrcPolicy,
     /// Slots by queue pair number.
     table: QpnTable,
-    slots: Vec<Option<Box<Qp>>>,
+    slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Slots by the numbers of address handles.
+    handles: HashMap<u32, u32>,
+    /// Slots and generations of queue pairs whose datagrams are being made.
+    making: Vec<(u32, u32)>,
     /// Slots in the ready queue whose queue pair is gone: it is not searched for them.
     departed: HashSet<u32>,
     next_generation: u32,
@@ -95,17 +117,15 @@ pub struct Stack {
 impl Stack {
     /// Bytes that are kept of a message until it is complete.
     pub const MESSAGE_BYTES: usize = size_of::<Message>();
+    /// Bytes of a slot, with its timer and its places in lists.
+    const SLOT_BYTES: usize = Timers::BYTES_OF_EACH + size_of::<Slot>() + 2 * size_of::<u32>();
     /// Bytes that a queue pair takes at most, beside its messages.
     pub const QP_BYTES: usize = size_of::<Qp>()
         + Responder::MOST_BYTES
         + Requester::READ_BYTES
         + Neighbours::BYTES_OF_EACH
         + param::TABLE_PLACES
-            * (Timers::BYTES_OF_EACH
-                + size_of::<(Connection, u32)>()
-                + size_of::<(Qpn, u32)>()
-                + size_of::<Option<Box<Qp>>>()
-                + 2 * size_of::<u32>());
+            * (Self::SLOT_BYTES + size_of::<(Connection, u32)>() + size_of::<(Qpn, u32)>());
 
     /// A port without queue pairs.
     #[must_use]
@@ -117,6 +137,8 @@ impl Stack {
             table: HashMap::default(),
             slots: Vec::new(),
             free: Vec::new(),
+            handles: HashMap::new(),
+            making: Vec::new(),
             departed: HashSet::new(),
             next_generation: 0,
             connections: HashMap::new(),
@@ -138,30 +160,38 @@ impl Stack {
         self.addresses.gids = gids;
     }
 
-    /// Creates the queue pair `qpn` in RESET. Its `client` is one of those who share the port: each
+    /// Creates the queue pair `qpn` of Reliable Connection in RESET. Its `client` is one of those who share the port: each
     /// has its own part of what there is little of. See [`param::ARP_REQUEST_INTERVAL`].
     pub fn create_qp(&mut self, qpn: Qpn, client: u8) -> Result<(), Error> {
+        let (slot, generation) = self.new_qp(qpn)?;
+        let mut qp = Box::new(Qp::new(qpn, client, slot, generation));
+        qp.queued = self.departed.remove(&slot);
+        put_slot(&mut self.slots, slot, Slot::Connected(qp));
+        Ok(())
+    }
+
+    /// The slot and the generation of a queue pair to be made, which is found by its number from now on.
+    fn new_qp(&mut self, qpn: Qpn) -> Result<(u32, u32), Error> {
         if self.table.contains_key(&qpn) {
             return Err(Error::QpExists(qpn));
         }
         if self.table.len() >= param::MAX_QPS {
             return Err(Error::TooManyQps(param::MAX_QPS));
         }
-        let generation = self.new_generation();
-        let slot = self.free.pop().unwrap_or_else(|| {
-            // Bounded by MAX_QPS.
+        let (slot, generation) = (self.new_slot(), self.new_generation());
+        self.table.insert(qpn, slot);
+        Ok((slot, generation))
+    }
+
+    /// A slot with nothing in it.
+    fn new_slot(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            // Bounded by MAX_QPS and MAX_AHS.
             let slot = self.slots.len() as u32;
-            self.slots.push(None);
+            self.slots.push(Slot::Free);
             self.shared.timers.add(slot);
             slot
-        });
-        let mut qp = Box::new(Qp::new(qpn, client, slot, generation));
-        qp.queued = self.departed.remove(&slot);
-        if let Some(place) = self.slots.get_mut(slot as usize) {
-            *place = Some(qp);
-        }
-        self.table.insert(qpn, slot);
-        Ok(())
+        })
     }
 
     /// Changes state and attributes of a queue pair; on an error nothing has changed.
@@ -175,10 +205,12 @@ impl Stack {
         change: &QpAttributes,
     ) -> Result<(), Error> {
         let slot = self.slot(qpn).ok_or(Error::UnknownQp(qpn))?;
-        let qp = qp_at(&mut self.slots, slot).ok_or(Error::UnknownQp(qpn))?;
+        let Some(qp) = qp_at(&mut self.slots, slot) else {
+            return self.modify_datagram_qp(slot, change);
+        };
         let from = qp.state();
         // RC-77, RC-78
-        attributes::check(qpn, from, change, self.mtu_max)?;
+        attributes::check(QpType::Rc, qpn, from, change, self.mtu_max)?;
         let to = change.state.unwrap_or(from);
         match to {
             QpState::Reset => {
@@ -211,16 +243,20 @@ impl Stack {
         Ok(())
     }
 
-    /// Whether there is any queue pair.
+    /// Whether there is any queue pair or address handle.
     #[must_use]
-    pub fn has_qps(&self) -> bool {
-        !self.table.is_empty()
+    pub fn is_used(&self) -> bool {
+        !self.table.is_empty() || !self.handles.is_empty()
     }
 
     /// The attributes of a queue pair as they are now.
     #[must_use]
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpSnapshot> {
-        self.qp(qpn).map(Qp::snapshot)
+        match self.slots.get(self.slot(qpn)? as usize)? {
+            Slot::Connected(qp) => Some(qp.snapshot()),
+            Slot::Datagram(qp) => Some(qp.snapshot()),
+            Slot::Free | Slot::Handle(_) => None,
+        }
     }
 
     /// Destroys a queue pair. Afterwards nothing about it is emitted any more: its events are
@@ -229,28 +265,38 @@ impl Stack {
         let Some(slot) = self.slot(qpn) else { return };
         self.reset(slot);
         table::take(&mut self.table, &qpn);
-        if let Some(qp) = self.slots.get_mut(slot as usize).and_then(Option::take) {
-            if qp.queued {
-                self.departed.insert(slot);
-            }
-            self.free.push(slot);
+        let queued = match self.slots.get_mut(slot as usize).map(core::mem::take) {
+            Some(Slot::Connected(qp)) => qp.queued,
+            Some(Slot::Datagram(qp)) => qp.queued,
+            _ => return,
+        };
+        if queued {
+            self.departed.insert(slot);
         }
+        self.free.push(slot);
     }
 
     /// Gives room for messages back of which a queue pair has more than four times what it needs.
     pub fn narrow(&mut self, qpn: Qpn) {
-        if let Some(qp) = self.slot(qpn).and_then(|slot| qp_at(&mut self.slots, slot)) {
-            qp.requester.narrow();
+        let slot = self.slot(qpn).and_then(|slot| self.slots.get_mut(slot as usize));
+        match slot {
+            Some(Slot::Connected(qp)) => qp.requester.narrow(),
+            Some(Slot::Datagram(qp)) => qp.narrow(),
+            _ => {}
         }
     }
 
     /// How many more messages a queue pair takes now.
     #[must_use]
     pub fn send_room(&self, qpn: Qpn) -> usize {
-        self.qp(qpn).map_or(0, |qp| qp.requester.room())
+        match self.slot(qpn).and_then(|slot| self.slots.get(slot as usize)) {
+            Some(Slot::Connected(qp)) => qp.requester.room(),
+            Some(Slot::Datagram(qp)) => qp.room(),
+            _ => 0,
+        }
     }
 
-    /// Gives a message to a queue pair in RTS or SQD. Messages are numbered from 0 since the last
+    /// Gives a message to a queue pair of Reliable Connection in RTS or SQD. Messages are numbered from 0 since the last
     /// RESET; the number is returned.
     pub fn post_send(
         &mut self,
@@ -319,7 +365,7 @@ impl Stack {
     fn commit_effect(&mut self, effect: &Effect, placed: &[Placed], failures: &mut Vec<Failure>) {
         let Effect { slot, generation, kind } = *effect;
         let Some(qp) = qp_at(&mut self.slots, slot).filter(|qp| qp.generation == generation) else {
-            return;
+            return self.commit_datagram(effect, placed, failures);
         };
         let failed = |is_request| {
             failures.iter().any(|f| f.slot == slot && f.request.is_some() == is_request)
@@ -361,6 +407,7 @@ impl Stack {
                 shared.log.release(Event::SendFailed { qpn: qp.qpn, message, status });
                 failures.push(Failure { slot, request: None, receive: None });
             }
+            EffectKind::PlacedDatagram { .. } => {}
             EffectKind::Event(event) => match event {
                 Event::SendsCompleted { .. } | Event::SendFailed { .. } if failed(false) => {}
                 Event::ReceiveCompleted { qpn, id, .. } | Event::ReceiveFailed { qpn, id, .. }
@@ -396,7 +443,9 @@ impl Stack {
             return Some(Transmit { header, payload: None, pad: 0, needs_icrc: false });
         }
         while let Some(&slot) = self.shared.ready.front() {
-            let Some(qp) = qp_at(&mut self.slots, slot) else {
+            let Some(occupant @ (Slot::Connected(_) | Slot::Datagram(_))) =
+                self.slots.get_mut(slot as usize)
+            else {
                 self.shared.ready.pop_front();
                 self.departed.remove(&slot);
                 continue;
@@ -406,12 +455,29 @@ impl Stack {
                 self.quantum = param::TRANSMIT_QUANTUM;
                 continue;
             }
-            let transmit = qp.transmit(&mut self.shared, now);
-            if transmit.is_some() {
-                self.quantum = self.quantum.wrapping_sub(1);
-                return transmit;
+            if let Slot::Connected(qp) = occupant {
+                let transmit = qp.transmit(&mut self.shared, now);
+                if transmit.is_some() {
+                    self.quantum = self.quantum.wrapping_sub(1);
+                    return transmit;
+                }
+                qp.queued = false;
+            } else {
+                match self.transmit_datagram(slot, now) {
+                    Turn::Frame(transmit) => {
+                        self.quantum = self.quantum.wrapping_sub(1);
+                        return Some(transmit);
+                    }
+                    Turn::Later => {
+                        self.quantum = 0;
+                        continue;
+                    }
+                    Turn::Over => {}
+                }
+                if let Some(qp) = datagram_at(&mut self.slots, slot) {
+                    qp.queued = false;
+                }
             }
-            qp.queued = false;
             self.shared.ready.pop_front();
             self.quantum = param::TRANSMIT_QUANTUM;
         }
@@ -422,9 +488,15 @@ impl Stack {
     ///
     /// A message of ours fails with [`SendStatus::LocalProtection`], after those before it are
     /// complete; a READ of the peer gets a NAK "remote operational error". Either way the QP
-    /// enters the error state.
+    /// enters the error state. A QP of datagrams enters SQE, and the caller also drops its frames behind
+    /// that one.
     pub fn payload_failed(&mut self, _now: Instant, qpn: Qpn, payload: &Payload) {
         let Some(slot) = self.slot(qpn) else { return };
+        if let (Some(qp), Source::Message { message }) =
+            (datagram_at(&mut self.slots, slot), payload.source)
+        {
+            return qp.unreadable(&mut self.shared, message);
+        }
         let Some(qp) = qp_at(&mut self.slots, slot) else { return };
         match payload.source {
             Source::Message { message } => qp.message_unreadable(&mut self.shared, message),
@@ -459,7 +531,12 @@ impl Stack {
         self.ask_due(now);
         for _ in 0..param::TIMER_TURN {
             let Some(Due { slot, at, fires }) = self.shared.timers.pop_due(now) else { break };
-            let Some(qp) = qp_at(&mut self.slots, slot) else { continue };
+            let Some(qp) = qp_at(&mut self.slots, slot) else {
+                if fires {
+                    self.resume(slot);
+                }
+                continue;
+            };
             // RC-97: Whatever this entry is good for, nobody came to look when its time was.
             let is_late = now.since(at) >= param::LATE_TIMER;
             if is_late && qp.excuse_late_timer(&mut self.shared, now) || !fires {
@@ -486,15 +563,15 @@ impl Stack {
     /// The counters of a queue pair since its creation.
     #[must_use]
     pub fn qp_counters(&self, qpn: Qpn) -> Option<&QpCounters> {
-        self.qp(qpn).map(|qp| &qp.counters)
+        match self.slots.get(self.slot(qpn)? as usize)? {
+            Slot::Connected(qp) => Some(&qp.counters),
+            Slot::Datagram(qp) => Some(&qp.counters),
+            Slot::Free | Slot::Handle(_) => None,
+        }
     }
 
     fn slot(&self, qpn: Qpn) -> Option<u32> {
         self.table.get(&qpn).copied()
-    }
-
-    fn qp(&self, qpn: Qpn) -> Option<&Qp> {
-        self.slots.get(self.slot(qpn)? as usize)?.as_deref()
     }
 
     fn new_generation(&mut self) -> u32 {
@@ -505,7 +582,7 @@ impl Stack {
     /// Takes a queue pair back to RESET: nothing of its former life is left.
     fn reset(&mut self, slot: u32) {
         let generation = self.new_generation();
-        let Some(qp) = qp_at(&mut self.slots, slot) else { return };
+        let Some(qp) = qp_at(&mut self.slots, slot) else { return self.reset_datagram(slot) };
         if let Some(peer) = qp.path.as_ref().and_then(Path::neighbour) {
             self.neighbours.release(peer.address, slot, qp.client);
         }
@@ -585,12 +662,24 @@ impl Stack {
 
     /// Takes note of a neighbour's Ethernet address, if it was asked for.
     fn learn(&mut self, address: Gid, mac: MacAddr) {
+        let mut waited = Vec::new();
         for &slot in self.neighbours.learn(address, mac) {
-            let Some(qp) = qp_at(&mut self.slots, slot) else { continue };
-            if let Some(path) = qp.path.as_mut() {
-                path.resolve(mac);
-                qp.make_ready(&mut self.shared);
+            match self.slots.get_mut(slot as usize) {
+                Some(Slot::Connected(qp)) => {
+                    if let Some(path) = qp.path.as_mut() {
+                        path.resolve(mac);
+                        qp.make_ready(&mut self.shared);
+                    }
+                }
+                Some(Slot::Handle(handle)) => {
+                    handle.path.resolve(mac);
+                    waited.extend(core::mem::take(&mut handle.waiting));
+                }
+                _ => {}
             }
+        }
+        for slot in waited {
+            self.resume(slot);
         }
     }
 
@@ -622,9 +711,27 @@ fn give_up(connections: &mut HashMap<Connection, u32>, connection: Connection) {
     }
 }
 
-/// The queue pair in a slot.
-fn qp_at(slots: &mut [Option<Box<Qp>>], slot: u32) -> Option<&mut Qp> {
-    slots.get_mut(slot as usize)?.as_deref_mut()
+/// The queue pair of Reliable Connection in a slot.
+#[inline]
+fn qp_at(slots: &mut [Slot], slot: u32) -> Option<&mut Qp> {
+    match slots.get_mut(slot as usize)? {
+        Slot::Connected(qp) => Some(qp),
+        _ => None,
+    }
+}
+
+/// The queue pair of Unreliable Datagram in a slot.
+fn datagram_at(slots: &mut [Slot], slot: u32) -> Option<&mut DatagramQp> {
+    match slots.get_mut(slot as usize)? {
+        Slot::Datagram(qp) => Some(qp),
+        _ => None,
+    }
+}
+
+fn put_slot(slots: &mut [Slot], slot: u32, content: Slot) {
+    if let Some(place) = slots.get_mut(slot as usize) {
+        *place = content;
+    }
 }
 
 impl Qp {

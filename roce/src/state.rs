@@ -20,6 +20,8 @@ pub enum QpState {
     Rts,
     /// Send queue drain: messages that have begun are finished, no new one starts.
     Sqd,
+    /// Send queue error, of datagrams only: nothing is sent until the QP is brought back to RTS.
+    Sqe,
     /// Error: nothing is sent or received until the QP is reset.
     Err,
 }
@@ -30,6 +32,12 @@ impl QpState {
     pub(crate) const fn serves_requests(self) -> bool {
         // RC-79
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd)
+    }
+
+    /// Whether datagrams are received.
+    pub(crate) const fn receives_datagrams(self) -> bool {
+        // UD-10
+        matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
 
     /// Whether the requester works: messages are taken, those that have begun go on, and what the
@@ -52,7 +60,8 @@ impl QpState {
     /// The state that the card contract's code stands for; `None` where this transport has none such.
     #[must_use]
     pub fn from_contract(code: qp::QpState) -> Option<Self> {
-        let states = [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Err];
+        let states =
+            [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Sqe, Self::Err];
         states.into_iter().find(|state| qp::QpState::from(*state) == code)
     }
 }
@@ -65,6 +74,7 @@ impl From<QpState> for qp::QpState {
             QpState::Rtr => Self::Rtr,
             QpState::Rts => Self::Rts,
             QpState::Sqd => Self::Sqd,
+            QpState::Sqe => Self::Sqe,
             QpState::Err => Self::Err,
         }
     }
@@ -74,18 +84,25 @@ impl From<QpState> for qp::QpState {
 mod tests {
     use super::*;
 
-    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd};
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
 
-    const STATES: [QpState; 6] = [Reset, Init, Rtr, Rts, Sqd, Err];
+    const STATES: [QpState; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, Err];
 
     #[test]
     fn every_state_has_its_code_in_the_contract() {
         for state in STATES {
             assert_eq!(QpState::from_contract(state.into()), Some(state));
         }
-        for code in [qp::QpState::Sqe, qp::QpState(7), qp::QpState(255)] {
+        for code in [qp::QpState(7), qp::QpState(255)] {
             assert_eq!(QpState::from_contract(code), None);
         }
+    }
+
+    /// UD-10.
+    #[test]
+    fn datagrams_are_received_from_rtr_on_also_behind_an_error_of_the_send_queue() {
+        let receives = STATES.map(QpState::receives_datagrams);
+        assert_eq!(receives, [false, false, true, true, true, true, false]);
     }
 
     /// RC-79.
@@ -102,6 +119,7 @@ mod tests {
                 (Rtr, true, false, false),
                 (Rts, true, true, true),
                 (Sqd, true, true, false),
+                (Sqe, false, false, false),
                 (Err, false, false, false),
             ]
         );

@@ -33,7 +33,7 @@ impl Instant {
 }
 
 /// A queue pair number: 24 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Qpn(u32);
 
 impl Qpn {

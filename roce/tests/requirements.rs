@@ -1,16 +1,23 @@
-//! `docs/rc.md` and the crate agree: each requirement is met somewhere and shown by some test.
+//! `docs/transport.md` and the crate agree: each requirement is met somewhere and shown by some test.
 //!
-//! A requirement is a list item `- **RC-n** (chapters) text` of the document. Comments of the
+//! A requirement is a list item `- **RC-n** (chapters) text` of the document, of Reliable Connection, or
+//! `UD-n`, of Unreliable Datagram. Comments of the
 //! sources cite it where it is met; the doc comment of a test cites it where it is shown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DOCUMENT: &str = "../docs/rc.md";
+const DOCUMENT: &str = "../docs/transport.md";
+
+/// The transport services with requirements.
+const SERVICES: [&str; 2] = ["RC", "UD"];
+
+/// A requirement: its service, and its number.
+type Name = (&'static str, u32);
 
 /// Where something is cited: file and line.
-type Places = BTreeMap<u32, Vec<String>>;
+type Places = BTreeMap<Name, Vec<String>>;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -38,33 +45,34 @@ fn rust_files(folder: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The numbers that a text cites.
-fn numbers(text: &str) -> impl Iterator<Item = u32> {
-    text.match_indices("RC-").filter_map(|(at, mark)| {
-        let rest = &text[at + mark.len()..];
-        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        rest[..end].parse().ok()
+/// The requirements that a text cites.
+fn names(text: &str) -> impl Iterator<Item = Name> {
+    SERVICES.into_iter().flat_map(move |service| {
+        text.match_indices(service).filter_map(move |(at, _)| {
+            let rest = text[at + service.len()..].strip_prefix('-')?;
+            let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+            Some((service, rest[..end].parse().ok()?))
+        })
     })
 }
 
-/// The requirements of the document in their order: number and chapters.
-fn requirements() -> Vec<(u32, String)> {
+/// The requirements of the document in their order: name and chapters.
+fn requirements() -> Vec<(Name, String)> {
     let text = read(&root().join(DOCUMENT));
-    let items = text.lines().filter_map(|line| line.strip_prefix("- **RC-"));
+    let is_item = |line: &&str| SERVICES.iter().any(|it| line.starts_with(&format!("- **{it}-")));
     let split = |item: &str| {
-        let (number, rest) = item.split_once("** (")?;
+        let (name, rest) = item.split_once("** (")?;
         let (chapters, _) = rest.split_once(") ")?;
-        Some((number.parse().ok()?, chapters.to_owned()))
+        Some((names(name).next()?, chapters.to_owned()))
     };
-    items
-        .map(|item| split(item).unwrap_or_else(|| panic!("- **RC-{item}: no requirement")))
-        .collect()
+    let items = text.lines().filter(is_item);
+    items.map(|item| split(item).unwrap_or_else(|| panic!("{item}: no requirement"))).collect()
 }
 
 fn cite(places: &mut Places, path: &Path, index: usize, line: &str) {
     let name = path.strip_prefix(root()).unwrap_or(path).display();
-    for number in numbers(line) {
-        places.entry(number).or_default().push(format!("{name}:{}", index + 1));
+    for name_cited in names(line) {
+        places.entry(name_cited).or_default().push(format!("{name}:{}", index + 1));
     }
 }
 
@@ -107,36 +115,43 @@ fn belongs_to_test(lines: &[&str]) -> bool {
 
 #[test]
 fn requirements_are_numbered_from_one_without_a_hole_and_name_their_chapters() {
-    for (index, (number, chapters)) in requirements().into_iter().enumerate() {
-        assert_eq!(number as usize, index + 1, "RC-{number} is out of its place");
+    let mut next = BTreeMap::new();
+    for ((service, number), chapters) in requirements() {
+        let place = next.entry(service).or_insert(1);
+        assert_eq!(number, *place, "{service}-{number} is out of its place");
+        *place += 1;
         for chapter in chapters.split(", ") {
             let digits = chapter.trim_start_matches('A').split('.');
             let is_chapter = digits.clone().count() <= 4
                 && digits.clone().all(|part| !part.is_empty() && part.parse::<u8>().is_ok());
-            assert!(is_chapter, "RC-{number}: {chapter} is no chapter");
+            assert!(is_chapter, "{service}-{number}: {chapter} is no chapter");
         }
     }
 }
 
 #[test]
 fn every_requirement_is_met_in_code_and_shown_by_a_test_and_no_other_is_cited() {
-    let known: BTreeSet<u32> = requirements().into_iter().map(|(number, _)| number).collect();
-    assert!(known.len() > 50, "only {} requirements found", known.len());
+    let known: BTreeSet<Name> = requirements().into_iter().map(|(name, _)| name).collect();
+    for (service, least) in [("RC", 90), ("UD", 15)] {
+        let count = known.iter().filter(|name| name.0 == service).count();
+        assert!(count > least, "only {count} requirements of {service} found");
+    }
     let (code, tests, mut faults) = citations();
     for fault in &mut faults {
         fault.push_str(": cited neither in a comment of code nor in the doc comment of a test");
     }
-    for number in &known {
-        if !code.contains_key(number) {
-            faults.push(format!("RC-{number}: no code cites it"));
+    for name @ (service, number) in &known {
+        if !code.contains_key(name) {
+            faults.push(format!("{service}-{number}: no code cites it"));
         }
-        if !tests.contains_key(number) {
-            faults.push(format!("RC-{number}: no test cites it"));
+        if !tests.contains_key(name) {
+            faults.push(format!("{service}-{number}: no test cites it"));
         }
     }
-    for (number, places) in code.iter().chain(&tests) {
-        if !known.contains(number) {
-            faults.push(format!("RC-{number}: not in {DOCUMENT}, cited at {}", places.join(", ")));
+    for (name @ (service, number), places) in code.iter().chain(&tests) {
+        if !known.contains(name) {
+            let places = places.join(", ");
+            faults.push(format!("{service}-{number}: not in {DOCUMENT}, cited at {places}"));
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));

@@ -104,6 +104,18 @@ pub enum Request {
         /// Memory region.
         mr: u32,
     },
+    /// Makes an address handle. → [`Response::Ah`]
+    CreateAh {
+        /// Protection domain.
+        pdn: u32,
+        /// Where its datagrams go.
+        address: AddressVector,
+    },
+    /// Ends an address handle. → [`Response::Done`]
+    DestroyAh {
+        /// Address handle.
+        ah: u32,
+    },
     /// Makes a completion queue. → [`Response::Cq`]
     CreateCq {
         /// Context.
@@ -239,6 +251,13 @@ pub enum Response {
         /// Remote key.
         rkey: u32,
     },
+    /// To [`Request::CreateAh`].
+    Ah {
+        /// Number of the address handle.
+        ah: u32,
+        /// Its number as work requests name it to the card.
+        card_ah: u32,
+    },
     /// To [`Request::CreateCq`].
     Cq {
         /// Number of the completion queue.
@@ -296,6 +315,23 @@ pub struct ReceiveRing {
     pub rqn: u32,
     /// Where its ring memory lies in the client's ring memory.
     pub ring: u64,
+}
+
+/// Where datagrams of an address handle go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressVector {
+    /// Index of the local GID.
+    pub sgid_index: u8,
+    /// Hop limit, or time to live.
+    pub hop_limit: u8,
+    /// Traffic class, or type of service.
+    pub traffic_class: u8,
+    /// Service level.
+    pub sl: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// GID of the peer, network order.
+    pub dgid: [u8; 16],
 }
 
 /// A card as `balboa run` shows it.
@@ -362,6 +398,8 @@ pub struct Limits {
     pub mrs: u32,
     /// Protection domains.
     pub pds: u32,
+    /// Address handles.
+    pub ahs: u32,
     /// log2 of the largest CQ.
     pub log2_cq_entries: u8,
     /// log2 of the largest send ring, in blocks.

@@ -568,6 +568,7 @@ impl Card {
             }
             sending.push_back(frame);
         }
+        self.network.stack.frames_made();
     }
 
     fn send_frames(&mut self, now: u64) -> bool {

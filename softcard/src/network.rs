@@ -65,7 +65,7 @@ impl Network {
 
     /// Takes a new address, as long as no QP uses the old one.
     pub(crate) fn set_identity(&mut self, identity: Identity) {
-        if !self.stack.has_qps() {
+        if !self.stack.is_used() {
             self.identity = identity;
             self.stack = new_stack(identity, self.icrc_policy);
             self.gids.apply(&mut self.stack, identity);

@@ -20,7 +20,7 @@ use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::tlb::Geometry;
 use fpga_regs::coyote::vfpga::{self, Bank};
 use fpga_regs::engine::admin::{
-    AdminStatus, Completion, CreateCq, CreateKey, CreateQp, Header, Opcode,
+    AdminStatus, Completion, CreateAh, CreateCq, CreateKey, CreateQp, Header, Opcode,
 };
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::event::{Event, EventType};
@@ -320,7 +320,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
 /// One command; whatever comes of it, it comes.
 fn command(u: &mut Unstructured<'_>, shell: &Shell, engine: &mut AdminEngine) -> Outcome {
     let number: u32 = u.arbitrary()?;
-    match u.int_in_range(0..=10)? {
+    match u.int_in_range(0..=12)? {
         0 => drop(engine.create_cq(&CreateCq::default())),
         1 => drop(engine.destroy_cq(number)),
         2 => drop(engine.create_qp(&CreateQp::default())),
@@ -328,6 +328,8 @@ fn command(u: &mut Unstructured<'_>, shell: &Shell, engine: &mut AdminEngine) ->
         4 => drop(engine.query_qp(number)),
         5 => drop(engine.destroy_qp(number)),
         6 => drop(engine.create_key(&CreateKey::default())),
+        10 => drop(engine.create_ah(&CreateAh::default())),
+        11 => drop(engine.destroy_ah(number)),
         7 => drop(engine.query_port()),
         8 => drop(engine.query_counters()),
         9 => {

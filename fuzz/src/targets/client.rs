@@ -25,7 +25,8 @@ use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg, socket,
 };
 use shim_abi::{
-    CreateQp, Hello, MAX_MESSAGE, Reply, Request, Response, Role, SOCKET_NAME, hello_frame,
+    AddressVector, CreateQp, Hello, MAX_MESSAGE, Reply, Request, Response, Role, SOCKET_NAME,
+    hello_frame,
 };
 
 use crate::Outcome;
@@ -289,6 +290,7 @@ fn number_of(response: &Response) -> Option<u32> {
         Response::Cq { cqn, .. } => Some(*cqn),
         Response::Srq { srqn, .. } => Some(*srqn),
         Response::Qp { qpn, .. } => Some(*qpn),
+        Response::Ah { ah, .. } => Some(*ah),
         _ => None,
     }
 }
@@ -299,7 +301,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         // The latest are the ones that fit together.
         false => Ok(numbers[numbers.len() - 1 - u.choose_index(numbers.len().min(6))?]),
     };
-    Ok(match u.int_in_range(0..=23)? {
+    Ok(match u.int_in_range(0..=25)? {
         0 => Request::ListCards,
         1 => Request::Status,
         2 | 3 => Request::OpenContext { card: u.int_in_range(0..=1)? },
@@ -364,6 +366,18 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         20 => Request::QuerySrq { srqn: number(u)? },
         21 => Request::DestroySrq { srqn: number(u)? },
         22 => Request::QueryClock { context: number(u)? },
+        23 => Request::CreateAh {
+            pdn: number(u)?,
+            address: AddressVector {
+                sgid_index: u.int_in_range(0..=17)?,
+                hop_limit: u.arbitrary()?,
+                traffic_class: u.arbitrary()?,
+                sl: u.arbitrary()?,
+                flow_label: u.int_in_range(0..=1 << 20)?,
+                dgid: u.arbitrary()?,
+            },
+        },
+        24 => Request::DestroyAh { ah: number(u)? },
         _ => Request::DestroyQp { qpn: number(u)? },
     })
 }

@@ -56,6 +56,7 @@ const CONFIG: EngineConfig = EngineConfig {
     cqs: 6,
     rqs: 6,
     keys: 6,
+    ahs: 6,
     log2_cq_entries: 6,
     log2_sq_blocks: 6,
     log2_rq_entries: 6,
@@ -242,7 +243,7 @@ struct LowerQp {
 }
 
 impl Transport for Lower {
-    fn create_qp(&mut self, qpn: u32, _: u8) -> Result<(), AdminStatus> {
+    fn create_qp(&mut self, qpn: u32, _: QpType, _: u8) -> Result<(), AdminStatus> {
         assert!(self.qps.insert(qpn, LowerQp::default()).is_none(), "QPN {qpn:#x} is in use");
         Ok(())
     }
@@ -556,13 +557,14 @@ impl Bench {
             3 => TransportEvent::ReceiveFailed { qpn, status: Status(u.arbitrary()?) },
             4 => {
                 let kind = *u.choose(&[ReceiveKind::Send, ReceiveKind::Write])?;
-                let (length, immediate, solicited) = u.arbitrary()?;
+                let (length, immediate, solicited, source_qpn) = u.arbitrary()?;
                 TransportEvent::Received(ReceivedMessage {
                     qpn,
                     length,
                     kind,
                     immediate,
                     solicited,
+                    source_qpn,
                 })
             }
             _ => {

@@ -140,12 +140,13 @@ pub(crate) fn true_of(card: usize, own: &BTreeMap<String, u64>, frames: &[Frame]
     let inside = [
         "drop_ack_queue",
         "drop_after_gap",
+        "drop_bad_qkey",
         "drop_bad_opcode",
         "drop_duplicate_read",
         "drop_stale_response",
         "drop_wrong_state",
     ];
-    let others = ["drop_not_for_us", "drop_control_queue"];
+    let others = ["drop_not_for_us", "drop_control_queue", "drop_no_neighbour"];
     let counted_so = |name: &str| inside.contains(&name) || others.contains(&name);
     let before_qp: u64 = dropped.filter(|it| !counted_so(it.0.as_str())).map(|it| it.1).sum();
     let mut seen = BTreeSet::new();

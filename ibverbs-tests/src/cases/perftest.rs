@@ -40,6 +40,20 @@ pub fn cases() -> Vec<Case> {
         cases.push(between_two("ib_send_bw", options, 1));
     }
     cases.push(between_two("ib_send_lat", "--use-srq -n 500", 1));
+    // No more than there is room for at the receiver: what finds none is lost, and waited for in vain.
+    for options in [
+        "-c UD -s 4096 -n 400",
+        "-c UD -x 0 -s 1 -n 400",
+        "-c UD -I 64 -s 64 -n 400 -l 8",
+        "-c UD -e -n 400",
+        "-c UD -q 4 -n 100",
+        "-c UD --use-srq -q 4 -n 100",
+    ] {
+        cases.push(between_two("ib_send_bw", options, 1));
+        cases.push(on_one("ib_send_bw", options, 1));
+    }
+    cases.push(between_two("ib_send_lat", "-c UD -n 500", 1));
+    cases.push(between_two("ib_send_lat", "-c UD -I 200 -s 200 -x 0 -n 500", 1));
     for options in ["-A CMP_AND_SWAP", "-A FETCH_AND_ADD"] {
         cases.push(between_two("ib_atomic_bw", options, 1));
         cases.push(on_one("ib_atomic_bw", options, 1));

@@ -1,4 +1,5 @@
-//! ibv_rc_pingpong, which checks its data with `-c`, and ibv_srq_pingpong, which has no such check.
+//! ibv_rc_pingpong, which checks its data with `-c`, and ibv_srq_pingpong and ibv_ud_pingpong, which have no
+//! such check.
 
 use anyhow::{Error, Result, ensure};
 
@@ -31,10 +32,19 @@ pub fn cases() -> Vec<Case> {
         let name = format!("ibv_rc_pingpong/{options}");
         cases.push(Case::new(name, &[IBVERBS_UTILS], move |setting| pingpong(setting, options, 1)));
     }
-    for options in ["-g 1", "-g 1 -e", "-g 1 -q 3 -r 20", "-g 1 -m 256"] {
-        let name = format!("ibv_srq_pingpong/{options}");
-        cases
-            .push(Case::new(name, &[IBVERBS_UTILS], move |setting| srq_pingpong(setting, options)));
+    for (program, options) in [
+        ("ibv_srq_pingpong", "-g 1"),
+        ("ibv_srq_pingpong", "-g 1 -e"),
+        ("ibv_srq_pingpong", "-g 1 -q 3 -r 20"),
+        ("ibv_srq_pingpong", "-g 1 -m 256"),
+        ("ibv_ud_pingpong", "-g 0"),
+        ("ibv_ud_pingpong", "-g 1"),
+        ("ibv_ud_pingpong", "-g 1 -e"),
+        ("ibv_ud_pingpong", "-g 1 -s 1024"),
+    ] {
+        let command = format!("{program} {options}");
+        let name = format!("{program}/{options}");
+        cases.push(Case::new(name, &[IBVERBS_UTILS], move |setting| unchecked(setting, &command)));
     }
     for (name, server) in [("loopback", 0), ("two cards", 1)] {
         let options = "-m 1024 -g 1 -e";
@@ -80,11 +90,10 @@ fn pingpong(setting: &Setting, options: &str, client_card: u32) -> Result<()> {
     daemon.stop()
 }
 
-/// Several connections with one receive queue at each end.
-fn srq_pingpong(setting: &Setting, options: &str) -> Result<()> {
+/// A program that says no more than that it is done.
+fn unchecked(setting: &Setting, command: &str) -> Result<()> {
     let daemon = setting.balboad("--soft 2")?;
-    let command = format!("ibv_srq_pingpong {options}");
-    let Both { server, client } = run_between((&daemon, 0), (&daemon, 1), &command)?;
+    let Both { server, client } = run_between((&daemon, 0), (&daemon, 1), command)?;
     for side in [server, client] {
         side.says("1000 iters in ")?;
     }

@@ -15,6 +15,7 @@ use shim_abi::Grant;
 
 use super::*;
 
+mod address;
 mod attention;
 mod bench;
 mod events;
@@ -23,7 +24,7 @@ mod srq;
 mod turns;
 mod undo;
 
-use bench::{Bench, leaked, records, wanted_qp};
+use bench::{Bench, leaked, records, wanted_ah, wanted_qp};
 
 /// Whether that register is where commands to an engine are rung for.
 fn is_doorbell(offset: u64) -> bool {
@@ -761,6 +762,7 @@ fn every_quota_ends_with_its_limit_named_and_leaves_others_alone() {
         (Request::AllocPd { context }, R::Pds, 1, 1),
         (Request::CreateChannel { context }, R::Channels, 1, 0),
         (Request::OpenContext { card: 0 }, R::Contexts, 1, 1),
+        (wanted_ah(pdn), R::Ahs, 1, 0),
         (mr(4096), R::Mrs, 1, 0),
         (Request::CreateQp(wanted_qp(pdn, cqn)), R::Qps, 1, 0),
         (srq, R::Rqs, 1, R::Qps.limit(&limits)),

@@ -25,6 +25,10 @@ use crate::undo::Kind;
 /// QPs of others that are asked whether they still speak for a connection, before others have a turn.
 const ASKED: usize = 8;
 
+/// Q_Keys with this bit are those of management (InfiniBand specification, 3.5.3): in a work request it
+/// asks for the queue pair's own.
+const PRIVILEGED_QKEY: u32 = 1 << 31;
+
 /// The largest log2 of blocks from one receive entry to the next.
 pub(super) const MAX_LOG2_STRIDE: u8 = 3;
 
@@ -198,6 +202,12 @@ impl Session<'_> {
         let qp = found(self.client.owned.qps.get(&qpn), qpn)?;
         let (card, kind) = (qp.card, QpType(qp.kind));
         self.limits(card)?;
+        // The kernel gives those to programs with privileges only; whoever has them is not known here.
+        let qkey = attributes.mask.contains(AttributeMask::QKEY).then_some(attributes.qkey);
+        if let Some(qkey) = qkey.filter(|qkey| qkey & PRIVILEGED_QKEY != 0) {
+            let why = format!("Q_Key {qkey:#x} is a privileged one: its highest bit is set");
+            return Err(Error::Forbidden(why));
+        }
         let peer = self.new_peer(qpn, &attributes);
         if let Some(peer) = peer {
             if !self.check_unclaimed(card, peer)? {

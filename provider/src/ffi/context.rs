@@ -8,17 +8,16 @@ use std::ptr::{copy_nonoverlapping, null_mut, write_bytes};
 use std::sync::Arc;
 
 use crate::abi::verbs::{
-    IBV_VALUES_MASK_RAW_CLOCK, ibv_ah, ibv_ah_attr, ibv_context, ibv_device, ibv_device_attr,
-    ibv_device_attr_ex, ibv_pd, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
-    verbs_context,
+    IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_device, ibv_device_attr, ibv_device_attr_ex,
+    ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex, verbs_context,
 };
 use crate::abi::{RDMA_DRIVER_UNKNOWN, verbs_context_ops};
 use nix::errno::Errno;
 
 use super::types::zeroed;
-use super::{cq, device, errno, hook, mr, object, pd, post, qp, srq};
+use super::{ah, cq, device, errno, hook, mr, pd, post, qp, srq};
 use crate::context::Context;
-use crate::error::{Result, invalid, unsupported};
+use crate::error::{Result, invalid};
 use crate::limits::{COMPLETION_VECTORS, CORE_CLOCK_KHZ, PORT, device_attributes, port_attributes};
 
 unsafe extern "C" {
@@ -54,7 +53,7 @@ fn operations() -> verbs_context_ops {
         alloc_parent_domain: Some(pd::alloc_parent_domain),
         alloc_pd: Some(pd::alloc_pd),
         alloc_td: Some(pd::alloc_td),
-        create_ah: Some(create_ah),
+        create_ah: Some(ah::create_ah),
         create_cq: Some(cq::create_cq),
         create_cq_ex: Some(cq::create_cq_ex),
         create_qp: Some(qp::create_qp),
@@ -63,6 +62,7 @@ fn operations() -> verbs_context_ops {
         dealloc_pd: Some(pd::dealloc_pd),
         dealloc_td: Some(pd::dealloc_td),
         dereg_mr: Some(mr::dereg_mr),
+        destroy_ah: Some(ah::destroy_ah),
         destroy_cq: Some(cq::destroy_cq),
         destroy_qp: Some(qp::destroy_qp),
         destroy_srq: Some(srq::destroy_srq),
@@ -251,16 +251,4 @@ unsafe extern "C" fn query_port(
         Ok(())
     };
     errno("ibv_query_port", answer())
-}
-
-/// There are no datagram QPs to use an address handle with.
-unsafe extern "C" fn create_ah(_pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: the program passes its attributes.
-    let global = unsafe { (*attr).is_global };
-    let refused = if global == 0 {
-        invalid!("on RoCE an address handle needs a global route")
-    } else {
-        unsupported!("address handles are not offered")
-    };
-    object("ibv_create_ah", Err(refused))
 }

@@ -7,6 +7,7 @@
 //! keeps). Objects live in boxes from their create to their destroy verb: a program that uses one
 //! afterwards breaks the contract of verbs, and that contract is what the `SAFETY` comments rely on.
 
+mod ah;
 mod context;
 mod cq;
 mod device;

@@ -5,8 +5,9 @@ use std::mem::MaybeUninit;
 use std::slice;
 
 use crate::abi::verbs::{self as ibv, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq};
-use fpga_regs::engine::wqe::{Atomic, MAX_INLINE};
+use fpga_regs::engine::wqe::{Atomic, Datagram, MAX_INLINE};
 
+use super::ah;
 use super::payload::{elements, gather, pieces};
 use super::qp::own;
 use super::srq;
@@ -214,6 +215,15 @@ fn push_payload(
         &request,
         // SAFETY: requests of the operations it is asked for have the `rdma` variant.
         || unsafe { (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) },
+        || {
+            let ud = &raw const wr.wr.ud;
+            // SAFETY: requests of the operations it is asked for have the `ud` variant, with an address
+            // handle of this provider, or none.
+            unsafe {
+                let ah = ah::number((*ud).ah)?;
+                Some(Datagram { ah, qpn: (*ud).remote_qpn, qkey: (*ud).remote_qkey })
+            }
+        },
         // SAFETY: requests of the operations it is asked for have the `imm_data` variant.
         || unsafe { wr.__bindgen_anon_1.imm_data },
     )

@@ -121,8 +121,9 @@ unsafe fn create(
     // Events name the object by its address, so there must be one first.
     let mut place = Box::<QpObject>::new_uninit();
     let signal_all = attr.sq_sig_all != 0;
+    let kind = device.qp_kind(attr.qp_type)?;
     if let Some(asked) = send_ops {
-        extended::check(asked, &device.operations())?;
+        extended::check(asked, &device.operations(kind))?;
     }
     let qp = device.create_qp(&NewQp {
         pdn: using.pdn(),
@@ -130,7 +131,7 @@ unsafe fn create(
         receive_cq,
         srq: shared,
         cap: attr.cap,
-        kind: attr.qp_type,
+        kind,
         signal_all,
         single_threaded: using.is_single_threaded(),
         address: place.as_mut_ptr() as u64,
@@ -141,7 +142,7 @@ unsafe fn create(
     let mut verbs: verbs_qp = unsafe { std::mem::zeroed() };
     if let Some(asked) = send_ops {
         let mut extended: ibv_qp_ex = zeroed();
-        extended::furnish(&mut extended, asked);
+        extended::furnish(&mut extended, kind, asked);
         verbs.u.qp_ex = ManuallyDrop::new(extended);
         verbs.comp_mask = VERBS_QP_EX;
     }

@@ -1,7 +1,8 @@
 //! C structures as values: all-zero ones, and the unions among them.
 
 use crate::abi::verbs::{
-    ibv_cq_ex, ibv_device_attr_ex, ibv_gid, ibv_mr, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_srq,
+    ibv_ah_attr, ibv_cq_ex, ibv_device_attr_ex, ibv_gid, ibv_mr, ibv_qp_attr, ibv_qp_cap,
+    ibv_qp_ex, ibv_srq,
 };
 
 /// A C structure of which all bits zero is a value.
@@ -15,6 +16,8 @@ pub(crate) unsafe trait Zeroable: Sized {}
 unsafe impl Zeroable for ibv_qp_cap {}
 // SAFETY: integers, and unions of bytes and integers, only.
 unsafe impl Zeroable for ibv_qp_attr {}
+// SAFETY: integers, and a union of bytes and integers, only.
+unsafe impl Zeroable for ibv_ah_attr {}
 // SAFETY: integers, raw pointers, optional functions and C's locks only.
 unsafe impl Zeroable for ibv_cq_ex {}
 // SAFETY: integers, raw pointers, optional functions and C's locks only.

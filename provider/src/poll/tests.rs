@@ -62,7 +62,7 @@ impl Bench {
             flags: ibv::IBV_SEND_SIGNALED,
             payload: Payload::Sges(&sges),
         };
-        batch.advance(queue.push(cursor, end, &request, || (0, 0), || 0).unwrap());
+        batch.advance(queue.push(cursor, end, &request, || (0, 0), || None, || 0).unwrap());
         batch.finish();
     }
 

@@ -2,15 +2,29 @@
 
 use std::sync::atomic::Ordering;
 
+use fpga_regs::engine::wqe::Datagram;
+
 use super::{SendBatch, SendQueue};
 use crate::abi::verbs::IBV_SEND_INLINE;
-use crate::wr::{Payload, SendRequest};
+use crate::wr::{Payload, SendRequest, write_target};
 
 /// A list of work requests that is being built, if one is.
 pub(crate) struct Building<'a> {
     state: State<'a>,
-    /// The request whose payload is awaited.
+    /// The request of which something is awaited.
     open: Request,
+    /// Where that goes, if it is a datagram.
+    target: Target,
+}
+
+/// Where a datagram goes.
+enum Target {
+    /// Nobody has said.
+    Unknown,
+    /// There.
+    Told(Datagram),
+    /// It was written without; its entry begins with this block.
+    Owed(u32),
 }
 
 /// How the list does.
@@ -38,6 +52,8 @@ pub(crate) struct Request {
 
 /// The opcode of no request.
 const NONE: u32 = u32::MAX;
+/// The opcode of a datagram that was written and has no target yet; none that can be posted.
+const TARGETLESS: u32 = u32::MAX - 1;
 
 impl<'a> Building<'a> {
     /// No list.
@@ -48,7 +64,7 @@ impl<'a> Building<'a> {
     #[inline(always)]
     const fn new(state: State<'a>) -> Self {
         let open = Request { opcode: NONE, flags: 0, wr_id: 0, remote: (0, 0), immediate: 0 };
-        Self { state, open }
+        Self { state, open, target: Target::Unknown }
     }
 
     /// Begins a list where there is none; nobody else posts to the queue before it ends. The place is
@@ -89,7 +105,7 @@ impl<'a> Building<'a> {
         std::mem::replace(self, Self::none())
     }
 
-    /// Adds a request, whose payload may follow.
+    /// Adds a request, whose payload may follow, and its target if it is a datagram.
     #[inline(always)]
     pub(crate) fn request(&mut self, request: Request) {
         if self.open.opcode != NONE {
@@ -98,11 +114,16 @@ impl<'a> Building<'a> {
         self.open = request;
     }
 
-    /// Gives the request that was added last no payload.
+    /// Gives the request that was added last no payload; if that is not what it lacks, the list fails.
     #[cold]
     #[inline(never)]
     fn close(&mut self) {
-        self.payload(Payload::Sges(&[]));
+        if self.open.opcode != TARGETLESS {
+            self.payload(Payload::Sges(&[]));
+        }
+        if self.open.opcode == TARGETLESS {
+            self.fail(libc::EINVAL);
+        }
     }
 
     /// Gives the request that was added last its payload.
@@ -117,11 +138,34 @@ impl<'a> Building<'a> {
         };
         let request = SendRequest { wr_id, opcode, flags, payload };
         let (queue, cursor, end) = batch.position();
-        match queue.push(cursor, end, &request, || remote, || immediate) {
+        let mut awaited = NONE;
+        let target = &mut self.target;
+        let datagram = || match std::mem::replace(target, Target::Unknown) {
+            Target::Told(datagram) => Some(datagram),
+            Target::Unknown | Target::Owed(_) => {
+                *target = Target::Owed(cursor.block);
+                awaited = TARGETLESS;
+                Some(Datagram::default())
+            }
+        };
+        match queue.push(cursor, end, &request, || remote, datagram, || immediate) {
             Ok(cursor) => batch.advance(cursor),
             Err(errno) => return self.fail(errno),
         }
-        self.open.opcode = NONE;
+        self.open.opcode = awaited;
+    }
+
+    /// Tells where the datagram goes that was added last; its payload may be there already.
+    pub(crate) fn target(&mut self, datagram: Datagram) {
+        let State::Good(batch) = &self.state else { return };
+        match (self.open.opcode, &self.target) {
+            (NONE, _) => self.fail(libc::EINVAL),
+            (TARGETLESS, Target::Owed(block)) => {
+                write_target(&batch.queue.ring, *block, datagram);
+                (self.open.opcode, self.target) = (NONE, Target::Unknown);
+            }
+            _ => self.target = Target::Told(datagram),
+        }
     }
 
     /// Has posting the list fail, where nothing was wrong before.
@@ -182,9 +226,10 @@ impl SendBatch<'_> {
 mod tests {
     use super::*;
     use crate::abi::verbs::{self as ibv, ibv_sge};
-    use crate::qp::tests::queues;
+    use crate::qp::tests::{queues, queues_of};
     use crate::wr::InlineData;
     use fpga_regs::engine::doorbell::record;
+    use fpga_regs::engine::qp::QpType;
     use fpga_regs::engine::wqe::{SendFlags, SendHeader, SendOpcode};
 
     const PRODUCER: usize = record::PRODUCER / 4;
@@ -310,6 +355,69 @@ mod tests {
         list.abort();
         assert_eq!(queues.send.retire(8), None);
         assert_eq!(queues.send.retire(7), Some(7));
+    }
+
+    const THERE: Datagram = Datagram { ah: 7, qpn: 0x1234, qkey: 0x8000_0001 };
+
+    #[test]
+    fn a_datagram_is_told_its_target_before_its_payload_or_behind() {
+        let queues = queues_of(QpType::Ud);
+        let mut list = begin(&queues.send);
+        let send = |wr_id| request(ibv::IBV_WR_SEND, SIGNALED, wr_id, (0, 0), 0);
+        list.request(send(1));
+        list.target(THERE);
+        list.payload(Payload::Sges(&sge(8)));
+        list.request(send(2));
+        list.payload(Payload::Sges(&sge(8)));
+        list.target(Datagram { ah: 8, ..THERE });
+        // The last one counts, and an empty message needs one, too.
+        list.request(send(3));
+        list.target(THERE);
+        list.target(Datagram { ah: 9, ..THERE });
+        assert_eq!(list.complete(), 0);
+        let told = |block| Datagram::decode(&[queues.send.ring.read(block)]);
+        assert_eq!(told(0), THERE);
+        assert_eq!(told(1), Datagram { ah: 8, ..THERE });
+        assert_eq!(told(2), Datagram { ah: 9, ..THERE });
+        let lengths = [0, 1, 2].map(|i| SendHeader::decode(&[queues.send.ring.read(i)]).num_sge);
+        assert_eq!(lengths, [1, 1, 0]);
+    }
+
+    #[test]
+    fn a_datagram_that_goes_nowhere_fails_its_list() {
+        let send = request(ibv::IBV_WR_SEND, SIGNALED, 1, (0, 0), 0);
+        let wrongs: [Wrong; 3] = [
+            |_| {},
+            |list| list.payload(Payload::Sges(&sge(8))),
+            |list| {
+                list.payload(Payload::Sges(&sge(8)));
+                list.payload(Payload::Sges(&sge(8)));
+                list.target(THERE);
+            },
+        ];
+        for wrong in wrongs {
+            for more in [false, true] {
+                let queues = queues_of(QpType::Ud);
+                let mut list = begin(&queues.send);
+                list.request(send);
+                wrong(&mut list);
+                if more {
+                    list.request(send);
+                    list.target(THERE);
+                }
+                assert_eq!(list.complete(), libc::EINVAL);
+                // Nor is it sent where the last one was to go.
+                let mut list = begin(&queues.send);
+                list.request(send);
+                list.payload(Payload::Sges(&sge(8)));
+                assert_eq!(list.complete(), libc::EINVAL);
+                assert_eq!(producer(&queues.send), 0);
+            }
+        }
+        let queues = queues_of(QpType::Ud);
+        let mut list = begin(&queues.send);
+        list.target(THERE);
+        assert_eq!(list.complete(), libc::EINVAL, "there is no request");
     }
 
     #[test]

@@ -1,4 +1,5 @@
 use crate::abi::verbs::{self as ibv, ibv_sge};
+use fpga_regs::engine::qp::QpType;
 use fpga_regs::engine::window::Capabilities;
 use fpga_regs::engine::wqe::{Atomic, SendHeader, SendOpcode};
 use hostmem::DoorbellPage;
@@ -17,6 +18,10 @@ struct Bench {
 const QPN: u32 = 0x12_3456;
 
 fn bench(blocks: u32, max_wr: u32, signal_all: bool) -> Bench {
+    bench_of(QpType::Rc, blocks, max_wr, signal_all)
+}
+
+fn bench_of(kind: QpType, blocks: u32, max_wr: u32, signal_all: bool) -> Bench {
     let memory = memory(64 * 1024);
     let ring = BlockRing::new(memory.clone(), 64, blocks).unwrap();
     let record = Record::new(memory, 0).unwrap();
@@ -27,7 +32,7 @@ fn bench(blocks: u32, max_wr: u32, signal_all: bool) -> Bench {
         max_wr,
         max_sge: 4,
         max_inline: 96,
-        operations: Operations::offered(Capabilities::all()),
+        operations: Operations::offered(Capabilities::all(), kind),
         flags: FlagTable::new(signal_all),
     };
     let queue = SendQueue::new(place, shape, false);
@@ -35,6 +40,7 @@ fn bench(blocks: u32, max_wr: u32, signal_all: bool) -> Bench {
     Bench { queue, ring, record, page }
 }
 
+const TARGET: Option<Datagram> = Some(Datagram { ah: 0x77, qpn: 0xab_cdef, qkey: 0x9876_5432 });
 const ONE: [ibv_sge; 1] = [ibv_sge { addr: 0x7000, length: 64, lkey: 0x55 }];
 const FOUR: [ibv_sge; 4] = [ONE[0]; 4];
 
@@ -51,7 +57,8 @@ fn post(queue: &SendQueue, requests: &[SendRequest<'_>]) -> Result<(), (usize, i
     let mut batch = queue.begin().map_err(|errno| (0, errno))?;
     for (i, request) in requests.iter().enumerate() {
         let (queue, cursor, end) = batch.position();
-        match queue.push(cursor, end, request, || (0xdead_beef_0000, 0x1234_5678), || 7) {
+        let remote = || (0xdead_beef_0000, 0x1234_5678);
+        match queue.push(cursor, end, request, remote, || TARGET, || 7) {
             Ok(next) => batch.advance(next),
             Err(errno) => {
                 batch.finish();
@@ -92,6 +99,37 @@ fn only_what_the_operation_has_is_in_the_entry() {
         assert_eq!((header.remote_address, header.rkey), remote, "opcode {opcode}");
         assert_eq!(header.immediate, immediate, "opcode {opcode}");
     }
+}
+
+#[test]
+fn a_datagram_names_where_it_goes_in_the_place_of_remote_memory() {
+    let inline = InlineData { words: &[1, 2], length: 16 };
+    for (opcode, immediate) in [(ibv::IBV_WR_SEND, 0), (ibv::IBV_WR_SEND_WITH_IMM, 7)] {
+        for payload in [Payload::Sges(&ONE), Payload::Inline(inline)] {
+            let bench = bench_of(QpType::Ud, 8, 8, false);
+            let flags =
+                if matches!(payload, Payload::Inline(_)) { ibv::IBV_SEND_INLINE } else { 0 };
+            let request = SendRequest { wr_id: 1, opcode, flags, payload };
+            post(&bench.queue, &[request, request]).unwrap();
+            let entry = bench.ring.read(1);
+            assert_eq!(Some(Datagram::decode(&[entry])), TARGET);
+            assert_eq!(SendHeader::decode(&[entry]).immediate, immediate);
+            assert_eq!(entry[3] >> 32, 0, "nothing stands behind the Q_Key");
+        }
+    }
+}
+
+#[test]
+fn a_datagram_without_an_address_is_not_posted() {
+    let bench = bench_of(QpType::Ud, 8, 8, false);
+    let request = SendRequest { opcode: ibv::IBV_WR_SEND, ..write(1, &ONE) };
+    let batch = bench.queue.begin().unwrap();
+    let (queue, cursor, end) = batch.position();
+    let pushed = queue.push(cursor, end, &request, || (0, 0), || None, || 0);
+    assert_eq!(pushed.err(), Some(libc::EINVAL));
+    batch.finish();
+    assert_eq!(bench.record.load_relaxed_u32(PRODUCER), 0);
+    assert_eq!(bench.queue.retire(0), None);
 }
 
 #[test]

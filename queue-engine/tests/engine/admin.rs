@@ -86,7 +86,6 @@ fn a_qp_is_refused_for_its_kind_size_page_memory_or_queues() {
     };
     let cases = [
         (CreateQp { kind: QpType::Uc, ..sound }, AdminStatus::Unsupported),
-        (CreateQp { kind: QpType::Ud, ..sound }, AdminStatus::Unsupported),
         (CreateQp { kind: QpType::XrcSend, ..sound }, AdminStatus::Unsupported),
         (CreateQp { kind: QpType(0), ..sound }, AdminStatus::Unsupported),
         (CreateQp { log2_sq_blocks: 11, ..sound }, AdminStatus::Invalid),
@@ -221,9 +220,6 @@ fn commands_that_are_not_offered_are_unsupported() {
     let mut bench = Bench::new();
     let resize = ResizeCq::default().encode();
     assert_eq!(bench.status(Opcode::ResizeCq, &resize), AdminStatus::Unsupported);
-    let ah = CreateAh::default().encode();
-    assert_eq!(bench.status(Opcode::CreateAh, &ah), AdminStatus::Unsupported);
-    assert_eq!(bench.destroy(Opcode::DestroyAh, 1), AdminStatus::Unsupported);
     for code in [0, 19, 200, 255] {
         assert_eq!(bench.destroy(Opcode(code), 1), AdminStatus::Unsupported, "{code}");
     }

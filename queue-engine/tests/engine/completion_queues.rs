@@ -43,7 +43,8 @@ impl Fixture {
         self.qp.rq.post(0, &[]);
         self.bench.engine.take_receive(self.qp.qpn).unwrap();
         let (qpn, kind) = (self.qp.qpn, ReceiveKind::Send);
-        let received = ReceivedMessage { qpn, length: 0, kind, immediate: None, solicited };
+        let received =
+            ReceivedMessage { qpn, length: 0, kind, immediate: None, solicited, source_qpn: None };
         self.bench.handle(TransportEvent::Received(received));
     }
 

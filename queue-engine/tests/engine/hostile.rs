@@ -210,7 +210,13 @@ impl Chaos {
         let qps: Vec<_> = (0..QPS)
             .map(|i| {
                 let rq = bench.create_rq(3, (i % 4) as u8);
-                let qp = bench.create_qp(4, &cqs[i % 3], &cqs[(i + 1) % 3], rq);
+                let cqs = (&cqs[i % 3], &cqs[(i + 1) % 3]);
+                if i % 3 == 2 {
+                    let qp = bench.create_qp_of(QpType::Ud, 4, cqs, rq);
+                    bench.climb_datagrams(qp.qpn);
+                    return qp;
+                }
+                let qp = bench.create_qp_of(QpType::Rc, 4, cqs, rq);
                 bench.climb(qp.qpn, QpState::Rts);
                 qp
             })
@@ -270,6 +276,7 @@ impl Chaos {
                 kind: random.choose(&[ReceiveKind::Send, ReceiveKind::Write]),
                 immediate: random.choose(&[None, Some(7)]),
                 solicited: random.one_in(2),
+                source_qpn: random.choose(&[None, Some(5)]),
             }),
             _ => TransportEvent::Completed { qpn, count: random.below(20) },
         };

@@ -24,7 +24,7 @@ fn the_window_says_what_the_engine_is_and_offers() {
     assert_eq!(bench.read(w::LIMIT_KEY_RQ), 1024 | 1024 << 32);
     let queues = 12 | 10 << 8 | 10 << 16 | 16 << 24 | 288 << 32 | 16 << 48 | 16 << 56;
     assert_eq!(bench.read(w::LIMIT_QUEUES), queues);
-    assert_eq!(bench.read(w::LIMIT_PORT), 1 << 30 | 16 << 32 | 1 << 40);
+    assert_eq!(bench.read(w::LIMIT_PORT), 1 << 30 | 16 << 32 | 1 << 40 | 1024 << 48);
     assert_eq!(bench.read(w::STATUS), 0);
     bench.now = 77;
     assert_eq!(bench.read(w::TIMESTAMP), 77);

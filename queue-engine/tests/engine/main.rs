@@ -5,6 +5,7 @@ mod attacks;
 mod attributes;
 mod completing;
 mod completion_queues;
+mod datagrams;
 mod doorbells;
 mod failing;
 mod hostile;

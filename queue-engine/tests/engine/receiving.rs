@@ -25,6 +25,7 @@ pub fn received(qpn: u32, length: u32) -> TransportEvent {
         kind,
         immediate: None,
         solicited: false,
+        source_qpn: None,
     })
 }
 
@@ -83,6 +84,7 @@ fn receives_are_taken_in_order_and_complete_with_what_arrived() {
         kind: ReceiveKind::Send,
         immediate: None,
         solicited: false,
+        source_qpn: None,
     };
     let messages = [
         ReceivedMessage { length: 150, ..plain },

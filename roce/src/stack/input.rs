@@ -3,11 +3,11 @@
 use core::ops::Range;
 use core::task::Poll;
 
-use super::{QpnTable, Stack, qp_at};
+use super::{Stack, datagram_at, qp_at};
 use crate::api::{Placement, ReceivedFrame, Verbs};
 use crate::comp::FramePlace;
 use crate::control;
-use crate::counters::{Counters, bump};
+use crate::counters::{Counters, QpCounters, bump};
 use crate::opcode::{Class, code};
 use crate::param;
 use crate::path::PortAddresses;
@@ -28,18 +28,18 @@ enum Kind<'a> {
     Arp(&'a [u8]),
     Icmp(ipv4::Repr, &'a [u8]),
     Ndp(ipv6::Repr, &'a [u8]),
-    Roce(Datagram),
+    Roce(Envelope),
     /// Another protocol, or for another address.
     Foreign,
 }
 
-/// A UDP datagram to the RoCE port, and the envelope it came in.
-struct Datagram {
-    source: Gid,
+/// A UDP datagram to the RoCE port: where it is, and what its envelope says.
+pub(super) struct Envelope {
+    pub(super) source: Gid,
     destination: Gid,
     traffic_class: u8,
     /// Where the UDP payload is in the frame: transport headers to invariant CRC.
-    payload: Range<usize>,
+    pub(super) payload: Range<usize>,
 }
 
 impl Stack {
@@ -60,10 +60,10 @@ impl Stack {
     ) -> Poll<()> {
         let before = placements.len();
         let result = match classify(frame.bytes(), &self.addresses) {
-            Ok((_, Kind::Roce(datagram))) => {
+            Ok((_, Kind::Roce(envelope))) => {
                 if self.icrc_policy.admits(frame) {
-                    let payload = frame.bytes().get(datagram.payload.clone()).unwrap_or_default();
-                    match self.receive_roce(now, &datagram, payload, frame_index, verbs, placements)
+                    let payload = frame.bytes().get(envelope.payload.clone()).unwrap_or_default();
+                    match self.receive_roce(now, &envelope, payload, frame_index, verbs, placements)
                     {
                         Ok(Poll::Pending) => return Poll::Pending,
                         taken => {
@@ -97,8 +97,8 @@ impl Stack {
     /// one, and whether the frame comes from its peer, is not looked at.
     #[must_use]
     pub fn destination(&self, frame: &[u8]) -> Option<Qpn> {
-        let Ok((_, Kind::Roce(datagram))) = classify(frame, &self.addresses) else { return None };
-        let (transport, _) = bth::Repr::parse(frame.get(datagram.payload)?).ok()?;
+        let Ok((_, Kind::Roce(envelope))) = classify(frame, &self.addresses) else { return None };
+        let (transport, _) = bth::Repr::parse(frame.get(envelope.payload)?).ok()?;
         Qpn::new(transport.dest_qpn)
     }
 
@@ -106,7 +106,7 @@ impl Stack {
     fn receive_roce(
         &mut self,
         now: Instant,
-        datagram: &Datagram,
+        envelope: &Envelope,
         bytes: &[u8],
         frame_index: usize,
         verbs: &mut impl Verbs,
@@ -115,7 +115,7 @@ impl Stack {
         let packet = match frame::Repr::parse(bytes) {
             // RC-7
             Err(Malformed::Opcode(code)) if code & SERVICE == RELIABLE_CONNECTION => {
-                return self.receive_unknown(datagram, bytes).map(Poll::Ready);
+                return self.receive_unknown(envelope, bytes).map(Poll::Ready);
             }
             // RC-6
             packet => packet?,
@@ -125,17 +125,26 @@ impl Stack {
         if padded % 4 != 0 {
             return Err(Malformed::Length("BTH"));
         }
-        let Some(qp) = admitted(
-            &self.table,
-            &mut self.slots,
-            &mut self.shared.counters,
-            datagram,
-            &packet.bth,
-        ) else {
+        let slot = Qpn::new(packet.bth.dest_qpn).and_then(|qpn| self.slot(qpn));
+        // RC-9
+        let Some(slot) = slot else {
+            bump(&mut self.shared.counters.drop_unknown_qp);
             return Ok(Poll::Ready(()));
         };
+        let marked = envelope.traffic_class & 3 == CONGESTION_EXPERIENCED;
+        let Some(qp) = qp_at(&mut self.slots, slot) else {
+            let taken =
+                self.receive_datagram(slot, envelope, &packet, frame_index, verbs, placements);
+            if marked && taken.is_ready() {
+                bump(&mut self.shared.counters.np_ecn_marked_roce_packets);
+            }
+            return Ok(taken);
+        };
+        if !admits(qp, &mut self.shared.counters, envelope, &packet.bth) {
+            return Ok(Poll::Ready(()));
+        }
         let counters = &mut self.shared.counters;
-        let payload_start = datagram.payload.start.wrapping_add(packet.payload.start);
+        let payload_start = envelope.payload.start.wrapping_add(packet.payload.start);
         let place = FramePlace { frame_index, payload_start };
         match packet.opcode.class {
             // RC-96
@@ -152,9 +161,9 @@ impl Stack {
                 }
             }
         }
-        count_received(&mut self.shared.counters, qp);
+        count_received(&mut self.shared.counters, &mut qp.counters);
         // RC-17, RC-94
-        if datagram.traffic_class & 3 == CONGESTION_EXPERIENCED {
+        if marked {
             bump(&mut self.shared.counters.np_ecn_marked_roce_packets);
             if packet.opcode.class != Class::CongestionNotification {
                 qp.note_congestion(&mut self.shared, now);
@@ -165,12 +174,23 @@ impl Stack {
 
     /// A request whose opcode is reserved, or not known here: it is refused, not ignored, so that
     /// the peer need not wait for its retries to run out.
-    fn receive_unknown(&mut self, datagram: &Datagram, bytes: &[u8]) -> Result<(), Malformed> {
+    fn receive_unknown(&mut self, envelope: &Envelope, bytes: &[u8]) -> Result<(), Malformed> {
         let (transport, _) = bth::Repr::parse(bytes)?;
+        let slot = Qpn::new(transport.dest_qpn).and_then(|qpn| self.slot(qpn));
         let counters = &mut self.shared.counters;
-        if let Some(qp) = admitted(&self.table, &mut self.slots, counters, datagram, &transport) {
-            count_received(counters, qp);
+        let Some(slot) = slot else {
+            bump(&mut counters.drop_unknown_qp);
+            return Ok(());
+        };
+        if let Some(qp) = datagram_at(&mut self.slots, slot) {
+            count_received(counters, &mut qp.counters);
             bump(&mut counters.drop_bad_opcode);
+            return Ok(());
+        }
+        let Some(qp) = qp_at(&mut self.slots, slot) else { return Ok(()) };
+        if admits(qp, counters, envelope, &transport) {
+            count_received(&mut self.shared.counters, &mut qp.counters);
+            bump(&mut self.shared.counters.drop_bad_opcode);
             qp.receive_unknown_request(&mut self.shared, transport.psn);
         }
         Ok(())
@@ -254,46 +274,39 @@ fn give_host_order(frame: &mut (impl ReceivedFrame + ?Sized), placement: Option<
     }
 }
 
-/// The queue pair that a packet may reach: it comes from the QP's peer, on the QP's path, in the
-/// right partition. Nothing else may have any effect on the QP.
+/// Whether a packet may reach a queue pair: it comes from the QP's peer, on the QP's path, in the right
+/// partition. Nothing else may have any effect on the QP.
 #[inline]
-fn admitted<'a>(
-    table: &QpnTable,
-    slots: &'a mut [Option<Box<Qp>>],
+fn admits(
+    qp: &mut Qp,
     counters: &mut Counters,
-    datagram: &Datagram,
+    envelope: &Envelope,
     transport: &bth::Repr,
-) -> Option<&'a mut Qp> {
-    let slot = Qpn::new(transport.dest_qpn).and_then(|qpn| table.get(&qpn).copied());
-    // RC-9
-    let Some(qp) = slot.and_then(|slot| qp_at(slots, slot)) else {
-        bump(&mut counters.drop_unknown_qp);
-        return None;
-    };
+) -> bool {
     // RC-10: It has no peer yet, so that the frame counts as received, as in the other states.
     let Some(path) = &qp.path else {
-        count_received(counters, qp);
+        count_received(counters, &mut qp.counters);
         bump(&mut counters.drop_wrong_state);
-        return None;
+        return false;
     };
     // RC-11
-    if path.peer != datagram.source || path.own != datagram.destination {
+    if path.peer != envelope.source || path.own != envelope.destination {
         bump(&mut counters.drop_wrong_source);
-        return None;
+        return false;
     }
     // RC-12
     if !bth::pkeys_match(transport.pkey, param::DEFAULT_PKEY) {
         bump(&mut counters.drop_bad_pkey);
-        return None;
+        return false;
     }
-    Some(qp)
+    true
 }
 
 /// Counts a packet that its queue pair has taken.
 #[inline]
-fn count_received(counters: &mut Counters, qp: &mut Qp) {
+pub(super) fn count_received(counters: &mut Counters, own: &mut QpCounters) {
     bump(&mut counters.rcvd_pkts);
-    bump(&mut qp.counters.rcvd_pkts);
+    bump(&mut own.rcvd_pkts);
 }
 
 /// Finds out what a frame is.
@@ -362,5 +375,5 @@ fn datagram(
     }
     let offset = offset.wrapping_add(udp::LENGTH);
     let payload = offset..offset.wrapping_add(payload.len());
-    Ok(Kind::Roce(Datagram { source, destination, traffic_class, payload }))
+    Ok(Kind::Roce(Envelope { source, destination, traffic_class, payload }))
 }

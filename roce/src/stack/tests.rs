@@ -312,10 +312,10 @@ fn a_send_ring_gives_back_the_room_that_it_had() {
     let mut stack = stack();
     let (qpn, own) = (Qpn::new(0x100).unwrap(), stack.gid(0).unwrap());
     connect(&mut stack, qpn, 0, own);
-    let room = |stack: &Stack| stack.qp(qpn).unwrap().requester.messages.capacity();
+    let room = |stack: &Stack| connected(stack, qpn).requester.messages.capacity();
     for count in [param::SEND_RING as u32, 8, 100] {
         let now = Instant(0);
-        let first = stack.qp(qpn).unwrap().requester.next_psn().value();
+        let first = connected(&stack, qpn).requester.next_psn().value();
         while stack.send_room(qpn) > param::SEND_RING - count as usize {
             stack.post_send(now, qpn, SendRequest { operation: Operation::Write, ..SEND }).unwrap();
         }
@@ -334,6 +334,13 @@ fn a_send_ring_gives_back_the_room_that_it_had() {
     }
     stack.modify_qp(Instant(0), qpn, &to_error()).unwrap();
     assert_eq!(room(&stack), 0);
+}
+
+fn connected(stack: &Stack, qpn: Qpn) -> &Qp {
+    match &stack.slots[stack.slot(qpn).unwrap() as usize] {
+        Slot::Connected(qp) => qp,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn to_error() -> QpAttributes {

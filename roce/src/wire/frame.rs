@@ -16,6 +16,8 @@ pub struct Repr {
     pub bth: bth::Repr,
     /// The row of its opcode.
     pub opcode: &'static Opcode,
+    /// The datagram header.
+    pub deth: Option<deth::Repr>,
     /// The RDMA header.
     pub reth: Option<reth::Repr>,
     /// The header of an atomic operation.
@@ -39,6 +41,7 @@ impl Repr {
         let mut repr = Self {
             bth: base,
             opcode,
+            deth: None,
             reth: None,
             atomic: None,
             aeth: None,
@@ -60,7 +63,8 @@ impl Repr {
     fn parse_extensions<'a>(&mut self, mut rest: &'a [u8]) -> Result<&'a [u8], Malformed> {
         let extensions = self.opcode.extensions;
         if extensions.contains(Extensions::DETH) {
-            (_, rest) = deth::Repr::parse(rest)?;
+            let (header, tail) = deth::Repr::parse(rest)?;
+            (self.deth, rest) = (Some(header), tail);
         }
         if extensions.contains(Extensions::RETH) {
             let (header, tail) = reth::Repr::parse(rest)?;

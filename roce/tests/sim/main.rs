@@ -21,6 +21,7 @@ mod congestion;
 mod connection;
 mod counting;
 mod credits;
+mod datagrams;
 mod errors;
 mod fabric;
 mod fairness;

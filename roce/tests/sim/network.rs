@@ -266,12 +266,19 @@ impl Node {
             self.events.push(event);
         }
         let mut emitted = Vec::new();
+        let mut failed = None;
         while emitted.len() < BUDGET {
             let Some(transmit) = self.stack.poll_transmit(now) else { break };
-            if let Some(frame) = self.assemble(now, &transmit) {
-                emitted.push(frame);
+            let qpn = transmit.payload.map(|payload| payload.qpn);
+            if qpn.is_some() && qpn == failed {
+                continue;
+            }
+            match self.assemble(now, &transmit) {
+                Some(frame) => emitted.push(frame),
+                None => failed = qpn,
             }
         }
+        self.stack.frames_made();
         while let Some(event) = self.stack.poll_event() {
             self.events.push(event);
         }

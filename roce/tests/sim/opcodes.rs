@@ -158,6 +158,7 @@ fn every_request_that_is_offered_has_its_whole_effect() {
             kind: if is_send { ReceiveKind::Send } else { ReceiveKind::Write },
             imm: has_imm.then_some(WORD),
             solicited: false,
+            source_qpn: None,
         };
         let events = if takes && ends { vec![event] } else { vec![] };
         assert_eq!(puppet.events(), events, "{name}");

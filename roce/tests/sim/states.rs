@@ -56,6 +56,7 @@ fn change(mask: M, to: QpState) -> Option<QpAttributes> {
         rnr_retry: send.rnr_retry.filter(|_| has(M::RNR_RETRY)),
         access: has(M::ACCESS).then_some(options.access),
         pkey_index: has(M::PKEY_INDEX).then_some(0),
+        qkey: has(M::QKEY).then_some(1),
     };
     left.is_empty().then_some(change)
 }

@@ -251,7 +251,7 @@ impl Flow {
                     self.completed += 1;
                 }
             }
-            Event::ReceiveCompleted { qpn, id, length, kind, imm, solicited }
+            Event::ReceiveCompleted { qpn, id, length, kind, imm, solicited, source_qpn: None }
                 if self.to == (End { node, qpn }) =>
             {
                 let index = self.expected.pop_front().expect("an unexpected message");

@@ -189,7 +189,7 @@ impl Server {
 
     /// When to look at the card again, whatever happens.
     fn next_look(&mut self) -> Option<u64> {
-        let queues = self.card.network.stack.has_qps();
+        let queues = self.card.network.stack.is_used();
         let now = self.waiter.now();
         let idle = now.saturating_sub(self.worked);
         let pause = (idle / LOOKS_PER_IDLE_TIME).clamp(LOOK_NS, IDLE_LOOK_NS);

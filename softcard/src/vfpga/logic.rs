@@ -32,8 +32,8 @@ use std::task::Poll;
 
 use hostmem::WakeFor;
 use roce::{
-    AccessDenied, Counters, Event, Gid, Instant, PostError, QpAttributes, QpSnapshot, Qpn, Receive,
-    ReceiveError, SendRequest,
+    AccessDenied, AddressVector, Counters, DatagramRequest, Event, Gid, Instant, PostError,
+    QpAttributes, QpSnapshot, Qpn, Receive, ReceiveError, SendRequest,
 };
 
 use super::Slots;
@@ -165,12 +165,48 @@ impl<'a> Ports<'a> {
         vfpga_of(qpn) == self.vfpga
     }
 
-    /// Makes a QP in RESET for the client behind a page; its number has the vFPGA's in bits 23 to 20.
-    pub(crate) fn create_qp(&mut self, qpn: Qpn, page: u8) -> Result<(), roce::Error> {
+    /// Makes a QP in RESET, one of datagrams or not, for the client behind a page; its number has the
+    /// vFPGA's in bits 23 to 20.
+    pub(crate) fn create_qp(
+        &mut self,
+        qpn: Qpn,
+        datagrams: bool,
+        page: u8,
+    ) -> Result<(), roce::Error> {
         if !self.owns(qpn) {
             return Err(roce::Error::UnknownQp(qpn));
         }
-        self.network.stack.create_qp(qpn, client(self.vfpga, page))
+        let (stack, client) = (&mut self.network.stack, client(self.vfpga, page));
+        if datagrams { stack.create_datagram_qp(qpn, client) } else { stack.create_qp(qpn, client) }
+    }
+
+    /// Makes an address handle for the client behind a page. Its number is drawn as a QP's.
+    pub(crate) fn create_ah(
+        &mut self,
+        now: u64,
+        ah: u32,
+        page: u8,
+        vector: &AddressVector,
+    ) -> Result<(), roce::Error> {
+        let client = client(self.vfpga, page);
+        self.network.stack.create_ah(Instant(now), ah, client, vector)
+    }
+
+    /// Forgets an address handle.
+    pub(crate) fn destroy_ah(&mut self, ah: u32) {
+        self.network.stack.destroy_ah(ah);
+    }
+
+    /// Takes a datagram, as [`Ports::post_send`] another message.
+    pub(crate) fn post_datagram(
+        &mut self,
+        qpn: Qpn,
+        request: DatagramRequest,
+    ) -> Result<u64, PostError> {
+        if !self.owns(qpn) {
+            return Err(PostError::UnknownQp(qpn));
+        }
+        self.network.stack.post_datagram(qpn, request)
     }
 
     /// Changes a QP. What was asked about it is forgotten where it goes to RESET.

@@ -29,6 +29,7 @@ struct Exception {
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         from: &[
+            "provider/src/ffi/ah.rs",
             "provider/src/ffi/cq.rs",
             "provider/src/ffi/hook.rs",
             "provider/src/ffi/mr.rs",

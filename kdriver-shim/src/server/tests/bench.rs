@@ -13,8 +13,9 @@ use fpga_regs::coyote::shell::Map;
 
 use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use fpga_regs::engine::window::Capabilities;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
-use shim_abi::{ContextInfo, CreateQp, SOCKET_NAME};
+use shim_abi::{AddressVector, ContextInfo, CreateQp, SOCKET_NAME};
 
 use crate::cards::{Card, Quarantine};
 use crate::server::*;
@@ -35,10 +36,16 @@ pub(super) struct Peer {
 
 impl Bench {
     pub(super) fn new(cards: u32, windows: u8) -> Self {
+        Self::lacking(Capabilities::empty(), cards, windows)
+    }
+
+    /// One whose cards do not offer all that a software card does.
+    pub(super) fn lacking(missing: Capabilities, cards: u32, windows: u8) -> Self {
         let root = tempfile::tempdir().unwrap();
         let uid = nix::unistd::geteuid().as_raw();
         let mut state = StateDir::claim(root.path(), uid).unwrap();
         let fakes: Vec<_> = (0..cards).map(|_| Arc::new(FakeCard::new(windows))).collect();
+        fakes.iter().for_each(|card| card.hide(missing));
         let (name, map) = ("test".into(), Map::Since2026);
         let manifest = Manifest { name, map, engine: EngineKind::Vqe, regions: Some(windows) };
         let brought_up = (0..cards).zip(&fakes).map(|(number, fake)| {
@@ -176,6 +183,13 @@ impl Bench {
         }
     }
 
+    pub(super) fn ah(&mut self, peer: &Peer, pdn: u32) -> u32 {
+        match self.ask(peer, wanted_ah(pdn)).0 {
+            Response::Ah { ah, .. } => ah,
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub(super) fn mr(&mut self, peer: &Peer, pdn: u32, memory: &[u8]) -> (u32, u32) {
         let address = memory.as_ptr() as u64;
         let length = memory.len() as u64;
@@ -212,6 +226,19 @@ impl Bench {
 /// What was leaked of a card, at the end bytes of I/O virtual addresses.
 pub(super) fn leaked(card: &Card) -> (Quarantine, u64) {
     (card.quarantine, card.device.arena.lost_bytes())
+}
+
+pub(super) fn wanted_ah(pdn: u32) -> Request {
+    let dgid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77, 0, 9];
+    let address = AddressVector {
+        sgid_index: 1,
+        hop_limit: 64,
+        traffic_class: 0,
+        sl: 0,
+        flow_label: 0,
+        dgid,
+    };
+    Request::CreateAh { pdn, address }
 }
 
 pub(super) fn wanted_qp(pdn: u32, cqn: u32) -> CreateQp {

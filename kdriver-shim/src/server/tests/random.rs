@@ -1,10 +1,10 @@
 //! Clients that ask for anything.
 
 use fpga_regs::engine::event::{Event, EventType};
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use shim_abi::{CreateQp, Request, Response};
 
-use super::bench::{Bench, leaked, wanted_qp};
+use super::bench::{Bench, leaked, wanted_ah, wanted_qp};
 
 /// splitmix64.
 struct Dice(u64);
@@ -36,6 +36,7 @@ struct Known {
     cqs: Vec<u32>,
     qps: Vec<u32>,
     srqs: Vec<u32>,
+    ahs: Vec<u32>,
     committed: usize,
 }
 
@@ -50,13 +51,14 @@ impl Known {
             Response::Cq { cqn, .. } => self.cqs.push(*cqn),
             Response::Srq { srqn, .. } => self.srqs.push(*srqn),
             Response::Qp { qpn, .. } => self.qps.push(*qpn),
+            Response::Ah { ah, .. } => self.ahs.push(*ah),
             _ => {}
         }
     }
 
     fn request(&self, dice: &mut Dice, memory: &[u8]) -> Request {
         let context = dice.number(&self.contexts);
-        match dice.below(24) {
+        match dice.below(28) {
             0 => Request::ListCards,
             1 => Request::Status,
             2 => Request::OpenContext { card: dice.below(3) as u32 },
@@ -65,14 +67,14 @@ impl Known {
             5 => Request::CreateChannel { context },
             6 => Request::AllocPd { context },
             7 => Request::DeallocPd { pdn: dice.number(&self.pds) },
-            8 => Request::ReserveMr {
+            8 | 26 => Request::ReserveMr {
                 pdn: dice.number(&self.pds),
                 address: memory.as_ptr() as u64 + dice.below(64),
                 length: dice.below(memory.len() as u64 * 2),
                 hca_va: dice.below(u64::MAX),
                 access: dice.below(16) as u32,
             },
-            9 => Request::CommitMr { mr: dice.number(&self.mrs) },
+            9 | 27 => Request::CommitMr { mr: dice.number(&self.mrs) },
             10 => Request::DeregMr { mr: dice.number(&self.mrs) },
             11 => {
                 let channel = (dice.below(2) == 0).then(|| dice.number(&self.channels));
@@ -81,6 +83,7 @@ impl Known {
             }
             12 => Request::DestroyCq { cqn: dice.number(&self.cqs) },
             13 | 14 | 21 | 22 => Request::CreateQp(CreateQp {
+                kind: if dice.below(4) == 0 { QpType::Ud.0 } else { QpType::Rc.0 },
                 srqn: (dice.below(3) == 0).then(|| dice.number(&self.srqs)),
                 log2_rq_stride: dice.below(5) as u8,
                 log2_sq_blocks: dice.below(17) as u8,
@@ -98,6 +101,8 @@ impl Known {
             18 => Request::ModifySrq { srqn: dice.number(&self.srqs), limit: dice.below(9) as u32 },
             19 => Request::QuerySrq { srqn: dice.number(&self.srqs) },
             20 => Request::QueryClock { context },
+            23 => wanted_ah(dice.number(&self.pds)),
+            24 => Request::DestroyAh { ah: dice.number(&self.ahs) },
             _ => {
                 let mask = AttributeMask::from_bits_retain(dice.below(1 << 21) as u32);
                 let state = QpState(dice.below(9) as u8);
@@ -112,7 +117,7 @@ impl Known {
 #[test]
 fn whatever_a_client_asks_for_its_end_gives_everything_back() {
     let memory = vec![0u8; 100_000];
-    let (mut qps, mut srqs, mut keys) = (0, 0, 0);
+    let (mut qps, mut srqs, mut ahs, mut keys) = (0, 0, 0, 0);
     for seed in 0..75 {
         println!("seed {seed}");
         let mut dice = Dice(seed);
@@ -154,8 +159,9 @@ fn whatever_a_client_asks_for_its_end_gives_everything_back() {
         }
         qps += all.qps.len();
         srqs += all.srqs.len();
+        ahs += all.ahs.len();
         keys += all.committed;
     }
-    let counts = format!("{qps} QPs, {srqs} SRQs and {keys} keys");
-    assert!(qps > 50 && srqs > 50 && keys > 50, "{counts} prove little");
+    let counts = format!("{qps} QPs, {srqs} SRQs, {ahs} address handles and {keys} keys");
+    assert!(qps > 50 && srqs > 50 && ahs > 50 && keys > 50, "{counts} prove little");
 }

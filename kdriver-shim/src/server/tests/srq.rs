@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fpga_regs::engine::doorbell::record;
+use fpga_regs::engine::window::Capabilities;
 
 use super::bench::{Bench, Peer, records};
 use super::*;
@@ -197,4 +198,16 @@ fn what_cannot_be_or_is_not_offered_is_refused_before_the_engine_is_asked() {
         assert_eq!(refusal.errno, Errno::EINVAL as i32, "{refusal:?}");
     }
     assert_eq!(bench.cards[0].window(0, |w| w.log.len()), before);
+}
+
+#[test]
+fn a_card_without_shared_receive_queues_makes_none() {
+    let mut bench = Bench::lacking(Capabilities::SRQ, 1, 1);
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let request = Request::CreateSrq { pdn, log2_entries: 4, log2_stride: 0, cookie: 0 };
+    let refusal = bench.refused(&peer, request);
+    assert_eq!(refusal.errno, Errno::EOPNOTSUPP as i32);
+    assert!(refusal.reason.contains("no shared receive queues"), "{refusal:?}");
 }

@@ -1,6 +1,6 @@
 //! What a client owns is undone the same way whether it asks for that, ends, or its creation fails.
 
-use super::bench::{Peer, leaked, wanted_qp};
+use super::bench::{Peer, leaked, wanted_ah, wanted_qp};
 use super::*;
 use crate::cards::Quarantine;
 use crate::objects::{Mr, Qp};
@@ -12,7 +12,7 @@ use crate::undo::Kind;
 #[derive(Debug, PartialEq, Eq)]
 struct Taken {
     usage: Vec<u64>,
-    owned: [usize; 8],
+    owned: [usize; 9],
     addresses: Vec<u64>,
     mapped: Vec<(u64, u64)>,
     live: BTreeSet<(Opcode, u32)>,
@@ -35,6 +35,7 @@ fn taken(bench: &Bench) -> Taken {
         owned: [
             owned.qps.len(),
             owned.srqs.len(),
+            owned.ahs.len(),
             owned.cqs.len(),
             owned.mrs.len() + owned.leaving.regions.len(),
             owned.places.len(),
@@ -113,6 +114,7 @@ fn a_creation_that_fails_at_any_step_leaves_nothing() {
     let qp = Request::CreateQp(wanted_qp(pdn, cqn));
     let refusals = [
         (cq(context), Opcode::CreateCq, AdminStatus::BadAddress, Errno::EFAULT),
+        (wanted_ah(pdn), Opcode::CreateAh, AdminStatus::NoResources, Errno::ENOMEM),
         (srq(pdn), Opcode::CreateRq, AdminStatus::NoResources, Errno::ENOMEM),
         (qp.clone(), Opcode::CreateRq, AdminStatus::NoResources, Errno::ENOMEM),
         (qp.clone(), Opcode::CreateQp, AdminStatus::NoResources, Errno::ENOMEM),
@@ -289,6 +291,7 @@ fn a_client_ends_kind_by_kind_and_has_nothing_in_the_end() {
         bench.mr(&peer, pdn, &memory);
         bench.qp(&peer, pdn, cqn);
         bench.sharing_qp(&peer, pdn, cqn);
+        bench.ah(&peer, pdn);
         let (channel, _fds) = bench.channel(&peer, context);
         bench.cq(&peer, context, Some(channel));
         bench.open(&peer, 0);
@@ -303,7 +306,8 @@ fn a_client_ends_kind_by_kind_and_has_nothing_in_the_end() {
         turns += 1;
         let owned = &client.owned;
         assert!(owned.qps.is_empty() || owned.srqs.len() == 3, "in turn {turns}");
-        assert!(owned.srqs.is_empty() || owned.cqs.len() == 4, "in turn {turns}");
+        assert!(owned.srqs.is_empty() || owned.ahs.len() == 3, "in turn {turns}");
+        assert!(owned.ahs.is_empty() || owned.cqs.len() == 4, "in turn {turns}");
         assert!(owned.cqs.is_empty() || owned.mrs.len() == 3, "in turn {turns}");
         assert!(owned.mrs.is_empty() || owned.places.len() == 1, "in turn {turns}");
         assert!(owned.places.is_empty() || owned.contexts.len() == 4, "in turn {turns}");
@@ -320,6 +324,7 @@ fn a_client_ends_kind_by_kind_and_has_nothing_in_the_end() {
     let (qp, rq) = (Opcode::DestroyQp, Opcode::DestroyRq);
     assert_eq!(qps, [[rq; 3].as_slice(), &[qp; 6]].concat());
     let mut wanted = vec![rq; 3];
+    wanted.extend([Opcode::DestroyAh; 3]);
     wanted.extend([Opcode::DestroyCq; 4]);
     wanted.extend([Opcode::DestroyKey; 3]);
     assert_eq!(others, wanted);
@@ -340,6 +345,8 @@ fn each_thing_gives_as_much_of_every_quota_as_it_took() {
     let (channel, fds) = bench.channel(&peer, context);
     let (second, _) = bench.cq(&peer, context, Some(channel));
     let domain = bench.pd(&peer, context);
+    let ah = bench.ah(&peer, pdn);
+    bench.ask(&peer, Request::DestroyAh { ah });
     bench.ask(&peer, Request::DestroyQp { qpn });
     bench.ask(&peer, Request::DestroyQp { qpn: sharing });
     bench.ask(&peer, Request::DestroySrq { srqn });

@@ -4,11 +4,13 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::slice;
 
-use crate::abi::verbs::{self as ibv, ibv_data_buf, ibv_qp_ex, ibv_sge};
-use fpga_regs::engine::wqe::MAX_INLINE;
+use crate::abi::verbs::{self as ibv, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
+use fpga_regs::engine::qp::QpType;
+use fpga_regs::engine::wqe::{Datagram, MAX_INLINE};
 
 use super::{QpObject, own};
 use crate::error::{Result, unsupported};
+use crate::ffi::ah;
 use crate::ffi::payload::{elements, gather};
 use crate::sq::{Building, Request};
 use crate::wr::{Operations, Payload};
@@ -46,7 +48,7 @@ pub(super) fn check(asked: u64, operations: &Operations) -> Result<()> {
 }
 
 /// Puts the functions that build work requests into a QP, of operations those that were asked for.
-pub(super) fn furnish(qp: &mut ibv_qp_ex, asked: u64) {
+pub(super) fn furnish(qp: &mut ibv_qp_ex, kind: QpType, asked: u64) {
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);
     qp.wr_abort = Some(wr_abort);
@@ -54,6 +56,9 @@ pub(super) fn furnish(qp: &mut ibv_qp_ex, asked: u64) {
     qp.wr_set_sge_list = Some(wr_set_sge_list);
     qp.wr_set_inline_data = Some(wr_set_inline_data);
     qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    if kind == QpType::Ud {
+        qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    }
     for (_, _, put) in SEND_OPS.iter().filter(|(flag, ..)| asked & u64::from(*flag) != 0) {
         put(qp);
     }
@@ -116,6 +121,16 @@ adds! {
     wr_rdma_read(rkey: u32, address: u64): IBV_WR_RDMA_READ, (address, rkey), 0;
     wr_send(): IBV_WR_SEND, (0, 0), 0;
     wr_send_imm(immediate: u32): IBV_WR_SEND_WITH_IMM, (0, 0), immediate;
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: as in `adds`.
+    let building = unsafe { building(qp) };
+    // SAFETY: the program passes an address handle of this provider, or none.
+    match unsafe { ah::number(ah) } {
+        Some(ah) => building.target(Datagram { ah, qpn, qkey }),
+        None => building.fail(libc::EINVAL),
+    }
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {

@@ -27,11 +27,13 @@ pub const CONFIG: EngineConfig = EngineConfig {
         .union(Capabilities::WRITE)
         .union(Capabilities::READ)
         .union(Capabilities::IMMEDIATE)
-        .union(Capabilities::SRQ),
+        .union(Capabilities::SRQ)
+        .union(Capabilities::UD),
     qps: 1024,
     cqs: 1024,
     rqs: 1024,
     keys: 1024,
+    ahs: 1024,
     log2_cq_entries: 12,
     log2_sq_blocks: 10,
     log2_rq_entries: 10,
@@ -225,7 +227,7 @@ impl<T: Transport> Bench<T> {
         ClientRq { memory, page, rqn, ring, log2_entries, log2_stride, producer: 0 }
     }
 
-    /// Makes a QP in RESET on a receive queue.
+    /// Makes an RC QP in RESET on a receive queue.
     pub fn create_qp(
         &mut self,
         log2_sq_blocks: u8,
@@ -233,12 +235,23 @@ impl<T: Transport> Bench<T> {
         receive_cq: &ClientCq,
         rq: ClientRq,
     ) -> ClientQp {
+        self.create_qp_of(QpType::Rc, log2_sq_blocks, (send_cq, receive_cq), rq)
+    }
+
+    /// Makes a QP of some kind in RESET on a receive queue.
+    pub fn create_qp_of(
+        &mut self,
+        kind: QpType,
+        log2_sq_blocks: u8,
+        (send_cq, receive_cq): (&ClientCq, &ClientCq),
+        rq: ClientRq,
+    ) -> ClientQp {
         let sq = self.memory.allocate(64 + (64 << log2_sq_blocks));
         let command = CreateQp {
             sq_ring: sq,
             log2_sq_blocks,
             page: PAGE,
-            kind: QpType::Rc,
+            kind,
             pdn: PDN,
             send_cqn: send_cq.cqn,
             receive_cqn: receive_cq.cqn,
@@ -276,6 +289,22 @@ impl<T: Transport> Bench<T> {
             }
         }
         // A change is a reason to look at the QP, doorbell or not.
+        self.settle();
+    }
+
+    /// Takes a QP of datagrams from RESET to RTS.
+    pub fn climb_datagrams(&mut self, qpn: u32) {
+        use AttributeMask as M;
+        let steps = [
+            (QpState::Init, M::PKEY_INDEX | M::PORT | M::QKEY),
+            (QpState::Rtr, M::empty()),
+            (QpState::Rts, M::SQ_PSN),
+        ];
+        for (state, mask) in steps {
+            let mask = mask | M::STATE;
+            let change = Attributes { mask, state, qkey: 0x1234, ..sound_attributes() };
+            assert_eq!(self.modify(qpn, &change).status, AdminStatus::Success, "to {state:?}");
+        }
         self.settle();
     }
 

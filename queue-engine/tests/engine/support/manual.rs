@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use fpga_regs::engine::admin::{AdminStatus, PortAttributes};
+use fpga_regs::engine::admin::{AdminStatus, CreateAh, PortAttributes};
 use fpga_regs::engine::cqe::Status;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use queue_engine::{Message, Operation, Transport, TransportError, TransportEvent};
 
 /// A message as it was submitted.
@@ -45,6 +45,8 @@ pub struct Manual {
     pub admin_refusal: Option<AdminStatus>,
     pub gids: BTreeMap<u8, [u8; 16]>,
     pub neighbours: BTreeMap<[u8; 16], [u8; 6]>,
+    /// Address handles.
+    pub ahs: BTreeMap<u32, CreateAh>,
     pub counters: Vec<u64>,
     pub port: Option<PortAttributes>,
 }
@@ -62,6 +64,7 @@ impl Default for Manual {
             admin_refusal: None,
             gids: BTreeMap::new(),
             neighbours: BTreeMap::new(),
+            ahs: BTreeMap::new(),
             counters: Vec::new(),
             port: None,
         }
@@ -106,7 +109,7 @@ impl Manual {
 }
 
 impl Transport for Manual {
-    fn create_qp(&mut self, qpn: u32, _: u8) -> Result<(), AdminStatus> {
+    fn create_qp(&mut self, qpn: u32, _: QpType, _: u8) -> Result<(), AdminStatus> {
         self.admin_refusal.map_or(Ok(()), Err)?;
         assert!(self.qps.insert(qpn, Qp::default()).is_none(), "QPN {qpn:#x} is in use");
         Ok(())
@@ -137,6 +140,16 @@ impl Transport for Manual {
     fn destroy_qp(&mut self, qpn: u32) {
         assert!(self.qps.remove(&qpn).is_some(), "QPN {qpn:#x} does not exist");
         self.destroyed.push(qpn);
+    }
+
+    fn create_ah(&mut self, _: u64, ah: u32, command: &CreateAh) -> Result<(), AdminStatus> {
+        self.admin_refusal.map_or(Ok(()), Err)?;
+        assert!(self.ahs.insert(ah, *command).is_none(), "address handle {ah:#x} is in use");
+        Ok(())
+    }
+
+    fn destroy_ah(&mut self, ah: u32) {
+        assert!(self.ahs.remove(&ah).is_some(), "address handle {ah:#x} does not exist");
     }
 
     fn room(&self, qpn: u32) -> usize {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use fpga_regs::engine::admin::AdminStatus;
-use fpga_regs::engine::qp::{AttributeMask, Attributes};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpType};
 use queue_engine::{Message, Operation, Transport, TransportError, TransportEvent};
 
 /// Commands the hardware holds.
@@ -112,7 +112,7 @@ impl Stock {
 }
 
 impl Transport for Stock {
-    fn create_qp(&mut self, qpn: u32, _: u8) -> Result<(), AdminStatus> {
+    fn create_qp(&mut self, qpn: u32, _: QpType, _: u8) -> Result<(), AdminStatus> {
         if self.qps.len() == QPS {
             return Err(AdminStatus::NoResources);
         }
@@ -144,7 +144,10 @@ impl Transport for Stock {
         let kind = match message.operation {
             Operation::Write { immediate: None, .. } => Kind::Write,
             Operation::Read { .. } => Kind::Read,
-            Operation::Write { .. } | Operation::Send { .. } | Operation::Atomic { .. } => {
+            Operation::Write { .. }
+            | Operation::Send { .. }
+            | Operation::Datagram { .. }
+            | Operation::Atomic { .. } => {
                 return Err(TransportError::Unsupported);
             }
         };

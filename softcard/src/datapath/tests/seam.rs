@@ -169,7 +169,7 @@ impl Logic for Dummy {
         state.register = value;
         state.notify = Some(value as u32);
         let of_the_engine = Qpn::new(u32::from(WINDOW) << 20 | 5).unwrap();
-        state.refused = ports.create_qp(of_the_engine, 1).err();
+        state.refused = ports.create_qp(of_the_engine, false, 1).err();
     }
 
     fn reset(&mut self, _: &mut Ports<'_>) {

@@ -37,6 +37,9 @@ pub const RQ_BYTES: usize = CardEngine::RQ_BYTES + RING_BYTES;
 /// Bytes that a card keeps for a completion queue at most.
 pub const CQ_BYTES: usize = CardEngine::CQ_BYTES + RING_BYTES;
 
+/// Bytes that a card keeps for an address handle at most.
+pub const AH_BYTES: usize = CardEngine::AH_BYTES + Stack::AH_BYTES;
+
 /// Bytes that a card keeps for a memory region with its key at most.
 pub const MR_BYTES: usize = CardEngine::KEY_BYTES + Bus::RANGE_BYTES;
 
@@ -55,11 +58,13 @@ fn engine_config(window: u8) -> EngineConfig {
             | Capabilities::IMMEDIATE
             | Capabilities::RNR
             | Capabilities::SRQ
-            | Capabilities::ATOMIC,
+            | Capabilities::ATOMIC
+            | Capabilities::UD,
         qps: 16_384,
         cqs: 16_384,
         rqs: 16_384,
         keys: 65_536,
+        ahs: 16_384,
         log2_cq_entries: 22,
         log2_sq_blocks: 18,
         log2_rq_entries: 16,

@@ -1,16 +1,17 @@
 //! The queue engine's transport over the RoCE v2 stack: two vocabularies, one meaning.
 
-use fpga_regs::engine::admin::{AdminStatus, PortAttributes};
+use fpga_regs::engine::admin::{AdminStatus, CreateAh, PortAttributes};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::qp::{AttributeMask, Attributes};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpType};
+use fpga_regs::engine::wqe::Datagram;
 use queue_engine::{
     Message, Operation, ReceiveKind, ReceivedMessage, Transport, TransportError, TransportEvent,
 };
 use roce::{
-    AccessFlags, AddressVector, AsyncKind, Event, Gid, PathMtu, PostError, Psn, QpAttributes, Qpn,
-    ReceiveStatus, SendRequest, SendStatus, Stack,
+    AccessFlags, AddressVector, AsyncKind, DatagramRequest, Event, Gid, PathMtu, PostError, Psn,
+    QpAttributes, Qpn, ReceiveStatus, SendRequest, SendStatus, Stack,
 };
 
 use super::CardEngine;
@@ -20,11 +21,12 @@ use crate::vfpga::Ports;
 pub(super) struct RoceTransport<'a, 'b>(pub(super) &'a mut Ports<'b>);
 
 const _: () = assert!(Stack::MESSAGE_BYTES <= queue_engine::TRANSPORT_MESSAGE_BYTES);
+const _: () = assert!(Stack::DATAGRAM_BYTES <= queue_engine::TRANSPORT_MESSAGE_BYTES);
 
 impl Transport for RoceTransport<'_, '_> {
-    fn create_qp(&mut self, qpn: u32, page: u8) -> Result<(), AdminStatus> {
+    fn create_qp(&mut self, qpn: u32, kind: QpType, page: u8) -> Result<(), AdminStatus> {
         let qpn = Qpn::new(qpn).ok_or(AdminStatus::NoResources)?;
-        self.0.create_qp(qpn, page).map_err(|error| admin_status(&error))
+        self.0.create_qp(qpn, kind == QpType::Ud, page).map_err(|error| admin_status(&error))
     }
 
     fn modify_qp(&mut self, now: u64, qpn: u32, a: &Attributes) -> Result<(), AdminStatus> {
@@ -61,6 +63,7 @@ impl Transport for RoceTransport<'_, '_> {
             sl: path.map_or(0, |path| path.sl),
             flow_label: path.map_or(0, |path| path.flow_label),
             dgid: path.map_or([0; 16], |path| path.dgid.to_bytes()),
+            qkey: snapshot.qkey,
             ..Attributes::default()
         })
     }
@@ -69,6 +72,29 @@ impl Transport for RoceTransport<'_, '_> {
         if let Some(qpn) = Qpn::new(qpn) {
             self.0.destroy_qp(qpn);
         }
+    }
+
+    fn create_ah(&mut self, now: u64, ah: u32, command: &CreateAh) -> Result<(), AdminStatus> {
+        // Frames have no tags here.
+        if command.vlan != 0 {
+            return Err(AdminStatus::Invalid);
+        }
+        let vector = AddressVector {
+            sgid_index: command.sgid_index,
+            dgid: Gid::from_bytes(command.dgid),
+            hop_limit: command.hop_limit,
+            traffic_class: command.traffic_class,
+            flow_label: command.flow_label,
+            sl: command.sl,
+        };
+        self.0.create_ah(now, ah, command.page, &vector).map_err(|error| {
+            log::debug!("{error}");
+            admin_status(&error)
+        })
+    }
+
+    fn destroy_ah(&mut self, ah: u32) {
+        self.0.destroy_ah(ah);
     }
 
     fn room(&self, qpn: u32) -> usize {
@@ -83,12 +109,21 @@ impl Transport for RoceTransport<'_, '_> {
 
     fn submit(&mut self, now: u64, qpn: u32, message: &Message) -> Result<u64, TransportError> {
         let qpn = Qpn::new(qpn).ok_or(TransportError::WrongState)?;
-        self.0.post_send(now, qpn, request(message)).map_err(|error| match error {
+        let posted = match message.operation {
+            Operation::Datagram { datagram, immediate } => {
+                let request = datagram_request(message, datagram, immediate);
+                self.0.post_datagram(qpn, request.ok_or(TransportError::Unsupported)?)
+            }
+            _ => {
+                let request = request(message).ok_or(TransportError::Unsupported)?;
+                self.0.post_send(now, qpn, request)
+            }
+        };
+        posted.map_err(|error| match error {
             PostError::Full(_) => TransportError::Full,
             PostError::State { .. } | PostError::UnknownQp(_) => TransportError::WrongState,
-            PostError::TooLong(_) | PostError::ReadsDisabled(_) | PostError::AtomicLength(_) => {
-                TransportError::Unsupported
-            }
+            PostError::TooLong(_) => TransportError::TooLong,
+            PostError::ReadsDisabled(_) | PostError::AtomicLength(_) => TransportError::Unsupported,
         })
     }
 
@@ -118,7 +153,19 @@ const fn immediate(entry: u32) -> u32 {
     entry.swap_bytes()
 }
 
-fn request(message: &Message) -> SendRequest {
+/// A datagram; `None` where there can be no such peer.
+fn datagram_request(
+    message: &Message,
+    Datagram { ah, qpn, qkey }: Datagram,
+    imm: Option<u32>,
+) -> Option<DatagramRequest> {
+    let (length, solicited) = (message.length, message.solicited);
+    let (dest_qpn, imm) = (Qpn::new(qpn)?, imm.map(immediate));
+    Some(DatagramRequest { ah, dest_qpn, qkey, length, imm, solicited })
+}
+
+/// A message along a connection; `None` for a datagram.
+fn request(message: &Message) -> Option<SendRequest> {
     let (operation, remote_va, rkey, imm) = match message.operation {
         Operation::Send { immediate: None } => (roce::Operation::Send, 0, 0, 0),
         Operation::Send { immediate: Some(value) } => {
@@ -136,8 +183,9 @@ fn request(message: &Message) -> SendRequest {
         Operation::Atomic { remote_address, rkey, operation } => {
             (roce::Operation::Atomic(operation), remote_address, rkey, 0)
         }
+        Operation::Datagram { .. } => return None,
     };
-    SendRequest {
+    Some(SendRequest {
         operation,
         length: message.length,
         remote_va,
@@ -145,7 +193,7 @@ fn request(message: &Message) -> SendRequest {
         imm,
         solicited: message.solicited,
         fence: message.fence,
-    }
+    })
 }
 
 /// The attributes a mask names; `None` when one is out of its range, or not offered.
@@ -190,6 +238,7 @@ fn attributes(a: &Attributes) -> Option<QpAttributes> {
     change.rnr_retry = has(M::RNR_RETRY).then_some(a.rnr_retry);
     change.access = has(M::ACCESS).then(|| access(Access::from_bits_truncate(a.access)));
     change.pkey_index = has(M::PKEY_INDEX).then_some(a.pkey_index);
+    change.qkey = has(M::QKEY).then_some(a.qkey);
     Some(change)
 }
 
@@ -208,7 +257,10 @@ fn access(access: Access) -> AccessFlags {
 
 fn admin_status(error: &roce::Error) -> AdminStatus {
     match error {
-        roce::Error::QpExists(_) | roce::Error::TooManyQps(_) => AdminStatus::NoResources,
+        roce::Error::QpExists(_)
+        | roce::Error::TooManyQps(_)
+        | roce::Error::AhExists(_)
+        | roce::Error::TooManyAhs(_) => AdminStatus::NoResources,
         roce::Error::UnknownQp(_) => AdminStatus::NotFound,
         roce::Error::BadTransition { refused, .. } => (*refused).into(),
         _ => AdminStatus::Invalid,
@@ -262,7 +314,7 @@ pub(super) fn transport_event(engine: &CardEngine, event: Event) -> Option<Trans
         Event::SendFailed { qpn, status, message: _ } => {
             TransportEvent::Failed { qpn: qpn.value(), status: send_status(status) }
         }
-        Event::ReceiveCompleted { qpn, length, kind, imm, solicited, id: _ } => {
+        Event::ReceiveCompleted { qpn, length, kind, imm, solicited, source_qpn, id: _ } => {
             TransportEvent::Received(ReceivedMessage {
                 qpn: qpn.value(),
                 length,
@@ -272,6 +324,7 @@ pub(super) fn transport_event(engine: &CardEngine, event: Event) -> Option<Trans
                 },
                 immediate: imm.map(immediate),
                 solicited,
+                source_qpn,
             })
         }
         Event::ReceiveFailed { qpn, status, id: _ } => {

@@ -1,0 +1,307 @@
+//! QPs of datagrams, and the address handles that say where those go.
+
+use fpga_regs::engine::admin::{AdminStatus, CreateAh, Opcode};
+use fpga_regs::engine::cqe::{self, Flags, Status};
+use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
+use fpga_regs::engine::window::Capabilities;
+use fpga_regs::engine::wqe::{Datagram, SendFlags, SendOpcode};
+use queue_engine::{
+    EngineConfig, Operation, ReceiveError, ReceiveKind, ReceivedMessage, TransportError,
+    TransportEvent,
+};
+
+use crate::support::bench::{Bench, CONFIG, PAGE, PDN, Region};
+use crate::support::client::{ClientCq, ClientQp};
+use crate::support::manual::Manual;
+use crate::support::wqe::Wqe;
+
+const DGID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 7, 0, 2];
+const VECTOR: CreateAh = CreateAh {
+    pdn: PDN,
+    sgid_index: 0,
+    hop_limit: 64,
+    traffic_class: 0x20,
+    sl: 3,
+    vlan: 0,
+    page: PAGE,
+    flow_label: 0xf_ffff,
+    dgid: DGID,
+};
+
+/// A QP of datagrams in RTS, and an address handle.
+struct Fixture {
+    bench: Bench<Manual>,
+    cq: ClientCq,
+    qp: ClientQp,
+    region: Region,
+    ah: u32,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let mut bench = Bench::new();
+        let cq = bench.create_cq(8);
+        let rq = bench.create_rq(4, 0);
+        let qp = bench.create_qp_of(QpType::Ud, 6, (&cq, &cq), rq);
+        let region = bench.register(1 << 16);
+        let ah = bench.succeed(Opcode::CreateAh, &VECTOR.encode()).result;
+        bench.climb_datagrams(qp.qpn);
+        Self { bench, cq, qp, region, ah }
+    }
+
+    fn modify(&mut self, state: QpState, mask: M) -> AdminStatus {
+        let mask = mask | M::STATE;
+        let change = Attributes { mask, state, ..Attributes::default() };
+        self.bench.modify(self.qp.qpn, &change).status
+    }
+
+    fn datagram(&self) -> Datagram {
+        Datagram { ah: self.ah, qpn: 0xab_cdef, qkey: 0x8765_4321 }
+    }
+
+    fn wqe(&self, datagram: Datagram) -> Wqe {
+        let [[_, _, address, key, ..]] = datagram.encode();
+        Wqe::gather(SendOpcode::Send, &[self.region.sge(0, 100)]).remote(address, key as u32)
+    }
+
+    fn post(&mut self, wqe: &Wqe) {
+        self.qp.post(wqe);
+        self.bench.settle();
+    }
+
+    fn outcome(&mut self) -> Vec<(u32, Status)> {
+        self.cq.poll().iter().map(|entry| (entry.wqe_index, entry.status)).collect()
+    }
+
+    fn state(&mut self) -> QpState {
+        self.bench.query(self.qp.qpn).state
+    }
+}
+
+#[test]
+fn an_address_handle_reaches_the_transport_and_goes() {
+    let mut bench = Bench::new();
+    let ah = bench.succeed(Opcode::CreateAh, &VECTOR.encode()).result;
+    assert_eq!(bench.transport.ahs[&ah], VECTOR);
+    assert_eq!(ah >> 20, 2, "the window's number stands above it");
+    assert_eq!(bench.destroy(Opcode::DestroyAh, ah ^ 1), AdminStatus::NotFound);
+    assert_eq!(bench.destroy(Opcode::DestroyAh, ah), AdminStatus::Success);
+    assert_eq!(bench.destroy(Opcode::DestroyAh, ah), AdminStatus::NotFound);
+    assert!(bench.transport.ahs.is_empty());
+    bench.succeed(Opcode::CreateAh, &VECTOR.encode());
+    bench.write(fpga_regs::engine::window::CONTROL, fpga_regs::engine::window::CONTROL_RESET);
+    assert!(bench.transport.ahs.is_empty(), "a reset forgets it");
+}
+
+#[test]
+fn address_handles_that_cannot_be_are_refused_and_leave_nothing() {
+    let mut bench = Bench::with(EngineConfig { ahs: 2, ..CONFIG }, Manual::default());
+    for wrong in [
+        CreateAh { sgid_index: 1, ..VECTOR },
+        CreateAh { sgid_index: 255, ..VECTOR },
+        CreateAh { dgid: [0; 16], ..VECTOR },
+        CreateAh { flow_label: 1 << 20, ..VECTOR },
+        CreateAh { sl: 16, ..VECTOR },
+        CreateAh { page: 3, ..VECTOR },
+        CreateAh { page: 0, ..VECTOR },
+    ] {
+        assert_eq!(bench.status(Opcode::CreateAh, &wrong.encode()), AdminStatus::Invalid);
+    }
+    bench.transport.admin_refusal = Some(AdminStatus::Invalid);
+    for _ in 0..3 {
+        assert_eq!(bench.status(Opcode::CreateAh, &VECTOR.encode()), AdminStatus::Invalid);
+    }
+    bench.transport.admin_refusal = None;
+    for _ in 0..2 {
+        bench.succeed(Opcode::CreateAh, &VECTOR.encode());
+    }
+    assert_eq!(bench.status(Opcode::CreateAh, &VECTOR.encode()), AdminStatus::NoResources);
+}
+
+#[test]
+fn without_the_capability_there_are_none() {
+    let capabilities = CONFIG.capabilities - Capabilities::UD;
+    let mut bench = Bench::with(EngineConfig { capabilities, ..CONFIG }, Manual::default());
+    assert_eq!(bench.status(Opcode::CreateAh, &VECTOR.encode()), AdminStatus::Unsupported);
+    assert_eq!(bench.destroy(Opcode::DestroyAh, 1), AdminStatus::Unsupported);
+}
+
+#[test]
+fn a_datagram_reaches_the_transport_with_its_target() {
+    let mut fixture = Fixture::new();
+    let datagram = fixture.datagram();
+    let plain = fixture.wqe(datagram);
+    fixture.post(&plain.clone().flag(SendFlags::SOLICITED));
+    let mut with_immediate = plain.immediate(0x0102_0304);
+    with_immediate.header.opcode = SendOpcode::SendImm;
+    fixture.post(&with_immediate);
+    let mut inline = Wqe::inline(SendOpcode::Send, &[7; 40]);
+    inline.header = fpga_regs::engine::wqe::SendHeader {
+        flags: inline.header.flags,
+        ..fixture.wqe(datagram).header
+    };
+    fixture.post(&inline);
+    let sent = std::mem::take(&mut fixture.bench.transport.sent);
+    let fields: Vec<_> =
+        sent.iter().map(|it| (it.number, it.operation, it.length, it.solicited)).collect();
+    let operation = |immediate| Operation::Datagram { datagram, immediate };
+    assert_eq!(
+        fields,
+        [
+            (0, operation(None), 100, true),
+            (1, operation(Some(0x0102_0304)), 100, false),
+            (2, operation(None), 40, false)
+        ]
+    );
+    fixture.bench.complete(fixture.qp.qpn, 3);
+    let entries = fixture.cq.poll();
+    assert!(entries.iter().all(|it| it.opcode == cqe::Opcode::Send && it.byte_count > 0));
+    assert_eq!(entries.len(), 3);
+}
+
+/// Makes a work request wrong.
+type Wrong = fn(&mut Fixture) -> Wqe;
+
+#[test]
+fn a_send_that_fails_leaves_the_queue_pair_in_sqe_until_it_is_brought_back() {
+    let wrongs: [(Wrong, Status); 7] = [
+        (
+            |it| {
+                let mut wqe = it.wqe(it.datagram());
+                wqe.header.opcode = SendOpcode::Write;
+                wqe
+            },
+            Status::LocalQpOperation,
+        ),
+        (
+            |it| Wqe::atomic(SendOpcode::FetchAdd, [1, 1], &[it.region.sge(0, 8)]),
+            Status::LocalQpOperation,
+        ),
+        (|it| it.wqe(Datagram { ah: it.ah ^ 1, ..it.datagram() }), Status::LocalQpOperation),
+        (
+            // Another domain's.
+            |it| {
+                let foreign = CreateAh { pdn: PDN + 1, ..VECTOR };
+                let ah = it.bench.succeed(Opcode::CreateAh, &foreign.encode()).result;
+                it.wqe(Datagram { ah, ..it.datagram() })
+            },
+            Status::LocalQpOperation,
+        ),
+        (
+            |it| {
+                it.bench.destroy(Opcode::DestroyAh, it.ah);
+                it.wqe(it.datagram())
+            },
+            Status::LocalQpOperation,
+        ),
+        (
+            |it| {
+                it.bench.transport.refusal = Some(TransportError::TooLong);
+                it.wqe(it.datagram())
+            },
+            Status::LocalLength,
+        ),
+        (
+            |it| {
+                let mut wqe = Wqe::gather(SendOpcode::Send, &[it.region.sge(1 << 16, 1)]);
+                wqe.header.remote_address = it.wqe(it.datagram()).header.remote_address;
+                wqe
+            },
+            Status::LocalProtection,
+        ),
+    ];
+    for (number, (wrong, status)) in wrongs.into_iter().enumerate() {
+        let mut fixture = Fixture::new();
+        let qpn = fixture.qp.qpn;
+        fixture.qp.rq.post(77, &[]);
+        let good = fixture.wqe(fixture.datagram());
+        fixture.post(&good);
+        let wrong = wrong(&mut fixture);
+        fixture.post(&wrong);
+        fixture.post(&good);
+        assert_eq!((fixture.outcome(), fixture.state()), (vec![], QpState::Rts), "{number}");
+        fixture.bench.complete(qpn, 1);
+        let wanted = [(0, Status::Success), (1, status), (2, Status::Flushed)];
+        assert_eq!(fixture.outcome(), wanted, "wrong request {number}");
+        assert_eq!(fixture.state(), QpState::Sqe);
+        // What is posted there is flushed too, and receives are taken.
+        fixture.post(&good);
+        assert_eq!(fixture.outcome(), [(3, Status::Flushed)]);
+        assert!(fixture.bench.engine.take_receive(qpn).is_ok());
+        // Brought back it sends.
+        fixture.bench.transport.refusal = None;
+        fixture.ah = fixture.bench.succeed(Opcode::CreateAh, &VECTOR.encode()).result;
+        let good = fixture.wqe(fixture.datagram());
+        assert_eq!(fixture.modify(QpState::Rts, M::empty()), AdminStatus::Success);
+        let before = fixture.bench.transport.sent.len();
+        fixture.post(&good);
+        assert_eq!(fixture.bench.transport.sent.len(), before + 1);
+        fixture.bench.complete(qpn, 1);
+        assert_eq!(fixture.outcome(), [(4, Status::Success)]);
+    }
+}
+
+#[test]
+fn what_the_transport_cannot_send_fails_likewise() {
+    let mut fixture = Fixture::new();
+    let good = fixture.wqe(fixture.datagram());
+    for _ in 0..64 {
+        fixture.qp.post(&good);
+    }
+    let qpn = fixture.qp.qpn;
+    fixture.bench.settle();
+    fixture.bench.handle(TransportEvent::Failed { qpn, status: Status::LocalProtection });
+    let all = fixture.outcome();
+    assert_eq!(all.first(), Some(&(0, Status::LocalProtection)));
+    assert!(all[1..].iter().all(|it| it.1 == Status::Flushed) && all.len() == 64);
+    assert_eq!(fixture.state(), QpState::Sqe);
+    for to in [QpState::Sqd, QpState::Rtr, QpState::Init] {
+        assert_eq!(fixture.modify(to, M::empty()), AdminStatus::BadState);
+    }
+    assert_eq!(fixture.modify(QpState::Err, M::empty()), AdminStatus::Success);
+}
+
+#[test]
+fn a_received_datagram_says_whom_it_is_from() {
+    let mut fixture = Fixture::new();
+    let qpn = fixture.qp.qpn;
+    fixture.qp.rq.post(9, &[fixture.region.sge(0, 200)]);
+    assert_eq!(fixture.bench.engine.take_receive(qpn).unwrap().capacity, 200);
+    fixture.bench.handle(TransportEvent::Received(ReceivedMessage {
+        qpn,
+        length: 140,
+        kind: ReceiveKind::Send,
+        immediate: None,
+        solicited: false,
+        source_qpn: Some(0x12_3456),
+    }));
+    let entry = fixture.cq.poll_one();
+    assert_eq!((entry.source_qpn, entry.byte_count, entry.wqe_index), (0x12_3456, 140, 9));
+    assert_eq!(entry.flags, Flags::RECEIVE | Flags::GRH);
+}
+
+#[test]
+fn receives_fail_one_by_one_and_the_queue_pair_goes_on() {
+    let mut fixture = Fixture::new();
+    let qpn = fixture.qp.qpn;
+    let good = fixture.region.sge(0, 200);
+    let wrong = fixture.region.sge(1 << 16, 200);
+    for (tag, sge) in (1..).zip([good, wrong, wrong, good, wrong]) {
+        fixture.qp.rq.post(tag, &[sge]);
+    }
+    let taken: Vec<_> = (0..5).map(|_| fixture.bench.engine.take_receive(qpn).is_ok()).collect();
+    assert_eq!(taken, [true, false, false, true, false]);
+    fixture.bench.settle();
+    assert_eq!(fixture.outcome(), [], "each in its turn");
+    let short = TransportEvent::ReceiveFailed { qpn, status: Status::LocalLength };
+    fixture.bench.handle(short);
+    let failed = |tag| (tag, Status::LocalProtection);
+    assert_eq!(fixture.outcome(), [(1, Status::LocalLength), failed(2), failed(3)]);
+    fixture.bench.handle(short);
+    assert_eq!(fixture.outcome(), [(4, Status::LocalLength), failed(5)]);
+    // One that nothing stands before fails by itself.
+    fixture.qp.rq.post(6, &[wrong]);
+    assert_eq!(fixture.bench.engine.take_receive(qpn), Err(ReceiveError::Invalid));
+    fixture.bench.settle();
+    assert_eq!((fixture.outcome(), fixture.state()), (vec![failed(6)], QpState::Rts));
+}
