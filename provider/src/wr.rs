@@ -126,6 +126,11 @@ impl Operations {
         }
     }
 
+    /// Whether requests of that operation can be posted.
+    pub(crate) fn offers(&self, opcode: u32) -> bool {
+        self.get(opcode).is_ok() || self.atomic(opcode).is_ok()
+    }
+
     /// The operation, if it is no atomic, or the errno a post of it fails with.
     #[inline(always)]
     pub(crate) fn get(&self, opcode: u32) -> Result<Operation, i32> {
@@ -498,9 +503,11 @@ mod tests {
             assert_eq!(all.atomic(opcode), Ok(theirs));
             assert_eq!(code(&all, opcode), Err(libc::EOPNOTSUPP), "it is looked up apart");
             assert_eq!(without.atomic(opcode), Err(libc::EOPNOTSUPP));
+            assert!(all.offers(opcode) && !without.offers(opcode));
         }
         assert_eq!(all.atomic(ibv::IBV_WR_BIND_MW), Err(libc::EOPNOTSUPP));
         assert_eq!(all.atomic(32), Err(libc::EINVAL));
+        assert!(all.offers(ibv::IBV_WR_SEND) && !all.offers(ibv::IBV_WR_BIND_MW));
         assert_eq!(code(&all, ibv::IBV_WR_BIND_MW), Err(libc::EOPNOTSUPP));
         for unknown in [11, 15, 16, 32, u32::MAX] {
             assert_eq!(code(&all, unknown), Err(libc::EINVAL));

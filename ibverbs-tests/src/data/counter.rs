@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
 use super::link::{ACCESS, Link, Options, Side};
-use crate::ffi::{Atomic, AtomicOperation, Cq, Peer, Qp, Region};
+use crate::ffi::{Atomic, AtomicOperation, Cq, Peer, Qp, QpWishes, Region};
 
 /// Clients on each side; those of the right one are on the card that has the words.
 const CLIENTS: usize = 4;
@@ -56,7 +56,7 @@ pub fn all(options: &Options) -> Result<usize> {
     }
     for round in 0..ROUNDS {
         for client in &clients {
-            client.post(&words).with_context(|| format!("round {round}"))?;
+            client.post(&words, round).with_context(|| format!("round {round}"))?;
         }
         for client in &mut clients {
             client.collect(&link).with_context(|| format!("round {round}"))?;
@@ -100,7 +100,7 @@ impl Client {
         };
         let cq = Cq::new(&side.context, 16, None)?;
         let far_cq = Cq::new(&link.right.context, 1, None)?;
-        let qp = Qp::new(&side.pd, &cq, &cq, capabilities)?;
+        let qp = Qp::extended(&side.pd, [&cq, &cq], capabilities, QpWishes::default())?;
         let far = Qp::new(&link.right.pd, &far_cq, &far_cq, capabilities)?;
         let gid_index = link.options().gid_index;
         let peer = |side: &Side, qp: &Qp| -> Result<Peer> {
@@ -132,11 +132,16 @@ impl Client {
         }
     }
 
-    /// Posts the atomics of a round.
-    fn post(&self, words: &Region) -> Result<()> {
+    /// Posts the atomics of a round, in every other one as a list that is built call by call.
+    fn post(&self, words: &Region, round: usize) -> Result<()> {
         self.results.write(0, &[0xee; 16 * (ADDITIONS + 1)]);
-        for number in 0..=ADDITIONS {
-            self.qp.post_atomic(&self.atomic(words, number))?;
+        let list: Vec<_> = (0..=ADDITIONS).map(|number| self.atomic(words, number)).collect();
+        if round % 2 == 0 {
+            self.qp.build_atomics(&list)?;
+            return Ok(());
+        }
+        for atomic in &list {
+            self.qp.post_atomic(atomic)?;
         }
         Ok(())
     }

@@ -2,17 +2,19 @@
 
 use std::sync::atomic::Ordering;
 
-use fpga_regs::engine::wqe::Datagram;
+use fpga_regs::engine::wqe::{Atomic, Datagram};
 
 use super::{SendBatch, SendQueue};
 use crate::abi::verbs::IBV_SEND_INLINE;
-use crate::wr::{Payload, SendRequest, write_target};
+use crate::wr::{AtomicRequest, Payload, SendRequest, write_target};
 
 /// A list of work requests that is being built, if one is.
 pub(crate) struct Building<'a> {
     state: State<'a>,
     /// The request of which something is awaited.
     open: Request,
+    /// The operands of the atomic that was added last; of no other request.
+    operands: Atomic,
     /// Where that goes, if it is a datagram.
     target: Target,
 }
@@ -64,7 +66,8 @@ impl<'a> Building<'a> {
     #[inline(always)]
     const fn new(state: State<'a>) -> Self {
         let open = Request { opcode: NONE, flags: 0, wr_id: 0, remote: (0, 0), immediate: 0 };
-        Self { state, open, target: Target::Unknown }
+        let operands = Atomic { swap_add: 0, compare: 0 };
+        Self { state, open, operands, target: Target::Unknown }
     }
 
     /// Begins a list where there is none; nobody else posts to the queue before it ends. The place is
@@ -114,6 +117,12 @@ impl<'a> Building<'a> {
         self.open = request;
     }
 
+    /// As [`Self::request`], an atomic.
+    pub(crate) fn atomic(&mut self, request: Request, operands: Atomic) {
+        self.request(request);
+        self.operands = operands;
+    }
+
     /// Gives the request that was added last no payload; if that is not what it lacks, the list fails.
     #[cold]
     #[inline(never)]
@@ -150,7 +159,7 @@ impl<'a> Building<'a> {
         };
         match queue.push(cursor, end, &request, || remote, datagram, || immediate) {
             Ok(cursor) => batch.advance(cursor),
-            Err(errno) => return self.fail(errno),
+            Err(errno) => return self.payload_of_atomic(payload, errno),
         }
         self.open.opcode = awaited;
     }
@@ -166,6 +175,30 @@ impl<'a> Building<'a> {
             }
             _ => self.target = Target::Told(datagram),
         }
+    }
+
+    /// Gives an atomic its payload, which is one element; any other request fails with that errno.
+    #[cold]
+    #[inline(never)]
+    fn payload_of_atomic(&mut self, payload: Payload<'_>, errno: i32) {
+        match self.push_atomic(payload, errno) {
+            Ok(()) => self.open.opcode = NONE,
+            Err(errno) => self.fail(errno),
+        }
+    }
+
+    fn push_atomic(&mut self, payload: Payload<'_>, errno: i32) -> Result<(), i32> {
+        let State::Good(batch) = &mut self.state else { return Err(errno) };
+        let Request { opcode, flags, wr_id, remote, .. } = self.open;
+        let (queue, cursor, end) = batch.position();
+        if queue.shape().operations.atomic(opcode).is_err() {
+            return Err(errno);
+        }
+        let Payload::Sges([result]) = payload else { return Err(libc::EINVAL) };
+        let (flags, operands) = (flags & !IBV_SEND_INLINE, self.operands);
+        let request = AtomicRequest { wr_id, opcode, flags, remote, operands, result };
+        batch.advance(queue.push_atomic(cursor, end, &request)?);
+        Ok(())
     }
 
     /// Has posting the list fail, where nothing was wrong before.
@@ -274,18 +307,76 @@ mod tests {
         assert_eq!((queues.send.retire(0), queues.send.retire(1)), (Some(10), Some(11)));
     }
 
+    const ADD: u32 = ibv::IBV_WR_ATOMIC_FETCH_AND_ADD;
+    const SWAP: u32 = ibv::IBV_WR_ATOMIC_CMP_AND_SWP;
+    const OPERANDS: Atomic = Atomic { swap_add: 0x1122, compare: 0x3344 };
+
+    #[test]
+    fn atomics_stand_in_a_list_between_other_requests() {
+        let queues = queues(1, 0);
+        let mut list = begin(&queues.send);
+        list.atomic(request(SWAP, SIGNALED, 1, (0x5000, 77), 0), OPERANDS);
+        list.payload(Payload::Sges(&sge(8)));
+        list.request(request(WRITE, 0, 2, (0x6000, 78), 0));
+        list.payload(Payload::Sges(&sge(8)));
+        // How its payload is given says that it is not inline.
+        let flags = SIGNALED | ibv::IBV_SEND_INLINE;
+        let operands = Atomic { swap_add: 5, compare: 0 };
+        list.atomic(request(ADD, flags, 3, (0x7000, 79), 0), operands);
+        list.payload(Payload::Sges(&sge(8)));
+        assert_eq!(list.complete(), 0);
+        assert_eq!(producer(&queues.send), 3);
+        let entry = |block: u32| {
+            let block = [queues.send.ring.read(block)];
+            (SendHeader::decode(&block), Atomic::decode(&block))
+        };
+        let ((swap, swap_operands), (write, _), (add, add_operands)) =
+            (entry(0), entry(1), entry(2));
+        assert_eq!((swap.opcode, swap.flags), (SendOpcode::CompareSwap, SendFlags::SIGNALED));
+        assert_eq!((swap.remote_address, swap.rkey, swap_operands), (0x5000, 77, OPERANDS));
+        assert_eq!((write.opcode, write.remote_address), (SendOpcode::Write, 0x6000));
+        assert_eq!((add.opcode, add.flags), (SendOpcode::FetchAdd, SendFlags::SIGNALED));
+        assert_eq!((add.remote_address, add.rkey, add_operands), (0x7000, 79, operands));
+        assert_eq!(queues.send.retire(2), Some(3));
+    }
+
+    #[test]
+    fn an_atomic_has_one_element_that_is_not_inline() {
+        let queues = queues(2, 0);
+        let data = InlineData { words: &[1], length: 8 };
+        let two = [sge(8)[0]; 2];
+        let payloads = [None, Some(Payload::Sges(&two)), Some(Payload::Inline(data))];
+        for payload in payloads {
+            let mut list = begin(&queues.send);
+            list.atomic(request(ADD, SIGNALED, 1, (0x5000, 77), 0), OPERANDS);
+            if let Some(payload) = payload {
+                list.payload(payload);
+            }
+            assert_eq!(list.complete(), libc::EINVAL);
+            assert_eq!(producer(&queues.send), 0);
+        }
+    }
+
     /// Something that keeps a list from being posted.
     type Wrong = fn(&mut Building<'_>);
 
     #[test]
     fn a_list_with_anything_wrong_leaves_nothing_behind() {
         let queues = queues(1, 0);
-        let wrongs: [(Wrong, i32); 7] = [
+        let wrongs: [(Wrong, i32); 9] = [
             (|list| list.fail(libc::EINVAL), libc::EINVAL),
             (|list| list.request(request(99, 0, 0, (0, 0), 0)), libc::EINVAL),
             (|list| list.request(request(ibv::IBV_WR_TSO, 0, 0, (0, 0), 0)), libc::EOPNOTSUPP),
             (|list| list.request(request(WRITE, 1 << 30, 0, (0, 0), 0)), libc::EINVAL),
             (|list| list.payload(Payload::Sges(&sge(1))), libc::EINVAL),
+            (|list| list.atomic(request(ADD, 0, 0, (0, 0), 0), OPERANDS), libc::EINVAL),
+            (
+                |list| {
+                    list.atomic(request(SWAP, 1 << 30, 0, (0, 0), 0), OPERANDS);
+                    list.payload(Payload::Sges(&sge(8)));
+                },
+                libc::EINVAL,
+            ),
             (
                 |list| {
                     list.request(request(WRITE, 0, 0, (0, 0), 0));

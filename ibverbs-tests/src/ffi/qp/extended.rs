@@ -8,7 +8,7 @@ use verbs_sys::current::verbs as v;
 
 use super::super::Failed;
 use super::super::device::{Cq, Pd};
-use super::{Operation, Qp, Send};
+use super::{Atomic, AtomicOperation, Operation, Qp, Send};
 
 /// How a list of work requests ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +31,12 @@ pub struct QpWishes {
 }
 
 impl Default for QpWishes {
-    /// All the operations of [`Operation`].
+    /// All the operations of [`Operation`], and atomics.
     fn default() -> Self {
-        let send_ops = Operation::ALL.into_iter().fold(0, |all, it| all | u64::from(flag(it)));
+        let atomics = v::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | v::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+        let send_ops = Operation::ALL
+            .into_iter()
+            .fold(u64::from(atomics), |all, it| all | u64::from(flag(it)));
         let comp_mask = v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
         Self { comp_mask, send_ops, create_flags: 0 }
     }
@@ -47,6 +50,15 @@ fn flag(operation: Operation) -> v::ibv_qp_create_send_ops_flags {
         Operation::WriteImmediate => v::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
         Operation::Read => v::IBV_QP_EX_WITH_RDMA_READ,
     }
+}
+
+/// Calls a function that builds requests.
+macro_rules! call {
+    ($qp:ident.$function:ident($($argument:expr),*)) => {
+        // SAFETY: the QP lives, and its functions are there for the operations that were asked for;
+        // memory that is named is as in `post_send`.
+        unsafe { ((*$qp).$function.expect(stringify!($function)))($qp, $($argument),*) }
+    };
 }
 
 impl Qp {
@@ -89,24 +101,17 @@ impl Qp {
     /// When it is not taken: then nothing of it is.
     pub fn build(&self, requests: &[Send], end: End) -> Result<(), Failed> {
         let qp = self.extended.expect("it was made by ibv_create_qp_ex").as_ptr();
-        macro_rules! call {
-            ($function:ident($($argument:expr),*)) => {
-                // SAFETY: the QP lives, and its functions are there for the operations that were asked
-                // for; memory that is named is as in `post_send`.
-                unsafe { ((*qp).$function.expect(stringify!($function)))(qp, $($argument),*) }
-            };
-        }
-        call!(wr_start());
+        call!(qp.wr_start());
         for request in requests {
             // SAFETY: the QP lives, and nobody else builds a list.
             unsafe { ((*qp).wr_id, (*qp).wr_flags) = (request.wr_id, request.flags) };
             let ((address, rkey), immediate) = (request.remote, request.immediate.to_be());
             match request.operation {
-                Operation::Send => call!(wr_send()),
-                Operation::SendImmediate => call!(wr_send_imm(immediate)),
-                Operation::Write => call!(wr_rdma_write(rkey, address)),
-                Operation::WriteImmediate => call!(wr_rdma_write_imm(rkey, address, immediate)),
-                Operation::Read => call!(wr_rdma_read(rkey, address)),
+                Operation::Send => call!(qp.wr_send()),
+                Operation::SendImmediate => call!(qp.wr_send_imm(immediate)),
+                Operation::Write => call!(qp.wr_rdma_write(rkey, address)),
+                Operation::WriteImmediate => call!(qp.wr_rdma_write_imm(rkey, address, immediate)),
+                Operation::Read => call!(qp.wr_rdma_read(rkey, address)),
             }
             let sges = super::sges_of(&request.pieces);
             let inline = request.flags & v::IBV_SEND_INLINE != 0;
@@ -117,21 +122,46 @@ impl Qp {
             match sges.as_slice() {
                 [sge] if inline => {
                     let v::ibv_data_buf { addr, length } = buffer(sge);
-                    call!(wr_set_inline_data(addr, length));
+                    call!(qp.wr_set_inline_data(addr, length));
                 }
                 all if inline => {
                     let all: Vec<_> = all.iter().map(buffer).collect();
-                    call!(wr_set_inline_data_list(all.len(), all.as_ptr()));
+                    call!(qp.wr_set_inline_data_list(all.len(), all.as_ptr()));
                 }
-                [sge] => call!(wr_set_sge(sge.lkey, sge.addr, sge.length)),
-                all => call!(wr_set_sge_list(all.len(), all.as_ptr())),
+                [sge] => call!(qp.wr_set_sge(sge.lkey, sge.addr, sge.length)),
+                all => call!(qp.wr_set_sge_list(all.len(), all.as_ptr())),
             }
         }
         if end == End::Abort {
-            call!(wr_abort());
+            call!(qp.wr_abort());
             return Ok(());
         }
-        Failed::check("ibv_wr_complete", call!(wr_complete()))
+        Failed::check("ibv_wr_complete", call!(qp.wr_complete()))
+    }
+
+    /// Builds a list of atomics call by call, and posts it.
+    ///
+    /// # Errors
+    /// When it is not taken: then nothing of it is.
+    pub fn build_atomics(&self, requests: &[Atomic]) -> Result<(), Failed> {
+        let qp = self.extended.expect("it was made by ibv_create_qp_ex").as_ptr();
+        call!(qp.wr_start());
+        for request in requests {
+            // SAFETY: the QP lives, and nobody else builds a list.
+            unsafe { ((*qp).wr_id, (*qp).wr_flags) = (request.wr_id, v::IBV_SEND_SIGNALED) };
+            let (address, rkey) = request.remote;
+            match request.operation {
+                AtomicOperation::CompareSwap { compare, swap } => {
+                    call!(qp.wr_atomic_cmp_swp(rkey, address, compare, swap));
+                }
+                AtomicOperation::FetchAdd { add } => {
+                    call!(qp.wr_atomic_fetch_add(rkey, address, add));
+                }
+            }
+            let sges = super::sges_of(&request.result);
+            call!(qp.wr_set_sge_list(sges.len(), sges.as_ptr()));
+        }
+        Failed::check("ibv_wr_complete", call!(qp.wr_complete()))
     }
 
     /// Whether `ibv_qp_to_qp_ex` gives the extended form.

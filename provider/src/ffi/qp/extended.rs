@@ -6,7 +6,7 @@ use std::slice;
 
 use crate::abi::verbs::{self as ibv, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
 use fpga_regs::engine::qp::QpType;
-use fpga_regs::engine::wqe::{Datagram, MAX_INLINE};
+use fpga_regs::engine::wqe::{Atomic, Datagram, MAX_INLINE};
 
 use super::{QpObject, own};
 use crate::error::{Result, unsupported};
@@ -19,7 +19,7 @@ use crate::wr::{Operations, Payload};
 /// request of it into a QP.
 type SendOp = (ibv::ibv_qp_create_send_ops_flags, ibv::ibv_wr_opcode, fn(&mut ibv_qp_ex));
 
-const SEND_OPS: [SendOp; 5] = [
+const SEND_OPS: [SendOp; 7] = [
     (ibv::IBV_QP_EX_WITH_RDMA_WRITE, ibv::IBV_WR_RDMA_WRITE, |qp| {
         qp.wr_rdma_write = Some(wr_rdma_write);
     }),
@@ -33,11 +33,17 @@ const SEND_OPS: [SendOp; 5] = [
     (ibv::IBV_QP_EX_WITH_RDMA_READ, ibv::IBV_WR_RDMA_READ, |qp| {
         qp.wr_rdma_read = Some(wr_rdma_read);
     }),
+    (ibv::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, ibv::IBV_WR_ATOMIC_CMP_AND_SWP, |qp| {
+        qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    }),
+    (ibv::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, ibv::IBV_WR_ATOMIC_FETCH_AND_ADD, |qp| {
+        qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    }),
 ];
 
 /// Refuses operations that cannot be posted to a QP.
 pub(super) fn check(asked: u64, operations: &Operations) -> Result<()> {
-    let offered = SEND_OPS.iter().filter(|(_, opcode, _)| operations.get(*opcode).is_ok());
+    let offered = SEND_OPS.iter().filter(|(_, opcode, _)| operations.offers(*opcode));
     let offered = offered.fold(0, |all, (flag, ..)| all | u64::from(*flag));
     match asked & !offered {
         0 => Ok(()),
@@ -93,16 +99,44 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     unsafe { building(qp) }.take().abort();
 }
 
+/// A request of an operation.
+///
+/// # Safety
+/// As [`building`].
+#[inline(always)]
+unsafe fn request(
+    qp: *mut ibv_qp_ex,
+    opcode: ibv::ibv_wr_opcode,
+    remote: (u64, u32),
+    immediate: u32,
+) -> Request {
+    // SAFETY: as the caller promises; the program has set both fields.
+    let (flags, wr_id) = unsafe { ((*qp).wr_flags, (*qp).wr_id) };
+    Request { opcode, flags, wr_id, remote, immediate }
+}
+
 /// Adds a request of an operation.
 ///
 /// # Safety
 /// As [`building`].
 #[inline(always)]
 unsafe fn add(qp: *mut ibv_qp_ex, opcode: ibv::ibv_wr_opcode, remote: (u64, u32), immediate: u32) {
-    // SAFETY: as the caller promises; the program has set both fields.
-    let (flags, wr_id) = unsafe { ((*qp).wr_flags, (*qp).wr_id) };
     // SAFETY: as the caller promises.
-    unsafe { building(qp) }.request(Request { opcode, flags, wr_id, remote, immediate });
+    unsafe { building(qp).request(request(qp, opcode, remote, immediate)) };
+}
+
+/// Adds an atomic.
+///
+/// # Safety
+/// As [`building`].
+unsafe fn add_atomic(
+    qp: *mut ibv_qp_ex,
+    opcode: ibv::ibv_wr_opcode,
+    remote: (u64, u32),
+    operands: Atomic,
+) {
+    // SAFETY: as the caller promises.
+    unsafe { building(qp).atomic(request(qp, opcode, remote, 0), operands) };
 }
 
 macro_rules! adds {
@@ -131,6 +165,29 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u3
         Some(ah) => building.target(Datagram { ah, qpn, qkey }),
         None => building.fail(libc::EINVAL),
     }
+}
+
+unsafe extern "C" fn wr_atomic_cmp_swp(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    address: u64,
+    compare: u64,
+    swap_add: u64,
+) {
+    let operands = Atomic { swap_add, compare };
+    // SAFETY: as in `adds`.
+    unsafe { add_atomic(qp, ibv::IBV_WR_ATOMIC_CMP_AND_SWP, (address, rkey), operands) };
+}
+
+unsafe extern "C" fn wr_atomic_fetch_add(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    address: u64,
+    swap_add: u64,
+) {
+    let operands = Atomic { swap_add, compare: 0 };
+    // SAFETY: as in `adds`.
+    unsafe { add_atomic(qp, ibv::IBV_WR_ATOMIC_FETCH_AND_ADD, (address, rkey), operands) };
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
