@@ -1217,6 +1217,8 @@ enum balboa_admin_opcode {
     BALBOA_ADMIN_OPCODE_QUERY_PORT = 17,
     /* admin_destroy-shaped query of the card's counters; the response is u64s in COUNTERS' order. */
     BALBOA_ADMIN_OPCODE_QUERY_COUNTERS = 18,
+    /* admin_modify_key: answered when no DMA under what the key was can follow. */
+    BALBOA_ADMIN_OPCODE_MODIFY_KEY = 19,
 };
 /* How a command ended. */
 enum balboa_admin_status {
@@ -1957,6 +1959,42 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, iova) == 0x20, "balboa_ad
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, pdn) == 0x28, "balboa_admin_create_key.pdn");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, access) == 0x2c, "balboa_admin_create_key.access");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, kind) == 0x30, "balboa_admin_create_key.kind");
+/* Gives a key of a region other memory, another domain and other rights; it keeps its number. */
+struct balboa_admin_modify_key {
+    /* What to do. */
+    uint8_t opcode;
+    /* Blocks of the command, 1 to 4. */
+    uint8_t blocks;
+    /* Comes back in the completion. */
+    balboa_le16 tag;
+    uint8_t reserved_04[4];
+    /* IOVA for an answer that does not fit the completion, 64-byte aligned; 0 for none. */
+    balboa_le64 response;
+    /* First address as work requests name it. */
+    balboa_le64 va;
+    /* Bytes. */
+    balboa_le64 length;
+    /* IOVA of the first byte. */
+    balboa_le64 iova;
+    /* Protection domain. */
+    balboa_le32 pdn;
+    /* Rights. */
+    balboa_le32 access;
+    /* The key. */
+    balboa_le32 key;
+    uint8_t reserved_34[12];
+};
+BALBOA_ASSERT(sizeof(struct balboa_admin_modify_key) == 64, "size of balboa_admin_modify_key");
+BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, opcode) == 0x0, "balboa_admin_modify_key.opcode");
+BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, blocks) == 0x1, "balboa_admin_modify_key.blocks");
+BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, tag) == 0x2, "balboa_admin_modify_key.tag");
+BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, response) == 0x8, "balboa_admin_modify_key.response");
+BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, va) == 0x10, "balboa_admin_modify_key.va");
+BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, length) == 0x18, "balboa_admin_modify_key.length");
+BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, iova) == 0x20, "balboa_admin_modify_key.iova");
+BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, pdn) == 0x28, "balboa_admin_modify_key.pdn");
+BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, access) == 0x2c, "balboa_admin_modify_key.access");
+BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, key) == 0x30, "balboa_admin_modify_key.key");
 /* Makes an address handle. Its number is never 0. Refused as Invalid: a GID of another kind than the local one, and one that is no single peer's. Nobody need answer there: datagrams that find nobody are lost, and complete. */
 struct balboa_admin_create_ah {
     /* What to do. */

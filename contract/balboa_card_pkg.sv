@@ -742,7 +742,9 @@ package balboa_card_pkg;
     // admin_destroy-shaped query of the port; the response is admin_port_attributes.
     ADMIN_OPCODE_QUERY_PORT = 8'd17,
     // admin_destroy-shaped query of the card's counters; the response is u64s in COUNTERS' order.
-    ADMIN_OPCODE_QUERY_COUNTERS = 8'd18
+    ADMIN_OPCODE_QUERY_COUNTERS = 8'd18,
+    // admin_modify_key: answered when no DMA under what the key was can follow.
+    ADMIN_OPCODE_MODIFY_KEY = 8'd19
   } admin_opcode_t;
   // How a command ended.
   typedef enum logic [7:0] {
@@ -1797,6 +1799,31 @@ package balboa_card_pkg;
     // [7:0] What to do.
     admin_opcode_t opcode;
   } admin_create_key_t;
+  // Gives a key of a region other memory, another domain and other rights; it keeps its number.
+  typedef struct packed {
+    logic [95:0] reserved_416;
+    // [415:384] The key.
+    logic [31:0] key;
+    // [383:352] Rights.
+    logic [31:0] access;
+    // [351:320] Protection domain.
+    logic [31:0] pdn;
+    // [319:256] IOVA of the first byte.
+    logic [63:0] iova;
+    // [255:192] Bytes.
+    logic [63:0] length;
+    // [191:128] First address as work requests name it.
+    logic [63:0] va;
+    // [127:64] IOVA for an answer that does not fit the completion, 64-byte aligned; 0 for none.
+    logic [63:0] response;
+    logic [31:0] reserved_32;
+    // [31:16] Comes back in the completion.
+    logic [15:0] tag;
+    // [15:8] Blocks of the command, 1 to 4.
+    logic [7:0] blocks;
+    // [7:0] What to do.
+    admin_opcode_t opcode;
+  } admin_modify_key_t;
   // Makes an address handle. Its number is never 0. Refused as Invalid: a GID of another kind than the local one, and one that is no single peer's. Nobody need answer there: datagrams that find nobody are lost, and complete.
   typedef struct packed {
     logic [383:0] reserved_640;

@@ -13,7 +13,7 @@ use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::admin::{
     AdminStatus, COUNTERS, Completion, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, Destroy,
-    Header, ModifyQp, ModifyRq, Opcode, PortAttributes, SetGid,
+    Header, ModifyKey, ModifyQp, ModifyRq, Opcode, PortAttributes, SetGid,
 };
 use fpga_regs::engine::cqe;
 use fpga_regs::engine::qp::Attributes;
@@ -370,6 +370,10 @@ impl Engine for AdminEngine {
 
     fn create_key(&mut self, command: &CreateKey) -> Result<u32, Error> {
         Ok(self.run(Opcode::CreateKey, command.encode())?.result)
+    }
+
+    fn modify_key(&mut self, command: &ModifyKey) -> Result<(), Error> {
+        self.run(Opcode::ModifyKey, command.encode()).map(drop)
     }
 
     fn destroy_key(&mut self, key: u32) -> Result<(), Error> {

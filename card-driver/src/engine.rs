@@ -6,7 +6,9 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use fpga_regs::engine::admin::{CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, PortAttributes};
+use fpga_regs::engine::admin::{
+    CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, ModifyKey, PortAttributes,
+};
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window::{
@@ -53,6 +55,9 @@ pub trait Engine {
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), Error>;
     /// Makes a key for mapped memory.
     fn create_key(&mut self, command: &CreateKey) -> Result<u32, Error>;
+    /// Gives a key other memory, another domain and other rights, once no DMA under what it was can
+    /// follow. One that is refused stays as it is.
+    fn modify_key(&mut self, command: &ModifyKey) -> Result<(), Error>;
     /// Ends a key once no DMA under it can follow.
     fn destroy_key(&mut self, key: u32) -> Result<(), Error>;
     /// Makes an address handle and returns its number.

@@ -117,6 +117,8 @@ impl Session<'_> {
             Request::CommitMr { mr } => self.commit_mr(mr),
             Request::CreateAh { pdn, address } => self.create_ah(pdn, &address),
             Request::DestroyAh { ah } => self.destroy_ah(ah),
+            Request::ModifyMr { mr, pdn, access } => self.modify_mr(mr, pdn, access),
+            Request::MoveMr { mr, to } => self.move_mr(mr, to),
             Request::CreateCq { context, log2_entries, channel, cookie } => {
                 self.create_cq(context, log2_entries, channel, cookie)
             }

@@ -224,6 +224,52 @@ impl Context {
         registration: &Registration,
         populate: impl FnOnce() -> Result<()>,
     ) -> Result<(u32, u32, u32)> {
+        let mr = self.reserve_mr(pdn, registration, populate)?;
+        let request = Request::CommitMr { mr };
+        let committed =
+            ask!(self.connection, request, Response::Mr { lkey, rkey } => (mr, lkey, rkey));
+        if committed.is_err() {
+            // The first failure is the one to tell; a region left behind ends with the client.
+            let _ = self.dereg_mr(mr);
+        }
+        committed
+    }
+
+    /// Changes a registration, which was `before`: its domain, its rights, its memory. Its keys stay.
+    ///
+    /// When that fails it is as before. The card reaches nothing any more by what it was.
+    pub(crate) fn rereg_mr(
+        &self,
+        (mr, before): (u32, &Registration),
+        pdn: u32,
+        registration: &Registration,
+        populate: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let writes_anew = registration.is_written() && !before.is_written();
+        // An IOMMU lets the card do with memory what was asked for when it was mapped.
+        let remaps = writes_anew && self.opened.path.iommu().is_some();
+        if registration.is_same_memory(before) && !remaps {
+            if writes_anew {
+                populate()?;
+            }
+            let access = registration.access.bits();
+            return ask!(self.connection, Request::ModifyMr { mr, pdn, access }, Response::Done => ());
+        }
+        let to = self.reserve_mr(pdn, registration, populate)?;
+        let moved = ask!(self.connection, Request::MoveMr { mr, to }, Response::Done => ());
+        // Whichever of the two has no key now. Behind a success, what it had is the card's no more
+        // whatever comes of this.
+        let _ = self.dereg_mr(to);
+        moved
+    }
+
+    /// The first step of a registration: answers with the number of a region that can be committed.
+    fn reserve_mr(
+        &self,
+        pdn: u32,
+        registration: &Registration,
+        populate: impl FnOnce() -> Result<()>,
+    ) -> Result<u32> {
         let Registration { address, length, hca_va, access } = *registration;
         let most = self.limits().max_mr_bytes;
         if length > most {
@@ -245,15 +291,12 @@ impl Context {
             Some(iommu) => map_pages(iommu, registration, iova),
             None => populate(),
         };
-        let committed = ready.and_then(|()| {
-            let request = Request::CommitMr { mr };
-            ask!(self.connection, request, Response::Mr { lkey, rkey } => (mr, lkey, rkey))
-        });
-        if committed.is_err() {
-            // The first failure is the one to tell; a region left behind ends with the client.
+        if let Err(error) = ready {
+            // As in `reg_mr`.
             let _ = self.dereg_mr(mr);
+            return Err(error);
         }
-        committed
+        Ok(mr)
     }
 
     /// Ends a registration: no DMA follows.

@@ -88,6 +88,8 @@ fn name(request: &Request) -> &'static str {
         Request::DeallocPd { .. } => "ending a PD",
         Request::ReserveMr { .. } => "reserving a memory region",
         Request::CommitMr { .. } => "committing a memory region",
+        Request::ModifyMr { .. } => "changing a memory region",
+        Request::MoveMr { .. } => "moving a memory region",
         Request::DeregMr { .. } => "ending a memory region",
         Request::CreateAh { .. } => "making an address handle",
         Request::DestroyAh { .. } => "ending an address handle",

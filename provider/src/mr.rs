@@ -25,20 +25,18 @@ const MANDATORY: u32 = ibv::IBV_ACCESS_LOCAL_WRITE
     | ibv::IBV_ACCESS_REMOTE_ATOMIC
     | ibv::IBV_ACCESS_MW_BIND
     | ibv::IBV_ACCESS_ZERO_BASED;
-/// Flags a provider may ignore, bits 20 to 29.
-const OPTIONAL: u32 = 0x3ff0_0000;
-/// Flags verbs knows and this device does not offer: memory is always resident, pages of any size.
-const NOT_OFFERED: u32 = ibv::IBV_ACCESS_ON_DEMAND | ibv::IBV_ACCESS_HUGETLB;
+/// Flags a provider may ignore: bits 20 to 29, and that the memory is of huge pages, for it may be of any.
+const IGNORED: u32 = 0x3ff0_0000 | ibv::IBV_ACCESS_HUGETLB;
 
 impl Registration {
     /// Checks a registration as `ibv_reg_mr_iova2` hands it on.
     pub(crate) fn new(address: u64, length: u64, hca_va: u64, access: u32) -> Result<Self> {
-        if access & NOT_OFFERED != 0 {
+        if access & ibv::IBV_ACCESS_ON_DEMAND != 0 {
             return Err(unsupported!(
-                "on-demand paging and the huge-page flag are not offered (access {access:#x})"
+                "on-demand paging is not offered (access {access:#x}): memory stays where it is"
             ));
         }
-        if access & !(MANDATORY | OPTIONAL) != 0 {
+        if access & !(MANDATORY | IGNORED) != 0 {
             return Err(invalid!("the access flags {access:#x} have unknown bits"));
         }
         let access = Access::from_bits_truncate(access);
@@ -52,6 +50,24 @@ impl Registration {
             return Err(invalid!("{length} bytes at {address:#x} are no range of memory"));
         }
         Ok(Self { address, length, hca_va, access })
+    }
+
+    /// What is asked for by a change of this registration.
+    ///
+    /// `memory` is what the program names in place of its first byte and its length; `access` its
+    /// rights in place of those it has.
+    pub(crate) fn changed(&self, memory: Option<(u64, u64)>, access: Option<u32>) -> Result<Self> {
+        let (address, length) = memory.unwrap_or((self.address, self.length));
+        // The first byte of other memory is named by its address, and so is that of a region that
+        // counts from 0 no more.
+        let counts = self.access.contains(Access::ZERO_BASED);
+        let hca_va = if memory.is_some() || counts { address } else { self.hca_va };
+        Self::new(address, length, hca_va, access.unwrap_or(self.access.bits()))
+    }
+
+    /// Whether both are of the same memory, by the same names.
+    pub(crate) fn is_same_memory(&self, other: &Self) -> bool {
+        (self.address, self.length, self.hca_va) == (other.address, other.length, other.hca_va)
     }
 
     /// Whether the card may write to the memory, so that it must be writable.
@@ -84,6 +100,7 @@ mod tests {
 
     #[test]
     fn unknown_flags_are_refused_but_those_of_the_optional_range() {
+        assert_eq!(errno(0x1000, 8, ibv::IBV_ACCESS_HUGETLB), None);
         assert_eq!(errno(0x1000, 8, 1 << 8), Some(libc::EINVAL));
         assert_eq!(errno(0x1000, 8, 1 << 30), Some(libc::EINVAL));
         assert_eq!(errno(0x1000, 8, ibv::IBV_ACCESS_ON_DEMAND), Some(libc::EOPNOTSUPP));
@@ -98,6 +115,24 @@ mod tests {
         assert_eq!(errno(u64::MAX, 2, 0), Some(libc::EINVAL));
         let beyond = Registration::new(0x1000, 16, u64::MAX - 7, 0);
         assert_eq!(beyond.err().map(|error| error.errno()), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn a_change_keeps_what_is_not_asked_for() {
+        let (write, zero) = (ibv::IBV_ACCESS_LOCAL_WRITE, ibv::IBV_ACCESS_ZERO_BASED);
+        let before = Registration::new(0x5000, 64, 0x7_0000_0000, write).unwrap();
+        assert_eq!(before.changed(None, None).unwrap(), before);
+        let read = before.changed(None, Some(0)).unwrap();
+        assert!(read.is_same_memory(&before) && !read.is_written());
+        let moved = before.changed(Some((0x9000, 128)), None).unwrap();
+        assert_eq!(moved, Registration::new(0x9000, 128, 0x9000, write).unwrap());
+        let counts = before.changed(None, Some(zero)).unwrap();
+        assert_eq!(counts.hca_va, 0);
+        assert_eq!(counts.changed(None, Some(write)).unwrap().hca_va, 0x5000);
+        let errno = |changed: Result<Registration>| changed.err().map(|error| error.errno());
+        assert_eq!(errno(before.changed(Some((0x9000, 0)), None)), Some(libc::EINVAL));
+        let remote = Some(ibv::IBV_ACCESS_REMOTE_WRITE);
+        assert_eq!(errno(before.changed(None, remote)), Some(libc::EINVAL));
     }
 
     #[test]

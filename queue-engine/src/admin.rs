@@ -2,7 +2,7 @@
 
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header,
-    MAX_BLOCKS, ModifyQp, ModifyRq, Opcode, RqKind, SetGid, SetNeighbour,
+    MAX_BLOCKS, ModifyKey, ModifyQp, ModifyRq, Opcode, RqKind, SetGid, SetNeighbour,
 };
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::doorbell::QueueKind;
@@ -186,6 +186,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             Opcode::CreateKey => {
                 let command = CreateKey::decode(&[*first]);
                 self.keys.create(&command, memory, &mut self.random).map(Answer::number)
+            }
+            Opcode::ModifyKey => {
+                let command = ModifyKey::decode(&[*first]);
+                self.keys.modify(&command, memory).map(|()| Answer::none())
             }
             Opcode::DestroyKey => self.keys.destroy(named).map(|()| Answer::none()),
             Opcode::CreateAh => {

@@ -1,6 +1,6 @@
 //! The key table: which memory a key names, for whom, and for what.
 
-use fpga_regs::engine::admin::{AdminStatus, CreateKey, KeyKind};
+use fpga_regs::engine::admin::{AdminStatus, CreateKey, KeyKind, ModifyKey};
 use fpga_regs::engine::key::{self, Access};
 
 use crate::memory::Rings;
@@ -15,6 +15,25 @@ struct Region {
     pdn: u32,
     access: Access,
     variant: u8,
+}
+
+impl Region {
+    /// As work requests will name it, if there can be such a region.
+    fn checked(self, memory: &impl Rings) -> Result<Self, AdminStatus> {
+        let remote_writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let needs_local_write = self.access.intersects(remote_writes);
+        if needs_local_write && !self.access.contains(Access::LOCAL_WRITE) {
+            return Err(AdminStatus::Invalid);
+        }
+        let va = if self.access.contains(Access::ZERO_BASED) { 0 } else { self.va };
+        if va.checked_add(self.length).is_none() {
+            return Err(AdminStatus::Invalid);
+        }
+        if self.length > 0 && !memory.reachable(self.iova, self.length) {
+            return Err(AdminStatus::BadAddress);
+        }
+        Ok(Self { va, ..self })
+    }
 }
 
 /// Why a key does not open what was asked for.
@@ -53,31 +72,27 @@ impl Keys {
         if command.kind != KeyKind::Region {
             return Err(AdminStatus::Unsupported);
         }
-        let remote_writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let needs_local_write = command.access.intersects(remote_writes);
-        if needs_local_write && !command.access.contains(Access::LOCAL_WRITE) {
-            return Err(AdminStatus::Invalid);
-        }
-        let zero_based = command.access.contains(Access::ZERO_BASED);
-        let va = if zero_based { 0 } else { command.va };
-        if va.checked_add(command.length).is_none() {
-            return Err(AdminStatus::Invalid);
-        }
-        if command.length > 0 && !memory.reachable(command.iova, command.length) {
-            return Err(AdminStatus::BadAddress);
-        }
+        let CreateKey { va, length, iova, pdn, access, .. } = *command;
+        let region = Region { va, length, iova, pdn, access, variant: 0 }.checked(memory)?;
         let number = self.numbers.draw(random).ok_or(AdminStatus::NoResources)?;
         let variant = random.next_u32() as u8;
-        let region = Region {
-            va,
-            length: command.length,
-            iova: command.iova,
-            pdn: command.pdn,
-            access: command.access,
-            variant,
-        };
-        self.regions.insert(number, region);
+        self.regions.insert(number, Region { variant, ..region });
         Ok(key::key(number, variant))
+    }
+
+    /// Gives a key another region; one that is refused keeps what it has.
+    pub(crate) fn modify(
+        &mut self,
+        command: &ModifyKey,
+        memory: &impl Rings,
+    ) -> Result<(), AdminStatus> {
+        let ModifyKey { va, length, iova, pdn, access, key } = *command;
+        let variant = key::variant(key);
+        let place = self.regions.get_mut(&key::number(key));
+        let place = place.filter(|region| region.variant == variant);
+        let place = place.ok_or(AdminStatus::NotFound)?;
+        *place = Region { va, length, iova, pdn, access, variant }.checked(memory)?;
+        Ok(())
     }
 
     pub(crate) fn destroy(&mut self, key: u32) -> Result<(), AdminStatus> {

@@ -25,7 +25,7 @@ mod message;
 pub use message::*;
 
 /// Version of these messages; provider and balboad must agree.
-pub const ABI: u32 = 7;
+pub const ABI: u32 = 8;
 /// The socket's name in the state directory.
 pub const SOCKET_NAME: &str = "balboad.sock";
 /// The counters' directory in the state directory: `CARD/hw_counters` and `CARD/counters` in it

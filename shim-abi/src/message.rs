@@ -99,6 +99,24 @@ pub enum Request {
         /// From [`Response::Reserved`].
         mr: u32,
     },
+    /// Gives a committed region another protection domain and other rights; its keys stay. →
+    /// [`Response::Done`] once no DMA under the old ones can follow
+    ModifyMr {
+        /// Memory region.
+        mr: u32,
+        /// Protection domain.
+        pdn: u32,
+        /// `ibv_access_flags`.
+        access: u32,
+    },
+    /// Gives a committed region what another one has reserved, memory, domain and rights; its keys stay.
+    /// The other one gets what it had, without keys. → [`Response::Done`] once no DMA to that can follow
+    MoveMr {
+        /// Memory region.
+        mr: u32,
+        /// One of the same card that is not committed.
+        to: u32,
+    },
     /// Ends a registration, committed or not. → [`Response::Done`] once no DMA can follow.
     DeregMr {
         /// Memory region.

@@ -52,6 +52,8 @@ open_enum! {
         QueryPort = 17,
         /// [`Destroy`]-shaped query of the card's counters; the response is u64s in [`COUNTERS`]' order.
         QueryCounters = 18,
+        /// [`ModifyKey`]: answered when no DMA under what the key was can follow.
+        ModifyKey = 19,
     }
 }
 
@@ -244,6 +246,24 @@ layout! {
         access @ 0x2c: Access,
         /// What it names.
         kind @ 0x30: KeyKind,
+    }
+}
+
+layout! {
+    /// Gives a key of a region other memory, another domain and other rights; it keeps its number.
+    pub struct ModifyKey: 1 in Header {
+        /// First address as work requests name it.
+        va @ 0x10: u64,
+        /// Bytes.
+        length @ 0x18: u64,
+        /// IOVA of the first byte.
+        iova @ 0x20: u64,
+        /// Protection domain.
+        pdn @ 0x28: u32,
+        /// Rights.
+        access @ 0x2c: Access,
+        /// The key.
+        key @ 0x30: u32,
     }
 }
 

@@ -43,6 +43,7 @@ pub const LAYOUTS: &[&Layout] = &[
     admin::ModifyQp::LAYOUT,
     qp::Attributes::LAYOUT,
     admin::CreateKey::LAYOUT,
+    admin::ModifyKey::LAYOUT,
     admin::CreateAh::LAYOUT,
     admin::SetGid::LAYOUT,
     admin::SetNeighbour::LAYOUT,

@@ -14,7 +14,7 @@ use arbitrary::Unstructured;
 use fpga_regs::Block;
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, KeyKind,
-    ModifyQp, ModifyRq, Opcode, RqKind, SetGid,
+    ModifyKey, ModifyQp, ModifyRq, Opcode, RqKind, SetGid,
 };
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell::{self, QueueKind, record};
@@ -637,7 +637,7 @@ impl Bench {
 
     fn destroy_or_make(&mut self, u: &mut Unstructured<'_>) -> Outcome {
         let ends = |number: u32| Destroy { number }.encode();
-        match u.int_in_range(0..=5)? {
+        match u.int_in_range(0..=6)? {
             0 if !self.qps.is_empty() => {
                 let at = u.choose_index(self.qps.len())?;
                 let (qpn, ring) = self.qps[at];
@@ -674,6 +674,17 @@ impl Bench {
                 let command =
                     ModifyRq { rqn: u.choose(&self.rqs)?.0, limit: u.int_in_range(0..=70)? };
                 let _ = self.made(Opcode::ModifyRq, &command.encode());
+            }
+            6 if self.keys.len() > 1 => {
+                // The oldest gets what the newest has, then nothing opens what it had.
+                let (key, _) = self.keys[0];
+                let CreateKey { va, length, iova, pdn, access, .. } =
+                    self.keys[self.keys.len() - 1].1;
+                let command = ModifyKey { va, length, iova, pdn, access, key };
+                assert!(self.made(Opcode::ModifyKey, &command.encode()).is_some());
+                let (_, region) = self.keys.remove(self.keys.len() - 1);
+                self.keys.remove(0);
+                self.keys.push((key, region));
             }
             _ => self.make_all(u)?,
         }

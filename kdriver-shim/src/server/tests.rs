@@ -253,6 +253,75 @@ fn registration_checks_rights_and_bounds_and_leaves_the_memory_to_the_client() {
 }
 
 #[test]
+fn a_region_is_changed_within_what_its_client_has_and_otherwise_stays() {
+    use fpga_regs::engine::admin::Opcode as O;
+    let mut bench = Bench::new(2, 1);
+    let peer = bench.provider();
+    let (context, _fds) = bench.open(&peer, 0);
+    let (elsewhere, _their_fds) = bench.open(&peer, 1);
+    let [pdn, other] = [0; 2].map(|_| bench.pd(&peer, context.context));
+    let foreign = bench.pd(&peer, elsewhere.context);
+    let at_rest = bench.cards[0].mapped();
+    let [memory, more] = [vec![0u8; 4096], vec![0u8; 100_000]];
+    let (mr, key) = bench.mr(&peer, pdn, &memory);
+    let small = bench.cards[0].mapped();
+    let modify = |mr, pdn, access| Request::ModifyMr { mr, pdn, access };
+    bench.ask(&peer, modify(mr, other, 0));
+    // The region uses the other domain now.
+    bench.ask(&peer, Request::DeallocPd { pdn });
+    let busy = bench.refused(&peer, Request::DeallocPd { pdn: other });
+    assert_eq!(busy.errno, Errno::EBUSY as i32);
+
+    let (address, length) = (more.as_ptr() as u64, more.len() as u64);
+    let reserve = |pdn| Request::ReserveMr { pdn, address, length, hca_va: address, access: 1 };
+    let reserved = |bench: &mut Bench, pdn| match bench.ask(&peer, reserve(pdn)).0 {
+        Response::Reserved { mr, .. } => mr,
+        answer => panic!("{answer:?}"),
+    };
+    let to = reserved(&mut bench, other);
+    let away = reserved(&mut bench, foreign);
+    let invalid = [
+        modify(mr, foreign, 1),
+        modify(mr, pdn, 1),
+        modify(mr, other, 2),
+        modify(mr, other, 1 << 15),
+        modify(to, other, 1),
+        modify(u32::MAX, other, 1),
+        Request::MoveMr { mr, to: away },
+        Request::MoveMr { mr, to: mr },
+        Request::MoveMr { mr: to, to: mr },
+        Request::MoveMr { mr: to, to },
+        Request::MoveMr { mr, to: u32::MAX },
+    ];
+    let log = |bench: &Bench| bench.cards[0].window(0, |w| w.log.clone());
+    let before = log(&bench);
+    for request in invalid {
+        assert_eq!(bench.refused(&peer, request).errno, Errno::EINVAL as i32);
+    }
+    let refusal = (O::ModifyKey, AdminStatus::Unsupported);
+    bench.cards[0].window(0, |w| w.refuse.extend([refusal]));
+    for request in [modify(mr, other, 1), Request::MoveMr { mr, to }] {
+        assert_eq!(bench.refused(&peer, request).errno, Errno::EOPNOTSUPP as i32);
+    }
+    assert_eq!(log(&bench), before, "the card did nothing");
+    bench.cards[0].window(0, |w| w.refuse.clear());
+
+    bench.ask(&peer, Request::MoveMr { mr, to });
+    let again = bench.refused(&peer, Request::CommitMr { mr });
+    assert!(again.reason.contains(&format!("with key {key:#x}")), "{again:?}");
+    // What it had goes with the other, and no key ends with that.
+    let both = bench.cards[0].mapped();
+    bench.ask(&peer, Request::DeregMr { mr: to });
+    assert_ne!(bench.cards[0].mapped(), both);
+    assert_ne!(bench.cards[0].mapped(), small, "the larger memory is what is left");
+    assert_eq!(log(&bench).last(), Some(&O::ModifyKey));
+    bench.ask(&peer, Request::DeregMr { mr });
+    assert_eq!(log(&bench).last(), Some(&O::DestroyKey));
+    assert_eq!(bench.cards[0].mapped(), at_rest);
+    bench.ask(&peer, Request::DeallocPd { pdn: other });
+}
+
+#[test]
 fn pages_and_quotas_run_out_with_the_limit_named() {
     let mut bench = Bench::new(1, 1);
     let mut peers = Vec::new();

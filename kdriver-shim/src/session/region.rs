@@ -5,7 +5,7 @@ use std::sync::Arc;
 use card_driver::backend::GrantKind;
 use card_driver::iova::IovaRange;
 use card_driver::translations::Purpose;
-use fpga_regs::engine::admin::{CreateKey, KeyKind};
+use fpga_regs::engine::admin::{CreateKey, KeyKind, ModifyKey};
 use fpga_regs::engine::key::Access;
 use hostmem::DmaMemory;
 use shim_abi::Response;
@@ -81,12 +81,10 @@ impl Session<'_> {
                 "memory region {mr} is committed, with key {key:#x}"
             )));
         }
-        let none = Error::NoSuch { object: "memory region with addresses", number: mr.into() };
-        let range = region.range.as_ref().ok_or(none)?;
         let command = CreateKey {
             va: region.hca_va,
             length: region.length,
-            iova: iova(range, region.address),
+            iova: region_iova(mr, region)?,
             pdn: region.pdn,
             access: Access::from_bits_truncate(region.access),
             kind: KeyKind::Region,
@@ -100,6 +98,50 @@ impl Session<'_> {
         Ok(Response::Mr { lkey: key, rkey: key }.into())
     }
 
+    /// Gives a region another domain and other rights.
+    pub(super) fn modify_mr(&mut self, mr: u32, pdn: u32, access: u32) -> Result<Answer, Error> {
+        let pd = found(self.client.owned.pds.get(&pdn), pdn)?;
+        let card = self.context(pd.context)?.card;
+        let region = found(self.client.owned.mrs.get(&mr), mr)?;
+        if region.card != card {
+            return Err(Error::Invalid(format!(
+                "protection domain {pdn} is another device's than memory region {mr}"
+            )));
+        }
+        check_access(access)?;
+        let command = modify_key(mr, committed(mr, region)?, region, pdn, access)?;
+        self.limits(card)?;
+        self.window(card)?.engine.modify_key(&command)?;
+        if let Some(region) = self.client.owned.mrs.get_mut(&mr) {
+            (region.pdn, region.access) = (pdn, access);
+        }
+        Ok(Response::Done.into())
+    }
+
+    /// Gives a region what another one has reserved, and that one what it had: its memory is let go as
+    /// that of any region is.
+    pub(super) fn move_mr(&mut self, mr: u32, to: u32) -> Result<Answer, Error> {
+        let region = found(self.client.owned.mrs.get(&mr), mr)?;
+        let other = found(self.client.owned.mrs.get(&to), to)?;
+        let card = region.card;
+        if other.card != card || other.key.is_some() {
+            return Err(Error::Invalid(format!(
+                "memory region {to} is committed, or another device's than memory region {mr}"
+            )));
+        }
+        let key = committed(mr, region)?;
+        let command = modify_key(to, key, other, other.pdn, other.access)?;
+        self.limits(card)?;
+        self.window(card)?.engine.modify_key(&command)?;
+        let regions = &mut self.client.owned.mrs;
+        if let (Some(mut old), Some(mut new)) = (regions.remove(&mr), regions.remove(&to)) {
+            (old.key, new.key) = (None, Some(key));
+            regions.insert(mr, new);
+            regions.insert(to, old);
+        }
+        Ok(Response::Done.into())
+    }
+
     pub(super) fn dereg_mr(&mut self, mr: u32) -> Result<Progress, Error> {
         if self.client.owned.leaving.is_empty() {
             let (mr, stopped) = self.client.take_out::<Mr>(self.cards, mr)?;
@@ -110,6 +152,29 @@ impl Session<'_> {
             false => Ok(Progress::More),
         }
     }
+}
+
+/// The key of a region that has one.
+fn committed(mr: u32, region: &Mr) -> Result<u32, Error> {
+    region.key.ok_or_else(|| Error::Invalid(format!("memory region {mr} is not committed")))
+}
+
+/// The command that gives a key the memory of a region.
+fn modify_key(mr: u32, key: u32, region: &Mr, pdn: u32, access: u32) -> Result<ModifyKey, Error> {
+    Ok(ModifyKey {
+        va: region.hca_va,
+        length: region.length,
+        iova: region_iova(mr, region)?,
+        pdn,
+        access: Access::from_bits_truncate(access),
+        key,
+    })
+}
+
+/// Where a card sees the first byte of a region.
+fn region_iova(mr: u32, region: &Mr) -> Result<u64, Error> {
+    let none = Error::NoSuch { object: "memory region with addresses", number: mr.into() };
+    Ok(iova(region.range.as_ref().ok_or(none)?, region.address))
 }
 
 /// Where a card sees the first byte of a region that lies at `address` in its client.

@@ -80,6 +80,7 @@ fn operations() -> verbs_context_ops {
         query_srq: Some(srq::query_srq),
         reg_mr: Some(mr::reg_mr),
         req_notify_cq: Some(cq::req_notify_cq),
+        rereg_mr: Some(mr::rereg_mr),
         ..none
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::fs;
 use std::sync::LazyLock;
 
-use crate::abi::verbs::{ibv_mr, ibv_pd};
+use crate::abi::verbs::{self as ibv, ibv_mr, ibv_pd};
 use crate::abi::{IBV_MR_TYPE_MR, verbs_mr};
 use nix::errno::Errno;
 
@@ -12,7 +12,7 @@ use super::context::opened;
 use super::pd::Use;
 use super::types::zeroed;
 use super::{errno, object};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, invalid};
 use crate::mr::Registration;
 
 /// A memory region.
@@ -20,7 +20,8 @@ use crate::mr::Registration;
 struct Mr {
     verbs: verbs_mr,
     number: u32,
-    _pd: Use,
+    pd: Use,
+    registration: Registration,
 }
 
 pub(super) unsafe extern "C" fn reg_mr(
@@ -52,7 +53,62 @@ unsafe fn register(
         device.reg_mr(using.pdn(), &registration, || populate(&registration))?;
     let ibv_mr = ibv_mr { context, pd, handle: number, lkey, rkey, ..zeroed() };
     let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_MR, access };
-    Ok(Box::into_raw(Box::new(Mr { verbs, number, _pd: using })).cast())
+    Ok(Box::into_raw(Box::new(Mr { verbs, number, pd: using, registration })).cast())
+}
+
+pub(super) unsafe extern "C" fn rereg_mr(
+    mr: *mut verbs_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let flags = flags as u32;
+    let asked = |flag| flags & flag != 0;
+    let pd = asked(ibv::IBV_REREG_MR_CHANGE_PD).then_some(pd);
+    let memory = (address as u64, length as u64);
+    let memory = asked(ibv::IBV_REREG_MR_CHANGE_TRANSLATION).then_some(memory);
+    let access = asked(ibv::IBV_REREG_MR_CHANGE_ACCESS).then_some(access);
+    // SAFETY: the program passes a region of this provider, that nobody else changes meanwhile, and,
+    // where it asks for that, another domain.
+    errno("ibv_rereg_mr", unsafe { change(&mut *mr.cast::<Mr>(), pd, memory, access) })
+}
+
+/// Changes a region; libibverbs writes the rest into its structure.
+///
+/// # Safety
+/// The region's context is open; the domain is one of libibverbs', which outlives the region.
+unsafe fn change(
+    region: &mut Mr,
+    pd: Option<*mut ibv_pd>,
+    memory: Option<(u64, u64)>,
+    access: Option<c_int>,
+) -> Result<()> {
+    let context = region.verbs.ibv_mr.context;
+    let using = match pd {
+        None => None,
+        // SAFETY: as the caller promises.
+        Some(pd) if !pd.is_null() && unsafe { (*pd).context } == context => {
+            // SAFETY: as the caller promises; one of this context is one of this provider.
+            Some(unsafe { Use::new(pd) })
+        }
+        Some(_) => return Err(invalid!("the protection domain is another context's")),
+    };
+    let registration = region.registration.changed(memory, access.map(|it| it as u32))?;
+    let pdn = using.as_ref().unwrap_or(&region.pd).pdn();
+    // SAFETY: as the caller promises.
+    let device = unsafe { opened(context) };
+    let before = (region.number, &region.registration);
+    device.rereg_mr(before, pdn, &registration, || populate(&registration))?;
+    region.registration = registration;
+    if let Some(using) = using {
+        region.pd = using;
+    }
+    if let Some(access) = access {
+        region.verbs.access = access;
+    }
+    Ok(())
 }
 
 pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {

@@ -2,14 +2,14 @@
 
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header,
-    KeyKind, ModifyQp, Opcode, PortAttributes, ResizeCq, RqKind, SetGid, SetNeighbour,
+    KeyKind, ModifyKey, ModifyQp, Opcode, PortAttributes, ResizeCq, RqKind, SetGid, SetNeighbour,
 };
 use fpga_regs::engine::key::{self, Access};
 use fpga_regs::engine::qp::{Attributes, QpState, QpType};
 use fpga_regs::engine::window as w;
 use queue_engine::EngineConfig;
 
-use crate::support::bench::{Bench, CONFIG, GID, PAGE, PDN, step_to};
+use crate::support::bench::{Bench, CONFIG, GID, PAGE, PDN, Region, step_to};
 use crate::support::manual::Manual;
 
 #[test]
@@ -206,6 +206,27 @@ fn a_key_is_refused_for_its_kind_rights_range_or_memory() {
 }
 
 #[test]
+fn a_key_that_cannot_be_changed_keeps_what_it_has() {
+    let mut bench = Bench::new();
+    let Region { va, iova, key, .. } = bench.register(4096);
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let sound = ModifyKey { va, length: 4096, iova, pdn: PDN, access, key };
+    let cases = [
+        (ModifyKey { key: key ^ 1, ..sound }, AdminStatus::NotFound),
+        (ModifyKey { key: key ^ 0x100, ..sound }, AdminStatus::NotFound),
+        (ModifyKey { access: Access::REMOTE_WRITE, ..sound }, AdminStatus::Invalid),
+        (ModifyKey { va: u64::MAX - 4094, ..sound }, AdminStatus::Invalid),
+        (ModifyKey { length: 4097, ..sound }, AdminStatus::BadAddress),
+        (sound, AdminStatus::Success),
+    ];
+    for (command, status) in cases {
+        assert_eq!(bench.status(Opcode::ModifyKey, &command.encode()), status, "{command:?}");
+    }
+    assert_eq!(bench.destroy(Opcode::DestroyKey, key), AdminStatus::Success);
+    assert_eq!(bench.status(Opcode::ModifyKey, &sound.encode()), AdminStatus::NotFound);
+}
+
+#[test]
 fn a_key_is_destroyed_by_its_whole_name() {
     let mut bench = Bench::new();
     let region = bench.register(64);
@@ -220,7 +241,7 @@ fn commands_that_are_not_offered_are_unsupported() {
     let mut bench = Bench::new();
     let resize = ResizeCq::default().encode();
     assert_eq!(bench.status(Opcode::ResizeCq, &resize), AdminStatus::Unsupported);
-    for code in [0, 19, 200, 255] {
+    for code in [0, 20, 200, 255] {
         assert_eq!(bench.destroy(Opcode(code), 1), AdminStatus::Unsupported, "{code}");
     }
 }

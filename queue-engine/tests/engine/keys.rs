@@ -1,6 +1,6 @@
 //! What remote peers may do: keys, rights of the QP, domains.
 
-use fpga_regs::engine::admin::{CreateKey, KeyKind, Opcode};
+use fpga_regs::engine::admin::{CreateKey, KeyKind, ModifyKey, Opcode};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 use queue_engine::{Payload, Piece, RemoteAccess, Unreachable};
@@ -142,6 +142,29 @@ fn a_destroyed_key_opens_nothing_from_then_on() {
     assert!(fixture.allows(key, va, 64, Write));
     fixture.bench.destroy(Opcode::DestroyKey, key);
     assert!(!fixture.allows(key, va, 64, Write));
+}
+
+#[test]
+fn a_changed_key_opens_what_it_was_given_last_and_nothing_of_before() {
+    let mut fixture = Fixture::new();
+    let before = fixture.bench.register(64);
+    let other = fixture.bench.register(128);
+    let Region { va, iova, .. } = other;
+    let modify = |fixture: &mut Fixture, access, pdn| {
+        let command = ModifyKey { va, length: 128, iova, pdn, access, key: before.key };
+        fixture.bench.succeed(Opcode::ModifyKey, &command.encode());
+    };
+    modify(&mut fixture, Access::REMOTE_READ, PDN);
+    assert!(fixture.allows(before.key, va, 128, Read));
+    assert!(!fixture.allows(before.key, va, 128, Write));
+    assert!(!fixture.allows(before.key, before.va, 64, Read));
+    let payload = Payload::Remote { rkey: before.key, address: va + 100, access: Read };
+    let mut pieces: Vec<Piece> = Vec::new();
+    assert_eq!(fixture.bench.engine.resolve(fixture.qpn, payload, 0, 8, &mut pieces), Ok(()));
+    assert_eq!(pieces, [Piece { iova: iova + 100, length: 8 }]);
+    modify(&mut fixture, Access::REMOTE_READ, PDN + 1);
+    assert!(!fixture.allows(before.key, va, 128, Read));
+    assert!(fixture.allows(other.key, va, 128, Read), "the other key is as before");
 }
 
 #[test]

@@ -58,7 +58,7 @@ impl Known {
 
     fn request(&self, dice: &mut Dice, memory: &[u8]) -> Request {
         let context = dice.number(&self.contexts);
-        match dice.below(28) {
+        match dice.below(30) {
             0 => Request::ListCards,
             1 => Request::Status,
             2 => Request::OpenContext { card: dice.below(3) as u32 },
@@ -103,6 +103,12 @@ impl Known {
             20 => Request::QueryClock { context },
             23 => wanted_ah(dice.number(&self.pds)),
             24 => Request::DestroyAh { ah: dice.number(&self.ahs) },
+            28 => Request::ModifyMr {
+                mr: dice.number(&self.mrs),
+                pdn: dice.number(&self.pds),
+                access: dice.below(16) as u32,
+            },
+            29 => Request::MoveMr { mr: dice.number(&self.mrs), to: dice.number(&self.mrs) },
             _ => {
                 let mask = AttributeMask::from_bits_retain(dice.below(1 << 21) as u32);
                 let state = QpState(dice.below(9) as u8);
