@@ -1219,6 +1219,8 @@ enum balboa_admin_opcode {
     BALBOA_ADMIN_OPCODE_QUERY_COUNTERS = 18,
     /* admin_modify_key: answered when no DMA under what the key was can follow. */
     BALBOA_ADMIN_OPCODE_MODIFY_KEY = 19,
+    /* admin_set_link: every engine of the card tells of the change by an event. */
+    BALBOA_ADMIN_OPCODE_SET_LINK = 20,
 };
 /* How a command ended. */
 enum balboa_admin_status {
@@ -2098,6 +2100,27 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_set_neighbour, response) == 0x8, "bal
 BALBOA_ASSERT(offsetof(struct balboa_admin_set_neighbour, mac) == 0x10, "balboa_admin_set_neighbour.mac");
 BALBOA_ASSERT(offsetof(struct balboa_admin_set_neighbour, valid) == 0x16, "balboa_admin_set_neighbour.valid");
 BALBOA_ASSERT(offsetof(struct balboa_admin_set_neighbour, gid) == 0x20, "balboa_admin_set_neighbour.gid");
+/* Takes the card's port off its cable, for all its engines, or puts it back. A port that was taken off is down, whatever the cable says: nothing of what it sends leaves, and what comes by the cable is lost. Frames of the card to itself go on. Stopping an engine changes nothing of that; a reset of the function puts the port back. */
+struct balboa_admin_set_link {
+    /* What to do. */
+    uint8_t opcode;
+    /* Blocks of the command, 1 to 4. */
+    uint8_t blocks;
+    /* Comes back in the completion. */
+    balboa_le16 tag;
+    uint8_t reserved_04[4];
+    /* IOVA for an answer that does not fit the completion, 64-byte aligned; 0 for none. */
+    balboa_le64 response;
+    /* 1: as the cable says; 0: down. */
+    uint8_t up;
+    uint8_t reserved_11[47];
+};
+BALBOA_ASSERT(sizeof(struct balboa_admin_set_link) == 64, "size of balboa_admin_set_link");
+BALBOA_ASSERT(offsetof(struct balboa_admin_set_link, opcode) == 0x0, "balboa_admin_set_link.opcode");
+BALBOA_ASSERT(offsetof(struct balboa_admin_set_link, blocks) == 0x1, "balboa_admin_set_link.blocks");
+BALBOA_ASSERT(offsetof(struct balboa_admin_set_link, tag) == 0x2, "balboa_admin_set_link.tag");
+BALBOA_ASSERT(offsetof(struct balboa_admin_set_link, response) == 0x8, "balboa_admin_set_link.response");
+BALBOA_ASSERT(offsetof(struct balboa_admin_set_link, up) == 0x10, "balboa_admin_set_link.up");
 /* Names one object: every destroy, and every query. */
 struct balboa_admin_destroy {
     /* What to do. */

@@ -744,7 +744,9 @@ package balboa_card_pkg;
     // admin_destroy-shaped query of the card's counters; the response is u64s in COUNTERS' order.
     ADMIN_OPCODE_QUERY_COUNTERS = 8'd18,
     // admin_modify_key: answered when no DMA under what the key was can follow.
-    ADMIN_OPCODE_MODIFY_KEY = 8'd19
+    ADMIN_OPCODE_MODIFY_KEY = 8'd19,
+    // admin_set_link: every engine of the card tells of the change by an event.
+    ADMIN_OPCODE_SET_LINK = 8'd20
   } admin_opcode_t;
   // How a command ended.
   typedef enum logic [7:0] {
@@ -1897,6 +1899,21 @@ package balboa_card_pkg;
     // [7:0] What to do.
     admin_opcode_t opcode;
   } admin_set_neighbour_t;
+  // Takes the card's port off its cable, for all its engines, or puts it back. A port that was taken off is down, whatever the cable says: nothing of what it sends leaves, and what comes by the cable is lost. Frames of the card to itself go on. Stopping an engine changes nothing of that; a reset of the function puts the port back.
+  typedef struct packed {
+    logic [375:0] reserved_136;
+    // [135:128] 1: as the cable says; 0: down.
+    logic [7:0] up;
+    // [127:64] IOVA for an answer that does not fit the completion, 64-byte aligned; 0 for none.
+    logic [63:0] response;
+    logic [31:0] reserved_32;
+    // [31:16] Comes back in the completion.
+    logic [15:0] tag;
+    // [15:8] Blocks of the command, 1 to 4.
+    logic [7:0] blocks;
+    // [7:0] What to do.
+    admin_opcode_t opcode;
+  } admin_set_link_t;
   // Names one object: every destroy, and every query.
   typedef struct packed {
     logic [351:0] reserved_160;

@@ -13,7 +13,7 @@ use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::admin::{
     AdminStatus, COUNTERS, Completion, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, Destroy,
-    Header, ModifyKey, ModifyQp, ModifyRq, Opcode, PortAttributes, SetGid,
+    Header, ModifyKey, ModifyQp, ModifyRq, Opcode, PortAttributes, SetGid, SetLink,
 };
 use fpga_regs::engine::cqe;
 use fpga_regs::engine::qp::Attributes;
@@ -392,6 +392,10 @@ impl Engine for AdminEngine {
         let valid = u8::from(gid.is_some());
         let command = SetGid { index, valid, gid: gid.unwrap_or_default() };
         self.run(Opcode::SetGid, command.encode()).map(drop)
+    }
+
+    fn set_link(&mut self, up: bool) -> Result<(), Error> {
+        self.run(Opcode::SetLink, SetLink { up: up.into() }.encode()).map(drop)
     }
 
     fn query_port(&mut self) -> Result<PortAttributes, Error> {

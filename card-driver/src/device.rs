@@ -202,6 +202,19 @@ impl Device {
         Ok(())
     }
 
+    /// Takes the port off its cable, or puts it back, for all that use the card.
+    ///
+    /// # Errors
+    /// [`Error::Dead`] where no engine lives; the engine's.
+    pub fn set_link(&mut self, up: bool) -> Result<(), Error> {
+        match self.living_engine() {
+            Some(engine) => engine.set_link(up),
+            None => {
+                Err(Error::Dead { engine: self.name(), why: "none of its engines lives".into() })
+            }
+        }
+    }
+
     /// The port, as its first living engine sees it; all zeros, and so down, where none lives.
     pub fn port(&mut self) -> PortAttributes {
         match self.living_engine().map(Engine::query_port) {

@@ -66,6 +66,8 @@ pub trait Engine {
     fn destroy_ah(&mut self, ah: u32) -> Result<(), Error>;
     /// Writes an entry of the GID table; `None` empties it.
     fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), Error>;
+    /// Takes the card's port off its cable, or puts it back; every engine of the card tells of it.
+    fn set_link(&mut self, up: bool) -> Result<(), Error>;
     /// The port, now.
     fn query_port(&mut self) -> Result<PortAttributes, Error>;
     /// The clock of every timestamp, now, in nanoseconds.

@@ -13,6 +13,8 @@ use crate::{Error, Result};
 
 /// Where network devices are made whose other end is a program.
 pub const TUN_DEVICE: &str = "/dev/net/tun";
+/// The kernel's `_IOW('T', 226, int)` (linux/if_tun.h), which the libc crate lacks.
+const TUNSETCARRIER: libc::Ioctl = 0x4004_54e2;
 
 /// A MAC address as people write it.
 #[must_use]
@@ -52,6 +54,17 @@ impl Tap {
         let made = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
         Errno::result(made).map_err(Error::os("TUNSETIFF"))?;
         Ok(Self { file })
+    }
+
+    /// Says whether the device's cable is there, as `ip link` shows it.
+    ///
+    /// # Errors
+    /// [`Error::Os`]: EINVAL of kernels before 4.20, which do not know of it.
+    pub fn set_carrier(&self, up: bool) -> Result<()> {
+        let carrier = libc::c_int::from(up);
+        // SAFETY: the number outlives the call, which reads an int.
+        let done = unsafe { libc::ioctl(self.file.as_raw_fd(), TUNSETCARRIER, &raw const carrier) };
+        Errno::result(done).map(drop).map_err(Error::os("TUNSETCARRIER"))
     }
 
     /// Takes a frame that the kernel sends; its length, or `None` when there is none.

@@ -2,7 +2,7 @@
 
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header,
-    MAX_BLOCKS, ModifyKey, ModifyQp, ModifyRq, Opcode, RqKind, SetGid, SetNeighbour,
+    MAX_BLOCKS, ModifyKey, ModifyQp, ModifyRq, Opcode, RqKind, SetGid, SetLink, SetNeighbour,
 };
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::doorbell::QueueKind;
@@ -200,6 +200,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             Opcode::SetNeighbour => {
                 let SetNeighbour { mac, valid, gid } = SetNeighbour::decode(&[*first]);
                 transport.set_neighbour(gid, (valid == 1).then_some(mac)).map(|()| Answer::none())
+            }
+            Opcode::SetLink => {
+                let SetLink { up } = SetLink::decode(&[*first]);
+                transport.set_link(up == 1).map(|()| Answer::none())
             }
             Opcode::QueryPort => {
                 let port = transport.port().ok_or(AdminStatus::Unsupported)?;

@@ -136,6 +136,15 @@ pub trait Transport {
         None
     }
 
+    /// Takes the port off its cable, or puts it back.
+    ///
+    /// # Errors
+    /// The status for the driver; [`AdminStatus::Unsupported`] where the transport cannot.
+    fn set_link(&mut self, up: bool) -> Result<(), AdminStatus> {
+        let _ = up;
+        Err(AdminStatus::Unsupported)
+    }
+
     /// Takes note of an entry of the GID table, in network order; `None` empties it.
     ///
     /// # Errors

@@ -250,9 +250,18 @@ impl Card {
 
     /// Tells the driver what there is to tell.
     fn end_round(&mut self) -> Option<Box<Call>> {
+        self.tell_link();
         self.raise_interrupts();
         self.settle_faults();
         None
+    }
+
+    /// Tells all logic that the port was taken off its cable, or put back, if it was.
+    fn tell_link(&mut self) {
+        let Some(up) = self.network.take_link_change() else { return };
+        for vfpga in &mut self.vfpgas {
+            occupant!(&mut vfpga.logic, logic => logic.hear_link(self.memory.now, up));
+        }
     }
 
     /// Whether the round that has ended did anything.

@@ -32,6 +32,23 @@ pub(crate) struct Network {
     pub(crate) decisions: Decisions,
     /// Events for logic that was not ready, in their order.
     pub(crate) unheard: VecDeque<Event>,
+    link: Link,
+}
+
+/// Whether the port is on its cable.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    up: bool,
+    /// What the engines were told last.
+    told: bool,
+    /// Frames that were lost because it was down.
+    lost: u64,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self { up: true, told: true, lost: 0 }
+    }
 }
 
 fn new_stack(identity: Identity, icrc_policy: IcrcPolicy) -> Stack {
@@ -56,6 +73,7 @@ impl Network {
             tally: Tally::default(),
             decisions: Decisions::default(),
             unheard: VecDeque::new(),
+            link: Link::default(),
         }
     }
 
@@ -88,6 +106,32 @@ impl Network {
     pub(crate) fn reset_function(&mut self) {
         self.tally = Tally::default();
         self.identity = Identity::default();
+        self.set_link(true);
+        self.link = Link::default();
+    }
+
+    pub(crate) fn is_link_up(&self) -> bool {
+        self.link.up
+    }
+
+    /// Takes the port off its cable, or puts it back. The host's network device follows.
+    pub(crate) fn set_link(&mut self, up: bool) {
+        self.link.up = up;
+        if let Some(host) = &mut self.host {
+            host.port.set_carrier(up);
+        }
+    }
+
+    /// Whether the port is on its cable, if that has changed since this was last asked.
+    pub(crate) fn take_link_change(&mut self) -> Option<bool> {
+        let Link { up, told, .. } = &mut self.link;
+        (std::mem::replace(told, *up) != *up).then_some(*up)
+    }
+
+    /// Loses frames that the cable does not carry.
+    fn lose(&mut self, frames: &mut VecDeque<Frame>) {
+        self.link.lost = self.link.lost.saturating_add(frames.len() as u64);
+        self.pool.put_all(frames);
     }
 
     /// Forgets what logic was to decide about QPs, and to hear of them.
@@ -98,13 +142,19 @@ impl Network {
 
     /// Frames that the port takes beside `waiting` ones, `most` at most.
     pub(crate) fn room(&self, most: usize, waiting: usize) -> usize {
-        self.port.room().min(most).saturating_sub(waiting)
+        let room = if self.link.up { self.port.room() } else { most };
+        room.min(most).saturating_sub(waiting)
     }
 
     /// Takes frames that have arrived, and gives the host those that it is to see; how many have come.
     pub(crate) fn receive(&mut self, now: u64, into: &mut VecDeque<Frame>, budget: usize) -> usize {
+        let before = into.len();
         self.port.receive(now, into, budget);
         let burst = into.len();
+        if !self.link.up {
+            // They are taken all the same: the other end must not wait for room.
+            self.lose(&mut into.split_off(before));
+        }
         if burst > 0 {
             self.share_received(now, into);
         }
@@ -131,7 +181,10 @@ impl Network {
             looped.extend(to_self);
         }
         let before = sending.len();
-        self.port.send(now, sending);
+        match self.link.up {
+            true => self.port.send(now, sending),
+            false => self.lose(sending),
+        }
         sending.len() < before || !looped.is_empty()
     }
 
@@ -150,6 +203,7 @@ impl Network {
     /// Counters that are the port's and the host's, not the stack's.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.port.counters();
+        counters.push(("port_frames_link_down", self.link.lost));
         counters.extend(self.host.iter().flat_map(Host::counters));
         counters
     }

@@ -54,6 +54,8 @@ open_enum! {
         QueryCounters = 18,
         /// [`ModifyKey`]: answered when no DMA under what the key was can follow.
         ModifyKey = 19,
+        /// [`SetLink`]: every engine of the card tells of the change by an event.
+        SetLink = 20,
     }
 }
 
@@ -315,6 +317,18 @@ layout! {
         valid @ 0x16: u8,
         /// IP address as a GID, network order.
         gid @ 0x20: [u8; 16],
+    }
+}
+
+layout! {
+    /// Takes the card's port off its cable, for all its engines, or puts it back.
+    ///
+    /// A port that was taken off is down, whatever the cable says: nothing of what it sends leaves, and what
+    /// comes by the cable is lost. Frames of the card to itself go on. Stopping an engine changes nothing of
+    /// that; a reset of the function puts the port back.
+    pub struct SetLink: 1 in Header {
+        /// 1: as the cable says; 0: down.
+        up @ 0x10: u8,
     }
 }
 

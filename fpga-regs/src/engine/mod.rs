@@ -47,6 +47,7 @@ pub const LAYOUTS: &[&Layout] = &[
     admin::CreateAh::LAYOUT,
     admin::SetGid::LAYOUT,
     admin::SetNeighbour::LAYOUT,
+    admin::SetLink::LAYOUT,
     admin::Destroy::LAYOUT,
     admin::PortAttributes::LAYOUT,
 ];

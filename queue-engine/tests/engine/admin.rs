@@ -2,7 +2,8 @@
 
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header,
-    KeyKind, ModifyKey, ModifyQp, Opcode, PortAttributes, ResizeCq, RqKind, SetGid, SetNeighbour,
+    KeyKind, ModifyKey, ModifyQp, Opcode, PortAttributes, ResizeCq, RqKind, SetGid, SetLink,
+    SetNeighbour,
 };
 use fpga_regs::engine::key::{self, Access};
 use fpga_regs::engine::qp::{Attributes, QpState, QpType};
@@ -241,7 +242,7 @@ fn commands_that_are_not_offered_are_unsupported() {
     let mut bench = Bench::new();
     let resize = ResizeCq::default().encode();
     assert_eq!(bench.status(Opcode::ResizeCq, &resize), AdminStatus::Unsupported);
-    for code in [0, 20, 200, 255] {
+    for code in [0, 21, 200, 255] {
         assert_eq!(bench.destroy(Opcode(code), 1), AdminStatus::Unsupported, "{code}");
     }
 }
@@ -289,6 +290,19 @@ fn the_port_is_what_the_transport_says() {
     let completion = bench.run_with(Opcode::QueryPort, &[query], response);
     assert_eq!(completion.status, AdminStatus::Success);
     assert_eq!(PortAttributes::decode(&[bench.memory.load_block(response)]), port);
+}
+
+#[test]
+fn a_link_goes_down_where_the_transport_can_take_it_down() {
+    let mut bench = Bench::new();
+    let set = |up| SetLink { up }.encode();
+    assert_eq!(bench.status(Opcode::SetLink, &set(0)), AdminStatus::Unsupported);
+    bench.transport.port = Some(PortAttributes { link_up: 1, ..PortAttributes::default() });
+    // What is no word of the contract's is no cable either.
+    for (up, link_up) in [(0, 0), (1, 1), (2, 0)] {
+        bench.succeed(Opcode::SetLink, &set(up));
+        assert_eq!(bench.transport.port.map(|port| port.link_up), Some(link_up), "{up}");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use roce::{
 };
 
 mod attributes;
+mod link;
 mod opcodes;
 mod pair;
 mod rig;

@@ -117,6 +117,9 @@ pub trait Port {
     /// Sees frames that the card sends to itself, which never reach the cable.
     fn loop_back(&mut self, _now: u64, _frames: &VecDeque<Frame>) {}
 
+    /// Tells the other end, where that can be told, whether the card's port is on its cable.
+    fn set_carrier(&mut self, _up: bool) {}
+
     /// Counters by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 

@@ -70,6 +70,12 @@ impl Port for TapPort {
         self.resume
     }
 
+    fn set_carrier(&mut self, up: bool) {
+        if let Err(error) = self.tap.set_carrier(up) {
+            log::warn!("the kernel's device goes on saying that its cable is there: {error}");
+        }
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("host_frames_given", self.given),

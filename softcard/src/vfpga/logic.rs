@@ -111,6 +111,9 @@ pub(crate) trait Logic {
     /// Takes note of what became of messages and QPs of its own.
     fn take_event(&mut self, now: u64, event: Event, ports: &mut Ports<'_>);
 
+    /// Takes note that the port was taken off its cable, or put back.
+    fn hear_link(&mut self, _now: u64, _up: bool) {}
+
     /// The next answer to what was [`Poll::Pending`]. What concerns QPs that were reset or destroyed
     /// since may be left out.
     fn poll_answer(&mut self) -> Option<(Tag, Answer)> {
@@ -266,6 +269,16 @@ impl<'a> Ports<'a> {
     /// Gives the port an address beside those of the other vFPGAs, or takes it back.
     pub(crate) fn set_gid(&mut self, index: u8, gid: Option<Gid>) {
         self.network.set_gid(self.vfpga, index, gid);
+    }
+
+    /// Takes the port off its cable, or puts it back.
+    pub(crate) fn set_link(&mut self, up: bool) {
+        self.network.set_link(up);
+    }
+
+    /// Whether the port is on its cable.
+    pub(crate) fn is_link_up(&self) -> bool {
+        self.network.is_link_up()
     }
 
     /// The port's Ethernet address.

@@ -185,6 +185,12 @@ impl Transport for Manual {
         self.port
     }
 
+    fn set_link(&mut self, up: bool) -> Result<(), AdminStatus> {
+        let port = self.port.as_mut().ok_or(AdminStatus::Unsupported)?;
+        port.link_up = up.into();
+        Ok(())
+    }
+
     fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), AdminStatus> {
         self.admin_refusal.map_or(Ok(()), Err)?;
         match gid {

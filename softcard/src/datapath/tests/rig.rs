@@ -9,7 +9,7 @@ use fpga_regs::coyote::tlb::{Entry, Geometry};
 use fpga_regs::coyote::vfpga::{self, Stream};
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, KeyKind,
-    ModifyQp, Opcode as Command, SetGid,
+    ModifyQp, Opcode as Command, SetGid, SetLink,
 };
 use fpga_regs::engine::cqe::{Cqe, LAST_WORD, expected_phase, phase};
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
@@ -267,6 +267,11 @@ impl Rig {
         let completion = self.try_run(opcode, blocks);
         assert_eq!(completion.status, AdminStatus::Success, "{opcode:?}");
         completion
+    }
+
+    /// Takes the port off its cable, or puts it back.
+    pub fn set_link(&mut self, up: bool) {
+        self.run(Command::SetLink, &SetLink { up: up.into() }.encode());
     }
 
     fn make_objects(&mut self, own: [u8; 6]) {

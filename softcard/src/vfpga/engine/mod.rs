@@ -6,6 +6,7 @@ mod transport;
 
 use std::task::Poll;
 
+use fpga_regs::engine::event::{Event as DriverEvent, EventType};
 use fpga_regs::engine::window::{CONTROL, CONTROL_RESET, FATAL_RING_UNREACHABLE};
 use fpga_regs::engine::window::{Capabilities, Profile};
 use hostmem::WakeFor;
@@ -87,7 +88,7 @@ impl QueueEngine {
 
 impl QueueEngine {
     /// Tells the driver of an event.
-    pub(crate) fn raise(&mut self, now: u64, event: fpga_regs::engine::event::Event) {
+    pub(crate) fn raise(&mut self, now: u64, event: DriverEvent) {
         self.0.raise(now, event);
     }
 }
@@ -183,6 +184,13 @@ impl Logic for QueueEngine {
         if let Some(event) = transport_event(&self.0, event) {
             self.0.handle(now, event, &mut RoceTransport(ports));
         }
+    }
+
+    fn hear_link(&mut self, now: u64, up: bool) {
+        self.raise(
+            now,
+            DriverEvent { kind: EventType::Port, code: up.into(), ..Default::default() },
+        );
     }
 }
 

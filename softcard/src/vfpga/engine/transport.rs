@@ -131,11 +131,16 @@ impl Transport for RoceTransport<'_, '_> {
         let mtu = PathMtu::Mtu4096 as u8;
         Some(PortAttributes {
             mac: self.0.mac(),
-            link_up: 1,
+            link_up: self.0.is_link_up().into(),
             max_mtu: mtu,
             active_mtu: mtu,
             ..PortAttributes::default()
         })
+    }
+
+    fn set_link(&mut self, up: bool) -> Result<(), AdminStatus> {
+        self.0.set_link(up);
+        Ok(())
     }
 
     fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), AdminStatus> {
