@@ -1,7 +1,9 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use vfio::PciAddress;
@@ -24,6 +26,9 @@ pub enum Command {
     /// Show cards, links, GIDs, clients, resources and counters of a balboad
     #[command(after_help = STATUS_HELP)]
     Status(Status),
+    /// Take the port of a card off its cable, or put it back
+    #[command(after_help = LINK_HELP)]
+    Link(Link),
     /// Give a card to vfio-pci, so that balboad can drive it (as root)
     #[command(after_help = BIND_HELP)]
     Bind {
@@ -68,6 +73,58 @@ pub struct Status {
     pub json: bool,
 }
 
+/// `balboa link`.
+#[derive(Debug, Args)]
+pub struct Link {
+    /// Where balboad keeps its socket [default: as for balboa run]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// The card, balboaN
+    pub card: CardName,
+    /// down: as if the cable was pulled; up: as the cable says
+    #[arg(value_name = "up|down")]
+    pub state: LinkState,
+}
+
+/// The number of a card, given by the card's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CardName(pub u32);
+
+impl FromStr for CardName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_prefix("balboa").and_then(|number| number.parse().ok());
+        let card = number.map(Self).filter(|card| card.to_string() == text);
+        card.ok_or_else(|| "write the name of a card: balboa0, balboa1, ...".to_owned())
+    }
+}
+
+impl fmt::Display for CardName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "balboa{}", self.0)
+    }
+}
+
+/// Whether a port is to be on its cable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkState {
+    /// It is.
+    pub up: bool,
+}
+
+impl FromStr for LinkState {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "up" => Ok(Self { up: true }),
+            "down" => Ok(Self { up: false }),
+            _ => Err("write up or down".to_owned()),
+        }
+    }
+}
+
 const EXAMPLES: &str = "\
 Two software cards, and ib_write_bw between them:
   balboad --soft 2 --state-dir D &
@@ -96,6 +153,18 @@ Examples:
   balboa status
   balboa status --state-dir D --json";
 
+const LINK_HELP: &str = "\
+A port that is down sends nothing and receives nothing. Programs that have the card open get
+IBV_EVENT_PORT_ERR, and IBV_EVENT_PORT_ACTIVE when it is up again; what they sent is tried again until
+its retries are used up, and so is not lost where the port comes back soon. Only the user who runs balboad
+may change it. It lasts until balboad ends.
+
+Exit codes: 0 done; 1 it could not be done, and the reason was told; 2 wrong arguments.
+
+Examples:
+  balboa link balboa0 down
+  balboa link --state-dir D balboa0 up";
+
 const BIND_HELP: &str = "\
 The card stays bound until balboa unbind or a reboot. It must be behind an IOMMU.
 
@@ -117,6 +186,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_card_is_given_by_its_whole_name() {
+        assert_eq!("balboa12".parse(), Ok(CardName(12)));
+        for text in ["", "0", "balboa", "balboa01", "balboa+1", "balboa-1", "balboa4294967296"] {
+            assert!(text.parse::<CardName>().unwrap_err().contains("balboa0"), "{text:?}");
+        }
     }
 
     #[test]

@@ -197,6 +197,17 @@ impl Client {
         String::from_utf8(bytes).map_err(|why| self.misunderstood(why.to_string()))
     }
 
+    /// Takes a card's port off its cable, or puts it back.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn set_link(&mut self, card: u32, up: bool) -> Result<(), ClientError> {
+        match self.ask(&Request::SetLink { card, up })? {
+            (Response::Done, _) => Ok(()),
+            (other, _) => Err(self.misunderstood(format!("{other:?} as the change of a link"))),
+        }
+    }
+
     fn ask(&mut self, request: &Request) -> Result<(Response, Vec<OwnedFd>), ClientError> {
         self.balboad.ask(request).map_err(|error| self.failed(error))
     }

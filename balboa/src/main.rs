@@ -9,13 +9,14 @@ use terminal::complain;
 mod args;
 mod bind;
 mod client;
+mod port;
 mod run;
 mod status;
 
 /// Exit code of `balboa run` for its own failures; 126 and 127 are env(1)'s.
 const OWN_FAILURE: u8 = 125;
 /// Commands that a complaint is told under the name of.
-const COMMANDS: [&str; 4] = ["run", "status", "bind", "unbind"];
+const COMMANDS: [&str; 5] = ["run", "status", "link", "bind", "unbind"];
 
 fn main() -> ExitCode {
     let arguments = match parse() {
@@ -30,13 +31,8 @@ fn main() -> ExitCode {
         }
         args::Command::Bind { address } => told("bind", bind::bind(address)),
         args::Command::Unbind { address } => told("unbind", bind::unbind(address)),
-        args::Command::Status(status) => match status::status(&status) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                complain("balboa status", format_args!("{error:#}"));
-                ExitCode::FAILURE
-            }
-        },
+        args::Command::Link(link) => told("link", port::link(&link)),
+        args::Command::Status(status) => told("status", status::status(&status)),
     }
 }
 
@@ -45,7 +41,7 @@ fn told(command: &str, outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&format!("balboa {command}"), error);
+            complain(&format!("balboa {command}"), format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
@@ -113,6 +113,14 @@ impl Directory {
     /// Those of the file system.
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         Ok(unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir)?)
+    }
+
+    /// Gives what bears a name in it another, in place of what has that.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn rename(&self, name: &str, to: &str) -> io::Result<()> {
+        Ok(renameat(&self.0, name, &self.0, to)?)
     }
 
     /// Removes an empty directory in it.

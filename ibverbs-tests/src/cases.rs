@@ -15,6 +15,7 @@ mod lifecycle;
 mod many;
 mod perftest;
 pub(crate) mod pingpong;
+mod port;
 mod scale;
 mod sentences;
 mod usage;
@@ -38,6 +39,7 @@ pub fn all() -> Vec<Case> {
         capture::cases(),
         acknowledged::cases(),
         counters::cases(),
+        port::cases(),
         many::cases(),
         death::cases(),
         scale::cases(),

@@ -10,6 +10,7 @@ pub mod counter;
 pub mod errors;
 pub mod extended;
 pub mod link;
+pub mod port;
 pub mod reach;
 pub mod shared;
 pub mod transfer;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use host_view::shadow_device::ShadowDevices;
-use host_view::sysfs::CounterFiles;
+use host_view::sysfs::PortFiles;
 use hostmem::fdpass::{self, Wait};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
@@ -59,7 +59,7 @@ pub struct Server {
     pd_blocks: Numbers,
     uid: u32,
     state_dir: PathBuf,
-    counter_files: CounterFiles,
+    port_files: PortFiles,
     shadow: Option<ShadowDevices>,
     // Clients that end, in the order of their turns.
     ending: VecDeque<ClientId>,
@@ -79,7 +79,7 @@ impl Server {
     /// A server of `cards` on a listening socket, for processes of user `uid`.
     ///
     /// # Errors
-    /// [`Error::Os`] when the epoll set cannot be made, [`Error::StateDir`] when the counters'
+    /// [`Error::Os`] when the epoll set cannot be made, [`Error::StateDir`] when the ports'
     /// files cannot.
     pub fn new(
         mut cards: Vec<Card>,
@@ -96,7 +96,7 @@ impl Server {
         }
         let aside = Aside::new()?;
         poller.watch(&aside, Token::Answers, EpollFlags::EPOLLIN)?;
-        let counter_files = host::counter_files(state, &mut cards)?;
+        let port_files = host::port_files(state, &mut cards)?;
         Ok(Self {
             cards,
             clients: BTreeMap::new(),
@@ -110,7 +110,7 @@ impl Server {
             pd_blocks: Numbers::default(),
             uid,
             state_dir: state.path().to_owned(),
-            counter_files,
+            port_files,
             shadow: None,
             ending: VecDeque::new(),
             put_off: VecDeque::new(),
@@ -142,14 +142,14 @@ impl Server {
     fn serve(&mut self) -> Result<(), Error> {
         loop {
             let now = Instant::now();
-            let files = self.counter_files.patience(self.has_programs(), now);
+            let files = self.port_files.patience(self.has_programs(), now);
             let addresses = self.shadow.as_ref().and_then(|shadow| shadow.patience(now));
             let patience = files.into_iter().chain(addresses).min();
             if !self.step(patience)? {
                 return Ok(());
             }
             self.follow_addresses();
-            self.write_counters(Instant::now());
+            self.write_ports(Instant::now());
         }
     }
 
@@ -397,7 +397,13 @@ impl Server {
             pd_blocks: &mut self.pd_blocks,
             others: &self.clients,
         };
-        session.serve(request)
+        let changes_port = matches!(request, Request::SetLink { .. });
+        let answer = session.serve(request);
+        if changes_port && answer.is_ok() {
+            // Whoever asked finds it so behind the answer.
+            self.write_changed_ports();
+        }
+        answer
     }
 
     /// The state as a text, once the engines were asked for what is in it: for one client at a time.

@@ -20,6 +20,7 @@ use crate::undo::Kind;
 mod address;
 mod channel;
 mod context;
+mod port;
 mod queues;
 mod region;
 mod srq;
@@ -77,8 +78,12 @@ impl Session<'_> {
     /// # Errors
     /// Why not; the client's objects are then as before.
     pub fn serve(&mut self, request: Request) -> Result<Progress, Error> {
-        if self.client.stage == Stage::Tool && !matches!(request, Request::ListCards) {
-            return Err(Error::Forbidden("a tool may list cards and ask for the status".into()));
+        let is_tools = matches!(request, Request::SetLink { .. });
+        if self.client.stage == Stage::Tool && !is_tools && request != Request::ListCards {
+            return Err(Error::Forbidden("a tool may ask for the status, and change ports".into()));
+        }
+        if self.client.stage != Stage::Tool && is_tools {
+            return Err(Error::Forbidden("a verbs program changes no port; `balboa` does".into()));
         }
         match request {
             Request::DeregMr { mr } => self.dereg_mr(mr),
@@ -104,6 +109,7 @@ impl Session<'_> {
             Request::ListCards => {
                 Ok(Response::Cards(self.cards.iter_mut().map(Card::info).collect()).into())
             }
+            Request::SetLink { card, up } => self.set_link(card, up),
             Request::OpenContext { card } => self.open_context(card),
             Request::CloseContext { context } => self.close_context(context),
             Request::QueryPort { context } => self.query_port(context),

@@ -79,6 +79,7 @@ fn name(request: &Request) -> &'static str {
     match request {
         Request::ListCards => "the list of cards",
         Request::Status => "the status",
+        Request::SetLink { .. } => "the change of a link",
         Request::OpenContext { .. } => "opening a device",
         Request::CloseContext { .. } => "closing a device",
         Request::QueryPort { .. } => "a port query",

@@ -25,12 +25,12 @@ mod message;
 pub use message::*;
 
 /// Version of these messages; provider and balboad must agree.
-pub const ABI: u32 = 8;
+pub const ABI: u32 = 9;
 /// The socket's name in the state directory.
 pub const SOCKET_NAME: &str = "balboad.sock";
-/// The counters' directory in the state directory: `CARD/hw_counters` and `CARD/counters` in it
-/// have a file for each counter of the card's port.
-pub const COUNTERS_DIR: &str = "counters";
+/// The ports' directory in the state directory: `CARD` in it is what stands at `ports/1` of the card in
+/// sysfs.
+pub const PORTS_DIR: &str = "ports";
 /// Largest message in bytes, both ways.
 pub const MAX_MESSAGE: usize = 64 << 10;
 /// File descriptors one message may carry.

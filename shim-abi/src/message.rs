@@ -17,7 +17,7 @@ pub enum Role {
     /// A verbs program. Its memory must be within balboad's reach, and the kernel is asked at once
     /// whether it is.
     Provider,
-    /// `balboa run`, `balboa status`: asks, makes nothing.
+    /// `balboa`: asks, changes ports, makes nothing.
     Tool,
 }
 
@@ -40,6 +40,14 @@ pub enum Request {
     ListCards,
     /// The whole state as JSON. → [`Response::Status`] with a memfd of the text.
     Status,
+    /// Takes a card's port off its cable, or puts it back; a tool's. → [`Response::Done`] once its state
+    /// says so
+    SetLink {
+        /// Card number.
+        card: u32,
+        /// As the cable says; down otherwise.
+        up: bool,
+    },
     /// Opens a card. → [`Response::Context`]
     OpenContext {
         /// Card number, as in its name `balboaN`.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use shim_abi::{COUNTERS_DIR, CardInfo, PortInfo};
+use shim_abi::{CardInfo, PORTS_DIR};
 
 /// Number of the first device node. Far from 0: a fake `uverbs0` would keep the kernel from making
 /// the real one, were an RDMA driver loaded later.
@@ -66,43 +66,8 @@ impl World {
         ] {
             self.file(format!("{device}/{name}"), value);
         }
-        self.port(&format!("{device}/ports/1"), &card.port);
-        for counters in ["hw_counters", "counters"] {
-            let kept = format!("{COUNTERS_DIR}/{}/{counters}", card.name);
-            self.live.insert(format!("{device}/ports/1/{counters}"), kept);
-        }
-    }
-
-    fn port(&mut self, directory: &str, port: &PortInfo) {
-        let (state, physical) =
-            if port.link_up { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
-        for (name, value) in [
-            ("state", state),
-            ("phys_state", physical),
-            ("rate", "100 Gb/sec (4X EDR)"),
-            ("link_layer", "Ethernet"),
-            // Local identifiers and subnet managers are InfiniBand's; RoCE has none.
-            ("lid", "0x0"),
-            ("lid_mask_count", "0"),
-            ("sm_lid", "0x0"),
-            ("sm_sl", "0"),
-            ("cap_mask", "0x00010000"),
-        ] {
-            self.file(format!("{directory}/{name}"), value);
-        }
-        for (index, pkey) in port.pkeys.iter().enumerate() {
-            self.file(format!("{directory}/pkeys/{index}"), format!("{pkey:#06x}"));
-        }
-        for (index, gid) in port.gids.iter().enumerate() {
-            self.file(format!("{directory}/gids/{index}"), groups(gid));
-            // A slot without a GID has neither type nor netdev; for the kernel reading them is an
-            // error. No netdev has the addresses, and a name that is none would make libibverbs take
-            // the whole table for unreadable; but programs (the crate `sideway`) rely on the file.
-            if gid.iter().any(|byte| *byte != 0) {
-                self.file(format!("{directory}/gid_attrs/types/{index}"), "RoCE v2");
-                self.file(format!("{directory}/gid_attrs/ndevs/{index}"), "");
-            }
-        }
+        let kept = format!("{PORTS_DIR}/{}", card.name);
+        self.live.insert(format!("{device}/ports/1"), kept);
     }
 }
 
@@ -116,12 +81,11 @@ fn groups(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use shim_abi::PortInfo;
+
     use super::*;
 
     fn card(number: u32) -> CardInfo {
-        let mut link_local = [0; 16];
-        link_local[..2].copy_from_slice(&[0xfe, 0x80]);
-        link_local[15] = 7;
         CardInfo {
             card: number,
             name: format!("balboa{number}"),
@@ -133,7 +97,7 @@ mod tests {
                 max_mtu: 5,
                 active_mtu: 5,
                 mac: [2, 0, 0, 0, 0, 1],
-                gids: vec![link_local, [0; 16]],
+                gids: Vec::new(),
                 pkeys: vec![0xffff],
             },
         }
@@ -148,26 +112,7 @@ mod tests {
         assert_eq!(text("infiniband_verbs/uverbs901/ibdev"), Some("balboa1"));
         assert_eq!(text("infiniband_verbs/uverbs901/dev"), Some("1:7"));
         assert_eq!(text("infiniband/balboa0/node_guid"), Some("0250:c2ff:fe00:0001"));
-        assert_eq!(text("infiniband/balboa0/ports/1/state"), Some("4: ACTIVE"));
-        assert_eq!(
-            world.live.get("infiniband/balboa1/ports/1/hw_counters").map(String::as_str),
-            Some("counters/balboa1/hw_counters")
-        );
-        assert_eq!(text("infiniband/balboa1/ports/1/phys_state"), Some("3: Disabled"));
-        assert_eq!(text("infiniband/balboa0/ports/1/pkeys/0"), Some("0xffff"));
-        assert_eq!(
-            text("infiniband/balboa0/ports/1/gids/0"),
-            Some("fe80:0000:0000:0000:0000:0000:0000:0007")
-        );
-    }
-
-    #[test]
-    fn attributes_of_a_gid_stand_only_where_a_gid_does() {
-        let world = World::of(&[card(0)]);
-        for (attribute, value) in [("types", "RoCE v2\n"), ("ndevs", "\n")] {
-            let path = |index| format!("infiniband/balboa0/ports/1/gid_attrs/{attribute}/{index}");
-            assert_eq!(world.class.get(&path(0)).map(String::as_str), Some(value));
-            assert_eq!(world.class.get(&path(1)), None);
-        }
+        let live = world.live.get("infiniband/balboa1/ports/1").map(String::as_str);
+        assert_eq!(live, Some("ports/balboa1"));
     }
 }

@@ -102,13 +102,13 @@ fn capture_into_file(setting: &Setting, _: Length) -> Result<()> {
     is_kept(&file)
 }
 
-/// The state directory with a card's counters, as a balboad that was killed leaves it.
+/// The state directory with the files of a card's port, as a balboad that was killed leaves it.
 fn left_behind(setting: &Setting) -> Result<PathBuf> {
-    let counters = setting.state_dir().join(shim_abi::COUNTERS_DIR);
-    for path in [&setting.state_dir(), &counters, &counters.join("balboa0")] {
+    let ports = setting.state_dir().join(shim_abi::PORTS_DIR);
+    for path in [&setting.state_dir(), &ports, &ports.join("balboa0")] {
         directory(setting, path)?;
     }
-    Ok(counters.join("balboa0"))
+    Ok(ports.join("balboa0"))
 }
 
 fn counters_through_link(setting: &Setting, _: Length) -> Result<()> {

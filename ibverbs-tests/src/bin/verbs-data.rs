@@ -41,6 +41,14 @@ enum Command {
     Counter(Link),
     /// What the extended verbs tell, and what they refuse
     Extended(Link),
+    /// Take the ports off their cables and put them back, under messages
+    Links {
+        /// The program that does it
+        #[arg(long)]
+        balboa: PathBuf,
+        #[command(flatten)]
+        link: Link,
+    },
     /// Reach for a page as long as it is registered, and when it is no more
     Reach {
         /// How often, before and after
@@ -176,6 +184,10 @@ fn main() -> anyhow::Result<()> {
         Command::Extended(link) => {
             data::extended::all(&(&link).into())?;
             println!("the extended verbs do what they should");
+        }
+        Command::Links { balboa, link } => {
+            data::port::links(&(&link).into(), &balboa)?;
+            println!("links went down and came back");
         }
         Command::Reach { tries, link } => {
             let [before, after] = data::reach::registered(&(&link).into(), tries)?;

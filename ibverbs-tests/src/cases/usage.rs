@@ -144,9 +144,9 @@ fn balboads_files(setting: &Setting) -> Result<()> {
     own("occupied", 0o700)?;
     own("locked", 0o700)?;
     own("shared", 0o700)?;
-    fs::create_dir(home.join("shared/counters"))?;
-    fs::write(home.join("shared/counters/precious"), "")?;
-    std::os::unix::fs::chown(home.join("shared/counters"), Some(setting.uid()), None)?;
+    fs::create_dir(home.join("shared/ports"))?;
+    fs::write(home.join("shared/ports/precious"), "")?;
+    std::os::unix::fs::chown(home.join("shared/ports"), Some(setting.uid()), None)?;
     fs::write(home.join("occupied/balboad.sock"), "")?;
     fs::create_dir(home.join("locked/balboad.lock"))?;
     symlink("open", home.join("link"))?;
@@ -166,7 +166,7 @@ fn balboads_files(setting: &Setting) -> Result<()> {
     ];
     let task = || Ok(setting.built("balboad").words("--soft 1 --state-dir"));
     all("balboad", task, &table)?;
-    ensure!(home.join("shared/counters/precious").exists(), "a file of the user's is gone");
+    ensure!(home.join("shared/ports/precious").exists(), "a file of the user's is gone");
     ensure!(!home.join(&too_long).exists(), "a directory that is of no use was made");
     if setting.uid() != 0 {
         all("balboad", task, &[("closed", 1, "Permission denied")])?;
@@ -199,6 +199,11 @@ fn balboa(setting: &Setting) -> Result<()> {
         ("status --state-dir file", 1, "is not a directory"),
         ("status --state-dir file/below", 1, "Not a directory"),
         (&long_status, 1, "too long"),
+        ("link", 2, "required arguments were not provided: <CARD> <up|down>"),
+        ("link balboa0", 2, "required arguments were not provided: <up|down>"),
+        ("link eth0 down", 2, "'eth0' for '<CARD>': write the name of a card: balboa0"),
+        ("link balboa0 off", 2, "'off' for '<up|down>': write up or down"),
+        ("link --state-dir nowhere balboa0 up", 1, "no balboad serves nowhere"),
         ("run", 125, "required arguments were not provided: <CMD>..."),
         ("run --", 125, "required arguments were not provided: <CMD>..."),
         ("run --state-dir", 125, "a value is required"),

@@ -146,6 +146,11 @@ impl Link {
         Ok((peer(&self.left, left_psn, right_psn)?, peer(&self.right, right_psn, left_psn)?))
     }
 
+    /// Changes how patient the next connection is.
+    pub fn set_patience(&mut self, patience: Patience) {
+        self.options.patience = patience;
+    }
+
     /// How it was made.
     pub fn options(&self) -> &Options {
         &self.options

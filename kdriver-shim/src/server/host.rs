@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use host_view::shadow_device::{Gid, ShadowDevices};
-use host_view::sysfs::{CardCounters, CounterFiles};
+use host_view::sysfs::{CardPort, PortFiles};
 use nix::sys::epoll::EpollFlags;
-use shim_abi::COUNTERS_DIR;
+use shim_abi::PORTS_DIR;
 
 use super::Server;
 use crate::cards::{Card, find};
@@ -38,32 +38,42 @@ impl Server {
         for (number, gids) in changes {
             let Ok(card) = find(&mut self.cards, number) else { continue };
             match card.device.set_gids(gids) {
-                Ok(true) => events::gids_changed(card),
+                Ok(true) => {
+                    events::gids_changed(card);
+                    self.port_files.hurry(Instant::now());
+                }
                 Ok(false) => {}
                 Err(error) => log::error!("{}: its addresses stay: {error}", card.device.name()),
             }
         }
     }
 
-    /// Writes the counters' files if it is time, and tells of what was heard meanwhile.
-    pub(super) fn write_counters(&mut self, now: Instant) {
+    /// Writes the files of the ports if it is time, and tells of what was heard meanwhile.
+    pub(super) fn write_ports(&mut self, now: Instant) {
         let programs = self.has_programs();
-        self.counter_files.refresh(self.cards.iter_mut().map(counters), programs, now);
+        self.port_files.refresh(self.cards.iter_mut().map(port), programs, now);
         events::dispatch(&mut self.cards, &self.clients);
+    }
+
+    /// Writes the files of the ports now, for one of them has changed.
+    pub(super) fn write_changed_ports(&mut self) {
+        let now = Instant::now();
+        self.port_files.hurry(now);
+        self.write_ports(now);
     }
 }
 
-/// Makes the counters' files in a state directory that is ours.
-pub(super) fn counter_files(state: &StateDir, cards: &mut [Card]) -> Result<CounterFiles, Error> {
-    let cards: Vec<_> = cards.iter_mut().map(counters).collect();
-    CounterFiles::new(state.directory(), &cards, Instant::now()).map_err(|error| Error::StateDir {
+/// Makes the files of the ports in a state directory that is ours.
+pub(super) fn port_files(state: &StateDir, cards: &mut [Card]) -> Result<PortFiles, Error> {
+    let cards: Vec<_> = cards.iter_mut().map(port).collect();
+    PortFiles::new(state.directory(), &cards, Instant::now()).map_err(|error| Error::StateDir {
         dir: state.path().to_owned(),
-        why: format!("{COUNTERS_DIR} in it cannot be made: {error}"),
+        why: format!("{PORTS_DIR} in it cannot be made: {error}"),
     })
 }
 
-fn counters(card: &mut Card) -> CardCounters {
-    CardCounters { name: card.device.name(), values: card.device.counters() }
+fn port(card: &mut Card) -> CardPort {
+    CardPort { name: card.device.name(), port: card.port(), counters: card.device.counters() }
 }
 
 fn gid_tables(cards: &[Card]) -> impl Iterator<Item = (u32, &[Gid])> {

@@ -75,6 +75,10 @@ impl Bench {
         self.server.cards.iter_mut().for_each(|card| card.device.serve_interrupts().unwrap());
     }
 
+    pub(super) fn state_dir(&self) -> &Path {
+        self.root.path()
+    }
+
     pub(super) fn connect(&mut self) -> Peer {
         Peer { socket: dial(self.root.path()) }
     }

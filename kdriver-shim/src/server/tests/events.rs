@@ -157,3 +157,43 @@ fn a_failure_of_a_qp_before_its_reset_hides_none_behind_it() {
     bench.turn();
     assert_eq!(records(&events).len(), 1, "it failed again");
 }
+
+#[test]
+fn a_tool_takes_a_port_off_its_cable_and_its_programs_are_told() {
+    let mut bench = Bench::new(2, 1);
+    let Listening { peer, events, .. } = Listening::new(&mut bench);
+    let (other, mut fds) = bench.open(&peer, 1);
+    let tool = bench.connect();
+    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let (port_active, port_err) = (9u32, 10u32);
+    let record = |kind: u32| [&1u64.to_le_bytes()[..], &kind.to_le_bytes(), &[0; 4]].concat();
+    let state = bench.state_dir().join("ports/balboa0/state");
+    for (up, told, text) in [(false, port_err, "1: DOWN\n"), (true, port_active, "4: ACTIVE\n")] {
+        assert_eq!(bench.ask(&tool, Request::SetLink { card: 0, up }).0, Response::Done);
+        assert_eq!(std::fs::read_to_string(&state).unwrap(), text, "as soon as it is answered");
+        bench.turn();
+        assert_eq!(records(&events), [record(told)]);
+        let (Response::Cards(cards), _) = bench.ask(&tool, Request::ListCards) else { panic!() };
+        assert_eq!([cards[0].port.link_up, cards[1].port.link_up], [up, true]);
+    }
+    assert!(records(&fds.remove(0)).is_empty(), "card 1, context {}", other.context);
+}
+
+#[test]
+fn a_link_is_changed_by_tools_only_and_on_cards_that_are_there() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let request = Request::SetLink { card: 0, up: false };
+    let refusal = bench.refused(&peer, request.clone());
+    assert_eq!(refusal.errno, Errno::EPERM as i32);
+    let tool = bench.connect();
+    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let refusal = bench.refused(&tool, Request::SetLink { card: 7, up: false });
+    assert_eq!(refusal.errno, Errno::EINVAL as i32);
+    // A card that cannot.
+    let unsupported = fpga_regs::engine::admin::AdminStatus::Unsupported;
+    bench.cards[0].window(0, |w| w.refuse.insert(Opcode::SetLink, unsupported));
+    let refusal = bench.refused(&tool, request);
+    assert_eq!(refusal.errno, Errno::EOPNOTSUPP as i32);
+    assert!(refusal.reason.contains("balboa0 window 0: SetLink"), "{refusal:?}");
+}
