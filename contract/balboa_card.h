@@ -949,7 +949,7 @@ typedef uint64_t balboa_le64;
 /* Number of the queue: QPN, RQN or CQN. */
 #define BALBOA_DOORBELL_SLOT_VALUE_NUMBER_MASK UINT64_C(0xffffff00000000)
 #define BALBOA_DOORBELL_SLOT_VALUE_NUMBER_SHIFT 0x20u
-/* SQ: generation of the QP. RQ: the same for a private one. CQ: 0. */
+/* SQ: generation of the QP. RQ: the same for a private one. CQ: how often it was resized, modulo 256. */
 #define BALBOA_DOORBELL_SLOT_VALUE_GENERATION_MASK UINT64_C(0xff00000000000000)
 #define BALBOA_DOORBELL_SLOT_VALUE_GENERATION_SHIFT 0x38u
 /* doorbell_arm_word: The arm word of a completion queue. An entry at or beyond consumer that is of the kind waited for fires at once. */
@@ -1183,7 +1183,7 @@ enum balboa_event_qp_event {
 enum balboa_admin_opcode {
     /* admin_create_cq; result is the CQN. */
     BALBOA_ADMIN_OPCODE_CREATE_CQ = 1,
-    /* admin_resize_cq. */
+    /* admin_resize_cq; result is the index behind the last entry of the old ring. */
     BALBOA_ADMIN_OPCODE_RESIZE_CQ = 2,
     /* admin_destroy of a completion queue. */
     BALBOA_ADMIN_OPCODE_DESTROY_CQ = 3,
@@ -1680,7 +1680,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_create_cq, response) == 0x8, "balboa_
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_cq, ring) == 0x10, "balboa_admin_create_cq.ring");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_cq, log2_entries) == 0x18, "balboa_admin_create_cq.log2_entries");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_cq, page) == 0x19, "balboa_admin_create_cq.page");
-/* Moves a completion queue to a new ring; entries not yet consumed are copied in order. */
+/* Moves a completion queue to a new ring. Ring memory: as that of admin_create_cq. */
 struct balboa_admin_resize_cq {
     /* What to do. */
     uint8_t opcode;

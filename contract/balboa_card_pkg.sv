@@ -709,7 +709,7 @@ package balboa_card_pkg;
   typedef enum logic [7:0] {
     // admin_create_cq; result is the CQN.
     ADMIN_OPCODE_CREATE_CQ = 8'd1,
-    // admin_resize_cq.
+    // admin_resize_cq; result is the index behind the last entry of the old ring.
     ADMIN_OPCODE_RESIZE_CQ = 8'd2,
     // admin_destroy of a completion queue.
     ADMIN_OPCODE_DESTROY_CQ = 8'd3,
@@ -1349,7 +1349,7 @@ package balboa_card_pkg;
   } window_event_consumer_t;
   // The value to store in a queue's slot. Two successive stores of one queue, or of its successor under the same number, always differ: an engine that polls sees each of them.
   typedef struct packed {
-    // [63:56] SQ: generation of the QP. RQ: the same for a private one. CQ: 0.
+    // [63:56] SQ: generation of the QP. RQ: the same for a private one. CQ: how often it was resized, modulo 256.
     logic [7:0] generation;
     // [55:32] Number of the queue: QPN, RQN or CQN.
     logic [23:0] number;
@@ -1606,7 +1606,7 @@ package balboa_card_pkg;
     // [7:0] What to do.
     admin_opcode_t opcode;
   } admin_create_cq_t;
-  // Moves a completion queue to a new ring; entries not yet consumed are copied in order.
+  // Moves a completion queue to a new ring. Ring memory: as that of admin_create_cq.
   typedef struct packed {
     logic [255:0] reserved_256;
     // [255:224] Number of the completion queue.

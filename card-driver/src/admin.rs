@@ -13,7 +13,7 @@ use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::admin::{
     AdminStatus, COUNTERS, Completion, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, Destroy,
-    Header, ModifyKey, ModifyQp, ModifyRq, Opcode, PortAttributes, SetGid, SetLink,
+    Header, ModifyKey, ModifyQp, ModifyRq, Opcode, PortAttributes, ResizeCq, SetGid, SetLink,
 };
 use fpga_regs::engine::cqe;
 use fpga_regs::engine::qp::Attributes;
@@ -327,6 +327,10 @@ impl Engine for AdminEngine {
 
     fn create_cq(&mut self, command: &CreateCq) -> Result<u32, Error> {
         Ok(self.run(Opcode::CreateCq, command.encode())?.result)
+    }
+
+    fn resize_cq(&mut self, command: &ResizeCq) -> Result<u32, Error> {
+        Ok(self.run(Opcode::ResizeCq, command.encode())?.result)
     }
 
     fn destroy_cq(&mut self, cqn: u32) -> Result<(), Error> {

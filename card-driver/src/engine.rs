@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use fpga_regs::engine::admin::{
-    CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, ModifyKey, PortAttributes,
+    CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, ModifyKey, PortAttributes, ResizeCq,
 };
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::qp::Attributes;
@@ -35,6 +35,9 @@ pub trait Engine {
 
     /// Makes a completion queue and returns its number.
     fn create_cq(&mut self, command: &CreateCq) -> Result<u32, Error>;
+    /// Moves a completion queue to another ring, and returns the index behind the last entry of the old
+    /// one, which nothing reads or writes any more. One that is refused stays as it is.
+    fn resize_cq(&mut self, command: &ResizeCq) -> Result<u32, Error>;
     /// Ends a completion queue; none of its events is told afterwards.
     fn destroy_cq(&mut self, cqn: u32) -> Result<(), Error>;
     /// Makes a receive queue and returns its number.

@@ -12,6 +12,7 @@ pub mod extended;
 pub mod link;
 pub mod port;
 pub mod reach;
+pub mod resize;
 pub mod shared;
 pub mod transfer;
 

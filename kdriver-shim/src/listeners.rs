@@ -60,6 +60,8 @@ pub struct Notifier {
     pub memory: Arc<SharedMapping>,
     /// See [`Self::memory`].
     pub ring: Span,
+    /// The ring it had before, in whose record the client may still count, too.
+    former: Option<Span>,
     /// Records sent on the channel, or kept for it, modulo 2^32.
     sent: u32,
 }
@@ -68,17 +70,22 @@ impl Notifier {
     /// Of a queue of which nothing was told yet.
     #[must_use]
     pub fn new(cookie: u64, records: Records, memory: Arc<SharedMapping>, ring: Span) -> Self {
-        Self { cookie, records, memory, ring, sent: 0 }
+        Self { cookie, records, memory, ring, former: None, sent: 0 }
+    }
+
+    /// Records of the queue that the client has read, as far as a ring's record tells.
+    fn read(&self, ring: Span) -> Option<u32> {
+        let ring = usize::try_from(ring.start).unwrap_or(usize::MAX);
+        self.memory.load_acquire_u32(ring.saturating_add(record::EVENTS_READ)).ok()
     }
 
     /// The queue fired: at most one unread record of it is ever in its channel.
     fn fire(&mut self, cqn: u32) {
-        let ring = usize::try_from(self.ring.start).unwrap_or(usize::MAX);
-        let word = ring.saturating_add(record::EVENTS_READ);
-        let Ok(read) = self.memory.load_acquire_u32(word) else { return };
-        // A client that counts wrongly gets too few records, and is the only one to suffer.
-        if self.sent != read {
-            log::trace!("CQ {cqn:#x}: fired with {read} of {} records read", self.sent);
+        // The number only grows: where either of them says that all were read, they were. A client that
+        // counts wrongly gets too few records, and is the only one to suffer.
+        let mut rings = [Some(self.ring), self.former].into_iter().flatten();
+        if !rings.any(|ring| self.read(ring) == Some(self.sent)) {
+            log::trace!("CQ {cqn:#x}: fired with less than {} records read", self.sent);
             return;
         }
         let record = completion_record(self.cookie);
@@ -177,6 +184,13 @@ impl Listeners {
         notifier: Option<Notifier>,
     ) {
         lock(&self.table).cqs.insert(cqn, (Listener::new(cookie, context), notifier));
+    }
+
+    /// A completion queue has moved to another ring, and `former` is still where it was; or that is no more.
+    pub fn move_cq(&self, cqn: u32, ring: Span, former: Option<Span>) {
+        if let Some((_, Some(notifier))) = lock(&self.table).cqs.get_mut(&cqn) {
+            (notifier.ring, notifier.former) = (ring, former);
+        }
     }
 
     /// Takes a completion queue out that has gone.

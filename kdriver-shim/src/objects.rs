@@ -91,8 +91,18 @@ pub struct Cq {
     pub log2_entries: u8,
     /// Its ring in the client's ring memory, once it has one.
     pub ring: Option<Span>,
+    /// The ring that it had before it was resized, until its client gives that back.
+    pub former: Option<Span>,
     /// Its number, once it is made.
     pub cqn: Option<u32>,
+}
+
+impl Cq {
+    /// Its entries.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        1u64.checked_shl(u32::from(self.log2_entries)).unwrap_or(0)
+    }
 }
 
 /// A shared receive queue.

@@ -128,6 +128,8 @@ impl Session<'_> {
             Request::CreateCq { context, log2_entries, channel, cookie } => {
                 self.create_cq(context, log2_entries, channel, cookie)
             }
+            Request::ResizeCq { cqn, log2_entries } => self.resize_cq(cqn, log2_entries),
+            Request::ReleaseCqRing { cqn } => self.release_cq_ring(cqn),
             Request::DestroyCq { cqn } => self.destroy_cq(cqn),
             Request::CreateSrq { pdn, log2_entries, log2_stride, cookie } => {
                 self.create_srq(srq::Wanted { pdn, log2_entries, log2_stride, cookie })

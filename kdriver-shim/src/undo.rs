@@ -131,7 +131,13 @@ impl Client {
 
     /// Gives a queue's ring back, unless the card may still use it. When its client ends, it goes with all
     /// of its ring memory.
-    fn give_ring(&mut self, cards: &mut [Card], card: u32, ring: Option<Span>, clean: bool) {
+    pub(crate) fn give_ring(
+        &mut self,
+        cards: &mut [Card],
+        card: u32,
+        ring: Option<Span>,
+        clean: bool,
+    ) {
         let Some(ring) = ring.filter(|_| self.stage != Stage::Ending) else { return };
         let unmapped = if clean { self.unmap_ring(cards, card, ring) } else { Ok(()) };
         if let Err(error) = &unmapped {
@@ -240,8 +246,7 @@ impl Kind for Cq {
     }
 
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
-        let entries = 1u64.checked_shl(u32::from(self.log2_entries)).unwrap_or(0);
-        [(Resource::Cqs, 1), (Resource::CqEntries, entries)]
+        [(Resource::Cqs, 1), (Resource::CqEntries, self.entries())]
     }
 
     fn stop(&self, client: &Client, cards: &mut [Card]) -> Result<(), Error> {
@@ -259,6 +264,8 @@ impl Kind for Cq {
             told = window.users.listeners.remove_cq(cqn);
         }
         let gone = client.is_released(cards, self.card, ("CQ", self.cqn), queues, stopped);
+        // The engine has left the former one, whatever came of the queue.
+        client.give_ring(cards, self.card, self.former, true);
         client.give_ring(cards, self.card, self.ring, gone);
         told
     }

@@ -16,7 +16,7 @@ use shim_abi::{
 use vfio::Iommu;
 
 use crate::control::{Connection, Opened, ask, unexpected};
-use crate::cq::{self, CompletionQueue};
+use crate::cq::{self, CompletionQueue, EntryRing};
 use crate::error::{Error, Result, invalid, unsupported};
 use crate::events::{EventSource, new_cookie};
 use crate::limits::{COMPLETION_VECTORS, ReceiveSizes, cq_size, queue_sizes, receive_sizes};
@@ -334,7 +334,7 @@ impl Context {
             ask!(self.connection, request, Response::Cq { cqn, ring } => (cqn, ring))?;
         let made = self.ring_memory(ring, log2_entries).map(|(ring, record)| {
             let path = Arc::clone(&self.opened.path);
-            CompletionQueue::new(cqn, log2_entries, ring, record, path)
+            CompletionQueue::new(cqn, EntryRing::new(ring, record), path)
         });
         let queue = match made {
             Ok(queue) => Arc::new(queue),
@@ -345,10 +345,36 @@ impl Context {
             }
         };
         if let Some(channel) = &channel {
-            channel.source.watch(cookie, address, Some(queue.record.clone()));
+            channel.source.watch(cookie, address, Some(queue.record()));
         }
         self.asynchronous.watch(cookie, address, None);
         Ok(Cq { queue, channel, cookie })
+    }
+
+    /// Gives a completion queue room for `cqe` completions, or more; what it has is kept, in order.
+    ///
+    /// EINVAL where that is more than `cqe`; then, and whenever it fails, it is as before.
+    pub(crate) fn resize_cq(&self, cq: &Cq, cqe: u32) -> Result<()> {
+        if !self.capabilities().contains(Capabilities::RESIZE_CQ) {
+            return Err(unsupported!("CQs are not resized"));
+        }
+        let log2_entries = cq_size(self.limits(), cqe)?;
+        let cqn = cq.queue.cqn;
+        cq.queue.resize(
+            log2_entries,
+            || {
+                let (ring, end) = ask!(self.connection, Request::ResizeCq { cqn, log2_entries },
+                Response::CqResized { ring, end } => (ring, end))?;
+                let (ring, record) = self.ring_memory(ring, log2_entries)?;
+                Ok((EntryRing::new(ring, record), end))
+            },
+            |record| {
+                if let Some(channel) = &cq.channel {
+                    channel.source.count_in(cq.cookie, record);
+                }
+                ask!(self.connection, Request::ReleaseCqRing { cqn }, Response::Done => ())
+            },
+        )
     }
 
     /// Destroys a completion queue: no record of it is handed out afterwards.

@@ -95,6 +95,8 @@ fn name(request: &Request) -> &'static str {
         Request::CreateAh { .. } => "making an address handle",
         Request::DestroyAh { .. } => "ending an address handle",
         Request::CreateCq { .. } => "making a CQ",
+        Request::ResizeCq { .. } => "resizing a CQ",
+        Request::ReleaseCqRing { .. } => "giving back a CQ's old ring",
         Request::DestroyCq { .. } => "destroying a CQ",
         Request::CreateSrq { .. } => "making an SRQ",
         Request::ModifySrq { .. } => "changing an SRQ",

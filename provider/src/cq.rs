@@ -1,17 +1,24 @@
 //! Completion queues: the ring, its consumer, arming.
 
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use fpga_regs::engine::cqe::{Cqe, Flags, phase};
 use fpga_regs::engine::doorbell::{Arm, ArmKind, QueueKind, record, slot, slot_value};
-use hostmem::{BlockRing, DoorbellSlot, ForkCanary, FutexGuard, FutexMutex, Record, WrittenBlock};
+use fpga_regs::{BLOCK_BYTES, Block};
+use hostmem::{
+    Access, BlockRing, DoorbellSlot, ForkCanary, FutexGuard, FutexMutex, PAGE_BYTES, Record,
+    SharedMapping, WrittenBlock, memfd,
+};
 
 use crate::doorbell::CardPath;
+use crate::error::{Error, Result, invalid};
 use crate::qp::Queues;
 use crate::table::QpTable;
 
 pub(crate) const CONSUMER: usize = record::CONSUMER / 4;
+const ENTRIES: usize = record::ENTRIES as usize;
 const ARM: usize = record::ARM / 8;
 
 /// A completion queue.
@@ -20,26 +27,37 @@ const ARM: usize = record::ARM / 8;
 #[repr(C)]
 pub(crate) struct CompletionQueue {
     pub(crate) state: FutexMutex<CqState>,
-    pub(crate) ring: BlockRing,
-    pub(crate) record: Record,
     /// The path's.
     pub(crate) canary: ForkCanary,
-    /// The bit of a running index that changes with each lap.
-    lap: u32,
     pub(crate) cqn: u32,
-    pub(crate) log2_entries: u8,
     slot: DoorbellSlot,
     arming: FutexMutex<Arming>,
+    /// Of who resizes it, from before the card is asked until all is as it then says.
+    resizing: FutexMutex<()>,
     pub(crate) path: Arc<CardPath>,
     /// Send and receive queues that complete here; it cannot be destroyed before them.
     users: AtomicU32,
 }
 
+/// A ring of completion entries with its record.
+#[derive(Clone, Debug)]
+pub(crate) struct EntryRing {
+    ring: BlockRing,
+    pub(crate) record: Record,
+    /// The bit of a running index that changes with each lap.
+    lap: u32,
+}
+
 /// What changes while a completion queue is used.
 #[derive(Debug)]
 pub(crate) struct CqState {
+    /// What is polled.
+    pub(crate) ring: EntryRing,
     /// Running index of the next entry.
     pub(crate) consumer: u32,
+    /// What is polled once nothing is left in the ring: the queue was resized, and that one has what was
+    /// left then, and is not the card's.
+    next: Option<EntryRing>,
     /// The QPs that complete here.
     pub(crate) table: QpTable,
     /// Polls that found nothing.
@@ -48,34 +66,182 @@ pub(crate) struct CqState {
 
 /// What arming changes. It has a lock of its own: who takes completions one by one may arm the queue
 /// meanwhile.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Arming {
+    /// What the card writes to.
+    ring: EntryRing,
     /// Running index behind the entries that were there at the last arming.
     seen: u32,
     sequence: u32,
+    kind: ArmKind,
+    /// How often the queue was resized: by that the doorbell of an arming that is told again is another.
+    resized: u8,
+}
+
+impl EntryRing {
+    /// A ring of zeroed entries that were never written, or were written by the card.
+    pub(crate) fn new(ring: BlockRing, record: Record) -> Self {
+        let lap = ring.blocks();
+        Self { ring, record, lap }
+    }
+
+    /// A ring of this process alone, with room for so many entries.
+    fn private(entries: u32) -> Result<Self> {
+        let host = || Error::host("make room for the entries of a CQ");
+        let blocks = entries.checked_next_power_of_two().unwrap_or(entries);
+        let bytes = (blocks as usize).saturating_mul(BLOCK_BYTES).saturating_add(ENTRIES);
+        let bytes = bytes.next_multiple_of(PAGE_BYTES);
+        let fd = memfd::create("balboa-entries", bytes).map_err(host())?;
+        let mapping = SharedMapping::new(fd.as_fd(), 0, bytes, Access::ReadWrite).map_err(host())?;
+        let mapping = Arc::new(mapping);
+        let ring = BlockRing::new(Arc::clone(&mapping), ENTRIES, blocks).map_err(host())?;
+        Ok(Self::new(ring, Record::new(mapping, 0).map_err(host())?))
+    }
+
+    /// The entry with a running index, if it was written on this lap.
+    #[inline(always)]
+    pub(crate) fn written(&self, index: u32) -> Option<WrittenBlock<'_>> {
+        self.ring.block(index).written(|last| self.is_of_lap(index, last))
+    }
+
+    /// Whether an entry's last word has the phase that the card writes at a running index.
+    #[inline(always)]
+    fn is_of_lap(&self, index: u32, last_word: u64) -> bool {
+        phase(last_word) == (index & self.lap == 0)
+    }
+
+    /// The entries that are there, from a running index on.
+    fn written_from(&self, index: u32) -> impl Iterator<Item = Block> {
+        let ahead = 0..self.ring.blocks();
+        ahead.map_while(move |ahead| Some(self.written(index.wrapping_add(ahead))?.load()))
+    }
+}
+
+/// The entry behind those that were left when a queue was resized. It is nobody's, so a poll that comes there
+/// looks further, as it would not where nothing is written.
+fn behind_left() -> Block {
+    let [entry] = Cqe { qpn: u32::MAX, phase: 1, ..Cqe::default() }.encode();
+    entry
+}
+
+impl CqState {
+    /// The entries that are there and were not polled.
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = Block> {
+        let next = self.next.as_ref().into_iter().flat_map(|next| next.written_from(0));
+        let entries = self.ring.written_from(self.consumer).chain(next);
+        entries.filter(|entry| *entry != behind_left())
+    }
+
+    /// Goes on to the ring behind this one, of which nothing is left; whether there is one.
+    pub(crate) fn go_on(&mut self) -> bool {
+        let Some(next) = self.next.take() else { return false };
+        (self.ring, self.consumer) = (next, 0);
+        true
+    }
+
+    /// Has what is there polled from `left`, a ring of this process, and then the ring of the card's.
+    fn move_to(&mut self, left: EntryRing, ring: EntryRing) {
+        let mut count = 0u32;
+        for (index, entry) in (0..left.ring.blocks()).zip(self.outstanding()) {
+            // All are of the first lap.
+            let [entry] = Cqe { phase: 1, ..Cqe::decode(&[entry]) }.encode();
+            left.ring.write_published(index, &entry);
+            count = index.wrapping_add(1);
+        }
+        left.ring.write_published(count, &behind_left());
+        self.consumer = 0;
+        (self.ring, self.next) = if count == 0 { (ring, None) } else { (left, Some(ring)) };
+    }
 }
 
 impl CompletionQueue {
-    /// Makes a queue on zeroed ring memory of 2^`log2_entries` entries.
-    pub(crate) fn new(
-        cqn: u32,
-        log2_entries: u8,
-        ring: BlockRing,
-        record: Record,
-        path: Arc<CardPath>,
-    ) -> Self {
-        let state = CqState { consumer: 0, table: QpTable::new(), empty_polls: 0 };
-        let arming = FutexMutex::default();
-        let (lap, users) = (ring.blocks(), AtomicU32::new(0));
+    /// Makes a queue on zeroed ring memory.
+    pub(crate) fn new(cqn: u32, ring: EntryRing, path: Arc<CardPath>) -> Self {
+        let arming =
+            Arming { ring: ring.clone(), seen: 0, sequence: 0, kind: ArmKind::Any, resized: 0 };
+        let state =
+            CqState { ring, consumer: 0, next: None, table: QpTable::new(), empty_polls: 0 };
         let slot = path.slot(slot(QueueKind::Completion, cqn));
-        let (canary, state) = (path.canary().clone(), FutexMutex::new(state));
-        Self { state, ring, record, canary, lap, cqn, log2_entries, slot, arming, path, users }
+        let (canary, users) = (path.canary().clone(), AtomicU32::new(0));
+        let (state, arming) = (FutexMutex::new(state), FutexMutex::new(arming));
+        let resizing = FutexMutex::default();
+        Self { state, canary, cqn, slot, arming, resizing, path, users }
     }
 
     /// Waits for the queue.
     #[inline(always)]
     pub(crate) fn lock(&self) -> FutexGuard<'_, CqState> {
         self.state.lock()
+    }
+
+    /// log2 of its entries.
+    pub(crate) fn log2_entries(&self) -> u8 {
+        self.arming.lock().ring.ring.blocks().ilog2() as u8
+    }
+
+    /// Where the card looks for its indices.
+    pub(crate) fn record(&self) -> Record {
+        self.arming.lock().ring.record.clone()
+    }
+
+    /// Resizes the queue to 2^`log2_entries` entries. `ask` has the card go on in another ring, and answers
+    /// with that and with the index behind the last entry of the old one; `release` gives the old one back,
+    /// and is told the record of the new one.
+    ///
+    /// Polls go on meanwhile, and deliver what is left before what comes. EINVAL where more is left than
+    /// the queue is to have.
+    pub(crate) fn resize(
+        &self,
+        log2_entries: u8,
+        ask: impl FnOnce() -> Result<(EntryRing, u32)>,
+        release: impl FnOnce(Record) -> Result<()>,
+    ) -> Result<()> {
+        if !self.path.is_ours() {
+            return Err(Error::Forked);
+        }
+        let _resizing = self.resizing.lock();
+        if log2_entries == self.log2_entries() {
+            return Ok(());
+        }
+        let left = self.room_for_left(1u32.checked_shl(log2_entries.into()).unwrap_or(u32::MAX))?;
+        let (ring, end) = ask()?;
+        let record = ring.record.clone();
+        self.go_on_in(left, ring, end);
+        release(record)
+    }
+
+    /// Room for all that may be left when the queue is to have so many entries.
+    fn room_for_left(&self, entries: u32) -> Result<EntryRing> {
+        let state = self.lock();
+        let left = state.outstanding().count();
+        if left > entries as usize {
+            return Err(invalid!(
+                "CQ {:#x} cannot have {entries} entries: {left} completions were not polled",
+                self.cqn
+            ));
+        }
+        let more = state.next.as_ref().map_or(0, |next| next.ring.blocks());
+        // And the one behind them.
+        let most = state.ring.ring.blocks().saturating_add(more).saturating_add(1);
+        drop(state);
+        EntryRing::private(most)
+    }
+
+    /// Goes on in the ring that the card goes on in, behind what is `left`; `end` is where the card ended.
+    fn go_on_in(&self, left: EntryRing, ring: EntryRing, end: u32) {
+        let mut state = self.lock();
+        let mut arming = self.arming.lock();
+        state.move_to(left, ring.clone());
+        arming.ring = ring;
+        arming.seen = arming.seen.wrapping_sub(end);
+        arming.resized = arming.resized.wrapping_add(1);
+        // The card may have moved before it saw the last arming, which it then finds here; it knows one
+        // that it saw.
+        if arming.sequence != 0 {
+            self.tell_armed(&arming);
+        }
+        drop((state, arming));
+        self.path.wake_if_asleep();
     }
 
     /// Asks for one event at the next completion, or the next solicited one.
@@ -92,55 +258,28 @@ impl CompletionQueue {
             return Err(libc::EIO);
         }
         let mut arming = self.arming.lock();
-        let sequence = Arm::next_sequence(arming.sequence);
-        arming.sequence = sequence;
-        arming.seen = self.behind_written(arming.seen);
-        let arm = Arm { consumer: arming.seen, sequence, kind };
-        self.record.store_release_u64(ARM, arm.encode());
-        self.slot.ring(slot_value(self.cqn, 0, sequence));
+        arming.sequence = Arm::next_sequence(arming.sequence);
+        arming.kind = kind;
+        arming.seen = arming.behind_written();
+        self.tell_armed(&arming);
         drop(arming);
         self.path.wake_if_asleep();
         Ok(())
     }
 
-    /// The running index behind the entries that are there, of which those before `seen` were there the
-    /// last time.
-    fn behind_written(&self, mut seen: u32) -> u32 {
-        loop {
-            let consumer = self.record.load_acquire_u32(CONSUMER);
-            // What was seen at the last arming and not polled since need not be looked at again.
-            if seen.wrapping_sub(consumer) > self.ring.blocks() {
-                seen = consumer;
-            }
-            while self.written(seen).is_some() {
-                seen = seen.wrapping_add(1);
-            }
-            // Where others polled meanwhile, the card may have written over what was looked at.
-            if self.record.load_acquire_u32(CONSUMER) == consumer {
-                return seen;
-            }
-        }
-    }
-
-    /// The entry with a running index, if the card has written it on this lap.
-    #[inline(always)]
-    pub(crate) fn written(&self, index: u32) -> Option<WrittenBlock<'_>> {
-        self.ring.block(index).written(|last| self.is_of_lap(index, last))
-    }
-
-    /// Whether an entry's last word has the phase that the card writes at a running index.
-    #[inline(always)]
-    fn is_of_lap(&self, index: u32, last_word: u64) -> bool {
-        phase(last_word) == (index & self.lap == 0)
+    /// Tells the card how the queue is armed.
+    fn tell_armed(&self, arming: &Arming) {
+        let &Arming { seen, sequence, kind, resized, .. } = arming;
+        let arm = Arm { consumer: seen, sequence, kind };
+        arming.ring.record.store_release_u64(ARM, arm.encode());
+        self.slot.ring(slot_value(self.cqn, resized, sequence));
     }
 
     /// Gives back what a QP took from its shared receive queue and has completed here: as it is about to
     /// be reset or to go, nobody will poll that.
     fn give_back_shared(&self, state: &CqState, queues: &Queues) {
         let Some(shared) = &queues.shared else { return };
-        let entries = (0..self.ring.blocks())
-            .map_while(|ahead| self.written(state.consumer.wrapping_add(ahead)));
-        for cqe in entries.map(|block| Cqe::decode(&[block.load()])) {
+        for cqe in state.outstanding().map(|block| Cqe::decode(&[block])) {
             let is_its = cqe.qpn == queues.qpn() && cqe.generation == queues.generation();
             if is_its && cqe.flags.contains(Flags::RECEIVE) {
                 shared.retire(cqe.wqe_index);
@@ -151,6 +290,28 @@ impl CompletionQueue {
     /// Whether queues complete here.
     pub(crate) fn is_used(&self) -> bool {
         self.users.load(Ordering::Acquire) != 0
+    }
+}
+
+impl Arming {
+    /// The running index behind the entries that are there, of which those before `seen` were there the
+    /// last time.
+    fn behind_written(&self) -> u32 {
+        let mut seen = self.seen;
+        loop {
+            let consumer = self.ring.record.load_acquire_u32(CONSUMER);
+            // What was seen at the last arming and not polled since need not be looked at again.
+            if seen.wrapping_sub(consumer) > self.ring.ring.blocks() {
+                seen = consumer;
+            }
+            while self.ring.written(seen).is_some() {
+                seen = seen.wrapping_add(1);
+            }
+            // Where others polled meanwhile, the card may have written over what was looked at.
+            if self.ring.record.load_acquire_u32(CONSUMER) == consumer {
+                return seen;
+            }
+        }
     }
 }
 
@@ -203,9 +364,9 @@ mod tests {
     fn each_arming_has_the_next_sequence_and_the_consumer_of_its_time() {
         let bench = bench(4);
         for sequence in 1..=3 {
-            bench.cq.record.store_release_u32(CONSUMER, 128 + sequence);
+            bench.cq.record().store_release_u32(CONSUMER, 128 + sequence);
             bench.cq.arm(ArmKind::Solicited).unwrap();
-            let arm = Arm::decode(bench.cq.record.load_relaxed_u64(ARM)).unwrap();
+            let arm = Arm::decode(bench.cq.record().load_relaxed_u64(ARM)).unwrap();
             let expected = Arm { consumer: 128 + sequence, sequence, kind: ArmKind::Solicited };
             assert_eq!(arm, expected);
             let rung = bench.page.read(slot(QueueKind::Completion, bench.cq.cqn));
@@ -218,10 +379,11 @@ mod tests {
         use fpga_regs::engine::cqe::expected_phase;
         for log2_entries in [0, 1, 3] {
             let cq = bench(log2_entries).cq;
+            let ring = cq.lock().ring.clone();
             for index in (0..40).chain(u32::MAX - 40..=u32::MAX) {
                 let expected = expected_phase(index, log2_entries);
-                assert_eq!(cq.is_of_lap(index, 1 << 56), expected, "{index} of {log2_entries}");
-                assert_eq!(cq.is_of_lap(index, 0), !expected);
+                assert_eq!(ring.is_of_lap(index, 1 << 56), expected, "{index} of {log2_entries}");
+                assert_eq!(ring.is_of_lap(index, 0), !expected);
             }
         }
     }
@@ -231,7 +393,7 @@ mod tests {
         let mut bench = bench(2);
         let armed = |bench: &crate::poll::tests::Bench| {
             bench.cq.arm(ArmKind::Any).unwrap();
-            Arm::decode(bench.cq.record.load_relaxed_u64(ARM)).unwrap().consumer
+            Arm::decode(bench.cq.record().load_relaxed_u64(ARM)).unwrap().consumer
         };
         assert_eq!(armed(&bench), 0);
         bench.post_and_complete(3);

@@ -133,6 +133,14 @@ impl EventSource {
         self.lock().objects.push(Object { cookie, address, handed: 0, record });
     }
 
+    /// Goes on to tell the driver in another record what an object's program was handed.
+    pub(crate) fn count_in(&self, cookie: u64, record: Record) {
+        if let Some(object) = self.lock().object(cookie) {
+            record.store_release_u32(EVENTS_READ, object.handed);
+            object.record = Some(record);
+        }
+    }
+
     /// Stops handing out records of an object of which `sent` were sent in all.
     ///
     /// Returns how many the program was handed; the caller waits until it acknowledged those.

@@ -49,7 +49,7 @@ impl CompletionQueue {
         let Some(next) = self.take_usual::<false>(&mut state, &mut deliver) else {
             return self.poll_all(limit, deliver, 0, state);
         };
-        if limit > 1 && self.written(next).is_some() {
+        if limit > 1 && state.ring.written(next).is_some() {
             return self.poll_all(limit, deliver, 1, state);
         }
         match state.release() {
@@ -124,7 +124,7 @@ impl CompletionQueue {
         deliver: &mut impl FnMut(ibv_wc, u64),
     ) -> Option<u32> {
         let index = state.consumer;
-        let block = self.written(index)?;
+        let block = state.ring.written(index)?;
         let queues = state.table.get_first(block.load_half(QPN))?;
         if !is_of(block, queues) {
             return None;
@@ -134,7 +134,7 @@ impl CompletionQueue {
         // From now on the card may write over the entry.
         let next = index.wrapping_add(1);
         state.consumer = next;
-        self.record.store_release_u32(CONSUMER, next);
+        state.ring.record.store_release_u32(CONSUMER, next);
         deliver(completion, time);
         Some(next)
     }
@@ -179,10 +179,16 @@ impl CompletionQueue {
         deliver: &mut impl FnMut(ibv_wc, u64),
         mut delivered: i32,
     ) -> i32 {
-        let start = state.consumer;
+        let mut start = state.consumer;
         let mut index = start;
         while delivered < limit {
-            let Some(block) = self.written(index) else { break };
+            let Some(block) = state.ring.written(index) else {
+                if !state.go_on() {
+                    break;
+                }
+                (start, index) = (state.consumer, state.consumer);
+                continue;
+            };
             index = index.wrapping_add(1);
             // An entry of a QP that was destroyed or reset meanwhile completes nothing.
             let Some(queues) = state.table.get(block.load_half(QPN)) else { continue };
@@ -197,7 +203,7 @@ impl CompletionQueue {
         }
         if index != start {
             state.consumer = index;
-            self.record.store_release_u32(CONSUMER, index);
+            state.ring.record.store_release_u32(CONSUMER, index);
         } else if delivered == 0 && self.path.is_dead() {
             return self.flush(state, limit, deliver);
         }

@@ -2,7 +2,8 @@
 
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header,
-    MAX_BLOCKS, ModifyKey, ModifyQp, ModifyRq, Opcode, RqKind, SetGid, SetLink, SetNeighbour,
+    MAX_BLOCKS, ModifyKey, ModifyQp, ModifyRq, Opcode, ResizeCq, RqKind, SetGid, SetLink,
+    SetNeighbour,
 };
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::doorbell::QueueKind;
@@ -12,7 +13,7 @@ use fpga_regs::engine::transition;
 use fpga_regs::engine::window::{Capabilities, MAX_LOG2_ADMIN};
 use fpga_regs::{BLOCK_BYTES, Block};
 
-use crate::cq::Cq;
+use crate::cq::{Completions, Cq};
 use crate::doorbells::{DoorbellPage, Queue};
 use crate::engine::Engine;
 use crate::memory::{QueueMemory, Ring, Rings, aligned_ring, is_aligned};
@@ -171,6 +172,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let named = Destroy::decode(&[*first]).number;
         match header.opcode {
             Opcode::CreateCq => self.create_cq(&CreateCq::decode(&[*first]), memory),
+            Opcode::ResizeCq => self.resize_cq(now, &ResizeCq::decode(&[*first]), memory),
             Opcode::DestroyCq => self.destroy_cq(named),
             Opcode::CreateRq => self.create_rq(&CreateRq::decode(&[*first]), memory),
             Opcode::ModifyRq => self.modify_rq(&ModifyRq::decode(&[*first])),
@@ -230,6 +232,22 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.cqs.insert(cqn, Cq::new(window, command.log2_entries, command.page));
         self.doorbells.add(command.page, Queue { kind: QueueKind::Completion, number: cqn });
         Ok(Answer::number(cqn))
+    }
+
+    fn resize_cq(
+        &mut self,
+        now: u64,
+        command: &ResizeCq,
+        memory: &M,
+    ) -> Result<Answer, AdminStatus> {
+        self.check_offered(Capabilities::RESIZE_CQ)?;
+        if command.log2_entries > self.config.log2_cq_entries {
+            return Err(AdminStatus::Invalid);
+        }
+        let window = queue(memory, command.ring, command.log2_entries)?;
+        Completions { cqs: &mut self.cqs, events: &mut self.events, now }
+            .resize(command.cqn, window, command.log2_entries)
+            .map(Answer::number)
     }
 
     fn destroy_cq(&mut self, cqn: u32) -> Result<Answer, AdminStatus> {

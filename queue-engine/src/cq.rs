@@ -1,5 +1,6 @@
 //! Completion queues: writing entries, telling a full ring, firing armed ones.
 
+use fpga_regs::engine::admin::AdminStatus;
 use fpga_regs::engine::cqe::{self, Cqe, Flags, Status};
 use fpga_regs::engine::doorbell::{Arm, ArmKind, record};
 use fpga_regs::engine::event::{Event, EventType};
@@ -104,6 +105,25 @@ impl<M: Rings> Cq<M> {
     }
 }
 
+impl<M: Rings> Cq<M> {
+    /// Entries of its ring that were not consumed; it may be more than the ring has where the consumer
+    /// index is none.
+    fn outstanding(&mut self) -> u32 {
+        self.consumer = self.memory.record.load_u32(record::CONSUMER);
+        self.producer.wrapping_sub(self.consumer)
+    }
+
+    /// Goes on in another ring, from index 0; answers with the index behind the last entry of the old one.
+    fn go_on_in(&mut self, memory: QueueMemory<M>, log2_entries: u8) -> u32 {
+        let end = self.producer;
+        (self.memory, self.log2_entries) = (memory, log2_entries);
+        (self.producer, self.consumer) = (0, 0);
+        // What a later arming compares it with is counted from there, too.
+        self.solicited_end = self.solicited_end.map(|solicited| solicited.wrapping_sub(end));
+        end
+    }
+}
+
 /// The completion queues of an engine together with the ring their events go to.
 pub(crate) struct Completions<'a, M: Rings> {
     pub(crate) cqs: &'a mut ByNumber<Cq<M>>,
@@ -130,6 +150,24 @@ impl<M: Rings> Completions<'_, M> {
         if let Some(sequence) = self.cqs.get_mut(&cqn).and_then(Cq::arm) {
             self.fire(cqn, sequence);
         }
+    }
+
+    /// Moves a completion queue to other memory of 2^`log2_entries` entries; answers with the index behind
+    /// the last entry in the old one.
+    pub(crate) fn resize(
+        &mut self,
+        cqn: u32,
+        memory: QueueMemory<M>,
+        log2_entries: u8,
+    ) -> Result<u32, AdminStatus> {
+        let cq = self.cqs.get_mut(&cqn).ok_or(AdminStatus::NotFound)?;
+        if cq.outstanding() > 1u32.wrapping_shl(u32::from(log2_entries)) {
+            return Err(AdminStatus::Invalid);
+        }
+        // What was armed before is, whether its doorbell was seen or not.
+        self.arm(cqn);
+        let cq = self.cqs.get_mut(&cqn).ok_or(AdminStatus::NotFound)?;
+        Ok(cq.go_on_in(memory, log2_entries))
     }
 
     fn fire(&mut self, cqn: u32, sequence: u32) {

@@ -153,6 +153,20 @@ pub enum Request {
         /// What its records carry: the client's name for it, never used for another.
         cookie: u64,
     },
+    /// Moves a completion queue to a ring of another size. Its old ring stays until it is given back, with
+    /// the entries that were written before. → [`Response::CqResized`]
+    ResizeCq {
+        /// Completion queue.
+        cqn: u32,
+        /// log2 of the new entries.
+        log2_entries: u8,
+    },
+    /// Gives back the old ring of a completion queue, in whose new record the number of events read stands
+    /// by now. → [`Response::Done`]
+    ReleaseCqRing {
+        /// Completion queue.
+        cqn: u32,
+    },
     /// Ends a completion queue. → [`Response::Destroyed`]; no record of it is sent afterwards.
     DestroyCq {
         /// Completion queue.
@@ -290,6 +304,13 @@ pub enum Response {
         cqn: u32,
         /// Where its ring memory (record, then zeroed entries) lies in the client's ring memory.
         ring: u64,
+    },
+    /// To [`Request::ResizeCq`].
+    CqResized {
+        /// Where its new ring memory (record, then zeroed entries) lies in the client's ring memory.
+        ring: u64,
+        /// Running index behind the last entry of the old ring.
+        end: u32,
     },
     /// To [`Request::CreateSrq`].
     Srq {

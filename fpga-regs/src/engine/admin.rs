@@ -18,7 +18,7 @@ open_enum! {
     pub struct Opcode(u8) {
         /// [`CreateCq`]; `result` is the CQN.
         CreateCq = 1,
-        /// [`ResizeCq`].
+        /// [`ResizeCq`]; `result` is the index behind the last entry of the old ring.
         ResizeCq = 2,
         /// [`Destroy`] of a completion queue.
         DestroyCq = 3,
@@ -126,7 +126,7 @@ layout! {
 }
 
 layout! {
-    /// Moves a completion queue to a new ring; entries not yet consumed are copied in order.
+    /// Moves a completion queue to a new ring. Ring memory: as that of [`CreateCq`].
     pub struct ResizeCq: 1 in Header {
         /// IOVA of the new ring memory.
         ring @ 0x10: u64,

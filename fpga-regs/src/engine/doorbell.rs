@@ -67,7 +67,8 @@ bits! {
         index[31:0]: u32,
         /// Number of the queue: QPN, RQN or CQN.
         number[55:32]: u32,
-        /// SQ: generation of the QP. RQ: the same for a private one. CQ: 0.
+        /// SQ: generation of the QP. RQ: the same for a private one. CQ: how often it
+        /// was resized, modulo 256.
         generation[63:56]: u8,
     }
 }

@@ -21,6 +21,7 @@ use fpga_regs::coyote::tlb::Geometry;
 use fpga_regs::coyote::vfpga::{self, Bank};
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateAh, CreateCq, CreateKey, CreateQp, Header, ModifyKey, Opcode,
+    ResizeCq,
 };
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::event::{Event, EventType};
@@ -320,7 +321,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
 /// One command; whatever comes of it, it comes.
 fn command(u: &mut Unstructured<'_>, shell: &Shell, engine: &mut AdminEngine) -> Outcome {
     let number: u32 = u.arbitrary()?;
-    match u.int_in_range(0..=13)? {
+    match u.int_in_range(0..=14)? {
         0 => drop(engine.create_cq(&CreateCq::default())),
         1 => drop(engine.destroy_cq(number)),
         2 => drop(engine.create_qp(&CreateQp::default())),
@@ -336,6 +337,7 @@ fn command(u: &mut Unstructured<'_>, shell: &Shell, engine: &mut AdminEngine) ->
             shell.attend().expect("the kernel lets it look");
             engine.service();
         }
+        13 => drop(engine.resize_cq(&ResizeCq::default())),
         12 => drop(engine.modify_key(&ModifyKey::default())),
         _ => drop(engine.set_gid(number as u8, None)),
     }

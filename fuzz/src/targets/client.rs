@@ -301,7 +301,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         // The latest are the ones that fit together.
         false => Ok(numbers[numbers.len() - 1 - u.choose_index(numbers.len().min(6))?]),
     };
-    Ok(match u.int_in_range(0..=27)? {
+    Ok(match u.int_in_range(0..=29)? {
         0 => Request::ListCards,
         1 => Request::Status,
         2 | 3 => Request::OpenContext { card: u.int_in_range(0..=1)? },
@@ -381,6 +381,8 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         25 => {
             Request::ModifyMr { mr: number(u)?, pdn: number(u)?, access: u.int_in_range(0..=0xff)? }
         }
+        27 => Request::ResizeCq { cqn: number(u)?, log2_entries: u.int_in_range(0..=26)? },
+        28 => Request::ReleaseCqRing { cqn: number(u)? },
         26 => Request::MoveMr { mr: number(u)?, to: number(u)? },
         _ => Request::DestroyQp { qpn: number(u)? },
     })

@@ -14,7 +14,7 @@ use arbitrary::Unstructured;
 use fpga_regs::Block;
 use fpga_regs::engine::admin::{
     AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, KeyKind,
-    ModifyKey, ModifyQp, ModifyRq, Opcode, RqKind, SetGid,
+    ModifyKey, ModifyQp, ModifyRq, Opcode, ResizeCq, RqKind, SetGid,
 };
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell::{self, QueueKind, record};
@@ -51,7 +51,7 @@ const QPS: usize = 4;
 const CONFIG: EngineConfig = EngineConfig {
     window: 3,
     profile: Profile::Vqe,
-    capabilities: Capabilities::RC.union(Capabilities::SRQ),
+    capabilities: Capabilities::RC.union(Capabilities::SRQ).union(Capabilities::RESIZE_CQ),
     qps: QPS as u32,
     cqs: 6,
     rqs: 6,
@@ -637,7 +637,15 @@ impl Bench {
 
     fn destroy_or_make(&mut self, u: &mut Unstructured<'_>) -> Outcome {
         let ends = |number: u32| Destroy { number }.encode();
-        match u.int_in_range(0..=6)? {
+        match u.int_in_range(0..=7)? {
+            7 if !self.cqs.is_empty() => {
+                let at = u.choose_index(self.cqs.len())?;
+                let (ring, cqn) = (self.queue(), self.cqs[at].0);
+                let command = ResizeCq { ring, log2_entries: u.int_in_range(0..=7)?, cqn };
+                if self.made(Opcode::ResizeCq, &command.encode()).is_some() {
+                    self.cqs[at].1 = ring;
+                }
+            }
             0 if !self.qps.is_empty() => {
                 let at = u.choose_index(self.qps.len())?;
                 let (qpn, ring) = self.qps[at];

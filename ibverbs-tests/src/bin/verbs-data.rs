@@ -49,6 +49,8 @@ enum Command {
         #[command(flatten)]
         link: Link,
     },
+    /// Completion queues that are resized while messages complete on them
+    Resize(Link),
     /// Reach for a page as long as it is registered, and when it is no more
     Reach {
         /// How often, before and after
@@ -180,6 +182,9 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Counter(link) => {
             println!("{} atomics counted once", data::counter::all(&(&link).into())?);
+        }
+        Command::Resize(link) => {
+            println!("{} messages arrived around resizes", data::resize::all(&(&link).into())?);
         }
         Command::Extended(link) => {
             data::extended::all(&(&link).into())?;

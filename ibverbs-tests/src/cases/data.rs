@@ -37,6 +37,10 @@ pub fn cases() -> Vec<Case> {
         case("counter", "counter", "3200 atomics counted once", &[]),
         case("counter/loopback", "counter --to balboa0", "3200 atomics counted once", &[]),
         case("counter/events", "counter --events", "3200 atomics counted once", &[]),
+        case("resize", "resize", "3840 messages arrived around resizes", &[]),
+        case("resize/loopback", "resize --to balboa0", "3840 messages arrived", &[]),
+        case("resize/events", "resize --events", "3840 messages arrived", &[]),
+        case("resize/extended", "resize --extended --events", "3840 messages arrived", &[]),
         case("errors", "errors", "24 errors came", &[]),
         case("errors/events", "errors --events", "24 errors came", &[]),
     ];

@@ -422,6 +422,17 @@ impl Cq {
         u32::try_from(unsafe { self.raw.as_ref() }.cqe).unwrap_or(0)
     }
 
+    /// Gives it room for other many entries, or more.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn resize(&self, entries: u32) -> Result<(), Failed> {
+        let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
+        // SAFETY: the queue lives.
+        let result = unsafe { (self.context.library.ibv_resize_cq)(self.raw(), entries) };
+        Failed::check("ibv_resize_cq", result)
+    }
+
     /// The channel of its events.
     pub fn channel(&self) -> Option<&Rc<Channel>> {
         self.channel.as_ref()

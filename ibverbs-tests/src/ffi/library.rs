@@ -56,6 +56,7 @@ functions! {
     ibv_create_cq @ "IBVERBS_1.1": fn(
         *mut v::ibv_context, c_int, *mut c_void, *mut v::ibv_comp_channel, c_int
     ) -> *mut v::ibv_cq;
+    ibv_resize_cq @ "IBVERBS_1.1": fn(*mut v::ibv_cq, c_int) -> c_int;
     ibv_destroy_cq @ "IBVERBS_1.1": fn(*mut v::ibv_cq) -> c_int;
     ibv_get_cq_event @ "IBVERBS_1.1":
         fn(*mut v::ibv_comp_channel, *mut *mut v::ibv_cq, *mut *mut c_void) -> c_int;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use card_driver::Error as DriverError;
 use card_driver::engine::{Engine, EngineLimits};
 use card_driver::spans::Span;
-use fpga_regs::engine::admin::{AdminStatus, CreateCq, CreateQp, CreateRq, RqKind};
+use fpga_regs::engine::admin::{AdminStatus, CreateCq, CreateQp, CreateRq, ResizeCq, RqKind};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::transition;
 use hostmem::DmaMemory;
@@ -52,7 +52,7 @@ impl Session<'_> {
         }
         let entries =
             power_of_two("completion queue entries", log2_entries, limits.log2_cq_entries)?;
-        let cq = Cq { context, card, log2_entries, ring: None, cqn: None };
+        let cq = Cq { context, card, log2_entries, ring: None, former: None, cqn: None };
         self.make(&limits, cq, |session, cq| {
             let ring = session.place_ring(card, entries, &limits, &mut cq.ring)?;
             let cqn = session.engine_cq(cq, ring)?;
@@ -80,6 +80,65 @@ impl Session<'_> {
         let (cqn, ()) =
             self.draw::<Cq, _>(cq.card, &mut cq.cqn, Listeners::has_cq, make, destroy)?;
         Ok(cqn)
+    }
+
+    /// Moves a completion queue to a new ring; its old one stays until the client gives it back.
+    pub(super) fn resize_cq(&mut self, cqn: u32, log2_entries: u8) -> Result<Answer, Error> {
+        let cq = found(self.client.owned.cqs.get(&cqn), cqn)?;
+        let &Cq { context, card, ring: old, former, .. } = cq;
+        let before = cq.entries();
+        let limits = self.limits(card)?;
+        if former.is_some() {
+            let why = format!("the former ring of completion queue {cqn:#x} was not given back");
+            return Err(Error::Invalid(why));
+        }
+        let entries =
+            power_of_two("completion queue entries", log2_entries, limits.log2_cq_entries)?;
+        self.client.usage.take(Resource::CqEntries, entries, &limits)?;
+        // What the queue is to have; undone as a queue that was never made.
+        let mut new = Cq { context, card, log2_entries, ring: None, former: None, cqn: None };
+        match self.engine_resize(&mut new, cqn, &limits) {
+            Ok((ring, end)) => {
+                self.client.usage.give(Resource::CqEntries, before);
+                if let Some(cq) = self.client.owned.cqs.get_mut(&cqn) {
+                    *cq = Cq { former: old, cqn: Some(cqn), ..new };
+                }
+                self.window(card)?.users.listeners.move_cq(cqn, ring, old);
+                Ok(Response::CqResized { ring: ring.start, end }.into())
+            }
+            Err(error) => {
+                let stopped = new.stop(self.client, self.cards);
+                new.give_back(self.client, self.cards, stopped);
+                self.client.usage.give(Resource::CqEntries, entries);
+                Err(error)
+            }
+        }
+    }
+
+    /// Places the ring of a queue as it is to be, and moves it there; answers with the ring, and with the
+    /// index behind the last entry of the old one.
+    fn engine_resize(
+        &mut self,
+        new: &mut Cq,
+        cqn: u32,
+        limits: &EngineLimits,
+    ) -> Result<(Span, u32), Error> {
+        let Cq { card, log2_entries, .. } = *new;
+        let span = self.place_ring(card, new.entries(), limits, &mut new.ring)?;
+        let ring = self.client.place(card)?.ring_address(span)?;
+        let command = ResizeCq { ring, log2_entries, cqn };
+        Ok((span, self.window(card)?.engine.resize_cq(&command)?))
+    }
+
+    pub(super) fn release_cq_ring(&mut self, cqn: u32) -> Result<Answer, Error> {
+        let none = Error::NoSuch { object: Cq::NAME, number: u64::from(cqn) };
+        let cq = self.client.owned.cqs.get_mut(&cqn).ok_or(none)?;
+        let (card, ring, former) = (cq.card, cq.ring, cq.former.take());
+        if let Some(ring) = ring {
+            self.window(card)?.users.listeners.move_cq(cqn, ring, None);
+        }
+        self.client.give_ring(self.cards, card, former, true);
+        Ok(Response::Done.into())
     }
 
     pub(super) fn destroy_cq(&mut self, cqn: u32) -> Result<Answer, Error> {

@@ -81,6 +81,7 @@ fn operations() -> verbs_context_ops {
         reg_mr: Some(mr::reg_mr),
         req_notify_cq: Some(cq::req_notify_cq),
         rereg_mr: Some(mr::rereg_mr),
+        resize_cq: Some(cq::resize_cq),
         ..none
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::abi::verbs::{
     self as ibv, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
@@ -108,8 +109,8 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
     let mut place = Box::<CqObject>::new_uninit();
     let address = place.as_mut_ptr() as u64;
     let cq = device.create_cq(cqe, channel, comp_vector, address)?;
-    let entries = 1i32.checked_shl(cq.queue.log2_entries.into()).unwrap_or(i32::MAX);
-    let mut verbs = ibv_cq_ex { context, cqe: entries, handle: cq.queue.cqn, ..zeroed() };
+    let mut verbs =
+        ibv_cq_ex { context, cqe: entries(&cq.queue), handle: cq.queue.cqn, ..zeroed() };
     extended::furnish(&mut verbs, attr.wc_flags);
     // libibverbs fills in the rest.
     let verbs = verbs_cq { cq_ex: ManuallyDrop::new(verbs) };
@@ -117,6 +118,22 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
     place.write(CqObject { verbs, queue, polling, cq, _parent: parent });
     // SAFETY: it was just written.
     Ok(Box::into_raw(unsafe { place.assume_init() }).cast())
+}
+
+/// Its entries, as verbs count them.
+fn entries(queue: &CompletionQueue) -> c_int {
+    1i32.checked_shl(queue.log2_entries().into()).unwrap_or(i32::MAX)
+}
+
+pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    // SAFETY: the program passes a queue of this provider; its context is open as long as that lives.
+    let (device, own) = unsafe { (opened((*cq).context), own(cq)) };
+    let resized = device.resize_cq(own, cqe.max(0) as u32);
+    // SAFETY: the queue lives; only this function changes the field once it is made, any number of threads
+    // at a time.
+    let place = unsafe { AtomicI32::from_ptr(&raw mut (*cq).cqe) };
+    place.store(entries(&own.queue), Ordering::Relaxed);
+    errno("ibv_resize_cq", resized)
 }
 
 pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {

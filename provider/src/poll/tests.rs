@@ -5,19 +5,22 @@ use fpga_regs::engine::cqe::expected_phase;
 use hostmem::{BlockRing, DoorbellPage, Record};
 
 use super::*;
-use crate::cq::{attach, detach, reset};
+use crate::cq::{EntryRing, attach, detach, reset};
 use crate::doorbell::tests::{memory, path};
 use crate::qp::tests::{CQN, queues_on, sharing};
 use crate::srq::SharedReceiveQueue;
 use crate::srq::tests::{post, shared};
 use crate::wr::{Payload, SendRequest};
 
+mod resized;
+
 /// A completion queue with one QP, and the card's side of its ring.
 pub(crate) struct Bench {
-    pub(crate) cq: CompletionQueue,
+    pub(crate) cq: Arc<CompletionQueue>,
     pub(crate) page: DoorbellPage,
     pub(crate) queues: Arc<Queues>,
     card: BlockRing,
+    log2_entries: u8,
     written: u32,
 }
 
@@ -29,15 +32,16 @@ pub(crate) fn bench(log2_entries: u8) -> Bench {
     let ring = BlockRing::new(memory.clone(), 64, 1 << log2_entries).unwrap();
     let (path, page) = path();
     let record = Record::new(memory, 0).unwrap();
-    let cq = CompletionQueue::new(CQN, log2_entries, ring.clone(), record, path.clone());
+    let ring_of_card = EntryRing::new(ring.clone(), record);
+    let cq = Arc::new(CompletionQueue::new(CQN, ring_of_card, path.clone()));
     let queues = queues_on(QPN, GENERATION, &path);
     attach(&cq, &cq, &queues);
-    Bench { cq, page, queues, card: ring, written: 0 }
+    Bench { cq, page, queues, card: ring, log2_entries, written: 0 }
 }
 
 impl Bench {
     fn complete(&mut self, cqe: Cqe) {
-        let phase = u8::from(expected_phase(self.written, self.cq.log2_entries));
+        let phase = u8::from(expected_phase(self.written, self.log2_entries));
         let [block] = Cqe { phase, ..cqe }.encode();
         self.card.write_published(self.written, &block);
         self.written = self.written.wrapping_add(1);
@@ -50,6 +54,12 @@ impl Bench {
             self.post(index.into());
             self.complete(sent(index));
         }
+    }
+
+    /// Posts a send and has the card complete it.
+    fn send(&mut self, wr_id: u64) {
+        self.post(wr_id);
+        self.complete(sent(wr_id as u32));
     }
 
     fn post(&self, wr_id: u64) {
@@ -95,10 +105,10 @@ fn completions_come_out_in_order_and_the_consumer_is_told_once_per_poll() {
     assert_eq!(found.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1]);
     assert_eq!((found[0].status, found[0].opcode), (ibv::IBV_WC_SUCCESS, ibv::IBV_WC_SEND));
     assert_eq!(found[0].qp_num, QPN);
-    assert_eq!(bench.cq.record.load_relaxed_u32(CONSUMER), 2);
+    assert_eq!(bench.cq.record().load_relaxed_u32(CONSUMER), 2);
     assert_eq!(bench.poll(2).len(), 1);
     assert_eq!(bench.poll(2).len(), 0);
-    assert_eq!(bench.cq.record.load_relaxed_u32(CONSUMER), 3);
+    assert_eq!(bench.cq.record().load_relaxed_u32(CONSUMER), 3);
 }
 
 #[test]
@@ -159,7 +169,7 @@ fn entries_of_earlier_generations_and_of_unknown_qps_are_skipped() {
     bench.complete(Cqe { qpn: QPN + 1, ..sent(0) });
     bench.complete(sent(0));
     assert_eq!(bench.poll(1).first().map(|wc| wc.wr_id), Some(1));
-    assert_eq!(bench.cq.record.load_relaxed_u32(CONSUMER), 3);
+    assert_eq!(bench.cq.record().load_relaxed_u32(CONSUMER), 3);
 }
 
 #[test]
@@ -323,12 +333,12 @@ fn completions_come_one_by_one_with_the_time_at_which_the_card_wrote_them() {
         found.push((wc.wr_id, wc.status, time));
     };
     let mut state = bench.cq.begin_poll(&mut deliver).unwrap();
-    assert_eq!(bench.cq.record.load_relaxed_u32(CONSUMER), 1);
+    assert_eq!(bench.cq.record().load_relaxed_u32(CONSUMER), 1);
     while bench.cq.next_poll(&mut state, &mut deliver) {}
     drop(state);
     let (success, access) = (ibv::IBV_WC_SUCCESS, ibv::IBV_WC_REM_ACCESS_ERR);
     assert_eq!(found, [(1, success, 1_000), (2, success, 2_000), (3, access, 3_000)]);
-    assert_eq!(bench.cq.record.load_relaxed_u32(CONSUMER), 3);
+    assert_eq!(bench.cq.record().load_relaxed_u32(CONSUMER), 3);
 }
 
 #[test]

@@ -239,7 +239,8 @@ fn a_key_is_destroyed_by_its_whole_name() {
 
 #[test]
 fn commands_that_are_not_offered_are_unsupported() {
-    let mut bench = Bench::new();
+    let capabilities = CONFIG.capabilities.difference(w::Capabilities::RESIZE_CQ);
+    let mut bench = Bench::with(EngineConfig { capabilities, ..CONFIG }, Manual::default());
     let resize = ResizeCq::default().encode();
     assert_eq!(bench.status(Opcode::ResizeCq, &resize), AdminStatus::Unsupported);
     for code in [0, 21, 200, 255] {

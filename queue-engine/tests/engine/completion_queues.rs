@@ -1,7 +1,8 @@
 //! Completion queues: full rings, arming, and the event ring behind them.
 
+use fpga_regs::engine::admin::{AdminStatus, Opcode, ResizeCq};
 use fpga_regs::engine::cqe::Status;
-use fpga_regs::engine::doorbell::{ArmKind, record};
+use fpga_regs::engine::doorbell::{Arm, ArmKind, record, slot_value};
 use fpga_regs::engine::event::{Event, EventType, QpEvent};
 use fpga_regs::engine::window as w;
 use fpga_regs::engine::wqe::SendOpcode;
@@ -16,6 +17,7 @@ struct Fixture {
     bench: Bench<Manual>,
     cq: ClientCq,
     qp: ClientQp,
+    rings: u8,
 }
 
 impl Fixture {
@@ -24,7 +26,7 @@ impl Fixture {
         let cq = bench.create_cq(log2_entries);
         let qp = bench.ready_qp(&cq);
         bench.engine.take_interrupt();
-        Self { bench, cq, qp }
+        Self { bench, cq, qp, rings: 0 }
     }
 
     fn new() -> Self {
@@ -55,6 +57,29 @@ impl Fixture {
             event.data
         };
         self.bench.events().iter().map(of_this).collect()
+    }
+
+    /// Has the engine move the queue to new memory; answers with the old queue, and with where it ended.
+    fn resize(&mut self, log2_entries: u8) -> Result<(ClientCq, u32), AdminStatus> {
+        let ring = self.bench.memory.allocate(64 + (64 << log2_entries));
+        let command = ResizeCq { ring, log2_entries, cqn: self.cq.cqn };
+        let completion = self.bench.run(Opcode::ResizeCq, &command.encode());
+        if completion.status != AdminStatus::Success {
+            return Err(completion.status);
+        }
+        let (memory, page) = (self.cq.memory.clone(), self.cq.page.clone());
+        let ClientCq { cqn, sequence, .. } = self.cq;
+        let new = ClientCq { memory, page, cqn, ring, log2_entries, consumer: 0, sequence };
+        Ok((std::mem::replace(&mut self.cq, new), completion.result))
+    }
+
+    /// Stores an arm word in the record as it now is, and rings.
+    fn tell_again(&mut self, kind: ArmKind, sequence: u32, consumer: u32) {
+        let arm = Arm { consumer, sequence, kind };
+        self.bench.memory.store(self.cq.ring + record::ARM as u64, arm.encode());
+        self.rings += 1;
+        self.cq.page.store(self.cq.slot(), slot_value(self.cq.cqn, self.rings, sequence));
+        self.bench.settle();
     }
 
     fn arm(&mut self, kind: ArmKind) -> u64 {
@@ -284,4 +309,96 @@ fn a_full_event_ring_loses_events_and_says_so_until_it_is_told_otherwise() {
     }
     fixture.bench.handle(event);
     assert_eq!(fixture.bench.events().len(), 1);
+}
+
+#[test]
+fn a_resized_queue_leaves_in_its_old_ring_what_was_there_and_goes_on_in_the_new() {
+    for (before, after) in [(2, 4), (4, 2), (3, 0), (1, 1)] {
+        let mut fixture = Fixture::with_entries(before);
+        let mut next = fixture.qp.producer;
+        for round in 0..40 {
+            let count = round % (1 + (1 << before.min(after)));
+            (0..count).for_each(|_| fixture.complete_send());
+            let to = if round % 2 == 0 { after } else { before };
+            let (mut old, end) = fixture.resize(to).unwrap();
+            let left = old.take();
+            assert_eq!((left.len(), old.consumer), (count, end), "{before} to {after}");
+            // The old one is the engine's no more, whatever comes of its record.
+            old.memory.store_u32(old.ring + record::CONSUMER as u64, 77);
+            fixture.complete_send();
+            assert!(old.take().is_empty());
+            let entries = left.iter().copied().chain(fixture.cq.poll());
+            for entry in entries {
+                assert_eq!(entry.wqe_index, next);
+                next = next.wrapping_add(1);
+            }
+            assert_eq!(next, fixture.qp.producer);
+        }
+        assert!(fixture.bench.events().is_empty());
+    }
+}
+
+#[test]
+fn a_resized_queue_is_full_by_its_new_size() {
+    let mut fixture = Fixture::with_entries(3);
+    (0..4).for_each(|_| fixture.complete_send());
+    fixture.resize(2).unwrap();
+    (0..4).for_each(|_| fixture.complete_send());
+    assert!(fixture.bench.events().is_empty());
+    fixture.complete_send();
+    assert_eq!(fixture.bench.events()[0].kind, EventType::CqError);
+    // It stays in error.
+    fixture.resize(4).unwrap();
+    fixture.complete_send();
+    assert!(fixture.cq.poll().is_empty() && fixture.bench.events().is_empty());
+}
+
+#[test]
+fn a_queue_that_cannot_be_resized_stays_as_it_is() {
+    let mut fixture = Fixture::with_entries(3);
+    (0..5).for_each(|_| fixture.complete_send());
+    assert_eq!(fixture.resize(2).unwrap_err(), AdminStatus::Invalid, "five are there");
+    assert_eq!(fixture.resize(13).unwrap_err(), AdminStatus::Invalid, "beyond the limit");
+    let (cqn, ring) = (fixture.cq.cqn, fixture.bench.memory.allocate(128));
+    let sound = ResizeCq { ring, log2_entries: 0, cqn };
+    for (command, status) in [
+        (ResizeCq { cqn: cqn ^ 1, ..sound }, AdminStatus::NotFound),
+        (ResizeCq { ring: ring + 8, ..sound }, AdminStatus::Invalid),
+        (ResizeCq { ring: u64::MAX - 63, ..sound }, AdminStatus::BadAddress),
+    ] {
+        assert_eq!(fixture.bench.status(Opcode::ResizeCq, &command.encode()), status);
+    }
+    (0..3).for_each(|_| fixture.complete_send());
+    assert_eq!(fixture.cq.poll().len(), 8);
+    fixture.complete_send();
+    assert_eq!(fixture.cq.poll().len(), 1);
+}
+
+#[test]
+fn an_arming_of_before_a_resize_fires_behind_it_and_once() {
+    for kind in [ArmKind::Any, ArmKind::Solicited] {
+        let mut fixture = Fixture::new();
+        // The doorbell was seen, or was not.
+        for seen in [true, false] {
+            let sequence = if seen { fixture.arm(kind) } else { u64::from(fixture.cq.arm(kind)) };
+            fixture.resize(5).unwrap();
+            // Told again, as one that may have come too late: it is known.
+            fixture.tell_again(kind, sequence as u32, fixture.cq.consumer);
+            fixture.complete_receive(true);
+            fixture.tell_again(kind, sequence as u32, fixture.cq.consumer);
+            assert_eq!(fixture.fired(), [sequence], "{kind:?}, {seen}");
+            fixture.cq.poll();
+        }
+        // It came too late, and what it waits for is there, in the old ring or in the new one.
+        let sequence = Arm::next_sequence(fixture.cq.sequence);
+        fixture.complete_receive(true);
+        let (_, end) = fixture.resize(6).unwrap();
+        fixture.tell_again(kind, sequence, (end - 1).wrapping_sub(end));
+        assert_eq!(fixture.fired(), [u64::from(sequence)]);
+        fixture.resize(5).unwrap();
+        fixture.complete_receive(true);
+        let sequence = Arm::next_sequence(sequence);
+        fixture.tell_again(kind, sequence, 0);
+        assert_eq!(fixture.fired(), [u64::from(sequence)]);
+    }
 }

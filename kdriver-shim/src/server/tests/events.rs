@@ -58,6 +58,31 @@ fn completion_events_are_merged_while_one_is_unread_and_stop_with_the_queue() {
 }
 
 #[test]
+fn the_events_of_a_resized_queue_are_counted_in_either_record_and_then_in_the_new_one() {
+    let mut bench = Bench::new(1, 1);
+    let mut notified = Notified::new(&mut bench);
+    let cqn = notified.cqn;
+    let told = |bench: &mut Bench, notified: &Notified| {
+        bench.completion(cqn);
+        records(&notified.records_of).len()
+    };
+    assert_eq!(told(&mut bench, &notified), 1);
+    let resize = Request::ResizeCq { cqn, log2_entries: 3 };
+    let Response::CqResized { ring, end } = bench.ask(&notified.peer, resize).0 else { panic!() };
+    assert_eq!(end, 0);
+    assert_eq!(told(&mut bench, &notified), 0, "the first was not read");
+    notified.read(1);
+    assert_eq!(told(&mut bench, &notified), 1, "read by the old record");
+    notified.ring = ring;
+    notified.read(2);
+    assert_eq!(told(&mut bench, &notified), 1, "read by the new record");
+    bench.ask(&notified.peer, Request::ReleaseCqRing { cqn });
+    assert_eq!(told(&mut bench, &notified), 0);
+    notified.read(3);
+    assert_eq!(told(&mut bench, &notified), 1);
+}
+
+#[test]
 fn a_client_that_lies_about_what_it_has_read_has_one_record_kept() {
     let mut bench = Bench::new(1, 1);
     let notified = Notified::new(&mut bench);

@@ -58,7 +58,7 @@ impl Known {
 
     fn request(&self, dice: &mut Dice, memory: &[u8]) -> Request {
         let context = dice.number(&self.contexts);
-        match dice.below(30) {
+        match dice.below(33) {
             0 => Request::ListCards,
             1 => Request::Status,
             2 => Request::OpenContext { card: dice.below(3) as u32 },
@@ -103,6 +103,10 @@ impl Known {
             20 => Request::QueryClock { context },
             23 => wanted_ah(dice.number(&self.pds)),
             24 => Request::DestroyAh { ah: dice.number(&self.ahs) },
+            30 | 31 => {
+                Request::ResizeCq { cqn: dice.number(&self.cqs), log2_entries: dice.below(9) as u8 }
+            }
+            32 => Request::ReleaseCqRing { cqn: dice.number(&self.cqs) },
             28 => Request::ModifyMr {
                 mr: dice.number(&self.mrs),
                 pdn: dice.number(&self.pds),

@@ -363,3 +363,40 @@ fn each_thing_gives_as_much_of_every_quota_as_it_took() {
         assert!(bench.refused(&peer, request).reason.contains(&format!("no {name}")));
     }
 }
+
+#[test]
+fn a_resize_that_fails_at_any_step_leaves_the_queue_as_it_was() {
+    let mut bench = Bench::new(1, 1);
+    let Owner { peer, cqn, .. } = owner(&mut bench);
+    let resize = |log2_entries| Request::ResizeCq { cqn, log2_entries };
+    let card = Arc::clone(&bench.cards[0]);
+    let before = taken(&bench);
+    card.window(0, |window| window.refuse.insert(Opcode::ResizeCq, AdminStatus::Invalid));
+    assert_eq!(bench.refused(&peer, resize(4)).errno, Errno::EINVAL as i32);
+    card.window(0, |window| window.refuse.clear());
+    assert_eq!(taken(&bench), before);
+    assert!(bench.refused(&peer, resize(23)).reason.contains("limit of 2^22"));
+    let no_such = Request::ResizeCq { cqn: cqn ^ 1, log2_entries: 4 };
+    assert_eq!(bench.refused(&peer, no_such).errno, Errno::EINVAL as i32);
+    assert_eq!(taken(&bench), before);
+    assert_eq!(refused_times(&mut bench, &peer, &resize(10)), 1);
+    // It has both rings until the old one is given back, and the quota of the new.
+    let mapped = card.mapped().len();
+    assert_eq!(mapped, before.mapped.len() + 1);
+    let refused = bench.refused(&peer, resize(4));
+    assert!(refused.reason.contains("was not given back"), "{refused:?}");
+    let release = Request::ReleaseCqRing { cqn };
+    for _ in 0..2 {
+        bench.ask(&peer, release.clone());
+        assert_eq!(card.mapped().len(), before.mapped.len());
+    }
+    let entries = bench.server.clients.values().next().unwrap().usage.of(Resource::CqEntries);
+    assert_eq!(entries, 1 << 10);
+    bench.ask(&peer, resize(6));
+    bench.ask(&peer, release);
+    assert_eq!(usage(bench.server.clients.values().next().unwrap()), before.usage);
+    // Both go with the queue, and with the client.
+    bench.ask(&peer, resize(10));
+    bench.ask(&peer, Request::DestroyCq { cqn });
+    assert_eq!(card.mapped().len(), before.mapped.len() - 1);
+}

@@ -28,6 +28,7 @@ pub const CONFIG: EngineConfig = EngineConfig {
         .union(Capabilities::READ)
         .union(Capabilities::IMMEDIATE)
         .union(Capabilities::SRQ)
+        .union(Capabilities::RESIZE_CQ)
         .union(Capabilities::UD),
     qps: 1024,
     cqs: 1024,

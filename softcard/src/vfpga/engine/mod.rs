@@ -59,6 +59,7 @@ fn engine_config(window: u8) -> EngineConfig {
             | Capabilities::IMMEDIATE
             | Capabilities::RNR
             | Capabilities::SRQ
+            | Capabilities::RESIZE_CQ
             | Capabilities::ATOMIC
             | Capabilities::UD,
         qps: 16_384,
