@@ -342,22 +342,24 @@ fn ethernet(destination: MacAddr, ethertype: ethernet::EtherType, parts: &[&[u8]
     [&header.to_bytes()[..], &parts.concat()].concat()
 }
 
+/// What a node answers to an ARP request for an address.
+fn ask_ipv4(node: &mut Node, target_ip: std::net::Ipv4Addr) -> Option<Vec<u8>> {
+    let packet = arp::Repr {
+        operation: arp::Operation::Request,
+        sender_mac: MacAddr([2, 0, 0, 0, 0, 9]),
+        sender_ip: [10, 7, 0, 9].into(),
+        target_mac: MacAddr::default(),
+        target_ip,
+    };
+    let mut frame = ethernet(MacAddr::BROADCAST, ethernet::EtherType::ARP, &[&packet.to_bytes()]);
+    frame.resize(60, 0);
+    answer(node, frame)
+}
+
 #[test]
 fn arp_requests_for_the_port_are_answered() {
     let mut node = Node::new(1);
-    let mut ask = |target_ip| {
-        let packet = arp::Repr {
-            operation: arp::Operation::Request,
-            sender_mac: MacAddr([2, 0, 0, 0, 0, 9]),
-            sender_ip: [10, 7, 0, 9].into(),
-            target_mac: MacAddr::default(),
-            target_ip,
-        };
-        let mut frame =
-            ethernet(MacAddr::BROADCAST, ethernet::EtherType::ARP, &[&packet.to_bytes()]);
-        frame.resize(60, 0);
-        answer(&mut node, frame)
-    };
+    let mut ask = |target_ip| ask_ipv4(&mut node, target_ip);
     assert_eq!(ask([10, 7, 0, 2].into()), None);
     let reply = ask([10, 7, 0, 1].into()).unwrap();
     let (header, packet) = ethernet::Repr::parse(&reply).unwrap();
@@ -430,10 +432,8 @@ fn a_peer_whose_ipv6_address_does_not_tell_is_asked_for() {
     assert_eq!(answer(first, told_so), None);
 }
 
-#[test]
-fn neighbour_solicitations_for_the_link_local_address_are_answered() {
-    let mut node = Node::new(1);
-    let own = node.mac.link_local();
+/// What a node answers to fe80::9, which solicits the neighbour of an address.
+fn ask_ipv6(node: &mut Node, own: std::net::Ipv6Addr) -> Option<Vec<u8>> {
     let source = "fe80::9".parse().unwrap();
     // A solicitation with its checksum, as RFC 4861 lays it out.
     let destination = ndp::solicited_node(own);
@@ -464,13 +464,47 @@ fn neighbour_solicitations_for_the_link_local_address_are_answered() {
         ethernet::EtherType::IPV6,
         &[&ip.to_bytes(), &message],
     );
-    let reply = answer(&mut node, frame).unwrap();
+    answer(node, frame)
+}
+
+#[test]
+fn neighbour_solicitations_for_the_link_local_address_are_answered() {
+    let mut node = Node::new(1);
+    let (own, source) = (node.mac.link_local(), "fe80::9".parse().unwrap());
+    let reply = ask_ipv6(&mut node, own).unwrap();
     let (header, packet) = ethernet::Repr::parse(&reply).unwrap();
     assert_eq!(header.destination, MacAddr([2, 0, 0, 0, 0, 9]));
     let (ip, packet) = ipv6::Repr::parse(packet).unwrap();
     assert_eq!((ip.source, ip.destination, ip.hop_limit), (own, source, 255));
     assert_eq!((packet[0], &packet[26..32]), (136, &node.mac.0[..]));
     assert_eq!(node.stack.counters().ndp_replies, 1);
+}
+
+/// RC-14.
+#[test]
+fn each_address_that_the_port_is_given_is_answered_for_until_it_is_taken_away() {
+    let mut node = Node::new(1);
+    let link_local = node.mac.link_local();
+    let ipv4 = [[10, 7, 0, 1], [10, 8, 0, 1], [192, 168, 0, 1]].map(std::net::Ipv4Addr::from);
+    let ipv6 = ["2001:db8::1", "fd00::2:1", "fe80::1"].map(|text| text.parse().unwrap());
+    let mut gids = GidTable::default();
+    let all = ipv4.map(Gid::from_ipv4).into_iter().chain(ipv6.map(Gid::from_ipv6));
+    for (entry, gid) in gids.iter_mut().skip(3).zip(all) {
+        *entry = Some(gid);
+    }
+    gids[0] = Some(Gid::from_ipv6(link_local));
+    node.stack.set_gids(gids);
+    for address in ipv4 {
+        assert!(ask_ipv4(&mut node, address).is_some(), "{address}");
+    }
+    for address in [link_local].into_iter().chain(ipv6) {
+        assert!(ask_ipv6(&mut node, address).is_some(), "{address}");
+    }
+    gids[4] = None;
+    gids[6] = None;
+    node.stack.set_gids(gids);
+    assert_eq!((ask_ipv4(&mut node, ipv4[1]), ask_ipv6(&mut node, ipv6[0])), (None, None));
+    assert!(ask_ipv4(&mut node, ipv4[2]).is_some() && ask_ipv6(&mut node, ipv6[1]).is_some());
 }
 
 #[test]
