@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -29,6 +30,9 @@ pub enum Command {
     /// Take the port of a card off its cable, or put it back
     #[command(after_help = LINK_HELP)]
     Link(Link),
+    /// Show, add and delete the addresses of a card, which are its GIDs
+    #[command(after_help = ADDR_HELP)]
+    Addr(Addr),
     /// Give a card to vfio-pci, so that balboad can drive it (as root)
     #[command(after_help = BIND_HELP)]
     Bind {
@@ -84,6 +88,74 @@ pub struct Link {
     /// down: as if the cable was pulled; up: as the cable says
     #[arg(value_name = "up|down")]
     pub state: LinkState,
+}
+
+/// `balboa addr`.
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true)]
+pub struct Addr {
+    /// Where balboad keeps its socket [default: as for balboa run]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// The card, balboaN
+    pub card: CardName,
+    /// What to do.
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+/// What is done to addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum Action {
+    /// List the addresses by their GID index
+    Show,
+    /// Add an address, at the first index that is free
+    Add {
+        /// IPv4 or IPv6; the prefix may be left out
+        #[arg(value_name = "ADDRESS[/PREFIX]")]
+        address: Address,
+    },
+    /// Delete an address; the others keep their index
+    Del {
+        /// IPv4 or IPv6; the prefix may be left out
+        #[arg(value_name = "ADDRESS[/PREFIX]")]
+        address: Address,
+    },
+}
+
+/// An address of a port. A prefix is checked and not kept: a card asks on its link for every peer,
+/// whatever network it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address(pub IpAddr);
+
+impl Address {
+    /// It as a GID, network order.
+    pub fn gid(self) -> [u8; 16] {
+        match self.0 {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix)),
+            None => (text, None),
+        };
+        let address: IpAddr = address
+            .parse()
+            .map_err(|_| "write an address of IPv4 (A.B.C.D) or IPv6 (2001:db8::1)".to_owned())?;
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        match prefix.map(str::parse) {
+            None => Ok(Self(address)),
+            Some(Ok(bits)) if (1..=longest).contains(&bits) => Ok(Self(address)),
+            Some(_) => Err(format!("write a prefix length from 1 to {longest}, or none")),
+        }
+    }
 }
 
 /// The number of a card, given by the card's name.
@@ -165,6 +237,22 @@ Examples:
   balboa link balboa0 down
   balboa link --state-dir D balboa0 up";
 
+const ADDR_HELP: &str = "\
+Index 0 is the link-local address and stays; IPv4 addresses take the first free index from 1 on, others from
+2 on. Programs that have the card open get IBV_EVENT_GID_CHANGE. The card answers ARP and neighbour discovery for
+all of its addresses. Connections on an address that is deleted are left alone: they send on, hear nothing
+any more, and fail by their retries. A card that the kernel shows (balboad --shadow) has the addresses that
+`ip addr` gives its network device. Only the user who runs balboad may change addresses. They last until balboad
+ends.
+
+Exit codes: 0 done; 1 it could not be done, and the reason was told; 2 wrong arguments.
+
+Examples:
+  balboa addr balboa0 show
+  balboa addr balboa0 add 10.88.0.1/24
+  balboa addr --state-dir D balboa0 add 2001:db8::1
+  balboa addr balboa0 del 10.88.0.1";
+
 const BIND_HELP: &str = "\
 The card stays bound until balboa unbind or a reboot. It must be behind an IOMMU.
 
@@ -194,6 +282,20 @@ mod tests {
         for text in ["", "0", "balboa", "balboa01", "balboa+1", "balboa-1", "balboa4294967296"] {
             assert!(text.parse::<CardName>().unwrap_err().contains("balboa0"), "{text:?}");
         }
+    }
+
+    #[test]
+    fn an_address_has_a_prefix_that_fits_it_or_none() {
+        for text in ["10.0.0.1", "10.0.0.1/8", "2001:db8::1", "2001:db8::1/128"] {
+            let address = text.split('/').next().unwrap().parse().unwrap();
+            assert_eq!(text.parse(), Ok(Address(address)), "{text}");
+        }
+        for text in ["", "10.0.0", "10.0.0.1/33", "10.0.0.1/0", "10.0.0.1/", "::1/129", "x", "1/2"]
+        {
+            assert!(text.parse::<Address>().unwrap_err().starts_with("write "), "{text}");
+        }
+        let mapped: Address = "10.1.2.3".parse().unwrap();
+        assert_eq!(mapped.gid()[10..], [0xff, 0xff, 10, 1, 2, 3]);
     }
 
     #[test]

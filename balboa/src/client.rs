@@ -208,6 +208,28 @@ impl Client {
         }
     }
 
+    /// Gives a card's port an address; its index.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn add_gid(&mut self, card: u32, gid: [u8; 16]) -> Result<u8, ClientError> {
+        match self.ask(&Request::AddGid { card, gid })? {
+            (Response::Gid { index }, _) => Ok(index),
+            (other, _) => Err(self.misunderstood(format!("{other:?} as the index of an address"))),
+        }
+    }
+
+    /// Takes an address from a card's port.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn del_gid(&mut self, card: u32, gid: [u8; 16]) -> Result<(), ClientError> {
+        match self.ask(&Request::DelGid { card, gid })? {
+            (Response::Done, _) => Ok(()),
+            (other, _) => Err(self.misunderstood(format!("{other:?} as the end of an address"))),
+        }
+    }
+
     fn ask(&mut self, request: &Request) -> Result<(Response, Vec<OwnedFd>), ClientError> {
         self.balboad.ask(request).map_err(|error| self.failed(error))
     }

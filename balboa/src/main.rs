@@ -16,7 +16,7 @@ mod status;
 /// Exit code of `balboa run` for its own failures; 126 and 127 are env(1)'s.
 const OWN_FAILURE: u8 = 125;
 /// Commands that a complaint is told under the name of.
-const COMMANDS: [&str; 5] = ["run", "status", "link", "bind", "unbind"];
+const COMMANDS: [&str; 6] = ["run", "status", "link", "addr", "bind", "unbind"];
 
 fn main() -> ExitCode {
     let arguments = match parse() {
@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         args::Command::Bind { address } => told("bind", bind::bind(address)),
         args::Command::Unbind { address } => told("unbind", bind::unbind(address)),
         args::Command::Link(link) => told("link", port::link(&link)),
+        args::Command::Addr(addr) => told("addr", port::addr(&addr)),
         args::Command::Status(status) => told("status", status::status(&status)),
     }
 }

@@ -1,12 +1,15 @@
-//! `balboa link`: what is changed of a card's port.
+//! `balboa link` and `balboa addr`: what is changed of a card's port.
 
+use std::net::Ipv6Addr;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::bail;
 use nix::unistd::geteuid;
+use shim_abi::CardInfo;
+use terminal::say;
 
-use crate::args::{self, CardName};
+use crate::args::{self, Action, CardName};
 use crate::client::Client;
 
 /// Takes a port off its cable, or puts it back.
@@ -15,17 +18,58 @@ use crate::client::Client;
 /// When there is no such balboad or card, or it refuses.
 pub fn link(arguments: &args::Link) -> anyhow::Result<()> {
     let args::Link { state_dir, card, state } = arguments;
-    Ok(client_with(state_dir.as_deref(), *card)?.set_link(card.0, state.up)?)
+    let (mut client, _) = client_with(state_dir.as_deref(), *card)?;
+    Ok(client.set_link(card.0, state.up)?)
 }
 
-/// A connection to a balboad that has the card.
-fn client_with(state_dir: Option<&Path>, card: CardName) -> anyhow::Result<Client> {
+/// Shows, adds or deletes addresses.
+///
+/// # Errors
+/// When there is no such balboad or card, or it refuses.
+pub fn addr(arguments: &args::Addr) -> anyhow::Result<()> {
+    let args::Addr { state_dir, card, action } = arguments;
+    let (mut client, shown) = client_with(state_dir.as_deref(), *card)?;
+    match action {
+        Action::Show => Ok(say(format_args!("{}", list(&shown.port.gids)))?),
+        Action::Add { address } => {
+            let index = client.add_gid(card.0, address.gid())?;
+            Ok(say(format_args!("GID {index}\n"))?)
+        }
+        Action::Del { address } => Ok(client.del_gid(card.0, address.gid())?),
+    }
+}
+
+/// Addresses by their index, a line each.
+fn list(gids: &[[u8; 16]]) -> String {
+    let there = gids.iter().enumerate().filter(|(_, gid)| **gid != [0; 16]);
+    let line = |(index, gid): (usize, &[u8; 16])| {
+        format!("{index:<3} {}\n", Ipv6Addr::from(*gid).to_canonical())
+    };
+    there.map(line).collect()
+}
+
+/// A connection to a balboad that has the card, and the card.
+fn client_with(state_dir: Option<&Path>, card: CardName) -> anyhow::Result<(Client, CardInfo)> {
     let dir = shim_abi::state_dir(state_dir, geteuid().as_raw());
     let mut client = Client::connect(&dir, Duration::ZERO)?;
-    let cards = client.cards()?;
-    if !cards.iter().any(|it| it.card == card.0) {
-        let names: Vec<_> = cards.iter().map(|card| card.name.as_str()).collect();
-        bail!("balboad in {} has no {card}: its cards are {}", dir.display(), names.join(", "));
+    let mut cards = client.cards()?;
+    match cards.iter().position(|it| it.card == card.0) {
+        Some(at) => Ok((client, cards.swap_remove(at))),
+        None => {
+            let names: Vec<_> = cards.iter().map(|card| card.name.as_str()).collect();
+            bail!("balboad in {} has no {card}: its cards are {}", dir.display(), names.join(", "))
+        }
     }
-    Ok(client)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_listed_as_people_write_them_and_keep_their_index() {
+        let text = |text: &str| text.parse::<Ipv6Addr>().unwrap().octets();
+        let gids = [text("fe80::1"), text("::ffff:10.0.0.1"), [0; 16], text("2001:db8::7")];
+        assert_eq!(list(&gids), "0   fe80::1\n1   10.0.0.1\n3   2001:db8::7\n");
+    }
 }

@@ -59,10 +59,11 @@ fn describe_card(out: &mut String, card: &Value) {
         let _ = writeln!(out, "  {name:<10}{value}");
     };
     let (link, mtu) = (text(&card["link"]), text(&card["active_mtu"]));
-    row(
-        "link",
-        format!("{up}, {link}, MTU {mtu}, MAC {}, IP {}", text(&card["mac"]), text(&card["ip"])),
-    );
+    let ip = card["ip"]
+        .as_str()
+        .filter(|ip| !ip.is_empty())
+        .map_or("none".into(), |_| text(&card["ip"]));
+    row("link", format!("{up}, {link}, MTU {mtu}, MAC {}, IP {ip}", text(&card["mac"])));
     if let Some(checked) = card["icrc_checked"].as_str() {
         row("ICRC", format!("checked on {checked}"));
     }

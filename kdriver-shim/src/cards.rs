@@ -35,6 +35,8 @@ pub struct Card {
     pub quarantine: Quarantine,
     /// The kernel wants it back.
     pub wanted_back: bool,
+    /// Its addresses are those of a network device of the kernel's.
+    pub follows_kernel: bool,
 }
 
 /// What the card did not confirm that it is done with, beside I/O virtual addresses, which the device's
@@ -143,7 +145,7 @@ impl Card {
     pub fn new(mut device: Device) -> Self {
         let users = nobody(&mut device);
         let (claims, quarantine) = Default::default();
-        Self { device, users, claims, quarantine, wanted_back: false }
+        Self { device, users, claims, quarantine, wanted_back: false, follows_kernel: false }
     }
 
     /// Brings it up anew after it was reset. No client may have a place on it.
@@ -151,7 +153,7 @@ impl Card {
     /// # Errors
     /// The driver's; it then stays as dead as it was.
     pub fn renew(&mut self) -> Result<(), Error> {
-        let Self { device, users, claims, quarantine, wanted_back } = self;
+        let Self { device, users, claims, quarantine, wanted_back, .. } = self;
         device.renew(|device| {
             *users = nobody(device);
             (*claims, *quarantine, *wanted_back) = Default::default();

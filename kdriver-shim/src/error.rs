@@ -77,6 +77,21 @@ pub enum Error {
         /// Pages in all.
         pages: usize,
     },
+    /// A GID table has no room for one more address.
+    #[error(
+        "balboa{card}: its GID table has {entries} entries, and those for {kind} addresses, {first} to {}, are taken; make room with `balboa addr balboa{card} del ADDRESS`",
+        .entries.saturating_sub(1)
+    )]
+    Full {
+        /// Card number.
+        card: u32,
+        /// Entries in all.
+        entries: usize,
+        /// What is asked for.
+        kind: &'static str,
+        /// The first entry that may have it.
+        first: u8,
+    },
     /// There are too many connections.
     #[error("{who} may have {connections} connections to balboad, and no more; close some")]
     Crowded {
@@ -146,6 +161,7 @@ impl Error {
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self {
+            Self::Full { .. } => Errno::ENOSPC,
             Self::Quota { .. } | Self::Driver(DriverError::NoAddressSpace { .. }) => Errno::ENOMEM,
             Self::NoPages { .. } | Self::Crowded { .. } | Self::Unanswered { .. } => Errno::EAGAIN,
             Self::NoSuch { .. } | Self::Invalid(_) => Errno::EINVAL,

@@ -25,7 +25,7 @@ use crate::peer;
 use crate::poller::{Poller, Token, Watch};
 use crate::process::{ClientId, Process};
 use crate::rings::RingMemory;
-use crate::session::{Answer, Progress, Session};
+use crate::session::{Answer, Progress, Session, changes_port};
 use crate::state_dir::StateDir;
 use crate::status::{self, Survey};
 
@@ -397,7 +397,7 @@ impl Server {
             pd_blocks: &mut self.pd_blocks,
             others: &self.clients,
         };
-        let changes_port = matches!(request, Request::SetLink { .. });
+        let changes_port = changes_port(&request);
         let answer = session.serve(request);
         if changes_port && answer.is_ok() {
             // Whoever asked finds it so behind the answer.

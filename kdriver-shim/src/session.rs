@@ -25,6 +25,8 @@ mod queues;
 mod region;
 mod srq;
 
+pub use port::changes_port;
+
 /// How often a number that the client has on another card is drawn again.
 const REDRAWS: usize = 8;
 
@@ -78,7 +80,7 @@ impl Session<'_> {
     /// # Errors
     /// Why not; the client's objects are then as before.
     pub fn serve(&mut self, request: Request) -> Result<Progress, Error> {
-        let is_tools = matches!(request, Request::SetLink { .. });
+        let is_tools = changes_port(&request);
         if self.client.stage == Stage::Tool && !is_tools && request != Request::ListCards {
             return Err(Error::Forbidden("a tool may ask for the status, and change ports".into()));
         }
@@ -110,6 +112,8 @@ impl Session<'_> {
                 Ok(Response::Cards(self.cards.iter_mut().map(Card::info).collect()).into())
             }
             Request::SetLink { card, up } => self.set_link(card, up),
+            Request::AddGid { card, gid } => self.add_gid(card, gid),
+            Request::DelGid { card, gid } => self.del_gid(card, gid),
             Request::OpenContext { card } => self.open_context(card),
             Request::CloseContext { context } => self.close_context(context),
             Request::QueryPort { context } => self.query_port(context),

@@ -1,10 +1,11 @@
 //! The state of balboad as JSON, for `balboa status` and `balboa top`.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use card_driver::address::gid_text;
+use card_driver::address::{PortAddress, gid_text};
 use card_driver::backend::GrantKind;
 use fpga_regs::engine::qp::{Attributes, QpType};
 use host_view::shadow_device::ShadowDevices;
@@ -233,7 +234,7 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
         link: card.device.identity.link.clone(),
         link_up: info.port.link_up,
         icrc_checked: card.device.identity.icrc_policy.map(icrc_checked),
-        ip: format!("{}/{}", card.device.address.ip, card.device.address.prefix),
+        ip: first_ipv4(&info.port.gids, card.device.address),
         mac: mac_text(info.port.mac),
         gids: gid_texts(&info.port.gids),
         shadow,
@@ -320,6 +321,16 @@ fn client_status(client: &Client, cards: &[Card], survey: &Survey) -> ClientStat
     }
 }
 
+/// The first IPv4 address, with its prefix where that is known; nothing where there is none.
+fn first_ipv4(gids: &[[u8; 16]], given: PortAddress) -> String {
+    let first = gids.iter().find_map(|gid| Ipv6Addr::from(*gid).to_ipv4_mapped());
+    match first {
+        Some(ip) if ip == given.ip => format!("{ip}/{}", given.prefix),
+        Some(ip) => ip.to_string(),
+        None => String::new(),
+    }
+}
+
 /// GIDs up to the last that there is.
 fn gid_texts(gids: &[[u8; 16]]) -> Vec<Option<String>> {
     let text = |gid: &[u8; 16]| (*gid != [0; 16]).then(|| gid_text(*gid));
@@ -360,6 +371,16 @@ mod tests {
         assert_eq!((texts.len(), &texts[0]), (3, &None));
         assert!(texts[2].is_some());
         assert!(gid_texts(&[[0; 16]; 16]).is_empty());
+    }
+
+    #[test]
+    fn the_ip_address_is_one_that_the_port_has() {
+        let given = PortAddress::default_of(0);
+        let ip = |text: &str| text.parse::<Ipv6Addr>().unwrap().octets();
+        let (link_local, other) = (ip("fe80::1"), ip("::ffff:10.1.2.3"));
+        assert_eq!(first_ipv4(&given.gids(), given), "10.77.0.1/24");
+        assert_eq!(first_ipv4(&[link_local, [0; 16], other], given), "10.1.2.3");
+        assert_eq!(first_ipv4(&[link_local], given), "");
     }
 
     #[test]

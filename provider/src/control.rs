@@ -80,6 +80,7 @@ fn name(request: &Request) -> &'static str {
         Request::ListCards => "the list of cards",
         Request::Status => "the status",
         Request::SetLink { .. } => "the change of a link",
+        Request::AddGid { .. } | Request::DelGid { .. } => "the change of an address",
         Request::OpenContext { .. } => "opening a device",
         Request::CloseContext { .. } => "closing a device",
         Request::QueryPort { .. } => "a port query",

@@ -48,6 +48,20 @@ pub enum Request {
         /// As the cable says; down otherwise.
         up: bool,
     },
+    /// Gives a card's port one more address; a tool's. → [`Response::Gid`]
+    AddGid {
+        /// Card number.
+        card: u32,
+        /// The address, network order.
+        gid: [u8; 16],
+    },
+    /// Takes an address from a card's port; a tool's. → [`Response::Done`]
+    DelGid {
+        /// Card number.
+        card: u32,
+        /// The address, network order.
+        gid: [u8; 16],
+    },
     /// Opens a card. → [`Response::Context`]
     OpenContext {
         /// Card number, as in its name `balboaN`.
@@ -260,6 +274,11 @@ pub enum Response {
     /// To [`Request::OpenContext`]. Descriptors, in this order: the asynchronous event socket, then
     /// what `grant` and `rings` say they bring.
     Context(Box<ContextInfo>),
+    /// To [`Request::AddGid`].
+    Gid {
+        /// Its index.
+        index: u8,
+    },
     /// To [`Request::QueryPort`].
     Port(PortInfo),
     /// To [`Request::QueryClock`].

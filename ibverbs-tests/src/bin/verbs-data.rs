@@ -51,6 +51,14 @@ enum Command {
     },
     /// Completion queues that are resized while messages complete on them
     Resize(Link),
+    /// Add addresses to the ports and delete them, and connect by them
+    Addresses {
+        /// The program that does it
+        #[arg(long)]
+        balboa: PathBuf,
+        #[command(flatten)]
+        link: Link,
+    },
     /// Reach for a page as long as it is registered, and when it is no more
     Reach {
         /// How often, before and after
@@ -193,6 +201,10 @@ fn main() -> anyhow::Result<()> {
         Command::Links { balboa, link } => {
             data::port::links(&(&link).into(), &balboa)?;
             println!("links went down and came back");
+        }
+        Command::Addresses { balboa, link } => {
+            data::port::addresses(&(&link).into(), &balboa)?;
+            println!("addresses came and went");
         }
         Command::Reach { tries, link } => {
             let [before, after] = data::reach::registered(&(&link).into(), tries)?;

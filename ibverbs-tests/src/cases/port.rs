@@ -17,6 +17,9 @@ pub fn cases() -> Vec<Case> {
         Case::new("port/links go down under a program", &[], links),
         Case::new("port/links go down under a program", &[], links).as_root(),
         Case::new("port/a link that is down is seen", &[IBVERBS_UTILS], seen),
+        Case::new("port/addresses come and go under a program", &[], addresses),
+        Case::new("port/addresses come and go under a program", &[], addresses).as_root(),
+        Case::new("port/every address of a full table moves data", &[IBVERBS_UTILS], full),
     ]
 }
 
@@ -44,5 +47,64 @@ fn seen(setting: &Setting) -> Result<()> {
     link("balboa1 up").run()?.success()?;
     daemon.run("ibv_devinfo -d balboa1").run()?.success()?.says("PORT_ACTIVE (4)")?;
     link("balboa2 down").run()?.code(1)?.complains("its cards are balboa0, balboa1")?;
+    daemon.stop()
+}
+
+fn addresses(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    let task = daemon.run("").arg(setting.bin.join("verbs-data")).words("addresses --balboa");
+    let task = task.arg(setting.bin.join("balboa")).limit(LIMIT);
+    task.run()?.success()?.says("addresses came and went")?;
+    daemon.stop()
+}
+
+fn full(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    let addr = |words: &str| {
+        setting.built("balboa").words("addr --state-dir").arg(daemon.state_dir()).words(words)
+    };
+    for host in 2..16 {
+        for card in 0..2 {
+            let added = addr(&format!("balboa{card} add 10.88.{card}.{host}/16")).run()?;
+            ensure!(added.success()?.stdout == format!("GID {host}\n"));
+        }
+    }
+    let refused = [
+        ("add 10.88.0.16", "its GID table has 16 entries, and those for IPv4 addresses, 1 to 15,"),
+        ("add 2001:db8::1", "and those for IPv6 addresses, 2 to 15,"),
+        ("add 10.77.0.1", "10.77.0.1 is an address of balboa0 already"),
+        ("add 10.88.1.5", "10.88.1.5 is an address of balboa1 already"),
+        ("add 224.0.0.1", "it is a multicast address"),
+        ("add ::", "it is the unspecified address"),
+        ("add 127.0.0.1", "it is a loopback address"),
+        ("add fe80::200:ff:fe00:1", "peers take an Ethernet address out of it"),
+        ("del 10.88.0.99", "has no address 10.88.0.99"),
+        ("del fe80::aff:fe4d:1", "is the link-local address of balboa0, which stays"),
+    ];
+    for (words, why) in refused {
+        addr(&format!("balboa0 {words}")).run()?.code(1)?.complains(why)?;
+    }
+    let shown = addr("balboa0 show").run()?.success()?;
+    let (first, last) =
+        ("0   fe80::aff:fe4d:1\n1   10.77.0.1\n2   10.88.0.2\n", "15  10.88.0.15\n");
+    ensure!(shown.stdout.starts_with(first) && shown.stdout.ends_with(last), "{shown}");
+    let devinfo = daemon.run("ibv_devinfo -v -d balboa1").run()?.success()?;
+    devinfo.says("GID[ 15]:\t\t::ffff:10.88.1.15, RoCE v2")?;
+    // An address in the middle goes, and nothing moves; the next one takes its place.
+    addr("balboa0 del 10.88.0.7").run()?.success()?;
+    addr("balboa0 add 2001:db8::7").run()?.success()?.says("GID 7")?;
+    addr("balboa0 show").run()?.success()?.says("7   2001:db8::7\n8   10.88.0.8\n")?;
+    let sweep = |gid: u8| {
+        let task = daemon.run("").arg(setting.bin.join("verbs-data"));
+        task.words(&format!("lists --gid {gid}")).limit(LIMIT).run()?.success()
+    };
+    for gid in [0, 1, 2, 15] {
+        sweep(gid)?.says("listed messages arrived")?;
+    }
+    // The first address of IPv4 goes as any other does.
+    addr("balboa0 del 10.77.0.1").run()?.success()?;
+    let status = setting.built("balboa").words("status --state-dir").arg(daemon.state_dir());
+    status.run()?.success()?.says("IP 10.88.0.2\n")?;
+    addr("balboa0 add 10.99.0.1").run()?.success()?.says("GID 1")?;
     daemon.stop()
 }

@@ -1,7 +1,7 @@
 //! What becomes of connections, and what programs are told, while ports are changed under them.
 
-use std::ffi::OsStr;
 use std::fs;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use verbs_sys::current::verbs as v;
 
 use super::link::{ACCESS, Link, Options, Side};
 use super::transfer;
-use crate::ffi::{Operation, Patience, Send};
+use crate::ffi::{Failed, Operation, Patience, Send};
 
 /// How long an asynchronous event may take.
 const EVENT: Duration = Duration::from_secs(30);
@@ -32,11 +32,46 @@ struct Tool<'a> {
 }
 
 impl Tool<'_> {
-    fn run(&self, arguments: &[impl AsRef<OsStr>]) -> Result<()> {
-        let finished = Command::new(self.balboa).args(arguments).output()?;
+    /// Runs it with those words; answers what it printed.
+    fn run(&self, words: &[&str]) -> Result<String> {
+        let finished = Command::new(self.balboa).args(words).output()?;
         let told = String::from_utf8_lossy(&finished.stderr);
-        ensure!(finished.status.success(), "balboa fails with {}: {told}", finished.status);
-        ensure!(told.is_empty() && finished.stdout.is_empty(), "balboa says {told:?}");
+        ensure!(finished.status.success() && told.is_empty(), "balboa {words:?}: {told}");
+        Ok(String::from_utf8(finished.stdout)?)
+    }
+
+    /// Adds an address to a side's port, and looks at what that side's program sees.
+    fn add(&self, side: &Side, index: usize, address: &str, gid_index: u8) -> Result<()> {
+        let printed = self.run(&["addr", &self.options.devices[index], "add", address])?;
+        ensure!(printed == format!("GID {gid_index}\n"), "added as {printed:?}");
+        let address: IpAddr = address.parse()?;
+        let gid = match address {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        self.gid_is(side, index, gid_index, gid.octets())
+    }
+
+    /// Deletes an address of a side's port, and looks at what that side's program sees.
+    fn del(&self, side: &Side, index: usize, address: &str, gid_index: u8) -> Result<()> {
+        self.run(&["addr", &self.options.devices[index], "del", address])?;
+        self.gid_is(side, index, gid_index, [0; 16])
+    }
+
+    /// Checks that a side's program hears of a change and finds a GID, or none.
+    fn gid_is(&self, side: &Side, index: usize, gid_index: u8, gid: [u8; 16]) -> Result<()> {
+        let event = side.context.async_event(EVENT)?;
+        ensure!((event.kind, event.element) == (v::IBV_EVENT_GID_CHANGE, 1), "{event:?}");
+        let found = side.context.gid(gid_index)?;
+        ensure!(found == gid, "ibv_query_gid says {found:x?}");
+        let port = format!("/sys/class/infiniband/{}/ports/1", self.options.devices[index]);
+        let file = format!("{port}/gids/{gid_index}");
+        let text = fs::read_to_string(&file).with_context(|| file.clone())?;
+        let digits: String = gid.iter().map(|byte| format!("{byte:02x}")).collect();
+        ensure!(text.trim_end().replace(':', "") == digits, "{file} says {text:?}");
+        let kind = fs::read_to_string(format!("{port}/gid_attrs/types/{gid_index}")).ok();
+        let expected = (gid != [0; 16]).then_some("RoCE v2\n");
+        ensure!(kind.as_deref() == expected, "the type of GID {gid_index} is {kind:?}");
         Ok(())
     }
 
@@ -136,4 +171,54 @@ fn fails(link: &Link, tool: &Tool<'_>, index: usize) -> Result<()> {
     let completion = link.success(&link.left.send_cq)?;
     ensure!(completion.wr_id == 3, "{completion:?}");
     Ok(())
+}
+
+/// Adds addresses to two ports and deletes them, by the `balboa` at that path, and connects by them.
+///
+/// # Errors
+/// At the first thing that is not as it should be.
+pub fn addresses(options: &Options, balboa: &Path) -> Result<()> {
+    let tool = Tool { balboa, options };
+    let by = |gid_index| {
+        let options = Options { gid_index, patience: IMPATIENT, ..options.clone() };
+        Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))
+    };
+    let first = by(options.gid_index)?;
+    let (left, right) = (&first.left, &first.right);
+    tool.add(left, 0, "10.88.0.1", 2)?;
+    tool.add(right, 1, "10.88.0.2", 2)?;
+    tool.add(left, 0, "2001:db8::1", 3)?;
+    tool.add(right, 1, "2001:db8::2", 3)?;
+    let (second, third) = (by(2)?, by(3)?);
+    let works = |link: &Link, wr_id| {
+        post(link, wr_id)?;
+        let completion = link.success(&link.left.send_cq)?;
+        ensure!(completion.wr_id == wr_id, "{completion:?}");
+        anyhow::Ok(())
+    };
+    for (link, what) in [(&first, "GID 1"), (&second, "GID 2"), (&third, "GID 3")] {
+        works(link, 1).with_context(|| format!("a connection by {what}"))?;
+    }
+    tool.del(left, 0, "10.88.0.1", 2)?;
+    // The connection is left alone: it sends on, and hears nothing.
+    let state = second.left.qp.query()?.qp_state;
+    ensure!(state == v::IBV_QPS_RTS, "a QP whose address has gone is in {state}");
+    post(&second, 2)?;
+    let completion = second.completion(&second.left.send_cq)?;
+    ensure!(completion.status == v::IBV_WC_RETRY_EXC_ERR, "{completion:?}");
+    let refused = second.half_connect(ACCESS).err().context("connected by no address")?;
+    let errno = refused.downcast::<Failed>()?.errno;
+    ensure!(errno == libc::EINVAL, "a path from no address is refused with {errno}");
+    for (link, what) in [(&first, "GID 1"), (&third, "GID 3")] {
+        works(link, 3).with_context(|| format!("{what} beside an address that has gone"))?;
+    }
+    // The index is free again, and the connection made anew by what has it now.
+    tool.add(left, 0, "10.88.0.9", 2)?;
+    second.half_connect(ACCESS)?;
+    second.finish()?;
+    works(&second, 4).context("a connection by a new address")?;
+    tool.del(left, 0, "10.88.0.9", 2)?;
+    tool.del(right, 1, "10.88.0.2", 2)?;
+    tool.del(left, 0, "2001:db8::1", 3)?;
+    tool.del(right, 1, "2001:db8::2", 3)
 }

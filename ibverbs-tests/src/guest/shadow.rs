@@ -68,6 +68,7 @@ pub(super) fn cases() -> Vec<Case> {
     root("verbs-data/sweep", &[], data);
     root("perftest", &[PERFTEST], perftest);
     root("GIDs follow ip addr", &[], gids_follow);
+    root("links follow balboa link", &[], link_follows);
     root("GIDs follow ip addr/IPv6", &[], gids_follow_ipv6);
     root("a neighbour answers ping, and is answered", &[PING], neighbour);
     root("no user speaks for a card's connection", &[], forged);
@@ -236,11 +237,33 @@ fn gids_follow(setting: &Setting) -> Result<()> {
         ensure!(kernels_gid(card, 2)?.contains("ffff:0a58:"), "the kernel has another at index 2");
     }
     between("ibv_rc_pingpong -c -m 1024 -g 2 -n 100")?.client.says("100 iters in ")?;
+    let state_dir = daemon.state_dir().display();
+    let refused =
+        task(&format!("balboa addr --state-dir {state_dir} balboa0 add 10.99.0.1")).run()?;
+    refused.code(1)?.complains("use `ip addr add ADDRESS/PREFIX dev balboa0`")?;
     run("ip addr del 10.77.0.1/24 dev balboa0")?;
     until(SOON, "the card had lost the old address", || Ok(!devinfo_of(0)?.contains("10.77.0.1")))?;
     let lost = between("ibv_rc_pingpong -m 1024 -g 1 -n 100");
     ensure!(lost.is_err(), "an address that was taken away still serves");
     between("ibv_rc_pingpong -c -m 1024 -g 2 -n 100")?.client.says("100 iters in ")?;
+    daemon.stop()
+}
+
+fn link_follows(setting: &Setting) -> Result<()> {
+    let daemon = shadowed(setting, "--soft 2")?;
+    let state_dir = daemon.state_dir().display();
+    let carrier = || fs::read_to_string("/sys/class/net/balboa0/carrier");
+    let steps = [("down", "0", "state DOWN"), ("up", "1", "state ACTIVE")];
+    for (to, expected, shown) in steps {
+        run(&format!("balboa link --state-dir {state_dir} balboa0 {to}"))?;
+        until(SOON, "the network device knew of its cable", || Ok(carrier()?.trim() == expected))?;
+        until(
+            SOON,
+            "the RDMA device did",
+            || Ok(run("rdma link show balboa0/1")?.contains(shown)),
+        )?;
+    }
+    between("ibv_rc_pingpong -c -m 1024 -g 1 -n 100")?.client.says("100 iters in ")?;
     daemon.stop()
 }
 

@@ -21,6 +21,9 @@ impl Server {
     /// [`Error::Os`] when the news of them cannot be waited for.
     pub fn follow_addresses_of(&mut self, mut shadow: ShadowDevices) -> Result<(), Error> {
         self.poller.watch(&shadow, Token::Addresses, EpollFlags::EPOLLIN)?;
+        for card in &mut self.cards {
+            card.follows_kernel = shadow.name_of(card.device.number).is_some();
+        }
         let changes = shadow.refresh(gid_tables(&self.cards), Instant::now());
         self.shadow = Some(shadow);
         self.set_gids(changes);

@@ -1,9 +1,25 @@
 //! What a tool changes of a card's port, for everybody who uses the card.
 
-use shim_abi::Response;
+use card_driver::address::{self, is_ipv4};
+use shim_abi::{Request, Response};
 
 use super::{Answer, Session};
+use crate::cards::Card;
 use crate::error::Error;
+use crate::events;
+
+/// The index of the link-local address, which stays.
+const LINK_LOCAL: u8 = 0;
+/// The first index that addresses of IPv4 have.
+const FIRST_IPV4: u8 = 1;
+/// The first index that other addresses have.
+const FIRST_IPV6: u8 = 2;
+
+/// Whether a request is one for a change of a port.
+#[must_use]
+pub fn changes_port(request: &Request) -> bool {
+    matches!(request, Request::SetLink { .. } | Request::AddGid { .. } | Request::DelGid { .. })
+}
 
 impl Session<'_> {
     pub(super) fn set_link(&mut self, number: u32, up: bool) -> Result<Answer, Error> {
@@ -13,4 +29,74 @@ impl Session<'_> {
         log::info!(client = self.client.process.pid; "balboa{number}: the port was put {state}");
         Ok(Response::Done.into())
     }
+
+    pub(super) fn add_gid(&mut self, number: u32, gid: [u8; 16]) -> Result<Answer, Error> {
+        let text = address::text(gid);
+        let having = self.cards.iter().find(|card| index_of(card, gid).is_some());
+        if let Some(other) = having.map(|card| card.device.name()) {
+            return Err(Error::Invalid(format!("{text} is an address of {other} already")));
+        }
+        let card = self.changeable(number)?;
+        if let Some(why) = address::refusal(gid, card.device.address.mac()) {
+            return Err(Error::Invalid(why));
+        }
+        let mut gids = card.device.gids.clone();
+        let (kind, first) = if is_ipv4(gid) { ("IPv4", FIRST_IPV4) } else { ("IPv6", FIRST_IPV6) };
+        let entries = gids.len();
+        let mut free = (0u8..).zip(&mut gids).skip(first.into());
+        let Some((index, entry)) = free.find(|(_, entry)| **entry == [0; 16]) else {
+            return Err(Error::Full { card: number, entries, kind, first });
+        };
+        *entry = gid;
+        change(card, gids)?;
+        log::info!(client = self.client.process.pid; "balboa{number}: GID {index} is {text}");
+        Ok(Response::Gid { index }.into())
+    }
+
+    pub(super) fn del_gid(&mut self, number: u32, gid: [u8; 16]) -> Result<Answer, Error> {
+        let text = address::text(gid);
+        let card = self.changeable(number)?;
+        let index = index_of(card, gid).ok_or_else(|| {
+            let why = format!(
+                "balboa{number} has no address {text}; `balboa addr balboa{number} show` lists them"
+            );
+            Error::Invalid(why)
+        })?;
+        if index == LINK_LOCAL {
+            let why = format!("{text} is the link-local address of balboa{number}, which stays");
+            return Err(Error::Invalid(why));
+        }
+        let mut gids = card.device.gids.clone();
+        if let Some(entry) = gids.get_mut(usize::from(index)) {
+            *entry = [0; 16];
+        }
+        change(card, gids)?;
+        log::info!(client = self.client.process.pid; "balboa{number}: GID {index}, {text}, is gone");
+        Ok(Response::Done.into())
+    }
+
+    /// A card whose addresses balboad may change.
+    fn changeable(&mut self, number: u32) -> Result<&mut Card, Error> {
+        let card = self.card(number)?;
+        if card.follows_kernel {
+            return Err(Error::Unsupported(format!(
+                "the addresses of balboa{number} are those of the kernel's network device balboa{number}; use `ip addr add ADDRESS/PREFIX dev balboa{number}`, or `ip addr del`"
+            )));
+        }
+        Ok(card)
+    }
+}
+
+/// The index of an address of a card.
+fn index_of(card: &Card, gid: [u8; 16]) -> Option<u8> {
+    let mut gids = (0u8..).zip(&card.device.gids);
+    gids.find(|(_, entry)| **entry == gid && gid != [0; 16]).map(|(index, _)| index)
+}
+
+/// Gives a card another GID table, and tells its programs.
+fn change(card: &mut Card, gids: Vec<[u8; 16]>) -> Result<(), Error> {
+    if card.device.set_gids(gids)? {
+        events::gids_changed(card);
+    }
+    Ok(())
 }

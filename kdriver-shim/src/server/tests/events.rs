@@ -222,3 +222,88 @@ fn a_link_is_changed_by_tools_only_and_on_cards_that_are_there() {
     assert_eq!(refusal.errno, Errno::EOPNOTSUPP as i32);
     assert!(refusal.reason.contains("balboa0 window 0: SetLink"), "{refusal:?}");
 }
+
+fn ip(text: &str) -> [u8; 16] {
+    match text.parse().unwrap() {
+        std::net::IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        std::net::IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+#[test]
+fn addresses_keep_their_index_and_programs_are_told_of_each_change() {
+    let mut bench = Bench::new(2, 2);
+    let Listening { peer: _peer, events, .. } = Listening::new(&mut bench);
+    let tool = bench.connect();
+    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let changed = [&1u64.to_le_bytes()[..], &18u32.to_le_bytes(), &[0; 4]].concat();
+    let add = |bench: &mut Bench, text| {
+        let answer = bench.ask(&tool, Request::AddGid { card: 0, gid: ip(text) }).0;
+        let Response::Gid { index } = answer else { panic!("{answer:?}") };
+        index
+    };
+    let del = |text: &str| Request::DelGid { card: 0, gid: ip(text) };
+    // The first of IPv4 is the card's own.
+    assert_eq!(add(&mut bench, "2001:db8::1"), 2);
+    assert_eq!(add(&mut bench, "10.1.0.1"), 3);
+    assert_eq!(records(&events), [changed.clone(), changed.clone()]);
+    bench.ask(&tool, del("10.77.0.1"));
+    bench.ask(&tool, del("2001:db8::1"));
+    assert_eq!(add(&mut bench, "2001:db8::2"), 2, "index 1 is for addresses of IPv4");
+    assert_eq!(add(&mut bench, "10.1.0.2"), 1);
+    assert_eq!(records(&events).len(), 4);
+    let (Response::Cards(cards), _) = bench.ask(&tool, Request::ListCards) else { panic!() };
+    let [first, other] = [&cards[0].port.gids, &cards[1].port.gids];
+    assert_eq!(first[1..4], ["10.1.0.2", "2001:db8::2", "10.1.0.1"].map(ip));
+    assert_eq!((first.len(), other[2]), (16, [0; 16]));
+    let file = bench.state_dir().join("ports/balboa0/gids/3");
+    let text = std::fs::read_to_string(file).unwrap();
+    assert_eq!(text, "0000:0000:0000:0000:0000:ffff:0a01:0001\n");
+    // Every engine of the card was told.
+    for window in 0..2 {
+        let log = bench.cards[0].window(window, |w| w.log.clone());
+        let told = log.iter().filter(|opcode| **opcode == Opcode::SetGid).count();
+        assert_eq!(told, 2 + 6, "window {window}");
+    }
+}
+
+#[test]
+fn an_address_that_cannot_be_is_refused_by_its_name_and_changes_nothing() {
+    let mut bench = Bench::new(2, 1);
+    let Listening { peer, events, .. } = Listening::new(&mut bench);
+    let tool = bench.connect();
+    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let add = |text: &str| Request::AddGid { card: 0, gid: ip(text) };
+    let del = |text: &str| Request::DelGid { card: 0, gid: ip(text) };
+    let refused = [
+        (add("10.77.0.1"), Errno::EINVAL, "10.77.0.1 is an address of balboa0 already"),
+        (add("10.77.0.2"), Errno::EINVAL, "10.77.0.2 is an address of balboa1 already"),
+        (add("ff02::1"), Errno::EINVAL, "multicast"),
+        (add("0.0.0.0"), Errno::EINVAL, "unspecified"),
+        (add("::"), Errno::EINVAL, "unspecified"),
+        (add("::1"), Errno::EINVAL, "loopback"),
+        (del("10.1.0.1"), Errno::EINVAL, "balboa0 has no address 10.1.0.1"),
+        (del("::"), Errno::EINVAL, "balboa0 has no address"),
+        (del("fe80::aff:fe4d:1"), Errno::EINVAL, "stays"),
+    ];
+    for (request, errno, why) in refused {
+        let refusal = bench.refused(&tool, request.clone());
+        assert_eq!(refusal.errno, errno as i32, "{request:?}");
+        assert!(refusal.reason.contains(why), "{request:?}: {refusal:?}");
+        assert_eq!(bench.refused(&peer, request).errno, Errno::EPERM as i32, "a verbs program");
+    }
+    for host in 2..16 {
+        bench.ask(&tool, add(&format!("10.1.0.{host}")));
+    }
+    assert_eq!(records(&events).len(), 14);
+    let refusal = bench.refused(&tool, add("10.1.0.16"));
+    assert_eq!(refusal.errno, Errno::ENOSPC as i32);
+    assert!(refusal.reason.contains("16 entries"), "{refusal:?}");
+    bench.server.cards[0].follows_kernel = true;
+    for request in [add("10.1.0.16"), del("10.1.0.2")] {
+        let refusal = bench.refused(&tool, request);
+        assert_eq!(refusal.errno, Errno::EOPNOTSUPP as i32);
+        assert!(refusal.reason.contains("ip addr"), "{refusal:?}");
+    }
+    assert!(records(&events).is_empty());
+}
