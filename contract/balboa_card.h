@@ -154,6 +154,10 @@ typedef uint64_t balboa_le64;
 #define BALBOA_CQE_LAST_WORD 0x7u
 /* Blocks of the largest command. */
 #define BALBOA_ADMIN_MAX_BLOCKS 0x4u
+/* log2 of the bytes of the largest alignment of device memory. */
+#define BALBOA_ADMIN_MAX_LOG2_DM_ALIGNMENT 0x10u
+/* log2 of the blocks that one command copies from or to device memory. */
+#define BALBOA_ADMIN_MAX_LOG2_DM_BLOCKS 0xau
 
 /* Static layer: The build constant, the reconfiguration engine, the shell's reset, and counters of DMA channel 2. */
 
@@ -472,6 +476,8 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_LIMIT_QUEUES 0x28u
 /* RO. How large messages and tables can be. */
 #define BALBOA_WINDOW_LIMIT_PORT 0x30u
+/* RO. How much memory the card has of its own that it gives out. */
+#define BALBOA_WINDOW_LIMIT_DM 0x38u
 /* WO. Starts and stops the engine. Reads answer 0; with both bits, reset alone counts. */
 #define BALBOA_WINDOW_CONTROL 0x40u
 /* RO. What the engine is doing. */
@@ -914,6 +920,13 @@ typedef uint64_t balboa_le64;
 /* Address handles. */
 #define BALBOA_WINDOW_LIMIT_PORT_AHS_MASK UINT64_C(0xffff000000000000)
 #define BALBOA_WINDOW_LIMIT_PORT_AHS_SHIFT 0x30u
+/* window_limit_dm: How much memory the card has of its own that it gives out. */
+/* All of it. */
+#define BALBOA_WINDOW_LIMIT_DM_BYTES_MASK 0xffffffffu
+#define BALBOA_WINDOW_LIMIT_DM_BYTES_SHIFT 0x0u
+/* The largest part. */
+#define BALBOA_WINDOW_LIMIT_DM_LARGEST_MASK UINT64_C(0xffffffff00000000)
+#define BALBOA_WINDOW_LIMIT_DM_LARGEST_SHIFT 0x20u
 /* window_control: Starts and stops the engine. Reads answer 0; with both bits, reset alone counts. */
 /* Start with the ring registers as they are. Nothing happens while the engine runs, after a fatal stop, or when a ring cannot be: see STATUS. */
 #define BALBOA_WINDOW_CONTROL_ENABLE_MASK 0x1u
@@ -1034,6 +1047,8 @@ enum balboa_window_profile {
 #define BALBOA_WINDOW_CAPABILITIES_RESIZE_CQ 0x20000u
 /* RNR NAK is sent and obeyed. */
 #define BALBOA_WINDOW_CAPABILITIES_RNR 0x40000u
+/* Device memory. */
+#define BALBOA_WINDOW_CAPABILITIES_DEVICE_MEMORY 0x80000u
 /* What an armed completion queue waits for, as its part of the arm word. */
 enum balboa_doorbell_arm_code {
     /* Never armed. */
@@ -1221,6 +1236,12 @@ enum balboa_admin_opcode {
     BALBOA_ADMIN_OPCODE_MODIFY_KEY = 19,
     /* admin_set_link: every engine of the card tells of the change by an event. */
     BALBOA_ADMIN_OPCODE_SET_LINK = 20,
+    /* admin_alloc_dm; result is the number of the part. */
+    BALBOA_ADMIN_OPCODE_ALLOC_DM = 21,
+    /* admin_destroy of a part of the device memory. */
+    BALBOA_ADMIN_OPCODE_FREE_DM = 22,
+    /* admin_copy_dm. */
+    BALBOA_ADMIN_OPCODE_COPY_DM = 23,
 };
 /* How a command ended. */
 enum balboa_admin_status {
@@ -1250,6 +1271,13 @@ enum balboa_admin_rq_kind {
     /* XRC targets. */
     BALBOA_ADMIN_RQ_KIND_XRC = 2,
 };
+/* Which way a copy goes. */
+enum balboa_admin_dm_direction {
+    /* From the host's memory to the card's. */
+    BALBOA_ADMIN_DM_DIRECTION_TO_CARD = 0,
+    /* From the card's memory to the host's. */
+    BALBOA_ADMIN_DM_DIRECTION_TO_HOST = 1,
+};
 /* What a key names. */
 enum balboa_admin_key_kind {
     /* A memory region. */
@@ -1258,6 +1286,8 @@ enum balboa_admin_key_kind {
     BALBOA_ADMIN_KEY_KIND_WINDOW1 = 1,
     /* A type-2 memory window, unbound. */
     BALBOA_ADMIN_KEY_KIND_WINDOW2 = 2,
+    /* A memory region in device memory. */
+    BALBOA_ADMIN_KEY_KIND_DEVICE_MEMORY = 3,
 };
 /* Transport of a QP; the numbers are those of ibv_qp_type. */
 enum balboa_qp_type {
@@ -1940,7 +1970,7 @@ struct balboa_admin_create_key {
     balboa_le64 va;
     /* Bytes. */
     balboa_le64 length;
-    /* IOVA of the first byte. */
+    /* IOVA of the first byte; in device memory its offset in the part. */
     balboa_le64 iova;
     /* Protection domain. */
     balboa_le32 pdn;
@@ -1948,7 +1978,10 @@ struct balboa_admin_create_key {
     balboa_le32 access;
     /* What it names. */
     uint8_t kind;
-    uint8_t reserved_31[15];
+    uint8_t reserved_31[3];
+    /* In device memory: the part. */
+    balboa_le32 dm;
+    uint8_t reserved_38[8];
 };
 BALBOA_ASSERT(sizeof(struct balboa_admin_create_key) == 64, "size of balboa_admin_create_key");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, opcode) == 0x0, "balboa_admin_create_key.opcode");
@@ -1961,6 +1994,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, iova) == 0x20, "balboa_ad
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, pdn) == 0x28, "balboa_admin_create_key.pdn");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, access) == 0x2c, "balboa_admin_create_key.access");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, kind) == 0x30, "balboa_admin_create_key.kind");
+BALBOA_ASSERT(offsetof(struct balboa_admin_create_key, dm) == 0x34, "balboa_admin_create_key.dm");
 /* Gives a key of a region other memory, another domain and other rights; it keeps its number. */
 struct balboa_admin_modify_key {
     /* What to do. */
@@ -1997,6 +2031,66 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, iova) == 0x20, "balboa_ad
 BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, pdn) == 0x28, "balboa_admin_modify_key.pdn");
 BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, access) == 0x2c, "balboa_admin_modify_key.access");
 BALBOA_ASSERT(offsetof(struct balboa_admin_modify_key, key) == 0x30, "balboa_admin_modify_key.key");
+/* Gives out a part of the device memory, zeroed. */
+struct balboa_admin_alloc_dm {
+    /* What to do. */
+    uint8_t opcode;
+    /* Blocks of the command, 1 to 4. */
+    uint8_t blocks;
+    /* Comes back in the completion. */
+    balboa_le16 tag;
+    uint8_t reserved_04[4];
+    /* IOVA for an answer that does not fit the completion, 64-byte aligned; 0 for none. */
+    balboa_le64 response;
+    /* Bytes. */
+    balboa_le32 length;
+    /* log2 of what its first byte's offset in the device memory is a multiple of, up to MAX_LOG2_DM_ALIGNMENT. */
+    uint8_t log2_alignment;
+    uint8_t reserved_15[43];
+};
+BALBOA_ASSERT(sizeof(struct balboa_admin_alloc_dm) == 64, "size of balboa_admin_alloc_dm");
+BALBOA_ASSERT(offsetof(struct balboa_admin_alloc_dm, opcode) == 0x0, "balboa_admin_alloc_dm.opcode");
+BALBOA_ASSERT(offsetof(struct balboa_admin_alloc_dm, blocks) == 0x1, "balboa_admin_alloc_dm.blocks");
+BALBOA_ASSERT(offsetof(struct balboa_admin_alloc_dm, tag) == 0x2, "balboa_admin_alloc_dm.tag");
+BALBOA_ASSERT(offsetof(struct balboa_admin_alloc_dm, response) == 0x8, "balboa_admin_alloc_dm.response");
+BALBOA_ASSERT(offsetof(struct balboa_admin_alloc_dm, length) == 0x10, "balboa_admin_alloc_dm.length");
+BALBOA_ASSERT(offsetof(struct balboa_admin_alloc_dm, log2_alignment) == 0x14, "balboa_admin_alloc_dm.log2_alignment");
+/* Copies bytes between the host and a part of the device memory. */
+struct balboa_admin_copy_dm {
+    /* What to do. */
+    uint8_t opcode;
+    /* Blocks of the command, 1 to 4. */
+    uint8_t blocks;
+    /* Comes back in the completion. */
+    balboa_le16 tag;
+    uint8_t reserved_04[4];
+    /* IOVA for an answer that does not fit the completion, 64-byte aligned; 0 for none. */
+    balboa_le64 response;
+    /* IOVA of the host's blocks, the first of which has the place of offset modulo 64 in its block. */
+    balboa_le64 host;
+    /* First byte in the part. */
+    balboa_le32 offset;
+    /* Bytes. */
+    balboa_le32 length;
+    /* The part. */
+    balboa_le32 dm;
+    /* log2 of the host's blocks, up to MAX_LOG2_DM_BLOCKS. */
+    uint8_t log2_blocks;
+    /* Which way. */
+    uint8_t direction;
+    uint8_t reserved_26[26];
+};
+BALBOA_ASSERT(sizeof(struct balboa_admin_copy_dm) == 64, "size of balboa_admin_copy_dm");
+BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, opcode) == 0x0, "balboa_admin_copy_dm.opcode");
+BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, blocks) == 0x1, "balboa_admin_copy_dm.blocks");
+BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, tag) == 0x2, "balboa_admin_copy_dm.tag");
+BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, response) == 0x8, "balboa_admin_copy_dm.response");
+BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, host) == 0x10, "balboa_admin_copy_dm.host");
+BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, offset) == 0x18, "balboa_admin_copy_dm.offset");
+BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, length) == 0x1c, "balboa_admin_copy_dm.length");
+BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, dm) == 0x20, "balboa_admin_copy_dm.dm");
+BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, log2_blocks) == 0x24, "balboa_admin_copy_dm.log2_blocks");
+BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, direction) == 0x25, "balboa_admin_copy_dm.direction");
 /* Makes an address handle. Its number is never 0. Refused as Invalid: a GID of another kind than the local one, and one that is no single peer's. Nobody need answer there: datagrams that find nobody are lost, and complete. */
 struct balboa_admin_create_ah {
     /* What to do. */

@@ -150,6 +150,10 @@ package balboa_card_pkg;
   localparam logic [31:0] CQE_LAST_WORD = 32'h7;
   // Blocks of the largest command.
   localparam logic [31:0] ADMIN_MAX_BLOCKS = 32'h4;
+  // log2 of the bytes of the largest alignment of device memory.
+  localparam logic [31:0] ADMIN_MAX_LOG2_DM_ALIGNMENT = 32'h10;
+  // log2 of the blocks that one command copies from or to device memory.
+  localparam logic [31:0] ADMIN_MAX_LOG2_DM_BLOCKS = 32'ha;
 
   // ---- Static layer: The build constant, the reconfiguration engine, the shell's reset, and counters of DMA channel 2.
 
@@ -464,6 +468,8 @@ package balboa_card_pkg;
   localparam logic [31:0] WINDOW_LIMIT_QUEUES = 32'h28;
   // RO. How large messages and tables can be.
   localparam logic [31:0] WINDOW_LIMIT_PORT = 32'h30;
+  // RO. How much memory the card has of its own that it gives out.
+  localparam logic [31:0] WINDOW_LIMIT_DM = 32'h38;
   // WO. Starts and stops the engine. Reads answer 0; with both bits, reset alone counts.
   localparam logic [31:0] WINDOW_CONTROL = 32'h40;
   // RO. What the engine is doing.
@@ -560,6 +566,8 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_CAPABILITIES_RESIZE_CQ = 64'h20000;
   // RNR NAK is sent and obeyed.
   localparam logic [63:0] WINDOW_CAPABILITIES_RNR = 64'h40000;
+  // Device memory.
+  localparam logic [63:0] WINDOW_CAPABILITIES_DEVICE_MEMORY = 64'h80000;
   // What an armed completion queue waits for, as its part of the arm word.
   typedef enum logic [7:0] {
     // Never armed.
@@ -746,7 +754,13 @@ package balboa_card_pkg;
     // admin_modify_key: answered when no DMA under what the key was can follow.
     ADMIN_OPCODE_MODIFY_KEY = 8'd19,
     // admin_set_link: every engine of the card tells of the change by an event.
-    ADMIN_OPCODE_SET_LINK = 8'd20
+    ADMIN_OPCODE_SET_LINK = 8'd20,
+    // admin_alloc_dm; result is the number of the part.
+    ADMIN_OPCODE_ALLOC_DM = 8'd21,
+    // admin_destroy of a part of the device memory.
+    ADMIN_OPCODE_FREE_DM = 8'd22,
+    // admin_copy_dm.
+    ADMIN_OPCODE_COPY_DM = 8'd23
   } admin_opcode_t;
   // How a command ended.
   typedef enum logic [7:0] {
@@ -776,6 +790,13 @@ package balboa_card_pkg;
     // XRC targets.
     ADMIN_RQ_KIND_XRC = 8'd2
   } admin_rq_kind_t;
+  // Which way a copy goes.
+  typedef enum logic [7:0] {
+    // From the host's memory to the card's.
+    ADMIN_DM_DIRECTION_TO_CARD = 8'd0,
+    // From the card's memory to the host's.
+    ADMIN_DM_DIRECTION_TO_HOST = 8'd1
+  } admin_dm_direction_t;
   // What a key names.
   typedef enum logic [7:0] {
     // A memory region.
@@ -783,7 +804,9 @@ package balboa_card_pkg;
     // A type-1 memory window, unbound.
     ADMIN_KEY_KIND_WINDOW1 = 8'd1,
     // A type-2 memory window, unbound.
-    ADMIN_KEY_KIND_WINDOW2 = 8'd2
+    ADMIN_KEY_KIND_WINDOW2 = 8'd2,
+    // A memory region in device memory.
+    ADMIN_KEY_KIND_DEVICE_MEMORY = 8'd3
   } admin_key_kind_t;
   // Transport of a QP; the numbers are those of ibv_qp_type.
   typedef enum logic [7:0] {
@@ -1315,6 +1338,13 @@ package balboa_card_pkg;
     // [31:0] The largest message.
     logic [31:0] max_message;
   } window_limit_port_t;
+  // How much memory the card has of its own that it gives out.
+  typedef struct packed {
+    // [63:32] The largest part.
+    logic [31:0] largest;
+    // [31:0] All of it.
+    logic [31:0] bytes;
+  } window_limit_dm_t;
   // Starts and stops the engine. Reads answer 0; with both bits, reset alone counts.
   typedef struct packed {
     logic [61:0] reserved_2;
@@ -1778,14 +1808,17 @@ package balboa_card_pkg;
   } qp_attributes_t;
   // Makes a key for memory that was mapped before.
   typedef struct packed {
-    logic [119:0] reserved_392;
+    logic [63:0] reserved_448;
+    // [447:416] In device memory: the part.
+    logic [31:0] dm;
+    logic [23:0] reserved_392;
     // [391:384] What it names.
     admin_key_kind_t kind;
     // [383:352] Rights.
     logic [31:0] access;
     // [351:320] Protection domain.
     logic [31:0] pdn;
-    // [319:256] IOVA of the first byte.
+    // [319:256] IOVA of the first byte; in device memory its offset in the part.
     logic [63:0] iova;
     // [255:192] Bytes.
     logic [63:0] length;
@@ -1826,6 +1859,48 @@ package balboa_card_pkg;
     // [7:0] What to do.
     admin_opcode_t opcode;
   } admin_modify_key_t;
+  // Gives out a part of the device memory, zeroed.
+  typedef struct packed {
+    logic [343:0] reserved_168;
+    // [167:160] log2 of what its first byte's offset in the device memory is a multiple of, up to MAX_LOG2_DM_ALIGNMENT.
+    logic [7:0] log2_alignment;
+    // [159:128] Bytes.
+    logic [31:0] length;
+    // [127:64] IOVA for an answer that does not fit the completion, 64-byte aligned; 0 for none.
+    logic [63:0] response;
+    logic [31:0] reserved_32;
+    // [31:16] Comes back in the completion.
+    logic [15:0] tag;
+    // [15:8] Blocks of the command, 1 to 4.
+    logic [7:0] blocks;
+    // [7:0] What to do.
+    admin_opcode_t opcode;
+  } admin_alloc_dm_t;
+  // Copies bytes between the host and a part of the device memory.
+  typedef struct packed {
+    logic [207:0] reserved_304;
+    // [303:296] Which way.
+    admin_dm_direction_t direction;
+    // [295:288] log2 of the host's blocks, up to MAX_LOG2_DM_BLOCKS.
+    logic [7:0] log2_blocks;
+    // [287:256] The part.
+    logic [31:0] dm;
+    // [255:224] Bytes.
+    logic [31:0] length;
+    // [223:192] First byte in the part.
+    logic [31:0] offset;
+    // [191:128] IOVA of the host's blocks, the first of which has the place of offset modulo 64 in its block.
+    logic [63:0] host;
+    // [127:64] IOVA for an answer that does not fit the completion, 64-byte aligned; 0 for none.
+    logic [63:0] response;
+    logic [31:0] reserved_32;
+    // [31:16] Comes back in the completion.
+    logic [15:0] tag;
+    // [15:8] Blocks of the command, 1 to 4.
+    logic [7:0] blocks;
+    // [7:0] What to do.
+    admin_opcode_t opcode;
+  } admin_copy_dm_t;
   // Makes an address handle. Its number is never 0. Refused as Invalid: a GID of another kind than the local one, and one that is no single peer's. Nobody need answer there: datagrams that find nobody are lost, and complete.
   typedef struct packed {
     logic [383:0] reserved_640;

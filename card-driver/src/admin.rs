@@ -12,8 +12,9 @@ use fpga_regs::Block;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::admin::{
-    AdminStatus, COUNTERS, Completion, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, Destroy,
-    Header, ModifyKey, ModifyQp, ModifyRq, Opcode, PortAttributes, ResizeCq, SetGid, SetLink,
+    AdminStatus, AllocDm, COUNTERS, Completion, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp,
+    CreateRq, Destroy, Header, ModifyKey, ModifyQp, ModifyRq, Opcode, PortAttributes, ResizeCq,
+    SetGid, SetLink,
 };
 use fpga_regs::engine::cqe;
 use fpga_regs::engine::qp::Attributes;
@@ -378,6 +379,18 @@ impl Engine for AdminEngine {
 
     fn modify_key(&mut self, command: &ModifyKey) -> Result<(), Error> {
         self.run(Opcode::ModifyKey, command.encode()).map(drop)
+    }
+
+    fn alloc_dm(&mut self, command: &AllocDm) -> Result<u32, Error> {
+        Ok(self.run(Opcode::AllocDm, command.encode())?.result)
+    }
+
+    fn free_dm(&mut self, dm: u32) -> Result<(), Error> {
+        self.run(Opcode::FreeDm, Destroy { number: dm }.encode()).map(drop)
+    }
+
+    fn copy_dm(&mut self, command: &CopyDm) -> Result<(), Error> {
+        self.run(Opcode::CopyDm, command.encode()).map(drop)
     }
 
     fn destroy_key(&mut self, key: u32) -> Result<(), Error> {

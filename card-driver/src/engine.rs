@@ -7,12 +7,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use fpga_regs::engine::admin::{
-    CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, ModifyKey, PortAttributes, ResizeCq,
+    AllocDm, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, ModifyKey, PortAttributes,
+    ResizeCq,
 };
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window::{
-    self, Capabilities, LimitKeyRq, LimitPort, LimitQpCq, LimitQueues,
+    self, Capabilities, LimitDm, LimitKeyRq, LimitPort, LimitQpCq, LimitQueues,
 };
 
 use crate::backend::DoorbellGrant;
@@ -63,6 +64,12 @@ pub trait Engine {
     fn modify_key(&mut self, command: &ModifyKey) -> Result<(), Error>;
     /// Ends a key once no DMA under it can follow.
     fn destroy_key(&mut self, key: u32) -> Result<(), Error>;
+    /// Gives out a part of the card's own memory, zeroed, and returns its number.
+    fn alloc_dm(&mut self, command: &AllocDm) -> Result<u32, Error>;
+    /// Takes back a part of the card's own memory that no key names.
+    fn free_dm(&mut self, dm: u32) -> Result<(), Error>;
+    /// Copies bytes between the host and the card's own memory.
+    fn copy_dm(&mut self, command: &CopyDm) -> Result<(), Error>;
     /// Makes an address handle and returns its number.
     fn create_ah(&mut self, command: &CreateAh) -> Result<u32, Error>;
     /// Ends an address handle.
@@ -145,6 +152,10 @@ pub struct EngineLimits {
     pub pkeys: u8,
     /// Address handles.
     pub ahs: u16,
+    /// Bytes of the card's own memory, and of the largest part.
+    pub dm_bytes: u32,
+    /// See [`Self::dm_bytes`].
+    pub largest_dm: u32,
 }
 
 impl EngineLimits {
@@ -154,6 +165,7 @@ impl EngineLimits {
         let LimitKeyRq { keys, rqs } = LimitKeyRq::decode(read(window::LIMIT_KEY_RQ));
         let queues = LimitQueues::decode(read(window::LIMIT_QUEUES));
         let port = LimitPort::decode(read(window::LIMIT_PORT));
+        let dm = LimitDm::decode(read(window::LIMIT_DM));
         Self {
             capabilities: Capabilities::from_bits_retain(read(window::CAPABILITIES)),
             qps,
@@ -171,6 +183,8 @@ impl EngineLimits {
             gids: port.gids,
             pkeys: port.pkeys,
             ahs: port.ahs,
+            dm_bytes: dm.bytes,
+            largest_dm: dm.largest,
         }
     }
 }
@@ -189,6 +203,7 @@ mod tests {
                 22 | 15 << 8 | 14 << 16 | 16 << 24 | 288 << 32 | 8 << 48 | 9 << 56
             }
             window::LIMIT_PORT => 1 << 30 | 16 << 32 | 1 << 40 | 300 << 48,
+            window::LIMIT_DM => 4096 | 1024 << 32,
             _ => u64::MAX,
         });
         let wanted = EngineLimits {
@@ -208,6 +223,8 @@ mod tests {
             gids: 16,
             pkeys: 1,
             ahs: 300,
+            dm_bytes: 4096,
+            largest_dm: 1024,
         };
         assert_eq!(limits, wanted);
     }

@@ -7,6 +7,7 @@ use crate::ffi::Operation;
 
 pub mod apart;
 pub mod counter;
+pub mod device_memory;
 pub mod errors;
 pub mod extended;
 pub mod link;

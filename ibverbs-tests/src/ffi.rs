@@ -10,6 +10,7 @@ use std::io;
 
 mod descriptors;
 mod device;
+mod dm;
 mod fork;
 mod library;
 mod mapping;
@@ -23,6 +24,7 @@ pub use descriptors::descriptors_of;
 pub use device::{
     AsyncEvent, Channel, Completion, Context, Cq, CqWishes, EVERYTHING, Pd, ThreadDomain,
 };
+pub use dm::{Dm, DmRegion};
 pub use fork::in_child;
 pub use library::Library;
 pub use mapping::Mapping;

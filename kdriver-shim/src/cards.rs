@@ -279,5 +279,6 @@ pub fn client_limits(engine: &EngineLimits) -> Limits {
         max_init_rd_atomic: engine.max_init_rd_atomic,
         max_message: engine.max_message,
         max_mr_bytes: Resource::MrBytes.limit(engine),
+        max_dm_bytes: engine.largest_dm.min(limit(Resource::DmBytes)),
     }
 }

@@ -17,7 +17,7 @@ use shim_abi::{Request, Way};
 use crate::cards::{Card, Window, find};
 use crate::error::{ADDRESSES, Error};
 use crate::numbers::Numbers;
-use crate::objects::{Ah, Channel, Context, Cq, Leaving, Mr, Pd, Qp, Srq};
+use crate::objects::{Ah, Channel, Context, Cq, Dm, Leaving, Mr, Pd, Qp, Srq};
 use crate::poller::{Poller, Watch};
 use crate::process::{ClientId, Process};
 use crate::quota::Usage;
@@ -147,6 +147,8 @@ pub struct Owned {
     pub mrs: BTreeMap<u32, Mr>,
     /// Memory regions on their way out.
     pub leaving: Leaving,
+    /// Parts of cards' own memory.
+    pub dms: BTreeMap<u32, Dm>,
     /// Places on cards, by card number.
     pub places: BTreeMap<u32, CardUse>,
     /// Ring memory, from the first open context on.

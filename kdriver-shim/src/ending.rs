@@ -12,7 +12,7 @@ use card_driver::shell::ROW;
 
 use crate::cards::{Card, Page, Suspects, find};
 use crate::clients::{CardUse, Client, Owned, Stage};
-use crate::objects::{Ah, Channel, Context, Cq, Mr, Pd, Qp, Srq};
+use crate::objects::{Ah, Channel, Context, Cq, Dm, Mr, Pd, Qp, Srq};
 use crate::poller::Poller;
 use crate::quota::Resource;
 use crate::undo::Kind;
@@ -53,14 +53,27 @@ impl Client {
     /// How to end some of the first kind that the client has anything of; `None` when all has gone.
     fn next_end(&self) -> Option<End> {
         // All of them, by name: one that is left out does not compile.
-        let Owned { qps, srqs, ahs, cqs, mrs, leaving, places, rings, channels, pds, contexts } =
-            &self.owned;
-        let order: [(bool, End); 10] = [
+        let Owned {
+            qps,
+            srqs,
+            ahs,
+            cqs,
+            mrs,
+            leaving,
+            dms,
+            places,
+            rings,
+            channels,
+            pds,
+            contexts,
+        } = &self.owned;
+        let order: [(bool, End); 11] = [
             (qps.is_empty(), Self::end_first::<Qp>),
             (srqs.is_empty(), Self::end_first::<Srq>),
             (ahs.is_empty(), Self::end_first::<Ah>),
             (cqs.is_empty(), Self::end_first::<Cq>),
             (mrs.is_empty() && leaving.is_empty(), Self::end_regions),
+            (dms.is_empty(), Self::end_first::<Dm>),
             (places.is_empty(), Self::end_place),
             (rings.is_none(), Self::empty_rings),
             (channels.is_empty(), Self::end_first::<Channel>),

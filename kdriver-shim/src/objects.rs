@@ -54,6 +54,25 @@ pub struct Mr {
     pub mapped: bool,
     /// Its key, once committed.
     pub key: Option<u32>,
+    /// The part of the card's own memory that it lies in.
+    pub dm: Option<u32>,
+}
+
+/// A part of a card's own memory.
+#[derive(Debug)]
+pub struct Dm {
+    /// The context it belongs to.
+    pub context: u32,
+    /// Card number.
+    pub card: u32,
+    /// Bytes.
+    pub length: u32,
+    /// log2 of the blocks of its passage.
+    pub log2_blocks: u8,
+    /// Where bytes pass between it and the client, in the client's ring memory, once there is that.
+    pub passage: Option<Span>,
+    /// Its number on the card, once it has one.
+    pub card_dm: Option<u32>,
 }
 
 /// The regions of one client on one card that are on their way out; none, where there are none.

@@ -38,6 +38,10 @@ pub enum Resource {
     Mrs,
     /// Bytes of all memory regions together.
     MrBytes,
+    /// Parts of cards' own memory.
+    Dms,
+    /// Bytes of all of those together.
+    DmBytes,
     /// Bytes of all rings together.
     RingBytes,
     /// Bytes that balboad keeps for all of the above, at most, beside the rings; the last one.
@@ -70,6 +74,8 @@ static TABLE: [Row; Resource::KeptBytes as usize + 1] = [
     row(Resource::Ahs, "address handles", 32768, AH_BYTES),
     row(Resource::Mrs, "memory regions", 65536, MR_BYTES),
     row(Resource::MrBytes, "registered bytes", 1 << 40, 0),
+    row(Resource::Dms, "parts of device memory", 256, DM_BYTES),
+    row(Resource::DmBytes, "bytes of device memory", 1 << 30, 0),
     row(Resource::RingBytes, RINGS, crate::rings::RING_BYTES, 0),
     row(Resource::KeptBytes, "bytes kept at most", 512 << 20, 0),
 ];
@@ -81,6 +87,7 @@ const RQ_BYTES: u64 = 3 << 10;
 const CQ_BYTES: u64 = 3 << 10;
 const AH_BYTES: u64 = 2 << 10;
 const MR_BYTES: u64 = 1 << 10;
+const DM_BYTES: u64 = 3 << 10;
 
 /// Whether an object's bytes are enough for what a software card keeps, and for so many of balboad's own:
 /// its places in tables, trees and claims, and what is to be told of it and nobody reads.
@@ -92,6 +99,7 @@ const _: () = assert!(covers(RQ_BYTES, softcard::RQ_BYTES, 1024));
 const _: () = assert!(covers(CQ_BYTES, softcard::CQ_BYTES, 1024));
 const _: () = assert!(covers(AH_BYTES, softcard::AH_BYTES, 256));
 const _: () = assert!(covers(MR_BYTES, softcard::MR_BYTES, 512));
+const _: () = assert!(covers(DM_BYTES, softcard::DM_BYTES, 256));
 
 impl Resource {
     fn row(self) -> Option<&'static Row> {
@@ -119,6 +127,7 @@ impl Resource {
             Self::Qps => engine.qps.min(engine.rqs),
             Self::Ahs => engine.ahs.into(),
             Self::Mrs => engine.keys,
+            Self::DmBytes => engine.dm_bytes,
             Self::Contexts | Self::Channels => return table.min(share_of_descriptors()),
             _ => return table,
         };
@@ -227,7 +236,8 @@ mod tests {
     use super::*;
 
     fn engine() -> EngineLimits {
-        EngineLimits { qps: 16, rqs: 16, cqs: 8, keys: 1 << 20, ahs: 16, ..EngineLimits::default() }
+        let (qps, rqs, cqs, keys, ahs, dm_bytes) = (16, 16, 8, 1 << 20, 16, 1 << 20);
+        EngineLimits { qps, rqs, cqs, keys, ahs, dm_bytes, ..EngineLimits::default() }
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::undo::Kind;
 mod address;
 mod channel;
 mod context;
+mod device_memory;
 mod port;
 mod queues;
 mod region;
@@ -125,6 +126,16 @@ impl Session<'_> {
                 self.reserve_mr(region::Wanted { pdn, address, length, hca_va, access })
             }
             Request::CommitMr { mr } => self.commit_mr(mr),
+            Request::AllocDm { context, length, log2_alignment } => {
+                self.alloc_dm(context, length, log2_alignment)
+            }
+            Request::CopyDm { dm, offset, length, to_card } => {
+                self.copy_dm(dm, offset, length, to_card)
+            }
+            Request::RegDmMr { pdn, dm, offset, length, access } => {
+                self.reg_dm_mr(device_memory::Wanted { pdn, dm, offset, length, access })
+            }
+            Request::FreeDm { dm } => self.free_dm(dm),
             Request::CreateAh { pdn, address } => self.create_ah(pdn, &address),
             Request::DestroyAh { ah } => self.destroy_ah(ah),
             Request::ModifyMr { mr, pdn, access } => self.modify_mr(mr, pdn, access),

@@ -20,7 +20,7 @@ use crate::claims::CardQp;
 use crate::clients::{Client, Owned, Stage};
 use crate::error::Error;
 use crate::listeners::Told;
-use crate::objects::{Ah, Channel, Context, Cq, Mr, Pd, Qp, Srq};
+use crate::objects::{Ah, Channel, Context, Cq, Dm, Mr, Pd, Qp, Srq};
 use crate::quota::Resource;
 
 /// A kind of what a client owns.
@@ -304,6 +304,35 @@ impl Kind for Mr {
             place.clean &= reach == Reach::Nobody;
             place.give_addresses(card, range, reach);
         }
+        Told::default()
+    }
+}
+
+impl Kind for Dm {
+    const NAME: &'static str = "device memory";
+    const COST: usize = 1;
+
+    fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self> {
+        &mut owned.dms
+    }
+
+    fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
+        [(Resource::Dms, 1), (Resource::DmBytes, self.length.into())]
+    }
+
+    fn stop(&self, client: &Client, cards: &mut [Card]) -> Result<(), Error> {
+        end(client.window(cards, self.card)?, self.card_dm, |engine, dm| engine.free_dm(dm))
+    }
+
+    fn give_back(
+        &mut self,
+        client: &mut Client,
+        cards: &mut [Card],
+        stopped: Result<(), Error>,
+    ) -> Told {
+        let what = (Self::NAME, self.card_dm);
+        let gone = client.is_released(cards, self.card, what, queues, stopped);
+        client.give_ring(cards, self.card, self.passage, gone);
         Told::default()
     }
 }

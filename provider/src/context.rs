@@ -27,6 +27,10 @@ use crate::sq::{SendPlace, SendQueue, SendShape};
 use crate::srq::SharedReceiveQueue;
 use crate::wr::{FlagTable, Operations};
 
+mod device_memory;
+
+pub(crate) use device_memory::DeviceMemory;
+
 /// An open device.
 #[derive(Debug)]
 pub(crate) struct Context {

@@ -251,6 +251,7 @@ pub(crate) mod tests {
             max_init_rd_atomic: 16,
             max_message: 1 << 31,
             max_mr_bytes: 1 << 40,
+            max_dm_bytes: 1 << 20,
         }
     }
 

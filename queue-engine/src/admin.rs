@@ -1,9 +1,9 @@
 //! Admin commands: making, changing and destroying the engine's objects.
 
 use fpga_regs::engine::admin::{
-    AdminStatus, Completion, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header,
-    MAX_BLOCKS, ModifyKey, ModifyQp, ModifyRq, Opcode, ResizeCq, RqKind, SetGid, SetLink,
-    SetNeighbour,
+    AdminStatus, AllocDm, Completion, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq,
+    Destroy, Header, KeyKind, MAX_BLOCKS, ModifyKey, ModifyQp, ModifyRq, Opcode, ResizeCq, RqKind,
+    SetGid, SetLink, SetNeighbour,
 };
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::doorbell::QueueKind;
@@ -186,14 +186,31 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             Opcode::QueryQp => self.query_qp(named, transport),
             Opcode::DestroyQp => self.destroy_qp(now, named, transport),
             Opcode::CreateKey => {
-                let command = CreateKey::decode(&[*first]);
-                self.keys.create(&command, memory, &mut self.random).map(Answer::number)
+                self.create_key(CreateKey::decode(&[*first]), memory).map(Answer::number)
             }
             Opcode::ModifyKey => {
                 let command = ModifyKey::decode(&[*first]);
                 self.keys.modify(&command, memory).map(|()| Answer::none())
             }
-            Opcode::DestroyKey => self.keys.destroy(named).map(|()| Answer::none()),
+            Opcode::DestroyKey => {
+                let dm = self.keys.destroy(named)?;
+                dm.into_iter().for_each(|dm| self.device_memory.count_key(dm, false));
+                Ok(Answer::none())
+            }
+            Opcode::AllocDm => {
+                self.check_offered(Capabilities::DEVICE_MEMORY)?;
+                let command = AllocDm::decode(&[*first]);
+                self.device_memory.alloc(&command, memory, &mut self.random).map(Answer::number)
+            }
+            Opcode::FreeDm => {
+                self.check_offered(Capabilities::DEVICE_MEMORY)?;
+                self.device_memory.free(named).map(|()| Answer::none())
+            }
+            Opcode::CopyDm => {
+                self.check_offered(Capabilities::DEVICE_MEMORY)?;
+                let command = CopyDm::decode(&[*first]);
+                self.device_memory.copy(&command, memory).map(|()| Answer::none())
+            }
             Opcode::CreateAh => {
                 self.create_ah(now, &CreateAh::decode(&[*first, *second]), transport)
             }
@@ -220,6 +237,18 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             )),
             _ => Err(AdminStatus::Unsupported),
         }
+    }
+
+    fn create_key(&mut self, command: CreateKey, memory: &M) -> Result<u32, AdminStatus> {
+        if command.kind != KeyKind::DeviceMemory {
+            return self.keys.create(&command, memory, &mut self.random);
+        }
+        self.check_offered(Capabilities::DEVICE_MEMORY)?;
+        let CreateKey { dm, iova: offset, length, .. } = command;
+        let iova = self.device_memory.address(dm, offset, length)?;
+        let key = self.keys.create(&CreateKey { iova, ..command }, memory, &mut self.random)?;
+        self.device_memory.count_key(dm, true);
+        Ok(key)
     }
 
     fn create_cq(&mut self, command: &CreateCq, memory: &M) -> Result<Answer, AdminStatus> {

@@ -10,6 +10,7 @@ use fpga_regs::engine::wqe::{MAX_SGE, Sge};
 
 use crate::admin::AdminRings;
 use crate::cq::{Completions, Cq};
+use crate::device_memory::DeviceMemory;
 use crate::doorbells::{DoorbellPage, Doorbells, Queue};
 use crate::events::EventRing;
 use crate::fetch::Turn;
@@ -71,6 +72,8 @@ pub struct EngineConfig {
     pub max_rd_atomic: u8,
     /// Bytes of the largest message.
     pub max_message: u32,
+    /// Bytes of the card's own memory that it gives out.
+    pub device_memory: u32,
     /// Bytes that may be kept of what the QPs of one doorbell page have under way, beyond what each
     /// has of its own.
     pub under_way_bytes: usize,
@@ -95,6 +98,7 @@ pub struct Engine<M: Rings, D, N> {
     pub(crate) events: EventRing<M>,
     pub(crate) gids: [Option<[u8; 16]>; GIDS],
     pub(crate) keys: Keys,
+    pub(crate) device_memory: DeviceMemory<M>,
     pub(crate) cqs: ByNumber<Cq<M>>,
     pub(crate) cq_numbers: Numbers,
     pub(crate) rqs: ByNumber<Rq<M>>,
@@ -137,6 +141,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Bytes that a key takes at most.
     pub const KEY_BYTES: usize = PLACES * Keys::BYTES_OF_EACH;
 
+    /// Bytes that a part of the card's own memory takes at most.
+    pub const DM_BYTES: usize = PLACES * DeviceMemory::<M>::BYTES_OF_EACH;
+
     /// An engine out of reset.
     pub fn new(config: EngineConfig, random: N) -> Self {
         let prefix = u32::from(config.window & 0xf) << QPN_RANDOM_BITS;
@@ -159,6 +166,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             events: EventRing::closed(),
             gids: [None; GIDS],
             keys: Keys::new(NUMBER_BITS, config.keys),
+            device_memory: DeviceMemory::new(config.device_memory),
             cqs: ByNumber::default(),
             cq_numbers: Numbers::new(NUMBER_BITS, 0, config.cqs),
             rqs: ByNumber::default(),
@@ -253,6 +261,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         free_all(&mut self.cqs, &mut self.cq_numbers);
         free_all(&mut self.rqs, &mut self.rq_numbers);
         self.keys.clear();
+        self.device_memory.clear();
         self.doorbells.clear();
         self.flushing.clear();
         self.ready.clear();

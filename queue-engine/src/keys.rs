@@ -15,6 +15,8 @@ struct Region {
     pdn: u32,
     access: Access,
     variant: u8,
+    /// The part of the device memory that it lies in.
+    dm: Option<u32>,
 }
 
 impl Region {
@@ -29,7 +31,8 @@ impl Region {
         if va.checked_add(self.length).is_none() {
             return Err(AdminStatus::Invalid);
         }
-        if self.length > 0 && !memory.reachable(self.iova, self.length) {
+        let is_host = self.dm.is_none();
+        if is_host && self.length > 0 && !memory.reachable(self.iova, self.length) {
             return Err(AdminStatus::BadAddress);
         }
         Ok(Self { va, ..self })
@@ -63,17 +66,20 @@ impl Keys {
         Self { regions: ByNumber::default(), numbers: Numbers::new(bits, 0, limit) }
     }
 
+    /// Makes a key. One in device memory has the card's address there in place of an IOVA.
     pub(crate) fn create(
         &mut self,
         command: &CreateKey,
         memory: &impl Rings,
         random: &mut impl Random,
     ) -> Result<u32, AdminStatus> {
-        if command.kind != KeyKind::Region {
-            return Err(AdminStatus::Unsupported);
-        }
+        let dm = match command.kind {
+            KeyKind::Region => None,
+            KeyKind::DeviceMemory => Some(command.dm),
+            _ => return Err(AdminStatus::Unsupported),
+        };
         let CreateKey { va, length, iova, pdn, access, .. } = *command;
-        let region = Region { va, length, iova, pdn, access, variant: 0 }.checked(memory)?;
+        let region = Region { va, length, iova, pdn, access, variant: 0, dm }.checked(memory)?;
         let number = self.numbers.draw(random).ok_or(AdminStatus::NoResources)?;
         let variant = random.next_u32() as u8;
         self.regions.insert(number, Region { variant, ..region });
@@ -91,17 +97,22 @@ impl Keys {
         let place = self.regions.get_mut(&key::number(key));
         let place = place.filter(|region| region.variant == variant);
         let place = place.ok_or(AdminStatus::NotFound)?;
-        *place = Region { va, length, iova, pdn, access, variant }.checked(memory)?;
+        if place.dm.is_some() {
+            return Err(AdminStatus::Invalid);
+        }
+        *place = Region { va, length, iova, pdn, access, variant, dm: None }.checked(memory)?;
         Ok(())
     }
 
-    pub(crate) fn destroy(&mut self, key: u32) -> Result<(), AdminStatus> {
+    /// Ends a key; answers the part of the device memory that it named.
+    pub(crate) fn destroy(&mut self, key: u32) -> Result<Option<u32>, AdminStatus> {
         let number = key::number(key);
         match self.regions.get(&number) {
             Some(region) if region.variant == key::variant(key) => {
+                let dm = region.dm;
                 take(&mut self.regions, number);
                 self.numbers.free(number);
-                Ok(())
+                Ok(dm)
             }
             _ => Err(AdminStatus::NotFound),
         }
@@ -151,6 +162,7 @@ mod tests {
         pdn: 5,
         access: Access::LOCAL_WRITE.union(Access::REMOTE_WRITE),
         kind: KeyKind::Region,
+        dm: 0,
     };
 
     fn keys() -> (Keys, u32) {
@@ -180,7 +192,7 @@ mod tests {
         assert_eq!(open(&keys, key ^ 1, 5, Access::REMOTE_WRITE), Err(Denied::Key));
         assert_eq!(open(&keys, key, 5, Access::REMOTE_READ), Err(Denied::Right));
         assert_eq!(keys.destroy(key ^ 1), Err(AdminStatus::NotFound));
-        assert_eq!(keys.destroy(key), Ok(()));
+        assert_eq!(keys.destroy(key), Ok(None));
         assert_eq!(open(&keys, key, 5, Access::REMOTE_WRITE), Err(Denied::Key));
     }
 

@@ -21,6 +21,7 @@
 
 mod admin;
 mod cq;
+mod device_memory;
 mod doorbells;
 mod engine;
 mod events;

@@ -29,6 +29,12 @@ pub trait Rings {
     /// Whether `bytes` bytes from `iova` are addresses that the card can reach memory by.
     fn reachable(&self, iova: u64, bytes: u64) -> bool;
 
+    /// The card's own memory: the address of its first byte, as [`Piece::iova`] has it, and its blocks, which
+    /// are as many as [`crate::EngineConfig::device_memory`] says. `None` where there is none.
+    fn own(&self) -> Option<(u64, Self::Ring)> {
+        None
+    }
+
     /// Whether the card waits for the driver to say where memory is. What was not found meanwhile
     /// may be found later.
     fn waits(&self) -> bool {

@@ -3,6 +3,7 @@
 use fpga_regs::engine::window as w;
 use fpga_regs::engine::wqe::{MAX_INLINE, MAX_SGE};
 
+use crate::device_memory;
 use crate::doorbells::DoorbellPage;
 use crate::engine::Engine;
 use crate::memory::Rings;
@@ -51,6 +52,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 gids: self.gids.len() as u8,
                 pkeys: 1,
                 ahs: config.ahs,
+            }
+            .encode(),
+            w::LIMIT_DM => w::LimitDm {
+                bytes: config.device_memory,
+                largest: config.device_memory.min(device_memory::LARGEST),
             }
             .encode(),
             w::STATUS => w::Status {

@@ -165,6 +165,7 @@ const CONFIG: EngineConfig = EngineConfig {
     log2_rq_entries: 4,
     max_rd_atomic: 1,
     max_message: 1,
+    device_memory: 0,
     under_way_bytes: 1 << 20,
 };
 

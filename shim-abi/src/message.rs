@@ -144,6 +144,45 @@ pub enum Request {
         /// Memory region.
         mr: u32,
     },
+    /// Gives out a part of the card's own memory, zeroed. → [`Response::Dm`]
+    AllocDm {
+        /// Context.
+        context: u32,
+        /// Bytes.
+        length: u32,
+        /// log2 of what its place is a multiple of.
+        log2_alignment: u8,
+    },
+    /// Copies bytes of the card's own memory to where they pass between it and the client, or from there;
+    /// the first byte has the place of `offset` modulo 64 in the first block there. → [`Response::Done`]
+    CopyDm {
+        /// The part.
+        dm: u32,
+        /// First byte in the part.
+        offset: u32,
+        /// Bytes.
+        length: u32,
+        /// To the card; otherwise from it.
+        to_card: bool,
+    },
+    /// Registers a range of the card's own memory. → [`Response::DmMr`]
+    RegDmMr {
+        /// Protection domain.
+        pdn: u32,
+        /// The part.
+        dm: u32,
+        /// First byte in the part, which work requests name by 0.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+        /// `ibv_access_flags`.
+        access: u32,
+    },
+    /// Takes back a part of the card's own memory. → [`Response::Done`]
+    FreeDm {
+        /// The part.
+        dm: u32,
+    },
     /// Makes an address handle. → [`Response::Ah`]
     CreateAh {
         /// Protection domain.
@@ -305,6 +344,24 @@ pub enum Response {
     },
     /// To [`Request::CommitMr`].
     Mr {
+        /// Local key.
+        lkey: u32,
+        /// Remote key.
+        rkey: u32,
+    },
+    /// To [`Request::AllocDm`].
+    Dm {
+        /// Number of the part.
+        dm: u32,
+        /// Where bytes pass between it and the client: in the client's ring memory.
+        passage: u64,
+        /// log2 of the blocks there.
+        log2_blocks: u8,
+    },
+    /// To [`Request::RegDmMr`].
+    DmMr {
+        /// Number of the region.
+        mr: u32,
         /// Local key.
         lkey: u32,
         /// Remote key.
@@ -484,6 +541,8 @@ pub struct Limits {
     pub max_message: u32,
     /// Bytes of the largest region.
     pub max_mr_bytes: u64,
+    /// Bytes of the largest part of the card's own memory; 0 where it has none.
+    pub max_dm_bytes: u32,
 }
 
 /// The way to a card's doorbells.

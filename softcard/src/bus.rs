@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 
 use crate::Error;
 use crate::mmu::Latch;
+use crate::own_memory::{OWN_MEMORY, OwnMemory};
 use crate::processes::{Processes, Slot};
 
 /// Memory that only its owner can reach, who is asked for every access.
@@ -120,6 +121,8 @@ pub(crate) struct Bus {
     /// Accesses of the card that nothing answered, and the last one of which nobody was told.
     refusals: Cell<u64>,
     refused: Cell<Option<(u64, Rights)>>,
+    /// What the card has of its own.
+    pub(crate) own: OwnMemory,
 }
 
 impl Default for Bus {
@@ -133,6 +136,7 @@ impl Default for Bus {
             last: Cell::new(None),
             refusals: Cell::new(0),
             refused: Cell::new(None),
+            own: OwnMemory::default(),
         }
     }
 }
@@ -263,6 +267,10 @@ impl Bus {
     pub(crate) fn watch(&self, latch: &Rc<Latch>) -> Option<Place> {
         let address = latch.base()?;
         let found = self.find(address, latch.bytes(), Rights::BOTH)?;
+        // What is the card's own stays where it is.
+        if address >= OWN_MEMORY {
+            return Some(found);
+        }
         let mut ranges = self.ranges.borrow_mut();
         let (_, range) = ranges.range_mut(..=address).next_back()?;
         range.watch(latch);
@@ -298,6 +306,10 @@ impl Bus {
     fn look(&self, address: u64, wanted: Rights) -> Option<(Place, u64)> {
         #[cfg(test)]
         tests::LOOKS.with(|looks| looks.set(looks.get() + 1));
+        if address >= OWN_MEMORY {
+            let (mapping, offset, left) = self.own.at(address)?;
+            return Some((Place::Shared(Arc::clone(mapping), offset), left));
+        }
         if !self.master.get() || address >= ADDRESS_LIMIT {
             return None;
         }

@@ -58,11 +58,11 @@ impl Card {
 
     /// What a pulse on the shell's reset does: objects of logic, QPs and frames under way are gone.
     pub(crate) fn reset(&mut self) {
-        for (vfpga, isr) in self.vfpgas.iter_mut().zip(&self.published.isrs) {
+        for ((number, vfpga), isr) in (0..).zip(&mut self.vfpgas).zip(&self.published.isrs) {
             vfpga.reset_logic(&mut self.network);
             // The default shapes make sense.
             if let Some(control) =
-                Control::new(CTRL_CNFG_DEFAULT, &self.memory.bus, Arc::clone(isr))
+                Control::new(number, CTRL_CNFG_DEFAULT, &self.memory.bus, Arc::clone(isr))
             {
                 vfpga.reset_shell(control);
             }

@@ -31,6 +31,7 @@ mod link;
 mod mmu;
 mod network;
 mod overseer;
+mod own_memory;
 pub mod port;
 mod processes;
 mod published;
@@ -57,7 +58,7 @@ pub use port::FaultSpec;
 pub use roce::IcrcPolicy;
 pub use runtime::{CardConfig, Runtime, RuntimeConfig};
 pub use unfounded::Unfounded;
-pub use vfpga::{AH_BYTES, CQ_BYTES, MR_BYTES, QP_BYTES, RQ_BYTES, UNDER_WAY_BYTES};
+pub use vfpga::{AH_BYTES, CQ_BYTES, DM_BYTES, MR_BYTES, QP_BYTES, RQ_BYTES, UNDER_WAY_BYTES};
 
 /// Windows of a card, each an engine with [`fpga_regs::engine::window::DOORBELL_PAGES`] pages.
 pub const WINDOWS: u8 = 4;

@@ -152,17 +152,19 @@ impl FakeWindow {
             }
             if completion.status == AdminStatus::Success {
                 self.log.push(opcode);
+                let made = [O::CreateCq, O::CreateRq, O::CreateQp, O::CreateKey, O::AllocDm];
                 let made_by = match opcode {
                     O::DestroyCq => O::CreateCq,
                     O::DestroyRq => O::CreateRq,
                     O::DestroyQp => O::CreateQp,
                     O::DestroyKey => O::CreateKey,
+                    O::FreeDm => O::AllocDm,
                     other => other,
                 };
                 if made_by != opcode {
                     let named = Destroy::decode(&command).number;
                     assert!(self.live.remove(&(made_by, named)), "{opcode:?} {named:#x}");
-                } else if [O::CreateCq, O::CreateRq, O::CreateQp, O::CreateKey].contains(&opcode) {
+                } else if made.contains(&opcode) {
                     self.live.insert((opcode, completion.result));
                 }
                 let answer = self.answers.get(&opcode).into_iter().flatten().flatten();

@@ -11,6 +11,10 @@ use super::qp::QpType;
 constants! {
     /// Blocks of the largest command.
     pub const MAX_BLOCKS: usize = 4;
+    /// log2 of the bytes of the largest alignment of device memory.
+    pub const MAX_LOG2_DM_ALIGNMENT: u8 = 16;
+    /// log2 of the blocks that one command copies from or to device memory.
+    pub const MAX_LOG2_DM_BLOCKS: u8 = 10;
 }
 
 open_enum! {
@@ -56,6 +60,12 @@ open_enum! {
         ModifyKey = 19,
         /// [`SetLink`]: every engine of the card tells of the change by an event.
         SetLink = 20,
+        /// [`AllocDm`]; `result` is the number of the part.
+        AllocDm = 21,
+        /// [`Destroy`] of a part of the device memory.
+        FreeDm = 22,
+        /// [`CopyDm`].
+        CopyDm = 23,
     }
 }
 
@@ -230,6 +240,8 @@ open_enum! {
         Window1 = 1,
         /// A type-2 memory window, unbound.
         Window2 = 2,
+        /// A memory region in device memory.
+        DeviceMemory = 3,
     }
 }
 
@@ -240,7 +252,7 @@ layout! {
         va @ 0x10: u64,
         /// Bytes.
         length @ 0x18: u64,
-        /// IOVA of the first byte.
+        /// IOVA of the first byte; in device memory its offset in the part.
         iova @ 0x20: u64,
         /// Protection domain.
         pdn @ 0x28: u32,
@@ -248,6 +260,47 @@ layout! {
         access @ 0x2c: Access,
         /// What it names.
         kind @ 0x30: KeyKind,
+        /// In device memory: the part.
+        dm @ 0x34: u32,
+    }
+}
+
+layout! {
+    /// Gives out a part of the device memory, zeroed.
+    pub struct AllocDm: 1 in Header {
+        /// Bytes.
+        length @ 0x10: u32,
+        /// log2 of what its first byte's offset in the device memory is a multiple of, up to
+        /// [`MAX_LOG2_DM_ALIGNMENT`].
+        log2_alignment @ 0x14: u8,
+    }
+}
+
+open_enum! {
+    /// Which way a copy goes.
+    pub struct DmDirection(u8) {
+        /// From the host's memory to the card's.
+        ToCard = 0,
+        /// From the card's memory to the host's.
+        ToHost = 1,
+    }
+}
+
+layout! {
+    /// Copies bytes between the host and a part of the device memory.
+    pub struct CopyDm: 1 in Header {
+        /// IOVA of the host's blocks, the first of which has the place of `offset` modulo 64 in its block.
+        host @ 0x10: u64,
+        /// First byte in the part.
+        offset @ 0x18: u32,
+        /// Bytes.
+        length @ 0x1c: u32,
+        /// The part.
+        dm @ 0x20: u32,
+        /// log2 of the host's blocks, up to [`MAX_LOG2_DM_BLOCKS`].
+        log2_blocks @ 0x24: u8,
+        /// Which way.
+        direction @ 0x25: DmDirection,
     }
 }
 

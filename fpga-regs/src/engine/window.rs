@@ -107,6 +107,13 @@ registers! {
         /// Address handles.
         ahs[63:48]: u16,
     };
+    /// How much memory the card has of its own that it gives out.
+    LIMIT_DM @ 0x038: RO as LimitDm {
+        /// All of it.
+        bytes[31:0]: u32 unit("bytes"),
+        /// The largest part.
+        largest[63:32]: u32 unit("bytes"),
+    };
     /// Starts and stops the engine. Reads answer 0; with both bits, `reset` alone counts.
     CONTROL @ 0x040: WO as Control {
         /// Start with the ring registers as they are. Nothing happens while the engine runs, after a
@@ -225,5 +232,7 @@ flags! {
         RESIZE_CQ = 1 << 17,
         /// RNR NAK is sent and obeyed.
         RNR = 1 << 18,
+        /// Device memory.
+        DEVICE_MEMORY = 1 << 19,
     }
 }

@@ -20,8 +20,8 @@ use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::tlb::Geometry;
 use fpga_regs::coyote::vfpga::{self, Bank};
 use fpga_regs::engine::admin::{
-    AdminStatus, Completion, CreateAh, CreateCq, CreateKey, CreateQp, Header, ModifyKey, Opcode,
-    ResizeCq,
+    AdminStatus, AllocDm, Completion, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp, Header,
+    ModifyKey, Opcode, ResizeCq,
 };
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::event::{Event, EventType};
@@ -321,7 +321,10 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
 /// One command; whatever comes of it, it comes.
 fn command(u: &mut Unstructured<'_>, shell: &Shell, engine: &mut AdminEngine) -> Outcome {
     let number: u32 = u.arbitrary()?;
-    match u.int_in_range(0..=14)? {
+    match u.int_in_range(0..=17)? {
+        14 => drop(engine.alloc_dm(&AllocDm::default())),
+        15 => drop(engine.free_dm(number)),
+        16 => drop(engine.copy_dm(&CopyDm::default())),
         0 => drop(engine.create_cq(&CreateCq::default())),
         1 => drop(engine.destroy_cq(number)),
         2 => drop(engine.create_qp(&CreateQp::default())),

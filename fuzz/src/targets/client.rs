@@ -301,7 +301,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         // The latest are the ones that fit together.
         false => Ok(numbers[numbers.len() - 1 - u.choose_index(numbers.len().min(6))?]),
     };
-    Ok(match u.int_in_range(0..=29)? {
+    Ok(match u.int_in_range(0..=33)? {
         0 => Request::ListCards,
         1 => Request::Status,
         2 | 3 => Request::OpenContext { card: u.int_in_range(0..=1)? },
@@ -383,6 +383,25 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         }
         27 => Request::ResizeCq { cqn: number(u)?, log2_entries: u.int_in_range(0..=26)? },
         28 => Request::ReleaseCqRing { cqn: number(u)? },
+        29 => Request::AllocDm {
+            context: number(u)?,
+            length: if u.ratio(1, 8)? { u.arbitrary()? } else { u.int_in_range(0..=9000)? },
+            log2_alignment: u.int_in_range(0..=17)?,
+        },
+        30 => Request::CopyDm {
+            dm: number(u)?,
+            offset: u.int_in_range(0..=9000)?,
+            length: if u.ratio(1, 8)? { u.arbitrary()? } else { u.int_in_range(0..=9000)? },
+            to_card: u.arbitrary()?,
+        },
+        31 => Request::RegDmMr {
+            pdn: number(u)?,
+            dm: number(u)?,
+            offset: u.int_in_range(0..=9000)?,
+            length: u.int_in_range(0..=9000)?,
+            access: u.int_in_range(0..=0xff)?,
+        },
+        32 => Request::FreeDm { dm: number(u)? },
         26 => Request::MoveMr { mr: number(u)?, to: number(u)? },
         _ => Request::DestroyQp { qpn: number(u)? },
     })

@@ -13,8 +13,8 @@ use std::rc::Rc;
 use arbitrary::Unstructured;
 use fpga_regs::Block;
 use fpga_regs::engine::admin::{
-    AdminStatus, Completion, CreateCq, CreateKey, CreateQp, CreateRq, Destroy, Header, KeyKind,
-    ModifyKey, ModifyQp, ModifyRq, Opcode, ResizeCq, RqKind, SetGid,
+    AdminStatus, AllocDm, Completion, CopyDm, CreateCq, CreateKey, CreateQp, CreateRq, Destroy,
+    DmDirection, Header, KeyKind, ModifyKey, ModifyQp, ModifyRq, Opcode, ResizeCq, RqKind, SetGid,
 };
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell::{self, QueueKind, record};
@@ -46,12 +46,18 @@ const EVENTS: u64 = 0x4000;
 const LOG2_ADMIN: u8 = 4;
 const LOG2_EVENTS: u8 = 4;
 
+/// Where the engine has memory of its own.
+const OWN: u64 = 1 << 63;
+
 const PAGE: u8 = 1;
 const QPS: usize = 4;
 const CONFIG: EngineConfig = EngineConfig {
     window: 3,
     profile: Profile::Vqe,
-    capabilities: Capabilities::RC.union(Capabilities::SRQ).union(Capabilities::RESIZE_CQ),
+    capabilities: Capabilities::RC
+        .union(Capabilities::SRQ)
+        .union(Capabilities::RESIZE_CQ)
+        .union(Capabilities::DEVICE_MEMORY),
     qps: QPS as u32,
     cqs: 6,
     rqs: 6,
@@ -62,6 +68,7 @@ const CONFIG: EngineConfig = EngineConfig {
     log2_rq_entries: 6,
     max_rd_atomic: 16,
     max_message: 1 << 30,
+    device_memory: 4096,
     under_way_bytes: 1 << 12,
 };
 
@@ -205,6 +212,11 @@ impl Rings for Memory {
 
     fn reachable(&self, iova: u64, bytes: u64) -> bool {
         Self::is_mapped(iova, bytes)
+    }
+
+    fn own(&self) -> Option<(u64, View)> {
+        let mask = u64::from(CONFIG.device_memory / 64 - 1);
+        Some((OWN, View { memory: self.clone(), iova: OWN, mask }))
     }
 }
 
@@ -409,6 +421,7 @@ impl Bench {
             pdn: 7,
             access: Access::from_bits_truncate(u.arbitrary::<u32>()? | 1),
             kind: KeyKind::Region,
+            dm: 0,
         };
         if let Some(key) = self.made(Opcode::CreateKey, &command.encode()) {
             let zero_based = command.access.contains(Access::ZERO_BASED);
@@ -635,9 +648,47 @@ impl Bench {
         Ok(())
     }
 
+    /// Takes a part of the device memory, copies to and from it, names it by a key, and gives it back.
+    fn use_device_memory(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        let command =
+            AllocDm { length: u.int_in_range(0..=4100)?, log2_alignment: u.int_in_range(0..=17)? };
+        let Some(dm) = self.made(Opcode::AllocDm, &command.encode()) else { return Ok(()) };
+        let copy = CopyDm {
+            host: PAYLOAD + 8 * u.int_in_range(0..=16)?,
+            offset: u.int_in_range(0..=4100)?,
+            length: u.int_in_range(0..=4100)?,
+            dm,
+            log2_blocks: u.int_in_range(0..=11)?,
+            direction: DmDirection(u.int_in_range(0..=2)?),
+        };
+        let within = copy.offset + copy.length <= command.length;
+        let copied = self.made(Opcode::CopyDm, &copy.encode()).is_some();
+        assert!(within || !copied, "{copy:?} of {command:?}");
+        let (offset, length) = (u.int_in_range(0..=4100)?, u.int_in_range(1..=4100)?);
+        let key = CreateKey {
+            va: u.arbitrary()?,
+            length,
+            iova: offset,
+            pdn: 7,
+            access: Access::from_bits_truncate(u.arbitrary::<u32>()? | 1),
+            kind: KeyKind::DeviceMemory,
+            dm,
+        };
+        let key = self.made(Opcode::CreateKey, &key.encode());
+        assert!(key.is_none() || offset + length <= command.length.into());
+        let end = Destroy { number: dm }.encode();
+        if let Some(key) = key {
+            assert!(self.made(Opcode::FreeDm, &end).is_none(), "a key names it");
+            assert!(self.made(Opcode::DestroyKey, &Destroy { number: key }.encode()).is_some());
+        }
+        assert!(self.made(Opcode::FreeDm, &end).is_some());
+        Ok(())
+    }
+
     fn destroy_or_make(&mut self, u: &mut Unstructured<'_>) -> Outcome {
         let ends = |number: u32| Destroy { number }.encode();
-        match u.int_in_range(0..=7)? {
+        match u.int_in_range(0..=8)? {
+            8 => self.use_device_memory(u)?,
             7 if !self.cqs.is_empty() => {
                 let at = u.choose_index(self.cqs.len())?;
                 let (ring, cqn) = (self.queue(), self.cqs[at].0);

@@ -49,6 +49,8 @@ enum Command {
         #[command(flatten)]
         link: Link,
     },
+    /// Memory of the devices' own
+    DeviceMemory(Link),
     /// Completion queues that are resized while messages complete on them
     Resize(Link),
     /// Add addresses to the ports and delete them, and connect by them
@@ -190,6 +192,10 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Counter(link) => {
             println!("{} atomics counted once", data::counter::all(&(&link).into())?);
+        }
+        Command::DeviceMemory(link) => {
+            let count = data::device_memory::all(&(&link).into())?;
+            println!("{count} messages of device memory arrived");
         }
         Command::Resize(link) => {
             println!("{} messages arrived around resizes", data::resize::all(&(&link).into())?);

@@ -37,6 +37,8 @@ pub fn cases() -> Vec<Case> {
         case("counter", "counter", "3200 atomics counted once", &[]),
         case("counter/loopback", "counter --to balboa0", "3200 atomics counted once", &[]),
         case("counter/events", "counter --events", "3200 atomics counted once", &[]),
+        case("device memory", "device-memory", "54 messages of device memory arrived", &[]),
+        case("device memory/loopback", "device-memory --to balboa0", "54 messages", &[]),
         case("resize", "resize", "3840 messages arrived around resizes", &[]),
         case("resize/loopback", "resize --to balboa0", "3840 messages arrived", &[]),
         case("resize/events", "resize --events", "3840 messages arrived", &[]),

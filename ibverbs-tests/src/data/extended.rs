@@ -64,9 +64,8 @@ fn device(link: &Link) -> Result<()> {
         u64::from(extended.rss_caps.supported_qpts),
         u64::from(extended.raw_packet_caps),
         u64::from(extended.tm_caps.max_num_tags),
-        extended.max_dm_size,
     ];
-    ensure!(not_offered == [0; 6], "{not_offered:?}");
+    ensure!(not_offered == [0; 5], "{not_offered:?}");
     let before = context.clock(v::IBV_VALUES_MASK_RAW_CLOCK)?;
     ensure!(context.clock(v::IBV_VALUES_MASK_RAW_CLOCK)? >= before);
     refused(context.clock(1 << 5), libc::EINVAL)

@@ -1,5 +1,6 @@
 //! Registered memory.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -24,7 +25,7 @@ pub struct Region {
 #[derive(Clone)]
 pub struct Piece {
     #[expect(dead_code, reason = "keeps the memory for as long as it is named")]
-    region: Rc<Region>,
+    pub(super) region: Rc<dyn Any>,
     pub(super) sge: v::ibv_sge,
 }
 
@@ -124,7 +125,7 @@ impl Region {
         let lkey = unsafe { self.mr.as_ref() }.lkey;
         let length = u32::try_from(length).expect("a piece is shorter than 4 GiB");
         let sge = v::ibv_sge { addr: self.address() + offset as u64, length, lkey };
-        Piece { region: Rc::clone(self), sge }
+        Piece { region: self.clone(), sge }
     }
 
     /// Takes its memory away, as a program's mistake: the key stays, the pages go. Nothing else

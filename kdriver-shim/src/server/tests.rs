@@ -18,6 +18,7 @@ use super::*;
 mod address;
 mod attention;
 mod bench;
+mod device_memory;
 mod events;
 mod random;
 mod srq;

@@ -122,6 +122,10 @@ impl Session<'_> {
         let users = [
             ("protection domains", owned.pds.values().filter(|pd| pd.context == context).count()),
             ("completion queues", owned.cqs.values().filter(|cq| cq.context == context).count()),
+            (
+                "parts of device memory",
+                owned.dms.values().filter(|dm| dm.context == context).count(),
+            ),
         ];
         check_unused::<Context>(context, &users)?;
         let channels = owned.channels.iter().filter(|(_, channel)| channel.context == context);

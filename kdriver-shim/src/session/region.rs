@@ -40,8 +40,8 @@ impl Session<'_> {
         check_access(wanted.access)?;
         let pages = pages(&wanted)?;
         let Wanted { pdn, address, length, hca_va, access } = wanted;
-        let (range, mapped, key) = (None, false, None);
-        let mr = Mr { card, pdn, address, length, hca_va, access, range, mapped, key };
+        let (range, mapped, key, dm) = (None, false, None, None);
+        let mr = Mr { card, pdn, address, length, hca_va, access, range, mapped, key, dm };
         self.make(&limits, mr, |session, mr| {
             let iova = session.map_region(mr, pages)?;
             let client = &mut *session.client;
@@ -88,6 +88,7 @@ impl Session<'_> {
             pdn: region.pdn,
             access: Access::from_bits_truncate(region.access),
             kind: KeyKind::Region,
+            dm: 0,
         };
         let card = region.card;
         self.limits(card)?;
@@ -183,7 +184,7 @@ fn iova(range: &IovaRange, address: u64) -> u64 {
 }
 
 /// Checks `ibv_access_flags` as the kernel does.
-fn check_access(access: u32) -> Result<(), Error> {
+pub(super) fn check_access(access: u32) -> Result<(), Error> {
     let access = access & !IGNORABLE;
     if access & ON_DEMAND != 0 {
         return Err(Error::Unsupported(

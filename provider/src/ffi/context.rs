@@ -15,7 +15,7 @@ use crate::abi::{RDMA_DRIVER_UNKNOWN, verbs_context_ops};
 use nix::errno::Errno;
 
 use super::types::zeroed;
-use super::{ah, cq, device, errno, hook, mr, pd, post, qp, srq};
+use super::{ah, cq, device, dm, errno, hook, mr, pd, post, qp, srq};
 use crate::context::Context;
 use crate::error::{Result, invalid};
 use crate::limits::{COMPLETION_VECTORS, CORE_CLOCK_KHZ, PORT, device_attributes, port_attributes};
@@ -50,6 +50,7 @@ fn operations() -> verbs_context_ops {
     // SAFETY: all fields are optional functions, of which all bits zero is none.
     let none: verbs_context_ops = unsafe { MaybeUninit::zeroed().assume_init() };
     verbs_context_ops {
+        alloc_dm: Some(dm::alloc_dm),
         alloc_parent_domain: Some(pd::alloc_parent_domain),
         alloc_pd: Some(pd::alloc_pd),
         alloc_td: Some(pd::alloc_td),
@@ -67,6 +68,7 @@ fn operations() -> verbs_context_ops {
         destroy_qp: Some(qp::destroy_qp),
         destroy_srq: Some(srq::destroy_srq),
         free_context: Some(free_context),
+        free_dm: Some(dm::free_dm),
         modify_qp: Some(qp::modify_qp),
         modify_srq: Some(srq::modify_srq),
         poll_cq: Some(cq::poll_cq),
@@ -78,6 +80,7 @@ fn operations() -> verbs_context_ops {
         query_qp: Some(qp::query_qp),
         query_rt_values: Some(query_rt_values),
         query_srq: Some(srq::query_srq),
+        reg_dm_mr: Some(dm::reg_dm_mr),
         reg_mr: Some(mr::reg_mr),
         req_notify_cq: Some(cq::req_notify_cq),
         rereg_mr: Some(mr::rereg_mr),
@@ -202,6 +205,7 @@ unsafe extern "C" fn query_device_ex(
         hca_core_clock: CORE_CLOCK_KHZ,
         device_cap_flags_ex: orig_attr.device_cap_flags.into(),
         phys_port_cnt_ex: PORT,
+        max_dm_size: device.limits().max_dm_bytes.into(),
         ..zeroed()
     };
     // SAFETY: the program passes room for `attr_size` bytes, of which what is written is part; a

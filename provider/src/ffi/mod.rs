@@ -11,6 +11,7 @@ mod ah;
 mod context;
 mod cq;
 mod device;
+mod dm;
 mod driver;
 mod elf;
 pub(crate) mod hook;

@@ -12,7 +12,8 @@ use super::context::opened;
 use super::pd::Use;
 use super::types::zeroed;
 use super::{errno, object};
-use crate::error::{Error, Result, invalid};
+use crate::context::DeviceMemory;
+use crate::error::{Error, Result, invalid, unsupported};
 use crate::mr::Registration;
 
 /// A memory region.
@@ -21,7 +22,8 @@ struct Mr {
     verbs: verbs_mr,
     number: u32,
     pd: Use,
-    registration: Registration,
+    /// Of the program's memory; of the card's own there is none.
+    registration: Option<Registration>,
 }
 
 pub(super) unsafe extern "C" fn reg_mr(
@@ -53,7 +55,30 @@ unsafe fn register(
         device.reg_mr(using.pdn(), &registration, || populate(&registration))?;
     let ibv_mr = ibv_mr { context, pd, handle: number, lkey, rkey, ..zeroed() };
     let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_MR, access };
+    let registration = Some(registration);
     Ok(Box::into_raw(Box::new(Mr { verbs, number, pd: using, registration })).cast())
+}
+
+/// Registers a range of the card's own memory.
+///
+/// # Safety
+/// The domain is one of this provider and lives.
+pub(super) unsafe fn register_dm(
+    pd: *mut ibv_pd,
+    memory: &DeviceMemory,
+    (offset, length): (u64, usize),
+    access: u32,
+) -> Result<*mut ibv_mr> {
+    // SAFETY: as the caller promises; a region's domain outlives it.
+    let (using, context) = unsafe { (Use::new(pd), (*pd).context) };
+    // SAFETY: a domain's context is open as long as the domain lives.
+    let device = unsafe { opened(context) };
+    let range = (offset, length as u64);
+    let (number, lkey, rkey) = device.reg_dm_mr(using.pdn(), memory, range, access)?;
+    // libibverbs writes the addresses of other regions.
+    let ibv_mr = ibv_mr { context, pd, length, handle: number, lkey, rkey, ..zeroed() };
+    let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_MR, access: access as c_int };
+    Ok(Box::into_raw(Box::new(Mr { verbs, number, pd: using, registration: None })).cast())
 }
 
 pub(super) unsafe extern "C" fn rereg_mr(
@@ -95,13 +120,16 @@ unsafe fn change(
         }
         Some(_) => return Err(invalid!("the protection domain is another context's")),
     };
-    let registration = region.registration.changed(memory, access.map(|it| it as u32))?;
+    let Some(before) = region.registration else {
+        return Err(unsupported!("a region of device memory does not change"));
+    };
+    let registration = before.changed(memory, access.map(|it| it as u32))?;
     let pdn = using.as_ref().unwrap_or(&region.pd).pdn();
     // SAFETY: as the caller promises.
     let device = unsafe { opened(context) };
-    let before = (region.number, &region.registration);
-    device.rereg_mr(before, pdn, &registration, || populate(&registration))?;
-    region.registration = registration;
+    let named = (region.number, &before);
+    device.rereg_mr(named, pdn, &registration, || populate(&registration))?;
+    region.registration = Some(registration);
     if let Some(using) = using {
         region.pd = using;
     }

@@ -188,6 +188,7 @@ fn a_key_is_refused_for_its_kind_rights_range_or_memory() {
         pdn: PDN,
         access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
         kind: KeyKind::Region,
+        dm: 0,
     };
     let cases = [
         (CreateKey { kind: KeyKind::Window1, ..sound }, AdminStatus::Unsupported),
@@ -243,7 +244,7 @@ fn commands_that_are_not_offered_are_unsupported() {
     let mut bench = Bench::with(EngineConfig { capabilities, ..CONFIG }, Manual::default());
     let resize = ResizeCq::default().encode();
     assert_eq!(bench.status(Opcode::ResizeCq, &resize), AdminStatus::Unsupported);
-    for code in [0, 21, 200, 255] {
+    for code in [0, 24, 200, 255] {
         assert_eq!(bench.destroy(Opcode(code), 1), AdminStatus::Unsupported, "{code}");
     }
 }

@@ -61,7 +61,8 @@ fn atomics_need_their_own_right_and_words_that_are_aligned_for_the_card() {
     // A region may begin anywhere.
     let iova = fixture.bench.memory.allocate(64) + 4;
     let access = rights | Access::ZERO_BASED;
-    let command = CreateKey { va: 0, length: 32, iova, pdn: PDN, access, kind: KeyKind::Region };
+    let command =
+        CreateKey { va: 0, length: 32, iova, pdn: PDN, access, kind: KeyKind::Region, dm: 0 };
     let key = fixture.bench.succeed(Opcode::CreateKey, &command.encode()).result;
     assert!(!fixture.allows(key, 8, 8, Atomic) && fixture.allows(key, 4, 8, Atomic));
 }

@@ -6,6 +6,7 @@ mod attributes;
 mod completing;
 mod completion_queues;
 mod datagrams;
+mod device_memory;
 mod doorbells;
 mod failing;
 mod hostile;

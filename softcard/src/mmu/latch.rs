@@ -16,6 +16,7 @@ use fpga_regs::BLOCK_BYTES;
 
 use super::{Direction, Mmu, Pages, Translation};
 use crate::bus::Bus;
+use crate::own_memory::{OWN_BYTES, OWN_MEMORY};
 use crate::views::{RecordView, RingView};
 
 /// A part of a ring whose bytes follow one another on the bus.
@@ -59,7 +60,6 @@ impl Latch {
     }
 
     /// A latch of memory that is where it is.
-    #[cfg(test)]
     pub(crate) fn direct(address: u64, bytes: u64) -> Rc<Self> {
         let latch = Self::unlisted(address, bytes, Weak::new(), 0);
         latch.parts.borrow_mut().push(Part { offset: 0, bytes, bus: address });
@@ -305,6 +305,17 @@ impl Unit {
         let bytes = u64::from(blocks).checked_mul(BLOCK_BYTES as u64)?;
         let latch = self.latch(iova, bytes)?;
         Some(RingView::new(&self.bus, latch, blocks))
+    }
+
+    /// The vFPGA's part of the card's own memory, and the address of its first byte; `None` where the
+    /// card has none.
+    pub(crate) fn own(&self) -> Option<(u64, RingView)> {
+        if !self.bus.own.make() {
+            return None;
+        }
+        let latch = Latch::direct(self.mmu.borrow().own, u64::from(OWN_BYTES));
+        const BLOCKS: u32 = OWN_BYTES / BLOCK_BYTES as u32;
+        Some((OWN_MEMORY, RingView::new(&self.bus, latch, BLOCKS)))
     }
 
     /// Whether these are addresses of the vFPGA.

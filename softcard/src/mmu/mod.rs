@@ -10,6 +10,7 @@ mod tlb;
 use fpga_regs::coyote::shell::CtrlCnfg;
 use fpga_regs::coyote::tlb::{Entry, Geometry};
 
+use crate::own_memory::{OWN_BYTES, OWN_MEMORY};
 pub(crate) use latch::{Latch, Unit};
 use tlb::Tlb;
 
@@ -101,6 +102,8 @@ pub(crate) enum Pages {
 pub(crate) struct Mmu {
     /// The address space of the vFPGA's one engine.
     ctid: u8,
+    /// First address of the vFPGA's part of the card's own memory, which has no pages.
+    own: u64,
     small: Tlb,
     large: Tlb,
     locked: bool,
@@ -116,6 +119,7 @@ impl Mmu {
     pub(crate) fn new(ctrl_cnfg: CtrlCnfg, ctid: u8) -> Option<Self> {
         Some(Self {
             ctid,
+            own: OWN_MEMORY,
             small: Tlb::new(Geometry::small(ctrl_cnfg)?),
             large: Tlb::new(Geometry::large(ctrl_cnfg)?),
             locked: false,
@@ -124,6 +128,12 @@ impl Mmu {
             news: [None; 2],
             counters: Counters::default(),
         })
+    }
+
+    /// As the MMU of the vFPGA of that number.
+    pub(crate) fn of_vfpga(self, number: u8) -> Self {
+        let before = u64::from(OWN_BYTES).saturating_mul(number.into());
+        Self { own: OWN_MEMORY.saturating_add(before), ..self }
     }
 
     fn pipeline(&mut self, direction: Direction) -> &mut Pipeline {
@@ -156,6 +166,12 @@ impl Mmu {
     }
 
     fn look_up(&mut self, direction: Direction, vaddr: u64, length: u32) -> Translation {
+        if let Some(within) = vaddr.checked_sub(OWN_MEMORY) {
+            return match u64::from(OWN_BYTES).checked_sub(within) {
+                None | Some(0) => Translation::Refused,
+                Some(bytes) => Translation::Found { bus: self.own.saturating_add(within), bytes },
+            };
+        }
         if self.locked {
             return Translation::Waits;
         }

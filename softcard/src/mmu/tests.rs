@@ -140,3 +140,21 @@ fn addresses_end_where_those_of_the_bus_do() {
     assert!(unit.reachable(0, end) && unit.reachable(end - 1, 1));
     assert!(!unit.reachable(end - 1, 2) && !unit.reachable(end, 1) && !unit.reachable(1, u64::MAX));
 }
+
+#[test]
+fn the_cards_own_memory_has_no_pages_and_each_vfpga_has_its_part() {
+    let bytes = u64::from(OWN_BYTES);
+    for number in 0..3 {
+        let mut mmu = mmu().of_vfpga(number);
+        mmu.toggle_lock();
+        let first = OWN_MEMORY + u64::from(number) * bytes;
+        for within in [0, 77, bytes - 1] {
+            let found = Translation::Found { bus: first + within, bytes: bytes - within };
+            assert_eq!(read(&mut mmu, OWN_MEMORY + within), found);
+        }
+        for beyond in [bytes, bytes + 1, u64::MAX - OWN_MEMORY] {
+            assert_eq!(read(&mut mmu, OWN_MEMORY + beyond), Translation::Refused);
+        }
+        assert_eq!(mmu.take_news(), [None, None]);
+    }
+}

@@ -46,8 +46,13 @@ pub(crate) struct Control {
 
 impl Control {
     /// After a reset; `None` where the shapes of its TLBs make no sense.
-    pub(crate) fn new(ctrl_cnfg: CtrlCnfg, bus: &Rc<Bus>, isr: Arc<IsrCopy>) -> Option<Self> {
-        let mmu = Mmu::new(ctrl_cnfg, fpga_regs::engine::window::CTID)?;
+    pub(crate) fn new(
+        number: u8,
+        ctrl_cnfg: CtrlCnfg,
+        bus: &Rc<Bus>,
+        isr: Arc<IsrCopy>,
+    ) -> Option<Self> {
+        let mmu = Mmu::new(ctrl_cnfg, fpga_regs::engine::window::CTID)?.of_vfpga(number);
         Some(Self {
             unit: Unit::new(mmu, Rc::clone(bus)),
             isr: Isr::new(isr),

@@ -18,7 +18,7 @@ use crate::network::Network;
 use crate::published::IsrCopy;
 pub(crate) use control::{Beat, Control};
 pub(crate) use engine::QueueEngine;
-pub use engine::{AH_BYTES, CQ_BYTES, MR_BYTES, QP_BYTES, RQ_BYTES, UNDER_WAY_BYTES};
+pub use engine::{AH_BYTES, CQ_BYTES, DM_BYTES, MR_BYTES, QP_BYTES, RQ_BYTES, UNDER_WAY_BYTES};
 pub(crate) use logic::{Logic, Ports};
 pub(crate) use request::{Access, Answer, Payload, Piece, Tag, Unreachable, Wanted, vfpga_of};
 
@@ -68,7 +68,7 @@ impl Vfpga {
     ) -> Option<Self> {
         Some(Self {
             number: number.into(),
-            control: Control::new(ctrl_cnfg, bus, isr)?,
+            control: Control::new(number, ctrl_cnfg, bus, isr)?,
             logic: Occupant::Engine(Box::new(QueueEngine::new(number))),
             pages: Pages::default(),
             decoupled: false,

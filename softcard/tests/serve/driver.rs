@@ -418,7 +418,7 @@ impl Driver {
         let va = 0x7f00_0000_0000 + iova;
         let access = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::REMOTE_READ;
         let kind = KeyKind::Region;
-        let command = CreateKey { va, length, iova, pdn: PDN, access, kind };
+        let command = CreateKey { va, length, iova, pdn: PDN, access, kind, dm: 0 };
         let key = self.run(Opcode::CreateKey, &command.encode()).result;
         Region { va, address, key }
     }

@@ -266,8 +266,13 @@ pub struct verbs_context_ops {
             num_sge: u32,
         ) -> c_int,
     >,
-    /// `ibv_alloc_dm`, which this project leaves to libibverbs (it answers EOPNOTSUPP).
-    pub alloc_dm: Option<UntypedOp>,
+    /// `ibv_alloc_dm`.
+    pub alloc_dm: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            attr: *mut ibv_alloc_dm_attr,
+        ) -> *mut ibv_dm,
+    >,
     /// `ibv_alloc_mw`.
     pub alloc_mw:
         Option<unsafe extern "C" fn(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv_mw>,
@@ -382,8 +387,8 @@ pub struct verbs_context_ops {
         Option<unsafe extern "C" fn(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int>,
     /// Ends a context (`ibv_close_device`); must call `verbs_uninit_context`.
     pub free_context: Option<unsafe extern "C" fn(context: *mut ibv_context)>,
-    /// `ibv_free_dm`, which this project leaves to libibverbs (it answers EOPNOTSUPP).
-    pub free_dm: Option<UntypedOp>,
+    /// `ibv_free_dm`.
+    pub free_dm: Option<unsafe extern "C" fn(dm: *mut ibv_dm) -> c_int>,
     /// `ibv_get_srq_num`.
     pub get_srq_num: Option<unsafe extern "C" fn(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int>,
     /// `ibv_import_dm`, which this project leaves to libibverbs (it answers EOPNOTSUPP).
@@ -496,8 +501,16 @@ pub struct verbs_context_ops {
         Option<unsafe extern "C" fn(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int>,
     /// `ibv_read_counters`, which this project leaves to libibverbs (it answers EOPNOTSUPP).
     pub read_counters: Option<UntypedOp>,
-    /// `ibv_reg_dm_mr`, which this project leaves to libibverbs (it answers EOPNOTSUPP).
-    pub reg_dm_mr: Option<UntypedOp>,
+    /// `ibv_reg_dm_mr`.
+    pub reg_dm_mr: Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            dm: *mut ibv_dm,
+            dm_offset: u64,
+            length: usize,
+            access: c_uint,
+        ) -> *mut ibv_mr,
+    >,
     /// `ibv_reg_dmabuf_mr`.
     pub reg_dmabuf_mr: Option<
         unsafe extern "C" fn(

@@ -31,6 +31,7 @@ const EXCEPTIONS: &[Exception] = &[
         from: &[
             "provider/src/ffi/ah.rs",
             "provider/src/ffi/cq.rs",
+            "provider/src/ffi/dm.rs",
             "provider/src/ffi/hook.rs",
             "provider/src/ffi/mr.rs",
             "provider/src/ffi/pd.rs",

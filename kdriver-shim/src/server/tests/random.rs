@@ -37,6 +37,8 @@ struct Known {
     qps: Vec<u32>,
     srqs: Vec<u32>,
     ahs: Vec<u32>,
+    dms: Vec<u32>,
+    dm_mrs: usize,
     committed: usize,
 }
 
@@ -52,13 +54,18 @@ impl Known {
             Response::Srq { srqn, .. } => self.srqs.push(*srqn),
             Response::Qp { qpn, .. } => self.qps.push(*qpn),
             Response::Ah { ah, .. } => self.ahs.push(*ah),
+            Response::Dm { dm, .. } => self.dms.push(*dm),
+            Response::DmMr { mr, .. } => {
+                self.mrs.push(*mr);
+                self.dm_mrs += 1;
+            }
             _ => {}
         }
     }
 
     fn request(&self, dice: &mut Dice, memory: &[u8]) -> Request {
         let context = dice.number(&self.contexts);
-        match dice.below(33) {
+        match dice.below(38) {
             0 => Request::ListCards,
             1 => Request::Status,
             2 => Request::OpenContext { card: dice.below(3) as u32 },
@@ -107,6 +114,25 @@ impl Known {
                 Request::ResizeCq { cqn: dice.number(&self.cqs), log2_entries: dice.below(9) as u8 }
             }
             32 => Request::ReleaseCqRing { cqn: dice.number(&self.cqs) },
+            33 => Request::AllocDm {
+                context,
+                length: dice.below(9000) as u32,
+                log2_alignment: dice.below(18) as u8,
+            },
+            34 => Request::CopyDm {
+                dm: dice.number(&self.dms),
+                offset: dice.below(9000) as u32,
+                length: dice.below(9000) as u32,
+                to_card: dice.below(2) == 0,
+            },
+            35 | 36 => Request::RegDmMr {
+                pdn: dice.number(&self.pds),
+                dm: dice.number(&self.dms),
+                offset: dice.below(3000),
+                length: dice.below(3000),
+                access: 32 + dice.below(16) as u32,
+            },
+            37 => Request::FreeDm { dm: dice.number(&self.dms) },
             28 => Request::ModifyMr {
                 mr: dice.number(&self.mrs),
                 pdn: dice.number(&self.pds),
@@ -127,7 +153,7 @@ impl Known {
 #[test]
 fn whatever_a_client_asks_for_its_end_gives_everything_back() {
     let memory = vec![0u8; 100_000];
-    let (mut qps, mut srqs, mut ahs, mut keys) = (0, 0, 0, 0);
+    let (mut qps, mut srqs, mut ahs, mut keys, mut dm_mrs) = (0, 0, 0, 0, 0);
     for seed in 0..75 {
         println!("seed {seed}");
         let mut dice = Dice(seed);
@@ -135,7 +161,7 @@ fn whatever_a_client_asks_for_its_end_gives_everything_back() {
         let at_rest: Vec<_> = bench.cards.iter().map(|card| card.mapped()).collect();
         let mut peers = [0, 1].map(|_| (bench.provider(), Known::default()));
         let mut all = Known::default();
-        for _ in 0..300 {
+        for _ in 0..380 {
             let (peer, known) = &mut peers[dice.below(2) as usize];
             // Sometimes it names what may be the other's.
             let named = if dice.below(8) == 0 { &all } else { &*known };
@@ -171,7 +197,10 @@ fn whatever_a_client_asks_for_its_end_gives_everything_back() {
         srqs += all.srqs.len();
         ahs += all.ahs.len();
         keys += all.committed;
+        dm_mrs += all.dm_mrs;
     }
-    let counts = format!("{qps} QPs, {srqs} SRQs, {ahs} address handles and {keys} keys");
-    assert!(qps > 50 && srqs > 50 && ahs > 50 && keys > 50, "{counts} prove little");
+    let counts = format!(
+        "{qps} QPs, {srqs} SRQs, {ahs} address handles, {keys} keys, {dm_mrs} of device memory"
+    );
+    assert!(qps > 50 && srqs > 50 && ahs > 50 && keys > 50 && dm_mrs > 50, "{counts} prove little");
 }

@@ -29,7 +29,8 @@ pub const CONFIG: EngineConfig = EngineConfig {
         .union(Capabilities::IMMEDIATE)
         .union(Capabilities::SRQ)
         .union(Capabilities::RESIZE_CQ)
-        .union(Capabilities::UD),
+        .union(Capabilities::UD)
+        .union(Capabilities::DEVICE_MEMORY),
     qps: 1024,
     cqs: 1024,
     rqs: 1024,
@@ -40,6 +41,7 @@ pub const CONFIG: EngineConfig = EngineConfig {
     log2_rq_entries: 10,
     max_rd_atomic: 16,
     max_message: 1 << 30,
+    device_memory: 64 << 10,
     under_way_bytes: 1 << 20,
 };
 
@@ -341,7 +343,7 @@ impl<T: Transport> Bench<T> {
     pub fn register_with(&mut self, length: u64, access: Access, pdn: u32) -> Region {
         let iova = self.memory.allocate(length);
         let va = 0x7f00_0000_0000 + iova;
-        let command = CreateKey { va, length, iova, pdn, access, kind: KeyKind::Region };
+        let command = CreateKey { va, length, iova, pdn, access, kind: KeyKind::Region, dm: 0 };
         let key = self.succeed(Opcode::CreateKey, &command.encode()).result;
         Region { va, iova, key }
     }

@@ -7,6 +7,9 @@ use std::rc::Rc;
 use fpga_regs::{BLOCK_BYTES, Block};
 use queue_engine::{DoorbellPage, Record, Ring, Rings};
 
+/// Where the card's own memory is, to the engine.
+pub const OWN: u64 = 1 << 63;
+
 /// Memory that driver, clients and engine share; clones are the same memory.
 #[derive(Clone, Debug, Default)]
 pub struct TestMemory(Rc<Inner>);
@@ -162,6 +165,10 @@ impl Rings for TestMemory {
 
     fn reachable(&self, iova: u64, bytes: u64) -> bool {
         self.reaches(iova, bytes)
+    }
+
+    fn own(&self) -> Option<(u64, View)> {
+        Some((OWN, View { memory: self.clone(), iova: OWN, mask: u64::MAX }))
     }
 }
 

@@ -280,10 +280,11 @@ impl Rig {
         let (pdn, kind) = (PDN, KeyKind::Region);
         let remote = Rights::REMOTE_WRITE | Rights::REMOTE_READ | Rights::REMOTE_ATOMIC;
         let access = Rights::LOCAL_WRITE | remote;
-        let region = CreateKey { va: VA, length: REGION_BYTES, iova: REGION, pdn, access, kind };
+        let region =
+            CreateKey { va: VA, length: REGION_BYTES, iova: REGION, pdn, access, kind, dm: 0 };
         self.rkey = self.run(Command::CreateKey, &region.encode()).result;
         let access = Rights::LOCAL_WRITE;
-        let own = CreateKey { va: BASE, length: BYTES, iova: BASE, pdn, access, kind };
+        let own = CreateKey { va: BASE, length: BYTES, iova: BASE, pdn, access, kind, dm: 0 };
         self.lkey = self.run(Command::CreateKey, &own.encode()).result;
         self.make_qp();
     }

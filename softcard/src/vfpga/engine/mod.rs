@@ -18,6 +18,7 @@ use super::logic::{Logic, Ports};
 use super::request::{Access, Payload, Piece, QPN_BITS, Tag, Unreachable, Wanted};
 use crate::bus::Bus;
 use crate::mmu::Unit;
+use crate::own_memory::OWN_BYTES;
 use crate::views::{RecordView, RingView};
 use random::KernelRandom;
 use transport::{RoceTransport, transport_event};
@@ -44,6 +45,9 @@ pub const AH_BYTES: usize = CardEngine::AH_BYTES + Stack::AH_BYTES;
 /// Bytes that a card keeps for a memory region with its key at most.
 pub const MR_BYTES: usize = CardEngine::KEY_BYTES + Bus::RANGE_BYTES;
 
+/// Bytes that a card keeps for a part of its own memory at most.
+pub const DM_BYTES: usize = CardEngine::DM_BYTES + RING_BYTES;
+
 /// Bytes that a card keeps at most of where a ring lies, and of that it may reach it.
 const RING_BYTES: usize = 2 * Unit::LATCH_BYTES + Bus::RANGE_BYTES;
 
@@ -61,6 +65,7 @@ fn engine_config(window: u8) -> EngineConfig {
             | Capabilities::SRQ
             | Capabilities::RESIZE_CQ
             | Capabilities::ATOMIC
+            | Capabilities::DEVICE_MEMORY
             | Capabilities::UD,
         qps: 16_384,
         cqs: 16_384,
@@ -72,6 +77,7 @@ fn engine_config(window: u8) -> EngineConfig {
         log2_rq_entries: 16,
         max_rd_atomic: roce::param::MAX_RD_ATOMIC,
         max_message: 1 << 31,
+        device_memory: OWN_BYTES,
         under_way_bytes: UNDER_WAY_BYTES,
     }
 }
@@ -232,6 +238,10 @@ impl Rings for Unit {
 
     fn reachable(&self, iova: u64, bytes: u64) -> bool {
         self.reachable(iova, bytes)
+    }
+
+    fn own(&self) -> Option<(u64, RingView)> {
+        self.own()
     }
 
     fn waits(&self) -> bool {
