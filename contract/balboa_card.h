@@ -1049,6 +1049,8 @@ enum balboa_window_profile {
 #define BALBOA_WINDOW_CAPABILITIES_RNR 0x40000u
 /* Device memory. */
 #define BALBOA_WINDOW_CAPABILITIES_DEVICE_MEMORY 0x80000u
+/* Moderation of completion events. */
+#define BALBOA_WINDOW_CAPABILITIES_MODERATION 0x100000u
 /* What an armed completion queue waits for, as its part of the arm word. */
 enum balboa_doorbell_arm_code {
     /* Never armed. */
@@ -1242,6 +1244,8 @@ enum balboa_admin_opcode {
     BALBOA_ADMIN_OPCODE_FREE_DM = 22,
     /* admin_copy_dm. */
     BALBOA_ADMIN_OPCODE_COPY_DM = 23,
+    /* admin_moderate_cq. */
+    BALBOA_ADMIN_OPCODE_MODERATE_CQ = 24,
 };
 /* How a command ended. */
 enum balboa_admin_status {
@@ -1738,6 +1742,33 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_resize_cq, response) == 0x8, "balboa_
 BALBOA_ASSERT(offsetof(struct balboa_admin_resize_cq, ring) == 0x10, "balboa_admin_resize_cq.ring");
 BALBOA_ASSERT(offsetof(struct balboa_admin_resize_cq, log2_entries) == 0x18, "balboa_admin_resize_cq.log2_entries");
 BALBOA_ASSERT(offsetof(struct balboa_admin_resize_cq, cqn) == 0x1c, "balboa_admin_resize_cq.cqn");
+/* Says how many completions an armed completion queue waits for, and how long. */
+struct balboa_admin_moderate_cq {
+    /* What to do. */
+    uint8_t opcode;
+    /* Blocks of the command, 1 to 4. */
+    uint8_t blocks;
+    /* Comes back in the completion. */
+    balboa_le16 tag;
+    uint8_t reserved_04[4];
+    /* IOVA for an answer that does not fit the completion, 64-byte aligned; 0 for none. */
+    balboa_le64 response;
+    /* Number of the completion queue. */
+    balboa_le32 cqn;
+    /* Completions that raise the event; 0 for no moderation. */
+    balboa_le16 count;
+    /* Microseconds after the first of them at which it is raised anyway; 0 for no moderation. */
+    balboa_le16 period;
+    uint8_t reserved_18[40];
+};
+BALBOA_ASSERT(sizeof(struct balboa_admin_moderate_cq) == 64, "size of balboa_admin_moderate_cq");
+BALBOA_ASSERT(offsetof(struct balboa_admin_moderate_cq, opcode) == 0x0, "balboa_admin_moderate_cq.opcode");
+BALBOA_ASSERT(offsetof(struct balboa_admin_moderate_cq, blocks) == 0x1, "balboa_admin_moderate_cq.blocks");
+BALBOA_ASSERT(offsetof(struct balboa_admin_moderate_cq, tag) == 0x2, "balboa_admin_moderate_cq.tag");
+BALBOA_ASSERT(offsetof(struct balboa_admin_moderate_cq, response) == 0x8, "balboa_admin_moderate_cq.response");
+BALBOA_ASSERT(offsetof(struct balboa_admin_moderate_cq, cqn) == 0x10, "balboa_admin_moderate_cq.cqn");
+BALBOA_ASSERT(offsetof(struct balboa_admin_moderate_cq, count) == 0x14, "balboa_admin_moderate_cq.count");
+BALBOA_ASSERT(offsetof(struct balboa_admin_moderate_cq, period) == 0x16, "balboa_admin_moderate_cq.period");
 /* Makes a receive queue. Ring memory: record, then 2^log2_entries entries of stride blocks. */
 struct balboa_admin_create_rq {
     /* What to do. */

@@ -568,6 +568,8 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_CAPABILITIES_RNR = 64'h40000;
   // Device memory.
   localparam logic [63:0] WINDOW_CAPABILITIES_DEVICE_MEMORY = 64'h80000;
+  // Moderation of completion events.
+  localparam logic [63:0] WINDOW_CAPABILITIES_MODERATION = 64'h100000;
   // What an armed completion queue waits for, as its part of the arm word.
   typedef enum logic [7:0] {
     // Never armed.
@@ -760,7 +762,9 @@ package balboa_card_pkg;
     // admin_destroy of a part of the device memory.
     ADMIN_OPCODE_FREE_DM = 8'd22,
     // admin_copy_dm.
-    ADMIN_OPCODE_COPY_DM = 8'd23
+    ADMIN_OPCODE_COPY_DM = 8'd23,
+    // admin_moderate_cq.
+    ADMIN_OPCODE_MODERATE_CQ = 8'd24
   } admin_opcode_t;
   // How a command ended.
   typedef enum logic [7:0] {
@@ -1656,6 +1660,25 @@ package balboa_card_pkg;
     // [7:0] What to do.
     admin_opcode_t opcode;
   } admin_resize_cq_t;
+  // Says how many completions an armed completion queue waits for, and how long.
+  typedef struct packed {
+    logic [319:0] reserved_192;
+    // [191:176] Microseconds after the first of them at which it is raised anyway; 0 for no moderation.
+    logic [15:0] period;
+    // [175:160] Completions that raise the event; 0 for no moderation.
+    logic [15:0] count;
+    // [159:128] Number of the completion queue.
+    logic [31:0] cqn;
+    // [127:64] IOVA for an answer that does not fit the completion, 64-byte aligned; 0 for none.
+    logic [63:0] response;
+    logic [31:0] reserved_32;
+    // [31:16] Comes back in the completion.
+    logic [15:0] tag;
+    // [15:8] Blocks of the command, 1 to 4.
+    logic [7:0] blocks;
+    // [7:0] What to do.
+    admin_opcode_t opcode;
+  } admin_moderate_cq_t;
   // Makes a receive queue. Ring memory: record, then 2^log2_entries entries of stride blocks.
   typedef struct packed {
     logic [191:0] reserved_320;

@@ -13,8 +13,8 @@ use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::admin::{
     AdminStatus, AllocDm, COUNTERS, Completion, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp,
-    CreateRq, Destroy, Header, ModifyKey, ModifyQp, ModifyRq, Opcode, PortAttributes, ResizeCq,
-    SetGid, SetLink,
+    CreateRq, Destroy, Header, ModerateCq, ModifyKey, ModifyQp, ModifyRq, Opcode, PortAttributes,
+    ResizeCq, SetGid, SetLink,
 };
 use fpga_regs::engine::cqe;
 use fpga_regs::engine::qp::Attributes;
@@ -328,6 +328,10 @@ impl Engine for AdminEngine {
 
     fn create_cq(&mut self, command: &CreateCq) -> Result<u32, Error> {
         Ok(self.run(Opcode::CreateCq, command.encode())?.result)
+    }
+
+    fn moderate_cq(&mut self, command: &ModerateCq) -> Result<(), Error> {
+        self.run(Opcode::ModerateCq, command.encode()).map(drop)
     }
 
     fn resize_cq(&mut self, command: &ResizeCq) -> Result<u32, Error> {

@@ -7,8 +7,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use fpga_regs::engine::admin::{
-    AllocDm, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, ModifyKey, PortAttributes,
-    ResizeCq,
+    AllocDm, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, ModerateCq, ModifyKey,
+    PortAttributes, ResizeCq,
 };
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::qp::Attributes;
@@ -39,6 +39,8 @@ pub trait Engine {
     /// Moves a completion queue to another ring, and returns the index behind the last entry of the old
     /// one, which nothing reads or writes any more. One that is refused stays as it is.
     fn resize_cq(&mut self, command: &ResizeCq) -> Result<u32, Error>;
+    /// Says how many completions an event of a completion queue is of, and how long it waits for them.
+    fn moderate_cq(&mut self, command: &ModerateCq) -> Result<(), Error>;
     /// Ends a completion queue; none of its events is told afterwards.
     fn destroy_cq(&mut self, cqn: u32) -> Result<(), Error>;
     /// Makes a receive queue and returns its number.

@@ -144,6 +144,7 @@ impl Session<'_> {
                 self.create_cq(context, log2_entries, channel, cookie)
             }
             Request::ResizeCq { cqn, log2_entries } => self.resize_cq(cqn, log2_entries),
+            Request::ModerateCq { cqn, count, period } => self.moderate_cq(cqn, count, period),
             Request::ReleaseCqRing { cqn } => self.release_cq_ring(cqn),
             Request::DestroyCq { cqn } => self.destroy_cq(cqn),
             Request::CreateSrq { pdn, log2_entries, log2_stride, cookie } => {

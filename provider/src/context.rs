@@ -381,6 +381,21 @@ impl Context {
         )
     }
 
+    /// Whether the events of completion queues can be moderated.
+    pub(crate) fn moderates(&self) -> bool {
+        self.capabilities().contains(Capabilities::MODERATION)
+    }
+
+    /// Has the events of a completion queue be of `count` completions, or come `period` microseconds behind
+    /// the first of them.
+    pub(crate) fn moderate_cq(&self, cq: &Cq, count: u16, period: u16) -> Result<()> {
+        if !self.moderates() {
+            return Err(unsupported!("the events of CQs are not moderated"));
+        }
+        let request = Request::ModerateCq { cqn: cq.queue.cqn, count, period };
+        ask!(self.connection, request, Response::Done => ())
+    }
+
     /// Destroys a completion queue: no record of it is handed out afterwards.
     pub(crate) fn destroy_cq(&self, cq: &Cq) -> Result<Handed> {
         let cqn = cq.queue.cqn;

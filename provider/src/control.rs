@@ -101,6 +101,7 @@ fn name(request: &Request) -> &'static str {
         Request::DestroyAh { .. } => "ending an address handle",
         Request::CreateCq { .. } => "making a CQ",
         Request::ResizeCq { .. } => "resizing a CQ",
+        Request::ModerateCq { .. } => "moderating a CQ",
         Request::ReleaseCqRing { .. } => "giving back a CQ's old ring",
         Request::DestroyCq { .. } => "destroying a CQ",
         Request::CreateSrq { .. } => "making an SRQ",

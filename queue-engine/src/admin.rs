@@ -2,8 +2,8 @@
 
 use fpga_regs::engine::admin::{
     AdminStatus, AllocDm, Completion, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq,
-    Destroy, Header, KeyKind, MAX_BLOCKS, ModifyKey, ModifyQp, ModifyRq, Opcode, ResizeCq, RqKind,
-    SetGid, SetLink, SetNeighbour,
+    Destroy, Header, KeyKind, MAX_BLOCKS, ModerateCq, ModifyKey, ModifyQp, ModifyRq, Opcode,
+    ResizeCq, RqKind, SetGid, SetLink, SetNeighbour,
 };
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::doorbell::QueueKind;
@@ -173,6 +173,13 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         match header.opcode {
             Opcode::CreateCq => self.create_cq(&CreateCq::decode(&[*first]), memory),
             Opcode::ResizeCq => self.resize_cq(now, &ResizeCq::decode(&[*first]), memory),
+            Opcode::ModerateCq => {
+                self.check_offered(Capabilities::MODERATION)?;
+                let ModerateCq { cqn, count, period } = ModerateCq::decode(&[*first]);
+                Completions { cqs: &mut self.cqs, events: &mut self.events, now }
+                    .moderate(cqn, count, period)
+                    .map(|()| Answer::none())
+            }
             Opcode::DestroyCq => self.destroy_cq(named),
             Opcode::CreateRq => self.create_rq(&CreateRq::decode(&[*first]), memory),
             Opcode::ModifyRq => self.modify_rq(&ModifyRq::decode(&[*first])),
@@ -285,7 +292,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return Err(AdminStatus::Busy);
         }
         self.doorbells.remove(cq.page, Queue { kind: QueueKind::Completion, number: cqn });
-        take(&mut self.cqs, cqn);
+        Completions { cqs: &mut self.cqs, events: &mut self.events, now: 0 }.remove(cqn);
         self.cq_numbers.free(cqn);
         Ok(Answer::none())
     }

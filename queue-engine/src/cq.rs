@@ -7,7 +7,7 @@ use fpga_regs::engine::event::{Event, EventType};
 
 use crate::events::EventRing;
 use crate::memory::{QueueMemory, Record, Ring, Rings};
-use crate::numbers::ByNumber;
+use crate::numbers::{ByNumber, take};
 
 /// A completion queue.
 #[derive(Debug)]
@@ -24,15 +24,39 @@ pub(crate) struct Cq<M: Rings> {
     /// The producer index behind the newest entry that fires a solicited arming.
     solicited_end: Option<u32>,
     overrun: bool,
+    moderation: Option<Moderation>,
+    /// Completions that the arming has waited for so far.
+    held: u32,
+    /// When it is told of them, however few they are.
+    due: Option<u64>,
     /// QPs that complete here.
     pub(crate) users: u32,
+}
+
+/// How many completions are told of together.
+#[derive(Clone, Copy, Debug)]
+struct Moderation {
+    count: u32,
+    /// Nanoseconds.
+    period: u64,
+}
+
+/// What follows from completions that an arming waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Told {
+    /// Nothing, or nothing new.
+    #[default]
+    Nothing,
+    /// The arming of this sequence fires.
+    Now(u32),
+    /// It does at this time.
+    By(u64),
 }
 
 /// What writing an entry came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pushed {
-    /// The arm sequence that fired.
-    fired: Option<u32>,
+    told: Told,
     /// The ring was full for the first time.
     overran: bool,
 }
@@ -49,6 +73,9 @@ impl<M: Rings> Cq<M> {
             arm_sequence: 0,
             solicited_end: None,
             overrun: false,
+            moderation: None,
+            held: 0,
+            due: None,
             users: 0,
         }
     }
@@ -62,12 +89,12 @@ impl<M: Rings> Cq<M> {
         self.producer.wrapping_sub(self.consumer) >= entries
     }
 
-    fn push(&mut self, mut entry: Cqe) -> Pushed {
+    fn push(&mut self, mut entry: Cqe, now: u64) -> Pushed {
         let solicited = entry.flags.contains(Flags::SOLICITED) || entry.status != Status::Success;
         if self.overrun || self.is_full() {
             let overran = !self.overrun;
             self.overrun = true;
-            return Pushed { fired: None, overran };
+            return Pushed { told: Told::Nothing, overran };
         }
         entry.phase = u8::from(cqe::expected_phase(self.producer, self.log2_entries));
         let [encoded] = entry.encode();
@@ -81,27 +108,53 @@ impl<M: Rings> Cq<M> {
             Some(ArmKind::Solicited) => solicited,
             None => false,
         };
-        if fires {
-            self.armed = None;
-        }
-        Pushed { fired: fires.then_some(self.arm_sequence), overran: false }
+        let told = if fires { self.tell(1, now) } else { Told::Nothing };
+        Pushed { told, overran: false }
     }
 
-    /// Looks at the arm word; answers with its sequence when it fires at once.
-    fn arm(&mut self) -> Option<u32> {
-        let arm = Arm::decode(self.memory.record.load_u64(record::ARM))?;
-        if arm.sequence == self.arm_sequence {
-            return None;
+    /// Takes note of so many completions that the arming waits for.
+    fn tell(&mut self, completions: u32, now: u64) -> Told {
+        self.held = self.held.saturating_add(completions);
+        match self.moderation {
+            Some(Moderation { count, period }) if self.held < count => {
+                if self.due.is_some() {
+                    return Told::Nothing;
+                }
+                let due = now.saturating_add(period);
+                self.due = Some(due);
+                Told::By(due)
+            }
+            _ => {
+                self.armed = None;
+                Told::Now(self.arm_sequence)
+            }
         }
+    }
+
+    /// Forgets what the arming waited for; answers when it was due.
+    fn take_due(&mut self) -> Option<u64> {
+        self.held = 0;
+        self.due.take()
+    }
+
+    /// The arm word where it is a new one.
+    fn new_arming(&self) -> Option<Arm> {
+        let arm = Arm::decode(self.memory.record.load_u64(record::ARM))?;
+        (arm.sequence != self.arm_sequence).then_some(arm)
+    }
+
+    /// Waits as an arm word says, of which nothing was waited for yet.
+    fn arm(&mut self, arm: Arm, now: u64) -> Told {
         self.arm_sequence = arm.sequence;
+        self.armed = Some(arm.kind);
         let beyond = match arm.kind {
-            ArmKind::Any => self.producer != arm.consumer,
+            ArmKind::Any => self.producer.wrapping_sub(arm.consumer),
             ArmKind::Solicited => {
-                self.solicited_end.is_some_and(|end| (end.wrapping_sub(arm.consumer) as i32) > 0)
+                let is_beyond = |end: u32| (end.wrapping_sub(arm.consumer) as i32) > 0;
+                u32::from(self.solicited_end.is_some_and(is_beyond))
             }
         };
-        self.armed = (!beyond).then_some(arm.kind);
-        beyond.then_some(arm.sequence)
+        if beyond == 0 { Told::Nothing } else { self.tell(beyond, now) }
     }
 }
 
@@ -135,21 +188,68 @@ impl<M: Rings> Completions<'_, M> {
     /// Writes an entry to a completion queue and raises the events that follow from it.
     pub(crate) fn push(&mut self, cqn: u32, entry: Cqe) {
         let Some(cq) = self.cqs.get_mut(&cqn) else { return };
-        let pushed = cq.push(Cqe { timestamp: self.now, ..entry });
+        let pushed = cq.push(Cqe { timestamp: self.now, ..entry }, self.now);
         if pushed.overran {
             let event = Event { kind: EventType::CqError, number: cqn, ..Event::default() };
             self.events.push(event, self.now);
         }
-        if let Some(sequence) = pushed.fired {
-            self.fire(cqn, sequence);
+        self.follow(cqn, pushed.told);
+    }
+
+    /// Does what follows for the events.
+    fn follow(&mut self, cqn: u32, told: Told) {
+        match told {
+            Told::Nothing => {}
+            Told::By(due) => self.events.hold(due, cqn),
+            Told::Now(sequence) => {
+                self.forget_held(cqn);
+                self.fire(cqn, sequence);
+            }
         }
+    }
+
+    /// Forgets what a completion queue's arming waited for.
+    fn forget_held(&mut self, cqn: u32) {
+        let due = self.cqs.get_mut(&cqn).and_then(Cq::take_due);
+        self.events.release(due, cqn);
+    }
+
+    /// Tells of what waits for more, if anything does.
+    pub(crate) fn tell_held(&mut self, cqn: u32) {
+        let Some(cq) = self.cqs.get_mut(&cqn).filter(|cq| cq.held > 0) else { return };
+        cq.armed = None;
+        let sequence = cq.arm_sequence;
+        self.follow(cqn, Told::Now(sequence));
+    }
+
+    /// Has the events of a completion queue be of `count` completions, or come `period` microseconds behind
+    /// the first of them; with either 0 each is of one.
+    pub(crate) fn moderate(
+        &mut self,
+        cqn: u32,
+        count: u16,
+        period: u16,
+    ) -> Result<(), AdminStatus> {
+        self.tell_held(cqn);
+        let cq = self.cqs.get_mut(&cqn).ok_or(AdminStatus::NotFound)?;
+        let moderation =
+            Moderation { count: count.into(), period: u64::from(period).saturating_mul(1000) };
+        cq.moderation = (count > 0 && period > 0).then_some(moderation);
+        Ok(())
+    }
+
+    /// Takes a completion queue out that nobody uses.
+    pub(crate) fn remove(&mut self, cqn: u32) {
+        self.forget_held(cqn);
+        take(self.cqs, cqn);
     }
 
     /// Answers the doorbell of a completion queue, which means it was armed.
     pub(crate) fn arm(&mut self, cqn: u32) {
-        if let Some(sequence) = self.cqs.get_mut(&cqn).and_then(Cq::arm) {
-            self.fire(cqn, sequence);
-        }
+        let Some(arm) = self.cqs.get(&cqn).and_then(Cq::new_arming) else { return };
+        self.forget_held(cqn);
+        let told = self.cqs.get_mut(&cqn).map(|cq| cq.arm(arm, self.now));
+        self.follow(cqn, told.unwrap_or_default());
     }
 
     /// Moves a completion queue to other memory of 2^`log2_entries` entries; answers with the index behind

@@ -322,7 +322,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// those that have work get one turn each, some of them at a time. After `true` another call is
     /// due, as it is after [`Engine::handle`] and after a register write.
     pub fn poll(&mut self, now: u64, transport: &mut impl Transport) -> bool {
-        let rang = self.scan(now) | self.tell_below_limit(now);
+        let rang = self.scan(now) | self.tell_below_limit(now) | self.tell_due(now);
         let turns = self.ready.len().min(TURNS);
         for _ in 0..turns {
             let Some(qpn) = self.ready.pop_front() else { break };
@@ -335,6 +335,24 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             }
         }
         rang || turns > 0
+    }
+
+    /// When [`Engine::poll`] is due at the latest, though nothing happens.
+    #[must_use]
+    pub fn next_wake(&self) -> Option<u64> {
+        self.events.next_due()
+    }
+
+    /// Tells of completion queues whose events have waited long enough, of some at a time.
+    #[inline]
+    fn tell_due(&mut self, now: u64) -> bool {
+        let mut told = false;
+        for _ in 0..TURNS {
+            let Some(cqn) = self.events.take_due(now) else { break };
+            Completions { cqs: &mut self.cqs, events: &mut self.events, now }.tell_held(cqn);
+            told = true;
+        }
+        told
     }
 
     /// Notes that a QP waits for room in the transport.

@@ -1,5 +1,7 @@
 //! The event ring and the interrupt behind it.
 
+use std::collections::BTreeSet;
+
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::window::MAX_LOG2_EVENTS;
@@ -19,6 +21,8 @@ pub(crate) struct EventRing<M: Rings> {
     pub(crate) overflow: bool,
     /// An interrupt is due.
     pub(crate) raised: bool,
+    /// When completion queues are to be told of whose events wait for more, and their numbers.
+    held: BTreeSet<(u64, u32)>,
 }
 
 impl<M: Rings> EventRing<M> {
@@ -30,7 +34,32 @@ impl<M: Rings> EventRing<M> {
             consumer: 0,
             overflow: false,
             raised: false,
+            held: BTreeSet::new(),
         }
+    }
+
+    /// Has a completion queue be told of at a time, unless that is taken back.
+    pub(crate) fn hold(&mut self, due: u64, cqn: u32) {
+        self.held.insert((due, cqn));
+    }
+
+    /// Takes that back.
+    pub(crate) fn release(&mut self, due: Option<u64>, cqn: u32) {
+        if let Some(due) = due {
+            self.held.remove(&(due, cqn));
+        }
+    }
+
+    /// The next completion queue whose time has come.
+    pub(crate) fn take_due(&mut self, now: u64) -> Option<u32> {
+        let &(due, cqn) = self.held.first().filter(|(due, _)| *due <= now)?;
+        self.held.remove(&(due, cqn));
+        Some(cqn)
+    }
+
+    /// When the next one's comes.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        self.held.first().map(|(due, _)| *due)
     }
 
     /// The ring the registers name; `None` where it is out of reach or has no such size.

@@ -220,6 +220,15 @@ pub enum Request {
         /// Completion queue.
         cqn: u32,
     },
+    /// Has the events of a completion queue be of several completions. → [`Response::Done`]
+    ModerateCq {
+        /// Completion queue.
+        cqn: u32,
+        /// Completions of an event; 0 for no moderation.
+        count: u16,
+        /// Microseconds after the first of them at which it comes anyway; 0 for no moderation.
+        period: u16,
+    },
     /// Ends a completion queue. → [`Response::Destroyed`]; no record of it is sent afterwards.
     DestroyCq {
         /// Completion queue.

@@ -66,6 +66,8 @@ open_enum! {
         FreeDm = 22,
         /// [`CopyDm`].
         CopyDm = 23,
+        /// [`ModerateCq`].
+        ModerateCq = 24,
     }
 }
 
@@ -144,6 +146,18 @@ layout! {
         log2_entries @ 0x18: u8,
         /// Number of the completion queue.
         cqn @ 0x1c: u32,
+    }
+}
+
+layout! {
+    /// Says how many completions an armed completion queue waits for, and how long.
+    pub struct ModerateCq: 1 in Header {
+        /// Number of the completion queue.
+        cqn @ 0x10: u32,
+        /// Completions that raise the event; 0 for no moderation.
+        count @ 0x14: u16,
+        /// Microseconds after the first of them at which it is raised anyway; 0 for no moderation.
+        period @ 0x16: u16,
     }
 }
 

@@ -37,6 +37,7 @@ pub const LAYOUTS: &[&Layout] = &[
     admin::Completion::LAYOUT,
     admin::CreateCq::LAYOUT,
     admin::ResizeCq::LAYOUT,
+    admin::ModerateCq::LAYOUT,
     admin::CreateRq::LAYOUT,
     admin::ModifyRq::LAYOUT,
     admin::CreateQp::LAYOUT,

@@ -234,5 +234,7 @@ flags! {
         RNR = 1 << 18,
         /// Device memory.
         DEVICE_MEMORY = 1 << 19,
+        /// Moderation of completion events.
+        MODERATION = 1 << 20,
     }
 }

@@ -301,7 +301,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         // The latest are the ones that fit together.
         false => Ok(numbers[numbers.len() - 1 - u.choose_index(numbers.len().min(6))?]),
     };
-    Ok(match u.int_in_range(0..=33)? {
+    Ok(match u.int_in_range(0..=34)? {
         0 => Request::ListCards,
         1 => Request::Status,
         2 | 3 => Request::OpenContext { card: u.int_in_range(0..=1)? },
@@ -402,6 +402,9 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
             access: u.int_in_range(0..=0xff)?,
         },
         32 => Request::FreeDm { dm: number(u)? },
+        33 => {
+            Request::ModerateCq { cqn: number(u)?, count: u.arbitrary()?, period: u.arbitrary()? }
+        }
         26 => Request::MoveMr { mr: number(u)?, to: number(u)? },
         _ => Request::DestroyQp { qpn: number(u)? },
     })

@@ -14,7 +14,8 @@ use arbitrary::Unstructured;
 use fpga_regs::Block;
 use fpga_regs::engine::admin::{
     AdminStatus, AllocDm, Completion, CopyDm, CreateCq, CreateKey, CreateQp, CreateRq, Destroy,
-    DmDirection, Header, KeyKind, ModifyKey, ModifyQp, ModifyRq, Opcode, ResizeCq, RqKind, SetGid,
+    DmDirection, Header, KeyKind, ModerateCq, ModifyKey, ModifyQp, ModifyRq, Opcode, ResizeCq,
+    RqKind, SetGid,
 };
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell::{self, QueueKind, record};
@@ -57,7 +58,8 @@ const CONFIG: EngineConfig = EngineConfig {
     capabilities: Capabilities::RC
         .union(Capabilities::SRQ)
         .union(Capabilities::RESIZE_CQ)
-        .union(Capabilities::DEVICE_MEMORY),
+        .union(Capabilities::DEVICE_MEMORY)
+        .union(Capabilities::MODERATION),
     qps: QPS as u32,
     cqs: 6,
     rqs: 6,
@@ -687,7 +689,13 @@ impl Bench {
 
     fn destroy_or_make(&mut self, u: &mut Unstructured<'_>) -> Outcome {
         let ends = |number: u32| Destroy { number }.encode();
-        match u.int_in_range(0..=8)? {
+        match u.int_in_range(0..=9)? {
+            9 if !self.cqs.is_empty() => {
+                let cqn = u.choose(&self.cqs)?.0;
+                let (count, period) = (u.int_in_range(0..=5)?, u.int_in_range(0..=2)?);
+                let command = ModerateCq { cqn, count, period };
+                assert!(self.made(Opcode::ModerateCq, &command.encode()).is_some());
+            }
             8 => self.use_device_memory(u)?,
             7 if !self.cqs.is_empty() => {
                 let at = u.choose_index(self.cqs.len())?;

@@ -1,11 +1,12 @@
 //! What the extended verbs tell, what they refuse, and that they and the plain ones go together.
 
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{Link, Options, completion};
+use super::link::{LIMIT, Link, Options, completion};
 use super::transfer;
 use crate::ffi::{
     Cq, CqWishes, EVERYTHING, End, Failed, Operation, Pd, Qp, QpWishes, Send, ThreadDomain,
@@ -28,7 +29,55 @@ pub fn all(options: &Options) -> Result<()> {
     queue_pairs(&link).context("queue pairs")?;
     times(&link).context("times")?;
     both_ways(&link).context("extended and plain calls in turn")?;
-    nothing_or_all(&link).context("lists that are not posted")
+    nothing_or_all(&link).context("lists that are not posted")?;
+    let options = Options { events: true, ..options };
+    let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
+    moderation(&link).context("moderated events")
+}
+
+/// Events that are of several completions, and that come for fewer once they have waited.
+fn moderation(link: &Link) -> Result<()> {
+    const COUNT: u16 = 4;
+    const PERIOD: Duration = Duration::from_millis(20);
+    let (qp, cq) = (&link.left.qp, &link.left.send_cq);
+    let most = link.left.context.extended_attributes()?.cq_mod_caps;
+    ensure!((most.max_cq_count, most.max_cq_period) == (u16::MAX, u16::MAX));
+    let period = u16::try_from(PERIOD.as_micros())?;
+    for mask in [0, 2, v::IBV_CQ_ATTR_MODERATE | 1 << 7] {
+        refused(cq.moderate(mask, COUNT, period), libc::EINVAL)?;
+    }
+    let channel = cq.channel().context("the queue has a channel")?;
+    let all = |count: u64| -> Result<()> {
+        for wr_id in 0..count {
+            ensure!(cq.poll()?.context("a completion is missing")?.wr_id == wr_id);
+        }
+        link.nothing_more(cq)
+    };
+    let post = |count: u64| -> Result<()> {
+        let list: Vec<Send> = (0..count).map(|wr_id| write(link, wr_id)).collect();
+        Ok(qp.build(&list, End::Complete)?)
+    };
+    for round in 0..5 {
+        // So long that only the count can be it.
+        cq.moderate(v::IBV_CQ_ATTR_MODERATE, COUNT, u16::MAX)?;
+        cq.arm()?;
+        post(COUNT.into())?;
+        channel.wait(LIMIT)?;
+        all(COUNT.into()).with_context(|| format!("round {round} of count"))?;
+        cq.moderate(v::IBV_CQ_ATTR_MODERATE, COUNT, period)?;
+        cq.arm()?;
+        let begun = Instant::now();
+        post(1)?;
+        channel.wait(LIMIT)?;
+        ensure!(begun.elapsed() >= PERIOD, "the event came after {:?}", begun.elapsed());
+        all(1).with_context(|| format!("round {round} of time"))?;
+        cq.moderate(v::IBV_CQ_ATTR_MODERATE, 0, 0)?;
+        cq.arm()?;
+        post(1)?;
+        channel.wait(LIMIT)?;
+        all(1).with_context(|| format!("round {round} without"))?;
+    }
+    Ok(())
 }
 
 /// A WRITE of bytes of the left region to the right one.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use card_driver::Error as DriverError;
 use card_driver::engine::{Engine, EngineLimits};
 use card_driver::spans::Span;
-use fpga_regs::engine::admin::{AdminStatus, CreateCq, CreateQp, CreateRq, ResizeCq, RqKind};
+use fpga_regs::engine::admin::{
+    AdminStatus, CreateCq, CreateQp, CreateRq, ModerateCq, ResizeCq, RqKind,
+};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::transition;
 use hostmem::DmaMemory;
@@ -128,6 +130,18 @@ impl Session<'_> {
         let ring = self.client.place(card)?.ring_address(span)?;
         let command = ResizeCq { ring, log2_entries, cqn };
         Ok((span, self.window(card)?.engine.resize_cq(&command)?))
+    }
+
+    pub(super) fn moderate_cq(
+        &mut self,
+        cqn: u32,
+        count: u16,
+        period: u16,
+    ) -> Result<Answer, Error> {
+        let card = found(self.client.owned.cqs.get(&cqn), cqn)?.card;
+        self.limits(card)?;
+        self.window(card)?.engine.moderate_cq(&ModerateCq { cqn, count, period })?;
+        Ok(Response::Done.into())
     }
 
     pub(super) fn release_cq_ring(&mut self, cqn: u32) -> Result<Answer, Error> {

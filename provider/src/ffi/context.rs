@@ -8,8 +8,8 @@ use std::ptr::{copy_nonoverlapping, null_mut, write_bytes};
 use std::sync::Arc;
 
 use crate::abi::verbs::{
-    IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_device, ibv_device_attr, ibv_device_attr_ex,
-    ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex, verbs_context,
+    IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_cq_moderation_caps, ibv_device, ibv_device_attr,
+    ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex, verbs_context,
 };
 use crate::abi::{RDMA_DRIVER_UNKNOWN, verbs_context_ops};
 use nix::errno::Errno;
@@ -35,6 +35,12 @@ unsafe extern "C" {
 /// An address inside libibverbs.
 pub(super) fn core_address() -> usize {
     verbs_uninit_context as *const () as usize
+}
+
+/// What moderation there is: any count and any period can be asked for, or none.
+fn moderation(is_offered: bool) -> ibv_cq_moderation_caps {
+    let most = if is_offered { u16::MAX } else { 0 };
+    ibv_cq_moderation_caps { max_cq_count: most, max_cq_period: most }
 }
 
 /// An open device: libibverbs' part, then ours.
@@ -69,6 +75,7 @@ fn operations() -> verbs_context_ops {
         destroy_srq: Some(srq::destroy_srq),
         free_context: Some(free_context),
         free_dm: Some(dm::free_dm),
+        modify_cq: Some(cq::modify_cq),
         modify_qp: Some(qp::modify_qp),
         modify_srq: Some(srq::modify_srq),
         poll_cq: Some(cq::poll_cq),
@@ -205,6 +212,7 @@ unsafe extern "C" fn query_device_ex(
         hca_core_clock: CORE_CLOCK_KHZ,
         device_cap_flags_ex: orig_attr.device_cap_flags.into(),
         phys_port_cnt_ex: PORT,
+        cq_mod_caps: moderation(device.moderates()),
         max_dm_size: device.limits().max_dm_bytes.into(),
         ..zeroed()
     };

@@ -6,7 +6,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::abi::verbs::{
-    self as ibv, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
+    self as ibv, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
+    ibv_modify_cq_attr, ibv_wc,
 };
 use crate::abi::verbs_cq;
 use fpga_regs::engine::doorbell::ArmKind;
@@ -134,6 +135,18 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
     let place = unsafe { AtomicI32::from_ptr(&raw mut (*cq).cqe) };
     place.store(entries(&own.queue), Ordering::Relaxed);
     errno("ibv_resize_cq", resized)
+}
+
+pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    // SAFETY: the program passes a queue of this provider, whose context is open, and its attributes.
+    let (device, own, attr) = unsafe { (opened((*cq).context), own(cq), &*attr) };
+    let done = if attr.attr_mask == ibv::IBV_CQ_ATTR_MODERATE {
+        device.moderate_cq(own, attr.moderate.cq_count, attr.moderate.cq_period)
+    } else {
+        let mask = attr.attr_mask;
+        Err(invalid!("of a CQ the moderation is changed, not what mask {mask:#x} names"))
+    };
+    errno("ibv_modify_cq", done)
 }
 
 pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {

@@ -1,6 +1,6 @@
 //! Completion queues: full rings, arming, and the event ring behind them.
 
-use fpga_regs::engine::admin::{AdminStatus, Opcode, ResizeCq};
+use fpga_regs::engine::admin::{AdminStatus, ModerateCq, Opcode, ResizeCq};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell::{Arm, ArmKind, record, slot_value};
 use fpga_regs::engine::event::{Event, EventType, QpEvent};
@@ -79,6 +79,17 @@ impl Fixture {
         self.bench.memory.store(self.cq.ring + record::ARM as u64, arm.encode());
         self.rings += 1;
         self.cq.page.store(self.cq.slot(), slot_value(self.cq.cqn, self.rings, sequence));
+        self.bench.settle();
+    }
+
+    fn moderate(&mut self, count: u16, period: u16) {
+        let command = ModerateCq { cqn: self.cq.cqn, count, period };
+        self.bench.succeed(Opcode::ModerateCq, &command.encode());
+    }
+
+    /// Lets so many nanoseconds pass.
+    fn pass(&mut self, time: u64) {
+        self.bench.now += time;
         self.bench.settle();
     }
 
@@ -401,4 +412,120 @@ fn an_arming_of_before_a_resize_fires_behind_it_and_once() {
         fixture.tell_again(kind, sequence, 0);
         assert_eq!(fixture.fired(), [u64::from(sequence)]);
     }
+}
+
+#[test]
+fn a_moderated_event_is_of_so_many_completions_or_comes_after_its_time() {
+    let mut fixture = Fixture::new();
+    fixture.moderate(3, 50);
+    for _ in 0..3 {
+        let sequence = fixture.arm(ArmKind::Any);
+        for left in (0..3).rev() {
+            assert_eq!(fixture.fired(), [0; 0], "{left} and one more to come");
+            fixture.complete_send();
+            fixture.pass(1000);
+        }
+        assert_eq!(fixture.fired(), [sequence], "three have come");
+        assert_eq!(fixture.bench.engine.next_wake(), None);
+        fixture.pass(100_000);
+        assert_eq!(fixture.fired(), [0; 0], "and nothing is left to tell");
+        fixture.cq.poll();
+        let sequence = fixture.arm(ArmKind::Any);
+        fixture.pass(1_000_000);
+        let begun = fixture.bench.now;
+        fixture.complete_send();
+        let due = fixture.bench.engine.next_wake().unwrap();
+        let between = begun + 50_000..=fixture.bench.now + 50_000;
+        assert!(between.contains(&due), "{due} from {begun} on");
+        fixture.pass(20_000);
+        fixture.complete_send();
+        assert_eq!(fixture.bench.engine.next_wake(), Some(due), "from the first on");
+        fixture.pass(20_000);
+        assert_eq!(fixture.fired(), [0; 0]);
+        fixture.pass(due - fixture.bench.now);
+        assert_eq!(fixture.fired(), [sequence]);
+        assert_eq!(fixture.bench.engine.next_wake(), None);
+        assert_eq!(fixture.cq.poll().len(), 2, "the completions came as they did");
+    }
+}
+
+#[test]
+fn completions_that_are_there_when_a_moderated_queue_is_armed_count() {
+    let mut fixture = Fixture::new();
+    fixture.moderate(3, 50);
+    (0..2).for_each(|_| fixture.complete_send());
+    let sequence = fixture.arm(ArmKind::Any);
+    assert_eq!(fixture.fired(), [0; 0]);
+    fixture.complete_send();
+    assert_eq!(fixture.fired(), [sequence]);
+    // All of them are there, and then some of them are.
+    let sequence = fixture.arm(ArmKind::Any);
+    assert_eq!(fixture.fired(), [sequence]);
+    fixture.cq.poll();
+    fixture.complete_send();
+    let sequence = fixture.arm(ArmKind::Any);
+    fixture.pass(50_000);
+    assert_eq!(fixture.fired(), [sequence]);
+}
+
+#[test]
+fn a_moderated_solicited_arming_counts_what_is_solicited() {
+    let mut fixture = Fixture::new();
+    fixture.moderate(2, 50);
+    let sequence = fixture.arm(ArmKind::Solicited);
+    (0..3).for_each(|_| fixture.complete_send());
+    assert_eq!(fixture.bench.engine.next_wake(), None);
+    fixture.complete_receive(true);
+    assert_eq!(fixture.fired(), [0; 0]);
+    fixture.complete_receive(true);
+    assert_eq!(fixture.fired(), [sequence]);
+}
+
+#[test]
+fn without_count_or_period_nothing_waits_and_a_change_tells_of_what_does() {
+    for (count, period) in [(0, 0), (0, 50), (3, 0), (1, 50)] {
+        let mut fixture = Fixture::new();
+        fixture.moderate(1000, 1000);
+        let sequence = fixture.arm(ArmKind::Any);
+        fixture.complete_send();
+        assert_eq!(fixture.fired(), [0; 0]);
+        fixture.moderate(count, period);
+        assert_eq!(fixture.fired(), [sequence], "what waited was told of");
+        fixture.cq.poll();
+        let sequence = fixture.arm(ArmKind::Any);
+        assert_eq!(fixture.fired(), [0; 0]);
+        fixture.complete_send();
+        assert_eq!(fixture.fired(), [sequence], "{count}, {period}");
+        assert_eq!(fixture.bench.engine.next_wake(), None);
+    }
+}
+
+#[test]
+fn a_new_arming_and_the_end_of_a_queue_forget_what_waited() {
+    let mut fixture = Fixture::new();
+    fixture.moderate(2, 50);
+    fixture.arm(ArmKind::Any);
+    fixture.complete_send();
+    fixture.cq.poll();
+    let sequence = fixture.arm(ArmKind::Any);
+    fixture.pass(100_000);
+    assert_eq!(fixture.fired(), [0; 0], "what was polled is not told of");
+    fixture.complete_send();
+    fixture.resize(3).unwrap();
+    fixture.pass(50_000);
+    assert_eq!(fixture.fired(), [sequence], "a resize does not change it");
+    let unknown = ModerateCq { cqn: fixture.cq.cqn ^ 1, count: 1, period: 1 };
+    let status = fixture.bench.status(Opcode::ModerateCq, &unknown.encode());
+    assert_eq!(status, AdminStatus::NotFound);
+    fixture.cq = fixture.bench.create_cq(3);
+    fixture.qp = fixture.bench.ready_qp(&fixture.cq);
+    fixture.moderate(2, 50);
+    fixture.arm(ArmKind::Any);
+    fixture.complete_send();
+    assert!(fixture.bench.engine.next_wake().is_some());
+    assert_eq!(fixture.bench.destroy(Opcode::DestroyQp, fixture.qp.qpn), AdminStatus::Success);
+    assert_eq!(fixture.bench.destroy(Opcode::DestroyCq, fixture.cq.cqn), AdminStatus::Success);
+    assert_eq!(fixture.bench.engine.next_wake(), None);
+    fixture.pass(100_000);
+    assert!(fixture.bench.events().is_empty());
 }

@@ -102,6 +102,22 @@ impl Cq {
         Ok(Rc::new(Self { raw, is_extended, channel, _parent: parent, context }))
     }
 
+    /// Has its events be of `count` completions, or come `period` microseconds behind the first of them,
+    /// with `mask` as `ibv_cq_attr_mask`.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn moderate(&self, mask: u32, count: u16, period: u16) -> Result<()> {
+        // SAFETY: the extended context lives as long as the context.
+        let modify = unsafe { self.context.extended()?.as_ref() }.modify_cq;
+        let Some(modify) = modify else { bail!("there is no ibv_modify_cq") };
+        let moderate = v::ibv_moderate_cq { cq_count: count, cq_period: period };
+        let mut attributes = v::ibv_modify_cq_attr { attr_mask: mask, moderate };
+        // SAFETY: the queue lives.
+        let result = unsafe { modify(self.raw(), &raw mut attributes) };
+        Ok(Failed::check("ibv_modify_cq", result)?)
+    }
+
     fn raw_ex(&self) -> *mut v::ibv_cq_ex {
         assert!(self.is_extended, "it was made by ibv_create_cq");
         self.raw().cast()

@@ -65,7 +65,7 @@ impl Known {
 
     fn request(&self, dice: &mut Dice, memory: &[u8]) -> Request {
         let context = dice.number(&self.contexts);
-        match dice.below(38) {
+        match dice.below(39) {
             0 => Request::ListCards,
             1 => Request::Status,
             2 => Request::OpenContext { card: dice.below(3) as u32 },
@@ -133,6 +133,11 @@ impl Known {
                 access: 32 + dice.below(16) as u32,
             },
             37 => Request::FreeDm { dm: dice.number(&self.dms) },
+            38 => Request::ModerateCq {
+                cqn: dice.number(&self.cqs),
+                count: dice.below(3) as u16,
+                period: dice.below(3) as u16,
+            },
             28 => Request::ModifyMr {
                 mr: dice.number(&self.mrs),
                 pdn: dice.number(&self.pds),

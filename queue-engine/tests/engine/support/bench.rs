@@ -30,7 +30,8 @@ pub const CONFIG: EngineConfig = EngineConfig {
         .union(Capabilities::SRQ)
         .union(Capabilities::RESIZE_CQ)
         .union(Capabilities::UD)
-        .union(Capabilities::DEVICE_MEMORY),
+        .union(Capabilities::DEVICE_MEMORY)
+        .union(Capabilities::MODERATION),
     qps: 1024,
     cqs: 1024,
     rqs: 1024,

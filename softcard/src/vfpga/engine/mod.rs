@@ -66,6 +66,7 @@ fn engine_config(window: u8) -> EngineConfig {
             | Capabilities::RESIZE_CQ
             | Capabilities::ATOMIC
             | Capabilities::DEVICE_MEMORY
+            | Capabilities::MODERATION
             | Capabilities::UD,
         qps: 16_384,
         cqs: 16_384,
@@ -143,6 +144,11 @@ impl Logic for QueueEngine {
         let mut transport = RoceTransport(ports);
         let executed = self.0.execute(now, memory, &mut transport);
         self.0.poll(now, &mut transport) | executed
+    }
+
+    #[inline]
+    fn next_wake(&self) -> Option<u64> {
+        self.0.next_wake()
     }
 
     #[inline]
