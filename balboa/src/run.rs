@@ -7,6 +7,7 @@
 //! provider.
 
 use std::convert::Infallible;
+use std::env;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -110,14 +111,22 @@ pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
     exec(&program, &dir)
 }
 
+/// Whether UCX looks into the network header before a datagram for the address that it was sent to. UCX 1.13
+/// takes that header for one of IPv6, unless a provider of another vendor is there, and drops what came by IPv4.
+const UCX_DGID_CHECK: &str = "UCX_UD_ETH_DGID_CHECK";
+
 fn exec(program: &command::Program, state_dir: &Path) -> Result<Infallible, RunError> {
-    let error = Command::new(&program.path)
+    let mut command = Command::new(&program.path);
+    command
         .arg0(program.name)
         .args(program.arguments)
         .env("RDMAV_DRIVERS", mounts::DRIVER)
         .env(shim_abi::STATE_DIR_VARIABLE, state_dir)
         // It would lead libibverbs past the tree that stands in /sys.
-        .env_remove("SYSFS_PATH")
-        .exec();
+        .env_remove("SYSFS_PATH");
+    if env::var_os(UCX_DGID_CHECK).is_none() {
+        command.env(UCX_DGID_CHECK, "n");
+    }
+    let error = command.exec();
     Err(RunError::Exec { path: program.path.clone(), error })
 }

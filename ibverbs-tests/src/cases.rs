@@ -18,6 +18,7 @@ pub(crate) mod pingpong;
 mod port;
 mod scale;
 mod sentences;
+mod ucx;
 mod usage;
 
 /// ibv_devices, ibv_devinfo and the pingpongs.
@@ -34,6 +35,7 @@ pub fn all() -> Vec<Case> {
         lifecycle::cases(),
         pingpong::cases(),
         perftest::cases(),
+        ucx::cases(),
         data::cases(),
         faults::cases(),
         capture::cases(),

@@ -27,6 +27,7 @@ pub const TEST: &[&str] = &[
     "python3-venv",
     "rdmacm-utils",
     "tshark",
+    "ucx-utils",
     "util-linux",
     "verilator",
     "xz-utils",

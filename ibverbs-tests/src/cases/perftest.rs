@@ -47,7 +47,7 @@ pub fn cases() -> Vec<Case> {
         "-c UD -I 64 -s 64 -n 400 -l 8",
         "-c UD -e -n 400",
         "-c UD -q 4 -n 100",
-        "-c UD --use-srq -q 4 -n 100",
+        "-c UD --use-srq -n 400",
     ] {
         cases.push(between_two("ib_send_bw", options, 1));
         cases.push(on_one("ib_send_bw", options, 1));

@@ -1,0 +1,74 @@
+//! UCX, whose transports over verbs are `rc_verbs` (a shared receive queue, with an auxiliary `ud_verbs` by
+//! which its queue pairs are connected) and `ud_verbs`, which is reliable by itself.
+
+use anyhow::{Result, ensure};
+
+use crate::pair::{free_port, run_pair};
+use crate::runner::{Case, Need};
+use crate::setting::Setting;
+
+const UCX: Need = Need::Program("ucx_perftest", "ucx-utils");
+
+/// Transports.
+const TRANSPORTS: [&str; 2] = ["rc_verbs", "ud_verbs"];
+
+/// What runs on each of them: matched messages short, eager and by rendezvous, active messages, a stream.
+const TESTS: [&str; 6] = [
+    "tag_lat -s 8 -n 1000",
+    "tag_bw -s 4096 -n 1000",
+    "tag_bw -s 1048576 -n 50",
+    "ucp_am_lat -s 2000 -n 1000",
+    "stream_bw -s 8192 -n 500",
+    "ucp_put_bw -s 65536 -n 200",
+];
+
+/// What is asked of the peer's memory where the peer's program does nothing.
+const ONE_SIDED: [&str; 4] = [
+    "ucp_get -s 65536 -n 200",
+    "ucp_put_lat -s 8 -n 500",
+    "ucp_fadd -s 8 -n 500",
+    "ucp_cswap -s 8 -n 500",
+];
+
+/// The family.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for transport in TRANSPORTS {
+        for test in TESTS {
+            cases.push(between_two(transport, test, "1"));
+        }
+        // The link-local addresses.
+        cases.push(between_two(transport, "tag_bw -s 4096 -n 1000", "0"));
+    }
+    for test in ONE_SIDED {
+        cases.push(between_two("rc_verbs", test, "1"));
+    }
+    cases
+}
+
+fn between_two(transport: &'static str, test: &'static str, gid: &'static str) -> Case {
+    let name = format!("ucx/{transport}/{test}/gid {gid}");
+    Case::new(name, &[UCX], move |setting| run(setting, transport, test, gid))
+}
+
+fn run(setting: &Setting, transport: &str, test: &str, gid: &str) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    let port = free_port()?;
+    let side = |card: u32| {
+        daemon
+            .run(&format!("ucx_perftest -p {port}"))
+            .env("UCX_TLS", transport)
+            .env("UCX_NET_DEVICES", format!("balboa{card}:1"))
+            .env("UCX_IB_GID_INDEX", gid)
+    };
+    let client = side(1).arg("127.0.0.1").arg("-t").words(test).arg("-f").arg("-w").arg("100");
+    let both = run_pair(side(0), client, port)?;
+    // Only that it reached the end is looked at: the figures of a line of numbers.
+    let figures = both.client.stdout.lines().rev().find(|line| !line.trim().is_empty());
+    let all_numbers = figures.is_some_and(|line| {
+        line.split_whitespace().count() >= 3
+            && line.split_whitespace().all(|word| word.parse::<f64>().is_ok())
+    });
+    ensure!(all_numbers, "there are no figures: {}", both.client);
+    daemon.stop()
+}
