@@ -501,11 +501,17 @@ impl Context {
 
     /// The kind of QP that an `ibv_qp_type` is, where such QPs are offered.
     pub(crate) fn qp_kind(&self, kind: u32) -> Result<QpType> {
-        let kinds = [(QpType::Rc, Capabilities::RC), (QpType::Ud, Capabilities::UD)];
+        let kinds = [
+            (QpType::Rc, Capabilities::RC),
+            (QpType::Uc, Capabilities::UC),
+            (QpType::Ud, Capabilities::UD),
+        ];
         let asked = kinds.into_iter().find(|(offered, _)| u32::from(offered.0) == kind);
         match asked {
             Some((kind, needs)) if self.capabilities().contains(needs) => Ok(kind),
-            _ => Err(unsupported!("QPs of type {kind} are not offered; RC (2) and UD (4) may be")),
+            _ => Err(unsupported!(
+                "QPs of type {kind} are not offered; RC (2), UC (3) and UD (4) may be"
+            )),
         }
     }
 

@@ -108,13 +108,17 @@ impl Operations {
             (C::READ, ibv::IBV_WR_RDMA_READ, SendOpcode::Read, read),
         ] {
             let immediate = carries & IMMEDIATE == 0 || capabilities.contains(C::IMMEDIATE);
-            let of_kind = carries & REMOTE == 0 || !is_datagram;
+            let of_kind = match kind {
+                QpType::Ud => carries & REMOTE == 0,
+                QpType::Uc => code != SendOpcode::Read,
+                _ => true,
+            };
             let offered = immediate && of_kind && capabilities.contains(needs);
             if let Some(place) = table.get_mut(opcode as usize).filter(|_| offered) {
                 *place = Operation { code: code.0, carries };
             }
         }
-        Self { table, atomics: capabilities.contains(C::ATOMIC) && !is_datagram }
+        Self { table, atomics: capabilities.contains(C::ATOMIC) && kind.is_reliable() }
     }
 
     /// What the card calls an atomic, or the errno a post of it fails with.
@@ -516,6 +520,16 @@ mod tests {
         assert_eq!(code(&stock, ibv::IBV_WR_RDMA_READ), Ok(SendOpcode::Read));
         assert_eq!(code(&stock, ibv::IBV_WR_RDMA_WRITE_WITH_IMM), Err(libc::EOPNOTSUPP));
         assert_eq!(code(&stock, ibv::IBV_WR_SEND), Err(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn an_unreliable_connection_sends_and_writes_and_nothing_else() {
+        let all = Operations::offered(Capabilities::all(), QpType::Uc);
+        let reliable = Operations::offered(Capabilities::all(), QpType::Rc);
+        for opcode in 0..=ibv::IBV_WR_TSO {
+            let answered = opcode == ibv::IBV_WR_RDMA_READ || reliable.atomic(opcode).is_ok();
+            assert_eq!(all.offers(opcode), reliable.offers(opcode) && !answered, "opcode {opcode}");
+        }
     }
 
     #[test]

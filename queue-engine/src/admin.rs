@@ -345,6 +345,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     ) -> Result<Answer, AdminStatus> {
         self.check_offered(match command.kind {
             QpType::Rc => Capabilities::RC,
+            QpType::Uc => Capabilities::UC,
             QpType::Ud => Capabilities::UD,
             _ => return Err(AdminStatus::Unsupported),
         })?;

@@ -110,6 +110,7 @@ fn check_wqe(
 ) -> Result<Operation, Status> {
     let operation = match kind {
         QpType::Ud => datagram(header, blocks),
+        QpType::Uc => operation(header, blocks).filter(|operation| !operation.is_answered()),
         _ => operation(header, blocks),
     };
     let operation = operation.ok_or(Status::LocalQpOperation)?;
@@ -210,7 +211,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 return Turn::Over;
             }
             QpState::Sqe => {
-                self.flush_datagrams(now, qpn, None);
+                self.flush_send_queue(now, qpn, None);
                 return Turn::Over;
             }
             _ => return Turn::Over,

@@ -33,19 +33,19 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// [`Engine::poll`] then does what follows from it.
     pub fn handle(&mut self, now: u64, event: TransportEvent, transport: &mut impl Transport) {
         let Some(qp) = self.qps.get(&event.qpn()) else { return };
-        let (tells_drained, is_datagrams) = (qp.tells_drained, qp.kind == QpType::Ud);
+        let (tells_drained, kind) = (qp.tells_drained, qp.kind);
         // Before anything else of this QP: what waited longer for room comes first.
         self.feed_starved();
         match event {
             TransportEvent::Completed { qpn, count } => self.completed(now, qpn, count, transport),
-            TransportEvent::Failed { qpn, status } if is_datagrams => {
-                self.flush_datagrams(now, qpn, Some(status));
+            TransportEvent::Failed { qpn, status } if !kind.is_reliable() => {
+                self.flush_send_queue(now, qpn, Some(status));
             }
             TransportEvent::Failed { qpn, status } => self.flush(now, qpn, Some(status)),
             TransportEvent::Received(received) => self.received(now, received, transport),
             TransportEvent::ReceiveFailed { qpn, status } => {
                 self.complete_receive(now, qpn, |qp, taken| qp.receive_cqe(taken.tag, status));
-                if is_datagrams {
+                if kind == QpType::Ud {
                     self.fail_receive_if_due(now, qpn, transport);
                 } else {
                     self.flush(now, qpn, None);
@@ -87,8 +87,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     pub(crate) fn fail_if_due(&mut self, now: u64, qpn: u32, transport: &mut impl Transport) {
         let Some(qp) = self.qps.get(&qpn) else { return };
         let Some(status) = qp.under_way.front().and_then(|message| message.failed) else { return };
-        if qp.kind == QpType::Ud {
-            self.flush_datagrams(now, qpn, Some(status));
+        if !qp.kind.is_reliable() {
+            self.flush_send_queue(now, qpn, Some(status));
         } else {
             stop_transport(now, qpn, transport);
             self.flush(now, qpn, Some(status));
@@ -150,9 +150,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
     }
 
-    /// Puts a QP of datagrams in SQE and completes all it has to send: the oldest with `cause`, the rest
-    /// flushed. As with [`Engine::flush`], what is posted is flushed by turns.
-    pub(crate) fn flush_datagrams(&mut self, now: u64, qpn: u32, cause: Option<Status>) {
+    /// Puts a QP that is not answered in SQE and completes all it has to send: the oldest with `cause`, the
+    /// rest flushed. As with [`Engine::flush`], what is posted is flushed by turns.
+    pub(crate) fn flush_send_queue(&mut self, now: u64, qpn: u32, cause: Option<Status>) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         if !matches!(qp.state, QpState::Rts | QpState::Sqd | QpState::Sqe) {
             return;

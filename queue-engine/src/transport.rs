@@ -48,6 +48,13 @@ pub enum Operation {
     },
 }
 
+impl Operation {
+    /// Whether the peer answers it with bytes.
+    pub(crate) fn is_answered(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Atomic { .. })
+    }
+}
+
 /// A message to carry. Its local memory was within reach when it was submitted; where that is, which may
 /// change, [`crate::Engine::resolve`] says when its bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,8 +181,8 @@ pub enum TransportEvent {
         /// Messages.
         count: u64,
     },
-    /// The oldest message of the QP failed and the QP is in ERR; one of datagrams is in SQE, and has none
-    /// under way.
+    /// The oldest message of the QP failed and the QP is in ERR; one that is not answered is in SQE, and has
+    /// none under way.
     Failed {
         /// QP.
         qpn: u32,

@@ -112,6 +112,27 @@ pub struct QpSnapshot {
     pub qkey: u32,
 }
 
+impl QpSnapshot {
+    /// Takes over the attributes of a change that was checked, but for state, path and PSNs.
+    pub(crate) fn apply(&mut self, change: &QpAttributes) {
+        fn set<T: Copy>(place: &mut T, value: Option<T>) {
+            if let Some(value) = value {
+                *place = value;
+            }
+        }
+        self.path_mtu = change.path_mtu.or(self.path_mtu);
+        self.dest_qpn = change.dest_qpn.or(self.dest_qpn);
+        set(&mut self.max_rd_atomic, change.max_rd_atomic);
+        set(&mut self.max_dest_rd_atomic, change.max_dest_rd_atomic);
+        set(&mut self.min_rnr_timer, change.min_rnr_timer);
+        set(&mut self.timeout, change.timeout);
+        set(&mut self.retry_cnt, change.retry_cnt);
+        set(&mut self.rnr_retry, change.rnr_retry);
+        set(&mut self.access, change.access);
+        set(&mut self.pkey_index, change.pkey_index);
+    }
+}
+
 /// The attributes that a change names.
 fn named(change: &QpAttributes) -> AttributeMask {
     let named = [

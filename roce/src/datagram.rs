@@ -6,19 +6,20 @@
 //! order; where nobody has answered for [`param::DATAGRAM_PATIENCE`] since the handle was made, messages
 //! are dropped at once until somebody does.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
-use crate::api::{AsyncKind, DatagramRequest, Event, ReceiveStatus, SendStatus};
+use crate::api::{AsyncKind, DatagramRequest, Event, ReceiveStatus};
 use crate::attributes::{QpAttributes, QpSnapshot};
-use crate::counters::{QpCounters, add, bump};
+use crate::counters::{QpCounters, bump};
 use crate::log::EffectKind;
 use crate::opcode::code;
 use crate::param;
 use crate::path::Path;
 use crate::psn::Psn;
-use crate::qp::{Shared, pad};
+use crate::qp::{Shared, transport_header};
 use crate::state::QpState;
 use crate::types::{Instant, Qpn};
+use crate::unanswered::{Sender, Unanswered};
 use crate::wire::bth;
 
 /// In a message's Q_Key: its queue pair's own is to be sent.
@@ -65,12 +66,7 @@ pub(crate) struct DatagramQp {
     pub qkey: u32,
     pkey_index: u16,
     psn: Psn,
-    /// Messages that were not sent, oldest first.
-    messages: VecDeque<DatagramRequest>,
-    /// The number of the first of them.
-    next: u64,
-    /// The number of the oldest that is not complete: from it on to `next` packets are being made.
-    oldest: u64,
+    pub sends: Unanswered<DatagramRequest>,
     /// The slot of the address handle that it waits for.
     pub waits_for: Option<u32>,
     /// Whether the slot stands in the ready queue.
@@ -95,9 +91,7 @@ impl DatagramQp {
             qkey: 0,
             pkey_index: 0,
             psn: Psn::default(),
-            messages: VecDeque::new(),
-            next: 0,
-            oldest: 0,
+            sends: Unanswered::default(),
             waits_for: None,
             queued: false,
             drained: false,
@@ -113,8 +107,13 @@ impl DatagramQp {
         }
     }
 
+    fn sender(&self) -> Sender {
+        let Self { qpn, slot, generation, .. } = *self;
+        Sender { qpn, slot, generation }
+    }
+
     fn emit(&self, shared: &mut Shared, event: Event) {
-        shared.log.emit(self.slot, self.generation, event);
+        self.sender().emit(shared, event);
     }
 
     /// Enters a state other than RESET with the attributes of a change that was checked.
@@ -127,7 +126,7 @@ impl DatagramQp {
             (QpState::Err, QpState::Err) => {}
             // UD-15
             (_, QpState::Err) => {
-                self.forget_messages();
+                self.sends.forget();
                 self.emit(shared, Event::EnteredError { qpn: self.qpn });
             }
             // UD-14
@@ -143,7 +142,7 @@ impl DatagramQp {
     pub(crate) fn snapshot(&self) -> QpSnapshot {
         QpSnapshot {
             state: self.state,
-            sq_draining: self.state == QpState::Sqd && self.oldest != self.next,
+            sq_draining: self.state == QpState::Sqd && !self.sends.is_settled(),
             sq_psn: self.psn,
             qkey: self.qkey,
             pkey_index: self.pkey_index,
@@ -151,32 +150,10 @@ impl DatagramQp {
         }
     }
 
-    /// How many more messages it takes now.
-    pub(crate) fn room(&self) -> usize {
-        param::SEND_RING.saturating_sub(self.messages.len())
-    }
-
-    /// Adds a message, for which there is room, and gives its number.
-    pub(crate) fn post(&mut self, request: DatagramRequest) -> u64 {
-        let number = self.next.wrapping_add(self.messages.len() as u64);
-        self.messages.push_back(request);
-        number
-    }
-
-    /// Gives room back of which three quarters are empty.
-    pub(crate) fn narrow(&mut self) {
-        let mut room = self.messages.capacity();
-        while room > param::KEPT_MESSAGES && self.messages.len() <= room / 4 {
-            room = (room / 2).max(param::KEPT_MESSAGES);
-        }
-        self.messages.shrink_to(room);
-    }
-
-    /// The message whose turn it is.
-    pub(crate) fn head(&self) -> Option<DatagramRequest> {
+    /// The message whose turn it is, and its number.
+    pub(crate) fn head(&self) -> Option<(DatagramRequest, u64)> {
         // UD-14
-        let message = self.messages.front().filter(|_| self.state.begins_messages());
-        message.copied()
+        self.sends.head().filter(|_| self.state.begins_messages())
     }
 
     /// The Base Transport Header of the packet of a message.
@@ -184,16 +161,9 @@ impl DatagramQp {
         let opcode =
             if request.imm.is_some() { code::UD_SEND_ONLY_IMM } else { code::UD_SEND_ONLY };
         // UD-2, UD-4
-        bth::Repr {
-            opcode,
-            solicited: request.solicited,
-            migrated: true,
-            pad_count: pad(request.length),
-            pkey: param::DEFAULT_PKEY,
-            dest_qpn: request.dest_qpn.value(),
-            psn: self.psn,
-            ..bth::Repr::default()
-        }
+        let transport =
+            transport_header(request.dest_qpn.value(), opcode, self.psn, request.length);
+        bth::Repr { solicited: request.solicited, ..transport }
     }
 
     /// The Q_Key that the packet of a message has.
@@ -202,72 +172,34 @@ impl DatagramQp {
         if request.qkey & OWN_QKEY != 0 { self.qkey } else { request.qkey }
     }
 
-    /// The packet of the message whose turn it was is being made; gives the number of the message.
-    pub(crate) fn sent(&mut self, shared: &mut Shared) -> u64 {
+    /// The packet of the message whose turn it was is being made.
+    pub(crate) fn sent(&mut self, shared: &mut Shared) {
         bump(&mut shared.counters.sent_pkts);
         bump(&mut self.counters.sent_pkts);
         self.psn = self.psn.add(1);
-        self.advance()
+        self.sends.advance();
     }
 
-    /// Drops the message whose turn it was. It is complete behind those before it.
+    /// Drops the message whose turn it was.
     pub(crate) fn drop_head(&mut self, shared: &mut Shared) {
-        // UD-8
-        bump(&mut shared.counters.drop_no_neighbour);
-        if self.advance() == self.oldest {
-            self.complete(shared, self.next);
-        }
-    }
-
-    fn advance(&mut self) -> u64 {
-        self.messages.pop_front();
-        let number = self.next;
-        self.next = number.wrapping_add(1);
-        number
+        self.sends.drop_head(self.sender(), shared);
     }
 
     /// Its packets have been made.
     pub(crate) fn settle(&mut self, shared: &mut Shared) {
-        // UD-6
-        self.complete(shared, self.next);
+        self.sends.settle(self.sender(), shared);
         self.check_drained(shared);
     }
 
-    /// Completes the messages before `end`.
-    fn complete(&mut self, shared: &mut Shared, end: u64) {
-        let count = end.saturating_sub(self.oldest);
-        if count == 0 {
-            return;
-        }
-        self.oldest = end;
-        add(&mut shared.counters.rdma_sends, count);
-        let through = end.wrapping_sub(1);
-        self.emit(shared, Event::SendsCompleted { qpn: self.qpn, through });
-    }
-
-    /// The payload of a message could not be read: it fails, behind those before it, and with it all
-    /// that were posted behind it.
+    /// The payload of a message could not be read.
     pub(crate) fn unreadable(&mut self, shared: &mut Shared, message: u64) {
-        if !(self.oldest..self.next).contains(&message) || self.state == QpState::Err {
-            return;
+        if self.state != QpState::Err && self.sends.fail(self.sender(), shared, message) {
+            self.state = QpState::Sqe;
         }
-        // UD-13
-        self.complete(shared, message);
-        bump(&mut shared.counters.req_cqe_error);
-        let (qpn, status) = (self.qpn, SendStatus::LocalProtection);
-        self.emit(shared, Event::SendFailed { qpn, message, status });
-        self.state = QpState::Sqe;
-        self.forget_messages();
-    }
-
-    fn forget_messages(&mut self) {
-        self.next = self.next.wrapping_add(self.messages.len() as u64);
-        self.oldest = self.next;
-        self.messages = VecDeque::new();
     }
 
     fn check_drained(&mut self, shared: &mut Shared) {
-        if self.state == QpState::Sqd && !self.drained && self.oldest == self.next {
+        if self.state == QpState::Sqd && !self.drained && self.sends.is_settled() {
             self.drained = true;
             let kind = AsyncKind::SqDrained;
             self.emit(shared, Event::Async { qpn: self.qpn, kind });

@@ -1,4 +1,4 @@
-//! RoCE v2, Reliable Connection and Unreliable Datagram, without I/O, clock, threads or randomness.
+//! RoCE v2, Reliable Connection, Unreliable Connection and Unreliable Datagram, without I/O, clock, threads or randomness.
 //!
 //! A [`Stack`] is the transport of one card port. It owns every queue pair (QP) of that port and
 //! speaks in Ethernet frames, but it never sends one, never reads a clock and never touches
@@ -75,6 +75,8 @@ mod state;
 mod table;
 mod timer;
 mod types;
+mod unanswered;
+mod unreliable;
 
 pub use api::{AccessDenied, Receive, ReceiveError, RemoteAccess, Verbs};
 pub use api::{

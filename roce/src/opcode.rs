@@ -1,7 +1,7 @@
 //! The table of operation codes: for each its class, position, extension headers and payload.
 //!
-//! Codes are those of the specification, section 9.2, for Reliable Connection, the two of
-//! Unreliable Datagram, and the congestion notification packet of annex A17. The two of a SEND with
+//! Codes are those of the specification, section 9.2, for Reliable Connection and Unreliable Connection, the
+//! two of Unreliable Datagram, and the congestion notification packet of annex A17. The two of a SEND with
 //! invalidate are not here: nothing above the transport takes a key back for a peer.
 
 use bitflags::bitflags;
@@ -180,6 +180,13 @@ impl Opcode {
         TABLE.get(usize::from(*index))
     }
 
+    /// The bits of the code that name the transport service: one of [`code`]'s.
+    #[must_use]
+    #[inline]
+    pub const fn service(&self) -> u8 {
+        self.code & code::SERVICE
+    }
+
     /// The length of the transport headers, Base Transport Header included.
     #[must_use]
     pub const fn header_length(&self) -> usize {
@@ -214,6 +221,12 @@ pub mod code {
     pub const UD_SEND_ONLY: u8 = 0x64;
     pub const UD_SEND_ONLY_IMM: u8 = 0x65;
     pub const CNP: u8 = 0x81;
+    /// The bits of a code that name the transport service.
+    pub const SERVICE: u8 = 0xe0;
+    /// Their value for Reliable Connection.
+    pub const RELIABLE_CONNECTION: u8 = 0;
+    /// Their value for Unreliable Connection, whose SENDs and WRITEs are otherwise those of Reliable Connection.
+    pub const UNRELIABLE_CONNECTION: u8 = 0x20;
 }
 
 const fn row(
@@ -227,6 +240,7 @@ const fn row(
     Opcode { code, name, class, position, extensions, payload }
 }
 
+const UC: u8 = code::UNRELIABLE_CONNECTION;
 const NONE: Extensions = Extensions::empty();
 const IMMDT: Extensions = Extensions::IMMDT;
 const RETH: Extensions = Extensions::RETH;
@@ -247,7 +261,7 @@ use Position::{First, Last, Middle, Only};
 /// Every known code.
 #[rustfmt::skip]
 // RC-5
-static TABLE: [Opcode; 24] = [
+static TABLE: [Opcode; 36] = [
     row(code::SEND_FIRST, "SEND_FIRST", Send, First, NONE, Mtu),
     row(code::SEND_MIDDLE, "SEND_MIDDLE", Send, Middle, NONE, Mtu),
     row(code::SEND_LAST, "SEND_LAST", Send, Last, NONE, OneToMtu),
@@ -269,6 +283,19 @@ static TABLE: [Opcode; 24] = [
     row(code::ATOMIC_ACKNOWLEDGE, "ATOMIC_ACKNOWLEDGE", AtomicAcknowledge, Only, AETH_ATOMIC, PayloadRule::None),
     row(code::COMPARE_SWAP, "COMPARE_SWAP", CompareSwap, Only, ATOMIC, PayloadRule::None),
     row(code::FETCH_ADD, "FETCH_ADD", FetchAdd, Only, ATOMIC, PayloadRule::None),
+    // UC-1
+    row(UC | code::SEND_FIRST, "UC_SEND_FIRST", Send, First, NONE, Mtu),
+    row(UC | code::SEND_MIDDLE, "UC_SEND_MIDDLE", Send, Middle, NONE, Mtu),
+    row(UC | code::SEND_LAST, "UC_SEND_LAST", Send, Last, NONE, OneToMtu),
+    row(UC | code::SEND_LAST_IMM, "UC_SEND_LAST_WITH_IMMEDIATE", Send, Last, IMMDT, OneToMtu),
+    row(UC | code::SEND_ONLY, "UC_SEND_ONLY", Send, Only, NONE, ZeroToMtu),
+    row(UC | code::SEND_ONLY_IMM, "UC_SEND_ONLY_WITH_IMMEDIATE", Send, Only, IMMDT, ZeroToMtu),
+    row(UC | code::WRITE_FIRST, "UC_RDMA_WRITE_FIRST", Write, First, RETH, Mtu),
+    row(UC | code::WRITE_MIDDLE, "UC_RDMA_WRITE_MIDDLE", Write, Middle, NONE, Mtu),
+    row(UC | code::WRITE_LAST, "UC_RDMA_WRITE_LAST", Write, Last, NONE, OneToMtu),
+    row(UC | code::WRITE_LAST_IMM, "UC_RDMA_WRITE_LAST_WITH_IMMEDIATE", Write, Last, IMMDT, OneToMtu),
+    row(UC | code::WRITE_ONLY, "UC_RDMA_WRITE_ONLY", Write, Only, RETH, ZeroToMtu),
+    row(UC | code::WRITE_ONLY_IMM, "UC_RDMA_WRITE_ONLY_WITH_IMMEDIATE", Write, Only, RETH_IMMDT, ZeroToMtu),
     row(code::UD_SEND_ONLY, "UD_SEND_ONLY", Datagram, Only, DETH, ZeroToMtu),
     row(code::UD_SEND_ONLY_IMM, "UD_SEND_ONLY_WITH_IMMEDIATE", Datagram, Only, DETH_IMMDT, ZeroToMtu),
     // Sixteen reserved bytes follow the header; no rule of a path MTU applies.
@@ -321,6 +348,21 @@ mod tests {
         assert_eq!(length(code::ATOMIC_ACKNOWLEDGE), 24);
         assert_eq!(length(code::COMPARE_SWAP), 40);
         assert_eq!(length(code::UD_SEND_ONLY_IMM), 24);
+    }
+
+    /// UC-1.
+    #[test]
+    fn an_unreliable_connection_has_the_sends_and_writes_of_a_reliable_one() {
+        for code in 0..code::SERVICE {
+            let (reliable, unreliable) = (Opcode::find(code & !UC), Opcode::find(code | UC));
+            let Some(row) = unreliable.filter(|row| row.service() == UC) else {
+                assert!(reliable.is_none_or(|row| !matches!(row.class, Send | Write)));
+                continue;
+            };
+            let expected = Opcode { code: row.code, name: row.name, ..*reliable.unwrap() };
+            assert_eq!(*row, expected);
+            assert_eq!(row.name, format!("UC_{}", reliable.unwrap().name));
+        }
     }
 
     #[test]

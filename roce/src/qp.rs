@@ -158,17 +158,8 @@ impl Qp {
 
     /// The Base Transport Header of a frame to the peer.
     pub(crate) fn transport_header(&self, opcode: u8, sequence: u64, length: u32) -> bth::Repr {
-        bth::Repr {
-            // RC-13
-            opcode,
-            // Interoperable peers take 0 for a path about to migrate, and go slow.
-            migrated: true,
-            pad_count: pad(length),
-            pkey: param::DEFAULT_PKEY,
-            dest_qpn: self.attributes.dest_qpn.map_or(0, Qpn::value),
-            psn: Psn::of(sequence),
-            ..bth::Repr::default()
-        }
+        let peer = self.attributes.dest_qpn.map_or(0, Qpn::value);
+        transport_header(peer, opcode, Psn::of(sequence), length)
     }
 
     /// Fails the oldest message and enters the error state.
@@ -232,6 +223,22 @@ impl Qp {
             sq_psn: self.requester.next_psn(),
             ..self.attributes
         }
+    }
+}
+
+/// The Base Transport Header of a frame to a peer with a payload of `length` bytes.
+#[inline]
+pub(crate) fn transport_header(dest_qpn: u32, opcode: u8, psn: Psn, length: u32) -> bth::Repr {
+    bth::Repr {
+        // RC-13
+        opcode,
+        // Interoperable peers take 0 for a path about to migrate, and go slow.
+        migrated: true,
+        pad_count: pad(length),
+        pkey: param::DEFAULT_PKEY,
+        dest_qpn,
+        psn,
+        ..bth::Repr::default()
     }
 }
 

@@ -8,13 +8,14 @@ use crate::counters::{add, bump};
 use crate::credit::Credit;
 use crate::opcode::{Position, code};
 use crate::param;
+use crate::path::Path;
 use crate::probe::Probe;
 use crate::psn::Psn;
-use crate::qp::{Qp, Shared, pad};
+use crate::qp::{Qp, Shared};
 use crate::state::QpState;
 use crate::types::{Instant, PathMtu};
 use crate::wire::extension::{self, atomiceth};
-use crate::wire::reth;
+use crate::wire::{bth, reth};
 
 /// A message in the send ring.
 #[derive(Clone, Copy, Debug)]
@@ -418,42 +419,10 @@ impl Qp {
         let mut transport =
             self.transport_header(data_opcode(request.operation, position), sequence, length);
         transport.ack_request = ask;
-        // RC-28
-        transport.solicited = is_last && request.solicited && request.operation.takes_receive();
-        // RC-29
-        let with_rdma = position.is_start()
-            && matches!(request.operation, Operation::Write | Operation::WriteImm);
-        let with_imm =
-            is_last && matches!(request.operation, Operation::SendImm | Operation::WriteImm);
-        let pad = pad(length);
-        let mut after = (length as usize).wrapping_add(usize::from(pad));
-        if with_rdma {
-            after = after.wrapping_add(reth::LENGTH);
-        }
-        if with_imm {
-            after = after.wrapping_add(extension::immdt::LENGTH);
-        }
-        let mut header = self.path.as_ref()?.header(&transport, after);
-        if with_rdma {
-            let rdma = reth::Repr {
-                va: request.remote_va,
-                rkey: request.rkey,
-                dma_length: request.length,
-            };
-            header.push(&rdma.to_bytes());
-        }
-        if with_imm {
-            header.push(&extension::immdt::to_bytes(request.imm));
-        }
-        let payload = (length != 0).then_some(Payload {
-            qpn: self.qpn,
-            source: Source::Message { message: number },
-            offset,
-            length,
-            psn: Psn::of(sequence),
-        });
+        let (source, psn) = (Source::Message { message: number }, transport.psn);
+        let payload = Payload { qpn: self.qpn, source, offset, length, psn };
         add(&mut shared.counters.sent_bytes, u64::from(length));
-        Some(Transmit { header, payload, pad, needs_icrc: true })
+        Some(data_frame(self.path.as_ref()?, transport, request, position, payload))
     }
 
     /// Starts the acknowledgement timer anew, or stops it if nothing is awaited.
@@ -489,8 +458,45 @@ impl Qp {
     }
 }
 
-/// The opcode of a data packet of an operation.
-fn data_opcode(operation: Operation, position: Position) -> u8 {
+/// The frame of a packet of a SEND or a WRITE, with its payload, which may be empty.
+#[inline]
+pub(crate) fn data_frame(
+    path: &Path,
+    mut transport: bth::Repr,
+    request: &SendRequest,
+    position: Position,
+    payload: Payload,
+) -> Transmit {
+    // RC-28
+    transport.solicited =
+        position.is_end() && request.solicited && request.operation.takes_receive();
+    // RC-29
+    let with_rdma =
+        position.is_start() && matches!(request.operation, Operation::Write | Operation::WriteImm);
+    let with_imm =
+        position.is_end() && matches!(request.operation, Operation::SendImm | Operation::WriteImm);
+    let pad = transport.pad_count;
+    let mut after = (payload.length as usize).wrapping_add(usize::from(pad));
+    if with_rdma {
+        after = after.wrapping_add(reth::LENGTH);
+    }
+    if with_imm {
+        after = after.wrapping_add(extension::immdt::LENGTH);
+    }
+    let mut header = path.header(&transport, after);
+    if with_rdma {
+        let SendRequest { remote_va: va, rkey, length: dma_length, .. } = *request;
+        header.push(&reth::Repr { va, rkey, dma_length }.to_bytes());
+    }
+    if with_imm {
+        header.push(&extension::immdt::to_bytes(request.imm));
+    }
+    let payload = (payload.length != 0).then_some(payload);
+    Transmit { header, payload, pad, needs_icrc: true }
+}
+
+/// The opcode of a data packet of an operation along a reliable connection.
+pub(crate) fn data_opcode(operation: Operation, position: Position) -> u8 {
     let write = matches!(operation, Operation::Write | Operation::WriteImm);
     match (position, operation) {
         (Position::First, _) if write => code::WRITE_FIRST,

@@ -18,6 +18,7 @@ use crate::param;
 use crate::psn::Psn;
 use crate::qp::{Qp, Shared};
 use crate::state::QpState;
+use crate::types::Qpn;
 use crate::wire::aeth::NakCode;
 use crate::wire::frame;
 
@@ -25,7 +26,7 @@ mod answer;
 
 /// A message of which not all packets have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Current {
+pub(crate) enum Current {
     /// A SEND, `offset` bytes of which have arrived.
     Send { receive: Receive, offset: u64 },
     /// A WRITE of `length` bytes, `offset` bytes of which have arrived.
@@ -268,6 +269,25 @@ struct Request<'a> {
     place: FramePlace,
     sequence: u64,
     length: u32,
+}
+
+/// Asks the layer above whether the peer of a QP may access memory: key, address and length.
+pub(crate) fn check_remote(
+    verbs: &mut impl Verbs,
+    qpn: Qpn,
+    (rkey, va, length): (u32, u64, u32),
+    access: RemoteAccess,
+) -> Poll<Result<(), AccessDenied>> {
+    if length == 0 {
+        // RC-42: The specification checks no key for an empty access.
+        return Poll::Ready(Ok(()));
+    }
+    let length = u64::from(length);
+    // RC-41: The last byte must have an address.
+    if va.checked_add(length.wrapping_sub(1)).is_none() {
+        return Poll::Ready(Err(AccessDenied));
+    }
+    verbs.check_remote(qpn, rkey, va, length, access)
 }
 
 impl Qp {
@@ -719,22 +739,12 @@ impl Qp {
     fn check_remote(
         &mut self,
         verbs: &mut impl Verbs,
-        (rkey, va, length): (u32, u64, u32),
+        asked: (u32, u64, u32),
         access: RemoteAccess,
     ) -> Result<(), Stop> {
-        let refuse = Stop::Refuse(NakCode::RemoteAccessError);
-        if length == 0 {
-            // RC-42: The specification checks no key for an empty access.
-            return Ok(());
-        }
-        let length = u64::from(length);
-        // RC-41: The last byte must have an address.
-        if va.checked_add(length.wrapping_sub(1)).is_none() {
-            return Err(refuse);
-        }
-        match verbs.check_remote(self.qpn, rkey, va, length, access) {
+        match check_remote(verbs, self.qpn, asked, access) {
             Poll::Ready(Ok(())) => Ok(()),
-            Poll::Ready(Err(AccessDenied)) => Err(refuse),
+            Poll::Ready(Err(AccessDenied)) => Err(Stop::Refuse(NakCode::RemoteAccessError)),
             Poll::Pending => Err(Stop::Undecided),
         }
     }

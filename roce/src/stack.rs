@@ -29,12 +29,14 @@ use crate::state::QpState;
 use crate::table;
 use crate::timer::{Due, Timers};
 use crate::types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
+use crate::unanswered::Sender;
+use crate::unreliable::UnreliableQp;
 
 mod datagram;
 mod input;
 mod owner;
+mod unreliable;
 
-use datagram::Turn;
 pub use owner::Owner;
 
 /// What a port is.
@@ -74,6 +76,16 @@ impl Hasher for QpnHasher {
 /// Slots of the port's table by queue pair number.
 type QpnTable = HashMap<Qpn, u32, BuildHasherDefault<QpnHasher>>;
 
+/// How a queue pair's turn to send went.
+enum Turn {
+    /// A frame is to be sent.
+    Frame(Transmit),
+    /// It has nothing to send now.
+    Over,
+    /// Others have their turn first.
+    Later,
+}
+
 /// What stands in a slot.
 #[derive(Debug, Default)]
 enum Slot {
@@ -81,6 +93,8 @@ enum Slot {
     Free,
     /// A queue pair of Reliable Connection.
     Connected(Box<Qp>),
+    /// A queue pair of Unreliable Connection.
+    Unreliable(Box<UnreliableQp>),
     /// A queue pair of Unreliable Datagram.
     Datagram(Box<DatagramQp>),
     /// An address handle.
@@ -99,7 +113,7 @@ pub struct Stack {
     free: Vec<u32>,
     /// Slots by the numbers of address handles.
     handles: HashMap<u32, u32>,
-    /// Slots and generations of queue pairs whose datagrams are being made.
+    /// Slots and generations of queue pairs, some messages of which nobody answers are being made.
     making: Vec<(u32, u32)>,
     /// Slots in the ready queue whose queue pair is gone: it is not searched for them.
     departed: HashSet<u32>,
@@ -205,9 +219,12 @@ impl Stack {
         change: &QpAttributes,
     ) -> Result<(), Error> {
         let slot = self.slot(qpn).ok_or(Error::UnknownQp(qpn))?;
-        let Some(qp) = qp_at(&mut self.slots, slot) else {
-            return self.modify_datagram_qp(slot, change);
-        };
+        match self.slots.get(slot as usize) {
+            Some(Slot::Unreliable(_)) => return self.modify_unreliable_qp(now, slot, change),
+            Some(Slot::Datagram(_)) => return self.modify_datagram_qp(slot, change),
+            _ => {}
+        }
+        let qp = qp_at(&mut self.slots, slot).ok_or(Error::UnknownQp(qpn))?;
         let from = qp.state();
         // RC-77, RC-78
         attributes::check(QpType::Rc, qpn, from, change, self.mtu_max)?;
@@ -232,7 +249,7 @@ impl Stack {
             }
             None => None,
         };
-        qp.apply(change);
+        qp.attributes.apply(change);
         if let Some((vector, (path, resolution))) = path {
             qp.attributes.path = Some(vector);
             self.set_path(now, slot, path, resolution);
@@ -254,6 +271,7 @@ impl Stack {
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpSnapshot> {
         match self.slots.get(self.slot(qpn)? as usize)? {
             Slot::Connected(qp) => Some(qp.snapshot()),
+            Slot::Unreliable(qp) => Some(qp.snapshot()),
             Slot::Datagram(qp) => Some(qp.snapshot()),
             Slot::Free | Slot::Handle(_) => None,
         }
@@ -267,6 +285,7 @@ impl Stack {
         table::take(&mut self.table, &qpn);
         let queued = match self.slots.get_mut(slot as usize).map(core::mem::take) {
             Some(Slot::Connected(qp)) => qp.queued,
+            Some(Slot::Unreliable(qp)) => qp.queued,
             Some(Slot::Datagram(qp)) => qp.queued,
             _ => return,
         };
@@ -281,7 +300,8 @@ impl Stack {
         let slot = self.slot(qpn).and_then(|slot| self.slots.get_mut(slot as usize));
         match slot {
             Some(Slot::Connected(qp)) => qp.requester.narrow(),
-            Some(Slot::Datagram(qp)) => qp.narrow(),
+            Some(Slot::Unreliable(qp)) => qp.sends.narrow(),
+            Some(Slot::Datagram(qp)) => qp.sends.narrow(),
             _ => {}
         }
     }
@@ -291,12 +311,13 @@ impl Stack {
     pub fn send_room(&self, qpn: Qpn) -> usize {
         match self.slot(qpn).and_then(|slot| self.slots.get(slot as usize)) {
             Some(Slot::Connected(qp)) => qp.requester.room(),
-            Some(Slot::Datagram(qp)) => qp.room(),
+            Some(Slot::Unreliable(qp)) => qp.sends.room(),
+            Some(Slot::Datagram(qp)) => qp.sends.room(),
             _ => 0,
         }
     }
 
-    /// Gives a message to a queue pair of Reliable Connection in RTS or SQD. Messages are numbered from 0 since the last
+    /// Gives a message to a queue pair of a connection in RTS or SQD. Messages are numbered from 0 since the last
     /// RESET; the number is returned.
     pub fn post_send(
         &mut self,
@@ -305,7 +326,9 @@ impl Stack {
         request: SendRequest,
     ) -> Result<u64, PostError> {
         let slot = self.slot(qpn).ok_or(PostError::UnknownQp(qpn))?;
-        let qp = qp_at(&mut self.slots, slot).ok_or(PostError::UnknownQp(qpn))?;
+        let Some(qp) = qp_at(&mut self.slots, slot) else {
+            return self.post_unreliable(qpn, slot, request);
+        };
         let state = qp.state();
         // RC-79
         if !state.sends_requests() {
@@ -351,6 +374,10 @@ impl Stack {
         }
         self.shared.log.finish(effects);
         for failure in failures {
+            if let Some(qp) = unreliable_at(&mut self.slots, failure.slot) {
+                qp.placement_failed(&mut self.shared, failure.receive.is_some());
+                continue;
+            }
             let Some(qp) = qp_at(&mut self.slots, failure.slot) else { continue };
             match failure.request {
                 Some(at) => {
@@ -364,8 +391,11 @@ impl Stack {
 
     fn commit_effect(&mut self, effect: &Effect, placed: &[Placed], failures: &mut Vec<Failure>) {
         let Effect { slot, generation, kind } = *effect;
-        let Some(qp) = qp_at(&mut self.slots, slot).filter(|qp| qp.generation == generation) else {
-            return self.commit_datagram(effect, placed, failures);
+        let qp = match self.slots.get_mut(slot as usize) {
+            Some(Slot::Connected(qp)) if qp.generation == generation => qp,
+            Some(Slot::Unreliable(_)) => return self.commit_unreliable(effect, placed, failures),
+            Some(Slot::Datagram(_)) => return self.commit_datagram(effect, placed, failures),
+            _ => return,
         };
         let failed = |is_request| {
             failures.iter().any(|f| f.slot == slot && f.request.is_some() == is_request)
@@ -408,20 +438,9 @@ impl Stack {
                 failures.push(Failure { slot, request: None, receive: None });
             }
             EffectKind::PlacedDatagram { .. } => {}
-            EffectKind::Event(event) => match event {
-                Event::SendsCompleted { .. } | Event::SendFailed { .. } if failed(false) => {}
-                Event::ReceiveCompleted { qpn, id, .. } | Event::ReceiveFailed { qpn, id, .. }
-                    if failed(true) =>
-                {
-                    // The message whose placement failed is reported already.
-                    let reported = |f: &Failure| f.slot == slot && f.receive == Some(id);
-                    if !failures.iter().any(reported) {
-                        let status = ReceiveStatus::Flushed;
-                        shared.log.release(Event::ReceiveFailed { qpn, id, status });
-                    }
-                }
-                event => shared.log.release(event),
-            },
+            EffectKind::Event(Event::SendsCompleted { .. } | Event::SendFailed { .. })
+                if failed(false) => {}
+            EffectKind::Event(event) => release(shared, event, slot, failures),
         }
     }
 
@@ -443,7 +462,7 @@ impl Stack {
             return Some(Transmit { header, payload: None, pad: 0, needs_icrc: false });
         }
         while let Some(&slot) = self.shared.ready.front() {
-            let Some(occupant @ (Slot::Connected(_) | Slot::Datagram(_))) =
+            let Some(occupant @ (Slot::Connected(_) | Slot::Unreliable(_) | Slot::Datagram(_))) =
                 self.slots.get_mut(slot as usize)
             else {
                 self.shared.ready.pop_front();
@@ -463,7 +482,11 @@ impl Stack {
                 }
                 qp.queued = false;
             } else {
-                match self.transmit_datagram(slot, now) {
+                let turn = match occupant {
+                    Slot::Unreliable(_) => self.transmit_unreliable(slot, now),
+                    _ => self.transmit_datagram(slot, now),
+                };
+                match turn {
                     Turn::Frame(transmit) => {
                         self.quantum = self.quantum.wrapping_sub(1);
                         return Some(transmit);
@@ -474,8 +497,10 @@ impl Stack {
                     }
                     Turn::Over => {}
                 }
-                if let Some(qp) = datagram_at(&mut self.slots, slot) {
-                    qp.queued = false;
+                match self.slots.get_mut(slot as usize) {
+                    Some(Slot::Unreliable(qp)) => qp.queued = false,
+                    Some(Slot::Datagram(qp)) => qp.queued = false,
+                    _ => {}
                 }
             }
             self.shared.ready.pop_front();
@@ -488,19 +513,25 @@ impl Stack {
     ///
     /// A message of ours fails with [`SendStatus::LocalProtection`], after those before it are
     /// complete; a READ of the peer gets a NAK "remote operational error". Either way the QP
-    /// enters the error state. A QP of datagrams enters SQE, and the caller also drops its frames behind
-    /// that one.
+    /// enters the error state. A QP whose messages nobody answers enters SQE, and the caller also drops its
+    /// frames behind that one.
     pub fn payload_failed(&mut self, _now: Instant, qpn: Qpn, payload: &Payload) {
         let Some(slot) = self.slot(qpn) else { return };
-        if let (Some(qp), Source::Message { message }) =
-            (datagram_at(&mut self.slots, slot), payload.source)
-        {
-            return qp.unreadable(&mut self.shared, message);
-        }
-        let Some(qp) = qp_at(&mut self.slots, slot) else { return };
-        match payload.source {
-            Source::Message { message } => qp.message_unreadable(&mut self.shared, message),
-            Source::Remote { .. } => qp.response_unreadable(&mut self.shared, payload.psn),
+        let shared = &mut self.shared;
+        match (self.slots.get_mut(slot as usize), payload.source) {
+            (Some(Slot::Connected(qp)), Source::Message { message }) => {
+                qp.message_unreadable(shared, message);
+            }
+            (Some(Slot::Connected(qp)), Source::Remote { .. }) => {
+                qp.response_unreadable(shared, payload.psn);
+            }
+            (Some(Slot::Unreliable(qp)), Source::Message { message }) => {
+                qp.unreadable(shared, message);
+            }
+            (Some(Slot::Datagram(qp)), Source::Message { message }) => {
+                qp.unreadable(shared, message);
+            }
+            _ => {}
         }
     }
 
@@ -565,6 +596,7 @@ impl Stack {
     pub fn qp_counters(&self, qpn: Qpn) -> Option<&QpCounters> {
         match self.slots.get(self.slot(qpn)? as usize)? {
             Slot::Connected(qp) => Some(&qp.counters),
+            Slot::Unreliable(qp) => Some(&qp.counters),
             Slot::Datagram(qp) => Some(&qp.counters),
             Slot::Free | Slot::Handle(_) => None,
         }
@@ -579,38 +611,67 @@ impl Stack {
         self.next_generation
     }
 
+    /// Tells that the payload of all frames that were polled has been read, but of those that
+    /// [`Stack::payload_failed`] was told of: messages that nobody answers are complete then.
+    pub fn frames_made(&mut self) {
+        for (slot, generation) in core::mem::take(&mut self.making) {
+            match self.slots.get_mut(slot as usize) {
+                Some(Slot::Unreliable(qp)) if qp.sender.generation == generation => {
+                    qp.settle(&mut self.shared);
+                }
+                Some(Slot::Datagram(qp)) if qp.generation == generation => {
+                    qp.settle(&mut self.shared);
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Takes a queue pair back to RESET: nothing of its former life is left.
     fn reset(&mut self, slot: u32) {
         let generation = self.new_generation();
-        let Some(qp) = qp_at(&mut self.slots, slot) else { return self.reset_datagram(slot) };
-        if let Some(peer) = qp.path.as_ref().and_then(Path::neighbour) {
-            self.neighbours.release(peer.address, slot, qp.client);
-        }
-        if let Some(path) = &qp.path {
-            give_up(&mut self.connections, path.connection());
-        }
-        let (qpn, queued) = (qp.qpn, qp.queued);
-        let counters = qp.counters;
-        // RC-82
-        *qp = Qp::new(qpn, qp.client, slot, generation);
+        self.leave_path(slot);
+        let qpn = match self.slots.get_mut(slot as usize) {
+            Some(Slot::Connected(qp)) => {
+                let (queued, counters) = (qp.queued, qp.counters);
+                // RC-82
+                **qp = Qp::new(qp.qpn, qp.client, slot, generation);
+                // It stays where it is in the ready queue, for as many others may be before it as there
+                // are: when its turn comes it has nothing to send, or what it was given by then.
+                (qp.queued, qp.counters) = (queued, counters);
+                qp.qpn
+            }
+            Some(Slot::Unreliable(qp)) => {
+                let (queued, counters) = (qp.queued, qp.counters);
+                **qp = UnreliableQp::new(Sender { generation, ..qp.sender }, qp.client);
+                (qp.queued, qp.counters) = (queued, counters);
+                qp.sender.qpn
+            }
+            _ => return self.reset_datagram(slot),
+        };
         self.shared.timers.set(slot, None);
-        qp.counters = counters;
-        // It stays where it is, for as many others may be before it as there are: when its turn comes
-        // it has nothing to send, or what it was given by then.
-        qp.queued = queued;
         self.shared.log.retain(|event| event.qpn() != qpn);
         if self.shared.ready.front() == Some(&slot) {
             self.quantum = param::TRANSMIT_QUANTUM;
         }
     }
 
+    /// Gives up the path of a queue pair.
+    fn leave_path(&mut self, slot: u32) {
+        let Some((path, client)) = path_of(&mut self.slots, slot) else { return };
+        let Some(path) = path.take() else { return };
+        if let Some(peer) = path.neighbour() {
+            self.neighbours.release(peer.address, slot, client);
+        }
+        give_up(&mut self.connections, path.connection());
+    }
+
     /// Gives a queue pair its path, and asks for the peer's Ethernet address if need be.
     fn set_path(&mut self, now: Instant, slot: u32, path: Path, resolution: Resolution) {
-        let Some(qp) = qp_at(&mut self.slots, slot) else { return };
+        let Some((place, client)) = path_of(&mut self.slots, slot) else { return };
         let claims = self.connections.entry(path.connection()).or_default();
         *claims = claims.saturating_add(1);
-        let client = qp.client;
-        let old = qp.path.replace(path);
+        let old = place.replace(path);
         let before = old.as_ref().and_then(Path::neighbour).map(|peer| peer.address);
         let peer = match resolution {
             Resolution::Ask(peer) => Some(peer),
@@ -626,7 +687,7 @@ impl Stack {
             } else {
                 self.neighbours.acquire(peer, slot, client, now)
             };
-            if let (Some(mac), Some(path)) = (known, qp.path.as_mut()) {
+            if let (Some(mac), Some(path)) = (known, place.as_mut()) {
                 path.resolve(mac);
             }
             self.ask_due(now);
@@ -671,6 +732,13 @@ impl Stack {
                         qp.make_ready(&mut self.shared);
                     }
                 }
+                Some(Slot::Unreliable(qp)) => {
+                    if let Some(path) = qp.path.as_mut() {
+                        path.resolve(mac);
+                        self.shared.timers.set(slot, None);
+                        qp.make_ready(&mut self.shared);
+                    }
+                }
                 Some(Slot::Handle(handle)) => {
                     handle.path.resolve(mac);
                     waited.extend(core::mem::take(&mut handle.waiting));
@@ -702,6 +770,23 @@ struct Failure {
     receive: Option<u64>,
 }
 
+/// Lets an event of a connection out; the receives behind a request that failed are flushed.
+fn release(shared: &mut Shared, event: Event, slot: u32, failures: &[Failure]) {
+    let mut failed = failures.iter().filter(|f| f.slot == slot && f.request.is_some()).peekable();
+    match event {
+        Event::ReceiveCompleted { qpn, id, .. } | Event::ReceiveFailed { qpn, id, .. }
+            if failed.peek().is_some() =>
+        {
+            // The message whose placement failed is reported already.
+            if !failed.any(|failure| failure.receive == Some(id)) {
+                let status = ReceiveStatus::Flushed;
+                shared.log.release(Event::ReceiveFailed { qpn, id, status });
+            }
+        }
+        event => shared.log.release(event),
+    }
+}
+
 /// One queue pair has a connection no more.
 fn give_up(connections: &mut HashMap<Connection, u32>, connection: Connection) {
     let Some(claims) = connections.get_mut(&connection) else { return };
@@ -716,6 +801,23 @@ fn give_up(connections: &mut HashMap<Connection, u32>, connection: Connection) {
 fn qp_at(slots: &mut [Slot], slot: u32) -> Option<&mut Qp> {
     match slots.get_mut(slot as usize)? {
         Slot::Connected(qp) => Some(qp),
+        _ => None,
+    }
+}
+
+/// The queue pair of Unreliable Connection in a slot.
+fn unreliable_at(slots: &mut [Slot], slot: u32) -> Option<&mut UnreliableQp> {
+    match slots.get_mut(slot as usize)? {
+        Slot::Unreliable(qp) => Some(qp),
+        _ => None,
+    }
+}
+
+/// The path of the queue pair in a slot, if it is one of a connection, and whose the queue pair is.
+fn path_of(slots: &mut [Slot], slot: u32) -> Option<(&mut Option<Path>, u8)> {
+    match slots.get_mut(slot as usize)? {
+        Slot::Connected(qp) => Some((&mut qp.path, qp.client)),
+        Slot::Unreliable(qp) => Some((&mut qp.path, qp.client)),
         _ => None,
     }
 }
@@ -735,26 +837,6 @@ fn put_slot(slots: &mut [Slot], slot: u32, content: Slot) {
 }
 
 impl Qp {
-    /// Takes over the attributes of a change that was checked.
-    fn apply(&mut self, change: &QpAttributes) {
-        fn set<T: Copy>(place: &mut T, value: Option<T>) {
-            if let Some(value) = value {
-                *place = value;
-            }
-        }
-        let own = &mut self.attributes;
-        own.path_mtu = change.path_mtu.or(own.path_mtu);
-        own.dest_qpn = change.dest_qpn.or(own.dest_qpn);
-        set(&mut own.max_rd_atomic, change.max_rd_atomic);
-        set(&mut own.max_dest_rd_atomic, change.max_dest_rd_atomic);
-        set(&mut own.min_rnr_timer, change.min_rnr_timer);
-        set(&mut own.timeout, change.timeout);
-        set(&mut own.retry_cnt, change.retry_cnt);
-        set(&mut own.rnr_retry, change.rnr_retry);
-        set(&mut own.access, change.access);
-        set(&mut own.pkey_index, change.pkey_index);
-    }
-
     /// Enters a state other than RESET and ERR.
     fn change_state(
         &mut self,

@@ -20,7 +20,7 @@ pub enum QpState {
     Rts,
     /// Send queue drain: messages that have begun are finished, no new one starts.
     Sqd,
-    /// Send queue error, of datagrams only: nothing is sent until the QP is brought back to RTS.
+    /// Send queue error, where messages are not answered: nothing is sent until the QP is brought back to RTS.
     Sqe,
     /// Error: nothing is sent or received until the QP is reset.
     Err,
@@ -34,9 +34,9 @@ impl QpState {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd)
     }
 
-    /// Whether datagrams are received.
-    pub(crate) const fn receives_datagrams(self) -> bool {
-        // UD-10
+    /// Whether messages that nobody answers are received.
+    pub(crate) const fn receives_unreliable(self) -> bool {
+        // UC-5, UD-10
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
 
@@ -98,10 +98,10 @@ mod tests {
         }
     }
 
-    /// UD-10.
+    /// UC-5, UD-10.
     #[test]
-    fn datagrams_are_received_from_rtr_on_also_behind_an_error_of_the_send_queue() {
-        let receives = STATES.map(QpState::receives_datagrams);
+    fn what_nobody_answers_is_received_from_rtr_on_also_behind_an_error_of_the_send_queue() {
+        let receives = STATES.map(QpState::receives_unreliable);
         assert_eq!(receives, [false, false, true, true, true, true, false]);
     }
 

@@ -1,8 +1,8 @@
 //! `docs/transport.md` and the crate agree: each requirement is met somewhere and shown by some test.
 //!
-//! A requirement is a list item `- **RC-n** (chapters) text` of the document, of Reliable Connection, or
-//! `UD-n`, of Unreliable Datagram. Comments of the
-//! sources cite it where it is met; the doc comment of a test cites it where it is shown.
+//! A requirement is a list item `- **RC-n** (chapters) text` of the document, of Reliable Connection,
+//! `UC-n`, of Unreliable Connection, or `UD-n`, of Unreliable Datagram. Comments of the sources cite it where
+//! it is met; the doc comment of a test cites it where it is shown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const DOCUMENT: &str = "../docs/transport.md";
 
 /// The transport services with requirements.
-const SERVICES: [&str; 2] = ["RC", "UD"];
+const SERVICES: [&str; 3] = ["RC", "UC", "UD"];
 
 /// A requirement: its service, and its number.
 type Name = (&'static str, u32);

@@ -16,6 +16,15 @@ open_enum! {
     }
 }
 
+impl QpType {
+    /// Whether the peer answers each message. Where it does not, one that fails takes its QP to SQE, and is
+    /// complete as soon as it was sent.
+    #[must_use]
+    pub const fn is_reliable(self) -> bool {
+        !matches!(self, Self::Uc | Self::Ud)
+    }
+}
+
 open_enum! {
     /// State of a QP; the numbers are those of `ibv_qp_state`.
     pub struct QpState(u8) {

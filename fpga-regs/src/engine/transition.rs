@@ -32,6 +32,7 @@ pub const ALWAYS: AttributeMask = AttributeMask::STATE.union(AttributeMask::CURR
 pub const fn transitions(kind: QpType) -> &'static [Transition] {
     match kind {
         QpType::Rc => RC,
+        QpType::Uc => UC,
         QpType::Ud => UD,
         _ => &[],
     }
@@ -77,6 +78,35 @@ const RC: &[Transition] = &[
     row(S::Sqd, S::Rts, NOTHING, RC_LIVE),
     row(S::Sqd, S::Sqd, NOTHING, RC_DRAINED),
     row(S::Sqd, S::Err, NOTHING, NOTHING),
+    row(S::Err, S::Reset, NOTHING, NOTHING),
+    row(S::Err, S::Err, NOTHING, NOTHING),
+];
+
+const UC_RECEIVE: M = M::AV.union(M::PATH_MTU).union(M::DEST_QPN).union(M::RQ_PSN);
+const UC_PLACE: M = M::ACCESS.union(M::PKEY_INDEX);
+
+const UC: &[Transition] = &[
+    row(S::Reset, S::Reset, NOTHING, NOTHING),
+    row(S::Reset, S::Init, PLACE.union(M::ACCESS), NOTHING),
+    row(S::Reset, S::Err, NOTHING, NOTHING),
+    row(S::Init, S::Reset, NOTHING, NOTHING),
+    row(S::Init, S::Init, NOTHING, PLACE.union(M::ACCESS)),
+    row(S::Init, S::Rtr, UC_RECEIVE, UC_PLACE),
+    row(S::Init, S::Err, NOTHING, NOTHING),
+    row(S::Rtr, S::Reset, NOTHING, NOTHING),
+    row(S::Rtr, S::Rts, M::SQ_PSN, M::ACCESS),
+    row(S::Rtr, S::Err, NOTHING, NOTHING),
+    row(S::Rts, S::Reset, NOTHING, NOTHING),
+    row(S::Rts, S::Rts, NOTHING, M::ACCESS),
+    row(S::Rts, S::Sqd, NOTHING, M::EN_SQD_ASYNC_NOTIFY),
+    row(S::Rts, S::Err, NOTHING, NOTHING),
+    row(S::Sqd, S::Reset, NOTHING, NOTHING),
+    row(S::Sqd, S::Rts, NOTHING, M::ACCESS),
+    row(S::Sqd, S::Sqd, NOTHING, UC_PLACE.union(M::AV)),
+    row(S::Sqd, S::Err, NOTHING, NOTHING),
+    row(S::Sqe, S::Reset, NOTHING, NOTHING),
+    row(S::Sqe, S::Rts, NOTHING, M::ACCESS),
+    row(S::Sqe, S::Err, NOTHING, NOTHING),
     row(S::Err, S::Reset, NOTHING, NOTHING),
     row(S::Err, S::Err, NOTHING, NOTHING),
 ];
@@ -304,6 +334,58 @@ Err > Sqe: refused
 Err > Err: needs [], allows []
 ";
 
+    const UC_TABLE: &str = "\
+Reset > Reset: needs [], allows []
+Reset > Init: needs [ACCESS, PKEY_INDEX, PORT], allows []
+Reset > Rtr: refused
+Reset > Rts: refused
+Reset > Sqd: refused
+Reset > Sqe: refused
+Reset > Err: needs [], allows []
+Init > Reset: needs [], allows []
+Init > Init: needs [], allows [ACCESS, PKEY_INDEX, PORT]
+Init > Rtr: needs [AV, PATH_MTU, RQ_PSN, DEST_QPN], allows [ACCESS, PKEY_INDEX]
+Init > Rts: refused
+Init > Sqd: refused
+Init > Sqe: refused
+Init > Err: needs [], allows []
+Rtr > Reset: needs [], allows []
+Rtr > Init: refused
+Rtr > Rtr: refused
+Rtr > Rts: needs [SQ_PSN], allows [ACCESS]
+Rtr > Sqd: refused
+Rtr > Sqe: refused
+Rtr > Err: needs [], allows []
+Rts > Reset: needs [], allows []
+Rts > Init: refused
+Rts > Rtr: refused
+Rts > Rts: needs [], allows [ACCESS]
+Rts > Sqd: needs [], allows [EN_SQD_ASYNC_NOTIFY]
+Rts > Sqe: refused
+Rts > Err: needs [], allows []
+Sqd > Reset: needs [], allows []
+Sqd > Init: refused
+Sqd > Rtr: refused
+Sqd > Rts: needs [], allows [ACCESS]
+Sqd > Sqd: needs [], allows [ACCESS, PKEY_INDEX, AV]
+Sqd > Sqe: refused
+Sqd > Err: needs [], allows []
+Sqe > Reset: needs [], allows []
+Sqe > Init: refused
+Sqe > Rtr: refused
+Sqe > Rts: needs [], allows [ACCESS]
+Sqe > Sqd: refused
+Sqe > Sqe: refused
+Sqe > Err: needs [], allows []
+Err > Reset: needs [], allows []
+Err > Init: refused
+Err > Rtr: refused
+Err > Rts: refused
+Err > Sqd: refused
+Err > Sqe: refused
+Err > Err: needs [], allows []
+";
+
     const UD_TABLE: &str = "\
 Reset > Reset: needs [], allows []
 Reset > Init: needs [PKEY_INDEX, PORT, QKEY], allows []
@@ -359,12 +441,13 @@ Err > Err: needs [], allows []
     #[test]
     fn the_whole_tables_are_as_written_here() {
         assert_eq!(table(QpType::Rc), RC_TABLE);
+        assert_eq!(table(QpType::Uc), UC_TABLE);
         assert_eq!(table(QpType::Ud), UD_TABLE);
     }
 
     #[test]
     fn no_transition_is_listed_twice() {
-        let kinds = [QpType::Rc, QpType::Ud].map(transitions);
+        let kinds = [QpType::Rc, QpType::Uc, QpType::Ud].map(transitions);
         for (rows, (index, row)) in
             kinds.iter().flat_map(|rows| rows.iter().enumerate().map(move |row| (rows, row)))
         {

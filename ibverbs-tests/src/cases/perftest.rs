@@ -54,6 +54,18 @@ pub fn cases() -> Vec<Case> {
     }
     cases.push(between_two("ib_send_lat", "-c UD -n 500", 1));
     cases.push(between_two("ib_send_lat", "-c UD -I 200 -s 200 -x 0 -n 500", 1));
+    for options in ["-c UC -s 65536 -n 400", "-c UC -x 0 -a -n 100", "-c UC -e -n 400"] {
+        let rows = if options.contains("-a") { ALL_SIZES } else { 1 };
+        cases.push(between_two("ib_send_bw", options, rows));
+    }
+    for options in ["-c UC -b", "-c UC -a -n 200", "-c UC -q 8"] {
+        let rows = if options.contains("-a") { ALL_SIZES } else { 1 };
+        cases.push(between_two("ib_write_bw", options, rows));
+        cases.push(on_one("ib_write_bw", options, rows));
+    }
+    for program in ["ib_write_lat", "ib_send_lat"] {
+        cases.push(between_two(program, "-c UC -n 500", 1));
+    }
     for options in ["-A CMP_AND_SWAP", "-A FETCH_AND_ADD"] {
         cases.push(between_two("ib_atomic_bw", options, 1));
         cases.push(on_one("ib_atomic_bw", options, 1));

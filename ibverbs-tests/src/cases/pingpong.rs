@@ -1,5 +1,5 @@
-//! ibv_rc_pingpong, which checks its data with `-c`, and ibv_srq_pingpong and ibv_ud_pingpong, which have no
-//! such check.
+//! ibv_rc_pingpong, which checks its data with `-c`, and ibv_srq_pingpong, ibv_uc_pingpong and ibv_ud_pingpong,
+//! which have no such check.
 
 use anyhow::{Error, Result, ensure};
 
@@ -37,6 +37,9 @@ pub fn cases() -> Vec<Case> {
         ("ibv_srq_pingpong", "-g 1 -e"),
         ("ibv_srq_pingpong", "-g 1 -q 3 -r 20"),
         ("ibv_srq_pingpong", "-g 1 -m 256"),
+        ("ibv_uc_pingpong", "-g 0"),
+        ("ibv_uc_pingpong", "-g 1"),
+        ("ibv_uc_pingpong", "-g 1 -e -m 256"),
         ("ibv_ud_pingpong", "-g 0"),
         ("ibv_ud_pingpong", "-g 1"),
         ("ibv_ud_pingpong", "-g 1 -e"),

@@ -5,7 +5,7 @@ use core::task::Poll;
 use fpga_regs::engine::qp::QpType;
 
 use super::input::{Envelope, count_received};
-use super::{Failure, Slot, Stack, datagram_at, put_slot};
+use super::{Failure, Slot, Stack, Turn, datagram_at, put_slot};
 use crate::api::{
     DatagramRequest, Event, GRH_LENGTH, Payload, Placed, Placement, ReceiveError, ReceiveKind,
     ReceiveStatus, Sink, Source, Transmit, Verbs,
@@ -24,16 +24,6 @@ use crate::table;
 use crate::types::{Instant, Qpn};
 use crate::wire::extension::{deth, immdt};
 use crate::wire::{bth, frame, ipv4, ipv6, udp};
-
-/// How a queue pair's turn to send went.
-pub(super) enum Turn {
-    /// A frame is to be sent.
-    Frame(Transmit),
-    /// It has nothing to send now.
-    Over,
-    /// Others have their turn first.
-    Later,
-}
 
 impl Stack {
     /// Bytes that an address handle takes at most.
@@ -111,23 +101,12 @@ impl Stack {
         if request.length > self.mtu_max.bytes() {
             return Err(PostError::TooLong(request.length));
         }
-        if qp.room() == 0 {
+        if qp.sends.room() == 0 {
             return Err(PostError::Full(qpn));
         }
-        let number = qp.post(request);
+        let number = qp.sends.post(request);
         qp.make_ready(&mut self.shared);
         Ok(number)
-    }
-
-    /// Tells that the payload of all frames that were polled has been read, but of those that
-    /// [`Stack::payload_failed`] was told of: datagrams are complete then.
-    pub fn frames_made(&mut self) {
-        for (slot, generation) in core::mem::take(&mut self.making) {
-            let qp = datagram_at(&mut self.slots, slot);
-            if let Some(qp) = qp.filter(|qp| qp.generation == generation) {
-                qp.settle(&mut self.shared);
-            }
-        }
     }
 
     pub(super) fn modify_datagram_qp(
@@ -164,7 +143,7 @@ impl Stack {
     pub(super) fn transmit_datagram(&mut self, slot: u32, now: Instant) -> Turn {
         for _ in 0..param::TRANSMIT_QUANTUM {
             let Some(qp) = datagram_at(&mut self.slots, slot) else { return Turn::Over };
-            let Some(request) = qp.head() else { return Turn::Over };
+            let Some((request, message)) = qp.head() else { return Turn::Over };
             let (transport, qkey) = (qp.transport_header(&request), qp.qkey_of(&request));
             let deth = deth::Repr { qkey, source_qpn: qp.qpn.value() };
             let handle_slot = self.handles.get(&request.ah).copied();
@@ -183,7 +162,7 @@ impl Stack {
                         }
                     }
                     let Some(qp) = datagram_at(&mut self.slots, slot) else { return Turn::Over };
-                    let message = qp.sent(&mut self.shared);
+                    qp.sent(&mut self.shared);
                     if self.making.last().map(|(last, _)| *last) != Some(slot) {
                         self.making.push((slot, qp.generation));
                     }
@@ -231,8 +210,10 @@ impl Stack {
     /// A queue pair need not wait any longer.
     pub(super) fn resume(&mut self, slot: u32) {
         self.stop_waiting(slot);
-        if let Some(qp) = datagram_at(&mut self.slots, slot) {
-            qp.make_ready(&mut self.shared);
+        match self.slots.get_mut(slot as usize) {
+            Some(Slot::Unreliable(qp)) => qp.make_ready(&mut self.shared),
+            Some(Slot::Datagram(qp)) => qp.make_ready(&mut self.shared),
+            _ => {}
         }
     }
 
@@ -256,7 +237,7 @@ impl Stack {
         }
         // UD-10
         let refused = match packet.deth {
-            _ if !qp.state.receives_datagrams() => Some(&mut counters.drop_wrong_state),
+            _ if !qp.state.receives_unreliable() => Some(&mut counters.drop_wrong_state),
             Some(_) if packet.opcode.class != Class::Datagram => {
                 Some(&mut counters.drop_bad_opcode)
             }

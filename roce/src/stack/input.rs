@@ -3,25 +3,20 @@
 use core::ops::Range;
 use core::task::Poll;
 
-use super::{Stack, datagram_at, qp_at};
+use super::{Slot, Stack, qp_at};
 use crate::api::{Placement, ReceivedFrame, Verbs};
 use crate::comp::FramePlace;
 use crate::control;
 use crate::counters::{Counters, QpCounters, bump};
 use crate::opcode::{Class, code};
 use crate::param;
-use crate::path::PortAddresses;
-use crate::qp::Qp;
+use crate::path::{Path, PortAddresses};
 use crate::types::{Gid, Instant, Qpn};
 use crate::wire::ethernet::{self, EtherType};
 use crate::wire::{Malformed, arp, bth, frame, icmpv4, ipv4, ipv6, ndp, udp};
 
 /// The ECN field that says "congestion experienced".
 const CONGESTION_EXPERIENCED: u8 = 3;
-
-/// The bits of an opcode that name the transport service, and their value for this one.
-const SERVICE: u8 = 0xe0;
-const RELIABLE_CONNECTION: u8 = 0;
 
 /// What a frame is, as far as its network header tells.
 enum Kind<'a> {
@@ -40,6 +35,13 @@ pub(super) struct Envelope {
     traffic_class: u8,
     /// Where the UDP payload is in the frame: transport headers to invariant CRC.
     pub(super) payload: Range<usize>,
+}
+
+impl Envelope {
+    /// Source and destination.
+    fn addresses(&self) -> (Gid, Gid) {
+        (self.source, self.destination)
+    }
 }
 
 impl Stack {
@@ -114,7 +116,9 @@ impl Stack {
     ) -> Result<Poll<()>, Malformed> {
         let packet = match frame::Repr::parse(bytes) {
             // RC-7
-            Err(Malformed::Opcode(code)) if code & SERVICE == RELIABLE_CONNECTION => {
+            Err(Malformed::Opcode(opcode))
+                if opcode & code::SERVICE == code::RELIABLE_CONNECTION =>
+            {
                 return self.receive_unknown(envelope, bytes).map(Poll::Ready);
             }
             // RC-6
@@ -132,25 +136,33 @@ impl Stack {
             return Ok(Poll::Ready(()));
         };
         let marked = envelope.traffic_class & 3 == CONGESTION_EXPERIENCED;
+        let payload_start = envelope.payload.start.wrapping_add(packet.payload.start);
+        let place = FramePlace { frame_index, payload_start };
         let Some(qp) = qp_at(&mut self.slots, slot) else {
-            let taken =
-                self.receive_datagram(slot, envelope, &packet, frame_index, verbs, placements);
+            let taken = match self.slots.get(slot as usize) {
+                Some(Slot::Unreliable(_)) => {
+                    let between = envelope.addresses();
+                    self.receive_unreliable(slot, between, &packet, place, verbs, placements)
+                }
+                _ => self.receive_datagram(slot, envelope, &packet, frame_index, verbs, placements),
+            };
             if marked && taken.is_ready() {
                 bump(&mut self.shared.counters.np_ecn_marked_roce_packets);
             }
             return Ok(taken);
         };
-        if !admits(qp, &mut self.shared.counters, envelope, &packet.bth) {
+        let counters = &mut self.shared.counters;
+        let (path, own) = (qp.path.as_ref(), &mut qp.counters);
+        if !admits(path, (counters, own), envelope.addresses(), &packet.bth) {
             return Ok(Poll::Ready(()));
         }
-        let counters = &mut self.shared.counters;
-        let payload_start = envelope.payload.start.wrapping_add(packet.payload.start);
-        let place = FramePlace { frame_index, payload_start };
         match packet.opcode.class {
             // RC-96
             Class::CongestionNotification => bump(&mut counters.rp_cnp_ignored),
             // RC-6
-            Class::Datagram => bump(&mut counters.drop_bad_opcode),
+            _ if packet.opcode.service() != code::RELIABLE_CONNECTION => {
+                bump(&mut counters.drop_bad_opcode);
+            }
             class if class.is_response() => {
                 qp.receive_response(&mut self.shared, now, &packet, place, placements);
             }
@@ -182,13 +194,19 @@ impl Stack {
             bump(&mut counters.drop_unknown_qp);
             return Ok(());
         };
-        if let Some(qp) = datagram_at(&mut self.slots, slot) {
-            count_received(counters, &mut qp.counters);
+        let unreliable = match self.slots.get_mut(slot as usize) {
+            Some(Slot::Unreliable(qp)) => Some(&mut qp.counters),
+            Some(Slot::Datagram(qp)) => Some(&mut qp.counters),
+            _ => None,
+        };
+        if let Some(own) = unreliable {
+            count_received(counters, own);
             bump(&mut counters.drop_bad_opcode);
             return Ok(());
         }
         let Some(qp) = qp_at(&mut self.slots, slot) else { return Ok(()) };
-        if admits(qp, counters, envelope, &transport) {
+        let (path, own) = (qp.path.as_ref(), &mut qp.counters);
+        if admits(path, (counters, own), envelope.addresses(), &transport) {
             count_received(&mut self.shared.counters, &mut qp.counters);
             bump(&mut self.shared.counters.drop_bad_opcode);
             qp.receive_unknown_request(&mut self.shared, transport.psn);
@@ -277,20 +295,20 @@ fn give_host_order(frame: &mut (impl ReceivedFrame + ?Sized), placement: Option<
 /// Whether a packet may reach a queue pair: it comes from the QP's peer, on the QP's path, in the right
 /// partition. Nothing else may have any effect on the QP.
 #[inline]
-fn admits(
-    qp: &mut Qp,
-    counters: &mut Counters,
-    envelope: &Envelope,
+pub(super) fn admits(
+    path: Option<&Path>,
+    (counters, own): (&mut Counters, &mut QpCounters),
+    (source, destination): (Gid, Gid),
     transport: &bth::Repr,
 ) -> bool {
     // RC-10: It has no peer yet, so that the frame counts as received, as in the other states.
-    let Some(path) = &qp.path else {
-        count_received(counters, &mut qp.counters);
+    let Some(path) = path else {
+        count_received(counters, own);
         bump(&mut counters.drop_wrong_state);
         return false;
     };
     // RC-11
-    if path.peer != envelope.source || path.own != envelope.destination {
+    if path.peer != source || path.own != destination {
         bump(&mut counters.drop_wrong_source);
         return false;
     }

@@ -43,6 +43,7 @@ mod stalls;
 mod states;
 mod truth;
 mod undecided;
+mod unreliable;
 mod workload;
 
 /// Runs `scenario` for seeds 1 to `default` (or as the environment says), and names the seed of a

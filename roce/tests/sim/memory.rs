@@ -59,6 +59,8 @@ pub struct Memory {
     pub shared: BTreeSet<u32>,
     /// Receive requests whose buffer cannot be written.
     pub unwritable: Vec<u64>,
+    /// Keys that are good, and whose memory cannot be written.
+    pub unwritable_keys: Vec<u32>,
 }
 
 impl Memory {
@@ -90,6 +92,7 @@ impl Memory {
         assert!(!source.is_empty(), "an empty placement");
         let offset = placement.offset as usize;
         let target = match placement.sink {
+            Sink::Remote { rkey, .. } if self.unwritable_keys.contains(&rkey) => None,
             Sink::Remote { rkey, va } => {
                 let Some(region) = self.regions.get_mut(&rkey) else { return Placed::Failed };
                 region.range(va, source.len())

@@ -285,7 +285,7 @@ fn packets_of_other_services_are_dropped_in_silence() {
             counters.rp_cnp_ignored - before.rp_cnp_ignored,
         ];
         let expected = match opcode {
-            code::UD_SEND_ONLY | code::UD_SEND_ONLY_IMM => [0, 1, 0],
+            0x20..=0x2b | code::UD_SEND_ONLY | code::UD_SEND_ONLY_IMM => [0, 1, 0],
             code::CNP => [0, 0, 1],
             _ => [1, 0, 0],
         };

@@ -152,8 +152,8 @@ fn other_versions_and_services_are_dropped_in_silence() {
     assert!(puppet.feed(&[version]).is_empty());
     assert!(puppet.feed(&others).is_empty());
     assert_eq!((puppet.events(), puppet.state()), (vec![], QpState::Rts));
-    assert_eq!(puppet.node.stack.counters().drop_malformed, 3);
-    assert_eq!(puppet.node.stack.counters().drop_bad_opcode, 1);
+    assert_eq!(puppet.node.stack.counters().drop_malformed, 2);
+    assert_eq!(puppet.node.stack.counters().drop_bad_opcode, 2);
 }
 
 /// RC-10.

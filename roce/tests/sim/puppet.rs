@@ -79,24 +79,29 @@ impl Puppet {
         let dest = Qpn::new(PEER_QPN).unwrap();
         puppet.modify(&to_rtr(options, Gid::from_ipv4(PEER_IP), dest, RQ_PSN));
         puppet.modify(&to_rts(options, SQ_PSN));
+        let region = Region { va: VA, bytes: vec![0; 65_536], writable: true };
+        puppet.node.memory.regions.insert(RKEY, region);
+        puppet.learn();
+        puppet
+    }
+
+    /// Hears where its peer is.
+    pub fn learn(&mut self) {
         let reply = arp::Repr {
             operation: arp::Operation::Reply,
             sender_mac: PEER_MAC,
             sender_ip: PEER_IP,
-            target_mac: puppet.node.mac,
-            target_ip: puppet.node.ipv4,
+            target_mac: self.node.mac,
+            target_ip: self.node.ipv4,
         };
         let header = ethernet::Repr {
-            destination: puppet.node.mac,
+            destination: self.node.mac,
             source: PEER_MAC,
             tag: None,
             ethertype: ethernet::EtherType::ARP,
         };
         let frame = [&header.to_bytes()[..], &reply.to_bytes()].concat();
-        let region = Region { va: VA, bytes: vec![0; 65_536], writable: true };
-        puppet.node.memory.regions.insert(RKEY, region);
-        assert!(puppet.feed(&[frame]).is_empty());
-        puppet
+        assert!(self.feed(&[frame]).is_empty());
     }
 
     pub fn modify(&mut self, change: &QpAttributes) {

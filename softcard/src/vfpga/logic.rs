@@ -30,6 +30,7 @@
 
 use std::task::Poll;
 
+use fpga_regs::engine::qp::QpType;
 use hostmem::WakeFor;
 use roce::{
     AccessDenied, AddressVector, Counters, DatagramRequest, Event, Gid, Instant, PostError,
@@ -168,19 +169,22 @@ impl<'a> Ports<'a> {
         vfpga_of(qpn) == self.vfpga
     }
 
-    /// Makes a QP in RESET, one of datagrams or not, for the client behind a page; its number has the
-    /// vFPGA's in bits 23 to 20.
+    /// Makes a QP in RESET for the client behind a page; its number has the vFPGA's in bits 23 to 20.
     pub(crate) fn create_qp(
         &mut self,
         qpn: Qpn,
-        datagrams: bool,
+        kind: QpType,
         page: u8,
     ) -> Result<(), roce::Error> {
         if !self.owns(qpn) {
             return Err(roce::Error::UnknownQp(qpn));
         }
         let (stack, client) = (&mut self.network.stack, client(self.vfpga, page));
-        if datagrams { stack.create_datagram_qp(qpn, client) } else { stack.create_qp(qpn, client) }
+        match kind {
+            QpType::Uc => stack.create_unreliable_qp(qpn, client),
+            QpType::Ud => stack.create_datagram_qp(qpn, client),
+            _ => stack.create_qp(qpn, client),
+        }
     }
 
     /// Makes an address handle for the client behind a page. Its number is drawn as a QP's.

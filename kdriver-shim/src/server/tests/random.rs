@@ -90,7 +90,7 @@ impl Known {
             }
             12 => Request::DestroyCq { cqn: dice.number(&self.cqs) },
             13 | 14 | 21 | 22 => Request::CreateQp(CreateQp {
-                kind: if dice.below(4) == 0 { QpType::Ud.0 } else { QpType::Rc.0 },
+                kind: [QpType::Ud, QpType::Uc, QpType::Rc, QpType::Rc][dice.below(4) as usize].0,
                 srqn: (dice.below(3) == 0).then(|| dice.number(&self.srqs)),
                 log2_rq_stride: dice.below(5) as u8,
                 log2_sq_blocks: dice.below(17) as u8,

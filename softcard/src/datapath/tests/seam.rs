@@ -5,6 +5,7 @@ use std::task::Poll;
 
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::shell::{self, Datapath};
+use fpga_regs::engine::qp::QpType;
 use fpga_regs::engine::wqe::SendOpcode;
 use roce::{AccessDenied, Receive, ReceiveError};
 
@@ -169,7 +170,7 @@ impl Logic for Dummy {
         state.register = value;
         state.notify = Some(value as u32);
         let of_the_engine = Qpn::new(u32::from(WINDOW) << 20 | 5).unwrap();
-        state.refused = ports.create_qp(of_the_engine, false, 1).err();
+        state.refused = ports.create_qp(of_the_engine, QpType::Rc, 1).err();
     }
 
     fn reset(&mut self, _: &mut Ports<'_>) {

@@ -57,6 +57,7 @@ fn engine_config(window: u8) -> EngineConfig {
         window,
         profile: Profile::Vqe,
         capabilities: Capabilities::RC
+            | Capabilities::UC
             | Capabilities::SEND
             | Capabilities::WRITE
             | Capabilities::READ

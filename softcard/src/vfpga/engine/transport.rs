@@ -26,7 +26,7 @@ const _: () = assert!(Stack::DATAGRAM_BYTES <= queue_engine::TRANSPORT_MESSAGE_B
 impl Transport for RoceTransport<'_, '_> {
     fn create_qp(&mut self, qpn: u32, kind: QpType, page: u8) -> Result<(), AdminStatus> {
         let qpn = Qpn::new(qpn).ok_or(AdminStatus::NoResources)?;
-        self.0.create_qp(qpn, kind == QpType::Ud, page).map_err(|error| admin_status(&error))
+        self.0.create_qp(qpn, kind, page).map_err(|error| admin_status(&error))
     }
 
     fn modify_qp(&mut self, now: u64, qpn: u32, a: &Attributes) -> Result<(), AdminStatus> {

@@ -1,0 +1,509 @@
+//! Unreliable Connection: queue pairs whose SENDs and WRITEs go to one peer, which answers nothing.
+//!
+//! A message is complete when its packets were made. At the peer it arrives whole or not at all: from a
+//! packet that is missing, or cannot be taken, to the beginning of the next message everything is dropped.
+//! The receive request of a SEND that was dropped is used for the next one.
+
+use core::task::Poll;
+
+use crate::api::{
+    AsyncKind, Event, Operation, Payload, Placement, Receive, ReceiveError, ReceiveKind,
+    ReceiveStatus, RemoteAccess, SendRequest, Sink, Source, Transmit, Verbs,
+};
+use crate::attributes::{AccessFlags, QpAttributes, QpSnapshot};
+use crate::comp::FramePlace;
+use crate::counters::{QpCounters, add, bump};
+use crate::log::EffectKind;
+use crate::opcode::{Class, Position, code};
+use crate::owed::Ack;
+use crate::param;
+use crate::path::Path;
+use crate::psn::Psn;
+use crate::qp::{Shared, transport_header};
+use crate::req::{data_frame, data_opcode};
+use crate::resp::{Current, check_remote};
+use crate::state::QpState;
+use crate::types::{Instant, PathMtu, Qpn};
+use crate::unanswered::{Sender, Unanswered};
+use crate::wire::frame;
+
+/// A queue pair of Unreliable Connection.
+#[derive(Debug)]
+pub(crate) struct UnreliableQp {
+    pub sender: Sender,
+    /// Whose it is.
+    pub client: u8,
+    /// State and attributes; the PSNs and `sq_draining` here are not kept current.
+    pub attributes: QpSnapshot,
+    /// Present from RTR on.
+    pub path: Option<Path>,
+    /// Until then messages wait for the peer's Ethernet address.
+    pub patient_until: Instant,
+    /// When to ask next whether that address is still right.
+    pub next_check: Instant,
+    pub sends: Unanswered<SendRequest>,
+    /// Packets made of the message whose turn it is.
+    begun: u32,
+    /// The PSN to send next.
+    psn: Psn,
+    /// The PSN that a peer which has lost nothing sends next.
+    expected: Psn,
+    /// The message of which not all packets have arrived.
+    current: Option<Current>,
+    /// A receive request that a message had taken which was dropped then.
+    held: Option<Receive>,
+    /// Whether a request arrived since RTR.
+    established: bool,
+    /// Whether the slot stands in the ready queue.
+    pub queued: bool,
+    /// Whether the drained event of this stay in SQD was reported.
+    drained: bool,
+    pub counters: QpCounters,
+}
+
+/// A packet of the peer, in its place.
+struct Request<'a> {
+    packet: &'a frame::Repr,
+    place: FramePlace,
+    length: u32,
+}
+
+/// Why a packet is not taken.
+enum Stop {
+    /// It is dropped, and so is what is left of its message, which a counter says.
+    Drop(fn(&mut Shared) -> &mut u64),
+    /// The next receive request cannot be used; the layer above completes it.
+    BadReceive,
+    /// The layer above has not decided yet: the packet comes again.
+    Undecided,
+}
+
+impl UnreliableQp {
+    /// A queue pair in RESET.
+    pub(crate) fn new(sender: Sender, client: u8) -> Self {
+        Self {
+            sender,
+            client,
+            attributes: QpSnapshot::default(),
+            path: None,
+            patient_until: Instant::default(),
+            next_check: Instant::default(),
+            sends: Unanswered::default(),
+            begun: 0,
+            psn: Psn::default(),
+            expected: Psn::default(),
+            current: None,
+            held: None,
+            established: false,
+            queued: false,
+            drained: false,
+            counters: QpCounters::default(),
+        }
+    }
+
+    /// Puts the QP into the ready queue.
+    pub(crate) fn make_ready(&mut self, shared: &mut Shared) {
+        if !self.queued {
+            self.queued = true;
+            shared.ready.push_back(self.sender.slot);
+        }
+    }
+
+    fn state(&self) -> QpState {
+        self.attributes.state
+    }
+
+    fn mtu(&self) -> PathMtu {
+        self.attributes.path_mtu.unwrap_or(PathMtu::Mtu256)
+    }
+
+    fn emit(&self, shared: &mut Shared, event: Event) {
+        self.sender.emit(shared, event);
+    }
+
+    /// Enters a state other than RESET with the attributes of a change that was checked.
+    pub(crate) fn change(&mut self, shared: &mut Shared, to: QpState, change: &QpAttributes) {
+        self.attributes.apply(change);
+        let from = core::mem::replace(&mut self.attributes.state, to);
+        match (from, to) {
+            (QpState::Err, QpState::Err) => {}
+            (_, QpState::Err) => {
+                self.attributes.state = from;
+                self.enter_error(shared);
+            }
+            // UC-2
+            (QpState::Init, QpState::Rtr) => self.expected = change.rq_psn.unwrap_or_default(),
+            (QpState::Rtr, QpState::Rts) => self.psn = change.sq_psn.unwrap_or_default(),
+            // UC-13
+            (QpState::Rts, QpState::Sqd) => {
+                self.drained = false;
+                self.check_drained(shared);
+            }
+            _ => self.make_ready(shared),
+        }
+    }
+
+    /// Enters the error state.
+    pub(crate) fn enter_error(&mut self, shared: &mut Shared) {
+        if core::mem::replace(&mut self.attributes.state, QpState::Err) == QpState::Err {
+            return;
+        }
+        // UC-14
+        self.sends.forget();
+        self.begun = 0;
+        self.abandon();
+        if let Some(Receive { id, .. }) = self.held.take() {
+            let (qpn, status) = (self.sender.qpn, ReceiveStatus::Flushed);
+            self.emit(shared, Event::ReceiveFailed { qpn, id, status });
+        }
+        self.emit(shared, Event::EnteredError { qpn: self.sender.qpn });
+    }
+
+    /// A placement failed: the QP enters the error state. Unless a receive request that failed has
+    /// `reported` that, an event must.
+    pub(crate) fn placement_failed(&mut self, shared: &mut Shared, reported: bool) {
+        if self.state() != QpState::Err && !reported {
+            let (qpn, kind) = (self.sender.qpn, AsyncKind::Fatal);
+            self.emit(shared, Event::Async { qpn, kind });
+        }
+        self.enter_error(shared);
+    }
+
+    /// Drops the receive request `id`, whose failure is reported.
+    pub(crate) fn forget_receive(&mut self, id: u64) {
+        self.abandon();
+        self.held = self.held.filter(|receive| receive.id != id);
+    }
+
+    /// The attributes as they are now.
+    pub(crate) fn snapshot(&self) -> QpSnapshot {
+        QpSnapshot {
+            sq_draining: self.state() == QpState::Sqd && !self.is_drained(),
+            rq_psn: self.expected,
+            sq_psn: self.psn,
+            ..self.attributes
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.sends.is_settled() && self.begun == 0
+    }
+
+    /// The message of which a packet may be made now, and its number.
+    pub(crate) fn head(&self) -> Option<(SendRequest, u64)> {
+        let state = self.state();
+        // UC-13
+        let goes_on = state.begins_messages() || state.sends_requests() && self.begun != 0;
+        self.sends.head().filter(|_| goes_on)
+    }
+
+    /// Makes the next packet of the message whose turn it is.
+    pub(crate) fn transmit(&mut self, shared: &mut Shared) -> Option<Transmit> {
+        let (request, message) = self.head()?;
+        let mtu = self.mtu();
+        let offset = u64::from(self.begun) << mtu.shift();
+        let rest = u64::from(request.length).saturating_sub(offset);
+        // At most a path MTU.
+        let length = rest.min(u64::from(mtu.bytes())) as u32;
+        let is_last = self.begun.wrapping_add(1) == mtu.packets(request.length);
+        let position = Position::new(self.begun == 0, is_last);
+        let psn = self.psn;
+        // UC-1, UC-3
+        let opcode = code::UNRELIABLE_CONNECTION | data_opcode(request.operation, position);
+        let peer = self.attributes.dest_qpn.map_or(0, Qpn::value);
+        let transport = transport_header(peer, opcode, psn, length);
+        let source = Source::Message { message };
+        let payload = Payload { qpn: self.sender.qpn, source, offset, length, psn };
+        let transmit = data_frame(self.path.as_ref()?, transport, &request, position, payload);
+        bump(&mut shared.counters.sent_pkts);
+        bump(&mut self.counters.sent_pkts);
+        add(&mut shared.counters.sent_bytes, u64::from(length));
+        self.psn = psn.add(1);
+        self.begun = self.begun.wrapping_add(1);
+        if is_last {
+            self.begun = 0;
+            self.sends.advance();
+        }
+        Some(transmit)
+    }
+
+    /// Drops the message whose turn it is, for nobody knows where its peer is.
+    pub(crate) fn drop_head(&mut self, shared: &mut Shared) {
+        self.begun = 0;
+        self.sends.drop_head(self.sender, shared);
+    }
+
+    /// Its packets have been made.
+    pub(crate) fn settle(&mut self, shared: &mut Shared) {
+        // UC-4
+        self.sends.settle(self.sender, shared);
+        self.check_drained(shared);
+    }
+
+    /// The payload of a message could not be read.
+    pub(crate) fn unreadable(&mut self, shared: &mut Shared, message: u64) {
+        // UC-12
+        if self.state() != QpState::Err && self.sends.fail(self.sender, shared, message) {
+            self.begun = 0;
+            self.attributes.state = QpState::Sqe;
+        }
+    }
+
+    fn check_drained(&mut self, shared: &mut Shared) {
+        if self.state() == QpState::Sqd && !self.drained && self.is_drained() {
+            self.drained = true;
+            let (qpn, kind) = (self.sender.qpn, AsyncKind::SqDrained);
+            self.emit(shared, Event::Async { qpn, kind });
+        }
+    }
+
+    /// Takes a request of the peer. One that is pending has at most established the connection, and given
+    /// the message before it up.
+    pub(crate) fn receive(
+        &mut self,
+        shared: &mut Shared,
+        packet: &frame::Repr,
+        place: FramePlace,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) -> Poll<()> {
+        // UC-5
+        if !self.state().receives_unreliable() {
+            bump(&mut shared.counters.drop_wrong_state);
+            return Poll::Ready(());
+        }
+        if self.state() == QpState::Rtr && !self.established {
+            self.established = true;
+            let (qpn, kind) = (self.sender.qpn, AsyncKind::CommunicationEstablished);
+            self.emit(shared, Event::Async { qpn, kind });
+        }
+        let is_gap = packet.bth.psn != self.expected;
+        if is_gap || packet.opcode.position.is_start() {
+            self.abandon();
+        }
+        // At most a frame, far below 2^32.
+        let length = packet.payload.len() as u32;
+        let request = Request { packet, place, length };
+        let taken = self.take_packet(shared, &request, verbs, placements);
+        if matches!(taken, Err(Stop::Undecided)) {
+            return Poll::Pending;
+        }
+        // UC-6
+        if is_gap {
+            bump(&mut shared.counters.out_of_sequence);
+            bump(&mut shared.counters.out_of_seq_request);
+            bump(&mut self.counters.out_of_sequence);
+        }
+        self.expected = packet.bth.psn.add(1);
+        match taken {
+            Ok(()) => add(&mut shared.counters.rcvd_bytes, u64::from(length)),
+            Err(Stop::Drop(counter)) => {
+                self.abandon();
+                bump(counter(shared));
+            }
+            // UC-11
+            _ => {
+                bump(&mut shared.counters.resp_cqe_error);
+                self.enter_error(shared);
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Gives the message in progress up. Its receive request is for the next one.
+    fn abandon(&mut self) {
+        // UC-7
+        if let Some(Current::Send { receive, .. }) = self.current.take() {
+            self.held = Some(receive);
+        }
+    }
+
+    fn take_packet(
+        &mut self,
+        shared: &mut Shared,
+        request: &Request<'_>,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) -> Result<(), Stop> {
+        let opcode = request.packet.opcode;
+        let in_order = match (self.current, opcode.class) {
+            (None, _) => opcode.position.is_start(),
+            (Some(Current::Send { .. }), Class::Send)
+            | (Some(Current::Write { .. }), Class::Write) => true,
+            (Some(_), _) => false,
+        };
+        // UC-6
+        if !in_order {
+            return Err(Stop::Drop(|shared| &mut shared.counters.drop_after_gap));
+        }
+        // UC-8
+        if !opcode.payload.allows(request.packet.payload.len(), self.mtu().bytes() as usize) {
+            return Err(INVALID);
+        }
+        match opcode.class {
+            Class::Send => self.take_send(shared, request, verbs, placements),
+            Class::Write => self.take_write(shared, request, verbs, placements),
+            _ => Err(INVALID),
+        }
+    }
+
+    fn take_send(
+        &mut self,
+        shared: &mut Shared,
+        request: &Request<'_>,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) -> Result<(), Stop> {
+        let (receive, offset) = match self.current {
+            Some(Current::Send { receive, offset }) => (receive, offset),
+            _ => (self.take_receive(verbs)?, 0),
+        };
+        let end = offset.wrapping_add(u64::from(request.length));
+        // From here on a message that is dropped gives its receive request back.
+        self.current = Some(Current::Send { receive, offset: end });
+        // UC-9
+        if end > receive.capacity || end > u64::from(param::MAX_MESSAGE_LENGTH) {
+            return Err(Stop::Drop(|shared| &mut shared.counters.resp_local_length_error));
+        }
+        if request.length != 0 {
+            let sink = Sink::Receive { id: receive.id };
+            self.place(shared, request, sink, offset, Some(receive.id), placements);
+        }
+        if request.packet.opcode.position.is_end() {
+            self.current = None;
+            bump(&mut shared.counters.rdma_recvs);
+            // At most MAX_MESSAGE_LENGTH.
+            self.complete_receive(shared, request, receive, end as u32, ReceiveKind::Send);
+        }
+        Ok(())
+    }
+
+    fn take_write(
+        &mut self,
+        shared: &mut Shared,
+        request: &Request<'_>,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) -> Result<(), Stop> {
+        let is_end = request.packet.opcode.position.is_end();
+        let (rkey, va, offset, length) = match self.current {
+            Some(Current::Write { rkey, va, offset, length }) => (rkey, va, offset, length),
+            _ => self.begin_write(request, verbs)?,
+        };
+        let end = offset.checked_add(request.length).ok_or(INVALID)?;
+        // UC-8
+        if (is_end && end != length) || (!is_end && end >= length) {
+            return Err(INVALID);
+        }
+        // Taken before anything is placed, for it may be pending.
+        let receive = match request.packet.immediate {
+            Some(_) => Some(self.take_receive(verbs)?),
+            None => None,
+        };
+        if request.length != 0 {
+            let sink = Sink::Remote { rkey, va: va.wrapping_add(u64::from(offset)) };
+            let id = receive.map(|receive| receive.id);
+            self.place(shared, request, sink, u64::from(offset), id, placements);
+        }
+        self.current = (!is_end).then_some(Current::Write { rkey, va, offset: end, length });
+        if is_end {
+            bump(&mut shared.counters.rx_write_requests);
+        }
+        if let Some(receive) = receive {
+            self.complete_receive(shared, request, receive, length, ReceiveKind::Write);
+        }
+        Ok(())
+    }
+
+    /// Checks the first packet of a WRITE: key, address, offset 0, length.
+    fn begin_write(
+        &mut self,
+        request: &Request<'_>,
+        verbs: &mut impl Verbs,
+    ) -> Result<(u32, u64, u32, u32), Stop> {
+        let rdma = request.packet.reth.ok_or(INVALID)?;
+        // UC-10
+        if !self.attributes.access.contains(AccessFlags::REMOTE_WRITE)
+            || rdma.dma_length > param::MAX_MESSAGE_LENGTH
+        {
+            return Err(INVALID);
+        }
+        let (qpn, asked) = (self.sender.qpn, (rdma.rkey, rdma.va, rdma.dma_length));
+        match check_remote(verbs, qpn, asked, RemoteAccess::Write) {
+            Poll::Ready(Ok(())) => Ok((rdma.rkey, rdma.va, 0, rdma.dma_length)),
+            Poll::Ready(Err(_)) => {
+                Err(Stop::Drop(|shared| &mut shared.counters.resp_remote_access_errors))
+            }
+            Poll::Pending => Err(Stop::Undecided),
+        }
+    }
+
+    fn take_receive(&mut self, verbs: &mut impl Verbs) -> Result<Receive, Stop> {
+        // UC-7
+        if let Some(held) = self.held.take() {
+            return Ok(held);
+        }
+        match verbs.take_receive(self.sender.qpn) {
+            Poll::Ready(Ok(receive)) => Ok(receive),
+            // UC-9
+            Poll::Ready(Err(ReceiveError::Empty)) => {
+                Err(Stop::Drop(|shared| &mut shared.counters.out_of_buffer))
+            }
+            Poll::Ready(Err(ReceiveError::Invalid)) => Err(Stop::BadReceive),
+            Poll::Pending => Err(Stop::Undecided),
+        }
+    }
+
+    fn place(
+        &self,
+        shared: &mut Shared,
+        request: &Request<'_>,
+        sink: Sink,
+        offset: u64,
+        receive: Option<u64>,
+        placements: &mut Vec<Placement>,
+    ) {
+        let placement = shared.log.place();
+        // Nothing is acknowledged.
+        let at = Ack { sequence: 0, msn: 0 };
+        let kind = EffectKind::PlacedRequest { placement, at, receive };
+        shared.log.push(self.sender.slot, self.sender.generation, kind);
+        let start = request.place.payload_start;
+        placements.push(Placement {
+            qpn: self.sender.qpn,
+            sink,
+            offset,
+            frame_index: request.place.frame_index,
+            range: start..start.wrapping_add(request.length as usize),
+        });
+    }
+
+    fn complete_receive(
+        &self,
+        shared: &mut Shared,
+        request: &Request<'_>,
+        receive: Receive,
+        length: u32,
+        kind: ReceiveKind,
+    ) {
+        let received = Event::ReceiveCompleted {
+            qpn: self.sender.qpn,
+            id: receive.id,
+            length,
+            kind,
+            imm: request.packet.immediate,
+            solicited: request.packet.bth.solicited,
+            source_qpn: None,
+        };
+        self.emit(shared, received);
+    }
+}
+
+/// A packet that its message cannot have.
+const INVALID: Stop = Stop::Drop(|shared| &mut shared.counters.resp_remote_invalid_request);
+
+/// Whether an operation exists along an unreliable connection.
+pub(crate) const fn is_offered(operation: Operation) -> bool {
+    // UC-1
+    !operation.is_answered()
+}
