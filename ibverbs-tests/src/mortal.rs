@@ -52,6 +52,7 @@ fn options(events: bool, patience: Patience) -> Options {
         events,
         thread_domain: false,
         extended: false,
+        unreliable: false,
         cq_entries: 2 * DEPTH,
         patience,
     }

@@ -101,6 +101,7 @@ fn linked(devices: &Devices, extended: bool) -> Result<Link> {
         events: false,
         thread_domain: false,
         extended,
+        unreliable: false,
         cq_entries: 2 * link::DEPTH,
         patience: Patience::default(),
     };

@@ -132,6 +132,9 @@ struct Link {
     /// Post and poll by the extended functions
     #[arg(long)]
     extended: bool,
+    /// Make the connection an unreliable one; a sweep then has no WRITE without immediate data, and no READ
+    #[arg(long, conflicts_with = "extended")]
+    unreliable: bool,
     /// Local ACK timeout, 4.096 µs × 2^N
     #[arg(long, value_name = "N", default_value_t = 14)]
     timeout: u8,
@@ -168,6 +171,7 @@ impl From<&Link> for Options {
             events: link.events,
             thread_domain: link.thread_domain,
             extended: link.extended,
+            unreliable: link.unreliable,
             cq_entries: 2 * DEPTH,
             patience: Patience { timeout: link.timeout, ..Patience::default() },
         }
@@ -227,6 +231,7 @@ fn main() -> anyhow::Result<()> {
                 events: true,
                 thread_domain: false,
                 extended: false,
+                unreliable: false,
                 cq_entries: 2 * DEPTH,
                 patience: Patience { timeout, ..Patience::default() },
             };

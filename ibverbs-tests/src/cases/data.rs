@@ -29,6 +29,8 @@ pub fn cases() -> Vec<Case> {
         case("sweep", "sweep --events", "850 messages arrived", &[]).as_root(),
         case("sweep/extended", "sweep --extended", "850 messages arrived", &[]),
         case("sweep/extended/events", "sweep --extended --events", "850 messages arrived", &[]),
+        case("sweep/UC", "sweep --unreliable", "510 messages arrived", &[]),
+        case("sweep/UC/events", "sweep --unreliable --events", "510 messages arrived", &[]),
         case("lists/extended", "lists --extended", "listed messages arrived", &[]),
         case("extended", "extended", "the extended verbs do what they should", &[]),
         case("lists", "lists", "listed messages arrived", &[]),

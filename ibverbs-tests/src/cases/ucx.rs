@@ -57,7 +57,8 @@ fn run(setting: &Setting, transport: &str, test: &str, gid: &str) -> Result<()> 
     let side = |card: u32| {
         daemon
             .run(&format!("ucx_perftest -p {port}"))
-            .env("UCX_TLS", transport)
+            // `aux`: only to connect with, where the other needs it.
+            .env("UCX_TLS", format!("{transport},ud_verbs:aux"))
             .env("UCX_NET_DEVICES", format!("balboa{card}:1"))
             .env("UCX_IB_GID_INDEX", gid)
     };

@@ -109,7 +109,15 @@ impl Default for Patience {
 /// The code of 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
 
-/// A reliable connection.
+/// What only a reliable connection has on its way to RTR and to RTS.
+const RELIABLE: v::ibv_qp_attr_mask = v::IBV_QP_MAX_DEST_RD_ATOMIC
+    | v::IBV_QP_MIN_RNR_TIMER
+    | v::IBV_QP_TIMEOUT
+    | v::IBV_QP_RETRY_CNT
+    | v::IBV_QP_RNR_RETRY
+    | v::IBV_QP_MAX_QP_RD_ATOMIC;
+
+/// A connection: a reliable one, unless it was made otherwise.
 pub struct Qp {
     raw: NonNull<v::ibv_qp>,
     /// Its extended form, where it has one: work requests are then posted call by call.
@@ -132,7 +140,19 @@ impl Qp {
         receive_cq: &Rc<Cq>,
         capabilities: v::ibv_qp_cap,
     ) -> Result<Self, Failed> {
-        Self::with(pd, [send_cq, receive_cq], None, capabilities)
+        Self::with(pd, [send_cq, receive_cq], None, (v::IBV_QPT_RC, capabilities))
+    }
+
+    /// Makes one of an unreliable connection.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn unreliable(
+        pd: &Rc<Pd>,
+        [send_cq, receive_cq]: [&Rc<Cq>; 2],
+        capabilities: v::ibv_qp_cap,
+    ) -> Result<Self, Failed> {
+        Self::with(pd, [send_cq, receive_cq], None, (v::IBV_QPT_UC, capabilities))
     }
 
     /// Makes one that receives from a shared receive queue.
@@ -145,14 +165,14 @@ impl Qp {
         receive_cq: &Rc<Cq>,
         capabilities: v::ibv_qp_cap,
     ) -> Result<Self, Failed> {
-        Self::with(srq.pd(), [send_cq, receive_cq], Some(srq), capabilities)
+        Self::with(srq.pd(), [send_cq, receive_cq], Some(srq), (v::IBV_QPT_RC, capabilities))
     }
 
     fn with(
         pd: &Rc<Pd>,
         [send_cq, receive_cq]: [&Rc<Cq>; 2],
         srq: Option<&Rc<Srq>>,
-        capabilities: v::ibv_qp_cap,
+        (qp_type, capabilities): (v::ibv_qp_type, v::ibv_qp_cap),
     ) -> Result<Self, Failed> {
         let mut attributes = v::ibv_qp_init_attr {
             qp_context: null_mut(),
@@ -160,7 +180,7 @@ impl Qp {
             recv_cq: receive_cq.raw(),
             srq: srq.map_or(null_mut(), |srq| srq.raw()),
             cap: capabilities,
-            qp_type: v::IBV_QPT_RC,
+            qp_type,
             sq_sig_all: 0,
         };
         // SAFETY: domain and queues live, and are held by the QP.
@@ -177,6 +197,12 @@ impl Qp {
         unsafe { self.raw.as_ref() }.qp_num
     }
 
+    /// Whether nobody acknowledges what it sends.
+    pub fn is_unreliable(&self) -> bool {
+        // SAFETY: the QP lives.
+        unsafe { self.raw.as_ref() }.qp_type == v::IBV_QPT_UC
+    }
+
     /// What an asynchronous event names it by.
     pub fn element(&self) -> usize {
         self.raw.as_ptr() as usize
@@ -189,6 +215,7 @@ impl Qp {
     ) -> Result<(), Failed> {
         let mut attributes = blank();
         set(&mut attributes);
+        let mask = if self.is_unreliable() { mask & !RELIABLE } else { mask };
         let modify = self.pd.library().ibv_modify_qp;
         // SAFETY: the QP lives, the attributes are whole.
         let result = unsafe { modify(self.raw.as_ptr(), &raw mut attributes, mask as i32) };

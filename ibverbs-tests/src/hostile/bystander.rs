@@ -29,6 +29,7 @@ pub fn run() -> Result<()> {
         events: true,
         thread_domain: false,
         extended: false,
+        unreliable: false,
         cq_entries: 64,
         patience: Patience::default(),
     };
