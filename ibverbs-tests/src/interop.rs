@@ -200,7 +200,7 @@ fn on_cable(setting: &Setting, peer: &Peer, fault: &str, body: &Body, file: &Pat
     if fault.is_empty() {
         // The kernel drops what has a bad ICRC uncounted. Only what was sent again may come to a QP
         // that is no more.
-        let again = own["retransmitted_pkts"] + own["duplicate_request"];
+        let again = own["retransmitted_pkts"] + own["sent_questions"] + own["duplicate_request"];
         ensure!(
             heard <= sent && sent - heard <= again,
             "the kernel took {heard} frames of {sent}: {own:?}"

@@ -37,6 +37,8 @@ pub(crate) struct Probe {
     due: bool,
     /// The sequence after the packet that the question repeated.
     end: Option<u64>,
+    /// The sequence from which data is asked for again, by way of a question.
+    repeats: Option<u64>,
     /// That packet is acknowledged, and nothing after it.
     alone: bool,
     /// A packet whose round trip is being measured: the sequence after it, and when it was sent.
@@ -65,6 +67,12 @@ impl Probe {
     /// Everything is sent again: measures of what was sent before would be of either.
     pub(crate) fn forget(&mut self) {
         (self.due, self.end, self.alone, self.timed) = (false, None, false, None);
+        self.repeats = None;
+    }
+
+    /// Whether the packet of this sequence, about to be sent again, is a question.
+    pub(crate) fn take_question(&mut self, sequence: u64) -> bool {
+        self.repeats.take_if(|repeats| *repeats == sequence).is_some()
     }
 
     /// Waits anew, if the acknowledgement timer runs.
@@ -162,15 +170,14 @@ impl Qp {
         if sequence >= requester.next || requester.unreadable == Some(number) {
             return None;
         }
-        bump(&mut shared.counters.sent_questions);
         if message.is_answered() {
             // To ask is to ask for the data.
             requester.go_back();
+            requester.probe.repeats = Some(sequence);
             return None;
         }
         requester.probe.end = Some(sequence.wrapping_add(1));
-        bump(&mut shared.counters.retransmitted_pkts);
-        bump(&mut self.counters.retransmitted_pkts);
+        bump(&mut shared.counters.sent_questions);
         self.data_packet(shared, &message, number, sequence, true)
     }
 }

@@ -315,9 +315,14 @@ impl Qp {
             return None;
         }
         let message = *self.requester.messages.get(self.requester.cursor)?;
-        if self.requester.next < self.requester.sent {
-            bump(&mut shared.counters.retransmitted_pkts);
-            bump(&mut self.counters.retransmitted_pkts);
+        let sequence = self.requester.next;
+        if sequence < self.requester.sent {
+            if self.requester.probe.take_question(sequence) {
+                bump(&mut shared.counters.sent_questions);
+            } else {
+                bump(&mut shared.counters.retransmitted_pkts);
+                bump(&mut self.counters.retransmitted_pkts);
+            }
         }
         let transmit = match message.request.operation {
             Operation::Read => self.transmit_read(&message),

@@ -32,7 +32,7 @@ counters! {
         sent_bytes,
         /// Payload bytes received in order.
         rcvd_bytes,
-        /// Request frames sent again.
+        /// Request frames sent again because they were lost, or seem to be; questions are no such.
         retransmitted_pkts,
         /// Requests received that had been received before.
         duplicate_request,
