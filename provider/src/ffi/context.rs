@@ -15,7 +15,7 @@ use crate::abi::{RDMA_DRIVER_UNKNOWN, verbs_context_ops};
 use nix::errno::Errno;
 
 use super::types::zeroed;
-use super::{ah, cq, device, dm, errno, hook, mr, pd, post, qp, srq};
+use super::{ah, cq, device, dm, errno, hook, mr, pd, post, qp, refused, srq};
 use crate::context::Context;
 use crate::error::{Result, invalid};
 use crate::limits::{COMPLETION_VECTORS, CORE_CLOCK_KHZ, PORT, device_attributes, port_attributes};
@@ -51,10 +51,8 @@ struct OpenDevice {
     context: MaybeUninit<Arc<Context>>,
 }
 
-/// The verbs of this provider, in alphabetical order; libibverbs answers EOPNOTSUPP for the others.
+/// The verbs of this provider, in alphabetical order; the others are refused.
 fn operations() -> verbs_context_ops {
-    // SAFETY: all fields are optional functions, of which all bits zero is none.
-    let none: verbs_context_ops = unsafe { MaybeUninit::zeroed().assume_init() };
     verbs_context_ops {
         alloc_dm: Some(dm::alloc_dm),
         alloc_parent_domain: Some(pd::alloc_parent_domain),
@@ -92,7 +90,7 @@ fn operations() -> verbs_context_ops {
         req_notify_cq: Some(cq::req_notify_cq),
         rereg_mr: Some(mr::rereg_mr),
         resize_cq: Some(cq::resize_cq),
-        ..none
+        ..refused::operations()
     }
 }
 

@@ -22,6 +22,7 @@ mod pd;
 mod post;
 mod qp;
 mod ready;
+mod refused;
 mod srq;
 pub(crate) mod types;
 

@@ -6,8 +6,10 @@ use std::ffi::c_int;
 use crate::abi::verbs::{self as ibv, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode};
 use hostmem::FutexGuard;
 
+use super::super::errno;
 use super::CqObject;
 use crate::cq::CqState;
+use crate::error::invalid;
 use crate::poll::blank;
 
 /// What is between the start and the end of a poll.
@@ -83,8 +85,10 @@ unsafe fn put(cq: *mut CqObject, completion: ibv_wc, time: u64) {
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: the program passes its attributes.
-    if unsafe { (*attr).comp_mask } != 0 {
-        return libc::EINVAL;
+    let mask = unsafe { (*attr).comp_mask };
+    if mask != 0 {
+        let error = invalid!("the poll's attribute mask {mask:#x} has unknown bits");
+        return errno("ibv_start_poll", Err(error));
     }
     let own = cq.cast::<CqObject>();
     // SAFETY: the program passes a queue of this provider, which it does not destroy before the end of
