@@ -12,10 +12,10 @@ use crate::ffi::{
 };
 
 /// Bytes of each part, more than pass at a time.
-const BYTES: usize = 150_001;
+const BYTES: usize = 150_000;
 /// Ranges of it that messages are of: first byte, bytes.
 const RANGES: [(usize, usize); 6] =
-    [(0, 1), (63, 2), (1, 4096), (4095, 70_000), (100_000, 50_001), (0, BYTES)];
+    [(0, 1), (63, 2), (1, 4096), (4095, 70_000), (100_000, 50_000), (0, BYTES)];
 const RIGHTS: v::ibv_access_flags = ACCESS | v::IBV_ACCESS_REMOTE_ATOMIC | v::IBV_ACCESS_ZERO_BASED;
 
 /// A side with a part of its device's memory.
@@ -74,8 +74,10 @@ fn refusals(side: &Side) -> Result<()> {
     refused(Dm::new(&side.context, 64, 40), libc::EINVAL)?;
     let dm = Dm::new(&side.context, 100, 0)?;
     ensure!(dm.read(0, 100)? == [0; 100], "it is not zero");
-    refused(dm.write(99, &[1, 2]).map_err(Into::into), libc::EINVAL)?;
-    refused(dm.read(u64::MAX, 2).map_err(Into::into), libc::EINVAL)?;
+    refused(dm.write(96, &[0; 5]).map_err(Into::into), libc::EINVAL)?;
+    refused(dm.write(0, &[1]).map_err(Into::into), libc::EINVAL)?;
+    refused(dm.write(2, &[0; 4]).map_err(Into::into), libc::EINVAL)?;
+    refused(dm.read(u64::MAX - 3, 4).map_err(Into::into), libc::EINVAL)?;
     refused(dm.register(&side.pd, (1, 100), RIGHTS), libc::EINVAL)?;
     refused(dm.register(&side.pd, (0, 100), ACCESS), libc::EINVAL)?;
     let region = dm.register(&side.pd, (0, 100), RIGHTS)?;
@@ -106,6 +108,7 @@ fn bytes(seed: u8, length: usize) -> Vec<u8> {
 fn copies(dm: &Dm) -> Result<()> {
     let mut truth = vec![0; BYTES];
     for (number, (offset, length)) in RANGES.into_iter().enumerate().rev() {
+        let (offset, length) = (offset & !3, length & !3);
         let new = bytes(number as u8, length);
         truth[offset..offset + length].copy_from_slice(&new);
         dm.write(offset as u64, &new)?;
@@ -131,7 +134,9 @@ fn message(
         let sent = bytes(seed, length);
         let guard = vec![!seed; BYTES];
         if of_device {
-            from.dm.write(offset as u64, &sent)?;
+            let mut all = vec![0x77; BYTES];
+            all[offset..offset + length].copy_from_slice(&sent);
+            from.dm.write(0, &all)?;
         } else {
             from.host.write(offset, &sent);
         }

@@ -87,7 +87,7 @@ impl Session<'_> {
         };
         let within = offset.checked_add(length).is_some_and(|end| end <= memory.length.into());
         let rights = Access::from_bits_truncate(access);
-        if !within || length == 0 || !rights.contains(Access::ZERO_BASED) {
+        if !within || !rights.contains(Access::ZERO_BASED) {
             return Err(Error::Invalid(format!(
                 "{length} bytes from {offset} of the {} of device memory {dm} cannot be \
                  registered with access {access:#x}; they count from 0 (IBV_ACCESS_ZERO_BASED)",

@@ -11,6 +11,9 @@ use super::Context;
 use crate::control::ask;
 use crate::error::{Error, Result, invalid, unsupported};
 
+/// What a copy's first byte and its length are multiples of, as programs expect.
+const ALIGNMENT: u64 = 4;
+
 /// A part of the card's own memory.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
@@ -131,6 +134,11 @@ impl DeviceMemory {
 
     /// The first byte of a range, if that lies in the part.
     fn range(&self, offset: u64, length: usize) -> Result<u32> {
+        if offset % ALIGNMENT != 0 || length as u64 % ALIGNMENT != 0 {
+            return Err(invalid!(
+                "device memory is copied in words of {ALIGNMENT} bytes, not {length} from {offset} on"
+            ));
+        }
         let end = offset.checked_add(length as u64);
         match (u32::try_from(offset), end) {
             (Ok(first), Some(end)) if end <= self.length.into() => Ok(first),

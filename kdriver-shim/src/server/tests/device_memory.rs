@@ -47,7 +47,7 @@ fn a_part_is_its_clients_and_stays_while_regions_are_in_it() {
         assert_eq!(bench.refused(&other.peer, request).errno, Errno::EINVAL as i32);
     }
     bench.ask(&own.peer, copy);
-    for (offset, length) in [(0, 5001), (5000, 1), (u64::MAX, 2), (0, 0)] {
+    for (offset, length) in [(0, 5001), (5000, 1), (u64::MAX, 2)] {
         let refused = bench.refused(&own.peer, own.register(dm, offset, length));
         assert_eq!(refused.errno, Errno::EINVAL as i32, "{refused:?}");
     }
