@@ -1526,7 +1526,7 @@ BALBOA_ASSERT(offsetof(struct balboa_wqe_atomic, remote_address) == 0x10, "balbo
 BALBOA_ASSERT(offsetof(struct balboa_wqe_atomic, rkey) == 0x18, "balboa_wqe_atomic.rkey");
 BALBOA_ASSERT(offsetof(struct balboa_wqe_atomic, swap_add) == 0x20, "balboa_wqe_atomic.swap_add");
 BALBOA_ASSERT(offsetof(struct balboa_wqe_atomic, compare) == 0x28, "balboa_wqe_atomic.compare");
-/* The fields of a window bind behind the header; rkey is the window, remote_address its start. */
+/* The fields of a window bind behind the header. rkey is the window's key from now on: its number, with any variant. remote_address is the first byte of it that is bound. */
 struct balboa_wqe_bind {
     /* What to do. */
     uint8_t opcode;
@@ -1547,7 +1547,7 @@ struct balboa_wqe_bind {
     /* Key of the remote memory. */
     balboa_le32 rkey;
     uint8_t reserved_1c[4];
-    /* Bytes of the window. */
+    /* Bytes that are bound; 0 unbinds the window. */
     balboa_le64 length;
     /* Key of the memory region it lies in. */
     balboa_le32 lkey;

@@ -1508,14 +1508,14 @@ package balboa_card_pkg;
     // [7:0] What to do.
     wqe_send_opcode_t opcode;
   } wqe_atomic_t;
-  // The fields of a window bind behind the header; rkey is the window, remote_address its start.
+  // The fields of a window bind behind the header. rkey is the window's key from now on: its number, with any variant. remote_address is the first byte of it that is bound.
   typedef struct packed {
     logic [127:0] reserved_384;
     // [383:352] key_access bits granted.
     logic [31:0] access;
     // [351:320] Key of the memory region it lies in.
     logic [31:0] lkey;
-    // [319:256] Bytes of the window.
+    // [319:256] Bytes that are bound; 0 unbinds the window.
     logic [63:0] length;
     logic [31:0] reserved_224;
     // [223:192] Key of the remote memory.

@@ -270,6 +270,7 @@ pub fn client_limits(engine: &EngineLimits) -> Limits {
         mrs: limit(Resource::Mrs),
         pds: limit(Resource::Pds),
         ahs: limit(Resource::Ahs),
+        mws: limit(Resource::Mws),
         log2_cq_entries: engine.log2_cq_entries,
         log2_sq_blocks: engine.log2_sq_blocks,
         log2_rq_entries: engine.log2_rq_entries,

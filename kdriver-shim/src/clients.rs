@@ -17,7 +17,7 @@ use shim_abi::{Request, Way};
 use crate::cards::{Card, Window, find};
 use crate::error::{ADDRESSES, Error};
 use crate::numbers::Numbers;
-use crate::objects::{Ah, Channel, Context, Cq, Dm, Leaving, Mr, Pd, Qp, Srq};
+use crate::objects::{Ah, Channel, Context, Cq, Dm, Leaving, Mr, Mw, Pd, Qp, Srq};
 use crate::poller::{Poller, Watch};
 use crate::process::{ClientId, Process};
 use crate::quota::Usage;
@@ -141,6 +141,8 @@ pub struct Owned {
     pub srqs: BTreeMap<u32, Srq>,
     /// Address handles.
     pub ahs: BTreeMap<u32, Ah>,
+    /// Memory windows.
+    pub mws: BTreeMap<u32, Mw>,
     /// Completion queues by number; numbers of different cards never collide in one client.
     pub cqs: BTreeMap<u32, Cq>,
     /// Memory regions.

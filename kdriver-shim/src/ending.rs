@@ -12,7 +12,7 @@ use card_driver::shell::ROW;
 
 use crate::cards::{Card, Page, Suspects, find};
 use crate::clients::{CardUse, Client, Owned, Stage};
-use crate::objects::{Ah, Channel, Context, Cq, Dm, Mr, Pd, Qp, Srq};
+use crate::objects::{Ah, Channel, Context, Cq, Dm, Mr, Mw, Pd, Qp, Srq};
 use crate::poller::Poller;
 use crate::quota::Resource;
 use crate::undo::Kind;
@@ -57,6 +57,7 @@ impl Client {
             qps,
             srqs,
             ahs,
+            mws,
             cqs,
             mrs,
             leaving,
@@ -67,11 +68,13 @@ impl Client {
             pds,
             contexts,
         } = &self.owned;
-        let order: [(bool, End); 11] = [
+        let order: [(bool, End); 12] = [
             (qps.is_empty(), Self::end_first::<Qp>),
             (srqs.is_empty(), Self::end_first::<Srq>),
             (ahs.is_empty(), Self::end_first::<Ah>),
             (cqs.is_empty(), Self::end_first::<Cq>),
+            // A region that windows are bound to does not end.
+            (mws.is_empty(), Self::end_first::<Mw>),
             (mrs.is_empty() && leaving.is_empty(), Self::end_regions),
             (dms.is_empty(), Self::end_first::<Dm>),
             (places.is_empty(), Self::end_place),

@@ -172,6 +172,17 @@ pub struct Qp {
     pub peer: Option<Peer>,
 }
 
+/// A memory window.
+#[derive(Debug)]
+pub struct Mw {
+    /// Card number.
+    pub card: u32,
+    /// Its protection domain.
+    pub pdn: u32,
+    /// Its first key, once it is made.
+    pub key: Option<u32>,
+}
+
 /// An address handle.
 #[derive(Debug)]
 pub struct Ah {

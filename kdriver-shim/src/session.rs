@@ -25,6 +25,7 @@ mod port;
 mod queues;
 mod region;
 mod srq;
+mod window;
 
 pub use port::changes_port;
 
@@ -136,6 +137,8 @@ impl Session<'_> {
                 self.reg_dm_mr(device_memory::Wanted { pdn, dm, offset, length, access })
             }
             Request::FreeDm { dm } => self.free_dm(dm),
+            Request::AllocMw { pdn, type_2 } => self.alloc_mw(pdn, type_2),
+            Request::DeallocMw { mw } => self.dealloc_mw(mw),
             Request::CreateAh { pdn, address } => self.create_ah(pdn, &address),
             Request::DestroyAh { ah } => self.destroy_ah(ah),
             Request::ModifyMr { mr, pdn, access } => self.modify_mr(mr, pdn, access),

@@ -20,7 +20,7 @@ use crate::claims::CardQp;
 use crate::clients::{Client, Owned, Stage};
 use crate::error::Error;
 use crate::listeners::Told;
-use crate::objects::{Ah, Channel, Context, Cq, Dm, Mr, Pd, Qp, Srq};
+use crate::objects::{Ah, Channel, Context, Cq, Dm, Mr, Mw, Pd, Qp, Srq};
 use crate::quota::Resource;
 
 /// A kind of what a client owns.
@@ -333,6 +333,31 @@ impl Kind for Dm {
         let what = (Self::NAME, self.card_dm);
         let gone = client.is_released(cards, self.card, what, queues, stopped);
         client.give_ring(cards, self.card, self.passage, gone);
+        Told::default()
+    }
+}
+
+impl Kind for Mw {
+    const NAME: &'static str = "memory window";
+    const COST: usize = 1;
+
+    fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self> {
+        &mut owned.mws
+    }
+
+    fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
+        [(Resource::Mws, 1)]
+    }
+
+    fn stop(&self, client: &Client, cards: &mut [Card]) -> Result<(), Error> {
+        end(client.window(cards, self.card)?, self.key, |engine, key| engine.destroy_key(key))
+    }
+
+    /// It has neither memory nor addresses, as an address handle.
+    fn give_back(&mut self, _: &mut Client, _: &mut [Card], stopped: Result<(), Error>) -> Told {
+        if let (Some(key), Err(error)) = (self.key, stopped) {
+            log::warn!("memory window {key:#x} stays in the card: {error}");
+        }
         Told::default()
     }
 }

@@ -205,6 +205,20 @@ impl Context {
         self.end(Request::DeallocPd { pdn })
     }
 
+    /// Makes a memory window; answers with its number and its key.
+    pub(crate) fn alloc_mw(&self, pdn: u32, type_2: bool) -> Result<(u32, u32)> {
+        if !self.capabilities().contains(Capabilities::MEMORY_WINDOW) {
+            return Err(unsupported!("memory windows are not offered"));
+        }
+        let request = Request::AllocMw { pdn, type_2 };
+        ask!(self.connection, request, Response::Mw { mw, rkey } => (mw, rkey))
+    }
+
+    /// Ends a memory window.
+    pub(crate) fn dealloc_mw(&self, mw: u32) -> Result<()> {
+        self.end(Request::DeallocMw { mw })
+    }
+
     /// Makes an address handle; answers with balboad's number of it, and the card's.
     pub(crate) fn create_ah(&self, pdn: u32, address: AddressVector) -> Result<(u32, u32)> {
         if !self.capabilities().contains(Capabilities::UD) {

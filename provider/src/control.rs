@@ -93,6 +93,8 @@ fn name(request: &Request) -> &'static str {
         Request::ModifyMr { .. } => "changing a memory region",
         Request::MoveMr { .. } => "moving a memory region",
         Request::DeregMr { .. } => "ending a memory region",
+        Request::AllocMw { .. } => "making a memory window",
+        Request::DeallocMw { .. } => "ending a memory window",
         Request::CreateAh { .. } => "making an address handle",
         Request::AllocDm { .. } => "taking device memory",
         Request::CopyDm { .. } => "copying device memory",

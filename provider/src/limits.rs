@@ -138,6 +138,10 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
     let rnr = capabilities.contains(Capabilities::RNR);
     let srq = capabilities.contains(Capabilities::SRQ);
     let datagrams = capabilities.contains(Capabilities::UD);
+    let windows = capabilities.contains(Capabilities::MEMORY_WINDOW);
+    let invalidates = capabilities.contains(Capabilities::INVALIDATE);
+    // A window of type 2 is its protection domain's and its QP's.
+    let window_flags = ibv::IBV_DEVICE_MEM_WINDOW | ibv::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     let atomic = capabilities.contains(Capabilities::ATOMIC);
     let wr = power(limits.log2_sq_blocks).min(power(limits.log2_rq_entries));
     let reads = u32::from(limits.max_rd_atomic);
@@ -155,7 +159,9 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
         device_cap_flags: ibv::IBV_DEVICE_CURR_QP_STATE_MOD
             | ibv::IBV_DEVICE_PORT_ACTIVE_EVENT
             | ibv::IBV_DEVICE_SYS_IMAGE_GUID
-            | if rnr { ibv::IBV_DEVICE_RC_RNR_NAK_GEN } else { 0 },
+            | if rnr { ibv::IBV_DEVICE_RC_RNR_NAK_GEN } else { 0 }
+            | if windows { window_flags } else { 0 }
+            | if invalidates { ibv::IBV_DEVICE_MEM_MGT_EXTENSIONS } else { 0 },
         max_sge: limits.max_sge.into(),
         max_sge_rd: limits.max_sge.into(),
         max_cq: int(limits.cqs),
@@ -170,7 +176,7 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
         atomic_cap: if atomic { ibv::IBV_ATOMIC_HCA } else { ibv::IBV_ATOMIC_NONE },
         max_ee: 0,
         max_rdd: 0,
-        max_mw: 0,
+        max_mw: if windows { int(limits.mws) } else { 0 },
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
         max_mcast_grp: 0,
@@ -242,6 +248,7 @@ pub(crate) mod tests {
             mrs: 4096,
             pds: 1024,
             ahs: 1024,
+            mws: 1024,
             log2_cq_entries: 22,
             log2_sq_blocks: 16,
             log2_rq_entries: 15,

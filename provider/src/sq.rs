@@ -10,8 +10,8 @@ use hostmem::{BlockRing, DoorbellSlot, MaskedTable, Record};
 use crate::doorbell::CardPath;
 use crate::lock::{QueueGuard, QueueLock};
 use crate::wr::{
-    AtomicRequest, FlagTable, Operation, Operations, Payload, SendRequest, write_atomic,
-    write_datagram, write_send,
+    AtomicRequest, FlagTable, KeyRequest, Operation, Operations, Payload, SendRequest,
+    write_atomic, write_datagram, write_key_change, write_send,
 };
 
 pub(crate) use building::{Building, Request};
@@ -242,6 +242,24 @@ impl SendQueue {
         }
         let requests = self.claim(cursor, end, request.wr_id)?;
         write_atomic(&self.ring, cursor.block, (opcode, flags), request);
+        Ok(Cursor { block: cursor.block.wrapping_add(1), requests })
+    }
+
+    /// As [`Self::push`], a change of keys.
+    pub(crate) fn push_key_change(
+        &self,
+        cursor: Cursor,
+        end: u32,
+        opcode: u32,
+        request: &KeyRequest,
+    ) -> Result<Cursor, i32> {
+        self.shape.operations.key_change(opcode)?;
+        let flags = self.shape.flags.get(request.flags)?;
+        if flags.contains(SendFlags::INLINE) {
+            return Err(libc::EINVAL);
+        }
+        let requests = self.claim(cursor, end, request.wr_id)?;
+        write_key_change(&self.ring, cursor.block, flags, &request.change);
         Ok(Cursor { block: cursor.block.wrapping_add(1), requests })
     }
 

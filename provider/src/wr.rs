@@ -4,7 +4,7 @@ use crate::abi::verbs::{self as ibv, ibv_sge};
 use fpga_regs::engine::qp::QpType;
 use fpga_regs::engine::window::Capabilities;
 use fpga_regs::engine::wqe::{
-    Atomic, Datagram, MAX_INLINE, RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SEND_MAX_BLOCKS,
+    Atomic, Bind, Datagram, MAX_INLINE, RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SEND_MAX_BLOCKS,
     SEND_PAYLOAD_OFFSET, SendFlags, SendHeader, SendOpcode, Sge, send_blocks_for_inline,
     send_blocks_for_sges,
 };
@@ -90,6 +90,10 @@ pub(crate) struct Operations {
     table: [Operation; OPCODES],
     /// Atomics, which are not in the table: requests of other operations need not be told from them.
     atomics: bool,
+    /// So it is with binding memory windows,
+    binds: bool,
+    /// and with taking keys back here.
+    invalidates: bool,
 }
 
 impl Operations {
@@ -106,11 +110,18 @@ impl Operations {
             (C::WRITE, ibv::IBV_WR_RDMA_WRITE, SendOpcode::Write, write),
             (C::WRITE, ibv::IBV_WR_RDMA_WRITE_WITH_IMM, SendOpcode::WriteImm, write | IMMEDIATE),
             (C::READ, ibv::IBV_WR_RDMA_READ, SendOpcode::Read, read),
+            // In place of immediate data there is the key.
+            (
+                C::INVALIDATE,
+                ibv::IBV_WR_SEND_WITH_INV,
+                SendOpcode::SendInvalidate,
+                send | IMMEDIATE,
+            ),
         ] {
             let immediate = carries & IMMEDIATE == 0 || capabilities.contains(C::IMMEDIATE);
             let of_kind = match kind {
-                QpType::Ud => carries & REMOTE == 0,
-                QpType::Uc => code != SendOpcode::Read,
+                QpType::Ud => carries & REMOTE == 0 && code != SendOpcode::SendInvalidate,
+                QpType::Uc => code != SendOpcode::Read && code != SendOpcode::SendInvalidate,
                 _ => true,
             };
             let offered = immediate && of_kind && capabilities.contains(needs);
@@ -118,7 +129,13 @@ impl Operations {
                 *place = Operation { code: code.0, carries };
             }
         }
-        Self { table, atomics: capabilities.contains(C::ATOMIC) && kind.is_reliable() }
+        let connected = kind != QpType::Ud;
+        Self {
+            table,
+            atomics: capabilities.contains(C::ATOMIC) && kind.is_reliable(),
+            binds: capabilities.contains(C::MEMORY_WINDOW) && connected,
+            invalidates: capabilities.contains(C::INVALIDATE) && connected,
+        }
     }
 
     /// What the card calls an atomic, or the errno a post of it fails with.
@@ -130,9 +147,18 @@ impl Operations {
         }
     }
 
+    /// Checks a change of keys, or fails with the errno of posting it.
+    pub(crate) fn key_change(&self, opcode: u32) -> Result<(), i32> {
+        match opcode {
+            ibv::IBV_WR_BIND_MW if self.binds => Ok(()),
+            ibv::IBV_WR_LOCAL_INV if self.invalidates => Ok(()),
+            _ => Err(not_offered(opcode)),
+        }
+    }
+
     /// Whether requests of that operation can be posted.
     pub(crate) fn offers(&self, opcode: u32) -> bool {
-        self.get(opcode).is_ok() || self.atomic(opcode).is_ok()
+        self.get(opcode).is_ok() || self.atomic(opcode).is_ok() || self.key_change(opcode).is_ok()
     }
 
     /// The operation, if it is no atomic, or the errno a post of it fails with.
@@ -346,6 +372,55 @@ pub(crate) fn write_atomic(
     entry.write(Sge { address, length, lkey }.encode());
 }
 
+/// A work request that changes what a key opens, and moves no bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyRequest {
+    /// The program's name for it.
+    pub wr_id: u64,
+    /// `ibv_send_flags`.
+    pub flags: u32,
+    /// What changes.
+    pub change: KeyChange,
+}
+
+/// What a [`KeyRequest`] changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum KeyChange {
+    /// A memory window is bound.
+    Bind {
+        /// Its key from then on.
+        rkey: u32,
+        /// Its first byte.
+        address: u64,
+        /// The rest.
+        bind: Bind,
+    },
+    /// A memory window is taken back.
+    Invalidate {
+        /// Its key.
+        rkey: u32,
+    },
+}
+
+/// Writes a change of keys into its ring, where it is block `index`.
+pub(crate) fn write_key_change(ring: &BlockRing, index: u32, flags: SendFlags, change: &KeyChange) {
+    let header = SendHeader { flags, blocks: 1, ..SendHeader::default() };
+    let (header, bind) = match *change {
+        KeyChange::Bind { rkey, address, bind } => {
+            let opcode = SendOpcode::BindWindow;
+            (SendHeader { opcode, rkey, remote_address: address, ..header }, bind)
+        }
+        KeyChange::Invalidate { rkey } => {
+            let opcode = SendOpcode::LocalInvalidate;
+            (SendHeader { opcode, immediate: rkey, ..header }, Bind::default())
+        }
+    };
+    let mut entry = EntryWriter::new(ring, index);
+    let [[h0, h1, h2, h3, ..]] = header.encode();
+    let [[.., length, key, _, _]] = bind.encode();
+    entry.write([h0, h1, h2, h3, length, key]);
+}
+
 /// Writes a receive entry into its ring from block `index` on; the elements were checked.
 #[inline(always)]
 pub(crate) fn write_receive(ring: &BlockRing, index: u32, tag: u32, elements: &[ibv_sge]) {
@@ -511,7 +586,14 @@ mod tests {
         }
         assert_eq!(all.atomic(ibv::IBV_WR_BIND_MW), Err(libc::EOPNOTSUPP));
         assert_eq!(all.atomic(32), Err(libc::EINVAL));
-        assert!(all.offers(ibv::IBV_WR_SEND) && !all.offers(ibv::IBV_WR_BIND_MW));
+        assert!(all.offers(ibv::IBV_WR_SEND) && !all.offers(ibv::IBV_WR_TSO));
+        for (opcode, needs) in [
+            (ibv::IBV_WR_BIND_MW, Capabilities::MEMORY_WINDOW),
+            (ibv::IBV_WR_LOCAL_INV, Capabilities::INVALIDATE),
+            (ibv::IBV_WR_SEND_WITH_INV, Capabilities::INVALIDATE),
+        ] {
+            assert!(all.offers(opcode) && !offered(Capabilities::all() - needs).offers(opcode));
+        }
         assert_eq!(code(&all, ibv::IBV_WR_BIND_MW), Err(libc::EOPNOTSUPP));
         for unknown in [11, 15, 16, 32, u32::MAX] {
             assert_eq!(code(&all, unknown), Err(libc::EINVAL));
@@ -527,8 +609,11 @@ mod tests {
         let all = Operations::offered(Capabilities::all(), QpType::Uc);
         let reliable = Operations::offered(Capabilities::all(), QpType::Rc);
         for opcode in 0..=ibv::IBV_WR_TSO {
-            let answered = opcode == ibv::IBV_WR_RDMA_READ || reliable.atomic(opcode).is_ok();
-            assert_eq!(all.offers(opcode), reliable.offers(opcode) && !answered, "opcode {opcode}");
+            let only_reliable = [ibv::IBV_WR_RDMA_READ, ibv::IBV_WR_SEND_WITH_INV]
+                .contains(&opcode)
+                || reliable.atomic(opcode).is_ok();
+            let offered = reliable.offers(opcode) && !only_reliable;
+            assert_eq!(all.offers(opcode), offered, "opcode {opcode}");
         }
     }
 

@@ -247,6 +247,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     }
 
     fn create_key(&mut self, command: CreateKey, memory: &M) -> Result<u32, AdminStatus> {
+        if matches!(command.kind, KeyKind::Window1 | KeyKind::Window2) {
+            self.check_offered(Capabilities::MEMORY_WINDOW)?;
+        }
         if command.kind != KeyKind::DeviceMemory {
             return self.keys.create(&command, memory, &mut self.random);
         }

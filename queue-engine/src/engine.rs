@@ -140,6 +140,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     pub const AH_BYTES: usize = PLACES * size_of::<(u32, u32)>();
     /// Bytes that a key takes at most.
     pub const KEY_BYTES: usize = PLACES * Keys::BYTES_OF_EACH;
+    /// Bytes of the engine that a memory window takes at most.
+    pub const WINDOW_BYTES: usize = PLACES * Keys::BYTES_OF_WINDOW;
 
     /// Bytes that a part of the card's own memory takes at most.
     pub const DM_BYTES: usize = PLACES * DeviceMemory::<M>::BYTES_OF_EACH;

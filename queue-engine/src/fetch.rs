@@ -3,16 +3,18 @@
 use fpga_regs::Block;
 use fpga_regs::engine::cqe::{Opcode, Status};
 use fpga_regs::engine::doorbell::record;
+use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{QpState, QpType};
 use fpga_regs::engine::wqe::{
-    ATOMIC_BYTES, ATOMIC_PAYLOAD_OFFSET, Atomic, AtomicOperation, Datagram, MAX_INLINE, MAX_SGE,
-    SEND_MAX_BLOCKS, SEND_PAYLOAD_OFFSET, SGE_BYTES, SendFlags, SendHeader, SendOpcode,
+    ATOMIC_BYTES, ATOMIC_PAYLOAD_OFFSET, Atomic, AtomicOperation, Bind, Datagram, MAX_INLINE,
+    MAX_SGE, SEND_MAX_BLOCKS, SEND_PAYLOAD_OFFSET, SGE_BYTES, SendFlags, SendHeader, SendOpcode,
     send_blocks_for_inline, send_blocks_for_sges, sge_at,
 };
 
+use crate::cq::Completions;
 use crate::doorbells::DoorbellPage;
 use crate::engine::Engine;
-use crate::keys::Keys;
+use crate::keys::{Binding, Keys, Peer};
 use crate::memory::{Record, Ring, Rings};
 use crate::numbers::{ByNumber, Random};
 use crate::qp::{Qp, SendRing};
@@ -28,6 +30,8 @@ pub(crate) const QUANTUM: usize = 64;
 enum Step {
     /// A message went to the transport.
     Submitted,
+    /// The entry was executed here, and is complete.
+    Done,
     /// Nothing to fetch.
     Idle,
     /// The transport has no room for what is there.
@@ -48,8 +52,9 @@ pub(crate) enum Turn {
 }
 
 /// What fetching needs of the engine beside the QP.
-struct Tables<'a> {
-    keys: &'a Keys,
+struct Tables<'a, M: Rings> {
+    keys: &'a mut Keys,
+    completions: Completions<'a, M>,
     ahs: &'a ByNumber<u32>,
     max_message: u32,
     share: &'a mut Share,
@@ -110,7 +115,7 @@ fn check_wqe(
 ) -> Result<Operation, Status> {
     let operation = match kind {
         QpType::Ud => datagram(header, blocks),
-        QpType::Uc => operation(header, blocks).filter(|operation| !operation.is_answered()),
+        QpType::Uc => operation(header, blocks).filter(Operation::is_unanswered),
         _ => operation(header, blocks),
     };
     let operation = operation.ok_or(Status::LocalQpOperation)?;
@@ -156,6 +161,7 @@ fn operation(header: &SendHeader, blocks: &[Block; SEND_MAX_BLOCKS]) -> Option<O
     Some(match header.opcode {
         SendOpcode::Send => Operation::Send { immediate: None },
         SendOpcode::SendImm => Operation::Send { immediate: Some(immediate) },
+        SendOpcode::SendInvalidate => Operation::SendInvalidate { rkey: immediate },
         SendOpcode::Write => write(None),
         SendOpcode::WriteImm => write(Some(immediate)),
         SendOpcode::Read => Operation::Read { remote_address, rkey },
@@ -218,10 +224,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         let max_message = self.config.max_message;
         let share = self.shares.of(qp.page);
-        let mut tables = Tables { keys: &self.keys, ahs: &self.ahs, max_message, share };
+        let completions = Completions { cqs: &mut self.cqs, events: &mut self.events, now };
+        let (keys, ahs) = (&mut self.keys, &self.ahs);
+        let mut tables = Tables { keys, completions, ahs, max_message, share };
         for _ in 0..QUANTUM {
             match step(now, qp, &mut tables, transport) {
-                Step::Submitted => {}
+                Step::Submitted | Step::Done => {}
                 Step::Idle | Step::Full => return Turn::Over,
                 Step::NoRoom => return Turn::Starved,
                 Step::Stopped => {
@@ -239,7 +247,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 fn step<M: Rings>(
     now: u64,
     qp: &mut Qp<M>,
-    tables: &mut Tables<'_>,
+    tables: &mut Tables<'_, M>,
     transport: &mut impl Transport,
 ) -> Step {
     if qp.sq.stopped {
@@ -265,6 +273,9 @@ fn step<M: Rings>(
         signaled: true,
         failed: None,
     };
+    if let Some(header) = header.filter(|header| is_local(header.opcode, qp.kind)) {
+        return execute(qp, &header, first, tables);
+    }
     let submitted = match header {
         None => Err(Status::LocalQpOperation),
         Some(header) => {
@@ -290,6 +301,54 @@ fn step<M: Rings>(
     if qp.sq.stopped { Step::Stopped } else { Step::Submitted }
 }
 
+/// Whether an entry is executed by the engine, and by nobody else.
+fn is_local(opcode: SendOpcode, kind: QpType) -> bool {
+    kind != QpType::Ud && matches!(opcode, SendOpcode::BindWindow | SendOpcode::LocalInvalidate)
+}
+
+/// Executes an entry here once all before it are complete, so that nothing of them goes by a key that it
+/// changes, and it is complete at once.
+fn execute<M: Rings>(
+    qp: &mut Qp<M>,
+    header: &SendHeader,
+    first: Block,
+    tables: &mut Tables<'_, M>,
+) -> Step {
+    if qp.under_way.front().is_some() {
+        return Step::Full;
+    }
+    let by = Peer { qpn: qp.qpn, pdn: qp.pdn };
+    let done = match header.opcode {
+        _ if header.num_sge != 0 || header.flags.contains(SendFlags::INLINE) => {
+            Err(Status::LocalQpOperation)
+        }
+        SendOpcode::LocalInvalidate => {
+            tables.keys.invalidate(by, header.immediate).map_err(|_| Status::WindowBind)
+        }
+        _ => {
+            let Bind { length, lkey, access } = Bind::decode(&[first]);
+            let (rkey, va) = (header.rkey, header.remote_address);
+            let access = Access::from_bits_retain(access);
+            let binding = Binding { rkey, lkey, va, length, access };
+            tables.keys.bind(by, &binding).map_err(|_| Status::WindowBind)
+        }
+    };
+    let (wqe_index, opcode) = (qp.sq.fetch, completed_as(header.opcode));
+    qp.sq.fetch = wqe_index.wrapping_add(u32::from(header.blocks));
+    let signaled = header.flags.contains(SendFlags::SIGNALED);
+    if done.is_err() {
+        qp.sq.stopped = true;
+        let (length, payload, failed) = (0, LocalPayload::Inline, done.err());
+        qp.under_way.push(InFlight { wqe_index, length, payload, opcode, signaled, failed });
+        return Step::Stopped;
+    }
+    if signaled {
+        let entry = qp.send_cqe(wqe_index, opcode, Status::Success);
+        tables.completions.push(qp.send_cqn, entry);
+    }
+    Step::Done
+}
+
 /// Submits a message; `false` when the transport has no room after all.
 fn submit<M: Rings>(
     now: u64,
@@ -297,7 +356,7 @@ fn submit<M: Rings>(
     message: &InFlight,
     operation: Operation,
     flags: SendFlags,
-    tables: &Tables<'_>,
+    tables: &Tables<'_, M>,
     transport: &mut impl Transport,
 ) -> Result<bool, Status> {
     let length = message.length;

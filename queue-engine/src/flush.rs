@@ -12,7 +12,7 @@ use crate::cq::Completions;
 use crate::doorbells::DoorbellPage;
 use crate::engine::Engine;
 use crate::fetch::{QUANTUM, completed_as};
-use crate::keys::Keys;
+use crate::keys::{Keys, Peer};
 use crate::memory::Rings;
 use crate::numbers::Random;
 use crate::qp::{KEPT_RECEIVES, Qp, Taken};
@@ -97,11 +97,21 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
 
     fn received(&mut self, now: u64, received: ReceivedMessage, transport: &mut impl Transport) {
         let ReceivedMessage { qpn, length, kind, immediate, solicited, source_qpn } = received;
+        if let ReceiveKind::SendInvalidate { rkey } = kind {
+            let pdn = self.qps.get(&qpn).map_or(0, |qp| qp.pdn);
+            // One that others have taken back since has what it wants.
+            let _ = self.keys.invalidate(Peer { qpn, pdn }, rkey);
+        }
         let describe = |qp: &Qp<M>, taken: &Taken| {
             let mut entry = qp.receive_cqe(taken.tag, Status::Success);
             entry.byte_count = length;
-            if kind == ReceiveKind::Write {
-                entry.opcode = Opcode::ReceiveWriteImm;
+            match kind {
+                ReceiveKind::Send => {}
+                ReceiveKind::Write => entry.opcode = Opcode::ReceiveWriteImm,
+                ReceiveKind::SendInvalidate { rkey } => {
+                    entry.immediate = rkey;
+                    entry.flags |= Flags::INVALIDATED;
+                }
             }
             if let Some(immediate) = immediate {
                 entry.immediate = immediate;
@@ -215,9 +225,13 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         access: RemoteAccess,
     ) -> bool {
         let Some(qp) = self.qps.get(&qpn) else { return false };
+        let peer = Peer { qpn, pdn: qp.pdn };
+        if access == RemoteAccess::Invalidate {
+            return self.keys.can_invalidate(peer, rkey);
+        }
         let right = right_of(access);
         let keyed = || {
-            let found = self.keys.translate(rkey, qp.pdn, address, length, right);
+            let found = self.keys.translate_remote(rkey, peer, address, length, right);
             // Eight bytes for the card as for the program, so that they never lie on two pages.
             found.is_ok_and(|iova| access != RemoteAccess::Atomic || iova & WITHIN_WORD == 0)
         };

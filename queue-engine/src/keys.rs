@@ -1,4 +1,8 @@
 //! The key table: which memory a key names, for whom, and for what.
+//!
+//! A memory window is a key of its own, for remote access only. While it is bound it opens a part of a
+//! region, which it is looked up through each time, and which stays as it is as long as windows are bound to
+//! it. One of type 2 belongs to the QP that bound it, and is unbound before it is bound again.
 
 use fpga_regs::engine::admin::{AdminStatus, CreateKey, KeyKind, ModifyKey};
 use fpga_regs::engine::key::{self, Access};
@@ -17,7 +21,59 @@ struct Region {
     variant: u8,
     /// The part of the device memory that it lies in.
     dm: Option<u32>,
+    /// Windows that are bound to it.
+    windows: u32,
 }
+
+/// A memory window.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    pdn: u32,
+    is_type_2: bool,
+    variant: u8,
+    bound: Option<Bound>,
+}
+
+/// What a memory window is bound to.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    /// The QP that bound it.
+    qpn: u32,
+    /// The number of the region's key.
+    region: u32,
+    /// Where in the region it begins.
+    offset: u64,
+    /// What its first byte is called.
+    va: u64,
+    length: u64,
+    access: Access,
+}
+
+/// What a window is to be bound to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Binding {
+    /// The window's key from now on.
+    pub(crate) rkey: u32,
+    /// The region's key.
+    pub(crate) lkey: u32,
+    pub(crate) va: u64,
+    /// 0 unbinds it.
+    pub(crate) length: u64,
+    pub(crate) access: Access,
+}
+
+/// A QP through which keys are used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) qpn: u32,
+    pub(crate) pdn: u32,
+}
+
+/// What a window may open, and how its addresses count.
+const WINDOW_ACCESS: Access = Access::REMOTE_WRITE
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::ZERO_BASED);
 
 impl Region {
     /// As work requests will name it, if there can be such a region.
@@ -54,16 +110,20 @@ pub(crate) enum Denied {
 #[derive(Debug)]
 pub(crate) struct Keys {
     regions: ByNumber<Region>,
+    windows: ByNumber<Window>,
     numbers: Numbers,
 }
 
 impl Keys {
     /// Bytes of a key in the table.
     pub(crate) const BYTES_OF_EACH: usize = size_of::<(u32, Region)>();
+    /// Bytes of a window in the table.
+    pub(crate) const BYTES_OF_WINDOW: usize = size_of::<(u32, Window)>();
 
     /// A table of at most `limit` keys, whose numbers have `bits` random bits.
     pub(crate) fn new(bits: u32, limit: u32) -> Self {
-        Self { regions: ByNumber::default(), numbers: Numbers::new(bits, 0, limit) }
+        let (regions, windows) = Default::default();
+        Self { regions, windows, numbers: Numbers::new(bits, 0, limit) }
     }
 
     /// Makes a key. One in device memory has the card's address there in place of an IOVA.
@@ -76,13 +136,27 @@ impl Keys {
         let dm = match command.kind {
             KeyKind::Region => None,
             KeyKind::DeviceMemory => Some(command.dm),
+            KeyKind::Window1 | KeyKind::Window2 => return self.create_window(command, random),
             _ => return Err(AdminStatus::Unsupported),
         };
         let CreateKey { va, length, iova, pdn, access, .. } = *command;
-        let region = Region { va, length, iova, pdn, access, variant: 0, dm }.checked(memory)?;
+        let region = Region { va, length, iova, pdn, access, variant: 0, dm, windows: 0 };
+        let region = region.checked(memory)?;
         let number = self.numbers.draw(random).ok_or(AdminStatus::NoResources)?;
         let variant = random.next_u32() as u8;
         self.regions.insert(number, Region { variant, ..region });
+        Ok(key::key(number, variant))
+    }
+
+    fn create_window(
+        &mut self,
+        command: &CreateKey,
+        random: &mut impl Random,
+    ) -> Result<u32, AdminStatus> {
+        let number = self.numbers.draw(random).ok_or(AdminStatus::NoResources)?;
+        let (pdn, is_type_2) = (command.pdn, command.kind == KeyKind::Window2);
+        let variant = random.next_u32() as u8;
+        self.windows.insert(number, Window { pdn, is_type_2, variant, bound: None });
         Ok(key::key(number, variant))
     }
 
@@ -100,14 +174,27 @@ impl Keys {
         if place.dm.is_some() {
             return Err(AdminStatus::Invalid);
         }
-        *place = Region { va, length, iova, pdn, access, variant, dm: None }.checked(memory)?;
+        if place.windows != 0 {
+            return Err(AdminStatus::Busy);
+        }
+        let region = Region { va, length, iova, pdn, access, variant, dm: None, windows: 0 };
+        *place = region.checked(memory)?;
         Ok(())
     }
 
-    /// Ends a key; answers the part of the device memory that it named.
+    /// Ends a key; answers the part of the device memory that it named. A window may have any variant by now.
     pub(crate) fn destroy(&mut self, key: u32) -> Result<Option<u32>, AdminStatus> {
         let number = key::number(key);
+        if self.windows.contains_key(&number) {
+            self.unbind(number);
+            take(&mut self.windows, number);
+            self.numbers.free(number);
+            return Ok(None);
+        }
         match self.regions.get(&number) {
+            Some(region) if region.windows != 0 && region.variant == key::variant(key) => {
+                Err(AdminStatus::Busy)
+            }
             Some(region) if region.variant == key::variant(key) => {
                 let dm = region.dm;
                 take(&mut self.regions, number);
@@ -121,9 +208,73 @@ impl Keys {
     /// Forgets every key; their numbers rest.
     pub(crate) fn clear(&mut self) {
         free_all(&mut self.regions, &mut self.numbers);
+        free_all(&mut self.windows, &mut self.numbers);
     }
 
-    /// Where `length` bytes from `va` lie for the card, if `key` grants `right` on them in `pdn`.
+    /// Binds a window through a QP, or unbinds it; one that is refused stays as it was.
+    pub(crate) fn bind(&mut self, by: Peer, binding: &Binding) -> Result<(), Denied> {
+        let Binding { rkey, lkey, va, length, access } = *binding;
+        let number = key::number(rkey);
+        let window = self.windows.get(&number).filter(|window| window.pdn == by.pdn);
+        let Window { is_type_2, bound, .. } = *window.ok_or(Denied::Key)?;
+        let is_zero_based = access.contains(Access::ZERO_BASED);
+        if !WINDOW_ACCESS.contains(access) || (is_zero_based && !is_type_2) {
+            return Err(Denied::Right);
+        }
+        if is_type_2 && bound.is_some() {
+            return Err(Denied::Key);
+        }
+        let bound = match length {
+            0 => None,
+            _ => {
+                let needed = match access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
+                    true => Access::WINDOW_BIND | Access::LOCAL_WRITE,
+                    false => Access::WINDOW_BIND,
+                };
+                let offset = self.offset_in(lkey, by.pdn, va, length, needed)?;
+                let (qpn, region) = (by.qpn, key::number(lkey));
+                let va = if is_zero_based { 0 } else { va };
+                Some(Bound { qpn, region, offset, va, length, access })
+            }
+        };
+        self.unbind(number);
+        if let Some(region) = bound.and_then(|bound| self.regions.get_mut(&bound.region)) {
+            region.windows = region.windows.saturating_add(1);
+        }
+        if let Some(window) = self.windows.get_mut(&number) {
+            (window.variant, window.bound) = (key::variant(rkey), bound);
+        }
+        Ok(())
+    }
+
+    /// Whether a window may be taken back through a QP: it is of type 2, and was bound by it.
+    pub(crate) fn can_invalidate(&self, by: Peer, rkey: u32) -> bool {
+        self.windows.get(&key::number(rkey)).is_some_and(|window| {
+            let is_its_own = window.bound.is_some_and(|bound| bound.qpn == by.qpn);
+            let is_named = window.variant == key::variant(rkey) && window.pdn == by.pdn;
+            window.is_type_2 && is_named && is_its_own
+        })
+    }
+
+    /// Unbinds a window that may be taken back.
+    pub(crate) fn invalidate(&mut self, by: Peer, rkey: u32) -> Result<(), Denied> {
+        if !self.can_invalidate(by, rkey) {
+            return Err(Denied::Key);
+        }
+        self.unbind(key::number(rkey));
+        Ok(())
+    }
+
+    /// Unbinds the window of that number, if it is bound.
+    fn unbind(&mut self, number: u32) {
+        let bound = self.windows.get_mut(&number).and_then(|window| window.bound.take());
+        if let Some(region) = bound.and_then(|bound| self.regions.get_mut(&bound.region)) {
+            region.windows = region.windows.saturating_sub(1);
+        }
+    }
+
+    /// Where `length` bytes from `va` lie for the card, if `key` is a region's and grants `right` on them in
+    /// `pdn`.
     pub(crate) fn translate(
         &self,
         key: u32,
@@ -133,19 +284,84 @@ impl Keys {
         right: Access,
     ) -> Result<u64, Denied> {
         let region = self.regions.get(&key::number(key)).ok_or(Denied::Key)?;
-        if region.variant != key::variant(key) || region.pdn != pdn {
+        let offset = region.open(key, pdn, va, length, right)?;
+        region.iova.checked_add(offset).ok_or(Denied::Bounds)
+    }
+
+    /// The same of a key that a peer names, which may be a window's.
+    pub(crate) fn translate_remote(
+        &self,
+        key: u32,
+        peer: Peer,
+        va: u64,
+        length: u64,
+        right: Access,
+    ) -> Result<u64, Denied> {
+        match self.translate(key, peer.pdn, va, length, right) {
+            Err(Denied::Key) => self.translate_window(key, peer, va, length, right),
+            opened => opened,
+        }
+    }
+
+    #[cold]
+    fn translate_window(
+        &self,
+        key: u32,
+        peer: Peer,
+        va: u64,
+        length: u64,
+        right: Access,
+    ) -> Result<u64, Denied> {
+        let window = self.windows.get(&key::number(key)).ok_or(Denied::Key)?;
+        let bound = window.bound.ok_or(Denied::Key)?;
+        let is_its_own = !window.is_type_2 || bound.qpn == peer.qpn;
+        if window.variant != key::variant(key) || window.pdn != peer.pdn || !is_its_own {
             return Err(Denied::Key);
         }
-        if !region.access.contains(right) {
+        if !bound.access.contains(right) {
             return Err(Denied::Right);
         }
-        let offset = va.checked_sub(region.va).ok_or(Denied::Bounds)?;
-        match offset.checked_add(length) {
-            Some(end) if end <= region.length => {
-                region.iova.checked_add(offset).ok_or(Denied::Bounds)
-            }
-            _ => Err(Denied::Bounds),
+        let offset = within(bound.va, bound.length, va, length)?;
+        let region = self.regions.get(&bound.region).ok_or(Denied::Key)?;
+        let offset = offset.checked_add(bound.offset).ok_or(Denied::Bounds)?;
+        region.iova.checked_add(offset).ok_or(Denied::Bounds)
+    }
+
+    /// Where a range begins in the region of a key.
+    fn offset_in(
+        &self,
+        key: u32,
+        pdn: u32,
+        va: u64,
+        length: u64,
+        right: Access,
+    ) -> Result<u64, Denied> {
+        let region = self.regions.get(&key::number(key)).ok_or(Denied::Key)?;
+        region.open(key, pdn, va, length, right)
+    }
+}
+
+impl Region {
+    /// Where a range begins in it, if `key` is its own and grants `right` on the range in `pdn`.
+    #[inline]
+    fn open(&self, key: u32, pdn: u32, va: u64, length: u64, right: Access) -> Result<u64, Denied> {
+        if self.variant != key::variant(key) || self.pdn != pdn {
+            return Err(Denied::Key);
         }
+        if !self.access.contains(right) {
+            return Err(Denied::Right);
+        }
+        within(self.va, self.length, va, length)
+    }
+}
+
+/// Where the `length` bytes from `va` begin in the `size` bytes from `start`.
+#[inline]
+fn within(start: u64, size: u64, va: u64, length: u64) -> Result<u64, Denied> {
+    let offset = va.checked_sub(start).ok_or(Denied::Bounds)?;
+    match offset.checked_add(length) {
+        Some(end) if end <= size => Ok(offset),
+        _ => Err(Denied::Bounds),
     }
 }
 

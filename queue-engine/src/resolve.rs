@@ -6,7 +6,7 @@ use fpga_regs::engine::wqe::{SEND_PAYLOAD_OFFSET, Sge};
 
 use crate::doorbells::DoorbellPage;
 use crate::engine::Engine;
-use crate::keys::Keys;
+use crate::keys::{Keys, Peer};
 use crate::memory::{Piece, Rings};
 use crate::numbers::Random;
 use crate::qp::{Qp, SendRing};
@@ -96,9 +96,14 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 if length == 0 {
                     return Ok(());
                 }
+                // That moves no bytes.
+                if access == crate::RemoteAccess::Invalidate {
+                    return Err(Unreachable);
+                }
                 let right = right_of(access);
                 let keys = &self.keys;
-                let iova = keys.translate(rkey, qp.pdn, address, u64::from(length), right);
+                let peer = Peer { qpn, pdn: qp.pdn };
+                let iova = keys.translate_remote(rkey, peer, address, u64::from(length), right);
                 pieces.push(Piece { iova: iova.map_err(|_| Unreachable)?, length }.into());
                 Ok(())
             }
@@ -106,12 +111,13 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     }
 }
 
-/// The right a peer's access wants.
+/// The right that a peer's access to bytes wants.
 pub(crate) fn right_of(access: crate::RemoteAccess) -> Access {
     match access {
         crate::RemoteAccess::Write => Access::REMOTE_WRITE,
         crate::RemoteAccess::Read => Access::REMOTE_READ,
         crate::RemoteAccess::Atomic => Access::REMOTE_ATOMIC,
+        crate::RemoteAccess::Invalidate => Access::empty(),
     }
 }
 

@@ -21,6 +21,11 @@ pub enum Operation {
         /// Immediate data, opaque.
         immediate: Option<u32>,
     },
+    /// SEND that takes a key of the peer's back.
+    SendInvalidate {
+        /// The key.
+        rkey: u32,
+    },
     /// RDMA WRITE, with immediate data if any.
     Write {
         /// First byte of remote memory.
@@ -49,9 +54,9 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether the peer answers it with bytes.
-    pub(crate) fn is_answered(&self) -> bool {
-        matches!(self, Self::Read { .. } | Self::Atomic { .. })
+    /// Whether a peer that answers nothing can execute it.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Send { .. } | Self::Write { .. })
     }
 }
 
@@ -249,6 +254,11 @@ pub struct ReceivedMessage {
 pub enum ReceiveKind {
     /// A SEND.
     Send,
+    /// A SEND that takes a key back, which [`crate::Engine::allows`] has allowed.
+    SendInvalidate {
+        /// The key.
+        rkey: u32,
+    },
     /// An RDMA WRITE with immediate data.
     Write,
 }
@@ -262,6 +272,8 @@ pub enum RemoteAccess {
     Read,
     /// An atomic.
     Atomic,
+    /// To take the key back; no bytes.
+    Invalidate,
 }
 
 /// A receive WQE that was taken for a message.

@@ -17,6 +17,8 @@ pub enum Operation {
     Send,
     /// SEND with immediate data.
     SendImm,
+    /// SEND that takes the peer's key `SendRequest::imm` back.
+    SendInvalidate,
     /// RDMA WRITE.
     Write,
     /// RDMA WRITE with immediate data: consumes a receive request of the peer at its end.
@@ -39,7 +41,8 @@ pub struct SendRequest {
     pub remote_va: u64,
     /// The peer's key (WRITE, READ and atomics).
     pub rkey: u32,
-    /// The immediate data (big-endian on the wire), for operations that have some.
+    /// The immediate data (big-endian on the wire), for operations that have some; the key that a
+    /// [`Operation::SendInvalidate`] takes back.
     pub imm: u32,
     /// Ask for a solicited event at the peer.
     pub solicited: bool,
@@ -230,7 +233,7 @@ impl Operation {
     #[must_use]
     pub const fn takes_receive(self) -> bool {
         match self {
-            Self::Send | Self::SendImm | Self::WriteImm => true,
+            Self::Send | Self::SendImm | Self::SendInvalidate | Self::WriteImm => true,
             Self::Write | Self::Read | Self::Atomic(_) => false,
         }
     }
@@ -294,6 +297,11 @@ pub enum ReceiveStatus {
 pub enum ReceiveKind {
     /// A SEND; its bytes are in the receive buffer.
     Send,
+    /// The same, and the key is to be taken back, which [`Verbs::check_remote`] has allowed.
+    SendInvalidate {
+        /// The key.
+        rkey: u32,
+    },
     /// A WRITE with immediate data; its bytes are where the WRITE said.
     Write,
 }
@@ -399,6 +407,8 @@ pub enum RemoteAccess {
     Read,
     /// An atomic operation.
     Atomic,
+    /// To take the key back; no bytes.
+    Invalidate,
 }
 
 /// The key, range, access or protection domain did not allow a request.
@@ -432,8 +442,8 @@ pub enum ReceiveError {
 /// What is [`Poll::Pending`] is not decided yet: the frame that needs it has done nothing, and is to
 /// be given to [`Stack::receive`](crate::Stack::receive) again, which asks the same again.
 pub trait Verbs {
-    /// Whether the peer of `qpn` may access `length` bytes (at least 1) at `va` with `rkey`. Asked
-    /// once for a whole message.
+    /// Whether the peer of `qpn` may access `length` bytes (at least 1, but for
+    /// [`RemoteAccess::Invalidate`]) at `va` with `rkey`. Asked once for a whole message.
     fn check_remote(
         &mut self,
         qpn: Qpn,

@@ -84,6 +84,9 @@ pub enum PostError {
         "a message of {0} bytes is too long; at most 2147483648, and the path MTU of a datagram"
     )]
     TooLong(u32),
+    /// The transport service of the queue pair has no such operation.
+    #[error("QP {0} is of a transport service that has no such operation")]
+    NotOffered(Qpn),
     /// READs were disabled by `max_rd_atomic` 0.
     #[error("QP {0} may have no READ outstanding; raise max_rd_atomic")]
     ReadsDisabled(Qpn),

@@ -1,8 +1,7 @@
 //! The table of operation codes: for each its class, position, extension headers and payload.
 //!
 //! Codes are those of the specification, section 9.2, for Reliable Connection and Unreliable Connection, the
-//! two of Unreliable Datagram, and the congestion notification packet of annex A17. The two of a SEND with
-//! invalidate are not here: nothing above the transport takes a key back for a peer.
+//! two of Unreliable Datagram, and the congestion notification packet of annex A17.
 
 use bitflags::bitflags;
 
@@ -24,6 +23,8 @@ bitflags! {
         const ATOMICACKETH = 16;
         /// Immediate data.
         const IMMDT = 32;
+        /// The key to take back.
+        const IETH = 64;
     }
 }
 
@@ -39,6 +40,7 @@ impl Extensions {
             (Self::AETH, aeth::LENGTH),
             (Self::ATOMICACKETH, extension::atomicacketh::LENGTH),
             (Self::IMMDT, extension::immdt::LENGTH),
+            (Self::IETH, extension::immdt::LENGTH),
         ];
         let mut rest: &[(Self, usize)] = &lengths;
         while let [(extension, size), tail @ ..] = rest {
@@ -218,6 +220,8 @@ pub mod code {
     pub const ATOMIC_ACKNOWLEDGE: u8 = 0x12;
     pub const COMPARE_SWAP: u8 = 0x13;
     pub const FETCH_ADD: u8 = 0x14;
+    pub const SEND_LAST_INVALIDATE: u8 = 0x16;
+    pub const SEND_ONLY_INVALIDATE: u8 = 0x17;
     pub const UD_SEND_ONLY: u8 = 0x64;
     pub const UD_SEND_ONLY_IMM: u8 = 0x65;
     pub const CNP: u8 = 0x81;
@@ -243,6 +247,7 @@ const fn row(
 const UC: u8 = code::UNRELIABLE_CONNECTION;
 const NONE: Extensions = Extensions::empty();
 const IMMDT: Extensions = Extensions::IMMDT;
+const IETH: Extensions = Extensions::IETH;
 const RETH: Extensions = Extensions::RETH;
 const RETH_IMMDT: Extensions = RETH.union(IMMDT);
 const AETH: Extensions = Extensions::AETH;
@@ -261,7 +266,7 @@ use Position::{First, Last, Middle, Only};
 /// Every known code.
 #[rustfmt::skip]
 // RC-5
-static TABLE: [Opcode; 36] = [
+static TABLE: [Opcode; 38] = [
     row(code::SEND_FIRST, "SEND_FIRST", Send, First, NONE, Mtu),
     row(code::SEND_MIDDLE, "SEND_MIDDLE", Send, Middle, NONE, Mtu),
     row(code::SEND_LAST, "SEND_LAST", Send, Last, NONE, OneToMtu),
@@ -283,6 +288,9 @@ static TABLE: [Opcode; 36] = [
     row(code::ATOMIC_ACKNOWLEDGE, "ATOMIC_ACKNOWLEDGE", AtomicAcknowledge, Only, AETH_ATOMIC, PayloadRule::None),
     row(code::COMPARE_SWAP, "COMPARE_SWAP", CompareSwap, Only, ATOMIC, PayloadRule::None),
     row(code::FETCH_ADD, "FETCH_ADD", FetchAdd, Only, ATOMIC, PayloadRule::None),
+    // RC-102
+    row(code::SEND_LAST_INVALIDATE, "SEND_LAST_WITH_INVALIDATE", Send, Last, IETH, OneToMtu),
+    row(code::SEND_ONLY_INVALIDATE, "SEND_ONLY_WITH_INVALIDATE", Send, Only, IETH, ZeroToMtu),
     // UC-1
     row(UC | code::SEND_FIRST, "UC_SEND_FIRST", Send, First, NONE, Mtu),
     row(UC | code::SEND_MIDDLE, "UC_SEND_MIDDLE", Send, Middle, NONE, Mtu),
@@ -356,7 +364,8 @@ mod tests {
         for code in 0..code::SERVICE {
             let (reliable, unreliable) = (Opcode::find(code & !UC), Opcode::find(code | UC));
             let Some(row) = unreliable.filter(|row| row.service() == UC) else {
-                assert!(reliable.is_none_or(|row| !matches!(row.class, Send | Write)));
+                let kept = |row: &Opcode| matches!(row.class, Send | Write);
+                assert!(reliable.is_none_or(|row| !kept(row) || row.extensions == IETH));
                 continue;
             };
             let expected = Opcode { code: row.code, name: row.name, ..*reliable.unwrap() };
@@ -369,7 +378,7 @@ mod tests {
     fn only_starts_and_ends_carry_their_headers() {
         for row in &TABLE {
             let ends = row.position.is_end();
-            assert!(ends || !row.extensions.contains(IMMDT), "{}", row.name);
+            assert!(ends || !row.extensions.intersects(IMMDT | IETH), "{}", row.name);
             if row.class == Write {
                 assert_eq!(row.extensions.contains(RETH), row.position.is_start(), "{}", row.name);
             }

@@ -478,8 +478,12 @@ pub(crate) fn data_frame(
     // RC-29
     let with_rdma =
         position.is_start() && matches!(request.operation, Operation::Write | Operation::WriteImm);
-    let with_imm =
-        position.is_end() && matches!(request.operation, Operation::SendImm | Operation::WriteImm);
+    // RC-102
+    let has_imm = matches!(
+        request.operation,
+        Operation::SendImm | Operation::SendInvalidate | Operation::WriteImm
+    );
+    let with_imm = position.is_end() && has_imm;
     let pad = transport.pad_count;
     let mut after = (payload.length as usize).wrapping_add(usize::from(pad));
     if with_rdma {
@@ -510,10 +514,12 @@ pub(crate) fn data_opcode(operation: Operation, position: Position) -> u8 {
         (Position::Middle, _) => code::SEND_MIDDLE,
         (Position::Last, Operation::Send) => code::SEND_LAST,
         (Position::Last, Operation::SendImm) => code::SEND_LAST_IMM,
+        (Position::Last, Operation::SendInvalidate) => code::SEND_LAST_INVALIDATE,
         (Position::Last, Operation::WriteImm) => code::WRITE_LAST_IMM,
         (Position::Last, _) => code::WRITE_LAST,
         (Position::Only, Operation::Send) => code::SEND_ONLY,
         (Position::Only, Operation::SendImm) => code::SEND_ONLY_IMM,
+        (Position::Only, Operation::SendInvalidate) => code::SEND_ONLY_INVALIDATE,
         (Position::Only, Operation::WriteImm) => code::WRITE_ONLY_IMM,
         (Position::Only, _) => code::WRITE_ONLY,
     }
@@ -577,8 +583,13 @@ mod tests {
     #[test]
     fn every_operation_has_its_opcodes() {
         use crate::opcode::{Class, Opcode};
-        let operations =
-            [Operation::Send, Operation::SendImm, Operation::Write, Operation::WriteImm];
+        let operations = [
+            Operation::Send,
+            Operation::SendImm,
+            Operation::SendInvalidate,
+            Operation::Write,
+            Operation::WriteImm,
+        ];
         let positions = [Position::First, Position::Middle, Position::Last, Position::Only];
         for operation in operations {
             for position in positions {

@@ -521,6 +521,8 @@ impl Qp {
         verbs: &mut impl Verbs,
         placements: &mut Vec<Placement>,
     ) -> Result<(), Stop> {
+        // Before a receive request is taken, for the answer may be pending.
+        let kind = self.check_invalidate(request, verbs)?;
         let (receive, offset) = match self.responder.current {
             Some(Current::Send { receive, offset }) => (receive, offset),
             // RC-38
@@ -551,13 +553,28 @@ impl Qp {
                 id: receive.id,
                 // At most MAX_MESSAGE_LENGTH.
                 length: end as u32,
-                kind: ReceiveKind::Send,
+                kind,
                 imm: request.packet.immediate,
                 solicited: request.packet.bth.solicited,
                 source_qpn: None,
             },
         );
         Ok(())
+    }
+
+    /// What kind of SEND it is; one that takes a key back must be allowed to.
+    fn check_invalidate(
+        &mut self,
+        request: &Request<'_>,
+        verbs: &mut impl Verbs,
+    ) -> Result<ReceiveKind, Stop> {
+        let Some(rkey) = request.packet.invalidate else { return Ok(ReceiveKind::Send) };
+        // RC-103
+        match verbs.check_remote(self.qpn, rkey, 0, 0, RemoteAccess::Invalidate) {
+            Poll::Ready(Ok(())) => Ok(ReceiveKind::SendInvalidate { rkey }),
+            Poll::Ready(Err(AccessDenied)) => Err(Stop::Refuse(NakCode::RemoteAccessError)),
+            Poll::Pending => Err(Stop::Undecided),
+        }
     }
 
     fn execute_write(

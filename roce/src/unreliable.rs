@@ -505,5 +505,5 @@ const INVALID: Stop = Stop::Drop(|shared| &mut shared.counters.resp_remote_inval
 /// Whether an operation exists along an unreliable connection.
 pub(crate) const fn is_offered(operation: Operation) -> bool {
     // UC-1
-    !operation.is_answered()
+    !operation.is_answered() && !matches!(operation, Operation::SendInvalidate)
 }

@@ -183,6 +183,18 @@ pub enum Request {
         /// The part.
         dm: u32,
     },
+    /// Makes a memory window, unbound. → [`Response::Mw`]
+    AllocMw {
+        /// Protection domain.
+        pdn: u32,
+        /// Whether it is of type 2, which the QP has that binds it.
+        type_2: bool,
+    },
+    /// Ends a memory window. → [`Response::Done`]
+    DeallocMw {
+        /// Memory window.
+        mw: u32,
+    },
     /// Makes an address handle. → [`Response::Ah`]
     CreateAh {
         /// Protection domain.
@@ -376,6 +388,13 @@ pub enum Response {
         /// Remote key.
         rkey: u32,
     },
+    /// To [`Request::AllocMw`].
+    Mw {
+        /// Number of the memory window.
+        mw: u32,
+        /// Its key.
+        rkey: u32,
+    },
     /// To [`Request::CreateAh`].
     Ah {
         /// Number of the address handle.
@@ -532,6 +551,8 @@ pub struct Limits {
     pub pds: u32,
     /// Address handles.
     pub ahs: u32,
+    /// Memory windows.
+    pub mws: u32,
     /// log2 of the largest CQ.
     pub log2_cq_entries: u8,
     /// log2 of the largest send ring, in blocks.

@@ -109,9 +109,10 @@ layout! {
 }
 
 layout! {
-    /// The fields of a window bind behind the header; `rkey` is the window, `remote_address` its start.
+    /// The fields of a window bind behind the header. `rkey` is the window's key from now on: its number, with
+    /// any variant. `remote_address` is the first byte of it that is bound.
     pub struct Bind: 1 in SendHeader {
-        /// Bytes of the window.
+        /// Bytes that are bound; 0 unbinds the window.
         length @ 0x20: u64,
         /// Key of the memory region it lies in.
         lkey @ 0x28: u32,

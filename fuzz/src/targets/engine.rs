@@ -606,7 +606,12 @@ impl Bench {
         self.new_call();
         let address = region.va.wrapping_add(u.int_in_range(0..=700)?).wrapping_sub(50);
         let length: u32 = if u.ratio(1, 8)? { u.arbitrary()? } else { u.int_in_range(0..=700)? };
-        let access = *u.choose(&[RemoteAccess::Read, RemoteAccess::Write, RemoteAccess::Atomic])?;
+        let access = *u.choose(&[
+            RemoteAccess::Read,
+            RemoteAccess::Write,
+            RemoteAccess::Atomic,
+            RemoteAccess::Invalidate,
+        ])?;
         let within = address.checked_sub(region.va).is_some_and(|offset| {
             offset.checked_add(length.into()).is_some_and(|end| end <= region.length)
         });

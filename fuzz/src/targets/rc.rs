@@ -99,7 +99,12 @@ impl Verbs for User {
         length: u64,
         access: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
-        assert!(length > 0 && self.qps.contains_key(&qpn.value()));
+        assert!(self.qps.contains_key(&qpn.value()));
+        if access == RemoteAccess::Invalidate {
+            let revocable = REGIONS.iter().any(|&(key, .., writable)| key == rkey && writable);
+            return Poll::Ready(if revocable { Ok(()) } else { Err(AccessDenied) });
+        }
+        assert!(length > 0);
         match granted(rkey, va, length, access != RemoteAccess::Read) {
             true => Poll::Ready(Ok(())),
             false => Poll::Ready(Err(AccessDenied)),

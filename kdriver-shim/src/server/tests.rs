@@ -24,6 +24,7 @@ mod random;
 mod srq;
 mod turns;
 mod undo;
+mod window;
 
 use bench::{Bench, leaked, records, wanted_ah, wanted_qp};
 

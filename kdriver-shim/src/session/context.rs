@@ -173,6 +173,7 @@ impl Session<'_> {
         found(owned.pds.get(&pdn), pdn)?;
         let users = [
             ("memory regions", owned.mrs.values().filter(|mr| mr.pdn == pdn).count()),
+            ("memory windows", owned.mws.values().filter(|mw| mw.pdn == pdn).count()),
             ("queue pairs", owned.qps.values().filter(|qp| qp.pdn == pdn).count()),
             ("address handles", owned.ahs.values().filter(|ah| ah.pdn == pdn).count()),
             ("shared receive queues", owned.srqs.values().filter(|srq| srq.pdn == pdn).count()),

@@ -15,7 +15,7 @@ use crate::abi::{RDMA_DRIVER_UNKNOWN, verbs_context_ops};
 use nix::errno::Errno;
 
 use super::types::zeroed;
-use super::{ah, cq, device, dm, errno, hook, mr, pd, post, qp, refused, srq};
+use super::{ah, cq, device, dm, errno, hook, mr, mw, pd, post, qp, refused, srq};
 use crate::context::Context;
 use crate::error::{Result, invalid};
 use crate::limits::{COMPLETION_VECTORS, CORE_CLOCK_KHZ, PORT, device_attributes, port_attributes};
@@ -55,15 +55,18 @@ struct OpenDevice {
 fn operations() -> verbs_context_ops {
     verbs_context_ops {
         alloc_dm: Some(dm::alloc_dm),
+        alloc_mw: Some(mw::alloc_mw),
         alloc_parent_domain: Some(pd::alloc_parent_domain),
         alloc_pd: Some(pd::alloc_pd),
         alloc_td: Some(pd::alloc_td),
+        bind_mw: Some(post::bind_mw),
         create_ah: Some(ah::create_ah),
         create_cq: Some(cq::create_cq),
         create_cq_ex: Some(cq::create_cq_ex),
         create_qp: Some(qp::create_qp),
         create_qp_ex: Some(qp::create_qp_ex),
         create_srq: Some(srq::create_srq),
+        dealloc_mw: Some(mw::dealloc_mw),
         dealloc_pd: Some(pd::dealloc_pd),
         dealloc_td: Some(pd::dealloc_td),
         dereg_mr: Some(mr::dereg_mr),

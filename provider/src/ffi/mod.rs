@@ -17,6 +17,7 @@ mod elf;
 pub(crate) mod hook;
 pub(crate) mod log;
 mod mr;
+mod mw;
 mod payload;
 mod pd;
 mod post;

@@ -4,17 +4,20 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::slice;
 
-use crate::abi::verbs::{self as ibv, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq};
+use crate::abi::verbs::{
+    self as ibv, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq,
+};
 use fpga_regs::engine::wqe::{Atomic, Datagram, MAX_INLINE};
 
 use super::ah;
+use super::mw;
 use super::payload::{elements, gather, pieces};
 use super::qp::own;
 use super::srq;
 use crate::lock::QueueGuard;
 use crate::rq::ReceiveQueue;
 use crate::sq::{Cursor, SendBatch, SendQueue};
-use crate::wr::{AtomicRequest, Payload, SendRequest};
+use crate::wr::{AtomicRequest, KeyChange, KeyRequest, Payload, SendRequest};
 
 pub(super) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
@@ -98,7 +101,7 @@ unsafe fn post_list(
         // SAFETY: as above, with what the request points to.
         let pushed = match unsafe { push(queue, cursor, end, wr) } {
             // SAFETY: as above.
-            Err(libc::EOPNOTSUPP) => unsafe { push_atomic(queue, cursor, end, wr) },
+            Err(libc::EOPNOTSUPP) => unsafe { push_rare(queue, cursor, end, wr) },
             pushed => pushed,
         };
         match pushed {
@@ -159,6 +162,36 @@ unsafe fn push_any(
     // SAFETY: as the caller promises.
     let data = unsafe { gather(pieces(sges), &mut room)? };
     push_payload(queue, cursor, end, wr, Payload::Inline(data))
+}
+
+/// Posts an operation that is not in the table of the usual ones.
+///
+/// # Safety
+/// As [`push`].
+#[cold]
+#[inline(never)]
+unsafe fn push_rare(
+    queue: &SendQueue,
+    cursor: Cursor,
+    end: u32,
+    wr: &ibv_send_wr,
+) -> Result<Cursor, i32> {
+    if queue.shape().operations.key_change(wr.opcode).is_err() {
+        // SAFETY: as the caller promises.
+        return unsafe { push_atomic(queue, cursor, end, wr) };
+    }
+    let change = if wr.opcode == ibv::IBV_WR_BIND_MW {
+        // SAFETY: binds have the `bind_mw` variant, with a window of this provider and a region.
+        unsafe {
+            let bind = wr.__bindgen_anon_2.bind_mw;
+            mw::binding_type_2(bind.mw, bind.rkey, &bind.bind_info)?
+        }
+    } else {
+        // SAFETY: requests that take a key back have this variant.
+        KeyChange::Invalidate { rkey: unsafe { wr.__bindgen_anon_1.invalidate_rkey } }
+    };
+    let request = KeyRequest { wr_id: wr.wr_id, flags: wr.send_flags, change };
+    queue.push_key_change(cursor, end, wr.opcode, &request)
 }
 
 /// Posts an atomic: what no other operation is.
@@ -227,6 +260,41 @@ fn push_payload(
         // SAFETY: requests of the operations it is asked for have the `imm_data` variant.
         || unsafe { wr.__bindgen_anon_1.imm_data },
     )
+}
+
+/// Binds a window of type 1, whose next key this side chooses. libibverbs has checked its type.
+pub(super) unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    bind: *mut ibv_mw_bind,
+) -> c_int {
+    // SAFETY: the program passes a QP and a window of this provider, and what to bind it to; nobody else
+    // binds that window meanwhile.
+    match unsafe { bind_type_1(qp, &mut *mw, &*bind) } {
+        Ok(()) => 0,
+        Err(errno) => errno,
+    }
+}
+
+/// # Safety
+/// The QP is one of this provider, the region one of libibverbs' or null.
+unsafe fn bind_type_1(qp: *mut ibv_qp, mw: &mut ibv_mw, bind: &ibv_mw_bind) -> Result<(), i32> {
+    // SAFETY: as the caller promises.
+    if unsafe { (*qp).pd } != mw.pd {
+        return Err(libc::EPERM);
+    }
+    // SAFETY: as the caller promises.
+    let (rkey, change) = unsafe { mw::binding_type_1(mw, &bind.bind_info)? };
+    let request = KeyRequest { wr_id: bind.wr_id, flags: bind.send_flags, change };
+    // SAFETY: as the caller promises.
+    let mut batch = unsafe { own(qp) }.queues.send.begin()?;
+    let (queue, cursor, end) = batch.position();
+    let pushed = queue.push_key_change(cursor, end, ibv::IBV_WR_BIND_MW, &request);
+    if let Ok(cursor) = pushed {
+        batch.advance(cursor);
+    }
+    batch.finish();
+    pushed.map(|_| mw.rkey = rkey)
 }
 
 pub(super) unsafe extern "C" fn post_recv(

@@ -6,7 +6,7 @@ use fpga_regs::engine::wqe::{Atomic, Datagram};
 
 use super::{SendBatch, SendQueue};
 use crate::abi::verbs::IBV_SEND_INLINE;
-use crate::wr::{AtomicRequest, Payload, SendRequest, write_target};
+use crate::wr::{AtomicRequest, KeyRequest, Payload, SendRequest, write_target};
 
 /// A list of work requests that is being built, if one is.
 pub(crate) struct Building<'a> {
@@ -121,6 +121,22 @@ impl<'a> Building<'a> {
     pub(crate) fn atomic(&mut self, request: Request, operands: Atomic) {
         self.request(request);
         self.operands = operands;
+    }
+
+    /// Adds a change of keys, which has no payload.
+    pub(crate) fn key_change(&mut self, opcode: u32, request: &KeyRequest) {
+        if self.open.opcode != NONE {
+            self.close();
+        }
+        let State::Good(batch) = &mut self.state else { return };
+        // There is nothing that could stand inline.
+        let request = KeyRequest { flags: request.flags & !IBV_SEND_INLINE, ..*request };
+        let (queue, cursor, end) = batch.position();
+        match queue.push_key_change(cursor, end, opcode, &request) {
+            Ok(cursor) => batch.advance(cursor),
+            Err(errno) => return self.fail(errno),
+        }
+        self.open.opcode = NONE;
     }
 
     /// Gives the request that was added last no payload; if that is not what it lacks, the list fails.

@@ -191,8 +191,7 @@ fn a_key_is_refused_for_its_kind_rights_range_or_memory() {
         dm: 0,
     };
     let cases = [
-        (CreateKey { kind: KeyKind::Window1, ..sound }, AdminStatus::Unsupported),
-        (CreateKey { kind: KeyKind::Window2, ..sound }, AdminStatus::Unsupported),
+        (CreateKey { kind: KeyKind(9), ..sound }, AdminStatus::Unsupported),
         (CreateKey { access: Access::REMOTE_WRITE, ..sound }, AdminStatus::Invalid),
         (CreateKey { access: Access::REMOTE_ATOMIC, ..sound }, AdminStatus::Invalid),
         (CreateKey { va: u64::MAX - 4094, ..sound }, AdminStatus::Invalid),

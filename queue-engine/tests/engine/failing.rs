@@ -123,13 +123,7 @@ fn rights_and_domains_of_local_keys_are_checked() {
 
 #[test]
 fn operations_that_are_not_offered_fail() {
-    for opcode in [
-        SendOpcode::SendInvalidate,
-        SendOpcode::LocalInvalidate,
-        SendOpcode::BindWindow,
-        SendOpcode(0),
-        SendOpcode(255),
-    ] {
+    for opcode in [SendOpcode(0), SendOpcode(11), SendOpcode(255)] {
         fails_as("opcode", |_| Wqe::gather(opcode, &[]), S::LocalQpOperation);
     }
     fails_as("inline READ", |_| Wqe::inline(SendOpcode::Read, &[1, 2]), S::LocalQpOperation);

@@ -20,3 +20,4 @@ mod stock;
 mod storm;
 mod support;
 mod transitions;
+mod windows;

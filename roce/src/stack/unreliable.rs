@@ -75,7 +75,7 @@ impl Stack {
         }
         // UC-1
         if !is_offered(request.operation) {
-            return Err(PostError::ReadsDisabled(qpn));
+            return Err(PostError::NotOffered(qpn));
         }
         if request.length > param::MAX_MESSAGE_LENGTH {
             return Err(PostError::TooLong(request.length));

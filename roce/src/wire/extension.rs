@@ -3,7 +3,7 @@
 
 use super::{Field, Malformed, split};
 
-/// Immediate data.
+/// Immediate data, and the header of a SEND with invalidate, which has a key in its place (IETH).
 pub mod immdt {
     use super::{Malformed, split};
 

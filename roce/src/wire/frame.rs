@@ -26,6 +26,8 @@ pub struct Repr {
     pub aeth: Option<aeth::Repr>,
     /// The immediate data.
     pub immediate: Option<u32>,
+    /// The key to take back.
+    pub invalidate: Option<u32>,
     /// The payload without padding, as a range of the bytes parsed.
     pub payload: Range<usize>,
 }
@@ -46,6 +48,7 @@ impl Repr {
             atomic: None,
             aeth: None,
             immediate: None,
+            invalidate: None,
             payload: 0..0,
         };
         if !opcode.extensions.is_empty() {
@@ -84,6 +87,10 @@ impl Repr {
         if extensions.contains(Extensions::IMMDT) {
             let (data, tail) = immdt::parse(rest)?;
             (self.immediate, rest) = (Some(data), tail);
+        }
+        if extensions.contains(Extensions::IETH) {
+            let (key, tail) = immdt::parse(rest)?;
+            (self.invalidate, rest) = (Some(key), tail);
         }
         Ok(rest)
     }

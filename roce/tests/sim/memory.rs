@@ -59,6 +59,8 @@ pub struct Memory {
     pub shared: BTreeSet<u32>,
     /// Receive requests whose buffer cannot be written.
     pub unwritable: Vec<u64>,
+    /// Keys that peers may take back.
+    pub revocable: Vec<u32>,
     /// Keys that are good, and whose memory cannot be written.
     pub unwritable_keys: Vec<u32>,
 }
@@ -162,6 +164,10 @@ impl Verbs for Memory {
         length: u64,
         access: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
+        if access == RemoteAccess::Invalidate {
+            let may = self.revocable.contains(&rkey);
+            return Poll::Ready(if may { Ok(()) } else { Err(AccessDenied) });
+        }
         Poll::Ready(match self.regions.get_mut(&rkey) {
             Some(region) if access == RemoteAccess::Read || region.writable => {
                 region.range(va, length as usize).map(|_| ()).ok_or(AccessDenied)

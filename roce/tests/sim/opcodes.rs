@@ -20,9 +20,6 @@ const SWAPPED: u64 = 0x8877_8877_8877_8877;
 /// The bytes of a message's first packet, and of its last.
 const FIRST: u8 = 0x11;
 const LAST: u8 = 0x22;
-/// SEND with invalidate, in the specification's words; nothing of ours has names for them.
-const SEND_LAST_INVALIDATE: u8 = 0x16;
-const SEND_ONLY_INVALIDATE: u8 = 0x17;
 
 /// A peer that has two receive requests to send to.
 fn puppet() -> Puppet {
@@ -30,13 +27,14 @@ fn puppet() -> Puppet {
     for _ in 0..2 {
         puppet.node.memory.post_receive(puppet.qpn, ROOM);
     }
+    puppet.node.memory.revocable.push(WORD);
     puppet
 }
 
 /// The packet that comes before one of `opcode` in its message, if there is one.
 fn before(opcode: u8) -> Option<Say> {
     match opcode {
-        code::SEND_MIDDLE | code::SEND_LAST | code::SEND_LAST_IMM | SEND_LAST_INVALIDATE => {
+        code::SEND_MIDDLE | code::SEND_LAST | code::SEND_LAST_IMM | code::SEND_LAST_INVALIDATE => {
             Some(request(code::SEND_FIRST, RQ_PSN, vec![FIRST; MTU]))
         }
         code::WRITE_MIDDLE | code::WRITE_LAST | code::WRITE_LAST_IMM => {
@@ -59,8 +57,8 @@ fn packet(opcode: u8, psn: u32) -> Say {
         code::SEND_LAST_IMM
         | code::SEND_ONLY_IMM
         | code::WRITE_LAST_IMM
-        | SEND_LAST_INVALIDATE
-        | SEND_ONLY_INVALIDATE => word(request(opcode, psn, bytes(44))),
+        | code::SEND_LAST_INVALIDATE
+        | code::SEND_ONLY_INVALIDATE => word(request(opcode, psn, bytes(44))),
         code::WRITE_FIRST => rdma(opcode, psn, 0, 300, bytes(MTU)),
         code::WRITE_ONLY => rdma(opcode, psn, 0, 44, bytes(44)),
         code::WRITE_ONLY_IMM => word(rdma(opcode, psn, 0, 44, bytes(44))),
@@ -99,14 +97,18 @@ fn is_atomic(opcode: u8) -> bool {
 }
 
 fn is_executed(opcode: u8) -> bool {
-    opcode <= code::READ_REQUEST || is_atomic(opcode)
+    opcode <= code::READ_REQUEST || is_atomic(opcode) || invalidates(opcode)
+}
+
+fn invalidates(opcode: u8) -> bool {
+    matches!(opcode, code::SEND_LAST_INVALIDATE | code::SEND_ONLY_INVALIDATE)
 }
 
 fn is_response(opcode: u8) -> bool {
     (code::READ_RESPONSE_FIRST..=code::ATOMIC_ACKNOWLEDGE).contains(&opcode)
 }
 
-/// RC-22, RC-32, RC-38, RC-39, RC-46, RC-50, RC-51, RC-66, RC-99.
+/// RC-22, RC-32, RC-38, RC-39, RC-46, RC-50, RC-51, RC-66, RC-99, RC-102, RC-103.
 #[test]
 fn every_request_that_is_offered_has_its_whole_effect() {
     for opcode in (0..=u8::MAX).filter(|opcode| is_executed(*opcode)) {
@@ -116,7 +118,7 @@ fn every_request_that_is_offered_has_its_whole_effect() {
         puppet.node.memory.regions.get_mut(&RKEY).unwrap().bytes = memory.clone();
         let (psn, sent) = say(&mut puppet, opcode);
         assert_eq!(puppet.state(), QpState::Rts, "{name}");
-        let is_send = opcode <= code::SEND_ONLY_IMM;
+        let is_send = opcode <= code::SEND_ONLY_IMM || invalidates(opcode);
         let ends = !matches!(opcode, 0x00 | 0x01 | 0x06 | 0x07);
         let has_imm = matches!(opcode, 0x03 | 0x05 | 0x09 | 0x0b);
         // The answer.
@@ -155,7 +157,11 @@ fn every_request_that_is_offered_has_its_whole_effect() {
             qpn: puppet.qpn,
             id: 0,
             length: expected.len() as u32,
-            kind: if is_send { ReceiveKind::Send } else { ReceiveKind::Write },
+            kind: match is_send {
+                true if invalidates(opcode) => ReceiveKind::SendInvalidate { rkey: WORD },
+                true => ReceiveKind::Send,
+                false => ReceiveKind::Write,
+            },
             imm: has_imm.then_some(WORD),
             solicited: false,
             source_qpn: None,
@@ -170,7 +176,7 @@ fn every_request_that_is_offered_has_its_whole_effect() {
 fn every_request_that_is_not_offered_is_refused_and_does_nothing() {
     let refused = (0..0x20).filter(|opcode| !is_executed(*opcode) && !is_response(*opcode));
     let refused: Vec<u8> = refused.collect();
-    assert_eq!(refused, (0x15..0x20).collect::<Vec<u8>>());
+    assert_eq!(refused, [0x15].into_iter().chain(0x18..0x20).collect::<Vec<u8>>());
     for opcode in refused {
         let name = format!("opcode {opcode:#04x}");
         let mut puppet = puppet();
@@ -199,10 +205,49 @@ fn every_request_that_is_not_offered_is_refused_and_does_nothing() {
     }
 }
 
+/// RC-103.
+#[test]
+fn a_send_that_may_not_take_its_key_back_is_refused_and_takes_nothing() {
+    for opcode in [code::SEND_LAST_INVALIDATE, code::SEND_ONLY_INVALIDATE] {
+        let mut puppet = puppet();
+        puppet.node.memory.revocable.clear();
+        let (psn, sent) = say(&mut puppet, opcode);
+        let refusal = Some(Syndrome::Nak(NakCode::RemoteAccessError));
+        assert_eq!((sent.len(), sent[0].psn, sent[0].msn), (1, psn, 0));
+        assert_eq!((sent[0].syndrome, puppet.state()), (refusal, QpState::Err));
+        let qpn = puppet.qpn;
+        let mut events =
+            vec![Event::Async { qpn, kind: AsyncKind::AccessError }, Event::EnteredError { qpn }];
+        let begun = before(opcode).is_some();
+        if begun {
+            let status = ReceiveStatus::Flushed;
+            events.insert(1, Event::ReceiveFailed { qpn, id: 0, status });
+        }
+        assert_eq!(puppet.events(), events);
+        let receives = &puppet.node.memory.receives[&qpn.value()];
+        assert_eq!(receives.len(), if begun { 1 } else { 2 }, "the key is looked at before");
+    }
+}
+
+/// RC-102.
+#[test]
+fn a_send_takes_a_key_back_with_its_last_packet() {
+    let mut puppet = puppet();
+    puppet.post(Operation::SendInvalidate, 300);
+    puppet.post(Operation::SendInvalidate, 0);
+    let sent = puppet.drain();
+    let opcodes: Vec<u8> = sent.iter().map(|sent| sent.opcode).collect();
+    let wanted = [code::SEND_FIRST, code::SEND_LAST_INVALIDATE, code::SEND_ONLY_INVALIDATE];
+    assert_eq!(opcodes, wanted);
+    let keys: Vec<Option<u32>> = sent.iter().map(|sent| sent.invalidate).collect();
+    assert_eq!(keys, [None, Some(0x0102_0304), Some(0x0102_0304)]);
+    assert_eq!(sent[1].payload.len(), 300 - MTU);
+}
+
 /// RC-33, RC-34. It is neither executed nor refused before its turn, nor after it.
 #[test]
 fn a_request_that_is_not_offered_is_refused_at_its_turn_only() {
-    for opcode in 0x15..0x20 {
+    for opcode in [0x15].into_iter().chain(0x18..0x20) {
         let mut puppet = puppet();
         puppet.say(&[packet(code::WRITE_ONLY, RQ_PSN)]);
         let again = puppet.say(&[packet(opcode, RQ_PSN)]);

@@ -32,6 +32,7 @@ pub struct Sent {
     pub msn: u32,
     pub reth: Option<reth::Repr>,
     pub atomic: Option<atomiceth::Repr>,
+    pub invalidate: Option<u32>,
     /// Of an atomic acknowledgement.
     pub value: Option<u64>,
     pub payload: Vec<u8>,
@@ -256,6 +257,7 @@ pub fn take_apart(bytes: &[u8]) -> Option<Sent> {
         msn: repr.aeth.map_or(0, |header| header.msn),
         reth: repr.reth,
         atomic: repr.atomic,
+        invalidate: repr.invalidate,
         value,
         payload: body[repr.payload.clone()].to_vec(),
     })

@@ -34,6 +34,7 @@ const EXCEPTIONS: &[Exception] = &[
             "provider/src/ffi/dm.rs",
             "provider/src/ffi/hook.rs",
             "provider/src/ffi/mr.rs",
+            "provider/src/ffi/mw.rs",
             "provider/src/ffi/pd.rs",
             "provider/src/ffi/qp.rs",
             "provider/src/ffi/srq.rs",

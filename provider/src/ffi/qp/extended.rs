@@ -4,22 +4,24 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::slice;
 
-use crate::abi::verbs::{self as ibv, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
+use crate::abi::verbs::{
+    self as ibv, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge,
+};
 use fpga_regs::engine::qp::QpType;
 use fpga_regs::engine::wqe::{Atomic, Datagram, MAX_INLINE};
 
 use super::{QpObject, own};
 use crate::error::{Result, unsupported};
-use crate::ffi::ah;
 use crate::ffi::payload::{elements, gather};
+use crate::ffi::{ah, mw};
 use crate::sq::{Building, Request};
-use crate::wr::{Operations, Payload};
+use crate::wr::{KeyChange, KeyRequest, Operations, Payload};
 
 /// What a program can ask to be able to send: as what it is posted, and who puts the function that adds a
 /// request of it into a QP.
 type SendOp = (ibv::ibv_qp_create_send_ops_flags, ibv::ibv_wr_opcode, fn(&mut ibv_qp_ex));
 
-const SEND_OPS: [SendOp; 7] = [
+const SEND_OPS: [SendOp; 10] = [
     (ibv::IBV_QP_EX_WITH_RDMA_WRITE, ibv::IBV_WR_RDMA_WRITE, |qp| {
         qp.wr_rdma_write = Some(wr_rdma_write);
     }),
@@ -38,6 +40,13 @@ const SEND_OPS: [SendOp; 7] = [
     }),
     (ibv::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, ibv::IBV_WR_ATOMIC_FETCH_AND_ADD, |qp| {
         qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    }),
+    (ibv::IBV_QP_EX_WITH_LOCAL_INV, ibv::IBV_WR_LOCAL_INV, |qp| {
+        qp.wr_local_inv = Some(wr_local_inv);
+    }),
+    (ibv::IBV_QP_EX_WITH_BIND_MW, ibv::IBV_WR_BIND_MW, |qp| qp.wr_bind_mw = Some(wr_bind_mw)),
+    (ibv::IBV_QP_EX_WITH_SEND_WITH_INV, ibv::IBV_WR_SEND_WITH_INV, |qp| {
+        qp.wr_send_inv = Some(wr_send_inv);
     }),
 ];
 
@@ -155,6 +164,38 @@ adds! {
     wr_rdma_read(rkey: u32, address: u64): IBV_WR_RDMA_READ, (address, rkey), 0;
     wr_send(): IBV_WR_SEND, (0, 0), 0;
     wr_send_imm(immediate: u32): IBV_WR_SEND_WITH_IMM, (0, 0), immediate;
+    wr_send_inv(rkey: u32): IBV_WR_SEND_WITH_INV, (0, 0), rkey;
+}
+
+/// Adds a change of keys.
+///
+/// # Safety
+/// As [`building`].
+unsafe fn add_key_change(qp: *mut ibv_qp_ex, opcode: ibv::ibv_wr_opcode, change: KeyChange) {
+    // SAFETY: as the caller promises; the program has set both fields.
+    let (flags, wr_id) = unsafe { ((*qp).wr_flags, (*qp).wr_id) };
+    // SAFETY: as the caller promises.
+    unsafe { building(qp) }.key_change(opcode, &KeyRequest { wr_id, flags, change });
+}
+
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: as in `adds`.
+    unsafe { add_key_change(qp, ibv::IBV_WR_LOCAL_INV, KeyChange::Invalidate { rkey }) };
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    window: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: the program passes a window of this provider, and what to bind it to.
+    match unsafe { mw::binding_type_2(window, rkey, &*info) } {
+        // SAFETY: as in `adds`.
+        Ok(change) => unsafe { add_key_change(qp, ibv::IBV_WR_BIND_MW, change) },
+        // SAFETY: as in `adds`.
+        Err(errno) => unsafe { building(qp) }.fail(errno),
+    }
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {

@@ -31,7 +31,9 @@ pub const CONFIG: EngineConfig = EngineConfig {
         .union(Capabilities::RESIZE_CQ)
         .union(Capabilities::UD)
         .union(Capabilities::DEVICE_MEMORY)
-        .union(Capabilities::MODERATION),
+        .union(Capabilities::MODERATION)
+        .union(Capabilities::INVALIDATE)
+        .union(Capabilities::MEMORY_WINDOW),
     qps: 1024,
     cqs: 1024,
     rqs: 1024,

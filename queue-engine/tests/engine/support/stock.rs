@@ -146,6 +146,7 @@ impl Transport for Stock {
             Operation::Read { .. } => Kind::Read,
             Operation::Write { .. }
             | Operation::Send { .. }
+            | Operation::SendInvalidate { .. }
             | Operation::Datagram { .. }
             | Operation::Atomic { .. } => {
                 return Err(TransportError::Unsupported);

@@ -18,11 +18,9 @@ const BEFORE: u8 = 0x77;
 /// A word of what was there, and what atomics make of it.
 const WAS: u64 = u64::from_ne_bytes([BEFORE; 8]);
 const AFTER: u64 = 0x8899_aabb_ccdd_eeff;
-/// SEND with invalidate, in the specification's words; nothing of ours has names for them.
-const SEND_LAST_INVALIDATE: u8 = 0x16;
-const SEND_ONLY_INVALIDATE: u8 = 0x17;
-/// NAK "invalid request".
+/// NAKs "invalid request" and "remote access error".
 const INVALID_REQUEST: u8 = 0x61;
+const REMOTE_ACCESS_ERROR: u8 = 0x62;
 
 fn rig() -> Rig {
     let rig = Rig::new();
@@ -35,7 +33,7 @@ fn rig() -> Rig {
 fn before(opcode: u8) -> Option<Say> {
     let payload = vec![FIRST; MTU];
     match opcode {
-        code::SEND_MIDDLE | code::SEND_LAST | code::SEND_LAST_IMM | SEND_LAST_INVALIDATE => {
+        code::SEND_MIDDLE | code::SEND_LAST | code::SEND_LAST_IMM | code::SEND_LAST_INVALIDATE => {
             Some(Say { opcode: code::SEND_FIRST, payload, ..Say::default() })
         }
         code::WRITE_MIDDLE | code::WRITE_LAST | code::WRITE_LAST_IMM => {
@@ -54,7 +52,9 @@ fn packet(opcode: u8, psn: u32) -> Say {
             (None, MTU)
         }
         code::SEND_LAST_IMM | code::SEND_ONLY_IMM | code::WRITE_LAST_IMM => (Some(WORD), 44),
-        code::WRITE_ONLY_IMM | SEND_LAST_INVALIDATE | SEND_ONLY_INVALIDATE => (Some(WORD), 44),
+        code::WRITE_ONLY_IMM | code::SEND_LAST_INVALIDATE | code::SEND_ONLY_INVALIDATE => {
+            (Some(WORD), 44)
+        }
         code::READ_REQUEST | code::COMPARE_SWAP | code::FETCH_ADD => (None, 0),
         _ => (None, 44),
     };
@@ -158,17 +158,20 @@ fn every_request_that_is_offered_has_its_whole_effect() {
     }
 }
 
+/// So is a SEND that takes a key back which is no window's.
 #[test]
 fn every_request_that_is_not_offered_is_refused_and_does_nothing() {
     for opcode in code::FETCH_ADD + 1..0x20 {
+        let invalidates =
+            [code::SEND_LAST_INVALIDATE, code::SEND_ONLY_INVALIDATE].contains(&opcode);
+        let (refusal, why) = match invalidates {
+            true => (REMOTE_ACCESS_ERROR, QpEvent::AccessError),
+            false => (INVALID_REQUEST, QpEvent::RequestError),
+        };
         let mut rig = rig();
         let (psn, heard) = say(&mut rig, opcode);
-        let nak = Heard {
-            opcode: code::ACKNOWLEDGE,
-            psn,
-            aeth: Some((INVALID_REQUEST, 0)),
-            payload: vec![],
-        };
+        let nak =
+            Heard { opcode: code::ACKNOWLEDGE, psn, aeth: Some((refusal, 0)), payload: vec![] };
         assert_eq!(heard, [nak], "opcode {opcode:#04x}");
         assert_eq!(rig.state(), QpState::Err, "opcode {opcode:#04x}");
         // Nothing has arrived but what came before.
@@ -179,7 +182,7 @@ fn every_request_that_is_not_offered_is_refused_and_does_nothing() {
         assert_eq!(ended, [(0, Status::Flushed), (1, Status::Flushed)], "opcode {opcode:#04x}");
         let event = rig.event().unwrap();
         let told = (event.kind, event.code, event.number);
-        assert_eq!(told, (EventType::Qp, QpEvent::RequestError.0, rig.qpn));
+        assert_eq!(told, (EventType::Qp, why.0, rig.qpn));
         assert_eq!(rig.say(&[packet(code::WRITE_ONLY, psn)]), [], "opcode {opcode:#04x}");
         assert_untouched(&rig, REGION, REGION_BYTES as usize);
     }

@@ -42,6 +42,9 @@ pub const CQ_BYTES: usize = CardEngine::CQ_BYTES + RING_BYTES;
 /// Bytes that a card keeps for an address handle at most.
 pub const AH_BYTES: usize = CardEngine::AH_BYTES + Stack::AH_BYTES;
 
+/// Bytes that a card keeps for a memory window at most.
+pub const MW_BYTES: usize = CardEngine::WINDOW_BYTES;
+
 /// Bytes that a card keeps for a memory region with its key at most.
 pub const MR_BYTES: usize = CardEngine::KEY_BYTES + Bus::RANGE_BYTES;
 
@@ -68,7 +71,9 @@ fn engine_config(window: u8) -> EngineConfig {
             | Capabilities::ATOMIC
             | Capabilities::DEVICE_MEMORY
             | Capabilities::MODERATION
-            | Capabilities::UD,
+            | Capabilities::UD
+            | Capabilities::INVALIDATE
+            | Capabilities::MEMORY_WINDOW,
         qps: 16_384,
         cqs: 16_384,
         rqs: 16_384,
@@ -215,6 +220,7 @@ fn remote_access(access: RemoteAccess) -> queue_engine::RemoteAccess {
         RemoteAccess::Write => queue_engine::RemoteAccess::Write,
         RemoteAccess::Read => queue_engine::RemoteAccess::Read,
         RemoteAccess::Atomic => queue_engine::RemoteAccess::Atomic,
+        RemoteAccess::Invalidate => queue_engine::RemoteAccess::Invalidate,
     }
 }
 

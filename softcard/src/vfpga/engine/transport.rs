@@ -123,7 +123,9 @@ impl Transport for RoceTransport<'_, '_> {
             PostError::Full(_) => TransportError::Full,
             PostError::State { .. } | PostError::UnknownQp(_) => TransportError::WrongState,
             PostError::TooLong(_) => TransportError::TooLong,
-            PostError::ReadsDisabled(_) | PostError::AtomicLength(_) => TransportError::Unsupported,
+            PostError::NotOffered(_) | PostError::ReadsDisabled(_) | PostError::AtomicLength(_) => {
+                TransportError::Unsupported
+            }
         })
     }
 
@@ -173,6 +175,7 @@ fn datagram_request(
 fn request(message: &Message) -> Option<SendRequest> {
     let (operation, remote_va, rkey, imm) = match message.operation {
         Operation::Send { immediate: None } => (roce::Operation::Send, 0, 0, 0),
+        Operation::SendInvalidate { rkey } => (roce::Operation::SendInvalidate, 0, 0, rkey),
         Operation::Send { immediate: Some(value) } => {
             (roce::Operation::SendImm, 0, 0, immediate(value))
         }
@@ -325,6 +328,9 @@ pub(super) fn transport_event(engine: &CardEngine, event: Event) -> Option<Trans
                 length,
                 kind: match kind {
                     roce::ReceiveKind::Send => ReceiveKind::Send,
+                    roce::ReceiveKind::SendInvalidate { rkey } => {
+                        ReceiveKind::SendInvalidate { rkey }
+                    }
                     roce::ReceiveKind::Write => ReceiveKind::Write,
                 },
                 immediate: imm.map(immediate),
