@@ -158,6 +158,8 @@ typedef uint64_t balboa_le64;
 #define BALBOA_ADMIN_MAX_LOG2_DM_ALIGNMENT 0x10u
 /* log2 of the blocks that one command copies from or to device memory. */
 #define BALBOA_ADMIN_MAX_LOG2_DM_BLOCKS 0xau
+/* The highest number of a VLAN. */
+#define BALBOA_ADMIN_MAX_VLAN 0xffeu
 
 /* Static layer: The build constant, the reconfiguration engine, the shell's reset, and counters of DMA channel 2. */
 
@@ -1338,7 +1340,7 @@ enum balboa_qp_state {
 #define BALBOA_QP_ATTRIBUTE_MASK_PORT 0x20u
 /* qkey. */
 #define BALBOA_QP_ATTRIBUTE_MASK_QKEY 0x40u
-/* The address vector: sgid_index, hop_limit, traffic_class, sl, vlan, flow_label, dgid. */
+/* The address vector: sgid_index, hop_limit, traffic_class, sl, flow_label, dgid. */
 #define BALBOA_QP_ATTRIBUTE_MASK_AV 0x80u
 /* path_mtu. */
 #define BALBOA_QP_ATTRIBUTE_MASK_PATH_MTU 0x100u
@@ -1948,10 +1950,9 @@ struct balboa_qp_attributes {
     uint8_t hop_limit;
     /* Traffic class, or type of service. */
     uint8_t traffic_class;
-    /* Service level. */
+    /* Service level; from a GID of a VLAN, modulo 8 the priority of the tag. */
     uint8_t sl;
-    /* VLAN tag control information; 0 for none. */
-    balboa_le16 vlan;
+    uint8_t reserved_2a[2];
     /* Flow label, 20 bits. */
     balboa_le32 flow_label;
     uint8_t reserved_30[16];
@@ -1983,7 +1984,6 @@ BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, sgid_index) == 0x26, "balboa
 BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, hop_limit) == 0x27, "balboa_qp_attributes.hop_limit");
 BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, traffic_class) == 0x28, "balboa_qp_attributes.traffic_class");
 BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, sl) == 0x29, "balboa_qp_attributes.sl");
-BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, vlan) == 0x2a, "balboa_qp_attributes.vlan");
 BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, flow_label) == 0x2c, "balboa_qp_attributes.flow_label");
 BALBOA_ASSERT(offsetof(struct balboa_qp_attributes, dgid) == 0x40, "balboa_qp_attributes.dgid");
 /* Makes a key for memory that was mapped before. */
@@ -2143,8 +2143,7 @@ struct balboa_admin_create_ah {
     uint8_t traffic_class;
     /* Service level. */
     uint8_t sl;
-    /* VLAN tag control information; 0 for none. */
-    balboa_le16 vlan;
+    uint8_t reserved_18[2];
     /* Doorbell page of whoever is to use it. */
     uint8_t page;
     uint8_t reserved_1b[1];
@@ -2165,7 +2164,6 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, sgid_index) == 0x14, "balb
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, hop_limit) == 0x15, "balboa_admin_create_ah.hop_limit");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, traffic_class) == 0x16, "balboa_admin_create_ah.traffic_class");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, sl) == 0x17, "balboa_admin_create_ah.sl");
-BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, vlan) == 0x18, "balboa_admin_create_ah.vlan");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, page) == 0x1a, "balboa_admin_create_ah.page");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, flow_label) == 0x1c, "balboa_admin_create_ah.flow_label");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, dgid) == 0x40, "balboa_admin_create_ah.dgid");
@@ -2184,7 +2182,9 @@ struct balboa_admin_set_gid {
     uint8_t index;
     /* 1: valid (RoCE v2); 0: empty. */
     uint8_t valid;
-    uint8_t reserved_12[14];
+    /* Number of the VLAN that it is in, up to 4094; 0 for none. */
+    balboa_le16 vlan;
+    uint8_t reserved_14[12];
     /* The GID, network order. */
     uint8_t gid[16];
     uint8_t reserved_30[16];
@@ -2196,6 +2196,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_set_gid, tag) == 0x2, "balboa_admin_s
 BALBOA_ASSERT(offsetof(struct balboa_admin_set_gid, response) == 0x8, "balboa_admin_set_gid.response");
 BALBOA_ASSERT(offsetof(struct balboa_admin_set_gid, index) == 0x10, "balboa_admin_set_gid.index");
 BALBOA_ASSERT(offsetof(struct balboa_admin_set_gid, valid) == 0x11, "balboa_admin_set_gid.valid");
+BALBOA_ASSERT(offsetof(struct balboa_admin_set_gid, vlan) == 0x12, "balboa_admin_set_gid.vlan");
 BALBOA_ASSERT(offsetof(struct balboa_admin_set_gid, gid) == 0x20, "balboa_admin_set_gid.gid");
 /* Writes one neighbour: the MAC address of an IP address. */
 struct balboa_admin_set_neighbour {

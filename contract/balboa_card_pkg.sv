@@ -154,6 +154,8 @@ package balboa_card_pkg;
   localparam logic [31:0] ADMIN_MAX_LOG2_DM_ALIGNMENT = 32'h10;
   // log2 of the blocks that one command copies from or to device memory.
   localparam logic [31:0] ADMIN_MAX_LOG2_DM_BLOCKS = 32'ha;
+  // The highest number of a VLAN.
+  localparam logic [31:0] ADMIN_MAX_VLAN = 32'hffe;
 
   // ---- Static layer: The build constant, the reconfiguration engine, the shell's reset, and counters of DMA channel 2.
 
@@ -857,7 +859,7 @@ package balboa_card_pkg;
   localparam logic [31:0] QP_ATTRIBUTE_MASK_PORT = 32'h20;
   // qkey.
   localparam logic [31:0] QP_ATTRIBUTE_MASK_QKEY = 32'h40;
-  // The address vector: sgid_index, hop_limit, traffic_class, sl, vlan, flow_label, dgid.
+  // The address vector: sgid_index, hop_limit, traffic_class, sl, flow_label, dgid.
   localparam logic [31:0] QP_ATTRIBUTE_MASK_AV = 32'h80;
   // path_mtu.
   localparam logic [31:0] QP_ATTRIBUTE_MASK_PATH_MTU = 32'h100;
@@ -1780,9 +1782,8 @@ package balboa_card_pkg;
     logic [127:0] reserved_384;
     // [383:352] Flow label, 20 bits.
     logic [31:0] flow_label;
-    // [351:336] VLAN tag control information; 0 for none.
-    logic [15:0] vlan;
-    // [335:328] Service level.
+    logic [15:0] reserved_336;
+    // [335:328] Service level; from a GID of a VLAN, modulo 8 the priority of the tag.
     logic [7:0] sl;
     // [327:320] Traffic class, or type of service.
     logic [7:0] traffic_class;
@@ -1935,8 +1936,7 @@ package balboa_card_pkg;
     logic [7:0] reserved_216;
     // [215:208] Doorbell page of whoever is to use it.
     logic [7:0] page;
-    // [207:192] VLAN tag control information; 0 for none.
-    logic [15:0] vlan;
+    logic [15:0] reserved_192;
     // [191:184] Service level.
     logic [7:0] sl;
     // [183:176] Traffic class, or type of service.
@@ -1962,7 +1962,9 @@ package balboa_card_pkg;
     logic [127:0] reserved_384;
     // [383:256] The GID, network order.
     logic [127:0] gid;
-    logic [111:0] reserved_144;
+    logic [95:0] reserved_160;
+    // [159:144] Number of the VLAN that it is in, up to 4094; 0 for none.
+    logic [15:0] vlan;
     // [143:136] 1: valid (RoCE v2); 0: empty.
     logic [7:0] valid;
     // [135:128] Index.

@@ -110,17 +110,36 @@ pub enum Action {
     /// List the addresses by their GID index
     Show,
     /// Add an address, at the first index that is free
-    Add {
-        /// IPv4 or IPv6; the prefix may be left out
-        #[arg(value_name = "ADDRESS[/PREFIX]")]
-        address: Address,
-    },
+    Add(Place),
     /// Delete an address; the others keep their index
-    Del {
-        /// IPv4 or IPv6; the prefix may be left out
-        #[arg(value_name = "ADDRESS[/PREFIX]")]
-        address: Address,
-    },
+    Del(Place),
+}
+
+/// An address, and the network of the link's that it is in.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct Place {
+    /// IPv4 or IPv6; the prefix may be left out
+    #[arg(value_name = "ADDRESS[/PREFIX]")]
+    pub address: Address,
+    /// The word vlan, for an address in a VLAN
+    #[arg(value_name = "vlan", requires = "vlan")]
+    pub word: Option<VlanWord>,
+    /// The VLAN's number, 1 to 4094
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4094))]
+    pub vlan: Option<u16>,
+}
+
+/// The word that stands before the number of a VLAN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VlanWord;
+
+impl FromStr for VlanWord {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let told = "write vlan and a number behind the address, or nothing".to_owned();
+        if text == "vlan" { Ok(Self) } else { Err(told) }
+    }
 }
 
 /// An address of a port. A prefix is checked and not kept: a card asks on its link for every peer,
@@ -240,7 +259,8 @@ Examples:
 const ADDR_HELP: &str = "\
 Index 0 is the link-local address and stays; IPv4 addresses take the first free index from 1 on, others from
 2 on. Programs that have the card open get IBV_EVENT_GID_CHANGE. The card answers ARP and neighbour discovery for
-all of its addresses. Connections on an address that is deleted are left alone: they send on, hear nothing
+all of its addresses. Frames from an address of a VLAN carry its tag, with the service level (ibv_ah_attr.sl) as
+priority, and only frames with that tag reach it. Connections on an address that is deleted are left alone: they send on, hear nothing
 any more, and fail by their retries. A card that the kernel shows (balboad --shadow) has the addresses that
 `ip addr` gives its network device. Only the user who runs balboad may change addresses. They last until balboad
 ends.
@@ -251,6 +271,7 @@ Examples:
   balboa addr balboa0 show
   balboa addr balboa0 add 10.88.0.1/24
   balboa addr --state-dir D balboa0 add 2001:db8::1
+  balboa addr balboa0 add 10.5.0.1 vlan 5
   balboa addr balboa0 del 10.88.0.1";
 
 const BIND_HELP: &str = "\

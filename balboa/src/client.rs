@@ -212,8 +212,8 @@ impl Client {
     ///
     /// # Errors
     /// When balboad refuses, is silent, or answers something else.
-    pub fn add_gid(&mut self, card: u32, gid: [u8; 16]) -> Result<u8, ClientError> {
-        match self.ask(&Request::AddGid { card, gid })? {
+    pub fn add_gid(&mut self, card: u32, gid: [u8; 16], vlan: u16) -> Result<u8, ClientError> {
+        match self.ask(&Request::AddGid { card, gid, vlan })? {
             (Response::Gid { index }, _) => Ok(index),
             (other, _) => Err(self.misunderstood(format!("{other:?} as the index of an address"))),
         }
@@ -223,8 +223,8 @@ impl Client {
     ///
     /// # Errors
     /// When balboad refuses, is silent, or answers something else.
-    pub fn del_gid(&mut self, card: u32, gid: [u8; 16]) -> Result<(), ClientError> {
-        match self.ask(&Request::DelGid { card, gid })? {
+    pub fn del_gid(&mut self, card: u32, gid: [u8; 16], vlan: u16) -> Result<(), ClientError> {
+        match self.ask(&Request::DelGid { card, gid, vlan })? {
             (Response::Done, _) => Ok(()),
             (other, _) => Err(self.misunderstood(format!("{other:?} as the end of an address"))),
         }
@@ -299,6 +299,7 @@ mod tests {
             active_mtu: 5,
             mac: [0; 6],
             gids: Vec::new(),
+            vlans: Vec::new(),
             pkeys: Vec::new(),
         };
         let (firmware, node_guid) = ("1".into(), 1);

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::bail;
 use nix::unistd::geteuid;
-use shim_abi::CardInfo;
+use shim_abi::{CardInfo, PortInfo};
 use terminal::say;
 
-use crate::args::{self, Action, CardName};
+use crate::args::{self, Action, CardName, Place};
 use crate::client::Client;
 
 /// Takes a port off its cable, or puts it back.
@@ -30,22 +30,26 @@ pub fn addr(arguments: &args::Addr) -> anyhow::Result<()> {
     let args::Addr { state_dir, card, action } = arguments;
     let (mut client, shown) = client_with(state_dir.as_deref(), *card)?;
     match action {
-        Action::Show => Ok(say(format_args!("{}", list(&shown.port.gids)))?),
-        Action::Add { address } => {
-            let index = client.add_gid(card.0, address.gid())?;
+        Action::Show => Ok(say(format_args!("{}", list(&shown.port)))?),
+        Action::Add(Place { address, vlan, .. }) => {
+            let index = client.add_gid(card.0, address.gid(), vlan.unwrap_or(0))?;
             Ok(say(format_args!("GID {index}\n"))?)
         }
-        Action::Del { address } => Ok(client.del_gid(card.0, address.gid())?),
+        Action::Del(Place { address, vlan, .. }) => {
+            Ok(client.del_gid(card.0, address.gid(), vlan.unwrap_or(0))?)
+        }
     }
 }
 
 /// Addresses by their index, a line each.
-fn list(gids: &[[u8; 16]]) -> String {
-    let there = gids.iter().enumerate().filter(|(_, gid)| **gid != [0; 16]);
-    let line = |(index, gid): (usize, &[u8; 16])| {
-        format!("{index:<3} {}\n", Ipv6Addr::from(*gid).to_canonical())
+fn list(port: &PortInfo) -> String {
+    let vlans = port.vlans.iter().copied().chain(std::iter::repeat(0));
+    let entries = port.gids.iter().zip(vlans).enumerate();
+    let line = |(index, (gid, vlan)): (usize, (&[u8; 16], u16))| {
+        let vlan = if vlan == 0 { String::new() } else { format!(" vlan {vlan}") };
+        format!("{index:<3} {}{vlan}\n", Ipv6Addr::from(*gid).to_canonical())
     };
-    there.map(line).collect()
+    entries.filter(|(_, (gid, _))| **gid != [0; 16]).map(line).collect()
 }
 
 /// A connection to a balboad that has the card, and the card.
@@ -70,6 +74,15 @@ mod tests {
     fn addresses_are_listed_as_people_write_them_and_keep_their_index() {
         let text = |text: &str| text.parse::<Ipv6Addr>().unwrap().octets();
         let gids = [text("fe80::1"), text("::ffff:10.0.0.1"), [0; 16], text("2001:db8::7")];
-        assert_eq!(list(&gids), "0   fe80::1\n1   10.0.0.1\n3   2001:db8::7\n");
+        let port = PortInfo {
+            link_up: true,
+            max_mtu: 5,
+            active_mtu: 5,
+            mac: [0; 6],
+            gids: gids.into(),
+            vlans: vec![0, 0, 0, 5],
+            pkeys: Vec::new(),
+        };
+        assert_eq!(list(&port), "0   fe80::1\n1   10.0.0.1\n3   2001:db8::7 vlan 5\n");
     }
 }

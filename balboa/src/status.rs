@@ -69,7 +69,9 @@ fn describe_card(out: &mut String, card: &Value) {
     }
     let gids = items(&card["gids"]).iter().enumerate().filter(|(_, gid)| !gid.is_null());
     for (line, (index, gid)) in gids.enumerate() {
-        row(if line == 0 { "GIDs" } else { "" }, format!("{index}  {}, RoCE v2", text(gid)));
+        let vlan = card["gid_vlans"].get(index).and_then(Value::as_u64).filter(|vlan| *vlan != 0);
+        let vlan = vlan.map(|vlan| format!(", VLAN {vlan}")).unwrap_or_default();
+        row(if line == 0 { "GIDs" } else { "" }, format!("{index}  {}, RoCE v2{vlan}", text(gid)));
     }
     let shadow = &card["shadow"];
     if !shadow.is_null() {
@@ -214,7 +216,8 @@ mod tests {
             "cards": [{
                 "name": "balboa0", "board": "B", "firmware": "F", "location": "L", "link": "switch",
                 "link_up": true, "ip": "10.77.0.1/24", "mac": "02:00:0a:4d:00:01",
-                "gids": ["fe80::1", "::ffff:10.77.0.1"], "active_mtu": 4096, "trust": "isolated",
+                "gids": ["fe80::1", "::ffff:10.77.0.1", "2001:db8::1"], "gid_vlans": [0, 0, 5],
+                "active_mtu": 4096, "trust": "isolated",
                 "icrc_checked": "every frame",
                 "interface": "iommufd and N",
                 "windows": [{"window": 0, "dead": null, "pages": 15, "free_pages": 14,
@@ -240,6 +243,7 @@ mod tests {
             "up, switch, MTU 4096",
             "ICRC      checked on every frame\n",
             "1  ::ffff:10.77.0.1, RoCE v2\n",
+            "2  2001:db8::1, RoCE v2, VLAN 5\n",
             "doorbell pages free 14 of 15, QPs 2, CQs 1\n",
             "interface iommufd and N\n",
             "counters  sent_pkts 5\n",

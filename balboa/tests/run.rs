@@ -85,6 +85,7 @@ fn card(card: u32) -> CardInfo {
         active_mtu: 5,
         mac: [2, 0, 0, 0, 0, 1],
         gids: vec![[0xfe; 16]],
+        vlans: vec![0],
         pkeys: vec![0xffff],
     };
     CardInfo {

@@ -409,9 +409,9 @@ impl Engine for AdminEngine {
         self.run(Opcode::DestroyAh, Destroy { number: ah }.encode()).map(drop)
     }
 
-    fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), Error> {
+    fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>, vlan: u16) -> Result<(), Error> {
         let valid = u8::from(gid.is_some());
-        let command = SetGid { index, valid, gid: gid.unwrap_or_default() };
+        let command = SetGid { index, valid, vlan, gid: gid.unwrap_or_default() };
         self.run(Opcode::SetGid, command.encode()).map(drop)
     }
 

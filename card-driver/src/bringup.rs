@@ -62,7 +62,7 @@ pub fn bring_up(
         let started = (driver.start)(number, &shell, index, &mut arena)?;
         let Some((mut engine, version)) = started else { continue };
         gids.resize(usize::from(engine.limits().gids).max(gids.len()), [0; 16]);
-        write_gids(&mut *engine, &gids)?;
+        write_gids(&mut *engine, &gids, &vec![0; gids.len()])?;
         firmware.get_or_insert(version);
         windows.push(Window { index, engine, kept: Vec::new() });
     }
@@ -91,6 +91,7 @@ pub fn bring_up(
         backend,
         identity,
         address,
+        vlans: vec![0; gids.len()],
         gids,
         firmware,
         windows,
@@ -126,7 +127,7 @@ impl Device {
         self.backend.dma_unmap(ARENA_START, ARENA_END - ARENA_START)?;
         let backend = Arc::clone(&self.backend);
         let mut new = bring_up(self.number, backend, self.address, &self.manifest)?;
-        new.set_gids(self.gids.clone())?;
+        new.set_gids(self.gids.clone(), self.vlans.clone())?;
         *self = new;
         Ok(())
     }

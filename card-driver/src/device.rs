@@ -30,6 +30,8 @@ pub struct Device {
     pub address: PortAddress,
     /// The GID table: all zeros where there is none.
     pub gids: Vec<[u8; 16]>,
+    /// The VLAN that each is in; 0 for none.
+    pub vlans: Vec<u16>,
     /// Contract version, for people.
     pub firmware: String,
     /// Its windows with an engine in them.
@@ -151,27 +153,30 @@ impl Device {
         let mut windows = self.windows.iter_mut();
         let Some(window) = windows.find(|window| window.index == index) else { return Ok(()) };
         window.engine.restart()?;
-        write_gids(&mut *window.engine, &self.gids)?;
+        write_gids(&mut *window.engine, &self.gids, &self.vlans)?;
         let now = Instant::now();
         window.kept.drain(..).for_each(|range| self.arena.regain(range, now));
         Ok(())
     }
 
-    /// Changes the GID table, in every window whose engine lives; true if it was another before.
+    /// Changes the GID table and the VLANs of its entries, in every window whose engine lives; true if it
+    /// was another before.
     ///
     /// # Errors
     /// An engine's; the table then counts as not changed, and may be tried again.
-    pub fn set_gids(&mut self, gids: Vec<[u8; 16]>) -> Result<bool, Error> {
-        if gids == self.gids {
+    pub fn set_gids(&mut self, gids: Vec<[u8; 16]>, vlans: Vec<u16>) -> Result<bool, Error> {
+        if gids == self.gids && vlans == self.vlans {
             return Ok(false);
         }
+        let before = self.gids.iter().zip(&self.vlans);
+        let changes = (0u8..).zip(gids.iter().zip(&vlans).zip(before));
+        let changes: Vec<_> = changes.filter(|(_, (now, before))| now != before).collect();
         for window in self.windows.iter_mut().filter(|window| window.engine.death().is_none()) {
-            let changes = (0u8..).zip(gids.iter().zip(&self.gids));
-            for (index, (gid, _)) in changes.filter(|(_, (gid, before))| gid != before) {
-                window.engine.set_gid(index, (*gid != [0; 16]).then_some(*gid))?;
+            for &(index, ((gid, vlan), _)) in &changes {
+                window.engine.set_gid(index, (*gid != [0; 16]).then_some(*gid), *vlan)?;
             }
         }
-        self.gids = gids;
+        (self.gids, self.vlans) = (gids, vlans);
         Ok(true)
     }
 
@@ -255,9 +260,14 @@ impl Device {
 ///
 /// # Errors
 /// The engine's.
-pub(crate) fn write_gids(engine: &mut dyn Engine, gids: &[[u8; 16]]) -> Result<(), Error> {
-    for (index, gid) in (0u8..).zip(gids).filter(|(_, gid)| **gid != [0; 16]) {
-        engine.set_gid(index, Some(*gid))?;
+pub(crate) fn write_gids(
+    engine: &mut dyn Engine,
+    gids: &[[u8; 16]],
+    vlans: &[u16],
+) -> Result<(), Error> {
+    let entries = (0u8..).zip(gids.iter().zip(vlans));
+    for (index, (gid, vlan)) in entries.filter(|(_, (gid, _))| **gid != [0; 16]) {
+        engine.set_gid(index, Some(*gid), *vlan)?;
         log::debug!("{}: GID {index} is {}", engine.name(), gid_text(*gid));
     }
     Ok(())

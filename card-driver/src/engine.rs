@@ -76,8 +76,8 @@ pub trait Engine {
     fn create_ah(&mut self, command: &CreateAh) -> Result<u32, Error>;
     /// Ends an address handle.
     fn destroy_ah(&mut self, ah: u32) -> Result<(), Error>;
-    /// Writes an entry of the GID table; `None` empties it.
-    fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), Error>;
+    /// Writes an entry of the GID table, in a VLAN or, with 0, in none; `None` empties it.
+    fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>, vlan: u16) -> Result<(), Error>;
     /// Takes the card's port off its cable, or puts it back; every engine of the card tells of it.
     fn set_link(&mut self, up: bool) -> Result<(), Error>;
     /// The port, now.

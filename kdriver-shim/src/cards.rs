@@ -223,6 +223,7 @@ impl Card {
             active_mtu: attributes.active_mtu.clamp(SMALLEST_MTU, LARGEST_MTU),
             mac: self.device.address.mac(),
             gids: self.device.gids.clone(),
+            vlans: self.device.vlans.clone(),
             pkeys: PKEYS.to_vec(),
         }
     }

@@ -114,8 +114,8 @@ impl Session<'_> {
                 Ok(Response::Cards(self.cards.iter_mut().map(Card::info).collect()).into())
             }
             Request::SetLink { card, up } => self.set_link(card, up),
-            Request::AddGid { card, gid } => self.add_gid(card, gid),
-            Request::DelGid { card, gid } => self.del_gid(card, gid),
+            Request::AddGid { card, gid, vlan } => self.add_gid(card, gid, vlan),
+            Request::DelGid { card, gid, vlan } => self.del_gid(card, gid, vlan),
             Request::OpenContext { card } => self.open_context(card),
             Request::CloseContext { context } => self.close_context(context),
             Request::QueryPort { context } => self.query_port(context),

@@ -60,6 +60,8 @@ struct CardStatus {
     mac: String,
     /// By their index; null where there is none.
     gids: Vec<Option<String>>,
+    /// The VLAN that each is in; 0 for none.
+    gid_vlans: Vec<u16>,
     shadow: Option<ShadowStatus>,
     max_mtu: u32,
     active_mtu: u32,
@@ -236,6 +238,10 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
         icrc_checked: card.device.identity.icrc_policy.map(icrc_checked),
         ip: first_ipv4(&info.port.gids, card.device.address),
         mac: mac_text(info.port.mac),
+        gid_vlans: {
+            let shown = gid_texts(&info.port.gids).len();
+            info.port.vlans.iter().copied().take(shown).collect()
+        },
         gids: gid_texts(&info.port.gids),
         shadow,
         max_mtu: mtu_bytes(info.port.max_mtu),

@@ -173,6 +173,7 @@ mod tests {
             active_mtu: 5,
             mac: [2; 6],
             gids: vec![[1; 16], [0; 16], [3; 16]],
+            vlans: vec![0; 3],
             pkeys: vec![0xffff],
         }
     }

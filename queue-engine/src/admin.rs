@@ -2,8 +2,8 @@
 
 use fpga_regs::engine::admin::{
     AdminStatus, AllocDm, Completion, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq,
-    Destroy, Header, KeyKind, MAX_BLOCKS, ModerateCq, ModifyKey, ModifyQp, ModifyRq, Opcode,
-    ResizeCq, RqKind, SetGid, SetLink, SetNeighbour,
+    Destroy, Header, KeyKind, MAX_BLOCKS, MAX_VLAN, ModerateCq, ModifyKey, ModifyQp, ModifyRq,
+    Opcode, ResizeCq, RqKind, SetGid, SetLink, SetNeighbour,
 };
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::doorbell::QueueKind;
@@ -21,7 +21,7 @@ use crate::numbers::{Random, take};
 use crate::qp::{Qp, SendRing};
 use crate::registers::QueueRegisters;
 use crate::rq::Rq;
-use crate::transport::Transport;
+use crate::transport::{LocalGid, Transport};
 use crate::under_way::UnderWay;
 
 type Blocks = [Block; MAX_BLOCKS];
@@ -532,11 +532,14 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         command: &SetGid,
         transport: &mut impl Transport,
     ) -> Result<Answer, AdminStatus> {
-        let SetGid { index, valid, gid } = *command;
+        let SetGid { index, valid, vlan, gid } = *command;
         let entry = self.gids.get_mut(usize::from(index)).ok_or(AdminStatus::Invalid)?;
-        let gid = (valid == 1).then_some(gid);
-        transport.set_gid(index, gid)?;
-        *entry = gid;
+        let is_valid = valid == 1;
+        if is_valid && vlan > MAX_VLAN {
+            return Err(AdminStatus::Invalid);
+        }
+        transport.set_gid(index, is_valid.then_some(LocalGid { gid, vlan }))?;
+        *entry = is_valid.then_some(gid);
         Ok(Answer::none())
     }
 

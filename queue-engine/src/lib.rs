@@ -43,7 +43,7 @@ pub use memory::{Piece, Record, Ring, Rings};
 pub use numbers::Random;
 pub use resolve::{Payload, Unreachable};
 pub use transport::{
-    Message, Operation, ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess, TakenReceive,
-    Transport, TransportError, TransportEvent,
+    LocalGid, Message, Operation, ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess,
+    TakenReceive, Transport, TransportError, TransportEvent,
 };
 pub use under_way::TRANSPORT_MESSAGE_BYTES;

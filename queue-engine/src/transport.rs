@@ -87,6 +87,15 @@ pub enum TransportError {
     WrongState,
 }
 
+/// An entry of the GID table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalGid {
+    /// The GID, network order.
+    pub gid: [u8; 16],
+    /// Number of the VLAN that it is in; 0 for none.
+    pub vlan: u16,
+}
+
 /// Something that carries messages of QPs; completions come back in the order of submission.
 pub trait Transport {
     /// Makes a QP in RESET. By its doorbell page a transport may tell whose it is.
@@ -157,11 +166,11 @@ pub trait Transport {
         Err(AdminStatus::Unsupported)
     }
 
-    /// Takes note of an entry of the GID table, in network order; `None` empties it.
+    /// Takes note of an entry of the GID table; `None` empties it.
     ///
     /// # Errors
     /// The status for the driver; the entry stays as it was.
-    fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), AdminStatus> {
+    fn set_gid(&mut self, index: u8, gid: Option<LocalGid>) -> Result<(), AdminStatus> {
         let _ = (index, gid);
         Ok(())
     }

@@ -226,7 +226,7 @@ fn card(memory: &Memory, slot: &Rc<AtomicU64>) -> (Card, u32) {
     ] {
         card.write(register, value);
     }
-    card.command(Opcode::SetGid, &SetGid { index: 0, valid: 1, gid: [1; 16] }.encode());
+    card.command(Opcode::SetGid, &SetGid { index: 0, valid: 1, vlan: 0, gid: [1; 16] }.encode());
     let cqn =
         card.command(Opcode::CreateCq, &CreateCq { ring: CQ, log2_entries: 2, page: 1 }.encode());
     assert_eq!(cqn, 2);

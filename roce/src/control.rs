@@ -9,20 +9,30 @@ use crate::wire::{arp, ethernet, icmpv4, ipv4, ipv6, ndp};
 /// A frame of headers and data, built at once: these frames are rare.
 fn frame(
     addresses: &PortAddresses,
-    destination: MacAddr,
+    (vlan, destination): (u16, MacAddr),
     ethertype: ethernet::EtherType,
     parts: &[&[u8]],
 ) -> Vec<u8> {
     let header = ethernet::Repr { destination, source: addresses.mac, tag: None, ethertype };
     let mut frame = header.to_bytes().to_vec();
+    if vlan != 0 {
+        // RC-104
+        let tag = ethernet::Tag { priority: 0, drop_eligible: false, vlan };
+        frame.splice(ethernet::TAG_OFFSET..ethernet::TAG_OFFSET, tag.to_bytes());
+    }
     for part in parts {
         frame.extend_from_slice(part);
     }
     frame
 }
 
-/// The broadcast question who has `target`, asked from `own`.
-pub(crate) fn arp_request(addresses: &PortAddresses, own: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+/// The broadcast question who has `target` in a VLAN, asked from `own`.
+pub(crate) fn arp_request(
+    addresses: &PortAddresses,
+    vlan: u16,
+    own: Ipv4Addr,
+    target: Ipv4Addr,
+) -> Vec<u8> {
     let packet = arp::Repr {
         operation: arp::Operation::Request,
         sender_mac: addresses.mac,
@@ -30,11 +40,11 @@ pub(crate) fn arp_request(addresses: &PortAddresses, own: Ipv4Addr, target: Ipv4
         target_mac: MacAddr::default(),
         target_ip: target,
     };
-    frame(addresses, MacAddr::BROADCAST, ethernet::EtherType::ARP, &[&packet.to_bytes()])
+    frame(addresses, (vlan, MacAddr::BROADCAST), ethernet::EtherType::ARP, &[&packet.to_bytes()])
 }
 
-/// The answer to an ARP request for an address of the port's.
-pub(crate) fn arp_reply(addresses: &PortAddresses, request: &arp::Repr) -> Vec<u8> {
+/// The answer to an ARP request for an address of the port's in a VLAN.
+pub(crate) fn arp_reply(addresses: &PortAddresses, vlan: u16, request: &arp::Repr) -> Vec<u8> {
     let packet = arp::Repr {
         operation: arp::Operation::Reply,
         sender_mac: addresses.mac,
@@ -42,13 +52,14 @@ pub(crate) fn arp_reply(addresses: &PortAddresses, request: &arp::Repr) -> Vec<u
         target_mac: request.sender_mac,
         target_ip: request.sender_ip,
     };
-    frame(addresses, request.sender_mac, ethernet::EtherType::ARP, &[&packet.to_bytes()])
+    let to = (vlan, request.sender_mac);
+    frame(addresses, to, ethernet::EtherType::ARP, &[&packet.to_bytes()])
 }
 
-/// The answer to an ICMP echo request.
+/// The answer to an ICMP echo request, `to` somebody in a VLAN.
 pub(crate) fn icmp_reply(
     addresses: &PortAddresses,
-    destination: MacAddr,
+    to: (u16, MacAddr),
     request_ip: &ipv4::Repr,
     request: &icmpv4::Repr<'_>,
 ) -> Vec<u8> {
@@ -61,23 +72,24 @@ pub(crate) fn icmp_reply(
     let echo = icmpv4::Repr { reply: true, ..*request };
     frame(
         addresses,
-        destination,
+        to,
         ethernet::EtherType::IPV4,
         &[&ip.to_bytes(), &echo.to_bytes(), request.data],
     )
 }
 
-/// The question who has `target`, to those whose addresses end alike, asked from `own`.
+/// The question who has `target` in a VLAN, to those whose addresses end alike, asked from `own`.
 pub(crate) fn neighbour_solicitation(
     addresses: &PortAddresses,
+    vlan: u16,
     own: Ipv6Addr,
     target: Ipv6Addr,
 ) -> Vec<u8> {
     let destination = ndp::solicited_node(target);
     let message = ndp::solicitation(target, addresses.mac, own);
     let ip = ndp_header(own, destination, message.len());
-    let mac = ndp::multicast_mac(destination);
-    frame(addresses, mac, ethernet::EtherType::IPV6, &[&ip.to_bytes(), &message])
+    let to = (vlan, ndp::multicast_mac(destination));
+    frame(addresses, to, ethernet::EtherType::IPV6, &[&ip.to_bytes(), &message])
 }
 
 /// The header of a neighbour discovery message.
@@ -93,14 +105,14 @@ fn ndp_header(source: Ipv6Addr, destination: Ipv6Addr, length: usize) -> ipv6::R
     }
 }
 
-/// The answer to a neighbour solicitation for `own`, an address of the port's.
+/// The answer to a neighbour solicitation for `own`, an address of the port's, `to` somebody in a VLAN.
 pub(crate) fn neighbour_advertisement(
     addresses: &PortAddresses,
     own: Ipv6Addr,
-    destination_mac: MacAddr,
+    to: (u16, MacAddr),
     destination: Ipv6Addr,
 ) -> Vec<u8> {
     let message = ndp::advertisement(own, addresses.mac, destination);
     let ip = ndp_header(own, destination, message.len());
-    frame(addresses, destination_mac, ethernet::EtherType::IPV6, &[&ip.to_bytes(), &message])
+    frame(addresses, to, ethernet::EtherType::IPV6, &[&ip.to_bytes(), &message])
 }

@@ -5,9 +5,13 @@ use core::fmt;
 use crate::wire::extension::atomiceth;
 use crate::wire::{bth, ethernet, ipv6, udp};
 
-/// The longest header: Ethernet, IPv6, UDP, BTH and AtomicETH.
-const INLINE: usize =
-    ethernet::LENGTH + ipv6::LENGTH + udp::LENGTH + bth::LENGTH + atomiceth::LENGTH;
+/// The longest header: Ethernet with a tag, IPv6, UDP, BTH and AtomicETH.
+const INLINE: usize = ethernet::LENGTH
+    + ethernet::TAG_LENGTH
+    + ipv6::LENGTH
+    + udp::LENGTH
+    + bth::LENGTH
+    + atomiceth::LENGTH;
 
 /// Header bytes of one frame. Headers of RoCE frames need no allocation; the rare ARP and ICMP
 /// answers, which are whole frames, are boxed.
@@ -50,6 +54,21 @@ impl HeaderBuffer {
         }
     }
 
+    /// Puts `more` in at an offset; what stood there and behind it stands behind that.
+    pub(crate) fn insert(&mut self, offset: usize, more: &[u8]) {
+        if let Bytes::Inline { bytes, length } = &mut self.0 {
+            let end = usize::from(*length).wrapping_add(more.len());
+            let behind = bytes.get_mut(offset..end);
+            if let Some(behind) = behind.filter(|behind| behind.len() >= more.len()) {
+                behind.rotate_right(more.len());
+                for (place, byte) in behind.iter_mut().zip(more) {
+                    *place = *byte;
+                }
+                *length = end as u8;
+            }
+        }
+    }
+
     /// The bytes, Ethernet header first.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
@@ -82,5 +101,9 @@ mod tests {
         header.push(&[4, 0xaf]);
         assert_eq!(header.as_slice(), [1, 2, 3, 4, 0xaf]);
         assert_eq!(format!("{header:?}"), "HeaderBuffer(01020304af)");
+        header.insert(1, &[9, 8]);
+        assert_eq!(header.as_slice(), [1, 9, 8, 2, 3, 4, 0xaf]);
+        header.insert(7, &[7]);
+        assert_eq!(header.as_slice(), [1, 9, 8, 2, 3, 4, 0xaf, 7]);
     }
 }

@@ -91,4 +91,4 @@ pub use header::HeaderBuffer;
 pub use psn::Psn;
 pub use stack::{Owner, Stack, StackConfig};
 pub use state::QpState;
-pub use types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
+pub use types::{Address, Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};

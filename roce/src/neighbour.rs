@@ -17,7 +17,7 @@ use crate::param;
 use crate::path::Neighbour;
 use crate::table;
 use crate::timer::Timers;
-use crate::types::{Gid, Instant, MacAddr};
+use crate::types::{Address, Gid, Instant, MacAddr};
 
 /// What is known about a neighbour.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ struct Turn {
     is_repeated: bool,
     /// When it is due.
     at: Instant,
-    address: Gid,
+    address: Address,
 }
 
 /// Who asks.
@@ -94,7 +94,7 @@ impl Client {
 /// The neighbour cache.
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
-    entries: HashMap<Gid, Entry>,
+    entries: HashMap<Address, Entry>,
     /// For each slot, its place among the users of its entry.
     places: Vec<usize>,
     clients: Vec<Client>,
@@ -104,7 +104,7 @@ pub(crate) struct Neighbours {
 
 impl Neighbours {
     /// Bytes that a QP takes at most, whose neighbour nobody else uses.
-    pub(crate) const BYTES_OF_EACH: usize = param::TABLE_PLACES * size_of::<(Gid, Entry)>()
+    pub(crate) const BYTES_OF_EACH: usize = param::TABLE_PLACES * size_of::<(Address, Entry)>()
         + 4 * (size_of::<Question>() + size_of::<u32>())
         + 2 * (size_of::<Turn>() + size_of::<usize>());
 
@@ -146,7 +146,7 @@ impl Neighbours {
     }
 
     /// A QP of a client's uses a neighbour no more.
-    pub(crate) fn release(&mut self, address: Gid, slot: u32, client: u8) {
+    pub(crate) fn release(&mut self, address: Address, slot: u32, client: u8) {
         let Some(entry) = self.entries.get_mut(&address) else { return };
         let Some(&place) = self.places.get(slot as usize) else { return };
         if entry.users.get(place) != Some(&slot) {
@@ -188,7 +188,7 @@ impl Neighbours {
 
     /// A neighbour did not answer a QP of a client's: says whether to ask once whether its address
     /// is still right.
-    pub(crate) fn probe(&mut self, address: Gid, client: u8, now: Instant) -> bool {
+    pub(crate) fn probe(&mut self, address: Address, client: u8, now: Instant) -> bool {
         let is_old = |last| now.since(last) >= param::ARP_PROBE_INTERVAL;
         let wanted = |entry: &Entry| entry.mac.is_some() && entry.last_probe.is_none_or(is_old);
         if !self.entries.get(&address).is_some_and(wanted) {
@@ -210,7 +210,7 @@ impl Neighbours {
 
     /// A packet says that `address` is at `mac`. Gives the slots of the QPs to tell, if that
     /// is news.
-    pub(crate) fn learn(&mut self, address: Gid, mac: MacAddr) -> &[u32] {
+    pub(crate) fn learn(&mut self, address: Address, mac: MacAddr) -> &[u32] {
         let Some(entry) = self.entries.get_mut(&address) else { return &[] };
         if !entry.checking && entry.questions.is_empty() || mac.is_group() {
             return &[];
@@ -233,7 +233,7 @@ impl Neighbours {
     }
 
     /// Whether a neighbour has not answered many requests.
-    pub(crate) fn is_silent(&self, address: Gid) -> bool {
+    pub(crate) fn is_silent(&self, address: Address) -> bool {
         let questions = self.entries.get(&address).map(|entry| &entry.questions);
         questions.into_iter().flatten().any(|question| question.sent >= param::ARP_PATIENCE)
     }
@@ -292,7 +292,7 @@ mod tests {
 
     use super::*;
 
-    const PEER: Gid = Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, 2));
+    const PEER: Address = Address::untagged(Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, 2)));
     const OWN: Gid = Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, 1));
     const ASKED: Neighbour = Neighbour { address: PEER, asked_from: OWN };
     const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -330,6 +330,20 @@ mod tests {
     }
 
     #[test]
+    fn a_neighbour_in_a_vlan_is_another_than_one_outside_of_it() {
+        let mut neighbours = Neighbours::default();
+        let tagged = Neighbour { address: Address { vlan: 5, ..PEER }, ..ASKED };
+        neighbours.acquire(ASKED, 1, 0, Instant(0));
+        neighbours.acquire(tagged, 2, 0, Instant(0));
+        let mut asked = [(); 2].map(|()| neighbours.poll(Instant(0)).unwrap().address);
+        asked.sort();
+        assert_eq!(asked, [PEER, tagged.address]);
+        assert_eq!(neighbours.learn(PEER, MAC), [1]);
+        assert_eq!(neighbours.learn(tagged.address, OTHER), [2]);
+        assert_eq!(neighbours.acquire(tagged, 3, 0, Instant(0)), Some(OTHER));
+    }
+
+    #[test]
     fn entries_go_with_their_last_user() {
         let mut neighbours = Neighbours::default();
         neighbours.acquire(ASKED, 1, 0, Instant(0));
@@ -342,7 +356,7 @@ mod tests {
     }
 
     fn neighbour(n: u32) -> Neighbour {
-        let address = Gid::from_ipv4(Ipv4Addr::from_bits(OWN_BITS + 16 + n));
+        let address = Gid::from_ipv4(Ipv4Addr::from_bits(OWN_BITS + 16 + n)).into();
         Neighbour { address, asked_from: OWN }
     }
 

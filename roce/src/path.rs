@@ -6,7 +6,7 @@ use crate::attributes::AddressVector;
 use crate::error::Error;
 use crate::header::HeaderBuffer;
 use crate::param;
-use crate::types::{Gid, GidTable, MacAddr, Qpn};
+use crate::types::{Address, Gid, GidTable, MacAddr, Qpn};
 use crate::wire::{
     Field, bth, checksum_add, checksum_finish, ethernet, icrc, ipv4, ipv6, ndp, udp,
 };
@@ -24,42 +24,47 @@ impl PortAddresses {
         let mut gids = GidTable::default();
         let first = [Gid::from_ipv6(mac.link_local()), Gid::from_ipv4(ipv4)];
         for (entry, gid) in gids.iter_mut().zip(first) {
-            *entry = Some(gid);
+            *entry = Some(gid.into());
         }
         Self { mac, gids }
     }
 
-    /// The GID at `index` of the port's table.
-    pub(crate) fn gid(&self, index: u8) -> Option<Gid> {
+    /// The address at `index` of the port's table.
+    pub(crate) fn address(&self, index: u8) -> Option<Address> {
         self.gids.get(usize::from(index)).copied().flatten()
     }
 
-    /// Whether an address is the port's.
+    /// Whether an address is the port's in that VLAN.
     #[inline]
-    pub(crate) fn has(&self, gid: Gid) -> bool {
-        self.gids.contains(&Some(gid))
+    pub(crate) fn has(&self, vlan: u16, gid: Gid) -> bool {
+        self.gids.contains(&Some(Address { gid, vlan }))
     }
 
-    /// Whether an IPv4 address is the port's.
+    /// Whether an IPv4 address is the port's in that VLAN.
     #[inline]
-    pub(crate) fn has_ipv4(&self, address: Ipv4Addr) -> bool {
-        self.has(Gid::from_ipv4(address))
+    pub(crate) fn has_ipv4(&self, vlan: u16, address: Ipv4Addr) -> bool {
+        self.has(vlan, Gid::from_ipv4(address))
     }
 
-    /// Whether an IPv6 address is the port's. One of IPv4 in its mapped form is not: such a packet
-    /// would pass for one of IPv4 that no check of IPv4's has seen.
+    /// Whether an IPv6 address is the port's in that VLAN. One of IPv4 in its mapped form is not: such
+    /// a packet would pass for one of IPv4 that no check of IPv4's has seen.
     #[inline]
-    pub(crate) fn has_ipv6(&self, address: Ipv6Addr) -> bool {
+    pub(crate) fn has_ipv6(&self, vlan: u16, address: Ipv6Addr) -> bool {
         let gid = Gid::from_ipv6(address);
         // RC-14
-        gid.as_ipv4().is_none() && self.has(gid)
+        gid.as_ipv4().is_none() && self.has(vlan, gid)
     }
 
-    /// Whether packets to a multicast address ask for one of the port's.
-    pub(crate) fn is_solicited_at(&self, group: Ipv6Addr) -> bool {
-        let own = self.gids.iter().flatten();
-        own.filter(|gid| gid.as_ipv4().is_none())
-            .any(|gid| ndp::solicited_node(gid.as_ipv6()) == group)
+    /// Whether packets to a multicast address ask for one of the port's in that VLAN.
+    pub(crate) fn is_solicited_at(&self, vlan: u16, group: Ipv6Addr) -> bool {
+        let own = self.gids.iter().flatten().filter(|own| own.vlan == vlan);
+        own.filter(|own| own.gid.as_ipv4().is_none())
+            .any(|own| ndp::solicited_node(own.gid.as_ipv6()) == group)
+    }
+
+    /// Whether the port has any address in a VLAN.
+    pub(crate) fn is_in(&self, vlan: u16) -> bool {
+        self.gids.iter().flatten().any(|own| own.vlan == vlan)
     }
 }
 
@@ -67,13 +72,14 @@ impl PortAddresses {
 /// IPv4, by ARP, or both of IPv6, by neighbour discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Neighbour {
-    pub address: Gid,
+    pub address: Address,
     pub asked_from: Gid,
 }
 
 /// What a peer knows a queue pair's packets by: they do not name the queue pair that they come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Connection {
+    /// In whatever VLAN: a switch may take tags off.
     pub own: Gid,
     pub peer: Gid,
     pub dest_qpn: Qpn,
@@ -91,10 +97,14 @@ pub(crate) enum Resolution {
 /// A path, ready to emit headers once it is resolved.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
-    pub own: Gid,
+    pub own: Address,
     pub peer: Gid,
     dest_qpn: Qpn,
     resolved: bool,
+    /// The port that the flow label stands for, if there is a label.
+    labelled_port: Option<u16>,
+    /// The 802.1Q tag, in a VLAN.
+    tag: Option<[u8; ethernet::TAG_LENGTH]>,
     template: Template,
 }
 
@@ -134,7 +144,8 @@ impl Path {
     ) -> Result<(Self, Resolution), Error> {
         let mismatch = Error::GidMismatch { dgid: vector.dgid, sgid_index: vector.sgid_index };
         let unreachable = Error::Unreachable { dgid: vector.dgid };
-        let own = addresses.gid(vector.sgid_index).ok_or_else(|| mismatch.clone())?;
+        let address = addresses.address(vector.sgid_index).ok_or_else(|| mismatch.clone())?;
+        let own = address.gid;
         // RC-14
         let peer = vector.dgid;
         let is_nobody = match (own.as_ipv4(), peer.as_ipv4()) {
@@ -154,10 +165,22 @@ impl Path {
         let resolution = match in_address {
             _ if own == peer => Resolution::Known(addresses.mac),
             Some(mac) => Resolution::Known(mac),
-            None => Resolution::Ask(Neighbour { address: peer, asked_from: own }),
+            None => {
+                let address = Address { gid: peer, ..address };
+                Resolution::Ask(Neighbour { address, asked_from: own })
+            }
         };
-        let template = Template::new((own, vector.dgid), (qpn, dest_qpn), vector, addresses.mac);
-        let mut path = Self { own, peer: vector.dgid, dest_qpn, resolved: false, template };
+        // RC-15
+        let labelled_port = (vector.flow_label != 0).then(|| label_port(vector.flow_label));
+        let port = labelled_port.unwrap_or_else(|| flow_port(qpn, dest_qpn));
+        // RC-104
+        let tag = (address.vlan != 0).then(|| {
+            let (priority, vlan) = (vector.sl & PRIORITIES, address.vlan);
+            ethernet::Tag { priority, drop_eligible: false, vlan }.to_bytes()
+        });
+        let template = Template::new((own, vector.dgid), port, vector, addresses.mac);
+        let (own, peer, resolved) = (address, vector.dgid, false);
+        let mut path = Self { own, peer, dest_qpn, resolved, labelled_port, tag, template };
         if let Resolution::Known(mac) = resolution {
             path.resolve(mac);
         }
@@ -166,7 +189,7 @@ impl Path {
 
     /// What the peer knows the queue pair's packets by.
     pub(crate) fn connection(&self) -> Connection {
-        Connection { own: self.own, peer: self.peer, dest_qpn: self.dest_qpn }
+        Connection { own: self.own.gid, peer: self.peer, dest_qpn: self.dest_qpn }
     }
 
     /// Whether the peer's Ethernet address is known.
@@ -188,8 +211,10 @@ impl Path {
 
     /// The peer whose Ethernet address has to be asked for, if it has.
     pub(crate) fn neighbour(&self) -> Option<Neighbour> {
-        let known = self.own == self.peer || MacAddr::of_link_local(self.peer.as_ipv6()).is_some();
-        (!known).then_some(Neighbour { address: self.peer, asked_from: self.own })
+        let Address { gid: own, vlan } = self.own;
+        let known = own == self.peer || MacAddr::of_link_local(self.peer.as_ipv6()).is_some();
+        let address = Address { gid: self.peer, vlan };
+        (!known).then_some(Neighbour { address, asked_from: own })
     }
 
     /// A header up to the Base Transport Header, for a frame with `after` bytes between that
@@ -199,14 +224,21 @@ impl Path {
         self.header_from(None, transport, after)
     }
 
-    /// As [`Path::header`], perhaps from another UDP port.
+    /// As [`Path::header`], of a packet between other queue pairs than the path's, of which the UDP
+    /// port tells unless the flow label does.
     #[inline]
-    pub(crate) fn header_from(
+    pub(crate) fn header_between(
         &self,
-        port: Option<u16>,
+        (qpn, dest_qpn): (Qpn, Qpn),
         transport: &bth::Repr,
         after: usize,
     ) -> HeaderBuffer {
+        let port = self.labelled_port.unwrap_or_else(|| flow_port(qpn, dest_qpn));
+        self.header_from(Some(port), transport, after)
+    }
+
+    #[inline]
+    fn header_from(&self, port: Option<u16>, transport: &bth::Repr, after: usize) -> HeaderBuffer {
         const TRANSPORT: usize = udp::LENGTH + bth::LENGTH + icrc::LENGTH;
         // At most a path MTU and some headers: far from 2^16.
         let udp_length = after.wrapping_add(TRANSPORT) as u16;
@@ -231,6 +263,9 @@ impl Path {
                 HeaderBuffer::beginning(&bytes)
             }
         };
+        if let Some(tag) = &self.tag {
+            header.insert(ethernet::TAG_OFFSET, tag);
+        }
         header.push(&transport.to_bytes());
         header
     }
@@ -239,7 +274,7 @@ impl Path {
 impl Template {
     fn new(
         (own, peer): (Gid, Gid),
-        (qpn, dest_qpn): (Qpn, Qpn),
+        source_port: u16,
         vector: &AddressVector,
         mac: MacAddr,
     ) -> Self {
@@ -254,11 +289,8 @@ impl Template {
             tag: None,
             ethertype: ethernet::EtherType::IPV6,
         };
-        let udp = udp::Repr {
-            source_port: flow_port(qpn, dest_qpn),
-            destination_port: param::ROCE_UDP_PORT,
-            payload_length: 0,
-        };
+        let udp =
+            udp::Repr { source_port, destination_port: param::ROCE_UDP_PORT, payload_length: 0 };
         if let (Some(source), Some(destination)) = (own.as_ipv4(), peer.as_ipv4()) {
             let ip = ipv4::Repr {
                 type_of_service: vector.traffic_class,
@@ -300,13 +332,28 @@ fn fill(bytes: &mut [u8], parts: &[&[u8]]) {
     }
 }
 
-/// The UDP source port of a flow: the same for all frames of a QP, so that switches keep their
-/// order, and spread over QPs, so that they take different paths.
+/// Bits of a service level that a tag's priority has.
+const PRIORITIES: u8 = 7;
+/// Bits of a flow label, and those that a UDP port of the dynamic range leaves open.
+const LABEL_BITS: u32 = 20;
+const PORT_BITS: u32 = 14;
+
+/// The UDP source port of a flow without a label: the same for all frames of a QP, so that switches
+/// keep their order, and spread over QPs, so that they take different paths.
+///
+/// It is that of the label which Linux' verbs give such a flow: the product of both numbers, folded.
 pub(crate) fn flow_port(qpn: Qpn, dest_qpn: Qpn) -> u16 {
     // RC-15
-    let mixed = (u64::from(qpn.value()) << 24 | u64::from(dest_qpn.value()))
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    param::UDP_SOURCE_PORT_BASE | (mixed >> 50) as u16
+    let mut folded = u64::from(qpn.value()).wrapping_mul(dest_qpn.value().into());
+    folded ^= folded >> LABEL_BITS;
+    folded ^= folded >> (2 * LABEL_BITS);
+    label_port(folded as u32 & ((1 << LABEL_BITS) - 1))
+}
+
+/// The UDP source port that a flow label stands for: its upper bits are folded upon the lower ones.
+fn label_port(label: u32) -> u16 {
+    const LOWER: u32 = (1 << PORT_BITS) - 1;
+    param::UDP_SOURCE_PORT_BASE | ((label ^ label >> PORT_BITS) & LOWER) as u16
 }
 
 #[cfg(test)]
@@ -367,6 +414,62 @@ mod tests {
         }
     }
 
+    /// RC-104.
+    #[test]
+    fn frames_from_an_address_in_a_vlan_carry_its_tag_and_the_service_level() {
+        let mut addresses = addresses();
+        let gid = Gid::from_ipv4(Ipv4Addr::new(10, 5, 0, 1));
+        addresses.gids[2] = Some(Address { gid, vlan: 0xabc });
+        let peer = Gid::from_ipv4(Ipv4Addr::new(10, 5, 0, 2));
+        let transport = bth::Repr { opcode: code::ACKNOWLEDGE, ..bth::Repr::default() };
+        for sl in [0, 5, 7, 13] {
+            let vector = AddressVector { sl, ..vector(2, peer) };
+            let (mut path, how) = Path::new(qpn(1), qpn(2), &vector, &addresses).unwrap();
+            let address = Address { gid: peer, vlan: 0xabc };
+            assert_eq!(how, Resolution::Ask(Neighbour { address, asked_from: gid }));
+            path.resolve(PEER);
+            let mut frame = path.header(&transport, 4).as_slice().to_vec();
+            frame.resize(frame.len() + 4 + 4, 0);
+            let (eth, packet) = ethernet::Repr::parse(&frame).unwrap();
+            assert_eq!((eth.source, eth.destination), (MAC, PEER));
+            let tag = ethernet::Tag { priority: sl & 7, drop_eligible: false, vlan: 0xabc };
+            assert_eq!((eth.tag, eth.ethertype), (Some(tag), ethernet::EtherType::IPV4));
+            let (_, datagram) = ipv4::Repr::parse(packet).unwrap();
+            let (_, rest) = udp::Repr::parse(datagram).unwrap();
+            assert_eq!(bth::Repr::parse(rest).unwrap().0, transport);
+        }
+    }
+
+    /// RC-15, UD-5.
+    #[test]
+    fn the_udp_port_is_that_of_the_flow_label_or_of_both_queue_pairs() {
+        let port = |flow_label, dest| {
+            let gid = Gid::from_ipv6(PEER.link_local());
+            let vector = AddressVector { flow_label, ..vector(0, gid) };
+            let (path, _) = Path::new(qpn(0x12_3456), qpn(dest), &vector, &addresses()).unwrap();
+            let header = path.header(&bth::Repr::default(), 0);
+            u16::from_be_bytes([header.as_slice()[54], header.as_slice()[55]])
+        };
+        // The upper six bits are folded upon the lower fourteen.
+        assert_eq!(port(0x1, 9), 0xc001);
+        assert_eq!(port(0x3fff, 9), 0xffff);
+        assert_eq!(port(0x4000, 9), 0xc001);
+        assert_eq!(port(0xf_ffff, 9), 0xffc0);
+        // The product of both numbers, 0x7336bf94116, is folded to the label 0xa77ae.
+        assert_eq!((port(0, 0x65_4321), port(0xa77ae, 9)), (0xf787, 0xf787));
+        assert_ne!(port(0, 0x65_4321), port(0, 0x65_4322));
+        // That of a datagram goes by its own queue pairs.
+        let datagram = |flow_label| {
+            let vector =
+                AddressVector { flow_label, ..vector(0, Gid::from_ipv6(PEER.link_local())) };
+            let (path, _) = Path::new(qpn(1), qpn(1), &vector, &addresses()).unwrap();
+            let ends = (qpn(0x12_3456), qpn(0x65_4321));
+            let header = path.header_between(ends, &bth::Repr::default(), 0);
+            u16::from_be_bytes([header.as_slice()[54], header.as_slice()[55]])
+        };
+        assert_eq!((datagram(0), datagram(0x1)), (port(0, 0x65_4321), 0xc001));
+    }
+
     /// RC-14.
     #[test]
     fn peers_are_asked_for_unless_their_address_tells() {
@@ -378,12 +481,13 @@ mod tests {
         };
         let v4 = |d| Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, d));
         assert_eq!(resolve(0, Gid::from_ipv6(PEER.link_local())), Ok(Resolution::Known(PEER)));
-        let [asked_from, address] = [1, 2].map(v4);
+        let (asked_from, address) = (v4(1), v4(2).into());
         assert_eq!(resolve(1, v4(2)), Ok(Resolution::Ask(Neighbour { address, asked_from })));
         let asked_from = Gid::from_ipv6(MAC.link_local());
         for other in ["2001:db8::1", "fe80::1"] {
-            let address = Gid::from_ipv6(other.parse().unwrap());
-            assert_eq!(resolve(0, address), Ok(Resolution::Ask(Neighbour { address, asked_from })));
+            let peer = Gid::from_ipv6(other.parse().unwrap());
+            let address = peer.into();
+            assert_eq!(resolve(0, peer), Ok(Resolution::Ask(Neighbour { address, asked_from })));
         }
         assert_eq!(resolve(1, v4(1)), Ok(Resolution::Known(MAC)));
         assert!(matches!(resolve(0, v4(2)), Err(Error::GidMismatch { .. })));

@@ -28,7 +28,7 @@ use crate::resp::Responder;
 use crate::state::QpState;
 use crate::table;
 use crate::timer::{Due, Timers};
-use crate::types::{Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
+use crate::types::{Address, Gid, GidTable, Instant, MacAddr, PathMtu, Qpn};
 use crate::unanswered::Sender;
 use crate::unreliable::UnreliableQp;
 
@@ -166,7 +166,7 @@ impl Stack {
     /// The GID at `index` of the port's table.
     #[must_use]
     pub fn gid(&self, index: u8) -> Option<Gid> {
-        self.addresses.gid(index)
+        self.addresses.address(index).map(|address| address.gid)
     }
 
     /// Gives the port other addresses. Queue pairs on one that goes away send on, and hear nothing.
@@ -707,22 +707,22 @@ impl Stack {
 
     /// Asks for a neighbour.
     fn ask(&mut self, neighbour: Neighbour) {
-        let Neighbour { address, asked_from } = neighbour;
-        let frame = match (asked_from.as_ipv4(), address.as_ipv4()) {
+        let Neighbour { address: Address { gid, vlan }, asked_from } = neighbour;
+        let frame = match (asked_from.as_ipv4(), gid.as_ipv4()) {
             (Some(own), Some(peer)) => {
                 bump(&mut self.shared.counters.sent_arp_requests);
-                control::arp_request(&self.addresses, own, peer)
+                control::arp_request(&self.addresses, vlan, own, peer)
             }
             _ => {
-                let (own, peer) = (asked_from.as_ipv6(), address.as_ipv6());
-                control::neighbour_solicitation(&self.addresses, own, peer)
+                let (own, peer) = (asked_from.as_ipv6(), gid.as_ipv6());
+                control::neighbour_solicitation(&self.addresses, vlan, own, peer)
             }
         };
         self.send_control(frame);
     }
 
     /// Takes note of a neighbour's Ethernet address, if it was asked for.
-    fn learn(&mut self, address: Gid, mac: MacAddr) {
+    fn learn(&mut self, address: Address, mac: MacAddr) {
         let mut waited = Vec::new();
         for &slot in self.neighbours.learn(address, mac) {
             match self.slots.get_mut(slot as usize) {

@@ -180,8 +180,32 @@ impl fmt::Debug for Gid {
     }
 }
 
+/// An address in a network of the link's: the one without tags, or a VLAN. The same address in
+/// another is another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Address {
+    /// The address.
+    pub gid: Gid,
+    /// Number of the VLAN, 12 bits; 0 for none.
+    pub vlan: u16,
+}
+
+impl Address {
+    /// An address in the network without tags.
+    #[must_use]
+    pub const fn untagged(gid: Gid) -> Self {
+        Self { gid, vlan: 0 }
+    }
+}
+
+impl From<Gid> for Address {
+    fn from(gid: Gid) -> Self {
+        Self::untagged(gid)
+    }
+}
+
 /// The addresses of a port by their index; `None` where there is none.
-pub type GidTable = [Option<Gid>; crate::param::GID_TABLE_LENGTH];
+pub type GidTable = [Option<Address>; crate::param::GID_TABLE_LENGTH];
 
 /// The largest payload of one packet on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

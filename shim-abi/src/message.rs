@@ -54,6 +54,8 @@ pub enum Request {
         card: u32,
         /// The address, network order.
         gid: [u8; 16],
+        /// Number of the VLAN that it is in; 0 for none.
+        vlan: u16,
     },
     /// Takes an address from a card's port; a tool's. → [`Response::Done`]
     DelGid {
@@ -61,6 +63,8 @@ pub enum Request {
         card: u32,
         /// The address, network order.
         gid: [u8; 16],
+        /// Number of the VLAN that it is in; 0 for none.
+        vlan: u16,
     },
     /// Opens a card. → [`Response::Context`]
     OpenContext {
@@ -515,6 +519,8 @@ pub struct PortInfo {
     pub mac: [u8; 6],
     /// GID table, network order, all RoCE v2; empty slots are zero.
     pub gids: Vec<[u8; 16]>,
+    /// The VLAN that each GID is in; 0 for none.
+    pub vlans: Vec<u16>,
     /// P_Key table.
     pub pkeys: Vec<u16>,
 }

@@ -6,7 +6,7 @@ mod host;
 
 use std::collections::VecDeque;
 
-use roce::{Event, Gid, IcrcPolicy, MacAddr, PathMtu, Qpn, Stack, StackConfig};
+use roce::{Address, Event, IcrcPolicy, MacAddr, PathMtu, Qpn, Stack, StackConfig};
 
 use crate::port::{Frame, FramePool, Port};
 use crate::tally::{Tally, Way};
@@ -91,8 +91,8 @@ impl Network {
     }
 
     /// Takes note of an entry of a vFPGA's GID table.
-    pub(crate) fn set_gid(&mut self, vfpga: usize, index: u8, gid: Option<Gid>) {
-        self.gids.set(vfpga, index, gid);
+    pub(crate) fn set_gid(&mut self, vfpga: usize, index: u8, address: Option<Address>) {
+        self.gids.set(vfpga, index, address);
         self.gids.apply(&mut self.stack, self.identity);
     }
 

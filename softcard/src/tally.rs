@@ -49,12 +49,12 @@ impl Tally {
             *place = place.wrapping_add(1);
         };
         bump(&mut self.packets);
-        let Ok((ethernet, packet)) = ethernet::Header::new(frame) else { return };
+        let Ok((ethernet, packet)) = ethernet::Repr::parse(frame) else { return };
         let is_roce = |datagram: &[u8]| {
             udp::Header::new(datagram)
                 .is_ok_and(|(header, _)| header.destination_port() == ROCE_UDP_PORT)
         };
-        match ethernet.ethertype() {
+        match ethernet.ethertype {
             EtherType::ARP => bump(&mut self.arp),
             EtherType::IPV4 => {
                 let Ok((ip, payload)) = ipv4::Header::new(packet) else { return };
@@ -98,12 +98,14 @@ mod tests {
         ipv6[20] = 17;
         ipv6[56..58].copy_from_slice(&ROCE_UDP_PORT.to_be_bytes());
         tally.count(Way::Sent, &ipv6);
+        let tagged = [&ipv6[..12], &[0x81, 0, 0, 5], &ipv6[12..]].concat();
+        tally.count(Way::Sent, &tagged);
         let mut arp = [0u8; 42];
         arp[12..14].copy_from_slice(&[8, 6]);
         tally.count(Way::Sent, &arp);
         tally.count(Way::Sent, &[]);
-        assert_eq!(tally.packets.get(), (3, 4));
-        assert_eq!((tally.roce.get(), tally.arp.get()), ((1, 1), (1, 0)));
+        assert_eq!(tally.packets.get(), (4, 4));
+        assert_eq!((tally.roce.get(), tally.arp.get()), ((2, 1), (1, 0)));
         assert_eq!((tally.icmp.get(), tally.tcp.get()), ((0, 1), (0, 1)));
     }
 }

@@ -98,6 +98,7 @@ mod tests {
                 active_mtu: 5,
                 mac: [2, 0, 0, 0, 0, 1],
                 gids: Vec::new(),
+                vlans: Vec::new(),
                 pkeys: vec![0xffff],
             },
         }

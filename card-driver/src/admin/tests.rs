@@ -224,7 +224,7 @@ fn a_fatal_event_is_the_engines_death() {
     assert_eq!(nix::unistd::read(engine.news(), &mut [0; 8]), Ok(8), "its owner is told");
     engine.service();
     assert!(engine.death().unwrap().contains("code 42"));
-    assert!(engine.set_gid(0, None).is_err());
+    assert!(engine.set_gid(0, None, 0).is_err());
     card.set(Bar::Shell, user_csr(1) + window::STATUS, window::STATUS_FATAL);
     assert!(engine.restart().unwrap_err().to_string().contains("does not reset"));
 }

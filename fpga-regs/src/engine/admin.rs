@@ -15,6 +15,8 @@ constants! {
     pub const MAX_LOG2_DM_ALIGNMENT: u8 = 16;
     /// log2 of the blocks that one command copies from or to device memory.
     pub const MAX_LOG2_DM_BLOCKS: u8 = 10;
+    /// The highest number of a VLAN.
+    pub const MAX_VLAN: u16 = 4094;
 }
 
 open_enum! {
@@ -352,8 +354,6 @@ layout! {
         traffic_class @ 0x16: u8,
         /// Service level.
         sl @ 0x17: u8,
-        /// VLAN tag control information; 0 for none.
-        vlan @ 0x18: u16,
         /// Doorbell page of whoever is to use it.
         page @ 0x1a: u8,
         /// Flow label, 20 bits.
@@ -370,6 +370,8 @@ layout! {
         index @ 0x10: u8,
         /// 1: valid (RoCE v2); 0: empty.
         valid @ 0x11: u8,
+        /// Number of the VLAN that it is in, up to 4094; 0 for none.
+        vlan @ 0x12: u16,
         /// The GID, network order.
         gid @ 0x20: [u8; 16],
     }

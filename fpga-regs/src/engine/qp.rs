@@ -62,7 +62,7 @@ flags! {
         PORT = 1 << 5,
         /// `qkey`.
         QKEY = 1 << 6,
-        /// The address vector: `sgid_index`, `hop_limit`, `traffic_class`, `sl`, `vlan`, `flow_label`, `dgid`.
+        /// The address vector: `sgid_index`, `hop_limit`, `traffic_class`, `sl`, `flow_label`, `dgid`.
         AV = 1 << 7,
         /// `path_mtu`.
         PATH_MTU = 1 << 8,
@@ -151,10 +151,8 @@ layout! {
         hop_limit @ 0x27: u8,
         /// Traffic class, or type of service.
         traffic_class @ 0x28: u8,
-        /// Service level.
+        /// Service level; from a GID of a VLAN, modulo 8 the priority of the tag.
         sl @ 0x29: u8,
-        /// VLAN tag control information; 0 for none.
-        vlan @ 0x2a: u16,
         /// Flow label, 20 bits.
         flow_label @ 0x2c: u32,
         /// GID of the peer, network order.

@@ -343,7 +343,7 @@ fn command(u: &mut Unstructured<'_>, shell: &Shell, engine: &mut AdminEngine) ->
         }
         13 => drop(engine.resize_cq(&ResizeCq::default())),
         12 => drop(engine.modify_key(&ModifyKey::default())),
-        _ => drop(engine.set_gid(number as u8, None)),
+        _ => drop(engine.set_gid(number as u8, None, 0)),
     }
     Ok(())
 }

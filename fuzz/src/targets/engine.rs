@@ -357,7 +357,7 @@ impl Bench {
         ] {
             self.write(register, value);
         }
-        let gid = SetGid { index: 0, valid: 1, gid: [1; 16] };
+        let gid = SetGid { index: 0, valid: 1, vlan: 0, gid: [1; 16] };
         self.admin(Opcode::SetGid, &gid.encode());
     }
 

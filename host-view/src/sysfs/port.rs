@@ -83,6 +83,7 @@ pub(super) mod tests {
             active_mtu: 5,
             mac: [2, 0, 0, 0, 0, 1],
             gids: vec![link_local, [0; 16]],
+            vlans: vec![0, 0],
             pkeys: vec![0xffff],
         }
     }

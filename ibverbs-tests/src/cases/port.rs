@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::IBVERBS_UTILS;
+use super::capture::TSHARK;
+use super::{IBVERBS_UTILS, PERFTEST};
+use crate::pair::run_between;
+use crate::process::Task;
 use crate::runner::Case;
 use crate::setting::Setting;
 
@@ -20,6 +23,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("port/addresses come and go under a program", &[], addresses),
         Case::new("port/addresses come and go under a program", &[], addresses).as_root(),
         Case::new("port/every address of a full table moves data", &[IBVERBS_UTILS], full),
+        Case::new("port/frames carry their VLAN and what the path says", &[PERFTEST, TSHARK], vlan),
     ]
 }
 
@@ -107,4 +111,57 @@ fn full(setting: &Setting) -> Result<()> {
     status.run()?.success()?.says("IP 10.88.0.2\n")?;
     addr("balboa0 add 10.99.0.1").run()?.success()?.says("GID 1")?;
     daemon.stop()
+}
+
+/// Both cards have the same addresses in no VLAN and in two, and each connection stays in its own.
+fn vlan(setting: &Setting) -> Result<()> {
+    let file = setting.directory().join("frames.pcapng");
+    let daemon = setting.balboad(&format!("--soft 2 --pcap {}", file.display()))?;
+    let addr = |words: String| {
+        setting.built("balboa").words("addr --state-dir").arg(daemon.state_dir()).words(&words)
+    };
+    for card in 0..2 {
+        let own = format!("10.88.0.{}", card + 1);
+        for (place, index) in [("", 2), (" vlan 5", 3), (" vlan 4094", 4)] {
+            let added = addr(format!("balboa{card} add {own}{place}")).run()?.success()?;
+            ensure!(added.stdout == format!("GID {index}\n"), "{added}");
+        }
+        addr(format!("balboa{card} add fe80::aff:fe4d:{} vlan 5", card + 1)).run()?.success()?;
+    }
+    addr("balboa0 show".into()).run()?.success()?.says("4   10.88.0.1 vlan 4094\n")?;
+    let status = setting.built("balboa").words("status --state-dir").arg(daemon.state_dir());
+    status.run()?.success()?.says("3  ::ffff:10.88.0.1, RoCE v2, VLAN 5\n")?;
+    for command in [
+        "ib_write_bw -F -x 2 -n 50 -s 3000 --sl 5 --tclass 104",
+        "ib_write_bw -F -x 3 -n 50 -s 3000 --sl 5 --tclass 104",
+        "ib_send_lat -F -c UD -x 4 -n 50 -s 500 --sl 2 --tclass 104",
+        "ib_read_bw -F -x 5 -n 50 -s 3000 --sl 3 --tclass 104",
+    ] {
+        run_between((&daemon, 0), (&daemon, 1), command)?;
+    }
+    // Where there is no peer in the VLAN there is none, though it has the address elsewhere.
+    addr("balboa1 del 10.88.0.2 vlan 4094".into()).run()?.success()?;
+    addr("balboa1 add 10.88.0.2 vlan 4093".into()).run()?.success()?.says("GID 4")?;
+    let program = setting.bin.join("verbs-data");
+    let apart = daemon
+        .run("")
+        .arg(program)
+        .words("huge write --mib 1 --gid 4 --timeout 8")
+        .limit(LIMIT)
+        .run()?;
+    ensure!(!apart.status.success() && apart.stderr.contains("retry"), "{apart}");
+    daemon.stop()?;
+    let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(&file);
+    let fields = "-d udp.port==4791,infiniband -Y udp.dstport==4791 -T fields -e vlan.id \
+        -e vlan.priority -e ip.dsfield -e ip.ttl -e ipv6.tclass -e ipv6.hlim";
+    let lines = task.words(fields).limit(LIMIT).run()?.success()?.stdout;
+    let found: std::collections::BTreeSet<&str> = lines.lines().collect();
+    let expected = [
+        "\t\t0x68\t255\t\t",
+        "5\t5\t0x68\t255\t\t",
+        "4094\t2\t0x68\t255\t\t",
+        "5\t3\t\t\t0x00000068\t255",
+    ];
+    ensure!(found == std::collections::BTreeSet::from(expected), "{found:?}");
+    Ok(())
 }

@@ -40,7 +40,9 @@ impl Server {
     fn set_gids(&mut self, changes: Vec<(u32, Vec<Gid>)>) {
         for (number, gids) in changes {
             let Ok(card) = find(&mut self.cards, number) else { continue };
-            match card.device.set_gids(gids) {
+            // The kernel's entries of VLANs are those of other network devices.
+            let vlans = vec![0; gids.len()];
+            match card.device.set_gids(gids, vlans) {
                 Ok(true) => {
                     events::gids_changed(card);
                     self.port_files.hurry(Instant::now());

@@ -32,7 +32,6 @@ impl Session<'_> {
             sl,
             flow_label,
             dgid,
-            ..CreateAh::default()
         };
         self.make(&limits, Ah { card, pdn, card_ah: None }, |session, made| {
             let card_ah = session.window(card)?.engine.create_ah(&command)?;

@@ -1,6 +1,7 @@
 //! What a tool changes of a card's port, for everybody who uses the card.
 
 use card_driver::address::{self, is_ipv4};
+use fpga_regs::engine::admin::MAX_VLAN;
 use shim_abi::{Request, Response};
 
 use super::{Answer, Session};
@@ -30,9 +31,19 @@ impl Session<'_> {
         Ok(Response::Done.into())
     }
 
-    pub(super) fn add_gid(&mut self, number: u32, gid: [u8; 16]) -> Result<Answer, Error> {
-        let text = address::text(gid);
-        let having = self.cards.iter().find(|card| index_of(card, gid).is_some());
+    pub(super) fn add_gid(
+        &mut self,
+        number: u32,
+        gid: [u8; 16],
+        vlan: u16,
+    ) -> Result<Answer, Error> {
+        let text = text(gid, vlan);
+        if vlan > MAX_VLAN {
+            return Err(Error::Invalid(format!(
+                "VLAN {vlan}: write a number from 1 to {MAX_VLAN}"
+            )));
+        }
+        let having = self.cards.iter().find(|card| index_of(card, gid, vlan).is_some());
         if let Some(other) = having.map(|card| card.device.name()) {
             return Err(Error::Invalid(format!("{text} is an address of {other} already")));
         }
@@ -40,7 +51,7 @@ impl Session<'_> {
         if let Some(why) = address::refusal(gid, card.device.address.mac()) {
             return Err(Error::Invalid(why));
         }
-        let mut gids = card.device.gids.clone();
+        let (mut gids, mut vlans) = (card.device.gids.clone(), card.device.vlans.clone());
         let (kind, first) = if is_ipv4(gid) { ("IPv4", FIRST_IPV4) } else { ("IPv6", FIRST_IPV6) };
         let entries = gids.len();
         let mut free = (0u8..).zip(&mut gids).skip(first.into());
@@ -48,15 +59,23 @@ impl Session<'_> {
             return Err(Error::Full { card: number, entries, kind, first });
         };
         *entry = gid;
-        change(card, gids)?;
+        if let Some(entry) = vlans.get_mut(usize::from(index)) {
+            *entry = vlan;
+        }
+        change(card, gids, vlans)?;
         log::info!(client = self.client.process.pid; "balboa{number}: GID {index} is {text}");
         Ok(Response::Gid { index }.into())
     }
 
-    pub(super) fn del_gid(&mut self, number: u32, gid: [u8; 16]) -> Result<Answer, Error> {
-        let text = address::text(gid);
+    pub(super) fn del_gid(
+        &mut self,
+        number: u32,
+        gid: [u8; 16],
+        vlan: u16,
+    ) -> Result<Answer, Error> {
+        let text = text(gid, vlan);
         let card = self.changeable(number)?;
-        let index = index_of(card, gid).ok_or_else(|| {
+        let index = index_of(card, gid, vlan).ok_or_else(|| {
             let why = format!(
                 "balboa{number} has no address {text}; `balboa addr balboa{number} show` lists them"
             );
@@ -66,11 +85,12 @@ impl Session<'_> {
             let why = format!("{text} is the link-local address of balboa{number}, which stays");
             return Err(Error::Invalid(why));
         }
-        let mut gids = card.device.gids.clone();
-        if let Some(entry) = gids.get_mut(usize::from(index)) {
-            *entry = [0; 16];
+        let (mut gids, mut vlans) = (card.device.gids.clone(), card.device.vlans.clone());
+        let at = usize::from(index);
+        if let (Some(gid), Some(vlan)) = (gids.get_mut(at), vlans.get_mut(at)) {
+            (*gid, *vlan) = ([0; 16], 0);
         }
-        change(card, gids)?;
+        change(card, gids, vlans)?;
         log::info!(client = self.client.process.pid; "balboa{number}: GID {index}, {text}, is gone");
         Ok(Response::Done.into())
     }
@@ -87,15 +107,24 @@ impl Session<'_> {
     }
 }
 
+/// An address as people write it.
+fn text(gid: [u8; 16], vlan: u16) -> String {
+    match vlan {
+        0 => address::text(gid),
+        vlan => format!("{} vlan {vlan}", address::text(gid)),
+    }
+}
+
 /// The index of an address of a card.
-fn index_of(card: &Card, gid: [u8; 16]) -> Option<u8> {
-    let mut gids = (0u8..).zip(&card.device.gids);
-    gids.find(|(_, entry)| **entry == gid && gid != [0; 16]).map(|(index, _)| index)
+fn index_of(card: &Card, gid: [u8; 16], vlan: u16) -> Option<u8> {
+    let mut entries = (0u8..).zip(card.device.gids.iter().zip(&card.device.vlans));
+    let found = entries.find(|(_, entry)| *entry == (&gid, &vlan) && gid != [0; 16]);
+    found.map(|(index, _)| index)
 }
 
 /// Gives a card another GID table, and tells its programs.
-fn change(card: &mut Card, gids: Vec<[u8; 16]>) -> Result<(), Error> {
-    if card.device.set_gids(gids)? {
+fn change(card: &mut Card, gids: Vec<[u8; 16]>, vlans: Vec<u16>) -> Result<(), Error> {
+    if card.device.set_gids(gids, vlans)? {
         events::gids_changed(card);
     }
     Ok(())

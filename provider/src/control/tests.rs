@@ -58,6 +58,7 @@ fn context(first: bool, fds: Vec<OwnedFd>) -> Answer {
         active_mtu: 5,
         mac: [2; 6],
         gids: vec![[1; 16]],
+        vlans: vec![0],
         pkeys: vec![0xffff],
     };
     let (name, board) = ("balboa0".to_owned(), "test".to_owned());

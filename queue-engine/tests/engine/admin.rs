@@ -8,7 +8,7 @@ use fpga_regs::engine::admin::{
 use fpga_regs::engine::key::{self, Access};
 use fpga_regs::engine::qp::{Attributes, QpState, QpType};
 use fpga_regs::engine::window as w;
-use queue_engine::EngineConfig;
+use queue_engine::{EngineConfig, LocalGid};
 
 use crate::support::bench::{Bench, CONFIG, GID, PAGE, PDN, Region, step_to};
 use crate::support::manual::Manual;
@@ -251,12 +251,17 @@ fn commands_that_are_not_offered_are_unsupported() {
 #[test]
 fn gids_and_neighbours_reach_the_transport() {
     let mut bench = Bench::new();
-    assert_eq!(bench.transport.gids[&0], GID);
+    assert_eq!(bench.transport.gids[&0], LocalGid { gid: GID, vlan: 0 });
     bench.set_gid(15, Some([9; 16]));
-    assert_eq!(bench.transport.gids[&15], [9; 16]);
+    assert_eq!(bench.transport.gids[&15].gid, [9; 16]);
+    let tagged = |vlan| SetGid { index: 14, valid: 1, vlan, gid: GID }.encode();
+    assert_eq!(bench.status(Opcode::SetGid, &tagged(4095)), AdminStatus::Invalid);
+    bench.succeed(Opcode::SetGid, &tagged(4094));
+    assert_eq!(bench.transport.gids[&14], LocalGid { gid: GID, vlan: 4094 });
+    bench.set_gid(14, None);
     bench.set_gid(15, None);
     assert_eq!(bench.transport.gids.len(), 1);
-    let beyond = SetGid { index: 16, valid: 1, gid: GID }.encode();
+    let beyond = SetGid { index: 16, valid: 1, vlan: 0, gid: GID }.encode();
     assert_eq!(bench.status(Opcode::SetGid, &beyond), AdminStatus::Invalid);
 
     let neighbour = SetNeighbour { mac: [2, 0, 0, 0, 0, 9], valid: 1, gid: GID };
@@ -411,7 +416,7 @@ fn one_doorbell_executes_a_list_of_commands_in_order_across_the_end_of_the_ring(
         let commands = 5;
         for step in 0..commands {
             let tag = round * commands + step;
-            let mut block = SetGid { index: 3, valid: 1, gid: [tag as u8; 16] }.encode();
+            let mut block = SetGid { index: 3, valid: 1, vlan: 0, gid: [tag as u8; 16] }.encode();
             let header = Header { opcode: Opcode::SetGid, blocks: 1, tag, response: 0 };
             block[0][0] = header.encode()[0][0];
             bench.push_admin(&block);
@@ -421,7 +426,7 @@ fn one_doorbell_executes_a_list_of_commands_in_order_across_the_end_of_the_ring(
         let expected: Vec<_> = (round * commands..(round + 1) * commands).collect();
         assert_eq!(tags, expected);
     }
-    assert_eq!(bench.transport.gids[&3], [99; 16]);
+    assert_eq!(bench.transport.gids[&3].gid, [99; 16]);
 }
 
 #[test]

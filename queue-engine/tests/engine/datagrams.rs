@@ -22,7 +22,6 @@ const VECTOR: CreateAh = CreateAh {
     hop_limit: 64,
     traffic_class: 0x20,
     sl: 3,
-    vlan: 0,
     page: PAGE,
     flow_label: 0xf_ffff,
     dgid: DGID,

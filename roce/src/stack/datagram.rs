@@ -17,7 +17,7 @@ use crate::error::{Error, PostError};
 use crate::log::{Effect, EffectKind};
 use crate::opcode::Class;
 use crate::param;
-use crate::path::{Path, Resolution, flow_port};
+use crate::path::{Path, Resolution};
 use crate::qp::pad;
 use crate::state::QpState;
 use crate::table;
@@ -352,8 +352,7 @@ fn header(
         .wrapping_add(usize::from(transport.pad_count));
     // UD-5
     let source = Qpn::new(deth.source_qpn).unwrap_or_default();
-    let port = flow_port(source, request.dest_qpn);
-    let mut header = path.header_from(Some(port), transport, after);
+    let mut header = path.header_between((source, request.dest_qpn), transport, after);
     header.push(&deth.to_bytes());
     if let Some(immediate) = request.imm {
         header.push(&immdt::to_bytes(immediate));

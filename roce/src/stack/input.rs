@@ -11,7 +11,7 @@ use crate::counters::{Counters, QpCounters, bump};
 use crate::opcode::{Class, code};
 use crate::param;
 use crate::path::{Path, PortAddresses};
-use crate::types::{Gid, Instant, Qpn};
+use crate::types::{Address, Gid, Instant, Qpn};
 use crate::wire::ethernet::{self, EtherType};
 use crate::wire::{Malformed, arp, bth, frame, icmpv4, ipv4, ipv6, ndp, udp};
 
@@ -31,7 +31,7 @@ enum Kind<'a> {
 /// A UDP datagram to the RoCE port: where it is, and what its envelope says.
 pub(super) struct Envelope {
     pub(super) source: Gid,
-    destination: Gid,
+    destination: Address,
     traffic_class: u8,
     /// Where the UDP payload is in the frame: transport headers to invariant CRC.
     pub(super) payload: Range<usize>,
@@ -39,7 +39,7 @@ pub(super) struct Envelope {
 
 impl Envelope {
     /// Source and destination.
-    fn addresses(&self) -> (Gid, Gid) {
+    fn addresses(&self) -> (Gid, Address) {
         (self.source, self.destination)
     }
 }
@@ -220,14 +220,16 @@ impl Stack {
         if packet.sender_mac != ethernet.source {
             return Err(Malformed::Sender("ARP"));
         }
-        if !self.addresses.has_ipv4(packet.target_ip) {
+        let vlan = ethernet.vlan();
+        if !self.addresses.has_ipv4(vlan, packet.target_ip) {
             bump(&mut self.shared.counters.drop_not_for_us);
             return Ok(());
         }
-        self.learn(Gid::from_ipv4(packet.sender_ip), packet.sender_mac);
+        let sender = Address { gid: Gid::from_ipv4(packet.sender_ip), vlan };
+        self.learn(sender, packet.sender_mac);
         if packet.operation == arp::Operation::Request && !packet.sender_mac.is_group() {
             bump(&mut self.shared.counters.arp_replies);
-            let reply = control::arp_reply(&self.addresses, &packet);
+            let reply = control::arp_reply(&self.addresses, vlan, &packet);
             self.send_control(reply);
         }
         Ok(())
@@ -246,7 +248,8 @@ impl Stack {
             && ethernet.destination == self.addresses.mac;
         if answerable {
             bump(&mut self.shared.counters.icmp_replies);
-            let reply = control::icmp_reply(&self.addresses, ethernet.source, ip, &echo);
+            let to = (ethernet.vlan(), ethernet.source);
+            let reply = control::icmp_reply(&self.addresses, to, ip, &echo);
             self.send_control(reply);
         } else {
             bump(&mut self.shared.counters.drop_not_for_us);
@@ -261,20 +264,21 @@ impl Stack {
         packet: &[u8],
     ) -> Result<(), Malformed> {
         if let Ok((target, mac)) = ndp::parse_advertisement(ip, packet) {
-            self.learn(Gid::from_ipv6(target), mac);
+            let address = Address { gid: Gid::from_ipv6(target), vlan: ethernet.vlan() };
+            self.learn(address, mac);
             return Ok(());
         }
         let target = ndp::parse_solicitation(ip, packet)?;
         // An unspecified source asks whether an address is free to take. Whoever gave the port its
         // addresses asked that before.
-        if self.addresses.has_ipv6(target)
+        if self.addresses.has_ipv6(ethernet.vlan(), target)
             && !ip.source.is_unspecified()
             && !ip.source.is_multicast()
             && !ethernet.source.is_group()
         {
             bump(&mut self.shared.counters.ndp_replies);
-            let (mac, asker) = (ethernet.source, ip.source);
-            let reply = control::neighbour_advertisement(&self.addresses, target, mac, asker);
+            let (to, asker) = ((ethernet.vlan(), ethernet.source), ip.source);
+            let reply = control::neighbour_advertisement(&self.addresses, target, to, asker);
             self.send_control(reply);
         } else {
             bump(&mut self.shared.counters.drop_not_for_us);
@@ -298,7 +302,7 @@ fn give_host_order(frame: &mut (impl ReceivedFrame + ?Sized), placement: Option<
 pub(super) fn admits(
     path: Option<&Path>,
     (counters, own): (&mut Counters, &mut QpCounters),
-    (source, destination): (Gid, Gid),
+    (source, destination): (Gid, Address),
     transport: &bth::Repr,
 ) -> bool {
     // RC-10: It has no peer yet, so that the frame counts as received, as in the other states.
@@ -334,10 +338,10 @@ fn classify<'a>(
     addresses: &PortAddresses,
 ) -> Result<(ethernet::Repr, Kind<'a>), Malformed> {
     let (ethernet, packet) = ethernet::Repr::parse(frame)?;
-    // A priority tag is no VLAN. A real VLAN is another network than the one of our addresses.
-    let tagged = ethernet.tag.is_some_and(|tag| tag.vlan != 0);
+    // RC-104
+    let vlan = ethernet.vlan();
     let group = ethernet.destination.is_group();
-    if tagged || !(group || ethernet.destination == addresses.mac) {
+    if !(group || ethernet.destination == addresses.mac) {
         return Ok((ethernet, Kind::Foreign));
     }
     let network_offset = frame.len().wrapping_sub(packet.len());
@@ -346,10 +350,10 @@ fn classify<'a>(
         EtherType::IPV4 => {
             let (ip, payload) = ipv4::Repr::parse(packet)?;
             match ip.protocol {
-                _ if !addresses.has_ipv4(ip.destination) => Kind::Foreign,
+                _ if !addresses.has_ipv4(vlan, ip.destination) => Kind::Foreign,
                 ipv4::PROTOCOL_ICMP => Kind::Icmp(ip, payload),
                 ipv4::PROTOCOL_UDP if !group => datagram(
-                    (Gid::from_ipv4(ip.source), Gid::from_ipv4(ip.destination)),
+                    (Gid::from_ipv4(ip.source), Gid::from_ipv4(ip.destination), vlan),
                     ip.type_of_service,
                     payload,
                     network_offset.wrapping_add(ipv4::LENGTH),
@@ -359,13 +363,15 @@ fn classify<'a>(
         }
         EtherType::IPV6 => {
             let (ip, payload) = ipv6::Repr::parse(packet)?;
-            let own = addresses.has_ipv6(ip.destination);
+            let own = addresses.has_ipv6(vlan, ip.destination);
             match ip.next_header {
-                ipv6::NEXT_HEADER_ICMPV6 if own || addresses.is_solicited_at(ip.destination) => {
+                ipv6::NEXT_HEADER_ICMPV6
+                    if own || addresses.is_solicited_at(vlan, ip.destination) =>
+                {
                     Kind::Ndp(ip, payload)
                 }
                 ipv6::NEXT_HEADER_UDP if !group && own => datagram(
-                    (Gid::from_ipv6(ip.source), Gid::from_ipv6(ip.destination)),
+                    (Gid::from_ipv6(ip.source), Gid::from_ipv6(ip.destination), vlan),
                     ip.traffic_class,
                     payload,
                     network_offset.wrapping_add(ipv6::LENGTH),
@@ -381,7 +387,7 @@ fn classify<'a>(
 /// The RoCE datagram in an IP payload that lies at `offset` of its frame.
 #[inline]
 fn datagram(
-    (source, destination): (Gid, Gid),
+    (source, destination, vlan): (Gid, Gid, u16),
     traffic_class: u8,
     payload: &[u8],
     offset: usize,
@@ -393,5 +399,6 @@ fn datagram(
     }
     let offset = offset.wrapping_add(udp::LENGTH);
     let payload = offset..offset.wrapping_add(payload.len());
+    let destination = Address { gid: destination, vlan };
     Ok(Kind::Roce(Envelope { source, destination, traffic_class, payload }))
 }

@@ -37,7 +37,8 @@ impl Stack {
     ///   QPs that the host has made itself;
     /// * ARP requests and neighbour solicitations for an address of the port's are the stack's, which
     ///   answers them; other ARP packets and neighbour advertisements are both's, for both ask;
-    /// * everything else is the host's: ICMP, other UDP, TCP, fragments, VLANs, what cannot be parsed.
+    /// * everything else is the host's: ICMP, other UDP, TCP, fragments, VLANs in which the port has no
+    ///   address, what cannot be parsed.
     #[must_use]
     pub fn owner(&self, frame: &[u8]) -> Owner {
         let Ok((ethernet, packet)) = ethernet::Repr::parse(frame) else { return Owner::Stack };
@@ -45,18 +46,20 @@ impl Stack {
         if !group && ethernet.destination != self.addresses.mac {
             return Owner::Stack;
         }
-        if ethernet.tag.is_some_and(|tag| tag.vlan != 0) {
+        let vlan = ethernet.vlan();
+        // RC-104
+        if vlan != 0 && !self.addresses.is_in(vlan) {
             return Owner::Host;
         }
         match ethernet.ethertype {
-            EtherType::ARP => self.arp_owner(packet),
+            EtherType::ARP => self.arp_owner(vlan, packet),
             EtherType::IPV4 if !group => match ipv4::Repr::parse(packet) {
                 Ok((ip, payload)) if ip.protocol == ipv4::PROTOCOL_UDP => self.udp_owner(payload),
                 _ => Owner::Host,
             },
             EtherType::IPV6 => match ipv6::Repr::parse(packet) {
                 Ok((ip, payload)) if ip.next_header == ipv6::NEXT_HEADER_ICMPV6 => {
-                    self.ndp_owner(&ip, payload)
+                    self.ndp_owner(vlan, &ip, payload)
                 }
                 Ok((ip, payload)) if ip.next_header == ipv6::NEXT_HEADER_UDP && !group => {
                     self.udp_owner(payload)
@@ -81,23 +84,27 @@ impl Stack {
         }
     }
 
-    fn arp_owner(&self, packet: &[u8]) -> Owner {
+    fn arp_owner(&self, vlan: u16, packet: &[u8]) -> Owner {
         match arp::Repr::parse(packet) {
             Ok(arp) if arp.operation == arp::Operation::Request => {
-                if self.addresses.has_ipv4(arp.target_ip) { Owner::Stack } else { Owner::Both }
+                if self.addresses.has_ipv4(vlan, arp.target_ip) {
+                    Owner::Stack
+                } else {
+                    Owner::Both
+                }
             }
             Ok(_) => Owner::Both,
             Err(_) => Owner::Host,
         }
     }
 
-    fn ndp_owner(&self, ip: &ipv6::Repr, packet: &[u8]) -> Owner {
+    fn ndp_owner(&self, vlan: u16, ip: &ipv6::Repr, packet: &[u8]) -> Owner {
         if ndp::parse_advertisement(ip, packet).is_ok() {
             return Owner::Both;
         }
         match ndp::parse_solicitation(ip, packet) {
             // Who has no address yet asks whether one is taken: the host defends its own.
-            Ok(target) if !ip.source.is_unspecified() && self.addresses.has_ipv6(target) => {
+            Ok(target) if !ip.source.is_unspecified() && self.addresses.has_ipv6(vlan, target) => {
                 Owner::Stack
             }
             _ => Owner::Host,

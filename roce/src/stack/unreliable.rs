@@ -16,7 +16,7 @@ use crate::opcode::code;
 use crate::param;
 use crate::path::Path;
 use crate::state::QpState;
-use crate::types::{Gid, Instant, Qpn};
+use crate::types::{Address, Gid, Instant, Qpn};
 use crate::unanswered::Sender;
 use crate::unreliable::{UnreliableQp, is_offered};
 use crate::wire::frame;
@@ -130,7 +130,7 @@ impl Stack {
     pub(super) fn receive_unreliable(
         &mut self,
         slot: u32,
-        (source, destination): (Gid, Gid),
+        (source, destination): (Gid, Address),
         packet: &frame::Repr,
         place: FramePlace,
         verbs: &mut impl Verbs,

@@ -9,6 +9,9 @@ pub const LENGTH: usize = 14;
 /// The length of an 802.1Q tag.
 pub const TAG_LENGTH: usize = 4;
 
+/// Where a tag stands: behind both addresses.
+pub const TAG_OFFSET: usize = 12;
+
 /// The protocol of an Ethernet payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EtherType(pub u16);
@@ -78,6 +81,18 @@ pub struct Tag {
     pub vlan: u16,
 }
 
+impl Tag {
+    /// The bytes of the tag, with the protocol number that says that it is one.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; TAG_LENGTH] {
+        let [type_hi, type_lo] = EtherType::VLAN.0.to_be_bytes();
+        let [hi, lo] = (self.vlan & 0xfff).to_be_bytes();
+        let priority = (self.priority & 7) << 5;
+        let drop_eligible = u8::from(self.drop_eligible) << 4;
+        [type_hi, type_lo, priority | drop_eligible | hi, lo]
+    }
+}
+
 /// A header taken apart, with its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
@@ -115,6 +130,13 @@ impl Repr {
         Ok((repr, rest))
     }
 
+    /// The VLAN it belongs to; 0 for none. A priority tag is no VLAN.
+    #[must_use]
+    #[inline]
+    pub fn vlan(&self) -> u16 {
+        self.tag.map_or(0, |tag| tag.vlan)
+    }
+
     /// The bytes of the header without its tag.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LENGTH] {
@@ -141,6 +163,16 @@ mod tests {
         let mut bytes = repr.to_bytes().to_vec();
         bytes.push(99);
         assert_eq!(Repr::parse(&bytes), Ok((repr, &[99_u8][..])));
+    }
+
+    #[test]
+    fn a_tag_round_trips() {
+        for (priority, drop_eligible, vlan) in [(0, false, 1), (7, true, 0xfff), (5, false, 0xabc)]
+        {
+            let tag = Tag { priority, drop_eligible, vlan };
+            let bytes = [&[0; TAG_OFFSET][..], &tag.to_bytes(), &[8, 0]].concat();
+            assert_eq!(Repr::parse(&bytes).unwrap().0.tag, Some(tag));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use fpga_regs::engine::qp::{AttributeMask as M, QpType};
 use fpga_regs::engine::transition::{self, Refused};
 use roce::wire::{arp, ethernet, icmpv4, ipv4, ipv6, ndp};
 use roce::{
-    AsyncKind, Error, Event, Gid, GidTable, Instant, MacAddr, Operation, PathMtu, Placed,
+    Address, AsyncKind, Error, Event, Gid, GidTable, Instant, MacAddr, Operation, PathMtu, Placed,
     PostError, QpAttributes, QpState, Qpn, SendRequest,
 };
 
@@ -342,8 +342,8 @@ fn ethernet(destination: MacAddr, ethertype: ethernet::EtherType, parts: &[&[u8]
     [&header.to_bytes()[..], &parts.concat()].concat()
 }
 
-/// What a node answers to an ARP request for an address.
-fn ask_ipv4(node: &mut Node, target_ip: std::net::Ipv4Addr) -> Option<Vec<u8>> {
+/// An ARP request for an address.
+fn question_ipv4(target_ip: std::net::Ipv4Addr) -> Vec<u8> {
     let packet = arp::Repr {
         operation: arp::Operation::Request,
         sender_mac: MacAddr([2, 0, 0, 0, 0, 9]),
@@ -353,7 +353,12 @@ fn ask_ipv4(node: &mut Node, target_ip: std::net::Ipv4Addr) -> Option<Vec<u8>> {
     };
     let mut frame = ethernet(MacAddr::BROADCAST, ethernet::EtherType::ARP, &[&packet.to_bytes()]);
     frame.resize(60, 0);
-    answer(node, frame)
+    frame
+}
+
+/// What a node answers to an ARP request for an address.
+fn ask_ipv4(node: &mut Node, target_ip: std::net::Ipv4Addr) -> Option<Vec<u8>> {
+    answer(node, question_ipv4(target_ip))
 }
 
 #[test]
@@ -401,7 +406,7 @@ fn a_peer_whose_ipv6_address_does_not_tell_is_asked_for() {
         |n: usize| Gid::from_ipv6(std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1 + n as u16));
     for (n, node) in nodes.iter_mut().enumerate() {
         let mut gids = GidTable::default();
-        gids[2] = Some(gid(n));
+        gids[2] = Some(gid(n).into());
         node.stack.set_gids(gids);
     }
     let [first, second] = &mut nodes;
@@ -434,7 +439,12 @@ fn a_peer_whose_ipv6_address_does_not_tell_is_asked_for() {
 
 /// What a node answers to fe80::9, which solicits the neighbour of an address.
 fn ask_ipv6(node: &mut Node, own: std::net::Ipv6Addr) -> Option<Vec<u8>> {
-    let source = "fe80::9".parse().unwrap();
+    answer(node, question_ipv6(own))
+}
+
+/// A solicitation of fe80::9's for the neighbour of an address.
+fn question_ipv6(own: std::net::Ipv6Addr) -> Vec<u8> {
+    let source: std::net::Ipv6Addr = "fe80::9".parse().unwrap();
     // A solicitation with its checksum, as RFC 4861 lays it out.
     let destination = ndp::solicited_node(own);
     let mut message = vec![135, 0, 0, 0, 0, 0, 0, 0];
@@ -459,12 +469,11 @@ fn ask_ipv6(node: &mut Node, own: std::net::Ipv6Addr) -> Option<Vec<u8>> {
         destination,
         payload_length: message.len() as u16,
     };
-    let frame = ethernet(
+    ethernet(
         ndp::multicast_mac(destination),
         ethernet::EtherType::IPV6,
         &[&ip.to_bytes(), &message],
-    );
-    answer(node, frame)
+    )
 }
 
 #[test]
@@ -490,9 +499,9 @@ fn each_address_that_the_port_is_given_is_answered_for_until_it_is_taken_away() 
     let mut gids = GidTable::default();
     let all = ipv4.map(Gid::from_ipv4).into_iter().chain(ipv6.map(Gid::from_ipv6));
     for (entry, gid) in gids.iter_mut().skip(3).zip(all) {
-        *entry = Some(gid);
+        *entry = Some(gid.into());
     }
-    gids[0] = Some(Gid::from_ipv6(link_local));
+    gids[0] = Some(Gid::from_ipv6(link_local).into());
     node.stack.set_gids(gids);
     for address in ipv4 {
         assert!(ask_ipv4(&mut node, address).is_some(), "{address}");
@@ -505,6 +514,40 @@ fn each_address_that_the_port_is_given_is_answered_for_until_it_is_taken_away() 
     node.stack.set_gids(gids);
     assert_eq!((ask_ipv4(&mut node, ipv4[1]), ask_ipv6(&mut node, ipv6[0])), (None, None));
     assert!(ask_ipv4(&mut node, ipv4[2]).is_some() && ask_ipv6(&mut node, ipv6[1]).is_some());
+}
+
+/// RC-104.
+#[test]
+fn an_address_of_a_vlan_hears_its_vlan_alone() {
+    const VLAN: u16 = 5;
+    let mut node = Node::new(1);
+    let (plain, tagged) = ([10, 7, 0, 1].into(), [10, 5, 0, 1].into());
+    let in_both: std::net::Ipv6Addr = "2001:db8::1".parse().unwrap();
+    let mut gids = GidTable::default();
+    gids[1] = Some(Gid::from_ipv4(plain).into());
+    gids[2] = Some(Address { gid: Gid::from_ipv4(tagged), vlan: VLAN });
+    gids[3] = Some(Address { gid: Gid::from_ipv6(in_both), vlan: VLAN });
+    node.stack.set_gids(gids);
+    let mut answer_in = |vlan: Option<u16>, mut frame: Vec<u8>| {
+        if let Some(vlan) = vlan {
+            let tag = ethernet::Tag { priority: 3, drop_eligible: false, vlan };
+            frame.splice(12..12, tag.to_bytes());
+        }
+        let reply = answer(&mut node, frame)?;
+        Some(ethernet::Repr::parse(&reply).unwrap().0.tag)
+    };
+    let own = ethernet::Tag { priority: 0, drop_eligible: false, vlan: VLAN };
+    for (vlan, to_plain, to_tagged) in [
+        (None, Some(None), None),
+        // A priority without a VLAN.
+        (Some(0), Some(None), None),
+        (Some(VLAN), None, Some(Some(own))),
+        (Some(VLAN + 1), None, None),
+    ] {
+        assert_eq!(answer_in(vlan, question_ipv4(plain)), to_plain, "{vlan:?}");
+        assert_eq!(answer_in(vlan, question_ipv4(tagged)), to_tagged, "{vlan:?}");
+        assert_eq!(answer_in(vlan, question_ipv6(in_both)), to_tagged, "{vlan:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The port's addresses, of which each window's engine is told by its own commands.
 
-use roce::{Gid, GidTable, MacAddr, Stack};
+use roce::{Address, Gid, GidTable, MacAddr, Stack};
 
 use crate::WINDOWS;
 
@@ -19,10 +19,10 @@ pub(crate) struct Gids {
 
 impl Gids {
     /// Takes note of an entry of a window's table.
-    pub(crate) fn set(&mut self, window: usize, index: u8, gid: Option<Gid>) {
+    pub(crate) fn set(&mut self, window: usize, index: u8, address: Option<Address>) {
         let table = self.windows.get_mut(window);
         if let Some(entry) = table.and_then(|table| table.get_mut(usize::from(index))) {
-            *entry = gid;
+            *entry = address;
         }
     }
 
@@ -39,7 +39,7 @@ impl Gids {
                 Gid::from_ipv4(identity.ipv4.into()),
             ];
             for (entry, gid) in gids.iter_mut().zip(own) {
-                *entry = Some(gid);
+                *entry = Some(gid.into());
             }
         }
         stack.set_gids(gids);
@@ -63,8 +63,8 @@ mod tests {
         });
         let (first, other) = (stack.gid(1), Gid::from_ipv4([10, 9, 0, 1].into()));
         let mut gids = Gids::default();
-        let mut given = |window, gid| {
-            gids.set(window, 1, gid);
+        let mut given = |window, gid: Option<Gid>| {
+            gids.set(window, 1, gid.map(Address::untagged));
             gids.apply(&mut stack, identity);
             (stack.gid(0), stack.gid(1))
         };
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(given(0, None), (None, Some(other)));
         let own = (Some(Gid::from_ipv6(MacAddr(identity.mac).link_local())), first);
         assert_eq!(given(3, None), own, "without tables the shell's registers hold");
-        gids.set(9, 1, Some(other));
-        gids.set(0, 200, Some(other));
+        gids.set(9, 1, Some(other.into()));
+        gids.set(0, 200, Some(other.into()));
     }
 }

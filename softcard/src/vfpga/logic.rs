@@ -33,7 +33,7 @@ use std::task::Poll;
 use fpga_regs::engine::qp::QpType;
 use hostmem::WakeFor;
 use roce::{
-    AccessDenied, AddressVector, Counters, DatagramRequest, Event, Gid, Instant, PostError,
+    AccessDenied, Address, AddressVector, Counters, DatagramRequest, Event, Instant, PostError,
     QpAttributes, QpSnapshot, Qpn, Receive, ReceiveError, SendRequest,
 };
 
@@ -271,8 +271,8 @@ impl<'a> Ports<'a> {
     }
 
     /// Gives the port an address beside those of the other vFPGAs, or takes it back.
-    pub(crate) fn set_gid(&mut self, index: u8, gid: Option<Gid>) {
-        self.network.set_gid(self.vfpga, index, gid);
+    pub(crate) fn set_gid(&mut self, index: u8, address: Option<Address>) {
+        self.network.set_gid(self.vfpga, index, address);
     }
 
     /// Takes the port off its cable, or puts it back.

@@ -300,7 +300,7 @@ impl Driver {
         }
         assert_eq!(self.client.read64(BAR4, register(window::STATUS)), window::STATUS_ENABLED);
         let gid = self.gid();
-        self.run(Opcode::SetGid, &SetGid { index: 1, valid: 1, gid }.encode());
+        self.run(Opcode::SetGid, &SetGid { index: 1, valid: 1, vlan: 0, gid }.encode());
     }
 
     pub fn gid(&self) -> [u8; 16] {

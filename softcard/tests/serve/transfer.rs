@@ -59,7 +59,7 @@ fn a_write_arrives_from_one_kind_of_memory_in_the_other() {
 
 /// A card in the middle of a command, waiting for the guest's memory; its request is returned.
 fn busy_card(driver: &mut Driver) -> Message {
-    let command = SetGid { index: 2, valid: 1, gid: [7; 16] };
+    let command = SetGid { index: 2, valid: 1, vlan: 0, gid: [7; 16] };
     driver.submit(Opcode::SetGid, &command.encode());
     driver.client.hear_request()
 }
@@ -124,7 +124,7 @@ fn a_client_that_never_answers_is_given_up() {
     // Its memory is now one that must be asked for.
     driver.client.call(DMA_UNMAP, &unmap(2, 0, 0)).unwrap();
     driver.client.call(DMA_MAP, &map(3, 0, BASE, 4 << 20)).unwrap();
-    let command = SetGid { index: 2, valid: 1, gid: [7; 16] };
+    let command = SetGid { index: 2, valid: 1, vlan: 0, gid: [7; 16] };
     driver.submit(Opcode::SetGid, &command.encode());
     assert_eq!(driver.client.hear_request().command, DMA_READ);
     // Not even by talking of other things is time to be had.
@@ -177,7 +177,7 @@ fn a_card_that_is_no_bus_master_reaches_nothing() {
     let served = Served::new();
     let mut driver = Driver::new(&served.socket(), Reach::Mapped, 1);
     driver.client.write(CONFIG, 4, &[0x02]).unwrap();
-    let command = SetGid { index: 2, valid: 1, gid: [7; 16] };
+    let command = SetGid { index: 2, valid: 1, vlan: 0, gid: [7; 16] };
     driver.submit(Opcode::SetGid, &command.encode());
     // The read comes behind the command.
     driver.client.read64(BAR4, 0x16_0000);

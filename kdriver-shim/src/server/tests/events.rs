@@ -238,11 +238,11 @@ fn addresses_keep_their_index_and_programs_are_told_of_each_change() {
     assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
     let changed = [&1u64.to_le_bytes()[..], &18u32.to_le_bytes(), &[0; 4]].concat();
     let add = |bench: &mut Bench, text| {
-        let answer = bench.ask(&tool, Request::AddGid { card: 0, gid: ip(text) }).0;
+        let answer = bench.ask(&tool, Request::AddGid { card: 0, gid: ip(text), vlan: 0 }).0;
         let Response::Gid { index } = answer else { panic!("{answer:?}") };
         index
     };
-    let del = |text: &str| Request::DelGid { card: 0, gid: ip(text) };
+    let del = |text: &str| Request::DelGid { card: 0, gid: ip(text), vlan: 0 };
     // The first of IPv4 is the card's own.
     assert_eq!(add(&mut bench, "2001:db8::1"), 2);
     assert_eq!(add(&mut bench, "10.1.0.1"), 3);
@@ -273,8 +273,8 @@ fn an_address_that_cannot_be_is_refused_by_its_name_and_changes_nothing() {
     let Listening { peer, events, .. } = Listening::new(&mut bench);
     let tool = bench.connect();
     assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
-    let add = |text: &str| Request::AddGid { card: 0, gid: ip(text) };
-    let del = |text: &str| Request::DelGid { card: 0, gid: ip(text) };
+    let add = |text: &str| Request::AddGid { card: 0, gid: ip(text), vlan: 0 };
+    let del = |text: &str| Request::DelGid { card: 0, gid: ip(text), vlan: 0 };
     let refused = [
         (add("10.77.0.1"), Errno::EINVAL, "10.77.0.1 is an address of balboa0 already"),
         (add("10.77.0.2"), Errno::EINVAL, "10.77.0.2 is an address of balboa1 already"),
@@ -292,6 +292,10 @@ fn an_address_that_cannot_be_is_refused_by_its_name_and_changes_nothing() {
         assert!(refusal.reason.contains(why), "{request:?}: {refusal:?}");
         assert_eq!(bench.refused(&peer, request).errno, Errno::EPERM as i32, "a verbs program");
     }
+    let tagged = |text: &str, vlan| Request::AddGid { card: 0, gid: ip(text), vlan };
+    let refusal = bench.refused(&tool, tagged("10.5.0.1", 4095));
+    assert_eq!(refusal.errno, Errno::EINVAL as i32);
+    assert!(refusal.reason.contains("VLAN 4095"), "{refusal:?}");
     for host in 2..16 {
         bench.ask(&tool, add(&format!("10.1.0.{host}")));
     }
@@ -306,4 +310,23 @@ fn an_address_that_cannot_be_is_refused_by_its_name_and_changes_nothing() {
         assert!(refusal.reason.contains("ip addr"), "{refusal:?}");
     }
     assert!(records(&events).is_empty());
+}
+
+#[test]
+fn an_address_of_a_vlan_is_another_than_the_same_elsewhere() {
+    let mut bench = Bench::new(1, 1);
+    let tool = bench.connect();
+    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let add = |vlan| Request::AddGid { card: 0, gid: ip("10.77.0.1"), vlan };
+    let del = |vlan| Request::DelGid { card: 0, gid: ip("10.77.0.1"), vlan };
+    assert!(bench.refused(&tool, add(0)).reason.contains("10.77.0.1 is an address"));
+    assert_eq!(bench.ask(&tool, add(5)).0, Response::Gid { index: 2 });
+    assert_eq!(bench.ask(&tool, add(4094)).0, Response::Gid { index: 3 });
+    assert!(bench.refused(&tool, add(5)).reason.contains("10.77.0.1 vlan 5 is an address"));
+    assert_eq!(bench.ask(&tool, del(5)).0, Response::Done);
+    assert!(bench.refused(&tool, del(5)).reason.contains("no address 10.77.0.1 vlan 5"));
+    let (Response::Cards(cards), _) = bench.ask(&tool, Request::ListCards) else { panic!() };
+    let port = &cards[0].port;
+    assert_eq!((port.vlans[1], port.vlans[2], port.vlans[3]), (0, 0, 4094));
+    assert_eq!((port.gids[2], port.gids[3]), ([0; 16], port.gids[1]));
 }

@@ -200,7 +200,7 @@ impl<T: Transport> Bench<T> {
 
     pub fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) {
         let command =
-            SetGid { index, valid: u8::from(gid.is_some()), gid: gid.unwrap_or_default() };
+            SetGid { index, valid: u8::from(gid.is_some()), vlan: 0, gid: gid.unwrap_or_default() };
         self.succeed(Opcode::SetGid, &command.encode());
     }
 

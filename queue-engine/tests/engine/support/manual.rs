@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fpga_regs::engine::admin::{AdminStatus, CreateAh, PortAttributes};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
-use queue_engine::{Message, Operation, Transport, TransportError, TransportEvent};
+use queue_engine::{LocalGid, Message, Operation, Transport, TransportError, TransportEvent};
 
 /// A message as it was submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct Manual {
     pub refusal: Option<TransportError>,
     /// How creating and changing QPs is refused.
     pub admin_refusal: Option<AdminStatus>,
-    pub gids: BTreeMap<u8, [u8; 16]>,
+    pub gids: BTreeMap<u8, LocalGid>,
     pub neighbours: BTreeMap<[u8; 16], [u8; 6]>,
     /// Address handles.
     pub ahs: BTreeMap<u32, CreateAh>,
@@ -191,7 +191,7 @@ impl Transport for Manual {
         Ok(())
     }
 
-    fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), AdminStatus> {
+    fn set_gid(&mut self, index: u8, gid: Option<LocalGid>) -> Result<(), AdminStatus> {
         self.admin_refusal.map_or(Ok(()), Err)?;
         match gid {
             Some(gid) => self.gids.insert(index, gid),

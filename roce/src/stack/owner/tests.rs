@@ -123,11 +123,12 @@ fn frames_to_other_stations_never_reach_the_host() {
 fn questions_for_an_address_of_the_port_are_the_stacks_and_others_both_may_hear() {
     let mut stack = stack();
     let second = Ipv4Addr::new(10, 9, 0, 1);
-    let ask = |stack: &Stack, target| stack.owner(&control::arp_request(&peer(), PEER_IP, target));
+    let ask =
+        |stack: &Stack, target| stack.owner(&control::arp_request(&peer(), 0, PEER_IP, target));
     assert_eq!(ask(&stack, OWN_IP), Owner::Stack);
     assert_eq!(ask(&stack, second), Owner::Both);
     let mut gids = [None; param::GID_TABLE_LENGTH];
-    gids[7] = Some(crate::types::Gid::from_ipv4(second));
+    gids[7] = Some(crate::types::Gid::from_ipv4(second).into());
     stack.set_gids(gids);
     assert_eq!(ask(&stack, second), Owner::Stack);
     assert_eq!(ask(&stack, OWN_IP), Owner::Both);
@@ -138,7 +139,7 @@ fn questions_for_an_address_of_the_port_are_the_stacks_and_others_both_may_hear(
         target_mac: MacAddr::default(),
         target_ip: PEER_IP,
     };
-    assert_eq!(stack.owner(&control::arp_reply(&peer(), &request)), Owner::Both);
+    assert_eq!(stack.owner(&control::arp_reply(&peer(), 0, &request)), Owner::Both);
     assert_eq!(stack.owner(&frame(OWN, EtherType::ARP, &[&[0; 28]])), Owner::Host);
 }
 
@@ -166,7 +167,7 @@ fn solicitations_are_the_stacks_and_advertisements_both_may_hear() {
     assert_eq!(solicit(own, PEER.link_local()), Owner::Stack);
     assert_eq!(solicit(PEER.link_local(), PEER.link_local()), Owner::Host);
     assert_eq!(solicit(own, Ipv6Addr::UNSPECIFIED), Owner::Host);
-    let told = control::neighbour_advertisement(&peer(), PEER.link_local(), OWN, own);
+    let told = control::neighbour_advertisement(&peer(), PEER.link_local(), (0, OWN), own);
     assert_eq!(stack.owner(&told), Owner::Both);
 }
 

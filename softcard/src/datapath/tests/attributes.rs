@@ -10,20 +10,6 @@ fn go(rig: &mut Rig, state: State, mask: Mask, attributes: Attributes) -> AdminS
     rig.modify(&Attributes { mask: Mask::STATE | mask, state, ..attributes })
 }
 
-/// The card's frames have no tags: a path with one would lead into another network.
-#[test]
-fn a_path_in_a_vlan_is_refused() {
-    let mut rig = Rig::new();
-    assert_eq!(
-        go(&mut rig, State::Sqd, Mask::empty(), Attributes::default()),
-        AdminStatus::Success
-    );
-    for (vlan, status) in [(5, AdminStatus::Invalid), (0, AdminStatus::Success)] {
-        let path = Attributes { vlan, ..Rig::attributes() };
-        assert_eq!(go(&mut rig, State::Sqd, Mask::AV, path), status, "VLAN {vlan}");
-    }
-}
-
 #[test]
 fn that_a_send_queue_is_drained_is_told_to_who_asked() {
     for (asked, told) in [(None, false), (Some(0), false), (Some(1), true)] {

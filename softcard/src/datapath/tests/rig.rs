@@ -276,7 +276,7 @@ impl Rig {
 
     fn make_objects(&mut self, own: [u8; 6]) {
         let gid = MacAddr(own).link_local().octets();
-        self.run(Command::SetGid, &SetGid { index: 0, valid: 1, gid }.encode());
+        self.run(Command::SetGid, &SetGid { index: 0, valid: 1, vlan: 0, gid }.encode());
         let (pdn, kind) = (PDN, KeyKind::Region);
         let remote = Rights::REMOTE_WRITE | Rights::REMOTE_READ | Rights::REMOTE_ATOMIC;
         let access = Rights::LOCAL_WRITE | remote;
@@ -344,10 +344,6 @@ impl Rig {
     }
 
     /// Attributes of a QP that goes to RTS.
-    pub fn attributes() -> Attributes {
-        Self::attributes_to(PEER, PEER_QPN)
-    }
-
     fn attributes_to(peer: [u8; 6], dest_qpn: u32) -> Attributes {
         Attributes {
             path_mtu: PathMtu::Mtu1024 as u8,

@@ -7,11 +7,12 @@ use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpType};
 use fpga_regs::engine::wqe::Datagram;
 use queue_engine::{
-    Message, Operation, ReceiveKind, ReceivedMessage, Transport, TransportError, TransportEvent,
+    LocalGid, Message, Operation, ReceiveKind, ReceivedMessage, Transport, TransportError,
+    TransportEvent,
 };
 use roce::{
-    AccessFlags, AddressVector, AsyncKind, DatagramRequest, Event, Gid, PathMtu, PostError, Psn,
-    QpAttributes, Qpn, ReceiveStatus, SendRequest, SendStatus, Stack,
+    AccessFlags, Address, AddressVector, AsyncKind, DatagramRequest, Event, Gid, PathMtu,
+    PostError, Psn, QpAttributes, Qpn, ReceiveStatus, SendRequest, SendStatus, Stack,
 };
 
 use super::CardEngine;
@@ -75,10 +76,6 @@ impl Transport for RoceTransport<'_, '_> {
     }
 
     fn create_ah(&mut self, now: u64, ah: u32, command: &CreateAh) -> Result<(), AdminStatus> {
-        // Frames have no tags here.
-        if command.vlan != 0 {
-            return Err(AdminStatus::Invalid);
-        }
         let vector = AddressVector {
             sgid_index: command.sgid_index,
             dgid: Gid::from_bytes(command.dgid),
@@ -145,8 +142,9 @@ impl Transport for RoceTransport<'_, '_> {
         Ok(())
     }
 
-    fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>) -> Result<(), AdminStatus> {
-        self.0.set_gid(index, gid.map(Gid::from_bytes));
+    fn set_gid(&mut self, index: u8, gid: Option<LocalGid>) -> Result<(), AdminStatus> {
+        let address = |LocalGid { gid, vlan }| Address { gid: Gid::from_bytes(gid), vlan };
+        self.0.set_gid(index, gid.map(address));
         Ok(())
     }
 
@@ -213,9 +211,6 @@ fn attributes(a: &Attributes) -> Option<QpAttributes> {
         change.state = Some(roce::QpState::from_contract(a.state)?);
     }
     // Frames have no tags here.
-    if has(M::AV) && a.vlan != 0 {
-        return None;
-    }
     if has(M::AV) {
         change.path = Some(AddressVector {
             sgid_index: a.sgid_index,
