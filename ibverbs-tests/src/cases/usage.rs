@@ -206,7 +206,7 @@ fn balboa(setting: &Setting) -> Result<()> {
         ("link --state-dir nowhere balboa0 up", 1, "no balboad serves nowhere"),
         ("addr", 2, "no command is given"),
         ("addr balboa0", 2, "requires a subcommand but one was not provided"),
-        ("addr balboa0 flush", 2, "unrecognized subcommand 'flush'"),
+        ("addr balboa0 flush", 2, "unexpected argument 'flush' found"),
         ("addr balboa0 add", 2, "required arguments were not provided: <ADDRESS[/PREFIX]>"),
         ("addr balboa0 add 10.0.0", 2, "write an address of IPv4 (A.B.C.D) or IPv6"),
         ("addr balboa0 add 10.0.0.1/33", 2, "write a prefix length from 1 to 32"),
