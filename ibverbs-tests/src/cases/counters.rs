@@ -122,8 +122,10 @@ pub(crate) fn frames(setting: &Setting, file: &Path) -> Result<Vec<Frame>> {
 const CONGESTION_EXPERIENCED: &str = "3";
 /// The opcode of congestion notification packets.
 const NOTIFICATION: u8 = 0x81;
-/// The last opcode of SEND and WRITE.
-const LAST_DATA_OPCODE: u8 = 0x0b;
+/// Whether an opcode is that of a request of one PSN: SEND, WRITE, an atomic, SEND with invalidate.
+fn has_one_psn(opcode: u8) -> bool {
+    matches!(opcode, 0x00..=0x0b | 0x13 | 0x14 | 0x16 | 0x17)
+}
 
 /// The opcode of READ requests.
 const READ_REQUEST: u8 = 0x0c;
@@ -150,7 +152,7 @@ pub(crate) fn true_of(card: usize, own: &BTreeMap<String, u64>, frames: &[Frame]
     let counted_so = |name: &str| inside.contains(&name) || others.contains(&name);
     let before_qp: u64 = dropped.filter(|it| !counted_so(it.0.as_str())).map(|it| it.1).sum();
     let mut seen = BTreeSet::new();
-    let again = roce("sent").filter(|it| it.0 <= LAST_DATA_OPCODE && !seen.insert((&it.1, &it.2)));
+    let again = roce("sent").filter(|it| has_one_psn(it.0) && !seen.insert((&it.1, &it.2)));
     for (what, counted, captured) in [
         ("RoCE frames sent", own["sent_pkts"], roce("sent").count()),
         ("RoCE frames received", own["rcvd_pkts"] + before_qp, roce("delivered").count()),
@@ -160,7 +162,9 @@ pub(crate) fn true_of(card: usize, own: &BTreeMap<String, u64>, frames: &[Frame]
             "{what} of card {card}: {counted} counted, {captured} captured; {own:?}"
         );
     }
-    let (counted, again) = (own["retransmitted_pkts"], again.count() as u64);
+    // A question is a frame sent again that is no retransmission.
+    let counted = own["retransmitted_pkts"] + own["sent_questions"];
+    let again = again.count() as u64;
     // A READ may be asked for again from a PSN that no request had before.
     let reads = roce("sent").filter(|it| it.0 == READ_REQUEST).count() as u64;
     ensure!(
