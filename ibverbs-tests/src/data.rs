@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use crate::ffi::Operation;
+use crate::ffi::{Operation, Service};
 
 pub mod apart;
 pub mod counter;
@@ -44,7 +44,9 @@ pub fn sweep(options: &Options) -> Result<usize> {
         let link = Link::new(options, mtu, transfer::room(1 << 20))?;
         for (operation_index, operation) in Operation::ALL.into_iter().enumerate() {
             // On an unreliable connection only a receive tells that the bytes are there.
-            if options.unreliable && matches!(operation, Operation::Write | Operation::Read) {
+            if options.service != Service::Reliable
+                && matches!(operation, Operation::Write | Operation::Read)
+            {
                 continue;
             }
             for (size_index, size) in SIZES.into_iter().enumerate() {

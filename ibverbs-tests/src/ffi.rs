@@ -8,6 +8,7 @@
 
 use std::io;
 
+mod ah;
 mod descriptors;
 mod device;
 mod dm;
@@ -20,6 +21,7 @@ mod region;
 mod srq;
 mod userfault;
 
+pub use ah::Ah;
 pub use descriptors::descriptors_of;
 pub use device::{
     AsyncEvent, Channel, Completion, Context, Cq, CqWishes, EVERYTHING, Pd, ThreadDomain,
@@ -28,7 +30,10 @@ pub use dm::{Dm, DmRegion};
 pub use fork::in_child;
 pub use library::Library;
 pub use mapping::Mapping;
-pub use qp::{Atomic, AtomicOperation, End, Operation, Patience, Peer, Qp, QpWishes, Send};
+pub use qp::{
+    Atomic, AtomicOperation, Destination, End, Operation, Patience, Peer, Qp, QpWishes, Send,
+    Service, Window,
+};
 pub use recv::Recv;
 pub use region::{Piece, Region};
 pub use srq::Srq;

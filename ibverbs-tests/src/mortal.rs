@@ -11,7 +11,7 @@ use anyhow::{Result, bail, ensure};
 use verbs_sys::current::verbs as v;
 
 use crate::data::link::{DEPTH, Link, Options, Side};
-use crate::ffi::{Completion, Context, Cq, Operation, Patience, Recv, Send};
+use crate::ffi::{Completion, Context, Cq, Operation, Patience, Recv, Send, Service};
 
 pub mod attack;
 pub mod death;
@@ -52,7 +52,7 @@ fn options(events: bool, patience: Patience) -> Options {
         events,
         thread_domain: false,
         extended: false,
-        unreliable: false,
+        service: Service::Reliable,
         cq_entries: 2 * DEPTH,
         patience,
     }

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ibverbs_tests::data::link::{self, Link};
 use ibverbs_tests::ffi::{
-    Context, Cq, End, Library, Operation, Patience, Pd, Peer, Qp, Recv, Region, Send,
+    Context, Cq, End, Library, Operation, Patience, Pd, Peer, Qp, Recv, Region, Send, Service,
 };
 use verbs_sys::current::verbs as v;
 
@@ -101,7 +101,7 @@ fn linked(devices: &Devices, extended: bool) -> Result<Link> {
         events: false,
         thread_domain: false,
         extended,
-        unreliable: false,
+        service: Service::Reliable,
         cq_entries: 2 * link::DEPTH,
         patience: Patience::default(),
     };

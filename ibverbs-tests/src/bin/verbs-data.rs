@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ibverbs_tests::data::{
     self,
+    apart::Wishes,
     link::{DEPTH, Options},
 };
-use ibverbs_tests::ffi::{Context, Library, Operation, Patience};
+use ibverbs_tests::ffi::{Context, Library, Operation, Patience, Service};
 
 /// Moves messages between two QPs and checks every byte.
 #[derive(Debug, Parser)]
@@ -91,9 +92,18 @@ enum Command {
         /// Local ACK timeout, 4.096 µs × 2^N
         #[arg(long, value_name = "N", default_value_t = 14)]
         timeout: u8,
+        /// What the QPs offer
+        #[arg(long, default_value = "rc")]
+        service: Transport,
+        /// GID index
+        #[arg(long, default_value_t = 1)]
+        gid: u8,
         /// Name no key in READs of nothing: none is needed
         #[arg(long)]
         keyless_empty_reads: bool,
+        /// The cable loses frames: of UC and UD not everything need arrive
+        #[arg(long)]
+        bad_cable: bool,
         /// Where the other process waits
         host: Option<String>,
     },
@@ -155,6 +165,23 @@ enum Mtu {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
+enum Transport {
+    Rc,
+    Uc,
+    Ud,
+}
+
+impl From<Transport> for Service {
+    fn from(kind: Transport) -> Self {
+        match kind {
+            Transport::Rc => Self::Reliable,
+            Transport::Uc => Self::Unreliable,
+            Transport::Ud => Self::Datagram,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum Kind {
     Send,
     SendImmediate,
@@ -171,7 +198,7 @@ impl From<&Link> for Options {
             events: link.events,
             thread_domain: link.thread_domain,
             extended: link.extended,
-            unreliable: link.unreliable,
+            service: if link.unreliable { Service::Unreliable } else { Service::Reliable },
             cq_entries: 2 * DEPTH,
             patience: Patience { timeout: link.timeout, ..Patience::default() },
         }
@@ -224,19 +251,34 @@ fn main() -> anyhow::Result<()> {
             let [before, after] = data::reach::unmapped(&(&link).into(), &place, tries)?;
             println!("reached in {before} of {tries} before and in {after} of {tries} after");
         }
-        Command::Apart { device, port, timeout, keyless_empty_reads, host } => {
+        Command::Apart {
+            device,
+            port,
+            timeout,
+            service,
+            gid,
+            keyless_empty_reads,
+            bad_cable,
+            host,
+        } => {
             let options = Options {
                 devices: [device.clone(), device],
-                gid_index: 1,
+                gid_index: gid,
                 events: true,
                 thread_domain: false,
                 extended: false,
-                unreliable: false,
+                service: service.into(),
                 cq_entries: 2 * DEPTH,
                 patience: Patience { timeout, ..Patience::default() },
             };
-            let count = data::apart::run(&options, host.as_deref(), port, keyless_empty_reads)?;
-            println!("{count} messages arrived as they should");
+            let mislabels = options.devices[0].starts_with("rxe");
+            let wishes = Wishes { keyless: keyless_empty_reads, bad_cable, mislabels };
+            let done = data::apart::run(&options, host.as_deref(), port, wishes)?;
+            println!("{} messages arrived as they should", done.messages);
+            if done.atomics > 0 {
+                println!("{} atomics counted once", done.atomics);
+                println!("{} keys were taken back", done.keys);
+            }
         }
         Command::Huge { operation, mib, mtu, link } => {
             let operation = match operation {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::pair::{Both, run_between};
 use crate::runner::{Case, Need};
 use crate::setting::Setting;
 
@@ -54,6 +55,15 @@ pub fn cases() -> Vec<Case> {
         cases.push(case(&name, &command, "1024 MiB arrived", &[HUGE_MEMORY]));
     }
     cases.push(case("64 MiB/write", "huge write --mib 64 --mtu 256", "64 MiB arrived", &[]));
+    for (name, options, count) in [
+        ("RC", "", 350),
+        ("UC", "--service uc", 280),
+        ("UD", "--service ud", 64),
+        ("UD/GID 0", "--service ud --gid 0", 64),
+    ] {
+        let name = format!("verbs-data/two processes/{name}");
+        cases.push(Case::new(name, &[], move |setting| two_processes(setting, options, count)));
+    }
     cases.push(Case::new("verbs-data/a path that is not UTF-8", &[], elsewhere));
     cases
 }
@@ -67,6 +77,21 @@ fn elsewhere(setting: &Setting) -> Result<()> {
     let daemon = setting.balboad("--soft 2")?;
     let task = daemon.run("").arg(program).words("lists").limit(SWEEP);
     task.run()?.success()?.says("listed messages arrived")?;
+    daemon.stop()
+}
+
+/// Each side of a connection in a program of its own.
+fn two_processes(setting: &Setting, options: &str, count: usize) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    let program = setting.bin.join("verbs-data");
+    let command = format!("{} apart {options}", program.display());
+    let Both { server, client } = run_between((&daemon, 0), (&daemon, 1), &command)?;
+    for side in [server, client] {
+        let side = side.says(&format!("{count} messages arrived as they should"))?;
+        if options.is_empty() {
+            side.says("80 atomics counted once")?.says("20 keys were taken back")?;
+        }
+    }
     daemon.stop()
 }
 

@@ -51,6 +51,7 @@ pub fn cases() -> Vec<Case> {
         add("perftest", &[PERFTEST], perftests);
         add("64 MiB", &[], bulk);
         add("atomics", &[], counter);
+        add("unreliable services", &[], unreliable);
     }
     cases
 }
@@ -95,6 +96,19 @@ fn counter(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
     let program = setting.bin.join("verbs-data");
     let task = daemon.run("").arg(program).words("counter --timeout 10");
     task.limit(BULK).run()?.success()?.says("3200 atomics counted once")?;
+    Ok(())
+}
+
+/// Messages and datagrams that nobody acknowledges: those that arrive are right.
+fn unreliable(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
+    for service in ["uc", "ud"] {
+        let program = setting.bin.join("verbs-data");
+        let command = format!("{} apart --bad-cable --service {service}", program.display());
+        let Both { server, client } = run_between((daemon, 0), (daemon, 1), &command)?;
+        for side in [server, client] {
+            side.says(" messages arrived as they should")?;
+        }
+    }
     Ok(())
 }
 

@@ -1,36 +1,63 @@
 //! Both sides of a connection in a process of their own, so that the devices need not be of one
 //! machine, or of one maker.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::rc::Rc;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
+use verbs_sys::current::verbs as v;
 
 use super::link::{ACCESS, Options, Side, success};
 use super::transfer::{self, Transfer};
 use super::{MTUS, PIECES};
-use crate::ffi::{Library, Operation, Peer};
+use crate::ffi::{Library, Operation, Peer, Region, Service};
 
-/// How long the other process may keep us waiting.
-const LIMIT: Duration = Duration::from_secs(60);
+mod atomics;
+mod datagrams;
+mod line;
+mod lossy;
+mod windows;
+
+use datagrams::Datagrams;
+use line::{Line, Role};
+
 /// Bytes of a message that is longer than every path MTU.
 const LONG: usize = 20_011;
 /// First PSNs of the side that waited and of the one that connected. They wrap around after the
 /// first few packets.
 const PSNS: [u32; 2] = [0xff_fffa, 0xff_fff0];
+/// What a QP gives its peer.
+const RIGHTS: v::ibv_access_flags = ACCESS | v::IBV_ACCESS_REMOTE_ATOMIC;
 
-/// Who sends, writes and reads: the side that waited or the one that connected.
-type Role = usize;
+/// What is different between one run and another.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wishes {
+    /// READs of nothing name no key.
+    pub keyless: bool,
+    /// The cable loses frames: what nobody acknowledges need not arrive, and no answer that is said only
+    /// once is asked for.
+    pub bad_cable: bool,
+    /// A receive does not say which key was taken back: rdma_rxe marks it by the kernel's flag, which means
+    /// another thing to programs.
+    pub mislabels: bool,
+}
+
+/// What went right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Messages that arrived.
+    pub messages: usize,
+    /// Atomics that were executed once.
+    pub atomics: usize,
+    /// Keys that a SEND took back.
+    pub keys: usize,
+}
 
 /// One side of a connection, and the other one as far as it is known.
 struct Half<'a> {
     side: &'a Side,
-    line: &'a mut BufReader<TcpStream>,
-    role: Role,
+    line: &'a mut Line,
     far: Far,
-    /// READs of nothing name no key.
-    keyless: bool,
+    wishes: Wishes,
 }
 
 /// What the other side tells of itself.
@@ -40,42 +67,55 @@ struct Far {
     region: (u64, u32),
 }
 
-/// Waits on a TCP port, or connects to it, and moves messages of every kind both ways at every path
-/// MTU, READs of nothing without a key if `keyless`; answers how many.
+/// Waits on a TCP port, or connects to it, and moves messages of every kind both ways; answers how
+/// many.
+///
+/// # Errors
+/// At the first that goes wrong.
+pub fn run(options: &Options, host: Option<&str>, port: u16, wishes: Wishes) -> Result<Done> {
+    let library = Library::open()?;
+    let side = Side::new(library, options, 0, transfer::room(LONG))?;
+    let mut line = Line::new(host, port)?;
+    match options.service {
+        Service::Datagram => {
+            let mut half = Datagrams::new(&side, &mut line, options)?;
+            if wishes.bad_cable { lossy::datagrams(&mut half) } else { half.run() }
+        }
+        Service::Unreliable if wishes.bad_cable => lossy::connections(side, &mut line, options),
+        _ => connections(side, &mut line, options, wishes),
+    }
+}
+
+/// Messages of every kind at every path MTU.
 ///
 /// Each path MTU has QPs of its own. A QP of rdma_rxe cannot be connected again: RESET leaves it the READ
 /// that it was answering (`qp->resp.res`), which may be a repetition that nobody waits for any more,
 /// and the first request of its next life is taken for that READ and refused for its key.
-///
-/// # Errors
-/// At the first that goes wrong.
-pub fn run(options: &Options, host: Option<&str>, port: u16, keyless: bool) -> Result<usize> {
-    let library = Library::open()?;
-    let mut side = Side::new(library, options, 0, transfer::room(LONG))?;
-    let (role, stream) = match host {
-        None => (0, TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?.accept()?.0),
-        Some(host) => (1, TcpStream::connect((host, port))?),
-    };
-    stream.set_read_timeout(Some(LIMIT))?;
-    stream.set_nodelay(true)?;
-    let mut line = BufReader::new(stream);
-    let mut count = 0;
-    for mtu in MTUS {
+fn connections(mut side: Side, line: &mut Line, options: &Options, wishes: Wishes) -> Result<Done> {
+    let mut done = Done::default();
+    for (turn, mtu) in MTUS.into_iter().enumerate() {
         side.renew_qp()?;
-        let far = Far::exchange(&side, &mut line, options)?;
-        let mut half = Half { side: &side, line: &mut line, role, far, keyless };
-        half.connect(options, mtu).with_context(|| format!("at ibv_mtu {mtu}"))?;
+        let mut half = Half::connected(&side, line, options, (mtu, wishes))
+            .with_context(|| format!("at ibv_mtu {mtu}"))?;
         for transfer in transfers(128 << mtu) {
+            if options.service == Service::Unreliable && transfer.reads() {
+                continue;
+            }
             for sender in [0, 1] {
                 half.run(&transfer, sender).with_context(|| {
-                    let from = if sender == role { "to" } else { "from" };
+                    let from = if sender == half.line.role { "to" } else { "from" };
                     format!("{transfer:?} {from} the other side at ibv_mtu {mtu}")
                 })?;
-                count += 1;
+                done.messages += 1;
             }
         }
+        if options.service == Service::Reliable {
+            done.atomics += atomics::run(&mut half).context("atomics")?;
+            done.keys += windows::run(&mut half, 128 << mtu, turn % 2)
+                .with_context(|| format!("SEND with invalidate at ibv_mtu {mtu}"))?;
+        }
     }
-    Ok(count)
+    Ok(done)
 }
 
 /// Every operation with sizes around the path MTU, given in bytes.
@@ -97,48 +137,44 @@ fn transfers(mtu: usize) -> impl Iterator<Item = Transfer> {
 
 impl Far {
     /// Tells the other side what there is here, and hears what there is there.
-    fn exchange(side: &Side, line: &mut BufReader<TcpStream>, options: &Options) -> Result<Self> {
+    fn exchange(side: &Side, line: &mut Line, options: &Options) -> Result<Self> {
         let gid = u128::from_be_bytes(side.context.gid(options.gid_index)?);
         let (address, key) = (side.region.address(), side.region.rkey());
-        writeln!(line.get_mut(), "{} {gid} {address} {key}", side.qp.number())?;
-        let mut text = String::new();
-        line.read_line(&mut text)?;
-        let mut words = text.split_whitespace();
-        let mut next = || words.next().with_context(|| format!("the other side says {text:?}"));
-        let (qpn, gid) = (next()?.parse()?, next()?.parse::<u128>()?.to_be_bytes());
-        Ok(Self { qpn, gid, region: (next()?.parse()?, next()?.parse()?) })
+        let told = [u128::from(side.qp.number()), gid, address.into(), key.into()];
+        let [qpn, gid, address, key] = line.exchange(told)?;
+        let region = (address.try_into()?, key.try_into()?);
+        Ok(Self { qpn: qpn.try_into()?, gid: gid.to_be_bytes(), region })
     }
 }
 
-impl Half<'_> {
-    /// Waits until the other side has come as far.
-    fn meet(&mut self) -> Result<()> {
-        self.line.get_mut().write_all(b"here\n")?;
-        let mut text = String::new();
-        self.line.read_line(&mut text).context("the other side keeps us waiting")?;
-        ensure!(text == "here\n", "the other side has gone");
-        Ok(())
-    }
-
-    fn connect(&mut self, options: &Options, mtu: u32) -> Result<()> {
+impl<'a> Half<'a> {
+    /// Connects a side's QP, which is in RESET, to the other side's.
+    fn connected(
+        side: &'a Side,
+        line: &'a mut Line,
+        options: &Options,
+        (mtu, wishes): (v::ibv_mtu, Wishes),
+    ) -> Result<Self> {
+        let far = Far::exchange(side, line, options)?;
         let peer = Peer {
-            qpn: self.far.qpn,
-            gid: self.far.gid,
+            qpn: far.qpn,
+            gid: far.gid,
             gid_index: options.gid_index,
-            send_psn: PSNS[self.role],
-            receive_psn: PSNS[1 - self.role],
+            send_psn: PSNS[line.role],
+            receive_psn: PSNS[1 - line.role],
             mtu,
         };
-        let qp = &self.side.qp;
-        qp.init(ACCESS)?;
-        qp.receive_from(&peer)?;
-        qp.send_to(&peer, options.patience)?;
-        self.meet()
+        let rights = if options.service == Service::Reliable { RIGHTS } else { ACCESS };
+        side.qp.init(rights)?;
+        side.qp.receive_from(&peer)?;
+        side.qp.send_to(&peer, options.patience)?;
+        line.meet()?;
+        Ok(Self { side, line, far, wishes })
     }
 
     /// One message, of which this side sees its half.
     fn run(&mut self, transfer: &Transfer, sender: Role) -> Result<()> {
-        let (near, end) = (sender == self.role, transfer.end());
+        let (near, end) = (sender == self.line.role, transfer.end());
         let region = &self.side.region;
         transfer::fill_guard(region, end);
         match transfer.reads() {
@@ -146,27 +182,54 @@ impl Half<'_> {
             false if near => transfer::fill(region, &transfer.near(), transfer.seed),
             _ => {}
         }
-        let receives = transfer.operation.receives() && !near;
+        // A WRITE that nobody acknowledges has an empty SEND behind it: it is there when that is.
+        let unreliable = self.side.qp.service() == Service::Unreliable;
+        let tail = (unreliable && !transfer.operation.receives()).then_some(Transfer {
+            operation: Operation::Send,
+            size: 0,
+            ..*transfer
+        });
+        let received = tail.as_ref().unwrap_or(transfer);
+        let receives = received.operation.receives() && !near;
         if receives {
-            self.side.qp.post_recv(&transfer.receive(region, 5))?;
+            self.side.qp.post_recv(&received.receive(region, 5))?;
         }
-        self.meet()?;
+        self.line.meet()?;
         let (side, library) = (self.side, self.side.context.library());
         if near {
             let (address, key) = self.far.region;
-            let needs_none = self.keyless && transfer.reads() && transfer.size == 0;
+            let needs_none = self.wishes.keyless && transfer.reads() && transfer.size == 0;
             let far = (address, if needs_none { 0 } else { key });
-            let request = transfer.send(&side.region, far, 6, true);
-            side.qp.post_send(&[request]).map_err(|(failed, _)| failed)?;
-            transfer.check_sent(side, 6, &success(library, &side.send_cq)?)?;
+            let sends = [Some(transfer), tail.as_ref()].into_iter().flatten().zip(6..);
+            for (sent, wr_id) in sends {
+                let request = sent.send(&side.region, far, wr_id, true);
+                side.qp.post_send(&[request]).map_err(|(failed, _)| failed)?;
+                sent.check_sent(side, wr_id, &success(library, &side.send_cq)?)?;
+            }
         }
         if receives {
-            transfer.check_received(side, 5, &success(library, &side.receive_cq)?)?;
+            received.check_received(side, 5, &success(library, &side.receive_cq)?)?;
         }
-        self.meet()?;
+        self.line.meet()?;
         if near == transfer.reads() {
             transfer::check_bytes(&self.side.region, &[*transfer], end)?;
         }
         Ok(())
     }
+
+    /// Makes a region for this side's part of what follows, and hears where the other one's is.
+    fn second_region(&mut self, access: v::ibv_access_flags) -> Result<Second> {
+        let region = Region::new(&self.side.pd, SECOND, access, false)?;
+        let [address, key] = self.line.exchange([region.address().into(), region.rkey().into()])?;
+        Ok(Second { region, far: (address.try_into()?, key.try_into()?) })
+    }
+}
+
+/// Bytes of a second region.
+const SECOND: usize = 64 << 10;
+
+/// A second region, and where the other side has its own.
+struct Second {
+    region: Rc<Region>,
+    far: (u64, u32),
 }

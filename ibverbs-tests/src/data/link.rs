@@ -8,7 +8,7 @@ use verbs_sys::current::verbs as v;
 
 use crate::ffi::{
     Channel, Completion, Context, Cq, CqWishes, EVERYTHING, Library, Patience, Pd, Peer, Qp,
-    QpWishes, Region, ThreadDomain,
+    QpWishes, Region, Service, ThreadDomain,
 };
 
 /// How long a completion may take.
@@ -33,8 +33,8 @@ pub struct Options {
     pub thread_domain: bool,
     /// Work requests are posted and completions polled by the extended functions.
     pub extended: bool,
-    /// The connection is an unreliable one.
-    pub unreliable: bool,
+    /// What the QPs offer.
+    pub service: Service,
     /// Least number of CQ entries.
     pub cq_entries: u32,
     /// How long a lost frame is waited for, and how often it is sent again.
@@ -258,7 +258,7 @@ impl Side {
         let (send_cq, receive_cq) = (cq()?, cq()?);
         ensure!(send_cq.entries() >= options.cq_entries, "only {} CQ entries", send_cq.entries());
         let region = Region::new(&pd, room, ACCESS, index == 0)?;
-        let kinds = (options.extended, options.unreliable);
+        let kinds = (options.extended, options.service);
         let qp = Self::qp(&pd, [&send_cq, &receive_cq], kinds)?;
         Ok(Self { qp, send_cq, receive_cq, region, pd, context })
     }
@@ -269,12 +269,12 @@ impl Side {
     /// When the device refuses.
     pub fn renew_qp(&mut self) -> Result<()> {
         let cqs = [&self.send_cq, &self.receive_cq];
-        let kinds = (self.qp.is_extended(), self.qp.is_unreliable());
+        let kinds = (self.qp.is_extended(), self.qp.service());
         self.qp = Self::qp(&self.pd, cqs, kinds)?;
         Ok(())
     }
 
-    fn qp(pd: &Rc<Pd>, cqs: [&Rc<Cq>; 2], (extended, unreliable): (bool, bool)) -> Result<Qp> {
+    fn qp(pd: &Rc<Pd>, cqs: [&Rc<Cq>; 2], (extended, service): (bool, Service)) -> Result<Qp> {
         let capabilities = |inline| v::ibv_qp_cap {
             max_send_wr: DEPTH,
             max_recv_wr: DEPTH,
@@ -286,10 +286,8 @@ impl Side {
         for inline in INLINE {
             let made = if extended {
                 Qp::extended(pd, cqs, capabilities(inline), QpWishes::default())
-            } else if unreliable {
-                Qp::unreliable(pd, cqs, capabilities(inline)).map_err(anyhow::Error::from)
             } else {
-                Qp::new(pd, cqs[0], cqs[1], capabilities(inline)).map_err(anyhow::Error::from)
+                Qp::of(service, pd, cqs, capabilities(inline)).map_err(anyhow::Error::from)
             };
             match made {
                 Ok(qp) => {

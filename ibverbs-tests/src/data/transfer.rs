@@ -262,7 +262,12 @@ fn pattern(seed: u64, index: usize) -> u8 {
 
 /// Makes a region's bytes up to `end` such as nobody may touch.
 pub(super) fn fill_guard(region: &Region, end: usize) {
-    in_chunks(0, end, |offset, length| region.write(offset, &vec![GUARD; length]));
+    guard_part(region, 0, end);
+}
+
+/// Makes a part of a region such as nobody may touch.
+pub(super) fn guard_part(region: &Region, start: usize, length: usize) {
+    in_chunks(start, length, |offset, length| region.write(offset, &vec![GUARD; length]));
 }
 
 /// Fills parts of a region with the data of a seed.
@@ -276,6 +281,17 @@ pub(super) fn fill(region: &Region, parts: &[(usize, usize)], seed: u64) {
         });
         before += length;
     }
+}
+
+/// Checks a part of a region with the data of a seed, and that nothing was written between it and `end`.
+pub(super) fn check_part(
+    region: &Region,
+    (offset, length): (usize, usize),
+    end: usize,
+    seed: u64,
+) -> Result<()> {
+    check_range(region, offset, length, |index| pattern(seed, index))?;
+    check_range(region, offset + length, end - offset - length, |_| GUARD)
 }
 
 fn check_range(

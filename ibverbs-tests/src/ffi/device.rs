@@ -385,6 +385,12 @@ pub struct Completion {
     pub immediate: Option<u32>,
     /// The QP.
     pub qp_num: u32,
+    /// The QP that a datagram came from.
+    pub source_qpn: u32,
+    /// A network header lies before a datagram.
+    pub has_header: bool,
+    /// The key that a SEND took back, if it did.
+    pub invalidated: Option<u32>,
 }
 
 impl Cq {
@@ -470,15 +476,18 @@ impl Cq {
         // SAFETY: zeroed, all numbers, and filled.
         let wc = unsafe { wc.assume_init() };
         // SAFETY: both variants are a u32.
-        let immediate = u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data });
-        let has_immediate = wc.wc_flags & v::IBV_WC_WITH_IMM != 0;
+        let word = unsafe { wc.__bindgen_anon_1.imm_data };
+        let has = |flag| wc.wc_flags & flag != 0;
         Ok(Some(Completion {
             wr_id: wc.wr_id,
             status: wc.status,
             opcode: wc.opcode,
             byte_len: wc.byte_len,
-            immediate: has_immediate.then_some(immediate),
+            immediate: has(v::IBV_WC_WITH_IMM).then_some(u32::from_be(word)),
             qp_num: wc.qp_num,
+            source_qpn: wc.src_qp,
+            has_header: has(v::IBV_WC_GRH),
+            invalidated: has(v::IBV_WC_WITH_INV).then_some(word),
         }))
     }
 

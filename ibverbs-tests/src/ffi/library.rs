@@ -74,6 +74,8 @@ functions! {
         fn(*mut v::ibv_qp, *mut v::ibv_qp_attr, c_int, *mut v::ibv_qp_init_attr) -> c_int;
     ibv_destroy_qp @ "IBVERBS_1.1": fn(*mut v::ibv_qp) -> c_int;
     ibv_qp_to_qp_ex @ "IBVERBS_1.6": fn(*mut v::ibv_qp) -> *mut v::ibv_qp_ex;
+    ibv_create_ah @ "IBVERBS_1.1": fn(*mut v::ibv_pd, *mut v::ibv_ah_attr) -> *mut v::ibv_ah;
+    ibv_destroy_ah @ "IBVERBS_1.1": fn(*mut v::ibv_ah) -> c_int;
     ibv_wc_status_str @ "IBVERBS_1.1": fn(v::ibv_wc_status) -> *const c_char;
 }
 

@@ -13,10 +13,14 @@ use super::region::Piece;
 use super::srq::Srq;
 
 mod atomic;
+mod datagram;
 mod extended;
+mod window;
 
 pub use atomic::{Atomic, AtomicOperation};
+pub use datagram::Destination;
 pub use extended::{End, QpWishes};
+pub use window::Window;
 
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,7 +121,32 @@ const RELIABLE: v::ibv_qp_attr_mask = v::IBV_QP_MAX_DEST_RD_ATOMIC
     | v::IBV_QP_RNR_RETRY
     | v::IBV_QP_MAX_QP_RD_ATOMIC;
 
-/// A connection: a reliable one, unless it was made otherwise.
+/// What a datagram's queue pair has on its way to RTS.
+const DATAGRAM: v::ibv_qp_attr_mask =
+    v::IBV_QP_STATE | v::IBV_QP_PKEY_INDEX | v::IBV_QP_PORT | v::IBV_QP_QKEY | v::IBV_QP_SQ_PSN;
+
+/// What a QP offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Reliable connection.
+    Reliable,
+    /// Unreliable connection.
+    Unreliable,
+    /// Unreliable datagrams.
+    Datagram,
+}
+
+impl Service {
+    fn code(self) -> v::ibv_qp_type {
+        match self {
+            Self::Reliable => v::IBV_QPT_RC,
+            Self::Unreliable => v::IBV_QPT_UC,
+            Self::Datagram => v::IBV_QPT_UD,
+        }
+    }
+}
+
+/// A queue pair: of a reliable connection, unless it was made otherwise.
 pub struct Qp {
     raw: NonNull<v::ibv_qp>,
     /// Its extended form, where it has one: work requests are then posted call by call.
@@ -143,16 +172,17 @@ impl Qp {
         Self::with(pd, [send_cq, receive_cq], None, (v::IBV_QPT_RC, capabilities))
     }
 
-    /// Makes one of an unreliable connection.
+    /// Makes one of a service.
     ///
     /// # Errors
     /// When the device refuses.
-    pub fn unreliable(
+    pub fn of(
+        service: Service,
         pd: &Rc<Pd>,
         [send_cq, receive_cq]: [&Rc<Cq>; 2],
         capabilities: v::ibv_qp_cap,
     ) -> Result<Self, Failed> {
-        Self::with(pd, [send_cq, receive_cq], None, (v::IBV_QPT_UC, capabilities))
+        Self::with(pd, [send_cq, receive_cq], None, (service.code(), capabilities))
     }
 
     /// Makes one that receives from a shared receive queue.
@@ -197,10 +227,14 @@ impl Qp {
         unsafe { self.raw.as_ref() }.qp_num
     }
 
-    /// Whether nobody acknowledges what it sends.
-    pub fn is_unreliable(&self) -> bool {
+    /// What it offers.
+    pub fn service(&self) -> Service {
         // SAFETY: the QP lives.
-        unsafe { self.raw.as_ref() }.qp_type == v::IBV_QPT_UC
+        match unsafe { self.raw.as_ref() }.qp_type {
+            v::IBV_QPT_UC => Service::Unreliable,
+            v::IBV_QPT_UD => Service::Datagram,
+            _ => Service::Reliable,
+        }
     }
 
     /// What an asynchronous event names it by.
@@ -215,7 +249,11 @@ impl Qp {
     ) -> Result<(), Failed> {
         let mut attributes = blank();
         set(&mut attributes);
-        let mask = if self.is_unreliable() { mask & !RELIABLE } else { mask };
+        let mask = match self.service() {
+            Service::Reliable => mask,
+            Service::Unreliable => mask & !RELIABLE,
+            Service::Datagram => mask & DATAGRAM,
+        };
         let modify = self.pd.library().ibv_modify_qp;
         // SAFETY: the QP lives, the attributes are whole.
         let result = unsafe { modify(self.raw.as_ptr(), &raw mut attributes, mask as i32) };
@@ -356,6 +394,16 @@ impl Qp {
             let bytes = (bad as usize).saturating_sub(first as usize);
             (failed, bytes / size_of::<v::ibv_send_wr>())
         })
+    }
+
+    /// Posts a single send work request.
+    fn post_one(&self, work: &mut v::ibv_send_wr) -> Result<(), Failed> {
+        let post = self.operations().post_send.expect("every provider sends");
+        let mut bad = null_mut();
+        // SAFETY: the QP lives; the list is one request. Of its memory the card goes by the keys, which
+        // end with it, and what a provider reads inline its caller keeps.
+        let result = unsafe { post(self.raw.as_ptr(), work, &raw mut bad) };
+        Failed::check("ibv_post_send", result)
     }
 
     /// Posts a receive work request.

@@ -113,6 +113,15 @@ impl Region {
         unsafe { self.mr.as_ref() }.rkey
     }
 
+    pub(super) fn raw(&self) -> *mut v::ibv_mr {
+        assert!(self.registered.get(), "the region was deregistered");
+        self.mr.as_ptr()
+    }
+
+    pub(super) fn pd(&self) -> &Rc<Pd> {
+        &self.pd
+    }
+
     /// A part of it, for a work request.
     ///
     /// # Panics

@@ -7,7 +7,7 @@ use verbs_sys::current::verbs as v;
 
 use crate::attack::latency::Trips;
 use crate::data::link::{Link, Options, Side};
-use crate::ffi::{Cq, Operation, Patience, Recv, Send};
+use crate::ffi::{Cq, Operation, Patience, Recv, Send, Service};
 use crate::mortal::say;
 
 /// How often the round trips are told of.
@@ -29,7 +29,7 @@ pub fn run() -> Result<()> {
         events: true,
         thread_domain: false,
         extended: false,
-        unreliable: false,
+        service: Service::Reliable,
         cq_entries: 64,
         patience: Patience::default(),
     };

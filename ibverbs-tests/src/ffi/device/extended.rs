@@ -174,14 +174,18 @@ unsafe fn completion(cq: *mut v::ibv_cq_ex) -> (Completion, u64) {
     }
     // SAFETY: as the caller promises.
     let (wr_id, status) = unsafe { ((*cq).wr_id, (*cq).status) };
-    let has_immediate = read!(read_wc_flags) & v::IBV_WC_WITH_IMM != 0;
+    let flags = read!(read_wc_flags);
+    let has = |flag| flags & flag != 0;
     let completion = Completion {
         wr_id,
         status,
         opcode: read!(read_opcode),
         byte_len: read!(read_byte_len),
-        immediate: has_immediate.then(|| u32::from_be(read!(read_imm_data))),
+        immediate: has(v::IBV_WC_WITH_IMM).then(|| u32::from_be(read!(read_imm_data))),
         qp_num: read!(read_qp_num),
+        source_qpn: read!(read_src_qp),
+        has_header: has(v::IBV_WC_GRH),
+        invalidated: has(v::IBV_WC_WITH_INV).then(|| read!(read_imm_data)),
     };
     (completion, read!(read_completion_ts))
 }

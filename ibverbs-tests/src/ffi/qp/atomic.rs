@@ -1,7 +1,6 @@
 //! Atomic work requests.
 
 use std::mem::MaybeUninit;
-use std::ptr::null_mut;
 
 use verbs_sys::current::verbs as v;
 
@@ -59,11 +58,6 @@ impl Qp {
         let (remote_addr, rkey) = request.remote;
         work.wr.atomic =
             v::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr, compare_add, swap, rkey };
-        let post = self.operations().post_send.expect("every provider sends");
-        let mut bad = null_mut();
-        // SAFETY: the QP lives; the list is one request, whose elements are not read; the card goes
-        // by their keys, which end with the memory.
-        let result = unsafe { post(self.raw.as_ptr(), &raw mut work, &raw mut bad) };
-        Failed::check("ibv_post_send", result)
+        self.post_one(&mut work)
     }
 }
