@@ -48,7 +48,7 @@ const FAULTS: [(&str, &str); 5] = [
 /// The programs of perftest. They ask their device for as many READs at a time as the other one
 /// offers, unless told how many. As everywhere here where a program can be told, the acknowledgement
 /// timeout is 1.07 s (18): with seven retries it outlasts what a busy machine keeps a virtual one waiting.
-pub(crate) const PERFTESTS: [&str; 10] = [
+pub(crate) const PERFTESTS: [&str; 14] = [
     "ib_write_bw -F -x 1 -u 18 -s 65536 -n 40",
     "ib_read_bw -F -x 1 -o 16 -u 18 -s 65536 -n 40",
     "ib_send_bw -F -x 1 -u 18 -s 65536 -n 40 -e",
@@ -60,6 +60,10 @@ pub(crate) const PERFTESTS: [&str; 10] = [
     "ib_send_lat -F -x 1 -u 18 -s 64 -n 20",
     "ib_send_bw -F -c UD -x 1 -s 1024 -n 40",
     "ib_send_lat -F -c UD -x 1 -s 64 -n 20",
+    "ib_send_bw -F -c UC -x 1 -s 4096 -n 40",
+    "ib_write_bw -F -c UC -x 1 -s 4096 -n 40",
+    "ib_send_lat -F -c UC -x 1 -s 64 -n 20",
+    "ib_write_lat -F -c UC -x 1 -s 64 -n 20",
 ];
 /// Those that bad cables see.
 const FEW: [&str; 4] = [
@@ -68,8 +72,24 @@ const FEW: [&str; 4] = [
     "ib_send_bw -F -x 1 -u 18 -s 65536 -n 20 -e",
     "ib_atomic_bw -F -x 1 -o 16 -u 18 -A FETCH_AND_ADD -n 20",
 ];
-/// Messages of every kind.
+/// Messages of every kind, and what both sides say of them.
 pub(crate) const DATA: &str = "verbs-data apart --timeout 18";
+const DATA_SAYS: [&str; 3] =
+    ["350 messages arrived as they should", "80 atomics counted once", "20 keys were taken back"];
+/// The same of the unreliable services.
+const UNRELIABLE_DATA: [(&str, &str, &str); 4] = [
+    ("UC", "--service uc", "280 messages arrived as they should"),
+    ("UC/GID 0", "--service uc --gid 0", "280 messages arrived as they should"),
+    ("UD", "--service ud", "64 messages arrived as they should"),
+    ("UD/GID 0", "--service ud --gid 0", "64 messages arrived as they should"),
+];
+/// Pingpongs of theirs, which do not look at their data.
+const UNRELIABLE_PINGPONGS: [&str; 4] = [
+    "ibv_uc_pingpong -g 1 -m 256 -n 50",
+    "ibv_uc_pingpong -g 0 -e -n 50",
+    "ibv_ud_pingpong -g 1 -e -n 50",
+    "ibv_ud_pingpong -g 0 -n 50",
+];
 
 type Body = Box<dyn Fn(&Trial<'_>) -> Result<()>>;
 
@@ -121,18 +141,30 @@ fn rows() -> Vec<Row> {
     }
     for command in PERFTESTS {
         let program = command.split(' ').next().unwrap_or_default();
-        let service = if command.contains("-c UD") { " -c UD" } else { "" };
+        let services = ["-c UD", "-c UC"].into_iter().filter(|it| command.contains(it));
+        let words: Vec<_> = [program].into_iter().chain(services).collect();
         let body = move |trial: &Trial<'_>| trial.perftest(command);
-        add(format!("{program}{service}"), &[PERFTEST], "", Box::new(body));
+        add(words.join(" "), &[PERFTEST], "", Box::new(body));
+    }
+    for command in UNRELIABLE_PINGPONGS {
+        let (program, options) = command.split_once(' ').unwrap_or_default();
+        let body = move |trial: &Trial<'_>| trial.unreliable_pingpong(command);
+        add(format!("{program}/{options}"), &[IBVERBS_UTILS], "", Box::new(body));
     }
     add("data".into(), &[], "", Box::new(|trial| trial.data()));
+    for (name, options, says) in UNRELIABLE_DATA {
+        let command = format!("{DATA} {options}");
+        let body = move |trial: &Trial<'_>| trial.messages(&command, &[says]);
+        add(format!("data/{name}"), &[], "", Box::new(body));
+    }
     add("every ICRC is scapy's".into(), &[Need::Scapy], "", Box::new(icrcs));
     // No pingpong: the side that is done takes its QP along, and where its last acknowledgement is lost,
     // the other one repeats its last message. It wants 7 retries, which rxe takes for endless.
     for (name, fault) in FAULTS {
         let body = |trial: &Trial<'_>| {
             FEW.iter().try_for_each(|command| trial.perftest(command))?;
-            trial.data_on_bad_cable()
+            trial.data_on_bad_cable()?;
+            ["uc", "ud"].into_iter().try_for_each(|service| trial.unreliable_on_bad_cable(service))
         };
         add(format!("bad cable/{name}"), &[PERFTEST], fault, Box::new(body));
     }
@@ -260,10 +292,15 @@ pub(crate) fn checked_perftest(roles: [Both; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Both sides of `verbs-data apart` got every message.
+/// Both sides of [`DATA`] got every message.
 pub(crate) fn checked_data(roles: [Both; 2]) -> Result<()> {
+    all_say(roles, &DATA_SAYS)
+}
+
+/// Both sides of a command say all that.
+fn all_say(roles: [Both; 2], texts: &[&str]) -> Result<()> {
     for side in roles.into_iter().flat_map(|both| [both.server, both.client]) {
-        side.says("350 messages arrived as they should")?;
+        texts.iter().try_fold(side, |side, text| side.says(text))?;
     }
     Ok(())
 }
@@ -275,13 +312,24 @@ impl Trial<'_> {
         checked_pingpong(self.both_roles(&command, &command)?)
     }
 
+    fn unreliable_pingpong(&self, command: &str) -> Result<()> {
+        all_say(self.both_roles(command, command)?, &["50 iters in "])
+    }
+
     fn perftest(&self, command: &str) -> Result<()> {
         checked_perftest(self.both_roles(command, command)?)
     }
 
-    /// Every operation at every path MTU both ways, every byte and immediate compared.
+    /// Every operation at every path MTU both ways, every byte and immediate compared; atomics, and keys
+    /// of windows that the other side takes back.
     fn data(&self) -> Result<()> {
-        self.messages(DATA)
+        self.messages(DATA, &DATA_SAYS)
+    }
+
+    /// Messages that nobody acknowledges: what arrives is right.
+    fn unreliable_on_bad_cable(&self, service: &str) -> Result<()> {
+        let command = format!("{DATA} --service {service} --bad-cable");
+        self.messages(&command, &[" messages arrived as they should"])
     }
 
     /// The same, READs of nothing with the key that the kernel's rxe wants in a repetition of one.
@@ -293,12 +341,12 @@ impl Trial<'_> {
     fn data_on_bad_cable(&self) -> Result<()> {
         let release = self.peer.machine.run("uname -r")?.success()?.stdout;
         let keyless = if release.starts_with("6.1.") { "" } else { " --keyless-empty-reads" };
-        self.messages(&format!("{DATA}{keyless}"))
+        self.messages(&format!("{DATA} --bad-cable{keyless}"), &DATA_SAYS)
     }
 
-    fn messages(&self, command: &str) -> Result<()> {
+    fn messages(&self, command: &str, says: &[&str]) -> Result<()> {
         let here = self.setting.bin.join(command);
-        checked_data(self.both_roles(&here.display().to_string(), command)?)
+        all_say(self.both_roles(&here.display().to_string(), command)?, says)
     }
 
     /// Runs a command with the server here and the client there, then the other way round.
