@@ -107,7 +107,7 @@ impl Cable {
 }
 
 /// Marks a frame "congestion experienced", as a switch does, if its sender allows that.
-fn mark(frame: &mut [u8]) -> bool {
+pub fn mark(frame: &mut [u8]) -> bool {
     match [frame[12], frame[13]] {
         [0x08, 0x00] if matches!(frame[15] & 3, 1 | 2) => {
             frame[15] |= 3;

@@ -22,7 +22,7 @@ use crate::workload::{Flow, Plan};
 
 const QKEY: u32 = 0x1234_5678;
 const AH: u32 = 0x42;
-const FIRST_PSN: u32 = 0xff_fffe;
+pub const FIRST_PSN: u32 = 0xff_fffe;
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
 const GRH: usize = GRH_LENGTH as usize;
@@ -47,15 +47,15 @@ fn vector(dgid: Gid, ipv4: bool) -> AddressVector {
 }
 
 /// A datagram to somebody.
-fn request(dest_qpn: Qpn, length: u32) -> DatagramRequest {
+pub fn request(dest_qpn: Qpn, length: u32) -> DatagramRequest {
     DatagramRequest { ah: AH, dest_qpn, qkey: QKEY, length, imm: None, solicited: false }
 }
 
 /// Two nodes with a queue pair each, in RTS, and an address handle from the first to the second.
-struct Pair {
-    network: Network,
-    from: End,
-    to: End,
+pub struct Pair {
+    pub network: Network,
+    pub from: End,
+    pub to: End,
 }
 
 impl Pair {
@@ -69,19 +69,19 @@ impl Pair {
     }
 
     /// One whose first node knows the Ethernet address of the second.
-    fn resolved() -> Self {
+    pub fn resolved() -> Self {
         let mut pair = Self::new(1, true, Cable::PERFECT);
         let deadline = pair.network.now + MILLISECOND;
         pair.network.run(deadline, |_| false);
         pair
     }
 
-    fn post(&mut self, request: DatagramRequest) -> u64 {
+    pub fn post(&mut self, request: DatagramRequest) -> u64 {
         post(&mut self.network, self.from, request)
     }
 
     /// Lets time pass, and takes the events of both.
-    fn run(&mut self, time: u64) -> [Vec<Event>; 2] {
+    pub fn run(&mut self, time: u64) -> [Vec<Event>; 2] {
         self.network.wake(0);
         self.network.wake(1);
         let deadline = self.network.now + time;

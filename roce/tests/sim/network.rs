@@ -14,13 +14,14 @@ use crate::fabric::Fabric;
 use crate::ledger::{Asked, Ledger};
 use crate::memory::Memory;
 use crate::rng::Rng;
+use crate::script::Script;
 
 /// Frames that a node emits at a time, and the time that each of them takes.
 const BUDGET: usize = 64;
-const FRAME_TIME: u64 = 100;
+pub const FRAME_TIME: u64 = 100;
 
 /// How long a node sleeps after the first frame of a burst.
-const WAKE_DELAY: u64 = 300;
+pub const WAKE_DELAY: u64 = 300;
 
 /// One card: transport, memory, and the frames that came in.
 pub struct Node {
@@ -31,6 +32,8 @@ pub struct Node {
     pub events: Vec<Event>,
     pub inbox: Vec<Frame>,
     next_wake: Option<u64>,
+    /// When the last frame leaves.
+    leaves: u64,
     /// A node does not run before.
     stalled_until: u64,
     /// A node that is off neither sends nor receives.
@@ -61,6 +64,8 @@ pub struct Network {
     pub nodes: Vec<Node>,
     pub fabric: Fabric,
     pub rng: Rng,
+    /// What befalls frames at exact places, before the cables' own faults.
+    pub script: Option<Script>,
     /// What will happen, by time and then by when that was decided.
     queue: BTreeMap<(u64, u64), Happening>,
     next_id: u64,
@@ -75,7 +80,7 @@ impl Network {
     /// Nodes on a fabric that was made for as many.
     pub fn with_fabric(rng: Rng, nodes: usize, fabric: Fabric) -> Self {
         let nodes = (0..nodes).map(|index| Node::new(index as u8 + 1)).collect();
-        Self { now: 1_000, nodes, fabric, rng, queue: BTreeMap::new(), next_id: 0 }
+        Self { now: 1_000, nodes, fabric, rng, script: None, queue: BTreeMap::new(), next_id: 0 }
     }
 
     fn schedule(&mut self, at: u64, happening: Happening) {
@@ -166,9 +171,14 @@ impl Network {
         }
         let emitted = node.round(now);
         let busy = emitted.len() == BUDGET;
-        for (i, frame) in emitted.into_iter().enumerate() {
-            self.send(index, now + (i as u64 + 1) * FRAME_TIME, frame);
+        // Rounds that follow fast may send at the same time, so that their frames overtake each other; not
+        // where each has its place.
+        let mut leaves = if self.script.is_some() { now.max(node.leaves) } else { now };
+        for frame in emitted {
+            leaves += FRAME_TIME;
+            self.send(index, leaves, frame);
         }
+        self.nodes[index].leaves = leaves;
         if busy {
             self.wake_at(index, now + BUDGET as u64 * FRAME_TIME);
         }
@@ -179,14 +189,18 @@ impl Network {
 
     /// Hands a frame of node `from` to the switch.
     fn send(&mut self, from: usize, at: u64, frame: Vec<u8>) {
-        let destination = MacAddr(frame[..6].try_into().unwrap());
+        let mut frame = Frame::from(frame);
+        if self.script.as_mut().is_some_and(|script| !script.carry(from, at, &mut frame)) {
+            return;
+        }
+        let destination = MacAddr(frame.bytes[..6].try_into().unwrap());
         let targets: Vec<usize> = (0..self.nodes.len())
             .filter(|&to| {
                 if destination.is_group() { to != from } else { self.nodes[to].mac == destination }
             })
             .collect();
         for to in targets {
-            self.hop((from, to, 0), at, frame.clone().into());
+            self.hop((from, to, 0), at, frame.clone());
         }
     }
 
@@ -223,6 +237,7 @@ impl Node {
             events: Vec::new(),
             inbox: Vec::new(),
             next_wake: None,
+            leaves: 0,
             stalled_until: 0,
             off: false,
             frames_received: 0,

@@ -16,20 +16,21 @@ use crate::puppet::take_apart;
 use crate::workload::{Flow, Op, Plan, Supply, run};
 
 /// What a witness reads off a frame of RoCE.
-struct Look {
-    opcode: &'static Opcode,
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    pub opcode: &'static Opcode,
     /// The Ethernet address and queue pair that it goes to.
-    target: (MacAddr, u32),
-    psn: u32,
-    syndrome: Option<Syndrome>,
+    pub target: (MacAddr, u32),
+    pub psn: u32,
+    pub syndrome: Option<Syndrome>,
     /// Bytes that a READ asks for.
-    asked: u32,
+    pub asked: u32,
     /// Bytes of payload.
-    length: u64,
-    congested: bool,
+    pub length: u64,
+    pub congested: bool,
 }
 
-fn look(bytes: &[u8]) -> Look {
+pub fn look(bytes: &[u8]) -> Look {
     let (header, packet) = ethernet::Repr::parse(bytes).unwrap();
     let (traffic_class, datagram) = if header.ethertype == ethernet::EtherType::IPV4 {
         let (ip, datagram) = ipv4::Repr::parse(packet).unwrap();

@@ -57,14 +57,14 @@ fn bring_up(network: &mut Network, own: End, peer: End, options: &Options) {
     }
 }
 
-fn connect(network: &mut Network, options: &Options) -> (End, End) {
+pub fn connect(network: &mut Network, options: &Options) -> (End, End) {
     let (a, b) = (create(network, 0, 0x11), create(network, 1, 0x22));
     bring_up(network, a, b, options);
     bring_up(network, b, a, options);
     (a, b)
 }
 
-fn request(operation: Operation, length: u32) -> SendRequest {
+pub fn request(operation: Operation, length: u32) -> SendRequest {
     SendRequest {
         operation,
         length,
@@ -76,7 +76,7 @@ fn request(operation: Operation, length: u32) -> SendRequest {
     }
 }
 
-fn post(network: &mut Network, from: End, request: SendRequest, key: u64) -> u64 {
+pub fn post(network: &mut Network, from: End, request: SendRequest, key: u64) -> u64 {
     let now = Instant(network.now);
     let node = &mut network.nodes[from.node];
     let number = node.stack.post_send(now, from.qpn, request).unwrap();
@@ -85,7 +85,7 @@ fn post(network: &mut Network, from: End, request: SendRequest, key: u64) -> u64
     number
 }
 
-fn run(network: &mut Network, time: u64) -> [Vec<Event>; 2] {
+pub fn run(network: &mut Network, time: u64) -> [Vec<Event>; 2] {
     network.wake(0);
     network.wake(1);
     let deadline = network.now + time;

@@ -59,11 +59,13 @@ pub struct Plan {
     pub supply: Supply,
     /// The only operation, or every kind.
     pub only: Option<Operation>,
+    /// The length of every message but atomics, where it is not drawn.
+    pub exact: Option<u32>,
 }
 
 impl Plan {
     pub fn mixed(messages: usize, mtu: PathMtu) -> Self {
-        Self { messages, mtu, longest: 12, supply: Supply::Ready, only: None }
+        Self { messages, mtu, longest: 12, supply: Supply::Ready, only: None, exact: None }
     }
 }
 
@@ -99,7 +101,8 @@ impl Flow {
         let (mut ops, mut write_length, mut read_length) = (Vec::new(), 0, 0_usize);
         let read_key = rng.next();
         for _ in 0..plan.messages {
-            let length = random_length(&mut rng, mtu, plan.longest);
+            let drawn = random_length(&mut rng, mtu, plan.longest);
+            let length = plan.exact.map_or(drawn, |exact| exact as usize);
             let operation = plan.only.unwrap_or_else(|| {
                 rng.pick(&[
                     Operation::Send,

@@ -1,0 +1,113 @@
+//! What befalls frames at exact places, and the trace of all frames.
+
+use std::collections::BTreeMap;
+
+use roce::opcode::Class;
+use roce::wire::ethernet;
+
+use crate::cable::{Frame, mark};
+use crate::connection::End;
+use crate::truth::{Look, look};
+
+/// What befalls a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Drop,
+    Corrupt,
+    Mark,
+}
+
+/// Where it does: at the frame of a connection, given by the order in which connections were named, of a
+/// PSN counted from the requester's first, when that comes for this time, 1 for the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub connection: usize,
+    /// It goes from the responder to the requester.
+    pub response: bool,
+    pub psn: u32,
+    pub iteration: u32,
+}
+
+/// A frame of a connection, as its sender's cable has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    pub place: Place,
+    pub look: Look,
+    /// The node that sent it, and when.
+    pub from: usize,
+    pub at: u64,
+    pub befell: Option<Action>,
+}
+
+impl Seen {
+    /// Whether the other side takes it for what it is.
+    pub fn arrives(&self) -> bool {
+        !matches!(self.befell, Some(Action::Drop | Action::Corrupt))
+    }
+}
+
+/// The requester of a connection, its peer, and the requester's first PSN.
+#[derive(Clone, Copy, Debug)]
+struct Connection {
+    requester: End,
+    responder: End,
+    first: u32,
+}
+
+/// Events by place, and everything that was seen.
+#[derive(Default)]
+pub struct Script {
+    connections: Vec<Connection>,
+    events: BTreeMap<Place, Action>,
+    /// How often each PSN came: of a connection, a direction.
+    counts: BTreeMap<(usize, bool, u32), u32>,
+    pub trace: Vec<Seen>,
+}
+
+/// A bit of the PSN: only the invariant CRC shows that it is another.
+const BIT: usize = (14 + 20 + 8 + 11) * 8;
+
+impl Script {
+    pub fn watch(&mut self, requester: End, responder: End, first: u32) {
+        self.connections.push(Connection { requester, responder, first });
+    }
+
+    pub fn at(&mut self, place: Place, action: Action) {
+        self.events.insert(place, action);
+    }
+
+    /// Takes down a frame that node `from` sends, and does to it what is to befall it. Says whether it
+    /// goes on.
+    pub fn carry(&mut self, from: usize, at: u64, frame: &mut Frame) -> bool {
+        let (header, _) = ethernet::Repr::parse(&frame.bytes).unwrap();
+        if header.ethertype != ethernet::EtherType::IPV4 {
+            return true;
+        }
+        let look = look(&frame.bytes);
+        if look.opcode.class == Class::CongestionNotification {
+            return true;
+        }
+        let response = look.opcode.class.is_response();
+        let of = |it: &Connection| {
+            let (sender, target) =
+                if response { (it.responder, it.requester) } else { (it.requester, it.responder) };
+            sender.node == from && target.qpn.value() == look.target.1
+        };
+        let connection = self.connections.iter().position(of).expect("a frame of nobody's");
+        let psn = look.psn.wrapping_sub(self.connections[connection].first) & 0xff_ffff;
+        let count = self.counts.entry((connection, response, psn)).or_default();
+        *count += 1;
+        let place = Place { connection, response, psn, iteration: *count };
+        let befell = self.events.get(&place).copied();
+        match befell {
+            Some(Action::Corrupt) => {
+                frame.bytes[BIT / 8] ^= 1;
+                frame.flipped = Some(BIT);
+            }
+            Some(Action::Mark) => assert!(mark(&mut frame.bytes), "it may not be marked"),
+            Some(Action::Drop) | None => {}
+        }
+        self.trace.push(Seen { place, look, from, at, befell });
+        befell != Some(Action::Drop)
+    }
+}
