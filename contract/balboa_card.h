@@ -120,6 +120,8 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_PAGE_BYTES 0x1000u
 /* Doorbell pages of a window; they are pages 1 to 15. */
 #define BALBOA_WINDOW_DOORBELL_PAGES 0xfu
+/* The doorbell page by which the driver rings for clients that have none: those with the numbers 16 to 255. */
+#define BALBOA_WINDOW_RELAY_PAGE 0xfu
 /* The bytes BALBVQE1 in memory order. */
 #define BALBOA_WINDOW_MAGIC_VALUE UINT64_C(0x31455156424c4142)
 /* The contract's major version; another one is not understood. */
@@ -1704,7 +1706,7 @@ struct balboa_admin_create_cq {
     balboa_le64 ring;
     /* log2 of the entries. */
     uint8_t log2_entries;
-    /* Doorbell page, 1 to 15. */
+    /* Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by RELAY_PAGE. */
     uint8_t page;
     uint8_t reserved_1a[38];
 };
@@ -1786,7 +1788,7 @@ struct balboa_admin_create_rq {
     balboa_le64 ring;
     /* log2 of the entries. */
     uint8_t log2_entries;
-    /* Doorbell page, 1 to 15. */
+    /* Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by RELAY_PAGE. */
     uint8_t page;
     /* log2 of the blocks from one entry to the next, 0 to 3. */
     uint8_t log2_stride;
@@ -1852,7 +1854,7 @@ struct balboa_admin_create_qp {
     balboa_le64 sq_ring;
     /* log2 of the blocks of the send ring. */
     uint8_t log2_sq_blocks;
-    /* Doorbell page, 1 to 15. */
+    /* Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by RELAY_PAGE. */
     uint8_t page;
     /* Transport. */
     uint8_t kind;
@@ -2144,7 +2146,7 @@ struct balboa_admin_create_ah {
     /* Service level. */
     uint8_t sl;
     uint8_t reserved_18[2];
-    /* Doorbell page of whoever is to use it. */
+    /* Number of the client that is to use it, as in admin_create_qp. */
     uint8_t page;
     uint8_t reserved_1b[1];
     /* Flow label, 20 bits. */

@@ -116,6 +116,8 @@ package balboa_card_pkg;
   localparam logic [31:0] WINDOW_PAGE_BYTES = 32'h1000;
   // Doorbell pages of a window; they are pages 1 to 15.
   localparam logic [31:0] WINDOW_DOORBELL_PAGES = 32'hf;
+  // The doorbell page by which the driver rings for clients that have none: those with the numbers 16 to 255.
+  localparam logic [31:0] WINDOW_RELAY_PAGE = 32'hf;
   // The bytes BALBVQE1 in memory order.
   localparam logic [63:0] WINDOW_MAGIC_VALUE = 64'h31455156424c4142;
   // The contract's major version; another one is not understood.
@@ -1626,7 +1628,7 @@ package balboa_card_pkg;
   // Makes a completion queue. Ring memory: record, then 2^log2_entries zeroed entries.
   typedef struct packed {
     logic [303:0] reserved_208;
-    // [207:200] Doorbell page, 1 to 15.
+    // [207:200] Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by RELAY_PAGE.
     logic [7:0] page;
     // [199:192] log2 of the entries.
     logic [7:0] log2_entries;
@@ -1694,7 +1696,7 @@ package balboa_card_pkg;
     admin_rq_kind_t kind;
     // [215:208] log2 of the blocks from one entry to the next, 0 to 3.
     logic [7:0] log2_stride;
-    // [207:200] Doorbell page, 1 to 15.
+    // [207:200] Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by RELAY_PAGE.
     logic [7:0] page;
     // [199:192] log2 of the entries.
     logic [7:0] log2_entries;
@@ -1743,7 +1745,7 @@ package balboa_card_pkg;
     logic [7:0] reserved_216;
     // [215:208] Transport.
     qp_type_t kind;
-    // [207:200] Doorbell page, 1 to 15.
+    // [207:200] Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by RELAY_PAGE.
     logic [7:0] page;
     // [199:192] log2 of the blocks of the send ring.
     logic [7:0] log2_sq_blocks;
@@ -1934,7 +1936,7 @@ package balboa_card_pkg;
     // [255:224] Flow label, 20 bits.
     logic [31:0] flow_label;
     logic [7:0] reserved_216;
-    // [215:208] Doorbell page of whoever is to use it.
+    // [215:208] Number of the client that is to use it, as in admin_create_qp.
     logic [7:0] page;
     logic [15:0] reserved_192;
     // [191:184] Service level.

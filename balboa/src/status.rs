@@ -84,10 +84,12 @@ fn describe_card(out: &mut String, card: &Value) {
     row(
         "engines",
         format!(
-            "{}, doorbell pages free {} of {}, QPs {}, CQs {}",
+            "{}, doorbell pages free {} of {}, relays {} of {}, QPs {}, CQs {}",
             windows.len(),
             sum("free_pages"),
             sum("pages"),
+            sum("free_relays"),
+            sum("relays"),
             sum("queue_pairs"),
             sum("completion_queues")
         ),
@@ -220,7 +222,8 @@ mod tests {
                 "active_mtu": 4096, "trust": "isolated",
                 "icrc_checked": "every frame",
                 "interface": "iommufd and N",
-                "windows": [{"window": 0, "dead": null, "pages": 15, "free_pages": 14,
+                "windows": [{"window": 0, "dead": null, "pages": 14, "free_pages": 13,
+                             "relays": 240, "free_relays": 239,
                              "completion_queues": 1, "queue_pairs": 2}],
                 "counters": {"sent_pkts": 5, "rcvd_pkts": 0}, "quarantine": {"keys": 0},
             }],
@@ -244,7 +247,7 @@ mod tests {
             "ICRC      checked on every frame\n",
             "1  ::ffff:10.77.0.1, RoCE v2\n",
             "2  2001:db8::1, RoCE v2, VLAN 5\n",
-            "doorbell pages free 14 of 15, QPs 2, CQs 1\n",
+            "doorbell pages free 13 of 14, relays 239 of 240, QPs 2, CQs 1\n",
             "interface iommufd and N\n",
             "counters  sent_pkts 5\n",
             "balboa0/0/1 (page)",

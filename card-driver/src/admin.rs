@@ -14,9 +14,10 @@ use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::admin::{
     AdminStatus, AllocDm, COUNTERS, Completion, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp,
     CreateRq, Destroy, Header, ModerateCq, ModifyKey, ModifyQp, ModifyRq, Opcode, PortAttributes,
-    ResizeCq, SetGid, SetLink,
+    ResizeCq, RqKind, SetGid, SetLink,
 };
 use fpga_regs::engine::cqe;
+use fpga_regs::engine::doorbell::QueueKind;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window;
 use hostmem::{Access, BlockRing, DmaMemory, SharedMapping, memfd};
@@ -26,6 +27,7 @@ use crate::engine::{Engine, EngineEvent, EngineLimits, Hear};
 use crate::error::{Error, GONE};
 use crate::event_ring::{EventRing, LOG2_EVENTS};
 use crate::iova::Arena;
+use crate::relay::{ClientRings, Relay};
 use crate::shell::Shell;
 use crate::translations::Purpose;
 
@@ -59,6 +61,8 @@ pub struct AdminEngine {
     tag: u16,
     events: Arc<EventRing>,
     death: Option<String>,
+    /// Rings for clients that have no doorbell page of their own, while there are any.
+    relay: Option<Relay>,
 }
 
 impl AdminEngine {
@@ -112,6 +116,7 @@ impl AdminEngine {
             tag: 0,
             events,
             death: None,
+            relay: None,
         };
         engine.restart()?;
         Ok(engine)
@@ -299,6 +304,25 @@ impl AdminEngine {
         }
     }
 
+    /// Begins to ring for clients by a doorbell page of our own.
+    fn start_relay(&self) -> Result<Relay, Error> {
+        let grant = self.backend().grant_page(self.window, window::RELAY_PAGE)?;
+        let relay = Relay::start(&self.name, grant);
+        match &relay {
+            Ok(_) => log::info!("{}: doorbell pages have run out, and a relay begins", self.name),
+            Err(_) => self.backend().revoke_page(self.window, window::RELAY_PAGE),
+        }
+        relay
+    }
+
+    /// Tells the relay, if there is one. Rings always lie in their clients' ring memory.
+    fn relayed(&mut self, tell: impl FnOnce(&mut Relay) -> Result<(), Error>) {
+        let Some(relay) = &mut self.relay else { return };
+        if let Err(error) = tell(relay) {
+            log::error!("{}: a queue is not relayed: {error}", self.name);
+        }
+    }
+
     fn destroy(&mut self, opcode: Opcode, number: u32) -> Result<(), Error> {
         self.run(opcode, Destroy { number }.encode())?;
         self.hear();
@@ -327,7 +351,11 @@ impl Engine for AdminEngine {
     }
 
     fn create_cq(&mut self, command: &CreateCq) -> Result<u32, Error> {
-        Ok(self.run(Opcode::CreateCq, command.encode())?.result)
+        let cqn = self.run(Opcode::CreateCq, command.encode())?.result;
+        self.relayed(|relay| {
+            relay.add(command.page, (QueueKind::Completion, cqn), command.ring, false)
+        });
+        Ok(cqn)
     }
 
     fn moderate_cq(&mut self, command: &ModerateCq) -> Result<(), Error> {
@@ -335,15 +363,24 @@ impl Engine for AdminEngine {
     }
 
     fn resize_cq(&mut self, command: &ResizeCq) -> Result<u32, Error> {
-        Ok(self.run(Opcode::ResizeCq, command.encode())?.result)
+        let end = self.run(Opcode::ResizeCq, command.encode())?.result;
+        self.relayed(|relay| relay.move_cq(command.cqn, command.ring));
+        Ok(end)
     }
 
     fn destroy_cq(&mut self, cqn: u32) -> Result<(), Error> {
-        self.destroy(Opcode::DestroyCq, cqn)
+        self.destroy(Opcode::DestroyCq, cqn)?;
+        self.relayed(|relay| relay.remove((QueueKind::Completion, cqn)));
+        Ok(())
     }
 
     fn create_rq(&mut self, command: &CreateRq) -> Result<u32, Error> {
-        Ok(self.run(Opcode::CreateRq, command.encode())?.result)
+        let rqn = self.run(Opcode::CreateRq, command.encode())?.result;
+        let is_private = command.kind == RqKind::Private;
+        self.relayed(|relay| {
+            relay.add(command.page, (QueueKind::Receive, rqn), command.ring, is_private)
+        });
+        Ok(rqn)
     }
 
     fn modify_rq(&mut self, rqn: u32, limit: u32) -> Result<(), Error> {
@@ -353,12 +390,20 @@ impl Engine for AdminEngine {
     }
 
     fn destroy_rq(&mut self, rqn: u32) -> Result<(), Error> {
-        self.destroy(Opcode::DestroyRq, rqn)
+        self.destroy(Opcode::DestroyRq, rqn)?;
+        self.relayed(|relay| relay.remove((QueueKind::Receive, rqn)));
+        Ok(())
     }
 
     fn create_qp(&mut self, command: &CreateQp) -> Result<(u32, u8), Error> {
         let completion = self.run(Opcode::CreateQp, command.encode())?;
-        Ok((completion.result, completion.generation))
+        let (qpn, generation) = (completion.result, completion.generation);
+        self.relayed(|relay| {
+            relay.add_qp(command.page, qpn, command.sq_ring, command.rqn)?;
+            relay.renew_qp(qpn, generation);
+            Ok(())
+        });
+        Ok((qpn, generation))
     }
 
     fn modify_qp(&mut self, qpn: u32, attributes: &Attributes) -> Result<u8, Error> {
@@ -366,6 +411,10 @@ impl Engine for AdminEngine {
         let [first, second] = attributes.encode();
         let generation = self.run(Opcode::ModifyQp, [head, first, second])?.generation;
         self.hear();
+        self.relayed(|relay| {
+            relay.renew_qp(qpn, generation);
+            Ok(())
+        });
         Ok(generation)
     }
 
@@ -374,7 +423,9 @@ impl Engine for AdminEngine {
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), Error> {
-        self.destroy(Opcode::DestroyQp, qpn)
+        self.destroy(Opcode::DestroyQp, qpn)?;
+        self.relayed(|relay| relay.remove((QueueKind::Send, qpn)));
+        Ok(())
     }
 
     fn create_key(&mut self, command: &CreateKey) -> Result<u32, Error> {
@@ -441,12 +492,31 @@ impl Engine for AdminEngine {
         Ok(answer.into_iter().flatten().take(COUNTERS.len()).collect())
     }
 
-    fn grant(&mut self, page: u8) -> Result<DoorbellGrant, Error> {
-        self.backend().grant_page(self.window, page)
+    fn grant(&mut self, client: u8, rings: ClientRings) -> Result<DoorbellGrant, Error> {
+        if client <= window::DOORBELL_PAGES {
+            return self.backend().grant_page(self.window, client);
+        }
+        let mut relay = match self.relay.take() {
+            Some(relay) => relay,
+            None => self.start_relay()?,
+        };
+        let grant = relay.join(client, rings);
+        self.relay = Some(relay);
+        if grant.is_err() {
+            self.revoke(client);
+        }
+        grant
     }
 
-    fn revoke(&mut self, page: u8) {
-        self.backend().revoke_page(self.window, page);
+    fn revoke(&mut self, client: u8) {
+        if client <= window::DOORBELL_PAGES {
+            return self.backend().revoke_page(self.window, client);
+        }
+        if self.relay.as_mut().is_some_and(|relay| relay.leave(client)) {
+            // Its thread has ended before its page is the card's no more.
+            self.relay = None;
+            self.backend().revoke_page(self.window, window::RELAY_PAGE);
+        }
     }
 
     fn listen(&mut self, hear: Hear) {

@@ -113,6 +113,16 @@ pub enum DoorbellGrant {
         /// How the card is woken, and its death seen.
         wake: WakeGrant,
     },
+    /// Instead of one, where the pages have run out: the engine's driver rings for the client.
+    Relay {
+        /// A memfd of exactly the page that the client stores to.
+        page: OwnedFd,
+        /// A memfd that its holder can only read, with the asleep word of who rings for it.
+        words: OwnedFd,
+        /// How that one is woken, by the word in `words`; and how the card's death is seen, in its thread's
+        /// page.
+        relay: WakeGrant,
+    },
     /// Of kind [`GrantKind::Device`].
     Device {
         /// The function's descriptor.

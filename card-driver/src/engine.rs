@@ -18,6 +18,7 @@ use fpga_regs::engine::window::{
 
 use crate::backend::DoorbellGrant;
 use crate::error::Error;
+use crate::relay::ClientRings;
 
 /// Told of what an engine reports of its objects, by any thread.
 pub type Hear = Arc<dyn Fn(Event) + Send + Sync>;
@@ -87,10 +88,11 @@ pub trait Engine {
     /// The counters, in the order of `fpga_regs::engine::admin::COUNTERS`.
     fn query_counters(&mut self) -> Result<Vec<u64>, Error>;
 
-    /// Grants a doorbell page of the engine's window.
-    fn grant(&mut self, page: u8) -> Result<DoorbellGrant, Error>;
-    /// Takes a doorbell page back.
-    fn revoke(&mut self, page: u8);
+    /// Grants a client with that ring memory the doorbell page of its number, or, above
+    /// [`window::DOORBELL_PAGES`], a page of memory for which the driver rings by [`window::RELAY_PAGE`].
+    fn grant(&mut self, client: u8, rings: ClientRings) -> Result<DoorbellGrant, Error>;
+    /// Takes a client's page back.
+    fn revoke(&mut self, client: u8);
 
     /// Tells `hear` of the events of objects, where they are found.
     fn listen(&mut self, hear: Hear);

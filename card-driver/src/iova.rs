@@ -25,8 +25,6 @@ pub const REST: Duration = Duration::from_secs(1);
 const RESTED: usize = 64;
 /// Ranges that are woken with one allocation at most, where addresses run out.
 const WOKEN: usize = 1024;
-/// A share is this part of the addresses.
-const PARTS: u64 = 128;
 
 const PAGE: u64 = 4096;
 const LARGE_PAGE: u64 = 2 << 20;
@@ -88,11 +86,12 @@ impl Arena {
         Self { free, resting: VecDeque::new(), share: 0, spare, spare_used: 0, lost: 0 }
     }
 
-    /// Divides what is free among so many places, for each of which `rings` bytes are kept beside its
+    /// Divides what is free among so many places: half of it or less, and `rings` bytes for each beside its
     /// share.
     pub fn divide(&mut self, places: u64, rings: u64) {
         let free = self.free.free_bytes();
-        self.share = free / PARTS;
+        let parts = places.max(1).saturating_mul(2).checked_next_power_of_two();
+        self.share = parts.and_then(|parts| free.checked_div(parts)).unwrap_or(0);
         let rings = rings.saturating_add(2 * LARGE_PAGE).saturating_mul(places).min(free / 4);
         let kept = self.share.saturating_mul(places).saturating_add(rings);
         self.spare = free.saturating_sub(kept);

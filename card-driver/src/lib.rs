@@ -42,6 +42,7 @@ pub mod fake;
 pub mod interrupts;
 pub mod iova;
 pub mod lock;
+pub mod relay;
 pub mod shell;
 pub mod soft;
 pub mod spans;

@@ -184,7 +184,7 @@ fn table(status: &Value) -> String {
             .as_array()
             .into_iter()
             .flatten()
-            .map(|window| window["free_pages"].to_string())
+            .map(|window| format!("{}+{}", window["free_pages"], window["free_relays"]))
             .collect();
         text.push_str(&format!("; free pages {}", pages.join(" ")));
         text.push_str(&format!(", quarantine {}", card["quarantine"]));

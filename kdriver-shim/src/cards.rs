@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use card_driver::Error as DriverError;
 use card_driver::address::node_guid;
+use card_driver::backend::GrantKind;
 use card_driver::device::{self, Device};
 use card_driver::engine::{Engine, EngineLimits};
-use fpga_regs::engine::window::DOORBELL_PAGES;
+use fpga_regs::engine::window::{DOORBELL_PAGES, RELAY_PAGE};
 use shim_abi::{CardInfo, Limits, PortInfo};
 
 use crate::claims::Claims;
@@ -51,7 +52,7 @@ pub struct Quarantine {
     pub pages: u64,
 }
 
-/// Whose a doorbell page is.
+/// Whose a place in a window is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page {
     /// Nobody's.
@@ -60,6 +61,8 @@ pub enum Page {
     Client(ClientId),
     /// A client's that is gone, but the engine may still have queues on it.
     Quarantined,
+    /// The driver's own, by which it rings for the clients behind the doorbell pages.
+    Relay,
 }
 
 /// A window of a card: its engine, and who uses it.
@@ -74,7 +77,8 @@ pub struct Window<'a> {
 
 /// Who uses a window of a card.
 pub struct Users {
-    /// Doorbell pages 1 to 15.
+    /// The places for clients, by their numbers from 1 on: the doorbell pages, and behind them, where the
+    /// driver relays, those whose doorbells come by [`RELAY_PAGE`].
     pub pages: Vec<Page>,
     /// Its queues, and who is told of their events.
     pub listeners: Arc<Listeners>,
@@ -104,21 +108,40 @@ impl Suspects {
 impl Users {
     /// Nobody, of a window whose engine has just started; its events are told from now on.
     #[must_use]
-    pub fn none(card: u32, window: &mut device::Window) -> Self {
+    pub fn none(card: u32, window: &mut device::Window, relays: bool) -> Self {
         let listeners = Arc::new(Listeners::new(card, window.index));
         let told = Arc::clone(&listeners);
         window.engine.listen(Arc::new(move |event| told.tell(event)));
-        let pages = vec![Page::Free; usize::from(DOORBELL_PAGES)];
-        Self { pages, listeners, suspects: Suspects::default() }
+        Self { pages: places(relays), listeners, suspects: Suspects::default() }
     }
 
-    /// Free doorbell pages.
+    /// Nobody uses it any more, and no client has anything of it.
+    pub fn forget(&mut self) {
+        for page in self.pages.iter_mut().filter(|page| **page != Page::Relay) {
+            *page = Page::Free;
+        }
+        self.listeners.clear();
+        self.suspects = Suspects::default();
+    }
+
+    /// How many clients can have a doorbell page, and how many more can be relayed.
     #[must_use]
-    pub fn free_pages(&self) -> usize {
-        self.pages.iter().filter(|page| **page == Page::Free).count()
+    pub fn places(&self) -> [usize; 2] {
+        self.count(|page| page != Page::Relay)
     }
 
-    /// Takes a free page for a client and returns its number.
+    /// Doorbell pages that are free, and places beside them.
+    #[must_use]
+    pub fn free(&self) -> [usize; 2] {
+        self.count(|page| page == Page::Free)
+    }
+
+    fn count(&self, counts: impl Fn(Page) -> bool) -> [usize; 2] {
+        let (own, relayed) = self.pages.split_at(self.pages.len().min(DOORBELL_PAGES.into()));
+        [own, relayed].map(|part| part.iter().filter(|page| counts(**page)).count())
+    }
+
+    /// Takes a free place for a client, a doorbell page if there is one, and returns its number.
     pub fn take_page(&mut self, client: ClientId) -> Option<u8> {
         let (number, page) = (1u8..).zip(&mut self.pages).find(|(_, page)| **page == Page::Free)?;
         *page = Page::Client(client);
@@ -181,12 +204,13 @@ impl Card {
             .ok_or(Error::NoSuch { object: "window", number: u64::from(index) })
     }
 
-    /// The window a new client goes to: the living one with the most free pages.
+    /// The window a new client goes to: the living one with the most free pages, and if none has one, with
+    /// the most places beside them.
     ///
     /// # Errors
-    /// [`Error::NoPages`] when every page is taken, [`DriverError::Dead`] when no engine lives.
+    /// [`Error::NoPlaces`] when every place is taken, [`DriverError::Dead`] when no engine lives.
     pub fn emptiest_window(&mut self) -> Result<Window<'_>, Error> {
-        let pages = self.users.iter().map(|users| users.pages.len()).sum();
+        let places = self.users.iter().flat_map(Users::places).sum();
         let card = self.device.number;
         let death = self.device.windows.iter().find_map(|window| {
             let why = window.engine.death()?.to_owned();
@@ -196,15 +220,15 @@ impl Card {
         let mut living = false;
         for window in self.windows().filter(|window| window.engine.death().is_none()) {
             living = true;
-            let free = window.users.free_pages();
-            if free > best.as_ref().map_or(0, |best| best.users.free_pages()) {
+            let free = window.users.free();
+            if free > best.as_ref().map_or([0, 0], |best| best.users.free()) {
                 best = Some(window);
             }
         }
         match (best, death) {
             (Some(window), _) => Ok(window),
             (None, Some(death)) if !living => Err(death.into()),
-            (None, _) => Err(Error::NoPages { card, pages }),
+            (None, _) => Err(Error::NoPlaces { card, places }),
         }
     }
 
@@ -243,11 +267,23 @@ impl Card {
 
 /// Who uses a card that has just come up: nobody. Its addresses are divided among those to come.
 fn nobody(device: &mut Device) -> Vec<Users> {
-    let Device { number, windows, arena, .. } = device;
-    let users: Vec<_> = windows.iter_mut().map(|window| Users::none(*number, window)).collect();
-    let places = users.iter().map(|users| users.pages.len()).sum::<usize>();
+    let Device { number, windows, arena, backend, .. } = device;
+    // Who is given the card itself rings by a page of it.
+    let relays = backend.grant_kind() == GrantKind::Page;
+    let users = windows.iter_mut().map(|window| Users::none(*number, window, relays));
+    let users: Vec<_> = users.collect();
+    let places = users.iter().flat_map(Users::places).sum::<usize>();
     arena.divide(u64::try_from(places).unwrap_or(u64::MAX), RING_MEMORY_BYTES);
     users
+}
+
+/// The places of a window of which nothing is used.
+fn places(relays: bool) -> Vec<Page> {
+    if !relays {
+        return vec![Page::Free; usize::from(DOORBELL_PAGES)];
+    }
+    let place = |number| if number == RELAY_PAGE { Page::Relay } else { Page::Free };
+    (1..=u8::MAX).map(place).collect()
 }
 
 /// A card by its number.

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use card_driver::device::Reach;
 use card_driver::shell::ROW;
 
-use crate::cards::{Card, Page, Suspects, find};
+use crate::cards::{Card, Page, find};
 use crate::clients::{CardUse, Client, Owned, Stage};
 use crate::objects::{Ah, Channel, Context, Cq, Dm, Mr, Mw, Pd, Qp, Srq};
 use crate::poller::Poller;
@@ -194,9 +194,7 @@ fn end_page(card: &mut Card, index: u8, page: u8, granted: bool, clean: bool) {
     match restarted {
         Ok(()) => {
             log::warn!("{}: started anew after its death", window.engine.name());
-            window.users.pages.fill(Page::Free);
-            window.users.listeners.clear();
-            window.users.suspects = Suspects::default();
+            window.users.forget();
         }
         Err(error) => log::error!("{error}"),
     }

@@ -67,15 +67,16 @@ pub enum Error {
         /// What it may have.
         limit: u64,
     },
-    /// Every doorbell page of a card belongs to a process.
+    /// Every place of a card belongs to a process: its doorbell pages, and where balboad relays those for
+    /// which there is none.
     #[error(
-        "balboa{card}: all {pages} doorbell pages are taken, so {pages} processes use the card; wait until one ends, or use another card"
+        "balboa{card}: all {places} places are taken, so {places} processes use the card; wait until one ends, or use another card"
     )]
-    NoPages {
+    NoPlaces {
         /// Card number.
         card: u32,
-        /// Pages in all.
-        pages: usize,
+        /// Places in all.
+        places: usize,
     },
     /// A GID table has no room for one more address.
     #[error(
@@ -163,7 +164,7 @@ impl Error {
         match self {
             Self::Full { .. } => Errno::ENOSPC,
             Self::Quota { .. } | Self::Driver(DriverError::NoAddressSpace { .. }) => Errno::ENOMEM,
-            Self::NoPages { .. } | Self::Crowded { .. } | Self::Unanswered { .. } => Errno::EAGAIN,
+            Self::NoPlaces { .. } | Self::Crowded { .. } | Self::Unanswered { .. } => Errno::EAGAIN,
             Self::NoSuch { .. } | Self::Invalid(_) => Errno::EINVAL,
             Self::Busy { .. } | Self::Running { .. } => Errno::EBUSY,
             Self::Claimed { .. } => Errno::EADDRINUSE,
@@ -197,7 +198,7 @@ impl Error {
     #[must_use]
     pub fn is_shortage(&self) -> bool {
         match self {
-            Self::NoPages { .. }
+            Self::NoPlaces { .. }
             | Self::Claimed { .. }
             | Self::Driver(DriverError::NoAddressSpace { .. }) => true,
             Self::Quota { resource, .. } => *resource == ADDRESSES,
@@ -256,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_refusal_carries_errno_and_sentence() {
-        let refusal = Refusal::from(&Error::NoPages { card: 0, pages: 60 });
+        let refusal = Refusal::from(&Error::NoPlaces { card: 0, places: 60 });
         assert_eq!(refusal.errno, Errno::EAGAIN as i32);
         assert!(refusal.reason.contains("60 processes"));
     }

@@ -13,6 +13,9 @@ pub fn way(grant: &DoorbellGrant) -> Way {
             let WakeGrant { asleep, liveness, worked, .. } = *wake;
             Way::Page { asleep, liveness, worked }
         }
+        DoorbellGrant::Relay { relay: WakeGrant { asleep, liveness, worked, .. }, .. } => {
+            Way::Relay { asleep: *asleep, liveness: *liveness, worked: *worked }
+        }
         DoorbellGrant::Device { offset, ioas, .. } => Way::Device { offset: *offset, ioas: *ioas },
     }
 }
@@ -22,6 +25,9 @@ pub fn way(grant: &DoorbellGrant) -> Way {
 pub fn into_descriptors(grant: DoorbellGrant) -> Vec<OwnedFd> {
     match grant {
         DoorbellGrant::Page { page, wake } => vec![page, wake.eventfd, wake.thread_page],
+        DoorbellGrant::Relay { page, words, relay } => {
+            vec![page, relay.eventfd, relay.thread_page, words]
+        }
         DoorbellGrant::Device { function, iommu, life, .. } => vec![function, iommu, life],
     }
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use card_driver::address::{PortAddress, gid_text};
 use card_driver::backend::GrantKind;
 use fpga_regs::engine::qp::{Attributes, QpType};
+use fpga_regs::engine::window::DOORBELL_PAGES;
 use host_view::shadow_device::ShadowDevices;
 use hostmem::netdev::mac_text;
 use hostmem::{Access, SharedMapping, memfd};
@@ -96,8 +97,12 @@ struct ShadowStatus {
 struct WindowStatus {
     window: u8,
     dead: Option<String>,
+    /// Doorbell pages for programs.
     pages: usize,
     free_pages: usize,
+    /// Programs beyond those that can be relayed.
+    relays: usize,
+    free_relays: usize,
     completion_queues: usize,
     queue_pairs: usize,
     shared_receive_queues: usize,
@@ -268,11 +273,15 @@ fn icrc_checked(policy: IcrcPolicy) -> &'static str {
 
 fn window_status(window: Window<'_>) -> WindowStatus {
     let (completion_queues, queue_pairs, shared_receive_queues) = window.users.listeners.count();
+    let [pages, relays] = window.users.places();
+    let [free_pages, free_relays] = window.users.free();
     WindowStatus {
         window: window.index,
         dead: window.engine.death().map(str::to_owned),
-        pages: window.users.pages.len(),
-        free_pages: window.users.free_pages(),
+        pages,
+        free_pages,
+        relays,
+        free_relays,
         completion_queues,
         queue_pairs,
         shared_receive_queues,
@@ -282,6 +291,7 @@ fn window_status(window: Window<'_>) -> WindowStatus {
 fn place_status(number: u32, place: &CardUse, cards: &[Card]) -> Option<PlaceStatus> {
     let card = cards.iter().find(|card| card.device.number == number)?;
     let grant = match card.device.backend.grant_kind() {
+        GrantKind::Page if place.page > DOORBELL_PAGES => "relay",
         GrantKind::Page => "page",
         GrantKind::Device => "device",
     };

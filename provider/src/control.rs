@@ -294,7 +294,15 @@ impl Connection {
                 let event = next("the eventfd is missing")?;
                 let words = next("the card's page is missing")?;
                 let offsets = [asleep, liveness, worked].map(|offset| offset as usize);
-                Some(Brought::Page(page, event, words, offsets))
+                Some(Brought::Page(page, event, words, offsets, None))
+            }
+            Way::Relay { asleep, liveness, worked } => {
+                let page = next("the doorbell page is missing")?;
+                let event = next("the eventfd is missing")?;
+                let words = next("the card's page is missing")?;
+                let relay = next("the relay's page is missing")?;
+                let offsets = [asleep, liveness, worked].map(|offset| offset as usize);
+                Some(Brought::Page(page, event, words, offsets, Some(relay)))
             }
             Way::Device { offset, ioas } => {
                 let function = next("the card's descriptor is missing")?;
@@ -325,10 +333,12 @@ impl Connection {
                 .ok_or_else(|| unexpected(request, "the card's number is too large"))?;
             let state = state_word(&rings, state)?;
             let path = match granted {
-                Brought::Page(page, event, words, [asleep, liveness, worked]) => {
+                Brought::Page(page, event, words, [asleep, liveness, worked], relay) => {
                     let words = map_words(&words)?;
+                    // Who is rung for a card without a page for us sleeps by a word of its own.
+                    let sleeps = relay.map_or(Ok(Arc::clone(&words)), |relay| map_words(&relay))?;
                     let life = Life { thread: lifeline_in(&words, liveness)?, state };
-                    map_page(&page, event, words, [asleep, worked], life)?
+                    map_page(&page, event, (sleeps, asleep), (words, worked), life)?
                 }
                 Brought::Device(function, offset, iommu, life) => {
                     let life = Life { thread: lifeline_in(&map_words(&life)?, 0)?, state };
@@ -353,8 +363,8 @@ impl Connection {
 fn map_page(
     page: &OwnedFd,
     event: OwnedFd,
-    words: Arc<SharedMapping>,
-    [asleep, worked]: [usize; 2],
+    (sleeps, asleep): (Arc<SharedMapping>, usize),
+    (words, worked): (Arc<SharedMapping>, usize),
     life: Life,
 ) -> Result<Arc<CardPath>> {
     let host = Error::host;
@@ -363,9 +373,9 @@ fn map_page(
     let page = DoorbellPage::new(Arc::new(mapping), 0).map_err(host("map the doorbell page"))?;
     // One of the card's own, which is marked when it dies.
     let canary = ForkCanary::new().map_err(host("detect a fork"))?;
-    let worked = SharedWord::new(Arc::clone(&words), worked);
+    let worked = SharedWord::new(words, worked);
     let worked = worked.map_err(host("find the word of the card's work"))?;
-    let word = AsleepWord::new(words, asleep).map_err(host("find the asleep word"))?;
+    let word = AsleepWord::new(sleeps, asleep).map_err(host("find the asleep word"))?;
     let waker = Waker::new(word, EventFd::from_received(event));
     Ok(Arc::new(CardPath::new(page, waker, life, canary).with_worked(worked)))
 }
@@ -397,8 +407,9 @@ fn lifeline_in(words: &Arc<SharedMapping>, offset: usize) -> Result<Lifeline> {
 /// What came with the first context of a card.
 enum Brought {
     /// A doorbell page, the eventfd that wakes the card, the card thread's page, and where in it the
-    /// asleep word, the thread's lock and the count of its work are.
-    Page(OwnedFd, OwnedFd, OwnedFd, [usize; 3]),
+    /// asleep word, the thread's lock and the count of its work are; where balboad forwards the page, the
+    /// one in which the asleep word is instead.
+    Page(OwnedFd, OwnedFd, OwnedFd, [usize; 3], Option<OwnedFd>),
     /// The card, the offset of the doorbell page in it, its IOMMU, and the page with balboad's lock.
     Device(OwnedFd, u64, Iommu, OwnedFd),
 }

@@ -81,6 +81,11 @@ impl<D: DoorbellPage> Doorbells<D> {
         self.pages.get_mut(usize::from(page).checked_sub(1)?)
     }
 
+    /// The page in which a client's slots are.
+    fn page_of(&mut self, client: u8) -> Option<&mut Page<D>> {
+        self.page(doorbell::page_of(client))?.as_mut()
+    }
+
     /// Puts a page in place; `false` where there is no such page or it is in use.
     pub(crate) fn open(&mut self, page: u8, memory: D) -> bool {
         match self.page(page) {
@@ -106,16 +111,17 @@ impl<D: DoorbellPage> Doorbells<D> {
         }
     }
 
-    pub(crate) fn is_open(&self, page: u8) -> bool {
-        usize::from(page)
+    /// Whether the page in which a client's slots are is in place.
+    pub(crate) fn is_open(&self, client: u8) -> bool {
+        usize::from(doorbell::page_of(client))
             .checked_sub(1)
             .and_then(|i| self.pages.get(i))
             .is_some_and(Option::is_some)
     }
 
     /// Begins to look at a queue's slot.
-    pub(crate) fn add(&mut self, page: u8, queue: Queue) {
-        let Some(Some(page)) = self.page(page) else { return };
+    pub(crate) fn add(&mut self, client: u8, queue: Queue) {
+        let Some(page) = self.page_of(client) else { return };
         let index = doorbell::slot(queue.kind, queue.number);
         match page.slots.binary_search_by_key(&index, |slot| slot.index) {
             Ok(found) => {
@@ -132,8 +138,8 @@ impl<D: DoorbellPage> Doorbells<D> {
     }
 
     /// Stops looking at a queue's slot.
-    pub(crate) fn remove(&mut self, page: u8, queue: Queue) {
-        let Some(Some(page)) = self.page(page) else { return };
+    pub(crate) fn remove(&mut self, client: u8, queue: Queue) {
+        let Some(page) = self.page_of(client) else { return };
         let index = doorbell::slot(queue.kind, queue.number);
         let Ok(place) = page.slots.binary_search_by_key(&index, |slot| slot.index) else { return };
         let Some(slot) = page.slots.get_mut(place) else { return };

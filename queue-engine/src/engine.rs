@@ -74,7 +74,7 @@ pub struct EngineConfig {
     pub max_message: u32,
     /// Bytes of the card's own memory that it gives out.
     pub device_memory: u32,
-    /// Bytes that may be kept of what the QPs of one doorbell page have under way, beyond what each
+    /// Bytes that may be kept of what the QPs of one client have under way, beyond what each
     /// has of its own.
     pub under_way_bytes: usize,
 }
@@ -294,11 +294,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.doorbells.close(page);
     }
 
-    /// Bytes that are kept of what the QPs behind a doorbell page have under way, beyond what each has of
+    /// Bytes that are kept of what the QPs of a client have under way, beyond what each has of
     /// its own.
     #[must_use]
-    pub fn under_way_bytes(&self, page: u8) -> usize {
-        self.shares.used(page)
+    pub fn under_way_bytes(&self, client: u8) -> usize {
+        self.shares.used(client)
     }
 
     /// Whether any QP exists.

@@ -98,11 +98,11 @@ pub struct LocalGid {
 
 /// Something that carries messages of QPs; completions come back in the order of submission.
 pub trait Transport {
-    /// Makes a QP in RESET. By its doorbell page a transport may tell whose it is.
+    /// Makes a QP in RESET. By its client's number a transport may tell whose it is.
     ///
     /// # Errors
     /// The status for the driver, such as [`AdminStatus::NoResources`].
-    fn create_qp(&mut self, qpn: u32, kind: QpType, page: u8) -> Result<(), AdminStatus>;
+    fn create_qp(&mut self, qpn: u32, kind: QpType, client: u8) -> Result<(), AdminStatus>;
 
     /// Applies attributes that the engine has checked; `state` is the state to go to.
     ///

@@ -1,7 +1,7 @@
 //! What a QP has under way: the send WQEs that were fetched and are not complete.
 //!
 //! Room for them doubles as they become more. Some of it each QP has of its own. What it needs beyond
-//! comes out of its client's share, which all QPs behind one doorbell page have together; so what
+//! comes out of its client's share, which all QPs of one client have together; so what
 //! programs make a card keep has an end, however many QPs they have. Where half of a share is used,
 //! room is halved as messages become fewer. A QP that gets no more goes on with the room it has: it
 //! fetches when one of its own messages is complete, and waits for nobody else's.
@@ -9,7 +9,6 @@
 use std::collections::VecDeque;
 
 use fpga_regs::engine::cqe::{self, Status};
-use fpga_regs::engine::window::DOORBELL_PAGES;
 use fpga_regs::engine::wqe::{MAX_SGE, Sge};
 
 /// Messages that every QP has room for.
@@ -87,9 +86,9 @@ impl Share {
     }
 }
 
-/// The shares of all clients, by their doorbell pages.
+/// The shares of all clients, by their numbers.
 #[derive(Debug)]
-pub(crate) struct Shares([Share; DOORBELL_PAGES as usize + 1]);
+pub(crate) struct Shares([Share; u8::MAX as usize + 1]);
 
 impl Shares {
     /// Shares of so many bytes that nobody uses.
@@ -97,16 +96,16 @@ impl Shares {
         Self(std::array::from_fn(|_| Share::new(limit)))
     }
 
-    /// The share of whoever rings a page.
+    /// The share of a client.
     #[inline]
-    pub(crate) fn of(&mut self, page: u8) -> &mut Share {
-        let [nobody, pages @ ..] = &mut self.0;
-        pages.get_mut(usize::from(page).wrapping_sub(1)).unwrap_or(nobody)
+    #[expect(clippy::indexing_slicing, reason = "there is one for each number")]
+    pub(crate) fn of(&mut self, client: u8) -> &mut Share {
+        &mut self.0[usize::from(client)]
     }
 
     /// Bytes of it that are used.
-    pub(crate) fn used(&self, page: u8) -> usize {
-        self.0.get(usize::from(page)).map_or(0, Share::used)
+    pub(crate) fn used(&self, client: u8) -> usize {
+        self.0.get(usize::from(client)).map_or(0, Share::used)
     }
 }
 
@@ -334,14 +333,19 @@ mod tests {
     }
 
     #[test]
-    fn who_rings_another_page_has_a_share_of_its_own() {
+    fn every_client_has_a_share_of_its_own() {
         let mut shares = Shares::new(115_500);
-        let fill = |shares: &mut Shares, page: u8| {
+        let fill = |shares: &mut Shares, client: u8| {
             let mut under_way = UnderWay::default();
-            (0..1024).take_while(|n| push(&mut under_way, shares.of(page), &[sge(*n)])).count()
+            (0..1024).take_while(|n| push(&mut under_way, shares.of(client), &[sge(*n)])).count()
         };
-        assert_eq!([1, 1, 2, 1].map(|page| fill(&mut shares, page)), [1024, 32, 1024, 32]);
-        assert_eq!([1, 2, 3].map(|page| shares.used(page) != 0), [true, true, false]);
+        let clients = [1, 1, 2, 1, 16, 255, 16];
+        let filled = clients.map(|client| fill(&mut shares, client));
+        assert_eq!(filled, [1024, 32, 1024, 32, 1024, 1024, 32]);
+        assert_eq!(
+            [1, 2, 3, 15, 255].map(|c| shares.used(c) != 0),
+            [true, true, false, false, true]
+        );
     }
 
     #[test]

@@ -29,7 +29,7 @@ const OWN_QKEY: u32 = 1 << 31;
 #[derive(Debug)]
 pub(crate) struct Handle {
     /// Whose it is.
-    pub client: u8,
+    pub client: u16,
     pub path: Path,
     /// Until then messages wait for the peer's Ethernet address.
     pub patient_until: Instant,
@@ -41,7 +41,7 @@ pub(crate) struct Handle {
 
 impl Handle {
     /// A handle that was just made.
-    pub(crate) fn new(client: u8, path: Path, now: Instant) -> Self {
+    pub(crate) fn new(client: u16, path: Path, now: Instant) -> Self {
         Self {
             client,
             path,
@@ -57,7 +57,7 @@ impl Handle {
 pub(crate) struct DatagramQp {
     pub qpn: Qpn,
     /// Whose it is.
-    pub client: u8,
+    pub client: u16,
     /// Its place in the stack's table.
     pub slot: u32,
     /// Changes with every reset, so that what belongs to an earlier life is recognised.
@@ -81,7 +81,7 @@ impl DatagramQp {
     pub(crate) const MESSAGE_BYTES: usize = size_of::<DatagramRequest>();
 
     /// A queue pair in RESET.
-    pub(crate) fn new(qpn: Qpn, client: u8, slot: u32, generation: u32) -> Self {
+    pub(crate) fn new(qpn: Qpn, client: u16, slot: u32, generation: u32) -> Self {
         Self {
             qpn,
             client,

@@ -33,7 +33,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn question(&mut self, client: u8) -> Option<&mut Question> {
+    fn question(&mut self, client: u16) -> Option<&mut Question> {
         self.questions.iter_mut().find(|question| question.client == client)
     }
 }
@@ -41,7 +41,7 @@ impl Entry {
 /// A client's question, which is repeated until it is answered.
 #[derive(Clone, Copy, Debug)]
 struct Question {
-    client: u8,
+    client: u16,
     /// QPs of the client's that wait for the answer.
     waiting: u32,
     asked_from: Gid,
@@ -114,7 +114,7 @@ impl Neighbours {
         &mut self,
         neighbour: Neighbour,
         slot: u32,
-        client: u8,
+        client: u16,
         now: Instant,
     ) -> Option<MacAddr> {
         let Neighbour { address, asked_from } = neighbour;
@@ -146,7 +146,7 @@ impl Neighbours {
     }
 
     /// A QP of a client's uses a neighbour no more.
-    pub(crate) fn release(&mut self, address: Address, slot: u32, client: u8) {
+    pub(crate) fn release(&mut self, address: Address, slot: u32, client: u16) {
         let Some(entry) = self.entries.get_mut(&address) else { return };
         let Some(&place) = self.places.get(slot as usize) else { return };
         if entry.users.get(place) != Some(&slot) {
@@ -178,7 +178,7 @@ impl Neighbours {
 
     /// A QP of a client's that uses a neighbour goes on using it, perhaps from another address. Gives
     /// its Ethernet address, if it is known.
-    pub(crate) fn keep(&mut self, neighbour: Neighbour, client: u8) -> Option<MacAddr> {
+    pub(crate) fn keep(&mut self, neighbour: Neighbour, client: u16) -> Option<MacAddr> {
         let entry = self.entries.get_mut(&neighbour.address)?;
         if let Some(question) = entry.question(client) {
             question.asked_from = neighbour.asked_from;
@@ -188,7 +188,7 @@ impl Neighbours {
 
     /// A neighbour did not answer a QP of a client's: says whether to ask once whether its address
     /// is still right.
-    pub(crate) fn probe(&mut self, address: Address, client: u8, now: Instant) -> bool {
+    pub(crate) fn probe(&mut self, address: Address, client: u16, now: Instant) -> bool {
         let is_old = |last| now.since(last) >= param::ARP_PROBE_INTERVAL;
         let wanted = |entry: &Entry| entry.mac.is_some() && entry.last_probe.is_none_or(is_old);
         if !self.entries.get(&address).is_some_and(wanted) {
@@ -262,7 +262,7 @@ impl Neighbours {
         let client = self.clients.get_mut(number as usize)?;
         let Turn { address, .. } = client.turns.pop_first()?;
         // Clients are numbered by eight bits.
-        let question = self.entries.get_mut(&address)?.question(number as u8)?;
+        let question = self.entries.get_mut(&address)?.question(number as u16)?;
         question.turn = Turn { is_repeated: true, at: now.after(question.interval), address };
         question.sent = question.sent.saturating_add(1);
         question.interval = question.interval.saturating_mul(2).min(param::ARP_LONGEST_INTERVAL);
@@ -273,7 +273,7 @@ impl Neighbours {
     }
 
     /// Changes something about a client.
-    fn change(&mut self, number: u8, change: impl FnOnce(&mut Client)) {
+    fn change(&mut self, number: u16, change: impl FnOnce(&mut Client)) {
         while self.clients.len() <= usize::from(number) {
             // No more than numbers of that kind.
             self.timers.add(self.clients.len() as u32);

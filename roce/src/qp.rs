@@ -32,7 +32,7 @@ pub(crate) struct Shared {
 pub(crate) struct Qp {
     pub qpn: Qpn,
     /// Whose it is.
-    pub client: u8,
+    pub client: u16,
     /// Its place in the stack's table.
     pub slot: u32,
     /// Changes with every reset, so that what belongs to an earlier life is recognised.
@@ -57,7 +57,7 @@ pub(crate) struct Qp {
 
 impl Qp {
     /// A queue pair in RESET.
-    pub(crate) fn new(qpn: Qpn, client: u8, slot: u32, generation: u32) -> Self {
+    pub(crate) fn new(qpn: Qpn, client: u16, slot: u32, generation: u32) -> Self {
         Self {
             qpn,
             client,

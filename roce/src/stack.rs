@@ -176,7 +176,7 @@ impl Stack {
 
     /// Creates the queue pair `qpn` of Reliable Connection in RESET. Its `client` is one of those who share the port: each
     /// has its own part of what there is little of. See [`param::ARP_REQUEST_INTERVAL`].
-    pub fn create_qp(&mut self, qpn: Qpn, client: u8) -> Result<(), Error> {
+    pub fn create_qp(&mut self, qpn: Qpn, client: u16) -> Result<(), Error> {
         let (slot, generation) = self.new_qp(qpn)?;
         let mut qp = Box::new(Qp::new(qpn, client, slot, generation));
         qp.queued = self.departed.remove(&slot);
@@ -814,7 +814,7 @@ fn unreliable_at(slots: &mut [Slot], slot: u32) -> Option<&mut UnreliableQp> {
 }
 
 /// The path of the queue pair in a slot, if it is one of a connection, and whose the queue pair is.
-fn path_of(slots: &mut [Slot], slot: u32) -> Option<(&mut Option<Path>, u8)> {
+fn path_of(slots: &mut [Slot], slot: u32) -> Option<(&mut Option<Path>, u16)> {
     match slots.get_mut(slot as usize)? {
         Slot::Connected(qp) => Some((&mut qp.path, qp.client)),
         Slot::Unreliable(qp) => Some((&mut qp.path, qp.client)),

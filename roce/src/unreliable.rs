@@ -32,7 +32,7 @@ use crate::wire::frame;
 pub(crate) struct UnreliableQp {
     pub sender: Sender,
     /// Whose it is.
-    pub client: u8,
+    pub client: u16,
     /// State and attributes; the PSNs and `sq_draining` here are not kept current.
     pub attributes: QpSnapshot,
     /// Present from RTR on.
@@ -80,7 +80,7 @@ enum Stop {
 
 impl UnreliableQp {
     /// A queue pair in RESET.
-    pub(crate) fn new(sender: Sender, client: u8) -> Self {
+    pub(crate) fn new(sender: Sender, client: u16) -> Self {
         Self {
             sender,
             client,

@@ -584,7 +584,7 @@ pub struct Limits {
 /// The way to a card's doorbells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// The number of the doorbell page in its window.
+    /// The client's number in its window: that of its doorbell page, or a higher one.
     pub page: u8,
     /// The descriptors come with this message.
     pub first: bool,
@@ -605,6 +605,17 @@ pub enum Way {
         liveness: u32,
         /// Byte offset of the u32 in that page that counts the microseconds, modulo 2^32, in which the
         /// card thread worked.
+        worked: u32,
+    },
+    /// As [`Way::Page`], of a page that balboad forwards to the card, for whose doorbell pages there are too
+    /// many processes. It is balboad that sleeps, and is woken by the eventfd; its asleep word is in one more
+    /// memfd, read only, that comes behind those.
+    Relay {
+        /// Byte offset of the u32 asleep word in that.
+        asleep: u32,
+        /// As in [`Way::Page`], in the card thread's page.
+        liveness: u32,
+        /// As in [`Way::Page`], in the card thread's page.
         worked: u32,
     },
     /// The card: the function's VFIO descriptor, of which the page is to be mapped, the descriptor of

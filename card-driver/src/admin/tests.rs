@@ -12,6 +12,7 @@ use fpga_regs::engine::qp::{AttributeMask, QpState, QpType};
 use super::*;
 use crate::fake::FakeCard;
 use crate::lock::lock;
+use crate::relay::ClientRings;
 
 fn engine() -> (Arc<FakeCard>, AdminEngine) {
     let card = Arc::new(FakeCard::with_interrupts(2));
@@ -20,11 +21,13 @@ fn engine() -> (Arc<FakeCard>, AdminEngine) {
     let shell = Arc::new(Shell::new(3, backend, Bank::Plain, large, 2));
     let fd = memfd::create("rings", 4096).unwrap();
     let mapping = SharedMapping::new(fd.as_fd(), 0, 4096, Access::ReadWrite).unwrap();
-    let rings = DmaMemory::Shared { mapping: Arc::new(mapping), offset: 0 };
+    let mapping = Arc::new(mapping);
+    let rings = DmaMemory::Shared { mapping: Arc::clone(&mapping), offset: 0 };
     card.dma_map(RINGS, 4096, rings).unwrap();
     shell.map(1, RINGS, 4096, Purpose::OwnRings);
     let mut engine = AdminEngine::start(3, shell, 1, &mut Arena::new(&[(0, u64::MAX)])).unwrap();
-    engine.grant(PAGE).unwrap();
+    let rings = ClientRings { memory: Arc::clone(&mapping), iova: RINGS };
+    engine.grant(PAGE, rings).unwrap();
     (card, engine)
 }
 

@@ -134,7 +134,8 @@ layout! {
         ring @ 0x10: u64,
         /// log2 of the entries.
         log2_entries @ 0x18: u8,
-        /// Doorbell page, 1 to 15.
+        /// Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by
+        /// `RELAY_PAGE`.
         page @ 0x19: u8,
     }
 }
@@ -182,7 +183,8 @@ layout! {
         ring @ 0x10: u64,
         /// log2 of the entries.
         log2_entries @ 0x18: u8,
-        /// Doorbell page, 1 to 15.
+        /// Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by
+        /// `RELAY_PAGE`.
         page @ 0x19: u8,
         /// log2 of the blocks from one entry to the next, 0 to 3.
         log2_stride @ 0x1a: u8,
@@ -214,7 +216,8 @@ layout! {
         sq_ring @ 0x10: u64,
         /// log2 of the blocks of the send ring.
         log2_sq_blocks @ 0x18: u8,
-        /// Doorbell page, 1 to 15.
+        /// Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by
+        /// `RELAY_PAGE`.
         page @ 0x19: u8,
         /// Transport.
         kind @ 0x1a: QpType,
@@ -354,7 +357,7 @@ layout! {
         traffic_class @ 0x16: u8,
         /// Service level.
         sl @ 0x17: u8,
-        /// Doorbell page of whoever is to use it.
+        /// Number of the client that is to use it, as in [`CreateQp`].
         page @ 0x1a: u8,
         /// Flow label, 20 bits.
         flow_label @ 0x1c: u32,

@@ -10,6 +10,8 @@
 //! signals the eventfd if it is set (for receives alone: if it is 1). The card sets the word, issues
 //! a full fence, looks at every doorbell once more, and sleeps.
 
+use super::window::{DOORBELL_PAGES, RELAY_PAGE};
+
 constants! {
     /// Slots of a doorbell page, 8 bytes each, write only.
     pub const SLOTS: usize = 512;
@@ -55,6 +57,13 @@ impl QueueKind {
 #[must_use]
 pub const fn slot(kind: QueueKind, number: u32) -> usize {
     (number as usize % SLOTS_PER_KIND) + kind.code().0 as usize * SLOTS_PER_KIND
+}
+
+/// The doorbell page in which the queues of a client have their slots.
+#[inline(always)]
+#[must_use]
+pub const fn page_of(client: u8) -> u8 {
+    if client > DOORBELL_PAGES { RELAY_PAGE } else { client }
 }
 
 bits! {

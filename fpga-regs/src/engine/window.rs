@@ -21,6 +21,9 @@ constants! {
     pub const PAGE_BYTES: u64 = 4096;
     /// Doorbell pages of a window; they are pages 1 to 15.
     pub const DOORBELL_PAGES: u8 = 15;
+    /// The doorbell page by which the driver rings for clients that have none: those with the numbers
+    /// 16 to 255.
+    pub const RELAY_PAGE: u8 = 15;
     /// The bytes `BALBVQE1` in memory order.
     pub const MAGIC_VALUE: u64 = u64::from_le_bytes(*b"BALBVQE1");
     /// The contract's major version; another one is not understood.

@@ -326,8 +326,9 @@ fn a_region_is_changed_within_what_its_client_has_and_otherwise_stays() {
 #[test]
 fn pages_and_quotas_run_out_with_the_limit_named() {
     let mut bench = Bench::new(1, 1);
+    bench.relays_nobody();
     let mut peers = Vec::new();
-    for _ in 0..15 {
+    for _ in 0..14 {
         let peer = bench.provider();
         let (_, fds) = bench.open(&peer, 0);
         peers.push((peer, fds));
@@ -335,7 +336,7 @@ fn pages_and_quotas_run_out_with_the_limit_named() {
     let late = bench.provider();
     let refusal = bench.refused(&late, Request::OpenContext { card: 0 });
     assert_eq!(refusal.errno, Errno::EAGAIN as i32);
-    assert!(refusal.reason.contains("all 15 doorbell pages"), "{refusal:?}");
+    assert!(refusal.reason.contains("all 14 places"), "{refusal:?}");
     let (first, _) = peers.swap_remove(0);
     drop(first);
     bench.turn();
@@ -872,6 +873,42 @@ fn every_quota_ends_with_its_limit_named_and_leaves_others_alone() {
     usage.take(R::MrBytes, limit, &limits).unwrap();
     let refusal = usage.take(R::MrBytes, 1, &limits).unwrap_err().to_string();
     assert!(refusal.contains(&format!("a process may have {limit}")), "{refusal}");
+}
+
+#[test]
+fn who_finds_no_doorbell_page_is_relayed() {
+    use shim_abi::Way;
+    let mut bench = Bench::new(1, 1);
+    let open = |bench: &mut Bench| {
+        let peer = bench.provider();
+        let (context, fds) = bench.open(&peer, 0);
+        (peer, context.grant, fds)
+    };
+    let mut with_page: Vec<_> = (0..14).map(|_| open(&mut bench)).collect();
+    let is_page = |way| matches!(way, Way::Page { .. });
+    assert!(with_page.iter().all(|(_, grant, _)| is_page(grant.way)));
+    assert_eq!(bench.cards[0].granted(), 14, "nothing is relayed for nobody");
+    let relayed = [16, 17].map(|number| {
+        let (peer, grant, fds) = open(&mut bench);
+        assert!(matches!(grant.way, Way::Relay { .. }), "{grant:?}");
+        assert_eq!((grant.page, fds.len()), (number, 6), "events, four of the grant, rings");
+        (peer, fds)
+    });
+    assert_eq!(bench.cards[0].granted(), 15, "one page for all of them");
+    assert_eq!(bench.server.cards[0].users[0].free(), [0, 238]);
+    // A page that is free again is the next one's, and those who are relayed stay so.
+    with_page.truncate(13);
+    bench.turn();
+    with_page.push(open(&mut bench));
+    assert!(is_page(with_page[13].1.way));
+    let [first, last] = relayed;
+    drop(first);
+    bench.turn();
+    assert_eq!(bench.cards[0].granted(), 15);
+    drop(last);
+    bench.turn();
+    assert_eq!(bench.cards[0].granted(), 14, "the last one who was relayed has gone");
+    assert_eq!(bench.server.cards[0].users[0].free(), [0, 240]);
 }
 
 #[test]

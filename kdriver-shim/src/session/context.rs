@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use card_driver::Error as DriverError;
+use card_driver::relay::ClientRings;
+use card_driver::spans::Span;
 use card_driver::translations::Purpose;
 use shim_abi::{ContextInfo, Grant, Response, RingMemory as RingInfo};
 
@@ -82,7 +84,7 @@ impl Session<'_> {
         let window = find(self.cards, number)?.emptiest_window()?;
         let index = window.index;
         let page =
-            window.users.take_page(client.id).ok_or(Error::NoPages { card: number, pages: 0 })?;
+            window.users.take_page(client.id).ok_or(Error::NoPlaces { card: number, places: 0 })?;
         client.owned.places.insert(number, CardUse::new(index, page));
         self.furnish(number).inspect_err(|_| self.leave_card(number))?;
         log::info!(
@@ -96,6 +98,9 @@ impl Session<'_> {
     /// Takes what a place needs besides its doorbell page.
     fn furnish(&mut self, number: u32) -> Result<(), Error> {
         let card = find(self.cards, number)?;
+        let none = Error::NoSuch { object: "ring memory", number: 0 };
+        let memory = self.client.owned.rings.as_ref().ok_or(none)?.mapping();
+        let memory = Arc::clone(memory);
         let place = self.client.place_mut(number)?;
         // Rings are mapped one by one, as they are made, for a card behind an IOMMU pins what is mapped;
         // most of their addresses are never used, so translations come with the rings.
@@ -103,7 +108,8 @@ impl Session<'_> {
         let none = DriverError::NoAddressSpace { card: number, length };
         let rings = card.device.arena.allocate(length, 0, Instant::now()).ok_or(none)?;
         card.device.map(place.window, place.rings.insert(rings), None, Purpose::Rings)?;
-        let grant = card.window(place.window)?.engine.grant(place.page)?;
+        let rings = ClientRings { memory, iova: place.ring_address(Span { start: 0, length })? };
+        let grant = card.window(place.window)?.engine.grant(place.page, rings)?;
         place.way = Some(grants::way(&grant));
         place.grant = Some(grant);
         Ok(())

@@ -54,7 +54,7 @@ fn a_killed_client_ends_although_a_child_holds_its_socket() {
     client.kill().unwrap();
     client.wait().unwrap();
     balboad.await_status("the client's end", |status| {
-        !has_client(status) && status["cards"][0]["windows"][0]["free_pages"] == 15
+        !has_client(status) && status["cards"][0]["windows"][0]["free_pages"] == 14
     });
     kill(Pid::from_raw(heir), Signal::SIGKILL).unwrap();
 }

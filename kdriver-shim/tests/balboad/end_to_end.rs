@@ -154,7 +154,7 @@ fn a_client_that_leaves_gives_everything_back() {
         balboad.await_status("a card at rest", |status| {
             let window = |card: usize, n: usize| &status["cards"][card]["windows"][n];
             status["clients"].as_array().is_some_and(Vec::is_empty)
-                && (0..2).all(|card| (0..4).all(|n| window(card, n)["free_pages"] == 15))
+                && (0..2).all(|card| (0..4).all(|n| window(card, n)["free_pages"] == 14))
         });
     }
     let status = balboad.status();

@@ -35,7 +35,7 @@ impl Stack {
 
     /// Creates the queue pair `qpn` of Unreliable Datagram in RESET, as [`Stack::create_qp`] one of
     /// Reliable Connection.
-    pub fn create_datagram_qp(&mut self, qpn: Qpn, client: u8) -> Result<(), Error> {
+    pub fn create_datagram_qp(&mut self, qpn: Qpn, client: u16) -> Result<(), Error> {
         let (slot, generation) = self.new_qp(qpn)?;
         let mut qp = Box::new(DatagramQp::new(qpn, client, slot, generation));
         qp.queued = self.departed.remove(&slot);
@@ -49,7 +49,7 @@ impl Stack {
         &mut self,
         now: Instant,
         ah: u32,
-        client: u8,
+        client: u16,
         vector: &AddressVector,
     ) -> Result<(), Error> {
         if self.handles.contains_key(&ah) {

@@ -25,7 +25,7 @@ fn stack_with(icrc_policy: IcrcPolicy) -> Stack {
 }
 
 /// Makes a queue pair of a client's in RTR, whose peer is `dgid`.
-fn listen(stack: &mut Stack, now: Instant, qpn: Qpn, client: u8, sgid_index: u8, dgid: Gid) {
+fn listen(stack: &mut Stack, now: Instant, qpn: Qpn, client: u16, sgid_index: u8, dgid: Gid) {
     let path =
         AddressVector { sgid_index, dgid, hop_limit: 0, traffic_class: 0, flow_label: 0, sl: 0 };
     let init = QpAttributes {

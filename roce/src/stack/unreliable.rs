@@ -24,7 +24,7 @@ use crate::wire::frame;
 impl Stack {
     /// Creates the queue pair `qpn` of Unreliable Connection in RESET, as [`Stack::create_qp`] one of
     /// Reliable Connection.
-    pub fn create_unreliable_qp(&mut self, qpn: Qpn, client: u8) -> Result<(), Error> {
+    pub fn create_unreliable_qp(&mut self, qpn: Qpn, client: u16) -> Result<(), Error> {
         let (slot, generation) = self.new_qp(qpn)?;
         let mut qp = Box::new(UnreliableQp::new(Sender { qpn, slot, generation }, client));
         qp.queued = self.departed.remove(&slot);

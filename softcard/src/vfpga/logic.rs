@@ -59,7 +59,7 @@ pub(crate) trait Logic {
     /// Takes the memory of a page away.
     fn close_page(&mut self, _page: u8) {}
 
-    /// Bytes that are kept of what the client behind a page has under way, beyond what each of its QPs
+    /// Bytes that are kept of what a client has under way, beyond what each of its QPs
     /// has of its own.
     fn under_way_bytes(&self, _page: u8) -> usize {
         0
@@ -169,17 +169,17 @@ impl<'a> Ports<'a> {
         vfpga_of(qpn) == self.vfpga
     }
 
-    /// Makes a QP in RESET for the client behind a page; its number has the vFPGA's in bits 23 to 20.
+    /// Makes a QP in RESET of a client's; its number has the vFPGA's in bits 23 to 20.
     pub(crate) fn create_qp(
         &mut self,
         qpn: Qpn,
         kind: QpType,
-        page: u8,
+        number: u8,
     ) -> Result<(), roce::Error> {
         if !self.owns(qpn) {
             return Err(roce::Error::UnknownQp(qpn));
         }
-        let (stack, client) = (&mut self.network.stack, client(self.vfpga, page));
+        let (stack, client) = (&mut self.network.stack, client(self.vfpga, number));
         match kind {
             QpType::Uc => stack.create_unreliable_qp(qpn, client),
             QpType::Ud => stack.create_datagram_qp(qpn, client),
@@ -187,15 +187,15 @@ impl<'a> Ports<'a> {
         }
     }
 
-    /// Makes an address handle for the client behind a page. Its number is drawn as a QP's.
+    /// Makes an address handle of a client's. Its number is drawn as a QP's.
     pub(crate) fn create_ah(
         &mut self,
         now: u64,
         ah: u32,
-        page: u8,
+        number: u8,
         vector: &AddressVector,
     ) -> Result<(), roce::Error> {
-        let client = client(self.vfpga, page);
+        let client = client(self.vfpga, number);
         self.network.stack.create_ah(Instant(now), ah, client, vector)
     }
 
@@ -296,9 +296,9 @@ impl<'a> Ports<'a> {
     }
 }
 
-/// The number of whoever rings a page: of either kind, vFPGA and page, there are at most 16.
-fn client(vfpga: usize, page: u8) -> u8 {
-    (vfpga << 4) as u8 | page & 0xf
+/// The number of a client of a vFPGA among those of the card.
+fn client(vfpga: usize, number: u8) -> u16 {
+    (vfpga << 8) as u16 | u16::from(number)
 }
 
 #[cfg(test)]
@@ -307,10 +307,9 @@ mod tests {
 
     #[test]
     fn nobody_is_taken_for_another() {
-        let pages = 1..=fpga_regs::engine::window::DOORBELL_PAGES;
-        let all = (0..usize::from(crate::WINDOWS)).flat_map(|w| pages.clone().map(move |p| (w, p)));
-        let numbers: std::collections::BTreeSet<u8> =
-            all.clone().map(|(w, p)| client(w, p)).collect();
+        let all = (0..usize::from(crate::WINDOWS)).flat_map(|w| (0..=u8::MAX).map(move |n| (w, n)));
+        let numbers: std::collections::BTreeSet<u16> =
+            all.clone().map(|(w, n)| client(w, n)).collect();
         assert_eq!(numbers.len(), all.count());
     }
 }

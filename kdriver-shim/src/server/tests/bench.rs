@@ -13,7 +13,7 @@ use fpga_regs::coyote::shell::Map;
 
 use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
-use fpga_regs::engine::window::Capabilities;
+use fpga_regs::engine::window::{Capabilities, RELAY_PAGE};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use shim_abi::{AddressVector, ContextInfo, CreateQp, SOCKET_NAME};
 
@@ -35,6 +35,12 @@ pub(super) struct Peer {
 }
 
 impl Bench {
+    /// Leaves no places on the first window but the doorbell pages of programs.
+    pub(super) fn relays_nobody(&mut self) {
+        let pages = &mut self.server.cards[0].users[0].pages;
+        pages.truncate(usize::from(RELAY_PAGE));
+    }
+
     pub(super) fn new(cards: u32, windows: u8) -> Self {
         Self::lacking(Capabilities::empty(), cards, windows)
     }

@@ -86,7 +86,8 @@ fn others_are_served_while_a_client_with_much_ends() {
 fn what_a_client_that_ends_still_has_is_waited_for_and_nobody_elses() {
     let memory = vec![0u8; 4096];
     let mut bench = Bench::new(1, 1);
-    let mut others: Vec<_> = (0..14)
+    bench.relays_nobody();
+    let mut others: Vec<_> = (0..13)
         .map(|_| {
             let peer = bench.provider();
             let (_, fds) = bench.open(&peer, 0);
@@ -96,7 +97,7 @@ fn what_a_client_that_ends_still_has_is_waited_for_and_nobody_elses() {
     let wealthy = wealthy(&mut bench, &memory);
     let late = bench.provider();
     let refusal = bench.refused(&late, Request::OpenContext { card: 0 });
-    assert!(refusal.reason.contains("all 15 doorbell pages"), "{refusal:?}");
+    assert!(refusal.reason.contains("all 14 places"), "{refusal:?}");
     drop(wealthy);
     send(&late, &Request::OpenContext { card: 0 });
     step(&mut bench);
@@ -120,7 +121,8 @@ fn what_a_client_that_ends_still_has_is_waited_for_and_nobody_elses() {
 fn who_waits_for_a_client_that_ends_may_go_meanwhile() {
     let memory = vec![0u8; 4096];
     let mut bench = Bench::new(1, 1);
-    let others: Vec<_> = (0..14)
+    bench.relays_nobody();
+    let others: Vec<_> = (0..13)
         .map(|_| {
             let peer = bench.provider();
             let (_, fds) = bench.open(&peer, 0);

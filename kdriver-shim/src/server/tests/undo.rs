@@ -47,7 +47,7 @@ fn taken(bench: &Bench) -> Taken {
         mapped: fake.mapped(),
         live: fake.window(0, |window| window.live.clone()),
         listeners: card.users[0].listeners.count(),
-        pages: (fake.granted(), card.users[0].free_pages()),
+        pages: (fake.granted(), card.users[0].free()[0]),
         leaked: leaked(card),
     }
 }
@@ -176,7 +176,7 @@ fn what_an_engine_refuses_to_destroy_stays_as_it_was_and_is_quarantined_with_its
     assert_eq!((quarantine.queues, quarantine.keys, quarantine.pages), (3, 0, 1));
     assert_eq!(card.window(0, |window| window.live.len()), 3);
     assert!(lost >= crate::rings::RING_MEMORY_BYTES, "{lost}");
-    assert_eq!(bench.server.cards[0].users[0].free_pages(), 14);
+    assert_eq!(bench.server.cards[0].users[0].free(), [13, 240]);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn what_a_dead_engine_kept_is_free_again_when_it_is_started_anew() {
     let mut peer = bench.provider();
     let limit = |bench: &Bench| bench.server.cards[0].device.arena.limit(0);
     let lost = |bench: &Bench| bench.server.cards[0].device.arena.lost_bytes();
-    let before = (limit(&bench), bench.server.cards[0].users[0].free_pages());
+    let before = (limit(&bench), bench.server.cards[0].users[0].free()[0]);
     for round in 0..4 {
         let (context, _fds) = bench.open(&peer, 0);
         let context = context.context;
@@ -274,7 +274,7 @@ fn what_a_dead_engine_kept_is_free_again_when_it_is_started_anew() {
             bench.ask(&other, Request::CloseContext { context: other_context.context });
         }
         assert_eq!((lost(&bench), limit(&bench)), (0, before.0), "round {round}");
-        assert_eq!(bench.server.cards[0].users[0].free_pages(), before.1 + 1);
+        assert_eq!(bench.server.cards[0].users[0].free()[0], before.1 + 1);
         assert_eq!(bench.cards[0].mapped().len(), 1, "the engine's own rings");
         let used = bench.server.clients.values().map(|it| it.usage.of(Resource::RingBytes));
         assert_eq!(used.sum::<u64>(), 0, "round {round}");
