@@ -90,7 +90,13 @@ impl CardUse {
     ) -> Result<IovaRange, Error> {
         let (used, limit) = (self.addresses, card.device.arena.limit(self.addresses));
         if length > limit.saturating_sub(used) {
-            return Err(Error::Quota { resource: ADDRESSES, used, asked: length, limit });
+            return Err(Error::Quota {
+                card: Some(card.device.number),
+                resource: ADDRESSES,
+                used,
+                asked: length,
+                limit,
+            });
         }
         let none = DriverError::NoAddressSpace { card: card.device.number, length };
         let range = card.device.arena.allocate(length, va, Instant::now()).ok_or(none)?;

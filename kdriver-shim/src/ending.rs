@@ -151,7 +151,7 @@ impl Client {
         if let Some(memory) = self.owned.rings.as_mut().filter(|_| unmapped.is_ok()) {
             let bytes = kept.iter().fold(0u64, |sum, ring| sum.saturating_add(ring.length));
             memory.release_all(kept);
-            self.usage.give(Resource::RingBytes, bytes);
+            self.usage.give(None, Resource::RingBytes, bytes);
         }
         end_page(card, window, page, way.is_some(), reach == Reach::Nobody);
         // Where the process still runs, its polls find that nothing will complete any more.
@@ -166,7 +166,7 @@ impl Client {
         let is_mapped = !self.handle.has_ended();
         if self.owned.rings.as_mut().is_some_and(|rings| rings.empty_some(is_mapped)) {
             self.owned.rings = None;
-            self.usage.give(Resource::RingBytes, self.usage.of(Resource::RingBytes));
+            self.usage.give(None, Resource::RingBytes, self.usage.of(Resource::RingBytes));
         }
         PIECE
     }

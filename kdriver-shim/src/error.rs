@@ -55,9 +55,12 @@ pub enum Error {
 
     /// The client would have more than it may.
     #[error(
-        "this process has {used} {resource} and asks for {asked} more; a process may have {limit}"
+        "this process has {used} {resource}{} and asks for {asked} more; a process may have {limit}",
+        .card.map(|card| format!(" on balboa{card}")).unwrap_or_default()
     )]
     Quota {
+        /// The card of which it is, if it is of one.
+        card: Option<u32>,
         /// Plural name of what is limited.
         resource: &'static str,
         /// What the client has.

@@ -4,10 +4,14 @@
 //! what its engine offers, and never more than the table says; contexts and channels cost balboad a
 //! descriptor each, of which a client gets a thirty-second part for either.
 //!
+//! What belongs to a card is counted for each card by itself, so that a program finds on each what that one
+//! says it has; contexts, channels, protection domains and rings are counted once for the process.
+//!
 //! Objects cost memory besides: each counts with the most that balboad ever keeps for it, a software
 //! card's part included, and all of them together have a limit in bytes. Only what a client has under
 //! way is counted as it comes and goes, by the card ([`card_driver::backend::CardBackend::under_way`]).
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use card_driver::engine::EngineLimits;
@@ -154,39 +158,45 @@ fn share_of_descriptors() -> u64 {
     })
 }
 
-/// What a client has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What is counted, each in its place of the table.
+type Counts = [u64; TABLE.len()];
+
+/// What a client has: of each card by itself, and what is no card's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    counts: [u64; TABLE.len()],
+    counts: BTreeMap<Option<u32>, Counts>,
     most_kept: u64,
 }
 
 impl Usage {
-    /// How much of a resource the client has.
+    /// How much of a resource the client has, of all cards together.
     #[must_use]
     pub fn of(&self, resource: Resource) -> u64 {
-        if resource == Resource::KeptBytes {
-            let rows = TABLE.iter().zip(self.counts);
-            let bytes = |(row, count): (&Row, u64)| row.bytes.saturating_mul(count);
-            return rows.map(bytes).fold(0, u64::saturating_add);
-        }
-        Resource::all().zip(self.counts).find(|(r, _)| *r == resource).map_or(0, |(_, count)| count)
+        let counts = self.counts.values().map(|counts| count(counts, resource));
+        counts.fold(0, u64::saturating_add)
     }
 
-    /// Takes some of a resource.
+    /// How much it has of a card's.
+    #[must_use]
+    pub fn on(&self, card: Option<u32>, resource: Resource) -> u64 {
+        self.counts.get(&card).map_or(0, |counts| count(counts, resource))
+    }
+
+    /// Takes some of a resource: of a card's, or of what is no card's.
     ///
     /// # Errors
     /// [`Error::Quota`], with nothing taken, where the client would have more than its limit.
     pub fn take(
         &mut self,
+        card: Option<u32>,
         resource: Resource,
         amount: u64,
         engine: &EngineLimits,
     ) -> Result<(), Error> {
         let bytes = amount.saturating_mul(resource.row().map_or(0, |row| row.bytes));
-        self.check(resource, amount, engine)?;
-        self.check(Resource::KeptBytes, bytes, engine)?;
-        self.set(resource, self.of(resource).saturating_add(amount));
+        self.check(card, resource, amount, engine)?;
+        self.check(card, Resource::KeptBytes, bytes, engine)?;
+        self.set(card, resource, self.on(card, resource).saturating_add(amount));
         self.most_kept = self.most_kept.max(self.of(Resource::KeptBytes));
         Ok(())
     }
@@ -197,12 +207,15 @@ impl Usage {
     /// That of [`Self::take`], for the first that there is too little of.
     pub fn take_all(
         &mut self,
+        card: Option<u32>,
         amounts: impl IntoIterator<Item = (Resource, u64)>,
         engine: &EngineLimits,
     ) -> Result<(), Error> {
-        let before = *self;
+        let before = self.counts.get(&card).copied().unwrap_or_default();
         for (resource, amount) in amounts {
-            self.take(resource, amount, engine).inspect_err(|_| *self = before)?;
+            self.take(card, resource, amount, engine).inspect_err(|_| {
+                self.counts.insert(card, before);
+            })?;
         }
         Ok(())
     }
@@ -214,21 +227,28 @@ impl Usage {
     }
 
     /// Whether the client may have so much more of a resource.
-    fn check(&self, resource: Resource, asked: u64, engine: &EngineLimits) -> Result<(), Error> {
-        let (used, limit) = (self.of(resource), resource.limit(engine));
+    fn check(
+        &self,
+        card: Option<u32>,
+        resource: Resource,
+        asked: u64,
+        engine: &EngineLimits,
+    ) -> Result<(), Error> {
+        let (used, limit) = (self.on(card, resource), resource.limit(engine));
         match used.checked_add(asked) {
             Some(sum) if sum <= limit => Ok(()),
-            _ => Err(Error::Quota { resource: resource.name(), used, asked, limit }),
+            _ => Err(Error::Quota { card, resource: resource.name(), used, asked, limit }),
         }
     }
 
     /// Gives some of a resource back.
-    pub fn give(&mut self, resource: Resource, amount: u64) {
-        self.set(resource, self.of(resource).saturating_sub(amount));
+    pub fn give(&mut self, card: Option<u32>, resource: Resource, amount: u64) {
+        self.set(card, resource, self.on(card, resource).saturating_sub(amount));
     }
 
-    fn set(&mut self, resource: Resource, value: u64) {
-        for (r, count) in Resource::all().zip(&mut self.counts) {
+    fn set(&mut self, card: Option<u32>, resource: Resource, value: u64) {
+        let counts = self.counts.entry(card).or_default();
+        for (r, count) in Resource::all().zip(counts) {
             if r == resource {
                 *count = value;
             }
@@ -236,9 +256,20 @@ impl Usage {
     }
 }
 
+/// How much of a resource is counted; of kept bytes, what all the others come to.
+fn count(counts: &Counts, resource: Resource) -> u64 {
+    if resource == Resource::KeptBytes {
+        let bytes = |(row, count): (&Row, &u64)| row.bytes.saturating_mul(*count);
+        return TABLE.iter().zip(counts).map(bytes).fold(0, u64::saturating_add);
+    }
+    Resource::all().zip(counts).find(|(r, _)| *r == resource).map_or(0, |(_, count)| *count)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const CARD: Option<u32> = Some(0);
 
     fn engine() -> EngineLimits {
         let (qps, rqs, cqs, keys, ahs, dm_bytes) = (16, 16, 8, 1 << 20, 16, 1 << 20);
@@ -248,21 +279,21 @@ mod tests {
     #[test]
     fn a_client_cannot_take_all_of_an_engine() {
         let mut usage = Usage::default();
-        usage.take(Resource::Qps, 14, &engine()).unwrap();
-        let refused = usage.take(Resource::Qps, 1, &engine()).unwrap_err();
+        usage.take(CARD, Resource::Qps, 14, &engine()).unwrap();
+        let refused = usage.take(CARD, Resource::Qps, 1, &engine()).unwrap_err();
         assert!(refused.to_string().contains("14 queue pairs"), "{refused}");
         assert_eq!(usage.of(Resource::Qps), 14);
-        usage.give(Resource::Qps, 1);
-        usage.take(Resource::Qps, 1, &engine()).unwrap();
+        usage.give(CARD, Resource::Qps, 1);
+        usage.take(CARD, Resource::Qps, 1, &engine()).unwrap();
     }
 
     #[test]
     fn resources_are_counted_apart_and_amounts_do_not_wrap() {
         let mut usage = Usage::default();
         for resource in Resource::all().filter(|&r| r != Resource::Contexts) {
-            usage.take(resource, 1, &engine()).unwrap();
+            usage.take(CARD, resource, 1, &engine()).unwrap();
         }
-        assert!(usage.take(Resource::MrBytes, u64::MAX, &engine()).is_err());
+        assert!(usage.take(CARD, Resource::MrBytes, u64::MAX, &engine()).is_err());
         assert_eq!(usage.of(Resource::Contexts), 0);
         assert_eq!(usage.of(Resource::MrBytes), 1);
     }
@@ -275,18 +306,37 @@ mod tests {
         // All but two queue pairs, with their receive queues, of those that there is room for.
         let bytes = QP_BYTES + RQ_BYTES;
         let pairs = limit / bytes - 2;
-        usage.take_all([(Resource::Qps, pairs), (Resource::Rqs, pairs)], &engine).unwrap();
+        usage.take_all(CARD, [(Resource::Qps, pairs), (Resource::Rqs, pairs)], &engine).unwrap();
         let regions = (limit - pairs * bytes) / MR_BYTES;
-        let refused = usage.take(Resource::Mrs, regions + 1, &engine).unwrap_err().to_string();
+        let refused =
+            usage.take(CARD, Resource::Mrs, regions + 1, &engine).unwrap_err().to_string();
         assert!(refused.contains("bytes kept at most"), "{refused}");
         assert_eq!(usage.of(Resource::Mrs), 0);
-        usage.take(Resource::Mrs, regions, &engine).unwrap();
+        usage.take(CARD, Resource::Mrs, regions, &engine).unwrap();
         assert_eq!(usage.of(Resource::KeptBytes), limit);
-        assert!(usage.take(Resource::Pds, 1, &engine).is_err());
-        usage.give(Resource::Qps, 1);
+        assert!(usage.take(CARD, Resource::Pds, 1, &engine).is_err());
+        usage.give(CARD, Resource::Qps, 1);
         assert_eq!(usage.of(Resource::KeptBytes), limit - QP_BYTES);
-        usage.take(Resource::Pds, 1, &engine).unwrap();
+        usage.take(CARD, Resource::Pds, 1, &engine).unwrap();
         assert_eq!(usage.most_kept(), limit);
+    }
+
+    #[test]
+    fn every_card_has_a_quota_of_its_own() {
+        let mut usage = Usage::default();
+        for card in [Some(0), Some(15)] {
+            usage.take(card, Resource::Qps, 14, &engine()).unwrap();
+            let refused = usage.take(card, Resource::Qps, 1, &engine()).unwrap_err().to_string();
+            assert!(refused.contains("has 14 queue pairs on balboa"), "{refused}");
+        }
+        assert_eq!(usage.of(Resource::Qps), 28);
+        assert_eq!(usage.of(Resource::KeptBytes), 28 * QP_BYTES);
+        usage.give(Some(15), Resource::Qps, 1);
+        assert_eq!([0, 15, 7].map(|card| usage.on(Some(card), Resource::Qps)), [14, 13, 0]);
+        // What is the process's own.
+        usage.take(None, Resource::Pds, 4096, &engine()).unwrap();
+        let refused = usage.take(None, Resource::Pds, 1, &engine()).unwrap_err().to_string();
+        assert!(refused.contains("has 4096 protection domains and"), "{refused}");
     }
 
     #[test]

@@ -89,6 +89,7 @@ impl RingMemory {
     /// [`Self::tidy`] has nothing left to do.
     pub fn allocate(&mut self, bytes: u64) -> Result<Span, Error> {
         self.free.take(bytes, PAGE, 0).ok_or(Error::Quota {
+            card: None,
             resource: RINGS,
             used: RING_BYTES.saturating_sub(self.free.free_bytes()),
             asked: bytes,

@@ -173,7 +173,7 @@ impl Session<'_> {
         mut thing: K,
         make: impl FnOnce(&mut Self, &mut K) -> Result<(u32, Answer), Error>,
     ) -> Result<Answer, Error> {
-        self.client.usage.take_all(thing.takes(), limits)?;
+        self.client.usage.take_all(thing.card(), thing.takes(), limits)?;
         match make(self, &mut thing) {
             Ok((number, answer)) => {
                 K::table(&mut self.client.owned).insert(number, thing);
@@ -262,5 +262,5 @@ fn given_twice(window: &Window<'_>, what: &str, number: u32) -> Error {
 }
 
 fn no_number<K: Kind>() -> Error {
-    Error::Quota { resource: K::NAME, used: 0, asked: 1, limit: 0 }
+    Error::Quota { card: None, resource: K::NAME, used: 0, asked: 1, limit: 0 }
 }

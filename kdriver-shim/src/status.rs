@@ -21,7 +21,7 @@ use crate::clients::{CardUse, Client, Stage};
 use crate::error::Error;
 use crate::events::Clients;
 use crate::process::ClientId;
-use crate::quota::Resource;
+use crate::quota::{Resource, Usage};
 
 /// Version of the document: a field is only added under the same number.
 const FORMAT: u32 = 1;
@@ -127,6 +127,9 @@ struct PlaceStatus {
     grant: &'static str,
     /// Bytes kept of what the client has under way there; null where the card keeps them itself.
     under_way_bytes: Option<u64>,
+    /// What the client has of the card's; its own `usage` is what it has of all of them, and what is no
+    /// card's.
+    usage: Map<String, Value>,
 }
 
 #[derive(Serialize)]
@@ -252,7 +255,7 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
         max_mtu: mtu_bytes(info.port.max_mtu),
         active_mtu: mtu_bytes(info.port.active_mtu),
         trust: match card.device.backend.grant_kind() {
-            GrantKind::Page => "isolated: every process has doorbell pages and rings of its own",
+            GrantKind::Page => "isolated: every process has doorbells and rings of its own",
             GrantKind::Device => "one domain: every process is given the card itself",
         },
         client_limits: limits,
@@ -288,7 +291,12 @@ fn window_status(window: Window<'_>) -> WindowStatus {
     }
 }
 
-fn place_status(number: u32, place: &CardUse, cards: &[Card]) -> Option<PlaceStatus> {
+fn place_status(
+    number: u32,
+    place: &CardUse,
+    usage: &Usage,
+    cards: &[Card],
+) -> Option<PlaceStatus> {
     let card = cards.iter().find(|card| card.device.number == number)?;
     let grant = match card.device.backend.grant_kind() {
         GrantKind::Page if place.page > DOORBELL_PAGES => "relay",
@@ -297,7 +305,10 @@ fn place_status(number: u32, place: &CardUse, cards: &[Card]) -> Option<PlaceSta
     };
     let CardUse { window, page, .. } = *place;
     let under_way_bytes = card.device.backend.under_way(window, page);
-    Some(PlaceStatus { card: number, window, page, grant, under_way_bytes })
+    let used =
+        Resource::all().map(|r| (r, usage.on(Some(number), r))).filter(|(_, used)| *used > 0);
+    let usage = used.map(|(r, used)| (snake(r.name()), used.into())).collect();
+    Some(PlaceStatus { card: number, window, page, grant, under_way_bytes, usage })
 }
 
 fn client_status(client: &Client, cards: &[Card], survey: &Survey) -> ClientStatus {
@@ -305,7 +316,7 @@ fn client_status(client: &Client, cards: &[Card], survey: &Survey) -> ClientStat
         .owned
         .places
         .iter()
-        .filter_map(|(&card, place)| place_status(card, place, cards))
+        .filter_map(|(&card, place)| place_status(card, place, &client.usage, cards))
         .collect();
     let found = survey.found.get(&client.id).into_iter().flatten();
     let queue_pairs = found.filter_map(|(qpn, now)| {

@@ -33,6 +33,9 @@ pub trait Kind: Sized {
     /// Those of a client, by number.
     fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self>;
 
+    /// The card it belongs to, of whose quotas it takes; `None` for what is counted once for the process.
+    fn card(&self) -> Option<u32>;
+
     /// What it takes of quotas.
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)>;
 
@@ -101,7 +104,7 @@ impl Client {
     ) -> Told {
         let told = thing.give_back(self, cards, stopped);
         for (resource, amount) in thing.takes() {
-            self.usage.give(resource, amount);
+            self.usage.give(thing.card(), resource, amount);
         }
         told
     }
@@ -153,7 +156,7 @@ impl Client {
         if let Some(rings) = &mut self.owned.rings {
             rings.release(ring);
         }
-        self.usage.give(Resource::RingBytes, ring.length);
+        self.usage.give(None, Resource::RingBytes, ring.length);
     }
 
     fn unmap_ring(&self, cards: &mut [Card], card: u32, ring: Span) -> Result<(), Error> {
@@ -168,6 +171,10 @@ impl Kind for Qp {
 
     fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self> {
         &mut owned.qps
+    }
+
+    fn card(&self) -> Option<u32> {
+        Some(self.card)
     }
 
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
@@ -213,6 +220,10 @@ impl Kind for Srq {
         &mut owned.srqs
     }
 
+    fn card(&self) -> Option<u32> {
+        Some(self.card)
+    }
+
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
         [(Resource::Rqs, 1)]
     }
@@ -243,6 +254,10 @@ impl Kind for Cq {
 
     fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self> {
         &mut owned.cqs
+    }
+
+    fn card(&self) -> Option<u32> {
+        Some(self.card)
     }
 
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
@@ -281,6 +296,10 @@ impl Kind for Mr {
         &mut owned.mrs
     }
 
+    fn card(&self) -> Option<u32> {
+        Some(self.card)
+    }
+
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
         [(Resource::Mrs, 1), (Resource::MrBytes, self.length)]
     }
@@ -316,6 +335,10 @@ impl Kind for Dm {
         &mut owned.dms
     }
 
+    fn card(&self) -> Option<u32> {
+        Some(self.card)
+    }
+
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
         [(Resource::Dms, 1), (Resource::DmBytes, self.length.into())]
     }
@@ -345,6 +368,10 @@ impl Kind for Mw {
         &mut owned.mws
     }
 
+    fn card(&self) -> Option<u32> {
+        Some(self.card)
+    }
+
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
         [(Resource::Mws, 1)]
     }
@@ -368,6 +395,10 @@ impl Kind for Ah {
 
     fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self> {
         &mut owned.ahs
+    }
+
+    fn card(&self) -> Option<u32> {
+        Some(self.card)
     }
 
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
@@ -395,6 +426,10 @@ impl Kind for Channel {
         &mut owned.channels
     }
 
+    fn card(&self) -> Option<u32> {
+        None
+    }
+
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
         [(Resource::Channels, 1)]
     }
@@ -417,6 +452,10 @@ impl Kind for Pd {
         &mut owned.pds
     }
 
+    fn card(&self) -> Option<u32> {
+        None
+    }
+
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
         [(Resource::Pds, 1)]
     }
@@ -436,6 +475,10 @@ impl Kind for Context {
 
     fn table(owned: &mut Owned) -> &mut BTreeMap<u32, Self> {
         &mut owned.contexts
+    }
+
+    fn card(&self) -> Option<u32> {
+        None
     }
 
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {

@@ -870,8 +870,8 @@ fn every_quota_ends_with_its_limit_named_and_leaves_others_alone() {
     let refusal = bench.refused(&greedy, Request::DeregMr { mr: u32::MAX });
     assert_eq!(refusal.errno, Errno::EINVAL as i32);
     let mut usage = crate::quota::Usage::default();
-    usage.take(R::MrBytes, limit, &limits).unwrap();
-    let refusal = usage.take(R::MrBytes, 1, &limits).unwrap_err().to_string();
+    usage.take(Some(0), R::MrBytes, limit, &limits).unwrap();
+    let refusal = usage.take(Some(0), R::MrBytes, 1, &limits).unwrap_err().to_string();
     assert!(refusal.contains(&format!("a process may have {limit}")), "{refusal}");
 }
 
@@ -927,7 +927,7 @@ fn rings_have_an_end_that_is_named() {
     assert!(refusal.reason.contains("completion queue entries"), "{refusal:?}");
     let pdn = bench.pd(&peer, context);
     bench.server.clients.values_mut().for_each(|client| {
-        client.usage.give(crate::quota::Resource::CqEntries, 1 << 22);
+        client.usage.give(Some(0), crate::quota::Resource::CqEntries, 1 << 22);
     });
     let (cqn, _) = bench.cq(&peer, context, None);
     let wanted = shim_abi::CreateQp {

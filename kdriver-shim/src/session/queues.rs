@@ -96,12 +96,12 @@ impl Session<'_> {
         }
         let entries =
             power_of_two("completion queue entries", log2_entries, limits.log2_cq_entries)?;
-        self.client.usage.take(Resource::CqEntries, entries, &limits)?;
+        self.client.usage.take(Some(card), Resource::CqEntries, entries, &limits)?;
         // What the queue is to have; undone as a queue that was never made.
         let mut new = Cq { context, card, log2_entries, ring: None, former: None, cqn: None };
         match self.engine_resize(&mut new, cqn, &limits) {
             Ok((ring, end)) => {
-                self.client.usage.give(Resource::CqEntries, before);
+                self.client.usage.give(Some(card), Resource::CqEntries, before);
                 if let Some(cq) = self.client.owned.cqs.get_mut(&cqn) {
                     *cq = Cq { former: old, cqn: Some(cqn), ..new };
                 }
@@ -111,7 +111,7 @@ impl Session<'_> {
             Err(error) => {
                 let stopped = new.stop(self.client, self.cards);
                 new.give_back(self.client, self.cards, stopped);
-                self.client.usage.give(Resource::CqEntries, entries);
+                self.client.usage.give(Some(card), Resource::CqEntries, entries);
                 Err(error)
             }
         }
@@ -394,9 +394,10 @@ impl Session<'_> {
         let client = &mut *self.client;
         let none = Error::NoSuch { object: "ring memory", number: 0 };
         let rings = client.owned.rings.as_mut().ok_or(none)?;
-        client.usage.take(Resource::RingBytes, bytes, limits)?;
-        let ring =
-            rings.allocate(bytes).inspect_err(|_| client.usage.give(Resource::RingBytes, bytes))?;
+        client.usage.take(None, Resource::RingBytes, bytes, limits)?;
+        let ring = rings
+            .allocate(bytes)
+            .inspect_err(|_| client.usage.give(None, Resource::RingBytes, bytes))?;
         *note = Some(ring);
         let mapping = Arc::clone(rings.mapping());
         let memory = DmaMemory::Shared { mapping, offset: ring.start };

@@ -112,7 +112,7 @@ fn a_client_takes_its_share_and_what_it_had_is_there_when_it_ends() {
 fn a_part_that_cannot_be_had_costs_nothing() {
     let mut bench = Bench::new(1, 1);
     let own = owner(&mut bench, 0);
-    let usage = |bench: &Bench| bench.server.clients.values().next().unwrap().usage;
+    let usage = |bench: &Bench| bench.server.clients.values().next().unwrap().usage.clone();
     let (before, mapped) = (usage(&bench), bench.cards[0].mapped());
     let card = Arc::clone(&bench.cards[0]);
     card.window(0, |window| window.refuse.insert(Opcode::AllocDm, AdminStatus::NoResources));
