@@ -162,26 +162,10 @@ fn run_all(package: &Path, only: &str, built: &Path) -> Result<Tests> {
         tests.append(&mut run(&setting, &daemon, &copy, module)?);
     }
     daemon.stop()?;
-    excuse(&mut tests);
     for (name, judged) in tests.iter().filter(|(_, it)| it.outcome >= Outcome::Failed) {
         report!("{name}:\n{}", judged.text.trim_end());
     }
     Ok(tests)
-}
-
-/// Tests of what is not offered, that take it for granted, and why it is not: they count as skipped.
-const TAKEN_FOR_GRANTED: [(&str, &str); 1] = [(
-    "tests.test_device.DMTest.test_multi_process_alloc_dm",
-    "It uses its parent's context in forked children, which every call refuses with EPERM",
-)];
-
-/// Takes what failed because it takes for granted what is not offered for skipped.
-fn excuse(tests: &mut Tests) {
-    for (name, why) in TAKEN_FOR_GRANTED {
-        if let Some(judged) = tests.get_mut(name).filter(|it| it.outcome == Outcome::Failed) {
-            *judged = Judged { outcome: Outcome::Skipped, text: why.to_owned() };
-        }
-    }
 }
 
 /// Sees to it that a release's pyverbs and its tests lie in the cache.
@@ -273,27 +257,6 @@ fn count(release: &str, tests: &Tests) -> Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_a_failure_that_is_known_is_excused() {
-        let (name, why) = TAKEN_FOR_GRANTED[0];
-        let judged = |outcome| Judged { outcome, text: String::new() };
-        for (outcome, after) in [
-            (Outcome::Failed, Outcome::Skipped),
-            (Outcome::Passed, Outcome::Passed),
-            (Outcome::Error, Outcome::Error),
-        ] {
-            let other = "tests.test_device.DMTest.test_dm_read".to_owned();
-            let mut tests = Tests::from([
-                (name.to_owned(), judged(outcome)),
-                (other.clone(), judged(Outcome::Failed)),
-            ]);
-            excuse(&mut tests);
-            assert_eq!(tests[name].outcome, after);
-            assert_eq!(tests[name].text == why, after == Outcome::Skipped);
-            assert_eq!(tests[&other].outcome, Outcome::Failed);
-        }
-    }
 
     #[test]
     fn the_worst_outcome_of_a_test_counts_and_none_is_an_error_of_its_own() {

@@ -33,6 +33,8 @@ enum Command {
     Stopped,
     /// Fork while threads are in calls, and try every call in the children
     Children,
+    /// Move messages while children live, execute and work
+    Family,
     /// Leave everything to a child that holds the descriptors
     Heir,
     /// Become another program
@@ -75,6 +77,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Survive { doing, card } => done(death::survive(doing, card)),
         Command::Stopped => done(death::stopped()),
         Command::Children => done(fork::children()),
+        Command::Family => done(fork::family()),
         Command::Heir => done(fork::heir()),
         Command::Execute => done(fork::execute()),
         Command::Reserve { directory } => done(hand::reserve(&directory)),

@@ -30,7 +30,14 @@ pub fn cases() -> Vec<Case> {
         case("a client killed between reserve and commit", killed_reserving),
         case("a client killed whose child keeps the socket", killed_with_heir),
         case("a client that executes another program", executed),
-        case("calls in forked children", forked_children),
+        case("calls in forked children", |setting| forked_children(setting, false)),
+        case("calls in forked children, after ibv_fork_init", |setting| {
+            forked_children(setting, true)
+        }),
+        case("messages beside forked children", |setting| family(setting, false)),
+        case("messages beside forked children, after ibv_fork_init", |setting| {
+            family(setting, true)
+        }),
         case("attacked while it transfers", attacked),
     ]
 }
@@ -172,10 +179,30 @@ fn executed(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-fn forked_children(setting: &Setting) -> Result<()> {
+/// Where that variable is set libibverbs calls ibv_fork_init by itself, whatever it is set to.
+const FORK_SAFE: &str = "RDMAV_FORK_SAFE";
+
+fn forked_children(setting: &Setting, fork_safe: bool) -> Result<()> {
+    forking(setting, "children", fork_safe, "20 children were refused")
+}
+
+fn family(setting: &Setting, fork_safe: bool) -> Result<()> {
+    forking(setting, "family", fork_safe, "200 messages arrived beside children")
+}
+
+fn forking(setting: &Setting, what: &str, fork_safe: bool, said: &str) -> Result<()> {
     let daemon = setting.balboad("--soft 2")?;
+    let run = || -> Result<()> {
+        let mut task = daemon.mortal(what).limit(LIMIT);
+        if fork_safe {
+            task = task.env(FORK_SAFE, "1");
+        }
+        task.run()?.success()?.says(said).map(drop)
+    };
+    // What a card has from its first use on is there then.
+    run()?;
     let before = Footprint::of(&daemon)?;
-    daemon.mortal("children").limit(LIMIT).run()?.success()?.says("20 children were refused")?;
+    run()?;
     before.restored(&daemon)?;
     daemon.stop()
 }

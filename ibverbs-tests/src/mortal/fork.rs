@@ -6,6 +6,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, alarm};
 use verbs_sys::current::verbs as v;
@@ -14,7 +15,7 @@ use super::death::message;
 use super::{linked, say, send};
 use crate::data::link::Link;
 use crate::data::transfer;
-use crate::ffi::{Channel, Context, Cq, Failed, Library, Pd, Recv, Region, in_child};
+use crate::ffi::{Channel, Context, Cq, Dm, Failed, Library, Pd, Recv, Region, in_child};
 
 /// How often is forked while other threads are in calls.
 const FORKS: usize = 20;
@@ -121,6 +122,64 @@ fn refused_everything(link: &Link) -> Result<()> {
 /// A child may open the device for itself.
 fn own_device() -> Result<()> {
     message(&linked(false, transfer::room(4096))?)
+}
+
+/// Messages that a parent moves while its children live.
+const MESSAGES: usize = 200;
+
+/// Moves messages, each with bytes of its own, while one child lives and does nothing, one has become
+/// another program, and one takes device memory by its parent's context and moves messages by a device
+/// that it has opened itself.
+///
+/// # Errors
+/// When something does not go by the book.
+pub fn family() -> Result<()> {
+    let link = linked(true, transfer::room(4096))?;
+    message(&link)?;
+    let idle = in_child(|| {
+        loop {
+            std::thread::park();
+        }
+    })?;
+    let other = in_child(|| {
+        // What comes back has failed.
+        drop(Command::new("sleep").arg("1000").exec());
+        1
+    })?;
+    let busy = in_child(|| {
+        alarm::set(HANGS * 3);
+        code(own_device_memory(&link).and_then(|()| (0..MESSAGES).try_for_each(|_| own_device())))
+    })?;
+    (0..MESSAGES).try_for_each(|_| message(&link)).context("the parent, beside its children")?;
+    good(busy).context("the child that works")?;
+    for child in [idle, other] {
+        kill(child, Signal::SIGKILL)?;
+        waitpid(child, None)?;
+    }
+    message(&link).context("the parent, afterwards")?;
+    println!("{MESSAGES} messages arrived beside children");
+    Ok(())
+}
+
+/// A child has device memory by its parent's context, which is its own and no domain's of its parent.
+fn own_device_memory(link: &Link) -> Result<()> {
+    let side = &link.left;
+    let (mine, more) = (Dm::new(&side.context, 128, 0)?, Dm::new(&side.context, 64, 0)?);
+    let bytes: Vec<u8> = (0..128).collect();
+    mine.write(0, &bytes)?;
+    more.write(0, &bytes[64..])?;
+    ensure!(mine.read(0, 128)? == bytes, "other bytes come back");
+    ensure!(more.read(0, 64)? == bytes[64..], "other bytes come back");
+    let rights = v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_ZERO_BASED;
+    let registered = mine.register(&side.pd, (0, 64), rights).map_err(|error| {
+        // What the library says of it, with the call's name.
+        error.downcast::<Failed>()
+    });
+    match registered {
+        Err(Ok(failed)) => refused::<()>("registering it in the parent's domain", Err(failed)),
+        Err(Err(error)) => Err(error),
+        Ok(_) => bail!("device memory of the child's is registered in its parent's domain"),
+    }
 }
 
 /// Leaves everything to a child that only holds on to the descriptors; says `heir` and its id.

@@ -22,6 +22,8 @@ pub(crate) struct DeviceMemory {
     passage: Passage,
     /// Of whose bytes are in the passage.
     copying: FutexMutex<()>,
+    /// In a forked child the context that the part is of: one of its own, on its parent's card.
+    own: Option<Box<Context>>,
 }
 
 /// Where bytes pass between the program and the card.
@@ -34,7 +36,16 @@ struct Passage {
 
 impl Context {
     /// Takes a part of the card's own memory, which is zero.
+    ///
+    /// A forked child, to which nothing of its parent's belongs, has a part by a context of its own.
     pub(crate) fn alloc_dm(&self, length: usize, log2_alignment: u32) -> Result<DeviceMemory> {
+        if self.connection.is_forked() {
+            let own = Box::new(Self::open(self.info().card.card)?);
+            return match own.alloc_dm(length, log2_alignment) {
+                Ok(memory) => Ok(DeviceMemory { own: Some(own), ..memory }),
+                Err(error) => own.close().and(Err(error)),
+            };
+        }
         if !self.capabilities().contains(Capabilities::DEVICE_MEMORY) {
             return Err(unsupported!("the device has no memory of its own"));
         }
@@ -53,12 +64,15 @@ impl Context {
         let at = usize::try_from(at).unwrap_or(usize::MAX);
         let bytes = BLOCK_BYTES.checked_shl(log2_blocks.into()).unwrap_or(0);
         let passage = Passage { rings, at, bytes };
-        Ok(DeviceMemory { number, length, passage, copying: FutexMutex::default() })
+        Ok(DeviceMemory { number, length, passage, copying: FutexMutex::default(), own: None })
     }
 
     /// Gives a part back.
     pub(crate) fn free_dm(&self, dm: &DeviceMemory) -> Result<()> {
-        self.end(Request::FreeDm { dm: dm.number })
+        match &dm.own {
+            Some(own) => own.end(Request::FreeDm { dm: dm.number }).and_then(|()| own.close()),
+            None => self.end(Request::FreeDm { dm: dm.number }),
+        }
     }
 
     /// Copies bytes to a part of the card's own memory.
@@ -105,7 +119,8 @@ impl Context {
     fn pass(&self, dm: &DeviceMemory, offset: u32, bytes: usize, to_card: bool) -> Result<u32> {
         let length = u32::try_from(bytes).unwrap_or(u32::MAX);
         let request = Request::CopyDm { dm: dm.number, offset, length, to_card };
-        ask!(self.connection, request, Response::Done => offset.saturating_add(length))
+        let context = dm.own.as_deref().unwrap_or(self);
+        ask!(context.connection, request, Response::Done => offset.saturating_add(length))
     }
 
     /// Registers a range of a part; answers with the region's number, lkey and rkey.
