@@ -20,6 +20,7 @@ pub mod level;
 pub mod limits;
 pub mod log;
 pub mod phase;
+pub mod relay;
 pub mod retries;
 pub mod scene;
 pub mod silence;
@@ -44,6 +45,7 @@ pub fn cases(length: Length) -> Vec<Case> {
         log::cases(length),
         files::cases(length),
         cable::cases(length),
+        relay::cases(length),
     ];
     families.into_iter().flatten().collect()
 }

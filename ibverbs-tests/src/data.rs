@@ -11,6 +11,7 @@ pub mod device_memory;
 pub mod errors;
 pub mod extended;
 pub mod link;
+pub mod many;
 pub mod port;
 pub mod reach;
 pub mod resize;

@@ -17,6 +17,7 @@ pub mod cable;
 pub mod control;
 pub mod fuse;
 pub mod queues;
+pub mod relay;
 pub mod retries;
 pub mod silence;
 pub mod translations;

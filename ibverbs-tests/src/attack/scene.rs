@@ -22,6 +22,8 @@ const PREPARATION: Duration = Duration::from_secs(170);
 const LOOK: Duration = Duration::from_millis(100);
 /// Lines of the log that a failure shows.
 const SHOWN: usize = 12;
+/// Doorbell pages of a card that programs can have.
+pub const PAGES: usize = 56;
 /// What an attacker says once it is at it.
 pub const ATTACKING: &str = "attacking";
 
@@ -41,6 +43,8 @@ pub struct Attack {
 pub struct Scene<'a> {
     setting: &'a Setting,
     daemon: Daemon<'a>,
+    /// Who keeps the cards' doorbell pages, where the others are to be relayed.
+    holder: Option<Running>,
     bystander: Running,
     length: Length,
     footprint: Footprint,
@@ -54,7 +58,29 @@ impl<'a> Scene<'a> {
     /// # Errors
     /// When either does not come up.
     pub fn open(setting: &'a Setting, length: Length, arguments: &str) -> Result<Self> {
+        Self::beside(setting, length, setting.balboad(arguments)?, None)
+    }
+
+    /// The same, where all doorbell pages of both cards are taken: everybody is relayed.
+    ///
+    /// # Errors
+    /// When any of them does not come up.
+    pub fn crowded(setting: &'a Setting, length: Length, arguments: &str) -> Result<Self> {
         let daemon = setting.balboad(arguments)?;
+        let task = daemon.run("").arg(setting.bin.join("verbs-attack"));
+        let task = task.words(&format!("hold --places {PAGES}")).arg(daemon.state_dir());
+        let task = task.limit(PREPARATION);
+        let mut holder = task.start()?;
+        holder.wait_until("it had the pages", |it| has_said(it, ATTACKING))?;
+        Self::beside(setting, length, daemon, Some(holder.unlimited()))
+    }
+
+    fn beside(
+        setting: &'a Setting,
+        length: Length,
+        daemon: Daemon<'a>,
+        holder: Option<Running>,
+    ) -> Result<Self> {
         let program = setting.bin.join("verbs-attack");
         let task = daemon.run("").arg(program).arg("bystander").limit(PREPARATION);
         let mut bystander = task.start()?;
@@ -66,6 +92,7 @@ impl<'a> Scene<'a> {
         Ok(Self {
             setting,
             daemon,
+            holder,
             bystander,
             length,
             footprint,
@@ -292,8 +319,10 @@ impl<'a> Scene<'a> {
     /// # Errors
     /// When balboad does not end well.
     pub fn close(self) -> Result<()> {
-        self.bystander.signal(Signal::SIGKILL)?;
-        self.bystander.wait()?;
+        for program in [self.bystander].into_iter().chain(self.holder) {
+            program.signal(Signal::SIGKILL)?;
+            program.wait()?;
+        }
         self.daemon.stop()
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use ibverbs_tests::hostile::{
-    self, bystander, cable, control, queues, retries, silence, translations, unanswered,
+    self, bystander, cable, control, queues, relay, retries, silence, translations, unanswered,
 };
 
 /// Attacks, says "attacking", and goes on until it is killed.
@@ -80,6 +80,19 @@ enum Command {
         #[arg(long)]
         messages: usize,
     },
+    /// Take places on the first two cards, and keep them
+    Hold {
+        /// How many
+        #[arg(long)]
+        places: usize,
+        /// State directory
+        directory: PathBuf,
+    },
+    /// Ring without end by a page that is relayed
+    Ring {
+        /// State directory
+        directory: PathBuf,
+    },
     /// Arm completion queues without end, and read no event
     Unread {
         /// Completion queues
@@ -146,6 +159,8 @@ fn main() -> anyhow::Result<()> {
         Command::Void { bytes, again, directory } => translations::empty(&directory, bytes, again),
         Command::Visit => translations::visit(),
         Command::UnderWay { qps, messages } => queues::under_way(qps, messages),
+        Command::Hold { places, directory } => relay::hold(&directory, places),
+        Command::Ring { directory } => relay::ring(&directory),
         Command::Unread { queues } => queues::unread(queues),
         Command::Overruns { queues } => queues::overruns(queues),
         Command::Refusals { connections, directory } => control::refusals(&directory, connections),

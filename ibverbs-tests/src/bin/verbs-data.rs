@@ -38,6 +38,28 @@ enum Command {
     },
     /// Several connections that receive from one queue
     Shared(Link),
+    /// Many connections at once, with messages on all of them
+    Many {
+        /// Connections, of two QPs each
+        #[arg(long)]
+        pairs: usize,
+        /// Messages on each
+        #[arg(long, default_value_t = 2)]
+        rounds: u32,
+        /// Receive from one shared queue
+        #[arg(long)]
+        shared: bool,
+        /// Send when this file is there
+        #[arg(long)]
+        go: Option<PathBuf>,
+        /// Stay until killed
+        #[arg(long)]
+        stay: bool,
+        #[command(flatten)]
+        link: Link,
+    },
+    /// As many QPs as both devices say there may be, and one more of each
+    Fill(Link),
     /// Many connections that count in the same words by atomics
     Counter(Link),
     /// What the extended verbs tell, and what they refuse
@@ -220,6 +242,15 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Shared(link) => {
             println!("{} shared messages arrived", data::shared::all(&(&link).into())?);
+        }
+        Command::Many { pairs, rounds, shared, go, stay, link } => {
+            let wishes = data::many::Wishes { pairs, rounds, shared, go, stay };
+            let count = data::many::all(&(&link).into(), &wishes)?;
+            println!("{count} messages arrived on {pairs} connections");
+        }
+        Command::Fill(link) => {
+            data::many::fill(&(&link).into())?;
+            println!("of {} and {} are all QPs that they say", link.from, link.to);
         }
         Command::Counter(link) => {
             println!("{} atomics counted once", data::counter::all(&(&link).into())?);
