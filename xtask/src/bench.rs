@@ -227,6 +227,8 @@ impl Rounds<'_> {
         figures.add("send_lat_2_events_p99", Column::Balboa, alone.p99);
         let beside = self.programs.latency_beside_churn(self.clean, self.effort.exchanges)?;
         figures.add("send_lat_2_events_p99_churn", Column::Balboa, beside.p99);
+        let relayed = self.programs.latency_relayed(self.clean, self.effort.exchanges)?;
+        figures.add("write_lat_2_p50_relayed", Column::Balboa, relayed.median);
         for (column, microseconds) in peers::latencies(2, self.effort.seconds)? {
             figures.add("write_lat_2_p50", column, microseconds);
         }
@@ -241,6 +243,10 @@ impl Rounds<'_> {
         add("connects_per_s", programs.connects(Devices::Cards(self.clean), self.effort.seconds)?);
         let beside = programs.connects_beside_events(self.clean, self.effort.seconds)?;
         add("connects_per_s_events", beside);
+        add(
+            "connects_per_s_8_programs",
+            programs.connects_of_many(self.clean, self.effort.seconds)?,
+        );
         add("idle_cpu_percent", programs.idle_cpu(self.clean, self.effort.idle)?);
         Ok(())
     }

@@ -72,6 +72,7 @@ pub const METRICS: &[Metric] = &[
     metric("send_bw_1048576", "MB/s", true),
     metric("write_lat_2_p50", "us", false),
     metric("write_lat_2_p99", "us", false),
+    metric("write_lat_2_p50_relayed", "us", false),
     metric("send_lat_2_events_p99", "us", false),
     metric("send_lat_2_events_p99_churn", "us", false),
     metric("write_rate_64", "M/s", true),
@@ -92,6 +93,7 @@ pub const METRICS: &[Metric] = &[
     metric("reg_mr_1g_ms", "ms", false),
     metric("connects_per_s", "1/s", true),
     metric("connects_per_s_events", "1/s", true),
+    metric("connects_per_s_8_programs", "1/s", true),
     metric("idle_cpu_percent", "%", false),
 ];
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use ibverbs_tests::attack::scene::{ATTACKING, PAGES, has_said};
 use ibverbs_tests::pair::{free_port, run_between, run_pair, start_server};
 use ibverbs_tests::process::{Finished, Task};
 use ibverbs_tests::setting::{Daemon, Setting};
@@ -14,6 +15,8 @@ use ibverbs_tests::table::table;
 const MIB: f64 = 1_048_576.0;
 /// How long any one run may take.
 const LIMIT: Duration = Duration::from_secs(120);
+/// Programs that make connections at once.
+const CONNECTING: usize = 8;
 /// How often a program is run that could not tell how fast its clock goes.
 const TRIES: usize = 5;
 /// perftest's own depth where a run asks for no other.
@@ -169,6 +172,7 @@ fn latency_of(devices: Devices<'_>, command: &str) -> Result<Latency> {
 pub struct Programs {
     verbs_bench: PathBuf,
     verbs_mortal: PathBuf,
+    verbs_attack: PathBuf,
     /// A directory for what programs leave behind.
     pub scratch: PathBuf,
 }
@@ -179,6 +183,7 @@ impl Programs {
         Self {
             verbs_bench: built.join("verbs-bench"),
             verbs_mortal: built.join("verbs-mortal"),
+            verbs_attack: built.join("verbs-attack"),
             scratch: scratch.to_owned(),
         }
     }
@@ -246,6 +251,29 @@ impl Programs {
         let mut churn = churn.start()?;
         churn.wait_until("it was at work", |it| it.output().contains("running"))?;
         latency_by_events(Devices::Cards(daemon), exchanges)
+    }
+
+    /// [`latency`] of programs that balboad relays, because others have the cards' doorbell pages.
+    ///
+    /// # Errors
+    /// When any of them fails.
+    pub fn latency_relayed(&self, daemon: &Daemon<'_>, exchanges: u32) -> Result<Latency> {
+        let holder =
+            daemon.run("").arg(&self.verbs_attack).words(&format!("hold --places {PAGES}"));
+        let mut holder = holder.arg(daemon.state_dir()).limit(LIMIT).start()?;
+        holder.wait_until("it had the pages", |it| has_said(it, ATTACKING))?;
+        latency(Devices::Cards(daemon), 2, exchanges)
+    }
+
+    /// Pairs of QPs made and connected per second by some programs together.
+    ///
+    /// # Errors
+    /// When any of them fails.
+    pub fn connects_of_many(&self, daemon: &Daemon<'_>, seconds: u32) -> Result<f64> {
+        let start =
+            |_| self.verbs_bench(daemon, "", &format!("connect --seconds {seconds}")).start();
+        let programs = (0..CONNECTING).map(start).collect::<Result<Vec<_>>>()?;
+        programs.into_iter().map(|program| number(&program.wait()?)).sum()
     }
 
     /// Per cent of one core that balboad uses while two programs hold connected QPs and do nothing.
