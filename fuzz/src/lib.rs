@@ -58,6 +58,20 @@ pub const TARGETS: &[Target] = &[
         run: targets::rc::run,
     },
     Target {
+        name: "mad",
+        about: "the parser of the connection manager's messages, fed with datagrams",
+        inputs: 60_000,
+        longest: 512,
+        run: targets::mad::run,
+    },
+    Target {
+        name: "cm",
+        about: "the connection manager, fed with datagrams of a hostile peer, calls and the passing of time",
+        inputs: 4_000,
+        longest: 4096,
+        run: targets::cm::run,
+    },
+    Target {
         name: "shared",
         about: "whose a frame is on a port that a host's network stack shares, and what the host may send",
         inputs: 4_000,

@@ -3,9 +3,11 @@
 pub mod answers;
 pub mod arguments;
 pub mod client;
+pub mod cm;
 pub mod engine;
 pub mod frame;
 pub mod function;
+pub mod mad;
 pub mod messages;
 pub mod rc;
 pub mod shared;

@@ -44,6 +44,16 @@ fn rc_transport_holds() {
 }
 
 #[test]
+fn messages_of_connection_managers_parse_or_are_refused() {
+    holds("mad");
+}
+
+#[test]
+fn the_connection_manager_holds() {
+    holds("cm");
+}
+
+#[test]
 fn a_shared_port_confuses_nobody() {
     holds("shared");
 }
