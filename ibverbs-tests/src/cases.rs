@@ -6,6 +6,7 @@ use crate::runner::{Case, Need};
 mod acknowledged;
 pub(crate) mod capture;
 mod chaos;
+mod cm;
 pub(crate) mod counters;
 mod data;
 mod death;
@@ -39,6 +40,7 @@ pub fn all() -> Vec<Case> {
         data::cases(),
         faults::cases(),
         capture::cases(),
+        cm::cases(),
         acknowledged::cases(),
         counters::cases(),
         port::cases(),
