@@ -488,6 +488,8 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_STATUS 0x80u
 /* RO. The clock of every timestamp. It starts when the card does and does not wrap. */
 #define BALBOA_WINDOW_TIMESTAMP 0xc0u
+/* RO. How many multicast groups QPs can be in. */
+#define BALBOA_WINDOW_LIMIT_MULTICAST 0xc8u
 /* RW. IOVA of the admin submission ring, 64-byte aligned. */
 #define BALBOA_WINDOW_ADMIN_SQ_BASE 0x100u
 /* RW. log2 of the blocks of the admin submission ring, up to MAX_LOG2_ADMIN. */
@@ -951,6 +953,13 @@ typedef uint64_t balboa_le64;
 /* Why the engine stopped; 0 while fatal is clear. */
 #define BALBOA_WINDOW_STATUS_FATAL_CODE_MASK UINT64_C(0xffffffff00000000)
 #define BALBOA_WINDOW_STATUS_FATAL_CODE_SHIFT 0x20u
+/* window_limit_multicast: How many multicast groups QPs can be in. */
+/* Groups. */
+#define BALBOA_WINDOW_LIMIT_MULTICAST_GROUPS_MASK 0xffffu
+#define BALBOA_WINDOW_LIMIT_MULTICAST_GROUPS_SHIFT 0x0u
+/* QPs in one of them. */
+#define BALBOA_WINDOW_LIMIT_MULTICAST_QPS_PER_GROUP_MASK 0xffff0000u
+#define BALBOA_WINDOW_LIMIT_MULTICAST_QPS_PER_GROUP_SHIFT 0x10u
 /* window_admin_doorbell: Tells the engine how far commands are written. Ignored while the engine is stopped. */
 /* Producer index of the admin submission ring, in blocks, counting on for ever. */
 #define BALBOA_WINDOW_ADMIN_DOORBELL_PRODUCER_MASK 0xffffffffu
@@ -1031,6 +1040,8 @@ enum balboa_window_profile {
 #define BALBOA_WINDOW_CAPABILITIES_UD 0x4u
 /* Extended Reliable Connection. */
 #define BALBOA_WINDOW_CAPABILITIES_XRC 0x8u
+/* Multicast groups of Unreliable Datagram. */
+#define BALBOA_WINDOW_CAPABILITIES_MULTICAST 0x10u
 /* SEND and receive queues. */
 #define BALBOA_WINDOW_CAPABILITIES_SEND 0x100u
 /* RDMA WRITE. */
@@ -1250,6 +1261,10 @@ enum balboa_admin_opcode {
     BALBOA_ADMIN_OPCODE_COPY_DM = 23,
     /* admin_moderate_cq. */
     BALBOA_ADMIN_OPCODE_MODERATE_CQ = 24,
+    /* admin_membership that begins; one that is there already is no error. */
+    BALBOA_ADMIN_OPCODE_ATTACH_MULTICAST = 25,
+    /* admin_membership that ends. */
+    BALBOA_ADMIN_OPCODE_DETACH_MULTICAST = 26,
 };
 /* How a command ended. */
 enum balboa_admin_status {
@@ -2124,7 +2139,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, length) == 0x1c, "balboa_adm
 BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, dm) == 0x20, "balboa_admin_copy_dm.dm");
 BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, log2_blocks) == 0x24, "balboa_admin_copy_dm.log2_blocks");
 BALBOA_ASSERT(offsetof(struct balboa_admin_copy_dm, direction) == 0x25, "balboa_admin_copy_dm.direction");
-/* Makes an address handle. Its number is never 0. Refused as Invalid: a GID of another kind than the local one, and one that is no single peer's. Nobody need answer there: datagrams that find nobody are lost, and complete. */
+/* Makes an address handle. Its number is never 0. Refused as Invalid: a GID of another kind than the local one, and one that is neither a peer's nor a multicast group's. Nobody need answer there: datagrams that find nobody are lost, and complete. */
 struct balboa_admin_create_ah {
     /* What to do. */
     uint8_t opcode;
@@ -2169,6 +2184,31 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, sl) == 0x17, "balboa_admin
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, page) == 0x1a, "balboa_admin_create_ah.page");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, flow_label) == 0x1c, "balboa_admin_create_ah.flow_label");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_ah, dgid) == 0x40, "balboa_admin_create_ah.dgid");
+/* Names a QP in a multicast group. The QP stays in it, whatever its state, until it is taken out or destroyed. */
+struct balboa_admin_membership {
+    /* What to do. */
+    uint8_t opcode;
+    /* Blocks of the command, 1 to 4. */
+    uint8_t blocks;
+    /* Comes back in the completion. */
+    balboa_le16 tag;
+    uint8_t reserved_04[4];
+    /* IOVA for an answer that does not fit the completion, 64-byte aligned; 0 for none. */
+    balboa_le64 response;
+    /* The QP. */
+    balboa_le32 qpn;
+    uint8_t reserved_14[12];
+    /* GID of the group, network order: an address of ff00::/8, or one of 224.0.0.0/4 in its mapped form. */
+    uint8_t group[16];
+    uint8_t reserved_30[16];
+};
+BALBOA_ASSERT(sizeof(struct balboa_admin_membership) == 64, "size of balboa_admin_membership");
+BALBOA_ASSERT(offsetof(struct balboa_admin_membership, opcode) == 0x0, "balboa_admin_membership.opcode");
+BALBOA_ASSERT(offsetof(struct balboa_admin_membership, blocks) == 0x1, "balboa_admin_membership.blocks");
+BALBOA_ASSERT(offsetof(struct balboa_admin_membership, tag) == 0x2, "balboa_admin_membership.tag");
+BALBOA_ASSERT(offsetof(struct balboa_admin_membership, response) == 0x8, "balboa_admin_membership.response");
+BALBOA_ASSERT(offsetof(struct balboa_admin_membership, qpn) == 0x10, "balboa_admin_membership.qpn");
+BALBOA_ASSERT(offsetof(struct balboa_admin_membership, group) == 0x20, "balboa_admin_membership.group");
 /* Writes one entry of the GID table. */
 struct balboa_admin_set_gid {
     /* What to do. */

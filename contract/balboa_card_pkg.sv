@@ -481,6 +481,8 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_STATUS_RESET_VALUE = 64'h0;
   // RO. The clock of every timestamp. It starts when the card does and does not wrap.
   localparam logic [31:0] WINDOW_TIMESTAMP = 32'hc0;
+  // RO. How many multicast groups QPs can be in.
+  localparam logic [31:0] WINDOW_LIMIT_MULTICAST = 32'hc8;
   // RW. IOVA of the admin submission ring, 64-byte aligned.
   localparam logic [31:0] WINDOW_ADMIN_SQ_BASE = 32'h100;
   localparam logic [63:0] WINDOW_ADMIN_SQ_BASE_RESET_VALUE = 64'h0;
@@ -550,6 +552,8 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_CAPABILITIES_UD = 64'h4;
   // Extended Reliable Connection.
   localparam logic [63:0] WINDOW_CAPABILITIES_XRC = 64'h8;
+  // Multicast groups of Unreliable Datagram.
+  localparam logic [63:0] WINDOW_CAPABILITIES_MULTICAST = 64'h10;
   // SEND and receive queues.
   localparam logic [63:0] WINDOW_CAPABILITIES_SEND = 64'h100;
   // RDMA WRITE.
@@ -768,7 +772,11 @@ package balboa_card_pkg;
     // admin_copy_dm.
     ADMIN_OPCODE_COPY_DM = 8'd23,
     // admin_moderate_cq.
-    ADMIN_OPCODE_MODERATE_CQ = 8'd24
+    ADMIN_OPCODE_MODERATE_CQ = 8'd24,
+    // admin_membership that begins; one that is there already is no error.
+    ADMIN_OPCODE_ATTACH_MULTICAST = 8'd25,
+    // admin_membership that ends.
+    ADMIN_OPCODE_DETACH_MULTICAST = 8'd26
   } admin_opcode_t;
   // How a command ended.
   typedef enum logic [7:0] {
@@ -1373,6 +1381,14 @@ package balboa_card_pkg;
     // [0:0] The engine runs.
     logic enabled;
   } window_status_t;
+  // How many multicast groups QPs can be in.
+  typedef struct packed {
+    logic [31:0] reserved_32;
+    // [31:16] QPs in one of them.
+    logic [15:0] qps_per_group;
+    // [15:0] Groups.
+    logic [15:0] groups;
+  } window_limit_multicast_t;
   // Tells the engine how far commands are written. Ignored while the engine is stopped.
   typedef struct packed {
     logic [31:0] reserved_32;
@@ -1927,7 +1943,7 @@ package balboa_card_pkg;
     // [7:0] What to do.
     admin_opcode_t opcode;
   } admin_copy_dm_t;
-  // Makes an address handle. Its number is never 0. Refused as Invalid: a GID of another kind than the local one, and one that is no single peer's. Nobody need answer there: datagrams that find nobody are lost, and complete.
+  // Makes an address handle. Its number is never 0. Refused as Invalid: a GID of another kind than the local one, and one that is neither a peer's nor a multicast group's. Nobody need answer there: datagrams that find nobody are lost, and complete.
   typedef struct packed {
     logic [383:0] reserved_640;
     // [639:512] GID of the peer, network order.
@@ -1959,6 +1975,24 @@ package balboa_card_pkg;
     // [7:0] What to do.
     admin_opcode_t opcode;
   } admin_create_ah_t;
+  // Names a QP in a multicast group. The QP stays in it, whatever its state, until it is taken out or destroyed.
+  typedef struct packed {
+    logic [127:0] reserved_384;
+    // [383:256] GID of the group, network order: an address of ff00::/8, or one of 224.0.0.0/4 in its mapped form.
+    logic [127:0] group;
+    logic [95:0] reserved_160;
+    // [159:128] The QP.
+    logic [31:0] qpn;
+    // [127:64] IOVA for an answer that does not fit the completion, 64-byte aligned; 0 for none.
+    logic [63:0] response;
+    logic [31:0] reserved_32;
+    // [31:16] Comes back in the completion.
+    logic [15:0] tag;
+    // [15:8] Blocks of the command, 1 to 4.
+    logic [7:0] blocks;
+    // [7:0] What to do.
+    admin_opcode_t opcode;
+  } admin_membership_t;
   // Writes one entry of the GID table.
   typedef struct packed {
     logic [127:0] reserved_384;

@@ -13,8 +13,8 @@ use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::engine::admin::{
     AdminStatus, AllocDm, COUNTERS, Completion, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp,
-    CreateRq, Destroy, Header, ModerateCq, ModifyKey, ModifyQp, ModifyRq, Opcode, PortAttributes,
-    ResizeCq, RqKind, SetGid, SetLink,
+    CreateRq, Destroy, Header, Membership, ModerateCq, ModifyKey, ModifyQp, ModifyRq, Opcode,
+    PortAttributes, ResizeCq, RqKind, SetGid, SetLink,
 };
 use fpga_regs::engine::cqe;
 use fpga_regs::engine::doorbell::QueueKind;
@@ -458,6 +458,14 @@ impl Engine for AdminEngine {
 
     fn destroy_ah(&mut self, ah: u32) -> Result<(), Error> {
         self.run(Opcode::DestroyAh, Destroy { number: ah }.encode()).map(drop)
+    }
+
+    fn attach_multicast(&mut self, membership: &Membership) -> Result<(), Error> {
+        self.run(Opcode::AttachMulticast, membership.encode()).map(drop)
+    }
+
+    fn detach_multicast(&mut self, membership: &Membership) -> Result<(), Error> {
+        self.run(Opcode::DetachMulticast, membership.encode()).map(drop)
     }
 
     fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>, vlan: u16) -> Result<(), Error> {

@@ -7,13 +7,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use fpga_regs::engine::admin::{
-    AllocDm, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, ModerateCq, ModifyKey,
-    PortAttributes, ResizeCq,
+    AllocDm, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq, Membership, ModerateCq,
+    ModifyKey, PortAttributes, ResizeCq,
 };
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window::{
-    self, Capabilities, LimitDm, LimitKeyRq, LimitPort, LimitQpCq, LimitQueues,
+    self, Capabilities, LimitDm, LimitKeyRq, LimitMulticast, LimitPort, LimitQpCq, LimitQueues,
 };
 
 use crate::backend::DoorbellGrant;
@@ -77,6 +77,10 @@ pub trait Engine {
     fn create_ah(&mut self, command: &CreateAh) -> Result<u32, Error>;
     /// Ends an address handle.
     fn destroy_ah(&mut self, ah: u32) -> Result<(), Error>;
+    /// Takes a QP into a multicast group.
+    fn attach_multicast(&mut self, membership: &Membership) -> Result<(), Error>;
+    /// Takes a QP out of a multicast group.
+    fn detach_multicast(&mut self, membership: &Membership) -> Result<(), Error>;
     /// Writes an entry of the GID table, in a VLAN or, with 0, in none; `None` empties it.
     fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>, vlan: u16) -> Result<(), Error>;
     /// Takes the card's port off its cable, or puts it back; every engine of the card tells of it.
@@ -156,6 +160,10 @@ pub struct EngineLimits {
     pub pkeys: u8,
     /// Address handles.
     pub ahs: u16,
+    /// Multicast groups, and QPs in one of them.
+    pub groups: u16,
+    /// See [`Self::groups`].
+    pub qps_per_group: u16,
     /// Bytes of the card's own memory, and of the largest part.
     pub dm_bytes: u32,
     /// See [`Self::dm_bytes`].
@@ -170,6 +178,7 @@ impl EngineLimits {
         let queues = LimitQueues::decode(read(window::LIMIT_QUEUES));
         let port = LimitPort::decode(read(window::LIMIT_PORT));
         let dm = LimitDm::decode(read(window::LIMIT_DM));
+        let multicast = LimitMulticast::decode(read(window::LIMIT_MULTICAST));
         Self {
             capabilities: Capabilities::from_bits_retain(read(window::CAPABILITIES)),
             qps,
@@ -187,6 +196,8 @@ impl EngineLimits {
             gids: port.gids,
             pkeys: port.pkeys,
             ahs: port.ahs,
+            groups: multicast.groups,
+            qps_per_group: multicast.qps_per_group,
             dm_bytes: dm.bytes,
             largest_dm: dm.largest,
         }
@@ -208,6 +219,7 @@ mod tests {
             }
             window::LIMIT_PORT => 1 << 30 | 16 << 32 | 1 << 40 | 300 << 48,
             window::LIMIT_DM => 4096 | 1024 << 32,
+            window::LIMIT_MULTICAST => 100 | 20 << 16,
             _ => u64::MAX,
         });
         let wanted = EngineLimits {
@@ -227,6 +239,8 @@ mod tests {
             gids: 16,
             pkeys: 1,
             ahs: 300,
+            groups: 100,
+            qps_per_group: 20,
             dm_bytes: 4096,
             largest_dm: 1024,
         };

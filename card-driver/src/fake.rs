@@ -112,6 +112,8 @@ impl FakeCard {
             let port = w::LimitPort::decode(fake.card.read64(Bar::Shell, csr + w::LIMIT_PORT));
             let port = w::LimitPort { ahs: 64, ..port }.encode();
             fake.set(Bar::Shell, csr + w::LIMIT_PORT, port);
+            let groups = w::LimitMulticast { groups: 16, qps_per_group: 4 }.encode();
+            fake.set(Bar::Shell, csr + w::LIMIT_MULTICAST, groups);
         }
         fake
     }

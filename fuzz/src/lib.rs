@@ -72,6 +72,13 @@ pub const TARGETS: &[Target] = &[
         run: targets::cm::run,
     },
     Target {
+        name: "multicast",
+        about: "a port in multicast groups, fed with datagrams to groups, questions for members, calls and the passing of time",
+        inputs: 4_000,
+        longest: 1024,
+        run: targets::multicast::run,
+    },
+    Target {
         name: "shared",
         about: "whose a frame is on a port that a host's network stack shares, and what the host may send",
         inputs: 4_000,

@@ -9,5 +9,6 @@ pub mod frame;
 pub mod function;
 pub mod mad;
 pub mod messages;
+pub mod multicast;
 pub mod rc;
 pub mod shared;

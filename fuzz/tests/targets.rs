@@ -54,6 +54,11 @@ fn the_connection_manager_holds() {
 }
 
 #[test]
+fn groups_reach_their_members_alone() {
+    holds("multicast");
+}
+
+#[test]
 fn a_shared_port_confuses_nobody() {
     holds("shared");
 }

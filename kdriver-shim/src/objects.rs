@@ -3,6 +3,7 @@
 //! A thing notes each part that it has taken, so that one whose creation failed half way is undone as any
 //! other is ([`crate::undo`]).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use card_driver::iova::IovaRange;
@@ -166,6 +167,8 @@ pub struct Qp {
     pub rqn: Option<u32>,
     /// Its number, once it is made.
     pub qpn: Option<u32>,
+    /// The multicast groups that it is in, by their GIDs.
+    pub groups: BTreeSet<[u8; 16]>,
     /// State it was last seen in.
     pub state: QpState,
     /// The connection it speaks for, from RTR on.

@@ -38,6 +38,8 @@ pub enum Resource {
     Qps,
     /// Address handles.
     Ahs,
+    /// Places of queue pairs in multicast groups.
+    Memberships,
     /// Memory windows.
     Mws,
     /// Memory regions.
@@ -78,6 +80,7 @@ static TABLE: [Row; Resource::KeptBytes as usize + 1] = [
     row(Resource::Rqs, "receive queues", 16384, RQ_BYTES),
     row(Resource::Qps, "queue pairs", 16384, QP_BYTES),
     row(Resource::Ahs, "address handles", 32768, AH_BYTES),
+    row(Resource::Memberships, "places in multicast groups", 1024, MEMBERSHIP_BYTES),
     row(Resource::Mws, "memory windows", 16384, MW_BYTES),
     row(Resource::Mrs, "memory regions", 65536, MR_BYTES),
     row(Resource::MrBytes, "registered bytes", 1 << 40, 0),
@@ -93,6 +96,7 @@ const QP_BYTES: u64 = 31 << 10;
 const RQ_BYTES: u64 = 3 << 10;
 const CQ_BYTES: u64 = 3 << 10;
 const AH_BYTES: u64 = 2 << 10;
+const MEMBERSHIP_BYTES: u64 = 1 << 10;
 const MW_BYTES: u64 = 1 << 10;
 const MR_BYTES: u64 = 1 << 10;
 const DM_BYTES: u64 = 3 << 10;
@@ -106,6 +110,7 @@ const _: () = assert!(covers(QP_BYTES, softcard::QP_BYTES, 2048));
 const _: () = assert!(covers(RQ_BYTES, softcard::RQ_BYTES, 1024));
 const _: () = assert!(covers(CQ_BYTES, softcard::CQ_BYTES, 1024));
 const _: () = assert!(covers(AH_BYTES, softcard::AH_BYTES, 256));
+const _: () = assert!(covers(MEMBERSHIP_BYTES, softcard::MEMBERSHIP_BYTES, 128));
 const _: () = assert!(covers(MW_BYTES, softcard::MW_BYTES, 256));
 const _: () = assert!(covers(MR_BYTES, softcard::MR_BYTES, 512));
 const _: () = assert!(covers(DM_BYTES, softcard::DM_BYTES, 256));
@@ -135,6 +140,7 @@ impl Resource {
             Self::Rqs => engine.rqs,
             Self::Qps => engine.qps.min(engine.rqs),
             Self::Ahs => engine.ahs.into(),
+            Self::Memberships => u32::from(engine.groups),
             Self::Mws | Self::Mrs => engine.keys,
             Self::DmBytes => engine.dm_bytes,
             Self::Contexts | Self::Channels => return table.min(share_of_descriptors()),
@@ -273,7 +279,8 @@ mod tests {
 
     fn engine() -> EngineLimits {
         let (qps, rqs, cqs, keys, ahs, dm_bytes) = (16, 16, 8, 1 << 20, 16, 1 << 20);
-        EngineLimits { qps, rqs, cqs, keys, ahs, dm_bytes, ..EngineLimits::default() }
+        let groups = 16;
+        EngineLimits { qps, rqs, cqs, keys, ahs, groups, dm_bytes, ..EngineLimits::default() }
     }
 
     #[test]

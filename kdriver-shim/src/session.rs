@@ -21,6 +21,7 @@ mod address;
 mod channel;
 mod context;
 mod device_memory;
+mod multicast;
 mod port;
 mod queues;
 mod region;
@@ -141,6 +142,8 @@ impl Session<'_> {
             Request::DeallocMw { mw } => self.dealloc_mw(mw),
             Request::CreateAh { pdn, address } => self.create_ah(pdn, &address),
             Request::DestroyAh { ah } => self.destroy_ah(ah),
+            Request::AttachMulticast { qpn, group } => self.attach_multicast(qpn, group),
+            Request::DetachMulticast { qpn, group } => self.detach_multicast(qpn, group),
             Request::ModifyMr { mr, pdn, access } => self.modify_mr(mr, pdn, access),
             Request::MoveMr { mr, to } => self.move_mr(mr, to),
             Request::CreateCq { context, log2_entries, channel, cookie } => {

@@ -178,7 +178,8 @@ impl Kind for Qp {
     }
 
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
-        [(Resource::Qps, 1), (Resource::Rqs, u64::from(self.srqn.is_none()))]
+        let groups = (Resource::Memberships, self.groups.len() as u64);
+        [(Resource::Qps, 1), (Resource::Rqs, u64::from(self.srqn.is_none())), groups]
     }
 
     fn stop(&self, client: &Client, cards: &mut [Card]) -> Result<(), Error> {

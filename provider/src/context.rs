@@ -233,6 +233,19 @@ impl Context {
         self.end(Request::DestroyAh { ah })
     }
 
+    /// Takes a QP into a multicast group.
+    pub(crate) fn attach_multicast(&self, qpn: u32, group: [u8; 16]) -> Result<()> {
+        if !self.capabilities().contains(Capabilities::MULTICAST) {
+            return Err(unsupported!("multicast groups are not offered"));
+        }
+        self.end(Request::AttachMulticast { qpn, group })
+    }
+
+    /// Takes a QP out of a multicast group.
+    pub(crate) fn detach_multicast(&self, qpn: u32, group: [u8; 16]) -> Result<()> {
+        self.end(Request::DetachMulticast { qpn, group })
+    }
+
     /// Registers memory; `populate` makes its pages be there, as pinning would.
     ///
     /// Answers with the region's number, lkey and rkey.

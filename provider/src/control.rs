@@ -101,6 +101,8 @@ fn name(request: &Request) -> &'static str {
         Request::RegDmMr { .. } => "registering device memory",
         Request::FreeDm { .. } => "giving device memory back",
         Request::DestroyAh { .. } => "ending an address handle",
+        Request::AttachMulticast { .. } => "attaching a QP to a multicast group",
+        Request::DetachMulticast { .. } => "detaching a QP from a multicast group",
         Request::CreateCq { .. } => "making a CQ",
         Request::ResizeCq { .. } => "resizing a CQ",
         Request::ModerateCq { .. } => "moderating a CQ",

@@ -138,6 +138,7 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
     let rnr = capabilities.contains(Capabilities::RNR);
     let srq = capabilities.contains(Capabilities::SRQ);
     let datagrams = capabilities.contains(Capabilities::UD);
+    let multicast = capabilities.contains(Capabilities::MULTICAST);
     let windows = capabilities.contains(Capabilities::MEMORY_WINDOW);
     let invalidates = capabilities.contains(Capabilities::INVALIDATE);
     // A window of type 2 is its protection domain's and its QP's.
@@ -179,9 +180,9 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
         max_mw: if windows { int(limits.mws) } else { 0 },
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
-        max_mcast_grp: 0,
-        max_mcast_qp_attach: 0,
-        max_total_mcast_qp_attach: 0,
+        max_mcast_grp: if multicast { int(limits.groups) } else { 0 },
+        max_mcast_qp_attach: if multicast { int(limits.qps_per_group) } else { 0 },
+        max_total_mcast_qp_attach: if multicast { int(limits.memberships) } else { 0 },
         max_ah: if datagrams { int(limits.ahs) } else { 0 },
         max_fmr: 0,
         max_map_per_fmr: 0,
@@ -248,6 +249,9 @@ pub(crate) mod tests {
             mrs: 4096,
             pds: 1024,
             ahs: 1024,
+            groups: 4096,
+            qps_per_group: 64,
+            memberships: 1024,
             mws: 1024,
             log2_cq_entries: 22,
             log2_sq_blocks: 16,

@@ -2,8 +2,8 @@
 
 use fpga_regs::engine::admin::{
     AdminStatus, AllocDm, Completion, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq,
-    Destroy, Header, KeyKind, MAX_BLOCKS, MAX_VLAN, ModerateCq, ModifyKey, ModifyQp, ModifyRq,
-    Opcode, ResizeCq, RqKind, SetGid, SetLink, SetNeighbour,
+    Destroy, Header, KeyKind, MAX_BLOCKS, MAX_VLAN, Membership, ModerateCq, ModifyKey, ModifyQp,
+    ModifyRq, Opcode, ResizeCq, RqKind, SetGid, SetLink, SetNeighbour,
 };
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::doorbell::QueueKind;
@@ -222,6 +222,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 self.create_ah(now, &CreateAh::decode(&[*first, *second]), transport)
             }
             Opcode::DestroyAh => self.destroy_ah(named, transport),
+            Opcode::AttachMulticast => {
+                self.set_member(now, &Membership::decode(&[*first]), true, transport)
+            }
+            Opcode::DetachMulticast => {
+                self.set_member(now, &Membership::decode(&[*first]), false, transport)
+            }
             Opcode::SetGid => self.set_gid(&SetGid::decode(&[*first]), transport),
             Opcode::SetNeighbour => {
                 let SetNeighbour { mac, valid, gid } = SetNeighbour::decode(&[*first]);
@@ -519,6 +525,23 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         transport.destroy_ah(ah);
         self.ah_numbers.free(ah);
         Ok(Answer::none())
+    }
+
+    /// Takes a QP into a multicast group, or out of it.
+    fn set_member(
+        &mut self,
+        now: u64,
+        command: &Membership,
+        member: bool,
+        transport: &mut impl Transport,
+    ) -> Result<Answer, AdminStatus> {
+        self.check_offered(Capabilities::MULTICAST)?;
+        let Membership { qpn, group } = *command;
+        let qp = self.qps.get(&qpn).ok_or(AdminStatus::NotFound)?;
+        if qp.kind != QpType::Ud {
+            return Err(AdminStatus::Invalid);
+        }
+        transport.set_member(now, qpn, group, member).map(|()| Answer::none())
     }
 
     /// Whether an address vector can be one.

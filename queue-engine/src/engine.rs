@@ -62,6 +62,10 @@ pub struct EngineConfig {
     pub keys: u32,
     /// Address handles.
     pub ahs: u16,
+    /// Multicast groups.
+    pub groups: u16,
+    /// QPs in one of them.
+    pub qps_per_group: u16,
     /// log2 of the largest CQ, in entries.
     pub log2_cq_entries: u8,
     /// log2 of the largest send ring, in blocks.

@@ -59,6 +59,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 largest: config.device_memory.min(device_memory::LARGEST),
             }
             .encode(),
+            w::LIMIT_MULTICAST => {
+                w::LimitMulticast { groups: config.groups, qps_per_group: config.qps_per_group }
+                    .encode()
+            }
             w::STATUS => w::Status {
                 enabled: self.enabled,
                 fatal: self.fatal != 0,

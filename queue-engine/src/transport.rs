@@ -133,6 +133,21 @@ pub trait Transport {
         let _ = ah;
     }
 
+    /// Takes a QP of Unreliable Datagram into a multicast group, or, where `member` is false, out of it.
+    ///
+    /// # Errors
+    /// The status for the driver.
+    fn set_member(
+        &mut self,
+        now: u64,
+        qpn: u32,
+        group: [u8; 16],
+        member: bool,
+    ) -> Result<(), AdminStatus> {
+        let _ = (now, qpn, group, member);
+        Err(AdminStatus::Unsupported)
+    }
+
     /// Messages the QP takes at this moment.
     ///
     /// QPs may share their room. Room that comes back is told by an event of any QP, or comes with

@@ -160,6 +160,8 @@ const CONFIG: EngineConfig = EngineConfig {
     rqs: 1,
     keys: 1,
     ahs: 1,
+    groups: 8,
+    qps_per_group: 4,
     log2_cq_entries: 4,
     log2_sq_blocks: 4,
     log2_rq_entries: 4,

@@ -55,7 +55,7 @@ pub struct SendRequest {
 pub struct DatagramRequest {
     /// The address handle that says where the peer is.
     pub ah: u32,
-    /// The peer's queue pair.
+    /// The peer's queue pair; [`Qpn::GROUP`] where the address handle names a multicast group.
     pub dest_qpn: Qpn,
     /// The Q_Key that it has; the sending queue pair's own where the highest bit is set.
     pub qkey: u32,
@@ -178,6 +178,14 @@ pub trait ReceivedFrame {
     /// Whether whoever delivered the frame vouches for its invariant CRC: it was there when the frame
     /// was sealed, and nobody could have changed it since. [`IcrcPolicy`] says what that is worth.
     fn is_vouched_for(&self) -> bool;
+    /// Of a datagram to a multicast group that has to be given again: the last of its members that has
+    /// taken it, as [`ReceivedFrame::set_taken_by`] was told.
+    fn taken_by(&self) -> Option<Qpn> {
+        None
+    }
+    /// Keeps that, as long as the frame is. Where it is not kept, those who have taken the datagram take it
+    /// again.
+    fn set_taken_by(&mut self, _member: Option<Qpn>) {}
 }
 
 /// Plain bytes, which nobody vouches for.

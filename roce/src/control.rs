@@ -1,10 +1,11 @@
-//! Frames beside RoCE: ARP, ICMP echo and neighbour discovery, asked and answered.
+//! Frames beside RoCE: ARP, ICMP echo and neighbour discovery, asked and answered, and reports of groups.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::groups::Report;
 use crate::path::PortAddresses;
-use crate::types::MacAddr;
-use crate::wire::{arp, ethernet, icmpv4, ipv4, ipv6, ndp};
+use crate::types::{Gid, MacAddr};
+use crate::wire::{arp, ethernet, icmpv4, igmp, ipv4, ipv6, mld, ndp};
 
 /// A frame of headers and data, built at once: these frames are rare.
 fn frame(
@@ -88,7 +89,7 @@ pub(crate) fn neighbour_solicitation(
     let destination = ndp::solicited_node(target);
     let message = ndp::solicitation(target, addresses.mac, own);
     let ip = ndp_header(own, destination, message.len());
-    let to = (vlan, ndp::multicast_mac(destination));
+    let to = (vlan, MacAddr::of_group(Gid::from_ipv6(destination)));
     frame(addresses, to, ethernet::EtherType::IPV6, &[&ip.to_bytes(), &message])
 }
 
@@ -115,4 +116,24 @@ pub(crate) fn neighbour_advertisement(
     let message = ndp::advertisement(own, addresses.mac, destination);
     let ip = ndp_header(own, destination, message.len());
     frame(addresses, to, ethernet::EtherType::IPV6, &[&ip.to_bytes(), &message])
+}
+
+/// The report of members of groups in a VLAN, from the address that the port has there.
+// UD-23
+pub(crate) fn group_report(addresses: &PortAddresses, vlan: u16, report: &Report) -> Vec<u8> {
+    let own = addresses.gids.iter().flatten().filter(|own| own.vlan == vlan).map(|own| own.gid);
+    if report.ipv4 {
+        let source = own.clone().find_map(Gid::as_ipv4).unwrap_or(Ipv4Addr::UNSPECIFIED);
+        let told = report.records.iter().filter_map(|(kind, gid)| Some((*kind, gid.as_ipv4()?)));
+        let packet = igmp::report(source, &told.collect::<Vec<_>>());
+        let to = (vlan, MacAddr::of_group(Gid::from_ipv4(igmp::REPORTS_TO)));
+        return frame(addresses, to, ethernet::EtherType::IPV4, &[&packet]);
+    }
+    let mut own = own.filter(|own| own.as_ipv4().is_none()).map(Gid::as_ipv6);
+    let source = own.find(Ipv6Addr::is_unicast_link_local);
+    let told = report.records.iter().map(|(kind, gid)| (*kind, gid.as_ipv6()));
+    let (ip, payload) =
+        mld::report(source.unwrap_or(Ipv6Addr::UNSPECIFIED), &told.collect::<Vec<_>>());
+    let to = (vlan, MacAddr::of_group(Gid::from_ipv6(mld::REPORTS_TO)));
+    frame(addresses, to, ethernet::EtherType::IPV6, &[&ip.to_bytes(), &payload])
 }

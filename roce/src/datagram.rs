@@ -18,7 +18,7 @@ use crate::path::Path;
 use crate::psn::Psn;
 use crate::qp::{Shared, transport_header};
 use crate::state::QpState;
-use crate::types::{Instant, Qpn};
+use crate::types::{Gid, Instant, Qpn};
 use crate::unanswered::{Sender, Unanswered};
 use crate::wire::bth;
 
@@ -67,6 +67,8 @@ pub(crate) struct DatagramQp {
     pkey_index: u16,
     psn: Psn,
     pub sends: Unanswered<DatagramRequest>,
+    /// The multicast groups that it is in, in all its lives.
+    pub groups: BTreeSet<Gid>,
     /// The slot of the address handle that it waits for.
     pub waits_for: Option<u32>,
     /// Whether the slot stands in the ready queue.
@@ -92,6 +94,7 @@ impl DatagramQp {
             pkey_index: 0,
             psn: Psn::default(),
             sends: Unanswered::default(),
+            groups: BTreeSet::new(),
             waits_for: None,
             queued: false,
             drained: false,

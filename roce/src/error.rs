@@ -54,6 +54,31 @@ pub enum Error {
         /// The own GID's index.
         sgid_index: u8,
     },
+    /// There can be no members of it.
+    #[error("{0} is no multicast group; use an address of 224.0.0.0/4, mapped, or of ff00::/8")]
+    NoGroup(Gid),
+    /// The port is full.
+    #[error("the port is in {0} multicast groups, its limit; leave some first")]
+    TooManyGroups(usize),
+    /// The group is full.
+    #[error("{limit} QPs of the port are in group {group}, the limit; take one out first")]
+    TooManyMembers {
+        /// The group.
+        group: Gid,
+        /// How many there can be.
+        limit: usize,
+    },
+    /// The queue pair is of another transport service than Unreliable Datagram.
+    #[error("QP {0} is none of datagrams, and cannot be in a multicast group")]
+    NoDatagramQp(Qpn),
+    /// The queue pair is not in the group.
+    #[error("QP {qpn} is not in group {group}")]
+    NoMember {
+        /// The QP.
+        qpn: Qpn,
+        /// The group.
+        group: Gid,
+    },
     /// The peer's Ethernet address cannot be known.
     #[error("dgid {dgid} is no peer's address; use a unicast address")]
     Unreachable {

@@ -58,6 +58,7 @@ mod counters;
 mod credit;
 mod datagram;
 mod error;
+mod groups;
 mod header;
 mod log;
 mod neighbour;

@@ -98,6 +98,21 @@ pub const MAX_QPS: usize = 1 << 20;
 /// Address handles per port.
 pub const MAX_AHS: usize = 1 << 20;
 
+/// Multicast groups per port that queue pairs are in.
+pub const MAX_GROUPS: usize = 4096;
+
+/// Queue pairs of a port in one multicast group: so often is a datagram copied at most.
+pub const MAX_GROUP_MEMBERS: usize = 64;
+
+/// Reports that tell of the first member of a group, or of its last: one may be lost.
+pub const REPORTS_OF_CHANGE: u8 = 2;
+
+/// The time between them.
+pub const REPEAT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The shortest time between two reports of members of groups, each of many groups.
+pub const REPORT_INTERVAL: Duration = Duration::from_millis(10);
+
 /// ARP and ICMP frames waiting for transmission; more answers are dropped and counted, more requests
 /// wait.
 pub const CONTROL_QUEUE: usize = 64;

@@ -135,7 +135,21 @@ const V4_UDP_LENGTH: Field<{ V4 - udp::LENGTH + UDP_LENGTH }, 2> = Field;
 const V6_UDP_LENGTH: Field<{ V6 - udp::LENGTH + UDP_LENGTH }, 2> = Field;
 
 impl Path {
-    /// The path of `vector` from the port `addresses`, and how to resolve it.
+    /// The path of `vector` to one peer from the port `addresses`, and how to resolve it.
+    pub(crate) fn to_one(
+        qpn: Qpn,
+        dest_qpn: Qpn,
+        vector: &AddressVector,
+        addresses: &PortAddresses,
+    ) -> Result<(Self, Resolution), Error> {
+        match vector.dgid.is_group() {
+            true => Err(Error::Unreachable { dgid: vector.dgid }),
+            false => Self::new(qpn, dest_qpn, vector, addresses),
+        }
+    }
+
+    /// The path of `vector` from the port `addresses`, to a peer or to a multicast group, and how to
+    /// resolve it.
     pub(crate) fn new(
         qpn: Qpn,
         dest_qpn: Qpn,
@@ -149,12 +163,10 @@ impl Path {
         // RC-14
         let peer = vector.dgid;
         let is_nobody = match (own.as_ipv4(), peer.as_ipv4()) {
-            (Some(_), Some(peer)) => {
-                peer.is_unspecified() || peer.is_multicast() || peer.is_broadcast()
-            }
+            (Some(_), Some(peer)) => peer.is_unspecified() || peer.is_broadcast(),
             (None, None) => {
                 let peer = peer.as_ipv6();
-                peer.is_unspecified() || peer.is_multicast() || peer.is_loopback()
+                peer.is_unspecified() || peer.is_loopback()
             }
             _ => return Err(mismatch),
         };
@@ -164,6 +176,8 @@ impl Path {
         }
         let resolution = match in_address {
             _ if own == peer => Resolution::Known(addresses.mac),
+            // UD-18
+            _ if peer.is_group() => Resolution::Known(MacAddr::of_group(peer)),
             Some(mac) => Resolution::Known(mac),
             None => {
                 let address = Address { gid: peer, ..address };
@@ -212,7 +226,9 @@ impl Path {
     /// The peer whose Ethernet address has to be asked for, if it has.
     pub(crate) fn neighbour(&self) -> Option<Neighbour> {
         let Address { gid: own, vlan } = self.own;
-        let known = own == self.peer || MacAddr::of_link_local(self.peer.as_ipv6()).is_some();
+        let known = own == self.peer
+            || self.peer.is_group()
+            || MacAddr::of_link_local(self.peer.as_ipv6()).is_some();
         let address = Address { gid: self.peer, vlan };
         (!known).then_some(Neighbour { address, asked_from: own })
     }
@@ -474,7 +490,7 @@ mod tests {
     #[test]
     fn peers_are_asked_for_unless_their_address_tells() {
         let resolve = |index, dgid| {
-            Path::new(qpn(1), qpn(2), &vector(index, dgid), &addresses()).map(|(path, how)| {
+            Path::to_one(qpn(1), qpn(2), &vector(index, dgid), &addresses()).map(|(path, how)| {
                 assert_eq!(path.is_resolved(), matches!(how, Resolution::Known(_)));
                 how
             })
@@ -499,5 +515,24 @@ mod tests {
             resolve(1, Gid::from_ipv4(Ipv4Addr::BROADCAST)),
             Err(Error::Unreachable { .. })
         ));
+    }
+
+    /// UD-18.
+    #[test]
+    fn nobody_is_asked_for_a_groups_ethernet_address() {
+        let v4 = Gid::from_ipv4(Ipv4Addr::new(239, 255, 1, 2));
+        let v6 = Gid::from_ipv6("ff0e::1:203".parse().unwrap());
+        for (index, group) in [(1, v4), (0, v6)] {
+            let vector = vector(index, group);
+            let (path, how) = Path::new(qpn(1), qpn(1), &vector, &addresses()).unwrap();
+            assert_eq!(how, Resolution::Known(MacAddr::of_group(group)));
+            assert!(path.is_resolved() && path.neighbour().is_none());
+            let header = path.header(&bth::Repr::default(), 0);
+            assert_eq!(header.as_slice()[..6], MacAddr::of_group(group).0);
+            let connection = Path::to_one(qpn(1), qpn(2), &vector, &addresses());
+            assert!(matches!(connection, Err(Error::Unreachable { .. })));
+        }
+        let crossed = Path::new(qpn(1), qpn(1), &vector(0, v4), &addresses());
+        assert!(matches!(crossed, Err(Error::GidMismatch { .. })));
     }
 }

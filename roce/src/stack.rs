@@ -16,6 +16,7 @@ use crate::control;
 use crate::counters::{Counters, QpCounters, bump};
 use crate::datagram::{DatagramQp, Handle};
 use crate::error::{Error, PostError};
+use crate::groups::Groups;
 use crate::header::HeaderBuffer;
 use crate::log::{Effect, EffectKind};
 use crate::neighbour::Neighbours;
@@ -34,6 +35,7 @@ use crate::unreliable::UnreliableQp;
 
 mod datagram;
 mod input;
+mod multicast;
 mod owner;
 mod unreliable;
 
@@ -122,6 +124,8 @@ pub struct Stack {
     connections: HashMap<Connection, u32>,
     shared: Shared,
     neighbours: Neighbours,
+    /// The multicast groups that queue pairs are in.
+    groups: Groups,
     /// ARP, ICMP and neighbour discovery frames to send.
     control: VecDeque<Vec<u8>>,
     /// Frames that the first QP of the ready queue may still emit.
@@ -158,6 +162,7 @@ impl Stack {
             connections: HashMap::new(),
             shared: Shared::default(),
             neighbours: Neighbours::default(),
+            groups: Groups::default(),
             control: VecDeque::new(),
             quantum: param::TRANSMIT_QUANTUM,
         }
@@ -171,7 +176,8 @@ impl Stack {
 
     /// Gives the port other addresses. Queue pairs on one that goes away send on, and hear nothing.
     pub fn set_gids(&mut self, gids: GidTable) {
-        self.addresses.gids = gids;
+        let before = core::mem::replace(&mut self.addresses.gids, gids);
+        self.tell_of_groups(&before);
     }
 
     /// Creates the queue pair `qpn` of Reliable Connection in RESET. Its `client` is one of those who share the port: each
@@ -245,7 +251,7 @@ impl Stack {
         let path = match change.path {
             Some(vector) => {
                 let dest = change.dest_qpn.or(qp.attributes.dest_qpn).unwrap_or(qpn);
-                Some((vector, Path::new(qpn, dest, &vector, &self.addresses)?))
+                Some((vector, Path::to_one(qpn, dest, &vector, &self.addresses)?))
             }
             None => None,
         };
@@ -282,6 +288,7 @@ impl Stack {
     pub fn destroy_qp(&mut self, qpn: Qpn) {
         let Some(slot) = self.slot(qpn) else { return };
         self.reset(slot);
+        self.leave_groups(slot);
         table::take(&mut self.table, &qpn);
         let queued = match self.slots.get_mut(slot as usize).map(core::mem::take) {
             Some(Slot::Connected(qp)) => qp.queued,
@@ -546,11 +553,9 @@ impl Stack {
     pub fn next_timeout(&self) -> Option<Instant> {
         // Behind a full queue, a request waits for one of its frames to go.
         let is_full = self.control.len() >= param::CONTROL_QUEUE;
-        let request = if is_full { None } else { self.neighbours.next_timeout() };
-        match (self.shared.timers.next(), request) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let requests = [self.neighbours.next_timeout(), self.groups.next_timeout()];
+        let requests = requests.into_iter().flatten().filter(|_| !is_full);
+        self.shared.timers.next().into_iter().chain(requests).min()
     }
 
     /// Does what is due at `now`, or, if that is very much, a part of it: then
@@ -560,6 +565,7 @@ impl Stack {
     /// waits for may be among them.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.ask_due(now);
+        self.report_due(now);
         for _ in 0..param::TIMER_TURN {
             let Some(Due { slot, at, fires }) = self.shared.timers.pop_due(now) else { break };
             let Some(qp) = qp_at(&mut self.slots, slot) else {

@@ -40,6 +40,15 @@ impl Qpn {
     /// The largest queue pair number that names one queue pair; 0xff_ffff means "multicast".
     pub const MAX: u32 = 0x00ff_fffe;
 
+    /// In place of one queue pair's: all queue pairs in a multicast group, as a destination.
+    pub const GROUP: Self = Self(0x00ff_ffff);
+
+    /// What a datagram may be sent to: a queue pair, or [`Qpn::GROUP`].
+    #[must_use]
+    pub const fn destination(value: u32) -> Option<Self> {
+        if value == Self::GROUP.0 { Some(Self::GROUP) } else { Self::new(value) }
+    }
+
     /// The queue pair number `value`, or `None` if it does not fit 24 bits or is reserved for
     /// multicast.
     #[must_use]
@@ -67,6 +76,16 @@ pub struct MacAddr(pub [u8; 6]);
 impl MacAddr {
     /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
+
+    /// The group address of an IP multicast group (RFC 1112, RFC 2464).
+    #[must_use]
+    pub const fn of_group(group: Gid) -> Self {
+        let [a, b, c, d] = (group.0 as u32).to_be_bytes();
+        match group.as_ipv4() {
+            Some(_) => Self([1, 0, 0x5e, b & 0x7f, c, d]),
+            None => Self([0x33, 0x33, a, b, c, d]),
+        }
+    }
 
     /// Whether this is a group address (multicast or broadcast).
     #[must_use]
@@ -159,6 +178,15 @@ impl Gid {
     #[must_use]
     pub const fn as_ipv4(self) -> Option<Ipv4Addr> {
         if self.0 >> 32 == 0xffff { Some(Ipv4Addr::from_bits(self.0 as u32)) } else { None }
+    }
+
+    /// Whether this is the address of a multicast group, of IPv4 or IPv6.
+    #[must_use]
+    pub const fn is_group(self) -> bool {
+        match self.as_ipv4() {
+            Some(address) => address.is_multicast(),
+            None => self.as_ipv6().is_multicast(),
+        }
     }
 
     /// The IPv6 address (for a mapped IPv4 address, its mapped form).
@@ -291,6 +319,26 @@ mod tests {
         assert_eq!(MacAddr::of_link_local("fe81::11:22ff:fe33:4455".parse().unwrap()), None);
     }
 
+    /// UD-18.
+    #[test]
+    fn groups_of_both_kinds_have_their_ethernet_addresses() {
+        let mac = |group: &str| {
+            let ip: core::net::IpAddr = group.parse().unwrap();
+            let gid = match ip {
+                core::net::IpAddr::V4(ip) => Gid::from_ipv4(ip),
+                core::net::IpAddr::V6(ip) => Gid::from_ipv6(ip),
+            };
+            assert!(gid.is_group(), "{group}");
+            MacAddr::of_group(gid).to_string()
+        };
+        assert_eq!(mac("239.129.2.3"), "01:00:5e:01:02:03");
+        assert_eq!(mac("224.0.0.22"), "01:00:5e:00:00:16");
+        assert_eq!(mac("ff0e::ffff:e001:203"), "33:33:e0:01:02:03");
+        for other in ["::ffff:10.0.0.1", "::ffff:240.0.0.1", "fe80::1", "::"] {
+            assert!(!Gid::from_ipv6(other.parse().unwrap()).is_group(), "{other}");
+        }
+    }
+
     #[test]
     fn an_ipv4_gid_is_the_mapped_address() {
         let gid = Gid::from_ipv4(Ipv4Addr::new(10, 1, 2, 3));
@@ -323,5 +371,8 @@ mod tests {
         assert!(Qpn::new(0xff_fffe).is_some());
         assert!(Qpn::new(0xff_ffff).is_none());
         assert!(Qpn::new(0x100_0000).is_none());
+        assert_eq!(Qpn::destination(0xff_ffff), Some(Qpn::GROUP));
+        assert_eq!(Qpn::destination(7), Qpn::new(7));
+        assert!(Qpn::destination(0x100_0000).is_none());
     }
 }

@@ -211,6 +211,20 @@ pub enum Request {
         /// Address handle.
         ah: u32,
     },
+    /// Takes a QP of datagrams into a multicast group; once more does nothing. → [`Response::Done`]
+    AttachMulticast {
+        /// QP.
+        qpn: u32,
+        /// GID of the group, network order.
+        group: [u8; 16],
+    },
+    /// Takes a QP out of a multicast group, without which it cannot be destroyed. → [`Response::Done`]
+    DetachMulticast {
+        /// QP.
+        qpn: u32,
+        /// GID of the group, network order.
+        group: [u8; 16],
+    },
     /// Makes a completion queue. → [`Response::Cq`]
     CreateCq {
         /// Context.
@@ -557,6 +571,12 @@ pub struct Limits {
     pub pds: u32,
     /// Address handles.
     pub ahs: u32,
+    /// Multicast groups of the card's that QPs can be in.
+    pub groups: u32,
+    /// QPs in one of them.
+    pub qps_per_group: u32,
+    /// Places of the client's QPs in multicast groups.
+    pub memberships: u32,
     /// Memory windows.
     pub mws: u32,
     /// log2 of the largest CQ.

@@ -355,19 +355,28 @@ impl Card {
         for (index, frame) in received.iter_mut().enumerate() {
             let may_wait = held.len() < HELD;
             let minds = !behind.is_empty() || !decisions.is_empty();
-            let qpn = if minds { stack.destination(frame.as_slice()) } else { None };
-            if qpn.is_none_or(|qpn| !behind.contains(&qpn)) {
+            let qpns = if minds { stack.destinations(frame.as_slice()) } else { Vec::new() };
+            let mut partly = false;
+            if !qpns.iter().any(|qpn| behind.contains(qpn)) {
                 let mut asks = Asks { vfpgas: &mut *vfpgas, decisions: &mut *decisions, may_wait };
                 if stack.receive(Instant(now), frame, index, &mut asks, placements).is_ready() {
                     taken = true;
-                    if let Some(qpn) = qpn {
-                        decisions.close(qpn);
-                    }
+                    qpns.into_iter().for_each(|qpn| decisions.close(qpn));
                     continue;
                 }
-                behind.extend(stack.destination(frame.as_slice()));
+                // Of a datagram to a group, some have a copy already.
+                partly = placements.last().is_some_and(|placement| placement.frame_index == index);
+                taken |= partly;
             }
-            let frame = std::mem::take(frame);
+            for qpn in stack.destinations(frame.as_slice()) {
+                if !behind.contains(&qpn) {
+                    behind.push(qpn);
+                }
+            }
+            let frame = match partly {
+                true => pool.copy_for_others(frame),
+                false => std::mem::take(frame),
+            };
             match may_wait {
                 true => held.push_back(frame),
                 false => pool.put(frame),
@@ -554,7 +563,7 @@ impl Card {
 
     /// Seals the frames whose payload was fetched, and gives up the others.
     fn seal_frames(&mut self, now: u64) {
-        let Scratch { making, made, statuses, sending, .. } = &mut self.scratch;
+        let Scratch { making, made, statuses, sending, looped, .. } = &mut self.scratch;
         let mut failed: Option<Qpn> = None;
         let frames = making.drain(..).zip(made.drain(..));
         for ((mut frame, made), fetched) in frames.zip(statuses.iter()) {
@@ -574,6 +583,9 @@ impl Card {
             self.network.count_sent(&frame);
             if needs_icrc {
                 frame.seal();
+            }
+            if self.network.stack.hears_itself(frame.as_slice()) {
+                looped.push_back(self.network.pool.copy_of(&frame));
             }
             sending.push_back(frame);
         }

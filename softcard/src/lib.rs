@@ -59,7 +59,8 @@ pub use roce::IcrcPolicy;
 pub use runtime::{CardConfig, Runtime, RuntimeConfig};
 pub use unfounded::Unfounded;
 pub use vfpga::{
-    AH_BYTES, CQ_BYTES, DM_BYTES, MR_BYTES, MW_BYTES, QP_BYTES, RQ_BYTES, UNDER_WAY_BYTES,
+    AH_BYTES, CQ_BYTES, DM_BYTES, MEMBERSHIP_BYTES, MR_BYTES, MW_BYTES, QP_BYTES, RQ_BYTES,
+    UNDER_WAY_BYTES,
 };
 
 /// Windows of a card, each an engine with [`fpga_regs::engine::window::DOORBELL_PAGES`] pages.

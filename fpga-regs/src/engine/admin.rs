@@ -70,6 +70,10 @@ open_enum! {
         CopyDm = 23,
         /// [`ModerateCq`].
         ModerateCq = 24,
+        /// [`Membership`] that begins; one that is there already is no error.
+        AttachMulticast = 25,
+        /// [`Membership`] that ends.
+        DetachMulticast = 26,
     }
 }
 
@@ -344,8 +348,8 @@ layout! {
 layout! {
     /// Makes an address handle. Its number is never 0.
     ///
-    /// Refused as [`AdminStatus::Invalid`]: a GID of another kind than the local one, and one that is no
-    /// single peer's. Nobody need answer there: datagrams that find nobody are lost, and complete.
+    /// Refused as [`AdminStatus::Invalid`]: a GID of another kind than the local one, and one that is neither a
+    /// peer's nor a multicast group's. Nobody need answer there: datagrams that find nobody are lost, and complete.
     pub struct CreateAh: 2 in Header {
         /// Protection domain.
         pdn @ 0x10: u32,
@@ -363,6 +367,18 @@ layout! {
         flow_label @ 0x1c: u32,
         /// GID of the peer, network order.
         dgid @ 0x40: [u8; 16],
+    }
+}
+
+layout! {
+    /// Names a QP in a multicast group. The QP stays in it, whatever its state, until it is taken out or
+    /// destroyed.
+    pub struct Membership: 1 in Header {
+        /// The QP.
+        qpn @ 0x10: u32,
+        /// GID of the group, network order: an address of ff00::/8, or one of 224.0.0.0/4 in its mapped
+        /// form.
+        group @ 0x20: [u8; 16],
     }
 }
 

@@ -139,6 +139,12 @@ counters! {
         /// Datagrams that were not sent: nobody answers at their address, or their address handle is
         /// gone.
         drop_no_neighbour,
+        /// Datagrams sent to multicast groups.
+        sent_mcast_pkts,
+        /// Datagrams received for multicast groups that QPs are in; `rcvd_pkts` counts them once for each QP.
+        rcvd_mcast_pkts,
+        /// Reports sent of the multicast groups that QPs are in.
+        sent_group_reports,
     }
 }
 

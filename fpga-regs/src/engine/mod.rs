@@ -48,6 +48,7 @@ pub const LAYOUTS: &[&Layout] = &[
     admin::AllocDm::LAYOUT,
     admin::CopyDm::LAYOUT,
     admin::CreateAh::LAYOUT,
+    admin::Membership::LAYOUT,
     admin::SetGid::LAYOUT,
     admin::SetNeighbour::LAYOUT,
     admin::SetLink::LAYOUT,

@@ -138,6 +138,13 @@ registers! {
     };
     /// The clock of every timestamp. It starts when the card does and does not wrap.
     TIMESTAMP @ 0x0c0: RO unit("ns");
+    /// How many multicast groups QPs can be in.
+    LIMIT_MULTICAST @ 0x0c8: RO as LimitMulticast {
+        /// Groups.
+        groups[15:0]: u16,
+        /// QPs in one of them.
+        qps_per_group[31:16]: u16,
+    };
     /// IOVA of the admin submission ring, 64-byte aligned.
     ADMIN_SQ_BASE @ 0x100: RW reset(0) unit("bytes");
     /// log2 of the blocks of the admin submission ring, up to [`MAX_LOG2_ADMIN`].
@@ -215,6 +222,8 @@ flags! {
         UD = 1 << 2,
         /// Extended Reliable Connection.
         XRC = 1 << 3,
+        /// Multicast groups of Unreliable Datagram.
+        MULTICAST = 1 << 4,
         /// SEND and receive queues.
         SEND = 1 << 8,
         /// RDMA WRITE.

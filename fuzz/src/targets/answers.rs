@@ -21,7 +21,7 @@ use fpga_regs::coyote::tlb::Geometry;
 use fpga_regs::coyote::vfpga::{self, Bank};
 use fpga_regs::engine::admin::{
     AdminStatus, AllocDm, Completion, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp, Header,
-    ModerateCq, ModifyKey, Opcode, ResizeCq,
+    Membership, ModerateCq, ModifyKey, Opcode, ResizeCq,
 };
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::event::{Event, EventType};
@@ -321,7 +321,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
 /// One command; whatever comes of it, it comes.
 fn command(u: &mut Unstructured<'_>, shell: &Shell, engine: &mut AdminEngine) -> Outcome {
     let number: u32 = u.arbitrary()?;
-    match u.int_in_range(0..=18)? {
+    match u.int_in_range(0..=20)? {
         17 => drop(engine.moderate_cq(&ModerateCq::default())),
         14 => drop(engine.alloc_dm(&AllocDm::default())),
         15 => drop(engine.free_dm(number)),
@@ -341,6 +341,8 @@ fn command(u: &mut Unstructured<'_>, shell: &Shell, engine: &mut AdminEngine) ->
             shell.attend().expect("the kernel lets it look");
             engine.service();
         }
+        18 => drop(engine.attach_multicast(&Membership::default())),
+        19 => drop(engine.detach_multicast(&Membership::default())),
         13 => drop(engine.resize_cq(&ResizeCq::default())),
         12 => drop(engine.modify_key(&ModifyKey::default())),
         _ => drop(engine.set_gid(number as u8, None, 0)),

@@ -301,7 +301,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         // The latest are the ones that fit together.
         false => Ok(numbers[numbers.len() - 1 - u.choose_index(numbers.len().min(6))?]),
     };
-    Ok(match u.int_in_range(0..=34)? {
+    Ok(match u.int_in_range(0..=35)? {
         0 => Request::ListCards,
         1 => Request::Status,
         2 | 3 => Request::OpenContext { card: u.int_in_range(0..=1)? },
@@ -378,6 +378,13 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
             },
         },
         24 => Request::DestroyAh { ah: number(u)? },
+        34 => {
+            let group = *u.choose(&[[0xff; 16], [0xfe; 16]])?;
+            match u.arbitrary()? {
+                true => Request::AttachMulticast { qpn: number(u)?, group },
+                false => Request::DetachMulticast { qpn: number(u)?, group },
+            }
+        }
         25 => {
             Request::ModifyMr { mr: number(u)?, pdn: number(u)?, access: u.int_in_range(0..=0xff)? }
         }

@@ -14,8 +14,8 @@ use arbitrary::Unstructured;
 use fpga_regs::Block;
 use fpga_regs::engine::admin::{
     AdminStatus, AllocDm, Completion, CopyDm, CreateCq, CreateKey, CreateQp, CreateRq, Destroy,
-    DmDirection, Header, KeyKind, ModerateCq, ModifyKey, ModifyQp, ModifyRq, Opcode, ResizeCq,
-    RqKind, SetGid,
+    DmDirection, Header, KeyKind, Membership, ModerateCq, ModifyKey, ModifyQp, ModifyRq, Opcode,
+    ResizeCq, RqKind, SetGid,
 };
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell::{self, QueueKind, record};
@@ -56,6 +56,7 @@ const CONFIG: EngineConfig = EngineConfig {
     window: 3,
     profile: Profile::Vqe,
     capabilities: Capabilities::RC
+        .union(Capabilities::MULTICAST)
         .union(Capabilities::SRQ)
         .union(Capabilities::RESIZE_CQ)
         .union(Capabilities::DEVICE_MEMORY)
@@ -65,6 +66,8 @@ const CONFIG: EngineConfig = EngineConfig {
     rqs: 6,
     keys: 6,
     ahs: 6,
+    groups: 8,
+    qps_per_group: 4,
     log2_cq_entries: 6,
     log2_sq_blocks: 6,
     log2_rq_entries: 6,
@@ -277,6 +280,11 @@ impl Transport for Lower {
 
     fn destroy_qp(&mut self, qpn: u32) {
         assert!(self.qps.remove(&qpn).is_some(), "QPN {qpn:#x} does not exist");
+    }
+
+    fn set_member(&mut self, _: u64, qpn: u32, _: [u8; 16], _: bool) -> Result<(), AdminStatus> {
+        assert!(self.qps.contains_key(&qpn), "the engine names a QP that exists");
+        Ok(())
     }
 
     fn room(&self, qpn: u32) -> usize {
@@ -694,7 +702,16 @@ impl Bench {
 
     fn destroy_or_make(&mut self, u: &mut Unstructured<'_>) -> Outcome {
         let ends = |number: u32| Destroy { number }.encode();
-        match u.int_in_range(0..=9)? {
+        match u.int_in_range(0..=10)? {
+            10 => {
+                let qpn = match self.qps.is_empty() {
+                    true => u.arbitrary()?,
+                    false => u.choose(&self.qps)?.0,
+                };
+                let command = Membership { qpn, group: u.arbitrary()? }.encode();
+                let opcode = *u.choose(&[Opcode::AttachMulticast, Opcode::DetachMulticast])?;
+                self.admin(opcode, &command);
+            }
             9 if !self.cqs.is_empty() => {
                 let cqn = u.choose(&self.cqs)?.0;
                 let (count, period) = (u.int_in_range(0..=5)?, u.int_in_range(0..=2)?);

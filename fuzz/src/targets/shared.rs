@@ -227,7 +227,11 @@ fn solicitation(u: &mut Unstructured<'_>, from: End, to: End) -> arbitrary::Resu
         words.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
     message[2..4].copy_from_slice(&sum.to_be_bytes());
-    let mac = if destination == group { ndp::multicast_mac(group) } else { to.0 };
+    let mac = if destination == group {
+        roce::MacAddr::of_group(roce::Gid::from_ipv6(group))
+    } else {
+        to.0
+    };
     let header = header(mac, from.0, ethernet::EtherType::IPV6);
     Ok([&header[..], &ip.to_bytes(), &message].concat())
 }

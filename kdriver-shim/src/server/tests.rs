@@ -20,6 +20,7 @@ mod attention;
 mod bench;
 mod device_memory;
 mod events;
+mod multicast;
 mod random;
 mod srq;
 mod turns;

@@ -1,5 +1,6 @@
 //! Completion queues and queue pairs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use card_driver::Error as DriverError;
@@ -197,6 +198,7 @@ impl Session<'_> {
             rq: None,
             rqn: None,
             qpn: None,
+            groups: BTreeSet::new(),
             state: QpState::Reset,
             peer: None,
         };
@@ -378,6 +380,11 @@ impl Session<'_> {
     }
 
     pub(super) fn destroy_qp(&mut self, qpn: u32) -> Result<Answer, Error> {
+        let groups = found(self.client.owned.qps.get(&qpn), qpn)?.groups.len();
+        if groups != 0 {
+            let users = format!("{groups} multicast groups that it is in");
+            return Err(Error::Busy { object: "queue pair", number: qpn, users });
+        }
         self.client.destroy::<Qp>(self.cards, qpn).map(destroyed)
     }
 

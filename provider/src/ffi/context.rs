@@ -15,7 +15,7 @@ use crate::abi::{RDMA_DRIVER_UNKNOWN, verbs_context_ops};
 use nix::errno::Errno;
 
 use super::types::zeroed;
-use super::{ah, cq, device, dm, errno, hook, mr, mw, pd, post, qp, refused, srq};
+use super::{ah, cq, device, dm, errno, hook, mcast, mr, mw, pd, post, qp, refused, srq};
 use crate::context::Context;
 use crate::error::{Result, invalid};
 use crate::limits::{COMPLETION_VECTORS, CORE_CLOCK_KHZ, PORT, device_attributes, port_attributes};
@@ -59,6 +59,7 @@ fn operations() -> verbs_context_ops {
         alloc_parent_domain: Some(pd::alloc_parent_domain),
         alloc_pd: Some(pd::alloc_pd),
         alloc_td: Some(pd::alloc_td),
+        attach_mcast: Some(mcast::attach_mcast),
         bind_mw: Some(post::bind_mw),
         create_ah: Some(ah::create_ah),
         create_cq: Some(cq::create_cq),
@@ -74,6 +75,7 @@ fn operations() -> verbs_context_ops {
         destroy_cq: Some(cq::destroy_cq),
         destroy_qp: Some(qp::destroy_qp),
         destroy_srq: Some(srq::destroy_srq),
+        detach_mcast: Some(mcast::detach_mcast),
         free_context: Some(free_context),
         free_dm: Some(dm::free_dm),
         modify_cq: Some(cq::modify_cq),

@@ -16,6 +16,7 @@ mod driver;
 mod elf;
 pub(crate) mod hook;
 pub(crate) mod log;
+mod mcast;
 mod mr;
 mod mw;
 mod payload;

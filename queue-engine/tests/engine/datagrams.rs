@@ -1,6 +1,6 @@
 //! QPs of datagrams, and the address handles that say where those go.
 
-use fpga_regs::engine::admin::{AdminStatus, CreateAh, Opcode};
+use fpga_regs::engine::admin::{AdminStatus, CreateAh, Membership, Opcode};
 use fpga_regs::engine::cqe::{self, Flags, Status};
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;
@@ -123,6 +123,44 @@ fn without_the_capability_there_are_none() {
     let mut bench = Bench::with(EngineConfig { capabilities, ..CONFIG }, Manual::default());
     assert_eq!(bench.status(Opcode::CreateAh, &VECTOR.encode()), AdminStatus::Unsupported);
     assert_eq!(bench.destroy(Opcode::DestroyAh, 1), AdminStatus::Unsupported);
+}
+
+const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 7, 0, 2];
+
+#[test]
+fn members_of_groups_reach_the_transport_and_other_qps_do_not() {
+    let mut fixture = Fixture::new();
+    let qpn = fixture.qp.qpn;
+    let connected = {
+        let rq = fixture.bench.create_rq(4, 0);
+        fixture.bench.create_qp_of(QpType::Rc, 6, (&fixture.cq, &fixture.cq), rq).qpn
+    };
+    let mut set = |opcode, qpn| {
+        let status = fixture.bench.status(opcode, &Membership { qpn, group: GROUP }.encode());
+        (status, fixture.bench.transport.members.len())
+    };
+    let (attach, detach) = (Opcode::AttachMulticast, Opcode::DetachMulticast);
+    assert_eq!(set(attach, connected), (AdminStatus::Invalid, 0));
+    assert_eq!(set(attach, qpn ^ 1), (AdminStatus::NotFound, 0));
+    assert_eq!(set(detach, qpn), (AdminStatus::NotFound, 0));
+    assert_eq!(set(attach, qpn), (AdminStatus::Success, 1));
+    assert_eq!(set(attach, qpn), (AdminStatus::Success, 1));
+    assert_eq!(set(detach, connected), (AdminStatus::Invalid, 1));
+    assert_eq!(set(detach, qpn), (AdminStatus::Success, 0));
+    assert_eq!(set(detach, qpn), (AdminStatus::NotFound, 0));
+    fixture.bench.transport.admin_refusal = Some(AdminStatus::NoResources);
+    let command = Membership { qpn, group: GROUP }.encode();
+    assert_eq!(fixture.bench.status(attach, &command), AdminStatus::NoResources);
+}
+
+#[test]
+fn without_the_capability_there_are_no_groups() {
+    let capabilities = CONFIG.capabilities - Capabilities::MULTICAST;
+    let mut bench = Bench::with(EngineConfig { capabilities, ..CONFIG }, Manual::default());
+    for opcode in [Opcode::AttachMulticast, Opcode::DetachMulticast] {
+        let command = Membership { qpn: 1, group: GROUP };
+        assert_eq!(bench.status(opcode, &command.encode()), AdminStatus::Unsupported);
+    }
 }
 
 #[test]

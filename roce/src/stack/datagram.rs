@@ -131,8 +131,9 @@ impl Stack {
         let generation = self.new_generation();
         let Some(qp) = datagram_at(&mut self.slots, slot) else { return };
         let (qpn, queued, counters) = (qp.qpn, qp.queued, qp.counters);
+        let groups = core::mem::take(&mut qp.groups);
         *qp = DatagramQp::new(qpn, qp.client, slot, generation);
-        (qp.queued, qp.counters) = (queued, counters);
+        (qp.queued, qp.counters, qp.groups) = (queued, counters, groups);
         self.shared.log.retain(|event| event.qpn() != qpn);
         if self.shared.ready.front() == Some(&slot) {
             self.quantum = param::TRANSMIT_QUANTUM;
@@ -166,7 +167,11 @@ impl Stack {
                     if self.making.last().map(|(last, _)| *last) != Some(slot) {
                         self.making.push((slot, qp.generation));
                     }
-                    add(&mut self.shared.counters.sent_bytes, request.length.into());
+                    let counters = &mut self.shared.counters;
+                    if request.dest_qpn == Qpn::GROUP {
+                        bump(&mut counters.sent_mcast_pkts);
+                    }
+                    add(&mut counters.sent_bytes, request.length.into());
                     let payload = (request.length != 0).then_some(Payload {
                         qpn: qp.qpn,
                         source: Source::Message { message },

@@ -8,21 +8,24 @@ use crate::api::{Placement, ReceivedFrame, Verbs};
 use crate::comp::FramePlace;
 use crate::control;
 use crate::counters::{Counters, QpCounters, bump};
+use crate::groups::Groups;
 use crate::opcode::{Class, code};
 use crate::param;
 use crate::path::{Path, PortAddresses};
-use crate::types::{Address, Gid, Instant, Qpn};
+use crate::types::{Address, Gid, Instant, MacAddr, Qpn};
 use crate::wire::ethernet::{self, EtherType};
-use crate::wire::{Malformed, arp, bth, frame, icmpv4, ipv4, ipv6, ndp, udp};
+use crate::wire::{Malformed, arp, bth, frame, icmpv4, igmp, ipv4, ipv6, ndp, udp};
 
 /// The ECN field that says "congestion experienced".
-const CONGESTION_EXPERIENCED: u8 = 3;
+pub(super) const CONGESTION_EXPERIENCED: u8 = 3;
 
 /// What a frame is, as far as its network header tells.
-enum Kind<'a> {
+pub(super) enum Kind<'a> {
     Arp(&'a [u8]),
     Icmp(ipv4::Repr, &'a [u8]),
     Ndp(ipv6::Repr, &'a [u8]),
+    Igmp(&'a [u8]),
+    Mld(ipv6::Repr, &'a [u8]),
     Roce(Envelope),
     /// Another protocol, or for another address.
     Foreign,
@@ -31,8 +34,8 @@ enum Kind<'a> {
 /// A UDP datagram to the RoCE port: where it is, and what its envelope says.
 pub(super) struct Envelope {
     pub(super) source: Gid,
-    destination: Address,
-    traffic_class: u8,
+    pub(super) destination: Address,
+    pub(super) traffic_class: u8,
     /// Where the UDP payload is in the frame: transport headers to invariant CRC.
     pub(super) payload: Range<usize>,
 }
@@ -51,7 +54,8 @@ impl Stack {
     /// the frame causes is visible before the next [`Stack::commit`].
     ///
     /// [`Poll::Pending`]: the layer above has not decided about it, and it has done nothing. It is to be
-    /// given again, before any later frame of the same [destination](Stack::destination).
+    /// given again, before any later frame of the same [destinations](Stack::destinations). Of a datagram to a
+    /// multicast group, some of the members may have taken their copies: see [`ReceivedFrame::taken_by`].
     pub fn receive(
         &mut self,
         now: Instant,
@@ -61,7 +65,13 @@ impl Stack {
         placements: &mut Vec<Placement>,
     ) -> Poll<()> {
         let before = placements.len();
-        let result = match classify(frame.bytes(), &self.addresses) {
+        let result = match self.classify(frame.bytes()) {
+            Ok((_, Kind::Roce(envelope))) if envelope.destination.gid.is_group() => {
+                match self.receive_for_group(&envelope, frame, frame_index, verbs, placements) {
+                    Ok(Poll::Pending) => return Poll::Pending,
+                    taken => taken.map(drop),
+                }
+            }
             Ok((_, Kind::Roce(envelope))) => {
                 if self.icrc_policy.admits(frame) {
                     let payload = frame.bytes().get(envelope.payload.clone()).unwrap_or_default();
@@ -83,6 +93,8 @@ impl Stack {
             Ok((ethernet, Kind::Arp(packet))) => self.receive_arp(&ethernet, packet),
             Ok((ethernet, Kind::Icmp(ip, packet))) => self.receive_icmp(&ethernet, &ip, packet),
             Ok((ethernet, Kind::Ndp(ip, packet))) => self.receive_ndp(&ethernet, &ip, packet),
+            Ok((_, Kind::Igmp(packet))) => self.receive_igmp(now, packet),
+            Ok((_, Kind::Mld(ip, packet))) => self.receive_mld(now, &ip, packet),
             Ok((_, Kind::Foreign)) => {
                 bump(&mut self.shared.counters.drop_not_for_us);
                 Ok(())
@@ -95,13 +107,27 @@ impl Stack {
         Poll::Ready(())
     }
 
-    /// The queue pair that a frame names, if it is a RoCE packet to this port. Whether there is such a
-    /// one, and whether the frame comes from its peer, is not looked at.
+    /// The queue pairs that a frame is for, if it is a RoCE packet to this port: the one that it names, or
+    /// those in a multicast group. Whether there is such a one, and whether the frame comes from its peer,
+    /// is not looked at.
     #[must_use]
-    pub fn destination(&self, frame: &[u8]) -> Option<Qpn> {
-        let Ok((_, Kind::Roce(envelope))) = classify(frame, &self.addresses) else { return None };
-        let (transport, _) = bth::Repr::parse(frame.get(envelope.payload)?).ok()?;
-        Qpn::new(transport.dest_qpn)
+    pub fn destinations(&self, frame: &[u8]) -> Vec<Qpn> {
+        let Ok((_, Kind::Roce(envelope))) = self.classify(frame) else { return Vec::new() };
+        let group = envelope.destination.gid;
+        if group.is_group() {
+            return self.groups.members(group).collect();
+        }
+        let header = frame.get(envelope.payload).map(bth::Repr::parse);
+        let named = header.and_then(Result::ok).and_then(|(header, _)| Qpn::new(header.dest_qpn));
+        named.into_iter().collect()
+    }
+
+    #[inline]
+    pub(super) fn classify<'a>(
+        &self,
+        frame: &'a [u8],
+    ) -> Result<(ethernet::Repr, Kind<'a>), Malformed> {
+        classify(frame, &self.addresses, &self.groups)
     }
 
     #[inline]
@@ -336,6 +362,7 @@ pub(super) fn count_received(counters: &mut Counters, own: &mut QpCounters) {
 fn classify<'a>(
     frame: &'a [u8],
     addresses: &PortAddresses,
+    groups: &Groups,
 ) -> Result<(ethernet::Repr, Kind<'a>), Malformed> {
     let (ethernet, packet) = ethernet::Repr::parse(frame)?;
     // RC-104
@@ -345,43 +372,60 @@ fn classify<'a>(
         return Ok((ethernet, Kind::Foreign));
     }
     let network_offset = frame.len().wrapping_sub(packet.len());
+    // UD-19
+    let is_joined = |gid| {
+        group
+            && ethernet.destination == MacAddr::of_group(gid)
+            && addresses.is_in(vlan)
+            && groups.has(gid)
+    };
     let kind = match ethernet.ethertype {
         EtherType::ARP => Kind::Arp(packet),
+        EtherType::IPV4 if group && is_igmp(packet) => Kind::Igmp(packet),
         EtherType::IPV4 => {
             let (ip, payload) = ipv4::Repr::parse(packet)?;
+            let between = (Gid::from_ipv4(ip.source), Gid::from_ipv4(ip.destination), vlan);
+            let behind = network_offset.wrapping_add(ipv4::LENGTH);
             match ip.protocol {
+                ipv4::PROTOCOL_UDP if is_joined(between.1) => {
+                    datagram(between, ip.type_of_service, payload, behind)?
+                }
                 _ if !addresses.has_ipv4(vlan, ip.destination) => Kind::Foreign,
                 ipv4::PROTOCOL_ICMP => Kind::Icmp(ip, payload),
-                ipv4::PROTOCOL_UDP if !group => datagram(
-                    (Gid::from_ipv4(ip.source), Gid::from_ipv4(ip.destination), vlan),
-                    ip.type_of_service,
-                    payload,
-                    network_offset.wrapping_add(ipv4::LENGTH),
-                )?,
+                ipv4::PROTOCOL_UDP if !group => {
+                    datagram(between, ip.type_of_service, payload, behind)?
+                }
                 _ => Kind::Foreign,
             }
         }
         EtherType::IPV6 => {
             let (ip, payload) = ipv6::Repr::parse(packet)?;
             let own = addresses.has_ipv6(vlan, ip.destination);
+            let between = (Gid::from_ipv6(ip.source), Gid::from_ipv6(ip.destination), vlan);
+            // RC-14
+            let is_mapped = between.1.as_ipv4().is_some();
             match ip.next_header {
+                ipv6::HOP_BY_HOP if group => Kind::Mld(ip, payload),
                 ipv6::NEXT_HEADER_ICMPV6
                     if own || addresses.is_solicited_at(vlan, ip.destination) =>
                 {
                     Kind::Ndp(ip, payload)
                 }
-                ipv6::NEXT_HEADER_UDP if !group && own => datagram(
-                    (Gid::from_ipv6(ip.source), Gid::from_ipv6(ip.destination), vlan),
-                    ip.traffic_class,
-                    payload,
-                    network_offset.wrapping_add(ipv6::LENGTH),
-                )?,
+                ipv6::NEXT_HEADER_UDP if !group && own || !is_mapped && is_joined(between.1) => {
+                    let behind = network_offset.wrapping_add(ipv6::LENGTH);
+                    datagram(between, ip.traffic_class, payload, behind)?
+                }
                 _ => Kind::Foreign,
             }
         }
         _ => Kind::Foreign,
     };
     Ok((ethernet, kind))
+}
+
+/// Whether an IPv4 packet is one of IGMP's, which have options.
+fn is_igmp(packet: &[u8]) -> bool {
+    ipv4::Header::new(packet).is_ok_and(|(header, _)| header.protocol() == igmp::PROTOCOL)
 }
 
 /// The RoCE datagram in an IP payload that lies at `offset` of its frame.

@@ -4,6 +4,7 @@
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use super::Stack;
+use super::input::Kind;
 use crate::param;
 use crate::path::Connection;
 use crate::types::{Gid, Qpn};
@@ -37,6 +38,8 @@ impl Stack {
     ///   QPs that the host has made itself;
     /// * ARP requests and neighbour solicitations for an address of the port's are the stack's, which
     ///   answers them; other ARP packets and neighbour advertisements are both's, for both ask;
+    /// * datagrams to a multicast group that the stack is in are both's, for each has members of its own,
+    ///   and so are questions for members;
     /// * everything else is the host's: ICMP, other UDP, TCP, fragments, VLANs in which the port has no
     ///   address, what cannot be parsed.
     #[must_use]
@@ -52,6 +55,7 @@ impl Stack {
             return Owner::Host;
         }
         match ethernet.ethertype {
+            _ if group && self.is_for_groups(frame) => Owner::Both,
             EtherType::ARP => self.arp_owner(vlan, packet),
             EtherType::IPV4 if !group => match ipv4::Repr::parse(packet) {
                 Ok((ip, payload)) if ip.protocol == ipv4::PROTOCOL_UDP => self.udp_owner(payload),
@@ -81,6 +85,16 @@ impl Stack {
             Claim::Nothing => false,
             Claim::Connection(connection) => self.connections.contains_key(&connection),
             Claim::Unclear => !self.connections.is_empty(),
+        }
+    }
+
+    /// Whether a frame to a group address is a datagram to a group that has members here, or asks for
+    /// members while there are any.
+    fn is_for_groups(&self, frame: &[u8]) -> bool {
+        match self.classify(frame) {
+            Ok((_, Kind::Roce(envelope))) => envelope.destination.gid.is_group(),
+            Ok((_, Kind::Igmp(_) | Kind::Mld(..))) => !self.groups.is_empty(),
+            _ => false,
         }
     }
 

@@ -49,7 +49,7 @@ impl Stack {
         }
         let dest = change.dest_qpn.or(qp.attributes.dest_qpn).unwrap_or(qpn);
         let path = match change.path {
-            Some(vector) => Some((vector, Path::new(qpn, dest, &vector, &self.addresses)?)),
+            Some(vector) => Some((vector, Path::to_one(qpn, dest, &vector, &self.addresses)?)),
             None => None,
         };
         qp.change(&mut self.shared, to, change);

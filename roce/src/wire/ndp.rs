@@ -41,13 +41,6 @@ pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from_bits((0xff02 << 112) | 0x1_ff00_0000 | address.to_bits() & 0x00ff_ffff)
 }
 
-/// The Ethernet group address of an IPv6 multicast address (RFC 2464).
-#[must_use]
-pub fn multicast_mac(address: Ipv6Addr) -> MacAddr {
-    let [a, b, c, d] = (address.to_bits() as u32).to_be_bytes();
-    MacAddr([0x33, 0x33, a, b, c, d])
-}
-
 /// The target of the neighbour solicitation that `packet` carries as its whole payload, checksum
 /// and hop limit checked.
 pub fn parse_solicitation(ip: &ipv6::Repr, packet: &[u8]) -> Result<Ipv6Addr, Malformed> {
@@ -141,6 +134,7 @@ pub(crate) fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Gid;
 
     const SOURCE: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
     const TARGET: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x11, 0x22ff, 0xfe33, 0x4455);
@@ -235,6 +229,7 @@ mod tests {
     fn solicited_node_addresses_map_to_ethernet_groups() {
         let group = solicited_node(TARGET);
         assert_eq!(group.to_string(), "ff02::1:ff33:4455");
-        assert_eq!(multicast_mac(group), MacAddr([0x33, 0x33, 0xff, 0x33, 0x44, 0x55]));
+        let mac = MacAddr::of_group(Gid::from_ipv6(group));
+        assert_eq!(mac, MacAddr([0x33, 0x33, 0xff, 0x33, 0x44, 0x55]));
     }
 }

@@ -20,19 +20,19 @@ use crate::network::Network;
 use crate::rng::pattern_vec;
 use crate::workload::{Flow, Plan};
 
-const QKEY: u32 = 0x1234_5678;
-const AH: u32 = 0x42;
+pub const QKEY: u32 = 0x1234_5678;
+pub const AH: u32 = 0x42;
 pub const FIRST_PSN: u32 = 0xff_fffe;
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
 const GRH: usize = GRH_LENGTH as usize;
 
-fn to(state: QpState) -> QpAttributes {
+pub fn to(state: QpState) -> QpAttributes {
     QpAttributes { state: Some(state), ..QpAttributes::default() }
 }
 
 /// The changes that lead to a state.
-fn way(state: QpState, qkey: u32) -> Vec<QpAttributes> {
+pub fn way(state: QpState, qkey: u32) -> Vec<QpAttributes> {
     let init = QpAttributes { pkey_index: Some(0), qkey: Some(qkey), ..to(QpState::Init) };
     let rts = QpAttributes { sq_psn: Some(Psn::new(FIRST_PSN)), ..to(QpState::Rts) };
     let steps = [init, to(QpState::Rtr), rts, to(QpState::Sqd)];
@@ -41,7 +41,7 @@ fn way(state: QpState, qkey: u32) -> Vec<QpAttributes> {
     steps[..last].to_vec()
 }
 
-fn vector(dgid: Gid, ipv4: bool) -> AddressVector {
+pub fn vector(dgid: Gid, ipv4: bool) -> AddressVector {
     let sgid_index = u8::from(ipv4);
     AddressVector { sgid_index, dgid, hop_limit: 7, traffic_class: 0x68, flow_label: 0x1234, sl: 0 }
 }
@@ -95,20 +95,20 @@ impl Pair {
     }
 }
 
-fn datagram_qp(network: &mut Network, node: usize, qpn: u32) -> End {
+pub fn datagram_qp(network: &mut Network, node: usize, qpn: u32) -> End {
     let end = End { node, qpn: Qpn::new(qpn).unwrap() };
     network.nodes[node].stack.create_datagram_qp(end.qpn, 0).unwrap();
     way(QpState::Rts, QKEY).iter().for_each(|change| network.modify(end, change));
     end
 }
 
-fn address(network: &mut Network, node: usize, ah: u32, vector: &AddressVector) {
+pub fn address(network: &mut Network, node: usize, ah: u32, vector: &AddressVector) {
     let now = Instant(network.now);
     network.nodes[node].stack.create_ah(now, ah, 0, vector).unwrap();
     network.wake(node);
 }
 
-fn post(network: &mut Network, from: End, request: DatagramRequest) -> u64 {
+pub fn post(network: &mut Network, from: End, request: DatagramRequest) -> u64 {
     let node = &mut network.nodes[from.node];
     let number = node.stack.post_datagram(from.qpn, request).unwrap();
     node.memory.messages.insert((from.qpn.value(), number), Local::Pattern(number));
@@ -116,7 +116,7 @@ fn post(network: &mut Network, from: End, request: DatagramRequest) -> u64 {
     number
 }
 
-fn completed(qpn: Qpn, through: u64) -> Event {
+pub fn completed(qpn: Qpn, through: u64) -> Event {
     Event::SendsCompleted { qpn, through }
 }
 
@@ -505,8 +505,8 @@ fn address_handles_are_refused_where_nobody_can_be() {
     let mut create = |ah, vector| stack.create_ah(Instant(0), ah, 0, &vector);
     assert_eq!(create(1, vector(own, true)), Ok(()));
     assert_eq!(create(1, vector(own, true)), Err(Error::AhExists(1)));
-    let group = Gid::from_ipv4("224.0.0.1".parse().unwrap());
-    assert_eq!(create(2, vector(group, true)), Err(Error::Unreachable { dgid: group }));
+    let all = Gid::from_ipv4("255.255.255.255".parse().unwrap());
+    assert_eq!(create(2, vector(all, true)), Err(Error::Unreachable { dgid: all }));
     let mismatch = Error::GidMismatch { dgid: own, sgid_index: 0 };
     assert_eq!(create(2, vector(own, false)), Err(mismatch));
     assert!(stack.is_used());

@@ -32,6 +32,7 @@ mod losses;
 mod lossless;
 mod lumina;
 mod memory;
+mod multicast;
 mod network;
 mod opcodes;
 mod packet_rules;

@@ -171,6 +171,10 @@ impl Network {
         }
         let emitted = node.round(now);
         let busy = emitted.len() == BUDGET;
+        let own = emitted.iter().filter(|frame| node.stack.hears_itself(frame));
+        let own: Vec<Frame> = own.map(|frame| frame.clone().into()).collect();
+        let hears_itself = !own.is_empty();
+        node.inbox.extend(own);
         // Rounds that follow fast may send at the same time, so that their frames overtake each other; not
         // where each has its place.
         let mut leaves = if self.script.is_some() { now.max(node.leaves) } else { now };
@@ -179,6 +183,9 @@ impl Network {
             self.send(index, leaves, frame);
         }
         self.nodes[index].leaves = leaves;
+        if hears_itself {
+            self.wake_at(index, now + 1);
+        }
         if busy {
             self.wake_at(index, now + BUDGET as u64 * FRAME_TIME);
         }

@@ -429,7 +429,10 @@ fn a_peer_whose_ipv6_address_does_not_tell_is_asked_for() {
     };
     first.stack.post_send(Instant(0), qpn, read).unwrap();
     let question = first.round(0).pop().unwrap();
-    assert_eq!(question[..6], ndp::multicast_mac(ndp::solicited_node(gid(1).as_ipv6())).0);
+    assert_eq!(
+        question[..6],
+        roce::MacAddr::of_group(Gid::from_ipv6(ndp::solicited_node(gid(1).as_ipv6()))).0
+    );
     let told_so = answer(second, question).unwrap();
     // An answer that comes again is none.
     let request = answer(first, told_so.clone()).unwrap();
@@ -470,7 +473,7 @@ fn question_ipv6(own: std::net::Ipv6Addr) -> Vec<u8> {
         payload_length: message.len() as u16,
     };
     ethernet(
-        ndp::multicast_mac(destination),
+        roce::MacAddr::of_group(Gid::from_ipv6(destination)),
         ethernet::EtherType::IPV6,
         &[&ip.to_bytes(), &message],
     )

@@ -67,7 +67,7 @@ fn outcome(says: &[Say], thinks: bool) -> (Outcome, usize) {
             loop {
                 let before = counters(&puppet);
                 let node = &mut puppet.node;
-                assert_eq!(node.stack.destination(&frame), Some(puppet.qpn));
+                assert_eq!(node.stack.destinations(&frame), [puppet.qpn]);
                 let mut verbs =
                     Thinks { memory: &mut node.memory, asked: &mut asked, receive: &mut receive };
                 let (now, mut placements) = (Instant(puppet.now), Vec::new());
@@ -133,10 +133,13 @@ fn responses_wait_for_nobody() {
     puppet.round();
     let say = response(code::READ_RESPONSE_ONLY, crate::puppet::SQ_PSN, vec![7; 8]);
     let mut frame = puppet.frame(&say);
-    assert_eq!(puppet.node.stack.destination(&frame), Some(puppet.qpn));
+    assert_eq!(puppet.node.stack.destinations(&frame), [puppet.qpn]);
     let elsewhere = Say { dest_qpn: Some(PEER_QPN), ..say };
-    assert_eq!(puppet.node.stack.destination(&puppet.frame(&elsewhere)), Qpn::new(PEER_QPN));
-    assert_eq!(puppet.node.stack.destination(&frame[..20]), None);
+    assert_eq!(
+        puppet.node.stack.destinations(&puppet.frame(&elsewhere)),
+        [Qpn::new(PEER_QPN).unwrap()]
+    );
+    assert_eq!(puppet.node.stack.destinations(&frame[..20]), []);
     let (mut asked, mut receive) = Default::default();
     let memory = &mut puppet.node.memory;
     let mut verbs = Thinks { memory, asked: &mut asked, receive: &mut receive };

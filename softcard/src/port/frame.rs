@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use roce::Qpn;
 use roce::wire::{ethernet, icrc};
 
 /// Bytes of the largest frame: 4096 of payload, every header, pad and ICRC.
@@ -22,11 +23,14 @@ pub struct Frame {
     length: usize,
     /// Its invariant CRC was written here, and nobody could have changed anything since.
     sealed: bool,
+    /// Of a datagram to a multicast group that waits for some of its members: the last that has taken it.
+    taken_by: Option<Qpn>,
 }
 
 impl Frame {
     fn new() -> Self {
-        Self { bytes: vec![0; FRAME_CAPACITY].into(), length: 0, sealed: false }
+        let bytes = vec![0; FRAME_CAPACITY].into();
+        Self { bytes, length: 0, sealed: false, taken_by: None }
     }
 
     /// Whether there is one.
@@ -73,6 +77,7 @@ impl Frame {
         if fits {
             self.length = length;
             self.sealed = false;
+            self.taken_by = None;
         }
         fits
     }
@@ -105,6 +110,14 @@ impl roce::ReceivedFrame for Frame {
     #[inline]
     fn is_vouched_for(&self) -> bool {
         self.sealed
+    }
+
+    fn taken_by(&self) -> Option<Qpn> {
+        self.taken_by
+    }
+
+    fn set_taken_by(&mut self, member: Option<Qpn>) {
+        self.taken_by = member;
     }
 }
 
@@ -149,6 +162,12 @@ impl FramePool {
         copy.set_len(frame.length);
         copy.as_mut_slice().copy_from_slice(frame.as_slice());
         copy
+    }
+
+    /// A frame with the same bytes, for those of a multicast group who have not taken the first.
+    #[must_use]
+    pub(crate) fn copy_for_others(&self, frame: &Frame) -> Frame {
+        Frame { taken_by: frame.taken_by, ..self.copy_of(frame) }
     }
 
     /// Gives frames back, as [`FramePool::put`] does.

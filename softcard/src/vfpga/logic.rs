@@ -33,8 +33,8 @@ use std::task::Poll;
 use fpga_regs::engine::qp::QpType;
 use hostmem::WakeFor;
 use roce::{
-    AccessDenied, Address, AddressVector, Counters, DatagramRequest, Event, Instant, PostError,
-    QpAttributes, QpSnapshot, Qpn, Receive, ReceiveError, SendRequest,
+    AccessDenied, Address, AddressVector, Counters, DatagramRequest, Event, Gid, Instant,
+    PostError, QpAttributes, QpSnapshot, Qpn, Receive, ReceiveError, SendRequest,
 };
 
 use super::Slots;
@@ -202,6 +202,24 @@ impl<'a> Ports<'a> {
     /// Forgets an address handle.
     pub(crate) fn destroy_ah(&mut self, ah: u32) {
         self.network.stack.destroy_ah(ah);
+    }
+
+    /// Takes a QP of datagrams into a multicast group, or out of it.
+    pub(crate) fn set_member(
+        &mut self,
+        now: u64,
+        qpn: Qpn,
+        group: Gid,
+        member: bool,
+    ) -> Result<(), roce::Error> {
+        if !self.owns(qpn) {
+            return Err(roce::Error::UnknownQp(qpn));
+        }
+        let stack = &mut self.network.stack;
+        match member {
+            true => stack.attach(Instant(now), qpn, group),
+            false => stack.detach(Instant(now), qpn, group),
+        }
     }
 
     /// Takes a datagram, as [`Ports::post_send`] another message.

@@ -19,7 +19,8 @@ use crate::published::IsrCopy;
 pub(crate) use control::{Beat, Control};
 pub(crate) use engine::QueueEngine;
 pub use engine::{
-    AH_BYTES, CQ_BYTES, DM_BYTES, MR_BYTES, MW_BYTES, QP_BYTES, RQ_BYTES, UNDER_WAY_BYTES,
+    AH_BYTES, CQ_BYTES, DM_BYTES, MEMBERSHIP_BYTES, MR_BYTES, MW_BYTES, QP_BYTES, RQ_BYTES,
+    UNDER_WAY_BYTES,
 };
 pub(crate) use logic::{Logic, Ports};
 pub(crate) use request::{Access, Answer, Payload, Piece, Tag, Unreachable, Wanted, vfpga_of};

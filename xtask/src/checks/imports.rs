@@ -33,6 +33,7 @@ const EXCEPTIONS: &[Exception] = &[
             "provider/src/ffi/cq.rs",
             "provider/src/ffi/dm.rs",
             "provider/src/ffi/hook.rs",
+            "provider/src/ffi/mcast.rs",
             "provider/src/ffi/mr.rs",
             "provider/src/ffi/mw.rs",
             "provider/src/ffi/pd.rs",

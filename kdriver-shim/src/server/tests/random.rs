@@ -65,7 +65,7 @@ impl Known {
 
     fn request(&self, dice: &mut Dice, memory: &[u8]) -> Request {
         let context = dice.number(&self.contexts);
-        match dice.below(39) {
+        match dice.below(41) {
             0 => Request::ListCards,
             1 => Request::Status,
             2 => Request::OpenContext { card: dice.below(3) as u32 },
@@ -110,6 +110,13 @@ impl Known {
             20 => Request::QueryClock { context },
             23 => wanted_ah(dice.number(&self.pds)),
             24 => Request::DestroyAh { ah: dice.number(&self.ahs) },
+            39 | 40 => {
+                let (qpn, group) = (dice.number(&self.qps), [0xff; 16]);
+                match dice.below(3) {
+                    0 => Request::DetachMulticast { qpn, group },
+                    _ => Request::AttachMulticast { qpn, group },
+                }
+            }
             30 | 31 => {
                 Request::ResizeCq { cqn: dice.number(&self.cqs), log2_entries: dice.below(9) as u8 }
             }

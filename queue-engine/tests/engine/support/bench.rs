@@ -30,6 +30,7 @@ pub const CONFIG: EngineConfig = EngineConfig {
         .union(Capabilities::SRQ)
         .union(Capabilities::RESIZE_CQ)
         .union(Capabilities::UD)
+        .union(Capabilities::MULTICAST)
         .union(Capabilities::DEVICE_MEMORY)
         .union(Capabilities::MODERATION)
         .union(Capabilities::INVALIDATE)
@@ -39,6 +40,8 @@ pub const CONFIG: EngineConfig = EngineConfig {
     rqs: 1024,
     keys: 1024,
     ahs: 1024,
+    groups: 8,
+    qps_per_group: 4,
     log2_cq_entries: 12,
     log2_sq_blocks: 10,
     log2_rq_entries: 10,

@@ -1,6 +1,6 @@
 //! A transport that keeps what it is given until the test says what became of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fpga_regs::engine::admin::{AdminStatus, CreateAh, PortAttributes};
 use fpga_regs::engine::cqe::Status;
@@ -47,6 +47,7 @@ pub struct Manual {
     pub neighbours: BTreeMap<[u8; 16], [u8; 6]>,
     /// Address handles.
     pub ahs: BTreeMap<u32, CreateAh>,
+    pub members: BTreeSet<(u32, [u8; 16])>,
     pub counters: Vec<u64>,
     pub port: Option<PortAttributes>,
 }
@@ -65,6 +66,7 @@ impl Default for Manual {
             gids: BTreeMap::new(),
             neighbours: BTreeMap::new(),
             ahs: BTreeMap::new(),
+            members: BTreeSet::new(),
             counters: Vec::new(),
             port: None,
         }
@@ -150,6 +152,21 @@ impl Transport for Manual {
 
     fn destroy_ah(&mut self, ah: u32) {
         assert!(self.ahs.remove(&ah).is_some(), "address handle {ah:#x} does not exist");
+    }
+
+    fn set_member(
+        &mut self,
+        _: u64,
+        qpn: u32,
+        group: [u8; 16],
+        member: bool,
+    ) -> Result<(), AdminStatus> {
+        self.admin_refusal.map_or(Ok(()), Err)?;
+        let changed = match member {
+            true => self.members.insert((qpn, group)),
+            false => self.members.remove(&(qpn, group)),
+        };
+        if changed || member { Ok(()) } else { Err(AdminStatus::NotFound) }
     }
 
     fn room(&self, qpn: u32) -> usize {

@@ -161,7 +161,7 @@ fn solicitations_are_the_stacks_and_advertisements_both_may_hear() {
         };
         let sum = ndp::checksum(ip.source, ip.destination, &message);
         message[2..4].copy_from_slice(&sum.to_be_bytes());
-        let group = ndp::multicast_mac(ip.destination);
+        let group = MacAddr::of_group(Gid::from_ipv6(ip.destination));
         stack.owner(&frame(group, EtherType::IPV6, &[&ip.to_bytes(), &message]))
     };
     assert_eq!(solicit(own, PEER.link_local()), Owner::Stack);

@@ -42,6 +42,9 @@ pub const CQ_BYTES: usize = CardEngine::CQ_BYTES + RING_BYTES;
 /// Bytes that a card keeps for an address handle at most.
 pub const AH_BYTES: usize = CardEngine::AH_BYTES + Stack::AH_BYTES;
 
+/// Bytes that a card keeps for a queue pair's place in a multicast group at most.
+pub const MEMBERSHIP_BYTES: usize = Stack::MEMBERSHIP_BYTES;
+
 /// Bytes that a card keeps for a memory window at most.
 pub const MW_BYTES: usize = CardEngine::WINDOW_BYTES;
 
@@ -73,12 +76,15 @@ fn engine_config(window: u8) -> EngineConfig {
             | Capabilities::MODERATION
             | Capabilities::UD
             | Capabilities::INVALIDATE
-            | Capabilities::MEMORY_WINDOW,
+            | Capabilities::MEMORY_WINDOW
+            | Capabilities::MULTICAST,
         qps: 16_384,
         cqs: 16_384,
         rqs: 16_384,
         keys: 65_536,
         ahs: 16_384,
+        groups: roce::param::MAX_GROUPS as u16,
+        qps_per_group: roce::param::MAX_GROUP_MEMBERS as u16,
         log2_cq_entries: 22,
         log2_sq_blocks: 18,
         log2_rq_entries: 16,

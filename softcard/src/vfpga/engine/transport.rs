@@ -94,6 +94,20 @@ impl Transport for RoceTransport<'_, '_> {
         self.0.destroy_ah(ah);
     }
 
+    fn set_member(
+        &mut self,
+        now: u64,
+        qpn: u32,
+        group: [u8; 16],
+        member: bool,
+    ) -> Result<(), AdminStatus> {
+        let qpn = Qpn::new(qpn).ok_or(AdminStatus::NotFound)?;
+        self.0.set_member(now, qpn, Gid::from_bytes(group), member).map_err(|error| {
+            log::debug!("{error}");
+            admin_status(&error)
+        })
+    }
+
     fn room(&self, qpn: u32) -> usize {
         Qpn::new(qpn).map_or(0, |qpn| self.0.send_room(qpn))
     }
@@ -165,7 +179,7 @@ fn datagram_request(
     imm: Option<u32>,
 ) -> Option<DatagramRequest> {
     let (length, solicited) = (message.length, message.solicited);
-    let (dest_qpn, imm) = (Qpn::new(qpn)?, imm.map(immediate));
+    let (dest_qpn, imm) = (Qpn::destination(qpn)?, imm.map(immediate));
     Some(DatagramRequest { ah, dest_qpn, qkey, length, imm, solicited })
 }
 
@@ -263,8 +277,10 @@ fn admin_status(error: &roce::Error) -> AdminStatus {
         roce::Error::QpExists(_)
         | roce::Error::TooManyQps(_)
         | roce::Error::AhExists(_)
+        | roce::Error::TooManyGroups(_)
+        | roce::Error::TooManyMembers { .. }
         | roce::Error::TooManyAhs(_) => AdminStatus::NoResources,
-        roce::Error::UnknownQp(_) => AdminStatus::NotFound,
+        roce::Error::UnknownQp(_) | roce::Error::NoMember { .. } => AdminStatus::NotFound,
         roce::Error::BadTransition { refused, .. } => (*refused).into(),
         _ => AdminStatus::Invalid,
     }

@@ -1,0 +1,240 @@
+//! Multicast groups: which queue pairs are in them, and what routers and switches are told of that.
+//!
+//! A group that gets its first member, or loses its last, is told of by two reports (IGMPv3, MLDv2), and
+//! who asks gets an answer at some time of those that the question allows. Whoever makes queue pairs join
+//! and leave, or asks, can make the port send no more than one report of each kind, of many groups, in
+//! [`param::REPORT_INTERVAL`].
+
+use core::ops::Bound;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::error::Error;
+use crate::param;
+use crate::types::{Gid, Instant, MacAddr, Qpn};
+use crate::wire::{igmp, mld};
+use igmp::RecordType;
+
+/// What is still to be told of a group.
+#[derive(Clone, Copy, Debug)]
+struct News {
+    /// Reports that tell of the change: its first member, or its last.
+    changes: u8,
+    /// Somebody has asked.
+    asked: bool,
+    /// When the next report is due. Then, if there is nothing to tell, this is forgotten.
+    at: Instant,
+}
+
+/// A report that is due: of groups of one kind, at most as many as one has room for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// Whether of IPv4's groups.
+    pub ipv4: bool,
+    pub records: Vec<(RecordType, Gid)>,
+}
+
+/// The groups of a port.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    members: BTreeMap<Gid, BTreeSet<Qpn>>,
+    news: BTreeMap<Gid, News>,
+    /// When something is due, or earlier; `None` while there is no news.
+    next: Option<Instant>,
+    /// When the next report may be sent.
+    pause: Instant,
+    /// Grows with each question, so that ports do not all answer at the same time.
+    questions: u64,
+}
+
+impl Groups {
+    /// Bytes that a queue pair's place in a group takes at most, if nobody else is in it.
+    pub(crate) const BYTES_OF_EACH: usize =
+        2 * (size_of::<(Gid, BTreeSet<Qpn>)>() + size_of::<(Gid, News)>() + size_of::<[Qpn; 12]>());
+
+    /// Takes a queue pair into a group; once more does nothing.
+    pub(crate) fn join(&mut self, now: Instant, group: Gid, qpn: Qpn) -> Result<(), Error> {
+        let count = self.members.len();
+        match self.members.get_mut(&group) {
+            Some(members) if members.contains(&qpn) => {}
+            // UD-22
+            Some(members) if members.len() >= param::MAX_GROUP_MEMBERS => {
+                return Err(Error::TooManyMembers { group, limit: param::MAX_GROUP_MEMBERS });
+            }
+            Some(members) => {
+                members.insert(qpn);
+            }
+            None if count >= param::MAX_GROUPS => {
+                return Err(Error::TooManyGroups(param::MAX_GROUPS));
+            }
+            None => {
+                self.members.insert(group, BTreeSet::from([qpn]));
+                self.change(now, group);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a queue pair out of a group; `false` if it is not in it.
+    pub(crate) fn leave(&mut self, now: Instant, group: Gid, qpn: Qpn) -> bool {
+        let Some(members) = self.members.get_mut(&group) else { return false };
+        let was = members.remove(&qpn);
+        if members.is_empty() {
+            self.members.remove(&group);
+            self.change(now, group);
+        }
+        was
+    }
+
+    /// Whether a group has members here.
+    #[inline]
+    pub(crate) fn has(&self, group: Gid) -> bool {
+        !self.members.is_empty() && self.members.contains_key(&group)
+    }
+
+    /// Whether any group has members here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// The member of a group behind `last`, or the first.
+    pub(crate) fn next_member(&self, group: Gid, last: Option<Qpn>) -> Option<Qpn> {
+        let behind = (last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        self.members.get(&group)?.range(behind).next().copied()
+    }
+
+    /// The members of a group.
+    pub(crate) fn members(&self, group: Gid) -> impl Iterator<Item = Qpn> {
+        self.members.get(&group).into_iter().flatten().copied()
+    }
+
+    /// Notes that a group has got its first member, or lost its last.
+    fn change(&mut self, now: Instant, group: Gid) {
+        if !is_told_of(group) {
+            return;
+        }
+        // Who asks for it next finds out that nobody is in it.
+        let is_gone = !self.members.contains_key(&group);
+        if is_gone && self.news.len() >= 2 * param::MAX_GROUPS {
+            self.news.remove(&group);
+            return;
+        }
+        // UD-23
+        let news = self.news.entry(group).or_insert(News { changes: 0, asked: false, at: now });
+        news.changes = param::REPORTS_OF_CHANGE;
+        let at = news.at;
+        self.wake_at(at);
+    }
+
+    fn wake_at(&mut self, at: Instant) {
+        self.next = Some(self.next.map_or(at, |next| next.min(at)));
+    }
+
+    // UD-24
+    /// Somebody asks for the members of a group, or of all groups of a kind; the answer is due after a
+    /// part of the time that there is for it, another one on each port.
+    pub(crate) fn asked(
+        &mut self,
+        now: Instant,
+        ipv4: bool,
+        group: Option<Gid>,
+        within: Duration,
+        mac: MacAddr,
+    ) {
+        let at = now.after(self.part_of(within, mac));
+        let note = |news: &mut BTreeMap<Gid, News>, group: Gid| {
+            let news = news.entry(group).or_insert(News { changes: 0, asked: true, at });
+            news.asked = true;
+            news.at = news.at.min(at);
+        };
+        match group {
+            Some(group) if self.members.contains_key(&group) && is_told_of(group) => {
+                note(&mut self.news, group);
+            }
+            Some(_) => return,
+            None => {
+                let of_kind =
+                    |group: &&Gid| group.as_ipv4().is_some() == ipv4 && is_told_of(**group);
+                for group in self.members.keys().filter(of_kind) {
+                    note(&mut self.news, *group);
+                }
+            }
+        }
+        if !self.news.is_empty() {
+            self.wake_at(at);
+        }
+    }
+
+    /// All groups are to be told of anew: the port has become one of another network.
+    pub(crate) fn tell_all(&mut self, now: Instant) {
+        let groups: Vec<Gid> = self.members.keys().copied().collect();
+        groups.into_iter().for_each(|group| self.change(now, group));
+    }
+
+    /// A part of a time that nobody can foresee who does not see everything.
+    fn part_of(&mut self, within: Duration, mac: MacAddr) -> Duration {
+        self.questions = self.questions.wrapping_add(1);
+        let [a, b, c, d, e, f] = mac.0;
+        let seed = u64::from_be_bytes([0, 0, a, b, c, d, e, f]) ^ self.questions.rotate_right(16);
+        let mixed = (seed ^ seed >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let nanos = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos((u128::from(nanos).wrapping_mul(mixed.into()) >> 32) as u64)
+    }
+
+    /// When [`Groups::poll`] has something to do.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.next.map(|next| next.max(self.pause))
+    }
+
+    /// The next report that is due.
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<Report> {
+        if self.next_timeout().is_none_or(|at| at > now) {
+            return None;
+        }
+        let is_due = |(group, news): (&Gid, &News)| (news.at <= now).then_some(*group);
+        let first = self.news.iter().find_map(is_due);
+        let report = first.map(|first| {
+            let ipv4 = first.as_ipv4().is_some();
+            let most = if ipv4 { igmp::MAX_RECORDS } else { mld::MAX_RECORDS };
+            let due = self.news.iter().filter_map(is_due);
+            let of_kind = due.filter(|group| group.as_ipv4().is_some() == ipv4);
+            let groups: Vec<Gid> = of_kind.take(most).collect();
+            let records = groups.into_iter().filter_map(|group| self.record(now, group)).collect();
+            self.pause = now.after(param::REPORT_INTERVAL);
+            Report { ipv4, records }
+        });
+        self.next = self.news.values().map(|news| news.at).min();
+        report.filter(|report| !report.records.is_empty())
+    }
+
+    /// What there is to say of a group, which is said now.
+    fn record(&mut self, now: Instant, group: Gid) -> Option<(RecordType, Gid)> {
+        let is_member = self.members.contains_key(&group);
+        let news = self.news.get_mut(&group)?;
+        let kind = match (news.changes, is_member) {
+            (1.., true) => RecordType::Joined,
+            (1.., false) => RecordType::Left,
+            (0, true) if news.asked => RecordType::IsMember,
+            _ => {
+                self.news.remove(&group);
+                return None;
+            }
+        };
+        let changes = news.changes.saturating_sub(1);
+        *news = News { changes, asked: false, at: now.after(param::REPEAT_INTERVAL) };
+        Some((kind, group))
+    }
+}
+
+/// Whether members of a group are told of: not of the one that every host is in, nor of those that no
+/// link carries.
+fn is_told_of(group: Gid) -> bool {
+    match group.as_ipv4() {
+        Some(group) => group != igmp::ALL_HOSTS,
+        None => {
+            let address = group.as_ipv6();
+            let [_, flags_and_scope, ..] = address.octets();
+            address != mld::ALL_NODES && flags_and_scope & 0xf > 1
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Multicast's part of a port: datagrams for all queue pairs in a group, and who is told of that.
+
+use core::task::Poll;
+
+use super::input::{CONGESTION_EXPERIENCED, Envelope};
+use super::{Slot, Stack, datagram_at};
+use crate::api::{Placement, ReceivedFrame, Verbs};
+use crate::control;
+use crate::counters::bump;
+use crate::error::Error;
+use crate::groups::Report;
+use crate::param;
+use crate::types::{Gid, GidTable, Instant, Qpn};
+use crate::wire::{Malformed, frame, igmp, ipv6, mld};
+
+impl Stack {
+    /// Bytes that a queue pair's place in a multicast group takes at most.
+    pub const MEMBERSHIP_BYTES: usize = crate::groups::Groups::BYTES_OF_EACH + 2 * size_of::<Gid>();
+
+    /// Takes a queue pair of Unreliable Datagram into a multicast group; once more does nothing. It stays
+    /// there until it is taken out, or destroyed.
+    pub fn attach(&mut self, now: Instant, qpn: Qpn, group: Gid) -> Result<(), Error> {
+        let slot = self.slot(qpn).ok_or(Error::UnknownQp(qpn))?;
+        if !group.is_group() {
+            return Err(Error::NoGroup(group));
+        }
+        let qp = datagram_at(&mut self.slots, slot).ok_or(Error::NoDatagramQp(qpn))?;
+        self.groups.join(now, group, qpn)?;
+        qp.groups.insert(group);
+        Ok(())
+    }
+
+    /// Takes a queue pair out of a multicast group.
+    pub fn detach(&mut self, now: Instant, qpn: Qpn, group: Gid) -> Result<(), Error> {
+        let slot = self.slot(qpn).ok_or(Error::UnknownQp(qpn))?;
+        let qp = datagram_at(&mut self.slots, slot).ok_or(Error::NoDatagramQp(qpn))?;
+        if !qp.groups.remove(&group) {
+            return Err(Error::NoMember { qpn, group });
+        }
+        self.groups.leave(now, group, qpn);
+        Ok(())
+    }
+
+    /// Takes a queue pair that ends out of all groups.
+    pub(super) fn leave_groups(&mut self, slot: u32) {
+        let Some(Slot::Datagram(qp)) = self.slots.get_mut(slot as usize) else { return };
+        for group in core::mem::take(&mut qp.groups) {
+            // At once.
+            self.groups.leave(Instant::default(), group, qp.qpn);
+        }
+    }
+
+    /// Whether a frame that leaves this port is for queue pairs of its own, too: the caller gives it a copy
+    /// back, for no cable does.
+    // UD-20
+    #[inline]
+    #[must_use]
+    pub fn hears_itself(&self, frame: &[u8]) -> bool {
+        let is_group = frame.first().is_some_and(|first| first & 1 == 1);
+        is_group && !self.groups.is_empty() && !self.destinations(frame).is_empty()
+    }
+
+    /// Takes a datagram to a group, for each of its members that has not taken it yet.
+    pub(super) fn receive_for_group(
+        &mut self,
+        envelope: &Envelope,
+        frame: &mut (impl ReceivedFrame + ?Sized),
+        frame_index: usize,
+        verbs: &mut impl Verbs,
+        placements: &mut Vec<Placement>,
+    ) -> Result<Poll<()>, Malformed> {
+        if !self.icrc_policy.admits(frame) {
+            bump(&mut self.shared.counters.rx_icrc_encapsulated);
+            return Ok(Poll::Ready(()));
+        }
+        let mut last = frame.taken_by();
+        let bytes = frame.bytes().get(envelope.payload.clone()).unwrap_or_default();
+        let packet = frame::Repr::parse(bytes)?;
+        let padded = packet.payload.len().wrapping_add(usize::from(packet.bth.pad_count));
+        // RC-8
+        if padded % 4 != 0 {
+            return Err(Malformed::Length("BTH"));
+        }
+        // UD-19
+        if packet.bth.dest_qpn != Qpn::GROUP.value() {
+            bump(&mut self.shared.counters.drop_unknown_qp);
+            return Ok(Poll::Ready(()));
+        }
+        // UD-21
+        let group = envelope.destination.gid;
+        let mut waits = false;
+        while let Some(member) = self.groups.next_member(group, last) {
+            if let Some(slot) = self.slot(member) {
+                let taken =
+                    self.receive_datagram(slot, envelope, &packet, frame_index, verbs, placements);
+                waits = taken.is_pending();
+                if waits {
+                    break;
+                }
+            }
+            last = Some(member);
+        }
+        if waits {
+            frame.set_taken_by(last);
+            return Ok(Poll::Pending);
+        }
+        let counters = &mut self.shared.counters;
+        bump(&mut counters.rcvd_mcast_pkts);
+        if envelope.traffic_class & 3 == CONGESTION_EXPERIENCED {
+            bump(&mut counters.np_ecn_marked_roce_packets);
+        }
+        Ok(Poll::Ready(()))
+    }
+
+    pub(super) fn receive_igmp(&mut self, now: Instant, packet: &[u8]) -> Result<(), Malformed> {
+        let Ok(query) = igmp::parse_query(packet) else {
+            bump(&mut self.shared.counters.drop_not_for_us);
+            return Ok(());
+        };
+        let group = query.group.map(Gid::from_ipv4);
+        self.groups.asked(now, true, group, query.within, self.addresses.mac);
+        Ok(())
+    }
+
+    pub(super) fn receive_mld(
+        &mut self,
+        now: Instant,
+        ip: &ipv6::Repr,
+        packet: &[u8],
+    ) -> Result<(), Malformed> {
+        let Ok(query) = mld::parse_query(ip, packet) else {
+            bump(&mut self.shared.counters.drop_not_for_us);
+            return Ok(());
+        };
+        let group = query.group.map(Gid::from_ipv6);
+        self.groups.asked(now, false, group, query.within, self.addresses.mac);
+        Ok(())
+    }
+
+    /// The port has other addresses: where it is in a network that it was not in, that is told of all
+    /// groups.
+    pub(super) fn tell_of_groups(&mut self, before: &GidTable) {
+        let is_new = |vlan: u16| before.iter().flatten().all(|own| own.vlan != vlan);
+        if self.addresses.gids.iter().flatten().any(|own| is_new(own.vlan)) {
+            self.groups.tell_all(Instant::default());
+        }
+    }
+
+    /// Sends the reports of groups that are due, as far as there is room.
+    pub(super) fn report_due(&mut self, now: Instant) {
+        while self.control.len() < param::CONTROL_QUEUE {
+            let Some(report) = self.groups.poll(now) else { break };
+            self.report(&report);
+        }
+    }
+
+    /// Sends a report in each network that the port is in.
+    fn report(&mut self, report: &Report) {
+        let mut networks: Vec<u16> = Vec::new();
+        for own in self.addresses.gids.iter().flatten() {
+            if !networks.contains(&own.vlan) {
+                networks.push(own.vlan);
+            }
+        }
+        for vlan in networks {
+            bump(&mut self.shared.counters.sent_group_reports);
+            let frame = control::group_report(&self.addresses, vlan, report);
+            self.send_control(frame);
+        }
+    }
+}
