@@ -12,6 +12,7 @@ pub mod errors;
 pub mod extended;
 pub mod link;
 pub mod many;
+pub mod multicast;
 pub mod port;
 pub mod reach;
 pub mod resize;

@@ -31,8 +31,8 @@ pub use fork::in_child;
 pub use library::Library;
 pub use mapping::Mapping;
 pub use qp::{
-    Atomic, AtomicOperation, Destination, End, Operation, Patience, Peer, Qp, QpWishes, Send,
-    Service, Window,
+    Atomic, AtomicOperation, Destination, End, GROUP_QPN, Operation, Patience, Peer, Qp, QpWishes,
+    Send, Service, Window,
 };
 pub use recv::Recv;
 pub use region::{Piece, Region};

@@ -157,6 +157,7 @@ fn rows() -> Vec<Row> {
         let body = move |trial: &Trial<'_>| trial.messages(&command, &[says]);
         add(format!("data/{name}"), &[], "", Box::new(body));
     }
+    add("multicast".into(), &[], "", Box::new(|trial| trial.multicast()));
     add("every ICRC is scapy's".into(), &[Need::Scapy], "", Box::new(icrcs));
     // No pingpong: the side that is done takes its QP along, and where its last acknowledgement is lost,
     // the other one repeats its last message. It wants 7 retries, which rxe takes for endless.
@@ -229,6 +230,9 @@ fn on_cable(setting: &Setting, peer: &Peer, fault: &str, body: &Body, file: &Pat
     } else {
         ensure!(bad == 0, "{bad} frames of the kernel had a bad ICRC: {own:?}");
     }
+    // Of what it sends to a group that it is in itself, the kernel takes a copy.
+    let to_itself = own["rcvd_mcast_pkts"].saturating_sub(own["sent_mcast_pkts"]);
+    let heard = heard.saturating_sub(to_itself);
     if fault.is_empty() {
         // The kernel drops what has a bad ICRC uncounted. Only what was sent again may come to a QP
         // that is no more.
@@ -238,7 +242,8 @@ fn on_cable(setting: &Setting, peer: &Peer, fault: &str, body: &Body, file: &Pat
             "the kernel took {heard} frames of {sent}: {own:?}"
         );
     }
-    if !spoils {
+    // A datagram to a group counts for each member.
+    if !spoils && own["rcvd_mcast_pkts"] == 0 {
         true_of(0, &own, &frames(setting, file)?)?;
     }
     Ok(())
@@ -342,6 +347,20 @@ impl Trial<'_> {
         let release = self.peer.machine.run("uname -r")?.success()?.stdout;
         let keyless = if release.starts_with("6.1.") { "" } else { " --keyless-empty-reads" };
         self.messages(&format!("{DATA} --bad-cable{keyless}"), &DATA_SAYS)
+    }
+
+    /// Datagrams to groups of both kinds both ways. The kernel takes packets for groups that a socket is
+    /// in; rxe joins none by itself.
+    fn multicast(&self) -> Result<()> {
+        let command = "verbs-data multicast-apart";
+        let here = self.setting.bin.join(command);
+        let there = format!("{command} --join eth0");
+        for side in self.both_roles(&here.display().to_string(), &there)?.into_iter() {
+            for side in [side.server, side.client] {
+                side.says("192 copies arrived in their groups")?;
+            }
+        }
+        Ok(())
     }
 
     fn messages(&self, command: &str, says: &[&str]) -> Result<()> {

@@ -102,6 +102,27 @@ enum Command {
         #[command(flatten)]
         link: Link,
     },
+    /// Datagrams to multicast groups, from one device to all
+    Multicast {
+        /// The cables are bad: some datagrams are lost
+        #[arg(long)]
+        bad: bool,
+    },
+    /// Datagrams to multicast groups both ways between this process and another, which runs the same on
+    /// another device: one waits, the other is told where
+    MulticastApart {
+        /// Device
+        #[arg(short, long, default_value = "balboa0")]
+        device: String,
+        /// TCP port
+        #[arg(short, long)]
+        port: u16,
+        /// The network device on which the kernel is to take the groups' packets
+        #[arg(long)]
+        join: Option<String>,
+        /// Where the other process waits
+        host: Option<String>,
+    },
     /// Messages of every kind both ways between this process and another, which runs the same on
     /// another device: one waits, the other is told where
     Apart {
@@ -310,6 +331,14 @@ fn main() -> anyhow::Result<()> {
                 println!("{} atomics counted once", done.atomics);
                 println!("{} keys were taken back", done.keys);
             }
+        }
+        Command::Multicast { bad } => {
+            println!("{} copies arrived in their groups", data::multicast::all(bad)?);
+        }
+        Command::MulticastApart { device, port, join, host } => {
+            let (host, join) = (host.as_deref(), join.as_deref());
+            let count = data::multicast::apart(&device, host, port, join)?;
+            println!("{count} copies arrived in their groups");
         }
         Command::Huge { operation, mib, mtu, link } => {
             let operation = match operation {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::faults::was_bad;
 use crate::pair::{Both, run_between};
 use crate::runner::{Case, Need};
 use crate::setting::Setting;
@@ -64,6 +65,12 @@ pub fn cases() -> Vec<Case> {
         let name = format!("verbs-data/two processes/{name}");
         cases.push(Case::new(name, &[], move |setting| two_processes(setting, options, count)));
     }
+    // On the switch, and each with a cable; 2 groups, 6 members, 24 datagrams.
+    cases.push(multicast("", "--soft 3", "", "288 copies arrived"));
+    let pair = "--soft 2 --port 0=unix:DIR/a,DIR/b --port 1=unix:DIR/b,DIR/a";
+    cases.push(multicast("/cable", pair, "", "192 copies arrived"));
+    let fault = "loss=5%,dup=5%,reorder=5%,corrupt=5%";
+    cases.push(multicast("/bad cable", "--soft 3", fault, "288 copies arrived"));
     cases.push(Case::new("verbs-data/a path that is not UTF-8", &[], elsewhere));
     cases
 }
@@ -93,6 +100,26 @@ fn two_processes(setting: &Setting, options: &str, count: usize) -> Result<()> {
         }
     }
     daemon.stop()
+}
+
+/// Groups of members on all cards.
+fn multicast(name: &str, cards: &'static str, fault: &'static str, says: &'static str) -> Case {
+    Case::new(format!("verbs-data/multicast{name}"), &[], move |setting| {
+        let directory = setting.directory();
+        let mut options = cards.replace("DIR", &directory.display().to_string());
+        let mut command = "multicast".to_owned();
+        if !fault.is_empty() {
+            options.push_str(&format!(" --fault {fault}"));
+            command.push_str(" --bad");
+        }
+        let daemon = setting.balboad(&options)?;
+        let program = setting.bin.join("verbs-data");
+        daemon.run("").arg(program).words(&command).limit(SWEEP).run()?.success()?.says(says)?;
+        if !fault.is_empty() {
+            was_bad(&daemon, fault)?;
+        }
+        daemon.stop()
+    })
 }
 
 fn case(name: &str, command: &str, says: &'static str, needs: &[Need]) -> Case {

@@ -15,11 +15,13 @@ use super::srq::Srq;
 mod atomic;
 mod datagram;
 mod extended;
+mod multicast;
 mod window;
 
 pub use atomic::{Atomic, AtomicOperation};
 pub use datagram::Destination;
 pub use extended::{End, QpWishes};
+pub use multicast::GROUP_QPN;
 pub use window::Window;
 
 /// What a send work request does.
@@ -225,6 +227,20 @@ impl Qp {
     pub fn number(&self) -> u32 {
         // SAFETY: the QP lives.
         unsafe { self.raw.as_ref() }.qp_num
+    }
+
+    /// Tries to destroy it, which is to be refused.
+    ///
+    /// # Errors
+    /// When the device refuses: it is there still.
+    ///
+    /// # Panics
+    /// When it is gone.
+    pub fn destroy(&self) -> Result<(), Failed> {
+        // SAFETY: made by us; it is not used any more where it is gone, for the process ends.
+        let result = unsafe { (self.pd.library().ibv_destroy_qp)(self.raw.as_ptr()) };
+        assert_ne!(result, 0, "the QP is gone");
+        Failed::check("ibv_destroy_qp", result)
     }
 
     /// What it offers.
