@@ -17,6 +17,7 @@ pub mod port;
 pub mod reach;
 pub mod resize;
 pub mod shared;
+pub mod states;
 pub mod transfer;
 
 use link::{Link, Options};

@@ -102,6 +102,8 @@ enum Command {
         #[command(flatten)]
         link: Link,
     },
+    /// QPs that are drained, broken, used again and connected to themselves, and fences
+    States(Link),
     /// Datagrams to multicast groups, from one device to all
     Multicast {
         /// The cables are bad: some datagrams are lost
@@ -331,6 +333,9 @@ fn main() -> anyhow::Result<()> {
                 println!("{} atomics counted once", done.atomics);
                 println!("{} keys were taken back", done.keys);
             }
+        }
+        Command::States(link) => {
+            println!("{} states were as they should", data::states::all(&(&link).into())?);
         }
         Command::Multicast { bad } => {
             println!("{} copies arrived in their groups", data::multicast::all(bad)?);

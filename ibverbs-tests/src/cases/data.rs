@@ -47,6 +47,9 @@ pub fn cases() -> Vec<Case> {
         case("resize/loopback", "resize --to balboa0", "3840 messages arrived", &[]),
         case("resize/events", "resize --events", "3840 messages arrived", &[]),
         case("resize/extended", "resize --extended --events", "3840 messages arrived", &[]),
+        case("states", "states", "12 states were", &[]),
+        case("states/loopback", "states --to balboa0", "12 states were", &[]),
+        case("states/GID 0", "states --gid 0", "12 states were", &[]),
         case("errors", "errors", "24 errors came", &[]),
         case("errors/events", "errors --events", "24 errors came", &[]),
     ];

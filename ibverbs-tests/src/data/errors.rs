@@ -316,7 +316,8 @@ fn local_memory_gone(link: &Link) -> Result<()> {
 
 fn remote_memory_gone(link: &Link) -> Result<()> {
     link.right.region.take_away()?;
-    fails(link, write(link, 0, 64), v::IBV_WC_REM_OP_ERR)
+    fails(link, write(link, 0, 64), v::IBV_WC_REM_OP_ERR)?;
+    event(&link.right.context, v::IBV_EVENT_QP_FATAL, link.right.qp.element())
 }
 
 /// Nobody posts the receive.

@@ -16,6 +16,7 @@ mod atomic;
 mod datagram;
 mod extended;
 mod multicast;
+mod states;
 mod window;
 
 pub use atomic::{Atomic, AtomicOperation};
@@ -123,9 +124,13 @@ const RELIABLE: v::ibv_qp_attr_mask = v::IBV_QP_MAX_DEST_RD_ATOMIC
     | v::IBV_QP_RNR_RETRY
     | v::IBV_QP_MAX_QP_RD_ATOMIC;
 
-/// What a datagram's queue pair has on its way to RTS.
-const DATAGRAM: v::ibv_qp_attr_mask =
-    v::IBV_QP_STATE | v::IBV_QP_PKEY_INDEX | v::IBV_QP_PORT | v::IBV_QP_QKEY | v::IBV_QP_SQ_PSN;
+/// What a datagram's queue pair has on its way to RTS and to SQD.
+const DATAGRAM: v::ibv_qp_attr_mask = v::IBV_QP_STATE
+    | v::IBV_QP_PKEY_INDEX
+    | v::IBV_QP_PORT
+    | v::IBV_QP_QKEY
+    | v::IBV_QP_SQ_PSN
+    | v::IBV_QP_EN_SQD_ASYNC_NOTIFY;
 
 /// What a QP offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
