@@ -1165,6 +1165,8 @@ enum balboa_cqe_status {
     BALBOA_CQE_STATUS_RETRY_EXCEEDED = 12,
     /* The responder was not ready after all retries. */
     BALBOA_CQE_STATUS_RNR_RETRY_EXCEEDED = 13,
+    /* XRC: the responder has no such shared receive queue in its domain. */
+    BALBOA_CQE_STATUS_REMOTE_INVALID_RD_REQUEST = 15,
     /* An error without a name of its own. */
     BALBOA_CQE_STATUS_GENERAL = 21,
 };
@@ -1179,6 +1181,8 @@ enum balboa_cqe_status {
 #define BALBOA_CQE_FLAGS_SOLICITED 0x8u
 /* UD: 40 bytes stand before the payload, which byte_count counts: the header of IPv6, or in the last 20 of them that of IPv4. */
 #define BALBOA_CQE_FLAGS_GRH 0x10u
+/* XRC: the entry is of shared receive queue srqn, through qpn, which may be another client's. */
+#define BALBOA_CQE_FLAGS_XRC 0x20u
 /* What happened. */
 enum balboa_event_type {
     /* An armed completion queue has a completion: number is the CQN, data the arm sequence. */
@@ -1621,7 +1625,9 @@ struct balboa_cqe {
     uint8_t flags;
     /* Nanoseconds of the engine's clock. */
     balboa_le64 timestamp;
-    uint8_t reserved_20[24];
+    /* XRC: the shared receive queue. */
+    balboa_le32 srqn;
+    uint8_t reserved_24[20];
     /* Generation of the QP, one more with each RESET; entries of an earlier one are stale. */
     uint8_t generation;
     uint8_t reserved_39[6];
@@ -1639,6 +1645,7 @@ BALBOA_ASSERT(offsetof(struct balboa_cqe, status) == 0x15, "balboa_cqe.status");
 BALBOA_ASSERT(offsetof(struct balboa_cqe, vendor_code) == 0x16, "balboa_cqe.vendor_code");
 BALBOA_ASSERT(offsetof(struct balboa_cqe, flags) == 0x17, "balboa_cqe.flags");
 BALBOA_ASSERT(offsetof(struct balboa_cqe, timestamp) == 0x18, "balboa_cqe.timestamp");
+BALBOA_ASSERT(offsetof(struct balboa_cqe, srqn) == 0x20, "balboa_cqe.srqn");
 BALBOA_ASSERT(offsetof(struct balboa_cqe, generation) == 0x38, "balboa_cqe.generation");
 BALBOA_ASSERT(offsetof(struct balboa_cqe, phase) == 0x3f, "balboa_cqe.phase");
 /* An event. */

@@ -677,6 +677,8 @@ package balboa_card_pkg;
     CQE_STATUS_RETRY_EXCEEDED = 8'd12,
     // The responder was not ready after all retries.
     CQE_STATUS_RNR_RETRY_EXCEEDED = 8'd13,
+    // XRC: the responder has no such shared receive queue in its domain.
+    CQE_STATUS_REMOTE_INVALID_RD_REQUEST = 8'd15,
     // An error without a name of its own.
     CQE_STATUS_GENERAL = 8'd21
   } cqe_status_t;
@@ -691,6 +693,8 @@ package balboa_card_pkg;
   localparam logic [7:0] CQE_FLAGS_SOLICITED = 8'h8;
   // UD: 40 bytes stand before the payload, which byte_count counts: the header of IPv6, or in the last 20 of them that of IPv4.
   localparam logic [7:0] CQE_FLAGS_GRH = 8'h10;
+  // XRC: the entry is of shared receive queue srqn, through qpn, which may be another client's.
+  localparam logic [7:0] CQE_FLAGS_XRC = 8'h20;
   // What happened.
   typedef enum logic [7:0] {
     // An armed completion queue has a completion: number is the CQN, data the arm sequence.
@@ -1573,7 +1577,9 @@ package balboa_card_pkg;
     logic [47:0] reserved_456;
     // [455:448] Generation of the QP, one more with each RESET; entries of an earlier one are stale.
     logic [7:0] generation;
-    logic [191:0] reserved_256;
+    logic [159:0] reserved_288;
+    // [287:256] XRC: the shared receive queue.
+    logic [31:0] srqn;
     // [255:192] Nanoseconds of the engine's clock.
     logic [63:0] timestamp;
     // [191:184] Kind and contents.

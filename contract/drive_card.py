@@ -628,7 +628,7 @@ def refused_commands(card):
         status("DestroyCq", "admin_destroy", number=card.cqn ^ 1),
         status("CreateCq", "admin_create_cq", ring=ring + 8, log2_entries=2, page=PAGE),
         status("CreateCq", "admin_create_cq", ring=ring, log2_entries=40, page=PAGE),
-        status("CreateQp", "admin_create_qp", kind=card.c.code("qp_type", "XrcSend")),
+        status("CreateQp", "admin_create_qp", kind=77),
         status("ModifyQp", "admin_modify_qp", qpn=card.qpn),
         status("CreateKey", "admin_create_key", iova=(1 << 44) - 1, length=2, pdn=PDN),
     ]

@@ -19,6 +19,7 @@ pub mod resize;
 pub mod shared;
 pub mod states;
 pub mod transfer;
+pub mod xrc;
 
 use link::{Link, Options};
 use transfer::Transfer;

@@ -20,6 +20,8 @@ mod recv;
 mod region;
 mod srq;
 mod userfault;
+mod xrc;
+mod xrcd;
 
 pub use ah::Ah;
 pub use descriptors::descriptors_of;
@@ -37,6 +39,7 @@ pub use qp::{
 pub use recv::Recv;
 pub use region::{Piece, Region};
 pub use srq::Srq;
+pub use xrcd::Domain;
 
 /// A libibverbs call that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -16,6 +16,7 @@ use crate::listeners::Listeners;
 use crate::process::ClientId;
 use crate::quota::Resource;
 use crate::rings::RING_MEMORY_BYTES;
+use crate::xrc::XrcDomains;
 
 /// The P_Key table: the default partition, full member.
 const PKEYS: [u16; 1] = [0xffff];
@@ -32,6 +33,8 @@ pub struct Card {
     pub users: Vec<Users>,
     /// The connections that its QPs speak for.
     pub claims: Claims,
+    /// XRC domains, and the targets in them.
+    pub xrc: XrcDomains,
     /// What was leaked because the card did not confirm its end.
     pub quarantine: Quarantine,
     /// The kernel wants it back.
@@ -167,8 +170,8 @@ impl Card {
     #[must_use]
     pub fn new(mut device: Device) -> Self {
         let users = nobody(&mut device);
-        let (claims, quarantine) = Default::default();
-        Self { device, users, claims, quarantine, wanted_back: false, follows_kernel: false }
+        let (claims, xrc, quarantine) = Default::default();
+        Self { device, users, claims, xrc, quarantine, wanted_back: false, follows_kernel: false }
     }
 
     /// Brings it up anew after it was reset. No client may have a place on it.
@@ -176,10 +179,10 @@ impl Card {
     /// # Errors
     /// The driver's; it then stays as dead as it was.
     pub fn renew(&mut self) -> Result<(), Error> {
-        let Self { device, users, claims, quarantine, wanted_back, .. } = self;
+        let Self { device, users, claims, xrc, quarantine, wanted_back, .. } = self;
         device.renew(|device| {
             *users = nobody(device);
-            (*claims, *quarantine, *wanted_back) = Default::default();
+            (*claims, *xrc, *quarantine, *wanted_back) = Default::default();
         })?;
         Ok(())
     }

@@ -28,6 +28,8 @@ pub enum Key {
     Srq(u32),
     /// A QP, by number.
     Qp(u32),
+    /// A handle of an XRC target, by number.
+    Target(u32),
     /// The port, or the device.
     Device,
 }

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use fpga_regs::engine::qp::{AttributeMask, Attributes};
+
 use crate::process::ClientId;
 
 /// The far end of a connection: a QP of another port.
@@ -14,6 +16,21 @@ pub struct Peer {
     pub gid: [u8; 16],
     /// The QP's number there.
     pub qpn: u32,
+}
+
+impl Peer {
+    /// The far end that a change connects a QP to that has spoken for another; `None` where it stays what it
+    /// is.
+    #[must_use]
+    pub fn after(before: Option<Self>, change: &Attributes) -> Option<Self> {
+        let given = |mask| change.mask.contains(mask);
+        let gid = given(AttributeMask::AV).then_some(change.dgid);
+        let dest = given(AttributeMask::DEST_QPN).then_some(change.dest_qpn);
+        if gid.is_none() && dest.is_none() {
+            return None;
+        }
+        Some(Self { gid: gid.or(before.map(|it| it.gid))?, qpn: dest.or(before.map(|it| it.qpn))? })
+    }
 }
 
 /// A QP of a card.

@@ -17,7 +17,7 @@ use shim_abi::{Request, Way};
 use crate::cards::{Card, Window, find};
 use crate::error::{ADDRESSES, Error};
 use crate::numbers::Numbers;
-use crate::objects::{Ah, Channel, Context, Cq, Dm, Leaving, Mr, Mw, Pd, Qp, Srq};
+use crate::objects::{Ah, Channel, Context, Cq, Dm, Leaving, Mr, Mw, Pd, Qp, Srq, Target, Xrcd};
 use crate::poller::{Poller, Watch};
 use crate::process::{ClientId, Process};
 use crate::quota::Usage;
@@ -143,8 +143,12 @@ pub struct PutOff {
 pub struct Owned {
     /// Queue pairs by number; numbers of different cards never collide in one client.
     pub qps: BTreeMap<u32, Qp>,
+    /// Handles of XRC targets.
+    pub targets: BTreeMap<u32, Target>,
     /// Shared receive queues by number, as those of queue pairs.
     pub srqs: BTreeMap<u32, Srq>,
+    /// Handles of XRC domains.
+    pub xrcds: BTreeMap<u32, Xrcd>,
     /// Address handles.
     pub ahs: BTreeMap<u32, Ah>,
     /// Memory windows.

@@ -12,7 +12,7 @@ use card_driver::shell::ROW;
 
 use crate::cards::{Card, Page, find};
 use crate::clients::{CardUse, Client, Owned, Stage};
-use crate::objects::{Ah, Channel, Context, Cq, Dm, Mr, Mw, Pd, Qp, Srq};
+use crate::objects::{Ah, Channel, Context, Cq, Dm, Mr, Mw, Pd, Qp, Srq, Target, Xrcd};
 use crate::poller::Poller;
 use crate::quota::Resource;
 use crate::undo::Kind;
@@ -55,7 +55,9 @@ impl Client {
         // All of them, by name: one that is left out does not compile.
         let Owned {
             qps,
+            targets,
             srqs,
+            xrcds,
             ahs,
             mws,
             cqs,
@@ -68,9 +70,11 @@ impl Client {
             pds,
             contexts,
         } = &self.owned;
-        let order: [(bool, End); 12] = [
+        let order: [(bool, End); 14] = [
             (qps.is_empty(), Self::end_first::<Qp>),
+            (targets.is_empty(), Self::end_first::<Target>),
             (srqs.is_empty(), Self::end_first::<Srq>),
+            (xrcds.is_empty(), Self::end_first::<Xrcd>),
             (ahs.is_empty(), Self::end_first::<Ah>),
             (cqs.is_empty(), Self::end_first::<Cq>),
             // A region that windows are bound to does not end.
@@ -195,6 +199,7 @@ fn end_page(card: &mut Card, index: u8, page: u8, granted: bool, clean: bool) {
         Ok(()) => {
             log::warn!("{}: started anew after its death", window.engine.name());
             window.users.forget();
+            card.xrc.forget_window(index);
         }
         Err(error) => log::error!("{error}"),
     }

@@ -130,6 +130,9 @@ pub enum Error {
         /// By what.
         users: String,
     },
+    /// No XRC domain stands for a file, and none is to be made.
+    #[error("no XRC domain stands for this file; with O_CREAT one is made")]
+    NoDomain,
     /// A value is out of its range.
     #[error("{0}")]
     Invalid(String),
@@ -167,7 +170,10 @@ impl Error {
         match self {
             Self::Full { .. } => Errno::ENOSPC,
             Self::Quota { .. } | Self::Driver(DriverError::NoAddressSpace { .. }) => Errno::ENOMEM,
-            Self::NoPlaces { .. } | Self::Crowded { .. } | Self::Unanswered { .. } => Errno::EAGAIN,
+            Self::NoPlaces { .. }
+            | Self::Crowded { .. }
+            | Self::Unanswered { .. }
+            | Self::NoDomain => Errno::EAGAIN,
             Self::NoSuch { .. } | Self::Invalid(_) => Errno::EINVAL,
             Self::Busy { .. } | Self::Running { .. } => Errno::EBUSY,
             Self::Claimed { .. } => Errno::EADDRINUSE,

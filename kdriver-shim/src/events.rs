@@ -46,6 +46,7 @@ fn heed(card: &mut Card, at: usize, event: EngineEvent, clients: &Clients) {
             }
             window.users.listeners.tell_all(ibv_event::DEVICE_FATAL);
             window.users.listeners.fire_all();
+            window.users.listeners.fail_targets();
             // What ended this one may have ended the others, whose programs would hear of it late.
             card.device.windows.iter_mut().for_each(|window| window.engine.check());
         }

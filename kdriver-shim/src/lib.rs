@@ -46,3 +46,4 @@ pub mod session;
 pub mod state_dir;
 pub mod status;
 pub mod undo;
+pub mod xrc;

@@ -118,9 +118,9 @@ impl Listener {
     }
 
     /// Tells that a queue pair is in ERR, once.
-    fn fail(&mut self, qpn: u32) {
+    fn fail(&mut self, key: Key) {
         if !std::mem::replace(&mut self.failed, true) {
-            self.tell(Key::Qp(qpn), ibv_event::QP_FATAL);
+            self.tell(key, ibv_event::QP_FATAL);
         }
     }
 
@@ -153,9 +153,26 @@ struct Table {
     /// Completion queues by number, those with a channel with where their completions go.
     cqs: BTreeMap<u32, (Listener, Option<Notifier>)>,
     qps: BTreeMap<u32, Listener>,
+    /// XRC targets by number, each as often as it has handles: whose, and its number.
+    targets: BTreeMap<(u32, ClientId, u32), Listener>,
     /// Shared receive queues by number, each with its limit until that was told of.
     srqs: BTreeMap<u32, (Listener, u32)>,
     contexts: BTreeMap<(ClientId, u32), Arc<ContextEvents>>,
+}
+
+impl Table {
+    /// Who is told of a QP, or of an XRC target, and as what.
+    fn of_qp(&mut self, qpn: u32) -> impl Iterator<Item = (Key, &mut Listener)> {
+        let own = self.qps.get_mut(&qpn).map(|listener| (Key::Qp(qpn), listener));
+        let (first, last) = ((qpn, ClientId(0), 0), (qpn, ClientId(u64::MAX), u32::MAX));
+        let handles = self.targets.range_mut(first..=last);
+        own.into_iter().chain(handles.map(|((.., handle), it)| (Key::Target(*handle), it)))
+    }
+
+    fn has_target(&self, qpn: u32) -> bool {
+        let (first, last) = ((qpn, ClientId(0), 0), (qpn, ClientId(u64::MAX), u32::MAX));
+        self.targets.range(first..=last).next().is_some()
+    }
 }
 
 impl Listeners {
@@ -218,8 +235,34 @@ impl Listeners {
 
     /// A queue pair has left ERR: its next failure is told again.
     pub fn revive_qp(&self, qpn: u32) {
-        if let Some(listener) = lock(&self.table).qps.get_mut(&qpn) {
+        for (_, listener) in lock(&self.table).of_qp(qpn) {
             listener.failed = false;
+        }
+    }
+
+    /// Adds a handle of an XRC target: what its records carry, and of which context it is.
+    pub fn add_target(
+        &self,
+        qpn: u32,
+        client: ClientId,
+        handle: u32,
+        (cookie, context): (u64, &Arc<ContextEvents>),
+    ) {
+        let listener = Listener::new(cookie, context);
+        lock(&self.table).targets.insert((qpn, client, handle), listener);
+    }
+
+    /// Takes a handle of an XRC target out that has gone.
+    pub fn remove_target(&self, qpn: u32, client: ClientId, handle: u32) -> Told {
+        let listener = lock(&self.table).targets.remove(&(qpn, client, handle));
+        let async_events = listener.map_or(0, |listener| listener.end(Key::Target(handle)));
+        Told { completion_events: 0, async_events }
+    }
+
+    /// All XRC targets are lost: those who have them may be clients of other windows.
+    pub fn fail_targets(&self) {
+        for ((.., handle), listener) in &mut lock(&self.table).targets {
+            listener.fail(Key::Target(*handle));
         }
     }
 
@@ -260,17 +303,19 @@ impl Listeners {
         lock(&self.table).cqs.contains_key(&cqn)
     }
 
-    /// Whether there is a queue pair of that number.
+    /// Whether there is a queue pair or an XRC target of that number.
     #[must_use]
     pub fn has_qp(&self, qpn: u32) -> bool {
-        lock(&self.table).qps.contains_key(&qpn)
+        let table = lock(&self.table);
+        table.qps.contains_key(&qpn) || table.has_target(qpn)
     }
 
-    /// How many completion queues, queue pairs and shared receive queues there are.
+    /// How many completion queues, queue pairs (also handles of XRC targets) and shared receive queues there
+    /// are.
     #[must_use]
     pub fn count(&self) -> (usize, usize, usize) {
         let table = lock(&self.table);
-        (table.cqs.len(), table.qps.len(), table.srqs.len())
+        (table.cqs.len(), table.qps.len().saturating_add(table.targets.len()), table.srqs.len())
     }
 
     /// The numbers of all completion queues that have a channel, of all queue pairs, and of all shared
@@ -282,7 +327,7 @@ impl Listeners {
         let limited = table.srqs.iter().filter(|(_, (_, limit))| *limit > 0);
         (
             told.map(|(cqn, _)| *cqn).collect(),
-            table.qps.keys().copied().collect(),
+            table.qps.keys().chain(table.targets.keys().map(|(qpn, ..)| qpn)).copied().collect(),
             limited.map(|(srqn, _)| *srqn).collect(),
         )
     }
@@ -292,6 +337,7 @@ impl Listeners {
         let mut table = lock(&self.table);
         table.cqs.clear();
         table.qps.clear();
+        table.targets.clear();
         table.srqs.clear();
     }
 
@@ -334,7 +380,12 @@ impl Listeners {
 
     fn tell_qp(&self, qpn: u32, what: QpEvent) {
         let mut table = lock(&self.table);
-        let Some(listener) = table.qps.get_mut(&qpn) else { return };
+        for (key, listener) in table.of_qp(qpn) {
+            self.tell_of_qp(qpn, what, key, listener);
+        }
+    }
+
+    fn tell_of_qp(&self, qpn: u32, what: QpEvent, key: Key, listener: &mut Listener) {
         let Process { pid, command, .. } = &listener.context.process;
         if what.name().is_none() {
             return log::warn!(
@@ -350,17 +401,17 @@ impl Listeners {
                 "{command} ({pid}): QP {qpn:#x} of balboa{} is in ERR: its peer has a key to memory that the card cannot reach",
                 self.card
             );
-            return listener.fail(qpn);
+            return listener.fail(key);
         }
         log::debug!("{command} ({pid}): QP {qpn:#x}: {what:?}");
         // The codes of QP events are those of `ibv_event_type`.
-        listener.tell(Key::Qp(qpn), u32::from(what.0));
+        listener.tell(key, u32::from(what.0));
     }
 
     /// A queue pair is in ERR, and the event that told of it may be lost.
     pub fn fail_qp(&self, qpn: u32) {
-        if let Some(listener) = lock(&self.table).qps.get_mut(&qpn) {
-            listener.fail(qpn);
+        for (key, listener) in lock(&self.table).of_qp(qpn) {
+            listener.fail(key);
         }
     }
 

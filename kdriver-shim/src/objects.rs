@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use card_driver::iova::IovaRange;
 use card_driver::spans::Span;
-use fpga_regs::engine::qp::QpState;
+use fpga_regs::engine::qp::{QpState, QpType};
 
 use crate::claims::Peer;
 use crate::error::Error;
@@ -134,6 +134,8 @@ pub struct Srq {
     pub card: u32,
     /// Its protection domain.
     pub pdn: u32,
+    /// Of an XRC domain: the client's handle of that, and its completion queue.
+    pub xrc: Option<(u32, u32)>,
     /// Its entries.
     pub entries: u32,
     /// Its ring in the client's ring memory, once it has one.
@@ -173,6 +175,38 @@ pub struct Qp {
     pub state: QpState,
     /// The connection it speaks for, from RTR on.
     pub peer: Option<Peer>,
+}
+
+impl Qp {
+    /// Whether it has a receive queue of its own: not where it uses a shared one, or only sends.
+    #[must_use]
+    pub fn has_own_rq(&self) -> bool {
+        self.srqn.is_none() && self.kind != QpType::XrcSend.0
+    }
+}
+
+/// A handle of an XRC domain.
+#[derive(Debug)]
+pub struct Xrcd {
+    /// The context it belongs to.
+    pub context: u32,
+    /// Card number.
+    pub card: u32,
+    /// The domain's number, once it is open.
+    pub xrcdn: Option<u32>,
+}
+
+/// A handle of an XRC target.
+#[derive(Debug)]
+pub struct Target {
+    /// Its number.
+    pub number: u32,
+    /// Card number.
+    pub card: u32,
+    /// The client's handle of its domain.
+    pub xrcd: u32,
+    /// The target's number among those of the card ([`crate::xrc`]), once it has it.
+    pub target: Option<u32>,
 }
 
 /// A memory window.

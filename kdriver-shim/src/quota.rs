@@ -36,6 +36,8 @@ pub enum Resource {
     Rqs,
     /// Queue pairs.
     Qps,
+    /// Handles of XRC domains.
+    Xrcds,
     /// Address handles.
     Ahs,
     /// Places of queue pairs in multicast groups.
@@ -79,6 +81,7 @@ static TABLE: [Row; Resource::KeptBytes as usize + 1] = [
     row(Resource::CqEntries, "completion queue entries", 12 << 20, 0),
     row(Resource::Rqs, "receive queues", 16384, RQ_BYTES),
     row(Resource::Qps, "queue pairs", 16384, QP_BYTES),
+    row(Resource::Xrcds, "XRC domains", 1024, XRCD_BYTES),
     row(Resource::Ahs, "address handles", 32768, AH_BYTES),
     row(Resource::Memberships, "places in multicast groups", 1024, MEMBERSHIP_BYTES),
     row(Resource::Mws, "memory windows", 16384, MW_BYTES),
@@ -97,6 +100,8 @@ const RQ_BYTES: u64 = 3 << 10;
 const CQ_BYTES: u64 = 3 << 10;
 const AH_BYTES: u64 = 2 << 10;
 const MEMBERSHIP_BYTES: u64 = 1 << 10;
+/// A domain is balboad's own: two places in tables.
+const XRCD_BYTES: u64 = 512;
 const MW_BYTES: u64 = 1 << 10;
 const MR_BYTES: u64 = 1 << 10;
 const DM_BYTES: u64 = 3 << 10;

@@ -27,6 +27,7 @@ mod queues;
 mod region;
 mod srq;
 mod window;
+mod xrc;
 
 pub use port::changes_port;
 
@@ -93,6 +94,7 @@ impl Session<'_> {
         match request {
             Request::DeregMr { mr } => self.dereg_mr(mr),
             Request::ModifyQp { qpn, attributes } => self.modify_qp(qpn, &attributes),
+            Request::ModifyTarget { target, attributes } => self.modify_target(target, &attributes),
             request => match self.serve_at_once(request) {
                 // Addresses that rest are woken by turns.
                 Err(Error::Driver(DriverError::NoAddressSpace { card, .. }))
@@ -156,15 +158,28 @@ impl Session<'_> {
             Request::CreateSrq { pdn, log2_entries, log2_stride, cookie } => {
                 self.create_srq(srq::Wanted { pdn, log2_entries, log2_stride, cookie })
             }
+            Request::OpenXrcd { context, file, creates, exclusive } => {
+                self.open_xrcd(context, file, creates, exclusive)
+            }
+            Request::CloseXrcd { xrcd } => self.close_xrcd(xrcd),
+            Request::CreateXrcSrq { xrcd, pdn, cqn, log2_entries, log2_stride, cookie } => {
+                let wanted = xrc::WantedSrq { xrcd, pdn, cqn, log2_entries, log2_stride, cookie };
+                self.create_xrc_srq(&wanted)
+            }
+            Request::CreateTarget { xrcd, cookie } => self.create_target(xrcd, cookie),
+            Request::OpenTarget { xrcd, qpn, cookie } => self.open_target(xrcd, qpn, cookie),
+            Request::QueryTarget { target } => self.query_target(target),
+            Request::DestroyTarget { target } => self.destroy_target(target),
             Request::ModifySrq { srqn, limit } => self.modify_srq(srqn, limit),
             Request::QuerySrq { srqn } => self.query_srq(srqn),
             Request::DestroySrq { srqn } => self.destroy_srq(srqn),
             Request::CreateQp(wanted) => self.create_qp(&wanted),
             Request::QueryQp { qpn } => self.query_qp(qpn),
             Request::DestroyQp { qpn } => self.destroy_qp(qpn),
-            Request::DeregMr { .. } | Request::ModifyQp { .. } | Request::Status => {
-                Err(Error::Unsupported("this is not served at once".into()))
-            }
+            Request::DeregMr { .. }
+            | Request::ModifyQp { .. }
+            | Request::ModifyTarget { .. }
+            | Request::Status => Err(Error::Unsupported("this is not served at once".into())),
         }
     }
 

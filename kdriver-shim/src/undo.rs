@@ -23,6 +23,8 @@ use crate::listeners::Told;
 use crate::objects::{Ah, Channel, Context, Cq, Dm, Mr, Mw, Pd, Qp, Srq};
 use crate::quota::Resource;
 
+mod xrc;
+
 /// A kind of what a client owns.
 pub trait Kind: Sized {
     /// What one is called where there is none.
@@ -179,7 +181,7 @@ impl Kind for Qp {
 
     fn takes(&self) -> impl IntoIterator<Item = (Resource, u64)> {
         let groups = (Resource::Memberships, self.groups.len() as u64);
-        [(Resource::Qps, 1), (Resource::Rqs, u64::from(self.srqn.is_none())), groups]
+        [(Resource::Qps, 1), (Resource::Rqs, u64::from(self.has_own_rq())), groups]
     }
 
     fn stop(&self, client: &Client, cards: &mut [Card]) -> Result<(), Error> {

@@ -24,6 +24,18 @@ const FLUSH: u32 = 1 << 8 | 1 << 9;
 const KNOWN_ACCESS: u32 = 0xff | FLUSH | 0x3ff0_0000;
 const MAX_24_BITS: u32 = 0xff_ffff;
 
+/// What programs name for either side of XRC and only the other one has: uverbs takes it away unseen.
+/// Source: Linux, drivers/infiniband/core/uverbs_cmd.c, `modify_qp_mask`.
+fn unheard(kind: QpType) -> AttributeMask {
+    match kind {
+        QpType::XrcSend => AttributeMask::MAX_DEST_RD_ATOMIC | AttributeMask::MIN_RNR_TIMER,
+        QpType::XrcReceive => {
+            AttributeMask::MAX_RD_ATOMIC | AttributeMask::RETRY_COUNT | AttributeMask::RNR_RETRY
+        }
+        _ => AttributeMask::empty(),
+    }
+}
+
 /// What a modify carries, checked as far as this side can: the card checks the rest.
 ///
 /// `from` is the state the QP is in as far as this side knows; a program may know better, and says so
@@ -48,6 +60,7 @@ pub(crate) fn to_card(
         Ok(value) if value <= QpState::Err.0 => Ok(QpState(value)),
         _ => Err(invalid!("{value} is no state of a QP")),
     };
+    let mask = mask.difference(unheard(kind));
     let has = |bit| mask.contains(bit);
     let from = if has(AttributeMask::CURRENT_STATE) { state(attr.cur_qp_state)? } else { from };
     let to = if has(AttributeMask::STATE) { state(attr.qp_state)? } else { from };
@@ -195,6 +208,15 @@ mod tests {
         attr.ah_attr.grh.hop_limit = 64;
         attr.ah_attr.grh.flow_label = 0xabcde;
         attr
+    }
+
+    #[test]
+    fn a_side_of_xrc_may_be_told_what_only_the_other_one_has() {
+        let change = |kind, from| to_card(&rtr(), TO_RTR as i32, (kind, from), &limits());
+        let receives = AttributeMask::MAX_DEST_RD_ATOMIC | AttributeMask::MIN_RNR_TIMER;
+        let send = change(QpType::XrcSend, QpState::Init).unwrap().mask;
+        let receive = change(QpType::XrcReceive, QpState::Init).unwrap().mask;
+        assert_eq!((send.intersects(receives), receive - receives), (false, send));
     }
 
     fn convert(attr: &ibv_qp_attr, mask: u32, from: QpState) -> Result<Attributes, i32> {

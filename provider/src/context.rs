@@ -28,6 +28,7 @@ use crate::srq::SharedReceiveQueue;
 use crate::wr::{FlagTable, Operations};
 
 mod device_memory;
+mod xrc;
 
 pub(crate) use device_memory::DeviceMemory;
 
@@ -70,6 +71,8 @@ pub(crate) struct Srq {
     pub max_wr: u32,
     /// Elements of a request, at most.
     pub max_sge: u32,
+    /// Of an XRC domain: where its requests complete.
+    cq: Option<Arc<CompletionQueue>>,
     cookie: u64,
 }
 
@@ -79,8 +82,10 @@ pub(crate) struct Qp {
     pub queues: Arc<Queues>,
     /// What the program was granted.
     pub cap: ibv_qp_cap,
-    send_cq: Arc<CompletionQueue>,
-    receive_cq: Arc<CompletionQueue>,
+    /// Where its sends and its receives complete; nowhere those of an XRC target.
+    cqs: Option<(Arc<CompletionQueue>, Arc<CompletionQueue>)>,
+    /// Of an XRC target: balboad's number of it.
+    target: Option<u32>,
     cookie: u64,
 }
 
@@ -500,7 +505,7 @@ impl Context {
         })?;
         let shared = Arc::new(SharedReceiveQueue::new(place, max_sge, single_threaded));
         self.asynchronous.watch(cookie, address, None);
-        Ok(Srq { shared, max_wr, max_sge, cookie })
+        Ok(Srq { shared, max_wr, max_sge, cq: None, cookie })
     }
 
     /// Sets below how many requests of a shared receive queue the program is told, once; 0 for none.
@@ -518,6 +523,9 @@ impl Context {
     /// Destroys a shared receive queue: no event of it is handed out afterwards.
     pub(crate) fn destroy_srq(&self, srq: &Srq) -> Result<Handed> {
         let (_, asynchronous) = self.sent(Request::DestroySrq { srqn: srq.shared.srqn })?;
+        if let Some(cq) = &srq.cq {
+            cq::detach_srq(cq, &srq.shared);
+        }
         Ok(Handed { completion: 0, asynchronous: self.forget(srq.cookie, asynchronous) })
     }
 
@@ -532,22 +540,25 @@ impl Context {
             (QpType::Rc, Capabilities::RC),
             (QpType::Uc, Capabilities::UC),
             (QpType::Ud, Capabilities::UD),
+            (QpType::XrcSend, Capabilities::XRC),
+            (QpType::XrcReceive, Capabilities::XRC),
         ];
         let asked = kinds.into_iter().find(|(offered, _)| u32::from(offered.0) == kind);
         match asked {
             Some((kind, needs)) if self.capabilities().contains(needs) => Ok(kind),
             _ => Err(unsupported!(
-                "QPs of type {kind} are not offered; RC (2), UC (3) and UD (4) may be"
+                "QPs of type {kind} are not offered; RC (2), UC (3), UD (4) and XRC (9, 10) may be"
             )),
         }
     }
 
     /// Makes a QP in RESET, known to its completion queues.
     pub(crate) fn create_qp(&self, new: &NewQp<'_>) -> Result<Qp> {
-        // Who has a shared receive queue has no size of its own to ask for, and gets none.
-        let own = |cap| match new.srq {
-            Some(_) => ibv_qp_cap { max_recv_wr: 0, max_recv_sge: 0, ..cap },
-            None => cap,
+        // Who has a shared receive queue, or only sends, has no size of its own to ask for, and gets none.
+        let only_sends = new.kind == QpType::XrcSend;
+        let own = |cap| match new.srq.is_some() || only_sends {
+            true => ibv_qp_cap { max_recv_wr: 0, max_recv_sge: 0, ..cap },
+            false => cap,
         };
         let (sizes, cap) = queue_sizes(self.limits(), &own(new.cap))?;
         let cap = own(cap);
@@ -570,6 +581,8 @@ impl Context {
         let queues = || -> Result<Queues> {
             let (ring, record) = self.ring_memory(sq_ring, sizes.log2_sq_blocks)?;
             let path = Arc::clone(&self.opened.path);
+            let none = only_sends
+                .then(|| ReceiveQueue::absent(0, ring.clone(), record.clone(), Arc::clone(&path)));
             let send = SendPlace { qpn, generation, ring, record, path };
             let shape = SendShape {
                 max_wr: cap.max_send_wr,
@@ -582,6 +595,9 @@ impl Context {
             let send = (send, new.send_cq.queue.cqn);
             let join =
                 |receive| Queues::new(qpn, generation, send, (receive, new.receive_cq.queue.cqn));
+            if let Some(none) = none {
+                return Ok(join(none).without_receives());
+            }
             match (new.srq, receive) {
                 (Some(srq), _) => {
                     let shared = Arc::clone(&srq.shared);
@@ -606,16 +622,25 @@ impl Context {
             (Arc::clone(&new.send_cq.queue), Arc::clone(&new.receive_cq.queue));
         cq::attach(&send_cq, &receive_cq, &queues);
         self.asynchronous.watch(cookie, new.address, None);
-        Ok(Qp { queues, cap, send_cq, receive_cq, cookie })
+        Ok(Qp { queues, cap, cqs: Some((send_cq, receive_cq)), target: None, cookie })
+    }
+
+    /// Whether others may change a QP, too: an XRC target.
+    pub(crate) fn is_shared(qp: &Qp) -> bool {
+        qp.target.is_some()
     }
 
     /// Changes a QP.
     pub(crate) fn modify_qp(&self, qp: &Qp, attributes: &Attributes) -> Result<()> {
-        let request = Request::ModifyQp { qpn: qp.queues.qpn(), attributes: attributes.encode() };
+        let (qpn, encoded) = (qp.queues.qpn(), attributes.encode());
+        let request = match qp.target {
+            None => Request::ModifyQp { qpn, attributes: encoded },
+            Some(target) => Request::ModifyTarget { target, attributes: encoded },
+        };
         let generation =
             ask!(self.connection, request, Response::QpModified { generation } => generation)?;
-        if attributes.state == QpState::Reset {
-            cq::reset(&qp.send_cq, &qp.receive_cq, &qp.queues, generation);
+        if let (QpState::Reset, Some((send_cq, receive_cq))) = (attributes.state, &qp.cqs) {
+            cq::reset(send_cq, receive_cq, &qp.queues, generation);
         }
         qp.queues.set_state(attributes.state);
         Ok(())
@@ -623,7 +648,10 @@ impl Context {
 
     /// Asks for a QP's attributes.
     pub(crate) fn query_qp(&self, qp: &Qp) -> Result<Attributes> {
-        let request = Request::QueryQp { qpn: qp.queues.qpn() };
+        let request = match qp.target {
+            None => Request::QueryQp { qpn: qp.queues.qpn() },
+            Some(target) => Request::QueryTarget { target },
+        };
         let blocks = ask!(self.connection, request,
             Response::QpAttributes { attributes } => attributes)?;
         let attributes = Attributes::decode(&blocks);
@@ -633,9 +661,14 @@ impl Context {
 
     /// Destroys a QP: no completion and no event of it is handed out afterwards.
     pub(crate) fn destroy_qp(&self, qp: &Qp) -> Result<Handed> {
-        let qpn = qp.queues.qpn();
-        let (_, asynchronous) = self.sent(Request::DestroyQp { qpn })?;
-        cq::detach(&qp.send_cq, &qp.receive_cq, &qp.queues);
+        let request = match qp.target {
+            None => Request::DestroyQp { qpn: qp.queues.qpn() },
+            Some(target) => Request::DestroyTarget { target },
+        };
+        let (_, asynchronous) = self.sent(request)?;
+        if let Some((send_cq, receive_cq)) = &qp.cqs {
+            cq::detach(send_cq, receive_cq, &qp.queues);
+        }
         Ok(Handed { completion: 0, asynchronous: self.forget(qp.cookie, asynchronous) })
     }
 }

@@ -15,6 +15,7 @@ use hostmem::{
 use crate::doorbell::CardPath;
 use crate::error::{Error, Result, invalid};
 use crate::qp::Queues;
+use crate::srq::SharedReceiveQueue;
 use crate::table::QpTable;
 
 pub(crate) const CONSUMER: usize = record::CONSUMER / 4;
@@ -60,6 +61,8 @@ pub(crate) struct CqState {
     next: Option<EntryRing>,
     /// The QPs that complete here.
     pub(crate) table: QpTable,
+    /// The shared receive queues of XRC domains that complete here.
+    pub(crate) srqs: Vec<Arc<SharedReceiveQueue>>,
     /// Polls that found nothing.
     pub(crate) empty_polls: u32,
 }
@@ -159,8 +162,14 @@ impl CompletionQueue {
     pub(crate) fn new(cqn: u32, ring: EntryRing, path: Arc<CardPath>) -> Self {
         let arming =
             Arming { ring: ring.clone(), seen: 0, sequence: 0, kind: ArmKind::Any, resized: 0 };
-        let state =
-            CqState { ring, consumer: 0, next: None, table: QpTable::new(), empty_polls: 0 };
+        let state = CqState {
+            ring,
+            consumer: 0,
+            next: None,
+            table: QpTable::new(),
+            srqs: Vec::new(),
+            empty_polls: 0,
+        };
         let slot = path.slot(slot(QueueKind::Completion, cqn));
         let (canary, users) = (path.canary().clone(), AtomicU32::new(0));
         let (state, arming) = (FutexMutex::new(state), FutexMutex::new(arming));
@@ -323,6 +332,18 @@ pub(crate) fn attach(send: &CompletionQueue, receive: &CompletionQueue, queues: 
     if !std::ptr::eq(send, receive) {
         receive.lock().table.insert(Arc::clone(queues));
     }
+}
+
+/// Makes a shared receive queue of an XRC domain known to its completion queue.
+pub(crate) fn attach_srq(cq: &CompletionQueue, srq: &Arc<SharedReceiveQueue>) {
+    cq.users.fetch_add(1, Ordering::AcqRel);
+    cq.lock().srqs.push(Arc::clone(srq));
+}
+
+/// Takes a destroyed one from it; entries of it still in the ring are then skipped.
+pub(crate) fn detach_srq(cq: &CompletionQueue, srq: &SharedReceiveQueue) {
+    cq.lock().srqs.retain(|known| known.srqn != srq.srqn);
+    cq.users.fetch_sub(1, Ordering::AcqRel);
 }
 
 /// Takes a destroyed QP from its completion queues; entries of it still in a ring are then skipped.

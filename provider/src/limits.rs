@@ -141,6 +141,7 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
     let multicast = capabilities.contains(Capabilities::MULTICAST);
     let windows = capabilities.contains(Capabilities::MEMORY_WINDOW);
     let invalidates = capabilities.contains(Capabilities::INVALIDATE);
+    let xrc = capabilities.contains(Capabilities::XRC);
     // A window of type 2 is its protection domain's and its QP's.
     let window_flags = ibv::IBV_DEVICE_MEM_WINDOW | ibv::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     let atomic = capabilities.contains(Capabilities::ATOMIC);
@@ -162,6 +163,7 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
             | ibv::IBV_DEVICE_SYS_IMAGE_GUID
             | if rnr { ibv::IBV_DEVICE_RC_RNR_NAK_GEN } else { 0 }
             | if windows { window_flags } else { 0 }
+            | if xrc { ibv::IBV_DEVICE_XRC } else { 0 }
             | if invalidates { ibv::IBV_DEVICE_MEM_MGT_EXTENSIONS } else { 0 },
         max_sge: limits.max_sge.into(),
         max_sge_rd: limits.max_sge.into(),

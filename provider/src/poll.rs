@@ -1,5 +1,7 @@
 //! Polling: completion entries in, `ibv_wc` out.
 
+use std::sync::Arc;
+
 use crate::abi::verbs::{self as ibv, ibv_wc, ibv_wc__bindgen_ty_1};
 use fpga_regs::engine::cqe::{Cqe, Flags, KIND, Opcode, Status};
 use hostmem::{FutexGuard, Waiters, WrittenBlock};
@@ -7,6 +9,7 @@ use nix::errno::Errno;
 
 use crate::cq::{CONSUMER, CompletionQueue, CqState};
 use crate::qp::Queues;
+use crate::srq::SharedReceiveQueue;
 use crate::status::{
     VENDOR_CARD_DIED, VENDOR_UNKNOWN_CODE, VENDOR_UNKNOWN_REQUEST, plain_opcode, wc_opcode,
     wc_status,
@@ -18,6 +21,7 @@ const WQE_INDEX: usize = 1;
 const BYTE_COUNT: usize = 2;
 /// The same, in 64-bit words.
 const TIMESTAMP: usize = 3;
+const SRQN: usize = 4;
 
 /// Polls of a queue that find nothing until the core is handed over: what that costs where nobody waits
 /// for it is then small beside them.
@@ -191,7 +195,13 @@ impl CompletionQueue {
             };
             index = index.wrapping_add(1);
             // An entry of a QP that was destroyed or reset meanwhile completes nothing.
-            let Some(queues) = state.table.get(block.load_half(QPN)) else { continue };
+            let Some(queues) = state.table.get(block.load_half(QPN)) else {
+                if let Some(completion) = of_srq(&state.srqs, block) {
+                    deliver(completion, time::<TIMED>(block));
+                    delivered = delivered.wrapping_add(1);
+                }
+                continue;
+            };
             if is_of(block, queues) {
                 let time = time::<TIMED>(block);
                 match transfer(queues, block) {
@@ -238,7 +248,7 @@ impl CompletionQueue {
                     },
                 };
                 let flushed = ibv::IBV_WC_WR_FLUSH_ERR;
-                deliver(error(queues, wr_id, flushed, VENDOR_CARD_DIED, receive), 0);
+                deliver(error(queues.qpn(), wr_id, flushed, VENDOR_CARD_DIED, receive), 0);
                 delivered = delivered.wrapping_add(1);
             }
         }
@@ -283,27 +293,54 @@ fn other(queues: &Queues, block: WrittenBlock<'_>, mut deliver: impl FnMut(ibv_w
     if cqe.status != Status::Success {
         let Cqe { status, vendor_code, opcode, .. } = cqe;
         let why = Failure { status, vendor_code, opcode, receive };
-        return deliver(failed(queues, cqe.wqe_index, why));
+        let wr_id = retire(queues, cqe.wqe_index, receive);
+        return deliver(failed(queues.qpn(), wr_id, why));
     }
-    let Some(wr_id) = retire(queues, cqe.wqe_index, receive) else {
-        return deliver(garbled(queues, 0, VENDOR_UNKNOWN_REQUEST, receive));
+    let wr_id = retire(queues, cqe.wqe_index, receive);
+    deliver(ended(queues.qpn(), &cqe, wr_id, receive));
+}
+
+/// The completion of an entry that says that a work request succeeded.
+#[inline(always)]
+fn ended(qpn: u32, cqe: &Cqe, wr_id: Option<u64>, receive: bool) -> ibv_wc {
+    let Some(wr_id) = wr_id else {
+        return garbled(qpn, 0, VENDOR_UNKNOWN_REQUEST, receive);
     };
     let Some(opcode) = wc_opcode(cqe.opcode, receive) else {
-        return deliver(garbled(queues, wr_id, VENDOR_UNKNOWN_CODE, receive));
+        return garbled(qpn, wr_id, VENDOR_UNKNOWN_CODE, receive);
     };
-    deliver(succeeded(queues, &cqe, wr_id, opcode));
+    succeeded(qpn, cqe, wr_id, opcode)
+}
+
+/// The completion of an entry of a shared receive queue of an XRC domain; `None` where it is of none that
+/// completes here. Its QP, the target, may be anybody's.
+#[cold]
+#[inline(never)]
+fn of_srq(srqs: &[Arc<SharedReceiveQueue>], block: WrittenBlock<'_>) -> Option<ibv_wc> {
+    let [w0, w1, w2] = block.load_first();
+    let cqe = Cqe::decode(&[[w0, w1, w2, 0, block.load_word(SRQN), 0, 0, block.last()]]);
+    if !cqe.flags.contains(Flags::XRC | Flags::RECEIVE) {
+        return None;
+    }
+    let srq = srqs.iter().find(|srq| srq.srqn == cqe.srqn)?;
+    let wr_id = srq.retire(cqe.wqe_index);
+    let Cqe { qpn, status, vendor_code, opcode, .. } = cqe;
+    Some(match status {
+        Status::Success => ended(qpn, &cqe, wr_id, true),
+        _ => failed(qpn, wr_id, Failure { status, vendor_code, opcode, receive: true }),
+    })
 }
 
 /// The completion of a work request that succeeded.
 #[inline(always)]
-fn succeeded(queues: &Queues, cqe: &Cqe, wr_id: u64, opcode: u32) -> ibv_wc {
+fn succeeded(qpn: u32, cqe: &Cqe, wr_id: u64, opcode: u32) -> ibv_wc {
     ibv_wc {
         opcode,
         byte_len: cqe.byte_count,
         __bindgen_anon_1: ibv_wc__bindgen_ty_1 { imm_data: cqe.immediate },
         src_qp: cqe.source_qpn,
         wc_flags: wc_flags(cqe.flags),
-        ..blank(queues.qpn(), wr_id)
+        ..blank(qpn, wr_id)
     }
 }
 
@@ -358,17 +395,17 @@ pub(crate) fn blank(qpn: u32, wr_id: u64) -> ibv_wc {
     }
 }
 
-fn error(queues: &Queues, wr_id: u64, status: u32, vendor_err: u32, receive: bool) -> ibv_wc {
+fn error(qpn: u32, wr_id: u64, status: u32, vendor_err: u32, receive: bool) -> ibv_wc {
     let opcode = if receive { ibv::IBV_WC_RECV } else { ibv::IBV_WC_SEND };
-    ibv_wc { status, opcode, vendor_err, ..blank(queues.qpn(), wr_id) }
+    ibv_wc { status, opcode, vendor_err, ..blank(qpn, wr_id) }
 }
 
 /// The completion of an entry that cannot be: said aloud, with the QP.
 ///
 /// An entry of what is not outstanding has no work request; its `wr_id` is 0.
 #[cold]
-fn garbled(queues: &Queues, wr_id: u64, vendor_err: u32, receive: bool) -> ibv_wc {
-    error(queues, wr_id, ibv::IBV_WC_GENERAL_ERR, vendor_err, receive)
+fn garbled(qpn: u32, wr_id: u64, vendor_err: u32, receive: bool) -> ibv_wc {
+    error(qpn, wr_id, ibv::IBV_WC_GENERAL_ERR, vendor_err, receive)
 }
 
 /// What an entry says of a work request that failed.
@@ -382,15 +419,15 @@ struct Failure {
 
 /// The completion of a work request that failed.
 #[cold]
-fn failed(queues: &Queues, wqe_index: u32, why: Failure) -> ibv_wc {
+fn failed(qpn: u32, wr_id: Option<u64>, why: Failure) -> ibv_wc {
     let Failure { status, vendor_code, opcode, receive } = why;
-    let Some(wr_id) = retire(queues, wqe_index, receive) else {
-        return garbled(queues, 0, VENDOR_UNKNOWN_REQUEST, receive);
+    let Some(wr_id) = wr_id else {
+        return garbled(qpn, 0, VENDOR_UNKNOWN_REQUEST, receive);
     };
     let Some(status) = wc_status(status) else {
-        return garbled(queues, wr_id, VENDOR_UNKNOWN_CODE, receive);
+        return garbled(qpn, wr_id, VENDOR_UNKNOWN_CODE, receive);
     };
-    let failed = error(queues, wr_id, status, u32::from(vendor_code), receive);
+    let failed = error(qpn, wr_id, status, u32::from(vendor_code), receive);
     ibv_wc { opcode: wc_opcode(opcode, receive).unwrap_or(failed.opcode), ..failed }
 }
 

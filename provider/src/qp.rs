@@ -28,6 +28,9 @@ pub(crate) struct Queues {
     /// The shared receive queue that it uses, where it has one; then its own is
     /// [never opened](ReceiveQueue::beside).
     pub shared: Option<Arc<SharedReceiveQueue>>,
+    /// Requests can be posted to its send queue, and to its own receive queue.
+    sends: bool,
+    receives: bool,
 }
 
 impl Queues {
@@ -39,12 +42,34 @@ impl Queues {
         (receive, receive_cqn): (ReceiveQueue, u32),
     ) -> Self {
         let (generation, state) = (AtomicU8::new(generation), AtomicU8::new(QpState::Reset.0));
-        Self { qpn, send_cqn, receive_cqn, generation, state, send, receive, shared: None }
+        let (sends, receives, shared) = (true, true, None);
+        Self {
+            qpn,
+            send_cqn,
+            receive_cqn,
+            generation,
+            state,
+            send,
+            receive,
+            shared,
+            sends,
+            receives,
+        }
     }
 
     /// Uses a shared receive queue, beside which its own was made.
     pub(crate) fn with_shared(self, shared: Arc<SharedReceiveQueue>) -> Self {
-        Self { shared: Some(shared), ..self }
+        Self { shared: Some(shared), ..self.without_receives() }
+    }
+
+    /// Has no receive queue of its own: it is [never opened](ReceiveQueue::absent).
+    pub(crate) fn without_receives(self) -> Self {
+        Self { receives: false, ..self }
+    }
+
+    /// Has no send queue: it is never opened.
+    pub(crate) fn without_sends(self) -> Self {
+        Self { sends: false, ..self }
     }
 
     /// The QP's number.
@@ -63,7 +88,7 @@ impl Queues {
     /// held.
     pub(crate) fn reset_receives(&self, generation: u8) {
         self.generation.store(generation, Ordering::Relaxed);
-        if self.shared.is_none() {
+        if self.receives {
             self.receive.reset(generation);
         }
     }
@@ -77,8 +102,8 @@ impl Queues {
     pub(crate) fn set_state(&self, state: QpState) {
         self.state.store(state.0, Ordering::Relaxed);
         let sends = matches!(state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err);
-        self.send.set_gate(if sends { 0 } else { libc::EINVAL });
-        let receives = state != QpState::Reset && self.shared.is_none();
+        self.send.set_gate(if sends && self.sends { 0 } else { libc::EINVAL });
+        let receives = state != QpState::Reset && self.receives;
         self.receive.set_gate(if receives { 0 } else { libc::EINVAL });
     }
 

@@ -80,17 +80,24 @@ impl ReceiveQueue {
     /// Makes the own queue of a QP that has a shared one, this one: it is never opened, and nothing is
     /// ever in it. So nobody who posts or polls has to ask first which queue it is.
     pub(crate) fn beside(&self) -> Self {
+        let (ring, record) = (self.ring.clone(), self.record.clone());
+        Self::absent(self.rqn, ring, record, Arc::clone(&self.path))
+    }
+
+    /// Makes the own queue of a QP that has none: as [`Self::beside`]. Nothing is ever written to ring and
+    /// record, whosoever they are.
+    pub(crate) fn absent(rqn: u32, ring: BlockRing, record: Record, path: Arc<CardPath>) -> Self {
         Self {
             lock: QueueLock::new(false),
             gate: AtomicI32::new(libc::EINVAL),
             max_sge: 0,
             log2_stride: 0,
-            rqn: self.rqn,
-            slot: self.slot.clone(),
+            rqn,
+            slot: path.slot(slot(QueueKind::Receive, rqn)),
             doorbell: AtomicU64::new(0),
-            ring: self.ring.clone(),
-            record: self.record.clone(),
-            path: Arc::clone(&self.path),
+            ring,
+            record,
+            path,
             wr_ids: WrIdPool::new(1),
             produced: Produced::default(),
         }

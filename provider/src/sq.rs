@@ -11,7 +11,7 @@ use crate::doorbell::CardPath;
 use crate::lock::{QueueGuard, QueueLock};
 use crate::wr::{
     AtomicRequest, FlagTable, KeyRequest, Operation, Operations, Payload, SendRequest,
-    write_atomic, write_datagram, write_key_change, write_send,
+    write_atomic, write_datagram, write_key_change, write_send, write_srqn,
 };
 
 pub(crate) use building::{Building, Request};
@@ -225,6 +225,36 @@ impl SendQueue {
         let requests = self.claim(cursor, end, request.wr_id)?;
         let payload = request.payload;
         let blocks = write_datagram(&self.ring, cursor.block, how, payload, datagram, immediate);
+        Ok(Cursor { block: cursor.block.wrapping_add(blocks), requests })
+    }
+
+    /// As [`Self::push`], along XRC: for the peer's shared receive queue `srqn`. Apart, so that it takes no
+    /// instructions of what goes along another connection.
+    #[inline(never)]
+    pub(crate) fn push_xrc(
+        &self,
+        cursor: Cursor,
+        end: u32,
+        request: &SendRequest<'_>,
+        srqn: u32,
+        remote: impl FnOnce() -> (u64, u32),
+        immediate: impl FnOnce() -> u32,
+    ) -> Result<Cursor, i32> {
+        let (shape, payload) = (&self.shape, request.payload);
+        let operation = shape.operations.along_xrc(request.opcode)?;
+        let flags = shape.flags.get(request.flags)?;
+        let fits = match payload {
+            Payload::Sges(sges) => sges.len() <= shape.max_sge as usize,
+            Payload::Inline(data) => data.length <= shape.max_inline && operation.can_be_inline(),
+        };
+        if !fits {
+            return Err(libc::EINVAL);
+        }
+        let requests = self.claim(cursor, end, request.wr_id)?;
+        let immediate = if operation.has_immediate() { immediate() } else { 0 };
+        let how = (operation, flags);
+        let blocks = write_send(&self.ring, cursor.block, how, payload, remote, || immediate);
+        write_srqn(&self.ring, cursor.block, srqn, immediate);
         Ok(Cursor { block: cursor.block.wrapping_add(blocks), requests })
     }
 

@@ -54,6 +54,7 @@ mod tests {
             (Status::RemoteOperation, ibv::IBV_WC_REM_OP_ERR),
             (Status::RetryExceeded, ibv::IBV_WC_RETRY_EXC_ERR),
             (Status::RnrRetryExceeded, ibv::IBV_WC_RNR_RETRY_EXC_ERR),
+            (Status::RemoteInvalidRdRequest, ibv::IBV_WC_REM_INV_RD_REQ_ERR),
             (Status::General, ibv::IBV_WC_GENERAL_ERR),
         ] {
             assert_eq!(wc_status(code), Some(status));

@@ -34,6 +34,8 @@ pub(crate) struct AtomicRequest<'a> {
     pub flags: u32,
     /// First byte of remote memory, and its key.
     pub remote: (u64, u32),
+    /// Along XRC: the peer's shared receive queue.
+    pub srqn: u32,
     /// What is swapped in, or added, and what is compared with.
     pub operands: Atomic,
     /// Where the value before goes.
@@ -88,6 +90,8 @@ const OPCODES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operations {
     table: [Operation; OPCODES],
+    /// Those whose requests name the peer's shared receive queue, along XRC, where there are no others.
+    xrc: [Operation; OPCODES],
     /// Atomics, which are not in the table: requests of other operations need not be told from them.
     atomics: bool,
     /// So it is with binding memory windows,
@@ -100,7 +104,8 @@ impl Operations {
     /// The operations an engine with these capabilities offers on a QP of a kind.
     pub(crate) fn offered(capabilities: Capabilities, kind: QpType) -> Self {
         use Capabilities as C;
-        let mut table = [Operation { code: 0, carries: 0 }; OPCODES];
+        const NONE: [Operation; OPCODES] = [Operation { code: 0, carries: 0 }; OPCODES];
+        let mut table = NONE;
         let is_datagram = kind == QpType::Ud;
         let send = if is_datagram { INLINE | DATAGRAM } else { INLINE };
         let (write, read) = (INLINE | REMOTE, REMOTE);
@@ -122,6 +127,7 @@ impl Operations {
             let of_kind = match kind {
                 QpType::Ud => carries & REMOTE == 0 && code != SendOpcode::SendInvalidate,
                 QpType::Uc => code != SendOpcode::Read && code != SendOpcode::SendInvalidate,
+                QpType::XrcReceive => false,
                 _ => true,
             };
             let offered = immediate && of_kind && capabilities.contains(needs);
@@ -129,10 +135,12 @@ impl Operations {
                 *place = Operation { code: code.0, carries };
             }
         }
-        let connected = kind != QpType::Ud;
+        let connected = !matches!(kind, QpType::Ud | QpType::XrcReceive);
+        let (table, xrc) = if kind == QpType::XrcSend { (NONE, table) } else { (table, NONE) };
         Self {
             table,
-            atomics: capabilities.contains(C::ATOMIC) && kind.is_reliable(),
+            xrc,
+            atomics: capabilities.contains(C::ATOMIC) && kind.is_reliable() && connected,
             binds: capabilities.contains(C::MEMORY_WINDOW) && connected,
             invalidates: capabilities.contains(C::INVALIDATE) && connected,
         }
@@ -158,10 +166,26 @@ impl Operations {
 
     /// Whether requests of that operation can be posted.
     pub(crate) fn offers(&self, opcode: u32) -> bool {
-        self.get(opcode).is_ok() || self.atomic(opcode).is_ok() || self.key_change(opcode).is_ok()
+        self.get(opcode).is_ok()
+            || self.along_xrc(opcode).is_ok()
+            || self.atomic(opcode).is_ok()
+            || self.key_change(opcode).is_ok()
     }
 
-    /// The operation, if it is no atomic, or the errno a post of it fails with.
+    /// Whether requests name the peer's shared receive queue.
+    pub(crate) fn name_srq(&self) -> bool {
+        self.xrc.iter().any(|operation| operation.code != 0)
+    }
+
+    /// The operation along XRC, if it is no atomic, or the errno a post of it fails with.
+    pub(crate) fn along_xrc(&self, opcode: u32) -> Result<Operation, i32> {
+        match self.xrc.get(opcode as usize) {
+            Some(operation) if operation.code != 0 => Ok(*operation),
+            _ => Err(not_offered(opcode)),
+        }
+    }
+
+    /// The operation, if it is no atomic and not along XRC, or the errno a post of it fails with.
     #[inline(always)]
     pub(crate) fn get(&self, opcode: u32) -> Result<Operation, i32> {
         match self.table.get(opcode as usize) {
@@ -291,6 +315,14 @@ pub(crate) fn write_target(ring: &BlockRing, index: u32, datagram: Datagram) {
     block.store(3, qkey);
 }
 
+/// Gives the request whose entry begins with block `index` the shared receive queue that it is for; it has been
+/// written with that immediate data.
+pub(crate) fn write_srqn(ring: &BlockRing, index: u32, remote_srqn: u32, immediate: u32) {
+    let header = SendHeader { immediate, remote_srqn, ..SendHeader::default() };
+    let [[_, word, ..]] = header.encode();
+    ring.block(index).store(1, word);
+}
+
 /// As [`write_send`], a datagram.
 #[inline(always)]
 pub(crate) fn write_datagram(
@@ -362,6 +394,7 @@ pub(crate) fn write_atomic(
         blocks: 1,
         remote_address,
         rkey,
+        remote_srqn: request.srqn,
         ..SendHeader::default()
     };
     let ibv_sge { addr: address, length, lkey } = *request.result;
@@ -489,6 +522,7 @@ mod tests {
         let ring = ring();
         let sge = ibv_sge { addr: 0x7008, length: 8, lkey: 0x55 };
         let request = AtomicRequest {
+            srqn: 0,
             wr_id: 1,
             opcode: ibv::IBV_WR_ATOMIC_CMP_AND_SWP,
             flags: 0,

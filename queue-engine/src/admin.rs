@@ -310,23 +310,40 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         match command.kind {
             RqKind::Private => {}
             RqKind::Shared => self.check_offered(Capabilities::SRQ)?,
+            RqKind::Xrc => self.check_offered(Capabilities::XRC)?,
             _ => return Err(AdminStatus::Unsupported),
         }
         if command.log2_entries > self.config.log2_rq_entries || command.log2_stride > 3 {
             return Err(AdminStatus::Invalid);
         }
         self.check_page(command.page)?;
+        if command.kind == RqKind::Xrc && !self.cqs.contains_key(&command.cqn) {
+            return Err(AdminStatus::NotFound);
+        }
         let log2_blocks = command.log2_entries.saturating_add(command.log2_stride);
         let window = queue(memory, command.ring, log2_blocks)?;
         let rqn = self.rq_numbers.draw(&mut self.random).ok_or(AdminStatus::NoResources)?;
-        self.rqs.insert(rqn, Rq::new(window, command));
+        let rq = Rq::new(window, command);
+        self.count_cq_of(&rq, true);
+        self.rqs.insert(rqn, rq);
         self.doorbells.add(command.page, Queue { kind: QueueKind::Receive, number: rqn });
         Ok(Answer::number(rqn))
     }
 
+    /// A shared receive queue of an XRC domain begins to use its completion queue, or ends to.
+    fn count_cq_of(&mut self, rq: &Rq<M>, begins: bool) {
+        let cqn = rq.xrc.as_ref().map(|queue| queue.cqn);
+        if let Some(cq) = cqn.and_then(|cqn| self.cqs.get_mut(&cqn)) {
+            let users = cq.users;
+            cq.users = if begins { users.saturating_add(1) } else { users.saturating_sub(1) };
+        }
+    }
+
     /// Sets the limit of a shared receive queue; fewer entries than that are told of at once.
     fn modify_rq(&mut self, command: &ModifyRq) -> Result<Answer, AdminStatus> {
-        self.check_offered(Capabilities::SRQ)?;
+        if self.config.capabilities.intersection(Capabilities::SRQ | Capabilities::XRC).is_empty() {
+            return Err(AdminStatus::Unsupported);
+        }
         let rq = self.rqs.get_mut(&command.rqn).ok_or(AdminStatus::NotFound)?;
         rq.set_limit(command.limit).ok_or(AdminStatus::Invalid)?;
         if rq.fell_below_limit() {
@@ -341,7 +358,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return Err(AdminStatus::Busy);
         }
         self.doorbells.remove(rq.page, Queue { kind: QueueKind::Receive, number: rqn });
-        take(&mut self.rqs, rqn);
+        if let Some(rq) = take(&mut self.rqs, rqn) {
+            self.count_cq_of(&rq, false);
+        }
         self.rq_numbers.free(rqn);
         Ok(Answer::none())
     }
@@ -356,23 +375,36 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             QpType::Rc => Capabilities::RC,
             QpType::Uc => Capabilities::UC,
             QpType::Ud => Capabilities::UD,
+            QpType::XrcSend | QpType::XrcReceive => Capabilities::XRC,
             _ => return Err(AdminStatus::Unsupported),
         })?;
         if command.log2_sq_blocks > self.config.log2_sq_blocks {
             return Err(AdminStatus::Invalid);
         }
         self.check_page(command.page)?;
+        if command.kind == QpType::XrcReceive {
+            let (qpn, generation) = self.create_target(command, transport)?;
+            return Ok(Answer::number(qpn).generation(generation));
+        }
+        let is_sender = command.kind == QpType::XrcSend;
+        let command = &match is_sender {
+            // It receives nothing, whatever the fields say.
+            true => CreateQp { receive_cqn: command.send_cqn, rqn: 0, ..*command },
+            false => *command,
+        };
         let has_cq = |cqn| self.cqs.contains_key(cqn);
         if !has_cq(&command.send_cqn) || !has_cq(&command.receive_cqn) {
             return Err(AdminStatus::NotFound);
         }
-        let rq = self.rqs.get(&command.rqn).ok_or(AdminStatus::NotFound)?;
-        if !rq.takes_users() {
-            return Err(AdminStatus::Busy);
+        if !is_sender {
+            let rq = self.rqs.get(&command.rqn).filter(|rq| rq.xrc.is_none());
+            if !rq.ok_or(AdminStatus::NotFound)?.takes_users() {
+                return Err(AdminStatus::Busy);
+            }
         }
         let window = queue(memory, command.sq_ring, command.log2_sq_blocks)?;
         let qpn = self.qp_numbers.draw(&mut self.random).ok_or(AdminStatus::NoResources)?;
-        if let Err(status) = transport.create_qp(qpn, command.kind, command.page) {
+        if let Err(status) = transport.create_qp(qpn, command) {
             self.qp_numbers.free(qpn);
             return Err(status);
         }
@@ -400,6 +432,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         qpn: u32,
         transport: &mut impl Transport,
     ) -> Result<Answer, AdminStatus> {
+        if self.targets.contains_key(&qpn) {
+            return self.destroy_target(qpn, transport).map(|()| Answer::none());
+        }
         self.give_up_taken(now, qpn);
         let mut qp = take(&mut self.qps, qpn).ok_or(AdminStatus::NotFound)?;
         qp.under_way.reset(self.shares.of(qp.page));
@@ -425,6 +460,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         attributes: &Attributes,
         transport: &mut impl Transport,
     ) -> Result<Answer, AdminStatus> {
+        if self.targets.contains_key(&qpn) {
+            let generation = self.modify_target(now, qpn, attributes, transport)?;
+            return Ok(Answer::none().generation(generation));
+        }
         let qp = self.qps.get(&qpn).ok_or(AdminStatus::NotFound)?;
         let mask = attributes.mask;
         let from = qp.state;
@@ -458,7 +497,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         Ok(Answer::none().generation(generation))
     }
 
-    fn check_ranges(&self, a: &Attributes) -> Result<(), AdminStatus> {
+    pub(crate) fn check_ranges(&self, a: &Attributes) -> Result<(), AdminStatus> {
         use AttributeMask as M;
         let sound = [
             (M::PKEY_INDEX, a.pkey_index == 0),
@@ -481,14 +520,15 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     }
 
     fn query_qp(&self, qpn: u32, transport: &impl Transport) -> Result<Answer, AdminStatus> {
-        let qp = self.qps.get(&qpn).ok_or(AdminStatus::NotFound)?;
+        let own = self.qps.get(&qpn).map(|qp| (qp.state, qp.access));
+        let own = own.or_else(|| self.query_target(qpn));
+        let (state, access) = own.ok_or(AdminStatus::NotFound)?;
         let attributes = transport.query_qp(qpn).ok_or(AdminStatus::NotFound)?;
-        let access = qp.access.bits();
         let attributes = Attributes {
             mask: AttributeMask::empty(),
-            state: qp.state,
-            current_state: qp.state,
-            access,
+            state,
+            current_state: state,
+            access: access.bits(),
             ..attributes
         };
         Ok(Answer::blocks(attributes.encode().to_vec()))

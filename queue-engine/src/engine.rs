@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use fpga_regs::engine::cqe::Cqe;
 use fpga_regs::engine::doorbell::QueueKind;
 use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::qp::QpState;
@@ -17,16 +18,16 @@ use crate::fetch::Turn;
 use crate::keys::Keys;
 use crate::memory::Rings;
 use crate::numbers::{ByNumber, Numbers, Random, free_all};
-use crate::qp::{KEPT_RECEIVES, Qp, Taken};
+use crate::qp::{KEPT_RECEIVES, Qp, XrcTarget};
 use crate::registers::QueueRegisters;
-use crate::rq::Rq;
+use crate::rq::{Rq, Taken};
 use crate::transport::Transport;
 use crate::under_way::{OWN_BYTES, Shares};
 
 /// Entries of the GID table.
 const GIDS: usize = 16;
-/// Bits of a QPN, or of an address handle's number, that are drawn at random; the window's number stands
-/// above them.
+/// Bits of the number of a QP, a receive queue or an address handle that are drawn at random; the window's
+/// number stands above them.
 const QPN_RANDOM_BITS: u32 = 20;
 
 /// QPs that are looked at in one call of [`Engine::poll`]; the others have their turn in the next, so
@@ -37,12 +38,12 @@ const TURNS: usize = 128;
 /// leaves, too. Of many that end, those that stay behind share the places until the table shrinks.
 const PLACES: usize = 4;
 
-/// Bits of the number of a completion queue, a receive queue or a key.
+/// Bits of the number of a completion queue or a key.
 const NUMBER_BITS: u32 = 24;
 
 /// What an engine is built with.
 ///
-/// Limits beyond what half of a number space holds (2^19 QPs, 2^23 of the others, less the resting
+/// Limits beyond what half of a number space holds (2^19 QPs or receive queues, 2^23 of the others, less the resting
 /// numbers) are brought down to that, and the window's limit registers say so.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
@@ -109,6 +110,8 @@ pub struct Engine<M: Rings, D, N> {
     pub(crate) rq_numbers: Numbers,
     pub(crate) qps: ByNumber<Qp<M>>,
     pub(crate) qp_numbers: Numbers,
+    /// XRC targets, whose numbers are QPs'.
+    pub(crate) targets: ByNumber<XrcTarget>,
     /// The protection domains of address handles.
     pub(crate) ahs: ByNumber<u32>,
     pub(crate) ah_numbers: Numbers,
@@ -122,6 +125,8 @@ pub struct Engine<M: Rings, D, N> {
     starved: VecDeque<u32>,
     /// Shared receive queues that have fewer entries than their limit, to be told of.
     pub(crate) below_limit: Vec<u32>,
+    /// Completions of receives along XRC that could not be used, each with its completion queue.
+    pub(crate) failed_receives: Vec<(u32, Cqe)>,
     /// Scratch: queues whose doorbell rang.
     rung: Vec<Queue>,
 }
@@ -156,7 +161,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let config = EngineConfig {
             qps: config.qps.min(Numbers::most(QPN_RANDOM_BITS)),
             cqs: config.cqs.min(Numbers::most(NUMBER_BITS)),
-            rqs: config.rqs.min(Numbers::most(NUMBER_BITS)),
+            rqs: config.rqs.min(Numbers::most(QPN_RANDOM_BITS)),
             keys: config.keys.min(Numbers::most(NUMBER_BITS)),
             ..config
         };
@@ -176,9 +181,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             cqs: ByNumber::default(),
             cq_numbers: Numbers::new(NUMBER_BITS, 0, config.cqs),
             rqs: ByNumber::default(),
-            rq_numbers: Numbers::new(NUMBER_BITS, 0, config.rqs),
+            rq_numbers: Numbers::new(QPN_RANDOM_BITS, prefix, config.rqs),
             qps: ByNumber::default(),
             qp_numbers: Numbers::new(QPN_RANDOM_BITS, prefix, config.qps),
+            targets: ByNumber::default(),
             ahs: ByNumber::default(),
             ah_numbers: Numbers::new(QPN_RANDOM_BITS, prefix, config.ahs.into()),
             shares: Shares::new(config.under_way_bytes),
@@ -187,6 +193,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             ready: VecDeque::new(),
             starved: VecDeque::new(),
             below_limit: Vec::new(),
+            failed_receives: Vec::new(),
             rung: Vec::new(),
         }
     }
@@ -255,12 +262,13 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     ///
     /// Numbers in use rest; doorbell pages stay in place, with nothing behind them.
     pub(crate) fn stop(&mut self, transport: &mut impl Transport) {
-        let mut qpns: Vec<u32> = self.qps.keys().copied().collect();
+        let mut qpns: Vec<u32> = self.qps.keys().chain(self.targets.keys()).copied().collect();
         qpns.sort_unstable();
         for qpn in qpns {
             transport.destroy_qp(qpn);
         }
         free_all(&mut self.qps, &mut self.qp_numbers);
+        free_all(&mut self.targets, &mut self.qp_numbers);
         self.ahs.keys().for_each(|ah| transport.destroy_ah(*ah));
         free_all(&mut self.ahs, &mut self.ah_numbers);
         self.shares = Shares::new(self.config.under_way_bytes);
@@ -273,6 +281,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.ready.clear();
         self.starved.clear();
         self.below_limit.clear();
+        self.failed_receives.clear();
         for (index, gid) in (0..).zip(&mut self.gids) {
             if gid.take().is_some() {
                 // A transport that keeps the entry cannot use it: no QP is left.
@@ -329,6 +338,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// due, as it is after [`Engine::handle`] and after a register write.
     pub fn poll(&mut self, now: u64, transport: &mut impl Transport) -> bool {
         let rang = self.scan(now) | self.tell_below_limit(now) | self.tell_due(now);
+        let rang = rang | self.complete_failed_receives(now);
         let turns = self.ready.len().min(TURNS);
         for _ in 0..turns {
             let Some(qpn) = self.ready.pop_front() else { break };

@@ -283,7 +283,7 @@ fn step<M: Rings>(
             let checked = check_wqe(qp.kind, &header, &blocks, &mut message, &mut qp.under_way);
             checked.and_then(|operation| {
                 message.signaled = header.flags.contains(SendFlags::SIGNALED);
-                submit(now, qp, &message, operation, header.flags, tables, transport)
+                submit(now, qp, (&message, operation), &header, tables, transport)
             })
         }
     };
@@ -353,9 +353,8 @@ fn execute<M: Rings>(
 fn submit<M: Rings>(
     now: u64,
     qp: &Qp<M>,
-    message: &InFlight,
-    operation: Operation,
-    flags: SendFlags,
+    (message, operation): (&InFlight, Operation),
+    header: &SendHeader,
     tables: &Tables<'_, M>,
     transport: &mut impl Transport,
 ) -> Result<bool, Status> {
@@ -374,8 +373,9 @@ fn submit<M: Rings>(
     let request = Message {
         operation,
         length,
-        solicited: flags.contains(SendFlags::SOLICITED),
-        fence: flags.contains(SendFlags::FENCE),
+        solicited: header.flags.contains(SendFlags::SOLICITED),
+        fence: header.flags.contains(SendFlags::FENCE),
+        srqn: (qp.kind == QpType::XrcSend).then_some(header.remote_srqn),
     };
     match transport.submit(now, qp.qpn, &request) {
         Ok(number) => {

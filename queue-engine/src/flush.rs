@@ -15,9 +15,9 @@ use crate::fetch::{QUANTUM, completed_as};
 use crate::keys::{Keys, Peer};
 use crate::memory::Rings;
 use crate::numbers::Random;
-use crate::qp::{KEPT_RECEIVES, Qp, Taken};
+use crate::qp::{KEPT_RECEIVES, Qp};
 use crate::resolve::right_of;
-use crate::rq::{Rq, Sges};
+use crate::rq::{Rq, Sges, Taken};
 use crate::transport::{
     ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess, TakenReceive, Transport,
     TransportEvent,
@@ -32,6 +32,17 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     ///
     /// [`Engine::poll`] then does what follows from it.
     pub fn handle(&mut self, now: u64, event: TransportEvent, transport: &mut impl Transport) {
+        match event {
+            TransportEvent::XrcReceived { srqn, id, received } => {
+                return self.complete_xrc(now, (srqn, id, received.qpn), Ok(&received));
+            }
+            TransportEvent::XrcReceiveFailed { srqn, id, qpn, status } => {
+                return self.complete_xrc(now, (srqn, id, qpn), Err(status));
+            }
+            TransportEvent::Error { qpn } => self.fail_target(now, qpn),
+            TransportEvent::Async { qpn, event } => self.tell_of_target(now, qpn, event),
+            _ => {}
+        }
         let Some(qp) = self.qps.get(&event.qpn()) else { return };
         let (tells_drained, kind) = (qp.tells_drained, qp.kind);
         // Before anything else of this QP: what waited longer for room comes first.
@@ -58,6 +69,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                     Event { kind: EventType::Qp, code: event.0, number: qpn, ..Event::default() };
                 self.events.push(event, now);
             }
+            TransportEvent::XrcReceived { .. } | TransportEvent::XrcReceiveFailed { .. } => {}
         }
     }
 
@@ -96,37 +108,18 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     }
 
     fn received(&mut self, now: u64, received: ReceivedMessage, transport: &mut impl Transport) {
-        let ReceivedMessage { qpn, length, kind, immediate, solicited, source_qpn } = received;
+        let ReceivedMessage { qpn, kind, .. } = received;
         if let ReceiveKind::SendInvalidate { rkey } = kind {
             let pdn = self.qps.get(&qpn).map_or(0, |qp| qp.pdn);
             // One that others have taken back since has what it wants.
             let _ = self.keys.invalidate(Peer { qpn, pdn }, rkey);
         }
-        let describe = |qp: &Qp<M>, taken: &Taken| {
+        let complete = |qp: &Qp<M>, taken: &Taken| {
             let mut entry = qp.receive_cqe(taken.tag, Status::Success);
-            entry.byte_count = length;
-            match kind {
-                ReceiveKind::Send => {}
-                ReceiveKind::Write => entry.opcode = Opcode::ReceiveWriteImm,
-                ReceiveKind::SendInvalidate { rkey } => {
-                    entry.immediate = rkey;
-                    entry.flags |= Flags::INVALIDATED;
-                }
-            }
-            if let Some(immediate) = immediate {
-                entry.immediate = immediate;
-                entry.flags |= Flags::IMMEDIATE;
-            }
-            if solicited {
-                entry.flags |= Flags::SOLICITED;
-            }
-            if let Some(source_qpn) = source_qpn {
-                entry.source_qpn = source_qpn;
-                entry.flags |= Flags::GRH;
-            }
+            describe(&received, &mut entry);
             entry
         };
-        self.complete_receive(now, qpn, describe);
+        self.complete_receive(now, qpn, complete);
         self.fail_receive_if_due(now, qpn, transport);
     }
 
@@ -198,7 +191,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 self.flushing.insert(qpn);
                 flush_receives(qp, rq, &mut completions)
             }
-            // What is posted is for others, and this QP takes no more of it.
+            // What is posted is for others, and this QP takes no more of it. One that only sends has none.
+            None if qp.kind == QpType::XrcSend => false,
             None => {
                 if !std::mem::replace(&mut qp.reached_last, true) {
                     let code = QpEvent::LastWqeReached.0;
@@ -229,13 +223,20 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         if access == RemoteAccess::Invalidate {
             return self.keys.can_invalidate(peer, rkey);
         }
-        let right = right_of(access);
-        let keyed = || {
-            let found = self.keys.translate_remote(rkey, peer, address, length, right);
-            // Eight bytes for the card as for the program, so that they never lie on two pages.
-            found.is_ok_and(|iova| access != RemoteAccess::Atomic || iova & WITHIN_WORD == 0)
-        };
-        qp.access.contains(right) && (length == 0 || keyed())
+        let asked = (rkey, address, length);
+        qp.access.contains(right_of(access)) && (length == 0 || self.opens(peer, asked, access))
+    }
+
+    /// Whether a key opens memory to a peer.
+    pub(crate) fn opens(
+        &self,
+        peer: Peer,
+        (rkey, address, length): (u32, u64, u64),
+        access: RemoteAccess,
+    ) -> bool {
+        let found = self.keys.translate_remote(rkey, peer, address, length, right_of(access));
+        // Eight bytes for the card as for the program, so that they never lie on two pages.
+        found.is_ok_and(|iova| access != RemoteAccess::Atomic || iova & WITHIN_WORD == 0)
     }
 
     /// Takes the next receive of a QP for a message that arrives.
@@ -295,8 +296,33 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     }
 }
 
+/// Writes into a completion what a message says.
+pub(crate) fn describe(received: &ReceivedMessage, entry: &mut Cqe) {
+    let ReceivedMessage { length, kind, immediate, solicited, source_qpn, qpn: _ } = *received;
+    entry.byte_count = length;
+    match kind {
+        ReceiveKind::Send => {}
+        ReceiveKind::Write => entry.opcode = Opcode::ReceiveWriteImm,
+        ReceiveKind::SendInvalidate { rkey } => {
+            entry.immediate = rkey;
+            entry.flags |= Flags::INVALIDATED;
+        }
+    }
+    if let Some(immediate) = immediate {
+        entry.immediate = immediate;
+        entry.flags |= Flags::IMMEDIATE;
+    }
+    if solicited {
+        entry.flags |= Flags::SOLICITED;
+    }
+    if let Some(source_qpn) = source_qpn {
+        entry.source_qpn = source_qpn;
+        entry.flags |= Flags::GRH;
+    }
+}
+
 /// Bytes a receive can hold, or `None` when one of its elements is out of reach.
-fn capacity(keys: &Keys, pdn: u32, sges: &Sges) -> Option<u64> {
+pub(crate) fn capacity(keys: &Keys, pdn: u32, sges: &Sges) -> Option<u64> {
     let mut bytes = 0u64;
     for sge in sges.iter().filter(|sge| sge.length > 0) {
         let length = u64::from(sge.length);

@@ -36,6 +36,7 @@ mod resolve;
 mod rq;
 mod transport;
 mod under_way;
+mod xrc;
 
 pub use doorbells::DoorbellPage;
 pub use engine::{Engine, EngineConfig};
@@ -44,6 +45,6 @@ pub use numbers::Random;
 pub use resolve::{Payload, Unreachable};
 pub use transport::{
     LocalGid, Message, Operation, ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess,
-    TakenReceive, Transport, TransportError, TransportEvent,
+    TakenReceive, Transport, TransportError, TransportEvent, XrcRequest,
 };
 pub use under_way::TRANSPORT_MESSAGE_BYTES;

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 
+use fpga_regs::engine::admin::CreateQp;
 use fpga_regs::engine::cqe::{self, Cqe, Flags, Status};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{QpState, QpType};
 
 use crate::memory::{QueueMemory, Rings};
-use crate::rq::Sges;
+use crate::rq::Taken;
 use crate::under_way::{Share, UnderWay};
 
 /// Receives that a QP keeps room for, once it had it.
@@ -58,14 +59,17 @@ pub(crate) struct SendRing<M: Rings> {
     pub(crate) stopped: bool,
 }
 
-/// A receive WQE that was taken for a message.
+/// A QP of XRC that receives: a target, which has no queues.
 #[derive(Debug)]
-pub(crate) struct Taken {
-    pub(crate) id: u64,
-    pub(crate) tag: u32,
-    pub(crate) sges: Sges,
-    /// It cannot be filled, for this reason.
-    pub(crate) failed: Option<Status>,
+pub(crate) struct XrcTarget {
+    pub(crate) command: CreateQp,
+    pub(crate) generation: u8,
+    pub(crate) state: QpState,
+    pub(crate) access: Access,
+    /// Whoever had it drained asked to be told when it is.
+    pub(crate) tells_drained: bool,
+    /// It has told that it takes no more receives.
+    pub(crate) reached_last: bool,
 }
 
 impl<M: Rings> Qp<M> {

@@ -34,6 +34,24 @@ pub enum Payload {
         /// What the peer does.
         access: crate::RemoteAccess,
     },
+    /// The memory of a receive that a shared receive queue gave to an XRC target.
+    XrcReceive {
+        /// The queue.
+        srqn: u32,
+        /// From [`crate::TakenReceive`].
+        id: u64,
+    },
+    /// Memory that a peer named along XRC, as [`Payload::Remote`].
+    XrcRemote {
+        /// The shared receive queue that the request named.
+        srqn: u32,
+        /// Key.
+        rkey: u32,
+        /// First byte; the offset is already in it.
+        address: u64,
+        /// What the peer does.
+        access: crate::RemoteAccess,
+    },
 }
 
 /// The payload is not, or no longer, within reach.
@@ -79,6 +97,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         length: u32,
         pieces: &mut Vec<impl From<Piece>>,
     ) -> Result<(), Unreachable> {
+        if let Payload::XrcReceive { srqn, id } = payload {
+            return self.resolve_xrc_receive((srqn, id), offset, length, pieces);
+        }
+        if let Payload::XrcRemote { srqn, rkey, address, access } = payload {
+            return self.resolve_xrc_remote((srqn, qpn), (rkey, address), length, access, pieces);
+        }
         let qp = self.qps.get(&qpn).ok_or(Unreachable)?;
         match payload {
             Payload::Message { number } => {
@@ -93,21 +117,33 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 gather(&self.keys, pdn, elements, right, offset, length, pieces)
             }
             Payload::Remote { rkey, address, access } => {
-                if length == 0 {
-                    return Ok(());
-                }
-                // That moves no bytes.
-                if access == crate::RemoteAccess::Invalidate {
-                    return Err(Unreachable);
-                }
-                let right = right_of(access);
-                let keys = &self.keys;
                 let peer = Peer { qpn, pdn: qp.pdn };
-                let iova = keys.translate_remote(rkey, peer, address, u64::from(length), right);
-                pieces.push(Piece { iova: iova.map_err(|_| Unreachable)?, length }.into());
-                Ok(())
+                self.resolve_remote(peer, (rkey, address), length, access, pieces)
             }
+            Payload::XrcReceive { .. } | Payload::XrcRemote { .. } => Err(Unreachable),
         }
+    }
+
+    /// Adds where memory lies that a peer named.
+    pub(crate) fn resolve_remote(
+        &self,
+        peer: Peer,
+        (rkey, address): (u32, u64),
+        length: u32,
+        access: crate::RemoteAccess,
+        pieces: &mut Vec<impl From<Piece>>,
+    ) -> Result<(), Unreachable> {
+        if length == 0 {
+            return Ok(());
+        }
+        // That moves no bytes.
+        if access == crate::RemoteAccess::Invalidate {
+            return Err(Unreachable);
+        }
+        let right = right_of(access);
+        let iova = self.keys.translate_remote(rkey, peer, address, u64::from(length), right);
+        pieces.push(Piece { iova: iova.map_err(|_| Unreachable)?, length }.into());
+        Ok(())
     }
 }
 

@@ -1,6 +1,9 @@
 //! Receive queues: taking entries in order.
 
+use std::collections::BTreeMap;
+
 use fpga_regs::engine::admin::{CreateRq, RqKind};
+use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::wqe::{MAX_SGE, RECEIVE_PAYLOAD_OFFSET, ReceiveHeader, SGE_BYTES, Sge};
 use fpga_regs::{BLOCK_BYTES, Block};
@@ -24,6 +27,8 @@ pub(crate) struct Rq<M: Rings> {
     consumer: u32,
     producer: u32,
     pub(crate) users: Users,
+    /// Of an XRC domain.
+    pub(crate) xrc: Option<XrcQueue>,
 }
 
 /// The QPs that a receive queue serves.
@@ -49,15 +54,43 @@ pub(crate) struct ReceiveWqe {
     pub(crate) sges: Option<Sges>,
 }
 
+/// A receive WQE that was taken for a message.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) id: u64,
+    pub(crate) tag: u32,
+    pub(crate) sges: Sges,
+    /// It cannot be filled, for this reason.
+    pub(crate) failed: Option<Status>,
+}
+
+/// What a shared receive queue of an XRC domain has beside its entries.
+#[derive(Debug)]
+pub(crate) struct XrcQueue {
+    pub(crate) cqn: u32,
+    pub(crate) xrcdn: u32,
+    /// Receives taken and not complete, by their names.
+    pub(crate) taken: BTreeMap<u64, Taken>,
+    pub(crate) next: u32,
+}
+
+impl XrcQueue {
+    pub(crate) fn new(cqn: u32, xrcdn: u32) -> Self {
+        Self { cqn, xrcdn, taken: BTreeMap::new(), next: 0 }
+    }
+}
+
 impl<M: Rings> Rq<M> {
     /// A queue that serves nobody yet, as `command` describes it.
     pub(crate) fn new(memory: QueueMemory<M>, command: &CreateRq) -> Self {
-        let CreateRq { log2_entries, log2_stride, page, pdn, kind, .. } = *command;
+        let CreateRq { log2_entries, log2_stride, page, pdn, kind, cqn, xrcdn, .. } = *command;
         let users = match kind {
             RqKind::Private => Users::One(None),
             _ => Users::Many { count: 0, limit: 0 },
         };
-        Self { memory, log2_entries, log2_stride, page, pdn, consumer: 0, producer: 0, users }
+        let xrc = (kind == RqKind::Xrc).then(|| XrcQueue::new(cqn, xrcdn));
+        let (consumer, producer) = (0, 0);
+        Self { memory, log2_entries, log2_stride, page, pdn, consumer, producer, users, xrc }
     }
 
     /// Whether no QP uses it.

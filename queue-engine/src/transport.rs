@@ -1,9 +1,9 @@
 //! What lies below the engine: something that carries whole messages.
 
-use fpga_regs::engine::admin::{AdminStatus, CreateAh, PortAttributes};
+use fpga_regs::engine::admin::{AdminStatus, CreateAh, CreateQp, PortAttributes};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
-use fpga_regs::engine::qp::{Attributes, QpType};
+use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::wqe::{AtomicOperation, Datagram};
 
 /// What a message does.
@@ -72,6 +72,8 @@ pub struct Message {
     pub solicited: bool,
     /// Begin only when all earlier READs and atomics are complete.
     pub fence: bool,
+    /// Along XRC: the peer's shared receive queue that it is for.
+    pub srqn: Option<u32>,
 }
 
 /// Why a transport does not do what it was asked.
@@ -98,11 +100,11 @@ pub struct LocalGid {
 
 /// Something that carries messages of QPs; completions come back in the order of submission.
 pub trait Transport {
-    /// Makes a QP in RESET. By its client's number a transport may tell whose it is.
+    /// Makes a QP in RESET, of the command's kind. By its client's number a transport may tell whose it is.
     ///
     /// # Errors
     /// The status for the driver, such as [`AdminStatus::NoResources`].
-    fn create_qp(&mut self, qpn: u32, kind: QpType, client: u8) -> Result<(), AdminStatus>;
+    fn create_qp(&mut self, qpn: u32, command: &CreateQp) -> Result<(), AdminStatus>;
 
     /// Applies attributes that the engine has checked; `state` is the state to go to.
     ///
@@ -227,6 +229,26 @@ pub enum TransportEvent {
         /// How.
         status: Status,
     },
+    /// A receive that a shared receive queue gave to an XRC target was filled.
+    XrcReceived {
+        /// The queue.
+        srqn: u32,
+        /// The receive, from [`TakenReceive`].
+        id: u64,
+        /// The message; its QP is the target, which may be another engine's.
+        received: ReceivedMessage,
+    },
+    /// A receive that a shared receive queue gave to an XRC target failed.
+    XrcReceiveFailed {
+        /// The queue.
+        srqn: u32,
+        /// The receive, from [`TakenReceive`].
+        id: u64,
+        /// The target, which may be another engine's.
+        qpn: u32,
+        /// How.
+        status: Status,
+    },
     /// The QP went to ERR without a failing request.
     Error {
         /// QP.
@@ -249,9 +271,10 @@ impl TransportEvent {
             Self::Completed { qpn, .. }
             | Self::Failed { qpn, .. }
             | Self::ReceiveFailed { qpn, .. }
+            | Self::XrcReceiveFailed { qpn, .. }
             | Self::Error { qpn }
             | Self::Async { qpn, .. } => *qpn,
-            Self::Received(received) => received.qpn,
+            Self::Received(received) | Self::XrcReceived { received, .. } => received.qpn,
         }
     }
 }
@@ -300,10 +323,22 @@ pub enum RemoteAccess {
     Invalidate,
 }
 
+/// What a request along XRC is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XrcRequest {
+    /// The target that received it, which may be another engine's.
+    pub qpn: u32,
+    /// The target's XRC domain.
+    pub xrcdn: u32,
+    /// The shared receive queue that it names; of this engine, if there is such a one.
+    pub srqn: u32,
+}
+
 /// A receive WQE that was taken for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TakenReceive {
-    /// Names it in [`crate::Payload::Receive`]; one more with each taken by the QP since RESET.
+    /// Names it in [`crate::Payload::Receive`]; one more with each taken by the QP since RESET. Along XRC in
+    /// [`crate::Payload::XrcReceive`], and no other that is under way has the name.
     pub id: u64,
     /// Bytes it can hold.
     pub capacity: u64,
@@ -318,4 +353,6 @@ pub enum ReceiveError {
     Empty,
     /// The next one names memory that it must not; it fails and so does the QP, but not one of datagrams.
     Invalid,
+    /// The XRC domain has no such shared receive queue.
+    NoSrq,
 }

@@ -124,7 +124,7 @@ impl Random for Counting {
 struct Nothing;
 
 impl Transport for Nothing {
-    fn create_qp(&mut self, _: u32, _: QpType, _: u8) -> Result<(), AdminStatus> {
+    fn create_qp(&mut self, _: u32, _: &CreateQp) -> Result<(), AdminStatus> {
         Ok(())
     }
 

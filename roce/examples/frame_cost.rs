@@ -14,7 +14,7 @@ use roce::wire::icrc;
 use roce::{
     AccessDenied, AccessFlags, AddressVector, Event, Gid, IcrcPolicy, Instant, MacAddr, Operation,
     PathMtu, Placed, Placement, Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError,
-    RemoteAccess, SendRequest, Stack, StackConfig, Verbs,
+    RemoteAccess, SendRequest, Stack, StackConfig, Target, Verbs,
 };
 
 /// Allows everything, and always has a receive request.
@@ -23,7 +23,7 @@ struct Permissive;
 impl Verbs for Permissive {
     fn check_remote(
         &mut self,
-        _: Qpn,
+        _: Target,
         _: u32,
         _: u64,
         _: u64,
@@ -32,7 +32,7 @@ impl Verbs for Permissive {
         Poll::Ready(Ok(()))
     }
 
-    fn take_receive(&mut self, _: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, _: Target) -> Poll<Result<Receive, ReceiveError>> {
         Poll::Ready(Ok(Receive { id: 0, capacity: u64::MAX, left: Some(500) }))
     }
 }

@@ -105,12 +105,39 @@ pub enum Sink {
     },
 }
 
+/// A shared receive queue that a request along XRC names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XrcSrq {
+    /// Its alleged number, 24 bits.
+    pub srqn: u32,
+    /// The XRC domain that it must be of: the receiving QP's.
+    pub domain: u32,
+}
+
+/// Whom a request of a peer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The QP that received it.
+    pub qpn: Qpn,
+    /// Along XRC: the shared receive queue that it names. Receive requests are taken from that one, and
+    /// memory is reached in its protection domain.
+    pub srq: Option<XrcSrq>,
+}
+
+impl From<Qpn> for Target {
+    fn from(qpn: Qpn) -> Self {
+        Self { qpn, srq: None }
+    }
+}
+
 /// One copy that the caller owes: bytes of a received frame into memory, or the execution of an atomic
 /// operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The QP that received the frame.
     pub qpn: Qpn,
+    /// Of a request along XRC: the number of the shared receive queue that it names.
+    pub srqn: Option<u32>,
     /// Where the bytes belong.
     pub sink: Sink,
     /// The offset of the first byte in its message.
@@ -157,6 +184,8 @@ pub enum Source {
 pub struct Payload {
     /// The QP that sends the frame.
     pub qpn: Qpn,
+    /// Of an answer along XRC: the number of the shared receive queue that the request named.
+    pub srqn: Option<u32>,
     /// Where the bytes are.
     pub source: Source,
     /// The offset of the first byte in its message.
@@ -277,6 +306,8 @@ pub enum SendStatus {
     /// The peer refused the request, for example because its receive buffer is too short (NAK
     /// invalid request).
     RemoteInvalidRequest,
+    /// The peer has no such shared receive queue in the XRC domain (NAK invalid RD request).
+    RemoteInvalidRdRequest,
     /// The peer could not complete the request (NAK remote operational error).
     RemoteOperation,
     /// The peer did not acknowledge within `retry_cnt` retries.
@@ -353,6 +384,8 @@ pub enum Event {
     ReceiveCompleted {
         /// The QP.
         qpn: Qpn,
+        /// Along XRC: the shared receive queue that the request was taken from.
+        srqn: Option<u32>,
         /// The request, as [`Verbs::take_receive`] named it.
         id: u64,
         /// Bytes of the message.
@@ -372,6 +405,8 @@ pub enum Event {
     ReceiveFailed {
         /// The QP.
         qpn: Qpn,
+        /// Along XRC: the shared receive queue that the request was taken from.
+        srqn: Option<u32>,
         /// The request, as [`Verbs::take_receive`] named it.
         id: u64,
         /// Why.
@@ -392,6 +427,15 @@ pub enum Event {
 }
 
 impl Event {
+    /// The shared receive queue that the event belongs to rather than to the QP, along XRC.
+    #[must_use]
+    pub const fn srqn(&self) -> Option<u32> {
+        match *self {
+            Self::ReceiveCompleted { srqn, .. } | Self::ReceiveFailed { srqn, .. } => srqn,
+            _ => None,
+        }
+    }
+
     /// The QP that the event belongs to.
     #[must_use]
     pub const fn qpn(&self) -> Qpn {
@@ -419,14 +463,19 @@ pub enum RemoteAccess {
     Invalidate,
 }
 
-/// The key, range, access or protection domain did not allow a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AccessDenied;
+/// What did not allow a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AccessDenied {
+    /// The key, range, access or protection domain.
+    Memory,
+    /// There is no such shared receive queue in the XRC domain.
+    Srq,
+}
 
 /// A receive request that an incoming message consumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receive {
-    /// The caller's name for it; comes back in placements and events.
+    /// The caller's name for it, which no other has that the QP has taken; comes back in placements and events.
     pub id: u64,
     /// Bytes that its buffer holds.
     pub capacity: u64,
@@ -443,6 +492,9 @@ pub enum ReceiveError {
     /// The next receive request is unusable; the caller completes it with its own error. The peer
     /// gets a NAK "remote operational error" and the QP enters the error state. A datagram is dropped.
     Invalid,
+    /// There is no such shared receive queue in the XRC domain: the peer gets a NAK "invalid RD request", and
+    /// the QP enters the error state.
+    NoSrq,
 }
 
 /// The layer above, as asked about incoming requests.
@@ -450,19 +502,20 @@ pub enum ReceiveError {
 /// What is [`Poll::Pending`] is not decided yet: the frame that needs it has done nothing, and is to
 /// be given to [`Stack::receive`](crate::Stack::receive) again, which asks the same again.
 pub trait Verbs {
-    /// Whether the peer of `qpn` may access `length` bytes (at least 1, but for
-    /// [`RemoteAccess::Invalidate`]) at `va` with `rkey`. Asked once for a whole message.
+    /// Whether the peer of a QP may access `length` bytes at `va` with `rkey`. Asked once for a whole message.
+    /// Of no bytes it is asked for [`RemoteAccess::Invalidate`] only, and along XRC: then whether there is the
+    /// shared receive queue.
     fn check_remote(
         &mut self,
-        qpn: Qpn,
+        target: Target,
         rkey: u32,
         va: u64,
         length: u64,
         access: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>>;
 
-    /// Takes the next receive request of `qpn`. The transport owes one `ReceiveCompleted` or
-    /// `ReceiveFailed` for it, unless the QP is reset or destroyed first, or enters the error state
-    /// while the frame that needs it has to be given again.
-    fn take_receive(&mut self, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>>;
+    /// Takes the next receive request of a QP, or along XRC of the shared receive queue. The transport owes one
+    /// `ReceiveCompleted` or `ReceiveFailed` for it, unless the QP is reset or destroyed first, which changes
+    /// nothing along XRC, or enters the error state while the frame that needs it has to be given again.
+    fn take_receive(&mut self, target: Target) -> Poll<Result<Receive, ReceiveError>>;
 }

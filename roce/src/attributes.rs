@@ -169,7 +169,7 @@ pub(crate) fn check(
         .map_or(AttributeMask::empty(), |row| row.required & AttributeMask::PORT);
     let mask = named(change) | port;
     let named = Attributes { mask, state: to, ..Attributes::default() };
-    // RC-77, RC-78, RC-81
+    // RC-77, RC-78, RC-81, XRC-9
     transition::check(kind, from, &named)
         .map_err(|refused| Error::BadTransition { qpn, refused })?;
     check_values(qpn, change, mtu_max)

@@ -90,8 +90,8 @@ impl Qp {
         while self.requester.unacked < end {
             match self.requester.messages.front() {
                 Some(message) if !message.is_answered() => {
-                    self.requester.unacked = end.min(message.end);
-                    if self.requester.unacked == message.end {
+                    self.requester.unacked = end.min(message.end());
+                    if self.requester.unacked == message.end() {
                         self.requester.messages.pop_front();
                         completed = completed.wrapping_add(1);
                     }
@@ -164,7 +164,7 @@ impl Qp {
             add(&mut shared.counters.rcvd_bytes, u64::from(length));
         }
         self.requester.unacked = next;
-        let completed = next == message.end;
+        let completed = next == message.end();
         if completed {
             self.requester.messages.pop_front();
         }
@@ -194,7 +194,7 @@ impl Qp {
         // RC-101: The value is the last of the headers.
         let value = place.payload_start.wrapping_sub(atomicacketh::LENGTH)..place.payload_start;
         self.place_response(shared, 0, (place.frame_index, value), placements);
-        self.requester.unacked = message.end;
+        self.requester.unacked = message.end();
         self.requester.messages.pop_front();
         self.progress(shared, now, 1);
     }
@@ -211,7 +211,7 @@ impl Qp {
         let placement = shared.log.place();
         self.push_effect(shared, EffectKind::PlacedResponse { placement, message });
         let sink = Sink::Message { message };
-        placements.push(Placement { qpn: self.qpn, sink, offset, frame_index, range });
+        placements.push(Placement { qpn: self.qpn, srqn: None, sink, offset, frame_index, range });
     }
 
     /// A later response or acknowledgement shows that responses are missing. One retry for
@@ -248,6 +248,8 @@ impl Qp {
             NakCode::InvalidRequest => SendStatus::RemoteInvalidRequest,
             NakCode::RemoteAccessError => SendStatus::RemoteAccess,
             NakCode::RemoteOperationalError => SendStatus::RemoteOperation,
+            // XRC-5
+            NakCode::InvalidRdRequest if self.names_srq() => SendStatus::RemoteInvalidRdRequest,
             // RC-61
             NakCode::InvalidRdRequest | NakCode::Reserved(_) => {
                 bump(&mut shared.counters.drop_malformed);

@@ -11,6 +11,7 @@ use crate::opcode::code;
 use crate::param;
 use crate::qp::{Qp, Shared};
 use crate::types::Instant;
+use crate::wire::bth;
 
 /// Reserved bytes that follow the Base Transport Header of a notification.
 const RESERVED: [u8; 16] = [0; 16];
@@ -42,7 +43,8 @@ impl Qp {
             return None;
         }
         // RC-94
-        let mut transport = self.transport_header(code::CNP, 0, 0);
+        // It is of no service.
+        let mut transport = bth::Repr { opcode: code::CNP, ..self.transport_header(0, 0, 0) };
         transport.becn = true;
         let mut header = self.path.as_ref()?.header(&transport, RESERVED.len());
         header.push(&RESERVED);

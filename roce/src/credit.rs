@@ -35,6 +35,10 @@ struct Alone {
 }
 
 impl Credit {
+    /// Of a connection that has none: nothing is limited.
+    // XRC-8
+    pub(crate) const UNLIMITED: Self = Self { limit: u64::MAX, alone: None };
+
     /// Whether nothing more is sent until the packet sent alone is answered.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
@@ -51,7 +55,7 @@ impl Credit {
         let at = match message.request.operation {
             Operation::Write | Operation::Read | Operation::Atomic(_) => return,
             // RC-39: Only its last packet takes the receive request.
-            Operation::WriteImm => message.end.wrapping_sub(1),
+            Operation::WriteImm => message.end().wrapping_sub(1),
             Operation::Send | Operation::SendImm | Operation::SendInvalidate => message.first,
         };
         if sequence == at {

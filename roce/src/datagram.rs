@@ -215,7 +215,7 @@ impl DatagramQp {
         bump(&mut shared.counters.resp_local_length_error);
         bump(&mut shared.counters.resp_cqe_error);
         let status = ReceiveStatus::LocalLength;
-        self.emit(shared, Event::ReceiveFailed { qpn: self.qpn, id, status });
+        self.emit(shared, Event::ReceiveFailed { qpn: self.qpn, srqn: None, id, status });
     }
 
     /// A message fills a receive request by `count` placements, the first of which has that number.

@@ -2,15 +2,16 @@
 
 use core::fmt;
 
-use crate::wire::extension::atomiceth;
+use crate::wire::extension::{atomiceth, xrceth};
 use crate::wire::{bth, ethernet, ipv6, udp};
 
-/// The longest header: Ethernet with a tag, IPv6, UDP, BTH and AtomicETH.
+/// The longest header: Ethernet with a tag, IPv6, UDP, BTH, XRCETH and AtomicETH.
 const INLINE: usize = ethernet::LENGTH
     + ethernet::TAG_LENGTH
     + ipv6::LENGTH
     + udp::LENGTH
     + bth::LENGTH
+    + xrceth::LENGTH
     + atomiceth::LENGTH;
 
 /// Header bytes of one frame. Headers of RoCE frames need no allocation; the rare ARP and ICMP

@@ -83,7 +83,7 @@ pub use api::{AccessDenied, Receive, ReceiveError, RemoteAccess, Verbs};
 pub use api::{
     AsyncKind, AtomicOperation, DatagramRequest, Event, GRH_LENGTH, IcrcPolicy, Operation, Payload,
     Placed, Placement, ReceiveKind, ReceiveStatus, ReceivedFrame, SendRequest, SendStatus, Sink,
-    Source, Transmit,
+    Source, Target, Transmit, XrcSrq,
 };
 pub use attributes::{AccessFlags, AddressVector, QpAttributes, QpSnapshot};
 pub use counters::{Counters, QpCounters};

@@ -16,6 +16,15 @@ pub(crate) struct Effect {
     pub kind: EffectKind,
 }
 
+/// A receive request that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Along XRC: the shared receive queue that it is of.
+    pub srqn: Option<u32>,
+    /// As the layer above named it.
+    pub id: u64,
+}
+
 /// The kinds of [`Effect`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum EffectKind {
@@ -26,7 +35,7 @@ pub(crate) enum EffectKind {
         /// The packet, and the messages executed before it.
         at: Ack,
         /// The receive request it fills.
-        receive: Option<u64>,
+        receive: Option<Taken>,
     },
     /// An atomic request was accepted under the condition of its execution.
     ExecutedAtomic {

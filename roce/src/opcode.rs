@@ -1,7 +1,7 @@
 //! The table of operation codes: for each its class, position, extension headers and payload.
 //!
 //! Codes are those of the specification, section 9.2, for Reliable Connection and Unreliable Connection, the
-//! two of Unreliable Datagram, and the congestion notification packet of annex A17.
+//! two of Unreliable Datagram, those of XRC (annex A14), and the congestion notification packet of annex A17.
 
 use bitflags::bitflags;
 
@@ -13,18 +13,20 @@ bitflags! {
     pub struct Extensions: u8 {
         /// Datagram header.
         const DETH = 1;
+        /// The peer's shared receive queue, of XRC.
+        const XRCETH = 2;
         /// RDMA header.
-        const RETH = 2;
+        const RETH = 4;
         /// Atomic header.
-        const ATOMICETH = 4;
+        const ATOMICETH = 8;
         /// Acknowledgement header.
-        const AETH = 8;
+        const AETH = 16;
         /// Atomic acknowledgement header.
-        const ATOMICACKETH = 16;
+        const ATOMICACKETH = 32;
         /// Immediate data.
-        const IMMDT = 32;
+        const IMMDT = 64;
         /// The key to take back.
-        const IETH = 64;
+        const IETH = 128;
     }
 }
 
@@ -35,6 +37,7 @@ impl Extensions {
         let mut length = 0_usize;
         let lengths = [
             (Self::DETH, extension::deth::LENGTH),
+            (Self::XRCETH, extension::xrceth::LENGTH),
             (Self::RETH, reth::LENGTH),
             (Self::ATOMICETH, extension::atomiceth::LENGTH),
             (Self::AETH, aeth::LENGTH),
@@ -231,6 +234,8 @@ pub mod code {
     pub const RELIABLE_CONNECTION: u8 = 0;
     /// Their value for Unreliable Connection, whose SENDs and WRITEs are otherwise those of Reliable Connection.
     pub const UNRELIABLE_CONNECTION: u8 = 0x20;
+    /// Their value for XRC, whose codes are otherwise those of Reliable Connection.
+    pub const EXTENDED_RELIABLE_CONNECTION: u8 = 0xa0;
 }
 
 const fn row(
@@ -245,6 +250,7 @@ const fn row(
 }
 
 const UC: u8 = code::UNRELIABLE_CONNECTION;
+const XRC: u8 = code::EXTENDED_RELIABLE_CONNECTION;
 const NONE: Extensions = Extensions::empty();
 const IMMDT: Extensions = Extensions::IMMDT;
 const IETH: Extensions = Extensions::IETH;
@@ -255,6 +261,12 @@ const AETH_ATOMIC: Extensions = AETH.union(Extensions::ATOMICACKETH);
 const ATOMIC: Extensions = Extensions::ATOMICETH;
 const DETH: Extensions = Extensions::DETH;
 const DETH_IMMDT: Extensions = DETH.union(IMMDT);
+const XRCETH: Extensions = Extensions::XRCETH;
+const XRCETH_IMMDT: Extensions = XRCETH.union(IMMDT);
+const XRCETH_IETH: Extensions = XRCETH.union(IETH);
+const XRCETH_RETH: Extensions = XRCETH.union(RETH);
+const XRCETH_RETH_IMMDT: Extensions = XRCETH_RETH.union(IMMDT);
+const XRCETH_ATOMIC: Extensions = XRCETH.union(ATOMIC);
 
 use Class::{
     Acknowledge, AtomicAcknowledge, CompareSwap, CongestionNotification, Datagram, FetchAdd,
@@ -266,7 +278,7 @@ use Position::{First, Last, Middle, Only};
 /// Every known code.
 #[rustfmt::skip]
 // RC-5
-static TABLE: [Opcode; 38] = [
+static TABLE: [Opcode; 61] = [
     row(code::SEND_FIRST, "SEND_FIRST", Send, First, NONE, Mtu),
     row(code::SEND_MIDDLE, "SEND_MIDDLE", Send, Middle, NONE, Mtu),
     row(code::SEND_LAST, "SEND_LAST", Send, Last, NONE, OneToMtu),
@@ -306,6 +318,30 @@ static TABLE: [Opcode; 38] = [
     row(UC | code::WRITE_ONLY_IMM, "UC_RDMA_WRITE_ONLY_WITH_IMMEDIATE", Write, Only, RETH_IMMDT, ZeroToMtu),
     row(code::UD_SEND_ONLY, "UD_SEND_ONLY", Datagram, Only, DETH, ZeroToMtu),
     row(code::UD_SEND_ONLY_IMM, "UD_SEND_ONLY_WITH_IMMEDIATE", Datagram, Only, DETH_IMMDT, ZeroToMtu),
+    // XRC-1
+    row(XRC | code::SEND_FIRST, "XRC_SEND_FIRST", Send, First, XRCETH, Mtu),
+    row(XRC | code::SEND_MIDDLE, "XRC_SEND_MIDDLE", Send, Middle, XRCETH, Mtu),
+    row(XRC | code::SEND_LAST, "XRC_SEND_LAST", Send, Last, XRCETH, OneToMtu),
+    row(XRC | code::SEND_LAST_IMM, "XRC_SEND_LAST_WITH_IMMEDIATE", Send, Last, XRCETH_IMMDT, OneToMtu),
+    row(XRC | code::SEND_ONLY, "XRC_SEND_ONLY", Send, Only, XRCETH, ZeroToMtu),
+    row(XRC | code::SEND_ONLY_IMM, "XRC_SEND_ONLY_WITH_IMMEDIATE", Send, Only, XRCETH_IMMDT, ZeroToMtu),
+    row(XRC | code::WRITE_FIRST, "XRC_RDMA_WRITE_FIRST", Write, First, XRCETH_RETH, Mtu),
+    row(XRC | code::WRITE_MIDDLE, "XRC_RDMA_WRITE_MIDDLE", Write, Middle, XRCETH, Mtu),
+    row(XRC | code::WRITE_LAST, "XRC_RDMA_WRITE_LAST", Write, Last, XRCETH, OneToMtu),
+    row(XRC | code::WRITE_LAST_IMM, "XRC_RDMA_WRITE_LAST_WITH_IMMEDIATE", Write, Last, XRCETH_IMMDT, OneToMtu),
+    row(XRC | code::WRITE_ONLY, "XRC_RDMA_WRITE_ONLY", Write, Only, XRCETH_RETH, ZeroToMtu),
+    row(XRC | code::WRITE_ONLY_IMM, "XRC_RDMA_WRITE_ONLY_WITH_IMMEDIATE", Write, Only, XRCETH_RETH_IMMDT, ZeroToMtu),
+    row(XRC | code::READ_REQUEST, "XRC_RDMA_READ_REQUEST", ReadRequest, Only, XRCETH_RETH, PayloadRule::None),
+    row(XRC | code::READ_RESPONSE_FIRST, "XRC_RDMA_READ_RESPONSE_FIRST", ReadResponse, First, AETH, Mtu),
+    row(XRC | code::READ_RESPONSE_MIDDLE, "XRC_RDMA_READ_RESPONSE_MIDDLE", ReadResponse, Middle, NONE, Mtu),
+    row(XRC | code::READ_RESPONSE_LAST, "XRC_RDMA_READ_RESPONSE_LAST", ReadResponse, Last, AETH, OneToMtu),
+    row(XRC | code::READ_RESPONSE_ONLY, "XRC_RDMA_READ_RESPONSE_ONLY", ReadResponse, Only, AETH, ZeroToMtu),
+    row(XRC | code::ACKNOWLEDGE, "XRC_ACKNOWLEDGE", Acknowledge, Only, AETH, PayloadRule::None),
+    row(XRC | code::ATOMIC_ACKNOWLEDGE, "XRC_ATOMIC_ACKNOWLEDGE", AtomicAcknowledge, Only, AETH_ATOMIC, PayloadRule::None),
+    row(XRC | code::COMPARE_SWAP, "XRC_COMPARE_SWAP", CompareSwap, Only, XRCETH_ATOMIC, PayloadRule::None),
+    row(XRC | code::FETCH_ADD, "XRC_FETCH_ADD", FetchAdd, Only, XRCETH_ATOMIC, PayloadRule::None),
+    row(XRC | code::SEND_LAST_INVALIDATE, "XRC_SEND_LAST_WITH_INVALIDATE", Send, Last, XRCETH_IETH, OneToMtu),
+    row(XRC | code::SEND_ONLY_INVALIDATE, "XRC_SEND_ONLY_WITH_INVALIDATE", Send, Only, XRCETH_IETH, ZeroToMtu),
     // Sixteen reserved bytes follow the header; no rule of a path MTU applies.
     row(code::CNP, "CNP", CongestionNotification, Only, NONE, ZeroToMtu),
 ];
@@ -371,6 +407,24 @@ mod tests {
             let expected = Opcode { code: row.code, name: row.name, ..*reliable.unwrap() };
             assert_eq!(*row, expected);
             assert_eq!(row.name, format!("UC_{}", reliable.unwrap().name));
+        }
+    }
+
+    /// XRC-1, XRC-2.
+    #[test]
+    fn xrc_has_all_of_a_reliable_connection_and_requests_name_a_queue() {
+        for code in 0..code::SERVICE {
+            let (reliable, extended) = (Opcode::find(code & !XRC), Opcode::find(code | XRC));
+            let Some(row) = reliable.filter(|row| row.code & !XRC == row.code) else {
+                assert_eq!(extended, None);
+                continue;
+            };
+            let more = if row.class.is_response() { NONE } else { XRCETH };
+            let extended = extended.unwrap();
+            let (code, extensions) = (row.code | XRC, row.extensions | more);
+            assert_eq!(*extended, Opcode { code, name: extended.name, extensions, ..*row });
+            assert_eq!(extended.name, format!("XRC_{}", row.name));
+            assert_eq!(extended.service(), XRC);
         }
     }
 

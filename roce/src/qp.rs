@@ -1,10 +1,13 @@
 //! A queue pair: its state, and what requester, responder and completer share.
 
+use fpga_regs::engine::qp::QpType;
+
 use crate::api::{AsyncKind, Event, ReceiveStatus, SendStatus, Transmit};
 use crate::attributes::QpSnapshot;
 use crate::congestion::Notification;
 use crate::counters::{Counters, QpCounters, bump};
-use crate::log::{EffectKind, Log};
+use crate::log::{EffectKind, Log, Taken};
+use crate::opcode::{Opcode, code};
 use crate::param;
 use crate::path::Path;
 use crate::psn::Psn;
@@ -27,10 +30,64 @@ pub(crate) struct Shared {
     pub ready: VecDeque<u32>,
 }
 
+/// Which service a queue pair has, and which side of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Reliable Connection, both sides.
+    Reliable,
+    /// XRC, the side that sends.
+    XrcSend,
+    /// XRC, the side that receives for the shared receive queues of a domain.
+    XrcReceive { domain: u32 },
+}
+
+impl Service {
+    /// The bits of opcodes that name it.
+    const fn code(self) -> u8 {
+        match self {
+            Self::Reliable => code::RELIABLE_CONNECTION,
+            Self::XrcSend | Self::XrcReceive { .. } => code::EXTENDED_RELIABLE_CONNECTION,
+        }
+    }
+
+    /// As the card's contract calls it.
+    pub(crate) const fn kind(self) -> QpType {
+        match self {
+            Self::Reliable => QpType::Rc,
+            Self::XrcSend => QpType::XrcSend,
+            Self::XrcReceive { .. } => QpType::XrcReceive,
+        }
+    }
+
+    /// Whether packets of an opcode are for it.
+    // RC-6, XRC-3
+    #[inline]
+    pub(crate) const fn hears(self, opcode: &Opcode) -> bool {
+        self.hears_requests() && opcode.service() == self.code() && !opcode.class.is_response()
+            || self.hears_responses()
+                && opcode.service() == self.code()
+                && opcode.class.is_response()
+    }
+
+    /// Whether it answers requests whose opcode has such a service.
+    pub(crate) const fn answers(self, opcode: u8) -> bool {
+        self.hears_requests() && opcode & code::SERVICE == self.code()
+    }
+
+    const fn hears_requests(self) -> bool {
+        !matches!(self, Self::XrcSend)
+    }
+
+    const fn hears_responses(self) -> bool {
+        !matches!(self, Self::XrcReceive { .. })
+    }
+}
+
 /// One queue pair.
 #[derive(Debug)]
 pub(crate) struct Qp {
     pub qpn: Qpn,
+    pub service: Service,
     /// Whose it is.
     pub client: u16,
     /// Its place in the stack's table.
@@ -57,9 +114,10 @@ pub(crate) struct Qp {
 
 impl Qp {
     /// A queue pair in RESET.
-    pub(crate) fn new(qpn: Qpn, client: u16, slot: u32, generation: u32) -> Self {
+    pub(crate) fn new(qpn: Qpn, service: Service, client: u16, slot: u32, generation: u32) -> Self {
         Self {
             qpn,
+            service,
             client,
             slot,
             generation,
@@ -74,6 +132,12 @@ impl Qp {
             notification: Notification::default(),
             counters: QpCounters::default(),
         }
+    }
+
+    /// Whether its requests name a shared receive queue.
+    #[inline]
+    pub(crate) fn names_srq(&self) -> bool {
+        self.service == Service::XrcSend
     }
 
     /// The state.
@@ -159,7 +223,8 @@ impl Qp {
     /// The Base Transport Header of a frame to the peer.
     pub(crate) fn transport_header(&self, opcode: u8, sequence: u64, length: u32) -> bth::Repr {
         let peer = self.attributes.dest_qpn.map_or(0, Qpn::value);
-        transport_header(peer, opcode, Psn::of(sequence), length)
+        // XRC-1
+        transport_header(peer, opcode | self.service.code(), Psn::of(sequence), length)
     }
 
     /// Fails the oldest message and enters the error state.
@@ -184,8 +249,8 @@ impl Qp {
         // RC-83
         self.requester.stop();
         self.update_timer(shared);
-        if let Some(id) = self.responder.stop() {
-            self.fail_receive(shared, id, ReceiveStatus::Flushed);
+        if let Some(taken) = self.responder.stop() {
+            self.fail_receive(shared, taken, ReceiveStatus::Flushed);
         }
         self.emit(shared, Event::EnteredError { qpn: self.qpn });
         if self.responder.has_last_words() {
@@ -194,11 +259,12 @@ impl Qp {
     }
 
     /// Reports a failed receive request.
-    pub(crate) fn fail_receive(&self, shared: &mut Shared, id: u64, status: ReceiveStatus) {
+    pub(crate) fn fail_receive(&self, shared: &mut Shared, taken: Taken, status: ReceiveStatus) {
         if status != ReceiveStatus::Flushed {
             bump(&mut shared.counters.resp_cqe_error);
         }
-        self.emit(shared, Event::ReceiveFailed { qpn: self.qpn, id, status });
+        let Taken { srqn, id } = taken;
+        self.emit(shared, Event::ReceiveFailed { qpn: self.qpn, srqn, id, status });
     }
 
     /// Reports an asynchronous event.

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use crate::api::{AtomicOperation, Operation, Payload, SendRequest, Source, Transmit};
 use crate::counters::{add, bump};
 use crate::credit::Credit;
+use crate::header::HeaderBuffer;
 use crate::opcode::{Position, code};
 use crate::param;
 use crate::path::Path;
@@ -14,7 +15,7 @@ use crate::psn::Psn;
 use crate::qp::{Qp, Shared};
 use crate::state::QpState;
 use crate::types::{Instant, PathMtu};
-use crate::wire::extension::{self, atomiceth};
+use crate::wire::extension::{self, atomiceth, xrceth};
 use crate::wire::{bth, reth};
 
 /// A message in the send ring.
@@ -24,8 +25,10 @@ pub(crate) struct Message {
     pub request: SendRequest,
     /// The sequence of its first packet (of a READ or an atomic: of its first response).
     pub first: u64,
-    /// The sequence after its last packet.
-    pub end: u64,
+    /// How many packets it takes (of a READ or an atomic: responses).
+    packets: u32,
+    /// Along XRC: the peer's shared receive queue that it names.
+    pub srqn: u32,
     /// Request packets of all messages before it, for the window.
     weight_before: u64,
     /// Messages before it that take a receive request of the peer.
@@ -33,6 +36,12 @@ pub(crate) struct Message {
 }
 
 impl Message {
+    /// The sequence after its last packet.
+    #[inline]
+    pub(crate) fn end(&self) -> u64 {
+        self.first.wrapping_add(u64::from(self.packets))
+    }
+
     /// Whether this is a READ or an atomic, which is answered by responses instead of acknowledged.
     #[inline]
     pub(crate) fn is_answered(&self) -> bool {
@@ -53,7 +62,7 @@ impl Message {
         let done = sequence.saturating_sub(self.first);
         let request = (done / param::READ_REQUEST_PACKETS).wrapping_add(1);
         let end = self.first.wrapping_add(request.wrapping_mul(param::READ_REQUEST_PACKETS));
-        end.min(self.end)
+        end.min(self.end())
     }
 
     /// Offset and length of the payload of packet `sequence`.
@@ -118,7 +127,7 @@ impl Requester {
     pub(crate) const READ_BYTES: usize = 2 * param::MAX_RD_ATOMIC as usize * size_of::<u64>();
 
     /// Begins a connection.
-    pub(crate) fn start(&mut self, psn: Psn, retries: u8, rnr_retries: u8) {
+    pub(crate) fn start(&mut self, psn: Psn, retries: u8, rnr_retries: u8, credit: Credit) {
         let first = psn.first_sequence();
         *self = Self {
             unacked: first,
@@ -129,6 +138,7 @@ impl Requester {
             window_at: first,
             retries,
             rnr_retries,
+            credit,
             ..Self::default()
         };
     }
@@ -157,20 +167,22 @@ impl Requester {
         param::SEND_RING.saturating_sub(self.messages.len())
     }
 
-    /// Adds a message and gives its number. The caller has checked that it fits.
-    pub(crate) fn post(&mut self, request: SendRequest, mtu: PathMtu) -> u64 {
+    /// Adds a message, along XRC for the peer's shared receive queue `srqn`, and gives its number. The caller has
+    /// checked that it fits.
+    pub(crate) fn post(&mut self, request: SendRequest, srqn: u32, mtu: PathMtu) -> u64 {
         // RC-20
-        let packets = u64::from(mtu.packets(request.length));
+        let packets = mtu.packets(request.length);
         let message = Message {
             request,
             first: self.tail,
-            end: self.tail.wrapping_add(packets),
+            packets,
+            srqn,
             weight_before: self.tail_weight,
             takes_before: self.tail_takes,
         };
         let number = self.head_number.wrapping_add(self.messages.len() as u64);
-        self.tail = message.end;
-        self.tail_weight = message.weight_at(message.end);
+        self.tail = message.end();
+        self.tail_weight = message.weight_at(message.end());
         self.tail_takes =
             self.tail_takes.wrapping_add(u64::from(request.operation.takes_receive()));
         // RC-25
@@ -349,12 +361,18 @@ impl Qp {
             // At most the message's length, which has 32 bits.
             dma_length: rest.min(asked) as u32,
         };
-        let transport = self.transport_header(code::READ_REQUEST, sequence, 0);
-        let mut header = self.path.as_ref()?.header(&transport, reth::LENGTH);
+        let mut header = self.request_header(code::READ_REQUEST, message, reth::LENGTH)?;
         header.push(&rdma.to_bytes());
-        self.requester.advance(end, message.end);
+        self.requester.advance(end, message.end());
         self.requester.reads.push_back(end);
         Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
+    }
+
+    /// The header of the next packet of a message, which has no payload but `after` bytes behind it.
+    fn request_header(&self, code: u8, message: &Message, after: usize) -> Option<HeaderBuffer> {
+        let transport = self.transport_header(code, self.requester.next, 0);
+        let srqn = self.names_srq().then_some(message.srqn);
+        Some(open_header(self.path.as_ref()?, &transport, srqn, after))
     }
 
     // RC-99
@@ -363,18 +381,16 @@ impl Qp {
         message: &Message,
         operation: AtomicOperation,
     ) -> Option<Transmit> {
-        let sequence = self.requester.next;
         let (code, swap_or_add, compare) = match operation {
             AtomicOperation::CompareSwap { compare, swap } => (code::COMPARE_SWAP, swap, compare),
             AtomicOperation::FetchAdd { add } => (code::FETCH_ADD, add, 0),
         };
         let SendRequest { remote_va: va, rkey, .. } = message.request;
         let atomic = atomiceth::Repr { va, rkey, swap_or_add, compare };
-        let transport = self.transport_header(code, sequence, 0);
-        let mut header = self.path.as_ref()?.header(&transport, atomiceth::LENGTH);
+        let mut header = self.request_header(code, message, atomiceth::LENGTH)?;
         header.push(&atomic.to_bytes());
-        self.requester.advance(message.end, message.end);
-        self.requester.reads.push_back(message.end);
+        self.requester.advance(message.end(), message.end());
+        self.requester.reads.push_back(message.end());
         Some(Transmit { header, payload: None, pad: 0, needs_icrc: true })
     }
 
@@ -388,13 +404,13 @@ impl Qp {
         let sequence = self.requester.next;
         let number = self.requester.head_number.wrapping_add(self.requester.cursor as u64);
         let is_new = sequence >= self.requester.sent;
-        self.requester.advance(sequence.wrapping_add(1), message.end);
+        self.requester.advance(sequence.wrapping_add(1), message.end());
         self.requester.credit.spend(message, sequence);
 
         let since = self.requester.since_ack_request.wrapping_add(1);
         // RC-30: Ask when no further packet can follow now: what comes next depends on the answer.
         let ask = since >= param::ACK_INTERVAL_PACKETS
-            || if self.requester.next != message.end {
+            || if self.requester.next != message.end() {
                 // What let this packet of the message go lets the next one go, but for these.
                 self.requester.credit.is_waiting() || !self.requester.has_room_for(message)
             } else {
@@ -418,16 +434,17 @@ impl Qp {
     ) -> Option<Transmit> {
         let request = &message.request;
         let (offset, length) = message.payload_at(sequence, self.mtu());
-        let is_last = sequence.wrapping_add(1) == message.end;
+        let is_last = sequence.wrapping_add(1) == message.end();
         // RC-22
         let position = Position::new(sequence == message.first, is_last);
         let mut transport =
             self.transport_header(data_opcode(request.operation, position), sequence, length);
         transport.ack_request = ask;
         let (source, psn) = (Source::Message { message: number }, transport.psn);
-        let payload = Payload { qpn: self.qpn, source, offset, length, psn };
+        let payload = Payload { qpn: self.qpn, srqn: None, source, offset, length, psn };
         add(&mut shared.counters.sent_bytes, u64::from(length));
-        Some(data_frame(self.path.as_ref()?, transport, request, position, payload))
+        let srqn = self.names_srq().then_some(message.srqn);
+        Some(data_frame(self.path.as_ref()?, transport, (request, srqn), position, payload))
     }
 
     /// Starts the acknowledgement timer anew, or stops it if nothing is awaited.
@@ -463,12 +480,27 @@ impl Qp {
     }
 }
 
+/// The header of a request with `after` bytes behind it; along XRC it names the peer's shared receive queue.
+// XRC-2
+#[inline]
+fn open_header(
+    path: &Path,
+    transport: &bth::Repr,
+    srqn: Option<u32>,
+    after: usize,
+) -> HeaderBuffer {
+    let Some(srqn) = srqn else { return path.header(transport, after) };
+    let mut header = path.header(transport, after.wrapping_add(xrceth::LENGTH));
+    header.push(&xrceth::to_bytes(srqn));
+    header
+}
+
 /// The frame of a packet of a SEND or a WRITE, with its payload, which may be empty.
 #[inline]
 pub(crate) fn data_frame(
     path: &Path,
     mut transport: bth::Repr,
-    request: &SendRequest,
+    (request, srqn): (&SendRequest, Option<u32>),
     position: Position,
     payload: Payload,
 ) -> Transmit {
@@ -492,7 +524,7 @@ pub(crate) fn data_frame(
     if with_imm {
         after = after.wrapping_add(extension::immdt::LENGTH);
     }
-    let mut header = path.header(&transport, after);
+    let mut header = open_header(path, &transport, srqn, after);
     if with_rdma {
         let SendRequest { remote_va: va, rkey, length: dma_length, .. } = *request;
         header.push(&reth::Repr { va, rkey, dma_length }.to_bytes());
@@ -531,7 +563,7 @@ mod tests {
 
     fn posted(operation: Operation, length: u32, mtu: PathMtu) -> (Requester, Message) {
         let mut requester = Requester::default();
-        requester.start(Psn::new(0xff_fff0), 7, 7);
+        requester.start(Psn::new(0xff_fff0), 7, 7, Credit::default());
         let request = SendRequest {
             operation,
             length,
@@ -541,7 +573,7 @@ mod tests {
             solicited: false,
             fence: false,
         };
-        assert_eq!(requester.post(request, mtu), 0);
+        assert_eq!(requester.post(request, 0, mtu), 0);
         let message = requester.messages[0];
         (requester, message)
     }
@@ -552,8 +584,8 @@ mod tests {
         for mtu in PathMtu::ALL {
             let length = param::MAX_MESSAGE_LENGTH - 1;
             let (_, message) = posted(Operation::Write, length, mtu);
-            assert_eq!(message.end - message.first, (1 << 31) / u64::from(mtu.bytes()));
-            let (offset, last) = message.payload_at(message.end - 1, mtu);
+            assert_eq!(message.end() - message.first, (1 << 31) / u64::from(mtu.bytes()));
+            let (offset, last) = message.payload_at(message.end() - 1, mtu);
             assert_eq!(offset + u64::from(last), u64::from(length));
             assert_eq!(last, mtu.bytes() - 1);
         }
@@ -567,7 +599,7 @@ mod tests {
         while requester.may_send(QpState::Rts, 255) {
             let end = message.request_end(requester.next);
             assert_eq!(end - requester.next, param::READ_REQUEST_PACKETS);
-            requester.advance(end, message.end);
+            requester.advance(end, message.end());
             requester.reads.push_back(end);
             parts += 1;
         }

@@ -6,19 +6,18 @@ use std::collections::VecDeque;
 
 use crate::api::{
     AccessDenied, AsyncKind, AtomicOperation, Event, Placement, Receive, ReceiveError, ReceiveKind,
-    ReceiveStatus, RemoteAccess, Sink, Verbs,
+    ReceiveStatus, RemoteAccess, Sink, Target, Verbs, XrcSrq,
 };
 use crate::attributes::AccessFlags;
 use crate::comp::FramePlace;
 use crate::counters::{add, bump};
-use crate::log::EffectKind;
+use crate::log::{EffectKind, Taken};
 use crate::opcode::Class;
 use crate::owed::{Ack, Owed};
 use crate::param;
 use crate::psn::Psn;
-use crate::qp::{Qp, Shared};
+use crate::qp::{Qp, Service, Shared};
 use crate::state::QpState;
-use crate::types::Qpn;
 use crate::wire::aeth::NakCode;
 use crate::wire::frame;
 
@@ -47,6 +46,8 @@ struct Resource {
     msn: u32,
     /// Whether the present stream answers a repeated request, which may be a ghost.
     repeated: bool,
+    /// Along XRC: the shared receive queue that it names.
+    srqn: Option<u32>,
     answer: Answer,
 }
 
@@ -108,6 +109,8 @@ pub(crate) struct Responder {
     /// The message sequence number: messages executed, 24 bits.
     msn: u32,
     current: Option<Current>,
+    /// Along XRC: the shared receive queue that the message in progress names.
+    srqn: Option<u32>,
     /// The gap before this sequence was reported (PSN sequence error or RNR); what comes before
     /// it closes is dropped silently.
     reported: bool,
@@ -130,13 +133,13 @@ impl Responder {
     pub(crate) const MOST_BYTES: usize =
         Owed::MOST_BYTES + 2 * param::MAX_RD_ATOMIC as usize * size_of::<Resource>();
 
-    /// Begins a connection.
-    pub(crate) fn start(&mut self, psn: Psn) {
+    /// Begins a connection. Along XRC its receive queues are shared.
+    pub(crate) fn start(&mut self, psn: Psn, is_shared: bool) {
         let mut resources = core::mem::take(&mut self.resources);
         resources.clear();
         // Nobody has looked into the receive queue yet, so nothing is promised.
-        let expected = psn.first_sequence();
-        *self = Self { expected, resources, left: Some(0), ..Self::default() };
+        let (expected, left) = (psn.first_sequence(), (!is_shared).then_some(0));
+        *self = Self { expected, resources, left, ..Self::default() };
     }
 
     /// Receive requests for messages after those counted as executed. The one that the message in
@@ -187,7 +190,7 @@ impl Responder {
 
     /// Stops executing, except for what must still be answered if a request was refused. Gives
     /// back the receive request of a message in progress.
-    pub(crate) fn stop(&mut self) -> Option<u64> {
+    pub(crate) fn stop(&mut self) -> Option<Taken> {
         self.nak = None;
         match self.refusal {
             // RC-55
@@ -203,7 +206,7 @@ impl Responder {
         self.count_streams();
         match self.current.take() {
             // RC-83
-            Some(Current::Send { receive, .. }) => Some(receive.id),
+            Some(Current::Send { receive, .. }) => Some(Taken { srqn: self.srqn, id: receive.id }),
             _ => None,
         }
     }
@@ -256,7 +259,7 @@ enum Stop {
     /// No receive request.
     NotReady,
     /// The message does not fit the receive request.
-    TooLong(u64),
+    TooLong(Taken),
     /// The receive request cannot be used; the layer above completes it.
     BadReceive,
     /// The layer above has not decided yet: the packet comes again.
@@ -266,6 +269,7 @@ enum Stop {
 /// The request packet being executed.
 struct Request<'a> {
     packet: &'a frame::Repr,
+    target: Target,
     place: FramePlace,
     sequence: u64,
     length: u32,
@@ -274,20 +278,31 @@ struct Request<'a> {
 /// Asks the layer above whether the peer of a QP may access memory: key, address and length.
 pub(crate) fn check_remote(
     verbs: &mut impl Verbs,
-    qpn: Qpn,
+    target: Target,
     (rkey, va, length): (u32, u64, u32),
     access: RemoteAccess,
 ) -> Poll<Result<(), AccessDenied>> {
-    if length == 0 {
+    if length == 0 && target.srq.is_none() {
         // RC-42: The specification checks no key for an empty access.
         return Poll::Ready(Ok(()));
     }
     let length = u64::from(length);
     // RC-41: The last byte must have an address.
-    if va.checked_add(length.wrapping_sub(1)).is_none() {
-        return Poll::Ready(Err(AccessDenied));
+    if va.checked_add(length.saturating_sub(1)).is_none() {
+        return Poll::Ready(Err(AccessDenied::Memory));
     }
-    verbs.check_remote(qpn, rkey, va, length, access)
+    verbs.check_remote(target, rkey, va, length, access)
+}
+
+/// What the layer above said to an access, as the reason for not executing the request.
+fn allowed(answer: Poll<Result<(), AccessDenied>>) -> Result<(), Stop> {
+    match answer {
+        Poll::Ready(Ok(())) => Ok(()),
+        Poll::Ready(Err(AccessDenied::Memory)) => Err(Stop::Refuse(NakCode::RemoteAccessError)),
+        // XRC-5
+        Poll::Ready(Err(AccessDenied::Srq)) => Err(Stop::Refuse(NakCode::InvalidRdRequest)),
+        Poll::Pending => Err(Stop::Undecided),
+    }
 }
 
 impl Qp {
@@ -329,7 +344,7 @@ impl Qp {
         }
         // At most a frame, far below 2^32.
         let length = packet.payload.len() as u32;
-        let request = Request { packet, place, sequence, length };
+        let request = Request { packet, target: self.target(packet), place, sequence, length };
         match self.execute(shared, &request, verbs, placements) {
             Ok(()) => {
                 // RC-50
@@ -344,6 +359,16 @@ impl Qp {
             Err(stop) => self.stop_request(shared, stop, self.responder.at(sequence)),
         }
         Poll::Ready(())
+    }
+
+    /// Whom a request packet is for.
+    // XRC-6
+    #[inline]
+    fn target(&self, packet: &frame::Repr) -> Target {
+        let Service::XrcReceive { domain } = self.service else { return self.qpn.into() };
+        // Every request along XRC has the header.
+        let srqn = packet.srqn.unwrap_or_default();
+        Target { qpn: self.qpn, srq: Some(XrcSrq { srqn, domain }) }
     }
 
     /// Handles a request of the peer whose opcode is unknown.
@@ -445,7 +470,7 @@ impl Qp {
     ) -> Poll<bool> {
         let Some(rdma) = packet.reth else { return Poll::Ready(false) };
         let mtu = self.mtu();
-        let qpn = self.qpn;
+        let target = self.target(packet);
         let responder = &mut self.responder;
         let Some(resource) = responder.resource(sequence) else { return Poll::Ready(false) };
         let Answer::Read { rkey, va, length } = resource.answer else { return Poll::Ready(false) };
@@ -454,14 +479,15 @@ impl Qp {
         // RC-67
         let same = rdma.va == va.wrapping_add(offset)
             && rdma.rkey == rkey
-            && u64::from(rdma.dma_length) == rest;
+            && u64::from(rdma.dma_length) == rest
+            && packet.srqn == resource.srqn;
         if !same {
             return Poll::Ready(false);
         }
         // The key may have been revoked since. Then this is a ghost, for the peer needs the data
         // no more; it is no reason for an error.
         let access = RemoteAccess::Read;
-        if rest != 0 && ready!(verbs.check_remote(qpn, rkey, rdma.va, rest, access)).is_err() {
+        if rest != 0 && ready!(verbs.check_remote(target, rkey, rdma.va, rest, access)).is_err() {
             return Poll::Ready(false);
         }
         resource.repeat_from(sequence);
@@ -503,6 +529,12 @@ impl Qp {
         if !in_order || !fits {
             return Err(Stop::Refuse(NakCode::InvalidRequest));
         }
+        if opcode.position.is_start() {
+            self.responder.srqn = request.packet.srqn;
+        } else if self.responder.srqn != request.packet.srqn {
+            // XRC-4
+            return Err(Stop::Refuse(NakCode::InvalidRdRequest));
+        }
         match opcode.class {
             Class::Send => self.execute_send(shared, request, verbs, placements),
             Class::Write => self.execute_write(shared, request, verbs, placements),
@@ -526,13 +558,13 @@ impl Qp {
         let (receive, offset) = match self.responder.current {
             Some(Current::Send { receive, offset }) => (receive, offset),
             // RC-38
-            _ => (self.take_receive(verbs)?, 0),
+            _ => (self.take_receive(request.target, verbs)?, 0),
         };
         let end = offset.wrapping_add(u64::from(request.length));
         // RC-40
         // A 32-bit length is reported, so that much fits whatever the receive request offers.
         if end > receive.capacity || end > u64::from(param::MAX_MESSAGE_LENGTH) {
-            return Err(Stop::TooLong(receive.id));
+            return Err(Stop::TooLong(Taken { srqn: request.packet.srqn, id: receive.id }));
         }
         if request.length != 0 {
             let sink = Sink::Receive { id: receive.id };
@@ -550,6 +582,7 @@ impl Qp {
             shared,
             Event::ReceiveCompleted {
                 qpn: self.qpn,
+                srqn: request.packet.srqn,
                 id: receive.id,
                 // At most MAX_MESSAGE_LENGTH.
                 length: end as u32,
@@ -564,17 +597,14 @@ impl Qp {
 
     /// What kind of SEND it is; one that takes a key back must be allowed to.
     fn check_invalidate(
-        &mut self,
+        &self,
         request: &Request<'_>,
         verbs: &mut impl Verbs,
     ) -> Result<ReceiveKind, Stop> {
         let Some(rkey) = request.packet.invalidate else { return Ok(ReceiveKind::Send) };
         // RC-103
-        match verbs.check_remote(self.qpn, rkey, 0, 0, RemoteAccess::Invalidate) {
-            Poll::Ready(Ok(())) => Ok(ReceiveKind::SendInvalidate { rkey }),
-            Poll::Ready(Err(AccessDenied)) => Err(Stop::Refuse(NakCode::RemoteAccessError)),
-            Poll::Pending => Err(Stop::Undecided),
-        }
+        allowed(verbs.check_remote(request.target, rkey, 0, 0, RemoteAccess::Invalidate))?;
+        Ok(ReceiveKind::SendInvalidate { rkey })
     }
 
     fn execute_write(
@@ -599,7 +629,7 @@ impl Qp {
         // RC-39, RC-62
         // Taken before anything is placed: without one, the packet is executed again later.
         let receive = match request.packet.immediate {
-            Some(_) => Some(self.take_receive(verbs)?),
+            Some(_) => Some(self.take_receive(request.target, verbs)?),
             None => None,
         };
         if request.length != 0 {
@@ -620,6 +650,7 @@ impl Qp {
                 shared,
                 Event::ReceiveCompleted {
                     qpn: self.qpn,
+                    srqn: request.packet.srqn,
                     id: receive.id,
                     length,
                     kind: ReceiveKind::Write,
@@ -634,7 +665,7 @@ impl Qp {
 
     /// Checks the first packet of a WRITE: key, address, offset 0, length.
     fn begin_write(
-        &mut self,
+        &self,
         request: &Request<'_>,
         verbs: &mut impl Verbs,
     ) -> Result<(u32, u64, u32, u32), Stop> {
@@ -645,7 +676,8 @@ impl Qp {
         {
             return Err(Stop::Refuse(NakCode::InvalidRequest));
         }
-        self.check_remote(verbs, (rdma.rkey, rdma.va, rdma.dma_length), RemoteAccess::Write)?;
+        let asked = (rdma.rkey, rdma.va, rdma.dma_length);
+        allowed(check_remote(verbs, request.target, asked, RemoteAccess::Write))?;
         Ok((rdma.rkey, rdma.va, 0, rdma.dma_length))
     }
 
@@ -664,7 +696,8 @@ impl Qp {
         {
             return Err(invalid);
         }
-        self.check_remote(verbs, (rdma.rkey, rdma.va, rdma.dma_length), RemoteAccess::Read)?;
+        let asked = (rdma.rkey, rdma.va, rdma.dma_length);
+        allowed(check_remote(verbs, request.target, asked, RemoteAccess::Read))?;
         let packets = u64::from(self.mtu().packets(rdma.dma_length));
         let (rkey, va, length) = (rdma.rkey, rdma.va, rdma.dma_length);
         self.begin_answer(shared, request, packets, Answer::Read { rkey, va, length })?;
@@ -689,7 +722,8 @@ impl Qp {
         {
             return Err(invalid);
         }
-        self.check_remote(verbs, (header.rkey, header.va, length), RemoteAccess::Atomic)?;
+        let asked = (header.rkey, header.va, length);
+        allowed(check_remote(verbs, request.target, asked, RemoteAccess::Atomic))?;
         let operation = match request.packet.opcode.class {
             Class::CompareSwap => {
                 AtomicOperation::CompareSwap { compare: header.compare, swap: header.swap_or_add }
@@ -708,6 +742,7 @@ impl Qp {
         let start = request.place.payload_start;
         placements.push(Placement {
             qpn: self.qpn,
+            srqn: request.packet.srqn,
             sink: Sink::Atomic { rkey: header.rkey, va: header.va, operation },
             offset: 0,
             frame_index: request.place.frame_index,
@@ -744,6 +779,7 @@ impl Qp {
             next: request.sequence,
             msn: responder.msn,
             repeated: false,
+            srqn: request.packet.srqn,
             answer,
         });
         responder.count_streams();
@@ -752,28 +788,16 @@ impl Qp {
         Ok(())
     }
 
-    /// Asks the layer above whether the peer may access memory.
-    fn check_remote(
-        &mut self,
-        verbs: &mut impl Verbs,
-        asked: (u32, u64, u32),
-        access: RemoteAccess,
-    ) -> Result<(), Stop> {
-        match check_remote(verbs, self.qpn, asked, access) {
-            Poll::Ready(Ok(())) => Ok(()),
-            Poll::Ready(Err(AccessDenied)) => Err(Stop::Refuse(NakCode::RemoteAccessError)),
-            Poll::Pending => Err(Stop::Undecided),
-        }
-    }
-
-    fn take_receive(&mut self, verbs: &mut impl Verbs) -> Result<Receive, Stop> {
-        match verbs.take_receive(self.qpn) {
+    fn take_receive(&mut self, target: Target, verbs: &mut impl Verbs) -> Result<Receive, Stop> {
+        match verbs.take_receive(target) {
             Poll::Ready(Ok(receive)) => {
                 self.responder.left = receive.left;
                 Ok(receive)
             }
             Poll::Ready(Err(ReceiveError::Empty)) => Err(Stop::NotReady),
             Poll::Ready(Err(ReceiveError::Invalid)) => Err(Stop::BadReceive),
+            // XRC-5
+            Poll::Ready(Err(ReceiveError::NoSrq)) => Err(Stop::Refuse(NakCode::InvalidRdRequest)),
             Poll::Pending => Err(Stop::Undecided),
         }
     }
@@ -789,10 +813,13 @@ impl Qp {
     ) {
         let placement = shared.log.place();
         let at = self.responder.at(request.sequence);
+        let srqn = request.packet.srqn;
+        let receive = receive.map(|id| Taken { srqn, id });
         self.push_effect(shared, EffectKind::PlacedRequest { placement, at, receive });
         let start = request.place.payload_start;
         placements.push(Placement {
             qpn: self.qpn,
+            srqn,
             sink,
             offset,
             frame_index: request.place.frame_index,
@@ -809,9 +836,9 @@ impl Qp {
                 self.responder.dropped = self.responder.dropped.max(at.sequence);
                 self.make_ready(shared);
             }
-            Stop::TooLong(id) => {
+            Stop::TooLong(taken) => {
                 bump(&mut shared.counters.resp_local_length_error);
-                self.fail_receive(shared, id, ReceiveStatus::LocalLength);
+                self.fail_receive(shared, taken, ReceiveStatus::LocalLength);
                 self.responder.current = None;
                 self.refuse(shared, NakCode::InvalidRequest, at, None);
             }
@@ -822,7 +849,10 @@ impl Qp {
             Stop::Refuse(code) => {
                 // RC-88
                 let kind = match code {
-                    NakCode::RemoteAccessError => AsyncKind::AccessError,
+                    // XRC-5
+                    NakCode::RemoteAccessError | NakCode::InvalidRdRequest => {
+                        AsyncKind::AccessError
+                    }
                     NakCode::RemoteOperationalError => AsyncKind::Fatal,
                     _ => AsyncKind::RequestError,
                 };

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use fpga_regs::engine::qp::QpType;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use core::net::Ipv4Addr;
@@ -14,16 +13,17 @@ use crate::api::{
 use crate::attributes::{self, QpAttributes, QpSnapshot};
 use crate::control;
 use crate::counters::{Counters, QpCounters, bump};
+use crate::credit::Credit;
 use crate::datagram::{DatagramQp, Handle};
 use crate::error::{Error, PostError};
 use crate::groups::Groups;
 use crate::header::HeaderBuffer;
-use crate::log::{Effect, EffectKind};
+use crate::log::{Effect, EffectKind, Taken};
 use crate::neighbour::Neighbours;
 use crate::owed::Ack;
 use crate::param;
 use crate::path::{Connection, Neighbour, Path, PortAddresses, Resolution};
-use crate::qp::{Qp, Shared};
+use crate::qp::{Qp, Service, Shared};
 use crate::req::{Message, Requester};
 use crate::resp::Responder;
 use crate::state::QpState;
@@ -93,7 +93,7 @@ enum Turn {
 enum Slot {
     #[default]
     Free,
-    /// A queue pair of Reliable Connection.
+    /// A queue pair of Reliable Connection, or of XRC.
     Connected(Box<Qp>),
     /// A queue pair of Unreliable Connection.
     Unreliable(Box<UnreliableQp>),
@@ -183,8 +183,24 @@ impl Stack {
     /// Creates the queue pair `qpn` of Reliable Connection in RESET. Its `client` is one of those who share the port: each
     /// has its own part of what there is little of. See [`param::ARP_REQUEST_INTERVAL`].
     pub fn create_qp(&mut self, qpn: Qpn, client: u16) -> Result<(), Error> {
+        self.create_connected(qpn, Service::Reliable, client)
+    }
+
+    /// As [`Stack::create_qp`], one of XRC: with a domain the side that receives for its shared receive queues,
+    /// else the side that sends.
+    pub fn create_xrc_qp(
+        &mut self,
+        qpn: Qpn,
+        domain: Option<u32>,
+        client: u16,
+    ) -> Result<(), Error> {
+        let receives = |domain| Service::XrcReceive { domain };
+        self.create_connected(qpn, domain.map_or(Service::XrcSend, receives), client)
+    }
+
+    fn create_connected(&mut self, qpn: Qpn, service: Service, client: u16) -> Result<(), Error> {
         let (slot, generation) = self.new_qp(qpn)?;
-        let mut qp = Box::new(Qp::new(qpn, client, slot, generation));
+        let mut qp = Box::new(Qp::new(qpn, service, client, slot, generation));
         qp.queued = self.departed.remove(&slot);
         put_slot(&mut self.slots, slot, Slot::Connected(qp));
         Ok(())
@@ -233,7 +249,7 @@ impl Stack {
         let qp = qp_at(&mut self.slots, slot).ok_or(Error::UnknownQp(qpn))?;
         let from = qp.state();
         // RC-77, RC-78
-        attributes::check(QpType::Rc, qpn, from, change, self.mtu_max)?;
+        attributes::check(qp.service.kind(), qpn, from, change, self.mtu_max)?;
         let to = change.state.unwrap_or(from);
         match to {
             QpState::Reset => {
@@ -332,10 +348,42 @@ impl Stack {
         qpn: Qpn,
         request: SendRequest,
     ) -> Result<u64, PostError> {
+        self.post(now, qpn, request, None)
+    }
+
+    /// As [`Stack::post_send`], along XRC, for the peer's shared receive queue `srqn`.
+    pub fn post_xrc_send(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        srqn: u32,
+        request: SendRequest,
+    ) -> Result<u64, PostError> {
+        self.post(now, qpn, request, Some(srqn))
+    }
+
+    fn post(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        request: SendRequest,
+        srqn: Option<u32>,
+    ) -> Result<u64, PostError> {
         let slot = self.slot(qpn).ok_or(PostError::UnknownQp(qpn))?;
         let Some(qp) = qp_at(&mut self.slots, slot) else {
-            return self.post_unreliable(qpn, slot, request);
+            return match srqn {
+                None => self.post_unreliable(qpn, slot, request),
+                Some(_) => Err(PostError::NotOffered(qpn)),
+            };
         };
+        // XRC-3
+        let sends = match srqn {
+            None => qp.service == Service::Reliable,
+            Some(_) => qp.service == Service::XrcSend,
+        };
+        if !sends {
+            return Err(PostError::NotOffered(qpn));
+        }
         let state = qp.state();
         // RC-79
         if !state.sends_requests() {
@@ -356,7 +404,7 @@ impl Stack {
         if qp.requester.room() == 0 {
             return Err(PostError::Full(qpn));
         }
-        let number = qp.requester.post(request, qp.mtu());
+        let number = qp.requester.post(request, srqn.unwrap_or_default(), qp.mtu());
         if qp.path.as_ref().is_some_and(Path::is_resolved) {
             qp.make_ready(&mut self.shared);
         } else {
@@ -398,6 +446,9 @@ impl Stack {
 
     fn commit_effect(&mut self, effect: &Effect, placed: &[Placed], failures: &mut Vec<Failure>) {
         let Effect { slot, generation, kind } = *effect;
+        if self.is_orphan(effect) {
+            return self.flush_orphan(kind);
+        }
         let qp = match self.slots.get_mut(slot as usize) {
             Some(Slot::Connected(qp)) if qp.generation == generation => qp,
             Some(Slot::Unreliable(_)) => return self.commit_unreliable(effect, placed, failures),
@@ -416,10 +467,11 @@ impl Stack {
                 if succeeded(placement) || failed(true) {
                     return;
                 }
-                if let Some(id) = receive {
-                    qp.responder.forget_receive(id);
-                    qp.fail_receive(shared, id, ReceiveStatus::LocalProtection);
+                if let Some(taken) = receive {
+                    qp.responder.forget_receive(taken.id);
+                    qp.fail_receive(shared, taken, ReceiveStatus::LocalProtection);
                 }
+                let receive = receive.map(|taken| taken.id);
                 failures.push(Failure { slot, request: Some(at), receive });
             }
             // RC-47, RC-99
@@ -448,6 +500,28 @@ impl Stack {
             EffectKind::Event(Event::SendsCompleted { .. } | Event::SendFailed { .. })
                 if failed(false) => {}
             EffectKind::Event(event) => release(shared, event, slot, failures),
+        }
+    }
+
+    /// Whether an effect is one of a queue pair that was reset or destroyed since.
+    fn is_orphan(&self, effect: &Effect) -> bool {
+        let Effect { slot, generation, kind } = *effect;
+        let EffectKind::Event(event) = kind else { return false };
+        let lives =
+            |slot: &Slot| matches!(slot, Slot::Connected(qp) if qp.generation == generation);
+        event.srqn().is_some() && !self.slots.get(slot as usize).is_some_and(lives)
+    }
+
+    /// A receive request of a shared receive queue along XRC ends, though its queue pair has not waited.
+    // XRC-7
+    fn flush_orphan(&mut self, kind: EffectKind) {
+        if let EffectKind::Event(
+            Event::ReceiveCompleted { qpn, srqn, id, .. }
+            | Event::ReceiveFailed { qpn, srqn, id, .. },
+        ) = kind
+        {
+            let status = ReceiveStatus::Flushed;
+            self.shared.log.release(Event::ReceiveFailed { qpn, srqn, id, status });
         }
     }
 
@@ -637,11 +711,14 @@ impl Stack {
     fn reset(&mut self, slot: u32) {
         let generation = self.new_generation();
         self.leave_path(slot);
+        let mut taken = None;
         let qpn = match self.slots.get_mut(slot as usize) {
             Some(Slot::Connected(qp)) => {
                 let (queued, counters) = (qp.queued, qp.counters);
+                // XRC-7
+                taken = qp.responder.stop().filter(|taken| taken.srqn.is_some());
                 // RC-82
-                **qp = Qp::new(qp.qpn, qp.client, slot, generation);
+                **qp = Qp::new(qp.qpn, qp.service, qp.client, slot, generation);
                 // It stays where it is in the ready queue, for as many others may be before it as there
                 // are: when its turn comes it has nothing to send, or what it was given by then.
                 (qp.queued, qp.counters) = (queued, counters);
@@ -656,7 +733,11 @@ impl Stack {
             _ => return self.reset_datagram(slot),
         };
         self.shared.timers.set(slot, None);
-        self.shared.log.retain(|event| event.qpn() != qpn);
+        self.shared.log.retain(|event| event.qpn() != qpn || event.srqn().is_some());
+        if let Some(Taken { srqn, id }) = taken {
+            let status = ReceiveStatus::Flushed;
+            self.shared.log.release(Event::ReceiveFailed { qpn, srqn, id, status });
+        }
         if self.shared.ready.front() == Some(&slot) {
             self.quantum = param::TRANSMIT_QUANTUM;
         }
@@ -780,13 +861,14 @@ struct Failure {
 fn release(shared: &mut Shared, event: Event, slot: u32, failures: &[Failure]) {
     let mut failed = failures.iter().filter(|f| f.slot == slot && f.request.is_some()).peekable();
     match event {
-        Event::ReceiveCompleted { qpn, id, .. } | Event::ReceiveFailed { qpn, id, .. }
+        Event::ReceiveCompleted { qpn, srqn, id, .. }
+        | Event::ReceiveFailed { qpn, srqn, id, .. }
             if failed.peek().is_some() =>
         {
             // The message whose placement failed is reported already.
             if !failed.any(|failure| failure.receive == Some(id)) {
                 let status = ReceiveStatus::Flushed;
-                shared.log.release(Event::ReceiveFailed { qpn, id, status });
+                shared.log.release(Event::ReceiveFailed { qpn, srqn, id, status });
             }
         }
         event => shared.log.release(event),
@@ -855,13 +937,15 @@ impl Qp {
         match (from, to) {
             (QpState::Init, QpState::Rtr) => {
                 // RC-19
-                self.responder.start(change.rq_psn.unwrap_or_default());
+                let is_shared = self.service != Service::Reliable;
+                self.responder.start(change.rq_psn.unwrap_or_default(), is_shared);
             }
             (QpState::Rtr, QpState::Rts) => {
                 let psn = change.sq_psn.unwrap_or_default();
                 let (retries, rnr) = (self.attributes.retry_cnt, self.attributes.rnr_retry);
+                let credit = if self.names_srq() { Credit::UNLIMITED } else { Credit::default() };
                 // RC-19
-                self.requester.start(psn, retries, rnr);
+                self.requester.start(psn, retries, rnr, credit);
             }
             // RC-80
             (QpState::Rts, QpState::Sqd) => {

@@ -13,7 +13,7 @@ use crate::api::{
 use crate::attributes::{AccessFlags, QpAttributes, QpSnapshot};
 use crate::comp::FramePlace;
 use crate::counters::{QpCounters, add, bump};
-use crate::log::EffectKind;
+use crate::log::{EffectKind, Taken};
 use crate::opcode::{Class, Position, code};
 use crate::owed::Ack;
 use crate::param;
@@ -154,7 +154,7 @@ impl UnreliableQp {
         self.abandon();
         if let Some(Receive { id, .. }) = self.held.take() {
             let (qpn, status) = (self.sender.qpn, ReceiveStatus::Flushed);
-            self.emit(shared, Event::ReceiveFailed { qpn, id, status });
+            self.emit(shared, Event::ReceiveFailed { qpn, srqn: None, id, status });
         }
         self.emit(shared, Event::EnteredError { qpn: self.sender.qpn });
     }
@@ -213,8 +213,9 @@ impl UnreliableQp {
         let peer = self.attributes.dest_qpn.map_or(0, Qpn::value);
         let transport = transport_header(peer, opcode, psn, length);
         let source = Source::Message { message };
-        let payload = Payload { qpn: self.sender.qpn, source, offset, length, psn };
-        let transmit = data_frame(self.path.as_ref()?, transport, &request, position, payload);
+        let payload = Payload { qpn: self.sender.qpn, srqn: None, source, offset, length, psn };
+        let path = self.path.as_ref()?;
+        let transmit = data_frame(path, transport, (&request, None), position, payload);
         bump(&mut shared.counters.sent_pkts);
         bump(&mut self.counters.sent_pkts);
         add(&mut shared.counters.sent_bytes, u64::from(length));
@@ -429,7 +430,7 @@ impl UnreliableQp {
             return Err(INVALID);
         }
         let (qpn, asked) = (self.sender.qpn, (rdma.rkey, rdma.va, rdma.dma_length));
-        match check_remote(verbs, qpn, asked, RemoteAccess::Write) {
+        match check_remote(verbs, qpn.into(), asked, RemoteAccess::Write) {
             Poll::Ready(Ok(())) => Ok((rdma.rkey, rdma.va, 0, rdma.dma_length)),
             Poll::Ready(Err(_)) => {
                 Err(Stop::Drop(|shared| &mut shared.counters.resp_remote_access_errors))
@@ -443,10 +444,10 @@ impl UnreliableQp {
         if let Some(held) = self.held.take() {
             return Ok(held);
         }
-        match verbs.take_receive(self.sender.qpn) {
+        match verbs.take_receive(self.sender.qpn.into()) {
             Poll::Ready(Ok(receive)) => Ok(receive),
             // UC-9
-            Poll::Ready(Err(ReceiveError::Empty)) => {
+            Poll::Ready(Err(ReceiveError::Empty | ReceiveError::NoSrq)) => {
                 Err(Stop::Drop(|shared| &mut shared.counters.out_of_buffer))
             }
             Poll::Ready(Err(ReceiveError::Invalid)) => Err(Stop::BadReceive),
@@ -466,11 +467,13 @@ impl UnreliableQp {
         let placement = shared.log.place();
         // Nothing is acknowledged.
         let at = Ack { sequence: 0, msn: 0 };
+        let receive = receive.map(|id| Taken { srqn: None, id });
         let kind = EffectKind::PlacedRequest { placement, at, receive };
         shared.log.push(self.sender.slot, self.sender.generation, kind);
         let start = request.place.payload_start;
         placements.push(Placement {
             qpn: self.sender.qpn,
+            srqn: None,
             sink,
             offset,
             frame_index: request.place.frame_index,
@@ -488,6 +491,7 @@ impl UnreliableQp {
     ) {
         let received = Event::ReceiveCompleted {
             qpn: self.sender.qpn,
+            srqn: None,
             id: receive.id,
             length,
             kind,

@@ -1,7 +1,7 @@
 //! `docs/transport.md` and the crate agree: each requirement is met somewhere and shown by some test.
 //!
 //! A requirement is a list item `- **RC-n** (chapters) text` of the document, of Reliable Connection,
-//! `UC-n`, of Unreliable Connection, or `UD-n`, of Unreliable Datagram. Comments of the sources cite it where
+//! `UC-n`, of Unreliable Connection, `UD-n`, of Unreliable Datagram, or `XRC-n`, of XRC. Comments of the sources cite it where
 //! it is met; the doc comment of a test cites it where it is shown.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const DOCUMENT: &str = "../docs/transport.md";
 
 /// The transport services with requirements.
-const SERVICES: [&str; 3] = ["RC", "UC", "UD"];
+const SERVICES: [&str; 4] = ["RC", "UC", "UD", "XRC"];
 
 /// A requirement: its service, and its number.
 type Name = (&'static str, u32);
@@ -49,6 +49,9 @@ fn rust_files(folder: &str) -> Vec<PathBuf> {
 fn names(text: &str) -> impl Iterator<Item = Name> {
     SERVICES.into_iter().flat_map(move |service| {
         text.match_indices(service).filter_map(move |(at, _)| {
+            if text[..at].ends_with(|c: char| c.is_ascii_alphanumeric()) {
+                return None;
+            }
             let rest = text[at + service.len()..].strip_prefix('-')?;
             let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
             Some((service, rest[..end].parse().ok()?))

@@ -275,6 +275,70 @@ pub enum Request {
         /// What its asynchronous events carry: the client's name for it, never used for another.
         cookie: u64,
     },
+    /// Opens an XRC domain. → [`Response::Xrcd`]
+    OpenXrcd {
+        /// Context.
+        context: u32,
+        /// The file that stands for it; without one it is the client's alone.
+        file: Option<FileId>,
+        /// Makes it where there is none.
+        creates: bool,
+        /// Where there is one, that is an error.
+        exclusive: bool,
+    },
+    /// Closes an XRC domain. → [`Response::Done`]
+    CloseXrcd {
+        /// XRC domain.
+        xrcd: u32,
+    },
+    /// Makes a shared receive queue of an XRC domain. → [`Response::Srq`]
+    CreateXrcSrq {
+        /// XRC domain.
+        xrcd: u32,
+        /// Protection domain.
+        pdn: u32,
+        /// Completion queue.
+        cqn: u32,
+        /// log2 of the entries.
+        log2_entries: u8,
+        /// log2 of the blocks of an entry.
+        log2_stride: u8,
+        /// As that of [`Request::CreateSrq`].
+        cookie: u64,
+    },
+    /// Makes an XRC target. → [`Response::Target`]
+    CreateTarget {
+        /// XRC domain.
+        xrcd: u32,
+        /// What its asynchronous events carry: the client's name for it, never used for another.
+        cookie: u64,
+    },
+    /// Opens an XRC target of a domain, which any client of the domain may have made. → [`Response::Target`]
+    OpenTarget {
+        /// XRC domain.
+        xrcd: u32,
+        /// Its QP number.
+        qpn: u32,
+        /// As that of [`Request::CreateTarget`].
+        cookie: u64,
+    },
+    /// Changes an XRC target. → [`Response::QpModified`]
+    ModifyTarget {
+        /// From [`Response::Target`].
+        target: u32,
+        /// `fpga_regs::engine::qp::Attributes`, encoded.
+        attributes: [[u64; 8]; 2],
+    },
+    /// Asks for an XRC target's attributes. → [`Response::QpAttributes`]
+    QueryTarget {
+        /// From [`Response::Target`].
+        target: u32,
+    },
+    /// Gives an XRC target up, which ends once nobody has it. → [`Response::Destroyed`]
+    DestroyTarget {
+        /// From [`Response::Target`].
+        target: u32,
+    },
     /// Sets the limit of a shared receive queue. → [`Response::Done`]
     ModifySrq {
         /// Shared receive queue.
@@ -313,6 +377,15 @@ pub enum Request {
     },
 }
 
+/// A file, by what `fstat` says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileId {
+    /// The device that it is on.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+}
+
 /// What a new QP is to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateQp {
@@ -327,7 +400,7 @@ pub struct CreateQp {
     /// log2 of the blocks of its send ring.
     pub log2_sq_blocks: u8,
     /// The shared receive queue that it takes its receives from. Without one it has a receive queue of
-    /// its own.
+    /// its own, unless it only sends (XRC): then neither this nor its receive completion queue is looked at.
     pub srqn: Option<u32>,
     /// log2 of the entries of its own receive ring.
     pub log2_rq_entries: u8,
@@ -441,6 +514,18 @@ pub enum Response {
         /// Where its ring memory lies in the client's ring memory.
         ring: u64,
     },
+    /// To [`Request::OpenXrcd`].
+    Xrcd {
+        /// Number of the XRC domain, of this client's handle of it.
+        xrcd: u32,
+    },
+    /// To [`Request::CreateTarget`] and [`Request::OpenTarget`].
+    Target {
+        /// Number of this client's handle of it.
+        target: u32,
+        /// Its QP number.
+        qpn: u32,
+    },
     /// To [`Request::QuerySrq`].
     SrqLimit {
         /// Entries below which it will be told of; 0 where it was, or where there is no limit.
@@ -454,7 +539,7 @@ pub enum Response {
         generation: u8,
         /// Where its send ring memory lies in the client's ring memory.
         sq_ring: u64,
-        /// Its own receive queue; `None` where it has a shared one.
+        /// Its own receive queue; `None` where it has a shared one, or only sends.
         receive: Option<ReceiveRing>,
     },
     /// To [`Request::ModifyQp`].

@@ -2,10 +2,10 @@
 
 use std::task::Poll;
 
-use roce::{AccessDenied, Qpn, Receive, ReceiveError, RemoteAccess, Verbs};
+use roce::{AccessDenied, Receive, ReceiveError, RemoteAccess, Target, Verbs};
 
 use crate::network::{Decisions, Open, Question};
-use crate::vfpga::{Access, Logic, Piece, Tag, Unreachable, Vfpga, Wanted, occupant, vfpga_of};
+use crate::vfpga::{Access, Logic, Piece, Tag, Unreachable, Vfpga, Wanted, occupant, vfpga_asked};
 
 /// The logic of a card's vFPGAs, as asked by the transport about requests of peers.
 pub(crate) struct Asks<'a> {
@@ -20,11 +20,12 @@ impl Asks<'_> {
     #[inline]
     fn ask<T: Copy>(
         &mut self,
-        qpn: Qpn,
+        target: Target,
         nobody: T,
         question: impl Fn(&mut Open) -> &mut Question<T>,
         ask: impl FnOnce(&mut Vfpga, Tag) -> Poll<T>,
     ) -> Poll<T> {
+        let Target { qpn, srq } = target;
         if let Some(open) = self.decisions.open.get_mut(&qpn) {
             match *question(open) {
                 Question::Unasked => {}
@@ -32,14 +33,16 @@ impl Asks<'_> {
                 Question::Decided(decided) => return Poll::Ready(decided),
             }
         }
-        let Some(vfpga) = self.vfpgas.get_mut(vfpga_of(qpn)) else { return Poll::Ready(nobody) };
+        let index = vfpga_asked(qpn, srq.map(|srq| srq.srqn));
+        let Some(vfpga) = self.vfpgas.get_mut(index) else { return Poll::Ready(nobody) };
         if !self.may_wait || !occupant!(&vfpga.logic, logic => logic.is_ready()) {
             return Poll::Pending;
         }
         let answer = ask(vfpga, self.decisions.next_tag());
         if answer.is_pending() {
             let tag = self.decisions.use_tag();
-            *question(self.decisions.open.entry(qpn).or_default()) = Question::Asked(tag);
+            *question(self.decisions.open.entry(qpn).or_insert(Open::of(index))) =
+                Question::Asked(tag);
         }
         answer
     }
@@ -57,7 +60,7 @@ impl Asks<'_> {
     /// Asks the logic of a QP where payload of its lies.
     #[inline]
     pub(crate) fn locate(&mut self, wanted: &Wanted, pieces: &mut Vec<Piece>) -> Found {
-        let Some(vfpga) = self.vfpgas.get_mut(vfpga_of(wanted.qpn)) else {
+        let Some(vfpga) = self.vfpgas.get_mut(wanted.vfpga()) else {
             return Found::Here(Err(Unreachable));
         };
         occupant!(&mut vfpga.logic, logic => {
@@ -76,28 +79,30 @@ impl Verbs for Asks<'_> {
     #[inline]
     fn check_remote(
         &mut self,
-        qpn: Qpn,
+        target: Target,
         rkey: u32,
         va: u64,
         length: u64,
         access: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
-        let access = Access { qpn, rkey, va, length, access };
+        let nobody = target.srq.map_or(AccessDenied::Memory, |_| AccessDenied::Srq);
+        let access = Access { target, rkey, va, length, access };
         self.ask(
-            qpn,
-            Err(AccessDenied),
+            target,
+            Err(nobody),
             |open| &mut open.access,
             |vfpga, tag| occupant!(&mut vfpga.logic, logic => logic.check_remote(tag, &access)),
         )
     }
 
     #[inline]
-    fn take_receive(&mut self, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, target: Target) -> Poll<Result<Receive, ReceiveError>> {
+        let nobody = target.srq.map_or(ReceiveError::Empty, |_| ReceiveError::NoSrq);
         self.ask(
-            qpn,
-            Err(ReceiveError::Empty),
+            target,
+            Err(nobody),
             |open| &mut open.receive,
-            |vfpga, tag| occupant!(&mut vfpga.logic, logic => logic.take_receive(tag, qpn)),
+            |vfpga, tag| occupant!(&mut vfpga.logic, logic => logic.take_receive(tag, target)),
         )
     }
 }

@@ -33,7 +33,7 @@ use crate::mmu::{Direction, Mmu};
 use crate::network::HOST_TURN;
 use crate::network::Network;
 use crate::port::Frame;
-use crate::vfpga::{Answer, Logic, Payload, Vfpga, Wanted, occupant, vfpga_of};
+use crate::vfpga::{Answer, Logic, Payload, Vfpga, Wanted, occupant, vfpga_asked};
 use copies::{Search, State};
 use places::Places;
 
@@ -121,16 +121,18 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// The QP that a placement or frame belongs to.
-    fn owner(&self, number: usize) -> Option<Qpn> {
+    /// The vFPGA whose memory a placement or frame is of.
+    fn owner(&self, number: usize) -> Option<usize> {
         match self.underway {
             Underway::Nothing => None,
-            Underway::Placing => self.placements.get(number).map(|placement| placement.qpn),
-            Underway::Fetching => self.made.get(number)?.payload.as_ref().map(|it| it.qpn),
+            Underway::Placing => self.placements.get(number).map(|it| vfpga_asked(it.qpn, it.srqn)),
+            Underway::Fetching => {
+                self.made.get(number)?.payload.as_ref().map(|it| vfpga_asked(it.qpn, it.srqn))
+            }
         }
     }
 
-    /// Lets no piece of a vFPGA's QPs be copied any more that waits.
+    /// Lets no piece of a vFPGA's memory be copied any more that waits.
     pub(crate) fn fail_transfers(&mut self, vfpga: usize) {
         let mut places = std::mem::take(&mut self.places);
         places.fail(vfpga, |number| self.owner(number));
@@ -178,10 +180,10 @@ impl Scratch {
     }
 }
 
-/// The MMU of a QP's vFPGA, unless that is cut off.
+/// The MMU of a vFPGA, unless that is cut off.
 #[inline]
-fn mmu_of(vfpgas: &[Vfpga], qpn: Qpn) -> Option<RefMut<'_, Mmu>> {
-    let vfpga = vfpgas.get(vfpga_of(qpn)).filter(|vfpga| !vfpga.decoupled)?;
+fn mmu_of(vfpgas: &[Vfpga], vfpga: usize) -> Option<RefMut<'_, Mmu>> {
+    let vfpga = vfpgas.get(vfpga).filter(|vfpga| !vfpga.decoupled)?;
     Some(vfpga.control.unit.mmu.borrow_mut())
 }
 
@@ -428,7 +430,7 @@ impl Card {
             let mut search = Search { direction: Direction::Write, pieces, states, parts };
             let found = |(placement, pieces): (&Placement, &Option<Range<usize>>)| {
                 let Some(pieces) = pieces.clone() else { return true };
-                let mut mmu = mmu_of(vfpgas, placement.qpn);
+                let mut mmu = mmu_of(vfpgas, vfpga_asked(placement.qpn, placement.srqn));
                 let (frame, range) = (placement.frame_index, placement.range.clone());
                 let (atomic, range) = match placement.sink {
                     // It stands for the operation, and is no part of the frame.
@@ -468,7 +470,7 @@ impl Card {
     /// Tells logic of an event; gives it back where that is not ready.
     #[inline]
     fn tell(&mut self, now: u64, event: Event) -> Option<Event> {
-        let vfpga = self.vfpgas.get_mut(vfpga_of(event.qpn()))?;
+        let vfpga = self.vfpgas.get_mut(vfpga_asked(event.qpn(), event.srqn()))?;
         let (logic, mut ports) = vfpga.parts(&mut self.network);
         occupant!(logic, logic => {
             if !logic.is_ready() {
@@ -534,20 +536,22 @@ impl Card {
             let Scratch { making, made, places, parts, .. } = scratch;
             let Places { pieces, states, frames, .. } = places;
             let mut search = Search { direction: Direction::Read, pieces, states, parts };
-            let mut found = |number: usize,
-                             made: &Made,
-                             frame: &mut Frame,
-                             pieces: Range<usize>| {
-                let mut mmu = made.payload.as_ref().and_then(|payload| mmu_of(vfpgas, payload.qpn));
-                let body = made.header..frame.as_slice().len();
-                let Some(behind) = search.find(mmu.as_deref_mut(), pieces, (number, body), None)
-                else {
-                    return false;
+            let mut found =
+                |number: usize, made: &Made, frame: &mut Frame, pieces: Range<usize>| {
+                    let mut mmu = made
+                        .payload
+                        .as_ref()
+                        .and_then(|payload| mmu_of(vfpgas, vfpga_asked(payload.qpn, payload.srqn)));
+                    let body = made.header..frame.as_slice().len();
+                    let Some(behind) =
+                        search.find(mmu.as_deref_mut(), pieces, (number, body), None)
+                    else {
+                        return false;
+                    };
+                    // The pad and the room for the ICRC.
+                    frame.as_mut_slice().get_mut(behind..).unwrap_or_default().fill(0);
+                    true
                 };
-                // The pad and the room for the ICRC.
-                frame.as_mut_slice().get_mut(behind..).unwrap_or_default().fill(0);
-                true
-            };
             let mut all = made.iter().zip(making).zip(frames.iter()).enumerate();
             scratch.waits = !all.all(|(number, ((made, frame), pieces))| {
                 pieces.clone().is_none_or(|pieces| found(number, made, frame, pieces))
@@ -608,12 +612,13 @@ fn placed(placement: &Placement) -> Option<Wanted> {
         Sink::Message { message } => Payload::Message { number: message },
         Sink::Atomic { rkey, va, .. } => {
             let payload = Payload::Remote { rkey, va, access: RemoteAccess::Atomic };
-            let (qpn, length) = (placement.qpn, AtomicOperation::LENGTH);
-            return Some(Wanted { qpn, payload, offset: 0, length });
+            let (qpn, srqn, length) = (placement.qpn, placement.srqn, AtomicOperation::LENGTH);
+            return Some(Wanted { qpn, srqn, payload, offset: 0, length });
         }
     };
     let length = u32::try_from(placement.range.len()).unwrap_or(u32::MAX);
-    Some(Wanted { qpn: placement.qpn, payload, offset: placement.offset, length })
+    let (qpn, srqn) = (placement.qpn, placement.srqn);
+    Some(Wanted { qpn, srqn, payload, offset: placement.offset, length })
 }
 
 /// What is to be fetched for a frame.
@@ -624,7 +629,8 @@ fn fetched(made: &Made) -> Option<Wanted> {
         Source::Remote { rkey, va } => Payload::Remote { rkey, va, access: RemoteAccess::Read },
         Source::Message { message } => Payload::Message { number: message },
     };
-    Some(Wanted { qpn: wanted.qpn, payload, offset: wanted.offset, length: wanted.length })
+    let roce::Payload { qpn, srqn, offset, length, .. } = *wanted;
+    Some(Wanted { qpn, srqn, payload, offset, length })
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use roce::{Address, Event, IcrcPolicy, MacAddr, PathMtu, Qpn, Stack, StackConfig
 
 use crate::port::{Frame, FramePool, Port};
 use crate::tally::{Tally, Way};
+use crate::vfpga::vfpga_asked;
 pub(crate) use decisions::{Decisions, Open, Question};
 use gids::Gids;
 pub(crate) use gids::Identity;
@@ -99,7 +100,8 @@ impl Network {
     /// What a pulse on the shell's reset does: frames and messages under way are gone.
     pub(crate) fn reset(&mut self) {
         self.stack = new_stack(self.identity, self.icrc_policy);
-        self.forget(|_| true);
+        self.decisions.open.clear();
+        self.unheard.clear();
     }
 
     /// What a function-level reset does beyond that.
@@ -134,10 +136,17 @@ impl Network {
         self.pool.put_all(frames);
     }
 
-    /// Forgets what logic was to decide about QPs, and to hear of them.
-    pub(crate) fn forget(&mut self, of: impl Fn(Qpn) -> bool) {
-        self.decisions.forget(&of);
-        self.unheard.retain(|event| !of(event.qpn()));
+    /// Forgets what logic was to decide about a QP, and to hear of it.
+    pub(crate) fn forget_qp(&mut self, qpn: Qpn) {
+        self.decisions.close(qpn);
+        // What a shared receive queue along XRC gave ends there all the same.
+        self.unheard.retain(|event| event.qpn() != qpn || event.srqn().is_some());
+    }
+
+    /// Forgets what the logic of a vFPGA was to decide, and to hear.
+    pub(crate) fn forget_vfpga(&mut self, vfpga: usize) {
+        self.decisions.forget(vfpga);
+        self.unheard.retain(|event| vfpga_asked(event.qpn(), event.srqn()) != vfpga);
     }
 
     /// Frames that the port takes beside `waiting` ones, `most` at most.

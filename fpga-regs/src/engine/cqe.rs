@@ -33,6 +33,8 @@ open_enum! {
         RetryExceeded = 12,
         /// The responder was not ready after all retries.
         RnrRetryExceeded = 13,
+        /// XRC: the responder has no such shared receive queue in its domain.
+        RemoteInvalidRdRequest = 15,
         /// An error without a name of its own.
         General = 21,
     }
@@ -76,6 +78,8 @@ flags! {
         /// UD: 40 bytes stand before the payload, which `byte_count` counts: the header of IPv6, or in the
         /// last 20 of them that of IPv4.
         GRH = 1 << 4,
+        /// XRC: the entry is of shared receive queue `srqn`, through `qpn`, which may be another client's.
+        XRC = 1 << 5,
     }
 }
 
@@ -102,6 +106,8 @@ layout! {
         flags @ 0x17: Flags,
         /// Nanoseconds of the engine's clock.
         timestamp @ 0x18: u64,
+        /// XRC: the shared receive queue.
+        srqn @ 0x20: u32,
         /// Generation of the QP, one more with each RESET; entries of an earlier one are stale.
         generation @ 0x38: u8,
         /// Bit 0: the phase.

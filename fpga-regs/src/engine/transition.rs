@@ -34,6 +34,8 @@ pub const fn transitions(kind: QpType) -> &'static [Transition] {
         QpType::Rc => RC,
         QpType::Uc => UC,
         QpType::Ud => UD,
+        QpType::XrcSend => XRC_SEND,
+        QpType::XrcReceive => XRC_RECEIVE,
         _ => &[],
     }
 }
@@ -135,6 +137,61 @@ const UD: &[Transition] = &[
     row(S::Sqe, S::Reset, NOTHING, NOTHING),
     row(S::Sqe, S::Rts, NOTHING, M::QKEY),
     row(S::Sqe, S::Err, NOTHING, NOTHING),
+    row(S::Err, S::Reset, NOTHING, NOTHING),
+    row(S::Err, S::Err, NOTHING, NOTHING),
+];
+
+// Who sends along XRC receives nothing, and the other way round; the rest is as with Reliable Connection.
+// Source: Linux, drivers/infiniband/core/verbs.c, which states may follow for IB_QPT_XRC_INI and IB_QPT_XRC_TGT.
+const XRC_SEND: &[Transition] = &[
+    row(S::Reset, S::Reset, NOTHING, NOTHING),
+    row(S::Reset, S::Init, PLACE.union(M::ACCESS), NOTHING),
+    row(S::Reset, S::Err, NOTHING, NOTHING),
+    row(S::Init, S::Reset, NOTHING, NOTHING),
+    row(S::Init, S::Init, NOTHING, PLACE.union(M::ACCESS)),
+    row(S::Init, S::Rtr, UC_RECEIVE, UC_PLACE),
+    row(S::Init, S::Err, NOTHING, NOTHING),
+    row(S::Rtr, S::Reset, NOTHING, NOTHING),
+    row(S::Rtr, S::Rts, RC_SEND, M::ACCESS),
+    row(S::Rtr, S::Err, NOTHING, NOTHING),
+    row(S::Rts, S::Reset, NOTHING, NOTHING),
+    row(S::Rts, S::Rts, NOTHING, M::ACCESS),
+    row(S::Rts, S::Sqd, NOTHING, M::EN_SQD_ASYNC_NOTIFY),
+    row(S::Rts, S::Err, NOTHING, NOTHING),
+    row(S::Sqd, S::Reset, NOTHING, NOTHING),
+    row(S::Sqd, S::Rts, NOTHING, M::ACCESS),
+    row(S::Sqd, S::Sqd, NOTHING, XRC_DRAINED.union(RETRIES).union(M::MAX_RD_ATOMIC)),
+    row(S::Sqd, S::Err, NOTHING, NOTHING),
+    row(S::Err, S::Reset, NOTHING, NOTHING),
+    row(S::Err, S::Err, NOTHING, NOTHING),
+];
+
+const XRC_DRAINED: M = M::ACCESS.union(PLACE).union(M::AV);
+
+const XRC_RECEIVE: &[Transition] = &[
+    row(S::Reset, S::Reset, NOTHING, NOTHING),
+    row(S::Reset, S::Init, PLACE.union(M::ACCESS), NOTHING),
+    row(S::Reset, S::Err, NOTHING, NOTHING),
+    row(S::Init, S::Reset, NOTHING, NOTHING),
+    row(S::Init, S::Init, NOTHING, PLACE.union(M::ACCESS)),
+    row(S::Init, S::Rtr, RC_RECEIVE, UC_PLACE),
+    row(S::Init, S::Err, NOTHING, NOTHING),
+    row(S::Rtr, S::Reset, NOTHING, NOTHING),
+    row(S::Rtr, S::Rts, M::TIMEOUT.union(M::SQ_PSN), RC_LIVE),
+    row(S::Rtr, S::Err, NOTHING, NOTHING),
+    row(S::Rts, S::Reset, NOTHING, NOTHING),
+    row(S::Rts, S::Rts, NOTHING, RC_LIVE),
+    row(S::Rts, S::Sqd, NOTHING, M::EN_SQD_ASYNC_NOTIFY),
+    row(S::Rts, S::Err, NOTHING, NOTHING),
+    row(S::Sqd, S::Reset, NOTHING, NOTHING),
+    row(S::Sqd, S::Rts, NOTHING, RC_LIVE),
+    row(
+        S::Sqd,
+        S::Sqd,
+        NOTHING,
+        XRC_DRAINED.union(RC_LIVE).union(M::TIMEOUT).union(M::MAX_DEST_RD_ATOMIC),
+    ),
+    row(S::Sqd, S::Err, NOTHING, NOTHING),
     row(S::Err, S::Reset, NOTHING, NOTHING),
     row(S::Err, S::Err, NOTHING, NOTHING),
 ];
@@ -446,8 +503,30 @@ Err > Err: needs [], allows []
     }
 
     #[test]
+    fn xrc_has_the_ways_of_a_reliable_connection_with_the_attributes_of_its_side() {
+        for (from, to) in STATES.iter().flat_map(|from| STATES.map(|to| (*from, to))) {
+            let rows = [QpType::Rc, QpType::XrcSend, QpType::XrcReceive];
+            let [reliable, send, receive] = rows.map(|kind| transition(kind, from, to));
+            let (Some(reliable), Some(send), Some(receive)) = (reliable, send, receive) else {
+                assert_eq!((reliable, send, receive), (None, None, None), "{from:?} to {to:?}");
+                continue;
+            };
+            assert_eq!(reliable.required, send.required | receive.required, "{from:?} to {to:?}");
+            assert_eq!(reliable.optional, send.optional | receive.optional, "{from:?} to {to:?}");
+        }
+        let (to, rts) = (S::Rtr, S::Rts);
+        let receives = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+        let needs = |kind, from, to| transition(kind, from, to).unwrap().required;
+        assert_eq!(needs(QpType::XrcSend, S::Init, to), RC_RECEIVE - receives);
+        assert_eq!(needs(QpType::XrcReceive, S::Init, to), RC_RECEIVE);
+        assert_eq!(needs(QpType::XrcSend, to, rts), RC_SEND);
+        assert_eq!(needs(QpType::XrcReceive, to, rts), M::TIMEOUT | M::SQ_PSN);
+    }
+
+    #[test]
     fn no_transition_is_listed_twice() {
-        let kinds = [QpType::Rc, QpType::Uc, QpType::Ud].map(transitions);
+        let kinds = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::XrcReceive];
+        let kinds = kinds.map(transitions);
         for (rows, (index, row)) in
             kinds.iter().flat_map(|rows| rows.iter().enumerate().map(move |row| (rows, row)))
         {

@@ -260,7 +260,7 @@ struct LowerQp {
 }
 
 impl Transport for Lower {
-    fn create_qp(&mut self, qpn: u32, _: QpType, _: u8) -> Result<(), AdminStatus> {
+    fn create_qp(&mut self, qpn: u32, _: &CreateQp) -> Result<(), AdminStatus> {
         assert!(self.qps.insert(qpn, LowerQp::default()).is_none(), "QPN {qpn:#x} is in use");
         Ok(())
     }

@@ -15,7 +15,7 @@ use roce::wire::{bth, ethernet, extension::deth, icrc, igmp, ipv4, ipv6, mld, ud
 use roce::{
     AccessDenied, Event, GRH_LENGTH, Gid, IcrcPolicy, Instant, MacAddr, PathMtu, Placed, Placement,
     Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError, RemoteAccess, Sink, Stack, StackConfig,
-    Verbs, param,
+    Target, Verbs, param,
 };
 
 use crate::Outcome;
@@ -39,7 +39,7 @@ struct User {
 impl Verbs for User {
     fn check_remote(
         &mut self,
-        _: Qpn,
+        _: Target,
         _: u32,
         _: u64,
         _: u64,
@@ -48,13 +48,13 @@ impl Verbs for User {
         panic!("datagrams reach no memory by keys")
     }
 
-    fn take_receive(&mut self, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, target: Target) -> Poll<Result<Receive, ReceiveError>> {
         let Some(capacity) = self.capacities.pop() else {
             return Poll::Ready(Err(ReceiveError::Empty));
         };
         let id = self.next;
         self.next += 1;
-        self.taken.insert(id, (qpn, capacity));
+        self.taken.insert(id, (target.qpn, capacity));
         Poll::Ready(Ok(Receive { id, capacity, left: None }))
     }
 }

@@ -15,7 +15,8 @@ use roce::wire::{aeth, arp, bth, ethernet, extension, icrc, ipv4, reth, udp};
 use roce::{
     AccessDenied, AccessFlags, AddressVector, AtomicOperation, Event, Gid, IcrcPolicy, Instant,
     MacAddr, Operation, PathMtu, Payload, Placed, Placement, Psn, QpAttributes, QpState, Qpn,
-    Receive, ReceiveError, RemoteAccess, SendRequest, Sink, Source, Stack, StackConfig, Verbs,
+    Receive, ReceiveError, RemoteAccess, SendRequest, Sink, Source, Stack, StackConfig, Target,
+    Verbs,
 };
 
 use crate::Outcome;
@@ -93,25 +94,25 @@ fn granted(rkey: u32, va: u64, length: u64, writes: bool) -> bool {
 impl Verbs for User {
     fn check_remote(
         &mut self,
-        qpn: Qpn,
+        target: Target,
         rkey: u32,
         va: u64,
         length: u64,
         access: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
-        assert!(self.qps.contains_key(&qpn.value()));
+        assert!(self.qps.contains_key(&target.qpn.value()));
         if access == RemoteAccess::Invalidate {
             let revocable = REGIONS.iter().any(|&(key, .., writable)| key == rkey && writable);
-            return Poll::Ready(if revocable { Ok(()) } else { Err(AccessDenied) });
+            return Poll::Ready(if revocable { Ok(()) } else { Err(AccessDenied::Memory) });
         }
         assert!(length > 0);
         match granted(rkey, va, length, access != RemoteAccess::Read) {
             true => Poll::Ready(Ok(())),
-            false => Poll::Ready(Err(AccessDenied)),
+            false => Poll::Ready(Err(AccessDenied::Memory)),
         }
     }
 
-    fn take_receive(&mut self, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, target: Target) -> Poll<Result<Receive, ReceiveError>> {
         let Some((capacity, usable)) = self.posted.pop_front() else {
             return Poll::Ready(Err(ReceiveError::Empty));
         };
@@ -120,7 +121,7 @@ impl Verbs for User {
         }
         let id = self.next_receive;
         self.next_receive += 1;
-        self.qp(qpn).receives.push_back((id, capacity));
+        self.qp(target.qpn).receives.push_back((id, capacity));
         Poll::Ready(Ok(Receive { id, capacity, left: Some(self.posted.len() as u32) }))
     }
 }
@@ -379,7 +380,7 @@ impl Bench {
     }
 
     fn check_placement(&mut self, placement: &Placement, frames: &[Vec<u8>]) {
-        let Placement { qpn, sink, offset, frame_index, range } = placement.clone();
+        let Placement { qpn, sink, offset, frame_index, range, .. } = placement.clone();
         let length = range.len() as u64;
         let is_atomic = matches!(sink, Sink::Atomic { .. });
         assert!((length == 0) == is_atomic);

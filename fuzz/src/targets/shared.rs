@@ -11,7 +11,7 @@ use roce::wire::{arp, bth, ethernet, icrc, ipv4, ipv6, ndp, udp};
 use roce::{
     AccessDenied, AccessFlags, AddressVector, Gid, IcrcPolicy, Instant, MacAddr, Owner, PathMtu,
     Psn, QpAttributes, QpState, Qpn, Receive, ReceiveError, RemoteAccess, Stack, StackConfig,
-    Verbs,
+    Target, Verbs,
 };
 
 use crate::Outcome;
@@ -28,16 +28,16 @@ struct Nobody;
 impl Verbs for Nobody {
     fn check_remote(
         &mut self,
-        _: Qpn,
+        _: Target,
         _: u32,
         _: u64,
         _: u64,
         _: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
-        Poll::Ready(Err(AccessDenied))
+        Poll::Ready(Err(AccessDenied::Memory))
     }
 
-    fn take_receive(&mut self, _: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, _: Target) -> Poll<Result<Receive, ReceiveError>> {
         Poll::Ready(Err(ReceiveError::Empty))
     }
 }

@@ -60,6 +60,8 @@ enum Command {
     },
     /// As many QPs as both devices say there may be, and one more of each
     Fill(Link),
+    /// XRC domains of several contexts, their queues, and targets that they share
+    Xrc(Link),
     /// Many connections that count in the same words by atomics
     Counter(Link),
     /// What the extended verbs tell, and what they refuse
@@ -274,6 +276,9 @@ fn main() -> anyhow::Result<()> {
         Command::Fill(link) => {
             data::many::fill(&(&link).into())?;
             println!("of {} and {} are all QPs that they say", link.from, link.to);
+        }
+        Command::Xrc(link) => {
+            println!("{} XRC messages arrived", data::xrc::all(&(&link).into())?);
         }
         Command::Counter(link) => {
             println!("{} atomics counted once", data::counter::all(&(&link).into())?);

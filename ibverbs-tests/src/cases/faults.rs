@@ -52,6 +52,7 @@ pub fn cases() -> Vec<Case> {
         add("64 MiB", &[], bulk);
         add("atomics", &[], counter);
         add("unreliable services", &[], unreliable);
+        add("XRC", &[], xrc);
     }
     cases
 }
@@ -109,6 +110,14 @@ fn unreliable(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
             side.says(" messages arrived as they should")?;
         }
     }
+    Ok(())
+}
+
+/// XRC messages of every kind; every byte is compared.
+fn xrc(setting: &Setting, daemon: &Daemon<'_>) -> Result<()> {
+    let program = setting.bin.join("verbs-data");
+    let task = daemon.run("").arg(program).words("xrc --timeout 10");
+    task.limit(BULK).run()?.success()?.says("549 XRC messages arrived")?;
     Ok(())
 }
 

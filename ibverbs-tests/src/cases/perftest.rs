@@ -66,6 +66,22 @@ pub fn cases() -> Vec<Case> {
     for program in ["ib_write_lat", "ib_send_lat"] {
         cases.push(between_two(program, "-c UC -n 500", 1));
     }
+    for options in
+        ["-c XRC -n 400", "-c XRC -q 4 -n 100", "-c XRC -e -n 400", "-c XRC -x 0 -a -n 100"]
+    {
+        let rows = if options.contains("-a") { ALL_SIZES } else { 1 };
+        cases.push(between_two("ib_send_bw", options, rows));
+    }
+    cases.push(on_one("ib_send_bw", "-c XRC -n 400", 1));
+    for program in ["ib_write_bw", "ib_read_bw"] {
+        cases.push(between_two(program, "-c XRC -n 400", 1));
+    }
+    for program in ["ib_send_lat", "ib_write_lat", "ib_read_lat"] {
+        cases.push(between_two(program, "-c XRC -n 200", 1));
+    }
+    for options in ["-c XRC -A CMP_AND_SWAP", "-c XRC -A FETCH_AND_ADD"] {
+        cases.push(between_two("ib_atomic_bw", options, 1));
+    }
     for options in ["-A CMP_AND_SWAP", "-A FETCH_AND_ADD"] {
         cases.push(between_two("ib_atomic_bw", options, 1));
         cases.push(on_one("ib_atomic_bw", options, 1));

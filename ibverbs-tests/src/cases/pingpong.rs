@@ -49,6 +49,11 @@ pub fn cases() -> Vec<Case> {
         let name = format!("{program}/{options}");
         cases.push(Case::new(name, &[IBVERBS_UTILS], move |setting| unchecked(setting, &command)));
     }
+    for options in ["-g 0", "-g 1", "-g 1 -e", "-g 1 -m 256 -n 200"] {
+        let name = format!("ibv_xsrq_pingpong/{options}");
+        let command = format!("ibv_xsrq_pingpong {options}");
+        cases.push(Case::new(name, &[IBVERBS_UTILS], move |setting| xsrq(setting, &command)));
+    }
     for (name, server) in [("loopback", 0), ("two cards", 1)] {
         let options = "-m 1024 -g 1 -e";
         let case = Case::new(format!("ibv_rc_pingpong/{name}"), &[IBVERBS_UTILS], move |setting| {
@@ -89,6 +94,16 @@ fn pingpong(setting: &Setting, options: &str, client_card: u32) -> Result<()> {
         // 1000 messages of 4096 bytes each way.
         let side = side.says("8192000 bytes in ")?.says("1000 iters in ")?;
         ensure!(!side.stdout.contains("invalid data"), "{side}");
+    }
+    daemon.stop()
+}
+
+/// XRC, with a domain that both sides share if they are on one card.
+fn xsrq(setting: &Setting, command: &str) -> Result<()> {
+    let daemon = setting.balboad("--soft 2")?;
+    let Both { server, client } = run_between((&daemon, 0), (&daemon, 1), command)?;
+    for side in [server, client] {
+        side.says("success")?;
     }
     daemon.stop()
 }

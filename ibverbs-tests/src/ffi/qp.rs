@@ -11,6 +11,7 @@ use super::device::{Cq, Pd};
 use super::recv::{Recv, receive_request, sges_of};
 use super::region::Piece;
 use super::srq::Srq;
+use super::xrcd::Domain;
 
 mod atomic;
 mod datagram;
@@ -160,8 +161,9 @@ pub struct Qp {
     extended: Option<NonNull<v::ibv_qp_ex>>,
     /// What the device granted.
     pub capabilities: v::ibv_qp_cap,
-    _cqs: (Rc<Cq>, Rc<Cq>),
+    _cqs: Option<(Rc<Cq>, Rc<Cq>)>,
     _srq: Option<Rc<Srq>>,
+    _domain: Option<Rc<Domain>>,
     pd: Rc<Pd>,
 }
 
@@ -205,7 +207,7 @@ impl Qp {
         Self::with(srq.pd(), [send_cq, receive_cq], Some(srq), (v::IBV_QPT_RC, capabilities))
     }
 
-    fn with(
+    pub(super) fn with(
         pd: &Rc<Pd>,
         [send_cq, receive_cq]: [&Rc<Cq>; 2],
         srq: Option<&Rc<Srq>>,
@@ -223,9 +225,33 @@ impl Qp {
         // SAFETY: domain and queues live, and are held by the QP.
         let raw = unsafe { (pd.library().ibv_create_qp)(pd.raw(), &raw mut attributes) };
         let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_create_qp"))?;
-        let cqs = (Rc::clone(send_cq), Rc::clone(receive_cq));
-        let (capabilities, pd) = (attributes.cap, Rc::clone(pd));
-        Ok(Self { raw, extended: None, capabilities, _cqs: cqs, _srq: srq.cloned(), pd })
+        let mut made = Self::made(raw, attributes.cap, pd);
+        made._cqs = Some((Rc::clone(send_cq), Rc::clone(receive_cq)));
+        made._srq = srq.cloned();
+        Ok(made)
+    }
+
+    /// A target, which has no queues.
+    pub(super) fn of_domain(raw: NonNull<v::ibv_qp>, domain: &Rc<Domain>, pd: &Rc<Pd>) -> Self {
+        let none = v::ibv_qp_cap {
+            max_send_wr: 0,
+            max_recv_wr: 0,
+            max_send_sge: 0,
+            max_recv_sge: 0,
+            max_inline_data: 0,
+        };
+        let mut made = Self::made(raw, none, pd);
+        made._domain = Some(Rc::clone(domain));
+        made
+    }
+
+    fn made(raw: NonNull<v::ibv_qp>, capabilities: v::ibv_qp_cap, pd: &Rc<Pd>) -> Self {
+        let pd = Rc::clone(pd);
+        Self { raw, extended: None, capabilities, _cqs: None, _srq: None, _domain: None, pd }
+    }
+
+    pub(super) fn raw(&self) -> *mut v::ibv_qp {
+        self.raw.as_ptr()
     }
 
     /// Its number.
@@ -383,7 +409,7 @@ impl Qp {
         Failed::check("ibv_query_qp", result).map(|()| attributes)
     }
 
-    fn operations(&self) -> &v::ibv_context_ops {
+    pub(super) fn operations(&self) -> &v::ibv_context_ops {
         // SAFETY: the context is open as long as the domain lives; its operations never change.
         &unsafe { &*self.pd.context().raw() }.ops
     }
@@ -455,7 +481,7 @@ fn blank() -> v::ibv_qp_attr {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-fn work_request(request: &Send, sges: &mut [v::ibv_sge]) -> v::ibv_send_wr {
+pub(super) fn work_request(request: &Send, sges: &mut [v::ibv_sge]) -> v::ibv_send_wr {
     // SAFETY: numbers and null pointers only; all zero is a valid value.
     let mut work: v::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
     work.wr_id = request.wr_id;

@@ -6,14 +6,16 @@ use std::rc::Rc;
 use verbs_sys::current::verbs as v;
 
 use super::Failed;
-use super::device::Pd;
+use super::device::{Cq, Pd};
 use super::recv::{Recv, receive_request, sges_of};
+use super::xrcd::Domain;
 
 /// A shared receive queue.
 pub struct Srq {
     raw: NonNull<v::ibv_srq>,
     /// What the device granted.
     pub granted: v::ibv_srq_attr,
+    _place: Option<(Rc<Domain>, Rc<Cq>)>,
     pd: Rc<Pd>,
 }
 
@@ -28,7 +30,16 @@ impl Srq {
         // SAFETY: the domain lives, and is held by the queue.
         let raw = unsafe { (pd.library().ibv_create_srq)(pd.raw(), &raw mut attributes) };
         let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_create_srq"))?;
-        Ok(Rc::new(Self { raw, granted: attributes.attr, pd: Rc::clone(pd) }))
+        Ok(Rc::new(Self::made(raw, attributes.attr, None, pd)))
+    }
+
+    pub(super) fn made(
+        raw: NonNull<v::ibv_srq>,
+        granted: v::ibv_srq_attr,
+        place: Option<(Rc<Domain>, Rc<Cq>)>,
+        pd: &Rc<Pd>,
+    ) -> Self {
+        Self { raw, granted, _place: place, pd: Rc::clone(pd) }
     }
 
     /// Its protection domain.

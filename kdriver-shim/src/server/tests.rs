@@ -26,6 +26,7 @@ mod srq;
 mod turns;
 mod undo;
 mod window;
+mod xrc;
 
 use bench::{Bench, leaked, records, wanted_ah, wanted_qp};
 

@@ -127,6 +127,7 @@ impl Session<'_> {
         let owned = &self.client.owned;
         let users = [
             ("protection domains", owned.pds.values().filter(|pd| pd.context == context).count()),
+            ("XRC domains", owned.xrcds.values().filter(|it| it.context == context).count()),
             ("completion queues", owned.cqs.values().filter(|cq| cq.context == context).count()),
             (
                 "parts of device memory",

@@ -160,7 +160,10 @@ impl Session<'_> {
         let card = found(self.client.owned.cqs.get(&cqn), cqn)?.card;
         let uses = |qp: &&Qp| qp.card == card && (qp.send_cqn == cqn || qp.receive_cqn == cqn);
         let users = self.client.owned.qps.values().filter(uses).count();
-        check_unused::<Cq>(cqn, &[("queue pairs", users)])?;
+        let takes = |srq: &&Srq| srq.card == card && srq.xrc.is_some_and(|(_, it)| it == cqn);
+        let queues = self.client.owned.srqs.values().filter(takes).count();
+        let users = [("queue pairs", users), ("shared receive queues", queues)];
+        check_unused::<Cq>(cqn, &users)?;
         self.client.destroy::<Cq>(self.cards, cqn).map(destroyed)
     }
 
@@ -169,15 +172,29 @@ impl Session<'_> {
         let context = pd.context;
         let card = self.context(context)?.card;
         let limits = self.limits(card)?;
-        for cqn in [wanted.send_cqn, wanted.receive_cqn] {
+        let kind = QpType(wanted.kind);
+        if kind == QpType::XrcReceive {
+            return Err(Error::Invalid("an XRC target is made in an XRC domain".into()));
+        }
+        // Who only sends has no use for the rest.
+        let (receive_cqn, srqn) = match kind {
+            QpType::XrcSend => (wanted.send_cqn, None),
+            _ => (wanted.receive_cqn, wanted.srqn),
+        };
+        for cqn in [wanted.send_cqn, receive_cqn] {
             if found(self.client.owned.cqs.get(&cqn), cqn)?.card != card {
                 return Err(Error::Invalid(format!(
                     "completion queue {cqn:#x} is another device's than the protection domain"
                 )));
             }
         }
-        if let Some(srqn) = wanted.srqn {
-            if found(self.client.owned.srqs.get(&srqn), srqn)?.card != card {
+        if let Some(srqn) = srqn {
+            let srq = found(self.client.owned.srqs.get(&srqn), srqn)?;
+            if srq.xrc.is_some() {
+                let why = format!("{} {srqn:#x} is of an XRC domain, and no QP's own", Srq::NAME);
+                return Err(Error::Invalid(why));
+            }
+            if srq.card != card {
                 return Err(Error::Invalid(format!(
                     "{} {srqn:#x} is another device's than the protection domain",
                     Srq::NAME
@@ -192,9 +209,9 @@ impl Session<'_> {
             pdn: wanted.pdn,
             kind: wanted.kind,
             send_cqn: wanted.send_cqn,
-            receive_cqn: wanted.receive_cqn,
+            receive_cqn,
             sq: None,
-            srqn: wanted.srqn,
+            srqn,
             rq: None,
             rqn: None,
             qpn: None,
@@ -204,11 +221,11 @@ impl Session<'_> {
         };
         self.make(&limits, qp, |session, qp| {
             let sq = session.place_ring(card, blocks, &limits, &mut qp.sq)?;
-            let receive = match wanted.srqn {
-                Some(_) => None,
-                None => Some(session.receive_ring(qp, wanted, &limits)?),
+            let receive = match qp.has_own_rq() {
+                false => None,
+                true => Some(session.receive_ring(qp, wanted, &limits)?),
             };
-            let rqn = wanted.srqn.or(receive.map(|it| it.rqn)).unwrap_or_default();
+            let rqn = srqn.or(receive.map(|it| it.rqn)).unwrap_or_default();
             let (qpn, generation) = session.engine_qp(qp, wanted, sq, rqn)?;
             let events = Arc::clone(&session.context(context)?.events);
             session.window(card)?.users.listeners.add_qp(qpn, wanted.cookie, &events);
@@ -259,7 +276,7 @@ impl Session<'_> {
             kind: QpType(wanted.kind),
             pdn: wanted.pdn,
             send_cqn: wanted.send_cqn,
-            receive_cqn: wanted.receive_cqn,
+            receive_cqn: qp.receive_cqn,
             rqn,
             xrcdn: 0,
         };
@@ -275,7 +292,7 @@ impl Session<'_> {
     ) -> Result<Progress, Error> {
         let attributes = Attributes::decode(attributes);
         let qp = found(self.client.owned.qps.get(&qpn), qpn)?;
-        let (card, kind) = (qp.card, QpType(qp.kind));
+        let (card, kind, before) = (qp.card, QpType(qp.kind), qp.peer);
         self.limits(card)?;
         // The kernel gives those to programs with privileges only; whoever has them is not known here.
         let qkey = attributes.mask.contains(AttributeMask::QKEY).then_some(attributes.qkey);
@@ -283,7 +300,7 @@ impl Session<'_> {
             let why = format!("Q_Key {qkey:#x} is a privileged one: its highest bit is set");
             return Err(Error::Forbidden(why));
         }
-        let peer = self.new_peer(qpn, &attributes);
+        let peer = Peer::after(before, &attributes);
         if let Some(peer) = peer {
             if !self.check_unclaimed(card, peer)? {
                 return Ok(Progress::More);
@@ -302,7 +319,6 @@ impl Session<'_> {
         let Some(qp) = self.client.owned.qps.get_mut(&qpn) else {
             return Err(no_number::<Qp>());
         };
-        let before = qp.peer;
         if let Some(state) = state {
             qp.state = state;
             if matches!(qp.state, QpState::Reset | QpState::Err) {
@@ -333,24 +349,12 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// The far end that a change connects a QP to; `None` where it stays what it is.
-    fn new_peer(&self, qpn: u32, attributes: &Attributes) -> Option<Peer> {
-        let given = |mask| attributes.mask.contains(mask);
-        let old = self.client.owned.qps.get(&qpn).and_then(|qp| qp.peer);
-        let gid = given(AttributeMask::AV).then_some(attributes.dgid);
-        let dest = given(AttributeMask::DEST_QPN).then_some(attributes.dest_qpn);
-        if gid.is_none() && dest.is_none() {
-            return None;
-        }
-        Some(Peer { gid: gid.or(old.map(|it| it.gid))?, qpn: dest.or(old.map(|it| it.qpn))? })
-    }
-
     /// Refuses a connection that another process's QP has already; `false` where there are more such
     /// QPs to be asked.
     ///
     /// One that failed or was reset speaks no more, and is asked, because balboad is not told of every
     /// failure. It will not speak again before it is connected anew.
-    fn check_unclaimed(&mut self, card: u32, peer: Peer) -> Result<bool, Error> {
+    pub(super) fn check_unclaimed(&mut self, card: u32, peer: Peer) -> Result<bool, Error> {
         let pid = self.client.process.pid;
         for _ in 0..ASKED {
             let Some((qp, claimant)) = self.card(card)?.claims.of_another(peer, pid) else {
@@ -432,7 +436,7 @@ pub(super) fn power_of_two(what: &str, log2: u8, limit: u8) -> Result<u64, Error
 }
 
 /// Adds to a refused change what was missing or too much, as far as the QP's state tells.
-fn explain(
+pub(super) fn explain(
     window: Window<'_>,
     (qpn, kind): (u32, QpType),
     wanted: &Attributes,

@@ -35,7 +35,7 @@ impl Session<'_> {
         let entries = power_of_two("receive queue entries", log2_entries, limits.log2_rq_entries)?;
         let stride = power_of_two("receive stride blocks", log2_stride, MAX_LOG2_STRIDE)?;
         let most = u32::try_from(entries).unwrap_or(u32::MAX);
-        let srq = Srq { context, card, pdn, entries: most, ring: None, srqn: None };
+        let srq = Srq { context, card, pdn, xrc: None, entries: most, ring: None, srqn: None };
         self.make(&limits, srq, |session, srq| {
             let blocks = entries.saturating_mul(stride);
             let ring = session.place_ring(card, blocks, &limits, &mut srq.ring)?;

@@ -15,7 +15,7 @@ use crate::abi::{RDMA_DRIVER_UNKNOWN, verbs_context_ops};
 use nix::errno::Errno;
 
 use super::types::zeroed;
-use super::{ah, cq, device, dm, errno, hook, mcast, mr, mw, pd, post, qp, refused, srq};
+use super::{ah, cq, device, dm, errno, hook, mcast, mr, mw, pd, post, qp, refused, srq, xrc};
 use crate::context::Context;
 use crate::error::{Result, invalid};
 use crate::limits::{COMPLETION_VECTORS, CORE_CLOCK_KHZ, PORT, device_attributes, port_attributes};
@@ -61,12 +61,14 @@ fn operations() -> verbs_context_ops {
         alloc_td: Some(pd::alloc_td),
         attach_mcast: Some(mcast::attach_mcast),
         bind_mw: Some(post::bind_mw),
+        close_xrcd: Some(xrc::close_xrcd),
         create_ah: Some(ah::create_ah),
         create_cq: Some(cq::create_cq),
         create_cq_ex: Some(cq::create_cq_ex),
         create_qp: Some(qp::create_qp),
         create_qp_ex: Some(qp::create_qp_ex),
         create_srq: Some(srq::create_srq),
+        create_srq_ex: Some(srq::create_srq_ex),
         dealloc_mw: Some(mw::dealloc_mw),
         dealloc_pd: Some(pd::dealloc_pd),
         dealloc_td: Some(pd::dealloc_td),
@@ -78,9 +80,12 @@ fn operations() -> verbs_context_ops {
         detach_mcast: Some(mcast::detach_mcast),
         free_context: Some(free_context),
         free_dm: Some(dm::free_dm),
+        get_srq_num: Some(srq::get_srq_num),
         modify_cq: Some(cq::modify_cq),
         modify_qp: Some(qp::modify_qp),
         modify_srq: Some(srq::modify_srq),
+        open_qp: Some(qp::open_qp),
+        open_xrcd: Some(xrc::open_xrcd),
         poll_cq: Some(cq::poll_cq),
         post_recv: Some(post::post_recv),
         post_send: Some(post::post_send),

@@ -27,6 +27,7 @@ mod ready;
 mod refused;
 mod srq;
 pub(crate) mod types;
+mod xrc;
 
 use std::ptr::null_mut;
 

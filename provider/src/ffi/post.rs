@@ -151,9 +151,23 @@ unsafe fn push_any(
     wr: &ibv_send_wr,
 ) -> Result<Cursor, i32> {
     // SAFETY: as the caller promises.
+    unsafe { with_payload(queue, wr, |payload| push_payload(queue, cursor, end, wr, payload)) }
+}
+
+/// Finds the payload of a request, and posts it with that.
+///
+/// # Safety
+/// As [`push`].
+#[inline(always)]
+unsafe fn with_payload(
+    queue: &SendQueue,
+    wr: &ibv_send_wr,
+    push: impl FnOnce(Payload<'_>) -> Result<Cursor, i32>,
+) -> Result<Cursor, i32> {
+    // SAFETY: as the caller promises.
     let sges = unsafe { elements(wr.sg_list, wr.num_sge)? };
     if wr.send_flags & ibv::IBV_SEND_INLINE == 0 {
-        return push_payload(queue, cursor, end, wr, Payload::Sges(sges));
+        return push(Payload::Sges(sges));
     }
     if sges.len() > queue.shape().max_sge as usize {
         return Err(libc::EINVAL);
@@ -161,7 +175,32 @@ unsafe fn push_any(
     let mut room = [const { MaybeUninit::uninit() }; MAX_INLINE / 8];
     // SAFETY: as the caller promises.
     let data = unsafe { gather(pieces(sges), &mut room)? };
-    push_payload(queue, cursor, end, wr, Payload::Inline(data))
+    push(Payload::Inline(data))
+}
+
+/// Posts a request along XRC.
+///
+/// # Safety
+/// As [`push`].
+unsafe fn push_xrc(
+    queue: &SendQueue,
+    cursor: Cursor,
+    end: u32,
+    wr: &ibv_send_wr,
+) -> Result<Cursor, i32> {
+    let push = |payload: Payload<'_>| {
+        let request =
+            SendRequest { wr_id: wr.wr_id, opcode: wr.opcode, flags: wr.send_flags, payload };
+        // SAFETY: requests along XRC have this variant.
+        let srqn = unsafe { wr.qp_type.xrc.remote_srqn };
+        // SAFETY: requests of the operations it is asked for have the `rdma` variant.
+        let remote = || unsafe { (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) };
+        // SAFETY: requests of the operations it is asked for have the `imm_data` variant.
+        let immediate = || unsafe { wr.__bindgen_anon_1.imm_data };
+        queue.push_xrc(cursor, end, &request, srqn, remote, immediate)
+    };
+    // SAFETY: as the caller promises.
+    unsafe { with_payload(queue, wr, push) }
 }
 
 /// Posts an operation that is not in the table of the usual ones.
@@ -176,6 +215,10 @@ unsafe fn push_rare(
     end: u32,
     wr: &ibv_send_wr,
 ) -> Result<Cursor, i32> {
+    if queue.shape().operations.along_xrc(wr.opcode).is_ok() {
+        // SAFETY: as the caller promises.
+        return unsafe { push_xrc(queue, cursor, end, wr) };
+    }
     if queue.shape().operations.key_change(wr.opcode).is_err() {
         // SAFETY: as the caller promises.
         return unsafe { push_atomic(queue, cursor, end, wr) };
@@ -221,11 +264,17 @@ unsafe fn push_atomic(
     } else {
         Atomic { swap_add: value, compare: 0 }
     };
+    let srqn = match queue.shape().operations.name_srq() {
+        // SAFETY: requests along XRC have this variant.
+        true => unsafe { wr.qp_type.xrc.remote_srqn },
+        false => 0,
+    };
     let request = AtomicRequest {
         wr_id: wr.wr_id,
         opcode: wr.opcode,
         flags: wr.send_flags,
         remote,
+        srqn,
         operands,
         result,
     };

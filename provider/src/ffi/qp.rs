@@ -1,23 +1,23 @@
 //! Queue pairs.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 
-use fpga_regs::engine::qp::QpType;
+use fpga_regs::engine::qp::{QpState, QpType};
 
 use crate::abi::verbs::{
     self as ibv, IBV_QPS_RESET, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
 };
 use crate::abi::{VERBS_QP_EX, verbs_qp};
 
 use super::context::opened;
 use super::pd::Use;
 use super::types::zeroed;
-use super::{cq, errno, object, ready, srq};
+use super::{cq, errno, object, ready, srq, xrc};
 use crate::attributes;
-use crate::context::{NewQp, Qp};
+use crate::context::{Context, NewQp, Qp};
 use crate::error::{Result, invalid, unsupported};
 use crate::sq::Building;
 
@@ -31,7 +31,8 @@ pub(super) struct QpObject {
     building: Building<'static>,
     qp: Qp,
     signal_all: bool,
-    _pd: Use,
+    _pd: Option<Use>,
+    _xrcd: Option<xrc::Use>,
 }
 
 /// # Safety
@@ -58,6 +59,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     // SAFETY: the program passes its attributes, which begin with those of a plain QP.
     let made = unsafe {
         match check(context, &*attr) {
+            Ok(_) if (*attr).qp_type == ibv::IBV_QPT_XRC_RECV => create_target(context, &*attr),
             Ok(send_ops) => create((*attr).pd, &mut *attr.cast(), send_ops),
             Err(refused) => Err(refused),
         }
@@ -73,9 +75,9 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 unsafe fn check(context: *mut ibv_context, attr: &ibv_qp_init_attr_ex) -> Result<Option<u64>> {
     const FIELDS: u32 = ibv::IBV_QP_INIT_ATTR_PD
         | ibv::IBV_QP_INIT_ATTR_CREATE_FLAGS
-        | ibv::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    const NOT_OFFERED: u32 = ibv::IBV_QP_INIT_ATTR_XRCD
-        | ibv::IBV_QP_INIT_ATTR_MAX_TSO_HEADER
+        | ibv::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+        | ibv::IBV_QP_INIT_ATTR_XRCD;
+    const NOT_OFFERED: u32 = ibv::IBV_QP_INIT_ATTR_MAX_TSO_HEADER
         | ibv::IBV_QP_INIT_ATTR_IND_TABLE
         | ibv::IBV_QP_INIT_ATTR_RX_HASH;
     let mask = attr.comp_mask;
@@ -84,12 +86,22 @@ unsafe fn check(context: *mut ibv_context, attr: &ibv_qp_init_attr_ex) -> Result
     }
     if mask & NOT_OFFERED != 0 {
         return Err(unsupported!(
-            "XRC domains, segmentation and hashing are not offered (attribute mask {mask:#x})"
+            "segmentation and hashing are not offered (attribute mask {mask:#x})"
         ));
     }
     let is_given = |field| mask & field != 0;
     if is_given(ibv::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0 {
         return Err(unsupported!("create_flags {:#x} are not offered", attr.create_flags));
+    }
+    let is_target = attr.qp_type == ibv::IBV_QPT_XRC_RECV;
+    if is_given(ibv::IBV_QP_INIT_ATTR_XRCD) != is_target {
+        return Err(invalid!("QPs of type XRC_RECV, and no others, are made in an XRC domain"));
+    }
+    if is_target {
+        return match is_given(ibv::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) && attr.send_ops_flags != 0 {
+            true => Err(invalid!("a QP of type XRC_RECV sends nothing")),
+            false => Ok(None),
+        };
     }
     // SAFETY: as the caller promises.
     let in_context = is_given(ibv::IBV_QP_INIT_ATTR_PD)
@@ -108,16 +120,24 @@ unsafe fn create(
     attr: &mut ibv_qp_init_attr,
     send_ops: Option<u64>,
 ) -> Result<*mut ibv_qp> {
-    if attr.send_cq.is_null() || attr.recv_cq.is_null() {
-        return Err(invalid!("a QP needs a send CQ and a receive CQ"));
+    if attr.qp_type == ibv::IBV_QPT_XRC_RECV {
+        return Err(invalid!(
+            "a QP of type XRC_RECV needs an XRC domain: ibv_create_qp_ex makes it"
+        ));
+    }
+    // Who only sends has no other.
+    let only_sends = attr.qp_type == ibv::IBV_QPT_XRC_SEND;
+    let recv_cq = if only_sends { attr.send_cq } else { attr.recv_cq };
+    if attr.send_cq.is_null() || recv_cq.is_null() {
+        return Err(invalid!("a QP needs a send CQ, and a receive CQ if it receives"));
     }
     // SAFETY: as the caller promises; a QP's domain outlives it.
     let (using, context) = unsafe { (Use::new(pd), (*pd).context) };
     // SAFETY: as the caller promises; a domain's context is open as long as the domain lives.
     let (device, send_cq, receive_cq) =
-        unsafe { (opened(context), cq::own(attr.send_cq), cq::own(attr.recv_cq)) };
+        unsafe { (opened(context), cq::own(attr.send_cq), cq::own(recv_cq)) };
     // SAFETY: as the caller promises.
-    let shared = (!attr.srq.is_null()).then(|| unsafe { srq::own(attr.srq) });
+    let shared = (!attr.srq.is_null() && !only_sends).then(|| unsafe { srq::own(attr.srq) });
     // Events name the object by its address, so there must be one first.
     let mut place = Box::<QpObject>::new_uninit();
     let signal_all = attr.sq_sig_all != 0;
@@ -147,26 +167,123 @@ unsafe fn create(
         verbs.comp_mask = VERBS_QP_EX;
     }
     attr.cap = qp.cap;
-    place.write(QpObject { verbs, building: Building::none(), qp, signal_all, _pd: using });
+    let (building, _pd) = (Building::none(), Some(using));
+    place.write(QpObject { verbs, building, qp, signal_all, _pd, _xrcd: None });
     // SAFETY: it was just written.
     let qp: *mut ibv_qp = Box::into_raw(unsafe { place.assume_init() }).cast();
-    // SAFETY: the object is ours alone until it is returned; the locks are made in place, where
-    // they stay.
+    // SAFETY: the object is ours alone until it is returned.
     unsafe {
-        (*qp).context = context;
+        init(qp, context, number);
         (*qp).qp_context = attr.qp_context;
         (*qp).pd = pd;
         (*qp).send_cq = attr.send_cq;
         (*qp).recv_cq = attr.recv_cq;
         (*qp).srq = attr.srq;
+        (*qp).qp_type = attr.qp_type;
+    }
+    Ok(qp)
+}
+
+/// Fills in what every new QP has; its state is RESET.
+///
+/// # Safety
+/// The QP is the caller's alone, and stays where it is.
+unsafe fn init(qp: *mut ibv_qp, context: *mut ibv_context, number: u32) {
+    // SAFETY: as the caller promises; the locks are made in place.
+    unsafe {
+        (*qp).context = context;
         (*qp).handle = number;
         (*qp).qp_num = number;
         (*qp).state = IBV_QPS_RESET;
-        (*qp).qp_type = attr.qp_type;
         libc::pthread_mutex_init(&raw mut (*qp).mutex, null());
         libc::pthread_cond_init(&raw mut (*qp).cond, null());
     }
+}
+
+/// An XRC target that was made or opened.
+struct Opened {
+    qp: Qp,
+    state: QpState,
+}
+
+/// Makes the QP of an XRC target, which `open` answers, being told the QP's address.
+fn put_target(
+    context: *mut ibv_context,
+    domain: xrc::Use,
+    qp_context: *mut c_void,
+    open: impl FnOnce(u64) -> Result<Opened>,
+) -> Result<*mut ibv_qp> {
+    // Events name the object by its address, so there must be one first.
+    let mut place = Box::<QpObject>::new_uninit();
+    let Opened { qp, state } = open(place.as_mut_ptr() as u64)?;
+    let number = qp.queues.qpn();
+    // SAFETY: as in `create`.
+    let verbs: verbs_qp = unsafe { std::mem::zeroed() };
+    let building = Building::none();
+    let _xrcd = Some(domain);
+    place.write(QpObject { verbs, building, qp, signal_all: false, _pd: None, _xrcd });
+    // SAFETY: it was just written.
+    let qp: *mut ibv_qp = Box::into_raw(unsafe { place.assume_init() }).cast();
+    // SAFETY: the object is ours alone until it is returned.
+    unsafe {
+        init(qp, context, number);
+        (*qp).qp_context = qp_context;
+        (*qp).state = state.0.into();
+        (*qp).qp_type = ibv::IBV_QPT_XRC_RECV;
+    }
     Ok(qp)
+}
+
+/// # Safety
+/// The context is one of this provider, and so is the domain, or it is null.
+unsafe fn create_target(
+    context: *mut ibv_context,
+    attr: &ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp> {
+    // SAFETY: as the caller promises.
+    let (domain, device) = unsafe { (xrc::Use::new(attr.xrcd, context)?, opened(context)) };
+    let number = domain.number();
+    let make = |address| {
+        let qp = device.create_target(number, address)?;
+        Ok(Opened { qp, state: QpState::Reset })
+    };
+    put_target(context, domain, attr.qp_context, make)
+}
+
+pub(super) unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    // SAFETY: the program passes a context of this provider, and its attributes.
+    object("ibv_open_qp", unsafe { open_target(context, &*attr) })
+}
+
+/// # Safety
+/// The context is one of this provider, and so is the domain, or it is null.
+unsafe fn open_target(context: *mut ibv_context, attr: &ibv_qp_open_attr) -> Result<*mut ibv_qp> {
+    const NEEDED: u32 =
+        ibv::IBV_QP_OPEN_ATTR_NUM | ibv::IBV_QP_OPEN_ATTR_XRCD | ibv::IBV_QP_OPEN_ATTR_TYPE;
+    let mask = attr.comp_mask;
+    if mask & NEEDED != NEEDED || mask & !(NEEDED | ibv::IBV_QP_OPEN_ATTR_CONTEXT) != 0 {
+        return Err(invalid!("a QP is opened by its number, its XRC domain and its type"));
+    }
+    if attr.qp_type != ibv::IBV_QPT_XRC_RECV {
+        return Err(invalid!("QPs of type {} cannot be opened", attr.qp_type));
+    }
+    let has_context = mask & ibv::IBV_QP_OPEN_ATTR_CONTEXT != 0;
+    let qp_context = if has_context { attr.qp_context } else { null_mut() };
+    // SAFETY: as the caller promises.
+    let (domain, device) = unsafe { (xrc::Use::new(attr.xrcd, context)?, opened(context)) };
+    let number = domain.number();
+    let open = |address| {
+        let qp = device.open_target(number, attr.qp_num, address)?;
+        // It is in whatever state others have brought it to.
+        let state = device.query_qp(&qp).map(|now| now.state).inspect_err(|_| {
+            let _ = device.destroy_qp(&qp);
+        })?;
+        Ok(Opened { qp, state })
+    };
+    put_target(context, domain, qp_context, open)
 }
 
 pub(super) unsafe extern "C" fn modify_qp(
@@ -178,7 +295,13 @@ pub(super) unsafe extern "C" fn modify_qp(
     let (own, device, attr) = unsafe { (own(qp), opened((*qp).context), &*attr) };
     // SAFETY: as above; the type of a QP does not change.
     let kind = QpType::from_raw(unsafe { (*qp).qp_type }.into());
-    let done = attributes::to_card(attr, attr_mask, (kind, own.queues.state()), device.limits())
+    // Others may have brought it to another state since.
+    let known = match Context::is_shared(own) {
+        true => device.query_qp(own).map(|now| now.state),
+        false => Ok(own.queues.state()),
+    };
+    let done = known
+        .and_then(|from| attributes::to_card(attr, attr_mask, (kind, from), device.limits()))
         .and_then(|attributes| device.modify_qp(own, &attributes));
     errno("ibv_modify_qp", done)
 }

@@ -74,13 +74,10 @@ refused! {
         create_flow: "ibv_create_flow", "packets are not steered by flows";
         create_flow_action_esp: "ibv_create_flow_action_esp", "packets are not encrypted";
         create_rwq_ind_table: "ibv_create_rwq_ind_table", "receives are not spread by hashes";
-        create_srq_ex: "ibv_create_srq_ex", "shared receive queues are made by ibv_create_srq";
         create_wq: "ibv_create_wq", "there are no work queues apart from queue pairs";
         import_dm: "ibv_import_dm", "device memory is its process's own";
         import_mr: "ibv_import_mr", "memory regions are their process's own";
         import_pd: "ibv_import_pd", "protection domains are their process's own";
-        open_qp: "ibv_open_qp", "queue pairs are not shared by processes";
-        open_xrcd: "ibv_open_xrcd", "there is no XRC";
         reg_dmabuf_mr: "ibv_reg_dmabuf_mr", "memory of other devices is not reached";
     }
     errnos {

@@ -6,7 +6,7 @@ use fpga_regs::engine::wqe::{Atomic, Datagram};
 
 use super::{SendBatch, SendQueue};
 use crate::abi::verbs::IBV_SEND_INLINE;
-use crate::wr::{AtomicRequest, KeyRequest, Payload, SendRequest, write_target};
+use crate::wr::{AtomicRequest, KeyRequest, Payload, SendRequest, write_srqn, write_target};
 
 /// A list of work requests that is being built, if one is.
 pub(crate) struct Building<'a> {
@@ -15,16 +15,20 @@ pub(crate) struct Building<'a> {
     open: Request,
     /// The operands of the atomic that was added last; of no other request.
     operands: Atomic,
-    /// Where that goes, if it is a datagram.
+    /// Where that goes, if it is a datagram or along XRC.
     target: Target,
+    /// The immediate data that was written where that is owed, along XRC.
+    owed_immediate: u32,
 }
 
-/// Where a datagram goes.
+/// Where a datagram, or a request along XRC, goes.
 enum Target {
     /// Nobody has said.
     Unknown,
     /// There.
     Told(Datagram),
+    /// Along XRC: to that shared receive queue.
+    Srq(u32),
     /// It was written without; its entry begins with this block.
     Owed(u32),
 }
@@ -67,7 +71,7 @@ impl<'a> Building<'a> {
     const fn new(state: State<'a>) -> Self {
         let open = Request { opcode: NONE, flags: 0, wr_id: 0, remote: (0, 0), immediate: 0 };
         let operands = Atomic { swap_add: 0, compare: 0 };
-        Self { state, open, operands, target: Target::Unknown }
+        Self { state, open, operands, target: Target::Unknown, owed_immediate: 0 }
     }
 
     /// Begins a list where there is none; nobody else posts to the queue before it ends. The place is
@@ -167,7 +171,7 @@ impl<'a> Building<'a> {
         let target = &mut self.target;
         let datagram = || match std::mem::replace(target, Target::Unknown) {
             Target::Told(datagram) => Some(datagram),
-            Target::Unknown | Target::Owed(_) => {
+            Target::Unknown | Target::Srq(_) | Target::Owed(_) => {
                 *target = Target::Owed(cursor.block);
                 awaited = TARGETLESS;
                 Some(Datagram::default())
@@ -175,7 +179,7 @@ impl<'a> Building<'a> {
         };
         match queue.push(cursor, end, &request, || remote, datagram, || immediate) {
             Ok(cursor) => batch.advance(cursor),
-            Err(errno) => return self.payload_of_atomic(payload, errno),
+            Err(errno) => return self.rare_payload(payload, errno),
         }
         self.open.opcode = awaited;
     }
@@ -193,17 +197,64 @@ impl<'a> Building<'a> {
         }
     }
 
-    /// Gives an atomic its payload, which is one element; any other request fails with that errno.
+    /// Tells for which shared receive queue the request is that was added last, along XRC; its payload may be
+    /// there already.
+    pub(crate) fn srq(&mut self, srqn: u32) {
+        let State::Good(batch) = &self.state else { return };
+        match (self.open.opcode, &self.target) {
+            (NONE, _) => self.fail(libc::EINVAL),
+            (TARGETLESS, Target::Owed(block)) => {
+                write_srqn(&batch.queue.ring, *block, srqn, self.owed_immediate);
+                (self.open.opcode, self.target) = (NONE, Target::Unknown);
+            }
+            _ => self.target = Target::Srq(srqn),
+        }
+    }
+
+    /// Gives an atomic, which is one element, or a request along XRC its payload; any other request fails with
+    /// that errno.
     #[cold]
     #[inline(never)]
-    fn payload_of_atomic(&mut self, payload: Payload<'_>, errno: i32) {
-        match self.push_atomic(payload, errno) {
-            Ok(()) => self.open.opcode = NONE,
+    fn rare_payload(&mut self, payload: Payload<'_>, errno: i32) {
+        let State::Good(batch) = &self.state else { return };
+        if !batch.queue.shape().operations.name_srq() {
+            return match self.push_atomic(payload, errno, 0) {
+                Ok(()) => self.open.opcode = NONE,
+                Err(errno) => self.fail(errno),
+            };
+        }
+        let block = batch.position().1.block;
+        let (srqn, awaited, target) = match std::mem::replace(&mut self.target, Target::Unknown) {
+            Target::Srq(srqn) => (srqn, NONE, Target::Unknown),
+            _ => (0, TARGETLESS, Target::Owed(block)),
+        };
+        let pushed = match self.push_xrc(payload, srqn) {
+            Err(libc::EOPNOTSUPP) => self.push_atomic(payload, errno, srqn),
+            pushed => pushed,
+        };
+        match pushed {
+            Ok(()) => (self.open.opcode, self.target) = (awaited, target),
             Err(errno) => self.fail(errno),
         }
     }
 
-    fn push_atomic(&mut self, payload: Payload<'_>, errno: i32) -> Result<(), i32> {
+    fn push_xrc(&mut self, payload: Payload<'_>, srqn: u32) -> Result<(), i32> {
+        let State::Good(batch) = &mut self.state else { return Err(libc::EINVAL) };
+        let Request { opcode, flags, wr_id, remote, immediate } = self.open;
+        let flags = match payload {
+            Payload::Sges(_) => flags & !IBV_SEND_INLINE,
+            Payload::Inline(_) => flags | IBV_SEND_INLINE,
+        };
+        let (queue, cursor, end) = batch.position();
+        let operation = queue.shape().operations.along_xrc(opcode)?;
+        let request = SendRequest { wr_id, opcode, flags, payload };
+        let pushed = queue.push_xrc(cursor, end, &request, srqn, || remote, || immediate)?;
+        batch.advance(pushed);
+        self.owed_immediate = if operation.has_immediate() { immediate } else { 0 };
+        Ok(())
+    }
+
+    fn push_atomic(&mut self, payload: Payload<'_>, errno: i32, srqn: u32) -> Result<(), i32> {
         let State::Good(batch) = &mut self.state else { return Err(errno) };
         let Request { opcode, flags, wr_id, remote, .. } = self.open;
         let (queue, cursor, end) = batch.position();
@@ -212,8 +263,9 @@ impl<'a> Building<'a> {
         }
         let Payload::Sges([result]) = payload else { return Err(libc::EINVAL) };
         let (flags, operands) = (flags & !IBV_SEND_INLINE, self.operands);
-        let request = AtomicRequest { wr_id, opcode, flags, remote, operands, result };
+        let request = AtomicRequest { wr_id, opcode, flags, remote, srqn, operands, result };
         batch.advance(queue.push_atomic(cursor, end, &request)?);
+        self.owed_immediate = 0;
         Ok(())
     }
 

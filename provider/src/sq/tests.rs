@@ -144,8 +144,15 @@ fn operations_and_flags_that_cannot_be_posted_are_not() {
     let sge = ONE[0];
     let atomic = |opcode, flags| {
         let operands = Atomic::default();
-        let request =
-            AtomicRequest { wr_id: 1, opcode, flags, remote: (0, 0), operands, result: &sge };
+        let request = AtomicRequest {
+            wr_id: 1,
+            opcode,
+            flags,
+            remote: (0, 0),
+            srqn: 0,
+            operands,
+            result: &sge,
+        };
         let batch = bench.queue.begin().unwrap();
         let (queue, cursor, end) = batch.position();
         queue.push_atomic(cursor, end, &request).err()
@@ -165,6 +172,7 @@ fn an_atomic_takes_one_block_and_one_place() {
     let mut batch = bench.queue.begin().unwrap();
     let (queue, cursor, end) = batch.position();
     let request = AtomicRequest {
+        srqn: 0,
         wr_id: 77,
         opcode: ibv::IBV_WR_ATOMIC_FETCH_AND_ADD,
         flags: 0,

@@ -21,3 +21,4 @@ mod storm;
 mod support;
 mod transitions;
 mod windows;
+mod xrc;

@@ -124,6 +124,7 @@ impl Qp {
         }
         let payload = (length != 0).then_some(Payload {
             qpn: self.qpn,
+            srqn: read.srqn,
             source: Source::Remote { rkey, va: va.wrapping_add(offset) },
             offset,
             length,

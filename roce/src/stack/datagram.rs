@@ -174,6 +174,7 @@ impl Stack {
                     add(&mut counters.sent_bytes, request.length.into());
                     let payload = (request.length != 0).then_some(Payload {
                         qpn: qp.qpn,
+                        srqn: None,
                         source: Source::Message { message },
                         offset: 0,
                         length: request.length,
@@ -258,7 +259,7 @@ impl Stack {
             count_received(counters, &mut qp.counters);
             return Poll::Ready(());
         }
-        let receive = match verbs.take_receive(qp.qpn) {
+        let receive = match verbs.take_receive(qp.qpn.into()) {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(receive) => receive,
         };
@@ -266,7 +267,7 @@ impl Stack {
         let receive = match receive {
             Ok(receive) => receive,
             // UD-11
-            Err(ReceiveError::Empty) => {
+            Err(ReceiveError::Empty | ReceiveError::NoSrq) => {
                 bump(&mut counters.out_of_buffer);
                 return Poll::Ready(());
             }
@@ -283,10 +284,10 @@ impl Stack {
         }
         bump(&mut counters.rdma_recvs);
         add(&mut counters.rcvd_bytes, bytes as u64);
-        let (qpn, sink) = (qp.qpn, Sink::Receive { id: receive.id });
+        let (qpn, srqn, sink) = (qp.qpn, None, Sink::Receive { id: receive.id });
         let first = shared.log.place();
         let (offset, range) = network_header(envelope);
-        placements.push(Placement { qpn, sink, offset, frame_index, range });
+        placements.push(Placement { qpn, srqn, sink, offset, frame_index, range });
         let mut count = 1;
         if bytes != 0 {
             shared.log.place();
@@ -294,10 +295,11 @@ impl Stack {
             let start = envelope.payload.start.wrapping_add(packet.payload.start);
             let range = start..start.wrapping_add(bytes);
             let offset = GRH_LENGTH.into();
-            placements.push(Placement { qpn, sink, offset, frame_index, range });
+            placements.push(Placement { qpn, srqn, sink, offset, frame_index, range });
         }
         let received = Event::ReceiveCompleted {
             qpn,
+            srqn,
             id: receive.id,
             length,
             kind: ReceiveKind::Send,
@@ -335,7 +337,7 @@ impl Stack {
                 // UD-12
                 bump(&mut shared.counters.resp_cqe_error);
                 let status = ReceiveStatus::LocalProtection;
-                shared.log.release(Event::ReceiveFailed { qpn, id, status });
+                shared.log.release(Event::ReceiveFailed { qpn, srqn: None, id, status });
             }
             EffectKind::Event(event) => shared.log.release(event),
             _ => {}

@@ -79,7 +79,7 @@ impl Stack {
                     {
                         Ok(Poll::Pending) => return Poll::Pending,
                         taken => {
-                            if payload.first() == Some(&code::ATOMIC_ACKNOWLEDGE) {
+                            if is_atomic_acknowledge(payload) {
                                 give_host_order(frame, placements.get(before));
                             }
                             taken.map(drop)
@@ -143,7 +143,10 @@ impl Stack {
         let packet = match frame::Repr::parse(bytes) {
             // RC-7
             Err(Malformed::Opcode(opcode))
-                if opcode & code::SERVICE == code::RELIABLE_CONNECTION =>
+                if matches!(
+                    opcode & code::SERVICE,
+                    code::RELIABLE_CONNECTION | code::EXTENDED_RELIABLE_CONNECTION
+                ) =>
             {
                 return self.receive_unknown(envelope, bytes).map(Poll::Ready);
             }
@@ -185,8 +188,8 @@ impl Stack {
         match packet.opcode.class {
             // RC-96
             Class::CongestionNotification => bump(&mut counters.rp_cnp_ignored),
-            // RC-6
-            _ if packet.opcode.service() != code::RELIABLE_CONNECTION => {
+            // RC-6, XRC-3
+            _ if !qp.service.hears(packet.opcode) => {
                 bump(&mut counters.drop_bad_opcode);
             }
             class if class.is_response() => {
@@ -235,7 +238,9 @@ impl Stack {
         if admits(path, (counters, own), envelope.addresses(), &transport) {
             count_received(&mut self.shared.counters, &mut qp.counters);
             bump(&mut self.shared.counters.drop_bad_opcode);
-            qp.receive_unknown_request(&mut self.shared, transport.psn);
+            if qp.service.answers(transport.opcode) {
+                qp.receive_unknown_request(&mut self.shared, transport.psn);
+            }
         }
         Ok(())
     }
@@ -311,6 +316,13 @@ impl Stack {
         }
         Ok(())
     }
+}
+
+/// Whether a packet is the answer to an atomic operation.
+#[inline]
+fn is_atomic_acknowledge(packet: &[u8]) -> bool {
+    const XRC: u8 = code::EXTENDED_RELIABLE_CONNECTION | code::ATOMIC_ACKNOWLEDGE;
+    matches!(packet.first(), Some(&(code::ATOMIC_ACKNOWLEDGE | XRC)))
 }
 
 /// The value before an atomic operation, which stands in a header, is placed in the host's order.

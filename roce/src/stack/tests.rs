@@ -5,7 +5,7 @@ use core::task::Poll;
 use core::time::Duration;
 
 use super::*;
-use crate::api::{AccessDenied, Receive, ReceiveError, ReceivedFrame, RemoteAccess, Verbs};
+use crate::api::{AccessDenied, Receive, ReceiveError, ReceivedFrame, RemoteAccess, Target, Verbs};
 use crate::attributes::{AccessFlags, AddressVector};
 use crate::comp::FramePlace;
 use crate::opcode::code;
@@ -114,16 +114,16 @@ struct Refusing;
 impl Verbs for Refusing {
     fn check_remote(
         &mut self,
-        _: Qpn,
+        _: Target,
         _: u32,
         _: u64,
         _: u64,
         _: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
-        Poll::Ready(Err(AccessDenied))
+        Poll::Ready(Err(AccessDenied::Memory))
     }
 
-    fn take_receive(&mut self, _: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, _: Target) -> Poll<Result<Receive, ReceiveError>> {
         Poll::Ready(Err(ReceiveError::Empty))
     }
 }

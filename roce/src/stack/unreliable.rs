@@ -171,6 +171,7 @@ impl Stack {
         let shared = &mut self.shared;
         match kind {
             EffectKind::PlacedRequest { placement, at, receive } => {
+                let receive = receive.map(|taken| taken.id);
                 let failed = failures.iter().any(|failure| failure.slot == slot);
                 if failed || placed.get(placement) == Some(&Placed::Copied) {
                     return;
@@ -180,7 +181,7 @@ impl Stack {
                     qp.forget_receive(id);
                     bump(&mut shared.counters.resp_cqe_error);
                     let (qpn, status) = (qp.sender.qpn, ReceiveStatus::LocalProtection);
-                    shared.log.release(Event::ReceiveFailed { qpn, id, status });
+                    shared.log.release(Event::ReceiveFailed { qpn, srqn: None, id, status });
                 }
                 failures.push(Failure { slot, request: Some(at), receive });
             }

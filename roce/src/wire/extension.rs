@@ -1,5 +1,5 @@
-//! The smaller extension headers: ImmDt, AtomicETH, AtomicAckETH and DETH (specification,
-//! sections 9.3.2 to 9.3.8).
+//! The smaller extension headers: ImmDt, AtomicETH, AtomicAckETH, DETH and XRCETH (specification,
+//! sections 9.3.2 to 9.3.8, and annex A14).
 
 use super::{Field, Malformed, split};
 
@@ -20,6 +20,26 @@ pub mod immdt {
     #[must_use]
     pub fn to_bytes(immediate: u32) -> [u8; LENGTH] {
         immediate.to_be_bytes()
+    }
+}
+
+/// The XRC Extended Transport Header.
+pub mod xrceth {
+    use super::{Malformed, split};
+
+    /// The length of a header.
+    pub const LENGTH: usize = 4;
+
+    /// The number of the shared receive queue in the header at the start of `bytes`, and what follows it.
+    pub fn parse(bytes: &[u8]) -> Result<(u32, &[u8]), Malformed> {
+        let ([_, s0, s1, s2], rest) = split::<LENGTH>(bytes, "XRCETH")?;
+        Ok((u32::from_be_bytes([0, *s0, *s1, *s2]), rest))
+    }
+
+    /// The bytes of the header; of the number 24 bits count.
+    #[must_use]
+    pub fn to_bytes(srqn: u32) -> [u8; LENGTH] {
+        (srqn & 0xff_ffff).to_be_bytes()
     }
 }
 
@@ -183,6 +203,9 @@ mod tests {
         assert_eq!(immdt::parse(&bytes), Ok((0x0102_0304, &[][..])));
         assert_eq!(atomicacketh::parse(&atomicacketh::to_bytes(1 << 63)), Ok((1 << 63, &[][..])));
         assert!(immdt::parse(&bytes[..3]).is_err());
+        assert_eq!(xrceth::to_bytes(0xff01_0203), [0, 1, 2, 3]);
+        assert_eq!(xrceth::parse(&[9, 1, 2, 3]), Ok((0x1_0203, &[][..])));
+        assert!(xrceth::parse(&bytes[..3]).is_err());
         assert!(atomicacketh::parse(&bytes).is_err());
     }
 

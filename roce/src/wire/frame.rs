@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use super::aeth;
 use super::bth;
-use super::extension::{atomicacketh, atomiceth, deth, immdt};
+use super::extension::{atomicacketh, atomiceth, deth, immdt, xrceth};
 use super::reth;
 use super::{Malformed, icrc};
 use crate::opcode::{Extensions, Opcode};
@@ -18,6 +18,8 @@ pub struct Repr {
     pub opcode: &'static Opcode,
     /// The datagram header.
     pub deth: Option<deth::Repr>,
+    /// The shared receive queue that a request along XRC names.
+    pub srqn: Option<u32>,
     /// The RDMA header.
     pub reth: Option<reth::Repr>,
     /// The header of an atomic operation.
@@ -44,6 +46,7 @@ impl Repr {
             bth: base,
             opcode,
             deth: None,
+            srqn: None,
             reth: None,
             atomic: None,
             aeth: None,
@@ -68,6 +71,10 @@ impl Repr {
         if extensions.contains(Extensions::DETH) {
             let (header, tail) = deth::Repr::parse(rest)?;
             (self.deth, rest) = (Some(header), tail);
+        }
+        if extensions.contains(Extensions::XRCETH) {
+            let (srqn, tail) = xrceth::parse(rest)?;
+            (self.srqn, rest) = (Some(srqn), tail);
         }
         if extensions.contains(Extensions::RETH) {
             let (header, tail) = reth::Repr::parse(rest)?;

@@ -40,6 +40,32 @@ impl Default for Options {
     }
 }
 
+/// What a queue pair does in its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// It sends and receives.
+    Both,
+    /// It sends along XRC.
+    Sends,
+    /// It receives along XRC.
+    Receives,
+}
+
+impl Side {
+    /// What of a change is a side's.
+    pub fn of(self, change: &QpAttributes) -> QpAttributes {
+        match self {
+            Self::Both => *change,
+            Self::Sends => {
+                QpAttributes { max_dest_rd_atomic: None, min_rnr_timer: None, ..*change }
+            }
+            Self::Receives => {
+                QpAttributes { max_rd_atomic: None, retry_cnt: None, rnr_retry: None, ..*change }
+            }
+        }
+    }
+}
+
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct End {
@@ -78,12 +104,43 @@ impl Network {
         (one, other)
     }
 
+    /// Creates a connected pair of XRC queue pairs in RTS: from `a` to the shared receive queues of a domain at
+    /// `b`.
+    pub fn connect_xrc(
+        &mut self,
+        a: usize,
+        b: usize,
+        domain: u32,
+        options: &Options,
+    ) -> (End, End) {
+        let one = End { node: a, qpn: self.free_qpn(a) };
+        self.nodes[a].stack.create_xrc_qp(one.qpn, None, 0).unwrap();
+        let other = End { node: b, qpn: self.free_qpn(b) };
+        self.nodes[b].stack.create_xrc_qp(other.qpn, Some(domain), 0).unwrap();
+        let (to_other, to_one) = options
+            .psns
+            .unwrap_or_else(|| (self.rng.below(1 << 24) as u32, self.rng.below(1 << 24) as u32));
+        self.bring_up_side(Side::Sends, (one, other), (to_other, to_one), options);
+        self.bring_up_side(Side::Receives, (other, one), (to_one, to_other), options);
+        (one, other)
+    }
+
     /// Takes a queue pair from RESET to RTS.
     pub fn bring_up(&mut self, own: End, peer: End, sq_psn: u32, rq_psn: u32, options: &Options) {
+        self.bring_up_side(Side::Both, (own, peer), (sq_psn, rq_psn), options);
+    }
+
+    fn bring_up_side(
+        &mut self,
+        side: Side,
+        (own, peer): (End, End),
+        (sq_psn, rq_psn): (u32, u32),
+        options: &Options,
+    ) {
         self.modify(own, &to_init(options));
         let dgid = self.gid(peer.node, options.ipv4);
-        self.modify(own, &to_rtr(options, dgid, peer.qpn, rq_psn));
-        self.modify(own, &to_rts(options, sq_psn));
+        self.modify(own, &side.of(&to_rtr(options, dgid, peer.qpn, rq_psn)));
+        self.modify(own, &side.of(&to_rts(options, sq_psn)));
     }
 
     pub fn modify(&mut self, end: End, change: &QpAttributes) {

@@ -188,6 +188,7 @@ fn a_receive_begins_with_the_network_header() {
         assert_eq!(sent, [completed(qpn, 0)]);
         let arrived = Event::ReceiveCompleted {
             qpn: peer,
+            srqn: None,
             id,
             length: (GRH + length) as u32,
             kind: ReceiveKind::Send,
@@ -374,7 +375,7 @@ fn a_receive_that_does_not_fit_fails_alone() {
         pair.post(request(peer, 9));
     }
     let [_, received] = pair.run(MILLISECOND);
-    let failed = |id, status| Event::ReceiveFailed { qpn: peer, id, status };
+    let failed = |id, status| Event::ReceiveFailed { qpn: peer, srqn: None, id, status };
     assert_eq!(
         received[..2],
         [

@@ -174,7 +174,10 @@ fn a_message_too_long_is_an_invalid_request() {
     let invalid = failed(a, 0, SendStatus::RemoteInvalidRequest);
     assert_eq!(events(&mut network, a), [invalid, entered(a)]);
     let (qpn, status) = (b.qpn, ReceiveStatus::LocalLength);
-    assert_eq!(events(&mut network, b), [Event::ReceiveFailed { qpn, id, status }, entered(b)]);
+    assert_eq!(
+        events(&mut network, b),
+        [Event::ReceiveFailed { qpn, srqn: None, id, status }, entered(b)]
+    );
 }
 
 /// RC-65.

@@ -49,6 +49,7 @@ mod truth;
 mod undecided;
 mod unreliable;
 mod workload;
+mod xrc;
 
 /// Runs `scenario` for seeds 1 to `default` (or as the environment says), and names the seed of a
 /// failure.

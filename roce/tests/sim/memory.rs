@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use roce::{
     AccessDenied, Payload, Placed, Placement, Qpn, Receive, ReceiveError, RemoteAccess, Sink,
-    Source, Verbs,
+    Source, Target, Verbs, XrcSrq,
 };
 
 use crate::rng::pattern;
@@ -46,7 +46,9 @@ pub struct ReceiveBuffer {
 #[derive(Debug, Default)]
 pub struct Memory {
     pub regions: BTreeMap<u32, Region>,
-    /// Receive requests not yet taken, by QP.
+    /// Shared receive queues of XRC, each with its domain.
+    pub srqs: BTreeMap<u32, u32>,
+    /// Receive requests not yet taken, by QP; those of shared receive queues of XRC by [`of_srq`].
     pub receives: BTreeMap<u32, VecDeque<Receive>>,
     /// Receive buffers by id, until their completion is checked.
     pub buffers: BTreeMap<u64, ReceiveBuffer>,
@@ -65,14 +67,33 @@ pub struct Memory {
     pub unwritable_keys: Vec<u32>,
 }
 
+/// What stands for a shared receive queue of XRC in place of a QP.
+pub const fn of_srq(srqn: u32) -> u32 {
+    1 << 31 | srqn
+}
+
 impl Memory {
+    /// Whether there is the shared receive queue that a request names.
+    fn has(&self, srq: Option<XrcSrq>) -> bool {
+        srq.is_none_or(|XrcSrq { srqn, domain }| self.srqs.get(&srqn) == Some(&domain))
+    }
+
     /// Posts a receive request and gives its id.
     pub fn post_receive(&mut self, qpn: Qpn, capacity: usize) -> u64 {
+        self.post_to(qpn.value(), capacity)
+    }
+
+    /// As [`Memory::post_receive`], to a shared receive queue of XRC.
+    pub fn post_xrc_receive(&mut self, srqn: u32, capacity: usize) -> u64 {
+        self.post_to(of_srq(srqn), capacity)
+    }
+
+    fn post_to(&mut self, queue: u32, capacity: usize) -> u64 {
         let id = self.next_receive;
         self.next_receive += 1;
         self.buffers.insert(id, ReceiveBuffer { bytes: vec![0xee; capacity] });
         let receive = Receive { id, capacity: capacity as u64, left: None };
-        self.receives.entry(qpn.value()).or_default().push_back(receive);
+        self.receives.entry(queue).or_default().push_back(receive);
         id
     }
 
@@ -158,36 +179,48 @@ impl Memory {
 impl Verbs for Memory {
     fn check_remote(
         &mut self,
-        _qpn: Qpn,
+        target: Target,
         rkey: u32,
         va: u64,
         length: u64,
         access: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
+        if !self.has(target.srq) {
+            return Poll::Ready(Err(AccessDenied::Srq));
+        }
         if access == RemoteAccess::Invalidate {
             let may = self.revocable.contains(&rkey);
-            return Poll::Ready(if may { Ok(()) } else { Err(AccessDenied) });
+            return Poll::Ready(if may { Ok(()) } else { Err(AccessDenied::Memory) });
+        }
+        if length == 0 {
+            return Poll::Ready(Ok(()));
         }
         Poll::Ready(match self.regions.get_mut(&rkey) {
             Some(region) if access == RemoteAccess::Read || region.writable => {
-                region.range(va, length as usize).map(|_| ()).ok_or(AccessDenied)
+                region.range(va, length as usize).map(|_| ()).ok_or(AccessDenied::Memory)
             }
-            _ => Err(AccessDenied),
+            _ => Err(AccessDenied::Memory),
         })
     }
 
-    fn take_receive(&mut self, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, target: Target) -> Poll<Result<Receive, ReceiveError>> {
+        let Target { qpn, srq } = target;
+        if !self.has(srq) {
+            return Poll::Ready(Err(ReceiveError::NoSrq));
+        }
         if self.bad_receives.contains(&qpn.value()) {
             return Poll::Ready(Err(ReceiveError::Invalid));
         }
-        let queue = self.receives.get_mut(&qpn.value());
+        let queue = srq.map_or(qpn.value(), |srq| of_srq(srq.srqn));
+        let queue = self.receives.get_mut(&queue);
         let Some((queue, receive)) = queue.and_then(|queue| {
             let receive = queue.pop_front()?;
             Some((queue, receive))
         }) else {
             return Poll::Ready(Err(ReceiveError::Empty));
         };
-        let left = (!self.shared.contains(&qpn.value())).then_some(queue.len() as u32);
+        let is_shared = srq.is_some() || self.shared.contains(&qpn.value());
+        let left = (!is_shared).then_some(queue.len() as u32);
         Poll::Ready(Ok(Receive { left, ..receive }))
     }
 }

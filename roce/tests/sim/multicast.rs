@@ -8,7 +8,7 @@ use roce::wire::igmp::{self, RecordType};
 use roce::wire::{bth, ethernet, icrc, ipv4, ipv6, mld};
 use roce::{
     AccessDenied, Address, DatagramRequest, Error, Event, GRH_LENGTH, Gid, GidTable, Instant,
-    MacAddr, QpState, Qpn, Receive, ReceiveError, ReceivedFrame, RemoteAccess, Verbs,
+    MacAddr, QpState, Qpn, Receive, ReceiveError, ReceivedFrame, RemoteAccess, Target, Verbs,
 };
 
 use crate::cable::Cable;
@@ -572,7 +572,7 @@ struct Thinks<'a> {
 impl Verbs for Thinks<'_> {
     fn check_remote(
         &mut self,
-        _: Qpn,
+        _: Target,
         _: u32,
         _: u64,
         _: u64,
@@ -581,12 +581,12 @@ impl Verbs for Thinks<'_> {
         unreachable!("datagrams have no keys")
     }
 
-    fn take_receive(&mut self, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>> {
-        if *self.about == Some(qpn) {
+    fn take_receive(&mut self, target: Target) -> Poll<Result<Receive, ReceiveError>> {
+        if *self.about == Some(target.qpn) {
             *self.about = None;
             return Poll::Pending;
         }
-        self.memory.take_receive(qpn)
+        self.memory.take_receive(target)
     }
 }
 

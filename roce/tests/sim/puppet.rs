@@ -1,13 +1,13 @@
 //! A peer made of hand-written frames, for rules that a whole peer would never break.
 
-use roce::opcode::code;
+use roce::opcode::{Class, code};
 use roce::wire::aeth::{self, Syndrome};
-use roce::wire::extension::{atomicacketh, atomiceth, immdt};
+use roce::wire::extension::{atomicacketh, atomiceth, immdt, xrceth};
 use roce::wire::{arp, bth, ethernet, frame, icrc, ipv4, reth, udp};
 use roce::{Event, Gid, Instant, MacAddr, Operation, Psn, QpAttributes, QpState, Qpn, SendRequest};
 
 use crate::cable::Frame;
-use crate::connection::{Options, to_init, to_rtr, to_rts};
+use crate::connection::{Options, Side, to_init, to_rtr, to_rts};
 use crate::memory::{Local, Region};
 use crate::network::Node;
 
@@ -33,6 +33,7 @@ pub struct Sent {
     pub reth: Option<reth::Repr>,
     pub atomic: Option<atomiceth::Repr>,
     pub invalidate: Option<u32>,
+    pub srqn: Option<u32>,
     /// Of an atomic acknowledgement.
     pub value: Option<u64>,
     pub payload: Vec<u8>,
@@ -51,6 +52,7 @@ pub struct Say {
     pub opcode: u8,
     pub psn: u32,
     pub ack_request: bool,
+    pub srqn: Option<u32>,
     pub reth: Option<reth::Repr>,
     pub atomic: Option<atomiceth::Repr>,
     pub aeth: Option<aeth::Repr>,
@@ -76,14 +78,29 @@ impl Puppet {
         let qpn = Qpn::new(OWN_QPN).unwrap();
         let mut puppet = Self { node: Node::new(1), qpn, now: 1_000_000 };
         puppet.node.stack.create_qp(qpn, 0).unwrap();
+        puppet.bring_up(Side::Both, options);
+        puppet
+    }
+
+    /// The puppet of an XRC queue pair: with a domain the side that receives, else the side that sends.
+    pub fn of_xrc(domain: Option<u32>, options: &Options) -> Self {
+        let qpn = Qpn::new(OWN_QPN).unwrap();
+        let mut puppet = Self { node: Node::new(1), qpn, now: 1_000_000 };
+        puppet.node.stack.create_xrc_qp(qpn, domain, 0).unwrap();
+        let side = if domain.is_some() { Side::Receives } else { Side::Sends };
+        puppet.bring_up(side, options);
+        puppet
+    }
+
+    fn bring_up(&mut self, side: Side, options: &Options) {
+        let puppet = self;
         puppet.modify(&to_init(options));
         let dest = Qpn::new(PEER_QPN).unwrap();
-        puppet.modify(&to_rtr(options, Gid::from_ipv4(PEER_IP), dest, RQ_PSN));
-        puppet.modify(&to_rts(options, SQ_PSN));
+        puppet.modify(&side.of(&to_rtr(options, Gid::from_ipv4(PEER_IP), dest, RQ_PSN)));
+        puppet.modify(&side.of(&to_rts(options, SQ_PSN)));
         let region = Region { va: VA, bytes: vec![0; 65_536], writable: true };
         puppet.node.memory.regions.insert(RKEY, region);
         puppet.learn();
-        puppet
     }
 
     /// Hears where its peer is.
@@ -151,6 +168,7 @@ impl Puppet {
             ..bth::Repr::default()
         };
         let mut body = transport.to_bytes().to_vec();
+        body.extend(say.srqn.iter().flat_map(|srqn| xrceth::to_bytes(*srqn)));
         body.extend(say.reth.iter().flat_map(|header| header.to_bytes()));
         body.extend(say.atomic.iter().flat_map(|header| header.to_bytes()));
         body.extend(say.aeth.iter().flat_map(|header| header.to_bytes()));
@@ -244,7 +262,8 @@ pub fn take_apart(bytes: &[u8]) -> Option<Sent> {
     let (_, datagram) = ipv4::Repr::parse(packet).unwrap();
     let (_, body) = udp::Repr::parse(datagram).unwrap();
     let repr = frame::Repr::parse(body).unwrap();
-    let value = (repr.bth.opcode == code::ATOMIC_ACKNOWLEDGE).then(|| {
+    let is_atomic = repr.opcode.class == Class::AtomicAcknowledge;
+    let value = is_atomic.then(|| {
         let (value, _) = atomicacketh::parse(&body[repr.payload.start - 8..]).unwrap();
         value
     });
@@ -258,6 +277,7 @@ pub fn take_apart(bytes: &[u8]) -> Option<Sent> {
         reth: repr.reth,
         atomic: repr.atomic,
         invalidate: repr.invalidate,
+        srqn: repr.srqn,
         value,
         payload: body[repr.payload.clone()].to_vec(),
     })

@@ -95,6 +95,16 @@ fn draw(seed: u64) -> (Network, Vec<Flow>, Story) {
     for _ in 0..rng.between(1, 4) {
         let (a, b) = (rng.below(nodes as u64) as usize, rng.below(nodes as u64) as usize);
         let options = draw_options(&mut rng);
+        if rng.chance(2_500) {
+            // A queue and a domain of its own, so that no other flow takes what is posted for this one.
+            let (domain, first) = (flows.len() as u32 + 1, flows.len() as u32 * 4);
+            let srqns: Vec<u32> = (first..first + rng.between(1, 3) as u32).collect();
+            let ends = network.connect_xrc(a, b, domain, &options);
+            let plan = draw_plan(&mut rng, options.mtu);
+            story += &format!("XRC, nodes {a} and {b}: {options:?}\n  there: {plan:?}\n");
+            flows.push(Flow::along_xrc(&mut network, ends, (domain, &srqns), &plan));
+            continue;
+        }
         let (one, other) = network.connect(a, b, &options);
         let plan = draw_plan(&mut rng, options.mtu);
         story += &format!("nodes {a} and {b}: {options:?}\n  there: {plan:?}\n");
@@ -168,7 +178,7 @@ impl Total {
     }
 }
 
-/// RC-2, RC-17, RC-20, RC-32, RC-34, RC-50, RC-51, RC-53, RC-54.
+/// RC-2, RC-17, RC-20, RC-32, RC-34, RC-50, RC-51, RC-53, RC-54, XRC-1, XRC-6.
 #[test]
 fn random_networks_with_random_faults_deliver_everything_once() {
     let name = "random_networks_with_random_faults_deliver_everything_once";

@@ -452,7 +452,8 @@ fn a_message_too_long_for_its_receive_request_fails_on_both_sides() {
         request(code::SEND_LAST, RQ_PSN + 1, vec![0; 44]),
     ]);
     let (qpn, status) = (puppet.qpn, ReceiveStatus::LocalLength);
-    let events = [Event::ReceiveFailed { qpn, id, status }, Event::EnteredError { qpn }];
+    let events =
+        [Event::ReceiveFailed { qpn, srqn: None, id, status }, Event::EnteredError { qpn }];
     assert_refused(&mut puppet, &sent, 1, NakCode::InvalidRequest, &events);
 }
 
@@ -476,7 +477,7 @@ fn a_placement_that_fails_undoes_what_came_after_it() {
     let nak = Syndrome::Nak(NakCode::RemoteOperationalError);
     assert_eq!((answers(&sent), msns(&sent)), (vec![(0, ACK), (1, nak)], vec![1, 1]));
     let qpn = puppet.qpn;
-    let failed = |id, status| Event::ReceiveFailed { qpn, id, status };
+    let failed = |id, status| Event::ReceiveFailed { qpn, srqn: None, id, status };
     let events = puppet.events();
     assert!(matches!(events[0], Event::ReceiveCompleted { id, .. } if id == first));
     assert_eq!(
@@ -551,7 +552,8 @@ fn a_receive_request_in_use_is_given_back_in_the_error_state() {
     puppet.modify(&err);
     puppet.round();
     let (qpn, status) = (puppet.qpn, ReceiveStatus::Flushed);
-    let events = [Event::ReceiveFailed { qpn, id, status }, Event::EnteredError { qpn }];
+    let events =
+        [Event::ReceiveFailed { qpn, srqn: None, id, status }, Event::EnteredError { qpn }];
     assert_eq!(puppet.events(), events);
 }
 

@@ -5,7 +5,7 @@ use std::task::Poll;
 use roce::opcode::code;
 use roce::{
     AccessDenied, Event, Instant, Operation, PathMtu, Qpn, Receive, ReceiveError, RemoteAccess,
-    Verbs,
+    Target, Verbs,
 };
 
 use crate::connection::Options;
@@ -23,7 +23,7 @@ struct Thinks<'a> {
 impl Verbs for Thinks<'_> {
     fn check_remote(
         &mut self,
-        qpn: Qpn,
+        target: Target,
         rkey: u32,
         va: u64,
         length: u64,
@@ -31,15 +31,15 @@ impl Verbs for Thinks<'_> {
     ) -> Poll<Result<(), AccessDenied>> {
         match std::mem::replace(self.asked, true) {
             false => Poll::Pending,
-            true => self.memory.check_remote(qpn, rkey, va, length, access),
+            true => self.memory.check_remote(target, rkey, va, length, access),
         }
     }
 
-    fn take_receive(&mut self, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, target: Target) -> Poll<Result<Receive, ReceiveError>> {
         match self.receive.take() {
             Some(decided) => Poll::Ready(decided),
             None => {
-                let Poll::Ready(taken) = self.memory.take_receive(qpn) else { unreachable!() };
+                let Poll::Ready(taken) = self.memory.take_receive(target) else { unreachable!() };
                 *self.receive = Some(taken);
                 Poll::Pending
             }

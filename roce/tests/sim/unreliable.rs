@@ -226,6 +226,7 @@ fn a_message_arrives_whole_and_is_not_answered() {
         assert_eq!(filled(&received), [(ids[0], 0), (ids[1], 5000), (ids[2], 3000)]);
         let last = Event::ReceiveCompleted {
             qpn: b.qpn,
+            srqn: None,
             id: ids[2],
             length: 3000,
             kind: ReceiveKind::Write,
@@ -351,7 +352,7 @@ fn memory_that_cannot_be_written_takes_the_queue_pair_to_the_error_state() {
     receiver.node.memory.unwritable.push(id);
     receiver.say(&[send(code::SEND_ONLY, RQ_PSN, 9), send(code::SEND_ONLY, RQ_PSN + 1, 9)]);
     let events = receiver.events();
-    let failed = |id, status| Event::ReceiveFailed { qpn, id, status };
+    let failed = |id, status| Event::ReceiveFailed { qpn, srqn: None, id, status };
     assert_eq!(events[0], failed(id, ReceiveStatus::LocalProtection));
     assert!(matches!(events[1], Event::ReceiveFailed { status: ReceiveStatus::Flushed, .. }));
     assert_eq!(events[2..], [error(qpn)]);

@@ -73,6 +73,8 @@ impl Plan {
 pub struct Flow {
     pub from: End,
     pub to: End,
+    /// Along XRC: the shared receive queue of each message.
+    srqns: Vec<u32>,
     ops: Vec<Op>,
     write_rkey: u32,
     read_rkey: u32,
@@ -157,6 +159,7 @@ impl Flow {
         Self {
             from,
             to,
+            srqns: Vec::new(),
             ops,
             write_rkey,
             read_rkey,
@@ -170,6 +173,20 @@ impl Flow {
             next_supply: 0,
             counted: Vec::new(),
         }
+    }
+
+    /// A flow along XRC to shared receive queues of a domain, each message to any of them.
+    pub fn along_xrc(
+        network: &mut Network,
+        (from, to): (End, End),
+        (domain, srqns): (u32, &[u32]),
+        plan: &Plan,
+    ) -> Self {
+        let mut flow = Self::new(network, from, to, plan);
+        flow.srqns = flow.ops.iter().map(|_| network.rng.pick(srqns)).collect();
+        let memory = &mut network.nodes[to.node].memory;
+        memory.srqs.extend(srqns.iter().map(|srqn| (*srqn, domain)));
+        flow
     }
 
     pub fn ops(&self) -> &[Op] {
@@ -211,7 +228,12 @@ impl Flow {
                 solicited: op.solicited,
                 fence: op.fence,
             };
-            let number = node.stack.post_send(now, self.from.qpn, request).unwrap();
+            let qpn = self.from.qpn;
+            let posted = match self.srqns.get(self.posted) {
+                None => node.stack.post_send(now, qpn, request),
+                Some(srqn) => node.stack.post_xrc_send(now, qpn, *srqn, request),
+            };
+            let number = posted.unwrap();
             assert_eq!(number, self.posted as u64);
             let local = match op.operation {
                 Operation::Read | Operation::Atomic(_) => {
@@ -237,10 +259,21 @@ impl Flow {
         };
         while self.receives_posted < self.receives && self.receives_posted < consumed + ahead {
             let capacity = self.longest_send + network.rng.below(100) as usize;
-            network.nodes[self.to.node].memory.post_receive(self.to.qpn, capacity);
+            let memory = &mut network.nodes[self.to.node].memory;
+            // In the order in which messages take them.
+            match self.srqns.get(self.taker(self.receives_posted)) {
+                None => memory.post_receive(self.to.qpn, capacity),
+                Some(srqn) => memory.post_xrc_receive(*srqn, capacity),
+            };
             self.receives_posted += 1;
             self.next_supply = network.now + network.rng.below(60_000);
         }
+    }
+
+    /// The message that takes the receive request of that number.
+    fn taker(&self, number: usize) -> usize {
+        let takes = |index: &usize| self.ops[*index].consumes_receive();
+        (0..self.ops.len()).filter(takes).nth(number).unwrap()
     }
 
     /// Checks an event of either end, if it belongs to this flow.
@@ -254,10 +287,18 @@ impl Flow {
                     self.completed += 1;
                 }
             }
-            Event::ReceiveCompleted { qpn, id, length, kind, imm, solicited, source_qpn: None }
-                if self.to == (End { node, qpn }) =>
-            {
+            Event::ReceiveCompleted {
+                qpn,
+                srqn,
+                id,
+                length,
+                kind,
+                imm,
+                solicited,
+                source_qpn: None,
+            } if self.to == (End { node, qpn }) => {
                 let index = self.expected.pop_front().expect("an unexpected message");
+                assert_eq!(srqn, self.srqns.get(index).copied(), "queue of op {index}");
                 let op = self.ops[index];
                 let buffer = network.nodes[node].memory.buffers.remove(&id).expect("a receive");
                 assert_eq!(length, op.length, "length of op {index}");

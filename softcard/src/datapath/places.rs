@@ -7,11 +7,11 @@
 
 use std::ops::Range;
 
-use roce::{Placed, Qpn};
+use roce::Placed;
 
 use super::copies::State;
 use crate::asks::{Asks, Found};
-use crate::vfpga::{Payload, Piece, Tag, Unreachable, Wanted, vfpga_of};
+use crate::vfpga::{Payload, Piece, Tag, Unreachable, Wanted};
 
 /// Makes payload longer by what is wanted next, if that goes on where it ends.
 #[inline]
@@ -25,7 +25,7 @@ fn take_in(run: &mut Wanted, next: &Wanted) -> bool {
         (payload, other) => payload == other && run.offset.checked_add(own) == Some(next.offset),
     };
     match run.length.checked_add(next.length) {
-        Some(length) if follows && run.qpn == next.qpn => {
+        Some(length) if follows && (run.qpn, run.srqn) == (next.qpn, next.srqn) => {
             run.length = length;
             true
         }
@@ -68,7 +68,7 @@ impl Places {
 
     /// Whether logic is still to name a place.
     pub(super) fn waits_for(&self, vfpga: usize) -> bool {
-        self.open.iter().any(|open| vfpga_of(open.run.wanted.qpn) == vfpga)
+        self.open.iter().any(|open| open.run.wanted.vfpga() == vfpga)
     }
 
     /// Asks for the places of `frames`. What a frame wants is told by `wanted`; one that wants nothing
@@ -204,7 +204,7 @@ impl Places {
         wanted: &impl Fn(&F) -> Option<Wanted>,
         asks: &mut Asks<'_>,
     ) {
-        let asked = |open: &Open| open.tag == Some(tag) && vfpga_of(open.run.wanted.qpn) == vfpga;
+        let asked = |open: &Open| open.tag == Some(tag) && open.run.wanted.vfpga() == vfpga;
         let Some(place) = self.open.iter().position(asked) else { return };
         let Open { run, .. } = self.open.swap_remove(place);
         let before = self.pieces.len();
@@ -218,12 +218,12 @@ impl Places {
         self.take(run, before, Found::Here(found), frames, wanted, asks);
     }
 
-    /// Lets no piece of a vFPGA's QPs be copied any more that waits. The frames' QPs are told by `owner`.
-    pub(super) fn fail(&mut self, vfpga: usize, owner: impl Fn(usize) -> Option<Qpn>) {
-        self.open.retain(|open| vfpga_of(open.run.wanted.qpn) != vfpga);
+    /// Lets no piece of a vFPGA's memory be copied any more that waits. Whose the frames' is, is told by `owner`.
+    pub(super) fn fail(&mut self, vfpga: usize, owner: impl Fn(usize) -> Option<usize>) {
+        self.open.retain(|open| open.run.wanted.vfpga() != vfpga);
         for (number, frame) in self.frames.iter().enumerate() {
             let Some(pieces) = frame else { continue };
-            if owner(number).is_some_and(|qpn| vfpga_of(qpn) == vfpga) {
+            if owner(number) == Some(vfpga) {
                 let states = self.states.get_mut(pieces.clone()).unwrap_or_default();
                 for state in states.iter_mut().filter(|state| **state == State::Waits) {
                     *state = State::Failed;
@@ -253,6 +253,8 @@ fn bytes_of(pieces: &[Piece]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use roce::Qpn;
+
     use super::*;
 
     fn qpn(number: u32) -> Qpn {
@@ -260,12 +262,13 @@ mod tests {
     }
 
     fn message(offset: u64, length: u32) -> Wanted {
-        Wanted { qpn: qpn(7), payload: Payload::Message { number: 3 }, offset, length }
+        Wanted { qpn: qpn(7), srqn: None, payload: Payload::Message { number: 3 }, offset, length }
     }
 
     fn remote(address: u64, length: u32) -> Wanted {
         let access = roce::RemoteAccess::Write;
         Wanted {
+            srqn: None,
             qpn: qpn(7),
             payload: Payload::Remote { rkey: 9, va: address, access },
             offset: 0,

@@ -29,13 +29,16 @@ impl<T> Question<T> {
 /// What the packet of a QP waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Open {
+    /// The vFPGA that is asked.
+    pub(crate) vfpga: usize,
     pub(crate) access: Question<Result<(), AccessDenied>>,
     pub(crate) receive: Question<Result<Receive, ReceiveError>>,
 }
 
-impl Default for Open {
-    fn default() -> Self {
-        Self { access: Question::Unasked, receive: Question::Unasked }
+impl Open {
+    /// Nothing yet.
+    pub(crate) fn of(vfpga: usize) -> Self {
+        Self { vfpga, access: Question::Unasked, receive: Question::Unasked }
     }
 }
 
@@ -67,7 +70,7 @@ impl Decisions {
 
     /// Takes an answer of a vFPGA's; one to nothing that it was asked has no effect.
     pub(crate) fn decide(&mut self, vfpga: usize, tag: Tag, answer: &Answer) {
-        for (_, open) in self.open.iter_mut().filter(|(qpn, _)| vfpga_of(**qpn) == vfpga) {
+        for open in self.open.values_mut().filter(|open| open.vfpga == vfpga) {
             match answer {
                 Answer::Access(decided) => open.access.decide(tag, *decided),
                 Answer::Receive(decided) => open.receive.decide(tag, *decided),
@@ -81,8 +84,8 @@ impl Decisions {
         self.open.remove(&qpn);
     }
 
-    /// Forgets what was asked about some QPs.
-    pub(crate) fn forget(&mut self, of: impl Fn(Qpn) -> bool) {
-        self.open.retain(|qpn, _| !of(*qpn));
+    /// Forgets what a vFPGA was asked, and what about its QPs.
+    pub(crate) fn forget(&mut self, vfpga: usize) {
+        self.open.retain(|qpn, open| open.vfpga != vfpga && vfpga_of(*qpn) != vfpga);
     }
 }

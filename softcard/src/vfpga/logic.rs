@@ -30,11 +30,10 @@
 
 use std::task::Poll;
 
-use fpga_regs::engine::qp::QpType;
 use hostmem::WakeFor;
 use roce::{
     AccessDenied, Address, AddressVector, Counters, DatagramRequest, Event, Gid, Instant,
-    PostError, QpAttributes, QpSnapshot, Qpn, Receive, ReceiveError, SendRequest,
+    PostError, QpAttributes, QpSnapshot, Qpn, Receive, ReceiveError, SendRequest, Target,
 };
 
 use super::Slots;
@@ -96,9 +95,10 @@ pub(crate) trait Logic {
     /// Whether a peer may access memory.
     fn check_remote(&mut self, tag: Tag, access: &Access) -> Poll<Result<(), AccessDenied>>;
 
-    /// Takes the next receive of a QP, in the order of the calls of a QP. If the QP enters the error
+    /// Takes the next receive of a QP, in the order of the calls of a QP, or of the shared receive queue that a
+    /// request along XRC names; then the logic is that of the queue. If the QP enters the error
     /// state before a message has come of it, it is the logic's again.
-    fn take_receive(&mut self, tag: Tag, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>>;
+    fn take_receive(&mut self, tag: Tag, target: Target) -> Poll<Result<Receive, ReceiveError>>;
 
     /// Adds to `pieces` where bytes of a payload lie at this moment; nothing where it does not say so
     /// now. They are moved before [`Logic::work`] is called with [`Ports::is_moving`] false.
@@ -120,6 +120,24 @@ pub(crate) trait Logic {
     fn poll_answer(&mut self) -> Option<(Tag, Answer)> {
         None
     }
+}
+
+/// The transport service of a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Reliable Connection.
+    Reliable,
+    /// Unreliable Connection.
+    Unreliable,
+    /// Unreliable Datagram.
+    Datagram,
+    /// XRC, the side that sends.
+    XrcSend,
+    /// XRC, the side that receives for the shared receive queues of a domain.
+    XrcReceive {
+        /// The XRC domain, which means the same to the logic of every vFPGA.
+        domain: u32,
+    },
 }
 
 /// What the shell offers to logic while it works.
@@ -173,17 +191,19 @@ impl<'a> Ports<'a> {
     pub(crate) fn create_qp(
         &mut self,
         qpn: Qpn,
-        kind: QpType,
+        service: Service,
         number: u8,
     ) -> Result<(), roce::Error> {
         if !self.owns(qpn) {
             return Err(roce::Error::UnknownQp(qpn));
         }
         let (stack, client) = (&mut self.network.stack, client(self.vfpga, number));
-        match kind {
-            QpType::Uc => stack.create_unreliable_qp(qpn, client),
-            QpType::Ud => stack.create_datagram_qp(qpn, client),
-            _ => stack.create_qp(qpn, client),
+        match service {
+            Service::Reliable => stack.create_qp(qpn, client),
+            Service::Unreliable => stack.create_unreliable_qp(qpn, client),
+            Service::Datagram => stack.create_datagram_qp(qpn, client),
+            Service::XrcSend => stack.create_xrc_qp(qpn, None, client),
+            Service::XrcReceive { domain } => stack.create_xrc_qp(qpn, Some(domain), client),
         }
     }
 
@@ -246,7 +266,7 @@ impl<'a> Ports<'a> {
         }
         self.network.stack.modify_qp(Instant(now), qpn, change)?;
         if change.state == Some(roce::QpState::Reset) {
-            self.network.forget(|of| of == qpn);
+            self.network.forget_qp(qpn);
         }
         Ok(())
     }
@@ -259,7 +279,7 @@ impl<'a> Ports<'a> {
     pub(crate) fn destroy_qp(&mut self, qpn: Qpn) {
         if self.owns(qpn) {
             self.network.stack.destroy_qp(qpn);
-            self.network.forget(|of| of == qpn);
+            self.network.forget_qp(qpn);
         }
     }
 
@@ -274,18 +294,23 @@ impl<'a> Ports<'a> {
         self.network.stack.narrow(qpn);
     }
 
-    /// Takes a message, and answers with its number: from 0 on since RESET.
+    /// Takes a message, along XRC for the peer's shared receive queue of that number, and answers with its
+    /// number: from 0 on since RESET.
     #[inline]
     pub(crate) fn post_send(
         &mut self,
         now: u64,
         qpn: Qpn,
+        srqn: Option<u32>,
         request: SendRequest,
     ) -> Result<u64, PostError> {
         if !self.owns(qpn) {
             return Err(PostError::UnknownQp(qpn));
         }
-        self.network.stack.post_send(Instant(now), qpn, request)
+        match srqn {
+            None => self.network.stack.post_send(Instant(now), qpn, request),
+            Some(srqn) => self.network.stack.post_xrc_send(Instant(now), qpn, srqn, request),
+        }
     }
 
     /// Gives the port an address beside those of the other vFPGAs, or takes it back.

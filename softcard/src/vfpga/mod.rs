@@ -22,8 +22,10 @@ pub use engine::{
     AH_BYTES, CQ_BYTES, DM_BYTES, MEMBERSHIP_BYTES, MR_BYTES, MW_BYTES, QP_BYTES, RQ_BYTES,
     UNDER_WAY_BYTES,
 };
-pub(crate) use logic::{Logic, Ports};
-pub(crate) use request::{Access, Answer, Payload, Piece, Tag, Unreachable, Wanted, vfpga_of};
+pub(crate) use logic::{Logic, Ports, Service};
+pub(crate) use request::{
+    Access, Answer, Payload, Piece, Tag, Unreachable, Wanted, vfpga_asked, vfpga_of,
+};
 
 /// A page of user registers whose memory a client stores to.
 #[derive(Clone, Debug)]
@@ -100,7 +102,7 @@ impl Vfpga {
         let number = self.number;
         let (logic, mut ports) = self.parts(network);
         occupant!(logic, logic => logic.reset(&mut ports));
-        network.forget(|qpn| vfpga_of(qpn) == number);
+        network.forget_vfpga(number);
     }
 
     /// Lets the logic work; `moving` says whether payload is on its way whose place it has named.

@@ -1,6 +1,6 @@
 //! What the card asks the logic in a vFPGA, and what that answers.
 
-use roce::{AccessDenied, Qpn, Receive, ReceiveError, RemoteAccess};
+use roce::{AccessDenied, Qpn, Receive, ReceiveError, RemoteAccess, Target};
 
 /// Bits of a QPN below the number of its vFPGA.
 pub(super) const QPN_BITS: u32 = 20;
@@ -9,6 +9,18 @@ pub(super) const QPN_BITS: u32 = 20;
 #[inline]
 pub(crate) fn vfpga_of(qpn: Qpn) -> usize {
     (qpn.value() >> QPN_BITS) as usize
+}
+
+/// The vFPGA of a shared receive queue that a request along XRC names, whose number has it where a QP's has.
+#[inline]
+pub(crate) fn vfpga_of_srq(srqn: u32) -> usize {
+    (srqn >> QPN_BITS) as usize
+}
+
+/// The vFPGA whose logic is asked: the queue's where a request names one, else the QP's.
+#[inline]
+pub(crate) fn vfpga_asked(qpn: Qpn, srqn: Option<u32>) -> usize {
+    srqn.map_or_else(|| vfpga_of(qpn), vfpga_of_srq)
 }
 
 /// Names a request of the shell's until it is answered; never used again.
@@ -38,19 +50,29 @@ pub(crate) enum Payload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) qpn: Qpn,
+    /// Along XRC: the shared receive queue that the request named, to which the memory belongs.
+    pub(crate) srqn: Option<u32>,
     pub(crate) payload: Payload,
     /// From the first byte of the message.
     pub(crate) offset: u64,
     pub(crate) length: u32,
 }
 
+impl Wanted {
+    /// The vFPGA whose memory it is.
+    #[inline]
+    pub(crate) fn vfpga(&self) -> usize {
+        vfpga_asked(self.qpn, self.srqn)
+    }
+}
+
 /// A peer's wish to access memory, for a whole message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
-    pub(crate) qpn: Qpn,
+    pub(crate) target: Target,
     pub(crate) rkey: u32,
     pub(crate) va: u64,
-    /// At least 1.
+    /// At least 1, but to take a key back, and along XRC.
     pub(crate) length: u64,
     pub(crate) access: RemoteAccess,
 }

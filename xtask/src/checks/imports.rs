@@ -39,6 +39,7 @@ const EXCEPTIONS: &[Exception] = &[
             "provider/src/ffi/pd.rs",
             "provider/src/ffi/qp.rs",
             "provider/src/ffi/srq.rs",
+            "provider/src/ffi/xrc.rs",
         ],
         to: "provider/src/ffi/context.rs",
         cut: "how a context is found behind its pointer gets a file apart from the operations' table",

@@ -91,8 +91,9 @@ impl Qp {
         // SAFETY: the QP lives.
         let extended = NonNull::new(unsafe { (pd.library().ibv_qp_to_qp_ex)(raw.as_ptr()) });
         let cqs = (Rc::clone(send_cq), Rc::clone(receive_cq));
-        let (capabilities, pd) = (attributes.cap, Rc::clone(pd));
-        Ok(Self { raw, extended, capabilities, _cqs: cqs, _srq: None, pd })
+        let mut made = Self::made(raw, attributes.cap, pd);
+        (made.extended, made._cqs) = (extended, Some(cqs));
+        Ok(made)
     }
 
     /// Builds a list of send work requests call by call, and posts it or not.

@@ -71,8 +71,10 @@ pub(super) fn furnish(qp: &mut ibv_qp_ex, kind: QpType, asked: u64) {
     qp.wr_set_sge_list = Some(wr_set_sge_list);
     qp.wr_set_inline_data = Some(wr_set_inline_data);
     qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
-    if kind == QpType::Ud {
-        qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    match kind {
+        QpType::Ud => qp.wr_set_ud_addr = Some(wr_set_ud_addr),
+        QpType::XrcSend => qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn),
+        _ => {}
     }
     for (_, _, put) in SEND_OPS.iter().filter(|(flag, ..)| asked & u64::from(*flag) != 0) {
         put(qp);
@@ -206,6 +208,11 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u3
         Some(ah) => building.target(Datagram { ah, qpn, qkey }),
         None => building.fail(libc::EINVAL),
     }
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
+    // SAFETY: as in `adds`.
+    unsafe { building(qp) }.srq(srqn);
 }
 
 unsafe extern "C" fn wr_atomic_cmp_swp(

@@ -236,6 +236,17 @@ impl<T: Transport> Bench<T> {
         ClientRq { memory, page, rqn, ring, log2_entries, log2_stride, producer: 0 }
     }
 
+    /// Makes a shared receive queue of an XRC domain, which completes on a completion queue.
+    pub fn create_xrc_rq(&mut self, log2_entries: u8, (cqn, xrcdn): (u32, u32)) -> ClientRq {
+        let ring = self.memory.allocate(64 + (64 << log2_entries));
+        let (page, pdn, kind) = (PAGE, PDN, RqKind::Xrc);
+        let command =
+            CreateRq { ring, log2_entries, page, pdn, kind, cqn, xrcdn, ..Default::default() };
+        let rqn = self.succeed(Opcode::CreateRq, &command.encode()).result;
+        let (memory, page) = (self.memory.clone(), self.page.clone());
+        ClientRq { memory, page, rqn, ring, log2_entries, log2_stride: 0, producer: 0 }
+    }
+
     /// Makes an RC QP in RESET on a receive queue.
     pub fn create_qp(
         &mut self,

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fpga_regs::engine::admin::{AdminStatus, CreateAh, PortAttributes};
+use fpga_regs::engine::admin::{AdminStatus, CreateAh, CreateQp, PortAttributes};
 use fpga_regs::engine::cqe::Status;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 use queue_engine::{LocalGid, Message, Operation, Transport, TransportError, TransportEvent};
 
 /// A message as it was submitted.
@@ -50,6 +50,8 @@ pub struct Manual {
     pub members: BTreeSet<(u32, [u8; 16])>,
     pub counters: Vec<u64>,
     pub port: Option<PortAttributes>,
+    /// The shared receive queue that the last message named.
+    pub last_srqn: Option<u32>,
 }
 
 impl Default for Manual {
@@ -69,6 +71,7 @@ impl Default for Manual {
             members: BTreeSet::new(),
             counters: Vec::new(),
             port: None,
+            last_srqn: None,
         }
     }
 }
@@ -104,6 +107,11 @@ impl Manual {
         self.qps.get(&qpn).map_or(0, |qp| qp.under_way)
     }
 
+    /// Whether there is a QP.
+    pub fn has(&self, qpn: u32) -> bool {
+        self.qps.contains_key(&qpn)
+    }
+
     /// The state a QP is in as far as the transport knows.
     pub fn state(&self, qpn: u32) -> QpState {
         self.qps[&qpn].attributes.state
@@ -111,7 +119,7 @@ impl Manual {
 }
 
 impl Transport for Manual {
-    fn create_qp(&mut self, qpn: u32, _: QpType, _: u8) -> Result<(), AdminStatus> {
+    fn create_qp(&mut self, qpn: u32, _: &CreateQp) -> Result<(), AdminStatus> {
         self.admin_refusal.map_or(Ok(()), Err)?;
         assert!(self.qps.insert(qpn, Qp::default()).is_none(), "QPN {qpn:#x} is in use");
         Ok(())
@@ -189,7 +197,8 @@ impl Transport for Manual {
         let number = qp.next;
         qp.next += 1;
         qp.under_way += 1;
-        let Message { operation, length, solicited, fence } = *message;
+        let Message { operation, length, solicited, fence, srqn } = *message;
+        self.last_srqn = srqn;
         self.sent.push(Sent { qpn, number, operation, length, solicited, fence });
         Ok(number)
     }

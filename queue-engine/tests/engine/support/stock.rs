@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fpga_regs::engine::admin::AdminStatus;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpType};
+use fpga_regs::engine::admin::{AdminStatus, CreateQp};
+use fpga_regs::engine::qp::{AttributeMask, Attributes};
 use queue_engine::{Message, Operation, Transport, TransportError, TransportEvent};
 
 /// Commands the hardware holds.
@@ -112,7 +112,7 @@ impl Stock {
 }
 
 impl Transport for Stock {
-    fn create_qp(&mut self, qpn: u32, _: QpType, _: u8) -> Result<(), AdminStatus> {
+    fn create_qp(&mut self, qpn: u32, _: &CreateQp) -> Result<(), AdminStatus> {
         if self.qps.len() == QPS {
             return Err(AdminStatus::NoResources);
         }

@@ -5,14 +5,13 @@ use std::task::Poll;
 
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::shell::{self, Datapath};
-use fpga_regs::engine::qp::QpType;
 use fpga_regs::engine::wqe::SendOpcode;
-use roce::{AccessDenied, Receive, ReceiveError};
+use roce::{AccessDenied, Receive, ReceiveError, Target};
 
 use super::pair::{MEMORY, Pair};
 use super::rig::{REGION, Rig, VA, WINDOW, user_register};
 use super::*;
-use crate::vfpga::{Access, Occupant, Piece, Ports, QueueEngine, Tag, Unreachable};
+use crate::vfpga::{Access, Occupant, Piece, Ports, QueueEngine, Service, Tag, Unreachable};
 
 /// What a logic has been asked and has said, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,13 +110,13 @@ impl Logic for Slow {
     fn check_remote(&mut self, tag: Tag, access: &Access) -> Poll<Result<(), AccessDenied>> {
         assert!(self.is_ready());
         let answer = at_once(self.engine.check_remote(tag, access));
-        self.think(tag, access.qpn, Answer::Access(answer))
+        self.think(tag, access.target.qpn, Answer::Access(answer))
     }
 
-    fn take_receive(&mut self, tag: Tag, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, tag: Tag, target: Target) -> Poll<Result<Receive, ReceiveError>> {
         assert!(self.is_ready());
-        let answer = at_once(self.engine.take_receive(tag, qpn));
-        self.think(tag, qpn, Answer::Receive(answer))
+        let answer = at_once(self.engine.take_receive(tag, target));
+        self.think(tag, target.qpn, Answer::Receive(answer))
     }
 
     fn locate(
@@ -170,7 +169,7 @@ impl Logic for Dummy {
         state.register = value;
         state.notify = Some(value as u32);
         let of_the_engine = Qpn::new(u32::from(WINDOW) << 20 | 5).unwrap();
-        state.refused = ports.create_qp(of_the_engine, QpType::Rc, 1).err();
+        state.refused = ports.create_qp(of_the_engine, Service::Reliable, 1).err();
     }
 
     fn reset(&mut self, _: &mut Ports<'_>) {
@@ -192,7 +191,7 @@ impl Logic for Dummy {
         panic!("it has no QPs");
     }
 
-    fn take_receive(&mut self, _: Tag, _: Qpn) -> Poll<Result<Receive, ReceiveError>> {
+    fn take_receive(&mut self, _: Tag, _: Target) -> Poll<Result<Receive, ReceiveError>> {
         panic!("it has no QPs");
     }
 

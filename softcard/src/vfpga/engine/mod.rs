@@ -10,8 +10,8 @@ use fpga_regs::engine::event::{Event as DriverEvent, EventType};
 use fpga_regs::engine::window::{CONTROL, CONTROL_RESET, FATAL_RING_UNREACHABLE};
 use fpga_regs::engine::window::{Capabilities, Profile};
 use hostmem::WakeFor;
-use queue_engine::{Engine, EngineConfig, Record, Ring, Rings};
-use roce::{AccessDenied, Event, Qpn, Receive, ReceiveError, RemoteAccess, Stack};
+use queue_engine::{Engine, EngineConfig, Record, Ring, Rings, XrcRequest};
+use roce::{AccessDenied, Event, Receive, ReceiveError, RemoteAccess, Stack, Target, XrcSrq};
 
 use super::Slots;
 use super::logic::{Logic, Ports};
@@ -77,7 +77,8 @@ fn engine_config(window: u8) -> EngineConfig {
             | Capabilities::UD
             | Capabilities::INVALIDATE
             | Capabilities::MEMORY_WINDOW
-            | Capabilities::MULTICAST,
+            | Capabilities::MULTICAST
+            | Capabilities::XRC,
         qps: 16_384,
         cqs: 16_384,
         rqs: 16_384,
@@ -170,17 +171,30 @@ impl Logic for QueueEngine {
 
     #[inline]
     fn check_remote(&mut self, _tag: Tag, access: &Access) -> Poll<Result<(), AccessDenied>> {
-        let Access { qpn, rkey, va, length, access } = *access;
-        let allowed = self.0.allows(qpn.value(), rkey, va, length, remote_access(access));
-        Poll::Ready(if allowed { Ok(()) } else { Err(AccessDenied) })
+        let Access { target, rkey, va, length, access } = *access;
+        let access = remote_access(access);
+        let allowed = match xrc_request(target) {
+            None => Some(self.0.allows(target.qpn.value(), rkey, va, length, access)),
+            Some(request) => self.0.allows_xrc(request, (rkey, va, length), access),
+        };
+        Poll::Ready(match allowed {
+            Some(true) => Ok(()),
+            Some(false) => Err(AccessDenied::Memory),
+            None => Err(AccessDenied::Srq),
+        })
     }
 
     #[inline]
-    fn take_receive(&mut self, _tag: Tag, qpn: Qpn) -> Poll<Result<Receive, ReceiveError>> {
-        Poll::Ready(match self.0.take_receive(qpn.value()) {
+    fn take_receive(&mut self, _tag: Tag, target: Target) -> Poll<Result<Receive, ReceiveError>> {
+        let taken = match xrc_request(target) {
+            None => self.0.take_receive(target.qpn.value()),
+            Some(request) => self.0.take_xrc_receive(request),
+        };
+        Poll::Ready(match taken {
             Ok(taken) => Ok(Receive { id: taken.id, capacity: taken.capacity, left: taken.left }),
             Err(queue_engine::ReceiveError::Empty) => Err(ReceiveError::Empty),
             Err(queue_engine::ReceiveError::Invalid) => Err(ReceiveError::Invalid),
+            Err(queue_engine::ReceiveError::NoSrq) => Err(ReceiveError::NoSrq),
         })
     }
 
@@ -191,12 +205,17 @@ impl Logic for QueueEngine {
         wanted: &Wanted,
         pieces: &mut Vec<Piece>,
     ) -> Poll<Result<(), Unreachable>> {
-        let payload = match wanted.payload {
-            Payload::Message { number } => queue_engine::Payload::Message { number },
-            Payload::Receive { id } => queue_engine::Payload::Receive { id },
-            Payload::Remote { rkey, va, access } => {
+        use queue_engine::Payload as P;
+        let payload = match (wanted.payload, wanted.srqn) {
+            (Payload::Message { number }, _) => P::Message { number },
+            (Payload::Receive { id }, None) => P::Receive { id },
+            (Payload::Receive { id }, Some(srqn)) => P::XrcReceive { srqn, id },
+            (Payload::Remote { rkey, va: address, access }, srqn) => {
                 let access = remote_access(access);
-                queue_engine::Payload::Remote { rkey, address: va, access }
+                match srqn {
+                    None => P::Remote { rkey, address, access },
+                    Some(srqn) => P::XrcRemote { srqn, rkey, address, access },
+                }
             }
         };
         let (offset, length) = (wanted.offset, wanted.length);
@@ -220,6 +239,13 @@ impl Logic for QueueEngine {
 }
 
 const _: () = assert!(CardEngine::window_of(15 << QPN_BITS) == 15);
+
+/// What a request along XRC is for; `None` of any other.
+#[inline]
+fn xrc_request(Target { qpn, srq }: Target) -> Option<XrcRequest> {
+    let XrcSrq { srqn, domain } = srq?;
+    Some(XrcRequest { qpn: qpn.value(), xrcdn: domain, srqn })
+}
 
 fn remote_access(access: RemoteAccess) -> queue_engine::RemoteAccess {
     match access {

@@ -1,6 +1,6 @@
 //! The queue engine's transport over the RoCE v2 stack: two vocabularies, one meaning.
 
-use fpga_regs::engine::admin::{AdminStatus, CreateAh, PortAttributes};
+use fpga_regs::engine::admin::{AdminStatus, CreateAh, CreateQp, PortAttributes};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::key::Access;
@@ -16,7 +16,7 @@ use roce::{
 };
 
 use super::CardEngine;
-use crate::vfpga::Ports;
+use crate::vfpga::{Ports, Service};
 
 /// The message ports of a vFPGA, as the queue engine in it names them.
 pub(super) struct RoceTransport<'a, 'b>(pub(super) &'a mut Ports<'b>);
@@ -25,9 +25,10 @@ const _: () = assert!(Stack::MESSAGE_BYTES <= queue_engine::TRANSPORT_MESSAGE_BY
 const _: () = assert!(Stack::DATAGRAM_BYTES <= queue_engine::TRANSPORT_MESSAGE_BYTES);
 
 impl Transport for RoceTransport<'_, '_> {
-    fn create_qp(&mut self, qpn: u32, kind: QpType, page: u8) -> Result<(), AdminStatus> {
+    fn create_qp(&mut self, qpn: u32, command: &CreateQp) -> Result<(), AdminStatus> {
         let qpn = Qpn::new(qpn).ok_or(AdminStatus::NoResources)?;
-        self.0.create_qp(qpn, kind, page).map_err(|error| admin_status(&error))
+        let service = service(command).ok_or(AdminStatus::Unsupported)?;
+        self.0.create_qp(qpn, service, command.page).map_err(|error| admin_status(&error))
     }
 
     fn modify_qp(&mut self, now: u64, qpn: u32, a: &Attributes) -> Result<(), AdminStatus> {
@@ -127,7 +128,7 @@ impl Transport for RoceTransport<'_, '_> {
             }
             _ => {
                 let request = request(message).ok_or(TransportError::Unsupported)?;
-                self.0.post_send(now, qpn, request)
+                self.0.post_send(now, qpn, message.srqn, request)
             }
         };
         posted.map_err(|error| match error {
@@ -165,6 +166,18 @@ impl Transport for RoceTransport<'_, '_> {
     fn counters(&self) -> Vec<u64> {
         self.0.counters().iter().map(|(_, value)| value).collect()
     }
+}
+
+/// The transport service of a QP, as the shell calls it.
+fn service(command: &CreateQp) -> Option<Service> {
+    Some(match command.kind {
+        QpType::Rc => Service::Reliable,
+        QpType::Uc => Service::Unreliable,
+        QpType::Ud => Service::Datagram,
+        QpType::XrcSend => Service::XrcSend,
+        QpType::XrcReceive => Service::XrcReceive { domain: command.xrcdn },
+        _ => return None,
+    })
 }
 
 /// Immediate data stands in entries in the order of its bytes on the wire, which are big-endian.
@@ -291,6 +304,7 @@ fn send_status(status: SendStatus) -> Status {
     match status {
         SendStatus::RemoteAccess => Status::RemoteAccess,
         SendStatus::RemoteInvalidRequest => Status::RemoteInvalidRequest,
+        SendStatus::RemoteInvalidRdRequest => Status::RemoteInvalidRdRequest,
         SendStatus::RemoteOperation => Status::RemoteOperation,
         SendStatus::RetryExceeded => Status::RetryExceeded,
         SendStatus::RnrRetryExceeded => Status::RnrRetryExceeded,
@@ -333,8 +347,8 @@ pub(super) fn transport_event(engine: &CardEngine, event: Event) -> Option<Trans
         Event::SendFailed { qpn, status, message: _ } => {
             TransportEvent::Failed { qpn: qpn.value(), status: send_status(status) }
         }
-        Event::ReceiveCompleted { qpn, length, kind, imm, solicited, source_qpn, id: _ } => {
-            TransportEvent::Received(ReceivedMessage {
+        Event::ReceiveCompleted { qpn, srqn, id, length, kind, imm, solicited, source_qpn } => {
+            let received = ReceivedMessage {
                 qpn: qpn.value(),
                 length,
                 kind: match kind {
@@ -347,11 +361,18 @@ pub(super) fn transport_event(engine: &CardEngine, event: Event) -> Option<Trans
                 immediate: imm.map(immediate),
                 solicited,
                 source_qpn,
-            })
+            };
+            match srqn {
+                None => TransportEvent::Received(received),
+                Some(srqn) => TransportEvent::XrcReceived { srqn, id, received },
+            }
         }
-        Event::ReceiveFailed { qpn, status, id: _ } => {
-            let status: Status = receive_status(status);
-            TransportEvent::ReceiveFailed { qpn: qpn.value(), status }
+        Event::ReceiveFailed { qpn, srqn, id, status } => {
+            let (qpn, status): (u32, Status) = (qpn.value(), receive_status(status));
+            match srqn {
+                None => TransportEvent::ReceiveFailed { qpn, status },
+                Some(srqn) => TransportEvent::XrcReceiveFailed { srqn, id, qpn, status },
+            }
         }
         Event::Async { qpn, kind } => {
             TransportEvent::Async { qpn: qpn.value(), event: qp_event(kind) }

@@ -1,0 +1,272 @@
+//! XRC: messages to queues of several contexts through one target, which one of them has made and
+//! another has opened.
+
+use std::fs::{File, remove_file};
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result, ensure};
+use verbs_sys::current::verbs as v;
+
+use super::link::{ACCESS, Link, Options, Side, completion, success};
+use crate::ffi::{
+    Channel, Completion, Context, Cq, Domain, Failed, Operation, Pd, Peer, Qp, Recv, Region, Send,
+    Srq,
+};
+
+/// Members of the domain.
+const MEMBERS: usize = 3;
+/// Bytes of each that messages may reach.
+const ROOM: usize = 72 << 10;
+/// What a byte has that no message has reached.
+const UNTOUCHED: u8 = 0xa5;
+/// Sizes of messages.
+const SIZES: [usize; 12] = [0, 1, 7, 64, 255, 256, 257, 1024, 4095, 4096, 4097, 65_537];
+/// Path MTUs.
+const MTUS: [v::ibv_mtu; 3] = [v::IBV_MTU_256, v::IBV_MTU_1024, v::IBV_MTU_4096];
+
+/// A context with a queue of the domain.
+struct Member {
+    srq: Rc<Srq>,
+    number: u32,
+    memory: Rc<Region>,
+    cq: Rc<Cq>,
+    domain: Rc<Domain>,
+    pd: Rc<Pd>,
+}
+
+struct Scene {
+    link: Link,
+    members: Vec<Member>,
+    source: Rc<Region>,
+    mtu: v::ibv_mtu,
+    psn: u32,
+}
+
+/// Who sends, and the target.
+type Pair = (Qp, Qp);
+
+/// Runs all of it; answers how many messages arrived.
+///
+/// # Errors
+/// At the first thing that is not as it should be.
+pub fn all(options: &Options) -> Result<usize> {
+    let mut count = 0;
+    for mtu in MTUS {
+        let mut scene = Scene::new(options, mtu)?;
+        count += scene.exchange().context("messages")?;
+        count += scene.heirs().context("a target whose maker is gone")?;
+        scene.refusals().context("refusals")?;
+    }
+    Ok(count)
+}
+
+impl Member {
+    fn new(options: &Options, link: &Link, file: &File) -> Result<Self> {
+        let context = Context::open(link.library, &options.devices[1])?;
+        let pd = Pd::new(&context)?;
+        let domain = Domain::open(&context, Some(file))?;
+        let channel = options.events.then(|| Channel::new(&context)).transpose()?;
+        let cq = Cq::new(&context, 16, channel.as_ref())?;
+        let srq = Srq::in_domain(&pd, (&domain, &cq), 8)?;
+        let number = srq.number()?;
+        let memory = Region::new(&pd, ROOM, ACCESS, false)?;
+        memory.write(0, &[UNTOUCHED; ROOM]);
+        Ok(Self { srq, number, memory, cq, domain, pd })
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; ROOM];
+        self.memory.read(0, &mut bytes);
+        bytes
+    }
+
+    fn post(&self, wr_id: usize) -> Result<(), Failed> {
+        let pieces = vec![self.memory.piece(0, ROOM)];
+        self.srq.post(&Recv { wr_id: wr_id as u64, pieces })
+    }
+}
+
+impl Scene {
+    fn new(options: &Options, mtu: v::ibv_mtu) -> Result<Self> {
+        let link = Link::new(options, mtu, 4096)?;
+        // Its name is gone at once: what the contexts share is the file.
+        let path = std::env::temp_dir().join(format!("verbs-data-xrc-{}", std::process::id()));
+        let file =
+            File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        remove_file(&path)?;
+        let members = (0..MEMBERS).map(|_| Member::new(options, &link, &file));
+        let members = members.collect::<Result<Vec<_>>>()?;
+        let source = Region::new(&link.left.pd, ROOM, ACCESS, false)?;
+        Ok(Self { link, members, source, mtu, psn: 0xff_fff0 })
+    }
+
+    /// A pair whose target this member makes.
+    fn pair(&mut self, maker: usize) -> Result<Pair> {
+        let Side { pd, send_cq, .. } = &self.link.left;
+        let capabilities = v::ibv_qp_cap {
+            max_send_wr: 8,
+            max_recv_wr: 0,
+            max_send_sge: 1,
+            max_recv_sge: 0,
+            max_inline_data: 0,
+        };
+        let initiator = Qp::initiator(pd, send_cq, capabilities)?;
+        let Member { pd, domain, .. } = &self.members[maker];
+        let target = Qp::target(pd, domain)?;
+        let psn = self.psn;
+        self.psn = (psn + 100_000) & 0xff_ffff;
+        let gid_index = self.link.options().gid_index;
+        let peer = |context: &Context, qp: &Qp| -> Result<Peer> {
+            let (gid, qpn, mtu) = (context.gid(gid_index)?, qp.number(), self.mtu);
+            Ok(Peer { qpn, gid, gid_index, send_psn: psn, receive_psn: psn, mtu })
+        };
+        let ends = [
+            (&initiator, peer(&self.link.right.context, &target)?),
+            (&target, peer(&self.link.left.context, &initiator)?),
+        ];
+        for (qp, far) in ends {
+            qp.init(ACCESS)?;
+            qp.receive_from(&far)?;
+            qp.send_to(&far, self.link.options().patience)?;
+        }
+        Ok((initiator, target))
+    }
+
+    fn send(&self, (initiator, srqn): (&Qp, u32), wanted: &Send) -> Result<Completion> {
+        initiator.post_to(srqn, wanted)?;
+        completion(&self.link.left.send_cq)
+    }
+
+    /// Every operation with every size to every member.
+    fn exchange(&mut self) -> Result<usize> {
+        let pair = self.pair(0)?;
+        let mut count = 0;
+        for operation in Operation::ALL {
+            for size in SIZES {
+                for member in 0..MEMBERS {
+                    self.message(&pair, member, (operation, size, count)).with_context(|| {
+                        format!("{operation:?} of {size} bytes to member {member}")
+                    })?;
+                    count += 1;
+                }
+            }
+        }
+        let refused = self.members[0].domain.refuses_to_go();
+        ensure!(refused.errno == libc::EBUSY, "{refused}");
+        Ok(count)
+    }
+
+    /// One message; the memory of all members is compared.
+    fn message(
+        &self,
+        (initiator, target): &Pair,
+        to: usize,
+        (operation, size, number): (Operation, usize, usize),
+    ) -> Result<()> {
+        let member = &self.members[to];
+        let bytes = bytes(size, number);
+        let (at, reads) = (number % 4096, operation == Operation::Read);
+        let mut wanted: Vec<_> = self.members.iter().map(Member::bytes).collect();
+        // Receives begin at the start of the member's memory.
+        let sends = matches!(operation, Operation::Send | Operation::SendImmediate);
+        let place = if sends { 0 } else { at };
+        if reads {
+            member.memory.write(place, &bytes);
+            self.source.write(0, &vec![UNTOUCHED; size + 1]);
+        } else {
+            self.source.write(0, &bytes);
+        }
+        wanted[to][place..place + size].copy_from_slice(&bytes);
+        if operation.receives() {
+            member.post(number)?;
+        }
+        let request = Send {
+            wr_id: number as u64,
+            operation,
+            pieces: vec![self.source.piece(0, size)],
+            remote: (member.memory.address() + at as u64, member.memory.rkey()),
+            immediate: number as u32,
+            flags: v::IBV_SEND_SIGNALED,
+        };
+        initiator.post_to(member.number, &request)?;
+        let done = success(self.link.library, &self.link.left.send_cq)?;
+        ensure!((done.wr_id, done.qp_num) == (number as u64, initiator.number()), "{done:?}");
+        if operation.receives() {
+            let come = success(self.link.library, &member.cq)?;
+            let immediate = (operation != Operation::Send).then_some(number as u32);
+            let told = (come.wr_id, come.qp_num, come.byte_len, come.immediate);
+            let said = (number as u64, target.number(), size as u32, immediate);
+            ensure!(told == said, "{come:?}, not {said:?}");
+        }
+        for (at, (member, wanted)) in self.members.iter().zip(&wanted).enumerate() {
+            self.link.nothing_more(&member.cq)?;
+            ensure!(member.bytes() == *wanted, "the memory of member {at}");
+        }
+        if reads {
+            let mut found = vec![0; size + 1];
+            self.source.read(0, &mut found);
+            ensure!(found[..size] == bytes && found[size] == UNTOUCHED, "the bytes that were read");
+        }
+        Ok(())
+    }
+
+    /// A target that another member has opened goes on without its maker.
+    fn heirs(&mut self) -> Result<usize> {
+        let (initiator, made) = self.pair(1)?;
+        let Member { pd, domain, .. } = &self.members[2];
+        let opened = Qp::opened(pd, domain, made.number())?;
+        ensure!(opened.number() == made.number(), "opened as {}", opened.number());
+        drop(made);
+        let state = opened.query()?.qp_state;
+        ensure!(state == v::IBV_QPS_RTS, "the target's state is {state}");
+        let pair = (initiator, opened);
+        for member in 0..MEMBERS {
+            self.message(&pair, member, (Operation::SendImmediate, 5000, 77 + member))?;
+        }
+        Ok(MEMBERS)
+    }
+
+    /// What is answered with an error, and ends the pair.
+    fn refusals(&mut self) -> Result<()> {
+        let (address, rkey) = {
+            let memory = &self.members[0].memory;
+            (memory.address(), memory.rkey())
+        };
+        let own = Srq::new(&self.members[0].pd, 8, 1)?;
+        let elsewhere = Domain::open(self.members[0].pd.context(), None)?;
+        let Member { pd, cq, .. } = &self.members[0];
+        let other = Srq::in_domain(pd, (&elsewhere, cq), 8)?;
+        let foreign = Qp::opened(pd, &elsewhere, 1).err().context("a target of nobody's")?;
+        ensure!(foreign.errno == libc::EINVAL, "{foreign}");
+        let cases = [
+            // Another member's key.
+            (Operation::Write, self.members[1].number, v::IBV_WC_REM_ACCESS_ERR),
+            (Operation::Read, self.members[1].number, v::IBV_WC_REM_ACCESS_ERR),
+            // A queue of another domain, none of a domain, none.
+            (Operation::Write, other.number()?, v::IBV_WC_REM_INV_RD_REQ_ERR),
+            (Operation::Send, other.number()?, v::IBV_WC_REM_INV_RD_REQ_ERR),
+            (Operation::Read, other.number()?, v::IBV_WC_REM_INV_RD_REQ_ERR),
+            (Operation::Send, own.number()?, v::IBV_WC_REM_INV_RD_REQ_ERR),
+            (Operation::Send, self.members[1].number ^ 0x5555, v::IBV_WC_REM_INV_RD_REQ_ERR),
+        ];
+        let untouched: Vec<_> = self.members.iter().map(Member::bytes).collect();
+        for (operation, srqn, status) in cases {
+            let pair = self.pair(0)?;
+            let pieces = vec![self.source.piece(0, 100)];
+            let flags = v::IBV_SEND_SIGNALED;
+            let remote = (address, rkey);
+            let request = Send { wr_id: 1, operation, pieces, remote, immediate: 0, flags };
+            let done = self.send((&pair.0, srqn), &request)?;
+            ensure!(done.status == status, "{operation:?} to {srqn:#x}: {done:?}");
+            let state = pair.1.query()?.qp_state;
+            ensure!(state == v::IBV_QPS_ERR, "the target's state is {state}");
+        }
+        ensure!(self.members.iter().map(Member::bytes).eq(untouched), "memory was written");
+        Ok(())
+    }
+}
+
+/// Bytes that tell a message from others.
+fn bytes(size: usize, number: usize) -> Vec<u8> {
+    (0..size).map(|at| (at * 7 + at / 251 + number * 31) as u8).collect()
+}

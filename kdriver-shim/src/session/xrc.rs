@@ -1,0 +1,236 @@
+//! XRC domains, their shared receive queues, and targets.
+
+use std::sync::Arc;
+
+use card_driver::engine::{Engine, EngineLimits};
+use fpga_regs::engine::admin::{CreateQp, CreateRq, RqKind};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
+use fpga_regs::engine::window::Capabilities;
+use shim_abi::{FileId, Response};
+
+use super::queues::{MAX_LOG2_STRIDE, destroyed, explain, power_of_two};
+use super::{Answer, Progress, Session, check_unused, found, given_twice};
+use crate::claims::{CardQp, Claimant, Peer};
+use crate::error::Error;
+use crate::listeners::Listeners;
+use crate::objects::{Srq, Target, Xrcd};
+use crate::undo::Kind;
+use crate::xrc::SharedTarget;
+
+/// What a shared receive queue of an XRC domain is to be.
+pub(super) struct WantedSrq {
+    pub(super) xrcd: u32,
+    pub(super) pdn: u32,
+    pub(super) cqn: u32,
+    pub(super) log2_entries: u8,
+    pub(super) log2_stride: u8,
+    pub(super) cookie: u64,
+}
+
+impl Session<'_> {
+    fn xrc_limits(&mut self, card: u32) -> Result<EngineLimits, Error> {
+        let limits = self.limits(card)?;
+        if !limits.capabilities.contains(Capabilities::XRC) {
+            return Err(Error::Unsupported(format!("balboa{card} has no XRC")));
+        }
+        Ok(limits)
+    }
+
+    pub(super) fn open_xrcd(
+        &mut self,
+        context: u32,
+        file: Option<FileId>,
+        creates: bool,
+        exclusive: bool,
+    ) -> Result<Answer, Error> {
+        let card = self.context(context)?.card;
+        let limits = self.xrc_limits(card)?;
+        self.make(&limits, Xrcd { context, card, xrcdn: None }, |session, xrcd| {
+            xrcd.xrcdn = Some(session.card(card)?.xrc.open(file, creates, exclusive)?);
+            let client = &mut *session.client;
+            let number = client.numbers.next(u32::MAX, |n| client.owned.xrcds.contains_key(&n));
+            Ok((number, Response::Xrcd { xrcd: number }.into()))
+        })
+    }
+
+    pub(super) fn close_xrcd(&mut self, xrcd: u32) -> Result<Answer, Error> {
+        let owned = &self.client.owned;
+        found(owned.xrcds.get(&xrcd), xrcd)?;
+        let queues = owned.srqs.values().filter(|srq| srq.xrc.is_some_and(|(it, _)| it == xrcd));
+        let users = [
+            ("XRC targets", owned.targets.values().filter(|it| it.xrcd == xrcd).count()),
+            ("shared receive queues", queues.count()),
+        ];
+        check_unused::<Xrcd>(xrcd, &users)?;
+        self.client.destroy::<Xrcd>(self.cards, xrcd)?;
+        Ok(Response::Done.into())
+    }
+
+    /// The card and the number of a domain that the client has open.
+    fn domain(&self, xrcd: u32) -> Result<(u32, u32), Error> {
+        let Xrcd { card, xrcdn, .. } = *found(self.client.owned.xrcds.get(&xrcd), xrcd)?;
+        let none = Error::NoSuch { object: Xrcd::NAME, number: xrcd.into() };
+        Ok((card, xrcdn.ok_or(none)?))
+    }
+
+    pub(super) fn create_xrc_srq(&mut self, wanted: &WantedSrq) -> Result<Answer, Error> {
+        let &WantedSrq { xrcd, pdn, cqn, log2_entries, log2_stride, cookie } = wanted;
+        let (card, xrcdn) = self.domain(xrcd)?;
+        let limits = self.xrc_limits(card)?;
+        let context = found(self.client.owned.pds.get(&pdn), pdn)?.context;
+        let is_here = self.context(context)?.card == card
+            && found(self.client.owned.cqs.get(&cqn), cqn)?.card == card;
+        if !is_here {
+            return Err(Error::Invalid(format!(
+                "protection domain {pdn:#x} or completion queue {cqn:#x} is another device's than {} {xrcd}",
+                Xrcd::NAME
+            )));
+        }
+        let entries = power_of_two("receive queue entries", log2_entries, limits.log2_rq_entries)?;
+        let stride = power_of_two("receive stride blocks", log2_stride, MAX_LOG2_STRIDE)?;
+        let most = u32::try_from(entries).unwrap_or(u32::MAX);
+        let xrc = Some((xrcd, cqn));
+        let srq = Srq { context, card, pdn, xrc, entries: most, ring: None, srqn: None };
+        self.make(&limits, srq, |session, srq| {
+            let blocks = entries.saturating_mul(stride);
+            let ring = session.place_ring(card, blocks, &limits, &mut srq.ring)?;
+            let place = session.client.place(card)?;
+            let command = CreateRq {
+                ring: place.ring_address(ring)?,
+                log2_entries,
+                page: place.page,
+                log2_stride,
+                kind: RqKind::Xrc,
+                pdn,
+                cqn,
+                xrcdn,
+            };
+            let make = |engine: &mut dyn Engine| Ok((engine.create_rq(&command)?, ()));
+            let destroy = |engine: &mut dyn Engine, srqn| engine.destroy_rq(srqn);
+            let (srqn, ()) =
+                session.draw::<Srq, _>(card, &mut srq.srqn, Listeners::has_srq, make, destroy)?;
+            let events = Arc::clone(&session.context(context)?.events);
+            session.window(card)?.users.listeners.add_srq(srqn, cookie, &events);
+            Ok((srqn, Response::Srq { srqn, ring: ring.start }.into()))
+        })
+    }
+
+    pub(super) fn create_target(&mut self, xrcd: u32, cookie: u64) -> Result<Answer, Error> {
+        let (card, xrcdn) = self.domain(xrcd)?;
+        self.make_target(xrcd, cookie, |session| {
+            let page = session.client.place(card)?.page;
+            let command = CreateQp { kind: QpType::XrcReceive, page, xrcdn, ..CreateQp::default() };
+            let window = session.window(card)?;
+            let (qpn, _) = window.engine.create_qp(&command)?;
+            if window.users.listeners.has_qp(qpn) {
+                return Err(given_twice(&window, Target::NAME, qpn));
+            }
+            let qp = CardQp { window: window.index, qpn };
+            let maker = session.client.id;
+            Ok(session.card(card)?.xrc.add(xrcdn, qp, maker))
+        })
+    }
+
+    pub(super) fn open_target(
+        &mut self,
+        xrcd: u32,
+        qpn: u32,
+        cookie: u64,
+    ) -> Result<Answer, Error> {
+        let (card, xrcdn) = self.domain(xrcd)?;
+        self.make_target(xrcd, cookie, |session| session.card(card)?.xrc.share(xrcdn, qpn))
+    }
+
+    /// Makes a handle of a target, which `take` answers the number of.
+    fn make_target(
+        &mut self,
+        xrcd: u32,
+        cookie: u64,
+        take: impl FnOnce(&mut Self) -> Result<u32, Error>,
+    ) -> Result<Answer, Error> {
+        let Xrcd { context, card, .. } = *found(self.client.owned.xrcds.get(&xrcd), xrcd)?;
+        let limits = self.xrc_limits(card)?;
+        let client = &mut *self.client;
+        let number = client.numbers.next(u32::MAX, |n| client.owned.targets.contains_key(&n));
+        self.make(&limits, Target { number, card, xrcd, target: None }, |session, target| {
+            let taken = take(session)?;
+            target.target = Some(taken);
+            let qp = session.shared(card, taken)?.qp;
+            let (events, client) =
+                (Arc::clone(&session.context(context)?.events), session.client.id);
+            let window = session.card(card)?.window(qp.window)?;
+            window.users.listeners.add_target(qp.qpn, client, number, (cookie, &events));
+            Ok((number, Response::Target { target: number, qpn: qp.qpn }.into()))
+        })
+    }
+
+    fn shared(&mut self, card: u32, number: u32) -> Result<&mut SharedTarget, Error> {
+        let gone = Error::NoSuch { object: Target::NAME, number: number.into() };
+        self.card(card)?.xrc.target_mut(number).ok_or(gone)
+    }
+
+    /// The card and the number there of a target that the client has.
+    fn target(&self, target: u32) -> Result<(u32, u32), Error> {
+        let Target { card, target: shared, .. } =
+            *found(self.client.owned.targets.get(&target), target)?;
+        let none = Error::NoSuch { object: Target::NAME, number: target.into() };
+        Ok((card, shared.ok_or(none)?))
+    }
+
+    pub(super) fn modify_target(
+        &mut self,
+        target: u32,
+        attributes: &[[u64; 8]; 2],
+    ) -> Result<Progress, Error> {
+        let attributes = Attributes::decode(attributes);
+        let (card, number) = self.target(target)?;
+        self.limits(card)?;
+        let &mut SharedTarget { qp, peer: before, .. } = self.shared(card, number)?;
+        let peer = Peer::after(before, &attributes);
+        // What it speaks for already nobody else can have.
+        if let Some(peer) = peer.filter(|peer| Some(*peer) != before) {
+            if !self.check_unclaimed(card, peer)? {
+                return Ok(Progress::More);
+            }
+        }
+        let window = self.card(card)?.window(qp.window)?;
+        let generation = match window.engine.modify_qp(qp.qpn, &attributes) {
+            Ok(generation) => generation,
+            Err(error) => {
+                let kind = QpType::XrcReceive;
+                return Err(explain(window, (qp.qpn, kind), &attributes, error));
+            }
+        };
+        let state = attributes.mask.contains(AttributeMask::STATE).then_some(attributes.state);
+        if state == Some(QpState::Reset) {
+            window.users.listeners.revive_qp(qp.qpn);
+        }
+        let shared = self.shared(card, number)?;
+        shared.state = state.unwrap_or(shared.state);
+        if matches!(shared.state, QpState::Reset | QpState::Err) {
+            shared.peer = None;
+        }
+        shared.peer = peer.or(shared.peer);
+        let now = shared.peer;
+        if before != now {
+            let claimant = Claimant { client: self.client.id, pid: self.client.process.pid };
+            let claims = &mut self.card(card)?.claims;
+            before.into_iter().for_each(|peer| claims.release(peer, qp));
+            now.into_iter().for_each(|peer| claims.claim(peer, qp, claimant));
+        }
+        Ok(Response::QpModified { generation }.into())
+    }
+
+    pub(super) fn query_target(&mut self, target: u32) -> Result<Answer, Error> {
+        let (card, number) = self.target(target)?;
+        self.limits(card)?;
+        let qp = self.shared(card, number)?.qp;
+        let attributes = self.card(card)?.window(qp.window)?.engine.query_qp(qp.qpn)?;
+        self.shared(card, number)?.state = attributes.state;
+        Ok(Response::QpAttributes { attributes: attributes.encode() }.into())
+    }
+
+    pub(super) fn destroy_target(&mut self, target: u32) -> Result<Answer, Error> {
+        self.client.destroy::<Target>(self.cards, target).map(destroyed)
+    }
+}
