@@ -5,8 +5,8 @@
 //! [`RELAY_PAGE`](fpga_regs::engine::window::RELAY_PAGE) in their place.
 //!
 //! What a client stores is a hint and no more: of the queues that the client itself has behind a slot that
-//! changed the relay reads the records again, and rings for those that have news, with values of its own.
-//! So nobody rings for a queue of another's, whoever rings nothing that is new costs the card nothing,
+//! changed the relay reads the records again, and rings for those that have news, with values of its own
+//! ([`Bell`]). So nobody rings for a queue of another's, whoever rings nothing that is new costs the card nothing,
 //! and no two clients' stores can hide each other.
 
 use std::collections::{BTreeMap, HashMap};
@@ -99,9 +99,19 @@ struct Forwarder {
     epoll: Arc<Epoll>,
     /// Signalled behind a command while the thread sleeps; kept because the epoll set does not own it.
     _kick: EventFd,
-    card: DoorbellPage,
+    card: Bell,
     card_waker: Waker,
     ended: bool,
+}
+
+/// The card's page, where queues of several clients have the same slot.
+///
+/// A client may have its indices go to and fro. Were they stored as they are, a value that the card has seen
+/// could come back over that of another's queue that it has not seen, and hide it. So what is stored counts
+/// stores, and none is like one before.
+struct Bell {
+    page: DoorbellPage,
+    stores: u32,
 }
 
 /// A client that is relayed.
@@ -175,7 +185,7 @@ impl Relay {
             commands,
             epoll: Arc::clone(&epoll),
             _kick: kick,
-            card: map_page(&page)?,
+            card: Bell { page: map_page(&page)?, stores: 0 },
             card_waker: Waker::new(asleep, EventFd::from_received(event)),
             ended: false,
         };
@@ -352,7 +362,7 @@ impl Forwarder {
             }
         }
         for client in self.clients.values_mut() {
-            let turn = client.turn(&self.card);
+            let turn = client.turn(&mut self.card);
             all.worked |= turn.worked;
             all.rung = all.rung.max(turn.rung);
         }
@@ -411,9 +421,17 @@ impl Forwarder {
     }
 }
 
+impl Bell {
+    fn ring(&mut self, (kind, number): Name, generation: u8) {
+        self.stores = self.stores.wrapping_add(1);
+        let value = slot_value(number, generation, self.stores);
+        self.page.ring(doorbell::slot(kind, number), value);
+    }
+}
+
 impl Client {
     /// Takes a queue in, for which its program may have rung already.
-    fn add(&mut self, mut queue: Queue, card: &DoorbellPage) -> Rung {
+    fn add(&mut self, mut queue: Queue, card: &mut Bell) -> Rung {
         let index = queue.slot();
         let seen = self.page.read(index);
         let slot = self.slots.entry(index).or_insert(Slot { seen, queues: Vec::new() });
@@ -437,7 +455,7 @@ impl Client {
     }
 
     /// Rings for its queues that have news, behind slots that changed, as many as have room in a turn.
-    fn turn(&mut self, card: &DoorbellPage) -> Turn {
+    fn turn(&mut self, card: &mut Bell) -> Turn {
         let (mut turn, mut heard) = (Turn::default(), 0usize);
         let begin = std::mem::take(&mut self.next);
         // From where the last turn ended, once around.
@@ -491,7 +509,7 @@ impl Queue {
 
     /// It is new, or begins again: its program may have rung for it before that was known here, or its
     /// record may still have the index of before.
-    fn begin_anew(&mut self, card: &DoorbellPage) -> Rung {
+    fn begin_anew(&mut self, card: &mut Bell) -> Rung {
         self.told = Some(0);
         let rung = self.ring(card);
         self.told = None;
@@ -499,14 +517,13 @@ impl Queue {
     }
 
     /// Rings for it if its record has news.
-    fn ring(&mut self, card: &DoorbellPage) -> Rung {
-        let (kind, number) = self.name;
+    fn ring(&mut self, card: &mut Bell) -> Rung {
         let index = self.index();
         if self.told.replace(index) == Some(index) {
             return Rung::Nothing;
         }
-        card.ring(self.slot(), slot_value(number, self.generation, index));
-        match kind {
+        card.ring(self.name, self.generation);
+        match self.name.0 {
             QueueKind::Receive => Rung::Receives,
             QueueKind::Send | QueueKind::Completion => Rung::Anything,
         }
