@@ -261,7 +261,7 @@ impl Neighbours {
     fn ask(&mut self, number: u32, now: Instant) -> Option<Neighbour> {
         let client = self.clients.get_mut(number as usize)?;
         let Turn { address, .. } = client.turns.pop_first()?;
-        // Clients are numbered by eight bits.
+        // Clients are numbered by sixteen bits.
         let question = self.entries.get_mut(&address)?.question(number as u16)?;
         question.turn = Turn { is_repeated: true, at: now.after(question.interval), address };
         question.sent = question.sent.saturating_add(1);
