@@ -31,6 +31,7 @@ const HANGS: u32 = 20;
 /// When something does not go by the book.
 pub fn children() -> Result<()> {
     let link = linked(true, transfer::room(4096))?;
+    let dm = Dm::new(&link.left.context, 128, 0)?;
     let (stop, begun) = (AtomicBool::new(false), Barrier::new(BUSY + 1));
     std::thread::scope(|scope| {
         let busy: Vec<_> = (0..BUSY).map(|_| scope.spawn(|| keep_busy(&begun, &stop))).collect();
@@ -38,7 +39,7 @@ pub fn children() -> Result<()> {
         let outcome = (0..FORKS).try_for_each(|turn| {
             let child = in_child(|| {
                 alarm::set(HANGS);
-                code(refused_everything(&link).and_then(|()| match turn % 5 {
+                code(refused_everything(&link, &dm).and_then(|()| match turn % 5 {
                     0 => own_device(),
                     _ => Ok(()),
                 }))
@@ -95,7 +96,7 @@ fn refused<T>(call: &str, outcome: Result<T, Failed>) -> Result<()> {
 }
 
 /// Every call on the parent's objects says that they are not the child's.
-fn refused_everything(link: &Link) -> Result<()> {
+fn refused_everything(link: &Link, dm: &Dm) -> Result<()> {
     let side = &link.left;
     let polled = side.send_cq.poll();
     ensure!(polled.is_err(), "polling answers {polled:?}");
@@ -114,6 +115,9 @@ fn refused_everything(link: &Link) -> Result<()> {
     let rights = v::IBV_ACCESS_LOCAL_WRITE;
     refused("registering memory", Region::new(&side.pd, 4096, rights, false))?;
     refused("deregistering memory", side.region.deregister())?;
+    refused("copying to device memory", dm.write(0, &[1; 64]))?;
+    refused("copying from device memory", dm.read(0, 64))?;
+    refused("giving device memory back", dm.free())?;
     let channel = side.send_cq.channel().context("no channel")?;
     refused("waiting for a completion event", channel.next_event())?;
     refused("waiting for an event", side.context.next_async_event())

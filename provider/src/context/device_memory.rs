@@ -78,6 +78,7 @@ impl Context {
     /// Copies bytes to a part of the card's own memory.
     pub(crate) fn copy_to_dm(&self, dm: &DeviceMemory, offset: u64, from: &[u8]) -> Result<()> {
         let mut at = dm.range(offset, from.len())?;
+        let owner = self.owner(dm)?;
         let _copying = dm.copying.lock();
         let mut rest = from;
         while !rest.is_empty() {
@@ -86,7 +87,7 @@ impl Context {
             let place = dm.passage.at.saturating_add(within);
             let host = Error::host("copy to device memory");
             dm.passage.rings.write_bytes(place, now).map_err(host)?;
-            at = self.pass(dm, at, now.len(), true)?;
+            at = owner.pass(dm, at, now.len(), true)?;
             rest = behind;
         }
         Ok(())
@@ -100,13 +101,14 @@ impl Context {
         into: &mut [u8],
     ) -> Result<()> {
         let mut at = dm.range(offset, into.len())?;
+        let owner = self.owner(dm)?;
         let _copying = dm.copying.lock();
         let mut rest = into;
         while !rest.is_empty() {
             let (within, room) = dm.passage.within(at);
             let length = rest.len().min(room);
             let (now, behind) = rest.split_at_mut(length);
-            at = self.pass(dm, at, length, false)?;
+            at = owner.pass(dm, at, length, false)?;
             let place = dm.passage.at.saturating_add(within);
             let host = Error::host("copy from device memory");
             dm.passage.rings.read_bytes(place, now).map_err(host)?;
@@ -115,12 +117,18 @@ impl Context {
         Ok(())
     }
 
+    /// The context that a part is of, if that is this process's: a child has neither its parent's passages nor
+    /// the end of a copy that another thread was in.
+    fn owner<'a>(&'a self, dm: &'a DeviceMemory) -> Result<&'a Self> {
+        let owner = dm.own.as_deref().unwrap_or(self);
+        if owner.connection.is_forked() { Err(Error::Forked) } else { Ok(owner) }
+    }
+
     /// Has bytes of a part copied to or from its passage; answers the offset behind them.
     fn pass(&self, dm: &DeviceMemory, offset: u32, bytes: usize, to_card: bool) -> Result<u32> {
         let length = u32::try_from(bytes).unwrap_or(u32::MAX);
         let request = Request::CopyDm { dm: dm.number, offset, length, to_card };
-        let context = dm.own.as_deref().unwrap_or(self);
-        ask!(context.connection, request, Response::Done => offset.saturating_add(length))
+        ask!(self.connection, request, Response::Done => offset.saturating_add(length))
     }
 
     /// Registers a range of a part; answers with the region's number, lkey and rkey.
