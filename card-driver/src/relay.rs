@@ -31,7 +31,7 @@ use crate::error::Error;
 /// Queues of a client's that are looked at before the next client has its turn.
 const TURN: usize = 256;
 /// Commands that are executed between two rounds of all clients.
-const COMMANDS: usize = 64;
+const COMMANDS: usize = 256;
 /// How long the thread looks again for more, while nobody else keeps its core.
 const SPIN: Duration = Duration::from_micros(50);
 /// How long it waits where the kernel does not let it sleep.
