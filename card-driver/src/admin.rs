@@ -18,7 +18,7 @@ use fpga_regs::engine::admin::{
 };
 use fpga_regs::engine::cqe;
 use fpga_regs::engine::doorbell::QueueKind;
-use fpga_regs::engine::qp::Attributes;
+use fpga_regs::engine::qp::{Attributes, QpType};
 use fpga_regs::engine::window;
 use hostmem::{Access, BlockRing, DmaMemory, SharedMapping, memfd};
 
@@ -398,11 +398,14 @@ impl Engine for AdminEngine {
     fn create_qp(&mut self, command: &CreateQp) -> Result<(u32, u8), Error> {
         let completion = self.run(Opcode::CreateQp, command.encode())?;
         let (qpn, generation) = (completion.result, completion.generation);
-        self.relayed(|relay| {
-            relay.add_qp(command.page, qpn, command.sq_ring, command.rqn)?;
-            relay.renew_qp(qpn, generation);
-            Ok(())
-        });
+        // The target of an XRC connection has no queue of its own.
+        if command.kind != QpType::XrcReceive {
+            self.relayed(|relay| {
+                relay.add_qp(command.page, qpn, command.sq_ring, command.rqn)?;
+                relay.renew_qp(qpn, generation);
+                Ok(())
+            });
+        }
         Ok((qpn, generation))
     }
 
