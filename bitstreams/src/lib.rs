@@ -1,7 +1,19 @@
-//! Bitstreams of the card: what a manifest says about one.
+//! Bitstreams and images of cards: what their files are, what a manifest says about them, and who
+//! signed them.
 //!
-//! A manifest is a small TOML file beside the bitstream. It says what the card itself cannot: which
-//! of the published register maps its shell has, and what its vFPGAs are driven by.
+//! Nothing here reads more than the bytes it is given, but for [`Manifest::read`] and the password
+//! of a secret key. Files are hostile: what is no image is refused by one sentence.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`image`] | which kind of file it is, and for which part |
+//! | [`bitstream`] | `.bit` and `.bin` |
+//! | [`pdi`] | `.pdi` |
+//! | [`soft`] | images of software cards |
+//! | [`part`] | devices and their IDCODEs |
+//! | [`details`] | what a manifest says beside what balboad needs |
+//! | [`signature`] | ed25519, by minisign's files |
+//! | [`digest`] | SHA-256 |
 
 #![forbid(unsafe_code)]
 #![deny(
@@ -11,213 +23,26 @@
     clippy::panic,
     clippy::arithmetic_side_effects
 )]
-#![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "tests may fail"))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        reason = "tests may fail"
+    )
+)]
 
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+pub mod bitstream;
+mod bytes;
+pub mod details;
+pub mod digest;
+pub mod image;
+mod manifest;
+pub mod part;
+pub mod pdi;
+pub mod signature;
+pub mod soft;
 
-use fpga_regs::coyote::shell::Map;
-use fpga_regs::coyote::vfpga::MAX_VFPGAS;
-use serde::Deserialize;
-
-/// The version of the manifest's format.
-const FORMAT: u32 = 1;
-/// Bytes of the largest manifest that is read.
-const MAX_BYTES: u64 = 64 << 10;
-/// Bytes of the longest name.
-const MAX_NAME: usize = 128;
-
-/// What a bitstream is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Manifest {
-    /// Its name, for people.
-    pub name: String,
-    /// The register map of its shell.
-    pub map: Map,
-    /// What drives the logic in its vFPGAs.
-    pub engine: EngineKind,
-    /// vFPGAs it has; `None` where the manifest does not say.
-    pub regions: Option<u8>,
-}
-
-/// What drives the logic in a card's vFPGAs, and makes verbs of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum EngineKind {
-    /// A verbs queue engine in the vFPGA, with its window of registers.
-    #[default]
-    Vqe,
-    /// The command registers of the published shell, by which the host posts each message.
-    Stock,
-}
-
-/// Why there is no manifest.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The file cannot be read.
-    #[error("manifest {}: {error}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// The file is no manifest.
-    #[error("manifest {}: {why}", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and what would be right.
-        why: String,
-    },
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct File {
-    format: u32,
-    name: String,
-    shell_map: MapName,
-    #[serde(default)]
-    engine: EngineKind,
-    regions: Option<u8>,
-}
-
-/// The name of a register map, in manifests and on command lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub struct MapName(pub Map);
-
-impl FromStr for MapName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "before-2026" => Ok(Self(Map::Before2026)),
-            "since-2026" => Ok(Self(Map::Since2026)),
-            _ => Err(format!("`{text}` is no register map; write before-2026 or since-2026")),
-        }
-    }
-}
-
-impl TryFrom<String> for MapName {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl std::fmt::Display for MapName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self.0 {
-            Map::Before2026 => "before-2026",
-            Map::Since2026 => "since-2026",
-        })
-    }
-}
-
-impl Manifest {
-    /// Reads a manifest from a file.
-    ///
-    /// # Errors
-    /// [`Error::Read`], [`Error::Malformed`].
-    pub fn read(path: &Path) -> Result<Self, Error> {
-        let read = |error| Error::Read { path: path.to_owned(), error };
-        let malformed = |why| Error::Malformed { path: path.to_owned(), why };
-        let mut text = String::new();
-        // To open what is no file may take for ever.
-        if !std::fs::metadata(path).map_err(read)?.is_file() {
-            return Err(malformed("it is no regular file".into()));
-        }
-        let file = std::fs::File::open(path).map_err(read)?;
-        let bytes = std::io::Read::take(file, MAX_BYTES.saturating_add(1));
-        std::io::Read::read_to_string(&mut { bytes }, &mut text).map_err(read)?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(malformed(format!("it has more than {MAX_BYTES} bytes")));
-        }
-        Self::parse(&text).map_err(malformed)
-    }
-
-    /// Parses the text of a manifest.
-    ///
-    /// # Errors
-    /// What is wrong, and what would be right.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let File { format, name, shell_map, engine, regions } =
-            toml::from_str(text).map_err(|error| sentence(text, &error))?;
-        if format != FORMAT {
-            return Err(format!("its format is {format}, and only {FORMAT} is known here"));
-        }
-        if name.chars().any(char::is_control) || name.len() > MAX_NAME {
-            return Err(format!("its name is to be one line of at most {MAX_NAME} bytes"));
-        }
-        if let Some(regions) = regions.filter(|n| *n == 0 || u64::from(*n) > MAX_VFPGAS) {
-            return Err(format!("regions = {regions}: a shell has 1 to {MAX_VFPGAS} vFPGAs"));
-        }
-        Ok(Self { name, map: shell_map.0, engine, regions })
-    }
-}
-
-/// What is wrong with a text, and in which of its lines, in one line.
-fn sentence(text: &str, error: &toml::de::Error) -> String {
-    let start = error.span().map_or(0, |span| span.start);
-    let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count().saturating_add(1);
-    let message: Vec<&str> = error.message().split_whitespace().collect();
-    format!("line {line}: {}", message.join(" "))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_manifest_says_which_map_a_bitstream_has_and_what_drives_it() {
-        let text = "format = 1\nname = \"x\"\nshell-map = \"before-2026\"\nregions = 4\n";
-        let (name, map, engine) = ("x".into(), Map::Before2026, EngineKind::Vqe);
-        let wanted = Manifest { name, map, engine, regions: Some(4) };
-        assert_eq!(Manifest::parse(text), Ok(wanted));
-        let text = "format = 1\nname = \"x\"\nshell-map = \"since-2026\"";
-        assert_eq!(Manifest::parse(text).unwrap().regions, None);
-        for (name, engine) in [("vqe", EngineKind::Vqe), ("stock", EngineKind::Stock)] {
-            let text = format!("{text}\nengine = \"{name}\"");
-            assert_eq!(Manifest::parse(&text).unwrap().engine, engine);
-        }
-    }
-
-    #[test]
-    fn what_is_no_manifest_is_refused_by_name() {
-        for (text, sentence) in [
-            ("format = 1\nname = \"x\"", "shell-map"),
-            ("format = 1\nname = \"x\"\nshell-map = \"new\"", "write before-2026 or since-2026"),
-            (
-                "format = 1\nname = \"x\"\nshell-map = \"since-2026\"\nengine = \"tcp\"",
-                "expected `vqe` or `stock`",
-            ),
-            ("format = 2\nname = \"x\"\nshell-map = \"since-2026\"", "format is 2"),
-            ("format = 1\nname = \"x\"\nshell-map = \"since-2026\"\nregions = 16", "1 to 15"),
-            ("format = 1\nname = \"x\"\nshell-map = \"since-2026\"\nmap = 3", "unknown field"),
-            ("format = 1\nname = \"a\\nb\"\nshell-map = \"since-2026\"", "one line"),
-            ("format = 1\nname =\nshell-map = \"since-2026\"", "line 2: "),
-            ("\u{0}", "line 1"),
-        ] {
-            let why = Manifest::parse(text).unwrap_err();
-            assert!(why.contains(sentence), "{text:?}: {why}");
-            assert_eq!(why.lines().count(), 1, "{why}");
-        }
-        let missing = Manifest::read(Path::new("/nonexistent/manifest.toml")).unwrap_err();
-        assert!(missing.to_string().starts_with("manifest /nonexistent/manifest.toml: "));
-        for other in ["/", "/dev/zero"] {
-            let refused = Manifest::read(Path::new(other)).unwrap_err().to_string();
-            assert!(refused.ends_with("it is no regular file"), "{refused}");
-        }
-    }
-
-    #[test]
-    fn a_maps_name_reads_as_it_is_written() {
-        for map in [Map::Before2026, Map::Since2026] {
-            assert_eq!(MapName(map).to_string().parse(), Ok(MapName(map)));
-        }
-    }
-}
+pub use manifest::{EngineKind, Entry, Error, Manifest, MapName};
