@@ -127,6 +127,13 @@ pub const TARGETS: &[Target] = &[
         longest: 256,
         run: targets::arguments::run,
     },
+    Target {
+        name: "image",
+        about: "the parsers of images, manifests and signatures, fed with files",
+        inputs: 20_000,
+        longest: 1024,
+        run: targets::image::run,
+    },
 ];
 
 /// The target called `name`.

@@ -7,6 +7,7 @@ pub mod cm;
 pub mod engine;
 pub mod frame;
 pub mod function;
+pub mod image;
 pub mod mad;
 pub mod messages;
 pub mod multicast;

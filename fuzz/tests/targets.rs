@@ -89,6 +89,11 @@ fn messages_decode_or_are_refused() {
 }
 
 #[test]
+fn images_manifests_and_signatures_are_taken_or_refused() {
+    holds("image");
+}
+
+#[test]
 fn arguments_are_taken_or_refused() {
     holds("arguments");
 }
