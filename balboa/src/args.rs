@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use bitstreams::soft::Logic;
 use clap::{Args, Parser, Subcommand};
 use vfio::PciAddress;
 
@@ -33,6 +34,13 @@ pub enum Command {
     /// Show, add and delete the addresses of a card, which are its GIDs
     #[command(after_help = ADDR_HELP)]
     Addr(Addr),
+    /// Make, look at, check and sign images of cards
+    #[command(after_help = IMAGE_HELP, disable_help_subcommand = true)]
+    Image {
+        /// What to do.
+        #[command(subcommand)]
+        action: Image,
+    },
     /// Give a card to vfio-pci, so that balboad can drive it (as root)
     #[command(after_help = BIND_HELP)]
     Bind {
@@ -102,6 +110,63 @@ pub struct Addr {
     /// What to do.
     #[command(subcommand)]
     pub action: Action,
+}
+
+/// `balboa image`.
+#[derive(Debug, Subcommand)]
+pub enum Image {
+    /// Make the image of a software card
+    #[command(after_help = IMAGE_EXIT)]
+    Make {
+        /// The logic of each vFPGA, the first one first; there is vqe, the queue engine
+        #[arg(long, required = true, value_delimiter = ',', value_name = "LOGIC[,LOGIC...]")]
+        soft: Vec<Logic>,
+        /// The file to write
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+        /// Sign it with this secret key, too
+        #[arg(long, value_name = "KEY")]
+        sign: Option<PathBuf>,
+    },
+    /// Show what an image is, and for which part
+    #[command(after_help = IMAGE_EXIT)]
+    Inspect {
+        /// The image: .bit, .bin, .pdi, or a software card's
+        file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check a manifest (.toml) and those of its files that lie beside it, or an image
+    #[command(after_help = IMAGE_EXIT)]
+    Lint {
+        /// The manifest, or the image
+        file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Sign an image: write FILE.minisig
+    #[command(after_help = IMAGE_EXIT)]
+    Sign {
+        /// The image
+        file: PathBuf,
+        /// The secret key, as minisign -G makes it
+        #[arg(long, value_name = "KEY")]
+        key: PathBuf,
+    },
+    /// Check an image and its signature, FILE.minisig
+    #[command(after_help = IMAGE_EXIT)]
+    Verify {
+        /// The image
+        file: PathBuf,
+        /// A public key that is trusted; may be repeated [default: all of /etc/balboa/keys/*.pub]
+        #[arg(long, value_name = "KEY")]
+        key: Vec<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// What is done to addresses.
@@ -273,6 +338,21 @@ Examples:
   balboa addr --state-dir D balboa0 add 2001:db8::1
   balboa addr balboa0 add 10.5.0.1 vlan 5
   balboa addr balboa0 del 10.88.0.1";
+
+const IMAGE_HELP: &str = "\
+Signatures are minisign's, beside the image as FILE.minisig. minisign -G makes a pair of keys; the public ones that
+are trusted lie in /etc/balboa/keys, as NAME.pub. No balboad is asked, and no card is touched.
+
+Exit codes: 0 done, or all is right; 1 it is not, or could not be done, and the reason was told; 2 wrong arguments.
+
+Examples:
+  balboa image make --soft vqe,vqe -o two.soft --sign minisign.key
+  balboa image inspect shell_top.bin --json
+  balboa image lint coyote-u55c.toml
+  balboa image verify two.soft --key minisign.pub";
+
+const IMAGE_EXIT: &str = "\
+Exit codes: 0 done, or all is right; 1 it is not, or could not be done, and the reason was told; 2 wrong arguments.";
 
 const BIND_HELP: &str = "\
 The card stays bound until balboa unbind or a reboot. It must be behind an IOMMU.

@@ -9,6 +9,7 @@ use terminal::complain;
 mod args;
 mod bind;
 mod client;
+mod image;
 mod port;
 mod run;
 mod status;
@@ -16,7 +17,7 @@ mod status;
 /// Exit code of `balboa run` for its own failures; 126 and 127 are env(1)'s.
 const OWN_FAILURE: u8 = 125;
 /// Commands that a complaint is told under the name of.
-const COMMANDS: [&str; 6] = ["run", "status", "link", "addr", "bind", "unbind"];
+const COMMANDS: [&str; 7] = ["run", "status", "link", "addr", "image", "bind", "unbind"];
 
 fn main() -> ExitCode {
     let arguments = match parse() {
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         }
         args::Command::Bind { address } => told("bind", bind::bind(address)),
         args::Command::Unbind { address } => told("unbind", bind::unbind(address)),
+        args::Command::Image { action } => told("image", image::image(&action)),
         args::Command::Link(link) => told("link", port::link(&link)),
         args::Command::Addr(addr) => told("addr", port::addr(&addr)),
         args::Command::Status(status) => told("status", status::status(&status)),

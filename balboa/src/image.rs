@@ -1,0 +1,226 @@
+//! `balboa image`: files that cards are made of.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use bitstreams::Entry;
+use bitstreams::digest::Sha256;
+use bitstreams::image::Image;
+use bitstreams::signature::{self, PublicKey, Signature};
+use bitstreams::soft::{Logic, SoftImage};
+use serde_json::{Value, json};
+use terminal::say;
+
+use crate::args;
+
+/// Bytes of the largest image that is read: the largest known, of whole devices, have 120 MB.
+const MAX_IMAGE: u64 = 1 << 30;
+/// Bytes of the largest manifest, key or signature.
+const MAX_TEXT: u64 = 64 << 10;
+/// Where the public keys lie that are trusted.
+const KEYS: &str = "/etc/balboa/keys";
+
+/// Does what is asked.
+///
+/// # Errors
+/// When it cannot be done, or an image, manifest or signature is not right.
+pub fn image(action: &args::Image) -> Result<()> {
+    match action {
+        args::Image::Make { soft, output, sign } => make(soft, output, sign.as_deref()),
+        args::Image::Inspect { file, json } => inspect(file, *json),
+        args::Image::Lint { file, json } => lint(file, *json),
+        args::Image::Sign { file, key } => sign(file, key),
+        args::Image::Verify { file, key, json } => verify(file, key, *json),
+    }
+}
+
+fn make(logic: &[Logic], output: &Path, key: Option<&Path>) -> Result<()> {
+    let image = SoftImage::new(logic.to_vec()).map_err(anyhow::Error::msg)?;
+    let bytes = image.to_bytes();
+    // A key that does not serve leaves nothing behind.
+    let signature = key.map(|key| signed(&bytes, key)).transpose()?;
+    write(output, &bytes)?;
+    signature.map_or(Ok(()), |signature| write(&signature_of(output), signature.as_bytes()))
+}
+
+fn inspect(file: &Path, as_json: bool) -> Result<()> {
+    let (bytes, image) = read_image(file)?;
+    show(&facts(&bytes, &image), as_json)
+}
+
+fn lint(file: &Path, as_json: bool) -> Result<()> {
+    if file.extension().is_none_or(|extension| extension != "toml") {
+        let (bytes, image) = read_image(file)?;
+        return show(&facts(&bytes, &image), as_json);
+    }
+    let entry = Entry::parse(&read_text(file)?).map_err(|why| about(file, &why))?;
+    let mut files = serde_json::Map::new();
+    for of in &entry.details.files {
+        let path = file.with_file_name(&of.name);
+        if !path.try_exists().with_context(|| path.display().to_string())? {
+            files.insert(of.name.clone(), json!("not here"));
+            continue;
+        }
+        let bytes = read(&path, MAX_IMAGE)?;
+        let checked = entry.details.check_file(of, entry.manifest.regions, &bytes);
+        let image = checked.map_err(|why| about(&path, &why))?;
+        if let Some(signature) = &of.signature {
+            read_signature(&file.with_file_name(signature))?;
+        }
+        files.insert(of.name.clone(), json!(image.describe()));
+    }
+    let (name, board) = (&entry.manifest.name, &entry.details.board);
+    let verified = entry.details.verified;
+    show(&json!({ "name": name, "board": board, "verified": verified, "files": files }), as_json)
+}
+
+fn sign(file: &Path, key: &Path) -> Result<()> {
+    let (bytes, _) = read_image(file)?;
+    write(&signature_of(file), signed(&bytes, key)?.as_bytes())
+}
+
+fn verify(file: &Path, keys: &[PathBuf], as_json: bool) -> Result<()> {
+    let (bytes, image) = read_image(file)?;
+    let signature = read_signature(&signature_of(file))?;
+    let keys = if keys.is_empty() { trusted()? } else { keys.to_vec() };
+    let key = |path: PathBuf| {
+        let key = PublicKey::parse(&read_text(&path)?).map_err(|why| about(&path, &why))?;
+        Ok((path, key))
+    };
+    let keys: Vec<(PathBuf, PublicKey)> = keys.into_iter().map(key).collect::<Result<_>>()?;
+    let by = signature.check(&bytes, &keys).ok_or_else(|| {
+        about(file, "its signature is by none of the keys, or of other bytes; have it anew")
+    })?;
+    let mut facts = facts(&bytes, &image);
+    facts["signed_by"] = json!(by.to_string_lossy());
+    facts["comment"] = json!(signature.comment());
+    show(&facts, as_json)
+}
+
+/// The keys that are trusted where none is given, by their names.
+fn trusted() -> Result<Vec<PathBuf>> {
+    let none = || format!("{KEYS} has no key (NAME.pub); put one there, or give --key");
+    let entries = fs::read_dir(KEYS).with_context(none)?;
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>();
+    let mut paths = paths.context(KEYS)?;
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "pub"));
+    paths.sort();
+    ensure!(!paths.is_empty(), "{}", none());
+    Ok(paths)
+}
+
+fn signed(bytes: &[u8], key: &Path) -> Result<String> {
+    signature::sign(bytes, &read_text(key)?).map_err(|why| about(key, &why))
+}
+
+/// The name of an image's signature.
+fn signature_of(file: &Path) -> PathBuf {
+    let mut name: OsString = file.as_os_str().to_owned();
+    name.push(".minisig");
+    name.into()
+}
+
+/// What an image is.
+fn facts(bytes: &[u8], image: &Image) -> Value {
+    let parts: Vec<_> = image.parts().iter().map(|part| part.name).collect();
+    let mut facts = json!({
+        "kind": image.kind(),
+        "what": image.describe(),
+        "bytes": bytes.len(),
+        "sha256": Sha256::of(bytes).to_string(),
+    });
+    if !matches!(image, Image::Soft(_)) {
+        facts["parts"] = json!(parts);
+        facts["idcode"] = json!(image.idcode().map(|idcode| format!("{idcode:#010x}")));
+        facts["full"] = json!(image.full());
+    }
+    match image {
+        Image::Bitstream(bitstream) => {
+            if let Some(header) = &bitstream.header {
+                facts["design"] = json!(header.design);
+                facts["part_number"] = json!(header.part);
+                facts["made"] = json!(format!("{} {}", header.date, header.time));
+            }
+            facts["crc_words"] = json!(bitstream.crc_words);
+            facts["frame_bytes"] = json!(bitstream.frame_bytes);
+        }
+        Image::Pdi(pdi) => facts["loader_bytes"] = json!(pdi.loader_bytes),
+        Image::Soft(soft) => {
+            facts["logic"] = json!(soft.logic().iter().map(|it| it.name()).collect::<Vec<_>>());
+        }
+    }
+    facts
+}
+
+/// Prints facts, as JSON or a line each.
+fn show(facts: &Value, as_json: bool) -> Result<()> {
+    if as_json {
+        return Ok(say(format_args!("{facts:#}\n"))?);
+    }
+    let lines = facts.as_object().into_iter().flatten();
+    let lines: String =
+        lines.map(|(name, value)| format!("{name:<13}{}\n", plain(value))).collect();
+    Ok(say(format_args!("{lines}"))?)
+}
+
+/// A fact as a person reads it, without what a terminal would obey.
+fn plain(value: &Value) -> String {
+    let list = |items: Vec<String>| {
+        if items.is_empty() { "none that is known".to_owned() } else { items.join(", ") }
+    };
+    match value {
+        Value::Null => "not said".into(),
+        Value::Bool(value) => if *value { "yes" } else { "no" }.into(),
+        Value::String(text) => text.replace(char::is_control, "?"),
+        Value::Array(items) => list(items.iter().map(plain).collect()),
+        Value::Object(items) => {
+            list(items.iter().map(|(name, value)| format!("{name}: {}", plain(value))).collect())
+        }
+        Value::Number(number) => number.to_string(),
+    }
+}
+
+fn read_image(file: &Path) -> Result<(Vec<u8>, Image)> {
+    let bytes = read(file, MAX_IMAGE)?;
+    let image = Image::parse(&bytes).map_err(|why| about(file, &why))?;
+    Ok((bytes, image))
+}
+
+fn read_signature(file: &Path) -> Result<Signature> {
+    Signature::parse(&read_text(file)?).map_err(|why| about(file, &why))
+}
+
+fn read_text(file: &Path) -> Result<String> {
+    String::from_utf8(read(file, MAX_TEXT)?).map_err(|_| about(file, "it is no text"))
+}
+
+/// A whole file, that is one and not too large.
+fn read(file: &Path, most: u64) -> Result<Vec<u8>> {
+    let context = || file.display().to_string();
+    // To open what is no file may take for ever.
+    if !fs::metadata(file).with_context(context)?.is_file() {
+        return Err(about(file, "it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    let opened = fs::File::open(file).with_context(context)?;
+    opened.take(most.saturating_add(1)).read_to_end(&mut bytes).with_context(context)?;
+    if bytes.len() as u64 > most {
+        bail!("{}: it has more than {most} bytes", file.display());
+    }
+    Ok(bytes)
+}
+
+/// Writes a file, new or in place of one.
+fn write(file: &Path, bytes: &[u8]) -> Result<()> {
+    if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
+        return Err(about(file, "it is no regular file"));
+    }
+    fs::write(file, bytes).with_context(|| file.display().to_string())
+}
+
+fn about(file: &Path, why: &str) -> anyhow::Error {
+    anyhow!("{}: {why}", file.display())
+}
