@@ -12,6 +12,7 @@ mod data;
 mod death;
 mod discovery;
 pub(crate) mod faults;
+mod image;
 mod lifecycle;
 mod many;
 mod perftest;
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Case> {
     let families = [
         sentences::cases(),
         usage::cases(),
+        image::cases(),
         discovery::cases(),
         lifecycle::cases(),
         pingpong::cases(),

@@ -180,6 +180,7 @@ fn balboads_files(setting: &Setting) -> Result<()> {
 
 fn balboa(setting: &Setting) -> Result<()> {
     fs::write(setting.directory().join("file"), "")?;
+    fs::write(setting.directory().join("empty.toml"), "")?;
     let too_long = "x".repeat(120);
     let (long_status, long_run) =
         (format!("status --state-dir {too_long}"), format!("run --state-dir {too_long} true"));
@@ -216,6 +217,30 @@ fn balboa(setting: &Setting) -> Result<()> {
         ("addr balboa0 add 10.5.0.1 vlan 0", 2, "0 is not in 1..=4094"),
         ("addr balboa0 add 10.5.0.1 vlan 4095", 2, "4095 is not in 1..=4094"),
         ("addr --state-dir nowhere balboa0 show", 1, "no balboad serves nowhere"),
+        ("image", 2, "no command is given"),
+        ("image bogus", 2, "unrecognized subcommand 'bogus'"),
+        ("image make", 2, "not provided: --soft <LOGIC[,LOGIC...]> --output <FILE>"),
+        ("image make --soft vqe", 2, "required arguments were not provided: --output <FILE>"),
+        ("image make --soft vqe,", 2, "software cards have no logic ``; write vqe"),
+        ("image make --soft tcp -o x", 2, "software cards have no logic `tcp`; write vqe"),
+        (&format!("image make -o x --soft vqe{}", ",vqe".repeat(15)), 1, "a card has 1 to 15"),
+        ("image make --soft vqe -o /", 1, "/: it is no regular file"),
+        ("image make --soft vqe -o /no/where", 1, "/no/where: No such file"),
+        ("image make --soft vqe -o x --sign file", 1, "file: it is no secret key"),
+        ("image inspect", 2, "required arguments were not provided: <FILE>"),
+        ("image inspect nowhere", 1, "nowhere: No such file"),
+        ("image inspect /", 1, "/: it is no regular file"),
+        ("image inspect /dev/zero", 1, "/dev/zero: it is no regular file"),
+        ("image inspect file", 1, "file: it is no .bit, no .pdi and no software card's image"),
+        ("image lint", 2, "required arguments were not provided: <FILE>"),
+        ("image lint file", 1, "file: it is no .bit, no .pdi and no software card's image"),
+        ("image lint no.toml", 1, "no.toml: No such file"),
+        ("image lint empty.toml", 1, "empty.toml: line 1: missing field `format`"),
+        ("image sign file", 2, "required arguments were not provided: --key <KEY>"),
+        ("image sign file --key file", 1, "file: it is no .bit"),
+        ("image verify", 2, "required arguments were not provided: <FILE>"),
+        ("image verify file --key", 2, "a value is required"),
+        ("image verify file --key file", 1, "file: it is no .bit"),
         ("run", 125, "required arguments were not provided: <CMD>..."),
         ("run --", 125, "required arguments were not provided: <CMD>..."),
         ("run --state-dir", 125, "a value is required"),
