@@ -7,7 +7,7 @@ pub struct Part {
     pub name: &'static str,
     /// The board it is on: `u55c`.
     pub board: &'static str,
-    /// Its JTAG IDCODE without the version in bits 31 to 28; `None` where no public source has it.
+    /// Its JTAG IDCODE without the version in bits 31 to 28; `None` where we know of no public source of it.
     pub idcode: Option<u32>,
 }
 
@@ -15,8 +15,8 @@ pub struct Part {
 const DEVICE: u32 = 0x0fff_ffff;
 
 /// The devices. The U55C's and the U280's are one to the configuration logic: they share an IDCODE,
-/// so only a part number tells their files apart. (Values: UG570, table of IDCODEs; the same in what
-/// open tools print of these cards.)
+/// so only a part number tells their files apart. (Values: tables of open programming
+/// tools.)
 pub const PARTS: &[Part] = &[
     Part { name: "xcu50", board: "u50", idcode: Some(0x04b7_7093) },
     Part { name: "xcu55c", board: "u55c", idcode: Some(0x04b7_d093) },

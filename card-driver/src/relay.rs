@@ -6,7 +6,7 @@
 //!
 //! What a client stores is a hint and no more: of the queues that the client itself has behind a slot that
 //! changed the relay reads the records again, and rings for those that have news, with values of its own
-//! ([`Bell`]). So nobody rings for a queue of another's, whoever rings nothing that is new costs the card nothing,
+//! (`Bell`). So nobody rings for a queue of another's, whoever rings nothing that is new costs the card nothing,
 //! and no two clients' stores can hide each other.
 
 use std::collections::{BTreeMap, HashMap};
