@@ -63,7 +63,7 @@ pub use foreign::{FileId, ForeignEventFd};
 pub use hand_over::HandOver;
 pub use liveness::{Lifeline, Liveness};
 pub use mapping::{Access, ForkCanary, SharedMapping};
-pub use masked::MaskedTable;
+pub use masked::{Lender, Lent, MaskedTable};
 pub use mmio::Mmio;
 pub use mutex::{FutexGuard, FutexMutex, Waiters};
 pub use netdev::{PacketSocket, Tap};

@@ -8,7 +8,7 @@ use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::qp::{Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;
 use hostmem::PAGE_BYTES;
-use hostmem::{BlockRing, Record};
+use hostmem::{BlockRing, Lender, Record};
 use shim_abi::{
     AddressVector, ContextInfo, CreateQp, Limits, PortInfo, ReceiveRing, Request, Response,
 };
@@ -116,6 +116,8 @@ pub(crate) struct NewQp<'a> {
     pub signal_all: bool,
     /// One thread at a time uses it.
     pub single_threaded: bool,
+    /// Who lends memory to its send queue and to its receive queue.
+    pub lenders: [Option<Arc<dyn Lender>>; 2],
     /// Address of its `ibv_qp`.
     pub address: u64,
 }
@@ -476,11 +478,12 @@ impl Context {
         generation: u8,
         at: u64,
         sizes: &ReceiveSizes,
+        lender: Option<Arc<dyn Lender>>,
     ) -> Result<ReceivePlace> {
         let ReceiveSizes { log2_entries, log2_stride, .. } = *sizes;
         let (ring, record) = self.ring_memory(at, log2_entries.saturating_add(log2_stride))?;
         let path = Arc::clone(&self.opened.path);
-        Ok(ReceivePlace { rqn, generation, ring, log2_stride, record, path })
+        Ok(ReceivePlace { rqn, generation, ring, log2_stride, record, path, lender })
     }
 
     /// Makes a shared receive queue; `address` is that of its `ibv_srq`.
@@ -488,7 +491,7 @@ impl Context {
         &self,
         pdn: u32,
         asked: &ibv_srq_attr,
-        single_threaded: bool,
+        (single_threaded, lender): (bool, Option<Arc<dyn Lender>>),
         address: u64,
     ) -> Result<Srq> {
         if !self.capabilities().contains(Capabilities::SRQ) {
@@ -500,10 +503,13 @@ impl Context {
         let request = Request::CreateSrq { pdn, log2_entries, log2_stride, cookie };
         let (srqn, ring) =
             ask!(self.connection, request, Response::Srq { srqn, ring } => (srqn, ring))?;
-        let place = self.receive_place(srqn, 0, ring, &sizes).inspect_err(|_| {
-            let _ = self.sent(Request::DestroySrq { srqn });
-        })?;
-        let shared = Arc::new(SharedReceiveQueue::new(place, max_sge, single_threaded));
+        let place = self.receive_place(srqn, 0, ring, &sizes, lender);
+        let shared = place
+            .and_then(|place| SharedReceiveQueue::new(place, max_sge, single_threaded))
+            .inspect_err(|_| {
+                let _ = self.sent(Request::DestroySrq { srqn });
+            })?;
+        let shared = Arc::new(shared);
         self.asynchronous.watch(cookie, address, None);
         Ok(Srq { shared, max_wr, max_sge, cq: None, cookie })
     }
@@ -583,7 +589,8 @@ impl Context {
             let path = Arc::clone(&self.opened.path);
             let none = only_sends
                 .then(|| ReceiveQueue::absent(0, ring.clone(), record.clone(), Arc::clone(&path)));
-            let send = SendPlace { qpn, generation, ring, record, path };
+            let [lender, of_receives] = new.lenders.clone();
+            let send = SendPlace { qpn, generation, ring, record, path, lender };
             let shape = SendShape {
                 max_wr: cap.max_send_wr,
                 max_sge: cap.max_send_sge,
@@ -591,7 +598,7 @@ impl Context {
                 operations: self.operations(new.kind),
                 flags: FlagTable::new(new.signal_all),
             };
-            let send = SendQueue::new(send, shape, new.single_threaded);
+            let send = SendQueue::new(send, shape, new.single_threaded)?;
             let send = (send, new.send_cq.queue.cqn);
             let join =
                 |receive| Queues::new(qpn, generation, send, (receive, new.receive_cq.queue.cqn));
@@ -604,9 +611,10 @@ impl Context {
                     Ok(join(shared.queue.beside()).with_shared(shared))
                 }
                 (None, Some(ReceiveRing { rqn, ring })) => {
-                    let place = self.receive_place(rqn, generation, ring, &sizes.receive)?;
+                    let sizes = &sizes.receive;
+                    let place = self.receive_place(rqn, generation, ring, sizes, of_receives)?;
                     let max_sge = cap.max_recv_sge;
-                    Ok(join(ReceiveQueue::new(place, max_sge, new.single_threaded)))
+                    Ok(join(ReceiveQueue::new(place, max_sge, new.single_threaded)?))
                 }
                 (None, None) => Err(unexpected(&request, "the QP has no receive queue")),
             }

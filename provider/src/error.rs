@@ -77,6 +77,9 @@ pub(crate) enum Error {
     /// An argument is out of range or the object is not in a state for the call.
     #[error("{0}")]
     Invalid(String),
+    /// The allocator of a parent domain has no memory.
+    #[error("the parent domain's allocator gave no memory, or none that is aligned, for {0}")]
+    NoMemory(&'static str),
     /// The object is still used by others.
     #[error("{0}")]
     Busy(String),
@@ -116,6 +119,7 @@ impl Error {
             Self::Refused { errno, .. } if *errno > 0 => *errno,
             Self::Refused { .. } => libc::EIO,
             Self::Invalid(_) => libc::EINVAL,
+            Self::NoMemory(_) => libc::ENOMEM,
             Self::Busy(_) => libc::EBUSY,
             Self::Unsupported(_) => libc::EOPNOTSUPP,
             Self::BadMemory { .. } => libc::EFAULT,

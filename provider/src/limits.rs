@@ -79,7 +79,7 @@ pub(crate) fn queue_sizes(limits: &Limits, asked: &ibv_qp_cap) -> Result<(QueueS
         .max(send_blocks_for_inline(asked.max_inline_data as usize));
     let log2_sq_blocks = log2_up(u64::from(asked.max_send_wr).saturating_mul(blocks as u64));
     let most = power(limits.log2_sq_blocks).checked_div(blocks as u64).unwrap_or(0);
-    check("a QP with max_send_wr", asked.max_send_wr, most)?;
+    check("a QP with max_send_wr", asked.max_send_wr, most.min(max_qp_wr(limits)))?;
     // At least one request of that size fits, whatever was asked for.
     let log2_sq_blocks = log2_sq_blocks.max(log2_up(blocks as u64));
 
@@ -119,6 +119,11 @@ pub(crate) fn cq_size(limits: &Limits, cqe: u32) -> Result<u8> {
     Ok(log2_up(cqe.into()))
 }
 
+/// The work requests that a queue of a QP may be asked to hold, if they are of the smallest.
+fn max_qp_wr(limits: &Limits) -> u64 {
+    power(limits.log2_sq_blocks).min(power(limits.log2_rq_entries))
+}
+
 fn int(value: impl TryInto<i32>) -> i32 {
     value.try_into().unwrap_or(i32::MAX)
 }
@@ -145,7 +150,6 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
     // A window of type 2 is its protection domain's and its QP's.
     let window_flags = ibv::IBV_DEVICE_MEM_WINDOW | ibv::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     let atomic = capabilities.contains(Capabilities::ATOMIC);
-    let wr = power(limits.log2_sq_blocks).min(power(limits.log2_rq_entries));
     let reads = u32::from(limits.max_rd_atomic);
     ibv_device_attr {
         fw_ver,
@@ -157,7 +161,7 @@ pub(crate) fn device_attributes(info: &ContextInfo) -> ibv_device_attr {
         vendor_part_id: pci::DEVICE_ID.into(),
         hw_ver: VERSION_MAJOR.into(),
         max_qp: int(limits.qps),
-        max_qp_wr: int(wr),
+        max_qp_wr: int(max_qp_wr(limits)),
         device_cap_flags: ibv::IBV_DEVICE_CURR_QP_STATE_MOD
             | ibv::IBV_DEVICE_PORT_ACTIVE_EVENT
             | ibv::IBV_DEVICE_SYS_IMAGE_GUID

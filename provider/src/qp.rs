@@ -149,8 +149,14 @@ pub(crate) mod tests {
         let memory = memory(8192);
         let ring = |at| BlockRing::new(memory.clone(), at, 8).unwrap();
         let record = |at| Record::new(memory.clone(), at).unwrap();
-        let send =
-            SendPlace { qpn, generation, ring: ring(64), record: record(0), path: path.clone() };
+        let send = SendPlace {
+            qpn,
+            generation,
+            ring: ring(64),
+            record: record(0),
+            path: path.clone(),
+            lender: None,
+        };
         let receive = ReceivePlace {
             rqn: qpn,
             generation,
@@ -158,6 +164,7 @@ pub(crate) mod tests {
             log2_stride: 0,
             record: record(4096),
             path: path.clone(),
+            lender: None,
         };
         let shape = SendShape {
             max_wr: 8,
@@ -166,8 +173,8 @@ pub(crate) mod tests {
             operations: Operations::offered(Capabilities::all(), kind),
             flags: FlagTable::new(false),
         };
-        let send = SendQueue::new(send, shape, false);
-        let receive = ReceiveQueue::new(receive, 3, false);
+        let send = SendQueue::new(send, shape, false).unwrap();
+        let receive = ReceiveQueue::new(receive, 3, false).unwrap();
         let queues = Queues::new(qpn, generation, (send, CQN), (receive, CQN));
         queues.set_state(QpState::Rts);
         Arc::new(queues)

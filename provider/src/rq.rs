@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::verbs::ibv_sge;
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
-use hostmem::{BlockRing, DoorbellSlot, Record};
+use hostmem::{BlockRing, DoorbellSlot, Lender, Record};
 
 use crate::doorbell::CardPath;
+use crate::error::{Error, Result};
 use crate::lock::{QueueGuard, QueueLock};
 use crate::wr::write_receive;
 use crate::wr_ids::WrIdPool;
@@ -54,14 +55,18 @@ pub(crate) struct ReceivePlace {
     pub record: Record,
     /// The card.
     pub path: Arc<CardPath>,
+    /// Who lends memory for the names of requests, if not the heap.
+    pub lender: Option<Arc<dyn Lender>>,
 }
 
 impl ReceiveQueue {
     /// Makes the receive queue of a QP in RESET.
-    pub(crate) fn new(place: ReceivePlace, max_sge: u32, single_threaded: bool) -> Self {
-        let ReceivePlace { rqn, generation, ring, log2_stride, record, path } = place;
+    pub(crate) fn new(place: ReceivePlace, max_sge: u32, single_threaded: bool) -> Result<Self> {
+        let ReceivePlace { rqn, generation, ring, log2_stride, record, path, lender } = place;
         let entries = ring.blocks().wrapping_shr(u32::from(log2_stride)).max(1);
-        Self {
+        let wr_ids = WrIdPool::lent(entries, lender.as_ref());
+        let wr_ids = wr_ids.ok_or(Error::NoMemory("a receive queue"))?;
+        Ok(Self {
             lock: QueueLock::new(single_threaded),
             gate: AtomicI32::new(libc::EINVAL),
             max_sge,
@@ -72,9 +77,9 @@ impl ReceiveQueue {
             ring,
             record,
             path,
-            wr_ids: WrIdPool::new(entries),
+            wr_ids,
             produced: Produced::default(),
-        }
+        })
     }
 
     /// Makes the own queue of a QP that has a shared one, this one: it is never opened, and nothing is
@@ -214,8 +219,9 @@ mod tests {
             log2_stride,
             record: record.clone(),
             path: path().0,
+            lender: None,
         };
-        let queue = ReceiveQueue::new(place, 7, false);
+        let queue = ReceiveQueue::new(place, 7, false).unwrap();
         queue.set_gate(0);
         (queue, ring, record)
     }

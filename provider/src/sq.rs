@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
 use fpga_regs::engine::wqe::{Datagram, SendFlags};
-use hostmem::{BlockRing, DoorbellSlot, MaskedTable, Record};
+use hostmem::{BlockRing, DoorbellSlot, Lender, MaskedTable, Record};
 
 use crate::doorbell::CardPath;
+use crate::error::{Error, Result};
 use crate::lock::{QueueGuard, QueueLock};
 use crate::wr::{
     AtomicRequest, FlagTable, KeyRequest, Operation, Operations, Payload, SendRequest,
@@ -92,14 +93,17 @@ pub(crate) struct SendPlace {
     pub record: Record,
     /// The card.
     pub path: Arc<CardPath>,
+    /// Who lends memory for what is noted of requests, if not the heap.
+    pub lender: Option<Arc<dyn Lender>>,
 }
 
 impl SendQueue {
     /// Makes the queue of a QP in RESET.
-    pub(crate) fn new(place: SendPlace, shape: SendShape, single_threaded: bool) -> Self {
-        let SendPlace { qpn, generation, ring, record, path } = place;
-        let posted = MaskedTable::new(ring.blocks());
-        Self {
+    pub(crate) fn new(place: SendPlace, shape: SendShape, single_threaded: bool) -> Result<Self> {
+        let SendPlace { qpn, generation, ring, record, path, lender } = place;
+        let posted = MaskedTable::lent(ring.blocks(), lender.as_ref());
+        let posted = posted.ok_or(Error::NoMemory("a send queue"))?;
+        Ok(Self {
             lock: QueueLock::new(single_threaded),
             gate: AtomicI32::new(libc::EINVAL),
             shape,
@@ -112,7 +116,7 @@ impl SendQueue {
             posted,
             produced: Position::default(),
             consumed: Position::default(),
-        }
+        })
     }
 
     /// What the queue accepts.

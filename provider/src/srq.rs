@@ -2,6 +2,7 @@
 
 use hostmem::FutexMutex;
 
+use crate::error::Result;
 use crate::rq::{ReceivePlace, ReceiveQueue};
 
 /// A shared receive queue as the program's side sees it.
@@ -17,11 +18,11 @@ pub(crate) struct SharedReceiveQueue {
 
 impl SharedReceiveQueue {
     /// Makes a queue that takes requests.
-    pub(crate) fn new(place: ReceivePlace, max_sge: u32, single_threaded: bool) -> Self {
+    pub(crate) fn new(place: ReceivePlace, max_sge: u32, single_threaded: bool) -> Result<Self> {
         let srqn = place.rqn;
-        let queue = ReceiveQueue::new(place, max_sge, single_threaded);
+        let queue = ReceiveQueue::new(place, max_sge, single_threaded)?;
         queue.set_gate(0);
-        Self { srqn, queue, retiring: FutexMutex::new(()) }
+        Ok(Self { srqn, queue, retiring: FutexMutex::new(()) })
     }
 
     /// Takes back a work request: its completion carries its tag.
@@ -53,8 +54,9 @@ pub(crate) mod tests {
             log2_stride: 0,
             record: Record::new(memory, 0).unwrap(),
             path: path.clone(),
+            lender: None,
         };
-        Arc::new(SharedReceiveQueue::new(place, 3, false))
+        Arc::new(SharedReceiveQueue::new(place, 3, false).unwrap())
     }
 
     pub(crate) fn post(shared: &SharedReceiveQueue, wr_id: u64) -> Result<(), i32> {

@@ -1,8 +1,9 @@
 //! The program's names for what is outstanding, where completions come in any order.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use hostmem::MaskedTable;
+use hostmem::{Lender, MaskedTable};
 
 /// A pool of numbered entries, each with a `wr_id` while a work request has it.
 ///
@@ -35,6 +36,11 @@ struct Place {
 #[repr(align(64))]
 struct GivenBack(AtomicU32);
 
+/// How many places the entries of a pool have: there is another entry for each to name.
+fn places(entries: u32) -> u32 {
+    entries.max(2)
+}
+
 /// What stands in the entry of a tag while it is free: a tag of another entry.
 #[inline(always)]
 fn free_mark(tag: u32) -> u32 {
@@ -44,8 +50,15 @@ fn free_mark(tag: u32) -> u32 {
 impl WrIdPool {
     /// Makes a pool of so many entries, a power of two, all of them free.
     pub(crate) fn new(entries: u32) -> Self {
-        // There is another entry for each to name.
-        let places = MaskedTable::new(entries.max(2));
+        Self::over(MaskedTable::new(places(entries)), entries)
+    }
+
+    /// As [`Self::new`], in memory of a lender; `None` where that has none.
+    pub(crate) fn lent(entries: u32, lender: Option<&Arc<dyn Lender>>) -> Option<Self> {
+        Some(Self::over(MaskedTable::lent(places(entries), lender)?, entries))
+    }
+
+    fn over(places: MaskedTable<Place>, entries: u32) -> Self {
         let pool = Self { places, entries, given_back: GivenBack::default() };
         pool.reset();
         pool

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use crate::abi::verbs::{ibv_qp_cap, ibv_srq_attr};
 use fpga_regs::engine::qp::QpType;
 use fpga_regs::engine::window::Capabilities;
-use hostmem::{Access, BlockRing, PAGE_BYTES, Record, SharedMapping, memfd};
+use hostmem::{Access, BlockRing, Lender, PAGE_BYTES, Record, SharedMapping, memfd};
 use shim_abi::{FileId, Request, Response};
 use std::os::fd::AsFd as _;
 
@@ -69,7 +69,7 @@ impl Context {
         (pdn, xrcd): (u32, u32),
         cq: &Cq,
         asked: &ibv_srq_attr,
-        single_threaded: bool,
+        (single_threaded, lender): (bool, Option<Arc<dyn Lender>>),
         address: u64,
     ) -> Result<Srq> {
         self.check_xrc()?;
@@ -79,10 +79,13 @@ impl Context {
         let request = Request::CreateXrcSrq { xrcd, pdn, cqn, log2_entries, log2_stride, cookie };
         let (srqn, ring) =
             ask!(self.connection, request, Response::Srq { srqn, ring } => (srqn, ring))?;
-        let place = self.receive_place(srqn, 0, ring, &sizes).inspect_err(|_| {
-            let _ = self.sent(Request::DestroySrq { srqn });
-        })?;
-        let shared = Arc::new(SharedReceiveQueue::new(place, max_sge, single_threaded));
+        let place = self.receive_place(srqn, 0, ring, &sizes, lender);
+        let shared = place
+            .and_then(|place| SharedReceiveQueue::new(place, max_sge, single_threaded))
+            .inspect_err(|_| {
+                let _ = self.sent(Request::DestroySrq { srqn });
+            })?;
+        let shared = Arc::new(shared);
         cq::attach_srq(&cq.queue, &shared);
         self.asynchronous.watch(cookie, address, None);
         Ok(Srq { shared, max_wr, max_sge, cq: Some(Arc::clone(&cq.queue)), cookie })
@@ -105,22 +108,9 @@ impl Context {
     fn target(&self, request: Request, cookie: u64, address: u64) -> Result<Qp> {
         let (target, qpn) =
             ask!(self.connection, request, Response::Target { target, qpn } => (target, qpn))?;
-        let (ring, record) = no_ring().inspect_err(|_| {
+        let queues = self.no_queues(qpn).inspect_err(|_| {
             let _ = self.sent(Request::DestroyTarget { target });
         })?;
-        let path = Arc::clone(&self.opened.path);
-        let receive = ReceiveQueue::absent(0, ring.clone(), record.clone(), Arc::clone(&path));
-        let shape = SendShape {
-            max_wr: 0,
-            max_sge: 0,
-            max_inline: 0,
-            operations: self.operations(QpType::XrcReceive),
-            flags: FlagTable::new(false),
-        };
-        let send =
-            SendQueue::new(SendPlace { qpn, generation: 0, ring, record, path }, shape, false);
-        let queues =
-            Queues::new(qpn, 0, (send, 0), (receive, 0)).without_sends().without_receives();
         self.asynchronous.watch(cookie, address, None);
         let cap = ibv_qp_cap {
             max_send_wr: 0,
@@ -130,5 +120,22 @@ impl Context {
             max_inline_data: 0,
         };
         Ok(Qp { queues: Arc::new(queues), cap, cqs: None, target: Some(target), cookie })
+    }
+
+    /// The queues of a target, which are never opened.
+    fn no_queues(&self, qpn: u32) -> Result<Queues> {
+        let (ring, record) = no_ring()?;
+        let path = Arc::clone(&self.opened.path);
+        let receive = ReceiveQueue::absent(0, ring.clone(), record.clone(), Arc::clone(&path));
+        let shape = SendShape {
+            max_wr: 0,
+            max_sge: 0,
+            max_inline: 0,
+            operations: self.operations(QpType::XrcReceive),
+            flags: FlagTable::new(false),
+        };
+        let place = SendPlace { qpn, generation: 0, ring, record, path, lender: None };
+        let send = SendQueue::new(place, shape, false)?;
+        Ok(Queues::new(qpn, 0, (send, 0), (receive, 0)).without_sends().without_receives())
     }
 }

@@ -96,7 +96,7 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
         None
     } else {
         // SAFETY: as the caller promises; the domain outlives the queue.
-        Some(unsafe { Use::of_parent(attr.parent_domain)? })
+        Some(unsafe { Use::of_parent(attr.parent_domain, context)? })
     };
     // SAFETY: as the caller promises.
     let (device, channel) = unsafe { (opened(context), channel.as_ref()) };

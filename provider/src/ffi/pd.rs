@@ -1,16 +1,22 @@
 //! Protection domains, thread domains, and parent domains that join them.
 
-use std::ptr::null_mut;
+use std::alloc::Layout;
+use std::ffi::c_void;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use hostmem::{Lender, Lent};
+
+use crate::abi::RDMA_DRIVER_UNKNOWN;
 use crate::abi::verbs::{
-    IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context, ibv_parent_domain_init_attr, ibv_pd,
-    ibv_td, ibv_td_init_attr,
+    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
 
 use super::context::opened;
 use super::{errno, object};
-use crate::error::{Error, Result, invalid, unsupported};
+use crate::error::{Error, Result, invalid};
 
 /// A protection domain, or a parent domain, which stands for one.
 #[repr(C)]
@@ -31,6 +37,79 @@ struct Own {
 struct Parent {
     pd: *mut Pd,
     td: *mut Td,
+    allocator: Option<Allocator>,
+}
+
+type Alloc = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, usize, u64) -> *mut c_void;
+type Free = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, u64);
+
+/// The functions by which a program allocates memory for what is made under its parent domain.
+#[derive(Clone, Copy, Debug)]
+struct Allocator {
+    alloc: Alloc,
+    free: Free,
+    /// What the program wants to be told with each call.
+    pd_context: *mut c_void,
+}
+
+/// What memory is lent for: the code of a resource in its `resource_type`.
+///
+/// It is what the provider notes of work requests, so that it can tell their `wr_id`. Rings, into which
+/// entries are written, are balboad's, and a completion queue has nothing but that.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Lends {
+    /// The send queue of a QP.
+    Sends = 1,
+    /// The receive queue of a QP.
+    Receives = 2,
+    /// A shared receive queue.
+    SharedReceives = 3,
+}
+
+/// A parent domain that lends memory by its program's functions.
+#[derive(Debug)]
+struct Lending {
+    allocator: Allocator,
+    pd: *mut ibv_pd,
+    resource_type: u64,
+}
+
+// SAFETY: the pointers are handed on to the program, whose functions any thread may call that makes or ends
+// an object of the parent domain.
+unsafe impl Send for Lending {}
+// SAFETY: as above.
+unsafe impl Sync for Lending {}
+
+/// `IBV_ALLOCATOR_USE_DEFAULT`: the memory is the heap's.
+const USE_DEFAULT: usize = usize::MAX;
+
+// SAFETY: the program promises memory of the size and alignment that nobody uses before it is freed; the
+// alignment is looked at.
+unsafe impl Lender for Lending {
+    fn lend(&self, layout: Layout) -> Lent {
+        let Self { allocator: Allocator { alloc, free, pd_context }, pd, resource_type } = *self;
+        // SAFETY: the function is the program's, for calls like this one.
+        let memory = unsafe { alloc(pd, pd_context, layout.size(), layout.align(), resource_type) };
+        if memory.addr() == USE_DEFAULT {
+            return Lent::Heap;
+        }
+        let in_alignment = layout.align().wrapping_sub(1);
+        match NonNull::new(memory.cast::<u8>()) {
+            Some(memory) if memory.addr().get() & in_alignment == 0 => Lent::Memory(memory),
+            Some(_) => {
+                // SAFETY: as above, with memory of the program's.
+                unsafe { free(pd, pd_context, memory, resource_type) };
+                Lent::None
+            }
+            None => Lent::None,
+        }
+    }
+
+    unsafe fn take_back(&self, memory: NonNull<u8>) {
+        let Self { allocator: Allocator { free, pd_context, .. }, pd, resource_type } = *self;
+        // SAFETY: the memory is what the program's other function answered with.
+        unsafe { free(pd, pd_context, memory.as_ptr().cast(), resource_type) };
+    }
 }
 
 /// A thread domain: a promise of the program.
@@ -61,14 +140,18 @@ impl Use {
         Self(pd)
     }
 
-    /// Begins to use a parent domain; [`Error`] where it is none.
+    /// Begins to use a parent domain of a context; [`Error`] where it is none.
     ///
     /// # Safety
     /// As [`Self::new`]; the domain may also be null.
-    pub(super) unsafe fn of_parent(pd: *mut ibv_pd) -> Result<Self> {
+    pub(super) unsafe fn of_parent(pd: *mut ibv_pd, context: *mut ibv_context) -> Result<Self> {
         // SAFETY: as the caller promises.
-        if pd.is_null() || unsafe { own(pd) }.parent.is_none() {
-            return Err(invalid!("the domain of the attributes is no parent domain"));
+        let is_parent = !pd.is_null() && unsafe { own(pd).parent.is_some() };
+        // SAFETY: as the caller promises.
+        if !is_parent || unsafe { (*pd).context } != context {
+            return Err(invalid!(
+                "the domain of the attributes is no parent domain of the context"
+            ));
         }
         // SAFETY: as the caller promises.
         Ok(unsafe { Self::new(pd) })
@@ -84,6 +167,15 @@ impl Use {
     pub(super) fn is_single_threaded(&self) -> bool {
         // SAFETY: as in `pdn`.
         unsafe { own(self.0) }.parent.as_ref().is_some_and(|parent| !parent.td.is_null())
+    }
+
+    /// Who lends memory to what is made under it, where its program has its own allocator. It is not to be
+    /// used longer than this.
+    pub(super) fn lender(&self, what: Lends) -> Option<Arc<dyn Lender>> {
+        // SAFETY: as in `pdn`.
+        let allocator = unsafe { own(self.0) }.parent.as_ref()?.allocator?;
+        let resource_type = u64::from(RDMA_DRIVER_UNKNOWN) << 32 | what as u64;
+        Some(Arc::new(Lending { allocator, pd: self.0, resource_type }))
     }
 }
 
@@ -182,12 +274,27 @@ unsafe fn parent_domain(
     context: *mut ibv_context,
     attr: &ibv_parent_domain_init_attr,
 ) -> Result<*mut ibv_pd> {
-    if attr.comp_mask & !IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT != 0 {
-        // Queues live in memory that balboad shares out; a program's allocator has no say.
-        return Err(unsupported!("allocators of a parent domain are not offered"));
+    const FIELDS: u32 =
+        IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    let mask = attr.comp_mask;
+    if mask & !FIELDS != 0 {
+        return Err(invalid!("the parent domain's attribute mask {mask:#x} has unknown bits"));
     }
-    if attr.pd.is_null() {
-        return Err(invalid!("a parent domain needs a protection domain"));
+    let is_given = |field| mask & field != 0;
+    let pd_context =
+        if is_given(IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT) { attr.pd_context } else { null_mut() };
+    let allocator = match (attr.alloc, attr.free) {
+        _ if !is_given(IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) => None,
+        (Some(alloc), Some(free)) => Some(Allocator { alloc, free, pd_context }),
+        _ => return Err(invalid!("an allocator has two functions: alloc and free")),
+    };
+    // SAFETY: as the caller promises.
+    if attr.pd.is_null() || unsafe { (*attr.pd).context } != context {
+        return Err(invalid!("a parent domain needs a protection domain of its context"));
+    }
+    // SAFETY: as the caller promises.
+    if !attr.td.is_null() && unsafe { (*attr.td).context } != context {
+        return Err(invalid!("the thread domain is another context's"));
     }
     // SAFETY: as the caller promises.
     let protection = unsafe { own(attr.pd) };
@@ -200,6 +307,111 @@ unsafe fn parent_domain(
     if let Some(td) = unsafe { td.as_ref() } {
         td.users.fetch_add(1, Ordering::AcqRel);
     }
-    let parent = Parent { pd: attr.pd.cast(), td };
+    let parent = Parent { pd: attr.pd.cast(), td, allocator };
     Ok(new_pd(context, protection.pdn, Some(parent)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::alloc::{alloc, dealloc};
+
+    use hostmem::MaskedTable;
+
+    use super::*;
+
+    /// What a program's allocator does, and what it was asked.
+    #[derive(Debug, Default)]
+    struct Program {
+        answers: Answers,
+        asked: Vec<(usize, usize, u64)>,
+        freed: Vec<u64>,
+    }
+
+    #[derive(Clone, Copy, Debug, Default, PartialEq)]
+    enum Answers {
+        #[default]
+        Memory,
+        Misaligned,
+        Default,
+        Nothing,
+    }
+
+    /// Room before each piece, so that one may be misaligned.
+    const BEFORE: usize = 64;
+
+    fn layout(size: usize) -> Layout {
+        Layout::from_size_align(size + BEFORE, BEFORE).unwrap()
+    }
+
+    unsafe extern "C" fn allocate(
+        _pd: *mut ibv_pd,
+        program: *mut c_void,
+        size: usize,
+        alignment: usize,
+        resource_type: u64,
+    ) -> *mut c_void {
+        // SAFETY: the tests below pass one, that nobody else uses.
+        let program = unsafe { &mut *program.cast::<Program>() };
+        program.asked.push((size, alignment, resource_type));
+        // SAFETY: the size is not 0.
+        let at = || unsafe { alloc(layout(size)) };
+        match program.answers {
+            Answers::Memory => at().wrapping_add(BEFORE).cast(),
+            Answers::Misaligned => at().wrapping_add(BEFORE - 4).cast(),
+            Answers::Default => USE_DEFAULT as *mut c_void,
+            Answers::Nothing => null_mut(),
+        }
+    }
+
+    unsafe extern "C" fn free(
+        _pd: *mut ibv_pd,
+        program: *mut c_void,
+        memory: *mut c_void,
+        resource_type: u64,
+    ) {
+        // SAFETY: as above.
+        let program = unsafe { &mut *program.cast::<Program>() };
+        program.freed.push(resource_type);
+        let before = if program.answers == Answers::Misaligned { BEFORE - 4 } else { BEFORE };
+        let size = program.asked.first().unwrap().0;
+        // SAFETY: it was allocated like that.
+        unsafe { dealloc(memory.cast::<u8>().wrapping_sub(before), layout(size)) };
+    }
+
+    /// What becomes of a table of 8 words, and of the program's memory.
+    fn table(answers: Answers) -> (bool, Program) {
+        let mut program = Program { answers, ..Program::default() };
+        let pd_context = (&raw mut program).cast();
+        let allocator = Allocator { alloc: allocate, free, pd_context };
+        let lending = Lending { allocator, pd: null_mut(), resource_type: 7 };
+        let lender: Arc<dyn Lender> = Arc::new(lending);
+        let table = MaskedTable::<u64>::lent(8, Some(&lender));
+        let is_made = table.is_some();
+        if let Some(table) = table {
+            assert!(table.iter().all(|word| *word == 0));
+        }
+        (is_made, program)
+    }
+
+    #[test]
+    fn a_program_allocates_and_frees_what_it_is_asked_for() {
+        let (is_made, program) = table(Answers::Memory);
+        assert!(is_made);
+        assert_eq!((program.asked, program.freed), (vec![(64, 8, 7)], vec![7]));
+    }
+
+    #[test]
+    fn a_program_may_leave_it_to_the_heap_and_is_not_asked_to_free_that() {
+        let (is_made, program) = table(Answers::Default);
+        assert!(is_made && program.freed.is_empty() && program.asked.len() == 1);
+    }
+
+    #[test]
+    fn without_memory_or_with_such_as_is_not_aligned_nothing_is_made() {
+        let (is_made, program) = table(Answers::Nothing);
+        assert!(!is_made && program.freed.is_empty());
+        let (is_made, program) = table(Answers::Misaligned);
+        assert!(!is_made);
+        assert_eq!(program.freed, [7]);
+    }
 }

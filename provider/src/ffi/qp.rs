@@ -13,7 +13,7 @@ use crate::abi::verbs::{
 use crate::abi::{VERBS_QP_EX, verbs_qp};
 
 use super::context::opened;
-use super::pd::Use;
+use super::pd::{Lends, Use};
 use super::types::zeroed;
 use super::{cq, errno, object, ready, srq, xrc};
 use crate::attributes;
@@ -133,11 +133,19 @@ unsafe fn create(
     }
     // SAFETY: as the caller promises; a QP's domain outlives it.
     let (using, context) = unsafe { (Use::new(pd), (*pd).context) };
+    // SAFETY: as the caller promises.
+    let queues = unsafe { [(*attr.send_cq).context, (*recv_cq).context] };
+    let srq = if only_sends { null_mut() } else { attr.srq };
+    // SAFETY: as the caller promises.
+    let of_srq = unsafe { srq.as_ref() }.map(|srq| srq.context);
+    if queues.into_iter().chain(of_srq).any(|other| other != context) {
+        return Err(invalid!("a queue of the QP's is another context's than its domain"));
+    }
     // SAFETY: as the caller promises; a domain's context is open as long as the domain lives.
     let (device, send_cq, receive_cq) =
         unsafe { (opened(context), cq::own(attr.send_cq), cq::own(recv_cq)) };
     // SAFETY: as the caller promises.
-    let shared = (!attr.srq.is_null() && !only_sends).then(|| unsafe { srq::own(attr.srq) });
+    let shared = (!srq.is_null()).then(|| unsafe { srq::own(srq) });
     // Events name the object by its address, so there must be one first.
     let mut place = Box::<QpObject>::new_uninit();
     let signal_all = attr.sq_sig_all != 0;
@@ -154,6 +162,7 @@ unsafe fn create(
         kind,
         signal_all,
         single_threaded: using.is_single_threaded(),
+        lenders: [Lends::Sends, Lends::Receives].map(|what| using.lender(what)),
         address: place.as_mut_ptr() as u64,
     })?;
     let number = qp.queues.qpn();

@@ -10,7 +10,7 @@ use crate::abi::verbs::{
 };
 
 use super::context::opened;
-use super::pd::Use;
+use super::pd::{Lends, Use};
 use super::types::zeroed;
 use super::{cq, errno, object, ready, xrc};
 use crate::context::Srq;
@@ -51,7 +51,8 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_srq_attr) -> Result<*mut ibv_sr
     // Events name the object by its address, so there must be one first.
     let mut place = Box::<SrqObject>::new_uninit();
     let address = place.as_mut_ptr() as u64;
-    let srq = device.create_srq(using.pdn(), attr, using.is_single_threaded(), address)?;
+    let how = (using.is_single_threaded(), using.lender(Lends::SharedReceives));
+    let srq = device.create_srq(using.pdn(), attr, how, address)?;
     (attr.max_wr, attr.max_sge) = (srq.max_wr, srq.max_sge);
     let verbs = ibv_srq { context, pd, handle: srq.shared.srqn, ..zeroed() };
     // libibverbs fills in the rest.
@@ -119,6 +120,10 @@ unsafe fn create_xrc(
     context: *mut ibv_context,
     attr: &mut ibv_srq_init_attr_ex,
 ) -> Result<*mut ibv_srq> {
+    // SAFETY: as the caller promises.
+    if unsafe { (*attr.cq).context } != context {
+        return Err(invalid!("the completion queue is another context's"));
+    }
     // SAFETY: as the caller promises; what a queue uses outlives it.
     let (using, domain) = unsafe { (Use::new(attr.pd), xrc::Use::new(attr.xrcd, context)?) };
     // SAFETY: as the caller promises.
@@ -126,8 +131,9 @@ unsafe fn create_xrc(
     // Events name the object by its address, so there must be one first.
     let mut place = Box::<SrqObject>::new_uninit();
     let address = place.as_mut_ptr() as u64;
-    let (domains, single) = ((using.pdn(), domain.number()), using.is_single_threaded());
-    let srq = device.create_xrc_srq(domains, cq, &attr.attr, single, address)?;
+    let domains = (using.pdn(), domain.number());
+    let how = (using.is_single_threaded(), using.lender(Lends::SharedReceives));
+    let srq = device.create_xrc_srq(domains, cq, &attr.attr, how, address)?;
     (attr.attr.max_wr, attr.attr.max_sge) = (srq.max_wr, srq.max_sge);
     let verbs = ibv_srq { context, pd: attr.pd, handle: srq.shared.srqn, ..zeroed() };
     place.write(SrqObject { verbs, srq, _pd: using, _xrcd: Some(domain) });

@@ -26,8 +26,14 @@ fn bench_of(kind: QpType, blocks: u32, max_wr: u32, signal_all: bool) -> Bench {
     let ring = BlockRing::new(memory.clone(), 64, blocks).unwrap();
     let record = Record::new(memory, 0).unwrap();
     let (path, page) = path();
-    let place =
-        SendPlace { qpn: QPN, generation: 9, ring: ring.clone(), record: record.clone(), path };
+    let place = SendPlace {
+        qpn: QPN,
+        generation: 9,
+        ring: ring.clone(),
+        record: record.clone(),
+        path,
+        lender: None,
+    };
     let shape = SendShape {
         max_wr,
         max_sge: 4,
@@ -35,7 +41,7 @@ fn bench_of(kind: QpType, blocks: u32, max_wr: u32, signal_all: bool) -> Bench {
         operations: Operations::offered(Capabilities::all(), kind),
         flags: FlagTable::new(signal_all),
     };
-    let queue = SendQueue::new(place, shape, false);
+    let queue = SendQueue::new(place, shape, false).unwrap();
     queue.set_gate(0);
     Bench { queue, ring, record, page }
 }
