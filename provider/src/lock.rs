@@ -16,6 +16,13 @@ pub(crate) struct QueueGuard<'a> {
     _held: Option<FutexGuard<'a, ()>>,
 }
 
+impl QueueGuard<'_> {
+    /// Holds nothing.
+    pub(crate) const fn none() -> Self {
+        Self { _held: None }
+    }
+}
+
 impl QueueLock {
     /// Makes the lock, or with `single_threaded` none.
     pub(crate) fn new(single_threaded: bool) -> Self {

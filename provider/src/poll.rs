@@ -62,42 +62,26 @@ impl CompletionQueue {
         }
     }
 
-    /// Begins to take completions one by one, and delivers the first: nobody else polls until what is
-    /// returned is dropped. Where there is none it fails with ENOENT, in a forked child with EPERM.
+    /// Begins to take completions one by one: nobody else polls until what is returned is dropped. It fails
+    /// where somebody else polls, and in a forked child.
     #[inline(always)]
-    pub(crate) fn begin_poll(
-        &self,
-        mut deliver: impl FnMut(ibv_wc, u64),
-    ) -> Result<FutexGuard<'_, CqState>, i32> {
-        if let Some(mut state) = self.canary.is_unmarked().then(|| self.state.try_lock()).flatten()
-        {
-            if self.take_usual::<true>(&mut state, &mut deliver).is_some() {
-                return Ok(state);
-            }
-            return self.begin_unusual(state, deliver);
-        }
-        self.begin_waiting(deliver)
+    pub(crate) fn hold_at_once(&self) -> Option<FutexGuard<'_, CqState>> {
+        if self.canary.is_unmarked() { self.state.try_lock() } else { None }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn begin_waiting(
-        &self,
-        deliver: impl FnMut(ibv_wc, u64),
-    ) -> Result<FutexGuard<'_, CqState>, i32> {
-        if !self.path.is_ours() {
-            return Err(libc::EPERM);
-        }
-        self.begin_unusual(self.lock(), deliver)
+    /// As [`Self::hold_at_once`], waiting for others that poll; EPERM in a forked child.
+    pub(crate) fn hold(&self) -> Result<FutexGuard<'_, CqState>, i32> {
+        if self.path.is_ours() { Ok(self.lock()) } else { Err(libc::EPERM) }
     }
 
-    #[inline(never)]
-    fn begin_unusual<'a>(
-        &'a self,
+    /// Delivers the first completion to who began to poll, and answers with the queue; where there is none
+    /// with ENOENT.
+    pub(crate) fn first_poll<'a, const TIMED: bool>(
+        &self,
         mut state: FutexGuard<'a, CqState>,
         mut deliver: impl FnMut(ibv_wc, u64),
     ) -> Result<FutexGuard<'a, CqState>, i32> {
-        if self.take_any::<true>(&mut state, 1, &mut deliver, 0) == 0 {
+        if self.take_any::<TIMED>(&mut state, 1, &mut deliver, 0) == 0 {
             self.found_nothing(state);
             return Err(libc::ENOENT);
         }
@@ -106,23 +90,28 @@ impl CompletionQueue {
 
     /// Delivers one more completion to who began to poll; whether there was one.
     #[inline(always)]
-    pub(crate) fn next_poll(
+    pub(crate) fn next_poll<const TIMED: bool>(
         &self,
         state: &mut CqState,
         mut deliver: impl FnMut(ibv_wc, u64),
     ) -> bool {
-        self.take_usual::<true>(state, &mut deliver).is_some() || self.next_unusual(state, deliver)
+        self.take_usual::<TIMED>(state, &mut deliver).is_some()
+            || self.next_unusual::<TIMED>(state, deliver)
     }
 
     #[inline(never)]
-    fn next_unusual(&self, state: &mut CqState, mut deliver: impl FnMut(ibv_wc, u64)) -> bool {
-        self.take_any::<true>(state, 1, &mut deliver, 0) != 0
+    fn next_unusual<const TIMED: bool>(
+        &self,
+        state: &mut CqState,
+        mut deliver: impl FnMut(ibv_wc, u64),
+    ) -> bool {
+        self.take_any::<TIMED>(state, 1, &mut deliver, 0) != 0
     }
 
     /// Delivers the completion of the next entry, where that is usual, and answers the index of the one
     /// behind it; of anything else nothing is taken.
     #[inline(always)]
-    fn take_usual<const TIMED: bool>(
+    pub(crate) fn take_usual<const TIMED: bool>(
         &self,
         state: &mut CqState,
         deliver: &mut impl FnMut(ibv_wc, u64),

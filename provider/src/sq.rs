@@ -169,12 +169,25 @@ impl SendQueue {
     /// As [`Self::begin`], where nothing is in the way and nobody else is posting.
     #[inline(always)]
     pub(crate) fn begin_at_once(&self) -> Option<SendBatch<'_>> {
-        if !self.path.is_fit() {
+        // The lock is not what keeps a program from closing the queue meanwhile.
+        if self.gate.load(Ordering::Relaxed) != 0 || !self.path.is_fit() {
             return None;
         }
-        let guard = self.lock.try_lock()?;
-        let open = self.gate.load(Ordering::Relaxed) == 0;
-        open.then(|| SendBatch::new(self, guard))
+        Some(SendBatch::new(self, self.lock.try_lock()?))
+    }
+
+    /// Shows the card all requests before the cursor: the record, then the doorbell.
+    #[inline(always)]
+    fn publish(&self, cursor: Cursor, guard: QueueGuard<'_>) {
+        self.produced.block.store(cursor.block, Ordering::Relaxed);
+        // Release: who flushes and sees the number also sees the note.
+        self.produced.requests.store(cursor.requests, Ordering::Release);
+        self.record.store_release_u32(PRODUCER, cursor.block);
+        let value = self.doorbell.load(Ordering::Relaxed) | u64::from(cursor.block);
+        self.slot.ring(value);
+        // Others may post while the card is woken.
+        drop(guard);
+        self.path.wake_if_asleep();
     }
 
     /// Writes one work request into the ring, or fails with its errno and writes nothing.
@@ -193,23 +206,37 @@ impl SendQueue {
         datagram: impl FnOnce() -> Option<Datagram>,
         immediate: impl FnOnce() -> u32,
     ) -> Result<Cursor, i32> {
-        let (shape, payload) = (&self.shape, request.payload);
+        let shape = &self.shape;
         let operation = shape.operations.get(request.opcode)?;
         let flags = shape.flags.get(request.flags)?;
-        let fits = match payload {
+        let fits = match request.payload {
             Payload::Sges(sges) => sges.len() <= shape.max_sge as usize,
             Payload::Inline(data) => data.length <= shape.max_inline && operation.can_be_inline(),
         };
         if !fits {
             return Err(libc::EINVAL);
         }
+        let how = (operation, flags);
         if operation.is_datagram() {
-            let how = (operation, flags);
             return self.push_datagram(cursor, end, request, how, datagram, immediate);
         }
-        let requests = self.claim(cursor, end, request.wr_id)?;
-        let blocks =
-            write_send(&self.ring, cursor.block, (operation, flags), payload, remote, immediate);
+        let (wr_id, payload) = (request.wr_id, request.payload);
+        self.push_admitted((cursor, end), wr_id, how, payload, remote, immediate)
+    }
+
+    /// As [`Self::push`], no datagram, and one whose operation, flags and payload were looked at.
+    #[inline(always)]
+    pub(crate) fn push_admitted(
+        &self,
+        (cursor, end): (Cursor, u32),
+        wr_id: u64,
+        how: (Operation, SendFlags),
+        payload: Payload<'_>,
+        remote: impl FnOnce() -> (u64, u32),
+        immediate: impl FnOnce() -> u32,
+    ) -> Result<Cursor, i32> {
+        let requests = self.claim(cursor, end, wr_id)?;
+        let blocks = write_send(&self.ring, cursor.block, how, payload, remote, immediate);
         Ok(Cursor { block: cursor.block.wrapping_add(blocks), requests })
     }
 
@@ -397,22 +424,14 @@ impl<'a> SendBatch<'a> {
         self.guard
     }
 
-    /// Shows the card what was pushed: the record, then the doorbell, once for the list.
+    /// Shows the card what was pushed, once for the list.
     #[inline(always)]
     pub(crate) fn finish(self) {
         let Self { queue, guard, start, cursor, .. } = self;
         if cursor.block == start {
             return;
         }
-        queue.produced.block.store(cursor.block, Ordering::Relaxed);
-        // Release: who flushes and sees the number also sees the note.
-        queue.produced.requests.store(cursor.requests, Ordering::Release);
-        queue.record.store_release_u32(PRODUCER, cursor.block);
-        let value = queue.doorbell.load(Ordering::Relaxed) | u64::from(cursor.block);
-        queue.slot.ring(value);
-        // Others may post while the card is woken.
-        drop(guard);
-        queue.path.wake_if_asleep();
+        queue.publish(cursor, guard);
     }
 }
 

@@ -379,6 +379,59 @@ pub(crate) fn write_send(
     u32::from(with_codes.blocks)
 }
 
+/// Writes the header of a send entry that has no payload yet, but for what its payload decides, which
+/// [`write_payload`] is to be told: the first word.
+#[inline(always)]
+pub(crate) fn write_header(ring: &BlockRing, index: u32, header: &SendHeader) -> u64 {
+    let (block, [[codes, immediate, address, key, ..]]) = (ring.block(index), header.encode());
+    block.store(1, immediate);
+    block.store(2, address);
+    block.store(3, key);
+    codes
+}
+
+/// Writes the operands of an atomic behind its header.
+pub(crate) fn write_operands(ring: &BlockRing, index: u32, operands: Atomic) {
+    let (block, [[.., swap_add, compare, _, _]]) = (ring.block(index), operands.encode());
+    block.store(4, swap_add);
+    block.store(5, compare);
+}
+
+/// Writes where an atomic's result goes, and its first word: the rest is there.
+pub(crate) fn write_result(ring: &BlockRing, index: u32, codes: u64, result: &ibv_sge) {
+    let ibv_sge { addr: address, length, lkey } = *result;
+    let [[one, ..]] = SendHeader { num_sge: 1, blocks: 1, ..SendHeader::default() }.encode();
+    let block = ring.block(index);
+    let [first, second] = Sge { address, length, lkey }.encode();
+    block.store(6, first);
+    block.store(7, second);
+    block.store(0, codes | one);
+}
+
+/// Writes the payload of an entry whose header is there, and its first word; returns its blocks.
+#[inline(always)]
+pub(crate) fn write_payload(ring: &BlockRing, index: u32, codes: u64, payload: Payload<'_>) -> u32 {
+    let none = SendHeader::default();
+    let block = ring.block(index);
+    let mut entry = EntryWriter { ring, index, block, word: SEND_PAYLOAD_OFFSET / 8 };
+    let added = match payload {
+        Payload::Sges(sges) => {
+            entry.write_elements(sges);
+            let (num_sge, blocks) = (sges.len() as u8, send_blocks_for_sges(sges.len()) as u8);
+            SendHeader { num_sge, blocks, ..none }
+        }
+        Payload::Inline(data) => {
+            data.words.iter().for_each(|&word| entry.write([word]));
+            let blocks = send_blocks_for_inline(data.length as usize) as u8;
+            let flags = SendFlags::INLINE;
+            SendHeader { flags, inline_length: data.length, blocks, ..none }
+        }
+    };
+    let [[bits, ..]] = added.encode();
+    ring.block(index).store(0, codes | bits);
+    u32::from(added.blocks)
+}
+
 /// Writes an atomic into its ring, where it is block `index`; it was checked against the QP's limits.
 pub(crate) fn write_atomic(
     ring: &BlockRing,

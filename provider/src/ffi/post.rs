@@ -40,9 +40,9 @@ pub(super) unsafe extern "C" fn post_send(
     unsafe { post_list(queue, batch.into_guard(), list, bad) }
 }
 
-/// Pushes a list that is one request of one element, not inline: the usual case, which needs fewer
-/// registers than others. Where it is not, or the request cannot be posted, it answers `None` and
-/// nothing is pushed.
+/// Pushes a list that is one request of one element, not inline, along a connection: the usual case, which
+/// needs fewer registers than others. Where it is not, or the request cannot be posted, it answers `None`
+/// and nothing is pushed.
 ///
 /// # Safety
 /// As [`post_send`].
@@ -57,7 +57,17 @@ unsafe fn push_only(batch: &SendBatch<'_>, list: *mut ibv_send_wr) -> Option<Cur
     // SAFETY: as the caller promises.
     let sge = unsafe { wr.sg_list.as_ref() }?;
     let (queue, cursor, end) = batch.position();
-    push_payload(queue, cursor, end, wr, Payload::Sges(slice::from_ref(sge))).ok()
+    let shape = queue.shape();
+    let operation = shape.operations.get(wr.opcode).ok()?;
+    let flags = shape.flags.get(wr.send_flags).ok()?;
+    // Every entry has room for one element.
+    if operation.is_datagram() {
+        return None;
+    }
+    let (how, payload) = ((operation, flags), Payload::Sges(slice::from_ref(sge)));
+    // SAFETY: the operation asks for what the request has.
+    let (remote, immediate) = (|| unsafe { remote(wr) }, || unsafe { immediate(wr) });
+    queue.push_admitted((cursor, end), wr.wr_id, how, payload, remote, immediate).ok()
 }
 
 /// As [`post_send`], waiting for others that post.
@@ -281,6 +291,26 @@ unsafe fn push_atomic(
     queue.push_atomic(cursor, end, &request)
 }
 
+/// Remote memory, its address and key.
+///
+/// # Safety
+/// The request's operation has that.
+#[inline(always)]
+unsafe fn remote(wr: &ibv_send_wr) -> (u64, u32) {
+    // SAFETY: requests of such an operation have the `rdma` variant.
+    unsafe { (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) }
+}
+
+/// Immediate data.
+///
+/// # Safety
+/// The request's operation has that.
+#[inline(always)]
+unsafe fn immediate(wr: &ibv_send_wr) -> u32 {
+    // SAFETY: requests of such an operation have the `imm_data` variant.
+    unsafe { wr.__bindgen_anon_1.imm_data }
+}
+
 /// Reads what the operation uses: the rest of the structure need not be initialised.
 #[inline(always)]
 fn push_payload(
@@ -295,8 +325,8 @@ fn push_payload(
         cursor,
         end,
         &request,
-        // SAFETY: requests of the operations it is asked for have the `rdma` variant.
-        || unsafe { (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) },
+        // SAFETY: it is asked for where the operation has it.
+        || unsafe { remote(wr) },
         || {
             let ud = &raw const wr.wr.ud;
             // SAFETY: requests of the operations it is asked for have the `ud` variant, with an address
@@ -306,8 +336,8 @@ fn push_payload(
                 Some(Datagram { ah, qpn: (*ud).remote_qpn, qkey: (*ud).remote_qkey })
             }
         },
-        // SAFETY: requests of the operations it is asked for have the `imm_data` variant.
-        || unsafe { wr.__bindgen_anon_1.imm_data },
+        // SAFETY: it is asked for where the operation has it.
+        || unsafe { immediate(wr) },
     )
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
-use std::ptr::{null, null_mut};
+use std::ptr::{NonNull, null, null_mut};
 
 use fpga_regs::engine::qp::{QpState, QpType};
 
@@ -176,7 +176,8 @@ unsafe fn create(
         verbs.comp_mask = VERBS_QP_EX;
     }
     attr.cap = qp.cap;
-    let (building, _pd) = (Building::none(), Some(using));
+    // SAFETY: the object drops it before the QP.
+    let (building, _pd) = (unsafe { no_list(&qp) }, Some(using));
     place.write(QpObject { verbs, building, qp, signal_all, _pd, _xrcd: None });
     // SAFETY: it was just written.
     let qp: *mut ibv_qp = Box::into_raw(unsafe { place.assume_init() }).cast();
@@ -191,6 +192,15 @@ unsafe fn create(
         (*qp).qp_type = attr.qp_type;
     }
     Ok(qp)
+}
+
+/// No list of requests yet.
+///
+/// # Safety
+/// The QP goes behind it. (Its queues stay where they are when the QP moves.)
+unsafe fn no_list(qp: &Qp) -> Building<'static> {
+    // SAFETY: as the caller promises.
+    Building::of(unsafe { NonNull::from(&qp.queues.send).as_ref() })
 }
 
 /// Fills in what every new QP has; its state is RESET.
@@ -228,8 +238,8 @@ fn put_target(
     let number = qp.queues.qpn();
     // SAFETY: as in `create`.
     let verbs: verbs_qp = unsafe { std::mem::zeroed() };
-    let building = Building::none();
-    let _xrcd = Some(domain);
+    // SAFETY: as in `create`.
+    let (building, _xrcd) = (unsafe { no_list(&qp) }, Some(domain));
     place.write(QpObject { verbs, building, qp, signal_all: false, _pd: None, _xrcd });
     // SAFETY: it was just written.
     let qp: *mut ibv_qp = Box::into_raw(unsafe { place.assume_init() }).cast();

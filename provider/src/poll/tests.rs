@@ -319,6 +319,13 @@ fn what_nobody_took_of_a_shared_queue_is_not_flushed_with_a_dead_card() {
     assert_eq!(post(&shared, 3), Err(libc::EIO));
 }
 
+fn begin_poll(
+    bench: &Bench,
+    deliver: impl FnMut(ibv_wc, u64),
+) -> Result<FutexGuard<'_, CqState>, i32> {
+    bench.cq.first_poll::<true>(bench.cq.hold()?, deliver)
+}
+
 #[test]
 fn completions_come_one_by_one_with_the_time_at_which_the_card_wrote_them() {
     let mut bench = bench(4);
@@ -332,9 +339,9 @@ fn completions_come_one_by_one_with_the_time_at_which_the_card_wrote_them() {
     let mut deliver = |wc: ibv_wc, time: u64| {
         found.push((wc.wr_id, wc.status, time));
     };
-    let mut state = bench.cq.begin_poll(&mut deliver).unwrap();
+    let mut state = begin_poll(&bench, &mut deliver).unwrap();
     assert_eq!(bench.cq.record().load_relaxed_u32(CONSUMER), 1);
-    while bench.cq.next_poll(&mut state, &mut deliver) {}
+    while bench.cq.next_poll::<true>(&mut state, &mut deliver) {}
     drop(state);
     let (success, access) = (ibv::IBV_WC_SUCCESS, ibv::IBV_WC_REM_ACCESS_ERR);
     assert_eq!(found, [(1, success, 1_000), (2, success, 2_000), (3, access, 3_000)]);
@@ -344,12 +351,12 @@ fn completions_come_one_by_one_with_the_time_at_which_the_card_wrote_them() {
 #[test]
 fn who_takes_completions_one_by_one_is_the_only_one_and_both_ways_go_on_where_the_other_ended() {
     let mut bench = bench(2);
-    let begin = |bench: &Bench| bench.cq.begin_poll(|_, _| {}).map(drop);
+    let begin = |bench: &Bench| begin_poll(bench, |_, _| {}).map(drop);
     assert_eq!(begin(&bench), Err(libc::ENOENT));
     for _ in 0..5 {
         bench.post_and_complete(3);
         let mut wr_id = None;
-        let state = bench.cq.begin_poll(|wc, _| wr_id = Some(wc.wr_id)).unwrap();
+        let state = begin_poll(&bench, |wc, _| wr_id = Some(wc.wr_id)).unwrap();
         assert!(bench.cq.state.try_lock().is_none());
         // Arming does not wait for who polls, and counts what is not polled yet.
         bench.cq.arm(fpga_regs::engine::doorbell::ArmKind::Any).unwrap();
@@ -371,10 +378,10 @@ fn what_a_card_died_with_comes_one_by_one_too() {
     let mut deliver = |wc: ibv_wc, time: u64| {
         found.push((wc.wr_id, wc.status, time));
     };
-    let mut state = bench.cq.begin_poll(&mut deliver).unwrap();
-    while bench.cq.next_poll(&mut state, &mut deliver) {}
+    let mut state = begin_poll(&bench, &mut deliver).unwrap();
+    while bench.cq.next_poll::<true>(&mut state, &mut deliver) {}
     drop(state);
     let flushed = ibv::IBV_WC_WR_FLUSH_ERR;
     assert_eq!(found, [(1, flushed, 0), (2, flushed, 0)]);
-    assert_eq!(bench.cq.begin_poll(|_, _| {}).err(), Some(libc::ENOENT));
+    assert_eq!(begin_poll(&bench, |_, _| {}).err(), Some(libc::ENOENT));
 }

@@ -1,44 +1,60 @@
 //! Work requests that a program builds call by call, and posts all of them or none.
+//!
+//! What a call tells goes into the ring at once. Nobody looks there before the list is complete.
 
+use std::slice;
 use std::sync::atomic::Ordering;
 
-use fpga_regs::engine::wqe::{Atomic, Datagram};
+use fpga_regs::engine::wqe::{Atomic, Datagram, SendHeader, SendOpcode};
+use hostmem::BlockRing;
 
-use super::{SendBatch, SendQueue};
-use crate::abi::verbs::IBV_SEND_INLINE;
-use crate::wr::{AtomicRequest, KeyRequest, Payload, SendRequest, write_srqn, write_target};
+use super::{Cursor, SendBatch, SendQueue};
+use crate::abi::verbs::{IBV_SEND_INLINE, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_sge};
+use crate::lock::QueueGuard;
+use crate::wr::{
+    KeyRequest, Payload, write_header, write_operands, write_payload, write_result, write_srqn,
+    write_target,
+};
 
 /// A list of work requests that is being built, if one is.
 pub(crate) struct Building<'a> {
-    state: State<'a>,
-    /// The request of which something is awaited.
-    open: Request,
-    /// The operands of the atomic that was added last; of no other request.
-    operands: Atomic,
-    /// Where that goes, if it is a datagram or along XRC.
-    target: Target,
-    /// The immediate data that was written where that is owed, along XRC.
-    owed_immediate: u32,
+    queue: &'a SendQueue,
+    /// What keeps others from posting until the list ends.
+    guard: QueueGuard<'a>,
+    awaits: Awaits,
+    /// The errno of a list that has failed, and EINVAL otherwise: of none.
+    errno: i32,
+    /// The block where the next request goes; while something of a request is awaited, where that one stands.
+    block: u32,
+    /// The number of requests for which there is room, running.
+    end: u32,
+    /// Requests before that one, running.
+    requests: u32,
+    /// Of a request that awaits its payload, the first word of its entry without that.
+    codes: u64,
+    /// Of one that awaits only its target, its blocks.
+    blocks: u32,
+    /// Of one along XRC, its immediate data.
+    immediate: u32,
 }
 
-/// Where a datagram, or a request along XRC, goes.
-enum Target {
-    /// Nobody has said.
-    Unknown,
-    /// There.
-    Told(Datagram),
-    /// Along XRC: to that shared receive queue.
-    Srq(u32),
-    /// It was written without; its entry begins with this block.
-    Owed(u32),
-}
-
-/// How the list does.
-enum State<'a> {
-    /// Nothing was wrong with it so far.
-    Good(SendBatch<'a>),
-    /// Posting it fails with that errno; the queue is held until it ends, where it is held.
-    Failed(Option<SendBatch<'a>>, i32),
+/// What comes next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Awaits {
+    /// A request, or the end.
+    Request,
+    /// The payload of a request, which may have none.
+    Payload,
+    /// Where the result of an atomic goes.
+    Result,
+    /// The payload and the target of a datagram, or of a request along XRC.
+    PayloadAndTarget,
+    /// Where the result of an atomic along XRC goes, and its target.
+    ResultAndTarget,
+    /// The target of a request that has its payload.
+    Target,
+    /// The end of a list that has failed, or the begin of one.
+    End,
 }
 
 /// A work request without its payload, as it is to be posted.
@@ -50,28 +66,19 @@ pub(crate) struct Request {
     pub flags: u32,
     /// The program's name for it.
     pub wr_id: u64,
-    /// Remote memory, its address and key, where the operation has one.
+    /// Remote memory, its address and key; zeros where the operation has none.
     pub remote: (u64, u32),
-    /// Immediate data, where the operation has it.
+    /// Immediate data; 0 where the operation has none.
     pub immediate: u32,
 }
 
-/// The opcode of no request.
-const NONE: u32 = u32::MAX;
-/// The opcode of a datagram that was written and has no target yet; none that can be posted.
-const TARGETLESS: u32 = u32::MAX - 1;
-
 impl<'a> Building<'a> {
     /// No list.
-    pub(crate) const fn none() -> Self {
-        Self::new(State::Failed(None, libc::EINVAL))
-    }
-
-    #[inline(always)]
-    const fn new(state: State<'a>) -> Self {
-        let open = Request { opcode: NONE, flags: 0, wr_id: 0, remote: (0, 0), immediate: 0 };
-        let operands = Atomic { swap_add: 0, compare: 0 };
-        Self { state, open, operands, target: Target::Unknown, owed_immediate: 0 }
+    pub(crate) fn of(queue: &'a SendQueue) -> Self {
+        let (guard, awaits, errno) = (QueueGuard::none(), Awaits::End, libc::EINVAL);
+        let (block, end, requests) = (0, 0, 0);
+        let (codes, blocks, immediate) = (0, 0, 0);
+        Self { queue, guard, awaits, errno, block, end, requests, codes, blocks, immediate }
     }
 
     /// Begins a list where there is none; nobody else posts to the queue before it ends. The place is
@@ -81,14 +88,14 @@ impl<'a> Building<'a> {
     where
         'a: 'p,
     {
-        let state = match queue.begin_at_once() {
-            Some(batch) => State::Good(batch),
-            None => return Self::begin_waiting(queue, place),
+        let Some(SendBatch { guard, cursor, end, .. }) = queue.begin_at_once() else {
+            return Self::begin_waiting(queue, place);
         };
         let place = place();
-        // There is none that would have to end.
-        std::mem::forget(std::mem::replace(&mut place.state, state));
-        place.open.opcode = NONE;
+        // Nothing is held there that would have to be let go.
+        std::mem::forget(std::mem::replace(&mut place.guard, guard));
+        (place.awaits, place.end) = (Awaits::Request, end);
+        place.go_on(cursor);
     }
 
     /// As [`Self::begin`], also where the queue takes nothing: it is held all the same.
@@ -98,235 +105,294 @@ impl<'a> Building<'a> {
     where
         'a: 'p,
     {
-        let state = match queue.hold() {
-            Ok((batch, 0)) => State::Good(batch),
-            Ok((batch, errno)) => State::Failed(Some(batch), errno),
-            Err(errno) => State::Failed(None, errno),
+        let none = Self::of(queue);
+        *place() = match queue.hold() {
+            Ok((SendBatch { guard, cursor: Cursor { block, requests }, end, .. }, errno)) => {
+                let awaits = if errno == 0 { Awaits::Request } else { Awaits::End };
+                let errno = if errno == 0 { libc::EINVAL } else { errno };
+                Self { guard, awaits, errno, block, end, requests, ..none }
+            }
+            Err(errno) => Self { errno, ..none },
         };
-        *place() = Self::new(state);
     }
 
-    /// Leaves no list in its place.
     #[inline(always)]
-    pub(crate) fn take(&mut self) -> Self {
-        std::mem::replace(self, Self::none())
+    fn cursor(&self) -> Cursor {
+        Cursor { block: self.block, requests: self.requests }
     }
 
-    /// Adds a request, whose payload may follow, and its target if it is a datagram.
     #[inline(always)]
+    fn go_on(&mut self, cursor: Cursor) {
+        (self.block, self.requests) = (cursor.block, cursor.requests);
+    }
+
+    /// Whether nothing is wrong, and nothing is awaited of the request that was added last.
+    #[inline(always)]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.awaits == Awaits::Request
+    }
+
+    /// Adds a request, whose payload may follow, and its target if it is a datagram or goes along XRC.
     pub(crate) fn request(&mut self, request: Request) {
-        if self.open.opcode != NONE {
-            self.close();
+        if self.settle() {
+            self.request_when_ready(request);
         }
-        self.open = request;
+    }
+
+    /// As [`Self::request`], where the list [is ready](Self::is_ready).
+    #[inline(always)]
+    pub(crate) fn request_when_ready(&mut self, request: Request) {
+        let operation = match self.queue.shape.operations.get(request.opcode) {
+            Ok(operation) => operation,
+            Err(_) => return self.request_along_xrc(&request),
+        };
+        // Who calls knows the operation, so that of others nothing is asked.
+        let may_be_datagram = matches!(request.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM);
+        let awaits = match may_be_datagram && operation.is_datagram() {
+            true => Awaits::PayloadAndTarget,
+            false => Awaits::Payload,
+        };
+        self.open(&request, operation.code(), awaits);
+    }
+
+    /// As [`Self::request_when_ready`], along XRC; any other fails.
+    #[cold]
+    #[inline(never)]
+    fn request_along_xrc(&mut self, request: &Request) {
+        match self.queue.shape.operations.along_xrc(request.opcode) {
+            Ok(operation) => self.open(request, operation.code(), Awaits::PayloadAndTarget),
+            Err(errno) => self.fail(errno),
+        }
+        self.immediate = request.immediate;
     }
 
     /// As [`Self::request`], an atomic.
     pub(crate) fn atomic(&mut self, request: Request, operands: Atomic) {
-        self.request(request);
-        self.operands = operands;
+        if !self.settle() {
+            return;
+        }
+        let operations = &self.queue.shape.operations;
+        let awaits = if operations.name_srq() { Awaits::ResultAndTarget } else { Awaits::Result };
+        match operations.atomic(request.opcode) {
+            Ok(opcode) => self.open(&request, opcode, awaits),
+            Err(errno) => self.fail(errno),
+        }
+        self.immediate = 0;
+        if self.awaits == awaits {
+            write_operands(&self.queue.ring, self.block, operands);
+        }
+    }
+
+    /// Writes the header of a request.
+    #[inline(always)]
+    fn open(&mut self, request: &Request, opcode: SendOpcode, awaits: Awaits) {
+        let queue = self.queue;
+        // How its payload is given says whether that is inline.
+        let flags = match queue.shape.flags.get(request.flags & !IBV_SEND_INLINE) {
+            Ok(flags) => flags,
+            Err(errno) => return self.fail(errno),
+        };
+        if let Err(errno) = queue.claim(self.cursor(), self.end, request.wr_id) {
+            return self.fail(errno);
+        }
+        let ((remote_address, rkey), immediate) = (request.remote, request.immediate);
+        let header =
+            SendHeader { opcode, flags, immediate, remote_address, rkey, ..SendHeader::default() };
+        self.codes = write_header(&queue.ring, self.block, &header);
+        self.awaits = awaits;
     }
 
     /// Adds a change of keys, which has no payload.
     pub(crate) fn key_change(&mut self, opcode: u32, request: &KeyRequest) {
-        if self.open.opcode != NONE {
-            self.close();
+        if !self.settle() {
+            return;
         }
-        let State::Good(batch) = &mut self.state else { return };
         // There is nothing that could stand inline.
         let request = KeyRequest { flags: request.flags & !IBV_SEND_INLINE, ..*request };
-        let (queue, cursor, end) = batch.position();
-        match queue.push_key_change(cursor, end, opcode, &request) {
-            Ok(cursor) => batch.advance(cursor),
-            Err(errno) => return self.fail(errno),
+        match self.queue.push_key_change(self.cursor(), self.end, opcode, &request) {
+            Ok(cursor) => self.go_on(cursor),
+            Err(errno) => self.fail(errno),
         }
-        self.open.opcode = NONE;
     }
 
-    /// Gives the request that was added last no payload; if that is not what it lacks, the list fails.
-    #[cold]
-    #[inline(never)]
-    fn close(&mut self) {
-        if self.open.opcode != TARGETLESS {
-            self.payload(Payload::Sges(&[]));
+    /// Gives the request that was added last one element for its payload, or answers false where that is not
+    /// so simple. Every entry has room for one.
+    #[inline(always)]
+    pub(crate) fn element(&mut self, element: &ibv_sge) -> bool {
+        let is_simple = self.awaits == Awaits::Payload;
+        if is_simple {
+            let payload = Payload::Sges(slice::from_ref(element));
+            let blocks = write_payload(&self.queue.ring, self.block, self.codes, payload);
+            self.end_request(blocks);
         }
-        if self.open.opcode == TARGETLESS {
-            self.fail(libc::EINVAL);
-        }
+        is_simple
     }
 
     /// Gives the request that was added last its payload.
-    #[inline(always)]
     pub(crate) fn payload(&mut self, payload: Payload<'_>) {
-        let State::Good(batch) = &mut self.state else { return };
-        // How its payload is given says whether that is inline.
-        let Request { opcode, flags, wr_id, remote, immediate } = self.open;
-        let flags = match payload {
-            Payload::Sges(_) => flags & !IBV_SEND_INLINE,
-            Payload::Inline(_) => flags | IBV_SEND_INLINE,
-        };
-        let request = SendRequest { wr_id, opcode, flags, payload };
-        let (queue, cursor, end) = batch.position();
-        let mut awaited = NONE;
-        let target = &mut self.target;
-        let datagram = || match std::mem::replace(target, Target::Unknown) {
-            Target::Told(datagram) => Some(datagram),
-            Target::Unknown | Target::Srq(_) | Target::Owed(_) => {
-                *target = Target::Owed(cursor.block);
-                awaited = TARGETLESS;
-                Some(Datagram::default())
+        if self.awaits != Awaits::Payload {
+            return self.other_payload(payload);
+        }
+        match self.write_payload(payload) {
+            Ok(blocks) => self.end_request(blocks),
+            Err(errno) => self.fail(errno),
+        }
+    }
+
+    /// Writes the payload of the request that awaits it; answers its blocks.
+    fn write_payload(&mut self, payload: Payload<'_>) -> Result<u32, i32> {
+        let shape = &self.queue.shape;
+        let fits = match payload {
+            Payload::Sges(sges) => sges.len() <= shape.max_sge as usize,
+            Payload::Inline(data) => {
+                let SendHeader { opcode, .. } =
+                    SendHeader::decode(&[[self.codes, 0, 0, 0, 0, 0, 0, 0]]);
+                data.length <= shape.max_inline && opcode != SendOpcode::Read
             }
         };
-        match queue.push(cursor, end, &request, || remote, datagram, || immediate) {
-            Ok(cursor) => batch.advance(cursor),
-            Err(errno) => return self.rare_payload(payload, errno),
+        if !fits {
+            return Err(libc::EINVAL);
         }
-        self.open.opcode = awaited;
+        Ok(write_payload(&self.queue.ring, self.block, self.codes, payload))
+    }
+
+    /// As [`Self::payload`], of a request that has no target yet, or of an atomic; of no other.
+    #[inline(never)]
+    fn other_payload(&mut self, payload: Payload<'_>) {
+        let queue = self.queue;
+        match (self.awaits, payload) {
+            (Awaits::PayloadAndTarget, _) => match self.write_payload(payload) {
+                Ok(blocks) => (self.awaits, self.blocks) = (Awaits::Target, blocks),
+                Err(errno) => self.fail(errno),
+            },
+            (Awaits::Result, Payload::Sges([result])) => {
+                write_result(&queue.ring, self.block, self.codes, result);
+                self.end_request(1);
+            }
+            (Awaits::ResultAndTarget, Payload::Sges([result])) => {
+                write_result(&queue.ring, self.block, self.codes, result);
+                (self.awaits, self.blocks) = (Awaits::Target, 1);
+            }
+            _ => self.fail(libc::EINVAL),
+        }
     }
 
     /// Tells where the datagram goes that was added last; its payload may be there already.
     pub(crate) fn target(&mut self, datagram: Datagram) {
-        let State::Good(batch) = &self.state else { return };
-        match (self.open.opcode, &self.target) {
-            (NONE, _) => self.fail(libc::EINVAL),
-            (TARGETLESS, Target::Owed(block)) => {
-                write_target(&batch.queue.ring, *block, datagram);
-                (self.open.opcode, self.target) = (NONE, Target::Unknown);
-            }
-            _ => self.target = Target::Told(datagram),
-        }
+        self.tell(|ring, block, _| write_target(ring, block, datagram));
     }
 
     /// Tells for which shared receive queue the request is that was added last, along XRC; its payload may be
     /// there already.
     pub(crate) fn srq(&mut self, srqn: u32) {
-        let State::Good(batch) = &self.state else { return };
-        match (self.open.opcode, &self.target) {
-            (NONE, _) => self.fail(libc::EINVAL),
-            (TARGETLESS, Target::Owed(block)) => {
-                write_srqn(&batch.queue.ring, *block, srqn, self.owed_immediate);
-                (self.open.opcode, self.target) = (NONE, Target::Unknown);
-            }
-            _ => self.target = Target::Srq(srqn),
+        self.tell(|ring, block, immediate| write_srqn(ring, block, srqn, immediate));
+    }
+
+    /// Has the target of the request that was added last written into its entry, by its ring, its block and
+    /// its immediate data.
+    fn tell(&mut self, write: impl FnOnce(&BlockRing, u32, u32)) {
+        self.awaits = match self.awaits {
+            Awaits::Payload | Awaits::PayloadAndTarget => Awaits::Payload,
+            Awaits::Result | Awaits::ResultAndTarget => Awaits::Result,
+            Awaits::Target => Awaits::Target,
+            Awaits::Request | Awaits::End => return self.fail(libc::EINVAL),
+        };
+        write(&self.queue.ring, self.block, self.immediate);
+        if self.awaits == Awaits::Target {
+            self.end_request(self.blocks);
         }
     }
 
-    /// Gives an atomic, which is one element, or a request along XRC its payload; any other request fails with
-    /// that errno.
+    /// Goes on behind a request of which nothing is awaited.
+    #[inline(always)]
+    fn end_request(&mut self, blocks: u32) {
+        self.block = self.block.wrapping_add(blocks);
+        self.requests = self.requests.wrapping_add(1);
+        self.awaits = Awaits::Request;
+    }
+
+    /// Gives the request that was added last no payload; if that is not what it lacks, the list fails.
+    /// Answers whether the list can go on.
     #[cold]
     #[inline(never)]
-    fn rare_payload(&mut self, payload: Payload<'_>, errno: i32) {
-        let State::Good(batch) = &self.state else { return };
-        if !batch.queue.shape().operations.name_srq() {
-            return match self.push_atomic(payload, errno, 0) {
-                Ok(()) => self.open.opcode = NONE,
-                Err(errno) => self.fail(errno),
-            };
+    fn settle(&mut self) -> bool {
+        match self.awaits {
+            Awaits::Payload => self.payload(Payload::Sges(&[])),
+            Awaits::Request => {}
+            _ => self.fail(libc::EINVAL),
         }
-        let block = batch.position().1.block;
-        let (srqn, awaited, target) = match std::mem::replace(&mut self.target, Target::Unknown) {
-            Target::Srq(srqn) => (srqn, NONE, Target::Unknown),
-            _ => (0, TARGETLESS, Target::Owed(block)),
-        };
-        let pushed = match self.push_xrc(payload, srqn) {
-            Err(libc::EOPNOTSUPP) => self.push_atomic(payload, errno, srqn),
-            pushed => pushed,
-        };
-        match pushed {
-            Ok(()) => (self.open.opcode, self.target) = (awaited, target),
-            Err(errno) => self.fail(errno),
-        }
-    }
-
-    fn push_xrc(&mut self, payload: Payload<'_>, srqn: u32) -> Result<(), i32> {
-        let State::Good(batch) = &mut self.state else { return Err(libc::EINVAL) };
-        let Request { opcode, flags, wr_id, remote, immediate } = self.open;
-        let flags = match payload {
-            Payload::Sges(_) => flags & !IBV_SEND_INLINE,
-            Payload::Inline(_) => flags | IBV_SEND_INLINE,
-        };
-        let (queue, cursor, end) = batch.position();
-        let operation = queue.shape().operations.along_xrc(opcode)?;
-        let request = SendRequest { wr_id, opcode, flags, payload };
-        let pushed = queue.push_xrc(cursor, end, &request, srqn, || remote, || immediate)?;
-        batch.advance(pushed);
-        self.owed_immediate = if operation.has_immediate() { immediate } else { 0 };
-        Ok(())
-    }
-
-    fn push_atomic(&mut self, payload: Payload<'_>, errno: i32, srqn: u32) -> Result<(), i32> {
-        let State::Good(batch) = &mut self.state else { return Err(errno) };
-        let Request { opcode, flags, wr_id, remote, .. } = self.open;
-        let (queue, cursor, end) = batch.position();
-        if queue.shape().operations.atomic(opcode).is_err() {
-            return Err(errno);
-        }
-        let Payload::Sges([result]) = payload else { return Err(libc::EINVAL) };
-        let (flags, operands) = (flags & !IBV_SEND_INLINE, self.operands);
-        let request = AtomicRequest { wr_id, opcode, flags, remote, srqn, operands, result };
-        batch.advance(queue.push_atomic(cursor, end, &request)?);
-        self.owed_immediate = 0;
-        Ok(())
+        self.awaits == Awaits::Request
     }
 
     /// Has posting the list fail, where nothing was wrong before.
     #[cold]
     #[inline(never)]
     pub(crate) fn fail(&mut self, errno: i32) {
-        let Self { state, .. } = self.take();
-        self.state = match state {
-            State::Good(batch) => State::Failed(Some(batch), errno),
-            failed @ State::Failed(..) => failed,
-        };
+        if self.awaits == Awaits::End {
+            return;
+        }
+        self.forget();
+        (self.awaits, self.errno) = (Awaits::End, errno);
     }
 
-    /// Posts the list; 0, or what it fails with: then nothing of it is posted.
+    /// Forgets what was noted of the requests of the list.
+    fn forget(&mut self) {
+        let queue = self.queue;
+        // A number that is consumed is of nothing that is outstanding.
+        let consumed = queue.consumed.requests.load(Ordering::Acquire);
+        let start = queue.produced.block.load(Ordering::Relaxed);
+        let is_open = !matches!(self.awaits, Awaits::Request | Awaits::End);
+        let written = self.block.wrapping_sub(start).wrapping_add(u32::from(is_open));
+        for block in (0..written).map(|step| start.wrapping_add(step)) {
+            queue.posted.get(block).number.store(consumed, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends the list and posts it; 0, or what it fails with: then nothing of it is posted.
     #[inline(always)]
-    pub(crate) fn complete(mut self) -> i32 {
-        if self.open.opcode != NONE {
-            self.close();
+    pub(crate) fn complete(&mut self) -> i32 {
+        if !self.is_ready() {
+            return self.settle_and_complete();
         }
-        match self.state {
-            State::Good(batch) => {
-                batch.finish();
-                0
-            }
-            State::Failed(batch, errno) => {
-                batch.into_iter().for_each(SendBatch::forget);
-                errno
-            }
-        }
+        self.awaits = Awaits::End;
+        let guard = self.take_guard();
+        self.queue.publish(self.cursor(), guard);
+        0
+    }
+
+    /// As [`Self::complete`], where something else is awaited: apart, so that it takes no registers there.
+    #[cold]
+    #[inline(never)]
+    fn settle_and_complete(&mut self) -> i32 {
+        if self.settle() { self.complete() } else { self.let_go() }
+    }
+
+    /// Ends a list that has failed; answers why.
+    #[cold]
+    #[inline(never)]
+    fn let_go(&mut self) -> i32 {
+        let errno = std::mem::replace(&mut self.errno, libc::EINVAL);
+        drop(self.take_guard());
+        errno
+    }
+
+    #[inline(always)]
+    fn take_guard(&mut self) -> QueueGuard<'a> {
+        std::mem::replace(&mut self.guard, QueueGuard::none())
     }
 
     /// Forgets the list.
     #[cold]
-    pub(crate) fn abort(self) {
-        if let State::Good(batch) | State::Failed(Some(batch), _) = self.state {
-            batch.forget();
-        }
-    }
-}
-
-impl SendBatch<'_> {
-    /// Ends the list with nothing of it posted.
-    #[cold]
-    #[inline(never)]
-    fn forget(self) {
-        let Self { queue, guard, start, cursor, .. } = self;
-        // A number that is consumed is of nothing that is outstanding.
-        let consumed = queue.consumed.requests.load(Ordering::Acquire);
-        let pushed = cursor.block.wrapping_sub(start);
-        for block in (0..pushed).map(|step| start.wrapping_add(step)) {
-            queue.posted.get(block).number.store(consumed, Ordering::Relaxed);
-        }
-        drop(guard);
+    pub(crate) fn abort(&mut self) {
+        self.fail(libc::EINVAL);
+        self.let_go();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::verbs::{self as ibv, ibv_sge};
+    use crate::abi::verbs as ibv;
     use crate::qp::tests::{queues, queues_of};
     use crate::wr::InlineData;
     use fpga_regs::engine::doorbell::record;
@@ -342,7 +408,7 @@ mod tests {
     }
 
     fn begin(queue: &SendQueue) -> Building<'_> {
-        let mut list = Building::none();
+        let mut list = Building::of(queue);
         Building::begin(queue, || &mut list);
         list
     }
@@ -543,6 +609,46 @@ mod tests {
     }
 
     #[test]
+    fn along_xrc_each_request_names_a_queue_before_its_payload_or_behind() {
+        let queues = queues_of(QpType::XrcSend);
+        let mut list = begin(&queues.send);
+        list.request(request(WRITE, SIGNALED, 1, (0x5000, 77), 0));
+        list.srq(40);
+        list.payload(Payload::Sges(&sge(8)));
+        list.request(request(ibv::IBV_WR_SEND_WITH_IMM, 0, 2, (0, 0), 0xaabb));
+        list.payload(Payload::Sges(&sge(8)));
+        list.srq(41);
+        list.atomic(request(ADD, 0, 3, (0x6000, 78), 0), OPERANDS);
+        list.payload(Payload::Sges(&sge(8)));
+        list.srq(42);
+        list.atomic(request(SWAP, 0, 4, (0x7000, 79), 0), OPERANDS);
+        list.srq(43);
+        list.payload(Payload::Sges(&sge(8)));
+        assert_eq!(list.complete(), 0);
+        let entries = [0, 1, 2, 3].map(|i| SendHeader::decode(&[queues.send.ring.read(i)]));
+        assert_eq!(entries.map(|it| it.remote_srqn), [40, 41, 42, 43]);
+        assert_eq!(entries.map(|it| it.immediate), [0, 0xaabb, 0, 0]);
+        assert_eq!(entries.map(|it| it.num_sge), [1; 4]);
+        assert_eq!(entries.map(|it| it.remote_address), [0x5000, 0, 0x6000, 0x7000]);
+        // A list with a request that names none fails.
+        let lacking: [Wrong; 3] = [
+            |list| list.payload(Payload::Sges(&sge(8))),
+            |_| {},
+            |list| {
+                list.atomic(request(ADD, 0, 3, (0x6000, 78), 0), OPERANDS);
+                list.payload(Payload::Sges(&sge(8)));
+            },
+        ];
+        for lacking in lacking {
+            let mut list = begin(&queues.send);
+            list.request(request(WRITE, SIGNALED, 1, (0x5000, 77), 0));
+            lacking(&mut list);
+            assert_eq!(list.complete(), libc::EINVAL);
+            assert_eq!(producer(&queues.send), 4);
+        }
+    }
+
+    #[test]
     fn a_datagram_that_goes_nowhere_fails_its_list() {
         let send = request(ibv::IBV_WR_SEND, SIGNALED, 1, (0, 0), 0);
         let wrongs: [Wrong; 3] = [
@@ -587,14 +693,14 @@ mod tests {
         list.request(request(WRITE, 0, 8, (1, 2), 0));
         list.payload(Payload::Sges(&sge(8)));
         assert_eq!(list.complete(), libc::EIO);
-        assert_eq!(Building::none().complete(), libc::EINVAL);
+        assert_eq!(Building::of(&queues.send).complete(), libc::EINVAL);
     }
 
     #[test]
     fn a_list_keeps_others_from_posting_until_it_ends() {
         let queues = queues(1, 0);
         for aborts in [false, true] {
-            let list = begin(&queues.send);
+            let mut list = begin(&queues.send);
             assert!(queues.send.begin_at_once().is_none());
             if aborts {
                 list.abort()

@@ -10,22 +10,33 @@ use super::super::errno;
 use super::CqObject;
 use crate::cq::CqState;
 use crate::error::invalid;
-use crate::poll::blank;
 
 /// What is between the start and the end of a poll.
 pub(super) struct Polling {
     /// The queue, which is this poll's.
     held: Option<FutexGuard<'static, CqState>>,
-    /// The completion that is read now.
-    completion: ibv_wc,
+    /// The completion that is read now, but for what stands in the public structure.
+    completion: Told,
     /// When the card wrote it.
     timestamp: u64,
+}
+
+/// What is read of a completion by functions. (Service levels and LIDs are another network's.)
+#[derive(Clone, Copy, Default)]
+struct Told {
+    opcode: u32,
+    byte_len: u32,
+    qp_num: u32,
+    vendor_err: u32,
+    imm_data: u32,
+    src_qp: u32,
+    wc_flags: u32,
 }
 
 impl Polling {
     /// Of a queue that nobody polls.
     pub(super) fn none() -> Self {
-        Self { held: None, completion: blank(0, 0), timestamp: 0 }
+        Self { held: None, completion: Told::default(), timestamp: 0 }
     }
 }
 
@@ -43,13 +54,18 @@ pub(super) const OFFERED: u64 = (ibv::IBV_WC_EX_WITH_BYTE_LEN
 
 /// Puts the functions of a poll into a queue: those that read what was asked for, of [`OFFERED`].
 pub(super) fn furnish(cq: &mut ibv_cq_ex, asked: u64) {
-    cq.start_poll = Some(start_poll);
-    cq.next_poll = Some(next_poll);
+    let is_asked = |flag: u32| asked & u64::from(flag) != 0;
+    if is_asked(ibv::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) {
+        cq.start_poll = Some(start_poll::<true>);
+        cq.next_poll = Some(next_poll::<true>);
+    } else {
+        cq.start_poll = Some(start_poll::<false>);
+        cq.next_poll = Some(next_poll::<false>);
+    }
     cq.end_poll = Some(end_poll);
     cq.read_opcode = Some(read_opcode);
     cq.read_vendor_err = Some(read_vendor_err);
     cq.read_wc_flags = Some(read_wc_flags);
-    let is_asked = |flag: u32| asked & u64::from(flag) != 0;
     let reads_u32: [(u32, &mut Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>, _); 5] = [
         (ibv::IBV_WC_EX_WITH_BYTE_LEN, &mut cq.read_byte_len, read_byte_len as _),
         (ibv::IBV_WC_EX_WITH_IMM, &mut cq.read_imm_data, read_imm_data as _),
@@ -72,32 +88,79 @@ pub(super) fn furnish(cq: &mut ibv_cq_ex, asked: u64) {
 /// # Safety
 /// The queue is one of this provider, which the caller polls.
 #[inline(always)]
-unsafe fn put(cq: *mut CqObject, completion: ibv_wc, time: u64) {
+unsafe fn put(cq: *mut CqObject, completion: &ibv_wc, time: u64) {
+    let ibv_wc { opcode, byte_len, qp_num, vendor_err, src_qp, wc_flags, .. } = *completion;
+    // SAFETY: both variants are one initialised u32.
+    let imm_data = unsafe { completion.__bindgen_anon_1.imm_data };
     // SAFETY: the queue is the caller's while it polls, and so are these places.
     unsafe {
         let seen = &raw mut (*cq).verbs.cq_ex;
         (*seen.cast::<ibv_cq_ex>()).wr_id = completion.wr_id;
         (*seen.cast::<ibv_cq_ex>()).status = completion.status;
-        (&raw mut (*cq).polling.completion).write(completion);
+        (*cq).polling.completion =
+            Told { opcode, byte_len, qp_num, vendor_err, imm_data, src_qp, wc_flags };
         (*cq).polling.timestamp = time;
     }
 }
 
-unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+unsafe extern "C" fn start_poll<const TIMED: bool>(
+    cq: *mut ibv_cq_ex,
+    attr: *mut ibv_poll_cq_attr,
+) -> c_int {
     // SAFETY: the program passes its attributes.
-    let mask = unsafe { (*attr).comp_mask };
-    if mask != 0 {
-        let error = invalid!("the poll's attribute mask {mask:#x} has unknown bits");
-        return errno("ibv_start_poll", Err(error));
+    if unsafe { (*attr).comp_mask } != 0 {
+        return unknown_bits();
     }
     let own = cq.cast::<CqObject>();
     // SAFETY: the program passes a queue of this provider, which it does not destroy before the end of
     // the poll; nothing that is held of it goes beyond.
     let queue = unsafe { (*own).queue.as_ref() };
+    let Some(mut held) = queue.hold_at_once() else {
+        // SAFETY: as above.
+        return unsafe { start_waiting::<TIMED>(own) };
+    };
     // SAFETY: what is delivered is delivered to who polls.
-    match queue.begin_poll(|completion, time| unsafe { put(own, completion, time) }) {
+    let mut deliver = |completion, time| unsafe { put(own, &completion, time) };
+    let is_taken = queue.take_usual::<TIMED>(&mut held, &mut deliver).is_some();
+    // SAFETY: nobody else polls now.
+    unsafe { (&raw mut (*own).polling.held).write(Some(held)) };
+    // SAFETY: as above.
+    if is_taken { 0 } else { unsafe { start_unusual::<TIMED>(own) } }
+}
+
+/// As [`start_poll`], where somebody else polls, or nobody can.
+///
+/// # Safety
+/// As [`start_poll`].
+#[cold]
+#[inline(never)]
+unsafe fn start_waiting<const TIMED: bool>(own: *mut CqObject) -> c_int {
+    // SAFETY: as in `start_poll`.
+    match unsafe { (*own).queue.as_ref() }.hold() {
         Ok(held) => {
-            // SAFETY: nobody else polls now.
+            // SAFETY: as in `start_poll`.
+            unsafe { (&raw mut (*own).polling.held).write(Some(held)) };
+            // SAFETY: as the caller promises.
+            unsafe { start_unusual::<TIMED>(own) }
+        }
+        Err(errno) => errno,
+    }
+}
+
+/// As [`start_poll`], who holds the queue, whatever comes first: apart, so that it takes no registers there.
+///
+/// # Safety
+/// As [`start_poll`].
+#[inline(never)]
+unsafe fn start_unusual<const TIMED: bool>(own: *mut CqObject) -> c_int {
+    // SAFETY: as in `start_poll`; this poll holds the queue.
+    let (queue, held) = unsafe { ((*own).queue.as_ref(), (*own).polling.held.take()) };
+    let Some(held) = held else { return libc::EINVAL };
+    // SAFETY: what is delivered is delivered to who polls.
+    let deliver = |completion, time| unsafe { put(own, &completion, time) };
+    match queue.first_poll::<TIMED>(held, deliver) {
+        Ok(held) => {
+            // SAFETY: as in `start_poll`.
             unsafe { (&raw mut (*own).polling.held).write(Some(held)) };
             0
         }
@@ -105,14 +168,20 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     }
 }
 
-unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+#[cold]
+#[inline(never)]
+fn unknown_bits() -> c_int {
+    errno("ibv_start_poll", Err(invalid!("the poll's attribute mask has unknown bits")))
+}
+
+unsafe extern "C" fn next_poll<const TIMED: bool>(cq: *mut ibv_cq_ex) -> c_int {
     let own = cq.cast::<CqObject>();
     // SAFETY: the program passes a queue of this provider that it polls.
     let (queue, held) = unsafe { ((*own).queue.as_ref(), &mut (*own).polling.held) };
     let Some(state) = held else { return libc::EINVAL };
     // SAFETY: what is delivered is delivered to who polls, in places beside what is held.
-    let found = queue.next_poll(state, |completion, time| unsafe { put(own, completion, time) });
-    if found { 0 } else { libc::ENOENT }
+    let deliver = |completion, time| unsafe { put(own, &completion, time) };
+    if queue.next_poll::<TIMED>(state, deliver) { 0 } else { libc::ENOENT }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
@@ -126,7 +195,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 /// # Safety
 /// The queue is one of this provider, which the caller polls.
 #[inline(always)]
-unsafe fn completion<'a>(cq: *mut ibv_cq_ex) -> &'a ibv_wc {
+unsafe fn completion<'a>(cq: *mut ibv_cq_ex) -> &'a Told {
     // SAFETY: as the caller promises; nothing is delivered meanwhile.
     unsafe { &(*cq.cast::<CqObject>()).polling.completion }
 }
@@ -146,13 +215,12 @@ reads! {
     read_vendor_err: u32 = |it| it.vendor_err;
     read_wc_flags: u32 = |it| it.wc_flags;
     read_byte_len: u32 = |it| it.byte_len;
-    // SAFETY: both variants are one initialised u32.
-    read_imm_data: u32 = |it| unsafe { it.__bindgen_anon_1.imm_data };
+    read_imm_data: u32 = |it| it.imm_data;
     read_qp_num: u32 = |it| it.qp_num;
     read_src_qp: u32 = |it| it.src_qp;
-    read_slid: u32 = |it| u32::from(it.slid);
-    read_sl: u8 = |it| it.sl;
-    read_dlid_path_bits: u8 = |it| it.dlid_path_bits;
+    read_slid: u32 = |_it| 0;
+    read_sl: u8 = |_it| 0;
+    read_dlid_path_bits: u8 = |_it| 0;
 }
 
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {

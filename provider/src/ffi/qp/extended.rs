@@ -102,12 +102,12 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the program passes a QP of this provider, of which it ends the list.
-    unsafe { building(qp) }.take().complete()
+    unsafe { building(qp) }.complete()
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     // SAFETY: as in `wr_complete`.
-    unsafe { building(qp) }.take().abort();
+    unsafe { building(qp) }.abort();
 }
 
 /// A request of an operation.
@@ -131,9 +131,36 @@ unsafe fn request(
 /// # Safety
 /// As [`building`].
 #[inline(always)]
-unsafe fn add(qp: *mut ibv_qp_ex, opcode: ibv::ibv_wr_opcode, remote: (u64, u32), immediate: u32) {
+unsafe fn add(
+    qp: *mut ibv_qp_ex,
+    opcode: ibv::ibv_wr_opcode,
+    (address, rkey): (u64, u32),
+    immediate: u32,
+) {
     // SAFETY: as the caller promises.
-    unsafe { building(qp).request(request(qp, opcode, remote, immediate)) };
+    unsafe {
+        if !building(qp).is_ready() {
+            return add_behind(qp, opcode, address, rkey, immediate);
+        }
+        building(qp).request_when_ready(request(qp, opcode, (address, rkey), immediate));
+    }
+}
+
+/// As [`add`], behind a request of which something is awaited: apart, so that it takes no registers there.
+///
+/// # Safety
+/// As [`building`].
+#[cold]
+#[inline(never)]
+unsafe fn add_behind(
+    qp: *mut ibv_qp_ex,
+    opcode: ibv::ibv_wr_opcode,
+    address: u64,
+    rkey: u32,
+    immediate: u32,
+) {
+    // SAFETY: as the caller promises.
+    unsafe { building(qp).request(request(qp, opcode, (address, rkey), immediate)) };
 }
 
 /// Adds an atomic.
@@ -239,8 +266,21 @@ unsafe extern "C" fn wr_atomic_fetch_add(
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    let sge = ibv_sge { addr, length, lkey };
     // SAFETY: as in `adds`.
+    if !unsafe { building(qp) }.element(&ibv_sge { addr, length, lkey }) {
+        // SAFETY: as in `adds`.
+        unsafe { set_sge(qp, lkey, addr, length) };
+    }
+}
+
+/// As [`wr_set_sge`], of other requests than most are: apart, so that it takes no registers there.
+///
+/// # Safety
+/// As [`building`].
+#[inline(never)]
+unsafe fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let sge = ibv_sge { addr, length, lkey };
+    // SAFETY: as the caller promises.
     unsafe { building(qp) }.payload(Payload::Sges(slice::from_ref(&sge)));
 }
 
