@@ -6,12 +6,14 @@ use verbs_sys::current::verbs as v;
 use crate::ffi::{Operation, Service};
 
 pub mod apart;
+pub mod arguments;
 pub mod counter;
 pub mod device_memory;
 pub mod errors;
 pub mod extended;
 pub mod link;
 pub mod many;
+pub mod memory;
 pub mod multicast;
 pub mod port;
 pub mod reach;

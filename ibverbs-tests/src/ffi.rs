@@ -9,6 +9,7 @@
 use std::io;
 
 mod ah;
+pub mod attempt;
 mod descriptors;
 mod device;
 mod dm;

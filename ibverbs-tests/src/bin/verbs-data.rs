@@ -36,6 +36,10 @@ enum Command {
         #[command(flatten)]
         link: Link,
     },
+    /// Arguments that are forbidden, and how they are refused
+    Arguments(Link),
+    /// Memory of every kind, by every name
+    Memory(Link),
     /// Several connections that receive from one queue
     Shared(Link),
     /// Many connections at once, with messages on all of them
@@ -264,6 +268,15 @@ fn main() -> anyhow::Result<()> {
         Command::Errors { pinned, link } => {
             let errors = data::errors::all(&(&link).into(), pinned)?;
             println!("{errors} errors came as they should");
+        }
+        Command::Arguments(link) => {
+            let count = data::arguments::all(&(&link).into())?;
+            println!("{count} calls were taken or refused as they should be");
+        }
+        Command::Memory(link) => {
+            let (count, has_huge) = data::memory::all(&(&link).into())?;
+            let huge = if has_huge { "one" } else { "none" };
+            println!("bytes moved in {count} regions, {huge} of them of huge pages");
         }
         Command::Shared(link) => {
             println!("{} shared messages arrived", data::shared::all(&(&link).into())?);

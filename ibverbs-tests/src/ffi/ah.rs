@@ -34,6 +34,14 @@ impl Ah {
         attributes.grh.sgid_index = gid_index;
         attributes.grh.hop_limit = hop_limit;
         attributes.grh.traffic_class = traffic_class;
+        Self::with(pd, attributes)
+    }
+
+    /// Makes one of these attributes.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn with(pd: &Rc<Pd>, mut attributes: v::ibv_ah_attr) -> Result<Self, Failed> {
         // SAFETY: the domain lives, and is held by the handle.
         let raw = unsafe { (pd.library().ibv_create_ah)(pd.raw(), &raw mut attributes) };
         let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_create_ah"))?;

@@ -56,6 +56,12 @@ impl Context {
         self.raw.as_ptr()
     }
 
+    /// Completion vectors.
+    pub fn vectors(&self) -> i32 {
+        // SAFETY: the context is open.
+        unsafe { self.raw.as_ref() }.num_comp_vectors
+    }
+
     /// The library it came from.
     pub fn library(&self) -> &'static Library {
         self.library
@@ -205,7 +211,7 @@ pub struct AsyncEvent {
 pub struct Pd {
     raw: NonNull<v::ibv_pd>,
     /// What a parent domain was made of.
-    _made_of: Option<(Rc<Pd>, Rc<ThreadDomain>)>,
+    _made_of: Option<(Rc<Pd>, Option<Rc<ThreadDomain>>)>,
     // Last, because it goes last.
     context: Rc<Context>,
 }
@@ -227,6 +233,25 @@ impl Pd {
     /// # Errors
     /// When the device refuses.
     pub fn parent(pd: &Rc<Self>, thread: &Rc<ThreadDomain>) -> Result<Rc<Self>> {
+        Self::over(pd, Some(thread), |_| {})
+    }
+
+    /// Makes a parent domain with an allocator.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub(super) fn allocating(
+        pd: &Rc<Self>,
+        set: impl FnOnce(&mut v::ibv_parent_domain_init_attr),
+    ) -> Result<Rc<Self>> {
+        Self::over(pd, None, set)
+    }
+
+    fn over(
+        pd: &Rc<Self>,
+        thread: Option<&Rc<ThreadDomain>>,
+        set: impl FnOnce(&mut v::ibv_parent_domain_init_attr),
+    ) -> Result<Rc<Self>> {
         let context = Rc::clone(&pd.context);
         // SAFETY: the extended context lives as long as the context.
         let make = unsafe { context.extended()?.as_ref() }.alloc_parent_domain;
@@ -235,11 +260,12 @@ impl Pd {
         // SAFETY: all zero is a valid value: null pointers and no optional fields.
         let attributes = unsafe { attributes.assume_init_mut() };
         attributes.pd = pd.raw();
-        attributes.td = thread.raw.as_ptr();
+        attributes.td = thread.map_or(null_mut(), |thread| thread.raw());
+        set(attributes);
         // SAFETY: the context is open, domain and thread domain live.
         let raw = unsafe { make(context.raw(), attributes) };
         let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_alloc_parent_domain"))?;
-        let made_of = Some((Rc::clone(pd), Rc::clone(thread)));
+        let made_of = Some((Rc::clone(pd), thread.cloned()));
         Ok(Rc::new(Self { raw, _made_of: made_of, context }))
     }
 
@@ -287,6 +313,10 @@ impl ThreadDomain {
         let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_alloc_td"))?;
         Ok(Rc::new(Self { raw, context: Rc::clone(context) }))
     }
+
+    pub(super) fn raw(&self) -> *mut v::ibv_td {
+        self.raw.as_ptr()
+    }
 }
 
 impl Drop for ThreadDomain {
@@ -316,6 +346,10 @@ impl Channel {
         let raw = unsafe { (context.library.ibv_create_comp_channel)(context.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_create_comp_channel"))?;
         Ok(Rc::new(Self { raw, context: Rc::clone(context) }))
+    }
+
+    pub(super) fn raw(&self) -> *mut v::ibv_comp_channel {
+        self.raw.as_ptr()
     }
 
     /// Waits for an event and acknowledges it; the answer tells which queue it was of.

@@ -27,6 +27,33 @@ impl Mapping {
         Self::new(length, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
     }
 
+    /// Zeroed memory that children share.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn shared(length: usize) -> Result<Self, Failed> {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        Self::new(length, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
+    }
+
+    /// Zeroed memory of huge pages; the length is a multiple of theirs.
+    ///
+    /// # Errors
+    /// When the machine has set none aside.
+    pub fn huge(length: usize) -> Result<Self, Failed> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+        Self::new(length, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
+    }
+
+    /// A file's first bytes, shared with all who map it; nobody makes it shorter.
+    ///
+    /// # Errors
+    /// When the file cannot be mapped.
+    pub fn sharing(file: &File, length: usize) -> Result<Self, Failed> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        Self::new(length, protection, libc::MAP_SHARED, file.as_raw_fd())
+    }
+
     /// Addresses that can be read and for which there is no memory, as many as one likes. This
     /// program does not touch them.
     ///

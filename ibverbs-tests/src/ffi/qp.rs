@@ -254,6 +254,10 @@ impl Qp {
         self.raw.as_ptr()
     }
 
+    pub(super) fn pd(&self) -> &Rc<Pd> {
+        &self.pd
+    }
+
     /// Its number.
     pub fn number(&self) -> u32 {
         // SAFETY: the QP lives.

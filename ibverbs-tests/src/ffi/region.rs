@@ -16,6 +16,8 @@ use super::mapping::Mapping;
 pub struct Region {
     pd: Rc<Pd>,
     mr: NonNull<v::ibv_mr>,
+    /// The name of its first byte in work requests.
+    name: u64,
     registered: Cell<bool>,
     // Last, because it goes last.
     memory: RefCell<Mapping>,
@@ -62,20 +64,36 @@ impl Region {
         access: v::ibv_access_flags,
         iova: bool,
     ) -> Result<Rc<Self>, Failed> {
+        let name = iova.then(|| memory.address());
+        Self::named(pd, memory, access, name)
+    }
+
+    /// Registers memory, by ibv_reg_mr or, where work requests are to name its first byte so, by
+    /// ibv_reg_mr_iova2.
+    ///
+    /// # Errors
+    /// When the registration is refused.
+    pub fn named(
+        pd: &Rc<Pd>,
+        memory: Mapping,
+        access: v::ibv_access_flags,
+        iova: Option<u64>,
+    ) -> Result<Rc<Self>, Failed> {
         let library = pd.library();
         let (start, length) = (memory.start().as_ptr(), memory.length());
-        let mr = if iova {
+        let mr = match iova {
             // SAFETY: the domain lives, the memory is mapped for as long as the registration.
-            unsafe {
-                (library.ibv_reg_mr_iova2)(pd.raw(), start.cast(), length, start as u64, access)
-            }
-        } else {
+            Some(iova) => unsafe {
+                (library.ibv_reg_mr_iova2)(pd.raw(), start.cast(), length, iova, access)
+            },
             // SAFETY: as above.
-            unsafe { (library.ibv_reg_mr)(pd.raw(), start.cast(), length, access as i32) }
+            None => unsafe { (library.ibv_reg_mr)(pd.raw(), start.cast(), length, access as i32) },
         };
         let mr = NonNull::new(mr).ok_or_else(|| Failed::last("ibv_reg_mr"))?;
+        let counts = access & v::IBV_ACCESS_ZERO_BASED != 0;
+        let name = if counts { 0 } else { iova.unwrap_or(memory.address()) };
         let (registered, memory) = (Cell::new(true), RefCell::new(memory));
-        Ok(Rc::new(Self { pd: Rc::clone(pd), mr, registered, memory }))
+        Ok(Rc::new(Self { pd: Rc::clone(pd), mr, name, registered, memory }))
     }
 
     /// Ends the registration before its time: the card has no key to the memory any more.
@@ -98,9 +116,9 @@ impl Region {
         self.memory.borrow().length()
     }
 
-    /// Its address, as the other side names it.
+    /// Its address, as work requests and the other side name it.
     pub fn address(&self) -> u64 {
-        self.memory.borrow().address()
+        self.name
     }
 
     /// The key by which the other side reaches it.
