@@ -88,6 +88,7 @@ pub fn cases() -> Vec<Case> {
         cases.push(between_two("ib_atomic_lat", options, 1));
     }
     cases.push(between_two("ib_atomic_bw", "-A FETCH_AND_ADD -q 8 -b", 1));
+    cases.extend(options_of_all());
     for operation in OPERATIONS {
         let program = format!("ib_{operation}_bw");
         cases.push(between_two(&program, "-s 65536 -n 1000", 1).as_root());
@@ -95,6 +96,61 @@ pub fn cases() -> Vec<Case> {
     }
     cases.push(between_two("ib_write_lat", "-n 500 -s 64", 1).as_root());
     cases.push(on_one("ib_write_lat", "-n 500", 1));
+    cases
+}
+
+/// Path MTUs, lists of requests, inline data, both ways to post, both GIDs, counters: each with every program
+/// and transport that has it.
+fn options_of_all() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |program: &str, options: &'static str| {
+        cases.push(between_two(program, options, 1));
+    };
+    for operation in OPERATIONS {
+        let program = format!("ib_{operation}_bw");
+        for options in [
+            "-m 256 -n 200",
+            "-m 512 -n 200",
+            "-m 1024 -n 200",
+            "-m 2048 -n 200",
+            "-m 4096 -n 200",
+            "-l 8 -n 800",
+            "--use_old_post_send -n 500",
+            "--tclass=32 --sl=3 -n 400",
+        ] {
+            add(&program, options);
+        }
+        add(&format!("ib_{operation}_lat"), "-x 0 -n 400");
+        add(&format!("ib_{operation}_lat"), "--use_old_post_send -n 400");
+    }
+    for program in ["ib_write_lat", "ib_send_lat"] {
+        add(program, "-I 64 -s 64 -n 500");
+        add(program, "-c UC -I 64 -s 64 -n 400");
+    }
+    add("ib_write_bw", "-l 8 -q 2 -I 32 -s 32 -n 800");
+    add("ib_write_bw", "-Q 4 -t 16 -s 4096 -n 500");
+    add("ib_write_bw", "--mr_per_qp -q 4 -n 400");
+    add("ib_write_bw", "-W counters/port_xmit_data,hw_counters/sent_pkts -n 500");
+    for program in ["ib_send_lat", "ib_read_lat"] {
+        add(program, "-e -n 400");
+    }
+    for program in ["ib_write_bw", "ib_send_bw"] {
+        for options in
+            ["-c UC -l 8 -n 400", "-c UC -m 512 -n 400", "-c UC --use_old_post_send -n 400"]
+        {
+            add(program, options);
+        }
+    }
+    for options in ["-c UD -m 256 -s 256 -n 400", "-c UD --use_old_post_send -n 400"] {
+        add("ib_send_bw", options);
+    }
+    add("ib_send_lat", "-c UD --use-srq -n 400");
+    for options in ["-x 0 -n 400", "-l 8 -n 800", "-e -n 400", "--use_old_post_send -n 400"] {
+        add("ib_atomic_bw", options);
+    }
+    for options in ["-x 0 -n 400", "--use_old_post_send -n 400"] {
+        add("ib_atomic_lat", options);
+    }
     cases
 }
 

@@ -28,7 +28,8 @@ pub fn cases() -> Vec<Case> {
     // The card's timestamps, which need an extended CQ, and work requests built call by call. (With
     // timestamps and events the program takes an event whose completion it has polled before for an
     // error.)
-    for options in ["-g 1 -t", "-g 1 -N", "-g 1 -t -N", "-g 1 -N -e"] {
+    // And memory of the device's own.
+    for options in ["-g 1 -t", "-g 1 -N", "-g 1 -t -N", "-g 1 -N -e", "-g 1 -j", "-g 1 -j -N -e"] {
         let name = format!("ibv_rc_pingpong/{options}");
         cases.push(Case::new(name, &[IBVERBS_UTILS], move |setting| pingpong(setting, options, 1)));
     }
@@ -37,9 +38,11 @@ pub fn cases() -> Vec<Case> {
         ("ibv_srq_pingpong", "-g 1 -e"),
         ("ibv_srq_pingpong", "-g 1 -q 3 -r 20"),
         ("ibv_srq_pingpong", "-g 1 -m 256"),
+        ("ibv_srq_pingpong", "-g 0 -m 4096 -e"),
         ("ibv_uc_pingpong", "-g 0"),
         ("ibv_uc_pingpong", "-g 1"),
         ("ibv_uc_pingpong", "-g 1 -e -m 256"),
+        ("ibv_uc_pingpong", "-g 1 -m 4096"),
         ("ibv_ud_pingpong", "-g 0"),
         ("ibv_ud_pingpong", "-g 1"),
         ("ibv_ud_pingpong", "-g 1 -e"),
@@ -53,6 +56,12 @@ pub fn cases() -> Vec<Case> {
         let name = format!("ibv_xsrq_pingpong/{options}");
         let command = format!("ibv_xsrq_pingpong {options}");
         cases.push(Case::new(name, &[IBVERBS_UTILS], move |setting| xsrq(setting, &command)));
+    }
+    for command in
+        ["ibv_rc_pingpong -g 1 -o", "ibv_rc_pingpong -g 1 -O", "ibv_srq_pingpong -g 1 -o"]
+    {
+        let name = command.replacen(' ', "/", 1);
+        cases.push(Case::new(name, &[IBVERBS_UTILS], move |setting| no_paging(setting, command)));
     }
     for (name, server) in [("loopback", 0), ("two cards", 1)] {
         let options = "-m 1024 -g 1 -e";
@@ -105,6 +114,13 @@ fn xsrq(setting: &Setting, command: &str) -> Result<()> {
     for side in [server, client] {
         side.says("success")?;
     }
+    daemon.stop()
+}
+
+/// On-demand paging: the program asks for it, and is told that there is none.
+fn no_paging(setting: &Setting, command: &str) -> Result<()> {
+    let daemon = setting.balboad("--soft 1")?;
+    daemon.run("").words(command).run()?.code(1)?.complains("The device isn't ODP capable")?;
     daemon.stop()
 }
 
