@@ -176,6 +176,7 @@ impl Rounds<'_> {
             self.bandwidths(size, figures)?;
         }
         self.many_and_lossy(figures)?;
+        self.rates(figures)?;
         self.checked(figures)?;
         self.latencies(figures)?;
         self.costs(figures)
@@ -216,6 +217,18 @@ impl Rounds<'_> {
             let run = Bandwidth::of(kind, BULK, self.effort.seconds);
             let run = run.run(Devices::Cabled(self.cabled))?;
             figures.add(&format!("{kind}_bw_65536_checked"), Column::Balboa, run.megabytes);
+        }
+        Ok(())
+    }
+
+    /// Short messages: by a connection, to a shared receive queue, and as datagrams, some of which find no
+    /// receive.
+    fn rates(&self, figures: &mut Figures) -> Result<()> {
+        for (metric, option) in
+            [("send_rate_64", ""), ("send_rate_64_srq", "--use-srq"), ("send_rate_64_ud", "-c UD")]
+        {
+            let run = Bandwidth::of("send", 64, self.effort.seconds).option(option);
+            figures.add(metric, Column::Balboa, run.run(Devices::Cards(self.clean))?.messages);
         }
         Ok(())
     }

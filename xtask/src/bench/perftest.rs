@@ -85,6 +85,7 @@ pub struct Bandwidth {
     queue_pairs: u32,
     depth: u32,
     messages: Option<u32>,
+    option: &'static str,
 }
 
 /// What a bandwidth run moved.
@@ -99,7 +100,7 @@ pub struct Moved {
 impl Bandwidth {
     /// One of "write", "read" and "send", with one QP of perftest's usual depth.
     pub fn of(kind: &'static str, size: u64, seconds: u32) -> Self {
-        Self { kind, size, seconds, queue_pairs: 1, depth: DEPTH, messages: None }
+        Self { kind, size, seconds, queue_pairs: 1, depth: DEPTH, messages: None, option: "" }
     }
 
     /// With so many QPs.
@@ -117,15 +118,21 @@ impl Bandwidth {
         Self { messages: Some(messages), ..self }
     }
 
+    /// With another option of perftest's.
+    pub fn option(self, option: &'static str) -> Self {
+        Self { option, ..self }
+    }
+
     /// Runs it.
     ///
     /// # Errors
     /// When perftest fails, or says nothing.
     pub fn run(self, devices: Devices<'_>) -> Result<Moved> {
-        let Self { kind, size, seconds, queue_pairs, depth, messages } = self;
+        let Self { kind, size, seconds, queue_pairs, depth, messages, option } = self;
         let length = messages
             .map_or_else(|| format!("-D {seconds} -f 0"), |messages| format!("-n {messages}"));
-        let command = format!("ib_{kind}_bw -s {size} {length} -q {queue_pairs} -t {depth} -F");
+        let command =
+            format!("ib_{kind}_bw -s {size} {length} -q {queue_pairs} -t {depth} -F {option}");
         let row = devices.perftest(&command, 3)?;
         let column = |index: usize| {
             row.get(index).copied().with_context(|| format!("no column {index}: {command}"))
