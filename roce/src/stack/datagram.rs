@@ -244,6 +244,8 @@ impl Stack {
         // UD-10
         let refused = match packet.deth {
             _ if !qp.state.receives_unreliable() => Some(&mut counters.drop_wrong_state),
+            // An answer to it would go to all of a group.
+            _ if envelope.source.is_group() => Some(&mut counters.drop_wrong_source),
             Some(_) if packet.opcode.class != Class::Datagram => {
                 Some(&mut counters.drop_bad_opcode)
             }

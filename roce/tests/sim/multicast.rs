@@ -213,6 +213,9 @@ fn what_is_not_to_a_group_that_the_port_is_in_is_dropped() {
     // In a VLAN in which the port has no address.
     let tagged = altered_tag(&sent, 7);
     assert_eq!(hears(tagged, "drop_not_for_us"), 0);
+    // From a group, to which the answer would go.
+    let from_group = altered(&sent, |frame| frame[26] = 239);
+    assert_eq!(hears(from_group, "rcvd_mcast_pkts"), 0);
     // A wrong ICRC, another partition, another service, no multiple of four.
     let mut spoilt = sent.clone();
     *spoilt.last_mut().unwrap() ^= 1;
