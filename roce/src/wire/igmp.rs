@@ -95,7 +95,9 @@ pub fn parse_query(packet: &[u8]) -> Result<Query<Ipv4Addr>, Malformed> {
         code => code,
     };
     let tenths = match code {
-        0x80.. => u32::from(code & 0xf | 0x10) << (u32::from(code >> 4 & 7).wrapping_add(3)),
+        0x80.. if message.len() > QUERY => {
+            u32::from(code & 0xf | 0x10) << (u32::from(code >> 4 & 7).wrapping_add(3))
+        }
         _ => code.into(),
     };
     let within = Duration::from_millis(u64::from(tenths).saturating_mul(100));
@@ -175,6 +177,7 @@ mod tests {
         assert_eq!(within(&query(none, ALL_HOSTS, 0, &[])), 10_000, "version 1");
         assert_eq!(within(&query(none, ALL_HOSTS, 0, &[2, 125, 0, 0])), 0);
         assert_eq!(within(&query(GROUP, GROUP, 10, &[])), 1_000, "version 2");
+        assert_eq!(within(&query(GROUP, GROUP, 0x9f, &[])), 15_900, "version 2");
         // 0x9f: (15 + 16) << (1 + 3) tenths.
         assert_eq!(within(&query(GROUP, GROUP, 0x9f, &[2, 125, 0, 0])), 49_600);
         assert_eq!(parse_query(&query(GROUP, GROUP, 10, &[])).unwrap().group, Some(GROUP));
