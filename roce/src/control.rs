@@ -5,6 +5,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use crate::groups::Report;
 use crate::path::PortAddresses;
 use crate::types::{Gid, MacAddr};
+use crate::wire::igmp::RecordType;
 use crate::wire::{arp, ethernet, icmpv4, igmp, ipv4, ipv6, mld, ndp};
 
 /// A frame of headers and data, built at once: these frames are rare.
@@ -118,22 +119,33 @@ pub(crate) fn neighbour_advertisement(
     frame(addresses, to, ethernet::EtherType::IPV6, &[&ip.to_bytes(), &message])
 }
 
-/// The report of members of groups in a VLAN, from the address that the port has there.
+/// The report of members of groups in a VLAN, from the address that the port has there; `None` if it would
+/// say nothing.
 // UD-23
-pub(crate) fn group_report(addresses: &PortAddresses, vlan: u16, report: &Report) -> Vec<u8> {
+pub(crate) fn group_report(
+    addresses: &PortAddresses,
+    vlan: u16,
+    report: &Report,
+) -> Option<Vec<u8>> {
     let own = addresses.gids.iter().flatten().filter(|own| own.vlan == vlan).map(|own| own.gid);
     if report.ipv4 {
         let source = own.clone().find_map(Gid::as_ipv4).unwrap_or(Ipv4Addr::UNSPECIFIED);
         let told = report.records.iter().filter_map(|(kind, gid)| Some((*kind, gid.as_ipv4()?)));
         let packet = igmp::report(source, &told.collect::<Vec<_>>());
         let to = (vlan, MacAddr::of_group(Gid::from_ipv4(igmp::REPORTS_TO)));
-        return frame(addresses, to, ethernet::EtherType::IPV4, &[&packet]);
+        return Some(frame(addresses, to, ethernet::EtherType::IPV4, &[&packet]));
     }
     let mut own = own.filter(|own| own.as_ipv4().is_none()).map(Gid::as_ipv6);
     let source = own.find(Ipv6Addr::is_unicast_link_local);
     let told = report.records.iter().map(|(kind, gid)| (*kind, gid.as_ipv6()));
-    let (ip, payload) =
-        mld::report(source.unwrap_or(Ipv6Addr::UNSPECIFIED), &told.collect::<Vec<_>>());
+    // Neighbours ask for the port by that group, whoever has left it.
+    let is_needed = |group| addresses.is_solicited_at(vlan, group);
+    let told: Vec<_> =
+        told.filter(|(kind, group)| *kind != RecordType::Left || !is_needed(*group)).collect();
+    if told.is_empty() {
+        return None;
+    }
+    let (ip, payload) = mld::report(source.unwrap_or(Ipv6Addr::UNSPECIFIED), &told);
     let to = (vlan, MacAddr::of_group(Gid::from_ipv6(mld::REPORTS_TO)));
-    frame(addresses, to, ethernet::EtherType::IPV6, &[&ip.to_bytes(), &payload])
+    Some(frame(addresses, to, ethernet::EtherType::IPV6, &[&ip.to_bytes(), &payload]))
 }

@@ -34,11 +34,24 @@ pub(crate) struct Report {
     pub records: Vec<(RecordType, Gid)>,
 }
 
+/// Questions for members of all groups of a kind.
+#[derive(Debug, Default)]
+struct General {
+    /// When the answer to those that were asked is due.
+    at: Option<Instant>,
+    /// When the next answer may begin: each looks at all groups, however many ask.
+    pause: Instant,
+}
+
 /// The groups of a port.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     members: BTreeMap<Gid, BTreeSet<Qpn>>,
     news: BTreeMap<Gid, News>,
+    /// Of IPv6's groups, and of IPv4's.
+    general: [General; 2],
+    /// The last group of the last report: the next one begins behind it, so that all get their turn.
+    last: Gid,
     /// When something is due, or earlier; `None` while there is no news.
     next: Option<Instant>,
     /// When the next report may be sent.
@@ -122,6 +135,8 @@ impl Groups {
         // UD-23
         let news = self.news.entry(group).or_insert(News { changes: 0, asked: false, at: now });
         news.changes = param::REPORTS_OF_CHANGE;
+        // Who has asked may have left much more time.
+        news.at = news.at.min(now.after(param::REPEAT_INTERVAL));
         let at = news.at;
         self.wake_at(at);
     }
@@ -142,30 +157,38 @@ impl Groups {
         mac: MacAddr,
     ) {
         let at = now.after(self.part_of(within, mac));
-        let note = |news: &mut BTreeMap<Gid, News>, group: Gid| {
-            let news = news.entry(group).or_insert(News { changes: 0, asked: true, at });
-            news.asked = true;
-            news.at = news.at.min(at);
-        };
-        match group {
+        let at = match group {
             Some(group) if self.members.contains_key(&group) && is_told_of(group) => {
-                note(&mut self.news, group);
+                ask_for(&mut self.news, group, at);
+                at
             }
-            Some(_) => return,
-            None => {
-                let of_kind =
-                    |group: &&Gid| group.as_ipv4().is_some() == ipv4 && is_told_of(**group);
-                for group in self.members.keys().filter(of_kind) {
-                    note(&mut self.news, *group);
-                }
+            None if !self.members.is_empty() => {
+                let [of_ipv6, of_ipv4] = &mut self.general;
+                let general = if ipv4 { of_ipv4 } else { of_ipv6 };
+                let at = general.at.map_or(at, |before| before.min(at)).max(general.pause);
+                general.at = Some(at);
+                at
             }
-        }
-        if !self.news.is_empty() {
-            self.wake_at(at);
+            _ => return,
+        };
+        self.wake_at(at);
+    }
+
+    /// Begins to answer the questions for all groups of a kind that are due.
+    fn answer_general(&mut self, now: Instant) {
+        for (general, ipv4) in self.general.iter_mut().zip([false, true]) {
+            if general.at.is_none_or(|at| at > now) {
+                continue;
+            }
+            *general = General { at: None, pause: now.after(param::REPEAT_INTERVAL) };
+            let of_kind = |group: &&Gid| group.as_ipv4().is_some() == ipv4 && is_told_of(**group);
+            for group in self.members.keys().filter(of_kind) {
+                ask_for(&mut self.news, *group, now);
+            }
         }
     }
 
-    /// All groups are to be told of anew: the port has become one of another network.
+    /// All groups are to be told of anew: whoever is at the cable may not know of them.
     pub(crate) fn tell_all(&mut self, now: Instant) {
         let groups: Vec<Gid> = self.members.keys().copied().collect();
         groups.into_iter().for_each(|group| self.change(now, group));
@@ -191,20 +214,29 @@ impl Groups {
         if self.next_timeout().is_none_or(|at| at > now) {
             return None;
         }
-        let is_due = |(group, news): (&Gid, &News)| (news.at <= now).then_some(*group);
-        let first = self.news.iter().find_map(is_due);
-        let report = first.map(|first| {
-            let ipv4 = first.as_ipv4().is_some();
-            let most = if ipv4 { igmp::MAX_RECORDS } else { mld::MAX_RECORDS };
-            let due = self.news.iter().filter_map(is_due);
-            let of_kind = due.filter(|group| group.as_ipv4().is_some() == ipv4);
-            let groups: Vec<Gid> = of_kind.take(most).collect();
-            let records = groups.into_iter().filter_map(|group| self.record(now, group)).collect();
+        self.answer_general(now);
+        let groups = self.due(now);
+        let report = groups.last().copied().map(|last| {
+            self.last = last;
             self.pause = now.after(param::REPORT_INTERVAL);
-            Report { ipv4, records }
+            let records = groups.into_iter().filter_map(|group| self.record(now, group)).collect();
+            Report { ipv4: last.as_ipv4().is_some(), records }
         });
-        self.next = self.news.values().map(|news| news.at).min();
+        let answers = self.general.iter().filter_map(|general| general.at);
+        self.next = self.news.values().map(|news| news.at).chain(answers).min();
         report.filter(|report| !report.records.is_empty())
+    }
+
+    /// The groups of the next report, all of a kind.
+    fn due(&self, now: Instant) -> Vec<Gid> {
+        let is_due = |(group, news): (&Gid, &News)| (news.at <= now).then_some(*group);
+        let behind = self.news.range((Bound::Excluded(self.last), Bound::Unbounded));
+        let mut due = behind.chain(self.news.range(..=self.last)).filter_map(is_due).peekable();
+        let Some(ipv4) = due.peek().map(|first| first.as_ipv4().is_some()) else {
+            return Vec::new();
+        };
+        let most = if ipv4 { igmp::MAX_RECORDS } else { mld::MAX_RECORDS };
+        due.take_while(|group| group.as_ipv4().is_some() == ipv4).take(most).collect()
     }
 
     /// What there is to say of a group, which is said now.
@@ -224,6 +256,13 @@ impl Groups {
         *news = News { changes, asked: false, at: now.after(param::REPEAT_INTERVAL) };
         Some((kind, group))
     }
+}
+
+/// Notes that somebody has asked for a group.
+fn ask_for(news: &mut BTreeMap<Gid, News>, group: Gid, at: Instant) {
+    let news = news.entry(group).or_insert(News { changes: 0, asked: true, at });
+    news.asked = true;
+    news.at = news.at.min(at);
 }
 
 /// Whether members of a group are told of: not of the one that every host is in, nor of those that no

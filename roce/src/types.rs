@@ -146,7 +146,7 @@ impl fmt::Debug for MacAddr {
 }
 
 /// A global identifier: an IPv6 address, or an IPv4 address in its mapped form `::ffff:a.b.c.d`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Gid(u128);
 
 impl Gid {

@@ -118,6 +118,9 @@ impl Network {
 
     /// Takes the port off its cable, or puts it back. The host's network device follows.
     pub(crate) fn set_link(&mut self, up: bool) {
+        if up && !self.link.up {
+            self.stack.tell_groups_anew();
+        }
         self.link.up = up;
         if let Some(host) = &mut self.host {
             host.port.set_carrier(up);

@@ -93,8 +93,14 @@ impl Stack {
             Ok((ethernet, Kind::Arp(packet))) => self.receive_arp(&ethernet, packet),
             Ok((ethernet, Kind::Icmp(ip, packet))) => self.receive_icmp(&ethernet, &ip, packet),
             Ok((ethernet, Kind::Ndp(ip, packet))) => self.receive_ndp(&ethernet, &ip, packet),
-            Ok((_, Kind::Igmp(packet))) => self.receive_igmp(now, packet),
-            Ok((_, Kind::Mld(ip, packet))) => self.receive_mld(now, &ip, packet),
+            Ok((ethernet, Kind::Igmp(packet))) => {
+                self.receive_igmp(now, ethernet.vlan(), packet);
+                Ok(())
+            }
+            Ok((ethernet, Kind::Mld(ip, packet))) => {
+                self.receive_mld(now, ethernet.vlan(), &ip, packet);
+                Ok(())
+            }
             Ok((_, Kind::Foreign)) => {
                 bump(&mut self.shared.counters.drop_not_for_us);
                 Ok(())

@@ -10,7 +10,7 @@ use crate::counters::bump;
 use crate::error::Error;
 use crate::groups::Report;
 use crate::param;
-use crate::types::{Gid, GidTable, Instant, Qpn};
+use crate::types::{Address, Gid, GidTable, Instant, Qpn};
 use crate::wire::{Malformed, frame, igmp, ipv6, mld};
 
 impl Stack {
@@ -112,38 +112,39 @@ impl Stack {
         Ok(Poll::Ready(()))
     }
 
-    pub(super) fn receive_igmp(&mut self, now: Instant, packet: &[u8]) -> Result<(), Malformed> {
-        let Ok(query) = igmp::parse_query(packet) else {
+    pub(super) fn receive_igmp(&mut self, now: Instant, vlan: u16, packet: &[u8]) {
+        let query = igmp::parse_query(packet).ok().filter(|_| self.addresses.is_in(vlan));
+        let Some(query) = query else {
             bump(&mut self.shared.counters.drop_not_for_us);
-            return Ok(());
+            return;
         };
         let group = query.group.map(Gid::from_ipv4);
         self.groups.asked(now, true, group, query.within, self.addresses.mac);
-        Ok(())
     }
 
-    pub(super) fn receive_mld(
-        &mut self,
-        now: Instant,
-        ip: &ipv6::Repr,
-        packet: &[u8],
-    ) -> Result<(), Malformed> {
-        let Ok(query) = mld::parse_query(ip, packet) else {
+    pub(super) fn receive_mld(&mut self, now: Instant, vlan: u16, ip: &ipv6::Repr, packet: &[u8]) {
+        let query = mld::parse_query(ip, packet).ok().filter(|_| self.addresses.is_in(vlan));
+        let Some(query) = query else {
             bump(&mut self.shared.counters.drop_not_for_us);
-            return Ok(());
+            return;
         };
         let group = query.group.map(Gid::from_ipv6);
         self.groups.asked(now, false, group, query.within, self.addresses.mac);
-        Ok(())
     }
 
-    /// The port has other addresses: where it is in a network that it was not in, that is told of all
-    /// groups.
+    /// The port has other addresses: where one of them is new, perhaps in a network that knows of nothing
+    /// yet, or where it was told without a source, that is told of all groups.
     pub(super) fn tell_of_groups(&mut self, before: &GidTable) {
-        let is_new = |vlan: u16| before.iter().flatten().all(|own| own.vlan != vlan);
-        if self.addresses.gids.iter().flatten().any(|own| is_new(own.vlan)) {
-            self.groups.tell_all(Instant::default());
+        let is_new = |own: &Address| before.iter().flatten().all(|it| it != own);
+        if self.addresses.gids.iter().flatten().any(is_new) {
+            self.tell_groups_anew();
         }
+    }
+
+    /// Tells of all groups, for whoever is at the cable may not know of them: the port has come back to it.
+    pub fn tell_groups_anew(&mut self) {
+        // At once.
+        self.groups.tell_all(Instant::default());
     }
 
     /// Sends the reports of groups that are due, as far as there is room.
@@ -163,8 +164,10 @@ impl Stack {
             }
         }
         for vlan in networks {
+            let Some(frame) = control::group_report(&self.addresses, vlan, report) else {
+                continue;
+            };
             bump(&mut self.shared.counters.sent_group_reports);
-            let frame = control::group_report(&self.addresses, vlan, report);
             self.send_control(frame);
         }
     }

@@ -542,6 +542,102 @@ fn who_asks_is_answered_within_the_time_given_and_floods_are_not() {
     assert!((1..=101).contains(&count), "{count} reports");
 }
 
+/// UD-24.
+#[test]
+fn questions_delay_nothing_and_are_heard_in_the_ports_networks_alone() {
+    let mut it = Alone::new();
+    let one = Ipv4Addr::new(239, 1, 2, 3);
+    it.attach(0x11, group(true)).unwrap();
+    it.sends(10 * SECOND);
+    let elsewhere = altered_tag(&query(None, 0), 7);
+    it.hears(elsewhere);
+    assert_eq!(it.sends(10 * SECOND), []);
+    // 0xff: almost an hour.
+    for question in [query(Some(one), 0xff), query(None, 0xff)] {
+        it.hears(question);
+    }
+    it.sends(MILLISECOND);
+    it.detach(0x11, group(true)).unwrap();
+    let sent = it.sends(SECOND);
+    let left = vec![(RecordType::Left as u8, group(true))];
+    assert_eq!(report(&sent.first().unwrap().1).unwrap().2, left);
+    // Nor does one that leaves time delay the answer to one that leaves none.
+    it.attach(0x11, group(true)).unwrap();
+    it.sends(10 * SECOND);
+    it.hears(query(None, 0xff));
+    it.hears(query(None, 0));
+    assert_eq!(it.sends(SECOND).len(), 1);
+}
+
+/// UD-23.
+#[test]
+fn every_group_is_told_of_while_others_come_and_go() {
+    let mut it = Alone::new();
+    let low = |number: u32| Gid::from_ipv6((0xff05_u128 << 112 | u128::from(number)).into());
+    let mut sent = Vec::new();
+    for turn in 0..6 {
+        for number in 0..6000 {
+            it.attach(0x11, low(number)).unwrap();
+            it.detach(0x11, low(number)).unwrap();
+        }
+        if turn == 1 {
+            it.attach(0x12, group(false)).unwrap();
+        }
+        sent.extend(it.sends(400 * MILLISECOND));
+    }
+    let joined = (RecordType::Joined as u8, group(false));
+    assert!(sent.iter().any(|it| report_ipv6(&it.1).unwrap().1.contains(&joined)));
+}
+
+/// UD-23.
+#[test]
+fn the_group_by_which_neighbours_ask_is_never_left() {
+    let mut it = Alone::new();
+    let own = it.node.mac.link_local();
+    let own = Gid::from_ipv6(roce::wire::ndp::solicited_node(own));
+    for other in [own, group(false)] {
+        it.attach(0x11, other).unwrap();
+    }
+    let records = |it: &mut Alone| -> Records {
+        let sent = it.sends(10 * SECOND);
+        sent.iter().flat_map(|it| report_ipv6(&it.1).unwrap().1).collect()
+    };
+    let (joined, left) = (RecordType::Joined as u8, RecordType::Left as u8);
+    let both = [(joined, own), (joined, group(false))];
+    assert_eq!(records(&mut it), [both, both].concat());
+    it.detach(0x11, own).unwrap();
+    assert_eq!(records(&mut it), [], "not even an empty one");
+    it.attach(0x11, own).unwrap();
+    records(&mut it);
+    for other in [own, group(false)] {
+        it.detach(0x11, other).unwrap();
+    }
+    assert_eq!(records(&mut it), [(left, group(false)); 2]);
+}
+
+/// UD-23.
+#[test]
+fn a_new_address_has_all_groups_told_of_anew() {
+    let mut it = Alone::new();
+    let mut gids = GidTable::default();
+    gids[0] = Some(Gid::from_ipv6("fd00::1".parse().unwrap()).into());
+    it.node.stack.set_gids(gids);
+    it.attach(0x11, group(false)).unwrap();
+    let sources = |it: &mut Alone| -> Vec<Ipv6Addr> {
+        it.sends(10 * SECOND).iter().map(|it| report_ipv6(&it.1).unwrap().0).collect()
+    };
+    assert_eq!(sources(&mut it), [Ipv6Addr::UNSPECIFIED; 2]);
+    let own = it.node.mac.link_local();
+    gids[1] = Some(Gid::from_ipv6(own).into());
+    it.node.stack.set_gids(gids);
+    assert_eq!(sources(&mut it), [own; 2]);
+    // The same again, and fewer.
+    it.node.stack.set_gids(gids);
+    gids[0] = None;
+    it.node.stack.set_gids(gids);
+    assert!(sources(&mut it).is_empty());
+}
+
 /// A frame that keeps which member has taken it.
 struct Kept {
     bytes: Vec<u8>,

@@ -3,6 +3,8 @@
 use fpga_regs::engine::event::EventType;
 use fpga_regs::engine::wqe::SendOpcode;
 
+use roce::Gid;
+
 use super::pair::{MEMORY, Pair};
 use super::rig::{REGION, Rig};
 use super::*;
@@ -71,6 +73,23 @@ fn each_change_is_told_once_to_the_engines_of_the_card_and_to_no_other() {
         assert_eq!(told(&mut pair.one), Vec::from_iter(event), "{to}");
     }
     assert_eq!(told(&mut pair.other), []);
+}
+
+#[test]
+fn groups_are_told_of_anew_when_the_cable_is_back() {
+    let mut pair = Pair::new();
+    let (now, qpn) = (Instant(pair.one.now), Qpn::new(0x7777).unwrap());
+    let stack = &mut pair.one.card.network.stack;
+    stack.create_datagram_qp(qpn, 0).unwrap();
+    stack.attach(now, qpn, Gid::from_ipv6("ff0e::5".parse().unwrap())).unwrap();
+    let mut reports = |up| {
+        pair.one.set_link(up);
+        wait(&mut pair, 4);
+        pair.one.card.network.stack.counters().sent_group_reports
+    };
+    let joined = reports(true);
+    assert!(joined > 0);
+    assert_eq!([false, true, true].map(reports), [joined, 2 * joined, 2 * joined]);
 }
 
 #[test]
