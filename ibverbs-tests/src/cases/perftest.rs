@@ -53,6 +53,8 @@ pub fn cases() -> Vec<Case> {
         cases.push(on_one("ib_send_bw", options, 1));
     }
     cases.push(between_two("ib_send_lat", "-c UD -n 500", 1));
+    cases.extend(multicast());
+    cases.extend(seldom_used());
     cases.push(between_two("ib_send_lat", "-c UD -I 200 -s 200 -x 0 -n 500", 1));
     for options in ["-c UC -s 65536 -n 400", "-c UC -x 0 -a -n 100", "-c UC -e -n 400"] {
         let rows = if options.contains("-a") { ALL_SIZES } else { 1 };
@@ -151,6 +153,30 @@ fn options_of_all() -> Vec<Case> {
     for options in ["-x 0 -n 400", "--use_old_post_send -n 400"] {
         add("ib_atomic_lat", options);
     }
+    cases
+}
+
+/// Datagrams to a group of IPv6, which perftest names itself, from a GID of IPv6.
+fn multicast() -> [Case; 2] {
+    [
+        between_two("ib_send_bw", "-c UD -g -x 0 -s 1024 -n 400", 1),
+        between_two("ib_send_lat", "-c UD -g -x 0 -s 64 -n 400", 1),
+    ]
+}
+
+/// Lists of receives, inline data, memory of a file.
+fn seldom_used() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for options in ["--recv_post_list=4 -n 400", "--inline_recv=64 -s 64 -n 400"] {
+        cases.push(between_two("ib_send_bw", options, 1));
+    }
+    for program in ["ib_write_bw", "ib_send_bw"] {
+        cases.push(between_two(program, "-I 64 -s 64 -n 400", 1));
+    }
+    for program in ["ib_write_lat", "ib_send_lat"] {
+        cases.push(between_two(program, "-I 200 -s 200 -n 400", 1));
+    }
+    cases.push(between_two("ib_write_bw", "--mmap=/dev/zero -n 400", 1));
     cases
 }
 
