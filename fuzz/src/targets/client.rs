@@ -25,8 +25,8 @@ use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg, socket,
 };
 use shim_abi::{
-    AddressVector, CreateQp, Hello, MAX_MESSAGE, Reply, Request, Response, Role, SOCKET_NAME,
-    hello_frame,
+    AddressVector, CreateQp, FileId, Hello, MAX_MESSAGE, Reply, Request, Response, Role,
+    SOCKET_NAME, hello_frame,
 };
 
 use crate::Outcome;
@@ -161,7 +161,12 @@ impl Bench {
             return Ok(());
         };
         match shim_abi::decode::<Reply>(&buffer[..received.bytes]) {
-            Ok(Ok(response)) => peer.numbers.extend(number_of(&response)),
+            Ok(Ok(response)) => {
+                if let Response::Target { qpn, .. } = response {
+                    peer.numbers.push(qpn);
+                }
+                peer.numbers.extend(number_of(&response));
+            }
             Ok(Err(refusal)) => {
                 assert!(received.fds.is_empty() && refusal.errno > 0 && !refusal.reason.is_empty());
             }
@@ -290,6 +295,8 @@ fn number_of(response: &Response) -> Option<u32> {
         Response::Cq { cqn, .. } => Some(*cqn),
         Response::Srq { srqn, .. } => Some(*srqn),
         Response::Qp { qpn, .. } => Some(*qpn),
+        Response::Xrcd { xrcd } => Some(*xrcd),
+        Response::Target { target, .. } => Some(*target),
         Response::Ah { ah, .. } => Some(*ah),
         _ => None,
     }
@@ -301,7 +308,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         // The latest are the ones that fit together.
         false => Ok(numbers[numbers.len() - 1 - u.choose_index(numbers.len().min(6))?]),
     };
-    Ok(match u.int_in_range(0..=35)? {
+    Ok(match u.int_in_range(0..=37)? {
         0 => Request::ListCards,
         1 => Request::Status,
         2 | 3 => Request::OpenContext { card: u.int_in_range(0..=1)? },
@@ -337,7 +344,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
             let srqn = if u.ratio(1, 4)? { Some(number(u)?) } else { None };
             Request::CreateQp(CreateQp {
                 pdn,
-                kind: u.int_in_range(0..=4)?,
+                kind: *u.choose(&[0, 1, 2, 2, 2, 3, 4, 9, 9, 10])?,
                 send_cqn: cqn,
                 receive_cqn: cqn,
                 srqn,
@@ -413,6 +420,49 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
             Request::ModerateCq { cqn: number(u)?, count: u.arbitrary()?, period: u.arbitrary()? }
         }
         26 => Request::MoveMr { mr: number(u)?, to: number(u)? },
+        35 | 36 => any_xrc_request(u, number)?,
         _ => Request::DestroyQp { qpn: number(u)? },
+    })
+}
+
+/// What there is to ask about XRC; two files stand for domains, so that clients share them.
+fn any_xrc_request<'a>(
+    u: &mut Unstructured<'a>,
+    number: impl Fn(&mut Unstructured<'a>) -> arbitrary::Result<u32>,
+) -> arbitrary::Result<Request> {
+    Ok(match u.int_in_range(0..=9)? {
+        0 | 1 => Request::OpenXrcd {
+            context: number(u)?,
+            file: match u.int_in_range(0..=2)? {
+                0 => None,
+                inode => Some(FileId { device: 1, inode }),
+            },
+            creates: u.ratio(7, 8)?,
+            exclusive: u.ratio(1, 8)?,
+        },
+        2 => Request::CloseXrcd { xrcd: number(u)? },
+        3 => Request::CreateXrcSrq {
+            xrcd: number(u)?,
+            pdn: number(u)?,
+            cqn: number(u)?,
+            log2_entries: u.int_in_range(0..=17)?,
+            log2_stride: u.int_in_range(0..=4)?,
+            cookie: u.arbitrary()?,
+        },
+        4 | 5 => Request::CreateTarget { xrcd: number(u)?, cookie: u.arbitrary()? },
+        6 => {
+            let (xrcd, qpn, cookie) = (number(u)?, number(u)?, u.arbitrary()?);
+            Request::OpenTarget { xrcd, qpn, cookie }
+        }
+        7 => {
+            let attributes = Attributes {
+                mask: AttributeMask::from_bits_retain(u.arbitrary()?),
+                state: QpState(u.int_in_range(0..=7)?),
+                ..Attributes::default()
+            };
+            Request::ModifyTarget { target: number(u)?, attributes: attributes.encode() }
+        }
+        8 => Request::QueryTarget { target: number(u)? },
+        _ => Request::DestroyTarget { target: number(u)? },
     })
 }

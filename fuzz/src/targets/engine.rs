@@ -28,6 +28,7 @@ use fpga_regs::engine::wqe::{SendHeader, SendOpcode};
 use queue_engine::{
     DoorbellPage, Engine, EngineConfig, Message, Payload, Piece, Random, ReceiveKind,
     ReceivedMessage, Record, RemoteAccess, Ring, Rings, Transport, TransportError, TransportEvent,
+    XrcRequest,
 };
 
 use crate::Outcome;
@@ -52,10 +53,15 @@ const OWN: u64 = 1 << 63;
 
 const PAGE: u8 = 1;
 const QPS: usize = 4;
+/// The XRC domains.
+const XRCDNS: [u32; 2] = [5, 6];
+/// An XRC target of another engine.
+const FOREIGN: u32 = 0x70_0042;
 const CONFIG: EngineConfig = EngineConfig {
     window: 3,
     profile: Profile::Vqe,
     capabilities: Capabilities::RC
+        .union(Capabilities::XRC)
         .union(Capabilities::MULTICAST)
         .union(Capabilities::SRQ)
         .union(Capabilities::RESIZE_CQ)
@@ -254,21 +260,23 @@ struct Lower {
 
 #[derive(Debug, Default)]
 struct LowerQp {
+    kind: QpType,
     state: QpState,
     next: u64,
     complete: u64,
 }
 
 impl Transport for Lower {
-    fn create_qp(&mut self, qpn: u32, _: &CreateQp) -> Result<(), AdminStatus> {
-        assert!(self.qps.insert(qpn, LowerQp::default()).is_none(), "QPN {qpn:#x} is in use");
+    fn create_qp(&mut self, qpn: u32, command: &CreateQp) -> Result<(), AdminStatus> {
+        let qp = LowerQp { kind: command.kind, ..LowerQp::default() };
+        assert!(self.qps.insert(qpn, qp).is_none(), "QPN {qpn:#x} is in use");
         Ok(())
     }
 
     fn modify_qp(&mut self, _: u64, qpn: u32, attributes: &Attributes) -> Result<(), AdminStatus> {
         let qp = self.qps.get_mut(&qpn).expect("the engine names a QP that exists");
         match attributes.state {
-            QpState::Reset => *qp = LowerQp::default(),
+            QpState::Reset => *qp = LowerQp { kind: qp.kind, ..LowerQp::default() },
             state => qp.state = state,
         }
         Ok(())
@@ -295,6 +303,8 @@ impl Transport for Lower {
     fn submit(&mut self, _: u64, qpn: u32, message: &Message) -> Result<u64, TransportError> {
         let qp = self.qps.get_mut(&qpn).expect("the engine names a QP that exists");
         assert_eq!(qp.state, QpState::Rts, "a message of a QP that does not send");
+        assert_ne!(qp.kind, QpType::XrcReceive, "a message of a target");
+        assert_eq!(message.srqn.is_some(), qp.kind == QpType::XrcSend, "{message:?}");
         self.messages.push((qpn, qp.next, message.length));
         qp.next += 1;
         Ok(qp.next - 1)
@@ -316,6 +326,11 @@ struct Bench {
     cqs: Vec<(u32, u64)>,
     rqs: Vec<(u32, u64)>,
     qps: Vec<(u32, u64)>,
+    /// Shared receive queues of XRC domains, which are also in `rqs`, and the targets.
+    srqs: Vec<XrcRequest>,
+    targets: Vec<u32>,
+    /// Receives along XRC that were taken: queue, id, and through which target.
+    taken: Vec<(u32, u64, u32)>,
     keys: Vec<(u32, CreateKey)>,
     next_queue: u64,
     completions: u32,
@@ -337,6 +352,9 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         cqs: Vec::new(),
         rqs: Vec::new(),
         qps: Vec::new(),
+        srqs: Vec::new(),
+        targets: Vec::new(),
+        taken: Vec::new(),
         keys: Vec::new(),
         next_queue: 0,
         completions: 0,
@@ -450,20 +468,26 @@ impl Bench {
             log2_entries: u.int_in_range(0..=6)?,
             page: PAGE,
             log2_stride: u.int_in_range(0..=3)?,
-            kind: *u.choose(&[RqKind::Private, RqKind::Shared])?,
+            kind: *u.choose(&[RqKind::Private, RqKind::Shared, RqKind::Xrc])?,
             pdn: 7,
-            ..CreateRq::default()
+            cqn,
+            xrcdn: *u.choose(&XRCDNS)?,
         };
         let Some(rqn) = self.made(Opcode::CreateRq, &command.encode()) else { return Ok(()) };
         self.rqs.push((rqn, ring));
+        if command.kind == RqKind::Xrc {
+            self.srqs.push(XrcRequest { qpn: 0, xrcdn: command.xrcdn, srqn: rqn });
+            self.make_target(u)?;
+        }
         // One that another has is no use unless it is shared.
         let rqn = if u.ratio(1, 3)? { u.choose(&self.rqs)?.0 } else { rqn };
         let ring = self.queue();
+        let kind = *u.choose(&[QpType::Rc, QpType::Rc, QpType::XrcSend])?;
         let command = CreateQp {
             sq_ring: ring,
             log2_sq_blocks: u.int_in_range(0..=6)?,
             page: PAGE,
-            kind: QpType::Rc,
+            kind,
             pdn: 7,
             send_cqn: cqn,
             receive_cqn: cqn,
@@ -471,10 +495,24 @@ impl Bench {
             xrcdn: 0,
         };
         let Some(qpn) = self.made(Opcode::CreateQp, &command.encode()) else { return Ok(()) };
+        let of_domain = self.srqs.iter().any(|srq| srq.srqn == rqn);
+        assert!(kind == QpType::XrcSend || !of_domain, "a QP takes receives of a domain's queue");
         self.qps.push((qpn, ring));
         self.memory.0.sends.borrow_mut().insert(ring + record::ENTRIES);
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            self.modify(qpn, &step_to(state));
+            self.modify(qpn, &step_to(kind, state));
+        }
+        Ok(())
+    }
+
+    /// An XRC target, in RTS.
+    fn make_target(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        let (kind, xrcdn) = (QpType::XrcReceive, *u.choose(&XRCDNS)?);
+        let command = CreateQp { page: PAGE, kind, xrcdn, ..CreateQp::default() };
+        let Some(qpn) = self.made(Opcode::CreateQp, &command.encode()) else { return Ok(()) };
+        self.targets.push(qpn);
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            self.modify(qpn, &step_to(kind, state));
         }
         Ok(())
     }
@@ -497,7 +535,10 @@ impl Bench {
                 self.engine.poll(self.now, &mut self.lower);
             }
             8..=10 => self.transport_event(u)?,
-            11 => self.incoming(u)?,
+            11 => match u.arbitrary()? {
+                true => self.incoming(u)?,
+                false => self.incoming_along_xrc(u)?,
+            },
             12 => self.arm(u)?,
             13 => self.destroy_or_make(u)?,
             14 => self.hostile_admin(u)?,
@@ -572,7 +613,10 @@ impl Bench {
         if self.qps.is_empty() {
             return Ok(());
         }
-        let (qpn, _) = *u.choose(&self.qps)?;
+        let (mut qpn, _) = *u.choose(&self.qps)?;
+        if !self.targets.is_empty() && u.ratio(1, 4)? {
+            qpn = *u.choose(&self.targets)?;
+        }
         let event = match u.int_in_range(0..=7)? {
             0 => TransportEvent::Failed { qpn, status: Status(u.arbitrary()?) },
             1 => TransportEvent::Error { qpn },
@@ -648,6 +692,85 @@ impl Bench {
         Ok(())
     }
 
+    /// What the transport asks and tells of requests along XRC.
+    fn incoming_along_xrc(&mut self, u: &mut Unstructured<'_>) -> Outcome {
+        let Some(&(key, region)) = self.keys.last() else { return Ok(()) };
+        if self.srqs.is_empty() {
+            return Ok(());
+        }
+        self.new_call();
+        let right = *u.choose(&self.srqs)?;
+        let mut request = right;
+        request.qpn = self.targets.last().copied().unwrap_or(FOREIGN);
+        if u.ratio(1, 8)? {
+            request.xrcdn = u.int_in_range(0..=7)?;
+        }
+        if u.ratio(1, 8)? {
+            let number = u.arbitrary()?;
+            request.srqn = self.rqs.last().map_or(number, |(rqn, _)| *rqn);
+        }
+        let there = |srq: &XrcRequest| (srq.xrcdn, srq.srqn) == (request.xrcdn, request.srqn);
+        let exists = self.srqs.iter().any(there);
+        let mut pieces = Vec::new();
+        let length = u.int_in_range(0..=700)?;
+        match u.int_in_range(0..=3)? {
+            0 => {
+                let access = *u.choose(&[RemoteAccess::Read, RemoteAccess::Write])?;
+                let address = region.va.wrapping_add(u.int_in_range(0..=700)?).wrapping_sub(50);
+                let asked = (key, address, u64::from(length));
+                let allowed = self.engine.allows_xrc(request, asked, access);
+                assert_eq!(allowed.is_some(), exists, "{request:?}");
+                let payload = Payload::XrcRemote { srqn: request.srqn, rkey: key, address, access };
+                let resolved =
+                    self.engine.resolve(request.qpn, payload, 0, length, &mut pieces).is_ok();
+                assert!(allowed != Some(true) || resolved, "what is allowed is there");
+            }
+            1 => {
+                let taken = self.engine.take_xrc_receive(request);
+                assert!(taken.is_err() || exists, "{request:?}");
+                if let Ok(taken) = taken {
+                    let is_new = self.taken.iter().all(|(_, id, _)| *id != taken.id);
+                    assert!(is_new, "two receives have the name {:#x}", taken.id);
+                    self.taken.push((request.srqn, taken.id, request.qpn));
+                }
+            }
+            2 if !self.taken.is_empty() => {
+                let (srqn, id, _) = *u.choose(&self.taken)?;
+                let (payload, offset) =
+                    (Payload::XrcReceive { srqn, id }, u.int_in_range(0..=700)?);
+                let lives = self.srqs.iter().any(|srq| srq.srqn == srqn);
+                let resolved =
+                    self.engine.resolve(request.qpn, payload, offset, length, &mut pieces);
+                assert!(resolved.is_err() || lives, "the queue is gone");
+            }
+            _ if !self.taken.is_empty() => {
+                let at = u.choose_index(self.taken.len())?;
+                let (srqn, id, qpn) = self.taken.swap_remove(at);
+                let (immediate, solicited, source_qpn) = u.arbitrary()?;
+                let kind = *u.choose(&[
+                    ReceiveKind::Send,
+                    ReceiveKind::Write,
+                    ReceiveKind::SendInvalidate { rkey: key },
+                ])?;
+                let received =
+                    ReceivedMessage { qpn, length, kind, immediate, solicited, source_qpn };
+                let event = match u.arbitrary()? {
+                    true => TransportEvent::XrcReceived { srqn, id, received },
+                    false => {
+                        let status = Status(u.arbitrary()?);
+                        TransportEvent::XrcReceiveFailed { srqn, id, qpn, status }
+                    }
+                };
+                self.engine.handle(self.now, event, &mut self.lower);
+            }
+            _ => {}
+        }
+        for piece in pieces {
+            assert!(self.is_keyed(piece), "{piece:x?} is under no key");
+        }
+        Ok(())
+    }
+
     fn arm(&mut self, u: &mut Unstructured<'_>) -> Outcome {
         if self.cqs.is_empty() {
             return Ok(());
@@ -702,7 +825,18 @@ impl Bench {
 
     fn destroy_or_make(&mut self, u: &mut Unstructured<'_>) -> Outcome {
         let ends = |number: u32| Destroy { number }.encode();
-        match u.int_in_range(0..=10)? {
+        match u.int_in_range(0..=12)? {
+            12 if !self.targets.is_empty() => {
+                let at = u.choose_index(self.targets.len())?;
+                let qpn = self.targets.remove(at);
+                assert!(self.made(Opcode::DestroyQp, &ends(qpn)).is_some());
+                assert!(!self.lower.qps.contains_key(&qpn), "the transport keeps a target");
+            }
+            11 if !self.targets.is_empty() => {
+                let (qpn, state) = (*u.choose(&self.targets)?, QpState(u.int_in_range(0..=7)?));
+                let mask = AttributeMask::STATE;
+                self.modify(qpn, &Attributes { mask, state, ..Attributes::default() });
+            }
             10 => {
                 let qpn = match self.qps.is_empty() {
                     true => u.arbitrary()?,
@@ -744,8 +878,10 @@ impl Bench {
             }
             2 if !self.rqs.is_empty() => {
                 let at = u.choose_index(self.rqs.len())?;
-                if self.made(Opcode::DestroyRq, &ends(self.rqs[at].0)).is_some() {
+                let rqn = self.rqs[at].0;
+                if self.made(Opcode::DestroyRq, &ends(rqn)).is_some() {
                     self.rqs.remove(at);
+                    self.srqs.retain(|srq| srq.srqn != rqn);
                 }
             }
             3 if self.keys.len() > 1 => {
@@ -806,6 +942,7 @@ impl Bench {
         self.cqs.clear();
         self.rqs.clear();
         self.qps.clear();
+        (self.srqs, self.targets, self.taken) = Default::default();
         self.keys.clear();
         self.memory.0.sends.borrow_mut().clear();
         assert!(self.lower.qps.is_empty(), "a reset leaves QPs to the transport");
@@ -833,23 +970,26 @@ impl Bench {
     }
 
     fn check_piece(&self, ring: u64, piece: Piece) {
-        let Piece { iova, length } = piece;
-        let within = |start: u64, bytes: u64| {
-            iova >= start && iova.checked_add(length.into()).is_some_and(|end| end <= start + bytes)
-        };
-        let inline = within(ring + record::ENTRIES, 64 << CONFIG.log2_sq_blocks);
-        let keyed = self.keys.iter().any(|(_, region)| within(region.iova, region.length));
-        assert!(inline || keyed, "{piece:x?} is under no key");
+        let inline = within(piece, ring + record::ENTRIES, 64 << CONFIG.log2_sq_blocks);
+        assert!(inline || self.is_keyed(piece), "{piece:x?} is under no key");
+    }
+
+    fn is_keyed(&self, piece: Piece) -> bool {
+        self.keys.iter().any(|(_, region)| within(piece, region.iova, region.length))
     }
 }
 
-fn step_to(state: QpState) -> Attributes {
+fn within(Piece { iova, length }: Piece, start: u64, bytes: u64) -> bool {
+    iova >= start && iova.checked_add(length.into()).is_some_and(|end| end <= start + bytes)
+}
+
+fn step_to(kind: QpType, state: QpState) -> Attributes {
     let from = match state {
         QpState::Init => QpState::Reset,
         QpState::Rtr => QpState::Init,
         _ => QpState::Rtr,
     };
-    let required = transition(QpType::Rc, from, state);
+    let required = transition(kind, from, state);
     let required = required.map_or(AttributeMask::empty(), |it| it.required);
     Attributes {
         mask: AttributeMask::STATE | required,

@@ -1,8 +1,9 @@
-//! The RC transport between a hostile peer and a hostile user: frames near what it expects and far
+//! The RC transport, and XRC, between a hostile peer and a hostile user: frames near what it expects and far
 //! from it, calls in any order, copies that fail, and time.
 //!
 //! What is checked: every address it asks for was granted; every message and every receive request
-//! completes once and in order; each packet that was accepted and asked is acknowledged once and in
+//! completes once and in order (one of a shared receive queue along XRC once, whatever becomes of the QP);
+//! each packet that was accepted and asked is acknowledged once and in
 //! order, unless its QP failed, and nothing else is; nothing it emits is longer than the path allows;
 //! no input makes it emit or report without end.
 
@@ -25,7 +26,14 @@ const OWN_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const PEER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const OWN_IP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 0, 1);
 const PEER_IP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 0, 2);
-const QPNS: [u32; 2] = [0x11, 0x12];
+const QPNS: [u32; 4] = [0x11, 0x12, XRC_SEND, XRC_RECEIVE];
+/// An initiator and a target of XRC.
+const XRC_SEND: u32 = 0x13;
+const XRC_RECEIVE: u32 = 0x14;
+const XRC: u8 = roce::opcode::code::EXTENDED_RELIABLE_CONNECTION;
+/// The target's domain, and the shared receive queues in it.
+const DOMAIN: u32 = 3;
+const SRQS: [u32; 2] = [0x51, 0x52];
 /// The peer's QP of each of ours has a number of this more.
 const PEER_QPN: u32 = 0x11;
 /// Bytes before the transport headers.
@@ -37,7 +45,7 @@ const REGIONS: [(u32, u64, u64, bool); 3] =
     [(0x77, 0x5000, 4096, true), (0x78, 0x9000, 2000, false), (0x79, u64::MAX - 999, 999, true)];
 
 /// Ethernet to BTH with the longest extension headers, padding and seal.
-const MOST_HEADERS: usize = 14 + 40 + 8 + 12 + 28 + 3 + 4;
+const MOST_HEADERS: usize = 14 + 40 + 8 + 12 + 4 + 28 + 3 + 4;
 
 /// What the user of one QP knows since its last RESET.
 #[derive(Default)]
@@ -74,6 +82,8 @@ struct User {
     /// Capacities of receive requests to be taken, and whether each can be used.
     posted: VecDeque<(u64, bool)>,
     next_receive: u64,
+    /// Taken along XRC and not complete: of which queue, and the capacity, by id.
+    shared: HashMap<u64, (u32, u64)>,
 }
 
 impl User {
@@ -82,8 +92,17 @@ impl User {
     }
 }
 
-fn granted(rkey: u32, va: u64, length: u64, writes: bool) -> bool {
-    REGIONS.iter().any(|&(key, start, bytes, writable)| {
+/// The regions that are reached through a shared receive queue, or without one.
+fn regions(srqn: Option<u32>) -> &'static [(u32, u64, u64, bool)] {
+    match srqn {
+        None => &REGIONS,
+        Some(srqn) if srqn == SRQS[0] => &REGIONS[..2],
+        Some(_) => &REGIONS[2..],
+    }
+}
+
+fn granted(srqn: Option<u32>, rkey: u32, va: u64, length: u64, writes: bool) -> bool {
+    regions(srqn).iter().any(|&(key, start, bytes, writable)| {
         let fits = va
             .checked_sub(start)
             .is_some_and(|offset| offset.checked_add(length).is_some_and(|end| end <= bytes));
@@ -101,18 +120,27 @@ impl Verbs for User {
         access: RemoteAccess,
     ) -> Poll<Result<(), AccessDenied>> {
         assert!(self.qps.contains_key(&target.qpn.value()));
+        let srqn = queue_of(target);
+        if srqn.is_some_and(|srqn| !SRQS.contains(&srqn)) {
+            return Poll::Ready(Err(AccessDenied::Srq));
+        }
         if access == RemoteAccess::Invalidate {
-            let revocable = REGIONS.iter().any(|&(key, .., writable)| key == rkey && writable);
+            let revocable =
+                regions(srqn).iter().any(|&(key, .., writable)| key == rkey && writable);
             return Poll::Ready(if revocable { Ok(()) } else { Err(AccessDenied::Memory) });
         }
-        assert!(length > 0);
-        match granted(rkey, va, length, access != RemoteAccess::Read) {
+        assert!(length > 0 || srqn.is_some());
+        match length == 0 || granted(srqn, rkey, va, length, access != RemoteAccess::Read) {
             true => Poll::Ready(Ok(())),
             false => Poll::Ready(Err(AccessDenied::Memory)),
         }
     }
 
     fn take_receive(&mut self, target: Target) -> Poll<Result<Receive, ReceiveError>> {
+        let srqn = queue_of(target);
+        if srqn.is_some_and(|srqn| !SRQS.contains(&srqn)) {
+            return Poll::Ready(Err(ReceiveError::NoSrq));
+        }
         let Some((capacity, usable)) = self.posted.pop_front() else {
             return Poll::Ready(Err(ReceiveError::Empty));
         };
@@ -121,9 +149,21 @@ impl Verbs for User {
         }
         let id = self.next_receive;
         self.next_receive += 1;
+        if let Some(srqn) = srqn {
+            self.shared.insert(id, (srqn, capacity));
+            return Poll::Ready(Ok(Receive { id, capacity, left: None }));
+        }
         self.qp(target.qpn).receives.push_back((id, capacity));
         Poll::Ready(Ok(Receive { id, capacity, left: Some(self.posted.len() as u32) }))
     }
+}
+
+/// The shared receive queue that a request names: along XRC each does, and no other.
+fn queue_of(target: Target) -> Option<u32> {
+    assert_eq!(target.srq.is_some(), target.qpn.value() == XRC_RECEIVE);
+    let srq = target.srq?;
+    assert_eq!(srq.domain, DOMAIN);
+    Some(srq.srqn)
 }
 
 struct Bench {
@@ -140,14 +180,21 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         Bench { stack: Stack::new(config), user: User::default(), now: 1_000, frames: Vec::new() };
     for qpn in QPNS {
         bench.user.qps.insert(qpn, Model::default());
-        bench.stack.create_qp(Qpn::new(qpn).expect("a small number"), 0).expect("room for a QP");
-        bench.climb(u, Qpn::new(qpn).expect("a small number"))?;
+        let qpn = Qpn::new(qpn).expect("a small number");
+        bench.create(qpn);
+        bench.climb(u, qpn)?;
     }
     bench.frames.push(bench.arp_reply());
-    bench.burst(&[])?;
+    bench.burst(&[], None)?;
     while !u.is_empty() {
         bench.act(u)?;
     }
+    for qpn in QPNS {
+        bench.stack.destroy_qp(Qpn::new(qpn).expect("a small number"));
+    }
+    bench.events();
+    let left = &bench.user.shared;
+    assert!(left.is_empty(), "shared receive queues never hear of {left:?}");
     Ok(())
 }
 
@@ -160,7 +207,9 @@ impl Bench {
                     self.frames.push(frame);
                 }
                 let failures = u.bytes(1)?;
-                self.burst(failures)?;
+                // What becomes of a QP while its frames are copied.
+                let amid = u.ratio(1, 16)?;
+                self.burst(failures, amid.then_some(u))?;
             }
             8 | 9 => self.post(u)?,
             10 => {
@@ -176,10 +225,19 @@ impl Bench {
             _ => {
                 let length = u.int_in_range(0..=64)?;
                 self.frames.push(u.bytes(length)?.to_vec());
-                self.burst(&[])?;
+                self.burst(&[], None)?;
             }
         }
         Ok(())
+    }
+
+    fn create(&mut self, qpn: Qpn) {
+        let created = match qpn.value() {
+            XRC_SEND => self.stack.create_xrc_qp(qpn, None, 0),
+            XRC_RECEIVE => self.stack.create_xrc_qp(qpn, Some(DOMAIN), 0),
+            _ => self.stack.create_qp(qpn, 0),
+        };
+        created.expect("room for a QP");
     }
 
     /// Takes a QP in RESET to RTS, and gives it receive requests.
@@ -191,7 +249,7 @@ impl Bench {
             access: Some(AccessFlags::from_bits_truncate(u.arbitrary::<u8>()? | 3)),
             ..QpAttributes::default()
         };
-        let rtr = QpAttributes {
+        let mut rtr = QpAttributes {
             state: Some(QpState::Rtr),
             path: Some(AddressVector {
                 sgid_index: 1,
@@ -208,7 +266,7 @@ impl Bench {
             min_rnr_timer: Some(small(u, 31)?),
             ..QpAttributes::default()
         };
-        let rts = QpAttributes {
+        let mut rts = QpAttributes {
             state: Some(QpState::Rts),
             sq_psn: Some(Psn::new(u.arbitrary()?)),
             timeout: Some(small(u, 20)?),
@@ -217,6 +275,12 @@ impl Bench {
             max_rd_atomic: Some(small(u, 4)?),
             ..QpAttributes::default()
         };
+        if qpn.value() == XRC_SEND {
+            (rtr.max_dest_rd_atomic, rtr.min_rnr_timer) = (None, None);
+        }
+        if qpn.value() == XRC_RECEIVE {
+            (rts.retry_cnt, rts.rnr_retry, rts.max_rd_atomic) = (None, None, None);
+        }
         for change in [init, rtr, rts] {
             self.stack.modify_qp(Instant(self.now), qpn, &change).expect("a sound change");
         }
@@ -225,6 +289,14 @@ impl Bench {
 
     fn modify(&mut self, u: &mut Unstructured<'_>) -> Outcome {
         let qpn = Qpn::new(*u.choose(&QPNS)?).expect("a small number");
+        if u.ratio(1, 8)? {
+            self.stack.destroy_qp(qpn);
+            self.create(qpn);
+            *self.user.qp(qpn) = Model::default();
+            self.climb(u, qpn)?;
+            self.events();
+            return Ok(());
+        }
         let state = *u.choose(&[QpState::Reset, QpState::Err, QpState::Sqd, QpState::Rts])?;
         let change = QpAttributes { state: Some(state), ..QpAttributes::default() };
         let changed = self.stack.modify_qp(Instant(self.now), qpn, &change).is_ok();
@@ -267,7 +339,14 @@ impl Bench {
             solicited: u.arbitrary()?,
             fence: u.arbitrary()?,
         };
-        if let Ok(number) = self.stack.post_send(Instant(self.now), qpn, request) {
+        let names_srq = (qpn.value() == XRC_SEND) != u.ratio(1, 16)?;
+        let now = Instant(self.now);
+        let posted = match names_srq {
+            true => self.stack.post_xrc_send(now, qpn, u.arbitrary()?, request),
+            false => self.stack.post_send(now, qpn, request),
+        };
+        if let Ok(number) = posted {
+            assert!(names_srq == (qpn.value() == XRC_SEND) && qpn.value() != XRC_RECEIVE);
             let qp = self.user.qp(qpn);
             assert_eq!(number, qp.messages.len() as u64, "messages are numbered in order");
             qp.messages.push((operation, length));
@@ -285,8 +364,9 @@ impl Bench {
         Ok(())
     }
 
-    /// Gives the stack the frames at hand; bit n of `failures` fails placement n.
-    fn burst(&mut self, failures: &[u8]) -> Outcome {
+    /// Gives the stack the frames at hand; bit n of `failures` fails placement n. With `amid` a QP is changed
+    /// before their placements are done.
+    fn burst(&mut self, failures: &[u8], amid: Option<&mut Unstructured<'_>>) -> Outcome {
         let mut placements = Vec::new();
         let mut frames = std::mem::take(&mut self.frames);
         for (index, frame) in frames.iter_mut().enumerate() {
@@ -313,6 +393,9 @@ impl Bench {
             _ => Placed::Copied,
         };
         let placed: Vec<Placed> = placements.iter().enumerate().map(placed).collect();
+        if let Some(u) = amid {
+            self.modify(u)?;
+        }
         self.stack.commit(Instant(self.now), &placed);
         self.events();
         Ok(())
@@ -380,15 +463,21 @@ impl Bench {
     }
 
     fn check_placement(&mut self, placement: &Placement, frames: &[Vec<u8>]) {
-        let Placement { qpn, sink, offset, frame_index, range, .. } = placement.clone();
+        let Placement { qpn, srqn, sink, offset, frame_index, range } = placement.clone();
         let length = range.len() as u64;
         let is_atomic = matches!(sink, Sink::Atomic { .. });
         assert!((length == 0) == is_atomic);
         assert!(range.end + icrc::LENGTH <= frames[frame_index].len());
-        let qp = self.user.qp(qpn);
+        assert_eq!(srqn.is_some(), qpn.value() == XRC_RECEIVE);
+        let User { qps, shared, .. } = &self.user;
+        let qp = &qps[&qpn.value()];
         match sink {
             Sink::Remote { rkey, va } => {
-                assert!(granted(rkey, va, length, true), "{placement:?} was never granted");
+                assert!(granted(srqn, rkey, va, length, true), "{placement:?} was never granted");
+            }
+            Sink::Receive { id } if srqn.is_some() => {
+                let (of, capacity) = shared[&id];
+                assert!(Some(of) == srqn && offset + length <= capacity, "{placement:?}");
             }
             Sink::Receive { id } => {
                 let receive = qp.receives.iter().find(|(taken, _)| *taken == id);
@@ -402,7 +491,7 @@ impl Bench {
                 assert!(message >= qp.complete, "{placement:?} is for a message that is complete");
             }
             Sink::Atomic { rkey, va, .. } => {
-                assert!(granted(rkey, va, 8, true) && va % 8 == 0, "{placement:?}");
+                assert!(granted(srqn, rkey, va, 8, true) && va % 8 == 0, "{placement:?}");
             }
         }
     }
@@ -427,13 +516,13 @@ impl Bench {
     }
 
     fn check_payload(&mut self, payload: &Payload) {
-        let Payload { qpn, source, offset, length, .. } = *payload;
+        let Payload { qpn, srqn, source, offset, length, .. } = *payload;
         assert!((1..=MTU.bytes()).contains(&length));
         let qp = self.user.qp(qpn);
         match source {
             Source::Remote { rkey, va } => {
                 let length = u64::from(length);
-                assert!(granted(rkey, va, length, false), "{payload:?} was never granted");
+                assert!(granted(srqn, rkey, va, length, false), "{payload:?} was never granted");
             }
             Source::Message { message } => {
                 let (operation, bytes) = qp.messages[message as usize];
@@ -450,8 +539,18 @@ impl Bench {
         while let Some(event) = self.stack.poll_event() {
             count += 1;
             assert!(count < 5_000, "events without end: {event:?}");
-            let qp = self.user.qp(event.qpn());
+            let User { qps, shared, .. } = &mut self.user;
+            let qp = qps.get_mut(&event.qpn().value()).expect("the transport names a QP of ours");
             match event {
+                Event::ReceiveCompleted { srqn: Some(srqn), id, length, kind, .. } => {
+                    let (of, capacity) = shared.remove(&id).expect("one was taken");
+                    let sent = kind != roce::ReceiveKind::Write;
+                    assert!(of == srqn && (!sent || u64::from(length) <= capacity), "{event:?}");
+                }
+                Event::ReceiveFailed { srqn: Some(srqn), id, .. } => {
+                    let (of, _) = shared.remove(&id).expect("one was taken");
+                    assert_eq!(of, srqn, "{event:?}");
+                }
                 Event::SendsCompleted { through, .. } => {
                     assert!(!qp.failed, "{event:?} after a failure");
                     assert!((qp.complete..qp.messages.len() as u64).contains(&through));
@@ -493,21 +592,24 @@ impl Bench {
     /// A frame near what the stack expects, with some of it wrong.
     fn frame(&self, u: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u8>> {
         let qpn = *u.choose(&QPNS)?;
+        let is_xrc = [XRC_SEND, XRC_RECEIVE].contains(&qpn) != u.ratio(1, 16)?;
+        let service = if is_xrc { XRC } else { 0 };
         let opcode = match u.int_in_range(0..=15)? {
             0 => u.arbitrary()?,
             1 => 0x81,
-            2..=5 => u.int_in_range(0x0d..=0x12)?,
-            _ => u.int_in_range(0..=0x17)?,
+            2..=5 => service | u.int_in_range(0x0d..=0x12)?,
+            _ => service | u.int_in_range(0..=0x17)?,
         };
+        let answers = (0x0d..=0x12).contains(&(opcode & 0x1f));
         let expected = self.stack.query_qp(Qpn::new(qpn).expect("small")).expect("it exists");
-        let base = if (0x0d..=0x12).contains(&opcode) { expected.sq_psn } else { expected.rq_psn };
+        let base = if answers { expected.sq_psn } else { expected.rq_psn };
         let psn = match u.int_in_range(0..=7)? {
             0 => Psn::new(u.arbitrary()?),
             1 | 2 => base.add(u.int_in_range(0..=8)?),
             3 | 4 => Psn::new(base.value().wrapping_sub(u.int_in_range(0..=8)?)),
             _ => base,
         };
-        let length = match opcode {
+        let length = match opcode & 0x1f {
             // Headers are all that atomics have.
             0x12..=0x14 if !u.ratio(1, 16)? => 0,
             _ => *u.choose(&[0_usize, 1, 4, 13, 100, 255, 256, 256, 256, 257])?,
@@ -546,6 +648,14 @@ fn extend(
     extensions: roce::opcode::Extensions,
 ) -> Outcome {
     use roce::opcode::Extensions as E;
+    if extensions.contains(E::XRCETH) {
+        let srqn = match u.int_in_range(0..=15)? {
+            0 => u.arbitrary()?,
+            1 | 2 => SRQS[1],
+            _ => SRQS[0],
+        };
+        bytes.extend(extension::xrceth::to_bytes(srqn));
+    }
     if extensions.contains(E::RETH) {
         let (key, start, length, _) = *u.choose(&REGIONS)?;
         let header = reth::Repr {
@@ -590,6 +700,10 @@ fn extend(
     }
     if extensions.contains(E::IMMDT) {
         bytes.extend(extension::immdt::to_bytes(u.arbitrary()?));
+    }
+    if extensions.contains(E::IETH) {
+        let key = if u.ratio(1, 8)? { u.arbitrary()? } else { u.choose(&REGIONS)?.0 };
+        bytes.extend(extension::immdt::to_bytes(key));
     }
     Ok(())
 }

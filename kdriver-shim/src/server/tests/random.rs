@@ -1,8 +1,10 @@
 //! Clients that ask for anything.
 
+use std::collections::BTreeSet;
+
 use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
-use shim_abi::{CreateQp, Request, Response};
+use shim_abi::{CreateQp, FileId, Request, Response};
 
 use super::bench::{Bench, leaked, wanted_ah, wanted_qp};
 
@@ -26,6 +28,8 @@ impl Dice {
     }
 }
 
+const KINDS: [QpType; 5] = [QpType::Ud, QpType::Uc, QpType::XrcSend, QpType::Rc, QpType::Rc];
+
 /// What a client was told that it has.
 #[derive(Default)]
 struct Known {
@@ -37,6 +41,10 @@ struct Known {
     qps: Vec<u32>,
     srqs: Vec<u32>,
     ahs: Vec<u32>,
+    xrcds: Vec<u32>,
+    /// Handles, and the numbers of the QPs.
+    targets: Vec<u32>,
+    target_qps: Vec<u32>,
     dms: Vec<u32>,
     dm_mrs: usize,
     committed: usize,
@@ -54,6 +62,11 @@ impl Known {
             Response::Srq { srqn, .. } => self.srqs.push(*srqn),
             Response::Qp { qpn, .. } => self.qps.push(*qpn),
             Response::Ah { ah, .. } => self.ahs.push(*ah),
+            Response::Xrcd { xrcd } => self.xrcds.push(*xrcd),
+            Response::Target { target, qpn } => {
+                self.targets.push(*target);
+                self.target_qps.push(*qpn);
+            }
             Response::Dm { dm, .. } => self.dms.push(*dm),
             Response::DmMr { mr, .. } => {
                 self.mrs.push(*mr);
@@ -65,7 +78,7 @@ impl Known {
 
     fn request(&self, dice: &mut Dice, memory: &[u8]) -> Request {
         let context = dice.number(&self.contexts);
-        match dice.below(41) {
+        match dice.below(46) {
             0 => Request::ListCards,
             1 => Request::Status,
             2 => Request::OpenContext { card: dice.below(3) as u32 },
@@ -90,7 +103,7 @@ impl Known {
             }
             12 => Request::DestroyCq { cqn: dice.number(&self.cqs) },
             13 | 14 | 21 | 22 => Request::CreateQp(CreateQp {
-                kind: [QpType::Ud, QpType::Uc, QpType::Rc, QpType::Rc][dice.below(4) as usize].0,
+                kind: KINDS[dice.below(5) as usize].0,
                 srqn: (dice.below(3) == 0).then(|| dice.number(&self.srqs)),
                 log2_rq_stride: dice.below(5) as u8,
                 log2_sq_blocks: dice.below(17) as u8,
@@ -150,22 +163,52 @@ impl Known {
                 pdn: dice.number(&self.pds),
                 access: dice.below(16) as u32,
             },
+            41..=45 => self.xrc_request(dice),
             29 => Request::MoveMr { mr: dice.number(&self.mrs), to: dice.number(&self.mrs) },
-            _ => {
-                let mask = AttributeMask::from_bits_retain(dice.below(1 << 21) as u32);
-                let state = QpState(dice.below(9) as u8);
-                let attributes = Attributes { mask, state, ..Attributes::default() };
-                let qpn = dice.number(&self.qps);
-                Request::ModifyQp { qpn, attributes: attributes.encode() }
-            }
+            _ => Request::ModifyQp { qpn: dice.number(&self.qps), attributes: any_change(dice) },
         }
     }
+
+    /// Domains that all share, and one's own; targets in them, made and opened.
+    fn xrc_request(&self, dice: &mut Dice) -> Request {
+        let (xrcd, cookie) = (dice.number(&self.xrcds), 0xdead);
+        let target = dice.number(&self.targets);
+        match dice.below(12) {
+            0 => Request::CloseXrcd { xrcd },
+            1 | 2 => Request::OpenXrcd {
+                context: dice.number(&self.contexts),
+                file: (dice.below(4) != 0).then_some(FileId { device: 1, inode: 2 }),
+                creates: dice.below(8) != 0,
+                exclusive: dice.below(8) == 0,
+            },
+            3 | 4 => Request::CreateXrcSrq {
+                xrcd,
+                pdn: dice.number(&self.pds),
+                cqn: dice.number(&self.cqs),
+                log2_entries: dice.below(17) as u8,
+                log2_stride: dice.below(5) as u8,
+                cookie,
+            },
+            5 => Request::CreateTarget { xrcd, cookie },
+            6..=8 => Request::OpenTarget { xrcd, qpn: dice.number(&self.target_qps), cookie },
+            9 => Request::ModifyTarget { target, attributes: any_change(dice) },
+            10 => Request::QueryTarget { target },
+            _ => Request::DestroyTarget { target },
+        }
+    }
+}
+
+fn any_change(dice: &mut Dice) -> [[u64; 8]; 2] {
+    let mask = AttributeMask::from_bits_retain(dice.below(1 << 21) as u32);
+    let state = QpState(dice.below(9) as u8);
+    Attributes { mask, state, ..Attributes::default() }.encode()
 }
 
 #[test]
 fn whatever_a_client_asks_for_its_end_gives_everything_back() {
     let memory = vec![0u8; 100_000];
     let (mut qps, mut srqs, mut ahs, mut keys, mut dm_mrs) = (0, 0, 0, 0, 0);
+    let (mut targets, mut shared) = (0, 0);
     for seed in 0..75 {
         println!("seed {seed}");
         let mut dice = Dice(seed);
@@ -173,7 +216,7 @@ fn whatever_a_client_asks_for_its_end_gives_everything_back() {
         let at_rest: Vec<_> = bench.cards.iter().map(|card| card.mapped()).collect();
         let mut peers = [0, 1].map(|_| (bench.provider(), Known::default()));
         let mut all = Known::default();
-        for _ in 0..380 {
+        for _ in 0..440 {
             let (peer, known) = &mut peers[dice.below(2) as usize];
             // Sometimes it names what may be the other's.
             let named = if dice.below(8) == 0 { &all } else { &*known };
@@ -185,7 +228,7 @@ fn whatever_a_client_asks_for_its_end_gives_everything_back() {
                 known.learn(&response);
                 all.learn(&response);
             }
-            let objects = if dice.below(2) == 0 { &all.cqs } else { &all.qps };
+            let objects = [&all.cqs, &all.qps, &all.target_qps][dice.below(3) as usize];
             let event = Event {
                 kind: EventType(dice.below(7) as u8),
                 code: dice.below(20) as u8,
@@ -203,6 +246,7 @@ fn whatever_a_client_asks_for_its_end_gives_everything_back() {
         }
         for card in &bench.server.cards {
             assert!(card.users[0].listeners.count() == (0, 0, 0));
+            assert_eq!(card.xrc.count(), (0, 0), "seed {seed}");
             assert_eq!(leaked(card), Default::default(), "seed {seed}");
         }
         qps += all.qps.len();
@@ -210,9 +254,14 @@ fn whatever_a_client_asks_for_its_end_gives_everything_back() {
         ahs += all.ahs.len();
         keys += all.committed;
         dm_mrs += all.dm_mrs;
+        let made = all.target_qps.iter().collect::<BTreeSet<_>>().len();
+        targets += made;
+        shared += all.target_qps.len() - made;
     }
     let counts = format!(
-        "{qps} QPs, {srqs} SRQs, {ahs} address handles, {keys} keys, {dm_mrs} of device memory"
+        "{qps} QPs, {srqs} SRQs, {ahs} address handles, {keys} keys, {dm_mrs} of device memory, \
+         {targets} XRC targets, {shared} handles more of them"
     );
     assert!(qps > 50 && srqs > 50 && ahs > 50 && keys > 50 && dm_mrs > 50, "{counts} prove little");
+    assert!(targets > 50 && shared > 10, "{counts} prove little");
 }
