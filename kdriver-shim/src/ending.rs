@@ -199,7 +199,9 @@ fn end_page(card: &mut Card, index: u8, page: u8, granted: bool, clean: bool) {
         Ok(()) => {
             log::warn!("{}: started anew after its death", window.engine.name());
             window.users.forget();
-            card.xrc.forget_window(index);
+            for target in card.xrc.forget_window(index) {
+                target.peer.into_iter().for_each(|peer| card.claims.release(peer, target.qp));
+            }
         }
         Err(error) => log::error!("{error}"),
     }

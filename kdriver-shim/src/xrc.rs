@@ -137,9 +137,13 @@ impl XrcDomains {
         if target.handles == 0 { self.targets.remove(&number) } else { None }
     }
 
-    /// Forgets the targets of a window whose engine is started anew; their handles lead nowhere.
-    pub fn forget_window(&mut self, window: u8) {
-        self.targets.retain(|_, target| target.qp.window != window);
+    /// Takes out the targets of a window whose engine is started anew; their handles lead nowhere.
+    pub fn forget_window(&mut self, window: u8) -> impl Iterator<Item = SharedTarget> + use<> {
+        let all = std::mem::take(&mut self.targets);
+        let (gone, kept): (BTreeMap<_, _>, _) =
+            all.into_iter().partition(|(_, target)| target.qp.window == window);
+        self.targets = kept;
+        gone.into_values()
     }
 
     /// How many domains and targets there are.
@@ -189,9 +193,9 @@ mod tests {
         assert_eq!(xrc.leave(number).unwrap().qp, qp);
         assert!(xrc.leave(number).is_none() && xrc.share(one, qp.qpn).is_err());
         let number = xrc.add(one, qp, ClientId(1));
-        xrc.forget_window(2);
+        assert_eq!(xrc.forget_window(2).count(), 0);
         assert_eq!(xrc.count().1, 1);
-        xrc.forget_window(3);
+        assert_eq!(xrc.forget_window(3).map(|target| target.qp).collect::<Vec<_>>(), [qp]);
         assert!(xrc.target(number).is_none());
     }
 }

@@ -125,6 +125,9 @@ pub struct Engine<M: Rings, D, N> {
     starved: VecDeque<u32>,
     /// Shared receive queues that have fewer entries than their limit, to be told of.
     pub(crate) below_limit: Vec<u32>,
+    /// What the next receive along XRC is named with: counted on whatever becomes of queues, whose numbers are
+    /// given out again, so that no late byte of a message finds the receive of another queue.
+    pub(crate) next_xrc_receive: u32,
     /// Completions of receives along XRC that could not be used, each with its completion queue.
     pub(crate) failed_receives: Vec<(u32, Cqe)>,
     /// Scratch: queues whose doorbell rang.
@@ -193,6 +196,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             ready: VecDeque::new(),
             starved: VecDeque::new(),
             below_limit: Vec::new(),
+            next_xrc_receive: 0,
             failed_receives: Vec::new(),
             rung: Vec::new(),
         }

@@ -71,12 +71,11 @@ pub(crate) struct XrcQueue {
     pub(crate) xrcdn: u32,
     /// Receives taken and not complete, by their names.
     pub(crate) taken: BTreeMap<u64, Taken>,
-    pub(crate) next: u32,
 }
 
 impl XrcQueue {
     pub(crate) fn new(cqn: u32, xrcdn: u32) -> Self {
-        Self { cqn, xrcdn, taken: BTreeMap::new(), next: 0 }
+        Self { cqn, xrcdn, taken: BTreeMap::new() }
     }
 }
 

@@ -146,7 +146,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let (rq, _) = self.named(request)?;
         let peer = Peer { qpn: request.qpn, pdn: rq.pdn };
         Some(match access {
-            RemoteAccess::Invalidate => self.keys.can_invalidate(peer, rkey),
+            // What may be taken back its own QP has bound, and a target binds nothing.
+            RemoteAccess::Invalidate => false,
             _ => length == 0 || self.opens(peer, (rkey, address, length), access),
         })
     }
@@ -171,8 +172,8 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return Err(ReceiveError::Invalid);
         };
         // No other of any queue has that name for as long as it is under way.
-        let id = u64::from(srqn) << 32 | u64::from(queue.next);
-        queue.next = queue.next.wrapping_add(1);
+        let id = u64::from(srqn) << 32 | u64::from(self.next_xrc_receive);
+        self.next_xrc_receive = self.next_xrc_receive.wrapping_add(1);
         let sges = wqe.sges.unwrap_or_default();
         queue.taken.insert(id, Taken { id, tag: wqe.tag, sges, failed: None });
         Ok(TakenReceive { id, capacity, left: None })

@@ -222,6 +222,21 @@ fn a_queue_may_go_while_what_it_gave_is_under_way_and_its_completion_queue_may_n
 }
 
 #[test]
+fn no_receive_has_the_name_of_one_of_a_queue_that_is_gone() {
+    let mut fixture = Fixture::new();
+    let mut names = Vec::new();
+    for _ in 0..3 {
+        fixture.srq.post(0, &[]);
+        // The number of the queue may be another's by then.
+        names.push(fixture.take(FOREIGN_QPN) as u32);
+        let (cqn, srqn) = (fixture.cq.cqn, fixture.srq.rqn);
+        assert_eq!(fixture.bench.destroy(Opcode::DestroyRq, srqn), AdminStatus::Success);
+        fixture.srq = fixture.bench.create_xrc_rq(3, (cqn, XRCDN));
+    }
+    assert_eq!(names, [0, 1, 2]);
+}
+
+#[test]
 fn a_queue_has_a_limit_as_any_that_is_shared() {
     let mut fixture = Fixture::new();
     (0..3).for_each(|tag| fixture.srq.post(tag, &[]));
