@@ -208,6 +208,22 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_side_of_xrc_posts_nothing_to_the_queue_it_does_not_have() {
+        let all = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Err];
+        for (kind, sends) in [(QpType::XrcSend, true), (QpType::XrcReceive, false)] {
+            let queues = Arc::into_inner(queues_of(kind)).unwrap().without_receives();
+            let queues = if sends { queues } else { queues.without_sends() };
+            for state in all {
+                queues.set_state(state);
+                assert_eq!(queues.receive.begin().err(), Some(libc::EINVAL), "{kind:?} {state:?}");
+                let is_open = sends && matches!(state, QpState::Rts | QpState::Err);
+                let posted = queues.send.begin().err();
+                assert_eq!(posted, (!is_open).then_some(libc::EINVAL), "{kind:?} {state:?}");
+            }
+        }
+    }
+
+    #[test]
     fn posting_is_open_exactly_in_the_states_verbs_names() {
         let queues = queues(1, 0);
         for (state, sends, receives) in [

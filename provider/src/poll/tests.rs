@@ -5,7 +5,7 @@ use fpga_regs::engine::cqe::expected_phase;
 use hostmem::{BlockRing, DoorbellPage, Record};
 
 use super::*;
-use crate::cq::{EntryRing, attach, detach, reset};
+use crate::cq::{EntryRing, attach, attach_srq, detach, detach_srq, reset};
 use crate::doorbell::tests::{memory, path};
 use crate::qp::tests::{CQN, queues_on, sharing};
 use crate::srq::SharedReceiveQueue;
@@ -283,6 +283,46 @@ fn receives_of_a_shared_queue_complete_in_any_order_and_give_their_places_back()
     let twice = (0, ibv::IBV_WC_GENERAL_ERR);
     assert_eq!(seen, [flushed, success(13), success(10), success(11), twice]);
     (0..4).for_each(|wr_id| post(&shared, wr_id).unwrap());
+}
+
+#[test]
+fn receives_along_xrc_complete_by_their_queue_whosever_target_it_was() {
+    const TARGET: u32 = 0x70_0042;
+    let mut bench = bench(4);
+    let shared = shared(4, &Arc::clone(&bench.cq.path));
+    attach_srq(&bench.cq, &shared);
+    (10..14).for_each(|wr_id| post(&shared, wr_id).unwrap());
+    let flags = Flags::RECEIVE | Flags::XRC;
+    let along = |tag| Cqe { qpn: TARGET, srqn: shared.srqn, flags, ..received(tag) };
+    let with_immediate = Cqe {
+        flags: flags | Flags::IMMEDIATE,
+        opcode: Opcode::ReceiveWriteImm,
+        byte_count: 5000,
+        immediate: 9,
+        ..along(1)
+    };
+    bench.complete(Cqe { status: Status::LocalProtection, ..along(2) });
+    bench.complete(with_immediate);
+    // One of a queue that is not here, one that says nothing of XRC, and one that completes twice.
+    bench.complete(Cqe { srqn: shared.srqn + 1, ..along(3) });
+    bench.complete(Cqe { flags: Flags::RECEIVE, ..along(3) });
+    bench.complete(along(1));
+    bench.send(0);
+    let found = bench.poll(8);
+    let seen: Vec<_> = found.iter().map(|wc| (wc.qp_num, wc.wr_id, wc.status)).collect();
+    let expected = [
+        (TARGET, 12, ibv::IBV_WC_LOC_PROT_ERR),
+        (TARGET, 11, ibv::IBV_WC_SUCCESS),
+        (TARGET, 0, ibv::IBV_WC_GENERAL_ERR),
+    ];
+    assert_eq!(seen[..3], expected);
+    let told = (found[1].opcode, found[1].byte_len, found[1].wc_flags);
+    assert_eq!(told, (ibv::IBV_WC_RECV_RDMA_WITH_IMM, 5000, ibv::IBV_WC_WITH_IMM));
+    // What came back can be posted again, and of a queue that is gone nothing is told.
+    assert_eq!([14, 15, 16].map(|wr_id| post(&shared, wr_id)), [Ok(()), Ok(()), Err(libc::ENOMEM)]);
+    detach_srq(&bench.cq, &shared);
+    bench.complete(along(0));
+    assert!(bench.poll(8).is_empty());
 }
 
 #[test]

@@ -710,4 +710,72 @@ mod tests {
             assert!(queues.send.begin_at_once().is_some());
         }
     }
+
+    const SRQN: u32 = 0x12_3456;
+
+    #[test]
+    fn a_request_along_xrc_is_told_its_queue_before_its_payload_or_behind_it() {
+        let sges = sge(8);
+        let inline = InlineData { words: &[7], length: 8 };
+        let imm = request(ibv::IBV_WR_RDMA_WRITE_WITH_IMM, 0, 1, (0x5000, 77), 0xaabb);
+        for payload in [Payload::Sges(&sges), Payload::Inline(inline)] {
+            let queues = queues_of(QpType::XrcSend);
+            let mut list = begin(&queues.send);
+            list.request(imm);
+            list.srq(SRQN);
+            list.payload(payload);
+            list.request(imm);
+            list.payload(payload);
+            list.srq(SRQN + 1);
+            list.atomic(request(ADD, 0, 2, (0x7000, 79), 0), OPERANDS);
+            list.payload(Payload::Sges(&sges));
+            list.srq(SRQN + 2);
+            // No payload is needed, and the number is.
+            list.request(request(ibv::IBV_WR_SEND, 0, 3, (0, 0), 0));
+            list.srq(SRQN + 3);
+            assert_eq!(list.complete(), 0);
+            let entry = |block| SendHeader::decode(&[queues.send.ring.read(block)]);
+            let entries: [SendHeader; 4] = std::array::from_fn(|block| entry(block as u32));
+            let seen = entries.map(|it| (it.opcode, it.remote_srqn, it.immediate, it.rkey));
+            let along = (SendOpcode::WriteImm, SRQN, 0xaabb, 77);
+            let add = (SendOpcode::FetchAdd, SRQN + 2, 0, 79);
+            let send = (SendOpcode::Send, SRQN + 3, 0, 0);
+            assert_eq!(seen, [along, (along.0, SRQN + 1, along.2, along.3), add, send]);
+        }
+    }
+
+    #[test]
+    fn a_list_along_xrc_without_a_number_or_with_one_that_nothing_asks_for_is_not_posted() {
+        let send = request(ibv::IBV_WR_SEND, 0, 1, (0, 0), 0);
+        let wrongs: [(&str, Wrong); 5] = [
+            ("none", |_| {}),
+            ("none behind its payload", |list| list.payload(Payload::Sges(&sge(8)))),
+            ("none before the next request", |list| {
+                list.payload(Payload::Sges(&sge(8)));
+                list.request(request(ibv::IBV_WR_SEND, 0, 2, (0, 0), 0));
+                list.srq(SRQN);
+            }),
+            ("two", |list| {
+                list.payload(Payload::Sges(&sge(8)));
+                (0..2).for_each(|_| list.srq(SRQN));
+            }),
+            ("where a datagram goes", |list| {
+                list.payload(Payload::Sges(&sge(8)));
+                list.target(THERE);
+                list.srq(SRQN);
+            }),
+        ];
+        for (what, wrong) in wrongs {
+            let queues = queues_of(QpType::XrcSend);
+            let mut list = begin(&queues.send);
+            list.request(send);
+            wrong(&mut list);
+            assert_eq!(list.complete(), libc::EINVAL, "{what}");
+            assert_eq!(producer(&queues.send), 0, "{what}");
+        }
+        let queues = queues_of(QpType::XrcSend);
+        let mut list = begin(&queues.send);
+        list.srq(SRQN);
+        assert_eq!(list.complete(), libc::EINVAL, "no request");
+    }
 }
