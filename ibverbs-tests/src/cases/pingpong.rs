@@ -4,7 +4,7 @@
 use anyhow::{Error, Result, ensure};
 
 use super::IBVERBS_UTILS;
-use crate::pair::{Both, run_between};
+use crate::pair::{Both, free_port, run_between, start_server};
 use crate::runner::Case;
 use crate::setting::Setting;
 
@@ -62,6 +62,12 @@ pub fn cases() -> Vec<Case> {
     {
         let name = command.replacen(' ', "/", 1);
         cases.push(Case::new(name, &[IBVERBS_UTILS], move |setting| no_paging(setting, command)));
+    }
+    for options in ["-g 1", "-g 1 -e"] {
+        let name = format!("ibv_xsrq_pingpong/one domain, three programs/{options}");
+        cases.push(Case::new(name, &[IBVERBS_UTILS], move |setting| {
+            xsrq_of_three(setting, options)
+        }));
     }
     for (name, server) in [("loopback", 0), ("two cards", 1)] {
         let options = "-m 1024 -g 1 -e";
@@ -121,6 +127,22 @@ fn xsrq(setting: &Setting, command: &str) -> Result<()> {
 fn no_paging(setting: &Setting, command: &str) -> Result<()> {
     let daemon = setting.balboad("--soft 1")?;
     daemon.run("").words(command).run()?.code(1)?.complains("The device isn't ODP capable")?;
+    daemon.stop()
+}
+
+/// XRC of a server with two clients, all on one card, so that the file makes them share one domain.
+fn xsrq_of_three(setting: &Setting, options: &str) -> Result<()> {
+    let daemon = setting.balboad("--soft 1")?;
+    let port = free_port()?;
+    let side = |more: &str| {
+        daemon.run(&format!("ibv_xsrq_pingpong {options} -d balboa0 -p {port} {more}"))
+    };
+    let server = start_server(side("-c 2"), port)?;
+    // All are done together: each waits for the other at the server.
+    let clients = [side("127.0.0.1").start()?, side("127.0.0.1").start()?];
+    for program in clients.into_iter().chain([server]) {
+        program.wait()?.success()?.says("success")?;
+    }
     daemon.stop()
 }
 
