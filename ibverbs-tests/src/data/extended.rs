@@ -165,7 +165,7 @@ fn queue_pairs(link: &Link) -> Result<()> {
     }
     refused(make(QpWishes { create_flags: 1 << 1, ..plain }), libc::EOPNOTSUPP)?;
     for (comp_mask, errno) in [
-        (v::IBV_QP_INIT_ATTR_XRCD, libc::EOPNOTSUPP),
+        (v::IBV_QP_INIT_ATTR_XRCD, libc::EINVAL),
         (v::IBV_QP_INIT_ATTR_IND_TABLE, libc::EOPNOTSUPP),
         (v::IBV_QP_INIT_ATTR_RX_HASH, libc::EOPNOTSUPP),
         (1 << 20, libc::EINVAL),
