@@ -126,38 +126,32 @@ impl<'a> Building<'a> {
         (self.block, self.requests) = (cursor.block, cursor.requests);
     }
 
-    /// Whether nothing is wrong, and nothing is awaited of the request that was added last.
-    #[inline(always)]
-    pub(crate) fn is_ready(&self) -> bool {
-        self.awaits == Awaits::Request
-    }
-
     /// Adds a request, whose payload may follow, and its target if it is a datagram or goes along XRC.
     pub(crate) fn request(&mut self, request: Request) {
-        if self.settle() {
-            self.request_when_ready(request);
+        if self.settle() && !self.request_at_once(&request) {
+            self.request_along_xrc(&request);
         }
     }
 
-    /// As [`Self::request`], where the list [is ready](Self::is_ready).
+    /// As [`Self::request`], where nothing is awaited of the request that was added last, and the operation
+    /// is a usual one; else it answers false, and nothing is added.
     #[inline(always)]
-    pub(crate) fn request_when_ready(&mut self, request: Request) {
-        let operation = match self.queue.shape.operations.get(request.opcode) {
-            Ok(operation) => operation,
-            Err(_) => return self.request_along_xrc(&request),
-        };
+    pub(crate) fn request_at_once(&mut self, request: &Request) -> bool {
+        if self.awaits != Awaits::Request {
+            return false;
+        }
+        let Ok(operation) = self.queue.shape.operations.get(request.opcode) else { return false };
         // Who calls knows the operation, so that of others nothing is asked.
         let may_be_datagram = matches!(request.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM);
         let awaits = match may_be_datagram && operation.is_datagram() {
             true => Awaits::PayloadAndTarget,
             false => Awaits::Payload,
         };
-        self.open(&request, operation.code(), awaits);
+        self.open(request, operation.code(), awaits);
+        true
     }
 
-    /// As [`Self::request_when_ready`], along XRC; any other fails.
-    #[cold]
-    #[inline(never)]
+    /// As [`Self::request`], along XRC; any other fails.
     fn request_along_xrc(&mut self, request: &Request) {
         match self.queue.shape.operations.along_xrc(request.opcode) {
             Ok(operation) => self.open(request, operation.code(), Awaits::PayloadAndTarget),
@@ -351,7 +345,7 @@ impl<'a> Building<'a> {
     /// Ends the list and posts it; 0, or what it fails with: then nothing of it is posted.
     #[inline(always)]
     pub(crate) fn complete(&mut self) -> i32 {
-        if !self.is_ready() {
+        if self.awaits != Awaits::Request {
             return self.settle_and_complete();
         }
         self.awaits = Awaits::End;

@@ -139,20 +139,21 @@ unsafe fn add(
 ) {
     // SAFETY: as the caller promises.
     unsafe {
-        if !building(qp).is_ready() {
-            return add_behind(qp, opcode, address, rkey, immediate);
+        let request = request(qp, opcode, (address, rkey), immediate);
+        if !building(qp).request_at_once(&request) {
+            add_other(qp, opcode, address, rkey, immediate);
         }
-        building(qp).request_when_ready(request(qp, opcode, (address, rkey), immediate));
     }
 }
 
-/// As [`add`], behind a request of which something is awaited: apart, so that it takes no registers there.
+/// As [`add`], behind a request of which something is awaited, or along XRC: apart, so that it takes no
+/// registers there.
 ///
 /// # Safety
 /// As [`building`].
 #[cold]
 #[inline(never)]
-unsafe fn add_behind(
+unsafe fn add_other(
     qp: *mut ibv_qp_ex,
     opcode: ibv::ibv_wr_opcode,
     address: u64,
