@@ -1,0 +1,356 @@
+//! A card: the banks and splitters of its vFPGAs, and the stack behind them.
+
+use std::collections::VecDeque;
+
+use crate::arp::Cache;
+use crate::bank::{Bank, Counted, Fired, record};
+use crate::flow::Flow;
+use crate::host::{Host, Reach, Space};
+use crate::opcode;
+use crate::param::OUTPUT;
+use crate::receive::{Completion, Receiver, With as Receiving};
+use crate::retransmit::Retransmitter;
+use crate::split::{Next, Piece, Splitter};
+use crate::tables::{Connection, Tables};
+use crate::tally::{Parked, Tally};
+use crate::timer::Timers;
+use crate::transmit::{Made, Sender, With as Sending};
+use crate::wire::{Arp, Frame, Identity};
+
+/// A vFPGA with the example's logic.
+#[derive(Debug)]
+struct Vfpga {
+    bank: Bank,
+    splitter: Splitter,
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Did,
+    Idle,
+    Waits,
+}
+
+/// What reaches host memory: one at a time, where one has met a page that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mover {
+    Send,
+    Land,
+    Admit,
+}
+
+/// The published card, as far as its network goes.
+#[derive(Debug)]
+pub struct Card {
+    identity: Identity,
+    vfpgas: Vec<Vfpga>,
+    /// The vFPGA whose turn it is, and the one request that waits in front of the windows.
+    turn: usize,
+    head: Option<Piece>,
+    flow: Flow,
+    tables: Tables,
+    timers: Timers,
+    retransmitter: Retransmitter,
+    receiver: Receiver,
+    sender: Sender,
+    cache: Cache,
+    output: VecDeque<Vec<u8>>,
+    stalled: Option<Mover>,
+    tally: Tally,
+}
+
+impl Card {
+    /// A card with so many vFPGAs, 15 at most, as it is when it was programmed.
+    #[must_use]
+    pub fn new(vfpgas: u8) -> Self {
+        let vfpga = |_| Vfpga { bank: Bank::new(), splitter: Splitter::default() };
+        Self {
+            identity: Identity::default(),
+            vfpgas: (0..vfpgas.min(15)).map(vfpga).collect(),
+            turn: 0,
+            head: None,
+            flow: Flow::default(),
+            tables: Tables::default(),
+            timers: Timers::default(),
+            retransmitter: Retransmitter::default(),
+            receiver: Receiver::default(),
+            sender: Sender::default(),
+            cache: Cache::default(),
+            output: VecDeque::new(),
+            stalled: None,
+            tally: Tally::default(),
+        }
+    }
+
+    /// What a pulse on the shell's reset does: all but the addresses is as when the card was programmed. Nothing less
+    /// ends what parks reception or fills a window.
+    // STOCK-34
+    pub fn reset(&mut self) {
+        let count = u8::try_from(self.vfpgas.len()).unwrap_or(u8::MAX);
+        *self = Self { identity: self.identity, ..Self::new(count) };
+    }
+
+    /// The port's addresses.
+    pub fn set_identity(&mut self, identity: Identity) {
+        self.identity = identity;
+    }
+
+    /// Takes a store of a driver's to the AVX bank of a vFPGA, with the size that it had on the bus; `false` where the
+    /// register is not the bank's but the shell's.
+    pub fn store(&mut self, vfpga: u8, offset: u64, bytes: &[u8], host: &mut impl Host) -> bool {
+        let Some(Vfpga { bank, .. }) = self.vfpgas.get_mut(usize::from(vfpga)) else {
+            return false;
+        };
+        if !Bank::owns(offset) {
+            return false;
+        }
+        match bank.store(offset, bytes, host) {
+            Some(Fired::Context { qpn, local, remote, rkey }) => {
+                self.tables.set_context(qpn, local, remote, rkey);
+            }
+            Some(Fired::Connection { qpn, remote, ipv4, udp_port }) => {
+                self.tables.of(qpn).connection = Connection { qpn: remote, ipv4, udp_port };
+            }
+            Some(Fired::Lookup { ipv4 }) if self.cache.find(ipv4).is_none() => {
+                self.output.push_back(Arp::frame(self.identity, None, ipv4));
+            }
+            Some(Fired::Lookup { .. }) | None => {}
+        }
+        true
+    }
+
+    /// Reads the 64-bit word at an offset of the AVX bank of a vFPGA; `None` where it is not the bank's but the shell's.
+    #[must_use]
+    pub fn load(&self, vfpga: u8, offset: u64) -> Option<u64> {
+        self.vfpgas.get(usize::from(vfpga))?.bank.load(offset)
+    }
+
+    /// Takes a frame without its check sequence.
+    pub fn receive(&mut self, frame: &[u8]) {
+        match Frame::parse(frame, self.identity.ipv4) {
+            Frame::Packet(packet) => self.receiver.push(packet, &mut self.tally),
+            Frame::Arp(arp) if arp.target == self.identity.ipv4 => match arp.is_request {
+                true => self.output.push_back(Arp::frame(self.identity, Some(&arp), arp.ipv4)),
+                // STOCK-29
+                false => self.cache.insert(arp.ipv4, arp.mac),
+            },
+            Frame::Arp(_) | Frame::Others => {}
+        }
+    }
+
+    /// A frame to send.
+    pub fn transmit(&mut self) -> Option<Vec<u8>> {
+        self.output.pop_front()
+    }
+
+    /// Does what there is to do; `false` if it stopped before host memory that is not there yet, or before frames that
+    /// have to be taken first.
+    pub fn work(&mut self, now: u64, host: &mut impl Host) -> bool {
+        while let Some(qpn) = self.timers.expire(now) {
+            let elements = self.retransmitter.all(qpn);
+            self.sender.repeats.extend(elements.into_iter().map(|element| (qpn, element)));
+        }
+        loop {
+            if self.output.len() >= OUTPUT {
+                return false;
+            }
+            let mut did = self.first_stage(now);
+            did |= self.second_stage(now, host);
+            did |= self.receiver.plan_answers(&mut self.sender);
+            match self.move_on(now, host) {
+                Step::Did => {}
+                Step::Waits => return false,
+                Step::Idle if did => {}
+                Step::Idle => return true,
+            }
+        }
+    }
+
+    /// Sends, lets land, and takes posts. What is to be sent comes before what is to land: an acknowledgement does not
+    /// wait for it. A page that is not there stalls all of it, until the transfer that met it has gone on.
+    // STOCK-31 STOCK-35
+    fn move_on(&mut self, now: u64, host: &mut impl Host) -> Step {
+        let stalled = self.stalled.take();
+        let mut outcome = Step::Idle;
+        for mover in [Mover::Send, Mover::Land, Mover::Admit] {
+            if stalled.is_some_and(|stalled| stalled != mover) {
+                continue;
+            }
+            let step = match mover {
+                Mover::Send => self.send(now, host),
+                Mover::Land => self.land(host),
+                Mover::Admit => self.admit(host),
+            };
+            match step {
+                Step::Did => outcome = Step::Did,
+                Step::Idle => {}
+                Step::Waits => {
+                    self.stalled = Some(mover);
+                    return Step::Waits;
+                }
+            }
+        }
+        match stalled {
+            Some(_) => Step::Did,
+            None => outcome,
+        }
+    }
+
+    fn receiving(&mut self, now: u64) -> (&mut Receiver, Receiving<'_>) {
+        let Self { receiver, tables, timers, retransmitter, sender, tally, .. } = self;
+        (receiver, Receiving { now, tables, timers, retransmitter, sender, tally })
+    }
+
+    fn first_stage(&mut self, now: u64) -> bool {
+        let (receiver, mut with) = self.receiving(now);
+        receiver.first_stage(&mut with)
+    }
+
+    fn second_stage(&mut self, now: u64, host: &mut impl Host) -> bool {
+        let (receiver, mut with) = self.receiving(now);
+        let Some(done) = receiver.second_stage(&mut with) else { return false };
+        if let Some(completion) = done {
+            self.complete(completion, host);
+        }
+        true
+    }
+
+    /// A slot of a window is free, and a counter counts where the request asked for it.
+    // STOCK-9 STOCK-17
+    fn complete(&mut self, completion: Completion, host: &mut impl Host) {
+        let Completion { qpn, opcode, local, last } = completion;
+        let read = opcode::is_read_response(opcode);
+        self.flow.answered(read, qpn & 0x3ff);
+        let Space { vfpga, ctid } = Space::of_qp(qpn);
+        if let Some(Vfpga { bank, .. }) = self.vfpgas.get_mut(usize::from(vfpga)).filter(|_| last) {
+            bank.complete_remote(ctid, read, record(opcode, local, qpn), host);
+        }
+    }
+
+    fn send(&mut self, now: u64, host: &mut impl Host) -> Step {
+        let Self { tables, timers, retransmitter, sender, tally, cache, .. } = self;
+        let own = self.identity;
+        let mut with = Sending { now, own, tables, timers, retransmitter, cache, tally };
+        match sender.send(&mut with, host) {
+            Made::Idle => Step::Idle,
+            Made::Waits => Step::Waits,
+            Made::Nothing => Step::Did,
+            Made::Frame(frame, read) => {
+                self.output.push_back(frame);
+                if let Some(space) = read {
+                    self.count(space, Counted::LocalRead, host);
+                }
+                Step::Did
+            }
+        }
+    }
+
+    fn count(&mut self, space: Space, counted: Counted, host: &mut impl Host) {
+        if let Some(Vfpga { bank, .. }) = self.vfpgas.get_mut(usize::from(space.vfpga)) {
+            bank.complete(space.ctid, counted, host);
+        }
+    }
+
+    /// Lets the next payload land. What the driver refuses is gone, and nothing tells.
+    // STOCK-36
+    fn land(&mut self, host: &mut impl Host) -> Step {
+        let Some(landing) = self.receiver.landings.front() else { return Step::Idle };
+        let space = landing.space;
+        let there = usize::from(space.vfpga) < self.vfpgas.len();
+        let reach = match there && !landing.bytes.is_empty() {
+            true => host.write(space, landing.vaddr, &landing.bytes),
+            false => Reach::Done,
+        };
+        if reach == Reach::Waits {
+            return Step::Waits;
+        }
+        let Some(landing) = self.receiver.landings.pop_front() else { return Step::Idle };
+        if reach == Reach::Refused {
+            self.tally.refused = self.tally.refused.wrapping_add(1);
+            return Step::Did;
+        }
+        if landing.last {
+            self.count(space, Counted::LocalWrite, host);
+        }
+        if landing.ends_read {
+            if let Some(vfpga) = self.vfpgas.get_mut(usize::from(space.vfpga)) {
+                vfpga.splitter.landed();
+            }
+        }
+        Step::Did
+    }
+
+    /// Lets the next request of the vFPGAs past the windows. There is one way for all: where the request in front finds
+    /// its window full, nobody's goes on.
+    // STOCK-8
+    fn admit(&mut self, host: &mut impl Host) -> Step {
+        let count = self.vfpgas.len();
+        for _ in 0..count {
+            if self.head.is_some() {
+                break;
+            }
+            let index = self.turn.checked_rem(count).unwrap_or(0);
+            self.turn = index.saturating_add(1);
+            let Some(Vfpga { bank, splitter }) = self.vfpgas.get_mut(index) else { break };
+            let number = u8::try_from(index).unwrap_or(u8::MAX);
+            match splitter.next(number, bank, host) {
+                Next::Piece(piece) => self.head = Some(piece),
+                Next::Nothing => {}
+                Next::Waits => {
+                    self.turn = index;
+                    return Step::Waits;
+                }
+            }
+        }
+        if !self.sender.has_room() {
+            return Step::Idle;
+        }
+        let Some(piece) = &mut self.head else { return Step::Idle };
+        match self.flow.admit(piece.is_read(), piece.qpn) {
+            None => Step::Idle,
+            Some(slot) => {
+                piece.place.slot = slot;
+                if let Some(piece) = self.head.take() {
+                    self.sender.push(piece);
+                }
+                Step::Did
+            }
+        }
+    }
+
+    /// When [`Card::work`] is due, though nothing comes.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<u64> {
+        self.timers.next_timeout()
+    }
+
+    /// Why reception stands, if it does.
+    #[must_use]
+    pub fn parked(&self) -> Option<Parked> {
+        self.receiver.parked(&self.retransmitter)
+    }
+
+    /// Whether payload that will never come keeps a vFPGA's posts, or all that the card sends, from leaving; or the
+    /// retransmission lists are lost.
+    #[must_use]
+    pub fn starves(&self) -> bool {
+        let posts = self.vfpgas.iter().any(|vfpga| vfpga.splitter.starves);
+        posts || self.sender.starves || self.retransmitter.is_lost()
+    }
+
+    /// The one sign that the shell gives of that: reception stood in front of frames since the reset.
+    // STOCK-37
+    #[must_use]
+    pub fn stream_is_down(&self) -> bool {
+        self.receiver.stood
+    }
+
+    /// Counts of the model.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        let lost = self.vfpgas.iter().map(|vfpga| vfpga.bank.lost_posts);
+        let lost_posts = lost.fold(0, u32::wrapping_add);
+        Tally { lost_posts, ..self.tally }
+    }
+}

@@ -1,0 +1,318 @@
+//! Reception, in two stages: the first looks at sequence numbers, the second at what a packet asks for.
+
+use std::collections::VecDeque;
+
+use crate::host::Space;
+use crate::opcode;
+use crate::param::{BEHIND, INPUT, LANDING, PMTU, READ_ANSWERS, READ_JOBS};
+use crate::retransmit::{Init, Retransmitter};
+use crate::tables::{State, Tables, advance};
+use crate::tally::{Parked, Tally};
+use crate::timer::Timers;
+use crate::transmit::{Ack, Answer, Sender};
+use crate::wire::{Extension, Packet};
+
+/// Payload on its way to host memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Landing {
+    pub(crate) space: Space,
+    pub(crate) vaddr: u64,
+    pub(crate) bytes: Vec<u8>,
+    /// Its end is counted.
+    pub(crate) last: bool,
+    /// It ends a READ piece.
+    pub(crate) ends_read: bool,
+}
+
+/// A request is answered, as the windows and the counters hear of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Completion {
+    pub(crate) qpn: u32,
+    pub(crate) opcode: u8,
+    pub(crate) local: u64,
+    pub(crate) last: bool,
+}
+
+/// A READ request of a peer's that is being answered.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    qpn: u32,
+    psn: u32,
+    vaddr: u64,
+    length: u32,
+    begun: bool,
+}
+
+/// Reception.
+#[derive(Debug, Default)]
+pub(crate) struct Receiver {
+    input: VecDeque<Packet>,
+    between: VecDeque<Packet>,
+    /// What the last response learned of its request, of whatever QP.
+    init: Init,
+    parked: Option<Parked>,
+    jobs: VecDeque<Job>,
+    pub(crate) landings: VecDeque<Landing>,
+    /// Reception has stood in front of frames.
+    pub(crate) stood: bool,
+}
+
+/// What the stages work with.
+pub(crate) struct With<'a> {
+    pub(crate) now: u64,
+    pub(crate) tables: &'a mut Tables,
+    pub(crate) timers: &'a mut Timers,
+    pub(crate) retransmitter: &'a mut Retransmitter,
+    pub(crate) sender: &'a mut Sender,
+    pub(crate) tally: &'a mut Tally,
+}
+
+impl Receiver {
+    /// Takes a packet; it is lost where reception stands.
+    pub(crate) fn push(&mut self, packet: Packet, tally: &mut Tally) {
+        if self.input.len() < INPUT {
+            self.input.push_back(packet);
+        } else {
+            self.stood = true;
+            tally.lost_frames = tally.lost_frames.wrapping_add(1);
+        }
+    }
+
+    /// Why the second stage stands.
+    pub(crate) fn parked(&self, retransmitter: &Retransmitter) -> Option<Parked> {
+        let wants = self.between.front().is_some_and(wants_element);
+        self.parked.or((wants && retransmitter.inits.is_empty()).then_some(Parked::WantsElement))
+    }
+
+    /// Looks at the sequence number of the next packet; `true` if there was one, and it could go on.
+    pub(crate) fn first_stage(&mut self, with: &mut With<'_>) -> bool {
+        let Some(packet) = self.input.front() else { return false };
+        let is_response = opcode::is_response(packet.opcode);
+        let State { expected, first_expected, unanswered, first, .. } =
+            with.tables.of(packet.qpn).state;
+        let (expected, oldest) =
+            if is_response { (unanswered, first) } else { (expected, first_expected) };
+        let accepted = packet.psn == expected || packet.opcode == opcode::ACK;
+        let is_old = State::is_old(packet.psn, oldest, expected);
+        // STOCK-15
+        let is_forwarded = accepted || is_old && packet.opcode == opcode::READ_REQUEST;
+        if is_forwarded && self.between.len() > BEHIND {
+            self.stood = true;
+            return false;
+        }
+        let Some(packet) = self.input.pop_front() else { return false };
+        with.tally.received = with.tally.received.wrapping_add(1);
+        if accepted {
+            accept(&packet, is_response, with);
+        } else if is_old {
+            if opcode::is_write(packet.opcode) {
+                let ack = Ack { qpn: packet.qpn, psn: packet.psn, refuses: false };
+                with.sender.acks.push_back(ack);
+                with.tally.psn_drops = with.tally.psn_drops.wrapping_add(1);
+            }
+        } else {
+            refuse(&packet, is_response, with);
+        }
+        if is_forwarded {
+            self.between.push_back(packet);
+        }
+        true
+    }
+
+    /// Does what the next packet asks for; `None` if there is none, or it has to wait.
+    pub(crate) fn second_stage(&mut self, with: &mut With<'_>) -> Option<Option<Completion>> {
+        let packet = self.between.front()?;
+        let landing: usize = self.landings.iter().map(|landing| landing.bytes.len()).sum();
+        if self.parked.is_some() || landing > LANDING || self.jobs.len() >= READ_JOBS {
+            return None;
+        }
+        // STOCK-10
+        if wants_element(packet) {
+            self.init = with.retransmitter.inits.pop_front()?;
+        }
+        self.parked = parks(packet, self.init);
+        if self.parked.is_some() {
+            return None;
+        }
+        let packet = self.between.pop_front()?;
+        Some(match packet.opcode {
+            opcode::ACK => Some(self.acknowledged(&packet, with)),
+            opcode::READ_REQUEST => {
+                self.read_requested(&packet, with);
+                None
+            }
+            code if opcode::is_read_response(code) => self.read_answered(packet, with),
+            _ => {
+                self.received(packet, with);
+                None
+            }
+        })
+    }
+
+    /// Plans packets of READ responses; `true` if there were any to plan.
+    pub(crate) fn plan_answers(&mut self, sender: &mut Sender) -> bool {
+        let mut planned = false;
+        while sender.answers.len() < READ_ANSWERS {
+            let Some(job) = self.jobs.front_mut() else { break };
+            let length = job.length.min(PMTU);
+            let ends = job.length == length;
+            let opcode = match (job.begun, ends) {
+                (false, true) => opcode::RESPONSE_ONLY,
+                (false, false) => opcode::RESPONSE_FIRST,
+                (true, false) => opcode::RESPONSE_MIDDLE,
+                (true, true) => opcode::RESPONSE_LAST,
+            };
+            let Job { qpn, psn, vaddr, .. } = *job;
+            sender.answers.push_back(Answer { qpn, psn, opcode, vaddr, length });
+            (job.psn, job.begun) = (advance(psn, 1), true);
+            job.vaddr = vaddr.wrapping_add(length.into());
+            job.length = job.length.wrapping_sub(length);
+            if ends {
+                self.jobs.pop_front();
+            }
+            planned = true;
+        }
+        planned
+    }
+
+    /// An ACK, or a NAK that has got somebody else's element: both complete what that was, and a NAK has its QP's
+    /// requests repeated.
+    // STOCK-13
+    fn acknowledged(&mut self, packet: &Packet, with: &mut With<'_>) -> Completion {
+        repeat_if_nak(packet, with);
+        let Init { local, last } = self.init;
+        Completion { qpn: packet.qpn, opcode: packet.opcode, local, last }
+    }
+
+    fn read_requested(&mut self, packet: &Packet, with: &mut With<'_>) {
+        let Extension::Reth { vaddr, length, .. } = packet.extension else { return };
+        if length == 0 {
+            return;
+        }
+        let Packet { qpn, psn, .. } = *packet;
+        self.jobs.push_back(Job { qpn, psn, vaddr, length, begun: false });
+        // The cursor goes with it.
+        let message = &mut with.tables.of(qpn).message;
+        (message.msn, message.vaddr, message.last) = (advance(message.msn, 1), 0, false);
+    }
+
+    /// The data of an own READ: the first packet sets the cursor that the QP's incoming WRITEs use, too.
+    // STOCK-21
+    fn read_answered(&mut self, packet: Packet, with: &mut With<'_>) -> Option<Completion> {
+        let Packet { qpn, opcode, .. } = packet;
+        let ends = matches!(opcode, opcode::RESPONSE_LAST | opcode::RESPONSE_ONLY);
+        let Init { local, last } = self.init;
+        let completion = ends.then_some(Completion { qpn, opcode, local, last });
+        repeat_if_nak(&packet, with);
+        let message = &mut with.tables.of(qpn).message;
+        let vaddr = match opcode {
+            opcode::RESPONSE_FIRST | opcode::RESPONSE_ONLY => {
+                message.last = last;
+                local
+            }
+            _ => message.vaddr,
+        };
+        let last = ends && message.last;
+        if opcode != opcode::RESPONSE_LAST {
+            message.vaddr = vaddr.wrapping_add(packet.payload.len() as u64);
+        }
+        self.land(qpn, vaddr, packet.payload, last, ends);
+        completion
+    }
+
+    /// A WRITE's packet, or a SEND's, which goes to address 0: it is acknowledged before it has landed.
+    // STOCK-21 STOCK-30 STOCK-31
+    fn received(&mut self, packet: Packet, with: &mut With<'_>) {
+        let Packet { qpn, psn, opcode, extension, payload } = packet;
+        let message = &mut with.tables.of(qpn).message;
+        // STOCK-12
+        message.msn = advance(message.msn, 1);
+        let vaddr = match extension {
+            Extension::Reth { vaddr, .. } => vaddr,
+            _ if opcode::is_write(opcode) => message.vaddr,
+            _ => 0,
+        };
+        if opcode::is_write(opcode) {
+            (message.vaddr, message.last) = (vaddr.wrapping_add(payload.len() as u64), true);
+        } else {
+            (message.vaddr, message.last) = (0, false);
+        }
+        let last = matches!(
+            opcode,
+            opcode::WRITE_LAST | opcode::WRITE_ONLY | opcode::SEND_LAST | opcode::SEND_ONLY
+        );
+        with.sender.acks.push_back(Ack { qpn, psn, refuses: false });
+        self.land(qpn, vaddr, payload, last, false);
+    }
+
+    fn land(&mut self, qpn: u32, vaddr: u64, bytes: Vec<u8>, last: bool, ends_read: bool) {
+        let (space, vaddr) = (Space::of_qp(qpn), vaddr & crate::post::VADDR);
+        self.landings.push_back(Landing { space, vaddr, bytes, last, ends_read });
+    }
+}
+
+/// Whether a packet has to learn of the request that it answers before it goes on, NAKs too.
+fn wants_element(packet: &Packet) -> bool {
+    matches!(packet.opcode, opcode::ACK | opcode::RESPONSE_FIRST | opcode::RESPONSE_ONLY)
+}
+
+/// Whether the second stage stands for ever before a packet.
+// STOCK-32 STOCK-33
+fn parks(packet: &Packet, init: Init) -> Option<Parked> {
+    let stream = |vaddr: u64| (vaddr >> 48 & 0xf != 0).then_some(Parked::Stream);
+    match (packet.opcode, packet.extension) {
+        (opcode::WRITE_FIRST | opcode::WRITE_ONLY, Extension::Reth { vaddr, length, .. }) => {
+            match length {
+                0 => Some(Parked::EmptyWrite),
+                _ => stream(vaddr),
+            }
+        }
+        (opcode::RESPONSE_FIRST | opcode::RESPONSE_ONLY, _) => stream(init.local),
+        (opcode::READ_REQUEST | opcode::ACK, _) => None,
+        (code, _) if opcode::is_sent_with_payload(code) || opcode::is_read_response(code) => None,
+        (code, _) => Some(Parked::Opcode(code)),
+    }
+}
+
+/// Takes note of a packet that is expected, or of any ACK.
+fn accept(packet: &Packet, is_response: bool, with: &mut With<'_>) {
+    let Packet { qpn, psn, opcode, extension, .. } = *packet;
+    let state = &mut with.tables.of(qpn).state;
+    let newest = state.newest();
+    let packets = match extension {
+        Extension::Reth { length, .. } if opcode == opcode::READ_REQUEST => length.div_ceil(PMTU),
+        _ => 1,
+    };
+    let is_nak = packet.is_nak();
+    if !is_nak && (opcode != opcode::ACK || state.is_out(psn)) {
+        let next = advance(psn, packets);
+        match is_response {
+            true => state.unanswered = next,
+            false => (state.expected, state.may_refuse) = (next, true),
+        }
+    }
+    if is_response && !is_nak {
+        with.retransmitter.answered(qpn, opcode);
+    }
+    if is_response && opcode != opcode::RESPONSE_MIDDLE {
+        with.timers.answered(with.now, qpn, psn == newest);
+    }
+}
+
+/// Drops a packet that comes too early, and says so once; never for responses.
+// STOCK-14
+fn refuse(packet: &Packet, is_response: bool, with: &mut With<'_>) {
+    with.tally.psn_drops = with.tally.psn_drops.wrapping_add(1);
+    let state = &mut with.tables.of(packet.qpn).state;
+    if !is_response && std::mem::take(&mut state.may_refuse) {
+        let psn = state.expected;
+        with.sender.acks.push_back(Ack { qpn: packet.qpn, psn, refuses: true });
+    }
+}
+
+fn repeat_if_nak(packet: &Packet, with: &mut With<'_>) {
+    if packet.is_nak() {
+        let elements = with.retransmitter.from(packet.qpn, packet.psn);
+        with.sender.repeats.extend(elements.into_iter().map(|element| (packet.qpn, element)));
+    }
+}

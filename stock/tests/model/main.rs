@@ -1,0 +1,11 @@
+//! Cards and their hosts in virtual time, driven post by post and frame by frame.
+
+#![allow(missing_docs, reason = "tests")]
+
+mod counters;
+mod loss;
+mod posts;
+mod reception;
+mod rig;
+mod storm;
+mod wire;

@@ -1,0 +1,6 @@
+//! What the tests of several crates share. No program depends on it.
+
+#![forbid(unsafe_code)]
+
+pub mod requirements;
+pub mod rng;
