@@ -120,7 +120,7 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_PAGE_BYTES 0x1000u
 /* Doorbell pages of a window; they are pages 1 to 15. */
 #define BALBOA_WINDOW_DOORBELL_PAGES 0xfu
-/* The doorbell page by which the driver rings for clients that have none: those with the numbers 16 to 255. */
+/* The driver's own doorbell page, by which it rings for queue pair 1, and for clients that have none: those with the numbers 16 to 255. */
 #define BALBOA_WINDOW_RELAY_PAGE 0xfu
 /* The bytes BALBVQE1 in memory order. */
 #define BALBOA_WINDOW_MAGIC_VALUE UINT64_C(0x31455156424c4142)
@@ -162,6 +162,10 @@ typedef uint64_t balboa_le64;
 #define BALBOA_ADMIN_MAX_LOG2_DM_BLOCKS 0xau
 /* The highest number of a VLAN. */
 #define BALBOA_ADMIN_MAX_VLAN 0xffeu
+/* The queue pair that connection managers talk to. */
+#define BALBOA_QP_GSI_QPN 0x1u
+/* Its Q_Key. */
+#define BALBOA_QP_GSI_QKEY 0x80010000u
 
 /* Static layer: The build constant, the reconfiguration engine, the shell's reset, and counters of DMA channel 2. */
 
@@ -1042,6 +1046,8 @@ enum balboa_window_profile {
 #define BALBOA_WINDOW_CAPABILITIES_XRC 0x8u
 /* Multicast groups of Unreliable Datagram. */
 #define BALBOA_WINDOW_CAPABILITIES_MULTICAST 0x10u
+/* Queue pair 1, which is the driver's. */
+#define BALBOA_WINDOW_CAPABILITIES_GSI 0x20u
 /* SEND and receive queues. */
 #define BALBOA_WINDOW_CAPABILITIES_SEND 0x100u
 /* RDMA WRITE. */
@@ -1269,6 +1275,8 @@ enum balboa_admin_opcode {
     BALBOA_ADMIN_OPCODE_ATTACH_MULTICAST = 25,
     /* admin_membership that ends. */
     BALBOA_ADMIN_OPCODE_DETACH_MULTICAST = 26,
+    /* admin_destroy-shaped query of an address handle; result is 1 where the MAC address that its datagrams go to is known, else 0. */
+    BALBOA_ADMIN_OPCODE_QUERY_AH = 27,
 };
 /* How a command ended. */
 enum balboa_admin_status {
@@ -1316,8 +1324,10 @@ enum balboa_admin_key_kind {
     /* A memory region in device memory. */
     BALBOA_ADMIN_KEY_KIND_DEVICE_MEMORY = 3,
 };
-/* Transport of a QP; the numbers are those of ibv_qp_type. */
+/* Transport of a QP; the numbers are those of ibv_qp_type, and of Linux' ib_qp_type. */
 enum balboa_qp_type {
+    /* Unreliable Datagram, as queue pair GSI_QPN, which connection managers talk to. A card has one, in window 0, and its driver alone makes it. It takes no Q_Key but GSI_QKEY, and is in no multicast group. */
+    BALBOA_QP_TYPE_GSI = 1,
     /* Reliable Connection. */
     BALBOA_QP_TYPE_RC = 2,
     /* Unreliable Connection. */

@@ -116,7 +116,7 @@ package balboa_card_pkg;
   localparam logic [31:0] WINDOW_PAGE_BYTES = 32'h1000;
   // Doorbell pages of a window; they are pages 1 to 15.
   localparam logic [31:0] WINDOW_DOORBELL_PAGES = 32'hf;
-  // The doorbell page by which the driver rings for clients that have none: those with the numbers 16 to 255.
+  // The driver's own doorbell page, by which it rings for queue pair 1, and for clients that have none: those with the numbers 16 to 255.
   localparam logic [31:0] WINDOW_RELAY_PAGE = 32'hf;
   // The bytes BALBVQE1 in memory order.
   localparam logic [63:0] WINDOW_MAGIC_VALUE = 64'h31455156424c4142;
@@ -158,6 +158,10 @@ package balboa_card_pkg;
   localparam logic [31:0] ADMIN_MAX_LOG2_DM_BLOCKS = 32'ha;
   // The highest number of a VLAN.
   localparam logic [31:0] ADMIN_MAX_VLAN = 32'hffe;
+  // The queue pair that connection managers talk to.
+  localparam logic [31:0] QP_GSI_QPN = 32'h1;
+  // Its Q_Key.
+  localparam logic [31:0] QP_GSI_QKEY = 32'h80010000;
 
   // ---- Static layer: The build constant, the reconfiguration engine, the shell's reset, and counters of DMA channel 2.
 
@@ -554,6 +558,8 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_CAPABILITIES_XRC = 64'h8;
   // Multicast groups of Unreliable Datagram.
   localparam logic [63:0] WINDOW_CAPABILITIES_MULTICAST = 64'h10;
+  // Queue pair 1, which is the driver's.
+  localparam logic [63:0] WINDOW_CAPABILITIES_GSI = 64'h20;
   // SEND and receive queues.
   localparam logic [63:0] WINDOW_CAPABILITIES_SEND = 64'h100;
   // RDMA WRITE.
@@ -780,7 +786,9 @@ package balboa_card_pkg;
     // admin_membership that begins; one that is there already is no error.
     ADMIN_OPCODE_ATTACH_MULTICAST = 8'd25,
     // admin_membership that ends.
-    ADMIN_OPCODE_DETACH_MULTICAST = 8'd26
+    ADMIN_OPCODE_DETACH_MULTICAST = 8'd26,
+    // admin_destroy-shaped query of an address handle; result is 1 where the MAC address that its datagrams go to is known, else 0.
+    ADMIN_OPCODE_QUERY_AH = 8'd27
   } admin_opcode_t;
   // How a command ended.
   typedef enum logic [7:0] {
@@ -828,8 +836,10 @@ package balboa_card_pkg;
     // A memory region in device memory.
     ADMIN_KEY_KIND_DEVICE_MEMORY = 8'd3
   } admin_key_kind_t;
-  // Transport of a QP; the numbers are those of ibv_qp_type.
+  // Transport of a QP; the numbers are those of ibv_qp_type, and of Linux' ib_qp_type.
   typedef enum logic [7:0] {
+    // Unreliable Datagram, as queue pair GSI_QPN, which connection managers talk to. A card has one, in window 0, and its driver alone makes it. It takes no Q_Key but GSI_QKEY, and is in no multicast group.
+    QP_TYPE_GSI = 8'd1,
     // Reliable Connection.
     QP_TYPE_RC = 8'd2,
     // Unreliable Connection.

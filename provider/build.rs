@@ -4,12 +4,14 @@
 //! version of the release it was built for: then a program that loaded libibverbs privately finds
 //! them, and another release refuses the plug-in by name instead of crashing in it. The stand-in
 //! has just these symbols and is used by the linker alone.
+//!
+//! The package's name says which release that is.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-use verbs_sys::current::IBVERBS_PABI_VERSION;
+use verbs_sys::RELEASES;
 
 /// What the plug-in takes from the library, beside the function that carries the private ABI number
 /// in its name.
@@ -17,15 +19,21 @@ const SYMBOLS: &[&str] =
     &["_verbs_init_and_alloc_context", "verbs_set_ops", "verbs_uninit_context", "__verbs_log"];
 
 fn main() {
-    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=../build.rs");
     println!("cargo:rerun-if-env-changed=CC");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let (source, versions, library) =
         (out.join("verbs.c"), out.join("verbs.map"), out.join("libibverbs.so.1"));
-    println!("cargo:rustc-env=IBVERBS_PABI_VERSION={IBVERBS_PABI_VERSION}");
-    let register = format!("verbs_register_driver_{IBVERBS_PABI_VERSION}");
+    let package = env::var("CARGO_PKG_NAME").expect("cargo sets CARGO_PKG_NAME");
+    let release = RELEASES.iter().find(|it| package == format!("balboa-provider-{}", it.number));
+    let release = release.unwrap_or_else(|| panic!("verbs-sys has no release for {package}"));
+    let (number, private_abi) = (release.number, release.private_abi);
+    fs::write(out.join("abi.rs"), format!("use verbs_sys::v{number} as abi;\n"))
+        .expect("name the release's types");
+    println!("cargo:rustc-env=IBVERBS_PABI_VERSION={private_abi}");
+    let register = format!("verbs_register_driver_{private_abi}");
     let mut functions = String::new();
-    let mut map = format!("IBVERBS_PRIVATE_{IBVERBS_PABI_VERSION} {{ global:\n");
+    let mut map = format!("IBVERBS_PRIVATE_{private_abi} {{ global:\n");
     for symbol in SYMBOLS.iter().copied().chain([register.as_str()]) {
         functions += &format!("void *{symbol}(void) {{ return 0; }}\n");
         map += &format!("  {symbol};\n");

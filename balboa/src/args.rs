@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use bitstreams::soft::Logic;
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use vfio::PciAddress;
 
 /// Runs verbs programs on a Balboa card and shows what the card does.
@@ -25,7 +26,25 @@ pub enum Command {
     /// Run a program that finds the cards of a balboad as its RDMA devices
     #[command(after_help = RUN_HELP)]
     Run(Run),
-    /// Show cards, links, GIDs, clients, resources and counters of a balboad
+    /// List the cards, a line each
+    #[command(after_help = LIST_HELP)]
+    List(List),
+    /// Show all of a card, and who uses it
+    #[command(after_help = SHOW_HELP)]
+    Show(Show),
+    /// Show the counters of a card
+    #[command(after_help = COUNTERS_HELP)]
+    Counters(Counters),
+    /// Show what cards, programs and QPs do, as it changes
+    #[command(after_help = TOP_HELP)]
+    Top(Top),
+    /// Measure how fast two cards move messages, and look at the bytes
+    #[command(after_help = PERF_HELP)]
+    Perf(Perf),
+    /// Look for what is wrong on this machine, and tell what to do about it
+    #[command(after_help = DOCTOR_HELP)]
+    Doctor(Doctor),
+    /// Show a balboad as a whole: its cards, connections and clients
     #[command(after_help = STATUS_HELP)]
     Status(Status),
     /// Take the port of a card off its cable, or put it back
@@ -34,12 +53,44 @@ pub enum Command {
     /// Show, add and delete the addresses of a card, which are its GIDs
     #[command(after_help = ADDR_HELP)]
     Addr(Addr),
+    /// Capture what passes the port of a card that runs, as a pcapng file
+    #[command(after_help = CAPTURE_HELP)]
+    Capture(Capture),
+    /// Reset a card: it begins anew, and its programs lose it
+    #[command(after_help = RESET_HELP)]
+    Reset(Reset),
+    /// Load images into cards that run, and put back what they had
+    #[command(after_help = FLASH_HELP, disable_help_subcommand = true)]
+    Flash {
+        /// What to do.
+        #[command(subcommand)]
+        action: Flash,
+    },
     /// Make, look at, check and sign images of cards
     #[command(after_help = IMAGE_HELP, disable_help_subcommand = true)]
     Image {
         /// What to do.
         #[command(subcommand)]
         action: Image,
+    },
+    /// Let containers have the cards, by the Container Device Interface
+    #[command(after_help = CDI_HELP, disable_help_subcommand = true)]
+    Cdi {
+        /// What to do.
+        #[command(subcommand)]
+        action: Cdi,
+    },
+    /// Print what completes this command line in a shell
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write the manual pages
+    #[command(hide = true)]
+    Manual {
+        /// The directory to write them to, which is there
+        directory: PathBuf,
     },
     /// Give a card to vfio-pci, so that balboad can drive it (as root)
     #[command(after_help = BIND_HELP)]
@@ -54,6 +105,21 @@ pub enum Command {
         /// Where the card is
         #[arg(value_name = "PCI-ADDRESS")]
         address: PciAddress,
+    },
+}
+
+/// `balboa cdi`.
+#[derive(Debug, Subcommand)]
+pub enum Cdi {
+    /// Write the file by which container runtimes give the cards of a balboad to containers
+    #[command(after_help = CDI_HELP)]
+    Generate {
+        /// Where balboad keeps its socket [default: as for balboa run]
+        #[arg(long, value_name = "DIR")]
+        state_dir: Option<PathBuf>,
+        /// Write to this file [default: standard output]
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
     },
 }
 
@@ -74,13 +140,111 @@ pub struct Run {
     pub command: Vec<OsString>,
 }
 
+/// `balboa list`.
+#[derive(Debug, Args)]
+pub struct List {
+    /// Where balboad keeps its socket [default: as for balboa run]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `balboa show`.
+#[derive(Debug, Args)]
+pub struct Show {
+    /// Where balboad keeps its socket [default: as for balboa run]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// The card, balboaN
+    pub card: CardName,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `balboa counters`.
+#[derive(Debug, Args)]
+pub struct Counters {
+    /// Where balboad keeps its socket [default: as for balboa run]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// The card, balboaN
+    pub card: CardName,
+    /// Look again every so many seconds, and show what has changed [default: 1]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1",
+        value_parser = clap::value_parser!(u32).range(1..=86400)
+    )]
+    pub watch: Option<u32>,
+    /// With --watch: end after so many times
+    #[arg(long, value_name = "N", requires = "watch")]
+    pub count: Option<u64>,
+    /// Print JSON; with --watch a document in each line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `balboa top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Where balboad keeps its socket [default: as for balboa run]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Look again every so many seconds
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=86400))]
+    pub seconds: u32,
+    /// End after so many times
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+}
+
+/// `balboa perf`.
+#[derive(Debug, Args)]
+pub struct Perf {
+    /// Where balboad keeps its socket [default: as for balboa run]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// The card that posts
+    #[arg(long, value_name = "CARD", default_value = "balboa0")]
+    pub from: CardName,
+    /// Its peer, which may be the same
+    #[arg(long, value_name = "CARD", default_value = "balboa1")]
+    pub to: CardName,
+    /// Index of the GIDs [default: the first that is an IPv4 address on both, else 0]
+    #[arg(long, value_name = "INDEX")]
+    pub gid: Option<u8>,
+    /// How long each of the nine figures is measured, 0.05 to 3600
+    #[arg(long, value_name = "N", default_value = "1", value_parser = seconds)]
+    pub seconds: f64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `balboa doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Where balboad keeps its socket [default: as for balboa run]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `balboa status`.
 #[derive(Debug, Args)]
 pub struct Status {
     /// Where balboad keeps its socket [default: as for balboa run]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Print balboad's own JSON instead of tables
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -112,6 +276,179 @@ pub struct Addr {
     pub action: Action,
 }
 
+/// `balboa reset`.
+#[derive(Debug, Args)]
+pub struct Reset {
+    /// Where balboad keeps its socket [default: as for balboa run]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// The card, balboaN
+    pub card: CardName,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// `balboa capture`.
+#[derive(Debug, Args)]
+pub struct Capture {
+    /// Where balboad keeps its socket [default: as for balboa run]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// The card, balboaN
+    pub card: CardName,
+    /// The file to write, - for standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Only frames for this QP, the card's or a peer's; may be repeated
+    #[arg(long, value_name = "N", value_parser = number)]
+    pub qp: Vec<u32>,
+    /// Only frames from or to this address
+    #[arg(long, value_name = "ADDRESS")]
+    pub address: Option<Address>,
+    /// Bytes of each frame that are kept; 0 for all
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub snap: u32,
+    /// MiB that may wait in balboad for the file; frames that come beyond them are lost, and counted
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub ring: u32,
+    /// End after so many seconds
+    #[arg(long, value_name = "N")]
+    pub seconds: Option<u64>,
+    /// End after so many frames, or a few more
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+}
+
+/// `balboa flash`.
+#[derive(Debug, Subcommand)]
+pub enum Flash {
+    /// List the cards with the images that they have and had
+    #[command(after_help = FLASH_EXIT)]
+    List {
+        /// Where balboad keeps its socket [default: as for balboa run]
+        #[arg(long, value_name = "DIR")]
+        state_dir: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what an image is, for which part, who signed it, and how one of a whole device is loaded
+    #[command(after_help = FLASH_EXIT)]
+    Inspect {
+        /// The image
+        file: PathBuf,
+        /// Where the public keys (NAME.pub) are that are trusted [default: /etc/balboa/keys]
+        #[arg(long, value_name = "DIR")]
+        keys: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what apply would do, and do nothing
+    #[command(after_help = FLASH_EXIT)]
+    Plan(Plan),
+    /// Load an image into a card, once that was answered with yes
+    #[command(after_help = FLASH_EXIT)]
+    Apply {
+        /// What, and into which card.
+        #[command(flatten)]
+        plan: Plan,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+        /// Show what would be done, and do nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Ask a card anew whether it is what its record says, and whether that is an image
+    #[command(after_help = FLASH_EXIT)]
+    Verify {
+        /// Where balboad keeps its socket [default: as for balboa run]
+        #[arg(long, value_name = "DIR")]
+        state_dir: Option<PathBuf>,
+        /// The card, balboaN
+        card: CardName,
+        /// The image that it is to have
+        file: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Load the image again that a card had before
+    #[command(after_help = FLASH_EXIT)]
+    Rollback {
+        /// Where balboad keeps its socket [default: as for balboa run]
+        #[arg(long, value_name = "DIR")]
+        state_dir: Option<PathBuf>,
+        /// The card, balboaN
+        card: CardName,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+        /// Show what would be done, and do nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Disconnect the programs that have it open; they are told first that it is gone
+        #[arg(long)]
+        force_disconnect: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what was flashed into a card, and how that ended
+    #[command(after_help = FLASH_EXIT)]
+    History {
+        /// Where balboad keeps its socket [default: as for balboa run]
+        #[arg(long, value_name = "DIR")]
+        state_dir: Option<PathBuf>,
+        /// The card, balboaN
+        card: CardName,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// An image, and the card that is to have it.
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// Where balboad keeps its socket [default: as for balboa run]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// The card, balboaN
+    pub card: CardName,
+    /// The image, with its signature beside it (FILE.minisig)
+    pub file: PathBuf,
+    /// Where the public keys (NAME.pub) are that are trusted [default: /etc/balboa/keys]
+    #[arg(long, value_name = "DIR")]
+    pub keys: Option<PathBuf>,
+    /// Take an image that has no signature
+    #[arg(long)]
+    pub allow_unsigned: bool,
+    /// Disconnect the programs that have the card open; they are told first that it is gone
+    #[arg(long)]
+    pub force_disconnect: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A number of a QP, as programs print it: decimal, or hexadecimal behind 0x.
+fn number(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    number.map_err(|_| "write the number of a QP, 0x123456 or 1193046".to_owned())
+}
+
+/// A number of seconds, with a fraction or without.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.05..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "write seconds from 0.05 to 3600".to_owned())
+}
+
 /// `balboa image`.
 #[derive(Debug, Subcommand)]
 pub enum Image {
@@ -124,6 +461,9 @@ pub enum Image {
         /// The file to write
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
+        /// Fill it up to so many bytes, so that it is as long as one of a real card
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1 << 30))]
+        bytes: Option<u32>,
         /// Sign it with this secret key, too
         #[arg(long, value_name = "KEY")]
         sign: Option<PathBuf>,
@@ -302,6 +642,75 @@ Examples:
   balboa run --state-dir D -- ibv_rc_pingpong -d balboa0 -g 1
   balboa run -- bash          # a shell whose programs all see the cards";
 
+const LIST_HELP: &str = "\
+The name is what verbs programs call the card. The address is where it is on the PCI bus; software cards have one in
+the shape of those. What has no name is on the bus, but no balboad drives it: give it to one (balboa bind, balboad
+--vfio).
+
+Exit codes: 0 they were listed; 1 no balboad answers as it should, and no card is on the bus; 2 wrong arguments.
+
+Examples:
+  balboa list
+  balboa list --state-dir D --json";
+
+const SHOW_HELP: &str = "\
+Exit codes: 0 it was shown; 1 no balboad answers as it should, or it has no such card; 2 wrong arguments.
+
+Examples:
+  balboa show balboa0
+  balboa show --state-dir D balboa0 --json";
+
+const COUNTERS_HELP: &str = "\
+Counters have the names that rdma, ethtool and node_exporter know from other cards, where they count the same. They
+begin at 0 when the card comes up. With --watch only those are shown that have changed, each with its rate.
+
+Exit codes: 0 they were shown; 1 no balboad answers as it should, or it has no such card; 2 wrong arguments.
+
+Examples:
+  balboa counters balboa0
+  balboa counters balboa0 --watch=5 --json";
+
+const TOP_HELP: &str = "\
+Keys: q ends it, s sorts by another column. TX and RX of a card are payload; packets of programs and QPs are told by how
+far their PSNs have come. Where standard output is no terminal there is a line for each card each time.
+
+Exit codes: 0 it was shown; 1 no balboad answers as it should; 2 wrong arguments.
+
+Examples:
+  balboa top
+  balboa top --state-dir D --seconds 5";
+
+const PERF_HELP: &str = "\
+WRITE, READ and SEND by one QP of a verbs program, as balboa run runs them: the latency of 8 bytes from the call that
+posts them to the completion, one message at a time; bytes a second in messages of 64 KiB, and messages of 64 bytes a
+second, 32 at a time. The program polls, so that it takes a core. What has arrived is looked at behind each. Other
+programs on the cards go on, and share them. Figures of software cards tell of this machine, not of a card.
+
+Exit codes: 0 measured; 1 a message failed or had wrong bytes, or a device refused, and the reason was told; 2 wrong
+arguments; 125 it could not be run, as with balboa run.
+
+Examples:
+  balboa perf
+  balboa perf --state-dir D --from balboa0 --to balboa0 --seconds 5 --json";
+
+const COMPLETIONS_HELP: &str = "\
+Exit codes: 0 it was printed; 1 it could not be; 2 wrong arguments.
+
+Examples:
+  balboa completions bash > /etc/bash_completion.d/balboa
+  balboa completions zsh > ~/.zfunc/_balboa";
+
+const DOCTOR_HELP: &str = "\
+Each check is a line: ok, - (there is nothing to look at), note (it works, but something is lost by it, or was), or
+WRONG (programs fail by it), then what was found, and behind a colon what to do. Run it as the user whose programs are
+to work.
+
+Exit codes: 0 nothing is wrong; 1 something is, or it could not be looked at; 2 wrong arguments.
+
+Examples:
+  balboa doctor
+  balboa doctor --state-dir D --json";
+
 const STATUS_HELP: &str = "\
 Exit codes: 0 it was shown; 1 no balboad answers as it should; 2 wrong arguments.
 
@@ -339,6 +748,55 @@ Examples:
   balboa addr balboa0 add 10.5.0.1 vlan 5
   balboa addr balboa0 del 10.88.0.1";
 
+const CAPTURE_HELP: &str = "\
+Ends at Ctrl-C, and then tells how many frames there are and how many were lost. Nothing waits for the file: neither the
+card nor balboad gets slower because it is written slowly. Only software cards can be captured: the frames of a card
+behind VFIO do not pass balboad. One capture of a card runs at a time. The file has two interfaces, of what the card has
+sent and of what was delivered to it.
+
+Exit codes: 0 captured; 1 it could not be, or came to an end by itself, and the reason was told; 2 wrong arguments.
+
+Examples:
+  balboa capture balboa0 -o frames.pcapng
+  balboa capture balboa0 -o - --qp 0x000005 --qp 0x000017 | wireshark -k -i -
+  balboa capture balboa0 -o head.pcapng --address 10.77.0.2 --snap 128 --seconds 10";
+
+const RESET_HELP: &str = "\
+Its programs get IBV_EVENT_DEVICE_FATAL first, and what they have under way is flushed. When the last of them has
+closed the card, or ended, it comes up anew, with the addresses that it had. The others on balboad are left alone.
+
+Exit codes: 0 it was reset; 1 it could not be, and the reason was told; 2 wrong arguments; 3 the answer was no.
+
+Examples:
+  balboa reset balboa0
+  balboa reset --state-dir D balboa0 --yes";
+
+const FLASH_HELP: &str = "\
+An image is checked before the card is touched, and the card behind it: where it does not come up as what the image is,
+it is said that it needs to be flashed again, and never that it was. Programs that have it open are why it is refused;
+with --force-disconnect they get IBV_EVENT_DEVICE_FATAL first, and those that keep it open for 5 s more are ended.
+Its addresses stay. Once it has begun it goes on whatever becomes of this program. Images are signed as balboa image
+tells. Only the user who runs balboad may flash. Software cards take the images of balboa image make; a card
+behind VFIO is not flashed yet.
+
+Exit codes: 0 done, or all is right; 1 it could not be done, and the reason was told; 2 wrong arguments; 3 the answer
+was no; 4 the file is truncated, or not what it was made as; 5 it is for another part or shell, or another image;
+6 its signature is missing, or nobody's who is trusted; 7 programs have the card open, or another is flashed;
+8 the card needs to be flashed again.
+
+Examples:
+  balboa flash list
+  balboa flash plan balboa0 two.soft
+  balboa flash apply balboa0 two.soft --keys ./keys --yes
+  balboa flash verify balboa0 two.soft
+  balboa flash rollback balboa0";
+
+const FLASH_EXIT: &str = "\
+Exit codes: 0 done, or all is right; 1 it could not be done, and the reason was told; 2 wrong arguments; 3 the answer
+was no; 4 the file is truncated, or not what it was made as; 5 it is for another part or shell, or another image;
+6 its signature is missing, or nobody's who is trusted; 7 programs have the card open, or another is flashed;
+8 the card needs to be flashed again.";
+
 const IMAGE_HELP: &str = "\
 Signatures are minisign's, beside the image as FILE.minisig. minisign -G makes a pair of keys; the public ones that
 are trusted lie in /etc/balboa/keys, as NAME.pub. No balboad is asked, and no card is touched.
@@ -353,6 +811,16 @@ Examples:
 
 const IMAGE_EXIT: &str = "\
 Exit codes: 0 done, or all is right; 1 it is not, or could not be done, and the reason was told; 2 wrong arguments.";
+
+const CDI_HELP: &str = "\
+Each card is a device balboa/card=balboaN, and all of them are balboa/card=all. A container that has one is given
+balboad's state directory, this tool and the providers; in it, `balboa run` starts programs.
+
+Exit codes: 0 done; 1 it could not be done, and the reason was told; 2 wrong arguments.
+
+Examples:
+  balboa cdi generate -o /etc/cdi/balboa.json
+  podman run --device balboa/card=balboa0 IMAGE balboa run -- ibv_devinfo";
 
 const BIND_HELP: &str = "\
 The card stays bound until balboa unbind or a reboot. It must be behind an IOMMU.

@@ -5,18 +5,23 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::unistd::geteuid;
-use shim_abi::{CardInfo, Request, Response, Role, SOCKET_NAME};
+use shim_abi::{CardInfo, FlashState, Refusal, Request, Response, Role, SOCKET_NAME};
 use shim_client::{ConnectError, Error};
 
 /// How long one answer of balboad may take, seconds.
 const ANSWER_SECONDS: u32 = 5;
 /// Longest state that is believed, bytes.
 const MAX_STATUS: u64 = 64 << 20;
+/// Bytes of an image in one message, which has room for some more.
+const PIECE: usize = 60 << 10;
+/// Characters of an image's name that are told.
+const MAX_NAME: usize = 64;
 /// How often a balboad that is not there yet is looked for.
 const RETRY: Duration = Duration::from_millis(20);
 
@@ -106,8 +111,13 @@ pub enum ClientError {
         why: String,
     },
     /// balboad refused.
-    #[error("balboad refused: {0}")]
-    Refused(String),
+    #[error("balboad refused: {reason}")]
+    Refused {
+        /// The error number that it has for it.
+        errno: i32,
+        /// Why.
+        reason: String,
+    },
     /// What came is no answer to the request.
     #[error("balboad in {} and this balboa do not understand each other: {why}", dir.display())]
     Misunderstood {
@@ -230,6 +240,103 @@ impl Client {
         }
     }
 
+    /// Resets a card; how many programs have it open still.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn reset(&mut self, card: u32) -> Result<u32, ClientError> {
+        match self.ask(&Request::ResetCard { card })? {
+            (Response::Reset { programs }, _) => Ok(programs),
+            (other, _) => Err(self.misunderstood(format!("{other:?} as the end of a reset"))),
+        }
+    }
+
+    /// Begins a capture by a [`Request::Capture`]; where it comes.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn capture(&mut self, request: &Request) -> Result<UnixStream, ClientError> {
+        match self.ask(request)? {
+            (Response::Capture, mut fds) if fds.len() == 1 => {
+                let socket = fds.pop().map(UnixStream::from);
+                socket.ok_or_else(|| self.misunderstood("a capture without a socket".to_owned()))
+            }
+            (other, _) => Err(self.misunderstood(format!("{other:?} as a capture"))),
+        }
+    }
+
+    /// Ends the capture of a card.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn end_capture(&mut self, card: u32) -> Result<(), ClientError> {
+        match self.ask(&Request::EndCapture { card })? {
+            (Response::Done, _) => Ok(()),
+            (other, _) => Err(self.misunderstood(format!("{other:?} as the end of a capture"))),
+        }
+    }
+
+    /// Brings an image for a card, to which nothing happens by that.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn bring_image(
+        &mut self,
+        card: u32,
+        name: &str,
+        sha256: [u8; 32],
+        bytes: &[u8],
+    ) -> Result<(), ClientError> {
+        let (length, name) = (bytes.len() as u64, name.chars().take(MAX_NAME).collect());
+        self.done(&Request::FlashOpen { card, length, sha256, name })?;
+        for piece in bytes.chunks(PIECE) {
+            self.done(&Request::FlashWrite { bytes: piece.to_vec() })?;
+        }
+        Ok(())
+    }
+
+    /// Has the image that was brought loaded.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn flash(&mut self, force: bool) -> Result<(), ClientError> {
+        self.done(&Request::FlashApply { force })
+    }
+
+    /// Has the image loaded that a card had before.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn roll_back(&mut self, card: u32, force: bool) -> Result<(), ClientError> {
+        self.done(&Request::FlashRollback { card, force })
+    }
+
+    /// Asks a card whether it is what its record says.
+    ///
+    /// # Errors
+    /// When it is not, or balboad is silent, or answers something else.
+    pub fn verify_image(&mut self, card: u32) -> Result<(), ClientError> {
+        self.done(&Request::FlashVerify { card })
+    }
+
+    /// How far the image of a card is.
+    ///
+    /// # Errors
+    /// When balboad refuses, is silent, or answers something else.
+    pub fn flash_state(&mut self, card: u32) -> Result<FlashState, ClientError> {
+        match self.ask(&Request::FlashState { card })? {
+            (Response::Flash(state), _) => Ok(state),
+            (other, _) => Err(self.misunderstood(format!("{other:?} as the state of an image"))),
+        }
+    }
+
+    fn done(&mut self, request: &Request) -> Result<(), ClientError> {
+        match self.ask(request)? {
+            (Response::Done, _) => Ok(()),
+            (other, _) => Err(self.misunderstood(format!("{other:?} as the end of a request"))),
+        }
+    }
+
     fn ask(&mut self, request: &Request) -> Result<(Response, Vec<OwnedFd>), ClientError> {
         self.balboad.ask(request).map_err(|error| self.failed(error))
     }
@@ -244,7 +351,7 @@ impl Client {
             Error::Greeting(other) => {
                 self.misunderstood(format!("{other:?} as the answer to the hello"))
             }
-            Error::Refused(refusal) => ClientError::Refused(refusal.reason),
+            Error::Refused(Refusal { errno, reason }) => ClientError::Refused { errno, reason },
         }
     }
 

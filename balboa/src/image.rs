@@ -17,7 +17,7 @@ use terminal::say;
 use crate::args;
 
 /// Bytes of the largest image that is read: the largest known, of whole devices, have 120 MB.
-const MAX_IMAGE: u64 = 1 << 30;
+pub const MAX_IMAGE: u64 = 1 << 30;
 /// Bytes of the largest manifest, key or signature.
 const MAX_TEXT: u64 = 64 << 10;
 /// Where the public keys lie that are trusted.
@@ -29,7 +29,9 @@ const KEYS: &str = "/etc/balboa/keys";
 /// When it cannot be done, or an image, manifest or signature is not right.
 pub fn image(action: &args::Image) -> Result<()> {
     match action {
-        args::Image::Make { soft, output, sign } => make(soft, output, sign.as_deref()),
+        args::Image::Make { soft, output, bytes, sign } => {
+            make(soft, *bytes, output, sign.as_deref())
+        }
         args::Image::Inspect { file, json } => inspect(file, *json),
         args::Image::Lint { file, json } => lint(file, *json),
         args::Image::Sign { file, key } => sign(file, key),
@@ -37,8 +39,11 @@ pub fn image(action: &args::Image) -> Result<()> {
     }
 }
 
-fn make(logic: &[Logic], output: &Path, key: Option<&Path>) -> Result<()> {
-    let image = SoftImage::new(logic.to_vec()).map_err(anyhow::Error::msg)?;
+fn make(logic: &[Logic], filled: Option<u32>, output: &Path, key: Option<&Path>) -> Result<()> {
+    let mut image = SoftImage::new(logic.to_vec()).map_err(anyhow::Error::msg)?;
+    if let Some(bytes) = filled {
+        image = image.filled_to(bytes).map_err(anyhow::Error::msg)?;
+    }
     let bytes = image.to_bytes();
     // A key that does not serve leaves nothing behind.
     let signature = key.map(|key| signed(&bytes, key)).transpose()?;
@@ -84,28 +89,43 @@ fn sign(file: &Path, key: &Path) -> Result<()> {
 
 fn verify(file: &Path, keys: &[PathBuf], as_json: bool) -> Result<()> {
     let (bytes, image) = read_image(file)?;
-    let signature = read_signature(&signature_of(file))?;
-    let keys = if keys.is_empty() { trusted()? } else { keys.to_vec() };
-    let key = |path: PathBuf| {
-        let key = PublicKey::parse(&read_text(&path)?).map_err(|why| about(&path, &why))?;
-        Ok((path, key))
-    };
-    let keys: Vec<(PathBuf, PublicKey)> = keys.into_iter().map(key).collect::<Result<_>>()?;
-    let by = signature.check(&bytes, &keys).ok_or_else(|| {
-        about(file, "its signature is by none of the keys, or of other bytes; have it anew")
-    })?;
+    let keys = if keys.is_empty() { trusted(Path::new(KEYS))? } else { keys.to_vec() };
+    let (by, signature) = signed_by(file, &bytes, keys)?;
     let mut facts = facts(&bytes, &image);
     facts["signed_by"] = json!(by.to_string_lossy());
     facts["comment"] = json!(signature.comment());
     show(&facts, as_json)
 }
 
-/// The keys that are trusted where none is given, by their names.
-fn trusted() -> Result<Vec<PathBuf>> {
-    let none = || format!("{KEYS} has no key (NAME.pub); put one there, or give --key");
-    let entries = fs::read_dir(KEYS).with_context(none)?;
+/// The name of the key, of those in a directory, whose signature beside a file is that of these bytes.
+///
+/// # Errors
+/// When it is nobody's who is trusted, or there is none.
+pub fn signer(file: &Path, bytes: &[u8], keys: Option<&Path>) -> Result<String> {
+    let keys = trusted(keys.unwrap_or(Path::new(KEYS)))?;
+    Ok(signed_by(file, bytes, keys)?.0.to_string_lossy().into_owned())
+}
+
+fn signed_by(file: &Path, bytes: &[u8], keys: Vec<PathBuf>) -> Result<(PathBuf, Signature)> {
+    let signature = read_signature(&signature_of(file))?;
+    let key = |path: PathBuf| {
+        let key = PublicKey::parse(&read_text(&path)?).map_err(|why| about(&path, &why))?;
+        Ok((path, key))
+    };
+    let keys: Vec<(PathBuf, PublicKey)> = keys.into_iter().map(key).collect::<Result<_>>()?;
+    let by = signature.check(bytes, &keys).ok_or_else(|| {
+        about(file, "its signature is by none of the keys, or of other bytes; have it anew")
+    })?;
+    Ok((by.clone(), signature))
+}
+
+/// The keys in a directory, by their names.
+fn trusted(directory: &Path) -> Result<Vec<PathBuf>> {
+    let directory_name = directory.display();
+    let none = || format!("{directory_name} has no key (NAME.pub); put one there, or name another");
+    let entries = fs::read_dir(directory).with_context(none)?;
     let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>();
-    let mut paths = paths.context(KEYS)?;
+    let mut paths = paths.with_context(|| directory_name.to_string())?;
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "pub"));
     paths.sort();
     ensure!(!paths.is_empty(), "{}", none());
@@ -117,14 +137,14 @@ fn signed(bytes: &[u8], key: &Path) -> Result<String> {
 }
 
 /// The name of an image's signature.
-fn signature_of(file: &Path) -> PathBuf {
+pub fn signature_of(file: &Path) -> PathBuf {
     let mut name: OsString = file.as_os_str().to_owned();
     name.push(".minisig");
     name.into()
 }
 
 /// What an image is.
-fn facts(bytes: &[u8], image: &Image) -> Value {
+pub fn facts(bytes: &[u8], image: &Image) -> Value {
     let parts: Vec<_> = image.parts().iter().map(|part| part.name).collect();
     let mut facts = json!({
         "kind": image.kind(),
@@ -156,7 +176,7 @@ fn facts(bytes: &[u8], image: &Image) -> Value {
 }
 
 /// Prints facts, as JSON or a line each.
-fn show(facts: &Value, as_json: bool) -> Result<()> {
+pub fn show(facts: &Value, as_json: bool) -> Result<()> {
     if as_json {
         return Ok(say(format_args!("{facts:#}\n"))?);
     }
@@ -183,7 +203,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-fn read_image(file: &Path) -> Result<(Vec<u8>, Image)> {
+pub fn read_image(file: &Path) -> Result<(Vec<u8>, Image)> {
     let bytes = read(file, MAX_IMAGE)?;
     let image = Image::parse(&bytes).map_err(|why| about(file, &why))?;
     Ok((bytes, image))
@@ -198,7 +218,7 @@ fn read_text(file: &Path) -> Result<String> {
 }
 
 /// A whole file, that is one and not too large.
-fn read(file: &Path, most: u64) -> Result<Vec<u8>> {
+pub fn read(file: &Path, most: u64) -> Result<Vec<u8>> {
     let context = || file.display().to_string();
     // To open what is no file may take for ever.
     if !fs::metadata(file).with_context(context)?.is_file() {
@@ -221,6 +241,6 @@ fn write(file: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(file, bytes).with_context(|| file.display().to_string())
 }
 
-fn about(file: &Path, why: &str) -> anyhow::Error {
+pub fn about(file: &Path, why: &str) -> anyhow::Error {
     anyhow!("{}: {why}", file.display())
 }

@@ -2,41 +2,83 @@
 
 #![forbid(unsafe_code)]
 
+use std::convert::Infallible;
 use std::process::ExitCode;
 
+use clap::CommandFactory as _;
 use terminal::complain;
 
 mod args;
 mod bind;
+mod capture;
+mod cards;
+mod cdi;
 mod client;
+mod doctor;
+mod flash;
 mod image;
+mod perf;
 mod port;
+mod reset;
 mod run;
+mod shell;
+mod state;
 mod status;
+mod top;
 
 /// Exit code of `balboa run` for its own failures; 126 and 127 are env(1)'s.
 const OWN_FAILURE: u8 = 125;
-/// Commands that a complaint is told under the name of.
-const COMMANDS: [&str; 7] = ["run", "status", "link", "addr", "image", "bind", "unbind"];
-
+/// Exit code of what was asked for, and then not wanted.
+const DECLINED: u8 = 3;
 fn main() -> ExitCode {
     let arguments = match parse() {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
     match arguments.command {
-        args::Command::Run(run) => {
-            let Err(failure) = run::run(&run);
-            complain("balboa run", &failure);
-            ExitCode::from(failure.exit_code())
-        }
+        args::Command::Run(run) => not_run("run", run::run(&run)),
+        args::Command::Perf(perf) => not_run("perf", perf::perf(&perf)),
         args::Command::Bind { address } => told("bind", bind::bind(address)),
         args::Command::Unbind { address } => told("unbind", bind::unbind(address)),
+        args::Command::Flash { action } => match flash::flash(&action) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(flash::Failure { code, error }) => {
+                if let Some(error) = error {
+                    complain("balboa flash", format_args!("{error:#}"));
+                }
+                ExitCode::from(code)
+            }
+        },
         args::Command::Image { action } => told("image", image::image(&action)),
+        args::Command::Cdi { action } => told("cdi", cdi::cdi(&action)),
         args::Command::Link(link) => told("link", port::link(&link)),
         args::Command::Addr(addr) => told("addr", port::addr(&addr)),
+        args::Command::Capture(capture) => told("capture", capture::capture(&capture)),
+        args::Command::Reset(reset) => match reset::reset(&reset) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::from(DECLINED),
+            Err(error) => told("reset", Err(error)),
+        },
+        args::Command::Top(top) => told("top", top::top(&top)),
+        args::Command::Completions { shell } => told("completions", shell::completions(shell)),
+        args::Command::Manual { directory } => told("manual", shell::manual(&directory)),
+        args::Command::List(list) => told("list", cards::list(&list)),
+        args::Command::Show(show) => told("show", cards::show(&show)),
+        args::Command::Counters(counters) => told("counters", cards::counters(&counters)),
+        args::Command::Doctor(doctor) => match doctor::doctor(&doctor) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => told("doctor", Err(error)),
+        },
         args::Command::Status(status) => told("status", status::status(&status)),
     }
+}
+
+/// The exit code of a command that became no program, whose error is told.
+fn not_run(command: &str, outcome: Result<Infallible, run::RunError>) -> ExitCode {
+    let Err(failure) = outcome;
+    complain(&format!("balboa {command}"), &failure);
+    ExitCode::from(failure.exit_code())
 }
 
 /// The exit code of a command, whose error is told.
@@ -55,10 +97,9 @@ fn told(command: &str, outcome: anyhow::Result<()>) -> ExitCode {
 /// `balboa run` must not fail with a code that its program could have meant, so there even a wrong
 /// command line is [`OWN_FAILURE`].
 fn parse() -> Result<args::Arguments, ExitCode> {
-    let word = std::env::args_os().nth(1);
-    let command =
-        COMMANDS.into_iter().find(|command| word.as_ref().is_some_and(|it| it == command));
+    let word = std::env::args_os().nth(1).and_then(|word| word.into_string().ok());
+    let command = word.filter(|word| args::Arguments::command().find_subcommand(word).is_some());
+    let wrong = if command.as_deref() == Some("run") { OWN_FAILURE } else { terminal::USAGE };
     let program = command.map_or("balboa".into(), |command| format!("balboa {command}"));
-    let wrong = if command == Some("run") { OWN_FAILURE } else { terminal::USAGE };
     terminal::parse(&program, "command", wrong)
 }

@@ -20,10 +20,11 @@ use crate::args;
 use crate::client::{Client, ClientError};
 
 mod command;
+mod elf;
 mod filter;
 mod libibverbs;
 mod mounts;
-mod refusal;
+pub mod refusal;
 mod sysfs;
 
 /// How long a balboad that is just starting is waited for.
@@ -32,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Why the program was not run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The program cannot be found or executed, or asks for what is not there yet.
+    /// The program cannot be found or executed.
     #[error(transparent)]
     Command(#[from] command::CommandError),
     /// No libibverbs that we have a provider for.
@@ -44,6 +45,11 @@ pub enum RunError {
     /// A balboad without cards.
     #[error("balboad in {} has no card: start it with --soft 1 or more", .0.display())]
     NoCards(PathBuf),
+    /// The program of `balboa perf` is not where it belongs.
+    #[error(
+        "the program that measures, balboa-perf, is neither beside this program ({}) nor in ../lib/balboa from there: build the whole workspace (cargo build --release --workspace) or install the package balboa", .0.display()
+    )]
+    NoPerf(PathBuf),
     /// The kernel refuses the namespace or what is to be mounted in it.
     #[error(transparent)]
     Mounts(#[from] mounts::MountError),
@@ -82,6 +88,33 @@ impl RunError {
     }
 }
 
+/// The provider that programs here get if they find libibverbs where most do, and its release.
+///
+/// # Errors
+/// Why there is none.
+pub fn release() -> Result<String, libibverbs::LibibverbsError> {
+    // This program is linked with none, so that the usual one is looked for.
+    let provider = libibverbs::provider(&env::current_exe().unwrap_or_default())?;
+    let (release, file) = (provider.release.number, provider.file.display());
+    Ok(format!("rdma-core {release}, provider {file}"))
+}
+
+/// A file of ours, beside this program or in `../lib/balboa` from there.
+///
+/// # Errors
+/// The directory that this program is in, where it is in neither.
+pub fn beside_us(name: &str) -> Result<PathBuf, PathBuf> {
+    let us = env::current_exe().and_then(|exe| exe.canonicalize()).unwrap_or_default();
+    beside(&us, name).ok_or_else(|| us.parent().unwrap_or(Path::new("/")).to_owned())
+}
+
+/// A file of ours, beside a program or in `../lib/balboa` from there.
+pub fn beside(program: &Path, name: &str) -> Option<PathBuf> {
+    let dir = program.parent().unwrap_or(Path::new("/"));
+    let places = [dir.to_owned(), dir.join("../lib/balboa")];
+    places.iter().find_map(|place| place.join(name).canonicalize().ok())
+}
+
 /// Becomes the program.
 ///
 /// # Errors
@@ -91,7 +124,7 @@ pub fn run(arguments: &args::Run) -> Result<Infallible, RunError> {
     for warning in program.warnings() {
         terminal::complain("balboa run: warning", warning);
     }
-    let provider = libibverbs::provider()?;
+    let provider = libibverbs::provider(&program.path)?;
 
     let dir = shim_abi::state_dir(arguments.state_dir.as_deref(), geteuid().as_raw());
     let mut client = Client::connect(&dir, PATIENCE)?;

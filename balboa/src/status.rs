@@ -1,28 +1,31 @@
 //! `balboa status`: the state of a balboad.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
-use anyhow::Context as _;
-use nix::unistd::geteuid;
 use serde_json::Value;
 use terminal::say;
 
 use crate::args;
-use crate::client::Client;
+use crate::state::{self, items, text};
 
 /// Prints the state.
 ///
 /// # Errors
 /// When there is no balboad, or its answer cannot be shown.
 pub fn status(arguments: &args::Status) -> anyhow::Result<()> {
-    let dir = shim_abi::state_dir(arguments.state_dir.as_deref(), geteuid().as_raw());
-    let text = Client::connect(&dir, Duration::ZERO)?.status()?;
+    let text = state::fetch_text(arguments.state_dir.as_deref())?;
     if arguments.json {
         return Ok(say(format_args!("{text}\n"))?);
     }
-    let state = serde_json::from_str(&text).context("balboad's answer is no JSON")?;
-    Ok(say(format_args!("{}", describe(&state)))?)
+    Ok(say(format_args!("{}", describe(&state::parse(&text)?)))?)
+}
+
+/// A card and who uses it, as a person reads them.
+pub fn describe_one(card: &Value, clients: &[Value]) -> String {
+    let mut out = String::new();
+    describe_card(&mut out, card);
+    describe_clients(&mut out, clients);
+    out.trim_start().to_owned()
 }
 
 /// The state as a person reads it.
@@ -39,8 +42,22 @@ fn describe(state: &Value) -> String {
     for card in items(&state["cards"]) {
         describe_card(&mut out, card);
     }
+    describe_connections(&mut out, &state["connections"]);
     describe_clients(&mut out, items(&state["clients"]));
     out
+}
+
+/// What the connection manager has, and what it has heard and said; nothing where nobody has used it.
+fn describe_connections(out: &mut String, connections: &Value) {
+    let rows =
+        [("there are", counted(connections)), ("counters", counted(&connections["counters"]))];
+    if rows.iter().all(|(_, counts)| counts.is_empty()) {
+        return;
+    }
+    let _ = writeln!(out, "\nconnections");
+    for (name, counts) in rows.iter().filter(|(_, counts)| !counts.is_empty()) {
+        let _ = writeln!(out, "  {name:<10}{}", counts.join(", "));
+    }
 }
 
 fn describe_card(out: &mut String, card: &Value) {
@@ -66,6 +83,9 @@ fn describe_card(out: &mut String, card: &Value) {
     row("link", format!("{up}, {link}, MTU {mtu}, MAC {}, IP {ip}", text(&card["mac"])));
     if let Some(checked) = card["icrc_checked"].as_str() {
         row("ICRC", format!("checked on {checked}"));
+    }
+    for (index, what) in items(&card["unprotected"]).iter().enumerate() {
+        row(if index == 0 { "open" } else { "" }, text(what));
     }
     let gids = items(&card["gids"]).iter().enumerate().filter(|(_, gid)| !gid.is_null());
     for (line, (index, gid)) in gids.enumerate() {
@@ -97,7 +117,14 @@ fn describe_card(out: &mut String, card: &Value) {
     for window in windows.iter().filter(|window| !window["dead"].is_null()) {
         row("", format!("window {} is dead: {}", text(&window["window"]), text(&window["dead"])));
     }
-    row("interface", text(&card["interface"]));
+    if let Some(needs) = card["flash"]["needs"].as_str() {
+        row(
+            "flash",
+            format!("needs to be flashed again: {}", needs.replace(char::is_control, "?")),
+        );
+    }
+    row("image", format!("{}, driven as {}", text(&card["image"]), text(&card["engine"])));
+    row("interface", format!("{}, {}", text(&card["driver"]), text(&card["interface"])));
     row("trust", text(&card["trust"]));
     let quarantined = counted(&card["quarantine"]);
     if !quarantined.is_empty() {
@@ -191,20 +218,6 @@ fn counted(object: &Value) -> Vec<String> {
     counted.map(|(name, value)| format!("{name} {value}")).collect()
 }
 
-fn items(value: &Value) -> &[Value] {
-    value.as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-/// A value as text: strings without quotes and without what a terminal would obey, nothing for what is
-/// not there.
-fn text(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => text.replace(char::is_control, "?"),
-        other => other.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -215,13 +228,17 @@ mod tests {
     fn a_person_sees_cards_clients_and_what_was_counted() {
         let state = json!({
             "version": "1.2.3", "pid": 7, "uid": 1000, "state_dir": "D",
+            "connections": {
+                "channels": 2, "joins": 0, "held": 1,
+                "counters": {"received_req": 3, "refused": 0},
+            },
             "cards": [{
                 "name": "balboa0", "board": "B", "firmware": "F", "location": "L", "link": "switch",
                 "link_up": true, "ip": "10.77.0.1/24", "mac": "02:00:0a:4d:00:01",
                 "gids": ["fe80::1", "::ffff:10.77.0.1", "2001:db8::1"], "gid_vlans": [0, 0, 5],
                 "active_mtu": 4096, "trust": "isolated",
                 "icrc_checked": "every frame",
-                "interface": "iommufd and N",
+                "interface": "iommufd and N", "driver": "vfio-pci", "image": "I", "engine": "vqe",
                 "windows": [{"window": 0, "dead": null, "pages": 14, "free_pages": 13,
                              "relays": 240, "free_relays": 239,
                              "completion_queues": 1, "queue_pairs": 2}],
@@ -242,13 +259,15 @@ mod tests {
         });
         let shown = describe(&state);
         for expected in [
+            "\nconnections\n  there are channels 2, held 1\n  counters  received_req 3\n",
             "balboad 1.2.3, process 7, user 1000, in D\n",
             "up, switch, MTU 4096",
             "ICRC      checked on every frame\n",
             "1  ::ffff:10.77.0.1, RoCE v2\n",
             "2  2001:db8::1, RoCE v2, VLAN 5\n",
             "doorbell pages free 13 of 14, relays 239 of 240, QPs 2, CQs 1\n",
-            "interface iommufd and N\n",
+            "image     I, driven as vqe\n",
+            "interface vfio-pci, iommufd and N\n",
             "counters  sent_pkts 5\n",
             "balboa0/0/1 (page)",
             "KEPT BYTES UNDER WAY\n",
@@ -257,6 +276,11 @@ mod tests {
         ] {
             assert!(shown.contains(expected), "no {expected:?} in\n{shown}");
         }
+        let one = describe_one(&state["cards"][0], items(&state["clients"]));
+        assert!(
+            one.starts_with("balboa0  B, firmware F") && one.contains("42: QP 0x012345"),
+            "{one}"
+        );
         assert!(!shown.contains("rcvd_pkts") && !shown.contains("leaked"), "{shown}");
     }
 

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -12,21 +11,21 @@ use nix::sys::socket::{
 };
 use shim_abi::{CardInfo, MAX_MESSAGE, PortInfo, Reply, Request, Response, SOCKET_NAME};
 use tempfile::TempDir;
-use verbs_sys::current::{IBVERBS_PABI_VERSION, RELEASE};
+use verbs_sys::{RELEASES, Release};
 
+const OLDEST: Release = RELEASES[0];
 const BALBOA: &str = env!("CARGO_BIN_EXE_balboa");
 
-/// A copy of balboa with a provider beside it, for a libibverbs of the given file name; both are
-/// empty files, so that only what balboa itself does is tried.
+/// A copy of balboa with the oldest release's provider beside it, and a libibverbs of the given file name; both
+/// files are empty, but for the name of the private interface, so that only what balboa itself does is tried.
 fn installed(libibverbs: &str) -> (TempDir, Command) {
     let home = tempfile::tempdir().unwrap();
-    let place = |name| home.path().join(name);
+    let place = |name: &str| home.path().join(name);
     // By another process: whoever is forked while this one has the copy open to write keeps it busy.
     let copied = Command::new("cp").arg(BALBOA).arg(place("balboa")).status().unwrap();
     assert!(copied.success(), "cp: {copied}");
-    for file in ["libbalboa_provider.so", libibverbs] {
-        fs::write(place(file), "").unwrap();
-    }
+    fs::write(place(libibverbs), format!("\0IBVERBS_PRIVATE_{}\0", OLDEST.private_abi)).unwrap();
+    fs::write(place(&OLDEST.provider()), "").unwrap();
     std::os::unix::fs::symlink(libibverbs, place("libibverbs.so.1")).unwrap();
     let mut balboa = Command::new(place("balboa"));
     balboa.env("LD_LIBRARY_PATH", home.path());
@@ -35,7 +34,7 @@ fn installed(libibverbs: &str) -> (TempDir, Command) {
 
 /// Runs `balboa run --state-dir DIR -- COMMAND`.
 fn balboa_run(dir: &Path, command: &[&str]) -> Output {
-    let (_home, mut balboa) = installed(&format!("libibverbs.so.1.14.{RELEASE}.0"));
+    let (_home, mut balboa) = installed(&format!("libibverbs.so.1.14.{}.0", OLDEST.number));
     balboa.args(["run", "--state-dir"]).arg(dir).arg("--").args(command);
     balboa.output().unwrap()
 }
@@ -119,20 +118,24 @@ fn a_file_that_is_no_program_is_126() {
 }
 
 #[test]
-fn rdma_cm_is_refused_in_words() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("ib_write_bw"), "").unwrap();
-    fs::set_permissions(dir.path().join("ib_write_bw"), fs::Permissions::from_mode(0o755)).unwrap();
-    let program = dir.path().join("ib_write_bw");
-    let output = balboa_run(dir.path(), &[program.to_str().unwrap(), "-R"]);
-    assert_fails(&output, 125, "rdma_cm, which the cards do not have yet");
+fn a_libibverbs_without_a_provider_is_named_with_its_release() {
+    let (_home, mut balboa) = installed("libibverbs.so.1.14.52.0");
+    let output = balboa.args(["run", "--", "true"]).output().unwrap();
+    assert_fails(&output, 125, "is of rdma-core 52, for which there is no Balboa provider");
 }
 
 #[test]
-fn a_libibverbs_without_a_provider_is_named_with_its_release() {
+fn a_release_whose_provider_is_not_installed_is_named_with_its_package() {
     let (_home, mut balboa) = installed("libibverbs.so.1.14.56.1");
     let output = balboa.args(["run", "--", "true"]).output().unwrap();
-    assert_fails(&output, 125, "is of rdma-core 56, for which there is no Balboa provider yet");
+    assert_fails(&output, 125, "or install the package balboa-provider-56");
+}
+
+#[test]
+fn a_libibverbs_that_does_not_tell_its_release_is_not_guessed_at() {
+    let (_home, mut balboa) = installed("libibverbs.so.1.private");
+    let output = balboa.args(["run", "--", "true"]).output().unwrap();
+    assert_fails(&output, 125, "cannot tell the rdma-core release");
 }
 
 #[test]
@@ -165,7 +168,7 @@ fn each_wrong_state_directory_has_a_sentence_of_its_own() {
 #[test]
 fn a_program_sees_the_cards_and_nothing_of_it_remains() {
     let dir = balboad_with(vec![card(0), card(1)]);
-    let plugin = format!("libbalboa-rdmav{IBVERBS_PABI_VERSION}.so");
+    let plugin = format!("libbalboa{}", OLDEST.suffix());
     let script = "ls /sys/class/infiniband; cat /sys/class/infiniband_verbs/uverbs901/ibdev; \
         readlink /dev/infiniband/uverbs900; ls -d /sys/class/net; echo > /dev/null; \
         ls $RDMAV_DRIVERS-*; \

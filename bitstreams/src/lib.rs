@@ -45,4 +45,4 @@ pub mod pdi;
 pub mod signature;
 pub mod soft;
 
-pub use manifest::{EngineKind, Entry, Error, Manifest, MapName};
+pub use manifest::{EngineKind, Entry, Error, Manifest, MapName, sentence_of};

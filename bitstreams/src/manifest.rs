@@ -169,7 +169,7 @@ impl Entry {
     /// # Errors
     /// What is wrong, and what would be right.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| sentence(text, &error))?;
+        let file: File = toml::from_str(text).map_err(|error| sentence_of(text, &error))?;
         let File { format, name, shell_map, engine, regions, .. } = file;
         if format != FORMAT {
             return Err(format!("its format is {format}, and only {FORMAT} is known here"));
@@ -192,7 +192,8 @@ impl Entry {
 }
 
 /// What is wrong with a text, and in which of its lines, in one line.
-fn sentence(text: &str, error: &toml::de::Error) -> String {
+#[must_use]
+pub fn sentence_of(text: &str, error: &toml::de::Error) -> String {
     let start = error.span().map_or(0, |span| span.start);
     let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count().saturating_add(1);
     let message: Vec<&str> = error.message().split_whitespace().collect();

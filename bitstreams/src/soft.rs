@@ -8,6 +8,7 @@
 //! | 16 | SHA-256 of what is behind it, from byte 48 on |
 //! | 48 | vFPGAs, 1 to 15 |
 //! | 49 | for each vFPGA the name of its logic: 16 bytes, filled up with 0 |
+//! | behind | 0, as far as the file goes: filling, by which an image is as long as one of a real card |
 //!
 //! Words have 32 bits, lowest byte first. The same logic makes the same bytes.
 
@@ -17,7 +18,7 @@ use std::str::FromStr;
 use fpga_regs::coyote::vfpga::MAX_VFPGAS;
 
 use crate::bytes::{array, le32};
-use crate::digest::Sha256;
+use crate::digest::{Hasher, Sha256};
 
 const MAGIC: [u8; 8] = *b"\x89balboa\n";
 const VERSION: u32 = 1;
@@ -26,23 +27,28 @@ const LENGTH_AT: usize = 12;
 const DIGEST_AT: usize = 16;
 const BODY_AT: usize = 48;
 const NAME_BYTES: usize = 16;
+/// Bytes that all but filling lies in.
+const HEAD_BYTES: usize = BODY_AT + 1 + MAX_VFPGAS as usize * NAME_BYTES;
 
 /// The logic of a vFPGA of a software card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Logic {
     /// The verbs queue engine.
     Vqe,
+    /// The published example's pass-through logic, over a model of the published stack.
+    Stock,
 }
 
 impl Logic {
     /// All there are.
-    const ALL: [Self; 1] = [Self::Vqe];
+    pub const ALL: [Self; 2] = [Self::Vqe, Self::Stock];
 
     /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Vqe => "vqe",
+            Self::Stock => "stock",
         }
     }
 }
@@ -58,7 +64,7 @@ impl FromStr for Logic {
 
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|logic| logic.name() == text).ok_or_else(|| {
-            format!("software cards have no logic `{}`; write vqe", text.escape_default())
+            format!("software cards have no logic `{}`; write vqe or stock", text.escape_default())
         })
     }
 }
@@ -67,20 +73,35 @@ impl FromStr for Logic {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SoftImage {
     logic: Vec<Logic>,
+    /// Bytes behind the last name.
+    filling: usize,
 }
 
 impl SoftImage {
     /// The image with this logic, vFPGA by vFPGA.
     ///
     /// # Errors
-    /// When there are too few or too many.
+    /// When there are too few or too many, or one wants another network than the others.
     pub fn new(logic: Vec<Logic>) -> Result<Self, String> {
         match logic.len() {
-            count if count == 0 || count as u64 > MAX_VFPGAS => {
-                Err(format!("it has logic for {count} vFPGAs; a card has 1 to {MAX_VFPGAS}"))
+            count if count == 0 || count as u64 > MAX_VFPGAS => Err(too_many(count)),
+            _ if logic.windows(2).any(|pair| matches!(pair, [one, other] if one != other)) => {
+                Err("it has vqe beside stock, which want different networks; a card has one".into())
             }
-            _ => Ok(Self { logic }),
+            _ => Ok(Self { logic, filling: 0 }),
         }
+    }
+
+    /// It, filled up to so many bytes.
+    ///
+    /// # Errors
+    /// When it has more without filling, or a file has no room for that many.
+    pub fn filled_to(mut self, bytes: u32) -> Result<Self, String> {
+        self.filling = 0;
+        let least = self.to_bytes().len();
+        let filling = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_sub(least));
+        self.filling = filling.ok_or_else(|| format!("it has {least} bytes without filling"))?;
+        Ok(self)
     }
 
     /// The logic, vFPGA by vFPGA.
@@ -102,6 +123,7 @@ impl SoftImage {
         for logic in &self.logic {
             body.extend(logic.name().bytes().chain(std::iter::repeat(0)).take(NAME_BYTES));
         }
+        body.resize(body.len().saturating_add(self.filling), 0);
         let length = u32::try_from(body.len().saturating_add(BODY_AT)).unwrap_or(u32::MAX);
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
@@ -116,39 +138,86 @@ impl SoftImage {
     /// # Errors
     /// What is wrong, and what would be right.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let mut reader = Reader::default();
+        reader.feed(bytes);
+        reader.finish()
+    }
+}
+
+/// A file that comes in pieces, of which no more is kept than is needed.
+#[derive(Clone, Debug, Default)]
+pub struct Reader {
+    /// The file's first bytes, [`HEAD_BYTES`] of them.
+    head: Vec<u8>,
+    /// Bytes of the file so far.
+    length: usize,
+    /// The digest of what is behind the place of the digest.
+    body: Hasher,
+    /// Something else than 0 was behind the head.
+    spoilt: bool,
+}
+
+impl Reader {
+    /// Takes the next bytes.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        let missing = HEAD_BYTES.saturating_sub(self.head.len()).min(bytes.len());
+        let (head, behind) = bytes.split_at_checked(missing).unwrap_or((bytes, &[]));
+        self.head.extend_from_slice(head);
+        self.spoilt |= behind.iter().any(|byte| *byte != 0);
+        let before = BODY_AT.saturating_sub(self.length).min(bytes.len());
+        self.body.update(bytes.get(before..).unwrap_or_default());
+        self.length = self.length.saturating_add(bytes.len());
+    }
+
+    /// What the whole file is.
+    ///
+    /// # Errors
+    /// What is wrong, and what would be right.
+    pub fn finish(self) -> Result<SoftImage, String> {
         let cut = || "it is truncated: it ends within its head; copy it again".to_owned();
-        if !Self::begins(bytes) {
+        let Self { head, length: there, body, spoilt } = self;
+        if !SoftImage::begins(&head) {
             return Err("it does not begin as an image of a software card".into());
         }
-        let version = le32(bytes, VERSION_AT).ok_or_else(cut)?;
+        let version = le32(&head, VERSION_AT).ok_or_else(cut)?;
         if version != VERSION {
             return Err(format!("its format is {version}, and only {VERSION} is known here"));
         }
-        let length = u64::from(le32(bytes, LENGTH_AT).ok_or_else(cut)?);
-        let there = bytes.len() as u64;
+        let length = le32(&head, LENGTH_AT).and_then(|length| usize::try_from(length).ok());
+        let length = length.ok_or_else(cut)?;
         if there != length {
             let how = if there < length { "truncated" } else { "too long" };
             return Err(format!(
                 "it is {how}: it says {length} bytes and has {there}; copy it again"
             ));
         }
-        let said = Sha256(array(bytes, DIGEST_AT).ok_or_else(cut)?);
-        let body = bytes.get(BODY_AT..).ok_or_else(cut)?;
-        let found = Sha256::of(body);
+        let said = Sha256(array(&head, DIGEST_AT).ok_or_else(cut)?);
+        let behind = head.get(BODY_AT..).ok_or_else(cut)?;
+        let found = body.finish();
         if said != found {
             return Err(format!("its SHA-256 is {found}, and it says {said}; copy it again"));
         }
-        let (count, names) = body.split_first().ok_or_else(cut)?;
+        let (count, names) = behind.split_first().ok_or_else(cut)?;
+        if u64::from(*count) > MAX_VFPGAS {
+            return Err(too_many(usize::from(*count)));
+        }
         let wanted = usize::from(*count).saturating_mul(NAME_BYTES);
-        if names.len() != wanted {
+        let (names, filling) = names.split_at_checked(wanted).ok_or_else(|| {
             let there = names.len();
-            return Err(format!(
-                "it says {count} vFPGAs, whose names have {wanted} bytes, and has {there}"
-            ));
+            format!("it says {count} vFPGAs, whose names have {wanted} bytes, and has {there}")
+        })?;
+        if spoilt || filling.iter().any(|byte| *byte != 0) {
+            return Err("behind the names of its logic is something else than 0".into());
         }
         let logic: Result<_, _> = names.chunks_exact(NAME_BYTES).map(logic_of).collect();
-        Self::new(logic?)
+        let filling = there.saturating_sub(BODY_AT.saturating_add(1)).saturating_sub(wanted);
+        Ok(SoftImage { filling, ..SoftImage::new(logic?)? })
     }
+}
+
+/// Why there is no card with so many vFPGAs.
+fn too_many(count: usize) -> String {
+    format!("it has logic for {count} vFPGAs; a card has 1 to {MAX_VFPGAS}")
 }
 
 /// The logic that a name with its filling says.
@@ -197,6 +266,34 @@ mod tests {
     }
 
     #[test]
+    fn an_image_with_filling_is_read_in_any_pieces() {
+        let filled = image(2).filled_to(1000).unwrap();
+        let bytes = filled.to_bytes();
+        assert_eq!(bytes.len(), 1000);
+        for piece in [1, 7, 47, 48, 49, 289, 290, 999, 1000] {
+            let mut reader = Reader::default();
+            bytes.chunks(piece).for_each(|piece| reader.feed(piece));
+            assert_eq!(reader.finish().as_ref(), Ok(&filled), "pieces of {piece} bytes");
+        }
+        assert_ne!(filled, image(2));
+        assert!(image(2).filled_to(80).unwrap_err().contains("81 bytes without filling"));
+        for at in [81, 288, 289, 999] {
+            let mut body = bytes[BODY_AT..].to_vec();
+            body[at - BODY_AT] = 1;
+            let why = SoftImage::parse(&with_body(&body)).unwrap_err();
+            assert!(why.contains("something else than 0"), "{at}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_card_has_one_network() {
+        let why = SoftImage::new(vec![Logic::Vqe, Logic::Stock]).unwrap_err();
+        assert!(why.contains("vqe beside stock"), "{why}");
+        let published = SoftImage::new(vec![Logic::Stock; 2]).unwrap();
+        assert_eq!(SoftImage::parse(&published.to_bytes()), Ok(published));
+    }
+
+    #[test]
     fn every_bit_that_is_changed_and_every_byte_that_is_missing_is_seen() {
         let whole = image(2).to_bytes();
         for bit in 0..whole.len() * 8 {
@@ -215,7 +312,7 @@ mod tests {
     fn an_image_with_what_is_not_known_is_refused_by_name() {
         let mut name = *b"\x01pass-through\0\0\0\0";
         let why = SoftImage::parse(&with_body(&name)).unwrap_err();
-        assert_eq!(why, "software cards have no logic `pass-through`; write vqe");
+        assert_eq!(why, "software cards have no logic `pass-through`; write vqe or stock");
         name[1..].copy_from_slice(b"vqe\0\0\0\0\0\0\0\0\0\0\0\0x");
         assert!(SoftImage::parse(&with_body(&name)).unwrap_err().contains("something else than 0"));
         assert!(SoftImage::parse(&with_body(&[0])).unwrap_err().contains("1 to 15"));

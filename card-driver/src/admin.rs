@@ -4,6 +4,8 @@
 //! time; its completion is awaited on the vFPGA's vector, with a limit, after which the engine is
 //! dead.
 
+mod gsi;
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +20,7 @@ use fpga_regs::engine::admin::{
 };
 use fpga_regs::engine::cqe;
 use fpga_regs::engine::doorbell::QueueKind;
-use fpga_regs::engine::qp::{Attributes, QpType};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::window;
 use hostmem::{Access, BlockRing, DmaMemory, SharedMapping, memfd};
 
@@ -26,10 +28,12 @@ use crate::backend::{CardBackend, DoorbellGrant};
 use crate::engine::{Engine, EngineEvent, EngineLimits, Hear};
 use crate::error::{Error, GONE};
 use crate::event_ring::{EventRing, LOG2_EVENTS};
+use crate::gsi::{self as queue_pair_1, Gsi};
 use crate::iova::Arena;
 use crate::relay::{ClientRings, Relay};
 use crate::shell::Shell;
 use crate::translations::Purpose;
+use gsi::OpenGsi;
 
 /// How long a command may take before the engine counts as dead.
 pub const COMMAND_LIMIT: Duration = Duration::from_secs(5);
@@ -63,6 +67,14 @@ pub struct AdminEngine {
     death: Option<String>,
     /// Rings for clients that have no doorbell page of their own, while there are any.
     relay: Option<Relay>,
+    /// The driver's own doorbell page, while it rings for anybody.
+    own_page: Option<DoorbellGrant>,
+    /// Memory for queue pair 1, and where the card sees it; `None` where it is not offered.
+    gsi_memory: Option<(Arc<SharedMapping>, u64)>,
+    /// Queue pair 1, while it is open.
+    gsi: Option<OpenGsi>,
+    /// The GID table: all zeros where there is none.
+    gids: Vec<[u8; 16]>,
 }
 
 impl AdminEngine {
@@ -78,21 +90,15 @@ impl AdminEngine {
         arena: &mut Arena,
     ) -> Result<Self, Error> {
         let name = format!("balboa{card} window {window}");
-        let bytes = usize::try_from(MEMORY_BYTES)
-            .map_err(|_| Error::NoAddressSpace { card, length: MEMORY_BYTES })?;
-        let fd = memfd::create("balboad-admin", bytes)?;
-        let memory = Arc::new(SharedMapping::new(fd.as_fd(), 0, bytes, Access::ReadWrite)?);
-        let range = arena
-            .allocate(MEMORY_BYTES, 0, Instant::now())
-            .ok_or(Error::NoAddressSpace { card, length: MEMORY_BYTES })?;
-        let iova = range.start();
-        let shared = DmaMemory::Shared { mapping: Arc::clone(&memory), offset: 0 };
+        let mut own = |name, bytes| own_memory((card, &shell, window), name, bytes, arena);
+        let (memory, iova) = own("balboad-admin", MEMORY_BYTES)?;
         let backend = Arc::clone(shell.backend());
-        backend.dma_map(iova, range.length(), shared)?;
-        shell.map(window, iova, range.length(), Purpose::OwnRings);
         let csr = user_csr(u64::from(window));
         let limits =
             EngineLimits::read(|offset| backend.read64(Bar::Shell, csr.wrapping_add(offset)));
+        let offers_gsi = limits.capabilities.contains(window::Capabilities::GSI);
+        let gsi_memory =
+            offers_gsi.then(|| own("balboad-gsi", queue_pair_1::MEMORY_BYTES)).transpose()?;
         let ring = |offset, log2: u8| -> Result<BlockRing, Error> {
             let at = block_at(offset, 0);
             Ok(BlockRing::new(Arc::clone(&memory), at, 1 << log2)?)
@@ -117,6 +123,10 @@ impl AdminEngine {
             events,
             death: None,
             relay: None,
+            own_page: None,
+            gsi_memory,
+            gsi: None,
+            gids: vec![[0; 16]; limits.gids.into()],
         };
         engine.restart()?;
         Ok(engine)
@@ -149,6 +159,9 @@ impl AdminEngine {
     fn die(&mut self, why: String) {
         if self.death.is_none() {
             log::error!("{}: {why}", self.name);
+            if let Some(open) = &self.gsi {
+                open.gsi.end(&why);
+            }
             self.death = Some(why);
             self.events.die();
         }
@@ -305,14 +318,31 @@ impl AdminEngine {
     }
 
     /// Begins to ring for clients by a doorbell page of our own.
-    fn start_relay(&self) -> Result<Relay, Error> {
-        let grant = self.backend().grant_page(self.window, window::RELAY_PAGE)?;
-        let relay = Relay::start(&self.name, grant);
+    fn start_relay(&mut self) -> Result<Relay, Error> {
+        let name = self.name.clone();
+        let relay = Relay::start(&name, self.own_page()?);
         match &relay {
-            Ok(_) => log::info!("{}: doorbell pages have run out, and a relay begins", self.name),
-            Err(_) => self.backend().revoke_page(self.window, window::RELAY_PAGE),
+            Ok(_) => log::info!("{name}: doorbell pages have run out, and a relay begins"),
+            Err(_) => self.release_own_page(),
         }
         relay
+    }
+
+    /// The driver's own doorbell page, which the card looks at from now on.
+    fn own_page(&mut self) -> Result<&DoorbellGrant, Error> {
+        let page = match self.own_page.take() {
+            Some(page) => page,
+            None => self.backend().grant_page(self.window, window::RELAY_PAGE)?,
+        };
+        Ok(self.own_page.insert(page))
+    }
+
+    /// Gives it back, unless somebody is rung for.
+    fn release_own_page(&mut self) {
+        let unused = self.relay.is_none() && self.gsi.is_none();
+        if unused && self.own_page.take().is_some() {
+            self.backend().revoke_page(self.window, window::RELAY_PAGE);
+        }
     }
 
     /// Tells the relay, if there is one. Rings always lie in their clients' ring memory.
@@ -363,6 +393,9 @@ impl Engine for AdminEngine {
     }
 
     fn resize_cq(&mut self, command: &ResizeCq) -> Result<u32, Error> {
+        // An answer of the card's comes behind a look at what was posted before: whoever makes a queue smaller
+        // than what it has under way is told, as far as the card has come.
+        let _ = self.read(window::STATUS);
         let end = self.run(Opcode::ResizeCq, command.encode())?.result;
         self.relayed(|relay| relay.move_cq(command.cqn, command.ring));
         Ok(end)
@@ -412,8 +445,17 @@ impl Engine for AdminEngine {
     fn modify_qp(&mut self, qpn: u32, attributes: &Attributes) -> Result<u8, Error> {
         let [head] = ModifyQp { qpn }.encode();
         let [first, second] = attributes.encode();
+        let state = attributes.state;
+        let changes = attributes.mask.contains(AttributeMask::STATE);
+        // Where queue pairs have address spaces of their own, what is out of them outlives them.
+        if changes && matches!(state, QpState::Err | QpState::Reset) {
+            self.shell.end_space(self.window, qpn)?;
+        }
         let generation = self.run(Opcode::ModifyQp, [head, first, second])?.generation;
         self.hear();
+        if changes && state == QpState::Rtr {
+            self.shell.surface(self.window);
+        }
         self.relayed(|relay| {
             relay.renew_qp(qpn, generation);
             Ok(())
@@ -426,17 +468,22 @@ impl Engine for AdminEngine {
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), Error> {
+        self.shell.end_space(self.window, qpn)?;
         self.destroy(Opcode::DestroyQp, qpn)?;
         self.relayed(|relay| relay.remove((QueueKind::Send, qpn)));
         Ok(())
     }
 
     fn create_key(&mut self, command: &CreateKey) -> Result<u32, Error> {
-        Ok(self.run(Opcode::CreateKey, command.encode())?.result)
+        let key = self.run(Opcode::CreateKey, command.encode())?.result;
+        self.shell.surface(self.window);
+        Ok(key)
     }
 
     fn modify_key(&mut self, command: &ModifyKey) -> Result<(), Error> {
-        self.run(Opcode::ModifyKey, command.encode()).map(drop)
+        self.run(Opcode::ModifyKey, command.encode())?;
+        self.shell.surface(self.window);
+        Ok(())
     }
 
     fn alloc_dm(&mut self, command: &AllocDm) -> Result<u32, Error> {
@@ -459,6 +506,10 @@ impl Engine for AdminEngine {
         Ok(self.run(Opcode::CreateAh, command.encode())?.result)
     }
 
+    fn query_ah(&mut self, ah: u32) -> Result<bool, Error> {
+        Ok(self.run(Opcode::QueryAh, Destroy { number: ah }.encode())?.result != 0)
+    }
+
     fn destroy_ah(&mut self, ah: u32) -> Result<(), Error> {
         self.run(Opcode::DestroyAh, Destroy { number: ah }.encode()).map(drop)
     }
@@ -474,7 +525,14 @@ impl Engine for AdminEngine {
     fn set_gid(&mut self, index: u8, gid: Option<[u8; 16]>, vlan: u16) -> Result<(), Error> {
         let valid = u8::from(gid.is_some());
         let command = SetGid { index, valid, vlan, gid: gid.unwrap_or_default() };
-        self.run(Opcode::SetGid, command.encode()).map(drop)
+        self.run(Opcode::SetGid, command.encode())?;
+        if let Some(entry) = self.gids.get_mut(usize::from(index)) {
+            *entry = command.gid;
+        }
+        if let Some(open) = &self.gsi {
+            open.gsi.set_gids(self.gids.clone(), Some(index));
+        }
+        Ok(())
     }
 
     fn set_link(&mut self, up: bool) -> Result<(), Error> {
@@ -526,8 +584,19 @@ impl Engine for AdminEngine {
         if self.relay.as_mut().is_some_and(|relay| relay.leave(client)) {
             // Its thread has ended before its page is the card's no more.
             self.relay = None;
-            self.backend().revoke_page(self.window, window::RELAY_PAGE);
+            self.release_own_page();
         }
+    }
+
+    fn open_gsi(&mut self) -> Result<Arc<Gsi>, Error> {
+        match &self.gsi {
+            Some(open) => Ok(Arc::clone(&open.gsi)),
+            None => self.make_gsi(),
+        }
+    }
+
+    fn close_gsi(&mut self) {
+        self.unmake_gsi();
     }
 
     fn listen(&mut self, hear: Hear) {
@@ -541,6 +610,7 @@ impl Engine for AdminEngine {
     fn service(&mut self) {
         let _ = nix::unistd::read(self.events.news(), &mut [0; 8]);
         self.check_fatal();
+        self.attend_gsi();
     }
 
     fn next_event(&mut self) -> Option<EngineEvent> {
@@ -561,6 +631,10 @@ impl Engine for AdminEngine {
     }
 
     fn restart(&mut self) -> Result<(), Error> {
+        if let Some(open) = &self.gsi {
+            open.gsi.end("its engine starts anew");
+        }
+        self.gids.fill([0; 16]);
         self.write(window::CONTROL, window::CONTROL_RESET);
         if let Err(status) = self.await_status(|status| status == 0) {
             if status == u64::MAX {
@@ -590,13 +664,40 @@ impl Engine for AdminEngine {
         match self.await_status(|status| status & window::STATUS_ENABLED != 0) {
             Ok(()) => {
                 self.death = None;
-                Ok(())
+                self.begin_gsi()
             }
             Err(status) => {
                 Err(self.dead(&format!("it does not start: its status stays {status:#x}")))
             }
         }
     }
+}
+
+impl Drop for AdminEngine {
+    /// Whoever has its queue pair 1 still keeps nothing of the card.
+    fn drop(&mut self) {
+        if let Some(open) = &self.gsi {
+            open.gsi.end("the card was given up");
+        }
+    }
+}
+
+/// Memory of balboad's own, which no client sees, and where the card sees it.
+fn own_memory(
+    (card, shell, window): (u32, &Arc<Shell>, u8),
+    name: &str,
+    length: u64,
+    arena: &mut Arena,
+) -> Result<(Arc<SharedMapping>, u64), Error> {
+    let none = || Error::NoAddressSpace { card, length };
+    let bytes = usize::try_from(length).map_err(|_| none())?;
+    let fd = memfd::create(name, bytes)?;
+    let memory = Arc::new(SharedMapping::new(fd.as_fd(), 0, bytes, Access::ReadWrite)?);
+    let range = arena.allocate(length, 0, Instant::now()).ok_or_else(none)?;
+    let shared = DmaMemory::Shared { mapping: Arc::clone(&memory), offset: 0 };
+    shell.backend().dma_map(range.start(), range.length(), shared)?;
+    shell.map(window, range.start(), range.length(), Purpose::OwnRings);
+    Ok((memory, range.start()))
 }
 
 /// Byte offset of entry `index` of a ring of 2^`log2` blocks at `base`.

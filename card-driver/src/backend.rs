@@ -1,12 +1,15 @@
 //! The driver's view of a PCIe function: registers, doorbell grants, DMA mapping, interrupts, reset.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use fpga_regs::coyote::pci::Bar;
 use hostmem::DmaMemory;
-use softcard::IcrcPolicy;
+use softcard::{IcrcPolicy, WatchFilter};
 
 use crate::error::Error;
+use crate::spaces::Spaces;
 
 /// A card's function, as bring-up and the engines use it.
 ///
@@ -23,6 +26,10 @@ pub trait CardBackend: Send + Sync {
     fn read64(&self, bar: Bar, offset: u64) -> u64;
     /// Writes a 64-bit register; `offset` is a multiple of 8.
     fn write64(&self, bar: Bar, offset: u64, value: u64);
+
+    /// Writes 32 bytes of the shell's BAR by one store, words in the order of their addresses; `offset` is a multiple
+    /// of 32.
+    fn write_wide(&self, offset: u64, words: [u64; 4]);
 
     /// Reads 16 bits of configuration space; `offset` is a multiple of 2.
     fn read_config(&self, offset: u16) -> u16;
@@ -55,6 +62,23 @@ pub trait CardBackend: Send + Sync {
     /// [`Error::Backend`] when that cannot be done, or one lies across the range's edge.
     fn dma_unmap(&self, iova: u64, length: u64) -> Result<(), Error>;
 
+    /// As [`Self::dma_map`], ahead of whatever the card is told from then on, and need not be waited for: where it
+    /// cannot be done, what needs the memory fails.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] where it was seen at once that it cannot.
+    fn dma_map_ahead(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
+        self.dma_map(iova, length, memory)
+    }
+    /// Ends mappings as [`Self::dma_unmap`], of what the card has confirmed to use no more: that need not be waited
+    /// for, and comes ahead of whatever the card is told from then on.
+    ///
+    /// # Errors
+    /// As [`Self::dma_unmap`], where it is seen at once.
+    fn dma_unmap_unused(&self, iova: u64, length: u64) -> Result<(), Error> {
+        self.dma_unmap(iova, length)
+    }
+
     /// Memory of clients is mapped in pieces of so many bytes at most, cut at multiples of that: so
     /// much is unmapped at a time, lest others wait for all of it.
     fn dma_piece(&self) -> u64 {
@@ -84,6 +108,42 @@ pub trait CardBackend: Send + Sync {
     }
     /// The most that [`Self::under_way`] becomes.
     fn under_way_limit(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether images of software cards can be loaded into it by its own reconfiguration engine.
+    fn takes_images(&self) -> bool {
+        false
+    }
+
+    /// Resets the function: its engines stand still, and all of its state is as when it came up.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] when it cannot be reset by itself.
+    fn reset(&self) -> Result<(), Error>;
+
+    /// Has what passes its port written to a socket, as a pcapng file, until [`Self::end_record`] or until nobody
+    /// reads it any more. Nobody is waited for.
+    ///
+    /// # Errors
+    /// [`Error::NoRecord`] where it cannot be, [`Error::Recorded`] where it is for somebody else.
+    fn record(&self, _filter: WatchFilter, _reader: UnixStream) -> Result<(), Error> {
+        Err(Error::NoRecord(
+            "frames of a card behind VFIO do not pass balboad; capture at its peer, or at the switch between"
+                .into(),
+        ))
+    }
+    /// Ends that; what waits is still written.
+    fn end_record(&self) {}
+
+    /// Whose memory the pages of address spaces are, where queue pairs have one each. `None` where each window has one,
+    /// whose pages lie where the bus has them.
+    fn spaces(&self) -> Option<&dyn Spaces> {
+        None
+    }
+
+    /// The card's own back-end, where this one adds to it what the card's bitstream has not.
+    fn below(&self) -> Option<Arc<dyn CardBackend>> {
         None
     }
 

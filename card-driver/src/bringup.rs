@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bitstreams::{Manifest, MapName};
+use bitstreams::{EngineKind, Manifest, MapName};
 use fpga_regs::coyote::pci::{self, Bar};
 use fpga_regs::coyote::shell::{self, CtrlCnfg, MemCnfg, NetworkCnfg};
 use fpga_regs::coyote::static_layer;
@@ -22,6 +22,7 @@ use crate::backend::CardBackend;
 use crate::device::{Device, Window, write_gids};
 use crate::engines;
 use crate::error::Error;
+use crate::hosted::{self, Hosted, HostedOptions};
 use crate::iova::{ARENA_END, ARENA_START, Arena};
 use crate::shell::Shell;
 
@@ -36,18 +37,48 @@ pub fn bring_up(
     address: PortAddress,
     manifest: &Manifest,
 ) -> Result<Device, Error> {
+    bring_up_with(number, backend, address, manifest, HostedOptions::default())
+}
+
+/// The same, with what is to be so of engines that balboad hosts for a card.
+///
+/// # Errors
+/// As [`bring_up`].
+pub fn bring_up_with(
+    number: u32,
+    backend: Arc<dyn CardBackend>,
+    address: PortAddress,
+    manifest: &Manifest,
+    options: HostedOptions,
+) -> Result<Device, Error> {
+    // What was added to it for the bitstream of before goes with that.
+    let backend = backend.below().unwrap_or(backend);
     let probe = Bringup { card: number, backend: &*backend, manifest };
-    let driver = engines::driver(manifest).map_err(|why| probe.failed(why))?;
-    probe.function()?;
-    probe.static_layer()?;
-    probe.dma_engines()?;
-    probe.reset_shell();
+    let driver = engines::driver(manifest);
+    prepare(number, &*backend, manifest)?;
+    reset_shell(&*backend);
     let found = probe.shell()?;
     probe.addresses(address);
-    probe.interrupts();
+    probe.interrupt(xdma::USER_INTERRUPT_ENABLE_SET, xdma::USER_INTERRUPT_VFPGAS);
 
+    let hosted = match manifest.engine {
+        EngineKind::Vqe => None,
+        EngineKind::Stock => {
+            if found.bank != Bank::Avx {
+                return Err(probe.failed("its shell has no AVX registers, by which alone a published bitstream takes commands; load one built with EN_AVX = 1, or a verbs queue engine".into()));
+            }
+            let wanted = hosted::Found { regions: found.regions, small: found.small };
+            let below = Arc::clone(&backend);
+            Some(Arc::new(Hosted::new(number, below, wanted, address, options)?))
+        }
+    };
+    let backend = hosted.clone().map_or(backend, |hosted| hosted as Arc<dyn CardBackend>);
+    let probe = Bringup { card: number, backend: &*backend, manifest };
     let shell =
         Arc::new(Shell::new(number, Arc::clone(&backend), found.bank, found.large, found.regions));
+    if let Some(hosted) = &hosted {
+        hosted.serve(Arc::downgrade(&shell))?;
+    }
     let mut arena = Arena::new(&backend.iova_ranges()?);
     if arena.free_bytes() == 0 {
         return Err(probe.failed(
@@ -99,10 +130,64 @@ pub fn bring_up(
         shell,
         interrupts: None,
         manifest: manifest.clone(),
+        options,
     })
 }
 
+/// Does what comes before the shell: checks the function and its static layer, and sets its DMA engines running.
+///
+/// # Errors
+/// [`Error::BringUp`] with what was found and what to do.
+pub(crate) fn prepare(
+    card: u32,
+    backend: &dyn CardBackend,
+    manifest: &Manifest,
+) -> Result<(), Error> {
+    let probe = Bringup { card, backend, manifest };
+    probe.function()?;
+    probe.static_layer()?;
+    probe.dma_engines()?;
+    probe.vectors();
+    Ok(())
+}
+
+/// Resets the shell, and waits until it is settled.
+pub(crate) fn reset_shell(backend: &dyn CardBackend) {
+    let write = |offset, value| backend.write32(Bar::Static, offset, value);
+    write(static_layer::PR_EOST, static_layer::PR_EOST_DEFAULT);
+    write(static_layer::PR_EOST_RESET, 0);
+    write(static_layer::PR_EOST_RESET, 1);
+    std::thread::sleep(Duration::from_micros(static_layer::RESET_SETTLE_MICROS));
+}
+
 impl Device {
+    /// A card that holds no image, so that it has no engine: there is nothing to do with it but to load one.
+    #[must_use]
+    pub fn without_image(
+        number: u32,
+        backend: Arc<dyn CardBackend>,
+        address: PortAddress,
+        manifest: Manifest,
+    ) -> Self {
+        let shell = Arc::new(Shell::without_vfpgas(number, Arc::clone(&backend)));
+        let (identity, gids) = (backend.identity(), address.gids().to_vec());
+        Self {
+            number,
+            backend,
+            identity,
+            address,
+            vlans: vec![0; gids.len()],
+            gids,
+            firmware: String::new(),
+            windows: Vec::new(),
+            arena: Arena::new(&[]),
+            shell,
+            interrupts: None,
+            manifest,
+            options: HostedOptions::default(),
+        }
+    }
+
     /// Brings it up anew after it was reset, when nothing of it is in use any more. `up` has it before
     /// its interrupts are served again.
     ///
@@ -122,12 +207,19 @@ impl Device {
         outcome
     }
 
-    fn bring_up_anew(&mut self) -> Result<(), Error> {
+    pub(crate) fn bring_up_anew(&mut self) -> Result<(), Error> {
+        // Of the old engines: the new ones open their own.
+        self.windows.iter_mut().for_each(|window| window.engine.close_gsi());
         // What is still mapped belongs to engines that are no more, or was leaked to them.
         self.backend.dma_unmap(ARENA_START, ARENA_END - ARENA_START)?;
         let backend = Arc::clone(&self.backend);
-        let mut new = bring_up(self.number, backend, self.address, &self.manifest)?;
-        new.set_gids(self.gids.clone(), self.vlans.clone())?;
+        let (number, options) = (self.number, self.options);
+        let mut new = bring_up_with(number, backend, self.address, &self.manifest, options)?;
+        // A card without engines has no more than its own addresses.
+        let (mut gids, mut vlans) = (self.gids.clone(), self.vlans.clone());
+        gids.resize(new.gids.len(), [0; 16]);
+        vlans.resize(new.gids.len(), 0);
+        new.set_gids(gids, vlans)?;
         *self = new;
         Ok(())
     }
@@ -144,6 +236,7 @@ struct Found {
     regions: u8,
     bank: Bank,
     large: Geometry,
+    small: Geometry,
 }
 
 /// Capabilities a function has at most, lest a broken list has no end.
@@ -253,14 +346,6 @@ impl Bringup<'_> {
         Ok(())
     }
 
-    fn reset_shell(&self) {
-        let write = |offset, value| self.backend.write32(Bar::Static, offset, value);
-        write(static_layer::PR_EOST, static_layer::PR_EOST_DEFAULT);
-        write(static_layer::PR_EOST_RESET, 0);
-        write(static_layer::PR_EOST_RESET, 1);
-        std::thread::sleep(Duration::from_micros(static_layer::RESET_SETTLE_MICROS));
-    }
-
     /// Checks that the shell is the manifest's and can do what is needed.
     fn shell(&self) -> Result<Found, Error> {
         let read = |offset| self.backend.read64(Bar::Shell, offset);
@@ -286,8 +371,8 @@ impl Bringup<'_> {
         let regions = self.regions(read(shell::N_REGIONS))?;
         let raw = read(shell::CTRL_CNFG);
         let ctrl = u32::try_from(raw).map(|word| CtrlCnfg::decode(word.into()));
-        let large = ctrl.ok().and_then(|ctrl| Some((ctrl, Geometry::large(ctrl)?)));
-        let (ctrl, large) = large.filter(|(ctrl, _)| Geometry::small(*ctrl).is_some()).ok_or_else(|| {
+        let tlbs = |ctrl| Some((ctrl, Geometry::large(ctrl)?, Geometry::small(ctrl)?));
+        let (ctrl, large, small) = ctrl.ok().and_then(tlbs).ok_or_else(|| {
             self.failed(format!(
                 "its shell's control configuration reads {raw:#x}, which describes no TLBs; program it again"
             ))
@@ -299,7 +384,7 @@ impl Bringup<'_> {
             )));
         }
         self.rdma()?;
-        Ok(Found { regions, bank: Bank::of(ctrl), large })
+        Ok(Found { regions, bank: Bank::of(ctrl), large, small })
     }
 
     fn regions(&self, regions: u64) -> Result<u8, Error> {
@@ -358,12 +443,14 @@ impl Bringup<'_> {
         write(shell::MAC_ADDRESS, mac_register(address.mac()));
     }
 
-    /// Routes user interrupt *i* to vector *i* and enables those of the vFPGAs.
-    fn interrupts(&self) {
-        let write = |register, value| {
-            let offset = xdma::INTERRUPT_BLOCK.wrapping_add(register);
-            self.backend.write32(Bar::Xdma, offset, value);
-        };
+    /// Writes a register of the block of interrupts.
+    fn interrupt(&self, register: u64, value: u32) {
+        let offset = xdma::INTERRUPT_BLOCK.wrapping_add(register);
+        self.backend.write32(Bar::Xdma, offset, value);
+    }
+
+    /// Routes user interrupt *i* to vector *i*.
+    fn vectors(&self) {
         for word in 0..xdma::USER_VECTOR_MAP.count {
             let vector = |i: u8| (word as u8).wrapping_mul(4).wrapping_add(i);
             let vectors = VectorMap {
@@ -372,9 +459,8 @@ impl Bringup<'_> {
                 third: vector(2),
                 fourth: vector(3),
             };
-            write(xdma::USER_VECTOR_MAP.at(word), vectors.encode());
+            self.interrupt(xdma::USER_VECTOR_MAP.at(word), vectors.encode());
         }
-        write(xdma::USER_INTERRUPT_ENABLE_SET, xdma::USER_INTERRUPT_VFPGAS);
     }
 }
 

@@ -6,13 +6,16 @@ use std::time::Instant;
 use bitstreams::Manifest;
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::xdma::{self, Direction};
-use fpga_regs::engine::admin::{COUNTERS, PortAttributes};
+use fpga_regs::engine::admin::{AdminStatus, COUNTERS, Opcode, PortAttributes};
+use fpga_regs::engine::window::Capabilities;
 use hostmem::DmaMemory;
 
 use crate::address::{PortAddress, gid_text};
 use crate::backend::{CardBackend, Identity};
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::gsi::Gsi;
+use crate::hosted::HostedOptions;
 use crate::interrupts::Interrupts;
 use crate::iova::{Arena, IovaRange};
 use crate::shell::Shell;
@@ -44,6 +47,8 @@ pub struct Device {
     pub interrupts: Option<Interrupts>,
     /// The bitstream that it holds.
     pub manifest: Manifest,
+    /// What is to be so of an engine that balboad hosts for it.
+    pub options: HostedOptions,
 }
 
 /// A window of a card.
@@ -218,6 +223,29 @@ impl Device {
                 Err(Error::Dead { engine: self.name(), why: "none of its engines lives".into() })
             }
         }
+    }
+
+    /// Opens the card's queue pair 1, or gives the one that is open. It ends when the card is brought up anew.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] as unsupported where no engine of it offers that; the engine's.
+    pub fn open_gsi(&mut self) -> Result<Arc<Gsi>, Error> {
+        let offers =
+            |window: &&mut Window| window.engine.limits().capabilities.contains(Capabilities::GSI);
+        match self.windows.iter_mut().find(offers) {
+            Some(window) => window.engine.open_gsi(),
+            None => Err(Error::Refused {
+                engine: self.name(),
+                opcode: Opcode::CreateQp,
+                status: AdminStatus::Unsupported,
+                detail: "; it has no queue pair 1 to give".into(),
+            }),
+        }
+    }
+
+    /// Closes its queue pair 1; what has arrived there and was not taken is lost.
+    pub fn close_gsi(&mut self) {
+        self.windows.iter_mut().for_each(|window| window.engine.close_gsi());
     }
 
     /// The port, as its first living engine sees it; all zeros, and so down, where none lives.

@@ -1,7 +1,7 @@
 //! The engine as balboad sees it: create, modify, query, destroy, keys, events, grants.
 //!
-//! Implemented by [`crate::admin::AdminEngine`] over the admin queue and event ring of a `vqe`
-//! card's window; a `stock` card would implement it by the queue-engine crate inside balboad.
+//! Implemented by [`crate::admin::AdminEngine`] over the admin queue and event ring of a window: a
+//! `vqe` card's own, or of the engine that balboad hosts for a `stock` one ([`crate::hosted`]).
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use fpga_regs::engine::window::{
 
 use crate::backend::DoorbellGrant;
 use crate::error::Error;
+use crate::gsi::Gsi;
 use crate::relay::ClientRings;
 
 /// Told of what an engine reports of its objects, by any thread.
@@ -75,6 +76,8 @@ pub trait Engine {
     fn copy_dm(&mut self, command: &CopyDm) -> Result<(), Error>;
     /// Makes an address handle and returns its number.
     fn create_ah(&mut self, command: &CreateAh) -> Result<u32, Error>;
+    /// Whether the MAC address that an address handle leads to is known.
+    fn query_ah(&mut self, ah: u32) -> Result<bool, Error>;
     /// Ends an address handle.
     fn destroy_ah(&mut self, ah: u32) -> Result<(), Error>;
     /// Takes a QP into a multicast group.
@@ -98,11 +101,21 @@ pub trait Engine {
     /// Takes a client's page back.
     fn revoke(&mut self, client: u8);
 
+    /// Opens queue pair 1, or answers with the one that is open. It stays open when the engine starts anew, and
+    /// ends with it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] as unsupported where the engine does not offer [`Capabilities::GSI`]; the engine's.
+    fn open_gsi(&mut self) -> Result<Arc<Gsi>, Error>;
+    /// Closes queue pair 1; what it still has arrived is lost.
+    fn close_gsi(&mut self);
+
     /// Tells `hear` of the events of objects, where they are found.
     fn listen(&mut self, hear: Hear);
     /// Readable when the engine has something to say of itself; [`Self::service`] makes it quiet.
     fn news(&self) -> BorrowedFd<'_>;
-    /// Takes what the engine has to say of itself, for [`Self::next_event`].
+    /// Takes what the engine has to say of itself, for [`Self::next_event`], and does what queue pair 1 waits
+    /// for.
     fn service(&mut self);
     /// What the engine has said of itself.
     fn next_event(&mut self) -> Option<EngineEvent>;

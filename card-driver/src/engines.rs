@@ -30,14 +30,23 @@ const QUEUE_ENGINE: EngineDriver =
     EngineDriver { wanted: wanted_queue_engine, start: start_queue_engine };
 
 /// What drives the engine of a bitstream.
+#[must_use]
+pub fn driver(manifest: &Manifest) -> EngineDriver {
+    match manifest.engine {
+        // What balboad hosts for a card that has none reads the same.
+        EngineKind::Vqe | EngineKind::Stock => QUEUE_ENGINE,
+    }
+}
+
+/// Whether a bitstream can be loaded into a card that runs.
 ///
 /// # Errors
-/// Why nothing does, and what to do.
-pub fn driver(manifest: &Manifest) -> Result<EngineDriver, String> {
+/// Why not, and what to do.
+pub fn loadable(manifest: &Manifest) -> Result<(), String> {
     match manifest.engine {
-        EngineKind::Vqe => Ok(QUEUE_ENGINE),
+        EngineKind::Vqe => Ok(()),
         EngineKind::Stock => Err(format!(
-            "{} wants the engine `stock`, by its manifest, which this balboad does not drive; load a bitstream with a verbs queue engine",
+            "{} wants the engine `stock`, by its manifest, which this balboad does not load into a card that runs; load a bitstream with a verbs queue engine",
             manifest.name
         )),
     }

@@ -17,9 +17,23 @@ pub enum Error {
         /// What was found, and what to do.
         why: String,
     },
+    /// An image does not get into a card, or is not there.
+    #[error("balboa{card}: {why}")]
+    Load {
+        /// Card number.
+        card: u32,
+        /// How far it came, and what was found.
+        why: String,
+    },
     /// The card back-end failed.
     #[error("card back-end: {0}")]
     Backend(String),
+    /// The port cannot be recorded.
+    #[error("{0}")]
+    NoRecord(String),
+    /// The port is recorded for somebody else.
+    #[error("its port is being captured already; one capture of a card runs at a time")]
+    Recorded,
     /// A system call failed.
     #[error("{call}: {errno}")]
     Os {

@@ -15,6 +15,7 @@ use hostmem::{BlockRing, EventFd};
 use crate::backend::CardBackend;
 use crate::engine::{EngineEvent, Hear};
 use crate::error::Error;
+use crate::gsi::Gsi;
 use crate::lock::lock;
 
 /// log2 of the entries.
@@ -41,6 +42,8 @@ struct Reader {
     index: u32,
     told: u32,
     hear: Option<Hear>,
+    /// The driver's own queue pair, whose events are nobody else's.
+    arrivals: Option<Arc<Gsi>>,
     kept: Kept,
 }
 
@@ -66,7 +69,8 @@ impl EventRing {
         csr: u64,
         ring: BlockRing,
     ) -> Result<Self, Error> {
-        let reader = Reader { ring, index: 0, told: 0, hear: None, kept: Kept::default() };
+        let reader =
+            Reader { ring, index: 0, told: 0, hear: None, arrivals: None, kept: Kept::default() };
         Ok(Self { name, backend, csr, news: EventFd::new()?, reader: Mutex::new(reader) })
     }
 
@@ -88,6 +92,19 @@ impl EventRing {
         lock(&self.reader).hear = Some(hear);
     }
 
+    /// Tells queue pair 1 of what arrives for it.
+    pub fn tell_arrivals(&self, gsi: Option<&Arc<Gsi>>) {
+        lock(&self.reader).arrivals = gsi.map(Arc::clone);
+    }
+
+    /// What makes [`Self::news`] readable.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] when descriptors run out.
+    pub fn caller(&self) -> Result<EventFd, Error> {
+        Ok(self.news.try_clone()?)
+    }
+
     /// Takes every event that stands in the ring. What stood there when it is called has been told when
     /// it returns.
     pub fn drain(&self) {
@@ -100,6 +117,8 @@ impl EventRing {
                 let why = format!("the engine stopped with code {}", event.code);
                 reader.kept.fatal.get_or_insert(why);
                 self.signal();
+            } else if let Some(gsi) = reader.own(event) {
+                gsi.hear();
             } else if let Some(hear) = &reader.hear {
                 hear(event);
             }
@@ -119,6 +138,7 @@ impl EventRing {
             log::warn!("{}: the event ring overflowed; every queue is looked at", self.name);
             self.write(window::EVENT_OVERFLOW_CLEAR, 1);
             reader.kept.lost = true;
+            reader.arrivals.iter().for_each(|gsi| gsi.hear());
             self.signal();
         }
     }
@@ -160,6 +180,12 @@ impl EventRing {
 }
 
 impl Reader {
+    /// Queue pair 1, if the event is of what arrived for it.
+    fn own(&self, event: Event) -> Option<&Gsi> {
+        let gsi = self.arrivals.as_deref().filter(|_| event.kind == EventType::Completion)?;
+        gsi.is_told_by(event.number).then_some(gsi)
+    }
+
     /// The next event in the ring.
     fn take(&mut self) -> Option<Event> {
         let expected = cqe::expected_phase(self.index, LOG2_EVENTS);

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fpga_regs::coyote::pci::Bar;
@@ -16,7 +17,7 @@ use fpga_regs::coyote::xdma::{self, Direction, VectorMap};
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::window as w;
 use hostmem::{DmaMemory, EventFd};
-use softcard::{Runtime, Unfounded};
+use softcard::{Runtime, Unfounded, WatchFilter};
 
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity};
 use crate::error::Error;
@@ -57,6 +58,8 @@ struct State {
     config_lies: HashMap<u16, u16>,
     /// It reads all ones, and hears nothing.
     gone: bool,
+    /// Its port may be recorded.
+    records: bool,
     /// Writes, in order, and how many of them were taken.
     writes: Vec<(Bar, u64, u64)>,
     taken: usize,
@@ -175,6 +178,11 @@ impl FakeCard {
         self.card.write32(Bar::Xdma, engine, 0);
         self.card.write32(Bar::Static, static_layer::PR_EOST_RESET, 0);
         self.settle();
+    }
+
+    /// Records frames when it is asked to, as the software card beneath it does.
+    pub fn record_frames(&self) {
+        self.state().records = true;
     }
 
     /// Asks for the card back, as the kernel does.
@@ -331,6 +339,16 @@ impl CardBackend for FakeCard {
         self.lie(bar, offset).unwrap_or_else(|| self.card.read64(bar, offset))
     }
 
+    fn write_wide(&self, offset: u64, words: [u64; 4]) {
+        let mut state = self.state();
+        for (at, word) in (offset..).step_by(8).zip(words) {
+            state.writes.push((Bar::Shell, at, word));
+        }
+        if !state.gone {
+            self.card.write_wide(offset, words);
+        }
+    }
+
     fn write64(&self, bar: Bar, offset: u64, value: u64) {
         let mut state = self.state();
         state.writes.push((bar, offset, value));
@@ -405,6 +423,22 @@ impl CardBackend for FakeCard {
     fn revoke_page(&self, window: u8, page: u8) {
         assert!(self.state().pages.remove(&(window, page)), "never granted");
         self.card.revoke_page(window, page);
+    }
+
+    fn reset(&self) -> Result<(), Error> {
+        Self::reset(self);
+        Ok(())
+    }
+
+    fn record(&self, filter: WatchFilter, reader: UnixStream) -> Result<(), Error> {
+        if self.state().records {
+            return self.card.record(filter, reader);
+        }
+        Err(Error::NoRecord("it is a card behind VFIO".into()))
+    }
+
+    fn end_record(&self) {
+        self.card.end_record();
     }
 
     fn identity(&self) -> Identity {

@@ -39,12 +39,16 @@ pub mod event_ring;
     reason = "a test may fail"
 )]
 pub mod fake;
+pub mod gsi;
+pub mod hosted;
 pub mod interrupts;
 pub mod iova;
+pub mod loading;
 pub mod lock;
 pub mod relay;
 pub mod shell;
 pub mod soft;
+pub mod spaces;
 pub mod spans;
 pub mod translations;
 pub mod vectors;

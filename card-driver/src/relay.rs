@@ -165,10 +165,12 @@ impl Relay {
     /// # Errors
     /// [`Error::Backend`] for a page of another kind than a software card's, and where there is no
     /// thread; [`Error::Memory`] and [`Error::Os`] when memory or descriptors run out.
-    pub(crate) fn start(engine: &str, grant: DoorbellGrant) -> Result<Self, Error> {
-        let DoorbellGrant::Page { page, wake: card } = grant else {
+    pub(crate) fn start(engine: &str, grant: &DoorbellGrant) -> Result<Self, Error> {
+        let DoorbellGrant::Page { page, wake } = grant else {
             return Err(Error::Backend(format!("{engine}: its doorbells cannot be relayed")));
         };
+        let (eventfd, thread_page) = (copy(&wake.eventfd)?, copy(&wake.thread_page)?);
+        let card = WakeGrant { eventfd, thread_page, ..*wake };
         let asleep = SharedMapping::new(card.thread_page.as_fd(), 0, PAGE_BYTES, Access::ReadOnly)?;
         let asleep = AsleepWord::new(Arc::new(asleep), card.asleep as usize)?;
         let event = copy(&card.eventfd)?;
@@ -185,7 +187,7 @@ impl Relay {
             commands,
             epoll: Arc::clone(&epoll),
             _kick: kick,
-            card: Bell { page: map_page(&page)?, stores: 0 },
+            card: Bell { page: map_page(page)?, stores: 0 },
             card_waker: Waker::new(asleep, EventFd::from_received(event)),
             ended: false,
         };

@@ -20,6 +20,7 @@ use crate::backend::CardBackend;
 use crate::error::{Error, GONE};
 use crate::event_ring::EventRing;
 use crate::lock::lock;
+use crate::spaces::Gone;
 use crate::translations::{Purpose, Translations};
 use crate::vectors::Vectors;
 
@@ -33,6 +34,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Pages that are taken back at a time, with one confirmation for all of them.
 pub const ROW: usize = 16;
+
+/// Bytes of a page of the small-page TLB.
+const SMALL_PAGE: u32 = 4096;
 
 /// Events taken from a vFPGA at a time.
 const MOST_EVENTS: usize = 64;
@@ -111,6 +115,13 @@ impl Shell {
         Self { card, backend, bank, vfpgas, counts, apart }
     }
 
+    /// Those of a card that has none.
+    #[must_use]
+    pub fn without_vfpgas(card: u32, backend: Arc<dyn CardBackend>) -> Self {
+        let (bank, vfpgas, counts, apart) = Default::default();
+        Self { card, backend, bank, vfpgas, counts, apart }
+    }
+
     /// Drains a vFPGA's event ring as soon as its interrupt is seen, from now on.
     pub fn hear(&self, index: u8, events: Arc<EventRing>) {
         if let Some(vfpga) = self.vfpga(index) {
@@ -151,13 +162,17 @@ impl Shell {
         self.write(index, vfpga::ISR, isr.encode());
     }
 
-    /// Writes entries while the TLB is locked; the vFPGA's state is held.
+    /// Writes entries while the TLBs are locked; the vFPGA's state is held. They are of the TLB that address spaces of
+    /// queue pairs have, or of the window's.
     fn write_entries(&self, index: u8, entries: &[[u64; 2]]) {
         if entries.is_empty() {
             return;
         }
         let lock = IsrWrite { lock: true, invalidate: true, ..IsrWrite::default() };
-        let window = vfpga::large_tlb(index.into());
+        let window = match self.backend.spaces() {
+            Some(_) => vfpga::small_tlb(index.into()),
+            None => vfpga::large_tlb(index.into()),
+        };
         self.isr(index, lock);
         for [first, second] in entries {
             self.backend.write64(Bar::Shell, window.wrapping_add(vfpga::TLB_WORD_0), *first);
@@ -168,7 +183,10 @@ impl Shell {
 
     /// Notes that a range has memory for a vFPGA, and inserts what its purpose wants inserted ahead.
     pub fn map(&self, index: u8, start: u64, length: u64, purpose: Purpose) {
-        let Some(vfpga) = self.vfpga(index) else { return };
+        // The pages of queue pairs' address spaces are asked for; and rings are reached by whoever has those.
+        let Some(vfpga) = self.vfpga(index).filter(|_| self.backend.spaces().is_none()) else {
+            return;
+        };
         let mut state = lock(&vfpga.state);
         let entries = state.translations.map(start, length, purpose);
         self.write_entries(index, &entries);
@@ -182,6 +200,11 @@ impl Shell {
     /// [`Error::Dead`] when the card does not confirm: the memory is not to be used for anything
     /// else.
     pub fn unmap(&self, index: u8, ranges: &[(u64, u64)]) -> Result<bool, Error> {
+        if let Some(spaces) = self.backend.spaces() {
+            let left = self.redirect(index, || spaces.replace(index, ranges, ROW))?;
+            self.surface(index);
+            return Ok(!left);
+        }
         let Some(vfpga) = self.vfpga(index) else { return Ok(true) };
         let mut state = lock(&vfpga.state);
         let translations = &mut state.translations;
@@ -201,29 +224,73 @@ impl Shell {
         let mut left = row.len();
         for (page, _) in &row {
             left = left.saturating_sub(1);
-            if !self.invalidate(vfpga, hpid, *page, length, left == 0) {
-                return Err(Error::Dead {
-                    engine: format!("balboa{} window {index}", self.card),
-                    why: GONE.to_owned(),
-                });
-            }
+            self.invalidate(vfpga, IsrPid { ctid: 0, hpid }, *page, length, left == 0)?;
         }
         self.await_invalidation(vfpga)?;
         Ok(row.len() < ROW)
     }
 
-    /// Asks for the invalidation of a page; false where there is no card any more.
+    /// Has a queue pair's address space lead to no memory any more: on return no DMA to any can follow, whatever of it is
+    /// still out. Nothing to do where queue pairs have no such.
+    ///
+    /// # Errors
+    /// [`Error::Dead`] when the card does not confirm.
+    pub fn end_space(&self, index: u8, qpn: u32) -> Result<(), Error> {
+        let Some(spaces) = self.backend.spaces() else { return Ok(()) };
+        while self.redirect(index, || spaces.close(index, qpn, ROW))? {}
+        Ok(())
+    }
+
+    /// Has the pages be asked for again that led to nobody's memory, for there may be some now.
+    pub fn surface(&self, index: u8) {
+        let (Some(spaces), Some(vfpga)) = (self.backend.spaces(), self.vfpga(index)) else {
+            return;
+        };
+        let _state = lock(&vfpga.state);
+        self.write_entries(index, &spaces.surface(index));
+    }
+
+    /// Puts other pages in the place of some, and waits for what is on its way to those; whether there may be more.
+    fn redirect(&self, index: u8, pages: impl FnOnce() -> Vec<Gone>) -> Result<bool, Error> {
+        let Some(vfpga) = self.vfpga(index) else { return Ok(false) };
+        let state = lock(&vfpga.state);
+        let row = pages();
+        let entries: Vec<[u64; 2]> = row.iter().map(|gone| gone.words).collect();
+        self.write_entries(index, &entries);
+        drop(state);
+        let mut left = row.len();
+        for &Gone { ctid, vaddr, hpid, .. } in &row {
+            left = left.saturating_sub(1);
+            self.invalidate(vfpga, IsrPid { ctid, hpid }, vaddr, SMALL_PAGE, left == 0)?;
+        }
+        if !row.is_empty() {
+            self.await_invalidation(vfpga)?;
+        }
+        Ok(row.len() == ROW)
+    }
+
+    /// Asks for the invalidation of a page.
+    ///
+    /// # Errors
+    /// [`Error::Dead`] where there is no card any more.
     ///
     /// An event that is reported meanwhile overwrites the registers, all at once and with a process
     /// of 0, so that the card may take its values for ours. The register written first, read behind
     /// the order, tells. No other event is reported before that one is taken, for which the state is
     /// needed: the second order is sound.
-    fn invalidate(&self, vfpga: &Vfpga, hpid: u32, page: u64, length: u32, last: bool) -> bool {
+    fn invalidate(
+        &self,
+        vfpga: &Vfpga,
+        pid: IsrPid,
+        page: u64,
+        length: u32,
+        last: bool,
+    ) -> Result<(), Error> {
         let index = vfpga.index;
         let mut state = lock(&vfpga.state);
         state.overwritten = true;
         for _ in 0..2 {
-            let pid = IsrPid { ctid: 0, hpid }.encode();
+            let pid = pid.encode();
             self.write(index, vfpga::ISR_PID, pid);
             self.write(index, vfpga::ISR_VADDR, page);
             self.write(index, vfpga::ISR_LEN, IsrLen { length, value: 0 }.encode());
@@ -231,12 +298,17 @@ impl Shell {
             self.isr(index, order);
             state.invalidating = state.invalidating.saturating_add(u32::from(last));
             match self.read(index, vfpga::ISR_PID) {
-                u64::MAX => return false,
+                u64::MAX => {
+                    return Err(Error::Dead {
+                        engine: format!("balboa{} window {index}", self.card),
+                        why: GONE.to_owned(),
+                    });
+                }
                 read if read == pid => break,
                 _ => {}
             }
         }
-        true
+        Ok(())
     }
 
     fn await_invalidation(&self, vfpga: &Vfpga) -> Result<(), Error> {
@@ -458,6 +530,16 @@ impl Shell {
         vaddr: u64,
         length: u32,
     ) {
+        if let Some(spaces) = self.backend.spaces() {
+            let entries = spaces.mend(index, pid.ctid, vaddr);
+            let success = !entries.is_empty();
+            let mut counts = lock(&self.counts);
+            counts.refilled = counts.refilled.saturating_add(u64::from(success));
+            counts.refused = counts.refused.saturating_add(u64::from(!success));
+            drop(counts);
+            self.write_entries(index, &entries);
+            return self.restart(index, event, pid.ctid, success);
+        }
         let known = pid.ctid == fpga_regs::engine::window::CTID;
         let entries = if known { translations.refill(vaddr, length) } else { Vec::new() };
         let success = !entries.is_empty();

@@ -1,6 +1,7 @@
 //! The card back-end over a software card in this process.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +9,10 @@ use fpga_regs::coyote::pci::{self, Bar};
 use fpga_regs::coyote::shell::Map;
 use hostmem::fdpass::duplicate;
 use hostmem::{DmaMemory, Tap};
-use softcard::{CardConfig, CardHandle, FaultSpec, Link, Runtime, RuntimeConfig, thread_page};
+use softcard::{
+    CardConfig, CardHandle, FaultSpec, Image, Link, Runtime, RuntimeConfig, WatchFilter,
+    thread_page,
+};
 
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
 use crate::error::Error;
@@ -21,6 +25,16 @@ pub struct SoftCard {
     pub link: Link,
     /// The register map of its shell.
     pub map: Map,
+    /// What it is programmed with.
+    pub image: Image,
+    /// In how many vFPGAs; in all that there are where that is `None`. One with 0 holds no image.
+    pub vfpgas: Option<u8>,
+}
+
+/// Where a software card is, in the shape of a PCI address.
+#[must_use]
+pub fn location(number: usize) -> String {
+    format!("soft:{number:02x}:00.0")
 }
 
 /// A software card.
@@ -60,7 +74,13 @@ pub fn start(
     let mut configs = Vec::new();
     for (number, card) in cards.iter().enumerate() {
         let host = hosts.get(number).cloned();
-        configs.push(CardConfig { link: card.link.clone(), map: card.map, host });
+        configs.push(CardConfig {
+            link: card.link.clone(),
+            map: card.map,
+            image: card.image,
+            vfpgas: card.vfpgas,
+            host,
+        });
     }
     let runtime =
         Runtime::start(RuntimeConfig { cards: configs, capture, faults, seed }).map_err(backend)?;
@@ -74,7 +94,7 @@ pub fn start(
             .ok_or_else(|| Error::Backend(format!("there is no software card {number}")))?;
         let identity = Identity {
             board: "Balboa software card".into(),
-            location: format!("soft:{number:02x}:00.0"),
+            location: location(number),
             link: card.link.to_string(),
             icrc_policy: Some(card.link.icrc_policy()),
             interface: "balboad's own process".into(),
@@ -95,6 +115,14 @@ fn backend(error: softcard::Error) -> Error {
     Error::Backend(error.to_string())
 }
 
+impl SoftBackend {
+    /// Spoils the reconfiguration that comes next, at its chunk of that number, from 0 on.
+    #[cfg(any(test, feature = "fake"))]
+    pub fn spoil_reconfiguration(&self, chunk: u32, how: softcard::Spoil) {
+        self.handle.spoil_reconfiguration(chunk, how);
+    }
+}
+
 impl CardBackend for SoftBackend {
     fn read32(&self, bar: Bar, offset: u64) -> u32 {
         // A 4-byte read has no more bits.
@@ -111,6 +139,14 @@ impl CardBackend for SoftBackend {
 
     fn write64(&self, bar: Bar, offset: u64, value: u64) {
         self.handle.write(bar, offset, 8, value);
+    }
+
+    fn write_wide(&self, offset: u64, words: [u64; 4]) {
+        let mut bytes = [0; 32];
+        for (into, word) in bytes.chunks_exact_mut(8).zip(words) {
+            into.copy_from_slice(&word.to_le_bytes());
+        }
+        self.handle.write_wide(offset, bytes);
     }
 
     fn read_config(&self, offset: u16) -> u16 {
@@ -150,6 +186,16 @@ impl CardBackend for SoftBackend {
         self.handle.dma_unmap(iova, length).map_err(backend)
     }
 
+    fn dma_map_ahead(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
+        self.handle.dma_map_ahead(iova, length, memory);
+        Ok(())
+    }
+
+    fn dma_unmap_unused(&self, iova: u64, length: u64) -> Result<(), Error> {
+        self.handle.dma_unmap_unused(iova, length);
+        Ok(())
+    }
+
     fn iova_ranges(&self) -> Result<Vec<(u64, u64)>, Error> {
         Ok(vec![(0, u64::MAX)])
     }
@@ -182,6 +228,25 @@ impl CardBackend for SoftBackend {
 
     fn under_way_limit(&self) -> Option<u64> {
         Some(softcard::UNDER_WAY_BYTES as u64)
+    }
+
+    fn takes_images(&self) -> bool {
+        true
+    }
+
+    fn reset(&self) -> Result<(), Error> {
+        self.handle.reset().map_err(backend)
+    }
+
+    fn record(&self, filter: WatchFilter, reader: UnixStream) -> Result<(), Error> {
+        self.handle.record(filter, reader).map_err(|error| match error {
+            softcard::Error::Recorded => Error::Recorded,
+            error => backend(error),
+        })
+    }
+
+    fn end_record(&self) {
+        self.handle.end_record();
     }
 
     fn identity(&self) -> Identity {

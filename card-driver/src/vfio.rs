@@ -200,6 +200,18 @@ impl CardBackend for VfioBackend {
         }
     }
 
+    fn write_wide(&self, offset: u64, words: [u64; 4]) {
+        let bar = self.bar(Bar::Shell);
+        match bar.mapped(offset, 32) {
+            Some((mmio, at)) => {
+                let written = mmio.write256(at, words);
+                debug_assert!(written.is_ok(), "{written:?}");
+            }
+            // Split by the kernel, it posts nothing; who uses it has seen to it that it is mapped.
+            None => log::error!("{}: the command registers are not mapped", self.device.address()),
+        }
+    }
+
     fn read_config(&self, offset: u16) -> u16 {
         self.device.read_config(offset).unwrap_or_else(|error| {
             log::debug!("reading configuration space at {offset:#x}: {error}");
@@ -270,6 +282,10 @@ impl CardBackend for VfioBackend {
 
     /// Nothing: who has the function reaches all of its pages, and is trusted not to.
     fn revoke_page(&self, _window: u8, _page: u8) {}
+
+    fn reset(&self) -> Result<(), Error> {
+        self.device.reset().map_err(backend)
+    }
 
     fn identity(&self) -> Identity {
         Identity {

@@ -177,6 +177,19 @@ impl Bindings {
         Ok(())
     }
 
+    /// Changes with whom a binding shares its port from now on; who has it already keeps it.
+    // CM-16
+    pub(crate) fn share(
+        &mut self,
+        id: BindingId,
+        reuse: bool,
+        only_ipv6: bool,
+    ) -> Result<(), Error> {
+        let bind = &mut self.bindings.get_mut(&id).ok_or(Error::NoBinding(id))?.bind;
+        (bind.reuse, bind.only_ipv6) = (reuse, only_ipv6);
+        Ok(())
+    }
+
     /// Gives a port back.
     pub(crate) fn unbind(&mut self, id: BindingId) -> Result<(), Error> {
         let binding = self.bindings.remove(&id).ok_or(Error::NoBinding(id))?;

@@ -59,6 +59,8 @@ pub(crate) struct Connection {
     pub initiator_depth: u8,
     pub retry_count: u8,
     pub rnr_retry_count: u8,
+    /// How often the peer tries again after RNR NAKs: what this side tells it, and before that what it tells us.
+    pub peer_rnr_retry_count: u8,
     /// The acknowledgement timeout of the queue pair.
     pub ack_timeout: u8,
     /// Whether the peer offered an alternate path.
@@ -157,6 +159,7 @@ impl Connection {
             initiator_depth: 0,
             retry_count: 0,
             rnr_retry_count: 0,
+            peer_rnr_retry_count: 0,
             ack_timeout: path.packet_lifetime.saturating_add(1).min(31),
             alternate: false,
             patience: Duration::ZERO,
@@ -189,6 +192,7 @@ impl Connection {
         self.initiator_depth = asked.initiator_depth;
         self.retry_count = asked.retry_count;
         self.rnr_retry_count = asked.rnr_retry_count;
+        self.peer_rnr_retry_count = asked.rnr_retry_count;
         self.patience = patience(response_timeout, path.packet_lifetime.saturating_add(1));
         self.retries = max_cm_retries;
         // CM-8
@@ -282,6 +286,7 @@ impl Connection {
             initiator_depth: req.responder_resources,
             retry_count: req.retry_count,
             rnr_retry_count: req.rnr_retry_count,
+            peer_rnr_retry_count: req.rnr_retry_count,
             ack_timeout,
             alternate: req.alternate.exists(),
             // CM-51
@@ -328,6 +333,7 @@ impl Connection {
         self.local_qpn = accept.qpn;
         self.responder_resources = accept.responder_resources;
         self.initiator_depth = accept.initiator_depth;
+        self.peer_rnr_retry_count = accept.rnr_retry_count;
         Ok(Rep {
             local_comm_id: self.local_id,
             remote_comm_id: self.remote(),

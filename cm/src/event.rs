@@ -11,6 +11,8 @@ use crate::wire::{Mad, RejectReason, Rejected, SidrStatus};
 /// [`crate::param::QKEY`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
+    /// For whom it is sent; nobody, where it answers somebody about nothing that an owner has.
+    pub owner: Option<Owner>,
     /// From where, where to, and how.
     pub route: Route,
     /// Its bytes.

@@ -72,7 +72,7 @@ mod service;
 mod types;
 
 pub use binding::{Bind, Offer};
-pub use counters::Counters;
+pub use counters::{Counters, MESSAGES};
 pub use event::{
     Accept, Answer, Connect, ConnectRequest, ConnectResponse, Event, EventKind, Farewell,
     Rejection, Resolve, ResolveRequest, Resolved, Transmit,

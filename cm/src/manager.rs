@@ -104,6 +104,15 @@ impl Manager {
         self.bindings.bind(owner, bind, &self.limits, &mut self.random)
     }
 
+    /// Changes what a binding shares: its port with others that allow it, and a wildcard of IPv6 IPv4's. Who has the
+    /// port already keeps it.
+    ///
+    /// # Errors
+    /// Where there is no such binding.
+    pub fn share(&mut self, binding: BindingId, reuse: bool, only_ipv6: bool) -> Result<(), Error> {
+        self.bindings.share(binding, reuse, only_ipv6)
+    }
+
     /// Has a binding take requests, of which `backlog` may be undecided at a time.
     ///
     /// # Errors
@@ -115,6 +124,15 @@ impl Manager {
         backlog: usize,
     ) -> Result<(), Error> {
         self.bindings.listen(binding, offer, backlog.min(self.limits.backlog))
+    }
+
+    /// The owner has taken note of a request: its listener's backlog has room for another.
+    // CM-21
+    pub fn take_up(&mut self, id: Id) {
+        let binding = self.ids.get_mut(&id.0).and_then(|connection| connection.binding.take());
+        if let Some(binding) = binding {
+            self.bindings.decided(binding);
+        }
     }
 
     /// Gives a bound port back. Requests that it was asked about are their owner's to decide.
@@ -251,8 +269,8 @@ impl Manager {
                 let transaction_id = connection.transaction_id;
                 let datagram = Box::new(Message { transaction_id, body }.to_bytes());
                 connection.last_word = Some(datagram.clone());
-                let route = connection.path.route;
-                self.transmit(route, body.attribute(), datagram);
+                let (owner, route) = (connection.owner, connection.path.route);
+                self.transmit(owner, route, body.attribute(), datagram);
             }
             Act::Repeat => self.repeat(id),
             Act::Mra => {
@@ -308,7 +326,7 @@ impl Manager {
         let Some(datagram) = connection.last_word.clone() else { return };
         counters::add(&mut self.counters.repeated);
         let attribute = attribute(&datagram);
-        self.transmit(connection.path.route, attribute, datagram);
+        self.transmit(connection.owner, connection.path.route, attribute, datagram);
     }
 
     /// Answers a DREQ: as before, if it was answered before, or without words.
@@ -391,7 +409,8 @@ impl Manager {
         if have >= ids_per_owner {
             return Err(Error::Quota { what: "identifiers of an owner", most: ids_per_owner });
         }
-        if self.owned >= ids {
+        // Nobody has more than is left for all others together: there is always something left for who comes next.
+        if have >= ids.saturating_sub(self.owned) {
             return Err(Error::Quota { what: "identifiers of all owners", most: ids });
         }
         Ok(())
@@ -454,12 +473,18 @@ impl Manager {
     /// Says something once.
     fn say(&mut self, route: Route, transaction_id: u64, body: Body) {
         let datagram = Box::new(Message { transaction_id, body }.to_bytes());
-        self.transmit(route, body.attribute(), datagram);
+        self.transmit(None, route, body.attribute(), datagram);
     }
 
-    fn transmit(&mut self, route: Route, attribute: Attribute, datagram: Box<Mad>) {
+    fn transmit(
+        &mut self,
+        owner: Option<Owner>,
+        route: Route,
+        attribute: Attribute,
+        datagram: Box<Mad>,
+    ) {
         Counters::count(&mut self.counters.sent, attribute);
-        self.transmits.push_back(Transmit { route, datagram });
+        self.transmits.push_back(Transmit { owner, route, datagram });
     }
 
     /// Answers a DREQ of a connection that is not there.

@@ -31,6 +31,15 @@ pub const RESPONSE_TIMEOUT: u8 = 20;
 /// How often a message is repeated where nobody said, as with Linux' RDMA CM.
 pub const MAX_CM_RETRIES: u8 = 15;
 
+/// Retries after RNR NAKs that never end.
+pub const ENDLESS_RNR_RETRIES: u8 = 7;
+
+/// The code of the time that a peer waits after an RNR NAK: 655 ms, as with Linux.
+pub const RNR_TIMER: u8 = 0;
+
+/// The same of a peer that tries for ever: 0.64 ms.
+pub const SHORT_RNR_TIMER: u8 = 12;
+
 /// What an MRA of ours asks for: 69 s, as with Linux' RDMA CM.
 pub const SERVICE_TIMEOUT: u8 = 24;
 
@@ -67,7 +76,7 @@ pub const DRAWS: usize = 64;
 pub struct Limits {
     /// Connections and resolutions of one owner.
     pub ids_per_owner: usize,
-    /// Connections and resolutions of all owners together.
+    /// Connections and resolutions of all owners together, of which none has more than it leaves for all others.
     pub ids: usize,
     /// Bound ports of one owner.
     pub bindings_per_owner: usize,

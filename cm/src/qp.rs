@@ -2,6 +2,7 @@
 
 use crate::connection::Connection;
 use crate::machine::State;
+use crate::param;
 use crate::types::{Path, Transport};
 
 /// The state that a queue pair is brought to.
@@ -78,7 +79,7 @@ pub(crate) fn attributes(connection: &Connection, target: QpTarget) -> Option<Qp
             dest_qpn: connection.remote_qpn,
             rq_psn: connection.local_psn,
             max_dest_rd_atomic: connection.responder_resources,
-            min_rnr_timer: 0,
+            min_rnr_timer: min_rnr_timer(connection),
         }),
         QpTarget::Rts if lives => Some(QpAttributes::Rts {
             transport,
@@ -90,4 +91,11 @@ pub(crate) fn attributes(connection: &Connection, target: QpTarget) -> Option<Qp
         }),
         _ => None,
     }
+}
+
+/// How long the peer is to wait where there is no receive for its message: as long as Linux says; but where it tries
+/// for ever, a short time, for then nothing is lost by asking soon.
+fn min_rnr_timer(connection: &Connection) -> u8 {
+    let is_endless = connection.peer_rnr_retry_count == param::ENDLESS_RNR_RETRIES;
+    if is_endless { param::SHORT_RNR_TIMER } else { param::RNR_TIMER }
 }

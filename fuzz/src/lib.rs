@@ -58,6 +58,13 @@ pub const TARGETS: &[Target] = &[
         run: targets::rc::run,
     },
     Target {
+        name: "stock",
+        about: "the model of the published card, fed with stores, frames, pages that come late or never, and the passing of time",
+        inputs: 1_000,
+        longest: 4096,
+        run: targets::stock::run,
+    },
+    Target {
         name: "mad",
         about: "the parser of the connection manager's messages, fed with datagrams",
         inputs: 60_000,
@@ -70,6 +77,13 @@ pub const TARGETS: &[Target] = &[
         inputs: 4_000,
         longest: 4096,
         run: targets::cm::run,
+    },
+    Target {
+        name: "connections",
+        about: "balboad's connection manager, fed with commands of hostile programs and datagrams of a hostile peer",
+        inputs: 2_000,
+        longest: 4096,
+        run: targets::connections::run,
     },
     Target {
         name: "multicast",
@@ -98,6 +112,13 @@ pub const TARGETS: &[Target] = &[
         inputs: 200,
         longest: 512,
         run: targets::answers::run,
+    },
+    Target {
+        name: "metrics",
+        about: "the endpoint for Prometheus, fed with requests in pieces",
+        inputs: 60_000,
+        longest: 8192,
+        run: targets::metrics::run,
     },
     Target {
         name: "client",

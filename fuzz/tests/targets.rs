@@ -44,6 +44,11 @@ fn rc_transport_holds() {
 }
 
 #[test]
+fn the_model_of_the_published_card_holds() {
+    holds("stock");
+}
+
+#[test]
 fn messages_of_connection_managers_parse_or_are_refused() {
     holds("mad");
 }
@@ -51,6 +56,11 @@ fn messages_of_connection_managers_parse_or_are_refused() {
 #[test]
 fn the_connection_manager_holds() {
     holds("cm");
+}
+
+#[test]
+fn programs_of_the_connection_manager_reach_their_own() {
+    holds("connections");
 }
 
 #[test]

@@ -38,6 +38,9 @@ pub enum Error {
         /// The alignment it needs, in bytes.
         alignment: usize,
     },
+    /// This machine cannot do what was asked.
+    #[error("this machine has no {0}")]
+    Unsupported(&'static str),
     /// A store was asked of a mapping made for reading.
     #[error("{object} needs a mapping that can be written, and this one is read-only")]
     ReadOnly {

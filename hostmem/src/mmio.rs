@@ -3,6 +3,7 @@
 //! | accessor | transaction |
 //! |---|---|
 //! | [`Mmio::read32`], [`Mmio::read64`] | one non-posted read of 4 or 8 bytes; earlier writes arrive first, and what the device wrote to memory before it answered is seen by later loads |
+//! | [`Mmio::write256`] | one posted write of 32 bytes, where the way to the device leaves it whole, in the same order; needs AVX |
 //! | [`Mmio::write32`], [`Mmio::write64`] | one posted write of 4 or 8 bytes, after every earlier load and store of this thread in memory that the device can reach |
 //!
 //! The accesses are volatile and of one instruction each: none is left out, split or merged. A
@@ -68,6 +69,38 @@ impl Mmio {
         unsafe { write_volatile(at.as_ptr().cast::<u64>(), value.to_le()) };
         Ok(())
     }
+
+    /// Writes 256 bits at a multiple of 32, words in the order of their addresses, by one store.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unsupported`] where the processor has no such store; beside those of the others.
+    pub fn write256(&self, offset: usize, words: [u64; 4]) -> Result<()> {
+        let at = self.mapping.span("register", offset, 32, 32)?;
+        let words = words.map(u64::to_le);
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx") {
+            barrier::publish_to_device();
+            // SAFETY: `span` checked range and alignment, the mapping was made for writing and lives as long as `self`;
+            // the processor has AVX, and every register whose upper half is cleared is named.
+            unsafe {
+                std::arch::asm!(
+                    "vmovdqu ymm0, ymmword ptr [{0}]",
+                    "vmovdqa ymmword ptr [{1}], ymm0",
+                    "vzeroupper",
+                    in(reg) words.as_ptr(),
+                    in(reg) at.as_ptr(),
+                    out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
+                    out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _,
+                    out("ymm8") _, out("ymm9") _, out("ymm10") _, out("ymm11") _,
+                    out("ymm12") _, out("ymm13") _, out("ymm14") _, out("ymm15") _,
+                    options(nostack, preserves_flags),
+                );
+            }
+            return Ok(());
+        }
+        let _ = (at, words);
+        Err(crate::Error::Unsupported("stores of 32 bytes (AVX)"))
+    }
 }
 
 #[cfg(test)]
@@ -94,6 +127,20 @@ mod tests {
         assert_eq!(mmio.read64(8).unwrap(), 0x1_5566_7788);
         assert!(matches!(mmio.read32(4096), Err(Error::OutOfRange { .. })));
         assert!(matches!(mmio.read64(4), Err(Error::Misaligned { .. })));
+    }
+
+    #[test]
+    fn a_wide_store_has_its_words_in_order() {
+        let file = file(4096);
+        let mmio = Mmio::new(file.as_fd(), 0, PAGE_BYTES).unwrap();
+        match mmio.write256(64, [1, 2, 3, 4]) {
+            Ok(()) => {
+                let read = [64, 72, 80, 88].map(|at| mmio.read64(at).unwrap());
+                assert_eq!(read, [1, 2, 3, 4]);
+            }
+            Err(error) => assert!(matches!(error, Error::Unsupported(_)), "{error}"),
+        }
+        assert!(matches!(mmio.write256(72, [0; 4]), Err(Error::Misaligned { .. })));
     }
 
     #[test]

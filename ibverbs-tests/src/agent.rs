@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
@@ -43,6 +44,7 @@ const RXE_ON_CABLE: &[&str] = &[
     "ip addr add ADDRESS/24 dev eth0",
     "ip link set eth0 up",
     "rdma link add rxe0 type rxe netdev eth0",
+    "ip addr add 2001:db8::ADDRESS/64 dev eth0 nodad",
 ];
 /// The network device is the card's, and has no address.
 const CARD_ON_CABLE: &[&str] = &["ip link set eth0 up"];
@@ -118,6 +120,9 @@ impl Cable {
 /// # Errors
 /// When the machine lacks something.
 pub fn agent(end: End, address: Ipv4Addr) -> Result<()> {
+    // MPI tells machines from each other by their names.
+    let [.., last] = address.octets();
+    fs::write("/proc/sys/kernel/hostname", format!("machine{last}"))?;
     match end {
         End::Rxe => rxe_on_cable(address)?,
         End::Card => {
@@ -167,7 +172,13 @@ fn run_all(commands: &[&str], address: Ipv4Addr) -> Result<()> {
 pub(crate) fn rxe_on_cable(address: Ipv4Addr) -> Result<()> {
     load_modules()?;
     let there = Path::new("/sys/class/infiniband").join(End::Rxe.device()).exists();
-    if there { Ok(()) } else { run_all(RXE_ON_CABLE, address) }
+    if there {
+        return Ok(());
+    }
+    // Without its link-local address, which it would make sure of for a second or two, the kernel asks
+    // for no neighbour by IPv6.
+    fs::write("/proc/sys/net/ipv6/conf/eth0/accept_dad", "0")?;
+    run_all(RXE_ON_CABLE, address)
 }
 
 /// Starts the installed balboad with a card on the cable.
@@ -186,6 +197,8 @@ pub enum Listens {
     Tcp(u16),
     /// Once it listens for connections of the RDMA communication manager.
     Cm,
+    /// Once its machine is in a group.
+    Group(Ipv4Addr),
 }
 
 /// One order: to run a program, to start a server and wait until it listens, to wait for its end, to
@@ -200,9 +213,10 @@ fn obey(order: &Value, server: &mut Option<Running>, daemon: Option<&Running>) -
         Some("start") => {
             // One that a failed case left behind ends here.
             drop(server.take());
-            *server = Some(match order["port"].as_u64() {
-                Some(port) => pair::start_server(task()?, u16::try_from(port)?)?,
-                None => start_listener(task()?)?,
+            *server = Some(match (order["port"].as_u64(), order["group"].as_str()) {
+                (Some(port), _) => pair::start_server(task()?, u16::try_from(port)?)?,
+                (None, Some(group)) => start_member(task()?, group.parse()?)?,
+                (None, None) => start_listener(task()?)?,
             });
             return Ok(json!({}));
         }
@@ -220,11 +234,28 @@ fn obey(order: &Value, server: &mut Option<Running>, daemon: Option<&Running>) -
 }
 
 /// Starts a program and waits until the kernel's communication manager knows a listener.
-fn start_listener(task: Task) -> Result<Running> {
+pub(crate) fn start_listener(task: Task) -> Result<Running> {
     let mut running = task.start()?;
-    running.wait_until("it listened", |_| {
+    let mut ticks_then = None;
+    running.wait_until("it listened", |it| {
         let told = Task::new("rdma").words("resource show cm_id").run();
-        told.is_ok_and(|it| it.stdout.contains("state LISTEN"))
+        if !told.is_ok_and(|it| it.stdout.contains("state LISTEN")) {
+            return false;
+        }
+        // The kernel shows the state a little before it hears. Who sleeps then, or has run on since, has come back from it.
+        let ticks = it.user_ticks();
+        it.sleeps() || ticks > *ticks_then.get_or_insert(ticks)
+    })?;
+    Ok(running)
+}
+
+/// Starts a program and waits until the kernel is in a group.
+fn start_member(task: Task, group: Ipv4Addr) -> Result<Running> {
+    // As the kernel writes it: the bytes as they are, read as a number of this machine's.
+    let group = format!("{:08X}", u32::from_ne_bytes(group.octets()));
+    let mut running = task.start()?;
+    running.wait_until("it had joined", |_| {
+        fs::read_to_string("/proc/net/igmp").unwrap_or_default().contains(&group)
     })?;
     Ok(running)
 }
@@ -295,11 +326,13 @@ impl Machine {
     /// # Errors
     /// When it ends before.
     pub fn start_server(&self, words: &str, listens: Listens) -> Result<()> {
-        let port = match listens {
-            Listens::Tcp(port) => Some(port),
-            Listens::Cm => None,
+        let (port, group) = match listens {
+            Listens::Tcp(port) => (Some(port), None),
+            Listens::Cm => (None, None),
+            Listens::Group(group) => (None, Some(group)),
         };
-        self.ask(&json!({ "do": "start", "words": words, "port": port })).map(drop)
+        let order = json!({ "do": "start", "words": words, "port": port, "group": group });
+        self.ask(&order).map(drop)
     }
 
     /// Waits for the end of the server.

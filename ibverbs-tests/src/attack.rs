@@ -21,6 +21,7 @@ pub mod limits;
 pub mod log;
 pub mod phase;
 pub mod relay;
+pub mod requests;
 pub mod retries;
 pub mod scene;
 pub mod silence;
@@ -46,6 +47,7 @@ pub fn cases(length: Length) -> Vec<Case> {
         files::cases(length),
         cable::cases(length),
         relay::cases(length),
+        requests::cases(length),
     ];
     families.into_iter().flatten().collect()
 }

@@ -10,9 +10,12 @@ use std::io;
 
 mod ah;
 pub mod attempt;
+mod cancel;
+mod connection;
 mod descriptors;
 mod device;
 mod dm;
+mod dmabuf;
 mod fork;
 mod library;
 mod mapping;
@@ -25,17 +28,20 @@ mod xrc;
 mod xrcd;
 
 pub use ah::Ah;
+pub use cancel::When;
+pub use connection::{EventChannel, Identifier, Told};
 pub use descriptors::descriptors_of;
 pub use device::{
     AsyncEvent, Channel, Completion, Context, Cq, CqWishes, EVERYTHING, Pd, ThreadDomain,
 };
 pub use dm::{Dm, DmRegion};
+pub use dmabuf::DmaBuf;
 pub use fork::in_child;
 pub use library::Library;
 pub use mapping::Mapping;
 pub use qp::{
     Atomic, AtomicOperation, Destination, End, GROUP_QPN, Operation, Patience, Peer, Qp, QpWishes,
-    Send, Service, Window,
+    Send, Service, TO_INIT, TO_RTR, TO_RTS, Window, blank, gid_bytes,
 };
 pub use recv::Recv;
 pub use region::{Piece, Region};

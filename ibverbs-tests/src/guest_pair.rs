@@ -10,22 +10,25 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::agent::{End, Listens, Machine};
+use crate::cases::rdmacm::{IPERF3, LIBFABRIC, RDMACM_UTILS};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
 use crate::pair::Both;
 use crate::process::Finished;
 use crate::runner::{Case, Need};
+use crate::setting::SHARES;
 use crate::table::table;
 
 /// The machines' addresses on the cable.
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
 
-const RDMACM_UTILS: Need = Need::Program("rping", "rdmacm-utils");
-const IPERF3: Need = Need::Program("iperf3", "iperf3");
-const LIBFABRIC: Need = Need::Program("fi_pingpong", "libfabric-bin");
 /// The port at which fi_pingpong's sides agree on what they do.
 const FI_PINGPONG: u16 = 47592;
 /// The port of the pingpongs of libibverbs.
 const PINGPONG: u16 = 18515;
+/// The port of `remote-shell`.
+pub const REMOTE_SHELL: u16 = 2222;
+/// The MPI program's name among what a machine's job has, where this machine could compile it.
+pub const MPI: &str = "mpi";
 
 /// The pairs of machines that cases run in.
 pub const PAIRS: [[End; 2]; 3] =
@@ -33,6 +36,9 @@ pub const PAIRS: [[End; 2]; 3] =
 
 /// What the test command runs of each pair that has a card: programs of rdma_cm, of each kind one.
 const IN_TEST: [&str; 4] = ["rping", "ucmatose", "ib_write_bw -R", "fi_pingpong"];
+
+/// What compiles the MPI program.
+const MPICC: Need = Need::Program("mpicc.openmpi", "libopenmpi-dev");
 
 /// A program that both sides run, and how it is seen that it did what it should.
 struct Row {
@@ -42,9 +48,11 @@ struct Row {
     /// What the server runs; `ADDRESS` stands for its address, `DEVICE` for its device.
     server: &'static str,
     listens: Listens,
-    /// What the client runs; `ADDRESS` stands for the server's address, `DEVICE` for its own device.
+    /// What the client runs; `ADDRESS` stands for the server's address, `HERE` for its own, `DEVICE` for its own device.
     client: &'static str,
     check: fn(&Both) -> Result<()>,
+    /// Bytes that each card must have received, by its own counter.
+    received: u64,
 }
 
 const ROWS: &[Row] = &[
@@ -55,6 +63,7 @@ const ROWS: &[Row] = &[
         listens: Listens::Tcp(PINGPONG),
         client: "iperf3 -c ADDRESS -p 18515 -n 4M",
         check: |both| both_say(both, "receiver"),
+        received: 0,
     },
     Row {
         name: "ibv_rc_pingpong",
@@ -63,6 +72,7 @@ const ROWS: &[Row] = &[
         listens: Listens::Tcp(PINGPONG),
         client: "ibv_rc_pingpong -d DEVICE -g 1 -m 4096 -n 50 -c ADDRESS",
         check: |both| both_say(both, "50 iters in "),
+        received: 0,
     },
     Row {
         name: "ibv_rc_pingpong -e",
@@ -71,6 +81,7 @@ const ROWS: &[Row] = &[
         listens: Listens::Tcp(PINGPONG),
         client: "ibv_rc_pingpong -d DEVICE -g 1 -m 1024 -n 50 -c -e ADDRESS",
         check: |both| both_say(both, "50 iters in "),
+        received: 0,
     },
     Row {
         name: "verbs-data",
@@ -79,6 +90,7 @@ const ROWS: &[Row] = &[
         listens: Listens::Tcp(PINGPONG),
         client: "verbs-data apart --timeout 18 -d DEVICE -p 18515 ADDRESS",
         check: |both| both_say(both, "350 messages arrived as they should"),
+        received: 0,
     },
     Row {
         name: "ib_send_bw",
@@ -87,6 +99,7 @@ const ROWS: &[Row] = &[
         listens: Listens::Tcp(PINGPONG),
         client: "ib_send_bw -x 1 -u 18 -d DEVICE -F -s 65536 -n 40 ADDRESS",
         check: one_row,
+        received: 0,
     },
     Row {
         name: "rping",
@@ -95,6 +108,7 @@ const ROWS: &[Row] = &[
         listens: Listens::Cm,
         client: "rping -c -a ADDRESS -v -V -C 10 -S 4000",
         check: |both| both_say(both, "ping data: rdma-ping-9: "),
+        received: 0,
     },
     Row {
         name: "ucmatose",
@@ -103,6 +117,7 @@ const ROWS: &[Row] = &[
         listens: Listens::Cm,
         client: "ucmatose -s ADDRESS -c 3 -C 10 -S 5000",
         check: |both| both_say(both, "return status 0"),
+        received: 0,
     },
     Row {
         name: "ib_write_bw -R",
@@ -111,6 +126,7 @@ const ROWS: &[Row] = &[
         listens: Listens::Cm,
         client: "ib_write_bw -R -d DEVICE -F -s 65536 -n 40 ADDRESS",
         check: one_row,
+        received: 0,
     },
     Row {
         name: "ib_read_bw -R",
@@ -119,6 +135,7 @@ const ROWS: &[Row] = &[
         listens: Listens::Cm,
         client: "ib_read_bw -R -d DEVICE -F -o 16 -s 65536 -n 40 ADDRESS",
         check: one_row,
+        received: 0,
     },
     Row {
         name: "ib_send_lat -R",
@@ -127,6 +144,7 @@ const ROWS: &[Row] = &[
         listens: Listens::Cm,
         client: "ib_send_lat -R -d DEVICE -F -s 64 -n 20 ADDRESS",
         check: one_row,
+        received: 0,
     },
     Row {
         name: "fi_pingpong",
@@ -135,17 +153,39 @@ const ROWS: &[Row] = &[
         listens: Listens::Tcp(FI_PINGPONG),
         client: "fi_pingpong -p verbs -e msg -c -S 65536 -I 10 ADDRESS",
         check: |both| both_say(both, "64k"),
+        received: 0,
+    },
+    // The launcher starts its daemon on the other machine by `remote-shell`, and speaks to it by TCP.
+    Row {
+        name: "OpenMPI",
+        need: MPICC,
+        server: "remote-shell serve",
+        listens: Listens::Tcp(REMOTE_SHELL),
+        client: "mpirun.openmpi --allow-run-as-root --leave-session-attached \
+                 --mca plm_rsh_agent SHARES/built/remote-shell --mca plm_rsh_no_tree_spawn 1 \
+                 --mca oob_tcp_if_include 10.77.0.0/24 --mca pml ucx --mca osc ucx \
+                 -x UCX_TLS=rc,self -x UCX_UD_ETH_DGID_CHECK=n --host HERE,ADDRESS -np 2 \
+                 SHARES/job/mpi check 1",
+        check: |both| {
+            for text in ["2 ranks, ", ", 0 wrong"] {
+                ensure!(both.client.stdout.contains(text), "no {text:?}: {}", both.client);
+            }
+            Ok(())
+        },
+        received: 8 << 20,
     },
 ];
 
-fn both_say(both: &Both, text: &str) -> Result<()> {
+/// Both sides say something.
+pub(crate) fn both_say(both: &Both, text: &str) -> Result<()> {
     for side in [&both.server, &both.client] {
         ensure!(side.stdout.contains(text), "it does not say {text:?}: {side}");
     }
     Ok(())
 }
 
-fn one_row(both: &Both) -> Result<()> {
+/// The client of a program of perftest's has one row of figures.
+pub(crate) fn one_row(both: &Both) -> Result<()> {
     let rows = table(&both.client)?.len();
     ensure!(rows == 1, "{rows} rows of figures, not 1: {}", both.client);
     Ok(())
@@ -193,11 +233,11 @@ pub fn cases(sides: &Rc<[Side; 2]>) -> Vec<Case> {
 }
 
 fn both_ways([first, second]: &[Side; 2], row: &Row) -> Result<()> {
-    let [first_address, second_address] = ADDRESSES;
-    for (server, client, address) in
-        [(first, second, first_address), (second, first, second_address)]
+    let [one, other] = ADDRESSES;
+    for (server, client, addresses) in
+        [(first, second, [one, other]), (second, first, [other, one])]
     {
-        let both = run(server, client, address, row).and_then(|it| (row.check)(&it));
+        let both = run(server, client, row, addresses).and_then(|it| (row.check)(&it));
         let whole = || [first, second].into_iter().try_for_each(nothing_lost);
         both.and_then(|()| whole()).with_context(|| {
             let said = |who: &str, side: &Side| {
@@ -209,31 +249,49 @@ fn both_ways([first, second]: &[Side; 2], row: &Row) -> Result<()> {
     Ok(())
 }
 
-/// Every frame that arrived at a card's end was taken, and as long as frames are.
-fn nothing_lost(side: &Side) -> Result<()> {
+/// The counters of a machine's card, if it has one.
+fn counters(side: &Side) -> Result<Option<Value>> {
     if side.end != End::Card {
-        return Ok(());
+        return Ok(None);
     }
     let told = side.machine.run("balboa status --json")?.success()?;
     let status: Value = serde_json::from_str(&told.stdout)?;
-    let counters = &status["cards"][0]["counters"];
+    Ok(Some(status["cards"][0]["counters"].clone()))
+}
+
+/// Bytes that a machine's card has received, if it has one.
+fn received(side: &Side) -> Result<Option<u64>> {
+    let Some(counters) = counters(side)? else { return Ok(None) };
+    counters["rcvd_bytes"].as_u64().context("no rcvd_bytes").map(Some)
+}
+
+/// Every frame that arrived at a card's end was taken, and as long as frames are.
+fn nothing_lost(side: &Side) -> Result<()> {
+    let Some(counters) = counters(side)? else { return Ok(()) };
     for name in ["port_frames_lost", "port_frames_bad_length"] {
         ensure!(counters[name] == 0, "{name} is {}: {counters}", counters[name]);
     }
     Ok(())
 }
 
-/// Runs both sides to their ends.
-fn run(server: &Side, client: &Side, address: Ipv4Addr, row: &Row) -> Result<Both> {
+/// Runs both sides to their ends; the addresses are the server's and the client's.
+fn run(server: &Side, client: &Side, row: &Row, [there, here]: [Ipv4Addr; 2]) -> Result<Both> {
     let words = |text: &str, side: &Side| {
-        text.replace("ADDRESS", &address.to_string()).replace("DEVICE", side.end.device())
+        let text = text.replace("ADDRESS", &there.to_string()).replace("HERE", &here.to_string());
+        text.replace("DEVICE", side.end.device()).replace("SHARES", SHARES)
     };
+    let before = [received(server)?, received(client)?];
     server.machine.start_server(&words(row.server, server), row.listens)?;
     // A server whose client failed may wait for ever: the next one that is started ends it.
-    let client = client.machine.run(&words(row.client, client)).and_then(Finished::success)?;
-    let server = server.machine.wait().and_then(Finished::success);
-    let server = server.with_context(|| format!("its client was fine: {client}"))?;
-    Ok(Both { server, client })
+    let said = client.machine.run(&words(row.client, client)).and_then(Finished::success)?;
+    let ended = server.machine.wait().and_then(Finished::success);
+    let ended = ended.with_context(|| format!("its client was fine: {said}"))?;
+    for (side, before) in [server, client].into_iter().zip(before) {
+        let now = received(side)?;
+        let enough = now.zip(before).is_none_or(|(now, before)| now - before >= row.received);
+        ensure!(enough, "{}'s card went from {before:?} to {now:?} bytes: {said}", side.end);
+    }
+    Ok(Both { server: ended, client: said })
 }
 
 #[cfg(test)]

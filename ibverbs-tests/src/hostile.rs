@@ -18,6 +18,7 @@ pub mod control;
 pub mod fuse;
 pub mod queues;
 pub mod relay;
+pub mod requests;
 pub mod retries;
 pub mod silence;
 pub mod translations;

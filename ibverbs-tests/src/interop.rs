@@ -27,6 +27,8 @@ use crate::scapy;
 use crate::setting::{Daemon, Setting, Who};
 use crate::table::table;
 
+mod rdmacm;
+
 /// The machine's RDMA device.
 const RXE: &str = agent::End::Rxe.device();
 /// How long a program here may take: as long as one in the machine.
@@ -168,6 +170,9 @@ fn rows() -> Vec<Row> {
             ["uc", "ud"].into_iter().try_for_each(|service| trial.unreliable_on_bad_cable(service))
         };
         add(format!("bad cable/{name}"), &[PERFTEST], fault, Box::new(body));
+    }
+    for rdmacm::Row { name, needs, fault, body } in rdmacm::rows() {
+        add(format!("rdmacm/{name}"), &needs, fault, body);
     }
     rows
 }

@@ -17,17 +17,19 @@ pub fn free_port() -> Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// Whether somebody listens on a TCP port. Looked up rather than tried: a connection would be taken
-/// for the client's.
-fn is_listening(port: u16) -> bool {
+/// Whether somebody listens on a TCP port in the network namespace of a process, or `self`. Looked up rather
+/// than tried: a connection would be taken for the client's.
+fn is_listening(process: &str, port: u16) -> bool {
     const LISTEN: &str = "0A";
     let ending = format!(":{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-        fs::read_to_string(table).unwrap_or_default().lines().any(|line| {
-            let mut words = line.split_whitespace().skip(1);
-            words.next().is_some_and(|local| local.ends_with(&ending))
-                && words.nth(1) == Some(LISTEN)
-        })
+    ["tcp", "tcp6"].iter().any(|table| {
+        fs::read_to_string(format!("/proc/{process}/net/{table}")).unwrap_or_default().lines().any(
+            |line| {
+                let mut words = line.split_whitespace().skip(1);
+                words.next().is_some_and(|local| local.ends_with(&ending))
+                    && words.nth(1) == Some(LISTEN)
+            },
+        )
     })
 }
 
@@ -45,8 +47,16 @@ pub struct Both {
 /// # Errors
 /// When it ends before.
 pub fn start_server(server: Task, port: u16) -> Result<Running> {
+    start_server_in("self", server, port)
+}
+
+/// The same with one that runs in the network namespace of a process.
+///
+/// # Errors
+/// When it ends before.
+pub fn start_server_in(process: &str, server: Task, port: u16) -> Result<Running> {
     let mut running = server.start()?;
-    running.wait_until("it listened", |_| is_listening(port))?;
+    running.wait_until("it listened", |_| is_listening(process, port))?;
     Ok(running)
 }
 
@@ -98,7 +108,7 @@ mod tests {
     #[test]
     fn a_listener_is_seen_without_being_disturbed() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        assert!(is_listening(listener.local_addr().unwrap().port()));
+        assert!(is_listening("self", listener.local_addr().unwrap().port()));
         listener.set_nonblocking(true).unwrap();
         assert!(listener.accept().is_err(), "nobody connected");
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -22,8 +22,20 @@ const LOOK: Duration = Duration::from_millis(5);
 const MAX_OUTPUT: usize = 64 << 20;
 /// Lines of output that a failure shows.
 const SHOWN_LINES: usize = 40;
-/// All that programs see of our environment.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where programs are looked for.
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The state of a process as the kernel writes it, a letter; none where there is no such process.
+pub fn state(pid: i32) -> Option<char> {
+    fields(pid)?.first()?.chars().next()
+}
+
+/// What the kernel tells of a process behind its number and its name: the state comes first, as proc_pid_stat(5) has it.
+fn fields(pid: i32) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in brackets, and may hold some itself.
+    Some(stat.rsplit(')').next()?.split_whitespace().map(str::to_owned).collect())
+}
 
 /// A program to run, not yet started.
 #[derive(Clone, Debug)]
@@ -205,6 +217,16 @@ impl Running {
     /// Its process id.
     pub fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).unwrap_or(i32::MAX)
+    }
+
+    /// Whether its first thread waits for something to happen, and not within the kernel for a lock.
+    pub fn sleeps(&self) -> bool {
+        state(self.pid()) == Some('S')
+    }
+
+    /// How long its own code has run, in ticks of the kernel's clock.
+    pub fn user_ticks(&self) -> u64 {
+        fields(self.pid()).and_then(|it| it.get(11)?.parse().ok()).unwrap_or(0)
     }
 
     /// What it wrote to standard output so far.

@@ -10,13 +10,17 @@ use nix::unistd::geteuid;
 use terminal::report;
 
 use crate::process::Task;
-use crate::setting::{SHARES, Setting, Stage, Who};
+use crate::setting::{Root, SHARES, Setting, Stage, Who};
 
 /// Something a case needs of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// A program, and the Debian package it comes with.
     Program(&'static str, &'static str),
+    /// A file, and the Debian package it comes with.
+    File(&'static str, &'static str),
+    /// A library that its package has or leaves out, below the libraries' directory, and that package.
+    Library(&'static str, &'static str),
     /// To be root.
     Root,
     /// Free memory, MiB.
@@ -31,10 +35,21 @@ pub enum Need {
 
 impl Need {
     /// Why it is not met, if it is not.
-    fn missing(self) -> Option<String> {
+    fn missing(self, root: Option<&Root>) -> Option<String> {
         match self {
+            Self::Program(program, package) if root.is_some_and(|it| !it.has(program)) => {
+                Some(format!("needs {program}, of {package}, which the root has not"))
+            }
+            Self::Program(..) if root.is_some() => None,
             Self::Program(program, package) => (!Task::is_installed(program))
                 .then(|| format!("needs {program}: apt-get install {package}")),
+            Self::File(file, package) => (!Path::new(file).exists())
+                .then(|| format!("needs {file}: apt-get install {package}")),
+            Self::Library(library, package) => {
+                let root = root.map_or(Path::new("/"), |root| &root.path);
+                let place = format!("usr/lib/{}-linux-gnu/{library}", std::env::consts::ARCH);
+                (!root.join(place).exists()).then(|| format!("needs a {package} with {library}"))
+            }
             Self::Root => (!geteuid().is_root()).then(|| "needs to be run by root".to_owned()),
             Self::Scapy => crate::scapy::python().is_none().then(|| {
                 "needs scapy, which cargo xtask test installs from PyPI where it can".to_owned()
@@ -115,6 +130,14 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// Of cases that cannot be run together, for a reason that is said at once.
+    #[must_use]
+    pub fn skipped(name: &str, error: &anyhow::Error) -> Self {
+        let reason = format!("{error:#}");
+        report!("skip {name}: {reason}");
+        Self { skipped: vec![(name.to_owned(), reason)], ..Self::default() }
+    }
+
     /// Adds another run's.
     pub fn add(&mut self, other: Self) {
         self.passed += other.passed;
@@ -191,16 +214,30 @@ impl Filter {
 }
 
 /// Runs cases with the programs in `built`, printing a line for each; `repeat` is the command that
-/// runs a case again when `--only NAME --exact` is added to it.
+/// runs a case again when `NAME --exact` is added to it.
 ///
 /// # Errors
 /// When the programs cannot be laid out.
 pub fn run(cases: &[Case], filter: &Filter, built: &Path, repeat: &str) -> Result<Summary> {
-    let stage = Stage::new(built)?;
+    run_within(None, cases, filter, built, repeat)
+}
+
+/// The same, with verbs programs in a root directory of their own.
+///
+/// # Errors
+/// When the programs cannot be laid out.
+pub fn run_within(
+    root: Option<&Root>,
+    cases: &[Case],
+    filter: &Filter,
+    built: &Path,
+    repeat: &str,
+) -> Result<Summary> {
+    let stage = Stage::new(built)?.within(root);
     let _tidy = crate::interrupt::remove_on_signal(stage.path());
     let mut summary = Summary::default();
     for case in cases.iter().filter(|case| filter.takes(&case.name)) {
-        if let Some(reason) = case.needs.iter().find_map(|need| need.missing()) {
+        if let Some(reason) = case.needs.iter().find_map(|need| need.missing(root)) {
             report!("skip {}: {reason}", case.name);
             summary.skipped.push((case.name.clone(), reason));
             continue;
@@ -215,7 +252,7 @@ pub fn run(cases: &[Case], filter: &Filter, built: &Path, repeat: &str) -> Resul
             }
             Err(error) => {
                 report!("FAIL {} ({seconds:.1} s)\n{error:#}", case.name);
-                report!("repeat: {repeat} --only '{}' --exact", case.name);
+                report!("repeat: {repeat} '{}' --exact", case.name);
                 summary.failed.push(case.name.clone());
             }
         }

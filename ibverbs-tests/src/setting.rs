@@ -10,24 +10,26 @@ use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use serde_json::Value;
 use tempfile::TempDir;
+use verbs_sys::{RELEASES, Release};
 
-use crate::process::{LIMIT, Running, Task};
+use crate::process::{self, LIMIT, Running, Task};
 
 /// The ordinary user when the tests run as root: nobody.
 pub const NOBODY: u32 = 65534;
 /// Where the guest finds what the host shares: `built`, the programs under test, `job`, what it was
 /// booted for, and `modules`.
 pub const SHARES: &str = "/run/balboa-guest";
-/// The programs under test.
-pub const PROGRAMS: [&str; 8] = [
+/// The programs under test, beside the providers.
+const PROGRAMS: [&str; 9] = [
     "balboad",
     "balboa",
-    "libbalboa_provider.so",
+    "balboa-perf",
     "verbs-attack",
     "verbs-bench",
     "verbs-data",
     "verbs-mortal",
     "deny-namespaces",
+    "in-root",
 ];
 
 /// Who runs a case.
@@ -41,10 +43,27 @@ pub enum Who {
     Ourselves,
 }
 
+/// A root directory with another release of rdma-core than this machine's.
+#[derive(Clone, Debug)]
+pub struct Root {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// The release.
+    pub release: u32,
+}
+
+impl Root {
+    /// Whether it has a program.
+    pub(crate) fn has(&self, program: &str) -> bool {
+        ["usr/bin", "usr/sbin"].iter().any(|dir| self.path.join(dir).join(program).is_file())
+    }
+}
+
 /// The programs under test, where every user can execute them.
 #[derive(Debug)]
 pub struct Stage {
     home: TempDir,
+    root: Option<Root>,
 }
 
 impl Stage {
@@ -59,8 +78,9 @@ impl Stage {
         let bin = home.path().join("bin");
         fs::create_dir(&bin)?;
         fs::set_permissions(&bin, open.clone())?;
-        for program in PROGRAMS {
-            let (from, to) = (built.join(program), bin.join(program));
+        let programs = PROGRAMS.into_iter().map(str::to_owned);
+        for program in programs.chain(RELEASES.iter().map(Release::provider)) {
+            let (from, to) = (built.join(&program), bin.join(&program));
             fs::copy(&from, &to).with_context(|| {
                 format!(
                     "cannot copy {} (cargo build --release --workspace makes it)",
@@ -69,7 +89,14 @@ impl Stage {
             })?;
             fs::set_permissions(&to, open.clone())?;
         }
-        Ok(Self { home })
+        Ok(Self { home, root: None })
+    }
+
+    /// The same, where programs run by `balboa run` do so in a root directory of their own.
+    #[must_use]
+    pub fn within(mut self, root: Option<&Root>) -> Self {
+        self.root = root.cloned();
+        self
     }
 
     /// The directory that everything lies in.
@@ -88,7 +115,7 @@ impl Stage {
         if user.is_some() {
             chown(directory.path(), user, user)?;
         }
-        Ok(Setting { bin: self.home.path().join("bin"), directory, user })
+        Ok(Setting { bin: self.home.path().join("bin"), directory, user, root: self.root.clone() })
     }
 }
 
@@ -99,6 +126,7 @@ pub struct Setting {
     pub bin: PathBuf,
     directory: TempDir,
     user: Option<u32>,
+    root: Option<Root>,
 }
 
 impl Setting {
@@ -110,6 +138,11 @@ impl Setting {
     /// The uid that the case's programs run as.
     pub fn uid(&self) -> u32 {
         self.user.unwrap_or_else(|| geteuid().as_raw())
+    }
+
+    /// The release of rdma-core, if it is another root's.
+    pub fn release(&self) -> Option<u32> {
+        self.root.as_ref().map(|root| root.release)
     }
 
     /// A program, as the case's user, in the case's directory.
@@ -128,7 +161,23 @@ impl Setting {
 
     /// `balboa run --state-dir DIR --`, to which the command is to be added.
     pub fn balboa_run(&self, state_dir: &Path) -> Task {
-        self.built("balboa").arg("run").arg("--state-dir").arg(state_dir).arg("--")
+        let balboa = match &self.root {
+            None => self.built("balboa"),
+            Some(root) => self.inside(root).arg(self.bin.join("balboa")),
+        };
+        balboa.arg("run").arg("--state-dir").arg(state_dir).arg("--")
+    }
+
+    /// A program in a root directory, as the case's user, to which the command is to be added.
+    fn inside(&self, root: &Root) -> Task {
+        let task = self.built("in-root").user(None);
+        // It changes the root first, and the user then.
+        let task = match self.user {
+            Some(user) => task.arg("--user").arg(user.to_string()),
+            None => task,
+        };
+        let shared = std::env::temp_dir();
+        task.arg(&root.path).arg(shared)
     }
 
     /// The state directory that [`Setting::balboad`] uses.
@@ -161,11 +210,20 @@ impl Setting {
     /// # Errors
     /// When one does not come up.
     pub fn cabled_balboads(&self) -> Result<[Daemon<'_>; 2]> {
+        self.cabled_balboads_with("")
+    }
+
+    /// The same, with further arguments.
+    ///
+    /// # Errors
+    /// As [`Self::cabled_balboads`].
+    pub fn cabled_balboads_with(&self, arguments: &str) -> Result<[Daemon<'_>; 2]> {
         let start = |number: usize| {
             let [local, remote] = [number, 1 - number].map(|end| self.cable_end(end));
             let port = format!("--port unix:{},{}", local.display(), remote.display());
             let state_dir = self.directory().join(format!("cabled{number}"));
-            self.balboad_in(&state_dir, &format!("--soft 1 {port} --ip 10.77.0.{}/24", number + 1))
+            let ip = format!("--ip 10.77.0.{}/24", number + 1);
+            self.balboad_in(&state_dir, &format!("--soft 1 {port} {ip} {arguments}"))
         };
         Ok([start(0)?, start(1)?])
     }
@@ -244,11 +302,7 @@ impl Daemon<'_> {
 
     /// Whether it has ended, or is about to and cannot be kept from it.
     pub fn has_ended(&self) -> bool {
-        let status = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
-        status
-            .rsplit(')')
-            .next()
-            .is_none_or(|rest| matches!(rest.trim_start().chars().next(), None | Some('Z')))
+        matches!(process::state(self.pid()), None | Some('Z'))
     }
 
     /// Kills it without warning.

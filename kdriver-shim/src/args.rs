@@ -8,15 +8,17 @@ use card_driver::address::PortAddress;
 use card_driver::soft::SoftCard;
 use clap::{ArgAction, Parser};
 use fpga_regs::coyote::shell::Map;
-use softcard::{FaultSpec, Link};
+use softcard::{FaultSpec, Image, Link};
 use vfio::PciAddress;
+
+use crate::metrics::Endpoint;
 
 /// Most software cards one balboad runs.
 pub const MAX_CARDS: u32 = 16;
 
 /// Exit codes, as `--help` documents them.
 pub mod exit {
-    /// Ended by SIGTERM, SIGINT or SIGHUP.
+    /// Ended by a signal, or the configuration is well.
     pub const OK: u8 = 0;
     /// A card, the state directory or the kernel failed.
     pub const FAILURE: u8 = 1;
@@ -28,7 +30,13 @@ pub mod exit {
 
 const AFTER_HELP: &str = "\
 One line, `ready`, is printed to standard output once verbs programs are served; the log goes to
-standard error. SIGTERM, SIGINT and SIGHUP end balboad.
+standard error. SIGTERM and SIGINT end balboad; so does SIGHUP, but for a balboad with --config: that
+reads its file again. verbose and metrics are taken from it, and the log says what else has changed
+there, which takes effect when balboad is started again.
+
+The file of --config is TOML: options' names without dashes before them (soft = 2), lists for those
+that may be given several times (ip = [\"1=10.0.0.2\"]). What an option gives counts for all that the
+file says under its name.
 
 A FAULT is one of loss=P%, dup=P%, reorder=P%, corrupt=P%, ecn=P% and delay=TIME or
 delay=TIME..TIME, with P from 0 to 100 and times in ns, us or ms. It is applied to every frame of
@@ -37,11 +45,11 @@ later ones have come (1 ms at most), corrupt flips one bit behind the Ethernet h
 as having met congestion, delay lets it take that long. A frame from one card to another passes
 the cables of both.
 
-Exit codes: 0 ended by a signal; 1 a card, the state directory or the kernel failed; 2 wrong
+Exit codes: 0 ended by a signal, or --check-config finds the file well; 1 a card, the state directory or the kernel failed; 2 wrong
 arguments; 3 another balboad serves the state directory.";
 
 /// Runs cards for verbs programs of this user: bring-up, resources, events.
-#[derive(Debug, Parser)]
+#[derive(Clone, Debug, Parser)]
 #[command(name = "balboad", version, after_help = AFTER_HELP)]
 pub struct Args {
     /// Run N software cards, balboa0 to balboa(N-1), connected by a switch
@@ -68,6 +76,17 @@ pub struct Args {
     /// Give a software card's shell the registers of another time (default: since-2026)
     #[arg(long = "soft-map", value_name = "[CARD=]before-2026|since-2026")]
     pub maps: Vec<ForCard<MapName>>,
+    /// Program a software card with a verbs queue engine (default), or as published: pass-through logic over a model of
+    /// the published stack, over which balboad hosts the engine; for all of them unless CARD is given
+    #[arg(long = "soft-image", value_name = "[CARD=]vqe|stock")]
+    pub images: Vec<ImageFor>,
+    /// What a published bitstream cannot carry between two balboads goes through a tunnel, or is refused (off) [default:
+    /// off, which is all there is so far]
+    #[arg(long, value_name = "off")]
+    pub tunnel: Option<Tunnel>,
+    /// Fail a queue pair of a card with a published bitstream when its peer is silent for so many milliseconds [default: 500]
+    #[arg(long, value_name = "MS")]
+    pub watchdog: Option<Watchdog>,
     /// Make every cable, or card N's, a bad one; may be given several times
     #[arg(long = "fault", value_name = "FAULT[,FAULT...][,card=N]")]
     pub faults: Vec<FaultSpec>,
@@ -75,15 +94,68 @@ pub struct Args {
     /// replaced, or a FIFO of your own that is read; no link is followed
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Seed of what faults do to the n-th frame each way
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
+    /// Seed of what faults do to the n-th frame each way [default: 0]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
     /// Serve in this directory [default: $BALBOA_STATE_DIR, else the user's run-time directory]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+    /// Show counters to Prometheus at /metrics of a Unix socket (mode 0600), or of a port of this machine's own
+    #[arg(long, value_name = "unix:PATH|127.0.0.1:PORT")]
+    pub metrics: Option<Endpoint>,
+    /// Take what is not given here from a file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Check the command line and the file [default: /etc/balboa/balboad.toml], and end
+    #[arg(long)]
+    pub check_config: bool,
     /// Log more, and what comes again and again each time; twice: everything
     #[arg(short, long, action = ArgAction::Count)]
     pub verbose: u8,
+}
+
+/// Milliseconds of a peer's silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(try_from = "u64")]
+pub struct Watchdog(u64);
+
+const WATCHDOG_RANGE: &str =
+    "write milliseconds from 400, for the card still repeats before, to 600000";
+
+impl TryFrom<u64> for Watchdog {
+    type Error = &'static str;
+
+    fn try_from(milliseconds: u64) -> Result<Self, Self::Error> {
+        let fits = (400..=600_000).contains(&milliseconds);
+        fits.then_some(Self(milliseconds)).ok_or(WATCHDOG_RANGE)
+    }
+}
+
+impl FromStr for Watchdog {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map_err(|_| WATCHDOG_RANGE).and_then(|number: u64| number.try_into())
+    }
+}
+
+/// Whether what a published bitstream cannot carry goes through the tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tunnel {
+    /// It is refused.
+    Off,
+}
+
+impl FromStr for Tunnel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            "on" => Err("the tunnel is not built yet; leave --tunnel out, or write off".into()),
+            _ => Err("write off, the only value there is so far".into()),
+        }
+    }
 }
 
 /// A value for one card.
@@ -93,6 +165,27 @@ pub struct ForCard<T> {
     pub card: u32,
     /// The value.
     pub value: T,
+}
+
+/// What a software card is programmed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageFor {
+    /// Card number; all cards that are not named where none is given.
+    pub card: Option<u32>,
+    /// The image.
+    pub image: Image,
+}
+
+impl FromStr for ImageFor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbered = text.split_once('=').map(|(card, rest)| (card.parse(), rest));
+        match numbered {
+            Some((Ok(card), rest)) => Ok(Self { card: Some(card), image: rest.parse()? }),
+            _ => Ok(Self { card: None, image: text.parse()? }),
+        }
+    }
 }
 
 /// The cards as the command line wants them, in the order of their numbers.
@@ -120,9 +213,17 @@ impl Cards {
         }
         Ok(match self.soft.get(card) {
             Some(soft) => Manifest {
-                name: "software card".into(),
+                name: match soft.image {
+                    Image::Vqe => "software card".into(),
+                    Image::Stock => {
+                        "software card with the published image (--soft-image stock)".into()
+                    }
+                },
                 map: soft.map,
-                engine: EngineKind::Vqe,
+                engine: match soft.image {
+                    Image::Vqe => EngineKind::Vqe,
+                    Image::Stock => EngineKind::Stock,
+                },
                 regions: Some(softcard::WINDOWS),
             },
             None => Manifest {
@@ -136,6 +237,12 @@ impl Cards {
 }
 
 impl Args {
+    /// Milliseconds of a peer's silence by which a queue pair of a card with a published bitstream fails.
+    #[must_use]
+    pub fn watchdog(&self) -> u64 {
+        self.watchdog.map_or(500, |watchdog| watchdog.0)
+    }
+
     /// The cards, in the order of their numbers.
     ///
     /// # Errors
@@ -175,7 +282,13 @@ impl Args {
             if number < soft {
                 let link = one(&self.ports, number, "--port")?.cloned().unwrap_or_default();
                 let map = one(&self.maps, number, "--soft-map")?.copied().unwrap_or_default().0;
-                cards.soft.push(SoftCard { link, map });
+                let image = self.image(number)?;
+                if self.shadow && image == Image::Stock {
+                    return Err(format!(
+                        "--shadow: the published image, which card {number} has, shares its port with nobody; leave --shadow or --soft-image out"
+                    ));
+                }
+                cards.soft.push(SoftCard { link, map, image, vfpgas: None });
             }
             let address = one(&self.ips, number, "--ip")?.copied();
             let address = address.unwrap_or_else(|| PortAddress::default_of(number));
@@ -189,6 +302,21 @@ impl Args {
             cards.manifests.push(one(&self.manifests, number, "--manifest")?.cloned());
         }
         Ok(cards)
+    }
+
+    /// What a software card is programmed with.
+    fn image(&self, number: u32) -> Result<Image, String> {
+        for card in [Some(number), None] {
+            let mut given = self.images.iter().filter(|image| image.card == card);
+            match (given.next(), given.next()) {
+                (Some(_), Some(_)) => {
+                    return Err("--soft-image is given twice for a card; write --soft-image CARD=… for the others".into());
+                }
+                (Some(image), None) => return Ok(image.image),
+                _ => {}
+            }
+        }
+        Ok(Image::default())
     }
 
     /// Checks that the cards that options name are there: ports and faults are a software card's.
@@ -206,7 +334,12 @@ impl Args {
         let maps = self.maps.iter().map(|map| ("--soft-map", map.card, soft));
         let ips = self.ips.iter().map(|ip| ("--ip", ip.card, count));
         let manifests = self.manifests.iter().map(|file| ("--manifest", file.card, count));
-        let mut all = ports.chain(maps).chain(ips).chain(manifests);
+        let images = self.images.iter();
+        let images = images.filter_map(|image| Some(("--soft-image", image.card?, soft)));
+        if let (0, Some(_)) = (soft, self.images.first()) {
+            return Err("--soft-image: there are no software cards; --soft N runs some".into());
+        }
+        let mut all = ports.chain(maps).chain(images).chain(ips).chain(manifests);
         if let Some((option, card, limit)) = all.find(|(_, card, limit)| card >= limit) {
             return Err(missing(format!("{option} {card}=…"), &card, limit));
         }
@@ -262,6 +395,16 @@ mod tests {
     }
 
     #[test]
+    fn the_tunnel_is_off_and_on_is_refused_by_a_sentence() {
+        let parse =
+            |args: &[&str]| Args::try_parse_from([&["balboad", "--soft", "1"], args].concat());
+        assert_eq!(parse(&["--tunnel", "off"]).unwrap().tunnel, Some(Tunnel::Off));
+        let why = parse(&["--tunnel", "on"]).unwrap_err().to_string();
+        assert!(why.contains("the tunnel is not built yet"), "{why}");
+        assert!(parse(&["--watchdog", "399"]).is_err(), "the card still repeats then");
+    }
+
+    #[test]
     fn cards_have_defaults_and_take_their_own_values() {
         let made = cards(&[
             "--soft",
@@ -289,6 +432,16 @@ mod tests {
         let texts: Vec<String> = args.faults.iter().map(ToString::to_string).collect();
         assert_eq!(texts, ["loss=1%,card=1", "delay=1ms"]);
         assert!(args.cards().is_ok());
+    }
+
+    #[test]
+    fn an_image_is_for_all_cards_that_are_not_named() {
+        let made =
+            cards(&["--soft", "3", "--soft-image", "stock", "--soft-image", "1=vqe"]).unwrap();
+        let images: Vec<Image> = made.soft.iter().map(|card| card.image).collect();
+        assert_eq!(images, [Image::Stock, Image::Vqe, Image::Stock]);
+        let engine = |card| made.manifest(card).unwrap().engine;
+        assert_eq!([0, 1].map(engine), [EngineKind::Stock, EngineKind::Vqe]);
     }
 
     #[test]
@@ -320,6 +473,14 @@ mod tests {
             (&["--vfio", "3b:00.0", "--shadow"], "is for software cards"),
             (&["--soft", "1", "--fault", "loss=101%"], "fault `loss=101%`: write a percentage"),
             (&["--soft", "1", "--fault", "drop=1%"], "fault `drop=1%`: write loss=, dup="),
+            (&["--soft", "1", "--soft-image", "none"], "write vqe"),
+            (&["--soft", "2", "--soft-image", "2=stock"], "makes cards 0 to 1"),
+            (&["--soft", "2", "--soft-image", "stock", "--soft-image", "vqe"], "given twice"),
+            (
+                &["--soft", "2", "--soft-image", "1=stock", "--shadow"],
+                "shares its port with nobody",
+            ),
+            (&["--vfio", "3b:00.0", "--soft-image", "stock"], "no software cards"),
             (&["--soft", "2", "--fault", "dup=1%,card=2"], "makes cards 0 to 1"),
         ] {
             let refusal = cards(args).unwrap_err();

@@ -2,16 +2,23 @@
 
 use std::sync::Arc;
 
+use bitstreams::Manifest;
 use card_driver::Error as DriverError;
-use card_driver::address::node_guid;
-use card_driver::backend::GrantKind;
+use card_driver::address::{PortAddress, node_guid};
+use card_driver::backend::{CardBackend, GrantKind};
+use card_driver::bringup::bring_up_with;
 use card_driver::device::{self, Device};
 use card_driver::engine::{Engine, EngineLimits};
-use fpga_regs::engine::window::{DOORBELL_PAGES, RELAY_PAGE};
+use card_driver::gsi::Gsi;
+use card_driver::hosted::HostedOptions;
+use card_driver::loading::{Loading, Pace};
+use fpga_regs::engine::window::{Capabilities, DOORBELL_PAGES, RELAY_PAGE};
 use shim_abi::{CardInfo, Limits, PortInfo};
 
 use crate::claims::Claims;
 use crate::error::Error;
+use crate::images::record::Record;
+use crate::images::{self, AGAIN};
 use crate::listeners::Listeners;
 use crate::process::ClientId;
 use crate::quota::Resource;
@@ -41,6 +48,12 @@ pub struct Card {
     pub wanted_back: bool,
     /// Its addresses are those of a network device of the kernel's.
     pub follows_kernel: bool,
+    /// Its images.
+    pub record: Record,
+    /// Why nobody can use it, whatever its engines are.
+    pub unusable: Option<String>,
+    /// Its queue pair 1, where connections are managed by it.
+    pub gsi: Option<Arc<Gsi>>,
 }
 
 /// What the card did not confirm that it is done with, beside I/O virtual addresses, which the device's
@@ -64,8 +77,8 @@ pub enum Page {
     Client(ClientId),
     /// A client's that is gone, but the engine may still have queues on it.
     Quarantined,
-    /// The driver's own, by which it rings for the clients behind the doorbell pages.
-    Relay,
+    /// The driver's own, by which it rings for queue pair 1, and for the clients behind the doorbell pages.
+    Driver,
 }
 
 /// A window of a card: its engine, and who uses it.
@@ -120,7 +133,7 @@ impl Users {
 
     /// Nobody uses it any more, and no client has anything of it.
     pub fn forget(&mut self) {
-        for page in self.pages.iter_mut().filter(|page| **page != Page::Relay) {
+        for page in self.pages.iter_mut().filter(|page| **page != Page::Driver) {
             *page = Page::Free;
         }
         self.listeners.clear();
@@ -130,7 +143,7 @@ impl Users {
     /// How many clients can have a doorbell page, and how many more can be relayed.
     #[must_use]
     pub fn places(&self) -> [usize; 2] {
-        self.count(|page| page != Page::Relay)
+        self.count(|page| page != Page::Driver)
     }
 
     /// Doorbell pages that are free, and places beside them.
@@ -171,7 +184,96 @@ impl Card {
     pub fn new(mut device: Device) -> Self {
         let users = nobody(&mut device);
         let (claims, xrc, quarantine) = Default::default();
-        Self { device, users, claims, xrc, quarantine, wanted_back: false, follows_kernel: false }
+        let (wanted_back, follows_kernel, gsi) = (false, false, None);
+        let takes_images = device.backend.takes_images();
+        let current = takes_images.then(|| images::initial(&device.manifest)).flatten();
+        let (record, unusable) = (Record::new(current.map(|(name, _)| name)), None);
+        Self {
+            device,
+            users,
+            claims,
+            xrc,
+            quarantine,
+            wanted_back,
+            follows_kernel,
+            record,
+            unusable,
+            gsi,
+        }
+    }
+
+    /// A card that balboad starts with: brought up, unless it is known to hold no image.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn start(
+        number: u32,
+        backend: Arc<dyn CardBackend>,
+        address: PortAddress,
+        manifest: Manifest,
+        record: Option<Record>,
+        options: HostedOptions,
+    ) -> Result<Self, Error> {
+        let needs = record.as_ref().and_then(|record| record.needs.as_ref());
+        let unusable = needs.map(|why| format!("{AGAIN}: {why}"));
+        let mut card = Self::new(match &unusable {
+            Some(why) => {
+                log::error!("balboa{number}: {why}");
+                Device::without_image(number, backend, address, manifest)
+            }
+            None => bring_up_with(number, backend, address, &manifest, options)?,
+        });
+        card.unusable = unusable;
+        card.record = record.unwrap_or(card.record);
+        card.device.serve_interrupts()?;
+        card.manage_connections();
+        Ok(card)
+    }
+
+    /// Takes a card that nobody uses from its engines, for an image.
+    ///
+    /// # Errors
+    /// The driver's: then nothing was given to it.
+    pub fn begin_loading(&mut self, image: Arc<[u8]>, pace: Pace) -> Result<Loading, Error> {
+        let begun = self.device.begin_loading(image, pace);
+        self.let_engines_go();
+        Ok(begun?)
+    }
+
+    /// Has no engine any more.
+    pub fn let_engines_go(&mut self) {
+        self.device.windows.clear();
+        self.users.clear();
+        self.gsi = None;
+    }
+
+    /// Brings it up with an image that it has taken.
+    ///
+    /// # Errors
+    /// The driver's: it has no engine then.
+    pub fn finish_loading(&mut self, loading: Loading, manifest: Manifest) -> Result<(), Error> {
+        self.come_up(|device, up| device.finish_loading(loading, manifest, up))
+    }
+
+    /// Brings it up again with the image that it had.
+    ///
+    /// # Errors
+    /// The driver's: it has no engine then.
+    pub fn keep_image(&mut self) -> Result<(), Error> {
+        self.come_up(|device, up| device.keep_image(up))
+    }
+
+    fn come_up(
+        &mut self,
+        come_up: impl FnOnce(&mut Device, &mut dyn FnMut(&mut Device)) -> Result<(), DriverError>,
+    ) -> Result<(), Error> {
+        let Self { device, users, claims, xrc, quarantine, .. } = self;
+        come_up(device, &mut |device| {
+            *users = nobody(device);
+            (*claims, *xrc, *quarantine) = Default::default();
+        })?;
+        self.manage_connections();
+        Ok(())
     }
 
     /// Brings it up anew after it was reset. No client may have a place on it.
@@ -179,12 +281,35 @@ impl Card {
     /// # Errors
     /// The driver's; it then stays as dead as it was.
     pub fn renew(&mut self) -> Result<(), Error> {
-        let Self { device, users, claims, xrc, quarantine, wanted_back, .. } = self;
+        let Self { device, users, claims, xrc, quarantine, wanted_back, gsi, .. } = self;
+        let managed = gsi.take().is_some();
         device.renew(|device| {
             *users = nobody(device);
             (*claims, *xrc, *quarantine, *wanted_back) = Default::default();
         })?;
+        if managed {
+            self.manage_connections();
+        }
         Ok(())
+    }
+
+    /// Opens its queue pair 1 for the connection manager, if it has one to give.
+    pub fn manage_connections(&mut self) {
+        let offers = |window: &device::Window| {
+            window.engine.limits().capabilities.contains(Capabilities::GSI)
+        };
+        if !self.device.windows.iter().any(offers) {
+            return;
+        }
+        match self.device.open_gsi() {
+            Ok(gsi) => self.gsi = Some(gsi),
+            Err(error) => {
+                let name = self.device.name();
+                log::error!(
+                    "{name}: connections are not managed, for queue pair 1 does not open: {error}"
+                );
+            }
+        }
     }
 
     /// Its windows.
@@ -213,6 +338,10 @@ impl Card {
     /// # Errors
     /// [`Error::NoPlaces`] when every place is taken, [`DriverError::Dead`] when no engine lives.
     pub fn emptiest_window(&mut self) -> Result<Window<'_>, Error> {
+        if let Some(why) = &self.unusable {
+            let (engine, why) = (self.device.name(), why.clone());
+            return Err(DriverError::Dead { engine, why }.into());
+        }
         let places = self.users.iter().flat_map(Users::places).sum();
         let card = self.device.number;
         let death = self.device.windows.iter().find_map(|window| {
@@ -282,11 +411,9 @@ fn nobody(device: &mut Device) -> Vec<Users> {
 
 /// The places of a window of which nothing is used.
 fn places(relays: bool) -> Vec<Page> {
-    if !relays {
-        return vec![Page::Free; usize::from(DOORBELL_PAGES)];
-    }
-    let place = |number| if number == RELAY_PAGE { Page::Relay } else { Page::Free };
-    (1..=u8::MAX).map(place).collect()
+    let last = if relays { u8::MAX } else { DOORBELL_PAGES };
+    let place = |number| if number == RELAY_PAGE { Page::Driver } else { Page::Free };
+    (1..=last).map(place).collect()
 }
 
 /// A card by its number.
@@ -303,7 +430,8 @@ pub fn find(cards: &mut [Card], number: u32) -> Result<&mut Card, Error> {
 pub fn client_limits(engine: &EngineLimits) -> Limits {
     let limit = |resource: Resource| u32::try_from(resource.limit(engine)).unwrap_or(u32::MAX);
     Limits {
-        capabilities: engine.capabilities.bits(),
+        // What is the driver's own is none of a client's.
+        capabilities: engine.capabilities.difference(Capabilities::GSI).bits(),
         qps: limit(Resource::Qps),
         rqs: limit(Resource::Rqs),
         cqs: limit(Resource::Cqs),

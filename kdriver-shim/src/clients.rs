@@ -11,6 +11,7 @@ use card_driver::device::Reach;
 use card_driver::iova::IovaRange;
 use card_driver::spans::Span;
 use hostmem::{PidFd, RemoteProcess};
+use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 use shim_abi::{Request, Way};
 
@@ -229,13 +230,26 @@ impl Client {
 
     /// Logs why it is refused what it asked for.
     pub fn log_refusal(&self, why: &Error) {
-        log::info!(client = self.process.pid; "{} was refused: {why}", self.label());
+        let level = match why {
+            // Who waits for an event asks first.
+            Error::NoEvent => log::Level::Trace,
+            // librdmacm tries so at each start.
+            Error::Connection { errno: Errno::EAFNOSUPPORT, .. } => log::Level::Debug,
+            _ => log::Level::Info,
+        };
+        log::log!(level, client = self.process.pid; "{} was refused: {why}", self.label());
     }
 
     /// The client as the log names it.
     #[must_use]
     pub fn label(&self) -> String {
         format!("{} ({})", self.process.command, self.process.pid)
+    }
+
+    /// Whether it has a card open, and is not at its end.
+    #[must_use]
+    pub fn has_open(&self, card: u32) -> bool {
+        self.stage != Stage::Ending && self.owned.contexts.values().any(|it| it.card == card)
     }
 
     /// Takes its requests, or leaves them waiting in its socket.

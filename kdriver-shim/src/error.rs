@@ -112,6 +112,20 @@ pub enum Error {
         /// How many they are.
         programs: usize,
     },
+    /// What the service manager handed over is not what it should be.
+    #[error("the service manager handed over {why}")]
+    Handed {
+        /// What it is, and what it should be.
+        why: String,
+    },
+    /// The endpoint for metrics cannot be made.
+    #[error("metrics cannot be shown at {at}: {why}")]
+    Metrics {
+        /// Where.
+        at: String,
+        /// Why not.
+        why: String,
+    },
     /// The client names an object it does not have.
     #[error("this process has no {object} {number:#x}")]
     NoSuch {
@@ -130,6 +144,9 @@ pub enum Error {
         /// By what.
         users: String,
     },
+    /// Others have what is wanted.
+    #[error("{0}")]
+    Occupied(String),
     /// No XRC domain stands for a file, and none is to be made.
     #[error("no XRC domain stands for this file; with O_CREAT one is made")]
     NoDomain,
@@ -142,6 +159,17 @@ pub enum Error {
     /// The client may not do this.
     #[error("{0}")]
     Forbidden(String),
+    /// The connection manager does not do what it is told.
+    #[error("{why}")]
+    Connection {
+        /// The error number that the kernel has for it.
+        errno: Errno,
+        /// Why.
+        why: String,
+    },
+    /// An event channel has no event.
+    #[error("there is no event to read")]
+    NoEvent,
     /// Another process's QP is connected to the same far end.
     #[error(
         "QP {peer:#x} of {gid} is connected to QP {qpn:#x} of {owner}; a second process cannot speak for it"
@@ -173,18 +201,26 @@ impl Error {
             Self::NoPlaces { .. }
             | Self::Crowded { .. }
             | Self::Unanswered { .. }
+            | Self::NoEvent
             | Self::NoDomain => Errno::EAGAIN,
             Self::NoSuch { .. } | Self::Invalid(_) => Errno::EINVAL,
-            Self::Busy { .. } | Self::Running { .. } => Errno::EBUSY,
+            Self::Busy { .. }
+            | Self::Occupied(_)
+            | Self::Running { .. }
+            | Self::Driver(DriverError::Recorded) => Errno::EBUSY,
             Self::Claimed { .. } => Errno::EADDRINUSE,
-            Self::Unsupported(_) => Errno::EOPNOTSUPP,
+            Self::Unsupported(_) | Self::Driver(DriverError::NoRecord(_)) => Errno::EOPNOTSUPP,
             Self::Forbidden(_) => Errno::EPERM,
             Self::Driver(
-                DriverError::Dead { .. } | DriverError::Backend(_) | DriverError::BringUp { .. },
+                DriverError::Dead { .. }
+                | DriverError::Backend(_)
+                | DriverError::BringUp { .. }
+                | DriverError::Load { .. },
             )
             | Self::Shadow(host_view::Error::Shadow(_)) => Errno::EIO,
-            Self::StateDir { .. } => Errno::EACCES,
+            Self::StateDir { .. } | Self::Handed { .. } | Self::Metrics { .. } => Errno::EACCES,
             Self::Os { errno, .. }
+            | Self::Connection { errno, .. }
             | Self::Driver(DriverError::Os { errno, .. })
             | Self::Shadow(host_view::Error::Os { errno, .. }) => *errno,
             Self::Memory(error) | Self::Driver(DriverError::Memory(error)) => {

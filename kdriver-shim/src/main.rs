@@ -2,45 +2,67 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
+use bitstreams::Manifest;
 use card_driver::backend::CardBackend;
-use card_driver::bringup::bring_up;
-use card_driver::soft;
+use card_driver::hosted::HostedOptions;
+use card_driver::soft::{self, SoftCard};
 use card_driver::vfio::{Life, VfioBackend};
 use host_view::shadow_device::{self, PortAddresses, ShadowDevices};
 use kdriver_shim::args::{Args, Cards, exit};
 use kdriver_shim::cards::Card;
 use kdriver_shim::error::Error;
+use kdriver_shim::images;
+use kdriver_shim::images::record::Record;
+use kdriver_shim::images::store::Store;
 use kdriver_shim::server::Server;
+use kdriver_shim::service::{self, Watchdog};
 use kdriver_shim::state_dir::StateDir;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use softcard::Link;
 use softcard::port::FRAME_CAPACITY;
+use terminal::Log;
 
 // What the kernel sends, with an Ethernet header and a tag, is a frame of the card's.
 const _: () = assert!((shadow_device::MTU as usize) + 18 < FRAME_CAPACITY);
 
 fn main() -> ExitCode {
-    let args: Args = match terminal::parse("balboad", "command", exit::USAGE) {
+    let given: Args = match terminal::parse("balboad", "command", exit::USAGE) {
         Ok(args) => args,
         Err(code) => return code,
     };
-    let _log = terminal::start_log(args.verbose);
+    let refused = |sentence: &dyn Display| {
+        terminal::complain("balboad", sentence);
+        ExitCode::from(exit::USAGE)
+    };
+    let args = match given.clone().with_file() {
+        Ok(args) => args,
+        Err(error) => return refused(&error),
+    };
     let cards = match args.cards() {
         Ok(cards) => cards,
-        Err(sentence) => {
-            terminal::complain("balboad", sentence);
-            return ExitCode::from(exit::USAGE);
-        }
+        Err(sentence) => return refused(&sentence),
     };
-    match run(&args, &cards) {
+    if args.check_config {
+        return match check(&args, &cards) {
+            Ok(()) => ExitCode::from(exit::OK),
+            Err(error) => refused(&format_args!("{error:#}")),
+        };
+    }
+    let log = terminal::start_log(args.verbose);
+    match run(Configuration { given, now: args }, &cards, &log) {
         Ok(()) => ExitCode::from(exit::OK),
         Err(error) => {
             terminal::complain("balboad", format_args!("{error:#}"));
@@ -50,25 +72,76 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args, wanted: &Cards) -> anyhow::Result<()> {
-    // Before any thread starts: all of them are to leave these signals to the descriptor.
+/// Says that the configuration is well, as far as that can be known without cards.
+fn check(args: &Args, cards: &Cards) -> anyhow::Result<()> {
+    let (soft, count) = (cards.soft.len(), cards.addresses.len());
+    for number in (0u32..).take(count) {
+        cards.manifest(number)?;
+    }
+    let file = args.config.as_deref().unwrap_or(Path::new(""));
+    let vfio = cards.vfio.len();
+    terminal::say(format_args!(
+        "{}: well; {soft} software cards, {vfio} behind VFIO\n",
+        file.display()
+    ))?;
+    Ok(())
+}
+
+/// What balboad was told by its command line, and what goes for it now.
+struct Configuration {
+    given: Args,
+    now: Args,
+}
+
+impl Configuration {
+    /// Reads the file again, and does what can be done about it while programs are served.
+    fn reload(&mut self, server: &mut Server, log: &Log) -> anyhow::Result<()> {
+        let new = self.given.clone().with_file()?;
+        new.cards().map_err(anyhow::Error::msg)?;
+        if new.metrics != self.now.metrics {
+            server.show_metrics(new.metrics.as_ref())?;
+        }
+        log.set_verbosity(new.verbose);
+        let fixed = self.now.fixed_that_differ(&new);
+        // What stays is still what goes: it is told again each time.
+        self.now.metrics = new.metrics;
+        self.now.verbose = new.verbose;
+        log::info!("the configuration was read again");
+        if !fixed.is_empty() {
+            log::warn!(
+                "{}: balboad has to be started again for what the configuration says of it now",
+                fixed.join(", ")
+            );
+        }
+        Ok(())
+    }
+}
+
+fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::Result<()> {
+    // Before any thread starts: it is taken out of the environment.
+    let handed = service::handed_socket()?;
+    // Likewise: all threads are to leave these signals to the descriptor.
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         signals.add(signal);
     }
     signals.thread_block().context("blocking signals")?;
-    let stop = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+    let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
         .context("signalfd")?;
     raise_descriptor_limit();
     raise_memory_limit();
 
+    let args = &configuration.now;
     let uid = nix::unistd::geteuid().as_raw();
     let dir = shim_abi::state_dir(args.state_dir.as_deref(), uid);
     let mut state = StateDir::claim(&dir, uid)?;
     let shadow = args.shadow.then(|| show(wanted)).transpose()?;
     let taps = shadow.as_ref().map(ShadowDevices::taps).unwrap_or_default();
+    let store = Store::new(state.directory()).context("the state directory")?;
+    let (soft_cards, restored) = restore(wanted, &store)?;
+    let seed = args.seed.unwrap_or_default();
     let (runtime, backends) =
-        soft::start(&wanted.soft, &taps, args.pcap.clone(), args.faults.clone(), args.seed)?;
+        soft::start(&soft_cards, &taps, args.pcap.clone(), args.faults.clone(), seed)?;
     let mut backends: Vec<Arc<dyn CardBackend>> =
         backends.into_iter().map(|backend| Arc::new(backend) as Arc<dyn CardBackend>).collect();
     // Held to the end of this thread's work.
@@ -76,31 +149,86 @@ fn run(args: &Args, wanted: &Cards) -> anyhow::Result<()> {
     for address in &wanted.vfio {
         backends.push(Arc::new(VfioBackend::open(*address, &life, shim_abi::DMA_PIECE)?));
     }
-    let mut cards = Vec::new();
-    for ((number, backend), address) in (0u32..).zip(backends).zip(&wanted.addresses) {
-        let manifest = wanted.manifest(number)?;
-        let mut card = Card::new(bring_up(number, backend, *address, &manifest)?);
-        card.device.serve_interrupts()?;
-        cards.push(card);
-    }
-    let listener = state.listen()?;
+    let options = HostedOptions { watchdog: Duration::from_millis(args.watchdog()) };
+    let cards = start(wanted, backends, restored, options)?;
+    let count = cards.len();
+    let listener = match handed {
+        Some(socket) => state.adopt(socket)?,
+        None => state.listen()?,
+    };
     let mut server = Server::new(cards, listener, uid, &state)?;
     if let Some(shadow) = shadow {
         server.follow_addresses_of(shadow)?;
     }
+    server.show_metrics(args.metrics.as_ref())?;
+    server.feed(Watchdog::wanted());
+    let status = format!("{count} cards in {}", dir.display());
+    service::ready(&status);
     let mut out = std::io::stdout();
     // Who started us may not care, and may have closed the other end.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
 
-    let outcome = server.run(stop.as_fd());
-    if let Ok(Some(signal)) = stop.read_signal() {
-        log::info!("signal {}: balboad stops", signal.ssi_signo);
-    }
+    let outcome = server.run(signals.as_fd(), |server| {
+        let signal = signals.read_signal().ok().flatten().map(|signal| signal.ssi_signo);
+        match signal {
+            Some(number) if number == SIGHUP && configuration.given.config.is_some() => {
+                service::reloading();
+                if let Err(error) = configuration.reload(server, log) {
+                    log::error!("the configuration stays as it was: {error:#}");
+                }
+                service::ready(&status);
+                return ControlFlow::Continue(());
+            }
+            Some(number) => log::info!("signal {number}: balboad stops"),
+            // It was read by nobody else, so that there is one; or none has to be.
+            None => return ControlFlow::Continue(()),
+        }
+        service::stopping();
+        ControlFlow::Break(())
+    });
     // The back-ends go with the server; the card thread ends when the last of them has gone.
     drop(server);
     runtime.shutdown();
     outcome.context("the control thread failed")
 }
+
+/// What cards have of what they were flashed with.
+type Restored = BTreeMap<u32, (Manifest, Record)>;
+
+/// The software cards as they were flashed, where they were.
+fn restore(wanted: &Cards, store: &Store) -> anyhow::Result<(Vec<SoftCard>, Restored)> {
+    let mut cards = wanted.soft.clone();
+    let mut restored = BTreeMap::new();
+    for ((number, card), at) in (0u32..).zip(&mut cards).zip(0..) {
+        let found = images::restored(store, &soft::location(at), card, &wanted.manifest(number)?);
+        if let Some((had, manifest, record)) = found {
+            *card = had;
+            restored.insert(number, (manifest, record));
+        }
+    }
+    Ok((cards, restored))
+}
+
+/// Brings the cards up, in the order of their numbers.
+fn start(
+    wanted: &Cards,
+    backends: Vec<Arc<dyn CardBackend>>,
+    mut restored: Restored,
+    options: HostedOptions,
+) -> anyhow::Result<Vec<Card>> {
+    let mut cards = Vec::new();
+    for ((number, backend), address) in (0u32..).zip(backends).zip(&wanted.addresses) {
+        let (manifest, record) = match restored.remove(&number) {
+            Some((manifest, record)) => (manifest, Some(record)),
+            None => (wanted.manifest(number)?, None),
+        };
+        cards.push(Card::start(number, backend, *address, manifest, record, options)?);
+    }
+    Ok(cards)
+}
+
+/// The signal's number as a signal descriptor tells it.
+const SIGHUP: u32 = Signal::SIGHUP as u32;
 
 /// Lets the kernel show the software cards.
 fn show(wanted: &Cards) -> Result<ShadowDevices, host_view::Error> {

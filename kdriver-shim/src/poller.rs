@@ -26,12 +26,18 @@ pub enum Token {
     Channel(ClientId, u32),
     /// The asynchronous event socket of a client's context.
     Async(ClientId, u32),
+    /// Metrics are asked for.
+    Metrics,
     /// News of the addresses of the kernel's devices.
     Addresses,
     /// Answers about programs.
     Answers,
     /// The kernel wants this card back.
     WantedBack(u32),
+    /// A datagram of the connection manager's has arrived at this card.
+    CmArrival(u32),
+    /// An event channel of the connection manager's.
+    CmChannel(u64),
     /// Memory of a client's did not answer this card.
     GivenUp(u32),
     /// An engine has something to say.

@@ -52,6 +52,14 @@ pub enum Resource {
     Dms,
     /// Bytes of all of those together.
     DmBytes,
+    /// Event channels of the connection manager.
+    CmChannels,
+    /// Identifiers of the connection manager.
+    CmIds,
+    /// Events of the connection manager that the client brought about and has not read.
+    CmEvents,
+    /// Joins of multicast groups by the connection manager.
+    CmJoins,
     /// Bytes of all rings together.
     RingBytes,
     /// Bytes that balboad keeps for all of the above, at most, beside the rings; the last one.
@@ -89,6 +97,10 @@ static TABLE: [Row; Resource::KeptBytes as usize + 1] = [
     row(Resource::MrBytes, "registered bytes", 1 << 40, 0),
     row(Resource::Dms, "parts of device memory", 256, DM_BYTES),
     row(Resource::DmBytes, "bytes of device memory", 1 << 30, 0),
+    row(Resource::CmChannels, "event channels", 1024, 1 << 10),
+    row(Resource::CmIds, "connection identifiers", 16384, CM_ID_BYTES),
+    row(Resource::CmEvents, "unread connection events", 65536, CM_EVENT_BYTES),
+    row(Resource::CmJoins, "joined multicast groups", 1024, CM_JOIN_BYTES),
     row(Resource::RingBytes, RINGS, crate::rings::RING_BYTES, 0),
     row(Resource::KeptBytes, "bytes kept at most", 512 << 20, 0),
 ];
@@ -105,10 +117,17 @@ const XRCD_BYTES: u64 = 512;
 const MW_BYTES: u64 = 1 << 10;
 const MR_BYTES: u64 = 1 << 10;
 const DM_BYTES: u64 = 3 << 10;
+/// Of an identifier of the connection manager; all of these are balboad's own.
+pub const CM_ID_BYTES: u64 = 10 << 10;
+/// Of an event of the connection manager.
+pub const CM_EVENT_BYTES: u64 = 1 << 10;
+/// Of a join by the connection manager.
+pub const CM_JOIN_BYTES: u64 = 1 << 10;
 
 /// Whether an object's bytes are enough for what a software card keeps, and for so many of balboad's own:
 /// its places in tables, trees and claims, and what is to be told of it and nobody reads.
-const fn covers(bytes: u64, card: usize, own: usize) -> bool {
+#[must_use]
+pub const fn covers(bytes: u64, card: usize, own: usize) -> bool {
     (card as u64).saturating_add(own as u64) <= bytes
 }
 const _: () = assert!(covers(QP_BYTES, softcard::QP_BYTES, 2048));
@@ -148,7 +167,9 @@ impl Resource {
             Self::Memberships => u32::from(engine.groups),
             Self::Mws | Self::Mrs => engine.keys,
             Self::DmBytes => engine.dm_bytes,
-            Self::Contexts | Self::Channels => return table.min(share_of_descriptors()),
+            Self::Contexts | Self::Channels | Self::CmChannels => {
+                return table.min(share_of_descriptors());
+            }
             _ => return table,
         };
         table.min(u64::from(share(offered)))

@@ -1,34 +1,42 @@
 //! The control thread: one epoll set over listener, clients, news of engines and full sockets.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use card_driver::loading::Pace;
 use host_view::shadow_device::ShadowDevices;
 use host_view::sysfs::PortFiles;
 use hostmem::fdpass::{self, Wait};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
-use shim_abi::{Hello, MAX_MESSAGE, Refusal, Reply, Request, Response, Role};
+use shim_abi::{FlashState, Hello, MAX_MESSAGE, Refusal, Reply, Request, Response, Role};
 
 use crate::aside::Aside;
-use crate::cards::Card;
+use crate::cards::{Card, find};
 use crate::clients::{Client, Stage};
+use crate::cm::ConnectionManager;
 use crate::error::Error;
 use crate::events::{self, Clients};
+use crate::images::store::Store;
+use crate::metrics::{Endpoint, Metrics, page};
 use crate::numbers::Numbers;
 use crate::objects::Channel;
 use crate::peer;
 use crate::poller::{Poller, Token, Watch};
 use crate::process::{ClientId, Process};
 use crate::rings::RingMemory;
+use crate::service::Watchdog;
 use crate::session::{Answer, Progress, Session, changes_port};
 use crate::state_dir::StateDir;
 use crate::status::{self, Survey};
 
+mod connections;
+mod flash;
 mod host;
 mod turns;
 
@@ -61,6 +69,10 @@ pub struct Server {
     state_dir: PathBuf,
     port_files: PortFiles,
     shadow: Option<ShadowDevices>,
+    // With its place in the epoll set.
+    metrics: Option<(Metrics, Watch)>,
+    watchdog: Option<Watchdog>,
+    connections: ConnectionManager,
     // Clients that end, in the order of their turns.
     ending: VecDeque<ClientId>,
     // Clients whose request goes on, in the order of their turns.
@@ -69,8 +81,20 @@ pub struct Server {
     survey: Option<Survey>,
     // Clients with ring memory to be freed, in the order of their turns.
     untidy: VecDeque<ClientId>,
+    // Connections without a program that there were at most since there were none.
+    lingered: usize,
     // Bytes that ended clients had at most since freed memory was given back to the kernel.
     freed: u64,
+    // Records of images, and images.
+    store: Store,
+    // The image that a tool is bringing.
+    upload: Option<flash::Upload>,
+    // The card that is flashed.
+    flash: Option<flash::Job>,
+    // How that ended for each card since balboad started.
+    flashed: BTreeMap<u32, FlashState>,
+    // How images are sent.
+    pace: Pace,
     // Room for one message, kept between two.
     buffer: Vec<u8>,
 }
@@ -97,7 +121,11 @@ impl Server {
         let aside = Aside::new()?;
         poller.watch(&aside, Token::Answers, EpollFlags::EPOLLIN)?;
         let port_files = host::port_files(state, &mut cards)?;
-        Ok(Self {
+        let store = Store::new(state.directory()).map_err(|error| Error::StateDir {
+            dir: state.path().to_owned(),
+            why: format!("it cannot be opened again: {error}"),
+        })?;
+        let mut server = Self {
             cards,
             clients: BTreeMap::new(),
             poller,
@@ -112,29 +140,83 @@ impl Server {
             state_dir: state.path().to_owned(),
             port_files,
             shadow: None,
+            metrics: None,
+            watchdog: None,
+            connections: ConnectionManager::new(),
             ending: VecDeque::new(),
             put_off: VecDeque::new(),
             survey: None,
             untidy: VecDeque::new(),
+            lingered: 0,
             freed: 0,
+            store,
+            upload: None,
+            flash: None,
+            flashed: BTreeMap::new(),
+            pace: Pace::default(),
             buffer: Vec::new(),
-        })
+        };
+        server.tell_ports();
+        Ok(server)
     }
 
-    /// Serves until `stop` becomes readable, then ends every client.
+    /// Shows metrics there, or nowhere; what was shown before ends.
+    ///
+    /// # Errors
+    /// [`Error::Metrics`], and they are shown where they were.
+    pub fn show_metrics(&mut self, endpoint: Option<&Endpoint>) -> Result<(), Error> {
+        let shown = match endpoint.map(Metrics::start).transpose()? {
+            Some(metrics) => {
+                let watch = self.poller.watch(&metrics, Token::Metrics, EpollFlags::EPOLLIN)?;
+                log::info!("metrics are shown at {}", metrics.endpoint());
+                Some((metrics, watch))
+            }
+            None => None,
+        };
+        if let Some((before, watch)) = std::mem::replace(&mut self.metrics, shown) {
+            self.poller.unwatch(&before, watch);
+        }
+        Ok(())
+    }
+
+    /// Lets a watchdog see the rounds of this thread.
+    pub fn feed(&mut self, watchdog: Option<Watchdog>) {
+        self.watchdog = watchdog;
+    }
+
+    /// Serves until `signals` is readable and `heard`, which is called then, says that it is to end; then
+    /// ends every client.
     ///
     /// # Errors
     /// [`Error::Os`] when the epoll set fails; clients are ended in that case too.
-    pub fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), Error> {
-        let watch = self.poller.watch(stop, Token::Signals, EpollFlags::EPOLLIN)?;
-        let result = self.serve();
-        self.poller.unwatch(stop, watch);
+    pub fn run(
+        &mut self,
+        signals: BorrowedFd<'_>,
+        mut heard: impl FnMut(&mut Self) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        let watch = self.poller.watch(signals, Token::Signals, EpollFlags::EPOLLIN)?;
+        let result = loop {
+            match self.serve() {
+                Ok(()) if heard(self).is_continue() => {}
+                outcome => break outcome,
+            }
+        };
+        self.poller.unwatch(signals, watch);
         let clients: Vec<_> = self.clients.keys().copied().collect();
         for id in clients {
             self.end(id, "balboad stops");
         }
         while let Some(id) = self.ending.pop_front() {
             self.go_on_ending(id);
+        }
+        while self.connections.is_ending() {
+            self.tend_connections();
+        }
+        // A card that is given an image gets all of it; it has an end, for each chunk has one.
+        while let Some(patience) = self.flash_patience() {
+            std::thread::sleep(patience);
+            self.tend_connections();
+            self.go_on_flashing();
         }
         result
     }
@@ -144,12 +226,18 @@ impl Server {
             let now = Instant::now();
             let files = self.port_files.patience(self.has_programs(), now);
             let addresses = self.shadow.as_ref().and_then(|shadow| shadow.patience(now));
-            let patience = files.into_iter().chain(addresses).min();
+            let due = self.connections.patience();
+            let fed = self.watchdog.as_ref().map(|watchdog| watchdog.patience(now));
+            let patience = files.into_iter().chain(addresses).chain(due).chain(fed).min();
             if !self.step(patience)? {
                 return Ok(());
             }
             self.follow_addresses();
-            self.write_ports(Instant::now());
+            let now = Instant::now();
+            self.write_ports(now);
+            if let Some(watchdog) = &mut self.watchdog {
+                watchdog.feed(now);
+            }
         }
     }
 
@@ -164,7 +252,8 @@ impl Server {
     pub fn step(&mut self, patience: Option<Duration>) -> Result<bool, Error> {
         let at_once = self.has_work().then_some(Duration::ZERO);
         let pause = self.paused.map(|_| PAUSE);
-        let patience = [patience, at_once, pause].into_iter().flatten().min();
+        let flash = self.flash_patience();
+        let patience = [patience, at_once, pause, flash].into_iter().flatten().min();
         // Rounded up: waking too early is waking twice.
         let milliseconds = patience.map(|it| it.as_micros().div_ceil(1000));
         let timeout = milliseconds.map(|it| u16::try_from(it).unwrap_or(u16::MAX));
@@ -211,15 +300,33 @@ impl Server {
                     context.events.records.flush();
                 }
             }
+            Token::CmArrival(card) => self.take_datagrams(card),
+            Token::CmChannel(key) => {
+                if gone {
+                    self.connections.hang_up(&self.poller, key);
+                }
+            }
             Token::Answers => self.hear_answers(),
+            Token::Metrics => self.give_metrics(),
             Token::WantedBack(card) => self.give_up(card),
             Token::GivenUp(card) => self.end_given_up(card),
             Token::Engine { card, window } => {
-                let card = self.cards.iter_mut().find(|c| c.device.number == card);
-                if let Some(Ok(window)) = card.map(|card| card.window(window)) {
+                let found = self.cards.iter_mut().find(|c| c.device.number == card);
+                let Some(found) = found else { return };
+                if let Ok(window) = found.window(window) {
                     window.engine.service();
                 }
+                if found.device.is_dead() {
+                    self.connections.lose_card(card);
+                }
             }
+        }
+    }
+
+    fn give_metrics(&mut self) {
+        let Some((metrics, _)) = &self.metrics else { return };
+        if metrics.is_asked() {
+            metrics.give(page::page(&mut self.cards, &self.clients));
         }
     }
 
@@ -390,12 +497,19 @@ impl Server {
         if request == Request::Status {
             return self.status(client);
         }
+        if let Request::ResetCard { card } = request {
+            return self.reset(client, card);
+        }
+        if flash::is_flash(&request) {
+            return self.flash(client, request);
+        }
         let mut session = Session {
             cards: &mut self.cards,
             client,
             poller: &self.poller,
             pd_blocks: &mut self.pd_blocks,
             others: &self.clients,
+            connections: &mut self.connections,
         };
         let changes_port = changes_port(&request);
         let answer = session.serve(request);
@@ -417,12 +531,57 @@ impl Server {
             return Ok(Progress::More);
         }
         let shadow = self.shadow.as_ref();
-        let text =
-            status::text(&self.state_dir, self.uid, &mut self.cards, clients, survey, shadow);
+        let text = status::text(
+            &self.state_dir,
+            self.uid,
+            &mut self.cards,
+            clients,
+            survey,
+            shadow,
+            &self.connections,
+        );
         self.survey = None;
         let fd = status::to_memfd(&text)?;
         let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
         Ok(Progress::Done(Answer { response: Response::Status { length }, fds: vec![fd] }))
+    }
+
+    /// Resets a card for a tool. Its programs are told before, and what they have of it ends with them; then it
+    /// is brought up anew.
+    fn reset(&mut self, client: &Client, number: u32) -> Result<Progress, Error> {
+        if client.stage != Stage::Tool {
+            return Err(Error::Forbidden("a verbs program resets no card; `balboa` does".into()));
+        }
+        let pid = client.process.pid;
+        let card = find(&mut self.cards, number)?;
+        if let Some(why) = &card.unusable {
+            return Err(Error::Occupied(format!("{}: {why}", card.device.name())));
+        }
+        log::warn!(client = pid; "{}: is reset, as process {pid} asks for", card.device.name());
+        self.take_from_programs(number, "it was reset by `balboa reset`")?;
+        self.tend_cards();
+        let has = |client: &&Client| client.owned.places.contains_key(&number);
+        let programs = self.clients.values().filter(has).count();
+        let programs = u32::try_from(programs).unwrap_or(u32::MAX);
+        Ok(Response::Reset { programs }.into())
+    }
+
+    /// Tells the programs of a card that it is gone, and resets it. Those that have closed it give their places back.
+    fn take_from_programs(&mut self, number: u32, why: &str) -> Result<(), Error> {
+        find(&mut self.cards, number)?.device.abandon(why);
+        events::dispatch(&mut self.cards, &self.clients);
+        self.connections.lose_card(number);
+        let card = find(&mut self.cards, number)?;
+        card.device.backend.reset()?;
+        // A program that has closed the card keeps its place for the next time, and would keep it from coming up.
+        for client in self.clients.values_mut().filter(|it| it.stage != Stage::Ending) {
+            let owned = &client.owned;
+            let is_open = owned.contexts.values().any(|context| context.card == number);
+            if owned.places.contains_key(&number) && !is_open {
+                while !client.leave(card) {}
+            }
+        }
+        Ok(())
     }
 
     fn greet(&mut self, client: &mut Client, message: &[u8]) -> Result<(), String> {
@@ -488,6 +647,7 @@ impl Server {
         if !std::mem::replace(&mut card.wanted_back, true) {
             card.device.abandon("the kernel wants the card back");
             events::dispatch(&mut self.cards, &self.clients);
+            self.connections.lose_card(number);
         }
         self.tend_cards();
     }
@@ -505,8 +665,12 @@ impl Server {
             );
             log::warn!("{}: let go, for the kernel wants it back", card.device.name());
         }
-        for card in self.cards.iter_mut().filter(|card| card.device.is_dead() && card.is_unused()) {
-            if !card.device.was_reset() {
+        let mut renewed = false;
+        let lost =
+            |card: &&mut Card| card.device.is_dead() && card.is_unused() && card.unusable.is_none();
+        for card in self.cards.iter_mut().filter(lost) {
+            // Who was connected by it is told first: what is connected anew is not meant.
+            if self.connections.is_losing(card.device.number) || !card.device.was_reset() {
                 continue;
             }
             unwatch(
@@ -515,7 +679,10 @@ impl Server {
                 self.watches.remove(&card.device.number).unwrap_or_default(),
             );
             match card.renew() {
-                Ok(()) => log::warn!("{}: brought up anew after a reset", card.device.name()),
+                Ok(()) => {
+                    log::warn!("{}: brought up anew after a reset", card.device.name());
+                    renewed = true;
+                }
                 Err(error) => {
                     log::error!("{}: not brought up after a reset: {error}", card.device.name())
                 }
@@ -524,6 +691,9 @@ impl Server {
                 Ok(watches) => drop(self.watches.insert(card.device.number, watches)),
                 Err(error) => log::error!("{}: is not heard any more: {error}", card.device.name()),
             }
+        }
+        if renewed {
+            self.tell_ports();
         }
     }
 }
@@ -538,7 +708,8 @@ fn signals(card: &Card) -> Vec<(BorrowedFd<'_>, Token)> {
         card.device.backend.wanted_back().map(|fd| (fd, Token::WantedBack(card.device.number)));
     let given_up =
         card.device.backend.given_up().map(|fd| (fd, Token::GivenUp(card.device.number)));
-    wanted_back.into_iter().chain(given_up).chain(windows).collect()
+    let arrivals = card.gsi.as_ref().map(|gsi| (gsi.news(), Token::CmArrival(card.device.number)));
+    wanted_back.into_iter().chain(given_up).chain(windows).chain(arrivals).collect()
 }
 
 /// Lets the epoll set tell what a card signals.

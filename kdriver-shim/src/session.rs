@@ -6,9 +6,11 @@ use std::sync::Arc;
 use card_driver::Error as DriverError;
 use card_driver::engine::{Engine, EngineLimits};
 use shim_abi::{Request, Response};
+use softcard::WatchFilter;
 
 use crate::cards::{Card, Window, find};
 use crate::clients::{Client, Stage};
+use crate::cm::ConnectionManager;
 use crate::error::Error;
 use crate::events::Clients;
 use crate::listeners::Listeners;
@@ -19,6 +21,7 @@ use crate::undo::Kind;
 
 mod address;
 mod channel;
+mod connection;
 mod context;
 mod device_memory;
 mod multicast;
@@ -29,7 +32,7 @@ mod srq;
 mod window;
 mod xrc;
 
-pub use port::changes_port;
+pub use port::{changes_port, is_tools};
 
 /// How often a number that the client has on another card is drawn again.
 const REDRAWS: usize = 8;
@@ -76,6 +79,8 @@ pub struct Session<'a> {
     pub pd_blocks: &'a mut Numbers,
     /// The other clients.
     pub others: &'a Clients,
+    /// The connection manager.
+    pub connections: &'a mut ConnectionManager,
 }
 
 impl Session<'_> {
@@ -84,12 +89,16 @@ impl Session<'_> {
     /// # Errors
     /// Why not; the client's objects are then as before.
     pub fn serve(&mut self, request: Request) -> Result<Progress, Error> {
-        let is_tools = changes_port(&request);
+        let is_tools = is_tools(&request);
         if self.client.stage == Stage::Tool && !is_tools && request != Request::ListCards {
-            return Err(Error::Forbidden("a tool may ask for the status, and change ports".into()));
+            return Err(Error::Forbidden(
+                "a tool may ask for the status, and tend ports and cards".into(),
+            ));
         }
         if self.client.stage != Stage::Tool && is_tools {
-            return Err(Error::Forbidden("a verbs program changes no port; `balboa` does".into()));
+            return Err(Error::Forbidden(
+                "a verbs program tends no port and no card; `balboa` does".into(),
+            ));
         }
         match request {
             Request::DeregMr { mr } => self.dereg_mr(mr),
@@ -119,6 +128,11 @@ impl Session<'_> {
             Request::SetLink { card, up } => self.set_link(card, up),
             Request::AddGid { card, gid, vlan } => self.add_gid(card, gid, vlan),
             Request::DelGid { card, gid, vlan } => self.del_gid(card, gid, vlan),
+            Request::Capture { card, qpns, address, snap, ring } => {
+                let ring = usize::try_from(ring).unwrap_or(usize::MAX);
+                self.capture(card, WatchFilter { qpns, address, snap, ring })
+            }
+            Request::EndCapture { card } => self.end_capture(card),
             Request::OpenContext { card } => self.open_context(card),
             Request::CloseContext { context } => self.close_context(context),
             Request::QueryPort { context } => self.query_port(context),
@@ -176,9 +190,20 @@ impl Session<'_> {
             Request::CreateQp(wanted) => self.create_qp(&wanted),
             Request::QueryQp { qpn } => self.query_qp(qpn),
             Request::DestroyQp { qpn } => self.destroy_qp(qpn),
+            Request::OpenCmChannel => self.open_cm_channel(),
+            Request::CmCommand { channel, command, from } => {
+                self.cm_command(&channel, &command, from.as_ref())
+            }
             Request::DeregMr { .. }
             | Request::ModifyQp { .. }
             | Request::ModifyTarget { .. }
+            | Request::ResetCard { .. }
+            | Request::FlashOpen { .. }
+            | Request::FlashWrite { .. }
+            | Request::FlashApply { .. }
+            | Request::FlashRollback { .. }
+            | Request::FlashState { .. }
+            | Request::FlashVerify { .. }
             | Request::Status => Err(Error::Unsupported("this is not served at once".into())),
         }
     }

@@ -5,6 +5,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use host_view::directory::{self, Directory};
@@ -17,6 +18,7 @@ use nix::sys::stat::{Mode, SFlag, fchmod};
 use shim_abi::SOCKET_NAME;
 
 use crate::error::Error;
+use crate::service;
 
 /// The lock file's name in the state directory; it holds the process id of who serves it.
 pub const LOCK_NAME: &str = "balboad.lock";
@@ -76,6 +78,18 @@ impl StateDir {
     #[must_use]
     pub fn directory(&self) -> &Directory {
         &self.directory
+    }
+
+    /// Takes the listening socket that the service manager has made, which it also removes.
+    ///
+    /// # Errors
+    /// [`Error::Handed`] when it listens elsewhere, [`Error::Os`] when the kernel refuses.
+    pub fn adopt(&self, socket: UnixListener) -> Result<OwnedFd, Error> {
+        service::check_path(&socket, &self.dir.join(SOCKET_NAME))?;
+        // From here on who connects is told that this process listens, and no more the manager.
+        let backlog = Backlog::new(BACKLOG).map_err(Error::os("backlog of the socket"))?;
+        listen(&socket, backlog).map_err(Error::os("listen"))?;
+        Ok(socket.into())
     }
 
     /// Makes the listening socket, in place of one that a dead balboad left.

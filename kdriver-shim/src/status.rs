@@ -1,14 +1,16 @@
-//! The state of balboad as JSON, for `balboa status` and `balboa top`.
+//! The state of balboad as JSON, for the commands of `balboa`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use bitstreams::EngineKind;
+use bitstreams::soft::Logic;
 use card_driver::address::{PortAddress, gid_text};
 use card_driver::backend::GrantKind;
 use fpga_regs::engine::qp::{Attributes, QpType};
-use fpga_regs::engine::window::DOORBELL_PAGES;
+use fpga_regs::engine::window::{DOORBELL_PAGES, VERSION_MAJOR, VERSION_MINOR};
 use host_view::shadow_device::ShadowDevices;
 use hostmem::netdev::mac_text;
 use hostmem::{Access, SharedMapping, memfd};
@@ -18,10 +20,13 @@ use softcard::IcrcPolicy;
 
 use crate::cards::{Card, Quarantine, Window, find};
 use crate::clients::{CardUse, Client, Stage};
+use crate::cm::{Census, ConnectionManager};
 use crate::error::Error;
 use crate::events::Clients;
+use crate::images;
+use crate::images::record::{Event as FlashEvent, ImageName};
 use crate::process::ClientId;
-use crate::quota::{Resource, Usage};
+use crate::quota::Resource;
 
 /// Version of the document: a field is only added under the same number.
 const FORMAT: u32 = 1;
@@ -31,6 +36,10 @@ const LISTED_OF_CLIENT: usize = 1024;
 const LISTED_AT_LEAST: usize = 16;
 const LISTED_IN_ALL: usize = 2048;
 
+/// The connection manager's messages, in the order of their numbers.
+const MESSAGES: [&str; cm::MESSAGES] =
+    ["req", "mra", "rej", "rep", "rtu", "dreq", "drep", "sidr_req", "sidr_rep", "lap", "apr"];
+
 /// QPs that the engines are asked for in one turn.
 const ASKED: usize = 8;
 
@@ -38,11 +47,29 @@ const ASKED: usize = 8;
 struct Status {
     format: u32,
     version: &'static str,
+    /// Version of the card contract that balboad was built for.
+    contract: String,
     pid: u32,
     uid: u32,
     state_dir: String,
     cards: Vec<CardStatus>,
     clients: Vec<ClientStatus>,
+    connections: ConnectionsStatus,
+}
+
+/// What the connection manager has, of all clients, and what it has heard and said.
+#[derive(Serialize)]
+struct ConnectionsStatus {
+    channels: usize,
+    identifiers: usize,
+    listeners: usize,
+    ports: usize,
+    joins: usize,
+    /// Connections and resolutions that programs have.
+    held: usize,
+    /// Those that end without a program.
+    lingering: usize,
+    counters: Map<String, Value>,
 }
 
 #[derive(Serialize)]
@@ -52,11 +79,21 @@ struct CardStatus {
     board: String,
     firmware: String,
     location: String,
+    /// Name of the bitstream or image, by its manifest.
+    image: String,
+    /// Its images, and what was done with them; null for one that balboad does not flash.
+    flash: Option<FlashStatus>,
+    /// What drives the logic in its vFPGAs.
+    engine: &'static str,
+    /// What stands between balboad and the card.
+    driver: &'static str,
     interface: String,
     link: String,
     link_up: bool,
     /// Of which received frames the ICRC is checked; null where nothing tells.
     icrc_checked: Option<&'static str>,
+    /// What nothing protects, where the bitstream is one as published.
+    unprotected: &'static [&'static str],
     ip: String,
     mac: String,
     /// By their index; null where there is none.
@@ -71,6 +108,23 @@ struct CardStatus {
     windows: Vec<WindowStatus>,
     counters: Map<String, Value>,
     quarantine: QuarantineStatus,
+}
+
+/// What is known of a card's images.
+#[derive(Serialize)]
+struct FlashStatus {
+    current: Option<ImageName>,
+    previous: Option<ImageName>,
+    /// What is being loaded.
+    writing: Option<ImageName>,
+    /// Why it needs to be flashed again.
+    needs: Option<String>,
+    /// The oldest first.
+    history: Vec<FlashEvent>,
+    /// vFPGAs that its shell has room for.
+    room: u8,
+    /// What may be in them: logic that has a driver here.
+    logic: Vec<&'static str>,
 }
 
 /// What is never used again because the card did not confirm that it is done with it.
@@ -125,6 +179,8 @@ struct PlaceStatus {
     window: u8,
     page: u8,
     grant: &'static str,
+    /// It has the card open; otherwise it keeps its place for the next time.
+    open: bool,
     /// Bytes kept of what the client has under way there; null where the card keeps them itself.
     under_way_bytes: Option<u64>,
     /// What the client has of the card's; its own `usage` is what it has of all of them, and what is no
@@ -142,6 +198,11 @@ struct QpStatus {
     dest_gid: String,
     send_cqn: u32,
     receive_cqn: u32,
+    /// Bytes of its path MTU; 0 where the engine was not asked.
+    path_mtu: u32,
+    /// The PSN that it sends next, and the one that it expects next.
+    sq_psn: u32,
+    rq_psn: u32,
 }
 
 /// What the engines say of the QPs that are to be listed, asked for by turns.
@@ -191,14 +252,19 @@ pub fn text(
     clients: &Clients,
     survey: &Survey,
     shadow: Option<&ShadowDevices>,
+    connections: &ConnectionManager,
 ) -> String {
+    let client = |client: &Client| client_status(client, cards, survey, connections);
+    let clients = clients.values().map(client).collect();
     let status = Status {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION"),
+        contract: format!("{VERSION_MAJOR}.{VERSION_MINOR}"),
         pid: std::process::id(),
         uid,
         state_dir: state_dir.display().to_string(),
-        clients: clients.values().map(|client| client_status(client, cards, survey)).collect(),
+        connections: connections_status(connections),
+        clients,
         cards: cards.iter_mut().map(|card| card_status(card, shadow)).collect(),
     };
     // Maps with text keys and plain values always have a JSON form.
@@ -235,11 +301,36 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
     let iova_bytes = card.device.arena.lost_bytes();
     let quarantine = QuarantineStatus { queues, keys, iova_bytes, pages };
     CardStatus {
+        unprotected: match card.device.manifest.engine {
+            EngineKind::Vqe => &[],
+            EngineKind::Stock => &UNPROTECTED,
+        },
         card: card.device.number,
         name: info.name,
         board: info.board,
         firmware: info.firmware,
         location: card.device.identity.location.clone(),
+        image: match card.record.needs {
+            Some(_) => "none".into(),
+            None => card.device.manifest.name.clone(),
+        },
+        flash: card.device.backend.takes_images().then(|| FlashStatus {
+            current: card.record.current.clone(),
+            previous: card.record.previous.clone(),
+            writing: card.record.writing.as_ref().map(|it| it.image.clone()),
+            needs: card.record.needs.clone(),
+            history: card.record.history.clone(),
+            room: softcard::WINDOWS,
+            logic: images::driven().map(Logic::name).collect(),
+        }),
+        engine: match card.device.manifest.engine {
+            EngineKind::Vqe => "vqe",
+            EngineKind::Stock => "stock",
+        },
+        driver: match card.device.backend.grant_kind() {
+            GrantKind::Page => "softcard",
+            GrantKind::Device => "vfio-pci",
+        },
         interface: card.device.identity.interface.clone(),
         link: card.device.identity.link.clone(),
         link_up: info.port.link_up,
@@ -264,6 +355,14 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
         quarantine,
     }
 }
+
+/// What a published bitstream leaves open.
+const UNPROTECTED: [&str; 4] = [
+    "keys on the link: who sends to a QP's number reaches each page of memory that the QP has for its peer or has used",
+    "rights: such a page can be read and written, whatever its region allows",
+    "frames: neither the ICRC nor the source of one is looked at",
+    "the card: one frame of an unknown kind, or lost, may stop it for all until `balboa reset`",
+];
 
 /// Of which frames the ICRC is checked, in words.
 fn icrc_checked(policy: IcrcPolicy) -> &'static str {
@@ -294,7 +393,7 @@ fn window_status(window: Window<'_>) -> WindowStatus {
 fn place_status(
     number: u32,
     place: &CardUse,
-    usage: &Usage,
+    client: &Client,
     cards: &[Card],
 ) -> Option<PlaceStatus> {
     let card = cards.iter().find(|card| card.device.number == number)?;
@@ -305,18 +404,52 @@ fn place_status(
     };
     let CardUse { window, page, .. } = *place;
     let under_way_bytes = card.device.backend.under_way(window, page);
-    let used =
-        Resource::all().map(|r| (r, usage.on(Some(number), r))).filter(|(_, used)| *used > 0);
+    let used = Resource::all()
+        .map(|r| (r, client.usage.on(Some(number), r)))
+        .filter(|(_, used)| *used > 0);
     let usage = used.map(|(r, used)| (snake(r.name()), used.into())).collect();
-    Some(PlaceStatus { card: number, window, page, grant, under_way_bytes, usage })
+    let open = client.has_open(number);
+    Some(PlaceStatus { card: number, window, page, grant, open, under_way_bytes, usage })
 }
 
-fn client_status(client: &Client, cards: &[Card], survey: &Survey) -> ClientStatus {
+fn connections_status(connections: &ConnectionManager) -> ConnectionsStatus {
+    let Census { channels, identifiers, listeners, ports, joins, connections: held, lingering } =
+        connections.census();
+    let counted = connections.counters();
+    let by_message = [("received", &counted.received), ("sent", &counted.sent)];
+    let by_message = by_message.into_iter().flat_map(|(way, counts)| {
+        MESSAGES.iter().zip(counts).map(move |(name, count)| (format!("{way}_{name}"), *count))
+    });
+    let others = [
+        ("repeated", counted.repeated),
+        ("refused", counted.refused),
+        ("drop_malformed", counted.drop_malformed),
+        ("drop_unknown", counted.drop_unknown),
+        ("drop_state", counted.drop_state),
+        ("drop_backlog", counted.drop_backlog),
+        ("cut_short", counted.cut_short),
+    ];
+    let others = others.into_iter().map(|(name, count)| (name.to_owned(), count));
+    let counters = by_message.chain(others).map(|(name, count)| (name, count.into())).collect();
+    ConnectionsStatus { channels, identifiers, listeners, ports, joins, held, lingering, counters }
+}
+
+fn client_status(
+    client: &Client,
+    cards: &[Card],
+    survey: &Survey,
+    connections: &ConnectionManager,
+) -> ClientStatus {
+    let of_connections = connections.usage(client.id);
+    let used = |resource| {
+        let here = client.usage.of(resource);
+        here.saturating_add(of_connections.map_or(0, |usage| usage.of(resource)))
+    };
     let places: Vec<_> = client
         .owned
         .places
         .iter()
-        .filter_map(|(&card, place)| place_status(card, place, &client.usage, cards))
+        .filter_map(|(&card, place)| place_status(card, place, client, cards))
         .collect();
     let found = survey.found.get(&client.id).into_iter().flatten();
     let queue_pairs = found.filter_map(|(qpn, now)| {
@@ -330,6 +463,9 @@ fn client_status(client: &Client, cards: &[Card], survey: &Survey) -> ClientStat
             dest_gid: gid_text(now.map_or([0; 16], |now| now.dgid)),
             send_cqn: qp.send_cqn,
             receive_cqn: qp.receive_cqn,
+            path_mtu: now.map_or(0, |now| mtu_bytes(now.path_mtu)),
+            sq_psn: now.map_or(0, |now| now.sq_psn),
+            rq_psn: now.map_or(0, |now| now.rq_psn),
         })
     });
     ClientStatus {
@@ -343,7 +479,7 @@ fn client_status(client: &Client, cards: &[Card], survey: &Survey) -> ClientStat
             Stage::Ending => "ending",
         },
         places,
-        usage: Resource::all().map(|r| (snake(r.name()), client.usage.of(r).into())).collect(),
+        usage: Resource::all().map(|r| (snake(r.name()), used(r).into())).collect(),
         queue_pairs: queue_pairs.collect(),
     }
 }
@@ -373,9 +509,9 @@ fn snake(name: &str) -> String {
     name.replace(' ', "_")
 }
 
-/// Bytes of an `ibv_mtu`.
+/// Bytes of an `ibv_mtu`; 0 where it is none.
 fn mtu_bytes(mtu: u8) -> u32 {
-    128u32.checked_shl(u32::from(mtu)).unwrap_or(0)
+    if mtu == 0 { 0 } else { 128u32.checked_shl(u32::from(mtu)).unwrap_or(0) }
 }
 
 #[cfg(test)]
@@ -413,6 +549,6 @@ mod tests {
     #[test]
     fn an_mtu_code_becomes_bytes() {
         assert_eq!([1, 3, 5].map(mtu_bytes), [256, 1024, 4096]);
-        assert_eq!(mtu_bytes(200), 0);
+        assert_eq!([0, 200].map(mtu_bytes), [0, 0]);
     }
 }

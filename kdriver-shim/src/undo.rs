@@ -163,7 +163,7 @@ impl Client {
 
     fn unmap_ring(&self, cards: &mut [Card], card: u32, ring: Span) -> Result<(), Error> {
         let iova = self.place(card)?.ring_address(ring)?;
-        Ok(find(cards, card)?.device.backend.dma_unmap(iova, ring.length)?)
+        Ok(find(cards, card)?.device.backend.dma_unmap_unused(iova, ring.length)?)
     }
 }
 

@@ -10,6 +10,8 @@ use crate::error::{Result, invalid, unsupported};
 use crate::ffi::types;
 use crate::limits::PORT;
 
+use AttributeMask as M;
+
 /// `ibv_qp_attr_mask` bits this provider knows but the card does not offer.
 const NOT_OFFERED: AttributeMask =
     AttributeMask::ALT_PATH.union(AttributeMask::PATH_MIG_STATE).union(AttributeMask::CAP);
@@ -67,22 +69,23 @@ pub(crate) fn to_card(
     let change = Attributes { mask, state: to, current_state: from, ..Attributes::default() };
     transition::check(kind, from, &change).map_err(|refused| invalid!("{refused}"))?;
     check_values(attr, mask, limits)?;
+    // What the mask does not name need not be initialised.
     let mut card = Attributes {
-        sqd_notify: u8::from(attr.en_sqd_async_notify != 0),
-        path_mtu: attr.path_mtu as u8,
-        access: attr.qp_access_flags & QP_ACCESS.bits(),
-        pkey_index: attr.pkey_index,
-        port: attr.port_num,
-        timeout: attr.timeout,
-        dest_qpn: attr.dest_qp_num,
-        rq_psn: attr.rq_psn & MAX_24_BITS,
-        sq_psn: attr.sq_psn & MAX_24_BITS,
-        qkey: attr.qkey,
-        max_rd_atomic: attr.max_rd_atomic,
-        max_dest_rd_atomic: attr.max_dest_rd_atomic,
-        min_rnr_timer: attr.min_rnr_timer,
-        retry_count: attr.retry_cnt,
-        rnr_retry: attr.rnr_retry,
+        sqd_notify: named(has(M::EN_SQD_ASYNC_NOTIFY), u8::from(attr.en_sqd_async_notify != 0)),
+        path_mtu: named(has(M::PATH_MTU), attr.path_mtu as u8),
+        access: named(has(M::ACCESS), attr.qp_access_flags & QP_ACCESS.bits()),
+        pkey_index: named(has(M::PKEY_INDEX), attr.pkey_index),
+        port: named(has(M::PORT), attr.port_num),
+        timeout: named(has(M::TIMEOUT), attr.timeout),
+        dest_qpn: named(has(M::DEST_QPN), attr.dest_qp_num),
+        rq_psn: named(has(M::RQ_PSN), attr.rq_psn & MAX_24_BITS),
+        sq_psn: named(has(M::SQ_PSN), attr.sq_psn & MAX_24_BITS),
+        qkey: named(has(M::QKEY), attr.qkey),
+        max_rd_atomic: named(has(M::MAX_RD_ATOMIC), attr.max_rd_atomic),
+        max_dest_rd_atomic: named(has(M::MAX_DEST_RD_ATOMIC), attr.max_dest_rd_atomic),
+        min_rnr_timer: named(has(M::MIN_RNR_TIMER), attr.min_rnr_timer),
+        retry_count: named(has(M::RETRY_COUNT), attr.retry_cnt),
+        rnr_retry: named(has(M::RNR_RETRY), attr.rnr_retry),
         ..change
     };
     if has(AttributeMask::AV) {
@@ -97,8 +100,12 @@ pub(crate) fn to_card(
     Ok(card)
 }
 
+/// A value that the mask names, and else none.
+fn named<T: Default>(is_named: bool, value: T) -> T {
+    if is_named { value } else { T::default() }
+}
+
 fn check_values(attr: &ibv_qp_attr, mask: AttributeMask, limits: &Limits) -> Result<()> {
-    use AttributeMask as M;
     let check = |bit: M, what: &str, value: u32, low: u32, high: u32| {
         if mask.contains(bit) && !(low..=high).contains(&value) {
             return Err(invalid!("{what} {value} is not between {low} and {high}"));

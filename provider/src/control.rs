@@ -27,6 +27,7 @@ use vfio::Iommu;
 use crate::abi::RELEASE;
 use crate::doorbell::{CardPath, Life};
 use crate::error::{Error, Result};
+use crate::ffi::cancel::Uncancelled;
 use crate::process::ProcessLock;
 
 /// A connection to balboad, and what came to the process through it.
@@ -81,6 +82,14 @@ fn name(request: &Request) -> &'static str {
         Request::Status => "the status",
         Request::SetLink { .. } => "the change of a link",
         Request::AddGid { .. } | Request::DelGid { .. } => "the change of an address",
+        Request::ResetCard { .. } => "a reset",
+        Request::FlashOpen { .. }
+        | Request::FlashWrite { .. }
+        | Request::FlashApply { .. }
+        | Request::FlashRollback { .. }
+        | Request::FlashState { .. }
+        | Request::FlashVerify { .. } => "an image of a card",
+        Request::Capture { .. } | Request::EndCapture { .. } => "a capture",
         Request::OpenContext { .. } => "opening a device",
         Request::CloseContext { .. } => "closing a device",
         Request::QueryPort { .. } => "a port query",
@@ -124,6 +133,8 @@ fn name(request: &Request) -> &'static str {
         Request::ModifyQp { .. } => "changing a QP",
         Request::QueryQp { .. } => "a QP query",
         Request::DestroyQp { .. } => "destroying a QP",
+        Request::OpenCmChannel => "opening a channel of the connection manager",
+        Request::CmCommand { .. } => "asking the connection manager",
     }
 }
 
@@ -164,7 +175,7 @@ impl Connection {
     }
 
     /// Connects to the balboad of a state directory and introduces this process.
-    fn open(directory: &Path, seconds: u32) -> Result<Self> {
+    pub(crate) fn open(directory: &Path, seconds: u32) -> Result<Self> {
         let path = || directory.join(shim_abi::SOCKET_NAME);
         let balboad = Client::connect(directory, seconds).map_err(|error| match error {
             // Its queue of connections is full, and stays so.
@@ -206,8 +217,19 @@ impl Connection {
 
     /// Sends a request and waits for its answer and the descriptors with it.
     pub(crate) fn call(&self, request: &Request) -> Result<(Response, Vec<OwnedFd>)> {
+        self.call_then(request, |_| {})
+    }
+
+    /// Does something about the answer before anybody else is given one.
+    pub(crate) fn call_then(
+        &self,
+        request: &Request,
+        then: impl FnOnce(&Response),
+    ) -> Result<(Response, Vec<OwnedFd>)> {
         self.check()?;
-        self.exchange(name(request), |balboad| balboad.ask(request))
+        self.exchange(name(request), |balboad| {
+            balboad.ask(request).inspect(|(response, _)| then(response))
+        })
     }
 
     fn exchange<T>(
@@ -215,6 +237,8 @@ impl Connection {
         to: &'static str,
         ask: impl FnOnce(&mut Client) -> Result<T, shim_client::Error>,
     ) -> Result<T> {
+        // A thread that ended in between would leave the lock taken, and its answer to the next.
+        let _uncancelled = Uncancelled::now();
         let mut balboad = self.balboad.lock();
         self.check()?;
         ask(&mut balboad).map_err(|error| match error {
@@ -442,4 +466,4 @@ fn control_seconds() -> u32 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -6,7 +6,7 @@
 //! A record of an object that was destroyed meanwhile therefore cannot be taken for a newer object
 //! at the same address, and never reaches libibverbs, which would follow the address.
 //!
-//! All reading is done without waiting and under one lock, so the number of records a program was
+//! All reading is done without waiting, which the hook does, and under one lock, so the number of records a program was
 //! handed is exact: destroying waits until that many were acknowledged. Records of destroyed
 //! objects are taken off the socket as soon as they come to its front, so that a descriptor that
 //! polls readable has something to read.
@@ -15,6 +15,7 @@
 //! deliver what was flushed, and the asynchronous descriptor one fatal event. After that reading
 //! fails with EIO.
 
+use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +28,7 @@ use nix::sys::socket::{MsgFlags, recv};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::doorbell::CardPath;
+use crate::ffi::cancel::Uncancelled;
 
 /// What the records of a source look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +58,27 @@ struct State {
     stale: u32,
     /// balboad has gone; objects that are still to be told.
     ended: Option<Vec<u64>>,
+}
+
+/// The state, held by a thread that is not cancelled meanwhile.
+struct Locked<'a> {
+    // Given up first.
+    state: MutexGuard<'a, State>,
+    _uncancelled: Uncancelled,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
 }
 
 #[derive(Debug)]
@@ -117,8 +140,10 @@ impl EventSource {
         Self { kind: Kind::Asynchronous, path, state: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+    /// Looking into a socket, too, is where a thread may be cancelled: not while it holds this.
+    fn lock(&self) -> Locked<'_> {
+        let _uncancelled = Uncancelled::now();
+        Locked { state: self.state.lock(), _uncancelled }
     }
 
     fn record_bytes(&self) -> usize {
@@ -155,28 +180,21 @@ impl EventSource {
         handed
     }
 
-    /// Reads one record for libibverbs, as `read` would: waits unless the descriptor is non-blocking.
+    /// Reads one record for libibverbs, without waiting; `None` where there is none.
     ///
     /// Fails with EPERM in a forked child, which would take the parent's records off the socket.
-    pub(crate) fn read(&self, fd: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
+    pub(crate) fn read(&self, fd: RawFd, into: &mut [u8]) -> Result<Option<usize>, Errno> {
         if !self.path.is_ours() {
             return Err(Errno::EPERM);
         }
         let Some(into) = into.get_mut(..self.record_bytes()) else { return Err(Errno::EINVAL) };
-        loop {
-            {
-                let mut state = self.lock();
-                if let Some(message) = self.try_read(fd, &mut state)? {
-                    self.sweep(fd, &mut state);
-                    for (to, from) in into.iter_mut().zip(message.bytes()) {
-                        *to = from;
-                    }
-                    return Ok(into.len());
-                }
-            }
-            // Waits as the descriptor's own mode says, and ends at signals as `read` does.
-            recv(fd, &mut [0; LONGEST], MsgFlags::MSG_PEEK)?;
+        let mut state = self.lock();
+        let Some(message) = self.try_read(fd, &mut state)? else { return Ok(None) };
+        self.sweep(fd, &mut state);
+        for (to, from) in into.iter_mut().zip(message.bytes()) {
+            *to = from;
         }
+        Ok(Some(into.len()))
     }
 
     /// The next record for the program; `None` when one would have to wait.
@@ -293,6 +311,7 @@ mod tests {
 
     use super::*;
     use crate::doorbell::tests::{memory, path};
+    use crate::ffi::cancel::peek;
 
     struct Bench {
         source: EventSource,
@@ -315,7 +334,8 @@ mod tests {
 
         fn read(&self) -> Result<(u64, u32), Errno> {
             let mut raw = [0; LONGEST];
-            self.source.read(self.ours.as_raw_fd(), &mut raw)?;
+            let read = self.source.read(self.ours.as_raw_fd(), &mut raw)?;
+            read.ok_or(Errno::EAGAIN)?;
             let message = Message::parse(&raw);
             Ok((message.element, message.event))
         }
@@ -379,12 +399,15 @@ mod tests {
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let mut raw = [0; LONGEST];
-                source.read(ours.as_raw_fd(), &mut raw).map(|_| Message::parse(&raw).element)
+                while source.read(ours.as_raw_fd(), &mut raw).unwrap().is_none() {
+                    peek(ours.as_raw_fd(), 0).unwrap();
+                }
+                Message::parse(&raw).element
             });
             // Unknown first: the reader must go back to waiting.
             send(theirs.as_fd(), &9u64.to_ne_bytes(), &[], Wait::AsSocket).unwrap();
             send(theirs.as_fd(), &1u64.to_ne_bytes(), &[], Wait::AsSocket).unwrap();
-            assert_eq!(reader.join().unwrap(), Ok(0x100));
+            assert_eq!(reader.join().unwrap(), 0x100);
         });
     }
 

@@ -19,8 +19,8 @@
 )]
 #![cfg_attr(test, allow(clippy::panic, clippy::arithmetic_side_effects))]
 
-// The release that libibverbs is of: another one is another module of verbs-sys.
-use verbs_sys::current as abi;
+// `use verbs_sys::vNN as abi`: the types of the release that this package is for (../build.rs).
+include!(concat!(env!("OUT_DIR"), "/abi.rs"));
 
 mod attributes;
 mod context;
@@ -43,6 +43,7 @@ mod sq;
 mod srq;
 mod status;
 mod table;
+mod ucm;
 mod uverbs;
 mod wr;
 mod wr_ids;

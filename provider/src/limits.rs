@@ -11,10 +11,11 @@ use fpga_regs::engine::wqe::{
 use shim_abi::{ContextInfo, Limits, PortInfo};
 
 use crate::error::{Result, invalid};
+use crate::ffi::types::zeroed;
 
 /// The one port of a card.
 pub(crate) const PORT: u32 = 1;
-/// Completion vectors; a vector is an interrupt of its own, which these cards do not have.
+/// Completion vectors; a vector is an interrupt of its own, and the shell gives a vFPGA one.
 pub(crate) const COMPLETION_VECTORS: u32 = 1;
 /// The clock by which completions are stamped, in kHz: it counts nanoseconds.
 pub(crate) const CORE_CLOCK_KHZ: u64 = 1_000_000;
@@ -222,22 +223,14 @@ pub(crate) fn port_attributes(port: &PortInfo, limits: &Limits) -> ibv_port_attr
         gid_tbl_len: int(port.gids.len()),
         port_cap_flags: ibv::IBV_PORT_CM_SUP | ibv::IBV_PORT_IP_BASED_GIDS,
         max_msg_sz: limits.max_message,
-        bad_pkey_cntr: 0,
-        qkey_viol_cntr: 0,
         pkey_tbl_len: int(port.pkeys.len()) as u16,
-        lid: 0,
-        sm_lid: 0,
-        lmc: 0,
         max_vl_num: 1,
-        sm_sl: 0,
-        subnet_timeout: 0,
-        init_type_reply: 0,
         active_width: WIDTH_4X,
         active_speed: SPEED_25G,
         phys_state,
         link_layer: ibv::IBV_LINK_LAYER_ETHERNET as u8,
-        flags: 0,
-        port_cap_flags2: 0,
+        // What is InfiniBand's, and what only some releases have.
+        ..zeroed()
     }
 }
 

@@ -1,7 +1,9 @@
 //! Where refusals are told: the log of libibverbs.
 
+use std::path::Path;
 use std::sync::OnceLock;
 
+use crate::abi::RELEASE;
 use crate::error::Error;
 use crate::ffi::log::verbs_log;
 
@@ -59,4 +61,16 @@ pub(crate) fn unusable(device: &str, error: &Error) -> i32 {
         to_stderr(&message);
     }
     error.errno()
+}
+
+/// Tells, whatever the log level, that libibverbs is of another release than we are for.
+pub(crate) fn wrong_release(library: &Path, release: u32) {
+    let library = library.display();
+    let message = format!(
+        "this provider is for rdma-core {RELEASE}, and {library} is of rdma-core {release}, \
+         which needs another (balboa run chooses it)"
+    );
+    if !say(Level::Error, &message) {
+        to_stderr(&message);
+    }
 }

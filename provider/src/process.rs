@@ -42,8 +42,8 @@ impl<T: Send> Hold for ProcessLock<T> {
 }
 
 /// Every lock of the process, in the order in which they are taken.
-fn all() -> [&'static dyn Hold; 2] {
-    [&crate::control::SHARED, &crate::ffi::hook::OURS]
+fn all() -> [&'static dyn Hold; 3] {
+    [&crate::control::SHARED, &crate::ffi::hook::OURS, &crate::ucm::CHANNELS]
 }
 
 thread_local! {

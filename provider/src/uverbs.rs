@@ -6,8 +6,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::abi::ioctl as uapi;
 use shim_abi::PortInfo;
+use verbs_sys::ioctl as uapi;
 
 use crate::context::Context;
 use crate::events::EventSource;

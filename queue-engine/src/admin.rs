@@ -8,7 +8,7 @@ use fpga_regs::engine::admin::{
 use fpga_regs::engine::cqe::expected_phase;
 use fpga_regs::engine::doorbell::QueueKind;
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, GSI_QKEY, GSI_QPN, QpState, QpType};
 use fpga_regs::engine::transition;
 use fpga_regs::engine::window::{Capabilities, MAX_LOG2_ADMIN};
 use fpga_regs::{BLOCK_BYTES, Block};
@@ -114,7 +114,7 @@ impl Answer {
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Executes the commands up to `producer` and raises an interrupt for their completions;
-    /// `false` when one of them has to wait for memory.
+    /// `false` when one of them has to wait: for memory, or for a QP to begin with what was posted to it.
     pub(crate) fn execute_admin(
         &mut self,
         now: u64,
@@ -125,6 +125,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         while let Some(admin) = &mut self.admin {
             let before = admin.consumer;
             let Some((header, blocks)) = admin.next(producer) else { break };
+            if blocks.is_some_and(|blocks| self.begins_first(now, &header, &blocks, transport)) {
+                if let Some(admin) = &mut self.admin {
+                    admin.consumer = before;
+                }
+                return false;
+            }
             let outcome = match blocks {
                 Some(blocks) if usize::from(header.blocks) >= blocks_of(header.opcode) => {
                     self.execute_command(now, &header, &blocks, memory, transport)
@@ -222,6 +228,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 self.create_ah(now, &CreateAh::decode(&[*first, *second]), transport)
             }
             Opcode::DestroyAh => self.destroy_ah(named, transport),
+            Opcode::QueryAh => self.query_ah(named, transport),
             Opcode::AttachMulticast => {
                 self.set_member(now, &Membership::decode(&[*first]), true, transport)
             }
@@ -375,6 +382,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             QpType::Rc => Capabilities::RC,
             QpType::Uc => Capabilities::UC,
             QpType::Ud => Capabilities::UD,
+            QpType::Gsi => Capabilities::GSI,
             QpType::XrcSend | QpType::XrcReceive => Capabilities::XRC,
             _ => return Err(AdminStatus::Unsupported),
         })?;
@@ -403,7 +411,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             }
         }
         let window = queue(memory, command.sq_ring, command.log2_sq_blocks)?;
-        let qpn = self.qp_numbers.draw(&mut self.random).ok_or(AdminStatus::NoResources)?;
+        let qpn = match transport.name_qp() {
+            Some(named) => named?,
+            None => self.qp_number(command.kind)?,
+        };
         if let Err(status) = transport.create_qp(qpn, command) {
             self.qp_numbers.free(qpn);
             return Err(status);
@@ -413,6 +424,15 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.qps.insert(qpn, new_qp(command, qpn, generation, window));
         self.doorbells.add(command.page, Queue { kind: QueueKind::Send, number: qpn });
         Ok(Answer::number(qpn).generation(generation))
+    }
+
+    /// The number of a QP that is made.
+    fn qp_number(&mut self, kind: QpType) -> Result<u32, AdminStatus> {
+        let number = match kind {
+            QpType::Gsi => (!self.qps.contains_key(&GSI_QPN)).then_some(GSI_QPN),
+            _ => self.qp_numbers.draw(&mut self.random),
+        };
+        number.ok_or(AdminStatus::NoResources)
     }
 
     fn attach(&mut self, command: &CreateQp, qpn: u32) {
@@ -469,6 +489,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let from = qp.state;
         let to = transition::check(qp.kind, from, attributes)?;
         self.check_ranges(attributes)?;
+        let has_qkey = mask.contains(AttributeMask::QKEY);
+        if qp.kind == QpType::Gsi && has_qkey && attributes.qkey != GSI_QKEY {
+            return Err(AdminStatus::Invalid);
+        }
         transport.modify_qp(now, qpn, &Attributes { state: to, ..*attributes })?;
         if to == QpState::Reset {
             self.give_up_taken(now, qpn);
@@ -565,6 +589,14 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         transport.destroy_ah(ah);
         self.ah_numbers.free(ah);
         Ok(Answer::none())
+    }
+
+    fn query_ah(&self, ah: u32, transport: &impl Transport) -> Result<Answer, AdminStatus> {
+        self.check_offered(Capabilities::UD)?;
+        if !self.ahs.contains_key(&ah) {
+            return Err(AdminStatus::NotFound);
+        }
+        transport.query_ah(ah).map(|is_known| Answer::number(is_known.into()))
     }
 
     /// Takes a QP into a multicast group, or out of it.

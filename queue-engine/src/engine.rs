@@ -97,6 +97,8 @@ pub struct Engine<M: Rings, D, N> {
     enabling: bool,
     /// The producer index last written to the admin doorbell, until it was worked on.
     pub(crate) admin_rung: Option<u32>,
+    /// Calls that the command that is next has waited for a QP to begin with what was posted to it.
+    pub(crate) command_waited: u32,
     /// Why the engine stopped for good; 0 while it did not.
     pub(crate) fatal: u32,
     pub(crate) admin: Option<AdminRings<M>>,
@@ -161,7 +163,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// An engine out of reset.
     pub fn new(config: EngineConfig, random: N) -> Self {
         let prefix = u32::from(config.window & 0xf) << QPN_RANDOM_BITS;
+        // QP 1 is of window 0, as its number says.
+        let elsewhere = if prefix == 0 { Capabilities::empty() } else { Capabilities::GSI };
+        let capabilities = config.capabilities.difference(elsewhere);
         let config = EngineConfig {
+            capabilities,
             qps: config.qps.min(Numbers::most(QPN_RANDOM_BITS)),
             cqs: config.cqs.min(Numbers::most(NUMBER_BITS)),
             rqs: config.rqs.min(Numbers::most(QPN_RANDOM_BITS)),
@@ -175,6 +181,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             enabled: false,
             enabling: false,
             admin_rung: None,
+            command_waited: 0,
             fatal: 0,
             admin: None,
             events: EventRing::closed(),
@@ -200,6 +207,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             failed_receives: Vec::new(),
             rung: Vec::new(),
         }
+    }
+
+    /// Offers these no more, whatever it was built with.
+    pub fn withhold(&mut self, capabilities: Capabilities) {
+        self.config.capabilities.remove(capabilities);
     }
 
     /// The window a QPN belongs to.
@@ -298,6 +310,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.enabled = false;
         self.enabling = false;
         self.admin_rung = None;
+        self.command_waited = 0;
         self.fatal = 0;
     }
 
@@ -376,7 +389,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     }
 
     /// Notes that a QP waits for room in the transport.
-    fn starve(&mut self, qpn: u32) {
+    pub(crate) fn starve(&mut self, qpn: u32) {
         let noted = |qp: &mut Qp<M>| std::mem::replace(&mut qp.starved, true);
         if self.qps.get_mut(&qpn).map(noted) == Some(false) {
             self.starved.push_back(qpn);

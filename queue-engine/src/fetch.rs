@@ -1,10 +1,11 @@
 //! Fetching send WQEs and handing them to the transport.
 
 use fpga_regs::Block;
+use fpga_regs::engine::admin::{Destroy, Header, MAX_BLOCKS, ModifyQp, Opcode as Command};
 use fpga_regs::engine::cqe::{Opcode, Status};
 use fpga_regs::engine::doorbell::record;
 use fpga_regs::engine::key::Access;
-use fpga_regs::engine::qp::{QpState, QpType};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::wqe::{
     ATOMIC_BYTES, ATOMIC_PAYLOAD_OFFSET, Atomic, AtomicOperation, Bind, Datagram, MAX_INLINE,
     MAX_SGE, SEND_MAX_BLOCKS, SEND_PAYLOAD_OFFSET, SGE_BYTES, SendFlags, SendHeader, SendOpcode,
@@ -24,6 +25,10 @@ use crate::under_way::{InFlight, LocalPayload, Share, UnderWay};
 
 /// Entries of one queue fetched, or flushed, before others have their turn.
 pub(crate) const QUANTUM: usize = 64;
+
+/// Calls of [`Engine::execute`] that a command waits at most for a QP to begin: between two of them the transport sends a
+/// burst.
+const BEGINNING: u32 = 4;
 
 /// What became of one attempt to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +119,7 @@ fn check_wqe(
     under_way: &mut UnderWay,
 ) -> Result<Operation, Status> {
     let operation = match kind {
-        QpType::Ud => datagram(header, blocks),
+        _ if kind.is_datagram() => datagram(header, blocks),
         QpType::Uc => operation(header, blocks).filter(Operation::is_unanswered),
         _ => operation(header, blocks),
     };
@@ -203,10 +208,47 @@ pub(crate) fn completed_as(opcode: SendOpcode) -> Opcode {
 }
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
+    /// Lets a QP begin with what was posted to it before a command that ends its sending, as a NIC has by then: its program
+    /// may have heard that a message is on its way, and leave. `true` while the command is to come again for that, which it
+    /// does some times at most.
+    pub(crate) fn begins_first(
+        &mut self,
+        now: u64,
+        header: &Header,
+        blocks: &[Block; MAX_BLOCKS],
+        transport: &mut impl Transport,
+    ) -> bool {
+        let [first, second, third, ..] = blocks;
+        let qpn = match header.opcode {
+            Command::DestroyQp => Destroy::decode(&[*first]).number,
+            Command::ModifyQp => {
+                let asked = Attributes::decode(&[*second, *third]);
+                let ends = matches!(asked.state, QpState::Err | QpState::Reset);
+                if !asked.mask.contains(AttributeMask::STATE) || !ends {
+                    return false;
+                }
+                ModifyQp::decode(&[*first]).qpn
+            }
+            _ => return false,
+        };
+        let sends = self.qps.get(&qpn).is_some_and(|qp| qp.state == QpState::Rts);
+        if sends && self.command_waited < BEGINNING {
+            if self.pump(now, qpn, transport) == Turn::Starved {
+                self.starve(qpn);
+            }
+            if transport.stands_in_line(qpn) {
+                self.command_waited = self.command_waited.saturating_add(1);
+                return true;
+            }
+        }
+        self.command_waited = 0;
+        false
+    }
+
     /// Fetches what a QP has posted, as far as the transport takes it.
     pub(crate) fn pump(&mut self, now: u64, qpn: u32, transport: &mut impl Transport) -> Turn {
         let Some(qp) = self.qps.get(&qpn) else { return Turn::Over };
-        if qp.kind == QpType::Ud {
+        if qp.kind.is_datagram() {
             self.fail_receive_if_due(now, qpn, transport);
         }
         let Some(qp) = self.qps.get_mut(&qpn) else { return Turn::Over };
@@ -303,7 +345,7 @@ fn step<M: Rings>(
 
 /// Whether an entry is executed by the engine, and by nobody else.
 fn is_local(opcode: SendOpcode, kind: QpType) -> bool {
-    kind != QpType::Ud && matches!(opcode, SendOpcode::BindWindow | SendOpcode::LocalInvalidate)
+    !kind.is_datagram() && matches!(opcode, SendOpcode::BindWindow | SendOpcode::LocalInvalidate)
 }
 
 /// Executes an entry here once all before it are complete, so that nothing of them goes by a key that it

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use fpga_regs::engine::cqe::{Cqe, Flags, Opcode, Status};
 use fpga_regs::engine::event::{Event, EventType, QpEvent};
-use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::wqe::ATOMIC_BYTES;
 
@@ -12,7 +11,7 @@ use crate::cq::Completions;
 use crate::doorbells::DoorbellPage;
 use crate::engine::Engine;
 use crate::fetch::{QUANTUM, completed_as};
-use crate::keys::{Keys, Peer};
+use crate::keys::Peer;
 use crate::memory::Rings;
 use crate::numbers::Random;
 use crate::qp::{KEPT_RECEIVES, Qp};
@@ -47,6 +46,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let (tells_drained, kind) = (qp.tells_drained, qp.kind);
         // Before anything else of this QP: what waited longer for room comes first.
         self.feed_starved();
+        let of_receive =
+            matches!(event, TransportEvent::Received(_) | TransportEvent::ReceiveFailed { .. });
+        if kind.is_datagram() && of_receive {
+            // Those taken before that one, of the same burst, which fail alone.
+            self.fail_receive_if_due(now, event.qpn(), transport);
+        }
         match event {
             TransportEvent::Completed { qpn, count } => self.completed(now, qpn, count, transport),
             TransportEvent::Failed { qpn, status } if !kind.is_reliable() => {
@@ -56,7 +61,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             TransportEvent::Received(received) => self.received(now, received, transport),
             TransportEvent::ReceiveFailed { qpn, status } => {
                 self.complete_receive(now, qpn, |qp, taken| qp.receive_cqe(taken.tag, status));
-                if kind == QpType::Ud {
+                if kind.is_datagram() {
                     self.fail_receive_if_due(now, qpn, transport);
                 } else {
                     self.flush(now, qpn, None);
@@ -146,7 +151,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             let kind = qp.kind;
             let Some(status) = qp.receives.front().and_then(failed) else { return };
             self.complete_receive(now, qpn, |qp, taken| qp.receive_cqe(taken.tag, status));
-            if kind != QpType::Ud {
+            if !kind.is_datagram() {
                 stop_transport(now, qpn, transport);
                 return self.flush(now, qpn, None);
             }
@@ -242,8 +247,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Takes the next receive of a QP for a message that arrives.
     ///
     /// # Errors
-    /// [`ReceiveError::Empty`], or [`ReceiveError::Invalid`] for one whose memory is out of reach;
-    /// that one completes with an error once [`Engine::refuse_receive`] says so.
+    /// [`ReceiveError::Empty`], or [`ReceiveError::Invalid`] for one that makes no sense; that one completes with an error once [`Engine::refuse_receive`] says so.
     pub fn take_receive(&mut self, qpn: u32) -> Result<TakenReceive, ReceiveError> {
         let qp = self.qps.get_mut(&qpn).ok_or(ReceiveError::Empty)?;
         let receives =
@@ -260,10 +264,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             self.below_limit.push(qp.rqn);
         }
         let sges = wqe.sges;
-        let capacity = sges.as_ref().and_then(|sges| capacity(&self.keys, rq.pdn, sges));
+        let capacity = sges.as_ref().map(capacity);
         let failed = capacity.is_none().then_some(Status::LocalProtection);
         qp.receives.push_back(Taken { id, tag: wqe.tag, sges: sges.unwrap_or_default(), failed });
-        if failed.is_some() && qp.kind == QpType::Ud {
+        if failed.is_some() && qp.kind.is_datagram() {
             self.look_at(qpn);
         }
         capacity.map(|capacity| TakenReceive { id, capacity, left }).ok_or(ReceiveError::Invalid)
@@ -321,15 +325,9 @@ pub(crate) fn describe(received: &ReceivedMessage, entry: &mut Cqe) {
     }
 }
 
-/// Bytes a receive can hold, or `None` when one of its elements is out of reach.
-pub(crate) fn capacity(keys: &Keys, pdn: u32, sges: &Sges) -> Option<u64> {
-    let mut bytes = 0u64;
-    for sge in sges.iter().filter(|sge| sge.length > 0) {
-        let length = u64::from(sge.length);
-        keys.translate(sge.lkey, pdn, sge.address, length, Access::LOCAL_WRITE).ok()?;
-        bytes = bytes.saturating_add(length);
-    }
-    Some(bytes)
+/// Bytes a receive can hold. Where they lie, and whether that is within reach, is looked at when some are placed.
+pub(crate) fn capacity(sges: &Sges) -> u64 {
+    sges.iter().map(|sge| u64::from(sge.length)).sum()
 }
 
 fn stop_transport(now: u64, qpn: u32, transport: &mut impl Transport) {

@@ -95,6 +95,18 @@ impl Region {
     }
 }
 
+/// Bytes of a page of the hosts'.
+const PAGE: u64 = 4096;
+
+/// A page of memory, by one of its names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// As programs name it.
+    Va(u64),
+    /// As the card does.
+    Iova(u64),
+}
+
 /// Why a key does not open what was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
@@ -286,6 +298,24 @@ impl Keys {
         let region = self.regions.get(&key::number(key)).ok_or(Denied::Key)?;
         let offset = region.open(key, pdn, va, length, right)?;
         region.iova.checked_add(offset).ok_or(Denied::Bounds)
+    }
+
+    /// The page on the bus of a page of memory, by its first byte, of which some region of `pdn` that grants `right` has
+    /// a part, whatever its key.
+    pub(crate) fn page_of(&self, pdn: u32, page: Place, right: Access) -> Option<u64> {
+        let page_of = |(number, region): (&u32, &Region)| {
+            let (at, start) = match page {
+                Place::Va(at) => (at, region.va),
+                Place::Iova(at) => (at, region.iova),
+            };
+            let (last, end) = (at | PAGE.wrapping_sub(1), start.saturating_add(region.length));
+            let granted = region.pdn == pdn && region.dm.is_none() && region.access.contains(right);
+            let iova = region.iova.wrapping_sub(start).wrapping_add(at);
+            let lies = granted && start <= last && at < end && iova % PAGE == 0;
+            lies.then_some((*number, iova))
+        };
+        // Which one it is does not depend on the table's order.
+        self.regions.iter().filter_map(page_of).min().map(|(_, iova)| iova)
     }
 
     /// The same of a key that a peer names, which may be a window's.

@@ -84,8 +84,12 @@ impl Numbers {
         }
     }
 
-    /// Gives a number back; it rests until as many others were freed.
+    /// Gives a number back; it rests until as many others were freed. One that was not drawn, as QP 1's, is
+    /// nothing to it.
     pub(crate) fn free(&mut self, number: u32) {
+        if !self.taken.contains(&number) {
+            return;
+        }
         self.resting.push_back(number);
         if self.resting.len() > RESTING {
             if let Some(rested) = self.resting.pop_front() {

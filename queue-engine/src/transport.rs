@@ -100,6 +100,14 @@ pub struct LocalGid {
 
 /// Something that carries messages of QPs; completions come back in the order of submission.
 pub trait Transport {
+    /// The number of a QP that is to be made, where the hardware below names its QPs; `None` where any number will do.
+    ///
+    /// # Errors
+    /// The status for the driver where it has no QP left.
+    fn name_qp(&mut self) -> Option<Result<u32, AdminStatus>> {
+        None
+    }
+
     /// Makes a QP in RESET, of the command's kind. By its client's number a transport may tell whose it is.
     ///
     /// # Errors
@@ -135,6 +143,15 @@ pub trait Transport {
         let _ = ah;
     }
 
+    /// Whether the MAC address that an address handle's datagrams go to is known.
+    ///
+    /// # Errors
+    /// The status for the driver; [`AdminStatus::Unsupported`] where the transport cannot say.
+    fn query_ah(&self, ah: u32) -> Result<bool, AdminStatus> {
+        let _ = ah;
+        Err(AdminStatus::Unsupported)
+    }
+
     /// Takes a QP of Unreliable Datagram into a multicast group, or, where `member` is false, out of it.
     ///
     /// # Errors
@@ -155,6 +172,11 @@ pub trait Transport {
     /// QPs may share their room. Room that comes back is told by an event of any QP, or comes with
     /// the engine's own call that makes it (a QP destroyed, or reset).
     fn room(&self, qpn: u32) -> usize;
+
+    /// Whether the QP stands in line to send: it has something to say, and waits for nothing but its turn.
+    fn stands_in_line(&self, _qpn: u32) -> bool {
+        false
+    }
 
     /// Gives back memory that the QP's messages of before took, as far as those under way do not need
     /// it: memory is scarce.

@@ -159,11 +159,10 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     pub fn take_xrc_receive(&mut self, request: XrcRequest) -> Result<TakenReceive, ReceiveError> {
         let (rq, srqn) = self.named(request).ok_or(ReceiveError::NoSrq)?;
         let wqe = rq.take().ok_or(ReceiveError::Empty)?;
-        let (pdn, fell) = (rq.pdn, rq.fell_below_limit());
-        if fell {
+        if rq.fell_below_limit() {
             self.below_limit.push(srqn);
         }
-        let capacity = wqe.sges.as_ref().and_then(|sges| capacity(&self.keys, pdn, sges));
+        let capacity = wqe.sges.as_ref().map(capacity);
         let queue = self.rqs.get_mut(&srqn).and_then(|rq| rq.xrc.as_mut());
         let queue = queue.ok_or(ReceiveError::NoSrq)?;
         let Some(capacity) = capacity else {

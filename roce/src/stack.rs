@@ -299,6 +299,17 @@ impl Stack {
         }
     }
 
+    /// Whether a queue pair stands in line for [`Stack::poll_transmit`].
+    #[must_use]
+    pub fn stands_in_line(&self, qpn: Qpn) -> bool {
+        match self.slot(qpn).and_then(|slot| self.slots.get(slot as usize)) {
+            Some(Slot::Connected(qp)) => qp.queued,
+            Some(Slot::Unreliable(qp)) => qp.queued,
+            Some(Slot::Datagram(qp)) => qp.queued,
+            Some(Slot::Free | Slot::Handle(_)) | None => false,
+        }
+    }
+
     /// Destroys a queue pair. Afterwards nothing about it is emitted any more: its events are
     /// dropped, and its placements, if any await their commit, have no effect.
     pub fn destroy_qp(&mut self, qpn: Qpn) {

@@ -2,6 +2,14 @@
 
 use super::{Deserialize, Serialize};
 
+/// QPs by which a capture may be filtered.
+pub const MAX_CAPTURED_QPS: usize = 16;
+/// Bytes that may wait in balboad for who captures.
+pub const CAPTURE_RING: std::ops::RangeInclusive<u32> = 64 << 10..=64 << 20;
+
+/// Bytes of the largest image that is loaded into a card.
+pub const MAX_IMAGE: u64 = 64 << 20;
+
 /// The first message of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -65,6 +73,70 @@ pub enum Request {
         gid: [u8; 16],
         /// Number of the VLAN that it is in; 0 for none.
         vlan: u16,
+    },
+    /// Resets a card, whose programs are told first that it is gone; a tool's. → [`Response::Reset`]
+    ResetCard {
+        /// Card number.
+        card: u32,
+    },
+    /// Captures what passes a card's port; a tool's. → [`Response::Capture`] with the client's end of a socket,
+    /// where a pcapng file comes until the capture is ended or the card is gone.
+    Capture {
+        /// Card number.
+        card: u32,
+        /// Only frames for one of these QPs, [`MAX_CAPTURED_QPS`] at most; all where there are none.
+        qpns: Vec<u32>,
+        /// Only frames from or to this address, network order.
+        address: Option<[u8; 16]>,
+        /// Bytes of each frame that are kept; 0 for all.
+        snap: u32,
+        /// Bytes that wait for the client at most, [`CAPTURE_RING`]: frames that come beyond them are lost.
+        ring: u32,
+    },
+    /// Ends the capture of a card's port; a tool's. → [`Response::Done`]; what waits is still sent.
+    EndCapture {
+        /// Card number.
+        card: u32,
+    },
+    /// Announces an image for a card, of which [`Request::FlashWrite`] brings the bytes; a tool's. Nothing happens to
+    /// the card. → [`Response::Done`]
+    FlashOpen {
+        /// Card number.
+        card: u32,
+        /// Bytes of the image, [`MAX_IMAGE`] at most.
+        length: u64,
+        /// Their SHA-256.
+        sha256: [u8; 32],
+        /// Name of the image, for people.
+        name: String,
+    },
+    /// The next bytes of the image that was announced. → [`Response::Done`]
+    FlashWrite {
+        /// As many as a message has room for, at most.
+        bytes: Vec<u8>,
+    },
+    /// Has the image that was brought loaded into its card. → [`Response::Done`] once that has begun; it goes on
+    /// whatever becomes of the client, and [`Request::FlashState`] tells how far it is.
+    FlashApply {
+        /// Programs that have the card open are disconnected; otherwise they are why it is refused.
+        force: bool,
+    },
+    /// As [`Request::FlashApply`], of the image that the card had before; a tool's. → [`Response::Done`]
+    FlashRollback {
+        /// Card number.
+        card: u32,
+        /// As there.
+        force: bool,
+    },
+    /// How far the image of a card is that was asked for last; a tool's. → [`Response::Flash`]
+    FlashState {
+        /// Card number.
+        card: u32,
+    },
+    /// Asks a card anew whether it is what its record says; a tool's. → [`Response::Done`]
+    FlashVerify {
+        /// Card number.
+        card: u32,
     },
     /// Opens a card. → [`Response::Context`]
     OpenContext {
@@ -375,6 +447,23 @@ pub enum Request {
         /// QP.
         qpn: u32,
     },
+    /// Opens an event channel of the connection manager. → [`Response::CmChannel`] with the client's end of
+    /// a socket pair.
+    ///
+    /// A byte comes there each time the channel's queue of events turns from empty to not empty; nothing
+    /// else. The channel ends when all descriptors of that end are closed.
+    OpenCmChannel,
+    /// A command of the kernel's user interface of RDMA CM. → [`Response::CmAnswer`]
+    CmCommand {
+        /// From [`Response::CmChannel`]; also of a process that this one was forked from.
+        channel: CmToken,
+        /// What the program writes to the kernel's device: `rdma_ucm_cmd_hdr` and as many bytes as that says.
+        ///
+        /// Behind a SET_OPTION follow the bytes that its pointer names. Pointers are not looked at.
+        command: Vec<u8>,
+        /// MIGRATE_ID: the channel that its descriptor is.
+        from: Option<CmToken>,
+    },
 }
 
 /// A file, by what `fstat` says of it.
@@ -415,6 +504,15 @@ pub struct CreateQp {
 pub enum Response {
     /// Done, nothing to tell. Also the answer to [`Hello`].
     Done,
+    /// To [`Request::ResetCard`].
+    Reset {
+        /// Programs that have it open still; it comes up anew once there are none.
+        programs: u32,
+    },
+    /// To [`Request::Capture`].
+    Capture,
+    /// To [`Request::FlashState`].
+    Flash(FlashState),
     /// To [`Request::ListCards`].
     Cards(Vec<CardInfo>),
     /// To [`Request::Status`]; the descriptor is a memfd with the text.
@@ -560,6 +658,41 @@ pub enum Response {
         /// Records sent on the asynchronous event socket.
         async_events: u32,
     },
+    /// To [`Request::OpenCmChannel`].
+    CmChannel {
+        /// By which commands name it.
+        channel: CmToken,
+    },
+    /// To [`Request::CmCommand`].
+    CmAnswer {
+        /// What the kernel would write to the command's place for answers; at most as long as the command
+        /// says.
+        output: Vec<u8>,
+        /// The channel has no event any more, so the client takes the byte off its socket; with MIGRATE_ID, off
+        /// that of the channel which the identifier leaves. GET_EVENT is not the only one that takes the last
+        /// event away: DESTROY_ID and LEAVE_MCAST do, too.
+        drained: bool,
+    },
+}
+
+/// How far an image is on its way into a card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FlashState {
+    /// None was asked for since balboad started.
+    Idle,
+    /// Programs that have the card open are waited for.
+    Leaving,
+    /// The card is taking it.
+    Loading {
+        /// Bytes that it has taken.
+        done: u64,
+        /// All bytes.
+        total: u64,
+    },
+    /// The card was brought up as what the image is.
+    Done,
+    /// Why it is not there, and what the card has.
+    Failed(String),
 }
 
 /// The receive queue of one QP.
@@ -587,6 +720,9 @@ pub struct AddressVector {
     /// GID of the peer, network order.
     pub dgid: [u8; 16],
 }
+
+/// Names an event channel of the connection manager: 16 random bytes that only those know who have the channel.
+pub type CmToken = [u8; 16];
 
 /// A card as `balboa run` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

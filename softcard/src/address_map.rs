@@ -1,7 +1,7 @@
 //! What stands where in BAR4.
 
 use fpga_regs::coyote::pci::Bar;
-use fpga_regs::coyote::vfpga;
+use fpga_regs::coyote::vfpga::{self, Bank};
 use fpga_regs::engine::window;
 
 use crate::WINDOWS;
@@ -16,12 +16,22 @@ pub(crate) enum Target {
     User(usize, u64),
     /// A slot of a doorbell page.
     Doorbell(u8, u8, usize),
-    Cnfg(usize, u64),
+    /// A control register, in one of the two banks.
+    Cnfg(Bank, usize, u64),
     Nowhere,
 }
 
 /// What an offset in BAR4 means.
 pub(crate) fn target(offset: u64) -> Target {
+    if let Some(inside) = offset.checked_sub(vfpga::AVX_BASE) {
+        let index = u8::try_from(inside / vfpga::CONTROL_WINDOW_STRIDE);
+        return match index {
+            Ok(index) if index < WINDOWS => {
+                Target::Cnfg(Bank::Avx, index.into(), inside % vfpga::CONTROL_WINDOW_STRIDE)
+            }
+            _ => Target::Nowhere,
+        };
+    }
     let Some(inside) = offset.checked_sub(vfpga::CONTROL_WINDOW_BASE) else {
         return Target::Shell(offset);
     };
@@ -33,7 +43,7 @@ pub(crate) fn target(offset: u64) -> Target {
     };
     let index = usize::from(number);
     if let Some(register) = within.checked_sub(vfpga::CNFG_OFFSET) {
-        return Target::Cnfg(index, register);
+        return Target::Cnfg(Bank::Plain, index, register);
     }
     if let Some(register) = within.checked_sub(vfpga::USER_CSR_OFFSET) {
         if register < window::PAGE_BYTES {
@@ -48,10 +58,10 @@ pub(crate) fn target(offset: u64) -> Target {
     }
 }
 
-/// The vFPGA whose interrupt register is at that offset.
-pub(crate) fn isr_at(bar: Bar, offset: u64) -> Option<usize> {
+/// The vFPGA whose interrupt register is at that offset, of a card with such a bank.
+pub(crate) fn isr_at(bank: Bank, bar: Bar, offset: u64) -> Option<usize> {
     match target(offset) {
-        Target::Cnfg(index, vfpga::ISR) if bar == Bar::Shell => Some(index),
+        Target::Cnfg(its, index, vfpga::ISR) if bar == Bar::Shell && its == bank => Some(index),
         _ => None,
     }
 }

@@ -6,12 +6,12 @@
 
 use fpga_regs::coyote::pci::{Bar, RECONFIGURATION_VECTOR};
 use fpga_regs::coyote::shell::{
-    self, CTRL_CNFG_DEFAULT, Datapath, HostCounters, IpAddress, LossCounters, MacAddress, Map,
-    MemCnfg, NetworkCnfg, PacketCounters, ShellPblock,
+    self, Datapath, HostCounters, IpAddress, LossCounters, MacAddress, Map, MemCnfg, NetworkCnfg,
+    PacketCounters, ShellPblock, StreamDown,
 };
+use fpga_regs::coyote::vfpga::Bank;
 use fpga_regs::coyote::{static_layer, xdma};
 
-use crate::WINDOWS;
 use crate::address_map::{Target, target};
 use crate::card::Card;
 use crate::network::Identity;
@@ -31,7 +31,7 @@ impl Card {
                     _ => word(offset & !3) >> (offset & 3).wrapping_mul(8),
                 }
             }
-            Bar::Shell if self.shell.reconfiguration.decoupled => u64::MAX,
+            Bar::Shell if self.is_cut_off() => u64::MAX,
             Bar::Shell => self.read_shell_bar(now, offset & !7) >> (offset & 7).wrapping_mul(8),
         };
         match bytes {
@@ -69,10 +69,13 @@ impl Card {
                 Some(vfpga) => occupant!(&vfpga.logic, logic => logic.read_register(now, register)),
                 None => 0,
             },
-            Target::Cnfg(index, register) => {
-                self.vfpgas.get(index).map_or(0, |vfpga| vfpga.control.read(register))
+            Target::Cnfg(bank, index, register) if bank == self.image.bank() => {
+                let vfpga = u8::try_from(index).unwrap_or(u8::MAX);
+                let stock = self.stock.as_ref().and_then(|it| it.model.load(vfpga, register));
+                let shell = || self.vfpgas.get(index).map_or(0, |it| it.control.read(register));
+                stock.unwrap_or_else(shell)
             }
-            Target::Doorbell(..) | Target::Nowhere => 0,
+            Target::Cnfg(..) | Target::Doorbell(..) | Target::Nowhere => 0,
         }
     }
 
@@ -84,8 +87,8 @@ impl Card {
         match register {
             shell::PROBE => static_layer::PROBE_VALUE.into(),
             shell::N_CHAN => xdma::CHANNELS,
-            shell::N_REGIONS => WINDOWS.into(),
-            shell::CTRL_CNFG => CTRL_CNFG_DEFAULT.encode(),
+            shell::N_REGIONS => self.vfpgas.len() as u64,
+            shell::CTRL_CNFG => self.image.ctrl_cnfg().encode(),
             shell::MEM_CNFG => {
                 MemCnfg { host_streams: true, n_strm_axi: 4, ..MemCnfg::default() }.encode()
             }
@@ -99,6 +102,19 @@ impl Card {
             shell::STAT_ICMP => packets(tally.icmp.get()),
             shell::STAT_TCP => packets(tally.tcp.get()),
             shell::STAT_ROCE => packets(tally.roce.get()),
+            shell::STAT_STREAM_DOWN => {
+                let down = self.stock.as_ref().is_some_and(|stock| stock.model.stream_is_down());
+                StreamDown { down }.encode()
+            }
+            shell::STAT_IBV if self.stock.is_some() => {
+                let tally = self.stock.as_ref().map(|it| it.model.tally()).unwrap_or_default();
+                packets((tally.sent, tally.received))
+            }
+            shell::STAT_RETRANSMISSIONS if self.stock.is_some() => {
+                let tally = self.stock.as_ref().map(|it| it.model.tally()).unwrap_or_default();
+                LossCounters { psn_drops: tally.psn_drops, retransmissions: tally.repeated }
+                    .encode()
+            }
             shell::STAT_IBV => {
                 let counters = self.network.stack.counters();
                 packets((counters.sent_pkts as u32, counters.rcvd_pkts as u32))
@@ -140,7 +156,8 @@ impl Card {
                     self.write_word(bar, word.saturating_add(4), (value >> 32) as u32);
                 }
             }
-            Bar::Shell if self.shell.reconfiguration.decoupled => {}
+            Bar::Shell if self.is_cut_off() => {}
+            Bar::Shell if self.store_stock(offset, bytes.into(), &value.to_le_bytes()) => {}
             Bar::Shell => {
                 let first = offset & !7;
                 let line_end = (offset | LINE.wrapping_sub(1)).saturating_add(1);
@@ -151,6 +168,27 @@ impl Card {
                 }
             }
         }
+    }
+
+    /// Writes 32 bytes at `offset` of the shell's BAR, a multiple of them, by one store. Registers that are not so wide
+    /// get them as four.
+    pub(crate) fn write_wide(&mut self, now: u64, offset: u64, bytes: [u8; 32]) {
+        if self.is_cut_off() || self.store_stock(offset, bytes.len(), &bytes) {
+            return;
+        }
+        for (at, word) in (offset..).step_by(8).zip(bytes.chunks_exact(8)) {
+            let word = word.try_into().map(u64::from_le_bytes).unwrap_or_default();
+            self.write(now, Bar::Shell, at, 8, word);
+        }
+    }
+
+    /// Gives the published image's bank a store, with its size; `false` where it is for another register.
+    fn store_stock(&mut self, offset: u64, length: usize, bytes: &[u8]) -> bool {
+        let Target::Cnfg(Bank::Avx, index, register) = target(offset) else { return false };
+        let (Some(stock), Some(bytes)) = (&mut self.stock, bytes.get(..length)) else {
+            return false;
+        };
+        stock.store(&mut self.memory, index, register, bytes)
     }
 
     fn write_word(&mut self, bar: Bar, offset: u64, value: u32) {
@@ -188,7 +226,7 @@ impl Card {
                     slots.0.ring(slot, beat.over(0));
                 }
             }
-            Target::Cnfg(index, register) => {
+            Target::Cnfg(bank, index, register) if bank == self.image.bank() => {
                 if self
                     .vfpgas
                     .get_mut(index)
@@ -197,7 +235,7 @@ impl Card {
                     self.shell.signal(index);
                 }
             }
-            Target::Nowhere => {}
+            Target::Cnfg(..) | Target::Nowhere => {}
         }
     }
 
@@ -207,12 +245,12 @@ impl Card {
             shell::IP_ADDRESS => {
                 let IpAddress { ipv4 } = IpAddress::decode(value);
                 let identity = Identity { ipv4, ..self.network.identity() };
-                self.network.set_identity(identity);
+                self.set_identity(identity);
             }
             shell::MAC_ADDRESS => {
                 let [_, _, mac @ ..] = MacAddress::decode(value).mac.to_be_bytes();
                 let identity = Identity { mac, ..self.network.identity() };
-                self.network.set_identity(identity);
+                self.set_identity(identity);
             }
             shell::TCP_OFFSET => self.shell.offsets[0] = beat.over(self.shell.offsets[0]),
             shell::RDMA_OFFSET => self.shell.offsets[1] = beat.over(self.shell.offsets[1]),
@@ -223,6 +261,13 @@ impl Card {
                 self.set_datapath(self.shell.datapath & !value);
             }
             _ => {}
+        }
+    }
+
+    fn set_identity(&mut self, identity: Identity) {
+        self.network.set_identity(identity);
+        if let Some(stock) = &mut self.stock {
+            stock.set_identity(self.network.identity());
         }
     }
 

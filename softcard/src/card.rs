@@ -3,25 +3,33 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fpga_regs::coyote::shell::{CTRL_CNFG_DEFAULT, Map};
+use fpga_regs::coyote::shell::Map;
 use roce::IcrcPolicy;
 
 use crate::WINDOWS;
 use crate::datapath::Scratch;
 use crate::dma::AddressSpace;
+use crate::image::Image;
 use crate::interrupts::Interrupts;
 use crate::mmu::Translation;
-use crate::network::Network;
+use crate::network::{Host, Network};
 use crate::port::{FramePool, Port};
 use crate::published::Published;
 use crate::shell::Shell;
+use crate::stock::Stock;
 use crate::vfpga::{Control, Logic, Pages, Slots, Vfpga, occupant};
 
 /// The doorbell pages of all windows.
 pub(crate) type AllPages = [Pages; WINDOWS as usize];
 
+/// The register map of a card's shell, its image, and in how many vFPGAs that is, if not in all.
+pub(crate) type Programmed = (Map, Image, Option<u8>);
+
 /// A software card.
 pub(crate) struct Card {
+    pub(crate) image: Image,
+    /// The network of the published image, in place of the stack of [`Network`].
+    pub(crate) stock: Option<Box<Stock>>,
     pub(crate) shell: Shell,
     pub(crate) vfpgas: Vec<Vfpga>,
     pub(crate) network: Network,
@@ -34,25 +42,62 @@ pub(crate) struct Card {
 
 impl Card {
     pub(crate) fn new(
-        map: Map,
+        (map, image, vfpgas): Programmed,
         port: Box<dyn Port>,
         icrc_policy: IcrcPolicy,
         pool: FramePool,
         vectors: Rc<dyn Interrupts>,
         published: Arc<Published>,
     ) -> Self {
-        let memory = AddressSpace::default();
-        // The default shapes make sense.
-        let vfpga =
-            |(number, isr)| Vfpga::new(number, CTRL_CNFG_DEFAULT, &memory.bus, Arc::clone(isr));
-        Self {
+        let mut card = Self {
+            stock: None,
+            image,
             shell: Shell::new(map, vectors),
-            vfpgas: (0..).zip(&published.isrs).filter_map(vfpga).collect(),
+            vfpgas: Vec::new(),
             network: Network::new(port, icrc_policy, pool),
-            memory,
+            memory: AddressSpace::default(),
             scratch: Scratch::default(),
             wired: AllPages::default(),
             published,
+        };
+        card.program(Some((image, vfpgas.unwrap_or(WINDOWS))));
+        card
+    }
+
+    /// Makes of it what an image says, by its logic and the number of its vFPGAs, or a card without an image, of which
+    /// the static layer alone answers.
+    pub(crate) fn program(&mut self, image: Option<(Image, u8)>) {
+        // Objects of the old logic, and what is under way for it.
+        self.reset();
+        let (image, count) = image.unwrap_or((self.image, 0));
+        self.image = image;
+        self.stock = (image == Image::Stock && count > 0).then(|| Box::new(Stock::new(count)));
+        self.published.program(image.bank());
+        // The default shapes make sense.
+        let vfpga = |(number, isr)| Vfpga::new(number, image, &self.memory.bus, Arc::clone(isr));
+        let places = (0..count).zip(&self.published.isrs);
+        self.vfpgas = places.filter_map(vfpga).collect();
+        if self.network.host.is_some() {
+            self.withhold_gsi();
+        }
+        self.reset();
+        self.published.cut_off(self.is_cut_off());
+    }
+
+    /// Whether nothing of its shell is to be reached: it is decoupled, or there is none.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.shell.reconfiguration.decoupled || self.vfpgas.is_empty()
+    }
+
+    /// Shares the port with the host's network stack, whose kernel answers for QP 1.
+    pub(crate) fn share_port(&mut self, host: Box<dyn Port>) {
+        self.network.host = Some(Host::new(host));
+        self.withhold_gsi();
+    }
+
+    fn withhold_gsi(&mut self) {
+        for vfpga in &mut self.vfpgas {
+            occupant!(&mut vfpga.logic, logic => logic.withhold_gsi());
         }
     }
 
@@ -62,7 +107,7 @@ impl Card {
             vfpga.reset_logic(&mut self.network);
             // The default shapes make sense.
             if let Some(control) =
-                Control::new(number, CTRL_CNFG_DEFAULT, &self.memory.bus, Arc::clone(isr))
+                Control::new(number, self.image.ctrl_cnfg(), &self.memory.bus, Arc::clone(isr))
             {
                 vfpga.reset_shell(control);
             }
@@ -70,6 +115,9 @@ impl Card {
         self.open_wired();
         self.scratch = Scratch::default();
         self.network.reset();
+        if let Some(stock) = &mut self.stock {
+            stock.reset(self.network.identity());
+        }
         self.shell.datapath = 0;
     }
 
@@ -169,12 +217,13 @@ impl Card {
 
     /// When the card next has something to do by itself.
     pub(crate) fn next_timeout(&mut self) -> Option<u64> {
-        if self.waits_for_driver() || self.shell.reconfiguration.decoupled {
+        if self.waits_for_driver() || self.is_cut_off() {
             return None;
         }
         let coupled = self.vfpgas.iter().filter(|vfpga| !vfpga.decoupled);
         let logic = coupled.filter_map(|vfpga| occupant!(&vfpga.logic, logic => logic.next_wake()));
-        logic.chain(self.network.next_timeout()).min()
+        let stock = self.stock.as_ref().and_then(|stock| stock.next_timeout());
+        logic.chain(self.network.next_timeout()).chain(stock).min()
     }
 
     /// Counters that are the port's and the DMA's, not the stack's.
@@ -192,6 +241,7 @@ impl Card {
             ("dma_bytes_written", self.memory.written.bytes),
             ("dma_faults", self.memory.faults),
         ]);
+        counters.extend(self.stock.iter().flat_map(|stock| stock.counters()));
         counters
     }
 }

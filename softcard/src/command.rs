@@ -1,5 +1,6 @@
 //! What a driver's thread asks of the card thread: register accesses, mappings, grants.
 
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
@@ -7,6 +8,8 @@ use fpga_regs::coyote::pci::Bar;
 use hostmem::{DmaMemory, DoorbellPage, EventFd};
 
 use crate::Error;
+use crate::port::WatchFilter;
+use crate::reconfig::Spoil;
 use crate::unfounded::Unfounded;
 
 /// A command for card number `card`; those of one sender are executed in order.
@@ -19,12 +22,14 @@ pub(crate) struct Command {
 pub(crate) enum Action {
     /// A posted write.
     Write { bar: Bar, offset: u64, bytes: u8, value: u64 },
+    /// A posted write of 32 bytes to the shell's BAR.
+    WriteWide { offset: u64, bytes: [u8; 32] },
     /// A read, answered with the value.
     Read { bar: Bar, offset: u64, bytes: u8, reply: SyncSender<u64> },
-    /// Maps memory.
-    Map { iova: u64, length: u64, memory: DmaMemory, reply: SyncSender<Result<(), Error>> },
-    /// Unmaps memory; answered when no DMA to it can follow.
-    Unmap { iova: u64, length: u64, reply: SyncSender<()> },
+    /// Maps memory; answered where somebody waits.
+    Map { iova: u64, length: u64, memory: DmaMemory, reply: Option<SyncSender<Result<(), Error>>> },
+    /// Unmaps memory; answered, where somebody waits, when no DMA to it can follow.
+    Unmap { iova: u64, length: u64, reply: Option<SyncSender<()>> },
     /// Puts a doorbell page in place and listens to its eventfd.
     Grant {
         window: u8,
@@ -39,6 +44,18 @@ pub(crate) enum Action {
     UnderWay { window: u8, page: u8, reply: SyncSender<usize> },
     /// Reports what nothing gave rise to; answered when it is reported.
     Report { vfpga: u8, unfounded: Unfounded, reply: SyncSender<()> },
+    /// Resets the function; answered when that is done.
+    Reset { reply: SyncSender<()> },
+    /// Spoils the reconfiguration that comes next, from a descriptor on; answered when that is noted.
+    Spoil { descriptor: u32, how: Spoil, reply: SyncSender<()> },
+    /// Records the port for a reader; answered false where another one reads already.
+    Record {
+        filter: WatchFilter,
+        reader: UnixStream,
+        reply: SyncSender<Result<bool, std::io::Error>>,
+    },
+    /// Ends the recording.
+    EndRecord,
     /// The port's counters.
     Counters { reply: SyncSender<Vec<(&'static str, u64)>> },
 }

@@ -29,10 +29,12 @@ use smallvec::SmallVec;
 use crate::asks::Asks;
 use crate::card::Card;
 use crate::dma::{AddressSpace, Call, Copying, End, Parts};
+use crate::image::fits;
 use crate::mmu::{Direction, Mmu};
 use crate::network::HOST_TURN;
 use crate::network::Network;
 use crate::port::Frame;
+use crate::reconfig::Progress;
 use crate::vfpga::{Answer, Logic, Payload, Vfpga, Wanted, occupant, vfpga_asked};
 use copies::{Search, State};
 use places::Places;
@@ -202,10 +204,19 @@ impl Card {
     /// ends the round.
     pub(crate) fn advance(&mut self, now: u64) -> Option<Box<Call>> {
         self.memory.now = now;
+        if self.stock.is_some() {
+            let worked = self.reconfigure();
+            self.scratch.worked |= worked;
+            if self.is_cut_off() || self.waits_for_driver() {
+                return None;
+            }
+            return self.advance_stock(now).or_else(|| self.end_round());
+        }
         // Otherwise a round goes on behind a copy.
         if !self.scratch.copies {
-            self.scratch.worked |= self.reconfigure();
-            if self.shell.reconfiguration.decoupled || self.waits_for_driver() {
+            let worked = self.reconfigure();
+            self.scratch.worked |= worked;
+            if self.is_cut_off() || self.waits_for_driver() {
                 return None;
             }
             if !self.find_rings(now) {
@@ -250,6 +261,20 @@ impl Card {
         self.end_round()
     }
 
+    /// A round of a card with the published image, whose model moves frames and payload by itself.
+    fn advance_stock(&mut self, now: u64) -> Option<Box<Call>> {
+        let Self { stock, scratch, vfpgas, memory, network, .. } = self;
+        let stock = stock.as_deref_mut()?;
+        let Scratch { worked, received, sending, looped, .. } = scratch;
+        received.append(looped);
+        network.receive(now, received, ::stock::param::INPUT);
+        *worked |= stock.work(now, (vfpgas, memory), network, received, sending);
+        *worked |= network.send(now, sending, looped);
+        let call = stock.take_call();
+        *worked |= call.is_some();
+        call
+    }
+
     /// Tells the driver what there is to tell.
     fn end_round(&mut self) -> Option<Box<Call>> {
         self.tell_link();
@@ -273,24 +298,42 @@ impl Card {
 
     /// Takes a copy back that was made.
     pub(crate) fn returned(&mut self, call: Box<Call>) {
-        self.memory.returned(self.scratch.copying(), call);
+        match &mut self.stock {
+            Some(stock) => stock.returned(&mut self.memory, call),
+            None => self.memory.returned(self.scratch.copying(), call),
+        }
     }
 
     /// Gives up the copy that was handed out, if one was, and the memory that did not answer; the id
     /// of its process.
     pub(crate) fn abandon(&mut self) -> Option<Pid> {
-        self.memory.abandon(self.scratch.copying())
+        match &mut self.stock {
+            Some(stock) => stock.abandon(&mut self.memory),
+            None => self.memory.abandon(self.scratch.copying()),
+        }
     }
 
-    /// Takes a part of a bitstream; `true` if there was any.
+    /// Takes a part of a bitstream; `true` if there was any. From its first byte on the old image is no more.
     fn reconfigure(&mut self) -> bool {
         let reconfiguration = &mut self.shell.reconfiguration;
         let before = reconfiguration.is_done();
-        let worked = reconfiguration.work(&mut self.memory);
-        if reconfiguration.is_done() && !before {
+        let worked = match reconfiguration.work(&mut self.memory) {
+            Progress::Nothing => return false,
+            Progress::Fetched => None,
+            Progress::Ended(image) => image.as_ref().and_then(fits),
+            Progress::PowerLost => {
+                self.program(None);
+                self.reset_function();
+                return true;
+            }
+        };
+        if worked.is_some() || !self.vfpgas.is_empty() {
+            self.program(worked);
+        }
+        if self.shell.reconfiguration.is_done() && !before {
             self.shell.signal(usize::from(RECONFIGURATION_VECTOR));
         }
-        worked
+        true
     }
 
     /// Lets logic do what its registers ask for, unless something waits that comes first.

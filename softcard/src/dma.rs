@@ -546,6 +546,21 @@ impl AddressSpace {
         true
     }
 
+    /// Writes bytes of the driver's own, a counter's copy; what cannot be reached is a fault of the bus.
+    pub(crate) fn put(&mut self, address: u64, from: &[u8]) {
+        let place = self.bus.access(address, from.len() as u64, Rights::WRITE);
+        let put = match place {
+            Some(Place::Shared(mapping, offset)) => mapping.write_bytes(offset, from).is_ok(),
+            Some(Place::Asked(owner)) => owner.write(address, from),
+            // A client's, which may not answer.
+            Some(Place::Process(..)) | None => false,
+        };
+        match put {
+            true => self.written.count(from.len()),
+            false => self.faults = self.faults.saturating_add(1),
+        }
+    }
+
     fn fail<F: FnMut(usize, End)>(&mut self, burst: &mut Copying<'_, F>) {
         let behind = burst.parts.next.saturating_add(1);
         self.faults = self.faults.saturating_add(burst.fail(behind));

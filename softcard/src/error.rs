@@ -37,6 +37,12 @@ pub enum Error {
     /// Shared memory or descriptors failed.
     #[error(transparent)]
     Host(#[from] hostmem::Error),
+    /// The port is recorded for somebody already.
+    #[error("its port is being captured already; one capture of a card runs at a time")]
+    Recorded,
+    /// The socket that a recording goes to cannot be used.
+    #[error("the socket of a capture: {0}")]
+    Recorder(#[source] std::io::Error),
     /// The socket that clients connect to could not be made.
     #[error("socket {}: {source}", path.display())]
     Socket {

@@ -1,6 +1,7 @@
 //! A driver's view of one software card.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender, SyncSender};
 
@@ -9,7 +10,9 @@ use hostmem::{Access, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMappin
 
 use crate::Error;
 use crate::command::{Action, Command};
+use crate::port::WatchFilter;
 use crate::published::Published;
+use crate::reconfig::Spoil;
 use crate::unfounded::Unfounded;
 
 /// What a grant of a doorbell page consists of.
@@ -76,6 +79,13 @@ impl CardHandle {
         }
     }
 
+    /// Writes 32 bytes of the shell's BAR by one store, as a command of the published image wants it; `offset` is a
+    /// multiple of them.
+    pub fn write_wide(&self, offset: u64, bytes: [u8; 32]) {
+        self.published.write_sent();
+        self.send(Action::WriteWide { offset, bytes });
+    }
+
     /// The eventfd of an MSI-X vector.
     #[must_use]
     pub fn vector(&self, number: u16) -> Option<BorrowedFd<'_>> {
@@ -87,7 +97,7 @@ impl CardHandle {
     /// # Errors
     /// [`Error::BadRange`], [`Error::Overlap`], [`Error::Gone`].
     pub fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
-        self.ask(|reply| Action::Map { iova, length, memory, reply })?
+        self.ask(|reply| Action::Map { iova, length, memory, reply: Some(reply) })?
     }
 
     /// Takes ranges back that lie inside the given one; no DMA to them happens after the return.
@@ -95,7 +105,18 @@ impl CardHandle {
     /// # Errors
     /// [`Error::Gone`].
     pub fn dma_unmap(&self, iova: u64, length: u64) -> Result<(), Error> {
-        self.ask(|reply| Action::Unmap { iova, length, reply })
+        self.ask(|reply| Action::Unmap { iova, length, reply: Some(reply) })
+    }
+
+    /// As [`Self::dma_map`], ahead of all that is asked from then on, and not waited for. What cannot be done is
+    /// logged, and left.
+    pub fn dma_map_ahead(&self, iova: u64, length: u64, memory: DmaMemory) {
+        self.leave(Action::Map { iova, length, memory, reply: None });
+    }
+
+    /// As [`Self::dma_unmap`], of ranges that the card has no use for any more: not waited for.
+    pub fn dma_unmap_unused(&self, iova: u64, length: u64) {
+        self.leave(Action::Unmap { iova, length, reply: None });
     }
 
     /// Makes a doorbell page of a window and lets the card look at it.
@@ -128,6 +149,38 @@ impl CardHandle {
     /// drivers.
     pub fn report(&self, vfpga: u8, unfounded: Unfounded) {
         let _ = self.ask(|reply| Action::Report { vfpga, unfounded, reply });
+    }
+
+    /// Spoils the reconfiguration that comes next, at its descriptor of that number, from 0 on: for the tests of
+    /// drivers.
+    pub fn spoil_reconfiguration(&self, descriptor: u32, how: Spoil) {
+        let _ = self.ask(|reply| Action::Spoil { descriptor, how, reply });
+    }
+
+    /// Resets the function, as a driver's reset of it does.
+    ///
+    /// # Errors
+    /// [`Error::Gone`].
+    pub fn reset(&self) -> Result<(), Error> {
+        self.ask(|reply| Action::Reset { reply })
+    }
+
+    /// Records the card's port for whoever reads the other end of a socket, as a pcapng file: what passes the
+    /// filter from now on, until [`Self::end_record`] or until nobody reads any more.
+    ///
+    /// # Errors
+    /// [`Error::Recorded`] where another recording is read, [`Error::Recorder`], [`Error::Gone`].
+    pub fn record(&self, filter: WatchFilter, reader: UnixStream) -> Result<(), Error> {
+        match self.ask(|reply| Action::Record { filter, reader, reply })? {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::Recorded),
+            Err(source) => Err(Error::Recorder(source)),
+        }
+    }
+
+    /// Ends the recording: what waits is still written.
+    pub fn end_record(&self) {
+        self.send(Action::EndRecord);
     }
 
     /// The counters of the card's port and of its DMA, by name; empty when the card is gone.

@@ -109,7 +109,7 @@ impl Isr {
             Event::Offload | Event::Sync => None,
             Event::Invalidated => Some(0),
             Event::PageFault(fault) => {
-                self.pid = IsrPid { ctid: fpga_regs::engine::window::CTID, hpid: 0 }.encode();
+                self.pid = IsrPid { ctid: fault.ctid, hpid: 0 }.encode();
                 self.vaddr = fault.vaddr;
                 self.length = IsrLen { length: fault.length, value: 0 }.encode();
                 Some(1)
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     fn fault(direction: Direction, vaddr: u64) -> Event {
-        Event::PageFault(Fault { direction, vaddr, length: 0x40 })
+        Event::PageFault(Fault { direction, ctid: 1, vaddr, length: 0x40 })
     }
 
     #[test]

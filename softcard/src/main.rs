@@ -12,7 +12,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use softcard::serve::{ServeConfig, Server};
-use softcard::{FaultSpec, Link};
+use softcard::{FaultSpec, Image, Link};
 
 const AFTER_HELP: &str = "\
 One line, `ready`, is printed to standard output once clients can connect; the log goes to standard
@@ -51,6 +51,10 @@ struct Serve {
     /// which only this user can send to, and the one it sends to, which has to be this user's, too
     #[arg(long, value_name = "unix:LOCAL,REMOTE|packet:DEVICE")]
     port: Link,
+    /// Program the card with a verbs queue engine, or with the pass-through logic as published, over a model of
+    /// the published stack
+    #[arg(long, value_name = "vqe|stock", default_value_t)]
+    image: Image,
     /// Make the cable a bad one, as balboad --fault; may be given several times
     #[arg(long = "fault", value_name = "FAULT[,FAULT...]")]
     faults: Vec<FaultSpec>,
@@ -90,9 +94,9 @@ fn run(serve: Serve) -> anyhow::Result<()> {
     signals.thread_block().map_err(|errno| anyhow!("blocking signals: {errno}"))?;
     let signalled = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
         .map_err(|errno| anyhow!("signalfd: {errno}"))?;
-    let Serve { socket, port, faults, seed, pcap, .. } = serve;
+    let Serve { socket, port, image, faults, seed, pcap, .. } = serve;
     let patience = ServeConfig::PATIENCE;
-    let config = ServeConfig { socket, link: port, faults, seed, capture: pcap, patience };
+    let config = ServeConfig { socket, link: port, image, faults, seed, capture: pcap, patience };
     let mut server = Server::new(config)?;
     let mut out = std::io::stdout();
     // Who started us may not care, and may have closed the other end.

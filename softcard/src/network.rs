@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use roce::{Address, Event, IcrcPolicy, MacAddr, PathMtu, Qpn, Stack, StackConfig};
 
-use crate::port::{Frame, FramePool, Port};
+use crate::port::{Frame, FramePool, Port, Watch, Watched};
 use crate::tally::{Tally, Way};
 use crate::vfpga::vfpga_asked;
 pub(crate) use decisions::{Decisions, Open, Question};
@@ -23,6 +23,8 @@ pub(crate) struct Network {
     /// The GID tables of the vFPGAs.
     gids: Gids,
     pub(crate) port: Box<dyn Port>,
+    /// What is recorded of the port.
+    pub(crate) watch: Watch,
     /// What the port's link says, for every stack that the card has.
     icrc_policy: IcrcPolicy,
     /// The host's network stack, where it shares the port's addresses.
@@ -63,11 +65,13 @@ fn new_stack(identity: Identity, icrc_policy: IcrcPolicy) -> Stack {
 
 impl Network {
     pub(crate) fn new(port: Box<dyn Port>, icrc_policy: IcrcPolicy, pool: FramePool) -> Self {
+        let (port, watch) = Watched::new(port);
         Self {
             identity: Identity::default(),
             stack: new_stack(Identity::default(), icrc_policy),
             gids: Gids::default(),
-            port,
+            port: Box::new(port),
+            watch,
             icrc_policy,
             host: None,
             pool,

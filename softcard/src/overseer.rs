@@ -151,7 +151,6 @@ mod tests {
     use std::sync::mpsc;
 
     use fpga_regs::coyote::pci::Bar;
-    use fpga_regs::coyote::shell::Map;
     use hostmem::{EventFd, PAGE_BYTES, memfd};
 
     use super::*;
@@ -168,7 +167,7 @@ mod tests {
         let wake = kick.try_clone().unwrap();
         let make = move || {
             let cabling = Cabling { links: vec![Link::Switch], ..Cabling::default() };
-            let places = vec![(Map::default(), None)];
+            let places = vec![Default::default()];
             let published = vec![Arc::new(Published::new()?)];
             let given_up = EventFd::new()?;
             CardThread::new(cabling, places, published, commands, kick, given_up, Arc::new(page))

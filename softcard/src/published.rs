@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use fpga_regs::coyote::pci::{Bar, MSIX_TABLE_ENTRIES};
-use fpga_regs::coyote::vfpga::IsrWrite;
+use fpga_regs::coyote::vfpga::{Bank, IsrWrite};
 use hostmem::EventFd;
 
 use crate::address_map;
@@ -33,18 +33,20 @@ pub(crate) struct IsrCopy {
 /// What is published of one card.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
+    /// The interrupt registers are in the AVX bank.
+    avx: AtomicBool,
     /// The MSI-X vectors.
     pub(crate) vectors: Vec<EventFd>,
     /// Posted writes that are not executed yet.
     writes_under_way: AtomicUsize,
-    /// The shell is decoupled: its registers read otherwise.
-    decoupled: AtomicBool,
+    /// The shell is decoupled, or there is none: its registers read otherwise.
+    cut_off: AtomicBool,
     /// The interrupt registers, by vFPGA.
     pub(crate) isrs: [Arc<IsrCopy>; WINDOWS as usize],
 }
 
 impl Published {
-    /// Of a card after a reset.
+    /// Of a card that is to be programmed.
     ///
     /// # Errors
     /// [`Error::Host`] when descriptors run out.
@@ -53,22 +55,40 @@ impl Published {
         Ok(Self { vectors: vectors?, ..Self::default() })
     }
 
+    /// The card gets an image with such a bank: nothing is reported yet.
+    pub(crate) fn program(&self, bank: Bank) {
+        self.avx.store(bank == Bank::Avx, Ordering::Relaxed);
+        for isr in &self.isrs {
+            isr.register.store(0, Ordering::Release);
+            isr.more.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the shell is cut off.
+    pub(crate) fn cut_off(&self, cut_off: bool) {
+        self.cut_off.store(cut_off, Ordering::Relaxed);
+    }
+
+    fn bank(&self) -> Bank {
+        if self.avx.load(Ordering::Relaxed) { Bank::Avx } else { Bank::Plain }
+    }
+
     /// A write is about to be posted.
     pub(crate) fn write_sent(&self) {
         self.writes_under_way.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A write was executed, after which the shell is decoupled or not.
-    pub(crate) fn write_executed(&self, decoupled: bool) {
-        self.decoupled.store(decoupled, Ordering::Relaxed);
+    /// A write was executed, after which the shell is cut off or not.
+    pub(crate) fn write_executed(&self, cut_off: bool) {
+        self.cut_off(cut_off);
         self.writes_under_way.fetch_sub(1, Ordering::Release);
     }
 
     /// What a read of 8 bytes would find now; `None` where the card thread has to say.
     pub(crate) fn read(&self, bar: Bar, offset: u64) -> Option<u64> {
-        let isr = self.isrs.get(address_map::isr_at(bar, offset)?)?;
+        let isr = self.isrs.get(address_map::isr_at(self.bank(), bar, offset)?)?;
         let settled = self.writes_under_way.load(Ordering::Acquire) == 0;
-        let known = settled && !self.decoupled.load(Ordering::Relaxed);
+        let known = settled && !self.cut_off.load(Ordering::Relaxed);
         known.then(|| isr.register.load(Ordering::Acquire))
     }
 
@@ -76,7 +96,8 @@ impl Published {
     /// that there is. To be asked behind a full fence, once the write is on its way.
     pub(crate) fn may_wait(&self, bar: Bar, offset: u64, value: u64) -> bool {
         let clear = IsrWrite { clear_pending: true, ..IsrWrite::default() };
-        let isr = address_map::isr_at(bar, offset).and_then(|index| self.isrs.get(index));
+        let isr =
+            address_map::isr_at(self.bank(), bar, offset).and_then(|index| self.isrs.get(index));
         isr.is_some_and(|isr| value == clear.encode() && !isr.more.load(Ordering::Relaxed))
     }
 }

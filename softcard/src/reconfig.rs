@@ -1,9 +1,12 @@
-//! The static layer's reconfiguration engine: it takes a bitstream by DMA.
+//! The static layer's reconfiguration engine: it takes an image by DMA, and makes another card of it.
 //!
-//! The software card has nothing to load it into: the bytes are fetched, counted and dropped.
+//! The image is a file of a software card's ([`bitstreams::soft`]). As a bitstream's sync word does, its first bytes at
+//! the start of a descriptor begin it, whatever came before. The old image is gone from the first byte on; a file that
+//! is not whole when its last descriptor ends leaves a card without one, whose static layer alone answers.
 
 use std::collections::VecDeque;
 
+use bitstreams::soft::{Reader, SoftImage};
 use fpga_regs::coyote::static_layer::{self as s, PrAddrHigh, PrCtrl, PrLen, PrQueue, PrStat};
 
 use crate::dma::AddressSpace;
@@ -18,6 +21,33 @@ struct Descriptor {
     address: u64,
     left: u32,
     last: bool,
+    begun: bool,
+}
+
+/// How a test spoils a reconfiguration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoil {
+    /// The power of the card goes: it comes back without an image.
+    PowerLost,
+    /// A bit of the image is another one.
+    WrongBit,
+    /// The engine takes nothing any more, until the function is reset.
+    Stall,
+    /// All is taken, and the end is never told.
+    NoEnd,
+}
+
+/// What a round of the engine came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// There was nothing to do.
+    Nothing,
+    /// A part of an image came.
+    Fetched,
+    /// The last part of an image came: what it is, if it is one.
+    Ended(Option<SoftImage>),
+    /// The power went, as a test wants it.
+    PowerLost,
 }
 
 /// The engine and its registers.
@@ -35,7 +65,11 @@ pub(crate) struct Reconfiguration {
     beats: u32,
     /// The whole shell is decoupled.
     pub(crate) decoupled: bool,
+    /// What came so far of the image.
+    reader: Reader,
     buffer: Vec<u8>,
+    /// How a test wants it spoilt, counted down to the descriptor that is meant.
+    pub(crate) spoil: Option<(u32, Spoil)>,
 }
 
 impl Default for Reconfiguration {
@@ -51,12 +85,20 @@ impl Default for Reconfiguration {
             completions: 0,
             beats: 0,
             decoupled: false,
+            reader: Reader::default(),
             buffer: Vec::new(),
+            spoil: None,
         }
     }
 }
 
 impl Reconfiguration {
+    /// Begins anew. How the next reconfiguration is to be spoilt stays: a driver resets a card before it loads one.
+    pub(crate) fn reset(&mut self) {
+        let spoil = self.spoil.filter(|_| self.requests == 0);
+        *self = Self { spoil, ..Self::default() };
+    }
+
     /// Whether its interrupt is requested.
     pub(crate) fn is_done(&self) -> bool {
         self.done
@@ -112,28 +154,58 @@ impl Reconfiguration {
         // A descriptor too many is lost.
         if start && self.queue.len() < s::PR_QUEUE {
             self.requests = self.requests.wrapping_add(1);
-            self.queue.push_back(Descriptor { address: self.address, left: self.length, last });
+            let (address, left) = (self.address, self.length);
+            self.queue.push_back(Descriptor { address, left, last, begun: false });
         }
     }
 
-    /// Fetches some of what is queued; `true` if there was anything.
-    pub(crate) fn work(&mut self, memory: &mut AddressSpace) -> bool {
-        let Some(descriptor) = self.queue.front_mut() else { return false };
+    /// Fetches some of what is queued.
+    pub(crate) fn work(&mut self, memory: &mut AddressSpace) -> Progress {
+        let Some(descriptor) = self.queue.front_mut() else { return Progress::Nothing };
+        let spoil = self.spoil.filter(|(left, _)| *left == 0).map(|(_, how)| how);
+        match spoil {
+            Some(Spoil::Stall) => return Progress::Nothing,
+            Some(Spoil::PowerLost) => return Progress::PowerLost,
+            Some(Spoil::WrongBit | Spoil::NoEnd) | None => {}
+        }
         let bytes = CHUNK.min(descriptor.left as usize);
         self.buffer.resize(bytes, 0);
         // Bytes that do not come are the host's loss: the engine takes whatever the bus answers.
         memory.fetch(descriptor.address, &mut self.buffer);
+        if let (Some(Spoil::WrongBit), false, Some(byte)) =
+            (spoil, descriptor.begun, self.buffer.last_mut())
+        {
+            *byte ^= 1;
+        }
+        if !std::mem::replace(&mut descriptor.begun, true) && SoftImage::begins(&self.buffer) {
+            self.reader = Reader::default();
+        }
+        self.reader.feed(&self.buffer);
         let beats = (bytes as u64).div_ceil(BEAT);
         self.beats = self.beats.wrapping_add(u32::try_from(beats).unwrap_or(0));
         descriptor.address = descriptor.address.saturating_add(bytes as u64);
         descriptor.left = descriptor.left.saturating_sub(u32::try_from(bytes).unwrap_or(u32::MAX));
-        if descriptor.left == 0 {
-            self.done |= descriptor.last;
-            self.completed = self.completed.wrapping_add(1);
-            self.completions = self.completions.wrapping_add(1);
-            self.queue.pop_front();
+        if descriptor.left > 0 {
+            return Progress::Fetched;
         }
-        true
+        let last = descriptor.last;
+        self.queue.pop_front();
+        self.completed = self.completed.wrapping_add(1);
+        self.completions = self.completions.wrapping_add(1);
+        self.spoil = match self.spoil {
+            Some((0, Spoil::NoEnd)) if !last => Some((0, Spoil::NoEnd)),
+            Some((left, how)) => left.checked_sub(1).map(|left| (left, how)),
+            None => None,
+        };
+        if !last {
+            return Progress::Fetched;
+        }
+        self.done |= spoil != Some(Spoil::NoEnd);
+        let image = std::mem::take(&mut self.reader).finish();
+        if let Err(why) = &image {
+            log::error!("the image that was loaded is none: {why}");
+        }
+        Progress::Ended(image.ok())
     }
 }
 
@@ -142,15 +214,18 @@ mod tests {
     use std::os::fd::AsFd;
     use std::sync::Arc;
 
+    use bitstreams::soft::Logic;
     use hostmem::{DmaMemory, SharedMapping};
 
     use super::*;
 
     #[test]
-    fn a_bitstream_in_chunks_is_taken_and_its_end_told() {
+    fn an_image_in_chunks_is_taken_and_its_end_told() {
+        let image = SoftImage::new(vec![Logic::Vqe; 2]).unwrap().filled_to(3 << 20).unwrap();
         let file = hostmem::memfd::create("bitstream", 3 << 20).unwrap();
         let mapping =
             SharedMapping::new(file.as_fd(), 0, 3 << 20, hostmem::Access::ReadWrite).unwrap();
+        mapping.write_bytes(0, &image.to_bytes()).unwrap();
         let mut memory = AddressSpace::default();
         let here = DmaMemory::Shared { mapping: Arc::new(mapping), offset: 0 };
         memory.map(0x1_0020_0000, 3 << 20, here).unwrap();
@@ -162,9 +237,14 @@ mod tests {
             engine.write(s::PR_CTRL, control);
         }
         assert_eq!(PrQueue::decode(engine.read(s::PR_CTRL)).queued, 2);
-        while engine.work(&mut memory) {
-            assert!(engine.read(s::PR_CNT) == 2 || !engine.is_done());
-        }
+        let ended = loop {
+            match engine.work(&mut memory) {
+                Progress::Fetched => assert!(!engine.is_done()),
+                other => break other,
+            }
+        };
+        assert_eq!(ended, Progress::Ended(Some(image)));
+        assert_eq!(engine.work(&mut memory), Progress::Nothing);
         assert_eq!((memory.read.bytes, memory.faults), (3 << 20, 0));
         assert_eq!(PrStat::decode(engine.read(s::PR_STAT)), PrStat { done: true, ready: true });
         let counted: Vec<u32> = (0..6).map(|i| engine.read(s::HDMA_STAT.at(i))).collect();

@@ -11,15 +11,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
-use fpga_regs::coyote::shell::Map;
 use hostmem::{AsleepWord, EventFd, Holder, SharedMapping, Tap, WakeFor};
 
 use crate::Error;
-use crate::card::Card;
+use crate::card::{Card, Programmed};
 use crate::command::{Action, Command};
 use crate::link::Link;
-use crate::network::Host;
-use crate::port::{self, Cabling, FramePool, TapPort};
+use crate::port::{self, Cabling, FramePool, Recorder, TapPort};
 use crate::published::Published;
 use crate::spin::Spin;
 use crate::thread_page;
@@ -141,7 +139,7 @@ fn finish_round(mut cards: Cards, number: usize, now: u64) -> Option<Cards> {
 impl CardThread {
     pub(crate) fn new(
         cabling: Cabling,
-        places: Vec<(Map, Option<Arc<Tap>>)>,
+        places: Vec<(Programmed, Option<Arc<Tap>>)>,
         published: Vec<Arc<Published>>,
         commands: Receiver<Command>,
         kick: EventFd,
@@ -161,13 +159,16 @@ impl CardThread {
         let asleep = AsleepWord::new(page, thread_page::ASLEEP_OFFSET as usize)?;
         let mut cards = Vec::new();
         let ports = ports.into_iter().zip(policies);
-        for (((port, icrc_policy), published), (map, host)) in ports.zip(published).zip(places) {
+        for (((port, icrc_policy), published), (programmed, host)) in
+            ports.zip(published).zip(places)
+        {
             let vectors = Rc::new(Arc::clone(&published));
-            let mut card = Card::new(map, port, icrc_policy, pool.clone(), vectors, published);
+            let mut card =
+                Card::new(programmed, port, icrc_policy, pool.clone(), vectors, published);
             if let Some(tap) = host {
                 let host = TapPort::new(tap, pool.clone());
                 waiter.listen_to_port(&host)?;
-                card.network.host = Some(Host::new(Box::new(host)));
+                card.share_port(Box::new(host));
             }
             cards.push(card);
         }
@@ -216,17 +217,28 @@ impl CardThread {
         match action {
             Action::Write { bar, offset, bytes, value } => {
                 card.write(now, bar, offset, bytes, value);
-                card.published.write_executed(card.shell.reconfiguration.decoupled);
+                card.published.write_executed(card.is_cut_off());
+            }
+            Action::WriteWide { offset, bytes } => {
+                card.write_wide(now, offset, bytes);
+                card.published.write_executed(card.is_cut_off());
             }
             Action::Read { bar, offset, bytes, reply } => {
                 let _ = reply.send(card.read(now, bar, offset, bytes));
             }
             Action::Map { iova, length, memory, reply } => {
-                let _ = reply.send(card.memory.map(iova, length, memory));
+                let outcome = card.memory.map(iova, length, memory);
+                match (reply, outcome) {
+                    (Some(reply), outcome) => drop(reply.send(outcome)),
+                    (None, Ok(())) => {}
+                    (None, Err(error)) => log::error!("balboa{number}: not mapped: {error}"),
+                }
             }
             Action::Unmap { iova, length, reply } => {
                 card.memory.unmap(iova, length);
-                let _ = reply.send(());
+                if let Some(reply) = reply {
+                    let _ = reply.send(());
+                }
             }
             Action::Grant { window, page, slots, wake, reply } => {
                 let opened = card.open_page(window, page, Slots(slots));
@@ -250,6 +262,19 @@ impl CardThread {
                 card.report(now, vfpga.into(), unfounded);
                 let _ = reply.send(());
             }
+            Action::Reset { reply } => {
+                card.reset_function();
+                let _ = reply.send(());
+            }
+            Action::Spoil { descriptor, how, reply } => {
+                card.shell.reconfiguration.spoil = Some((descriptor, how));
+                let _ = reply.send(());
+            }
+            Action::Record { filter, reader, reply } => {
+                let recorder = Recorder::begin(number, filter, reader, now);
+                let _ = reply.send(recorder.map(|recorder| card.network.watch.begin(recorder)));
+            }
+            Action::EndRecord => card.network.watch.end(now),
             Action::Counters { reply } => {
                 let _ = reply.send(card.counters());
             }
@@ -288,7 +313,7 @@ mod tests {
         let cabling = Cabling { links: vec![Link::Switch], ..Cabling::default() };
         let make = move || {
             let published = vec![Arc::default()];
-            let places = vec![(Map::default(), None)];
+            let places = vec![Default::default()];
             let given_up = EventFd::new().unwrap();
             CardThread::new(cabling, places, published, commands, kick, given_up, Arc::new(page))
         };

@@ -12,6 +12,7 @@ use hostmem::{AsleepWord, EventFd, PAGE_BYTES, Tap, Waker, memfd};
 use crate::Error;
 use crate::command::Command;
 use crate::handle::CardHandle;
+use crate::image::Image;
 use crate::link::Link;
 use crate::overseer;
 use crate::port::{Cabling, FaultSpec};
@@ -40,6 +41,10 @@ pub struct CardConfig {
     pub link: Link,
     /// Which of the published register maps its shell has.
     pub map: Map,
+    /// What it is programmed with.
+    pub image: Image,
+    /// In how many vFPGAs; all that there is room for where that is `None`. A card with 0 holds no image.
+    pub vfpgas: Option<u8>,
     /// A network device of the kernel's that shares the port's addresses: it gets the frames that
     /// are not the card's, and sends by the port.
     pub host: Option<Arc<Tap>>,
@@ -64,7 +69,9 @@ impl Runtime {
     /// [`Error::Host`], [`Error::Thread`].
     pub fn start(config: RuntimeConfig) -> Result<Self, Error> {
         let links = config.cards.iter().map(|card| card.link.clone()).collect();
-        let places = config.cards.into_iter().map(|card| (card.map, card.host)).collect();
+        let count = config.cards.len();
+        let places = config.cards.into_iter();
+        let places = places.map(|card| ((card.map, card.image, card.vfpgas), card.host)).collect();
         let RuntimeConfig { capture, faults, seed, .. } = config;
         let cabling = Cabling { links, faults, seed, capture };
         let (page, mapping) = memfd::create_read_only_for_others("balboa-cards", PAGE_BYTES)?;
@@ -72,7 +79,7 @@ impl Runtime {
         let kick = EventFd::new()?;
         let asleep = AsleepWord::new(Arc::clone(&mapping), thread_page::ASLEEP_OFFSET as usize)?;
         let waker = Arc::new(Waker::new(asleep, kick.try_clone()?));
-        let published = cabling.links.iter().map(|_| Ok(Arc::new(Published::new()?)));
+        let published = (0..count).map(|_| Ok(Arc::new(Published::new()?)));
         let published: Vec<_> = published.collect::<Result<_, Error>>()?;
         let (commands, receiver) = mpsc::channel();
         let (started, outcome) = mpsc::sync_channel(1);

@@ -30,7 +30,7 @@ impl Shell {
     /// Forgets what a pulse on its reset leaves alone: what a function-level reset does beyond that.
     pub(crate) fn reset_function(&mut self) {
         self.xdma = Xdma::default();
-        self.reconfiguration = Reconfiguration::default();
+        self.reconfiguration.reset();
         self.offsets = [0; 2];
     }
 

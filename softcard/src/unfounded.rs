@@ -30,7 +30,8 @@ impl Card {
         match unfounded {
             Unfounded::PageFault { write, vaddr, length } => {
                 let direction = if write { Direction::Write } else { Direction::Read };
-                let fault = Fault { direction, vaddr, length };
+                let ctid = fpga_regs::engine::window::CTID;
+                let fault = Fault { direction, ctid, vaddr, length };
                 if vfpga.control.isr.raise(isr::Event::PageFault(fault)) {
                     self.shell.signal(index);
                 }
@@ -38,6 +39,7 @@ impl Card {
             Unfounded::Event(event) => {
                 match &mut vfpga.logic {
                     Occupant::Engine(engine) => engine.raise(now, event),
+                    Occupant::PassThrough(_) => {}
                     #[cfg(test)]
                     Occupant::Other(_) => {}
                 }

@@ -38,6 +38,7 @@ fn wrong_usage_is_told_in_one_line_with_exit_code_2() {
         &["serve", "--socket", "/tmp/s", "--port", "unix:a"],
         &["serve", "--socket", "/tmp/s", "--port", "unix:a,b", "--fault", "loss=110%"],
         &["serve", "--socket", "/tmp/s", "--port", "unix:a,b", "--seed", "x"],
+        &["serve", "--socket", "/tmp/s", "--port", "unix:a,b", "--image", "none"],
         &["serve", "--socket", "/tmp/s", "--port", "unix:a,b", "more"],
     ] {
         let output = run(arguments);

@@ -13,7 +13,7 @@ use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::shell::Map;
 use hostmem::{Access, DmaMemory, SharedMapping, memfd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use softcard::{CardConfig, CardHandle, Link, PageGrant, Runtime, RuntimeConfig};
+use softcard::{CardConfig, CardHandle, Image, Link, PageGrant, Runtime, RuntimeConfig};
 
 /// What the driver has of a machine.
 struct Machine {
@@ -96,7 +96,8 @@ impl Machine {
 /// Runs the driver on two cards whose shells have that map.
 fn drive(map: Map, arguments: &[&str]) {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-    let card = || CardConfig { link: Link::Switch, map, host: None };
+    let card =
+        || CardConfig { link: Link::Switch, map, image: Image::Vqe, vfpgas: None, host: None };
     let config = RuntimeConfig { cards: vec![card(), card()], ..RuntimeConfig::default() };
     let runtime = Runtime::start(config).unwrap();
     let cards = (0..2).map(|number| runtime.card(number).unwrap()).collect();

@@ -1,11 +1,12 @@
 //! The log, on standard error, within limits.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use env_logger::Env;
-use log::{Level, Log as _, Metadata, Record};
+use log::{Level, LevelFilter, Log as _, Metadata, Record};
 
 use crate::limit::{Kind, LeftOut, Limit};
 
@@ -27,26 +28,40 @@ impl Drop for Log {
     }
 }
 
+impl Log {
+    /// Logs from now on what as many `-v` ask for.
+    pub fn set_verbosity(&self, verbose: u8) {
+        if let Some(limited) = LIMITED.get() {
+            limited.set_verbosity(verbose);
+            log::set_max_level(level(verbose).min(limited.logger.filter()));
+        }
+    }
+}
+
 /// Starts the log: what matters, more with one `-v`, everything with two. `RUST_LOG` comes first.
 ///
 /// Without `-v`, lines of a kind that come again and again are left out beyond `Limit`, counted and
 /// told later.
 pub fn start_log(verbose: u8) -> Log {
-    let level = match verbose {
-        0 => "info",
-        1 => "debug",
-        _ => "trace",
-    };
-    let logger = env_logger::Builder::from_env(Env::default().default_filter_or(level)).build();
-    log::set_max_level(logger.filter());
-    let started = if verbose > 0 {
-        log::set_boxed_logger(Box::new(logger))
-    } else {
-        log::set_logger(LIMITED.get_or_init(|| Limited::new(logger, Instant::now(), tell_later)))
-    };
+    // What is logged of it is a matter of the greatest level, which may change.
+    let logger = env_logger::Builder::from_env(Env::default().default_filter_or("trace")).build();
+    let limited = LIMITED.get_or_init(|| Limited::new(logger, Instant::now(), tell_later));
     // A second one changes nothing.
-    let _ = started;
-    Log(())
+    let _ = log::set_logger(limited);
+    let log = Log(());
+    log.set_verbosity(verbose);
+    log
+}
+
+/// What is logged with as many `-v`, where `RUST_LOG` does not say it.
+fn level(verbose: u8) -> LevelFilter {
+    let set = std::env::var_os("RUST_LOG").is_some();
+    match verbose {
+        _ if set => LevelFilter::Trace,
+        0 => LevelFilter::Info,
+        1 => LevelFilter::Debug,
+        _ => LevelFilter::Trace,
+    }
 }
 
 /// The program's log, if it is within limits.
@@ -70,6 +85,8 @@ fn tell_later() {
 #[derive(Debug)]
 struct Limited {
     logger: env_logger::Logger,
+    /// Nothing is left out.
+    all: AtomicBool,
     state: Mutex<State>,
     /// Has [`Self::tell`] called in time.
     tell_later: fn(),
@@ -95,7 +112,11 @@ struct Example {
 impl Limited {
     fn new(logger: env_logger::Logger, now: Instant, tell_later: fn()) -> Self {
         let state = State { limit: Limit::new(now), examples: Vec::new(), waiting: false };
-        Self { logger, state: Mutex::new(state), tell_later }
+        Self { logger, all: AtomicBool::new(false), state: Mutex::new(state), tell_later }
+    }
+
+    fn set_verbosity(&self, verbose: u8) {
+        self.all.store(verbose > 0, Ordering::Relaxed);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -130,7 +151,7 @@ impl Limited {
         if !self.logger.matches(record) {
             return;
         }
-        if record.level() > Level::Info {
+        if record.level() > Level::Info || self.all.load(Ordering::Relaxed) {
             return self.logger.log(record);
         }
         self.tell(now);
@@ -294,6 +315,19 @@ mod tests {
         let told = written.take();
         assert!(told.len() == 1 && told[0].len() < 300, "{told:?}");
         assert!(!logger.state().waiting);
+    }
+
+    #[test]
+    fn nothing_is_left_out_while_more_is_asked_for() {
+        let now = Instant::now();
+        let (logger, written) = limited(now);
+        for (verbose, lines) in [(1, 1000), (0, 100)] {
+            logger.set_verbosity(verbose);
+            for _ in 0..1000 {
+                say(&logger, now, 1, None, "a line");
+            }
+            assert_eq!(written.take().len(), lines);
+        }
     }
 
     #[test]

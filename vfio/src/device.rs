@@ -46,8 +46,16 @@ impl Interface {
     /// # Errors
     /// [`Error::NoIommu`] when the function is in no IOMMU group.
     pub fn of(function: &Function) -> Result<Self> {
+        Self::in_machine(Path::new("/"), function)
+    }
+
+    /// The same on the machine whose root directory is `root`; nodes are named as they are there.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn in_machine(root: &Path, function: &Function) -> Result<Self> {
         let group = function.iommu_group().ok_or(Error::NoIommu(function.address))?;
-        let has_iommufd = Path::new(IOMMUFD).exists();
+        let has_iommufd = root.join(IOMMUFD.trim_start_matches('/')).exists();
         Ok(match function.character_device().filter(|_| has_iommufd) {
             Some(name) => Self::Iommufd(Path::new("/dev/vfio/devices").join(name)),
             None => Self::Container(node_of(group)),

@@ -42,6 +42,17 @@ impl Sysfs {
         Ok(Function { address, path })
     }
 
+    /// The functions that call themselves a card of ours, in order of their addresses.
+    #[must_use]
+    pub fn cards(&self) -> Vec<Function> {
+        let there = names(&self.root.join("bus/pci/devices")).unwrap_or_default();
+        let mut addresses: Vec<PciAddress> =
+            there.iter().filter_map(|name| name.parse().ok()).collect();
+        addresses.sort_unstable();
+        let functions = addresses.into_iter().filter_map(|address| self.function(address).ok());
+        functions.filter(|function| function.must_be_a_card().is_ok()).collect()
+    }
+
     /// Whether the kernel has an IOMMU at work.
     #[must_use]
     pub fn has_iommu(&self) -> bool {
@@ -237,6 +248,8 @@ pub(crate) mod tests {
         fs::create_dir_all(card.file("vfio-dev/vfio3")).unwrap();
         assert_eq!(card.character_device().as_deref(), Some("vfio3"));
         card.must_be_a_card().unwrap();
+        let cards: Vec<_> = sysfs.cards().into_iter().map(|card| card.address).collect();
+        assert_eq!(cards, [card.address]);
         let neighbour = sysfs.function("3b:00.1".parse().unwrap()).unwrap();
         let other = neighbour.must_be_a_card().unwrap_err().to_string();
         assert!(other.contains("10ee:10d3, not a Coyote card (10ee:903f)"), "{other}");

@@ -11,8 +11,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use ibverbs_tests::process::{Finished, Task};
 
-/// The releases packages are taken from.
-const SUITES: [&str; 3] = ["bookworm", "trixie", "trixie-backports"];
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// How long one command of apt may take.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -24,11 +22,25 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// Makes the root and fetches the lists.
+    /// Makes the root and fetches the lists of the releases that packages are taken from.
     ///
     /// # Errors
     /// When this is no Debian, a tool is missing, or the mirror cannot be reached.
-    pub fn open(root: PathBuf) -> Result<Self> {
+    pub fn open(root: PathBuf, suites: &[&str]) -> Result<Self> {
+        let lines = suites.iter().map(|suite| format!("deb SOURCE {suite} main\n"));
+        Self::with(root, lines.collect())
+    }
+
+    /// The same for source packages of one component of a release.
+    ///
+    /// # Errors
+    /// As [`Apt::open`].
+    pub fn open_sources(root: PathBuf, suite: &str, component: &str) -> Result<Self> {
+        Self::with(root, format!("deb-src SOURCE {suite} {component}\n"))
+    }
+
+    /// Fetches the lists of lines of sources, in which the word SOURCE is for the mirror.
+    fn with(root: PathBuf, sources: String) -> Result<Self> {
         for tool in ["apt-get", "apt-config", "dpkg-deb"] {
             ensure!(Task::is_installed(tool), "needs {tool}, which this machine has not");
         }
@@ -40,12 +52,8 @@ impl Apt {
             fs::create_dir_all(root.join(directory))?;
         }
         fs::write(root.join("status"), "")?;
-        let mirror = mirror()?;
-        let sources: String = SUITES
-            .iter()
-            .map(|suite| format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n"))
-            .collect();
-        fs::write(root.join("sources.list"), sources)?;
+        let mirror = format!("[signed-by={KEYRING}] {}", mirror()?);
+        fs::write(root.join("sources.list"), sources.replace("SOURCE", &mirror))?;
         fs::write(root.join("apt.conf"), configuration(&root)?)?;
         let apt = Self { root };
         let updated = apt.get().words("update -q").run()?;
@@ -67,15 +75,20 @@ impl Apt {
         self.command("apt-get")
     }
 
-    /// Unpacks a package of a release and all that it needs into a directory.
+    /// Unpacks packages of a release and all that they need into a directory.
     ///
     /// # Errors
     /// When one of them cannot be fetched or unpacked.
-    pub fn unpack_with_dependencies(&self, suite: &str, package: &str, into: &Path) -> Result<()> {
+    pub fn unpack_with_dependencies(
+        &self,
+        suite: &str,
+        packages: &[&str],
+        into: &Path,
+    ) -> Result<()> {
         let archives = self.root.join("archives");
         empty(&archives)?;
-        let install = self.get().words("install -q -y --download-only -t").arg(suite).arg(package);
-        fetched(install.run()?, package)?;
+        let install = self.get().words("install -q -y --download-only -t").arg(suite);
+        fetched(install.args(packages).run()?, &packages.join(" "))?;
         unpack_all(&archives, into)
     }
 
@@ -89,6 +102,21 @@ impl Apt {
         let download = self.get().words("download -q").arg(package).directory(&archives);
         fetched(download.run()?, package)?;
         unpack_all(&archives, into)
+    }
+
+    /// Unpacks what a source package, given as `NAME/RELEASE`, is made from, as its authors publish it.
+    ///
+    /// # Errors
+    /// When it cannot be fetched or unpacked.
+    pub fn unpack_source(&self, package: &str, into: &Path) -> Result<()> {
+        let archives = tempfile::tempdir_in(&self.root)?;
+        let source = self.get().words("source -q --download-only --tar-only").arg(package);
+        fetched(source.directory(archives.path()).run()?, package)?;
+        for archive in fs::read_dir(archives.path())? {
+            let unpack = Task::new("tar").words("--strip-components=1 -xf").arg(archive?.path());
+            unpack.arg("-C").arg(into).limit(LIMIT).run()?.success()?;
+        }
+        Ok(())
     }
 
     /// What `apt-cache show` says about all versions of a package.

@@ -50,7 +50,7 @@ pub fn attack(options: &Options) -> Result<ExitCode> {
     setup::packages(setup::ATTACK)?;
     let built = cargo::build()?;
     let filter = Filter { parts: options.only.clone(), exact: options.exact };
-    let summary = runner::run(&cases, &filter, &built, "cargo xtask attack")?;
+    let summary = runner::run(&cases, &filter, &built, "cargo xtask attack --only")?;
     report!("");
     summary.print();
     Ok(summary.exit_code())

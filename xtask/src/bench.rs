@@ -17,11 +17,13 @@ use crate::{cargo, setup};
 use figures::{Column, Figures};
 use perftest::{Bandwidth, Devices, Moved, Programs};
 
+mod connections;
 pub mod figures;
 pub mod goals;
 pub mod inside;
 mod instructions;
 pub mod machine;
+mod mpi;
 mod page;
 mod peers;
 mod perftest;
@@ -38,6 +40,9 @@ pub struct Options {
     /// One short round, for a look; the page in docs/ stays as it is
     #[arg(long)]
     quick: bool,
+    /// Only what MPI programs see; the page in docs/ stays as it is
+    #[arg(long)]
+    mpi: bool,
 }
 
 /// What the measured and the measuring programs come with.
@@ -46,8 +51,11 @@ const PACKAGES: &[&str] = &[
     "ibverbs-utils",
     "iperf3",
     "libibverbs1",
+    "libopenmpi-dev",
+    "openmpi-bin",
     "perftest",
     "qperf",
+    "rdmacm-utils",
     "ucx-utils",
     "util-linux",
     "valgrind",
@@ -100,16 +108,27 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(stage.path());
     let setting = stage.setting(Who::Ourselves)?;
     let programs = Programs::new(&built, setting.directory());
+    let mpi = mpi::Program::new(setting.directory())?;
     let clean = setting.balboad("--soft 2")?;
     let lossy = perftest::lossy(&setting)?;
     let cabled = setting.cabled_balboads()?;
-    let rounds =
-        Rounds { programs: &programs, clean: &clean, lossy: &lossy, cabled: &cabled, effort };
+    let rounds = Rounds {
+        programs: &programs,
+        mpi: &mpi,
+        clean: &clean,
+        lossy: &lossy,
+        cabled: &cabled,
+        effort,
+    };
 
     let mut figures = Figures::default();
     for round in 1..=effort.rounds {
         report!("round {round} of {}", effort.rounds);
-        rounds.one(&mut figures).with_context(|| format!("round {round}"))?;
+        let measured = match options.mpi {
+            true => rounds.mpi.measure(&clean, &mut figures),
+            false => rounds.one(&mut figures),
+        };
+        measured.with_context(|| format!("round {round}"))?;
     }
     let judged = goals::judge(&figures);
     report!("");
@@ -118,7 +137,7 @@ pub fn bench(options: &Options) -> Result<ExitCode> {
     if let Some(file) = &options.json {
         table::write_json(file, &machine.json(), Column::BENCH, &figures, &judged)?;
     }
-    if !options.quick {
+    if !options.quick && !options.mpi {
         report!("\nmeasuring by size, for the plot");
         let curves = sweep::measure(&clean)?;
         page::update(&machine, &figures, &judged, &curves)?;
@@ -162,6 +181,7 @@ fn latencies_of(
 /// What every round needs.
 struct Rounds<'a> {
     programs: &'a Programs,
+    mpi: &'a mpi::Program,
     clean: &'a Daemon<'a>,
     /// With 1 % loss on the cable.
     lossy: &'a Daemon<'a>,
@@ -179,6 +199,7 @@ impl Rounds<'_> {
         self.rates(figures)?;
         self.checked(figures)?;
         self.latencies(figures)?;
+        self.mpi.measure(self.clean, figures)?;
         self.costs(figures)
     }
 
@@ -260,6 +281,9 @@ impl Rounds<'_> {
             "connects_per_s_8_programs",
             programs.connects_of_many(self.clean, self.effort.seconds)?,
         );
+        let by_cm = connections::measure(self.clean)?;
+        add("cm_connects_per_s", by_cm.per_second);
+        add("cm_connect_us", by_cm.microseconds);
         add("idle_cpu_percent", programs.idle_cpu(self.clean, self.effort.idle)?);
         Ok(())
     }

@@ -30,7 +30,7 @@ pub struct Options {
 /// # Errors
 /// At the first round after which not everything is well.
 pub fn chaos(options: &Options) -> Result<ExitCode> {
-    setup::packages(setup::TEST)?;
+    setup::packages(&setup::tests())?;
     let stage = Stage::new(&cargo::build()?)?;
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(stage.path());
     let setting = stage.setting(Who::User)?;

@@ -100,7 +100,7 @@ impl std::error::Error for Lacking {}
 /// # Errors
 /// When the packages that they need cannot be installed.
 pub fn check(options: &Options) -> Result<ExitCode> {
-    setup::packages(setup::TEST)?;
+    setup::packages(&setup::tests())?;
     let text = options.only.as_deref().unwrap_or_default();
     let wanted = |check: &&Check| check.name.contains(text);
     let summary = count(CHECKS.iter().filter(wanted), options.require);

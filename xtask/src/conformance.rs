@@ -1,4 +1,4 @@
-//! pyverbs, rdma-core's own tests of verbs, on a software card, unmodified.
+//! pyverbs, rdma-core's own tests of verbs, of several releases, on a software card, unmodified.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,33 +9,29 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use ibverbs_tests::process::Task;
 use ibverbs_tests::runner::Summary;
-use ibverbs_tests::setting::{Daemon, Setting, Stage, Who};
+use ibverbs_tests::setting::{Daemon, Root, Setting, Stage, Who};
 use serde::Deserialize;
 use terminal::report;
 
-use crate::apt::Apt;
-use crate::cache::Cache;
-use crate::{cargo, setup};
+use crate::{cargo, roots, setup};
 
 mod page;
 
 /// How long the tests of one module may take.
 const MODULE_LIMIT: Duration = Duration::from_secs(5 * 60);
-/// Runs the tests of a module, with the distribution's Python.
+/// Runs the tests of a module, with the release's Python.
 const RUN: &str = include_str!("conformance/run.py");
 const PYTHON: &str = "/usr/bin/python3";
-
-/// A release of rdma-core: its number, and the release of Debian that has it.
-const RELEASES: [(&str, &str); 1] = [("44", "bookworm")];
+/// The card's.
+const ADDRESS: &str = "10.77.0.1";
 
 /// `cargo xtask conformance`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// The release of rdma-core whose tests are run
-    #[arg(long, value_name = "RELEASE", value_parser = RELEASES.map(|(number, _)| number), default_value = RELEASES[0].0)]
-    release: String,
+    /// Run the tests of this release of rdma-core only; may be repeated
+    #[arg(long = "release", value_name = "RELEASE", value_parser = roots::parse)]
+    releases: Vec<u32>,
     /// Run only modules with TEXT in their name; the page in docs/ stays as it is
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -77,7 +73,7 @@ struct Said {
 /// How many tests of a release ended how.
 #[derive(Debug, PartialEq, Eq, serde::Serialize)]
 struct Counts {
-    release: String,
+    release: u32,
     passed: usize,
     skipped: usize,
     failed: usize,
@@ -104,62 +100,67 @@ impl fmt::Display for Counts {
 /// When the tests cannot be fetched or run.
 pub fn conformance(options: &Options) -> Result<ExitCode> {
     setup::packages(setup::CONFORMANCE)?;
-    let package = fetch(&options.release)?;
+    let all = roots::RELEASES.map(|(number, _)| number);
+    let wanted = if options.releases.is_empty() { &all[..] } else { &options.releases };
     let only = options.only.as_deref().unwrap_or_default();
-    let tests = run_all(&package, only, &cargo::build()?)?;
-    let counts = count(&options.release, &tests);
-    report!("");
-    if options.only.is_none() {
-        page::update(&counts, &tests)?;
+    let built = cargo::build()?;
+    let mut run = Vec::new();
+    for release in wanted {
+        report!("pyverbs of rdma-core {release}");
+        let tests = run_all(&roots::fetch(*release)?, only, &built)?;
+        let counts = count(*release, &tests);
+        report!("{counts}");
+        run.push((counts, tests));
     }
+    if options.only.is_none() && wanted == all {
+        page::update(&run)?;
+    }
+    let (counts, _): (Vec<Counts>, Vec<Tests>) = run.into_iter().unzip();
     if let Some(file) = &options.json {
-        let text = serde_json::json!({ "releases": [counts] }).to_string();
+        let text = serde_json::json!({ "releases": counts }).to_string();
         fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
     }
-    report!("{counts}");
-    Ok(if counts.are_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    report!("");
+    counts.iter().for_each(|it| report!("rdma-core {}: {it}", it.release));
+    Ok(if counts.iter().all(Counts::are_good) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs the tests of every release, each of which counts as one; where they cannot be fetched it is
-/// skipped.
+/// Runs the tests of a release, which count as one; where they cannot be fetched it is skipped.
 ///
 /// # Errors
 /// When they cannot be run.
-pub fn check(built: &Path) -> Result<Summary> {
+pub fn check(release: u32, built: &Path) -> Result<Summary> {
     let mut summary = Summary::default();
-    for (release, _) in RELEASES {
-        let name = format!("pyverbs of rdma-core {release}");
-        match fetch(release) {
-            Ok(package) => {
-                let counts = count(release, &run_all(&package, "", built)?);
-                report!("{} {name}: {counts}", if counts.are_good() { "ok  " } else { "FAIL" });
-                if counts.are_good() {
-                    summary.passed += 1;
-                } else {
-                    report!("repeat: cargo xtask conformance --release {release}");
-                    summary.failed.push(name);
-                }
+    let name = format!("pyverbs of rdma-core {release}");
+    match roots::fetch(release) {
+        Ok(root) => {
+            let counts = count(release, &run_all(&root, "", built)?);
+            report!("{} {name}: {counts}", if counts.are_good() { "ok  " } else { "FAIL" });
+            if counts.are_good() {
+                summary.passed += 1;
+            } else {
+                report!("repeat: cargo xtask conformance --release {release}");
+                summary.failed.push(name);
             }
-            Err(error) => {
-                let reason = format!("{error:#}");
-                report!("skip {name}: {reason}");
-                summary.skipped.push((name, reason));
-            }
+        }
+        Err(error) => {
+            let reason = format!("{error:#}");
+            report!("skip {name}: {reason}");
+            summary.skipped.push((name, reason));
         }
     }
     Ok(summary)
 }
 
 /// Runs the tests of all modules with `only` in their name, and shows which do not pass.
-fn run_all(package: &Path, only: &str, built: &Path) -> Result<Tests> {
-    let stage = Stage::new(built)?;
+fn run_all(root: &Root, only: &str, built: &Path) -> Result<Tests> {
+    let stage = Stage::new(built)?.within(Some(root));
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(stage.path());
     let setting = stage.setting(Who::User)?;
-    let copy = copied(package, &stage)?;
     let daemon = setting.balboad("--soft 2")?;
     let mut tests = Tests::new();
-    for module in modules(&copy)?.iter().filter(|module| module.contains(only)) {
-        tests.append(&mut run(&setting, &daemon, &copy, module)?);
+    for module in modules(&root.path)?.iter().filter(|module| module.contains(only)) {
+        tests.append(&mut run(&setting, &daemon, module)?);
     }
     daemon.stop()?;
     for (name, judged) in tests.iter().filter(|(_, it)| it.outcome >= Outcome::Failed) {
@@ -168,41 +169,10 @@ fn run_all(package: &Path, only: &str, built: &Path) -> Result<Tests> {
     Ok(tests)
 }
 
-/// Sees to it that a release's pyverbs and its tests lie in the cache.
-fn fetch(release: &str) -> Result<PathBuf> {
-    let suite = RELEASES.iter().find(|(number, _)| *number == release).map(|(_, suite)| *suite);
-    let suite = suite.with_context(|| format!("there is no release {release}"))?;
-    let cache = Cache::open("pyverbs")?;
-    let package = format!("python3-pyverbs/{suite}");
-    cache.keep(suite, &package, |into| {
-        Apt::open(cache.place("apt"))?.unpack(&package, into)?;
-        let compressed = fs::read_dir(into.join(TESTS))?;
-        for entry in compressed {
-            let path = entry?.path();
-            if path.extension().is_some_and(|it| it == "gz") {
-                Task::new("gunzip").arg(path).run()?.success()?;
-            }
-        }
-        Ok(())
-    })
-}
-
-/// Where the package has the tests, and the modules that they use.
-const TESTS: &str = "usr/share/doc/rdma-core/tests";
-const LIBRARY: &str = "usr/lib/python3/dist-packages";
-
-/// A copy where every user can read it.
-fn copied(package: &Path, stage: &Stage) -> Result<PathBuf> {
-    let copy = stage.path().join("pyverbs");
-    Task::new("cp").arg("-r").arg(package).arg(&copy).run()?.success()?;
-    Task::new("chmod").words("-R a+rX").arg(&copy).run()?.success()?;
-    Ok(copy)
-}
-
 /// The modules that have tests.
-fn modules(package: &Path) -> Result<Vec<String>> {
+fn modules(root: &Path) -> Result<Vec<String>> {
     let mut modules = Vec::new();
-    for entry in fs::read_dir(package.join(TESTS))? {
+    for entry in fs::read_dir(root.join(roots::TESTS))? {
         let name = entry?.file_name();
         let module = name.to_str().and_then(|name| name.strip_suffix(".py"));
         modules.extend(module.filter(|module| module.starts_with("test_")).map(str::to_owned));
@@ -212,12 +182,12 @@ fn modules(package: &Path) -> Result<Vec<String>> {
 }
 
 /// Runs the tests of a module, in a process of their own.
-fn run(setting: &Setting, daemon: &Daemon<'_>, package: &Path, module: &str) -> Result<Tests> {
+fn run(setting: &Setting, daemon: &Daemon<'_>, module: &str) -> Result<Tests> {
     let said = setting.directory().join(module);
-    let task = daemon.run(PYTHON).arg("-c").arg(RUN).arg(package.join(TESTS)).arg(module);
-    let task = task.arg(MODULE_LIMIT.as_secs().to_string()).arg(&said).words("--dev balboa0");
-    let task = task.env("PYTHONPATH", package.join(LIBRARY)).env("PYTHONDONTWRITEBYTECODE", "1");
-    let finished = task.limit(MODULE_LIMIT * 2).run()?;
+    let task = daemon.run(PYTHON).arg("-c").arg(RUN).arg(Path::new("/").join(roots::TESTS));
+    let task = task.arg(module).arg(MODULE_LIMIT.as_secs().to_string());
+    let task = task.arg(&said).arg(ADDRESS).words("--dev balboa0");
+    let finished = task.env("PYTHONDONTWRITEBYTECODE", "1").limit(MODULE_LIMIT * 2).run()?;
     let text = fs::read_to_string(&said).unwrap_or_default();
     let mut tests = judged(&text).with_context(|| format!("no outcomes of {finished}"))?;
     ensure!(!tests.is_empty(), "{module} ended before its first test: {finished}");
@@ -243,10 +213,10 @@ fn judged(lines: &str) -> Result<Tests> {
     Ok(tests)
 }
 
-fn count(release: &str, tests: &Tests) -> Counts {
+fn count(release: u32, tests: &Tests) -> Counts {
     let of = |outcome| tests.values().filter(|judged| judged.outcome == outcome).count();
     Counts {
-        release: release.to_owned(),
+        release,
         passed: of(Outcome::Passed),
         skipped: of(Outcome::Skipped),
         failed: of(Outcome::Failed),
@@ -269,7 +239,7 @@ mod tests {
         let tests = judged(lines).unwrap();
         assert_eq!(tests["a"].text, "why");
         assert_eq!(tests["c"].outcome, Outcome::Found);
-        let counts = count("44", &tests);
+        let counts = count(44, &tests);
         assert_eq!((counts.passed, counts.skipped, counts.failed, counts.errors), (1, 0, 1, 0));
         assert!(judged("no JSON").is_err());
     }

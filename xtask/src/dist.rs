@@ -1,97 +1,202 @@
-//! `cargo xtask dist`: the Debian package.
+//! `cargo xtask dist`: the Debian packages.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
+use clap::Args;
 use ibverbs_tests::process::Task;
 use terminal::report;
-use verbs_sys::current::{IBVERBS_PABI_VERSION, RELEASE};
+use verbs_sys::{RELEASES, Release};
 
 use crate::cargo;
 
-/// The package's name among what cargo built.
-pub const PACKAGE: &str = "balboa.deb";
+mod check;
+mod package;
+mod sbom;
+
+use package::Package;
 
 /// The programs that users run.
 const PROGRAMS: [&str; 3] = ["balboa", "balboad", "softcard"];
 
-/// The provider as cargo names it.
-const PROVIDER: &str = "libbalboa_provider.so";
+/// Files of the service: where in the sources, and where in the package `balboa`.
+const SERVICE: [(&str, &str); 9] = [
+    ("packaging/systemd/balboad.service", "usr/lib/systemd/system/balboad.service"),
+    ("packaging/systemd/balboad.socket", "usr/lib/systemd/system/balboad.socket"),
+    ("packaging/systemd/user/balboad.service", "usr/lib/systemd/user/balboad.service"),
+    ("packaging/systemd/user/balboad.socket", "usr/lib/systemd/user/balboad.socket"),
+    ("packaging/balboa.sysusers", "usr/lib/sysusers.d/balboa.conf"),
+    ("packaging/balboa.tmpfiles", "usr/lib/tmpfiles.d/balboa.conf"),
+    ("packaging/balboa.modprobe", "usr/lib/modprobe.d/balboa.conf"),
+    ("udev/60-balboa.rules", "usr/lib/udev/rules.d/60-balboa.rules"),
+    ("packaging/grafana-dashboard.json", "usr/share/balboa/grafana-dashboard.json"),
+];
+/// An example, and a file that whoever administers the machine changes.
+const EXAMPLE: (&str, &str) =
+    ("udev/61-balboa-bind.rules", "usr/share/doc/balboa/examples/61-balboa-bind.rules");
+const CONFIGURATION: (&str, &str) = ("packaging/balboad.toml", "etc/balboa/balboad.toml");
+/// What the package of documents has, besides all of `docs`.
+const DOCUMENTS: [&str; 5] =
+    ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "packaging/README.md", "udev/README.md"];
 
-/// Builds everything and makes the package.
+/// `cargo xtask dist`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Check the packages as well: the same twice, lintian, and installed, upgraded, used and purged in a root
+    /// directory of each of Debian 12 and 13
+    #[arg(long)]
+    check: bool,
+}
+
+/// Builds everything and makes the packages in `target/dist`.
 ///
 /// # Errors
-/// When the build fails, or dpkg-deb does.
-pub fn dist() -> Result<ExitCode> {
-    let package = package(&cargo::build()?)?;
-    report!("{}", package.display());
+/// When the build fails, or dpkg-deb does, or a check.
+pub fn dist(options: &Options) -> Result<ExitCode> {
+    let built = cargo::build()?;
+    let into = cargo::target_directory()?.join("dist");
+    let made = packages(&built, &into)?;
+    for package in &made {
+        report!("{}", package.display());
+    }
+    if options.check {
+        check::check(&built, &made)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the package beside what was built, of which it is.
+/// Makes the packages of what was built: the programs, their documents, and the provider for each release
+/// of rdma-core.
 ///
 /// # Errors
 /// When something is missing, or dpkg-deb fails.
-pub fn package(built: &Path) -> Result<PathBuf> {
-    let home = tempfile::Builder::new().prefix("balboa-dist-").tempdir()?;
-    let root = home.path();
-    fs::set_permissions(root, fs::Permissions::from_mode(0o755))?;
-    let architecture = Task::new("dpkg").arg("--print-architecture").run()?.success()?.stdout;
-    let architecture = architecture.trim();
-    let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
+pub fn packages(built: &Path, into: &Path) -> Result<Vec<PathBuf>> {
+    fs::create_dir_all(into)?;
+    let mut made = vec![
+        programs(built)?.make(&into.join("balboa.deb"))?,
+        documents()?.make(&into.join("balboa-doc.deb"))?,
+    ];
+    for release in &RELEASES {
+        let file = into.join(format!("balboa-provider-{}.deb", release.number));
+        made.push(provider(built, release)?.make(&file)?);
+    }
+    Ok(made)
+}
 
+/// The package of the programs and the service.
+fn programs(built: &Path) -> Result<Package> {
+    let package = Package::new(
+        "balboa",
+        "\
+Depends: libc6, libgcc-s1
+Recommends: balboa-provider
+Suggests: balboa-doc
+Section: net
+Description: open RoCE v2 card, driven from user space
+ balboad drives Balboa cards from user space and runs software cards; the
+ tool balboa shows and tends them, and runs verbs programs on them. Verbs
+ programs need the provider for their release of rdma-core besides.
+",
+    )?;
     for program in PROGRAMS {
-        place(&built.join(program), &root.join("usr/bin").join(program), 0o755)?;
+        package.place_binary(&built.join(program), &format!("usr/bin/{program}"), 0o755)?;
     }
-    // As libibverbs of the release looks for it.
-    let theirs = format!("libbalboa-rdmav{IBVERBS_PABI_VERSION}.so");
-    let libraries = Path::new("usr/lib").join(&triplet).join("libibverbs");
-    place(&built.join(PROVIDER), &root.join(&libraries).join(&theirs), 0o644)?;
-    // Where `balboa run` looks.
-    let kept = root.join("usr/lib/balboa");
-    fs::create_dir_all(&kept)?;
-    symlink(Path::new("..").join(&triplet).join("libibverbs").join(theirs), kept.join(PROVIDER))?;
-
-    let files = cargo::root().join("packaging");
-    let driver = "etc/libibverbs.d/balboa.driver";
-    place(&files.join("balboa.driver"), &root.join(driver), 0o644)?;
-    for script in ["preinst", "postrm"] {
-        place(&files.join(script), &root.join("DEBIAN").join(script), 0o755)?;
+    let perf = "usr/lib/balboa/balboa-perf";
+    package.place_binary(&built.join("balboa-perf"), perf, 0o755)?;
+    manual(built, &package.path("usr/share"))?;
+    let sources = cargo::root();
+    for (from, to) in SERVICE.iter().chain([&EXAMPLE, &CONFIGURATION]) {
+        package.place(&sources.join(from), to, 0o644)?;
     }
-    fs::write(root.join("DEBIAN/conffiles"), format!("/{driver}\n"))?;
-    fs::write(root.join("DEBIAN/control"), control(architecture))?;
-
-    let package = built.join(PACKAGE);
-    let make = Task::new("dpkg-deb").words("--root-owner-group -Zgzip -z1 --build").arg(root);
-    make.arg(&package).run()?.success().context("needs dpkg-deb: apt-get install dpkg")?;
+    for script in ["postinst", "prerm", "postrm"] {
+        let from = sources.join("packaging").join(format!("balboa.{script}"));
+        package.place(&from, &format!("DEBIAN/{script}"), 0o755)?;
+    }
+    package.conffile(CONFIGURATION.1)?;
+    fs::write(package.path("usr/share/doc/balboa/balboa.cdx.json"), sbom::of_workspace()?)?;
     Ok(package)
 }
 
-fn place(from: &Path, to: &Path, mode: u32) -> Result<()> {
-    fs::create_dir_all(to.parent().unwrap_or(Path::new("/")))?;
-    fs::copy(from, to).with_context(|| from.display().to_string())?;
-    Ok(fs::set_permissions(to, fs::Permissions::from_mode(mode))?)
+/// The package of documents.
+fn documents() -> Result<Package> {
+    let package = Package::new(
+        "balboa-doc",
+        "\
+Section: doc
+Description: open RoCE v2 card, driven from user space (documents)
+ What Balboa is, how it is used, run as a service and watched, what it keeps
+ from whom, and what its cards are asked by their drivers.
+",
+    )?;
+    let sources = cargo::root();
+    let mut names: Vec<String> = DOCUMENTS.map(str::to_owned).to_vec();
+    for page in fs::read_dir(sources.join("docs"))? {
+        let name = page?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".md") || name.ends_with(".svg") {
+            names.push(format!("docs/{name}"));
+        }
+    }
+    for name in names {
+        package.place(&sources.join(&name), &format!("usr/share/doc/balboa-doc/{name}"), 0o644)?;
+    }
+    Ok(package)
 }
 
-/// The package's description. The provider is of one release of libibverbs.
-fn control(architecture: &str) -> String {
-    let (version, next) = (env!("CARGO_PKG_VERSION"), RELEASE + 1);
-    format!(
-        "\
-Package: balboa
-Version: {version}
-Architecture: {architecture}
-Maintainer: The Balboa verbs authors <nobody@example.org>
+/// The package of a provider, which is of one release of libibverbs.
+fn provider(built: &Path, release: &Release) -> Result<Package> {
+    let Release { number, distribution, .. } = release;
+    let (built_name, next) = (release.provider(), number + 1);
+    let package = Package::new(
+        &format!("balboa-provider-{number}"),
+        &format!(
+            "\
+Provides: balboa-provider
+Conflicts: balboa-provider
+Replaces: balboa-provider
+Depends: libc6, libgcc-s1, libibverbs1 (>= {number}), libibverbs1 (<< {next}), ibverbs-providers
+Recommends: balboa
 Section: net
-Priority: optional
-Depends: libc6, libgcc-s1, libibverbs1 (>= {RELEASE}), libibverbs1 (<< {next}), ibverbs-providers
-Description: Balboa, an open RoCE v2 card, as an RDMA device
- The libibverbs provider of Balboa cards, balboad, which drives them from user
- space and runs software cards, and its tools. Devices of rdma_rxe that are
- named balboaN are given to the provider.
+Description: open RoCE v2 card as an RDMA device (rdma-core {number})
+ The libibverbs provider of Balboa cards for rdma-core {number}, as in {distribution}.
+ Devices of rdma_rxe that are named balboaN are given to it.
 "
-    )
+        ),
+    )?;
+    // As libibverbs of the release looks for it.
+    let libraries = format!("{}-linux-gnu/libibverbs", std::env::consts::ARCH);
+    let theirs = format!("{libraries}/libbalboa{}", release.suffix());
+    package.place_binary(&built.join(&built_name), &format!("usr/lib/{theirs}"), 0o644)?;
+    // Where `balboa run` looks.
+    let kept = package.path("usr/lib/balboa");
+    fs::create_dir_all(&kept)?;
+    symlink(Path::new("..").join(theirs), kept.join(built_name))?;
+
+    let files = cargo::root().join("packaging");
+    let driver = "etc/libibverbs.d/balboa.driver";
+    package.place(&files.join("balboa.driver"), driver, 0o644)?;
+    for script in ["preinst", "postrm"] {
+        package.place(&files.join(script), &format!("DEBIAN/{script}"), 0o755)?;
+    }
+    package.conffile(driver)?;
+    package.overrule("diversion-for-unknown-file", "it is of the package ibverbs-providers")?;
+    Ok(package)
+}
+
+/// The tool's manual pages, and what completes its command line.
+fn manual(built: &Path, share: &Path) -> Result<()> {
+    let pages = share.join("man/man1");
+    let completions = share.join("bash-completion/completions");
+    fs::create_dir_all(&pages)?;
+    fs::create_dir_all(&completions)?;
+    let tool = || Task::new(built.join("balboa"));
+    tool().arg("manual").arg(&pages).run()?.success()?;
+    let script = tool().words("completions bash").run()?.success()?.stdout;
+    fs::write(completions.join("balboa"), script)?;
+    for page in fs::read_dir(&pages)? {
+        package::compress(&page?.path())?;
+    }
+    Ok(())
 }

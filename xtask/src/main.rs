@@ -1,5 +1,5 @@
-//! Project tasks: `cargo xtask demo`, `test`, `check`, `conformance`, `bench`, `attack`, `chaos`, `fuzz`,
-//! `guest`, `dist`, `regs` and `bindings`.
+//! Project tasks: `cargo xtask demo`, `test`, `check`, `conformance`, `nccl`, `crates`, `bench`, `apps`, `attack`,
+//! `chaos`, `fuzz`, `guest`, `dist`, `regs` and `bindings`.
 
 #![forbid(unsafe_code)]
 
@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use terminal::USAGE;
 
+mod apps;
 mod apt;
 mod attack;
 mod bench;
@@ -18,11 +19,15 @@ mod cargo;
 mod chaos;
 mod checks;
 mod conformance;
+mod crates;
 mod demo;
 mod dist;
 mod fuzz;
 mod guest;
+mod nccl;
 mod regs;
+mod roots;
+mod selection;
 mod setup;
 mod test;
 
@@ -44,8 +49,14 @@ enum Task {
     Check(checks::Options),
     /// Run rdma-core's own tests of verbs, pyverbs, on a software card
     Conformance(conformance::Options),
+    /// Run NCCL's own transport for verbs, compiled without a GPU, between software cards
+    Nccl(nccl::Options),
+    /// Run the tests and examples of the crates by which Rust programs use verbs, on software cards
+    Crates(crates::Options),
     /// Measure software cards beside TCP and UCX, and judge the figures
     Bench(bench::Options),
+    /// Run the programs that people run, as docs/applications.md says
+    Apps(apps::Options),
     /// Attack a balboad in every way that is known, and watch what it takes and who is slowed down
     Attack(attack::Options),
     /// Kill and stop programs and balboads at random, and look at everybody else
@@ -55,12 +66,12 @@ enum Task {
     /// Test in a virtual machine, with kernels and devices that this machine has not
     #[command(subcommand)]
     Guest(guest::Guest),
-    /// Make the Debian package
-    Dist,
+    /// Make the Debian packages, in target/dist: the programs, documents, and a provider for each release of rdma-core
+    Dist(dist::Options),
     /// Generate the card contract: the document, the C header and the SystemVerilog package
     Regs(regs::Options),
-    /// Generate verbs-sys' types again from the installed libibverbs header
-    Bindings,
+    /// Generate verbs-sys' types of a release again from rdma-core's source
+    Bindings(bindings::Options),
 }
 
 const MISSING: u8 = 3;
@@ -78,14 +89,17 @@ fn main() -> ExitCode {
         Task::Test(options) => test::test(&options),
         Task::Check(options) => checks::check(&options),
         Task::Conformance(options) => conformance::conformance(&options),
+        Task::Nccl(options) => nccl::nccl(&options),
+        Task::Crates(options) => crates::crates(&options),
         Task::Bench(options) => bench::bench(&options),
+        Task::Apps(options) => apps::apps(&options),
         Task::Attack(options) => attack::attack(&options),
         Task::Chaos(options) => chaos::chaos(&options),
         Task::Fuzz(options) => fuzz::fuzz(&options),
         Task::Guest(task) => guest::guest(&task),
-        Task::Dist => dist::dist(),
+        Task::Dist(options) => dist::dist(&options),
         Task::Regs(options) => regs::regs(&options),
-        Task::Bindings => bindings::bindings(),
+        Task::Bindings(options) => bindings::bindings(&options),
     };
     match outcome {
         Ok(code) => code,

@@ -12,41 +12,72 @@ pub const DEMO: &[&str] =
     &["ibverbs-providers", "ibverbs-utils", "iperf3", "libibverbs1", "perftest", "util-linux"];
 /// What the attacks need.
 pub const ATTACK: &[&str] = &["ibverbs-providers", "libibverbs1", "util-linux"];
-/// What the tests need.
-pub const TEST: &[&str] = &[
-    "g++",
+/// What the programs that people run come with.
+pub const APPS: &[&str] = &[
+    "gcc",
     "ibverbs-providers",
-    "ibverbs-utils",
-    "iperf3",
     "iproute2",
-    "iputils-ping",
+    "libc6-dev",
     "libfabric-bin",
     "libibverbs1",
+    "libmpich-dev",
+    "libopenmpi-dev",
+    "librdmacm1",
+    "libucx-dev",
+    "mpich",
+    "openmpi-bin",
+    "ucx-utils",
+    "util-linux",
+];
+/// What the tests need beside [`APPS`]; [`tests`] has both.
+const TEST: &[&str] = &[
+    "g++",
+    "ibverbs-utils",
+    "iperf",
+    "iperf3",
+    "iputils-ping",
     "make",
     "perftest",
     "python3-venv",
+    "qperf",
     "rdmacm-utils",
     "tshark",
-    "ucx-utils",
-    "util-linux",
     "verilator",
     "xz-utils",
 ];
-/// What pyverbs and its tests need.
-pub const CONFORMANCE: &[&str] = &[
-    "debian-archive-keyring",
+/// What fetching packages of other releases needs.
+pub const CONFORMANCE: &[&str] = &["debian-archive-keyring", "util-linux"];
+/// What NCCL's own transport needs.
+pub const NCCL: &[&str] =
+    &["debian-archive-keyring", "g++", "ibverbs-providers", "libibverbs1", "util-linux"];
+/// What building the crates of verbs, and running their tests, needs.
+pub const CRATES: &[&str] = &[
+    "cmake",
+    "g++",
     "ibverbs-providers",
-    "libibverbs1",
-    "libpython3.11",
-    "librdmacm1",
-    "python3",
+    "libclang-dev",
+    "libibverbs-dev",
+    "libnl-route-3-dev",
+    "make",
+    "pkg-config",
+    "rdmacm-utils",
     "util-linux",
 ];
 /// What building the guest's own kernel needs.
 pub const KERNEL: &[&str] =
     &["bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "libssl-dev", "make", "xz-utils"];
 /// What generating the bindings needs.
-pub const BINDINGS: &[&str] = &["libclang-dev", "libibverbs-dev"];
+pub const BINDINGS: &[&str] = &["libclang-dev"];
+
+/// Every list of packages that a task installs.
+pub const ALL: [&[&str]; 9] =
+    [DEMO, ATTACK, APPS, TEST, CONFORMANCE, NCCL, CRATES, KERNEL, BINDINGS];
+
+/// What the end-to-end tests need, on this machine and in a virtual one.
+#[must_use]
+pub fn tests() -> Vec<&'static str> {
+    [TEST, APPS, CONFORMANCE].concat()
+}
 
 /// How long an installation may take.
 const INSTALLATION: Duration = Duration::from_secs(20 * 60);

@@ -1,17 +1,19 @@
 //! Everything that is checked, counted.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
+use ibverbs_tests::cases::{self, release};
 use ibverbs_tests::process::Finished;
 use ibverbs_tests::runner::{self, Filter, Summary};
-use ibverbs_tests::{cases, scapy};
+use ibverbs_tests::scapy;
 use terminal::report;
 
 use crate::cargo::{LIMIT, build, cargo, has_subcommand};
-use crate::{checks, conformance, guest, setup};
+use crate::{checks, conformance, crates, guest, nccl, roots, setup};
 
 /// `cargo xtask test`.
 #[derive(Debug, Args)]
@@ -28,6 +30,9 @@ pub struct Options {
     /// Boot this kernel for the guest's cases; may be repeated
     #[arg(long = "kernel", value_enum, default_value = "6.1", conflicts_with = "only")]
     kernels: Vec<guest::Version>,
+    /// Test with this release of rdma-core as well, in a root directory of its own; may be repeated
+    #[arg(long = "rdma-core", value_name = "RELEASE", value_parser = roots::parse)]
+    rdma_core: Vec<u32>,
     /// Fail where a check cannot be run for want of its tool, instead of counting a skip
     #[arg(long, conflicts_with = "only")]
     require_checks: bool,
@@ -51,7 +56,7 @@ pub fn test(options: &Options) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    setup::packages(&[setup::TEST, setup::CONFORMANCE].concat())?;
+    setup::packages(&setup::tests())?;
     let mut summary = Summary::default();
     if options.only.is_empty() {
         summary.add(checks::all(options.require_checks));
@@ -63,9 +68,17 @@ pub fn test(options: &Options) -> Result<ExitCode> {
     let built = build()?;
     report!("end-to-end tests");
     let filter = Filter { parts: options.only.clone(), exact: options.exact };
-    summary.add(runner::run(&cases, &filter, &built, "cargo xtask test")?);
+    summary.add(runner::run(&cases, &filter, &built, "cargo xtask test --only")?);
+    for release in &options.rdma_core {
+        summary.add(of_release(*release, &filter, &built)?);
+    }
     if options.only.is_empty() {
-        summary.add(conformance::check(&built)?);
+        let oldest = roots::RELEASES[0].0;
+        for release in std::iter::once(&oldest).chain(&options.rdma_core) {
+            summary.add(conformance::check(*release, &built)?);
+        }
+        summary.add(nccl::check(&built)?);
+        summary.add(crates::check(&built)?);
         for kernel in &options.kernels {
             summary.add(guest::run_cases(*kernel, &Filter::default(), &built)?);
         }
@@ -74,6 +87,21 @@ pub fn test(options: &Options) -> Result<ExitCode> {
     report!("");
     summary.print();
     Ok(summary.exit_code())
+}
+
+/// The cases of another release of rdma-core; skipped where its packages cannot be fetched.
+fn of_release(release: u32, filter: &Filter, built: &Path) -> Result<Summary> {
+    let cases = release::cases(release);
+    if !cases.iter().any(|case| filter.takes(&case.name)) {
+        return Ok(Summary::default());
+    }
+    match roots::fetch(release) {
+        Ok(root) => {
+            let repeat = format!("cargo xtask test --rdma-core {release} --only");
+            runner::run_within(Some(&root), &cases, filter, built, &repeat)
+        }
+        Err(error) => Ok(Summary::skipped(&format!("release {release}"), &error)),
+    }
 }
 
 /// All unit and crate tests, by nextest where it is installed, and the documentation's examples.

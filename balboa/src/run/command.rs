@@ -26,16 +26,6 @@ pub enum CommandError {
     /// It is there but may not be executed.
     #[error("{}: not an executable file", .0.display())]
     NotExecutable(PathBuf),
-    /// It would connect through rdma_cm.
-    #[error(
-        "{program} {option} connects through rdma_cm, which the cards do not have yet: leave {option} out, perftest then connects over TCP by itself"
-    )]
-    RdmaCm {
-        /// The program.
-        program: String,
-        /// The option.
-        option: &'static str,
-    },
 }
 
 impl CommandError {
@@ -44,7 +34,6 @@ impl CommandError {
         match self {
             Self::Missing { .. } => MISSING,
             Self::NotExecutable(_) => NOT_EXECUTABLE,
-            Self::RdmaCm { .. } => crate::OWN_FAILURE,
         }
     }
 }
@@ -64,20 +53,14 @@ impl<'a> Program<'a> {
     /// Finds the program of a command line in PATH.
     ///
     /// # Errors
-    /// When it is not there, may not be executed, or cannot work on these cards.
+    /// When it is not there or may not be executed.
     pub fn resolve(line: &'a [OsString]) -> Result<Self, CommandError> {
         let (name, arguments) = match line {
             [name, arguments @ ..] => (name.as_os_str(), arguments),
             [] => (OsStr::new(""), &[][..]),
         };
         let path = find(name, std::env::var_os("PATH").as_deref())?;
-        let program = Self { name, arguments, path };
-        match program.rdma_cm() {
-            Some(option) => {
-                Err(CommandError::RdmaCm { program: program.called().into_owned(), option })
-            }
-            None => Ok(program),
-        }
+        Ok(Self { name, arguments, path })
     }
 
     /// What the user should know before the program says something less clear.
@@ -92,37 +75,17 @@ impl<'a> Program<'a> {
                 "{called} without -g uses no GID and cannot connect on RoCE: add -g 0 (link-local) or -g 1 (IPv4) on both sides"
             ));
         }
-        if RDMA_CM_PROGRAMS.contains(&called.as_ref()) {
-            warnings.push(format!(
-                "{called} connects through rdma_cm, which the cards do not have yet; it will find no device"
-            ));
-        }
         warnings
     }
 
     fn called(&self) -> Cow<'_, str> {
         Path::new(self.name).file_name().unwrap_or_default().to_string_lossy()
     }
-
-    /// The option by which a perftest program asks for rdma_cm.
-    fn rdma_cm(&self) -> Option<&'static str> {
-        if !is_perftest(&self.called()) {
-            return None;
-        }
-        let has = |short, long| has_option(self.arguments, PERFTEST_VALUES, short, long);
-        match () {
-            () if has('R', "--rdma_cm") => Some("-R"),
-            () if has('z', "--com_rdma_cm") => Some("-z"),
-            () => None,
-        }
-    }
 }
 
-/// Short options of perftest that take a value.
-const PERFTEST_VALUES: &str = "wypdimsntuSxcqIoMrQAlDfBTLEJjKkXW";
 /// Short options of the pingpong programs that take a value.
 const PINGPONG_VALUES: &str = "pdismrnlgx";
-/// Programs that do nothing without rdma_cm.
+/// Programs that come with librdmacm.
 const RDMA_CM_PROGRAMS: &[&str] = &[
     "cmtime",
     "mckey",
@@ -225,23 +188,6 @@ mod tests {
 
     fn program(words: &[OsString]) -> Program<'_> {
         Program { name: &words[0], arguments: &words[1..], path: PathBuf::new() }
-    }
-
-    #[test]
-    fn rdma_cm_is_found_however_perftest_is_asked_for_it() {
-        for (text, option) in [
-            ("ib_write_bw -R", Some("-R")),
-            ("/usr/bin/ib_send_lat -aR 10.0.0.1", Some("-R")),
-            ("ib_read_bw -d balboa0 --rdma_cm host", Some("-R")),
-            ("ib_read_bw -Fz host", Some("-z")),
-            ("ib_write_bw -d R host", None),
-            ("ib_write_bw -dR host", None),
-            ("ib_write_bw -d -R", None),
-            ("ib_write_bw -- -R", None),
-            ("someone_else -R", None),
-        ] {
-            assert_eq!(program(&line(text)).rdma_cm(), option, "{text}");
-        }
     }
 
     #[test]

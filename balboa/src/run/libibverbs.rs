@@ -1,43 +1,28 @@
 //! Which libibverbs a program will load, and the provider that fits it.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use verbs_sys::current::{DEBIAN, IBVERBS_PABI_VERSION, RELEASE};
+use verbs_sys::{RELEASES, Release, SONAME, release_in_name};
+
+use super::elf;
 
 /// A provider: libibverbs' private interface moves, so each release has its own.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Provider {
     /// The plug-in.
     pub file: PathBuf,
-    kind: &'static Kind,
+    /// The release that it is for.
+    pub release: &'static Release,
 }
 
-impl Provider {
-    /// What libibverbs adds to a driver's name to find its file.
-    pub fn suffix(&self) -> String {
-        format!("-rdmav{}.so", self.kind.private_abi)
-    }
-}
-
-/// What there is to choose from.
-#[derive(Debug, PartialEq, Eq)]
-struct Kind {
-    /// Release of rdma-core.
-    release: u32,
-    /// Version of its private interface, in the plug-in's name.
-    private_abi: u32,
-    /// The plug-in as cargo names it.
-    file: &'static str,
-}
-
-/// A provider for each release of rdma-core that is served.
-const KINDS: &[Kind] =
-    &[Kind { release: RELEASE, private_abi: IBVERBS_PABI_VERSION, file: "libbalboa_provider.so" }];
-
-const SONAME: &str = "libibverbs.so.1";
+/// Bytes of a program that say which dynamic loader it asks for.
+const HEAD: u64 = 1 << 16;
 
 /// Why no provider fits.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -49,12 +34,12 @@ pub enum LibibverbsError {
     NotInstalled,
     /// The file's name does not say the release.
     #[error(
-        "cannot tell the rdma-core release of {}: its file should be named like {SONAME}.14.{RELEASE}.0", .0.display()
+        "cannot tell the rdma-core release of {}: its file should be named like {SONAME}.14.{}.0", .0.display(), RELEASES[0].number
     )]
     UnknownRelease(PathBuf),
     /// There is no provider for the release.
     #[error(
-        "{} is of rdma-core {release}, for which there is no Balboa provider yet (there is one for rdma-core {}, as in Debian {DEBIAN})",
+        "{} is of rdma-core {release}, for which there is no Balboa provider (there is one for rdma-core {})",
         file.display(), releases()
     )]
     NoProvider {
@@ -63,55 +48,74 @@ pub enum LibibverbsError {
         /// Its release.
         release: u32,
     },
+    /// The file's name says a release, and its private interface is not that release's.
+    #[error(
+        "{} is named as of rdma-core {}, but does not have that release's private interface, IBVERBS_PRIVATE_{}: it is no libibverbs of rdma-core's",
+        file.display(), release.number, release.private_abi
+    )]
+    Foreign {
+        /// The library.
+        file: PathBuf,
+        /// The release that it is named as.
+        release: &'static Release,
+    },
     /// The provider is not where it belongs.
     #[error(
-        "the provider {name} is neither beside this program ({}) nor in ../lib/balboa from there: build the whole workspace (cargo build --release --workspace)",
-        dir.display()
+        "the provider for rdma-core {}, {}, is neither beside this program ({}) nor in ../lib/balboa from there: build the whole workspace (cargo build --release --workspace) or install the package balboa-provider-{}",
+        release.number, release.provider(), dir.display(), release.number
     )]
     ProviderMissing {
-        /// The plug-in.
-        name: &'static str,
+        /// The release.
+        release: &'static Release,
         /// Where this program is.
         dir: PathBuf,
     },
 }
 
 fn releases() -> String {
-    KINDS.iter().map(|kind| kind.release.to_string()).collect::<Vec<_>>().join(", ")
+    let names = RELEASES.iter().map(|it| format!("{} ({})", it.number, it.distribution));
+    names.collect::<Vec<_>>().join(", ")
 }
 
-/// The provider for the libibverbs that programs load here.
+/// The provider for the libibverbs that a program will load.
 ///
 /// # Errors
 /// When there is no libibverbs, or no provider that fits it.
-pub fn provider() -> Result<Provider, LibibverbsError> {
-    let library = library().ok_or(LibibverbsError::NotInstalled)?;
-    let kind = kind_for(&library)?;
-    let program = std::env::current_exe().and_then(|exe| exe.canonicalize()).unwrap_or_default();
-    let dir = program.parent().unwrap_or(Path::new("/")).to_owned();
-    let places = [dir.join(kind.file), dir.join("../lib/balboa").join(kind.file)];
-    match places.iter().find_map(|place| place.canonicalize().ok()) {
-        Some(file) => Ok(Provider { file, kind }),
-        None => Err(LibibverbsError::ProviderMissing { name: kind.file, dir }),
+pub fn provider(program: &Path) -> Result<Provider, LibibverbsError> {
+    let library = linked(program).or_else(library).ok_or(LibibverbsError::NotInstalled)?;
+    let release = release_of(&library, &fs::read(&library).unwrap_or_default())?;
+    match super::beside_us(&release.provider()) {
+        Ok(file) => Ok(Provider { file, release }),
+        Err(dir) => Err(LibibverbsError::ProviderMissing { release, dir }),
     }
 }
 
-/// The provider for a library, told by its full file name: `libibverbs.so.1.14.44.0` is the
-/// library of release 44.
-fn kind_for(library: &Path) -> Result<&'static Kind, LibibverbsError> {
-    let name = library.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    let release = name
-        .strip_prefix(SONAME)
-        .and_then(|version| version.strip_prefix('.'))
-        .and_then(|version| version.split('.').nth(1))
-        .and_then(|release| release.parse().ok());
-    let Some(release) = release else {
-        return Err(LibibverbsError::UnknownRelease(library.to_owned()));
-    };
-    KINDS
-        .iter()
-        .find(|kind| kind.release == release)
-        .ok_or_else(|| LibibverbsError::NoProvider { file: library.to_owned(), release })
+/// The release of a library: told by its full file name, for `libibverbs.so.1.14.44.0` is the
+/// library of release 44, and borne out by its private interface.
+fn release_of(library: &Path, content: &[u8]) -> Result<&'static Release, LibibverbsError> {
+    let file = || library.to_owned();
+    let number = release_in_name(library).ok_or_else(|| LibibverbsError::UnknownRelease(file()))?;
+    let release = RELEASES.iter().find(|it| it.number == number);
+    let release =
+        release.ok_or_else(|| LibibverbsError::NoProvider { file: file(), release: number })?;
+    if elf::private_abi(content) != Some(release.private_abi) {
+        return Err(LibibverbsError::Foreign { file: file(), release });
+    }
+    Ok(release)
+}
+
+/// The library that a program is linked with, as the dynamic loader that it names finds it; none
+/// for a script, and for a program that loads it later, if at all.
+fn linked(program: &Path) -> Option<PathBuf> {
+    let mut head = Vec::new();
+    File::open(program).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
+    let loader = elf::loader(&head)?;
+    // Which lists the libraries and starts nothing.
+    let listing = Command::new(loader).arg("--list").arg(program).output().ok()?.stdout;
+    let (_, file) = entries(&listing).find(|(name, _)| name.trim() == SONAME)?;
+    // "/lib/x86_64-linux-gnu/libibverbs.so.1 (0x00007f0000000000)"
+    let end = file.windows(2).rposition(|bytes| bytes == b" (").unwrap_or(file.len());
+    Path::new(OsStr::from_bytes(file.get(..end)?)).canonicalize().ok()
 }
 
 /// The file that the dynamic loader would take for `libibverbs.so.1`.
@@ -148,13 +152,7 @@ fn from_cache(listing: &[u8]) -> Vec<PathBuf> {
         "aarch64" => "AArch64",
         other => other,
     };
-    let lines = listing.split(|&byte| byte == b'\n');
-    let entries = lines.filter_map(|line| {
-        let arrow = line.windows(ARROW.len()).position(|bytes| bytes == ARROW)?;
-        let (name, file) = line.split_at_checked(arrow)?;
-        Some((String::from_utf8_lossy(name), file.get(ARROW.len()..)?))
-    });
-    entries
+    entries(listing)
         .filter(|(name, _)| {
             name.split_whitespace().next() == Some(SONAME) && name.contains(architecture)
         })
@@ -162,18 +160,32 @@ fn from_cache(listing: &[u8]) -> Vec<PathBuf> {
         .collect()
 }
 
+/// The names and the files of a listing of libraries.
+fn entries(listing: &[u8]) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {
+    listing.split(|&byte| byte == b'\n').filter_map(|line| {
+        let arrow = line.windows(ARROW.len()).position(|bytes| bytes == ARROW)?;
+        let (name, file) = line.split_at_checked(arrow)?;
+        Some((String::from_utf8_lossy(name), file.get(ARROW.len()..)?))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_release_is_read_from_the_file_name() {
-        let kind = kind_for(Path::new(&format!("/lib/libibverbs.so.1.14.{RELEASE}.0")));
-        assert_eq!(kind, Ok(&KINDS[0]));
-        let newer = kind_for(Path::new("/lib/libibverbs.so.1.14.56.1")).unwrap_err();
-        assert!(newer.to_string().contains("rdma-core 56"), "{newer}");
+    fn the_release_is_read_from_the_file_name_and_borne_out_by_the_file() {
+        for release in &RELEASES {
+            let file = format!("/lib/libibverbs.so.1.14.{}.0", release.number);
+            let content = format!("\0IBVERBS_PRIVATE_{}\0", release.private_abi);
+            assert_eq!(release_of(Path::new(&file), content.as_bytes()), Ok(release));
+            let other = release_of(Path::new(&file), b"\0IBVERBS_PRIVATE_33\0").unwrap_err();
+            assert!(other.to_string().contains("is no libibverbs of rdma-core's"), "{other}");
+        }
+        let between = release_of(Path::new("/lib/libibverbs.so.1.14.52.1"), b"").unwrap_err();
+        assert!(between.to_string().contains("is of rdma-core 52, for which"), "{between}");
         for odd in ["/lib/libibverbs.so.1", "/lib/libibverbs.so.1.x", "/lib/libc.so.6"] {
-            let error = kind_for(Path::new(odd)).unwrap_err();
+            let error = release_of(Path::new(odd), b"").unwrap_err();
             assert_eq!(error, LibibverbsError::UnknownRelease(odd.into()));
         }
     }
@@ -187,11 +199,5 @@ mod tests {
             \tlibibverbs.so (libc6,x86-64) => /lib/x86_64-linux-gnu/libibverbs.so\n";
         let found = OsStr::from_bytes(b"/opt/n\xe9w/libibverbs.so.1");
         assert_eq!(from_cache(listing), [PathBuf::from(found)]);
-    }
-
-    #[test]
-    fn the_plugin_has_the_name_that_libibverbs_looks_for() {
-        let provider = Provider { file: PathBuf::new(), kind: &KINDS[0] };
-        assert_eq!(provider.suffix(), format!("-rdmav{IBVERBS_PABI_VERSION}.so"));
     }
 }

@@ -15,7 +15,7 @@ use nix::unistd::{getegid, geteuid};
 
 use super::libibverbs::Provider;
 use super::refusal;
-use super::sysfs::{CLASSES, World};
+use super::sysfs::{CLASSES, CM, MISC, World};
 
 /// Where the program finds the provider, without the suffix that libibverbs adds.
 pub const DRIVER: &str = "/dev/infiniband/libbalboa";
@@ -96,7 +96,12 @@ pub fn show(stage: &Path, world: &World, provider: &Provider) -> Result<(), Moun
         .map_err(|errno| MountError::Refused(refusal::mount(errno)))?;
     let (dev, class) = (stage.join("dev"), stage.join("class"));
     mirror(Path::new("/dev"), &dev, &["infiniband"])?;
-    mirror(Path::new("/sys/class"), &class, &CLASSES)?;
+    let of_host = Path::new("/sys/class");
+    mirror(of_host, &class, &[&CLASSES[..], &[MISC]].concat())?;
+    // A kernel may have no such devices.
+    if of_host.join(MISC).is_dir() {
+        mirror(&of_host.join(MISC), &class.join(MISC), &[CM])?;
+    }
     build_nodes(&dev.join("infiniband"), world, provider)?;
     build_class(&class, world)?;
     for (path, directory) in &live {
@@ -188,7 +193,7 @@ fn build_nodes(dir: &Path, world: &World, provider: &Provider) -> Result<(), Mou
         symlink(NODE_TARGET, &node).map_err(step("link", &node))?;
     }
     let stem = Path::new(DRIVER).file_name().unwrap_or_default().to_string_lossy();
-    let plugin = dir.join(format!("{stem}{}", provider.suffix()));
+    let plugin = dir.join(format!("{stem}{}", provider.release.suffix()));
     symlink(&provider.file, &plugin).map_err(step("link", &plugin))
 }
 

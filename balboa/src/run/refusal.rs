@@ -42,17 +42,15 @@ pub fn mount(errno: Errno) -> String {
     sentence(cause, "mount in a namespace of its own", errno)
 }
 
+/// The switch of the kernel's that keeps ordinary users from namespaces on the machine with this root, and how it
+/// is mended; `None` where none does.
+pub fn forbidden(root: &Path) -> Option<(&'static str, &'static str)> {
+    why(switch(root)?).split_once(": ")
+}
+
 fn cause() -> Cause {
-    let is = |switch: &str, value: &str| {
-        fs::read_to_string(Path::new("/proc/sys").join(switch))
-            .is_ok_and(|text| text.trim() == value)
-    };
-    if is("user/max_user_namespaces", "0") {
-        Cause::Limit
-    } else if is("kernel/unprivileged_userns_clone", "0") {
-        Cause::Switch
-    } else if is("kernel/apparmor_restrict_unprivileged_userns", "1") {
-        Cause::AppArmor
+    if let Some(cause) = switch(Path::new("/")) {
+        cause
     } else if confined_container() {
         Cause::Container
     } else if root_is_no_mount() {
@@ -60,6 +58,20 @@ fn cause() -> Cause {
     } else {
         Cause::Unknown
     }
+}
+
+/// A switch that is set so that ordinary users may make no namespace.
+fn switch(root: &Path) -> Option<Cause> {
+    let switches = [
+        ("user/max_user_namespaces", "0", Cause::Limit),
+        ("kernel/unprivileged_userns_clone", "0", Cause::Switch),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1", Cause::AppArmor),
+    ];
+    let is = |switch: &str, value: &str| {
+        fs::read_to_string(root.join("proc/sys").join(switch))
+            .is_ok_and(|text| text.trim() == value)
+    };
+    switches.into_iter().find(|(switch, value, _)| is(switch, value)).map(|(.., cause)| cause)
 }
 
 /// Whether this is a container with a seccomp filter or an AppArmor profile on it.
@@ -88,7 +100,12 @@ fn mounts_root(mounts: &[u8]) -> bool {
 fn sentence(cause: Cause, what: &str, errno: Errno) -> String {
     let who = if geteuid().is_root() { "even root" } else { "an ordinary user" };
     let refused = format!("the kernel does not let {who} {what} ({})", errno.desc());
-    let why = match cause {
+    format!("{refused}; {}", why(cause))
+}
+
+/// What stands in the way, and the mend behind a colon.
+const fn why(cause: Cause) -> &'static str {
+    match cause {
         Cause::Limit => {
             "user.max_user_namespaces is used up or 0: sudo sysctl user.max_user_namespaces=10000"
         }
@@ -107,8 +124,7 @@ fn sentence(cause: Cause, what: &str, errno: Errno) -> String {
         Cause::Unknown => {
             "inside a chroot or a container with the default profile that is always so: run it outside, or as root with a balboad of root's"
         }
-    };
-    format!("{refused}; {why}")
+    }
 }
 
 #[cfg(test)]

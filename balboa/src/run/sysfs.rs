@@ -14,6 +14,8 @@ const NODE_NUMBER: &str = "1:7";
 const CLASS_ABI: u32 = 6;
 /// Version that a device node speaks; the provider accepts it.
 const DEVICE_ABI: u32 = 1;
+/// Version of the kernel's interface of rdma_cm, for which the provider answers.
+const CM_ABI: u32 = 4;
 
 /// Files below /sys/class, and names below /dev/infiniband.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -28,12 +30,17 @@ pub struct World {
 
 /// Directories of /sys/class that are the program's own.
 pub const CLASSES: [&str; 2] = ["infiniband", "infiniband_verbs"];
+/// The one that has what the host's has, but for one device.
+pub const MISC: &str = "misc";
+/// That device: librdmacm asks for its version, and opens it through the provider.
+pub const CM: &str = "rdma_cm";
 
 impl World {
     /// The world with these cards in it.
     pub fn of(cards: &[CardInfo]) -> Self {
         let mut world = Self::default();
         world.file("infiniband_verbs/abi_version", CLASS_ABI);
+        world.file(format!("{MISC}/{CM}/abi_version"), CM_ABI);
         for card in cards {
             world.card(card);
         }
@@ -110,6 +117,7 @@ mod tests {
         let text = |path: &str| world.class.get(path).map(|text| text.trim_end());
         assert_eq!(world.nodes, ["uverbs900", "uverbs901"]);
         assert_eq!(text("infiniband_verbs/abi_version"), Some("6"));
+        assert_eq!(text("misc/rdma_cm/abi_version"), Some("4"));
         assert_eq!(text("infiniband_verbs/uverbs901/ibdev"), Some("balboa1"));
         assert_eq!(text("infiniband_verbs/uverbs901/dev"), Some("1:7"));
         assert_eq!(text("infiniband/balboa0/node_guid"), Some("0250:c2ff:fe00:0001"));

@@ -196,14 +196,14 @@ fn windows_without_an_engine_are_passed_over_unless_there_is_none() {
 }
 
 #[test]
-fn an_engine_that_is_not_driven_is_refused_before_anything_is_written() {
+fn a_published_bitstream_without_wide_registers_is_refused_before_its_port_has_a_place() {
     let (fake, card) = attempt_with(
         FakeCard::new(1),
         &Manifest { engine: EngineKind::Stock, ..manifest(Map::Since2026) },
     );
     let why = card.err().unwrap().to_string();
-    assert!(why.contains("test.bit wants the engine `stock`"), "{why}");
-    assert_eq!(fake.written(Bar::Shell, shell::MAC_ADDRESS), 0);
+    assert!(why.contains("no AVX registers"), "{why}");
+    assert_eq!(fake.written(Bar::Shell, vfpga::user_csr(0) + window::CONTROL), 0);
 }
 
 #[test]

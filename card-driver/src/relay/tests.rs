@@ -48,7 +48,7 @@ fn granted() -> (Card, DoorbellGrant) {
 
 fn relay() -> (Card, Relay) {
     let (card, grant) = granted();
-    (card, Relay::start("test", grant).unwrap())
+    (card, Relay::start("test", &grant).unwrap())
 }
 
 fn join(relay: &mut Relay, number: u8) -> Program {
@@ -320,6 +320,6 @@ fn a_page_of_the_card_itself_is_not_relayed_by_this_driver() {
     let fd = || memfd::create("nothing", PAGE_BYTES).unwrap();
     let (function, iommu, life) = (fd(), fd(), fd());
     let grant = DoorbellGrant::Device { function, offset: 0, iommu, ioas: None, life };
-    let refused = Relay::start("balboa3 window 1", grant).unwrap_err().to_string();
+    let refused = Relay::start("balboa3 window 1", &grant).unwrap_err().to_string();
     assert!(refused.contains("balboa3 window 1"), "{refused}");
 }

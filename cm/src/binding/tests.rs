@@ -164,3 +164,23 @@ fn an_owner_has_so_many_bindings_and_no_more() {
     assert!(ports.bindings.owners.len() == 1 && ports.bindings.ports.len() == 1);
     ports.bind(A, bind("::1", 1)).unwrap();
 }
+
+/// CM-16.
+#[test]
+fn what_a_binding_shares_can_change_and_who_has_the_port_keeps_it() {
+    let mut ports = Ports::new();
+    let (first, _) = ports.bind(A, bind("10.0.0.1", 7)).unwrap();
+    let shared = Bind { reuse: true, ..bind("10.0.0.1", 7) };
+    assert_eq!(ports.bind(B, shared), Err(Error::AddressInUse));
+    ports.bindings.share(first, true, false).unwrap();
+    let (second, _) = ports.bind(B, shared).unwrap();
+    ports.bindings.share(first, false, false).unwrap();
+    assert_eq!(ports.bind(B, shared), Err(Error::AddressInUse));
+    ports.bindings.unbind(second).unwrap();
+    assert_eq!(ports.bindings.share(second, true, true), Err(Error::NoBinding(second)));
+
+    let wildcard = ports.listener(bind("::", 8));
+    assert_eq!(ports.bind(B, bind("10.0.0.1", 8)), Err(Error::AddressNotAvailable));
+    ports.bindings.share(wildcard, false, true).unwrap();
+    ports.bind(B, Bind { address: "0.0.0.0".parse().unwrap(), ..bind("10.0.0.1", 8) }).unwrap();
+}

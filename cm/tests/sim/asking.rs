@@ -151,6 +151,30 @@ fn a_peer_that_asks_for_time_gets_it_within_a_bound() {
     }
 }
 
+/// CM-47.
+#[test]
+fn who_tries_for_ever_tries_again_soon() {
+    let timer = |world: &World, node: usize, id| {
+        let attributes = world.nodes[node].manager.qp_attributes(id, QpTarget::Rtr);
+        let Ok(QpAttributes::Rtr { min_rnr_timer, .. }) = attributes else { panic!() };
+        min_rnr_timer
+    };
+    for (retries, expected) in [(6, param::RNR_TIMER), (7, param::SHORT_RNR_TIMER)] {
+        let mut world = World::new(2);
+        world.listen(1, 5);
+        let asks = cm::Connect { rnr_retry_count: retries, ..world.asks(0, 1, 100) };
+        let active = world.call(0, |manager, now| manager.connect(now, OWNER, &asks)).unwrap();
+        world.pass(MILLISECOND);
+        let passive = world.request(1);
+        // This one goes by what the other says, until it accepts with what it says itself: 4.
+        assert_eq!(timer(&world, 1, passive), expected);
+        world.accept(1, passive, 200);
+        assert_eq!(timer(&world, 1, passive), param::RNR_TIMER);
+        world.pass(MILLISECOND);
+        assert_eq!(timer(&world, 0, active), expected);
+    }
+}
+
 /// CM-25, CM-26, CM-47, CM-48.
 #[test]
 fn a_reply_tells_what_the_queue_pair_needs() {

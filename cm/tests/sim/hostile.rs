@@ -6,8 +6,8 @@ use std::time::Duration;
 use cm::wire::{Body, Drep, Dreq, Message, Mra, Rej, RejectReason, Rep, Rtu};
 use cm::{Address, Route, State, param};
 
-use crate::rng::Rng;
 use crate::world::{Sent, World};
+use trial::rng::Rng;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 

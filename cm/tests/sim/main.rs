@@ -20,5 +20,4 @@ mod hostile;
 mod quotas;
 mod random;
 mod resolving;
-mod rng;
 mod world;

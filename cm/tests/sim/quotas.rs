@@ -45,7 +45,7 @@ fn requests_beyond_the_backlog_are_dropped_and_may_come_again() {
 #[test]
 fn however_a_request_is_decided_its_place_is_anothers() {
     type Decision = fn(&mut World, Id, Id);
-    let ways: [Decision; 5] = [
+    let ways: [Decision; 7] = [
         |world, _, passive| world.accept(1, passive, 500),
         |world, _, passive| {
             let no = |manager: &mut cm::Manager, now| {
@@ -56,13 +56,25 @@ fn however_a_request_is_decided_its_place_is_anothers() {
         |world, _, passive| {
             world.call(1, |manager, now| manager.destroy(now, passive)).unwrap();
         },
-        // The peer gives up.
-        |world, active, _| {
-            world.call(0, |manager, now| manager.destroy(now, active)).unwrap();
+        // It is taken up, and decided later.
+        |world, _, passive| {
+            world.call(1, |manager, _| manager.take_up(passive));
+            assert_eq!(world.nodes[1].manager.state(passive), Some(State::ReqReceived));
+        },
+        // The peer gives up: it is the owner's until that takes it up or destroys it.
+        |world, active, passive| {
+            give_up(world, active);
+            world.call(1, |manager, _| manager.take_up(passive));
+        },
+        |world, active, passive| {
+            give_up(world, active);
+            world.call(1, |manager, now| manager.destroy(now, passive)).unwrap();
         },
         // The peer knows nothing of it any more.
-        |world, _, _| {
+        |world, _, passive| {
             world.connect(0, 1, 100);
+            world.pass(MILLISECOND);
+            world.call(1, |manager, _| manager.take_up(passive));
         },
     ];
     for (index, decide) in ways.into_iter().enumerate() {
@@ -80,6 +92,26 @@ fn however_a_request_is_decided_its_place_is_anothers() {
         world.request(1);
         assert_eq!(world.nodes[1].manager.counters().drop_backlog, 1, "way {index}");
     }
+}
+
+/// The side that asks takes its request back.
+fn give_up(world: &mut World, active: Id) {
+    world.call(0, |manager, now| manager.destroy(now, active)).unwrap();
+    world.pass(MILLISECOND);
+}
+
+/// CM-21.
+#[test]
+fn requests_that_are_taken_back_do_not_pile_up_at_who_takes_none() {
+    let mut world = World::new(2);
+    world.listen(1, 2);
+    for qpn in 100..110 {
+        let active = world.connect(0, 1, qpn);
+        world.pass(MILLISECOND);
+        give_up(&mut world, active);
+    }
+    assert_eq!(world.nodes[1].manager.census().0, 2);
+    assert_eq!(world.nodes[1].manager.counters().drop_backlog, 8);
 }
 
 /// CM-21.
@@ -123,7 +155,7 @@ fn question(world: &World) -> Resolve<'static> {
 /// CM-49.
 #[test]
 fn an_owner_has_so_many_identifiers_and_leaves_others_theirs() {
-    let mut world = limited(Limits { ids_per_owner: 3, ids: 5, ..Limits::default() });
+    let mut world = limited(Limits { ids_per_owner: 3, ids: 6, ..Limits::default() });
     let asks = world.asks(0, 1, 100);
     let connect =
         |world: &mut World, owner| world.call(0, |manager, now| manager.connect(now, owner, &asks));
@@ -133,12 +165,33 @@ fn an_owner_has_so_many_identifiers_and_leaves_others_theirs() {
     assert_eq!(connect(&mut world, a), mine);
     connect(&mut world, b).unwrap();
     connect(&mut world, b).unwrap();
-    let all = Err(Error::Quota { what: "identifiers of all owners", most: 5 });
+    // It would have more than is left then for all others together.
+    let all = Err(Error::Quota { what: "identifiers of all owners", most: 6 });
     assert_eq!(connect(&mut world, b), all);
-    world.call(0, |manager, now| manager.destroy(now, ids[0])).unwrap();
+    connect(&mut world, Owner(3)).unwrap();
+    assert_eq!(connect(&mut world, Owner(4)), all);
+    for id in &ids[..2] {
+        world.call(0, |manager, now| manager.destroy(now, *id)).unwrap();
+    }
+    assert_eq!(connect(&mut world, b), all);
+    world.call(0, |manager, now| manager.destroy(now, ids[2])).unwrap();
     connect(&mut world, b).unwrap();
     assert_eq!(connect(&mut world, b), mine);
-    assert_eq!(world.nodes[0].manager.census().0, 5);
+    assert_eq!(world.nodes[0].manager.census().0, 4);
+}
+
+/// CM-49.
+#[test]
+fn there_is_something_left_for_whoever_comes_next() {
+    let mut world = limited(Limits { ids: 64, ..Limits::default() });
+    let have = [1, 2, 3, 4, 5, 6, 7, 1].map(|owner| {
+        let asks = world.asks(0, 1, 100);
+        let connect = |world: &mut World| {
+            world.call(0, |manager, now| manager.connect(now, Owner(owner), &asks))
+        };
+        (0..100).filter(|_| connect(&mut world).is_ok()).count()
+    });
+    assert_eq!(have, [32, 16, 8, 4, 2, 1, 1, 0]);
 }
 
 /// CM-49.

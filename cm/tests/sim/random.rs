@@ -9,8 +9,8 @@ use std::time::Duration;
 use cm::wire::{RejectReason, SidrStatus};
 use cm::{Answer, Event, EventKind, Id, Instant, Limits, Offer, PortSpace, Resolve, State, param};
 
-use crate::rng::Rng;
 use crate::world::{Faults, OWNER, SERVICE, World, accepts};
+use trial::rng::Rng;
 
 /// What a program will do.
 #[derive(Clone, Copy, Debug)]

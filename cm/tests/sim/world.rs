@@ -9,7 +9,7 @@ use cm::{
     Manager, Offer, Owner, Path, PortAttributes, PortSpace, Route, State, Transport,
 };
 
-use crate::rng::Rng;
+use trial::rng::Rng;
 
 /// The owner of everything, where a test needs only one.
 pub const OWNER: Owner = Owner(7);

@@ -74,6 +74,9 @@ open_enum! {
         AttachMulticast = 25,
         /// [`Membership`] that ends.
         DetachMulticast = 26,
+        /// [`Destroy`]-shaped query of an address handle; `result` is 1 where the MAC address that its datagrams
+        /// go to is known, else 0.
+        QueryAh = 27,
     }
 }
 

@@ -85,5 +85,11 @@ pub const CODES: &[Option<&Codes>] = &[
 ];
 
 /// Numbers that belong to no entry and no register.
-pub const CONSTANTS: &[&[Constant]] =
-    &[window::CONSTANTS, doorbell::CONSTANTS, wqe::CONSTANTS, cqe::CONSTANTS, admin::CONSTANTS];
+pub const CONSTANTS: &[&[Constant]] = &[
+    window::CONSTANTS,
+    doorbell::CONSTANTS,
+    wqe::CONSTANTS,
+    cqe::CONSTANTS,
+    admin::CONSTANTS,
+    qp::CONSTANTS,
+];

@@ -1,8 +1,12 @@
 //! Queue pairs: types, states and attributes.
 
 open_enum! {
-    /// Transport of a QP; the numbers are those of `ibv_qp_type`.
+    /// Transport of a QP; the numbers are those of `ibv_qp_type`, and of Linux' `ib_qp_type`.
     pub struct QpType(u8) {
+        /// Unreliable Datagram, as queue pair [`GSI_QPN`], which connection managers talk to. A card has one, in
+        /// window 0, and its driver alone makes it. It takes no Q_Key but [`GSI_QKEY`], and is in no multicast
+        /// group.
+        Gsi = 1,
         /// Reliable Connection.
         Rc = 2,
         /// Unreliable Connection.
@@ -16,12 +20,25 @@ open_enum! {
     }
 }
 
+constants! {
+    /// The queue pair that connection managers talk to.
+    pub const GSI_QPN: u32 = 1;
+    /// Its Q_Key.
+    pub const GSI_QKEY: u32 = 0x8001_0000;
+}
+
 impl QpType {
+    /// Whether each message names whom it is for.
+    #[must_use]
+    pub const fn is_datagram(self) -> bool {
+        matches!(self, Self::Ud | Self::Gsi)
+    }
+
     /// Whether the peer answers each message. Where it does not, one that fails takes its QP to SQE, and is
     /// complete as soon as it was sent.
     #[must_use]
     pub const fn is_reliable(self) -> bool {
-        !matches!(self, Self::Uc | Self::Ud)
+        !matches!(self, Self::Uc | Self::Ud | Self::Gsi)
     }
 }
 

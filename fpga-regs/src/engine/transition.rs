@@ -33,7 +33,7 @@ pub const fn transitions(kind: QpType) -> &'static [Transition] {
     match kind {
         QpType::Rc => RC,
         QpType::Uc => UC,
-        QpType::Ud => UD,
+        QpType::Ud | QpType::Gsi => UD,
         QpType::XrcSend => XRC_SEND,
         QpType::XrcReceive => XRC_RECEIVE,
         _ => &[],

@@ -21,8 +21,8 @@ constants! {
     pub const PAGE_BYTES: u64 = 4096;
     /// Doorbell pages of a window; they are pages 1 to 15.
     pub const DOORBELL_PAGES: u8 = 15;
-    /// The doorbell page by which the driver rings for clients that have none: those with the numbers
-    /// 16 to 255.
+    /// The driver's own doorbell page, by which it rings for queue pair 1, and for clients that have none: those
+    /// with the numbers 16 to 255.
     pub const RELAY_PAGE: u8 = 15;
     /// The bytes `BALBVQE1` in memory order.
     pub const MAGIC_VALUE: u64 = u64::from_le_bytes(*b"BALBVQE1");
@@ -224,6 +224,8 @@ flags! {
         XRC = 1 << 3,
         /// Multicast groups of Unreliable Datagram.
         MULTICAST = 1 << 4,
+        /// Queue pair 1, which is the driver's.
+        GSI = 1 << 5,
         /// SEND and receive queues.
         SEND = 1 << 8,
         /// RDMA WRITE.

@@ -1,9 +1,10 @@
 //! balboad's driver of an engine, on a card that answers what the input says.
 //!
 //! What is checked: a command ends, with an answer to itself or with the engine's death; what the
-//! engine reports is bounded; a dead engine fails at once, and starts again with a sound card.
+//! engine reports is bounded, and so is what arrives at queue pair 1; a dead engine fails at once, and starts
+//! again with a sound card.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use card_driver::Error;
 use card_driver::admin::AdminEngine;
 use card_driver::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
 use card_driver::engine::{Engine, EngineEvent};
+use card_driver::gsi::{GsiAddress, Party};
 use card_driver::iova::Arena;
 use card_driver::shell::Shell;
 use fpga_regs::Block;
@@ -23,9 +25,9 @@ use fpga_regs::engine::admin::{
     AdminStatus, AllocDm, Completion, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp, Header,
     Membership, ModerateCq, ModifyKey, Opcode, ResizeCq,
 };
-use fpga_regs::engine::cqe::expected_phase;
+use fpga_regs::engine::cqe::{Cqe, Status, expected_phase};
 use fpga_regs::engine::event::{Event, EventType};
-use fpga_regs::engine::qp::Attributes;
+use fpga_regs::engine::qp::{Attributes, GSI_QPN};
 use fpga_regs::engine::window as w;
 use hostmem::{DmaMemory, EventFd, SharedMapping, memfd};
 
@@ -33,6 +35,8 @@ use crate::Outcome;
 use crate::random::Random;
 
 const WINDOW: u8 = 1;
+/// An address of the card's.
+const GID: [u8; 16] = [0xfd; 16];
 
 /// What an engine may have to say of itself at a time: that it lost events, and that it is dead.
 const MOST_NEWS: usize = 2;
@@ -46,8 +50,12 @@ struct HostileCard {
 struct State {
     random: Random,
     sound: bool,
-    mapping: Option<(u64, Arc<SharedMapping>)>,
+    /// Memory of the driver's, by its address.
+    mappings: BTreeMap<u64, Arc<SharedMapping>>,
     registers: HashMap<u64, u64>,
+    /// Where the last completion queue is, and the memory of the last key.
+    arrivals: u64,
+    buffers: u64,
     status: u64,
     sq: u32,
     cq: u32,
@@ -60,8 +68,8 @@ impl State {
     }
 
     fn store(&self, iova: u64, block: Block) {
-        let Some((start, mapping)) = &self.mapping else { return };
-        let Some(offset) = iova.checked_sub(*start) else { return };
+        let Some((start, mapping)) = self.mappings.range(..=iova).next_back() else { return };
+        let offset = iova - start;
         for (i, word) in (0..).zip(block) {
             let at = usize::try_from(offset + i * 8).unwrap_or(usize::MAX);
             let _ = mapping.store_release_u64(at, word);
@@ -69,12 +77,31 @@ impl State {
     }
 
     fn load(&self, iova: u64) -> Block {
-        let Some((start, mapping)) = &self.mapping else { return [0; 8] };
-        let offset = iova.wrapping_sub(*start);
+        let Some((start, mapping)) = self.mappings.range(..=iova).next_back() else {
+            return [0; 8];
+        };
+        let offset = iova - start;
         std::array::from_fn(|i| {
             let at = usize::try_from(offset + i as u64 * 8).unwrap_or(usize::MAX);
             mapping.load_acquire_u64(at).unwrap_or(0)
         })
+    }
+
+    /// Writes what may be completions to the last completion queue, and what may be headers of IPv6 to the
+    /// memory of the last key: those of what arrives at queue pair 1.
+    fn scribble(&mut self) {
+        for _ in 0..8 {
+            let drawn = Cqe::decode(&[self.noise()]);
+            let status = Status(self.random.below(16) as u8 / 15);
+            let (wqe_index, phase) = (self.random.below(9) as u32, self.random.below(2) as u8);
+            let entry = Cqe { wqe_index, byte_count: 296, status, phase, ..drawn };
+            let [completion] = entry.encode();
+            let half = u64::from_le_bytes([GID[0]; 8]);
+            let header = [0x60, drawn.timestamp, 0, half, half, 0, 0, 0];
+            let (place, buffer) = (64 * (1 + self.random.below(8)), 320 * self.random.below(8));
+            self.store(self.arrivals.wrapping_add(place), completion);
+            self.store(self.buffers.wrapping_add(buffer), header);
+        }
     }
 
     fn noise(&mut self) -> Block {
@@ -86,18 +113,24 @@ impl State {
         let sq = self.register(w::ADMIN_SQ_BASE);
         while self.sq != producer {
             let index = u64::from(self.sq) % (1 << self.register(w::ADMIN_SQ_SIZE));
-            let header = Header::decode(&[self.load(sq + index * 64)]);
+            let command = self.load(sq + index * 64);
+            let header = Header::decode(&[command]);
+            match header.opcode {
+                Opcode::CreateCq => self.arrivals = CreateCq::decode(&[command]).ring,
+                Opcode::CreateKey => self.buffers = CreateKey::decode(&[command]).iova,
+                _ => {}
+            }
             self.sq = self.sq.wrapping_add(u32::from(header.blocks).max(1));
             let sound = Completion {
                 tag: header.tag,
                 opcode: header.opcode,
                 status: AdminStatus::Success,
-                result: 5,
+                result: if header.opcode == Opcode::CreateQp { GSI_QPN } else { 5 },
                 ..Completion::default()
             };
             if self.sound {
                 self.complete(sound);
-                return;
+                continue;
             }
             for _ in 0..[1, 1, 1, 2, 70][self.random.below(5) as usize] {
                 let completion = self.hostile(sound);
@@ -174,6 +207,8 @@ impl CardBackend for HostileCard {
 
     fn write32(&self, _: Bar, _: u64, _: u32) {}
 
+    fn write_wide(&self, _: u64, _: [u64; 4]) {}
+
     fn read64(&self, _: Bar, offset: u64) -> u64 {
         let mut state = self.state();
         let sound = state.sound;
@@ -210,6 +245,7 @@ impl CardBackend for HostileCard {
                 }
                 let _ = self.vector.signal();
             }
+            _ if !state.sound && register >= w::PAGE_BYTES => state.scribble(),
             _ => {}
         }
     }
@@ -226,7 +262,7 @@ impl CardBackend for HostileCard {
 
     fn dma_map(&self, iova: u64, _: u64, memory: DmaMemory) -> Result<(), Error> {
         if let DmaMemory::Shared { mapping, .. } = memory {
-            self.state().mapping = Some((iova, mapping));
+            self.state().mappings.insert(iova, mapping);
         }
         Ok(())
     }
@@ -256,6 +292,10 @@ impl CardBackend for HostileCard {
 
     fn revoke_page(&self, _: u8, _: u8) {}
 
+    fn reset(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn identity(&self) -> Identity {
         Identity {
             board: String::new(),
@@ -271,12 +311,51 @@ impl CardBackend for HostileCard {
     }
 }
 
+/// What its window says that it offers.
+fn offers() -> HashMap<u64, u64> {
+    let (log2_cq_entries, log2_sq_blocks, log2_rq_entries) = (3, 6, 3);
+    let queues =
+        w::LimitQueues { log2_cq_entries, log2_sq_blocks, log2_rq_entries, ..Default::default() };
+    let port = w::LimitPort { gids: 16, ..Default::default() };
+    let registers = [
+        (w::CAPABILITIES, w::Capabilities::GSI.bits()),
+        (w::LIMIT_QUEUES, queues.encode()),
+        (w::LIMIT_PORT, port.encode()),
+    ];
+    registers.into()
+}
+
+/// Uses queue pair 1, if it is there.
+fn talk(u: &mut Unstructured<'_>, card: &HostileCard, engine: &mut AdminEngine) -> Outcome {
+    // No number but 1 would do.
+    card.state().sound = true;
+    let opened = engine.set_gid(1, Some(GID), 0).and_then(|()| engine.open_gsi());
+    card.state().sound = false;
+    let Ok(gsi) = opened else { return Ok(()) };
+    let (sgid_index, dgid) = (u.arbitrary()?, [u.arbitrary()?; 16]);
+    let (hop_limit, traffic_class, flow_label, sl) = (64, 0, 0, 0);
+    let to = GsiAddress { sgid_index, dgid, hop_limit, traffic_class, flow_label, sl };
+    for _ in 0..u.int_in_range(0..=20)? {
+        let sent = gsi.send(Party::default(), &to, &[7; 256]);
+        assert_eq!(sent.is_ok(), gsi.is_open());
+        if u.ratio(1, 8)? {
+            engine.service();
+        }
+    }
+    // What it says has arrived is bounded by what it writes meanwhile, which a doorbell causes.
+    let taken = (0..4096).take_while(|_| gsi.take().is_some()).count();
+    assert!(taken < 4096, "datagrams without end");
+    Ok(())
+}
+
 pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let state = State {
         random: Random::new(u.arbitrary()?),
         sound: true,
-        mapping: None,
-        registers: HashMap::new(),
+        mappings: BTreeMap::new(),
+        registers: offers(),
+        arrivals: 0,
+        buffers: 0,
         status: 0,
         sq: 0,
         cq: 0,
@@ -297,7 +376,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         commands += 1;
         let seed: u64 = u.arbitrary()?;
         card.state().random = Random::new(seed);
-        command(u, &shell, &mut engine)?;
+        command(u, (&card, &shell), &mut engine)?;
         if u.ratio(1, 4)? {
             let mut news = 0usize;
             while let Some(event) = engine.next_event() {
@@ -319,9 +398,15 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
 }
 
 /// One command; whatever comes of it, it comes.
-fn command(u: &mut Unstructured<'_>, shell: &Shell, engine: &mut AdminEngine) -> Outcome {
+fn command(
+    u: &mut Unstructured<'_>,
+    (card, shell): (&HostileCard, &Shell),
+    engine: &mut AdminEngine,
+) -> Outcome {
     let number: u32 = u.arbitrary()?;
-    match u.int_in_range(0..=20)? {
+    match u.int_in_range(0..=25)? {
+        21 => engine.close_gsi(),
+        22..=25 => return talk(u, card, engine),
         17 => drop(engine.moderate_cq(&ModerateCq::default())),
         14 => drop(engine.alloc_dm(&AllocDm::default())),
         15 => drop(engine.free_dm(number)),
@@ -334,7 +419,7 @@ fn command(u: &mut Unstructured<'_>, shell: &Shell, engine: &mut AdminEngine) ->
         5 => drop(engine.destroy_qp(number)),
         6 => drop(engine.create_key(&CreateKey::default())),
         10 => drop(engine.create_ah(&CreateAh::default())),
-        11 => drop(engine.destroy_ah(number)),
+        11 => drop((engine.query_ah(number), engine.destroy_ah(number))),
         7 => drop(engine.query_port()),
         8 => drop(engine.query_counters()),
         9 => {

@@ -62,6 +62,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         let device = bring_up(0, Arc::new(backend), address, &manifest);
         let mut card = Card::new(device.expect("a sound card comes up"));
         card.device.serve_interrupts().expect("a thread");
+        card.manage_connections();
         card
     });
     let cards = cards.collect();
@@ -241,6 +242,7 @@ impl Bench {
         let status: serde_json::Value = serde_json::from_slice(&bytes).expect("the status is JSON");
         // Who asks is not listed.
         assert_eq!(status["clients"].as_array().map(Vec::len), Some(0), "{}", status["clients"]);
+        assert_eq!(status["connections"]["channels"], 0);
         let card = &status["cards"][0];
         for window in card["windows"].as_array().expect("windows") {
             assert!(window["dead"].is_null());
@@ -308,11 +310,26 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
         // The latest are the ones that fit together.
         false => Ok(numbers[numbers.len() - 1 - u.choose_index(numbers.len().min(6))?]),
     };
-    Ok(match u.int_in_range(0..=37)? {
+    Ok(match u.int_in_range(0..=40)? {
+        40 => match u.int_in_range(0..=3)? {
+            0 => {
+                let (length, name) = (u.int_in_range(0..=64)?, u.arbitrary()?);
+                Request::FlashOpen { card: 0, length, sha256: u.arbitrary()?, name }
+            }
+            1 => Request::FlashWrite { bytes: u.bytes(u.len().min(64))?.to_vec() },
+            2 => Request::FlashApply { force: true },
+            _ => Request::FlashRollback { card: 0, force: true },
+        },
         0 => Request::ListCards,
         1 => Request::Status,
         2 | 3 => Request::OpenContext { card: u.int_in_range(0..=1)? },
         4 => Request::CloseContext { context: number(u)? },
+        38 => Request::OpenCmChannel,
+        39 => {
+            let bytes: usize = u.int_in_range(0..=300)?;
+            let (channel, from) = (u.arbitrary()?, u.arbitrary()?);
+            Request::CmCommand { channel, command: u.bytes(bytes.min(u.len()))?.to_vec(), from }
+        }
         5 => Request::QueryPort { context: number(u)? },
         6 => Request::CreateChannel { context: number(u)? },
         7 | 8 => Request::AllocPd { context: number(u)? },

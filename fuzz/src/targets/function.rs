@@ -83,6 +83,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let config = ServeConfig {
         socket: path("card"),
         link: Link::Unix { local: path("a"), remote: path("a") },
+        image: softcard::Image::default(),
         faults: Vec::new(),
         seed: 1,
         capture: None,

@@ -4,8 +4,9 @@ use arbitrary::Unstructured;
 use bitstreams::digest::Sha256;
 use bitstreams::image::Image;
 use bitstreams::signature::{PublicKey, Signature};
-use bitstreams::soft::{Logic, SoftImage};
+use bitstreams::soft::{Logic, Reader, SoftImage};
 use bitstreams::{Entry, Manifest};
+use kdriver_shim::images::record::{Deed, ImageName, Record};
 
 use crate::Outcome;
 
@@ -42,7 +43,8 @@ const LINES: [&str; 12] = [
 ];
 
 pub fn run(u: &mut Unstructured<'_>) -> Outcome {
-    match u.int_in_range(0..=4)? {
+    match u.int_in_range(0..=5)? {
+        5 => record(u),
         0 => soft(u),
         1 => packets(u),
         2 => device_image(u),
@@ -51,10 +53,43 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     }
 }
 
+/// The record of a card's images, with changed bytes.
+fn record(u: &mut Unstructured<'_>) -> Outcome {
+    let image = || ImageName {
+        name: "x".into(),
+        sha256: Sha256::of(b"x").to_string(),
+        bytes: 1,
+        logic: vec!["vqe".into()],
+    };
+    let mut record = Record::new(Some(image()));
+    for _ in 0..u.int_in_range(0..=4)? {
+        match u.int_in_range(0..=3)? {
+            0 => record.begin(Deed::Flash, image()),
+            1 => record.succeed(u.arbitrary()?),
+            2 => record.fail(u.arbitrary()?, u.arbitrary()?, true),
+            _ => record.fail(u.arbitrary()?, u.arbitrary()?, false),
+        }
+    }
+    assert_eq!(Record::parse(&record.text()), Ok(record.clone()), "a record does not round trip");
+    let mut bytes = record.text().into_bytes();
+    for _ in 0..u.int_in_range(1..=3)? {
+        let at = u.choose_index(bytes.len())?;
+        bytes[at] = u.arbitrary()?;
+    }
+    if let Ok(Ok(record)) = std::str::from_utf8(&bytes).map(Record::parse) {
+        assert_eq!(Record::parse(&record.text()), Ok(record), "what was taken is not written so");
+    }
+    Ok(())
+}
+
 /// An image of a software card with changed bytes and any length.
 fn soft(u: &mut Unstructured<'_>) -> Outcome {
     let made =
         SoftImage::new(vec![Logic::Vqe; u.int_in_range(1..=15)?]).expect("so many there are");
+    let made = match u.arbitrary()? {
+        true => made.filled_to(u.int_in_range(289..=1000)?).expect("it has no more bytes"),
+        false => made,
+    };
     let mut bytes = made.to_bytes();
     assert_eq!(SoftImage::parse(&bytes), Ok(made), "an image does not round trip");
     if u.ratio(1, 4)? {
@@ -70,7 +105,11 @@ fn soft(u: &mut Unstructured<'_>) -> Outcome {
         let digest = Sha256::of(&bytes[48..]);
         bytes[16..48].copy_from_slice(&digest.0);
     }
-    if let Ok(image) = SoftImage::parse(&bytes) {
+    let parsed = SoftImage::parse(&bytes);
+    let mut reader = Reader::default();
+    bytes.chunks(u.int_in_range(1..=64)?).for_each(|piece| reader.feed(piece));
+    assert_eq!(reader.finish(), parsed, "in pieces it is another file");
+    if let Ok(image) = parsed {
         assert_eq!(image.to_bytes(), bytes, "another file is the same image");
     }
     taken(&bytes)

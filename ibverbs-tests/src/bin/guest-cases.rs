@@ -63,7 +63,7 @@ enum Task {
 fn main() -> Result<ExitCode> {
     match Arguments::parse().task {
         Task::Run { kernel, hardware, release, iommufd, again, only, exact } => {
-            let repeat = format!("cargo xtask guest test --kernel {kernel}");
+            let repeat = format!("cargo xtask guest test --kernel {kernel} --only");
             let filter = Filter { parts: only, exact };
             let kernel = Kernel { release: &release, iommufd };
             let cases = if again { guest::cases_of_second_boot } else { guest::cases };

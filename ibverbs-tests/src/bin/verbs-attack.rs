@@ -2,11 +2,13 @@
 
 #![forbid(unsafe_code)]
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use ibverbs_tests::hostile::{
-    self, bystander, cable, control, queues, relay, retries, silence, translations, unanswered,
+    self, bystander, cable, control, queues, relay, requests, retries, silence, translations,
+    unanswered,
 };
 
 /// Attacks, says "attacking", and goes on until it is killed.
@@ -132,6 +134,44 @@ enum Command {
         #[arg(long)]
         node: PathBuf,
     },
+    /// Connect by librdmacm and part, again and again
+    Connect {
+        /// Where the side that is asked listens
+        #[arg(long)]
+        port: u16,
+        /// How often, if not without end
+        #[arg(long)]
+        times: Option<u64>,
+    },
+    /// Hold connections of librdmacm's
+    HoldConnections {
+        /// How many
+        #[arg(long)]
+        pairs: usize,
+        /// Where the side that is asked listens
+        #[arg(long)]
+        port: u16,
+    },
+    /// Ask for connections without end, and take up none
+    Requests {
+        /// State directory
+        directory: PathBuf,
+        /// Whence
+        from: Ipv4Addr,
+        /// Where
+        to: Ipv4Addr,
+    },
+    /// Be a card's peer that asks for connections without end
+    RequestsByCable {
+        /// State directory
+        directory: PathBuf,
+        /// The card's address
+        card: Ipv4Addr,
+        /// The card's end of its cable
+        local: PathBuf,
+        /// The other end
+        remote: PathBuf,
+    },
     /// Print how many datagrams come to a path
     Listen {
         /// The path
@@ -166,6 +206,12 @@ fn main() -> anyhow::Result<()> {
         Command::Refusals { connections, directory } => control::refusals(&directory, connections),
         Command::Path { directory } => control::path(&directory),
         Command::Unanswered { by, kind, place, node } => unanswered::used(kind, by, &place, &node),
+        Command::Connect { port, times } => requests::connect(port, times),
+        Command::HoldConnections { pairs, port } => requests::hold(pairs, port),
+        Command::Requests { directory, from, to } => requests::by_client(&directory, from, to),
+        Command::RequestsByCable { directory, card, local, remote } => {
+            requests::by_cable(&directory, card, &local, &remote)
+        }
         Command::Listen { path } => cable::listen(&path),
         Command::Forge { device, local, remote } => cable::forge(&device, &local, &remote),
     }

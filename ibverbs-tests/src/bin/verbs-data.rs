@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -9,6 +10,8 @@ use ibverbs_tests::data::{
     self,
     apart::Wishes,
     link::{DEPTH, Options},
+    memory::{DmaBufIs, Tried},
+    nccl,
 };
 use ibverbs_tests::ffi::{Context, Library, Operation, Patience, Service};
 
@@ -39,7 +42,13 @@ enum Command {
     /// Arguments that are forbidden, and how they are refused
     Arguments(Link),
     /// Memory of every kind, by every name
-    Memory(Link),
+    Memory {
+        /// The cards pin registered memory, so that they keep what a program puts other memory in place of
+        #[arg(long)]
+        pinned: bool,
+        #[command(flatten)]
+        link: Link,
+    },
     /// Several connections that receive from one queue
     Shared(Link),
     /// Many connections at once, with messages on all of them
@@ -59,13 +68,22 @@ enum Command {
         /// Stay until killed
         #[arg(long)]
         stay: bool,
+        /// Connect and part by librdmacm, the side that receives at this port
+        #[arg(long, value_name = "PORT")]
+        managed: Option<u16>,
         #[command(flatten)]
         link: Link,
     },
     /// As many QPs as both devices say there may be, and one more of each
     Fill(Link),
     /// XRC domains of several contexts, their queues, and targets that they share
-    Xrc(Link),
+    Xrc {
+        /// The cable loses frames: a refusal may be lost, and is not said again
+        #[arg(long)]
+        bad_cable: bool,
+        #[command(flatten)]
+        link: Link,
+    },
     /// Many connections that count in the same words by atomics
     Counter(Link),
     /// What the extended verbs tell, and what they refuse
@@ -77,6 +95,12 @@ enum Command {
         balboa: PathBuf,
         #[command(flatten)]
         link: Link,
+    },
+    /// Threads that are cancelled while they wait for events
+    Cancel {
+        /// Device
+        #[arg(long, default_value = "balboa0")]
+        device: String,
     },
     /// Memory of the devices' own
     DeviceMemory(Link),
@@ -153,6 +177,36 @@ enum Command {
         #[arg(long)]
         keyless_empty_reads: bool,
         /// The cable loses frames: of UC and UD not everything need arrive
+        #[arg(long)]
+        bad_cable: bool,
+        /// Where the other process waits
+        host: Option<String>,
+    },
+    /// NCCL's pattern both ways between this process and another, which runs the same on another device: one
+    /// waits, the other is told where
+    Nccl {
+        /// Device
+        #[arg(short, long, default_value = "balboa0")]
+        device: String,
+        /// TCP port
+        #[arg(short, long)]
+        port: u16,
+        /// Queue pairs to send by, and as many to receive by
+        #[arg(long, default_value_t = 4)]
+        qps: usize,
+        /// MiB of the longest message
+        #[arg(long, default_value_t = 64)]
+        mib: u16,
+        /// Local ACK timeout, 4.096 µs × 2^N
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        timeout: u8,
+        /// Go by a GID of IPv6
+        #[arg(long)]
+        ipv6: bool,
+        /// Go by a GID of this network
+        #[arg(long, value_name = "ADDRESS/BITS", value_parser = network)]
+        network: Option<(IpAddr, u8)>,
+        /// The cable loses frames: a refusal may be lost, and is not said again
         #[arg(long)]
         bad_cable: bool,
         /// Where the other process waits
@@ -273,16 +327,21 @@ fn main() -> anyhow::Result<()> {
             let count = data::arguments::all(&(&link).into())?;
             println!("{count} calls were taken or refused as they should be");
         }
-        Command::Memory(link) => {
-            let (count, has_huge) = data::memory::all(&(&link).into())?;
-            let huge = if has_huge { "one" } else { "none" };
-            println!("bytes moved in {count} regions, {huge} of them of huge pages");
+        Command::Memory { pinned, link } => {
+            let Tried { regions, huge, dma_buf } = data::memory::all(&(&link).into(), pinned)?;
+            let huge = if huge { "one" } else { "none" };
+            let dma_buf = match dma_buf {
+                DmaBufIs::Reached => "one a dma-buf",
+                DmaBufIs::Refused => "a dma-buf was refused, for this kernel shares no pages of it",
+                DmaBufIs::Missing => "this kernel makes no dma-buf",
+            };
+            println!("bytes moved in {regions} regions, {huge} of them of huge pages; {dma_buf}");
         }
         Command::Shared(link) => {
             println!("{} shared messages arrived", data::shared::all(&(&link).into())?);
         }
-        Command::Many { pairs, rounds, shared, go, stay, link } => {
-            let wishes = data::many::Wishes { pairs, rounds, shared, go, stay };
+        Command::Many { pairs, rounds, shared, go, stay, managed, link } => {
+            let wishes = data::many::Wishes { pairs, rounds, shared, go, stay, managed };
             let count = data::many::all(&(&link).into(), &wishes)?;
             println!("{count} messages arrived on {pairs} connections");
         }
@@ -290,11 +349,15 @@ fn main() -> anyhow::Result<()> {
             data::many::fill(&(&link).into())?;
             println!("of {} and {} are all QPs that they say", link.from, link.to);
         }
-        Command::Xrc(link) => {
-            println!("{} XRC messages arrived", data::xrc::all(&(&link).into())?);
+        Command::Xrc { bad_cable, link } => {
+            let count = data::xrc::all(&(&link).into(), bad_cable)?;
+            println!("{count} XRC messages arrived");
         }
         Command::Counter(link) => {
             println!("{} atomics counted once", data::counter::all(&(&link).into())?);
+        }
+        Command::Cancel { device } => {
+            println!("{} threads were cancelled", data::cancel::all(&device)?);
         }
         Command::DeviceMemory(link) => {
             let count = data::device_memory::all(&(&link).into())?;
@@ -363,6 +426,12 @@ fn main() -> anyhow::Result<()> {
             let count = data::multicast::apart(&device, host, port, join)?;
             println!("{count} copies arrived in their groups");
         }
+        Command::Nccl { device, port, qps, mib, timeout, ipv6, network, bad_cable, host } => {
+            let (gid, long) = (nccl::Wanted { ipv6, network }, usize::from(mib) << 20);
+            let wishes = nccl::Wishes { device, gid, qps, long, timeout, bad_cable };
+            let count = nccl::run(&wishes, host.as_deref(), port)?;
+            println!("{count} messages arrived as NCCL's do");
+        }
         Command::Huge { operation, mib, mtu, link } => {
             let operation = match operation {
                 Kind::Send => Operation::Send,
@@ -377,6 +446,13 @@ fn main() -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// An address and how many of its bits count.
+fn network(text: &str) -> Result<(IpAddr, u8), String> {
+    let parts = text.split_once('/');
+    let told = parts.and_then(|(address, bits)| Some((address.parse().ok()?, bits.parse().ok()?)));
+    told.ok_or_else(|| "write an address and a number, such as 10.77.0.0/16".to_owned())
 }
 
 fn list() -> anyhow::Result<()> {

@@ -87,7 +87,7 @@ fn dissected(setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-fn number(text: &str) -> Result<u8> {
+pub(crate) fn number(text: &str) -> Result<u8> {
     let number = match text.strip_prefix("0x") {
         Some(digits) => u8::from_str_radix(digits, 16),
         None => text.parse(),

@@ -161,12 +161,18 @@ fn random(attribute: u8, seed: u64) -> [u8; 256] {
     bytes
 }
 
+/// Who sends a frame, and who receives it.
+pub(crate) struct Ends {
+    pub(crate) macs: [[u8; 6]; 2],
+    pub(crate) addresses: [Ipv4Addr; 2],
+}
+
 /// A frame that carries a datagram from queue pair 1 to queue pair 1.
-fn frame(datagram: &[u8; 256]) -> Result<Vec<u8>> {
-    let mac = |last| MacAddr([2, 0, 0, 0, 0, last]);
+pub(crate) fn frame(datagram: &[u8; 256], ends: Ends) -> Result<Vec<u8>> {
+    let ([from, to], [source, destination]) = (ends.macs.map(MacAddr), ends.addresses);
     let ethernet = ethernet::Repr {
-        destination: mac(2),
-        source: mac(1),
+        destination: to,
+        source: from,
         tag: None,
         ethertype: ethernet::EtherType::IPV4,
     };
@@ -186,8 +192,8 @@ fn frame(datagram: &[u8; 256]) -> Result<Vec<u8>> {
         type_of_service: 0,
         time_to_live: 64,
         protocol: ipv4::PROTOCOL_UDP,
-        source: Ipv4Addr::new(10, 0, 0, 1),
-        destination: Ipv4Addr::new(10, 0, 0, 2),
+        source,
+        destination,
         payload_length: payload_length + u16::try_from(udp::LENGTH)?,
     };
     let mut frame = [&ethernet.to_bytes()[..], &ipv4.to_bytes(), &udp.to_bytes(), &packet].concat();
@@ -200,7 +206,9 @@ fn capture(file: &Path, datagrams: &[[u8; 256]]) -> Result<()> {
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut bytes: Vec<u8> = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1]);
     for datagram in datagrams {
-        let frame = frame(datagram)?;
+        let macs = [1, 2].map(|last| [2, 0, 0, 0, 0, last]);
+        let addresses = [1, 2].map(|last| Ipv4Addr::new(10, 0, 0, last));
+        let frame = frame(datagram, Ends { macs, addresses })?;
         let length = u32::try_from(frame.len())?;
         let header: Vec<u8> = words(&[0, 0, length, length]);
         bytes.extend(header);

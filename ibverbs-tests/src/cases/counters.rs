@@ -1,6 +1,9 @@
 //! Counters: the same in `balboa status`, in the program's sysfs and in the capture.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -11,7 +14,7 @@ use super::PERFTEST;
 use super::capture::TSHARK;
 use crate::pair::run_between;
 use crate::process::{Finished, Task};
-use crate::runner::Case;
+use crate::runner::{Case, Need};
 use crate::setting::{Daemon, Setting};
 
 /// How long the files may lag behind. They are written once a second.
@@ -24,12 +27,20 @@ const PORT_COUNTERS: [(&str, &str, u64); 4] = [
     ("port_rcv_packets", "rcvd_pkts", 1),
 ];
 
+/// Prometheus' own program, which shows what it finds below `/sys`.
+const EXPORTER: Need = Need::Program("prometheus-node-exporter", "prometheus-node-exporter");
+
 /// The family.
 pub fn cases() -> Vec<Case> {
     let files = |name: &str| Case::new(name, &[PERFTEST], files_follow);
     vec![
         files("counters/sysfs follows balboa status"),
         files("counters/sysfs follows balboa status").as_root(),
+        Case::new(
+            "counters/node_exporter shows what balboad shows",
+            &[PERFTEST, EXPORTER],
+            exported,
+        ),
         Case::new("counters/true against the capture", &[PERFTEST, TSHARK], captured),
         Case::new("counters/congestion true against the capture", &[PERFTEST, TSHARK], congested),
     ]
@@ -69,6 +80,52 @@ fn files_follow(setting: &Setting) -> Result<()> {
     daemon.stop()?;
     ensure!(!kept.exists(), "balboad left {}", kept.display());
     Ok(())
+}
+
+/// node_exporter within `balboa run`, and `balboad --metrics`, say the same of the ports.
+fn exported(setting: &Setting) -> Result<()> {
+    let socket = setting.directory().join("metrics");
+    let daemon = setting.balboad(&format!("--soft 2 --metrics unix:{}", socket.display()))?;
+    run_between((&daemon, 0), (&daemon, 1), "ib_send_bw -F -s 4096 -n 100")?;
+    let exporter = daemon.run("prometheus-node-exporter");
+    let exporter = exporter.words("--collector.disable-defaults --collector.infiniband");
+    let mut exporter = exporter.words("--web.listen-address=127.0.0.1:0").start()?;
+    exporter.wait_until("it listened", |it| port_in(&it.errors()).is_some())?;
+    let port = port_in(&exporter.errors()).context("no port")?;
+    let deadline = Instant::now() + LAG;
+    let ours = samples(UnixStream::connect(&socket)?)?;
+    ensure!(ours.len() >= 14 && ours.values().any(|value| *value >= 409_600.0), "{ours:?}");
+    loop {
+        let theirs = samples(TcpStream::connect(("127.0.0.1", port))?)?;
+        if theirs == ours {
+            break;
+        }
+        ensure!(Instant::now() < deadline, "node_exporter shows {theirs:?}, balboad {ours:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(exporter);
+    daemon.stop()
+}
+
+/// The port at which node_exporter's log says that it listens.
+fn port_in(log: &str) -> Option<u16> {
+    let (_, rest) = log.split_once("address=127.0.0.1:")?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// The metrics of ports, by their names and labels, that an endpoint shows.
+fn samples(mut endpoint: impl Read + Write) -> Result<BTreeMap<String, f64>> {
+    endpoint.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+    let mut page = String::new();
+    endpoint.read_to_string(&mut page)?;
+    let ours = page.lines().filter(|line| line.starts_with("node_infiniband_"));
+    // What a device is has labels in an order of its own.
+    let ours = ours.filter(|line| !line.starts_with("node_infiniband_info"));
+    ours.map(|line| {
+        let (name, value) = line.rsplit_once(' ').context("no value")?;
+        Ok((name.to_owned(), value.parse()?))
+    })
+    .collect()
 }
 
 /// All counters that a program finds.

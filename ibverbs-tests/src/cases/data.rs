@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::faults::was_bad;
+use super::rdmacm::RDMACM_UTILS;
 use crate::pair::{Both, run_between};
 use crate::runner::{Case, Need};
 use crate::setting::Setting;
@@ -41,23 +42,24 @@ pub fn cases() -> Vec<Case> {
         case("lists", "lists", "listed messages arrived", &[]),
         case("shared", "shared", "600 shared messages arrived", &[]),
         case("shared/loopback", "shared --to balboa0", "600 shared messages arrived", &[]),
-        case("XRC", "xrc", "549 XRC messages arrived", &[]),
-        case("XRC/loopback", "xrc --to balboa0", "549 XRC messages arrived", &[]),
-        case("XRC/events", "xrc --events", "549 XRC messages arrived", &[]),
+        case("XRC", "xrc", "555 XRC messages arrived", &[]),
+        case("XRC/loopback", "xrc --to balboa0", "555 XRC messages arrived", &[]),
+        case("XRC/events", "xrc --events", "555 XRC messages arrived", &[]),
         case("counter", "counter", "3200 atomics counted once", &[]),
         case("counter/loopback", "counter --to balboa0", "3200 atomics counted once", &[]),
         case("counter/events", "counter --events", "3200 atomics counted once", &[]),
+        case("cancel", "cancel", "120 threads were cancelled", &[RDMACM_UTILS]),
         case("device memory", "device-memory", "54 messages of device memory arrived", &[]),
         case("device memory/loopback", "device-memory --to balboa0", "54 messages", &[]),
         case("resize", "resize", "3840 messages arrived around resizes", &[]),
         case("resize/loopback", "resize --to balboa0", "3840 messages arrived", &[]),
         case("resize/events", "resize --events", "3840 messages arrived", &[]),
         case("resize/extended", "resize --extended --events", "3840 messages arrived", &[]),
-        case("states", "states", "12 states were", &[]),
-        case("states/loopback", "states --to balboa0", "12 states were", &[]),
-        case("states/GID 0", "states --gid 0", "12 states were", &[]),
-        case("errors", "errors", "24 errors came", &[]),
-        case("errors/events", "errors --events", "24 errors came", &[]),
+        case("states", "states", "13 states were", &[]),
+        case("states/loopback", "states --to balboa0", "13 states were", &[]),
+        case("states/GID 0", "states --gid 0", "13 states were", &[]),
+        case("errors", "errors", "25 errors came", &[]),
+        case("errors/events", "errors --events", "25 errors came", &[]),
     ];
     for operation in ["send", "send-immediate", "write", "write-immediate", "read"] {
         let command = format!("huge {operation}");

@@ -12,13 +12,13 @@ use crate::runner::Case;
 use crate::setting::Setting;
 
 /// A pair of keys of the tests, which Debian's `minisign -G -W` made, and a public key of somebody else's.
-const SECRET: &str = "untrusted comment: minisign encrypted secret key
+pub(super) const SECRET: &str = "untrusted comment: minisign encrypted secret key
 RWQAAEIyAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAS7HxBi8WBSNcMVy2tj6ZSd6GI5REe3Q2Sn811AvCsP460YZedpYT8DEWuJ0YF7wxbpgC+5NeB1OPDyB9HDOM33tEQ4VqfUH/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=
 ";
-const PUBLIC: &str = "untrusted comment: minisign public key 2305162F06F1B14B
+pub(super) const PUBLIC: &str = "untrusted comment: minisign public key 2305162F06F1B14B
 RWRLsfEGLxYFIzEWuJ0YF7wxbpgC+5NeB1OPDyB9HDOM33tEQ4VqfUH/
 ";
-const OTHER: &str = "untrusted comment: minisign public key of somebody else
+pub(super) const OTHER: &str = "untrusted comment: minisign public key of somebody else
 RWRLsfEGLxYFIzEWuJ0YF7wxbpgC+5NeB1OPDyB9HDOM33tEQ4VqfUHV
 ";
 

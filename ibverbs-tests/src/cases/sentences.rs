@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 
-use super::{IBVERBS_UTILS, PERFTEST};
+use super::IBVERBS_UTILS;
 use crate::process::{Finished, Task};
 use crate::runner::{Case, Need};
 use crate::setting::{NOBODY, Setting};
@@ -30,7 +30,6 @@ pub fn cases() -> Vec<Case> {
         case("container profile", &[], container),
         case("libibverbs without a provider", &[], other_release),
         case("pingpong without -g", &[IBVERBS_UTILS], pingpong_without_gid),
-        case("perftest with -R", &[PERFTEST], rdma_cm),
         case("perftest missing", &[], no_perftest),
         case("program not executable", &[], not_executable),
     ]
@@ -149,8 +148,8 @@ fn with_libibverbs(setting: &Setting, file: &str) -> Result<Task> {
 }
 
 fn other_release(setting: &Setting) -> Result<()> {
-    let finished = with_libibverbs(setting, "libibverbs.so.1.14.50.0")?.run()?;
-    told(finished, OWN_FAILURE, "is of rdma-core 50, for which there is no Balboa provider yet")
+    let finished = with_libibverbs(setting, "libibverbs.so.1.14.52.0")?.run()?;
+    told(finished, OWN_FAILURE, "is of rdma-core 52, for which there is no Balboa provider")
 }
 
 fn pingpong_without_gid(setting: &Setting) -> Result<()> {
@@ -160,11 +159,6 @@ fn pingpong_without_gid(setting: &Setting) -> Result<()> {
     server.wait_until("it warned", |it| it.errors().contains(warning))?;
     drop(server);
     daemon.stop()
-}
-
-fn rdma_cm(setting: &Setting) -> Result<()> {
-    let finished = setting.balboa_run(&setting.state_dir()).words("ib_write_bw -R").run()?;
-    told(finished, OWN_FAILURE, "connects through rdma_cm, which the cards do not have yet")
 }
 
 fn no_perftest(setting: &Setting) -> Result<()> {

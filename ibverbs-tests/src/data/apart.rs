@@ -6,6 +6,7 @@ use std::rc::Rc;
 use anyhow::{Context as _, Result};
 use verbs_sys::current::verbs as v;
 
+use super::line::{Line, Role};
 use super::link::{ACCESS, Options, Side, success};
 use super::transfer::{self, Transfer};
 use super::{MTUS, PIECES};
@@ -13,12 +14,10 @@ use crate::ffi::{Library, Operation, Peer, Region, Service};
 
 mod atomics;
 mod datagrams;
-mod line;
 mod lossy;
 mod windows;
 
 use datagrams::Datagrams;
-use line::{Line, Role};
 
 /// Bytes of a message that is longer than every path MTU.
 const LONG: usize = 20_011;

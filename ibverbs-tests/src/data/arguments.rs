@@ -367,6 +367,9 @@ const MEMORY: &[Row] = &[
         let iova = Some(u64::MAX - 4094);
         attempt::reg_mr(&s.left().pd, (memory.address(), 4096), iova, WRITABLE)
     }),
+    ("ibv_reg_dmabuf_mr", "a descriptor of something else", EINVAL, |s| {
+        attempt::reg_dmabuf_mr(&s.left().pd, &tempfile::tempfile()?, 4096, WRITABLE)
+    }),
     ("ibv_reg_mr_iova2", "the name 0", TAKEN, |s| {
         let memory = Mapping::zeroed(4096)?;
         attempt::reg_mr(&s.left().pd, (memory.address(), 4096), Some(0), WRITABLE)

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
 use super::link::{ACCESS, Options, completion};
+use super::managed::Managed;
 use crate::ffi::{
     Channel, Completion, Context, Cq, Failed, Library, Operation, Pd, Peer, Qp, Recv, Region, Send,
     Srq,
@@ -42,6 +43,8 @@ pub struct Wishes {
     pub go: Option<PathBuf>,
     /// Whether to stay when they have arrived, until killed.
     pub stay: bool,
+    /// The port at which the side that receives listens, where librdmacm is to connect them; they are parted, too, then.
+    pub managed: Option<u16>,
 }
 
 /// One end of all connections.
@@ -88,6 +91,25 @@ impl End {
 /// # Errors
 /// At the first thing that is not as it should be.
 pub fn all(options: &Options, wishes: &Wishes) -> Result<usize> {
+    let stays = wishes.stay;
+    let stay = move || match stays {
+        true => loop {
+            std::thread::park();
+        },
+        false => Ok(()),
+    };
+    held(options, wishes, stay)
+}
+
+/// The same; `hold` is done while all of them are there.
+///
+/// # Errors
+/// As [`all`].
+pub fn held(
+    options: &Options,
+    wishes: &Wishes,
+    hold: impl FnOnce() -> Result<()>,
+) -> Result<usize> {
     let library = Library::open()?;
     let [left, right] = [0, 1].map(|side| End::new(library, options, side, wishes.pairs));
     let (left, right) = (left?, right?);
@@ -95,11 +117,17 @@ pub fn all(options: &Options, wishes: &Wishes) -> Result<usize> {
         true => Some(Srq::new(&right.pd, BURST as u32, 1)?),
         false => None,
     };
+    let contexts = [&*left.context, &*right.context];
+    let managed = wishes.managed.map(|port| Managed::new(contexts, options.gid_index, port));
+    let mut managed = managed.transpose()?;
     let mut pairs = Vec::with_capacity(wishes.pairs);
     for number in 0..wishes.pairs {
         let pair = (left.qp(None)?, right.qp(srq.as_ref())?);
-        connect(options, [&left, &right], [&pair.0, &pair.1])
-            .with_context(|| format!("connection {number} of {}", wishes.pairs))?;
+        match &mut managed {
+            Some(managed) => managed.connect([&pair.0, &pair.1]),
+            None => connect(options, [&left, &right], [&pair.0, &pair.1]),
+        }
+        .with_context(|| format!("connection {number} of {}", wishes.pairs))?;
         pairs.push(pair);
     }
     say(CONNECTED);
@@ -112,11 +140,8 @@ pub fn all(options: &Options, wishes: &Wishes) -> Result<usize> {
         }
     }
     say(ARRIVED);
-    if wishes.stay {
-        loop {
-            std::thread::park();
-        }
-    }
+    hold()?;
+    managed.as_mut().map_or(Ok(()), Managed::part)?;
     Ok(arrived)
 }
 

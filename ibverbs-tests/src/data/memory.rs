@@ -8,7 +8,7 @@ use verbs_sys::current::verbs as v;
 
 use super::link::{ACCESS, Link, Options};
 use super::transfer;
-use crate::ffi::{Failed, Mapping, Operation, Region, Send};
+use crate::ffi::{DmaBuf, Failed, Mapping, Operation, Region, Send};
 
 /// Bytes of a region.
 const LENGTH: usize = 1 << 16;
@@ -32,11 +32,33 @@ enum Name {
     Iova(u64),
 }
 
-/// Runs all of it; answers how many regions there were, and whether some were of huge pages.
+/// What was tried.
+#[derive(Debug)]
+pub struct Tried {
+    /// Regions.
+    pub regions: usize,
+    /// Whether the machine had huge pages for one of them.
+    pub huge: bool,
+    /// What became of a dma-buf.
+    pub dma_buf: DmaBufIs,
+}
+
+/// What became of a dma-buf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DmaBufIs {
+    /// One of the regions is one.
+    Reached,
+    /// It was refused with EOPNOTSUPP: this kernel's are for the processor alone.
+    Refused,
+    /// The kernel makes none.
+    Missing,
+}
+
+/// Runs all of it; `pinned` where the card keeps the pages that it was given.
 ///
 /// # Errors
 /// At the first thing that is not as it should be.
-pub fn all(options: &Options) -> Result<(usize, bool)> {
+pub fn all(options: &Options, pinned: bool) -> Result<Tried> {
     let link = Link::new(options, v::IBV_MTU_1024, transfer::room(LENGTH))?;
     let mut count = 0;
     for (kind, make) in KINDS {
@@ -47,14 +69,26 @@ pub fn all(options: &Options) -> Result<(usize, bool)> {
         }
     }
     let region = register(&link, Mapping::zeroed(LENGTH)?, Name::Address)?;
-    replaced(&link, &region).context("other memory at its addresses")?;
+    replaced(&link, &region, pinned).context("other memory at its addresses")?;
     // How many a machine has set aside is its own affair.
     let huge = Mapping::huge(HUGE).ok();
     let has_huge = huge.is_some();
     if let Some(huge) = huge {
         moves(&link, &register(&link, huge, Name::Address)?).context("huge pages")?;
     }
-    Ok((count + 1 + usize::from(has_huge), has_huge))
+    let dma_buf = dma_buf(&link).context("a dma-buf")?;
+    let regions = count + 1 + usize::from(has_huge) + usize::from(dma_buf == DmaBufIs::Reached);
+    Ok(Tried { regions, huge: has_huge, dma_buf })
+}
+
+/// Moves bytes to a dma-buf and from there.
+fn dma_buf(link: &Link) -> Result<DmaBufIs> {
+    let Some(buffer) = DmaBuf::new(LENGTH)? else { return Ok(DmaBufIs::Missing) };
+    match Region::of_dma_buf(&link.right.pd, buffer, ACCESS, 0x7654_3000) {
+        Ok(region) => moves(link, &region).map(|()| DmaBufIs::Reached),
+        Err(Failed { errno: libc::EOPNOTSUPP, .. }) => Ok(DmaBufIs::Refused),
+        Err(failed) => Err(failed.into()),
+    }
 }
 
 /// A kind of memory, and how it is made.
@@ -139,8 +173,9 @@ fn moves(link: &Link, region: &Rc<Region>) -> Result<()> {
     link.finish()
 }
 
-/// A program that maps something else at the addresses of a region reaches that from then on.
-fn replaced(link: &Link, region: &Rc<Region>) -> Result<()> {
+/// Where a program maps something else at the addresses of a region, a card reaches that from then on, or, if
+/// it has `pinned` them, the pages that were there.
+fn replaced(link: &Link, region: &Rc<Region>, pinned: bool) -> Result<()> {
     let mut file = tempfile::tempfile()?;
     file.write_all(&pattern(4))?;
     file.set_len(LENGTH as u64)?;
@@ -148,6 +183,7 @@ fn replaced(link: &Link, region: &Rc<Region>) -> Result<()> {
     post(link, request(link, Operation::Read, region, 0))?;
     let mut found = vec![0; MESSAGE];
     link.left.region.read(0, &mut found);
-    ensure!(found == pattern(4), "the READ read other bytes than are there now");
+    let expected = if pinned { vec![0; MESSAGE] } else { pattern(4) };
+    ensure!(found == expected, "the READ read other bytes than the card is to reach");
     Ok(())
 }

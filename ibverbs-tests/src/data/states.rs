@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
 use super::link::{ACCESS, Link, Options, Side, completion};
+use super::queries;
 use super::transfer;
 use crate::ffi::{
     Ah, AsyncEvent, Context, Destination, Operation, Peer, Qp, Recv, Region, Send, Service,
@@ -26,7 +27,7 @@ const GRH: usize = 40;
 
 type Trial = fn(&Options) -> Result<()>;
 
-const TRIALS: [(&str, Trial); 12] = [
+const TRIALS: [(&str, Trial); 13] = [
     ("SQD of RC", |options| drained(&reliable(options))),
     ("SQD of UC", |options| drained(&unreliable(options))),
     ("SQD of UD", drained_datagrams),
@@ -39,6 +40,7 @@ const TRIALS: [(&str, Trial); 12] = [
     ("UC to itself", |options| to_itself(&unreliable(options))),
     ("UD to itself", datagrams_to_itself),
     ("fences", fences),
+    ("what a QP tells", |options| queries::reliable(&reliable(options))),
 ];
 
 /// Runs all of them; answers how many.

@@ -1,6 +1,8 @@
 //! Calls with any arguments, wrong ones above all. What such a call makes all the same ends at once.
 
 use std::ffi::c_void;
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
 use std::ptr::null_mut;
 use std::rc::Rc;
 
@@ -110,6 +112,23 @@ pub fn reg_mr(
     };
     // SAFETY: it was just made, and nobody uses it.
     ended("ibv_reg_mr", made, |mr| unsafe { (library.ibv_dereg_mr)(mr) })
+}
+
+/// `ibv_reg_dmabuf_mr`, by the descriptor of any file.
+///
+/// # Errors
+/// When the device refuses.
+pub fn reg_dmabuf_mr(
+    pd: &Pd,
+    file: &File,
+    length: usize,
+    access: v::ibv_access_flags,
+) -> Result<()> {
+    let (library, fd) = (pd.library(), file.as_raw_fd());
+    // SAFETY: the domain lives; the call reads and writes no memory of this program's.
+    let made = unsafe { (library.ibv_reg_dmabuf_mr)(pd.raw(), 0, length, 0, fd, access as i32) };
+    // SAFETY: it was just made, and nobody uses it.
+    ended("ibv_reg_dmabuf_mr", made, |mr| unsafe { (library.ibv_dereg_mr)(mr) })
 }
 
 /// `ibv_alloc_mw`.

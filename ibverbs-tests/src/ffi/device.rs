@@ -14,6 +14,7 @@ use super::Failed;
 use super::library::Library;
 
 mod extended;
+mod watch;
 
 pub use extended::{CqWishes, EVERYTHING};
 
@@ -43,7 +44,8 @@ impl Context {
     pub fn open(library: &'static Library, name: &str) -> Result<Rc<Self>> {
         with_devices(library, |devices| {
             let Some((device, _)) = devices.iter().find(|(_, known)| known == name) else {
-                bail!("there is no device {name} among {devices:?}");
+                let known: Vec<&str> = devices.iter().map(|(_, known)| known.as_str()).collect();
+                bail!("there is no device {name}; there are {}", known.join(", "));
             };
             // SAFETY: the device is of the list, which is freed only after this.
             let raw = unsafe { (library.ibv_open_device)(*device) };
@@ -118,6 +120,20 @@ impl Context {
         // SAFETY: the context is open.
         let fd = unsafe { self.raw.as_ref() }.async_fd;
         ensure!(is_readable(fd, limit)?, "no asynchronous event within {limit:?}");
+        Ok(self.take_event()?)
+    }
+
+    /// Waits for an asynchronous event however long it takes, and acknowledges it; answers what
+    /// happened.
+    ///
+    /// # Errors
+    /// When there will be none.
+    pub fn next_async_event(&self) -> Result<v::ibv_event_type, Failed> {
+        self.take_event().map(|event| event.kind)
+    }
+
+    /// Waits for an asynchronous event and acknowledges it.
+    fn take_event(&self) -> Result<AsyncEvent, Failed> {
         let mut event: MaybeUninit<v::ibv_async_event> = MaybeUninit::zeroed();
         // SAFETY: the context is open, the place has the size of the event.
         let result = unsafe { (self.library.ibv_get_async_event)(self.raw(), event.as_mut_ptr()) };
@@ -129,23 +145,6 @@ impl Context {
         // SAFETY: it came from ibv_get_async_event.
         unsafe { (self.library.ibv_ack_async_event)(&raw mut event) };
         Ok(AsyncEvent { kind: event.event_type, element })
-    }
-
-    /// Waits for an asynchronous event however long it takes, and acknowledges it; answers what
-    /// happened.
-    ///
-    /// # Errors
-    /// When there will be none.
-    pub fn next_async_event(&self) -> Result<v::ibv_event_type, Failed> {
-        let mut event: MaybeUninit<v::ibv_async_event> = MaybeUninit::zeroed();
-        // SAFETY: the context is open, the place has the size of the event.
-        let result = unsafe { (self.library.ibv_get_async_event)(self.raw(), event.as_mut_ptr()) };
-        Failed::check("ibv_get_async_event", result)?;
-        // SAFETY: zeroed, numbers and pointers only, and filled.
-        let mut event = unsafe { event.assume_init() };
-        // SAFETY: it came from ibv_get_async_event.
-        unsafe { (self.library.ibv_ack_async_event)(&raw mut event) };
-        Ok(event.event_type)
     }
 
     /// The extended operations, found as verbs.h does.
@@ -191,7 +190,7 @@ fn with_devices<T>(
 }
 
 /// Waits until a descriptor can be read from; false when the time is over.
-fn is_readable(fd: c_int, limit: Duration) -> Result<bool> {
+pub(super) fn is_readable(fd: c_int, limit: Duration) -> Result<bool> {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid entry.
     Ok(unsafe { libc::poll(&raw mut poll, 1, limit.as_millis().try_into()?) } == 1)
@@ -350,6 +349,10 @@ impl Channel {
 
     pub(super) fn raw(&self) -> *mut v::ibv_comp_channel {
         self.raw.as_ptr()
+    }
+
+    pub(super) fn library(&self) -> &'static Library {
+        self.context.library
     }
 
     /// Waits for an event and acknowledges it; the answer tells which queue it was of.

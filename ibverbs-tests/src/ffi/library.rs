@@ -7,36 +7,53 @@ use anyhow::{Result, bail};
 use verbs_sys::current::verbs as v;
 
 macro_rules! functions {
-    ($($name:ident @ $version:literal: fn($($argument:ty),*) $(-> $answer:ty)?;)*) => {
-        /// The functions of libibverbs that are used here.
+    (
+        $(#[$about:meta])*
+        $visibility:vis struct $library:ident = $file:literal;
+        $($name:ident @ $version:literal: fn($($argument:ty),*) $(-> $answer:ty)?;)*
+    ) => {
+        $(#[$about])*
         #[derive(Debug)]
-        pub struct Library {
+        $visibility struct $library {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $answer)?,)*
         }
 
-        impl Library {
-            fn load(handle: *mut c_void) -> Result<Self> {
-                Ok(Self {
+        impl $library {
+            /// Opens the library, for good.
+            ///
+            /// # Errors
+            /// When it is not there, or lacks a function in the version asked for.
+            pub fn open() -> Result<&'static Self> {
+                let file = concat!($file, "\0");
+                // SAFETY: the name ends with NUL; the library's constructors may run at any time.
+                let handle = unsafe { libc::dlopen(file.as_ptr().cast(), libc::RTLD_NOW) };
+                if handle.is_null() {
+                    bail!("cannot open {}: {}", $file, last_error());
+                }
+                Ok(Box::leak(Box::new(Self {
                     $($name: {
                         let address = symbol(
-                            handle,
+                            ($file, handle),
                             concat!(stringify!($name), "\0"),
                             concat!($version, "\0"),
                         )?;
-                        // SAFETY: verbs.h declares the symbol of this version with this signature.
+                        // SAFETY: its header declares the symbol of this version with this signature.
                         unsafe {
                             transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) $(-> $answer)?>(
                                 address,
                             )
                         }
                     },)*
-                })
+                })))
             }
         }
     };
 }
+pub(super) use functions;
 
 functions! {
+    /// The functions of libibverbs that are used here.
+    pub struct Library = "libibverbs.so.1";
     ibv_get_device_list @ "IBVERBS_1.1": fn(*mut c_int) -> *mut *mut v::ibv_device;
     ibv_free_device_list @ "IBVERBS_1.1": fn(*mut *mut v::ibv_device);
     ibv_get_device_name @ "IBVERBS_1.1": fn(*mut v::ibv_device) -> *const c_char;
@@ -50,6 +67,8 @@ functions! {
     ibv_reg_mr @ "IBVERBS_1.1": fn(*mut v::ibv_pd, *mut c_void, usize, c_int) -> *mut v::ibv_mr;
     ibv_reg_mr_iova2 @ "IBVERBS_1.8":
         fn(*mut v::ibv_pd, *mut c_void, usize, u64, u32) -> *mut v::ibv_mr;
+    ibv_reg_dmabuf_mr @ "IBVERBS_1.12":
+        fn(*mut v::ibv_pd, u64, usize, u64, c_int, c_int) -> *mut v::ibv_mr;
     ibv_dereg_mr @ "IBVERBS_1.1": fn(*mut v::ibv_mr) -> c_int;
     ibv_create_comp_channel @ "IBVERBS_1.0": fn(*mut v::ibv_context) -> *mut v::ibv_comp_channel;
     ibv_destroy_comp_channel @ "IBVERBS_1.0": fn(*mut v::ibv_comp_channel) -> c_int;
@@ -82,19 +101,6 @@ functions! {
 }
 
 impl Library {
-    /// Opens the library, for good.
-    ///
-    /// # Errors
-    /// When it is not there, or lacks a function in the version asked for.
-    pub fn open() -> Result<&'static Self> {
-        // SAFETY: the name ends with NUL; libibverbs' constructors may run at any time.
-        let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW) };
-        if handle.is_null() {
-            bail!("cannot open libibverbs.so.1: {}", last_error());
-        }
-        Ok(Box::leak(Box::new(Self::load(handle)?)))
-    }
-
     /// The words for a completion status.
     pub fn status_name(&self, status: v::ibv_wc_status) -> String {
         // SAFETY: the function takes any number and returns a string that lives for ever.
@@ -104,16 +110,20 @@ impl Library {
 }
 
 /// A function by name and version, both ending with NUL.
-fn symbol(handle: *mut c_void, name: &str, version: &str) -> Result<*mut c_void> {
+pub(super) fn symbol(
+    (file, handle): (&str, *mut c_void),
+    name: &str,
+    version: &str,
+) -> Result<*mut c_void> {
     // SAFETY: both strings end with NUL, the handle came from dlopen and is never closed.
     let address = unsafe { libc::dlvsym(handle, name.as_ptr().cast(), version.as_ptr().cast()) };
     if address.is_null() {
-        bail!("libibverbs.so.1 lacks {name} in version {version}: {}", last_error());
+        bail!("{file} lacks {name} in version {version}: {}", last_error());
     }
     Ok(address)
 }
 
-fn last_error() -> String {
+pub(super) fn last_error() -> String {
     // SAFETY: dlerror may be called at any time.
     let error = unsafe { libc::dlerror() };
     if error.is_null() {

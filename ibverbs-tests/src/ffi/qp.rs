@@ -117,6 +117,25 @@ impl Default for Patience {
 /// The code of 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
 
+/// What a reliable connection is given on its way to INIT.
+pub const TO_INIT: v::ibv_qp_attr_mask =
+    v::IBV_QP_STATE | v::IBV_QP_PKEY_INDEX | v::IBV_QP_PORT | v::IBV_QP_ACCESS_FLAGS;
+/// The same to RTR.
+pub const TO_RTR: v::ibv_qp_attr_mask = v::IBV_QP_STATE
+    | v::IBV_QP_AV
+    | v::IBV_QP_PATH_MTU
+    | v::IBV_QP_DEST_QPN
+    | v::IBV_QP_RQ_PSN
+    | v::IBV_QP_MAX_DEST_RD_ATOMIC
+    | v::IBV_QP_MIN_RNR_TIMER;
+/// The same to RTS.
+pub const TO_RTS: v::ibv_qp_attr_mask = v::IBV_QP_STATE
+    | v::IBV_QP_TIMEOUT
+    | v::IBV_QP_RETRY_CNT
+    | v::IBV_QP_RNR_RETRY
+    | v::IBV_QP_SQ_PSN
+    | v::IBV_QP_MAX_QP_RD_ATOMIC;
+
 /// What only a reliable connection has on its way to RTR and to RTS.
 const RELIABLE: v::ibv_qp_attr_mask = v::IBV_QP_MAX_DEST_RD_ATOMIC
     | v::IBV_QP_MIN_RNR_TIMER
@@ -293,7 +312,11 @@ impl Qp {
         self.raw.as_ptr() as usize
     }
 
-    fn modify(
+    /// Changes what the mask names, of what its service has.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn modify(
         &self,
         mask: v::ibv_qp_attr_mask,
         set: impl FnOnce(&mut v::ibv_qp_attr),
@@ -324,8 +347,7 @@ impl Qp {
     /// # Errors
     /// When the device refuses.
     pub fn init(&self, access: v::ibv_access_flags) -> Result<(), Failed> {
-        let mask = v::IBV_QP_STATE | v::IBV_QP_PKEY_INDEX | v::IBV_QP_PORT | v::IBV_QP_ACCESS_FLAGS;
-        self.modify(mask, |attributes| {
+        self.modify(TO_INIT, |attributes| {
             attributes.qp_state = v::IBV_QPS_INIT;
             attributes.port_num = 1;
             attributes.qp_access_flags = access;
@@ -354,14 +376,7 @@ impl Qp {
     /// # Errors
     /// When the device refuses.
     pub fn receive_with(&self, peer: &Peer, min_rnr_timer: u8) -> Result<(), Failed> {
-        let mask = v::IBV_QP_STATE
-            | v::IBV_QP_AV
-            | v::IBV_QP_PATH_MTU
-            | v::IBV_QP_DEST_QPN
-            | v::IBV_QP_RQ_PSN
-            | v::IBV_QP_MAX_DEST_RD_ATOMIC
-            | v::IBV_QP_MIN_RNR_TIMER;
-        self.modify(mask, |attributes| {
+        self.modify(TO_RTR, |attributes| {
             attributes.qp_state = v::IBV_QPS_RTR;
             attributes.path_mtu = peer.mtu;
             attributes.dest_qp_num = peer.qpn;
@@ -381,13 +396,7 @@ impl Qp {
     /// # Errors
     /// When the device refuses.
     pub fn send_to(&self, peer: &Peer, patience: Patience) -> Result<(), Failed> {
-        let mask = v::IBV_QP_STATE
-            | v::IBV_QP_TIMEOUT
-            | v::IBV_QP_RETRY_CNT
-            | v::IBV_QP_RNR_RETRY
-            | v::IBV_QP_SQ_PSN
-            | v::IBV_QP_MAX_QP_RD_ATOMIC;
-        self.modify(mask, |attributes| {
+        self.modify(TO_RTS, |attributes| {
             attributes.qp_state = v::IBV_QPS_RTS;
             attributes.timeout = patience.timeout;
             attributes.retry_cnt = patience.retry_cnt;
@@ -480,9 +489,16 @@ impl Drop for Qp {
     }
 }
 
-fn blank() -> v::ibv_qp_attr {
+/// Attributes that are all zero.
+pub fn blank() -> v::ibv_qp_attr {
     // SAFETY: numbers only; all zero is a valid value.
     unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+/// A GID's bytes.
+pub fn gid_bytes(gid: &v::ibv_gid) -> [u8; 16] {
+    // SAFETY: both variants are sixteen bytes, of which any are a GID.
+    unsafe { gid.raw }
 }
 
 pub(super) fn work_request(request: &Send, sges: &mut [v::ibv_sge]) -> v::ibv_send_wr {

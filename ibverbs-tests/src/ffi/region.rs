@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
@@ -9,6 +10,7 @@ use verbs_sys::current::verbs as v;
 
 use super::Failed;
 use super::device::Pd;
+use super::dmabuf::DmaBuf;
 use super::mapping::Mapping;
 
 /// Pages of memory of this program, registered with a protection domain.
@@ -92,8 +94,31 @@ impl Region {
         let mr = NonNull::new(mr).ok_or_else(|| Failed::last("ibv_reg_mr"))?;
         let counts = access & v::IBV_ACCESS_ZERO_BASED != 0;
         let name = if counts { 0 } else { iova.unwrap_or(memory.address()) };
+        Ok(Self::registered(pd, mr, name, memory))
+    }
+
+    /// Registers all of a dma-buf, by its descriptor; work requests name its first byte by `iova`.
+    ///
+    /// # Errors
+    /// When the registration is refused.
+    pub fn of_dma_buf(
+        pd: &Rc<Pd>,
+        DmaBuf { memory, descriptor }: DmaBuf,
+        access: v::ibv_access_flags,
+        iova: u64,
+    ) -> Result<Rc<Self>, Failed> {
+        let (length, fd) = (memory.length(), descriptor.as_raw_fd());
+        // SAFETY: the domain lives, the pages are mapped for as long as the registration.
+        let mr = unsafe {
+            (pd.library().ibv_reg_dmabuf_mr)(pd.raw(), 0, length, iova, fd, access as i32)
+        };
+        let mr = NonNull::new(mr).ok_or_else(|| Failed::last("ibv_reg_dmabuf_mr"))?;
+        Ok(Self::registered(pd, mr, iova, memory))
+    }
+
+    fn registered(pd: &Rc<Pd>, mr: NonNull<v::ibv_mr>, name: u64, memory: Mapping) -> Rc<Self> {
         let (registered, memory) = (Cell::new(true), RefCell::new(memory));
-        Ok(Rc::new(Self { pd: Rc::clone(pd), mr, name, registered, memory }))
+        Rc::new(Self { pd: Rc::clone(pd), mr, name, registered, memory })
     }
 
     /// Ends the registration before its time: the card has no key to the memory any more.

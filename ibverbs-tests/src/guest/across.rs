@@ -12,10 +12,15 @@ use super::{Case, Hardware, Need, Setting, program, task};
 use crate::agent::{self, End};
 use crate::cases::counters::counters;
 use crate::cases::pingpong::MTUS;
+use crate::cases::rdmacm::{RDMACM_UTILS, listening, to_the_end};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
+use crate::guest_pair::both_say;
 use crate::interop::{ADDRESS, DATA, PERFTESTS, checked_data, checked_perftest, checked_pingpong};
 use crate::pair::{Both, free_port, run_pair};
 use crate::setting::Daemon;
+
+/// The card's address.
+const CARD: &str = "10.77.0.1";
 
 /// The family.
 pub(super) fn cases() -> Vec<Case> {
@@ -26,6 +31,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::from(pingpongs);
     cases.push(case("perftest", &[PERFTEST], perftest));
     cases.push(case("verbs-data", &[], data));
+    cases.push(case("rdmacm/rping", &[RDMACM_UTILS], rping));
     cases
 }
 
@@ -73,4 +79,18 @@ fn perftest(daemon: &Daemon<'_>) -> Result<()> {
 
 fn data(daemon: &Daemon<'_>) -> Result<()> {
     checked_data(both_roles(daemon, DATA)?)
+}
+
+/// On the card balboad connects, though the kernel of the same machine has a connection manager, by which
+/// the other side connects.
+fn rping(daemon: &Daemon<'_>) -> Result<()> {
+    let line = |role, address| format!("rping {role} -a {address} -v -V -C 10 -S 4000");
+    let server = listening(daemon, daemon.run(&line("-s", CARD)), "listeners")?;
+    let first = to_the_end(daemon, server, task(&line("-c", CARD)));
+    let first = first.context("the server on the card")?;
+    let rxe = ADDRESS.to_string();
+    let server = agent::start_listener(task(&line("-s", &rxe)))?;
+    let second = to_the_end(daemon, server, daemon.run(&line("-c", &rxe)));
+    let second = second.context("the server on rxe")?;
+    [first, second].iter().try_for_each(|both| both_say(both, "ping data: rdma-ping-9: "))
 }

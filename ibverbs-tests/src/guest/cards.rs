@@ -7,7 +7,9 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 
 use super::{Case, Hardware, Need, Setting, for_both, load};
+use crate::cases::rdmacm::{self, RDMACM_UTILS, listening, to_the_end};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
+use crate::guest_pair::both_say;
 use crate::pair::{Both, run_between};
 use crate::process::Task;
 use crate::setting::Daemon;
@@ -38,7 +40,19 @@ pub(super) fn cases(hardware: Hardware) -> Vec<Case> {
         data(it, daemon, "huge send --mib 16", "16 MiB arrived")
     });
     both("verbs-data/errors", &[], |it, daemon| {
-        data(it, daemon, "errors --pinned", "22 errors came")
+        data(it, daemon, "errors --pinned", "23 errors came")
+    });
+    both("verbs-data/memory", &[], |it, daemon| {
+        data(it, daemon, "memory --pinned", "bytes moved in")
+    });
+    both("rdmacm/rping", &[RDMACM_UTILS], |_, daemon| {
+        let pings = "-a 10.77.0.1 -v -V -C 10 -S 4000";
+        let server = listening(daemon, daemon.run(&format!("rping -s {pings}")), "listeners")?;
+        let client = daemon.run(&format!("rping -c {pings} -I 10.77.0.2"));
+        both_say(&to_the_end(daemon, server, client)?, "ping data: rdma-ping-9: ")
+    });
+    both("rdmacm/ib_write_bw -R", &[PERFTEST], |_, daemon| {
+        rdmacm::perftest(daemon, "ib_write_bw -R -s 65536 -n 40")
     });
     for program in ["ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_write_lat", "ib_send_lat"] {
         cases.extend(for_both(program, &[PERFTEST], move |setting| {

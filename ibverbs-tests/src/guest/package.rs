@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::load;
+use crate::cases::installed_release;
 use crate::process::Task;
 use crate::setting::SHARES;
 
@@ -34,6 +35,9 @@ pub fn install() -> Result<()> {
             mount.arg(format!("/{share}")).run()?.success()?;
         }
     }
-    let package = Path::new(SHARES).join("built/balboa.deb");
-    Task::new("dpkg").words("--force-unsafe-io --install").arg(package).run()?.success().map(drop)
+    let packages = Path::new(SHARES).join("built/dist");
+    let provider = format!("balboa-provider-{}.deb", installed_release()?.number);
+    let install = Task::new("dpkg").words("--force-unsafe-io --no-triggers --install");
+    let install = install.arg(packages.join("balboa.deb")).arg(packages.join(provider));
+    install.run()?.success().map(drop)
 }

@@ -9,10 +9,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use verbs_sys::current::IBVERBS_PABI_VERSION;
 
 use super::for_both;
-use crate::cases::IBVERBS_UTILS;
+use crate::cases::{IBVERBS_UTILS, installed_release};
 use crate::pair::{Both, free_port, run_pair};
 use crate::process::Task;
 use crate::runner::{Case, Need};
@@ -102,8 +101,9 @@ impl<'a> Tree<'a> {
             }
         }
         fs::write(classes.join("infiniband_verbs/abi_version"), "6\n")?;
-        let plugin = format!("libbalboa-rdmav{IBVERBS_PABI_VERSION}.so");
-        symlink(setting.bin.join("libbalboa_provider.so"), root.join(plugin))?;
+        let release = installed_release()?;
+        let plugin = format!("libbalboa{}", release.suffix());
+        symlink(setting.bin.join(release.provider()), root.join(plugin))?;
         Ok(Self { root })
     }
 

@@ -21,7 +21,10 @@ impl Server {
     /// Whether there is work that waits for its turn only.
     pub(super) fn has_work(&self) -> bool {
         let turns = [&self.ending, &self.put_off, &self.untidy];
-        turns.iter().any(|turns| !turns.is_empty()) || events::has_suspects(&self.cards)
+        turns.iter().any(|turns| !turns.is_empty())
+            || self.connections.is_ending()
+            || self.has_flash_to_do()
+            || events::has_suspects(&self.cards)
     }
 
     /// Does a bounded part of each kind of work.
@@ -35,6 +38,8 @@ impl Server {
         if let Some(id) = self.untidy.pop_front() {
             self.go_on_tidying(id);
         }
+        self.tend_connections();
+        self.go_on_flashing();
         events::examine_suspects(&mut self.cards);
     }
 
@@ -48,6 +53,7 @@ impl Server {
         };
         log::log!(level, client = client.process.pid; "{} ends: {why}", client.label());
         client.begin_end(&self.poller);
+        self.connections.end_client(&self.poller, id);
         self.go_on_ending(id);
     }
 
@@ -75,7 +81,7 @@ impl Server {
 
     /// Notes that so many bytes at most are not kept any more, and now and then has the allocator give
     /// back what is free.
-    fn give_memory_back(&mut self, bytes: u64) {
+    pub(super) fn give_memory_back(&mut self, bytes: u64) {
         self.freed = self.freed.saturating_add(bytes);
         if self.freed >= GIVE_BACK {
             self.freed = 0;

@@ -1,8 +1,12 @@
-//! What a tool changes of a card's port, for everybody who uses the card.
+//! What a tool changes of a card's port, for everybody who uses the card, and what it sees there.
+
+use std::os::unix::net::UnixStream;
 
 use card_driver::address::{self, is_ipv4};
 use fpga_regs::engine::admin::MAX_VLAN;
-use shim_abi::{Request, Response};
+use nix::errno::Errno;
+use shim_abi::{CAPTURE_RING, MAX_CAPTURED_QPS, Request, Response};
+use softcard::WatchFilter;
 
 use super::{Answer, Session};
 use crate::cards::Card;
@@ -15,6 +19,12 @@ const LINK_LOCAL: u8 = 0;
 const FIRST_IPV4: u8 = 1;
 /// The first index that other addresses have.
 const FIRST_IPV6: u8 = 2;
+
+/// Whether a request is a tool's, and no program's.
+#[must_use]
+pub fn is_tools(request: &Request) -> bool {
+    changes_port(request) || matches!(request, Request::Capture { .. } | Request::EndCapture { .. })
+}
 
 /// Whether a request is one for a change of a port.
 #[must_use]
@@ -92,6 +102,34 @@ impl Session<'_> {
         }
         change(card, gids, vlans)?;
         log::info!(client = self.client.process.pid; "balboa{number}: GID {index}, {text}, is gone");
+        Ok(Response::Done.into())
+    }
+
+    /// Captures what passes a port, for the tool that reads the other end of a socket.
+    pub(super) fn capture(&mut self, number: u32, filter: WatchFilter) -> Result<Answer, Error> {
+        if filter.qpns.len() > MAX_CAPTURED_QPS {
+            let most = MAX_CAPTURED_QPS;
+            return Err(Error::Invalid(format!("a capture is filtered by {most} QPs at most")));
+        }
+        let ring = u32::try_from(filter.ring).unwrap_or(u32::MAX);
+        if !CAPTURE_RING.contains(&ring) {
+            let (least, most) = (CAPTURE_RING.start(), CAPTURE_RING.end());
+            return Err(Error::Invalid(format!(
+                "a capture's ring has {least} to {most} bytes, not {ring}"
+            )));
+        }
+        let card = self.card(number)?;
+        let (ours, theirs) = UnixStream::pair().map_err(|error| Error::Os {
+            call: "a pair of sockets",
+            errno: Errno::from_raw(error.raw_os_error().unwrap_or(0)),
+        })?;
+        card.device.backend.record(filter, ours)?;
+        log::info!(client = self.client.process.pid; "balboa{number}: the port is captured");
+        Ok(Answer { response: Response::Capture, fds: vec![theirs.into()] })
+    }
+
+    pub(super) fn end_capture(&mut self, number: u32) -> Result<Answer, Error> {
+        self.card(number)?.device.backend.end_record();
         Ok(Response::Done.into())
     }
 

@@ -176,6 +176,9 @@ impl Session<'_> {
         if kind == QpType::XrcReceive {
             return Err(Error::Invalid("an XRC target is made in an XRC domain".into()));
         }
+        if kind == QpType::Gsi {
+            return Err(Error::Invalid("queue pair 1 is the driver's, and no program's".into()));
+        }
         // Who only sends has no use for the rest.
         let (receive_cqn, srqn) = match kind {
             QpType::XrcSend => (wanted.send_cqn, None),
@@ -413,7 +416,7 @@ impl Session<'_> {
         let mapping = Arc::clone(rings.mapping());
         let memory = DmaMemory::Shared { mapping, offset: ring.start };
         let iova = client.place(card)?.ring_address(ring)?;
-        self.card(card)?.device.backend.dma_map(iova, ring.length, memory)?;
+        self.card(card)?.device.backend.dma_map_ahead(iova, ring.length, memory)?;
         Ok(ring)
     }
 }

@@ -55,7 +55,8 @@ impl Balboad {
         Self::start_as(command, dir)
     }
 
-    fn start_as(mut command: Command, dir: &Path) -> Self {
+    /// Starts one by a command of its own, and waits until it is ready.
+    pub fn start_as(mut command: Command, dir: &Path) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

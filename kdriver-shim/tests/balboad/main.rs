@@ -6,4 +6,5 @@ mod common;
 mod death;
 mod end_to_end;
 mod node;
+mod service;
 mod states;

@@ -12,15 +12,15 @@ use super::*;
 use crate::limits::tests::limits;
 
 /// A balboad that gives answers written down before.
-struct Script {
-    directory: tempfile::TempDir,
-    server: JoinHandle<Vec<Vec<u8>>>,
+pub(crate) struct Script {
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) server: JoinHandle<Vec<Vec<u8>>>,
 }
 
-type Answer = (Vec<u8>, Vec<OwnedFd>);
+pub(crate) type Answer = (Vec<u8>, Vec<OwnedFd>);
 
 /// Serves one client the answers in turn, then closes; ends with what it was sent.
-fn script(answers: Vec<Answer>) -> Script {
+pub(crate) fn script(answers: Vec<Answer>) -> Script {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(shim_abi::SOCKET_NAME);
     let kind = (AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC);
@@ -43,11 +43,11 @@ fn script(answers: Vec<Answer>) -> Script {
     Script { directory, server }
 }
 
-fn greeting() -> Answer {
+pub(crate) fn greeting() -> Answer {
     (shim_abi::hello_frame(&Reply::Ok(Response::Done)), Vec::new())
 }
 
-fn answer(response: Response) -> Answer {
+pub(crate) fn answer(response: Response) -> Answer {
     (shim_abi::encode(&Reply::Ok(response)), Vec::new())
 }
 

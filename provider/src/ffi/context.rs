@@ -11,11 +11,14 @@ use crate::abi::verbs::{
     IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_cq_moderation_caps, ibv_device, ibv_device_attr,
     ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex, verbs_context,
 };
-use crate::abi::{RDMA_DRIVER_UNKNOWN, verbs_context_ops};
+use crate::abi::verbs_context_ops;
 use nix::errno::Errno;
+use verbs_sys::ioctl::RDMA_DRIVER_UNKNOWN;
 
 use super::types::zeroed;
-use super::{ah, cq, device, dm, errno, hook, mcast, mr, mw, pd, post, qp, refused, srq, xrc};
+use super::{
+    ah, cq, device, dm, dmabuf, errno, hook, mcast, mr, mw, pd, post, qp, refused, srq, xrc,
+};
 use crate::context::Context;
 use crate::error::{Result, invalid};
 use crate::limits::{COMPLETION_VECTORS, CORE_CLOCK_KHZ, PORT, device_attributes, port_attributes};
@@ -96,6 +99,7 @@ fn operations() -> verbs_context_ops {
         query_rt_values: Some(query_rt_values),
         query_srq: Some(srq::query_srq),
         reg_dm_mr: Some(dm::reg_dm_mr),
+        reg_dmabuf_mr: Some(dmabuf::reg_dmabuf_mr),
         reg_mr: Some(mr::reg_mr),
         req_notify_cq: Some(cq::req_notify_cq),
         rereg_mr: Some(mr::rereg_mr),

@@ -9,7 +9,7 @@ use crate::abi::verbs::{
     self as ibv, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
     ibv_modify_cq_attr, ibv_wc,
 };
-use crate::abi::verbs_cq;
+use crate::abi::{verbs_cq, verbs_cq__bindgen_ty_1};
 use fpga_regs::engine::doorbell::ArmKind;
 
 use super::context::opened;
@@ -114,7 +114,8 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
         ibv_cq_ex { context, cqe: entries(&cq.queue), handle: cq.queue.cqn, ..zeroed() };
     extended::furnish(&mut verbs, attr.wc_flags);
     // libibverbs fills in the rest.
-    let verbs = verbs_cq { cq_ex: ManuallyDrop::new(verbs) };
+    let extended = verbs_cq__bindgen_ty_1 { cq_ex: ManuallyDrop::new(verbs) };
+    let verbs = verbs_cq { __bindgen_anon_1: extended };
     let (queue, polling) = (NonNull::from(&*cq.queue), extended::Polling::none());
     place.write(CqObject { verbs, queue, polling, cq, _parent: parent });
     // SAFETY: it was just written.

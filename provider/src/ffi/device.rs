@@ -3,8 +3,10 @@
 use std::ffi::{CStr, c_char};
 use std::ptr::null_mut;
 
+use verbs_sys::ioctl::IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
+
 use crate::abi::verbs::{self as ibv, ibv_device};
-use crate::abi::{IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS, verbs_device, verbs_sysfs_dev};
+use crate::abi::{verbs_device, verbs_sysfs_dev};
 
 /// A device: libibverbs' part, then ours.
 #[repr(C)]

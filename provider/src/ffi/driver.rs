@@ -1,13 +1,19 @@
 //! What libibverbs gets when it loads the plug-in.
 
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 
+use verbs_sys::ioctl::RDMA_DRIVER_RXE;
+use verbs_sys::release_in_name;
+
 use crate::abi::{
-    RDMA_DRIVER_RXE, VERBS_MATCH_DRIVER_ID, VERBS_MATCH_SENTINEL, verbs_device_ops,
-    verbs_match_ent, verbs_match_ent_u,
+    RELEASE, VERBS_MATCH_DRIVER_ID, VERBS_MATCH_SENTINEL, verbs_device_ops, verbs_match_ent,
+    verbs_match_ent__bindgen_ty_1 as Matched,
 };
 
-use super::{context, device};
+use super::{context, device, rdmacm};
 
 unsafe extern "C" {
     /// libibverbs' list of plug-ins; the name carries the private ABI number.
@@ -27,17 +33,17 @@ unsafe impl<T> Sync for Constant<T> {}
 static MATCHES: Constant<[verbs_match_ent; 2]> = Constant([
     verbs_match_ent {
         driver_data: null_mut(),
-        u: verbs_match_ent_u { driver_id: RDMA_DRIVER_RXE as u64 },
+        u: Matched { driver_id: RDMA_DRIVER_RXE as u64 },
         vendor: 0,
         device: 0,
-        kind: VERBS_MATCH_DRIVER_ID,
+        kind: VERBS_MATCH_DRIVER_ID as u8,
     },
     verbs_match_ent {
         driver_data: null_mut(),
-        u: verbs_match_ent_u { modalias: null() },
+        u: Matched { modalias: null() },
         vendor: 0,
         device: 0,
-        kind: VERBS_MATCH_SENTINEL,
+        kind: VERBS_MATCH_SENTINEL as u8,
     },
 ]);
 
@@ -57,9 +63,32 @@ static OPS: Constant<verbs_device_ops> = Constant(verbs_device_ops {
     uninit_device: Some(device::uninit_device),
 });
 
+/// The file of the libibverbs that has loaded us.
+fn libibverbs() -> Option<PathBuf> {
+    // SAFETY: all fields are raw pointers, of which all bits zero is a value.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: the address is only looked up, and the answer written to what lives.
+    let known = unsafe { libc::dladdr(context::core_address() as *const _, &raw mut found) };
+    if known == 0 || found.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the dynamic linker's name of a library that is loaded, zero-terminated.
+    let name = unsafe { CStr::from_ptr(found.dli_fname) };
+    Path::new(OsStr::from_bytes(name.to_bytes())).canonicalize().ok()
+}
+
 extern "C" fn register() {
+    // Releases of one private interface differ in where things lie. (Those of another do not find
+    // us, or miss the symbols that we name.)
+    let library = libibverbs();
+    let release = library.as_deref().and_then(release_in_name);
+    if let (Some(library), Some(release)) = (library, release.filter(|it| *it != RELEASE)) {
+        crate::log::wrong_release(&library, release);
+        return;
+    }
     // SAFETY: the table outlives the process's use of libibverbs, which never unloads plug-ins.
     unsafe { verbs_register_driver(&raw const OPS.0) };
+    rdmacm::install();
 }
 
 /// Runs when the dynamic linker has loaded the plug-in, as libibverbs expects.

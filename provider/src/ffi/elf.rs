@@ -54,6 +54,25 @@ impl Library {
         search.found
     }
 
+    /// Visits each loaded library whose file's name begins so; none of them is unloaded meanwhile.
+    pub(super) fn each_named(prefix: &str, visit: impl FnMut(&Self)) {
+        let mut named = Named { prefix: prefix.as_bytes(), visit };
+        let callback = visit_named(&named);
+        // SAFETY: the callback gets the address of `named`, which is of its type and outlives the call.
+        unsafe { libc::dl_iterate_phdr(Some(callback), (&raw mut named).cast()) };
+    }
+
+    /// A library as the dynamic linker describes it.
+    ///
+    /// # Safety
+    /// The description is the dynamic linker's.
+    unsafe fn described(info: &dl_phdr_info) -> Self {
+        // SAFETY: the dynamic linker describes a library with that many program headers.
+        let segments =
+            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        Self { base: info.dlpi_addr as usize, segments: segments.to_vec() }
+    }
+
     fn covers(&self, address: usize) -> bool {
         self.segment(PT_LOAD, address).is_some()
     }
@@ -136,16 +155,46 @@ struct Search {
 }
 
 unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: `containing` passed its `Search`; the dynamic linker passes a library's description
-    // with that many program headers.
+    // SAFETY: `containing` passed its `Search`; the dynamic linker passes a library's description.
     let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
     // SAFETY: as above.
-    let segments =
-        unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let library = Library { base: info.dlpi_addr as usize, segments: segments.to_vec() };
+    let library = unsafe { Library::described(info) };
     if library.covers(search.address) {
         search.found = Some(library);
         return 1;
+    }
+    0
+}
+
+struct Named<'a, V> {
+    prefix: &'a [u8],
+    visit: V,
+}
+
+type Callback = unsafe extern "C" fn(*mut dl_phdr_info, usize, *mut c_void) -> c_int;
+
+/// The callback for a `Named` of that type.
+fn visit_named<V: FnMut(&Library)>(_named: &Named<'_, V>) -> Callback {
+    visit_each::<V>
+}
+
+unsafe extern "C" fn visit_each<V: FnMut(&Library)>(
+    info: *mut dl_phdr_info,
+    _size: usize,
+    named: *mut c_void,
+) -> c_int {
+    // SAFETY: `each_named` passed its `Named` of this type; the dynamic linker passes a library's
+    // description.
+    let (info, named) = unsafe { (&*info, &mut *named.cast::<Named<'_, V>>()) };
+    if info.dlpi_name.is_null() {
+        return 0;
+    }
+    // SAFETY: a library's name is zero-terminated.
+    let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+    let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    if file.starts_with(named.prefix) {
+        // SAFETY: as above.
+        (named.visit)(&unsafe { Library::described(info) });
     }
     0
 }
@@ -185,7 +234,7 @@ impl Slot<'_> {
         // making it writable for a moment takes nothing from anybody.
         match unsafe { libc::mprotect(start as *mut c_void, page, protection) } {
             0 => Ok(()),
-            _ => Err(Error::Hook("a page of libibverbs' call table cannot be made writable")),
+            _ => Err(Error::Hook("a page of a library's call table cannot be made writable")),
         }
     }
 }

@@ -12,9 +12,10 @@ use std::os::fd::{IntoRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::abi::ioctl::{RDMA_VERBS_IOCTL, ib_uverbs_attr, ib_uverbs_ioctl_hdr};
 use nix::errno::Errno;
+use verbs_sys::ioctl::{RDMA_VERBS_IOCTL, ib_uverbs_attr, ib_uverbs_ioctl_hdr};
 
+use super::cancel::{Uncancelled, peek};
 use super::context::core_address;
 use super::elf::Library;
 use crate::context::{Channel, Context};
@@ -102,7 +103,7 @@ fn source(fd: RawFd) -> Option<Arc<EventSource>> {
 }
 
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
-type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
+type NextRead = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
 
 /// Where libibverbs' calls led before; 0 stands for the C library.
 static NEXT_IOCTL: AtomicUsize = AtomicUsize::new(0);
@@ -112,44 +113,63 @@ static NEXT_READ: AtomicUsize = AtomicUsize::new(0);
 pub(super) fn install() -> Result<()> {
     static INSTALLED: OnceLock<Result<(), &'static str>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
-        let library = Library::containing(core_address())
-            .ok_or("it is not a library of its own; link the program dynamically")?;
-        // SAFETY: both functions may run around a fork in any thread, and never unload.
-        let forks = unsafe {
-            let (before, after) = (process::hold_all, process::release_all);
-            libc::pthread_atfork(Some(before), Some(after), Some(after))
-        };
-        if forks != 0 {
-            return Err("the C library has no memory left");
-        }
-        patch(&library, c"ioctl", ioctl as *const () as usize, &NEXT_IOCTL)?;
-        patch(&library, c"read", read as *const () as usize, &NEXT_READ)
+        hold_over_forks()?;
+        patch(c"ioctl", ioctl as *const () as usize, &NEXT_IOCTL)?;
+        patch(c"read", read as *const () as usize, &NEXT_READ)
     });
     installed.map_err(Error::Hook)
 }
 
-fn patch(
+/// Sees to it that a child is never forked with a lock of the process's taken, once for the process.
+pub(super) fn hold_over_forks() -> Result<(), &'static str> {
+    static HELD: OnceLock<bool> = OnceLock::new();
+    let held = HELD.get_or_init(|| {
+        let (before, after) = (process::hold_all, process::release_all);
+        // SAFETY: both functions may run around a fork in any thread, and never unload.
+        unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) == 0 }
+    });
+    held.then_some(()).ok_or("the C library has no memory left")
+}
+
+/// Makes libibverbs' calls of a function lead to ours.
+pub(super) fn patch(function: &CStr, ours: usize, next: &AtomicUsize) -> Result<(), &'static str> {
+    let library = Library::containing(core_address())
+        .ok_or("it is not a library of its own; link the program dynamically")?;
+    // SAFETY: libibverbs stays loaded: we depend on it, and it never unloads us.
+    match unsafe { lead(&library, function, ours, next) } {
+        Ok(0) => Err("it does not import what it should; is it of another release?"),
+        Ok(_) => Ok(()),
+        Err(_) => Err("its call table cannot be written"),
+    }
+}
+
+/// Makes a library's calls of a function lead to ours, and says through how many slots it calls it.
+///
+/// # Safety
+/// The library is not unloaded meanwhile.
+pub(super) unsafe fn lead(
     library: &Library,
     function: &CStr,
     ours: usize,
     next: &AtomicUsize,
-) -> Result<(), &'static str> {
-    // SAFETY: libibverbs stays loaded: we depend on it, and it never unloads us.
+) -> Result<usize> {
+    // SAFETY: as the caller promises.
     let slots = unsafe { library.slots(function) };
-    if slots.is_empty() {
-        return Err("it does not import what it should; is it of another release?");
-    }
     for slot in &slots {
-        if let Some(before) = slot.function() {
+        let before = slot.function();
+        if before == Some(ours) {
+            continue;
+        }
+        if let Some(before) = before {
             next.store(before, Ordering::Release);
         }
-        slot.replace(ours).map_err(|_| "its call table cannot be written")?;
+        slot.replace(ours)?;
     }
-    Ok(())
+    Ok(slots.len())
 }
 
 /// Sets `errno` and returns what a failed system call does.
-fn fail(errno: i32) -> c_int {
+pub(super) fn fail(errno: i32) -> c_int {
     Errno::set_raw(errno);
     -1
 }
@@ -176,6 +196,8 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
 /// # Safety
 /// The header is followed by its attributes, whose places for answers have the lengths they say.
 unsafe fn command(context: &Arc<Context>, header: *mut ib_uverbs_ioctl_hdr) -> c_int {
+    // The kernel's answer is no place to be cancelled at.
+    let _uncancelled = Uncancelled::now();
     // SAFETY: as the caller promises.
     let (head, attrs) = unsafe {
         let attrs = header.add(1).cast::<ib_uverbs_attr>();
@@ -202,26 +224,60 @@ unsafe fn command(context: &Arc<Context>, header: *mut ib_uverbs_ioctl_hdr) -> c
     }
 }
 
+/// What came of a `read`.
+enum Read {
+    /// The descriptor is none of ours.
+    Elsewhere,
+    /// So many bytes, or it fails.
+    Returned(Result<usize, Errno>),
+    /// There is no record yet.
+    NoRecord,
+}
+
 /// libibverbs' `read`.
-unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
-    if let Some(source) = source(fd) {
-        let mut record = [0; 16];
-        let room = record.get_mut(..count.min(16)).unwrap_or_default();
-        match source.read(fd, room) {
-            Ok(bytes) => {
-                // SAFETY: the caller has room for `count` bytes, and `bytes` is no more.
-                unsafe { std::ptr::copy_nonoverlapping(record.as_ptr(), buffer.cast(), bytes) };
-                return bytes as isize;
-            }
-            // The channel was closed, and something else has its number now.
-            Err(Errno::ENOTSOCK | Errno::EBADF) => forget(fd),
-            Err(errno) => return fail(errno as i32) as isize,
+unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
+    loop {
+        // SAFETY: the caller has room for `count` bytes.
+        match unsafe { record(fd, buffer, count) } {
+            Read::Elsewhere => break,
+            Read::Returned(Ok(bytes)) => return bytes as isize,
+            Read::Returned(Err(errno)) => return fail(errno as i32) as isize,
+            // Nothing is held here: a thread may be cancelled while it waits, as the descriptor's own mode says.
+            Read::NoRecord => match peek(fd, 0) {
+                // Where it is no socket any more, the next look says so.
+                Ok(()) | Err(Errno::ENOTSOCK | Errno::EBADF) => {}
+                Err(errno) => return fail(errno as i32) as isize,
+            },
         }
     }
     match NEXT_READ.load(Ordering::Acquire) {
         // SAFETY: the call is handed on as it came.
         0 => unsafe { libc::read(fd, buffer, count) },
         // SAFETY: the slot led to a `read`.
-        next => unsafe { std::mem::transmute::<usize, Read>(next)(fd, buffer, count) },
+        next => unsafe { std::mem::transmute::<usize, NextRead>(next)(fd, buffer, count) },
+    }
+}
+
+/// Reads a record, if the descriptor is one of ours and there is one.
+///
+/// # Safety
+/// There is room for `count` bytes at `buffer`.
+unsafe fn record(fd: c_int, buffer: *mut c_void, count: usize) -> Read {
+    let Some(source) = source(fd) else { return Read::Elsewhere };
+    let mut record = [0; 16];
+    let room = record.get_mut(..count.min(16)).unwrap_or_default();
+    match source.read(fd, room) {
+        Ok(None) => Read::NoRecord,
+        Ok(Some(bytes)) => {
+            // SAFETY: the caller has room for `count` bytes, and `bytes` is no more.
+            unsafe { std::ptr::copy_nonoverlapping(record.as_ptr(), buffer.cast(), bytes) };
+            Read::Returned(Ok(bytes))
+        }
+        // The channel was closed, and something else has its number now.
+        Err(Errno::ENOTSOCK | Errno::EBADF) => {
+            forget(fd);
+            Read::Elsewhere
+        }
+        Err(errno) => Read::Returned(Err(errno)),
     }
 }

@@ -8,10 +8,13 @@
 //! afterwards breaks the contract of verbs, and that contract is what the `SAFETY` comments rely on.
 
 mod ah;
+pub(crate) mod cancel;
 mod context;
 mod cq;
+pub(crate) mod descriptor;
 mod device;
 mod dm;
+mod dmabuf;
 mod driver;
 mod elf;
 pub(crate) mod hook;
@@ -19,10 +22,12 @@ pub(crate) mod log;
 mod mcast;
 mod mr;
 mod mw;
+mod pages;
 mod payload;
 mod pd;
 mod post;
 mod qp;
+mod rdmacm;
 mod ready;
 mod refused;
 mod srq;

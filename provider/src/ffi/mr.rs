@@ -5,10 +5,11 @@ use std::fs;
 use std::sync::LazyLock;
 
 use crate::abi::verbs::{self as ibv, ibv_mr, ibv_pd};
-use crate::abi::{IBV_MR_TYPE_MR, verbs_mr};
+use crate::abi::{IBV_MR_TYPE_DMABUF_MR, IBV_MR_TYPE_MR, verbs_mr};
 use nix::errno::Errno;
 
 use super::context::opened;
+use super::pages::Pages;
 use super::pd::Use;
 use super::types::zeroed;
 use super::{errno, object};
@@ -24,6 +25,8 @@ struct Mr {
     pd: Use,
     /// Of the program's memory; of the card's own there is none.
     registration: Option<Registration>,
+    /// Of a dma-buf, where it is mapped; unmapped behind the registration.
+    _pages: Option<Pages>,
 }
 
 pub(super) unsafe extern "C" fn reg_mr(
@@ -33,20 +36,24 @@ pub(super) unsafe extern "C" fn reg_mr(
     hca_va: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the program passes a domain of this provider.
-    object("ibv_reg_mr", unsafe { register(pd, address as u64, length as u64, hca_va, access) })
+    let registration = Registration::new(address as u64, length as u64, hca_va, access as u32);
+    let registered = registration.and_then(|registration| {
+        // SAFETY: the program passes a domain of this provider.
+        unsafe { register(pd, registration, None, access) }
+    });
+    object("ibv_reg_mr", registered)
 }
 
+/// Registers memory of the program: with `pages`, of a dma-buf that is mapped there.
+///
 /// # Safety
 /// The domain is one of this provider and lives.
-unsafe fn register(
+pub(super) unsafe fn register(
     pd: *mut ibv_pd,
-    address: u64,
-    length: u64,
-    hca_va: u64,
+    registration: Registration,
+    pages: Option<Pages>,
     access: c_int,
 ) -> Result<*mut ibv_mr> {
-    let registration = Registration::new(address, length, hca_va, access as u32)?;
     // SAFETY: as the caller promises; a region's domain outlives it.
     let (using, context) = unsafe { (Use::new(pd), (*pd).context) };
     // SAFETY: a domain's context is open as long as the domain lives.
@@ -54,9 +61,11 @@ unsafe fn register(
     let (number, lkey, rkey) =
         device.reg_mr(using.pdn(), &registration, || populate(&registration))?;
     let ibv_mr = ibv_mr { context, pd, handle: number, lkey, rkey, ..zeroed() };
-    let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_MR, access };
+    let mr_type = if pages.is_some() { IBV_MR_TYPE_DMABUF_MR } else { IBV_MR_TYPE_MR };
+    let verbs = verbs_mr { ibv_mr, mr_type, access };
     let registration = Some(registration);
-    Ok(Box::into_raw(Box::new(Mr { verbs, number, pd: using, registration })).cast())
+    let region = Mr { verbs, number, pd: using, registration, _pages: pages };
+    Ok(Box::into_raw(Box::new(region)).cast())
 }
 
 /// Registers a range of the card's own memory.
@@ -78,7 +87,8 @@ pub(super) unsafe fn register_dm(
     // libibverbs writes the addresses of other regions.
     let ibv_mr = ibv_mr { context, pd, length, handle: number, lkey, rkey, ..zeroed() };
     let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_MR, access: access as c_int };
-    Ok(Box::into_raw(Box::new(Mr { verbs, number, pd: using, registration: None })).cast())
+    let region = Mr { verbs, number, pd: using, registration: None, _pages: None };
+    Ok(Box::into_raw(Box::new(region)).cast())
 }
 
 pub(super) unsafe extern "C" fn rereg_mr(

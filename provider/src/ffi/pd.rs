@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use hostmem::{Lender, Lent};
 
-use crate::abi::RDMA_DRIVER_UNKNOWN;
 use crate::abi::verbs::{
     IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context,
     ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
+use verbs_sys::ioctl::RDMA_DRIVER_UNKNOWN;
 
 use super::context::opened;
 use super::{errno, object};
-use crate::error::{Error, Result, invalid};
+use crate::error::{Error, Result, invalid, unsupported};
 
 /// A protection domain, or a parent domain, which stands for one.
 #[repr(C)]
@@ -276,7 +276,12 @@ unsafe fn parent_domain(
 ) -> Result<*mut ibv_pd> {
     const FIELDS: u32 =
         IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    // `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC`, which rdma-core has from 65 on.
+    const UNPROTECTED: u32 = 1 << 2;
     let mask = attr.comp_mask;
+    if mask & UNPROTECTED != 0 {
+        return Err(unsupported!("no buffers are shared with the host of a confidential guest"));
+    }
     if mask & !FIELDS != 0 {
         return Err(invalid!("the parent domain's attribute mask {mask:#x} has unknown bits"));
     }

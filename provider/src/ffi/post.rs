@@ -14,6 +14,7 @@ use super::mw;
 use super::payload::{elements, gather, pieces};
 use super::qp::own;
 use super::srq;
+use crate::error::unsupported;
 use crate::lock::QueueGuard;
 use crate::rq::ReceiveQueue;
 use crate::sq::{Cursor, SendBatch, SendQueue};
@@ -40,23 +41,38 @@ pub(super) unsafe extern "C" fn post_send(
     unsafe { post_list(queue, batch.into_guard(), list, bad) }
 }
 
-/// Pushes a list that is one request of one element, not inline, along a connection: the usual case, which
-/// needs fewer registers than others. Where it is not, or the request cannot be posted, it answers `None`
-/// and nothing is pushed.
+/// Pushes a list that is one request of the usual case ([`push_usual`]). Where it is not, or the request cannot
+/// be posted, it answers `None` and nothing is pushed.
 ///
 /// # Safety
 /// As [`post_send`].
 #[inline(always)]
 unsafe fn push_only(batch: &SendBatch<'_>, list: *mut ibv_send_wr) -> Option<Cursor> {
     // SAFETY: as the caller promises.
-    let wr = unsafe { list.as_ref() }?;
+    let wr = unsafe { list.as_ref() }.filter(|wr| wr.next.is_null())?;
+    let (queue, cursor, end) = batch.position();
+    // SAFETY: as the caller promises.
+    unsafe { push_usual(queue, cursor, end, wr) }
+}
+
+/// Pushes a request of one element, not inline, along a connection: the usual case, which needs fewer registers
+/// than others. Where it is another, or cannot be posted, it answers `None` and nothing is pushed.
+///
+/// # Safety
+/// The request's elements are there.
+#[inline(always)]
+unsafe fn push_usual(
+    queue: &SendQueue,
+    cursor: Cursor,
+    end: u32,
+    wr: &ibv_send_wr,
+) -> Option<Cursor> {
     // No flag behind INLINE can be posted.
-    if !wr.next.is_null() || wr.num_sge != 1 || wr.send_flags >= ibv::IBV_SEND_INLINE {
+    if wr.num_sge != 1 || wr.send_flags >= ibv::IBV_SEND_INLINE {
         return None;
     }
     // SAFETY: as the caller promises.
     let sge = unsafe { wr.sg_list.as_ref() }?;
-    let (queue, cursor, end) = batch.position();
     let shape = queue.shape();
     let operation = shape.operations.get(wr.opcode).ok()?;
     let flags = shape.flags.get(wr.send_flags).ok()?;
@@ -109,10 +125,10 @@ unsafe fn post_list(
     // SAFETY: the program passes a list of requests that it leaves alone during the call.
     while let Some(wr) = unsafe { next.as_ref() } {
         // SAFETY: as above, with what the request points to.
-        let pushed = match unsafe { push(queue, cursor, end, wr) } {
+        let pushed = match unsafe { push_usual(queue, cursor, end, wr) } {
+            Some(pushed) => Ok(pushed),
             // SAFETY: as above.
-            Err(libc::EOPNOTSUPP) => unsafe { push_rare(queue, cursor, end, wr) },
-            pushed => pushed,
+            None => unsafe { push_any(queue, cursor, end, wr) },
         };
         match pushed {
             Ok(pushed) => cursor = pushed,
@@ -130,29 +146,10 @@ unsafe fn post_list(
     errno
 }
 
-/// Posts one request. One of one element, not inline, is the usual case, and others need registers
-/// that it does not.
+/// Posts one request of any kind.
 ///
 /// # Safety
 /// The request's elements are there, and with inline data the memory they name.
-#[inline(always)]
-unsafe fn push(
-    queue: &SendQueue,
-    cursor: Cursor,
-    end: u32,
-    wr: &ibv_send_wr,
-) -> Result<Cursor, i32> {
-    if wr.num_sge != 1 || wr.send_flags & ibv::IBV_SEND_INLINE != 0 {
-        // SAFETY: as the caller promises.
-        return unsafe { push_any(queue, cursor, end, wr) };
-    }
-    // SAFETY: as the caller promises.
-    let sge = unsafe { wr.sg_list.as_ref() }.ok_or(libc::EINVAL)?;
-    push_payload(queue, cursor, end, wr, Payload::Sges(slice::from_ref(sge)))
-}
-
-/// # Safety
-/// As [`push`].
 #[inline(never)]
 unsafe fn push_any(
     queue: &SendQueue,
@@ -161,13 +158,19 @@ unsafe fn push_any(
     wr: &ibv_send_wr,
 ) -> Result<Cursor, i32> {
     // SAFETY: as the caller promises.
-    unsafe { with_payload(queue, wr, |payload| push_payload(queue, cursor, end, wr, payload)) }
+    match unsafe {
+        with_payload(queue, wr, |payload| push_payload(queue, cursor, end, wr, payload))
+    } {
+        // SAFETY: as the caller promises.
+        Err(libc::EOPNOTSUPP) => unsafe { push_rare(queue, cursor, end, wr) },
+        pushed => pushed,
+    }
 }
 
 /// Finds the payload of a request, and posts it with that.
 ///
 /// # Safety
-/// As [`push`].
+/// As [`push_any`].
 #[inline(always)]
 unsafe fn with_payload(
     queue: &SendQueue,
@@ -191,7 +194,7 @@ unsafe fn with_payload(
 /// Posts a request along XRC.
 ///
 /// # Safety
-/// As [`push`].
+/// As [`push_any`].
 unsafe fn push_xrc(
     queue: &SendQueue,
     cursor: Cursor,
@@ -216,7 +219,7 @@ unsafe fn push_xrc(
 /// Posts an operation that is not in the table of the usual ones.
 ///
 /// # Safety
-/// As [`push`].
+/// As [`push_any`].
 #[cold]
 #[inline(never)]
 unsafe fn push_rare(
@@ -247,10 +250,23 @@ unsafe fn push_rare(
     queue.push_key_change(cursor, end, wr.opcode, &request)
 }
 
+/// Tells why an operation that verbs know is not posted.
+fn told(opcode: u32, errno: i32) -> i32 {
+    match errno {
+        libc::EOPNOTSUPP => crate::log::refused(
+            "ibv_post_send",
+            &unsupported!(
+                "this card does not offer requests of opcode {opcode}; one with a published bitstream would need the tunnel for them"
+            ),
+        ),
+        errno => errno,
+    }
+}
+
 /// Posts an atomic: what no other operation is.
 ///
 /// # Safety
-/// As [`push`].
+/// As [`push_any`].
 #[cold]
 #[inline(never)]
 unsafe fn push_atomic(
@@ -259,7 +275,7 @@ unsafe fn push_atomic(
     end: u32,
     wr: &ibv_send_wr,
 ) -> Result<Cursor, i32> {
-    queue.shape().operations.atomic(wr.opcode)?;
+    queue.shape().operations.atomic(wr.opcode).map_err(|errno| told(wr.opcode, errno))?;
     // SAFETY: as the caller promises.
     let [result] = (unsafe { elements(wr.sg_list, wr.num_sge)? }) else { return Err(libc::EINVAL) };
     // SAFETY: atomics have the `atomic` variant.

@@ -172,7 +172,7 @@ unsafe fn create(
     if let Some(asked) = send_ops {
         let mut extended: ibv_qp_ex = zeroed();
         extended::furnish(&mut extended, kind, asked);
-        verbs.u.qp_ex = ManuallyDrop::new(extended);
+        verbs.__bindgen_anon_1.qp_ex = ManuallyDrop::new(extended);
         verbs.comp_mask = VERBS_QP_EX;
     }
     attr.cap = qp.cap;

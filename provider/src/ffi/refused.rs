@@ -78,7 +78,6 @@ refused! {
         import_dm: "ibv_import_dm", "device memory is its process's own";
         import_mr: "ibv_import_mr", "memory regions are their process's own";
         import_pd: "ibv_import_pd", "protection domains are their process's own";
-        reg_dmabuf_mr: "ibv_reg_dmabuf_mr", "memory of other devices is not reached";
     }
     errnos {
         advise_mr: "ibv_advise_mr", "memory is there as long as it is registered";

@@ -1,8 +1,8 @@
 //! C structures as values: all-zero ones, and the unions among them.
 
 use crate::abi::verbs::{
-    ibv_ah_attr, ibv_cq_ex, ibv_device_attr_ex, ibv_gid, ibv_mr, ibv_qp_attr, ibv_qp_cap,
-    ibv_qp_ex, ibv_srq,
+    ibv_ah_attr, ibv_cq_ex, ibv_device_attr_ex, ibv_gid, ibv_mr, ibv_port_attr, ibv_qp_attr,
+    ibv_qp_cap, ibv_qp_ex, ibv_srq,
 };
 
 /// A C structure of which all bits zero is a value.
@@ -26,6 +26,8 @@ unsafe impl Zeroable for ibv_qp_ex {}
 unsafe impl Zeroable for ibv_srq {}
 // SAFETY: integers and raw pointers only.
 unsafe impl Zeroable for ibv_mr {}
+// SAFETY: integers only.
+unsafe impl Zeroable for ibv_port_attr {}
 // SAFETY: integers and arrays of them only.
 unsafe impl Zeroable for ibv_device_attr_ex {}
 

@@ -6,7 +6,9 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::key::{self, Access};
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SendOpcode, Sge};
-use queue_engine::{EngineConfig, Payload, Piece, RemoteAccess, TRANSPORT_MESSAGE_BYTES};
+use queue_engine::{
+    EngineConfig, Payload, Piece, RemoteAccess, TRANSPORT_MESSAGE_BYTES, TransportEvent,
+};
 
 use crate::support::bench::{Bench, CONFIG, PAGE, PDN};
 use crate::support::manual::Manual;
@@ -93,7 +95,14 @@ fn a_key_of_another_domain_opens_nothing_to_peers_and_to_neighbours() {
     }
     // As local key of a SEND, and of a receive.
     qp.rq.post(1, &[theirs.sge(0, 64)]);
-    assert!(bench.engine.take_receive(qp.qpn).is_err());
+    let taken = bench.engine.take_receive(qp.qpn).unwrap();
+    let mut pieces: Vec<Piece> = Vec::new();
+    let place = Payload::Receive { id: taken.id };
+    assert!(bench.engine.resolve(qp.qpn, place, 0, 1, &mut pieces).is_err());
+    assert!(pieces.is_empty(), "bytes arrive at another client's");
+    let status = Status::LocalProtection;
+    bench.handle(TransportEvent::ReceiveFailed { qpn: qp.qpn, status });
+    let mut qp = bench.ready_qp(&cq);
     qp.post(&Wqe::gather(SendOpcode::Send, &[theirs.sge(0, 64)]));
     bench.settle();
     assert!(bench.transport.sent.is_empty(), "bytes of another client leave");
@@ -166,7 +175,9 @@ fn rights_that_were_not_given_are_not_taken() {
     assert!(!allows(local.key, local.va, RemoteAccess::Write));
     // A receive, and the answer to a READ, are writes too.
     qp.rq.post(1, &[read_only.sge(0, 64)]);
-    assert!(bench.engine.take_receive(qp.qpn).is_err());
+    let place = Payload::Receive { id: bench.engine.take_receive(qp.qpn).unwrap().id };
+    let mut pieces: Vec<Piece> = Vec::new();
+    assert!(bench.engine.resolve(qp.qpn, place, 0, 1, &mut pieces).is_err());
     qp.post(&Wqe::gather(SendOpcode::Read, &[read_only.sge(0, 64)]));
     bench.settle();
     assert!(bench.transport.sent.is_empty());

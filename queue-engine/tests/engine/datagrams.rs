@@ -1,6 +1,6 @@
 //! QPs of datagrams, and the address handles that say where those go.
 
-use fpga_regs::engine::admin::{AdminStatus, CreateAh, Membership, Opcode};
+use fpga_regs::engine::admin::{AdminStatus, CreateAh, Destroy, Membership, Opcode};
 use fpga_regs::engine::cqe::{self, Flags, Status};
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;
@@ -93,6 +93,20 @@ fn an_address_handle_reaches_the_transport_and_goes() {
 }
 
 #[test]
+fn it_is_told_whether_the_peer_of_an_address_handle_is_found() {
+    let mut bench = Bench::new();
+    let ah = bench.succeed(Opcode::CreateAh, &VECTOR.encode()).result;
+    let query = Destroy { number: ah }.encode();
+    assert_eq!(bench.status(Opcode::QueryAh, &query), AdminStatus::Unsupported);
+    for is_found in [false, true] {
+        bench.transport.finds = Some(is_found);
+        assert_eq!(bench.succeed(Opcode::QueryAh, &query).result, u32::from(is_found));
+    }
+    let other = Destroy { number: ah ^ 1 }.encode();
+    assert_eq!(bench.status(Opcode::QueryAh, &other), AdminStatus::NotFound);
+}
+
+#[test]
 fn address_handles_that_cannot_be_are_refused_and_leave_nothing() {
     let mut bench = Bench::with(EngineConfig { ahs: 2, ..CONFIG }, Manual::default());
     for wrong in [
@@ -123,6 +137,8 @@ fn without_the_capability_there_are_none() {
     let mut bench = Bench::with(EngineConfig { capabilities, ..CONFIG }, Manual::default());
     assert_eq!(bench.status(Opcode::CreateAh, &VECTOR.encode()), AdminStatus::Unsupported);
     assert_eq!(bench.destroy(Opcode::DestroyAh, 1), AdminStatus::Unsupported);
+    let query = Destroy { number: 1 }.encode();
+    assert_eq!(bench.status(Opcode::QueryAh, &query), AdminStatus::Unsupported);
 }
 
 const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 7, 0, 2];
@@ -322,9 +338,8 @@ fn receives_fail_one_by_one_and_the_queue_pair_goes_on() {
     let mut fixture = Fixture::new();
     let qpn = fixture.qp.qpn;
     let good = fixture.region.sge(0, 200);
-    let wrong = fixture.region.sge(1 << 16, 200);
-    for (tag, sge) in (1..).zip([good, wrong, wrong, good, wrong]) {
-        fixture.qp.rq.post(tag, &[sge]);
+    for (tag, count) in (1..).zip([1, 255, 255, 1, 255]) {
+        fixture.qp.rq.post_as(tag, &[good], count);
     }
     let taken: Vec<_> = (0..5).map(|_| fixture.bench.engine.take_receive(qpn).is_ok()).collect();
     assert_eq!(taken, [true, false, false, true, false]);
@@ -337,8 +352,29 @@ fn receives_fail_one_by_one_and_the_queue_pair_goes_on() {
     fixture.bench.handle(short);
     assert_eq!(fixture.outcome(), [(4, Status::LocalLength), failed(5)]);
     // One that nothing stands before fails by itself.
-    fixture.qp.rq.post(6, &[wrong]);
+    fixture.qp.rq.post_as(6, &[good], 255);
     assert_eq!(fixture.bench.engine.take_receive(qpn), Err(ReceiveError::Invalid));
     fixture.bench.settle();
     assert_eq!((fixture.outcome(), fixture.state()), (vec![failed(6)], QpState::Rts));
+}
+
+#[test]
+fn a_receive_that_fails_in_a_burst_is_not_taken_for_the_next_one() {
+    let mut fixture = Fixture::new();
+    let qpn = fixture.qp.qpn;
+    fixture.qp.rq.post_as(1, &[], 255);
+    fixture.qp.rq.post(2, &[fixture.region.sge(0, 200)]);
+    // Both are taken before the engine has a turn.
+    let taken = [(); 2].map(|()| fixture.bench.engine.take_receive(qpn).is_ok());
+    assert_eq!(taken, [false, true]);
+    fixture.bench.handle(TransportEvent::Received(ReceivedMessage {
+        qpn,
+        length: 140,
+        kind: ReceiveKind::Send,
+        immediate: None,
+        solicited: false,
+        source_qpn: Some(3),
+    }));
+    let outcome = [(1, Status::LocalProtection), (2, Status::Success)];
+    assert_eq!(fixture.outcome(), outcome);
 }

@@ -199,3 +199,26 @@ fn remote_payload_is_where_the_key_says() {
     let stranger = engine.resolve(1, payload, 0, 1, &mut pieces);
     assert_eq!((stranger, pieces.len()), (Err(Unreachable), 2));
 }
+
+#[test]
+fn pages_for_hardware_that_sees_no_key_are_those_that_peers_or_the_program_itself_may_reach() {
+    const PAGE: u64 = 4096;
+    // The second page, of which nobody else has a part.
+    let inside = |at: u64| (at + PAGE) & !(PAGE - 1);
+    let mut fixture = Fixture::new();
+    let own = Access::LOCAL_WRITE;
+    let mut register = |access, pdn| fixture.bench.register_with(3 * PAGE, access, pdn);
+    let open = register(own | Access::REMOTE_READ, PDN);
+    let shut = register(own, PDN);
+    let foreign = register(own | Access::REMOTE_READ, PDN + 1);
+    let remote = |fixture: &Fixture, va| fixture.bench.engine.remote_page(fixture.qpn, va);
+    fixture.set_rights(Access::REMOTE_WRITE);
+    assert_eq!(remote(&fixture, inside(open.va)), None, "the QP does not");
+    fixture.set_rights(Access::REMOTE_READ);
+    assert_eq!(remote(&fixture, inside(open.va)), Some(inside(open.iova)));
+    for va in [shut.va, foreign.va, open.va + 64 * PAGE] {
+        assert_eq!(remote(&fixture, inside(va)), None);
+    }
+    let local = |iova| fixture.bench.engine.is_local_page(fixture.qpn, inside(iova));
+    assert!(local(open.iova) && local(shut.iova) && !local(foreign.iova));
+}

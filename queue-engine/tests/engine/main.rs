@@ -9,6 +9,7 @@ mod datagrams;
 mod device_memory;
 mod doorbells;
 mod failing;
+mod gsi;
 mod hostile;
 mod keys;
 mod lifecycle;

@@ -6,6 +6,7 @@ use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{SendOpcode, Sge};
 use queue_engine::{
     Payload, Piece, ReceiveError, ReceiveKind, ReceivedMessage, TakenReceive, TransportEvent,
+    Unreachable,
 };
 
 use crate::support::bench::{Bench, PDN, Region};
@@ -190,10 +191,10 @@ fn receives_can_be_taken_from_rtr_to_sqd_only() {
 }
 
 #[test]
-fn a_receive_out_of_reach_fails_after_those_before_it_and_takes_the_qp_along() {
+fn a_receive_that_makes_no_sense_fails_after_those_before_it_and_takes_the_qp_along() {
     let mut fixture = Fixture::new();
     fixture.qp.rq.post(1, &[fixture.region.sge(0, 8)]);
-    fixture.qp.rq.post(2, &[Sge { lkey: 0, ..fixture.region.sge(0, 8) }]);
+    fixture.qp.rq.post_as(2, &[], 255);
     fixture.qp.rq.post(3, &[fixture.region.sge(0, 8)]);
     let send = fixture.qp.post(&Wqe::gather(SendOpcode::Send, &[]));
     fixture.bench.settle();
@@ -218,9 +219,9 @@ fn a_receive_out_of_reach_fails_after_those_before_it_and_takes_the_qp_along() {
 }
 
 #[test]
-fn a_receive_out_of_reach_fails_at_once_when_it_is_the_first() {
+fn a_receive_that_makes_no_sense_fails_at_once_when_it_is_the_first() {
     let mut fixture = Fixture::new();
-    fixture.qp.rq.post(2, &[Sge { lkey: 0, ..fixture.region.sge(0, 8) }]);
+    fixture.qp.rq.post_as(2, &[], 255);
     assert_eq!(fixture.take(), Err(ReceiveError::Invalid));
     fixture.refuse();
     assert_eq!(fixture.outcome(), [(2, Status::LocalProtection)]);
@@ -228,10 +229,10 @@ fn a_receive_out_of_reach_fails_at_once_when_it_is_the_first() {
 }
 
 #[test]
-fn a_receive_out_of_reach_keeps_its_cause_when_the_transport_reports_the_error() {
+fn a_receive_that_makes_no_sense_keeps_its_cause_when_the_transport_reports_the_error() {
     let mut fixture = Fixture::new();
     fixture.qp.rq.post(1, &[fixture.region.sge(0, 8)]);
-    fixture.qp.rq.post(2, &[Sge { lkey: 0, ..fixture.region.sge(0, 8) }]);
+    fixture.qp.rq.post_as(2, &[], 255);
     assert!(fixture.take().is_ok());
     assert_eq!(fixture.take(), Err(ReceiveError::Invalid));
     fixture.bench.transport.enter_error(fixture.qp.qpn);
@@ -242,8 +243,9 @@ fn a_receive_out_of_reach_keeps_its_cause_when_the_transport_reports_the_error()
 }
 
 #[test]
-fn receives_that_cannot_be_filled_are_invalid() {
+fn a_receive_out_of_reach_takes_a_message_of_no_bytes_and_no_other() {
     let cases: &[(&str, Post)] = &[
+        ("a wrong key", |f| f.qp.rq.post(9, &[Sge { lkey: 0, ..f.region.sge(0, 8) }])),
         ("a read-only region", |f| {
             let region = f.bench.register_with(64, Access::empty(), PDN);
             f.qp.rq.post(9, &[region.sge(0, 8)]);
@@ -252,10 +254,42 @@ fn receives_that_cannot_be_filled_are_invalid() {
             let region = f.bench.register_with(64, Access::LOCAL_WRITE, PDN + 1);
             f.qp.rq.post(9, &[region.sge(0, 8)]);
         }),
-        ("behind the region", |f| f.qp.rq.post(9, &[f.region.sge(1 << 16, 1)])),
-        ("the last element", |f| {
-            f.qp.rq.post(9, &[f.region.sge(0, 1), f.region.sge(0, 1), f.region.sge(65536, 1)]);
-        }),
+        ("behind the region", |f| f.qp.rq.post(9, &[f.region.sge(1 << 16, 8)])),
+    ];
+    for (name, post) in cases {
+        let mut fixture = Fixture::new();
+        post(&mut fixture);
+        let taken = fixture.take().unwrap();
+        assert_eq!(taken.capacity, 8, "{name}");
+        let (qpn, payload) = (fixture.qp.qpn, Payload::Receive { id: taken.id });
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut place = |length| {
+            let engine = &fixture.bench.engine;
+            engine.resolve(qpn, payload, 0, length, &mut pieces)
+        };
+        assert_eq!((place(1), place(8), place(0)), (Err(Unreachable), Err(Unreachable), Ok(())));
+        assert_eq!(pieces, [], "{name}");
+        fixture.bench.handle(received(qpn, 0));
+        assert_eq!(fixture.outcome(), [(9, Status::Success)], "{name}");
+    }
+}
+
+#[test]
+fn a_message_reaches_the_elements_before_one_that_is_out_of_reach() {
+    let mut fixture = Fixture::new();
+    let (good, bad) = (fixture.region.sge(0, 4), fixture.region.sge(65536, 1));
+    fixture.qp.rq.post(9, &[good, bad]);
+    let payload = Payload::Receive { id: fixture.take().unwrap().id };
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut place =
+        |length| fixture.bench.engine.resolve(fixture.qp.qpn, payload, 0, length, &mut pieces);
+    assert_eq!((place(5), place(4)), (Err(Unreachable), Ok(())));
+    assert_eq!(pieces, [Piece { iova: fixture.region.iova, length: 4 }]);
+}
+
+#[test]
+fn receives_with_more_elements_than_there_can_be_are_invalid() {
+    let cases: &[(&str, Post)] = &[
         ("more elements than the stride holds", |f| {
             f.qp.rq.post_as(9, &[f.region.sge(0, 1); 3], 4);
         }),

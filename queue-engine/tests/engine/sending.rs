@@ -1,11 +1,13 @@
 //! From a posted send WQE to a message at the transport.
 
+use fpga_regs::Block;
+use fpga_regs::engine::admin::{AdminStatus, Destroy, Header, ModifyQp, Opcode};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::wqe::{AtomicOperation, MAX_INLINE, SendFlags, SendOpcode, Sge};
 use queue_engine::{EngineConfig, Operation, Payload, Piece};
 
-use crate::support::bench::{Bench, CONFIG, Region};
+use crate::support::bench::{Bench, CONFIG, Region, step_to};
 use crate::support::client::{ClientCq, ClientQp};
 use crate::support::manual::{Manual, Sent};
 use crate::support::random::{Seeded, for_seeds};
@@ -318,4 +320,75 @@ fn a_message_may_be_as_long_as_the_limit_and_no_longer() {
     bench.settle();
     assert_eq!(cq.poll_one().status, Status::LocalLength);
     assert_eq!(bench.transport.sent.len(), 1);
+}
+
+/// What ends a QP's sending, and what becomes of the messages.
+fn end(bench: &mut Bench<Manual>, qpn: u32, to: Option<QpState>) -> AdminStatus {
+    match to {
+        None => bench.destroy(Opcode::DestroyQp, qpn),
+        Some(state) => bench.modify(qpn, &step_to(state)).status,
+    }
+}
+
+const ENDS: [Option<QpState>; 3] = [Some(QpState::Err), Some(QpState::Reset), None];
+
+#[test]
+fn what_was_posted_before_the_end_of_a_qps_sending_is_taken_first() {
+    for to in ENDS {
+        let mut fixture = Fixture::new();
+        let qpn = fixture.qp.qpn;
+        for _ in 0..3 {
+            fixture.qp.post(&Wqe::gather(SendOpcode::Send, &[fixture.region.sge(0, 8)]));
+        }
+        assert_eq!(end(&mut fixture.bench, qpn, to), AdminStatus::Success);
+        let sent: Vec<u64> = fixture.bench.transport.sent.iter().map(|sent| sent.number).collect();
+        assert_eq!(sent, [0, 1, 2], "{to:?}");
+        fixture.qp.post(&Wqe::gather(SendOpcode::Send, &[fixture.region.sge(0, 8)]));
+        fixture.bench.settle();
+        assert_eq!(fixture.bench.transport.sent.len(), 3, "{to:?}");
+        let flushed = if to == Some(QpState::Err) { 4 } else { 0 };
+        let completions = fixture.cq.poll();
+        assert_eq!(completions.len(), flushed, "{to:?}");
+        assert!(completions.iter().all(|entry| entry.status == Status::Flushed), "{to:?}");
+    }
+}
+
+#[test]
+fn the_end_of_a_qps_sending_waits_for_its_turn_to_send_but_not_for_ever() {
+    for (to, leaves_after) in ENDS.into_iter().flat_map(|to| [(to, Some(2)), (to, None)]) {
+        let mut fixture = Fixture::new();
+        let Fixture { bench, cq, qp, region } = &mut fixture;
+        let other = bench.ready_qp(cq);
+        qp.post(&Wqe::gather(SendOpcode::Send, &[region.sge(0, 8)]));
+        bench.transport.keeps_in_line = true;
+        let header = |opcode, blocks| Header { opcode, blocks, tag: 5, response: 0 }.encode()[0];
+        let with = |block: Block, header: Block| std::array::from_fn(|i| block[i] | header[i]);
+        let command = match to {
+            None => {
+                let [block] = Destroy { number: qp.qpn }.encode();
+                vec![with(block, header(Opcode::DestroyQp, 1))]
+            }
+            Some(state) => {
+                let ([block], [second, third]) =
+                    (ModifyQp { qpn: qp.qpn }.encode(), step_to(state).encode());
+                vec![with(block, header(Opcode::ModifyQp, 3)), second, third]
+            }
+        };
+        bench.push_admin(&command);
+        bench.ring_admin();
+        let mut calls = 1;
+        while bench.admin_completions().is_empty() {
+            assert_eq!(bench.transport.state(qp.qpn), QpState::Rts, "{to:?}");
+            if leaves_after == Some(calls) {
+                bench.transport.keeps_in_line = false;
+            }
+            let (now, memory) = (bench.now, bench.memory.clone());
+            assert!(bench.engine.execute(now, &memory, &mut bench.transport), "{to:?}");
+            calls += 1;
+        }
+        assert_eq!(calls, leaves_after.unwrap_or(4) + 1, "{to:?}");
+        // The next one that has nothing to say waits for nobody.
+        bench.transport.keeps_in_line = true;
+        assert_eq!(end(bench, other.qpn, to), AdminStatus::Success);
+    }
 }

@@ -179,13 +179,13 @@ impl Storm {
 
     fn post_receive(&mut self, i: usize) {
         let bad = self.random.one_in(60);
-        let sge = if bad { self.bad_sge() } else { self.region.sge(0, 64) };
         let qp = &mut self.qps[i];
         if qp.receives.len() + qp.taken.len() >= 1 << LOG2_RQ {
             return;
         }
         self.next_tag += 1;
-        qp.client.rq.post(self.next_tag, &[sge]);
+        let count = if bad { 255 } else { 1 };
+        qp.client.rq.post_as(self.next_tag, &[self.region.sge(0, 64)], count);
         qp.receives.push_back(Posted { name: self.next_tag, blocks: 1, signaled: true, bad });
     }
 

@@ -6,7 +6,7 @@ use fpga_regs::engine::event::{EventType, QpEvent};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;
-use fpga_regs::engine::wqe::{SendOpcode, Sge};
+use fpga_regs::engine::wqe::SendOpcode;
 use queue_engine::{
     EngineConfig, Payload, Piece, ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess,
     TransportEvent, Unreachable, XrcRequest,
@@ -197,7 +197,7 @@ fn memory_is_reached_in_the_domain_of_the_queue_that_is_named() {
 fn a_receive_that_cannot_be_used_fails_and_the_next_one_is_good() {
     let mut fixture = Fixture::new();
     let sge = fixture.region.sge(0, 8);
-    fixture.srq.post(3, &[Sge { lkey: 1, ..sge }]);
+    fixture.srq.post_as(3, &[sge], 255);
     fixture.srq.post(4, &[sge]);
     let request = fixture.request(FOREIGN_QPN);
     assert_eq!(fixture.bench.engine.take_xrc_receive(request), Err(ReceiveError::Invalid));

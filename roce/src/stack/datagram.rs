@@ -89,6 +89,16 @@ impl Stack {
         self.free.push(slot);
     }
 
+    /// Whether the Ethernet address that an address handle leads to is known; `None` for an unknown handle.
+    #[must_use]
+    pub fn is_ah_resolved(&self, ah: u32) -> Option<bool> {
+        let slot = *self.handles.get(&ah)?;
+        match self.slots.get(slot as usize)? {
+            Slot::Handle(handle) => Some(handle.path.is_resolved()),
+            _ => None,
+        }
+    }
+
     /// Gives a message to a queue pair of Unreliable Datagram in RTS or SQD, as [`Stack::post_send`].
     pub fn post_datagram(&mut self, qpn: Qpn, request: DatagramRequest) -> Result<u64, PostError> {
         let slot = self.slot(qpn).ok_or(PostError::UnknownQp(qpn))?;

@@ -12,7 +12,7 @@ use crate::cable::Frame;
 use crate::connection::Options;
 use crate::for_each_seed;
 use crate::puppet::{PEER_IP, Puppet, RKEY, RQ_PSN, SQ_PSN, Say, VA, ack, answer, rdma, request};
-use crate::rng::Rng;
+use trial::rng::Rng;
 
 fn puppet() -> Puppet {
     Puppet::new(&Options::default())

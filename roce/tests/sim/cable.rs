@@ -1,6 +1,6 @@
 //! What a cable does to frames.
 
-use crate::rng::Rng;
+use trial::rng::Rng;
 
 /// A frame under way.
 #[derive(Clone, Debug)]

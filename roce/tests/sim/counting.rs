@@ -8,8 +8,8 @@ use roce::AtomicOperation;
 use crate::connection::End;
 use crate::memory::{Memory, Region};
 use crate::network::Network;
-use crate::rng::Rng;
 use crate::workload::Flow;
+use trial::rng::Rng;
 
 pub const RKEY: u32 = 0x50;
 pub const VA: u64 = 0x3_0000_0000;

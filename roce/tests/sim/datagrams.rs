@@ -17,8 +17,8 @@ use crate::connection::{End, Options};
 use crate::for_each_seed;
 use crate::memory::Local;
 use crate::network::Network;
-use crate::rng::pattern_vec;
 use crate::workload::{Flow, Plan};
+use trial::rng::pattern_vec;
 
 pub const QKEY: u32 = 0x1234_5678;
 pub const AH: u32 = 0x42;
@@ -258,6 +258,8 @@ fn a_handle_that_goes_lets_go_of_who_waits_for_it() {
     address(&mut pair.network, 0, 7, &vector(nobody, true));
     pair.post(DatagramRequest { ah: 7, ..request(peer, 9) });
     assert_eq!(pair.run(MILLISECOND)[0], []);
+    let known = [AH, 7, 8].map(|ah| pair.network.nodes[0].stack.is_ah_resolved(ah));
+    assert_eq!(known, [Some(true), Some(false), None]);
     pair.network.nodes[0].stack.destroy_ah(7);
     assert_eq!(pair.run(MILLISECOND)[0], [completed(qpn, 0)]);
     let stack = &mut pair.network.nodes[0].stack;

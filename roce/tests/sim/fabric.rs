@@ -1,7 +1,7 @@
 //! How nodes are connected: cables between nodes and switches, each direction with its own faults.
 
 use crate::cable::{Cable, Frame, Tally};
-use crate::rng::Rng;
+use trial::rng::Rng;
 
 /// One direction of a cable.
 #[derive(Debug)]

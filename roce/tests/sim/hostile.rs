@@ -9,8 +9,8 @@ use crate::for_each_seed;
 use crate::lossless::both_ways;
 use crate::network::{Network, Node};
 use crate::puppet::{Puppet, SQ_PSN};
-use crate::rng::Rng;
 use crate::workload::{Plan, run};
+use trial::rng::Rng;
 
 /// Real frames of a connection, to start from.
 fn samples(seed: u64, ipv4: bool) -> Vec<Vec<u8>> {

@@ -8,9 +8,9 @@ use crate::datagrams::{self, FIRST_PSN, Pair};
 use crate::memory::Region;
 use crate::network::Network;
 use crate::puppet::{RKEY, SQ_PSN, VA};
-use crate::rng::pattern_vec;
 use crate::script::{Action, Place, Script, Seen};
 use crate::unreliable::{connect, post, request, run};
+use trial::rng::pattern_vec;
 
 const MILLISECOND: u64 = 1_000_000;
 /// Three messages of four packets.

@@ -41,7 +41,6 @@ mod puppet;
 mod random;
 mod requester_rules;
 mod responder_rules;
-mod rng;
 mod script;
 mod stalls;
 mod states;

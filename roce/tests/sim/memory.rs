@@ -8,7 +8,7 @@ use roce::{
     Source, Target, Verbs, XrcSrq,
 };
 
-use crate::rng::pattern;
+use trial::rng::pattern;
 
 /// Memory that peers may address by key.
 #[derive(Debug)]

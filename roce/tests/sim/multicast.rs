@@ -17,7 +17,7 @@ use crate::datagrams::{AH, QKEY, address, completed, datagram_qp, post, request,
 use crate::for_each_seed;
 use crate::memory::Memory;
 use crate::network::{Network, Node};
-use crate::rng::pattern_vec;
+use trial::rng::pattern_vec;
 
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;

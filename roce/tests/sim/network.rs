@@ -13,8 +13,8 @@ use crate::cable::{Cable, Frame};
 use crate::fabric::Fabric;
 use crate::ledger::{Asked, Ledger};
 use crate::memory::Memory;
-use crate::rng::Rng;
 use crate::script::Script;
+use trial::rng::Rng;
 
 /// Frames that a node emits at a time, and the time that each of them takes.
 const BUDGET: usize = 64;

@@ -10,9 +10,9 @@ use crate::connection::{End, Options};
 use crate::fabric::Fabric;
 use crate::for_seeds;
 use crate::network::Network;
-use crate::rng::Rng;
 use crate::truth::assert_true;
 use crate::workload::{ATOMIC, Flow, Plan, Supply, run};
+use trial::rng::Rng;
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -6,7 +6,7 @@ use roce::{Event, Operation, PathMtu, QpState, SendRequest, SendStatus};
 
 use crate::connection::Options;
 use crate::puppet::{Puppet, SQ_PSN, Say, Sent, VA, ack, answer, response};
-use crate::rng::pattern_vec;
+use trial::rng::pattern_vec;
 
 const MTU: u32 = 256;
 

@@ -6,7 +6,7 @@ use roce::{AccessFlags, AsyncKind, Event, PathMtu, Placed, QpState, ReceiveStatu
 
 use crate::connection::Options;
 use crate::puppet::{Puppet, RKEY, RQ_PSN, Say, Sent, VA, rdma, request};
-use crate::rng::pattern_vec;
+use trial::rng::pattern_vec;
 
 const MTU: usize = 256;
 /// Nobody has asked for a receive request before, or there was one.

@@ -18,8 +18,8 @@ use crate::for_each_seed;
 use crate::memory::{Local, Region};
 use crate::network::Network;
 use crate::puppet::{PEER_IP, PEER_QPN, Puppet, RKEY, RQ_PSN, SQ_PSN, Say, VA};
-use crate::rng::pattern_vec;
 use crate::workload::{Flow, Plan};
+use trial::rng::pattern_vec;
 
 const UC: u8 = code::UNRELIABLE_CONNECTION;
 const MILLISECOND: u64 = 1_000_000;

@@ -8,7 +8,7 @@ use crate::connection::End;
 use crate::counting::{self, Counted};
 use crate::memory::{Local, Region};
 use crate::network::Network;
-use crate::rng::{Rng, pattern_vec};
+use trial::rng::{Rng, pattern_vec};
 
 /// Some atomic; which one is drawn when it is posted.
 pub const ATOMIC: Operation = Operation::Atomic(AtomicOperation::FetchAdd { add: 0 });

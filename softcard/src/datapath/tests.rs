@@ -5,7 +5,6 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fpga_regs::coyote::shell::Map;
 use fpga_regs::engine::cqe::Status;
 use roce::{
     AccessFlags, AddressVector, Gid, IcrcPolicy, MacAddr, Operation, PathMtu, Psn, QpAttributes,
@@ -117,7 +116,7 @@ fn card(policy: IcrcPolicy) -> (Card, Rc<RefCell<Wire>>) {
     let published = Arc::<Published>::default();
     let vectors = Rc::new(Arc::clone(&published));
     let port = Box::new(TestPort(Rc::clone(&wire)));
-    let mut card = Card::new(Map::default(), port, policy, pool, vectors, published);
+    let mut card = Card::new(Default::default(), port, policy, pool, vectors, published);
     card.network.set_identity(Identity { mac: OWN, ipv4: 0x0a00_0001 });
     (card, wire)
 }

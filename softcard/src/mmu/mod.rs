@@ -27,6 +27,7 @@ pub(crate) enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) direction: Direction,
+    pub(crate) ctid: u8,
     pub(crate) vaddr: u64,
     pub(crate) length: u32,
 }
@@ -136,6 +137,14 @@ impl Mmu {
         Self { own: OWN_MEMORY.saturating_add(before), ..self }
     }
 
+    /// Goes over to an address space, for logic whose transfers name one.
+    pub(crate) fn enter(&mut self, ctid: u8) {
+        if self.ctid != ctid {
+            self.ctid = ctid;
+            self.forget_last();
+        }
+    }
+
     fn pipeline(&mut self, direction: Direction) -> &mut Pipeline {
         match direction {
             Direction::Read => &mut self.read,
@@ -196,7 +205,7 @@ impl Mmu {
             return Translation::Refused;
         }
         if pipeline.waiting.is_none() {
-            let fault = Fault { direction, vaddr, length };
+            let fault = Fault { direction, ctid, vaddr, length };
             pipeline.waiting = Some(fault);
             if let Some(place) = self.news.get_mut(direction as usize) {
                 *place = Some(fault);

@@ -33,7 +33,7 @@ fn a_miss_is_told_once_and_found_when_the_driver_has_answered() {
     let mut mmu = mmu();
     assert_eq!(read(&mut mmu, 5 * PAGE + 7), Translation::Waits);
     assert_eq!(read(&mut mmu, 6 * PAGE), Translation::Waits);
-    let fault = Fault { direction: Direction::Read, vaddr: 5 * PAGE + 7, length: 64 };
+    let fault = Fault { direction: Direction::Read, ctid: 0, vaddr: 5 * PAGE + 7, length: 64 };
     assert_eq!(mmu.take_news(), [Some(fault), None], "the second waits behind the first");
     assert!(mmu.waits());
     insert(&mut mmu, 5);

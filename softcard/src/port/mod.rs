@@ -13,6 +13,7 @@ mod plug;
 mod switch;
 mod tap;
 mod unix;
+mod watch;
 
 use std::collections::VecDeque;
 use std::ops::RangeBounds;
@@ -28,6 +29,7 @@ pub use plug::plug;
 pub use switch::{SwitchPort, switch};
 pub use tap::TapPort;
 pub use unix::UnixPort;
+pub use watch::{Recorder, Watch, WatchFilter, Watched};
 
 use crate::Link;
 

@@ -1,7 +1,7 @@
 //! Writes captures: the pcapng file format, by hand, blocks whole.
 //!
-//! Blocks written are Section Header, Interface Description and Enhanced Packet (pcapng
-//! specification, sections 4.1 to 4.3), in the machine's byte order, which the section header
+//! Blocks written are Section Header, Interface Description, Enhanced Packet and Interface Statistics
+//! (pcapng specification, sections 4.1 to 4.3 and 4.6), in the machine's byte order, which the section header
 //! tells readers. Timestamps are nanoseconds. Blocks are collected and written together, always
 //! whole ones, so that a process that is killed leaves a file that can be read.
 
@@ -23,6 +23,7 @@ const FLUSH_AFTER_NS: u64 = 100_000_000;
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
+const INTERFACE_STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 const LINKTYPE_ETHERNET: u16 = 1;
@@ -30,6 +31,8 @@ const LINKTYPE_ETHERNET: u16 = 1;
 const OPTION_INTERFACE_NAME: u16 = 2;
 const OPTION_TIMESTAMP_RESOLUTION: u16 = 9;
 const OPTION_PACKET_FLAGS: u16 = 2;
+const OPTION_STATISTICS_RECEIVED: u16 = 4;
+const OPTION_STATISTICS_DROPPED: u16 = 5;
 
 /// Which way a frame went, as its interface saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,25 +123,7 @@ impl<W: Write> Writer<W> {
         names: impl IntoIterator<Item = &'a str>,
     ) -> io::Result<Self> {
         let mut buffer = Vec::new();
-        block(&mut buffer, SECTION_HEADER, |body| {
-            body.extend(BYTE_ORDER_MAGIC.to_ne_bytes());
-            body.extend(1u16.to_ne_bytes());
-            body.extend(0u16.to_ne_bytes());
-            // The length of the section is not known.
-            body.extend(u64::MAX.to_ne_bytes());
-        });
-        for name in names {
-            block(&mut buffer, INTERFACE_DESCRIPTION, |body| {
-                body.extend(LINKTYPE_ETHERNET.to_ne_bytes());
-                body.extend(0u16.to_ne_bytes());
-                // No limit to the bytes kept of a packet.
-                body.extend(0u32.to_ne_bytes());
-                option(body, OPTION_INTERFACE_NAME, name.as_bytes());
-                // Ten to the minus nine seconds.
-                option(body, OPTION_TIMESTAMP_RESOLUTION, &[9]);
-                option(body, 0, &[]);
-            });
-        }
+        begin(&mut buffer, names, 0);
         sink.write_all(&buffer)?;
         sink.flush()?;
         buffer.clear();
@@ -147,27 +132,12 @@ impl<W: Write> Writer<W> {
 
     /// Adds one frame as seen by an interface at `now` of the caller's clock.
     pub fn packet(&mut self, interface: u32, direction: Direction, now: u64, frame: &[u8]) {
-        let Ok(length) = u32::try_from(frame.len()) else { return };
         if self.sink.is_none() {
             self.lost = self.lost.saturating_add(1);
             return;
         }
         let time = self.epoch.saturating_add(now);
-        let flags: u32 = match direction {
-            Direction::Inbound => 1,
-            Direction::Outbound => 2,
-        };
-        block(&mut self.buffer, ENHANCED_PACKET, |body| {
-            body.extend(interface.to_ne_bytes());
-            body.extend(((time >> 32) as u32).to_ne_bytes());
-            body.extend((time as u32).to_ne_bytes());
-            body.extend(length.to_ne_bytes());
-            body.extend(length.to_ne_bytes());
-            body.extend(frame);
-            pad(body);
-            option(body, OPTION_PACKET_FLAGS, &flags.to_ne_bytes());
-            option(body, 0, &[]);
-        });
+        append(&mut self.buffer, interface, direction, time, frame, frame.len());
         self.due.get_or_insert(now.saturating_add(FLUSH_AFTER_NS));
     }
 
@@ -219,6 +189,77 @@ impl<W: Write> Drop for Writer<W> {
     fn drop(&mut self) {
         self.flush();
     }
+}
+
+/// Begins a section with an interface for each name, which keeps `snap` bytes of a packet at most; 0 for all.
+pub(crate) fn begin<'a>(buffer: &mut Vec<u8>, names: impl IntoIterator<Item = &'a str>, snap: u32) {
+    block(buffer, SECTION_HEADER, |body| {
+        body.extend(BYTE_ORDER_MAGIC.to_ne_bytes());
+        body.extend(1u16.to_ne_bytes());
+        body.extend(0u16.to_ne_bytes());
+        // The length of the section is not known.
+        body.extend(u64::MAX.to_ne_bytes());
+    });
+    for name in names {
+        block(buffer, INTERFACE_DESCRIPTION, |body| {
+            body.extend(LINKTYPE_ETHERNET.to_ne_bytes());
+            body.extend(0u16.to_ne_bytes());
+            body.extend(snap.to_ne_bytes());
+            option(body, OPTION_INTERFACE_NAME, name.as_bytes());
+            // Ten to the minus nine seconds.
+            option(body, OPTION_TIMESTAMP_RESOLUTION, &[9]);
+            option(body, 0, &[]);
+        });
+    }
+}
+
+/// Appends a frame as seen by an interface at a Unix time in nanoseconds, `keep` bytes of it at most.
+pub(crate) fn append(
+    buffer: &mut Vec<u8>,
+    interface: u32,
+    direction: Direction,
+    time: u64,
+    frame: &[u8],
+    keep: usize,
+) {
+    let kept = frame.get(..keep).unwrap_or(frame);
+    let (Ok(length), Ok(kept_length)) = (u32::try_from(frame.len()), u32::try_from(kept.len()))
+    else {
+        return;
+    };
+    let flags: u32 = match direction {
+        Direction::Inbound => 1,
+        Direction::Outbound => 2,
+    };
+    block(buffer, ENHANCED_PACKET, |body| {
+        body.extend(interface.to_ne_bytes());
+        body.extend(((time >> 32) as u32).to_ne_bytes());
+        body.extend((time as u32).to_ne_bytes());
+        body.extend(kept_length.to_ne_bytes());
+        body.extend(length.to_ne_bytes());
+        body.extend(kept);
+        pad(body);
+        option(body, OPTION_PACKET_FLAGS, &flags.to_ne_bytes());
+        option(body, 0, &[]);
+    });
+}
+
+/// Appends how many frames an interface has seen, and how many of them are missing.
+pub(crate) fn append_statistics(
+    buffer: &mut Vec<u8>,
+    interface: u32,
+    time: u64,
+    seen: u64,
+    lost: u64,
+) {
+    block(buffer, INTERFACE_STATISTICS, |body| {
+        body.extend(interface.to_ne_bytes());
+        body.extend(((time >> 32) as u32).to_ne_bytes());
+        body.extend((time as u32).to_ne_bytes());
+        option(body, OPTION_STATISTICS_RECEIVED, &seen.to_ne_bytes());
+        option(body, OPTION_STATISTICS_DROPPED, &lost.to_ne_bytes());
+        option(body, 0, &[]);
+    });
 }
 
 /// Appends a block: type, length, body, length once more.

@@ -11,6 +11,9 @@ use crate::card::Card;
 /// Registers and what they held, by BAR number and offset.
 pub(crate) type Snapshot = BTreeMap<(u8, u64), u64>;
 
+/// Bytes of the widest store.
+const WIDE: u64 = 32;
+
 /// Bytes of a BAR's registers.
 const fn unit(bar: Bar) -> u64 {
     match bar {
@@ -49,11 +52,19 @@ fn fill(bar: Bar, offset: u64, data: &mut [u8], register: impl Fn(u64) -> Option
     true
 }
 
-/// Writes bytes of a BAR, in pieces of 1, 2, 4 or 8 bytes that are aligned to their size.
+/// Writes bytes of a BAR, in pieces of 1, 2, 4, 8 or 32 bytes that are aligned to their size.
 pub(crate) fn write(card: &mut Card, now: u64, bar: Bar, offset: u64, data: &[u8]) {
     let mut at = offset;
     let mut rest = data;
     while !rest.is_empty() {
+        // One store of so many bytes means something else to the published image than its parts.
+        let wide = rest.first_chunk().filter(|_| bar == Bar::Shell && at % WIDE == 0);
+        if let Some(bytes) = wide {
+            card.write_wide(now, at, *bytes);
+            at = at.saturating_add(WIDE);
+            rest = rest.get(WIDE as usize..).unwrap_or_default();
+            continue;
+        }
         let fits = |size: &u64| at & size.wrapping_sub(1) == 0 && *size <= rest.len() as u64;
         let size = [unit(bar), 4, 2].into_iter().find(fits).unwrap_or(1);
         let (piece, behind) = rest.split_at(size as usize);
@@ -71,6 +82,7 @@ pub(crate) fn snapshot(card: &Card, now: u64) -> Snapshot {
     const SHELL_BYTES: u64 = 128 * 8;
     const ENGINE_BYTES: u64 = 1024;
     const CNFG_BYTES: u64 = 64 * 8;
+    const AVX_BYTES: u64 = 0x1000;
     let mut ranges = vec![(Bar::Static, 0, STATIC_BYTES), (Bar::Shell, 0, SHELL_BYTES)];
     for direction in [xdma::Direction::HostToCard, xdma::Direction::CardToHost] {
         ranges.push((Bar::Xdma, xdma::engine(direction, 0), 0x300));
@@ -80,7 +92,9 @@ pub(crate) fn snapshot(card: &Card, now: u64) -> Snapshot {
         let stride = window.saturating_mul(vfpga::CONTROL_WINDOW_STRIDE);
         let base = vfpga::CONTROL_WINDOW_BASE.saturating_add(stride);
         ranges.push((Bar::Shell, base.saturating_add(vfpga::USER_CSR_OFFSET), ENGINE_BYTES));
-        ranges.push((Bar::Shell, base.saturating_add(vfpga::CNFG_OFFSET), CNFG_BYTES));
+        let bank = card.image.bank();
+        let cnfg_bytes = if bank == vfpga::Bank::Avx { AVX_BYTES } else { CNFG_BYTES };
+        ranges.push((Bar::Shell, bank.cnfg(window), cnfg_bytes));
     }
     let mut snapshot = Snapshot::new();
     for (bar, start, bytes) in ranges {

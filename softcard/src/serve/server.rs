@@ -25,7 +25,9 @@ use crate::FaultSpec;
 use crate::bus::AskedMemory;
 use crate::card::Card;
 use crate::error::Error;
+use crate::image::Image;
 use crate::port::{self, Cabling, FramePool};
+use crate::published::Published;
 use crate::run::POOLED_FRAMES;
 use crate::wait::Waiter;
 
@@ -49,6 +51,8 @@ pub struct ServeConfig {
     pub socket: PathBuf,
     /// What the card's port is plugged into.
     pub link: crate::Link,
+    /// What the card is programmed with.
+    pub image: Image,
     /// What the cable does to frames.
     pub faults: Vec<FaultSpec>,
     /// Fixes what faults do to the n-th frame each way.
@@ -87,7 +91,7 @@ impl Server {
     /// [`Error::Socket`], [`Error::Port`], [`Error::Device`], [`Error::NoFaultCard`],
     /// [`Error::Capture`], [`Error::Host`].
     pub fn new(config: ServeConfig) -> Result<Self, Error> {
-        let ServeConfig { socket, link, faults, seed, capture, patience } = config;
+        let ServeConfig { socket, link, image, faults, seed, capture, patience } = config;
         let pool = FramePool::new(POOLED_FRAMES);
         let icrc_policy = link.icrc_policy();
         let mut ports = port::plug(Cabling { links: vec![link], faults, seed, capture }, &pool)?;
@@ -96,7 +100,9 @@ impl Server {
         waiter.listen_to_port(&*port)?;
         let raised = Raised::default();
         let vectors = Rc::new(raised.clone());
-        let card = Card::new(Map::default(), port, icrc_policy, pool, vectors, Arc::default());
+        let published = Arc::new(Published::new()?);
+        let card =
+            Card::new((Map::default(), image, None), port, icrc_policy, pool, vectors, published);
         card.memory.bus.set_master(false);
         let link = Rc::new(Link::new(patience));
         let listener = Listener::new(socket)?;

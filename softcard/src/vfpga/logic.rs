@@ -115,6 +115,9 @@ pub(crate) trait Logic {
     /// Takes note that the port was taken off its cable, or put back.
     fn hear_link(&mut self, _now: u64, _up: bool) {}
 
+    /// Has no queue pair 1: somebody else answers for that number.
+    fn withhold_gsi(&mut self) {}
+
     /// The next answer to what was [`Poll::Pending`]. What concerns QPs that were reset or destroyed
     /// since may be left out.
     fn poll_answer(&mut self) -> Option<(Tag, Answer)> {
@@ -224,6 +227,11 @@ impl<'a> Ports<'a> {
         self.network.stack.destroy_ah(ah);
     }
 
+    /// Whether the Ethernet address that an address handle leads to is known; `None` for an unknown handle.
+    pub(crate) fn is_ah_resolved(&self, ah: u32) -> Option<bool> {
+        self.network.stack.is_ah_resolved(ah)
+    }
+
     /// Takes a QP of datagrams into a multicast group, or out of it.
     pub(crate) fn set_member(
         &mut self,
@@ -273,6 +281,10 @@ impl<'a> Ports<'a> {
 
     pub(crate) fn query_qp(&self, qpn: Qpn) -> Option<QpSnapshot> {
         self.network.stack.query_qp(qpn).filter(|_| self.owns(qpn))
+    }
+
+    pub(crate) fn stands_in_line(&self, qpn: Qpn) -> bool {
+        self.owns(qpn) && self.network.stack.stands_in_line(qpn)
     }
 
     /// Forgets a QP, and what was asked about it.

@@ -3,16 +3,17 @@
 mod control;
 mod engine;
 mod logic;
+mod pass_through;
 mod request;
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fpga_regs::coyote::shell::CtrlCnfg;
 use fpga_regs::engine::window::DOORBELL_PAGES;
 use hostmem::DoorbellPage;
 
 use crate::bus::Bus;
+use crate::image::Image;
 use crate::isr::Event;
 use crate::network::Network;
 use crate::published::IsrCopy;
@@ -23,6 +24,7 @@ pub use engine::{
     UNDER_WAY_BYTES,
 };
 pub(crate) use logic::{Logic, Ports, Service};
+use pass_through::PassThrough;
 pub(crate) use request::{
     Access, Answer, Payload, Piece, Tag, Unreachable, Wanted, vfpga_asked, vfpga_of,
 };
@@ -37,6 +39,7 @@ pub(crate) type Pages = [Option<Slots>; DOORBELL_PAGES as usize];
 /// The logic in a vFPGA. One kind of it is asked for every message, and known statically.
 pub(crate) enum Occupant {
     Engine(Box<QueueEngine>),
+    PassThrough(PassThrough),
     #[cfg(test)]
     Other(Box<dyn Logic>),
 }
@@ -46,6 +49,7 @@ macro_rules! occupant {
     ($occupant:expr, $logic:ident => $call:expr) => {
         match $occupant {
             $crate::vfpga::Occupant::Engine($logic) => $call,
+            $crate::vfpga::Occupant::PassThrough($logic) => $call,
             #[cfg(test)]
             $crate::vfpga::Occupant::Other($logic) => $call,
         }
@@ -64,17 +68,15 @@ pub(crate) struct Vfpga {
 }
 
 impl Vfpga {
-    /// A vFPGA with an engine after a reset; `None` where the shapes of its TLBs make no sense.
-    pub(crate) fn new(
-        number: u8,
-        ctrl_cnfg: CtrlCnfg,
-        bus: &Rc<Bus>,
-        isr: Arc<IsrCopy>,
-    ) -> Option<Self> {
+    /// A vFPGA of an image after a reset; `None` where the shapes of its TLBs make no sense.
+    pub(crate) fn new(number: u8, image: Image, bus: &Rc<Bus>, isr: Arc<IsrCopy>) -> Option<Self> {
         Some(Self {
             number: number.into(),
-            control: Control::new(number, ctrl_cnfg, bus, isr)?,
-            logic: Occupant::Engine(Box::new(QueueEngine::new(number))),
+            control: Control::new(number, image.ctrl_cnfg(), bus, isr)?,
+            logic: match image {
+                Image::Vqe => Occupant::Engine(Box::new(QueueEngine::new(number))),
+                Image::Stock => Occupant::PassThrough(PassThrough),
+            },
             pages: Pages::default(),
             decoupled: false,
         })

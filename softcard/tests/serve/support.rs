@@ -47,6 +47,7 @@ impl Served {
         let config = ServeConfig {
             socket: dir.path().join(name),
             link: Link::Unix { local: port(name), remote: port(peer) },
+            image: softcard::Image::default(),
             faults: Vec::new(),
             seed: 0,
             capture: None,

@@ -84,6 +84,12 @@ pub const METRICS: &[Metric] = &[
     metric("write_bw_65536_loss1", "MB/s", true),
     metric("write_bw_65536_checked", "MB/s", true),
     metric("send_bw_65536_checked", "MB/s", true),
+    metric("mpi_lat_1", "us", false),
+    metric("mpi_lat_4096", "us", false),
+    metric("mpi_lat_65536", "us", false),
+    metric("mpi_bw_4096", "MB/s", true),
+    metric("mpi_bw_65536", "MB/s", true),
+    metric("mpi_bw_4194304", "MB/s", true),
     metric("post_send_instr", "instr", false),
     metric("post_send_inline_instr", "instr", false),
     metric("post_send_list8_instr", "instr", false),
@@ -97,6 +103,8 @@ pub const METRICS: &[Metric] = &[
     metric("connects_per_s", "1/s", true),
     metric("connects_per_s_events", "1/s", true),
     metric("connects_per_s_8_programs", "1/s", true),
+    metric("cm_connects_per_s", "1/s", true),
+    metric("cm_connect_us", "us", false),
     metric("idle_cpu_percent", "%", false),
 ];
 

@@ -72,6 +72,7 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
             .wanted(times(0.6, bulk(Column::Balboa))),
         Goal::at_most("post_send_instr", "200; 120").floor(Some(200.0)).wanted(Some(120.0)),
         Goal::at_most("poll_cq_instr", "130; 80").floor(Some(130.0)).wanted(Some(80.0)),
+        Goal::at_least("cm_connects_per_s", "500; 2,000").floor(Some(500.0)).wanted(Some(2000.0)),
         Goal::at_most("idle_cpu_percent", "0.5; 0").floor(Some(0.5)).wanted(Some(0.0)),
     ];
     rows.map(|goal| goal.judge(of(goal.metric, Column::Balboa))).to_vec()

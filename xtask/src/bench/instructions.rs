@@ -9,13 +9,14 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use ibverbs_tests::setting::Daemon;
+use verbs_sys::RELEASES;
 
 use super::perftest::Programs;
 
 /// A row, and what is counted for it.
 struct Counted {
     metric: &'static str,
-    /// The call, and what of it is left out: entry and return of each start and stop the count.
+    /// The call, and what of it is left out: entry and return of each start and stop the count. In the provider.
     functions: &'static [&'static str],
     /// What `verbs-bench one-by-one` posts, and how.
     posted: &'static str,
@@ -24,27 +25,24 @@ struct Counted {
 }
 
 const POST_SEND: &[&str] = &[
-    "balboa_provider::ffi::post::post_send",
+    "ffi::post::post_send",
     // The way to the system call.
-    "balboa_provider::doorbell::CardPath::wake",
+    "doorbell::CardPath::wake",
 ];
 /// A card that has nothing to do is not woken for receives.
-const POST_RECV: &[&str] = &["balboa_provider::ffi::post::post_recv"];
-const POLL_CQ: &[&str] = &["balboa_provider::ffi::cq::poll_cq"];
+const POST_RECV: &[&str] = &["ffi::post::post_recv"];
+const POLL_CQ: &[&str] = &["ffi::cq::poll_cq"];
 
 /// One request, call by call.
 const WR: &[&str] = &[
-    "balboa_provider::ffi::qp::extended::wr_start",
-    "balboa_provider::ffi::qp::extended::wr_rdma_write",
-    "balboa_provider::ffi::qp::extended::wr_set_sge",
-    "balboa_provider::ffi::qp::extended::wr_complete",
-    "balboa_provider::doorbell::CardPath::wake",
+    "ffi::qp::extended::wr_start",
+    "ffi::qp::extended::wr_rdma_write",
+    "ffi::qp::extended::wr_set_sge",
+    "ffi::qp::extended::wr_complete",
+    "doorbell::CardPath::wake",
 ];
 /// What the program reads of the completion is not in it.
-const START_POLL: &[&str] = &[
-    "balboa_provider::ffi::cq::extended::start_poll",
-    "balboa_provider::ffi::cq::extended::end_poll",
-];
+const START_POLL: &[&str] = &["ffi::cq::extended::start_poll", "ffi::cq::extended::end_poll"];
 
 const ROWS: [Counted; 9] = [
     row("post_send_instr", POST_SEND, "write", 1),
@@ -93,8 +91,7 @@ fn of(
     count: u32,
 ) -> Result<f64> {
     let file = programs.scratch.join("callgrind.out");
-    let toggles: String =
-        functions.iter().map(|function| format!(" --toggle-collect={function}")).collect();
+    let toggles: String = functions.iter().flat_map(|function| toggles(function)).collect();
     let under = format!(
         "valgrind --tool=callgrind --quiet --callgrind-out-file={}{toggles}",
         file.display()
@@ -105,6 +102,14 @@ fn of(
     let total = total(&text).context("callgrind counted nothing at all")?;
     ensure!(total > 0, "{functions:?}: not called, or without symbols in the provider");
     Ok(total as f64 / f64::from(count))
+}
+
+/// The options that start and stop the count at a function of whichever provider is loaded. Each is named whole: of
+/// several patterns that begin alike, callgrind heeds one.
+fn toggles(function: &str) -> impl Iterator<Item = String> {
+    RELEASES.iter().map(move |release| {
+        format!(" --toggle-collect=balboa_provider_{}::{function}", release.number)
+    })
 }
 
 /// The sum over all of a callgrind profile.

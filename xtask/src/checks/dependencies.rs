@@ -24,8 +24,7 @@ pub fn check() -> Result<()> {
     let metadata = cargo("metadata --format-version 1 --no-deps --locked").run()?.success()?;
     let used = crates(&serde_json::from_str(&metadata.stdout)?);
     compare(&used, &named(&page, CRATES))?;
-    let installed = [setup::DEMO, setup::ATTACK, setup::TEST, setup::KERNEL, setup::BINDINGS];
-    let installed = installed.concat().into_iter().map(str::to_owned).collect();
+    let installed = setup::ALL.concat().into_iter().map(str::to_owned).collect();
     compare(&installed, &named(&page, PROGRAMS))
 }
 

@@ -12,55 +12,68 @@ use crate::cargo::root;
 
 const PAGE: &str = "docs/conformance.md";
 
-/// Writes the page.
+/// Writes the page, of releases each with its tests.
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn update(counts: &Counts, tests: &Tests) -> Result<()> {
-    fs::write(root().join(PAGE), text(counts, tests))
-        .with_context(|| format!("cannot write {PAGE}"))?;
+pub fn update(releases: &[(Counts, Tests)]) -> Result<()> {
+    fs::write(root().join(PAGE), text(releases)).with_context(|| format!("cannot write {PAGE}"))?;
     report!("wrote {PAGE}");
     Ok(())
 }
 
-fn text(counts: &Counts, tests: &Tests) -> String {
-    let mut text = format!(
-        "# Conformance\n\n\
-        rdma-core's own tests of verbs, pyverbs, as Debian ships them, unmodified, on a software card.\n\
-        `cargo xtask conformance` runs them, and writes this page.\n\n\
-        rdma-core {}: **{counts}.**\n",
-        counts.release
-    );
-    section(&mut text, "Passed", tests, Outcome::Passed);
-    section(&mut text, "Skipped", tests, Outcome::Skipped);
-    section(&mut text, "Failed", tests, Outcome::Failed);
-    section(&mut text, "Errors", tests, Outcome::Error);
+const HEAD: &str = "\
+# Conformance
+
+rdma-core's own tests of verbs and rdma_cm, pyverbs, as releases of Debian ship them, unmodified, on a software card,
+each with its release's own libibverbs, librdmacm and Python. `cargo xtask conformance` runs them, and writes this page.
+They are told the card's IP address, which they would take from its network device.
+";
+
+fn text(releases: &[(Counts, Tests)]) -> String {
+    let mut text = HEAD.to_owned();
+    for (counts, tests) in releases {
+        let _ = write!(text, "\n## rdma-core {}\n\n**{counts}.**\n\n", counts.release);
+        text.push_str("| | why | tests |\n|---|---|---|\n");
+        for ((outcome, reason), modules) in rows(tests) {
+            let list = modules.iter().map(|(module, tests)| {
+                // What is wrong is named.
+                let names = if outcome >= Outcome::Failed {
+                    tests.join(", ")
+                } else {
+                    tests.len().to_string()
+                };
+                format!("{module} ({names})")
+            });
+            let list = list.collect::<Vec<_>>().join(", ");
+            let _ = writeln!(text, "| {} | {reason} | {list} |", word(outcome));
+        }
+    }
     text
 }
 
-/// The tests of one outcome, by module and reason.
-fn section(text: &mut String, title: &str, tests: &Tests, outcome: Outcome) {
-    let mut rows: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
-    for (name, judged) in tests.iter().filter(|(_, judged)| judged.outcome == outcome) {
+fn word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Passed => "passed",
+        Outcome::Skipped => "skipped",
+        Outcome::Failed => "failed",
+        Outcome::Found | Outcome::Error => "error",
+    }
+}
+
+/// The tests' names by their modules, by what became of them and why.
+type Rows<'a> = BTreeMap<(Outcome, String), BTreeMap<&'a str, Vec<&'a str>>>;
+
+fn rows(tests: &Tests) -> Rows<'_> {
+    let mut rows = Rows::new();
+    for (name, judged) in tests {
         let (module, test) = parts(name);
-        let reason = judged.text.trim().lines().last().unwrap_or_default();
-        rows.entry((module, reason)).or_default().push(test);
+        let reason = if judged.outcome == Outcome::Passed { "" } else { judged.text.trim() };
+        let reason = reason.lines().last().unwrap_or_default().replace('|', "\\|");
+        let modules = rows.entry((judged.outcome, reason)).or_default();
+        modules.entry(module).or_default().push(test);
     }
-    if rows.is_empty() {
-        return;
-    }
-    let has_reasons = outcome != Outcome::Passed;
-    let (head, rule) = if has_reasons {
-        ("| module | why | tests |", "|---|---|---|")
-    } else {
-        ("| module | tests |", "|---|---|")
-    };
-    let _ = writeln!(text, "\n## {title}\n\n{head}\n{rule}");
-    for ((module, reason), tests) in rows {
-        let reason = reason.replace('|', "\\|");
-        let why = if has_reasons { format!(" {reason} |") } else { String::new() };
-        let _ = writeln!(text, "| {module} |{why} {} |", tests.join(", "));
-    }
+    rows
 }
 
 /// A test's module, and its name without its class.
@@ -76,18 +89,21 @@ mod tests {
     use crate::conformance::Judged;
 
     #[test]
-    fn skipped_tests_stand_with_their_reason_and_their_like() {
-        let skipped = |text: &str| Judged { outcome: Outcome::Skipped, text: text.into() };
+    fn a_release_has_a_row_for_each_reason_with_its_modules() {
+        let judged = |outcome, text: &str| Judged { outcome, text: text.into() };
+        let skipped = |text: &str| judged(Outcome::Skipped, text);
         let tests = Tests::from([
             ("tests.test_a.A.test_one".into(), skipped("no | here")),
             ("tests.test_a.B.test_two".into(), skipped("no | here")),
-            ("tests.test_b.B.test_two".into(), skipped("gone")),
+            ("tests.test_b.B.test_two".into(), skipped("no | here")),
+            ("tests.test_b.B.test_three".into(), judged(Outcome::Failed, "a\nbad")),
+            ("tests.test_c.B.test_four".into(), judged(Outcome::Passed, "")),
         ]);
-        let counts = Counts { release: "44".into(), passed: 0, skipped: 3, failed: 0, errors: 0 };
-        let text = text(&counts, &tests);
-        assert!(text.contains("**0 passed, 3 skipped, 0 failed, 0 errors.**"), "{text}");
-        assert!(text.contains("| test_a | no \\| here | test_one, test_two |\n"), "{text}");
-        assert!(text.contains("| test_b | gone | test_two |\n"), "{text}");
-        assert!(!text.contains("## Passed"), "{text}");
+        let counts = Counts { release: 44, passed: 1, skipped: 3, failed: 1, errors: 0 };
+        let text = text(&[(counts, tests)]);
+        assert!(text.contains("## rdma-core 44\n\n**1 passed, 3 skipped, 1 failed"), "{text}");
+        assert!(text.contains("| passed |  | test_c (1) |\n"), "{text}");
+        assert!(text.contains("| skipped | no \\| here | test_a (2), test_b (1) |\n"), "{text}");
+        assert!(text.contains("| failed | bad | test_b (test_three) |\n"), "{text}");
     }
 }

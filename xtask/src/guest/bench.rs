@@ -42,7 +42,7 @@ pub struct Options {
 /// # Errors
 /// When the machine cannot be had, or a measurement fails.
 pub fn bench(options: &Options) -> Result<ExitCode> {
-    setup::packages(setup::TEST)?;
+    setup::packages(&setup::tests())?;
     let built = cargo::build()?;
     let parts = super::parts(options.kernel, &built)?;
     let parts = Parts { until: Instant::now() + LIMIT, ..parts };

@@ -31,7 +31,7 @@ pub fn kernel() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let started = Instant::now();
-    let apt = Apt::open(cache.place("apt"))?;
+    let apt = Apt::open(cache.place("apt"), &super::SUITES)?;
     let home = tempfile::Builder::new().prefix("build-").tempdir_in(cache.place("."))?;
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
     report!("fetching {SOURCE}");

@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use ibverbs_tests::agent::{Cable, End};
+use ibverbs_tests::cases::apps;
 use ibverbs_tests::guest::Hardware;
 use ibverbs_tests::guest_pair::{self, ADDRESSES, PAIRS, Side};
-use ibverbs_tests::process::Running;
+use ibverbs_tests::process::{Running, Task};
 use ibverbs_tests::runner::{self, Filter, Summary};
 use terminal::report;
 
@@ -82,7 +83,7 @@ fn run_pair(
         }
     };
     let sides = Rc::new(sides);
-    let repeat = format!("cargo xtask guest pair --kernel {}", version.name());
+    let repeat = format!("cargo xtask guest pair --kernel {} --only", version.name());
     let mut cases = guest_pair::cases(&sides);
     cases.retain(|case| takes(&case.name));
     let summary = runner::run(&cases, &Filter::default(), &parts.built, &repeat)?;
@@ -101,6 +102,7 @@ fn boot(home: &Path, ends: [End; 2], parts: &Parts) -> Result<([Running; 2], [Si
         fs::create_dir(&directory)?;
         let job = vm::agent_job(ends[number], ADDRESSES[number]);
         let machine = Machine::new(parts, Hardware::Plain, &directory)?;
+        compile_mpi(&directory.join("job"))?;
         machine
             .serve(&job, cable, ADDRESSES[number], None)
             .with_context(|| format!("machine {number}"))
@@ -113,4 +115,15 @@ fn boot(home: &Path, ends: [End; 2], parts: &Parts) -> Result<([Running; 2], [Si
         Side { end: ends[1], machine: second_machine },
     ];
     Ok(([first, second], sides))
+}
+
+/// Compiles the MPI program for a machine, where this one has a compiler for it.
+fn compile_mpi(job: &Path) -> Result<()> {
+    let (name, source) = apps::MPI;
+    fs::write(job.join(name), source)?;
+    if Task::is_installed("mpicc.openmpi") {
+        let task = Task::new("mpicc.openmpi").with_our_environment().directory(job);
+        task.words("-O2 -o").arg(guest_pair::MPI).arg(name).run()?.success()?;
+    }
+    Ok(())
 }

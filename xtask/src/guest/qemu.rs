@@ -32,7 +32,7 @@ impl Qemu {
     pub fn fetch(cache: &Cache, apt: &Apt) -> Result<Self> {
         report!("fetching {PACKAGE} of {SUITE}");
         let fill = |root: &std::path::Path| {
-            apt.unpack_with_dependencies(SUITE, PACKAGE, root)?;
+            apt.unpack_with_dependencies(SUITE, &[PACKAGE], root)?;
             Self { root: root.to_owned() }.task().arg("--version").run()?.success().map(drop)
         };
         cache.keep("qemu", SUITE, fill).map(|root| Self { root })

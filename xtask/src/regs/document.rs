@@ -317,6 +317,8 @@ fn transports() -> impl Iterator<Item = (&'static str, QpType)> {
     kinds
         .map(|code| (code.name, QpType::from_raw(code.value)))
         .filter(|(_, kind)| !transitions(*kind).is_empty())
+        // It changes as a UD QP does.
+        .filter(|(_, kind)| *kind != QpType::Gsi)
 }
 
 fn changes(kind: QpType) -> String {

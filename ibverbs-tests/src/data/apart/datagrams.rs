@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::line::Line;
 use super::{Done, Far, PSNS};
 use crate::data::PIECES;
+use crate::data::line::Line;
 use crate::data::link::{ACCESS, MAX_SGE, Options, Side, success};
 use crate::data::transfer::{self, Transfer};
 use crate::ffi::{Ah, Completion, Destination, Operation, Recv, Region};

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, ensure};
 use verbs_sys::current::verbs as v;
 
 use super::datagrams::{Datagrams, HEADER};
-use super::line::Line;
 use super::{Done, Half, Wishes};
+use crate::data::line::Line;
 use crate::data::link::{ACCESS, LIMIT, Options, Side, success};
 use crate::data::transfer;
 use crate::ffi::{Completion, Operation, Piece, Recv, Region, Send};

@@ -77,3 +77,36 @@ fn a_client_cannot_have_a_privileged_qkey() {
     assert!(refusal.reason.contains("0x80010000"), "{refusal:?}");
     to_init(0x7fff_ffff).unwrap();
 }
+
+#[test]
+fn a_client_cannot_have_queue_pair_1() {
+    let mut bench = Bench::new(1, 1);
+    let (peer, context, pdn, _fds) = owner(&mut bench);
+    let (cqn, _) = bench.cq(&peer, context, None);
+    let gsi = bench.server.cards[0].device.open_gsi().unwrap();
+    let wanted = CreateQp { kind: QpType::Gsi.0, ..wanted_qp(pdn, cqn) };
+    for _ in 0..2 {
+        let refusal = bench.refused(&peer, Request::CreateQp(wanted.clone()));
+        assert_eq!(refusal.errno, Errno::EINVAL as i32);
+        assert!(refusal.reason.contains("queue pair 1 is the driver's"), "{refusal:?}");
+        // Where there is none, neither.
+        bench.server.cards[0].device.close_gsi();
+    }
+    assert!(!gsi.is_open());
+    let gsi = bench.server.cards[0].device.open_gsi().unwrap();
+    // It is no client's.
+    let attributes = Attributes { mask: AttributeMask::STATE, ..Attributes::default() };
+    let group = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 7, 0, 2];
+    for request in [
+        Request::ModifyQp { qpn: 1, attributes: attributes.encode() },
+        Request::QueryQp { qpn: 1 },
+        Request::DestroyQp { qpn: 1 },
+        Request::AttachMulticast { qpn: 1, group },
+    ] {
+        let refusal = bench.refused(&peer, request);
+        assert_eq!(refusal.errno, Errno::EINVAL as i32, "{refusal:?}");
+    }
+    assert!(gsi.is_open());
+    let offered = Capabilities::from_bits_retain(bench.open(&peer, 0).0.limits.capabilities);
+    assert!(!offered.contains(Capabilities::GSI) && offered.contains(Capabilities::UD));
+}

@@ -9,6 +9,8 @@ use card_driver::address::PortAddress;
 use card_driver::backend::CardBackend;
 use card_driver::bringup::bring_up;
 use card_driver::fake::FakeCard;
+use card_driver::hosted::HostedOptions;
+use card_driver::soft::{self, SoftBackend, SoftCard};
 use fpga_regs::coyote::shell::Map;
 
 use fpga_regs::engine::event::{Event, EventType};
@@ -16,8 +18,11 @@ use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
 use fpga_regs::engine::window::{Capabilities, RELAY_PAGE};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use shim_abi::{AddressVector, ContextInfo, CreateQp, SOCKET_NAME};
+use softcard::Runtime;
 
+use crate::args::Cards;
 use crate::cards::{Card, Quarantine};
+use crate::images;
 use crate::server::*;
 use crate::state_dir::StateDir;
 
@@ -25,7 +30,7 @@ use crate::state_dir::StateDir;
 pub(super) struct Bench {
     pub(super) server: Server,
     pub(super) cards: Vec<Arc<FakeCard>>,
-    _state: StateDir,
+    state: StateDir,
     root: tempfile::TempDir,
 }
 
@@ -62,7 +67,60 @@ impl Bench {
         let cards = brought_up.collect();
         let listener = state.listen().unwrap();
         let server = Server::new(cards, listener, uid, &state).unwrap();
-        Self { server, cards: fakes, _state: state, root }
+        Self { server, cards: fakes, state, root }
+    }
+
+    /// One of software cards on a switch, which serve their interrupts themselves; the runtime is to be shut down
+    /// behind the bench.
+    pub(super) fn soft(cards: u32) -> (Self, Runtime) {
+        let (bench, runtime, _) = Self::soft_in(tempfile::tempdir().unwrap(), cards);
+        (bench, runtime)
+    }
+
+    /// As [`Self::soft`], with the images that a state directory tells of, and with the ways to the cards.
+    pub(super) fn soft_in(
+        root: tempfile::TempDir,
+        cards: u32,
+    ) -> (Self, Runtime, Vec<Arc<SoftBackend>>) {
+        let uid = nix::unistd::geteuid().as_raw();
+        let mut state = StateDir::claim(root.path(), uid).unwrap();
+        let store = Store::new(state.directory()).unwrap();
+        let soft = vec![SoftCard::default(); usize::try_from(cards).unwrap()];
+        let manifests = soft.iter().map(|_| None).collect();
+        let mut wanted = Cards { soft, manifests, ..Cards::default() };
+        let mut known = Vec::new();
+        for number in 0..cards {
+            let manifest = wanted.manifest(number).unwrap();
+            let card = &mut wanted.soft[number as usize];
+            let location = soft::location(number as usize);
+            known.push(match images::restored(&store, &location, card, &manifest) {
+                Some((had, manifest, record)) => {
+                    *card = had;
+                    (manifest, Some(record))
+                }
+                None => (manifest, None),
+            });
+        }
+        let (runtime, backends) = soft::start(&wanted.soft, &[], None, Vec::new(), 1).unwrap();
+        let backends: Vec<_> = backends.into_iter().map(Arc::new).collect();
+        let brought_up = (0..cards).zip(&backends).zip(known);
+        let brought_up = brought_up.map(|((number, backend), (manifest, record))| {
+            let backend: Arc<dyn CardBackend> = Arc::<SoftBackend>::clone(backend);
+            let address = PortAddress::default_of(number);
+            Card::start(number, backend, address, manifest, record, HostedOptions::default())
+                .unwrap()
+        });
+        let brought_up = brought_up.collect();
+        let listener = state.listen().unwrap();
+        let server = Server::new(brought_up, listener, uid, &state).unwrap();
+        (Self { server, cards: Vec::new(), state, root }, runtime, backends)
+    }
+
+    /// Ends it, as a balboad that dies; what its state directory has stays.
+    pub(super) fn die(self) -> tempfile::TempDir {
+        let Self { server, state, root, .. } = self;
+        drop((server, state));
+        root
     }
 
     /// Serves what is there, and does all work that waits for its turn.

@@ -275,7 +275,7 @@ fn what_a_dead_engine_kept_is_free_again_when_it_is_started_anew() {
         }
         assert_eq!((lost(&bench), limit(&bench)), (0, before.0), "round {round}");
         assert_eq!(bench.server.cards[0].users[0].free()[0], before.1 + 1);
-        assert_eq!(bench.cards[0].mapped().len(), 1, "the engine's own rings");
+        assert_eq!(bench.cards[0].mapped().len(), 2, "the engine's own rings, and queue pair 1's");
         let used = bench.server.clients.values().map(|it| it.usage.of(Resource::RingBytes));
         assert_eq!(used.sum::<u64>(), 0, "round {round}");
     }

@@ -94,7 +94,7 @@ unsafe fn put(cq: *mut CqObject, completion: &ibv_wc, time: u64) {
     let imm_data = unsafe { completion.__bindgen_anon_1.imm_data };
     // SAFETY: the queue is the caller's while it polls, and so are these places.
     unsafe {
-        let seen = &raw mut (*cq).verbs.cq_ex;
+        let seen = &raw mut (*cq).verbs.__bindgen_anon_1.cq_ex;
         (*seen.cast::<ibv_cq_ex>()).wr_id = completion.wr_id;
         (*seen.cast::<ibv_cq_ex>()).status = completion.status;
         (*cq).polling.completion =

@@ -314,6 +314,11 @@ impl<T: Transport> Bench<T> {
 
     /// Takes a QP of datagrams from RESET to RTS.
     pub fn climb_datagrams(&mut self, qpn: u32) {
+        self.climb_with_qkey(qpn, 0x1234);
+    }
+
+    /// Takes a QP of datagrams to RTS, with a Q_Key.
+    pub fn climb_with_qkey(&mut self, qpn: u32, qkey: u32) {
         use AttributeMask as M;
         let steps = [
             (QpState::Init, M::PKEY_INDEX | M::PORT | M::QKEY),
@@ -322,7 +327,7 @@ impl<T: Transport> Bench<T> {
         ];
         for (state, mask) in steps {
             let mask = mask | M::STATE;
-            let change = Attributes { mask, state, qkey: 0x1234, ..sound_attributes() };
+            let change = Attributes { mask, state, qkey, ..sound_attributes() };
             assert_eq!(self.modify(qpn, &change).status, AdminStatus::Success, "to {state:?}");
         }
         self.settle();

@@ -47,11 +47,15 @@ pub struct Manual {
     pub neighbours: BTreeMap<[u8; 16], [u8; 6]>,
     /// Address handles.
     pub ahs: BTreeMap<u32, CreateAh>,
+    /// Whether the peers of address handles are found; `None` where it cannot say.
+    pub finds: Option<bool>,
     pub members: BTreeSet<(u32, [u8; 16])>,
     pub counters: Vec<u64>,
     pub port: Option<PortAttributes>,
     /// The shared receive queue that the last message named.
     pub last_srqn: Option<u32>,
+    /// Whether QPs with something under way stand in line to send it.
+    pub keeps_in_line: bool,
 }
 
 impl Default for Manual {
@@ -68,10 +72,12 @@ impl Default for Manual {
             gids: BTreeMap::new(),
             neighbours: BTreeMap::new(),
             ahs: BTreeMap::new(),
+            finds: None,
             members: BTreeSet::new(),
             counters: Vec::new(),
             port: None,
             last_srqn: None,
+            keeps_in_line: false,
         }
     }
 }
@@ -143,6 +149,10 @@ impl Transport for Manual {
         Ok(())
     }
 
+    fn stands_in_line(&self, qpn: u32) -> bool {
+        self.keeps_in_line && self.under_way(qpn) > 0
+    }
+
     fn query_qp(&self, qpn: u32) -> Option<Attributes> {
         self.qps.get(&qpn).map(|qp| qp.attributes)
     }
@@ -160,6 +170,11 @@ impl Transport for Manual {
 
     fn destroy_ah(&mut self, ah: u32) {
         assert!(self.ahs.remove(&ah).is_some(), "address handle {ah:#x} does not exist");
+    }
+
+    fn query_ah(&self, ah: u32) -> Result<bool, AdminStatus> {
+        assert!(self.ahs.contains_key(&ah), "address handle {ah:#x} does not exist");
+        self.finds.ok_or(AdminStatus::Unsupported)
     }
 
     fn set_member(

@@ -150,7 +150,7 @@ impl Rig {
         let published = Arc::<Published>::default();
         let vectors = Rc::new(Arc::clone(&published));
         let mut card =
-            Card::new(Map::default(), port, IcrcPolicy::CheckAll, pool, vectors, published);
+            Card::new(Default::default(), port, IcrcPolicy::CheckAll, pool, vectors, published);
         card.network.set_identity(Identity { mac: own, ipv4: 0x0a00_0001 });
         let memory = mapping(BYTES as usize);
         let shared = DmaMemory::Shared { mapping: Arc::clone(&memory), offset: 0 };
@@ -224,6 +224,11 @@ impl Rig {
         self.run(Command::DestroyQp, &Destroy { number: self.qpn }.encode());
     }
 
+    /// Asks for the end of the QP that is driven.
+    pub fn ask_to_destroy(&mut self) {
+        self.ask(Command::DestroyQp, &Destroy { number: self.qpn }.encode());
+    }
+
     fn enable(&mut self) {
         let shape = Geometry::large(CTRL_CNFG_DEFAULT).unwrap();
         let (ctid, stream, valid) = (0, Stream::Host, true);
@@ -246,8 +251,14 @@ impl Rig {
         }
     }
 
-    /// Has the card execute a command.
+    /// Has the card execute a command, which it does at once.
     fn try_run(&mut self, opcode: Command, blocks: &[Block]) -> Completion {
+        self.ask(opcode, blocks);
+        self.answer().unwrap()
+    }
+
+    /// Gives the card a command.
+    fn ask(&mut self, opcode: Command, blocks: &[Block]) {
         let header = Header { opcode, blocks: blocks.len() as u8, tag: 1, response: 0 };
         for (number, block) in blocks.iter().enumerate() {
             let mut block = *block;
@@ -258,9 +269,13 @@ impl Rig {
             self.commands += 1;
         }
         self.write_register(window::ADMIN_DOORBELL, self.commands.into());
-        let completion = Completion::decode(&[self.entry(ANSWERS, self.answers).unwrap()]);
+    }
+
+    /// The answer to the next command, if there is one.
+    pub fn answer(&mut self) -> Option<Completion> {
+        let completion = Completion::decode(&[self.entry(ANSWERS, self.answers)?]);
         self.answers += 1;
-        completion
+        Some(completion)
     }
 
     fn run(&mut self, opcode: Command, blocks: &[Block]) -> Completion {
@@ -364,9 +379,15 @@ impl Rig {
     }
 
     pub fn modify(&mut self, attributes: &Attributes) -> AdminStatus {
+        self.ask_to_modify(attributes);
+        self.answer().unwrap().status
+    }
+
+    /// Asks for a change of the QP that is driven.
+    pub fn ask_to_modify(&mut self, attributes: &Attributes) {
         let [head] = ModifyQp { qpn: self.qpn }.encode();
         let [first, second] = attributes.encode();
-        self.try_run(Command::ModifyQp, &[head, first, second]).status
+        self.ask(Command::ModifyQp, &[head, first, second]);
     }
 
     /// Takes the QP to RTS, towards one of a peer's.

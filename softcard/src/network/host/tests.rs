@@ -3,7 +3,9 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fpga_regs::coyote::shell::Map;
+use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::vfpga::user_csr;
+use fpga_regs::engine::window::{self, Capabilities};
 use roce::{Gid, IcrcPolicy, Qpn};
 
 use super::*;
@@ -61,8 +63,8 @@ fn shared() -> (Card, [Rc<RefCell<Ends>>; 2]) {
     let vectors = Rc::new(Arc::clone(&published));
     let port = Box::new(TestPort(Rc::clone(&ends[0])));
     let (policy, pool) = (IcrcPolicy::CheckAll, FramePool::new(8));
-    let mut card = Card::new(Map::default(), port, policy, pool, vectors, published);
-    card.network.host = Some(Host::new(Box::new(TestPort(Rc::clone(&ends[1])))));
+    let mut card = Card::new(Default::default(), port, policy, pool, vectors, published);
+    card.share_port(Box::new(TestPort(Rc::clone(&ends[1]))));
     card.network.set_identity(Identity { mac: OWN, ipv4: u32::from_be_bytes(OWN_IP) });
     (card, ends)
 }
@@ -241,4 +243,27 @@ fn a_card_that_is_never_idle_leaves_the_host_its_turn() {
     let sent = left(&cable);
     assert_eq!(sent.len(), 2 * HOST_TURN);
     assert_eq!(sent.iter().filter(|it| **it == frame).count(), HOST_TURN);
+}
+
+#[test]
+fn queue_pair_1_of_a_shared_port_is_the_hosts() {
+    let register = user_csr(0) + window::CAPABILITIES;
+    let offers = |card: &Card| {
+        let offered = Capabilities::from_bits_retain(card.read(0, Bar::Shell, register, 8));
+        assert!(offered.contains(Capabilities::UD));
+        offered.contains(Capabilities::GSI)
+    };
+    let (mut card, _) = shared();
+    assert!(!offers(&card));
+    card.reset();
+    assert!(!offers(&card), "a reset gives it no other port");
+    let published = Arc::<Published>::default();
+    let vectors = Rc::new(Arc::clone(&published));
+    let port = Box::new(TestPort(Rc::default()));
+    let (policy, pool) = (IcrcPolicy::CheckAll, FramePool::new(8));
+    let alone = Card::new(Default::default(), port, policy, pool, vectors, published);
+    assert!(offers(&alone));
+    let other = user_csr(1) + window::CAPABILITIES;
+    let others = Capabilities::from_bits_retain(alone.read(0, Bar::Shell, other, 8));
+    assert!(!others.contains(Capabilities::GSI), "it is of window 0");
 }

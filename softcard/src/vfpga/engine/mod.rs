@@ -78,7 +78,8 @@ fn engine_config(window: u8) -> EngineConfig {
             | Capabilities::INVALIDATE
             | Capabilities::MEMORY_WINDOW
             | Capabilities::MULTICAST
-            | Capabilities::XRC,
+            | Capabilities::XRC
+            | Capabilities::GSI,
         qps: 16_384,
         cqs: 16_384,
         rqs: 16_384,
@@ -228,6 +229,10 @@ impl Logic for QueueEngine {
         if let Some(event) = transport_event(&self.0, event) {
             self.0.handle(now, event, &mut RoceTransport(ports));
         }
+    }
+
+    fn withhold_gsi(&mut self) {
+        self.0.withhold(Capabilities::GSI);
     }
 
     fn hear_link(&mut self, now: u64, up: bool) {

@@ -70,6 +70,10 @@ impl Transport for RoceTransport<'_, '_> {
         })
     }
 
+    fn stands_in_line(&self, qpn: u32) -> bool {
+        Qpn::new(qpn).is_some_and(|qpn| self.0.stands_in_line(qpn))
+    }
+
     fn destroy_qp(&mut self, qpn: u32) {
         if let Some(qpn) = Qpn::new(qpn) {
             self.0.destroy_qp(qpn);
@@ -93,6 +97,10 @@ impl Transport for RoceTransport<'_, '_> {
 
     fn destroy_ah(&mut self, ah: u32) {
         self.0.destroy_ah(ah);
+    }
+
+    fn query_ah(&self, ah: u32) -> Result<bool, AdminStatus> {
+        self.0.is_ah_resolved(ah).ok_or(AdminStatus::NotFound)
     }
 
     fn set_member(
@@ -173,7 +181,7 @@ fn service(command: &CreateQp) -> Option<Service> {
     Some(match command.kind {
         QpType::Rc => Service::Reliable,
         QpType::Uc => Service::Unreliable,
-        QpType::Ud => Service::Datagram,
+        QpType::Ud | QpType::Gsi => Service::Datagram,
         QpType::XrcSend => Service::XrcSend,
         QpType::XrcReceive => Service::XrcReceive { domain: command.xrcdn },
         _ => return None,

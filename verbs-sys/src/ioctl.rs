@@ -176,6 +176,9 @@ pub const IB_UVERBS_GID_TYPE_ROCE_V1: u32 = 1;
 /// GID type: RoCE v2.
 pub const IB_UVERBS_GID_TYPE_ROCE_V2: u32 = 2;
 
+/// Bit of what libibverbs finds the kernel to support: optional access flags need not be taken off.
+pub const IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS: u64 = 1 << 0;
+
 /// Driver number: none of the kernel's.
 pub const RDMA_DRIVER_UNKNOWN: u32 = 0;
 /// Driver number: soft-RoCE, which stands behind a shadow device.

@@ -1,0 +1,250 @@
+//! `balboa capture`: what passes the port of a card that runs, as a pcapng file.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Write};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::geteuid;
+use shim_abi::Request;
+
+use crate::args;
+use crate::client::Client;
+
+/// How long the rest of a capture may take once it is ended.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Captures until it is told to end.
+///
+/// # Errors
+/// When there is no such balboad or card, it refuses, or the file cannot be written.
+pub fn capture(arguments: &args::Capture) -> anyhow::Result<()> {
+    let args::Capture { state_dir, card, output, qp, address, snap, ring, seconds, count } =
+        arguments;
+    // Before anything is captured: a signal ends it in order from the beginning.
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block().context("blocking signals")?;
+    let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context("signalfd")?;
+    let dir = shim_abi::state_dir(state_dir.as_deref(), geteuid().as_raw());
+    let mut client = Client::connect(&dir, Duration::ZERO)?;
+    let mut source = client.capture(&Request::Capture {
+        card: card.0,
+        qpns: qp.clone(),
+        address: address.map(args::Address::gid),
+        snap: *snap,
+        ring: ring.saturating_mul(1 << 20),
+    })?;
+    let mut sink = Sink::open(output)?;
+    let mut tally = Tally::default();
+    let mut deadline = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let mut ended = false;
+    let mut bytes = vec![0; 64 << 10];
+    loop {
+        let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        if is_over && ended {
+            bail!("balboad does not end the capture: what came is in {}", output.display());
+        }
+        let enough = count.is_some_and(|count| tally.frames >= count);
+        if !ended {
+            let ends = match is_over || enough {
+                true => true,
+                false => match wait(&source, &signals, deadline)? {
+                    Woken::Signal => true,
+                    Woken::Time => continue,
+                    Woken::Bytes => false,
+                },
+            };
+            if ends {
+                client.end_capture(card.0)?;
+                (ended, deadline) = (true, Some(Instant::now() + PATIENCE));
+                source.set_read_timeout(Some(PATIENCE))?;
+            }
+        }
+        match source.read(&mut bytes) {
+            Ok(0) => break,
+            Ok(length) => {
+                let came = bytes.get(..length).unwrap_or_default();
+                tally.take(came).map_err(anyhow::Error::msg)?;
+                if !sink.write(came).with_context(|| output.display().to_string())? {
+                    // Who read the output has what they wanted.
+                    return Ok(());
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock && ended => {}
+            Err(error) => return Err(error).context("the capture's socket"),
+        }
+    }
+    // Not on standard output, which may be the capture.
+    let _ = writeln!(io::stderr(), "{}", tally.told());
+    if !ended {
+        bail!("balboad ended the capture: it, or {card}, is gone");
+    }
+    Ok(())
+}
+
+/// Why there is something to do.
+#[derive(PartialEq, Eq)]
+enum Woken {
+    /// Something came.
+    Bytes,
+    /// The user wants it to end.
+    Signal,
+    /// Time has passed.
+    Time,
+}
+
+fn wait(
+    source: &UnixStream,
+    signals: &SignalFd,
+    deadline: Option<Instant>,
+) -> anyhow::Result<Woken> {
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    // Longer ones are waited for again.
+    let left = left.map_or(PollTimeout::NONE, |left| {
+        PollTimeout::try_from(left.saturating_add(Duration::from_millis(1)))
+            .unwrap_or(PollTimeout::MAX)
+    });
+    let mut fds = [
+        PollFd::new(source.as_fd(), PollFlags::POLLIN),
+        PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+    ];
+    poll(&mut fds, left).context("poll")?;
+    let [of_source, of_signals] = fds.map(|fd| fd.any().unwrap_or(false));
+    Ok(match (of_signals, of_source) {
+        (true, _) => Woken::Signal,
+        (false, true) => Woken::Bytes,
+        (false, false) => Woken::Time,
+    })
+}
+
+/// Where a capture goes.
+enum Sink {
+    File(File),
+    Output,
+}
+
+impl Sink {
+    /// Opens a file to be written anew, or takes standard output for `-`. Frames carry the memory of programs, so
+    /// that a new file is the user's alone.
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::Output);
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        options.custom_flags(OFlag::O_NOFOLLOW.bits());
+        Ok(Self::File(options.open(path).with_context(|| path.display().to_string())?))
+    }
+
+    /// False when nobody reads it any more.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<bool> {
+        let written = match self {
+            Self::File(file) => file.write_all(bytes),
+            Self::Output => {
+                let mut out = io::stdout().lock();
+                out.write_all(bytes).and_then(|()| out.flush())
+            }
+        };
+        match written {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+            outcome => outcome.map(|()| true),
+        }
+    }
+}
+
+/// What came, counted by the blocks of the file.
+#[derive(Default)]
+struct Tally {
+    /// The beginning of a block whose rest is to come.
+    begun: Vec<u8>,
+    frames: u64,
+    lost: u64,
+}
+
+impl Tally {
+    const PACKET: u32 = 6;
+    const STATISTICS: u32 = 5;
+    /// Bytes of the longest block that balboad writes, and more.
+    const LONGEST: usize = 1 << 20;
+
+    fn take(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
+        self.begun.extend_from_slice(bytes);
+        let mut left = self.begun.as_slice();
+        while let (Some(kind), Some(length)) = (word(left, 0), word(left, 4)) {
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            if !(12..=Self::LONGEST).contains(&length) {
+                return Err("what balboad sent is no capture");
+            }
+            let Some((block, rest)) = left.split_at_checked(length) else { break };
+            match kind {
+                Self::PACKET => self.frames = self.frames.saturating_add(1),
+                Self::STATISTICS => {
+                    // Its second option: behind the head, the interface, the time, and the first one.
+                    let lost = block.get(36..44).and_then(|it| it.try_into().ok());
+                    self.lost = self.lost.saturating_add(lost.map_or(0, u64::from_ne_bytes));
+                }
+                _ => {}
+            }
+            left = rest;
+        }
+        self.begun = left.to_vec();
+        Ok(())
+    }
+
+    fn told(&self) -> String {
+        match self.lost {
+            0 => format!("{} frames", self.frames),
+            lost => format!(
+                "{} frames, and {lost} lost: more came than was read; a larger --ring, a --qp or a --snap helps",
+                self.frames
+            ),
+        }
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(body.len()).unwrap() + 12;
+        let head = [kind.to_ne_bytes(), length.to_ne_bytes()].concat();
+        [&head[..], body, &length.to_ne_bytes()].concat()
+    }
+
+    #[test]
+    fn frames_are_counted_wherever_the_bytes_are_cut() {
+        let statistics =
+            [[0; 12].as_slice(), &[0; 4], &9u64.to_ne_bytes(), &[0; 4], &3u64.to_ne_bytes()];
+        let statistics = block(Tally::STATISTICS, &[&statistics.concat()[..], &[0; 4]].concat());
+        let whole = [block(6, &[1; 60]), block(1, &[0; 8]), block(6, &[2; 8]), statistics].concat();
+        for cut in 0..whole.len() {
+            let mut tally = Tally::default();
+            tally.take(&whole[..cut]).unwrap();
+            tally.take(&whole[cut..]).unwrap();
+            assert_eq!((tally.frames, tally.lost, tally.begun.len()), (2, 3, 0), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_capture_is_told_and_not_collected() {
+        assert!(Tally::default().take(&[0; 64]).is_err());
+        assert!(Tally::default().take(&[0xff; 64]).is_err());
+    }
+}

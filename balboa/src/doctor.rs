@@ -1,0 +1,306 @@
+//! `balboa doctor`: what is wrong on this machine, a line for each check, with the mend.
+//!
+//! What is looked at is a [`Patient`]: the files of a machine below a root, and what balboad said. So each
+//! check is tried on machines that have what it looks for.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{getegid, geteuid, getgroups};
+use serde_json::{Value, json};
+use terminal::say;
+
+use crate::args;
+use crate::run::{self, refusal};
+use crate::state::{self, FORMAT, items, table, text};
+
+mod bus;
+mod cards;
+mod machine;
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It is as it should be.
+    Fine,
+    /// Nothing is there to be looked at.
+    Nothing,
+    /// It works, but something is lost by it, or was.
+    Note,
+    /// Programs fail by it.
+    Wrong,
+}
+
+impl Verdict {
+    /// The word that is printed for it.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Fine => "ok",
+            Self::Nothing => "-",
+            Self::Note => "note",
+            Self::Wrong => "WRONG",
+        }
+    }
+
+    /// The word for programs.
+    const fn key(self) -> &'static str {
+        match self {
+            Self::Fine => "ok",
+            Self::Nothing => "nothing",
+            Self::Note => "note",
+            Self::Wrong => "wrong",
+        }
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Finding {
+    /// The name of the check.
+    check: &'static str,
+    verdict: Verdict,
+    /// What was found, about which thing.
+    says: String,
+    /// What to do about it.
+    mend: Option<String>,
+}
+
+impl Finding {
+    fn new(check: &'static str, verdict: Verdict, says: impl Into<String>) -> Self {
+        Self { check, verdict, says: says.into(), mend: None }
+    }
+
+    fn fine(check: &'static str, says: impl Into<String>) -> Self {
+        Self::new(check, Verdict::Fine, says)
+    }
+
+    fn nothing(check: &'static str, says: impl Into<String>) -> Self {
+        Self::new(check, Verdict::Nothing, says)
+    }
+
+    fn note(check: &'static str, says: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { mend: Some(mend.into()), ..Self::new(check, Verdict::Note, says) }
+    }
+
+    fn wrong(check: &'static str, says: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { mend: Some(mend.into()), ..Self::new(check, Verdict::Wrong, says) }
+    }
+}
+
+/// A machine and its balboad.
+struct Patient {
+    /// Where its files are.
+    root: PathBuf,
+    /// Whose programs are to work.
+    user: u32,
+    /// That user's groups.
+    groups: Vec<u32>,
+    /// What balboad says; why it says nothing.
+    state: Result<Value, String>,
+    /// The provider for the machine's libibverbs, or why there is none.
+    provider: Result<String, String>,
+}
+
+impl Patient {
+    fn this_machine(state_dir: Option<&Path>) -> Self {
+        let groups = getgroups().unwrap_or_default();
+        Self {
+            root: PathBuf::from("/"),
+            user: geteuid().as_raw(),
+            groups: groups.into_iter().chain([getegid()]).map(nix::unistd::Gid::as_raw).collect(),
+            state: state::fetch(state_dir).map_err(|error| format!("{error:#}")),
+            provider: run::release().map_err(|error| error.to_string()),
+        }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// The text of a file; `None` where it cannot be read.
+    fn read(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.at(path)).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// The cards of balboad.
+    fn cards(&self) -> &[Value] {
+        self.state.as_ref().map(|state| items(&state["cards"])).unwrap_or_default()
+    }
+
+    /// Whether a card is driven in this way.
+    fn has(&self, driver: &str) -> bool {
+        self.cards().iter().any(|card| card["driver"] == driver)
+    }
+}
+
+/// Looks at everything and prints what was found; whether nothing is wrong.
+///
+/// # Errors
+/// When it cannot be printed.
+pub fn doctor(arguments: &args::Doctor) -> anyhow::Result<bool> {
+    let findings = examine(&Patient::this_machine(arguments.state_dir.as_deref()));
+    let well = findings.iter().all(|finding| finding.verdict != Verdict::Wrong);
+    if arguments.json {
+        let checks: Vec<Value> = findings.iter().map(as_json).collect();
+        let document = json!({ "format": FORMAT, "well": well, "checks": checks });
+        say(format_args!("{document:#}\n"))?;
+    } else {
+        say(format_args!("{}", as_text(&findings)))?;
+    }
+    Ok(well)
+}
+
+/// All checks, what everything else rests on first.
+fn examine(patient: &Patient) -> Vec<Finding> {
+    let checks: [fn(&Patient) -> Vec<Finding>; 20] = [
+        machine::balboad,
+        machine::release,
+        machine::provider,
+        machine::namespaces,
+        machine::reach,
+        machine::memlock,
+        machine::huge_pages,
+        machine::clock,
+        bus::iommu,
+        bus::binding,
+        bus::permissions,
+        bus::udev,
+        cards::contract,
+        cards::engine,
+        cards::link,
+        cards::mtu,
+        cards::gid,
+        cards::neighbour,
+        cards::frames,
+        cards::shadow,
+    ];
+    checks.iter().flat_map(|check| check(patient)).collect()
+}
+
+fn as_json(finding: &Finding) -> Value {
+    let Finding { check, verdict, says, mend } = finding;
+    json!({ "check": check, "verdict": verdict.key(), "says": says, "mend": mend })
+}
+
+fn as_text(findings: &[Finding]) -> String {
+    let rows = findings.iter().map(|Finding { check, verdict, says, mend }| {
+        let mend = mend.as_ref().map(|mend| format!(": {mend}")).unwrap_or_default();
+        let told = text(&Value::String(format!("{says}{mend}")));
+        vec![verdict.word().to_owned(), (*check).to_owned(), told]
+    });
+    table(&rows.collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine on which all is well: one software card, one behind VFIO.
+    pub(super) struct Machine {
+        pub(super) home: tempfile::TempDir,
+        pub(super) patient: Patient,
+    }
+
+    impl Machine {
+        pub(super) fn well() -> Self {
+            let home = tempfile::tempdir().unwrap();
+            let user = geteuid().as_raw();
+            let card = |number: u32, driver: &str, location: &str| {
+                json!({
+                    "card": number, "name": format!("balboa{number}"), "driver": driver,
+                    "location": location, "link": "switch", "link_up": true, "firmware": "1.0.1",
+                    "active_mtu": 4096, "max_mtu": 4096, "gids": ["fe80::1", "::ffff:10.0.0.1"],
+                    "windows": [{ "window": 0, "dead": null }], "shadow": null,
+                    "counters": { "drop_no_neighbour": 0 }, "quarantine": { "keys": 0 },
+                })
+            };
+            let state = json!({
+                "version": env!("CARGO_PKG_VERSION"), "pid": 7, "state_dir": "D", "contract": "1.0",
+                "cards": [card(0, "softcard", "soft:00:00.0"), card(1, "vfio-pci", "0000:3b:00.0")],
+            });
+            let machine = Self {
+                patient: Patient {
+                    root: home.path().to_owned(),
+                    user,
+                    groups: vec![],
+                    state: Ok(state),
+                    provider: Ok("P, for rdma-core 44".into()),
+                },
+                home,
+            };
+            machine.write("proc/7/limits", "Max locked memory  unlimited  unlimited  bytes\n");
+            machine.write("proc/self/limits", "Max locked memory  unlimited  unlimited  bytes\n");
+            machine.write("proc/sys/kernel/yama/ptrace_scope", "1\n");
+            machine.write("proc/sys/user/max_user_namespaces", "10000\n");
+            machine.write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+            machine.write("sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc");
+            machine.write("dev/vfio/7", "");
+            machine.write("etc/udev/rules.d/70-b.rules", "SUBSYSTEM==\"vfio\", GROUP=\"rdma\"\n");
+            machine.write("sys/class/iommu/dmar0/name", "");
+            machine.write("sys/bus/pci/drivers/vfio-pci/unbind", "");
+            machine.function("0000:3b:00.0", "0x903f", Some("vfio-pci"));
+            machine
+        }
+
+        pub(super) fn write(&self, path: &str, text: &str) {
+            let path = self.home.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        /// Puts a function into IOMMU group 7.
+        pub(super) fn function(&self, address: &str, device: &str, driver: Option<&str>) {
+            use std::os::unix::fs::symlink;
+            let at = format!("sys/bus/pci/devices/{address}");
+            self.write(&format!("{at}/vendor"), "0x10ee\n");
+            self.write(&format!("{at}/device"), device);
+            let root = self.home.path();
+            let group = root.join("sys/kernel/iommu_groups/7");
+            fs::create_dir_all(group.join("devices")).unwrap();
+            symlink(&group, root.join(&at).join("iommu_group")).unwrap();
+            symlink(root.join(&at), group.join("devices").join(address)).unwrap();
+            if let Some(driver) = driver {
+                let of = root.join("sys/bus/pci/drivers").join(driver);
+                symlink(of, root.join(&at).join("driver")).unwrap();
+            }
+        }
+
+        /// A field of the first card.
+        pub(super) fn card(&mut self, field: &str) -> &mut Value {
+            &mut self.patient.state.as_mut().unwrap()["cards"][0][field]
+        }
+
+        /// What a check says that must not find all well, and the mend.
+        pub(super) fn ill(&self, check: &str, verdict: Verdict) -> (String, String) {
+            let found = examine(&self.patient);
+            let ill: Vec<_> = found
+                .into_iter()
+                .filter(|it| matches!(it.verdict, Verdict::Note | Verdict::Wrong))
+                .collect();
+            let [Finding { check: of, verdict: is, says, mend }] = &*ill else {
+                panic!("one thing is wrong: {ill:?}")
+            };
+            assert_eq!((*of, *is), (check, verdict), "{ill:?}");
+            (says.clone(), mend.clone().unwrap())
+        }
+    }
+
+    #[test]
+    fn on_a_machine_that_is_well_every_check_is_fine() {
+        let machine = Machine::well();
+        let found = examine(&machine.patient);
+        let ill: Vec<_> = found.iter().filter(|it| it.verdict != Verdict::Fine).collect();
+        assert!(ill.is_empty(), "{ill:?}");
+        let text = as_text(&found);
+        assert!(text.starts_with("ok  balboad "), "{text}");
+        assert_eq!(as_json(&found[0])["verdict"], "ok");
+    }
+
+    #[test]
+    fn without_a_balboad_the_machine_is_looked_at_all_the_same() {
+        let mut machine = Machine::well();
+        machine.patient.state = Err("no balboad serves D: start one".into());
+        let (says, mend) = machine.ill("balboad", Verdict::Wrong);
+        assert_eq!((&*says, &*mend), ("no balboad serves D", "start one"));
+    }
+}

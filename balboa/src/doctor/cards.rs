@@ -1,0 +1,300 @@
+//! What balboad says of its cards.
+
+use serde_json::Value;
+
+use super::{Finding, Patient, items, text};
+
+/// Bytes of headers that the longest packet has beside its payload: IPv6, UDP, BTH, RETH, immediate data, ICRC.
+const HEADERS: u64 = 40 + 8 + 12 + 16 + 4 + 4;
+/// Counters of frames that were damaged on their way.
+const DAMAGED: [&str; 2] = ["rx_icrc_encapsulated", "drop_malformed"];
+
+/// One finding for each card at least.
+fn each(patient: &Patient, look: impl Fn(&str, &Value) -> Vec<Finding>) -> Vec<Finding> {
+    let cards = patient.cards().iter();
+    cards.flat_map(|card| look(&text(&card["name"]), card)).collect()
+}
+
+/// Whether card and driver are of one contract.
+pub(super) fn contract(patient: &Patient) -> Vec<Finding> {
+    const CHECK: &str = "contract";
+    let ours = patient.state.as_ref().map(|state| text(&state["contract"])).unwrap_or_default();
+    each(patient, |name, card| {
+        // Behind the version stands the profile of the engine.
+        let firmware = text(&card["firmware"]);
+        let theirs = firmware.rsplit_once('.').map_or(&*firmware, |(version, _)| version);
+        vec![match theirs == ours {
+            true => Finding::fine(CHECK, format!("{name} and balboad have version {ours}")),
+            false => Finding::note(
+                CHECK,
+                format!("{name} has version {theirs}, balboad {ours}: they use what both know"),
+                "install the release of balboad that goes with the card's image",
+            ),
+        }]
+    })
+}
+
+/// Whether the engines live, and nothing was leaked to them.
+pub(super) fn engine(patient: &Patient) -> Vec<Finding> {
+    const CHECK: &str = "engine";
+    each(patient, |name, card| {
+        let dead = items(&card["windows"]).iter().find(|window| !window["dead"].is_null());
+        let leaked: u64 = card["quarantine"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter_map(|it| it.1.as_u64())
+            .sum();
+        if let Some(needs) = card["flash"]["needs"].as_str() {
+            return vec![Finding::wrong(
+                CHECK,
+                format!(
+                    "{name} needs to be flashed again: {}",
+                    needs.replace(char::is_control, "?")
+                ),
+                format!("balboa flash rollback {name}, or balboa flash apply {name} FILE"),
+            )];
+        }
+        vec![match dead {
+            Some(window) => Finding::wrong(
+                CHECK,
+                format!(
+                    "{name}: engine {} is dead: {}",
+                    text(&window["window"]),
+                    text(&window["dead"])
+                ),
+                format!("balboa reset {name}"),
+            ),
+            None if leaked > 0 => Finding::note(
+                CHECK,
+                format!(
+                    "{name}: the card did not confirm the end of some objects, which are leaked"
+                ),
+                format!("balboa reset {name}, when no program uses it"),
+            ),
+            None => Finding::fine(CHECK, format!("{name} runs")),
+        }]
+    })
+}
+
+/// Whether the ports are on their cables.
+pub(super) fn link(patient: &Patient) -> Vec<Finding> {
+    const CHECK: &str = "link";
+    each(patient, |name, card| {
+        let link = text(&card["link"]);
+        vec![match card["link_up"] == true {
+            true => Finding::fine(CHECK, format!("{name} is up, {link}")),
+            false => Finding::wrong(
+                CHECK,
+                format!("{name} is down, {link}"),
+                format!(
+                    "balboa link {name} up; where it stays down, see to its cable and the other end"
+                ),
+            ),
+        }]
+    })
+}
+
+/// Whether packets of the path MTU fit the cables.
+pub(super) fn mtu(patient: &Patient) -> Vec<Finding> {
+    const CHECK: &str = "MTU";
+    each(patient, |name, card| {
+        let number = |field: &str| card[field].as_u64().unwrap_or(0);
+        let (active, largest) = (number("active_mtu"), number("max_mtu"));
+        if active < largest {
+            return vec![Finding::note(
+                CHECK,
+                format!("{name} sends packets of {active} bytes, and could of {largest}"),
+                "raise the MTU of its port's network",
+            )];
+        }
+        let needed = active.saturating_add(HEADERS);
+        let link = text(&card["link"]);
+        let devices = link.strip_prefix("packet:").map(str::to_owned);
+        let shadow = card["shadow"]["netdev"].as_str().map(|_| text(&card["shadow"]["netdev"]));
+        for device in devices.into_iter().chain(shadow) {
+            let file = format!("sys/class/net/{device}/mtu");
+            // A name with a slash is no device's.
+            let mtu = patient.read(&file).filter(|_| !device.contains('/'));
+            let Some(mtu) = mtu.and_then(|mtu| mtu.parse::<u64>().ok()) else { continue };
+            if mtu < needed {
+                return vec![Finding::wrong(
+                    CHECK,
+                    format!(
+                        "{name}: {device} carries {mtu} bytes, and packets have up to {needed}"
+                    ),
+                    format!("sudo ip link set {device} mtu {needed}"),
+                )];
+            }
+        }
+        vec![Finding::fine(CHECK, format!("{name} sends packets of {active} bytes"))]
+    })
+}
+
+/// Whether the ports have addresses that others reach.
+pub(super) fn gid(patient: &Patient) -> Vec<Finding> {
+    const CHECK: &str = "GID";
+    each(patient, |name, card| {
+        let gids = items(&card["gids"]).iter().enumerate().filter(|(_, gid)| gid.is_string());
+        let routable = |gid: &Value| !text(gid).starts_with("fe80:");
+        let first = gids.into_iter().find(|(_, gid)| routable(gid));
+        vec![match first {
+            Some((index, gid)) => {
+                Finding::fine(CHECK, format!("{name} has {} at index {index}", text(gid)))
+            }
+            None => Finding::wrong(
+                CHECK,
+                format!("{name} has no address but its link-local one"),
+                match card["shadow"].is_null() {
+                    true => format!("balboa addr {name} add ADDRESS/PREFIX"),
+                    false => format!("sudo ip addr add ADDRESS/PREFIX dev {name}"),
+                },
+            ),
+        }]
+    })
+}
+
+/// Whether peers were found.
+pub(super) fn neighbour(patient: &Patient) -> Vec<Finding> {
+    const CHECK: &str = "neighbour";
+    each(patient, |name, card| {
+        let lost = card["counters"]["drop_no_neighbour"].as_u64().unwrap_or(0);
+        vec![match lost {
+            0 => Finding::fine(CHECK, format!("{name} found whom it looked for")),
+            lost => Finding::note(
+                CHECK,
+                format!("{name}: {lost} datagrams were lost, for nobody answered at their address"),
+                "see to it that the peer is up, on the same link, and has that address (balboa addr CARD show there)",
+            ),
+        }]
+    })
+}
+
+/// Whether frames come undamaged.
+pub(super) fn frames(patient: &Patient) -> Vec<Finding> {
+    const CHECK: &str = "frames";
+    each(patient, |name, card| {
+        let counts = DAMAGED.map(|name| (name, card["counters"][name].as_u64().unwrap_or(0)));
+        let damaged = counts.iter().filter(|(_, count)| *count > 0);
+        let named: Vec<_> = damaged.map(|(name, count)| format!("{name} {count}")).collect();
+        vec![match named.is_empty() {
+            true => Finding::fine(CHECK, format!("{name} received none that was damaged")),
+            false => Finding::note(
+                CHECK,
+                format!("{name} received frames that were damaged: {}", named.join(", ")),
+                "see to the cable, and to forward error correction, which both ends must have alike",
+            ),
+        }]
+    })
+}
+
+/// Whether programs find a card that the kernel shows, and get our provider for it.
+pub(super) fn shadow(patient: &Patient) -> Vec<Finding> {
+    const CHECK: &str = "shadow";
+    each(patient, |name, card| {
+        let shadow = &card["shadow"];
+        if shadow.is_null() {
+            return vec![Finding::fine(CHECK, format!("{name} is found by balboa run"))];
+        }
+        vec![match shadow["trouble"].as_str() {
+            None => {
+                Finding::fine(CHECK, format!("{name} is found as {}", text(&shadow["rdma_device"])))
+            }
+            Some(trouble) => match trouble.rsplit_once(": ") {
+                Some((says, mend)) => Finding::wrong(CHECK, format!("{name}: {says}"), mend),
+                None => Finding::wrong(CHECK, format!("{name}: {trouble}"), "start balboad again"),
+            },
+        }]
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::Verdict;
+    use super::super::tests::Machine;
+
+    /// Changes a field of a card, and takes what is then wrong.
+    fn ill(
+        field: &str,
+        value: serde_json::Value,
+        check: &str,
+        verdict: Verdict,
+    ) -> (String, String) {
+        let mut machine = Machine::well();
+        *machine.card(field) = value;
+        machine.ill(check, verdict)
+    }
+
+    #[test]
+    fn each_check_of_a_card_tells_what_is_wrong_and_what_to_type() {
+        use Verdict::{Note, Wrong};
+        let shadow = |trouble| json!({ "netdev": "b", "rdma_device": "b", "trouble": trouble });
+        for (field, value, check, verdict, says, mend) in [
+            ("firmware", json!("1.1.1"), "contract", Note, "version 1.1, balboad 1.0", "install"),
+            (
+                "windows",
+                json!([{ "window": 2, "dead": "it is" }]),
+                "engine",
+                Wrong,
+                "engine 2 is dead: it is",
+                "balboa reset balboa0",
+            ),
+            ("quarantine", json!({ "keys": 3 }), "engine", Note, "leaked", "balboa reset balboa0"),
+            ("link_up", json!(false), "link", Wrong, "balboa0 is down", "balboa link balboa0 up"),
+            ("active_mtu", json!(1024), "MTU", Note, "of 1024 bytes, and could of 4096", "raise"),
+            ("gids", json!(["fe80::1"]), "GID", Wrong, "link-local", "balboa addr balboa0 add "),
+            (
+                "counters",
+                json!({ "drop_no_neighbour": 4 }),
+                "neighbour",
+                Note,
+                "4 datagrams",
+                "peer",
+            ),
+            (
+                "counters",
+                json!({ "rx_icrc_encapsulated": 2 }),
+                "frames",
+                Note,
+                "rx_icrc_encapsulated 2",
+                "cable",
+            ),
+            (
+                "shadow",
+                shadow(Some("rxe wins: install it")),
+                "shadow",
+                Wrong,
+                "rxe wins",
+                "install it",
+            ),
+        ] {
+            let (found, told) = ill(field, value, check, verdict);
+            assert!(found.contains(says), "{check}: {found}");
+            assert!(told.contains(mend), "{check}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_network_device_must_carry_the_longest_packet() {
+        let mut machine = Machine::well();
+        *machine.card("link") = json!("packet:eth0");
+        machine.write("sys/class/net/eth0/mtu", "1500\n");
+        let (says, mend) = machine.ill("MTU", Verdict::Wrong);
+        assert_eq!(says, "balboa0: eth0 carries 1500 bytes, and packets have up to 4180");
+        assert_eq!(mend, "sudo ip link set eth0 mtu 4180");
+        machine.write("sys/class/net/eth0/mtu", "4180\n");
+        let found = super::mtu(&machine.patient);
+        assert_eq!(found[0].verdict, Verdict::Fine);
+    }
+
+    #[test]
+    fn a_card_that_the_kernel_shows_has_its_addresses_from_there() {
+        let mut machine = Machine::well();
+        *machine.card("gids") = json!([null, "fe80::1"]);
+        *machine.card("shadow") = json!({ "netdev": "balboa0", "rdma_device": "balboa0" });
+        let (_, mend) = machine.ill("GID", Verdict::Wrong);
+        assert_eq!(mend, "sudo ip addr add ADDRESS/PREFIX dev balboa0");
+    }
+}

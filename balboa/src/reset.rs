@@ -1,0 +1,82 @@
+//! `balboa reset`: a card that begins anew.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use anyhow::bail;
+use nix::unistd::geteuid;
+use terminal::say;
+
+use crate::args;
+use crate::client::Client;
+use crate::state::{self, text};
+
+/// Asks, resets a card, and says when it is back; whether it was to be.
+///
+/// # Errors
+/// When there is no such balboad or card, or it cannot be reset.
+pub fn reset(arguments: &args::Reset) -> anyhow::Result<bool> {
+    let args::Reset { state_dir, card, yes } = arguments;
+    let state = state::fetch(state_dir.as_deref())?;
+    state::card(&state, *card)?;
+    if !yes {
+        if !io::stdin().is_terminal() {
+            bail!("nobody can be asked, for standard input is no terminal: say --yes");
+        }
+        let users = state::clients_of(&state, *card);
+        let users =
+            users.iter().map(|it| format!("{} ({})", text(&it["command"]), text(&it["pid"])));
+        say(format_args!("{}", question(&card.to_string(), &users.collect::<Vec<_>>())))?;
+        let mut answer = String::new();
+        io::stdin().lock().read_line(&mut answer)?;
+        if !is_yes(&answer) {
+            return Ok(false);
+        }
+    }
+    let dir = shim_abi::state_dir(state_dir.as_deref(), geteuid().as_raw());
+    let told = match Client::connect(&dir, Duration::ZERO)?.reset(card.0)? {
+        0 => format!("{card} was reset"),
+        programs => {
+            format!("{card} was reset; it comes up again when {programs} programs have closed it")
+        }
+    };
+    say(format_args!("{told}\n"))?;
+    io::stdout().flush()?;
+    Ok(true)
+}
+
+/// What a person is asked; no is what an empty line means.
+fn question(card: &str, users: &[String]) -> String {
+    let consequence = match users {
+        [] => format!("no program has {card} open"),
+        users => format!(
+            "{} will be told that the device is gone, and what is under way fails",
+            users.join(", ")
+        ),
+    };
+    format!("{consequence}. Reset {card}? [y/N] ")
+}
+
+fn is_yes(answer: &str) -> bool {
+    ["y", "yes"].contains(&&*answer.trim().to_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_plain_yes_resets() {
+        assert!(is_yes("y\n") && is_yes(" YES\n"));
+        assert!(!["", "\n", "n\n", "no", "yeah"].iter().any(|answer| is_yes(answer)));
+    }
+
+    #[test]
+    fn whom_it_costs_something_is_named_before() {
+        let users = ["ib_write_bw (42)".to_owned()];
+        let asked = question("balboa0", &users);
+        assert!(asked.starts_with("ib_write_bw (42) will be told"), "{asked}");
+        assert!(asked.ends_with("Reset balboa0? [y/N] "), "{asked}");
+        assert!(question("balboa0", &[]).starts_with("no program has balboa0 open"));
+    }
+}

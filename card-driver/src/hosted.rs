@@ -1,0 +1,472 @@
+//! An engine for cards that have none: queue engines on a thread of balboad's, over the published command registers.
+//!
+//! It is a back-end over a card's. In each vFPGA's pages of user registers it shows the window of a verbs queue
+//! engine, which the card itself does not have, so that all above drives it as any engine. Doorbell pages are memory of
+//! this process's; whoever rings wakes the thread. What the card has to do becomes posts (`stock_engine`), whose ends no
+//! interrupt tells: while there are some, the thread looks at the card's counters, at once and then less and less often.
+
+mod core;
+mod layout;
+mod memory;
+mod thread;
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::static_layer;
+use fpga_regs::coyote::tlb::Geometry;
+use fpga_regs::coyote::vfpga::{self, CONTROL_WINDOW_BASE, CONTROL_WINDOW_STRIDE, USER_CSR_OFFSET};
+use fpga_regs::engine::window;
+use hostmem::fdpass::duplicate;
+use hostmem::{
+    Access, AsleepWord, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, Waker, memfd,
+};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use softcard::WatchFilter;
+use stock_engine::{Budget, Gone, Pages, Posts, Settings};
+
+use self::core::{Bank, Core, UNDER_WAY_BYTES};
+use self::layout::Layout;
+use self::memory::{HostMemory, Slots};
+use crate::address::PortAddress;
+use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
+use crate::error::Error;
+use crate::lock::lock;
+use crate::shell::Shell;
+use crate::spaces::Spaces;
+
+/// How long the peer of an engine on a thread of balboad's may be silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostedOptions {
+    /// Without an answer for so long a queue pair fails.
+    pub watchdog: Duration,
+}
+
+impl Default for HostedOptions {
+    fn default() -> Self {
+        Self { watchdog: Duration::from_nanos(stock_engine::param::WATCHDOG) }
+    }
+}
+
+/// Byte offset of the asleep word in the thread's page.
+const ASLEEP: u32 = softcard::thread_page::ASLEEP_OFFSET;
+/// Byte offset of the lock that dies with the thread.
+const LIVENESS: u32 = softcard::thread_page::LIVENESS_OFFSET;
+/// Byte offset of the u32 that counts the microseconds in which the thread worked.
+const WORKED: u32 = softcard::thread_page::WORKED_OFFSET;
+
+/// What the thread shares with others.
+struct Shared {
+    card: u32,
+    below: Arc<dyn CardBackend>,
+    cores: Vec<Mutex<Core>>,
+    memory: HostMemory,
+    clock: Instant,
+    /// The thread's page, which others can only read, and its mapping.
+    words: OwnedFd,
+    page: Arc<SharedMapping>,
+    waker: Waker,
+    epoll: Epoll,
+    /// Eventfds of granted pages.
+    wakes: Mutex<BTreeMap<(u8, u8), EventFd>>,
+    shell: OnceLock<Weak<Shell>>,
+    end: AtomicBool,
+}
+
+/// A card without an engine, with engines over it.
+pub(crate) struct Hosted {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the shell of a card says that is wanted here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(crate) regions: u8,
+    pub(crate) small: Geometry,
+}
+
+impl Hosted {
+    /// Engines for the vFPGAs of a card that has come out of its reset.
+    ///
+    /// # Errors
+    /// [`Error::BringUp`] with what the card has not; memory's and the back-end's.
+    pub(crate) fn new(
+        card: u32,
+        below: Arc<dyn CardBackend>,
+        Found { regions, small }: Found,
+        address: PortAddress,
+        options: HostedOptions,
+    ) -> Result<Self, Error> {
+        let failed = |why: &str| Error::BringUp { card, why: why.into() };
+        let start = Layout::start(&below.iova_ranges()?);
+        let start = start.ok_or_else(|| failed("its bus has no room for 9 GiB of addresses"))?;
+        let layout = Arc::new(Layout::map(start, regions, &*below)?);
+        let memory = HostMemory::default();
+        let budget = Budget::default();
+        let mut cores = Vec::new();
+        for vfpga in 0..regions {
+            let mut bank = Bank { card: Arc::clone(&below), vfpga };
+            stock_engine::Registers::store(&mut bank, vfpga::WBACK.offset, layout.copies(vfpga));
+            let settings = Settings {
+                vfpga,
+                ipv4: address.ip.into(),
+                mac: address.mac(),
+                watchdog: u64::try_from(options.watchdog.as_nanos()).unwrap_or(u64::MAX),
+            };
+            let posts = Posts::new(bank, settings, budget.clone());
+            let hpid = std::process::id().wrapping_shl(6);
+            let pages = Pages::new(small, hpid, layout.sinks(vfpga));
+            let pages = pages.ok_or_else(|| failed("its small pages are not of 4 KiB"))?;
+            let core = Core::new(vfpga, posts, pages, memory.clone(), Arc::clone(&layout));
+            cores.push(Mutex::new(core));
+        }
+        let (words, page) = memfd::create_read_only_for_others("balboa-engine", PAGE_BYTES)?;
+        let page = Arc::new(page);
+        let kick = EventFd::new()?;
+        let epoll =
+            Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(Error::os("epoll_create1"))?;
+        listen(&epoll, &kick)?;
+        let asleep = AsleepWord::new(Arc::clone(&page), ASLEEP as usize)?;
+        let waker = Waker::new(asleep, kick);
+        let shared = Shared {
+            card,
+            below,
+            cores,
+            memory,
+            clock: Instant::now(),
+            words,
+            page,
+            waker,
+            epoll,
+            wakes: Mutex::default(),
+            shell: OnceLock::new(),
+            end: AtomicBool::new(false),
+        };
+        Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
+    }
+
+    /// Begins to work, with the shell by which the TLBs are reached.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] or [`Error::Os`] when there is no thread to be had.
+    pub(crate) fn serve(&self, shell: Weak<Shell>) -> Result<(), Error> {
+        // Once for each card that is brought up.
+        let _ = self.shared.shell.set(shell);
+        *lock(&self.thread) = Some(thread::start(&self.shared)?);
+        Ok(())
+    }
+}
+
+/// Wakes once for each time that a counter was signalled.
+fn listen(epoll: &Epoll, fd: &EventFd) -> Result<(), Error> {
+    let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
+    epoll.add(fd, event).map_err(Error::os("epoll_ctl"))
+}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        self.shared.end.store(true, Ordering::Release);
+        let _ = self.shared.waker.signal();
+        let thread = lock(&self.thread).take();
+        // It may be the thread itself that lets go last.
+        let others = thread.filter(|it| it.thread().id() != std::thread::current().id());
+        if let Some(thread) = others {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Where an offset of the shell's BAR lies in a window: the vFPGA, and the offset there.
+fn window_at(offset: u64) -> Option<(usize, u64)> {
+    let into = offset.checked_sub(CONTROL_WINDOW_BASE)?;
+    let (vfpga, at) = (into / CONTROL_WINDOW_STRIDE, into % CONTROL_WINDOW_STRIDE);
+    let register = at.checked_sub(USER_CSR_OFFSET)?;
+    (register < window::WINDOW_BYTES && vfpga < vfpga::MAX_VFPGAS)
+        .then_some((usize::try_from(vfpga).ok()?, register))
+}
+
+impl Shared {
+    fn now(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The engine in a window at an offset of a BAR, and the offset there.
+    fn core_at(&self, bar: Bar, offset: u64) -> Option<(u8, &Mutex<Core>, u64)> {
+        let (vfpga, register) = window_at(offset).filter(|_| bar == Bar::Shell)?;
+        let core = self.cores.get(vfpga)?;
+        Some((u8::try_from(vfpga).ok()?, core, register))
+    }
+
+    fn core(&self, vfpga: u8) -> Option<&Mutex<Core>> {
+        self.cores.get(usize::from(vfpga))
+    }
+
+    /// Tells the driver, on the vFPGA's vector, that its engine has something to say.
+    fn interrupt(&self, vfpga: u8) {
+        if let Some(vector) = self.below.vector(vfpga.into()) {
+            // A counter that is full has been signalled.
+            let _ = nix::unistd::write(vector, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Executes what a write to a window's register asks for, at once.
+    fn write_window(&self, vfpga: u8, core: &Mutex<Core>, register: u64, value: u64) {
+        let now = self.now();
+        let interrupt = {
+            let mut core = lock(core);
+            let Core { engine, posts, .. } = &mut *core;
+            engine.write_register(register, value, posts);
+            core.turn(now);
+            core.engine.take_interrupt()
+        };
+        if interrupt {
+            self.interrupt(vfpga);
+        }
+        let _ = self.waker.wake_if_asleep();
+    }
+}
+
+impl CardBackend for Hosted {
+    fn read32(&self, bar: Bar, offset: u64) -> u32 {
+        self.shared.below.read32(bar, offset)
+    }
+
+    fn write32(&self, bar: Bar, offset: u64, value: u32) {
+        self.shared.below.write32(bar, offset, value);
+    }
+
+    fn read64(&self, bar: Bar, offset: u64) -> u64 {
+        let Some((_, core, register)) = self.shared.core_at(bar, offset) else {
+            return self.shared.below.read64(bar, offset);
+        };
+        // An engine is there as long as its card is.
+        let gone = || self.shared.below.read32(Bar::Static, static_layer::PROBE) == u32::MAX;
+        if register == window::STATUS && gone() {
+            return u64::MAX;
+        }
+        lock(core).engine.read_register(self.shared.now(), register)
+    }
+
+    fn write64(&self, bar: Bar, offset: u64, value: u64) {
+        match self.shared.core_at(bar, offset) {
+            Some((vfpga, core, register)) => {
+                self.shared.write_window(vfpga, core, register, value);
+            }
+            None => self.shared.below.write64(bar, offset, value),
+        }
+    }
+
+    fn write_wide(&self, offset: u64, words: [u64; 4]) {
+        self.shared.below.write_wide(offset, words);
+    }
+
+    fn read_config(&self, offset: u16) -> u16 {
+        self.shared.below.read_config(offset)
+    }
+
+    fn write_config(&self, offset: u16, value: u16) {
+        self.shared.below.write_config(offset, value);
+    }
+
+    fn vector(&self, vector: u16) -> Option<BorrowedFd<'_>> {
+        self.shared.below.vector(vector)
+    }
+
+    fn wanted_back(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.below.wanted_back()
+    }
+
+    fn given_up(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.below.given_up()
+    }
+
+    fn dma_map(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
+        self.shared.below.dma_map(iova, length, memory.clone())?;
+        self.shared.memory.map(iova, length, &memory);
+        Ok(())
+    }
+
+    fn dma_unmap(&self, iova: u64, length: u64) -> Result<(), Error> {
+        self.shared.memory.unmap(iova, length);
+        self.shared.below.dma_unmap(iova, length)
+    }
+
+    fn dma_map_ahead(&self, iova: u64, length: u64, memory: DmaMemory) -> Result<(), Error> {
+        self.shared.memory.map(iova, length, &memory);
+        self.shared.below.dma_map_ahead(iova, length, memory)
+    }
+
+    fn dma_unmap_unused(&self, iova: u64, length: u64) -> Result<(), Error> {
+        self.shared.memory.unmap(iova, length);
+        self.shared.below.dma_unmap_unused(iova, length)
+    }
+
+    fn dma_piece(&self) -> u64 {
+        self.shared.below.dma_piece()
+    }
+
+    fn iova_ranges(&self) -> Result<Vec<(u64, u64)>, Error> {
+        let ranges = self.shared.below.iova_ranges()?;
+        let end = Layout::start(&ranges).unwrap_or(0);
+        let below = ranges.into_iter().filter(|(first, _)| *first < end);
+        Ok(below.map(|(first, last)| (first, last.min(end.saturating_sub(1)))).collect())
+    }
+
+    fn grant_kind(&self) -> GrantKind {
+        self.shared.below.grant_kind()
+    }
+
+    fn grant_page(&self, window: u8, page: u8) -> Result<DoorbellGrant, Error> {
+        let none =
+            || Error::Backend(format!("there is no doorbell page {page} of window {window}"));
+        let core = self.shared.core(window).ok_or_else(none)?;
+        let file = memfd::create("balboa-doorbells", PAGE_BYTES)?;
+        let mapping = SharedMapping::new(file.as_fd(), 0, PAGE_BYTES, Access::ReadWrite)?;
+        let slots = Slots(DoorbellPage::new(Arc::new(mapping), 0)?);
+        if !lock(core).engine.open_page(page, slots) {
+            return Err(none());
+        }
+        let granted = self.grant_opened(window, page, file);
+        if granted.is_err() {
+            self.revoke_page(window, page);
+        }
+        granted
+    }
+
+    fn revoke_page(&self, window: u8, page: u8) {
+        if let Some(core) = self.shared.core(window) {
+            lock(core).engine.close_page(page);
+        }
+        if let Some(wake) = lock(&self.shared.wakes).remove(&(window, page)) {
+            // It was added before; a set that has lost it has forgotten it.
+            let _ = self.shared.epoll.delete(&wake);
+        }
+    }
+
+    fn under_way(&self, window: u8, page: u8) -> Option<u64> {
+        let core = self.shared.core(window)?;
+        Some(lock(core).engine.under_way_bytes(page) as u64)
+    }
+
+    fn under_way_limit(&self) -> Option<u64> {
+        Some(UNDER_WAY_BYTES as u64)
+    }
+
+    fn reset(&self) -> Result<(), Error> {
+        let outcome = self.shared.below.reset();
+        for core in &self.shared.cores {
+            let mut core = lock(core);
+            let Core { engine, posts, pages, .. } = &mut *core;
+            engine.reset(posts);
+            posts.reset();
+            pages.reset();
+        }
+        outcome
+    }
+
+    fn record(&self, filter: WatchFilter, reader: UnixStream) -> Result<(), Error> {
+        self.shared.below.record(filter, reader)
+    }
+
+    fn end_record(&self) {
+        self.shared.below.end_record();
+    }
+
+    fn identity(&self) -> Identity {
+        // The stack looks at no ICRC, whatever its port could do.
+        Identity { icrc_policy: None, ..self.shared.below.identity() }
+    }
+
+    fn port_counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.shared.below.port_counters();
+        let mut sums = [0u64; 6];
+        for core in &self.shared.cores {
+            let core = lock(core);
+            let (tally, (conflicts, sinkings)) = (core.posts.tally(), core.pages.counts());
+            let values = [
+                tally.posts,
+                tally.refused,
+                tally.quarantined,
+                tally.lost_reads,
+                conflicts,
+                sinkings,
+            ];
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum = sum.saturating_add(value);
+            }
+        }
+        let names = [
+            "engine_posts",
+            "engine_refused",
+            "engine_quarantined_qps",
+            "engine_lost_reads",
+            "engine_page_conflicts",
+            "engine_pages_of_nobody",
+        ];
+        counters.extend(names.into_iter().zip(sums));
+        counters
+    }
+
+    fn spaces(&self) -> Option<&dyn Spaces> {
+        Some(self)
+    }
+
+    fn below(&self) -> Option<Arc<dyn CardBackend>> {
+        Some(Arc::clone(&self.shared.below))
+    }
+}
+
+impl Hosted {
+    /// What a client gets of a page that the engine looks at.
+    fn grant_opened(&self, window: u8, page: u8, file: OwnedFd) -> Result<DoorbellGrant, Error> {
+        if self.grant_kind() == GrantKind::Device {
+            // It maps its memory by itself; the page is not the function's, and nobody is woken: the thread looks.
+            let granted = self.shared.below.grant_page(window, page)?;
+            let DoorbellGrant::Device { iommu, ioas, life, .. } = granted else {
+                return Err(Error::Backend("a card behind VFIO grants itself".into()));
+            };
+            // Whoever is there now is not asleep for good.
+            let _ = self.shared.waker.wake_if_asleep();
+            return Ok(DoorbellGrant::Device { function: file, offset: 0, iommu, ioas, life });
+        }
+        let wake = EventFd::new()?;
+        listen(&self.shared.epoll, &wake)?;
+        let eventfd = wake.try_clone()?.into_fd();
+        lock(&self.shared.wakes).insert((window, page), wake);
+        let thread_page = duplicate(self.shared.words.as_fd());
+        let thread_page = thread_page.map_err(Error::os("dup of a descriptor"))?;
+        let wake =
+            WakeGrant { eventfd, thread_page, asleep: ASLEEP, liveness: LIVENESS, worked: WORKED };
+        Ok(DoorbellGrant::Page { page: file, wake })
+    }
+}
+
+impl Spaces for Hosted {
+    fn mend(&self, vfpga: u8, ctid: u8, vaddr: u64) -> Vec<[u64; 2]> {
+        self.shared.core(vfpga).map(|core| lock(core).mend(ctid, vaddr)).unwrap_or_default()
+    }
+
+    fn replace(&self, vfpga: u8, ranges: &[(u64, u64)], most: usize) -> Vec<Gone> {
+        let core = self.shared.core(vfpga);
+        core.map(|core| lock(core).replace(ranges, most)).unwrap_or_default()
+    }
+
+    fn close(&self, vfpga: u8, qpn: u32, most: usize) -> Vec<Gone> {
+        let Some(core) = self.shared.core(vfpga) else { return Vec::new() };
+        let mut core = lock(core);
+        let Some(ctid) = core.posts.ctid(qpn) else { return Vec::new() };
+        core.posts.close(ctid);
+        core.pages.close(ctid, most)
+    }
+
+    fn surface(&self, vfpga: u8) -> Vec<[u64; 2]> {
+        self.shared.core(vfpga).map(|core| lock(core).pages.surface()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,198 @@
+//! The engine of one vFPGA, with what is below it: posts, pages, memory.
+
+use std::sync::Arc;
+
+use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::vfpga::Bank as BankKind;
+use fpga_regs::engine::window::{Capabilities, Profile};
+use queue_engine::{Engine, EngineConfig, Payload, Piece, Unreachable};
+use stock_engine::param::{CTIDS, LOCAL};
+use stock_engine::{Locate, Pages, Posts, Registers, local_address};
+
+use super::layout::{BOUNCE_BYTES, Layout};
+use super::memory::{HostMemory, KernelRandom, Slots};
+use crate::backend::CardBackend;
+
+type HostedEngine = Engine<HostMemory, Slots, KernelRandom>;
+
+/// Bytes that are kept of what one client has under way, at most, beyond what each of its queue pairs has of its own.
+pub(super) const UNDER_WAY_BYTES: usize = 8 << 20;
+
+/// The bank of control registers of a vFPGA.
+#[derive(Clone)]
+pub(super) struct Bank {
+    pub(super) card: Arc<dyn CardBackend>,
+    pub(super) vfpga: u8,
+}
+
+impl Registers for Bank {
+    fn store(&mut self, register: u64, words: [u64; 4]) {
+        let bank = BankKind::Avx.cnfg(self.vfpga.into());
+        self.card.write_wide(bank.wrapping_add(register), words);
+    }
+
+    fn load(&mut self, register: u64) -> u64 {
+        let bank = BankKind::Avx.cnfg(self.vfpga.into());
+        self.card.read64(Bar::Shell, bank.wrapping_add(register))
+    }
+}
+
+/// What an engine over a published card offers: what that carries, and nothing that needs the tunnel.
+fn config(vfpga: u8) -> EngineConfig {
+    EngineConfig {
+        window: vfpga,
+        profile: Profile::Stock,
+        capabilities: Capabilities::RC
+            | Capabilities::WRITE
+            | Capabilities::READ
+            | Capabilities::RESIZE_CQ
+            | Capabilities::MODERATION,
+        // QPs 0 and 1 have a meaning of their own elsewhere.
+        qps: u32::from(CTIDS).saturating_sub(if vfpga == 0 { 2 } else { 0 }),
+        cqs: 4096,
+        rqs: 4096,
+        keys: 16_384,
+        ahs: 0,
+        groups: 0,
+        qps_per_group: 0,
+        log2_cq_entries: 22,
+        log2_sq_blocks: 18,
+        log2_rq_entries: 16,
+        max_rd_atomic: 16,
+        max_message: 1 << 30,
+        device_memory: 0,
+        under_way_bytes: UNDER_WAY_BYTES,
+    }
+}
+
+/// An engine and what is below it.
+pub(super) struct Core {
+    pub(super) engine: HostedEngine,
+    pub(super) posts: Posts<Bank>,
+    pub(super) pages: Pages,
+    vfpga: u8,
+    memory: HostMemory,
+    layout: Arc<Layout>,
+}
+
+impl Core {
+    pub(super) fn new(
+        vfpga: u8,
+        posts: Posts<Bank>,
+        pages: Pages,
+        memory: HostMemory,
+        layout: Arc<Layout>,
+    ) -> Self {
+        let engine = Engine::new(config(vfpga), KernelRandom);
+        Self { engine, posts, pages, vfpga, memory, layout }
+    }
+
+    /// Does a bounded piece of what there is to do; `true` if there was anything.
+    pub(super) fn turn(&mut self, now: u64) -> bool {
+        let Self { engine, posts, memory, layout, vfpga, .. } = self;
+        let mut did = engine.execute(now, memory, posts) | engine.poll(now, posts);
+        let mut place = Place { engine, memory, layout, vfpga: *vfpga, pieces: Vec::new() };
+        did |= posts.advance(now, &mut place);
+        while let Some(event) = posts.take_event() {
+            engine.handle(now, event, posts);
+            did = true;
+        }
+        did
+    }
+
+    /// The entries with which a transfer goes on that met no page.
+    pub(super) fn mend(&mut self, ctid: u8, vaddr: u64) -> Vec<[u64; 2]> {
+        let Self { engine, posts, pages, layout, vfpga, .. } = self;
+        let sunk = pages.counts().1;
+        let entries =
+            pages.mend(ctid, vaddr, |page| page_of(engine, posts, (layout, *vfpga), ctid, page));
+        if pages.counts().1 != sunk {
+            log::debug!(
+                "vFPGA {vfpga}: {vaddr:#x} of address space {ctid} is no memory, and leads to nobody's"
+            );
+            layout.clear_sink(*vfpga, ctid);
+        }
+        entries
+    }
+
+    /// Entries for the place of those whose memory goes away.
+    pub(super) fn replace(
+        &mut self,
+        ranges: &[(u64, u64)],
+        most: usize,
+    ) -> Vec<stock_engine::Gone> {
+        let Self { engine, posts, pages, layout, vfpga, .. } = self;
+        pages.replace(ranges, most, |ctid, page| {
+            page_of(engine, posts, (layout, *vfpga), ctid, page)
+        })
+    }
+}
+
+/// The page on the bus of a page of an address space.
+fn page_of(
+    engine: &HostedEngine,
+    posts: &Posts<Bank>,
+    (layout, vfpga): (&Layout, u8),
+    ctid: u8,
+    page: u64,
+) -> Option<u64> {
+    if !posts.is_open(ctid) {
+        return None;
+    }
+    let qpn = posts.qpn(ctid);
+    if page & LOCAL == 0 {
+        return engine.remote_page(qpn, page);
+    }
+    let iova = page & !LOCAL;
+    (layout.is_bounce(vfpga, ctid, iova) || engine.is_local_page(qpn, iova)).then_some(iova)
+}
+
+/// Where payload of messages lies.
+struct Place<'a> {
+    engine: &'a HostedEngine,
+    memory: &'a HostMemory,
+    layout: &'a Layout,
+    vfpga: u8,
+    pieces: Vec<Piece>,
+}
+
+impl Place<'_> {
+    /// Copies an inline payload out of the ring, which strangers on the link are not to reach, to a place that waits for
+    /// the card.
+    fn bounce(&self, qpn: u32, slot: u8) -> Option<(u64, u32)> {
+        let (iova, own, offset) = self.layout.bounce(self.vfpga, (qpn & 0x3f) as u8, slot);
+        let mut bytes = Vec::new();
+        for piece in &self.pieces {
+            let (ring, at) = self.memory.find(piece.iova, piece.length.into())?;
+            let before = bytes.len();
+            bytes.resize(before.checked_add(usize::try_from(piece.length).ok()?)?, 0);
+            ring.read_bytes(at, bytes.get_mut(before..)?).ok()?;
+        }
+        let length = u32::try_from(bytes.len()).ok()?;
+        if u64::from(length) > BOUNCE_BYTES {
+            return None;
+        }
+        own.write_bytes(offset, &bytes).ok()?;
+        Some((local_address(iova), length))
+    }
+}
+
+impl Locate for Place<'_> {
+    fn locate(
+        &mut self,
+        qpn: u32,
+        number: u64,
+        offset: u32,
+        length: u32,
+        slot: u8,
+    ) -> Result<(u64, u32), Unreachable> {
+        self.pieces.clear();
+        let payload = Payload::Message { number };
+        self.engine.resolve(qpn, payload, offset.into(), length, &mut self.pieces)?;
+        let first = *self.pieces.first().ok_or(Unreachable)?;
+        if self.memory.find(first.iova, first.length.into()).is_some() {
+            return self.bounce(qpn, slot).ok_or(Unreachable);
+        }
+        Ok((local_address(first.iova), first.length))
+    }
+}

@@ -1,0 +1,136 @@
+//! Where balboad's own memory for a published card lies on the bus: above the arena, so that it is in nobody's way.
+//!
+//! A card copies its counters to memory. Those of the network go astray, by an offset that is known (STOCK-20): guard pages
+//! lie where they hit. Nothing here reads any of them; the registers are asked.
+
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use fpga_regs::coyote::vfpga::CTIDS;
+use hostmem::{Access, DmaMemory, SharedMapping, memfd};
+use stock_engine::param::{ASTRAY, ASTRAY_BYTES};
+
+use crate::backend::CardBackend;
+use crate::error::Error;
+use crate::iova::ARENA_END;
+
+const LARGE_PAGE: u64 = 2 << 20;
+/// Bytes of bus addresses that all of it takes.
+const BYTES: u64 = 0x2_4000_0000;
+/// Bytes of the copies' own places.
+const COPIES_BYTES: u64 = 64 << 10;
+/// Bytes of a vFPGA's copies of its local counters.
+const COPIES: u64 = 0x400;
+/// Where the sinks and inline payloads begin.
+const OWN: u64 = 0x4000_0000;
+/// Bytes of an address space's own memory: its sink, and behind it its inline payloads.
+const OWN_OF_SPACE: u64 = 16 << 10;
+const SINK_BYTES: u64 = 4096;
+/// Bytes for an inline payload.
+pub(super) const BOUNCE_BYTES: u64 = 512;
+
+const _: () = assert!(
+    SINK_BYTES + BOUNCE_BYTES * stock_engine::param::BOUNCES as u64 <= OWN_OF_SPACE
+        && BOUNCE_BYTES >= fpga_regs::engine::wqe::MAX_INLINE as u64
+);
+
+/// Memory of balboad's own for a card.
+#[derive(Debug)]
+pub(super) struct Layout {
+    start: u64,
+    own: Arc<SharedMapping>,
+}
+
+impl Layout {
+    /// Where it begins, by the addresses that the card's bus has.
+    pub(super) fn start(ranges: &[(u64, u64)]) -> Option<u64> {
+        let ends = |&(first, last): &(u64, u64)| {
+            let end = last.saturating_add(1).min(ARENA_END) & !(LARGE_PAGE - 1);
+            end.checked_sub(BYTES).filter(|start| *start > first)
+        };
+        ranges.iter().filter_map(ends).max()
+    }
+
+    /// Maps it, for so many vFPGAs.
+    ///
+    /// # Errors
+    /// Memory's and the back-end's.
+    pub(super) fn map(start: u64, regions: u8, card: &dyn CardBackend) -> Result<Self, Error> {
+        card.dma_unmap(start, BYTES)?;
+        let make = |name, bytes: u64| -> Result<Arc<SharedMapping>, Error> {
+            let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+            let file = memfd::create(name, size)?;
+            Ok(Arc::new(SharedMapping::new(file.as_fd(), 0, size, Access::ReadWrite)?))
+        };
+        let map = |at: u64, bytes: u64, mapping: &Arc<SharedMapping>| {
+            let memory = DmaMemory::Shared { mapping: Arc::clone(mapping), offset: 0 };
+            card.dma_map(start.saturating_add(at), bytes, memory)
+        };
+        map(0, COPIES_BYTES, &make("balboad-copies", COPIES_BYTES)?)?;
+        let guard = make("balboad-guard", ASTRAY_BYTES)?;
+        for at in ASTRAY {
+            map(at, ASTRAY_BYTES, &guard)?;
+        }
+        let bytes = OWN_OF_SPACE.saturating_mul(CTIDS).saturating_mul(regions.into());
+        let own = make("balboad-sinks", bytes)?;
+        map(OWN, bytes, &own)?;
+        Ok(Self { start, own })
+    }
+
+    /// What stands in the registers of a vFPGA that say where copies of its counters go.
+    pub(super) fn copies(&self, vfpga: u8) -> [u64; 4] {
+        let local = self.start.saturating_add(COPIES.saturating_mul(vfpga.into()));
+        [local, local.saturating_add(0x100), self.start, self.start]
+    }
+
+    /// Byte offset of an address space's own memory.
+    fn offset(vfpga: u8, ctid: u8) -> u64 {
+        let space = u64::from(vfpga).saturating_mul(CTIDS).saturating_add(ctid.into());
+        space.saturating_mul(OWN_OF_SPACE)
+    }
+
+    /// The bus address of the sink of a vFPGA's first address space, and how far it is to the next one's.
+    pub(super) fn sinks(&self, vfpga: u8) -> (u64, u64) {
+        let first = self.start.saturating_add(OWN).saturating_add(Self::offset(vfpga, 0));
+        (first, OWN_OF_SPACE)
+    }
+
+    /// Whether a page on the bus is one of an address space's inline payloads.
+    pub(super) fn is_bounce(&self, vfpga: u8, ctid: u8, iova: u64) -> bool {
+        let (first, _) = self.sinks(vfpga);
+        let of_space = first.saturating_add(OWN_OF_SPACE.saturating_mul(ctid.into()));
+        let into = iova.checked_sub(of_space);
+        into.is_some_and(|into| (SINK_BYTES..OWN_OF_SPACE).contains(&into))
+    }
+
+    /// A place for an inline payload: its bus address, and the memory with its offset there.
+    pub(super) fn bounce(&self, vfpga: u8, ctid: u8, slot: u8) -> (u64, &SharedMapping, usize) {
+        let into = SINK_BYTES.saturating_add(BOUNCE_BYTES.saturating_mul(slot.into()));
+        let offset = Self::offset(vfpga, ctid).saturating_add(into);
+        let iova = self.start.saturating_add(OWN).saturating_add(offset);
+        (iova, &self.own, usize::try_from(offset).unwrap_or(usize::MAX))
+    }
+
+    /// Clears the sink of an address space, in which a stranger's bytes may lie.
+    pub(super) fn clear_sink(&self, vfpga: u8, ctid: u8) {
+        let offset = usize::try_from(Self::offset(vfpga, ctid)).unwrap_or(usize::MAX);
+        // It lies in the mapping, which can be written.
+        let _ = self.own.write_bytes(offset, &[0; SINK_BYTES as usize]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_lies_at_the_end_of_what_the_bus_has() {
+        assert_eq!(Layout::start(&[(0, u64::MAX)]), Some(ARENA_END - BYTES));
+        let small = 1u64 << 39;
+        assert_eq!(
+            Layout::start(&[(0, 0xfedf_ffff), (0xfef0_0000, small - 1)]),
+            Some(small - BYTES)
+        );
+        assert_eq!(Layout::start(&[(0, 1 << 32)]), None, "no room");
+    }
+}

@@ -1,0 +1,159 @@
+//! The thread that runs the engines of a card.
+
+use std::os::fd::AsFd as _;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use fpga_regs::engine::window::FATAL_RING_UNREACHABLE;
+use hostmem::{AsleepWord, Liveness, WakeFor};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::epoll::{EpollEvent, EpollTimeout};
+use nix::sys::prctl;
+use nix::sys::time::TimeSpec;
+
+use super::core::Core;
+use super::{ASLEEP, LIVENESS, Shared, WORKED};
+use crate::backend::GrantKind;
+use crate::error::Error;
+use crate::lock::lock;
+
+/// How long the thread sleeps behind work, with posts out.
+const FIRST_LOOK: u64 = 20_000;
+/// How long it comes to sleep with posts out: by so much the end of one is told late at most, where the card was slow.
+const LAST_LOOK: u64 = 1_000_000;
+/// How late, in nanoseconds, the kernel may wake it so as to wake others with it.
+const TIMER_SLACK: u64 = 1;
+
+/// Starts the thread; on return its life can be seen in its page.
+pub(super) fn start(shared: &Arc<Shared>) -> Result<JoinHandle<()>, Error> {
+    let (started, outcome) = mpsc::sync_channel(1);
+    let ours = Arc::clone(shared);
+    let run = move || {
+        let prepared = (|| -> hostmem::Result<_> {
+            let life = Liveness::hold(Arc::clone(&ours.page), LIVENESS as usize)?;
+            Ok((life, AsleepWord::new(Arc::clone(&ours.page), ASLEEP as usize)?))
+        })();
+        match prepared {
+            Ok((_life, asleep)) => {
+                let _ = started.send(Ok(()));
+                Runner { shared: &ours, asleep, worked: 0, look: FIRST_LOOK }.run();
+            }
+            Err(error) => drop(started.send(Err(error))),
+        }
+    };
+    let name = format!("engine{}", shared.card);
+    let thread = Builder::new().name(name).spawn(run);
+    let no_thread = |error: std::io::Error| {
+        Error::Backend(format!("a thread for the engines of balboa{}: {error}", shared.card))
+    };
+    let thread = thread.map_err(no_thread)?;
+    outcome.recv().map_err(|_| Error::Backend("the engines' thread ended".into()))??;
+    Ok(thread)
+}
+
+struct Runner<'a> {
+    shared: &'a Shared,
+    asleep: AsleepWord,
+    /// Nanoseconds of work.
+    worked: u64,
+    /// How long it sleeps next with posts out.
+    look: u64,
+}
+
+impl Runner<'_> {
+    fn run(&mut self) {
+        if let Err(errno) = prctl::set_timerslack(TIMER_SLACK) {
+            log::debug!("the engines' thread has coarse timers: {errno}");
+        }
+        while !self.shared.end.load(Ordering::Acquire) {
+            let begun = self.shared.now();
+            if self.round() {
+                self.look = FIRST_LOOK;
+                self.count(begun);
+                continue;
+            }
+            // The page is ours and can be written, so neither call fails.
+            let _ = self.asleep.prepare_sleep(WakeFor::All);
+            if !self.round() && !self.shared.end.load(Ordering::Acquire) {
+                self.sleep();
+            }
+            let _ = self.asleep.awake();
+        }
+    }
+
+    /// Tells clients, who read it modulo 2^32, how long the thread has worked.
+    fn count(&mut self, begun: u64) {
+        self.worked = self.worked.wrapping_add(self.shared.now().saturating_sub(begun));
+        let microseconds = self.worked.wrapping_div(1000) & u64::from(u32::MAX);
+        let word = u32::try_from(microseconds).unwrap_or_default();
+        let _ = self.shared.page.store_relaxed_u32(WORKED as usize, word);
+    }
+
+    /// A turn of every engine; `true` if there was anything to do.
+    fn round(&mut self) -> bool {
+        let mut did = false;
+        for (vfpga, core) in (0u8..).zip(&self.shared.cores) {
+            let (interrupt, lost) = {
+                let mut core = lock(core);
+                did |= core.turn(self.shared.now());
+                (core.engine.take_interrupt(), core.posts.lost())
+            };
+            if interrupt {
+                self.shared.interrupt(vfpga);
+            }
+            if let Some(ctid) = lost {
+                self.bury(vfpga, ctid);
+                did = true;
+            }
+        }
+        did
+    }
+
+    /// Fails a QP whose peer is silent, once the card reaches no memory for it any more: what is under way may land long
+    /// after its program has been told.
+    fn bury(&self, vfpga: u8, ctid: u8) {
+        let Some(core) = self.shared.core(vfpga) else { return };
+        let shell = self.shared.shell.get().and_then(std::sync::Weak::upgrade);
+        let qpn = lock(core).posts.qpn(ctid);
+        let ended = shell.map_or(Ok(()), |shell| shell.end_space(vfpga, qpn));
+        let mut core = lock(core);
+        let Core { engine, posts, .. } = &mut *core;
+        posts.bury(ctid);
+        if let Err(error) = ended {
+            log::error!("{error}: memory of QP {qpn} cannot be taken back from the card");
+            engine.fail(self.shared.now(), FATAL_RING_UNREACHABLE, posts);
+        }
+    }
+
+    /// Sleeps until somebody rings, or until it is time to look at the card.
+    fn sleep(&mut self) {
+        let now = self.shared.now();
+        let mut due = None;
+        let mut looks = false;
+        let rings_silently = self.shared.below.grant_kind() == GrantKind::Device;
+        for core in &self.shared.cores {
+            let core = lock(core);
+            looks |= core.posts.is_waiting() || (rings_silently && core.engine.has_qps());
+            due = due.into_iter().chain(core.engine.next_wake()).min();
+        }
+        let look = looks.then(|| now.saturating_add(self.look));
+        if looks {
+            self.look = self.look.saturating_mul(2).min(LAST_LOOK);
+        } else {
+            self.look = FIRST_LOOK;
+        }
+        let until: Option<u64> = due.into_iter().chain(look).min();
+        let wait = until.map(|until| Duration::from_nanos(until.saturating_sub(now)));
+        let mut polled = [PollFd::new(self.shared.epoll.0.as_fd(), PollFlags::POLLIN)];
+        match ppoll(&mut polled, wait.map(TimeSpec::from_duration), None) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => log::error!("the engines' thread cannot wait: {errno}"),
+        }
+        // Edges: what was seen is not seen again.
+        let mut events = [EpollEvent::empty(); 16];
+        let _ = self.shared.epoll.wait(&mut events, EpollTimeout::ZERO);
+    }
+}

@@ -1,0 +1,275 @@
+//! Images on their way into a card, by its own reconfiguration engine.
+//!
+//! The published driver's order: the shell is decoupled, the file goes in chunks of 2 MiB, each by a descriptor of the
+//! static layer's engine, the end of the last one is awaited, the shell is reset and coupled again, and then the card is
+//! brought up as one that has just come. One chunk is under way at a time, so that how far a card has come is known.
+//!
+//! Nothing here says that an image is there: [`Device::check_image`] asks the card, once it is up.
+
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bitstreams::{EngineKind, Manifest};
+use fpga_regs::coyote::pci::{Bar, RECONFIGURATION_VECTOR};
+use fpga_regs::coyote::shell;
+use fpga_regs::coyote::static_layer::{self as s, PrAddrHigh, PrCtrl, PrLen, PrQueue, PrStat};
+use fpga_regs::coyote::vfpga::user_csr;
+use fpga_regs::coyote::xdma;
+use fpga_regs::engine::window;
+use hostmem::{Access, DmaMemory, SharedMapping, memfd};
+
+use crate::backend::CardBackend;
+use crate::bringup;
+use crate::device::Device;
+use crate::error::{Error, GONE};
+use crate::iova::{ARENA_END, ARENA_START};
+
+/// How long a card may take for a chunk, or for its end: the published figure for a whole shell is below a second.
+pub const LIMIT: Duration = Duration::from_secs(10);
+
+/// How an image is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Bytes of a chunk, at most [`s::PR_CHUNK_BYTES`].
+    pub chunk: usize,
+    /// How long one may take.
+    pub limit: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { chunk: s::PR_CHUNK_BYTES as usize, limit: LIMIT }
+    }
+}
+
+/// What a look at a card came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The card is at a chunk still.
+    Waits,
+    /// The card has taken a chunk, or is given one.
+    Moved,
+    /// The card has all of it, and says that it is at its end.
+    Ended,
+}
+
+/// An image on its way.
+pub struct Loading {
+    card: u32,
+    backend: Arc<dyn CardBackend>,
+    image: Arc<[u8]>,
+    buffer: Arc<SharedMapping>,
+    pace: Pace,
+    /// Bytes that the card was given, and those that it has taken.
+    given: usize,
+    taken: usize,
+    /// What the card's count of descriptors was at the last look.
+    count: u32,
+    since: Instant,
+}
+
+impl Loading {
+    /// Bytes that the card has taken, and all.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        (self.taken as u64, self.image.len() as u64)
+    }
+
+    /// Whether the card was given anything: until then it has its old image.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.given > 0
+    }
+
+    fn failed(&self, why: String) -> Error {
+        Error::Load { card: self.card, why }
+    }
+
+    fn read(&self, register: u64) -> u32 {
+        self.backend.read32(Bar::Static, register)
+    }
+
+    fn write(&self, register: u64, value: u32) {
+        self.backend.write32(Bar::Static, register, value);
+    }
+
+    /// Looks at the card, and gives it the next chunk if it has taken the one before.
+    ///
+    /// # Errors
+    /// [`Error::Load`] where it does not go on, or does not say what it should: it has no image that is known then.
+    pub fn step(&mut self, now: Instant) -> Result<Step, Error> {
+        let ended = self.taken == self.image.len();
+        if self.taken < self.given || ended {
+            if self.read(s::PROBE) == u32::MAX {
+                return Err(self.failed(GONE.into()));
+            }
+            let count = self.read(s::PR_CNT);
+            let arrived = match count.wrapping_sub(self.count) {
+                0 => ended,
+                1 if !ended => true,
+                _ => {
+                    let expected = self.count;
+                    return Err(self.failed(format!(
+                        "it says that it has taken {count} chunks, behind {expected}: it began anew, as when its power went"
+                    )));
+                }
+            };
+            (self.count, self.taken) = (count, if arrived { self.given } else { self.taken });
+            let whole = self.taken == self.image.len();
+            if whole && PrStat::decode(self.read(s::PR_STAT)).done {
+                return Ok(Step::Ended);
+            }
+            if !arrived || whole {
+                return match now.saturating_duration_since(self.since) > self.pace.limit {
+                    false => Ok(Step::Waits),
+                    true => Err(self.failed(format!(
+                        "it did not {} within {:?}, at byte {} of {}",
+                        if whole { "come to the end" } else { "take a chunk" },
+                        self.pace.limit,
+                        self.taken,
+                        self.image.len()
+                    ))),
+                };
+            }
+        }
+        self.give(now)?;
+        Ok(Step::Moved)
+    }
+
+    fn give(&mut self, now: Instant) -> Result<(), Error> {
+        let left = self.image.get(self.taken..).unwrap_or_default();
+        let chunk = left.get(..self.pace.chunk).unwrap_or(left);
+        self.buffer.write_bytes(0, chunk)?;
+        let length = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
+        let last = chunk.len() == left.len();
+        let high = u16::try_from(ARENA_START >> 32).unwrap_or(u16::MAX);
+        self.write(s::PR_ADDR_LOW, ARENA_START as u32);
+        self.write(s::PR_ADDR_HIGH, PrAddrHigh { address: high }.encode());
+        self.write(s::PR_LEN, PrLen { length }.encode());
+        self.write(s::PR_CTRL, PrCtrl { start: true, last, clear: last }.encode());
+        self.given = self.taken.saturating_add(chunk.len());
+        self.since = now;
+        Ok(())
+    }
+}
+
+impl Device {
+    /// Takes a card that nobody uses from its engines, and prepares it for an image. It is without engines from then
+    /// on, until [`Self::finish_loading`] or [`Self::keep_image`].
+    ///
+    /// # Errors
+    /// [`Error::BringUp`], [`Error::Load`] and the back-end's: nothing was given to it then.
+    pub fn begin_loading(&mut self, image: Arc<[u8]>, pace: Pace) -> Result<Loading, Error> {
+        let card = self.number;
+        let failed = |why: &str| Error::Load { card, why: why.to_owned() };
+        if image.is_empty() || !(1..=s::PR_CHUNK_BYTES as usize).contains(&pace.chunk) {
+            return Err(failed("there is nothing to load, or in no such chunks"));
+        }
+        self.interrupts = None;
+        self.windows.iter_mut().for_each(|window| window.engine.close_gsi());
+        self.windows.clear();
+        let backend = Arc::clone(&self.backend);
+        backend.dma_unmap(ARENA_START, ARENA_END - ARENA_START)?;
+        bringup::prepare(card, &*backend, &self.manifest)?;
+        let queued = || PrQueue::decode(backend.read32(Bar::Static, s::PR_CTRL)).queued > 0;
+        if queued() {
+            // Of one that did not end.
+            backend.reset()?;
+            bringup::prepare(card, &*backend, &self.manifest)?;
+            if queued() {
+                return Err(failed(
+                    "its engine is at another image, and a reset does not end that",
+                ));
+            }
+        }
+        let bytes = s::PR_CHUNK_BYTES as usize;
+        let file = memfd::create("balboad-image", bytes)?;
+        let buffer = Arc::new(SharedMapping::new(file.as_fd(), 0, bytes, Access::ReadWrite)?);
+        let memory = DmaMemory::Shared { mapping: Arc::clone(&buffer), offset: 0 };
+        backend.dma_map(ARENA_START, s::PR_CHUNK_BYTES, memory)?;
+        let enable = xdma::INTERRUPT_BLOCK.wrapping_add(xdma::USER_INTERRUPT_ENABLE_SET);
+        backend.write32(Bar::Xdma, enable, xdma::USER_INTERRUPT_RECONFIGURATION);
+        backend.write32(Bar::Static, s::PR_DCPL_SET, 1);
+        let clear = PrCtrl { clear: true, ..PrCtrl::default() };
+        backend.write32(Bar::Static, s::PR_CTRL, clear.encode());
+        let count = backend.read32(Bar::Static, s::PR_CNT);
+        let (given, taken, since) = (0, 0, Instant::now());
+        Ok(Loading { card, backend, image, buffer, pace, given, taken, count, since })
+    }
+
+    /// Brings a card up that has taken all of an image, by what the image is. `up` has it before its interrupts are
+    /// served.
+    ///
+    /// # Errors
+    /// Where it does not come up as what the image is. It has no engine then.
+    pub fn finish_loading(
+        &mut self,
+        loading: Loading,
+        manifest: Manifest,
+        up: impl FnOnce(&mut Self),
+    ) -> Result<(), Error> {
+        let Loading { backend, .. } = loading;
+        let write = |register, value| backend.write32(Bar::Static, register, value);
+        backend.dma_unmap(ARENA_START, s::PR_CHUNK_BYTES)?;
+        write(s::PR_CTRL, PrCtrl { clear: true, ..PrCtrl::default() }.encode());
+        if let Some(vector) = backend.vector(RECONFIGURATION_VECTOR) {
+            // What was to be waited for has been looked at.
+            let _ = nix::unistd::read(vector, &mut [0; 8]);
+        }
+        bringup::reset_shell(&*backend);
+        write(s::PR_DCPL_CLR, 1);
+        self.come_up(manifest, up)
+    }
+
+    /// Brings a card up again that was given nothing, with the image that it had.
+    ///
+    /// # Errors
+    /// As [`Self::finish_loading`].
+    pub fn keep_image(&mut self, up: impl FnOnce(&mut Self)) -> Result<(), Error> {
+        self.backend.write32(Bar::Static, s::PR_DCPL_CLR, 1);
+        self.come_up(self.manifest.clone(), up)
+    }
+
+    fn come_up(&mut self, manifest: Manifest, up: impl FnOnce(&mut Self)) -> Result<(), Error> {
+        let before = std::mem::replace(&mut self.manifest, manifest);
+        let outcome = self.bring_up_anew().and_then(|()| self.check_image());
+        if let Err(error) = outcome {
+            self.manifest = before;
+            self.windows.clear();
+            return Err(error);
+        }
+        up(self);
+        self.serve_interrupts()
+    }
+
+    /// Asks the card whether it is what its manifest says.
+    ///
+    /// # Errors
+    /// [`Error::Load`] with what it is instead.
+    pub fn check_image(&self) -> Result<(), Error> {
+        let failed = |why: String| Err(Error::Load { card: self.number, why });
+        let name = &self.manifest.name;
+        let found = self.backend.read64(Bar::Shell, shell::N_REGIONS);
+        if self.windows.is_empty() || found == u64::MAX {
+            return failed(format!("it holds no image, and not {name}"));
+        }
+        if self.manifest.regions.is_some_and(|wanted| u64::from(wanted) != found) {
+            return failed(format!("it has {found} vFPGAs, and {name} has others"));
+        }
+        if self.manifest.engine == EngineKind::Vqe {
+            let magic = |index: u64| {
+                let register = user_csr(index).wrapping_add(window::MAGIC);
+                self.backend.read64(Bar::Shell, register) == window::MAGIC_VALUE
+            };
+            let there = (0..found).filter(|index| magic(*index)).count() as u64;
+            if there != found || self.windows.len() as u64 != found {
+                return failed(format!("{there} of its {found} vFPGAs hold a queue engine"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+use bitstreams::soft::{Logic, SoftImage};
+use fpga_regs::coyote::shell::Map;
+use softcard::{Runtime, Spoil};
+
+use super::*;
+use crate::address::PortAddress;
+use crate::bringup::bring_up;
+use crate::soft::{self, SoftBackend, SoftCard};
+
+/// Chunks of an image in these tests.
+const CHUNKS: u32 = 10;
+
+/// A software card, and the way to spoil what it does.
+struct Rig {
+    device: Device,
+    card: Arc<SoftBackend>,
+    runtime: Runtime,
+}
+
+fn manifest(vfpgas: u8) -> Manifest {
+    let (map, engine) = (Map::default(), EngineKind::Vqe);
+    Manifest { name: "test".into(), map, engine, regions: Some(vfpgas) }
+}
+
+fn image(vfpgas: u8) -> Arc<[u8]> {
+    let image = SoftImage::new(vec![Logic::Vqe; vfpgas.into()]).unwrap();
+    image.filled_to(1000).unwrap().to_bytes().into()
+}
+
+/// The time is the tests' own, so that no card is too slow for it but one that stands still.
+fn pace() -> Pace {
+    Pace { chunk: 100, limit: LIMIT }
+}
+
+impl Rig {
+    fn new(vfpgas: u8) -> Self {
+        let cards = [SoftCard { vfpgas: Some(vfpgas), ..SoftCard::default() }];
+        let (runtime, mut cards) = soft::start(&cards, &[], None, vec![], 0).unwrap();
+        let card = Arc::new(cards.remove(0));
+        let backend = Arc::<SoftBackend>::clone(&card);
+        let address = PortAddress::default_of(0);
+        let device = match vfpgas {
+            0 => Device::without_image(0, backend, address, manifest(0)),
+            _ => bring_up(0, backend, address, &manifest(vfpgas)).unwrap(),
+        };
+        Self { device, card, runtime }
+    }
+
+    /// Loads an image; how many chunks were seen to be taken.
+    fn load(&mut self, image: Arc<[u8]>, is: Manifest) -> Result<u64, (u64, Error)> {
+        let mut loading = self.device.begin_loading(image, pace()).unwrap();
+        let begun = Instant::now();
+        // Where a card stands still the time goes on.
+        let mut waited = 0;
+        loop {
+            match loading.step(begun + Duration::from_millis(waited)) {
+                Ok(Step::Ended) => break,
+                Ok(Step::Moved) => waited = 0,
+                Ok(Step::Waits) => waited += 10,
+                Err(error) => return Err((loading.progress().0 / 100, error)),
+            }
+        }
+        let taken = loading.progress().0 / 100;
+        self.device.finish_loading(loading, is, |_| {}).map_err(|error| (taken, error))?;
+        Ok(taken)
+    }
+
+    fn end(self) {
+        drop((self.device, self.card));
+        self.runtime.shutdown();
+    }
+}
+
+#[test]
+fn a_loaded_image_is_what_the_card_is_from_then_on_with_its_addresses() {
+    let mut rig = Rig::new(4);
+    let mut gids = rig.device.gids.clone();
+    gids[5] = [7; 16];
+    rig.device.set_gids(gids.clone(), vec![0; gids.len()]).unwrap();
+    for vfpgas in [1, 3, 4, 2] {
+        assert_eq!(rig.load(image(vfpgas), manifest(vfpgas)).unwrap(), u64::from(CHUNKS));
+        assert_eq!(rig.device.windows.len(), usize::from(vfpgas));
+        assert_eq!(rig.device.gids, gids);
+        assert!(rig.device.interrupts.is_some());
+        rig.device.check_image().unwrap();
+        rig.device.manifest.regions = Some(9);
+        let why = rig.device.check_image().unwrap_err().to_string();
+        assert!(why.contains("it has ") && why.contains("and test has others"), "{why}");
+        rig.device.manifest.regions = Some(vfpgas);
+    }
+    rig.end();
+}
+
+#[test]
+fn a_card_that_came_without_an_image_gets_one() {
+    let mut rig = Rig::new(0);
+    assert!(rig.device.is_dead());
+    assert!(rig.device.check_image().unwrap_err().to_string().contains("holds no image"));
+    rig.load(image(2), manifest(2)).unwrap();
+    assert_eq!((rig.device.windows.len(), rig.device.gids.len()), (2, 16));
+    rig.end();
+}
+
+#[test]
+fn whatever_goes_wrong_at_whichever_chunk_is_told_and_the_next_image_mends_it() {
+    for chunk in 0..CHUNKS {
+        for (how, why) in [
+            (Spoil::PowerLost, "began anew"),
+            (Spoil::WrongBit, "its shell reads all ones"),
+            (Spoil::Stall, "did not take a chunk within"),
+            (Spoil::NoEnd, "did not come to the end within"),
+        ] {
+            let mut rig = Rig::new(3);
+            rig.card.spoil_reconfiguration(chunk, how);
+            let (taken, error) = rig.load(image(2), manifest(2)).unwrap_err();
+            let error = error.to_string();
+            // A card whose power went at its first chunk counts from where it did.
+            let says = match (how, chunk) {
+                (Spoil::PowerLost, 0) => "did not take a chunk within",
+                _ => why,
+            };
+            assert!(error.contains(says), "{how:?} at {chunk}: {error}");
+            let ends = matches!(how, Spoil::WrongBit | Spoil::NoEnd);
+            let seen = if ends { CHUNKS } else { chunk };
+            assert_eq!(taken, u64::from(seen), "{how:?} at {chunk}");
+            assert!(rig.device.is_dead() && rig.device.check_image().is_err());
+            rig.load(image(1), manifest(1)).unwrap();
+            assert_eq!(rig.device.windows.len(), 1);
+            rig.end();
+        }
+    }
+}
+
+#[test]
+fn an_image_that_is_another_than_was_said_is_no_success() {
+    let mut rig = Rig::new(3);
+    let (_, error) = rig.load(image(2), manifest(3)).unwrap_err();
+    assert!(error.to_string().contains("its shell has 2 vFPGAs"), "{error}");
+    assert!(rig.device.is_dead());
+    rig.end();
+}
+
+#[test]
+fn a_card_that_was_given_nothing_has_its_image_still() {
+    let mut rig = Rig::new(3);
+    let loading = rig.device.begin_loading(image(2), pace()).unwrap();
+    assert!(!loading.has_begun() && rig.device.is_dead());
+    rig.device.keep_image(|_| {}).unwrap();
+    assert_eq!(rig.device.windows.len(), 3);
+    drop(loading);
+    for (bytes, chunk) in [(0, 100), (100, 0), (100, 3 << 20)] {
+        let pace = Pace { chunk, ..pace() };
+        assert!(rig.device.begin_loading(vec![0; bytes].into(), pace).is_err());
+        assert_eq!(rig.device.windows.len(), 3);
+    }
+    rig.end();
+}

@@ -1,0 +1,21 @@
+//! Address spaces of a card whose queue pairs have one each: whose memory their pages are, where none of them is a window's.
+
+pub use stock_engine::Gone;
+
+/// What says which pages of memory the address spaces of a card's vFPGAs have.
+pub trait Spaces: Send + Sync {
+    /// The entries of the small-page TLB with which a transfer goes on that met no page. There always are some: where
+    /// there is no memory they lead to memory that is nobody's.
+    fn mend(&self, vfpga: u8, ctid: u8, vaddr: u64) -> Vec<[u64; 2]>;
+
+    /// Entries, so many at most, for the place of those whose memory on the bus lies in these ranges, each by its first
+    /// byte and its bytes, and goes away.
+    fn replace(&self, vfpga: u8, ranges: &[(u64, u64)], most: usize) -> Vec<Gone>;
+
+    /// Has nothing be sent any more for a queue pair. Entries, so many at most, for the place of those of its address space:
+    /// it reaches no memory any more.
+    fn close(&self, vfpga: u8, qpn: u32, most: usize) -> Vec<Gone>;
+
+    /// The words that remove the entries which lead to nobody's memory, so that they are asked for again.
+    fn surface(&self, vfpga: u8) -> Vec<[u64; 2]>;
+}

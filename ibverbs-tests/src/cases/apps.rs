@@ -1,0 +1,233 @@
+//! The programs that people run, as docs/applications.md says: its recipes are the cases.
+//!
+//! A recipe is a block of that page, ```` ```sh NAME ````. Its first line is `# N cards, N MiB`: how many cards there
+//! are, of which each must be used, and how much they must have received; `, minutes` after it keeps the recipe out of
+//! the test command. Its last lines, `# TEXT`, are what the last command must say. Between them are commands of a
+//! shell: those that end with `&` are waited for until they listen, and must end well in the end; `kill $!` ends the
+//! last of them, which would not end by itself.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::Signal;
+
+use super::counters::counters;
+use super::rdmacm::nothing_left;
+use crate::namespace::Namespace;
+use crate::process::{Finished, PATH, Running};
+use crate::runner::{Case, Need};
+use crate::setting::{Daemon, Setting};
+
+const PAGE: &str = include_str!("../../../docs/applications.md");
+/// The MPI program of the recipes, in whose directory they are run.
+pub const MPI: (&str, &str) = ("mpi.c", include_str!("../../scripts/mpi.c"));
+/// How long one command may take.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// The programs and files of the recipes, and the packages that they come with.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("/usr/share/doc/libucx-dev/examples/ucp_client_server.c", "libucx-dev"),
+    ("cc", "gcc"),
+    ("fi_pingpong", "libfabric-bin"),
+    ("mpicc.mpich", "libmpich-dev"),
+    ("mpicc.openmpi", "libopenmpi-dev"),
+    ("mpirun.mpich", "mpich"),
+    ("mpirun.openmpi", "openmpi-bin"),
+    ("ucx_info", "ucx-utils"),
+    ("ucx_perftest", "ucx-utils"),
+];
+
+/// What a block of the page says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Recipe {
+    name: String,
+    cards: u32,
+    mebibytes: u64,
+    takes_minutes: bool,
+    commands: Vec<String>,
+    says: Vec<String>,
+}
+
+/// Those that take seconds, for the test command.
+pub fn quick() -> Vec<Case> {
+    recipes().into_iter().filter(|it| !it.takes_minutes).map(case).collect()
+}
+
+/// All of the page.
+pub fn all() -> Vec<Case> {
+    recipes().into_iter().map(case).collect()
+}
+
+fn case(recipe: Recipe) -> Case {
+    let mut needs = vec![Need::Program("unshare", "util-linux")];
+    let words = || recipe.commands.iter().flat_map(|line| line.split_whitespace());
+    let programs = PROGRAMS.iter().filter(|(program, _)| words().any(|word| word == *program));
+    needs.extend(programs.map(|&(program, package)| {
+        let need = if program.starts_with('/') { Need::File } else { Need::Program };
+        need(program, package)
+    }));
+    Case::new(format!("apps/{}", recipe.name), &needs, move |setting| run(setting, &recipe))
+}
+
+fn recipes() -> Vec<Recipe> {
+    // What is malformed is seen by the test below, and never run as something else.
+    blocks(PAGE).iter().filter_map(|(name, lines)| recipe(name, lines).ok()).collect()
+}
+
+/// The blocks of a page that have a name, with their lines.
+fn blocks(page: &str) -> Vec<(&str, Vec<String>)> {
+    let mut blocks = Vec::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        let Some(name) = line.strip_prefix("```sh ") else { continue };
+        let text: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+        // As the shell, which takes a line with the next where it ends with this.
+        let text = text.join("\n").replace("\\\n", " ");
+        blocks.push((name, text.lines().map(str::to_owned).collect()));
+    }
+    blocks
+}
+
+fn recipe(name: &str, lines: &[String]) -> Result<Recipe> {
+    let comment = |line: &String| line.strip_prefix("# ").map(str::to_owned);
+    let (first, rest) = lines.split_first().with_context(|| format!("{name} is empty"))?;
+    let first = comment(first).with_context(|| format!("{name} does not begin with # N cards"))?;
+    let count = rest.iter().position(|line| line.starts_with('#')).unwrap_or(rest.len());
+    let (commands, says) = rest.split_at(count);
+    let says: Option<Vec<_>> = says.iter().map(comment).collect();
+    let mut parts = first.split(", ");
+    let mut number = |units: [&str; 2]| {
+        let part = parts.next().unwrap_or_default();
+        let number = units.iter().find_map(|unit| part.strip_suffix(unit)?.trim().parse().ok());
+        number.with_context(|| format!("{name}: {part:?} is no number of {units:?}"))
+    };
+    let (cards, mebibytes): (u64, u64) = (number(["cards", "card"])?, number(["MiB", "MiB"])?);
+    let takes_minutes = match parts.next() {
+        None => false,
+        Some("minutes") => true,
+        Some(other) => bail!("{name}: {other:?} is not \"minutes\""),
+    };
+    let says = says.filter(|says| !says.is_empty());
+    Ok(Recipe {
+        name: name.to_owned(),
+        cards: u32::try_from(cards)?,
+        mebibytes,
+        takes_minutes,
+        commands: commands.to_vec(),
+        says: says.with_context(|| format!("{name} does not end with what it says"))?,
+    })
+}
+
+fn run(setting: &Setting, recipe: &Recipe) -> Result<()> {
+    let daemon = setting.balboad(&format!("--soft {}", recipe.cards))?;
+    let namespace = Namespace::new(setting, recipe.cards)?;
+    fs::write(setting.directory().join(MPI.0), MPI.1)?;
+    let mut running: Vec<Running> = Vec::new();
+    let mut last = None;
+    for command in &recipe.commands {
+        let shell = setting.task("sh").arg("-c");
+        let start = |line: &str| {
+            namespace
+                .task(setting, &shell.clone().arg(line))
+                .env("PATH", format!("{}:{PATH}", setting.bin.display()))
+                .env(shim_abi::STATE_DIR_VARIABLE, daemon.state_dir())
+                .limit(LIMIT)
+                .start()
+        };
+        if command == "kill $!" {
+            let server = running.pop().context("there is nothing to kill")?;
+            server.signal(Signal::SIGTERM)?;
+            server.wait()?;
+            continue;
+        }
+        match command.strip_suffix('&') {
+            Some(line) => {
+                let known = listeners(&namespace, &daemon)?;
+                let mut server = start(line)?;
+                server.wait_until("it listened", |_| {
+                    listeners(&namespace, &daemon).is_ok_and(|now| now > known)
+                })?;
+                running.push(server);
+            }
+            None => last = Some(beside(&running, start(command)?)?),
+        }
+    }
+    for server in running {
+        server.wait()?.success()?;
+    }
+    let last = last.context("the recipe runs nothing to its end")?;
+    for text in &recipe.says {
+        let says = last.stdout.contains(text) || last.stderr.contains(text);
+        ensure!(says, "expected {text:?}: {last}");
+    }
+    went_through(&daemon, recipe).with_context(|| format!("after {last}"))?;
+    nothing_left(&daemon)?;
+    daemon.stop()
+}
+
+/// How many sockets and identifiers of rdma_cm's wait for connections.
+fn listeners(namespace: &Namespace, daemon: &Daemon<'_>) -> Result<u64> {
+    let status = daemon.status()?;
+    let of_rdma_cm = status["connections"]["listeners"].as_u64();
+    Ok(namespace.listeners() as u64 + of_rdma_cm.context("no listeners")?)
+}
+
+/// A command to its end; where it fails, what the others said is shown as well.
+fn beside(others: &[Running], command: Running) -> Result<Finished> {
+    let said = || {
+        let said = others.iter().map(|it| format!("{}{}", it.output(), it.errors()));
+        format!("--- what runs beside it said\n{}", said.collect::<String>())
+    };
+    command.wait().and_then(Finished::success).with_context(said)
+}
+
+/// The bytes went by the cards, by each of them.
+fn went_through(daemon: &Daemon<'_>, recipe: &Recipe) -> Result<()> {
+    let mut received = Vec::new();
+    for card in 0..recipe.cards {
+        let counters = counters(daemon, usize::try_from(card)?)?;
+        received.push(counters.get("rcvd_bytes").copied().context("no rcvd_bytes")?);
+    }
+    let enough = received.iter().sum::<u64>() >= recipe.mebibytes << 20;
+    let idle = recipe.mebibytes > 0 && received.contains(&0);
+    ensure!(enough && !idle, "the cards received {received:?} bytes, not {} MiB", recipe.mebibytes);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_recipe_of_the_page_is_whole_and_runs_a_program_that_is_known() {
+        let blocks = blocks(PAGE);
+        assert!(blocks.len() > 5, "{blocks:?}");
+        for (name, lines) in blocks {
+            let recipe = recipe(name, &lines).unwrap();
+            assert!(recipe.cards > 0, "{name}");
+            let case = case(recipe);
+            assert!(case.needs.len() > 1, "{name} runs none of PROGRAMS");
+        }
+    }
+
+    #[test]
+    fn a_recipe_is_read_as_it_says() {
+        let page = "text\n```sh a/b\n# 2 cards, 16 MiB, minutes\nserve \\\n  it &\nask\n# done\n# well\n```\n```sh\nno\n```\n";
+        let blocks = blocks(page);
+        assert_eq!(blocks.len(), 1);
+        let (name, lines) = &blocks[0];
+        let expected = Recipe {
+            name: "a/b".into(),
+            cards: 2,
+            mebibytes: 16,
+            takes_minutes: true,
+            commands: vec!["serve    it &".into(), "ask".into()],
+            says: vec!["done".into(), "well".into()],
+        };
+        assert_eq!(recipe(name, lines).unwrap(), expected);
+        for wrong in [&lines[1..], &lines[..3], &[]] {
+            assert!(recipe(name, wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

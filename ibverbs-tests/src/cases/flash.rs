@@ -1,0 +1,270 @@
+//! Images of cards that run: loaded, put back, refused, and what is known of a card whoever dies meanwhile.
+
+use std::fs;
+use std::os::unix::fs::chown;
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::PERFTEST;
+use super::image::{OTHER, PUBLIC, SECRET};
+use crate::pair::{free_port, run_between, start_server};
+use crate::process::{Running, Task};
+use crate::runner::Case;
+use crate::setting::{Daemon, Setting};
+
+/// The family.
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("flash/an image is loaded, put back and known again", &[PERFTEST], loaded),
+        Case::new("flash/what is not for a card is refused by its reason", &[], refused),
+        Case::new("flash/a program is told and disconnected", &[PERFTEST], disconnected),
+        Case::new("flash/the tool or balboad is killed on the way", &[], killed),
+    ]
+}
+
+/// Bytes of an image of several chunks.
+const LONG: u32 = 48 << 20;
+
+/// `balboa flash` for a balboad.
+fn flash(daemon: &Daemon<'_>, setting: &Setting, words: &str) -> Task {
+    let (command, rest) = words.split_once(' ').unwrap_or((words, ""));
+    let task = setting.built("balboa").arg("flash").arg(command);
+    task.arg("--state-dir").arg(daemon.state_dir()).words(rest)
+}
+
+fn json(task: Task) -> Result<Value> {
+    let finished = task.run()?.success()?;
+    serde_json::from_str(&finished.stdout).with_context(|| format!("no JSON: {finished}"))
+}
+
+/// Puts keys in a folder, and makes signed images.
+fn prepare(setting: &Setting) -> Result<()> {
+    let keys = setting.directory().join("keys");
+    fs::create_dir(&keys)?;
+    for (path, key) in [("key", SECRET), ("keys/site.pub", PUBLIC)] {
+        let path = setting.directory().join(path);
+        fs::write(&path, key)?;
+        chown(path, Some(setting.uid()), None)?;
+    }
+    for (name, logic) in [("one", "vqe"), ("two", "vqe,vqe"), ("five", "vqe,vqe,vqe,vqe,vqe")] {
+        let words = format!("image make --soft {logic} -o {name}.soft --sign key");
+        setting.built("balboa").words(&words).run()?.success()?;
+    }
+    Ok(())
+}
+
+/// The engines of a card, and the name of its image.
+fn engines(daemon: &Daemon<'_>, setting: &Setting, card: u32) -> Result<(usize, String)> {
+    let task = setting.built("balboa").arg("show").arg("--state-dir").arg(daemon.state_dir());
+    let shown = json(task.words(&format!("balboa{card} --json")))?;
+    let windows = shown["card"]["windows"].as_array().context("no windows")?.len();
+    Ok((windows, shown["card"]["image"].as_str().unwrap_or_default().to_owned()))
+}
+
+fn loaded(setting: &Setting) -> Result<()> {
+    prepare(setting)?;
+    let daemon = setting.balboad("--soft 2")?;
+    let balboa = |words: &str| flash(&daemon, setting, words);
+    balboa("history balboa0").run()?.success()?.says("balboa0 was never flashed")?;
+    balboa("verify balboa0").run()?.success()?.says("balboa0 is what its record says")?;
+    let plan = balboa("plan balboa0 two.soft --keys keys").run()?.success()?;
+    plan.says("current   software card: vqe, vqe, vqe, vqe (113 bytes,")?
+        .says("incoming  two.soft: vqe, vqe (81 bytes,")?
+        .says("signed by keys/site.pub")?
+        .says("programs  none has it open")?;
+    let dry = "apply balboa0 two.soft --keys keys --dry-run --yes";
+    balboa(dry).run()?.success()?.says("incoming  two.soft")?;
+    let asked = balboa("apply balboa0 two.soft --keys keys").run()?.code(1)?;
+    asked.complains("nobody can be asked")?;
+    ensure!(engines(&daemon, setting, 0)?.0 == 4, "a plan changed the card");
+    let task = setting.built("balboa").words("addr --state-dir").arg(daemon.state_dir());
+    task.words("balboa0 add 10.88.0.1").run()?.success()?;
+
+    let told = balboa("apply balboa0 two.soft --keys keys --yes").run()?.success()?;
+    told.says("balboa0 has the image two.soft, and was brought up with it")?;
+    ensure!(engines(&daemon, setting, 0)? == (2, "two.soft".into()));
+    run_between((&daemon, 0), (&daemon, 1), "ib_write_bw -F -x 1 -n 100")?;
+    run_between((&daemon, 1), (&daemon, 0), "ib_write_bw -F -x 1 -n 100")?;
+    let show = setting.built("balboa").words("show --state-dir").arg(daemon.state_dir());
+    let shown = json(show.words("balboa0 --json"))?;
+    ensure!(shown["card"]["gids"][2] == "::ffff:10.88.0.1", "its addresses: {shown}");
+    balboa("verify balboa0 two.soft").run()?.success()?;
+    balboa("verify balboa0 one.soft").run()?.code(5)?.complains("and balboa0 has two.soft")?;
+    let document = json(balboa("apply balboa1 one.soft --keys keys --yes --json"))?;
+    ensure!(document["done"] == true && document["incoming"]["logic"][0] == "vqe", "{document}");
+    let told = balboa("rollback balboa0 --yes").run()?.success()?;
+    told.says("balboa0 has the image software card again")?;
+    ensure!(engines(&daemon, setting, 0)?.0 == 4);
+    balboa("rollback balboa0 --yes").run()?.success()?;
+    let list = json(balboa("list --json"))?;
+    ensure!(list["cards"][0]["current"]["name"] == "two.soft", "{list}");
+    ensure!(list["cards"][0]["previous"]["name"] == "software card", "{list}");
+    let history = json(balboa("history balboa0 --json"))?;
+    let deeds: Vec<_> = history["history"].as_array().into_iter().flatten().collect();
+    ensure!(deeds.len() == 3 && deeds.iter().all(|it| it["failed"].is_null()), "{history}");
+    balboa("history balboa0").run()?.success()?.says("rollback")?;
+    // The next balboad has the same cards, with their addresses as they are given.
+    let state = daemon.state_dir().to_owned();
+    daemon.stop()?;
+    let daemon = setting.balboad_in(&state, "--soft 2")?;
+    ensure!(engines(&daemon, setting, 0)? == (2, "two.soft".into()));
+    ensure!(engines(&daemon, setting, 1)? == (1, "one.soft".into()));
+    run_between((&daemon, 0), (&daemon, 1), "ib_write_bw -F -x 1 -n 100")?;
+    daemon.stop()
+}
+
+fn refused(setting: &Setting) -> Result<()> {
+    prepare(setting)?;
+    let daemon = setting.balboad("--soft 1")?;
+    let put = |name: &str, bytes: &[u8]| -> Result<()> {
+        let path = setting.directory().join(name);
+        fs::write(&path, bytes)?;
+        Ok(chown(path, Some(setting.uid()), None)?)
+    };
+    let at = |name: &str| setting.directory().join(name);
+    let good = fs::read(at("two.soft"))?;
+    let mut spoilt = good.clone();
+    spoilt[60] ^= 1;
+    put("cut.soft", &good[..80])?;
+    put("spoilt.soft", &spoilt)?;
+    put("unsigned.soft", &good)?;
+    put("forged.soft", &good)?;
+    fs::copy(at("one.soft.minisig"), at("forged.soft.minisig"))?;
+    fs::create_dir(at("others"))?;
+    put("others/other.pub", OTHER.as_bytes())?;
+    let words: [u32; 5] = [0xaa99_5566, 0x3001_8001, 0x14b7_d093, 0x3000_8001, 13];
+    put("shell.bin", &words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<_>>())?;
+    for (words, code, why) in [
+        ("cut.soft --allow-unsigned", 4, "it is truncated: it says 81 bytes and has 80"),
+        ("spoilt.soft --allow-unsigned", 4, "its SHA-256 is "),
+        (
+            "shell.bin --allow-unsigned",
+            5,
+            "for xcu55c or xcu280, and balboa0 is a Balboa software card",
+        ),
+        (
+            "five.soft --keys keys",
+            5,
+            "has logic for 5 vFPGAs, and the shell of balboa0 has room for 4",
+        ),
+        ("unsigned.soft --keys keys", 6, "--allow-unsigned does without"),
+        ("forged.soft --keys keys --allow-unsigned", 6, "by none of the keys, or of other bytes"),
+        ("two.soft --keys others", 6, "by none of the keys, or of other bytes"),
+        ("two.soft --keys nothing", 6, "nothing has no key"),
+        ("none.soft", 1, "none.soft"),
+    ] {
+        for command in ["plan", "apply"] {
+            let yes = if command == "apply" { "--yes" } else { "" };
+            let task = flash(&daemon, setting, &format!("{command} balboa0 {words} {yes}"));
+            task.run()?.code(code)?.complains(why).with_context(|| words.to_owned())?;
+        }
+    }
+    let task = flash(&daemon, setting, "apply balboa7 two.soft --keys keys --yes");
+    task.run()?.code(1)?.complains("has no balboa7")?;
+    let task = flash(&daemon, setting, "rollback balboa0 --yes");
+    task.run()?.code(1)?.complains("had no other image")?;
+    ensure!(engines(&daemon, setting, 0)?.0 == 4, "what was refused changed the card");
+    let task = flash(&daemon, setting, "apply balboa0 unsigned.soft --allow-unsigned --yes");
+    task.run()?.success()?.says("signed by nobody")?;
+    ensure!(engines(&daemon, setting, 0)?.0 == 2);
+    // What loads images of whole devices is told, and not run.
+    let inspected = setting.built("balboa").words("flash inspect two.soft --keys keys").run()?;
+    inspected.success()?.says("signed_by    keys/site.pub")?;
+    daemon.stop()
+}
+
+fn disconnected(setting: &Setting) -> Result<()> {
+    prepare(setting)?;
+    let daemon = setting.balboad("--soft 2")?;
+    let port = free_port()?;
+    let side = |card: u32| daemon.run(&format!("ib_write_bw -d balboa{card} -x 1 -D 60 -p {port}"));
+    let server = start_server(side(0), port)?;
+    let mut client = side(1).arg("127.0.0.1").start()?;
+    let counters = || {
+        let task = setting.built("balboa").words("counters --state-dir").arg(daemon.state_dir());
+        json(task.words("balboa0 --json"))
+    };
+    client.wait_until("data moved", |_| {
+        counters().is_ok_and(|it| it["counters"]["rx_write_requests"].as_u64() > Some(0))
+    })?;
+    for command in ["plan balboa0 two.soft --keys keys", "apply balboa0 two.soft --keys keys --yes"]
+    {
+        let told = flash(&daemon, setting, command).run()?.code(7)?;
+        told.complains("ib_write_bw has balboa0 open: end it, or say --force-disconnect")?;
+    }
+    ensure!(engines(&daemon, setting, 0)?.0 == 4, "a card was flashed under a program");
+    let command = "apply balboa0 two.soft --keys keys --force-disconnect --yes";
+    let told = flash(&daemon, setting, command).run()?.success()?;
+    told.says("told that the device is gone")?.says("balboa0 has the image two.soft")?;
+    let client = client.wait()?;
+    ensure!(!client.status.success(), "its peer's card was flashed: {client}");
+    // A server of perftest waits for a completion, and not for the event of a lost device.
+    server.signal(Signal::SIGKILL)?;
+    server.wait()?;
+    run_between((&daemon, 0), (&daemon, 1), "ib_write_bw -F -x 1 -n 100")?;
+    daemon.stop()
+}
+
+/// Waits until a card has taken a part of an image; false where the tool has ended before that was seen.
+fn has_begun(tool: &mut Running) -> bool {
+    tool.wait_until("the card took something", |it| it.output().contains("balboa0: ")).is_ok()
+}
+
+/// Whatever is killed when, the card has the old image, the new one, or needs to be flashed again and says so.
+fn killed(setting: &Setting) -> Result<()> {
+    prepare(setting)?;
+    let words = format!("image make --soft vqe,vqe,vqe -o long.soft --bytes {LONG} --sign key");
+    setting.built("balboa").words(&words).run()?.success()?;
+    let apply = "apply balboa0 long.soft --keys keys --yes";
+
+    // The tool dies as soon as the card has taken something: balboad goes on.
+    let daemon = setting.balboad("--soft 1")?;
+    let mut tool = flash(&daemon, setting, apply).start()?;
+    if has_begun(&mut tool) {
+        tool.signal(Signal::SIGKILL)?;
+    }
+    tool.wait()?;
+    let state = daemon.state_dir().to_owned();
+    let follow = || json(flash(&daemon, setting, "list --json"));
+    let begun = std::time::Instant::now();
+    loop {
+        let card = &follow()?["cards"][0];
+        if card["writing"].is_null() {
+            ensure!(card["current"]["name"] == "long.soft" && card["needs"].is_null(), "{card}");
+            break;
+        }
+        ensure!(begun.elapsed().as_secs() < 120, "it does not come to an end: {card}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    flash(&daemon, setting, "verify balboa0 long.soft").run()?.success()?;
+    flash(&daemon, setting, "rollback balboa0 --yes").run()?.success()?;
+
+    // balboad dies while the card takes it; the next one knows.
+    let mut tool = flash(&daemon, setting, apply).start()?;
+    has_begun(&mut tool);
+    daemon.kill()?;
+    let told = tool.wait()?;
+    let daemon = setting.balboad_in(&state, "--soft 1")?;
+    let card = &json(flash(&daemon, setting, "list --json"))?["cards"][0];
+    match card["needs"].as_str() {
+        // It may have been done just before.
+        None => ensure!(card["current"]["name"] == "long.soft", "{card} after {told}"),
+        Some(needs) => {
+            ensure!(!told.status.success(), "success was told of {card}: {told}");
+            ensure!(needs.contains("balboad ended while the image was on its way"), "{card}");
+            let verified = flash(&daemon, setting, "verify balboa0").run()?.code(8)?;
+            verified.complains("needs to be flashed again")?;
+            let doctor = setting.built("balboa").words("doctor --state-dir").arg(&state).run()?;
+            doctor.code(1)?.says("balboa0 needs to be flashed again")?;
+            let listed = flash(&daemon, setting, "list").run()?.success()?;
+            listed.says("needs to be flashed again")?;
+            flash(&daemon, setting, "rollback balboa0 --yes").run()?.success()?;
+            ensure!(engines(&daemon, setting, 0)?.0 == 4);
+        }
+    }
+    flash(&daemon, setting, "apply balboa0 two.soft --keys keys --yes").run()?.success()?;
+    ensure!(engines(&daemon, setting, 0)?.0 == 2);
+    daemon.stop()
+}

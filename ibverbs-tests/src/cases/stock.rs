@@ -1,0 +1,236 @@
+//! Programs on cards with the published image: what it carries, and what it does not.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::capture::{DISSECT, LIMIT, TSHARK, number};
+use super::{PERFTEST, perftest::STEADY_CLOCK};
+use crate::pair::{free_port, run_between, start_server};
+use crate::process::Task;
+use crate::runner::Case;
+use crate::setting::{Daemon, Setting};
+
+/// Two cards with the published image. Whoever is busy is not dead: a test's machine may be slower than any card.
+const STOCK: &str = "--soft 2 --soft-image stock --tunnel off --watchdog 20000";
+/// WRITE, READ and their answers: what the published stack knows, but for SEND.
+const OPCODES: [u8; 10] = [0x06, 0x07, 0x08, 0x0a, 0x0c, 0x0d, 0x0e, 0x0f, 0x10, 0x11];
+
+/// The family.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for program in ["ib_write_bw", "ib_read_bw"] {
+        cases.push(Case::new(
+            format!("stock/{program} with its defaults, as tshark sees it"),
+            &[PERFTEST, TSHARK],
+            move |setting| defaults(setting, program),
+        ));
+    }
+    for command in [
+        "ib_write_bw -b -n 200",
+        "ib_write_bw -q 55 -n 10",
+        "ib_read_bw -q 32 -n 10 -s 16384",
+        "ib_write_bw -s 4 -n 500",
+        "ib_write_bw -I 64 -s 64 -n 500",
+        "ib_write_bw -s 8388608 -n 5",
+        "ib_read_bw -s 8388608 -n 5",
+        "ib_write_lat -s 64 -n 200",
+        "ib_read_lat -s 64 -n 200",
+    ] {
+        cases.push(Case::new(format!("stock/{command}"), &[PERFTEST], move |setting| {
+            let daemon = setting.balboad(STOCK)?;
+            run_between((&daemon, 0), (&daemon, 1), &format!("{command} {STEADY_CLOCK}"))?;
+            unharmed(&daemon)?;
+            daemon.stop()
+        }));
+    }
+    cases.push(Case::new("stock/64 queue pairs of two programs", &[PERFTEST], many));
+    cases.push(Case::new(
+        "stock/what needs the tunnel is refused by its name",
+        &[PERFTEST],
+        refused,
+    ));
+    cases.push(Case::new(
+        "stock/a peer that vanishes costs its queue pair, until the reset",
+        &[PERFTEST],
+        vanished,
+    ));
+    for (name, victim) in [("that is written to", 0), ("that writes", 1)] {
+        cases.push(Case::new(
+            format!("stock/a program {name} is killed, and others go on"),
+            &[PERFTEST],
+            move |setting| killed(setting, victim),
+        ));
+    }
+    cases
+}
+
+/// A counter of a card, 0 where it is not there.
+fn counter(status: &Value, card: usize, name: &str) -> u64 {
+    status["cards"][card]["counters"][name].as_u64().unwrap_or(0)
+}
+
+/// Nothing was lost or refused, copies of counters went where memory is, and both cards go on.
+fn unharmed(daemon: &Daemon<'_>) -> Result<()> {
+    let status = daemon.status()?;
+    for name in [
+        "stock_reception_stands",
+        "stock_sending_starves",
+        "stock_lost_posts",
+        "stock_lost_frames",
+        "stock_refused_transfers",
+        "engine_quarantined_qps",
+        "engine_pages_of_nobody",
+        "dma_faults",
+    ] {
+        for card in [0, 1] {
+            let count = counter(&status, card, name);
+            ensure!(count == 0, "{name} of card {card} is {count}");
+        }
+    }
+    Ok(())
+}
+
+fn defaults(setting: &Setting, program: &str) -> Result<()> {
+    let file = setting.directory().join("frames.pcapng");
+    let daemon = setting.balboad(&format!("{STOCK} --pcap {}", file.display()))?;
+    run_between((&daemon, 0), (&daemon, 1), &format!("{program} {STEADY_CLOCK}"))?;
+    unharmed(&daemon)?;
+    let status = daemon.status()?;
+    let open = status["cards"][0]["unprotected"].as_array().map_or(0, Vec::len);
+    ensure!(open > 0, "what is not protected is not said: {status:#}");
+    daemon.stop()?;
+
+    let fields = ["infiniband.bth.opcode", "infiniband.bth.a", "infiniband.aeth.syndrome"];
+    let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(&file);
+    let task = task.words(DISSECT).args(["-Y", "udp.port == 4791", "-T", "fields"]);
+    let task = task.args(fields.iter().flat_map(|field| ["-e", *field]));
+    let packets = task.limit(LIMIT).run()?.success()?.stdout;
+    let mut seen = BTreeSet::new();
+    for line in packets.lines() {
+        let mut words = line.split('\t');
+        let opcode = number(words.next().context("no opcode")?)?;
+        let asks = words.next().context("no AckReq")?;
+        ensure!(OPCODES.contains(&opcode), "a packet of opcode {opcode:#x}");
+        let is_answer = (0x0d..=0x11).contains(&opcode);
+        ensure!(is_answer || ["1", "True"].contains(&asks), "no AckReq: {line}");
+        if let Some(syndrome) = words.next().filter(|word| !word.is_empty()) {
+            ensure!(number(syndrome)? >> 5 == 0, "a NAK: {line}");
+        }
+        seen.insert(opcode);
+    }
+    let wanted = if program == "ib_read_bw" { 0x0c } else { 0x0a };
+    ensure!(seen.contains(&wanted) && seen.contains(&0x11) != (wanted == 0x0c), "{seen:x?}");
+    Ok(())
+}
+
+/// WRITEs of one program and READs of another, 32 QPs each, at the same time.
+fn many(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad(STOCK)?;
+    let run = |command: &str| {
+        run_between(
+            (&daemon, 0),
+            (&daemon, 1),
+            &format!("{command} -q 32 -n 20 -s 16384 {STEADY_CLOCK}"),
+        )
+    };
+    std::thread::scope(|scope| {
+        let reads = scope.spawn(|| run("ib_read_bw"));
+        let writes = run("ib_write_bw");
+        let reads = reads.join().map_err(|_| anyhow::anyhow!("a test's thread panicked"))?;
+        writes.and(reads)
+    })?;
+    unharmed(&daemon)?;
+    daemon.stop()
+}
+
+fn refused(setting: &Setting) -> Result<()> {
+    let daemon = setting.balboad(STOCK)?;
+    for command in ["ib_send_bw", "ib_write_bw -s 5", "ib_write_bw -m 1024", "ib_atomic_bw"] {
+        let port = free_port()?;
+        let side = |card: u32| {
+            let task = daemon.run(command).env("VERBS_LOG_LEVEL", "2").arg(STEADY_CLOCK);
+            task.words(&format!("-n 5 -d balboa{card} -p {port}")).limit(Duration::from_secs(30))
+        };
+        let before = daemon.log().len();
+        let server = start_server(side(0), port)?;
+        let client = side(1).arg("127.0.0.1").run()?;
+        ensure!(!client.status.success(), "{command} went well");
+        server.signal(Signal::SIGKILL)?;
+        let log = daemon.log();
+        let told = log.get(before..).unwrap_or_default();
+        let said = format!("{client}{}{}{told}", server.output(), server.errors());
+        ensure!(said.contains("tunnel"), "{command} says nothing of the tunnel: {said}");
+        server.wait()?;
+    }
+    unharmed(&daemon)?;
+    daemon.stop()
+}
+
+fn killed(setting: &Setting, victim: usize) -> Result<()> {
+    let daemon = setting.balboad(STOCK)?;
+    let port = free_port()?;
+    let side = |card: u32| {
+        daemon
+            .run("ib_write_bw -D 60")
+            .arg(STEADY_CLOCK)
+            .words(&format!("-d balboa{card} -p {port}"))
+    };
+    let server = start_server(side(0), port)?;
+    let client = side(1).arg("127.0.0.1").start()?;
+    let mut programs = [server, client];
+    let begun = |_: &_| daemon.status().is_ok_and(|it| counter(&it, 1, "engine_posts") > 100);
+    programs[1].wait_until("it wrote", begun)?;
+    programs[victim].signal(Signal::SIGKILL)?;
+    // The other one goes, too, as soon as it finds that out.
+    programs[1 - victim].signal(Signal::SIGTERM)?;
+    for program in programs {
+        program.wait()?;
+    }
+    // Others, on the same cards.
+    run_between((&daemon, 0), (&daemon, 1), &format!("ib_write_bw -n 50 {STEADY_CLOCK}"))?;
+    run_between((&daemon, 1), (&daemon, 0), &format!("ib_read_bw -n 50 {STEADY_CLOCK}"))?;
+    let status = daemon.status()?;
+    for name in ["stock_reception_stands", "stock_sending_starves", "engine_quarantined_qps"] {
+        let counts = [0, 1].map(|card| counter(&status, card, name));
+        ensure!(counts == [0, 0], "{name}: {counts:?}");
+    }
+    daemon.stop()
+}
+
+fn vanished(setting: &Setting) -> Result<()> {
+    let arguments = "--soft-image stock --watchdog 1000";
+    let [peer, daemon] = setting.cabled_balboads_with(arguments)?;
+    let port = free_port()?;
+    let side = |daemon: &Daemon<'_>| {
+        daemon.run("ib_write_bw -D 60").arg(STEADY_CLOCK).words(&format!("-d balboa0 -p {port}"))
+    };
+    let server = start_server(side(&peer), port)?;
+    let mut client = side(&daemon).arg("127.0.0.1").start()?;
+    let begun = |_: &_| daemon.status().is_ok_and(|it| counter(&it, 0, "engine_posts") > 100);
+    client.wait_until("it wrote", begun)?;
+    // The other program lives on, and its card does not.
+    peer.kill()?;
+    let client = client.wait()?;
+    server.signal(Signal::SIGKILL)?;
+    server.wait()?;
+    let said = format!("{}{}", client.stdout, client.stderr);
+    ensure!(
+        !client.status.success() && said.contains("status 12"),
+        "no IBV_WC_RETRY_EXC_ERR: {client}"
+    );
+    ensure!(
+        counter(&daemon.status()?, 0, "engine_quarantined_qps") == 1,
+        "its number does not rest"
+    );
+    let balboa = |arguments: &str| {
+        let task = setting.built("balboa").words(arguments);
+        task.arg("--state-dir").arg(daemon.state_dir()).run()?.success()
+    };
+    balboa("reset balboa0 --yes")?;
+    ensure!(counter(&daemon.status()?, 0, "engine_quarantined_qps") == 0, "its number still rests");
+    daemon.stop()
+}

@@ -1,0 +1,159 @@
+//! What `ibv_query_qp` tells of a queue pair: each attribute as it was set, in each state.
+
+use anyhow::{Result, ensure};
+use verbs_sys::current::verbs as v;
+
+use super::link::{Link, Options};
+use super::transfer;
+use crate::ffi::{Qp, TO_INIT, TO_RTR, TO_RTS, blank, gid_bytes};
+
+/// Every attribute has a value of its own, which no other field has by chance.
+const ACCESS: v::ibv_access_flags = v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_REMOTE_READ;
+
+/// All that there is to be told, as plain numbers, each with its name.
+type Told = Vec<(&'static str, u64)>;
+
+/// # Errors
+/// At the first attribute that is told otherwise than it was set.
+pub fn reliable(options: &Options) -> Result<()> {
+    let link = Link::new(options, v::IBV_MTU_1024, transfer::room(4096))?;
+    let (qp, gid_index) = (&link.left.qp, options.gid_index);
+    let dgid = link.right.context.gid(gid_index)?;
+
+    // What it has in RESET, besides its state, is nobody's business.
+    qp.to(v::IBV_QPS_RESET)?;
+    let state = qp.query()?.qp_state;
+    ensure!(state == v::IBV_QPS_RESET, "RESET is told as {state}");
+    let mut expected = told(&v::ibv_qp_attr { cap: qp.capabilities, ..blank() });
+    qp.modify(TO_INIT, |attr| {
+        attr.qp_state = v::IBV_QPS_INIT;
+        attr.port_num = 1;
+        attr.qp_access_flags = ACCESS;
+    })?;
+    let ports = [("port_num", 1), ("ah_attr.port_num", 1)];
+    // Only peers' rights are a QP's.
+    set(&mut expected, &[("qp_access_flags", v::IBV_ACCESS_REMOTE_READ.into())]);
+    set(&mut expected, &ports);
+    is_told(qp, "INIT", &expected, v::IBV_QPS_INIT)?;
+
+    qp.modify(TO_RTR, |attr| {
+        attr.qp_state = v::IBV_QPS_RTR;
+        attr.path_mtu = v::IBV_MTU_2048;
+        attr.dest_qp_num = 0x12_3457;
+        attr.rq_psn = 0xab_cdef;
+        attr.max_dest_rd_atomic = 3;
+        attr.min_rnr_timer = 21;
+        attr.ah_attr.is_global = 1;
+        attr.ah_attr.port_num = 1;
+        attr.ah_attr.sl = 5;
+        let grh = &mut attr.ah_attr.grh;
+        grh.dgid = v::ibv_gid { raw: dgid };
+        grh.sgid_index = gid_index;
+        (grh.hop_limit, grh.traffic_class, grh.flow_label) = (17, 0x28, 0x1_2345);
+    })?;
+    let (high, low) = halves(dgid);
+    set(
+        &mut expected,
+        &[
+            ("path_mtu", v::IBV_MTU_2048.into()),
+            ("dest_qp_num", 0x12_3457),
+            ("rq_psn", 0xab_cdef),
+            ("max_dest_rd_atomic", 3),
+            ("min_rnr_timer", 21),
+            ("ah_attr.is_global", 1),
+            ("ah_attr.sl", 5),
+            ("grh.dgid, first half", high),
+            ("grh.dgid, second half", low),
+            ("grh.sgid_index", gid_index.into()),
+            ("grh.hop_limit", 17),
+            ("grh.traffic_class", 0x28),
+            ("grh.flow_label", 0x1_2345),
+        ],
+    );
+    is_told(qp, "RTR", &expected, v::IBV_QPS_RTR)?;
+
+    qp.modify(TO_RTS, |attr| {
+        attr.qp_state = v::IBV_QPS_RTS;
+        (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (19, 5, 6);
+        (attr.sq_psn, attr.max_rd_atomic) = (0xfe_dcba, 2);
+    })?;
+    let numbers = [("timeout", 19), ("retry_cnt", 5), ("rnr_retry", 6), ("max_rd_atomic", 2)];
+    set(&mut expected, &numbers);
+    set(&mut expected, &[("sq_psn", 0xfe_dcba)]);
+    is_told(qp, "RTS", &expected, v::IBV_QPS_RTS)?;
+    qp.to(v::IBV_QPS_ERR)?;
+    is_told(qp, "ERR", &expected, v::IBV_QPS_ERR)?;
+    Ok(())
+}
+
+fn is_told(qp: &Qp, when: &str, expected: &Told, state: v::ibv_qp_state) -> Result<()> {
+    let mut expected = expected.clone();
+    let path = ("path_mig_state", v::IBV_MIG_MIGRATED.into());
+    set(&mut expected, &[("qp_state", state.into()), ("cur_qp_state", state.into()), path]);
+    let found = told(&qp.query()?);
+    for (expected, found) in expected.iter().zip(&found) {
+        ensure!(found == expected, "in {when}: {found:?} is told, and should be {expected:?}");
+    }
+    Ok(())
+}
+
+fn set(told: &mut Told, values: &[(&str, u64)]) {
+    for (name, value) in values {
+        for field in told.iter_mut().filter(|field| field.0 == *name) {
+            field.1 = *value;
+        }
+    }
+}
+
+fn halves(gid: [u8; 16]) -> (u64, u64) {
+    let number = u128::from_be_bytes(gid);
+    ((number >> 64) as u64, number as u64)
+}
+
+fn told(attr: &v::ibv_qp_attr) -> Told {
+    let (path, alternate) = (&attr.ah_attr, &attr.alt_ah_attr);
+    let (high, low) = halves(gid_bytes(&path.grh.dgid));
+    vec![
+        ("qp_state", attr.qp_state.into()),
+        ("cur_qp_state", attr.cur_qp_state.into()),
+        ("path_mtu", attr.path_mtu.into()),
+        ("path_mig_state", attr.path_mig_state.into()),
+        ("qkey", attr.qkey.into()),
+        ("rq_psn", attr.rq_psn.into()),
+        ("sq_psn", attr.sq_psn.into()),
+        ("dest_qp_num", attr.dest_qp_num.into()),
+        ("qp_access_flags", attr.qp_access_flags.into()),
+        ("cap.max_send_wr", attr.cap.max_send_wr.into()),
+        ("cap.max_recv_wr", attr.cap.max_recv_wr.into()),
+        ("cap.max_send_sge", attr.cap.max_send_sge.into()),
+        ("cap.max_recv_sge", attr.cap.max_recv_sge.into()),
+        ("cap.max_inline_data", attr.cap.max_inline_data.into()),
+        ("ah_attr.is_global", path.is_global.into()),
+        ("ah_attr.port_num", path.port_num.into()),
+        ("ah_attr.sl", path.sl.into()),
+        ("ah_attr.dlid", path.dlid.into()),
+        ("ah_attr.static_rate", path.static_rate.into()),
+        ("ah_attr.src_path_bits", path.src_path_bits.into()),
+        ("grh.dgid, first half", high),
+        ("grh.dgid, second half", low),
+        ("grh.sgid_index", path.grh.sgid_index.into()),
+        ("grh.hop_limit", path.grh.hop_limit.into()),
+        ("grh.traffic_class", path.grh.traffic_class.into()),
+        ("grh.flow_label", path.grh.flow_label.into()),
+        ("alt_ah_attr.port_num", alternate.port_num.into()),
+        ("pkey_index", attr.pkey_index.into()),
+        ("alt_pkey_index", attr.alt_pkey_index.into()),
+        ("en_sqd_async_notify", attr.en_sqd_async_notify.into()),
+        ("sq_draining", attr.sq_draining.into()),
+        ("max_rd_atomic", attr.max_rd_atomic.into()),
+        ("max_dest_rd_atomic", attr.max_dest_rd_atomic.into()),
+        ("min_rnr_timer", attr.min_rnr_timer.into()),
+        ("port_num", attr.port_num.into()),
+        ("timeout", attr.timeout.into()),
+        ("retry_cnt", attr.retry_cnt.into()),
+        ("rnr_retry", attr.rnr_retry.into()),
+        ("alt_port_num", attr.alt_port_num.into()),
+        ("alt_timeout", attr.alt_timeout.into()),
+        ("rate_limit", attr.rate_limit.into()),
+    ]
+}

@@ -1,0 +1,536 @@
+//! The server of connection management: what the kernel's device `rdma_cm` is elsewhere.
+//!
+//! Programs have *channels*, on channels *identifiers*, and ask by commands of the kernel's interface ([`abi`]).
+//! What they are told waits in the channel (`channel.rs`). The states of identifiers are those of Linux' RDMA CM
+//! (`calls.rs`, `told.rs`); messages, connections and ports are [`cm::Manager`]'s, one for all cards.
+//!
+//! All of it runs on the control thread, which every part of it holds up by a bounded amount: a command costs what
+//! its own identifier has, a round takes so many datagrams and looks at so many timers, and a channel ends by and
+//! by. It never waits: what cannot be sent is lost, and said again by the manager.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant as Clock};
+
+use card_driver::engine::EngineLimits;
+use card_driver::gsi::{GsiAddress, GsiArrival, Party};
+use cm::{BindingId, Counters, Id, Instant, Manager, Owner, PortAttributes, Route, Transmit};
+use nix::errno::Errno;
+use shim_abi::CmToken;
+
+use crate::error::Error;
+use crate::numbers::Numbers;
+use crate::poller::Poller;
+use crate::process::ClientId;
+use crate::quota::{CM_EVENT_BYTES, CM_ID_BYTES, CM_JOIN_BYTES, Resource, Usage, covers};
+
+pub mod abi;
+mod answers;
+mod calls;
+mod channel;
+#[cfg(any(test, feature = "fake"))]
+#[allow(clippy::expect_used, reason = "it is for tests")]
+pub mod fake;
+mod identifier;
+pub mod network;
+mod search;
+mod told;
+
+use channel::{Channel, Event};
+use identifier::{Identifier, State};
+use network::{Network, Port};
+
+/// How long a card takes to acknowledge, as the provider tells programs: 4.096 µs · 2^code.
+const ACK_DELAY: u8 = 16;
+/// Identifiers of channels that end, or of cards that are gone, before others have their turn.
+const ENDED_PER_TURN: usize = 32;
+/// Identifiers of which it is seen whether they are of a card that is gone, before others have their turn.
+const LOOKED_AT_PER_TURN: usize = 256;
+/// Bytes of random numbers that are asked for at a time.
+const RANDOM_BYTES: usize = 512;
+
+/// Bytes that an identifier costs at most, with what it is told and its places in tables.
+const BYTES_OF_ID: usize = Manager::BYTES_OF_ID
+    + 2 * (size_of::<(u32, Identifier)>() + size_of::<[(u64, u32); 5]>())
+    // A connection tells of a request or an answer, of its beginning, end and exit, and of its card's end.
+    + 6 * BYTES_OF_EVENT;
+/// Bytes that a join costs at most.
+const BYTES_OF_JOIN: usize = 2 * size_of::<(u32, Join)>() + size_of::<[u32; 4]>();
+/// Bytes that an event costs at most.
+const BYTES_OF_EVENT: usize = 2 * (size_of::<(u64, Event)>() + size_of::<u64>()) + 256;
+const _: () = assert!(covers(CM_ID_BYTES, 0, BYTES_OF_ID));
+const _: () = assert!(covers(CM_JOIN_BYTES, 0, BYTES_OF_JOIN));
+const _: () = assert!(covers(CM_EVENT_BYTES, 0, BYTES_OF_EVENT));
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// The client.
+    pub client: ClientId,
+    /// Its user.
+    pub uid: u32,
+}
+
+/// The answer to a command; to GET_EVENT it is empty where there is none, and a byte to be taken nevertheless.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// The bytes.
+    pub output: Vec<u8>,
+    /// The program is to take a byte off the channel's socket; with MIGRATE_ID, off that of the channel which
+    /// the identifier leaves.
+    pub drained: bool,
+}
+
+/// A group that an identifier has joined.
+#[derive(Debug)]
+struct Join {
+    of: u32,
+    reported: u32,
+    unread: Option<u64>,
+}
+
+/// What a client has.
+#[derive(Debug, Default)]
+struct Client {
+    usage: Usage,
+    channels: BTreeSet<u64>,
+}
+
+/// How many there are, of all clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Event channels.
+    pub channels: usize,
+    /// Identifiers.
+    pub identifiers: usize,
+    /// Those of them that listen.
+    pub listeners: usize,
+    /// Bound ports.
+    pub ports: usize,
+    /// Joins.
+    pub joins: usize,
+    /// Connections and resolutions that programs have.
+    pub connections: usize,
+    /// Those that end without one.
+    pub lingering: usize,
+}
+
+/// The server of connection management.
+pub struct ConnectionManager {
+    manager: Manager,
+    clients: BTreeMap<ClientId, Client>,
+    channels: BTreeMap<u64, Channel>,
+    tokens: BTreeMap<CmToken, u64>,
+    last_channel: u64,
+    ids: BTreeMap<u32, Identifier>,
+    numbers: Numbers,
+    joins: BTreeMap<u32, Join>,
+    join_numbers: Numbers,
+    connections: BTreeMap<Id, u32>,
+    listeners: BTreeMap<BindingId, u32>,
+    // Who was told to take the byte off a channel's socket, and has not asked for anything since.
+    takers: BTreeMap<ClientId, u64>,
+    // For each client, its identifiers whose destination is looked for, by when that goes on.
+    searches: BTreeMap<ClientId, BTreeSet<(Instant, u32)>>,
+    // Whose search was looked at last.
+    last_looker: ClientId,
+    // Channels that end, in the order of their turns.
+    ending: VecDeque<u64>,
+    // Cards that are gone, in the order of their turns, each with the number up to which its identifiers were told.
+    losing: VecDeque<(u32, u32)>,
+    random: Random,
+    origin: Clock,
+}
+
+impl Default for ConnectionManager {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ConnectionManager {
+    /// One without cards.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut drawn = Random::new();
+        // Whoever may have so many identifiers finds that the manager has them.
+        let most = Resource::CmIds.limit(&EngineLimits::default());
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        let limits =
+            cm::Limits { ids_per_owner: most, bindings_per_owner: most, ..cm::Limits::default() };
+        let manager = Manager::new(limits, Box::new(move || u64::from_ne_bytes(drawn.draw())));
+        Self {
+            manager,
+            clients: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            last_channel: 0,
+            ids: BTreeMap::new(),
+            numbers: Numbers::default(),
+            joins: BTreeMap::new(),
+            join_numbers: Numbers::default(),
+            connections: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            takers: BTreeMap::new(),
+            searches: BTreeMap::new(),
+            last_looker: ClientId(0),
+            ending: VecDeque::new(),
+            losing: VecDeque::new(),
+            random: Random::new(),
+            origin: Clock::now(),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Takes note of a card's port.
+    pub fn set_port(&mut self, card: u32, port: &Port) {
+        let attributes = PortAttributes { ca_guid: port.guid, ack_delay: ACK_DELAY, mtu: port.mtu };
+        self.manager.set_port(card, attributes);
+    }
+
+    /// Opens a channel: its name, and the program's end of its socket.
+    ///
+    /// # Errors
+    /// [`Error::Quota`] where the client has too many, or why there is no socket.
+    pub fn open(&mut self, poller: &Poller, asker: Asker) -> Result<(CmToken, OwnedFd), Error> {
+        let mut token: CmToken = self.random.draw();
+        while self.tokens.contains_key(&token) {
+            token = self.random.draw();
+        }
+        let client = self.clients.entry(asker.client).or_default();
+        take(&mut client.usage, Resource::CmChannels)?;
+        let key = self.last_channel.wrapping_add(1);
+        let made = Channel::new(poller, key, asker.client, asker.uid, token);
+        let (channel, theirs) = made.inspect_err(|_| {
+            client.usage.give(None, Resource::CmChannels, 1);
+        })?;
+        self.last_channel = key;
+        client.channels.insert(key);
+        self.channels.insert(key, channel);
+        self.tokens.insert(token, key);
+        Ok((token, theirs))
+    }
+
+    /// Does a command of a channel.
+    ///
+    /// # Errors
+    /// With the error number that the kernel would have `write` return.
+    pub fn command(
+        &mut self,
+        network: &mut dyn Network,
+        asker: Asker,
+        channel: &CmToken,
+        bytes: &[u8],
+        from: Option<&CmToken>,
+    ) -> Result<Said, Error> {
+        let key = self.named(asker, channel)?;
+        self.takers.remove(&asker.client);
+        let (command, out) = abi::parse(bytes).map_err(|errno| {
+            refused(errno, "the command is not one, or has no room for its answer")
+        })?;
+        let from = from.filter(|_| matches!(command, abi::Command::MigrateId { .. }));
+        let from = from.map(|token| self.named(asker, token)).transpose()?;
+        let caller = calls::Caller { key, uid: asker.uid, from };
+        let outcome = self.execute(network, caller, &command, out);
+        self.flush(network);
+        // Only one of the two can have lost an event.
+        let lost = from.unwrap_or(key);
+        let said = match outcome {
+            Err(Error::NoEvent) if self.has_stale_byte(key) => {
+                Said { output: Vec::new(), drained: true }
+            }
+            outcome => {
+                let output = outcome?;
+                let drained = self.channels.get_mut(&lost).is_some_and(Channel::drained);
+                Said { output, drained }
+            }
+        };
+        if said.drained {
+            self.takers.insert(asker.client, lost);
+        }
+        Ok(said)
+    }
+
+    /// Whether a channel's socket tells of events that are gone, because somebody died who was to take the byte off
+    /// it, or never does: then whoever looks for an event in vain takes it.
+    fn has_stale_byte(&self, key: u64) -> bool {
+        let is_taken = || self.takers.values().any(|taken| *taken == key);
+        self.channels.get(&key).is_some_and(|channel| channel.has_stale_byte() && !is_taken())
+    }
+
+    /// The channel of a name that a process may use.
+    fn named(&self, asker: Asker, token: &CmToken) -> Result<u64, Error> {
+        let key =
+            *self.tokens.get(token).ok_or_else(|| refused(Errno::EBADF, "no such channel"))?;
+        let channel = self.channels.get(&key).filter(|channel| channel.uid == asker.uid);
+        channel.map(|_| key).ok_or_else(|| refused(Errno::EACCES, "the channel of another user"))
+    }
+
+    /// Takes a datagram that a card's queue pair 1 received.
+    pub fn arrived(&mut self, network: &mut dyn Network, card: u32, arrival: &GsiArrival) {
+        let Some(local) = network.address(card, arrival.destination_gid_index) else { return };
+        let remote = cm::Address { gid: arrival.source.into(), vlan: local.vlan };
+        let from = Route {
+            traffic_class: arrival.traffic_class,
+            flow_label: arrival.flow_label,
+            ..Route::between(card, local, remote)
+        };
+        self.manager.input(self.now(), &from, arrival.source_qpn, &arrival.datagram);
+        self.flush(network);
+    }
+
+    /// How long until [`Self::tick`] has something to do.
+    #[must_use]
+    pub fn patience(&self) -> Option<Duration> {
+        let at = self.next_deadline()?;
+        Some(Duration::from_nanos(at.0.saturating_sub(self.now().0)))
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.manager.next_deadline().into_iter().chain(self.next_search()).min()
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, network: &mut dyn Network) {
+        let now = self.now();
+        self.tick_at(network, now);
+    }
+
+    fn tick_at(&mut self, network: &mut dyn Network, now: Instant) {
+        if self.manager.next_deadline().is_some_and(|at| at <= now) {
+            self.manager.poll(now);
+            self.flush(network);
+        }
+        self.go_on_searching(network, now);
+    }
+
+    /// Sends what is to be sent, and tells what is to be told.
+    fn flush(&mut self, network: &mut dyn Network) {
+        loop {
+            while let Some(transmit) = self.manager.poll_transmit() {
+                send(network, &transmit);
+            }
+            let Some(event) = self.manager.poll_event() else { return };
+            self.told(network, event);
+        }
+    }
+
+    /// The program has closed all descriptors of a channel.
+    pub fn hang_up(&mut self, poller: &Poller, key: u64) {
+        let Some(channel) = self.channels.get_mut(&key) else { return };
+        channel.unwatch(poller);
+        if self.tokens.remove(&channel.token).is_some() {
+            self.ending.push_back(key);
+        }
+    }
+
+    /// Ends the channels of a client.
+    pub fn end_client(&mut self, poller: &Poller, client: ClientId) {
+        self.takers.remove(&client);
+        let Some(it) = self.clients.get(&client) else { return };
+        let channels: Vec<_> = it.channels.iter().copied().collect();
+        channels.into_iter().for_each(|key| self.hang_up(poller, key));
+        self.forget(client);
+    }
+
+    /// Whether there are channels to be ended, or identifiers that are to be told of their card's end.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        !self.ending.is_empty() || !self.losing.is_empty()
+    }
+
+    /// Ends some identifiers of a channel that ends, and some whose card is gone.
+    pub fn go_on_ending(&mut self, network: &mut dyn Network) {
+        if let Some(key) = self.ending.pop_front() {
+            self.end_some_of(key);
+        }
+        if let Some((card, from)) = self.losing.pop_front() {
+            self.lose_some_of(card, from);
+        }
+        self.flush(network);
+    }
+
+    fn end_some_of(&mut self, key: u64) {
+        let Some(channel) = self.channels.get(&key) else { return };
+        let some: Vec<_> = channel.ids.iter().copied().take(ENDED_PER_TURN).collect();
+        if some.is_empty() {
+            let client = channel.client;
+            self.channels.remove(&key);
+            if let Some(it) = self.clients.get_mut(&client) {
+                it.channels.remove(&key);
+                it.usage.give(None, Resource::CmChannels, 1);
+            }
+            self.forget(client);
+            return;
+        }
+        for id in some {
+            self.destroy(id);
+        }
+        self.ending.push_back(key);
+    }
+
+    /// A card lives no more: its identifiers are told, by and by, and are good for nothing but to be destroyed.
+    pub fn lose_card(&mut self, card: u32) {
+        if !self.is_losing(card) {
+            self.losing.push_back((card, 0));
+        }
+    }
+
+    /// Whether there may be identifiers that were not told yet that their card is gone.
+    #[must_use]
+    pub fn is_losing(&self, card: u32) -> bool {
+        self.losing.iter().any(|(losing, _)| *losing == card)
+    }
+
+    fn lose_some_of(&mut self, card: u32, from: u32) {
+        let mut lost = Vec::new();
+        let mut next = None;
+        for (looked_at, (id, it)) in self.ids.range(from..).enumerate() {
+            if looked_at >= LOOKED_AT_PER_TURN || lost.len() >= ENDED_PER_TURN {
+                next = Some(*id);
+                break;
+            }
+            let is_of_card = it.device.is_some_and(|device| device.card == card);
+            lost.extend((is_of_card && it.state != State::Removed).then_some(*id));
+        }
+        self.losing.extend(next.map(|next| (card, next)));
+        for id in lost {
+            self.remove(id);
+        }
+    }
+
+    /// Forgets a client that has nothing.
+    fn forget(&mut self, client: ClientId) {
+        if self.clients.get(&client).is_some_and(|it| it.channels.is_empty()) {
+            self.clients.remove(&client);
+        }
+    }
+
+    /// What a client has.
+    #[must_use]
+    pub fn usage(&self, client: ClientId) -> Option<&Usage> {
+        self.clients.get(&client).map(|it| &it.usage)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn census(&self) -> Census {
+        let (connections, lingering, ports) = self.manager.census();
+        Census {
+            channels: self.channels.len(),
+            identifiers: self.ids.len(),
+            listeners: self.listeners.len(),
+            ports,
+            joins: self.joins.len(),
+            connections,
+            lingering,
+        }
+    }
+
+    /// What came, went and was dropped.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        self.manager.counters()
+    }
+
+    /// The client that a channel is of, and the channel.
+    fn channel(&mut self, key: u64) -> Option<(&mut Client, &mut Channel)> {
+        let channel = self.channels.get_mut(&key)?;
+        let client = self.clients.get_mut(&channel.client)?;
+        Some((client, channel))
+    }
+
+    /// Puts an event where its identifier's channel keeps them.
+    fn tell(&mut self, event: Event) {
+        let Some(it) = self.ids.get_mut(&event.of) else { return };
+        let Some(channel) = self.channels.get_mut(&it.channel) else { return };
+        let join = event.join;
+        let place = channel.push(event);
+        it.unread.push_back(place);
+        if let Some(join) = join.and_then(|join| self.joins.get_mut(&join)) {
+            join.unread = Some(place);
+        }
+    }
+}
+
+/// Sends a datagram of the manager's.
+fn send(network: &mut dyn Network, transmit: &Transmit) {
+    let Route { port, local, remote, traffic_class, flow_label, hop_limit, sl } = transmit.route;
+    // One from an address that the card has no more goes nowhere.
+    let Some(sgid_index) = network.index(port, local) else { return };
+    let dgid = remote.gid.octets();
+    let to = GsiAddress { sgid_index, dgid, hop_limit, traffic_class, flow_label, sl };
+    network.send(port, party(transmit.owner), &to, &transmit.datagram);
+}
+
+/// Takes one of what is no card's.
+fn take(usage: &mut Usage, resource: Resource) -> Result<(), Error> {
+    usage.take(None, resource, 1, &EngineLimits::default())
+}
+
+/// A refusal with an error number of the kernel's.
+fn refused(errno: Errno, why: impl Into<String>) -> Error {
+    Error::Connection { errno, why: why.into() }
+}
+
+/// The error that a call of the manager's is.
+fn refused_by(error: cm::Error) -> Error {
+    use cm::Error as E;
+    let errno = match error {
+        E::AddressInUse => Errno::EADDRINUSE,
+        E::AddressNotAvailable => Errno::EADDRNOTAVAIL,
+        E::PortSpace(_) => Errno::EPROTONOSUPPORT,
+        E::NoPort(_) => Errno::ENODEV,
+        E::Quota { .. } => Errno::ENOMEM,
+        E::NoId(_)
+        | E::NoBinding(_)
+        | E::State { .. }
+        | E::PrivateData { .. }
+        | E::Range(_)
+        | E::Family => Errno::EINVAL,
+    };
+    refused(errno, error.to_string())
+}
+
+/// As whom the cards know an owner.
+fn party(owner: Option<Owner>) -> Party {
+    Party(owner.map(|owner| owner.0))
+}
+
+/// The owner of what the manager keeps for a client.
+fn owner(client: ClientId) -> Owner {
+    Owner(client.0)
+}
+
+/// Random numbers of the kernel's, some at a time.
+#[derive(Debug)]
+struct Random {
+    buffer: [u8; RANDOM_BYTES],
+    used: usize,
+}
+
+impl Random {
+    fn new() -> Self {
+        Self { buffer: [0; RANDOM_BYTES], used: RANDOM_BYTES }
+    }
+
+    /// Numbers that nobody can guess.
+    fn draw<const N: usize>(&mut self) -> [u8; N] {
+        loop {
+            let end = self.used.saturating_add(N);
+            if let Some(drawn) = self.buffer.get(self.used..end).and_then(|it| it.try_into().ok()) {
+                self.used = end;
+                return drawn;
+            }
+            // The kernel may only be asked again.
+            while getrandom::fill(&mut self.buffer).is_err() {}
+            self.used = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

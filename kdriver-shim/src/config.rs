@@ -1,0 +1,249 @@
+//! The configuration file: what the command line says, under the same names, for a balboad that is a service.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use bitstreams::MapName;
+use card_driver::address::PortAddress;
+use serde::de::{Deserialize, Deserializer, Error as _};
+use softcard::{FaultSpec, Link};
+use vfio::PciAddress;
+
+use crate::args::{Args, ForCard, ImageFor, Tunnel, Watchdog};
+use crate::metrics::Endpoint;
+
+/// Where the package's service has it.
+pub const USUAL: &str = "/etc/balboa/balboad.toml";
+
+/// What is read of a file at most.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Why a file is not taken.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {why}", path.display())]
+pub struct Error {
+    path: PathBuf,
+    why: String,
+}
+
+/// A file's keys: the options' names. Those that may be given several times are lists.
+#[derive(Debug, Default, PartialEq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct Keys {
+    soft: Option<u32>,
+    vfio: Vec<Text<PciAddress>>,
+    port: Vec<Text<ForCard<Link>>>,
+    ip: Vec<Text<ForCard<PortAddress>>>,
+    shadow: bool,
+    manifest: Vec<Text<ForCard<PathBuf>>>,
+    soft_map: Vec<Text<ForCard<MapName>>>,
+    soft_image: Vec<Text<ImageFor>>,
+    tunnel: Option<Text<Tunnel>>,
+    watchdog: Option<Watchdog>,
+    fault: Vec<Text<FaultSpec>>,
+    pcap: Option<PathBuf>,
+    seed: Option<u64>,
+    state_dir: Option<PathBuf>,
+    metrics: Option<Text<Endpoint>>,
+    verbose: u8,
+}
+
+/// A value that is written as behind its option.
+#[derive(Debug, PartialEq)]
+struct Text<T>(T);
+
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map(Self).map_err(|why: T::Err| D::Error::custom(why))
+    }
+}
+
+fn plain<T>(values: Vec<Text<T>>) -> Vec<T> {
+    values.into_iter().map(|value| value.0).collect()
+}
+
+impl Args {
+    /// The command line, and what the file that it names says beside it: what an option gives counts for
+    /// all that the file says under its name.
+    ///
+    /// # Errors
+    /// [`Error`] with the line of the file, what is wrong with it, and what would do.
+    pub fn with_file(mut self) -> Result<Self, Error> {
+        let usual = self.check_config.then(|| PathBuf::from(USUAL));
+        let Some(path) = self.config.clone().or(usual) else { return Ok(self) };
+        let failed = |why| Error { path: path.clone(), why };
+        let text = read(&path).map_err(|error| failed(format!("it cannot be read: {error}")))?;
+        let keys: Keys = toml::from_str(&text)
+            .map_err(|error| failed(bitstreams::sentence_of(&text, &error)))?;
+        self.config = Some(path);
+        self.take(keys);
+        Ok(self)
+    }
+
+    fn take(&mut self, keys: Keys) {
+        fn list<T>(given: &mut Vec<T>, file: Vec<Text<T>>) {
+            if given.is_empty() {
+                *given = plain(file);
+            }
+        }
+        fn one<T>(given: &mut Option<T>, file: Option<T>) {
+            *given = given.take().or(file);
+        }
+        list(&mut self.vfio, keys.vfio);
+        list(&mut self.ports, keys.port);
+        list(&mut self.ips, keys.ip);
+        list(&mut self.manifests, keys.manifest);
+        list(&mut self.maps, keys.soft_map);
+        list(&mut self.images, keys.soft_image);
+        list(&mut self.faults, keys.fault);
+        one(&mut self.soft, keys.soft);
+        one(&mut self.tunnel, keys.tunnel.map(|tunnel| tunnel.0));
+        one(&mut self.watchdog, keys.watchdog);
+        one(&mut self.pcap, keys.pcap);
+        one(&mut self.seed, keys.seed);
+        one(&mut self.state_dir, keys.state_dir);
+        one(&mut self.metrics, keys.metrics.map(|endpoint| endpoint.0));
+        self.shadow |= keys.shadow;
+        if self.verbose == 0 {
+            self.verbose = keys.verbose;
+        }
+    }
+
+    /// The options whose values take effect only when balboad is started again, and are others in `new`.
+    #[must_use]
+    pub fn fixed_that_differ(&self, new: &Self) -> Vec<&'static str> {
+        let options = [
+            ("soft", self.soft == new.soft),
+            ("vfio", self.vfio == new.vfio),
+            ("port", self.ports == new.ports),
+            ("ip", self.ips == new.ips),
+            ("shadow", self.shadow == new.shadow),
+            ("manifest", self.manifests == new.manifests),
+            ("soft-map", self.maps == new.maps),
+            ("soft-image", self.images == new.images),
+            ("tunnel", self.tunnel == new.tunnel),
+            ("watchdog", self.watchdog == new.watchdog),
+            ("fault", self.faults == new.faults),
+            ("pcap", self.pcap == new.pcap),
+            ("seed", self.seed == new.seed),
+            ("state-dir", self.state_dir == new.state_dir),
+        ];
+        options.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
+    }
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is no file"));
+    }
+    file.take(MAX_BYTES).read_to_string(&mut text)?;
+    match u64::try_from(text.len()) {
+        Ok(bytes) if bytes < MAX_BYTES => Ok(text),
+        _ => Err(std::io::Error::other(format!("it is longer than {MAX_BYTES} bytes"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser as _};
+
+    use super::*;
+
+    fn args(line: &[&str], file: &str) -> Result<Args, String> {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("balboad.toml");
+        std::fs::write(&path, file).unwrap();
+        let line_of_file = ["balboad", "--config", path.to_str().unwrap()];
+        let line = line_of_file.iter().chain(line).copied();
+        let args = Args::try_parse_from(line).map_err(|error| error.to_string())?;
+        let args = args.with_file().map_err(|error| {
+            let told = error.to_string();
+            let told = told.strip_prefix(&path.display().to_string()).unwrap();
+            told.to_owned()
+        })?;
+        args.cards().map(|_| args)
+    }
+
+    #[test]
+    fn a_file_says_what_options_say() {
+        let file = "soft = 2\nip = [\"1=10.9.8.7/16\"]\nfault = [\"loss=1%,card=1\"]\nseed = 7\n\
+            soft-image = [\"stock\"]\nmetrics = \"127.0.0.1:9100\"\nverbose = 1\n";
+        let line = [
+            "--soft",
+            "2",
+            "--ip",
+            "1=10.9.8.7/16",
+            "--fault",
+            "loss=1%,card=1",
+            "--seed",
+            "7",
+            "--soft-image",
+            "stock",
+            "--metrics",
+            "127.0.0.1:9100",
+            "-v",
+        ];
+        let by_file = args(&[], file).unwrap();
+        let by_line = args(&line, "").unwrap();
+        assert!(by_file.fixed_that_differ(&by_line).is_empty());
+        assert_eq!(by_file.metrics, by_line.metrics);
+        assert_eq!((by_file.soft, by_file.verbose), (Some(2), 1));
+    }
+
+    #[test]
+    fn what_an_option_gives_counts_for_all_of_its_name() {
+        let file = "soft = 3\nip = [\"0=10.1.1.1\", \"1=10.1.1.2\"]\nseed = 7\nverbose = 2\n";
+        let made = args(&["--ip", "2=10.2.2.2", "--seed", "0", "-v"], file).unwrap();
+        let addresses = made.cards().unwrap().addresses;
+        let ips: Vec<String> = addresses.iter().map(|it| it.ip.to_string()).collect();
+        assert_eq!(ips, ["10.77.0.1", "10.77.0.2", "10.2.2.2"]);
+        assert_eq!((made.soft, made.seed, made.verbose), (Some(3), Some(0), 1));
+    }
+
+    #[test]
+    fn what_a_file_must_not_say_is_refused_with_its_line_and_the_mend() {
+        for (file, sentence) in [
+            ("soft = 1\nsofd = 2\n", ": line 2: unknown field `sofd`, expected one of `soft`"),
+            ("soft = \"1\"\n", ": line 1: invalid type: string \"1\", expected u32"),
+            ("soft = 1\n\nfault = [\"loss=1%\", \"drop=1%\"]", ": line 3: fault `drop=1%`: write"),
+            ("soft = 1\nip = [\"10.0.0\"]", ": line 2: 10.0.0 is no IPv4 address"),
+            ("soft = 1\nmetrics = \"0.0.0.0:1\"", ": line 2: "),
+            ("soft = 1\nsoft = 2\n", ": line 2: duplicate key"),
+            ("[soft]\n", ": line 1: "),
+            ("soft", ": line 1: "),
+        ] {
+            let refusal = args(&[], file).unwrap_err();
+            assert!(refusal.starts_with(sentence), "{file:?}: {refusal}");
+        }
+        let refusal = args(&[], "").unwrap_err();
+        assert!(refusal.contains("no card is given"), "{refusal}");
+        let nowhere = Args::try_parse_from(["balboad", "--config", "/nonexistent/x.toml"]);
+        let refusal = nowhere.unwrap().with_file().unwrap_err().to_string();
+        assert!(refusal.starts_with("/nonexistent/x.toml: it cannot be read"), "{refusal}");
+    }
+
+    #[test]
+    fn every_option_has_its_key() {
+        let without = ["config", "check-config", "help", "version"];
+        let command = Args::command();
+        let options = command.get_arguments().filter_map(clap::Arg::get_long);
+        for option in options.filter(|option| !without.contains(option)) {
+            // A key that is known is refused for its value, if at all.
+            let told = args(&["--soft", "1"], &format!("{option} = {{}}")).unwrap_err();
+            assert!(!told.contains("unknown field"), "{option}: {told}");
+        }
+    }
+
+    #[test]
+    fn what_needs_a_new_start_is_named() {
+        let before = args(&[], "soft = 1\nverbose = 1").unwrap();
+        let after = args(&[], "soft = 2\nseed = 4\nmetrics = \"127.0.0.1:1\"").unwrap();
+        assert_eq!(before.fixed_that_differ(&after), ["soft", "seed"]);
+    }
+}

@@ -1,0 +1,147 @@
+//! The images of cards: which one a card has, what it was given, and what it takes.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bitstreams::digest::Sha256;
+use bitstreams::image::Image;
+use bitstreams::soft::{Logic, SoftImage};
+use bitstreams::{EngineKind, Manifest};
+use card_driver::engines;
+use card_driver::soft::SoftCard;
+use fpga_regs::coyote::shell::Map;
+
+pub mod record;
+pub mod store;
+
+use record::{ImageName, MAX_NAME, Record};
+use store::Store;
+
+/// What is said of a card without an image that is known.
+pub const AGAIN: &str = "it needs to be flashed again";
+
+/// The seconds since 1970.
+#[must_use]
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The name by which an image is known.
+#[must_use]
+pub fn name_of(name: &str, image: &SoftImage, bytes: &[u8]) -> ImageName {
+    let name: String = name.chars().filter(|c| !c.is_control()).collect();
+    let end = (0..=MAX_NAME.min(name.len())).rev().find(|end| name.is_char_boundary(*end));
+    ImageName {
+        name: name.get(..end.unwrap_or(0)).unwrap_or_default().to_owned(),
+        sha256: Sha256::of(bytes).to_string(),
+        bytes: bytes.len() as u64,
+        logic: image.logic().iter().map(|logic| logic.name().to_owned()).collect(),
+    }
+}
+
+/// The image that a software card comes with, by its manifest, and its bytes.
+#[must_use]
+pub fn initial(manifest: &Manifest) -> Option<(ImageName, Vec<u8>)> {
+    let logic = match manifest.engine {
+        EngineKind::Vqe => Logic::Vqe,
+        EngineKind::Stock => Logic::Stock,
+    };
+    let image = SoftImage::new(vec![logic; manifest.regions?.into()]).ok()?;
+    let bytes = image.to_bytes();
+    Some((name_of(&manifest.name, &image, &bytes), bytes))
+}
+
+/// What bytes are, if a software card takes them.
+///
+/// # Errors
+/// What is wrong, and what would be right.
+pub fn accept(bytes: &[u8]) -> Result<SoftImage, String> {
+    let image = match Image::parse(bytes)? {
+        Image::Soft(image) => image,
+        other => {
+            return Err(format!(
+                "it is {}, and the card is a software card; `balboa image make` makes its images",
+                other.describe()
+            ));
+        }
+    };
+    if softcard::fits(&image).is_none() {
+        return Err(format!(
+            "it has logic for {} vFPGAs, and a software card's shell has room for {}",
+            image.logic().len(),
+            softcard::WINDOWS
+        ));
+    }
+    Ok(image)
+}
+
+/// What the driver has to know of an image.
+///
+/// # Errors
+/// When nothing drives it.
+pub fn manifest(image: &SoftImage, name: &str, like: &Manifest) -> Result<Manifest, String> {
+    let (_, count) = softcard::fits(image).ok_or("it does not fit")?;
+    // It has the same logic in all of them.
+    let engine = image.logic().first().copied().map(engine_of).unwrap_or_default();
+    let manifest = Manifest { name: name.to_owned(), map: like.map, engine, regions: Some(count) };
+    engines::loadable(&manifest)?;
+    Ok(manifest)
+}
+
+/// The logic of software cards that has a driver here.
+pub fn driven() -> impl Iterator<Item = Logic> {
+    let drives = |logic: &Logic| {
+        let engine = engine_of(*logic);
+        let (name, map) = (String::new(), Map::default());
+        engines::loadable(&Manifest { name, map, engine, regions: None }).is_ok()
+    };
+    Logic::ALL.into_iter().filter(drives)
+}
+
+fn engine_of(logic: Logic) -> EngineKind {
+    match logic {
+        Logic::Vqe => EngineKind::Vqe,
+        Logic::Stock => EngineKind::Stock,
+    }
+}
+
+/// What a software card is to be started as that had images before: it, its manifest and its record. `None` where it had
+/// none.
+#[must_use]
+pub fn restored(
+    store: &Store,
+    location: &str,
+    card: &SoftCard,
+    like: &Manifest,
+) -> Option<(SoftCard, Manifest, Record)> {
+    let without =
+        |record: Record| (SoftCard { vfpgas: Some(0), ..card.clone() }, like.clone(), record);
+    let mut record = match store.record(location) {
+        Ok(None) => return None,
+        Ok(Some(record)) => record,
+        Err(why) => return Some(without(Record::unknown(format!("its record: {why}")))),
+    };
+    if record.writing.is_some() {
+        record.fail(now(), "balboad ended while the image was on its way", true);
+        if let Err(error) = store.save(location, &record) {
+            log::error!("{location}: its record cannot be written: {error}");
+        }
+    }
+    let Some(current) = record.current.clone() else { return Some(without(record)) };
+    let image = store.image(&current.sha256, shim_abi::MAX_IMAGE);
+    let image = image.and_then(|bytes| accept(&bytes));
+    let found = image.and_then(|image| {
+        let manifest = manifest(&image, &current.name, like)?;
+        Ok((softcard::fits(&image).ok_or("it does not fit")?, manifest))
+    });
+    match found {
+        Ok(((image, vfpgas), manifest)) => {
+            let card = SoftCard { image, vfpgas: Some(vfpgas), ..card.clone() };
+            Some((card, manifest, record))
+        }
+        Err(why) => {
+            record.needs = Some(format!("its image {}: {why}", current.name));
+            record.current = None;
+            Some(without(record))
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What is known of the images of a card: the one it has, the one before, and what was done to it.
+//!
+//! A record is written before the card is given anything and behind each end, so that whoever finds it knows what the
+//! card has: what it says, or, where an image was on its way when its writer died, nothing that is known.
+
+use std::fmt::Write as _;
+
+use bitstreams::digest::Sha256;
+use serde::{Deserialize, Serialize};
+
+/// Version of the document: another number is not read.
+const FORMAT: u32 = 1;
+/// What was done of which a card's history tells.
+const MOST_EVENTS: usize = 64;
+/// Bytes of the longest name.
+pub const MAX_NAME: usize = 64;
+
+/// An image by what it is known by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageName {
+    /// Its name, for people.
+    pub name: String,
+    /// Its digest, as 64 hexadecimal digits.
+    pub sha256: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// The logic in each vFPGA.
+    pub logic: Vec<String>,
+}
+
+/// What was done to a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Deed {
+    /// An image was flashed.
+    Flash,
+    /// The image before was put back.
+    Rollback,
+}
+
+/// Something that was done, and how it ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    /// Seconds since 1970 at its end.
+    pub at: u64,
+    /// What was done.
+    pub deed: Deed,
+    /// With which image.
+    pub image: ImageName,
+    /// Why it failed; `None` where the card was seen to have the image.
+    pub failed: Option<String>,
+}
+
+/// An image on its way into the card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Writing {
+    /// What is done.
+    pub deed: Deed,
+    /// The image.
+    pub image: ImageName,
+}
+
+/// The images of a card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    format: u32,
+    /// What the card has; `None` where that is not known.
+    pub current: Option<ImageName>,
+    /// What it had before, which can be put back.
+    pub previous: Option<ImageName>,
+    /// What it is being given.
+    pub writing: Option<Writing>,
+    /// Why it needs to be flashed again.
+    pub needs: Option<String>,
+    /// What was done, the oldest first.
+    pub history: Vec<Event>,
+}
+
+impl Record {
+    /// That of a card to which nothing was done yet.
+    #[must_use]
+    pub fn new(current: Option<ImageName>) -> Self {
+        let (previous, writing, needs, history) = Default::default();
+        Self { format: FORMAT, current, previous, writing, needs, history }
+    }
+
+    /// That of a card of which nothing is known, and why.
+    #[must_use]
+    pub fn unknown(why: String) -> Self {
+        Self { needs: Some(why), ..Self::new(None) }
+    }
+
+    /// Parses the text of a record.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let record: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if record.format != FORMAT {
+            return Err(format!(
+                "its format is {}, and only {FORMAT} is known here",
+                record.format
+            ));
+        }
+        let writing = record.writing.as_ref().map(|writing| &writing.image);
+        let past = record.history.iter().map(|event| &event.image);
+        let images = record.current.iter().chain(&record.previous).chain(writing).chain(past);
+        for image in images {
+            image.check()?;
+        }
+        if record.current.is_none() && record.needs.is_none() && record.writing.is_none() {
+            return Err("it tells of no image, and not why".into());
+        }
+        Ok(record)
+    }
+
+    /// It as a text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        // Texts, numbers and lists of them always have a JSON form.
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        let _ = writeln!(text);
+        text
+    }
+
+    /// An image is about to be given to the card.
+    pub fn begin(&mut self, deed: Deed, image: ImageName) {
+        self.writing = Some(Writing { deed, image });
+    }
+
+    /// The card was seen to have what it was given.
+    pub fn succeed(&mut self, at: u64) {
+        let Some(Writing { deed, image }) = self.writing.take() else { return };
+        let before = self.current.replace(image.clone());
+        // Of a card whose image was lost the one before that stays.
+        if let Some(before) = before.filter(|before| before.sha256 != image.sha256) {
+            self.previous = Some(before);
+        }
+        self.needs = None;
+        self.note(Event { at, deed, image, failed: None });
+    }
+
+    /// What was begun has failed; `lost` says whether the card's image went with it.
+    pub fn fail(&mut self, at: u64, why: &str, lost: bool) {
+        let Some(Writing { deed, image }) = self.writing.take() else { return };
+        if lost {
+            self.previous = self.current.take().or(self.previous.take());
+            self.needs = Some(why.to_owned());
+        }
+        self.note(Event { at, deed, image, failed: Some(why.to_owned()) });
+    }
+
+    fn note(&mut self, event: Event) {
+        self.history.push(event);
+        let beyond = self.history.len().saturating_sub(MOST_EVENTS);
+        self.history.drain(..beyond);
+    }
+
+    /// The digests of the images that it may want again.
+    pub fn wanted(&self) -> impl Iterator<Item = &str> {
+        let writing = self.writing.as_ref().map(|writing| &writing.image);
+        let images = self.current.iter().chain(&self.previous).chain(writing);
+        images.map(|image| image.sha256.as_str())
+    }
+}
+
+impl ImageName {
+    /// Checks what becomes a file's name, and is shown.
+    fn check(&self) -> Result<(), String> {
+        self.sha256.parse::<Sha256>()?;
+        let texts = self.logic.iter().chain([&self.name]);
+        match texts
+            .into_iter()
+            .all(|text| text.len() <= MAX_NAME && !text.contains(char::is_control))
+        {
+            true => Ok(()),
+            false => Err(format!("a name in it is no line of at most {MAX_NAME} bytes")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(name: &str) -> ImageName {
+        let sha256 = Sha256::of(name.as_bytes()).to_string();
+        ImageName { name: name.into(), sha256, bytes: 1, logic: vec!["vqe".into()] }
+    }
+
+    fn done(record: &mut Record, deed: Deed, name: &str) {
+        record.begin(deed, image(name));
+        record.succeed(7);
+    }
+
+    #[test]
+    fn the_image_before_is_the_last_that_was_another() {
+        let mut record = Record::new(Some(image("a")));
+        done(&mut record, Deed::Flash, "b");
+        assert_eq!((&record.current, &record.previous), (&Some(image("b")), &Some(image("a"))));
+        done(&mut record, Deed::Flash, "b");
+        assert_eq!(record.previous, Some(image("a")));
+        done(&mut record, Deed::Rollback, "a");
+        assert_eq!((&record.current, &record.previous), (&Some(image("a")), &Some(image("b"))));
+        assert_eq!(Record::parse(&record.text()), Ok(record));
+    }
+
+    #[test]
+    fn a_card_whose_image_was_lost_says_so_until_it_has_one() {
+        let mut record = Record::new(Some(image("a")));
+        record.begin(Deed::Flash, image("b"));
+        assert_eq!(record.wanted().count(), 2);
+        record.fail(8, "it stood still", true);
+        assert_eq!((&record.current, &record.previous), (&None, &Some(image("a"))));
+        record.begin(Deed::Flash, image("c"));
+        record.fail(9, "it stood still again", true);
+        assert_eq!(record.previous, Some(image("a")), "the last that was good");
+        assert_eq!(record.needs.as_deref(), Some("it stood still again"));
+        done(&mut record, Deed::Rollback, "a");
+        assert_eq!((record.needs.clone(), record.history.len()), (None, 3));
+        record.begin(Deed::Flash, image("b"));
+        record.fail(9, "refused", false);
+        assert_eq!((&record.current, record.needs.clone()), (&Some(image("a")), None));
+    }
+
+    #[test]
+    fn a_history_has_an_end_and_what_is_no_record_is_refused() {
+        let mut record = Record::new(Some(image("a")));
+        (0..100).for_each(|_| done(&mut record, Deed::Flash, "b"));
+        assert_eq!(record.history.len(), MOST_EVENTS);
+        let text = record.text();
+        for (from, to) in [
+            ("\"format\": 1", "\"format\": 2"),
+            ("\"needs\": null", "\"needs\": 7"),
+            ("\"name\": \"b\"", "\"name\": \"\\u001b\""),
+            (&*image("b").sha256, "../../etc/passwd"),
+            ("\"format\"", "\"more\": 1, \"format\""),
+        ] {
+            assert!(text.contains(from), "{from}");
+            assert!(Record::parse(&text.replace(from, to)).is_err(), "{from}");
+        }
+        let none = "{\"format\": 1, \"current\": null, \"previous\": null, \"writing\": null, \"needs\": null, \"history\": []}";
+        assert!(Record::parse(none).unwrap_err().contains("tells of no image"));
+        assert!(Record::parse(&none.replace("\"needs\": null", "\"needs\": \"x\"")).is_ok());
+    }
+}

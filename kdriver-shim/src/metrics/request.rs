@@ -1,0 +1,98 @@
+//! What is asked of the endpoint: `GET /metrics` of HTTP/1, and nothing else.
+
+/// Bytes of a request at most.
+pub const MAX_BYTES: usize = 4096;
+
+/// The end of a request's head.
+const END: &[u8] = b"\r\n\r\n";
+
+/// What a request is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The page.
+    Page,
+    /// It is no request of HTTP/1.
+    Bad,
+    /// There is nothing of that name.
+    NotFound,
+    /// Something is to be done with it that cannot.
+    NotAllowed,
+    /// It is too long.
+    TooLong,
+}
+
+/// The answer to what has come so far; `None` where more has to come.
+#[must_use]
+pub fn answer(received: &[u8]) -> Option<Answer> {
+    let ended = received.windows(END.len()).any(|bytes| bytes == END);
+    if !ended {
+        return (received.len() >= MAX_BYTES).then_some(Answer::TooLong);
+    }
+    let line = received.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let mut words = line.split(|byte| *byte == b' ');
+    let words = [words.next(), words.next(), words.next(), words.next()];
+    let [Some(method), Some(target), Some(b"HTTP/1.0" | b"HTTP/1.1"), None] = words else {
+        return Some(Answer::Bad);
+    };
+    // Prometheus may be told to add parameters.
+    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+    Some(match (method, path) {
+        (b"GET", b"/metrics") => Answer::Page,
+        (_, b"/metrics") => Answer::NotAllowed,
+        _ => Answer::NotFound,
+    })
+}
+
+impl Answer {
+    /// The response; a page that is not to be had is a fault of the server's.
+    #[must_use]
+    pub fn response(self, page: Option<&str>) -> String {
+        let (status, body) = match (self, page) {
+            (Self::Page, Some(page)) => ("200 OK", page),
+            (Self::Page, None) => ("503 Service Unavailable", "balboad does not answer\n"),
+            (Self::Bad, _) => ("400 Bad Request", "this is no request of HTTP/1\n"),
+            (Self::NotFound, _) => ("404 Not Found", "there is /metrics\n"),
+            (Self::NotAllowed, _) => ("405 Method Not Allowed", "there is GET\n"),
+            (Self::TooLong, _) => ("431 Request Header Fields Too Large", "this is too long\n"),
+        };
+        let allow = if self == Self::NotAllowed { "Allow: GET\r\n" } else { "" };
+        let length = body.len();
+        format!(
+            "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n{allow}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thing_can_be_asked_for() {
+        for (request, wanted) in [
+            ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", Some(Answer::Page)),
+            ("GET /metrics?name=a HTTP/1.0\r\n\r\nrest", Some(Answer::Page)),
+            ("GET /metrics HTTP/1.1\r\nHost: x\r\n", None),
+            ("", None),
+            ("GET / HTTP/1.1\r\n\r\n", Some(Answer::NotFound)),
+            ("GET /metrics/ HTTP/1.1\r\n\r\n", Some(Answer::NotFound)),
+            ("POST /metrics HTTP/1.1\r\n\r\n", Some(Answer::NotAllowed)),
+            ("GET /metrics\r\n\r\n", Some(Answer::Bad)),
+            ("GET  /metrics HTTP/1.1\r\n\r\n", Some(Answer::Bad)),
+            ("GET /metrics HTTP/2\r\n\r\n", Some(Answer::Bad)),
+            ("\r\n\r\n", Some(Answer::Bad)),
+        ] {
+            assert_eq!(answer(request.as_bytes()), wanted, "{request:?}");
+        }
+        assert_eq!(answer(&[b'x'; MAX_BYTES]), Some(Answer::TooLong));
+        assert_eq!(answer(&[b'x'; MAX_BYTES - 1]), None);
+    }
+
+    #[test]
+    fn a_response_says_how_long_it_is() {
+        let told = Answer::Page.response(Some("a 1\n"));
+        assert!(told.contains("\r\nContent-Length: 4\r\n") && told.ends_with("\r\n\r\na 1\n"));
+        assert!(Answer::Page.response(None).starts_with("HTTP/1.1 503 "));
+        assert!(Answer::NotAllowed.response(None).contains("\r\nAllow: GET\r\n"));
+    }
+}

@@ -1,0 +1,52 @@
+//! The connection manager's part of the control thread: what arrives, what is due, what ends.
+
+use cm::Manager;
+
+use super::Server;
+use crate::cm::network::{Cards, Network as _};
+
+/// Datagrams that are taken from a card before others have their turn.
+const TAKEN: usize = 64;
+
+impl Server {
+    /// Takes note of the cards' ports.
+    pub(super) fn tell_ports(&mut self) {
+        let numbers: Vec<_> = self.cards.iter().map(|card| card.device.number).collect();
+        let mut network = Cards(&mut self.cards);
+        for number in numbers {
+            if let Some(port) = network.port(number) {
+                self.connections.set_port(number, &port);
+            }
+        }
+    }
+
+    /// Takes some of what has arrived at a card; the rest is told of again.
+    pub(super) fn take_datagrams(&mut self, number: u32) {
+        let card = self.cards.iter().find(|card| card.device.number == number);
+        let Some(gsi) = card.and_then(|card| card.gsi.clone()) else { return };
+        for _ in 0..TAKEN {
+            let Some(arrival) = gsi.take() else { return };
+            self.connections.arrived(&mut Cards(&mut self.cards), number, &arrival);
+        }
+    }
+
+    /// Does what is due of connections, and ends a part of those whose channel or card has gone.
+    pub(super) fn tend_connections(&mut self) {
+        let mut network = Cards(&mut self.cards);
+        self.connections.tick(&mut network);
+        if self.connections.is_ending() {
+            self.connections.go_on_ending(&mut network);
+            if !self.connections.is_ending() {
+                // A card that was reset has waited for that.
+                self.tend_cards();
+            }
+        }
+        // What went with programs by the thousand ends behind them, all at about the same time.
+        let lingering = self.connections.census().lingering;
+        self.lingered = self.lingered.max(lingering);
+        if lingering == 0 && self.lingered > 0 {
+            let ended = std::mem::take(&mut self.lingered).saturating_mul(Manager::BYTES_OF_ID);
+            self.give_memory_back(u64::try_from(ended).unwrap_or(u64::MAX));
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! Images that a tool has loaded into cards: by turns, so that others are served meanwhile.
+//!
+//! The tool brings the whole image first, and nothing happens to the card. Then it asks for it to be loaded, or for the
+//! one before; from there on it is balboad's work, whether the tool lives or not, and asked about.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bitstreams::Manifest;
+use bitstreams::digest::{Hasher, Sha256};
+use bitstreams::soft::{Reader, SoftImage};
+use card_driver::loading::{Loading, Step};
+use shim_abi::{FlashState, MAX_IMAGE, Request, Response};
+
+use super::{Server, unwatch, watch};
+use crate::cards::{Card, find};
+use crate::clients::{Client, Stage};
+use crate::error::Error;
+use crate::images::record::{Deed, ImageName};
+use crate::images::{self, AGAIN};
+use crate::process::ClientId;
+use crate::session::Progress;
+
+/// How long programs that were told that the card is gone may keep it open; then they are ended.
+const GRACE: Duration = Duration::from_secs(5);
+/// How often a card is looked at that is at a chunk.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// What is told of a card that has an image on its way.
+const FLASHING: &str = "an image is being loaded into it";
+
+/// An image as a tool brings it, piece by piece.
+pub(super) struct Upload {
+    client: ClientId,
+    card: u32,
+    name: String,
+    length: u64,
+    sha256: Sha256,
+    bytes: Vec<u8>,
+    digest: Hasher,
+    reader: Reader,
+}
+
+/// An image on its way into a card.
+pub(super) struct Job {
+    card: u32,
+    name: ImageName,
+    bytes: Arc<[u8]>,
+    manifest: Manifest,
+    phase: Phase,
+    /// The card is at something, and is looked at again a moment later.
+    waits: bool,
+}
+
+enum Phase {
+    /// Programs that have it open are to leave it.
+    Leaving { since: Instant },
+    /// The card is taking it.
+    Loading(Box<Loading>),
+}
+
+/// Whether a request is one of those served here.
+pub(super) fn is_flash(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::FlashOpen { .. }
+            | Request::FlashWrite { .. }
+            | Request::FlashApply { .. }
+            | Request::FlashRollback { .. }
+            | Request::FlashState { .. }
+            | Request::FlashVerify { .. }
+    )
+}
+
+impl Server {
+    /// Serves a tool's request about images.
+    pub(super) fn flash(&mut self, client: &Client, request: Request) -> Result<Progress, Error> {
+        if client.stage != Stage::Tool {
+            return Err(Error::Forbidden("a verbs program flashes no card; `balboa` does".into()));
+        }
+        match request {
+            Request::FlashOpen { card, length, sha256, name } => {
+                self.open_upload(client.id, card, length, Sha256(sha256), name)?;
+            }
+            Request::FlashWrite { bytes } => self.go_on_uploading(client.id, &bytes)?,
+            Request::FlashApply { force } => {
+                let upload = self.upload.take_if(|upload| upload.client == client.id);
+                let upload = upload.ok_or_else(|| Error::Invalid("no image was brought".into()))?;
+                let card = upload.card;
+                let (name, image, bytes) = upload.whole()?;
+                self.begin_flash(card, Deed::Flash, (name, image, bytes), force)?;
+                log::warn!(client = client.process.pid; "balboa{card}: is flashed, as process {} asks for", client.process.pid);
+            }
+            Request::FlashRollback { card, force } => {
+                let previous = self.previous(card)?;
+                self.begin_flash(card, Deed::Rollback, previous, force)?;
+                log::warn!(client = client.process.pid; "balboa{card}: is rolled back, as process {} asks for", client.process.pid);
+            }
+            Request::FlashVerify { card } => self.verify_image(card)?,
+            Request::FlashState { card } => return Ok(self.flash_state(card)?.into()),
+            _ => return Err(Error::Unsupported("this is not served here".into())),
+        }
+        Ok(Response::Done.into())
+    }
+
+    /// A card that takes images.
+    fn flashable(&mut self, number: u32) -> Result<&mut Card, Error> {
+        let card = find(&mut self.cards, number)?;
+        match card.device.backend.takes_images() {
+            true => Ok(card),
+            false => Err(Error::Unsupported(format!(
+                "balboa{number} is a card behind VFIO, into which balboad loads no image yet; load one by the vendor's tool"
+            ))),
+        }
+    }
+
+    fn open_upload(
+        &mut self,
+        client: ClientId,
+        card: u32,
+        length: u64,
+        sha256: Sha256,
+        name: String,
+    ) -> Result<(), Error> {
+        self.flashable(card)?;
+        if length == 0 || length > MAX_IMAGE {
+            return Err(Error::Invalid(format!(
+                "an image has 1 to {MAX_IMAGE} bytes, not {length}"
+            )));
+        }
+        let clients = &self.clients;
+        self.upload.take_if(|it| it.client == client || !clients.contains_key(&it.client));
+        if self.upload.is_some() {
+            return Err(Error::Occupied("another image is being brought; wait for that".into()));
+        }
+        let (bytes, digest, reader) = Default::default();
+        self.upload = Some(Upload { client, card, name, length, sha256, bytes, digest, reader });
+        Ok(())
+    }
+
+    fn go_on_uploading(&mut self, client: ClientId, bytes: &[u8]) -> Result<(), Error> {
+        let upload = self.upload.as_mut().filter(|upload| upload.client == client);
+        let upload = upload.ok_or_else(|| Error::Invalid("no image was announced".into()))?;
+        let there = (upload.bytes.len() as u64).saturating_add(bytes.len() as u64);
+        if there > upload.length {
+            let length = upload.length;
+            self.upload = None;
+            return Err(Error::Invalid(format!("{there} bytes came of an image of {length}")));
+        }
+        upload.bytes.extend_from_slice(bytes);
+        upload.digest.update(bytes);
+        upload.reader.feed(bytes);
+        Ok(())
+    }
+
+    /// The image that a card had before.
+    fn previous(&mut self, number: u32) -> Result<(ImageName, SoftImage, Vec<u8>), Error> {
+        let previous = self.flashable(number)?.record.previous.clone();
+        let name = previous.ok_or_else(|| {
+            Error::Invalid(format!("balboa{number} had no other image that could be put back"))
+        })?;
+        let wrong = |why| Error::Invalid(format!("{}, which it had before: {why}", name.name));
+        let bytes = self.store.image(&name.sha256, MAX_IMAGE).map_err(wrong)?;
+        let image = images::accept(&bytes).map_err(wrong)?;
+        Ok((name, image, bytes))
+    }
+
+    /// Begins to load an image, once all that can be known before speaks for it.
+    fn begin_flash(
+        &mut self,
+        number: u32,
+        deed: Deed,
+        (name, image, bytes): (ImageName, SoftImage, Vec<u8>),
+        force: bool,
+    ) -> Result<(), Error> {
+        if let Some(job) = &self.flash {
+            return Err(Error::Occupied(format!(
+                "an image is being loaded into balboa{}; one card is flashed at a time",
+                job.card
+            )));
+        }
+        let has = |client: &&Client| client.has_open(number);
+        let programs = self.clients.values().filter(has).map(Client::label).collect::<Vec<_>>();
+        if !programs.is_empty() && !force {
+            return Err(Error::Occupied(format!(
+                "{} programs have balboa{number} open ({}); end them, or say --force-disconnect",
+                programs.len(),
+                programs.join(", ")
+            )));
+        }
+        let card = self.flashable(number)?;
+        let manifest = images::manifest(&image, &name.name, &card.device.manifest);
+        let manifest = manifest.map_err(Error::Invalid)?;
+        if card.follows_kernel
+            && softcard::fits(&image).is_some_and(|(it, _)| it != softcard::Image::Vqe)
+        {
+            return Err(Error::Invalid(format!(
+                "the kernel shows balboa{number}, and only a queue engine shares its port; start balboad without --shadow"
+            )));
+        }
+        let location = card.device.identity.location.clone();
+        let mut record = card.record.clone();
+        let initial = images::initial(&card.device.manifest);
+        record.begin(deed, name.clone());
+        let kept = || -> std::io::Result<()> {
+            // The one that it came with is made again where it is the one to go back to.
+            let current = record.current.as_ref();
+            if let (Some((initial, bytes)), Some(current)) = (initial, current) {
+                if initial.sha256 == current.sha256 {
+                    self.store.put(&initial.sha256, &bytes)?;
+                }
+            }
+            self.store.put(&name.sha256, &bytes)?;
+            self.store.save(&location, &record)
+        };
+        kept().map_err(|error| self.not_recorded(&error))?;
+        let card = find(&mut self.cards, number)?;
+        card.record = record;
+        card.unusable = Some(FLASHING.into());
+        self.flashed.remove(&number);
+        if let Err(error) = self.take_from_programs(number, "an image is loaded into it") {
+            self.settle(number, &error.to_string(), true);
+            return Err(error);
+        }
+        let (bytes, phase) = (bytes.into(), Phase::Leaving { since: Instant::now() });
+        self.flash = Some(Job { card: number, name, bytes, manifest, phase, waits: false });
+        Ok(())
+    }
+
+    fn not_recorded(&self, error: &std::io::Error) -> Error {
+        let why = format!("the record of a card's images cannot be written: {error}");
+        Error::StateDir { dir: self.state_dir.clone(), why }
+    }
+
+    /// How long there is nothing to do for a card that is flashed.
+    pub(super) fn flash_patience(&self) -> Option<Duration> {
+        self.flash.as_ref().map(|job| if job.waits { LOOK_AGAIN } else { Duration::ZERO })
+    }
+
+    /// Whether a card that is flashed is not waited for.
+    pub(super) fn has_flash_to_do(&self) -> bool {
+        self.flash.as_ref().is_some_and(|job| !job.waits)
+    }
+
+    /// Goes on with the card that is flashed.
+    pub(super) fn go_on_flashing(&mut self) {
+        let Some(mut job) = self.flash.take() else { return };
+        let number = job.card;
+        let outcome = match &mut job.phase {
+            Phase::Leaving { since } => {
+                let since = *since;
+                self.begin_loading(&mut job, since)
+            }
+            Phase::Loading(loading) => match loading.step(Instant::now()) {
+                Ok(Step::Ended) => return self.end_flash(job),
+                Ok(step) => {
+                    job.waits = step == Step::Waits;
+                    Ok(())
+                }
+                Err(error) => Err((error.into(), true)),
+            },
+        };
+        match outcome {
+            Ok(()) => self.flash = Some(job),
+            Err((error, lost)) => {
+                // What it was sent from goes with it.
+                drop(job);
+                self.settle(number, &error.to_string(), lost);
+            }
+        }
+    }
+
+    /// Begins to send, once nobody uses the card any more. An error says whether the old image may be lost.
+    fn begin_loading(&mut self, job: &mut Job, since: Instant) -> Result<(), (Error, bool)> {
+        let number = job.card;
+        job.waits = true;
+        if self.connections.is_losing(number) {
+            return Ok(());
+        }
+        let card = find(&mut self.cards, number).map_err(|error| (error, false))?;
+        if !card.is_unused() {
+            if since.elapsed() >= GRACE {
+                let has = |client: &&Client| client.owned.places.contains_key(&number);
+                let left = self.clients.values().filter(has).map(|client| client.id);
+                for id in left.collect::<Vec<_>>() {
+                    self.end(id, "an image is loaded into a card that it keeps open");
+                }
+            }
+            return Ok(());
+        }
+        let watches = self.watches.remove(&number).unwrap_or_default();
+        unwatch(&self.poller, card, watches);
+        let pace = self.pace;
+        let begun = card.begin_loading(Arc::clone(&job.bytes), pace);
+        job.phase = Phase::Loading(Box::new(begun.map_err(|error| (error, false))?));
+        job.waits = false;
+        Ok(())
+    }
+
+    /// Brings the card up that has taken all of its image.
+    fn end_flash(&mut self, job: Job) {
+        let Job { card: number, manifest, phase, .. } = job;
+        let Phase::Loading(loading) = phase else { return };
+        let Ok(card) = find(&mut self.cards, number) else { return };
+        if let Err(error) = card.finish_loading(*loading, manifest) {
+            return self.settle(number, &error.to_string(), true);
+        }
+        let mut record = card.record.clone();
+        record.succeed(images::now());
+        let (location, name) = (card.device.identity.location.clone(), card.device.name());
+        // Until it is written the record says that the image is unknown, and so does balboad.
+        if let Err(error) = self.store.save(&location, &record) {
+            let why = self.not_recorded(&error).to_string();
+            return self.settle(number, &why, true);
+        }
+        if let Err(why) = self.store.tidy() {
+            log::warn!("images that nobody wants any more stay: {why}");
+        }
+        let image = job.name.name;
+        log::warn!("{name}: has the image {image}, and was brought up with it");
+        let Ok(card) = find(&mut self.cards, number) else { return };
+        (card.record, card.unusable) = (record, None);
+        self.flashed.insert(number, FlashState::Done);
+        self.watch_again(number);
+        self.tell_ports();
+    }
+
+    /// Notes that a card was not flashed, and whether it has its old image still.
+    fn settle(&mut self, number: u32, why: &str, lost: bool) {
+        let Ok(card) = find(&mut self.cards, number) else { return };
+        let name = card.device.name();
+        let mut lost = lost;
+        if !lost {
+            if let Err(error) = card.keep_image() {
+                log::error!("{name}: does not come up with the image that it had: {error}");
+                lost = true;
+            }
+        }
+        card.record.fail(images::now(), why, lost);
+        card.unusable = card.record.needs.as_ref().map(|why| format!("{AGAIN}: {why}"));
+        if lost {
+            card.let_engines_go();
+        }
+        let (location, record) = (card.device.identity.location.clone(), card.record.clone());
+        log::error!(
+            "{name}: was not flashed: {why}{}",
+            if lost { "; it needs to be flashed again" } else { "" }
+        );
+        if let Err(error) = self.store.save(&location, &record) {
+            log::error!("{}", self.not_recorded(&error));
+        }
+        let told = match lost {
+            true => format!("{AGAIN}: {why}"),
+            false => why.to_owned(),
+        };
+        self.flashed.insert(number, FlashState::Failed(told));
+        self.watch_again(number);
+        self.tell_ports();
+    }
+
+    /// Hears a card again whose engines are others now.
+    fn watch_again(&mut self, number: u32) {
+        let Ok(card) = find(&mut self.cards, number) else { return };
+        match watch(&self.poller, card) {
+            Ok(watches) => drop(self.watches.insert(number, watches)),
+            Err(error) => log::error!("{}: is not heard any more: {error}", card.device.name()),
+        }
+    }
+
+    fn flash_state(&mut self, number: u32) -> Result<Response, Error> {
+        self.flashable(number)?;
+        let state = match self.flash.as_ref().filter(|job| job.card == number) {
+            Some(Job { phase: Phase::Leaving { .. }, .. }) => FlashState::Leaving,
+            Some(Job { phase: Phase::Loading(loading), .. }) => {
+                let (done, total) = loading.progress();
+                FlashState::Loading { done, total }
+            }
+            None => self.flashed.get(&number).cloned().unwrap_or(FlashState::Idle),
+        };
+        Ok(Response::Flash(state))
+    }
+
+    /// Asks a card whether it is what its record says.
+    fn verify_image(&mut self, number: u32) -> Result<(), Error> {
+        let card = self.flashable(number)?;
+        if let Some(why) = &card.unusable {
+            return Err(Error::Invalid(format!("balboa{number}: {why}")));
+        }
+        card.device.check_image()?;
+        let logic = card.record.current.as_ref().map_or(0, |image| image.logic.len());
+        let regions = card.device.manifest.regions.map(usize::from);
+        if regions != Some(logic) {
+            return Err(Error::Invalid(format!(
+                "balboa{number} has {regions:?} vFPGAs, and {logic} by its record"
+            )));
+        }
+        if !card.record.history.is_empty() {
+            let sha256 = card.record.current.as_ref().map(|image| image.sha256.clone());
+            let kept = self.store.image(&sha256.unwrap_or_default(), MAX_IMAGE);
+            kept.map_err(|why| Error::Invalid(format!("the image of balboa{number}: {why}")))?;
+        }
+        Ok(())
+    }
+}
+
+impl Upload {
+    /// What came, if it is what was announced.
+    fn whole(self) -> Result<(ImageName, SoftImage, Vec<u8>), Error> {
+        let Self { name, length, sha256, bytes, digest, reader, .. } = self;
+        let there = bytes.len() as u64;
+        if there != length {
+            return Err(Error::Invalid(format!("{there} bytes came of an image of {length}")));
+        }
+        let found = digest.finish();
+        if found != sha256 {
+            return Err(Error::Invalid(format!(
+                "an image came whose SHA-256 is {found}, and {sha256} was said"
+            )));
+        }
+        let image = match reader.finish() {
+            Ok(image) if softcard::fits(&image).is_some() => image,
+            _ => images::accept(&bytes).map_err(Error::Invalid)?,
+        };
+        Ok((images::name_of(&name, &image, &bytes), image, bytes))
+    }
+}

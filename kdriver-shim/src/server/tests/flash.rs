@@ -1,0 +1,387 @@
+//! Images that a tool has loaded into cards, and what is known of a card whatever dies meanwhile.
+
+use bitstreams::digest::Sha256;
+use bitstreams::soft::{Logic, SoftImage};
+use card_driver::loading::Pace;
+use card_driver::soft::SoftBackend;
+use nix::errno::Errno;
+use shim_abi::{FlashState, MAX_IMAGE, Role};
+use softcard::{Runtime, Spoil};
+
+use super::bench::Peer;
+use super::*;
+use crate::images;
+use crate::images::record::Record;
+
+/// Bytes of a chunk, and of an image: so it has as many chunks as real ones.
+const CHUNK: usize = 100;
+const BYTES: u32 = 1000;
+
+fn image(vfpgas: usize) -> Vec<u8> {
+    let image = SoftImage::new(vec![Logic::Vqe; vfpgas]).unwrap();
+    image.filled_to(BYTES).unwrap().to_bytes()
+}
+
+/// A balboad with one software card, which may die and be started again.
+struct World {
+    bench: Bench,
+    runtime: Runtime,
+    card: Arc<SoftBackend>,
+}
+
+impl World {
+    fn start(root: tempfile::TempDir) -> Self {
+        let (mut bench, runtime, mut cards) = Bench::soft_in(root, 1);
+        let limit = Duration::from_millis(20);
+        bench.server.pace = Pace { chunk: CHUNK, limit };
+        Self { bench, runtime, card: cards.remove(0) }
+    }
+
+    fn end(self) -> tempfile::TempDir {
+        let Self { bench, runtime, card } = self;
+        let root = bench.die();
+        drop(card);
+        runtime.shutdown();
+        root
+    }
+
+    fn tool(&mut self) -> Peer {
+        let tool = self.bench.connect();
+        assert_eq!(self.bench.greet(&tool, Role::Tool), Ok(Response::Done));
+        tool
+    }
+
+    fn bring(&mut self, tool: &Peer, bytes: &[u8]) {
+        self.bench.ask(tool, open(bytes));
+        for piece in bytes.chunks(300) {
+            self.bench.ask(tool, Request::FlashWrite { bytes: piece.to_vec() });
+        }
+    }
+
+    /// Waits until what was begun has ended.
+    fn outcome(&mut self, tool: &Peer) -> FlashState {
+        loop {
+            match self.bench.ask(tool, Request::FlashState { card: 0 }).0 {
+                Response::Flash(FlashState::Leaving | FlashState::Loading { .. }) => {}
+                Response::Flash(state) => return state,
+                other => panic!("{other:?}"),
+            }
+            assert!(self.bench.server.step(Some(Duration::from_millis(1))).unwrap());
+        }
+    }
+
+    fn flash(&mut self, tool: &Peer, vfpgas: usize) -> FlashState {
+        self.bring(tool, &image(vfpgas));
+        self.bench.ask(tool, Request::FlashApply { force: false });
+        self.outcome(tool)
+    }
+
+    fn record(&self) -> &Record {
+        &self.bench.server.cards[0].record
+    }
+
+    /// How many engines it has, as it says itself: `None` where it says that it needs to be flashed again.
+    fn known(&mut self) -> Option<usize> {
+        let tool = self.tool();
+        let verified = self.bench.try_ask(&tool, &Request::FlashVerify { card: 0 }).0;
+        let card = &self.bench.server.cards[0];
+        match verified {
+            Ok(Response::Done) => {
+                assert!(card.unusable.is_none() && card.record.needs.is_none());
+                let logic = &card.record.current.as_ref().unwrap().logic;
+                assert_eq!(logic.len(), card.device.windows.len());
+                Some(logic.len())
+            }
+            Err(refusal) => {
+                let why = refusal.reason;
+                assert!(why.contains("needs to be flashed again"), "{why}");
+                assert!(card.device.windows.is_empty() && card.record.current.is_none());
+                let (context, _) = self.bench.try_ask(&tool, &Request::OpenContext { card: 0 });
+                assert!(context.is_err(), "it can be opened");
+                None
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn open(bytes: &[u8]) -> Request {
+    let (length, sha256) = (bytes.len() as u64, Sha256::of(bytes).0);
+    Request::FlashOpen { card: 0, length, sha256, name: "a.soft".into() }
+}
+
+#[test]
+fn a_tool_flashes_a_card_and_puts_back_what_it_had_and_a_new_balboad_knows_it() {
+    let mut world = World::start(tempfile::tempdir().unwrap());
+    let tool = world.tool();
+    assert_eq!(world.outcome(&tool), FlashState::Idle);
+    let refusal = world.bench.refused(&tool, Request::FlashRollback { card: 0, force: false });
+    assert!(refusal.reason.contains("no other image"), "{}", refusal.reason);
+    assert_eq!(world.known(), Some(4));
+    assert_eq!(world.flash(&tool, 2), FlashState::Done);
+    assert_eq!(world.known(), Some(2));
+    // The peer has the card by a context that it opens now.
+    let peer = world.bench.provider();
+    let (context, _fds) = world.bench.open(&peer, 0);
+    let (cqn, _) = world.bench.cq(&peer, context.context, None);
+    world.bench.ask(&peer, Request::DestroyCq { cqn });
+    drop(peer);
+    world.bench.turn();
+    assert_eq!(world.flash(&tool, 1), FlashState::Done);
+    world.bench.ask(&tool, Request::FlashRollback { card: 0, force: false });
+    assert_eq!(world.outcome(&tool), FlashState::Done);
+    let history = world.record().history.len();
+    let mut world = World::start(world.end());
+    assert_eq!((world.known(), world.record().history.len()), (Some(2), history));
+    let tool = world.tool();
+    world.bench.ask(&tool, Request::FlashRollback { card: 0, force: false });
+    assert_eq!(world.outcome(&tool), FlashState::Done);
+    assert_eq!(world.known(), Some(1));
+    world.end();
+}
+
+#[test]
+fn programs_are_told_first_and_disconnected_only_where_that_is_asked_for() {
+    let mut world = World::start(tempfile::tempdir().unwrap());
+    let tool = world.tool();
+    let peer = world.bench.provider();
+    let (context, fds) = world.bench.open(&peer, 0);
+    for request in [
+        open(&image(2)),
+        Request::FlashWrite { bytes: vec![0] },
+        Request::FlashApply { force: true },
+        Request::FlashRollback { card: 0, force: true },
+        Request::FlashState { card: 0 },
+        Request::FlashVerify { card: 0 },
+    ] {
+        assert_eq!(world.bench.refused(&peer, request).errno, Errno::EPERM as i32);
+    }
+    world.bring(&tool, &image(2));
+    let refusal = world.bench.refused(&tool, Request::FlashApply { force: false });
+    assert_eq!(refusal.errno, Errno::EBUSY as i32);
+    assert!(refusal.reason.contains("1 programs have balboa0 open"), "{}", refusal.reason);
+    assert!(records(&fds[0]).is_empty(), "nobody was told anything");
+    assert_eq!(world.known(), Some(4));
+
+    world.bring(&tool, &image(2));
+    world.bench.ask(&tool, Request::FlashApply { force: true });
+    assert_eq!(records(&fds[0]).len(), 1);
+    let state = world.bench.ask(&tool, Request::FlashState { card: 0 }).0;
+    assert_eq!(state, Response::Flash(FlashState::Leaving));
+    let refusal = world.bench.refused(&tool, Request::ResetCard { card: 0 });
+    assert_eq!(refusal.errno, Errno::EBUSY as i32);
+    world.bring(&tool, &image(1));
+    let refusal = world.bench.refused(&tool, Request::FlashApply { force: true });
+    assert!(refusal.reason.contains("one card is flashed at a time"), "{}", refusal.reason);
+    world.bench.ask(&peer, Request::CloseContext { context: context.context });
+    assert_eq!(world.outcome(&tool), FlashState::Done);
+    assert_eq!(world.known(), Some(2));
+    // It is the same program's again.
+    let (_, fds) = world.bench.open(&peer, 0);
+    world.bring(&tool, &image(3));
+    world.bench.ask(&tool, Request::FlashApply { force: true });
+    // One that keeps it open is ended.
+    assert_eq!(world.outcome(&tool), FlashState::Done);
+    assert_eq!((world.known(), records(&fds[0]).len()), (Some(3), 1));
+    drop(peer);
+    world.end();
+}
+
+#[test]
+fn what_is_no_image_for_the_card_is_refused_and_the_card_left_alone() {
+    let mut world = World::start(tempfile::tempdir().unwrap());
+    let tool = world.tool();
+    let good = image(2);
+    let mut spoilt = good.clone();
+    spoilt[60] ^= 1;
+    let partial: Vec<u8> = [0xaa99_5566u32, 0x3001_8001, 0x14b7_d093, 0x3000_8001, 13]
+        .iter()
+        .flat_map(|word| word.to_be_bytes())
+        .collect();
+    let stock = SoftImage::new(vec![Logic::Stock; 2]).unwrap().to_bytes();
+    let mut refusals = vec![
+        (good[..999].to_vec(), "it is truncated"),
+        (spoilt, "its SHA-256 is"),
+        (partial, "and the card is a software card"),
+        (image(5), "has room for 4"),
+    ];
+    if let Err(why) = images::accept(&stock)
+        .and_then(|it| images::manifest(&it, "x", &world.bench.server.cards[0].device.manifest))
+    {
+        assert!(why.contains("does not load into a card that runs"), "{why}");
+        refusals.push((stock, "does not load into a card that runs"));
+    }
+    for (bytes, why) in refusals {
+        world.bring(&tool, &bytes);
+        let refusal = world.bench.refused(&tool, Request::FlashApply { force: false });
+        assert!(refusal.reason.contains(why), "{}", refusal.reason);
+        assert_eq!(world.known(), Some(4));
+    }
+    assert!(world.record().history.is_empty(), "nothing was done to the card");
+    // What comes is what was announced, or nothing.
+    world.bench.ask(&tool, open(&good));
+    world.bench.ask(&tool, Request::FlashWrite { bytes: image(3) });
+    let refusal = world.bench.refused(&tool, Request::FlashApply { force: false });
+    assert!(refusal.reason.contains("and "), "{}", refusal.reason);
+    world.bench.ask(&tool, open(&good));
+    world.bench.ask(&tool, Request::FlashWrite { bytes: good[..500].to_vec() });
+    let refusal = world.bench.refused(&tool, Request::FlashApply { force: false });
+    assert!(refusal.reason.contains("500 bytes came of an image of 1000"), "{}", refusal.reason);
+    world.bench.ask(&tool, open(&good));
+    world.bench.ask(&tool, Request::FlashWrite { bytes: good.clone() });
+    let refusal = world.bench.refused(&tool, Request::FlashWrite { bytes: vec![0] });
+    assert!(refusal.reason.contains("1001 bytes came"), "{}", refusal.reason);
+    let announce =
+        |length| Request::FlashOpen { card: 0, length, sha256: [0; 32], name: String::new() };
+    for request in [
+        Request::FlashApply { force: false },
+        Request::FlashWrite { bytes: vec![0] },
+        announce(0),
+        announce(MAX_IMAGE + 1),
+        Request::FlashState { card: 7 },
+        Request::FlashRollback { card: 7, force: false },
+    ] {
+        assert_eq!(world.bench.refused(&tool, request).errno, Errno::EINVAL as i32);
+    }
+    // One brings an image at a time, and its end makes room.
+    world.bench.ask(&tool, open(&good));
+    let other = world.tool();
+    assert_eq!(world.bench.refused(&other, open(&good)).errno, Errno::EBUSY as i32);
+    drop(tool);
+    world.bench.turn();
+    assert_eq!(world.flash(&other, 2), FlashState::Done);
+    world.end();
+    // A card behind VFIO is not flashed.
+    let mut bench = Bench::new(1, 1);
+    let tool = bench.connect();
+    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let refusal = bench.refused(&tool, open(&good));
+    assert_eq!(refusal.errno, Errno::EOPNOTSUPP as i32);
+    assert!(refusal.reason.contains("behind VFIO"), "{}", refusal.reason);
+}
+
+#[test]
+fn a_record_or_an_image_that_is_spoilt_is_no_image_that_is_known() {
+    let mut world = World::start(tempfile::tempdir().unwrap());
+    let tool = world.tool();
+    assert_eq!(world.flash(&tool, 2), FlashState::Done);
+    let digest = world.record().current.as_ref().unwrap().sha256.clone();
+    let root = world.end();
+    let file = root.path().join("images").join(format!("{digest}.image"));
+    std::fs::write(&file, b"x").unwrap();
+    let mut world = World::start(root);
+    assert_eq!(world.known(), None);
+    let tool = world.tool();
+    world.bench.ask(&tool, Request::FlashRollback { card: 0, force: false });
+    assert_eq!(world.outcome(&tool), FlashState::Done);
+    assert_eq!(world.known(), Some(4));
+    let root = world.end();
+    std::fs::write(root.path().join("images/soft:00:00.0.json"), "{").unwrap();
+    let mut world = World::start(root);
+    assert_eq!(world.known(), None);
+    let tool = world.tool();
+    assert_eq!(world.flash(&tool, 3), FlashState::Done);
+    assert_eq!(world.known(), Some(3));
+    world.end();
+}
+
+/// Draws numbers, always the same ones for a seed.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % end
+    }
+}
+
+/// Rounds of flash and rollback, in each of which the tool, balboad, the card's power or the card itself may fail at
+/// any time. Behind each of them the card has the image that it had, the one it was given, or says that it has none.
+fn rounds(seed: u64, count: u32) {
+    let mut draw = Draw(seed);
+    let mut world = World::start(tempfile::tempdir().unwrap());
+    let mut has = world.known();
+    // How often a round ended with another image, with none, and with balboad's death.
+    let (mut flashed, mut lost, mut died) = (0, 0, 0);
+    for round in 0..count {
+        let chunks = u64::from(BYTES) / CHUNK as u64;
+        if draw.below(2) == 0 {
+            let all = [Spoil::PowerLost, Spoil::WrongBit, Spoil::Stall, Spoil::NoEnd];
+            let how = all[draw.below(4) as usize];
+            world.card.spoil_reconfiguration(draw.below(chunks) as u32, how);
+        }
+        let tool = world.tool();
+        let previous = world.record().previous.as_ref().map(|image| image.logic.len());
+        let wanted = match (draw.below(4), previous) {
+            (0, Some(previous)) => {
+                world.bench.ask(&tool, Request::FlashRollback { card: 0, force: false });
+                previous
+            }
+            _ => {
+                let wanted = 1 + draw.below(4) as usize;
+                world.bring(&tool, &image(wanted));
+                if draw.below(8) > 0 {
+                    world.bench.ask(&tool, Request::FlashApply { force: false });
+                }
+                wanted
+            }
+        };
+        let mut told = None;
+        match draw.below(3) {
+            // The tool dies, and balboad goes on by itself.
+            0 => drop(tool),
+            // balboad dies somewhere on the way.
+            1 => {
+                for _ in 0..draw.below(3 * chunks) {
+                    assert!(world.bench.server.step(Some(Duration::ZERO)).unwrap());
+                }
+                drop(tool);
+                world = World::start(world.end());
+                died += 1;
+            }
+            _ => told = Some(world.outcome(&tool)),
+        }
+        let tool = world.tool();
+        let ended = world.outcome(&tool);
+        let now = world.known();
+        let at = format!("round {round} of seed {seed}: had {has:?}, wanted {wanted}, {ended:?}");
+        assert!(now.is_none() || now == has || now == Some(wanted), "{at}: has {now:?}");
+        match told {
+            Some(FlashState::Done) => assert_eq!(now, Some(wanted), "{at}"),
+            Some(FlashState::Failed(_)) => {
+                assert!(now.is_none() || now == has, "{at}: has {now:?}")
+            }
+            _ => {}
+        }
+        flashed += u32::from(now.is_some() && now != has);
+        lost += u32::from(now.is_none());
+        has = now;
+        // A spoilt card that was not given anything yet.
+        world.card.reset().unwrap();
+        if has.is_some() {
+            world = World::start(world.end());
+            assert_eq!(world.known(), has, "{at}");
+        }
+    }
+    assert!(flashed > 0 && lost > 0 && died > 0, "{flashed} flashed, {lost} lost, {died} died");
+    world.end();
+}
+
+/// Rounds of each seed; so many others by the environment variable `FLASH_ROUNDS`.
+fn count() -> u32 {
+    std::env::var("FLASH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(25)
+}
+
+#[test]
+fn a_card_is_never_in_an_unknown_state_whatever_dies() {
+    rounds(1, count());
+}
+
+#[test]
+fn nor_by_other_seeds() {
+    rounds(2, count());
+    rounds(3, count());
+}

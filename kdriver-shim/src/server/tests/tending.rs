@@ -1,0 +1,86 @@
+//! What a tool does to a whole card: resets, captures.
+
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
+
+use nix::errno::Errno;
+use shim_abi::{CAPTURE_RING, MAX_CAPTURED_QPS, Request, Response, Role};
+
+use super::*;
+
+fn capture(card: u32) -> Request {
+    let ring = *CAPTURE_RING.start();
+    Request::Capture { card, qpns: vec![], address: None, snap: 0, ring }
+}
+
+#[test]
+fn a_tool_resets_a_card_whose_programs_are_told_and_which_is_back_behind_them() {
+    let mut bench = Bench::new(2, 1);
+    bench.serve_interrupts();
+    let (peer, tool) = (bench.provider(), bench.connect());
+    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    let (context, fds) = bench.open(&peer, 0);
+    let (_, other_fds) = bench.open(&peer, 1);
+    let reset = Request::ResetCard { card: 0 };
+    assert_eq!(bench.refused(&peer, reset.clone()).errno, Errno::EPERM as i32);
+    assert!(records(&fds[0]).is_empty(), "a program resets nothing");
+
+    assert_eq!(bench.ask(&tool, reset.clone()).0, Response::Reset { programs: 1 });
+    assert_eq!([records(&fds[0]).len(), records(&other_fds[0]).len()], [1, 0]);
+    assert_eq!(lost(&fds[4]), 1);
+    let request =
+        Request::CreateCq { context: context.context, log2_entries: 6, channel: None, cookie: 1 };
+    let refusal = bench.refused(&peer, request);
+    assert!(refusal.reason.contains("it was reset by `balboa reset`"), "{}", refusal.reason);
+    bench.ask(&peer, Request::CloseContext { context: context.context });
+
+    let (again, _fds) = bench.open(&peer, 0);
+    let (cqn, _) = bench.cq(&peer, again.context, None);
+    bench.ask(&peer, Request::DestroyCq { cqn });
+    bench.ask(&peer, Request::CloseContext { context: again.context });
+    // Where nobody has it open it is back at once.
+    assert_eq!(bench.ask(&tool, reset).0, Response::Reset { programs: 0 });
+    assert!(!bench.server.cards[0].device.is_dead());
+    let refusal = bench.refused(&tool, Request::ResetCard { card: 7 });
+    assert_eq!(refusal.errno, Errno::EINVAL as i32);
+}
+
+#[test]
+fn a_capture_is_a_tools_within_its_limits_and_where_a_card_has_one() {
+    let mut bench = Bench::new(1, 1);
+    let (peer, tool) = (bench.provider(), bench.connect());
+    assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
+    assert_eq!(bench.refused(&peer, capture(0)).errno, Errno::EPERM as i32);
+    assert_eq!(bench.refused(&peer, Request::EndCapture { card: 0 }).errno, Errno::EPERM as i32);
+    let wanted = |qps: usize, ring| Request::Capture {
+        card: 0,
+        qpns: vec![1; qps],
+        address: None,
+        snap: 0,
+        ring,
+    };
+    let (least, most) = (*CAPTURE_RING.start(), *CAPTURE_RING.end());
+    for request in [
+        wanted(MAX_CAPTURED_QPS + 1, least),
+        wanted(0, least - 1),
+        wanted(0, most + 1),
+        capture(7),
+        Request::EndCapture { card: 7 },
+    ] {
+        assert_eq!(bench.refused(&tool, request).errno, Errno::EINVAL as i32);
+    }
+    // The fake card is one behind VFIO in this: it has none.
+    let refusal = bench.refused(&tool, capture(0));
+    assert_eq!(refusal.errno, Errno::EOPNOTSUPP as i32);
+    assert!(refusal.reason.contains("behind VFIO"), "{}", refusal.reason);
+    assert_eq!(bench.ask(&tool, Request::EndCapture { card: 0 }).0, Response::Done);
+
+    bench.cards[0].record_frames();
+    let (answer, mut fds) = bench.ask(&tool, capture(0));
+    assert_eq!(answer, Response::Capture);
+    assert_eq!(bench.refused(&tool, capture(0)).errno, Errno::EBUSY as i32);
+    assert_eq!(bench.ask(&tool, Request::EndCapture { card: 0 }).0, Response::Done);
+    let mut bytes = Vec::new();
+    UnixStream::from(fds.remove(0)).read_to_end(&mut bytes).unwrap();
+    assert!(bytes.starts_with(&0x0a0d_0d0au32.to_ne_bytes()), "no capture: {bytes:?}");
+}

@@ -1,0 +1,146 @@
+//! What balboad and the service manager (systemd) tell each other; without one, nothing.
+
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use listenfd::ListenFd;
+use nix::libc::{AF_UNIX, SOCK_SEQPACKET};
+use nix::sys::socket::{getsockopt, sockopt};
+use sd_notify::NotifyState;
+
+use crate::error::Error;
+
+/// Says that programs are served.
+pub fn ready(status: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// Says that the configuration is read again; [`ready`] ends that.
+pub fn reloading() {
+    let now = NotifyState::monotonic_usec_now().ok();
+    tell(&[Some(NotifyState::Reloading), now].into_iter().flatten().collect::<Vec<_>>());
+}
+
+/// Says that balboad ends.
+pub fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        log::warn!("the service manager cannot be told: {error}");
+    }
+}
+
+/// What has to be told now and then, lest balboad be taken for hung.
+#[derive(Debug)]
+pub struct Watchdog {
+    period: Duration,
+    due: Instant,
+}
+
+impl Watchdog {
+    /// The one that the service manager asks for.
+    #[must_use]
+    pub fn wanted() -> Option<Self> {
+        // Twice in the time that it gives, as its manual advises.
+        let period = sd_notify::watchdog_enabled()?.checked_div(2)?;
+        Some(Self { period, due: Instant::now() })
+    }
+
+    /// How long may be waited before [`Self::feed`].
+    #[must_use]
+    pub fn patience(&self, now: Instant) -> Duration {
+        self.due.saturating_duration_since(now)
+    }
+
+    /// Tells that this thread makes its rounds, if it is time to.
+    pub fn feed(&mut self, now: Instant) {
+        if now >= self.due {
+            self.due = now.checked_add(self.period).unwrap_or(now);
+            tell(&[NotifyState::Watchdog]);
+        }
+    }
+}
+
+/// The socket that the service manager listens at for this process, if it does.
+///
+/// To be called before any thread starts, for it takes what it reads out of the environment.
+///
+/// # Errors
+/// [`Error::Handed`] when what was handed over is not one listening socket of Unix' `SOCK_SEQPACKET`.
+pub fn handed_socket() -> Result<Option<UnixListener>, Error> {
+    let refused = |why: String| Error::Handed { why };
+    // listenfd would take a set of descriptors that names no process.
+    let ours = std::env::var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string());
+    let count = std::env::var("LISTEN_FDS").unwrap_or_default();
+    if !ours || count == "0" || count.is_empty() {
+        return Ok(None);
+    }
+    if count != "1" {
+        return Err(refused(format!("{count} descriptors, where one is taken")));
+    }
+    let kind = "listening socket of SOCK_SEQPACKET (ListenSequentialPacket=)";
+    let taken = ListenFd::from_env().take_custom(0, AF_UNIX, SOCK_SEQPACKET, kind);
+    let Some(socket): Option<UnixListener> = taken.map_err(|error| refused(error.to_string()))?
+    else {
+        return Ok(None);
+    };
+    match getsockopt(&socket, sockopt::AcceptConn) {
+        Ok(true) => {}
+        _ => return Err(refused(format!("fd 3 is no {kind}"))),
+    }
+    socket.set_nonblocking(true).map_err(|error| refused(error.to_string()))?;
+    Ok(Some(socket))
+}
+
+/// Checks that a socket listens at a path.
+///
+/// # Errors
+/// [`Error::Handed`] with where it does.
+pub fn check_path(socket: &UnixListener, path: &Path) -> Result<(), Error> {
+    let address = socket.local_addr().ok();
+    let at = address.as_ref().and_then(|address| address.as_pathname());
+    let same = at.is_some_and(|at| {
+        at == path || matches!((at.canonicalize(), path.canonicalize()), (Ok(a), Ok(b)) if a == b)
+    });
+    if same {
+        return Ok(());
+    }
+    let at = at.map_or_else(|| "nowhere".to_owned(), |at| at.display().to_string());
+    let path = path.display();
+    Err(Error::Handed {
+        why: format!(
+            "a socket at {at}, and programs look for {path}; let ListenSequentialPacket= or state-dir be the other's"
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watchdog_is_fed_when_it_is_due_and_not_before() {
+        let now = Instant::now();
+        let period = Duration::from_secs(5);
+        let mut watchdog = Watchdog { period, due: now };
+        assert_eq!(watchdog.patience(now), Duration::ZERO);
+        watchdog.feed(now);
+        assert_eq!(watchdog.patience(now), period);
+        watchdog.feed(now + Duration::from_secs(4));
+        assert_eq!(watchdog.patience(now + Duration::from_secs(4)), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_socket_elsewhere_is_refused_with_both_places() {
+        let root = tempfile::tempdir().unwrap();
+        let (here, there) = (root.path().join("here"), root.path().join("there"));
+        let socket = UnixListener::bind(&here).unwrap();
+        check_path(&socket, &here).unwrap();
+        check_path(&socket, &root.path().join("./here")).unwrap();
+        let why = check_path(&socket, &there).unwrap_err().to_string();
+        assert!(why.contains("/here") && why.contains("/there"), "{why}");
+    }
+}

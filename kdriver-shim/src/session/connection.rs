@@ -1,0 +1,37 @@
+//! Connection management.
+
+use shim_abi::{CmToken, Response};
+
+use super::{Answer, Session};
+use crate::cm::network::Cards;
+use crate::cm::{Asker, Said};
+use crate::error::Error;
+
+impl Session<'_> {
+    fn asker(&self) -> Asker {
+        Asker { client: self.client.id, uid: self.client.process.uid }
+    }
+
+    pub(super) fn open_cm_channel(&mut self) -> Result<Answer, Error> {
+        if self.cards.iter().all(|card| card.gsi.is_none()) {
+            let why = "no card has a queue pair 1 to give, by which connections are managed";
+            return Err(Error::Connection { errno: nix::errno::Errno::ENODEV, why: why.into() });
+        }
+        let asker = self.asker();
+        let (channel, socket) = self.connections.open(self.poller, asker)?;
+        Ok(Answer { response: Response::CmChannel { channel }, fds: vec![socket] })
+    }
+
+    pub(super) fn cm_command(
+        &mut self,
+        channel: &CmToken,
+        command: &[u8],
+        from: Option<&CmToken>,
+    ) -> Result<Answer, Error> {
+        let asker = self.asker();
+        let mut network = Cards(self.cards);
+        let Said { output, drained } =
+            self.connections.command(&mut network, asker, channel, command, from)?;
+        Ok(Response::CmAnswer { output, drained }.into())
+    }
+}

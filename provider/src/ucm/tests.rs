@@ -1,0 +1,315 @@
+use std::os::fd::AsFd as _;
+
+use hostmem::fdpass::{Wait, pair, send};
+use shim_abi::{Refusal, Reply};
+
+use super::*;
+use crate::control::tests::{Answer, Script, answer, greeting, script};
+
+const TOKEN: CmToken = [7; 16];
+
+/// A channel, and the balboad that answers what is asked of it.
+struct Bench {
+    connection: Arc<Connection>,
+    channel: OwnedFd,
+    /// balboad's end.
+    theirs: OwnedFd,
+    script: Script,
+}
+
+fn bench(flags: OFlag, answers: Vec<Answer>) -> Bench {
+    let (ours, theirs) = pair().unwrap();
+    let opened = (answer(Response::CmChannel { channel: TOKEN }).0, vec![ours]);
+    let script = script([greeting(), opened].into_iter().chain(answers).collect());
+    let connection = Connection::open(script.directory.path(), 30).unwrap();
+    let connection = Arc::new(connection);
+    let channel = open(Arc::clone(&connection), flags).unwrap();
+    Bench { connection, channel, theirs, script }
+}
+
+fn told(output: &[u8], drained: bool) -> Answer {
+    answer(Response::CmAnswer { output: output.to_vec(), drained })
+}
+
+fn refused(errno: i32) -> Answer {
+    let refusal = Refusal { errno, reason: "not so".into() };
+    (shim_abi::encode(&Reply::Err(refusal)), Vec::new())
+}
+
+/// A command as librdmacm writes it.
+fn written(number: u32, body: &[u8], room: u16) -> Vec<u8> {
+    let length = body.len() as u16;
+    [&number.to_ne_bytes()[..], &length.to_ne_bytes(), &room.to_ne_bytes(), body].concat()
+}
+
+fn get_event() -> Vec<u8> {
+    written(number::GET_EVENT, &0x1234u64.to_ne_bytes(), 376)
+}
+
+impl Bench {
+    fn fd(&self) -> RawFd {
+        self.channel.as_raw_fd()
+    }
+
+    fn perform(&self, written: &[u8], value: &[u8]) -> Result<Done, i32> {
+        let channel = known(self.fd()).unwrap();
+        let command = Command::parse(written).unwrap();
+        command.perform(self.fd(), &channel, value).map_err(|error| error.errno())
+    }
+
+    fn tell(&self) {
+        send(self.theirs.as_fd(), &[1], &[], Wait::AsSocket).unwrap();
+    }
+
+    fn is_readable(&self) -> bool {
+        peek(self.fd(), libc::MSG_DONTWAIT).is_ok()
+    }
+
+    /// What was asked of balboad on the channel.
+    fn asked(self) -> Vec<Request> {
+        drop((self.channel, self.theirs));
+        let asked = self.script.server.join().unwrap();
+        let asked = asked.iter().skip(2).map(|frame| shim_abi::decode(frame).unwrap());
+        asked.collect()
+    }
+}
+
+#[test]
+fn a_channel_is_known_by_whatever_descriptor_until_it_is_forgotten() {
+    let bench = bench(OFlag::O_CLOEXEC, vec![]);
+    let other = bench.channel.try_clone().unwrap();
+    assert_eq!(known(other.as_raw_fd()).map(|known| known.token), Some(TOKEN));
+    // Its number may be anything from now on.
+    drop(bench.channel);
+    assert_eq!(known(other.as_raw_fd()).map(|known| known.token), Some(TOKEN));
+    let elsewhere = std::fs::File::open("/dev/null").unwrap();
+    assert!(known(elsewhere.as_raw_fd()).is_none());
+    assert!(known(-1).is_none());
+    forget(other.as_raw_fd());
+    assert!(known(other.as_raw_fd()).is_none());
+    assert_eq!(Arc::strong_count(&bench.connection), 1, "the connection is kept for nobody");
+}
+
+#[test]
+fn a_channel_has_the_flags_that_it_is_opened_with() {
+    for (flags, mode, closes) in [
+        (OFlag::O_RDWR | OFlag::O_CLOEXEC, OFlag::empty(), FdFlag::FD_CLOEXEC),
+        (OFlag::O_RDWR | OFlag::O_NONBLOCK, OFlag::O_NONBLOCK, FdFlag::empty()),
+    ] {
+        let bench = bench(flags, vec![]);
+        let set = OFlag::from_bits_retain(fcntl(&bench.channel, FcntlArg::F_GETFL).unwrap());
+        assert_eq!(set & OFlag::O_NONBLOCK, mode);
+        let set = FdFlag::from_bits_retain(fcntl(&bench.channel, FcntlArg::F_GETFD).unwrap());
+        assert_eq!(set, closes);
+        forget(bench.fd());
+    }
+}
+
+#[test]
+fn a_command_goes_to_balboad_as_it_is_and_its_answer_to_its_place() {
+    let body = [&1u64.to_ne_bytes()[..], &0xabcd_u64.to_ne_bytes(), &[6, 1, 2, 0, 0, 0, 0, 0]];
+    let create = written(number::CREATE_ID, &body.concat(), 4);
+    let listen = written(7, &[5, 0, 0, 0, 9, 0, 0, 0], 0);
+    let bench = bench(OFlag::empty(), vec![told(&[5, 0, 0, 0], false), told(&[], false)]);
+    let output = vec![5, 0, 0, 0];
+    // What is written behind the command is none of it.
+    let longer = [&create[..], b"more"].concat();
+    assert_eq!(bench.perform(&longer, &[]), Ok(Done::Answered { address: 0xabcd, output }));
+    assert_eq!(bench.perform(&listen, &[]), Ok(Done::Nothing));
+    let command = |command| Request::CmCommand { channel: TOKEN, command, from: None };
+    assert_eq!(bench.asked(), [command(create), command(listen)]);
+}
+
+#[test]
+fn the_last_event_takes_the_byte_that_told_of_it() {
+    let event = vec![1; 16];
+    let bench = bench(OFlag::empty(), vec![told(&event, false), told(&event, true)]);
+    assert_eq!(bench.perform(&get_event(), &[]), Ok(Done::NoEvent), "and nobody is asked");
+    bench.tell();
+    let answered = Ok(Done::Answered { address: 0x1234, output: event });
+    assert_eq!(bench.perform(&get_event(), &[]), answered);
+    assert!(bench.is_readable());
+    assert_eq!(bench.perform(&get_event(), &[]), answered);
+    assert!(!bench.is_readable());
+    assert_eq!(bench.perform(&get_event(), &[]), Ok(Done::NoEvent));
+    assert_eq!(bench.asked().len(), 2);
+}
+
+#[test]
+fn an_event_that_somebody_else_has_got_is_none() {
+    let bench = bench(OFlag::empty(), vec![refused(libc::EAGAIN), told(&[], true)]);
+    bench.tell();
+    assert_eq!(bench.perform(&get_event(), &[]), Ok(Done::NoEvent));
+    assert!(bench.is_readable(), "the byte is for who has got the event");
+    assert_eq!(bench.perform(&get_event(), &[]), Ok(Done::NoEvent));
+    assert!(!bench.is_readable(), "balboad says that nobody else takes it");
+}
+
+#[test]
+fn an_id_that_takes_the_last_events_along_takes_the_byte_of_the_channel_it_leaves() {
+    let bench = bench(OFlag::empty(), vec![told(&[0; 4], true)]);
+    bench.tell();
+    // Another channel, to which it goes.
+    let (ours, theirs) = pair().unwrap();
+    send(theirs.as_fd(), &[1], &[], Wait::AsSocket).unwrap();
+    let other = Known { token: [8; 16], connection: Arc::clone(&bench.connection) };
+    let entry = Channel { known: other.clone(), ids: BTreeMap::new() };
+    CHANNELS.with(|all| all.insert(file(ours.as_raw_fd()).unwrap(), entry));
+    let migrate = |from: RawFd| {
+        let body = [&0x99u64.to_ne_bytes()[..], &3u32.to_ne_bytes(), &from.to_ne_bytes()];
+        written(number::MIGRATE_ID, &body.concat(), 4)
+    };
+    let command = migrate(bench.fd());
+    let done = Command::parse(&command).unwrap().perform(ours.as_raw_fd(), &other, &[]).unwrap();
+    assert_eq!(done, Done::Answered { address: 0x99, output: vec![0; 4] });
+    assert!(!bench.is_readable());
+    assert_eq!(peek(ours.as_raw_fd(), libc::MSG_DONTWAIT), Ok(()));
+    let null = std::fs::File::open("/dev/null").unwrap();
+    for none in [null.as_raw_fd(), -1, RawFd::MAX] {
+        let written = migrate(none);
+        let refused = Command::parse(&written).unwrap().perform(ours.as_raw_fd(), &other, &[]);
+        assert_eq!(refused.map_err(|error| error.errno()), Err(libc::EINVAL), "{none}");
+    }
+    forget(ours.as_raw_fd());
+    assert_eq!(
+        bench.asked(),
+        [Request::CmCommand { channel: [8; 16], command, from: Some(TOKEN) }]
+    );
+}
+
+#[test]
+fn an_option_s_value_goes_behind_its_command() {
+    let option = |length: u32| {
+        let numbers: [u32; 4] = [3, 0, 1, length];
+        let numbers = numbers.map(u32::to_ne_bytes).concat();
+        written(number::SET_OPTION, &[&0x5678u64.to_ne_bytes()[..], &numbers].concat(), 0)
+    };
+    let value = |written: &[u8]| Command::parse(written).unwrap().value();
+    assert_eq!(value(&option(0)).unwrap(), None);
+    assert_eq!(value(&option(4096)).unwrap(), Some((0x5678, 4096)));
+    assert_eq!(value(&option(4097)).unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(value(&option(4)[..HEADER + 24]).unwrap(), Some((0x5678, 4)));
+    assert_eq!(value(&get_event()).unwrap(), None);
+    assert_eq!(value(&written(number::SET_OPTION, &[0; 20], 0)).unwrap(), None, "too short a body");
+
+    let bench = bench(OFlag::empty(), vec![told(&[], false)]);
+    assert_eq!(bench.perform(&option(2), &[4, 0]), Ok(Done::Nothing));
+    let command = [&option(2)[..], &[4, 0]].concat();
+    assert_eq!(bench.asked(), [Request::CmCommand { channel: TOKEN, command, from: None }]);
+}
+
+#[test]
+fn what_is_no_command_is_refused_here() {
+    for short in [&[][..], &[0; 7], &written(4, &[0; 8], 0)[..15]] {
+        assert_eq!(Command::parse(short).unwrap_err().errno(), libc::EINVAL, "{short:?}");
+    }
+}
+
+#[test]
+fn an_answer_that_has_no_place_is_not_taken() {
+    let four = || told(&[0; 4], false);
+    let answers = vec![told(&[0; 5], false), four(), four(), answer(Response::Done)];
+    let bench = bench(OFlag::empty(), answers);
+    let destroy = |place: u64| written(number::DESTROY_ID, &place.to_ne_bytes(), 4);
+    assert_eq!(bench.perform(&destroy(1), &[]), Err(libc::EPROTO), "longer than the room");
+    assert_eq!(bench.perform(&destroy(0), &[]), Err(libc::EFAULT));
+    assert_eq!(
+        bench.perform(&written(7, &[0; 8], 4), &[]),
+        Err(libc::EPROTO),
+        "of a command without"
+    );
+    assert_eq!(bench.perform(&destroy(1), &[]), Err(libc::EPROTO), "of another kind");
+}
+
+#[test]
+fn a_refusal_has_balboad_s_errno() {
+    let bench = bench(OFlag::empty(), vec![refused(libc::EADDRNOTAVAIL), refused(libc::EAGAIN)]);
+    for errno in [libc::EADDRNOTAVAIL, libc::EAGAIN] {
+        assert_eq!(bench.perform(&written(20, &[0; 8], 0), &[]), Err(errno));
+    }
+}
+
+/// CREATE_ID of what the program calls so.
+fn create(uid: u64) -> Vec<u8> {
+    let body = [uid, 0xabcd, 0x0106].map(u64::to_ne_bytes).concat();
+    written(number::CREATE_ID, &body, 4)
+}
+
+fn destroy(id: u32) -> Vec<u8> {
+    let body = [&0x77u64.to_ne_bytes()[..], &id.to_ne_bytes(), &[0; 4]].concat();
+    written(number::DESTROY_ID, &body, 4)
+}
+
+#[test]
+fn the_end_of_balboad_ends_waits_and_is_an_event_of_each_identifier() {
+    let mut accept = [0; ACCEPTED + 16];
+    accept[..8].copy_from_slice(&0x30u64.to_ne_bytes());
+    accept[ACCEPTED] = 3;
+    let accept = written(number::ACCEPT, &accept, 0);
+    // The side that connects accepts, too, when it is answered.
+    let confirm = written(number::ACCEPT, &[0; ACCEPTED + 16], 0);
+    let ids = [1u32, 2].map(|id| told(&id.to_ne_bytes(), false));
+    let others = [told(&[], false), told(&[], false), told(&[0; 4], false)];
+    let bench = bench(OFlag::empty(), ids.into_iter().chain(others).collect());
+    for command in [create(0x10), create(0x20), accept, confirm, destroy(1)] {
+        assert!(bench.perform(&command, &[]).is_ok());
+    }
+    let fd = bench.fd();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| wait(fd));
+        drop((bench.theirs, bench.script.server.join().unwrap()));
+        assert_eq!(waits.join().unwrap(), Ok(()));
+    });
+    let perform = |written: &[u8]| {
+        let channel = known(fd).unwrap();
+        Command::parse(written).unwrap().perform(fd, &channel, &[]).map_err(|error| error.errno())
+    };
+    assert_eq!(perform(&written(7, &[0; 8], 0)), Err(libc::EIO));
+    for (id, uid) in [(2u32, 0x20u64), (3, 0x30)] {
+        let numbers = [id, DEVICE_REMOVAL, 0].map(u32::to_ne_bytes).concat();
+        let mut output = [&uid.to_ne_bytes()[..], &numbers].concat();
+        output.resize(376, 0);
+        assert_eq!(perform(&get_event()), Ok(Done::Answered { address: 0x1234, output }));
+    }
+    assert_eq!(perform(&get_event()), Err(libc::EIO));
+    let leave = written(number::LEAVE_MCAST, &0x77u64.to_ne_bytes(), 4);
+    for command in [destroy(2), leave] {
+        let destroyed = Ok(Done::Answered { address: 0x77, output: vec![0; 4] });
+        assert_eq!(perform(&command), destroyed);
+    }
+}
+
+#[test]
+fn an_identifier_is_told_of_the_end_on_the_channel_it_has_gone_to() {
+    let answers = vec![told(&[5, 0, 0, 0], false), told(&[0; 4], false)];
+    let bench = bench(OFlag::empty(), answers);
+    assert!(bench.perform(&create(0x50), &[]).is_ok());
+    let (ours, _theirs) = pair().unwrap();
+    let other = Known { token: [8; 16], connection: Arc::clone(&bench.connection) };
+    let entry = Channel { known: other.clone(), ids: BTreeMap::new() };
+    CHANNELS.with(|all| all.insert(file(ours.as_raw_fd()).unwrap(), entry));
+    let body = [&0x99u64.to_ne_bytes()[..], &5u32.to_ne_bytes(), &bench.fd().to_ne_bytes()];
+    let migrate = written(number::MIGRATE_ID, &body.concat(), 4);
+    let migrate = Command::parse(&migrate).unwrap();
+    assert!(migrate.perform(ours.as_raw_fd(), &other, &[]).is_ok());
+    bench.script.server.join().unwrap();
+    drop(bench.theirs);
+    assert_eq!(with_ids(bench.channel.as_raw_fd(), |ids| ids.get(&5).copied()), None);
+    assert_eq!(with_ids(ours.as_raw_fd(), |ids| ids.get(&5).copied()), Some(0x50));
+    forget(ours.as_raw_fd());
+    forget(bench.channel.as_raw_fd());
+}
+
+#[test]
+fn who_does_not_wait_is_told_so_and_who_does_is_woken() {
+    let bench = bench(OFlag::O_NONBLOCK, vec![]);
+    assert_eq!(wait(bench.fd()), Err(Errno::EAGAIN));
+    // The mode is the descriptor's of this moment.
+    fcntl(&bench.channel, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| wait(bench.fd()));
+        bench.tell();
+        assert_eq!(waits.join().unwrap(), Ok(()));
+    });
+    assert!(bench.is_readable(), "it is for the command to take it");
+}

@@ -1,0 +1,76 @@
+//! What a card is programmed with.
+
+use std::fmt;
+use std::str::FromStr;
+
+use bitstreams::soft::{Logic, SoftImage};
+use fpga_regs::coyote::shell::{CTRL_CNFG_DEFAULT, CtrlCnfg};
+use fpga_regs::coyote::vfpga::Bank;
+
+use crate::WINDOWS;
+
+/// The image of a card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Image {
+    /// A verbs queue engine in each vFPGA, over a RoCE v2 stack.
+    #[default]
+    Vqe,
+    /// As published: the example's pass-through logic in each vFPGA, over the published stack.
+    Stock,
+}
+
+impl Image {
+    /// What the shell says of its control registers.
+    pub(crate) fn ctrl_cnfg(self) -> CtrlCnfg {
+        match self {
+            Self::Vqe => CTRL_CNFG_DEFAULT,
+            Self::Stock => CtrlCnfg { avx: true, writeback: true, ..CTRL_CNFG_DEFAULT },
+        }
+    }
+
+    /// The bank of control registers that there is.
+    pub(crate) fn bank(self) -> Bank {
+        Bank::of(self.ctrl_cnfg())
+    }
+}
+
+impl From<Logic> for Image {
+    fn from(logic: Logic) -> Self {
+        match logic {
+            Logic::Vqe => Self::Vqe,
+            Logic::Stock => Self::Stock,
+        }
+    }
+}
+
+/// What a file makes of a card: the image, and in how many vFPGAs; `None` where a software card has no room for it.
+#[must_use]
+pub fn fits(file: &SoftImage) -> Option<(Image, u8)> {
+    let count = u8::try_from(file.logic().len()).ok().filter(|count| *count <= WINDOWS)?;
+    // It has the same logic in all of them.
+    Some((Image::from(*file.logic().first()?), count))
+}
+
+impl fmt::Display for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Vqe => "vqe",
+            Self::Stock => "stock",
+        })
+    }
+}
+
+impl FromStr for Image {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "vqe" => Ok(Self::Vqe),
+            "stock" => Ok(Self::Stock),
+            _ => Err(format!(
+                "there is no image `{}`; write vqe (a verbs queue engine) or stock (as published)",
+                text.escape_default()
+            )),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Images that are loaded by the card's own engine, through its registers: what they make of it, and what is left of it
+//! where something goes wrong on the way.
+
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use bitstreams::soft::{Logic, SoftImage};
+use fpga_regs::coyote::pci::{Bar, RECONFIGURATION_VECTOR};
+use fpga_regs::coyote::shell::{self, CtrlCnfg};
+use fpga_regs::coyote::static_layer::{self as s, PrQueue, PrStat};
+use fpga_regs::coyote::vfpga::user_csr;
+use fpga_regs::coyote::xdma;
+use fpga_regs::engine::window;
+use hostmem::{Access, DmaMemory, SharedMapping, memfd};
+use softcard::{CardConfig, CardHandle, Image, Link, Runtime, RuntimeConfig, Spoil, WINDOWS};
+
+/// Bytes of a descriptor's data in these tests.
+const CHUNK: usize = 64;
+const IOVA: u64 = 1 << 32;
+
+struct Rig {
+    card: CardHandle,
+    runtime: Runtime,
+}
+
+impl Rig {
+    fn new(image: Image, vfpgas: Option<u8>) -> Self {
+        let card =
+            CardConfig { link: Link::Switch, map: Default::default(), image, vfpgas, host: None };
+        let config = RuntimeConfig { cards: vec![card], ..RuntimeConfig::default() };
+        let runtime = Runtime::start(config).unwrap();
+        let card = runtime.card(0).unwrap();
+        let enable = xdma::INTERRUPT_BLOCK + xdma::USER_INTERRUPT_ENABLE_SET;
+        card.write(Bar::Xdma, enable, 4, xdma::USER_INTERRUPT_RECONFIGURATION.into());
+        let map = xdma::INTERRUPT_BLOCK + xdma::USER_VECTOR_MAP.at(3);
+        card.write(Bar::Xdma, map, 4, 0x0f0e_0d0c);
+        Self { card, runtime }
+    }
+
+    fn end(self) {
+        drop(self.card);
+        self.runtime.shutdown();
+    }
+
+    fn at(&self, register: u64) -> u32 {
+        self.card.read(Bar::Static, register, 4) as u32
+    }
+
+    fn put(&self, register: u64, value: u64) {
+        self.card.write(Bar::Static, register, 4, value);
+    }
+
+    /// Gives the engine all of a file, and waits until it has done what it does with it.
+    fn load(&self, file: &[u8]) {
+        let bytes = file.len().next_multiple_of(4096);
+        let fd = memfd::create("image", bytes).unwrap();
+        let mapping = SharedMapping::new(fd.as_fd(), 0, bytes, Access::ReadWrite).unwrap();
+        mapping.write_bytes(0, file).unwrap();
+        let memory = DmaMemory::Shared { mapping: Arc::new(mapping), offset: 0 };
+        self.card.dma_map(IOVA, bytes as u64, memory).unwrap();
+        let mut left = file.len();
+        for chunk in file.chunks(CHUNK) {
+            let at = IOVA + (file.len() - left) as u64;
+            left -= chunk.len();
+            self.put(s::PR_ADDR_LOW, at & 0xffff_ffff);
+            self.put(s::PR_ADDR_HIGH, at >> 32);
+            self.put(s::PR_LEN, chunk.len() as u64);
+            self.put(s::PR_CTRL, if left == 0 { 7 } else { 1 });
+            // One that takes nothing more does not say so either.
+            for _ in 0..1000 {
+                if PrQueue::decode(self.at(s::PR_CTRL)).queued == 0 {
+                    break;
+                }
+            }
+        }
+        self.card.dma_unmap(IOVA, bytes as u64).unwrap();
+    }
+
+    fn is_done(&self) -> bool {
+        PrStat::decode(self.at(s::PR_STAT)).done
+    }
+
+    fn regions(&self) -> u64 {
+        self.card.read(Bar::Shell, shell::N_REGIONS, 8)
+    }
+
+    /// How many vFPGAs have the queue engine.
+    fn engines(&self) -> usize {
+        let magic = |index| self.card.read(Bar::Shell, user_csr(index) + window::MAGIC, 8);
+        (0..u64::from(WINDOWS)).filter(|index| magic(*index) == window::MAGIC_VALUE).count()
+    }
+
+    fn has_avx_bank(&self) -> bool {
+        CtrlCnfg::decode(self.card.read(Bar::Shell, shell::CTRL_CNFG, 8)).avx
+    }
+}
+
+fn image(logic: Logic, count: usize) -> SoftImage {
+    SoftImage::new(vec![logic; count]).unwrap()
+}
+
+#[test]
+fn an_image_makes_another_card_of_it_which_a_reset_leaves() {
+    let rig = Rig::new(Image::Vqe, None);
+    assert_eq!((rig.regions(), rig.engines()), (u64::from(WINDOWS), usize::from(WINDOWS)));
+    for (logic, count) in [(Logic::Vqe, 1), (Logic::Stock, 2), (Logic::Vqe, 3), (Logic::Vqe, 4)] {
+        rig.load(&image(logic, count).to_bytes());
+        assert!(rig.is_done());
+        let vector = rig.card.vector(RECONFIGURATION_VECTOR).unwrap();
+        assert_eq!(nix::unistd::read(vector, &mut [0; 8]), Ok(8), "its end is signalled");
+        rig.put(s::PR_CTRL, 4);
+        assert!(!rig.is_done());
+        for _ in 0..2 {
+            assert_eq!(rig.regions(), count as u64);
+            let engines = if logic == Logic::Vqe { count } else { 0 };
+            assert_eq!((rig.engines(), rig.has_avx_bank()), (engines, logic == Logic::Stock));
+            rig.put(s::PR_EOST_RESET, 0);
+            rig.put(s::PR_EOST_RESET, 1);
+        }
+        rig.card.reset().unwrap();
+        assert_eq!(rig.regions(), count as u64);
+        let enable = xdma::INTERRUPT_BLOCK + xdma::USER_INTERRUPT_ENABLE_SET;
+        rig.card.write(Bar::Xdma, enable, 4, xdma::USER_INTERRUPT_RECONFIGURATION.into());
+        let map = xdma::INTERRUPT_BLOCK + xdma::USER_VECTOR_MAP.at(3);
+        rig.card.write(Bar::Xdma, map, 4, 0x0f0e_0d0c);
+    }
+    rig.end();
+}
+
+#[test]
+fn what_is_no_image_for_it_leaves_a_card_of_which_the_static_layer_answers_until_one_comes() {
+    let good = image(Logic::Vqe, 2).to_bytes();
+    let mut spoilt = good.clone();
+    spoilt[60] ^= 1;
+    for file in [&b"no image"[..], &good[..80], &spoilt, &image(Logic::Vqe, 5).to_bytes()] {
+        let rig = Rig::new(Image::Vqe, None);
+        rig.load(file);
+        assert!(rig.is_done(), "all of it was taken");
+        assert_eq!((rig.regions(), rig.engines()), (u64::MAX, 0));
+        assert_eq!(rig.at(s::PROBE), s::PROBE_VALUE);
+        rig.card.reset().unwrap();
+        assert_eq!(rig.regions(), u64::MAX);
+        rig.load(&good);
+        assert_eq!((rig.regions(), rig.engines()), (2, 2));
+        rig.end();
+    }
+    let rig = Rig::new(Image::Vqe, Some(0));
+    assert_eq!(rig.regions(), u64::MAX, "it came without an image");
+    rig.end();
+}
+
+#[test]
+fn whatever_happens_at_whichever_chunk_the_card_has_the_old_image_the_new_one_or_none() {
+    let file = image(Logic::Vqe, 2).filled_to(10 * CHUNK as u32).unwrap().to_bytes();
+    for chunk in 0..10u32 {
+        for how in [Spoil::PowerLost, Spoil::WrongBit, Spoil::Stall, Spoil::NoEnd] {
+            let rig = Rig::new(Image::Vqe, Some(3));
+            rig.card.spoil_reconfiguration(chunk, how);
+            rig.load(&file);
+            let wanted = match (how, chunk) {
+                (Spoil::NoEnd, _) => 2,
+                (Spoil::Stall, 0) => 3,
+                _ => u64::MAX,
+            };
+            assert_eq!(rig.regions(), wanted, "{how:?} at {chunk}");
+            // Behind a loss of power the rest comes as an image without a beginning.
+            let ends = how == Spoil::WrongBit || how == Spoil::PowerLost && chunk < 9;
+            assert_eq!(rig.is_done(), ends, "{how:?} at {chunk}");
+            // A reset and a whole image mend all of it.
+            rig.card.reset().unwrap();
+            rig.load(&file);
+            assert_eq!((rig.regions(), rig.engines()), (2, 2), "{how:?} at {chunk}");
+            rig.end();
+        }
+    }
+}

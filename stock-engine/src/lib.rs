@@ -1,0 +1,33 @@
+//! The queue engine's transport over the command registers of a published card; without I/O, clock or threads.
+//!
+//! A published card has no engine. It carries WRITEs and READs that a driver posts into registers, counts their ends, and
+//! tells nothing else (`docs/stock-card.md` lists what has to be known of it). [`Posts`] makes a transport of that for one
+//! vFPGA: it cuts messages into posts that can block nobody, tells their ends by the counters, and gives up a peer that is
+//! silent. [`Pages`] says what the TLB of the vFPGA is to know: memory of programs for the QPs that may reach it, and a
+//! *sink* in its place where there is none (any more), for a refused page would stop the card.
+//!
+//! Whoever drives it calls [`Posts::advance`] while [`Posts::is_waiting`], and does what [`Posts::lost`] asks for.
+
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects
+)]
+
+mod pages;
+pub mod param;
+mod posts;
+mod space;
+mod verbs;
+
+pub use pages::{Gone, Pages};
+pub use posts::{Budget, Locate, Posts, Registers, Settings, Tally};
+
+/// The address by which a QP's posts name local memory that the card's bus has at `iova`: no program has memory there.
+#[must_use]
+pub const fn local_address(iova: u64) -> u64 {
+    iova | param::LOCAL
+}

@@ -1,0 +1,519 @@
+//! Posts and their ends: what goes into the command queue of a vFPGA, whose turn it is, and what the counters say.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use fpga_regs::coyote::vfpga::{self as v, Command, CommandQueue, CompletionCounters, Stream};
+use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::qp::QpState;
+use queue_engine::{TransportEvent, Unreachable};
+
+use crate::param::{
+    BOUNCES, CTIDS, GAP, KEPT, LEFT_TO_OTHERS, ON_THE_WAY, PACKET, QUEUED, READ_POST, READS,
+    READS_OF_QP, SHARE, WATCHDOG, WINDOW, WRITE_POST,
+};
+use crate::space::{Kind, Out, Qp, Space};
+
+/// The bank of control registers of a vFPGA.
+pub trait Registers {
+    /// Stores a register of 256 bits, by one store.
+    fn store(&mut self, register: u64, words: [u64; 4]);
+
+    /// Reads the 64-bit word at an offset; all ones where the card is gone.
+    fn load(&mut self, register: u64) -> u64;
+}
+
+/// Where payload lies.
+pub trait Locate {
+    /// Where the bytes from `offset` on of a message of a QP lie, as the card is to address them, and how many of
+    /// `length` lie there in one piece. What is inline is put where it stays until the `slot` is used again.
+    ///
+    /// # Errors
+    /// [`Unreachable`] where its key is gone.
+    fn locate(
+        &mut self,
+        qpn: u32,
+        number: u64,
+        offset: u32,
+        length: u32,
+        slot: u8,
+    ) -> Result<(u64, u32), Unreachable>;
+}
+
+/// What the vFPGAs of a card share.
+#[derive(Clone, Debug, Default)]
+pub struct Budget {
+    /// Packets on their way.
+    out: Arc<AtomicU32>,
+    /// Packets that dead peers keep in the card's lists.
+    kept: Arc<AtomicU32>,
+}
+
+impl Budget {
+    /// Takes packets for a QP that has `own` on their way.
+    fn take(&self, own: u8, packets: u8) -> bool {
+        if self.kept.load(Ordering::Relaxed) > KEPT {
+            return false;
+        }
+        let left = if Self::is_share(own, packets) { 0 } else { LEFT_TO_OTHERS };
+        let limit = ON_THE_WAY.saturating_sub(left);
+        let more = |out: u32| out.checked_add(packets.into()).filter(|out| *out <= limit);
+        self.out.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    fn is_share(own: u8, packets: u8) -> bool {
+        u32::from(own).saturating_add(packets.into()) <= SHARE
+    }
+
+    fn give(&self, packets: u8) {
+        self.out.fetch_sub(packets.into(), Ordering::Relaxed);
+    }
+
+    /// Takes note that packets are on their way no more, and that the card keeps them all the same.
+    fn keep(&self, packets: u8) {
+        self.give(packets);
+        self.kept.fetch_add(packets.into(), Ordering::Relaxed);
+    }
+}
+
+/// What a vFPGA's transport is told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The vFPGA.
+    pub vfpga: u8,
+    /// The port's IPv4 address, as a number.
+    pub ipv4: u32,
+    /// The port's MAC address.
+    pub mac: [u8; 6],
+    /// Nanoseconds without progress after which a peer counts as dead.
+    pub watchdog: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { vfpga: 0, ipv4: 0, mac: [0; 6], watchdog: WATCHDOG }
+    }
+}
+
+/// What happened, for people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Posts.
+    pub posts: u64,
+    /// Address spaces that nobody gets before the card's reset.
+    pub quarantined: u64,
+    /// READ requests of the vFPGA, of eight, that never end.
+    pub lost_reads: u64,
+    /// Requests that were refused, since a published card cannot carry them.
+    pub refused: u64,
+}
+
+/// The QPs of a vFPGA, and what they have out.
+#[derive(Debug)]
+pub struct Posts<R> {
+    pub(crate) registers: R,
+    pub(crate) settings: Settings,
+    pub(crate) spaces: Vec<Space>,
+    budget: Budget,
+    /// The space whose turn it is.
+    turn: u8,
+    /// READ requests out, those of dead peers, too.
+    reads: u8,
+    pub(crate) gids: Vec<Option<queue_engine::LocalGid>>,
+    pub(crate) frees: u64,
+    events: VecDeque<TransportEvent>,
+    /// When the counters were last looked at.
+    looked: u64,
+    pub(crate) tally: Tally,
+}
+
+/// What came of an attempt to post for a space.
+enum Step {
+    Posted,
+    Nothing,
+    /// The queue is full.
+    Full,
+}
+
+impl<R: Registers> Posts<R> {
+    /// The transport of a vFPGA after the card's reset.
+    pub fn new(registers: R, settings: Settings, budget: Budget) -> Self {
+        Self {
+            registers,
+            settings,
+            spaces: (0..CTIDS).map(|_| Space::default()).collect(),
+            budget,
+            turn: 0,
+            reads: 0,
+            gids: vec![None; 16],
+            frees: 0,
+            events: VecDeque::new(),
+            looked: 0,
+            tally: Tally::default(),
+        }
+    }
+
+    /// What happened, for people.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// The QP of an address space.
+    #[must_use]
+    pub fn qpn(&self, ctid: u8) -> u32 {
+        u32::from(self.settings.vfpga) << 6 | u32::from(ctid)
+    }
+
+    /// The address space of a QP; `None` where that is another vFPGA's.
+    #[must_use]
+    pub fn ctid(&self, qpn: u32) -> Option<u8> {
+        (qpn >> 6 == u32::from(self.settings.vfpga)).then_some((qpn & 0x3f) as u8)
+    }
+
+    /// The address space of a QP.
+    pub(crate) fn space(&mut self, qpn: u32) -> Option<&mut Space> {
+        let ctid = self.ctid(qpn)?;
+        self.spaces.get_mut(usize::from(ctid))
+    }
+
+    /// Forgets everything, as the card has with its reset.
+    pub fn reset(&mut self) {
+        for space in &mut self.spaces {
+            if !space.buried {
+                self.budget.give(space.packets);
+            }
+            *space = Space::default();
+        }
+        self.reads = 0;
+        self.budget.kept.store(0, Ordering::Relaxed);
+        self.events.clear();
+        (self.tally.quarantined, self.tally.lost_reads) = (0, 0);
+    }
+
+    /// Whether [`Posts::advance`] has something to look for: the ends of posts, or posts to make.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        let waits = |space: &Space| {
+            let has_messages = |qp: &Qp| !qp.messages.is_empty();
+            space.lost.is_none()
+                && (!space.out.is_empty() || space.qp.as_ref().is_some_and(has_messages))
+        };
+        !self.events.is_empty() || self.spaces.iter().any(waits)
+    }
+
+    /// What became of messages.
+    pub fn take_event(&mut self) -> Option<TransportEvent> {
+        self.events.pop_front()
+    }
+
+    /// An address space whose peer is silent: its pages are to lead into the sink, and then [`Posts::bury`] is due.
+    #[must_use]
+    pub fn lost(&self) -> Option<u8> {
+        (0..CTIDS)
+            .zip(&self.spaces)
+            .find(|(_, space)| space.lost.is_some() && !space.buried)
+            .map(|(ctid, _)| ctid)
+    }
+
+    /// Posts nothing more of an address space, whose pages are to lead into its sink from now on.
+    pub fn close(&mut self, ctid: u8) {
+        if let Some(space) = self.spaces.get_mut(usize::from(ctid)) {
+            space.closed = true;
+        }
+    }
+
+    /// Whether an address space is that of a QP that may reach memory.
+    #[must_use]
+    pub fn is_open(&self, ctid: u8) -> bool {
+        let space = self.spaces.get(usize::from(ctid));
+        space.is_some_and(|space| space.qp.is_some() && !space.closed && space.lost.is_none())
+    }
+
+    /// Fails the QP of a lost address space, whose memory the card reaches no more.
+    pub fn bury(&mut self, ctid: u8) {
+        let qpn = self.qpn(ctid);
+        let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return };
+        let Some(status) = space.lost.filter(|_| !space.buried) else { return };
+        space.buried = true;
+        self.budget.keep(space.packets);
+        self.tally.quarantined = self.tally.quarantined.saturating_add(1);
+        if space.kind == Some(Kind::Read) {
+            let lost = u64::from(space.requests);
+            self.tally.lost_reads = self.tally.lost_reads.saturating_add(lost);
+        }
+        let is_connected =
+            |qp: &&mut Qp| matches!(qp.attributes.state, QpState::Rtr | QpState::Rts);
+        let Some(qp) = space.qp.as_mut().filter(is_connected) else { return };
+        let event = match qp.messages.is_empty() {
+            true => TransportEvent::Error { qpn },
+            false => TransportEvent::Failed { qpn, status },
+        };
+        qp.fail();
+        self.events.push_back(event);
+    }
+
+    /// Looks at the counters and posts what may be posted; `true` if there was anything.
+    pub fn advance(&mut self, now: u64, locate: &mut impl Locate) -> bool {
+        let mut did = false;
+        self.pardon(now);
+        for ctid in 0..CTIDS {
+            did |= self.count(now, ctid);
+            did |= self.fail_head(ctid);
+        }
+        did | self.post_all(now, locate)
+    }
+
+    /// Takes time in which nobody looked for nobody's silence: this process may have been stopped, and its peers with it.
+    fn pardon(&mut self, now: u64) {
+        let missed = now.saturating_sub(self.looked).saturating_sub(GAP);
+        self.looked = now;
+        if missed > 0 {
+            for space in self.spaces.iter_mut().filter(|space| !space.out.is_empty()) {
+                space.progress = space.progress.saturating_add(missed).min(now);
+            }
+        }
+    }
+
+    /// The counter of a space's ends, for its kind.
+    fn counter(&mut self, ctid: u8, kind: Kind) -> Option<u32> {
+        let array = match kind {
+            Kind::Write => v::AVX_REMOTE,
+            Kind::Read => v::AVX_LOCAL,
+        };
+        let word = self.registers.load(array.at(ctid.into()));
+        // A card that is gone; whoever drives it finds that out.
+        (word != u64::MAX).then(|| CompletionCounters::decode(word).writes)
+    }
+
+    /// The counters of local reads and writes of a space.
+    pub(crate) fn local(&mut self, ctid: u8) -> u64 {
+        self.registers.load(v::AVX_LOCAL.at(ctid.into()))
+    }
+
+    /// Takes the counter of a kind as it is for where counting begins.
+    pub(crate) fn begin_count(&mut self, ctid: u8, kind: Kind) {
+        let counter = self.counter(ctid, kind).unwrap_or(0);
+        if let Some(space) = self.spaces.get_mut(usize::from(ctid)) {
+            (space.kind, space.seen) = (Some(kind), counter);
+        }
+    }
+
+    /// Takes note of the ends of posts; gives up a space in which there was none for too long.
+    fn count(&mut self, now: u64, ctid: u8) -> bool {
+        let out =
+            self.spaces.get(usize::from(ctid)).filter(|it| !it.out.is_empty() && it.lost.is_none());
+        let Some(kind) = out.and_then(|space| space.kind) else { return false };
+        let Some(counter) = self.counter(ctid, kind) else { return false };
+        let qpn = self.qpn(ctid);
+        let watchdog = self.settings.watchdog;
+        let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return false };
+        let ended = counter.wrapping_sub(space.seen);
+        if ended == 0 {
+            if now.saturating_sub(space.progress) < watchdog {
+                return false;
+            }
+            log::warn!(
+                "QP {qpn}: nothing has come from its peer for {} ms, and the card repeats no more: the QP fails, and its number rests until the card is reset",
+                watchdog / 1_000_000
+            );
+            space.lost = Some(Status::RetryExceeded);
+            return true;
+        }
+        if ended as usize > space.out.len() {
+            space.give_up_reads(qpn);
+            return true;
+        }
+        (space.seen, space.progress) = (counter, now);
+        let mut complete = 0u64;
+        for _ in 0..ended {
+            let Some(out) = space.out.pop_front() else { break };
+            space.requests = space.requests.saturating_sub(out.requests);
+            space.packets = space.packets.saturating_sub(out.packets);
+            self.budget.give(out.packets);
+            if kind == Kind::Read {
+                self.reads = self.reads.saturating_sub(out.requests);
+            }
+            let Some(qp) = &mut space.qp else { continue };
+            qp.proven = true;
+            if out.ends && qp.messages.pop_front().is_some() {
+                qp.whole = qp.whole.saturating_sub(1);
+                complete = complete.saturating_add(1);
+            }
+        }
+        if space.is_free() {
+            self.frees = self.frees.wrapping_add(1);
+            space.freed = self.frees;
+        }
+        if complete > 0 {
+            self.events.push_back(TransportEvent::Completed { qpn, count: complete });
+        }
+        true
+    }
+
+    /// Fails a QP whose oldest message goes no further, once nothing of it is out.
+    fn fail_head(&mut self, ctid: u8) -> bool {
+        let qpn = self.qpn(ctid);
+        let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return false };
+        let Some(qp) = space.qp.as_mut().filter(|_| space.out.is_empty()) else { return false };
+        let failed = qp.messages.front().and_then(|message| message.failed);
+        let Some(status) = failed else { return false };
+        qp.fail();
+        self.events.push_back(TransportEvent::Failed { qpn, status });
+        true
+    }
+
+    /// Whether a space that is about to READ, with nothing out, has had ends since it was looked at: they are of WRITEs of
+    /// its peer's, and would be taken for those of the READs.
+    fn has_foreign_ends(&mut self, ctid: u8) -> bool {
+        let reads = |space: &&Space| {
+            let qp = space.qp.as_ref();
+            let wants = qp.is_some_and(|qp| qp.kind == Some(Kind::Read) && !qp.messages.is_empty());
+            wants && space.out.is_empty() && space.lost.is_none() && !space.closed
+        };
+        let space = self.spaces.get(usize::from(ctid)).filter(reads);
+        let Some(seen) = space.map(|space| space.seen) else { return false };
+        self.counter(ctid, Kind::Read).is_some_and(|counter| counter != seen)
+    }
+
+    /// Posts by turns, one post of each QP, as long as any may.
+    fn post_all(&mut self, now: u64, locate: &mut impl Locate) -> bool {
+        let mut room = None;
+        let mut idle = 0;
+        let mut did = false;
+        while idle < CTIDS {
+            let ctid = self.turn;
+            match self.post_one(now, ctid, &mut room, locate) {
+                Step::Posted => {
+                    did = true;
+                    idle = 0;
+                }
+                Step::Nothing => idle = idle.saturating_add(1),
+                Step::Full => break,
+            }
+            self.turn = ctid.wrapping_add(1) % CTIDS;
+        }
+        did
+    }
+
+    /// Posts the next part of a QP's messages, if that blocks nobody.
+    fn post_one(
+        &mut self,
+        now: u64,
+        ctid: u8,
+        room: &mut Option<u64>,
+        locate: &mut impl Locate,
+    ) -> Step {
+        let (reads, qpn) = (self.reads, self.qpn(ctid));
+        let foreign = self.has_foreign_ends(ctid);
+        let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return Step::Nothing };
+        if foreign {
+            space.give_up_reads(qpn);
+            return Step::Nothing;
+        }
+        let Space {
+            qp: Some(qp), out, requests, packets, posts, lost: None, closed: false, ..
+        } = space
+        else {
+            return Step::Nothing;
+        };
+        let (proven, kind, settled) = (qp.proven, qp.kind, qp.settled);
+        let Some((number, message)) = qp.current() else { return Step::Nothing };
+        let Some(kind) = kind.filter(|_| message.failed.is_none() && settled <= now) else {
+            return Step::Nothing;
+        };
+        // The first request goes alone, in one packet: if an Ethernet address is not known yet, on either side, what
+        // is lost can be repeated, and the peer finds no gap that it would complain of.
+        if !proven && !out.is_empty() {
+            return Step::Nothing;
+        }
+        let left = message.length.saturating_sub(message.posted);
+        let most = match kind {
+            _ if !proven => PACKET,
+            Kind::Read => READ_POST,
+            Kind::Write => {
+                u32::from(WINDOW.saturating_sub(*requests)).saturating_mul(PACKET).min(WRITE_POST)
+            }
+        };
+        let may = match kind {
+            Kind::Read => *requests < READS_OF_QP && reads < READS,
+            Kind::Write => most > 0,
+        };
+        if !may {
+            return Step::Nothing;
+        }
+        let room = room.get_or_insert_with(|| queue_room(&mut self.registers));
+        if *room == 0 {
+            return Step::Full;
+        }
+        let (offset, slot) = (message.posted, *posts % BOUNCES);
+        let found = locate.locate(qpn, number, offset, left.min(most), slot);
+        let (local, length) = match found {
+            Ok((local, length)) if length > 0 && length % 4 == 0 => (local, length),
+            outcome => {
+                message.failed = Some(match outcome {
+                    Ok(_) => Status::LocalLength,
+                    Err(_) => Status::LocalProtection,
+                });
+                log::warn!(
+                    "QP {qpn}: a request's memory is {}",
+                    match outcome {
+                        Ok(_) =>
+                            "in pieces whose lengths are no multiples of 4, which need the tunnel",
+                        Err(_) => "out of reach by now",
+                    }
+                );
+                return Step::Nothing;
+            }
+        };
+        let more = u8::try_from(length.div_ceil(PACKET)).unwrap_or(u8::MAX);
+        let cost = if kind == Kind::Read { 1 } else { more };
+        if !self.budget.take(*packets, more) {
+            // Who waits for its share keeps its turn; who wants more leaves it to the others.
+            return if Budget::is_share(*packets, more) { Step::Full } else { Step::Nothing };
+        }
+        let remote = message.remote.wrapping_add(offset.into());
+        message.posted = offset.saturating_add(length);
+        let ends = message.posted >= message.length;
+        if ends {
+            qp.whole = qp.whole.saturating_add(1);
+        }
+        if out.is_empty() {
+            space.progress = now;
+        }
+        out.push_back(Out { requests: cost, packets: more, ends });
+        *requests = requests.saturating_add(cost);
+        *packets = packets.saturating_add(more);
+        *posts = posts.wrapping_add(1);
+        if kind == Kind::Read {
+            self.reads = reads.saturating_add(1);
+        }
+        *room = room.saturating_sub(1);
+        self.tally.posts = self.tally.posts.wrapping_add(1);
+        self.registers.store(v::CTRL, command(kind, ctid, local, remote, length));
+        Step::Posted
+    }
+}
+
+/// Posts that the command queue takes: fewer than it has, for it loses what is too much without a word.
+fn queue_room(registers: &mut impl Registers) -> u64 {
+    match registers.load(v::CTRL) {
+        u64::MAX => 0,
+        word => QUEUED.saturating_sub(CommandQueue::decode(word).queued.into()),
+    }
+}
+
+/// A post, as the published library makes it.
+fn command(kind: Kind, ctid: u8, local: u64, remote: u64, length: u32) -> [u64; 4] {
+    let own = Command { stream: Stream::Host, ctid, length, last: true, ..Command::default() };
+    let opcode = match kind {
+        Kind::Read => 0,
+        Kind::Write => 1,
+    };
+    let other = Command { opcode, stream: Stream::Rdma, start: true, ..own };
+    match kind {
+        Kind::Read => [other.encode(), remote, own.encode(), local],
+        Kind::Write => [own.encode(), local, other.encode(), remote],
+    }
+}

@@ -1,0 +1,104 @@
+//! An address space of a vFPGA: the QP that has it, and what is out of it.
+
+use std::collections::VecDeque;
+
+use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::qp::Attributes;
+
+/// The one kind of request that a QP makes: WRITEs of its peer and its own READs would meet in one cursor of the card's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Write,
+    Read,
+}
+
+/// A post that is out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Out {
+    /// Packets of a WRITE; one request of a READ.
+    pub(crate) requests: u8,
+    /// Packets of a WRITE, or of a READ's response.
+    pub(crate) packets: u8,
+    /// It is the last one of a message.
+    pub(crate) ends: bool,
+}
+
+/// A message that is not complete.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queued {
+    pub(crate) remote: u64,
+    pub(crate) length: u32,
+    pub(crate) posted: u32,
+    /// It goes no further, for this reason.
+    pub(crate) failed: Option<Status>,
+}
+
+/// A queue pair.
+#[derive(Debug, Default)]
+pub(crate) struct Qp {
+    pub(crate) attributes: Attributes,
+    pub(crate) kind: Option<Kind>,
+    /// Oldest first.
+    pub(crate) messages: VecDeque<Queued>,
+    /// Those of them, from the oldest on, that are posted whole.
+    pub(crate) whole: usize,
+    /// The number of the next message.
+    pub(crate) next: u64,
+    /// No post before this time.
+    pub(crate) settled: u64,
+    /// A request of it was answered: the way to the peer is known, and back.
+    pub(crate) proven: bool,
+    /// The counters of local reads and writes when it was connected.
+    pub(crate) before: u64,
+}
+
+impl Qp {
+    /// The message to post next: its number and itself.
+    pub(crate) fn current(&mut self) -> Option<(u64, &mut Queued)> {
+        let first = self.next.wrapping_sub(self.messages.len() as u64);
+        let number = first.wrapping_add(self.whole as u64);
+        self.messages.get_mut(self.whole).map(|message| (number, message))
+    }
+}
+
+/// An address space.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    pub(crate) qp: Option<Qp>,
+    /// Kind of what is out.
+    pub(crate) kind: Option<Kind>,
+    /// Oldest first.
+    pub(crate) out: VecDeque<Out>,
+    /// Requests of all of them.
+    pub(crate) requests: u8,
+    /// Packets of all of them.
+    pub(crate) packets: u8,
+    /// The counter of their ends, when it was last looked at.
+    pub(crate) seen: u32,
+    /// When there was progress.
+    pub(crate) progress: u64,
+    /// Posts so far, for the places of inline payload.
+    pub(crate) posts: u8,
+    /// What is out will not end; until the reset nobody gets the space.
+    pub(crate) lost: Option<Status>,
+    /// Its pages lead into the sink, and nothing is posted.
+    pub(crate) closed: bool,
+    /// Its QP was told.
+    pub(crate) buried: bool,
+    /// When it became free, as a number; the longest free one is taken first.
+    pub(crate) freed: u64,
+}
+
+impl Space {
+    /// Fails a QP whose READs' ends cannot be told from other ends.
+    pub(crate) fn give_up_reads(&mut self, qpn: u32) {
+        log::warn!(
+            "QP {qpn}: its peer WRITEs to it while it READs, which a published card does not keep apart; without the tunnel each direction wants a QP of its own"
+        );
+        self.lost = Some(Status::BadResponse);
+    }
+
+    pub(crate) fn is_free(&self) -> bool {
+        self.qp.is_none() && self.out.is_empty() && self.lost.is_none()
+    }
+}

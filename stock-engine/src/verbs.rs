@@ -1,0 +1,304 @@
+//! Verbs of the transport: which QPs there can be, and which requests.
+
+use fpga_regs::coyote::vfpga::{self as v, ArpLookup, RdmaConnection0, RdmaContext0, RdmaContext1};
+use fpga_regs::engine::admin::{AdminStatus, COUNTERS, CreateQp, PortAttributes};
+use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
+use queue_engine::{LocalGid, Message, Operation, Transport, TransportError};
+
+use crate::param::{CTIDS, MESSAGES, SETTLE};
+use crate::posts::{Posts, Registers};
+use crate::space::{Kind, Qp, Queued, Space};
+
+/// `ibv_mtu` of 4096, the one that there is.
+const MTU: u8 = 5;
+/// The lowest of the UDP source ports that RoCE v2 takes.
+const UDP_PORTS: u16 = 0xc000;
+/// First address that a WRITE must not name: the card takes the bits above for a stream, and stops.
+const ADDRESSES: u64 = 1 << 48;
+
+impl Qp {
+    /// Forgets what it was to do.
+    pub(crate) fn fail(&mut self) {
+        self.messages.clear();
+        self.whole = 0;
+        self.attributes.state = QpState::Err;
+    }
+}
+
+/// The IPv4 address of a GID, as a number.
+fn ipv4_of(gid: [u8; 16]) -> Option<u32> {
+    let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+    let [head @ .., a, b, c, d] = gid;
+    (head == mapped).then(|| u32::from_be_bytes([a, b, c, d]))
+}
+
+/// Takes attributes over that a command names.
+fn merge(into: &mut Attributes, from: &Attributes) {
+    let has = |bit| from.mask.contains(bit);
+    macro_rules! take {
+        ($($bit:ident: $($field:ident),+;)+) => { $(if has(M::$bit) { $(into.$field = from.$field;)+ })+ };
+    }
+    take! {
+        STATE: state;
+        PATH_MTU: path_mtu;
+        ACCESS: access;
+        PKEY_INDEX: pkey_index;
+        TIMEOUT: timeout;
+        DEST_QPN: dest_qpn;
+        RQ_PSN: rq_psn;
+        SQ_PSN: sq_psn;
+        QKEY: qkey;
+        MAX_RD_ATOMIC: max_rd_atomic;
+        MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+        MIN_RNR_TIMER: min_rnr_timer;
+        RETRY_COUNT: retry_count;
+        RNR_RETRY: rnr_retry;
+        AV: sgid_index, hop_limit, traffic_class, sl, flow_label, dgid;
+    }
+    into.current_state = into.state;
+    into.port = 1;
+}
+
+impl<R: Registers> Posts<R> {
+    /// Says why something is not done.
+    fn refuse(&mut self, qpn: u32, why: &str) -> AdminStatus {
+        self.tally.refused = self.tally.refused.saturating_add(1);
+        log::warn!("QP {qpn}: {why}");
+        AdminStatus::Unsupported
+    }
+
+    /// Checks that a published card can have such a connection; the peer's IPv4 address.
+    fn check_path(&mut self, qpn: u32, wanted: &Attributes) -> Result<u32, AdminStatus> {
+        if wanted.path_mtu != MTU {
+            let why =
+                "a published card sends packets of 4096 bytes; another path MTU needs the tunnel";
+            return Err(self.refuse(qpn, why));
+        }
+        let own = self.gids.get(usize::from(wanted.sgid_index)).copied().flatten();
+        let own = own.filter(|LocalGid { vlan, .. }| *vlan == 0).and_then(|it| ipv4_of(it.gid));
+        if own != Some(self.settings.ipv4) {
+            let why =
+                "a published card has one IPv4 address, in no VLAN; use the GID index that has it";
+            return Err(self.refuse(qpn, why));
+        }
+        let Some(peer) = ipv4_of(wanted.dgid) else {
+            return Err(self.refuse(qpn, "a published card's peers have IPv4 addresses"));
+        };
+        if peer == self.settings.ipv4 {
+            let why =
+                "a published card does not send to itself; this needs the tunnel's end in balboad";
+            return Err(self.refuse(qpn, why));
+        }
+        Ok(peer)
+    }
+
+    /// Hands a QP's context to the card: with it sequence numbers begin.
+    fn write_context(&mut self, qpn: u32, Attributes { rq_psn, sq_psn, .. }: Attributes) {
+        let first = RdmaContext0 { qpn, rkey: 0 }.encode();
+        let second = RdmaContext1 { local_psn: rq_psn, remote_psn: sq_psn }.encode();
+        self.registers.store(v::RDMA_CTX_0, [first, second, 0, 0]);
+    }
+
+    /// Connects a QP: RTR.
+    fn connect(&mut self, now: u64, qpn: u32, wanted: &Attributes) -> Result<(), AdminStatus> {
+        let peer = self.check_path(qpn, wanted)?;
+        let ctid = self.ctid(qpn).ok_or(AdminStatus::NotFound)?;
+        self.write_context(qpn, *wanted);
+        let own = u16::try_from(qpn).map_err(|_| AdminStatus::NotFound)?;
+        let connection =
+            RdmaConnection0 { qpn: own, remote_qpn: wanted.dest_qpn, udp_port: UDP_PORTS | own };
+        let gid = u64::from(peer) << 32 | u64::from(peer);
+        self.registers.store(v::RDMA_CONN_0, [connection.encode(), gid, gid, 0]);
+        self.registers.store(v::NET_ARP, [ArpLookup { ipv4: peer }.encode(), 0, 0, 0]);
+        let before = self.local(ctid);
+        let Some(space) = self.space(qpn) else { return Err(AdminStatus::NotFound) };
+        space.closed = false;
+        if let Some(qp) = &mut space.qp {
+            (qp.before, qp.settled) = (before, now.saturating_add(SETTLE));
+        }
+        Ok(())
+    }
+
+    /// Lets a QP send: only now its first number is known, and the card takes both numbers together.
+    fn let_send(&mut self, qpn: u32, wanted: &Attributes) -> Result<(), AdminStatus> {
+        let ctid = self.ctid(qpn).ok_or(AdminStatus::NotFound)?;
+        let now = self.local(ctid);
+        let before = self
+            .spaces
+            .get(usize::from(ctid))
+            .and_then(|space| space.qp.as_ref())
+            .map(|qp| qp.before);
+        if before != Some(now) {
+            self.refuse(qpn, "its peer has sent before this side was in RTS, and a published card would forget the numbers of that");
+            return Err(AdminStatus::Busy);
+        }
+        self.write_context(qpn, *wanted);
+        Ok(())
+    }
+
+    /// The reason why a message is not carried, if there is one.
+    fn objection(&self, space: &Space, message: &Message) -> Option<&'static str> {
+        let (kind, remote) = match message.operation {
+            Operation::Write { remote_address, immediate: None, .. } => {
+                (Kind::Write, remote_address)
+            }
+            Operation::Read { remote_address, .. } => (Kind::Read, remote_address),
+            _ => return Some("a published card has WRITE and READ; others need the tunnel"),
+        };
+        if message.length == 0 || message.length % 4 != 0 {
+            return Some(
+                "a published card carries multiples of 4 bytes; other lengths need the tunnel",
+            );
+        }
+        if remote.saturating_add(message.length.into()) > ADDRESSES {
+            return Some("a published card has addresses of 48 bits");
+        }
+        let before = space.qp.as_ref().and_then(|qp| qp.kind);
+        match before {
+            Some(before) if before != kind => Some(
+                "WRITE and READ of one QP would meet in one cursor of the card; without the tunnel each wants a QP of its own",
+            ),
+            _ => None,
+        }
+    }
+}
+
+impl<R: Registers> Transport for Posts<R> {
+    fn name_qp(&mut self) -> Option<Result<u32, AdminStatus>> {
+        // QPs 0 and 1 have a meaning of their own elsewhere.
+        let first = if self.settings.vfpga == 0 { 2 } else { 0 };
+        let free = (0..CTIDS).zip(&self.spaces).skip(first).filter(|(_, space)| space.is_free());
+        let ctid = free.min_by_key(|(_, space)| space.freed).map(|(ctid, _)| ctid);
+        Some(ctid.map(|ctid| self.qpn(ctid)).ok_or(AdminStatus::NoResources))
+    }
+
+    fn create_qp(&mut self, qpn: u32, command: &CreateQp) -> Result<(), AdminStatus> {
+        if command.kind != QpType::Rc {
+            return Err(self
+                .refuse(qpn, "a published card has Reliable Connections; others need the tunnel"));
+        }
+        let space = self.space(qpn).filter(|space| space.is_free());
+        let space = space.ok_or(AdminStatus::NoResources)?;
+        space.qp = Some(Qp::default());
+        Ok(())
+    }
+
+    fn modify_qp(&mut self, now: u64, qpn: u32, change: &Attributes) -> Result<(), AdminStatus> {
+        let space = self.space(qpn).ok_or(AdminStatus::NotFound)?;
+        let (busy, lost) = (!space.out.is_empty(), space.lost.is_some());
+        let qp = space.qp.as_ref().ok_or(AdminStatus::NotFound)?;
+        let from = qp.attributes.state;
+        let mut wanted = qp.attributes;
+        merge(&mut wanted, change);
+        let to = if change.mask.contains(M::STATE) { change.state } else { from };
+        match (from, to) {
+            (QpState::Init, QpState::Rtr) if lost => {
+                let why = "its number rests until the card is reset; make another QP";
+                self.refuse(qpn, why);
+                return Err(AdminStatus::NoResources);
+            }
+            (QpState::Init, QpState::Rtr) if busy => return Err(AdminStatus::Busy),
+            (QpState::Init, QpState::Rtr) => self.connect(now, qpn, &wanted)?,
+            (QpState::Rtr, QpState::Rts) => self.let_send(qpn, &wanted)?,
+            (_, QpState::Sqd) => return Err(self.refuse(qpn, "a published card drains no queue")),
+            _ => {}
+        }
+        let Some(qp) = self.space(qpn).and_then(|space| space.qp.as_mut()) else {
+            return Err(AdminStatus::NotFound);
+        };
+        match to {
+            QpState::Reset => *qp = Qp::default(),
+            QpState::Err => {
+                qp.attributes = wanted;
+                qp.fail();
+            }
+            _ => qp.attributes = wanted,
+        }
+        Ok(())
+    }
+
+    fn query_qp(&self, qpn: u32) -> Option<Attributes> {
+        let ctid = self.ctid(qpn)?;
+        self.spaces.get(usize::from(ctid))?.qp.as_ref().map(|qp| qp.attributes)
+    }
+
+    fn destroy_qp(&mut self, qpn: u32) {
+        let freed = self.frees.wrapping_add(1);
+        self.frees = freed;
+        if let Some(space) = self.space(qpn) {
+            (space.qp, space.freed) = (None, freed);
+        }
+    }
+
+    fn room(&self, qpn: u32) -> usize {
+        let space = self.ctid(qpn).and_then(|ctid| self.spaces.get(usize::from(ctid)));
+        let qp = space.and_then(|space| space.qp.as_ref());
+        qp.map_or(0, |qp| MESSAGES.saturating_sub(qp.messages.len()))
+    }
+
+    fn submit(&mut self, now: u64, qpn: u32, message: &Message) -> Result<u64, TransportError> {
+        let ctid = self.ctid(qpn).ok_or(TransportError::WrongState)?;
+        let Some(space) = self.spaces.get(usize::from(ctid)) else {
+            return Err(TransportError::WrongState);
+        };
+        let qp = space.qp.as_ref().ok_or(TransportError::WrongState)?;
+        if qp.attributes.state != QpState::Rts || space.lost.is_some() {
+            return Err(TransportError::WrongState);
+        }
+        if qp.messages.len() >= MESSAGES {
+            return Err(TransportError::Full);
+        }
+        if let Some(why) = self.objection(space, message) {
+            self.refuse(qpn, why);
+            return Err(TransportError::Unsupported);
+        }
+        let (kind, remote) = match message.operation {
+            Operation::Read { remote_address, .. } => (Kind::Read, remote_address),
+            Operation::Write { remote_address, .. } => (Kind::Write, remote_address),
+            _ => return Err(TransportError::Unsupported),
+        };
+        if qp.kind.is_none() {
+            let before = qp.before;
+            if kind == Kind::Read && self.local(ctid) >> 32 != before >> 32 {
+                self.refuse(qpn, "its peer WRITEs to it, which a published card does not keep apart from its own READs; without the tunnel each direction wants a QP of its own");
+                return Err(TransportError::Unsupported);
+            }
+            self.begin_count(ctid, kind);
+        }
+        let Some(space) = self.spaces.get_mut(usize::from(ctid)) else {
+            return Err(TransportError::WrongState);
+        };
+        if space.out.is_empty() {
+            space.progress = now;
+        }
+        let Some(qp) = space.qp.as_mut() else { return Err(TransportError::WrongState) };
+        qp.kind = Some(kind);
+        qp.messages.push_back(Queued { remote, length: message.length, posted: 0, failed: None });
+        let number = qp.next;
+        qp.next = number.wrapping_add(1);
+        Ok(number)
+    }
+
+    fn counters(&self) -> Vec<u64> {
+        vec![0; COUNTERS.len()]
+    }
+
+    fn port(&self) -> Option<PortAttributes> {
+        let mac = self.settings.mac;
+        let mtu = MTU;
+        Some(PortAttributes {
+            mac,
+            link_up: 1,
+            max_mtu: mtu,
+            active_mtu: mtu,
+            ..PortAttributes::default()
+        })
+    }
+
+    fn set_gid(&mut self, index: u8, gid: Option<LocalGid>) -> Result<(), AdminStatus> {
+        if let Some(place) = self.gids.get_mut(usize::from(index)) {
+            *place = gid;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,203 @@
+//! Two published cards in virtual time, each with a transport over its command registers, and a cable between.
+//!
+//! What is looked at after every step: no post was lost, nothing was refused by the card, reception of neither stands, no
+//! packet is a NAK or one that the stack does not know, and each asks to be acknowledged.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::panic,
+    reason = "tests"
+)]
+
+mod net;
+
+use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::qp::QpState;
+use net::{Net, WINDOW_BYTES};
+use queue_engine::{TransportError, TransportEvent};
+use trial::rng::Rng;
+
+const MS: u64 = 1_000_000;
+
+/// A number of the environment's.
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// `SEEDS=1000` tries so many, `SEED=7` that one.
+#[test]
+fn writes_and_reads_of_many_queue_pairs_are_exact_and_provoke_nothing() {
+    match number("SEED") {
+        Some(seed) => storm(seed),
+        None => (0..number("SEEDS").unwrap_or(12)).for_each(storm),
+    }
+}
+
+/// QPs of both sides write and read; all of it ends, and each byte is where it belongs.
+fn storm(seed: u64) {
+    let mut rng = Rng::new(seed);
+    let mut net = Net::new(seed);
+    let pairs = rng.between(1, 20) as usize;
+    let qps: Vec<_> = (0..pairs).map(|_| net.connect()).collect();
+    let mut expected = Vec::new();
+    for (index, &[a, b]) in qps.iter().enumerate() {
+        let (side, own, peer) = if rng.chance(5000) { (0, a, b) } else { (1, b, a) };
+        let read = rng.chance(5000);
+        for message in 0..rng.between(1, 6) {
+            let length = 4 * rng.between(1, 20_000) as u32;
+            let length = length.min(WINDOW_BYTES as u32 / 8);
+            let at = (message % 6) * (WINDOW_BYTES / 8);
+            net.fill(side, own, at, length, seed ^ index as u64 ^ message);
+            net.fill(1 - side, peer, at, length, !(seed ^ index as u64 ^ message));
+            net.submit(side, own, read, at, length).unwrap();
+            expected.push((side, own, peer, at, length, read));
+        }
+    }
+    net.run(2_000 * MS);
+    let completed: u64 = net.completed.values().sum();
+    assert_eq!(completed, expected.len() as u64, "seed {seed}");
+    for (side, own, peer, at, length, _) in expected {
+        let (one, other) =
+            (net.bytes(side, own, at, length), net.bytes(1 - side, peer, at, length));
+        assert!(one == other, "seed {seed}: {length} bytes at {at} of {own}");
+    }
+    assert!(net.failed.is_empty(), "seed {seed}: {:?}", net.failed);
+}
+
+#[test]
+fn copies_of_counters_that_go_astray_hit_the_guard_pages_alone() {
+    let mut net = Net::new(7);
+    for index in 0..62 {
+        let [a, _] = net.connect();
+        // READs of one packet and of several, and WRITEs; where each copy goes is looked at when it does.
+        net.submit(0, a, index % 2 == 0, 0, if index % 3 == 0 { 64 } else { 9000 }).unwrap();
+    }
+    net.run(300 * MS);
+    assert_eq!(net.completed.len(), 62);
+    assert!(net.astray(0) >= 62, "{}", net.astray(0));
+}
+
+#[test]
+fn counters_wrap_and_completions_are_told_all_the_same() {
+    let mut net = Net::new(1);
+    let [a, _] = net.connect();
+    // The next completions pass 2^32.
+    net.wrap_from(0, a, u32::MAX - 2);
+    for _ in 0..6 {
+        net.submit(0, a, false, 0, 64).unwrap();
+    }
+    net.run(100 * MS);
+    assert_eq!(net.completed[&(0, a)], 6);
+}
+
+#[test]
+fn a_silent_peer_costs_its_own_queue_pair_and_nobody_elses() {
+    let mut net = Net::new(2);
+    let [dead, _] = net.connect();
+    let [reader, _] = net.connect();
+    let [alive, _] = net.connect();
+    for _ in 0..4 {
+        net.submit(0, dead, false, 0, 1 << 16).unwrap();
+        net.submit(0, reader, true, 0, 1 << 16).unwrap();
+    }
+    net.run(20 * MS);
+    let before = net.completed.clone();
+    assert_eq!((before[&(0, dead)], before[&(0, reader)]), (4, 4));
+    net.silence(&[dead, reader]);
+    for _ in 0..20 {
+        net.submit(0, dead, false, 0, 1 << 16).unwrap();
+        net.submit(0, reader, true, 0, 1 << 16).unwrap();
+    }
+    for _ in 0..20 {
+        net.submit(0, alive, false, 0, 1 << 16).unwrap();
+    }
+    net.run(100 * MS);
+    assert_eq!(net.completed[&(0, alive)], 20, "others go on meanwhile");
+    net.run(1_000 * MS);
+    assert_eq!(net.failed[&(0, dead)], Status::RetryExceeded);
+    assert_eq!(net.failed[&(0, reader)], Status::RetryExceeded);
+    assert_eq!(net.nodes[0].posts.tally().quarantined, 2);
+    assert!(net.nodes[0].posts.tally().lost_reads <= 2, "a dead peer keeps no more");
+    assert_eq!(net.submit(0, dead, false, 0, 64), Err(TransportError::WrongState));
+    // Their numbers rest, and others are to be had.
+    net.destroy(0, dead);
+    for _ in 0..59 {
+        assert_ne!(net.connect()[0], dead);
+    }
+    assert!(net.try_create(0).is_err(), "all but the resting ones are in use");
+    let again = net.submit(0, alive, true, 0, 64);
+    assert_eq!(again, Err(TransportError::Unsupported), "it has WRITEs");
+}
+
+#[test]
+fn a_number_is_used_again_once_nothing_of_it_is_out() {
+    let mut net = Net::new(3);
+    let mut seen = Vec::new();
+    for round in 0..130 {
+        let [a, b] = net.connect();
+        net.fill(0, a, 0, 4096, round);
+        net.submit(0, a, false, 0, 4096).unwrap();
+        net.run(30 * MS);
+        assert_eq!(net.completed[&(0, a)], 1);
+        assert!(net.bytes(0, a, 0, 4096) == net.bytes(1, b, 0, 4096));
+        net.destroy(0, a);
+        net.destroy(1, b);
+        seen.push(a);
+    }
+    assert!(
+        seen[..62].iter().collect::<std::collections::BTreeSet<_>>().len() == 62,
+        "the longest free one first"
+    );
+}
+
+#[test]
+fn what_a_published_card_does_not_carry_is_refused_before_it_is_posted() {
+    let mut net = Net::new(4);
+    let [a, _] = net.connect();
+    for length in [0, 1, 3, 4097] {
+        assert_eq!(
+            net.submit(0, a, false, 0, length),
+            Err(TransportError::Unsupported),
+            "{length}"
+        );
+    }
+    assert_eq!(net.submit_at(0, a, 1 << 48, 4), Err(TransportError::Unsupported));
+    assert_eq!(net.send(0, a), Err(TransportError::Unsupported));
+    net.submit(0, a, true, 0, 4).unwrap();
+    assert_eq!(net.submit(0, a, false, 0, 4), Err(TransportError::Unsupported), "it READs");
+    assert_eq!(net.state(0, a), QpState::Rts);
+    net.run(50 * MS);
+    assert_eq!(net.completed[&(0, a)], 1);
+}
+
+#[test]
+fn a_piece_of_an_odd_length_fails_its_message_behind_those_before() {
+    let mut net = Net::new(5);
+    let [a, _] = net.connect();
+    net.submit(0, a, false, 0, 64).unwrap();
+    net.odd_at(a, 1);
+    net.submit(0, a, false, 0, 64).unwrap();
+    net.submit(0, a, false, 0, 64).unwrap();
+    net.run(50 * MS);
+    assert_eq!(net.completed[&(0, a)], 1);
+    assert_eq!(net.failed[&(0, a)], Status::LocalLength);
+    let last = net.events.iter().rev().find(|(side, _)| *side == 0).map(|(_, event)| *event);
+    assert!(matches!(last, Some(TransportEvent::Failed { .. })));
+}
+
+#[test]
+fn a_peer_that_writes_to_a_queue_pair_that_reads_ends_it() {
+    let mut net = Net::new(6);
+    let [a, b] = net.connect();
+    net.submit(0, a, true, 0, 64).unwrap();
+    net.run(50 * MS);
+    net.submit(1, b, false, 4096, 64).unwrap();
+    net.run(50 * MS);
+    // The counter has moved though nothing was out: the next READ finds it, whose end cannot be told any more.
+    net.submit(0, a, true, 0, 64).unwrap();
+    net.run(50 * MS);
+    assert_eq!(net.failed.get(&(0, a)), Some(&Status::BadResponse));
+}

@@ -1,0 +1,54 @@
+//! The programs that people run, as docs/applications.md says.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use ibverbs_tests::cases::apps as cases;
+use ibverbs_tests::runner::{self, Filter};
+use terminal::report;
+
+use crate::{cargo, setup};
+
+/// `cargo xtask apps`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct Options {
+    /// Run only recipes with TEXT in their name
+    #[arg(value_name = "TEXT")]
+    names: Vec<String>,
+    /// Take TEXT for whole names
+    #[arg(long, requires = "names")]
+    exact: bool,
+    /// List the recipes and run nothing
+    #[arg(long)]
+    list: bool,
+}
+
+const EXIT_CODES: &str = "\
+The last line is `N passed, N failed, N skipped`.
+
+Exit codes: 0 every recipe did what docs/applications.md says, or was skipped for a reason that is told; 1 one did not, or
+nothing was run; 2 wrong arguments; 3 packages are missing and cannot be installed (the line that
+installs them is printed).";
+
+/// Runs the recipes; the last line is `N passed, N failed, N skipped`.
+///
+/// # Errors
+/// When they cannot be run.
+pub fn apps(options: &Options) -> Result<ExitCode> {
+    let cases = cases::all();
+    if options.list {
+        for case in cases {
+            terminal::say(format_args!("{}\n", case.name))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    setup::packages(setup::APPS)?;
+    let built = cargo::build()?;
+    let filter = Filter { parts: options.names.clone(), exact: options.exact };
+    let summary = runner::run(&cases, &filter, &built, "cargo xtask apps")?;
+    report!("");
+    summary.print();
+    Ok(summary.exit_code())
+}

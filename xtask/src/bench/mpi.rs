@@ -1,0 +1,136 @@
+//! OpenMPI over software cards, TCP and shared memory: latency and bandwidth between two ranks, as the OSU benchmarks
+//! `osu_latency` and `osu_bw` measure them, by a program of ours that looks at the data too.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use ibverbs_tests::cases::apps;
+use ibverbs_tests::process::Task;
+use ibverbs_tests::setting::Daemon;
+
+use super::figures::{Column, Figures};
+
+/// How long any one run may take.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Message sizes of the rows.
+const LATENCY_SIZES: [u64; 3] = [1, 4096, 65_536];
+const BANDWIDTH_SIZES: [u64; 3] = [4096, 65_536, 4_194_304];
+
+/// Whose figures are measured, and by which variables of OpenMPI's and UCX's.
+const WAYS: [(Column, &[(&str, &str)]); 4] = [
+    (Column::Balboa, &[("OMPI_MCA_pml", "ucx"), ("UCX_TLS", "rc,self")]),
+    (Column::Tcp, &[("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "tcp,self")]),
+    (
+        Column::UcxTcp,
+        &[("OMPI_MCA_pml", "ucx"), ("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")],
+    ),
+    (Column::UcxShm, &[("OMPI_MCA_pml", "ucx"), ("UCX_TLS", "posix,cma,self")]),
+];
+
+/// The program, compiled into a directory.
+#[derive(Debug)]
+pub struct Program(PathBuf);
+
+impl Program {
+    /// Compiles it.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn new(into: &std::path::Path) -> Result<Self> {
+        let (name, source) = apps::MPI;
+        std::fs::write(into.join(name), source)?;
+        let program = into.join("mpi");
+        let compiler = Task::new("mpicc.openmpi").with_our_environment().directory(into);
+        compiler.words("-O2 -o").arg(&program).arg(name).run()?.success()?;
+        Ok(Self(program))
+    }
+
+    /// Measures each way once.
+    ///
+    /// # Errors
+    /// When a run fails, moves wrong data, or prints something else.
+    pub fn measure(&self, daemon: &Daemon<'_>, figures: &mut Figures) -> Result<()> {
+        for (column, variables) in WAYS {
+            let rows = self.run(daemon, column, variables)?;
+            let mut add = |metric: &str, sizes: &[u64], of: fn(&Row) -> f64| -> Result<()> {
+                for size in sizes {
+                    let row = rows.iter().find(|row| row.size == *size);
+                    let row = row.with_context(|| format!("no row of {size} bytes: {rows:?}"))?;
+                    figures.add(&format!("mpi_{metric}_{size}"), column, of(row));
+                }
+                Ok(())
+            };
+            add("lat", &LATENCY_SIZES, |row| row.microseconds)?;
+            add("bw", &BANDWIDTH_SIZES, |row| row.megabytes)?;
+        }
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        daemon: &Daemon<'_>,
+        column: Column,
+        variables: &[(&str, &str)],
+    ) -> Result<Vec<Row>> {
+        let mut task = daemon.run("mpirun.openmpi --oversubscribe").limit(LIMIT);
+        for (name, value) in variables {
+            task = task.env(name, value);
+        }
+        // It refuses root unless it is told twice, and its `ucx` transports that are no NIC's.
+        for (name, value) in [
+            ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+            ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+            ("OMPI_MCA_opal_common_ucx_tls", "any"),
+            ("OMPI_MCA_opal_common_ucx_devices", "any"),
+        ] {
+            task = task.env(name, value);
+        }
+        for rank in 0..2 {
+            let rank_of = format!("-np 1 -x UCX_NET_DEVICES=balboa{rank}:1");
+            task = match (column, rank) {
+                (Column::Balboa, 0) => task.words(&rank_of),
+                (Column::Balboa, _) => task.arg(":").words(&rank_of),
+                (_, 0) => task.words("-np 2"),
+                _ => break,
+            };
+            task = task.arg(&self.0).arg("two");
+        }
+        let said = task.run()?.success()?;
+        ensure!(said.stdout.contains(", 0 wrong"), "wrong data: {said}");
+        Ok(rows(&said.stdout))
+    }
+}
+
+/// What is told of one message size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Row {
+    size: u64,
+    microseconds: f64,
+    megabytes: f64,
+}
+
+fn rows(printed: &str) -> Vec<Row> {
+    let row = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [size, microseconds, megabytes] = words.as_slice() else { return None };
+        Some(Row {
+            size: size.parse().ok()?,
+            microseconds: microseconds.parse().ok()?,
+            megabytes: megabytes.parse().ok()?,
+        })
+    };
+    printed.lines().filter_map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_three_numbers_are_rows() {
+        let printed = "        1      5.20       0.4\nno row here\n  4096 9.00 812.5\n2 ranks, 4 checked, 0 wrong\n";
+        let one = Row { size: 1, microseconds: 5.2, megabytes: 0.4 };
+        assert_eq!(rows(printed), [one, Row { size: 4096, microseconds: 9.0, megabytes: 812.5 }]);
+    }
+}

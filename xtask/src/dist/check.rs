@@ -1,0 +1,166 @@
+//! What packages are held against before they are given away.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use ibverbs_tests::process::Task;
+use nix::unistd::geteuid;
+use terminal::report;
+
+use crate::apt::Apt;
+use crate::cache::Cache;
+use crate::cargo;
+use crate::roots;
+
+/// Releases of rdma-core, and of Debian, in which the packages are installed.
+const INSTALLED: [(u32, &str); 2] = [(44, "bookworm"), (56, "trixie")];
+/// What each Debian has, as far as scripts and lintian call it.
+const ESSENTIAL: [&str; 12] = [
+    "base-files",
+    "bash",
+    "coreutils",
+    "dash",
+    "diffutils",
+    "dpkg",
+    "findutils",
+    "grep",
+    "gzip",
+    "sed",
+    "tar",
+    "libc-bin",
+];
+/// What the main job takes.
+const USED: [&str; 3] = ["ibverbs-providers", "ibverbs-utils", "perftest"];
+/// How long what a root is made to do may take.
+const LIMIT: Duration = Duration::from_secs(600);
+/// The greatest exposure of the service, in tenths.
+const EXPOSURE: u32 = 30;
+/// What is done with the packages, in `/dist` of a root.
+const SCRIPT: &str = include_str!("installed.sh");
+
+/// Checks packages, of which the last ones are the providers'.
+///
+/// # Errors
+/// What the first check finds.
+pub fn check(built: &Path, made: &[PathBuf]) -> Result<()> {
+    same(built, made)?;
+    exposure()?;
+    lint(built, made)?;
+    for (release, suite) in INSTALLED {
+        installed(built, made, release, suite).with_context(|| format!("rdma-core {release}"))?;
+    }
+    Ok(())
+}
+
+/// Made again from the same build, they are the same.
+fn same(built: &Path, made: &[PathBuf]) -> Result<()> {
+    let again = tempfile::tempdir()?;
+    for (first, second) in made.iter().zip(super::packages(built, again.path())?) {
+        ensure!(
+            fs::read(first)? == fs::read(&second)?,
+            "{} is another one each time",
+            first.display()
+        );
+    }
+    report!("ok   made twice, the packages are the same");
+    Ok(())
+}
+
+/// systemd's own judgement of the service.
+fn exposure() -> Result<()> {
+    if !Task::is_installed("systemd-analyze") {
+        report!("skip the service's exposure: needs systemd-analyze");
+        return Ok(());
+    }
+    let analyze = Task::new("systemd-analyze").words("security --offline=true --no-pager");
+    let analyze = analyze.arg(format!("--threshold={EXPOSURE}"));
+    let unit = cargo::root().join("packaging/systemd/balboad.service");
+    let told = analyze.arg(unit).run()?.success()?.stdout;
+    let line = told.lines().rev().find(|line| line.contains("exposure")).unwrap_or_default();
+    report!("ok   {}", line.trim_start_matches(|c: char| !c.is_ascii_alphabetic()));
+    Ok(())
+}
+
+/// lintian, which is unpacked beside Debian's other tools and installed nowhere.
+fn lint(built: &Path, made: &[PathBuf]) -> Result<()> {
+    let root = debian("bookworm", &["lintian"])?;
+    let shared = made.first().and_then(|it| it.parent()).context("there is no package")?;
+    let lintian = within(built, &root, shared).words("lintian --fail-on error --allow-root");
+    let finished = lintian.args(made).env("LC_ALL", "C").limit(LIMIT).run()?;
+    for line in finished.stdout.lines().chain(finished.stderr.lines()) {
+        report!("     {line}");
+    }
+    finished.success().context("lintian finds errors")?;
+    report!("ok   lintian finds no error");
+    Ok(())
+}
+
+/// Installed, used, upgraded, removed and purged in a root of their own.
+fn installed(built: &Path, made: &[PathBuf], release: u32, suite: &str) -> Result<()> {
+    let kept = debian(suite, &USED)?;
+    // Nothing in the root but what is looked for has our name.
+    let home = tempfile::Builder::new().prefix("dist-").tempdir()?;
+    let (root, dist) = (home.path().join("root"), home.path().join("dist"));
+    Task::new("cp").arg("-a").arg(&kept).arg(&root).limit(LIMIT).run()?.success()?;
+    fs::create_dir_all(dist.join("new"))?;
+    let provider = format!("balboa-provider-{release}.deb");
+    for name in ["balboa.deb", "balboa-doc.deb", &provider] {
+        let from = made.iter().find(|it| it.ends_with(name)).context("a package is missing")?;
+        fs::copy(from, dist.join(name))?;
+        newer(from, &dist.join("new").join(name))?;
+    }
+    fs::write(dist.join("run"), SCRIPT)?;
+    let task = within(built, &root, &dist).words("/bin/sh").arg(dist.join("run"));
+    let task = task.arg(&dist).arg(format!("/usr/lib/balboa/libbalboa_provider_{release}.so"));
+    let finished = task.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").limit(LIMIT).run()?;
+    if !finished.status.success() {
+        bail!("{}{}", finished.stdout, finished.stderr);
+    }
+    report!("ok   rdma-core {release}: {}", finished.stdout.lines().last().unwrap_or_default());
+    Ok(())
+}
+
+/// The root of a release of Debian with some packages, and with what each Debian has.
+fn debian(suite: &str, packages: &[&str]) -> Result<PathBuf> {
+    let cache = Cache::open("roots")?;
+    let packages: Vec<&str> = ESSENTIAL.iter().chain(packages).copied().collect();
+    let name = format!("dist-{suite}-{}", packages.last().copied().unwrap_or_default());
+    cache.keep(&name, &format!("{suite}: {}", packages.join(" ")), |into| {
+        let apt = Apt::open(cache.place(&format!("apt-{suite}")), &[suite])?;
+        apt.unpack_with_dependencies(suite, &packages, into)?;
+        roots::merge(into)?;
+        // What scripts of packages would link.
+        for (link, to) in [("usr/bin/sh", "dash"), ("etc/dpkg/origins/default", "debian")] {
+            if !into.join(link).exists() {
+                symlink(to, into.join(link))?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A program in a root, as root there, whoever we are.
+fn within(built: &Path, root: &Path, shared: &Path) -> Task {
+    let program = built.join("in-root");
+    let task = match geteuid().is_root() {
+        true => Task::new(program),
+        false => Task::new("unshare").words("--map-root-user").arg(program),
+    };
+    task.arg(root).arg(shared)
+}
+
+/// The same package as a later version.
+fn newer(package: &Path, into: &Path) -> Result<()> {
+    let root = tempfile::tempdir()?;
+    Task::new("dpkg-deb").arg("-R").arg(package).arg(root.path()).run()?.success()?;
+    let control = root.path().join("DEBIAN/control");
+    let version = format!("Version: {}\n", env!("CARGO_PKG_VERSION"));
+    let text = fs::read_to_string(&control)?;
+    ensure!(text.contains(&version), "{} has another version", package.display());
+    fs::write(&control, text.replace(&version, "Version: 99\n"))?;
+    let make = Task::new("dpkg-deb").words("--root-owner-group -Zgzip -z1 --build");
+    make.arg(root.path()).arg(into).run()?.success().map(drop)
+}

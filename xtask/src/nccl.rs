@@ -1,0 +1,277 @@
+//! NCCL's own transport for verbs, unmodified, compiled for a machine without a GPU.
+//!
+//! What of CUDA and of the rest of NCCL it names is in `nccl/`, and so is the program that drives it. NCCL's source
+//! is Debian's, or a tree that one has.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use ibverbs_tests::pair::{Both, free_port, run_pair};
+use ibverbs_tests::process::Task;
+use ibverbs_tests::runner::{self, Case, Filter, Summary};
+use ibverbs_tests::setting::Setting;
+use terminal::report;
+
+use crate::apt::Apt;
+use crate::cache::Cache;
+use crate::selection::Selection;
+use crate::{cargo, setup};
+
+/// The source package, and where it is.
+const PACKAGE: &str = "nvidia-nccl";
+const SUITE: &str = "sid";
+const COMPONENT: &str = "contrib";
+
+/// What stands in for CUDA and the rest of NCCL, and the program.
+const CUDA: &str = include_str!("nccl/cuda_runtime.h");
+const STUBS: &str = include_str!("nccl/stubs.cc");
+const DRIVE: &str = include_str!("nccl/drive.cc");
+/// Headers of CUDA's that are the one above under another name.
+const SAME: [&str; 3] = ["cuda.h", "cuda_fp16.h", "cuda_bf16.h"];
+/// Files of NCCL's beside those of the transport; the last ones are newer than some releases.
+const FILES: [&str; 11] = [
+    "debug.cc",
+    "misc/ibvsymbols.cc",
+    "misc/ibvwrap.cc",
+    "misc/mlx5dvsymbols.cc",
+    "misc/mlx5dvwrap.cc",
+    "misc/param.cc",
+    "misc/socket.cc",
+    "misc/utils.cc",
+    "os/linux.cc",
+    "param/param.cc",
+    "param/param_registry.cc",
+];
+const TRANSPORT: &str = "transport/net_ib";
+/// What of the transport is for GPUs that send by themselves.
+const GPU_ALONE: &str = "gin.cc";
+/// Two headers are not NCCL's to give: that of a whole communicator, and that of CUDA's driver.
+const FLAGS: &str = "-std=c++17 -O1 -w -ffunction-sections -fdata-sections -Wl,--gc-sections -pthread \
+    -DNCCL_OS_LINUX -DNCCL_COMM_H_ -DNCCL_CUDAWRAP_H_ -include cuda_runtime.h";
+
+/// How a case is run again, with its name.
+const REPEAT: &str = "cargo xtask nccl --only";
+/// How long the compiler may take, and the program.
+const COMPILATION: Duration = Duration::from_secs(15 * 60);
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// `cargo xtask nccl`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// A tree of NCCL's source, in place of Debian's
+    #[arg(long, value_name = "DIR")]
+    source: Option<PathBuf>,
+    #[command(flatten)]
+    selection: Selection,
+}
+
+/// Builds the program and runs it between software cards.
+///
+/// # Errors
+/// When NCCL cannot be fetched or built.
+pub fn nccl(options: &Options) -> Result<ExitCode> {
+    setup::packages(setup::NCCL)?;
+    let mut made = None;
+    let program = match &options.source {
+        Some(source) => {
+            let directory = made.insert(tempfile::tempdir()?).path();
+            compile(source, directory)?;
+            directory.join("drive")
+        }
+        None => built()?,
+    };
+    let filter = options.selection.filter();
+    let summary = runner::run(&cases(&program), &filter, &cargo::build()?, REPEAT)?;
+    report!("");
+    summary.print();
+    Ok(summary.exit_code())
+}
+
+/// Runs all cases with NCCL as Debian has it; where it cannot be fetched they are skipped.
+///
+/// # Errors
+/// When they cannot be run.
+pub fn check(programs: &Path) -> Result<Summary> {
+    match built() {
+        Ok(program) => runner::run(&cases(&program), &Filter::default(), programs, REPEAT),
+        Err(error) => Ok(Summary::skipped("NCCL's own transport", &error)),
+    }
+}
+
+/// Sees to it that the program lies in the cache.
+fn built() -> Result<PathBuf> {
+    let cache = Cache::open("nccl")?;
+    let key = format!("{PACKAGE}/{SUITE}");
+    let source = cache.keep("source", &key, |into| {
+        let apt = Apt::open_sources(cache.place("apt"), SUITE, COMPONENT)?;
+        apt.unpack_source(&format!("{PACKAGE}/{SUITE}"), into)
+    })?;
+    let key = [&version(&source)?.join("."), FLAGS, &FILES.concat(), CUDA, STUBS, DRIVE].join("\n");
+    let directory = cache.keep("built", &key, |into| compile(&source, into))?;
+    Ok(directory.join("drive"))
+}
+
+/// Major, minor and patch number of a source.
+fn version(source: &Path) -> Result<[String; 3]> {
+    let file = source.join("makefiles/version.mk");
+    let text = fs::read_to_string(&file)
+        .with_context(|| format!("{} is no source of NCCL", source.display()))?;
+    number(&text).with_context(|| format!("no version in {}", file.display()))
+}
+
+fn number(text: &str) -> Option<[String; 3]> {
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(line.trim_start_matches([' ', ':', '=']).trim_end().to_owned())
+    };
+    Some([value("NCCL_MAJOR")?, value("NCCL_MINOR")?, value("NCCL_PATCH")?])
+}
+
+/// nccl.h, as NCCL's build makes it.
+fn header(template: &str, [major, minor, patch]: &[String; 3]) -> Result<String> {
+    let code = format!("{major}{minor:0>2}{patch:0>2}");
+    let values = [("Major", major), ("Minor", minor), ("Patch", patch), ("Version", &code)];
+    let filled =
+        values.iter().fold(template.replace("${nccl:Suffix}", ""), |text, (name, value)| {
+            text.replace(&format!("${{nccl:{name}}}"), value)
+        });
+    ensure!(!filled.contains("${nccl:"), "nccl.h.in asks for what nobody knows");
+    Ok(filled)
+}
+
+/// Compiles the transport of a source, with the program `drive`, into a directory.
+fn compile(source: &Path, into: &Path) -> Result<()> {
+    let version = version(source)?;
+    let source = source.canonicalize()?.join("src");
+    report!("compiling the transport of NCCL {}", version.join("."));
+    let template = fs::read_to_string(source.join("nccl.h.in"))?;
+    fs::write(into.join("nccl.h"), header(&template, &version)?)?;
+    fs::write(into.join("cuda_runtime.h"), CUDA)?;
+    for name in SAME {
+        fs::write(into.join(name), "#include \"cuda_runtime.h\"\n")?;
+    }
+    fs::write(into.join("stubs.cc"), STUBS)?;
+    fs::write(into.join("drive.cc"), DRIVE)?;
+    let transport = fs::read_dir(source.join(TRANSPORT))?;
+    let transport = transport.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    let is_part = |file: &PathBuf| {
+        file.extension().is_some_and(|it| it == "cc") && !file.ends_with(GPU_ALONE)
+    };
+    let others = FILES.iter().map(|file| source.join(file)).filter(|file| file.exists());
+    let mut task = Task::new("g++").with_our_environment().directory(into).words(FLAGS);
+    for directory in [into, &source.join("include"), &source.join("include/plugin"), &source] {
+        task = task.arg("-I").arg(directory);
+    }
+    for file in transport.into_iter().filter(is_part).chain(others) {
+        task = task.arg(file);
+    }
+    let task = task.words("stubs.cc drive.cc -o drive -ldl").limit(COMPILATION);
+    task.run()?.success().context("NCCL's transport does not compile").map(drop)
+}
+
+/// What is different between one case and another.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    name: &'static str,
+    /// balboad's options beside `--soft 4`.
+    cards: &'static str,
+    /// The devices of either side, as NCCL is told.
+    devices: [&'static str; 2],
+    /// Receives that are asked for together.
+    together: u8,
+    /// NCCL's variables.
+    variables: &'static [(&'static str, &'static str)],
+}
+
+const PLAIN: Way =
+    Way { name: "", cards: "", devices: ["=balboa0", "=balboa1"], together: 8, variables: &[] };
+const QPS: (&str, &str) = ("NCCL_IB_QPS_PER_CONNECTION", "4");
+const SPLIT: (&str, &str) = ("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
+
+const WAYS: [Way; 9] = [
+    Way { name: "as it is", ..PLAIN },
+    Way { name: "one card", devices: ["=balboa0", "=balboa0"], ..PLAIN },
+    Way { name: "4 QPs", variables: &[QPS, SPLIT], ..PLAIN },
+    Way {
+        name: "adaptive routing",
+        variables: &[QPS, SPLIT, ("NCCL_IB_ADAPTIVE_ROUTING", "1")],
+        ..PLAIN
+    },
+    // NCCL asks for as many bytes inline as one receive is told by, and posts those of all.
+    Way { name: "inline", together: 1, variables: &[QPS, ("NCCL_IB_USE_INLINE", "1")], ..PLAIN },
+    Way { name: "IPv6", variables: &[QPS, ("NCCL_IB_ADDR_FAMILY", "AF_INET6")], ..PLAIN },
+    Way {
+        name: "receives posted before",
+        variables: &[
+            QPS,
+            ("NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME", "1"),
+            ("NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS", "1"),
+        ],
+        ..PLAIN
+    },
+    Way {
+        name: "two cards as one",
+        devices: ["=balboa0,balboa1", "=balboa2,balboa3"],
+        variables: &[QPS, SPLIT],
+        ..PLAIN
+    },
+    Way {
+        name: "bad cable",
+        cards: "--fault loss=1%,dup=1%,reorder=1%,corrupt=1%",
+        variables: &[QPS, SPLIT, ("NCCL_IB_TIMEOUT", "10")],
+        ..PLAIN
+    },
+];
+
+fn cases(program: &Path) -> Vec<Case> {
+    let case = |way: Way| {
+        let program = program.to_owned();
+        Case::new(format!("NCCL/{}", way.name), &[], move |setting| run(setting, &program, way))
+    };
+    WAYS.into_iter().map(case).collect()
+}
+
+fn run(setting: &Setting, program: &Path, way: Way) -> Result<()> {
+    let copy = setting.directory().join("drive");
+    fs::copy(program, &copy)?;
+    let daemon = setting.balboad(&format!("--soft 4 {}", way.cards))?;
+    for card in 0..4 {
+        let add = setting.built("balboa").words("addr --state-dir").arg(daemon.state_dir());
+        add.words(&format!("balboa{card} add 2001:db8::{}", card + 1)).run()?.success()?;
+    }
+    let port = free_port()?;
+    let sides = way.devices.map(|devices| {
+        let mut task = daemon.run("").arg(&copy).words(&format!("{port} {}", way.together));
+        task = task.env("NCCL_IB_HCA", devices).env("NCCL_SOCKET_IFNAME", "lo");
+        task = task.env("NCCL_DEBUG", "WARN");
+        for (name, value) in way.variables {
+            task = task.env(name, value);
+        }
+        task.limit(LIMIT)
+    });
+    let [server, client] = sides;
+    let Both { server, client } = run_pair(server, client.arg("127.0.0.1"), port)?;
+    for side in [server, client] {
+        side.says(" bytes arrived as they should")?;
+    }
+    daemon.stop()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_has_the_sources_version() {
+        let text = "##### version\nNCCL_MAJOR   := 2\nNCCL_MINOR   := 9\nNCCL_PATCH := 7\n";
+        let version = number(text).unwrap();
+        let template = "${nccl:Major}.${nccl:Minor}.${nccl:Patch}${nccl:Suffix} ${nccl:Version}";
+        assert_eq!(header(template, &version).unwrap(), "2.9.7 20907");
+        assert!(header("${nccl:Other}", &version).is_err());
+        assert_eq!(number("NCCL_MAJOR := 2\n"), None);
+    }
+}
