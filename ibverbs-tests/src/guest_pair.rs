@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::agent::{End, Listens, Machine};
 use crate::cases::rdmacm::{IPERF3, LIBFABRIC, RDMACM_UTILS};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
-use crate::pair::Both;
+use crate::pair::{Both, until_in_time};
 use crate::process::Finished;
 use crate::runner::{Case, Need};
 use crate::setting::SHARES;
@@ -281,9 +281,12 @@ fn run(server: &Side, client: &Side, row: &Row, [there, here]: [Ipv4Addr; 2]) ->
         text.replace("DEVICE", side.end.device()).replace("SHARES", SHARES)
     };
     let before = [received(server)?, received(client)?];
-    server.machine.start_server(&words(row.server, server), row.listens)?;
     // A server whose client failed may wait for ever: the next one that is started ends it.
-    let said = client.machine.run(&words(row.client, client)).and_then(Finished::success)?;
+    let ((), said) = until_in_time(|| {
+        server.machine.start_server(&words(row.server, server), row.listens)?;
+        Ok(((), client.machine.run(&words(row.client, client))?))
+    })?;
+    let said = said.success()?;
     let ended = server.machine.wait().and_then(Finished::success);
     let ended = ended.with_context(|| format!("its client was fine: {said}"))?;
     for (side, before) in [server, client].into_iter().zip(before) {

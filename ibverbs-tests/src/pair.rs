@@ -85,6 +85,30 @@ pub fn run_pair(server: Task, client: Task, port: u16) -> Result<Both> {
     Ok(Both { server, client })
 }
 
+/// Runs a pair of perftest's with `-R` to the end of its client, again where that [came too early](came_too_early).
+///
+/// # Errors
+/// As `run`; when the client fails for another reason, or each time.
+pub(crate) fn until_in_time<T>(
+    mut run: impl FnMut() -> Result<(T, Finished)>,
+) -> Result<(T, Finished)> {
+    const ATTEMPTS: usize = 10;
+    for _ in 1..ATTEMPTS {
+        let (server, client) = run()?;
+        if !came_too_early(&client) {
+            return Ok((server, client));
+        }
+    }
+    run()
+}
+
+/// Whether a client of perftest's came before its server listened. With `-R` the server begins to listen for the
+/// queue pairs when the client begins to connect them; a client that is faster says that it was rejected, and may
+/// crash as it tries again.
+fn came_too_early(client: &Finished) -> bool {
+    !client.status.success() && client.stderr.contains("RDMA_CM_EVENT_REJECTED")
+}
+
 /// Runs a command line on one card as server and on another, or the same, as client.
 ///
 /// # Errors

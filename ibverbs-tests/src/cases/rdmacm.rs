@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 
 use super::PERFTEST;
 use crate::namespace::Namespace;
-use crate::pair::{Both, start_server_in};
+use crate::pair::{Both, start_server_in, until_in_time};
 use crate::process::{Finished, Running, Task};
 use crate::runner::{Body, Case, Need};
 use crate::setting::{Daemon, Setting};
@@ -274,8 +274,11 @@ pub(crate) fn listening(daemon: &Daemon<'_>, server: Task, what: &str) -> Result
 
 /// Runs a client to its end, while a server runs, and shows both where it fails.
 fn beside(server: &Running, client: Task) -> Result<Finished> {
-    let said = || format!("--- the server said\n{}{}", server.output(), server.errors());
-    client.run().and_then(Finished::success).with_context(said)
+    client.run().and_then(Finished::success).with_context(|| what_it_said(server))
+}
+
+fn what_it_said(server: &Running) -> String {
+    format!("--- the server said\n{}{}", server.output(), server.errors())
 }
 
 /// Both to their end, which must be exit code 0, and afterwards nothing is left.
@@ -339,26 +342,18 @@ fn streams(both: &Both) -> Result<()> {
     Ok(())
 }
 
-/// perftest's server begins to listen when the client begins to connect; where the client is faster, it says so, and
-/// may crash as it tries again. Then both are run again.
+/// A pair of perftest's, with queue pairs of rdma_cm's.
 pub(crate) fn perftest(daemon: &Daemon<'_>, line: &str) -> Result<()> {
-    const ATTEMPTS: usize = 10;
     let side = |card: u32| daemon.run(line).words(&format!("-d balboa{card} -F"));
-    for attempt in 1.. {
+    let (server, client) = until_in_time(|| {
+        nothing_left(daemon)?;
         let server = listening(daemon, side(0), "listeners")?;
-        let client = side(1).words(&said("--source_ip CLIENT SERVER")).run()?;
-        let too_early = client.stderr.contains("RDMA CM event error");
-        if !client.status.success() && too_early && attempt < ATTEMPTS {
-            drop(server);
-            nothing_left(daemon)?;
-            continue;
-        }
-        let client = client.success()?;
-        server.wait().and_then(Finished::success).context("its client was fine")?;
-        let rows = table(&client)?.len();
-        ensure!(rows == 1, "{rows} rows of figures, not 1: {client}");
-        break;
-    }
+        Ok((server, side(1).words(&said("--source_ip CLIENT SERVER")).run()?))
+    })?;
+    let client = client.success().with_context(|| what_it_said(&server))?;
+    server.wait().and_then(Finished::success).context("its client was fine")?;
+    let rows = table(&client)?.len();
+    ensure!(rows == 1, "{rows} rows of figures, not 1: {client}");
     nothing_left(daemon)
 }
 

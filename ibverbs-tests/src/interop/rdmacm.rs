@@ -9,7 +9,7 @@ use crate::agent::Listens;
 use crate::cases::PERFTEST;
 use crate::cases::rdmacm::{RDMACM_UTILS, listening, nothing_left};
 use crate::guest_pair::{both_say, one_row};
-use crate::pair::Both;
+use crate::pair::{Both, until_in_time};
 use crate::process::Finished;
 use crate::runner::Need;
 
@@ -37,8 +37,8 @@ struct Program {
     server: &'static str,
     client: &'static str,
     check: fn(&Both) -> Result<()>,
-    /// Whether the server is run there too. perftest's listens after it has said that it is ready, and its
-    /// client, if refused, crashes: a machine that is emulated comes too late for a client here.
+    /// Whether the server is run there too. perftest's client would always come too early for a machine that is
+    /// emulated.
     both_roles: bool,
 }
 
@@ -165,10 +165,14 @@ impl Trial<'_> {
 
     fn listens_here(&self, program: &Program, prefix: &str) -> Result<Both> {
         let said = |line: &str, device| said(line, &format!("{prefix}{HERE}"), device);
-        let server = self.daemon.run(&said(program.server, "balboa0")).limit(LIMIT);
-        let server = listening(self.daemon, server, "listeners")?;
-        let client = self.peer.machine.run(&said(program.client, RXE)).and_then(Finished::success);
+        let (server, client) = until_in_time(|| {
+            nothing_left(self.daemon)?;
+            let server = self.daemon.run(&said(program.server, "balboa0")).limit(LIMIT);
+            let server = listening(self.daemon, server, "listeners")?;
+            Ok((server, self.peer.machine.run(&said(program.client, RXE))?))
+        })?;
         let client = client
+            .success()
             .with_context(|| format!("the server said\n{}{}", server.output(), server.errors()))?;
         let server = server.wait().and_then(Finished::success);
         let server = server.with_context(|| format!("its client was fine: {client}"))?;
