@@ -162,6 +162,8 @@ typedef uint64_t balboa_le64;
 #define BALBOA_ADMIN_MAX_LOG2_DM_BLOCKS 0xau
 /* The highest number of a VLAN. */
 #define BALBOA_ADMIN_MAX_VLAN 0xffeu
+/* Address handles of a protection domain that were destroyed and still have datagrams to send. */
+#define BALBOA_ADMIN_MAX_ENDED_AHS 0x80u
 /* The queue pair that connection managers talk to. */
 #define BALBOA_QP_GSI_QPN 0x1u
 /* Its Q_Key. */

@@ -158,6 +158,8 @@ package balboa_card_pkg;
   localparam logic [31:0] ADMIN_MAX_LOG2_DM_BLOCKS = 32'ha;
   // The highest number of a VLAN.
   localparam logic [31:0] ADMIN_MAX_VLAN = 32'hffe;
+  // Address handles of a protection domain that were destroyed and still have datagrams to send.
+  localparam logic [31:0] ADMIN_MAX_ENDED_AHS = 32'h80;
   // The queue pair that connection managers talk to.
   localparam logic [31:0] QP_GSI_QPN = 32'h1;
   // Its Q_Key.

@@ -12,6 +12,7 @@ pub mod counter;
 pub mod device_memory;
 pub mod errors;
 pub mod extended;
+pub mod handles;
 mod line;
 pub mod link;
 pub mod managed;

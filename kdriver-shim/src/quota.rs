@@ -107,7 +107,7 @@ static TABLE: [Row; Resource::KeptBytes as usize + 1] = [
 
 /// Bytes that balboad keeps for a queue pair at most, beside its receive queue: most of it is acknowledgements that it owes to a
 /// peer, and what it may have under way without its client's share.
-const QP_BYTES: u64 = 31 << 10;
+const QP_BYTES: u64 = 32 << 10;
 const RQ_BYTES: u64 = 3 << 10;
 const CQ_BYTES: u64 = 3 << 10;
 const AH_BYTES: u64 = 2 << 10;

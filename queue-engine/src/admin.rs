@@ -421,6 +421,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         let generation = self.random.next_u32() as u8;
         self.attach(command, qpn);
+        if command.kind.is_datagram() {
+            self.ahs.join(command.pdn, qpn);
+        }
         self.qps.insert(qpn, new_qp(command, qpn, generation, window));
         self.doorbells.add(command.page, Queue { kind: QueueKind::Send, number: qpn });
         Ok(Answer::number(qpn).generation(generation))
@@ -456,10 +459,16 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return self.destroy_target(qpn, transport).map(|()| Answer::none());
         }
         self.give_up_taken(now, qpn);
+        let qp = self.qps.get_mut(&qpn).ok_or(AdminStatus::NotFound)?;
+        qp.state = QpState::Reset;
+        self.let_handles_go(qpn, transport);
         let mut qp = take(&mut self.qps, qpn).ok_or(AdminStatus::NotFound)?;
         qp.under_way.reset(self.shares.of(qp.page));
         self.flushing.remove(&qpn);
         transport.destroy_qp(qpn);
+        if qp.kind.is_datagram() {
+            self.ahs.leave(qp.pdn, qpn);
+        }
         self.doorbells.remove(qp.page, Queue { kind: QueueKind::Send, number: qpn });
         for cqn in [qp.send_cqn, qp.receive_cqn] {
             if let Some(cq) = self.cqs.get_mut(&cqn) {
@@ -517,6 +526,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             }
         }
         let generation = qp.generation;
+        self.let_handles_go(qpn, transport);
         self.look_at(qpn);
         Ok(Answer::none().generation(generation))
     }
@@ -570,12 +580,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         if !self.is_address(sgid_index, dgid, flow_label, sl) {
             return Err(AdminStatus::Invalid);
         }
-        let ah = self.ah_numbers.draw(&mut self.random).ok_or(AdminStatus::NoResources)?;
+        let ah = self.ahs.create(&mut self.random, command.pdn).ok_or(AdminStatus::NoResources)?;
         if let Err(status) = transport.create_ah(now, ah, command) {
-            self.ah_numbers.free(ah);
+            self.ahs.forget(ah);
             return Err(status);
         }
-        self.ahs.insert(ah, command.pdn);
         Ok(Answer::number(ah))
     }
 
@@ -585,15 +594,16 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         transport: &mut impl Transport,
     ) -> Result<Answer, AdminStatus> {
         self.check_offered(Capabilities::UD)?;
-        take(&mut self.ahs, ah).ok_or(AdminStatus::NotFound)?;
-        transport.destroy_ah(ah);
-        self.ah_numbers.free(ah);
+        if self.ahs.end(ah)? {
+            self.ahs.forget(ah);
+            transport.destroy_ah(ah);
+        }
         Ok(Answer::none())
     }
 
     fn query_ah(&self, ah: u32, transport: &impl Transport) -> Result<Answer, AdminStatus> {
         self.check_offered(Capabilities::UD)?;
-        if !self.ahs.contains_key(&ah) {
+        if !self.ahs.has(ah) {
             return Err(AdminStatus::NotFound);
         }
         transport.query_ah(ah).map(|is_known| Answer::number(is_known.into()))
@@ -673,6 +683,7 @@ fn new_qp<M: Rings>(command: &CreateQp, qpn: u32, generation: u8, memory: QueueM
         under_way: UnderWay::default(),
         receives: Default::default(),
         next_receive: 0,
+        held: Default::default(),
         queued: false,
         starved: false,
     }

@@ -15,6 +15,7 @@ use crate::device_memory::DeviceMemory;
 use crate::doorbells::{DoorbellPage, Doorbells, Queue};
 use crate::events::EventRing;
 use crate::fetch::Turn;
+use crate::handles::Handles;
 use crate::keys::Keys;
 use crate::memory::Rings;
 use crate::numbers::{ByNumber, Numbers, Random, free_all};
@@ -114,9 +115,7 @@ pub struct Engine<M: Rings, D, N> {
     pub(crate) qp_numbers: Numbers,
     /// XRC targets, whose numbers are QPs'.
     pub(crate) targets: ByNumber<XrcTarget>,
-    /// The protection domains of address handles.
-    pub(crate) ahs: ByNumber<u32>,
-    pub(crate) ah_numbers: Numbers,
+    pub(crate) ahs: Handles,
     pub(crate) shares: Shares,
     /// QPs that flush what is posted to them: those in ERR.
     pub(crate) flushing: BTreeSet<u32>,
@@ -141,6 +140,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// way, what the transport keeps, and what the view of its ring holds.
     pub const QP_BYTES: usize = PLACES
         * (size_of::<(u32, Qp<M>)>() + Doorbells::<D>::BYTES_OF_EACH)
+        + Handles::BYTES_OF_QP
         + OWN_BYTES
         + KEPT_RECEIVES * size_of::<Taken>()
         + MAX_SGE * size_of::<Sge>();
@@ -151,7 +151,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     pub const CQ_BYTES: usize =
         PLACES * (size_of::<(u32, Cq<M>)>() + Doorbells::<D>::BYTES_OF_EACH);
     /// Bytes that an address handle takes at most.
-    pub const AH_BYTES: usize = PLACES * size_of::<(u32, u32)>();
+    pub const AH_BYTES: usize = PLACES * Handles::BYTES_OF_EACH;
     /// Bytes that a key takes at most.
     pub const KEY_BYTES: usize = PLACES * Keys::BYTES_OF_EACH;
     /// Bytes of the engine that a memory window takes at most.
@@ -195,8 +195,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             qps: ByNumber::default(),
             qp_numbers: Numbers::new(QPN_RANDOM_BITS, prefix, config.qps),
             targets: ByNumber::default(),
-            ahs: ByNumber::default(),
-            ah_numbers: Numbers::new(QPN_RANDOM_BITS, prefix, config.ahs.into()),
+            ahs: Handles::new(Numbers::new(QPN_RANDOM_BITS, prefix, config.ahs.into())),
             shares: Shares::new(config.under_way_bytes),
             flushing: BTreeSet::new(),
             doorbells: Doorbells::new(),
@@ -285,8 +284,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         free_all(&mut self.qps, &mut self.qp_numbers);
         free_all(&mut self.targets, &mut self.qp_numbers);
-        self.ahs.keys().for_each(|ah| transport.destroy_ah(*ah));
-        free_all(&mut self.ahs, &mut self.ah_numbers);
+        self.ahs.clear().into_iter().for_each(|ah| transport.destroy_ah(ah));
         self.shares = Shares::new(self.config.under_way_bytes);
         free_all(&mut self.cqs, &mut self.cq_numbers);
         free_all(&mut self.rqs, &mut self.rq_numbers);

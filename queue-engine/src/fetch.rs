@@ -15,9 +15,10 @@ use fpga_regs::engine::wqe::{
 use crate::cq::Completions;
 use crate::doorbells::DoorbellPage;
 use crate::engine::Engine;
+use crate::handles::Handles;
 use crate::keys::{Binding, Keys, Peer};
 use crate::memory::{Record, Ring, Rings};
-use crate::numbers::{ByNumber, Random};
+use crate::numbers::Random;
 use crate::qp::{Qp, SendRing};
 use crate::resolve::is_within_reach;
 use crate::transport::{Message, Operation, Transport, TransportError};
@@ -60,7 +61,7 @@ pub(crate) enum Turn {
 struct Tables<'a, M: Rings> {
     keys: &'a mut Keys,
     completions: Completions<'a, M>,
-    ahs: &'a ByNumber<u32>,
+    ahs: &'a Handles,
     max_message: u32,
     share: &'a mut Share,
 }
@@ -69,9 +70,14 @@ impl<M: Rings> SendRing<M> {
     /// Blocks posted and not fetched, as the producer says; more than the ring has is nonsense.
     pub(crate) fn posted(&mut self) -> u32 {
         if self.fetch == self.producer {
-            self.producer = self.memory.record.load_u32(record::PRODUCER);
+            self.look();
         }
         self.producer.wrapping_sub(self.fetch)
+    }
+
+    /// Looks at the producer index.
+    pub(crate) fn look(&mut self) {
+        self.producer = self.memory.record.load_u32(record::PRODUCER);
     }
 
     fn read(&self, index: u32) -> Block {
@@ -209,8 +215,8 @@ pub(crate) fn completed_as(opcode: SendOpcode) -> Opcode {
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     /// Lets a QP begin with what was posted to it before a command that ends its sending, as a NIC has by then: its program
-    /// may have heard that a message is on its way, and leave. `true` while the command is to come again for that, which it
-    /// does some times at most.
+    /// may have heard that a message is on its way, and leave. Lets QPs hold an address handle that is to end, for what was
+    /// posted before. `true` while the command is to come again for that, which it does some times at most.
     pub(crate) fn begins_first(
         &mut self,
         now: u64,
@@ -228,6 +234,9 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                     return false;
                 }
                 ModifyQp::decode(&[*first]).qpn
+            }
+            Command::DestroyAh => {
+                return self.ahs.hold(Destroy::decode(&[*first]).number, &mut self.qps);
             }
             _ => return false,
         };
@@ -276,6 +285,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 Step::NoRoom => return Turn::Starved,
                 Step::Stopped => {
                     self.fail_if_due(now, qpn, transport);
+                    self.let_handles_go(qpn, transport);
                     return Turn::Over;
                 }
             }
@@ -408,7 +418,7 @@ fn submit<M: Rings>(
         return Err(Status::LocalProtection);
     }
     if let Operation::Datagram { datagram, .. } = operation {
-        if tables.ahs.get(&datagram.ah) != Some(&qp.pdn) {
+        if !tables.ahs.serves(datagram.ah, qp) {
             return Err(Status::LocalQpOperation);
         }
     }

@@ -76,6 +76,18 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             }
             TransportEvent::XrcReceived { .. } | TransportEvent::XrcReceiveFailed { .. } => {}
         }
+        if kind.is_datagram() && !of_receive {
+            self.let_handles_go(event.qpn(), transport);
+        }
+    }
+
+    /// Ends the address handles that a QP was the last to hold, and holds no more.
+    pub(crate) fn let_handles_go(&mut self, qpn: u32, transport: &mut impl Transport) {
+        let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| !qp.held.is_empty()) else { return };
+        for ah in self.ahs.let_go(qp) {
+            self.ahs.forget(ah);
+            transport.destroy_ah(ah);
+        }
     }
 
     fn completed(&mut self, now: u64, qpn: u32, count: u64, transport: &mut impl Transport) {

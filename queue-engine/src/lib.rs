@@ -27,6 +27,7 @@ mod engine;
 mod events;
 mod fetch;
 mod flush;
+mod handles;
 mod keys;
 mod memory;
 mod numbers;

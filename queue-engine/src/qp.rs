@@ -14,6 +14,9 @@ use crate::under_way::{Share, UnderWay};
 /// Receives that a QP keeps room for, once it had it.
 pub(crate) const KEPT_RECEIVES: usize = 16;
 
+/// Address handles that a QP holds at most after their end: a power of two, as queues grow.
+pub(crate) const MOST_HELD: usize = 128;
+
 /// A QP.
 #[derive(Debug)]
 pub(crate) struct Qp<M: Rings> {
@@ -38,6 +41,8 @@ pub(crate) struct Qp<M: Rings> {
     pub(crate) receives: VecDeque<Taken>,
     /// Identity of the next receive taken.
     pub(crate) next_receive: u64,
+    /// Address handles that are to stay until everything before a place in the send ring is sent, by those places.
+    pub(crate) held: VecDeque<(u32, u32)>,
     /// Its turn to be looked at is noted already.
     pub(crate) queued: bool,
     /// It is noted already as one that has work the transport had no room for.

@@ -138,7 +138,7 @@ pub trait Transport {
         Err(AdminStatus::Unsupported)
     }
 
-    /// Forgets an address handle. Datagrams that were submitted with it may be lost, and complete.
+    /// Forgets an address handle, with which no datagram is under way unless its QP goes, too.
     fn destroy_ah(&mut self, ah: u32) {
         let _ = ah;
     }

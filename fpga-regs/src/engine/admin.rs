@@ -17,6 +17,8 @@ constants! {
     pub const MAX_LOG2_DM_BLOCKS: u8 = 10;
     /// The highest number of a VLAN.
     pub const MAX_VLAN: u16 = 4094;
+    /// Address handles of a protection domain that were destroyed and still have datagrams to send.
+    pub const MAX_ENDED_AHS: u32 = 128;
 }
 
 open_enum! {

@@ -96,6 +96,8 @@ enum Command {
         #[command(flatten)]
         link: Link,
     },
+    /// Address handles that are destroyed as soon as something is posted with them
+    Handles(Link),
     /// Threads that are cancelled while they wait for events
     Cancel {
         /// Device
@@ -355,6 +357,9 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Counter(link) => {
             println!("{} atomics counted once", data::counter::all(&(&link).into())?);
+        }
+        Command::Handles(link) => {
+            println!("{} datagrams arrived in order", data::handles::all(&(&link).into())?);
         }
         Command::Cancel { device } => {
             println!("{} threads were cancelled", data::cancel::all(&device)?);

@@ -1,6 +1,6 @@
 //! QPs of datagrams, and the address handles that say where those go.
 
-use fpga_regs::engine::admin::{AdminStatus, CreateAh, Destroy, Membership, Opcode};
+use fpga_regs::engine::admin::{AdminStatus, CreateAh, Destroy, MAX_ENDED_AHS, Membership, Opcode};
 use fpga_regs::engine::cqe::{self, Flags, Status};
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;
@@ -377,4 +377,173 @@ fn a_receive_that_fails_in_a_burst_is_not_taken_for_the_next_one() {
     }));
     let outcome = [(1, Status::LocalProtection), (2, Status::Success)];
     assert_eq!(fixture.outcome(), outcome);
+}
+
+/// An address handle that its program destroys as soon as it has posted.
+mod ending {
+    use super::*;
+
+    impl Fixture {
+        fn end(&mut self) -> AdminStatus {
+            self.bench.destroy(Opcode::DestroyAh, self.ah)
+        }
+
+        fn make(&mut self) -> u32 {
+            self.bench.succeed(Opcode::CreateAh, &VECTOR.encode()).result
+        }
+
+        /// Whether the transport has the handle.
+        fn is_kept(&self) -> bool {
+            self.bench.transport.ahs.contains_key(&self.ah)
+        }
+    }
+
+    #[test]
+    fn it_stays_until_what_was_posted_is_sent() {
+        let mut fixture = Fixture::new();
+        let qpn = fixture.qp.qpn;
+        let good = fixture.wqe(fixture.datagram());
+        // What is fetched, and what the engine has not seen, for which the transport has no room.
+        fixture.bench.transport.capacity = 2;
+        (0..3).for_each(|_| fixture.post(&good));
+        for _ in 0..60 {
+            fixture.qp.post_silently(&good);
+        }
+        assert_eq!(fixture.end(), AdminStatus::Success);
+        assert_eq!(fixture.end(), AdminStatus::NotFound, "to the driver it is gone");
+        let query = Destroy { number: fixture.ah }.encode();
+        assert_eq!(fixture.bench.status(Opcode::QueryAh, &query), AdminStatus::NotFound);
+        for sent in 0..63 {
+            assert!(fixture.is_kept(), "after {sent}");
+            fixture.bench.complete(qpn, 1);
+        }
+        assert!(!fixture.is_kept());
+        let wanted: Vec<_> = (0..63).map(|index| (index, Status::Success)).collect();
+        assert_eq!(fixture.outcome(), wanted);
+        // What is posted now names nobody.
+        fixture.post(&good);
+        assert_eq!(fixture.outcome(), [(63, Status::LocalQpOperation)]);
+    }
+
+    #[test]
+    fn one_that_nobody_posted_with_goes_at_once_and_so_does_another_domains() {
+        let mut fixture = Fixture::new();
+        assert_eq!((fixture.end(), fixture.is_kept()), (AdminStatus::Success, false));
+        fixture.ah = fixture.make();
+        let good = fixture.wqe(fixture.datagram());
+        fixture.post(&good);
+        let foreign = CreateAh { pdn: PDN + 1, ..VECTOR };
+        let foreign = fixture.bench.succeed(Opcode::CreateAh, &foreign.encode()).result;
+        assert_eq!(fixture.bench.destroy(Opcode::DestroyAh, foreign), AdminStatus::Success);
+        assert!(!fixture.bench.transport.ahs.contains_key(&foreign));
+        // Sent before the end.
+        let qpn = fixture.qp.qpn;
+        fixture.bench.complete(qpn, 1);
+        assert_eq!((fixture.end(), fixture.is_kept()), (AdminStatus::Success, false));
+    }
+
+    #[test]
+    fn it_goes_where_its_queue_pair_will_not_send() {
+        let ways: [fn(&mut Fixture); 5] = [
+            |it| assert_eq!(it.modify(QpState::Err, M::empty()), AdminStatus::Success),
+            |it| assert_eq!(it.modify(QpState::Reset, M::empty()), AdminStatus::Success),
+            |it| {
+                let ended = it.bench.destroy(Opcode::DestroyQp, it.qp.qpn);
+                assert_eq!(ended, AdminStatus::Success);
+            },
+            |it| {
+                let (qpn, status) = (it.qp.qpn, Status::LocalProtection);
+                it.bench.handle(TransportEvent::Failed { qpn, status });
+            },
+            |it| {
+                // Nonsense behind it fails in its turn.
+                it.post(&Wqe::atomic(SendOpcode::FetchAdd, [1, 1], &[it.region.sge(0, 8)]));
+                it.bench.complete(it.qp.qpn, 1);
+            },
+        ];
+        for (number, way) in ways.into_iter().enumerate() {
+            let mut fixture = Fixture::new();
+            let good = fixture.wqe(fixture.datagram());
+            fixture.post(&good);
+            assert_eq!((fixture.end(), fixture.is_kept()), (AdminStatus::Success, true));
+            way(&mut fixture);
+            assert!(!fixture.is_kept(), "way {number}");
+        }
+        // A pause is none of them.
+        let mut fixture = Fixture::new();
+        let good = fixture.wqe(fixture.datagram());
+        fixture.post(&good);
+        assert_eq!(fixture.end(), AdminStatus::Success);
+        for (state, sent) in [(QpState::Sqd, 0), (QpState::Rts, 1)] {
+            assert_eq!(fixture.modify(state, M::empty()), AdminStatus::Success);
+            assert!(fixture.is_kept());
+            fixture.bench.complete(fixture.qp.qpn, sent);
+        }
+        assert!(!fixture.is_kept());
+    }
+
+    #[test]
+    fn it_stays_until_the_last_of_many_queue_pairs_has_sent() {
+        const QPS: usize = 1000;
+        let mut fixture = Fixture::new();
+        let good = fixture.wqe(fixture.datagram());
+        let mut qps: Vec<_> = (0..QPS)
+            .map(|_| {
+                let rq = fixture.bench.create_rq(1, 0);
+                let cqs = (&fixture.cq, &fixture.cq);
+                let qp = fixture.bench.create_qp_of(QpType::Ud, 4, cqs, rq);
+                fixture.bench.climb_datagrams(qp.qpn);
+                qp
+            })
+            .collect();
+        for qp in &mut qps {
+            qp.post(&good);
+        }
+        assert_eq!(fixture.end(), AdminStatus::Success);
+        fixture.bench.settle();
+        assert_eq!(fixture.bench.transport.sent.len(), QPS);
+        for qp in qps {
+            assert!(fixture.is_kept());
+            fixture.bench.complete(qp.qpn, 1);
+        }
+        assert!(!fixture.is_kept());
+    }
+
+    #[test]
+    fn so_many_stay_and_no_more() {
+        let mut fixture = Fixture::new();
+        let qpn = fixture.qp.qpn;
+        for _ in 0..MAX_ENDED_AHS {
+            let good = fixture.wqe(fixture.datagram());
+            fixture.post(&good);
+            assert_eq!(fixture.end(), AdminStatus::Success);
+            fixture.ah = fixture.make();
+        }
+        let good = fixture.wqe(fixture.datagram());
+        fixture.post(&good);
+        for _ in 0..3 {
+            assert_eq!((fixture.end(), fixture.is_kept()), (AdminStatus::Busy, true));
+        }
+        fixture.bench.complete(qpn, 1);
+        assert_eq!(fixture.end(), AdminStatus::Success);
+        fixture.bench.complete(qpn, u64::from(MAX_ENDED_AHS) - 1);
+        assert_eq!((fixture.is_kept(), fixture.bench.transport.ahs.len()), (true, 1));
+        fixture.bench.complete(qpn, 1);
+        assert_eq!(fixture.bench.transport.ahs.len(), 0);
+        // Those that stay count.
+        let mut bench = Bench::with(EngineConfig { ahs: 1, ..CONFIG }, Manual::default());
+        bench.succeed(Opcode::CreateAh, &VECTOR.encode());
+        assert_eq!(bench.status(Opcode::CreateAh, &VECTOR.encode()), AdminStatus::NoResources);
+    }
+
+    #[test]
+    fn a_reset_of_the_window_forgets_those_that_stay() {
+        let mut fixture = Fixture::new();
+        let good = fixture.wqe(fixture.datagram());
+        fixture.post(&good);
+        assert_eq!(fixture.end(), AdminStatus::Success);
+        let control = fpga_regs::engine::window::CONTROL;
+        fixture.bench.write(control, fpga_regs::engine::window::CONTROL_RESET);
+        assert!(fixture.bench.transport.ahs.is_empty());
+    }
 }

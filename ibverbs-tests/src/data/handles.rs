@@ -1,0 +1,147 @@
+//! Address handles that a program destroys as soon as it has posted, as a NIC lets it.
+
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result, ensure};
+use verbs_sys::current::verbs as v;
+
+use super::link::{ACCESS, Options, success};
+use crate::ffi::{
+    Ah, Context, Cq, Destination, Library, Operation, Pd, Qp, Recv, Region, Send, Service,
+};
+
+/// Handles that are made at a time, and datagrams with each.
+const TURNS: [(u32, u32); 3] = [(400, 3), (1000, 1), (1, 1000)];
+/// Handles that are made after what went with the one before has arrived: nobody uses their peer then.
+const ONES: u32 = 100;
+/// Work requests that each queue takes.
+const DEPTH: u32 = 2048;
+/// Bytes of a datagram, which are its number, of the network header before it, and of the room for it.
+const LENGTH: usize = 4;
+const HEADER: usize = 40;
+const SLOT: usize = 64;
+const QKEY: u32 = 0x0bad_cafe;
+/// Traffic class and hop limit.
+const MARKS: (u8, u8) = (0, 64);
+
+/// A queue pair of datagrams.
+struct End {
+    qp: Qp,
+    cq: Rc<Cq>,
+    region: Rc<Region>,
+    pd: Rc<Pd>,
+}
+
+/// Who sends to whom.
+struct Scene {
+    library: &'static Library,
+    from: End,
+    to: End,
+    gid: [u8; 16],
+    gid_index: u8,
+    /// The number of the next datagram.
+    next: u32,
+}
+
+/// Runs all of it; answers how many datagrams arrived.
+///
+/// # Errors
+/// At the first that is missing, or out of order.
+pub fn all(options: &Options) -> Result<u32> {
+    let library = Library::open()?;
+    let end = |side: usize| End::new(library, &options.devices[side]);
+    let (from, to, gid_index) = (end(0)?, end(1)?, options.gid_index);
+    let gid = to.pd.context().gid(gid_index)?;
+    let mut scene = Scene { library, from, to, gid, gid_index, next: 0 };
+    for (handles, each) in TURNS {
+        scene.turn(handles, each).with_context(|| format!("{each} with each of {handles}"))?;
+    }
+    for _ in 0..ONES {
+        scene.turn(1, 1).context("one with one")?;
+    }
+    scene.behind_nobody().context("behind one to nobody")?;
+    Ok(scene.next)
+}
+
+impl Scene {
+    /// Handles one after another, each destroyed when datagrams were posted with it, of which only the last of
+    /// all is signaled.
+    fn turn(&mut self, handles: u32, each: u32) -> Result<()> {
+        let count = handles * each;
+        (0..count).try_for_each(|slot| self.to.receive(slot))?;
+        for handle in 0..handles {
+            let to = Ah::new(&self.from.pd, self.gid, self.gid_index, MARKS)?;
+            for datagram in 0..each {
+                let is_last = handle + 1 == handles && datagram + 1 == each;
+                self.send(&to, handle * each + datagram, is_last)?;
+            }
+        }
+        success(self.library, &self.from.cq)?;
+        (0..count).try_for_each(|slot| self.arrives(slot))
+    }
+
+    /// A datagram to nobody waits for a while and is lost, as if its handle were there, and one behind it arrives.
+    fn behind_nobody(&mut self) -> Result<()> {
+        self.to.receive(0)?;
+        let mut nobody = self.gid;
+        nobody[15] ^= 0x55;
+        self.send(&Ah::new(&self.from.pd, nobody, self.gid_index, MARKS)?, 1, true)?;
+        self.send(&Ah::new(&self.from.pd, self.gid, self.gid_index, MARKS)?, 0, true)?;
+        let ended = [(); 2].map(|()| success(self.library, &self.from.cq));
+        for (ended, wr_id) in ended.into_iter().zip([1, 0]) {
+            ensure!(ended?.wr_id == wr_id, "sends end out of order");
+        }
+        self.arrives(0)
+    }
+
+    /// Posts the datagram that a receive of this turn is to have: they are numbered from the next one on.
+    fn send(&self, to: &Ah, slot: u32, signaled: bool) -> Result<()> {
+        let (at, first) = (slot as usize * SLOT, self.next);
+        self.from.region.write(at, &(first + slot).to_ne_bytes());
+        let datagram = Send {
+            wr_id: slot.into(),
+            operation: Operation::Send,
+            pieces: vec![self.from.region.piece(at, LENGTH)],
+            remote: (0, 0),
+            immediate: 0,
+            flags: if signaled { v::IBV_SEND_SIGNALED } else { 0 },
+        };
+        let to = Destination { handle: to, qpn: self.to.qp.number(), qkey: QKEY };
+        Ok(self.from.qp.post_datagram(&datagram, to)?)
+    }
+
+    /// Waits for the next datagram, which is to be in this receive.
+    fn arrives(&mut self, slot: u32) -> Result<()> {
+        let received = success(self.library, &self.to.cq)?;
+        let mut bytes = [0; LENGTH];
+        self.to.region.read(slot as usize * SLOT + HEADER, &mut bytes);
+        let found = u32::from_ne_bytes(bytes);
+        let is_next = received.wr_id == u64::from(slot) && found == self.next;
+        ensure!(is_next, "{found} came, not {}: {received:?}", self.next);
+        self.next += 1;
+        Ok(())
+    }
+}
+
+impl End {
+    fn new(library: &'static Library, device: &str) -> Result<Self> {
+        let context = Context::open(library, device)?;
+        let (pd, cq) = (Pd::new(&context)?, Cq::new(&context, DEPTH, None)?);
+        let capabilities = v::ibv_qp_cap {
+            max_send_wr: DEPTH,
+            max_recv_wr: DEPTH,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let qp = Qp::of(Service::Datagram, &pd, [&cq, &cq], capabilities)?;
+        qp.to_datagrams(QKEY, 0)?;
+        let region = Region::new(&pd, DEPTH as usize * SLOT, ACCESS, false)?;
+        Ok(Self { qp, cq, region, pd })
+    }
+
+    fn receive(&self, slot: u32) -> Result<()> {
+        let pieces = vec![self.region.piece(slot as usize * SLOT, SLOT)];
+        Ok(self.qp.post_recv(&Recv { wr_id: slot.into(), pieces })?)
+    }
+}
