@@ -58,9 +58,9 @@ pub fn cases() -> Vec<Case> {
         case("resize/loopback", "resize --to balboa0", "3840 messages arrived", &[]),
         case("resize/events", "resize --events", "3840 messages arrived", &[]),
         case("resize/extended", "resize --extended --events", "3840 messages arrived", &[]),
-        case("states", "states", "13 states were", &[]),
-        case("states/loopback", "states --to balboa0", "13 states were", &[]),
-        case("states/GID 0", "states --gid 0", "13 states were", &[]),
+        case("states", "states", "15 states were", &[]),
+        case("states/loopback", "states --to balboa0", "15 states were", &[]),
+        case("states/GID 0", "states --gid 0", "15 states were", &[]),
         case("errors", "errors", "25 errors came", &[]),
         case("errors/events", "errors --events", "25 errors came", &[]),
     ];

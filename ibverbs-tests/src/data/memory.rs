@@ -12,6 +12,9 @@ use crate::ffi::{DmaBuf, Failed, Mapping, Operation, Region, Send};
 
 /// Bytes of a region.
 const LENGTH: usize = 1 << 16;
+/// Bytes of the largest region, and of the memory that stands all over it.
+const LARGEST: usize = 16 << 30;
+const PART: usize = 16 << 20;
 /// Bytes of one of huge pages: two of x86-64's, or a part of one of another machine's.
 const HUGE: usize = 4 << 20;
 /// Bytes of a message.
@@ -70,6 +73,14 @@ pub fn all(options: &Options, pinned: bool) -> Result<Tried> {
     }
     let region = register(&link, Mapping::zeroed(LENGTH)?, Name::Address)?;
     replaced(&link, &region, pinned).context("other memory at its addresses")?;
+    if !pinned {
+        // What pins memory counts each time that a page is mapped.
+        let file = tempfile::tempfile()?;
+        file.set_len(PART as u64)?;
+        let large = register(&link, Mapping::repeating(&file, PART, LARGEST)?, Name::Address)?;
+        moves(&link, &large).context("the largest region")?;
+        count += 1;
+    }
     // How many a machine has set aside is its own affair.
     let huge = Mapping::huge(HUGE).ok();
     let has_huge = huge.is_some();

@@ -3,9 +3,9 @@
 use anyhow::{Result, ensure};
 use verbs_sys::current::verbs as v;
 
-use super::link::{Link, Options};
+use super::link::{Link, Options, Side};
 use super::transfer;
-use crate::ffi::{Qp, TO_INIT, TO_RTR, TO_RTS, blank, gid_bytes};
+use crate::ffi::{Library, Qp, Service, TO_INIT, TO_RTR, TO_RTS, blank, gid_bytes};
 
 /// Every attribute has a value of its own, which no other field has by chance.
 const ACCESS: v::ibv_access_flags = v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_REMOTE_READ;
@@ -13,6 +13,8 @@ const ACCESS: v::ibv_access_flags = v::IBV_ACCESS_LOCAL_WRITE | v::IBV_ACCESS_RE
 /// All that there is to be told, as plain numbers, each with its name.
 type Told = Vec<(&'static str, u64)>;
 
+/// Of a QP with acknowledgements.
+///
 /// # Errors
 /// At the first attribute that is told otherwise than it was set.
 pub fn reliable(options: &Options) -> Result<()> {
@@ -84,6 +86,77 @@ pub fn reliable(options: &Options) -> Result<()> {
     qp.to(v::IBV_QPS_ERR)?;
     is_told(qp, "ERR", &expected, v::IBV_QPS_ERR)?;
     Ok(())
+}
+
+/// The same of a QP without acknowledgements, which has no attributes of those.
+///
+/// # Errors
+/// At the first attribute that is told otherwise than it was set.
+pub fn unreliable(options: &Options) -> Result<()> {
+    let link = Link::new(options, v::IBV_MTU_1024, transfer::room(4096))?;
+    let (qp, gid_index) = (&link.left.qp, options.gid_index);
+    let dgid = link.right.context.gid(gid_index)?;
+    qp.to(v::IBV_QPS_RESET)?;
+    qp.init(v::IBV_ACCESS_REMOTE_WRITE)?;
+    qp.modify(TO_RTR, |attr| {
+        attr.qp_state = v::IBV_QPS_RTR;
+        (attr.path_mtu, attr.dest_qp_num, attr.rq_psn) = (v::IBV_MTU_512, 0x65_4321, 0x12_3456);
+        (attr.ah_attr.is_global, attr.ah_attr.port_num, attr.ah_attr.sl) = (1, 1, 6);
+        let grh = &mut attr.ah_attr.grh;
+        (grh.dgid, grh.sgid_index) = (v::ibv_gid { raw: dgid }, gid_index);
+        (grh.hop_limit, grh.traffic_class, grh.flow_label) = (3, 0x64, 0xf_edcb);
+    })?;
+    qp.modify(TO_RTS, |attr| (attr.qp_state, attr.sq_psn) = (v::IBV_QPS_RTS, 0xab_0123))?;
+    let mut expected = told(&v::ibv_qp_attr { cap: qp.capabilities, ..blank() });
+    let (high, low) = halves(dgid);
+    set(
+        &mut expected,
+        &[
+            ("port_num", 1),
+            ("qp_access_flags", v::IBV_ACCESS_REMOTE_WRITE.into()),
+            ("path_mtu", v::IBV_MTU_512.into()),
+            ("dest_qp_num", 0x65_4321),
+            ("rq_psn", 0x12_3456),
+            ("sq_psn", 0xab_0123),
+            ("ah_attr.is_global", 1),
+            ("ah_attr.port_num", 1),
+            ("ah_attr.sl", 6),
+            ("grh.dgid, first half", high),
+            ("grh.dgid, second half", low),
+            ("grh.sgid_index", gid_index.into()),
+            ("grh.hop_limit", 3),
+            ("grh.traffic_class", 0x64),
+            ("grh.flow_label", 0xf_edcb),
+        ],
+    );
+    is_told(qp, "RTS", &expected, v::IBV_QPS_RTS)?;
+    qp.to(v::IBV_QPS_SQD)?;
+    is_told(qp, "SQD", &expected, v::IBV_QPS_SQD)
+}
+
+/// The same of a QP of datagrams, which has no peer.
+///
+/// # Errors
+/// At the first attribute that is told otherwise than it was set.
+pub fn datagrams(options: &Options) -> Result<()> {
+    let side = Side::new(Library::open()?, options, 0, transfer::room(4096))?;
+    let cqs = [&side.send_cq, &side.receive_cq];
+    let qp = Qp::of(Service::Datagram, &side.pd, cqs, side.qp.capabilities)?;
+    qp.to_datagrams(0x7654_3210, 0xcd_ef01)?;
+    let mut expected = told(&v::ibv_qp_attr { cap: qp.capabilities, ..blank() });
+    let mut numbers =
+        [("port_num", 1), ("ah_attr.port_num", 1), ("qkey", 0x7654_3210), ("sq_psn", 0xcd_ef01)];
+    set(&mut expected, &numbers);
+    is_told(&qp, "RTS", &expected, v::IBV_QPS_RTS)?;
+    qp.to(v::IBV_QPS_SQD)?;
+    qp.modify(v::IBV_QP_STATE | v::IBV_QP_QKEY, |attr| {
+        (attr.qp_state, attr.qkey) = (v::IBV_QPS_SQD, 0x0123_4567);
+    })?;
+    numbers[2].1 = 0x0123_4567;
+    set(&mut expected, &numbers);
+    is_told(&qp, "SQD", &expected, v::IBV_QPS_SQD)?;
+    qp.to(v::IBV_QPS_ERR)?;
+    is_told(&qp, "ERR", &expected, v::IBV_QPS_ERR)
 }
 
 fn is_told(qp: &Qp, when: &str, expected: &Told, state: v::ibv_qp_state) -> Result<()> {

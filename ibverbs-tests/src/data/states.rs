@@ -27,7 +27,7 @@ const GRH: usize = 40;
 
 type Trial = fn(&Options) -> Result<()>;
 
-const TRIALS: [(&str, Trial); 13] = [
+const TRIALS: [(&str, Trial); 15] = [
     ("SQD of RC", |options| drained(&reliable(options))),
     ("SQD of UC", |options| drained(&unreliable(options))),
     ("SQD of UD", drained_datagrams),
@@ -40,7 +40,9 @@ const TRIALS: [(&str, Trial); 13] = [
     ("UC to itself", |options| to_itself(&unreliable(options))),
     ("UD to itself", datagrams_to_itself),
     ("fences", fences),
-    ("what a QP tells", |options| queries::reliable(&reliable(options))),
+    ("what a QP of RC tells", |options| queries::reliable(&reliable(options))),
+    ("what a QP of UC tells", |options| queries::unreliable(&unreliable(options))),
+    ("what a QP of UD tells", queries::datagrams),
 ];
 
 /// Runs all of them; answers how many.

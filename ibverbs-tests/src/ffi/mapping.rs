@@ -54,6 +54,29 @@ impl Mapping {
         Self::new(length, protection, libc::MAP_SHARED, file.as_raw_fd())
     }
 
+    /// A large mapping of little memory: each part of so many bytes, a divisor of the length, is the same
+    /// beginning of a file.
+    ///
+    /// # Errors
+    /// When the address space has no room for them, or the file cannot be mapped.
+    pub fn repeating(file: &File, part: usize, length: usize) -> Result<Self, Failed> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let mapping = Self::new(length, libc::PROT_NONE, flags, -1)?;
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        for at in (0..length).step_by(part) {
+            // SAFETY: the part lies in the mapping that was just made, which nobody knows of yet.
+            let now = unsafe {
+                let place = mapping.memory.as_ptr().add(at).cast();
+                libc::mmap(place, part, protection, flags, file.as_raw_fd(), 0)
+            };
+            if now == libc::MAP_FAILED {
+                return Err(Failed::last("mmap"));
+            }
+        }
+        Ok(mapping)
+    }
+
     /// Addresses that can be read and for which there is no memory, as many as one likes. This
     /// program does not touch them.
     ///
