@@ -25,6 +25,8 @@ pub enum Need {
     Root,
     /// Free memory, MiB.
     Memory(u64),
+    /// Free huge pages, of the usual size.
+    HugePages(u64),
     /// scapy in its Python environment.
     Scapy,
     /// A device node that an ordinary user can open, or that root can make such a one of.
@@ -60,8 +62,14 @@ impl Need {
                 (!file.join(format!("{module}.ko")).exists())
                     .then(|| format!("needs a kernel with {module} as a module"))
             }
+            Self::HugePages(needed) => {
+                let free = meminfo("HugePages_Free:");
+                (free < needed).then(|| {
+                    format!("needs {needed} huge pages, {free} are free: sysctl vm.nr_hugepages={needed}")
+                })
+            }
             Self::Memory(needed) => {
-                let available = available_memory();
+                let available = meminfo("MemAvailable:") / 1024;
                 (available < needed)
                     .then(|| format!("needs {needed} MiB of free memory, {available} MiB are free"))
             }
@@ -69,12 +77,11 @@ impl Need {
     }
 }
 
-/// `MemAvailable`, MiB.
-fn available_memory() -> u64 {
+/// What the kernel says of its memory: pages, or KiB.
+fn meminfo(name: &str) -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) / 1024
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 /// What a case does.

@@ -39,6 +39,7 @@ pub fn cases() -> Vec<Case> {
         case("arguments", "arguments", "calls were taken or refused", &[]),
         case("memory", "memory", "bytes moved in", &[]),
         case("memory/loopback", "memory --to balboa0", "bytes moved in", &[]),
+        case("memory/huge pages", "memory", "one of them of huge pages", &[Need::HugePages(2)]),
         case("lists", "lists", "listed messages arrived", &[]),
         case("shared", "shared", "600 shared messages arrived", &[]),
         case("shared/loopback", "shared --to balboa0", "600 shared messages arrived", &[]),
