@@ -461,11 +461,11 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         self.give_up_taken(now, qpn);
         let qp = self.qps.get_mut(&qpn).ok_or(AdminStatus::NotFound)?;
         qp.state = QpState::Reset;
+        transport.destroy_qp(qpn);
         self.let_handles_go(qpn, transport);
         let mut qp = take(&mut self.qps, qpn).ok_or(AdminStatus::NotFound)?;
         qp.under_way.reset(self.shares.of(qp.page));
         self.flushing.remove(&qpn);
-        transport.destroy_qp(qpn);
         if qp.kind.is_datagram() {
             self.ahs.leave(qp.pdn, qpn);
         }

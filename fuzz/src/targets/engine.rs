@@ -11,9 +11,9 @@ use std::rc::Rc;
 use arbitrary::Unstructured;
 use fpga_regs::Block;
 use fpga_regs::engine::admin::{
-    AdminStatus, AllocDm, Completion, CopyDm, CreateCq, CreateKey, CreateQp, CreateRq, Destroy,
-    DmDirection, Header, KeyKind, Membership, ModerateCq, ModifyKey, ModifyQp, ModifyRq, Opcode,
-    ResizeCq, RqKind, SetGid,
+    AdminStatus, AllocDm, Completion, CopyDm, CreateAh, CreateCq, CreateKey, CreateQp, CreateRq,
+    Destroy, DmDirection, Header, KeyKind, Membership, ModerateCq, ModifyKey, ModifyQp, ModifyRq,
+    Opcode, ResizeCq, RqKind, SetGid,
 };
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell::{self, QueueKind, record};
@@ -22,7 +22,7 @@ use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::transition::transition;
 use fpga_regs::engine::window::{self, Capabilities, Profile};
-use fpga_regs::engine::wqe::{SendHeader, SendOpcode};
+use fpga_regs::engine::wqe::{Datagram, SendHeader, SendOpcode};
 use queue_engine::{
     DoorbellPage as _, Engine, EngineConfig, Payload, Piece, ReceiveKind, ReceivedMessage,
     RemoteAccess, TransportEvent, XrcRequest,
@@ -62,6 +62,7 @@ const CONFIG: EngineConfig = EngineConfig {
     profile: Profile::Vqe,
     capabilities: Capabilities::RC
         .union(Capabilities::XRC)
+        .union(Capabilities::UD)
         .union(Capabilities::MULTICAST)
         .union(Capabilities::SRQ)
         .union(Capabilities::RESIZE_CQ)
@@ -100,6 +101,9 @@ struct Bench {
     /// Receives along XRC that were taken: queue, id, and through which target.
     taken: Vec<(u32, u64, u32)>,
     keys: Vec<(u32, CreateKey)>,
+    /// Address handles that the driver has, and the last one that it had.
+    ahs: Vec<u32>,
+    last_ah: u32,
     next_queue: u64,
     completions: u32,
 }
@@ -124,6 +128,8 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         targets: Vec::new(),
         taken: Vec::new(),
         keys: Vec::new(),
+        ahs: Vec::new(),
+        last_ah: 0,
         next_queue: 0,
         completions: 0,
     };
@@ -250,7 +256,7 @@ impl Bench {
         // One that another has is no use unless it is shared.
         let rqn = if u.ratio(1, 3)? { u.choose(&self.rqs)?.0 } else { rqn };
         let ring = self.queue();
-        let kind = *u.choose(&[QpType::Rc, QpType::Rc, QpType::XrcSend])?;
+        let kind = *u.choose(&[QpType::Rc, QpType::Ud, QpType::XrcSend])?;
         let command = CreateQp {
             sq_ring: ring,
             log2_sq_blocks: u.int_in_range(0..=6)?,
@@ -349,6 +355,10 @@ impl Bench {
                 let [encoded] = header.encode();
                 (block[0], block[1]) = (encoded[0], encoded[1]);
             }
+            let kind = self.lower.qps.get(&number).map(|qp| qp.kind);
+            if sends && kind == Some(QpType::Ud) && u.ratio(7, 8)? {
+                self.address(u, &mut block)?;
+            }
             let at = u64::from(old.wrapping_add(index)) & 63;
             self.memory.store_block(ring + record::ENTRIES + at * 64, &block);
         }
@@ -358,6 +368,17 @@ impl Bench {
         self.memory.store(ring, rest | u64::from(old.wrapping_add(step)));
         let kind = if sends { QueueKind::Send } else { QueueKind::Receive };
         self.ring_bell(kind, number);
+        Ok(())
+    }
+
+    /// Makes a send a datagram by an address handle that there is, or was.
+    fn address(&self, u: &mut Unstructured<'_>, block: &mut Block) -> Outcome {
+        let ah = if self.ahs.is_empty() { self.last_ah } else { *u.choose(&self.ahs)? };
+        let header = SendHeader { opcode: SendOpcode::Send, ..SendHeader::decode(&[*block]) };
+        let [[_, _, address, key, ..]] = Datagram { ah, qpn: 0x42, qkey: 7 }.encode();
+        let key = key as u32;
+        let [encoded] = SendHeader { remote_address: address, rkey: key, ..header }.encode();
+        block[..4].copy_from_slice(&encoded[..4]);
         Ok(())
     }
 
@@ -405,13 +426,13 @@ impl Bench {
             _ => {
                 let Some(qp) = self.lower.qps.get_mut(&qpn) else { return Ok(()) };
                 let count = u.int_in_range(0..=qp.next - qp.complete)?;
-                qp.complete += count;
+                qp.end(count);
                 TransportEvent::Completed { qpn, count }
             }
         };
         let failed = matches!(event, TransportEvent::Failed { .. } | TransportEvent::Error { .. });
         if let Some(qp) = self.lower.qps.get_mut(&qpn).filter(|_| failed) {
-            qp.state = QpState::Err;
+            qp.fail();
         }
         self.new_call();
         self.engine.handle(self.now, event, &mut self.lower);
@@ -593,7 +614,19 @@ impl Bench {
 
     fn destroy_or_make(&mut self, u: &mut Unstructured<'_>) -> Outcome {
         let ends = |number: u32| Destroy { number }.encode();
-        match u.int_in_range(0..=12)? {
+        match u.int_in_range(0..=15)? {
+            13 | 14 => {
+                let command = CreateAh { pdn: 7, page: PAGE, dgid: [2; 16], ..CreateAh::default() };
+                let made = self.made(Opcode::CreateAh, &command.encode());
+                self.ahs.extend(made);
+            }
+            15 if !self.ahs.is_empty() => {
+                let at = u.choose_index(self.ahs.len())?;
+                self.last_ah = self.ahs.swap_remove(at);
+                let end = ends(self.last_ah);
+                assert!(self.made(Opcode::DestroyAh, &end).is_some());
+                assert!(self.made(Opcode::DestroyAh, &end).is_none(), "destroyed twice");
+            }
             12 if !self.targets.is_empty() => {
                 let at = u.choose_index(self.targets.len())?;
                 let qpn = self.targets.remove(at);
@@ -712,6 +745,8 @@ impl Bench {
         self.qps.clear();
         (self.srqs, self.targets, self.taken) = Default::default();
         self.keys.clear();
+        self.ahs.clear();
+        assert!(self.lower.ahs.is_empty(), "a reset leaves address handles to the transport");
         self.memory.0.sends.borrow_mut().clear();
         assert!(self.lower.qps.is_empty(), "a reset leaves QPs to the transport");
         (self.admin, self.completions) = (0, 0);

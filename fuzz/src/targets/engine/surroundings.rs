@@ -1,13 +1,15 @@
 //! What a hostile driver, client and transport make of the engine's surroundings.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 use fpga_regs::Block;
-use fpga_regs::engine::admin::{AdminStatus, CreateQp};
+use fpga_regs::engine::admin::{AdminStatus, CreateAh, CreateQp};
 use fpga_regs::engine::qp::{Attributes, QpState, QpType};
-use queue_engine::{DoorbellPage, Message, Random, Record, Ring, Rings, Transport, TransportError};
+use queue_engine::{
+    DoorbellPage, Message, Operation, Random, Record, Ring, Rings, Transport, TransportError,
+};
 
 use super::{CONFIG, OWN, PAYLOAD, PAYLOAD_BYTES, QPS, QUEUE_BYTES, QUEUE_COUNT, QUEUES};
 
@@ -184,6 +186,8 @@ pub(super) struct Lower {
     pub(super) qps: HashMap<u32, LowerQp>,
     /// QP, number and length of the messages submitted since the last look.
     pub(super) messages: Vec<(u32, u64, u32)>,
+    /// The address handles that there are.
+    pub(super) ahs: HashSet<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -192,6 +196,22 @@ pub(super) struct LowerQp {
     pub(super) state: QpState,
     pub(super) next: u64,
     pub(super) complete: u64,
+    /// Of datagrams: the address handles of the messages that are not complete, oldest first.
+    pub(super) handles: VecDeque<u32>,
+}
+
+impl LowerQp {
+    /// The oldest messages are complete.
+    pub(super) fn end(&mut self, count: u64) {
+        self.complete += count;
+        self.handles.drain(..self.handles.len().min(count as usize));
+    }
+
+    /// It failed, and forgets its messages.
+    pub(super) fn fail(&mut self) {
+        self.state = QpState::Err;
+        self.handles.clear();
+    }
 }
 
 impl Transport for Lower {
@@ -205,9 +225,21 @@ impl Transport for Lower {
         let qp = self.qps.get_mut(&qpn).expect("the engine names a QP that exists");
         match attributes.state {
             QpState::Reset => *qp = LowerQp { kind: qp.kind, ..LowerQp::default() },
+            QpState::Err => qp.fail(),
             state => qp.state = state,
         }
         Ok(())
+    }
+
+    fn create_ah(&mut self, _: u64, ah: u32, _: &CreateAh) -> Result<(), AdminStatus> {
+        assert!(self.ahs.insert(ah), "address handle {ah:#x} is in use");
+        Ok(())
+    }
+
+    fn destroy_ah(&mut self, ah: u32) {
+        assert!(self.ahs.remove(&ah), "address handle {ah:#x} does not exist");
+        let is_named = self.qps.values().any(|qp| qp.handles.contains(&ah));
+        assert!(!is_named, "a datagram under way names {ah:#x}, which goes");
     }
 
     fn query_qp(&self, qpn: u32) -> Option<Attributes> {
@@ -232,6 +264,10 @@ impl Transport for Lower {
         let qp = self.qps.get_mut(&qpn).expect("the engine names a QP that exists");
         assert_eq!(qp.state, QpState::Rts, "a message of a QP that does not send");
         assert_ne!(qp.kind, QpType::XrcReceive, "a message of a target");
+        if let Operation::Datagram { datagram, .. } = message.operation {
+            assert!(self.ahs.contains(&datagram.ah), "a datagram by a handle that is not there");
+            qp.handles.push_back(datagram.ah);
+        }
         assert_eq!(message.srqn.is_some(), qp.kind == QpType::XrcSend, "{message:?}");
         self.messages.push((qpn, qp.next, message.length));
         qp.next += 1;
