@@ -228,7 +228,10 @@ impl AdminEngine {
             self.store_block(at, block)?;
             self.sq_index = self.sq_index.wrapping_add(1);
         }
-        self.write(window::ADMIN_DOORBELL, u64::from(self.sq_index));
+        // A software card that sleeps has answered when this returns.
+        self.shell.expecting(self.window, || {
+            self.write(window::ADMIN_DOORBELL, u64::from(self.sq_index));
+        });
         let completion = self.await_completion(opcode)?;
         match completion.status {
             AdminStatus::Success => Ok(completion),

@@ -93,6 +93,8 @@ pub struct Gsi {
     arrivals: AtomicU64,
     /// An arrival raises an event.
     armed: AtomicBool,
+    /// [`Self::news`] was signalled, and not drained since.
+    told: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -144,6 +146,7 @@ impl Gsi {
             attend,
             arrivals: AtomicU64::new(u64::MAX),
             armed: AtomicBool::new(false),
+            told: AtomicBool::new(false),
             state: Mutex::default(),
         })
     }
@@ -195,8 +198,10 @@ impl Gsi {
         if let Some(arrival @ Some(_)) = arrived {
             return arrival;
         }
-        // What signals from now on is heard.
-        let _ = self.news.drain();
+        // What signals from now on is heard. Who has signalled says so behind it, so that nothing stays.
+        if self.told.swap(false, Ordering::AcqRel) {
+            let _ = self.news.drain();
+        }
         if let Some(queues) = queues.filter(|_| !self.armed.swap(true, Ordering::AcqRel)) {
             queues.arm();
         }
@@ -303,6 +308,7 @@ impl Gsi {
 
     fn signal(&self) {
         let _ = self.news.signal();
+        self.told.store(true, Ordering::Release);
     }
 
     /// Its completion queue raised its event, or may have.

@@ -378,6 +378,19 @@ impl Shell {
         Ok(true)
     }
 
+    /// Does something that a vFPGA may answer at once, and serves the answer's interrupt, lest another thread wake up
+    /// for it. What comes later is served as ever.
+    pub fn expecting<T>(&self, index: u8, act: impl FnOnce() -> T) -> T {
+        let apart = lock(&self.apart).clone();
+        let vfpga = self.vfpga(index).zip(self.vector(index));
+        let (Some(vectors), Some((vfpga, vector))) = (apart, vfpga) else { return act() };
+        let _serving = lock(&vfpga.serving);
+        let _taken = vectors.take(vector, index);
+        let outcome = act();
+        self.service(vfpga);
+        outcome
+    }
+
     /// Serves what has been signalled, unless a thread does.
     ///
     /// # Errors

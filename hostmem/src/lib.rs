@@ -35,6 +35,7 @@
 compile_error!("hostmem is written for little-endian Linux on x86-64 and aarch64");
 
 pub mod barrier;
+pub mod berth;
 pub mod dma;
 mod error;
 pub mod eventfd;
@@ -56,6 +57,7 @@ pub mod ring;
 pub mod wake;
 pub mod word;
 
+pub use berth::{Berth, Guest};
 pub use dma::DmaMemory;
 pub use error::{Errno, Error, Result};
 pub use eventfd::EventFd;

@@ -109,7 +109,7 @@ impl AsleepWord {
     }
 
     /// Card: says that it will sleep unless the scan that must follow finds work, and what it is to
-    /// be woken for. That must not change before it says that it is awake.
+    /// be woken for. Where that changes before it says that it is awake, it says so anew, and scans again.
     ///
     /// Fails on a mapping that cannot be written.
     pub fn prepare_sleep(&self, wake: WakeFor) -> Result<()> {

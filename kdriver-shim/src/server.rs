@@ -265,6 +265,7 @@ impl Server {
             }
             self.ready(token, flags);
         }
+        self.look_for_datagrams();
         self.work();
         events::dispatch(&mut self.cards, &self.clients);
         if self.paused.is_some_and(|since| since.elapsed() >= PAUSE) {

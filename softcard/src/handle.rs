@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender, SyncSender};
 
 use fpga_regs::coyote::pci::Bar;
-use hostmem::{Access, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, Waker, memfd};
+use hostmem::{Access, Berth, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, Waker, memfd};
 
 use crate::Error;
 use crate::command::{Action, Command};
 use crate::port::WatchFilter;
 use crate::published::Published;
 use crate::reconfig::Spoil;
+use crate::run::{self, CardThread};
 use crate::unfounded::Unfounded;
 
 /// What a grant of a doorbell page consists of.
@@ -26,20 +27,30 @@ pub struct PageGrant {
 
 /// A software card as a driver sees a PCIe function.
 ///
-/// Writes are posted, reads wait for all writes before them; both are executed by the card thread,
-/// but for reads of what it has published.
+/// Writes are posted, reads wait for all writes before them; both are executed by the card thread, or by the calling one
+/// while that sleeps, but for reads of what it has published.
 #[derive(Clone, Debug)]
 pub struct CardHandle {
     pub(crate) card: usize,
     pub(crate) commands: Sender<Command>,
     pub(crate) waker: Arc<Waker>,
+    pub(crate) berth: Arc<Berth<CardThread>>,
     pub(crate) published: Arc<Published>,
 }
 
 impl CardHandle {
     fn send(&self, action: Action) {
         self.leave(action);
-        let _ = self.waker.wake_if_asleep();
+        if self.waker.is_needed() {
+            self.rouse();
+        }
+    }
+
+    /// Has done what was left for a card that sleeps.
+    fn rouse(&self) {
+        if !run::visit(&self.berth) {
+            let _ = self.waker.signal();
+        }
     }
 
     /// Sends what the card does not wake up for.
@@ -75,7 +86,7 @@ impl CardHandle {
         self.leave(Action::Write { bar, offset, bytes, value });
         let may_wait = || bytes == 8 && self.published.may_wait(bar, offset, value);
         if self.waker.is_needed() && !may_wait() {
-            let _ = self.waker.signal();
+            self.rouse();
         }
     }
 

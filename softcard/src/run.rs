@@ -6,16 +6,21 @@
 //! It drains whatever there is, looks again for a moment while nobody else keeps its core (`spin.rs`),
 //! and sleeps. Before it sleeps it says so in the asleep word, issues a full fence, and
 //! looks once more.
+//!
+//! While it sleeps the cards are moored ([`hostmem::Berth`]): a driver's thread that has something for them does it
+//! itself ([`visit`]) instead of waking this one and waiting for it. Such a guest makes no copy from or to a program's
+//! memory, for which it might wait: it leaves that, and whatever is more than a few rounds, to this thread.
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
-use hostmem::{AsleepWord, EventFd, Holder, SharedMapping, Tap, WakeFor};
+use hostmem::{AsleepWord, Berth, EventFd, Holder, SharedMapping, Tap, WakeFor};
 
 use crate::Error;
 use crate::card::{Card, Programmed};
 use crate::command::{Action, Command};
+use crate::dma::Call;
 use crate::link::Link;
 use crate::port::{self, Cabling, FramePool, Recorder, TapPort};
 use crate::published::Published;
@@ -37,9 +42,15 @@ pub(crate) struct CardThread {
     worked: Worked,
     /// Signalled when a process's memory was given up.
     given_up: EventFd,
-    waiter: Waiter,
+    waiter: Arc<Waiter>,
     spin: Spin,
     ended: bool,
+    berth: Arc<Berth<CardThread>>,
+    /// What clients are to wake the thread for while the cards are moored, and until when it sleeps.
+    wakes_for: WakeFor,
+    sleeps_until: Option<u64>,
+    /// The copy at which a guest has left a card's round.
+    left_to_keeper: Option<(usize, Box<Call>)>,
 }
 
 /// Frames kept for reuse, for each card.
@@ -48,6 +59,9 @@ pub(crate) const POOLED_FRAMES: usize = 1024;
 /// Commands that are executed between two rounds of the data path at most, so that a driver with
 /// many of them holds up nobody's frames.
 const COMMANDS: usize = 8;
+
+/// Rounds that a guest makes at most: what is more is no small piece of work.
+const ROUNDS_OF_GUEST: usize = 64;
 
 /// The cards, for the thread that runs them; `None` once another has taken them over.
 type Cards = Holder<CardThread>;
@@ -99,15 +113,61 @@ fn turn(mut cards: Cards) -> Option<Cards> {
     if cards.spin.goes_on(now) {
         return Some(cards);
     }
-    // The page is ours and can be written, so neither call fails.
-    let _ = cards.asleep.prepare_sleep(cards.wakes_for());
+    cards.announce_sleep();
     let (mut cards, worked) = round(cards, now)?;
     if !worked && !cards.ended {
-        let until = cards.cards.iter_mut().filter_map(Card::next_timeout).min();
-        cards.waiter.sleep(until);
+        cards.sleeps_until = cards.next_timeout();
+        cards = sleep(cards)?;
     }
+    // The page is ours and can be written.
     let _ = cards.asleep.awake();
     Some(cards)
+}
+
+/// Sleeps, while others may have the cards; `None` where one of them has lost them.
+fn sleep(cards: Cards) -> Option<Cards> {
+    let (berth, waiter) = (Arc::clone(&cards.berth), Arc::clone(&cards.waiter));
+    let until = cards.sleeps_until;
+    berth.moor(cards);
+    waiter.sleep(until);
+    let mut cards = berth.unmoor()?;
+    let Some((number, call)) = cards.left_to_keeper.take() else { return Some(cards) };
+    // What a guest's round was at comes before all else.
+    let now = cards.waiter.now();
+    let cards = make(cards, number, call)?;
+    finish_round(cards, number, now)
+}
+
+/// Does what there is to do, where the cards are moored. `false` where the thread that has them is to be woken for
+/// it, or for the rest: they are not moored, a copy is to be made, there is more than a few rounds' work, or something
+/// is due before the thread would wake up.
+pub(crate) fn visit(berth: &Berth<CardThread>) -> bool {
+    let Some(mut cards) = berth.board() else { return false };
+    let begun = cards.waiter.now();
+    cards.worked.begin(begun);
+    let mut done = false;
+    for _ in 0..ROUNDS_OF_GUEST {
+        if cards.left_to_keeper.is_some() || cards.is_wanted() {
+            break;
+        }
+        let now = cards.waiter.now();
+        if cards.round_of_guest(now) {
+            continue;
+        }
+        if cards.wakes_for == cards.due_wakes() {
+            done = true;
+            break;
+        }
+        // Clients go by another word from now on, behind which there is one more look.
+        cards.announce_sleep();
+    }
+    let now = cards.waiter.now();
+    cards.worked.end(now);
+    let due = done.then(|| cards.next_timeout()).flatten();
+    let sleeps_until = cards.sleeps_until;
+    let in_time = due.is_none_or(|due| sleeps_until.is_some_and(|until| until <= due));
+    cards.leave();
+    done && in_time
 }
 
 /// A round of all cards, and whether there was anything to do.
@@ -122,16 +182,21 @@ fn round(mut cards: Cards, now: u64) -> Option<(Cards, bool)> {
 
 /// The round of a card, or what is left of it.
 fn finish_round(mut cards: Cards, number: usize, now: u64) -> Option<Cards> {
-    while let Some(mut call) = cards.cards.get_mut(number).and_then(|card| card.advance(now)) {
-        let made = cards.without(move || {
-            call.make();
-            call
-        });
-        let (back, call) = made?;
-        cards = back;
-        if let Some(card) = cards.cards.get_mut(number) {
-            card.returned(call);
-        }
+    while let Some(call) = cards.cards.get_mut(number).and_then(|card| card.advance(now)) {
+        cards = make(cards, number, call)?;
+    }
+    Some(cards)
+}
+
+/// Makes a copy without the cards, and gives it back to the card that wants it.
+fn make(cards: Cards, number: usize, mut call: Box<Call>) -> Option<Cards> {
+    let made = cards.without(move || {
+        call.make();
+        call
+    });
+    let (mut cards, call) = made?;
+    if let Some(card) = cards.cards.get_mut(number) {
+        card.returned(call);
     }
     Some(cards)
 }
@@ -145,11 +210,12 @@ impl CardThread {
         kick: EventFd,
         given_up: EventFd,
         page: Arc<SharedMapping>,
+        berth: Arc<Berth<Self>>,
     ) -> Result<Self, Error> {
         let pool = FramePool::new(POOLED_FRAMES.saturating_mul(cabling.links.len()));
         let policies: Vec<_> = cabling.links.iter().map(Link::icrc_policy).collect();
         let ports = port::plug(cabling, &pool)?;
-        let waiter = Waiter::new()?;
+        let waiter = Arc::new(Waiter::new()?);
         // Descriptors are edge-triggered, so their counters need not be drained.
         waiter.listen_for_edges(&kick)?;
         for port in &ports {
@@ -183,12 +249,41 @@ impl CardThread {
             waiter,
             spin: Spin::new(),
             ended: false,
+            berth,
+            wakes_for: WakeFor::All,
+            sleeps_until: None,
+            left_to_keeper: None,
         })
     }
 
+    /// Tells clients that they are to wake the thread. A look at what there is must follow.
+    fn announce_sleep(&mut self) {
+        self.wakes_for = self.due_wakes();
+        // The page is ours and can be written.
+        let _ = self.asleep.prepare_sleep(self.wakes_for);
+    }
+
+    /// When the cards next have something to do by themselves.
+    fn next_timeout(&mut self) -> Option<u64> {
+        self.cards.iter_mut().filter_map(Card::next_timeout).min()
+    }
+
+    /// A guest's round of all cards, up to a copy; whether there was anything to do.
+    fn round_of_guest(&mut self, now: u64) -> bool {
+        let mut worked = self.execute_commands(now);
+        for (number, card) in self.cards.iter_mut().enumerate() {
+            if let Some(call) = card.advance(now) {
+                self.left_to_keeper = Some((number, call));
+                return true;
+            }
+            worked |= card.take_worked();
+        }
+        worked
+    }
+
     /// What clients are to wake the thread for. Only a round's work can change that, after which the
-    /// thread does not sleep.
-    fn wakes_for(&self) -> WakeFor {
+    /// thread does not sleep, and a guest announces it anew.
+    fn due_wakes(&self) -> WakeFor {
         let mut vfpgas = self.cards.iter().flat_map(|card| &card.vfpgas);
         let all = |wakes| wakes == WakeFor::All;
         match vfpgas.any(|vfpga| all(occupant!(&vfpga.logic, logic => logic.wakes_for()))) {
@@ -315,7 +410,8 @@ mod tests {
             let published = vec![Arc::default()];
             let places = vec![Default::default()];
             let given_up = EventFd::new().unwrap();
-            CardThread::new(cabling, places, published, commands, kick, given_up, Arc::new(page))
+            let (page, berth) = (Arc::new(page), Arc::default());
+            CardThread::new(cabling, places, published, commands, kick, given_up, page, berth)
         };
         let mut cards = Some(Holder::new(make).unwrap());
         let mut next_round = || {

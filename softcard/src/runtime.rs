@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
 use fpga_regs::coyote::shell::Map;
-use hostmem::{AsleepWord, EventFd, PAGE_BYTES, Tap, Waker, memfd};
+use hostmem::{AsleepWord, Berth, EventFd, PAGE_BYTES, Tap, Waker, memfd};
 
 use crate::Error;
 use crate::command::Command;
@@ -55,6 +55,7 @@ pub struct CardConfig {
 pub struct Runtime {
     commands: Option<Sender<Command>>,
     waker: Arc<Waker>,
+    berth: Arc<Berth<CardThread>>,
     published: Vec<Arc<Published>>,
     page: OwnedFd,
     given_up: EventFd,
@@ -87,9 +88,12 @@ impl Runtime {
         let given_up = EventFd::new()?;
         let tell = given_up.try_clone()?;
         let page_of_cards = Arc::clone(&mapping);
+        let berth = Arc::<Berth<_>>::default();
+        let berth_of_cards = Arc::clone(&berth);
         let make = move || {
             let published = published_by_thread;
-            CardThread::new(cabling, places, published, receiver, kick, tell, page_of_cards)
+            let (page, berth) = (page_of_cards, berth_of_cards);
+            CardThread::new(cabling, places, published, receiver, kick, tell, page, berth)
         };
         let overseer = std::thread::Builder::new()
             .name("overseer".into())
@@ -97,7 +101,7 @@ impl Runtime {
             .map_err(Error::Thread)?;
         outcome.recv().map_err(|_| Error::Gone)??;
         let (commands, overseer) = (Some(commands), Some(overseer));
-        Ok(Self { commands, waker, published, page, given_up, overseer })
+        Ok(Self { commands, waker, berth, published, page, given_up, overseer })
     }
 
     /// The card with that number.
@@ -107,6 +111,7 @@ impl Runtime {
             card: number,
             commands: self.commands.clone()?,
             waker: Arc::clone(&self.waker),
+            berth: Arc::clone(&self.berth),
             published: Arc::clone(self.published.get(number)?),
         })
     }

@@ -30,6 +30,14 @@ impl Server {
         }
     }
 
+    /// Takes what has arrived at any card meanwhile: what one software card sends another is there at once, and is
+    /// not to be waited for.
+    pub(super) fn look_for_datagrams(&mut self) {
+        let with_gsi = self.cards.iter().filter(|card| card.gsi.is_some());
+        let numbers: Vec<_> = with_gsi.map(|card| card.device.number).collect();
+        numbers.into_iter().for_each(|number| self.take_datagrams(number));
+    }
+
     /// Does what is due of connections, and ends a part of those whose channel or card has gone.
     pub(super) fn tend_connections(&mut self) {
         let mut network = Cards(&mut self.cards);
