@@ -220,16 +220,29 @@ impl Connection {
         self.call_then(request, |_| {})
     }
 
-    /// Does something about the answer before anybody else is given one.
+    /// Does something about the answer, if there is one, before anybody else is given one.
     pub(crate) fn call_then(
         &self,
         request: &Request,
-        then: impl FnOnce(&Response),
+        then: impl FnOnce(Option<&Response>),
     ) -> Result<(Response, Vec<OwnedFd>)> {
         self.check()?;
         self.exchange(name(request), |balboad| {
-            balboad.ask(request).inspect(|(response, _)| then(response))
+            let answer = balboad.ask(request);
+            then(answer.as_ref().ok().map(|(response, _)| response));
+            answer
         })
+    }
+
+    /// Until when answers hold that were given ahead ([`shim_abi::CmAhead`]); `None` where none do: in a forked child,
+    /// and once one of the process's cards lives no more.
+    pub(crate) fn cm_era(&self) -> Option<u32> {
+        let granted = self.granted.lock();
+        if self.is_forked() || !granted.cards.iter().all(|(_, path)| path.is_fit()) {
+            return None;
+        }
+        let offset = usize::try_from(shim_abi::CM_ERA).ok()?;
+        granted.rings.as_ref()?.load_acquire_u32(offset).ok()
     }
 
     fn exchange<T>(

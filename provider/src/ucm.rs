@@ -8,6 +8,9 @@
 //! When balboad has gone, each of a program's identifiers is told that its device is (DEVICE_REMOVAL), and may be
 //! destroyed; everything else fails with EIO.
 //!
+//! With some events balboad says what librdmacm asks next about the identifier ([`shim_abi::CmAhead`]). It is told so
+//! without a question, as long as that holds.
+//!
 //! A channel is known by its socket, not by the number of its descriptor: so it is also what `dup` made of
 //! it, and a number that is used anew is not taken for it. It is forgotten when librdmacm closes it.
 
@@ -19,7 +22,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::socket::{MsgFlags, recv};
-use shim_abi::{CmToken, Request, Response};
+use shim_abi::{CmAhead, CmQuestion, CmToken, Request, Response};
 
 use crate::control::{Connection, unexpected};
 use crate::error::{Error, Result, invalid};
@@ -31,15 +34,25 @@ use crate::process::ProcessLock;
 mod number {
     pub const CREATE_ID: u32 = 0;
     pub const DESTROY_ID: u32 = 1;
+    pub const BIND_IP: u32 = 2;
+    pub const RESOLVE_IP: u32 = 3;
+    pub const RESOLVE_ROUTE: u32 = 4;
     pub const QUERY_ROUTE: u32 = 5;
+    pub const CONNECT: u32 = 6;
+    pub const LISTEN: u32 = 7;
     pub const ACCEPT: u32 = 8;
+    pub const REJECT: u32 = 9;
+    pub const DISCONNECT: u32 = 10;
     pub const INIT_QP_ATTR: u32 = 11;
     pub const GET_EVENT: u32 = 12;
     pub const SET_OPTION: u32 = 14;
+    pub const NOTIFY: u32 = 15;
     pub const JOIN_IP_MCAST: u32 = 16;
     pub const LEAVE_MCAST: u32 = 17;
     pub const MIGRATE_ID: u32 = 18;
     pub const QUERY: u32 = 19;
+    pub const BIND: u32 = 20;
+    pub const RESOLVE_ADDR: u32 = 21;
     pub const JOIN_MCAST: u32 = 22;
 }
 
@@ -52,8 +65,15 @@ const OPTION_LENGTH: usize = 20;
 const UID: usize = 0;
 /// In ACCEPT: where the identifier (u32) is.
 const ACCEPTED: usize = 280;
-/// In DESTROY_ID and MIGRATE_ID: where the identifier (u32) is.
+/// In CONNECT: where it is.
+const CONNECTED: usize = 272;
+/// In BIND_IP and RESOLVE_IP: where it is.
+const BOUND_IP: usize = 36;
+const RESOLVED_IP: usize = 56;
+/// In DESTROY_ID, MIGRATE_ID, SET_OPTION, QUERY_ROUTE and INIT_QP_ATTR: where it is.
 const ID: usize = 8;
+/// In INIT_QP_ATTR: where the state (u32) is that is asked for.
+const STATE: usize = 12;
 /// In MIGRATE_ID: where the descriptor (u32) of the channel is that the id leaves.
 const MIGRATE_FROM: usize = 12;
 /// The longest value of an option. The longest that means something is of 6 path records.
@@ -80,6 +100,16 @@ pub(crate) struct Channel {
     known: Known,
     /// Its identifiers, and what the program calls each of them.
     ids: BTreeMap<u32, u64>,
+    /// What balboad said ahead, by identifier.
+    ahead: BTreeMap<u32, CmAhead>,
+}
+
+/// What a command may change of what is known ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outdates {
+    Nothing,
+    Identifier(u32),
+    Everything,
 }
 
 /// The way to an event channel.
@@ -145,7 +175,8 @@ pub(crate) fn open(connection: Arc<Connection>, flags: OFlag) -> Result<OwnedFd>
     }
     let file = file(socket.as_raw_fd());
     let file = file.ok_or_else(|| unexpected(&request, "the channel is no file"))?;
-    let channel = Channel { known: Known { token, connection }, ids: BTreeMap::new() };
+    let (ids, ahead) = Default::default();
+    let channel = Channel { known: Known { token, connection }, ids, ahead };
     let replaced = CHANNELS.with(|all| all.insert(file, channel));
     drop(replaced);
     Ok(socket)
@@ -229,6 +260,9 @@ impl<'a> Command<'a> {
         if self.waits() && peek(fd, libc::MSG_DONTWAIT) == Err(Errno::EAGAIN) {
             return Ok(Done::NoEvent);
         }
+        if let Some(told) = self.told_ahead(fd, channel) {
+            return Ok(told);
+        }
         let from = self.from();
         let left = from.map(|from| {
             let reason = || format!("descriptor {from} is no channel of the connection manager");
@@ -239,9 +273,14 @@ impl<'a> Command<'a> {
         let request = Request::CmCommand { channel: channel.token, command, from: left };
         let connection = channel.connection(fd)?;
         // Before another thread asks, which would find the byte of an event that is gone.
-        let emptied = |response: &Response| {
-            if let Response::CmAnswer { drained: true, .. } = response {
+        let emptied = |response: Option<&Response>| {
+            self.outdate(fd, from);
+            let Some(Response::CmAnswer { drained, ahead, .. }) = response else { return };
+            if *drained {
                 take(from.unwrap_or(fd));
+            }
+            if let Some(ahead) = ahead {
+                with_channel(fd, |channel| channel.ahead.insert(ahead.id, ahead.clone()));
             }
         };
         let mut answer = connection.call_then(&request, emptied);
@@ -265,6 +304,71 @@ impl<'a> Command<'a> {
                 None => Err(error),
             },
             Err(error) => Err(error),
+        }
+    }
+
+    /// The identifier that it asks about, and what, where it changes nothing.
+    fn question(&self) -> Option<(u32, CmQuestion)> {
+        let question = match self.number {
+            number::QUERY_ROUTE => CmQuestion::Route,
+            number::INIT_QP_ATTR => CmQuestion::QpAttributes(u32_at(self.body(), STATE)?),
+            _ => return None,
+        };
+        Some((u32_at(self.body(), ID)?, question))
+    }
+
+    /// The answer that balboad has given ahead, if it still holds. One for which there is no room, or no place, is asked
+    /// for, and refused as ever.
+    fn told_ahead(&self, fd: RawFd, channel: &Known) -> Option<Done> {
+        let (id, asked) = self.question()?;
+        let address = self.place().filter(|address| *address != 0)?;
+        let (told, output) = with_channel(fd, |channel| {
+            let ahead = channel.ahead.get(&id)?;
+            let (_, output) = ahead.answers.iter().find(|(question, _)| *question == asked)?;
+            Some((ahead.era, output.clone()))
+        })?;
+        let holds = channel.connection.cm_era() == Some(told) && output.len() <= self.room;
+        holds.then_some(Done::Answered { address, output })
+    }
+
+    /// What it may change of what is known ahead.
+    fn outdates(&self) -> Outdates {
+        let at = match self.number {
+            number::CREATE_ID
+            | number::QUERY_ROUTE
+            | number::INIT_QP_ATTR
+            | number::GET_EVENT
+            | number::QUERY
+            | number::LEAVE_MCAST => return Outdates::Nothing,
+            number::RESOLVE_ROUTE
+            | number::LISTEN
+            | number::REJECT
+            | number::DISCONNECT
+            | number::NOTIFY
+            | number::BIND
+            | number::RESOLVE_ADDR => 0,
+            number::DESTROY_ID | number::SET_OPTION => ID,
+            number::BIND_IP => BOUND_IP,
+            number::RESOLVE_IP => RESOLVED_IP,
+            number::CONNECT => CONNECTED,
+            number::ACCEPT => ACCEPTED,
+            _ => return Outdates::Everything,
+        };
+        u32_at(self.body(), at).map_or(Outdates::Everything, Outdates::Identifier)
+    }
+
+    /// Forgets what it may have changed, whatever came of it.
+    fn outdate(&self, fd: RawFd, from: Option<RawFd>) {
+        let outdates = self.outdates();
+        for fd in [Some(fd), from].into_iter().flatten() {
+            with_channel(fd, |channel| {
+                match outdates {
+                    Outdates::Nothing => {}
+                    Outdates::Identifier(id) => drop(channel.ahead.remove(&id)),
+                    Outdates::Everything => channel.ahead.clear(),
+                }
+                Some(())
+            });
         }
     }
 
@@ -347,8 +451,13 @@ fn leave_to_readers(fd: RawFd) {
 
 /// Does something to the identifiers of the channel that a descriptor is.
 fn with_ids(fd: RawFd, act: impl FnOnce(&mut BTreeMap<u32, u64>) -> Option<u64>) -> Option<u64> {
+    with_channel(fd, |channel| act(&mut channel.ids))
+}
+
+/// Does something to the channel that a descriptor is.
+fn with_channel<T>(fd: RawFd, act: impl FnOnce(&mut Channel) -> Option<T>) -> Option<T> {
     let file = file(fd)?;
-    CHANNELS.with(|all| act(&mut all.get_mut(&file)?.ids))
+    CHANNELS.with(|all| act(all.get_mut(&file)?))
 }
 
 impl Known {
@@ -360,8 +469,10 @@ impl Known {
         let own = Connection::shared()?;
         let parents = file(fd).and_then(|file| {
             CHANNELS.with(|all| {
-                let known = &mut all.get_mut(&file)?.known;
-                Some(std::mem::replace(&mut known.connection, Arc::clone(&own)))
+                let channel = all.get_mut(&file)?;
+                // What the parent was told ahead holds as long as its memory says, which is not this process's.
+                channel.ahead.clear();
+                Some(std::mem::replace(&mut channel.known.connection, Arc::clone(&own)))
             })
         });
         drop(parents);

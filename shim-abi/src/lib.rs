@@ -25,7 +25,7 @@ mod message;
 pub use message::*;
 
 /// Version of these messages; provider and balboad must agree.
-pub const ABI: u32 = 18;
+pub const ABI: u32 = 19;
 /// The socket's name in the state directory.
 pub const SOCKET_NAME: &str = "balboad.sock";
 /// The ports' directory in the state directory: `CARD` in it is what stands at `ports/1` of the card in
@@ -38,8 +38,11 @@ pub const MAX_FDS: usize = 8;
 /// Bytes at the start of a process's ring memory that hold no ring.
 ///
 /// They are 32-bit words, one for each card by its number: 0 while the process has the card or never
-/// opened it, 1 once balboad has taken it away ([`card_state`] says where).
+/// opened it, 1 once balboad has taken it away ([`card_state`] says where). The last is [`CM_ERA`].
 pub const CARD_STATES_BYTES: u64 = 4096;
+/// Byte offset in a process's ring memory of a 32-bit word that balboad moves on when answers that it gave ahead
+/// ([`CmAhead`]) may not be true any more.
+pub const CM_ERA: u64 = CARD_STATES_BYTES - 4;
 /// Bytes of the largest piece in which a program maps its memory for a card behind an IOMMU, cut at
 /// multiples of that ([`dma_pieces`]): so much is unmapped at a time, while others wait.
 pub const DMA_PIECE: u64 = 64 << 20;
@@ -134,7 +137,7 @@ pub fn decode_hello<T: DeserializeOwned>(frame: &[u8]) -> Result<T, DecodeError>
 /// has.
 #[must_use]
 pub fn card_state(card: u32) -> Option<u64> {
-    u64::from(card).checked_mul(4).filter(|offset| *offset < CARD_STATES_BYTES)
+    u64::from(card).checked_mul(4).filter(|offset| *offset < CM_ERA)
 }
 
 /// The state directory: `given`, else `BALBOA_STATE_DIR`, else the user's default.

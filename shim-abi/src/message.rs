@@ -672,7 +672,32 @@ pub enum Response {
         /// that of the channel which the identifier leaves. GET_EVENT is not the only one that takes the last
         /// event away: DESTROY_ID and LEAVE_MCAST do, too.
         drained: bool,
+        /// With an event, what librdmacm asks next.
+        ahead: Option<CmAhead>,
     },
+}
+
+/// Answers to questions about an identifier that were not asked yet.
+///
+/// The process that is given them may use each instead of asking, any number of times, as long as it has sent no command
+/// that names the identifier, but those of [`CmQuestion`], and the word at [`crate::CM_ERA`] is `era`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CmAhead {
+    /// The identifier.
+    pub id: u32,
+    /// What the word was when they were true.
+    pub era: u32,
+    /// Questions, and the answers' bytes as [`Response::CmAnswer`] would have them.
+    pub answers: Vec<(CmQuestion, Vec<u8>)>,
+}
+
+/// A command that changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CmQuestion {
+    /// QUERY_ROUTE.
+    Route,
+    /// INIT_QP_ATTR, for that state of verbs'.
+    QpAttributes(u32),
 }
 
 /// How far an image is on its way into a card.

@@ -312,6 +312,35 @@ pub enum Command<'a> {
     },
 }
 
+impl Command<'_> {
+    /// The identifier that it may change, where it does more than ask.
+    #[must_use]
+    pub fn changes(&self) -> Option<u32> {
+        match *self {
+            Self::CreateId { .. }
+            | Self::GetEvent
+            | Self::InitQpAttr { .. }
+            | Self::Leave { .. }
+            | Self::Query { .. }
+            | Self::QueryRoute { .. } => None,
+            Self::DestroyId { id }
+            | Self::Bind { id, .. }
+            | Self::ResolveAddr { id, .. }
+            | Self::ResolveRoute { id }
+            | Self::Connect { id, .. }
+            | Self::Listen { id, .. }
+            | Self::Accept { id, .. }
+            | Self::Reject { id, .. }
+            | Self::Disconnect { id }
+            | Self::SetOption { id, .. }
+            | Self::Notify { id, .. }
+            | Self::Join { id, .. }
+            | Self::MigrateId { id }
+            | Self::WriteEvent { id, .. } => Some(id),
+        }
+    }
+}
+
 /// Reads a command, and how long its answer may be.
 ///
 /// # Errors

@@ -127,7 +127,7 @@ impl ConnectionManager {
     }
 
     /// One whose card is not gone.
-    fn check(&mut self, key: u64, id: u32) -> Result<&mut Identifier, Error> {
+    pub(super) fn check(&mut self, key: u64, id: u32) -> Result<&mut Identifier, Error> {
         let it = self.find(key, id)?;
         match it.state {
             State::Removed => Err(refused(Errno::EIO, "the card is gone")),
@@ -186,6 +186,7 @@ impl ConnectionManager {
         let mut reported = None;
         while let Some(id) = left.pop() {
             let Some(mut it) = self.ids.remove(&id) else { continue };
+            self.end_era(it.told_ahead);
             self.let_go(id, &mut it);
             for place in std::mem::take(&mut it.unread) {
                 // A request that nobody took up goes with its listener.
@@ -243,6 +244,7 @@ impl ConnectionManager {
 
     /// An identifier's card is gone.
     pub(super) fn remove(&mut self, id: u32) {
+        self.outdate(id, None);
         let Some(mut it) = self.ids.remove(&id) else { return };
         self.let_go(id, &mut it);
         it.state = State::Removed;
@@ -525,7 +527,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    fn init_qp_attr(
+    pub(super) fn init_qp_attr(
         &mut self,
         network: &dyn Network,
         key: u64,
@@ -858,6 +860,6 @@ fn scope(address: SocketAddr) -> u32 {
 }
 
 /// The GUID of an identifier's card.
-fn guid(network: &dyn Network, it: &Identifier) -> Option<u64> {
+pub(super) fn guid(network: &dyn Network, it: &Identifier) -> Option<u64> {
     it.device.and_then(|device| network.guid(device.card))
 }

@@ -120,6 +120,12 @@ impl Event {
     }
 }
 
+/// What an event is about, and what happened, as its bytes tell.
+pub fn told(bytes: &[u8]) -> Option<(u32, u32)> {
+    let word = |at| bytes.get(at..)?.first_chunk().map(|it| u32::from_ne_bytes(*it));
+    Some((word(8)?, word(12)?))
+}
+
 /// An event channel.
 #[derive(Debug)]
 pub struct Channel {

@@ -8,6 +8,7 @@ use cm::{Address, BindingId, Id, Instant, Path, PortSpace, ServiceId};
 use fpga_regs::engine::qp::QpType;
 
 use super::answers::Facts;
+use crate::process::ClientId;
 
 /// How far an identifier has come. The names are Linux'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +90,8 @@ pub struct Identifier {
     pub unread: VecDeque<u64>,
     /// The program has asked to end it, and was told that there are some.
     pub is_ending: bool,
+    /// The client that was told ahead what it would ask, which still holds.
+    pub told_ahead: Option<ClientId>,
     /// Its joins.
     pub joins: BTreeSet<u32>,
     /// Type of service.
@@ -122,6 +125,7 @@ impl Identifier {
             reported: 0,
             unread: VecDeque::new(),
             is_ending: false,
+            told_ahead: None,
             joins: BTreeSet::new(),
             tos: 0,
             ack_timeout: None,

@@ -16,7 +16,7 @@ use card_driver::engine::EngineLimits;
 use card_driver::gsi::{GsiAddress, GsiArrival, Party};
 use cm::{BindingId, Counters, Id, Instant, Manager, Owner, PortAttributes, Route, Transmit};
 use nix::errno::Errno;
-use shim_abi::CmToken;
+use shim_abi::{CmAhead, CmToken};
 
 use crate::error::Error;
 use crate::numbers::Numbers;
@@ -25,6 +25,7 @@ use crate::process::ClientId;
 use crate::quota::{CM_EVENT_BYTES, CM_ID_BYTES, CM_JOIN_BYTES, Resource, Usage, covers};
 
 pub mod abi;
+mod ahead;
 mod answers;
 mod calls;
 mod channel;
@@ -79,6 +80,8 @@ pub struct Said {
     /// The program is to take a byte off the channel's socket; with MIGRATE_ID, off that of the channel which
     /// the identifier leaves.
     pub drained: bool,
+    /// With an event, what is asked next.
+    pub ahead: Option<CmAhead>,
 }
 
 /// A group that an identifier has joined.
@@ -94,6 +97,7 @@ struct Join {
 struct Client {
     usage: Usage,
     channels: BTreeSet<u64>,
+    era: ahead::Era,
 }
 
 /// How many there are, of all clients.
@@ -234,18 +238,23 @@ impl ConnectionManager {
         let from = from.filter(|_| matches!(command, abi::Command::MigrateId { .. }));
         let from = from.map(|token| self.named(asker, token)).transpose()?;
         let caller = calls::Caller { key, uid: asker.uid, from };
+        if let Some(id) = command.changes() {
+            self.outdate(id, Some(asker.client));
+        }
         let outcome = self.execute(network, caller, &command, out);
         self.flush(network);
         // Only one of the two can have lost an event.
         let lost = from.unwrap_or(key);
         let said = match outcome {
             Err(Error::NoEvent) if self.has_stale_byte(key) => {
-                Said { output: Vec::new(), drained: true }
+                Said { output: Vec::new(), drained: true, ahead: None }
             }
             outcome => {
                 let output = outcome?;
                 let drained = self.channels.get_mut(&lost).is_some_and(Channel::drained);
-                Said { output, drained }
+                let read = (command == abi::Command::GetEvent).then(|| channel::told(&output));
+                let ahead = read.flatten().and_then(|it| self.ahead(network, (asker, key), it));
+                Said { output, drained, ahead }
             }
         };
         if said.drained {
@@ -374,6 +383,7 @@ impl ConnectionManager {
 
     /// A card lives no more: its identifiers are told, by and by, and are good for nothing but to be destroyed.
     pub fn lose_card(&mut self, card: u32) {
+        self.outdate_all();
         if !self.is_losing(card) {
             self.losing.push_back((card, 0));
         }

@@ -32,6 +32,7 @@ impl ConnectionManager {
     }
 
     fn told_of(&mut self, network: &dyn Network, id: u32, kind: EventKind) {
+        self.outdate(id, None);
         let Some(it) = self.ids.get_mut(&id) else { return };
         let exits = matches!(kind, EventKind::TimeWaitExit);
         let expected = if exits { State::Disconnect } else { State::Connect };

@@ -45,6 +45,7 @@ impl Server {
             match card.device.set_gids(gids, vlans) {
                 Ok(true) => {
                     events::gids_changed(card);
+                    self.connections.outdate_all();
                     self.port_files.hurry(Instant::now());
                 }
                 Ok(false) => {}

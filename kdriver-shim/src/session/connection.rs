@@ -29,9 +29,12 @@ impl Session<'_> {
         from: Option<&CmToken>,
     ) -> Result<Answer, Error> {
         let asker = self.asker();
+        if let Some(rings) = &self.client.owned.rings {
+            self.connections.tell_ahead(asker.client, rings.mapping());
+        }
         let mut network = Cards(self.cards);
-        let Said { output, drained } =
+        let Said { output, drained, ahead } =
             self.connections.command(&mut network, asker, channel, command, from)?;
-        Ok(Response::CmAnswer { output, drained }.into())
+        Ok(Response::CmAnswer { output, drained, ahead }.into())
     }
 }

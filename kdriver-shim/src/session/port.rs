@@ -73,6 +73,7 @@ impl Session<'_> {
             *entry = vlan;
         }
         change(card, gids, vlans)?;
+        self.connections.outdate_all();
         log::info!(client = self.client.process.pid; "balboa{number}: GID {index} is {text}");
         Ok(Response::Gid { index }.into())
     }
@@ -101,6 +102,7 @@ impl Session<'_> {
             (*gid, *vlan) = ([0; 16], 0);
         }
         change(card, gids, vlans)?;
+        self.connections.outdate_all();
         log::info!(client = self.client.process.pid; "balboa{number}: GID {index}, {text}, is gone");
         Ok(Response::Done.into())
     }

@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn a_command_s_answer_stands_where_the_program_wants_it() {
         let output = vec![9, 0, 0, 0];
-        let (channel, _theirs, _script) = channel(Response::CmAnswer { output, drained: false });
+        let (channel, _theirs, _script) = channel(Response::CmAnswer { output, drained: false, ahead: None });
         let mut place = 0u32;
         let address = (&raw mut place).expose_provenance() as u64;
         // DESTROY_ID.
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn a_thread_that_is_cancelled_while_it_waits_leaves_nothing_taken() {
         let (channel, _theirs, _script) =
-            channel(Response::CmAnswer { output: vec![], drained: false });
+            channel(Response::CmAnswer { output: vec![], drained: false, ahead: None });
         let mut thread = 0;
         let fd = channel.as_raw_fd() as usize as *mut c_void;
         let mut result = null_mut();

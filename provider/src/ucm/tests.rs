@@ -28,7 +28,7 @@ fn bench(flags: OFlag, answers: Vec<Answer>) -> Bench {
 }
 
 fn told(output: &[u8], drained: bool) -> Answer {
-    answer(Response::CmAnswer { output: output.to_vec(), drained })
+    answer(Response::CmAnswer { output: output.to_vec(), drained, ahead: None })
 }
 
 fn refused(errno: i32) -> Answer {

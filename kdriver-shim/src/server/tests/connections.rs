@@ -28,7 +28,7 @@ impl Program {
     fn try_say(&self, bench: &mut Bench, command: Vec<u8>) -> Result<Vec<u8>, Refusal> {
         let request = Request::CmCommand { channel: self.channel, command, from: None };
         match bench.try_ask(&self.peer, &request).0? {
-            Response::CmAnswer { output, drained } => {
+            Response::CmAnswer { output, drained, .. } => {
                 if drained {
                     let taken = fdpass::receive(self.socket.as_fd(), &mut [0], Wait::Never);
                     assert_eq!(taken.unwrap().bytes, 1);

@@ -1,0 +1,98 @@
+//! What programs are told ahead: with an event, the answers to what librdmacm asks next about its identifier.
+//!
+//! An answer may be given ahead while the program would be told the same if it asked. A command of its own that may
+//! change it, the program sees itself. For all else there is a word in the memory that it shares with balboad
+//! ([`shim_abi::CM_ERA`]), which is moved on *before* anything is told of the change, or can be seen of it.
+
+use std::sync::Arc;
+
+use fpga_regs::engine::qp::{QpState, QpType};
+use hostmem::SharedMapping;
+use shim_abi::{CmAhead, CmQuestion};
+
+use super::abi::{event, length};
+use super::network::Network;
+use super::{Asker, ConnectionManager, calls};
+use crate::process::ClientId;
+
+/// Until when a client's answers hold.
+#[derive(Debug, Default)]
+pub(super) struct Era {
+    /// What the word says.
+    number: u32,
+    /// The memory that it is in.
+    memory: Option<Arc<SharedMapping>>,
+}
+
+impl Era {
+    /// What was answered ahead holds no longer.
+    fn end(&mut self) {
+        self.number = self.number.wrapping_add(1);
+        if let (Some(memory), Ok(offset)) = (&self.memory, usize::try_from(shim_abi::CM_ERA)) {
+            let stored = memory.store_release_u32(offset, self.number);
+            debug_assert!(stored.is_ok(), "the word is there");
+        }
+    }
+}
+
+impl ConnectionManager {
+    /// Lets a client be told ahead, by a word in its ring memory. One without a channel of its own is told nothing.
+    pub fn tell_ahead(&mut self, client: ClientId, memory: &Arc<SharedMapping>) {
+        let client = self.clients.get_mut(&client).filter(|client| client.era.memory.is_none());
+        if let Some(client) = client {
+            client.era.memory = Some(Arc::clone(memory));
+        }
+    }
+
+    /// What is asked next by who has read an event of that number about an identifier.
+    pub(super) fn ahead(
+        &mut self,
+        network: &dyn Network,
+        (asker, key): (Asker, u64),
+        (id, number): (u32, u32),
+    ) -> Option<CmAhead> {
+        let states: &[QpState] = match number {
+            event::ADDR_RESOLVED => &[],
+            event::ROUTE_RESOLVED => &[QpState::Init],
+            event::CONNECT_REQUEST | event::CONNECT_RESPONSE => {
+                &[QpState::Init, QpState::Rtr, QpState::Rts]
+            }
+            _ => return None,
+        };
+        let client = self.clients.get(&asker.client)?;
+        client.era.memory.as_ref()?;
+        let era = client.era.number;
+        let it = self.check(key, id).ok()?;
+        // Of datagrams only the first change is asked for.
+        let states = if it.kind == QpType::Ud { states.get(..1).unwrap_or_default() } else { states };
+        let route = it.facts(calls::guid(network, it)).route(length::QUERY_ROUTE);
+        let mut answers = vec![(CmQuestion::Route, route)];
+        for state in states.iter().map(|state| u32::from(state.0)) {
+            let answer = self.init_qp_attr(network, key, id, state).ok();
+            answers.extend(answer.map(|answer| (CmQuestion::QpAttributes(state), answer)));
+        }
+        // Another process that has the channel, too, may have been told before.
+        self.outdate(id, Some(asker.client));
+        self.ids.get_mut(&id)?.told_ahead = Some(asker.client);
+        Some(CmAhead { id, era, answers })
+    }
+
+    /// What somebody was told ahead of an identifier may not be true any more; `by` whose own command it is, who sees
+    /// that himself.
+    pub(super) fn outdate(&mut self, id: u32, by: Option<ClientId>) {
+        let told = self.ids.get_mut(&id).and_then(|it| it.told_ahead.take());
+        self.end_era(told.filter(|told| by != Some(*told)));
+    }
+
+    /// As [`Self::outdate`], of who was told of an identifier.
+    pub(super) fn end_era(&mut self, told: Option<ClientId>) {
+        if let Some(client) = told.and_then(|told| self.clients.get_mut(&told)) {
+            client.era.end();
+        }
+    }
+
+    /// What anybody was told ahead may not be true any more: a card is gone, or has other addresses.
+    pub fn outdate_all(&mut self) {
+        self.clients.values_mut().for_each(|client| client.era.end());
+    }
+}
