@@ -228,10 +228,9 @@ impl AdminEngine {
             self.store_block(at, block)?;
             self.sq_index = self.sq_index.wrapping_add(1);
         }
-        // A software card that sleeps has answered when this returns.
-        self.shell.expecting(self.window, || {
-            self.write(window::ADMIN_DOORBELL, u64::from(self.sq_index));
-        });
+        let expected = self.shell.expect(self.window);
+        self.write(window::ADMIN_DOORBELL, u64::from(self.sq_index));
+        drop(expected);
         let completion = self.await_completion(opcode)?;
         match completion.status {
             AdminStatus::Success => Ok(completion),

@@ -39,6 +39,17 @@ pub trait CardBackend: Send + Sync {
     /// The eventfd of an MSI-X vector; `None` beyond those the card has. Always the same one.
     fn vector(&self, vector: u16) -> Option<BorrowedFd<'_>>;
 
+    /// Has a vector not be signalled until [`Self::release_vector`]: the one thread that holds it looks for itself.
+    /// `false` where that cannot be.
+    fn hold_vector(&self, _vector: u16) -> bool {
+        false
+    }
+
+    /// Has it be signalled again; whether the card would have signalled it meanwhile.
+    fn release_vector(&self, _vector: u16) -> bool {
+        false
+    }
+
     /// Readable once the kernel wants the function back: it is to be taken out, or to be given to
     /// another driver. `None` where it never does.
     fn wanted_back(&self) -> Option<BorrowedFd<'_>> {

@@ -18,7 +18,7 @@ use crate::gsi::Gsi;
 use crate::hosted::HostedOptions;
 use crate::interrupts::Interrupts;
 use crate::iova::{Arena, IovaRange};
-use crate::shell::Shell;
+use crate::shell::{Expected, Shell};
 use crate::translations::Purpose;
 
 /// A card that was brought up.
@@ -60,6 +60,12 @@ pub struct Window {
     /// I/O virtual addresses where nothing is mapped any more, but which the engine may still have in
     /// objects whose end it did not confirm.
     pub kept: Vec<IovaRange>,
+}
+
+impl Window {
+    fn offers_gsi(&self) -> bool {
+        self.engine.limits().capabilities.contains(Capabilities::GSI)
+    }
 }
 
 /// Who may still reach for a range of IOVAs that is given back.
@@ -230,9 +236,7 @@ impl Device {
     /// # Errors
     /// [`Error::Refused`] as unsupported where no engine of it offers that; the engine's.
     pub fn open_gsi(&mut self) -> Result<Arc<Gsi>, Error> {
-        let offers =
-            |window: &&mut Window| window.engine.limits().capabilities.contains(Capabilities::GSI);
-        match self.windows.iter_mut().find(offers) {
+        match self.windows.iter_mut().find(|window| window.offers_gsi()) {
             Some(window) => window.engine.open_gsi(),
             None => Err(Error::Refused {
                 engine: self.name(),
@@ -241,6 +245,12 @@ impl Device {
                 detail: "; it has no queue pair 1 to give".into(),
             }),
         }
+    }
+
+    /// For a datagram that may arrive there at once: as [`Shell::expect`], of the window that has it.
+    #[must_use]
+    pub fn expect_arrivals(&self) -> Option<Expected<'_>> {
+        self.shell.expect(self.windows.iter().find(|window| window.offers_gsi())?.index)
     }
 
     /// Closes its queue pair 1; what has arrived there and was not taken is lost.

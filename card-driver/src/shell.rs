@@ -7,7 +7,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use fpga_regs::coyote::pci::Bar;
@@ -378,17 +378,15 @@ impl Shell {
         Ok(true)
     }
 
-    /// Does something that a vFPGA may answer at once, and serves the answer's interrupt, lest another thread wake up
-    /// for it. What comes later is served as ever.
-    pub fn expecting<T>(&self, index: u8, act: impl FnOnce() -> T) -> T {
-        let apart = lock(&self.apart).clone();
-        let vfpga = self.vfpga(index).zip(self.vector(index));
-        let (Some(vectors), Some((vfpga, vector))) = (apart, vfpga) else { return act() };
-        let _serving = lock(&vfpga.serving);
-        let _taken = vectors.take(vector, index);
-        let outcome = act();
-        self.service(vfpga);
-        outcome
+    /// For something that a vFPGA may answer at once, as a software card does that sleeps: the answer's interrupt is
+    /// served when this is dropped, and wakes no other thread. What comes later is served as ever. Nobody is to be waited
+    /// for meanwhile. `None` where the card cannot.
+    #[must_use]
+    pub fn expect(&self, index: u8) -> Option<Expected<'_>> {
+        let vfpga = self.vfpga(index)?;
+        let serving = lock(&vfpga.serving);
+        let is_held = self.backend.hold_vector(index.into());
+        is_held.then(|| Expected { shell: self, vfpga, _serving: serving })
     }
 
     /// Serves what has been signalled, unless a thread does.
@@ -486,14 +484,19 @@ impl Shell {
             if nix::unistd::read(vector, &mut [0; 8]).is_err() {
                 break;
             }
-            // Events ahead of the registers, whose reads take longer than all else, and behind them
-            // once more: what came meanwhile waits for the clear to arrive before it is signalled.
-            vfpga.drain();
-            self.take_event(vfpga);
-            vfpga.drain();
-            // Last: who waits goes on to write registers, and a card answers reads behind writes.
-            vfpga.signals.fetch_add(1, Ordering::Release);
+            self.service_one(vfpga);
         }
+    }
+
+    /// Takes the event that a vFPGA has signalled.
+    fn service_one(&self, vfpga: &Vfpga) {
+        // Events ahead of the registers, whose reads take longer than all else, and behind them
+        // once more: what came meanwhile waits for the clear to arrive before it is signalled.
+        vfpga.drain();
+        self.take_event(vfpga);
+        vfpga.drain();
+        // Last: who waits goes on to write registers, and a card answers reads behind writes.
+        vfpga.signals.fetch_add(1, Ordering::Release);
     }
 
     fn take_event(&self, vfpga: &Vfpga) {
@@ -584,6 +587,21 @@ impl Shell {
             ..IsrWrite::default()
         };
         self.isr(index, restart);
+    }
+}
+
+/// A vFPGA whose vector the caller serves: [`Shell::expect`].
+pub struct Expected<'a> {
+    shell: &'a Shell,
+    vfpga: &'a Vfpga,
+    _serving: MutexGuard<'a, ()>,
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        if self.shell.backend.release_vector(self.vfpga.index.into()) {
+            self.shell.service_one(self.vfpga);
+        }
     }
 }
 

@@ -174,6 +174,14 @@ impl CardBackend for SoftBackend {
         self.handle.vector(vector)
     }
 
+    fn hold_vector(&self, vector: u16) -> bool {
+        self.handle.hold_vector(vector)
+    }
+
+    fn release_vector(&self, vector: u16) -> bool {
+        self.handle.release_vector(vector)
+    }
+
     fn given_up(&self) -> Option<BorrowedFd<'_>> {
         Some(self.given_up.as_fd())
     }

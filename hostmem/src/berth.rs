@@ -6,8 +6,8 @@
 //! and waits until a guest has left, which sees that it is wanted.
 //!
 //! One word says who has it. The keeper asks for it in a second word *before* it looks at the first, and a guest looks
-//! at the second *behind* giving it back, all in one order: so either the keeper finds it moored or the guest sees that
-//! somebody is to be woken. The steps are generic over the words, so that the loom model at the end of this file runs
+//! at the second *behind* giving it back, with a full fence between: so either the keeper finds it moored or the guest
+//! sees that somebody is to be woken. The steps are generic over the words, so that the loom model at the end of this file runs
 //! the very code that production runs.
 
 use std::cell::UnsafeCell;
@@ -17,26 +17,31 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Thread};
 
+use crate::barrier;
 use crate::relay::Holder;
 
 /// A word of the berth's; the second implementation is the model checker's.
 trait BerthWord {
     fn load(&self) -> u32;
-    /// Stores, in one order with all such stores and loads.
     fn store(&self, value: u32);
     /// Moves on from one value to another; `false` where the word is another one.
     fn exchange(&self, from: u32, to: u32) -> bool;
+    /// A store before it and a load behind it, of different words, stay in order.
+    fn full_fence(&self);
 }
 
 impl BerthWord for AtomicU32 {
     fn load(&self) -> u32 {
-        Self::load(self, Ordering::SeqCst)
+        Self::load(self, Ordering::Acquire)
     }
     fn store(&self, value: u32) {
-        Self::store(self, value, Ordering::SeqCst);
+        Self::store(self, value, Ordering::Release);
     }
     fn exchange(&self, from: u32, to: u32) -> bool {
-        self.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        self.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+    fn full_fence(&self) {
+        barrier::store_then_load();
     }
 }
 
@@ -60,12 +65,14 @@ fn board(place: &impl BerthWord) -> bool {
 /// A guest's last step: whether the keeper is to be woken.
 fn leave(place: &impl BerthWord, wanted: &impl BerthWord, then: u32) -> bool {
     place.store(then);
+    place.full_fence();
     wanted.load() == WANTED
 }
 
 /// The keeper's step, to be repeated while a guest has it: what became of it.
 fn unmoor(place: &impl BerthWord, wanted: &impl BerthWord) -> u32 {
     wanted.store(WANTED);
+    wanted.full_fence();
     if place.exchange(MOORED, KEPT) {
         wanted.store(0);
         return KEPT;
@@ -82,8 +89,8 @@ pub struct Berth<T> {
     value: UnsafeCell<Option<Holder<T>>>,
 }
 
-// SAFETY: the value is reached by whoever moved the word to a state of its own, one thread at a time, in sequentially
-// consistent operations. That a value goes from thread to thread as a whole, whether or not its type may, is what who
+// SAFETY: the value is reached by whoever moved the word to a state of its own, one thread at a time: it acquires what
+// the one before has released. That a value goes from thread to thread as a whole, whether or not its type may, is what who
 // makes a `Holder` has promised (`Holder::new`).
 unsafe impl<T> Send for Berth<T> {}
 // SAFETY: as above; all else in it is Sync.
@@ -125,7 +132,7 @@ impl<T> Berth<T> {
             }
             *self.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
             // Who has left since has not seen whom to wake; who leaves from now on does, once.
-            if self.place.load(Ordering::SeqCst) == VISITED {
+            if BerthWord::load(&self.place) == VISITED {
                 thread::park();
             }
         }
@@ -137,7 +144,8 @@ impl<T> Berth<T> {
             return None;
         }
         // SAFETY: the word says that it is the guest's.
-        board(&self.place).then(|| Guest { berth: self, value: unsafe { (*self.value.get()).take() } })
+        board(&self.place)
+            .then(|| Guest { berth: self, value: unsafe { (*self.value.get()).take() } })
     }
 
     fn give_back(&self, value: Option<Holder<T>>) {
@@ -170,14 +178,18 @@ impl<T> Deref for Guest<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        let Some(value) = &self.value else { unreachable!("a guest has the value until it leaves") };
+        let Some(value) = &self.value else {
+            unreachable!("a guest has the value until it leaves")
+        };
         value
     }
 }
 
 impl<T> DerefMut for Guest<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        let Some(value) = &mut self.value else { unreachable!("a guest has the value until it leaves") };
+        let Some(value) = &mut self.value else {
+            unreachable!("a guest has the value until it leaves")
+        };
         value
     }
 }
@@ -206,7 +218,7 @@ impl<T> fmt::Debug for Guest<'_, T> {
 mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
-    use std::sync::Arc;
+    use std::sync::{Arc, mpsc};
 
     use super::*;
     use crate::relay::Sight;
@@ -225,7 +237,14 @@ mod tests {
         assert!(berth.board().is_none());
         guest.set(2);
         guest.leave();
-        assert_eq!(berth.board().map(|guest| { let seen = guest.get(); guest.leave(); seen }), Some(2));
+        assert_eq!(
+            berth.board().map(|guest| {
+                let seen = guest.get();
+                guest.leave();
+                seen
+            }),
+            Some(2)
+        );
         assert_eq!(berth.unmoor().unwrap().get(), 2);
         assert!(berth.board().is_none());
     }
@@ -285,13 +304,16 @@ mod tests {
         let berth = Arc::new(Berth::default());
         berth.moor(value);
         let boards = Arc::clone(&berth);
+        let (aboard, waits) = mpsc::channel();
         let guest = thread::spawn(move || {
             let guest = boards.board().unwrap();
+            aboard.send(()).unwrap();
             while !guest.is_wanted() {
                 thread::yield_now();
             }
             panic!("as it should");
         });
+        waits.recv().unwrap();
         assert!(berth.unmoor().is_none());
         assert!(guest.join().is_err());
         assert_eq!(watch.look(), Sight::Ended);
@@ -304,19 +326,22 @@ mod tests {
 mod model {
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
-    use loom::sync::atomic::{AtomicU32, Ordering};
+    use loom::sync::atomic::{AtomicU32, Ordering, fence};
 
     use super::{BerthWord, KEPT, MOORED, VISITED, board, leave, unmoor};
 
     impl BerthWord for AtomicU32 {
         fn load(&self) -> u32 {
-            Self::load(self, Ordering::SeqCst)
+            Self::load(self, Ordering::Acquire)
         }
         fn store(&self, value: u32) {
-            Self::store(self, value, Ordering::SeqCst);
+            Self::store(self, value, Ordering::Release);
         }
         fn exchange(&self, from: u32, to: u32) -> bool {
-            self.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+            self.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        }
+        fn full_fence(&self) {
+            fence(Ordering::SeqCst);
         }
     }
 
@@ -357,7 +382,8 @@ mod model {
             if found == KEPT {
                 shared.work();
             }
-            let woken = guests.into_iter().any(|guest| guest.join().unwrap() == Some(true));
+            let left: Vec<_> = guests.into_iter().map(|guest| guest.join().unwrap()).collect();
+            let woken = left.contains(&Some(true));
             // It sleeps only while a guest has it, who wakes it then.
             assert!(found != VISITED || woken, "the keeper sleeps for ever");
         });

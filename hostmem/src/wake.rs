@@ -338,6 +338,12 @@ mod model {
     /// A card that would now wait for ever with work undone panics. The first client posts receives,
     /// and the card is to be woken for `wake`.
     fn card_against(clients: usize, wake: WakeFor, fenced: bool) {
+        card_announces(clients, vec![wake], fenced);
+    }
+
+    /// The same, where the card says it so often, each time with a look behind it.
+    fn card_announces(clients: usize, wakes: Vec<WakeFor>, fenced: bool) {
+        let wake = *wakes.last().unwrap();
         let lost = move || {
             let shared = Arc::new(Shared {
                 asleep: ModelWord { value: AtomicU32::new(0), fenced },
@@ -375,8 +381,11 @@ mod model {
                 }
                 found
             };
-            announce_sleep(&shared.asleep, wake);
-            let slept = !scan();
+            let mut slept = true;
+            for wake in &wakes {
+                announce_sleep(&shared.asleep, *wake);
+                slept &= !scan();
+            }
             if !slept {
                 announce_awake(&shared.asleep);
             }
@@ -397,6 +406,11 @@ mod model {
     #[test]
     fn no_wake_up_is_lost_with_one_client() {
         card_against(1, WakeFor::All, true);
+    }
+
+    #[test]
+    fn no_wake_up_is_lost_where_a_card_wants_to_be_woken_for_more() {
+        card_announces(1, vec![WakeFor::AllButReceives, WakeFor::All], true);
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender, SyncSender};
 
 use fpga_regs::coyote::pci::Bar;
-use hostmem::{Access, Berth, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, Waker, memfd};
+use hostmem::{
+    Access, Berth, DmaMemory, DoorbellPage, EventFd, PAGE_BYTES, SharedMapping, Waker, memfd,
+};
 
 use crate::Error;
 use crate::command::{Action, Command};
@@ -101,6 +103,19 @@ impl CardHandle {
     #[must_use]
     pub fn vector(&self, number: u16) -> Option<BorrowedFd<'_>> {
         self.published.vectors.get(usize::from(number)).map(AsFd::as_fd)
+    }
+
+    /// Has an MSI-X vector not be signalled until [`Self::release_vector`], by the one thread that holds it and looks
+    /// for itself; `false` where there is none.
+    #[must_use]
+    pub fn hold_vector(&self, number: u16) -> bool {
+        self.published.hold(number)
+    }
+
+    /// Has it be signalled again; whether the card would have signalled it meanwhile.
+    #[must_use]
+    pub fn release_vector(&self, number: u16) -> bool {
+        self.published.release(number)
     }
 
     /// Lets the card reach memory at a range of its addresses.

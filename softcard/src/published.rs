@@ -9,9 +9,12 @@
 //! The write that takes an event back changes nothing that the card does while it sleeps, unless
 //! another event waits behind that one. So it wakes no card: it is executed ahead of all else when the
 //! card is awake, or somebody reads.
+//!
+//! A driver's thread that is about to have the card do something, and will look for itself, holds the vector meanwhile:
+//! what the card signals is noted, and wakes no thread.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use fpga_regs::coyote::pci::{Bar, MSIX_TABLE_ENTRIES};
 use fpga_regs::coyote::vfpga::{Bank, IsrWrite};
@@ -30,6 +33,10 @@ pub(crate) struct IsrCopy {
     pub(crate) more: AtomicBool,
 }
 
+/// Bits of a vector's hold: somebody looks for himself, and it was signalled.
+const HELD: u32 = 1;
+const SIGNALLED: u32 = 1 << 1;
+
 /// What is published of one card.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
@@ -37,6 +44,8 @@ pub(crate) struct Published {
     avx: AtomicBool,
     /// The MSI-X vectors.
     pub(crate) vectors: Vec<EventFd>,
+    /// For each of them whether somebody holds it, and whether it was signalled meanwhile.
+    holds: Vec<AtomicU32>,
     /// Posted writes that are not executed yet.
     writes_under_way: AtomicUsize,
     /// The shell is decoupled, or there is none: its registers read otherwise.
@@ -52,7 +61,20 @@ impl Published {
     /// [`Error::Host`] when descriptors run out.
     pub(crate) fn new() -> Result<Self, Error> {
         let vectors: Result<_, _> = (0..MSIX_TABLE_ENTRIES).map(|_| EventFd::new()).collect();
-        Ok(Self { vectors: vectors?, ..Self::default() })
+        let holds = (0..MSIX_TABLE_ENTRIES).map(|_| AtomicU32::default()).collect();
+        Ok(Self { vectors: vectors?, holds, ..Self::default() })
+    }
+
+    /// Notes what the vector signals, in the place of signalling it; `false` where there is none.
+    pub(crate) fn hold(&self, vector: u16) -> bool {
+        let hold = self.holds.get(usize::from(vector));
+        hold.map(|hold| hold.swap(HELD, Ordering::AcqRel)).is_some()
+    }
+
+    /// Signals the vector again from now on; whether it was to be signalled meanwhile.
+    pub(crate) fn release(&self, vector: u16) -> bool {
+        let hold = self.holds.get(usize::from(vector));
+        hold.is_some_and(|hold| hold.swap(0, Ordering::AcqRel) & SIGNALLED != 0)
     }
 
     /// The card gets an image with such a bank: nothing is reported yet.
@@ -104,6 +126,10 @@ impl Published {
 
 impl Interrupts for Arc<Published> {
     fn signal(&self, vector: usize) {
+        let hold = self.holds.get(vector);
+        if hold.is_some_and(|hold| hold.fetch_or(SIGNALLED, Ordering::AcqRel) & HELD != 0) {
+            return;
+        }
         if let Some(vector) = self.vectors.get(vector) {
             // A counter that is full has been signalled.
             let _ = vector.signal();
@@ -131,6 +157,24 @@ mod tests {
         assert!(!published.may_wait(Bar::Shell, isr(0), 3), "a transfer waits for its restart");
         assert!(!published.may_wait(Bar::Shell, isr(0) + 8, 1), "another register");
         assert!(!published.may_wait(Bar::Xdma, isr(0), 1), "another BAR");
+    }
+
+    #[test]
+    fn a_vector_that_is_held_notes_what_it_would_signal() {
+        let published = Arc::new(Published::new().unwrap());
+        let was_signalled = || published.vectors[3].drain().is_ok_and(|count| count > 0);
+        published.signal(3);
+        assert!(was_signalled());
+        assert!(published.hold(3));
+        assert!(!published.release(3), "what was signalled before is no business of the holder's");
+        assert!(published.hold(3));
+        published.signal(3);
+        published.signal(2);
+        assert!(!was_signalled());
+        assert!(published.release(3) && !published.release(3));
+        published.signal(3);
+        assert!(was_signalled());
+        assert!(!published.hold(MSIX_TABLE_ENTRIES) && !published.release(MSIX_TABLE_ENTRIES));
     }
 
     #[test]

@@ -400,6 +400,70 @@ mod tests {
 
     use super::*;
 
+    /// Cards that nobody has, and the way to them.
+    fn moored() -> (Arc<Berth<CardThread>>, mpsc::Sender<Command>) {
+        let (_, page) = memfd::create_read_only_for_others("test", PAGE_BYTES).unwrap();
+        let (sender, commands) = mpsc::channel();
+        let berth = Arc::<Berth<_>>::default();
+        let moors = Arc::clone(&berth);
+        let make = move || {
+            let kick = EventFd::new().unwrap();
+            let cabling = Cabling { links: vec![Link::Switch], ..Cabling::default() };
+            let (published, places) = (vec![Arc::default()], vec![Default::default()]);
+            let (given_up, page) = (EventFd::new().unwrap(), Arc::new(page));
+            CardThread::new(cabling, places, published, commands, kick, given_up, page, moors)
+        };
+        let mut cards = Holder::new(make).unwrap();
+        cards.announce_sleep();
+        cards.sleeps_until = cards.next_timeout();
+        berth.moor(cards);
+        (berth, sender)
+    }
+
+    fn read(sender: &mpsc::Sender<Command>) -> mpsc::Receiver<u64> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        let action = Action::Read { bar: Bar::Static, offset: 0, bytes: 4, reply };
+        sender.send(Command { card: 0, action }).unwrap();
+        answer
+    }
+
+    #[test]
+    fn a_guest_does_all_that_moored_cards_are_asked() {
+        let (berth, sender) = moored();
+        let answers: Vec<_> = (0..3 * COMMANDS).map(|_| read(&sender)).collect();
+        assert!(visit(&berth));
+        assert!(answers.iter().all(|answer| answer.try_recv().is_ok()));
+        assert!(visit(&berth), "it has left");
+        let cards = berth.unmoor().unwrap();
+        let answer = read(&sender);
+        assert!(!visit(&berth), "the keeper is to be woken");
+        assert!(answer.try_recv().is_err());
+        drop(cards);
+    }
+
+    #[test]
+    fn a_guest_wakes_the_keeper_for_what_is_due_before() {
+        let (berth, _sender) = moored();
+        let mut cards = berth.unmoor().unwrap();
+        // As if the keeper had lain down before it became known what the cards do by themselves.
+        let due = cards.next_timeout();
+        assert_eq!(due, cards.sleeps_until);
+        cards.sleeps_until = due.map(|due| due.saturating_add(1));
+        berth.moor(cards);
+        assert_eq!(visit(&berth), due.is_none());
+    }
+
+    #[test]
+    fn a_guest_leaves_a_copy_and_what_is_behind_it_to_the_keeper() {
+        let (berth, sender) = moored();
+        let mut cards = berth.unmoor().unwrap();
+        cards.left_to_keeper = Some((0, Box::default()));
+        berth.moor(cards);
+        let answer = read(&sender);
+        assert!(!visit(&berth));
+        assert!(answer.try_recv().is_err());
+    }
+
     #[test]
     fn commands_without_end_leave_every_round_its_frames() {
         let (_, page) = memfd::create_read_only_for_others("test", PAGE_BYTES).unwrap();
