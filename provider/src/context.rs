@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use crate::abi::verbs::{ibv_qp_cap, ibv_srq_attr};
 use fpga_regs::engine::doorbell::record;
-use fpga_regs::engine::qp::{Attributes, QpState, QpType};
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::window::Capabilities;
 use hostmem::PAGE_BYTES;
 use hostmem::{BlockRing, Lender, Record};
+use parking_lot::Mutex;
 use shim_abi::{
     AddressVector, ContextInfo, CreateQp, Limits, PortInfo, ReceiveRing, Request, Response,
 };
@@ -87,6 +88,8 @@ pub(crate) struct Qp {
     /// Of an XRC target: balboad's number of it.
     target: Option<u32>,
     cookie: u64,
+    /// The change that brought it to INIT, while it is the last: again it changes nothing. Held over a change.
+    init: Mutex<Option<[[u64; 8]; 2]>>,
 }
 
 /// Events an object's program was handed, and must have acknowledged before it goes.
@@ -630,7 +633,14 @@ impl Context {
             (Arc::clone(&new.send_cq.queue), Arc::clone(&new.receive_cq.queue));
         cq::attach(&send_cq, &receive_cq, &queues);
         self.asynchronous.watch(cookie, new.address, None);
-        Ok(Qp { queues, cap, cqs: Some((send_cq, receive_cq)), target: None, cookie })
+        Ok(Qp {
+            queues,
+            cap,
+            cqs: Some((send_cq, receive_cq)),
+            target: None,
+            cookie,
+            init: Mutex::default(),
+        })
     }
 
     /// Whether others may change a QP, too: an XRC target.
@@ -641,6 +651,12 @@ impl Context {
     /// Changes a QP.
     pub(crate) fn modify_qp(&self, qp: &Qp, attributes: &Attributes) -> Result<()> {
         let (qpn, encoded) = (qp.queues.qpn(), attributes.encode());
+        let mut init = qp.init.lock();
+        // A queue pair leaves INIT by a change only, or with its card. librdmacm makes this one twice.
+        if *init == Some(encoded) && self.opened.path.is_fit() {
+            return Ok(());
+        }
+        *init = None;
         let request = match qp.target {
             None => Request::ModifyQp { qpn, attributes: encoded },
             Some(target) => Request::ModifyTarget { target, attributes: encoded },
@@ -651,6 +667,9 @@ impl Context {
             cq::reset(send_cq, receive_cq, &qp.queues, generation);
         }
         qp.queues.set_state(attributes.state);
+        let is_init = attributes.state == QpState::Init && qp.target.is_none();
+        let from_any = !attributes.mask.contains(AttributeMask::CURRENT_STATE);
+        *init = (is_init && from_any).then_some(encoded);
         Ok(())
     }
 

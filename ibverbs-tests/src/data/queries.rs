@@ -27,16 +27,19 @@ pub fn reliable(options: &Options) -> Result<()> {
     let state = qp.query()?.qp_state;
     ensure!(state == v::IBV_QPS_RESET, "RESET is told as {state}");
     let mut expected = told(&v::ibv_qp_attr { cap: qp.capabilities, ..blank() });
-    qp.modify(TO_INIT, |attr| {
-        attr.qp_state = v::IBV_QPS_INIT;
-        attr.port_num = 1;
-        attr.qp_access_flags = ACCESS;
-    })?;
-    let ports = [("port_num", 1), ("ah_attr.port_num", 1)];
-    // Only peers' rights are a QP's.
-    set(&mut expected, &[("qp_access_flags", v::IBV_ACCESS_REMOTE_READ.into())]);
-    set(&mut expected, &ports);
-    is_told(qp, "INIT", &expected, v::IBV_QPS_INIT)?;
+    set(&mut expected, &[("port_num", 1), ("ah_attr.port_num", 1)]);
+    // It may be changed to INIT again, as before or otherwise. Only peers' rights are a QP's.
+    let other = v::IBV_ACCESS_REMOTE_WRITE;
+    for access in [ACCESS, ACCESS, other, ACCESS, other, other, ACCESS] {
+        qp.modify(TO_INIT, |attr| {
+            attr.qp_state = v::IBV_QPS_INIT;
+            attr.port_num = 1;
+            attr.qp_access_flags = access;
+        })?;
+        let peers = access & !v::IBV_ACCESS_LOCAL_WRITE;
+        set(&mut expected, &[("qp_access_flags", peers.into())]);
+        is_told(qp, "INIT", &expected, v::IBV_QPS_INIT)?;
+    }
 
     qp.modify(TO_RTR, |attr| {
         attr.qp_state = v::IBV_QPS_RTR;

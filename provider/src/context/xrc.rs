@@ -6,6 +6,7 @@ use crate::abi::verbs::{ibv_qp_cap, ibv_srq_attr};
 use fpga_regs::engine::qp::QpType;
 use fpga_regs::engine::window::Capabilities;
 use hostmem::{Access, BlockRing, Lender, PAGE_BYTES, Record, SharedMapping, memfd};
+use parking_lot::Mutex;
 use shim_abi::{FileId, Request, Response};
 use std::os::fd::AsFd as _;
 
@@ -119,7 +120,14 @@ impl Context {
             max_recv_sge: 0,
             max_inline_data: 0,
         };
-        Ok(Qp { queues: Arc::new(queues), cap, cqs: None, target: Some(target), cookie })
+        Ok(Qp {
+            queues: Arc::new(queues),
+            cap,
+            cqs: None,
+            target: Some(target),
+            cookie,
+            init: Mutex::default(),
+        })
     }
 
     /// The queues of a target, which are never opened.
