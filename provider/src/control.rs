@@ -234,6 +234,12 @@ impl Connection {
         })
     }
 
+    /// Has ring memory, as if a context had been opened.
+    #[cfg(test)]
+    pub(crate) fn share_rings(&self, rings: Arc<SharedMapping>) {
+        self.granted.lock().rings = Some(rings);
+    }
+
     /// Until when answers hold that were given ahead ([`shim_abi::CmAhead`]); `None` where none do: in a forked child,
     /// and once one of the process's cards lives no more.
     pub(crate) fn cm_era(&self) -> Option<u32> {

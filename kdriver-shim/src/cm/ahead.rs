@@ -64,7 +64,8 @@ impl ConnectionManager {
         let era = client.era.number;
         let it = self.check(key, id).ok()?;
         // Of datagrams only the first change is asked for.
-        let states = if it.kind == QpType::Ud { states.get(..1).unwrap_or_default() } else { states };
+        let states =
+            if it.kind == QpType::Ud { states.get(..1).unwrap_or_default() } else { states };
         let route = it.facts(calls::guid(network, it)).route(length::QUERY_ROUTE);
         let mut answers = vec![(CmQuestion::Route, route)];
         for state in states.iter().map(|state| u32::from(state.0)) {

@@ -7,6 +7,7 @@ use super::abi::{event, number, option, query, space};
 use super::fake::Wire;
 use super::*;
 
+mod ahead;
 mod connect;
 mod datagrams;
 mod refusals;
@@ -33,6 +34,8 @@ struct Program {
     token: CmToken,
     socket: OwnedFd,
     drained: bool,
+    /// What it was told ahead last.
+    ahead: Option<CmAhead>,
 }
 
 /// The server, its cards and its epoll set, in the test's own thread.
@@ -111,7 +114,7 @@ impl Bench {
 
     fn program(&mut self, asker: Asker) -> Program {
         let (token, socket) = self.server.open(&self.poller, asker).unwrap();
-        Program { asker, token, socket, drained: true }
+        Program { asker, token, socket, drained: true, ahead: None }
     }
 
     fn say_from(
@@ -125,6 +128,7 @@ impl Bench {
         if said.drained {
             program.take_byte();
         }
+        program.ahead = said.ahead.or(program.ahead.take());
         Ok(said.output)
     }
 

@@ -307,7 +307,8 @@ mod tests {
     #[test]
     fn a_command_s_answer_stands_where_the_program_wants_it() {
         let output = vec![9, 0, 0, 0];
-        let (channel, _theirs, _script) = channel(Response::CmAnswer { output, drained: false, ahead: None });
+        let (channel, _theirs, _script) =
+            channel(Response::CmAnswer { output, drained: false, ahead: None });
         let mut place = 0u32;
         let address = (&raw mut place).expose_provenance() as u64;
         // DESTROY_ID.

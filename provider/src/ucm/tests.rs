@@ -1,6 +1,7 @@
 use std::os::fd::AsFd as _;
 
 use hostmem::fdpass::{Wait, pair, send};
+use hostmem::{Access, SharedMapping};
 use shim_abi::{Refusal, Reply};
 
 use super::*;
@@ -153,7 +154,7 @@ fn an_id_that_takes_the_last_events_along_takes_the_byte_of_the_channel_it_leave
     let (ours, theirs) = pair().unwrap();
     send(theirs.as_fd(), &[1], &[], Wait::AsSocket).unwrap();
     let other = Known { token: [8; 16], connection: Arc::clone(&bench.connection) };
-    let entry = Channel { known: other.clone(), ids: BTreeMap::new() };
+    let entry = Channel { known: other.clone(), ids: BTreeMap::new(), ahead: BTreeMap::new() };
     CHANNELS.with(|all| all.insert(file(ours.as_raw_fd()).unwrap(), entry));
     let migrate = |from: RawFd| {
         let body = [&0x99u64.to_ne_bytes()[..], &3u32.to_ne_bytes(), &from.to_ne_bytes()];
@@ -286,7 +287,7 @@ fn an_identifier_is_told_of_the_end_on_the_channel_it_has_gone_to() {
     assert!(bench.perform(&create(0x50), &[]).is_ok());
     let (ours, _theirs) = pair().unwrap();
     let other = Known { token: [8; 16], connection: Arc::clone(&bench.connection) };
-    let entry = Channel { known: other.clone(), ids: BTreeMap::new() };
+    let entry = Channel { known: other.clone(), ids: BTreeMap::new(), ahead: BTreeMap::new() };
     CHANNELS.with(|all| all.insert(file(ours.as_raw_fd()).unwrap(), entry));
     let body = [&0x99u64.to_ne_bytes()[..], &5u32.to_ne_bytes(), &bench.fd().to_ne_bytes()];
     let migrate = written(number::MIGRATE_ID, &body.concat(), 4);
@@ -312,4 +313,81 @@ fn who_does_not_wait_is_told_so_and_who_does_is_woken() {
         assert_eq!(waits.join().unwrap(), Ok(()));
     });
     assert!(bench.is_readable(), "it is for the command to take it");
+}
+
+/// A command of 16 bytes about an identifier, which names a place.
+fn about(number: u32, id: u32, state: u32, room: u16) -> Vec<u8> {
+    let words = [id.to_ne_bytes(), state.to_ne_bytes()].concat();
+    written(number, &[&0x5678u64.to_ne_bytes()[..], &words].concat(), room)
+}
+
+/// An event with which the answers about an identifier come.
+fn told_with(id: u32, era: u32) -> Answer {
+    let answers =
+        vec![(CmQuestion::Route, vec![1; 208]), (CmQuestion::QpAttributes(1), vec![2; 144])];
+    let ahead = Some(CmAhead { id, era, answers });
+    answer(Response::CmAnswer { output: vec![9; 16], drained: false, ahead })
+}
+
+/// A bench whose process shares memory with balboad.
+fn bench_with_rings(answers: Vec<Answer>) -> (Bench, SharedMapping) {
+    let memory = hostmem::memfd::create("rings", 8192).unwrap();
+    let map = || SharedMapping::new(memory.as_fd(), 0, 8192, Access::ReadWrite).unwrap();
+    let bench = bench(OFlag::O_RDWR, answers);
+    bench.connection.share_rings(Arc::new(map()));
+    (bench, map())
+}
+
+fn answered(output: Vec<u8>) -> Result<Done, i32> {
+    Ok(Done::Answered { address: 0x5678, output })
+}
+
+#[test]
+fn what_came_with_an_event_is_not_asked_for() {
+    let other = || told(&[3; 144], false);
+    let (bench, _rings) = bench_with_rings(vec![told_with(5, 0), other(), other()]);
+    bench.tell();
+    bench.perform(&get_event(), &[]).unwrap();
+    for _ in 0..2 {
+        let route = bench.perform(&about(number::QUERY_ROUTE, 5, 0, 208), &[]);
+        assert_eq!(route, answered(vec![1; 208]));
+        let init = bench.perform(&about(number::INIT_QP_ATTR, 5, 1, 144), &[]);
+        assert_eq!(init, answered(vec![2; 144]));
+    }
+    // Another state, and another identifier.
+    for (id, state) in [(5, 2), (6, 1)] {
+        let other = bench.perform(&about(number::INIT_QP_ATTR, id, state, 144), &[]);
+        assert_eq!(other, answered(vec![3; 144]));
+    }
+    assert_eq!(bench.asked().len(), 3);
+}
+
+#[test]
+fn what_came_with_an_event_ends_with_the_era_or_a_command_that_changes_it() {
+    let events = [told_with(5, 0), told_with(6, 0), told_with(7, 0)];
+    let other = || told(&[3; 144], false);
+    let commands = [told(&[], false), refused(libc::EINVAL), told(&[], false)];
+    let answers = [other(), other(), other(), other()];
+    let (bench, rings) =
+        bench_with_rings(events.into_iter().chain(commands).chain(answers).collect());
+    bench.tell();
+    for _ in 0..3 {
+        bench.perform(&get_event(), &[]).unwrap();
+    }
+    let init = |id| bench.perform(&about(number::INIT_QP_ATTR, id, 1, 144), &[]);
+    // An ACCEPT of one, a DISCONNECT of another that is refused, and a question, which changes nothing.
+    let accepted: Vec<_> = [&[0; 280][..], &5u32.to_ne_bytes(), &[0; 12]].concat();
+    bench.perform(&written(number::ACCEPT, &accepted, 0), &[]).unwrap();
+    let parted = bench.perform(&written(number::DISCONNECT, &6u32.to_ne_bytes(), 0), &[]);
+    assert_eq!(parted, Err(libc::EINVAL));
+    bench.perform(&written(number::NOTIFY, &[8, 0, 0, 0, 4, 0, 0, 0], 0), &[]).unwrap();
+    assert_eq!(init(5), answered(vec![3; 144]));
+    assert_eq!(init(6), answered(vec![3; 144]));
+    assert_eq!(init(7), answered(vec![2; 144]));
+    // No room for what is known, so it is asked for and refused.
+    let cut = bench.perform(&about(number::INIT_QP_ATTR, 7, 1, 143), &[]);
+    assert_eq!(cut, Err(libc::EPROTO));
+    rings.store_release_u32(shim_abi::CM_ERA as usize, 1).unwrap();
+    assert_eq!(init(7), answered(vec![3; 144]));
+    assert_eq!(bench.asked().len(), 10);
 }

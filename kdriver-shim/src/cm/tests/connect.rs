@@ -443,7 +443,7 @@ fn a_byte_that_nobody_took_is_taken_by_who_looks_for_an_event_in_vain() {
     assert_eq!(errno(&none), Errno::EAGAIN);
     server.end_client(poller, child.client);
     let said = server.command(wire, ALICE, &alice.token, &get, None).unwrap();
-    assert_eq!(said, Said { output: Vec::new(), drained: true });
+    assert_eq!(said, Said { output: Vec::new(), drained: true, ahead: None });
     alice.take_byte();
     bench.no_event(&mut alice);
     // And from then on all is as before.

@@ -47,6 +47,7 @@ fn a_channel_is_its_users_and_an_identifier_its_channels() {
         token: alice.token,
         socket: alice.socket.try_clone().unwrap(),
         drained: true,
+        ahead: None,
     };
     bench.bind(&mut child, id, "10.77.0.1:0").unwrap();
     child.asker.uid += 1;
