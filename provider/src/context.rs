@@ -653,7 +653,8 @@ impl Context {
         let (qpn, encoded) = (qp.queues.qpn(), attributes.encode());
         let mut init = qp.init.lock();
         // A queue pair leaves INIT by a change only, or with its card. librdmacm makes this one twice.
-        if *init == Some(encoded) && self.opened.path.is_fit() {
+        let again = Attributes { current_state: QpState::Init, ..*attributes }.encode();
+        if *init == Some(again) && self.opened.path.is_fit() {
             return Ok(());
         }
         *init = None;
@@ -669,7 +670,7 @@ impl Context {
         qp.queues.set_state(attributes.state);
         let is_init = attributes.state == QpState::Init && qp.target.is_none();
         let from_any = !attributes.mask.contains(AttributeMask::CURRENT_STATE);
-        *init = (is_init && from_any).then_some(encoded);
+        *init = (is_init && from_any).then_some(again);
         Ok(())
     }
 

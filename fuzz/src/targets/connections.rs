@@ -298,7 +298,7 @@ impl Bench {
         let whole = bytes.len() >= abi::HEADER;
         let out = if whole { u16::from_ne_bytes([bytes[6], bytes[7]]) } else { 0 };
         match outcome {
-            Ok(Said { output, drained }) => {
+            Ok(Said { output, drained, .. }) => {
                 assert!(output.len() <= usize::from(out));
                 let first = output.first_chunk().map(|it| u32::from_ne_bytes(*it));
                 match number {
