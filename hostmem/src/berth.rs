@@ -143,9 +143,12 @@ impl<T> Berth<T> {
         if self.wanted.load(Ordering::Relaxed) == WANTED {
             return None;
         }
+        if !board(&self.place) {
+            return None;
+        }
         // SAFETY: the word says that it is the guest's.
-        board(&self.place)
-            .then(|| Guest { berth: self, value: unsafe { (*self.value.get()).take() } })
+        let value = unsafe { (*self.value.get()).take() };
+        Some(Guest { berth: self, value })
     }
 
     fn give_back(&self, value: Option<Holder<T>>) {

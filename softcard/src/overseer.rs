@@ -170,8 +170,8 @@ mod tests {
             let places = vec![Default::default()];
             let published = vec![Arc::new(Published::new()?)];
             let given_up = EventFd::new()?;
-            let (page, berth) = (Arc::new(page), Arc::default());
-            CardThread::new(cabling, places, published, commands, kick, given_up, page, berth)
+            let place = (Arc::new(page), Arc::default());
+            CardThread::new(cabling, places, published, commands, kick, given_up, place)
         };
         let (tells, told) = mpsc::channel();
         let caller = std::thread::spawn(move || {

@@ -209,8 +209,7 @@ impl CardThread {
         commands: Receiver<Command>,
         kick: EventFd,
         given_up: EventFd,
-        page: Arc<SharedMapping>,
-        berth: Arc<Berth<Self>>,
+        (page, berth): (Arc<SharedMapping>, Arc<Berth<Self>>),
     ) -> Result<Self, Error> {
         let pool = FramePool::new(POOLED_FRAMES.saturating_mul(cabling.links.len()));
         let policies: Vec<_> = cabling.links.iter().map(Link::icrc_policy).collect();
@@ -410,8 +409,8 @@ mod tests {
             let kick = EventFd::new().unwrap();
             let cabling = Cabling { links: vec![Link::Switch], ..Cabling::default() };
             let (published, places) = (vec![Arc::default()], vec![Default::default()]);
-            let (given_up, page) = (EventFd::new().unwrap(), Arc::new(page));
-            CardThread::new(cabling, places, published, commands, kick, given_up, page, moors)
+            let (given_up, place) = (EventFd::new().unwrap(), (Arc::new(page), moors));
+            CardThread::new(cabling, places, published, commands, kick, given_up, place)
         };
         let mut cards = Holder::new(make).unwrap();
         cards.announce_sleep();
@@ -474,8 +473,8 @@ mod tests {
             let published = vec![Arc::default()];
             let places = vec![Default::default()];
             let given_up = EventFd::new().unwrap();
-            let (page, berth) = (Arc::new(page), Arc::default());
-            CardThread::new(cabling, places, published, commands, kick, given_up, page, berth)
+            let place = (Arc::new(page), Arc::default());
+            CardThread::new(cabling, places, published, commands, kick, given_up, place)
         };
         let mut cards = Some(Holder::new(make).unwrap());
         let mut next_round = || {

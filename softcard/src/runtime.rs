@@ -92,8 +92,8 @@ impl Runtime {
         let berth_of_cards = Arc::clone(&berth);
         let make = move || {
             let published = published_by_thread;
-            let (page, berth) = (page_of_cards, berth_of_cards);
-            CardThread::new(cabling, places, published, receiver, kick, tell, page, berth)
+            let place = (page_of_cards, berth_of_cards);
+            CardThread::new(cabling, places, published, receiver, kick, tell, place)
         };
         let overseer = std::thread::Builder::new()
             .name("overseer".into())
