@@ -198,7 +198,7 @@ impl Gsi {
         if let Some(arrival @ Some(_)) = arrived {
             return arrival;
         }
-        // What signals from now on is heard. Who has signalled says so behind it, so that nothing stays.
+        // What signals from now on is heard.
         if self.told.swap(false, Ordering::AcqRel) {
             let _ = self.news.drain();
         }
@@ -307,6 +307,8 @@ impl Gsi {
     }
 
     fn signal(&self) {
+        // Before, for who has seen the signal; behind it, for who has looked between the two.
+        self.told.store(true, Ordering::Release);
         let _ = self.news.signal();
         self.told.store(true, Ordering::Release);
     }
