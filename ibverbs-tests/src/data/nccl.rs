@@ -137,18 +137,16 @@ impl Side {
         let mut progress = Instant::now();
         while !(own.is_empty() && others.is_empty()) || self.is_under_way() {
             let before = progress;
-            if self.receiver.under_way() < UNDER_WAY
-                && let Some(messages) = others.pop_front()
-            {
+            let room = self.receiver.under_way() < UNDER_WAY;
+            if let Some(messages) = room.then(|| others.pop_front()).flatten() {
                 messages.iter().for_each(|message| self.guard(message));
                 // The sender finds what is wanted by its tag.
                 let turned: Vec<Message> = messages.into_iter().rev().collect();
                 self.receiver.receive(&turned, &self.incoming, mode)?;
                 progress = Instant::now();
             }
-            if self.sender.under_way() < UNDER_WAY
-                && let Some(messages) = own.front()
-            {
+            let room = self.sender.under_way() < UNDER_WAY;
+            if let Some(messages) = own.front().filter(|_| room) {
                 if !filled {
                     messages.iter().for_each(|message| self.fill(message));
                     filled = true;

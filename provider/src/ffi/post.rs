@@ -344,10 +344,10 @@ fn push_payload(
         // SAFETY: it is asked for where the operation has it.
         || unsafe { remote(wr) },
         || {
-            let ud = &raw const wr.wr.ud;
             // SAFETY: requests of the operations it is asked for have the `ud` variant, with an address
             // handle of this provider, or none.
             unsafe {
+                let ud = &raw const wr.wr.ud;
                 let ah = ah::number((*ud).ah)?;
                 Some(Datagram { ah, qpn: (*ud).remote_qpn, qkey: (*ud).remote_qkey })
             }
