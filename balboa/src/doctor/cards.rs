@@ -95,6 +95,22 @@ pub(super) fn link(patient: &Patient) -> Vec<Finding> {
     })
 }
 
+/// That no card tells which forward error correction its port does: the published shell has no register for it.
+pub(super) fn fec(patient: &Patient) -> Vec<Finding> {
+    const CHECK: &str = "FEC";
+    each(patient, |name, card| {
+        vec![Finding::nothing(
+            CHECK,
+            match card["flash"].is_null() {
+                true => format!(
+                    "{name} has no register that tells it; look at the switch's port, which must have what the bitstream was built with"
+                ),
+                false => format!("{name} is a software card, whose cable needs none"),
+            },
+        )]
+    })
+}
+
 /// Whether packets of the path MTU fit the cables.
 pub(super) fn mtu(patient: &Patient) -> Vec<Finding> {
     const CHECK: &str = "MTU";
