@@ -4,6 +4,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::static_layer;
 use fpga_regs::coyote::vfpga;
 use fpga_regs::coyote::xdma;
 use fpga_regs::engine::window;
@@ -12,7 +13,7 @@ use vfio::device::Region;
 use vfio::{Device, PciAddress, Sysfs};
 
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity};
-use crate::error::Error;
+use crate::error::{Error, GONE};
 
 /// A card behind VFIO.
 #[derive(Debug)]
@@ -284,6 +285,10 @@ impl CardBackend for VfioBackend {
     fn revoke_page(&self, _window: u8, _page: u8) {}
 
     fn reset(&self) -> Result<(), Error> {
+        // The kernel would wait a minute for it to come back, and its caller with it.
+        if self.read32(Bar::Static, static_layer::PROBE) == u32::MAX {
+            return Err(Error::Backend(format!("{}: {GONE}", self.device.address())));
+        }
         self.device.reset().map_err(backend)
     }
 
