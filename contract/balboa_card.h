@@ -62,6 +62,14 @@ typedef uint64_t balboa_le64;
 #define BALBOA_PCI_CAPABILITY_PCI_EXPRESS 0x10u
 /* In the PCI Express capability: Device Control. */
 #define BALBOA_PCI_EXPRESS_DEVICE_CONTROL 0x8u
+/* Identifier of a vendor-specific capability. */
+#define BALBOA_PCI_CAPABILITY_VENDOR_SPECIFIC 0x9u
+/* Bytes of the vendor-specific capability by which a software card is told from an FPGA. */
+#define BALBOA_PCI_SOFTWARE_CARD_BYTES 0xcu
+/* In that capability: where SOFTWARE_CARD is. */
+#define BALBOA_PCI_SOFTWARE_CARD_OFFSET 0x4u
+/* What a software card has there, 8 bytes in little-endian order: BALBOASW. It takes software cards' images, and no bitstream; an FPGA, which has no such capability, takes bitstreams, and no software card's image. */
+#define BALBOA_PCI_SOFTWARE_CARD UINT64_C(0x5753414f424c4142)
 /* What PROBE and the shell's probe read in an unchanged build. */
 #define BALBOA_STATIC_LAYER_PROBE_VALUE 0xff1ceu
 /* Reset value of PR_EOST. */

@@ -58,6 +58,14 @@ package balboa_card_pkg;
   localparam logic [31:0] PCI_CAPABILITY_PCI_EXPRESS = 32'h10;
   // In the PCI Express capability: Device Control.
   localparam logic [31:0] PCI_EXPRESS_DEVICE_CONTROL = 32'h8;
+  // Identifier of a vendor-specific capability.
+  localparam logic [31:0] PCI_CAPABILITY_VENDOR_SPECIFIC = 32'h9;
+  // Bytes of the vendor-specific capability by which a software card is told from an FPGA.
+  localparam logic [31:0] PCI_SOFTWARE_CARD_BYTES = 32'hc;
+  // In that capability: where SOFTWARE_CARD is.
+  localparam logic [31:0] PCI_SOFTWARE_CARD_OFFSET = 32'h4;
+  // What a software card has there, 8 bytes in little-endian order: BALBOASW. It takes software cards' images, and no bitstream; an FPGA, which has no such capability, takes bitstreams, and no software card's image.
+  localparam logic [63:0] PCI_SOFTWARE_CARD = 64'h5753414f424c4142;
   // What PROBE and the shell's probe read in an unchanged build.
   localparam logic [31:0] STATIC_LAYER_PROBE_VALUE = 32'hff1ce;
   // Reset value of PR_EOST.

@@ -242,6 +242,31 @@ struct Found {
 /// Capabilities a function has at most, lest a broken list has no end.
 const MAX_CAPABILITIES: usize = 48;
 
+/// Byte offset of a capability in configuration space.
+fn capability(backend: &dyn CardBackend, wanted: u8) -> Option<u16> {
+    let [mut at, _] = backend.read_config(pci::CONFIG_CAPABILITIES).to_le_bytes();
+    for _ in 0..MAX_CAPABILITIES {
+        at &= !3;
+        if at < 0x40 {
+            return None;
+        }
+        let [id, next] = backend.read_config(at.into()).to_le_bytes();
+        if id == wanted {
+            return Some(at.into());
+        }
+        at = next;
+    }
+    None
+}
+
+/// Whether a function says that it is a software card, which takes software cards' images.
+pub(crate) fn is_software_card(backend: &dyn CardBackend) -> bool {
+    let Some(at) = capability(backend, pci::CAPABILITY_VENDOR_SPECIFIC) else { return false };
+    let at = at.wrapping_add(pci::SOFTWARE_CARD_OFFSET);
+    let words = [6, 4, 2, 0].map(|offset| backend.read_config(at.wrapping_add(offset)));
+    words.iter().fold(0, |mark, word| mark << 16 | u64::from(*word)) == pci::SOFTWARE_CARD
+}
+
 impl Bringup<'_> {
     fn failed(&self, why: String) -> Error {
         Error::BringUp { card: self.card, why }
@@ -266,7 +291,7 @@ impl Bringup<'_> {
         let command = self.backend.read_config(pci::CONFIG_COMMAND);
         let enabled = command | pci::COMMAND_MEMORY | pci::COMMAND_BUS_MASTER;
         self.backend.write_config(pci::CONFIG_COMMAND, enabled);
-        let Some(express) = self.capability(pci::CAPABILITY_PCI_EXPRESS) else {
+        let Some(express) = capability(self.backend, pci::CAPABILITY_PCI_EXPRESS) else {
             return Err(self.failed(
                 "its configuration space has no PCI Express capability, so relaxed ordering cannot be turned off; pass the function through with all its capabilities".into(),
             ));
@@ -286,23 +311,6 @@ impl Bringup<'_> {
             )));
         }
         Ok(())
-    }
-
-    /// Byte offset of a capability in configuration space.
-    fn capability(&self, wanted: u8) -> Option<u16> {
-        let [mut at, _] = self.backend.read_config(pci::CONFIG_CAPABILITIES).to_le_bytes();
-        for _ in 0..MAX_CAPABILITIES {
-            at &= !3;
-            if at < 0x40 {
-                return None;
-            }
-            let [id, next] = self.backend.read_config(at.into()).to_le_bytes();
-            if id == wanted {
-                return Some(at.into());
-            }
-            at = next;
-        }
-        None
     }
 
     fn static_layer(&self) -> Result<(), Error> {

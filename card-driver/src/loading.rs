@@ -154,6 +154,20 @@ impl Loading {
     }
 }
 
+/// Whether a card that does not come up can be given an image all the same: its static layer is well, and it is known to
+/// have had one that it has no more, or holds none at all.
+#[must_use]
+pub fn wants_image(
+    card: u32,
+    backend: &dyn CardBackend,
+    manifest: &Manifest,
+    had_another: bool,
+) -> bool {
+    backend.takes_images()
+        && bringup::prepare(card, backend, manifest).is_ok()
+        && (had_another || backend.read64(Bar::Shell, shell::N_REGIONS) == u64::MAX)
+}
+
 impl Device {
     /// Takes a card that nobody uses from its engines, and prepares it for an image. It is without engines from then
     /// on, until [`Self::finish_loading`] or [`Self::keep_image`].

@@ -13,6 +13,7 @@ use vfio::device::Region;
 use vfio::{Device, PciAddress, Sysfs};
 
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity};
+use crate::bringup::is_software_card;
 use crate::error::{Error, GONE};
 
 /// A card behind VFIO.
@@ -27,6 +28,8 @@ pub struct VfioBackend {
     life: OwnedFd,
     /// See [`CardBackend::dma_piece`].
     piece: u64,
+    /// It says that it is a software card.
+    software: bool,
 }
 
 /// What tells clients of cards behind VFIO that balboad lives, which such a card itself does not: a lock
@@ -79,7 +82,10 @@ impl VfioBackend {
         let wanted_back = EventFd::new()?;
         device.signal_request(wanted_back.as_fd()).map_err(backend)?;
         let life = duplicate(life.page.as_fd())?;
-        Ok(Self { device, bars, vectors, wanted_back, life, piece })
+        let software = false;
+        let mut backend = Self { device, bars, vectors, wanted_back, life, piece, software };
+        backend.software = is_software_card(&backend);
+        Ok(backend)
     }
 
     fn interrupts(device: &Device) -> Result<Vec<EventFd>, Error> {
@@ -284,6 +290,11 @@ impl CardBackend for VfioBackend {
     /// Nothing: who has the function reaches all of its pages, and is trusted not to.
     fn revoke_page(&self, _window: u8, _page: u8) {}
 
+    /// Only where it says that it is a software card: an FPGA would take a software card's image for a bitstream.
+    fn takes_images(&self) -> bool {
+        self.software
+    }
+
     fn reset(&self) -> Result<(), Error> {
         // The kernel would wait a minute for it to come back, and its caller with it.
         if self.read32(Bar::Static, static_layer::PROBE) == u32::MAX {
@@ -294,7 +305,7 @@ impl CardBackend for VfioBackend {
 
     fn identity(&self) -> Identity {
         Identity {
-            board: "Coyote card".into(),
+            board: if self.software { "Balboa software card" } else { "Coyote card" }.into(),
             location: self.device.address().to_string(),
             link: "its own port".into(),
             icrc_policy: None,

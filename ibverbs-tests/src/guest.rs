@@ -25,6 +25,7 @@ pub mod package;
 mod rdma_core;
 mod refusals;
 mod shadow;
+mod tended;
 mod yama;
 
 pub use machine::load;
@@ -101,6 +102,7 @@ pub fn cases(hardware: Hardware, kernel: Kernel<'_>) -> Vec<Case> {
             cases.extend(interfaces::cases(hardware, kernel));
             cases.extend(cards::cases(hardware));
             cases.extend(mappings::cases(hardware));
+            cases.extend(tended::cases(hardware));
             cases.extend(deaths::cases(hardware));
         }
     }
@@ -111,6 +113,7 @@ pub fn cases(hardware: Hardware, kernel: Kernel<'_>) -> Vec<Case> {
 /// killed has been started again. None of most hardware, which then boots once.
 pub fn cases_of_second_boot(hardware: Hardware, kernel: Kernel<'_>) -> Vec<Case> {
     let mut cases = deaths::cases_of_second_boot(hardware);
+    cases.extend(tended::cases_of_second_boot(hardware));
     if !cases.is_empty() {
         cases.insert(0, boot(kernel));
     }

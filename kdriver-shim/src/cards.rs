@@ -11,7 +11,7 @@ use card_driver::device::{self, Device};
 use card_driver::engine::{Engine, EngineLimits};
 use card_driver::gsi::Gsi;
 use card_driver::hosted::HostedOptions;
-use card_driver::loading::{Loading, Pace};
+use card_driver::loading::{Loading, Pace, wants_image};
 use fpga_regs::engine::window::{Capabilities, DOORBELL_PAGES, RELAY_PAGE};
 use shim_abi::{CardInfo, Limits, PortInfo};
 
@@ -186,6 +186,11 @@ impl Card {
         let (claims, xrc, quarantine) = Default::default();
         let (wanted_back, follows_kernel, gsi) = (false, false, None);
         let takes_images = device.backend.takes_images();
+        if takes_images && !device.windows.is_empty() {
+            // One behind VFIO has what it was found to have.
+            let found = u8::try_from(device.windows.len()).ok();
+            device.manifest.regions = device.manifest.regions.or(found);
+        }
         let current = takes_images.then(|| images::initial(&device.manifest)).flatten();
         let (record, unusable) = (Record::new(current.map(|(name, _)| name)), None);
         Self {
@@ -202,7 +207,7 @@ impl Card {
         }
     }
 
-    /// A card that balboad starts with: brought up, unless it is known to hold no image.
+    /// A card that balboad starts with: brought up, unless it is known to hold no image, or is seen to have lost it.
     ///
     /// # Errors
     /// The driver's.
@@ -214,17 +219,28 @@ impl Card {
         record: Option<Record>,
         options: HostedOptions,
     ) -> Result<Self, Error> {
-        let needs = record.as_ref().and_then(|record| record.needs.as_ref());
-        let unusable = needs.map(|why| format!("{AGAIN}: {why}"));
-        let mut card = Self::new(match &unusable {
-            Some(why) => {
-                log::error!("balboa{number}: {why}");
-                Device::without_image(number, backend, address, manifest)
+        let mut record = record;
+        let up = match record.as_ref().is_none_or(|record| record.needs.is_none()) {
+            true => {
+                match bring_up_with(number, Arc::clone(&backend), address, &manifest, options) {
+                    Ok(device) => Some(device),
+                    Err(error) if wants_image(number, &*backend, &manifest, record.is_some()) => {
+                        record.get_or_insert_with(|| Record::new(None)).lose(error.to_string());
+                        None
+                    }
+                    Err(error) => return Err(error.into()),
+                }
             }
-            None => bring_up_with(number, backend, address, &manifest, options)?,
-        });
-        card.unusable = unusable;
+            false => None,
+        };
+        let mut card = Self::new(
+            up.unwrap_or_else(|| Device::without_image(number, backend, address, manifest)),
+        );
         card.record = record.unwrap_or(card.record);
+        card.unusable = card.record.needs.as_ref().map(|why| format!("{AGAIN}: {why}"));
+        if let Some(why) = &card.unusable {
+            log::error!("balboa{number}: {why}");
+        }
         card.device.serve_interrupts()?;
         card.manage_connections();
         Ok(card)

@@ -7,7 +7,6 @@ use bitstreams::image::Image;
 use bitstreams::soft::{Logic, SoftImage};
 use bitstreams::{EngineKind, Manifest};
 use card_driver::engines;
-use card_driver::soft::SoftCard;
 use fpga_regs::coyote::shell::Map;
 
 pub mod record;
@@ -104,17 +103,20 @@ fn engine_of(logic: Logic) -> EngineKind {
     }
 }
 
-/// What a software card is to be started as that had images before: it, its manifest and its record. `None` where it had
-/// none.
+/// What is known of a card that had images before.
+pub struct Known {
+    /// What it has, and in how many vFPGAs; `None` where that is not known, or is not kept.
+    pub holds: Option<(softcard::Image, u8)>,
+    /// The manifest of that, or what it would have without a record.
+    pub manifest: Manifest,
+    /// Its record.
+    pub record: Record,
+}
+
+/// What the record of the card at a place says. `None` where there is none.
 #[must_use]
-pub fn restored(
-    store: &Store,
-    location: &str,
-    card: &SoftCard,
-    like: &Manifest,
-) -> Option<(SoftCard, Manifest, Record)> {
-    let without =
-        |record: Record| (SoftCard { vfpgas: Some(0), ..card.clone() }, like.clone(), record);
+pub fn restored(store: &Store, location: &str, like: &Manifest) -> Option<Known> {
+    let without = |record: Record| Known { holds: None, manifest: like.clone(), record };
     let mut record = match store.record(location) {
         Ok(None) => return None,
         Ok(Some(record)) => record,
@@ -134,10 +136,7 @@ pub fn restored(
         Ok((softcard::fits(&image).ok_or("it does not fit")?, manifest))
     });
     match found {
-        Ok(((image, vfpgas), manifest)) => {
-            let card = SoftCard { image, vfpgas: Some(vfpgas), ..card.clone() };
-            Some((card, manifest, record))
-        }
+        Ok((holds, manifest)) => Some(Known { holds: Some(holds), manifest, record }),
         Err(why) => {
             record.needs = Some(format!("its image {}: {why}", current.name));
             record.current = None;

@@ -22,9 +22,8 @@ use host_view::shadow_device::{self, PortAddresses, ShadowDevices};
 use kdriver_shim::args::{Args, Cards, exit};
 use kdriver_shim::cards::Card;
 use kdriver_shim::error::Error;
-use kdriver_shim::images;
-use kdriver_shim::images::record::Record;
 use kdriver_shim::images::store::Store;
+use kdriver_shim::images::{self, Known};
 use kdriver_shim::server::Server;
 use kdriver_shim::service::{self, Watchdog};
 use kdriver_shim::state_dir::StateDir;
@@ -138,7 +137,7 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
     let shadow = args.shadow.then(|| show(wanted)).transpose()?;
     let taps = shadow.as_ref().map(ShadowDevices::taps).unwrap_or_default();
     let store = Store::new(state.directory()).context("the state directory")?;
-    let (soft_cards, restored) = restore(wanted, &store)?;
+    let (soft_cards, mut restored) = restore(wanted, &store)?;
     let seed = args.seed.unwrap_or_default();
     let (runtime, backends) =
         soft::start(&soft_cards, &taps, args.pcap.clone(), args.faults.clone(), seed)?;
@@ -146,8 +145,10 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
         backends.into_iter().map(|backend| Arc::new(backend) as Arc<dyn CardBackend>).collect();
     // Held to the end of this thread's work.
     let life = Life::hold()?;
-    for address in &wanted.vfio {
-        backends.push(Arc::new(VfioBackend::open(*address, &life, shim_abi::DMA_PIECE)?));
+    for (address, number) in wanted.vfio.iter().zip(u32::try_from(backends.len())?..) {
+        let backend = VfioBackend::open(*address, &life, shim_abi::DMA_PIECE)?;
+        restored.extend(recall(&backend, &wanted.manifest(number)?, &store).map(|it| (number, it)));
+        backends.push(Arc::new(backend));
     }
     let options = HostedOptions { watchdog: Duration::from_millis(args.watchdog()) };
     let cards = start(wanted, backends, restored, options)?;
@@ -192,21 +193,28 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
     outcome.context("the control thread failed")
 }
 
-/// What cards have of what they were flashed with.
-type Restored = BTreeMap<u32, (Manifest, Record)>;
+/// What is known of cards that were flashed.
+type Restored = BTreeMap<u32, Known>;
 
 /// The software cards as they were flashed, where they were.
 fn restore(wanted: &Cards, store: &Store) -> anyhow::Result<(Vec<SoftCard>, Restored)> {
     let mut cards = wanted.soft.clone();
     let mut restored = BTreeMap::new();
     for ((number, card), at) in (0u32..).zip(&mut cards).zip(0..) {
-        let found = images::restored(store, &soft::location(at), card, &wanted.manifest(number)?);
-        if let Some((had, manifest, record)) = found {
-            *card = had;
-            restored.insert(number, (manifest, record));
+        let found = images::restored(store, &soft::location(at), &wanted.manifest(number)?);
+        if let Some(known) = found {
+            let (image, vfpgas) = known.holds.unwrap_or((card.image, 0));
+            *card = SoftCard { image, vfpgas: Some(vfpgas), ..card.clone() };
+            restored.insert(number, known);
         }
     }
     Ok((cards, restored))
+}
+
+/// What is known of a card behind VFIO. Of another card that was in its slot before, a record says nothing.
+fn recall(backend: &VfioBackend, like: &Manifest, store: &Store) -> Option<Known> {
+    let flashed = backend.takes_images();
+    flashed.then(|| images::restored(store, &backend.identity().location, like)).flatten()
 }
 
 /// Brings the cards up, in the order of their numbers.
@@ -219,7 +227,7 @@ fn start(
     let mut cards = Vec::new();
     for ((number, backend), address) in (0u32..).zip(backends).zip(&wanted.addresses) {
         let (manifest, record) = match restored.remove(&number) {
-            Some((manifest, record)) => (manifest, Some(record)),
+            Some(Known { manifest, record, .. }) => (manifest, Some(record)),
             None => (wanted.manifest(number)?, None),
         };
         cards.push(Card::start(number, backend, *address, manifest, record, options)?);

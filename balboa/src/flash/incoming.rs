@@ -58,7 +58,7 @@ impl Incoming {
     pub(super) fn for_card(&self, card: &Value, file: &Path) -> Result<&SoftImage, Failure> {
         let name = text(&card["name"]);
         let other = |why: String| Err(Failure::new(code::OTHER_CARD, image::about(file, &why)));
-        let for_software = card["driver"] == "softcard";
+        let for_software = !card["flash"].is_null();
         let Image::Soft(soft) = &self.image else {
             let parts: Vec<_> = self.image.parts().iter().map(|part| part.name).collect();
             let parts = match parts.is_empty() {
@@ -68,7 +68,7 @@ impl Incoming {
             let (what, board) = (self.image.describe(), text(&card["board"]));
             let how = match (for_software, self.image.full()) {
                 (false, Some(true)) => format!("; {}", device::advice(file)),
-                (false, _) => "; balboad loads no image into a card behind VFIO yet".to_owned(),
+                (false, _) => "; balboad loads images into software cards alone".to_owned(),
                 (true, _) => String::new(),
             };
             return other(format!("it is {what} for {parts}, and {name} is a {board}{how}"));
@@ -149,8 +149,10 @@ mod tests {
             told,
             "x.soft: it is a partial bitstream for xcu55c or xcu280, and balboa0 is a B"
         );
-        card["driver"] = json!("vfio-pci");
-        assert!(refusal(&partial, &card).contains("into a card behind VFIO yet"));
+        card["flash"] = Value::Null;
+        assert!(
+            refusal(&partial, &card).contains("balboad loads images into software cards alone")
+        );
         assert!(refusal(&soft(Logic::Vqe, 1), &card).contains("it is a software card's"));
     }
 }

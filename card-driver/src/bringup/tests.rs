@@ -215,3 +215,25 @@ fn another_contract_version_and_a_stuck_engine_are_named() {
     card.set(Bar::Shell, vfpga::user_csr(0) + window::STATUS, window::STATUS_FATAL);
     assert!(refusal(card).contains("does not reset"));
 }
+
+#[test]
+fn a_software_card_is_one_that_says_so_and_nothing_else_is() {
+    let card = FakeCard::new(1);
+    assert!(!is_software_card(&card), "a card without the capability is an FPGA");
+    let at = 0xb0;
+    card.set_config(EXPRESS, u16::from(pci::CAPABILITY_PCI_EXPRESS) | at << 8);
+    card.set_config(at, u16::from(pci::CAPABILITY_VENDOR_SPECIFIC));
+    assert!(!is_software_card(&card), "a vendor's other capability");
+    let mark = pci::SOFTWARE_CARD.to_le_bytes();
+    for (offset, word) in (4..).step_by(2).zip(mark.chunks(2)) {
+        card.set_config(at + offset, u16::from_le_bytes([word[0], word[1]]));
+    }
+    assert!(is_software_card(&card));
+    for offset in 4..12 {
+        let word = at + (offset & !1);
+        let before = card.read_config(word);
+        card.set_config(word, before ^ 1 << (8 * (offset & 1)));
+        assert!(!is_software_card(&card), "byte {offset} is another");
+        card.set_config(word, before);
+    }
+}

@@ -155,3 +155,12 @@ fn a_card_that_was_given_nothing_has_its_image_still() {
     }
     rig.end();
 }
+
+#[test]
+fn a_card_wants_an_image_that_holds_none_or_had_another_than_it_is_found_with() {
+    for (vfpgas, had_another, wants) in [(0, false, true), (2, false, false), (2, true, true)] {
+        let rig = Rig::new(vfpgas);
+        assert_eq!(wants_image(0, &*rig.card, &manifest(2), had_another), wants, "{vfpgas}");
+        rig.end();
+    }
+}

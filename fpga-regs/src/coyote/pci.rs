@@ -39,6 +39,15 @@ constants! {
     pub const CAPABILITY_PCI_EXPRESS: u8 = 0x10;
     /// In the PCI Express capability: Device Control.
     pub const EXPRESS_DEVICE_CONTROL: u16 = 0x08;
+    /// Identifier of a vendor-specific capability.
+    pub const CAPABILITY_VENDOR_SPECIFIC: u8 = 0x09;
+    /// Bytes of the vendor-specific capability by which a software card is told from an FPGA.
+    pub const SOFTWARE_CARD_BYTES: u8 = 12;
+    /// In that capability: where [`SOFTWARE_CARD`] is.
+    pub const SOFTWARE_CARD_OFFSET: u16 = 4;
+    /// What a software card has there, 8 bytes in little-endian order: `BALBOASW`. It takes software cards' images, and
+    /// no bitstream; an FPGA, which has no such capability, takes bitstreams, and no software card's image.
+    pub const SOFTWARE_CARD: u64 = 0x5753_414f_424c_4142;
 }
 
 /// A base address register of the card, by its PCI number.

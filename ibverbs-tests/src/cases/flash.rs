@@ -28,19 +28,19 @@ pub fn cases() -> Vec<Case> {
 const LONG: u32 = 48 << 20;
 
 /// `balboa flash` for a balboad.
-fn flash(daemon: &Daemon<'_>, setting: &Setting, words: &str) -> Task {
+pub(crate) fn flash(daemon: &Daemon<'_>, setting: &Setting, words: &str) -> Task {
     let (command, rest) = words.split_once(' ').unwrap_or((words, ""));
     let task = setting.built("balboa").arg("flash").arg(command);
     task.arg("--state-dir").arg(daemon.state_dir()).words(rest)
 }
 
-fn json(task: Task) -> Result<Value> {
+pub(crate) fn json(task: Task) -> Result<Value> {
     let finished = task.run()?.success()?;
     serde_json::from_str(&finished.stdout).with_context(|| format!("no JSON: {finished}"))
 }
 
 /// Puts keys in a folder, and makes signed images.
-fn prepare(setting: &Setting) -> Result<()> {
+pub(crate) fn prepare(setting: &Setting) -> Result<()> {
     let keys = setting.directory().join("keys");
     fs::create_dir(&keys)?;
     for (path, key) in [("key", SECRET), ("keys/site.pub", PUBLIC)] {
@@ -56,7 +56,11 @@ fn prepare(setting: &Setting) -> Result<()> {
 }
 
 /// The engines of a card, and the name of its image.
-fn engines(daemon: &Daemon<'_>, setting: &Setting, card: u32) -> Result<(usize, String)> {
+pub(crate) fn engines(
+    daemon: &Daemon<'_>,
+    setting: &Setting,
+    card: u32,
+) -> Result<(usize, String)> {
     let task = setting.built("balboa").arg("show").arg("--state-dir").arg(daemon.state_dir());
     let shown = json(task.words(&format!("balboa{card} --json")))?;
     let windows = shown["card"]["windows"].as_array().context("no windows")?.len();
@@ -208,7 +212,7 @@ fn disconnected(setting: &Setting) -> Result<()> {
 }
 
 /// Waits until a card has taken a part of an image; false where the tool has ended before that was seen.
-fn has_begun(tool: &mut Running) -> bool {
+pub(crate) fn has_begun(tool: &mut Running) -> bool {
     tool.wait_until("the card took something", |it| it.output().contains("balboa0: ")).is_ok()
 }
 

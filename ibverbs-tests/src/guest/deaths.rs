@@ -295,12 +295,12 @@ fn card_wanted_back(setting: &Setting, hardware: Hardware) -> Result<()> {
 }
 
 /// Has the kernel do what it does once everybody has let go of a card; it ends then.
-fn asking_back(words: &str) -> Result<Running> {
+pub(super) fn asking_back(words: &str) -> Result<Running> {
     Task::new("sh").arg("-c").arg(format!("echo {words}")).limit(LONG).start()
 }
 
 /// Waits until balboad has so many cards less.
-fn let_go(daemon: &Daemon<'_>, cards: usize) -> Result<()> {
+pub(super) fn let_go(daemon: &Daemon<'_>, cards: usize) -> Result<()> {
     until(LONG, "balboad had let go of a card", || {
         let status = daemon.status()?;
         let left = status["cards"].as_array().context("the status lists no cards")?.len();

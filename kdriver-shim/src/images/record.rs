@@ -148,10 +148,15 @@ impl Record {
     pub fn fail(&mut self, at: u64, why: &str, lost: bool) {
         let Some(Writing { deed, image }) = self.writing.take() else { return };
         if lost {
-            self.previous = self.current.take().or(self.previous.take());
-            self.needs = Some(why.to_owned());
+            self.lose(why.to_owned());
         }
         self.note(Event { at, deed, image, failed: Some(why.to_owned()) });
+    }
+
+    /// The card was seen to have its image no more.
+    pub fn lose(&mut self, why: String) {
+        self.previous = self.current.take().or(self.previous.take());
+        self.needs = Some(why);
     }
 
     fn note(&mut self, event: Event) {

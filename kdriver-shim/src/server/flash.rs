@@ -108,7 +108,7 @@ impl Server {
         match card.device.backend.takes_images() {
             true => Ok(card),
             false => Err(Error::Unsupported(format!(
-                "balboa{number} is a card behind VFIO, into which balboad loads no image yet; load one by the vendor's tool"
+                "balboa{number} does not say that it is a software card with a queue engine, and balboad loads images into those alone; load one by the vendor's tool"
             ))),
         }
     }

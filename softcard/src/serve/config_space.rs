@@ -1,11 +1,13 @@
-//! The configuration space of the card: identity, BARs, and the PM, MSI-X and PCIe capabilities.
+//! The configuration space of the card: identity, BARs, and the capabilities.
 //!
 //! Identity, BARs and the MSI-X table are the published card's (`fpga_regs::coyote::pci`); where
 //! its sources leave a value open, it is the default of the vendor's DMA core. There is no legacy
-//! interrupt and no expansion ROM.
+//! interrupt and no expansion ROM. What a real card has not is a vendor-specific capability, by which
+//! a driver knows a software card, before it loads anything into it.
 
 use fpga_regs::coyote::pci::{
-    Bar, DEVICE_ID, MSIX_PBA_OFFSET, MSIX_TABLE_ENTRIES, MSIX_TABLE_OFFSET, VENDOR_ID,
+    Bar, CAPABILITY_VENDOR_SPECIFIC, DEVICE_ID, MSIX_PBA_OFFSET, MSIX_TABLE_ENTRIES,
+    MSIX_TABLE_OFFSET, SOFTWARE_CARD, SOFTWARE_CARD_BYTES, SOFTWARE_CARD_OFFSET, VENDOR_ID,
 };
 
 /// Bytes of the space: that of a PCI Express function.
@@ -30,6 +32,8 @@ const PM_CONTROL: usize = PM + 4;
 const PM_STATE: u8 = 0b11;
 const MSIX: usize = 0x60;
 const PCIE: usize = 0x70;
+const SOFTWARE: usize = 0xb0;
+const SOFTWARE_MARK: usize = SOFTWARE + SOFTWARE_CARD_OFFSET as usize;
 const DEVICE_CONTROL: usize = PCIE + 0x08;
 /// In the upper byte of Device Control.
 const INITIATE_FLR: u8 = 1 << 7;
@@ -111,7 +115,11 @@ impl Layout<'_> {
         self.u32(MSIX + 4, MSIX_TABLE_OFFSET as u32 | bir, 0);
         self.u32(MSIX + 8, MSIX_PBA_OFFSET as u32 | bir, 0);
 
-        self.capability(PCIE, 0x10, 0);
+        self.capability(SOFTWARE, CAPABILITY_VENDOR_SPECIFIC, 0);
+        self.put(SOFTWARE + 2, [SOFTWARE_CARD_BYTES], [0]);
+        self.put(SOFTWARE_MARK, SOFTWARE_CARD.to_le_bytes(), [0; 8]);
+
+        self.capability(PCIE, 0x10, SOFTWARE);
         // Version 2, endpoint.
         self.u16(PCIE + 0x02, 0x0002, 0);
         // Device: payloads to 1,024 bytes, extended tags, role-based errors, function-level reset.
@@ -228,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_capabilities_are_power_management_msix_and_pcie() {
+    fn the_capabilities_are_power_management_msix_pcie_and_the_mark_of_a_software_card() {
         let space = ConfigSpace::new();
         let mut next = usize::from(space.read(CAPABILITY_POINTER, 1).unwrap()[0]);
         let mut found = Vec::new();
@@ -236,7 +244,9 @@ mod tests {
             found.push(space.read(next, 1).unwrap()[0]);
             next = usize::from(space.read(next + 1, 1).unwrap()[0]);
         }
-        assert_eq!(found, [0x01, 0x11, 0x10]);
+        assert_eq!(found, [0x01, 0x11, 0x10, 0x09]);
+        let mark = space.read(SOFTWARE, 12).unwrap();
+        assert_eq!((mark[2], &mark[4..]), (12, &b"BALBOASW"[..]));
         assert_ne!(u16_at(&space, STATUS) & STATUS_CAPABILITIES, 0);
         assert_eq!(u16_at(&space, MSIX + 2), 31);
         assert_eq!(u32_at(&space, MSIX + 4), 0x8002);

@@ -22,7 +22,7 @@ use softcard::Runtime;
 
 use crate::args::Cards;
 use crate::cards::{Card, Quarantine};
-use crate::images;
+use crate::images::{self, Known};
 use crate::server::*;
 use crate::state_dir::StateDir;
 
@@ -93,9 +93,10 @@ impl Bench {
             let manifest = wanted.manifest(number).unwrap();
             let card = &mut wanted.soft[number as usize];
             let location = soft::location(number as usize);
-            known.push(match images::restored(&store, &location, card, &manifest) {
-                Some((had, manifest, record)) => {
-                    *card = had;
+            known.push(match images::restored(&store, &location, &manifest) {
+                Some(Known { holds, manifest, record }) => {
+                    let (image, vfpgas) = holds.unwrap_or((card.image, 0));
+                    *card = SoftCard { image, vfpgas: Some(vfpgas), ..SoftCard::default() };
                     (manifest, Some(record))
                 }
                 None => (manifest, None),

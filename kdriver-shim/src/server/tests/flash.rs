@@ -251,13 +251,17 @@ fn what_is_no_image_for_the_card_is_refused_and_the_card_left_alone() {
     world.bench.turn();
     assert_eq!(world.flash(&other, 2), FlashState::Done);
     world.end();
-    // A card behind VFIO is not flashed.
+    // An FPGA, say, is not flashed.
     let mut bench = Bench::new(1, 1);
     let tool = bench.connect();
     assert_eq!(bench.greet(&tool, Role::Tool), Ok(Response::Done));
     let refusal = bench.refused(&tool, open(&good));
     assert_eq!(refusal.errno, Errno::EOPNOTSUPP as i32);
-    assert!(refusal.reason.contains("behind VFIO"), "{}", refusal.reason);
+    assert!(
+        refusal.reason.contains("does not say that it is a software card"),
+        "{}",
+        refusal.reason
+    );
 }
 
 #[test]
