@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
+mod journal;
 mod limit;
 mod logger;
 

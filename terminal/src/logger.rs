@@ -1,4 +1,4 @@
-//! The log, on standard error, within limits.
+//! The log, on standard error or in the journal behind it, within limits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use env_logger::Env;
 use log::{Level, LevelFilter, Log as _, Metadata, Record};
 
+use crate::journal::Journal;
 use crate::limit::{Kind, LeftOut, Limit};
 
 /// The key by which a line says which client caused it, by a number: `log::info!(client = 7; "…")`.
-const CLIENT: &str = "client";
+pub(crate) const CLIENT: &str = "client";
 /// Bytes of a line's text that are told with what was left out.
 const EXAMPLE_BYTES: usize = 200;
 /// Bytes of the stack of the thread that tells.
@@ -45,7 +46,8 @@ impl Log {
 pub fn start_log(verbose: u8) -> Log {
     // What is logged of it is a matter of the greatest level, which may change.
     let logger = env_logger::Builder::from_env(Env::default().default_filter_or("trace")).build();
-    let limited = LIMITED.get_or_init(|| Limited::new(logger, Instant::now(), tell_later));
+    let journal = Journal::behind_standard_error();
+    let limited = LIMITED.get_or_init(|| Limited::new(logger, journal, Instant::now(), tell_later));
     // A second one changes nothing.
     let _ = log::set_logger(limited);
     let log = Log(());
@@ -85,6 +87,8 @@ fn tell_later() {
 #[derive(Debug)]
 struct Limited {
     logger: env_logger::Logger,
+    /// The journal, where lines go there by their fields.
+    journal: Option<Journal>,
     /// Nothing is left out.
     all: AtomicBool,
     state: Mutex<State>,
@@ -110,9 +114,22 @@ struct Example {
 }
 
 impl Limited {
-    fn new(logger: env_logger::Logger, now: Instant, tell_later: fn()) -> Self {
+    fn new(
+        logger: env_logger::Logger,
+        journal: Option<Journal>,
+        now: Instant,
+        tell_later: fn(),
+    ) -> Self {
         let state = State { limit: Limit::new(now), examples: Vec::new(), waiting: false };
-        Self { logger, all: AtomicBool::new(false), state: Mutex::new(state), tell_later }
+        Self { logger, journal, all: AtomicBool::new(false), state: Mutex::new(state), tell_later }
+    }
+
+    /// Writes a line that is not left out. What the journal does not take goes to standard error.
+    fn write(&self, record: &Record<'_>) {
+        let Some(journal) = &self.journal else { return self.logger.log(record) };
+        if journal.log(record).is_err() {
+            self.logger.log(record);
+        }
     }
 
     fn set_verbosity(&self, verbose: u8) {
@@ -152,7 +169,7 @@ impl Limited {
             return;
         }
         if record.level() > Level::Info || self.all.load(Ordering::Relaxed) {
-            return self.logger.log(record);
+            return self.write(record);
         }
         self.tell(now);
         let kind = (record.file_static().unwrap_or_default(), record.line().unwrap_or(0));
@@ -160,7 +177,7 @@ impl Limited {
         let mut state = self.state();
         if state.limit.admit(kind, client, now) {
             drop(state);
-            return self.logger.log(record);
+            return self.write(record);
         }
         state.keep_example(kind, record);
         if !std::mem::replace(&mut state.waiting, true) {
@@ -174,7 +191,7 @@ impl Limited {
             let seconds = now.saturating_duration_since(left_out.since).as_secs().max(1);
             let Example { level, target, text, .. } = example;
             let lines = left_out.lines;
-            self.logger.log(
+            self.write(
                 &Record::builder()
                     .level(level)
                     .target(&target)
@@ -230,6 +247,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::journal::tests::{pair, received};
 
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
@@ -256,7 +274,7 @@ mod tests {
         let written = Written::default();
         let target = env_logger::Target::Pipe(Box::new(written.clone()));
         let logger = env_logger::Builder::new().parse_filters("debug").target(target).build();
-        (Limited::new(logger, now, || {}), written)
+        (Limited::new(logger, None, now, || {}), written)
     }
 
     fn say(logger: &Limited, now: Instant, line: u32, client: Option<u64>, text: &str) {
@@ -328,6 +346,30 @@ mod tests {
             }
             assert_eq!(written.take().len(), lines);
         }
+    }
+
+    #[test]
+    fn the_journal_takes_lines_within_the_same_limits_and_standard_error_those_it_does_not() {
+        let now = Instant::now();
+        let home = tempfile::tempdir().unwrap();
+        let (end, journal) = pair(home.path());
+        let (mut logger, written) = limited(now);
+        logger.journal = Some(journal);
+        let mut told = Vec::new();
+        for n in 0..1000 {
+            say(&logger, now, 1, Some(7), &format!("refusal {n}"));
+            told.extend(received(&end));
+        }
+        assert_eq!(told.len(), 20);
+        assert_eq!((&*told[19]["MESSAGE"], &*told[19]["BALBOA_CLIENT"]), ("refusal 19", "7"));
+        logger.tell_rest(now + Duration::from_secs(7));
+        let rest = received(&end).unwrap();
+        assert_eq!(rest["MESSAGE"], "980 more like it in the last 7 s: refusal 20");
+        assert_eq!(rest["PRIORITY"], "4");
+        assert!(written.take().is_empty(), "a line was told twice");
+        drop(end);
+        say(&logger, now, 2, None, "the journal has gone");
+        assert!(written.take()[0].contains("the journal has gone"));
     }
 
     #[test]
