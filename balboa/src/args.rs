@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use bitstreams::soft::Logic;
 use clap::{Args, Parser, Subcommand};
-use clap_complete::Shell;
+use terminal::Shell;
 use vfio::PciAddress;
 
 /// Runs verbs programs on a Balboa card and shows what the card does.

@@ -21,7 +21,6 @@ mod perf;
 mod port;
 mod reset;
 mod run;
-mod shell;
 mod state;
 mod status;
 mod top;
@@ -60,8 +59,12 @@ fn main() -> ExitCode {
             Err(error) => told("reset", Err(error)),
         },
         args::Command::Top(top) => told("top", top::top(&top)),
-        args::Command::Completions { shell } => told("completions", shell::completions(shell)),
-        args::Command::Manual { directory } => told("manual", shell::manual(&directory)),
+        args::Command::Completions { shell } => {
+            told("completions", terminal::completions::<args::Arguments>(shell).map_err(Into::into))
+        }
+        args::Command::Manual { directory } => {
+            told("manual", terminal::manual::<args::Arguments>(&directory).map_err(Into::into))
+        }
         args::Command::List(list) => told("list", cards::list(&list)),
         args::Command::Show(show) => told("show", cards::show(&show)),
         args::Command::Counters(counters) => told("counters", cards::counters(&counters)),

@@ -9,6 +9,7 @@ use card_driver::soft::SoftCard;
 use clap::{ArgAction, Parser};
 use fpga_regs::coyote::shell::Map;
 use softcard::{FaultSpec, Image, Link};
+use terminal::Shell;
 use vfio::PciAddress;
 
 use crate::metrics::Endpoint;
@@ -109,6 +110,12 @@ pub struct Args {
     /// Check the command line and the file [default: /etc/balboa/balboad.toml], and end
     #[arg(long)]
     pub check_config: bool,
+    /// Print what completes this command line in a shell, and end
+    #[arg(long, value_name = "SHELL", exclusive = true)]
+    pub completions: Option<Shell>,
+    /// Write the manual page to this directory, and end
+    #[arg(long, value_name = "DIR", exclusive = true, hide = true)]
+    pub manual: Option<PathBuf>,
     /// Log more, and what comes again and again each time; twice: everything
     #[arg(short, long, action = ArgAction::Count)]
     pub verbose: u8,

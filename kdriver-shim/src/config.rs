@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn every_option_has_its_key() {
-        let without = ["config", "check-config", "help", "version"];
+        let without = ["config", "check-config", "completions", "manual", "help", "version"];
         let command = Args::command();
         let options = command.get_arguments().filter_map(clap::Arg::get_long);
         for option in options.filter(|option| !without.contains(option)) {

@@ -46,6 +46,15 @@ fn main() -> ExitCode {
         terminal::complain("balboad", sentence);
         ExitCode::from(exit::USAGE)
     };
+    if let Some(outcome) = describe(&given) {
+        return match outcome {
+            Ok(()) => ExitCode::from(exit::OK),
+            Err(error) => {
+                terminal::complain("balboad", error);
+                ExitCode::from(exit::FAILURE)
+            }
+        };
+    }
     let args = match given.clone().with_file() {
         Ok(args) => args,
         Err(error) => return refused(&error),
@@ -69,6 +78,12 @@ fn main() -> ExitCode {
             ExitCode::from(if running { exit::RUNNING } else { exit::FAILURE })
         }
     }
+}
+
+/// Tells a shell or `man` of the command line, if that was asked for.
+fn describe(given: &Args) -> Option<std::io::Result<()>> {
+    let completions = given.completions.map(terminal::completions::<Args>);
+    completions.or_else(|| given.manual.as_deref().map(terminal::manual::<Args>))
 }
 
 /// Says that the configuration is well, as far as that can be known without cards.

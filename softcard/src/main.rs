@@ -40,6 +40,17 @@ enum Command {
     /// Serves one card as a PCIe device, over vfio-user
     #[command(after_help = AFTER_HELP)]
     Serve(Serve),
+    /// Print what completes this command line in a shell
+    Completions {
+        /// The shell
+        shell: terminal::Shell,
+    },
+    /// Write the manual pages
+    #[command(hide = true)]
+    Manual {
+        /// The directory to write them to, which is there
+        directory: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -75,9 +86,15 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    let Command::Serve(serve) = cli.command;
-    let _log = terminal::start_log(serve.verbose);
-    match run(serve) {
+    let outcome = match cli.command {
+        Command::Serve(serve) => {
+            let _log = terminal::start_log(serve.verbose);
+            run(serve)
+        }
+        Command::Completions { shell } => terminal::completions::<Cli>(shell).map_err(Into::into),
+        Command::Manual { directory } => terminal::manual::<Cli>(&directory).map_err(Into::into),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             terminal::complain("softcard", error);

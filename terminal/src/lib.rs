@@ -1,5 +1,6 @@
 //! What the project's programs do alike: what is wrong is told in one sentence, the log goes to
-//! standard error, and an output that cannot be written is an error and no panic.
+//! standard error or to the journal behind it, an output that cannot be written is an error and no panic, and shells
+//! and `man` know the command lines.
 
 #![forbid(unsafe_code)]
 
@@ -13,8 +14,10 @@ use clap::error::ErrorKind;
 mod journal;
 mod limit;
 mod logger;
+mod shell;
 
 pub use logger::{Log, start_log};
+pub use shell::{Shell, completions, manual};
 
 /// The exit code for wrong arguments.
 pub const USAGE: u8 = 2;

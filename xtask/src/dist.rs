@@ -185,16 +185,20 @@ Description: open RoCE v2 card as an RDMA device (rdma-core {number})
     Ok(package)
 }
 
-/// The tool's manual pages, and what completes its command line.
+/// The programs' manual pages, and what completes their command lines.
 fn manual(built: &Path, share: &Path) -> Result<()> {
     let pages = share.join("man/man1");
     let completions = share.join("bash-completion/completions");
     fs::create_dir_all(&pages)?;
     fs::create_dir_all(&completions)?;
-    let tool = || Task::new(built.join("balboa"));
-    tool().arg("manual").arg(&pages).run()?.success()?;
-    let script = tool().words("completions bash").run()?.success()?.stdout;
-    fs::write(completions.join("balboa"), script)?;
+    for program in PROGRAMS {
+        // One of them has no commands, but options only.
+        let dashes = if program == "balboad" { "--" } else { "" };
+        let task = || Task::new(built.join(program));
+        task().arg(format!("{dashes}manual")).arg(&pages).run()?.success()?;
+        let script = task().arg(format!("{dashes}completions")).arg("bash").run()?.success()?;
+        fs::write(completions.join(program), script.stdout)?;
+    }
     for page in fs::read_dir(&pages)? {
         package::compress(&page?.path())?;
     }

@@ -14,6 +14,12 @@ dpkg -i "$dist"/*.deb
 [ ! -e /etc/libibverbs.d/rxe.driver ] || fail "rxe's own file is still read"
 balboad --check-config --config /etc/balboa/balboad.toml | grep -q ': well; 1 software cards'
 
+for program in balboa balboad softcard; do
+    gzip -dc /usr/share/man/man1/$program.1.gz | grep -q "^.TH $program 1" || fail "$program has no manual page"
+    bash -n /usr/share/bash-completion/completions/$program || fail "$program is not completed"
+    grep -q "complete .* $program$" /usr/share/bash-completion/completions/$program || fail "$program is not completed"
+done
+
 # The main job, with nothing but what is installed.
 state=$dist/state
 balboad --soft 2 --state-dir "$state" > "$dist/balboad.log" 2>&1 &
