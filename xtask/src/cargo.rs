@@ -1,6 +1,6 @@
 //! Cargo, as the one that runs us.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -35,6 +35,32 @@ pub fn build() -> Result<PathBuf> {
     report!("building (cargo build --release --workspace)");
     cargo("build --release --workspace --locked --quiet").shown().run()?.success()?;
     Ok(target_directory()?.join("release"))
+}
+
+/// Builds everything for release in `sources`, into `target`, and answers where the programs are: the same bytes wherever
+/// both lie, and wherever cargo keeps the crates, as long as the compiler is the same.
+///
+/// # Errors
+/// When the build fails.
+pub fn build_for_others(sources: &Path, target: &Path, home: &Path) -> Result<PathBuf> {
+    report!("building in {}", sources.display());
+    // Panics name their place in the source.
+    let remap = [(sources, "."), (target, "target"), (home, "cargo")];
+    let flags = remap.map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
+    let task = cargo("build --release --workspace --locked --quiet").directory(sources).shown();
+    let task = task.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}")).env("CARGO_HOME", home);
+    task.env("CARGO_TARGET_DIR", target).run()?.success()?;
+    Ok(target.join("release"))
+}
+
+/// Where cargo keeps the crates.
+///
+/// # Errors
+/// When neither `CARGO_HOME` nor `HOME` says it.
+pub fn home() -> Result<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let usual = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo"));
+    home.or_else(usual).context("neither CARGO_HOME nor HOME is set")
 }
 
 /// Where cargo puts what it builds.

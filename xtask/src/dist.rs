@@ -45,8 +45,8 @@ const DOCUMENTS: [&str; 5] =
 /// `cargo xtask dist`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Check the packages as well: the same twice, lintian, and installed, upgraded, used and purged in a root
-    /// directory of each of Debian 12 and 13
+    /// Check the packages as well: the same from a build in another directory, lintian, and installed, upgraded, used
+    /// and purged in a root directory of each of Debian 12 and 13
     #[arg(long)]
     check: bool,
 }
@@ -56,8 +56,9 @@ pub struct Options {
 /// # Errors
 /// When the build fails, or dpkg-deb does, or a check.
 pub fn dist(options: &Options) -> Result<ExitCode> {
-    let built = cargo::build()?;
-    let into = cargo::target_directory()?.join("dist");
+    let target = cargo::target_directory()?;
+    let built = cargo::build_for_others(&cargo::root(), &target.join("packaged"), &cargo::home()?)?;
+    let into = target.join("dist");
     let made = packages(&built, &into)?;
     for package in &made {
         report!("{}", package.display());

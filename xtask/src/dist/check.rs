@@ -46,7 +46,7 @@ const SCRIPT: &str = include_str!("installed.sh");
 /// # Errors
 /// What the first check finds.
 pub fn check(built: &Path, made: &[PathBuf]) -> Result<()> {
-    same(built, made)?;
+    same(made)?;
     exposure()?;
     lint(built, made)?;
     for (release, suite) in INSTALLED {
@@ -55,17 +55,33 @@ pub fn check(built: &Path, made: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Made again from the same build, they are the same.
-fn same(built: &Path, made: &[PathBuf]) -> Result<()> {
+/// Built and made again from a copy of the sources in another directory, and with the crates elsewhere, they are the same.
+fn same(made: &[PathBuf]) -> Result<()> {
+    let place = cargo::target_directory()?.join("packaged-elsewhere");
+    let (sources, home) = (place.join("sources"), place.join("home"));
+    if sources.exists() {
+        fs::remove_dir_all(&sources)?;
+    }
+    fs::create_dir_all(&sources)?;
+    fs::create_dir_all(&home)?;
+    let copy = "git ls-files -z | tar --null -T - -cf - | tar -xf - -C \"$1\"";
+    let copy = Task::new("sh").arg("-c").arg(copy).arg("sh").arg(&sources);
+    copy.with_our_environment().directory(cargo::root()).limit(LIMIT).run()?.success()?;
+    let (crates, linked) = (cargo::home()?.join("registry"), home.join("registry"));
+    if !linked.exists() {
+        symlink(crates, linked)?;
+    }
+    let built = cargo::build_for_others(&sources, &place.join("target"), &home)?;
     let again = tempfile::tempdir()?;
-    for (first, second) in made.iter().zip(super::packages(built, again.path())?) {
+    for (first, second) in made.iter().zip(super::packages(&built, again.path())?) {
         ensure!(
             fs::read(first)? == fs::read(&second)?,
-            "{} is another one each time",
-            first.display()
+            "{} is another one where it is built in {}",
+            first.display(),
+            sources.display()
         );
     }
-    report!("ok   made twice, the packages are the same");
+    report!("ok   built in another directory, the packages are the same");
     Ok(())
 }
 
