@@ -176,6 +176,20 @@ typedef uint64_t balboa_le64;
 #define BALBOA_QP_GSI_QPN 0x1u
 /* Its Q_Key. */
 #define BALBOA_QP_GSI_QKEY 0x80010000u
+/* Where the ring of the first address space would lie. */
+#define BALBOA_TUNNEL_RING_BASE UINT64_C(0xc00000000000)
+/* How far it is from one ring to the next. */
+#define BALBOA_TUNNEL_RING_STRIDE 0x220000u
+/* Slots of a ring. */
+#define BALBOA_TUNNEL_SLOTS 0x20u
+/* Slots that only Credit and what comes behind it in the table may take. */
+#define BALBOA_TUNNEL_RESERVED_SLOTS 0x4u
+/* Bytes of a slot's place: a packet of the card's. */
+#define BALBOA_TUNNEL_SLOT_BYTES 0x1000u
+/* Bytes of payload of a slot. */
+#define BALBOA_TUNNEL_SLOT_PAYLOAD 0xfc0u
+/* Packets of either direction after which both ends drain, and rewrite the QP's context with the numbers that are next: the stack drops repetitions only as long as its numbers have not gone half way round. */
+#define BALBOA_TUNNEL_TURNOVER 0x400000u
 
 /* Static layer: The build constant, the reconfiguration engine, the shell's reset, and counters of DMA channel 2. */
 
@@ -1424,6 +1438,46 @@ enum balboa_qp_state {
 #define BALBOA_KEY_ACCESS_ZERO_BASED 0x20u
 /* The program allows reordering of its payload writes; the engine need not use it. */
 #define BALBOA_KEY_ACCESS_RELAXED_ORDERING 0x100000u
+/* What a slot is. */
+enum balboa_tunnel_slot_operation {
+    /* A part of a SEND. */
+    BALBOA_TUNNEL_SLOT_OPERATION_SEND = 1,
+    /* A part of an RDMA WRITE. */
+    BALBOA_TUNNEL_SLOT_OPERATION_WRITE = 2,
+    /* An RDMA READ; no payload. */
+    BALBOA_TUNNEL_SLOT_OPERATION_READ = 3,
+    /* A compare and swap: 16 bytes of payload, the value to compare with and the one to swap in. */
+    BALBOA_TUNNEL_SLOT_OPERATION_COMPARE_SWAP = 4,
+    /* A fetch and add: 8 bytes of payload, what is added. */
+    BALBOA_TUNNEL_SLOT_OPERATION_FETCH_ADD = 5,
+    /* The answer to all requests up to a message, which ended well, or to that one, which did not. */
+    BALBOA_TUNNEL_SLOT_OPERATION_ANSWER = 16,
+    /* A part of what a READ asks for. */
+    BALBOA_TUNNEL_SLOT_OPERATION_DATA = 17,
+    /* The value before an atomic: 8 bytes of payload. */
+    BALBOA_TUNNEL_SLOT_OPERATION_VALUE = 18,
+    /* Nothing but credits. */
+    BALBOA_TUNNEL_SLOT_OPERATION_CREDIT = 32,
+    /* The sender sends no more until the context is rewritten, and asks the peer to do the same. */
+    BALBOA_TUNNEL_SLOT_OPERATION_PAUSE = 33,
+    /* All that the sender has sent is acknowledged, and it sends no more. */
+    BALBOA_TUNNEL_SLOT_OPERATION_PAUSED = 34,
+    /* The sender has rewritten its context. */
+    BALBOA_TUNNEL_SLOT_OPERATION_REWRITTEN = 35,
+    /* So has the peer: both go on. */
+    BALBOA_TUNNEL_SLOT_OPERATION_RESUME = 36,
+};
+/* Flags of a slot. */
+/* immediate is immediate data. */
+#define BALBOA_TUNNEL_SLOT_FLAGS_IMMEDIATE 0x1u
+/* immediate is a key to take back. */
+#define BALBOA_TUNNEL_SLOT_FLAGS_INVALIDATE 0x2u
+/* The receiver's completion is solicited. */
+#define BALBOA_TUNNEL_SLOT_FLAGS_SOLICITED 0x4u
+/* The MAC's key has the first number that the sender's own program has named; otherwise the peer's. */
+#define BALBOA_TUNNEL_SLOT_FLAGS_OWN_NUMBER 0x8u
+/* An answer: there is no receive; timer says when to try again. */
+#define BALBOA_TUNNEL_SLOT_FLAGS_NOT_READY 0x10u
 
 /* Entries of rings and commands, in memory */
 
@@ -2358,6 +2412,54 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_port_attributes, link_up) == 0x6, "ba
 BALBOA_ASSERT(offsetof(struct balboa_admin_port_attributes, max_mtu) == 0x7, "balboa_admin_port_attributes.max_mtu");
 BALBOA_ASSERT(offsetof(struct balboa_admin_port_attributes, active_mtu) == 0x8, "balboa_admin_port_attributes.active_mtu");
 BALBOA_ASSERT(offsetof(struct balboa_admin_port_attributes, rate) == 0xc, "balboa_admin_port_attributes.rate");
+/* The first 64 bytes of a slot. */
+struct balboa_tunnel_slot_header {
+    /* What it is. */
+    uint8_t operation;
+    /* Of an answer: an cqe_status. */
+    uint8_t status;
+    /* Flags. */
+    uint8_t flags;
+    /* Of an answer that there is no receive: the RNR NAK timer's code. */
+    uint8_t timer;
+    /* Bytes of payload in this slot. */
+    balboa_le16 bytes;
+    uint8_t reserved_06[2];
+    /* The slot's number, from 1 on. */
+    balboa_le64 sequence;
+    /* The number of the requester's message, from 0 on. */
+    balboa_le32 message;
+    /* How many slots of the receiver's the sender has taken, modulo 2^32: as many more than that as a ring has may be on their way. */
+    balboa_le32 consumed;
+    /* The first byte of remote memory, of the whole message. */
+    balboa_le64 address;
+    /* Its key. */
+    balboa_le32 key;
+    /* Bytes of the whole message. */
+    balboa_le32 length;
+    /* Where in the message this slot's payload lies. */
+    balboa_le32 offset;
+    /* Immediate data, opaque, or a key. */
+    balboa_le32 immediate;
+    uint8_t reserved_30[8];
+    /* SipHash-2-4 of the header, with this field 0, and of the payload without what pads it. */
+    balboa_le64 mac;
+};
+BALBOA_ASSERT(sizeof(struct balboa_tunnel_slot_header) == 64, "size of balboa_tunnel_slot_header");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, operation) == 0x0, "balboa_tunnel_slot_header.operation");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, status) == 0x1, "balboa_tunnel_slot_header.status");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, flags) == 0x2, "balboa_tunnel_slot_header.flags");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, timer) == 0x3, "balboa_tunnel_slot_header.timer");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, bytes) == 0x4, "balboa_tunnel_slot_header.bytes");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, sequence) == 0x8, "balboa_tunnel_slot_header.sequence");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, message) == 0x10, "balboa_tunnel_slot_header.message");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, consumed) == 0x14, "balboa_tunnel_slot_header.consumed");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, address) == 0x18, "balboa_tunnel_slot_header.address");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, key) == 0x20, "balboa_tunnel_slot_header.key");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, length) == 0x24, "balboa_tunnel_slot_header.length");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, offset) == 0x28, "balboa_tunnel_slot_header.offset");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, immediate) == 0x2c, "balboa_tunnel_slot_header.immediate");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, mac) == 0x38, "balboa_tunnel_slot_header.mac");
 
 /* Functions */
 

@@ -172,6 +172,20 @@ package balboa_card_pkg;
   localparam logic [31:0] QP_GSI_QPN = 32'h1;
   // Its Q_Key.
   localparam logic [31:0] QP_GSI_QKEY = 32'h80010000;
+  // Where the ring of the first address space would lie.
+  localparam logic [63:0] TUNNEL_RING_BASE = 64'hc00000000000;
+  // How far it is from one ring to the next.
+  localparam logic [31:0] TUNNEL_RING_STRIDE = 32'h220000;
+  // Slots of a ring.
+  localparam logic [31:0] TUNNEL_SLOTS = 32'h20;
+  // Slots that only Credit and what comes behind it in the table may take.
+  localparam logic [31:0] TUNNEL_RESERVED_SLOTS = 32'h4;
+  // Bytes of a slot's place: a packet of the card's.
+  localparam logic [31:0] TUNNEL_SLOT_BYTES = 32'h1000;
+  // Bytes of payload of a slot.
+  localparam logic [31:0] TUNNEL_SLOT_PAYLOAD = 32'hfc0;
+  // Packets of either direction after which both ends drain, and rewrite the QP's context with the numbers that are next: the stack drops repetitions only as long as its numbers have not gone half way round.
+  localparam logic [31:0] TUNNEL_TURNOVER = 32'h400000;
 
   // ---- Static layer: The build constant, the reconfiguration engine, the shell's reset, and counters of DMA channel 2.
 
@@ -936,6 +950,46 @@ package balboa_card_pkg;
   localparam logic [31:0] KEY_ACCESS_ZERO_BASED = 32'h20;
   // The program allows reordering of its payload writes; the engine need not use it.
   localparam logic [31:0] KEY_ACCESS_RELAXED_ORDERING = 32'h100000;
+  // What a slot is.
+  typedef enum logic [7:0] {
+    // A part of a SEND.
+    TUNNEL_SLOT_OPERATION_SEND = 8'd1,
+    // A part of an RDMA WRITE.
+    TUNNEL_SLOT_OPERATION_WRITE = 8'd2,
+    // An RDMA READ; no payload.
+    TUNNEL_SLOT_OPERATION_READ = 8'd3,
+    // A compare and swap: 16 bytes of payload, the value to compare with and the one to swap in.
+    TUNNEL_SLOT_OPERATION_COMPARE_SWAP = 8'd4,
+    // A fetch and add: 8 bytes of payload, what is added.
+    TUNNEL_SLOT_OPERATION_FETCH_ADD = 8'd5,
+    // The answer to all requests up to a message, which ended well, or to that one, which did not.
+    TUNNEL_SLOT_OPERATION_ANSWER = 8'd16,
+    // A part of what a READ asks for.
+    TUNNEL_SLOT_OPERATION_DATA = 8'd17,
+    // The value before an atomic: 8 bytes of payload.
+    TUNNEL_SLOT_OPERATION_VALUE = 8'd18,
+    // Nothing but credits.
+    TUNNEL_SLOT_OPERATION_CREDIT = 8'd32,
+    // The sender sends no more until the context is rewritten, and asks the peer to do the same.
+    TUNNEL_SLOT_OPERATION_PAUSE = 8'd33,
+    // All that the sender has sent is acknowledged, and it sends no more.
+    TUNNEL_SLOT_OPERATION_PAUSED = 8'd34,
+    // The sender has rewritten its context.
+    TUNNEL_SLOT_OPERATION_REWRITTEN = 8'd35,
+    // So has the peer: both go on.
+    TUNNEL_SLOT_OPERATION_RESUME = 8'd36
+  } tunnel_slot_operation_t;
+  // Flags of a slot.
+  // immediate is immediate data.
+  localparam logic [7:0] TUNNEL_SLOT_FLAGS_IMMEDIATE = 8'h1;
+  // immediate is a key to take back.
+  localparam logic [7:0] TUNNEL_SLOT_FLAGS_INVALIDATE = 8'h2;
+  // The receiver's completion is solicited.
+  localparam logic [7:0] TUNNEL_SLOT_FLAGS_SOLICITED = 8'h4;
+  // The MAC's key has the first number that the sender's own program has named; otherwise the peer's.
+  localparam logic [7:0] TUNNEL_SLOT_FLAGS_OWN_NUMBER = 8'h8;
+  // An answer: there is no receive; timer says when to try again.
+  localparam logic [7:0] TUNNEL_SLOT_FLAGS_NOT_READY = 8'h10;
 
   // ---- Words of bit fields
 
@@ -2106,6 +2160,39 @@ package balboa_card_pkg;
     // [47:0] MAC address.
     logic [47:0] mac;
   } admin_port_attributes_t;
+  // The first 64 bytes of a slot.
+  typedef struct packed {
+    // [511:448] SipHash-2-4 of the header, with this field 0, and of the payload without what pads it.
+    logic [63:0] mac;
+    logic [63:0] reserved_384;
+    // [383:352] Immediate data, opaque, or a key.
+    logic [31:0] immediate;
+    // [351:320] Where in the message this slot's payload lies.
+    logic [31:0] offset;
+    // [319:288] Bytes of the whole message.
+    logic [31:0] length;
+    // [287:256] Its key.
+    logic [31:0] key;
+    // [255:192] The first byte of remote memory, of the whole message.
+    logic [63:0] address;
+    // [191:160] How many slots of the receiver's the sender has taken, modulo 2^32: as many more than that as a ring has may be on their way.
+    logic [31:0] consumed;
+    // [159:128] The number of the requester's message, from 0 on.
+    logic [31:0] message;
+    // [127:64] The slot's number, from 1 on.
+    logic [63:0] sequence;
+    logic [15:0] reserved_48;
+    // [47:32] Bytes of payload in this slot.
+    logic [15:0] bytes;
+    // [31:24] Of an answer that there is no receive: the RNR NAK timer's code.
+    logic [7:0] timer;
+    // [23:16] Flags.
+    logic [7:0] flags;
+    // [15:8] Of an answer: an cqe_status.
+    logic [7:0] status;
+    // [7:0] What it is.
+    tunnel_slot_operation_t operation;
+  } tunnel_slot_header_t;
 
   // ---- Functions
 

@@ -13,6 +13,7 @@ pub mod event;
 pub mod key;
 pub mod qp;
 pub mod transition;
+pub mod tunnel;
 pub mod window;
 pub mod wqe;
 
@@ -54,6 +55,7 @@ pub const LAYOUTS: &[&Layout] = &[
     admin::SetLink::LAYOUT,
     admin::Destroy::LAYOUT,
     admin::PortAttributes::LAYOUT,
+    tunnel::SlotHeader::LAYOUT,
 ];
 
 /// Words of bit fields that are no registers.
@@ -82,6 +84,8 @@ pub const CODES: &[Option<&Codes>] = &[
     qp::QpState::CODES,
     qp::AttributeMask::CODES,
     key::Access::CODES,
+    tunnel::SlotOperation::CODES,
+    tunnel::SlotFlags::CODES,
 ];
 
 /// Numbers that belong to no entry and no register.
@@ -92,4 +96,5 @@ pub const CONSTANTS: &[&[Constant]] = &[
     cqe::CONSTANTS,
     admin::CONSTANTS,
     qp::CONSTANTS,
+    tunnel::CONSTANTS,
 ];

@@ -25,6 +25,7 @@ const CHAPTERS: &[&str] = &[
     include_str!("document/queues.md"),
     include_str!("document/admin.md"),
     include_str!("document/sequences.md"),
+    include_str!("document/tunnel.md"),
     include_str!("document/examples.md"),
     include_str!("document/building.md"),
 ];
