@@ -182,18 +182,11 @@ pub const fn ack_timeout(code: u8) -> Option<Duration> {
     }
 }
 
-/// RNR NAK timer codes in units of 10 µs (specification, section 9.7.5: code 0 is 655.36 ms).
-// RC-63
-const RNR_TIMER_UNITS: [u32; 32] = [
-    65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
-    2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
-];
-
 /// The waiting time of an RNR NAK timer code (the low five bits of `code`).
 #[must_use]
 pub fn rnr_timeout(code: u8) -> Duration {
-    let units = RNR_TIMER_UNITS.get(usize::from(code & 0x1f)).copied().unwrap_or(0);
-    Duration::from_micros(u64::from(units).saturating_mul(10))
+    // RC-63
+    Duration::from_micros(fpga_regs::engine::qp::rnr_timeout_micros(code))
 }
 
 #[cfg(test)]

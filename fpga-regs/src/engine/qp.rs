@@ -176,3 +176,18 @@ layout! {
         dgid @ 0x40: [u8; 16],
     }
 }
+
+/// RNR NAK timer codes in units of 10 µs (specification, section 9.7.5: code 0 is 655.36 ms).
+const RNR_TIMER_UNITS: [u16; 32] = [
+    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+];
+
+/// The waiting time of an RNR NAK timer code, of which the low five bits count, in microseconds.
+#[must_use]
+pub const fn rnr_timeout_micros(code: u8) -> u64 {
+    match RNR_TIMER_UNITS[(code & 0x1f) as usize] {
+        0 => 655_360,
+        units => units as u64 * 10,
+    }
+}
