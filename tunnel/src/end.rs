@@ -1,0 +1,444 @@
+//! One QP's end: its ring and credits, whose turn it is, and how it ends.
+
+use std::collections::VecDeque;
+
+use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::qp::Attributes;
+use fpga_regs::engine::tunnel::{
+    RESERVED_SLOTS, SLOTS, SlotFlags, SlotHeader, SlotOperation, place_of,
+};
+use queue_engine::{Message, TransportError, TransportEvent};
+
+use crate::host::Host;
+use crate::mac::{Direction, Key};
+use crate::param::GAP;
+use crate::requester::{Answered, Requester};
+use crate::responder::{Responder, Stop};
+use crate::slot;
+use crate::turnover::{Due, Turnover};
+
+/// Who is at either end, and what they share.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// From here to the peer.
+    pub direction: Direction,
+    /// The key that both have.
+    pub key: Key,
+}
+
+impl Names {
+    /// The card's first sequence numbers: from the peer, and to it.
+    #[must_use]
+    pub fn first_psns(&self) -> [u32; 2] {
+        [self.direction.back(), self.direction].map(Direction::first_psn)
+    }
+}
+
+/// What is to be done for an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// To write the bytes that were made to this place of the peer's ring.
+    Slot(usize),
+    /// To rewrite the QP's context, so many slots after the first ones each way: first those sent, then those taken.
+    Rewrite(u64, u64),
+    /// Nothing now.
+    Nothing,
+}
+
+/// The keys of slots: with the number of the sender's program, and with that of the receiver's.
+#[derive(Debug)]
+struct Keys {
+    to_peer_own: Option<Key>,
+    to_peer: Key,
+    from_peer_own: Key,
+    from_peer: Option<Key>,
+}
+
+/// How far an end is.
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    Live,
+    /// The peer is to be told why; then these are told here.
+    Parting(Vec<TransportEvent>),
+    Ended,
+}
+
+/// One QP's end of the tunnel.
+#[derive(Debug)]
+pub struct End {
+    qpn: u32,
+    names: Names,
+    state: State,
+    requester: Requester,
+    responder: Responder,
+    keys: Keys,
+    /// The number of the last slot that was made, and of the last one that was taken.
+    sent: u64,
+    taken: u64,
+    /// How many the peer has said to have taken, and how many it was told.
+    peer_took: u32,
+    told: u32,
+    turnover: Turnover,
+    /// Both numbers at the last one, and how many packets are between two.
+    turned: (u64, u64),
+    between: u64,
+    /// Answers were last, so requests come next.
+    answered: bool,
+    /// When the peer was heard, when its ring was looked at, and how long it may be silent.
+    heard: u64,
+    looked: u64,
+    watchdog: u64,
+    events: VecDeque<TransportEvent>,
+    payload: Vec<u8>,
+}
+
+impl End {
+    /// The end of a QP that goes to RTR, with what its program has named, and the packets between two turnovers.
+    #[must_use]
+    pub fn new(
+        now: u64,
+        qpn: u32,
+        names: Names,
+        attributes: &Attributes,
+        watchdog: u64,
+        between: u32,
+    ) -> Self {
+        let Names { direction, key } = names;
+        let number = attributes.rq_psn;
+        Self {
+            qpn,
+            names,
+            state: State::Live,
+            requester: Requester::default(),
+            responder: Responder::new(attributes.min_rnr_timer),
+            keys: Keys {
+                to_peer_own: None,
+                to_peer: key.of_slots(direction, number),
+                from_peer_own: key.of_slots(direction.back(), number),
+                from_peer: None,
+            },
+            sent: 0,
+            taken: 0,
+            peer_took: 0,
+            told: 0,
+            turnover: Turnover::None,
+            turned: (0, 0),
+            between: between.into(),
+            answered: false,
+            heard: now,
+            looked: now,
+            watchdog,
+            events: VecDeque::new(),
+            payload: Vec::new(),
+        }
+    }
+
+    /// Lets the QP send: RTS.
+    pub fn let_send(&mut self, attributes: &Attributes) {
+        let Names { direction, key } = self.names;
+        let number = attributes.sq_psn;
+        self.keys.to_peer_own = Some(key.of_slots(direction, number));
+        self.keys.from_peer = Some(key.of_slots(direction.back(), number));
+        self.requester.begin(attributes.rnr_retry, attributes.max_rd_atomic);
+        self.responder.set_timer(attributes.min_rnr_timer);
+    }
+
+    /// Ends without a word: the program has asked for it.
+    pub fn end(&mut self) {
+        self.state = State::Ended;
+        self.events.clear();
+    }
+
+    /// Whether it has anything to hear or to say.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.state != State::Ended
+    }
+
+    /// Whether its program can use it.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.state == State::Live
+    }
+
+    /// The peer's QPN.
+    #[must_use]
+    pub fn peer(&self) -> u32 {
+        self.names.direction.to.1
+    }
+
+    /// Whether the peer waits for answers that are not in slots yet.
+    #[must_use]
+    pub fn has_replies(&self) -> bool {
+        self.responder.has_replies()
+    }
+
+    /// Messages that it takes.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.requester.room()
+    }
+
+    /// Takes a message.
+    ///
+    /// # Errors
+    /// [`TransportError`]; nothing was taken.
+    pub fn submit(&mut self, now: u64, message: &Message) -> Result<u64, TransportError> {
+        if self.state != State::Live || self.keys.to_peer_own.is_none() {
+            return Err(TransportError::WrongState);
+        }
+        if self.requester.is_empty() {
+            self.heard = now;
+        }
+        self.requester.submit(message)
+    }
+
+    /// What became of messages.
+    pub fn take_event(&mut self) -> Option<TransportEvent> {
+        self.events.pop_front()
+    }
+
+    /// The number of the slot that comes next, and its place in the ring.
+    #[must_use]
+    pub fn expected(&self) -> Option<(u64, usize)> {
+        let next = self.taken.wrapping_add(1);
+        (self.state == State::Live).then(|| (next, place_of(next)))
+    }
+
+    /// Takes the slot that comes next, if a copy of its place has it; `true` if so.
+    pub fn receive(&mut self, now: u64, copy: &[u8], host: &mut impl Host) -> bool {
+        let Some((next, _)) = self.expected() else { return false };
+        let Keys { from_peer_own, from_peer, .. } = self.keys;
+        let key_of = |flags: SlotFlags| match flags.contains(SlotFlags::OWN_NUMBER) {
+            true => Some(from_peer_own),
+            false => from_peer,
+        };
+        let Some((header, payload)) = slot::read(copy, next, key_of) else { return false };
+        self.taken = next;
+        self.heard = now;
+        let sent = self.sent as u32;
+        if sent.wrapping_sub(header.consumed) > sent.wrapping_sub(self.peer_took) {
+            self.fail(Status::BadResponse);
+            return true;
+        }
+        self.peer_took = header.consumed;
+        match header.operation {
+            SlotOperation::Answer | SlotOperation::Data | SlotOperation::Value => {
+                let answered = self.requester.answer(now, self.qpn, &header, payload, host);
+                self.tell(answered);
+            }
+            SlotOperation::Credit => {}
+            SlotOperation::Pause
+            | SlotOperation::Paused
+            | SlotOperation::Rewritten
+            | SlotOperation::Resume => {
+                let leads = self.leads();
+                if !self.turnover.hear(header.operation, leads) {
+                    self.fail(Status::BadResponse);
+                } else if self.turnover == Turnover::None {
+                    self.turned = (self.sent, self.taken);
+                }
+            }
+            _ => match self.responder.request(self.qpn, &header, payload, host) {
+                Ok(None) => {}
+                Ok(Some(received)) => self.events.push_back(TransportEvent::Received(received)),
+                Err(stop) => self.part(now, stop),
+            },
+        }
+        true
+    }
+
+    /// Tells what an answer came to.
+    fn tell(&mut self, answered: Answered) {
+        let qpn = self.qpn;
+        let (Answered::Complete(count) | Answered::Failed(count, _)) = answered;
+        if count > 0 {
+            self.events.push_back(TransportEvent::Completed { qpn, count });
+        }
+        if let Answered::Failed(_, status) = answered {
+            self.fail(status);
+        }
+    }
+
+    /// Ends the QP: the oldest message with a status, if there is one.
+    pub fn fail(&mut self, status: Status) {
+        if self.state == State::Ended {
+            return;
+        }
+        let qpn = self.qpn;
+        let unknown = self.requester.unknown();
+        if unknown > 0 {
+            log::warn!(
+                "QP {qpn}: {unknown} atomics were not answered, and may have been executed or not"
+            );
+        }
+        let parting = std::mem::replace(&mut self.state, State::Ended);
+        if let State::Parting(events) = parting {
+            self.events.extend(events);
+            return;
+        }
+        self.events.push_back(match self.requester.is_empty() {
+            true => TransportEvent::Error { qpn },
+            false => TransportEvent::Failed { qpn, status },
+        });
+    }
+
+    /// Ends the QP for what its peer has asked for, as soon as that has been told.
+    fn part(&mut self, now: u64, stop: Stop) {
+        let qpn = self.qpn;
+        let mut events = Vec::new();
+        if let Some(event) = stop.event {
+            events.push(TransportEvent::Async { qpn, event });
+        }
+        events.push(match stop.receive {
+            Some(status) => TransportEvent::ReceiveFailed { qpn, status },
+            None => TransportEvent::Error { qpn },
+        });
+        self.heard = now;
+        self.state = State::Parting(events);
+    }
+
+    /// Which of the two asks for a turnover.
+    fn leads(&self) -> bool {
+        let Direction { from, to } = self.names.direction;
+        from < to
+    }
+
+    /// Does what time asks for. Time in which nobody looked is nobody's silence: this process may have been stopped, and the
+    /// peer with it.
+    pub fn advance(&mut self, now: u64, quiet: bool) {
+        let missed = now.saturating_sub(self.looked).saturating_sub(GAP);
+        self.looked = now;
+        self.heard = self.heard.saturating_add(missed).min(now);
+        if self.state == State::Live {
+            if let Some(status) = self.requester.failed() {
+                self.fail(status);
+            }
+        }
+        let since = self.heard.max(self.requester.not_before());
+        let silent = now.saturating_sub(since) >= self.watchdog;
+        let waits = !self.requester.is_empty() || self.turnover != Turnover::None;
+        match &self.state {
+            State::Parting(_) if silent || quiet && !self.responder.has_replies() => {
+                self.fail(Status::Flushed);
+            }
+            State::Live if silent && waits => {
+                log::warn!(
+                    "QP {}: its peer's end of the tunnel has answered nothing for {} ms",
+                    self.qpn,
+                    self.watchdog.wrapping_div(1_000_000)
+                );
+                self.fail(Status::RetryExceeded);
+            }
+            _ => {}
+        }
+        let (sent, taken) = self.turned;
+        let due = |now: u64, before: u64| now.saturating_sub(before) >= self.between;
+        let is_due = due(self.sent, sent) || due(self.taken, taken);
+        if self.state == State::Live && self.turnover == Turnover::None && self.leads() && is_due {
+            self.turnover = Turnover::Pause;
+        }
+    }
+
+    /// Slots that may be made.
+    fn credits(&self) -> u32 {
+        SLOTS.saturating_sub((self.sent as u32).wrapping_sub(self.peer_took))
+    }
+
+    /// What comes next; the bytes of a slot are put into `slot`. `quiet` says that the card has acknowledged all that was sent.
+    pub fn next(
+        &mut self,
+        now: u64,
+        quiet: bool,
+        host: &mut impl Host,
+        slot: &mut Vec<u8>,
+    ) -> Step {
+        if self.state == State::Ended {
+            return Step::Nothing;
+        }
+        match self.turnover.due(quiet) {
+            Some(Due::Rewrite) => {
+                self.turnover.done();
+                return Step::Rewrite(self.sent, self.taken);
+            }
+            Some(Due::Slot(operation)) if self.credits() > 0 => {
+                self.turnover.done();
+                if self.turnover == Turnover::None {
+                    self.turned = (self.sent.wrapping_add(1), self.taken);
+                }
+                return self.control(operation, slot);
+            }
+            _ if self.turnover != Turnover::None => return Step::Nothing,
+            _ => {}
+        }
+        if self.credits() > RESERVED_SLOTS {
+            let mut payload = std::mem::take(&mut self.payload);
+            let header = self.message_slot(now, host, &mut payload);
+            let step = match header {
+                Some(header) => self.emit(&header, &payload, slot),
+                None => Step::Nothing,
+            };
+            self.payload = payload;
+            if step != Step::Nothing {
+                return step;
+            }
+        }
+        let untold = (self.taken as u32).wrapping_sub(self.told);
+        if untold >= SLOTS / 2 && self.credits() > 0 {
+            return self.control(SlotOperation::Credit, slot);
+        }
+        Step::Nothing
+    }
+
+    /// A slot of answers or requests, by turns.
+    fn message_slot(
+        &mut self,
+        now: u64,
+        host: &mut impl Host,
+        payload: &mut Vec<u8>,
+    ) -> Option<SlotHeader> {
+        let asks_first = self.answered && self.state == State::Live;
+        for asks in [asks_first, !asks_first] {
+            if asks {
+                if self.state != State::Live {
+                    continue;
+                }
+                if let Some(mut header) = self.requester.next_slot(now, self.qpn, host, payload) {
+                    header.flags |= SlotFlags::OWN_NUMBER;
+                    self.answered = false;
+                    return Some(header);
+                }
+                continue;
+            }
+            let mut answer = self.responder.next_slot(self.qpn, host, payload);
+            if let Err(stop) = answer {
+                if self.state == State::Live {
+                    self.part(now, stop);
+                }
+                answer = self.responder.next_slot(self.qpn, host, payload);
+            }
+            if let Ok(Some(header)) = answer {
+                self.answered = true;
+                return Some(header);
+            }
+        }
+        None
+    }
+
+    /// A slot without payload.
+    fn control(&mut self, operation: SlotOperation, slot: &mut Vec<u8>) -> Step {
+        let knows = self.keys.to_peer_own.is_some();
+        let flags = if knows { SlotFlags::OWN_NUMBER } else { SlotFlags::empty() };
+        self.emit(&SlotHeader { operation, flags, ..SlotHeader::default() }, &[], slot)
+    }
+
+    fn emit(&mut self, header: &SlotHeader, payload: &[u8], slot: &mut Vec<u8>) -> Step {
+        self.sent = self.sent.wrapping_add(1);
+        self.told = self.taken as u32;
+        let header = SlotHeader { sequence: self.sent, consumed: self.told, ..*header };
+        let Keys { to_peer_own, to_peer, .. } = self.keys;
+        let own = to_peer_own.filter(|_| header.flags.contains(SlotFlags::OWN_NUMBER));
+        slot::write(&header, payload, &own.unwrap_or(to_peer), slot);
+        Step::Slot(place_of(self.sent))
+    }
+}

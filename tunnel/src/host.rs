@@ -1,0 +1,52 @@
+//! What an end asks of the engine that it is a transport of, and of host memory.
+
+use fpga_regs::engine::wqe::AtomicOperation;
+use queue_engine::{Payload, ReceiveError, RemoteAccess, TakenReceive, Unreachable};
+
+/// The engine, and memory of its programs.
+pub trait Host {
+    /// Whether a peer may do something to memory through a QP.
+    fn allows(&self, qpn: u32, rkey: u32, address: u64, length: u64, access: RemoteAccess) -> bool;
+
+    /// Takes the next receive of a QP.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    fn take_receive(&mut self, qpn: u32) -> Result<TakenReceive, ReceiveError>;
+
+    /// Copies bytes of a payload, from an offset on.
+    ///
+    /// # Errors
+    /// [`Unreachable`]; the bytes are then anything.
+    fn read(
+        &mut self,
+        qpn: u32,
+        payload: Payload,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), Unreachable>;
+
+    /// Copies bytes into a payload, from an offset on.
+    ///
+    /// # Errors
+    /// [`Unreachable`]; some of them may be there.
+    fn write(
+        &mut self,
+        qpn: u32,
+        payload: Payload,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<(), Unreachable>;
+
+    /// Executes an atomic on memory that a peer named, as one with those of all QPs of the card; the value before.
+    ///
+    /// # Errors
+    /// [`Unreachable`]; nothing was written.
+    fn atomic(
+        &mut self,
+        qpn: u32,
+        rkey: u32,
+        address: u64,
+        operation: AtomicOperation,
+    ) -> Result<u64, Unreachable>;
+}

@@ -1,0 +1,27 @@
+//! The tunnel between two published cards: its ends, without I/O, clock or threads.
+//!
+//! [`fpga_regs::engine::tunnel`] lays down what is said. An [`End`] is one QP's: it makes slots of the messages that it is
+//! given, and takes the peer's slots, which are hostile. What writes slots into the peer's ring, and when, is another's
+//! concern; what they do to memory and queues it asks a [`Host`] for.
+
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects
+)]
+
+mod end;
+mod host;
+mod mac;
+pub mod param;
+mod requester;
+mod responder;
+mod slot;
+mod turnover;
+
+pub use end::{End, Names, Step};
+pub use host::Host;
+pub use mac::{Direction, Key};
