@@ -69,7 +69,7 @@ pub fn bring_up_with(
             }
             let wanted = hosted::Found { regions: found.regions, small: found.small };
             let below = Arc::clone(&backend);
-            Some(Arc::new(Hosted::new(number, below, wanted, address, options)?))
+            Some(Arc::new(Hosted::new(number, below, wanted, address, &options)?))
         }
     };
     let backend = hosted.clone().map_or(backend, |hosted| hosted as Arc<dyn CardBackend>);
@@ -213,7 +213,7 @@ impl Device {
         // What is still mapped belongs to engines that are no more, or was leaked to them.
         self.backend.dma_unmap(ARENA_START, ARENA_END - ARENA_START)?;
         let backend = Arc::clone(&self.backend);
-        let (number, options) = (self.number, self.options);
+        let (number, options) = (self.number, self.options.clone());
         let mut new = bring_up_with(number, backend, self.address, &self.manifest, options)?;
         // A card without engines has no more than its own addresses.
         let (mut gids, mut vlans) = (self.gids.clone(), self.vlans.clone());

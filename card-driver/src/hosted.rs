@@ -11,6 +11,7 @@ mod memory;
 mod thread;
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +30,7 @@ use hostmem::{
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use softcard::WatchFilter;
-use stock_engine::{Budget, Gone, Pages, Posts, Settings};
+use stock_engine::{Budget, Carrier, Gone, Key, Pages, Posts, Settings};
 
 use self::core::{Bank, Core, UNDER_WAY_BYTES};
 use self::layout::Layout;
@@ -41,19 +42,26 @@ use crate::lock::lock;
 use crate::shell::Shell;
 use crate::spaces::Spaces;
 
-/// How long the peer of an engine on a thread of balboad's may be silent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What an engine on a thread of balboad's is told of its peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostedOptions {
     /// Without an answer for so long a queue pair fails.
     pub watchdog: Duration,
+    /// Those with the other end of the tunnel, by IPv4 address, and the 16 bytes that are shared with each.
+    pub peers: BTreeMap<Ipv4Addr, [u8; 16]>,
 }
 
 impl Default for HostedOptions {
     fn default() -> Self {
-        Self { watchdog: Duration::from_nanos(stock_engine::param::WATCHDOG) }
+        let watchdog = Duration::from_nanos(stock_engine::param::WATCHDOG);
+        Self { watchdog, peers: BTreeMap::new() }
     }
 }
 
+/// How long a queue pair that ends is waited for, until its peer has its answers, and how long between two looks. With less
+/// a busy machine would tell the peer of no answer at all.
+const ANSWERED: Duration = Duration::from_millis(100);
+const STEP: Duration = Duration::from_micros(50);
 /// Byte offset of the asleep word in the thread's page.
 const ASLEEP: u32 = softcard::thread_page::ASLEEP_OFFSET;
 /// Byte offset of the lock that dies with the thread.
@@ -102,14 +110,24 @@ impl Hosted {
         below: Arc<dyn CardBackend>,
         Found { regions, small }: Found,
         address: PortAddress,
-        options: HostedOptions,
+        options: &HostedOptions,
     ) -> Result<Self, Error> {
         let failed = |why: &str| Error::BringUp { card, why: why.into() };
         let start = Layout::start(&below.iova_ranges()?);
         let start = start.ok_or_else(|| failed("its bus has no room for 9 GiB of addresses"))?;
-        let layout = Arc::new(Layout::map(start, regions, &*below)?);
+        let HostedOptions { watchdog, peers } = options;
+        let own = address.ip;
+        let peers = peers.iter().filter(|(peer, _)| **peer != own);
+        let peers = peers.map(|(peer, key)| (u32::from(*peer), Key::new(*key)));
+        let peers: Arc<BTreeMap<_, _>> = Arc::new(peers.collect());
+        if !peers.is_empty() && below.grant_kind() == GrantKind::Device {
+            return Err(failed(
+                "the tunnel copies memory of programs, and reaches that of software cards' alone so far; leave --tunnel and --tunnel-peers out",
+            ));
+        }
+        let layout = Arc::new(Layout::map(start, regions, !peers.is_empty(), &*below)?);
         let memory = HostMemory::default();
-        let budget = Budget::default();
+        let (budget, atomics) = (Budget::default(), Arc::default());
         let mut cores = Vec::new();
         for vfpga in 0..regions {
             let mut bank = Bank { card: Arc::clone(&below), vfpga };
@@ -118,13 +136,17 @@ impl Hosted {
                 vfpga,
                 ipv4: address.ip.into(),
                 mac: address.mac(),
-                watchdog: u64::try_from(options.watchdog.as_nanos()).unwrap_or(u64::MAX),
+                watchdog: u64::try_from(watchdog.as_nanos()).unwrap_or(u64::MAX),
+                peers: Arc::clone(&peers),
+                ..Settings::default()
             };
             let posts = Posts::new(bank, settings, budget.clone());
             let hpid = std::process::id().wrapping_shl(6);
             let pages = Pages::new(small, hpid, layout.sinks(vfpga));
             let pages = pages.ok_or_else(|| failed("its small pages are not of 4 KiB"))?;
-            let core = Core::new(vfpga, posts, pages, memory.clone(), Arc::clone(&layout));
+            let (carrier, layout) = (Carrier::new(posts), Arc::clone(&layout));
+            let atomics = Arc::clone(&atomics);
+            let core = Core::new(vfpga, carrier, pages, memory.clone(), layout, atomics);
             cores.push(Mutex::new(core));
         }
         let (words, page) = memfd::create_read_only_for_others("balboa-engine", PAGE_BYTES)?;
@@ -221,8 +243,8 @@ impl Shared {
         let now = self.now();
         let interrupt = {
             let mut core = lock(core);
-            let Core { engine, posts, .. } = &mut *core;
-            engine.write_register(register, value, posts);
+            let Core { engine, carrier, .. } = &mut *core;
+            engine.write_register(register, value, carrier);
             core.turn(now);
             core.engine.take_interrupt()
         };
@@ -363,9 +385,9 @@ impl CardBackend for Hosted {
         let outcome = self.shared.below.reset();
         for core in &self.shared.cores {
             let mut core = lock(core);
-            let Core { engine, posts, pages, .. } = &mut *core;
-            engine.reset(posts);
-            posts.reset();
+            let Core { engine, carrier, pages, .. } = &mut *core;
+            engine.reset(carrier);
+            carrier.reset();
             pages.reset();
         }
         outcome
@@ -386,10 +408,11 @@ impl CardBackend for Hosted {
 
     fn port_counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.shared.below.port_counters();
-        let mut sums = [0u64; 6];
+        let mut sums = [0u64; 9];
         for core in &self.shared.cores {
             let core = lock(core);
-            let (tally, (conflicts, sinkings)) = (core.posts.tally(), core.pages.counts());
+            let (tally, (conflicts, sinkings)) = (core.carrier.posts.tally(), core.pages.counts());
+            let tunnel = core.carrier.tally();
             let values = [
                 tally.posts,
                 tally.refused,
@@ -397,6 +420,9 @@ impl CardBackend for Hosted {
                 tally.lost_reads,
                 conflicts,
                 sinkings,
+                tunnel.sent,
+                tunnel.taken,
+                tunnel.turnovers,
             ];
             for (sum, value) in sums.iter_mut().zip(values) {
                 *sum = sum.saturating_add(value);
@@ -409,6 +435,9 @@ impl CardBackend for Hosted {
             "engine_lost_reads",
             "engine_page_conflicts",
             "engine_pages_of_nobody",
+            "tunnel_slots_sent",
+            "tunnel_slots_taken",
+            "tunnel_turnovers",
         ];
         counters.extend(names.into_iter().zip(sums));
         counters
@@ -458,11 +487,21 @@ impl Spaces for Hosted {
         core.map(|core| lock(core).replace(ranges, most)).unwrap_or_default()
     }
 
+    fn settle(&self, vfpga: u8, qpn: u32) {
+        let Some(core) = self.shared.core(vfpga) else { return };
+        let until = Instant::now() + ANSWERED;
+        while lock(core).carrier.owes(qpn) && Instant::now() < until {
+            // The thread is there, or the card is gone.
+            let _ = self.shared.waker.wake_if_asleep();
+            std::thread::sleep(STEP);
+        }
+    }
+
     fn close(&self, vfpga: u8, qpn: u32, most: usize) -> Vec<Gone> {
         let Some(core) = self.shared.core(vfpga) else { return Vec::new() };
         let mut core = lock(core);
-        let Some(ctid) = core.posts.ctid(qpn) else { return Vec::new() };
-        core.posts.close(ctid);
+        let Some(ctid) = core.carrier.posts.ctid(qpn) else { return Vec::new() };
+        core.carrier.posts.close(ctid);
         core.pages.close(ctid, most)
     }
 

@@ -237,6 +237,7 @@ impl Shell {
     /// [`Error::Dead`] when the card does not confirm.
     pub fn end_space(&self, index: u8, qpn: u32) -> Result<(), Error> {
         let Some(spaces) = self.backend.spaces() else { return Ok(()) };
+        spaces.settle(index, qpn);
         while self.redirect(index, || spaces.close(index, qpn, ROW))? {}
         Ok(())
     }

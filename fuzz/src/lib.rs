@@ -65,6 +65,13 @@ pub const TARGETS: &[Target] = &[
         run: targets::stock::run,
     },
     Target {
+        name: "slots",
+        about: "an end of the tunnel, fed with slots of a peer that has the key, messages and the passing of time",
+        inputs: 3_000,
+        longest: 2048,
+        run: targets::slots::run,
+    },
+    Target {
         name: "mad",
         about: "the parser of the connection manager's messages, fed with datagrams",
         inputs: 60_000,

@@ -15,4 +15,5 @@ pub mod metrics;
 pub mod multicast;
 pub mod rc;
 pub mod shared;
+pub mod slots;
 pub mod stock;

@@ -49,6 +49,11 @@ fn the_model_of_the_published_card_holds() {
 }
 
 #[test]
+fn an_end_of_the_tunnel_holds() {
+    holds("slots");
+}
+
+#[test]
 fn messages_of_connection_managers_parse_or_are_refused() {
     holds("mad");
 }

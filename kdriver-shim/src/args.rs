@@ -81,10 +81,14 @@ pub struct Args {
     /// the published stack, over which balboad hosts the engine; for all of them unless CARD is given
     #[arg(long = "soft-image", value_name = "[CARD=]vqe|stock")]
     pub images: Vec<ImageFor>,
-    /// What a published bitstream cannot carry between two balboads goes through a tunnel, or is refused (off) [default:
-    /// off, which is all there is so far]
-    #[arg(long, value_name = "off")]
+    /// What a published bitstream cannot carry goes through a tunnel between such cards of this balboad, or is refused
+    /// (off) [default: off]
+    #[arg(long, value_name = "on|off")]
     pub tunnel: Option<Tunnel>,
+    /// And through one to cards of other balboads: a file of yours alone, each line a card's IPv4 address and the 32
+    /// hexadecimal digits that you share with its balboad, whose file has the same ones with your card's address
+    #[arg(long, value_name = "FILE")]
+    pub tunnel_peers: Option<PathBuf>,
     /// Fail a queue pair of a card with a published bitstream when its peer is silent for so many milliseconds [default: 500]
     #[arg(long, value_name = "MS")]
     pub watchdog: Option<Watchdog>,
@@ -151,6 +155,8 @@ impl FromStr for Watchdog {
 pub enum Tunnel {
     /// It is refused.
     Off,
+    /// It does.
+    On,
 }
 
 impl FromStr for Tunnel {
@@ -159,8 +165,8 @@ impl FromStr for Tunnel {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "off" => Ok(Self::Off),
-            "on" => Err("the tunnel is not built yet; leave --tunnel out, or write off".into()),
-            _ => Err("write off, the only value there is so far".into()),
+            "on" => Ok(Self::On),
+            _ => Err("write on or off".into()),
         }
     }
 }
@@ -402,12 +408,12 @@ mod tests {
     }
 
     #[test]
-    fn the_tunnel_is_off_and_on_is_refused_by_a_sentence() {
+    fn the_tunnel_is_on_or_off() {
         let parse =
             |args: &[&str]| Args::try_parse_from([&["balboad", "--soft", "1"], args].concat());
         assert_eq!(parse(&["--tunnel", "off"]).unwrap().tunnel, Some(Tunnel::Off));
-        let why = parse(&["--tunnel", "on"]).unwrap_err().to_string();
-        assert!(why.contains("the tunnel is not built yet"), "{why}");
+        assert_eq!(parse(&["--tunnel", "on"]).unwrap().tunnel, Some(Tunnel::On));
+        assert!(parse(&["--tunnel", "perhaps"]).is_err());
         assert!(parse(&["--watchdog", "399"]).is_err(), "the card still repeats then");
     }
 

@@ -42,6 +42,7 @@ struct Keys {
     soft_map: Vec<Text<ForCard<MapName>>>,
     soft_image: Vec<Text<ImageFor>>,
     tunnel: Option<Text<Tunnel>>,
+    tunnel_peers: Option<PathBuf>,
     watchdog: Option<Watchdog>,
     fault: Vec<Text<FaultSpec>>,
     pcap: Option<PathBuf>,
@@ -102,6 +103,7 @@ impl Args {
         list(&mut self.faults, keys.fault);
         one(&mut self.soft, keys.soft);
         one(&mut self.tunnel, keys.tunnel.map(|tunnel| tunnel.0));
+        one(&mut self.tunnel_peers, keys.tunnel_peers);
         one(&mut self.watchdog, keys.watchdog);
         one(&mut self.pcap, keys.pcap);
         one(&mut self.seed, keys.seed);
@@ -126,6 +128,7 @@ impl Args {
             ("soft-map", self.maps == new.maps),
             ("soft-image", self.images == new.images),
             ("tunnel", self.tunnel == new.tunnel),
+            ("tunnel-peers", self.tunnel_peers == new.tunnel_peers),
             ("watchdog", self.watchdog == new.watchdog),
             ("fault", self.faults == new.faults),
             ("pcap", self.pcap == new.pcap),

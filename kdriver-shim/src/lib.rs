@@ -50,5 +50,6 @@ pub mod service;
 pub mod session;
 pub mod state_dir;
 pub mod status;
+pub mod tunnel;
 pub mod undo;
 pub mod xrc;

@@ -27,6 +27,7 @@ use kdriver_shim::images::{self, Known};
 use kdriver_shim::server::Server;
 use kdriver_shim::service::{self, Watchdog};
 use kdriver_shim::state_dir::StateDir;
+use kdriver_shim::tunnel;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -165,7 +166,9 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
         restored.extend(recall(&backend, &wanted.manifest(number)?, &store).map(|it| (number, it)));
         backends.push(Arc::new(backend));
     }
-    let options = HostedOptions { watchdog: Duration::from_millis(args.watchdog()) };
+    let watchdog = Duration::from_millis(args.watchdog());
+    let peers = tunnel::peers(args, wanted, |card| restored.get(&card).map(|it| it.manifest.engine))?;
+    let options = HostedOptions { watchdog, peers };
     let cards = start(wanted, backends, restored, options)?;
     let count = cards.len();
     let listener = match handed {
@@ -245,7 +248,7 @@ fn start(
             Some(Known { manifest, record, .. }) => (manifest, Some(record)),
             None => (wanted.manifest(number)?, None),
         };
-        cards.push(Card::start(number, backend, *address, manifest, record, options)?);
+        cards.push(Card::start(number, backend, *address, manifest, record, options.clone())?);
     }
     Ok(cards)
 }

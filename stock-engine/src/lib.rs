@@ -6,7 +6,9 @@
 //! silent. [`Pages`] says what the TLB of the vFPGA is to know: memory of programs for the QPs that may reach it, and a
 //! *sink* in its place where there is none (any more), for a refused page would stop the card.
 //!
-//! Whoever drives it calls [`Posts::advance`] while [`Posts::is_waiting`], and does what [`Posts::lost`] asks for.
+//! [`Carrier`] sends messages through the tunnel where the peer has its other end, in slots that it posts.
+//!
+//! Whoever drives it calls [`Carrier::advance`] while [`Carrier::is_waiting`], and does what [`Posts::lost`] asks for.
 
 #![forbid(unsafe_code)]
 #![deny(
@@ -17,14 +19,17 @@
     clippy::arithmetic_side_effects
 )]
 
+mod carrier;
 mod pages;
 pub mod param;
 mod posts;
 mod space;
 mod verbs;
 
+pub use carrier::{Carrier, Memory, TunnelTally};
 pub use pages::{Gone, Pages};
 pub use posts::{Budget, Locate, Posts, Registers, Settings, Tally};
+pub use tunnel::{Host, Key};
 
 /// The address by which a QP's posts name local memory that the card's bus has at `iova`: no program has memory there.
 #[must_use]

@@ -42,3 +42,7 @@ pub const ASTRAY_BYTES: u64 = 2 << 20;
 pub const LOCAL: u64 = 1 << 47;
 /// Inline payloads of a QP that are kept until they are sent: as many as it has posts out.
 pub const BOUNCES: u8 = WINDOW;
+/// Slots of the tunnel that a QP has ready to be posted, or out.
+pub const STAGED: u8 = WINDOW;
+/// Slots that are taken from a ring before others have their turn.
+pub const TURN: usize = 16;

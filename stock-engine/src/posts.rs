@@ -1,19 +1,21 @@
 //! Posts and their ends: what goes into the command queue of a vFPGA, whose turn it is, and what the counters say.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use fpga_regs::coyote::vfpga::{self as v, Command, CommandQueue, CompletionCounters, Stream};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::QpState;
+use fpga_regs::engine::tunnel::TURNOVER;
 use queue_engine::{TransportEvent, Unreachable};
+use tunnel::{Key, Names};
 
 use crate::param::{
     BOUNCES, CTIDS, GAP, KEPT, LEFT_TO_OTHERS, ON_THE_WAY, PACKET, QUEUED, READ_POST, READS,
     READS_OF_QP, SHARE, WATCHDOG, WINDOW, WRITE_POST,
 };
-use crate::space::{Kind, Out, Qp, Space};
+use crate::space::{Kind, Out, Qp, Queued, Space};
 
 /// The bank of control registers of a vFPGA.
 pub trait Registers {
@@ -88,11 +90,22 @@ pub struct Settings {
     pub mac: [u8; 6],
     /// Nanoseconds without progress after which a peer counts as dead.
     pub watchdog: u64,
+    /// By IPv4 address, the key that is shared with the other end of the tunnel: peers that are not here have none.
+    pub peers: Arc<BTreeMap<u32, Key>>,
+    /// Packets of the tunnel between two turnovers of a QP.
+    pub turnover: u32,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { vfpga: 0, ipv4: 0, mac: [0; 6], watchdog: WATCHDOG }
+        Self {
+            vfpga: 0,
+            ipv4: 0,
+            mac: [0; 6],
+            watchdog: WATCHDOG,
+            peers: Arc::default(),
+            turnover: TURNOVER,
+        }
     }
 }
 
@@ -170,6 +183,45 @@ impl<R: Registers> Posts<R> {
     #[must_use]
     pub fn ctid(&self, qpn: u32) -> Option<u8> {
         (qpn >> 6 == u32::from(self.settings.vfpga)).then_some((qpn & 0x3f) as u8)
+    }
+
+    /// Posts the bytes of a slot, which lie at `local` until its end is told: `false` where the QP cannot.
+    pub(crate) fn post(
+        &mut self,
+        now: u64,
+        ctid: u8,
+        local: u64,
+        remote: u64,
+        length: u32,
+    ) -> bool {
+        let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return false };
+        if space.lost.is_some() || space.closed {
+            return false;
+        }
+        if space.out.is_empty() {
+            space.progress = now;
+        }
+        let Some(qp) = &mut space.qp else { return false };
+        let (posted, failed, staged) = (0, None, Some(local));
+        qp.messages.push_back(Queued { remote, length, posted, failed, staged });
+        qp.next = qp.next.wrapping_add(1);
+        true
+    }
+
+    /// Whether any peer has the other end of a tunnel.
+    #[must_use]
+    pub fn has_tunnel(&self) -> bool {
+        !self.settings.peers.is_empty()
+    }
+
+    /// Who is at the ends of the tunnel that a QP goes through, if it does.
+    pub(crate) fn names(&self, ctid: u8) -> Option<Names> {
+        self.spaces.get(usize::from(ctid))?.qp.as_ref()?.tunnel
+    }
+
+    /// Nanoseconds that a peer may be silent, and packets between two turnovers.
+    pub(crate) fn silence(&self) -> (u64, u32) {
+        (self.settings.watchdog, self.settings.turnover)
     }
 
     /// The address space of a QP.
@@ -448,7 +500,10 @@ impl<R: Registers> Posts<R> {
             return Step::Full;
         }
         let (offset, slot) = (message.posted, *posts % BOUNCES);
-        let found = locate.locate(qpn, number, offset, left.min(most), slot);
+        let found = match message.staged {
+            Some(local) => Ok((local, left)),
+            None => locate.locate(qpn, number, offset, left.min(most), slot),
+        };
         let (local, length) = match found {
             Ok((local, length)) if length > 0 && length % 4 == 0 => (local, length),
             outcome => {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::Attributes;
+use tunnel::Names;
 
 /// The one kind of request that a QP makes: WRITEs of its peer and its own READs would meet in one cursor of the card's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub(crate) struct Queued {
     pub(crate) posted: u32,
     /// It goes no further, for this reason.
     pub(crate) failed: Option<Status>,
+    /// Of a slot of the tunnel: where its bytes lie.
+    pub(crate) staged: Option<u64>,
 }
 
 /// A queue pair.
@@ -50,6 +53,8 @@ pub(crate) struct Qp {
     pub(crate) proven: bool,
     /// The counters of local reads and writes when it was connected.
     pub(crate) before: u64,
+    /// It goes through the tunnel.
+    pub(crate) tunnel: Option<Names>,
 }
 
 impl Qp {

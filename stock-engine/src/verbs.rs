@@ -4,6 +4,7 @@ use fpga_regs::coyote::vfpga::{self as v, ArpLookup, RdmaConnection0, RdmaContex
 use fpga_regs::engine::admin::{AdminStatus, COUNTERS, CreateQp, PortAttributes};
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use queue_engine::{LocalGid, Message, Operation, Transport, TransportError};
+use tunnel::{Direction, Names};
 
 use crate::param::{CTIDS, MESSAGES, SETTLE};
 use crate::posts::{Posts, Registers};
@@ -69,11 +70,6 @@ impl<R: Registers> Posts<R> {
 
     /// Checks that a published card can have such a connection; the peer's IPv4 address.
     fn check_path(&mut self, qpn: u32, wanted: &Attributes) -> Result<u32, AdminStatus> {
-        if wanted.path_mtu != MTU {
-            let why =
-                "a published card sends packets of 4096 bytes; another path MTU needs the tunnel";
-            return Err(self.refuse(qpn, why));
-        }
         let own = self.gids.get(usize::from(wanted.sgid_index)).copied().flatten();
         let own = own.filter(|LocalGid { vlan, .. }| *vlan == 0).and_then(|it| ipv4_of(it.gid));
         if own != Some(self.settings.ipv4) {
@@ -85,17 +81,20 @@ impl<R: Registers> Posts<R> {
             return Err(self.refuse(qpn, "a published card's peers have IPv4 addresses"));
         };
         if peer == self.settings.ipv4 {
+            return Err(self.refuse(qpn, "a published card does not send to itself"));
+        }
+        if wanted.path_mtu != MTU && !self.settings.peers.contains_key(&peer) {
             let why =
-                "a published card does not send to itself; this needs the tunnel's end in balboad";
+                "a published card sends packets of 4096 bytes; another path MTU needs the tunnel";
             return Err(self.refuse(qpn, why));
         }
         Ok(peer)
     }
 
     /// Hands a QP's context to the card: with it sequence numbers begin.
-    fn write_context(&mut self, qpn: u32, Attributes { rq_psn, sq_psn, .. }: Attributes) {
+    pub(crate) fn write_context(&mut self, qpn: u32, theirs: u32, own: u32) {
         let first = RdmaContext0 { qpn, rkey: 0 }.encode();
-        let second = RdmaContext1 { local_psn: rq_psn, remote_psn: sq_psn }.encode();
+        let second = RdmaContext1 { local_psn: theirs, remote_psn: own }.encode();
         self.registers.store(v::RDMA_CTX_0, [first, second, 0, 0]);
     }
 
@@ -103,7 +102,14 @@ impl<R: Registers> Posts<R> {
     fn connect(&mut self, now: u64, qpn: u32, wanted: &Attributes) -> Result<(), AdminStatus> {
         let peer = self.check_path(qpn, wanted)?;
         let ctid = self.ctid(qpn).ok_or(AdminStatus::NotFound)?;
-        self.write_context(qpn, *wanted);
+        let direction = Direction { from: (self.settings.ipv4, qpn), to: (peer, wanted.dest_qpn) };
+        let key = self.settings.peers.get(&peer).copied();
+        let tunnel = key.map(|key| Names { direction, key });
+        let [theirs, numbers_own] = match &tunnel {
+            Some(names) => names.first_psns(),
+            None => [wanted.rq_psn, wanted.sq_psn],
+        };
+        self.write_context(qpn, theirs, numbers_own);
         let own = u16::try_from(qpn).map_err(|_| AdminStatus::NotFound)?;
         let connection =
             RdmaConnection0 { qpn: own, remote_qpn: wanted.dest_qpn, udp_port: UDP_PORTS | own };
@@ -111,10 +117,15 @@ impl<R: Registers> Posts<R> {
         self.registers.store(v::RDMA_CONN_0, [connection.encode(), gid, gid, 0]);
         self.registers.store(v::NET_ARP, [ArpLookup { ipv4: peer }.encode(), 0, 0, 0]);
         let before = self.local(ctid);
+        if tunnel.is_some() {
+            self.begin_count(ctid, Kind::Write);
+        }
         let Some(space) = self.space(qpn) else { return Err(AdminStatus::NotFound) };
         space.closed = false;
         if let Some(qp) = &mut space.qp {
             (qp.before, qp.settled) = (before, now.saturating_add(SETTLE));
+            qp.kind = tunnel.is_some().then_some(Kind::Write);
+            qp.tunnel = tunnel;
         }
         Ok(())
     }
@@ -123,16 +134,16 @@ impl<R: Registers> Posts<R> {
     fn let_send(&mut self, qpn: u32, wanted: &Attributes) -> Result<(), AdminStatus> {
         let ctid = self.ctid(qpn).ok_or(AdminStatus::NotFound)?;
         let now = self.local(ctid);
-        let before = self
-            .spaces
-            .get(usize::from(ctid))
-            .and_then(|space| space.qp.as_ref())
-            .map(|qp| qp.before);
-        if before != Some(now) {
+        let space = self.spaces.get(usize::from(ctid));
+        let qp = space.and_then(|space| space.qp.as_ref());
+        if qp.is_some_and(|qp| qp.tunnel.is_some()) {
+            return Ok(());
+        }
+        if qp.map(|qp| qp.before) != Some(now) {
             self.refuse(qpn, "its peer has sent before this side was in RTS, and a published card would forget the numbers of that");
             return Err(AdminStatus::Busy);
         }
-        self.write_context(qpn, *wanted);
+        self.write_context(qpn, wanted.rq_psn, wanted.sq_psn);
         Ok(())
     }
 
@@ -273,7 +284,8 @@ impl<R: Registers> Transport for Posts<R> {
         }
         let Some(qp) = space.qp.as_mut() else { return Err(TransportError::WrongState) };
         qp.kind = Some(kind);
-        qp.messages.push_back(Queued { remote, length: message.length, posted: 0, failed: None });
+        let (length, posted) = (message.length, 0);
+        qp.messages.push_back(Queued { remote, length, posted, failed: None, staged: None });
         let number = qp.next;
         qp.next = number.wrapping_add(1);
         Ok(number)

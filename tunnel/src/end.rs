@@ -167,6 +167,12 @@ impl End {
         self.names.direction.to.1
     }
 
+    /// Whether the next answer is one without a READ's data.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        self.responder.owes()
+    }
+
     /// Whether the peer waits for answers that are not in slots yet.
     #[must_use]
     pub fn has_replies(&self) -> bool {

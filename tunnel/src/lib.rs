@@ -25,3 +25,4 @@ mod turnover;
 pub use end::{End, Names, Step};
 pub use host::Host;
 pub use mac::{Direction, Key};
+pub use slot::write as write_slot;

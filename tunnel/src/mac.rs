@@ -47,13 +47,14 @@ impl Direction {
 impl Key {
     /// The key whose bytes these are.
     #[must_use]
-    pub fn new(bytes: [u8; 16]) -> Self {
+    pub const fn new(bytes: [u8; 16]) -> Self {
         let number = u128::from_le_bytes(bytes);
         Self([number as u64, (number >> 64) as u64])
     }
 
     /// The key of slots in a direction, where the number that a program has named is `psn`.
-    pub(crate) fn of_slots(&self, direction: Direction, psn: u32) -> Self {
+    #[must_use]
+    pub fn of_slots(&self, direction: Direction, psn: u32) -> Self {
         Self([1, 2].map(|label| self.mac(&[], &direction.text(label, psn))))
     }
 

@@ -87,6 +87,10 @@ impl Responder {
         self.timer = timer;
     }
 
+    pub(crate) fn owes(&self) -> bool {
+        self.replies.front().is_some_and(|reply| !matches!(reply, Reply::Data { .. }))
+    }
+
     pub(crate) fn has_replies(&self) -> bool {
         !self.replies.is_empty()
     }

@@ -8,8 +8,8 @@ use crate::mac::Key;
 /// Bytes of a header.
 const HEADER: usize = 64;
 
-/// Makes the bytes of a slot.
-pub(crate) fn write(header: &SlotHeader, payload: &[u8], key: &Key, into: &mut Vec<u8>) {
+/// Makes the bytes of a slot, whose header says how many of them are payload.
+pub fn write(header: &SlotHeader, payload: &[u8], key: &Key, into: &mut Vec<u8>) {
     let [block] = SlotHeader { mac: 0, ..*header }.encode();
     let mac = key.mac(&block, payload);
     let [block] = SlotHeader { mac, ..*header }.encode();

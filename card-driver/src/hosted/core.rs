@@ -1,17 +1,21 @@
 //! The engine of one vFPGA, with what is below it: posts, pages, memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::coyote::vfpga::Bank as BankKind;
 use fpga_regs::engine::window::{Capabilities, Profile};
-use queue_engine::{Engine, EngineConfig, Payload, Piece, Unreachable};
+use fpga_regs::engine::wqe::AtomicOperation;
+use queue_engine::{
+    Engine, EngineConfig, Payload, Piece, ReceiveError, RemoteAccess, TakenReceive, Unreachable,
+};
 use stock_engine::param::{CTIDS, LOCAL};
-use stock_engine::{Locate, Pages, Posts, Registers, local_address};
+use stock_engine::{Carrier, Host, Locate, Memory, Pages, Registers, local_address};
 
 use super::layout::{BOUNCE_BYTES, Layout};
 use super::memory::{HostMemory, KernelRandom, Slots};
 use crate::backend::CardBackend;
+use crate::lock::lock;
 
 type HostedEngine = Engine<HostMemory, Slots, KernelRandom>;
 
@@ -37,16 +41,24 @@ impl Registers for Bank {
     }
 }
 
-/// What an engine over a published card offers: what that carries, and nothing that needs the tunnel.
-fn config(vfpga: u8) -> EngineConfig {
+/// What an engine over a published card offers: what that carries, and what the tunnel does, if there is one.
+fn config(vfpga: u8, tunnel: bool) -> EngineConfig {
+    let carried = Capabilities::RC
+        | Capabilities::WRITE
+        | Capabilities::READ
+        | Capabilities::RESIZE_CQ
+        | Capabilities::MODERATION;
+    let tunnelled = Capabilities::SEND
+        | Capabilities::IMMEDIATE
+        | Capabilities::ATOMIC
+        | Capabilities::INVALIDATE
+        | Capabilities::MEMORY_WINDOW
+        | Capabilities::SRQ
+        | Capabilities::RNR;
     EngineConfig {
         window: vfpga,
         profile: Profile::Stock,
-        capabilities: Capabilities::RC
-            | Capabilities::WRITE
-            | Capabilities::READ
-            | Capabilities::RESIZE_CQ
-            | Capabilities::MODERATION,
+        capabilities: if tunnel { carried | tunnelled } else { carried },
         // QPs 0 and 1 have a meaning of their own elsewhere.
         qps: u32::from(CTIDS).saturating_sub(if vfpga == 0 { 2 } else { 0 }),
         cqs: 4096,
@@ -68,33 +80,37 @@ fn config(vfpga: u8) -> EngineConfig {
 /// An engine and what is below it.
 pub(super) struct Core {
     pub(super) engine: HostedEngine,
-    pub(super) posts: Posts<Bank>,
+    pub(super) carrier: Carrier<Bank>,
     pub(super) pages: Pages,
     vfpga: u8,
     memory: HostMemory,
     layout: Arc<Layout>,
+    /// Held while an atomic is executed: they are one with those of all vFPGAs of the card.
+    atomics: Arc<Mutex<()>>,
 }
 
 impl Core {
     pub(super) fn new(
         vfpga: u8,
-        posts: Posts<Bank>,
+        carrier: Carrier<Bank>,
         pages: Pages,
         memory: HostMemory,
         layout: Arc<Layout>,
+        atomics: Arc<Mutex<()>>,
     ) -> Self {
-        let engine = Engine::new(config(vfpga), KernelRandom);
-        Self { engine, posts, pages, vfpga, memory, layout }
+        let engine = Engine::new(config(vfpga, carrier.posts.has_tunnel()), KernelRandom);
+        Self { engine, carrier, pages, vfpga, memory, layout, atomics }
     }
 
     /// Does a bounded piece of what there is to do; `true` if there was anything.
     pub(super) fn turn(&mut self, now: u64) -> bool {
-        let Self { engine, posts, memory, layout, vfpga, .. } = self;
-        let mut did = engine.execute(now, memory, posts) | engine.poll(now, posts);
-        let mut place = Place { engine, memory, layout, vfpga: *vfpga, pieces: Vec::new() };
-        did |= posts.advance(now, &mut place);
-        while let Some(event) = posts.take_event() {
-            engine.handle(now, event, posts);
+        let Self { engine, carrier, memory, layout, vfpga, atomics, .. } = self;
+        let mut did = engine.execute(now, memory, carrier) | engine.poll(now, carrier);
+        let (vfpga, pieces) = (*vfpga, Vec::new());
+        let mut place = Place { engine, memory, layout, vfpga, pieces, atomics };
+        did |= carrier.advance(now, &mut place);
+        while let Some(event) = carrier.take_event() {
+            engine.handle(now, event, carrier);
             did = true;
         }
         did
@@ -102,10 +118,10 @@ impl Core {
 
     /// The entries with which a transfer goes on that met no page.
     pub(super) fn mend(&mut self, ctid: u8, vaddr: u64) -> Vec<[u64; 2]> {
-        let Self { engine, posts, pages, layout, vfpga, .. } = self;
+        let Self { engine, carrier, pages, layout, vfpga, .. } = self;
         let sunk = pages.counts().1;
         let entries =
-            pages.mend(ctid, vaddr, |page| page_of(engine, posts, (layout, *vfpga), ctid, page));
+            pages.mend(ctid, vaddr, |page| page_of(engine, carrier, (layout, *vfpga), ctid, page));
         if pages.counts().1 != sunk {
             log::debug!(
                 "vFPGA {vfpga}: {vaddr:#x} of address space {ctid} is no memory, and leads to nobody's"
@@ -121,9 +137,9 @@ impl Core {
         ranges: &[(u64, u64)],
         most: usize,
     ) -> Vec<stock_engine::Gone> {
-        let Self { engine, posts, pages, layout, vfpga, .. } = self;
+        let Self { engine, carrier, pages, layout, vfpga, .. } = self;
         pages.replace(ranges, most, |ctid, page| {
-            page_of(engine, posts, (layout, *vfpga), ctid, page)
+            page_of(engine, carrier, (layout, *vfpga), ctid, page)
         })
     }
 }
@@ -131,15 +147,18 @@ impl Core {
 /// The page on the bus of a page of an address space.
 fn page_of(
     engine: &HostedEngine,
-    posts: &Posts<Bank>,
+    carrier: &Carrier<Bank>,
     (layout, vfpga): (&Layout, u8),
     ctid: u8,
     page: u64,
 ) -> Option<u64> {
-    if !posts.is_open(ctid) {
+    if !carrier.posts.is_open(ctid) {
         return None;
     }
-    let qpn = posts.qpn(ctid);
+    if carrier.is_tunnelled(ctid) {
+        return layout.slot_page(vfpga, ctid, page);
+    }
+    let qpn = carrier.posts.qpn(ctid);
     if page & LOCAL == 0 {
         return engine.remote_page(qpn, page);
     }
@@ -149,11 +168,12 @@ fn page_of(
 
 /// Where payload of messages lies.
 struct Place<'a> {
-    engine: &'a HostedEngine,
+    engine: &'a mut HostedEngine,
     memory: &'a HostMemory,
     layout: &'a Layout,
     vfpga: u8,
     pieces: Vec<Piece>,
+    atomics: &'a Mutex<()>,
 }
 
 impl Place<'_> {
@@ -194,5 +214,98 @@ impl Locate for Place<'_> {
             return self.bounce(qpn, slot).ok_or(Unreachable);
         }
         Ok((local_address(first.iova), first.length))
+    }
+}
+
+impl Place<'_> {
+    /// Finds where bytes of a payload lie, and calls with each piece and its place in them.
+    fn each(
+        &mut self,
+        qpn: u32,
+        (payload, offset): (Payload, u64),
+        length: usize,
+        mut call: impl FnMut(&HostMemory, u64, std::ops::Range<usize>) -> Option<()>,
+    ) -> Result<(), Unreachable> {
+        let length = u32::try_from(length).map_err(|_| Unreachable)?;
+        self.pieces.clear();
+        self.engine.resolve(qpn, payload, offset, length, &mut self.pieces)?;
+        let mut done = 0usize;
+        for piece in &self.pieces {
+            let end = done.saturating_add(piece.length as usize);
+            call(self.memory, piece.iova, done..end).ok_or(Unreachable)?;
+            done = end;
+        }
+        Ok(())
+    }
+}
+
+impl Host for Place<'_> {
+    fn allows(&self, qpn: u32, rkey: u32, address: u64, length: u64, access: RemoteAccess) -> bool {
+        self.engine.allows(qpn, rkey, address, length, access)
+    }
+
+    fn take_receive(&mut self, qpn: u32) -> Result<TakenReceive, ReceiveError> {
+        self.engine.take_receive(qpn)
+    }
+
+    fn read(
+        &mut self,
+        qpn: u32,
+        payload: Payload,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), Unreachable> {
+        self.each(qpn, (payload, offset), into.len(), |memory, iova, range| {
+            memory.copy_from(iova, into.get_mut(range)?)
+        })
+    }
+
+    fn write(
+        &mut self,
+        qpn: u32,
+        payload: Payload,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<(), Unreachable> {
+        self.each(qpn, (payload, offset), from.len(), |memory, iova, range| {
+            memory.copy_to(iova, from.get(range)?)
+        })
+    }
+
+    fn atomic(
+        &mut self,
+        qpn: u32,
+        rkey: u32,
+        address: u64,
+        operation: AtomicOperation,
+    ) -> Result<u64, Unreachable> {
+        let atomics = self.atomics;
+        let _alone = lock(atomics);
+        let payload = Payload::Remote { rkey, address, access: RemoteAccess::Atomic };
+        let mut bytes = [0; 8];
+        self.read(qpn, payload, 0, &mut bytes)?;
+        let before = u64::from_le_bytes(bytes);
+        if let Some(after) = operation.apply(before) {
+            self.write(qpn, payload, 0, &after.to_le_bytes())?;
+        }
+        Ok(before)
+    }
+}
+
+impl Memory for Place<'_> {
+    fn sequence(&self, ctid: u8, place: usize) -> u64 {
+        self.layout.sequence(self.vfpga, ctid, place)
+    }
+
+    fn slot(&self, ctid: u8, place: usize, into: &mut [u8]) {
+        self.layout.slot(self.vfpga, ctid, place, into);
+    }
+
+    fn stage(&mut self, ctid: u8, number: u8, slot: &[u8]) -> u64 {
+        local_address(self.layout.stage(self.vfpga, ctid, number, slot))
+    }
+
+    fn clear(&mut self, ctid: u8) {
+        self.layout.clear_ring(self.vfpga, ctid);
     }
 }

@@ -6,9 +6,10 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use fpga_regs::coyote::vfpga::CTIDS;
+use fpga_regs::coyote::vfpga::{CTIDS, MAX_VFPGAS};
+use fpga_regs::engine::tunnel;
 use hostmem::{Access, DmaMemory, SharedMapping, memfd};
-use stock_engine::param::{ASTRAY, ASTRAY_BYTES};
+use stock_engine::param::{ASTRAY, ASTRAY_BYTES, LOCAL, STAGED};
 
 use crate::backend::CardBackend;
 use crate::error::Error;
@@ -26,12 +27,24 @@ const OWN: u64 = 0x4000_0000;
 /// Bytes of an address space's own memory: its sink, and behind it its inline payloads.
 const OWN_OF_SPACE: u64 = 16 << 10;
 const SINK_BYTES: u64 = 4096;
+/// Where the rings of the tunnel begin, and the slots to send.
+const SLOTS: u64 = 0x5000_0000;
+/// Bytes of an address space's ring.
+const RING_BYTES: u64 = tunnel::SLOTS as u64 * tunnel::SLOT_BYTES as u64;
+/// Bytes of an address space's slots to send.
+const STAGED_BYTES: u64 = STAGED as u64 * tunnel::SLOT_BYTES as u64;
+/// Bytes of both.
+const SLOTS_OF_SPACE: u64 = RING_BYTES + STAGED_BYTES;
+/// Byte of a slot's header where its number stands.
+const SEQUENCE: usize = 8;
 /// Bytes for an inline payload.
 pub(super) const BOUNCE_BYTES: u64 = 512;
 
 const _: () = assert!(
     SINK_BYTES + BOUNCE_BYTES * stock_engine::param::BOUNCES as u64 <= OWN_OF_SPACE
         && BOUNCE_BYTES >= fpga_regs::engine::wqe::MAX_INLINE as u64
+        && OWN + OWN_OF_SPACE * CTIDS * MAX_VFPGAS <= SLOTS
+        && SLOTS + SLOTS_OF_SPACE * CTIDS * MAX_VFPGAS <= ASTRAY[0]
 );
 
 /// Memory of balboad's own for a card.
@@ -39,6 +52,8 @@ const _: () = assert!(
 pub(super) struct Layout {
     start: u64,
     own: Arc<SharedMapping>,
+    /// Rings and slots of the tunnel, where there is one.
+    slots: Option<Arc<SharedMapping>>,
 }
 
 impl Layout {
@@ -51,11 +66,16 @@ impl Layout {
         ranges.iter().filter_map(ends).max()
     }
 
-    /// Maps it, for so many vFPGAs.
+    /// Maps it, for so many vFPGAs; with rings of the tunnel, if there is one.
     ///
     /// # Errors
     /// Memory's and the back-end's.
-    pub(super) fn map(start: u64, regions: u8, card: &dyn CardBackend) -> Result<Self, Error> {
+    pub(super) fn map(
+        start: u64,
+        regions: u8,
+        tunnel: bool,
+        card: &dyn CardBackend,
+    ) -> Result<Self, Error> {
         card.dma_unmap(start, BYTES)?;
         let make = |name, bytes: u64| -> Result<Arc<SharedMapping>, Error> {
             let size = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -74,7 +94,14 @@ impl Layout {
         let bytes = OWN_OF_SPACE.saturating_mul(CTIDS).saturating_mul(regions.into());
         let own = make("balboad-sinks", bytes)?;
         map(OWN, bytes, &own)?;
-        Ok(Self { start, own })
+        let mut slots = None;
+        if tunnel {
+            let bytes = SLOTS_OF_SPACE.saturating_mul(CTIDS).saturating_mul(regions.into());
+            let memory = make("balboad-slots", bytes)?;
+            map(SLOTS, bytes, &memory)?;
+            slots = Some(memory);
+        }
+        Ok(Self { start, own, slots })
     }
 
     /// What stands in the registers of a vFPGA that say where copies of its counters go.
@@ -109,6 +136,62 @@ impl Layout {
         let offset = Self::offset(vfpga, ctid).saturating_add(into);
         let iova = self.start.saturating_add(OWN).saturating_add(offset);
         (iova, &self.own, usize::try_from(offset).unwrap_or(usize::MAX))
+    }
+
+    /// Byte offset of an address space's ring; its slots to send are behind it.
+    fn ring(vfpga: u8, ctid: u8) -> u64 {
+        let space = u64::from(vfpga).saturating_mul(CTIDS).saturating_add(ctid.into());
+        space.saturating_mul(SLOTS_OF_SPACE)
+    }
+
+    /// The page on the bus of a page of an address space of the tunnel's: of its ring, or of its slots to send.
+    pub(super) fn slot_page(&self, vfpga: u8, ctid: u8, page: u64) -> Option<u64> {
+        self.slots.as_ref()?;
+        let start = self.start.saturating_add(SLOTS).saturating_add(Self::ring(vfpga, ctid));
+        let into = page.checked_sub(tunnel::ring_address(ctid)).filter(|into| *into < RING_BYTES);
+        if let Some(into) = into {
+            return Some(start.saturating_add(into));
+        }
+        let into = page.checked_sub(LOCAL | start)?;
+        (RING_BYTES..SLOTS_OF_SPACE).contains(&into).then(|| start.saturating_add(into))
+    }
+
+    /// The word of a slot's header that says which it is.
+    pub(super) fn sequence(&self, vfpga: u8, ctid: u8, place: usize) -> u64 {
+        let at = usize::try_from(Self::ring(vfpga, ctid)).unwrap_or(usize::MAX);
+        let at = at.saturating_add(place).saturating_add(SEQUENCE);
+        let word = self.slots.as_ref().and_then(|slots| slots.load_acquire_u64(at).ok());
+        word.map_or(0, u64::from_le)
+    }
+
+    /// Copies a slot's place.
+    pub(super) fn slot(&self, vfpga: u8, ctid: u8, place: usize, into: &mut [u8]) {
+        let at = usize::try_from(Self::ring(vfpga, ctid)).unwrap_or(usize::MAX);
+        if let Some(slots) = &self.slots {
+            // What lies outside is not the slot that is looked for.
+            let _ = slots.read_bytes(at.saturating_add(place), into);
+        }
+    }
+
+    /// Has no slot stand in an address space's ring.
+    pub(super) fn clear_ring(&self, vfpga: u8, ctid: u8) {
+        let at = usize::try_from(Self::ring(vfpga, ctid)).unwrap_or(usize::MAX);
+        let Some(slots) = &self.slots else { return };
+        for sequence in 0..u64::from(tunnel::SLOTS) {
+            // It lies in the mapping, which can be written.
+            let _ = slots.write_bytes(at.saturating_add(tunnel::place_of(sequence)), &[0; 64]);
+        }
+    }
+
+    /// Puts a slot where the card takes it from; its bus address.
+    pub(super) fn stage(&self, vfpga: u8, ctid: u8, number: u8, slot: &[u8]) -> u64 {
+        let into = u64::from(number).saturating_mul(tunnel::SLOT_BYTES as u64);
+        let at = Self::ring(vfpga, ctid).saturating_add(RING_BYTES).saturating_add(into);
+        if let Some(slots) = &self.slots {
+            // It lies in the mapping, which can be written.
+            let _ = slots.write_bytes(usize::try_from(at).unwrap_or(usize::MAX), slot);
+        }
+        self.start.saturating_add(SLOTS).saturating_add(at)
     }
 
     /// Clears the sink of an address space, in which a stranger's bytes may lie.

@@ -1,53 +1,121 @@
 //! Host memory as an engine in this process sees it: what is mapped for the card, by the card's addresses.
 
 use std::collections::BTreeMap;
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex};
 
 use fpga_regs::{BLOCK_BYTES, Block};
-use hostmem::{BlockRing, DmaMemory, DoorbellPage, SharedMapping};
+use hostmem::process::{read_vectored, write_vectored};
+use hostmem::{BlockRing, DmaMemory, DoorbellPage, RemoteProcess, RemoteRange, SharedMapping};
 use queue_engine::{Random, Record, Ring, Rings};
 
 use crate::iova::ARENA_END;
 use crate::lock::lock;
 
-/// A range that this process has mapped, too.
+/// A range that is mapped for the card.
 #[derive(Clone, Debug)]
 struct Range {
     length: u64,
-    mapping: Arc<SharedMapping>,
-    offset: u64,
+    memory: DmaMemory,
 }
 
-/// Memory of rings. That of programs is the card's to reach.
+/// Memory of rings and, where they are this machine's other processes', of programs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostMemory(Arc<Mutex<BTreeMap<u64, Range>>>);
 
 impl HostMemory {
     /// Takes note of a range.
     pub(super) fn map(&self, iova: u64, length: u64, memory: &DmaMemory) {
-        if let DmaMemory::Shared { mapping, offset } = memory {
-            let (mapping, offset) = (Arc::clone(mapping), *offset);
-            lock(&self.0).insert(iova, Range { length, mapping, offset });
-        }
+        lock(&self.0).insert(iova, Range { length, memory: memory.clone() });
     }
 
     /// Forgets the ranges that begin in another one.
     pub(super) fn unmap(&self, iova: u64, length: u64) {
         let end = iova.saturating_add(length);
-        lock(&self.0).retain(|start, _| *start < iova || *start >= end);
+        let mut ranges = lock(&self.0);
+        let within: Vec<u64> = ranges.range(iova..end).map(|(start, _)| *start).collect();
+        for start in within {
+            ranges.remove(&start);
+        }
+    }
+
+    /// The range that has a byte, and where in it.
+    fn range_of(&self, iova: u64) -> Option<(Range, u64)> {
+        let ranges = lock(&self.0);
+        let (start, range) = ranges.range(..=iova).next_back()?;
+        let into = iova.checked_sub(*start).filter(|into| *into < range.length)?;
+        Some((range.clone(), into))
     }
 
     /// Where bytes lie in a mapping, if they are this process's, too.
     pub(super) fn find(&self, iova: u64, bytes: u64) -> Option<(Arc<SharedMapping>, usize)> {
-        let ranges = lock(&self.0);
-        let (start, range) = ranges.range(..=iova).next_back()?;
-        let into = iova.checked_sub(*start)?;
+        let (range, into) = self.range_of(iova)?;
         if into.checked_add(bytes)? > range.length {
             return None;
         }
-        let offset = usize::try_from(range.offset.checked_add(into)?).ok()?;
-        Some((Arc::clone(&range.mapping), offset))
+        let DmaMemory::Shared { mapping, offset } = range.memory else { return None };
+        let offset = usize::try_from(offset.checked_add(into)?).ok()?;
+        Some((mapping, offset))
     }
+
+    /// Copies bytes from where they lie on the bus; `None` where some lie nowhere, or with nobody.
+    pub(super) fn copy_from(&self, iova: u64, into: &mut [u8]) -> Option<()> {
+        let mut done = 0usize;
+        while done < into.len() {
+            let (range, at) = self.range_of(iova.checked_add(done as u64)?)?;
+            let here = part(&range, at, into.len().saturating_sub(done));
+            let bytes = into.get_mut(done..done.checked_add(here)?)?;
+            match &range.memory {
+                DmaMemory::Shared { mapping, offset } => {
+                    let offset = usize::try_from(offset.checked_add(at)?).ok()?;
+                    mapping.read_bytes(offset, bytes).ok()?;
+                }
+                DmaMemory::Process { process, address } => {
+                    let theirs = theirs(process, *address, at, here)?;
+                    read_vectored(process.pid(), &mut [IoSliceMut::new(bytes)], &[theirs]).ok()?;
+                }
+            }
+            done = done.checked_add(here)?;
+        }
+        Some(())
+    }
+
+    /// Copies bytes to where they belong on the bus; `None` where some belong nowhere, or to nobody. Some may be there.
+    pub(super) fn copy_to(&self, iova: u64, from: &[u8]) -> Option<()> {
+        let mut done = 0usize;
+        while done < from.len() {
+            let (range, at) = self.range_of(iova.checked_add(done as u64)?)?;
+            let here = part(&range, at, from.len().saturating_sub(done));
+            let bytes = from.get(done..done.checked_add(here)?)?;
+            match &range.memory {
+                DmaMemory::Shared { mapping, offset } => {
+                    let offset = usize::try_from(offset.checked_add(at)?).ok()?;
+                    mapping.write_bytes(offset, bytes).ok()?;
+                }
+                DmaMemory::Process { process, address } => {
+                    let theirs = theirs(process, *address, at, here)?;
+                    write_vectored(process.pid(), &mut [IoSlice::new(bytes)], &[theirs]).ok()?;
+                }
+            }
+            done = done.checked_add(here)?;
+        }
+        Some(())
+    }
+}
+
+/// How many of some bytes lie in a range from a place on.
+fn part(range: &Range, at: u64, bytes: usize) -> usize {
+    let left = range.length.saturating_sub(at);
+    bytes.min(usize::try_from(left).unwrap_or(usize::MAX))
+}
+
+/// Where bytes of a range lie in their process, which lives and whose memory answers.
+fn theirs(process: &RemoteProcess, address: u64, at: u64, bytes: usize) -> Option<RemoteRange> {
+    if process.is_given_up() || process.has_ended() {
+        return None;
+    }
+    let base = usize::try_from(address.checked_add(at)?).ok()?;
+    Some(RemoteRange { base, len: bytes })
 }
 
 impl Rings for HostMemory {

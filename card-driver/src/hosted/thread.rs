@@ -99,7 +99,7 @@ impl Runner<'_> {
             let (interrupt, lost) = {
                 let mut core = lock(core);
                 did |= core.turn(self.shared.now());
-                (core.engine.take_interrupt(), core.posts.lost())
+                (core.engine.take_interrupt(), core.carrier.posts.lost())
             };
             if interrupt {
                 self.shared.interrupt(vfpga);
@@ -117,14 +117,14 @@ impl Runner<'_> {
     fn bury(&self, vfpga: u8, ctid: u8) {
         let Some(core) = self.shared.core(vfpga) else { return };
         let shell = self.shared.shell.get().and_then(std::sync::Weak::upgrade);
-        let qpn = lock(core).posts.qpn(ctid);
+        let qpn = lock(core).carrier.posts.qpn(ctid);
         let ended = shell.map_or(Ok(()), |shell| shell.end_space(vfpga, qpn));
         let mut core = lock(core);
-        let Core { engine, posts, .. } = &mut *core;
-        posts.bury(ctid);
+        let Core { engine, carrier, .. } = &mut *core;
+        carrier.posts.bury(ctid);
         if let Err(error) = ended {
             log::error!("{error}: memory of QP {qpn} cannot be taken back from the card");
-            engine.fail(self.shared.now(), FATAL_RING_UNREACHABLE, posts);
+            engine.fail(self.shared.now(), FATAL_RING_UNREACHABLE, carrier);
         }
     }
 
@@ -136,7 +136,7 @@ impl Runner<'_> {
         let rings_silently = self.shared.below.grant_kind() == GrantKind::Device;
         for core in &self.shared.cores {
             let core = lock(core);
-            looks |= core.posts.is_waiting() || (rings_silently && core.engine.has_qps());
+            looks |= core.carrier.is_waiting() || (rings_silently && core.engine.has_qps());
             due = due.into_iter().chain(core.engine.next_wake()).min();
         }
         let look = looks.then(|| now.saturating_add(self.look));

@@ -1,6 +1,9 @@
 //! Programs on cards with the published image: what it carries, and what it does not.
 
 use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,14 +11,18 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::capture::{DISSECT, LIMIT, TSHARK, number};
-use super::{PERFTEST, perftest::STEADY_CLOCK};
-use crate::pair::{free_port, run_between, start_server};
+use super::{IBVERBS_UTILS, PERFTEST, perftest::STEADY_CLOCK};
+use crate::pair::{Both, free_port, run_between, start_server};
 use crate::process::Task;
 use crate::runner::Case;
 use crate::setting::{Daemon, Setting};
 
 /// Two cards with the published image. Whoever is busy is not dead: a test's machine may be slower than any card.
 const STOCK: &str = "--soft 2 --soft-image stock --tunnel off --watchdog 20000";
+/// The same with the tunnel between them.
+const TUNNEL: &str = "--soft 2 --soft-image stock --tunnel on --watchdog 20000";
+/// How long a sweep may take: 850 messages, some of 1 MiB.
+const SWEEP: Duration = Duration::from_secs(180);
 /// WRITE, READ and their answers: what the published stack knows, but for SEND.
 const OPCODES: [u8; 10] = [0x06, 0x07, 0x08, 0x0a, 0x0c, 0x0d, 0x0e, 0x0f, 0x10, 0x11];
 
@@ -58,6 +65,64 @@ pub fn cases() -> Vec<Case> {
         &[PERFTEST],
         vanished,
     ));
+    for command in [
+        "ib_send_bw -a -n 20",
+        "ib_send_bw -b -n 200 -s 5001",
+        "ib_send_bw -q 16 -n 50 -s 3",
+        "ib_send_bw -r 1 -n 200 -m 256",
+        "ib_send_lat -s 65 -n 200",
+        "ib_write_bw -a -n 10",
+        "ib_write_lat -s 65 -n 200",
+        "ib_read_bw -a -n 10",
+        "ib_read_lat -s 65 -n 200",
+        "ib_atomic_bw -n 500",
+        "ib_atomic_lat -A CMP_AND_SWAP -n 200",
+    ] {
+        let name = format!("stock/tunnel/{command}");
+        cases.push(Case::new(name, &[PERFTEST], move |setting| {
+            let daemon = setting.balboad(TUNNEL)?;
+            run_between((&daemon, 0), (&daemon, 1), &format!("{command} {STEADY_CLOCK}"))?;
+            tunnelled(&daemon)?;
+            daemon.stop()
+        }));
+    }
+    for options in ["", " -m 256 -e", " -s 5001 -n 200"] {
+        let name = format!("stock/tunnel/ibv_rc_pingpong -c{options}");
+        cases.push(Case::new(name, &[IBVERBS_UTILS], move |setting| {
+            let daemon = setting.balboad(TUNNEL)?;
+            let command = format!("ibv_rc_pingpong -c -g 1{options}");
+            let Both { server, client } = run_between((&daemon, 0), (&daemon, 1), &command)?;
+            for side in [server, client] {
+                ensure!(!side.says(" iters in ")?.stdout.contains("invalid data"), "other bytes");
+            }
+            tunnelled(&daemon)?;
+            daemon.stop()
+        }));
+    }
+    for (command, says) in [
+        ("sweep --gid 1", "850 messages arrived"),
+        ("sweep --gid 1 --events", "850 messages arrived"),
+        ("lists --gid 1", "listed messages arrived"),
+        ("shared --gid 1", "600 shared messages arrived"),
+        ("counter --gid 1", "3200 atomics counted once"),
+    ] {
+        let name = format!("stock/tunnel/verbs-data {command}");
+        cases.push(Case::new(name, &[], move |setting| {
+            let daemon = setting.balboad(TUNNEL)?;
+            let program = setting.bin.join("verbs-data");
+            let task = daemon.run("").arg(program).words(command).limit(SWEEP);
+            task.run()?.success()?.says(says)?;
+            tunnelled(&daemon)?;
+            daemon.stop()
+        }));
+    }
+    cases.push(Case::new(
+        "stock/tunnel/what goes over the link, as tshark sees it",
+        &[PERFTEST, TSHARK],
+        only_writes,
+    ));
+    cases.push(Case::new("stock/tunnel/two balboads", &[PERFTEST, IBVERBS_UTILS], two_balboads));
+    cases.push(Case::new("stock/tunnel/another key", &[IBVERBS_UTILS], another_key));
     for (name, victim) in [("that is written to", 0), ("that writes", 1)] {
         cases.push(Case::new(
             format!("stock/a program {name} is killed, and others go on"),
@@ -104,8 +169,16 @@ fn defaults(setting: &Setting, program: &str) -> Result<()> {
     ensure!(open > 0, "what is not protected is not said: {status:#}");
     daemon.stop()?;
 
+    let seen = dissect(setting, &file)?;
+    let wanted = if program == "ib_read_bw" { 0x0c } else { 0x0a };
+    ensure!(seen.contains(&wanted) && seen.contains(&0x11) != (wanted == 0x0c), "{seen:x?}");
+    Ok(())
+}
+
+/// The opcodes of a capture, of which all are the stack's, each asks to be acknowledged, and none refuses anything.
+fn dissect(setting: &Setting, file: &Path) -> Result<BTreeSet<u8>> {
     let fields = ["infiniband.bth.opcode", "infiniband.bth.a", "infiniband.aeth.syndrome"];
-    let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(&file);
+    let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(file);
     let task = task.words(DISSECT).args(["-Y", "udp.port == 4791", "-T", "fields"]);
     let task = task.args(fields.iter().flat_map(|field| ["-e", *field]));
     let packets = task.limit(LIMIT).run()?.success()?.stdout;
@@ -122,8 +195,85 @@ fn defaults(setting: &Setting, program: &str) -> Result<()> {
         }
         seen.insert(opcode);
     }
-    let wanted = if program == "ib_read_bw" { 0x0c } else { 0x0a };
-    ensure!(seen.contains(&wanted) && seen.contains(&0x11) != (wanted == 0x0c), "{seen:x?}");
+    Ok(seen)
+}
+
+/// Both cards are unharmed, and what was to go through the tunnel went there.
+fn tunnelled(daemon: &Daemon<'_>) -> Result<()> {
+    unharmed(daemon)?;
+    let status = daemon.status()?;
+    for card in [0, 1] {
+        for name in ["tunnel_slots_sent", "tunnel_slots_taken"] {
+            ensure!(counter(&status, card, name) > 0, "{name} of card {card} is 0");
+        }
+    }
+    Ok(())
+}
+
+fn only_writes(setting: &Setting) -> Result<()> {
+    let file = setting.directory().join("frames.pcapng");
+    let daemon = setting.balboad(&format!("{TUNNEL} --pcap {}", file.display()))?;
+    for command in ["ib_send_bw -n 50 -s 9001", "ib_read_bw -n 50 -s 9001", "ib_atomic_bw -n 50"] {
+        run_between((&daemon, 0), (&daemon, 1), &format!("{command} {STEADY_CLOCK}"))?;
+    }
+    tunnelled(&daemon)?;
+    daemon.stop()?;
+    let seen = dissect(setting, &file)?;
+    ensure!(seen == BTreeSet::from([0x0a, 0x11]), "{seen:x?}");
+    Ok(())
+}
+
+/// Arguments of a balboad of [`Setting::cabled_balboads_with`], with a file of peers that names the cards of both.
+fn peers(setting: &Setting, name: &str, key: &str, watchdog: u32) -> Result<String> {
+    let file = setting.directory().join(name);
+    let lines = [1, 2].map(|card| format!("10.77.0.{card} {}\n", key.repeat(16)));
+    fs::write(&file, lines.concat())?;
+    fs::set_permissions(&file, Permissions::from_mode(0o600))?;
+    Ok(format!("--soft-image stock --watchdog {watchdog} --tunnel-peers {}", file.display()))
+}
+
+fn two_balboads(setting: &Setting) -> Result<()> {
+    let arguments = peers(setting, "peers", "5a", 20_000)?;
+    let [one, other] = setting.cabled_balboads_with(&arguments)?;
+    for command in ["ib_send_bw -n 200 -s 5001", "ib_write_bw -n 50", "ib_atomic_bw -n 100"] {
+        run_between((&one, 0), (&other, 0), &format!("{command} {STEADY_CLOCK}"))?;
+    }
+    run_between((&other, 0), (&one, 0), "ibv_rc_pingpong -c -g 1")?;
+    for daemon in [one, other] {
+        ensure!(counter(&daemon.status()?, 0, "stock_reception_stands") == 0, "a card stands");
+        daemon.stop()?;
+    }
+    Ok(())
+}
+
+/// Ends with different keys do not hear each other, and harm no card.
+fn another_key(setting: &Setting) -> Result<()> {
+    let first = peers(setting, "peers", "5a", 20_000)?;
+    let second = peers(setting, "others", "5b", 1000)?;
+    let options = |number: usize| {
+        let [local, remote] = [number, 1 - number].map(|end| setting.cable_end(end));
+        let port = format!("--port unix:{},{}", local.display(), remote.display());
+        format!("--soft 1 {port} --ip 10.77.0.{}/24", number + 1)
+    };
+    let start = |number: usize, more: &str| {
+        let state_dir = setting.directory().join(format!("cabled{number}"));
+        setting.balboad_in(&state_dir, &format!("{} {more}", options(number)))
+    };
+    let (one, other) = (start(0, &first)?, start(1, &second)?);
+    let port = free_port()?;
+    let side = |daemon: &Daemon<'_>| {
+        daemon.run("ibv_rc_pingpong -g 1").words(&format!("-d balboa0 -p {port}"))
+    };
+    let server = start_server(side(&one), port)?;
+    let client = side(&other).arg("127.0.0.1").run()?;
+    ensure!(!client.status.success(), "it went well");
+    client.complains("transport retry counter exceeded")?;
+    server.signal(Signal::SIGKILL)?;
+    server.wait()?;
+    for daemon in [one, other] {
+        ensure!(counter(&daemon.status()?, 0, "stock_reception_stands") == 0, "a card stands");
+        daemon.stop()?;
+    }
     Ok(())
 }
 

@@ -1,0 +1,179 @@
+//! One end of the tunnel: a peer that has the key and says anything, messages, and time.
+
+use arbitrary::Unstructured;
+use fpga_regs::engine::qp::Attributes;
+use fpga_regs::engine::tunnel::{SLOT_BYTES, SLOT_PAYLOAD, SlotFlags, SlotHeader, SlotOperation};
+use fpga_regs::engine::wqe::AtomicOperation;
+use queue_engine::{
+    Message, Operation, Payload, ReceiveError, RemoteAccess, TakenReceive, Unreachable,
+};
+use tunnel::{Direction, End, Host, Key, Names, Step, write_slot};
+
+use crate::Outcome;
+
+/// Steps of an input at most.
+const STEPS: usize = 96;
+const QPN: u32 = 5;
+const NAMES: Names =
+    Names { direction: Direction { from: (1, QPN), to: (2, 6) }, key: Key::new([9; 16]) };
+/// The one region, and what a receive holds.
+const OPEN: std::ops::Range<u64> = 0x1000..0x9000;
+const RKEY: u32 = 7;
+const CAPACITY: u64 = 9000;
+
+/// An engine with one region, receives that come and go, and memory that is there or not.
+struct Engine {
+    receives: u8,
+    taken: u64,
+    reachable: bool,
+    asked: u64,
+}
+
+impl Engine {
+    fn reach(&self, payload: Payload, offset: u64, length: usize) -> Result<(), Unreachable> {
+        let end = offset.saturating_add(length as u64);
+        match payload {
+            Payload::Receive { id } => assert!(id < self.taken && end <= CAPACITY, "{id} {end}"),
+            Payload::Message { number } => assert!(number < self.asked, "message {number}"),
+            Payload::Remote { rkey, address, .. } => {
+                let end = address.saturating_add(length as u64);
+                assert!(rkey == RKEY && OPEN.contains(&address) && end <= OPEN.end, "{address:#x}");
+            }
+            other => panic!("{other:?}"),
+        }
+        if self.reachable { Ok(()) } else { Err(Unreachable) }
+    }
+}
+
+impl Host for Engine {
+    fn allows(&self, _: u32, rkey: u32, address: u64, length: u64, _: RemoteAccess) -> bool {
+        let end = address.saturating_add(length);
+        length == 0 || rkey == RKEY && OPEN.contains(&address) && end <= OPEN.end
+    }
+
+    fn take_receive(&mut self, _: u32) -> Result<TakenReceive, ReceiveError> {
+        self.receives = self.receives.checked_sub(1).ok_or(ReceiveError::Empty)?;
+        self.taken += 1;
+        Ok(TakenReceive { id: self.taken - 1, capacity: CAPACITY, left: None })
+    }
+
+    fn read(
+        &mut self,
+        _: u32,
+        payload: Payload,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), Unreachable> {
+        self.reach(payload, offset, into.len())
+    }
+
+    fn write(
+        &mut self,
+        _: u32,
+        payload: Payload,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<(), Unreachable> {
+        self.reach(payload, offset, from.len())
+    }
+
+    fn atomic(
+        &mut self,
+        _: u32,
+        rkey: u32,
+        address: u64,
+        _: AtomicOperation,
+    ) -> Result<u64, Unreachable> {
+        assert_eq!(address % 8, 0);
+        let payload = Payload::Remote { rkey, address, access: RemoteAccess::Atomic };
+        self.reach(payload, 0, 8).map(|()| 0)
+    }
+}
+
+/// What the peer says: often what makes sense, or nearly.
+fn header(u: &mut Unstructured<'_>) -> arbitrary::Result<SlotHeader> {
+    let operation = *u.choose(&[1, 1, 2, 2, 3, 4, 5, 16, 16, 17, 18, 32, 33, 34, 35, 36, 99])?;
+    let length = u.int_in_range(0..=12_000)?;
+    Ok(SlotHeader {
+        operation: SlotOperation(operation),
+        status: *u.choose(&[0, 0, 9, 10, 200])?,
+        flags: SlotFlags::from_bits_retain(u.arbitrary()?),
+        timer: u.arbitrary()?,
+        bytes: if u.arbitrary()? {
+            u.int_in_range(0..=SLOT_PAYLOAD as u16)?
+        } else {
+            u.arbitrary()?
+        },
+        message: u.int_in_range(0..=4)?,
+        consumed: u.int_in_range(0..=8)?,
+        address: if u.arbitrary()? { OPEN.start } else { u.arbitrary()? },
+        key: if u.arbitrary()? { RKEY } else { u.arbitrary()? },
+        length: if u.arbitrary()? { length } else { u.arbitrary()? },
+        offset: *u.choose(&[0, 0, SLOT_PAYLOAD as u32, 2 * SLOT_PAYLOAD as u32, u32::MAX])?,
+        immediate: u.arbitrary()?,
+        ..SlotHeader::default()
+    })
+}
+
+fn message(u: &mut Unstructured<'_>) -> arbitrary::Result<Message> {
+    let (remote_address, rkey) = (0, 0);
+    let (operation, length) = match u.int_in_range(0..=3)? {
+        0 => (Operation::Send { immediate: u.arbitrary()? }, u.int_in_range(0..=9000)?),
+        1 => {
+            (Operation::Write { remote_address, rkey, immediate: None }, u.int_in_range(0..=9000)?)
+        }
+        2 => (Operation::Read { remote_address, rkey }, u.int_in_range(0..=9000)?),
+        _ => {
+            let operation = AtomicOperation::FetchAdd { add: 1 };
+            (Operation::Atomic { remote_address, rkey, operation }, 8)
+        }
+    };
+    Ok(Message { operation, length, solicited: false, fence: u.arbitrary()?, srqn: None })
+}
+
+pub fn run(u: &mut Unstructured<'_>) -> Outcome {
+    let attributes = Attributes { rq_psn: 3, sq_psn: 4, rnr_retry: 1, ..Attributes::default() };
+    let (mut now, mut sequence) = (0, 0);
+    let mut end = End::new(now, QPN, NAMES, &attributes, 1_000_000, 40);
+    end.let_send(&attributes);
+    let back = NAMES.direction.back();
+    let keys = [4, 3].map(|psn| NAMES.key.of_slots(back, psn));
+    let mut engine = Engine { receives: 3, taken: 0, reachable: true, asked: 0 };
+    let (mut slot, mut out) = (Vec::new(), 0u32);
+    for _ in 0..STEPS {
+        if u.is_empty() {
+            break;
+        }
+        match u.int_in_range(0..=7)? {
+            0..=3 => {
+                let mut header = header(u)?;
+                header.sequence = if u.ratio(15, 16)? { sequence + 1 } else { u.arbitrary()? };
+                let payload = vec![u.arbitrary()?; usize::from(header.bytes).min(SLOT_PAYLOAD)];
+                let own = header.flags.contains(SlotFlags::OWN_NUMBER);
+                write_slot(&header, &payload, &keys[usize::from(own)], &mut slot);
+                slot.resize(SLOT_BYTES, 0);
+                if u.ratio(1, 16)? {
+                    let at = u.choose_index(SLOT_BYTES)?;
+                    slot[at] ^= 1;
+                }
+                sequence += u64::from(end.receive(now, &slot, &mut engine));
+            }
+            4 => {
+                let message = message(u)?;
+                engine.asked += u64::from(end.submit(now, &message).is_ok());
+            }
+            5 => now += u.int_in_range(0..=400_000)?,
+            6 => engine.reachable = u.arbitrary()?,
+            _ => engine.receives = u.int_in_range(0..=3)?,
+        }
+        let quiet = u.arbitrary()?;
+        end.advance(now, quiet);
+        while let Step::Slot(place) = end.next(now, quiet, &mut engine, &mut slot) {
+            out += 1;
+            assert!(slot.len() % 64 == 0 && slot.len() <= SLOT_BYTES && place % SLOT_BYTES == 0);
+            assert!(out < 32 * 100, "slots without credits");
+        }
+        while end.take_event().is_some() {}
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! Who has the other end of a tunnel: found out of band, for a question on the link would stop a published card that does
+//! not know it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use bitstreams::EngineKind;
+use nix::fcntl::OFlag;
+
+use crate::args::{Args, Cards, Tunnel};
+
+/// What is read of a file at most.
+const MAX_BYTES: u64 = 1 << 16;
+/// Bytes that are shared with a peer.
+const KEY_BYTES: usize = 16;
+
+/// Peers by their address, and what is shared with each.
+pub type Peers = BTreeMap<Ipv4Addr, [u8; KEY_BYTES]>;
+
+/// Why a file of peers is not taken.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {why}", path.display())]
+pub struct Error {
+    path: PathBuf,
+    why: String,
+}
+
+/// The other ends of tunnels: this balboad's own cards as published, by a key that nobody else has, and those that a file
+/// names. `flashed` says what drives a card that was flashed.
+///
+/// # Errors
+/// With one sentence: a manifest's, or the file's.
+pub fn peers(
+    args: &Args,
+    cards: &Cards,
+    flashed: impl Fn(u32) -> Option<EngineKind>,
+) -> anyhow::Result<Peers> {
+    let mut peers = Peers::new();
+    if args.tunnel == Some(Tunnel::On) {
+        let mut key = [0; KEY_BYTES];
+        getrandom::fill(&mut key)?;
+        for (number, address) in (0u32..).zip(&cards.addresses) {
+            let engine = match flashed(number) {
+                Some(engine) => engine,
+                None => cards.manifest(number)?.engine,
+            };
+            if engine == EngineKind::Stock {
+                peers.insert(address.ip, key);
+            }
+        }
+    }
+    if let Some(path) = &args.tunnel_peers {
+        for (peer, key) in read(path)? {
+            if peers.insert(peer, key).is_some() {
+                let why = format!("{peer} is a card of this balboad's");
+                return Err(Error { path: path.clone(), why }.into());
+            }
+        }
+    }
+    Ok(peers)
+}
+
+/// Reads a file of peers, which nobody else can.
+fn read(path: &Path) -> Result<Peers, Error> {
+    let failed = |why: String| Error { path: path.into(), why };
+    let unreadable = |error: std::io::Error| failed(format!("it cannot be read: {error}"));
+    // A FIFO is not waited for.
+    let options = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
+    let file = File::options().read(true).custom_flags(options).open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
+        return Err(failed("it is no file".into()));
+    }
+    let own = nix::unistd::geteuid().as_raw();
+    if ![0, own].contains(&metadata.uid()) || metadata.mode() & 0o077 != 0 {
+        return Err(failed(
+            "others may read what is shared with peers; make it yours, and chmod 600 it".into(),
+        ));
+    }
+    let mut text = String::new();
+    file.take(MAX_BYTES).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 >= MAX_BYTES {
+        return Err(failed(format!("it is longer than {MAX_BYTES} bytes")));
+    }
+    parse(&text).map_err(failed)
+}
+
+/// Takes peers from text: lines with an address and a key, empty ones, and such as begin with `#`.
+fn parse(text: &str) -> Result<Peers, String> {
+    let mut peers = Peers::new();
+    for (number, line) in (1u32..).zip(text.lines()) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let wrong = |what: &str| format!("line {number}: {what}");
+        let (peer, key) = line
+            .split_once(char::is_whitespace)
+            .ok_or_else(|| wrong("write an IPv4 address and 32 hexadecimal digits"))?;
+        let peer: Ipv4Addr =
+            peer.parse().map_err(|_| wrong("what stands first is no IPv4 address"))?;
+        let key = key_of(key.trim()).ok_or_else(|| wrong("a key has 32 hexadecimal digits"))?;
+        if peers.insert(peer, key).is_some() {
+            return Err(wrong("the address was there before"));
+        }
+    }
+    Ok(peers)
+}
+
+fn key_of(digits: &str) -> Option<[u8; KEY_BYTES]> {
+    if digits.len() != 2 * KEY_BYTES || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    u128::from_str_radix(digits, 16).ok().map(u128::to_be_bytes)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests may fail")]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    const TEXT: &str = "# the other machine\n\n10.0.0.2 000102030405060708090a0b0c0d0e0f\n";
+
+    #[test]
+    fn a_file_names_peers_and_what_is_shared_with_them() {
+        let key: [u8; 16] = core::array::from_fn(|index| index as u8);
+        assert_eq!(parse(TEXT), Ok(Peers::from([(Ipv4Addr::new(10, 0, 0, 2), key)])));
+        for (text, what) in [
+            ("10.0.0.2", "line 1: write an IPv4"),
+            ("\nten 00", "line 2: what stands first"),
+            ("10.0.0.2 +00102030405060708090a0b0c0d0e0f", "line 1: a key has"),
+            ("10.0.0.2 000102030405060708090a0b0c0d0e", "line 1: a key has"),
+            (&format!("{TEXT}{TEXT}"), "line 6: the address was there"),
+        ] {
+            assert!(parse(text).unwrap_err().starts_with(what), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("peers");
+        std::fs::write(&path, TEXT).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("chmod 600"));
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(read(&path).unwrap().len(), 1);
+        assert!(read(directory.path()).unwrap_err().to_string().contains("no file"));
+    }
+}

@@ -1,0 +1,304 @@
+//! What carries the messages of a vFPGA's QPs: posts of their own, or the tunnel, where the peer has its other end.
+
+use std::collections::VecDeque;
+
+use fpga_regs::engine::admin::{AdminStatus, CreateQp, PortAttributes};
+use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState};
+use fpga_regs::engine::tunnel::{SLOT_BYTES, ring_address};
+use queue_engine::{LocalGid, Message, Transport, TransportError, TransportEvent};
+use tunnel::{End, Host, Step};
+
+use crate::param::{CTIDS, STAGED, TURN};
+use crate::posts::{Locate, Posts, Registers};
+
+/// Memory of rings, and of what becomes of their slots.
+pub trait Memory: Locate + Host {
+    /// The word that says which slot stands at a place of an address space's ring.
+    fn sequence(&self, ctid: u8, place: usize) -> u64;
+
+    /// Copies a slot's place.
+    fn slot(&self, ctid: u8, place: usize, into: &mut [u8]);
+
+    /// Puts the bytes of a slot where the card takes them from; how it is to address them.
+    fn stage(&mut self, ctid: u8, number: u8, slot: &[u8]) -> u64;
+
+    /// Empties the ring of an address space.
+    fn clear(&mut self, ctid: u8);
+}
+
+/// A QP's end of the tunnel, with what is out of it.
+#[derive(Debug)]
+struct Tunnelled {
+    end: End,
+    /// Whether its ring was emptied.
+    cleared: bool,
+    /// Slots that were handed on, and of them those that the card has acknowledged.
+    staged: u64,
+    acknowledged: u64,
+    /// So many of them have to be acknowledged before all answers are.
+    answers: u64,
+    /// The card's first sequence numbers, from the peer and to it.
+    first: [u32; 2],
+}
+
+/// The transport of a vFPGA.
+#[derive(Debug)]
+pub struct Carrier<R> {
+    /// What is posted.
+    pub posts: Posts<R>,
+    ends: Vec<Option<Tunnelled>>,
+    events: VecDeque<TransportEvent>,
+    slot: Vec<u8>,
+    tally: TunnelTally,
+}
+
+/// What went through the tunnel, for people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TunnelTally {
+    /// Slots that were sent.
+    pub sent: u64,
+    /// Slots that were taken.
+    pub taken: u64,
+    /// Contexts that were rewritten.
+    pub turnovers: u64,
+}
+
+impl<R: Registers> Carrier<R> {
+    /// Over posts.
+    pub fn new(posts: Posts<R>) -> Self {
+        let (events, tally) = Default::default();
+        let ends = (0..CTIDS).map(|_| None).collect();
+        Self { posts, ends, events, slot: Vec::new(), tally }
+    }
+
+    /// What went through the tunnel, for people.
+    #[must_use]
+    pub fn tally(&self) -> TunnelTally {
+        self.tally
+    }
+
+    fn end(&self, qpn: u32) -> Option<&Tunnelled> {
+        let ctid = self.posts.ctid(qpn)?;
+        self.ends.get(usize::from(ctid))?.as_ref()
+    }
+
+    fn end_mut(&mut self, qpn: u32) -> Option<&mut Tunnelled> {
+        let ctid = self.posts.ctid(qpn)?;
+        self.ends.get_mut(usize::from(ctid))?.as_mut()
+    }
+
+    /// Forgets everything, as the card has with its reset.
+    pub fn reset(&mut self) {
+        self.ends.iter_mut().for_each(|end| *end = None);
+        self.events.clear();
+        self.posts.reset();
+    }
+
+    /// Whether an address space is that of a QP of the tunnel: it leads to its ring and slots, and to no program's memory.
+    #[must_use]
+    pub fn is_tunnelled(&self, ctid: u8) -> bool {
+        self.ends.get(usize::from(ctid)).is_some_and(Option::is_some)
+    }
+
+    /// Whether [`Carrier::advance`] has something to look for: what comes into rings tells nobody.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        let open = |end: &Option<Tunnelled>| end.as_ref().is_some_and(|it| it.end.is_open());
+        !self.events.is_empty() || self.posts.is_waiting() || self.ends.iter().any(open)
+    }
+
+    /// Whether a QP still owes its peer an answer, other than what a READ asks for, or the card has not acknowledged that
+    /// it was sent.
+    #[must_use]
+    pub fn owes(&self, qpn: u32) -> bool {
+        let owes =
+            |it: &Tunnelled| it.end.is_open() && (it.end.owes() || it.acknowledged < it.answers);
+        let lives = self.posts.ctid(qpn).is_some_and(|ctid| self.posts.is_open(ctid));
+        lives && self.end(qpn).is_some_and(owes)
+    }
+
+    /// What became of messages.
+    pub fn take_event(&mut self) -> Option<TransportEvent> {
+        self.events.pop_front()
+    }
+
+    /// Takes what has come, sends what there is, and posts; `true` if there was anything.
+    pub fn advance(&mut self, now: u64, memory: &mut impl Memory) -> bool {
+        let mut did = false;
+        for ctid in 0..CTIDS {
+            did |= self.serve(now, ctid, memory);
+        }
+        did |= self.posts.advance(now, memory);
+        while let Some(event) = self.posts.take_event() {
+            did = true;
+            self.route(event);
+        }
+        // What is told here may have the QP's program leave: by now the answers are posted, as far as they can be.
+        for it in self.ends.iter_mut().flatten() {
+            while let Some(event) = it.end.take_event() {
+                did = true;
+                self.events.push_back(event);
+            }
+        }
+        did
+    }
+
+    /// Takes note of the ends of slots, which are nobody else's business.
+    fn route(&mut self, event: TransportEvent) {
+        let Some(it) = self.end_mut(event.qpn()) else { return self.events.push_back(event) };
+        match event {
+            TransportEvent::Completed { count, .. } => {
+                it.acknowledged = it.acknowledged.wrapping_add(count);
+            }
+            _ => it.end.fail(Status::RetryExceeded),
+        }
+    }
+
+    /// Serves one end: its ring, its time, its slots.
+    fn serve(&mut self, now: u64, ctid: u8, memory: &mut impl Memory) -> bool {
+        let Self { posts, ends, slot, tally, .. } = self;
+        let it = ends.get_mut(usize::from(ctid)).and_then(Option::as_mut);
+        let Some(it) = it.filter(|it| it.end.is_open()) else { return false };
+        if !it.cleared {
+            memory.clear(ctid);
+            it.cleared = true;
+        }
+        let mut did = false;
+        for _ in 0..TURN {
+            let Some((next, place)) = it.end.expected() else { break };
+            if memory.sequence(ctid, place) != next {
+                break;
+            }
+            slot.resize(SLOT_BYTES, 0);
+            memory.slot(ctid, place, slot);
+            if !it.end.receive(now, slot, memory) {
+                break;
+            }
+            tally.taken = tally.taken.wrapping_add(1);
+            did = true;
+        }
+        it.end.advance(now, it.acknowledged == it.staged);
+        while it.staged.wrapping_sub(it.acknowledged) < STAGED.into() {
+            let replies = it.end.has_replies();
+            let quiet = it.acknowledged == it.staged;
+            match it.end.next(now, quiet, memory, slot) {
+                Step::Slot(place) => {
+                    let number = (it.staged as u8).wrapping_rem(STAGED);
+                    let local = memory.stage(ctid, number, slot);
+                    let remote =
+                        ring_address((it.end.peer() & 0x3f) as u8).saturating_add(place as u64);
+                    let length = u32::try_from(slot.len()).unwrap_or(u32::MAX);
+                    if !posts.post(now, ctid, local, remote, length) {
+                        it.end.fail(Status::RetryExceeded);
+                        break;
+                    }
+                    it.staged = it.staged.wrapping_add(1);
+                    if replies {
+                        it.answers = it.staged;
+                    }
+                    tally.sent = tally.sent.wrapping_add(1);
+                }
+                Step::Rewrite(sent, taken) => {
+                    let [theirs, own] = it.first;
+                    let after =
+                        |first: u32, count: u64| first.wrapping_add(count as u32) & 0xff_ffff;
+                    let qpn = posts.qpn(ctid);
+                    posts.write_context(qpn, after(theirs, taken), after(own, sent));
+                    tally.turnovers = tally.turnovers.wrapping_add(1);
+                }
+                Step::Nothing => break,
+            }
+            did = true;
+        }
+        did
+    }
+
+    /// Makes or ends a QP's end, as its state has become.
+    fn follow(&mut self, now: u64, qpn: u32, state: QpState) {
+        let Some(ctid) = self.posts.ctid(qpn) else { return };
+        let attributes = self.posts.query_qp(qpn);
+        let names = self.posts.names(ctid);
+        let Some(place) = self.ends.get_mut(usize::from(ctid)) else { return };
+        match (state, attributes) {
+            (QpState::Rtr, Some(attributes)) => {
+                *place = names.map(|names| {
+                    let (watchdog, between) = self.posts.silence();
+                    let end = End::new(now, qpn, names, &attributes, watchdog, between);
+                    let (staged, acknowledged, answers, cleared) = Default::default();
+                    let first = names.first_psns();
+                    Tunnelled { end, cleared, staged, acknowledged, answers, first }
+                });
+            }
+            (QpState::Rts, Some(attributes)) => {
+                if let Some(it) = place {
+                    it.end.let_send(&attributes);
+                }
+            }
+            (QpState::Err, _) => {
+                if let Some(it) = place {
+                    it.end.end();
+                }
+            }
+            (QpState::Reset, _) => *place = None,
+            _ => {}
+        }
+    }
+}
+
+impl<R: Registers> Transport for Carrier<R> {
+    fn name_qp(&mut self) -> Option<Result<u32, AdminStatus>> {
+        self.posts.name_qp()
+    }
+
+    fn create_qp(&mut self, qpn: u32, command: &CreateQp) -> Result<(), AdminStatus> {
+        self.posts.create_qp(qpn, command)
+    }
+
+    fn modify_qp(&mut self, now: u64, qpn: u32, change: &Attributes) -> Result<(), AdminStatus> {
+        self.posts.modify_qp(now, qpn, change)?;
+        if change.mask.contains(AttributeMask::STATE) {
+            self.follow(now, qpn, change.state);
+        }
+        Ok(())
+    }
+
+    fn query_qp(&self, qpn: u32) -> Option<Attributes> {
+        let attributes = self.posts.query_qp(qpn)?;
+        match self.end(qpn) {
+            Some(it) if !it.end.is_live() => Some(Attributes { state: QpState::Err, ..attributes }),
+            _ => Some(attributes),
+        }
+    }
+
+    fn destroy_qp(&mut self, qpn: u32) {
+        let ctid = self.posts.ctid(qpn);
+        if let Some(end) = ctid.and_then(|ctid| self.ends.get_mut(usize::from(ctid))) {
+            *end = None;
+        }
+        self.posts.destroy_qp(qpn);
+    }
+
+    fn room(&self, qpn: u32) -> usize {
+        self.end(qpn).map_or_else(|| self.posts.room(qpn), |it| it.end.room())
+    }
+
+    fn submit(&mut self, now: u64, qpn: u32, message: &Message) -> Result<u64, TransportError> {
+        match self.end_mut(qpn) {
+            Some(it) => it.end.submit(now, message),
+            None => self.posts.submit(now, qpn, message),
+        }
+    }
+
+    fn counters(&self) -> Vec<u64> {
+        self.posts.counters()
+    }
+
+    fn port(&self) -> Option<PortAttributes> {
+        self.posts.port()
+    }
+
+    fn set_gid(&mut self, index: u8, gid: Option<LocalGid>) -> Result<(), AdminStatus> {
+        self.posts.set_gid(index, gid)
+    }
+}

@@ -1,0 +1,405 @@
+//! Two cards, what drives them, and programs of a kind at either end of a tunnel, in virtual time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use fpga_regs::coyote::vfpga as v;
+use fpga_regs::engine::admin::CreateQp;
+use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
+use fpga_regs::engine::tunnel::{RING_BASE, SLOT_BYTES, SLOTS, ring_address};
+use fpga_regs::engine::wqe::AtomicOperation;
+use queue_engine::{
+    LocalGid, Message, Operation, Payload, ReceiveError, RemoteAccess, TakenReceive, Transport,
+    TransportError, TransportEvent, Unreachable,
+};
+use stock::{Card, Identity, Reach, Space};
+use stock_engine::param::{LOCAL, STAGED};
+use stock_engine::{Budget, Carrier, Host, Key, Locate, Memory, Posts, Registers, Settings};
+use trial::rng::Rng;
+
+/// Bytes of a program's memory that peers reach.
+pub const OPEN_BYTES: usize = 1 << 17;
+/// The key to it.
+pub const RKEY: u32 = 0x1234;
+const IPV4: [u32; 2] = [0x0a00_0001, 0x0a00_0002];
+const STEP: u64 = 5_000;
+const RING: usize = SLOTS as usize * SLOT_BYTES;
+const STAGING: usize = STAGED as usize * SLOT_BYTES;
+
+/// Memory of balboad's that the card reaches: rings and slots to send.
+#[derive(Debug, Default)]
+struct Slots(BTreeMap<u8, (Vec<u8>, Vec<u8>)>);
+
+impl Slots {
+    fn of(&mut self, ctid: u8) -> &mut (Vec<u8>, Vec<u8>) {
+        self.0.entry(ctid).or_insert_with(|| (vec![0; RING], vec![0; STAGING]))
+    }
+
+    fn at(&mut self, space: Space, vaddr: u64, length: usize) -> &mut [u8] {
+        let (ring, staging) = self.of(space.ctid);
+        if vaddr >= RING_BASE {
+            let at = (vaddr - ring_address(space.ctid)) as usize;
+            return &mut ring[at..at + length];
+        }
+        let at = (vaddr & !LOCAL) as usize - usize::from(space.ctid) * STAGING;
+        &mut staging[at..at + length]
+    }
+}
+
+impl stock::Host for Slots {
+    fn read(&mut self, space: Space, vaddr: u64, into: &mut [u8]) -> Reach {
+        let length = into.len();
+        into.copy_from_slice(self.at(space, vaddr, length));
+        Reach::Done
+    }
+
+    fn write(&mut self, space: Space, vaddr: u64, from: &[u8]) -> Reach {
+        self.at(space, vaddr, from.len()).copy_from_slice(from);
+        Reach::Done
+    }
+
+    fn write_back(&mut self, _: u64, _: u32) {}
+}
+
+pub struct Machine {
+    card: Card,
+    slots: Slots,
+}
+
+#[derive(Clone)]
+pub struct Bus(std::rc::Rc<std::cell::RefCell<Machine>>);
+
+impl Registers for Bus {
+    fn store(&mut self, register: u64, words: [u64; 4]) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let Machine { card, slots } = &mut *self.0.borrow_mut();
+        assert!(card.store(0, register, &bytes, slots));
+    }
+
+    fn load(&mut self, register: u64) -> u64 {
+        let word = self.0.borrow().card.load(0, register).unwrap();
+        assert!(register != v::CTRL || word <= 22, "{word} posts wait");
+        word
+    }
+}
+
+/// A program's queue pair, and what an engine knows of it.
+#[derive(Debug, Default)]
+pub struct Program {
+    /// Memory of messages, by their number.
+    pub messages: BTreeMap<u64, Vec<u8>>,
+    /// Memory that the peer reaches.
+    pub open: Vec<u8>,
+    /// Receives that are posted, by their bytes.
+    pub posted: VecDeque<usize>,
+    /// Those that were taken.
+    pub taken: Vec<Vec<u8>>,
+    pub events: Vec<TransportEvent>,
+}
+
+impl Program {
+    pub fn completed(&self) -> u64 {
+        let count = |event: &TransportEvent| match event {
+            TransportEvent::Completed { count, .. } => *count,
+            _ => 0,
+        };
+        self.events.iter().map(count).sum()
+    }
+}
+
+/// What an engine does for its transport.
+pub struct Programs {
+    bus: Bus,
+    pub of: BTreeMap<u32, Program>,
+}
+
+impl Programs {
+    fn range(
+        &mut self,
+        qpn: u32,
+        payload: Payload,
+        offset: u64,
+        length: usize,
+    ) -> Option<&mut [u8]> {
+        let program = self.of.get_mut(&qpn)?;
+        let offset = offset as usize;
+        match payload {
+            Payload::Message { number } => {
+                program.messages.get_mut(&number)?.get_mut(offset..offset + length)
+            }
+            Payload::Receive { id } => {
+                program.taken.get_mut(id as usize)?.get_mut(offset..offset + length)
+            }
+            Payload::Remote { rkey: RKEY, address, .. } => {
+                let at = address as usize;
+                program.open.get_mut(at..at + length)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Host for Programs {
+    fn allows(&self, _: u32, rkey: u32, address: u64, length: u64, _: RemoteAccess) -> bool {
+        rkey == RKEY && address.checked_add(length).is_some_and(|end| end <= OPEN_BYTES as u64)
+    }
+
+    fn take_receive(&mut self, qpn: u32) -> Result<TakenReceive, ReceiveError> {
+        let program = self.of.get_mut(&qpn).ok_or(ReceiveError::Empty)?;
+        let bytes = program.posted.pop_front().ok_or(ReceiveError::Empty)?;
+        let id = program.taken.len() as u64;
+        program.taken.push(vec![0; bytes]);
+        Ok(TakenReceive { id, capacity: bytes as u64, left: None })
+    }
+
+    fn read(
+        &mut self,
+        qpn: u32,
+        payload: Payload,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), Unreachable> {
+        let length = into.len();
+        into.copy_from_slice(self.range(qpn, payload, offset, length).ok_or(Unreachable)?);
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        qpn: u32,
+        payload: Payload,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<(), Unreachable> {
+        self.range(qpn, payload, offset, from.len()).ok_or(Unreachable)?.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn atomic(
+        &mut self,
+        qpn: u32,
+        rkey: u32,
+        address: u64,
+        operation: AtomicOperation,
+    ) -> Result<u64, Unreachable> {
+        let payload = Payload::Remote { rkey, address, access: RemoteAccess::Atomic };
+        let place = self.range(qpn, payload, 0, 8).ok_or(Unreachable)?;
+        let before = u64::from_le_bytes((&*place).try_into().unwrap());
+        if let Some(after) = operation.apply(before) {
+            place.copy_from_slice(&after.to_le_bytes());
+        }
+        Ok(before)
+    }
+}
+
+impl Locate for Programs {
+    fn locate(&mut self, _: u32, _: u64, _: u32, _: u32, _: u8) -> Result<(u64, u32), Unreachable> {
+        panic!("a post that is no slot");
+    }
+}
+
+impl Memory for Programs {
+    fn sequence(&self, ctid: u8, place: usize) -> u64 {
+        let mut machine = self.bus.0.borrow_mut();
+        let (ring, _) = machine.slots.of(ctid);
+        u64::from_le_bytes(ring[place + 8..place + 16].try_into().unwrap())
+    }
+
+    fn slot(&self, ctid: u8, place: usize, into: &mut [u8]) {
+        let mut machine = self.bus.0.borrow_mut();
+        into.copy_from_slice(&machine.slots.of(ctid).0[place..place + into.len()]);
+    }
+
+    fn stage(&mut self, ctid: u8, number: u8, slot: &[u8]) -> u64 {
+        let at = usize::from(number) * SLOT_BYTES;
+        let mut machine = self.bus.0.borrow_mut();
+        machine.slots.of(ctid).1[at..at + slot.len()].copy_from_slice(slot);
+        LOCAL | (usize::from(ctid) * STAGING + at) as u64
+    }
+
+    fn clear(&mut self, ctid: u8) {
+        self.bus.0.borrow_mut().slots.of(ctid).0.fill(0);
+    }
+}
+
+pub struct Node {
+    bus: Bus,
+    pub carrier: Carrier<Bus>,
+    pub programs: Programs,
+    /// Its thread does not run.
+    pub stands: bool,
+}
+
+/// Two nodes on a cable.
+pub struct Net {
+    pub nodes: [Node; 2],
+    rng: Rng,
+    now: u64,
+}
+
+fn gid_of(ipv4: u32) -> [u8; 16] {
+    let mut gid = [0; 16];
+    gid[10..12].fill(0xff);
+    gid[12..].copy_from_slice(&ipv4.to_be_bytes());
+    gid
+}
+
+impl Net {
+    /// The packets between two turnovers are as many.
+    pub fn new(seed: u64, turnover: u32) -> Self {
+        Self::with_keys(seed, turnover, [[7; 16]; 2])
+    }
+
+    pub fn with_keys(seed: u64, turnover: u32, keys: [[u8; 16]; 2]) -> Self {
+        let node = |number: usize| {
+            let mac = [2, 0, 0, 0, 0, number as u8];
+            let mut card = Card::new(1);
+            card.set_identity(Identity { mac, ipv4: IPV4[number] });
+            let bus = Bus(std::rc::Rc::new(Machine { card, slots: Slots::default() }.into()));
+            let peers = [(IPV4[1 - number], Key::new(keys[number]))];
+            let settings = Settings {
+                ipv4: IPV4[number],
+                mac,
+                peers: Arc::new(peers.into()),
+                turnover,
+                ..Settings::default()
+            };
+            let mut posts = Posts::new(bus.clone(), settings, Budget::default());
+            posts.set_gid(1, Some(LocalGid { gid: gid_of(IPV4[number]), vlan: 0 })).unwrap();
+            let carrier = Carrier::new(posts);
+            let programs = Programs { bus: bus.clone(), of: BTreeMap::new() };
+            Node { bus, carrier, programs, stands: false }
+        };
+        Self { nodes: [0, 1].map(node), rng: Rng::new(seed), now: 0 }
+    }
+
+    /// Makes a QP on either side and connects them; that of side 1 may stay in RTR.
+    pub fn connect(&mut self, rnr_retry: u8, both_send: bool) -> [u32; 2] {
+        let qpns = [0, 1].map(|side| {
+            let Node { carrier, programs, .. } = &mut self.nodes[side];
+            let qpn = carrier.name_qp().unwrap().unwrap();
+            let command = CreateQp { kind: QpType::Rc, ..CreateQp::default() };
+            carrier.create_qp(qpn, &command).unwrap();
+            let open = (0..OPEN_BYTES).map(|_| self.rng.next() as u8).collect();
+            programs.of.insert(qpn, Program { open, ..Program::default() });
+            qpn
+        });
+        let psns = [0, 1].map(|_| self.rng.next() as u32 & 0xff_ffff);
+        for side in [0, 1] {
+            let other = 1 - side;
+            let all = Attributes {
+                path_mtu: 3,
+                dest_qpn: qpns[other],
+                rq_psn: psns[other],
+                sq_psn: psns[side],
+                sgid_index: 1,
+                dgid: gid_of(IPV4[other]),
+                min_rnr_timer: 16,
+                rnr_retry,
+                max_rd_atomic: 4,
+                ..Attributes::default()
+            };
+            let rtr = M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::AV | M::MIN_RNR_TIMER;
+            let rts = M::SQ_PSN | M::RNR_RETRY | M::MAX_RD_ATOMIC;
+            for (state, mask) in
+                [(QpState::Init, M::empty()), (QpState::Rtr, rtr), (QpState::Rts, rts)]
+            {
+                if state == QpState::Rts && side == 1 && !both_send {
+                    break;
+                }
+                let change = Attributes { mask: mask | M::STATE, state, ..all };
+                self.nodes[side].carrier.modify_qp(self.now, qpns[side], &change).unwrap();
+            }
+        }
+        qpns
+    }
+
+    pub fn submit(
+        &mut self,
+        side: usize,
+        qpn: u32,
+        operation: Operation,
+        bytes: &[u8],
+    ) -> Result<u64, TransportError> {
+        let length = bytes.len() as u32;
+        // What changes memory waits for READs of before, which may be served later otherwise.
+        let fence = matches!(operation, Operation::Write { .. } | Operation::Atomic { .. });
+        let message = Message { operation, length, solicited: false, fence, srqn: None };
+        let Node { carrier, programs, .. } = &mut self.nodes[side];
+        let number = carrier.submit(self.now, qpn, &message)?;
+        programs.of.get_mut(&qpn).unwrap().messages.insert(number, bytes.to_vec());
+        Ok(number)
+    }
+
+    pub fn program(&mut self, side: usize, qpn: u32) -> &mut Program {
+        self.nodes[side].programs.of.get_mut(&qpn).unwrap()
+    }
+
+    /// A place of a ring.
+    pub fn place(&mut self, side: usize, qpn: u32, place: usize) -> Vec<u8> {
+        let mut machine = self.nodes[side].bus.0.borrow_mut();
+        machine.slots.of((qpn & 0x3f) as u8).0[place..place + SLOT_BYTES].to_vec()
+    }
+
+    pub fn put(&mut self, side: usize, qpn: u32, place: usize, bytes: &[u8]) {
+        let mut machine = self.nodes[side].bus.0.borrow_mut();
+        machine.slots.of((qpn & 0x3f) as u8).0[place..place + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Lets time pass.
+    pub fn run(&mut self, nanoseconds: u64) {
+        let end = self.now + nanoseconds;
+        let mut quiet = 0;
+        while self.now < end {
+            let did = self.step();
+            quiet = if did { 0 } else { quiet + 1 };
+            self.now += if quiet > 20 { 1_000_000 } else { STEP };
+        }
+    }
+
+    fn step(&mut self) -> bool {
+        let mut did = false;
+        for side in [0, 1] {
+            let Node { bus, carrier, programs, stands } = &mut self.nodes[side];
+            if self.rng.chance(7000) && !*stands {
+                did |= carrier.advance(self.now, programs);
+                if let Some(ctid) = carrier.posts.lost() {
+                    carrier.posts.close(ctid);
+                    carrier.posts.bury(ctid);
+                }
+            }
+            while let Some(event) = carrier.take_event() {
+                if let Some(program) = programs.of.get_mut(&event.qpn()) {
+                    program.events.push(event);
+                }
+            }
+            let bus = bus.clone();
+            let frames = {
+                let Machine { card, slots } = &mut *bus.0.borrow_mut();
+                card.work(self.now, slots);
+                std::iter::from_fn(|| card.transmit()).collect::<Vec<_>>()
+            };
+            did |= !frames.is_empty();
+            for frame in frames {
+                check(&frame);
+                self.nodes[1 - side].bus.0.borrow_mut().card.receive(&frame);
+            }
+        }
+        for node in &self.nodes {
+            let machine = node.bus.0.borrow();
+            assert!(machine.card.parked().is_none() && !machine.card.starves(), "the card stands");
+            let tally = machine.card.tally();
+            assert_eq!((tally.lost_posts, tally.refused, tally.lost_frames), (0, 0, 0));
+        }
+        did
+    }
+}
+
+/// WRITE ONLY, and ACKs that refuse nothing: no other packet goes over the link.
+fn check(frame: &[u8]) {
+    let bth = &frame[42..];
+    if frame[12..14] == [8, 0] {
+        let is_ack = bth[0] == 0x11 && bth[12] == 0x1f;
+        assert!(is_ack || bth[0] == 0x0a && bth[8] & 0x80 != 0, "opcode {:#x}", bth[0]);
+    }
+}

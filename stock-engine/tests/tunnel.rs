@@ -1,0 +1,345 @@
+//! Two ends of the tunnel, over two published cards in virtual time.
+//!
+//! What is looked at after every step: no post was lost, nothing was refused by the card, reception of neither stands, and
+//! nothing but WRITEs of one packet and their acknowledgements goes over the link.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::panic,
+    reason = "tests"
+)]
+
+mod ends;
+
+use ends::{Net, OPEN_BYTES, RKEY};
+use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::event::QpEvent;
+use fpga_regs::engine::tunnel::{SLOTS, TURNOVER, place_of};
+use fpga_regs::engine::wqe::AtomicOperation;
+use queue_engine::{Operation, ReceiveKind, ReceivedMessage, TransportError, TransportEvent};
+use trial::rng::Rng;
+
+const MS: u64 = 1_000_000;
+const SEND: Operation = Operation::Send { immediate: None };
+
+fn write(remote_address: u64, immediate: Option<u32>) -> Operation {
+    Operation::Write { remote_address, rkey: RKEY, immediate }
+}
+
+fn read(remote_address: u64) -> Operation {
+    Operation::Read { remote_address, rkey: RKEY }
+}
+
+/// A number of the environment's.
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// `SEEDS=1000` tries so many, `SEED=7` that one.
+#[test]
+fn all_kinds_of_messages_of_any_length_are_exact_and_provoke_nothing() {
+    match number("SEED") {
+        Some(seed) => storm(seed),
+        None => (0..number("SEEDS").unwrap_or(12)).for_each(storm),
+    }
+}
+
+/// A message that was sent, and what is to become of it.
+struct Sent {
+    number: u64,
+    operation: Operation,
+    bytes: Vec<u8>,
+}
+
+fn random_operation(rng: &mut Rng) -> (Operation, usize) {
+    let length = match rng.below(4) {
+        0 => rng.below(9),
+        1 => rng.below(5000),
+        2 => 4032 * rng.below(4),
+        _ => rng.below(40_000),
+    };
+    let place = rng.below(OPEN_BYTES as u64 - 40_000);
+    let immediate = rng.chance(5000).then(|| rng.next() as u32);
+    match rng.below(5) {
+        0 | 1 => (Operation::Send { immediate }, length as usize),
+        2 => (write(place, immediate), length as usize),
+        3 => (read(place), length as usize),
+        _ => {
+            let operation = AtomicOperation::FetchAdd { add: rng.next() };
+            let remote_address = place & !7;
+            (Operation::Atomic { remote_address, rkey: RKEY, operation }, 8)
+        }
+    }
+}
+
+/// QPs of both sides do what they like, one message after the other, so that what each has to be is known; receives come
+/// late, and contexts are rewritten often.
+fn storm(seed: u64) {
+    let mut rng = Rng::new(seed);
+    let mut net = Net::new(seed, rng.between(20, 200) as u32);
+    let pairs: Vec<_> = (0..rng.between(1, 6)).map(|_| net.connect(7, true)).collect();
+    for round in 0..rng.between(2, 8) {
+        let mut all = Vec::new();
+        for &pair in &pairs {
+            // Of one direction at a time, for both reach the same memory.
+            let side = rng.below(2) as usize;
+            let before = net.program(1 - side, pair[1 - side]).open.clone();
+            let mut sent = Vec::new();
+            for _ in 0..rng.between(1, 12) {
+                let (operation, length) = random_operation(&mut rng);
+                let bytes: Vec<u8> = (0..length).map(|_| rng.next() as u8).collect();
+                let number = net.submit(side, pair[side], operation, &bytes).unwrap();
+                sent.push(Sent { number, operation, bytes });
+            }
+            all.push((pair, side, before, sent));
+        }
+        // Some receives are there, and the others come later.
+        let early = rng.chance(5000);
+        for late in [false, true] {
+            if late == early {
+                net.run(rng.between(1, 30) * MS);
+            }
+            for (pair, side, _, sent) in &all {
+                let wanted = |it: &&Sent| match it.operation {
+                    Operation::Send { .. } => true,
+                    Operation::Write { immediate, .. } => immediate.is_some(),
+                    _ => false,
+                };
+                let half = sent.iter().filter(wanted).count().div_ceil(2);
+                let receives: Vec<_> =
+                    sent.iter().filter(wanted).map(|it| it.bytes.len()).collect();
+                let range = if late { half..receives.len() } else { 0..half };
+                let receiver = net.program(1 - side, pair[1 - side]);
+                receiver.posted.extend(receives[range].iter().map(|bytes| bytes + 3));
+            }
+        }
+        net.run(400 * MS);
+        for (pair, side, before, sent) in &all {
+            judge(&mut net, (seed, round), *pair, *side, before.clone(), sent);
+        }
+    }
+}
+
+/// Executes what was sent on a copy of the memory, and compares.
+fn judge(
+    net: &mut Net,
+    at: (u64, u64),
+    pair: [u32; 2],
+    side: usize,
+    mut open: Vec<u8>,
+    sent: &[Sent],
+) {
+    let own = net.program(side, pair[side]);
+    assert_eq!(own.completed(), sent.len() as u64, "{at:?}: {:?}", own.events);
+    assert!(own.events.iter().all(|it| matches!(it, TransportEvent::Completed { .. })), "{at:?}");
+    own.events.clear();
+    let mut expected = Vec::new();
+    for Sent { number, operation, bytes } in sent {
+        let (mut result, length) = (bytes.clone(), bytes.len());
+        let qpn = pair[1 - side];
+        let mut receive = |kind, immediate| {
+            let length = length as u32;
+            let received = ReceivedMessage {
+                qpn,
+                length,
+                kind,
+                immediate,
+                solicited: false,
+                source_qpn: None,
+            };
+            expected.push((received, bytes.clone()));
+        };
+        match *operation {
+            Operation::Send { immediate } => receive(ReceiveKind::Send, immediate),
+            Operation::Write { remote_address, immediate, .. } => {
+                let start = remote_address as usize;
+                open[start..start + length].copy_from_slice(bytes);
+                if immediate.is_some() {
+                    receive(ReceiveKind::Write, immediate);
+                }
+            }
+            Operation::Read { remote_address, .. } => {
+                let start = remote_address as usize;
+                result = open[start..start + length].to_vec();
+            }
+            Operation::Atomic { remote_address, operation, .. } => {
+                let place = &mut open[remote_address as usize..][..8];
+                result = place.to_vec();
+                let before = u64::from_le_bytes((&*place).try_into().unwrap());
+                if let Some(after) = operation.apply(before) {
+                    place.copy_from_slice(&after.to_le_bytes());
+                }
+            }
+            _ => panic!("{operation:?}"),
+        }
+        assert!(net.program(side, pair[side]).messages[number] == result, "{at:?}: {operation:?}");
+    }
+    let peer = net.program(1 - side, pair[1 - side]);
+    assert!(peer.open == open, "{at:?}: memory that peers reach");
+    let received: Vec<_> = peer.events.drain(..).collect();
+    let first = peer.taken.len() - expected.len();
+    assert_eq!(received.len(), expected.len(), "{at:?}");
+    for (index, (event, (wanted, bytes))) in received.into_iter().zip(expected).enumerate() {
+        assert_eq!(event, TransportEvent::Received(wanted), "{at:?}");
+        if wanted.kind == ReceiveKind::Send {
+            assert!(peer.taken[first + index][..bytes.len()] == bytes, "{at:?}: receive {index}");
+        }
+    }
+}
+
+#[test]
+fn a_peer_in_rtr_answers_though_it_may_not_ask() {
+    let mut net = Net::new(1, TURNOVER);
+    let [a, b] = net.connect(0, false);
+    net.program(1, b).posted.push_back(10);
+    assert_eq!(net.submit(1, b, SEND, &[1]), Err(TransportError::WrongState));
+    net.submit(0, a, SEND, &[5; 7]).unwrap();
+    net.submit(0, a, read(9), &[0; 9001]).unwrap();
+    net.submit(0, a, write(3, None), &[8; 40_000]).unwrap();
+    net.run(60 * MS);
+    assert_eq!(net.program(0, a).completed(), 3);
+    assert!(net.program(1, b).open[3..40_003] == [8; 40_000]);
+}
+
+#[test]
+fn without_a_receive_it_is_tried_again_as_often_as_was_said() {
+    let mut net = Net::new(2, TURNOVER);
+    let [a, b] = net.connect(3, true);
+    net.submit(0, a, SEND, &[1; 5000]).unwrap();
+    net.submit(0, a, SEND, &[2; 9]).unwrap();
+    net.run(50 * MS);
+    let failed = TransportEvent::Failed { qpn: a, status: Status::RnrRetryExceeded };
+    assert_eq!(net.program(0, a).events, [failed]);
+    assert!(net.program(1, b).events.is_empty() && net.program(1, b).taken.is_empty());
+}
+
+#[test]
+fn a_refused_request_ends_both_sides_behind_what_was_done_before() {
+    let denied =
+        |address| Operation::Write { remote_address: address, rkey: RKEY + 1, immediate: None };
+    let cases = [
+        (denied(0), 8, Status::RemoteAccess, Some(QpEvent::AccessError)),
+        (write(OPEN_BYTES as u64 - 5, None), 6, Status::RemoteAccess, Some(QpEvent::AccessError)),
+        (write(u64::MAX, None), 6, Status::RemoteAccess, Some(QpEvent::AccessError)),
+        (read(OPEN_BYTES as u64), 1, Status::RemoteAccess, Some(QpEvent::AccessError)),
+        (
+            Operation::Atomic {
+                remote_address: 4,
+                rkey: RKEY,
+                operation: AtomicOperation::FetchAdd { add: 1 },
+            },
+            8,
+            Status::RemoteInvalidRequest,
+            Some(QpEvent::RequestError),
+        ),
+        // Longer than its receive.
+        (SEND, 101, Status::RemoteInvalidRequest, None),
+    ];
+    for (operation, length, status, event) in cases {
+        let mut net = Net::new(3, TURNOVER);
+        let [a, b] = net.connect(7, true);
+        net.program(1, b).posted.push_back(100);
+        let before = net.program(1, b).open.clone();
+        net.submit(0, a, write(0, None), &before[..9]).unwrap();
+        net.submit(0, a, operation, &vec![1; length]).unwrap();
+        net.submit(0, a, write(0, None), &[1; 9]).unwrap();
+        net.run(50 * MS);
+        let done = TransportEvent::Completed { qpn: a, count: 1 };
+        let failed = TransportEvent::Failed { qpn: a, status };
+        assert_eq!(net.program(0, a).events, [done, failed], "{operation:?}");
+        let told = match event {
+            Some(event) => {
+                vec![TransportEvent::Async { qpn: b, event }, TransportEvent::Error { qpn: b }]
+            }
+            None => vec![TransportEvent::ReceiveFailed { qpn: b, status: Status::LocalLength }],
+        };
+        assert_eq!(net.program(1, b).events, told, "{operation:?}");
+        assert!(net.program(1, b).open == before, "{operation:?}");
+        assert_eq!(net.submit(1, b, SEND, &[1]), Err(TransportError::WrongState));
+    }
+}
+
+#[test]
+fn a_peer_that_answers_nothing_ends_the_queue_pair_though_its_card_acknowledges() {
+    let mut net = Net::new(4, TURNOVER);
+    let [a, b] = net.connect(7, true);
+    net.submit(0, a, write(0, None), &[1; 9]).unwrap();
+    net.run(50 * MS);
+    net.nodes[1].stands = true;
+    let operation = AtomicOperation::FetchAdd { add: 1 };
+    net.submit(0, a, Operation::Atomic { remote_address: 0, rkey: RKEY, operation }, &[0; 8])
+        .unwrap();
+    net.submit(0, a, write(64, None), &[1; 40_000]).unwrap();
+    net.run(1_000 * MS);
+    let done = TransportEvent::Completed { qpn: a, count: 1 };
+    let failed = TransportEvent::Failed { qpn: a, status: Status::RetryExceeded };
+    assert_eq!(net.program(0, a).events, [done, failed]);
+    // Nothing of it is out, so its number does not rest.
+    assert_eq!(net.nodes[0].carrier.posts.tally().quarantined, 0);
+    // Late, the peer finds the atomic, and executes it: nobody knows.
+    let before = net.program(1, b).open[..8].to_vec();
+    net.nodes[1].stands = false;
+    net.run(50 * MS);
+    assert_ne!(net.program(1, b).open[..8], before);
+}
+
+#[test]
+fn a_slot_that_is_written_again_changes_nothing() {
+    let mut net = Net::new(5, TURNOVER);
+    let [a, b] = net.connect(7, true);
+    let send = |net: &mut Net, byte| {
+        net.program(1, b).posted.push_back(8);
+        net.submit(0, a, SEND, &[byte; 8]).unwrap();
+        net.run(20 * MS);
+    };
+    send(&mut net, 0);
+    let first = net.place(1, b, place_of(1));
+    for byte in 1..=SLOTS as u8 {
+        // A late repetition of the card's: at each time, whatever stands there by then, and where the next one belongs.
+        net.put(1, b, place_of(1), &first);
+        net.put(1, b, place_of(u64::from(byte) + 1), &first);
+        send(&mut net, byte);
+    }
+    assert_eq!(net.program(0, a).completed(), u64::from(SLOTS) + 1);
+    let taken = &net.program(1, b).taken;
+    assert!(taken.iter().enumerate().all(|(index, bytes)| *bytes == [index as u8; 8]));
+}
+
+#[test]
+fn another_key_is_no_peer() {
+    let mut net = Net::with_keys(6, TURNOVER, [[7; 16], [8; 16]]);
+    let [a, b] = net.connect(7, true);
+    net.program(1, b).posted.push_back(8);
+    net.submit(0, a, SEND, &[1; 8]).unwrap();
+    net.run(1_000 * MS);
+    let failed = TransportEvent::Failed { qpn: a, status: Status::RetryExceeded };
+    assert_eq!(net.program(0, a).events, [failed]);
+    assert!(net.program(1, b).events.is_empty() && net.program(1, b).taken.is_empty());
+}
+
+#[test]
+fn contexts_are_rewritten_while_both_sides_send_and_nothing_is_lost() {
+    let mut net = Net::new(8, 10);
+    let pair = net.connect(7, true);
+    for round in 0..20u8 {
+        for side in [0, 1] {
+            let at = u64::from(round) * 5000;
+            net.submit(side, pair[side], write(at, None), &[round | 0x80; 5000]).unwrap();
+        }
+        net.run(MS);
+    }
+    net.run(100 * MS);
+    for side in [0, 1] {
+        assert_eq!(net.program(side, pair[side]).completed(), 20);
+        let open = &net.program(side, pair[side]).open;
+        assert!((0..20).all(|round| open[round * 5000..][..5000] == [round as u8 | 0x80; 5000]));
+        assert!(
+            net.nodes[side].carrier.tally().turnovers > 2,
+            "{:?}",
+            net.nodes[side].carrier.tally()
+        );
+    }
+}
