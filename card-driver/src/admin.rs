@@ -451,7 +451,7 @@ impl Engine for AdminEngine {
         let changes = attributes.mask.contains(AttributeMask::STATE);
         // Where queue pairs have address spaces of their own, what is out of them outlives them.
         if changes && matches!(state, QpState::Err | QpState::Reset) {
-            self.shell.end_space(self.window, qpn)?;
+            self.shell.end_space(self.window, qpn, state == QpState::Reset)?;
         }
         let generation = self.run(Opcode::ModifyQp, [head, first, second])?.generation;
         self.hear();
@@ -470,7 +470,7 @@ impl Engine for AdminEngine {
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), Error> {
-        self.shell.end_space(self.window, qpn)?;
+        self.shell.end_space(self.window, qpn, false)?;
         self.destroy(Opcode::DestroyQp, qpn)?;
         self.relayed(|relay| relay.remove((QueueKind::Send, qpn)));
         Ok(())

@@ -487,10 +487,14 @@ impl Spaces for Hosted {
         core.map(|core| lock(core).replace(ranges, most)).unwrap_or_default()
     }
 
-    fn settle(&self, vfpga: u8, qpn: u32) {
+    fn settle(&self, vfpga: u8, qpn: u32, anew: bool) {
         let Some(core) = self.shared.core(vfpga) else { return };
-        let until = Instant::now() + ANSWERED;
-        while lock(core).carrier.owes(qpn) && Instant::now() < until {
+        let begun = Instant::now();
+        let waits = || {
+            let Core { carrier, .. } = &*lock(core);
+            carrier.owes(qpn) || anew && carrier.is_out(qpn)
+        };
+        while waits() && begun.elapsed() < ANSWERED {
             // The thread is there, or the card is gone.
             let _ = self.shared.waker.wake_if_asleep();
             std::thread::sleep(STEP);

@@ -231,13 +231,13 @@ impl Shell {
     }
 
     /// Has a queue pair's address space lead to no memory any more: on return no DMA to any can follow, whatever of it is
-    /// still out. Nothing to do where queue pairs have no such.
+    /// still out; where it is to begin `anew`, little is. Nothing to do where queue pairs have no such.
     ///
     /// # Errors
     /// [`Error::Dead`] when the card does not confirm.
-    pub fn end_space(&self, index: u8, qpn: u32) -> Result<(), Error> {
+    pub fn end_space(&self, index: u8, qpn: u32, anew: bool) -> Result<(), Error> {
         let Some(spaces) = self.backend.spaces() else { return Ok(()) };
-        spaces.settle(index, qpn);
+        spaces.settle(index, qpn, anew);
         while self.redirect(index, || spaces.close(index, qpn, ROW))? {}
         Ok(())
     }

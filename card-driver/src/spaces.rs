@@ -13,8 +13,8 @@ pub trait Spaces: Send + Sync {
     fn replace(&self, vfpga: u8, ranges: &[(u64, u64)], most: usize) -> Vec<Gone>;
 
     /// Waits until a queue pair has told its peer what became of the peer's requests, so that this is not lost when it is
-    /// closed; for a moment at most.
-    fn settle(&self, vfpga: u8, qpn: u32);
+    /// closed, and where it is to begin anew, until nothing of it is out; for a moment at most.
+    fn settle(&self, vfpga: u8, qpn: u32, anew: bool);
 
     /// Has nothing be sent any more for a queue pair. Entries, so many at most, for the place of those of its address space:
     /// it reaches no memory any more.

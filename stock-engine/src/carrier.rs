@@ -118,6 +118,12 @@ impl<R: Registers> Carrier<R> {
         lives && self.end(qpn).is_some_and(owes)
     }
 
+    /// Whether anything of a QP is with the card, so that its number cannot begin anew yet.
+    #[must_use]
+    pub fn is_out(&self, qpn: u32) -> bool {
+        self.posts.is_out(qpn)
+    }
+
     /// What became of messages.
     pub fn take_event(&mut self) -> Option<TransportEvent> {
         self.events.pop_front()
@@ -259,6 +265,10 @@ impl<R: Registers> Transport for Carrier<R> {
         self.posts.modify_qp(now, qpn, change)?;
         if change.mask.contains(AttributeMask::STATE) {
             self.follow(now, qpn, change.state);
+        }
+        let attributes = self.posts.query_qp(qpn);
+        if let (Some(it), Some(attributes)) = (self.end_mut(qpn), attributes) {
+            it.end.set(&attributes);
         }
         Ok(())
     }

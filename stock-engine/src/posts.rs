@@ -208,6 +208,12 @@ impl<R: Registers> Posts<R> {
         true
     }
 
+    /// Whether posts of a QP are out that will end.
+    pub(crate) fn is_out(&self, qpn: u32) -> bool {
+        let space = self.ctid(qpn).and_then(|ctid| self.spaces.get(usize::from(ctid)));
+        space.is_some_and(|space| !space.out.is_empty() && space.lost.is_none())
+    }
+
     /// Whether any peer has the other end of a tunnel.
     #[must_use]
     pub fn has_tunnel(&self) -> bool {

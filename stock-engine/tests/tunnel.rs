@@ -201,6 +201,8 @@ fn a_peer_in_rtr_answers_though_it_may_not_ask() {
     net.submit(0, a, write(3, None), &[8; 40_000]).unwrap();
     net.run(60 * MS);
     assert_eq!(net.program(0, a).completed(), 3);
+    let event = QpEvent::CommunicationEstablished;
+    assert_eq!(net.program(1, b).events[0], TransportEvent::Async { qpn: b, event });
     assert!(net.program(1, b).open[3..40_003] == [8; 40_000]);
 }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::tunnel::{
     RESERVED_SLOTS, SLOTS, SlotFlags, SlotHeader, SlotOperation, place_of,
@@ -110,7 +111,7 @@ impl End {
             names,
             state: State::Live,
             requester: Requester::default(),
-            responder: Responder::new(attributes.min_rnr_timer),
+            responder: Responder::default(),
             keys: Keys {
                 to_peer_own: None,
                 to_peer: key.of_slots(direction, number),
@@ -140,7 +141,11 @@ impl End {
         self.keys.to_peer_own = Some(key.of_slots(direction, number));
         self.keys.from_peer = Some(key.of_slots(direction.back(), number));
         self.requester.begin(attributes.rnr_retry, attributes.max_rd_atomic);
-        self.responder.set_timer(attributes.min_rnr_timer);
+    }
+
+    /// Takes note of what its program grants to the peer, and of the RNR timer.
+    pub fn set(&mut self, attributes: &Attributes) {
+        self.responder.set(attributes);
     }
 
     /// Ends without a word: the program has asked for it.
@@ -222,6 +227,10 @@ impl End {
         let Some((header, payload)) = slot::read(copy, next, key_of) else { return false };
         self.taken = next;
         self.heard = now;
+        if next == 1 && self.keys.to_peer_own.is_none() {
+            let (qpn, event) = (self.qpn, QpEvent::CommunicationEstablished);
+            self.events.push_back(TransportEvent::Async { qpn, event });
+        }
         let sent = self.sent as u32;
         if sent.wrapping_sub(header.consumed) > sent.wrapping_sub(self.peer_took) {
             self.fail(Status::BadResponse);

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
+use fpga_regs::engine::key::Access;
+use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::tunnel::{SLOT_PAYLOAD, SlotFlags, SlotHeader, SlotOperation};
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{Payload, ReceiveError, ReceiveKind, ReceivedMessage, RemoteAccess};
@@ -75,16 +77,15 @@ pub(crate) struct Responder {
     dropping: bool,
     replies: VecDeque<Reply>,
     timer: u8,
+    /// What the QP grants to peers.
+    access: Access,
 }
 
 impl Responder {
-    pub(crate) fn new(timer: u8) -> Self {
-        Self { timer, ..Self::default() }
-    }
-
-    /// Takes another RNR timer.
-    pub(crate) fn set_timer(&mut self, timer: u8) {
-        self.timer = timer;
+    /// Takes note of the QP's attributes.
+    pub(crate) fn set(&mut self, attributes: &Attributes) {
+        self.timer = attributes.min_rnr_timer;
+        self.access = Access::from_bits_truncate(attributes.access);
     }
 
     pub(crate) fn owes(&self) -> bool {
@@ -159,7 +160,7 @@ impl Responder {
     ) -> Result<Taken, Stop> {
         let mut incoming = match self.current.take() {
             Some(incoming) => incoming,
-            None => match begin(qpn, header, host)? {
+            None => match self.begin(qpn, header, host)? {
                 Some(receive) => Incoming { first: *header, got: 0, receive },
                 None => return Ok(Taken::NotReady),
             },
@@ -184,9 +185,49 @@ impl Responder {
         Ok(Taken::Done(receive.map(|_| received(qpn, &first))))
     }
 
+    /// Checks what a SEND or WRITE names, and takes the receive that it wants; `None` where there is none.
+    fn begin(
+        &self,
+        qpn: u32,
+        header: &SlotHeader,
+        host: &mut impl Host,
+    ) -> Result<Option<Option<u64>>, Stop> {
+        let SlotHeader { operation, flags, key, address, length, immediate, .. } = *header;
+        let is_write = operation == SlotOperation::Write;
+        if header.offset != 0 || is_write && flags.contains(SlotFlags::INVALIDATE) {
+            return Err(INVALID);
+        }
+        if is_write && !self.access.contains(Access::REMOTE_WRITE) {
+            return Err(INVALID);
+        }
+        if is_write && !host.allows(qpn, key, address, length.into(), RemoteAccess::Write) {
+            return Err(DENIED);
+        }
+        let takes_back = flags.contains(SlotFlags::INVALIDATE);
+        if takes_back && !host.allows(qpn, immediate, 0, 0, RemoteAccess::Invalidate) {
+            return Err(DENIED);
+        }
+        if is_write && !flags.contains(SlotFlags::IMMEDIATE) {
+            return Ok(Some(None));
+        }
+        match host.take_receive(qpn) {
+            Ok(receive) if !is_write && u64::from(length) > receive.capacity => {
+                let receive = Some(Status::LocalLength);
+                Err(Stop { receive, event: None, status: Status::RemoteInvalidRequest })
+            }
+            Ok(receive) => Ok(Some(Some(receive.id))),
+            Err(ReceiveError::Empty) => Ok(None),
+            Err(ReceiveError::Invalid) => {
+                let receive = Some(Status::LocalProtection);
+                Err(Stop { receive, event: None, status: Status::RemoteOperation })
+            }
+            Err(ReceiveError::NoSrq) => Err(INVALID),
+        }
+    }
+
     fn read(&mut self, qpn: u32, header: &SlotHeader, host: &mut impl Host) -> Result<Taken, Stop> {
         let SlotHeader { message, address, key, length, .. } = *header;
-        self.admit()?;
+        self.admit(Access::REMOTE_READ)?;
         if !host.allows(qpn, key, address, length.into(), RemoteAccess::Read) {
             return Err(DENIED);
         }
@@ -202,7 +243,7 @@ impl Responder {
         host: &mut impl Host,
     ) -> Result<Taken, Stop> {
         let SlotHeader { message, address, key, .. } = *header;
-        self.admit()?;
+        self.admit(Access::REMOTE_ATOMIC)?;
         let mut words = payload.chunks_exact(8).map(|chunk| {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(chunk);
@@ -226,11 +267,11 @@ impl Responder {
         Ok(Taken::Done(None))
     }
 
-    /// Refuses what asks for more than a peer may have asked for.
-    fn admit(&self) -> Result<(), Stop> {
+    /// Refuses what the QP does not grant, and what asks for more than a peer may have asked for.
+    fn admit(&self, right: Access) -> Result<(), Stop> {
         let asked = |reply: &&Reply| matches!(reply, Reply::Data { .. } | Reply::Value(..));
         let count = self.replies.iter().filter(asked).count();
-        if count >= READS.into() { Err(INVALID) } else { Ok(()) }
+        if count >= READS.into() || !self.access.contains(right) { Err(INVALID) } else { Ok(()) }
     }
 
     /// Takes note that all up to a message ended well.
@@ -289,38 +330,6 @@ impl Responder {
         header.bytes = payload.len() as u16;
         self.replies.pop_front();
         Ok(Some(header))
-    }
-}
-
-/// Checks what a SEND or WRITE names, and takes the receive that it wants; `None` where there is none.
-fn begin(qpn: u32, header: &SlotHeader, host: &mut impl Host) -> Result<Option<Option<u64>>, Stop> {
-    let SlotHeader { operation, flags, key, address, length, immediate, .. } = *header;
-    let is_write = operation == SlotOperation::Write;
-    if header.offset != 0 || is_write && flags.contains(SlotFlags::INVALIDATE) {
-        return Err(INVALID);
-    }
-    if is_write && !host.allows(qpn, key, address, length.into(), RemoteAccess::Write) {
-        return Err(DENIED);
-    }
-    let takes_back = flags.contains(SlotFlags::INVALIDATE);
-    if takes_back && !host.allows(qpn, immediate, 0, 0, RemoteAccess::Invalidate) {
-        return Err(DENIED);
-    }
-    if is_write && !flags.contains(SlotFlags::IMMEDIATE) {
-        return Ok(Some(None));
-    }
-    match host.take_receive(qpn) {
-        Ok(receive) if !is_write && u64::from(length) > receive.capacity => {
-            let receive = Some(Status::LocalLength);
-            Err(Stop { receive, event: None, status: Status::RemoteInvalidRequest })
-        }
-        Ok(receive) => Ok(Some(Some(receive.id))),
-        Err(ReceiveError::Empty) => Ok(None),
-        Err(ReceiveError::Invalid) => {
-            let receive = Some(Status::LocalProtection);
-            Err(Stop { receive, event: None, status: Status::RemoteOperation })
-        }
-        Err(ReceiveError::NoSrq) => Err(INVALID),
     }
 }
 

@@ -118,7 +118,7 @@ impl Runner<'_> {
         let Some(core) = self.shared.core(vfpga) else { return };
         let shell = self.shared.shell.get().and_then(std::sync::Weak::upgrade);
         let qpn = lock(core).carrier.posts.qpn(ctid);
-        let ended = shell.map_or(Ok(()), |shell| shell.end_space(vfpga, qpn));
+        let ended = shell.map_or(Ok(()), |shell| shell.end_space(vfpga, qpn, false));
         let mut core = lock(core);
         let Core { engine, carrier, .. } = &mut *core;
         carrier.posts.bury(ctid);

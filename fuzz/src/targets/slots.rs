@@ -132,10 +132,13 @@ fn message(u: &mut Unstructured<'_>) -> arbitrary::Result<Message> {
 }
 
 pub fn run(u: &mut Unstructured<'_>) -> Outcome {
-    let attributes = Attributes { rq_psn: 3, sq_psn: 4, rnr_retry: 1, ..Attributes::default() };
+    let access = 0xe;
+    let attributes =
+        Attributes { rq_psn: 3, sq_psn: 4, rnr_retry: 1, access, ..Attributes::default() };
     let (mut now, mut sequence) = (0, 0);
     let mut end = End::new(now, QPN, NAMES, &attributes, 1_000_000, 40);
     end.let_send(&attributes);
+    end.set(&attributes);
     let back = NAMES.direction.back();
     let keys = [4, 3].map(|psn| NAMES.key.of_slots(back, psn));
     let mut engine = Engine { receives: 3, taken: 0, reachable: true, asked: 0 };

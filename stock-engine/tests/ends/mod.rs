@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fpga_regs::coyote::vfpga as v;
 use fpga_regs::engine::admin::CreateQp;
+use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask as M, Attributes, QpState, QpType};
 use fpga_regs::engine::tunnel::{RING_BASE, SLOT_BYTES, SLOTS, ring_address};
 use fpga_regs::engine::wqe::AtomicOperation;
@@ -297,9 +298,10 @@ impl Net {
                 min_rnr_timer: 16,
                 rnr_retry,
                 max_rd_atomic: 4,
+                access: Access::all().bits(),
                 ..Attributes::default()
             };
-            let rtr = M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::AV | M::MIN_RNR_TIMER;
+            let rtr = M::ACCESS | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::AV | M::MIN_RNR_TIMER;
             let rts = M::SQ_PSN | M::RNR_RETRY | M::MAX_RD_ATOMIC;
             for (state, mask) in
                 [(QpState::Init, M::empty()), (QpState::Rtr, rtr), (QpState::Rts, rts)]
