@@ -165,7 +165,9 @@ impl<R: Registers> Carrier<R> {
     fn serve(&mut self, now: u64, ctid: u8, memory: &mut impl Memory) -> bool {
         let Self { posts, ends, slot, tally, .. } = self;
         let it = ends.get_mut(usize::from(ctid)).and_then(Option::as_mut);
-        let Some(it) = it.filter(|it| it.end.is_open()) else { return false };
+        // One that is closed is about to be told what becomes of it.
+        let served = |it: &&mut Tunnelled| it.end.is_open() && posts.is_open(ctid);
+        let Some(it) = it.filter(served) else { return false };
         if !it.cleared {
             memory.clear(ctid);
             it.cleared = true;

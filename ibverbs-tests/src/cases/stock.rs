@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 use std::time::Duration;
 
@@ -236,6 +236,7 @@ fn peers(setting: &Setting, name: &str, key: &str, watchdog: u32) -> Result<Stri
     let lines = [1, 2].map(|card| format!("10.77.0.{card} {}\n", key.repeat(16)));
     fs::write(&file, lines.concat())?;
     fs::set_permissions(&file, Permissions::from_mode(0o600))?;
+    chown(&file, Some(setting.uid()), None)?;
     Ok(format!("--soft-image stock --watchdog {watchdog} --tunnel-peers {}", file.display()))
 }
 
