@@ -281,7 +281,9 @@ impl End {
             return;
         }
         let qpn = self.qpn;
-        let unknown = self.requester.unknown();
+        // What comes behind a request that was refused was not executed.
+        let refused = !matches!(status, Status::RetryExceeded | Status::BadResponse);
+        let unknown = if refused { 0 } else { self.requester.unknown() };
         if unknown > 0 {
             log::warn!(
                 "QP {qpn}: {unknown} atomics were not answered, and may have been executed or not"

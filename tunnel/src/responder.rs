@@ -316,9 +316,9 @@ impl Responder {
                 let address = address.wrapping_add((*sent).into());
                 let source = Payload::Remote { rkey: *key, address, access: RemoteAccess::Read };
                 if bytes > 0 && host.read(qpn, source, 0, payload).is_err() {
-                    *reply = Reply::Refused(*message, Status::RemoteAccess);
+                    *reply = Reply::Refused(*message, GONE.status);
                     self.replies.truncate(1);
-                    return Err(DENIED);
+                    return Err(GONE);
                 }
                 *sent = sent.saturating_add(bytes);
                 if *sent < *length {
@@ -344,7 +344,7 @@ fn place(
     if header.operation == SlotOperation::Write {
         let address = header.address.wrapping_add(header.offset.into());
         let into = Payload::Remote { rkey: header.key, address, access: RemoteAccess::Write };
-        return host.write(qpn, into, 0, payload).map_err(|_| DENIED);
+        return host.write(qpn, into, 0, payload).map_err(|_| GONE);
     }
     let into = Payload::Receive { id: receive.unwrap_or_default() };
     host.write(qpn, into, header.offset.into(), payload).map_err(|_| Stop {
