@@ -2426,7 +2426,7 @@ struct balboa_tunnel_slot_header {
     balboa_le16 bytes;
     uint8_t reserved_06[2];
     /* The slot's number, from 1 on. */
-    balboa_le64 sequence;
+    balboa_le64 number;
     /* The number of the requester's message, from 0 on. */
     balboa_le32 message;
     /* How many slots of the receiver's the sender has taken, modulo 2^32: as many more than that as a ring has may be on their way. */
@@ -2451,7 +2451,7 @@ BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, status) == 0x1, "balboa
 BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, flags) == 0x2, "balboa_tunnel_slot_header.flags");
 BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, timer) == 0x3, "balboa_tunnel_slot_header.timer");
 BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, bytes) == 0x4, "balboa_tunnel_slot_header.bytes");
-BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, sequence) == 0x8, "balboa_tunnel_slot_header.sequence");
+BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, number) == 0x8, "balboa_tunnel_slot_header.number");
 BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, message) == 0x10, "balboa_tunnel_slot_header.message");
 BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, consumed) == 0x14, "balboa_tunnel_slot_header.consumed");
 BALBOA_ASSERT(offsetof(struct balboa_tunnel_slot_header, address) == 0x18, "balboa_tunnel_slot_header.address");

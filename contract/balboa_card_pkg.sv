@@ -2180,7 +2180,7 @@ package balboa_card_pkg;
     // [159:128] The number of the requester's message, from 0 on.
     logic [31:0] message;
     // [127:64] The slot's number, from 1 on.
-    logic [63:0] sequence;
+    logic [63:0] number;
     logic [15:0] reserved_48;
     // [47:32] Bytes of payload in this slot.
     logic [15:0] bytes;

@@ -452,7 +452,7 @@ impl End {
     fn emit(&mut self, header: &SlotHeader, payload: &[u8], slot: &mut Vec<u8>) -> Step {
         self.sent = self.sent.wrapping_add(1);
         self.told = self.taken as u32;
-        let header = SlotHeader { sequence: self.sent, consumed: self.told, ..*header };
+        let header = SlotHeader { number: self.sent, consumed: self.told, ..*header };
         let Keys { to_peer_own, to_peer, .. } = self.keys;
         let own = to_peer_own.filter(|_| header.flags.contains(SlotFlags::OWN_NUMBER));
         slot::write(&header, payload, &own.unwrap_or(to_peer), slot);

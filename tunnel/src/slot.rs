@@ -39,7 +39,7 @@ pub(crate) fn read(
     key_of: impl Fn(SlotFlags) -> Option<Key>,
 ) -> Option<(SlotHeader, &[u8])> {
     let header = peek(copy)?;
-    if header.sequence != sequence || !header.is_sound() || copy.len() > SLOT_BYTES {
+    if header.number != sequence || !header.is_sound() || copy.len() > SLOT_BYTES {
         return None;
     }
     let payload = copy.get(HEADER..)?.get(..header.bytes.into())?;
@@ -63,7 +63,7 @@ mod tests {
             operation: SlotOperation::Send,
             bytes: 100,
             length: 100,
-            sequence: 33,
+            number: 33,
             ..SlotHeader::default()
         };
         let mut bytes = Vec::new();

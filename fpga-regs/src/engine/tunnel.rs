@@ -5,7 +5,7 @@
 //! [`RING_STRIDE`] (one address in all of them would meet in one set of the TLB), and everything goes through it: a
 //! [`SlotHeader`], and behind it the payload, both padded with zeros to a multiple of 64 bytes.
 //!
-//! Slot `n`, from 1 on, of a direction stands at place `n` modulo [`SLOTS`]. It is there when its sequence number is
+//! Slot `n`, from 1 on, of a direction stands at place `n` modulo [`SLOTS`]. It is there when its number is
 //! `n` and its MAC is right; what else is there is nothing. It is written once: the ends repeat no slot, and what a card's
 //! late repetition writes again has the number of before.
 
@@ -89,7 +89,7 @@ layout! {
         /// Bytes of payload in this slot.
         bytes @ 0x04: u16,
         /// The slot's number, from 1 on.
-        sequence @ 0x08: u64,
+        number @ 0x08: u64,
         /// The number of the requester's message, from 0 on.
         message @ 0x10: u32,
         /// How many slots of the receiver's the sender has taken, modulo 2^32: as many more than that as a ring has may

@@ -150,7 +150,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         match u.int_in_range(0..=7)? {
             0..=3 => {
                 let mut header = header(u)?;
-                header.sequence = if u.ratio(15, 16)? { sequence + 1 } else { u.arbitrary()? };
+                header.number = if u.ratio(15, 16)? { sequence + 1 } else { u.arbitrary()? };
                 let payload = vec![u.arbitrary()?; usize::from(header.bytes).min(SLOT_PAYLOAD)];
                 let own = header.flags.contains(SlotFlags::OWN_NUMBER);
                 write_slot(&header, &payload, &keys[usize::from(own)], &mut slot);
