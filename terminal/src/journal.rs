@@ -12,8 +12,8 @@ use std::path::Path;
 
 use log::{Level, Record};
 
-use crate::logger::CLIENT;
-
+/// The key by which a line says which client caused it, by a number: `log::info!(client = 7; "…")`.
+pub(crate) const CLIENT: &str = "client";
 /// Where the journal takes datagrams.
 const SOCKET: &str = "/run/systemd/journal/socket";
 /// Says of which file standard error is, as `DEVICE:INODE`, where systemd connected it to the journal.

@@ -8,11 +8,9 @@ use std::time::{Duration, Instant};
 use env_logger::Env;
 use log::{Level, LevelFilter, Log as _, Metadata, Record};
 
-use crate::journal::Journal;
+use crate::journal::{CLIENT, Journal};
 use crate::limit::{Kind, LeftOut, Limit};
 
-/// The key by which a line says which client caused it, by a number: `log::info!(client = 7; "…")`.
-pub(crate) const CLIENT: &str = "client";
 /// Bytes of a line's text that are told with what was left out.
 const EXAMPLE_BYTES: usize = 200;
 /// Bytes of the stack of the thread that tells.
