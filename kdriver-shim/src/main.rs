@@ -167,7 +167,8 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
         backends.push(Arc::new(backend));
     }
     let watchdog = Duration::from_millis(args.watchdog());
-    let peers = tunnel::peers(args, wanted, |card| restored.get(&card).map(|it| it.manifest.engine))?;
+    let peers =
+        tunnel::peers(args, wanted, |card| restored.get(&card).map(|it| it.manifest.engine))?;
     let options = HostedOptions { watchdog, peers };
     let cards = start(wanted, backends, restored, options)?;
     let count = cards.len();
