@@ -381,18 +381,41 @@ fn figure(test: &str) -> &'static str {
 }
 
 fn fi_pingpong(setting: &Setting) -> Result<()> {
-    /// Where both sides agree on what they do.
-    const PORT: u16 = 47592;
     let daemon = daemon(setting)?;
     let namespace = Namespace::new(setting, 2)?;
-    let run = |line: &str| namespace.task(setting, &daemon.run(&said(line)));
-    for endpoint in ["-p verbs -e msg", "-p verbs;ofi_rxm -e rdm"] {
-        let line = format!("fi_pingpong {endpoint} -c -S 65536 -I 10");
-        let server = start_server_in(&namespace.process(), run(&line), PORT)?;
-        let both = to_the_end(&daemon, server, run(&format!("{line} SERVER")))?;
-        both_say(&both, "64k")?;
+    let run = |line: &str| fi_pingpong_once(setting, &daemon, &namespace, line);
+    run("fi_pingpong -p verbs -e msg -c -S 65536 -I 10")?;
+    // Of ofi_rxm the side that is slower may lose its last completion: it looks at its completions and then at its events
+    // (rxm_ep_do_progress), and where the peer has left between the two ends the queue pair, with what is completed
+    // (rxm_close_conn). On a busy machine it then waits for ever, or fails.
+    const ATTEMPTS: usize = 4;
+    let rxm = "fi_pingpong -p verbs;ofi_rxm -e rdm -c -S 65536 -I 10";
+    let mut outcome = run(rxm);
+    for _ in 1..ATTEMPTS {
+        if outcome.is_ok() {
+            break;
+        }
+        nothing_left(&daemon)?;
+        outcome = run(rxm);
     }
+    outcome?;
     daemon.stop()
+}
+
+fn fi_pingpong_once(
+    setting: &Setting,
+    daemon: &Daemon<'_>,
+    namespace: &Namespace,
+    line: &str,
+) -> Result<()> {
+    /// Where both sides agree on what they do.
+    const PORT: u16 = 47592;
+    /// Dozens of times what it takes, on a machine that does nothing else.
+    const LIMIT: Duration = Duration::from_secs(60);
+    let run = |line: &str| namespace.task(setting, &daemon.run(&said(line))).limit(LIMIT);
+    let server = start_server_in(&namespace.process(), run(line), PORT)?;
+    let both = to_the_end(daemon, server, run(&format!("{line} SERVER")))?;
+    both_say(&both, "64k")
 }
 
 fn preloaded(setting: &Setting) -> Result<()> {
