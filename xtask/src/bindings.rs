@@ -73,7 +73,6 @@ pub struct Options {
 /// # Errors
 /// When bindgen is not there or fails, or the tree is none of rdma-core's.
 pub fn bindings(options: &Options) -> Result<ExitCode> {
-    setup::packages(setup::BINDINGS)?;
     let source = options.source.canonicalize();
     let source = source.with_context(|| options.source.display().to_string())?;
     let build = fs::read_to_string(source.join("CMakeLists.txt"))
@@ -86,6 +85,7 @@ pub fn bindings(options: &Options) -> Result<ExitCode> {
     if !output.with_file_name("").is_dir() {
         bail!("verbs-sys has no module for rdma-core {version}: make verbs-sys/src/v{release}");
     }
+    setup::packages(setup::BINDINGS)?;
     let headers = tempfile::Builder::new().prefix("balboa-bindings-").tempdir()?;
     let header = lay_out(&source, headers.path())?;
     let origin = format!("infiniband/driver.h of rdma-core {version}");
