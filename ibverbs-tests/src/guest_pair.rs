@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::agent::{End, Listens, Machine};
 use crate::cases::rdmacm::{IPERF3, LIBFABRIC, RDMACM_UTILS};
 use crate::cases::{IBVERBS_UTILS, PERFTEST};
-use crate::pair::{Both, until_in_time};
+use crate::pair::{Both, both_say, until_in_time};
 use crate::process::Finished;
 use crate::runner::{Case, Need};
 use crate::setting::SHARES;
@@ -175,14 +175,6 @@ const ROWS: &[Row] = &[
         received: 8 << 20,
     },
 ];
-
-/// Both sides say something.
-pub(crate) fn both_say(both: &Both, text: &str) -> Result<()> {
-    for side in [&both.server, &both.client] {
-        ensure!(side.stdout.contains(text), "it does not say {text:?}: {side}");
-    }
-    Ok(())
-}
 
 /// The client of a program of perftest's has one row of figures.
 pub(crate) fn one_row(both: &Both) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::process::{Finished, Running, Task};
 use crate::setting::Daemon;
@@ -40,6 +40,17 @@ pub struct Both {
     pub server: Finished,
     /// The side that connected.
     pub client: Finished,
+}
+
+/// Both sides say something.
+///
+/// # Errors
+/// When one does not.
+pub(crate) fn both_say(both: &Both, text: &str) -> Result<()> {
+    for side in [&both.server, &both.client] {
+        ensure!(side.stdout.contains(text), "it does not say {text:?}: {side}");
+    }
+    Ok(())
 }
 
 /// Starts a server and waits until it listens on its port.

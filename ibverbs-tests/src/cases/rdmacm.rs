@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 
 use super::PERFTEST;
 use crate::namespace::Namespace;
-use crate::pair::{Both, start_server_in, until_in_time};
+use crate::pair::{Both, both_say, start_server_in, until_in_time};
 use crate::process::{Finished, Running, Task};
 use crate::runner::{Body, Case, Need};
 use crate::setting::{Daemon, Setting};
@@ -312,13 +312,6 @@ fn pair(setting: &Setting, row: &Row) -> Result<()> {
     let both = to_the_end(&daemon, server, daemon.run(&said(row.client)))?;
     (row.check)(&both)?;
     daemon.stop()
-}
-
-fn both_say(both: &Both, text: &str) -> Result<()> {
-    for side in [&both.server, &both.client] {
-        ensure!(side.stdout.contains(text), "it does not say {text:?}: {side}");
-    }
-    Ok(())
 }
 
 fn pings(both: &Both) -> Result<()> {
