@@ -21,7 +21,7 @@ use crate::address::{PortAddress, mac_register};
 use crate::backend::CardBackend;
 use crate::device::{Device, Window, write_gids};
 use crate::engines;
-use crate::error::Error;
+use crate::error::{Error, GONE};
 use crate::hosted::{self, Hosted, HostedOptions};
 use crate::iova::{ARENA_END, ARENA_START, Arena};
 use crate::shell::Shell;
@@ -53,10 +53,22 @@ pub fn bring_up_with(
 ) -> Result<Device, Error> {
     // What was added to it for the bitstream of before goes with that.
     let backend = backend.below().unwrap_or(backend);
-    let probe = Bringup { card: number, backend: &*backend, manifest };
-    let driver = engines::driver(manifest);
     prepare(number, &*backend, manifest)?;
     reset_shell(&*backend);
+    let up = bring_shell_up(number, Arc::clone(&backend), address, manifest, options);
+    up.map_err(|error| gone_or(error, number, &*backend))
+}
+
+/// Does what is left when the shell is reset.
+fn bring_shell_up(
+    number: u32,
+    backend: Arc<dyn CardBackend>,
+    address: PortAddress,
+    manifest: &Manifest,
+    options: HostedOptions,
+) -> Result<Device, Error> {
+    let probe = Bringup { card: number, backend: &*backend, manifest };
+    let driver = engines::driver(manifest);
     let found = probe.shell()?;
     probe.addresses(address);
     probe.interrupt(xdma::USER_INTERRUPT_ENABLE_SET, xdma::USER_INTERRUPT_VFPGAS);
@@ -145,10 +157,26 @@ pub(crate) fn prepare(
 ) -> Result<(), Error> {
     let probe = Bringup { card, backend, manifest };
     probe.function()?;
-    probe.static_layer()?;
-    probe.dma_engines()?;
+    let prepared = probe
+        .order_of_writes()
+        .and_then(|()| probe.static_layer())
+        .and_then(|()| probe.dma_engines());
+    prepared.map_err(|error| gone_or(error, card, backend))?;
     probe.vectors();
     Ok(())
+}
+
+/// Why a card did not come up whose BARs are enabled: where it left the bus meanwhile, any answer of
+/// before may be half of one.
+fn gone_or(error: Error, card: u32, backend: &dyn CardBackend) -> Error {
+    match backend.read32(Bar::Static, static_layer::PROBE) {
+        u32::MAX => {
+            let why =
+                format!("{GONE}, or its BARs are not enabled; rescan the bus or program it again");
+            Error::BringUp { card, why }
+        }
+        _ => error,
+    }
 }
 
 /// Resets the shell, and waits until it is settled.
@@ -272,13 +300,13 @@ impl Bringup<'_> {
         Error::BringUp { card: self.card, why }
     }
 
-    /// Checks the function's identity, lets it use the bus, and keeps its writes in order.
+    /// Checks the function's identity, and lets it use the bus.
     fn function(&self) -> Result<(), Error> {
         let vendor = self.backend.read_config(pci::CONFIG_VENDOR);
         let device = self.backend.read_config(pci::CONFIG_DEVICE);
         if vendor == u16::MAX {
             return Err(self.failed(
-                "its configuration space reads all ones: it has left the bus; rescan the bus, or program it again and reset it".into(),
+                "its configuration space reads all ones: the card is gone; rescan the bus, or program it again and reset it".into(),
             ));
         }
         if vendor != pci::VENDOR_ID || !pci::is_xdma_device(device) {
@@ -291,6 +319,11 @@ impl Bringup<'_> {
         let command = self.backend.read_config(pci::CONFIG_COMMAND);
         let enabled = command | pci::COMMAND_MEMORY | pci::COMMAND_BUS_MASTER;
         self.backend.write_config(pci::CONFIG_COMMAND, enabled);
+        Ok(())
+    }
+
+    /// Keeps the function's writes in order.
+    fn order_of_writes(&self) -> Result<(), Error> {
         let Some(express) = capability(self.backend, pci::CAPABILITY_PCI_EXPRESS) else {
             return Err(self.failed(
                 "its configuration space has no PCI Express capability, so relaxed ordering cannot be turned off; pass the function through with all its capabilities".into(),
@@ -315,11 +348,6 @@ impl Bringup<'_> {
 
     fn static_layer(&self) -> Result<(), Error> {
         let probe = self.backend.read32(Bar::Static, static_layer::PROBE);
-        if probe == u32::MAX {
-            return Err(self.failed(
-                "its registers read all ones: it has left the bus, or its BARs are not enabled; rescan the bus or program it again".into(),
-            ));
-        }
         if probe != static_layer::PROBE_VALUE {
             return Err(self.failed(format!(
                 "its static layer answers the probe with {probe:#010x}, not {:#010x}: it holds another design; program it with a Coyote shell",

@@ -264,6 +264,9 @@ impl Device {
     pub fn check_image(&self) -> Result<(), Error> {
         let failed = |why: String| Err(Error::Load { card: self.number, why });
         let name = &self.manifest.name;
+        if self.backend.read32(Bar::Static, s::PROBE) == u32::MAX {
+            return failed(GONE.into());
+        }
         let found = self.backend.read64(Bar::Shell, shell::N_REGIONS);
         if self.windows.is_empty() || found == u64::MAX {
             return failed(format!("it holds no image, and not {name}"));

@@ -80,7 +80,16 @@ fn the_function_may_use_the_bus_but_not_out_of_order() {
 fn a_card_that_left_the_bus_is_told_from_one_with_another_design() {
     let gone = FakeCard::new(1);
     gone.set(Bar::Static, static_layer::PROBE, u64::from(u32::MAX));
-    assert!(refusal(gone).contains("all ones"));
+    assert!(refusal(gone).contains("the card is gone"));
+    // It answers something before it leaves, and its emulated identity stays.
+    let leaving = FakeCard::new(1);
+    leaving.set_config(pci::CONFIG_CAPABILITIES, 0);
+    leaving.set(Bar::Static, static_layer::PROBE, u64::from(u32::MAX));
+    assert!(refusal(leaving).contains("the card is gone"));
+    let later = FakeCard::new(1);
+    later.set_config(DEVICE_CONTROL, u16::MAX);
+    later.set(Bar::Static, static_layer::PROBE, u64::from(u32::MAX));
+    assert!(refusal(later).contains("the card is gone"));
     let other = FakeCard::new(1);
     other.set(Bar::Static, static_layer::PROBE, 0x1234);
     assert!(refusal(other).contains("0x00001234"));
@@ -92,7 +101,7 @@ fn a_card_that_left_the_bus_is_told_from_one_with_another_design() {
     assert!(refusal(shell).contains("shell answers the probe with 0x5"));
     let off = FakeCard::new(1);
     off.set_config(pci::CONFIG_VENDOR, u16::MAX);
-    assert!(refusal(off).contains("configuration space reads all ones"));
+    assert!(refusal(off).contains("configuration space reads all ones: the card is gone"));
     let gpu = FakeCard::new(1);
     gpu.set_config(pci::CONFIG_VENDOR, 0x10de);
     assert!(refusal(gpu).contains("10de:903f, not an XDMA shell such as 10ee:903f"));
