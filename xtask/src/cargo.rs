@@ -21,6 +21,9 @@ pub fn has_subcommand(name: &str) -> bool {
     cargo(&format!("{name} --version")).run().is_ok_and(|it| it.status.success())
 }
 
+/// The programs that are in packages, and the one by which packages are tried in roots of their own.
+const SHIPPED: [&str; 5] = ["balboa", "balboad", "balboa-perf", "softcard", "in-root"];
+
 /// The workspace's root.
 pub fn root() -> PathBuf {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
@@ -37,18 +40,28 @@ pub fn build() -> Result<PathBuf> {
     Ok(target_directory()?.join("release"))
 }
 
-/// Builds everything for release in `sources`, into `target`, and answers where the programs are: the same bytes wherever
-/// both lie, and wherever cargo keeps the crates, as long as the compiler is the same.
+/// Builds what others are given, and what checks it, for release in `sources`, into `target`, and answers where it is: the
+/// same bytes wherever both lie, and wherever cargo keeps the crates, as long as the compiler is the same.
 ///
 /// # Errors
 /// When the build fails.
 pub fn build_for_others(sources: &Path, target: &Path, home: &Path) -> Result<PathBuf> {
     report!("building in {}", sources.display());
-    // Panics name their place in the source.
-    let remap = [(sources, "."), (target, "target"), (home, "cargo")];
-    let flags = remap.map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
-    let task = cargo("build --release --workspace --locked --quiet").directory(sources).shown();
-    let task = task.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}")).env("CARGO_HOME", home);
+    // Panics name their place in the source as it was given. What debuggers read names the directory that the compiler
+    // ran in, where no link is left, and link-time optimization orders what it emits by a hash over that as well.
+    let registry = home.join("registry");
+    let registry = registry.canonicalize().unwrap_or(registry);
+    let sources = &sources.canonicalize()?;
+    let remap = [(sources.as_path(), "."), (target, "target"), (home, "cargo")];
+    let remap = remap.into_iter().chain([(registry.as_path(), "cargo/registry")]);
+    let flags: Vec<String> =
+        remap.map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display())).collect();
+    let mut task = cargo("build --release --workspace --locked --quiet --lib");
+    for program in SHIPPED {
+        task = task.arg("--bin").arg(program);
+    }
+    let task = task.directory(sources).shown().env("CARGO_HOME", home);
+    let task = task.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     task.env("CARGO_TARGET_DIR", target).run()?.success()?;
     Ok(target.join("release"))
 }
