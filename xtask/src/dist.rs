@@ -11,12 +11,13 @@ use ibverbs_tests::process::Task;
 use terminal::report;
 use verbs_sys::{RELEASES, Release};
 
-use crate::cargo;
+use crate::{cargo, guest};
 
 mod check;
 mod package;
 mod sbom;
 
+pub use check::debian;
 use package::Package;
 
 /// The programs that users run.
@@ -49,6 +50,9 @@ pub struct Options {
     /// and purged in a root directory of each of Debian 12 and 13
     #[arg(long)]
     check: bool,
+    /// Boot a machine with Debian 12's systemd, and try the installed service in it
+    #[arg(long)]
+    boot: bool,
 }
 
 /// Builds everything and makes the packages in `target/dist`.
@@ -65,6 +69,9 @@ pub fn dist(options: &Options) -> Result<ExitCode> {
     }
     if options.check {
         check::check(&built, &made)?;
+    }
+    if options.boot {
+        guest::boot(&built)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -140,7 +140,10 @@ fn installed(built: &Path, made: &[PathBuf], release: u32, suite: &str) -> Resul
 }
 
 /// The root of a release of Debian with some packages, and with what each Debian has.
-fn debian(suite: &str, packages: &[&str]) -> Result<PathBuf> {
+///
+/// # Errors
+/// When they cannot be fetched.
+pub fn debian(suite: &str, packages: &[&str]) -> Result<PathBuf> {
     let cache = Cache::open("roots")?;
     let packages: Vec<&str> = ESSENTIAL.iter().chain(packages).copied().collect();
     let name = format!("dist-{suite}-{}", packages.last().copied().unwrap_or_default());

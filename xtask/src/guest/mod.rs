@@ -24,6 +24,7 @@ mod initramfs;
 mod linux;
 mod pair;
 mod qemu;
+mod systemd;
 mod vm;
 
 use crate::apt::Apt;
@@ -32,6 +33,7 @@ use cards::Served;
 use linux::Linux;
 pub use linux::Version;
 use qemu::Qemu;
+pub use systemd::boot;
 use vm::{Machine, Parts};
 
 use crate::cache::Cache;
