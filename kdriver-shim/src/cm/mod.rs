@@ -468,10 +468,12 @@ impl ConnectionManager {
 
 /// Sends a datagram of the manager's.
 fn send(network: &mut dyn Network, transmit: &Transmit) {
-    let Route { port, local, remote, traffic_class, flow_label, hop_limit, sl } = transmit.route;
+    let Route { port, local, remote, traffic_class, hop_limit, sl, .. } = transmit.route;
     // One from an address that the card has no more goes nowhere.
     let Some(sgid_index) = network.index(port, local) else { return };
     let dgid = remote.gid.octets();
+    // A connection's flow label is for its packets. By its own each would take an address handle of the card's.
+    let flow_label = 0;
     let to = GsiAddress { sgid_index, dgid, hop_limit, traffic_class, flow_label, sl };
     network.send(port, party(transmit.owner), &to, &transmit.datagram);
 }

@@ -487,3 +487,16 @@ fn an_address_that_goes_is_told_to_nobody_and_ends_its_connections_by_time() {
         assert_eq!((over.number, over.status), (event::DISCONNECTED, timed_out));
     }
 }
+
+#[test]
+fn all_connections_to_a_peer_need_one_address_handle() {
+    let mut bench = Bench::new();
+    let mut alice = bench.program(ALICE);
+    for uid in [1, 2] {
+        let id = bench.id(&mut alice, uid);
+        bench.reach(&mut alice, id, "[2001:db8::2]:7174");
+        bench.connect(&mut alice, id, 17, &[]).unwrap();
+    }
+    let ways = bench.wire.under_way.iter().map(|(_, it)| (it.flow_label, it.traffic_class));
+    assert_eq!(ways.collect::<Vec<_>>(), [(0, 0); 2]);
+}
