@@ -115,6 +115,8 @@ enum Outdates {
 /// The way to an event channel.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
+    /// The socket.
+    file: File,
     token: CmToken,
     /// Kept as long as the channel, which balboad ends with it. That of the parent in a forked child.
     connection: Arc<Connection>,
@@ -176,7 +178,7 @@ pub(crate) fn open(connection: Arc<Connection>, flags: OFlag) -> Result<OwnedFd>
     let file = file(socket.as_raw_fd());
     let file = file.ok_or_else(|| unexpected(&request, "the channel is no file"))?;
     let (ids, ahead) = Default::default();
-    let channel = Channel { known: Known { token, connection }, ids, ahead };
+    let channel = Channel { known: Known { file, token, connection }, ids, ahead };
     let replaced = CHANNELS.with(|all| all.insert(file, channel));
     drop(replaced);
     Ok(socket)
@@ -260,7 +262,7 @@ impl<'a> Command<'a> {
         if self.waits() && peek(fd, libc::MSG_DONTWAIT) == Err(Errno::EAGAIN) {
             return Ok(Done::NoEvent);
         }
-        if let Some(told) = self.told_ahead(fd, channel) {
+        if let Some(told) = self.told_ahead(channel) {
             return Ok(told);
         }
         let from = self.from();
@@ -268,19 +270,21 @@ impl<'a> Command<'a> {
             let reason = || format!("descriptor {from} is no channel of the connection manager");
             known(from).ok_or_else(|| Error::Refused { errno: libc::EINVAL, reason: reason() })
         });
-        let left = left.transpose()?.map(|known| known.token);
+        let left = left.transpose()?;
         let command = [self.bytes, value].concat();
-        let request = Request::CmCommand { channel: channel.token, command, from: left };
-        let connection = channel.connection(fd)?;
+        let token = left.as_ref().map(|left| left.token);
+        let request = Request::CmCommand { channel: channel.token, command, from: token };
+        let left = left.map(|left| left.file);
+        let connection = channel.connection()?;
         // Before another thread asks, which would find the byte of an event that is gone.
         let emptied = |response: Option<&Response>| {
-            self.outdate(fd, from);
+            self.outdate(channel.file, left);
             let Some(Response::CmAnswer { drained, ahead, .. }) = response else { return };
             if *drained {
                 take(from.unwrap_or(fd));
             }
             if let Some(ahead) = ahead {
-                with_channel(fd, |channel| channel.ahead.insert(ahead.id, ahead.clone()));
+                with_channel(channel.file, |channel| channel.ahead.insert(ahead.id, ahead.clone()));
             }
         };
         let mut answer = connection.call_then(&request, emptied);
@@ -290,7 +294,7 @@ impl<'a> Command<'a> {
         }
         match answer {
             Ok((Response::CmAnswer { output, .. }, _)) => {
-                self.note(fd, from, &output);
+                self.note(channel.file, left, &output);
                 self.answered(&request, output)
             }
             Ok(_) => Err(unexpected(&request, "it answers another request")),
@@ -299,7 +303,7 @@ impl<'a> Command<'a> {
                 std::thread::yield_now();
                 Ok(Done::NoEvent)
             }
-            Err(error @ Error::Gone) => match self.farewell(fd) {
+            Err(error @ Error::Gone) => match self.farewell(channel.file) {
                 Some(output) => self.answered(&request, output),
                 None => Err(error),
             },
@@ -319,10 +323,10 @@ impl<'a> Command<'a> {
 
     /// The answer that balboad has given ahead, if it still holds. One for which there is no room, or no place, is asked
     /// for, and refused as ever.
-    fn told_ahead(&self, fd: RawFd, channel: &Known) -> Option<Done> {
+    fn told_ahead(&self, channel: &Known) -> Option<Done> {
         let (id, asked) = self.question()?;
         let address = self.place().filter(|address| *address != 0)?;
-        let (told, output) = with_channel(fd, |channel| {
+        let (told, output) = with_channel(channel.file, |channel| {
             let ahead = channel.ahead.get(&id)?;
             let (_, output) = ahead.answers.iter().find(|(question, _)| *question == asked)?;
             Some((ahead.era, output.clone()))
@@ -358,10 +362,13 @@ impl<'a> Command<'a> {
     }
 
     /// Forgets what it may have changed, whatever came of it.
-    fn outdate(&self, fd: RawFd, from: Option<RawFd>) {
+    fn outdate(&self, channel: File, left: Option<File>) {
         let outdates = self.outdates();
-        for fd in [Some(fd), from].into_iter().flatten() {
-            with_channel(fd, |channel| {
+        if outdates == Outdates::Nothing {
+            return;
+        }
+        for file in [Some(channel), left].into_iter().flatten() {
+            with_channel(file, |channel| {
                 match outdates {
                     Outdates::Nothing => {}
                     Outdates::Identifier(id) => drop(channel.ahead.remove(&id)),
@@ -373,33 +380,32 @@ impl<'a> Command<'a> {
     }
 
     /// Takes note of what becomes of identifiers.
-    fn note(&self, fd: RawFd, from: Option<RawFd>, output: &[u8]) {
+    fn note(&self, channel: File, left: Option<File>, output: &[u8]) {
         let (uid, id) = (u64_at(self.body(), UID), u32_at(self.body(), ID));
         match self.number {
-            number::CREATE_ID => with_ids(fd, |ids| ids.insert(u32_at(output, 0)?, uid?)),
+            number::CREATE_ID => with_ids(channel, |ids| ids.insert(u32_at(output, 0)?, uid?)),
             // That of a request, of which the program has told only now what it calls it.
-            number::ACCEPT => with_ids(fd, |ids| {
+            number::ACCEPT => with_ids(channel, |ids| {
                 ids.insert(u32_at(self.body(), ACCEPTED)?, uid.filter(|&uid| uid != 0)?)
             }),
-            number::DESTROY_ID => with_ids(fd, |ids| ids.remove(&id?)),
-            number::MIGRATE_ID => from.and_then(|from| {
-                let uid = with_ids(from, |ids| ids.remove(&id?))?;
-                with_ids(fd, |ids| ids.insert(id?, uid))
+            number::DESTROY_ID => with_ids(channel, |ids| ids.remove(&id?)),
+            number::MIGRATE_ID => left.and_then(|left| {
+                let uid = with_ids(left, |ids| ids.remove(&id?))?;
+                with_ids(channel, |ids| ids.insert(id?, uid))
             }),
             _ => None,
         };
     }
 
     /// The answer where balboad has gone, and what it had with it; `None` where that is only to fail.
-    fn farewell(&self, fd: RawFd) -> Option<Vec<u8>> {
+    fn farewell(&self, channel: File) -> Option<Vec<u8>> {
         match self.number {
             number::DESTROY_ID | number::LEAVE_MCAST => {
-                self.note(fd, None, &[]);
+                self.note(channel, None, &[]);
                 Some(DESTROYED.to_vec())
             }
             number::GET_EVENT => {
-                let file = file(fd)?;
-                let next = CHANNELS.with(|all| all.get_mut(&file)?.ids.pop_first());
+                let next = with_channel(channel, |channel| Some(channel.ids.pop_first()))?;
                 let Some((id, uid)) = next else {
                     std::thread::sleep(NO_MORE);
                     return None;
@@ -449,31 +455,27 @@ fn leave_to_readers(fd: RawFd) {
     }
 }
 
-/// Does something to the identifiers of the channel that a descriptor is.
-fn with_ids(fd: RawFd, act: impl FnOnce(&mut BTreeMap<u32, u64>) -> Option<u64>) -> Option<u64> {
-    with_channel(fd, |channel| act(&mut channel.ids))
+/// Does something to the identifiers of the channel that a socket is.
+fn with_ids(file: File, act: impl FnOnce(&mut BTreeMap<u32, u64>) -> Option<u64>) -> Option<u64> {
+    with_channel(file, |channel| act(&mut channel.ids))
 }
 
-/// Does something to the channel that a descriptor is.
-fn with_channel<T>(fd: RawFd, act: impl FnOnce(&mut Channel) -> Option<T>) -> Option<T> {
-    let file = file(fd)?;
+/// Does something to the channel that a socket is.
+fn with_channel<T>(file: File, act: impl FnOnce(&mut Channel) -> Option<T>) -> Option<T> {
     CHANNELS.with(|all| act(all.get_mut(&file)?))
 }
 
 impl Known {
     /// The way to balboad of this process; a child that was forked has its own.
-    fn connection(&self, fd: RawFd) -> Result<Arc<Connection>> {
+    fn connection(&self) -> Result<Arc<Connection>> {
         if !self.connection.is_forked() {
             return Ok(Arc::clone(&self.connection));
         }
         let own = Connection::shared()?;
-        let parents = file(fd).and_then(|file| {
-            CHANNELS.with(|all| {
-                let channel = all.get_mut(&file)?;
-                // What the parent was told ahead holds as long as its memory says, which is not this process's.
-                channel.ahead.clear();
-                Some(std::mem::replace(&mut channel.known.connection, Arc::clone(&own)))
-            })
+        let parents = with_channel(self.file, |channel| {
+            // What the parent was told ahead holds as long as its memory says, which is not this process's.
+            channel.ahead.clear();
+            Some(std::mem::replace(&mut channel.known.connection, Arc::clone(&own)))
         });
         drop(parents);
         Ok(own)

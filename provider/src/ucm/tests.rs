@@ -66,6 +66,15 @@ impl Bench {
         peek(self.fd(), libc::MSG_DONTWAIT).is_ok()
     }
 
+    /// Another channel of the same process.
+    fn another_channel(&self, socket: &OwnedFd) -> Known {
+        let file = file(socket.as_raw_fd()).unwrap();
+        let known = Known { file, token: [8; 16], connection: Arc::clone(&self.connection) };
+        let entry = Channel { known: known.clone(), ids: BTreeMap::new(), ahead: BTreeMap::new() };
+        CHANNELS.with(|all| all.insert(file, entry));
+        known
+    }
+
     /// What was asked of balboad on the channel.
     fn asked(self) -> Vec<Request> {
         drop((self.channel, self.theirs));
@@ -153,9 +162,7 @@ fn an_id_that_takes_the_last_events_along_takes_the_byte_of_the_channel_it_leave
     // Another channel, to which it goes.
     let (ours, theirs) = pair().unwrap();
     send(theirs.as_fd(), &[1], &[], Wait::AsSocket).unwrap();
-    let other = Known { token: [8; 16], connection: Arc::clone(&bench.connection) };
-    let entry = Channel { known: other.clone(), ids: BTreeMap::new(), ahead: BTreeMap::new() };
-    CHANNELS.with(|all| all.insert(file(ours.as_raw_fd()).unwrap(), entry));
+    let other = bench.another_channel(&ours);
     let migrate = |from: RawFd| {
         let body = [&0x99u64.to_ne_bytes()[..], &3u32.to_ne_bytes(), &from.to_ne_bytes()];
         written(number::MIGRATE_ID, &body.concat(), 4)
@@ -286,17 +293,16 @@ fn an_identifier_is_told_of_the_end_on_the_channel_it_has_gone_to() {
     let bench = bench(OFlag::empty(), answers);
     assert!(bench.perform(&create(0x50), &[]).is_ok());
     let (ours, _theirs) = pair().unwrap();
-    let other = Known { token: [8; 16], connection: Arc::clone(&bench.connection) };
-    let entry = Channel { known: other.clone(), ids: BTreeMap::new(), ahead: BTreeMap::new() };
-    CHANNELS.with(|all| all.insert(file(ours.as_raw_fd()).unwrap(), entry));
+    let other = bench.another_channel(&ours);
     let body = [&0x99u64.to_ne_bytes()[..], &5u32.to_ne_bytes(), &bench.fd().to_ne_bytes()];
     let migrate = written(number::MIGRATE_ID, &body.concat(), 4);
     let migrate = Command::parse(&migrate).unwrap();
     assert!(migrate.perform(ours.as_raw_fd(), &other, &[]).is_ok());
     bench.script.server.join().unwrap();
     drop(bench.theirs);
-    assert_eq!(with_ids(bench.channel.as_raw_fd(), |ids| ids.get(&5).copied()), None);
-    assert_eq!(with_ids(ours.as_raw_fd(), |ids| ids.get(&5).copied()), Some(0x50));
+    let uid = |fd: RawFd| with_ids(file(fd).unwrap(), |ids| ids.get(&5).copied());
+    assert_eq!(uid(bench.channel.as_raw_fd()), None);
+    assert_eq!(uid(ours.as_raw_fd()), Some(0x50));
     forget(ours.as_raw_fd());
     forget(bench.channel.as_raw_fd());
 }
