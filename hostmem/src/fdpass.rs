@@ -183,12 +183,14 @@ pub fn may_hold_descriptors(socket: BorrowedFd<'_>) -> bool {
     lines.filter_map(|line| line.strip_prefix("scm_fds:")).map(str::trim).next() != Some("0")
 }
 
-/// Has the kernel refuse descriptors that others send to a Unix socket of ours, with EPERM.
+/// `include/uapi/asm-generic/socket.h`, the same on x86-64 and aarch64.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+/// Has the kernel refuse descriptors that others send to a Unix socket of ours, with EPERM; a listening one's
+/// connections have that from the first moment, those that are made from now on.
 ///
 /// False where the kernel cannot (before 6.16).
 pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> Result<bool> {
-    /// `include/uapi/asm-generic/socket.h`, the same on x86-64 and aarch64.
-    const SO_PASSRIGHTS: libc::c_int = 83;
     let none: libc::c_int = 0;
     // SAFETY: the option is an integer, of the size stated.
     let result = unsafe {
@@ -205,6 +207,23 @@ pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> Result<bool> {
         Err(Errno::ENOPROTOOPT) => Ok(false),
         Err(errno) => Err(Error::Os { call: "setsockopt(SO_PASSRIGHTS)", errno }),
     }
+}
+
+/// Whether the kernel refuses descriptors that others send to a Unix socket of ours.
+pub fn refuses_descriptors(socket: BorrowedFd<'_>) -> bool {
+    let mut passes: libc::c_int = 1;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: there is room for an integer, of the size stated.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw mut passes).cast(),
+            &raw mut length,
+        )
+    };
+    result == 0 && passes == 0
 }
 
 /// Whether the peer of a Unix socket has read everything that was sent to it.
@@ -354,7 +373,9 @@ mod tests {
     fn descriptors_are_refused_where_the_kernel_can() {
         let (one, two) = pair().unwrap();
         let (reader, _writer) = pipe().unwrap();
+        assert!(!refuses_descriptors(two.as_fd()));
         let refuses = refuse_descriptors(two.as_fd()).unwrap();
+        assert_eq!(refuses_descriptors(two.as_fd()), refuses);
         let sent = send(one.as_fd(), b"x", &[reader.as_fd()], Wait::Never);
         assert_eq!(sent.err().and_then(|error| error.errno()), refuses.then_some(Errno::EPERM));
         send(one.as_fd(), b"y", &[], Wait::Never).unwrap();

@@ -10,7 +10,7 @@ use card_driver::backend::DoorbellGrant;
 use card_driver::device::Reach;
 use card_driver::iova::IovaRange;
 use card_driver::spans::Span;
-use hostmem::{PidFd, RemoteProcess};
+use hostmem::{PidFd, RemoteProcess, fdpass};
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 use shim_abi::{Request, Way};
@@ -185,6 +185,8 @@ pub struct Client {
     pub stage: Stage,
     /// Its control socket.
     pub socket: OwnedFd,
+    /// The kernel takes no descriptors for that socket, and never has.
+    pub refuses_descriptors: bool,
     /// Its process, as its memory is reached.
     pub handle: Arc<RemoteProcess>,
     /// Places of the two in the epoll set.
@@ -215,6 +217,7 @@ impl Client {
             id,
             process,
             stage: Stage::Greeting,
+            refuses_descriptors: fdpass::refuses_descriptors(socket.as_fd()),
             socket,
             handle: Arc::new(RemoteProcess::new(pid, pidfd)),
             watches: Vec::new(),

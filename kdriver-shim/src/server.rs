@@ -112,6 +112,8 @@ impl Server {
         state: &StateDir,
     ) -> Result<Self, Error> {
         let poller = Arc::new(Poller::new()?);
+        // Where the kernel can: else each message is looked at before it is received.
+        fdpass::refuse_descriptors(listener.as_fd())?;
         let listener = UnixListener::from(listener);
         let listener_watch = poller.watch(&listener, Token::Listener, EpollFlags::EPOLLIN)?;
         let mut watches = BTreeMap::new();
@@ -467,16 +469,19 @@ impl Server {
     }
 
     fn exchange_in(&mut self, client: &mut Client, buffer: &mut [u8]) -> Result<(), String> {
-        match fdpass::brings_descriptors(client.socket.as_fd()) {
-            Ok(false) => {}
-            // Not received: to close them could wait.
-            Ok(true) => return Err("it sent descriptors, which no request takes".into()),
-            Err(error) if error.would_block() => return Ok(()),
-            Err(error) => return Err(error.to_string()),
+        if !client.refuses_descriptors {
+            match fdpass::brings_descriptors(client.socket.as_fd()) {
+                Ok(false) => {}
+                // Not received: to close them could wait.
+                Ok(true) => return Err("it sent descriptors, which no request takes".into()),
+                Err(error) if error.would_block() => return Ok(()),
+                Err(error) => return Err(error.to_string()),
+            }
         }
         let received = match fdpass::receive(client.socket.as_fd(), buffer, Wait::Never) {
             Ok(received) if received.bytes == 0 => return Err("it closed its socket".into()),
             Ok(received) => received,
+            Err(error) if error.would_block() => return Ok(()),
             Err(error) => return Err(error.to_string()),
         };
         if client.stage == Stage::Examined {

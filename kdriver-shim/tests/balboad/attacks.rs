@@ -1,19 +1,22 @@
 //! Clients that would have balboad wait for them.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{ErrorKind, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
 
-use hostmem::fdpass::{Wait, send};
+use hostmem::Errno;
+use hostmem::fdpass::{Wait, pair, receive, refuse_descriptors, send};
 use nix::libc::linger;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{SockType, setsockopt, sockopt};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
-use shim_abi::{Request, Response, Role};
+use shim_abi::{Hello, Request, Response, Role, SOCKET_NAME};
 
 use crate::common::{Balboad, Client};
+use crate::service::{activated, listening};
 
 /// A connection whose last holder waits a day in closing it, and its far end, which reads nothing.
 fn lingering() -> (OwnedFd, TcpStream) {
@@ -33,35 +36,77 @@ fn lingering() -> (OwnedFd, TcpStream) {
 }
 
 #[test]
+fn descriptors_that_came_before_balboad_hold_up_nobody() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("state");
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, Permissions::from_mode(0o700)).unwrap();
+    // No kernel refuses them to a socket that nobody has told to.
+    let listener = listening(&dir.join(SOCKET_NAME), SockType::SeqPacket);
+    let list = shim_abi::encode(&Request::ListCards);
+    let hello = shim_abi::hello_frame(&Hello { build: "test".into(), role: Role::Tool });
+    let mut far_ends = Vec::new();
+    let messages = [(&b""[..], &b"x"[..]), (&hello[..], &list[..]), (&b"\xff"[..], &list[..])];
+    let strangers = messages.map(|(before, message)| {
+        let (near, far) = lingering();
+        far_ends.push(far);
+        let stranger = Client::dial(&dir);
+        if !before.is_empty() {
+            send(stranger.as_fd(), before, &[], Wait::Never).unwrap();
+        }
+        send(stranger.as_fd(), message, &[near.as_fd()], Wait::Never).unwrap();
+        stranger
+    });
+    let mut balboad = Balboad::start_as(activated(&dir, listener, ""), &dir);
+    for stranger in strangers {
+        // What stands before is answered.
+        let mut room = [0; 4096];
+        let mut hear = || receive(stranger.as_fd(), &mut room, Wait::AsSocket);
+        while hear().is_ok_and(|heard| heard.bytes > 0) {}
+        balboad.status();
+    }
+    assert!(balboad.signal(Signal::SIGTERM).success());
+}
+
+#[test]
 fn descriptors_whose_closing_waits_hold_up_nobody() {
     let mut balboad = Balboad::start(&["--soft", "1"]);
+    let (_, receiver) = pair().unwrap();
+    let refuses = refuse_descriptors(receiver.as_fd()).unwrap();
     let mut far_ends = Vec::new();
     let pid = Pid::from_raw(i32::try_from(balboad.child.id()).unwrap());
     // Stopped meanwhile, so that nobody else is the last to have it.
-    let mut last_of_its_kind = |socket: &Client, before: &[u8], message: &[u8]| {
+    let mut last_of_its_kind = |client: Client, before: &[u8], message: &[u8]| {
         let (near, far) = lingering();
-        far_ends.push(far);
         kill(pid, Signal::SIGSTOP).unwrap();
         waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
         if !before.is_empty() {
-            send(socket.as_fd(), before, &[], Wait::Never).unwrap();
+            send(client.as_fd(), before, &[], Wait::Never).unwrap();
         }
-        send(socket.as_fd(), message, &[near.as_fd()], Wait::Never).unwrap();
+        let sent = send(client.as_fd(), message, &[near.as_fd()], Wait::Never);
+        let errno = sent.err().and_then(|error| error.errno());
+        assert_eq!(errno, refuses.then_some(Errno::EPERM));
+        // Where nobody else has it, it is closed here, and waits for nothing once its far end is gone.
+        far_ends.extend((!refuses).then_some(far));
         drop(near);
         kill(pid, Signal::SIGCONT).unwrap();
+        client
     };
     let list = shim_abi::encode(&Request::ListCards);
 
     // In place of a greeting, with a request, and behind one that ends its client unread.
-    let stranger = Client::dial(&balboad.dir);
-    last_of_its_kind(&stranger, b"", b"x");
+    let stranger = last_of_its_kind(Client::dial(&balboad.dir), b"", b"x");
     balboad.status();
-    let client = Client::provider(&balboad.dir);
-    last_of_its_kind(&client, b"", &list);
+    drop(stranger);
+    let client = last_of_its_kind(Client::provider(&balboad.dir), b"", &list);
     balboad.status();
-    client.await_end();
-    let client = Client::provider(&balboad.dir);
-    last_of_its_kind(&client, b"\xff", &list);
+    if refuses {
+        assert!(matches!(client.ask(Request::ListCards).0, Response::Cards(_)));
+    } else {
+        client.await_end();
+    }
+    drop(client);
+    let client = last_of_its_kind(Client::provider(&balboad.dir), b"\xff", &list);
     balboad.status();
     client.await_end();
 
@@ -76,7 +121,7 @@ fn descriptors_whose_closing_waits_hold_up_nobody() {
     };
     for socket in [&fds[0], &channel[0]] {
         let refused = send(socket.as_fd(), b"x", &[socket.as_fd()], Wait::Never).unwrap_err();
-        assert_eq!(refused.errno(), Some(nix::errno::Errno::EPIPE));
+        assert_eq!(refused.errno(), Some(Errno::EPIPE));
     }
     drop((client, fds, channel));
     balboad.await_status("the end of all clients", |status| {

@@ -74,7 +74,7 @@ fn await_text(file: &Path, wanted: &str) {
     }
 }
 
-fn listening(path: &Path, kind: SockType) -> OwnedFd {
+pub fn listening(path: &Path, kind: SockType) -> OwnedFd {
     let fd = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
     bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &UnixAddr::new(path).unwrap()).unwrap();
     if kind != SockType::Datagram {
@@ -84,7 +84,7 @@ fn listening(path: &Path, kind: SockType) -> OwnedFd {
 }
 
 /// The program as a service manager starts it, with a socket as its descriptor 3.
-fn activated(dir: &Path, socket: OwnedFd, more: &str) -> Command {
+pub fn activated(dir: &Path, socket: OwnedFd, more: &str) -> Command {
     let inner = command(dir, &["--soft", "1"]);
     let mut words = vec![inner.get_program().to_owned()];
     words.extend(inner.get_args().map(|word| word.to_owned()));
