@@ -92,7 +92,21 @@ impl<T> FutexMutex<T> {
     }
 }
 
+impl FutexMutex<()> {
+    /// The guard of a mutex that the caller holds by one that it [kept](FutexGuard::keep), and by no other.
+    #[inline(always)]
+    pub fn kept(&self) -> FutexGuard<'_, ()> {
+        FutexGuard { mutex: self }
+    }
+}
+
 impl<'a, T> FutexGuard<'a, T> {
+    /// Holds the mutex on, with nothing that says so but what the caller knows.
+    #[inline(always)]
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+
     /// Gives the mutex back, as dropping the guard does; whoever waits is not woken yet.
     ///
     /// For a caller that has a better place for the rare call than this one.
@@ -175,6 +189,18 @@ mod tests {
         *guard += 1;
         drop(guard);
         assert_eq!(*mutex.try_lock().unwrap(), 2);
+    }
+
+    #[test]
+    fn a_mutex_whose_guard_was_kept_is_held_until_its_guard_is_taken_and_dropped() {
+        let mutex = FutexMutex::new(());
+        mutex.lock().keep();
+        assert!(mutex.try_lock().is_none());
+        drop(mutex.kept());
+        mutex.try_lock().unwrap().keep();
+        assert!(mutex.try_lock().is_none());
+        assert!(mutex.kept().release().is_none(), "nobody waits");
+        assert!(mutex.try_lock().is_some());
     }
 
     #[test]

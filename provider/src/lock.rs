@@ -1,6 +1,6 @@
 //! The lock of a queue, which a thread domain does away with.
 
-use hostmem::{FutexGuard, FutexMutex};
+use hostmem::{FutexGuard, FutexMutex, Waiters};
 
 /// Keeps two threads from posting to one queue at a time, or leaves that to the program.
 ///
@@ -13,13 +13,22 @@ pub(crate) struct QueueLock(Option<FutexMutex<()>>);
 
 /// Holds a [`QueueLock`] until dropped.
 pub(crate) struct QueueGuard<'a> {
-    _held: Option<FutexGuard<'a, ()>>,
+    held: Option<FutexGuard<'a, ()>>,
 }
 
-impl QueueGuard<'_> {
-    /// Holds nothing.
-    pub(crate) const fn none() -> Self {
-        Self { _held: None }
+impl<'a> QueueGuard<'a> {
+    /// Holds the queue on, until somebody takes [`QueueLock::kept`].
+    #[inline(always)]
+    pub(crate) fn keep(self) {
+        if let Some(guard) = self.held {
+            guard.keep();
+        }
+    }
+
+    /// Gives the queue back, as dropping does; who waits for it is not woken yet.
+    #[inline(always)]
+    pub(crate) fn release(self) -> Option<Waiters<'a, ()>> {
+        self.held.and_then(FutexGuard::release)
     }
 }
 
@@ -32,15 +41,21 @@ impl QueueLock {
     /// Waits for the queue.
     #[inline(always)]
     pub(crate) fn lock(&self) -> QueueGuard<'_> {
-        QueueGuard { _held: self.0.as_ref().map(FutexMutex::lock) }
+        QueueGuard { held: self.0.as_ref().map(FutexMutex::lock) }
+    }
+
+    /// What [`QueueGuard::keep`] left: the caller holds the queue.
+    #[inline(always)]
+    pub(crate) fn kept(&self) -> QueueGuard<'_> {
+        QueueGuard { held: self.0.as_ref().map(FutexMutex::kept) }
     }
 
     /// Takes the queue if nobody has it.
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<QueueGuard<'_>> {
         Some(match &self.0 {
-            None => QueueGuard { _held: None },
-            Some(mutex) => QueueGuard { _held: Some(mutex.try_lock()?) },
+            None => QueueGuard { held: None },
+            Some(mutex) => QueueGuard { held: Some(mutex.try_lock()?) },
         })
     }
 }

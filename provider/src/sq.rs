@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use fpga_regs::engine::doorbell::{QueueKind, record, slot, slot_value};
 use fpga_regs::engine::wqe::{Datagram, SendFlags};
-use hostmem::{BlockRing, DoorbellSlot, Lender, MaskedTable, Record};
+use hostmem::{BlockRing, DoorbellSlot, Lender, MaskedTable, Record, Waiters};
 
 use crate::doorbell::CardPath;
 use crate::error::{Error, Result};
@@ -186,8 +186,10 @@ impl SendQueue {
         let value = self.doorbell.load(Ordering::Relaxed) | u64::from(cursor.block);
         self.slot.ring(value);
         // Others may post while the card is woken.
-        drop(guard);
-        self.path.wake_if_asleep();
+        match guard.release() {
+            None => self.path.wake_if_asleep(),
+            Some(waiters) => wake_both(waiters, &self.path),
+        }
     }
 
     /// Writes one work request into the ring, or fails with its errno and writes nothing.
@@ -331,11 +333,17 @@ impl SendQueue {
         if cursor.requests == end {
             return Err(libc::ENOMEM);
         }
+        Ok(self.note(cursor, wr_id))
+    }
+
+    /// As [`Self::claim`], of a queue that has room.
+    #[inline(always)]
+    fn note(&self, cursor: Cursor, wr_id: u64) -> u32 {
         let requests = cursor.requests.wrapping_add(1);
         let posted = self.posted.get(cursor.block);
         posted.wr_id.store(wr_id, Ordering::Relaxed);
         posted.number.store(requests, Ordering::Release);
-        Ok(requests)
+        requests
     }
 
     /// Takes back a work request and all before it: its completion names its first block.
@@ -375,6 +383,15 @@ impl SendQueue {
         self.consumed.block.store(block, Ordering::Relaxed);
         self.retire(block)
     }
+}
+
+/// Wakes who waits for the queue, and the card if it sleeps: apart, so that it takes no registers where nobody
+/// waits.
+#[cold]
+#[inline(never)]
+fn wake_both(waiters: Waiters<'_, ()>, path: &CardPath) {
+    waiters.wake();
+    path.wake_if_asleep();
 }
 
 /// A list of work requests being posted; the lock is held until it is finished or dropped.

@@ -379,15 +379,31 @@ pub(crate) fn write_send(
     u32::from(with_codes.blocks)
 }
 
-/// Writes the header of a send entry that has no payload yet, but for what its payload decides, which
-/// [`write_payload`] is to be told: the first word.
+/// The words of the header of a send entry that has no payload yet: the first, which the payload adds to and
+/// [`write_payload`] is to be told, and the others.
 #[inline(always)]
-pub(crate) fn write_header(ring: &BlockRing, index: u32, header: &SendHeader) -> u64 {
-    let (block, [[codes, immediate, address, key, ..]]) = (ring.block(index), header.encode());
+pub(crate) fn header_words(header: &SendHeader) -> (u64, [u64; 3]) {
+    let [[codes, immediate, address, key, ..]] = header.encode();
+    (codes, [immediate, address, key])
+}
+
+/// Writes the words behind the first into the first block of an entry.
+#[inline(always)]
+pub(crate) fn write_header(block: RingBlock<'_>, [immediate, address, key]: [u64; 3]) {
     block.store(1, immediate);
     block.store(2, address);
     block.store(3, key);
-    codes
+}
+
+/// As [`write_payload`], of one element: the entry has no other block than its first.
+#[inline(always)]
+pub(crate) fn write_element(block: RingBlock<'_>, codes: u64, element: &ibv_sge) {
+    let [[one, ..]] = SendHeader { num_sge: 1, blocks: 1, ..SendHeader::default() }.encode();
+    let ibv_sge { addr: address, length, lkey } = *element;
+    let [first, second] = Sge { address, length, lkey }.encode();
+    block.store(4, first);
+    block.store(5, second);
+    block.store(0, codes | one);
 }
 
 /// Writes the operands of an atomic behind its header.

@@ -27,7 +27,7 @@ mod extended;
 #[repr(C)]
 pub(super) struct QpObject {
     verbs: verbs_qp,
-    /// What holds the lock of the send queue of `qp`, and goes before it.
+    /// What is of the send queue of `qp`, which it may hold, and goes before it.
     building: Building<'static>,
     qp: Qp,
     signal_all: bool,

@@ -2,25 +2,21 @@
 //!
 //! What a call tells goes into the ring at once. Nobody looks there before the list is complete.
 
-use std::slice;
 use std::sync::atomic::Ordering;
 
 use fpga_regs::engine::wqe::{Atomic, Datagram, SendHeader, SendOpcode};
-use hostmem::BlockRing;
+use hostmem::{BlockRing, RingBlock};
 
 use super::{Cursor, SendBatch, SendQueue};
 use crate::abi::verbs::{IBV_SEND_INLINE, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_sge};
-use crate::lock::QueueGuard;
 use crate::wr::{
-    KeyRequest, Payload, write_header, write_operands, write_payload, write_result, write_srqn,
-    write_target,
+    KeyRequest, Payload, header_words, write_element, write_header, write_operands, write_payload,
+    write_result, write_srqn, write_target,
 };
 
-/// A list of work requests that is being built, if one is.
+/// A list of work requests that is being built, if one is. Then the queue is held by it: its guard was kept.
 pub(crate) struct Building<'a> {
     queue: &'a SendQueue,
-    /// What keeps others from posting until the list ends.
-    guard: QueueGuard<'a>,
     awaits: Awaits,
     /// The errno of a list that has failed, and EINVAL otherwise: of none.
     errno: i32,
@@ -30,7 +26,8 @@ pub(crate) struct Building<'a> {
     end: u32,
     /// Requests before that one, running.
     requests: u32,
-    /// Of a request that awaits its payload, the first word of its entry without that.
+    /// Of a request that awaits its payload, the first block of its entry, and the first word without that.
+    entry: RingBlock<'a>,
     codes: u64,
     /// Of one that awaits only its target, its blocks.
     blocks: u32,
@@ -53,19 +50,21 @@ enum Awaits {
     ResultAndTarget,
     /// The target of a request that has its payload.
     Target,
-    /// The end of a list that has failed, or the begin of one.
-    End,
+    /// The end of a list that has failed.
+    Failed,
+    /// The begin of a list, or the end of one that could not hold the queue.
+    Begin,
 }
 
 /// A work request without its payload, as it is to be posted.
 #[derive(Clone, Copy)]
-pub(crate) struct Request {
+pub(crate) struct Request<'r> {
     /// `ibv_wr_opcode`.
     pub opcode: u32,
     /// `ibv_send_flags`.
     pub flags: u32,
-    /// The program's name for it.
-    pub wr_id: u64,
+    /// Where the program's name for it stands: it is read last.
+    pub wr_id: &'r u64,
     /// Remote memory, its address and key; zeros where the operation has none.
     pub remote: (u64, u32),
     /// Immediate data; 0 where the operation has none.
@@ -75,10 +74,10 @@ pub(crate) struct Request {
 impl<'a> Building<'a> {
     /// No list.
     pub(crate) fn of(queue: &'a SendQueue) -> Self {
-        let (guard, awaits, errno) = (QueueGuard::none(), Awaits::End, libc::EINVAL);
+        let (awaits, errno, entry) = (Awaits::Begin, libc::EINVAL, queue.ring.block(0));
         let (block, end, requests) = (0, 0, 0);
         let (codes, blocks, immediate) = (0, 0, 0);
-        Self { queue, guard, awaits, errno, block, end, requests, codes, blocks, immediate }
+        Self { queue, awaits, errno, block, end, requests, entry, codes, blocks, immediate }
     }
 
     /// Begins a list where there is none; nobody else posts to the queue before it ends. The place is
@@ -89,11 +88,10 @@ impl<'a> Building<'a> {
         'a: 'p,
     {
         let Some(SendBatch { guard, cursor, end, .. }) = queue.begin_at_once() else {
-            return Self::begin_waiting(queue, place);
+            return Self::begin_waiting(place, queue);
         };
+        guard.keep();
         let place = place();
-        // Nothing is held there that would have to be let go.
-        std::mem::forget(std::mem::replace(&mut place.guard, guard));
         (place.awaits, place.end) = (Awaits::Request, end);
         place.go_on(cursor);
     }
@@ -101,16 +99,17 @@ impl<'a> Building<'a> {
     /// As [`Self::begin`], also where the queue takes nothing: it is held all the same.
     #[cold]
     #[inline(never)]
-    fn begin_waiting<'p>(queue: &'a SendQueue, place: impl FnOnce() -> &'p mut Self)
+    fn begin_waiting<'p>(place: impl FnOnce() -> &'p mut Self, queue: &'a SendQueue)
     where
         'a: 'p,
     {
         let none = Self::of(queue);
         *place() = match queue.hold() {
             Ok((SendBatch { guard, cursor: Cursor { block, requests }, end, .. }, errno)) => {
-                let awaits = if errno == 0 { Awaits::Request } else { Awaits::End };
+                guard.keep();
+                let awaits = if errno == 0 { Awaits::Request } else { Awaits::Failed };
                 let errno = if errno == 0 { libc::EINVAL } else { errno };
-                Self { guard, awaits, errno, block, end, requests, ..none }
+                Self { awaits, errno, block, end, requests, ..none }
             }
             Err(errno) => Self { errno, ..none },
         };
@@ -127,7 +126,7 @@ impl<'a> Building<'a> {
     }
 
     /// Adds a request, whose payload may follow, and its target if it is a datagram or goes along XRC.
-    pub(crate) fn request(&mut self, request: Request) {
+    pub(crate) fn request(&mut self, request: Request<'_>) {
         if self.settle() && !self.request_at_once(&request) {
             self.request_along_xrc(&request);
         }
@@ -136,7 +135,7 @@ impl<'a> Building<'a> {
     /// As [`Self::request`], where nothing is awaited of the request that was added last, and the operation
     /// is a usual one; else it answers false, and nothing is added.
     #[inline(always)]
-    pub(crate) fn request_at_once(&mut self, request: &Request) -> bool {
+    pub(crate) fn request_at_once(&mut self, request: &Request<'_>) -> bool {
         if self.awaits != Awaits::Request {
             return false;
         }
@@ -152,7 +151,7 @@ impl<'a> Building<'a> {
     }
 
     /// As [`Self::request`], along XRC; any other fails.
-    fn request_along_xrc(&mut self, request: &Request) {
+    fn request_along_xrc(&mut self, request: &Request<'_>) {
         match self.queue.shape.operations.along_xrc(request.opcode) {
             Ok(operation) => self.open(request, operation.code(), Awaits::PayloadAndTarget),
             Err(errno) => self.fail(errno),
@@ -161,7 +160,7 @@ impl<'a> Building<'a> {
     }
 
     /// As [`Self::request`], an atomic.
-    pub(crate) fn atomic(&mut self, request: Request, operands: Atomic) {
+    pub(crate) fn atomic(&mut self, request: Request<'_>, operands: Atomic) {
         if !self.settle() {
             return;
         }
@@ -179,21 +178,26 @@ impl<'a> Building<'a> {
 
     /// Writes the header of a request.
     #[inline(always)]
-    fn open(&mut self, request: &Request, opcode: SendOpcode, awaits: Awaits) {
+    fn open(&mut self, request: &Request<'_>, opcode: SendOpcode, awaits: Awaits) {
         let queue = self.queue;
         // How its payload is given says whether that is inline.
         let flags = match queue.shape.flags.get(request.flags & !IBV_SEND_INLINE) {
             Ok(flags) => flags,
             Err(errno) => return self.fail(errno),
         };
-        if let Err(errno) = queue.claim(self.cursor(), self.end, request.wr_id) {
-            return self.fail(errno);
+        let cursor = self.cursor();
+        if cursor.requests == self.end {
+            return self.fail(libc::ENOMEM);
         }
         let ((remote_address, rkey), immediate) = (request.remote, request.immediate);
         let header =
             SendHeader { opcode, flags, immediate, remote_address, rkey, ..SendHeader::default() };
-        self.codes = write_header(&queue.ring, self.block, &header);
-        self.awaits = awaits;
+        // One after the other: what is written takes no registers any more.
+        let (codes, others) = header_words(&header);
+        (self.codes, self.awaits) = (codes, awaits);
+        self.entry = queue.ring.block(cursor.block);
+        write_header(self.entry, others);
+        queue.note(cursor, *request.wr_id);
     }
 
     /// Adds a change of keys, which has no payload.
@@ -215,9 +219,8 @@ impl<'a> Building<'a> {
     pub(crate) fn element(&mut self, element: &ibv_sge) -> bool {
         let is_simple = self.awaits == Awaits::Payload;
         if is_simple {
-            let payload = Payload::Sges(slice::from_ref(element));
-            let blocks = write_payload(&self.queue.ring, self.block, self.codes, payload);
-            self.end_request(blocks);
+            write_element(self.entry, self.codes, element);
+            self.end_request(1);
         }
         is_simple
     }
@@ -289,7 +292,7 @@ impl<'a> Building<'a> {
             Awaits::Payload | Awaits::PayloadAndTarget => Awaits::Payload,
             Awaits::Result | Awaits::ResultAndTarget => Awaits::Result,
             Awaits::Target => Awaits::Target,
-            Awaits::Request | Awaits::End => return self.fail(libc::EINVAL),
+            Awaits::Request | Awaits::Failed | Awaits::Begin => return self.fail(libc::EINVAL),
         };
         write(&self.queue.ring, self.block, self.immediate);
         if self.awaits == Awaits::Target {
@@ -322,11 +325,11 @@ impl<'a> Building<'a> {
     #[cold]
     #[inline(never)]
     pub(crate) fn fail(&mut self, errno: i32) {
-        if self.awaits == Awaits::End {
+        if matches!(self.awaits, Awaits::Failed | Awaits::Begin) {
             return;
         }
         self.forget();
-        (self.awaits, self.errno) = (Awaits::End, errno);
+        (self.awaits, self.errno) = (Awaits::Failed, errno);
     }
 
     /// Forgets what was noted of the requests of the list.
@@ -335,7 +338,7 @@ impl<'a> Building<'a> {
         // A number that is consumed is of nothing that is outstanding.
         let consumed = queue.consumed.requests.load(Ordering::Acquire);
         let start = queue.produced.block.load(Ordering::Relaxed);
-        let is_open = !matches!(self.awaits, Awaits::Request | Awaits::End);
+        let is_open = self.awaits != Awaits::Request;
         let written = self.block.wrapping_sub(start).wrapping_add(u32::from(is_open));
         for block in (0..written).map(|step| start.wrapping_add(step)) {
             queue.posted.get(block).number.store(consumed, Ordering::Relaxed);
@@ -348,9 +351,8 @@ impl<'a> Building<'a> {
         if self.awaits != Awaits::Request {
             return self.settle_and_complete();
         }
-        self.awaits = Awaits::End;
-        let guard = self.take_guard();
-        self.queue.publish(self.cursor(), guard);
+        self.awaits = Awaits::Begin;
+        self.queue.publish(self.cursor(), self.queue.lock.kept());
         0
     }
 
@@ -365,14 +367,10 @@ impl<'a> Building<'a> {
     #[cold]
     #[inline(never)]
     fn let_go(&mut self) -> i32 {
-        let errno = std::mem::replace(&mut self.errno, libc::EINVAL);
-        drop(self.take_guard());
-        errno
-    }
-
-    #[inline(always)]
-    fn take_guard(&mut self) -> QueueGuard<'a> {
-        std::mem::replace(&mut self.guard, QueueGuard::none())
+        if std::mem::replace(&mut self.awaits, Awaits::Begin) == Awaits::Failed {
+            drop(self.queue.lock.kept());
+        }
+        std::mem::replace(&mut self.errno, libc::EINVAL)
     }
 
     /// Forgets the list.
@@ -385,6 +383,9 @@ impl<'a> Building<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::time::Duration;
+
     use super::*;
     use crate::abi::verbs as ibv;
     use crate::qp::tests::{queues, queues_of};
@@ -407,8 +408,14 @@ mod tests {
         list
     }
 
-    fn request(opcode: u32, flags: u32, wr_id: u64, remote: (u64, u32), immediate: u32) -> Request {
-        Request { opcode, flags, wr_id, remote, immediate }
+    fn request(
+        opcode: u32,
+        flags: u32,
+        wr_id: u64,
+        remote: (u64, u32),
+        immediate: u32,
+    ) -> Request<'static> {
+        Request { opcode, flags, wr_id: Box::leak(Box::new(wr_id)), remote, immediate }
     }
 
     fn producer(queue: &SendQueue) -> u32 {
@@ -693,16 +700,54 @@ mod tests {
     #[test]
     fn a_list_keeps_others_from_posting_until_it_ends() {
         let queues = queues(1, 0);
-        for aborts in [false, true] {
+        let ends: [fn(&mut Building<'_>); 3] = [
+            |list| assert_eq!(list.complete(), 0),
+            |list| list.abort(),
+            |list| {
+                list.fail(libc::EFAULT);
+                assert_eq!(list.complete(), libc::EFAULT);
+            },
+        ];
+        for end in ends {
             let mut list = begin(&queues.send);
             assert!(queues.send.begin_at_once().is_none());
-            if aborts {
-                list.abort()
-            } else {
-                assert_eq!(list.complete(), 0)
-            }
-            assert!(queues.send.begin_at_once().is_some());
+            end(&mut list);
+            let other = queues.send.begin_at_once();
+            assert!(other.is_some());
+            // What has ended lets nobody else's go.
+            assert_eq!(list.complete(), libc::EINVAL);
+            list.abort();
+            assert!(queues.send.begin_at_once().is_none());
         }
+    }
+
+    #[test]
+    fn threads_that_build_lists_exclude_each_other_and_all_come_through() {
+        const THREADS: u32 = 4;
+        const ROUNDS: u32 = 2000;
+        let queues = queues(1, 0);
+        let count = AtomicU32::new(0);
+        let build = || {
+            for round in 0..ROUNDS {
+                let mut list = begin(&queues.send);
+                let before = count.load(Ordering::Relaxed);
+                // Now and then the others are made to sleep.
+                if round % 64 == 0 {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+                count.store(before + 1, Ordering::Relaxed);
+                match round % 3 {
+                    0 => assert_eq!(list.complete(), 0),
+                    1 => list.abort(),
+                    _ => {
+                        list.fail(libc::EFAULT);
+                        assert_eq!(list.complete(), libc::EFAULT);
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(build))));
+        assert_eq!(count.into_inner(), THREADS * ROUNDS);
     }
 
     const SRQN: u32 = 0x12_3456;

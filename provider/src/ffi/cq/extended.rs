@@ -88,7 +88,7 @@ pub(super) fn furnish(cq: &mut ibv_cq_ex, asked: u64) {
 /// # Safety
 /// The queue is one of this provider, which the caller polls.
 #[inline(always)]
-unsafe fn put(cq: *mut CqObject, completion: &ibv_wc, time: u64) {
+unsafe fn put<const TIMED: bool>(cq: *mut CqObject, completion: &ibv_wc, time: u64) {
     let ibv_wc { opcode, byte_len, qp_num, vendor_err, src_qp, wc_flags, .. } = *completion;
     // SAFETY: both variants are one initialised u32.
     let imm_data = unsafe { completion.__bindgen_anon_1.imm_data };
@@ -99,7 +99,10 @@ unsafe fn put(cq: *mut CqObject, completion: &ibv_wc, time: u64) {
         (*seen.cast::<ibv_cq_ex>()).status = completion.status;
         (*cq).polling.completion =
             Told { opcode, byte_len, qp_num, vendor_err, imm_data, src_qp, wc_flags };
-        (*cq).polling.timestamp = time;
+        // Nobody can read another's.
+        if TIMED {
+            (*cq).polling.timestamp = time;
+        }
     }
 }
 
@@ -120,7 +123,7 @@ unsafe extern "C" fn start_poll<const TIMED: bool>(
         return unsafe { start_waiting::<TIMED>(own) };
     };
     // SAFETY: what is delivered is delivered to who polls.
-    let mut deliver = |completion, time| unsafe { put(own, &completion, time) };
+    let mut deliver = |completion, time| unsafe { put::<TIMED>(own, &completion, time) };
     let is_taken = queue.take_usual::<TIMED>(&mut held, &mut deliver).is_some();
     // SAFETY: nobody else polls now.
     unsafe { (&raw mut (*own).polling.held).write(Some(held)) };
@@ -157,7 +160,7 @@ unsafe fn start_unusual<const TIMED: bool>(own: *mut CqObject) -> c_int {
     let (queue, held) = unsafe { ((*own).queue.as_ref(), (*own).polling.held.take()) };
     let Some(held) = held else { return libc::EINVAL };
     // SAFETY: what is delivered is delivered to who polls.
-    let deliver = |completion, time| unsafe { put(own, &completion, time) };
+    let deliver = |completion, time| unsafe { put::<TIMED>(own, &completion, time) };
     match queue.first_poll::<TIMED>(held, deliver) {
         Ok(held) => {
             // SAFETY: as in `start_poll`.
@@ -180,7 +183,7 @@ unsafe extern "C" fn next_poll<const TIMED: bool>(cq: *mut ibv_cq_ex) -> c_int {
     let (queue, held) = unsafe { ((*own).queue.as_ref(), &mut (*own).polling.held) };
     let Some(state) = held else { return libc::EINVAL };
     // SAFETY: what is delivered is delivered to who polls, in places beside what is held.
-    let deliver = |completion, time| unsafe { put(own, &completion, time) };
+    let deliver = |completion, time| unsafe { put::<TIMED>(own, &completion, time) };
     if queue.next_poll::<TIMED>(state, deliver) { 0 } else { libc::ENOENT }
 }
 

@@ -97,7 +97,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     // nothing that is held of it goes beyond.
     let queue = unsafe { &own(qp.cast()).queues.send };
     // SAFETY: nobody else builds a list once the queue is held.
-    Building::begin(queue, || unsafe { building(qp) });
+    Building::begin(queue, move || unsafe { building(qp) });
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
@@ -115,14 +115,14 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 /// # Safety
 /// As [`building`].
 #[inline(always)]
-unsafe fn request(
+unsafe fn request<'a>(
     qp: *mut ibv_qp_ex,
     opcode: ibv::ibv_wr_opcode,
     remote: (u64, u32),
     immediate: u32,
-) -> Request {
-    // SAFETY: as the caller promises; the program has set both fields.
-    let (flags, wr_id) = unsafe { ((*qp).wr_flags, (*qp).wr_id) };
+) -> Request<'a> {
+    // SAFETY: as the caller promises; the program has set both fields, and leaves them alone during the call.
+    let (flags, wr_id) = unsafe { ((*qp).wr_flags, &(*qp).wr_id) };
     Request { opcode, flags, wr_id, remote, immediate }
 }
 
@@ -141,13 +141,13 @@ unsafe fn add(
     unsafe {
         let request = request(qp, opcode, (address, rkey), immediate);
         if !building(qp).request_at_once(&request) {
-            add_other(qp, opcode, address, rkey, immediate);
+            add_other(qp, rkey, address, opcode, immediate);
         }
     }
 }
 
 /// As [`add`], behind a request of which something is awaited, or along XRC: apart, so that it takes no
-/// registers there.
+/// registers there. Its arguments stand where those of a WRITE do.
 ///
 /// # Safety
 /// As [`building`].
@@ -155,9 +155,9 @@ unsafe fn add(
 #[inline(never)]
 unsafe fn add_other(
     qp: *mut ibv_qp_ex,
-    opcode: ibv::ibv_wr_opcode,
-    address: u64,
     rkey: u32,
+    address: u64,
+    opcode: ibv::ibv_wr_opcode,
     immediate: u32,
 ) {
     // SAFETY: as the caller promises.
