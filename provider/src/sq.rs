@@ -353,14 +353,14 @@ impl SendQueue {
     #[inline(always)]
     pub(crate) fn retire(&self, wqe_index: u32) -> Option<u64> {
         let posted = self.posted.get(wqe_index);
-        // Acquire: with the number comes the name.
+        // Acquire: with the number comes the name. Both at once, for then the place takes no register any more.
         let number = posted.number.load(Ordering::Acquire);
+        let wr_id = posted.wr_id.load(Ordering::Relaxed);
         // Only of what is outstanding the number lies ahead; 0 becomes the largest.
         let ahead = number.wrapping_sub(self.consumed.requests.load(Ordering::Relaxed));
         if ahead.wrapping_sub(1) > self.posted.mask() {
             return None;
         }
-        let wr_id = posted.wr_id.load(Ordering::Relaxed);
         // Release: the poster that finds this room may write over the note that was read.
         self.consumed.requests.store(number, Ordering::Release);
         Some(wr_id)
