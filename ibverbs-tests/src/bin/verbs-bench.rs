@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ibverbs_tests::data::link::{self, Link};
 use ibverbs_tests::ffi::{
-    Context, Cq, End, Library, Operation, Patience, Pd, Peer, Qp, Recv, Region, Send, Service,
+    Context, Cq, End, Library, Operation, Patience, Pd, Peer, Qp, Recv, Region, Send, Service, Srq,
 };
 use verbs_sys::current::verbs as v;
 
@@ -67,6 +67,8 @@ enum Posted {
     List8,
     /// A receive, and on the other side an unsignaled SEND that is taken by it
     Receive,
+    /// The same with a shared receive queue
+    SharedReceive,
 }
 
 #[derive(Debug, Args)]
@@ -86,7 +88,7 @@ fn main() -> Result<()> {
     let Arguments { command, devices } = Arguments::parse();
     match command {
         Command::OneByOne { count, posted, extended } => {
-            one_by_one(&linked(&devices, extended)?, count, posted)
+            one_by_one(linked(&devices, extended)?, count, posted)
         }
         Command::Connect { seconds } => connect(&devices, Duration::from_secs(seconds)),
         Command::Register { bytes, times } => register(&devices, bytes, times),
@@ -115,21 +117,37 @@ const TO_COMPLETE: Duration = Duration::from_millis(1);
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
-fn one_by_one(link: &Link, count: u32, posted: Posted) -> Result<()> {
+fn one_by_one(mut link: Link, count: u32, posted: Posted) -> Result<()> {
+    let srq = match posted {
+        Posted::SharedReceive => Some(share(&mut link)?),
+        _ => None,
+    };
+    let link = &link;
     for number in 1..=count {
         match posted {
             Posted::Write => writes(link, number, 1, v::IBV_SEND_SIGNALED)?,
             Posted::Inline => writes(link, number, 1, v::IBV_SEND_SIGNALED | v::IBV_SEND_INLINE)?,
             Posted::List8 => writes(link, number, 8, v::IBV_SEND_SIGNALED)?,
-            Posted::Receive => receive(link, number)?,
+            Posted::Receive | Posted::SharedReceive => receive(link, srq.as_deref(), number)?,
         }
         // A SEND that is not signaled stays in its queue until that is reset.
-        if posted == Posted::Receive && number % link::DEPTH == 0 {
+        if matches!(posted, Posted::Receive | Posted::SharedReceive) && number % link::DEPTH == 0 {
             link.half_connect(link::ACCESS)?;
             link.finish()?;
         }
     }
     Ok(())
+}
+
+/// Has the right side receive from a shared queue, as deep as its own was and for as many elements.
+fn share(link: &mut Link) -> Result<Rc<Srq>> {
+    let right = &mut link.right;
+    let srq = Srq::new(&right.pd, link::DEPTH, link::MAX_SGE)?;
+    let capabilities = right.qp.capabilities;
+    right.qp = Qp::sharing(&srq, &right.send_cq, &right.receive_cq, capabilities)?;
+    link.half_connect(link::ACCESS)?;
+    link.finish()?;
+    Ok(srq)
 }
 
 /// Posts a list of signaled WRITEs of the same bytes, and polls once for each of them.
@@ -144,11 +162,15 @@ fn writes(link: &Link, number: u32, requests: u64, flags: v::ibv_send_flags) -> 
     (0..requests).try_for_each(|index| poll_once(&link.left.send_cq, wr_id(index)))
 }
 
-/// Posts a receive, has the other side send to it, and polls once for it.
-fn receive(link: &Link, number: u32) -> Result<()> {
+/// Posts a receive, to a shared queue if there is one, has the other side send to it, and polls once for it.
+fn receive(link: &Link, srq: Option<&Srq>, number: u32) -> Result<()> {
     let wr_id = u64::from(number);
     let pieces = vec![link.right.region.piece(0, MESSAGE)];
-    link.right.qp.post_recv(&Recv { wr_id, pieces })?;
+    let request = Recv { wr_id, pieces };
+    match srq {
+        Some(srq) => srq.post(&request)?,
+        None => link.right.qp.post_recv(&request)?,
+    }
     link.left.region.write(0, &number.to_le_bytes());
     let send = send(link, wr_id, Operation::Send, (0, 0), 0);
     post(link, &[send])?;

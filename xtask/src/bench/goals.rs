@@ -49,6 +49,15 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
     let bulk = |column| of("write_bw_65536", column);
     let latency = |column| of("write_lat_2_p50", column);
     let one_qp = of("write_bw_65536_depth500", Column::Balboa);
+    let own = |metric| of(metric, Column::Balboa);
+    // What is left to the poll beside the post, of what a receive of a QP's own costs.
+    let shared_receive = |factor| {
+        let receive = own("post_recv_instr")? + own("poll_recv_instr")?;
+        Some(factor * receive - own("post_srq_recv_instr")?)
+    };
+    let cost = |metric, goals, classic| {
+        Goal::at_most(metric, goals).floor(times(1.1, own(classic))).wanted(own(classic))
+    };
     let quarter = latency(Column::Tcp).map(|tcp| (tcp / 4.0).max(15.0));
     let rows = [
         Goal::at_least("write_bw_65536", "1.0 x tcp; 0.6 x ucx_shm")
@@ -64,6 +73,12 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
             .floor(times(1.5, of("send_lat_2_events_p99", Column::Balboa)))
             .wanted(of("send_lat_2_events_p99", Column::Balboa)),
         Goal::at_least("write_rate_64", "0.5; 2.04").floor(Some(0.5)).wanted(Some(2.04)),
+        Goal::at_least("send_rate_64_srq", "0.9 x send_rate_64; 1.0 x")
+            .floor(times(0.9, own("send_rate_64")))
+            .wanted(own("send_rate_64")),
+        Goal::at_least("send_rate_64_ud", "1.0 x send_rate_64")
+            .floor(own("send_rate_64"))
+            .wanted(own("send_rate_64")),
         Goal::at_least("write_bw_65536_qp500", "0.8 x one QP; 0.95 x")
             .floor(times(0.8, one_qp))
             .wanted(times(0.95, one_qp)),
@@ -72,6 +87,12 @@ pub fn judge(figures: &Figures) -> Vec<Judged> {
             .wanted(times(0.6, bulk(Column::Balboa))),
         Goal::at_most("post_send_instr", "200; 120").floor(Some(200.0)).wanted(Some(120.0)),
         Goal::at_most("poll_cq_instr", "130; 80").floor(Some(130.0)).wanted(Some(80.0)),
+        Goal::at_most("poll_srq_recv_instr", "with the post 1.1 x a QP's own receive; 1.0 x")
+            .floor(shared_receive(1.1))
+            .wanted(shared_receive(1.0)),
+        cost("wr_post_instr", "1.1 x post_send_instr; 1.0 x", "post_send_instr"),
+        cost("wr_post_list8_instr", "1.1 x post_send_list8_instr; 1.0 x", "post_send_list8_instr"),
+        cost("start_poll_instr", "1.1 x poll_cq_instr; 1.0 x", "poll_cq_instr"),
         Goal::at_least("cm_connects_per_s", "500; 2,000").floor(Some(500.0)).wanted(Some(2000.0)),
         Goal::at_most("idle_cpu_percent", "0.5; 0").floor(Some(0.5)).wanted(Some(0.0)),
     ];
@@ -167,6 +188,39 @@ mod tests {
         assert!(verdicts.contains(&("write_bw_4096", Verdict::Good)));
         assert!(verdicts.contains(&("read_bw_4096", Verdict::BelowFloor)));
         assert!(verdicts.contains(&("write_rate_64", Verdict::Unknown)));
+    }
+
+    #[test]
+    fn what_extended_calls_and_shared_queues_cost_is_judged_by_the_classic_ones() {
+        let verdict_of = |metric: &str, value, classic: &str, of_classic| {
+            let mut figures = Figures::default();
+            figures.add(metric, Column::Balboa, value);
+            figures.add(classic, Column::Balboa, of_classic);
+            judge(&figures).iter().find(|it| it.metric == metric).unwrap().verdict
+        };
+        let post = |value| verdict_of("wr_post_instr", value, "post_send_instr", 100.0);
+        let verdicts = [100.0, 101.0, 111.0].map(post);
+        assert_eq!(verdicts, [Verdict::Good, Verdict::BelowWanted, Verdict::BelowFloor]);
+        let rate = |value| verdict_of("send_rate_64_srq", value, "send_rate_64", 1.0);
+        let verdicts = [1.0, 0.9, 0.89].map(rate);
+        assert_eq!(verdicts, [Verdict::Good, Verdict::BelowWanted, Verdict::BelowFloor]);
+        let mut figures = Figures::default();
+        for (metric, value) in
+            [("post_recv_instr", 40.0), ("poll_recv_instr", 60.0), ("post_srq_recv_instr", 45.0)]
+        {
+            figures.add(metric, Column::Balboa, value);
+        }
+        figures.add("poll_srq_recv_instr", Column::Balboa, 64.0);
+        let shared = |figures: &Figures| {
+            let judged = judge(figures);
+            judged.iter().find(|it| it.metric == "poll_srq_recv_instr").unwrap().verdict
+        };
+        assert_eq!(shared(&figures), Verdict::BelowWanted, "109 for 100");
+        figures.add("poll_srq_recv_instr", Column::Balboa, 70.0);
+        figures.add("poll_srq_recv_instr", Column::Balboa, 70.0);
+        assert_eq!(shared(&figures), Verdict::BelowFloor, "115 for 100");
+        let datagrams = |value| verdict_of("send_rate_64_ud", value, "send_rate_64", 1.0);
+        assert_eq!([1.0, 0.99].map(datagrams), [Verdict::Good, Verdict::BelowFloor]);
     }
 
     #[test]

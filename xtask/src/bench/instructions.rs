@@ -31,6 +31,7 @@ const POST_SEND: &[&str] = &[
 ];
 /// A card that has nothing to do is not woken for receives.
 const POST_RECV: &[&str] = &["ffi::post::post_recv"];
+const POST_SRQ_RECV: &[&str] = &["ffi::post::post_srq_recv"];
 const POLL_CQ: &[&str] = &["ffi::cq::poll_cq"];
 
 /// One request, call by call.
@@ -44,13 +45,15 @@ const WR: &[&str] = &[
 /// What the program reads of the completion is not in it.
 const START_POLL: &[&str] = &["ffi::cq::extended::start_poll", "ffi::cq::extended::end_poll"];
 
-const ROWS: [Counted; 9] = [
+const ROWS: [Counted; 11] = [
     row("post_send_instr", POST_SEND, "write", 1),
     row("post_send_inline_instr", POST_SEND, "inline", 1),
     row("post_send_list8_instr", POST_SEND, "list8", 8),
     row("post_recv_instr", POST_RECV, "receive", 1),
+    row("post_srq_recv_instr", POST_SRQ_RECV, "shared-receive", 1),
     row("poll_cq_instr", POLL_CQ, "write", 1),
     row("poll_recv_instr", POLL_CQ, "receive", 1),
+    row("poll_srq_recv_instr", POLL_CQ, "shared-receive", 1),
     row("wr_post_instr", WR, "write --extended", 1),
     row("wr_post_list8_instr", WR, "list8 --extended", 8),
     row("start_poll_instr", START_POLL, "write --extended", 1),
