@@ -8,6 +8,7 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use bitstreams::EngineKind;
 use nix::fcntl::OFlag;
 
@@ -33,25 +34,35 @@ pub struct Error {
 /// names. `flashed` says what drives a card that was flashed.
 ///
 /// # Errors
-/// With one sentence: a manifest's, or the file's.
+/// With one sentence: a manifest's, the file's, or that no card has a use for a tunnel.
 pub fn peers(
     args: &Args,
     cards: &Cards,
     flashed: impl Fn(u32) -> Option<EngineKind>,
 ) -> anyhow::Result<Peers> {
     let mut peers = Peers::new();
+    let option = match (args.tunnel, &args.tunnel_peers) {
+        (Some(Tunnel::On), _) => "--tunnel on",
+        (_, Some(_)) => "--tunnel-peers",
+        _ => return Ok(peers),
+    };
+    let mut published = Vec::new();
+    for (number, address) in (0u32..).zip(&cards.addresses) {
+        let engine = match flashed(number) {
+            Some(engine) => engine,
+            None => cards.manifest(number)?.engine,
+        };
+        if engine == EngineKind::Stock {
+            published.push(address.ip);
+        }
+    }
+    if published.is_empty() {
+        bail!("{option}: no card here has a published bitstream, and others need no tunnel");
+    }
     if args.tunnel == Some(Tunnel::On) {
         let mut key = [0; KEY_BYTES];
         getrandom::fill(&mut key)?;
-        for (number, address) in (0u32..).zip(&cards.addresses) {
-            let engine = match flashed(number) {
-                Some(engine) => engine,
-                None => cards.manifest(number)?.engine,
-            };
-            if engine == EngineKind::Stock {
-                peers.insert(address.ip, key);
-            }
-        }
+        peers.extend(published.into_iter().map(|ip| (ip, key)));
     }
     if let Some(path) = &args.tunnel_peers {
         for (peer, key) in read(path)? {
@@ -124,9 +135,33 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt as _;
 
+    use clap::Parser as _;
+
     use super::*;
 
     const TEXT: &str = "# the other machine\n\n10.0.0.2 000102030405060708090a0b0c0d0e0f\n";
+
+    #[test]
+    fn a_tunnel_of_no_published_card_is_refused() {
+        let peers = |arguments: &[&str], flashed: Option<EngineKind>| {
+            let args = Args::try_parse_from([&["balboad", "--soft", "2"], arguments].concat());
+            let args = args.unwrap();
+            let cards = args.cards().unwrap();
+            super::peers(&args, &cards, |card| flashed.filter(|_| card == 1))
+                .map(|peers| peers.len())
+                .map_err(|error| error.to_string())
+        };
+        for option in [&["--tunnel", "on"][..], &["--tunnel-peers", "/nowhere"]] {
+            let why = peers(option, None).unwrap_err();
+            assert!(why.starts_with(&option.join(" ").replace(" /nowhere", "")), "{why}");
+            assert!(why.contains("no card here has a published bitstream"), "{why}");
+        }
+        assert_eq!(peers(&[], None), Ok(0));
+        assert_eq!(peers(&["--tunnel", "on"], Some(EngineKind::Stock)), Ok(1), "a flashed one");
+        assert_eq!(peers(&["--tunnel", "on", "--soft-image", "stock"], None), Ok(2));
+        let image = ["--tunnel", "on", "--soft-image", "stock"];
+        assert_eq!(peers(&image, Some(EngineKind::Vqe)), Ok(1), "one was flashed to another");
+    }
 
     #[test]
     fn a_file_names_peers_and_what_is_shared_with_them() {
