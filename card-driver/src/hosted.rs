@@ -20,6 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fpga_regs::coyote::pci::Bar;
+use fpga_regs::coyote::shell::{self, StreamDown};
 use fpga_regs::coyote::static_layer;
 use fpga_regs::coyote::tlb::Geometry;
 use fpga_regs::coyote::vfpga::{self, CONTROL_WINDOW_BASE, CONTROL_WINDOW_STRIDE, USER_CSR_OFFSET};
@@ -30,7 +31,7 @@ use hostmem::{
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use softcard::WatchFilter;
-use stock_engine::{Budget, Carrier, Gone, Key, Pages, Posts, Settings};
+use stock_engine::{Budget, Carrier, Gone, Key, Local, Pages, Posts, Settings};
 
 use self::core::{Bank, Core, UNDER_WAY_BYTES};
 use self::layout::Layout;
@@ -49,12 +50,14 @@ pub struct HostedOptions {
     pub watchdog: Duration,
     /// Those with the other end of the tunnel, by IPv4 address, and the 16 bytes that are shared with each.
     pub peers: BTreeMap<Ipv4Addr, [u8; 16]>,
+    /// Cables lose packets: a queue pair has one of them out.
+    pub lossy: bool,
 }
 
 impl Default for HostedOptions {
     fn default() -> Self {
         let watchdog = Duration::from_nanos(stock_engine::param::WATCHDOG);
-        Self { watchdog, peers: BTreeMap::new() }
+        Self { watchdog, peers: BTreeMap::new(), lossy: false }
     }
 }
 
@@ -115,17 +118,21 @@ impl Hosted {
         let failed = |why: &str| Error::BringUp { card, why: why.into() };
         let start = Layout::start(&below.iova_ranges()?);
         let start = start.ok_or_else(|| failed("its bus has no room for 9 GiB of addresses"))?;
-        let HostedOptions { watchdog, peers } = options;
+        let HostedOptions { watchdog, peers, lossy } = options;
         let own = address.ip;
         let peers = peers.iter().filter(|(peer, _)| **peer != own);
         let peers = peers.map(|(peer, key)| (u32::from(*peer), Key::new(*key)));
         let peers: Arc<BTreeMap<_, _>> = Arc::new(peers.collect());
-        if !peers.is_empty() && below.grant_kind() == GrantKind::Device {
+        let reaches_programs = below.grant_kind() == GrantKind::Page;
+        if !peers.is_empty() && !reaches_programs {
             return Err(failed(
                 "the tunnel copies memory of programs, and reaches that of software cards' alone so far; leave --tunnel and --tunnel-peers out",
             ));
         }
-        let layout = Arc::new(Layout::map(start, regions, !peers.is_empty(), &*below)?);
+        let layout = Arc::new(Layout::map(start, regions, reaches_programs, &*below)?);
+        let mut key = [0; 16];
+        getrandom::fill(&mut key).map_err(|error| failed(&format!("no random number: {error}")))?;
+        let local = reaches_programs.then(|| Local::new(Key::new(key)));
         let memory = HostMemory::default();
         let (budget, atomics) = (Budget::default(), Arc::default());
         let mut cores = Vec::new();
@@ -138,6 +145,8 @@ impl Hosted {
                 mac: address.mac(),
                 watchdog: u64::try_from(watchdog.as_nanos()).unwrap_or(u64::MAX),
                 peers: Arc::clone(&peers),
+                lossy: *lossy,
+                local: local.clone(),
                 ..Settings::default()
             };
             let posts = Posts::new(bank, settings, budget.clone());
@@ -228,6 +237,12 @@ impl Shared {
 
     fn core(&self, vfpga: u8) -> Option<&Mutex<Core>> {
         self.cores.get(usize::from(vfpga))
+    }
+
+    /// Whether the card says that its reception has stood in front of frames since its reset. A page that was waited for
+    /// may be why, and if a queue pair has failed, too, something that ends with the next reset alone.
+    fn reception_stood(&self) -> bool {
+        StreamDown::decode(self.below.read64(Bar::Shell, shell::STAT_STREAM_DOWN)).down
     }
 
     /// Tells the driver, on the vFPGA's vector, that its engine has something to say.
@@ -409,6 +424,7 @@ impl CardBackend for Hosted {
     fn port_counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.shared.below.port_counters();
         let mut sums = [0u64; 9];
+        let mut stuck = 0u64;
         for core in &self.shared.cores {
             let core = lock(core);
             let (tally, (conflicts, sinkings)) = (core.carrier.posts.tally(), core.pages.counts());
@@ -424,6 +440,7 @@ impl CardBackend for Hosted {
                 tunnel.taken,
                 tunnel.turnovers,
             ];
+            stuck = stuck.saturating_add(tally.stuck);
             for (sum, value) in sums.iter_mut().zip(values) {
                 *sum = sum.saturating_add(value);
             }
@@ -440,6 +457,9 @@ impl CardBackend for Hosted {
             "tunnel_turnovers",
         ];
         counters.extend(names.into_iter().zip(sums));
+        let [_, _, quarantined, ..] = sums;
+        let wants_reset = stuck > 0 || quarantined > 0 && self.shared.reception_stood();
+        counters.push(("engine_wants_reset", wants_reset.into()));
         counters
     }
 

@@ -92,6 +92,10 @@ pub struct Args {
     /// Fail a queue pair of a card with a published bitstream when its peer is silent for so many milliseconds [default: 500]
     #[arg(long, value_name = "MS")]
     pub watchdog: Option<Watchdog>,
+    /// Send one packet at a time of each queue pair of cards with a published bitstream, for cables that lose some: where
+    /// none is behind a lost one, nobody finds a gap, which stops cards
+    #[arg(long)]
+    pub lossy: bool,
     /// Make every cable, or card N's, a bad one; may be given several times
     #[arg(long = "fault", value_name = "FAULT[,FAULT...][,card=N]")]
     pub faults: Vec<FaultSpec>,

@@ -44,6 +44,7 @@ struct Keys {
     tunnel: Option<Text<Tunnel>>,
     tunnel_peers: Option<PathBuf>,
     watchdog: Option<Watchdog>,
+    lossy: bool,
     fault: Vec<Text<FaultSpec>>,
     pcap: Option<PathBuf>,
     seed: Option<u64>,
@@ -110,6 +111,7 @@ impl Args {
         one(&mut self.state_dir, keys.state_dir);
         one(&mut self.metrics, keys.metrics.map(|endpoint| endpoint.0));
         self.shadow |= keys.shadow;
+        self.lossy |= keys.lossy;
         if self.verbose == 0 {
             self.verbose = keys.verbose;
         }
@@ -130,6 +132,7 @@ impl Args {
             ("tunnel", self.tunnel == new.tunnel),
             ("tunnel-peers", self.tunnel_peers == new.tunnel_peers),
             ("watchdog", self.watchdog == new.watchdog),
+            ("lossy", self.lossy == new.lossy),
             ("fault", self.faults == new.faults),
             ("pcap", self.pcap == new.pcap),
             ("seed", self.seed == new.seed),

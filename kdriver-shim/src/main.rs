@@ -169,7 +169,7 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
     let watchdog = Duration::from_millis(args.watchdog());
     let peers =
         tunnel::peers(args, wanted, |card| restored.get(&card).map(|it| it.manifest.engine))?;
-    let options = HostedOptions { watchdog, peers };
+    let options = HostedOptions { watchdog, peers, lossy: args.lossy };
     let cards = start(wanted, backends, restored, options)?;
     let count = cards.len();
     let listener = match handed {

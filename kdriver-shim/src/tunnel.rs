@@ -34,7 +34,7 @@ pub struct Error {
 /// names. `flashed` says what drives a card that was flashed.
 ///
 /// # Errors
-/// With one sentence: a manifest's, the file's, or that no card has a use for a tunnel.
+/// With one sentence: a manifest's, the file's, or that an option is for published cards, and there is none.
 pub fn peers(
     args: &Args,
     cards: &Cards,
@@ -44,6 +44,7 @@ pub fn peers(
     let option = match (args.tunnel, &args.tunnel_peers) {
         (Some(Tunnel::On), _) => "--tunnel on",
         (_, Some(_)) => "--tunnel-peers",
+        _ if args.lossy => "--lossy",
         _ => return Ok(peers),
     };
     let mut published = Vec::new();
@@ -57,7 +58,7 @@ pub fn peers(
         }
     }
     if published.is_empty() {
-        bail!("{option}: no card here has a published bitstream, and others need no tunnel");
+        bail!("{option}: no card here has a published bitstream, and others do without");
     }
     if args.tunnel == Some(Tunnel::On) {
         let mut key = [0; KEY_BYTES];
@@ -142,7 +143,7 @@ mod tests {
     const TEXT: &str = "# the other machine\n\n10.0.0.2 000102030405060708090a0b0c0d0e0f\n";
 
     #[test]
-    fn a_tunnel_of_no_published_card_is_refused() {
+    fn what_is_for_published_cards_is_refused_where_there_is_none() {
         let peers = |arguments: &[&str], flashed: Option<EngineKind>| {
             let args = Args::try_parse_from([&["balboad", "--soft", "2"], arguments].concat());
             let args = args.unwrap();
@@ -151,7 +152,7 @@ mod tests {
                 .map(|peers| peers.len())
                 .map_err(|error| error.to_string())
         };
-        for option in [&["--tunnel", "on"][..], &["--tunnel-peers", "/nowhere"]] {
+        for option in [&["--tunnel", "on"][..], &["--tunnel-peers", "/nowhere"], &["--lossy"]] {
             let why = peers(option, None).unwrap_err();
             assert!(why.starts_with(&option.join(" ").replace(" /nowhere", "")), "{why}");
             assert!(why.contains("no card here has a published bitstream"), "{why}");

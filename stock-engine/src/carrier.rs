@@ -10,7 +10,7 @@ use queue_engine::{LocalGid, Message, Transport, TransportError, TransportEvent}
 use tunnel::{End, Host, Step};
 
 use crate::param::{CTIDS, STAGED, TURN};
-use crate::posts::{Locate, Posts, Registers};
+use crate::posts::{Local, Locate, Posts, Registers};
 
 /// Memory of rings, and of what becomes of their slots.
 pub trait Memory: Locate + Host {
@@ -22,6 +22,9 @@ pub trait Memory: Locate + Host {
 
     /// Puts the bytes of a slot where the card takes them from; how it is to address them.
     fn stage(&mut self, ctid: u8, number: u8, slot: &[u8]) -> u64;
+
+    /// Puts the bytes of a slot into the ring of a QP of the card's.
+    fn deliver(&mut self, qpn: u32, place: usize, slot: &[u8]);
 
     /// Empties the ring of an address space.
     fn clear(&mut self, ctid: u8);
@@ -40,6 +43,16 @@ struct Tunnelled {
     answers: u64,
     /// The card's first sequence numbers, from the peer and to it.
     first: [u32; 2],
+    /// Its peer is on the same card, which has no part in it.
+    local: Option<Local>,
+}
+
+impl Tunnelled {
+    /// The peer's QPN, if its ring takes slots without the card.
+    fn beside(&self, qpn: u32) -> Option<u32> {
+        let peer = self.end.peer();
+        self.local.as_ref().is_some_and(|local| local.takes(peer, qpn)).then_some(peer)
+    }
 }
 
 /// The transport of a vFPGA.
@@ -90,7 +103,11 @@ impl<R: Registers> Carrier<R> {
 
     /// Forgets everything, as the card has with its reset.
     pub fn reset(&mut self) {
-        self.ends.iter_mut().for_each(|end| *end = None);
+        for (ctid, end) in (0u8..).zip(&mut self.ends) {
+            if let Some(local) = end.take().and_then(|it| it.local) {
+                local.close(self.posts.qpn(ctid));
+            }
+        }
         self.events.clear();
         self.posts.reset();
     }
@@ -99,6 +116,13 @@ impl<R: Registers> Carrier<R> {
     #[must_use]
     pub fn is_tunnelled(&self, ctid: u8) -> bool {
         self.ends.get(usize::from(ctid)).is_some_and(Option::is_some)
+    }
+
+    /// Whether the peer of an address space's QP is on the same card, which then reaches no memory for it.
+    #[must_use]
+    pub fn is_local(&self, ctid: u8) -> bool {
+        let end = self.ends.get(usize::from(ctid)).and_then(Option::as_ref);
+        end.is_some_and(|it| it.local.is_some())
     }
 
     /// Whether [`Carrier::advance`] has something to look for: what comes into rings tells nobody.
@@ -168,9 +192,13 @@ impl<R: Registers> Carrier<R> {
         // One that is closed is about to be told what becomes of it.
         let served = |it: &&mut Tunnelled| it.end.is_open() && posts.is_open(ctid);
         let Some(it) = it.filter(served) else { return false };
+        let qpn = posts.qpn(ctid);
         if !it.cleared {
             memory.clear(ctid);
             it.cleared = true;
+            if let Some(local) = &it.local {
+                local.open(qpn, it.end.peer());
+            }
         }
         let mut did = false;
         for _ in 0..TURN {
@@ -187,19 +215,27 @@ impl<R: Registers> Carrier<R> {
             did = true;
         }
         it.end.advance(now, it.acknowledged == it.staged);
-        while it.staged.wrapping_sub(it.acknowledged) < STAGED.into() {
+        let beside = it.beside(qpn);
+        // Until its peer is ready nothing is sent, as a card's packets would be answered by nobody.
+        let may_send = it.local.is_none() || beside.is_some();
+        while may_send && it.staged.wrapping_sub(it.acknowledged) < STAGED.into() {
             let replies = it.end.has_replies();
             let quiet = it.acknowledged == it.staged;
             match it.end.next(now, quiet, memory, slot) {
                 Step::Slot(place) => {
-                    let number = (it.staged as u8).wrapping_rem(STAGED);
-                    let local = memory.stage(ctid, number, slot);
-                    let remote =
-                        ring_address((it.end.peer() & 0x3f) as u8).saturating_add(place as u64);
-                    let length = u32::try_from(slot.len()).unwrap_or(u32::MAX);
-                    if !posts.post(now, ctid, local, remote, length) {
-                        it.end.fail(Status::RetryExceeded);
-                        break;
+                    if let Some(peer) = beside {
+                        memory.deliver(peer, place, slot);
+                        it.acknowledged = it.acknowledged.wrapping_add(1);
+                    } else {
+                        let number = (it.staged as u8).wrapping_rem(STAGED);
+                        let local = memory.stage(ctid, number, slot);
+                        let ring = ring_address((it.end.peer() & 0x3f) as u8);
+                        let remote = ring.saturating_add(place as u64);
+                        let length = u32::try_from(slot.len()).unwrap_or(u32::MAX);
+                        if !posts.post(now, ctid, local, remote, length) {
+                            it.end.fail(Status::RetryExceeded);
+                            break;
+                        }
                     }
                     it.staged = it.staged.wrapping_add(1);
                     if replies {
@@ -207,11 +243,12 @@ impl<R: Registers> Carrier<R> {
                     }
                     tally.sent = tally.sent.wrapping_add(1);
                 }
+                // No card counts these.
+                Step::Rewrite(..) if it.local.is_some() => {}
                 Step::Rewrite(sent, taken) => {
                     let [theirs, own] = it.first;
                     let after =
                         |first: u32, count: u64| first.wrapping_add(count as u32) & 0xff_ffff;
-                    let qpn = posts.qpn(ctid);
                     posts.write_context(qpn, after(theirs, taken), after(own, sent));
                     tally.turnovers = tally.turnovers.wrapping_add(1);
                 }
@@ -226,21 +263,31 @@ impl<R: Registers> Carrier<R> {
     fn follow(&mut self, now: u64, qpn: u32, state: QpState) {
         let Some(ctid) = self.posts.ctid(qpn) else { return };
         let attributes = self.posts.query_qp(qpn);
-        let names = self.posts.names(ctid);
+        let (names, local) = (self.posts.names(ctid), self.posts.local_of(ctid));
         let Some(place) = self.ends.get_mut(usize::from(ctid)) else { return };
+        if let Some(local) = place.as_ref().and_then(|it| it.local.as_ref()) {
+            if matches!(state, QpState::Err | QpState::Reset) {
+                local.close(qpn);
+            }
+        }
         match (state, attributes) {
             (QpState::Rtr, Some(attributes)) => {
                 *place = names.map(|names| {
-                    let (watchdog, between) = self.posts.silence();
-                    let end = End::new(now, qpn, names, &attributes, watchdog, between);
+                    let end = End::new(now, qpn, names, &attributes, self.posts.pace());
                     let (staged, acknowledged, answers, cleared) = Default::default();
                     let first = names.first_psns();
-                    Tunnelled { end, cleared, staged, acknowledged, answers, first }
+                    Tunnelled { end, cleared, staged, acknowledged, answers, first, local }
                 });
             }
             (QpState::Rts, Some(attributes)) => {
                 if let Some(it) = place {
                     it.end.let_send(&attributes);
+                    it.end.drain(now, false);
+                }
+            }
+            (QpState::Sqd, _) => {
+                if let Some(it) = place {
+                    it.end.drain(now, true);
                 }
             }
             (QpState::Err, _) => {
@@ -279,14 +326,17 @@ impl<R: Registers> Transport for Carrier<R> {
         let attributes = self.posts.query_qp(qpn)?;
         match self.end(qpn) {
             Some(it) if !it.end.is_live() => Some(Attributes { state: QpState::Err, ..attributes }),
-            _ => Some(attributes),
+            Some(it) => Some(Attributes { sq_draining: it.end.is_draining().into(), ..attributes }),
+            None => Some(attributes),
         }
     }
 
     fn destroy_qp(&mut self, qpn: u32) {
         let ctid = self.posts.ctid(qpn);
         if let Some(end) = ctid.and_then(|ctid| self.ends.get_mut(usize::from(ctid))) {
-            *end = None;
+            if let Some(local) = end.take().and_then(|it| it.local) {
+                local.close(qpn);
+            }
         }
         self.posts.destroy_qp(qpn);
     }

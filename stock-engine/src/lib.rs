@@ -28,7 +28,7 @@ mod verbs;
 
 pub use carrier::{Carrier, Memory, TunnelTally};
 pub use pages::{Gone, Pages};
-pub use posts::{Budget, Locate, Posts, Registers, Settings, Tally};
+pub use posts::{Budget, Local, Locate, Posts, Registers, Settings, Tally};
 pub use tunnel::{Host, Key};
 
 /// The address by which a QP's posts name local memory that the card's bus has at `iova`: no program has memory there.

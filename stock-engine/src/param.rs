@@ -27,6 +27,8 @@ pub const KEPT: u32 = 1_900;
 pub const CTIDS: u8 = 64;
 /// Nanoseconds without progress after which a peer counts as dead: the card repeats for 362 ms, and then never again.
 pub const WATCHDOG: u64 = 500_000_000;
+/// Nanoseconds in which a card repeats what is not acknowledged, and not longer.
+pub const REPEATS: u64 = 400_000_000;
 /// Nanoseconds between two looks at the counters that count as silence at most.
 pub const GAP: u64 = 10_000_000;
 /// Nanoseconds between the question for a peer's Ethernet address and the first post: nothing tells of the answer.

@@ -1,19 +1,20 @@
 //! Posts and their ends: what goes into the command queue of a vFPGA, whose turn it is, and what the counters say.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fpga_regs::coyote::vfpga::{self as v, Command, CommandQueue, CompletionCounters, Stream};
 use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::qp::QpState;
 use fpga_regs::engine::tunnel::TURNOVER;
 use queue_engine::{TransportEvent, Unreachable};
-use tunnel::{Key, Names};
+use tunnel::{Key, Names, Pace};
 
 use crate::param::{
     BOUNCES, CTIDS, GAP, KEPT, LEFT_TO_OTHERS, ON_THE_WAY, PACKET, QUEUED, READ_POST, READS,
-    READS_OF_QP, SHARE, WATCHDOG, WINDOW, WRITE_POST,
+    READS_OF_QP, REPEATS, SHARE, WATCHDOG, WINDOW, WRITE_POST,
 };
 use crate::space::{Kind, Out, Qp, Queued, Space};
 
@@ -79,6 +80,43 @@ impl Budget {
     }
 }
 
+/// What the vFPGAs of a card share of QPs whose peer is on the same card: no packet of theirs leaves it.
+#[derive(Clone, Debug)]
+pub struct Local {
+    /// The key of their slots.
+    pub(crate) key: Key,
+    /// QPs whose rings take slots, by their number, and whose.
+    ends: Arc<Mutex<BTreeMap<u32, u32>>>,
+}
+
+impl Local {
+    /// Of a card, with a key that nobody else has.
+    #[must_use]
+    pub fn new(key: Key) -> Self {
+        Self { key, ends: Arc::default() }
+    }
+
+    fn ends(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
+        // Nobody leaves it in the middle of a change.
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A QP's ring takes the slots of another one's.
+    pub(crate) fn open(&self, qpn: u32, peer: u32) {
+        self.ends().insert(qpn, peer);
+    }
+
+    /// A QP's ring takes no slots any more.
+    pub(crate) fn close(&self, qpn: u32) {
+        self.ends().remove(&qpn);
+    }
+
+    /// Whether a QP's ring takes the slots of another one's.
+    pub(crate) fn takes(&self, qpn: u32, from: u32) -> bool {
+        self.ends().get(&qpn) == Some(&from)
+    }
+}
+
 /// What a vFPGA's transport is told.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -92,8 +130,12 @@ pub struct Settings {
     pub watchdog: u64,
     /// By IPv4 address, the key that is shared with the other end of the tunnel: peers that are not here have none.
     pub peers: Arc<BTreeMap<u32, Key>>,
+    /// What carries messages between QPs of the card itself, if anything does.
+    pub local: Option<Local>,
     /// Packets of the tunnel between two turnovers of a QP.
     pub turnover: u32,
+    /// Packets get lost, so a QP has one of them out: where none is behind it, nobody finds a gap and refuses what follows.
+    pub lossy: bool,
 }
 
 impl Default for Settings {
@@ -104,7 +146,9 @@ impl Default for Settings {
             mac: [0; 6],
             watchdog: WATCHDOG,
             peers: Arc::default(),
+            local: None,
             turnover: TURNOVER,
+            lossy: false,
         }
     }
 }
@@ -120,6 +164,8 @@ pub struct Tally {
     pub lost_reads: u64,
     /// Requests that were refused, since a published card cannot carry them.
     pub refused: u64,
+    /// QPs that failed because the card took no post of them.
+    pub stuck: u64,
 }
 
 /// The QPs of a vFPGA, and what they have out.
@@ -198,10 +244,10 @@ impl<R: Registers> Posts<R> {
         if space.lost.is_some() || space.closed {
             return false;
         }
-        if space.out.is_empty() {
+        let Some(qp) = &mut space.qp else { return false };
+        if qp.messages.is_empty() {
             space.progress = now;
         }
-        let Some(qp) = &mut space.qp else { return false };
         let (posted, failed, staged) = (0, None, Some(local));
         qp.messages.push_back(Queued { remote, length, posted, failed, staged });
         qp.next = qp.next.wrapping_add(1);
@@ -225,9 +271,17 @@ impl<R: Registers> Posts<R> {
         self.spaces.get(usize::from(ctid))?.qp.as_ref()?.tunnel
     }
 
-    /// Nanoseconds that a peer may be silent, and packets between two turnovers.
-    pub(crate) fn silence(&self) -> (u64, u32) {
-        (self.settings.watchdog, self.settings.turnover)
+    /// What carries a QP's messages within its card, where its peer is there.
+    pub(crate) fn local_of(&self, ctid: u8) -> Option<Local> {
+        let names = self.names(ctid)?;
+        let is_own = names.direction.to.0 == self.settings.ipv4;
+        self.settings.local.clone().filter(|_| is_own)
+    }
+
+    /// What ends of the tunnel are told of time.
+    pub(crate) fn pace(&self) -> Pace {
+        let Settings { watchdog, turnover, lossy, .. } = self.settings;
+        Pace { watchdog, between: turnover, rest: if lossy { REPEATS } else { 0 } }
     }
 
     /// The address space of a QP.
@@ -247,7 +301,8 @@ impl<R: Registers> Posts<R> {
         self.reads = 0;
         self.budget.kept.store(0, Ordering::Relaxed);
         self.events.clear();
-        (self.tally.quarantined, self.tally.lost_reads) = (0, 0);
+        self.tally =
+            Tally { posts: self.tally.posts, refused: self.tally.refused, ..Tally::default() };
     }
 
     /// Whether [`Posts::advance`] has something to look for: the ends of posts, or posts to make.
@@ -301,8 +356,9 @@ impl<R: Registers> Posts<R> {
             let lost = u64::from(space.requests);
             self.tally.lost_reads = self.tally.lost_reads.saturating_add(lost);
         }
-        let is_connected =
-            |qp: &&mut Qp| matches!(qp.attributes.state, QpState::Rtr | QpState::Rts);
+        let is_connected = |qp: &&mut Qp| {
+            matches!(qp.attributes.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+        };
         let Some(qp) = space.qp.as_mut().filter(is_connected) else { return };
         let event = match qp.messages.is_empty() {
             true => TransportEvent::Error { qpn },
@@ -318,7 +374,9 @@ impl<R: Registers> Posts<R> {
         self.pardon(now);
         for ctid in 0..CTIDS {
             did |= self.count(now, ctid);
+            did |= self.fail_waiting(now, ctid);
             did |= self.fail_head(ctid);
+            did |= self.tell_drained(ctid);
         }
         did | self.post_all(now, locate)
     }
@@ -328,7 +386,7 @@ impl<R: Registers> Posts<R> {
         let missed = now.saturating_sub(self.looked).saturating_sub(GAP);
         self.looked = now;
         if missed > 0 {
-            for space in self.spaces.iter_mut().filter(|space| !space.out.is_empty()) {
+            for space in &mut self.spaces {
                 space.progress = space.progress.saturating_add(missed).min(now);
             }
         }
@@ -380,7 +438,7 @@ impl<R: Registers> Posts<R> {
             return true;
         }
         if ended as usize > space.out.len() {
-            space.give_up_reads(qpn);
+            space.give_up_count(qpn);
             return true;
         }
         (space.seen, space.progress) = (counter, now);
@@ -410,6 +468,31 @@ impl<R: Registers> Posts<R> {
         true
     }
 
+    /// Gives up a QP that has nothing out, and could post nothing for twice as long as a peer may be silent: whoever else
+    /// was in its way has been given up by then, so that the card stands.
+    fn fail_waiting(&mut self, now: u64, ctid: u8) -> bool {
+        let limit = self.settings.watchdog.saturating_mul(2);
+        let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return false };
+        let waits = space.out.is_empty() && space.lost.is_none() && !space.closed;
+        let late = now.saturating_sub(space.progress) >= limit;
+        let Some(qp) = space.qp.as_mut().filter(|_| waits && late) else { return false };
+        if qp.holds_back() {
+            return false;
+        }
+        let Some((_, message)) = qp.current() else { return false };
+        let fails = message.failed.is_none();
+        if fails {
+            message.failed = Some(Status::RetryExceeded);
+            self.tally.stuck = self.tally.stuck.saturating_add(1);
+            log::warn!(
+                "QP {}: the card has taken no post of it for {} ms",
+                self.qpn(ctid),
+                limit / 1_000_000
+            );
+        }
+        fails
+    }
+
     /// Fails a QP whose oldest message goes no further, once nothing of it is out.
     fn fail_head(&mut self, ctid: u8) -> bool {
         let qpn = self.qpn(ctid);
@@ -419,6 +502,23 @@ impl<R: Registers> Posts<R> {
         let Some(status) = failed else { return false };
         qp.fail();
         self.events.push_back(TransportEvent::Failed { qpn, status });
+        true
+    }
+
+    /// Says that all messages are complete that were begun, in SQD.
+    fn tell_drained(&mut self, ctid: u8) -> bool {
+        let qpn = self.qpn(ctid);
+        let qp = self.spaces.get_mut(usize::from(ctid)).and_then(|space| space.qp.as_mut());
+        // Who has an end of the tunnel knows better.
+        let Some(qp) = qp.filter(|qp| qp.tells_drained && qp.tunnel.is_none()) else {
+            return false;
+        };
+        if qp.is_draining() {
+            return false;
+        }
+        qp.tells_drained = false;
+        let event = QpEvent::SqDrained;
+        self.events.push_back(TransportEvent::Async { qpn, event });
         true
     }
 
@@ -463,11 +563,11 @@ impl<R: Registers> Posts<R> {
         room: &mut Option<u64>,
         locate: &mut impl Locate,
     ) -> Step {
-        let (reads, qpn) = (self.reads, self.qpn(ctid));
+        let (reads, qpn, lossy) = (self.reads, self.qpn(ctid), self.settings.lossy);
         let foreign = self.has_foreign_ends(ctid);
         let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return Step::Nothing };
         if foreign {
-            space.give_up_reads(qpn);
+            space.give_up_count(qpn);
             return Step::Nothing;
         }
         let Space {
@@ -476,19 +576,22 @@ impl<R: Registers> Posts<R> {
         else {
             return Step::Nothing;
         };
-        let (proven, kind, settled) = (qp.proven, qp.kind, qp.settled);
+        let (alone, kind, settled) = (lossy || !qp.proven, qp.kind, qp.settled);
+        if qp.holds_back() {
+            return Step::Nothing;
+        }
         let Some((number, message)) = qp.current() else { return Step::Nothing };
         let Some(kind) = kind.filter(|_| message.failed.is_none() && settled <= now) else {
             return Step::Nothing;
         };
         // The first request goes alone, in one packet: if an Ethernet address is not known yet, on either side, what
         // is lost can be repeated, and the peer finds no gap that it would complain of.
-        if !proven && !out.is_empty() {
+        if alone && !out.is_empty() {
             return Step::Nothing;
         }
         let left = message.length.saturating_sub(message.posted);
         let most = match kind {
-            _ if !proven => PACKET,
+            _ if alone => PACKET,
             Kind::Read => READ_POST,
             Kind::Write => {
                 u32::from(WINDOW.saturating_sub(*requests)).saturating_mul(PACKET).min(WRITE_POST)

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use fpga_regs::engine::cqe::Status;
-use fpga_regs::engine::qp::Attributes;
+use fpga_regs::engine::qp::{Attributes, QpState};
 use tunnel::Names;
 
 /// The one kind of request that a QP makes: WRITEs of its peer and its own READs would meet in one cursor of the card's.
@@ -55,9 +55,23 @@ pub(crate) struct Qp {
     pub(crate) before: u64,
     /// It goes through the tunnel.
     pub(crate) tunnel: Option<Names>,
+    /// In SQD: that all messages are complete that were begun is to be told.
+    pub(crate) tells_drained: bool,
 }
 
 impl Qp {
+    /// Whether messages that were begun are not complete, in SQD.
+    pub(crate) fn is_draining(&self) -> bool {
+        let has_begun = self.messages.front().is_some_and(|message| message.posted > 0);
+        self.attributes.state == QpState::Sqd && has_begun
+    }
+
+    /// Whether the message to post next was not begun and is not to be, in SQD.
+    pub(crate) fn holds_back(&mut self) -> bool {
+        let drains = self.attributes.state == QpState::Sqd && self.tunnel.is_none();
+        drains && self.current().is_some_and(|(_, message)| message.posted == 0)
+    }
+
     /// The message to post next: its number and itself.
     pub(crate) fn current(&mut self) -> Option<(u64, &mut Queued)> {
         let first = self.next.wrapping_sub(self.messages.len() as u64);
@@ -95,10 +109,16 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// Fails a QP whose READs' ends cannot be told from other ends.
-    pub(crate) fn give_up_reads(&mut self, qpn: u32) {
+    /// Fails a QP the ends of whose posts cannot be told from other ends.
+    pub(crate) fn give_up_count(&mut self, qpn: u32) {
         log::warn!(
-            "QP {qpn}: its peer WRITEs to it while it READs, which a published card does not keep apart; without the tunnel each direction wants a QP of its own"
+            "QP {qpn}: {}",
+            match self.kind {
+                Some(Kind::Read) =>
+                    "its peer WRITEs to it while it READs, which a published card does not keep apart; without the tunnel each direction wants a QP of its own",
+                _ =>
+                    "more was acknowledged than it has sent: packets were lost, and answered twice",
+            }
         );
         self.lost = Some(Status::BadResponse);
     }

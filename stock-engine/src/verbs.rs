@@ -81,7 +81,10 @@ impl<R: Registers> Posts<R> {
             return Err(self.refuse(qpn, "a published card's peers have IPv4 addresses"));
         };
         if peer == self.settings.ipv4 {
-            return Err(self.refuse(qpn, "a published card does not send to itself"));
+            return match self.settings.local {
+                Some(_) => Ok(peer),
+                None => Err(self.refuse(qpn, "a published card does not send to itself")),
+            };
         }
         if wanted.path_mtu != MTU && !self.settings.peers.contains_key(&peer) {
             let why =
@@ -103,6 +106,16 @@ impl<R: Registers> Posts<R> {
         let peer = self.check_path(qpn, wanted)?;
         let ctid = self.ctid(qpn).ok_or(AdminStatus::NotFound)?;
         let direction = Direction { from: (self.settings.ipv4, qpn), to: (peer, wanted.dest_qpn) };
+        if peer == self.settings.ipv4 {
+            let key = self.settings.local.as_ref().map(|local| local.key);
+            let key = key.ok_or(AdminStatus::Unsupported)?;
+            let space = self.space(qpn).ok_or(AdminStatus::NotFound)?;
+            space.closed = false;
+            if let Some(qp) = &mut space.qp {
+                qp.tunnel = Some(Names { direction, key });
+            }
+            return Ok(());
+        }
         let key = self.settings.peers.get(&peer).copied();
         let tunnel = key.map(|key| Names { direction, key });
         let [theirs, numbers_own] = match &tunnel {
@@ -201,6 +214,8 @@ impl<R: Registers> Transport for Posts<R> {
         let from = qp.attributes.state;
         let mut wanted = qp.attributes;
         merge(&mut wanted, change);
+        let moved =
+            (wanted.dgid, wanted.sgid_index) != (qp.attributes.dgid, qp.attributes.sgid_index);
         let to = if change.mask.contains(M::STATE) { change.state } else { from };
         match (from, to) {
             (QpState::Init, QpState::Rtr) if lost => {
@@ -211,26 +226,37 @@ impl<R: Registers> Transport for Posts<R> {
             (QpState::Init, QpState::Rtr) if busy => return Err(AdminStatus::Busy),
             (QpState::Init, QpState::Rtr) => self.connect(now, qpn, &wanted)?,
             (QpState::Rtr, QpState::Rts) => self.let_send(qpn, &wanted)?,
-            (_, QpState::Sqd) => return Err(self.refuse(qpn, "a published card drains no queue")),
+            (QpState::Sqd, QpState::Sqd) if moved => {
+                return Err(self.refuse(qpn, "a published card's connection keeps its path"));
+            }
             _ => {}
         }
         let Some(qp) = self.space(qpn).and_then(|space| space.qp.as_mut()) else {
             return Err(AdminStatus::NotFound);
         };
+        let resumes = (from, to) == (QpState::Sqd, QpState::Rts);
         match to {
             QpState::Reset => *qp = Qp::default(),
             QpState::Err => {
                 qp.attributes = wanted;
                 qp.fail();
             }
-            _ => qp.attributes = wanted,
+            _ => {
+                qp.attributes = wanted;
+                qp.tells_drained = to == QpState::Sqd && (from != to || qp.tells_drained);
+            }
+        }
+        match self.space(qpn) {
+            Some(space) if resumes && space.out.is_empty() => space.progress = now,
+            _ => {}
         }
         Ok(())
     }
 
     fn query_qp(&self, qpn: u32) -> Option<Attributes> {
         let ctid = self.ctid(qpn)?;
-        self.spaces.get(usize::from(ctid))?.qp.as_ref().map(|qp| qp.attributes)
+        let qp = self.spaces.get(usize::from(ctid))?.qp.as_ref()?;
+        Some(Attributes { sq_draining: qp.is_draining().into(), ..qp.attributes })
     }
 
     fn destroy_qp(&mut self, qpn: u32) {
@@ -279,10 +305,10 @@ impl<R: Registers> Transport for Posts<R> {
         let Some(space) = self.spaces.get_mut(usize::from(ctid)) else {
             return Err(TransportError::WrongState);
         };
-        if space.out.is_empty() {
+        let Some(qp) = space.qp.as_mut() else { return Err(TransportError::WrongState) };
+        if space.out.is_empty() && qp.messages.is_empty() {
             space.progress = now;
         }
-        let Some(qp) = space.qp.as_mut() else { return Err(TransportError::WrongState) };
         qp.kind = Some(kind);
         let (length, posted) = (message.length, 0);
         qp.messages.push_back(Queued { remote, length, posted, failed: None, staged: None });

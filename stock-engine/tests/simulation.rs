@@ -14,7 +14,10 @@
 
 mod net;
 
+use std::collections::BTreeMap;
+
 use fpga_regs::engine::cqe::Status;
+use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::qp::QpState;
 use net::{Net, WINDOW_BYTES};
 use queue_engine::{TransportError, TransportEvent};
@@ -65,6 +68,132 @@ fn storm(seed: u64) {
         assert!(one == other, "seed {seed}: {length} bytes at {at} of {own}");
     }
     assert!(net.failed.is_empty(), "seed {seed}: {:?}", net.failed);
+}
+
+#[test]
+fn one_packet_at_a_time_gets_through_a_cable_that_loses() {
+    for seed in 0..3 {
+        let mut net = Net::with(seed, true);
+        net.loss = 500;
+        let qps: Vec<_> = (0..4).map(|_| net.connect()).collect();
+        for (index, &[a, b]) in qps.iter().enumerate() {
+            let (side, own, peer) = if index % 2 == 0 { (0, a, b) } else { (1, b, a) };
+            for message in 0..3 {
+                let at = message * (WINDOW_BYTES / 8);
+                net.fill(side, own, at, 60_000, seed ^ at);
+                net.fill(1 - side, peer, at, 60_000, !(seed ^ at));
+                net.submit(side, own, index >= 2, at, 60_000).unwrap();
+            }
+        }
+        net.run(30_000 * MS);
+        assert!(net.failed.is_empty(), "seed {seed}: {:?}", net.failed);
+        assert_eq!(net.completed.values().sum::<u64>(), 12, "seed {seed}");
+        for &[a, b] in &qps {
+            for message in 0..3 {
+                let at = message * (WINDOW_BYTES / 8);
+                let same = net.bytes(0, a, at, 60_000) == net.bytes(1, b, at, 60_000);
+                assert!(same, "seed {seed}: {a} at {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn where_a_gap_stops_a_card_every_queue_pair_that_waits_fails_within_a_second() {
+    let mut stood = 0;
+    for seed in 0..8 {
+        let mut net = Net::new(seed);
+        let qps: Vec<_> = (0..4).map(|_| net.connect()).collect();
+        let mut taken = BTreeMap::new();
+        let mut submit = |net: &mut Net| {
+            for &[a, _] in &qps {
+                let count: &mut u64 = taken.entry((0, a)).or_default();
+                *count += u64::from(net.submit(0, a, false, 0, 1 << 17).is_ok());
+            }
+        };
+        submit(&mut net);
+        net.run(50 * MS);
+        assert_eq!(net.completed.len(), qps.len());
+        (net.loss, net.may_stand) = (100, true);
+        for _ in 0..6 {
+            submit(&mut net);
+        }
+        net.run(1_000 * MS);
+        // The cable is whole again, and the card is not.
+        net.loss = 0;
+        submit(&mut net);
+        net.run(1_000 * MS);
+        if net.stands() {
+            stood += 1;
+        }
+        for (qp, taken) in taken {
+            let fails = [Status::RetryExceeded, Status::BadResponse];
+            let failed = net.failed.get(&qp).is_some_and(|status| fails.contains(status));
+            assert!(failed || net.completed[&qp] == taken, "seed {seed}: {qp:?} waits still");
+        }
+    }
+    assert!(stood > 0, "no loss stopped a card");
+}
+
+#[test]
+fn who_can_post_nothing_for_a_second_fails_and_its_number_does_not_rest() {
+    let mut net = Net::new(10);
+    let qps: Vec<_> = (0..5).map(|_| net.connect()).collect();
+    for &[a, _] in &qps {
+        net.submit(0, a, true, 0, 64).unwrap();
+    }
+    net.run(50 * MS);
+    let dead: Vec<_> = qps.iter().take(4).flatten().copied().collect();
+    net.silence(&dead);
+    // What four dead peers keep is all READs that the card can have out.
+    for &[a, _] in &qps {
+        for _ in 0..2 {
+            net.submit(0, a, true, 0, 4096).unwrap();
+        }
+        net.run(MS);
+    }
+    net.run(900 * MS);
+    assert_eq!((net.nodes[0].posts.tally().lost_reads, net.failed.len()), (8, 4));
+    let [last, _] = qps[4];
+    net.run(120 * MS);
+    assert_eq!(net.failed.get(&(0, last)), Some(&Status::RetryExceeded));
+    let tally = net.nodes[0].posts.tally();
+    assert_eq!((tally.quarantined, tally.stuck), (4, 1));
+}
+
+#[test]
+fn in_sqd_what_was_begun_is_finished_and_nothing_begins() {
+    let mut net = Net::new(9);
+    let [a, _] = net.connect();
+    let drained = |net: &Net| {
+        let is_drained = |(side, event): &&(usize, TransportEvent)| {
+            let wanted = TransportEvent::Async { qpn: a, event: QpEvent::SqDrained };
+            *side == 0 && *event == wanted
+        };
+        net.events.iter().filter(is_drained).count()
+    };
+    net.drain(0, a, true);
+    net.run(MS);
+    assert_eq!((drained(&net), net.is_draining(0, a)), (1, false), "nothing was begun");
+    net.drain(0, a, false);
+    for _ in 0..30 {
+        net.submit(0, a, false, 0, 1 << 17).unwrap();
+    }
+    while !net.completed.contains_key(&(0, a)) {
+        net.run(5_000);
+    }
+    net.drain(0, a, true);
+    assert!(net.is_draining(0, a));
+    net.run(100 * MS);
+    let done = net.completed[&(0, a)];
+    assert!((2..30).contains(&done), "{done}");
+    assert_eq!((drained(&net), net.is_draining(0, a)), (2, false));
+    net.drain(0, a, true);
+    net.run(2_000 * MS);
+    assert_eq!((net.completed[&(0, a)], drained(&net)), (done, 2), "a second time is nothing new");
+    net.drain(0, a, false);
+    net.run(100 * MS);
+    assert_eq!((net.completed[&(0, a)], net.failed.len()), (30, 0));
 }
 
 #[test]

@@ -14,6 +14,8 @@
 
 mod ends;
 
+use std::collections::BTreeMap;
+
 use ends::{Net, OPEN_BYTES, RKEY};
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::event::QpEvent;
@@ -286,6 +288,204 @@ fn a_peer_that_answers_nothing_ends_the_queue_pair_though_its_card_acknowledges(
     net.nodes[1].stands = false;
     net.run(50 * MS);
     assert_ne!(net.program(1, b).open[..8], before);
+}
+
+#[test]
+fn in_sqd_what_was_begun_is_finished_and_nothing_begins() {
+    let mut net = Net::new(9, TURNOVER);
+    let [a, b] = net.connect(7, true);
+    let drained = TransportEvent::Async { qpn: a, event: QpEvent::SqDrained };
+    net.drain(0, a, true);
+    net.run(MS);
+    assert_eq!(net.program(0, a).events, [drained], "nothing was begun");
+    net.drain(0, a, false);
+    net.program(0, a).events.clear();
+    // One waits for a receive, and is begun all the same.
+    net.submit(0, a, SEND, &[3; 9]).unwrap();
+    net.run(50 * MS);
+    for byte in 0..30 {
+        net.submit(0, a, write(0, None), &[byte; 40_000]).unwrap();
+    }
+    net.drain(0, a, true);
+    assert!(net.is_draining(0, a));
+    net.run(100 * MS);
+    assert!(net.is_draining(0, a) && net.program(0, a).events.is_empty());
+    net.program(1, b).posted.push_back(9);
+    net.run(200 * MS);
+    assert_eq!(net.program(0, a).events.last(), Some(&drained));
+    let done = net.program(0, a).completed();
+    assert!(!net.is_draining(0, a) && (1..31).contains(&done), "{done}");
+    let said = net.program(0, a).events.len();
+    // What the peer wants is answered, a second time is nothing new, and nobody's silence counts.
+    net.submit(1, b, read(0), &[0; 9001]).unwrap();
+    net.drain(0, a, true);
+    net.run(2_000 * MS);
+    assert_eq!(net.program(1, b).completed(), 1);
+    assert_eq!(net.program(0, a).events.len(), said);
+    net.drain(0, a, false);
+    net.run(200 * MS);
+    assert_eq!(net.program(0, a).completed(), 31);
+}
+
+#[test]
+fn one_packet_at_a_time_gets_through_a_cable_that_loses() {
+    for seed in 0..3 {
+        let mut net = Net::lossy(seed, 20);
+        net.loss = 500;
+        let pairs: Vec<_> = (0..3).map(|_| net.connect(7, true)).collect();
+        for pair in &pairs {
+            for side in [0, 1] {
+                net.submit(side, pair[side], write(0, None), &[side as u8; 30_001]).unwrap();
+                net.submit(side, pair[side], read(40_000), &[0; 30_003]).unwrap();
+                net.submit(side, pair[side], write(80_000, None), &[side as u8; 7]).unwrap();
+            }
+        }
+        net.run(30_000 * MS);
+        for pair in &pairs {
+            for side in [0, 1] {
+                let (own, peer) = (pair[side], pair[1 - side]);
+                assert_eq!(net.program(side, own).completed(), 3, "seed {seed}: {own}");
+                let open = net.program(1 - side, peer).open.clone();
+                assert!(open[..30_001] == [side as u8; 30_001], "seed {seed}: {own}");
+                assert!(open[80_000..80_007] == [side as u8; 7], "seed {seed}: {own}");
+                let got = &net.program(side, own).messages[&1];
+                assert!(*got == open[40_000..70_003], "seed {seed}: {own}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cable_that_loses_brings_no_false_success() {
+    let mut failed = 0;
+    for seed in 0..6 {
+        let mut net = Net::new(seed, TURNOVER);
+        let pairs: Vec<_> = (0..4).map(|_| net.connect(7, true)).collect();
+        (net.loss, net.may_stand) = (30, true);
+        let mut taken = BTreeMap::new();
+        for message in 0..60u64 {
+            for [a, _] in &pairs {
+                let at = message * 2000;
+                let bytes = [message as u8 | 0x80; 2000];
+                if net.submit(0, *a, write(at, None), &bytes).is_ok() {
+                    *taken.entry(*a).or_default() += 1u64;
+                }
+            }
+            net.run(MS);
+        }
+        net.run(1_000 * MS);
+        for [a, b] in &pairs {
+            let own = net.program(0, *a);
+            let done = own.completed();
+            let fails = |it: &TransportEvent| matches!(it, TransportEvent::Failed { .. });
+            let fails = own.events.iter().any(fails);
+            assert!(fails || done == taken[a], "seed {seed}: {a} waits after a second");
+            failed += u64::from(fails);
+            let open = &net.program(1, *b).open;
+            for message in 0..done {
+                let at = message as usize * 2000;
+                assert!(open[at..at + 2000] == [message as u8 | 0x80; 2000], "seed {seed}: {a}");
+            }
+        }
+    }
+    assert!(failed > 0, "no loss stopped a card");
+}
+
+/// One QP writes to another one of the same side and reads it back.
+fn there_and_back(net: &mut Net, own: u32, peer: u32) {
+    net.program(0, peer).posted.push_back(5000);
+    net.submit(0, own, write(1, None), &[9; 40_001]).unwrap();
+    net.submit(0, own, SEND, &[8; 4999]).unwrap();
+    let number = net.submit(0, own, read(0), &[0; 40_003]).unwrap();
+    net.run(100 * MS);
+    assert_eq!(net.program(0, own).completed(), 3, "{:?}", net.program(0, own).events);
+    let open = net.program(0, peer).open.clone();
+    assert!(open[1..40_002] == [9; 40_001]);
+    assert!(net.program(0, own).messages[&number] == open[..40_003]);
+    assert!(net.program(0, peer).taken[0][..4999] == [8; 4999]);
+}
+
+#[test]
+fn queue_pairs_of_one_card_reach_each_other_and_no_packet_leaves() {
+    let mut net = Net::new(11, 10);
+    let pair = [net.create(0), net.create(0)];
+    net.join([0, 0], pair, 7, true);
+    there_and_back(&mut net, pair[0], pair[1]);
+    // One that is connected to itself.
+    let alone = net.create(0);
+    net.attach_beside(0, alone, alone);
+    there_and_back(&mut net, alone, alone);
+    // A peer that goes tells nobody, and who has its number later is somebody else.
+    net.destroy(0, pair[1]);
+    net.submit(0, pair[0], write(1, None), &[7; 9]).unwrap();
+    net.run(600 * MS);
+    let failed = TransportEvent::Failed { qpn: pair[0], status: Status::RetryExceeded };
+    assert_eq!(net.program(0, pair[0]).events.last(), Some(&failed));
+    assert_eq!(net.posts(0), 0);
+}
+
+#[test]
+fn nobody_writes_into_the_ring_of_another_pair_of_the_card() {
+    let mut net = Net::new(12, TURNOVER);
+    let pair = [net.create(0), net.create(0)];
+    net.join([0, 0], pair, 7, true);
+    let stranger = net.create(0);
+    // It names one that has another peer, as only one side of them does.
+    net.attach_beside(0, stranger, pair[1]);
+    net.submit(0, stranger, write(0, None), &[6; 9]).unwrap();
+    net.run(10 * MS);
+    assert!(net.place(0, pair[1], place_of(1)).iter().all(|byte| *byte == 0));
+    there_and_back(&mut net, pair[0], pair[1]);
+    net.run(600 * MS);
+    let failed = TransportEvent::Failed { qpn: stranger, status: Status::RetryExceeded };
+    assert_eq!(net.program(0, stranger).events, [failed]);
+}
+
+#[test]
+fn memory_that_goes_during_a_transfer_ends_its_queue_pair_and_harms_no_card() {
+    for (operation, bytes) in [(write(0, None), 100_000), (read(0), 100_000)] {
+        let mut net = Net::new(13, TURNOVER);
+        let [a, b] = net.connect(7, true);
+        let [other, _] = net.connect(7, true);
+        net.submit(0, a, operation, &vec![1; bytes]).unwrap();
+        net.submit(0, other, write(0, None), &vec![1; bytes]).unwrap();
+        while net.nodes.iter().map(|node| node.carrier.tally().sent).sum::<u64>() < 12 {
+            net.run(5_000);
+        }
+        assert!(net.program(0, a).events.is_empty(), "{operation:?} was too fast");
+        net.program(1, b).open.clear();
+        net.run(100 * MS);
+        let failed = TransportEvent::Failed { qpn: a, status: Status::RemoteOperation };
+        assert_eq!(net.program(0, a).events, [failed], "{operation:?}");
+        assert_eq!(net.program(0, other).completed(), 1, "{operation:?}");
+        let [again, _] = net.connect(7, true);
+        net.submit(0, again, operation, &vec![1; bytes]).unwrap();
+        net.run(100 * MS);
+        assert_eq!(net.program(0, again).completed(), 1, "{operation:?}");
+    }
+}
+
+#[test]
+fn sixty_two_queue_pairs_carry_all_at_once_and_each_byte_is_its_own() {
+    let mut net = Net::new(14, 100);
+    let pairs: Vec<_> = (0..62).map(|_| net.connect(7, true)).collect();
+    let bytes_of = |index: usize| -> Vec<u8> {
+        let mut rng = Rng::new(index as u64);
+        (0..20_001).map(|_| rng.next() as u8).collect()
+    };
+    for (index, [a, b]) in pairs.iter().enumerate() {
+        net.program(1, *b).posted.push_back(20_001);
+        net.submit(0, *a, SEND, &bytes_of(index)).unwrap();
+        net.submit(1, *b, write(1, None), &bytes_of(100 + index)).unwrap();
+        net.submit(1, *b, read(1), &[0; 20_001]).unwrap();
+    }
+    net.run(500 * MS);
+    for (index, [a, b]) in pairs.iter().enumerate() {
+        assert_eq!((net.program(0, *a).completed(), net.program(1, *b).completed()), (1, 2));
+        assert!(net.program(1, *b).taken[0] == bytes_of(index), "{index}");
+        assert!(net.program(0, *a).open[1..20_002] == bytes_of(100 + index), "{index}");
+        assert!(net.program(1, *b).messages[&1] == bytes_of(100 + index), "{index}");
+    }
 }
 
 #[test]

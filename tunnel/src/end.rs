@@ -35,6 +35,18 @@ impl Names {
     }
 }
 
+/// What an end is told of time.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Nanoseconds that the peer may be silent.
+    pub watchdog: u64,
+    /// Packets between two turnovers.
+    pub between: u32,
+    /// Nanoseconds between a turnover's last packet of the peer's and the new context: for so long the peer's card may
+    /// repeat it, where acknowledgements get lost, and with the new context it would be refused.
+    pub rest: u64,
+}
+
 /// What is to be done for an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -80,30 +92,25 @@ pub struct End {
     peer_took: u32,
     told: u32,
     turnover: Turnover,
-    /// Both numbers at the last one, and how many packets are between two.
+    /// Both numbers at the last one.
     turned: (u64, u64),
-    between: u64,
     /// Answers were last, so requests come next.
     answered: bool,
-    /// When the peer was heard, when its ring was looked at, and how long it may be silent.
+    /// It is in SQD, and that all messages are complete that were begun is to be told.
+    draining: bool,
+    tells_drained: bool,
+    /// When the peer was heard, and when its ring was looked at.
     heard: u64,
     looked: u64,
-    watchdog: u64,
+    pace: Pace,
     events: VecDeque<TransportEvent>,
     payload: Vec<u8>,
 }
 
 impl End {
-    /// The end of a QP that goes to RTR, with what its program has named, and the packets between two turnovers.
+    /// The end of a QP that goes to RTR, with what its program has named.
     #[must_use]
-    pub fn new(
-        now: u64,
-        qpn: u32,
-        names: Names,
-        attributes: &Attributes,
-        watchdog: u64,
-        between: u32,
-    ) -> Self {
+    pub fn new(now: u64, qpn: u32, names: Names, attributes: &Attributes, pace: Pace) -> Self {
         let Names { direction, key } = names;
         let number = attributes.rq_psn;
         Self {
@@ -124,11 +131,12 @@ impl End {
             told: 0,
             turnover: Turnover::None,
             turned: (0, 0),
-            between: between.into(),
             answered: false,
+            draining: false,
+            tells_drained: false,
             heard: now,
             looked: now,
-            watchdog,
+            pace,
             events: VecDeque::new(),
             payload: Vec::new(),
         }
@@ -141,6 +149,20 @@ impl End {
         self.keys.to_peer_own = Some(key.of_slots(direction, number));
         self.keys.from_peer = Some(key.of_slots(direction.back(), number));
         self.requester.begin(attributes.rnr_retry, attributes.max_rd_atomic);
+    }
+
+    /// Begins no message and says when all are complete that were begun (SQD), or goes on.
+    pub fn drain(&mut self, now: u64, drains: bool) {
+        if drains != self.draining {
+            (self.draining, self.tells_drained, self.heard) = (drains, drains, now);
+            self.requester.hold(drains);
+        }
+    }
+
+    /// Whether messages that were begun are not complete, in SQD.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining && !self.requester.is_settled()
     }
 
     /// Takes note of what its program grants to the peer, and of the RNR timer.
@@ -330,11 +352,16 @@ impl End {
         if self.state == State::Live {
             if let Some(status) = self.requester.failed() {
                 self.fail(status);
+            } else if self.tells_drained && self.requester.is_settled() {
+                self.tells_drained = false;
+                let (qpn, event) = (self.qpn, QpEvent::SqDrained);
+                self.events.push_back(TransportEvent::Async { qpn, event });
             }
         }
         let since = self.heard.max(self.requester.not_before());
-        let silent = now.saturating_sub(since) >= self.watchdog;
-        let waits = !self.requester.is_empty() || self.turnover != Turnover::None;
+        let rests = if self.turnover == Turnover::None { 0 } else { self.pace.rest };
+        let silent = now.saturating_sub(since) >= self.pace.watchdog.saturating_add(rests);
+        let waits = !self.requester.is_settled() || self.turnover != Turnover::None;
         match &self.state {
             State::Parting(_) if silent || quiet && !self.responder.has_replies() => {
                 self.fail(Status::Flushed);
@@ -343,14 +370,15 @@ impl End {
                 log::warn!(
                     "QP {}: its peer's end of the tunnel has answered nothing for {} ms",
                     self.qpn,
-                    self.watchdog.wrapping_div(1_000_000)
+                    self.pace.watchdog.wrapping_div(1_000_000)
                 );
                 self.fail(Status::RetryExceeded);
             }
             _ => {}
         }
         let (sent, taken) = self.turned;
-        let due = |now: u64, before: u64| now.saturating_sub(before) >= self.between;
+        let between = u64::from(self.pace.between);
+        let due = |now: u64, before: u64| now.saturating_sub(before) >= between;
         let is_due = due(self.sent, sent) || due(self.taken, taken);
         if self.state == State::Live && self.turnover == Turnover::None && self.leads() && is_due {
             self.turnover = Turnover::Pause;
@@ -373,7 +401,8 @@ impl End {
         if self.state == State::Ended {
             return Step::Nothing;
         }
-        match self.turnover.due(quiet) {
+        let rested = now.saturating_sub(self.heard) >= self.pace.rest;
+        match self.turnover.due(quiet, rested) {
             Some(Due::Rewrite) => {
                 self.turnover.done();
                 return Step::Rewrite(self.sent, self.taken);

@@ -22,7 +22,7 @@ mod responder;
 mod slot;
 mod turnover;
 
-pub use end::{End, Names, Step};
+pub use end::{End, Names, Pace, Step};
 pub use host::Host;
 pub use mac::{Direction, Key};
 pub use slot::write as write_slot;

@@ -50,6 +50,10 @@ pub(crate) struct Requester {
     first: u64,
     /// How many of them are in slots whole.
     whole: usize,
+    /// The number behind the last message of which a slot was made.
+    reached: u64,
+    /// In SQD: the first message that is not begun.
+    held: Option<u64>,
     /// Nothing is sent before this time.
     not_before: u64,
     rnr_retry: u8,
@@ -62,6 +66,16 @@ impl Requester {
     pub(crate) fn begin(&mut self, rnr_retry: u8, max_rd_atomic: u8) {
         (self.rnr_retry, self.rnr_left) = (rnr_retry, rnr_retry);
         self.max_rd_atomic = max_rd_atomic;
+    }
+
+    /// Begins no message that was not begun before (SQD), or goes on.
+    pub(crate) fn hold(&mut self, holds: bool) {
+        self.held = holds.then_some(self.reached);
+    }
+
+    /// Whether all is complete that may be begun.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.requests.is_empty() || self.held.is_some_and(|held| self.first >= held)
     }
 
     pub(crate) fn room(&self) -> usize {
@@ -121,6 +135,9 @@ impl Requester {
             return None;
         }
         let number = self.first.wrapping_add(self.whole as u64);
+        if self.held.is_some_and(|held| number >= held) {
+            return None;
+        }
         let left = request.message.length.saturating_sub(request.sent);
         let carries = !request.asks();
         let bytes = if carries { left.min(SLOT_PAYLOAD as u32) } else { 0 };
@@ -142,6 +159,7 @@ impl Requester {
             return None;
         }
         request.begun = true;
+        self.reached = self.reached.max(number.wrapping_add(1));
         request.sent = request.sent.saturating_add(bytes);
         if !carries || request.sent >= request.message.length {
             self.whole = self.whole.saturating_add(1);

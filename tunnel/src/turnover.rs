@@ -38,12 +38,13 @@ pub(crate) enum Due {
 }
 
 impl Turnover {
-    /// What is due, where all that was sent is acknowledged by the card, or not.
-    pub(crate) fn due(self, quiet: bool) -> Option<Due> {
+    /// What is due, where all that was sent is acknowledged by the card, or not, and the peer's card repeats nothing any
+    /// more, or may.
+    pub(crate) fn due(self, quiet: bool, rested: bool) -> Option<Due> {
         match self {
             Self::Pause => Some(Due::Slot(SlotOperation::Pause)),
             Self::Asked if quiet => Some(Due::Slot(SlotOperation::Paused)),
-            Self::Rewrite | Self::Follow if quiet => Some(Due::Rewrite),
+            Self::Rewrite | Self::Follow if quiet && rested => Some(Due::Rewrite),
             Self::Rewritten => Some(Due::Slot(SlotOperation::Rewritten)),
             Self::Resume => Some(Due::Slot(SlotOperation::Resume)),
             _ => None,

@@ -155,6 +155,9 @@ fn page_of(
     if !carrier.posts.is_open(ctid) {
         return None;
     }
+    if carrier.is_local(ctid) {
+        return None;
+    }
     if carrier.is_tunnelled(ctid) {
         return layout.slot_page(vfpga, ctid, page);
     }
@@ -303,6 +306,11 @@ impl Memory for Place<'_> {
 
     fn stage(&mut self, ctid: u8, number: u8, slot: &[u8]) -> u64 {
         local_address(self.layout.stage(self.vfpga, ctid, number, slot))
+    }
+
+    fn deliver(&mut self, qpn: u32, place: usize, slot: &[u8]) {
+        let (vfpga, ctid) = ((qpn >> 6) as u8, (qpn & 0x3f) as u8);
+        self.layout.deliver(vfpga, ctid, place, slot);
     }
 
     fn clear(&mut self, ctid: u8) {

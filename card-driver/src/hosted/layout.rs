@@ -52,7 +52,7 @@ const _: () = assert!(
 pub(super) struct Layout {
     start: u64,
     own: Arc<SharedMapping>,
-    /// Rings and slots of the tunnel, where there is one.
+    /// Rings and slots to send, where there are any.
     slots: Option<Arc<SharedMapping>>,
 }
 
@@ -66,14 +66,14 @@ impl Layout {
         ranges.iter().filter_map(ends).max()
     }
 
-    /// Maps it, for so many vFPGAs; with rings of the tunnel, if there is one.
+    /// Maps it, for so many vFPGAs; with rings of slots, where memory of programs is reached.
     ///
     /// # Errors
     /// Memory's and the back-end's.
     pub(super) fn map(
         start: u64,
         regions: u8,
-        tunnel: bool,
+        rings: bool,
         card: &dyn CardBackend,
     ) -> Result<Self, Error> {
         card.dma_unmap(start, BYTES)?;
@@ -95,7 +95,7 @@ impl Layout {
         let own = make("balboad-sinks", bytes)?;
         map(OWN, bytes, &own)?;
         let mut slots = None;
-        if tunnel {
+        if rings {
             let bytes = SLOTS_OF_SPACE.saturating_mul(CTIDS).saturating_mul(regions.into());
             let memory = make("balboad-slots", bytes)?;
             map(SLOTS, bytes, &memory)?;
@@ -170,6 +170,15 @@ impl Layout {
         if let Some(slots) = &self.slots {
             // What lies outside is not the slot that is looked for.
             let _ = slots.read_bytes(at.saturating_add(place), into);
+        }
+    }
+
+    /// Puts a slot into an address space's ring.
+    pub(super) fn deliver(&self, vfpga: u8, ctid: u8, place: usize, slot: &[u8]) {
+        let at = usize::try_from(Self::ring(vfpga, ctid)).unwrap_or(usize::MAX);
+        if let Some(slots) = &self.slots {
+            // A place of a ring's lies in the mapping, which can be written.
+            let _ = slots.write_bytes(at.saturating_add(place), slot);
         }
     }
 

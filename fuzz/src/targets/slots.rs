@@ -7,7 +7,7 @@ use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{
     Message, Operation, Payload, ReceiveError, RemoteAccess, TakenReceive, Unreachable,
 };
-use tunnel::{Direction, End, Host, Key, Names, Step, write_slot};
+use tunnel::{Direction, End, Host, Key, Names, Pace, Step, write_slot};
 
 use crate::Outcome;
 
@@ -136,7 +136,8 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let attributes =
         Attributes { rq_psn: 3, sq_psn: 4, rnr_retry: 1, access, ..Attributes::default() };
     let (mut now, mut sequence) = (0, 0);
-    let mut end = End::new(now, QPN, NAMES, &attributes, 1_000_000, 40);
+    let pace = Pace { watchdog: 1_000_000, between: 40, rest: 0 };
+    let mut end = End::new(now, QPN, NAMES, &attributes, pace);
     end.let_send(&attributes);
     end.set(&attributes);
     let back = NAMES.direction.back();
@@ -147,7 +148,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         if u.is_empty() {
             break;
         }
-        match u.int_in_range(0..=7)? {
+        match u.int_in_range(0..=8)? {
             0..=3 => {
                 let mut header = header(u)?;
                 header.number = if u.ratio(15, 16)? { sequence + 1 } else { u.arbitrary()? };
@@ -167,6 +168,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
             }
             5 => now += u.int_in_range(0..=400_000)?,
             6 => engine.reachable = u.arbitrary()?,
+            7 => end.drain(now, u.arbitrary()?),
             _ => engine.receives = u.int_in_range(0..=3)?,
         }
         let quiet = u.arbitrary()?;

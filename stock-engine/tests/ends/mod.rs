@@ -15,7 +15,7 @@ use queue_engine::{
 };
 use stock::{Card, Identity, Reach, Space};
 use stock_engine::param::{LOCAL, STAGED};
-use stock_engine::{Budget, Carrier, Host, Key, Locate, Memory, Posts, Registers, Settings};
+use stock_engine::{Budget, Carrier, Host, Key, Local, Locate, Memory, Posts, Registers, Settings};
 use trial::rng::Rng;
 
 /// Bytes of a program's memory that peers reach.
@@ -218,6 +218,11 @@ impl Memory for Programs {
         LOCAL | (usize::from(ctid) * STAGING + at) as u64
     }
 
+    fn deliver(&mut self, qpn: u32, place: usize, slot: &[u8]) {
+        let mut machine = self.bus.0.borrow_mut();
+        machine.slots.of((qpn & 0x3f) as u8).0[place..place + slot.len()].copy_from_slice(slot);
+    }
+
     fn clear(&mut self, ctid: u8) {
         self.bus.0.borrow_mut().slots.of(ctid).0.fill(0);
     }
@@ -236,6 +241,9 @@ pub struct Net {
     pub nodes: [Node; 2],
     rng: Rng,
     now: u64,
+    /// In ten thousand, the RoCE packets that get lost; where cards may then stand is not looked at.
+    pub loss: u64,
+    pub may_stand: bool,
 }
 
 fn gid_of(ipv4: u32) -> [u8; 16] {
@@ -252,6 +260,15 @@ impl Net {
     }
 
     pub fn with_keys(seed: u64, turnover: u32, keys: [[u8; 16]; 2]) -> Self {
+        Self::with(seed, turnover, keys, false)
+    }
+
+    /// Their cables are said to lose packets.
+    pub fn lossy(seed: u64, turnover: u32) -> Self {
+        Self::with(seed, turnover, [[7; 16]; 2], true)
+    }
+
+    fn with(seed: u64, turnover: u32, keys: [[u8; 16]; 2], lossy: bool) -> Self {
         let node = |number: usize| {
             let mac = [2, 0, 0, 0, 0, number as u8];
             let mut card = Card::new(1);
@@ -263,6 +280,8 @@ impl Net {
                 mac,
                 peers: Arc::new(peers.into()),
                 turnover,
+                lossy,
+                local: Some(Local::new(Key::new([number as u8; 16]))),
                 ..Settings::default()
             };
             let mut posts = Posts::new(bus.clone(), settings, Budget::default());
@@ -271,49 +290,80 @@ impl Net {
             let programs = Programs { bus: bus.clone(), of: BTreeMap::new() };
             Node { bus, carrier, programs, stands: false }
         };
-        Self { nodes: [0, 1].map(node), rng: Rng::new(seed), now: 0 }
+        let (rng, now, loss, may_stand) = (Rng::new(seed), 0, 0, false);
+        Self { nodes: [0, 1].map(node), rng, now, loss, may_stand }
     }
 
     /// Makes a QP on either side and connects them; that of side 1 may stay in RTR.
     pub fn connect(&mut self, rnr_retry: u8, both_send: bool) -> [u32; 2] {
-        let qpns = [0, 1].map(|side| {
-            let Node { carrier, programs, .. } = &mut self.nodes[side];
-            let qpn = carrier.name_qp().unwrap().unwrap();
-            let command = CreateQp { kind: QpType::Rc, ..CreateQp::default() };
-            carrier.create_qp(qpn, &command).unwrap();
-            let open = (0..OPEN_BYTES).map(|_| self.rng.next() as u8).collect();
-            programs.of.insert(qpn, Program { open, ..Program::default() });
-            qpn
-        });
+        let qpns = [0, 1].map(|side| self.create(side));
+        self.join([0, 1], qpns, rnr_retry, both_send);
+        qpns
+    }
+
+    /// Makes a QP.
+    pub fn create(&mut self, side: usize) -> u32 {
+        let Node { carrier, programs, .. } = &mut self.nodes[side];
+        let qpn = carrier.name_qp().unwrap().unwrap();
+        let command = CreateQp { kind: QpType::Rc, ..CreateQp::default() };
+        carrier.create_qp(qpn, &command).unwrap();
+        let open = (0..OPEN_BYTES).map(|_| self.rng.next() as u8).collect();
+        programs.of.insert(qpn, Program { open, ..Program::default() });
+        qpn
+    }
+
+    /// Connects two QPs, on these sides; the second one may stay in RTR.
+    pub fn join(&mut self, sides: [usize; 2], qpns: [u32; 2], rnr_retry: u8, both_send: bool) {
         let psns = [0, 1].map(|_| self.rng.next() as u32 & 0xff_ffff);
-        for side in [0, 1] {
-            let other = 1 - side;
-            let all = Attributes {
-                path_mtu: 3,
-                dest_qpn: qpns[other],
-                rq_psn: psns[other],
-                sq_psn: psns[side],
-                sgid_index: 1,
-                dgid: gid_of(IPV4[other]),
-                min_rnr_timer: 16,
+        for own in [0, 1] {
+            let peer = 1 - own;
+            let sends = own == 0 || both_send;
+            let attributes = Attributes {
+                dest_qpn: qpns[peer],
+                rq_psn: psns[peer],
+                sq_psn: psns[own],
+                dgid: gid_of(IPV4[sides[peer]]),
                 rnr_retry,
-                max_rd_atomic: 4,
-                access: Access::all().bits(),
                 ..Attributes::default()
             };
-            let rtr = M::ACCESS | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::AV | M::MIN_RNR_TIMER;
-            let rts = M::SQ_PSN | M::RNR_RETRY | M::MAX_RD_ATOMIC;
-            for (state, mask) in
-                [(QpState::Init, M::empty()), (QpState::Rtr, rtr), (QpState::Rts, rts)]
-            {
-                if state == QpState::Rts && side == 1 && !both_send {
-                    break;
-                }
-                let change = Attributes { mask: mask | M::STATE, state, ..all };
-                self.nodes[side].carrier.modify_qp(self.now, qpns[side], &change).unwrap();
-            }
+            self.attach(sides[own], qpns[own], &attributes, sends);
         }
-        qpns
+    }
+
+    /// Connects a QP to one of its own card, by the same first numbers both ways.
+    pub fn attach_beside(&mut self, side: usize, qpn: u32, dest_qpn: u32) {
+        let (dgid, rnr_retry) = (gid_of(IPV4[side]), 7);
+        let attributes = Attributes { dest_qpn, dgid, rnr_retry, ..Attributes::default() };
+        self.attach(side, qpn, &attributes, true);
+    }
+
+    /// Brings a QP to RTR, or to RTS if it sends, with what is named of its peer.
+    fn attach(&mut self, side: usize, qpn: u32, peer: &Attributes, sends: bool) {
+        let all = Attributes {
+            path_mtu: 3,
+            sgid_index: 1,
+            min_rnr_timer: 16,
+            max_rd_atomic: 4,
+            access: Access::all().bits(),
+            ..*peer
+        };
+        let rtr = M::ACCESS | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::AV | M::MIN_RNR_TIMER;
+        let rts = M::SQ_PSN | M::RNR_RETRY | M::MAX_RD_ATOMIC;
+        let steps = [(QpState::Init, M::empty()), (QpState::Rtr, rtr), (QpState::Rts, rts)];
+        for (state, mask) in steps.into_iter().take(if sends { 3 } else { 2 }) {
+            let change = Attributes { mask: mask | M::STATE, state, ..all };
+            self.nodes[side].carrier.modify_qp(self.now, qpn, &change).unwrap();
+        }
+    }
+
+    pub fn drain(&mut self, side: usize, qpn: u32, drains: bool) {
+        let state = if drains { QpState::Sqd } else { QpState::Rts };
+        let change = Attributes { mask: M::STATE, state, ..Attributes::default() };
+        self.nodes[side].carrier.modify_qp(self.now, qpn, &change).unwrap();
+    }
+
+    pub fn is_draining(&self, side: usize, qpn: u32) -> bool {
+        self.nodes[side].carrier.query_qp(qpn).unwrap().sq_draining != 0
     }
 
     pub fn submit(
@@ -331,6 +381,16 @@ impl Net {
         let number = carrier.submit(self.now, qpn, &message)?;
         programs.of.get_mut(&qpn).unwrap().messages.insert(number, bytes.to_vec());
         Ok(number)
+    }
+
+    pub fn destroy(&mut self, side: usize, qpn: u32) {
+        self.nodes[side].carrier.destroy_qp(qpn);
+        self.nodes[side].programs.of.remove(&qpn);
+    }
+
+    /// Posts of a side's card.
+    pub fn posts(&self, side: usize) -> u64 {
+        self.nodes[side].carrier.posts.tally().posts
     }
 
     pub fn program(&mut self, side: usize, qpn: u32) -> &mut Program {
@@ -383,11 +443,16 @@ impl Net {
             };
             did |= !frames.is_empty();
             for frame in frames {
-                check(&frame);
+                if !self.may_stand {
+                    check(&frame);
+                }
+                if frame[12..14] == [8, 0] && self.rng.below(10_000) < self.loss {
+                    continue;
+                }
                 self.nodes[1 - side].bus.0.borrow_mut().card.receive(&frame);
             }
         }
-        for node in &self.nodes {
+        for node in self.nodes.iter().filter(|_| !self.may_stand) {
             let machine = node.bus.0.borrow();
             assert!(machine.card.parked().is_none() && !machine.card.starves(), "the card stands");
             let tally = machine.card.tally();

@@ -123,6 +123,9 @@ pub struct Net {
     now: u64,
     /// QPs of the second node that hear nothing.
     silent: Vec<u32>,
+    /// In ten thousand, the RoCE packets that get lost; where cards may then stand is not looked at.
+    pub loss: u64,
+    pub may_stand: bool,
     pub completed: BTreeMap<(usize, u32), u64>,
     pub failed: BTreeMap<(usize, u32), Status>,
     pub events: Vec<(usize, TransportEvent)>,
@@ -130,24 +133,32 @@ pub struct Net {
 
 impl Net {
     pub fn new(seed: u64) -> Self {
+        Self::with(seed, false)
+    }
+
+    /// Their cables are said to lose packets, or not to.
+    pub fn with(seed: u64, lossy: bool) -> Self {
         let node = |number: usize| {
             let mut card = Card::new(1);
             card.set_identity(Identity { mac: MAC[number], ipv4: IPV4[number] });
             let machine = Machine { card, memory: Memory::default(), offsets: BTreeMap::new() };
             let mut bus = Bus(std::rc::Rc::new(machine.into()));
             bus.store(v::WBACK.offset, [COPIES, COPIES + 0x100, COPIES, COPIES]);
-            let settings = Settings { ipv4: IPV4[number], mac: MAC[number], ..Settings::default() };
+            let (ipv4, mac) = (IPV4[number], MAC[number]);
+            let settings = Settings { ipv4, mac, lossy, ..Settings::default() };
             let mut posts = Posts::new(bus.clone(), settings, Budget::default());
             let gid = LocalGid { gid: gid_of(IPV4[number]), vlan: 0 };
             posts.set_gid(1, Some(gid)).unwrap();
             Node { bus, posts, places: Places::default() }
         };
-        let (silent, completed, failed, events) = Default::default();
+        let (silent, loss, may_stand, completed, failed, events) = Default::default();
         Self {
             nodes: [0, 1].map(node),
             rng: Rng::new(seed),
             now: 0,
             silent,
+            loss,
+            may_stand,
             completed,
             failed,
             events,
@@ -252,6 +263,22 @@ impl Net {
         self.nodes[side].bus.0.borrow_mut().offsets.insert((qpn & 0x3f) as u8, counter);
     }
 
+    pub fn drain(&mut self, side: usize, qpn: u32, drains: bool) {
+        let state = if drains { QpState::Sqd } else { QpState::Rts };
+        let change = Attributes { mask: M::STATE, state, ..Attributes::default() };
+        self.nodes[side].posts.modify_qp(self.now, qpn, &change).unwrap();
+    }
+
+    pub fn is_draining(&self, side: usize, qpn: u32) -> bool {
+        self.nodes[side].posts.query_qp(qpn).unwrap().sq_draining != 0
+    }
+
+    /// Whether a card has come to stand.
+    pub fn stands(&self) -> bool {
+        let stands = |card: &Card| card.parked().is_some() || card.starves();
+        self.nodes.iter().any(|node| stands(&node.bus.0.borrow().card))
+    }
+
     pub fn silence(&mut self, qpns: &[u32]) {
         self.silent = qpns.to_vec();
     }
@@ -312,6 +339,7 @@ impl Net {
                     TransportEvent::Failed { qpn, status } => {
                         self.failed.insert((side, qpn), status);
                     }
+                    TransportEvent::Async { .. } => {}
                     other => panic!("{other:?}"),
                 }
             }
@@ -330,7 +358,7 @@ impl Net {
                 self.carry(side, &frame);
             }
         }
-        for node in &self.nodes {
+        for node in self.nodes.iter().filter(|_| !self.may_stand) {
             let machine = node.bus.0.borrow();
             assert!(machine.card.parked().is_none() && !machine.card.starves(), "the card stands");
             let tally = machine.card.tally();
@@ -344,7 +372,11 @@ impl Net {
         if let Some((opcode, asks, qpn, syndrome)) = packet(frame) {
             assert!(matches!(opcode, 0x06..=0x08 | 0x0a | 0x0c..=0x11), "opcode {opcode:#x}");
             assert!(asks || matches!(opcode, 0x0d..=0x11), "AckReq on each request");
-            assert!(syndrome.is_none_or(|syndrome| syndrome == 0x1f), "a NAK");
+            let refuses = syndrome.is_some_and(|syndrome| syndrome != 0x1f);
+            assert!(self.may_stand || !refuses, "a NAK");
+            if self.rng.below(10_000) < self.loss {
+                return;
+            }
             if to == 1 && self.silent.contains(&qpn) {
                 return;
             }
