@@ -8,6 +8,7 @@
 mod core;
 mod layout;
 mod memory;
+mod porter;
 mod thread;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ use stock_engine::{Budget, Carrier, Gone, Key, Local, Pages, Posts, Settings};
 use self::core::{Bank, Core, UNDER_WAY_BYTES};
 use self::layout::Layout;
 use self::memory::{HostMemory, Slots};
+use self::porter::Porter;
 use crate::address::PortAddress;
 use crate::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
 use crate::error::Error;
@@ -133,7 +135,7 @@ impl Hosted {
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|error| failed(&format!("no random number: {error}")))?;
         let local = reaches_programs.then(|| Local::new(Key::new(key)));
-        let memory = HostMemory::default();
+        let memory = HostMemory::new(Porter::new(card, Arc::clone(&below)));
         let (budget, atomics) = (Budget::default(), Arc::default());
         let mut cores = Vec::new();
         for vfpga in 0..regions {

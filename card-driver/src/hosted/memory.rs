@@ -1,14 +1,13 @@
 //! Host memory as an engine in this process sees it: what is mapped for the card, by the card's addresses.
 
 use std::collections::BTreeMap;
-use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex};
 
 use fpga_regs::{BLOCK_BYTES, Block};
-use hostmem::process::{read_vectored, write_vectored};
-use hostmem::{BlockRing, DmaMemory, DoorbellPage, RemoteProcess, RemoteRange, SharedMapping};
+use hostmem::{BlockRing, DmaMemory, DoorbellPage, RemoteRange, SharedMapping};
 use queue_engine::{Random, Record, Ring, Rings};
 
+use super::porter::{Porter, Way};
 use crate::iova::ARENA_END;
 use crate::lock::lock;
 
@@ -20,19 +19,27 @@ struct Range {
 }
 
 /// Memory of rings and, where they are this machine's other processes', of programs.
-#[derive(Clone, Debug, Default)]
-pub(super) struct HostMemory(Arc<Mutex<BTreeMap<u64, Range>>>);
+#[derive(Clone, Debug)]
+pub(super) struct HostMemory {
+    ranges: Arc<Mutex<BTreeMap<u64, Range>>>,
+    porter: Arc<Porter>,
+}
 
 impl HostMemory {
+    /// None yet; what is of programs is copied by a porter.
+    pub(super) fn new(porter: Porter) -> Self {
+        Self { ranges: Arc::default(), porter: Arc::new(porter) }
+    }
+
     /// Takes note of a range.
     pub(super) fn map(&self, iova: u64, length: u64, memory: &DmaMemory) {
-        lock(&self.0).insert(iova, Range { length, memory: memory.clone() });
+        lock(&self.ranges).insert(iova, Range { length, memory: memory.clone() });
     }
 
     /// Forgets the ranges that begin in another one.
     pub(super) fn unmap(&self, iova: u64, length: u64) {
         let end = iova.saturating_add(length);
-        let mut ranges = lock(&self.0);
+        let mut ranges = lock(&self.ranges);
         let within: Vec<u64> = ranges.range(iova..end).map(|(start, _)| *start).collect();
         for start in within {
             ranges.remove(&start);
@@ -41,7 +48,7 @@ impl HostMemory {
 
     /// The range that has a byte, and where in it.
     fn range_of(&self, iova: u64) -> Option<(Range, u64)> {
-        let ranges = lock(&self.0);
+        let ranges = lock(&self.ranges);
         let (start, range) = ranges.range(..=iova).next_back()?;
         let into = iova.checked_sub(*start).filter(|into| *into < range.length)?;
         Some((range.clone(), into))
@@ -71,8 +78,10 @@ impl HostMemory {
                     mapping.read_bytes(offset, bytes).ok()?;
                 }
                 DmaMemory::Process { process, address } => {
-                    let theirs = theirs(process, *address, at, here)?;
-                    read_vectored(process.pid(), &mut [IoSliceMut::new(bytes)], &[theirs]).ok()?;
+                    let theirs = theirs(*address, at, here)?;
+                    let room = vec![0; here];
+                    let carried = self.porter.carry(process, theirs, Way::FromProgram, room)?;
+                    bytes.copy_from_slice(carried.get(..here)?);
                 }
             }
             done = done.checked_add(here)?;
@@ -93,8 +102,8 @@ impl HostMemory {
                     mapping.write_bytes(offset, bytes).ok()?;
                 }
                 DmaMemory::Process { process, address } => {
-                    let theirs = theirs(process, *address, at, here)?;
-                    write_vectored(process.pid(), &mut [IoSlice::new(bytes)], &[theirs]).ok()?;
+                    let theirs = theirs(*address, at, here)?;
+                    self.porter.carry(process, theirs, Way::ToProgram, bytes.to_vec())?;
                 }
             }
             done = done.checked_add(here)?;
@@ -109,11 +118,8 @@ fn part(range: &Range, at: u64, bytes: usize) -> usize {
     bytes.min(usize::try_from(left).unwrap_or(usize::MAX))
 }
 
-/// Where bytes of a range lie in their process, which lives and whose memory answers.
-fn theirs(process: &RemoteProcess, address: u64, at: u64, bytes: usize) -> Option<RemoteRange> {
-    if process.is_given_up() || process.has_ended() {
-        return None;
-    }
+/// Where bytes of a range lie in their process.
+fn theirs(address: u64, at: u64, bytes: usize) -> Option<RemoteRange> {
     let base = usize::try_from(address.checked_add(at)?).ok()?;
     Some(RemoteRange { base, len: bytes })
 }

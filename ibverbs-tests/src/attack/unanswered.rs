@@ -24,6 +24,7 @@ pub fn cases(length: Length) -> Vec<Case> {
         case("memory that does not answer/fuse/every use", Kind::Fuse, used_fuse),
         case("memory that does not answer/fuse/balboad ends", Kind::Fuse, ends_fuse),
         case("memory that does not answer/userfaultfd/every use", Kind::Userfault, used_userfault),
+        case("memory that does not answer/userfaultfd/tunnel", Kind::Userfault, used_tunnel),
         case(
             "memory that does not answer/userfaultfd/balboad ends",
             Kind::Userfault,
@@ -33,7 +34,7 @@ pub fn cases(length: Length) -> Vec<Case> {
 }
 
 fn used_fuse(setting: &Setting, length: Length) -> Result<()> {
-    used(setting, length, Kind::Fuse)
+    used(setting, length, Kind::Fuse, "--soft 2")
 }
 
 fn ends_fuse(setting: &Setting, length: Length) -> Result<()> {
@@ -41,7 +42,13 @@ fn ends_fuse(setting: &Setting, length: Length) -> Result<()> {
 }
 
 fn used_userfault(setting: &Setting, length: Length) -> Result<()> {
-    used(setting, length, Kind::Userfault)
+    used(setting, length, Kind::Userfault, "--soft 2")
+}
+
+/// Cards as published, whose payload this balboad copies.
+fn used_tunnel(setting: &Setting, length: Length) -> Result<()> {
+    let cards = "--soft 2 --soft-image stock --tunnel on --watchdog 20000";
+    used(setting, length, Kind::Userfault, cards)
 }
 
 fn ends_userfault(setting: &Setting, length: Length) -> Result<()> {
@@ -89,8 +96,8 @@ fn programs(setting: &Setting, kind: Kind) -> Result<Vec<String>> {
 }
 
 /// The card that copies goes on for everybody else, and whose memory it is hears of it.
-fn used(setting: &Setting, length: Length, kind: Kind) -> Result<()> {
-    let scene = Scene::open(setting, length, "--soft 2")?;
+fn used(setting: &Setting, length: Length, kind: Kind, cards: &str) -> Result<()> {
+    let scene = Scene::open(setting, length, cards)?;
     let programs = programs(setting, kind)?;
     let attack = Attack { programs, threads: 2, limits: limits() };
     scene.suffer(&attack, |_, programs, excess| {
