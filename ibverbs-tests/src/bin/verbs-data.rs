@@ -135,7 +135,13 @@ enum Command {
         link: Link,
     },
     /// QPs that are drained, broken, used again and connected to themselves, and fences
-    States(Link),
+    States {
+        /// The cards have Reliable Connections alone
+        #[arg(long)]
+        reliable_only: bool,
+        #[command(flatten)]
+        link: Link,
+    },
     /// Datagrams to multicast groups, from one device to all
     Multicast {
         /// The cables are bad: some datagrams are lost
@@ -420,8 +426,9 @@ fn main() -> anyhow::Result<()> {
                 println!("{} keys were taken back", done.keys);
             }
         }
-        Command::States(link) => {
-            println!("{} states were as they should", data::states::all(&(&link).into())?);
+        Command::States { reliable_only, link } => {
+            let count = data::states::all(&(&link).into(), reliable_only)?;
+            println!("{count} states were as they should");
         }
         Command::Multicast { bad } => {
             println!("{} copies arrived in their groups", data::multicast::all(bad)?);

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::capture::{DISSECT, LIMIT, TSHARK, number};
+use super::faults::was_bad;
 use super::{IBVERBS_UTILS, PERFTEST, perftest::STEADY_CLOCK};
 use crate::pair::{Both, free_port, run_between, start_server};
 use crate::process::Task;
@@ -104,6 +105,10 @@ pub fn cases() -> Vec<Case> {
         ("sweep --gid 1 --events", "850 messages arrived"),
         ("lists --gid 1", "listed messages arrived"),
         ("shared --gid 1", "600 shared messages arrived"),
+        ("many --pairs 31 --rounds 40", "1240 messages arrived on 31 connections"),
+        ("counter", "3200 atomics counted once"),
+        ("states --reliable-only", "5 states were"),
+        ("reach --tries 20", "reached in 20 of 20 before and in 0 of 20 after"),
     ] {
         let name = format!("stock/tunnel/verbs-data {command}");
         cases.push(Case::new(name, &[], move |setting| {
@@ -123,13 +128,65 @@ pub fn cases() -> Vec<Case> {
     cases.push(Case::new("stock/tunnel/two balboads", &[PERFTEST, IBVERBS_UTILS], two_balboads));
     cases.push(Case::new("stock/tunnel/another key", &[IBVERBS_UTILS], another_key));
     for (name, victim) in [("that is written to", 0), ("that writes", 1)] {
-        cases.push(Case::new(
-            format!("stock/a program {name} is killed, and others go on"),
-            &[PERFTEST],
-            move |setting| killed(setting, victim),
-        ));
+        for (way, cards) in [("", STOCK), ("tunnel/", TUNNEL)] {
+            cases.push(Case::new(
+                format!("stock/{way}a program {name} is killed, and others go on"),
+                &[PERFTEST],
+                move |setting| killed(setting, cards, victim),
+            ));
+        }
+    }
+    cases.push(Case::new("stock/tunnel/a balboad is killed", &[PERFTEST], balboad_killed));
+    cases.extend(on_one_card());
+    for command in ["ibv_rc_pingpong -c -g 1 -n 30", "ibv_rc_pingpong -g 1 -n 30 -s 9000"] {
+        let name = format!("stock/tunnel/lossy/{command}");
+        cases.push(Case::new(name, &[IBVERBS_UTILS], move |setting| lossy(setting, command)));
+    }
+    cases.push(Case::new("stock/a loss stops a card, which says so", &[PERFTEST], stopped));
+    cases
+}
+
+/// Between QPs of one card, by the host, with the tunnel and without.
+fn on_one_card() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (way, cards, command) in [
+        ("", STOCK, "ib_write_bw -b -n 200 -s 5001"),
+        ("", STOCK, "ib_read_bw -n 50"),
+        ("tunnel/", TUNNEL, "ib_send_bw -b -n 200 -s 5001"),
+        ("tunnel/", TUNNEL, "ib_atomic_bw -n 200"),
+    ] {
+        let name = format!("stock/{way}one card/{command}");
+        cases.push(Case::new(name, &[PERFTEST], move |setting| {
+            let daemon = setting.balboad(cards)?;
+            run_between((&daemon, 0), (&daemon, 0), &format!("{command} {STEADY_CLOCK}"))?;
+            stayed(daemon)
+        }));
+    }
+    for (command, says) in [
+        ("sweep --to balboa0", "850 messages arrived"),
+        ("counter --to balboa0", "3200 atomics counted once"),
+        ("states --to balboa0 --reliable-only", "5 states were"),
+    ] {
+        let name = format!("stock/tunnel/one card/verbs-data {command}");
+        cases.push(Case::new(name, &[], move |setting| {
+            let daemon = setting.balboad(TUNNEL)?;
+            let program = setting.bin.join("verbs-data");
+            let task = daemon.run("").arg(program).words(command).limit(SWEEP);
+            task.run()?.success()?.says(says)?;
+            stayed(daemon)
+        }));
     }
     cases
+}
+
+/// Slots went, and the card posted nothing.
+fn stayed(daemon: Daemon<'_>) -> Result<()> {
+    are_zero(&daemon, &HARM)?;
+    let status = daemon.status()?;
+    let [slots, posts] =
+        ["tunnel_slots_sent", "engine_posts"].map(|name| counter(&status, 0, name));
+    ensure!(slots > 0 && posts == 0, "{slots} slots, {posts} posts");
+    daemon.stop()
 }
 
 /// A counter of a card, 0 where it is not there.
@@ -328,8 +385,8 @@ fn refused(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
-fn killed(setting: &Setting, victim: usize) -> Result<()> {
-    let daemon = setting.balboad(STOCK)?;
+fn killed(setting: &Setting, cards: &str, victim: usize) -> Result<()> {
+    let daemon = setting.balboad(cards)?;
     let port = free_port()?;
     let side = |card: u32| {
         daemon
@@ -356,6 +413,74 @@ fn killed(setting: &Setting, victim: usize) -> Result<()> {
         let counts = [0, 1].map(|card| counter(&status, card, name));
         ensure!(counts == [0, 0], "{name}: {counts:?}");
     }
+    daemon.stop()
+}
+
+/// A balboad with its card dies: the program of its own, the other one's QP, and nobody else.
+fn balboad_killed(setting: &Setting) -> Result<()> {
+    let arguments = peers(setting, "peers", "5a", 2000)?;
+    let [peer, daemon] = setting.cabled_balboads_with(&arguments)?;
+    let port = free_port()?;
+    let side = |daemon: &Daemon<'_>| {
+        daemon.run("ib_send_bw -D 60").arg(STEADY_CLOCK).words(&format!("-d balboa0 -p {port}"))
+    };
+    let server = start_server(side(&peer), port)?;
+    let mut client = side(&daemon).arg("127.0.0.1").start()?;
+    let begun = |_: &_| daemon.status().is_ok_and(|it| counter(&it, 0, "tunnel_slots_sent") > 100);
+    client.wait_until("it sent", begun)?;
+    peer.kill()?;
+    let client = client.wait()?;
+    let said = format!("{}{}", client.stdout, client.stderr);
+    ensure!(
+        !client.status.success() && said.contains("status 12"),
+        "no IBV_WC_RETRY_EXC_ERR: {client}"
+    );
+    server.signal(Signal::SIGKILL)?;
+    server.wait()?;
+    // This card goes on, between QPs of its own.
+    run_between((&daemon, 0), (&daemon, 0), &format!("ib_send_bw -n 50 {STEADY_CLOCK}"))?;
+    daemon.stop()
+}
+
+/// A cable that loses, and cards that are told so. The model's timers are slow: few packets take long.
+fn lossy(setting: &Setting, command: &str) -> Result<()> {
+    let cards = "--soft 2 --soft-image stock --tunnel on --lossy --watchdog 120000";
+    let daemon = setting.balboad(&format!("{cards} --fault loss=1% --seed 5"))?;
+    run_between((&daemon, 0), (&daemon, 1), command)?;
+    tunnelled(&daemon)?;
+    was_bad(&daemon, "loss")?;
+    are_zero(&daemon, &["engine_wants_reset"])?;
+    daemon.stop()
+}
+
+fn stopped(setting: &Setting) -> Result<()> {
+    let cards = "--soft 2 --soft-image stock --tunnel off --watchdog 2000";
+    let daemon = setting.balboad(&format!("{cards} --fault loss=3% --seed 5"))?;
+    let wants = |status: &Value| [0, 1].map(|card| counter(status, card, "engine_wants_reset"));
+    // The first ones may find a card that stands and leave no frame in front of it, by which that is seen.
+    for attempt in 0.. {
+        let port = free_port()?;
+        let side = |card: u32| {
+            let task = daemon.run("ib_write_bw -D 60").arg(STEADY_CLOCK);
+            task.words(&format!("-q 4 -d balboa{card} -p {port}"))
+        };
+        let server = start_server(side(0), port)?;
+        let client = side(1).arg("127.0.0.1").run()?;
+        ensure!(!client.status.success(), "it went well");
+        server.signal(Signal::SIGKILL)?;
+        server.wait()?;
+        let status = daemon.status()?;
+        if wants(&status) != [0, 0] {
+            break;
+        }
+        ensure!(attempt < 5, "no card says that it stands: {status:#}");
+    }
+    for card in [0, 1] {
+        let task = setting.built("balboa").words(&format!("reset balboa{card} --yes"));
+        task.arg("--state-dir").arg(daemon.state_dir()).run()?.success()?;
+    }
+    let status = daemon.status()?;
+    ensure!(wants(&status) == [0, 0], "after the reset: {status:#}");
     daemon.stop()
 }
 
