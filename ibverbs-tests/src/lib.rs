@@ -30,4 +30,5 @@ pub mod process;
 pub mod runner;
 pub mod scapy;
 pub mod setting;
+pub mod suites;
 pub mod table;

@@ -11,6 +11,7 @@ use terminal::report;
 
 use crate::process::Task;
 use crate::setting::{Root, SHARES, Setting, Stage, Who};
+use crate::suites::Suite;
 
 /// Something a case needs of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub enum Need {
     File(&'static str, &'static str),
     /// A library that its package has or leaves out, below the libraries' directory, and that package.
     Library(&'static str, &'static str),
+    /// What is built of a suite's source.
+    Suite(&'static Suite),
     /// To be root.
     Root,
     /// Free memory, MiB.
@@ -52,6 +55,7 @@ impl Need {
                 let place = format!("usr/lib/{}-linux-gnu/{library}", std::env::consts::ARCH);
                 (!root.join(place).exists()).then(|| format!("needs a {package} with {library}"))
             }
+            Self::Suite(suite) => suite.built().is_none().then(|| suite.missing()),
             Self::Root => (!geteuid().is_root()).then(|| "needs to be run by root".to_owned()),
             Self::Scapy => crate::scapy::python().is_none().then(|| {
                 "needs scapy, which cargo xtask test installs from PyPI where it can".to_owned()

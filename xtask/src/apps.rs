@@ -8,7 +8,7 @@ use ibverbs_tests::cases::apps as cases;
 use ibverbs_tests::runner::{self, Filter};
 use terminal::report;
 
-use crate::{cargo, setup};
+use crate::{cargo, setup, suites};
 
 /// `cargo xtask apps`.
 #[derive(Debug, Args)]
@@ -45,8 +45,9 @@ pub fn apps(options: &Options) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     setup::packages(setup::APPS)?;
-    let built = cargo::build()?;
     let filter = Filter { parts: options.names.clone(), exact: options.exact };
+    suites::build(cases.iter().filter(|case| filter.takes(&case.name)))?;
+    let built = cargo::build()?;
     let summary = runner::run(&cases, &filter, &built, "cargo xtask apps")?;
     report!("");
     summary.print();

@@ -29,6 +29,7 @@ mod regs;
 mod roots;
 mod selection;
 mod setup;
+mod suites;
 mod test;
 
 /// Tasks of the Balboa project; each does its own set-up.

@@ -29,6 +29,18 @@ pub const APPS: &[&str] = &[
     "ucx-utils",
     "util-linux",
 ];
+/// What building suites of tests of their sources needs beside [`APPS`].
+pub const SUITES: &[&str] = &[
+    "autoconf",
+    "automake",
+    "debian-archive-keyring",
+    "g++",
+    "libfabric-dev",
+    "libibverbs-dev",
+    "librdmacm-dev",
+    "libtool",
+    "make",
+];
 /// What the tests need beside [`APPS`]; [`tests`] has both.
 const TEST: &[&str] = &[
     "g++",
@@ -70,8 +82,8 @@ pub const KERNEL: &[&str] =
 pub const BINDINGS: &[&str] = &["libclang-dev"];
 
 /// Every list of packages that a task installs.
-pub const ALL: [&[&str]; 9] =
-    [DEMO, ATTACK, APPS, TEST, CONFORMANCE, NCCL, CRATES, KERNEL, BINDINGS];
+pub const ALL: [&[&str]; 10] =
+    [DEMO, ATTACK, APPS, SUITES, TEST, CONFORMANCE, NCCL, CRATES, KERNEL, BINDINGS];
 
 /// What the end-to-end tests need, on this machine and in a virtual one.
 #[must_use]

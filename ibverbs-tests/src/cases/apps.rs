@@ -4,7 +4,8 @@
 //! are, of which each must be used, and how much they must have received; `, minutes` after it keeps the recipe out of
 //! the test command. Its last lines, `# TEXT`, are what the last command must say. Between them are commands of a
 //! shell: those that end with `&` are waited for until they listen, and must end well in the end; `kill $!` ends the
-//! last of them, which would not end by itself.
+//! last of them, which would not end by itself. `./NAME/` is what is built of a suite of tests
+//! ([`SUITES`](crate::suites::SUITES)), and has a copy in the directory that a recipe is run in.
 
 use std::fs;
 use std::time::Duration;
@@ -15,13 +16,16 @@ use nix::sys::signal::Signal;
 use super::counters::counters;
 use super::rdmacm::nothing_left;
 use crate::namespace::Namespace;
-use crate::process::{Finished, PATH, Running};
+use crate::process::{Finished, PATH, Running, Task};
 use crate::runner::{Case, Need};
 use crate::setting::{Daemon, Setting};
+use crate::suites::{SUITES, Suite};
 
 const PAGE: &str = include_str!("../../../docs/applications.md");
 /// The MPI program of the recipes, in whose directory they are run.
 pub const MPI: (&str, &str) = ("mpi.c", include_str!("../../scripts/mpi.c"));
+/// How many lines of balboad's are shown where a recipe fails.
+const LOG_LINES: usize = 20;
 /// How long one command may take.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
@@ -67,7 +71,18 @@ fn case(recipe: Recipe) -> Case {
         let need = if program.starts_with('/') { Need::File } else { Need::Program };
         need(program, package)
     }));
+    needs.extend(recipe.suites().map(Need::Suite));
     Case::new(format!("apps/{}", recipe.name), &needs, move |setting| run(setting, &recipe))
+}
+
+impl Recipe {
+    /// The suites of which it runs programs: those of `./osu/openmpi/osu_bw` are `osu`'s.
+    fn suites(&self) -> impl Iterator<Item = &'static Suite> {
+        SUITES.iter().filter(|suite| {
+            let place = format!("./{}/", suite.name);
+            self.commands.iter().any(|line| line.contains(&place))
+        })
+    }
 }
 
 fn recipes() -> Vec<Recipe> {
@@ -121,8 +136,27 @@ fn recipe(name: &str, lines: &[String]) -> Result<Recipe> {
 
 fn run(setting: &Setting, recipe: &Recipe) -> Result<()> {
     let daemon = setting.balboad(&format!("--soft {}", recipe.cards))?;
+    commands(setting, recipe, &daemon).with_context(|| {
+        let log = daemon.log();
+        let last = log.lines().count().saturating_sub(LOG_LINES);
+        format!(
+            "--- balboad said at the end\n{}",
+            log.lines().skip(last).collect::<Vec<_>>().join("\n")
+        )
+    })?;
+    daemon.stop()
+}
+
+/// What the recipe runs beside balboad, and what it must have come to.
+fn commands(setting: &Setting, recipe: &Recipe, daemon: &Daemon<'_>) -> Result<()> {
     let namespace = Namespace::new(setting, recipe.cards)?;
     fs::write(setting.directory().join(MPI.0), MPI.1)?;
+    for suite in recipe.suites() {
+        // Not every user can read where it lies.
+        let built = suite.built().with_context(|| suite.missing())?;
+        let copy = Task::new("cp").arg("-r").arg(built).arg(setting.directory());
+        copy.run()?.success()?;
+    }
     let mut running: Vec<Running> = Vec::new();
     let mut last = None;
     for command in &recipe.commands {
@@ -143,10 +177,10 @@ fn run(setting: &Setting, recipe: &Recipe) -> Result<()> {
         }
         match command.strip_suffix('&') {
             Some(line) => {
-                let known = listeners(&namespace, &daemon)?;
+                let known = listeners(&namespace, daemon)?;
                 let mut server = start(line)?;
                 server.wait_until("it listened", |_| {
-                    listeners(&namespace, &daemon).is_ok_and(|now| now > known)
+                    listeners(&namespace, daemon).is_ok_and(|now| now > known)
                 })?;
                 running.push(server);
             }
@@ -161,9 +195,8 @@ fn run(setting: &Setting, recipe: &Recipe) -> Result<()> {
         let says = last.stdout.contains(text) || last.stderr.contains(text);
         ensure!(says, "expected {text:?}: {last}");
     }
-    went_through(&daemon, recipe).with_context(|| format!("after {last}"))?;
-    nothing_left(&daemon)?;
-    daemon.stop()
+    went_through(daemon, recipe).with_context(|| format!("after {last}"))?;
+    nothing_left(daemon)
 }
 
 /// How many sockets and identifiers of rdma_cm's wait for connections.
@@ -207,7 +240,16 @@ mod tests {
             let recipe = recipe(name, &lines).unwrap();
             assert!(recipe.cards > 0, "{name}");
             let case = case(recipe);
-            assert!(case.needs.len() > 1, "{name} runs none of PROGRAMS");
+            assert!(case.needs.len() > 1, "{name} runs none of PROGRAMS or SUITES");
+        }
+    }
+
+    #[test]
+    fn every_suite_has_a_recipe() {
+        let recipes = recipes();
+        for suite in &SUITES {
+            let uses = |recipe: &Recipe| recipe.suites().any(|used| used == suite);
+            assert!(recipes.iter().any(uses), "{suite:?}");
         }
     }
 

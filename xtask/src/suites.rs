@@ -1,0 +1,109 @@
+//! Suites of tests and benchmarks that are no packages, built of their authors' sources in the cache.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use ibverbs_tests::process::Task;
+use ibverbs_tests::runner::{Case, Need};
+use ibverbs_tests::suites::Suite;
+use terminal::report;
+
+use crate::cache::Cache;
+use crate::setup;
+
+/// How a suite is built.
+struct Recipe {
+    name: &'static str,
+    /// A file of the source that names its release.
+    tells_release: &'static str,
+    /// For the shell, in a copy of the source. What is to be kept goes to `$INTO`.
+    script: &'static str,
+}
+
+const RECIPES: [Recipe; 3] = [
+    Recipe {
+        name: "fabtests",
+        tells_release: "configure.ac",
+        script: include_str!("suites/fabtests.sh"),
+    },
+    Recipe {
+        name: "imb",
+        tells_release: "src_c/IMB_g_info.c",
+        script: include_str!("suites/imb.sh"),
+    },
+    Recipe { name: "osu", tells_release: "configure.ac", script: include_str!("suites/osu.sh") },
+];
+
+/// How long a build may take.
+const BUILD: Duration = Duration::from_secs(60 * 60);
+
+/// Sees to it that the suites that cases need lie in the cache, built; says why where one cannot be.
+///
+/// # Errors
+/// When there is no cache, or packages are missing.
+pub fn build<'a>(cases: impl Iterator<Item = &'a Case>) -> Result<()> {
+    let needs = cases.flat_map(|case| case.needs.iter());
+    let mut wanted: Vec<&Suite> = needs
+        .filter_map(|need| if let Need::Suite(suite) = need { Some(*suite) } else { None })
+        .collect();
+    wanted.sort_unstable_by_key(|suite| suite.name);
+    wanted.dedup();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let cache = Cache::open("suites")?;
+    for suite in wanted {
+        if let Err(error) = one(&cache, suite) {
+            report!("no {}: {error:#}", suite.name);
+        }
+    }
+    Ok(())
+}
+
+/// Builds a suite, unless it was from the same source.
+fn one(cache: &Cache, suite: &Suite) -> Result<()> {
+    let recipe = RECIPES.iter().find(|it| it.name == suite.name).context("nobody knows how")?;
+    let source = suite.source_directory().filter(|place| place.is_dir());
+    let source = source.with_context(|| suite.missing())?;
+    let release = source.join(recipe.tells_release);
+    let release = fs::read_to_string(&release)
+        .with_context(|| format!("{} is not {}", source.display(), suite.source))?;
+    cache.keep(suite.name, &format!("{release}\n{}", recipe.script), |into| {
+        setup::packages(setup::SUITES)?;
+        report!("building {} of {}", suite.source, source.display());
+        compile(recipe.script, &source, into)
+    })?;
+    Ok(())
+}
+
+/// Runs a script in a copy of a source, with a directory to fill as `$INTO`.
+///
+/// # Errors
+/// When it fails.
+pub fn compile(script: &str, source: &Path, into: &Path) -> Result<()> {
+    let work = tempfile::Builder::new().prefix("balboa-suite-").tempdir()?;
+    Task::new("cp").arg("-a").arg(source.join(".")).arg(work.path()).run()?.success()?;
+    let shell = Task::new("sh").with_our_environment().args(["-e", "-c", script]);
+    let shell = shell.directory(work.path()).env("INTO", into).limit(BUILD);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let finished = shell.env("MAKEFLAGS", format!("-j{processors}")).run()?;
+    let said: Vec<&str> = finished.stderr.trim_end().lines().rev().take(10).collect();
+    let said = said.into_iter().rev().collect::<Vec<_>>().join("\n");
+    ensure!(finished.status.success(), "it does not build:\n{said}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use ibverbs_tests::suites::SUITES;
+
+    use super::*;
+
+    #[test]
+    fn every_suite_can_be_built() {
+        let names = RECIPES.map(|recipe| recipe.name);
+        assert_eq!(SUITES.each_ref().map(|suite| suite.name), names);
+    }
+}
