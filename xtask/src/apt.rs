@@ -164,18 +164,26 @@ fn packages_in(archives: &Path) -> Result<Vec<PathBuf>> {
 
 /// The mirror that this machine takes Debian from.
 fn mirror() -> Result<String> {
+    let codename = codename()?;
+    let format = "$(COMPONENT) $(RELEASE) $(CODENAME) $(ORIGIN) $(REPO_URI)";
+    let targets = Task::new("apt-get").words("indextargets --format").arg(format);
+    let targets = targets.arg("Created-By: Packages").run()?.success()?;
+    mirror_among(&targets.stdout, &codename)
+        .with_context(|| format!("no source of apt names Debian {codename}; see /etc/apt"))
+}
+
+/// The release of Debian that this machine has, by its name.
+///
+/// # Errors
+/// When it has another system.
+pub fn codename() -> Result<String> {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let value = |name: &str| {
         let value = release.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
         value.unwrap_or_default().trim_matches('"').to_owned()
     };
     ensure!(value("ID") == "debian", "needs Debian, whose mirror it would use");
-    let format = "$(COMPONENT) $(RELEASE) $(CODENAME) $(ORIGIN) $(REPO_URI)";
-    let targets = Task::new("apt-get").words("indextargets --format").arg(format);
-    let targets = targets.arg("Created-By: Packages").run()?.success()?;
-    mirror_among(&targets.stdout, &value("VERSION_CODENAME")).with_context(|| {
-        format!("no source of apt names Debian {}; see /etc/apt", value("VERSION_CODENAME"))
-    })
+    Ok(value("VERSION_CODENAME"))
 }
 
 /// The mirror of a release among lines of `COMPONENT RELEASE CODENAME ORIGIN URI`; one whose lists

@@ -1,20 +1,43 @@
-//! Root directories of other releases of Debian, each with its own release of rdma-core: nothing of
-//! them is installed, and `in-root` runs programs in them.
+//! Root directories of other releases of Debian, each with its own release of rdma-core, and one with a release that is
+//! built of its source: nothing of them is installed, and `in-root` runs programs in them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use ibverbs_tests::process::Task;
 use ibverbs_tests::setting::Root;
+use ibverbs_tests::suites::Suite;
+use terminal::report;
 use verbs_sys::{SONAME, release_in_name};
 
-use crate::apt::Apt;
+use crate::apt::{self, Apt};
 use crate::cache::Cache;
+use crate::{setup, suites};
 
-/// The releases of rdma-core, and the releases of Debian that have them.
-pub const RELEASES: [(u32, &str); 3] = [(44, "bookworm"), (56, "trixie"), (65, "sid")];
+/// The releases of rdma-core, and where they are from.
+pub const RELEASES: [(u32, Origin); 4] = [
+    (44, Origin::Debian("bookworm")),
+    (50, Origin::Source(&SOURCE)),
+    (56, Origin::Debian("trixie")),
+    (65, Origin::Debian("sid")),
+];
+
+/// Where a release of rdma-core is from.
+#[derive(Clone, Copy, Debug)]
+pub enum Origin {
+    /// This release of Debian.
+    Debian(&'static str),
+    /// Its authors' source, built in this machine's release of Debian.
+    Source(&'static Suite),
+}
+
+/// Ubuntu's packages are in no mirror of Debian's.
+const SOURCE: Suite =
+    Suite { name: "rdma-core-50", source: "rdma-core 50, as Ubuntu 24.04 has it" };
+/// Builds it.
+const SCRIPT: &str = include_str!("roots/rdma-core.sh");
 
 /// What is run in a root.
 const PACKAGES: [&str; 7] = [
@@ -42,19 +65,48 @@ pub fn parse(text: &str) -> Result<u32, String> {
 /// Sees to it that the root of a release lies in the cache.
 ///
 /// # Errors
-/// When its packages cannot be fetched.
+/// When its packages cannot be fetched, or its source is not there or does not build.
 pub fn fetch(release: u32) -> Result<Root> {
     ensure!(cfg!(target_arch = "x86_64"), "needs an x86-64 machine");
-    let suite = RELEASES.iter().find(|(number, _)| *number == release).map(|(_, suite)| *suite);
-    let suite = suite.with_context(|| format!("no release of Debian has rdma-core {release}"))?;
+    let origin = RELEASES.iter().find(|(number, _)| *number == release).map(|(_, it)| *it);
     let cache = Cache::open("roots")?;
+    let path = match origin.with_context(|| format!("there is no rdma-core {release}"))? {
+        Origin::Debian(suite) => of_debian(&cache, suite)?,
+        Origin::Source(source) => of_source(&cache, source)?,
+    };
+    let library = path.join("lib/x86_64-linux-gnu").join(SONAME).canonicalize()?;
+    ensure!(
+        release_in_name(&library) == Some(release),
+        "{} is not of rdma-core {release}",
+        library.display()
+    );
+    Ok(Root { path, release })
+}
+
+fn of_debian(cache: &Cache, suite: &str) -> Result<PathBuf> {
     let key = format!("{suite}: {}", PACKAGES.join(" "));
-    let path = cache.keep(suite, &key, |into| {
+    cache.keep(suite, &key, |into| {
         let apt = Apt::open(cache.place(&format!("apt-{suite}")), &[suite])?;
         apt.unpack_with_dependencies(suite, &PACKAGES, into)?;
-        complete(into, release)
-    })?;
-    Ok(Root { path, release })
+        complete(into)
+    })
+}
+
+/// A root of this machine's release, with rdma-core built of its source over it.
+fn of_source(cache: &Cache, source: &Suite) -> Result<PathBuf> {
+    let place = source.source_directory().filter(|place| place.is_dir());
+    let place = place.with_context(|| source.missing())?;
+    let tells_release = fs::read_to_string(place.join("CMakeLists.txt"))
+        .with_context(|| format!("{} is not {}", place.display(), source.source))?;
+    // What is built here runs with this machine's C library or a newer one.
+    let suite = apt::codename()?;
+    let base = of_debian(cache, &suite)?;
+    cache.keep(source.name, &format!("{suite}\n{tells_release}\n{SCRIPT}"), |into| {
+        setup::packages(setup::RDMA_CORE)?;
+        report!("building {} of {}", source.source, place.display());
+        Task::new("cp").arg("-a").arg(base.join(".")).arg(into).run()?.success()?;
+        suites::compile(SCRIPT, &place, into)
+    })
 }
 
 /// Makes a root of packages that were unpacked one in which programs run: with one directory of programs
@@ -86,12 +138,8 @@ pub fn merge(root: &Path) -> Result<()> {
 }
 
 /// Does what the packages' scripts would do, as far as programs need it.
-fn complete(root: &Path, release: u32) -> Result<()> {
+fn complete(root: &Path) -> Result<()> {
     merge(root)?;
-    let library = root.join("lib/x86_64-linux-gnu").join(SONAME).canonicalize()?;
-    if release_in_name(&library) != Some(release) {
-        bail!("Debian's {} is not of rdma-core {release} any more", library.display());
-    }
     for entry in fs::read_dir(root.join(TESTS))? {
         let path = entry?.path();
         if path.extension().is_some_and(|it| it == "gz") {

@@ -41,6 +41,20 @@ pub const SUITES: &[&str] = &[
     "libtool",
     "make",
 ];
+/// What building rdma-core of its source needs.
+pub const RDMA_CORE: &[&str] = &[
+    "cmake",
+    "cython3",
+    "gcc",
+    "libc6-dev",
+    "libnl-3-dev",
+    "libnl-route-3-dev",
+    "libsystemd-dev",
+    "libudev-dev",
+    "make",
+    "pkg-config",
+    "python3-dev",
+];
 /// What the tests need beside [`APPS`]; [`tests`] has both.
 const TEST: &[&str] = &[
     "g++",
@@ -82,8 +96,8 @@ pub const KERNEL: &[&str] =
 pub const BINDINGS: &[&str] = &["libclang-dev"];
 
 /// Every list of packages that a task installs.
-pub const ALL: [&[&str]; 10] =
-    [DEMO, ATTACK, APPS, SUITES, TEST, CONFORMANCE, NCCL, CRATES, KERNEL, BINDINGS];
+pub const ALL: [&[&str]; 11] =
+    [DEMO, ATTACK, APPS, SUITES, RDMA_CORE, TEST, CONFORMANCE, NCCL, CRATES, KERNEL, BINDINGS];
 
 /// What the end-to-end tests need, on this machine and in a virtual one.
 #[must_use]

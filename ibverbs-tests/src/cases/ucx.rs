@@ -85,7 +85,8 @@ fn run(setting: &Setting, transport: &str, test: &str, gid: &str) -> Result<()> 
     };
     let client = side(1).arg("127.0.0.1").arg("-t").words(test).arg("-f").arg("-w").arg("100");
     let installed = || installed_release().ok().map(|it| it.number);
-    let release = setting.release().or_else(installed);
+    // 50 is built over a root of this machine's release, which has that one's UCX.
+    let release = setting.release().filter(|release| *release != 50).or_else(installed);
     let client = if release > Some(44) {
         // From UCX 1.18 on Debian's takes itself for a program of MPI's, and its server does not end, over TCP either.
         let _server = start_server(side(0).words("-P 0"), port)?;

@@ -12,12 +12,18 @@ use crate::cargo::root;
 
 const PAGE: &str = "docs/conformance.md";
 
-/// Writes the page, of releases each with its tests.
+/// Writes what was run into the page; what it has of other releases stays.
 ///
 /// # Errors
-/// When it cannot be written.
+/// When it cannot be read or written.
 pub fn update(releases: &[(Counts, Tests)]) -> Result<()> {
-    fs::write(root().join(PAGE), text(releases)).with_context(|| format!("cannot write {PAGE}"))?;
+    let file = root().join(PAGE);
+    let known = fs::read_to_string(&file).with_context(|| format!("cannot read {PAGE}"))?;
+    let mut sections = sections(&known);
+    sections
+        .extend(releases.iter().map(|(counts, tests)| (counts.release, section(counts, tests))));
+    let text: String = std::iter::once(HEAD.to_owned()).chain(sections.into_values()).collect();
+    fs::write(&file, text).with_context(|| format!("cannot write {PAGE}"))?;
     report!("wrote {PAGE}");
     Ok(())
 }
@@ -27,27 +33,31 @@ const HEAD: &str = "\
 
 rdma-core's own tests of verbs and rdma_cm, pyverbs, as releases of Debian ship them, unmodified, on a software card,
 each with its release's own libibverbs, librdmacm and Python. `cargo xtask conformance` runs them, and writes this page.
-They are told the card's IP address, which they would take from its network device.
+They are told the card's IP address, which they would take from its network device. rdma-core 50 is Ubuntu's, and
+built of its source ([testing.md](testing.md#other-releases-of-rdma-core)).
 ";
+/// What a release's section begins with.
+const TITLE: &str = "\n## rdma-core ";
 
-fn text(releases: &[(Counts, Tests)]) -> String {
-    let mut text = HEAD.to_owned();
-    for (counts, tests) in releases {
-        let _ = write!(text, "\n## rdma-core {}\n\n**{counts}.**\n\n", counts.release);
-        text.push_str("| | why | tests |\n|---|---|---|\n");
-        for ((outcome, reason), modules) in rows(tests) {
-            let list = modules.iter().map(|(module, tests)| {
-                // What is wrong is named.
-                let names = if outcome >= Outcome::Failed {
-                    tests.join(", ")
-                } else {
-                    tests.len().to_string()
-                };
-                format!("{module} ({names})")
-            });
-            let list = list.collect::<Vec<_>>().join(", ");
-            let _ = writeln!(text, "| {} | {reason} | {list} |", word(outcome));
-        }
+/// The page's sections by their releases, from their titles on.
+fn sections(page: &str) -> BTreeMap<u32, String> {
+    let sections = page.split(TITLE).skip(1);
+    let section = |text: &str| Some((text.lines().next()?.parse().ok()?, format!("{TITLE}{text}")));
+    sections.filter_map(section).collect()
+}
+
+fn section(counts: &Counts, tests: &Tests) -> String {
+    let mut text = format!("{TITLE}{}\n\n**{counts}.**\n\n", counts.release);
+    text.push_str("| | why | tests |\n|---|---|---|\n");
+    for ((outcome, reason), modules) in rows(tests) {
+        let list = modules.iter().map(|(module, tests)| {
+            // What is wrong is named.
+            let names =
+                if outcome >= Outcome::Failed { tests.join(", ") } else { tests.len().to_string() };
+            format!("{module} ({names})")
+        });
+        let list = list.collect::<Vec<_>>().join(", ");
+        let _ = writeln!(text, "| {} | {reason} | {list} |", word(outcome));
     }
     text
 }
@@ -100,10 +110,19 @@ mod tests {
             ("tests.test_c.B.test_four".into(), judged(Outcome::Passed, "")),
         ]);
         let counts = Counts { release: 44, passed: 1, skipped: 3, failed: 1, errors: 0 };
-        let text = text(&[(counts, tests)]);
+        let text = section(&counts, &tests);
         assert!(text.contains("## rdma-core 44\n\n**1 passed, 3 skipped, 1 failed"), "{text}");
         assert!(text.contains("| passed |  | test_c (1) |\n"), "{text}");
         assert!(text.contains("| skipped | no \\| here | test_a (2), test_b (1) |\n"), "{text}");
         assert!(text.contains("| failed | bad | test_b (test_three) |\n"), "{text}");
+    }
+
+    #[test]
+    fn a_page_is_its_releases() {
+        let page = format!("{HEAD}{TITLE}44\n\none\n{TITLE}56\n\ntwo\n");
+        let sections = sections(&page);
+        assert_eq!(sections.keys().collect::<Vec<_>>(), [&44, &56]);
+        let all: String = std::iter::once(HEAD.to_owned()).chain(sections.into_values()).collect();
+        assert_eq!(all, page);
     }
 }
