@@ -5,7 +5,7 @@
 //! the test command. Its last lines, `# TEXT`, are what the last command must say. Between them are commands of a
 //! shell: those that end with `&` are waited for until they listen, and must end well in the end; `kill $!` ends the
 //! last of them, which would not end by itself. `./NAME/` is what is built of a suite of tests
-//! ([`SUITES`](crate::suites::SUITES)), and has a copy in the directory that a recipe is run in.
+//! ([`SUITES`]), and has a copy in the directory that a recipe is run in.
 
 use std::fs;
 use std::time::Duration;
