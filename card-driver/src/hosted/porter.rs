@@ -161,7 +161,7 @@ impl Porter {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::as_conversions, reason = "tests may fail")]
+#[allow(clippy::unwrap_used, reason = "tests may fail")]
 mod tests {
     use hostmem::PidFd;
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -178,8 +178,10 @@ mod tests {
     const SILENT: usize = 13;
 
     fn copy(load: Load) -> Option<Vec<u8>> {
-        while load.range.len == SILENT {
-            std::thread::park();
+        if load.range.len == SILENT {
+            loop {
+                std::thread::park();
+            }
         }
         load.carry()
     }
