@@ -11,13 +11,12 @@ use ibverbs_tests::process::Task;
 use terminal::report;
 use verbs_sys::{RELEASES, Release};
 
-use crate::{cargo, guest};
+use crate::cargo;
 
 mod check;
 mod package;
 mod sbom;
 
-pub use check::debian;
 use package::Package;
 
 /// The programs that users run.
@@ -50,9 +49,6 @@ pub struct Options {
     /// and purged in a root directory of each of Debian 12 and 13
     #[arg(long)]
     check: bool,
-    /// Boot a machine with Debian 12's systemd, and try the installed service in it
-    #[arg(long)]
-    boot: bool,
 }
 
 /// Builds everything and makes the packages in `target/dist`.
@@ -69,9 +65,6 @@ pub fn dist(options: &Options) -> Result<ExitCode> {
     }
     if options.check {
         check::check(&built, &made)?;
-    }
-    if options.boot {
-        guest::boot(&built)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -49,6 +49,21 @@ const PACKAGES: [&str; 7] = [
     "rdmacm-utils",
     "ucx-utils",
 ];
+/// What each Debian has, as far as scripts and lintian call it.
+const ESSENTIAL: [&str; 12] = [
+    "base-files",
+    "bash",
+    "coreutils",
+    "dash",
+    "diffutils",
+    "dpkg",
+    "findutils",
+    "grep",
+    "gzip",
+    "sed",
+    "tar",
+    "libc-bin",
+];
 /// pyverbs' tests, which the package has compressed.
 pub const TESTS: &str = "usr/share/doc/rdma-core/tests";
 
@@ -81,6 +96,28 @@ pub fn fetch(release: u32) -> Result<Root> {
         library.display()
     );
     Ok(Root { path, release })
+}
+
+/// The root of a release of Debian with some packages, and with what each Debian has.
+///
+/// # Errors
+/// When they cannot be fetched.
+pub fn debian(suite: &str, packages: &[&str]) -> Result<PathBuf> {
+    let cache = Cache::open("roots")?;
+    let packages: Vec<&str> = ESSENTIAL.iter().chain(packages).copied().collect();
+    let name = format!("dist-{suite}-{}", packages.last().copied().unwrap_or_default());
+    cache.keep(&name, &format!("{suite}: {}", packages.join(" ")), |into| {
+        let apt = Apt::open(cache.place(&format!("apt-{suite}")), &[suite])?;
+        apt.unpack_with_dependencies(suite, &packages, into)?;
+        merge(into)?;
+        // What scripts of packages would link.
+        for (link, to) in [("usr/bin/sh", "dash"), ("etc/dpkg/origins/default", "debian")] {
+            if !into.join(link).exists() {
+                symlink(to, into.join(link))?;
+            }
+        }
+        Ok(())
+    })
 }
 
 fn of_debian(cache: &Cache, suite: &str) -> Result<PathBuf> {

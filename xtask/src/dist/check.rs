@@ -10,28 +10,11 @@ use ibverbs_tests::process::Task;
 use nix::unistd::geteuid;
 use terminal::report;
 
-use crate::apt::Apt;
-use crate::cache::Cache;
 use crate::cargo;
 use crate::roots;
 
 /// Releases of rdma-core, and of Debian, in which the packages are installed.
 const INSTALLED: [(u32, &str); 2] = [(44, "bookworm"), (56, "trixie")];
-/// What each Debian has, as far as scripts and lintian call it.
-const ESSENTIAL: [&str; 12] = [
-    "base-files",
-    "bash",
-    "coreutils",
-    "dash",
-    "diffutils",
-    "dpkg",
-    "findutils",
-    "grep",
-    "gzip",
-    "sed",
-    "tar",
-    "libc-bin",
-];
 /// What the main job takes.
 const USED: [&str; 3] = ["ibverbs-providers", "ibverbs-utils", "perftest"];
 /// How long what a root is made to do may take.
@@ -102,7 +85,7 @@ fn exposure() -> Result<()> {
 
 /// lintian, which is unpacked beside Debian's other tools and installed nowhere.
 fn lint(built: &Path, made: &[PathBuf]) -> Result<()> {
-    let root = debian("bookworm", &["lintian"])?;
+    let root = roots::debian("bookworm", &["lintian"])?;
     let shared = made.first().and_then(|it| it.parent()).context("there is no package")?;
     let lintian = within(built, &root, shared).words("lintian --fail-on error --allow-root");
     let finished = lintian.args(made).env("LC_ALL", "C").limit(LIMIT).run()?;
@@ -116,7 +99,7 @@ fn lint(built: &Path, made: &[PathBuf]) -> Result<()> {
 
 /// Installed, used, upgraded, removed and purged in a root of their own.
 fn installed(built: &Path, made: &[PathBuf], release: u32, suite: &str) -> Result<()> {
-    let kept = debian(suite, &USED)?;
+    let kept = roots::debian(suite, &USED)?;
     // Nothing in the root but what is looked for has our name.
     let home = tempfile::Builder::new().prefix("dist-").tempdir()?;
     let (root, dist) = (home.path().join("root"), home.path().join("dist"));
@@ -137,28 +120,6 @@ fn installed(built: &Path, made: &[PathBuf], release: u32, suite: &str) -> Resul
     }
     report!("ok   rdma-core {release}: {}", finished.stdout.lines().last().unwrap_or_default());
     Ok(())
-}
-
-/// The root of a release of Debian with some packages, and with what each Debian has.
-///
-/// # Errors
-/// When they cannot be fetched.
-pub fn debian(suite: &str, packages: &[&str]) -> Result<PathBuf> {
-    let cache = Cache::open("roots")?;
-    let packages: Vec<&str> = ESSENTIAL.iter().chain(packages).copied().collect();
-    let name = format!("dist-{suite}-{}", packages.last().copied().unwrap_or_default());
-    cache.keep(&name, &format!("{suite}: {}", packages.join(" ")), |into| {
-        let apt = Apt::open(cache.place(&format!("apt-{suite}")), &[suite])?;
-        apt.unpack_with_dependencies(suite, &packages, into)?;
-        roots::merge(into)?;
-        // What scripts of packages would link.
-        for (link, to) in [("usr/bin/sh", "dash"), ("etc/dpkg/origins/default", "debian")] {
-            if !into.join(link).exists() {
-                symlink(to, into.join(link))?;
-            }
-        }
-        Ok(())
-    })
 }
 
 /// A program in a root, as root there, whoever we are.

@@ -33,7 +33,6 @@ use cards::Served;
 use linux::Linux;
 pub use linux::Version;
 use qemu::Qemu;
-pub use systemd::boot;
 use vm::{Machine, Parts};
 
 use crate::cache::Cache;
@@ -62,6 +61,8 @@ pub enum Guest {
         #[arg(long, value_parser = hardware, default_value = "plain")]
         hardware: Hardware,
     },
+    /// Boot a machine with Debian 12's systemd, install the packages in it, and try the service
+    Systemd,
     /// Build a kernel with iommufd and VFIO character devices from Debian's source package
     Kernel,
 }
@@ -101,6 +102,7 @@ pub fn guest(task: &Guest) -> Result<ExitCode> {
             crate::bench::inside::measure(options).map(|()| ExitCode::SUCCESS)
         }
         Guest::Shell { kernel, hardware } => shell(*kernel, *hardware),
+        Guest::Systemd => systemd::boot(),
         Guest::Kernel => build::kernel(),
     }
 }

@@ -1,7 +1,7 @@
-//! `cargo xtask dist --boot`: the packages in a machine with Debian 12's systemd, udev and journal.
+//! `cargo xtask guest systemd`: the packages in a machine with Debian 12's systemd, udev and journal.
 
 use std::fs;
-use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -12,7 +12,7 @@ use terminal::report;
 
 use super::Version;
 use super::vm::{self, Machine};
-use crate::dist;
+use crate::{cargo, roots};
 
 /// What the machine is made of, besides what each Debian has.
 const PACKAGES: [&str; 15] = [
@@ -46,13 +46,13 @@ const SERVICE: &str = include_str!("../../../docs/service.md");
 /// The last line of the script.
 const SEEN: &str = "ok   all that was to be seen was seen";
 
-/// Boots the machine and tries in it the packages that were made of what was built.
+/// Builds everything, boots the machine, and tries the packages in it.
 ///
 /// # Errors
 /// When a part of it cannot be fetched, or something was not seen that should be.
-pub fn boot(built: &Path) -> Result<()> {
-    let parts = super::parts(Version::V6_1, built)?;
-    let root = dist::debian("bookworm", &PACKAGES)?;
+pub fn boot() -> Result<ExitCode> {
+    let parts = super::parts(Version::V6_1, &cargo::build()?)?;
+    let root = roots::debian("bookworm", &PACKAGES)?;
     let home = tempfile::Builder::new().prefix("balboa-guest-").tempdir()?;
     let _tidy = ibverbs_tests::interrupt::remove_on_signal(home.path());
     let machine = Machine::new(&parts, Hardware::IntelIommu, home.path())?;
@@ -74,7 +74,7 @@ pub fn boot(built: &Path) -> Result<()> {
         seen |= line.starts_with(SEEN);
     })?;
     ensure!(seen, "not all of it was seen with systemd");
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The drop-in that a page gives: the last block of it that is a `[Service]`.
