@@ -35,6 +35,13 @@ impl Suite {
         directory.is_dir().then_some(directory)
     }
 
+    /// What is to be done, where there is no source.
+    #[must_use]
+    pub fn lacks_source(&self) -> Option<String> {
+        let there = self.source_directory().is_some_and(|place| place.is_dir());
+        (!there).then(|| self.missing())
+    }
+
     /// What is to be done where there is no source.
     #[must_use]
     pub fn missing(&self) -> String {

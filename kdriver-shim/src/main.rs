@@ -64,10 +64,15 @@ fn main() -> ExitCode {
         Ok(cards) => cards,
         Err(sentence) => return refused(&sentence),
     };
+    if let Err(error) =
+        (0u32..).zip(&cards.addresses).try_for_each(|(it, _)| cards.manifest(it).map(drop))
+    {
+        return refused(&format_args!("{error:#}"));
+    }
     if args.check_config {
-        return match check(&args, &cards) {
+        return match say_well(&args, &cards) {
             Ok(()) => ExitCode::from(exit::OK),
-            Err(error) => refused(&format_args!("{error:#}")),
+            Err(error) => refused(&error),
         };
     }
     let log = terminal::start_log(args.verbose);
@@ -75,8 +80,11 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::from(exit::OK),
         Err(error) => {
             terminal::complain("balboad", format_args!("{error:#}"));
-            let running = matches!(error.downcast_ref(), Some(Error::Running { .. }));
-            ExitCode::from(if running { exit::RUNNING } else { exit::FAILURE })
+            ExitCode::from(match error.downcast_ref() {
+                Some(Error::Running { .. }) => exit::RUNNING,
+                _ if error.is::<tunnel::Error>() => exit::USAGE,
+                _ => exit::FAILURE,
+            })
         }
     }
 }
@@ -88,18 +96,14 @@ fn describe(given: &Args) -> Option<std::io::Result<()>> {
 }
 
 /// Says that the configuration is well, as far as that can be known without cards.
-fn check(args: &Args, cards: &Cards) -> anyhow::Result<()> {
-    let (soft, count) = (cards.soft.len(), cards.addresses.len());
-    for number in (0u32..).take(count) {
-        cards.manifest(number)?;
-    }
+fn say_well(args: &Args, cards: &Cards) -> std::io::Result<()> {
+    let soft = cards.soft.len();
     let file = args.config.as_deref().unwrap_or(Path::new(""));
     let vfio = cards.vfio.len();
     terminal::say(format_args!(
         "{}: well; {soft} software cards, {vfio} behind VFIO\n",
         file.display()
-    ))?;
-    Ok(())
+    ))
 }
 
 /// What balboad was told by its command line, and what goes for it now.

@@ -8,7 +8,6 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
 use bitstreams::EngineKind;
 use nix::fcntl::OFlag;
 
@@ -22,19 +21,30 @@ const KEY_BYTES: usize = 16;
 /// Peers by their address, and what is shared with each.
 pub type Peers = BTreeMap<Ipv4Addr, [u8; KEY_BYTES]>;
 
-/// Why a file of peers is not taken.
+/// Why what was asked for a tunnel cannot be had.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {why}", path.display())]
-pub struct Error {
-    path: PathBuf,
-    why: String,
+pub enum Error {
+    /// A file of peers is not taken.
+    #[error("{}: {why}", path.display())]
+    Peers {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// An option is for published cards.
+    #[error("{option}: no card here has a published bitstream, and others do without")]
+    NoCard {
+        /// The option.
+        option: &'static str,
+    },
 }
 
 /// The other ends of tunnels: this balboad's own cards as published, by a key that nobody else has, and those that a file
-/// names. `flashed` says what drives a card that was flashed.
+/// names. `flashed` says what drives a card that was flashed; such cards may be flashed back, and so they may have none.
 ///
 /// # Errors
-/// With one sentence: a manifest's, the file's, or that an option is for published cards, and there is none.
+/// A manifest's, or [`Error`].
 pub fn peers(
     args: &Args,
     cards: &Cards,
@@ -47,10 +57,13 @@ pub fn peers(
         _ if args.lossy => "--lossy",
         _ => return Ok(peers),
     };
-    let mut published = Vec::new();
+    let (mut published, mut may_change) = (Vec::new(), false);
     for (number, address) in (0u32..).zip(&cards.addresses) {
         let engine = match flashed(number) {
-            Some(engine) => engine,
+            Some(engine) => {
+                may_change = true;
+                engine
+            }
             None => cards.manifest(number)?.engine,
         };
         if engine == EngineKind::Stock {
@@ -58,7 +71,11 @@ pub fn peers(
         }
     }
     if published.is_empty() {
-        bail!("{option}: no card here has a published bitstream, and others do without");
+        let error = Error::NoCard { option };
+        if !may_change {
+            return Err(error.into());
+        }
+        log::warn!("{error}");
     }
     if args.tunnel == Some(Tunnel::On) {
         let mut key = [0; KEY_BYTES];
@@ -69,7 +86,7 @@ pub fn peers(
         for (peer, key) in read(path)? {
             if peers.insert(peer, key).is_some() {
                 let why = format!("{peer} is a card of this balboad's");
-                return Err(Error { path: path.clone(), why }.into());
+                return Err(Error::Peers { path: path.clone(), why }.into());
             }
         }
     }
@@ -78,7 +95,7 @@ pub fn peers(
 
 /// Reads a file of peers, which nobody else can.
 fn read(path: &Path) -> Result<Peers, Error> {
-    let failed = |why: String| Error { path: path.into(), why };
+    let failed = |why: String| Error::Peers { path: path.into(), why };
     let unreadable = |error: std::io::Error| failed(format!("it cannot be read: {error}"));
     // A FIFO is not waited for.
     let options = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
@@ -160,6 +177,7 @@ mod tests {
         assert_eq!(peers(&[], None), Ok(0));
         assert_eq!(peers(&["--tunnel", "on"], Some(EngineKind::Stock)), Ok(1), "a flashed one");
         assert_eq!(peers(&["--tunnel", "on", "--soft-image", "stock"], None), Ok(2));
+        assert_eq!(peers(&["--tunnel", "on"], Some(EngineKind::Vqe)), Ok(0), "it may come back");
         let image = ["--tunnel", "on", "--soft-image", "stock"];
         assert_eq!(peers(&image, Some(EngineKind::Vqe)), Ok(1), "one was flashed to another");
     }

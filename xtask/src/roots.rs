@@ -77,6 +77,14 @@ pub fn parse(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("there are {}", known.map(|it| it.to_string()).join(", ")))
 }
 
+/// What is to be done where the source of a release is not there.
+pub fn missing(release: u32) -> Option<String> {
+    RELEASES.iter().find_map(|(number, origin)| match origin {
+        Origin::Source(source) if *number == release => source.lacks_source(),
+        _ => None,
+    })
+}
+
 /// Sees to it that the root of a release lies in the cache.
 ///
 /// # Errors

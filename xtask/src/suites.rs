@@ -39,10 +39,11 @@ const RECIPES: [Recipe; 3] = [
 /// How long a build may take.
 const BUILD: Duration = Duration::from_secs(60 * 60);
 
-/// Sees to it that the suites that cases need lie in the cache, built; says why where one cannot be.
+/// Sees to it that the suites that cases need lie in the cache, built; says what is to be done where the source of one
+/// is not there, nor what was built of it.
 ///
 /// # Errors
-/// When there is no cache, or packages are missing.
+/// When there is no cache, packages are missing, or a suite does not build.
 pub fn build<'a>(cases: impl Iterator<Item = &'a Case>) -> Result<()> {
     let needs = cases.flat_map(|case| case.needs.iter());
     let mut wanted: Vec<&Suite> = needs
@@ -55,8 +56,10 @@ pub fn build<'a>(cases: impl Iterator<Item = &'a Case>) -> Result<()> {
     }
     let cache = Cache::open("suites")?;
     for suite in wanted {
-        if let Err(error) = one(&cache, suite) {
-            report!("no {}: {error:#}", suite.name);
+        match suite.lacks_source() {
+            None => one(&cache, suite).with_context(|| suite.name)?,
+            Some(missing) if suite.built().is_none() => report!("no {}: {missing}", suite.name),
+            Some(_) => {}
         }
     }
     Ok(())
@@ -65,8 +68,7 @@ pub fn build<'a>(cases: impl Iterator<Item = &'a Case>) -> Result<()> {
 /// Builds a suite, unless it was from the same source.
 fn one(cache: &Cache, suite: &Suite) -> Result<()> {
     let recipe = RECIPES.iter().find(|it| it.name == suite.name).context("nobody knows how")?;
-    let source = suite.source_directory().filter(|place| place.is_dir());
-    let source = source.with_context(|| suite.missing())?;
+    let source = suite.source_directory().with_context(|| suite.missing())?;
     let release = source.join(recipe.tells_release);
     let release = fs::read_to_string(&release)
         .with_context(|| format!("{} is not {}", source.display(), suite.source))?;

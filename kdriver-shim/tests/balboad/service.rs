@@ -231,6 +231,28 @@ fn a_configuration_is_checked_without_a_card() {
 }
 
 #[test]
+fn what_is_found_wrong_at_the_start_ends_balboad_as_a_wrong_argument() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("balboad.toml");
+    for (text, sentence) in [
+        ("soft = 1\nmanifest = [\"/nonexistent\"]\n", "/nonexistent"),
+        ("soft = 1\nlossy = true\n", "--lossy: no card here has a published bitstream"),
+        (
+            "soft = 1\nsoft-image = [\"stock\"]\ntunnel-peers = \"/nonexistent\"\n",
+            "/nonexistent: it cannot be read",
+        ),
+    ] {
+        fs::write(&file, text).unwrap();
+        let state = root.path().join("state");
+        let output = configured(&file).arg("--state-dir").arg(&state).output().unwrap();
+        let why = String::from_utf8_lossy(&output.stderr);
+        let last = why.lines().last().unwrap_or_default();
+        assert!(last.contains(sentence), "{why}");
+        assert_eq!(output.status.code(), Some(2), "{why}");
+    }
+}
+
+#[test]
 fn a_socket_that_was_handed_over_is_served_and_left() {
     let root = tempfile::tempdir().unwrap();
     let state = root.path().join("state");

@@ -21,17 +21,18 @@ const PROGRAM: &str = "oldest-rustc";
 /// Type-checks everything.
 ///
 /// # Errors
-/// [`Lacking`] when the compiler cannot be had; what it finds.
+/// [`Lacking`] when the compiler cannot be had; that it is not what the manifest names; what it finds.
 pub fn check() -> Result<()> {
     let cache = Cache::open("rust")?;
     let compiler = compiler(&cache)
         .map_err(|error| Lacking(format!("Debian 13's rustc cannot be fetched: {error:#}")))?;
+    is_named(&compiler)?;
     // What it warns of is not looked at: newer compilers know better.
     let task = cargo("check --workspace --all-targets --locked --quiet").env("RUSTC", compiler);
     task.env("CARGO_TARGET_DIR", cache.place("target")).run()?.success().map(drop)
 }
 
-/// The compiler, unpacked once, and found to be what the manifest names.
+/// The compiler, unpacked once.
 fn compiler(cache: &Cache) -> Result<PathBuf> {
     let unpacked = cache.keep(SUITE, PACKAGE, |into| {
         let apt = Apt::open(cache.place("apt"), &[SUITE])?;
@@ -40,15 +41,19 @@ fn compiler(cache: &Cache) -> Result<PathBuf> {
         fs::write(&program, script(&cache.place(SUITE))?)?;
         Ok(fs::set_permissions(&program, Permissions::from_mode(0o755))?)
     })?;
-    let program = unpacked.join(PROGRAM);
-    let version = Task::new(&program).arg("--version").run()?.success()?.stdout;
+    Ok(unpacked.join(PROGRAM))
+}
+
+/// Whether a compiler is the one that the manifest names.
+fn is_named(compiler: &Path) -> Result<()> {
+    let version = Task::new(compiler).arg("--version").run()?.success()?.stdout;
     let named = manifests()?;
     ensure!(
         version.starts_with(&format!("rustc {named}.")),
-        "it is {}, and Cargo.toml has rust-version {named}",
+        "Debian 13 has {}, and Cargo.toml has rust-version {named}",
         version.trim_end()
     );
-    Ok(program)
+    Ok(())
 }
 
 /// Runs the compiler with its own loader and libraries, which are newer than this machine's may be.

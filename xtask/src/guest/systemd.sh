@@ -90,6 +90,8 @@ holds "and all goes on" is MainPID "$first"
 holds "with its programs" service balboa list
 kill -KILL "$first"
 soon "with a wrong one balboad is not started again" is ActiveState failed
+holds "but once, for the one that was killed" is NRestarts 1
+holds "and has said by its exit code that it is wrong" is ExecMainStatus 2
 cp /tmp/well.toml /etc/balboa/balboad.toml
 systemctl reset-failed balboad
 holds "it is mended" systemctl start balboad.socket
