@@ -91,20 +91,22 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
     }
 
     /// The page on the bus of the page at `va`, if a peer of the QP may reach memory in it: such of its domain as is open
-    /// to peers for anything. For hardware that looks at no key.
+    /// to peers for anything. For hardware that looks at no key. In SQD peers reach it as ever.
     #[must_use]
     pub fn remote_page(&self, qpn: u32, va: u64) -> Option<u64> {
         let qp = self.qps.get(&qpn)?;
-        let receives = matches!(qp.state, QpState::Rtr | QpState::Rts);
+        let receives = matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
         let rights = [Access::REMOTE_WRITE, Access::REMOTE_READ];
         let mut rights = rights.into_iter().filter(|right| receives && qp.access.contains(*right));
         rights.find_map(|right| self.keys.page_of(qp.pdn, Place::Va(va), right))
     }
 
-    /// Whether memory of the QP's domain lies in the page at `iova` on the bus, for what it sends and READs.
+    /// Whether memory of the QP's domain lies in the page at `iova` on the bus, for what it sends and READs:
+    /// in SQD what was begun goes on.
     #[must_use]
     pub fn is_local_page(&self, qpn: u32, iova: u64) -> bool {
-        let qp = self.qps.get(&qpn).filter(|qp| qp.state == QpState::Rts);
+        let sends = |qp: &&Qp<M>| matches!(qp.state, QpState::Rts | QpState::Sqd);
+        let qp = self.qps.get(&qpn).filter(sends);
         let found = |qp: &Qp<M>| self.keys.page_of(qp.pdn, Place::Iova(iova), Access::empty());
         qp.and_then(found).is_some()
     }

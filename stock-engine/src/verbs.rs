@@ -22,6 +22,8 @@ impl Qp {
     pub(crate) fn fail(&mut self) {
         self.messages.clear();
         self.whole = 0;
+        // What is flushed was not drained.
+        self.tells_drained = false;
         self.attributes.state = QpState::Err;
     }
 }

@@ -164,7 +164,7 @@ fn who_can_post_nothing_for_a_second_fails_and_its_number_does_not_rest() {
 #[test]
 fn in_sqd_what_was_begun_is_finished_and_nothing_begins() {
     let mut net = Net::new(9);
-    let [a, _] = net.connect();
+    let [a, b] = net.connect();
     let drained = |net: &Net| {
         let is_drained = |(side, event): &&(usize, TransportEvent)| {
             let wanted = TransportEvent::Async { qpn: a, event: QpEvent::SqDrained };
@@ -194,6 +194,14 @@ fn in_sqd_what_was_begun_is_finished_and_nothing_begins() {
     net.drain(0, a, false);
     net.run(100 * MS);
     assert_eq!((net.completed[&(0, a)], net.failed.len()), (30, 0));
+    // What ends by a failure was not drained.
+    net.silence(&[a, b]);
+    net.submit(0, a, false, 0, 1 << 12).unwrap();
+    net.run(5_000);
+    net.drain(0, a, true);
+    assert!(net.is_draining(0, a));
+    net.run(2_000 * MS);
+    assert_eq!((net.failed.len(), drained(&net)), (1, 2));
 }
 
 #[test]
