@@ -8,27 +8,18 @@
 //! A thread that could go on, had it a processor, waits for no program: it is left its copy, however long
 //! others have the processors.
 //!
-//! How long is too long: [`PATIENCE`], which others have to bear once, and half of what it was before
-//! for each further process, so that many of them take no more from others than twice as much
-//! and some milliseconds each. A minute without any makes it twice as long again.
+//! How long is too long: [`Patience`] knows, and another look finds the thread in the same copy.
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use hostmem::{Holder, Liveness, SharedMapping, Sight, Watch};
+use hostmem::{Holder, Liveness, Patience, SharedMapping, Sight, Watch};
 use nix::unistd::{Pid, gettid};
 
 use crate::Error;
 use crate::run::{self, CardThread};
 use crate::thread_page;
-
-/// How long a copy may take before the cards are taken from its thread; twice as long at most.
-const PATIENCE: Duration = Duration::from_millis(200);
-/// The shortest that becomes.
-const LEAST_PATIENCE: Duration = Duration::from_millis(5);
-/// How long without a copy that did not return makes it twice as long again.
-const FORGIVEN: Duration = Duration::from_secs(60);
 
 /// Starts the thread that runs the cards, looks after it, and returns when it has ended.
 ///
@@ -114,38 +105,6 @@ fn replace(watch: &Watch<CardThread>, call: u64) -> Option<Pid> {
     }
 }
 
-/// How long a copy may take.
-#[derive(Debug)]
-struct Patience {
-    limit: Duration,
-    /// When it was tried last, or has grown again.
-    tried: Option<Instant>,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self { limit: PATIENCE, tried: None }
-    }
-}
-
-impl Patience {
-    fn now(&mut self, now: Instant) -> Duration {
-        while let Some(tried) = self.tried {
-            let Some(rested) = tried.checked_add(FORGIVEN).filter(|rested| *rested <= now) else {
-                break;
-            };
-            self.limit = self.limit.saturating_mul(2).min(PATIENCE);
-            self.tried = (self.limit < PATIENCE).then_some(rested);
-        }
-        self.limit
-    }
-
-    fn was_tried(&mut self, now: Instant) {
-        self.limit = self.limit.checked_div(2).unwrap_or_default().max(LEAST_PATIENCE);
-        self.tried = Some(now);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
@@ -216,25 +175,8 @@ mod tests {
     #[test]
     fn cards_stay_with_a_thread_that_could_go_on() {
         let begun = Instant::now();
-        let spin = move || while begun.elapsed() < 4 * PATIENCE {};
+        let long = 4 * Patience::default().now(begun);
+        let spin = move || while begun.elapsed() < long {};
         assert!(!are_taken_from(spin, |ask| ask()));
-    }
-
-    #[test]
-    fn patience_gets_shorter_with_each_trial_and_comes_back() {
-        let mut patience = Patience::default();
-        let begun = Instant::now();
-        assert_eq!(patience.now(begun), PATIENCE);
-        let mut spent = Duration::ZERO;
-        for _ in 0..100 {
-            spent += patience.now(begun);
-            patience.was_tried(begun);
-        }
-        assert!(spent < 2 * PATIENCE + 100 * LEAST_PATIENCE, "{spent:?}");
-        assert_eq!(patience.now(begun), LEAST_PATIENCE);
-        assert_eq!(patience.now(begun + FORGIVEN), 2 * LEAST_PATIENCE);
-        assert_eq!(patience.now(begun + 3 * FORGIVEN), 8 * LEAST_PATIENCE);
-        assert_eq!(patience.now(begun + 60 * FORGIVEN), PATIENCE);
-        assert_eq!(patience.tried, None);
     }
 }

@@ -1,25 +1,32 @@
 //! Copies from programs and to them, by a thread aside: their memory may be of a file system that does not answer, or of a
 //! `userfaultfd`, and then nothing ends the copy.
 //!
-//! Whoever has one made waits for it, with the engine that it holds. Where the thread sleeps in it for too long it is left
-//! behind, and the memory of that process is reached no more; so a process costs the others that time once.
+//! Whoever has one made waits for it, with the engine that it holds. Where the thread sleeps in it for too long
+//! ([`Patience`]), or has slept too much for one process within a minute, it is left behind, and that memory is reached no
+//! more. A thread that could go on, had it a processor, is waited for.
 
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::os::unix::fs::FileExt as _;
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hostmem::process::{read_vectored, write_vectored};
-use hostmem::{RemoteProcess, RemoteRange};
+use hostmem::{Patience, RemoteProcess, RemoteRange};
 
 use crate::backend::CardBackend;
 use crate::error::Error;
 use crate::lock::lock;
 
-/// How long a copy is waited for between two looks at its thread, and how many looks may find that it sleeps.
+/// How long a copy is waited for between two looks at its thread, at most.
 const LOOK: Duration = Duration::from_millis(20);
-const LOOKS: u32 = 15;
+/// How long a copy is waited for, whatever its thread does.
+const LONGEST: Duration = Duration::from_secs(10);
+/// How long copies may sleep for one process within [`ACCOUNT`]: memory that answers, but each time late.
+const SLEEP: Duration = Duration::from_secs(2);
+const ACCOUNT: Duration = Duration::from_secs(60);
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,17 +61,20 @@ impl Load {
 struct Lane {
     loads: mpsc::Sender<Load>,
     done: mpsc::Receiver<Option<Vec<u8>>>,
-    thread: Arc<AtomicI32>,
+    /// What the kernel says of the thread, as soon as that runs.
+    stat: Arc<OnceLock<File>>,
 }
 
 impl Lane {
     fn start(card: u32, carry: fn(Load) -> Option<Vec<u8>>) -> Result<Self, Error> {
         let (loads, taken) = mpsc::channel::<Load>();
         let (carried, done) = mpsc::channel();
-        let thread = Arc::new(AtomicI32::new(0));
-        let own = Arc::clone(&thread);
+        let stat = Arc::new(OnceLock::new());
+        let own = Arc::clone(&stat);
         let run = move || {
-            own.store(nix::unistd::gettid().as_raw(), Ordering::Release);
+            if let Ok(file) = File::open("/proc/thread-self/stat") {
+                let _ = own.set(file);
+            }
             while let Ok(load) = taken.recv() {
                 // Who was left behind finds nobody.
                 if carried.send(carry(load)).is_err() {
@@ -76,16 +86,20 @@ impl Lane {
         spawned.map_err(|error| {
             Error::Backend(format!("a thread for copies of balboa{card}: {error}"))
         })?;
-        Ok(Self { loads, done, thread })
+        Ok(Self { loads, done, stat })
     }
 
-    /// Whether the thread waits for something else than a processor.
+    /// Whether the thread waits for something else than a processor, as far as is known.
     fn sleeps(&self) -> bool {
-        let number = self.thread.load(Ordering::Acquire);
-        let state = std::fs::read_to_string(format!("/proc/self/task/{number}/stat"));
-        // Behind the name, which is in parentheses and may have some.
-        let state = state.ok().and_then(|text| text.rsplit(')').next()?.trim().chars().next());
-        state.is_some_and(|state| state != 'R')
+        let state = || {
+            let mut text = [0; 64];
+            let length = self.stat.get()?.read_at(&mut text, 0).ok()?;
+            let text = text.get(..length)?;
+            // Behind the name, which is in parentheses and may have some.
+            let end = text.iter().rposition(|&byte| byte == b')')?;
+            text.get(end.checked_add(2)?).copied()
+        };
+        state() != Some(b'R')
     }
 }
 
@@ -94,8 +108,27 @@ pub(super) struct Porter {
     card: u32,
     below: Arc<dyn CardBackend>,
     lane: Mutex<Option<Lane>>,
+    sleep: Mutex<Sleep>,
     /// Makes a copy; another one in tests.
     copy: fn(Load) -> Option<Vec<u8>>,
+}
+
+/// How long copies have slept.
+#[derive(Default)]
+struct Sleep {
+    patience: Patience,
+    /// By process: since when that is counted, and how long.
+    accounts: BTreeMap<i32, (Instant, Duration)>,
+}
+
+impl Sleep {
+    /// Notes that a copy for a process slept; whether it may go on to.
+    fn count(&mut self, process: i32, slept: Duration, now: Instant) -> bool {
+        self.accounts.retain(|_, (since, _)| now.saturating_duration_since(*since) < ACCOUNT);
+        let (_, sum) = self.accounts.entry(process).or_insert((now, Duration::ZERO));
+        *sum = sum.saturating_add(slept);
+        *sum < SLEEP
+    }
 }
 
 impl std::fmt::Debug for Porter {
@@ -106,7 +139,7 @@ impl std::fmt::Debug for Porter {
 
 impl Porter {
     pub(super) fn new(card: u32, below: Arc<dyn CardBackend>) -> Self {
-        Self { card, below, lane: Mutex::default(), copy: Load::carry }
+        Self { card, below, lane: Mutex::default(), sleep: Mutex::default(), copy: Load::carry }
     }
 
     /// Copies bytes between here and a process's range; they come back, unless some were not copied.
@@ -133,22 +166,13 @@ impl Porter {
             },
         };
         lane.loads.send(Load { process: Arc::clone(process), range, way, bytes }).ok()?;
-        let mut slept = 0u32;
-        loop {
-            match lane.done.recv_timeout(LOOK) {
-                Ok(carried) => {
-                    *place = Some(lane);
-                    return carried;
-                }
-                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
-                Err(mpsc::RecvTimeoutError::Timeout) if lane.sleeps() => {
-                    slept = slept.saturating_add(1);
-                    if slept >= LOOKS {
-                        break;
-                    }
-                }
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
+        match self.wait(&lane, process) {
+            Ok(carried) => {
+                *place = Some(lane);
+                return carried;
             }
+            Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
         log::warn!("memory of process {} does not answer; it is reached no more", process.pid());
         process.give_up();
@@ -157,6 +181,36 @@ impl Porter {
             let _ = nix::unistd::write(told, &1u64.to_ne_bytes());
         }
         None
+    }
+
+    /// Waits for a copy as long as it may take.
+    fn wait(
+        &self,
+        lane: &Lane,
+        process: &RemoteProcess,
+    ) -> Result<Option<Vec<u8>>, mpsc::RecvTimeoutError> {
+        let begun = Instant::now();
+        let (mut patience, mut slept) = (None, Duration::ZERO);
+        let mut look = LOOK;
+        loop {
+            match lane.done.recv_timeout(look) {
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                told => return told,
+            }
+            let now = Instant::now();
+            let mut sleep = lock(&self.sleep);
+            let limit = *patience.get_or_insert_with(|| sleep.patience.now(now));
+            let mut goes_on = now.saturating_duration_since(begun) < LONGEST;
+            if lane.sleeps() {
+                slept = slept.saturating_add(look);
+                goes_on &= sleep.count(process.pid().as_raw(), look, now) && slept < limit;
+            }
+            if !goes_on {
+                sleep.patience.was_tried(now);
+                return Err(mpsc::RecvTimeoutError::Timeout);
+            }
+            look = LOOK.min(limit);
+        }
     }
 }
 
@@ -184,6 +238,18 @@ mod tests {
             }
         }
         load.carry()
+    }
+
+    #[test]
+    fn who_answers_late_too_often_within_a_minute_is_left_behind() {
+        let (mut sleep, begun) = (Sleep::default(), Instant::now());
+        let (late, looks) = (7, 100);
+        for look in 1..looks {
+            assert!(sleep.count(late, LOOK, begun), "{look}");
+        }
+        assert!(!sleep.count(late, LOOK, begun) && sleep.count(8, LOOK, begun));
+        assert!(sleep.count(late, LOOK, begun + ACCOUNT), "it is counted anew");
+        assert_eq!(sleep.accounts.len(), 1, "who is quiet is forgotten");
     }
 
     #[test]
