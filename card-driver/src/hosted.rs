@@ -426,7 +426,7 @@ impl CardBackend for Hosted {
     fn port_counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.shared.below.port_counters();
         let mut sums = [0u64; 9];
-        let mut stuck = 0u64;
+        let (mut stuck, mut unanswered, mut answered) = (0u64, 0, 0);
         for core in &self.shared.cores {
             let core = lock(core);
             let (tally, (conflicts, sinkings)) = (core.carrier.posts.tally(), core.pages.counts());
@@ -443,6 +443,8 @@ impl CardBackend for Hosted {
                 tunnel.turnovers,
             ];
             stuck = stuck.saturating_add(tally.stuck);
+            unanswered = tally.unanswered.max(unanswered);
+            answered = tally.answered.max(answered);
             for (sum, value) in sums.iter_mut().zip(values) {
                 *sum = sum.saturating_add(value);
             }
@@ -460,7 +462,10 @@ impl CardBackend for Hosted {
         ];
         counters.extend(names.into_iter().zip(sums));
         let [_, _, quarantined, ..] = sums;
-        let wants_reset = stuck > 0 || quarantined > 0 && self.shared.reception_stood();
+        // Where peers are gone and the card does not stand, its next answer takes that back.
+        let nobody_answers = unanswered > answered;
+        let stood = quarantined > 0 && self.shared.reception_stood();
+        let wants_reset = stuck > 0 || nobody_answers || stood;
         counters.push(("engine_wants_reset", wants_reset.into()));
         counters
     }

@@ -166,6 +166,10 @@ pub struct Tally {
     pub refused: u64,
     /// QPs that failed because the card took no post of them.
     pub stuck: u64,
+    /// When a QP was given up last that got no answer.
+    pub unanswered: u64,
+    /// When anything was answered last.
+    pub answered: u64,
 }
 
 /// The QPs of a vFPGA, and what they have out.
@@ -435,6 +439,7 @@ impl<R: Registers> Posts<R> {
                 watchdog / 1_000_000
             );
             space.lost = Some(Status::RetryExceeded);
+            self.tally.unanswered = now;
             return true;
         }
         if ended as usize > space.out.len() {
@@ -442,6 +447,7 @@ impl<R: Registers> Posts<R> {
             return true;
         }
         (space.seen, space.progress) = (counter, now);
+        self.tally.answered = now;
         let mut complete = 0u64;
         for _ in 0..ended {
             let Some(out) = space.out.pop_front() else { break };

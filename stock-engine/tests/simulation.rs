@@ -256,7 +256,13 @@ fn a_silent_peer_costs_its_own_queue_pair_and_nobody_elses() {
     net.run(1_000 * MS);
     assert_eq!(net.failed[&(0, dead)], Status::RetryExceeded);
     assert_eq!(net.failed[&(0, reader)], Status::RetryExceeded);
-    assert_eq!(net.nodes[0].posts.tally().quarantined, 2);
+    let tally = net.nodes[0].posts.tally();
+    assert_eq!(tally.quarantined, 2);
+    assert!(tally.unanswered > tally.answered, "nobody has answered since");
+    net.submit(0, alive, false, 0, 64).unwrap();
+    net.run(MS);
+    let tally = net.nodes[0].posts.tally();
+    assert!(tally.unanswered < tally.answered, "the card does not stand");
     assert!(net.nodes[0].posts.tally().lost_reads <= 2, "a dead peer keeps no more");
     assert_eq!(net.submit(0, dead, false, 0, 64), Err(TransportError::WrongState));
     // Their numbers rest, and others are to be had.
