@@ -1,7 +1,7 @@
 //! Posts and their ends: what goes into the command queue of a vFPGA, whose turn it is, and what the counters say.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fpga_regs::coyote::vfpga::{self as v, Command, CommandQueue, CompletionCounters, Stream};
@@ -51,6 +51,8 @@ pub struct Budget {
     out: Arc<AtomicU32>,
     /// Packets that dead peers keep in the card's lists.
     kept: Arc<AtomicU32>,
+    /// When a dead peer was last given up.
+    given_up: Arc<AtomicU64>,
 }
 
 impl Budget {
@@ -74,7 +76,8 @@ impl Budget {
     }
 
     /// Takes note that packets are on their way no more, and that the card keeps them all the same.
-    fn keep(&self, packets: u8) {
+    fn keep(&self, now: u64, packets: u8) {
+        self.given_up.fetch_max(now, Ordering::Relaxed);
         self.give(packets);
         self.kept.fetch_add(packets.into(), Ordering::Relaxed);
     }
@@ -354,7 +357,7 @@ impl<R: Registers> Posts<R> {
         let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return };
         let Some(status) = space.lost.filter(|_| !space.buried) else { return };
         space.buried = true;
-        self.budget.keep(space.packets);
+        self.budget.keep(self.looked, space.packets);
         self.tally.quarantined = self.tally.quarantined.saturating_add(1);
         if space.kind == Some(Kind::Read) {
             let lost = u64::from(space.requests);
@@ -375,6 +378,7 @@ impl<R: Registers> Posts<R> {
     /// Looks at the counters and posts what may be posted; `true` if there was anything.
     pub fn advance(&mut self, now: u64, locate: &mut impl Locate) -> bool {
         let mut did = false;
+        self.heed();
         self.pardon(now);
         for ctid in 0..CTIDS {
             did |= self.count(now, ctid);
@@ -383,6 +387,15 @@ impl<R: Registers> Posts<R> {
             did |= self.tell_drained(ctid);
         }
         did | self.post_all(now, locate)
+    }
+
+    /// Gives those who wait with nothing out their time anew where a dead peer was given up, in any vFPGA: dead ones may
+    /// come after each other in what all share, and only when there was none for long does the card stand.
+    fn heed(&mut self) {
+        let given_up = self.budget.given_up.load(Ordering::Relaxed);
+        for space in self.spaces.iter_mut().filter(|space| space.out.is_empty()) {
+            space.progress = space.progress.max(given_up);
+        }
     }
 
     /// Takes time in which nobody looked for nobody's silence: this process may have been stopped, and its peers with it.
@@ -474,8 +487,8 @@ impl<R: Registers> Posts<R> {
         true
     }
 
-    /// Gives up a QP that has nothing out, and could post nothing for twice as long as a peer may be silent: whoever else
-    /// was in its way has been given up by then, so that the card stands.
+    /// Gives up a QP that has nothing out, and could post nothing for twice as long as a peer may be silent, though nobody
+    /// else was given up in that time: then nobody else is in its way, and the card stands.
     fn fail_waiting(&mut self, now: u64, ctid: u8) -> bool {
         let limit = self.settings.watchdog.saturating_mul(2);
         let Some(space) = self.spaces.get_mut(usize::from(ctid)) else { return false };

@@ -136,7 +136,7 @@ fn where_a_gap_stops_a_card_every_queue_pair_that_waits_fails_within_a_second() 
 }
 
 #[test]
-fn who_can_post_nothing_for_a_second_fails_and_its_number_does_not_rest() {
+fn who_can_post_nothing_for_a_second_after_dead_ones_fails_and_its_number_does_not_rest() {
     let mut net = Net::new(10);
     let qps: Vec<_> = (0..5).map(|_| net.connect()).collect();
     for &[a, _] in &qps {
@@ -155,10 +155,38 @@ fn who_can_post_nothing_for_a_second_fails_and_its_number_does_not_rest() {
     net.run(900 * MS);
     assert_eq!((net.nodes[0].posts.tally().lost_reads, net.failed.len()), (8, 4));
     let [last, _] = qps[4];
+    net.run(500 * MS);
+    assert!(!net.failed.contains_key(&(0, last)), "the four have only just been given up");
     net.run(120 * MS);
     assert_eq!(net.failed.get(&(0, last)), Some(&Status::RetryExceeded));
     let tally = net.nodes[0].posts.tally();
     assert_eq!((tally.quarantined, tally.stuck), (4, 1));
+}
+
+#[test]
+fn dead_queue_pairs_that_come_after_each_other_fail_nobody_who_waits_behind_them() {
+    let mut net = Net::new(15);
+    let qps: Vec<_> = (0..25).map(|_| net.connect()).collect();
+    for &[a, _] in &qps {
+        net.submit(0, a, false, 0, 64).unwrap();
+    }
+    net.run(50 * MS);
+    assert_eq!(net.completed.len(), 25);
+    let dead: Vec<_> = qps.iter().take(24).map(|[a, _]| *a).collect();
+    net.silence(&dead);
+    // Each takes four of the card's 32 packets, and keeps them for half a second: three rows of eight.
+    for &[a, _] in &qps {
+        for _ in 0..4 {
+            net.submit(0, a, false, 0, 1 << 16).unwrap();
+        }
+    }
+    net.run(1_400 * MS);
+    let [last, _] = qps[24];
+    assert_eq!((net.failed.len(), net.completed[&(0, last)]), (16, 1), "it has to wait for long");
+    net.run(1_000 * MS);
+    assert_eq!((net.failed.len(), net.completed[&(0, last)]), (24, 5));
+    let tally = net.nodes[0].posts.tally();
+    assert_eq!((tally.quarantined, tally.stuck), (24, 0));
 }
 
 #[test]
