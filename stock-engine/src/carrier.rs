@@ -9,8 +9,9 @@ use fpga_regs::engine::tunnel::{SLOT_BYTES, ring_address};
 use queue_engine::{LocalGid, Message, Transport, TransportError, TransportEvent};
 use tunnel::{End, Host, Step};
 
+use crate::local::Local;
 use crate::param::{CTIDS, STAGED, TURN};
-use crate::posts::{Local, Locate, Posts, Registers};
+use crate::posts::{Locate, Posts, Registers};
 
 /// Memory of rings, and of what becomes of their slots.
 pub trait Memory: Locate + Host {
@@ -45,14 +46,6 @@ struct Tunnelled {
     first: [u32; 2],
     /// Its peer is on the same card, which has no part in it.
     local: Option<Local>,
-}
-
-impl Tunnelled {
-    /// The peer's QPN, if its ring takes slots without the card.
-    fn beside(&self, qpn: u32) -> Option<u32> {
-        let peer = self.end.peer();
-        self.local.as_ref().is_some_and(|local| local.takes(peer, qpn)).then_some(peer)
-    }
 }
 
 /// The transport of a vFPGA.
@@ -215,21 +208,22 @@ impl<R: Registers> Carrier<R> {
             did = true;
         }
         it.end.advance(now, it.acknowledged == it.staged);
-        let beside = it.beside(qpn);
+        let peer = it.end.peer();
         // Until its peer is ready nothing is sent, as a card's packets would be answered by nobody.
-        let may_send = it.local.is_none() || beside.is_some();
+        let may_send = it.local.as_ref().is_none_or(|local| local.takes(peer, qpn));
         while may_send && it.staged.wrapping_sub(it.acknowledged) < STAGED.into() {
             let replies = it.end.has_replies();
             let quiet = it.acknowledged == it.staged;
             match it.end.next(now, quiet, memory, slot) {
                 Step::Slot(place) => {
-                    if let Some(peer) = beside {
-                        memory.deliver(peer, place, slot);
+                    if let Some(local) = &it.local {
+                        // What was copied meanwhile may have been waited for, and the peer may have gone: the slot then, too.
+                        local.deliver(peer, qpn, || memory.deliver(peer, place, slot));
                         it.acknowledged = it.acknowledged.wrapping_add(1);
                     } else {
                         let number = (it.staged as u8).wrapping_rem(STAGED);
                         let local = memory.stage(ctid, number, slot);
-                        let ring = ring_address((it.end.peer() & 0x3f) as u8);
+                        let ring = ring_address((peer & 0x3f) as u8);
                         let remote = ring.saturating_add(place as u64);
                         let length = u32::try_from(slot.len()).unwrap_or(u32::MAX);
                         if !posts.post(now, ctid, local, remote, length) {

@@ -20,6 +20,7 @@
 )]
 
 mod carrier;
+mod local;
 mod pages;
 pub mod param;
 mod posts;
@@ -27,8 +28,9 @@ mod space;
 mod verbs;
 
 pub use carrier::{Carrier, Memory, TunnelTally};
+pub use local::Local;
 pub use pages::{Gone, Pages};
-pub use posts::{Budget, Local, Locate, Posts, Registers, Settings, Tally};
+pub use posts::{Budget, Locate, Posts, Registers, Settings, Tally};
 pub use tunnel::{Host, Key};
 
 /// The address by which a QP's posts name local memory that the card's bus has at `iova`: no program has memory there.

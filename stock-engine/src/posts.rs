@@ -1,8 +1,8 @@
 //! Posts and their ends: what goes into the command queue of a vFPGA, whose turn it is, and what the counters say.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fpga_regs::coyote::vfpga::{self as v, Command, CommandQueue, CompletionCounters, Stream};
 use fpga_regs::engine::cqe::Status;
@@ -12,6 +12,7 @@ use fpga_regs::engine::tunnel::TURNOVER;
 use queue_engine::{TransportEvent, Unreachable};
 use tunnel::{Key, Names, Pace};
 
+use crate::local::Local;
 use crate::param::{
     BOUNCES, CTIDS, GAP, KEPT, LEFT_TO_OTHERS, ON_THE_WAY, PACKET, QUEUED, READ_POST, READS,
     READS_OF_QP, REPEATS, SHARE, WATCHDOG, WINDOW, WRITE_POST,
@@ -80,43 +81,6 @@ impl Budget {
         self.given_up.fetch_max(now, Ordering::Relaxed);
         self.give(packets);
         self.kept.fetch_add(packets.into(), Ordering::Relaxed);
-    }
-}
-
-/// What the vFPGAs of a card share of QPs whose peer is on the same card: no packet of theirs leaves it.
-#[derive(Clone, Debug)]
-pub struct Local {
-    /// The key of their slots.
-    pub(crate) key: Key,
-    /// QPs whose rings take slots, by their number, and whose.
-    ends: Arc<Mutex<BTreeMap<u32, u32>>>,
-}
-
-impl Local {
-    /// Of a card, with a key that nobody else has.
-    #[must_use]
-    pub fn new(key: Key) -> Self {
-        Self { key, ends: Arc::default() }
-    }
-
-    fn ends(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
-        // Nobody leaves it in the middle of a change.
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A QP's ring takes the slots of another one's.
-    pub(crate) fn open(&self, qpn: u32, peer: u32) {
-        self.ends().insert(qpn, peer);
-    }
-
-    /// A QP's ring takes no slots any more.
-    pub(crate) fn close(&self, qpn: u32) {
-        self.ends().remove(&qpn);
-    }
-
-    /// Whether a QP's ring takes the slots of another one's.
-    pub(crate) fn takes(&self, qpn: u32, from: u32) -> bool {
-        self.ends().get(&qpn) == Some(&from)
     }
 }
 

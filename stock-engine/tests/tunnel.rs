@@ -442,6 +442,47 @@ fn nobody_writes_into_the_ring_of_another_pair_of_the_card() {
 }
 
 #[test]
+fn what_a_connection_held_back_is_no_slot_of_the_next_one_between_the_same_queue_pairs() {
+    let mut net = Net::new(16, TURNOVER);
+    let [a, b] = [net.create(0), net.create(0)];
+    net.attach_beside(0, a, b);
+    net.attach_beside(0, b, a);
+    // More than the ring holds, each to a place of its own.
+    let submit = |net: &mut Net, messages: std::ops::Range<u64>, byte: u8| {
+        for message in messages {
+            net.submit(0, a, write(message * 8, None), &[byte; 8]).unwrap();
+        }
+    };
+    submit(&mut net, 0..60, 1);
+    while net.nodes[0].carrier.tally().taken == 0 {
+        net.run(5_000);
+    }
+    let before = net.nodes[0].carrier.tally();
+    assert!(before.taken < before.sent && before.sent < 60, "{before:?}");
+    // The keys of all connections are the same, by the same first numbers.
+    net.reset(0, b);
+    net.program(0, b).open.fill(0);
+    net.attach_beside(0, b, a);
+    net.submit(0, b, write(0, None), &[3; 8]).unwrap();
+    net.run(MS);
+    net.reset(0, a);
+    net.program(0, a).open.fill(0);
+    net.program(0, a).events.clear();
+    net.attach_beside(0, a, b);
+    submit(&mut net, 0..28, 2);
+    net.run(10 * MS);
+    assert_eq!(net.program(0, a).completed(), 28, "{:?}", net.program(0, a).events);
+    assert_eq!(net.program(0, b).completed(), 1, "{:?}", net.program(0, b).events);
+    assert!(net.program(0, a).open[..9] == [3, 3, 3, 3, 3, 3, 3, 3, 0]);
+    let open = net.program(0, b).open.clone();
+    assert!(open[..28 * 8].iter().all(|byte| *byte == 2));
+    assert!(open[28 * 8..].iter().all(|byte| *byte == 0), "it was not sent again");
+    submit(&mut net, 28..60, 4);
+    net.run(10 * MS);
+    assert_eq!(net.program(0, a).completed(), 60, "{:?}", net.program(0, a).events);
+}
+
+#[test]
 fn memory_that_goes_during_a_transfer_ends_its_queue_pair_and_harms_no_card() {
     for (operation, bytes) in [(write(0, None), 100_000), (read(0), 100_000)] {
         let mut net = Net::new(13, TURNOVER);

@@ -337,6 +337,12 @@ impl Net {
         self.attach(side, qpn, &attributes, true);
     }
 
+    /// Brings a QP to RESET.
+    pub fn reset(&mut self, side: usize, qpn: u32) {
+        let change = Attributes { mask: M::STATE, state: QpState::Reset, ..Attributes::default() };
+        self.nodes[side].carrier.modify_qp(self.now, qpn, &change).unwrap();
+    }
+
     /// Brings a QP to RTR, or to RTS if it sends, with what is named of its peer.
     fn attach(&mut self, side: usize, qpn: u32, peer: &Attributes, sends: bool) {
         let all = Attributes {
