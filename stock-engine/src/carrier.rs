@@ -267,7 +267,8 @@ impl<R: Registers> Carrier<R> {
         match (state, attributes) {
             (QpState::Rtr, Some(attributes)) => {
                 *place = names.map(|names| {
-                    let end = End::new(now, qpn, names, &attributes, self.posts.pace());
+                    let pace = self.posts.pace(local.is_some());
+                    let end = End::new(now, qpn, names, &attributes, pace);
                     let (staged, acknowledged, answers, cleared) = Default::default();
                     let first = names.first_psns();
                     Tunnelled { end, cleared, staged, acknowledged, answers, first, local }

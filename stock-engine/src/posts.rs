@@ -249,10 +249,10 @@ impl<R: Registers> Posts<R> {
         self.settings.local.clone().filter(|_| is_own)
     }
 
-    /// What ends of the tunnel are told of time.
-    pub(crate) fn pace(&self) -> Pace {
+    /// What ends of the tunnel are told of time; nothing of those repeats whose peer is on the same card.
+    pub(crate) fn pace(&self, local: bool) -> Pace {
         let Settings { watchdog, turnover, lossy, .. } = self.settings;
-        Pace { watchdog, between: turnover, rest: if lossy { REPEATS } else { 0 } }
+        Pace { watchdog, between: turnover, rest: if lossy && !local { REPEATS } else { 0 } }
     }
 
     /// The address space of a QP.

@@ -22,6 +22,7 @@ use fpga_regs::engine::event::QpEvent;
 use fpga_regs::engine::tunnel::{SLOTS, TURNOVER, place_of};
 use fpga_regs::engine::wqe::AtomicOperation;
 use queue_engine::{Operation, ReceiveKind, ReceivedMessage, TransportError, TransportEvent};
+use stock_engine::param::{REPEATS, WATCHDOG};
 use trial::rng::Rng;
 
 const MS: u64 = 1_000_000;
@@ -330,7 +331,7 @@ fn in_sqd_what_was_begun_is_finished_and_nothing_begins() {
 #[test]
 fn one_packet_at_a_time_gets_through_a_cable_that_loses() {
     for seed in 0..3 {
-        let mut net = Net::lossy(seed, 20);
+        let mut net = Net::lossy(seed, 20, WATCHDOG);
         net.loss = 500;
         let pairs: Vec<_> = (0..3).map(|_| net.connect(7, true)).collect();
         for pair in &pairs {
@@ -353,6 +354,41 @@ fn one_packet_at_a_time_gets_through_a_cable_that_loses() {
             }
         }
     }
+}
+
+#[test]
+fn a_turnover_that_waits_for_repetitions_fails_nobody_with_the_shortest_watchdog() {
+    let mut net = Net::lossy(17, 10, REPEATS);
+    let pair = net.connect(7, true);
+    for side in [0, 1] {
+        net.submit(side, pair[side], write(0, None), &[side as u8 | 0x80; 100_000]).unwrap();
+    }
+    net.run(10_000 * MS);
+    for side in [0, 1] {
+        let own = net.program(side, pair[side]);
+        assert_eq!(own.events, [TransportEvent::Completed { qpn: pair[side], count: 1 }]);
+        assert!(
+            net.program(1 - side, pair[1 - side]).open[..100_000] == [side as u8 | 0x80; 100_000]
+        );
+        assert!(net.nodes[side].carrier.tally().turnovers >= 2);
+    }
+    // A silent peer is found out all the same.
+    net.nodes[1].stands = true;
+    net.submit(0, pair[0], write(0, None), &[1; 8]).unwrap();
+    net.run(3 * REPEATS + 100 * MS);
+    let failed = TransportEvent::Failed { qpn: pair[0], status: Status::RetryExceeded };
+    assert_eq!(net.program(0, pair[0]).events.last(), Some(&failed));
+}
+
+#[test]
+fn queue_pairs_of_one_card_do_not_rest_for_repetitions_that_no_card_makes() {
+    let mut net = Net::lossy(18, 10, WATCHDOG);
+    let pair = [net.create(0), net.create(0)];
+    net.join([0, 0], pair, 7, true);
+    net.submit(0, pair[0], write(0, None), &[1; 100_000]).unwrap();
+    // Two turnovers at least, each with less than a rest.
+    net.run(REPEATS);
+    assert_eq!(net.program(0, pair[0]).completed(), 1);
 }
 
 #[test]

@@ -405,6 +405,8 @@ impl End {
         match self.turnover.due(quiet, rested) {
             Some(Due::Rewrite) => {
                 self.turnover.done();
+                // The rest was this end's; what comes now is the peer's, which may be as long.
+                self.heard = now;
                 return Step::Rewrite(self.sent, self.taken);
             }
             Some(Due::Slot(operation)) if self.credits() > 0 => {

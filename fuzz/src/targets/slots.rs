@@ -136,7 +136,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
     let attributes =
         Attributes { rq_psn: 3, sq_psn: 4, rnr_retry: 1, access, ..Attributes::default() };
     let (mut now, mut sequence) = (0, 0);
-    let pace = Pace { watchdog: 1_000_000, between: 40, rest: 0 };
+    let pace = Pace { watchdog: 1_000_000, between: 40, rest: 200_000 };
     let mut end = End::new(now, QPN, NAMES, &attributes, pace);
     end.let_send(&attributes);
     end.set(&attributes);

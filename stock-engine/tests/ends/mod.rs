@@ -260,15 +260,16 @@ impl Net {
     }
 
     pub fn with_keys(seed: u64, turnover: u32, keys: [[u8; 16]; 2]) -> Self {
-        Self::with(seed, turnover, keys, false)
+        Self::with(seed, keys, &Settings { turnover, ..Settings::default() })
     }
 
-    /// Their cables are said to lose packets.
-    pub fn lossy(seed: u64, turnover: u32) -> Self {
-        Self::with(seed, turnover, [[7; 16]; 2], true)
+    /// Their cables are said to lose packets, and a peer may be silent for so long.
+    pub fn lossy(seed: u64, turnover: u32, watchdog: u64) -> Self {
+        let settings = Settings { turnover, watchdog, lossy: true, ..Settings::default() };
+        Self::with(seed, [[7; 16]; 2], &settings)
     }
 
-    fn with(seed: u64, turnover: u32, keys: [[u8; 16]; 2], lossy: bool) -> Self {
+    fn with(seed: u64, keys: [[u8; 16]; 2], settings: &Settings) -> Self {
         let node = |number: usize| {
             let mac = [2, 0, 0, 0, 0, number as u8];
             let mut card = Card::new(1);
@@ -279,10 +280,8 @@ impl Net {
                 ipv4: IPV4[number],
                 mac,
                 peers: Arc::new(peers.into()),
-                turnover,
-                lossy,
                 local: Some(Local::new(Key::new([number as u8; 16]))),
-                ..Settings::default()
+                ..settings.clone()
             };
             let mut posts = Posts::new(bus.clone(), settings, Budget::default());
             posts.set_gid(1, Some(LocalGid { gid: gid_of(IPV4[number]), vlan: 0 })).unwrap();
