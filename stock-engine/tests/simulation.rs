@@ -98,6 +98,40 @@ fn one_packet_at_a_time_gets_through_a_cable_that_loses() {
     }
 }
 
+/// What `docs/stock-card.md` warns of: an acknowledgement is counted whatever it acknowledges.
+#[test]
+fn a_late_acknowledgement_completes_the_next_write_and_a_late_response_no_read() {
+    for read in [false, true] {
+        let mut net = Net::with(19, true);
+        let [a, b] = net.connect();
+        for at in [0, 4096] {
+            net.fill(0, a, at, 4096, at + 1);
+            net.fill(1, b, at, 4096, at + 2);
+        }
+        // The first request is repeated before its answer comes, and so it is answered twice.
+        (net.late, net.may_stand) = (Some(MS), true);
+        net.submit(0, a, read, 0, 4096).unwrap();
+        while net.completed.is_empty() {
+            net.run(5_000);
+        }
+        assert!(net.bytes(0, a, 0, 4096) == net.bytes(1, b, 0, 4096));
+        net.loss = 10_000;
+        net.submit(0, a, read, 4096, 4096).unwrap();
+        net.run(50_000);
+        net.loss = 0;
+        while net.completed[&(0, a)] < 2 {
+            net.run(5_000);
+        }
+        let is_done = net.bytes(0, a, 4096, 4096) == net.bytes(1, b, 4096, 4096);
+        assert_eq!((is_done, net.failed.len()), (read, 0));
+        // Behind the WRITE that is complete and was not done there is a gap.
+        net.submit(0, a, read, 0, 4096).unwrap();
+        net.run(1_500 * MS);
+        let failed = net.failed.get(&(0, a)).copied();
+        assert_eq!(failed, (!read).then_some(Status::RetryExceeded));
+    }
+}
+
 #[test]
 fn where_a_gap_stops_a_card_every_queue_pair_that_waits_fails_within_a_second() {
     let mut stood = 0;

@@ -126,6 +126,9 @@ pub struct Net {
     /// In ten thousand, the RoCE packets that get lost; where cards may then stand is not looked at.
     pub loss: u64,
     pub may_stand: bool,
+    /// Nanoseconds that the next packet to the first node needs on its way, and when it arrives.
+    pub late: Option<u64>,
+    held: Option<(u64, Vec<u8>)>,
     pub completed: BTreeMap<(usize, u32), u64>,
     pub failed: BTreeMap<(usize, u32), Status>,
     pub events: Vec<(usize, TransportEvent)>,
@@ -151,7 +154,8 @@ impl Net {
             posts.set_gid(1, Some(gid)).unwrap();
             Node { bus, posts, places: Places::default() }
         };
-        let (silent, loss, may_stand, completed, failed, events) = Default::default();
+        let (silent, loss, may_stand, late, held) = Default::default();
+        let (completed, failed, events) = Default::default();
         Self {
             nodes: [0, 1].map(node),
             rng: Rng::new(seed),
@@ -159,6 +163,8 @@ impl Net {
             silent,
             loss,
             may_stand,
+            late,
+            held,
             completed,
             failed,
             events,
@@ -358,6 +364,10 @@ impl Net {
                 self.carry(side, &frame);
             }
         }
+        if let Some((_, frame)) = self.held.take_if(|(due, _)| *due <= self.now) {
+            self.nodes[0].bus.0.borrow_mut().card.receive(&frame);
+            did = true;
+        }
         for node in self.nodes.iter().filter(|_| !self.may_stand) {
             let machine = node.bus.0.borrow();
             assert!(machine.card.parked().is_none() && !machine.card.starves(), "the card stands");
@@ -378,6 +388,10 @@ impl Net {
                 return;
             }
             if to == 1 && self.silent.contains(&qpn) {
+                return;
+            }
+            if let Some(late) = self.late.take_if(|_| to == 0) {
+                self.held = Some((self.now + late, frame.to_vec()));
                 return;
             }
         }
