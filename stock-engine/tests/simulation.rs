@@ -224,6 +224,34 @@ fn dead_queue_pairs_that_come_after_each_other_fail_nobody_who_waits_behind_them
 }
 
 #[test]
+fn a_queue_pair_that_is_given_up_gives_those_of_another_vfpga_their_time_anew() {
+    // Four dead readers keep all READs of the second node's vFPGA, so that who comes behind them posts nothing for good; a
+    // dead peer of the first one's is given up later.
+    let mut net = Net::sharing(20);
+    let readers: Vec<_> = (0..5).map(|_| net.connect()).collect();
+    let [writer, _] = net.connect();
+    for &[_, b] in &readers {
+        net.submit(1, b, true, 0, 64).unwrap();
+    }
+    net.submit(0, writer, false, 0, 64).unwrap();
+    net.run(50 * MS);
+    (net.loss, net.may_stand) = (10_000, true);
+    for &[_, b] in &readers {
+        for _ in 0..2 {
+            net.submit(1, b, true, 0, 4096).unwrap();
+        }
+        net.run(MS);
+    }
+    net.run(800 * MS);
+    net.submit(0, writer, false, 0, 64).unwrap();
+    net.run(1_000 * MS);
+    let [_, last] = readers[4];
+    assert_eq!((net.failed.len(), net.failed.contains_key(&(1, last))), (5, false));
+    net.run(600 * MS);
+    assert_eq!(net.failed.get(&(1, last)), Some(&Status::RetryExceeded));
+}
+
+#[test]
 fn in_sqd_what_was_begun_is_finished_and_nothing_begins() {
     let mut net = Net::new(9);
     let [a, b] = net.connect();

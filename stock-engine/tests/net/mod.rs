@@ -141,6 +141,16 @@ impl Net {
 
     /// Their cables are said to lose packets, or not to.
     pub fn with(seed: u64, lossy: bool) -> Self {
+        Self::with_budgets(seed, lossy, [Budget::default(), Budget::default()])
+    }
+
+    /// What they may have on their way is one, as that of two vFPGAs of a card.
+    pub fn sharing(seed: u64) -> Self {
+        let budget = Budget::default();
+        Self::with_budgets(seed, false, [budget.clone(), budget])
+    }
+
+    fn with_budgets(seed: u64, lossy: bool, budgets: [Budget; 2]) -> Self {
         let node = |number: usize| {
             let mut card = Card::new(1);
             card.set_identity(Identity { mac: MAC[number], ipv4: IPV4[number] });
@@ -149,7 +159,7 @@ impl Net {
             bus.store(v::WBACK.offset, [COPIES, COPIES + 0x100, COPIES, COPIES]);
             let (ipv4, mac) = (IPV4[number], MAC[number]);
             let settings = Settings { ipv4, mac, lossy, ..Settings::default() };
-            let mut posts = Posts::new(bus.clone(), settings, Budget::default());
+            let mut posts = Posts::new(bus.clone(), settings, budgets[number].clone());
             let gid = LocalGid { gid: gid_of(IPV4[number]), vlan: 0 };
             posts.set_gid(1, Some(gid)).unwrap();
             Node { bus, posts, places: Places::default() }
