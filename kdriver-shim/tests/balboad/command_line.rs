@@ -57,20 +57,20 @@ fn wrong_arguments_are_one_sentence_and_exit_code_2() {
 fn a_card_that_is_not_what_its_manifest_says_is_refused_in_a_sentence() {
     let root = tempfile::tempdir().unwrap();
     let manifest = root.path().join("vqe.toml");
-    let refused = |text: &str, args: &[&str]| {
+    let refused = |code: i32, text: &str, args: &[&str]| {
         fs::write(&manifest, text).unwrap();
         let mut all = vec!["--soft", "1", "--manifest", manifest.to_str().unwrap()];
         all.extend(args);
         let output = command(&root.path().join("state"), &all).output().unwrap();
-        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(output.status.code(), Some(code));
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     let new = "format = 1\nname = \"vqe\"\nshell-map = \"since-2026\"\n";
-    let why = refused(new, &["--soft-map", "before-2026"]);
+    let why = refused(1, new, &["--soft-map", "before-2026"]);
     assert!(why.contains("correct shell-map in the manifest of vqe"), "{why}");
-    let why = refused(&format!("{new}regions = 2\n"), &[]);
+    let why = refused(1, &format!("{new}regions = 2\n"), &[]);
     assert!(why.contains("has 4 vFPGAs, and vqe has 2 by its manifest"), "{why}");
-    let why = refused("shell", &[]);
+    let why = refused(2, "shell", &[]);
     assert!(why.contains("vqe.toml"), "{why}");
     let output = command(root.path(), &["--soft", "1", "--soft-map", "new"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
