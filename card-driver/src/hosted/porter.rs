@@ -6,10 +6,9 @@
 //! more. A thread that could go on, had it a processor, is waited for.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::unix::fs::FileExt as _;
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -61,20 +60,18 @@ impl Load {
 struct Lane {
     loads: mpsc::Sender<Load>,
     done: mpsc::Receiver<Option<Vec<u8>>>,
-    /// What the kernel says of the thread, as soon as that runs.
-    stat: Arc<OnceLock<File>>,
+    /// The thread's number, as soon as it runs.
+    thread: Arc<AtomicI32>,
 }
 
 impl Lane {
     fn start(card: u32, carry: fn(Load) -> Option<Vec<u8>>) -> Result<Self, Error> {
         let (loads, taken) = mpsc::channel::<Load>();
         let (carried, done) = mpsc::channel();
-        let stat = Arc::new(OnceLock::new());
-        let own = Arc::clone(&stat);
+        let thread = Arc::new(AtomicI32::new(0));
+        let own = Arc::clone(&thread);
         let run = move || {
-            if let Ok(file) = File::open("/proc/thread-self/stat") {
-                let _ = own.set(file);
-            }
+            own.store(nix::unistd::gettid().as_raw(), Ordering::Release);
             while let Ok(load) = taken.recv() {
                 // Who was left behind finds nobody.
                 if carried.send(carry(load)).is_err() {
@@ -86,20 +83,16 @@ impl Lane {
         spawned.map_err(|error| {
             Error::Backend(format!("a thread for copies of balboa{card}: {error}"))
         })?;
-        Ok(Self { loads, done, stat })
+        Ok(Self { loads, done, thread })
     }
 
     /// Whether the thread waits for something else than a processor, as far as is known.
     fn sleeps(&self) -> bool {
-        let state = || {
-            let mut text = [0; 64];
-            let length = self.stat.get()?.read_at(&mut text, 0).ok()?;
-            let text = text.get(..length)?;
-            // Behind the name, which is in parentheses and may have some.
-            let end = text.iter().rposition(|&byte| byte == b')')?;
-            text.get(end.checked_add(2)?).copied()
-        };
-        state() != Some(b'R')
+        let number = self.thread.load(Ordering::Acquire);
+        let state = std::fs::read_to_string(format!("/proc/self/task/{number}/stat"));
+        // Behind the name, which is in parentheses and may have some.
+        let state = state.ok().and_then(|text| text.rsplit(')').next()?.trim().chars().next());
+        state != Some('R')
     }
 }
 
