@@ -355,5 +355,14 @@ impl AsFd for PidFd {
     }
 }
 
+/// Whether a thread of ours runs, or would if a processor were free, as far as is known.
+#[must_use]
+pub fn is_runnable(thread: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    // The state follows the name, in which anything may be.
+    let state = stat.as_ref().ok().and_then(|stat| stat.rsplit_once(") "));
+    state.is_some_and(|(_, state)| state.starts_with('R'))
+}
+
 #[cfg(test)]
 mod tests;

@@ -67,7 +67,7 @@ fn look_after(watch: &Watch<CardThread>, mut thread: Pid) {
         watch.doze(seen, patience.now(Instant::now()));
         let before = std::mem::replace(&mut seen, watch.look());
         let Sight::Left(call) = seen else { continue };
-        if before != seen || is_runnable(thread) {
+        if before != seen || hostmem::process::is_runnable(thread) {
             continue;
         }
         if let Some(successor) = replace(watch, call) {
@@ -75,14 +75,6 @@ fn look_after(watch: &Watch<CardThread>, mut thread: Pid) {
             patience.was_tried(Instant::now());
         }
     }
-}
-
-/// Whether a thread of ours runs, or would if a processor were free.
-fn is_runnable(thread: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
-    // The state follows the name, in which anything may be.
-    let state = stat.as_ref().ok().and_then(|stat| stat.rsplit_once(") "));
-    state.is_some_and(|(_, state)| state.starts_with('R'))
 }
 
 /// Lets another thread go on with the cards, and says which; `None` where the copy has just returned.

@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use hostmem::process::{read_vectored, write_vectored};
+use hostmem::process::{is_runnable, read_vectored, write_vectored};
 use hostmem::{Patience, RemoteProcess, RemoteRange};
+use nix::unistd::Pid;
 
 use crate::backend::CardBackend;
 use crate::error::Error;
@@ -84,15 +85,6 @@ impl Lane {
             Error::Backend(format!("a thread for copies of balboa{card}: {error}"))
         })?;
         Ok(Self { loads, done, thread })
-    }
-
-    /// Whether the thread waits for something else than a processor, as far as is known.
-    fn sleeps(&self) -> bool {
-        let number = self.thread.load(Ordering::Acquire);
-        let state = std::fs::read_to_string(format!("/proc/self/task/{number}/stat"));
-        // Behind the name, which is in parentheses and may have some.
-        let state = state.ok().and_then(|text| text.rsplit(')').next()?.trim().chars().next());
-        state != Some('R')
     }
 }
 
@@ -194,7 +186,7 @@ impl Porter {
             let mut sleep = lock(&self.sleep);
             let limit = *patience.get_or_insert_with(|| sleep.patience.now(now));
             let mut goes_on = now.saturating_duration_since(begun) < LONGEST;
-            if lane.sleeps() {
+            if !is_runnable(Pid::from_raw(lane.thread.load(Ordering::Acquire))) {
                 slept = slept.saturating_add(look);
                 goes_on &= sleep.count(process.pid().as_raw(), look, now) && slept < limit;
             }
