@@ -152,10 +152,7 @@ fn page_of(
     ctid: u8,
     page: u64,
 ) -> Option<u64> {
-    if !carrier.posts.is_open(ctid) {
-        return None;
-    }
-    if carrier.is_local(ctid) {
+    if !carrier.posts.is_open(ctid) || carrier.is_local(ctid) {
         return None;
     }
     if carrier.is_tunnelled(ctid) {
