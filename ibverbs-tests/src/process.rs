@@ -328,6 +328,13 @@ impl Drop for Running {
     }
 }
 
+/// The last lines of a text, in their order.
+#[must_use]
+pub fn last_lines(text: &str, count: usize) -> Vec<&str> {
+    let skipped = text.lines().count().saturating_sub(count);
+    text.lines().skip(skipped).collect()
+}
+
 fn text_of(file: &File) -> String {
     let bytes = file.metadata().map(|metadata| metadata.len()).unwrap_or(0);
     let mut text = vec![0; usize::try_from(bytes).unwrap_or(MAX_OUTPUT).min(MAX_OUTPUT)];

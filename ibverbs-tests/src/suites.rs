@@ -22,9 +22,13 @@ pub const SUITES: [Suite; 3] = [
 ];
 
 impl Suite {
-    /// The directory of its source, or a link to it; `None` where there is no cache.
+    /// The directory of its source, or a link to it; `None` where there is none.
     #[must_use]
-    pub fn source_directory(&self) -> Option<PathBuf> {
+    pub fn source(&self) -> Option<PathBuf> {
+        self.source_directory().filter(|place| place.is_dir())
+    }
+
+    fn source_directory(&self) -> Option<PathBuf> {
         Some(cache::directory()?.join("sources").join(self.name))
     }
 
@@ -33,13 +37,6 @@ impl Suite {
     pub fn built(&self) -> Option<PathBuf> {
         let directory = cache::directory()?.join("suites").join(self.name);
         directory.is_dir().then_some(directory)
-    }
-
-    /// What is to be done, where there is no source.
-    #[must_use]
-    pub fn lacks_source(&self) -> Option<String> {
-        let there = self.source_directory().is_some_and(|place| place.is_dir());
-        (!there).then(|| self.missing())
     }
 
     /// What is to be done where there is no source.

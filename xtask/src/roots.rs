@@ -80,7 +80,9 @@ pub fn parse(text: &str) -> Result<u32, String> {
 /// What is to be done where the source of a release is not there.
 pub fn missing(release: u32) -> Option<String> {
     RELEASES.iter().find_map(|(number, origin)| match origin {
-        Origin::Source(source) if *number == release => source.lacks_source(),
+        Origin::Source(source) if *number == release => {
+            source.source().is_none().then(|| source.missing())
+        }
         _ => None,
     })
 }
@@ -139,8 +141,7 @@ fn of_debian(cache: &Cache, suite: &str) -> Result<PathBuf> {
 
 /// A root of this machine's release, with rdma-core built of its source over it.
 fn of_source(cache: &Cache, source: &Suite) -> Result<PathBuf> {
-    let place = source.source_directory().filter(|place| place.is_dir());
-    let place = place.with_context(|| source.missing())?;
+    let place = source.source().with_context(|| source.missing())?;
     let tells_release = fs::read_to_string(place.join("CMakeLists.txt"))
         .with_context(|| format!("{} is not {}", place.display(), source.source))?;
     // What is built here runs with this machine's C library or a newer one.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use ibverbs_tests::process::Task;
+use ibverbs_tests::process::{Task, last_lines};
 use ibverbs_tests::runner::{Case, Need};
 use ibverbs_tests::suites::Suite;
 use terminal::report;
@@ -56,26 +56,25 @@ pub fn build<'a>(cases: impl Iterator<Item = &'a Case>) -> Result<()> {
     }
     let cache = Cache::open("suites")?;
     for suite in wanted {
-        match suite.lacks_source() {
-            None => one(&cache, suite).with_context(|| suite.name)?,
-            Some(missing) if suite.built().is_none() => report!("no {}: {missing}", suite.name),
-            Some(_) => {}
+        match suite.source() {
+            Some(source) => one(&cache, suite, &source).with_context(|| suite.name)?,
+            None if suite.built().is_none() => report!("no {}: {}", suite.name, suite.missing()),
+            None => {}
         }
     }
     Ok(())
 }
 
 /// Builds a suite, unless it was from the same source.
-fn one(cache: &Cache, suite: &Suite) -> Result<()> {
+fn one(cache: &Cache, suite: &Suite, source: &Path) -> Result<()> {
     let recipe = RECIPES.iter().find(|it| it.name == suite.name).context("nobody knows how")?;
-    let source = suite.source_directory().with_context(|| suite.missing())?;
     let release = source.join(recipe.tells_release);
     let release = fs::read_to_string(&release)
         .with_context(|| format!("{} is not {}", source.display(), suite.source))?;
     cache.keep(suite.name, &format!("{release}\n{}", recipe.script), |into| {
         setup::packages(setup::SUITES)?;
         report!("building {} of {}", suite.source, source.display());
-        compile(recipe.script, &source, into)
+        compile(recipe.script, source, into)
     })?;
     Ok(())
 }
@@ -91,8 +90,7 @@ pub fn compile(script: &str, source: &Path, into: &Path) -> Result<()> {
     let shell = shell.directory(work.path()).env("INTO", into).limit(BUILD);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let finished = shell.env("MAKEFLAGS", format!("-j{processors}")).run()?;
-    let said: Vec<&str> = finished.stderr.trim_end().lines().rev().take(10).collect();
-    let said = said.into_iter().rev().collect::<Vec<_>>().join("\n");
+    let said = last_lines(finished.stderr.trim_end(), 10).join("\n");
     ensure!(finished.status.success(), "it does not build:\n{said}");
     Ok(())
 }

@@ -11,7 +11,7 @@ use super::level::Level;
 use super::limits::{Excess, Limits};
 use super::phase::{Length, Phase};
 use crate::footprint::Footprint;
-use crate::process::{Running, Task};
+use crate::process::{Running, Task, last_lines};
 use crate::setting::{Daemon, Setting};
 
 /// How long anything may take that is bound to come, on a machine that does much else.
@@ -310,8 +310,7 @@ impl<'a> Scene<'a> {
     /// What balboad logged at last.
     fn end_of_log(&self) -> String {
         let log = self.daemon.log();
-        let lines: Vec<&str> = log.lines().rev().take(SHOWN).collect();
-        lines.iter().rev().map(|line| format!("     balboad: {line}\n")).collect()
+        last_lines(&log, SHOWN).iter().map(|line| format!("     balboad: {line}\n")).collect()
     }
 
     /// Ends the bystander, and balboad by SIGTERM.

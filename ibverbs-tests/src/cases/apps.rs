@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use super::counters::counters;
 use super::rdmacm::nothing_left;
 use crate::namespace::Namespace;
-use crate::process::{Finished, PATH, Running, Task};
+use crate::process::{Finished, PATH, Running, Task, last_lines};
 use crate::runner::{Case, Need};
 use crate::setting::{Daemon, Setting};
 use crate::suites::{SUITES, Suite};
@@ -138,11 +138,7 @@ fn run(setting: &Setting, recipe: &Recipe) -> Result<()> {
     let daemon = setting.balboad(&format!("--soft {}", recipe.cards))?;
     commands(setting, recipe, &daemon).with_context(|| {
         let log = daemon.log();
-        let last = log.lines().count().saturating_sub(LOG_LINES);
-        format!(
-            "--- balboad said at the end\n{}",
-            log.lines().skip(last).collect::<Vec<_>>().join("\n")
-        )
+        format!("--- balboad said at the end\n{}", last_lines(&log, LOG_LINES).join("\n"))
     })?;
     daemon.stop()
 }
