@@ -129,7 +129,7 @@ fn manifest(setting: &Setting) -> Result<()> {
     let daemon = setting.built("balboad").words("--soft 1 --manifest bad.toml --state-dir d");
     daemon
         .run()?
-        .code(1)?
+        .code(2)?
         .complains("manifest bad.toml: part = \"xcu250-figd2104-2L-e\" is the")?;
     Ok(())
 }

@@ -107,7 +107,7 @@ fn balboad(setting: &Setting) -> Result<()> {
         ("--soft 1 --pcap /dev/full", 1, "capture file /dev/full: No space left"),
         ("--soft 1 --pcap fifo", 1, "capture file fifo: No such device or address"),
         ("--soft 1 --manifest 0=", 2, "the name is empty"),
-        ("--soft 1 --manifest /no/where", 1, "manifest /no/where: No such file"),
+        ("--soft 1 --manifest /no/where", 2, "manifest /no/where: No such file"),
         ("--soft 1 --manifest /", 1, "manifest /: it is no regular file"),
         ("--soft 1 --manifest fifo", 1, "manifest fifo: it is no regular file"),
         ("--soft 1 --manifest lines", 1, "manifest lines: line 2: "),
