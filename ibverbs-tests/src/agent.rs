@@ -43,6 +43,8 @@ const START: Duration = Duration::from_secs(2 * 60);
 const RXE_ON_CABLE: &[&str] = &[
     "ip addr add ADDRESS/24 dev eth0",
     "ip link set eth0 up",
+    // virtio-net tells its device of a new group later, by a worker, and until then the group's packets are dropped.
+    "ip link set eth0 allmulticast on",
     "rdma link add rxe0 type rxe netdev eth0",
     "ip addr add 2001:db8::ADDRESS/64 dev eth0 nodad",
 ];
