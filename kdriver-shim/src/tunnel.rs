@@ -1,7 +1,7 @@
 //! Who has the other end of a tunnel: found out of band, for a question on the link would stop a published card that does
 //! not know it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read as _;
 use std::net::Ipv4Addr;
@@ -40,16 +40,46 @@ pub enum Error {
     },
 }
 
+/// This balboad's own cards as published.
+#[derive(Debug, Default)]
+pub struct Published {
+    /// Their addresses.
+    pub addresses: BTreeSet<Ipv4Addr>,
+    /// A card was flashed, and may be flashed back.
+    may_change: bool,
+}
+
+impl Published {
+    /// Those of cards; `flashed` says what drives one that was flashed.
+    ///
+    /// # Errors
+    /// A manifest's.
+    pub fn among(
+        cards: &Cards,
+        flashed: impl Fn(u32) -> Option<EngineKind>,
+    ) -> anyhow::Result<Self> {
+        let mut published = Self::default();
+        for (number, address) in (0u32..).zip(&cards.addresses) {
+            let flashed = flashed(number);
+            published.may_change |= flashed.is_some();
+            let engine = match flashed {
+                Some(engine) => engine,
+                None => cards.manifest(number)?.engine,
+            };
+            if engine == EngineKind::Stock {
+                published.addresses.insert(address.ip);
+            }
+        }
+        Ok(published)
+    }
+}
+
 /// The other ends of tunnels: this balboad's own cards as published, by a key that nobody else has, and those that a file
-/// names. `flashed` says what drives a card that was flashed; such cards may be flashed back, and so they may have none.
+/// names.
 ///
 /// # Errors
-/// A manifest's, or [`Error`].
-pub fn peers(
-    args: &Args,
-    cards: &Cards,
-    flashed: impl Fn(u32) -> Option<EngineKind>,
-) -> anyhow::Result<Peers> {
+/// [`Error`].
+pub fn peers(args: &Args, published: &Published) -> anyhow::Result<Peers> {
     let mut peers = Peers::new();
     let option = match (args.tunnel, &args.tunnel_peers) {
         (Some(Tunnel::On), _) => "--tunnel on",
@@ -57,22 +87,9 @@ pub fn peers(
         _ if args.lossy => "--lossy",
         _ => return Ok(peers),
     };
-    let (mut published, mut may_change) = (Vec::new(), false);
-    for (number, address) in (0u32..).zip(&cards.addresses) {
-        let engine = match flashed(number) {
-            Some(engine) => {
-                may_change = true;
-                engine
-            }
-            None => cards.manifest(number)?.engine,
-        };
-        if engine == EngineKind::Stock {
-            published.push(address.ip);
-        }
-    }
-    if published.is_empty() {
+    if published.addresses.is_empty() {
         let error = Error::NoCard { option };
-        if !may_change {
+        if !published.may_change {
             return Err(error.into());
         }
         log::warn!("{error}");
@@ -80,7 +97,7 @@ pub fn peers(
     if args.tunnel == Some(Tunnel::On) {
         let mut key = [0; KEY_BYTES];
         getrandom::fill(&mut key)?;
-        peers.extend(published.into_iter().map(|ip| (ip, key)));
+        peers.extend(published.addresses.iter().map(|ip| (*ip, key)));
     }
     if let Some(path) = &args.tunnel_peers {
         for (peer, key) in read(path)? {
@@ -165,7 +182,8 @@ mod tests {
             let args = Args::try_parse_from([&["balboad", "--soft", "2"], arguments].concat());
             let args = args.unwrap();
             let cards = args.cards().unwrap();
-            super::peers(&args, &cards, |card| flashed.filter(|_| card == 1))
+            let published = Published::among(&cards, |card| flashed.filter(|_| card == 1)).unwrap();
+            super::peers(&args, &published)
                 .map(|peers| peers.len())
                 .map_err(|error| error.to_string())
         };

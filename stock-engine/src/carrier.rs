@@ -243,7 +243,7 @@ impl<R: Registers> Carrier<R> {
                     let [theirs, own] = it.first;
                     let after =
                         |first: u32, count: u64| first.wrapping_add(count as u32) & 0xff_ffff;
-                    posts.write_context(qpn, after(theirs, taken), after(own, sent));
+                    posts.write_context(qpn, 0, after(theirs, taken), after(own, sent));
                     tally.turnovers = tally.turnovers.wrapping_add(1);
                 }
                 Step::Nothing => break,

@@ -1,6 +1,6 @@
 //! Posts and their ends: what goes into the command queue of a vFPGA, whose turn it is, and what the counters say.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -14,8 +14,8 @@ use tunnel::{Key, Names, Pace};
 
 use crate::local::Local;
 use crate::param::{
-    BOUNCES, CTIDS, GAP, KEPT, LEFT_TO_OTHERS, ON_THE_WAY, PACKET, QUEUED, READ_POST, READS,
-    READS_OF_QP, REPEATS, SHARE, WATCHDOG, WINDOW, WRITE_POST,
+    BOUNCES, CTIDS, GAP, KEPT, LEFT_TO_OTHERS, ON_THE_WAY, PACKET, QUEUED, READS, REPEATS, SHARE,
+    WATCHDOG,
 };
 use crate::space::{Kind, Out, Qp, Queued, Space};
 
@@ -97,6 +97,9 @@ pub struct Settings {
     pub watchdog: u64,
     /// By IPv4 address, the key that is shared with the other end of the tunnel: peers that are not here have none.
     pub peers: Arc<BTreeMap<u32, Key>>,
+    /// Peers that are published cards, too, by IPv4 address: they look at no key, and take WRITEs of several packets.
+    /// All others may be RNICs.
+    pub published: Arc<BTreeSet<u32>>,
     /// What carries messages between QPs of the card itself, if anything does.
     pub local: Option<Local>,
     /// Packets of the tunnel between two turnovers of a QP.
@@ -113,6 +116,7 @@ impl Default for Settings {
             mac: [0; 6],
             watchdog: WATCHDOG,
             peers: Arc::default(),
+            published: Arc::default(),
             local: None,
             turnover: TURNOVER,
             lossy: false,
@@ -560,6 +564,7 @@ impl<R: Registers> Posts<R> {
             return Step::Nothing;
         };
         let (alone, kind, settled) = (lossy || !qp.proven, qp.kind, qp.settled);
+        let most = qp.post_bytes(alone, *requests);
         if qp.holds_back() {
             return Step::Nothing;
         }
@@ -573,18 +578,7 @@ impl<R: Registers> Posts<R> {
             return Step::Nothing;
         }
         let left = message.length.saturating_sub(message.posted);
-        let most = match kind {
-            _ if alone => PACKET,
-            Kind::Read => READ_POST,
-            Kind::Write => {
-                u32::from(WINDOW.saturating_sub(*requests)).saturating_mul(PACKET).min(WRITE_POST)
-            }
-        };
-        let may = match kind {
-            Kind::Read => *requests < READS_OF_QP && reads < READS,
-            Kind::Write => most > 0,
-        };
-        if !may {
+        if most == 0 || (kind == Kind::Read && reads >= READS) {
             return Step::Nothing;
         }
         let room = room.get_or_insert_with(|| queue_room(&mut self.registers));

@@ -6,6 +6,8 @@ use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::qp::{Attributes, QpState};
 use tunnel::Names;
 
+use crate::param::{PACKET, READ_POST, READS_OF_QP, WINDOW, WRITE_POST};
+
 /// The one kind of request that a QP makes: WRITEs of its peer and its own READs would meet in one cursor of the card's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -53,6 +55,10 @@ pub(crate) struct Qp {
     pub(crate) proven: bool,
     /// The counters of local reads and writes when it was connected.
     pub(crate) before: u64,
+    /// Its peer may be an RNIC, which looks at keys and takes a WRITE packet by packet.
+    pub(crate) is_standard: bool,
+    /// The key that the card names to such a peer: one for all requests.
+    pub(crate) rkey: Option<u32>,
     /// It goes through the tunnel.
     pub(crate) tunnel: Option<Names>,
     /// In SQD: that all messages are complete that were begun is to be told.
@@ -60,6 +66,24 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
+    /// Bytes of the next post at most, with so many requests out; 0 where there is to be none.
+    pub(crate) fn post_bytes(&self, alone: bool, requests: u8) -> u32 {
+        let is_read = self.kind == Some(Kind::Read);
+        // A peer keeps places for so many READs.
+        let reads = READS_OF_QP.min(self.attributes.max_rd_atomic);
+        let left = if is_read { reads } else { WINDOW }.saturating_sub(requests);
+        if left == 0 {
+            return 0;
+        }
+        match (alone, is_read) {
+            (true, _) => PACKET,
+            (_, true) => READ_POST,
+            // The first of several packets names its own length for the message's (STOCK-11), which an RNIC refuses.
+            _ if self.is_standard => PACKET,
+            _ => PACKET.saturating_mul(left.into()).min(WRITE_POST),
+        }
+    }
+
     /// Whether messages that were begun are not complete, in SQD.
     pub(crate) fn is_draining(&self) -> bool {
         let has_begun = self.messages.front().is_some_and(|message| message.posted > 0);

@@ -35,6 +35,17 @@ fn ipv4_of(gid: [u8; 16]) -> Option<u32> {
     (head == mapped).then(|| u32::from_be_bytes([a, b, c, d]))
 }
 
+/// What a published card is told of a request that it can carry: its kind, the address and the key.
+fn request(operation: Operation) -> Option<(Kind, u64, u32)> {
+    match operation {
+        Operation::Write { remote_address, rkey, immediate: None } => {
+            Some((Kind::Write, remote_address, rkey))
+        }
+        Operation::Read { remote_address, rkey } => Some((Kind::Read, remote_address, rkey)),
+        _ => None,
+    }
+}
+
 /// Takes attributes over that a command names.
 fn merge(into: &mut Attributes, from: &Attributes) {
     let has = |bit| from.mask.contains(bit);
@@ -96,9 +107,9 @@ impl<R: Registers> Posts<R> {
         Ok(peer)
     }
 
-    /// Hands a QP's context to the card: with it sequence numbers begin.
-    pub(crate) fn write_context(&mut self, qpn: u32, theirs: u32, own: u32) {
-        let first = RdmaContext0 { qpn, rkey: 0 }.encode();
+    /// Hands a QP's context to the card: with it sequence numbers begin, and its requests name that key.
+    pub(crate) fn write_context(&mut self, qpn: u32, rkey: u32, theirs: u32, own: u32) {
+        let first = RdmaContext0 { qpn, rkey }.encode();
         let second = RdmaContext1 { local_psn: theirs, remote_psn: own }.encode();
         self.registers.store(v::RDMA_CTX_0, [first, second, 0, 0]);
     }
@@ -124,7 +135,7 @@ impl<R: Registers> Posts<R> {
             Some(names) => names.first_psns(),
             None => [wanted.rq_psn, wanted.sq_psn],
         };
-        self.write_context(qpn, theirs, numbers_own);
+        self.write_context(qpn, 0, theirs, numbers_own);
         let own = u16::try_from(qpn).map_err(|_| AdminStatus::NotFound)?;
         let connection =
             RdmaConnection0 { qpn: own, remote_qpn: wanted.dest_qpn, udp_port: UDP_PORTS | own };
@@ -132,6 +143,7 @@ impl<R: Registers> Posts<R> {
         self.registers.store(v::RDMA_CONN_0, [connection.encode(), gid, gid, 0]);
         self.registers.store(v::NET_ARP, [ArpLookup { ipv4: peer }.encode(), 0, 0, 0]);
         let before = self.local(ctid);
+        let is_standard = tunnel.is_none() && !self.settings.published.contains(&peer);
         if tunnel.is_some() {
             self.begin_count(ctid, Kind::Write);
         }
@@ -140,6 +152,7 @@ impl<R: Registers> Posts<R> {
         if let Some(qp) = &mut space.qp {
             (qp.before, qp.settled) = (before, now.saturating_add(SETTLE));
             qp.kind = tunnel.is_some().then_some(Kind::Write);
+            qp.is_standard = is_standard;
             qp.tunnel = tunnel;
         }
         Ok(())
@@ -158,18 +171,14 @@ impl<R: Registers> Posts<R> {
             self.refuse(qpn, "its peer has sent before this side was in RTS, and a published card would forget the numbers of that");
             return Err(AdminStatus::Busy);
         }
-        self.write_context(qpn, wanted.rq_psn, wanted.sq_psn);
+        self.write_context(qpn, 0, wanted.rq_psn, wanted.sq_psn);
         Ok(())
     }
 
     /// The reason why a message is not carried, if there is one.
     fn objection(&self, space: &Space, message: &Message) -> Option<&'static str> {
-        let (kind, remote) = match message.operation {
-            Operation::Write { remote_address, immediate: None, .. } => {
-                (Kind::Write, remote_address)
-            }
-            Operation::Read { remote_address, .. } => (Kind::Read, remote_address),
-            _ => return Some("a published card has WRITE and READ; others need the tunnel"),
+        let Some((kind, remote, rkey)) = request(message.operation) else {
+            return Some("a published card has WRITE and READ; others need the tunnel");
         };
         if message.length == 0 || message.length % 4 != 0 {
             return Some(
@@ -179,13 +188,45 @@ impl<R: Registers> Posts<R> {
         if remote.saturating_add(message.length.into()) > ADDRESSES {
             return Some("a published card has addresses of 48 bits");
         }
-        let before = space.qp.as_ref().and_then(|qp| qp.kind);
-        match before {
-            Some(before) if before != kind => Some(
-                "WRITE and READ of one QP would meet in one cursor of the card; without the tunnel each wants a QP of its own",
-            ),
-            _ => None,
+        let qp = space.qp.as_ref()?;
+        if kind == Kind::Read && qp.attributes.max_rd_atomic == 0 {
+            return Some("its max_rd_atomic is 0: it may have no READ out");
         }
+        if qp.kind.is_some_and(|before| before != kind) {
+            return Some(
+                "WRITE and READ of one QP would meet in one cursor of the card; without the tunnel each wants a QP of its own",
+            );
+        }
+        if qp.is_standard && qp.rkey.is_some_and(|before| before != rkey) {
+            return Some(
+                "a published card names one key for each QP, and its peer may look at it; without the tunnel each key wants a QP of its own",
+            );
+        }
+        None
+    }
+
+    /// Prepares the card for the first request of a QP: which of its counters will tell the ends, and which key it names.
+    fn begin(&mut self, qpn: u32, kind: Kind, rkey: u32) -> Result<(), TransportError> {
+        let ctid = self.ctid(qpn).ok_or(TransportError::WrongState)?;
+        let now = self.local(ctid);
+        let qp = self.space(qpn).and_then(|space| space.qp.as_mut());
+        let qp = qp.ok_or(TransportError::WrongState)?;
+        let (before, is_standard) = (qp.before, qp.is_standard);
+        let [theirs, own] = [qp.attributes.rq_psn, qp.attributes.sq_psn];
+        if kind == Kind::Read && now >> 32 != before >> 32 {
+            self.refuse(qpn, "its peer WRITEs to it, which a published card does not keep apart from its own READs; without the tunnel each direction wants a QP of its own");
+            return Err(TransportError::Unsupported);
+        }
+        if is_standard {
+            if now != before {
+                self.refuse(qpn, "its peer has sent before it did, so that the key of its requests can be told to the card no more; without the tunnel each direction wants a QP of its own");
+                return Err(TransportError::Unsupported);
+            }
+            qp.rkey = Some(rkey);
+            self.write_context(qpn, rkey, theirs, own);
+        }
+        self.begin_count(ctid, kind);
+        Ok(())
     }
 }
 
@@ -291,18 +332,9 @@ impl<R: Registers> Transport for Posts<R> {
             self.refuse(qpn, why);
             return Err(TransportError::Unsupported);
         }
-        let (kind, remote) = match message.operation {
-            Operation::Read { remote_address, .. } => (Kind::Read, remote_address),
-            Operation::Write { remote_address, .. } => (Kind::Write, remote_address),
-            _ => return Err(TransportError::Unsupported),
-        };
+        let (kind, remote, rkey) = request(message.operation).ok_or(TransportError::Unsupported)?;
         if qp.kind.is_none() {
-            let before = qp.before;
-            if kind == Kind::Read && self.local(ctid) >> 32 != before >> 32 {
-                self.refuse(qpn, "its peer WRITEs to it, which a published card does not keep apart from its own READs; without the tunnel each direction wants a QP of its own");
-                return Err(TransportError::Unsupported);
-            }
-            self.begin_count(ctid, kind);
+            self.begin(qpn, kind, rkey)?;
         }
         let Some(space) = self.spaces.get_mut(usize::from(ctid)) else {
             return Err(TransportError::WrongState);

@@ -407,6 +407,50 @@ fn what_a_published_card_does_not_carry_is_refused_before_it_is_posted() {
 }
 
 #[test]
+fn to_who_may_be_an_rnic_a_write_goes_packet_by_packet_by_one_key() {
+    let mut net = Net::of_strangers(7);
+    let [a, b] = net.connect();
+    let [c, d] = net.connect();
+    let lengths = [4, 4096, 40_000, 100_000];
+    for (index, length) in (0u32..).zip(lengths) {
+        let at = u64::from(index) * (WINDOW_BYTES / 8);
+        net.fill(0, a, at, length, index.into());
+        net.fill(1, d, at, length, u64::from(index) + 9);
+        net.submit_by(0, a, false, at, length, 0x1234_5678).unwrap();
+        net.submit_by(0, c, true, at, length, 0x9abc_def0).unwrap();
+    }
+    net.run(1_000 * MS);
+    assert_eq!((net.completed[&(0, a)], net.completed[&(0, c)]), (4, 4));
+    for (index, length) in (0u64..).zip(lengths) {
+        let at = index * (WINDOW_BYTES / 8);
+        assert!(net.bytes(0, a, at, length) == net.bytes(1, b, at, length), "{length} written");
+        assert!(net.bytes(0, c, at, length) == net.bytes(1, d, at, length), "{length} read");
+    }
+    assert_eq!(net.named[&(1, b)], [(0x0a, Some(0x1234_5678))].into(), "WRITE Only");
+    assert_eq!(net.named[&(1, d)], [(0x0c, Some(0x9abc_def0))].into(), "READ request");
+    // Another key, and the other way, once something has come that way.
+    let refused = Err(TransportError::Unsupported);
+    assert_eq!(net.submit_by(0, a, false, 0, 4, 1), refused);
+    assert_eq!(net.submit_by(1, b, false, 0, 4, 2), refused);
+    assert_eq!(net.submit_by(0, a, false, 0, 4, 0x1234_5678), Ok(4));
+}
+
+#[test]
+fn no_more_reads_are_out_than_a_peer_keeps_places_for() {
+    let mut net = Net::new(3);
+    net.reads = 0;
+    let [none, _] = net.connect();
+    assert_eq!(net.submit(0, none, true, 0, 4), Err(TransportError::Unsupported));
+    net.reads = 1;
+    let [one, silent] = net.connect();
+    net.silence(&[silent]);
+    net.submit(0, one, true, 0, 4096).unwrap();
+    net.submit(0, one, true, 4096, 4096).unwrap();
+    net.run(300 * MS);
+    assert_eq!(net.nodes[0].posts.tally().posts, 1);
+}
+
+#[test]
 fn a_piece_of_an_odd_length_fails_its_message_behind_those_before() {
     let mut net = Net::new(5);
     let [a, _] = net.connect();

@@ -1,6 +1,6 @@
 //! Two cards and what drives them, in virtual time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fpga_regs::coyote::vfpga as v;
 use fpga_regs::engine::admin::CreateQp;
@@ -123,6 +123,10 @@ pub struct Net {
     now: u64,
     /// QPs of the second node that hear nothing.
     silent: Vec<u32>,
+    /// READs that QPs of new connections may have out.
+    pub reads: u8,
+    /// By side and QP, the opcodes of requests to it, and the keys that they name.
+    pub named: BTreeMap<(usize, u32), BTreeSet<(u8, Option<u32>)>>,
     /// In ten thousand, the RoCE packets that get lost; where cards may then stand is not looked at.
     pub loss: u64,
     pub may_stand: bool,
@@ -139,6 +143,12 @@ impl Net {
         Self::with(seed, false)
     }
 
+    /// Neither is told what the other one is.
+    pub fn of_strangers(seed: u64) -> Self {
+        let budgets = [Budget::default(), Budget::default()];
+        Self::with_settings(seed, &Settings::default(), budgets)
+    }
+
     /// Their cables are said to lose packets, or not to.
     pub fn with(seed: u64, lossy: bool) -> Self {
         Self::with_budgets(seed, lossy, [Budget::default(), Budget::default()])
@@ -151,6 +161,11 @@ impl Net {
     }
 
     fn with_budgets(seed: u64, lossy: bool, budgets: [Budget; 2]) -> Self {
+        let published = std::sync::Arc::new(IPV4.into());
+        Self::with_settings(seed, &Settings { lossy, published, ..Settings::default() }, budgets)
+    }
+
+    fn with_settings(seed: u64, settings: &Settings, budgets: [Budget; 2]) -> Self {
         let node = |number: usize| {
             let mut card = Card::new(1);
             card.set_identity(Identity { mac: MAC[number], ipv4: IPV4[number] });
@@ -158,19 +173,21 @@ impl Net {
             let mut bus = Bus(std::rc::Rc::new(machine.into()));
             bus.store(v::WBACK.offset, [COPIES, COPIES + 0x100, COPIES, COPIES]);
             let (ipv4, mac) = (IPV4[number], MAC[number]);
-            let settings = Settings { ipv4, mac, lossy, ..Settings::default() };
+            let settings = Settings { ipv4, mac, ..settings.clone() };
             let mut posts = Posts::new(bus.clone(), settings, budgets[number].clone());
             let gid = LocalGid { gid: gid_of(IPV4[number]), vlan: 0 };
             posts.set_gid(1, Some(gid)).unwrap();
             Node { bus, posts, places: Places::default() }
         };
-        let (silent, loss, may_stand, late, held) = Default::default();
+        let (silent, named, loss, may_stand, late, held) = Default::default();
         let (completed, failed, events) = Default::default();
         Self {
             nodes: [0, 1].map(node),
             rng: Rng::new(seed),
             now: 0,
             silent,
+            reads: 16,
+            named,
             loss,
             may_stand,
             late,
@@ -202,13 +219,16 @@ impl Net {
                 rq_psn: psns[other],
                 sq_psn: psns[side],
                 sgid_index: 1,
+                max_rd_atomic: self.reads,
                 dgid: gid_of(IPV4[other]),
                 ..Attributes::default()
             };
             let rtr = M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::AV;
-            for (state, mask) in
-                [(QpState::Init, M::empty()), (QpState::Rtr, rtr), (QpState::Rts, M::SQ_PSN)]
-            {
+            for (state, mask) in [
+                (QpState::Init, M::empty()),
+                (QpState::Rtr, rtr),
+                (QpState::Rts, M::SQ_PSN | M::MAX_RD_ATOMIC),
+            ] {
                 let change = Attributes { mask: mask | M::STATE, state, ..all };
                 self.nodes[side].posts.modify_qp(self.now, qpns[side], &change).unwrap();
             }
@@ -233,7 +253,20 @@ impl Net {
         at: u64,
         length: u32,
     ) -> Result<u64, TransportError> {
-        let (remote_address, rkey) = (at, 0);
+        self.submit_by(side, qpn, read, at, length, 0)
+    }
+
+    /// The same by a key.
+    pub fn submit_by(
+        &mut self,
+        side: usize,
+        qpn: u32,
+        read: bool,
+        at: u64,
+        length: u32,
+        rkey: u32,
+    ) -> Result<u64, TransportError> {
+        let remote_address = at;
         let operation = match read {
             true => Operation::Read { remote_address, rkey },
             false => Operation::Write { remote_address, rkey, immediate: None },
@@ -394,6 +427,12 @@ impl Net {
             assert!(asks || matches!(opcode, 0x0d..=0x11), "AckReq on each request");
             let refuses = syndrome.is_some_and(|syndrome| syndrome != 0x1f);
             assert!(self.may_stand || !refuses, "a NAK");
+            if asks && opcode < 0x0d {
+                let has_key = matches!(opcode, 0x06 | 0x0a | 0x0c);
+                let key =
+                    has_key.then(|| frame[62..66].try_into().map(u32::from_be_bytes).unwrap());
+                self.named.entry((to, qpn)).or_default().insert((opcode, key));
+            }
             if self.rng.below(10_000) < self.loss {
                 return;
             }
