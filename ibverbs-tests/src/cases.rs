@@ -29,7 +29,7 @@ pub(crate) mod rdmacm;
 pub mod release;
 mod scale;
 mod sentences;
-mod stock;
+pub(crate) mod stock;
 mod tool;
 mod ucx;
 mod usage;

@@ -27,6 +27,7 @@ use crate::scapy;
 use crate::setting::{Daemon, Setting, Who};
 use crate::table::table;
 
+mod published;
 mod rdmacm;
 
 /// The machine's RDMA device.
@@ -100,6 +101,8 @@ struct Row {
     name: String,
     needs: Vec<Need>,
     fault: &'static str,
+    /// Which card is put on the cable, and what it is asked afterwards.
+    card: fn(&Setting, &Peer, &str, &Body, &Path) -> Result<()>,
     body: Body,
 }
 
@@ -123,9 +126,12 @@ pub struct Peer {
 pub fn cases(peer: &Rc<Peer>) -> Vec<Case> {
     let case = |row: Row| {
         let peer = Rc::clone(peer);
-        let body = move |setting: &Setting| captured(setting, &peer, row.fault, &row.body);
+        let Row { name, needs, fault, card, body } = row;
+        let body = move |setting: &Setting| {
+            captured(setting, |file| card(setting, &peer, fault, &body, file))
+        };
         // Whoever runs the machine is who its end of the cable listens to.
-        Case { who: Who::Ourselves, ..Case::new(row.name, &row.needs, body) }
+        Case { who: Who::Ourselves, ..Case::new(name, &needs, body) }
     };
     rows().into_iter().map(case).collect()
 }
@@ -134,7 +140,7 @@ fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     let mut add = |name: String, needs: &[Need], fault, body: Body| {
         let name = format!("against rxe/{name}");
-        rows.push(Row { name, needs: [&[TSHARK], needs].concat(), fault, body });
+        rows.push(Row { name, needs: [&[TSHARK], needs].concat(), fault, card: on_cable, body });
     };
     add("path MTU 4096".into(), &[IBVERBS_UTILS], "", Box::new(widest));
     for mtu in MTUS {
@@ -174,6 +180,7 @@ fn rows() -> Vec<Row> {
     for rdmacm::Row { name, needs, fault, body } in rdmacm::rows() {
         add(format!("rdmacm/{name}"), &needs, fault, body);
     }
+    rows.extend(published::rows());
     rows
 }
 
@@ -184,10 +191,10 @@ struct Trial<'a> {
     peer: &'a Peer,
 }
 
-/// Runs a case on a cable; the frames of one that fails are kept.
-fn captured(setting: &Setting, peer: &Peer, fault: &str, body: &Body) -> Result<()> {
+/// Runs a case that writes its frames to a file; those of one that fails are kept.
+fn captured(setting: &Setting, case: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let file = setting.directory().join("frames.pcapng");
-    on_cable(setting, peer, fault, body, &file).or_else(|error| {
+    case(&file).or_else(|error| {
         let kept =
             tempfile::Builder::new().prefix("balboa-failed-").suffix(".pcapng").tempfile()?;
         fs::copy(&file, kept.path())?;

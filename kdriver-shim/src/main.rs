@@ -174,7 +174,7 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
     let published =
         tunnel::Published::among(wanted, |card| restored.get(&card).map(|it| it.manifest.engine))?;
     let peers = tunnel::peers(args, &published)?;
-    let published = published.addresses;
+    let published = published.all(args);
     let options = HostedOptions { watchdog, peers, published, lossy: args.lossy };
     let cards = start(wanted, backends, restored, options)?;
     let count = cards.len();

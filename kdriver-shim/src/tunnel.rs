@@ -40,11 +40,11 @@ pub enum Error {
     },
 }
 
-/// This balboad's own cards as published.
+/// Which cards are as published.
 #[derive(Debug, Default)]
 pub struct Published {
-    /// Their addresses.
-    pub addresses: BTreeSet<Ipv4Addr>,
+    /// The addresses of this balboad's own.
+    own: BTreeSet<Ipv4Addr>,
     /// A card was flashed, and may be flashed back.
     may_change: bool,
 }
@@ -67,10 +67,16 @@ impl Published {
                 None => cards.manifest(number)?.engine,
             };
             if engine == EngineKind::Stock {
-                published.addresses.insert(address.ip);
+                published.own.insert(address.ip);
             }
         }
         Ok(published)
+    }
+
+    /// The addresses of these, and of those that an option names.
+    #[must_use]
+    pub fn all(self, args: &Args) -> BTreeSet<Ipv4Addr> {
+        self.own.into_iter().chain(args.published_peers.iter().copied()).collect()
     }
 }
 
@@ -85,9 +91,10 @@ pub fn peers(args: &Args, published: &Published) -> anyhow::Result<Peers> {
         (Some(Tunnel::On), _) => "--tunnel on",
         (_, Some(_)) => "--tunnel-peers",
         _ if args.lossy => "--lossy",
+        _ if !args.published_peers.is_empty() => "--published-peers",
         _ => return Ok(peers),
     };
-    if published.addresses.is_empty() {
+    if published.own.is_empty() {
         let error = Error::NoCard { option };
         if !published.may_change {
             return Err(error.into());
@@ -97,7 +104,7 @@ pub fn peers(args: &Args, published: &Published) -> anyhow::Result<Peers> {
     if args.tunnel == Some(Tunnel::On) {
         let mut key = [0; KEY_BYTES];
         getrandom::fill(&mut key)?;
-        peers.extend(published.addresses.iter().map(|ip| (*ip, key)));
+        peers.extend(published.own.iter().map(|ip| (*ip, key)));
     }
     if let Some(path) = &args.tunnel_peers {
         for (peer, key) in read(path)? {
@@ -187,9 +194,15 @@ mod tests {
                 .map(|peers| peers.len())
                 .map_err(|error| error.to_string())
         };
-        for option in [&["--tunnel", "on"][..], &["--tunnel-peers", "/nowhere"], &["--lossy"]] {
-            let why = peers(option, None).unwrap_err();
-            assert!(why.starts_with(&option.join(" ").replace(" /nowhere", "")), "{why}");
+        for (option, value) in [
+            ("--tunnel on", None),
+            ("--tunnel-peers", Some("/nowhere")),
+            ("--lossy", None),
+            ("--published-peers", Some("10.0.0.9")),
+        ] {
+            let words: Vec<_> = option.split(' ').chain(value).collect();
+            let why = peers(&words, None).unwrap_err();
+            assert!(why.starts_with(&format!("{option}: ")), "{why}");
             assert!(why.contains("no card here has a published bitstream"), "{why}");
         }
         assert_eq!(peers(&[], None), Ok(0));

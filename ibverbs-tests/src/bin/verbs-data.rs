@@ -187,6 +187,9 @@ enum Command {
         /// The cable loses frames: of UC and UD not everything need arrive
         #[arg(long)]
         bad_cable: bool,
+        /// WRITEs and READs of the process that connects alone
+        #[arg(long)]
+        one_sided: bool,
         /// Where the other process waits
         host: Option<String>,
     },
@@ -405,6 +408,7 @@ fn main() -> anyhow::Result<()> {
             gid,
             keyless_empty_reads,
             bad_cable,
+            one_sided,
             host,
         } => {
             let options = Options {
@@ -418,7 +422,8 @@ fn main() -> anyhow::Result<()> {
                 patience: Patience { timeout, ..Patience::default() },
             };
             let mislabels = options.devices[0].starts_with("rxe");
-            let wishes = Wishes { keyless: keyless_empty_reads, bad_cable, mislabels };
+            let keyless = keyless_empty_reads;
+            let wishes = Wishes { keyless, bad_cable, mislabels, one_sided };
             let done = data::apart::run(&options, host.as_deref(), port, wishes)?;
             println!("{} messages arrived as they should", done.messages);
             if done.atomics > 0 {

@@ -56,6 +56,7 @@ pub fn cases() -> Vec<Case> {
         }));
     }
     cases.push(Case::new("stock/64 queue pairs of two programs", &[PERFTEST], many));
+    cases.push(Case::new("stock/two balboads", &[PERFTEST], strangers));
     cases.push(Case::new(
         "stock/what needs the tunnel is refused by its name",
         &[PERFTEST],
@@ -195,7 +196,7 @@ fn counter(status: &Value, card: usize, name: &str) -> u64 {
 }
 
 /// Counters that are 0 where nothing was lost or refused, copies of counters went where memory is, and both cards go on.
-const HARM: [&str; 7] = [
+pub(crate) const HARM: [&str; 7] = [
     "stock_reception_stands",
     "stock_sending_starves",
     "stock_lost_posts",
@@ -239,7 +240,7 @@ fn defaults(setting: &Setting, program: &str) -> Result<()> {
 }
 
 /// The opcodes of a capture, of which all are the stack's, each asks to be acknowledged, and none refuses anything.
-fn dissect(setting: &Setting, file: &Path) -> Result<BTreeSet<u8>> {
+pub(crate) fn dissect(setting: &Setting, file: &Path) -> Result<BTreeSet<u8>> {
     let fields = ["infiniband.bth.opcode", "infiniband.bth.a", "infiniband.aeth.syndrome"];
     let task = Task::new("tshark").env("HOME", setting.directory()).arg("-r").arg(file);
     let task = task.words(DISSECT).args(["-Y", "udp.port == 4791", "-T", "fields"]);
@@ -295,6 +296,31 @@ fn peers(setting: &Setting, name: &str, key: &str, watchdog: u32) -> Result<Stri
     fs::set_permissions(&file, Permissions::from_mode(0o600))?;
     chown(&file, Some(setting.uid()), None)?;
     Ok(format!("--soft-image stock --watchdog {watchdog} --tunnel-peers {}", file.display()))
+}
+
+/// Balboads that know nothing of each other's cards take them for RNICs, and WRITE packet by packet; those that were told
+/// do not, and both sides of a QP may.
+fn strangers(setting: &Setting) -> Result<()> {
+    let told = "--published-peers 10.77.0.1,10.77.0.2";
+    for (peers, command, posts) in
+        [("", "ib_read_bw -n 50", 800..=1600), (told, "ib_write_lat -s 64 -n 50", 200..=799)]
+    {
+        let options = format!("--soft-image stock --tunnel off --watchdog 20000 {peers}");
+        let [one, other] = setting.cabled_balboads_with(&options)?;
+        let run = |command| {
+            run_between((&one, 0), (&other, 0), &format!("{command} {STEADY_CLOCK}")).map(drop)
+        };
+        // 3.2 MB.
+        run("ib_write_bw -n 50 -s 65536")?;
+        let posted = counter(&other.status()?, 0, "engine_posts");
+        ensure!(posts.contains(&posted), "{peers}: {posted} posts");
+        run(command)?;
+        for daemon in [one, other] {
+            ensure!(counter(&daemon.status()?, 0, "stock_reception_stands") == 0, "a card stands");
+            daemon.stop()?;
+        }
+    }
+    Ok(())
 }
 
 fn two_balboads(setting: &Setting) -> Result<()> {

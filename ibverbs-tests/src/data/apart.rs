@@ -21,6 +21,8 @@ use datagrams::Datagrams;
 
 /// Bytes of a message that is longer than every path MTU.
 const LONG: usize = 20_011;
+/// Bytes of the messages of one side alone: of one packet, of some, and of more than a published card has out.
+const ONE_SIDED: [usize; 6] = [4, 4092, 4096, 4100, 20_012, 80_000];
 /// First PSNs of the side that waited and of the one that connected. They wrap around after the
 /// first few packets.
 const PSNS: [u32; 2] = [0xff_fffa, 0xff_fff0];
@@ -38,6 +40,8 @@ pub struct Wishes {
     /// A receive does not say which key was taken back: rdma_rxe marks it by the kernel's flag, which means
     /// another thing to programs.
     pub mislabels: bool,
+    /// The side that connects WRITEs and READs, on a QP each, and nothing else is done: what a published card carries.
+    pub one_sided: bool,
 }
 
 /// What went right.
@@ -73,7 +77,8 @@ struct Far {
 /// At the first that goes wrong.
 pub fn run(options: &Options, host: Option<&str>, port: u16, wishes: Wishes) -> Result<Done> {
     let library = Library::open()?;
-    let side = Side::new(library, options, 0, transfer::room(LONG))?;
+    let longest = if wishes.one_sided { ONE_SIDED[ONE_SIDED.len() - 1] } else { LONG };
+    let side = Side::new(library, options, 0, transfer::room(longest))?;
     let mut line = Line::new(host, port)?;
     match options.service {
         Service::Datagram => {
@@ -81,6 +86,7 @@ pub fn run(options: &Options, host: Option<&str>, port: u16, wishes: Wishes) -> 
             if wishes.bad_cable { lossy::datagrams(&mut half) } else { half.run() }
         }
         Service::Unreliable if wishes.bad_cable => lossy::connections(side, &mut line, options),
+        Service::Reliable if wishes.one_sided => one_sided(side, &mut line, options, wishes),
         _ => connections(side, &mut line, options, wishes),
     }
 }
@@ -112,6 +118,23 @@ fn connections(mut side: Side, line: &mut Line, options: &Options, wishes: Wishe
             done.atomics += atomics::run(&mut half).context("atomics")?;
             done.keys += windows::run(&mut half, 128 << mtu, turn % 2)
                 .with_context(|| format!("SEND with invalidate at ibv_mtu {mtu}"))?;
+        }
+    }
+    Ok(done)
+}
+
+/// WRITEs and READs of the side that connects.
+fn one_sided(mut side: Side, line: &mut Line, options: &Options, wishes: Wishes) -> Result<Done> {
+    let mut done = Done::default();
+    for operation in [Operation::Write, Operation::Read] {
+        side.renew_qp()?;
+        let mut half = Half::connected(&side, line, options, (v::IBV_MTU_4096, wishes))?;
+        for (turn, size) in ONE_SIDED.into_iter().enumerate() {
+            let (offset, seed) = (4 * turn, turn as u64);
+            let transfer =
+                Transfer { operation, size, gather: 1, scatter: 1, offset, inline: false, seed };
+            half.run(&transfer, 1).with_context(|| format!("{transfer:?}"))?;
+            done.messages += 1;
         }
     }
     Ok(done)

@@ -23,6 +23,9 @@ const STEP: u64 = 5_000;
 /// Where copies of the counters are wanted.
 const COPIES: u64 = 0x10_0000_0000;
 
+/// The opcode of a request, and the key that it names.
+type Named = (u8, Option<u32>);
+
 /// A host's memory, by address space.
 #[derive(Debug, Default)]
 struct Memory(BTreeMap<u8, Vec<u8>>, u64);
@@ -126,7 +129,7 @@ pub struct Net {
     /// READs that QPs of new connections may have out.
     pub reads: u8,
     /// By side and QP, the opcodes of requests to it, and the keys that they name.
-    pub named: BTreeMap<(usize, u32), BTreeSet<(u8, Option<u32>)>>,
+    pub named: BTreeMap<(usize, u32), BTreeSet<Named>>,
     /// In ten thousand, the RoCE packets that get lost; where cards may then stand is not looked at.
     pub loss: u64,
     pub may_stand: bool,
