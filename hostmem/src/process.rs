@@ -15,6 +15,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -355,13 +356,51 @@ impl AsFd for PidFd {
     }
 }
 
-/// Whether a thread of ours runs, or would if a processor were free, as far as is known.
-#[must_use]
-pub fn is_runnable(thread: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
-    // The state follows the name, in which anything may be.
-    let state = stat.as_ref().ok().and_then(|stat| stat.rsplit_once(") "));
-    state.is_some_and(|(_, state)| state.starts_with('R'))
+/// What a thread of ours does that copies from or to a program's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It runs, or would if a processor were free.
+    Runnable,
+    /// It waits until the program has changed its address space: that is locked while a large one is forked, for some tens of
+    /// milliseconds for each GiB of small pages, and much longer where processors are busy.
+    Locked,
+    /// It waits for something else, as a file system in user space, or that is not known.
+    Asleep,
+}
+
+impl Standing {
+    /// What a thread does now.
+    #[must_use]
+    pub fn of(thread: Pid) -> Self {
+        let read = |what| std::fs::read_to_string(format!("/proc/self/task/{thread}/{what}"));
+        Self::from_files(&read("stat").unwrap_or_default(), &read("wchan").unwrap_or_default())
+    }
+
+    /// The same, from the kernel's two files of it.
+    fn from_files(stat: &str, wchan: &str) -> Self {
+        // The state follows the name, in which anything may be.
+        let state = stat.rsplit_once(") ").map(|(_, state)| state);
+        if state.is_some_and(|state| state.starts_with('R')) {
+            return Self::Runnable;
+        }
+        // The kernel leaves its functions of locks out there, and names who asked for one: these do for the address space's,
+        // and for no other.
+        let asks = ["process_vm_rw", "__get_user_pages"];
+        match asks.iter().any(|function| wchan.starts_with(function)) {
+            true => Self::Locked,
+            false => Self::Asleep,
+        }
+    }
+
+    /// What of a time that a thread stood so counts as waiting for a program that does not answer.
+    #[must_use]
+    pub fn counts(self, time: Duration) -> Duration {
+        match self {
+            Self::Runnable => Duration::ZERO,
+            Self::Locked => time / 10,
+            Self::Asleep => time,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,14 +6,16 @@
 //! thread that was left behind ends when its copy does.
 //!
 //! A thread that could go on, had it a processor, waits for no program: it is left its copy, however long
-//! others have the processors.
+//! others have the processors. One that waits until the program has changed its address space, as it does where that
+//! forks, is left it for ten times as long ([`Standing`]).
 //!
 //! How long is too long: [`Patience`] knows, and another look finds the thread in the same copy.
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use hostmem::process::Standing;
 use hostmem::{Holder, Liveness, Patience, SharedMapping, Sight, Watch};
 use nix::unistd::{Pid, gettid};
 
@@ -63,13 +65,21 @@ pub(crate) fn run_cards(
 fn look_after(watch: &Watch<CardThread>, mut thread: Pid) {
     let mut patience = Patience::default();
     let mut seen = watch.look();
+    let mut waited = Duration::ZERO;
     while seen != Sight::Ended {
-        watch.doze(seen, patience.now(Instant::now()));
+        let limit = patience.now(Instant::now());
+        watch.doze(seen, limit);
         let before = std::mem::replace(&mut seen, watch.look());
         let Sight::Left(call) = seen else { continue };
-        if before != seen || hostmem::process::is_runnable(thread) {
+        if before != seen {
+            waited = Duration::ZERO;
             continue;
         }
+        waited = waited.saturating_add(Standing::of(thread).counts(limit));
+        if waited < limit {
+            continue;
+        }
+        waited = Duration::ZERO;
         if let Some(successor) = replace(watch, call) {
             thread = successor;
             patience.was_tried(Instant::now());

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use hostmem::process::{is_runnable, read_vectored, write_vectored};
+use hostmem::process::{Standing, read_vectored, write_vectored};
 use hostmem::{Patience, RemoteProcess, RemoteRange};
 use nix::unistd::Pid;
 
@@ -186,9 +186,11 @@ impl Porter {
             let mut sleep = lock(&self.sleep);
             let limit = *patience.get_or_insert_with(|| sleep.patience.now(now));
             let mut goes_on = now.saturating_duration_since(begun) < LONGEST;
-            if !is_runnable(Pid::from_raw(lane.thread.load(Ordering::Acquire))) {
-                slept = slept.saturating_add(look);
-                goes_on &= sleep.count(process.pid().as_raw(), look, now) && slept < limit;
+            let thread = Pid::from_raw(lane.thread.load(Ordering::Acquire));
+            let more = Standing::of(thread).counts(look);
+            if !more.is_zero() {
+                slept = slept.saturating_add(more);
+                goes_on &= sleep.count(process.pid().as_raw(), more, now) && slept < limit;
             }
             if !goes_on {
                 sleep.patience.was_tried(now);

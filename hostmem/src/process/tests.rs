@@ -219,3 +219,20 @@ fn the_mode_of_a_program_has_its_set_user_id_bit() {
         assert_eq!(found.unwrap(), wanted & 0xffff, "{mode:o}");
     }
 }
+
+#[test]
+fn who_waits_for_an_address_space_is_told_from_who_waits_for_a_file_system() {
+    for (stat, wchan, standing) in [
+        ("7 (cards) R 1 2", "0", Standing::Runnable),
+        ("7 (a) R b) D 1 2", "process_vm_rw_core.constprop.0", Standing::Locked),
+        ("7 (cards) D 1 2", "__get_user_pages_locked", Standing::Locked),
+        ("7 (cards) D 1 2", "request_wait_answer", Standing::Asleep),
+        ("7 (cards) S 1 2", "handle_userfault", Standing::Asleep),
+        ("7 (cards) D 1 2", "0", Standing::Asleep),
+        ("", "", Standing::Asleep),
+    ] {
+        assert_eq!(Standing::from_files(stat, wchan), standing, "{stat}: {wchan}");
+    }
+    let own = nix::unistd::gettid();
+    assert_eq!(Standing::of(own), Standing::Runnable);
+}
