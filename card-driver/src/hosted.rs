@@ -52,8 +52,8 @@ pub struct HostedOptions {
     pub watchdog: Duration,
     /// Those with the other end of the tunnel, by IPv4 address, and the 16 bytes that are shared with each.
     pub peers: BTreeMap<Ipv4Addr, [u8; 16]>,
-    /// Those that are published cards, too; all others may be RNICs.
-    pub published: BTreeSet<Ipv4Addr>,
+    /// Those that are RNICs, and no published cards.
+    pub rnics: BTreeSet<Ipv4Addr>,
     /// Cables lose packets: a queue pair has one of them out.
     pub lossy: bool,
 }
@@ -61,7 +61,7 @@ pub struct HostedOptions {
 impl Default for HostedOptions {
     fn default() -> Self {
         let watchdog = Duration::from_nanos(stock_engine::param::WATCHDOG);
-        Self { watchdog, peers: BTreeMap::new(), published: BTreeSet::new(), lossy: false }
+        Self { watchdog, peers: BTreeMap::new(), rnics: BTreeSet::new(), lossy: false }
     }
 }
 
@@ -122,8 +122,8 @@ impl Hosted {
         let failed = |why: &str| Error::BringUp { card, why: why.into() };
         let start = Layout::start(&below.iova_ranges()?);
         let start = start.ok_or_else(|| failed("its bus has no room for 9 GiB of addresses"))?;
-        let HostedOptions { watchdog, peers, published, lossy } = options;
-        let published = Arc::new(published.iter().copied().map(u32::from).collect());
+        let HostedOptions { watchdog, peers, rnics, lossy } = options;
+        let rnics = Arc::new(rnics.iter().copied().map(u32::from).collect());
         let own = address.ip;
         let peers = peers.iter().filter(|(peer, _)| **peer != own);
         let peers = peers.map(|(peer, key)| (u32::from(*peer), Key::new(*key)));
@@ -150,7 +150,7 @@ impl Hosted {
                 mac: address.mac(),
                 watchdog: u64::try_from(watchdog.as_nanos()).unwrap_or(u64::MAX),
                 peers: Arc::clone(&peers),
-                published: Arc::clone(&published),
+                rnics: Arc::clone(&rnics),
                 lossy: *lossy,
                 local: local.clone(),
                 ..Settings::default()

@@ -90,10 +90,10 @@ pub struct Args {
     /// hexadecimal digits that you share with its balboad, whose file has the same ones with your card's address
     #[arg(long, value_name = "FILE")]
     pub tunnel_peers: Option<PathBuf>,
-    /// Take these peers of cards with a published bitstream for such cards, too, and others that are not this balboad's for
-    /// RNICs, to which a queue pair names one key, and WRITEs packet by packet
+    /// Say which peers of cards with a published bitstream are RNICs, and no such cards: to them a queue pair names one key,
+    /// and WRITEs packet by packet
     #[arg(long, value_name = "A.B.C.D", value_delimiter = ',')]
-    pub published_peers: Vec<Ipv4Addr>,
+    pub rnic_peers: Vec<Ipv4Addr>,
     /// Fail a queue pair of a card with a published bitstream when its peer is silent for so many milliseconds [default: 500]
     #[arg(long, value_name = "MS")]
     pub watchdog: Option<Watchdog>,

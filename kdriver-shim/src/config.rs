@@ -44,7 +44,7 @@ struct Keys {
     soft_image: Vec<Text<ImageFor>>,
     tunnel: Option<Text<Tunnel>>,
     tunnel_peers: Option<PathBuf>,
-    published_peers: Vec<Text<Ipv4Addr>>,
+    rnic_peers: Vec<Text<Ipv4Addr>>,
     watchdog: Option<Watchdog>,
     lossy: bool,
     fault: Vec<Text<FaultSpec>>,
@@ -103,7 +103,7 @@ impl Args {
         list(&mut self.manifests, keys.manifest);
         list(&mut self.maps, keys.soft_map);
         list(&mut self.images, keys.soft_image);
-        list(&mut self.published_peers, keys.published_peers);
+        list(&mut self.rnic_peers, keys.rnic_peers);
         list(&mut self.faults, keys.fault);
         one(&mut self.soft, keys.soft);
         one(&mut self.tunnel, keys.tunnel.map(|tunnel| tunnel.0));
@@ -134,7 +134,7 @@ impl Args {
             ("soft-image", self.images == new.images),
             ("tunnel", self.tunnel == new.tunnel),
             ("tunnel-peers", self.tunnel_peers == new.tunnel_peers),
-            ("published-peers", self.published_peers == new.published_peers),
+            ("rnic-peers", self.rnic_peers == new.rnic_peers),
             ("watchdog", self.watchdog == new.watchdog),
             ("lossy", self.lossy == new.lossy),
             ("fault", self.faults == new.faults),

@@ -171,11 +171,10 @@ fn run(mut configuration: Configuration, wanted: &Cards, log: &Log) -> anyhow::R
         backends.push(Arc::new(backend));
     }
     let watchdog = Duration::from_millis(args.watchdog());
-    let published =
-        tunnel::Published::among(wanted, |card| restored.get(&card).map(|it| it.manifest.engine))?;
-    let peers = tunnel::peers(args, &published)?;
-    let published = published.all(args);
-    let options = HostedOptions { watchdog, peers, published, lossy: args.lossy };
+    let peers =
+        tunnel::peers(args, wanted, |card| restored.get(&card).map(|it| it.manifest.engine))?;
+    let rnics = args.rnic_peers.iter().copied().collect();
+    let options = HostedOptions { watchdog, peers, rnics, lossy: args.lossy };
     let cards = start(wanted, backends, restored, options)?;
     let count = cards.len();
     let listener = match handed {

@@ -1,7 +1,7 @@
 //! Who has the other end of a tunnel: found out of band, for a question on the link would stop a published card that does
 //! not know it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read as _;
 use std::net::Ipv4Addr;
@@ -40,63 +40,40 @@ pub enum Error {
     },
 }
 
-/// Which cards are as published.
-#[derive(Debug, Default)]
-pub struct Published {
-    /// The addresses of this balboad's own.
-    own: BTreeSet<Ipv4Addr>,
-    /// A card was flashed, and may be flashed back.
-    may_change: bool,
-}
-
-impl Published {
-    /// Those of cards; `flashed` says what drives one that was flashed.
-    ///
-    /// # Errors
-    /// A manifest's.
-    pub fn among(
-        cards: &Cards,
-        flashed: impl Fn(u32) -> Option<EngineKind>,
-    ) -> anyhow::Result<Self> {
-        let mut published = Self::default();
-        for (number, address) in (0u32..).zip(&cards.addresses) {
-            let flashed = flashed(number);
-            published.may_change |= flashed.is_some();
-            let engine = match flashed {
-                Some(engine) => engine,
-                None => cards.manifest(number)?.engine,
-            };
-            if engine == EngineKind::Stock {
-                published.own.insert(address.ip);
-            }
-        }
-        Ok(published)
-    }
-
-    /// The addresses of these, and of those that an option names.
-    #[must_use]
-    pub fn all(self, args: &Args) -> BTreeSet<Ipv4Addr> {
-        self.own.into_iter().chain(args.published_peers.iter().copied()).collect()
-    }
-}
-
 /// The other ends of tunnels: this balboad's own cards as published, by a key that nobody else has, and those that a file
-/// names.
+/// names. `flashed` says what drives a card that was flashed; such cards may be flashed back, and so they may have none.
 ///
 /// # Errors
-/// [`Error`].
-pub fn peers(args: &Args, published: &Published) -> anyhow::Result<Peers> {
+/// A manifest's, or [`Error`].
+pub fn peers(
+    args: &Args,
+    cards: &Cards,
+    flashed: impl Fn(u32) -> Option<EngineKind>,
+) -> anyhow::Result<Peers> {
     let mut peers = Peers::new();
     let option = match (args.tunnel, &args.tunnel_peers) {
         (Some(Tunnel::On), _) => "--tunnel on",
         (_, Some(_)) => "--tunnel-peers",
         _ if args.lossy => "--lossy",
-        _ if !args.published_peers.is_empty() => "--published-peers",
+        _ if !args.rnic_peers.is_empty() => "--rnic-peers",
         _ => return Ok(peers),
     };
-    if published.own.is_empty() {
+    let (mut published, mut may_change) = (Vec::new(), false);
+    for (number, address) in (0u32..).zip(&cards.addresses) {
+        let engine = match flashed(number) {
+            Some(engine) => {
+                may_change = true;
+                engine
+            }
+            None => cards.manifest(number)?.engine,
+        };
+        if engine == EngineKind::Stock {
+            published.push(address.ip);
+        }
+    }
+    if published.is_empty() {
         let error = Error::NoCard { option };
-        if !published.may_change {
+        if !may_change {
             return Err(error.into());
         }
         log::warn!("{error}");
@@ -104,7 +81,7 @@ pub fn peers(args: &Args, published: &Published) -> anyhow::Result<Peers> {
     if args.tunnel == Some(Tunnel::On) {
         let mut key = [0; KEY_BYTES];
         getrandom::fill(&mut key)?;
-        peers.extend(published.own.iter().map(|ip| (*ip, key)));
+        peers.extend(published.into_iter().map(|ip| (ip, key)));
     }
     if let Some(path) = &args.tunnel_peers {
         for (peer, key) in read(path)? {
@@ -189,8 +166,7 @@ mod tests {
             let args = Args::try_parse_from([&["balboad", "--soft", "2"], arguments].concat());
             let args = args.unwrap();
             let cards = args.cards().unwrap();
-            let published = Published::among(&cards, |card| flashed.filter(|_| card == 1)).unwrap();
-            super::peers(&args, &published)
+            super::peers(&args, &cards, |card| flashed.filter(|_| card == 1))
                 .map(|peers| peers.len())
                 .map_err(|error| error.to_string())
         };
@@ -198,7 +174,7 @@ mod tests {
             ("--tunnel on", None),
             ("--tunnel-peers", Some("/nowhere")),
             ("--lossy", None),
-            ("--published-peers", Some("10.0.0.9")),
+            ("--rnic-peers", Some("10.0.0.9")),
         ] {
             let words: Vec<_> = option.split(' ').chain(value).collect();
             let why = peers(&words, None).unwrap_err();

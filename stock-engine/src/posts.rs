@@ -97,9 +97,8 @@ pub struct Settings {
     pub watchdog: u64,
     /// By IPv4 address, the key that is shared with the other end of the tunnel: peers that are not here have none.
     pub peers: Arc<BTreeMap<u32, Key>>,
-    /// Peers that are published cards, too, by IPv4 address: they look at no key, and take WRITEs of several packets.
-    /// All others may be RNICs.
-    pub published: Arc<BTreeSet<u32>>,
+    /// Peers that are RNICs, by IPv4 address: they look at keys, and take no WRITE of several packets of a published card's.
+    pub rnics: Arc<BTreeSet<u32>>,
     /// What carries messages between QPs of the card itself, if anything does.
     pub local: Option<Local>,
     /// Packets of the tunnel between two turnovers of a QP.
@@ -116,7 +115,7 @@ impl Default for Settings {
             mac: [0; 6],
             watchdog: WATCHDOG,
             peers: Arc::default(),
-            published: Arc::default(),
+            rnics: Arc::default(),
             local: None,
             turnover: TURNOVER,
             lossy: false,

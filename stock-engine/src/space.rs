@@ -55,8 +55,8 @@ pub(crate) struct Qp {
     pub(crate) proven: bool,
     /// The counters of local reads and writes when it was connected.
     pub(crate) before: u64,
-    /// Its peer may be an RNIC, which looks at keys and takes a WRITE packet by packet.
-    pub(crate) is_standard: bool,
+    /// Its peer is an RNIC, which looks at keys and takes a WRITE packet by packet.
+    pub(crate) to_rnic: bool,
     /// The key that the card names to such a peer: one for all requests.
     pub(crate) rkey: Option<u32>,
     /// It goes through the tunnel.
@@ -79,7 +79,7 @@ impl Qp {
             (true, _) => PACKET,
             (_, true) => READ_POST,
             // The first of several packets names its own length for the message's (STOCK-11), which an RNIC refuses.
-            _ if self.is_standard => PACKET,
+            _ if self.to_rnic => PACKET,
             _ => PACKET.saturating_mul(left.into()).min(WRITE_POST),
         }
     }

@@ -143,7 +143,7 @@ impl<R: Registers> Posts<R> {
         self.registers.store(v::RDMA_CONN_0, [connection.encode(), gid, gid, 0]);
         self.registers.store(v::NET_ARP, [ArpLookup { ipv4: peer }.encode(), 0, 0, 0]);
         let before = self.local(ctid);
-        let is_standard = tunnel.is_none() && !self.settings.published.contains(&peer);
+        let to_rnic = tunnel.is_none() && self.settings.rnics.contains(&peer);
         if tunnel.is_some() {
             self.begin_count(ctid, Kind::Write);
         }
@@ -152,7 +152,7 @@ impl<R: Registers> Posts<R> {
         if let Some(qp) = &mut space.qp {
             (qp.before, qp.settled) = (before, now.saturating_add(SETTLE));
             qp.kind = tunnel.is_some().then_some(Kind::Write);
-            qp.is_standard = is_standard;
+            qp.to_rnic = to_rnic;
             qp.tunnel = tunnel;
         }
         Ok(())
@@ -197,9 +197,9 @@ impl<R: Registers> Posts<R> {
                 "WRITE and READ of one QP would meet in one cursor of the card; without the tunnel each wants a QP of its own",
             );
         }
-        if qp.is_standard && qp.rkey.is_some_and(|before| before != rkey) {
+        if qp.to_rnic && qp.rkey.is_some_and(|before| before != rkey) {
             return Some(
-                "a published card names one key for each QP, and its peer may look at it; without the tunnel each key wants a QP of its own",
+                "a published card names one key for each QP, and an RNIC looks at it; there is no tunnel to an RNIC, and each key wants a QP of its own",
             );
         }
         None
@@ -211,15 +211,15 @@ impl<R: Registers> Posts<R> {
         let now = self.local(ctid);
         let qp = self.space(qpn).and_then(|space| space.qp.as_mut());
         let qp = qp.ok_or(TransportError::WrongState)?;
-        let (before, is_standard) = (qp.before, qp.is_standard);
+        let (before, to_rnic) = (qp.before, qp.to_rnic);
         let [theirs, own] = [qp.attributes.rq_psn, qp.attributes.sq_psn];
         if kind == Kind::Read && now >> 32 != before >> 32 {
             self.refuse(qpn, "its peer WRITEs to it, which a published card does not keep apart from its own READs; without the tunnel each direction wants a QP of its own");
             return Err(TransportError::Unsupported);
         }
-        if is_standard {
+        if to_rnic {
             if now != before {
-                self.refuse(qpn, "its peer has sent before it did, so that the key of its requests can be told to the card no more; without the tunnel each direction wants a QP of its own");
+                self.refuse(qpn, "its peer has sent before it did, so that the key of its requests can be told to the card no more; there is no tunnel to an RNIC, and each direction wants a QP of its own");
                 return Err(TransportError::Unsupported);
             }
             qp.rkey = Some(rkey);

@@ -407,8 +407,8 @@ fn what_a_published_card_does_not_carry_is_refused_before_it_is_posted() {
 }
 
 #[test]
-fn to_who_may_be_an_rnic_a_write_goes_packet_by_packet_by_one_key() {
-    let mut net = Net::of_strangers(7);
+fn to_an_rnic_a_write_goes_packet_by_packet_by_one_key() {
+    let mut net = Net::of_rnics(7);
     let [a, b] = net.connect();
     let [c, d] = net.connect();
     let lengths = [4, 4096, 40_000, 100_000];

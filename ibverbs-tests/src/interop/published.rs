@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use super::{Body, Peer, Row, Trial};
+use super::{ADDRESS, Body, Peer, Row, Trial};
 use crate::cases::PERFTEST;
 use crate::cases::capture::TSHARK;
 use crate::cases::stock::{HARM, dissect};
@@ -40,6 +40,7 @@ pub(super) fn rows() -> Vec<Row> {
 fn on_cable(setting: &Setting, peer: &Peer, _fault: &str, body: &Body, file: &Path) -> Result<()> {
     // A machine of which every processor is busy is slower than any peer.
     let options = "--soft 1 --soft-image stock --tunnel off --watchdog 120000";
+    let options = format!("{options} --rnic-peers {ADDRESS}");
     let (port, file_name) = (peer.cable.port(), file.display());
     let daemon = setting.balboad(&format!("{options} --port {port} --pcap {file_name}"))?;
     body(&Trial { setting, daemon: &daemon, peer })?;

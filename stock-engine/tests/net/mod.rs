@@ -146,10 +146,10 @@ impl Net {
         Self::with(seed, false)
     }
 
-    /// Neither is told what the other one is.
-    pub fn of_strangers(seed: u64) -> Self {
-        let budgets = [Budget::default(), Budget::default()];
-        Self::with_settings(seed, &Settings::default(), budgets)
+    /// Each takes the other one for an RNIC.
+    pub fn of_rnics(seed: u64) -> Self {
+        let settings = Settings { rnics: std::sync::Arc::new(IPV4.into()), ..Settings::default() };
+        Self::with_settings(seed, &settings, [Budget::default(), Budget::default()])
     }
 
     /// Their cables are said to lose packets, or not to.
@@ -164,8 +164,7 @@ impl Net {
     }
 
     fn with_budgets(seed: u64, lossy: bool, budgets: [Budget; 2]) -> Self {
-        let published = std::sync::Arc::new(IPV4.into());
-        Self::with_settings(seed, &Settings { lossy, published, ..Settings::default() }, budgets)
+        Self::with_settings(seed, &Settings { lossy, ..Settings::default() }, budgets)
     }
 
     fn with_settings(seed: u64, settings: &Settings, budgets: [Budget; 2]) -> Self {
