@@ -27,8 +27,10 @@ const FI_PINGPONG: u16 = 47592;
 const PINGPONG: u16 = 18515;
 /// The port of `remote-shell`.
 pub const REMOTE_SHELL: u16 = 2222;
-/// The MPI program's name among what a machine's job has, where this machine could compile it.
-pub const MPI: &str = "mpi";
+/// What compiles the MPI program for a machine, its package, and the program's name among what the machine's job has, where
+/// this machine could compile it.
+pub const MPI: [(&str, &str, &str); 2] =
+    [("mpicc.openmpi", "libopenmpi-dev", "mpi"), ("mpicc.mpich", "libmpich-dev", "mpi-mpich")];
 
 /// The pairs of machines that cases run in.
 pub const PAIRS: [[End; 2]; 3] =
@@ -36,9 +38,6 @@ pub const PAIRS: [[End; 2]; 3] =
 
 /// What the test command runs of each pair that has a card: programs of rdma_cm, of each kind one.
 const IN_TEST: [&str; 4] = ["rping", "ucmatose", "ib_write_bw -R", "fi_pingpong"];
-
-/// What compiles the MPI program.
-const MPICC: Need = Need::Program("mpicc.openmpi", "libopenmpi-dev");
 
 /// A program that both sides run, and how it is seen that it did what it should.
 struct Row {
@@ -158,7 +157,7 @@ const ROWS: &[Row] = &[
     // The launcher starts its daemon on the other machine by `remote-shell`, and speaks to it by TCP.
     Row {
         name: "OpenMPI",
-        need: MPICC,
+        need: Need::Program(MPI[0].0, MPI[0].1),
         server: "remote-shell serve",
         listens: Listens::Tcp(REMOTE_SHELL),
         client: "mpirun.openmpi --allow-run-as-root --leave-session-attached \
@@ -166,15 +165,29 @@ const ROWS: &[Row] = &[
                  --mca oob_tcp_if_include 10.77.0.0/24 --mca pml ucx --mca osc ucx \
                  -x UCX_TLS=rc,self -x UCX_UD_ETH_DGID_CHECK=n --host HERE,ADDRESS -np 2 \
                  SHARES/job/mpi check 1",
-        check: |both| {
-            for text in ["2 ranks, ", ", 0 wrong"] {
-                ensure!(both.client.stdout.contains(text), "no {text:?}: {}", both.client);
-            }
-            Ok(())
-        },
+        check: two_ranks,
+        received: 8 << 20,
+    },
+    Row {
+        name: "MPICH",
+        need: Need::Program(MPI[1].0, MPI[1].1),
+        server: "remote-shell serve",
+        listens: Listens::Tcp(REMOTE_SHELL),
+        client: "mpirun.mpich -launcher rsh -launcher-exec SHARES/built/remote-shell \
+                 -localhost HERE -hosts HERE,ADDRESS -genv UCX_TLS rc,self \
+                 -genv UCX_UD_ETH_DGID_CHECK n -n 2 SHARES/job/mpi-mpich check 1",
+        check: two_ranks,
         received: 8 << 20,
     },
 ];
+
+/// The MPI program found nothing wrong, as one of two ranks.
+fn two_ranks(both: &Both) -> Result<()> {
+    for text in ["2 ranks, ", ", 0 wrong"] {
+        ensure!(both.client.stdout.contains(text), "no {text:?}: {}", both.client);
+    }
+    Ok(())
+}
 
 /// The client of a program of perftest's has one row of figures.
 pub(crate) fn one_row(both: &Both) -> Result<()> {

@@ -117,13 +117,15 @@ fn boot(home: &Path, ends: [End; 2], parts: &Parts) -> Result<([Running; 2], [Si
     Ok(([first, second], sides))
 }
 
-/// Compiles the MPI program for a machine, where this one has a compiler for it.
+/// Compiles the MPI program for a machine, by each compiler for it that this one has.
 fn compile_mpi(job: &Path) -> Result<()> {
-    let (name, source) = apps::MPI;
-    fs::write(job.join(name), source)?;
-    if Task::is_installed("mpicc.openmpi") {
-        let task = Task::new("mpicc.openmpi").with_our_environment().directory(job);
-        task.words("-O2 -o").arg(guest_pair::MPI).arg(name).run()?.success()?;
+    let (source, text) = apps::MPI;
+    fs::write(job.join(source), text)?;
+    for (compiler, _, program) in guest_pair::MPI {
+        if Task::is_installed(compiler) {
+            let task = Task::new(compiler).with_our_environment().directory(job);
+            task.words("-O2 -o").arg(program).arg(source).run()?.success()?;
+        }
     }
     Ok(())
 }
