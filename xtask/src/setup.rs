@@ -22,7 +22,6 @@ pub const APPS: &[&str] = &[
     "libibverbs1",
     "libmpich-dev",
     "libopenmpi-dev",
-    "librdmacm1",
     "libucx-dev",
     "mpich",
     "openmpi-bin",
