@@ -15,10 +15,11 @@ pub struct Suite {
 }
 
 /// Those of which docs/applications.md has recipes.
-pub const SUITES: [Suite; 3] = [
+pub const SUITES: [Suite; 4] = [
     Suite { name: "fabtests", source: "libfabric 1.17.0, with its fabtests" },
     Suite { name: "imb", source: "the Intel MPI benchmarks, 2021.10" },
     Suite { name: "osu", source: "the OSU micro-benchmarks, 7.4" },
+    Suite { name: "ucx", source: "UCX 1.13.1, with its tests" },
 ];
 
 impl Suite {

@@ -22,7 +22,7 @@ struct Recipe {
     script: &'static str,
 }
 
-const RECIPES: [Recipe; 3] = [
+const RECIPES: [Recipe; 4] = [
     Recipe {
         name: "fabtests",
         tells_release: "configure.ac",
@@ -34,6 +34,7 @@ const RECIPES: [Recipe; 3] = [
         script: include_str!("suites/imb.sh"),
     },
     Recipe { name: "osu", tells_release: "configure.ac", script: include_str!("suites/osu.sh") },
+    Recipe { name: "ucx", tells_release: "configure.ac", script: include_str!("suites/ucx.sh") },
 ];
 
 /// How long a build may take.
