@@ -1,10 +1,6 @@
 //! The table of cases, by family.
 
-use anyhow::{Context as _, Result};
-use verbs_sys::{RELEASES, Release};
-
 use crate::attack::{self, phase::Length};
-use crate::process::Task;
 use crate::runner::{Case, Need};
 
 mod acknowledged;
@@ -38,18 +34,6 @@ mod usage;
 pub(crate) const IBVERBS_UTILS: Need = Need::Program("ibv_devinfo", "ibverbs-utils");
 /// ib_write_bw and its kin.
 pub(crate) const PERFTEST: Need = Need::Program("ib_write_bw", "perftest");
-
-/// The release of rdma-core that is installed here.
-///
-/// # Errors
-/// When it is none that there is a provider for.
-pub(crate) fn installed_release() -> Result<&'static Release> {
-    let query = Task::new("dpkg-query").args(["-W", "-f", "${Version}", "libibverbs1"]);
-    let version = query.run()?.success()?.stdout;
-    let number = version.split('.').next().and_then(|number| number.parse().ok());
-    let release = RELEASES.iter().find(|it| Some(it.number) == number);
-    release.with_context(|| format!("there is no provider for libibverbs1 {version}"))
-}
 
 /// All cases, in the order in which they run: what fails for simple reasons first.
 pub fn all() -> Vec<Case> {

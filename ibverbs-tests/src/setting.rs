@@ -32,6 +32,18 @@ const PROGRAMS: [&str; 9] = [
     "in-root",
 ];
 
+/// The release of rdma-core that is installed here.
+///
+/// # Errors
+/// When it is none that there is a provider for.
+pub(crate) fn installed_release() -> Result<&'static Release> {
+    let query = Task::new("dpkg-query").args(["-W", "-f", "${Version}", "libibverbs1"]);
+    let version = query.run()?.success()?.stdout;
+    let number = version.split('.').next().and_then(|number| number.parse().ok());
+    let release = RELEASES.iter().find(|it| Some(it.number) == number);
+    release.with_context(|| format!("there is no provider for libibverbs1 {version}"))
+}
+
 /// Who runs a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {

@@ -3,10 +3,9 @@
 
 use anyhow::{Result, ensure};
 
-use super::installed_release;
 use crate::pair::{free_port, run_pair, start_server};
 use crate::runner::{Case, Need};
-use crate::setting::Setting;
+use crate::setting::{Setting, installed_release};
 
 const UCX: Need = Need::Program("ucx_perftest", "ucx-utils");
 /// Debian's UCX 1.23~rc1 comes without it.

@@ -6,9 +6,8 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::load;
-use crate::cases::installed_release;
 use crate::process::Task;
-use crate::setting::SHARES;
+use crate::setting::{SHARES, installed_release};
 
 /// Where the files are that name libibverbs' providers.
 pub const DRIVERS: &str = "/etc/libibverbs.d";

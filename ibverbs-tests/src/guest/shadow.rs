@@ -10,9 +10,9 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::package::{DRIVERS, install};
 use super::{Case, Need, Setting, Task, load, run, task, until};
-use crate::cases::{IBVERBS_UTILS, PERFTEST, installed_release};
+use crate::cases::{IBVERBS_UTILS, PERFTEST};
 use crate::pair::{Both, free_port, run_pair};
-use crate::setting::Daemon;
+use crate::setting::{Daemon, installed_release};
 
 /// Where balboad serves root, and programs of root's look for it.
 const STATE: &str = "/run/balboa";

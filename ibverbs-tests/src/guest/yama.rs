@@ -11,11 +11,11 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 
 use super::for_both;
-use crate::cases::{IBVERBS_UTILS, installed_release};
+use crate::cases::IBVERBS_UTILS;
 use crate::pair::{Both, free_port, run_pair};
 use crate::process::Task;
 use crate::runner::{Case, Need};
-use crate::setting::{Daemon, Setting};
+use crate::setting::{Daemon, Setting, installed_release};
 
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
