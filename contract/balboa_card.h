@@ -140,6 +140,8 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_MAX_LOG2_ADMIN 0xcu
 /* log2 of the entries of the largest event ring. */
 #define BALBOA_WINDOW_MAX_LOG2_EVENTS 0x10u
+/* Event rings of a window at most. */
+#define BALBOA_WINDOW_MAX_EVENT_RINGS 0x8u
 /* Slots of a doorbell page, 8 bytes each, write only. */
 #define BALBOA_DOORBELL_SLOTS 0x200u
 /* Slots of each kind of queue, a doorbell_queue_code; those behind the last kind are reserved. */
@@ -518,6 +520,8 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_TIMESTAMP 0xc0u
 /* RO. How many multicast groups QPs can be in. */
 #define BALBOA_WINDOW_LIMIT_MULTICAST 0xc8u
+/* RO. How many event rings there can be. */
+#define BALBOA_WINDOW_LIMIT_EVENTS 0xd0u
 /* RW. IOVA of the admin submission ring, 64-byte aligned. */
 #define BALBOA_WINDOW_ADMIN_SQ_BASE 0x100u
 /* RW. log2 of the blocks of the admin submission ring, up to MAX_LOG2_ADMIN. */
@@ -528,13 +532,15 @@ typedef uint64_t balboa_le64;
 #define BALBOA_WINDOW_ADMIN_CQ_SIZE 0x118u
 /* WO. Tells the engine how far commands are written. Ignored while the engine is stopped. */
 #define BALBOA_WINDOW_ADMIN_DOORBELL 0x140u
-/* RW. IOVA of the event ring, 64-byte aligned, zeroed by the driver. */
+/* RW. IOVA of the event rings, one behind the other, 64-byte aligned, zeroed by the driver. */
 #define BALBOA_WINDOW_EVENT_BASE 0x180u
-/* RW. log2 of the entries of the event ring, up to MAX_LOG2_EVENTS. */
+/* RW. log2 of the entries of each event ring, up to MAX_LOG2_EVENTS. */
 #define BALBOA_WINDOW_EVENT_SIZE 0x188u
+/* RW. How many event rings there are, up to rings of LIMIT_EVENTS; 0 is 1. */
+#define BALBOA_WINDOW_EVENT_RINGS 0x190u
 /* WO. Tells the engine how far events were read. */
 #define BALBOA_WINDOW_EVENT_CONSUMER 0x1c0u
-/* WO. Any write clears event_overflow of STATUS. */
+/* WO. Any write clears the overflow bit of one event ring in STATUS. */
 #define BALBOA_WINDOW_EVENT_OVERFLOW_CLEAR 0x200u
 
 /* Bit fields of registers and other words */
@@ -975,9 +981,12 @@ typedef uint64_t balboa_le64;
 /* The engine stopped for the reason in fatal_code; only a reset helps. */
 #define BALBOA_WINDOW_STATUS_FATAL_MASK 0x2u
 #define BALBOA_WINDOW_STATUS_FATAL_SHIFT 0x1u
-/* An event was lost because the ring was full; stays until EVENT_OVERFLOW_CLEAR. */
+/* An event was lost because the first ring was full; stays until EVENT_OVERFLOW_CLEAR. */
 #define BALBOA_WINDOW_STATUS_EVENT_OVERFLOW_MASK 0x4u
 #define BALBOA_WINDOW_STATUS_EVENT_OVERFLOW_SHIFT 0x2u
+/* The same of the rings behind it: bit n is that of ring n + 1. */
+#define BALBOA_WINDOW_STATUS_FURTHER_OVERFLOWS_MASK 0x7f00u
+#define BALBOA_WINDOW_STATUS_FURTHER_OVERFLOWS_SHIFT 0x8u
 /* Why the engine stopped; 0 while fatal is clear. */
 #define BALBOA_WINDOW_STATUS_FATAL_CODE_MASK UINT64_C(0xffffffff00000000)
 #define BALBOA_WINDOW_STATUS_FATAL_CODE_SHIFT 0x20u
@@ -988,6 +997,10 @@ typedef uint64_t balboa_le64;
 /* QPs in one of them. */
 #define BALBOA_WINDOW_LIMIT_MULTICAST_QPS_PER_GROUP_MASK 0xffff0000u
 #define BALBOA_WINDOW_LIMIT_MULTICAST_QPS_PER_GROUP_SHIFT 0x10u
+/* window_limit_events: How many event rings there can be. */
+/* Event rings, up to MAX_EVENT_RINGS; 0, as engines say that do not know the register, is 1. */
+#define BALBOA_WINDOW_LIMIT_EVENTS_RINGS_MASK 0xffu
+#define BALBOA_WINDOW_LIMIT_EVENTS_RINGS_SHIFT 0x0u
 /* window_admin_doorbell: Tells the engine how far commands are written. Ignored while the engine is stopped. */
 /* Producer index of the admin submission ring, in blocks, counting on for ever. */
 #define BALBOA_WINDOW_ADMIN_DOORBELL_PRODUCER_MASK 0xffffffffu
@@ -996,6 +1009,13 @@ typedef uint64_t balboa_le64;
 /* Consumer index of the event ring, in entries, counting on for ever. */
 #define BALBOA_WINDOW_EVENT_CONSUMER_CONSUMER_MASK 0xffffffffu
 #define BALBOA_WINDOW_EVENT_CONSUMER_CONSUMER_SHIFT 0x0u
+/* Number of the event ring; the first is 0. */
+#define BALBOA_WINDOW_EVENT_CONSUMER_RING_MASK UINT64_C(0xff00000000)
+#define BALBOA_WINDOW_EVENT_CONSUMER_RING_SHIFT 0x20u
+/* window_event_overflow_clear: Any write clears the overflow bit of one event ring in STATUS. */
+/* Number of the event ring. */
+#define BALBOA_WINDOW_EVENT_OVERFLOW_CLEAR_RING_MASK UINT64_C(0xff00000000)
+#define BALBOA_WINDOW_EVENT_OVERFLOW_CLEAR_RING_SHIFT 0x20u
 /* doorbell_slot_value: The value to store in a queue's slot. Two successive stores of one queue, or of its successor under the same number, always differ: an engine that polls sees each of them. */
 /* SQ, RQ: producer index. CQ: arm sequence. */
 #define BALBOA_DOORBELL_SLOT_VALUE_INDEX_MASK 0xffffffffu
@@ -1804,7 +1824,9 @@ struct balboa_admin_create_cq {
     uint8_t log2_entries;
     /* Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by RELAY_PAGE. */
     uint8_t page;
-    uint8_t reserved_1a[38];
+    /* Completion vector: number of the event ring that its completions are told in. */
+    uint8_t vector;
+    uint8_t reserved_1b[37];
 };
 BALBOA_ASSERT(sizeof(struct balboa_admin_create_cq) == 64, "size of balboa_admin_create_cq");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_cq, opcode) == 0x0, "balboa_admin_create_cq.opcode");
@@ -1814,6 +1836,7 @@ BALBOA_ASSERT(offsetof(struct balboa_admin_create_cq, response) == 0x8, "balboa_
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_cq, ring) == 0x10, "balboa_admin_create_cq.ring");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_cq, log2_entries) == 0x18, "balboa_admin_create_cq.log2_entries");
 BALBOA_ASSERT(offsetof(struct balboa_admin_create_cq, page) == 0x19, "balboa_admin_create_cq.page");
+BALBOA_ASSERT(offsetof(struct balboa_admin_create_cq, vector) == 0x1a, "balboa_admin_create_cq.vector");
 /* Moves a completion queue to a new ring. Ring memory: as that of admin_create_cq. */
 struct balboa_admin_resize_cq {
     /* What to do. */

@@ -136,6 +136,8 @@ package balboa_card_pkg;
   localparam logic [31:0] WINDOW_MAX_LOG2_ADMIN = 32'hc;
   // log2 of the entries of the largest event ring.
   localparam logic [31:0] WINDOW_MAX_LOG2_EVENTS = 32'h10;
+  // Event rings of a window at most.
+  localparam logic [31:0] WINDOW_MAX_EVENT_RINGS = 32'h8;
   // Slots of a doorbell page, 8 bytes each, write only.
   localparam logic [31:0] DOORBELL_SLOTS = 32'h200;
   // Slots of each kind of queue, a doorbell_queue_code; those behind the last kind are reserved.
@@ -511,6 +513,8 @@ package balboa_card_pkg;
   localparam logic [31:0] WINDOW_TIMESTAMP = 32'hc0;
   // RO. How many multicast groups QPs can be in.
   localparam logic [31:0] WINDOW_LIMIT_MULTICAST = 32'hc8;
+  // RO. How many event rings there can be.
+  localparam logic [31:0] WINDOW_LIMIT_EVENTS = 32'hd0;
   // RW. IOVA of the admin submission ring, 64-byte aligned.
   localparam logic [31:0] WINDOW_ADMIN_SQ_BASE = 32'h100;
   localparam logic [63:0] WINDOW_ADMIN_SQ_BASE_RESET_VALUE = 64'h0;
@@ -525,15 +529,18 @@ package balboa_card_pkg;
   localparam logic [63:0] WINDOW_ADMIN_CQ_SIZE_RESET_VALUE = 64'h0;
   // WO. Tells the engine how far commands are written. Ignored while the engine is stopped.
   localparam logic [31:0] WINDOW_ADMIN_DOORBELL = 32'h140;
-  // RW. IOVA of the event ring, 64-byte aligned, zeroed by the driver.
+  // RW. IOVA of the event rings, one behind the other, 64-byte aligned, zeroed by the driver.
   localparam logic [31:0] WINDOW_EVENT_BASE = 32'h180;
   localparam logic [63:0] WINDOW_EVENT_BASE_RESET_VALUE = 64'h0;
-  // RW. log2 of the entries of the event ring, up to MAX_LOG2_EVENTS.
+  // RW. log2 of the entries of each event ring, up to MAX_LOG2_EVENTS.
   localparam logic [31:0] WINDOW_EVENT_SIZE = 32'h188;
   localparam logic [63:0] WINDOW_EVENT_SIZE_RESET_VALUE = 64'h0;
+  // RW. How many event rings there are, up to rings of LIMIT_EVENTS; 0 is 1.
+  localparam logic [31:0] WINDOW_EVENT_RINGS = 32'h190;
+  localparam logic [63:0] WINDOW_EVENT_RINGS_RESET_VALUE = 64'h0;
   // WO. Tells the engine how far events were read.
   localparam logic [31:0] WINDOW_EVENT_CONSUMER = 32'h1c0;
-  // WO. Any write clears event_overflow of STATUS.
+  // WO. Any write clears the overflow bit of one event ring in STATUS.
   localparam logic [31:0] WINDOW_EVENT_OVERFLOW_CLEAR = 32'h200;
 
   // ---- Codes and flags
@@ -1451,8 +1458,11 @@ package balboa_card_pkg;
   typedef struct packed {
     // [63:32] Why the engine stopped; 0 while fatal is clear.
     logic [31:0] fatal_code;
-    logic [28:0] reserved_3;
-    // [2:2] An event was lost because the ring was full; stays until EVENT_OVERFLOW_CLEAR.
+    logic [16:0] reserved_15;
+    // [14:8] The same of the rings behind it: bit n is that of ring n + 1.
+    logic [6:0] further_overflows;
+    logic [4:0] reserved_3;
+    // [2:2] An event was lost because the first ring was full; stays until EVENT_OVERFLOW_CLEAR.
     logic event_overflow;
     // [1:1] The engine stopped for the reason in fatal_code; only a reset helps.
     logic fatal;
@@ -1467,6 +1477,12 @@ package balboa_card_pkg;
     // [15:0] Groups.
     logic [15:0] groups;
   } window_limit_multicast_t;
+  // How many event rings there can be.
+  typedef struct packed {
+    logic [55:0] reserved_8;
+    // [7:0] Event rings, up to MAX_EVENT_RINGS; 0, as engines say that do not know the register, is 1.
+    logic [7:0] rings;
+  } window_limit_events_t;
   // Tells the engine how far commands are written. Ignored while the engine is stopped.
   typedef struct packed {
     logic [31:0] reserved_32;
@@ -1475,10 +1491,19 @@ package balboa_card_pkg;
   } window_admin_doorbell_t;
   // Tells the engine how far events were read.
   typedef struct packed {
-    logic [31:0] reserved_32;
+    logic [23:0] reserved_40;
+    // [39:32] Number of the event ring; the first is 0.
+    logic [7:0] ring;
     // [31:0] Consumer index of the event ring, in entries, counting on for ever.
     logic [31:0] consumer;
   } window_event_consumer_t;
+  // Any write clears the overflow bit of one event ring in STATUS.
+  typedef struct packed {
+    logic [23:0] reserved_40;
+    // [39:32] Number of the event ring.
+    logic [7:0] ring;
+    logic [31:0] reserved_0;
+  } window_event_overflow_clear_t;
   // The value to store in a queue's slot. Two successive stores of one queue, or of its successor under the same number, always differ: an engine that polls sees each of them.
   typedef struct packed {
     // [63:56] SQ: generation of the QP. RQ: the same for a private one. CQ: how often it was resized, modulo 256.
@@ -1723,7 +1748,9 @@ package balboa_card_pkg;
   } admin_completion_t;
   // Makes a completion queue. Ring memory: record, then 2^log2_entries zeroed entries.
   typedef struct packed {
-    logic [303:0] reserved_208;
+    logic [295:0] reserved_216;
+    // [215:208] Completion vector: number of the event ring that its completions are told in.
+    logic [7:0] vector;
     // [207:200] Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by RELAY_PAGE.
     logic [7:0] page;
     // [199:192] log2 of the entries.

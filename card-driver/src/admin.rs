@@ -1,6 +1,6 @@
-//! The engine of a `vqe` card: commands over the admin queue, events from the event ring.
+//! The engine of a `vqe` card: commands over the admin queue, events from the event rings.
 //!
-//! Both rings lie in a memfd of balboad's own that no client sees. One command is under way at a
+//! All rings lie in a memfd of balboad's own that no client sees. One command is under way at a
 //! time; its completion is awaited on the vFPGA's vector, with a limit, after which the engine is
 //! dead.
 
@@ -27,7 +27,7 @@ use hostmem::{Access, BlockRing, DmaMemory, SharedMapping, memfd};
 use crate::backend::{CardBackend, DoorbellGrant};
 use crate::engine::{Engine, EngineEvent, EngineLimits, Hear};
 use crate::error::{Error, GONE};
-use crate::event_ring::{EventRing, LOG2_EVENTS};
+use crate::event_rings::{EventRings, LOG2_EVENTS};
 use crate::gsi::{self as queue_pair_1, Gsi};
 use crate::iova::Arena;
 use crate::relay::{ClientRings, Relay};
@@ -47,7 +47,8 @@ const SQ_OFFSET: u64 = 0;
 const CQ_OFFSET: u64 = 0x1000;
 const RESPONSE_OFFSET: u64 = 0x2000;
 const EVENTS_OFFSET: u64 = 0x3000;
-const MEMORY_BYTES: u64 = EVENTS_OFFSET + (64 << LOG2_EVENTS);
+/// Bytes of an event ring.
+const EVENTS_BYTES: u64 = 64 << LOG2_EVENTS;
 const _: () = assert!(64 << LOG2_ADMIN <= 0x1000 && COUNTERS.len() * 8 <= 0x1000);
 
 /// The engine in one vFPGA's window.
@@ -63,7 +64,7 @@ pub struct AdminEngine {
     sq_index: u32,
     cq_index: u32,
     tag: u16,
-    events: Arc<EventRing>,
+    events: Arc<EventRings>,
     death: Option<String>,
     /// Rings for clients that have no doorbell page of their own, while there are any.
     relay: Option<Relay>,
@@ -91,11 +92,11 @@ impl AdminEngine {
     ) -> Result<Self, Error> {
         let name = format!("balboa{card} window {window}");
         let mut own = |name, bytes| own_memory((card, &shell, window), name, bytes, arena);
-        let (memory, iova) = own("balboad-admin", MEMORY_BYTES)?;
         let backend = Arc::clone(shell.backend());
         let csr = user_csr(u64::from(window));
         let limits =
             EngineLimits::read(|offset| backend.read64(Bar::Shell, csr.wrapping_add(offset)));
+        let (memory, iova) = own("balboad-admin", memory_bytes(limits.event_rings))?;
         let offers_gsi = limits.capabilities.contains(window::Capabilities::GSI);
         let gsi_memory =
             offers_gsi.then(|| own("balboad-gsi", queue_pair_1::MEMORY_BYTES)).transpose()?;
@@ -104,8 +105,9 @@ impl AdminEngine {
             Ok(BlockRing::new(Arc::clone(&memory), at, 1 << log2)?)
         };
         let completions = ring(CQ_OFFSET, LOG2_ADMIN)?;
-        let ring = ring(EVENTS_OFFSET, LOG2_EVENTS)?;
-        let events = EventRing::new(name.clone(), Arc::clone(&backend), csr, ring)?;
+        let events = (0..limits.event_rings).map(|number| ring(events_at(number), LOG2_EVENTS));
+        let events = events.collect::<Result<_, _>>()?;
+        let events = EventRings::new(name.clone(), Arc::clone(&backend), csr, events)?;
         let events = Arc::new(events);
         shell.hear(window, Arc::clone(&events));
         let mut engine = Self {
@@ -645,7 +647,7 @@ impl Engine for AdminEngine {
             return Err(self.dead(&format!("it does not reset: its status stays {status:#x}")));
         }
         self.events.reset(|| {
-            for at in (0..MEMORY_BYTES).step_by(8) {
+            for at in (0..memory_bytes(self.limits.event_rings)).step_by(8) {
                 self.memory.store_relaxed_u64(usize::try_from(at).unwrap_or(usize::MAX), 0)?;
             }
             Ok(())
@@ -658,6 +660,7 @@ impl Engine for AdminEngine {
             (window::ADMIN_CQ_SIZE, u64::from(LOG2_ADMIN)),
             (window::EVENT_BASE, self.iova.wrapping_add(EVENTS_OFFSET)),
             (window::EVENT_SIZE, u64::from(LOG2_EVENTS)),
+            (window::EVENT_RINGS, u64::from(self.limits.event_rings)),
         ];
         for (register, value) in registers {
             self.write(register, value);
@@ -682,6 +685,16 @@ impl Drop for AdminEngine {
             open.gsi.end("the card was given up");
         }
     }
+}
+
+/// Where an event ring begins in the engine's memory.
+fn events_at(number: u8) -> u64 {
+    EVENTS_OFFSET.saturating_add(EVENTS_BYTES.saturating_mul(number.into()))
+}
+
+/// Bytes of the engine's memory with so many event rings.
+fn memory_bytes(event_rings: u8) -> u64 {
+    events_at(event_rings)
 }
 
 /// Memory of balboad's own, which no client sees, and where the card sees it.

@@ -13,13 +13,17 @@ use fpga_regs::engine::admin::{
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::qp::Attributes;
 use fpga_regs::engine::window::{
-    self, Capabilities, LimitDm, LimitKeyRq, LimitMulticast, LimitPort, LimitQpCq, LimitQueues,
+    self, Capabilities, LimitDm, LimitEvents, LimitKeyRq, LimitMulticast, LimitPort, LimitQpCq,
+    LimitQueues,
 };
 
 use crate::backend::DoorbellGrant;
 use crate::error::Error;
 use crate::gsi::Gsi;
 use crate::relay::ClientRings;
+
+/// Event rings that an engine is given at most. All are read by one thread, which is why there are not more.
+pub const MOST_EVENT_RINGS: u8 = 4;
 
 /// Told of what an engine reports of its objects, by any thread.
 pub type Hear = Arc<dyn Fn(Event) + Send + Sync>;
@@ -132,8 +136,12 @@ pub trait Engine {
 /// What an engine reports of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineEvent {
-    /// Events were lost: every completion queue may have fired, every QP may have failed.
-    Lost,
+    /// Events of these rings were lost, bit n for ring n: every completion queue that is told of there may have
+    /// fired, and with the first ring every QP may have failed.
+    Lost {
+        /// The rings.
+        rings: u8,
+    },
     /// The engine is dead, see [`Engine::death`].
     Dead,
 }
@@ -181,6 +189,8 @@ pub struct EngineLimits {
     pub dm_bytes: u32,
     /// See [`Self::dm_bytes`].
     pub largest_dm: u32,
+    /// Event rings that the driver lays, and so completion vectors: from 1 to [`MOST_EVENT_RINGS`].
+    pub event_rings: u8,
 }
 
 impl EngineLimits {
@@ -191,6 +201,7 @@ impl EngineLimits {
         let queues = LimitQueues::decode(read(window::LIMIT_QUEUES));
         let port = LimitPort::decode(read(window::LIMIT_PORT));
         let dm = LimitDm::decode(read(window::LIMIT_DM));
+        let events = LimitEvents::decode(read(window::LIMIT_EVENTS));
         let multicast = LimitMulticast::decode(read(window::LIMIT_MULTICAST));
         Self {
             capabilities: Capabilities::from_bits_retain(read(window::CAPABILITIES)),
@@ -213,6 +224,7 @@ impl EngineLimits {
             qps_per_group: multicast.qps_per_group,
             dm_bytes: dm.bytes,
             largest_dm: dm.largest,
+            event_rings: events.rings.clamp(1, MOST_EVENT_RINGS),
         }
     }
 }
@@ -233,6 +245,7 @@ mod tests {
             window::LIMIT_PORT => 1 << 30 | 16 << 32 | 1 << 40 | 300 << 48,
             window::LIMIT_DM => 4096 | 1024 << 32,
             window::LIMIT_MULTICAST => 100 | 20 << 16,
+            window::LIMIT_EVENTS => 3,
             _ => u64::MAX,
         });
         let wanted = EngineLimits {
@@ -256,7 +269,18 @@ mod tests {
             qps_per_group: 20,
             dm_bytes: 4096,
             largest_dm: 1024,
+            event_rings: 3,
         };
         assert_eq!(limits, wanted);
+    }
+
+    #[test]
+    fn an_engine_that_does_not_know_of_event_rings_has_one_and_one_of_many_gets_as_many_as_are_laid()
+     {
+        for (told, laid) in [(0, 1), (1, 1), (4, 4), (5, MOST_EVENT_RINGS), (255, MOST_EVENT_RINGS)]
+        {
+            let read = |offset| if offset == window::LIMIT_EVENTS { told } else { 0 };
+            assert_eq!(EngineLimits::read(read).event_rings, laid);
+        }
     }
 }

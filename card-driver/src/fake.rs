@@ -235,7 +235,12 @@ impl FakeCard {
 
     /// Raises an event in the name of an engine.
     pub fn raise(&self, index: u8, event: Event) {
-        self.card.handle.report(index, Unfounded::Event(event));
+        self.raise_in(index, 0, event);
+    }
+
+    /// The same in an event ring of that number.
+    pub fn raise_in(&self, index: u8, ring: u8, event: Event) {
+        self.card.handle.report(index, Unfounded::Event(ring, event));
     }
 
     /// Signals the vector of a vFPGA, whether it reports anything or not.

@@ -28,7 +28,7 @@ pub mod device;
 pub mod engine;
 pub mod engines;
 mod error;
-pub mod event_ring;
+pub mod event_rings;
 #[cfg(any(test, feature = "fake"))]
 #[allow(
     clippy::indexing_slicing,

@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::backend::CardBackend;
 use crate::error::{Error, GONE};
-use crate::event_ring::EventRing;
+use crate::event_rings::EventRings;
 use crate::lock::lock;
 use crate::spaces::Gone;
 use crate::translations::{Purpose, Translations};
@@ -56,7 +56,7 @@ struct Vfpga {
     /// Held, too, from the first to the last access to registers that belong together.
     state: Mutex<State>,
     /// What its engine says something in.
-    events: OnceLock<Arc<EventRing>>,
+    events: OnceLock<Arc<EventRings>>,
     /// Held by who serves its vector.
     serving: Mutex<()>,
     /// How often it has signalled something, modulo 2^64; each is counted once it was served.
@@ -122,8 +122,8 @@ impl Shell {
         Self { card, backend, bank, vfpgas, counts, apart }
     }
 
-    /// Drains a vFPGA's event ring as soon as its interrupt is seen, from now on.
-    pub fn hear(&self, index: u8, events: Arc<EventRing>) {
+    /// Drains a vFPGA's event rings as soon as its interrupt is seen, from now on.
+    pub fn hear(&self, index: u8, events: Arc<EventRings>) {
         if let Some(vfpga) = self.vfpga(index) {
             // An engine starts once.
             let _ = vfpga.events.set(events);

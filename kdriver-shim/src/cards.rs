@@ -1,5 +1,6 @@
 //! The cards as clients share them: doorbell pages, listeners, and which connections are whose.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bitstreams::Manifest;
@@ -106,7 +107,7 @@ pub struct Users {
 #[derive(Debug, Default)]
 pub struct Suspects {
     /// Completion queues that somebody waits for.
-    pub cqs: Vec<u32>,
+    pub cqs: BTreeSet<u32>,
     /// Queue pairs.
     pub qps: Vec<u32>,
     /// Shared receive queues with a limit.
@@ -468,5 +469,6 @@ pub fn client_limits(engine: &EngineLimits) -> Limits {
         max_message: engine.max_message,
         max_mr_bytes: Resource::MrBytes.limit(engine),
         max_dm_bytes: engine.largest_dm.min(limit(Resource::DmBytes)),
+        comp_vectors: engine.event_rings,
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use card_driver::engine::EngineEvent;
 use fpga_regs::engine::qp::QpState;
 
-use crate::cards::Card;
+use crate::cards::{Card, Users};
 use crate::clients::Client;
 use crate::listeners::ibv_event;
 use crate::process::ClientId;
@@ -35,9 +35,13 @@ fn heed(card: &mut Card, at: usize, event: EngineEvent, clients: &Clients) {
     let number = card.device.number;
     let Some(window) = card.windows().nth(at) else { return };
     match event {
-        EngineEvent::Lost => {
-            let suspects = &mut window.users.suspects;
-            (suspects.cqs, suspects.qps, suspects.srqs) = window.users.listeners.numbers();
+        EngineEvent::Lost { rings } => {
+            let Users { listeners, suspects, .. } = window.users;
+            suspects.cqs.append(&mut listeners.cqs_told_in(rings));
+            // All but completions is told of in the first.
+            if rings & 1 != 0 {
+                (suspects.qps, suspects.srqs) = listeners.numbers();
+            }
         }
         EngineEvent::Dead => {
             // First, so that whoever is told finds it so: polls flush, posting fails.
@@ -63,7 +67,7 @@ pub fn has_suspects(cards: &[Card]) -> bool {
 pub fn examine_suspects(cards: &mut [Card]) {
     for window in cards.iter_mut().flat_map(Card::windows) {
         for _ in 0..FIRED_PER_TURN {
-            let Some(cqn) = window.users.suspects.cqs.pop() else { break };
+            let Some(cqn) = window.users.suspects.cqs.pop_first() else { break };
             window.users.listeners.fire(cqn);
         }
         for _ in 0..QUERIED_PER_TURN {

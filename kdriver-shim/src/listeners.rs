@@ -4,7 +4,7 @@
 //! is made until it has gone; nothing is told of it once [`Listeners`] has returned it, because all is
 //! told under the table's lock: libibverbs dereferences the cookie that a record carries.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use card_driver::lock::lock;
@@ -56,6 +56,8 @@ pub struct Notifier {
     pub cookie: u64,
     /// Its channel.
     pub records: Records,
+    /// Event ring of the window in which the engine tells of it.
+    pub vector: u8,
     /// The client's ring memory, and the queue's ring in it, which begins with its record.
     pub memory: Arc<SharedMapping>,
     /// See [`Self::memory`].
@@ -69,8 +71,13 @@ pub struct Notifier {
 impl Notifier {
     /// Of a queue of which nothing was told yet.
     #[must_use]
-    pub fn new(cookie: u64, records: Records, memory: Arc<SharedMapping>, ring: Span) -> Self {
-        Self { cookie, records, memory, ring, former: None, sent: 0 }
+    pub fn new(
+        cookie: u64,
+        records: Records,
+        vector: u8,
+        (memory, ring): (Arc<SharedMapping>, Span),
+    ) -> Self {
+        Self { cookie, records, vector, memory, ring, former: None, sent: 0 }
     }
 
     /// Records of the queue that the client has read, as far as a ring's record tells.
@@ -318,15 +325,23 @@ impl Listeners {
         (table.cqs.len(), table.qps.len().saturating_add(table.targets.len()), table.srqs.len())
     }
 
-    /// The numbers of all completion queues that have a channel, of all queue pairs, and of all shared
-    /// receive queues that have a limit.
+    /// The numbers of the completion queues that have a channel and are told of in these event rings, bit n for
+    /// ring n.
     #[must_use]
-    pub fn numbers(&self) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
+    pub fn cqs_told_in(&self, rings: u8) -> BTreeSet<u32> {
+        let is_told = |notifier: &Notifier| 1u8.wrapping_shl(notifier.vector.into()) & rings != 0;
         let table = lock(&self.table);
-        let told = table.cqs.iter().filter(|(_, (_, notifier))| notifier.is_some());
+        let told =
+            table.cqs.iter().filter(|(_, (_, notifier))| notifier.as_ref().is_some_and(is_told));
+        told.map(|(cqn, _)| *cqn).collect()
+    }
+
+    /// The numbers of all queue pairs, and of all shared receive queues that have a limit.
+    #[must_use]
+    pub fn numbers(&self) -> (Vec<u32>, Vec<u32>) {
+        let table = lock(&self.table);
         let limited = table.srqs.iter().filter(|(_, (_, limit))| *limit > 0);
         (
-            told.map(|(cqn, _)| *cqn).collect(),
             table.qps.keys().chain(table.targets.keys().map(|(qpn, ..)| qpn)).copied().collect(),
             limited.map(|(srqn, _)| *srqn).collect(),
         )

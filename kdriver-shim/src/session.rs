@@ -162,8 +162,8 @@ impl Session<'_> {
             Request::DetachMulticast { qpn, group } => self.detach_multicast(qpn, group),
             Request::ModifyMr { mr, pdn, access } => self.modify_mr(mr, pdn, access),
             Request::MoveMr { mr, to } => self.move_mr(mr, to),
-            Request::CreateCq { context, log2_entries, channel, cookie } => {
-                self.create_cq(context, log2_entries, channel, cookie)
+            Request::CreateCq { context, log2_entries, channel, vector, cookie } => {
+                self.create_cq(queues::WantedCq { context, log2_entries, channel, vector, cookie })
             }
             Request::ResizeCq { cqn, log2_entries } => self.resize_cq(cqn, log2_entries),
             Request::ModerateCq { cqn, count, period } => self.moderate_cq(cqn, count, period),

@@ -20,7 +20,7 @@ use crate::control::{Connection, Opened, ask, unexpected};
 use crate::cq::{self, CompletionQueue, EntryRing};
 use crate::error::{Error, Result, invalid, unsupported};
 use crate::events::{EventSource, new_cookie};
-use crate::limits::{COMPLETION_VECTORS, ReceiveSizes, cq_size, queue_sizes, receive_sizes};
+use crate::limits::{ReceiveSizes, cq_size, queue_sizes, receive_sizes};
 use crate::mr::Registration;
 use crate::qp::Queues;
 use crate::rq::{ReceivePlace, ReceiveQueue};
@@ -359,16 +359,17 @@ impl Context {
         address: u64,
     ) -> Result<Cq> {
         let log2_entries = cq_size(self.limits(), cqe)?;
-        if comp_vector >= COMPLETION_VECTORS {
-            return Err(invalid!(
-                "completion vector {comp_vector} was asked for; there are {COMPLETION_VECTORS}"
-            ));
-        }
+        let vectors = self.limits().comp_vectors;
+        let vector = u8::try_from(comp_vector).ok().filter(|vector| *vector < vectors);
+        let vector = vector.ok_or_else(|| {
+            invalid!("completion vector {comp_vector} was asked for; there are {vectors}")
+        })?;
         let cookie = new_cookie();
         let request = Request::CreateCq {
             context: self.number(),
             log2_entries,
             channel: channel.as_ref().map(|channel| channel.number),
+            vector,
             cookie,
         };
         let (cqn, ring) =

@@ -15,8 +15,6 @@ use crate::ffi::types::zeroed;
 
 /// The one port of a card.
 pub(crate) const PORT: u32 = 1;
-/// Completion vectors; a vector is an interrupt of its own, and the shell gives a vFPGA one.
-pub(crate) const COMPLETION_VECTORS: u32 = 1;
 /// The clock by which completions are stamped, in kHz: it counts nanoseconds.
 pub(crate) const CORE_CLOCK_KHZ: u64 = 1_000_000;
 /// Pages the memory of a region may be made of: any from 4 KiB up.
@@ -262,6 +260,7 @@ pub(crate) mod tests {
             max_message: 1 << 31,
             max_mr_bytes: 1 << 40,
             max_dm_bytes: 1 << 20,
+            comp_vectors: 4,
         }
     }
 

@@ -279,9 +279,12 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             return Err(AdminStatus::Invalid);
         }
         self.check_page(command.page)?;
+        if !self.events.has(command.vector) {
+            return Err(AdminStatus::Invalid);
+        }
         let window = queue(memory, command.ring, command.log2_entries)?;
         let cqn = self.cq_numbers.draw(&mut self.random).ok_or(AdminStatus::NoResources)?;
-        self.cqs.insert(cqn, Cq::new(window, command.log2_entries, command.page));
+        self.cqs.insert(cqn, Cq::new(window, command));
         self.doorbells.add(command.page, Queue { kind: QueueKind::Completion, number: cqn });
         Ok(Answer::number(cqn))
     }

@@ -1,11 +1,11 @@
 //! Completion queues: writing entries, telling a full ring, firing armed ones.
 
-use fpga_regs::engine::admin::AdminStatus;
+use fpga_regs::engine::admin::{AdminStatus, CreateCq};
 use fpga_regs::engine::cqe::{self, Cqe, Flags, Status};
 use fpga_regs::engine::doorbell::{Arm, ArmKind, record};
 use fpga_regs::engine::event::{Event, EventType};
 
-use crate::events::EventRing;
+use crate::events::EventRings;
 use crate::memory::{QueueMemory, Record, Ring, Rings};
 use crate::numbers::{ByNumber, take};
 
@@ -16,6 +16,8 @@ pub(crate) struct Cq<M: Rings> {
     log2_entries: u8,
     /// Doorbell page its slot is in.
     pub(crate) page: u8,
+    /// Event ring that its completions are told in.
+    vector: u8,
     producer: u32,
     /// The consumer index when it was last looked at; the truth may be further.
     consumer: u32,
@@ -62,11 +64,14 @@ struct Pushed {
 }
 
 impl<M: Rings> Cq<M> {
-    pub(crate) fn new(memory: QueueMemory<M>, log2_entries: u8, page: u8) -> Self {
+    /// As the command says, in ring memory that was found.
+    pub(crate) fn new(memory: QueueMemory<M>, command: &CreateCq) -> Self {
+        let &CreateCq { log2_entries, page, vector, .. } = command;
         Self {
             memory,
             log2_entries,
             page,
+            vector,
             producer: 0,
             consumer: 0,
             armed: None,
@@ -177,10 +182,10 @@ impl<M: Rings> Cq<M> {
     }
 }
 
-/// The completion queues of an engine together with the ring their events go to.
+/// The completion queues of an engine together with the rings their events go to.
 pub(crate) struct Completions<'a, M: Rings> {
     pub(crate) cqs: &'a mut ByNumber<Cq<M>>,
-    pub(crate) events: &'a mut EventRing<M>,
+    pub(crate) events: &'a mut EventRings<M>,
     pub(crate) now: u64,
 }
 
@@ -271,12 +276,13 @@ impl<M: Rings> Completions<'_, M> {
     }
 
     fn fire(&mut self, cqn: u32, sequence: u32) {
+        let vector = self.cqs.get(&cqn).map_or(0, |cq| cq.vector);
         let event = Event {
             kind: EventType::Completion,
             number: cqn,
             data: u64::from(sequence),
             ..Event::default()
         };
-        self.events.push(event, self.now);
+        self.events.push_in(vector, event, self.now);
     }
 }

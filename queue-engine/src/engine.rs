@@ -6,14 +6,14 @@ use fpga_regs::engine::cqe::Cqe;
 use fpga_regs::engine::doorbell::QueueKind;
 use fpga_regs::engine::event::{Event, EventType};
 use fpga_regs::engine::qp::QpState;
-use fpga_regs::engine::window::{Capabilities, Profile};
+use fpga_regs::engine::window::{Capabilities, MAX_EVENT_RINGS, Profile};
 use fpga_regs::engine::wqe::{MAX_SGE, Sge};
 
 use crate::admin::AdminRings;
 use crate::cq::{Completions, Cq};
 use crate::device_memory::DeviceMemory;
 use crate::doorbells::{DoorbellPage, Doorbells, Queue};
-use crate::events::EventRing;
+use crate::events::EventRings;
 use crate::fetch::Turn;
 use crate::handles::Handles;
 use crate::keys::Keys;
@@ -80,6 +80,8 @@ pub struct EngineConfig {
     pub max_message: u32,
     /// Bytes of the card's own memory that it gives out.
     pub device_memory: u32,
+    /// Event rings that the driver may lay, 1 to [`MAX_EVENT_RINGS`].
+    pub event_rings: u8,
     /// Bytes that may be kept of what the QPs of one client have under way, beyond what each
     /// has of its own.
     pub under_way_bytes: usize,
@@ -103,7 +105,7 @@ pub struct Engine<M: Rings, D, N> {
     /// Why the engine stopped for good; 0 while it did not.
     pub(crate) fatal: u32,
     pub(crate) admin: Option<AdminRings<M>>,
-    pub(crate) events: EventRing<M>,
+    pub(crate) events: EventRings<M>,
     pub(crate) gids: [Option<[u8; 16]>; GIDS],
     pub(crate) keys: Keys,
     pub(crate) device_memory: DeviceMemory<M>,
@@ -172,6 +174,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             cqs: config.cqs.min(Numbers::most(NUMBER_BITS)),
             rqs: config.rqs.min(Numbers::most(QPN_RANDOM_BITS)),
             keys: config.keys.min(Numbers::most(NUMBER_BITS)),
+            event_rings: config.event_rings.clamp(1, MAX_EVENT_RINGS),
             ..config
         };
         Self {
@@ -184,7 +187,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             command_waited: 0,
             fatal: 0,
             admin: None,
-            events: EventRing::closed(),
+            events: EventRings::closed(),
             gids: [None; GIDS],
             keys: Keys::new(NUMBER_BITS, config.keys),
             device_memory: DeviceMemory::new(config.device_memory),
@@ -234,7 +237,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         let enabling = self.enabling;
         if enabling {
             let admin = AdminRings::open(&self.registers, memory);
-            let events = EventRing::open(&self.registers, memory);
+            let events = EventRings::open(&self.registers, self.config.event_rings, memory);
             if let (Some(admin), Some(events)) = (admin, events) {
                 self.admin = Some(admin);
                 self.events = events;
@@ -251,9 +254,14 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         enabling || rung.is_some()
     }
 
-    /// Tells the driver of an event.
+    /// Tells the driver of an event, in the first ring.
     pub fn raise(&mut self, now: u64, event: Event) {
         self.events.push(event, now);
+    }
+
+    /// Tells the driver of an event in an event ring, which stays unsaid where there is no such ring.
+    pub fn raise_in(&mut self, now: u64, ring: u8, event: Event) {
+        self.events.push_in(ring, event, now);
     }
 
     /// Stops for good, for the reason `code`: only a reset helps.
@@ -304,7 +312,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
         }
         self.registers = QueueRegisters::default();
         self.admin = None;
-        self.events = EventRing::closed();
+        self.events = EventRings::closed();
         self.enabled = false;
         self.enabling = false;
         self.admin_rung = None;

@@ -19,6 +19,7 @@ pub(crate) struct QueueRegisters {
     pub(crate) admin_cq_size: u64,
     pub(crate) event_base: u64,
     pub(crate) event_size: u64,
+    pub(crate) event_rings: u64,
 }
 
 impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
@@ -63,12 +64,14 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
                 w::LimitMulticast { groups: config.groups, qps_per_group: config.qps_per_group }
                     .encode()
             }
+            w::LIMIT_EVENTS => w::LimitEvents { rings: config.event_rings }.encode(),
             w::STATUS => w::Status {
                 enabled: self.enabled,
                 fatal: self.fatal != 0,
-                event_overflow: self.events.overflow,
                 fatal_code: self.fatal,
+                ..w::Status::default()
             }
+            .with_overflows(self.events.overflows())
             .encode(),
             w::TIMESTAMP => now,
             w::ADMIN_SQ_BASE => self.registers.admin_sq_base,
@@ -77,6 +80,7 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             w::ADMIN_CQ_SIZE => self.registers.admin_cq_size,
             w::EVENT_BASE => self.registers.event_base,
             w::EVENT_SIZE => self.registers.event_size,
+            w::EVENT_RINGS => self.registers.event_rings,
             _ => 0,
         }
     }
@@ -92,8 +96,14 @@ impl<M: Rings, D: DoorbellPage, N: Random> Engine<M, D, N> {
             w::ADMIN_CQ_SIZE => self.registers.admin_cq_size = value,
             w::EVENT_BASE => self.registers.event_base = value,
             w::EVENT_SIZE => self.registers.event_size = value,
-            w::EVENT_CONSUMER => self.events.consumer = value as u32,
-            w::EVENT_OVERFLOW_CLEAR => self.events.overflow = false,
+            w::EVENT_RINGS => self.registers.event_rings = value,
+            w::EVENT_CONSUMER => {
+                let w::EventConsumer { consumer, ring } = w::EventConsumer::decode(value);
+                self.events.consumed(ring, consumer);
+            }
+            w::EVENT_OVERFLOW_CLEAR => {
+                self.events.clear_overflow(w::EventOverflowClear::decode(value).ring);
+            }
             w::CONTROL if value & w::CONTROL_RESET != 0 => self.stop(transport),
             w::CONTROL if value & w::CONTROL_ENABLE != 0 => self.enable(),
             w::ADMIN_DOORBELL if self.enabled => self.admin_rung = Some(value as u32),

@@ -168,6 +168,7 @@ const CONFIG: EngineConfig = EngineConfig {
     max_rd_atomic: 1,
     max_message: 1,
     device_memory: 0,
+    event_rings: 1,
     under_way_bytes: 1 << 20,
 };
 
@@ -229,8 +230,10 @@ fn card(memory: &Memory, slot: &Rc<AtomicU64>) -> (Card, u32) {
         card.write(register, value);
     }
     card.command(Opcode::SetGid, &SetGid { index: 0, valid: 1, vlan: 0, gid: [1; 16] }.encode());
-    let cqn =
-        card.command(Opcode::CreateCq, &CreateCq { ring: CQ, log2_entries: 2, page: 1 }.encode());
+    let cqn = card.command(
+        Opcode::CreateCq,
+        &CreateCq { ring: CQ, log2_entries: 2, page: 1, vector: 0 }.encode(),
+    );
     assert_eq!(cqn, 2);
     let rq = CreateRq { ring: RQ, log2_entries: 2, page: 1, pdn: 1, ..CreateRq::default() };
     let rqn = card.command(Opcode::CreateRq, &rq.encode());

@@ -305,6 +305,8 @@ pub enum Request {
         log2_entries: u8,
         /// Channel for its events.
         channel: Option<u32>,
+        /// Completion vector, below [`Limits::comp_vectors`].
+        vector: u8,
         /// What its records carry: the client's name for it, never used for another.
         cookie: u64,
     },
@@ -845,6 +847,8 @@ pub struct Limits {
     pub max_mr_bytes: u64,
     /// Bytes of the largest part of the card's own memory; 0 where it has none.
     pub max_dm_bytes: u32,
+    /// Completion vectors, at least 1.
+    pub comp_vectors: u8,
 }
 
 /// The way to a card's doorbells.

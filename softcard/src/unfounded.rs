@@ -19,8 +19,8 @@ pub enum Unfounded {
         /// Bytes of the transfer.
         length: u32,
     },
-    /// An event of its queue engine's.
-    Event(Event),
+    /// An event of its queue engine's, in the event ring of that number.
+    Event(u8, Event),
 }
 
 impl Card {
@@ -36,9 +36,9 @@ impl Card {
                     self.shell.signal(index);
                 }
             }
-            Unfounded::Event(event) => {
+            Unfounded::Event(ring, event) => {
                 match &mut vfpga.logic {
-                    Occupant::Engine(engine) => engine.raise(now, event),
+                    Occupant::Engine(engine) => engine.raise_in(now, ring, event),
                     Occupant::PassThrough(_) => {}
                     #[cfg(test)]
                     Occupant::Other(_) => {}

@@ -97,10 +97,10 @@ impl AdminEngine {
         let Sizes { log2_sends, log2_send_cq, log2_receives } = sizes;
         let (page, pdn) = (RELAY_PAGE, DOMAIN);
         let (ring, log2_entries) = (gsi.at(SEND_CQ_AT), log2_send_cq);
-        let send_cqn = self.create_cq(&CreateCq { ring, log2_entries, page })?;
+        let send_cqn = self.create_cq(&CreateCq { ring, log2_entries, page, vector: 0 })?;
         made.send_cqn = Some(send_cqn);
         let (ring, log2_entries) = (gsi.at(RECEIVE_CQ_AT), log2_receives);
-        let receive_cqn = self.create_cq(&CreateCq { ring, log2_entries, page })?;
+        let receive_cqn = self.create_cq(&CreateCq { ring, log2_entries, page, vector: 0 })?;
         made.receive_cqn = Some(receive_cqn);
         let (ring, kind) = (gsi.at(RQ_AT), RqKind::Private);
         let queue = CreateRq { ring, log2_entries, page, kind, pdn, ..CreateRq::default() };

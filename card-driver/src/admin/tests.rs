@@ -16,7 +16,12 @@ use crate::relay::ClientRings;
 
 fn engine() -> (Arc<FakeCard>, AdminEngine) {
     let card = Arc::new(FakeCard::with_interrupts(2));
-    let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(&card);
+    let engine = engine_of(&card);
+    (card, engine)
+}
+
+fn engine_of(card: &Arc<FakeCard>) -> AdminEngine {
+    let backend: Arc<dyn CardBackend> = Arc::<FakeCard>::clone(card);
     let large = Geometry { page_bits: 21, order: 9, ways: 2 };
     let shell = Arc::new(Shell::new(3, backend, Bank::Plain, large, 2));
     let fd = memfd::create("rings", 4096).unwrap();
@@ -28,13 +33,13 @@ fn engine() -> (Arc<FakeCard>, AdminEngine) {
     let mut engine = AdminEngine::start(3, shell, 1, &mut Arena::new(&[(0, u64::MAX)])).unwrap();
     let rings = ClientRings { memory: Arc::clone(&mapping), iova: RINGS };
     engine.grant(PAGE, rings).unwrap();
-    (card, engine)
+    engine
 }
 
 /// Where all queues have their rings, and their doorbell page.
 const RINGS: u64 = 1 << 40;
 const PAGE: u8 = 1;
-const CQ: CreateCq = CreateCq { ring: RINGS, log2_entries: 0, page: PAGE };
+const CQ: CreateCq = CreateCq { ring: RINGS, log2_entries: 0, page: PAGE, vector: 0 };
 
 fn qp(engine: &mut AdminEngine) -> (u32, u8) {
     let cqn = engine.create_cq(&CQ).unwrap();
@@ -182,22 +187,94 @@ fn an_overflow_is_reported_once_as_lost_events() {
     engine.shell.attend().unwrap();
     assert_eq!(heard.take(), (0..4096).collect::<Vec<_>>());
     engine.service();
-    assert_eq!([engine.next_event(), engine.next_event()], [Some(EngineEvent::Lost), None]);
+    assert_eq!(
+        [engine.next_event(), engine.next_event()],
+        [Some(EngineEvent::Lost { rings: 1 }), None]
+    );
     card.raise(1, completion_event(9));
     engine.shell.attend().unwrap();
     assert_eq!((heard.take(), engine.next_event()), (vec![9], None));
 }
 
 #[test]
+fn an_event_waits_for_its_own_ring_and_for_a_few_of_each_other() {
+    const FEW: usize = 16;
+    let (card, mut engine) = engine();
+    assert_eq!(engine.limits().event_rings, 4);
+    let heard = Heard::of(&mut engine);
+    for lap in 0..3u32 {
+        // A flood in the third ring, and what is seldom in the others.
+        (0..4096).for_each(|cqn| card.raise_in(1, 2, completion_event(cqn)));
+        let rare = [(0, 5000), (1, 5001), (3, 5003)];
+        rare.into_iter().for_each(|(ring, cqn)| card.raise_in(1, ring, completion_event(cqn)));
+        engine.shell.attend().unwrap();
+        let heard = heard.take();
+        let place = |cqn: u32| heard.iter().position(|it| *it == cqn).unwrap();
+        assert!(place(5000) < 3 * FEW && place(5001) < 3 * FEW && place(5003) < 3 * FEW);
+        let flood: Vec<u32> = heard.iter().copied().filter(|cqn| *cqn < 5000).collect();
+        assert_eq!(flood, (0..4096).collect::<Vec<_>>(), "lap {lap}");
+        assert_eq!(heard.len(), 4096 + 3);
+    }
+    assert_eq!(engine.next_event(), None);
+}
+
+#[test]
+fn a_ring_that_overflows_has_its_own_events_lost_and_no_others() {
+    let (card, mut engine) = engine();
+    let heard = Heard::of(&mut engine);
+    for round in 0..2 {
+        (0..5000).for_each(|cqn| card.raise_in(1, 3, completion_event(cqn)));
+        (0..4096).for_each(|cqn| card.raise_in(1, 1, completion_event(10_000 + cqn)));
+        card.raise(1, completion_event(20_000));
+        engine.shell.attend().unwrap();
+        let mut told = heard.take();
+        told.sort_unstable();
+        let wanted = (0..4096).chain(10_000..14_096).chain([20_000]);
+        assert_eq!(told, wanted.collect::<Vec<_>>(), "round {round}");
+        engine.service();
+        let lost = Some(EngineEvent::Lost { rings: 1 << 3 });
+        assert_eq!([engine.next_event(), engine.next_event()], [lost, None]);
+    }
+    // Of several, all are said at once.
+    for ring in [0, 2] {
+        (0..5000).for_each(|cqn| card.raise_in(1, ring, completion_event(cqn)));
+    }
+    engine.shell.attend().unwrap();
+    assert_eq!(engine.next_event(), Some(EngineEvent::Lost { rings: 0b101 }));
+    card.raise_in(1, 2, completion_event(9));
+    engine.shell.attend().unwrap();
+    assert_eq!((heard.take().last(), engine.next_event()), (Some(&9), None));
+}
+
+#[test]
+fn a_card_that_knows_of_one_event_ring_is_driven_with_one() {
+    let card = Arc::new(FakeCard::with_interrupts(2));
+    card.set(Bar::Shell, user_csr(1) + window::LIMIT_EVENTS, 0);
+    let mut engine = engine_of(&card);
+    let heard = Heard::of(&mut engine);
+    assert_eq!(engine.limits().event_rings, 1);
+    assert_eq!(card.written(Bar::Shell, user_csr(1) + window::EVENT_RINGS), 1);
+    let second = engine.create_cq(&CreateCq { vector: 1, ..CQ });
+    assert!(matches!(second, Err(Error::Refused { status: AdminStatus::Invalid, .. })));
+    let cqn = engine.create_cq(&CQ).unwrap();
+    (0..5000).for_each(|_| card.raise(1, completion_event(cqn)));
+    engine.shell.attend().unwrap();
+    assert_eq!(heard.take().len(), 4096);
+    assert_eq!(engine.next_event(), Some(EngineEvent::Lost { rings: 1 }));
+}
+
+#[test]
 fn all_events_of_a_queue_are_told_before_its_end_is() {
     let (card, mut engine) = engine();
     let heard = Heard::of(&mut engine);
-    let cqn = engine.create_cq(&CQ).unwrap();
-    let other = engine.create_cq(&CQ).unwrap();
-    card.raise(1, completion_event(other));
-    card.raise(1, completion_event(cqn));
-    engine.destroy_cq(cqn).unwrap();
-    assert_eq!(heard.take(), [other, cqn]);
+    for vector in 0..4 {
+        let cqn = engine.create_cq(&CreateCq { vector, ..CQ }).unwrap();
+        let other = engine.create_cq(&CreateCq { vector, ..CQ }).unwrap();
+        card.raise_in(1, vector, completion_event(other));
+        card.raise_in(1, vector, completion_event(cqn));
+        engine.destroy_cq(cqn).unwrap();
+        assert_eq!(heard.take(), [other, cqn]);
+    }
     engine.shell.attend().unwrap();
     assert!(heard.take().is_empty());
 }

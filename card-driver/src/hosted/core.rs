@@ -41,6 +41,9 @@ impl Registers for Bank {
     }
 }
 
+/// Event rings of an engine. They are balboad's own memory on both sides, and worth what those of a card are.
+const EVENT_RINGS: u8 = 4;
+
 /// What an engine over a published card offers: what that carries, and what the tunnel does, if there is one.
 fn config(vfpga: u8, tunnel: bool) -> EngineConfig {
     let carried = Capabilities::RC
@@ -73,6 +76,7 @@ fn config(vfpga: u8, tunnel: bool) -> EngineConfig {
         max_rd_atomic: 16,
         max_message: 1 << 30,
         device_memory: 0,
+        event_rings: EVENT_RINGS,
         under_way_bytes: UNDER_WAY_BYTES,
     }
 }

@@ -146,6 +146,8 @@ layout! {
         /// Number of the client: its doorbell page, 1 to 15, or above that of one whose doorbells come by
         /// `RELAY_PAGE`.
         page @ 0x19: u8,
+        /// Completion vector: number of the event ring that its completions are told in.
+        vector @ 0x1a: u8,
     }
 }
 

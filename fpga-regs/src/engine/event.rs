@@ -1,6 +1,7 @@
 //! Events: what the engine tells the driver without being asked.
 //!
-//! Entries of 64 bytes with a phase as in completions. An event follows the completion entry it
+//! Entries of 64 bytes with a phase as in completions. Completion queues name the ring that their completions
+//! are told in; everything else is told in the first. An event follows the completion entry it
 //! speaks of, and the interrupt (a shell notification on the vFPGA's vector) follows the event. The
 //! driver clears the shell's pending bit, drains the ring, and looks once more.
 

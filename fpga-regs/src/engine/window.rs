@@ -34,6 +34,8 @@ constants! {
     pub const MAX_LOG2_ADMIN: u8 = 12;
     /// log2 of the entries of the largest event ring.
     pub const MAX_LOG2_EVENTS: u8 = 16;
+    /// Event rings of a window at most.
+    pub const MAX_EVENT_RINGS: u8 = 8;
 }
 
 registers! {
@@ -131,8 +133,10 @@ registers! {
         enabled[0]: bool,
         /// The engine stopped for the reason in `fatal_code`; only a reset helps.
         fatal[1]: bool,
-        /// An event was lost because the ring was full; stays until [`EVENT_OVERFLOW_CLEAR`].
+        /// An event was lost because the first ring was full; stays until [`EVENT_OVERFLOW_CLEAR`].
         event_overflow[2]: bool,
+        /// The same of the rings behind it: bit n is that of ring n + 1.
+        further_overflows[14:8]: u8,
         /// Why the engine stopped; 0 while `fatal` is clear.
         fatal_code[63:32]: u32,
     };
@@ -144,6 +148,11 @@ registers! {
         groups[15:0]: u16,
         /// QPs in one of them.
         qps_per_group[31:16]: u16,
+    };
+    /// How many event rings there can be.
+    LIMIT_EVENTS @ 0x0d0: RO as LimitEvents {
+        /// Event rings, up to [`MAX_EVENT_RINGS`]; 0, as engines say that do not know the register, is 1.
+        rings[7:0]: u8,
     };
     /// IOVA of the admin submission ring, 64-byte aligned.
     ADMIN_SQ_BASE @ 0x100: RW reset(0) unit("bytes");
@@ -158,17 +167,38 @@ registers! {
         /// Producer index of the admin submission ring, in blocks, counting on for ever.
         producer[31:0]: u32 unit("blocks"),
     };
-    /// IOVA of the event ring, 64-byte aligned, zeroed by the driver.
+    /// IOVA of the event rings, one behind the other, 64-byte aligned, zeroed by the driver.
     EVENT_BASE @ 0x180: RW reset(0) unit("bytes");
-    /// log2 of the entries of the event ring, up to [`MAX_LOG2_EVENTS`].
+    /// log2 of the entries of each event ring, up to [`MAX_LOG2_EVENTS`].
     EVENT_SIZE @ 0x188: RW reset(0) unit("log2 of entries");
+    /// How many event rings there are, up to `rings` of [`LIMIT_EVENTS`]; 0 is 1.
+    EVENT_RINGS @ 0x190: RW reset(0) unit("rings");
     /// Tells the engine how far events were read.
     EVENT_CONSUMER @ 0x1c0: WO as EventConsumer {
         /// Consumer index of the event ring, in entries, counting on for ever.
         consumer[31:0]: u32 unit("entries"),
+        /// Number of the event ring; the first is 0.
+        ring[39:32]: u8,
     };
-    /// Any write clears `event_overflow` of [`STATUS`].
-    EVENT_OVERFLOW_CLEAR @ 0x200: WO;
+    /// Any write clears the overflow bit of one event ring in [`STATUS`].
+    EVENT_OVERFLOW_CLEAR @ 0x200: WO as EventOverflowClear {
+        /// Number of the event ring.
+        ring[39:32]: u8,
+    };
+}
+
+impl Status {
+    /// Which event rings have lost events: bit n is that of ring n.
+    #[must_use]
+    pub const fn overflows(self) -> u8 {
+        self.further_overflows << 1 | self.event_overflow as u8
+    }
+
+    /// With these event rings as those that have lost events.
+    #[must_use]
+    pub const fn with_overflows(self, rings: u8) -> Self {
+        Self { event_overflow: rings & 1 != 0, further_overflows: rings >> 1, ..self }
+    }
 }
 
 /// Fails compilation when a register with a side effect shares its 64-byte line.

@@ -13,7 +13,7 @@ use arbitrary::Unstructured;
 use card_driver::Error;
 use card_driver::admin::AdminEngine;
 use card_driver::backend::{CardBackend, DoorbellGrant, GrantKind, Identity, WakeGrant};
-use card_driver::engine::{Engine, EngineEvent};
+use card_driver::engine::{Engine, EngineEvent, MOST_EVENT_RINGS};
 use card_driver::gsi::{GsiAddress, Party};
 use card_driver::iova::Arena;
 use card_driver::shell::Shell;
@@ -59,7 +59,8 @@ struct State {
     status: u64,
     sq: u32,
     cq: u32,
-    events: u32,
+    /// Events that were written to each ring.
+    events: [u32; MOST_EVENT_RINGS as usize],
 }
 
 impl State {
@@ -172,20 +173,24 @@ impl State {
     /// Writes events, with or without regard to the room there is.
     fn raise(&mut self) {
         let log2 = self.register(w::EVENT_SIZE) as u8;
+        let rings = self.register(w::EVENT_RINGS).clamp(1, MOST_EVENT_RINGS.into());
+        let ring = self.random.below(rings) as usize;
         let count = [0, 1, 3, 5000][self.random.below(4) as usize];
         for _ in 0..count {
             let noise = self.noise();
             // Most are of no kind that ends the engine.
             let drawn = Event::decode(&[noise]);
             let kind = EventType((drawn.kind.0) % 6);
-            let event = Event { kind, phase: u8::from(expected_phase(self.events, log2)), ..drawn };
+            let event =
+                Event { kind, phase: u8::from(expected_phase(self.events[ring], log2)), ..drawn };
             let [block] = event.encode();
-            let index = u64::from(self.events) % (1 << log2);
+            let index = ((ring as u64) << log2) + u64::from(self.events[ring]) % (1 << log2);
             self.store(self.register(w::EVENT_BASE) + index * 64, block);
-            self.events = self.events.wrapping_add(1);
+            self.events[ring] = self.events[ring].wrapping_add(1);
         }
         if count > 4096 {
-            self.status |= w::STATUS_EVENT_OVERFLOW;
+            let status = w::Status::decode(self.status);
+            self.status = status.with_overflows(status.overflows() | 1 << ring).encode();
         }
     }
 }
@@ -234,10 +239,15 @@ impl CardBackend for HostileCard {
         state.registers.insert(register, value);
         match register {
             w::CONTROL if value == w::CONTROL_RESET => {
-                (state.sq, state.cq, state.events, state.status) = (0, 0, 0, 0);
+                (state.sq, state.cq, state.events, state.status) = Default::default();
             }
             w::CONTROL => state.status = w::STATUS_ENABLED,
-            w::EVENT_OVERFLOW_CLEAR => state.status &= !w::STATUS_EVENT_OVERFLOW,
+            w::EVENT_OVERFLOW_CLEAR => {
+                let ring = w::EventOverflowClear::decode(value).ring;
+                let status = w::Status::decode(state.status);
+                let left = status.overflows() & !(1u8 << ring);
+                state.status = status.with_overflows(left).encode();
+            }
             w::ADMIN_DOORBELL => {
                 state.answer(value as u32);
                 if !state.sound {
@@ -321,6 +331,7 @@ fn offers() -> HashMap<u64, u64> {
         (w::CAPABILITIES, w::Capabilities::GSI.bits()),
         (w::LIMIT_QUEUES, queues.encode()),
         (w::LIMIT_PORT, port.encode()),
+        (w::LIMIT_EVENTS, MOST_EVENT_RINGS.into()),
     ];
     registers.into()
 }
@@ -359,7 +370,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         status: 0,
         sq: 0,
         cq: 0,
-        events: 0,
+        events: [0; MOST_EVENT_RINGS as usize],
     };
     let vector = EventFd::new().expect("a descriptor");
     let card = Arc::new(HostileCard { state: Mutex::new(state), vector });

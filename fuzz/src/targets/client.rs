@@ -353,6 +353,7 @@ fn any_request(u: &mut Unstructured<'_>, numbers: &[u32]) -> arbitrary::Result<R
             context: number(u)?,
             log2_entries: u.int_in_range(0..=26)?,
             channel: if u.arbitrary()? { Some(number(u)?) } else { None },
+            vector: u.int_in_range(0..=4)?,
             cookie: u.arbitrary()?,
         },
         14 => Request::DestroyCq { cqn: number(u)? },

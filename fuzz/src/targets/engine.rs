@@ -6,6 +6,7 @@
 //! that were named, every byte of payload lies under a key that was made or in the queue's own
 //! ring, and the work of one call is bounded.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use arbitrary::Unstructured;
@@ -17,7 +18,7 @@ use fpga_regs::engine::admin::{
 };
 use fpga_regs::engine::cqe::Status;
 use fpga_regs::engine::doorbell::{self, QueueKind, record};
-use fpga_regs::engine::event::QpEvent;
+use fpga_regs::engine::event::{Event, EventType, QpEvent};
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
 use fpga_regs::engine::transition::transition;
@@ -46,7 +47,9 @@ const ADMIN_CQ: u64 = 0x2000;
 const RESPONSE: u64 = 0x3000;
 const EVENTS: u64 = 0x4000;
 const LOG2_ADMIN: u8 = 4;
-const LOG2_EVENTS: u8 = 4;
+const LOG2_EVENTS: u8 = 3;
+/// Event rings that the driver lays, one behind the other.
+const RINGS: u8 = 3;
 
 /// Where the engine has memory of its own.
 const OWN: u64 = 1 << 63;
@@ -81,6 +84,7 @@ const CONFIG: EngineConfig = EngineConfig {
     max_rd_atomic: 16,
     max_message: 1 << 30,
     device_memory: 4096,
+    event_rings: RINGS,
     under_way_bytes: 1 << 12,
 };
 
@@ -93,6 +97,8 @@ struct Bench {
     admin: u32,
     /// What was made: number and where.
     cqs: Vec<(u32, u64)>,
+    /// In which event ring each completion queue that was made is told of.
+    vectors: BTreeMap<u32, u8>,
     rqs: Vec<(u32, u64)>,
     qps: Vec<(u32, u64)>,
     /// Shared receive queues of XRC domains, which are also in `rqs`, and the targets.
@@ -122,6 +128,7 @@ pub fn run(u: &mut Unstructured<'_>) -> Outcome {
         now: 1,
         admin: 0,
         cqs: Vec::new(),
+        vectors: BTreeMap::new(),
         rqs: Vec::new(),
         qps: Vec::new(),
         srqs: Vec::new(),
@@ -153,6 +160,7 @@ impl Bench {
             (window::ADMIN_CQ_SIZE, LOG2_ADMIN.into()),
             (window::EVENT_BASE, EVENTS),
             (window::EVENT_SIZE, LOG2_EVENTS.into()),
+            (window::EVENT_RINGS, RINGS.into()),
             (window::CONTROL, window::CONTROL_ENABLE),
         ] {
             self.write(register, value);
@@ -231,8 +239,11 @@ impl Bench {
             self.keys.push((key, CreateKey { va, ..command }));
         }
         let ring = self.queue();
-        let command = CreateCq { ring, log2_entries: u.int_in_range(0..=6)?, page: PAGE };
+        let (log2_entries, vector) = (u.int_in_range(0..=6)?, u.int_in_range(0..=RINGS)?);
+        let command = CreateCq { ring, log2_entries, page: PAGE, vector };
         if let Some(cqn) = self.made(Opcode::CreateCq, &command.encode()) {
+            assert!(vector < RINGS, "a queue is told of in a ring that there is not");
+            self.vectors.insert(cqn, vector);
             self.cqs.push((cqn, ring));
         }
         let Some(&(cqn, _)) = self.cqs.last() else { return Ok(()) };
@@ -769,6 +780,22 @@ impl Bench {
             for piece in pieces {
                 self.check_piece(ring.expect("a QP of ours"), piece);
             }
+        }
+        self.check_events();
+    }
+
+    /// Behind the first event ring stand completions alone, each in its queue's ring.
+    fn check_events(&self) {
+        let of_ring = |ring: u8| (0..1 << LOG2_EVENTS).map(move |index: u64| (ring, index));
+        for (ring, index) in (1..RINGS).flat_map(of_ring) {
+            let at = EVENTS + (u64::from(ring) << (6 + LOG2_EVENTS)) + 64 * index;
+            let event = Event::decode(&[[self.memory.load(at), 0, 0, 0, 0, 0, 0, 0]]);
+            if event == Event::default() {
+                continue;
+            }
+            assert_eq!(event.kind, EventType::Completion, "in ring {ring}");
+            let vector = self.vectors.get(&event.number).copied();
+            assert!(vector.is_none_or(|vector| vector == ring), "{event:?} in ring {ring}");
         }
     }
 

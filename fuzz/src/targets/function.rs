@@ -176,7 +176,8 @@ impl Bench {
         peer.write(BAR4, 0x10_0008, &((BASE >> 21) | 1 << 33 | 1 << 35).to_le_bytes());
         let header = Header { opcode: Opcode::CreateCq, blocks: 1, tag: 7, response: 0 };
         let ring = BASE + u.int_in_range(0..=BYTES)?;
-        let [mut block] = CreateCq { ring, log2_entries: 2, page: 1 }.encode();
+        let [mut block] =
+            CreateCq { ring, log2_entries: 2, page: 1, vector: u.int_in_range(0..=4)? }.encode();
         block.iter_mut().zip(header.encode()[0]).for_each(|(word, more)| *word |= more);
         let _ = self.mapping.write_bytes(0, &u64s(&block));
         let log2 = u64::from(u.int_in_range(0..=8u8)?);
@@ -187,6 +188,7 @@ impl Bench {
             (window::ADMIN_CQ_SIZE, log2),
             (window::EVENT_BASE, BASE + 0x8000),
             (window::EVENT_SIZE, log2),
+            (window::EVENT_RINGS, u.int_in_range(0..=5)?),
             (window::CONTROL, window::CONTROL_ENABLE),
         ] {
             peer.write(BAR4, ENGINE + register, &value.to_le_bytes());

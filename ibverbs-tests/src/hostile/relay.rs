@@ -53,7 +53,7 @@ pub fn ring(directory: &Path) -> Result<()> {
     let page = DoorbellPage::new(Arc::new(page), 0)?;
     for _ in 0..QUEUES {
         let (context, log2_entries, channel, cookie) = (info.context, 0, None, 0);
-        client.ask(&Request::CreateCq { context, log2_entries, channel, cookie })?;
+        client.ask(&Request::CreateCq { context, log2_entries, channel, vector: 0, cookie })?;
     }
     say(ATTACKING);
     for turn in 1u64.. {

@@ -35,13 +35,22 @@ const PRIVILEGED_QKEY: u32 = 1 << 31;
 /// The largest log2 of blocks from one receive entry to the next.
 pub(super) const MAX_LOG2_STRIDE: u8 = 3;
 
+/// A completion queue as a client asks for it.
+pub(super) struct WantedCq {
+    pub(super) context: u32,
+    pub(super) log2_entries: u8,
+    /// Channel for its events.
+    pub(super) channel: Option<u32>,
+    /// Completion vector.
+    pub(super) vector: u8,
+    /// What its records carry.
+    pub(super) cookie: u64,
+}
+
 impl Session<'_> {
     pub(super) fn create_cq(
         &mut self,
-        context: u32,
-        log2_entries: u8,
-        channel: Option<u32>,
-        cookie: u64,
+        WantedCq { context, log2_entries, channel, vector, cookie }: WantedCq,
     ) -> Result<Answer, Error> {
         let card = self.context(context)?.card;
         let limits = self.limits(card)?;
@@ -55,15 +64,20 @@ impl Session<'_> {
         }
         let entries =
             power_of_two("completion queue entries", log2_entries, limits.log2_cq_entries)?;
+        if vector >= limits.event_rings {
+            let why =
+                format!("completion vector {vector} is none of {} vectors", limits.event_rings);
+            return Err(Error::Invalid(why));
+        }
         let cq = Cq { context, card, log2_entries, ring: None, former: None, cqn: None };
         self.make(&limits, cq, |session, cq| {
             let ring = session.place_ring(card, entries, &limits, &mut cq.ring)?;
-            let cqn = session.engine_cq(cq, ring)?;
+            let cqn = session.engine_cq(cq, ring, vector)?;
             let memory = session.client.owned.rings.as_ref();
             let memory = memory.map(|rings| Arc::clone(rings.mapping()));
             let notifier = records
                 .zip(memory)
-                .map(|(records, memory)| Notifier::new(cookie, records, memory, ring));
+                .map(|(records, memory)| Notifier::new(cookie, records, vector, (memory, ring)));
             let events = Arc::clone(&session.context(context)?.events);
             session.window(card)?.users.listeners.add_cq(cqn, cookie, &events, notifier);
             Ok((cqn, Response::Cq { cqn, ring: ring.start }.into()))
@@ -71,12 +85,13 @@ impl Session<'_> {
     }
 
     /// Makes a completion queue on its ring, and returns its number.
-    fn engine_cq(&mut self, cq: &mut Cq, ring: Span) -> Result<u32, Error> {
+    fn engine_cq(&mut self, cq: &mut Cq, ring: Span, vector: u8) -> Result<u32, Error> {
         let place = self.client.place(cq.card)?;
         let command = CreateCq {
             ring: place.ring_address(ring)?,
             log2_entries: cq.log2_entries,
             page: place.page,
+            vector,
         };
         let make = |engine: &mut dyn Engine| Ok((engine.create_cq(&command)?, ()));
         let destroy = |engine: &mut dyn Engine, cqn| engine.destroy_cq(cqn);

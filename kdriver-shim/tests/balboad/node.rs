@@ -82,6 +82,7 @@ impl Node {
             context,
             log2_entries: LOG2,
             channel: Some(channel),
+            vector: 0,
             cookie: COOKIE,
         };
         let (Response::Cq { cqn, ring }, _) = client.ask(request) else { panic!() };

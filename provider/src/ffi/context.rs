@@ -21,7 +21,7 @@ use super::{
 };
 use crate::context::Context;
 use crate::error::{Result, invalid};
-use crate::limits::{COMPLETION_VECTORS, CORE_CLOCK_KHZ, PORT, device_attributes, port_attributes};
+use crate::limits::{CORE_CLOCK_KHZ, PORT, device_attributes, port_attributes};
 
 unsafe extern "C" {
     fn _verbs_init_and_alloc_context(
@@ -161,6 +161,7 @@ pub(super) unsafe extern "C" fn alloc_context(
         return null_mut();
     }
     let_go(cmd_fd);
+    let vectors = context.limits().comp_vectors;
     let events = events.into_raw_fd();
     hook::add_events(events, &context);
     // SAFETY: the memory is ours alone until it is returned; the operations are copied.
@@ -168,7 +169,7 @@ pub(super) unsafe extern "C" fn alloc_context(
         (*made).context.write(context);
         let verbs = &mut (*made).verbs;
         verbs.context.async_fd = events;
-        verbs.context.num_comp_vectors = COMPLETION_VECTORS as c_int;
+        verbs.context.num_comp_vectors = vectors.into();
         verbs_set_ops(verbs, &operations());
     }
     made.cast()

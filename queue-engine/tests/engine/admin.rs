@@ -25,11 +25,12 @@ fn a_completion_queue_is_made_and_destroyed() {
 fn a_completion_queue_is_refused_for_its_size_page_or_memory() {
     let mut bench = Bench::new();
     let ring = bench.memory.allocate(64 + 256);
-    let sound = CreateCq { ring, log2_entries: 2, page: PAGE };
+    let sound = CreateCq { ring, log2_entries: 2, page: PAGE, vector: 0 };
     let cases = [
         (CreateCq { log2_entries: 13, ..sound }, AdminStatus::Invalid),
         (CreateCq { log2_entries: 255, ..sound }, AdminStatus::Invalid),
         (CreateCq { page: 0, ..sound }, AdminStatus::Invalid),
+        (CreateCq { vector: 1, ..sound }, AdminStatus::Invalid),
         (CreateCq { page: 2, ..sound }, AdminStatus::Invalid),
         (CreateCq { page: 200, ..sound }, AdminStatus::Invalid),
         (CreateCq { ring: ring + 8, ..sound }, AdminStatus::Invalid),

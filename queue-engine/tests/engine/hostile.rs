@@ -403,8 +403,9 @@ fn admin_blocks(random: &mut Seeded, numbers: &[u32], rings: &[u64]) -> Vec<Bloc
     let number = |random: &mut Seeded| random.choose(numbers);
     match random.below(6) {
         0 => {
-            let command =
-                CreateCq { ring, log2_entries: random.below(8) as u8, page: random.below(3) as u8 };
+            let log2_entries = random.below(8) as u8;
+            let (page, vector) = (random.below(3) as u8, random.below(4) as u8);
+            let command = CreateCq { ring, log2_entries, page, vector };
             blocks = command.encode().to_vec();
         }
         1 => {

@@ -34,7 +34,8 @@ fn the_window_says_what_the_engine_is_and_offers() {
 fn ring_registers_read_back_and_others_read_zero() {
     let mut bench = Bench::stopped(CONFIG, Manual::default());
     let rings = [w::ADMIN_SQ_BASE, w::ADMIN_SQ_SIZE, w::ADMIN_CQ_BASE, w::ADMIN_CQ_SIZE];
-    for (value, register) in (1..).zip(rings.into_iter().chain([w::EVENT_BASE, w::EVENT_SIZE])) {
+    let events = [w::EVENT_BASE, w::EVENT_SIZE, w::EVENT_RINGS];
+    for (value, register) in (1..).zip(rings.into_iter().chain(events)) {
         bench.write(register, value);
         assert_eq!(bench.read(register), value);
     }
@@ -188,7 +189,7 @@ fn a_page_is_opened_once_and_closed_pages_take_no_queues() {
     bench.settle();
     assert!(bench.transport.sent.is_empty(), "a queue on a closed page is deaf");
     let ring = bench.memory.allocate(4096);
-    let command = CreateCq { ring, log2_entries: 1, page: PAGE };
+    let command = CreateCq { ring, log2_entries: 1, page: PAGE, vector: 0 };
     assert_eq!(bench.status(Opcode::CreateCq, &command.encode()), AdminStatus::Invalid);
     assert!(bench.engine.open_page(PAGE, bench.page.clone()));
     assert_eq!(bench.destroy(Opcode::DestroyQp, qp.qpn), AdminStatus::Success);

@@ -21,5 +21,6 @@ mod stock;
 mod storm;
 mod support;
 mod transitions;
+mod vectors;
 mod windows;
 mod xrc;

@@ -426,7 +426,7 @@ impl Driver {
     /// A QP in RESET.
     pub fn create_qp(&mut self) -> Qp {
         let cq = self.allocate(64 + (64 << LOG2_CQ));
-        let command = CreateCq { ring: cq, log2_entries: LOG2_CQ, page: DOORBELL_PAGE };
+        let command = CreateCq { ring: cq, log2_entries: LOG2_CQ, page: DOORBELL_PAGE, vector: 0 };
         let cqn = self.run(Opcode::CreateCq, &command.encode()).result;
         let ring = self.allocate(64 + 64 * 4);
         let command =

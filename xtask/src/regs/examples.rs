@@ -169,7 +169,7 @@ fn event() -> String {
 }
 
 fn create_cq() -> String {
-    let command = CreateCq { ring: 0x4020_0000, log2_entries: LOG2_ENTRIES, page: PAGE };
+    let command = CreateCq { ring: 0x4020_0000, log2_entries: LOG2_ENTRIES, page: PAGE, vector: 0 };
     let header = Header { opcode: admin::Opcode::CreateCq, blocks: 1, tag: 3, response: 0 };
     let block = with_header(command.encode()[0], header);
     let answer = admin::Completion {

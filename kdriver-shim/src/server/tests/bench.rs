@@ -219,8 +219,18 @@ impl Bench {
     }
 
     pub(super) fn cq(&mut self, peer: &Peer, context: u32, channel: Option<u32>) -> (u32, u64) {
+        self.cq_of_vector(peer, context, channel, 0)
+    }
+
+    pub(super) fn cq_of_vector(
+        &mut self,
+        peer: &Peer,
+        context: u32,
+        channel: Option<u32>,
+        vector: u8,
+    ) -> (u32, u64) {
         let cookie = 0xc0ffee;
-        let request = Request::CreateCq { context, log2_entries: 6, channel, cookie };
+        let request = Request::CreateCq { context, log2_entries: 6, channel, vector, cookie };
         match self.ask(peer, request).0 {
             Response::Cq { cqn, ring } => (cqn, ring),
             other => panic!("{other:?}"),

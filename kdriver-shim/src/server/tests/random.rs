@@ -99,7 +99,8 @@ impl Known {
             11 => {
                 let channel = (dice.below(2) == 0).then(|| dice.number(&self.channels));
                 let log2_entries = dice.below(9) as u8;
-                Request::CreateCq { context, log2_entries, channel, cookie: 0xdead }
+                let vector = log2_entries % 4;
+                Request::CreateCq { context, log2_entries, channel, vector, cookie: 0xdead }
             }
             12 => Request::DestroyCq { cqn: dice.number(&self.cqs) },
             13 | 14 | 21 | 22 => Request::CreateQp(CreateQp {

@@ -193,7 +193,13 @@ fn a_large_ring_is_freed_in_turns_and_waited_for() {
     let peer = bench.provider();
     let (context, _fds) = bench.open(&peer, 0);
     let context = context.context;
-    let cq = |log2_entries| Request::CreateCq { context, log2_entries, channel: None, cookie: 0 };
+    let cq = |log2_entries| Request::CreateCq {
+        context,
+        log2_entries,
+        channel: None,
+        vector: 0,
+        cookie: 0,
+    };
     let largest: Vec<u32> = (0..3)
         .map(|_| match bench.ask(&peer, cq(22)).0 {
             Response::Cq { cqn, .. } => cqn,
@@ -323,6 +329,46 @@ fn queues_of_which_events_were_lost_are_looked_at_in_turns() {
         (turns, told) = (turns + 1, told + events(&fds[0]));
     }
     assert_eq!((asked(&bench), told, events(&channel_fds[0])), (QPS, 1, 1));
+}
+
+#[test]
+fn queues_of_another_vector_than_that_whose_events_were_lost_are_left_alone() {
+    let mut bench = Bench::new(1, 1);
+    let peer = bench.provider();
+    let (context, fds) = bench.open(&peer, 0);
+    let pdn = bench.pd(&peer, context.context);
+    let vectors = context.limits.comp_vectors;
+    assert_eq!(vectors, 4);
+    let mut queue = |vector| {
+        let (channel, fds) = bench.channel(&peer, context.context);
+        let (cqn, _) = bench.cq_of_vector(&peer, context.context, Some(channel), vector);
+        (cqn, fds)
+    };
+    let queues: Vec<(u32, Vec<OwnedFd>)> = (0..vectors).map(&mut queue).collect();
+    let qpn = bench.qp(&peer, pdn, queues[0].0);
+    bench.fail(0, qpn);
+    let told = |queues: &[(u32, Vec<OwnedFd>)]| -> Vec<usize> {
+        queues.iter().map(|(_, fds)| bench::records(&fds[0]).len()).collect()
+    };
+    let event = |number| Event { kind: EventType::Completion, number, ..Event::default() };
+    let flood = |bench: &mut Bench, vector| {
+        (0..5000).for_each(|_| bench.cards[0].raise_in(0, vector, event(u32::MAX)));
+        bench.server.cards[0].device.shell.attend().unwrap();
+        step(bench);
+        while bench.server.has_work() {
+            step(bench);
+        }
+    };
+    flood(&mut bench, 2);
+    flood(&mut bench, 3);
+    assert_eq!((told(&queues), asked(&bench, 0)), (vec![0, 0, 1, 1], 0));
+    bench.cards[0].raise_in(0, 1, event(queues[1].0));
+    bench.server.cards[0].device.shell.attend().unwrap();
+    assert_eq!(told(&queues), [0, 1, 0, 0]);
+    // What is told of queue pairs is in the first ring.
+    flood(&mut bench, 0);
+    assert_eq!((told(&queues), asked(&bench, 0)), (vec![1, 0, 0, 0], 1));
+    assert_eq!(bench::records(&fds[0]).len(), 1);
 }
 
 #[test]

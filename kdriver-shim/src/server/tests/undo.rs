@@ -71,7 +71,7 @@ fn owner(bench: &mut Bench) -> Owner {
 }
 
 fn cq(context: u32) -> Request {
-    Request::CreateCq { context, log2_entries: 6, channel: None, cookie: 0 }
+    Request::CreateCq { context, log2_entries: 6, channel: None, vector: 0, cookie: 0 }
 }
 
 fn srq(pdn: u32) -> Request {
@@ -127,8 +127,16 @@ fn a_creation_that_fails_at_any_step_leaves_nothing() {
         card.window(0, |window| window.refuse.clear());
         assert_eq!(taken(&bench), before, "{opcode:?}");
     }
-    let request = Request::CreateCq { context, log2_entries: 23, channel: None, cookie: 0 };
+    let request =
+        Request::CreateCq { context, log2_entries: 23, channel: None, vector: 0, cookie: 0 };
     assert!(bench.refused(&peer, request).reason.contains("limit of 2^22"));
+    for vector in [4, 255] {
+        let request =
+            Request::CreateCq { context, log2_entries: 0, channel: None, vector, cookie: 0 };
+        let refusal = bench.refused(&peer, request);
+        assert_eq!(refusal.errno, Errno::EINVAL as i32);
+        assert!(refusal.reason.contains("is none of 4 vectors"), "{refusal:?}");
+    }
     assert_eq!(taken(&bench), before);
     assert_eq!(refused_times(&mut bench, &peer, &cq(context)), 1);
     assert_eq!(refused_times(&mut bench, &peer, &srq(pdn)), 1);

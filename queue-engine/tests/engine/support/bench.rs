@@ -9,7 +9,7 @@ use fpga_regs::engine::cqe::{LAST_WORD, expected_phase, phase};
 use fpga_regs::engine::event::Event;
 use fpga_regs::engine::key::Access;
 use fpga_regs::engine::qp::{AttributeMask, Attributes, QpState, QpType};
-use fpga_regs::engine::window::{self, Capabilities, Profile};
+use fpga_regs::engine::window::{self, Capabilities, EventConsumer, MAX_EVENT_RINGS, Profile};
 use fpga_regs::engine::wqe::Sge;
 use queue_engine::{Engine, EngineConfig, Transport, TransportEvent};
 
@@ -48,6 +48,7 @@ pub const CONFIG: EngineConfig = EngineConfig {
     max_rd_atomic: 16,
     max_message: 1 << 30,
     device_memory: 64 << 10,
+    event_rings: 4,
     under_way_bytes: 1 << 20,
 };
 
@@ -71,9 +72,11 @@ pub struct Bench<T: Transport> {
     pub admin_sq: u64,
     pub admin_cq: u64,
     pub event_ring: u64,
+    /// Event rings that the driver lays, from the first on.
+    event_rings: u8,
     pub admin_producer: u32,
     admin_consumer: u32,
-    event_consumer: u32,
+    event_consumers: [u32; MAX_EVENT_RINGS as usize],
     tag: u16,
 }
 
@@ -109,20 +112,29 @@ impl<T: Transport> Bench<T> {
             event_ring: memory.allocate(64 << LOG2_EVENTS),
             memory,
             admin_producer: 0,
+            event_rings: 1,
             admin_consumer: 0,
-            event_consumer: 0,
+            event_consumers: [0; MAX_EVENT_RINGS as usize],
             tag: 0,
         }
     }
 
+    /// Lays so many event rings instead of one, before it starts.
+    pub fn lay(&mut self, event_rings: u8) {
+        self.event_rings = event_rings;
+        self.event_ring = self.memory.allocate(u64::from(event_rings) << (6 + LOG2_EVENTS));
+        self.write(window::EVENT_RINGS, event_rings.into());
+    }
+
     /// Writes where the rings are, and enables the engine.
     pub fn start(&mut self) {
-        for (ring, log2) in [(self.admin_cq, LOG2_ADMIN), (self.event_ring, LOG2_EVENTS)] {
-            for index in 0..1 << log2 {
+        let events = u64::from(self.event_rings) << LOG2_EVENTS;
+        for (ring, entries) in [(self.admin_cq, 1 << LOG2_ADMIN), (self.event_ring, events)] {
+            for index in 0..entries {
                 self.memory.store_block(ring + 64 * index, &[0; 8]);
             }
         }
-        (self.admin_producer, self.admin_consumer, self.event_consumer) = (0, 0, 0);
+        (self.admin_producer, self.admin_consumer, self.event_consumers) = Default::default();
         self.write(window::ADMIN_SQ_BASE, self.admin_sq);
         self.write(window::ADMIN_SQ_SIZE, LOG2_ADMIN.into());
         self.write(window::ADMIN_CQ_BASE, self.admin_cq);
@@ -215,8 +227,13 @@ impl<T: Transport> Bench<T> {
     }
 
     pub fn create_cq(&mut self, log2_entries: u8) -> ClientCq {
+        self.create_cq_of(0, log2_entries)
+    }
+
+    /// Makes a completion queue that is told of in an event ring of that number.
+    pub fn create_cq_of(&mut self, vector: u8, log2_entries: u8) -> ClientCq {
         let ring = self.memory.allocate(64 + (64 << log2_entries));
-        let command = CreateCq { ring, log2_entries, page: PAGE };
+        let command = CreateCq { ring, log2_entries, page: PAGE, vector };
         let cqn = self.succeed(Opcode::CreateCq, &command.encode()).result;
         let (memory, page) = (self.memory.clone(), self.page.clone());
         ClientCq { memory, page, cqn, ring, log2_entries, consumer: 0, sequence: 0 }
@@ -379,20 +396,28 @@ impl<T: Transport> Bench<T> {
 
     /// Takes the events that are there, and gives their places back.
     pub fn events(&mut self) -> Vec<Event> {
-        let events = self.peek_events();
-        self.event_consumer = self.event_consumer.wrapping_add(events.len() as u32);
-        self.write(window::EVENT_CONSUMER, self.event_consumer.into());
+        self.events_in(0)
+    }
+
+    /// The same of an event ring of that number.
+    pub fn events_in(&mut self, ring: u8) -> Vec<Event> {
+        let events = self.peek_events(ring);
+        let read = &mut self.event_consumers[usize::from(ring)];
+        *read = read.wrapping_add(events.len() as u32);
+        let told = EventConsumer { consumer: *read, ring };
+        self.write(window::EVENT_CONSUMER, told.encode());
         events
     }
 
-    /// The events that are there.
-    pub fn peek_events(&self) -> Vec<Event> {
+    /// The events that are there in an event ring.
+    pub fn peek_events(&self, ring: u8) -> Vec<Event> {
+        let base = self.event_ring + (u64::from(ring) << (6 + LOG2_EVENTS));
         let block_at = |index: u32| {
             let index = u64::from(index) & ((1 << LOG2_EVENTS) - 1);
-            self.memory.load_block(self.event_ring + 64 * index)
+            self.memory.load_block(base + 64 * index)
         };
         (0..1u32 << LOG2_EVENTS)
-            .map(|step| self.event_consumer.wrapping_add(step))
+            .map(|step| self.event_consumers[usize::from(ring)].wrapping_add(step))
             .map(|index| (index, block_at(index)))
             .take_while(|(i, block)| phase(block[LAST_WORD]) == expected_phase(*i, LOG2_EVENTS))
             .map(|(_, block)| Event::decode(&[block]))

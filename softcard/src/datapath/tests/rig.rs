@@ -307,7 +307,7 @@ impl Rig {
     /// Makes a QP, in RESET, which is driven from now on.
     fn make_qp(&mut self) {
         let pdn = PDN;
-        let cq = CreateCq { ring: CQ + self.rings, log2_entries: LOG2, page: PAGE };
+        let cq = CreateCq { ring: CQ + self.rings, log2_entries: LOG2, page: PAGE, vector: 0 };
         let cqn = self.run(Command::CreateCq, &cq.encode()).result;
         let rq = CreateRq {
             ring: RQ + self.rings,

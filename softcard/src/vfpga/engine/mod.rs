@@ -57,6 +57,12 @@ pub const DM_BYTES: usize = CardEngine::DM_BYTES + RING_BYTES;
 /// Bytes that a card keeps at most of where a ring lies, and of that it may reach it.
 const RING_BYTES: usize = 2 * Unit::LATCH_BYTES + Bus::RANGE_BYTES;
 
+/// Event rings of an engine, as many as completion vectors.
+///
+/// One thread of the driver's reads them all, so that what they keep apart is what stands before an event, and no
+/// cores: a few are enough for that, and each is memory of the driver's, and a turn that the others wait for.
+const EVENT_RINGS: u8 = 4;
+
 /// What every engine of a software card offers.
 fn engine_config(window: u8) -> EngineConfig {
     EngineConfig {
@@ -93,6 +99,7 @@ fn engine_config(window: u8) -> EngineConfig {
         max_rd_atomic: roce::param::MAX_RD_ATOMIC,
         max_message: 1 << 31,
         device_memory: OWN_BYTES,
+        event_rings: EVENT_RINGS,
         under_way_bytes: UNDER_WAY_BYTES,
     }
 }
@@ -112,6 +119,11 @@ impl QueueEngine {
     /// Tells the driver of an event.
     pub(crate) fn raise(&mut self, now: u64, event: DriverEvent) {
         self.0.raise(now, event);
+    }
+
+    /// Tells the driver of an event in the event ring of that number.
+    pub(crate) fn raise_in(&mut self, now: u64, ring: u8, event: DriverEvent) {
+        self.0.raise_in(now, ring, event);
     }
 }
 

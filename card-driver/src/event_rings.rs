@@ -1,7 +1,9 @@
-//! The event ring of an engine, as balboad reads it.
+//! The event rings of an engine, as balboad reads them.
 //!
 //! What stands there is told where it is found, by whichever thread looks, whatever others are at: who
-//! waits for an event, waits for nobody's command. Kept is only what concerns the engine itself.
+//! waits for an event, waits for nobody's command. Some of each ring in turn, so that an event waits for all that
+//! stands before it in its own ring, and for a bounded number of each other. Kept is only what concerns the engine
+//! itself.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
@@ -9,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use fpga_regs::coyote::pci::Bar;
 use fpga_regs::engine::cqe;
 use fpga_regs::engine::event::{Event, EventType};
-use fpga_regs::engine::window;
+use fpga_regs::engine::window::{self, EventConsumer, EventOverflowClear, Status};
 use hostmem::{BlockRing, EventFd};
 
 use crate::backend::CardBackend;
@@ -18,15 +20,17 @@ use crate::error::Error;
 use crate::gsi::Gsi;
 use crate::lock::lock;
 
-/// log2 of the entries.
+/// log2 of the entries of each.
 pub const LOG2_EVENTS: u8 = 12;
 /// Entries.
 const ENTRIES: u32 = 1 << LOG2_EVENTS;
 /// Entries taken before the engine is told of their space.
 const UNTOLD: u32 = ENTRIES / 4;
+/// Entries taken of a ring before the others have a turn.
+const TURN: u32 = 16;
 
-/// One engine's event ring.
-pub struct EventRing {
+/// One engine's event rings.
+pub struct EventRings {
     name: String,
     backend: Arc<dyn CardBackend>,
     /// Where the engine's registers are in the shell's BAR.
@@ -37,29 +41,37 @@ pub struct EventRing {
 }
 
 struct Reader {
-    ring: BlockRing,
-    /// The next entry, and what the engine was told of that.
-    index: u32,
-    told: u32,
+    /// By number.
+    rings: Vec<Ring>,
     hear: Option<Hear>,
     /// The driver's own queue pair, whose events are nobody else's.
     arrivals: Option<Arc<Gsi>>,
     kept: Kept,
 }
 
+struct Ring {
+    number: u8,
+    entries: BlockRing,
+    /// The next entry, and what the engine was told of that.
+    index: u32,
+    told: u32,
+    /// Entries that may still be taken in this pass.
+    left: u32,
+}
+
 /// What the engine's owner has to hear.
 #[derive(Default)]
 struct Kept {
-    /// The engine had more to say than the ring has entries.
-    lost: bool,
+    /// The engine had more to say than these rings have entries: bit n for ring n.
+    lost: u8,
     /// It is dead, and nobody was told yet.
     dead: bool,
     /// Why, as the ring says.
     fatal: Option<String>,
 }
 
-impl EventRing {
-    /// A ring of 2^[`LOG2_EVENTS`] blocks, of the engine whose registers begin at `csr`.
+impl EventRings {
+    /// Rings of 2^[`LOG2_EVENTS`] blocks each, by number, of the engine whose registers begin at `csr`.
     ///
     /// # Errors
     /// [`Error::Memory`] when descriptors run out.
@@ -67,14 +79,15 @@ impl EventRing {
         name: String,
         backend: Arc<dyn CardBackend>,
         csr: u64,
-        ring: BlockRing,
+        rings: Vec<BlockRing>,
     ) -> Result<Self, Error> {
-        let reader =
-            Reader { ring, index: 0, told: 0, hear: None, arrivals: None, kept: Kept::default() };
+        let ring = |(number, entries)| Ring { number, entries, index: 0, told: 0, left: 0 };
+        let rings = (0..).zip(rings).map(ring).collect();
+        let reader = Reader { rings, hear: None, arrivals: None, kept: Kept::default() };
         Ok(Self { name, backend, csr, news: EventFd::new()?, reader: Mutex::new(reader) })
     }
 
-    /// Begins anew with a ring that `empty` empties, of an engine that is stopped. Nobody reads it
+    /// Begins anew with rings that `empty` empties, of an engine that is stopped. Nobody reads them
     /// meanwhile: in every second lap an entry of zeros is one that was written.
     ///
     /// # Errors
@@ -82,7 +95,7 @@ impl EventRing {
     pub fn reset(&self, empty: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         let mut reader = lock(&self.reader);
         empty()?;
-        (reader.index, reader.told) = (0, 0);
+        reader.rings.iter_mut().for_each(|ring| (ring.index, ring.told) = (0, 0));
         reader.kept = Kept::default();
         Ok(())
     }
@@ -105,14 +118,27 @@ impl EventRing {
         Ok(self.news.try_clone()?)
     }
 
-    /// Takes every event that stands in the ring. What stood there when it is called has been told when
+    /// Takes every event that stands in the rings. What stood there when it is called has been told when
     /// it returns.
     pub fn drain(&self) {
-        let mut reader = lock(&self.reader);
-        let mut taken = 0u32;
+        let reader = &mut *lock(&self.reader);
         // A full ring ends the pass: the engine writes no more before it is told of the space.
-        while taken < ENTRIES {
-            let Some(event) = reader.take() else { break };
+        reader.rings.iter_mut().for_each(|ring| ring.left = ENTRIES);
+        let mut goes_on = true;
+        while std::mem::take(&mut goes_on) {
+            for at in 0..reader.rings.len() {
+                goes_on |= self.take_turn(reader, at);
+            }
+        }
+        for at in 0..reader.rings.len() {
+            self.tell(reader, at);
+        }
+    }
+
+    /// Takes some events of a ring; `true` where there may be more.
+    fn take_turn(&self, reader: &mut Reader, at: usize) -> bool {
+        for _ in 0..TURN {
+            let Some(event) = reader.rings.get_mut(at).and_then(Ring::take) else { return false };
             if event.kind == EventType::Fatal {
                 let why = format!("the engine stopped with code {}", event.code);
                 reader.kept.fatal.get_or_insert(why);
@@ -122,23 +148,29 @@ impl EventRing {
             } else if let Some(hear) = &reader.hear {
                 hear(event);
             }
-            taken = taken.saturating_add(1);
         }
-        if reader.index.wrapping_sub(reader.told) >= UNTOLD {
-            self.tell(&mut reader);
-        }
+        true
     }
 
-    /// Tells the engine which entries were taken, and hears whether it ran out of them before.
-    fn tell(&self, reader: &mut Reader) {
-        reader.told = reader.index;
-        self.write(window::EVENT_CONSUMER, u64::from(reader.index));
+    /// Tells the engine which entries of a ring were taken, if they are many, and hears whether it ran out of them
+    /// before.
+    fn tell(&self, reader: &mut Reader, at: usize) {
+        let untold = |ring: &&mut Ring| ring.index.wrapping_sub(ring.told) >= UNTOLD;
+        let Some(ring) = reader.rings.get_mut(at).filter(untold) else { return };
+        ring.told = ring.index;
+        let (number, consumer) = (ring.number, ring.index);
+        let read = EventConsumer { consumer, ring: number };
+        self.write(window::EVENT_CONSUMER, read.encode());
         let status = self.backend.read64(Bar::Shell, self.csr.wrapping_add(window::STATUS));
-        if status & window::STATUS_EVENT_OVERFLOW != 0 {
-            log::warn!("{}: the event ring overflowed; every queue is looked at", self.name);
-            self.write(window::EVENT_OVERFLOW_CLEAR, 1);
-            reader.kept.lost = true;
-            reader.arrivals.iter().for_each(|gsi| gsi.hear());
+        let bit = 1u8.wrapping_shl(number.into());
+        if Status::decode(status).overflows() & bit != 0 {
+            let name = &self.name;
+            log::warn!("{name}: event ring {number} overflowed; every queue of it is looked at");
+            self.write(window::EVENT_OVERFLOW_CLEAR, EventOverflowClear { ring: number }.encode());
+            reader.kept.lost |= bit;
+            if number == 0 {
+                reader.arrivals.iter().for_each(|gsi| gsi.hear());
+            }
             self.signal();
         }
     }
@@ -167,8 +199,9 @@ impl EventRing {
     /// What is kept, one at a time.
     pub fn next_event(&self) -> Option<EngineEvent> {
         let kept = &mut lock(&self.reader).kept;
-        if std::mem::take(&mut kept.lost) {
-            return Some(EngineEvent::Lost);
+        let rings = std::mem::take(&mut kept.lost);
+        if rings != 0 {
+            return Some(EngineEvent::Lost { rings });
         }
         std::mem::take(&mut kept.dead).then_some(EngineEvent::Dead)
     }
@@ -185,11 +218,16 @@ impl Reader {
         let gsi = self.arrivals.as_deref().filter(|_| event.kind == EventType::Completion)?;
         gsi.is_told_by(event.number).then_some(gsi)
     }
+}
 
-    /// The next event in the ring.
+impl Ring {
+    /// The next event in the ring, of those that may be taken.
     fn take(&mut self) -> Option<Event> {
+        let left = self.left.checked_sub(1)?;
         let expected = cqe::expected_phase(self.index, LOG2_EVENTS);
-        let entry = self.ring.block(self.index).written(|last| cqe::phase(last) == expected)?;
+        let entry = self.entries.block(self.index);
+        let entry = entry.written(|last| cqe::phase(last) == expected)?;
+        self.left = left;
         self.index = self.index.wrapping_add(1);
         Some(Event::decode(&[entry.load()]))
     }

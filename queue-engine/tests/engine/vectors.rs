@@ -1,0 +1,197 @@
+//! Completion vectors: event rings beside the first one.
+
+use fpga_regs::engine::admin::{AdminStatus, CreateCq, ModerateCq, Opcode, ResizeCq};
+use fpga_regs::engine::doorbell::ArmKind;
+use fpga_regs::engine::event::{EventType, QpEvent};
+use fpga_regs::engine::window as w;
+use fpga_regs::engine::wqe::SendOpcode;
+use queue_engine::{EngineConfig, TransportEvent};
+
+use crate::support::bench::{Bench, CONFIG, LOG2_EVENTS, PAGE};
+use crate::support::client::{ClientCq, ClientQp};
+use crate::support::manual::Manual;
+use crate::support::wqe::Wqe;
+
+const RINGS: u8 = CONFIG.event_rings;
+const ENTRIES: usize = 1 << LOG2_EVENTS;
+
+/// An engine with so many event rings.
+fn bench(rings: u8) -> Bench<Manual> {
+    let mut bench = Bench::stopped(CONFIG, Manual::default());
+    bench.lay(rings);
+    bench.start();
+    bench.set_gid(0, Some([1; 16]));
+    bench
+}
+
+/// A queue of a vector, and a queue pair that completes there.
+fn queue(bench: &mut Bench<Manual>, vector: u8) -> (ClientCq, ClientQp) {
+    let cq = bench.create_cq_of(vector, 4);
+    let qp = bench.ready_qp(&cq);
+    (cq, qp)
+}
+
+/// Arms the queue and completes something on it; answers with the arming's sequence.
+fn fire(bench: &mut Bench<Manual>, (cq, qp): &mut (ClientCq, ClientQp)) -> u64 {
+    let sequence = cq.arm(ArmKind::Any).into();
+    bench.settle();
+    qp.post(&Wqe::gather(SendOpcode::Send, &[]));
+    bench.settle();
+    bench.complete(qp.qpn, 1);
+    cq.poll_one();
+    sequence
+}
+
+/// What an event ring tells of completions: the queues and their arming's sequences.
+fn told(bench: &mut Bench<Manual>, ring: u8) -> Vec<(u32, u64)> {
+    let of_one = |event: fpga_regs::engine::event::Event| {
+        assert_eq!(event.kind, EventType::Completion);
+        (event.number, event.data)
+    };
+    bench.events_in(ring).into_iter().map(of_one).collect()
+}
+
+#[test]
+fn completions_are_told_in_the_ring_of_their_queue_and_all_else_in_the_first() {
+    let mut bench = bench(RINGS);
+    let mut queues: Vec<_> = (0..RINGS).map(|vector| queue(&mut bench, vector)).collect();
+    for _ in 0..3 * ENTRIES {
+        for (vector, queue) in (0..).zip(&mut queues) {
+            bench.engine.take_interrupt();
+            let sequence = fire(&mut bench, queue);
+            assert!(bench.engine.take_interrupt());
+            for ring in 0..RINGS {
+                let wanted = if ring == vector { vec![(queue.0.cqn, sequence)] } else { vec![] };
+                assert_eq!(told(&mut bench, ring), wanted);
+            }
+        }
+    }
+    let qpn = queues[2].1.qpn;
+    bench.handle(TransportEvent::Async { qpn, event: QpEvent::CommunicationEstablished });
+    let told = bench.events();
+    assert_eq!((told.len(), told[0].kind, told[0].number), (1, EventType::Qp, qpn));
+    assert!((1..RINGS).all(|ring| bench.events_in(ring).is_empty()));
+}
+
+#[test]
+fn a_queue_that_overran_is_told_of_in_the_first_ring() {
+    let mut bench = bench(RINGS);
+    let (cq, mut qp) = queue(&mut bench, 3);
+    for _ in 0..17 {
+        qp.post(&Wqe::gather(SendOpcode::Send, &[]));
+        bench.settle();
+        bench.complete(qp.qpn, 1);
+    }
+    let told = bench.events();
+    assert_eq!((told[0].kind, told[0].number), (EventType::CqError, cq.cqn));
+    assert!(bench.events_in(3).is_empty());
+}
+
+#[test]
+fn a_full_ring_loses_its_own_events_alone_and_says_so_until_it_is_told_otherwise() {
+    let overflow = |rings: u8| {
+        w::Status { enabled: true, ..w::Status::default() }.with_overflows(rings).encode()
+    };
+    for full in 0..RINGS {
+        let mut bench = bench(RINGS);
+        let mut queues: Vec<_> = (0..RINGS).map(|vector| queue(&mut bench, vector)).collect();
+        for _ in 0..2 {
+            for _ in 0..ENTRIES {
+                fire(&mut bench, &mut queues[usize::from(full)]);
+            }
+            assert_eq!(bench.read(w::STATUS), overflow(0));
+            bench.engine.take_interrupt();
+            fire(&mut bench, &mut queues[usize::from(full)]);
+            assert!(bench.engine.take_interrupt(), "the driver must hear of it");
+            assert_eq!(bench.read(w::STATUS), overflow(1 << full));
+            for (vector, queue) in (0..).zip(&mut queues).filter(|(vector, _)| *vector != full) {
+                let sequence = fire(&mut bench, queue);
+                assert_eq!(told(&mut bench, vector), [(queue.0.cqn, sequence)]);
+                // That another ring is told of takes nothing back.
+                let clear = w::EventOverflowClear { ring: vector };
+                bench.write(w::EVENT_OVERFLOW_CLEAR, clear.encode());
+                assert_eq!(bench.read(w::STATUS), overflow(1 << full));
+            }
+            assert_eq!(told(&mut bench, full).len(), ENTRIES);
+            let clear = w::EventOverflowClear { ring: full };
+            bench.write(w::EVENT_OVERFLOW_CLEAR, clear.encode());
+            assert_eq!(bench.read(w::STATUS), overflow(0));
+        }
+    }
+}
+
+#[test]
+fn a_queue_keeps_its_ring_where_it_is_moved_and_its_events_are_moderated() {
+    let mut bench = bench(RINGS);
+    let mut queue = queue(&mut bench, 2);
+    let moderate = ModerateCq { cqn: queue.0.cqn, count: 5, period: 50 };
+    bench.succeed(Opcode::ModerateCq, &moderate.encode());
+    let ring = bench.memory.allocate(64 + (64 << 3));
+    let resize = ResizeCq { ring, log2_entries: 3, cqn: queue.0.cqn };
+    bench.succeed(Opcode::ResizeCq, &resize.encode());
+    (queue.0.ring, queue.0.log2_entries, queue.0.consumer) = (ring, 3, 0);
+    let sequence = fire(&mut bench, &mut queue);
+    assert_eq!(told(&mut bench, 2), []);
+    bench.now += 50_000;
+    bench.settle();
+    assert_eq!(told(&mut bench, 2), [(queue.0.cqn, sequence)]);
+    assert!([0, 1, 3].into_iter().all(|ring| bench.events_in(ring).is_empty()));
+}
+
+#[test]
+fn a_vector_without_a_ring_is_refused() {
+    for rings in 1..=RINGS {
+        let mut bench = bench(rings);
+        let ring = bench.memory.allocate(128);
+        for vector in [0, rings - 1, rings, RINGS, 255] {
+            let command = CreateCq { ring, log2_entries: 0, page: PAGE, vector };
+            let wanted = if vector < rings { AdminStatus::Success } else { AdminStatus::Invalid };
+            let status = bench.status(Opcode::CreateCq, &command.encode());
+            assert_eq!(status, wanted, "vector {vector} of {rings}");
+        }
+    }
+}
+
+#[test]
+fn more_rings_than_there_can_be_and_rings_out_of_reach_leave_the_engine_disabled() {
+    let started = |config: EngineConfig, laid: u8, written: u64| {
+        let mut bench = Bench::stopped(config, Manual::default());
+        bench.lay(laid);
+        assert_eq!(bench.read(w::EVENT_RINGS), laid.into());
+        for (register, value) in [
+            (w::ADMIN_SQ_BASE, bench.admin_sq),
+            (w::ADMIN_SQ_SIZE, 4),
+            (w::ADMIN_CQ_BASE, bench.admin_cq),
+            (w::ADMIN_CQ_SIZE, 4),
+            (w::EVENT_BASE, bench.event_ring),
+            (w::EVENT_SIZE, LOG2_EVENTS.into()),
+            (w::EVENT_RINGS, written),
+            (w::CONTROL, w::CONTROL_ENABLE),
+        ] {
+            bench.write(register, value);
+        }
+        (bench.read(w::STATUS), bench.read(w::LIMIT_EVENTS))
+    };
+    let enabled = w::STATUS_ENABLED;
+    // A driver that does not know the register lays one.
+    assert_eq!(started(CONFIG, 1, 0), (enabled, RINGS.into()));
+    assert_eq!(started(CONFIG, 1, 1).0, enabled);
+    assert_eq!(started(CONFIG, RINGS, RINGS.into()).0, enabled);
+    assert_eq!(started(CONFIG, 2, 3).0, 0, "the third is out of reach");
+    let limit = |event_rings| EngineConfig { event_rings, ..CONFIG };
+    for (offered, limit) in [(0, limit(0)), (1, limit(1)), (3, limit(3))] {
+        let limit_word = u64::from(offered.max(1u8));
+        assert_eq!(started(limit, 3, limit_word), (enabled, limit_word));
+        assert_eq!(started(limit, 8, limit_word + 1).0, 0);
+    }
+    assert_eq!(started(limit(255), 8, 8), (enabled, w::MAX_EVENT_RINGS.into()));
+    for written in [9, 256, 257, 1 << 32, u64::MAX] {
+        assert_eq!(started(limit(255), 8, written).0, 0, "{written:#x}");
+    }
+    let last = u64::MAX - 63;
+    let mut bench = Bench::stopped(CONFIG, Manual::default());
+    bench.lay(2);
+    bench.write(w::EVENT_BASE, last);
+    bench.write(w::CONTROL, w::CONTROL_ENABLE);
+    assert_eq!(bench.read(w::STATUS), 0, "they would wrap");
+}
