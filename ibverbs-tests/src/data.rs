@@ -27,6 +27,7 @@ pub mod resize;
 pub mod shared;
 pub mod states;
 pub mod transfer;
+pub mod vectors;
 pub mod xrc;
 
 use link::{Link, Options};

@@ -108,6 +108,8 @@ enum Command {
     DeviceMemory(Link),
     /// Completion queues that are resized while messages complete on them
     Resize(Link),
+    /// Completion queues of every vector, and one that is flooded with events
+    Vectors(Link),
     /// Add addresses to the ports and delete them, and connect by them
     Addresses {
         /// The program that does it
@@ -379,6 +381,10 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Resize(link) => {
             println!("{} messages arrived around resizes", data::resize::all(&(&link).into())?);
+        }
+        Command::Vectors(link) => {
+            let count = data::vectors::all(&(&link).into())?;
+            println!("{count} completions were told of, each on its vector");
         }
         Command::Extended(link) => {
             data::extended::all(&(&link).into())?;

@@ -59,6 +59,8 @@ pub fn cases() -> Vec<Case> {
         case("resize/loopback", "resize --to balboa0", "3840 messages arrived", &[]),
         case("resize/events", "resize --events", "3840 messages arrived", &[]),
         case("resize/extended", "resize --extended --events", "3840 messages arrived", &[]),
+        case("vectors", "vectors", "648 completions were told of", &[]),
+        case("vectors/loopback", "vectors --to balboa0", "648 completions were told of", &[]),
         case("states", "states", "15 states were", &[]),
         case("states/loopback", "states --to balboa0", "15 states were", &[]),
         case("states/GID 0", "states --gid 0", "15 states were", &[]),

@@ -108,6 +108,7 @@ pub fn cases() -> Vec<Case> {
         ("shared --gid 1", "600 shared messages arrived"),
         ("many --pairs 31 --rounds 40", "1240 messages arrived on 31 connections"),
         ("counter", "3200 atomics counted once"),
+        ("vectors", "648 completions were told of"),
         ("states --reliable-only", "5 states were"),
         ("reach --tries 20", "reached in 20 of 20 before and in 0 of 20 after"),
     ] {

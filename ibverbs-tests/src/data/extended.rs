@@ -137,7 +137,8 @@ fn completion_queues(link: &Link) -> Result<()> {
     let thread = ThreadDomain::new(&side.context)?;
     let parent = Pd::parent(&Pd::new(&side.context)?, &thread)?;
     let (with_flags, with_pd) = (v::IBV_CQ_INIT_ATTR_MASK_FLAGS, v::IBV_CQ_INIT_ATTR_MASK_PD);
-    let wishes = |comp_mask, flags, parent| CqWishes { wc_flags: 0, comp_mask, flags, parent };
+    let wishes =
+        |comp_mask, flags, parent| CqWishes { comp_mask, flags, parent, ..CqWishes::default() };
     refused(make(wishes(1 << 9, 0, None)), libc::EINVAL)?;
     refused(make(wishes(with_flags, 1 << 9, None)), libc::EINVAL)?;
     let overrun = v::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;

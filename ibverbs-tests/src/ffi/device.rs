@@ -360,10 +360,17 @@ impl Channel {
     /// # Errors
     /// When none comes in time.
     pub fn wait(&self, limit: Duration) -> Result<*const v::ibv_cq> {
-        // SAFETY: the channel lives.
-        let fd = unsafe { self.raw.as_ref() }.fd;
-        ensure!(is_readable(fd, limit)?, "no completion event within {limit:?}");
+        ensure!(self.is_ready(limit)?, "no completion event within {limit:?}");
         Ok(self.next_event()?)
+    }
+
+    /// Whether there is an event within that time.
+    ///
+    /// # Errors
+    /// When the time is too long to be waited.
+    pub fn is_ready(&self, limit: Duration) -> Result<bool> {
+        // SAFETY: the channel lives.
+        is_readable(unsafe { self.raw.as_ref() }.fd, limit)
     }
 
     /// The descriptor, to be waited for by other means.
@@ -440,11 +447,24 @@ impl Cq {
         entries: u32,
         channel: Option<&Rc<Channel>>,
     ) -> Result<Rc<Self>, Failed> {
+        Self::of_vector(context, entries, channel, 0)
+    }
+
+    /// Makes one of a completion vector.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn of_vector(
+        context: &Rc<Context>,
+        entries: u32,
+        channel: Option<&Rc<Channel>>,
+        vector: c_int,
+    ) -> Result<Rc<Self>, Failed> {
         let raw_channel = channel.map_or(null_mut(), |channel| channel.raw.as_ptr());
         let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
         let create = context.library.ibv_create_cq;
         // SAFETY: the context is open, the channel is null or lives.
-        let raw = unsafe { create(context.raw(), entries, null_mut(), raw_channel, 0) };
+        let raw = unsafe { create(context.raw(), entries, null_mut(), raw_channel, vector) };
         let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_create_cq"))?;
         let (channel, context) = (channel.cloned(), Rc::clone(context));
         Ok(Rc::new(Self { raw, is_extended: false, channel, _parent: None, context }))

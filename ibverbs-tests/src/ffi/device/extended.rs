@@ -31,6 +31,8 @@ pub struct CqWishes<'a> {
     pub flags: u32,
     /// Parent domain.
     pub parent: Option<&'a Rc<Pd>>,
+    /// Completion vector.
+    pub vector: u32,
 }
 
 impl Context {
@@ -87,7 +89,7 @@ impl Cq {
             cqe: entries,
             cq_context: null_mut(),
             channel: channel.map_or(null_mut(), |channel| channel.raw.as_ptr()),
-            comp_vector: 0,
+            comp_vector: wishes.vector,
             wc_flags: wishes.wc_flags,
             comp_mask: wishes.comp_mask,
             flags: wishes.flags,
