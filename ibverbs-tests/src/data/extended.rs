@@ -9,7 +9,7 @@ use verbs_sys::current::verbs as v;
 use super::link::{LIMIT, Link, Options, completion};
 use super::transfer;
 use crate::ffi::{
-    Cq, CqWishes, EVERYTHING, End, Failed, Operation, Pd, Qp, QpWishes, Send, ThreadDomain,
+    Cq, CqWishes, EVERYTHING, End, Failed, Operation, Pd, Qp, QpWishes, Recv, Send, ThreadDomain,
 };
 
 /// Messages of which the times are looked at.
@@ -32,7 +32,8 @@ pub fn all(options: &Options) -> Result<()> {
     nothing_or_all(&link).context("lists that are not posted")?;
     let options = Options { events: true, ..options };
     let link = Link::new(&options, v::IBV_MTU_1024, transfer::room(1 << 16))?;
-    moderation(&link).context("moderated events")
+    moderation(&link).context("moderated events")?;
+    solicited(&link).context("events of what is solicited")
 }
 
 /// Events that are of several completions, and that come for fewer once they have waited.
@@ -76,6 +77,36 @@ fn moderation(link: &Link) -> Result<()> {
         post(1)?;
         channel.wait(LIMIT)?;
         all(1).with_context(|| format!("round {round} without"))?;
+    }
+    Ok(())
+}
+
+/// Events of messages that ask for them, and of none before.
+fn solicited(link: &Link) -> Result<()> {
+    // An event that must not come is given so long to come.
+    const GRACE: Duration = Duration::from_millis(20);
+    let (sender, receiver) = (&link.left, &link.right);
+    let channel = receiver.receive_cq.channel().context("the queue has a channel")?;
+    let send = |wr_id: u64, flag: v::ibv_send_flags| -> Result<()> {
+        let pieces = vec![receiver.region.piece(0, BYTES)];
+        receiver.qp.post_recv(&Recv { wr_id, pieces })?;
+        let flags = v::IBV_SEND_SIGNALED | flag;
+        let message = Send { operation: Operation::Send, flags, ..write(link, wr_id) };
+        sender.qp.build(&[message], End::Complete)?;
+        link.success(&sender.send_cq).map(drop)
+    };
+    for round in 0..5 {
+        receiver.receive_cq.arm_for(true)?;
+        (0..3).try_for_each(|wr_id| send(wr_id, 0))?;
+        ensure!(!channel.is_ready(GRACE)?, "round {round}: an event of what is not solicited");
+        send(3, v::IBV_SEND_SOLICITED)?;
+        let told = channel.wait(LIMIT)?;
+        ensure!(told.addr() == receiver.receive_cq.element());
+        for wr_id in 0..4 {
+            let found = receiver.receive_cq.poll()?.context("a completion is missing")?;
+            ensure!(found.wr_id == wr_id, "round {round}: {found:?}");
+        }
+        link.nothing_more(&receiver.receive_cq)?;
     }
     Ok(())
 }

@@ -7,13 +7,16 @@ use verbs_sys::current::verbs as v;
 
 use super::link::{ACCESS, Options, success};
 use crate::ffi::{
-    Ah, Context, Cq, Destination, Library, Operation, Pd, Qp, Recv, Region, Send, Service,
+    Ah, Completion, Context, Cq, Destination, Library, Operation, Pd, Qp, Recv, Region, Send,
+    Service,
 };
 
 /// Handles that are made at a time, and datagrams with each.
 const TURNS: [(u32, u32); 3] = [(400, 3), (1000, 1), (1, 1000)];
 /// Handles that are made after what went with the one before has arrived: nobody uses their peer then.
 const ONES: u32 = 100;
+/// Datagrams that are answered by what came with them.
+const ANSWERS: u32 = 20;
 /// Work requests that each queue takes.
 const DEPTH: u32 = 2048;
 /// Bytes of a datagram, which are its number, of the network header before it, and of the room for it.
@@ -60,6 +63,7 @@ pub fn all(options: &Options) -> Result<u32> {
         scene.turn(1, 1).context("one with one")?;
     }
     scene.behind_nobody().context("behind one to nobody")?;
+    (0..ANSWERS).try_for_each(|_| scene.answered()).context("answers to who sent")?;
     Ok(scene.next)
 }
 
@@ -77,7 +81,7 @@ impl Scene {
             }
         }
         success(self.library, &self.from.cq)?;
-        (0..count).try_for_each(|slot| self.arrives(slot))
+        (0..count).try_for_each(|slot| self.arrives(slot).map(drop))
     }
 
     /// A datagram to nobody waits for a while and is lost, as if its handle were there, and one behind it arrives.
@@ -91,7 +95,37 @@ impl Scene {
         for (ended, wr_id) in ended.into_iter().zip([1, 0]) {
             ensure!(ended?.wr_id == wr_id, "sends end out of order");
         }
-        self.arrives(0)
+        self.arrives(0).map(drop)
+    }
+
+    /// A datagram comes, and who has it answers by the handle that its header makes.
+    fn answered(&mut self) -> Result<()> {
+        self.to.receive(0)?;
+        self.from.receive(1)?;
+        self.send(&Ah::new(&self.from.pd, self.gid, self.gid_index, MARKS)?, 0, true)?;
+        success(self.library, &self.from.cq)?;
+        let received = self.arrives(0)?;
+        let mut header = [0; HEADER];
+        self.to.region.read(0, &mut header);
+        let sender = Ah::to_sender_of(&self.to.pd, &received, header)?;
+        self.to.region.write(SLOT, &self.next.to_ne_bytes());
+        let answer = Send {
+            wr_id: 7,
+            operation: Operation::Send,
+            pieces: vec![self.to.region.piece(SLOT, LENGTH)],
+            remote: (0, 0),
+            immediate: 0,
+            flags: 0,
+        };
+        let to = Destination { handle: &sender, qpn: received.source_qpn, qkey: QKEY };
+        self.to.qp.post_datagram(&answer, to)?;
+        let came = success(self.library, &self.from.cq)?;
+        let mut bytes = [0; LENGTH];
+        self.from.region.read(SLOT + HEADER, &mut bytes);
+        let found = (came.wr_id, came.source_qpn, u32::from_ne_bytes(bytes));
+        ensure!(found == (1, self.to.qp.number(), self.next), "{found:?} came: {came:?}");
+        self.next += 1;
+        Ok(())
     }
 
     /// Posts the datagram that a receive of this turn is to have: they are numbered from the next one on.
@@ -111,7 +145,7 @@ impl Scene {
     }
 
     /// Waits for the next datagram, which is to be in this receive.
-    fn arrives(&mut self, slot: u32) -> Result<()> {
+    fn arrives(&mut self, slot: u32) -> Result<Completion> {
         let received = success(self.library, &self.to.cq)?;
         let mut bytes = [0; LENGTH];
         self.to.region.read(slot as usize * SLOT + HEADER, &mut bytes);
@@ -119,7 +153,7 @@ impl Scene {
         let is_next = received.wr_id == u64::from(slot) && found == self.next;
         ensure!(is_next, "{found} came, not {}: {received:?}", self.next);
         self.next += 1;
-        Ok(())
+        Ok(received)
     }
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use verbs_sys::current::verbs as v;
 
 use super::Failed;
-use super::device::Pd;
+use super::device::{Completion, Pd};
 
 /// Where datagrams go.
 pub struct Ah {
@@ -45,6 +45,28 @@ impl Ah {
         // SAFETY: the domain lives, and is held by the handle.
         let raw = unsafe { (pd.library().ibv_create_ah)(pd.raw(), &raw mut attributes) };
         let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_create_ah"))?;
+        Ok(Self { raw, pd: Rc::clone(pd) })
+    }
+
+    /// Makes one to who sent a datagram, by its completion and the network header that came before it.
+    ///
+    /// # Errors
+    /// When the library makes nothing of the header, or the device refuses.
+    pub fn to_sender_of(
+        pd: &Rc<Pd>,
+        completion: &Completion,
+        header: [u8; 40],
+    ) -> Result<Self, Failed> {
+        // SAFETY: numbers only; all zero is a valid value.
+        let mut wc: v::ibv_wc = unsafe { MaybeUninit::zeroed().assume_init() };
+        wc.src_qp = completion.source_qpn;
+        wc.wc_flags = if completion.has_header { v::IBV_WC_GRH } else { 0 };
+        // SAFETY: both are 40 bytes, of which any are valid as either.
+        let mut header: v::ibv_grh = unsafe { std::mem::transmute(header) };
+        let create = pd.library().ibv_create_ah_from_wc;
+        // SAFETY: the domain lives, and is held by the handle; the rest is read during the call.
+        let raw = unsafe { create(pd.raw(), &raw mut wc, &raw mut header, 1) };
+        let raw = NonNull::new(raw).ok_or_else(|| Failed::last("ibv_create_ah_from_wc"))?;
         Ok(Self { raw, pd: Rc::clone(pd) })
     }
 

@@ -553,9 +553,17 @@ impl Cq {
     /// # Errors
     /// When the provider refuses.
     pub fn arm(&self) -> Result<(), Failed> {
+        self.arm_for(false)
+    }
+
+    /// Asks for an event at the next completion, or at the next that is solicited or an error.
+    ///
+    /// # Errors
+    /// When the provider refuses.
+    pub fn arm_for(&self, solicited_only: bool) -> Result<(), Failed> {
         let arm = self.operations().req_notify_cq.expect("every provider arms");
         // SAFETY: the queue lives.
-        Failed::check("ibv_req_notify_cq", unsafe { arm(self.raw(), 0) })
+        Failed::check("ibv_req_notify_cq", unsafe { arm(self.raw(), solicited_only.into()) })
     }
 }
 

@@ -93,6 +93,8 @@ functions! {
         fn(*mut v::ibv_qp, *mut v::ibv_qp_attr, c_int, *mut v::ibv_qp_init_attr) -> c_int;
     ibv_destroy_qp @ "IBVERBS_1.1": fn(*mut v::ibv_qp) -> c_int;
     ibv_create_ah @ "IBVERBS_1.1": fn(*mut v::ibv_pd, *mut v::ibv_ah_attr) -> *mut v::ibv_ah;
+    ibv_create_ah_from_wc @ "IBVERBS_1.1":
+        fn(*mut v::ibv_pd, *mut v::ibv_wc, *mut v::ibv_grh, u8) -> *mut v::ibv_ah;
     ibv_destroy_ah @ "IBVERBS_1.1": fn(*mut v::ibv_ah) -> c_int;
     ibv_attach_mcast @ "IBVERBS_1.1": fn(*mut v::ibv_qp, *const v::ibv_gid, u16) -> c_int;
     ibv_detach_mcast @ "IBVERBS_1.1": fn(*mut v::ibv_qp, *const v::ibv_gid, u16) -> c_int;
