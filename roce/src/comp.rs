@@ -296,7 +296,7 @@ impl Qp {
                 }
             }
         }
-        self.requester.go_back();
+        self.requester.go_back_unready();
         self.requester.rnr_until = Some(now.after(param::rnr_timeout(timer)));
         self.requester.ack_deadline = None;
         self.update_timer(shared);

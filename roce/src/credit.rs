@@ -39,6 +39,11 @@ impl Credit {
     // XRC-8
     pub(crate) const UNLIMITED: Self = Self { limit: u64::MAX, alone: None };
 
+    /// Whether the peer has told how many receive requests it has, or will.
+    pub(crate) fn tells(&self) -> bool {
+        self.limit != u64::MAX
+    }
+
     /// Whether nothing more is sent until the packet sent alone is answered.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {

@@ -47,6 +47,13 @@ pub const FIRST_WINDOW_PACKETS: u64 = 128;
 /// lost NAK, or a packet lost again, goes unnoticed, all of the window is sent in vain.
 pub const LOSS_WINDOW_PACKETS: u64 = 32;
 
+/// Packets that may be unacknowledged behind an RNR NAK until they grow by one for each window that was
+/// acknowledged, at least; before they double.
+///
+/// What follows a packet that found no receive request is in vain, and where no credits tell, more will find none. As
+/// many in one go as keep the cost of a turn small.
+pub const RNR_WINDOW_PACKETS: u64 = 16;
+
 /// The largest distance between the oldest unacknowledged and the next PSN, READ responses
 /// included (specification: fewer than 2^23).
 pub const MAX_PSN_SPAN: u64 = 1 << 22;

@@ -102,6 +102,8 @@ pub(crate) struct Requester {
     reads: VecDeque<u64>,
     /// Packets that may be unacknowledged now.
     window: u64,
+    /// Up to where it grows by what is acknowledged, and then by one packet for each window.
+    slow_from: u64,
     /// The value of `unacked` when the window was last changed.
     window_at: u64,
     /// Packets since one asked for an acknowledgement.
@@ -135,6 +137,7 @@ impl Requester {
             sent: first,
             tail: first,
             window: param::FIRST_WINDOW_PACKETS,
+            slow_from: param::WINDOW_PACKETS,
             window_at: first,
             retries,
             rnr_retries,
@@ -226,6 +229,24 @@ impl Requester {
     pub(crate) fn go_back_after_loss(&mut self) {
         self.go_back();
         self.window = param::LOSS_WINDOW_PACKETS;
+        self.slow_from = param::WINDOW_PACKETS;
+        self.window_at = self.unacked;
+    }
+
+    /// Goes back because the peer had no receive request for the oldest packet. Where no credits tell of
+    /// them, it asks by that packet alone, and comes slowly back to half of what was in vain this time.
+    // RC-64
+    pub(crate) fn go_back_unready(&mut self) {
+        let in_vain = self.next.wrapping_sub(self.unacked);
+        self.go_back();
+        if self.credit.tells() {
+            return;
+        }
+        // One that was sent alone says nothing new of how many there may be.
+        if in_vain > 1 {
+            self.slow_from = (in_vain / 2).clamp(param::RNR_WINDOW_PACKETS, param::WINDOW_PACKETS);
+        }
+        self.window = 1;
         self.window_at = self.unacked;
     }
 
@@ -237,8 +258,13 @@ impl Requester {
             self.cursor = 0;
         }
         let acknowledged = self.unacked.wrapping_sub(self.window_at);
-        self.window = self.window.saturating_add(acknowledged).min(param::WINDOW_PACKETS);
-        self.window_at = self.unacked;
+        if self.window < self.slow_from {
+            self.window = self.window.saturating_add(acknowledged).min(self.slow_from);
+            self.window_at = self.unacked;
+        } else if acknowledged >= self.window {
+            self.window = self.window.saturating_add(1).min(param::WINDOW_PACKETS);
+            self.window_at = self.unacked;
+        }
         self.credit.follow_progress(self.unacked);
         while self.reads.front().is_some_and(|&end| end <= self.unacked) {
             self.reads.pop_front();

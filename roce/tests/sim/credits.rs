@@ -170,6 +170,48 @@ fn a_receiver_that_is_not_ready_costs_one_packet() {
     assert_eq!(psns(&puppet.say(&[credit(0, 1)])), [1, 2, 3]);
 }
 
+/// RC-64, RC-92.
+#[test]
+fn a_receiver_that_is_not_ready_and_does_not_count_is_asked_by_one_packet_and_then_by_more() {
+    let mut puppet = Puppet::without_credits(&options());
+    for _ in 0..300 {
+        puppet.post(Operation::Send, 10);
+    }
+    assert_eq!(psns(&puppet.drain()), [0]);
+    // All that is let go by an acknowledgement.
+    let lets_go = |puppet: &mut Puppet, psn: u32| {
+        let mut sent = puppet.say(&[credit(psn, CREDITS_INVALID)]);
+        sent.extend(puppet.drain());
+        sent
+    };
+    assert_eq!(lets_go(&mut puppet, 0).len(), 129, "all of the window");
+    // It is asked again and again by one.
+    for _ in 0..3 {
+        assert!(puppet.say(&[answer(SQ_PSN + 1, Syndrome::RnrNak { timer: 1 })]).is_empty());
+        assert_eq!(psns(&puppet.time_out().1), [1]);
+    }
+    // Twice as many by each acknowledgement, up to half of what was in vain, and then one more.
+    let mut last = 1;
+    for more in [2, 4, 8, 16, 32, 64, 65, 66] {
+        let sent = lets_go(&mut puppet, last);
+        let wanted: Vec<u32> = (last + 1..=last + more).collect();
+        assert_eq!(psns(&sent), wanted);
+        assert!(sent.last().unwrap().ack_request);
+        last += more;
+    }
+    // Each time anew; what was in vain then was the 66.
+    let refused = last - 65;
+    puppet.say(&[answer(SQ_PSN + refused, Syndrome::RnrNak { timer: 1 })]);
+    assert_eq!(psns(&puppet.time_out().1), [refused]);
+    let mut last = refused;
+    for more in [2, 4, 8, 16] {
+        assert_eq!(lets_go(&mut puppet, last).len(), more as usize);
+        last += more;
+    }
+    assert_eq!(lets_go(&mut puppet, last).len(), 32);
+    assert_eq!(lets_go(&mut puppet, last + 32).len(), 33, "half of 66 is 33");
+}
+
 /// RC-91.
 #[test]
 fn a_promise_that_is_lost_is_asked_for_again() {
