@@ -279,13 +279,12 @@ fn other(queues: &Queues, block: WrittenBlock<'_>, mut deliver: impl FnMut(ibv_w
     let [w0, w1, w2] = block.load_first();
     let cqe = Cqe::decode(&[[w0, w1, w2, 0, 0, 0, 0, block.last()]]);
     let receive = cqe.flags.contains(Flags::RECEIVE);
+    let wr_id = retire(queues, cqe.wqe_index, receive);
     if cqe.status != Status::Success {
         let Cqe { status, vendor_code, opcode, .. } = cqe;
         let why = Failure { status, vendor_code, opcode, receive };
-        let wr_id = retire(queues, cqe.wqe_index, receive);
         return deliver(failed(queues.qpn(), wr_id, why));
     }
-    let wr_id = retire(queues, cqe.wqe_index, receive);
     deliver(ended(queues.qpn(), &cqe, wr_id, receive));
 }
 
@@ -336,18 +335,11 @@ fn succeeded(qpn: u32, cqe: &Cqe, wr_id: u64, opcode: u32) -> ibv_wc {
 /// Takes back the work request that an entry names.
 #[inline(always)]
 fn retire(queues: &Queues, wqe_index: u32, receive: bool) -> Option<u64> {
-    if receive {
-        queues.receive.retire(wqe_index).or_else(|| retire_shared(queues, wqe_index))
-    } else {
-        queues.send.retire(wqe_index)
+    if !receive {
+        return queues.send.retire(wqe_index);
     }
-}
-
-/// Takes back a work request that is none of the QP's own receive queue.
-#[cold]
-#[inline(never)]
-fn retire_shared(queues: &Queues, wqe_index: u32) -> Option<u64> {
-    queues.shared.as_ref()?.retire(wqe_index)
+    // Where it has a shared queue, nothing is ever in its own.
+    queues.receive.retire(wqe_index).or_else(|| queues.shared.as_ref()?.retire(wqe_index))
 }
 
 /// The `ibv_wc_flags` of an entry's flags.

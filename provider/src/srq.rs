@@ -28,6 +28,7 @@ impl SharedReceiveQueue {
     /// Takes back a work request: its completion carries its tag.
     ///
     /// Returns the program's name for it; `None` where no such request is outstanding.
+    #[inline(always)]
     pub(crate) fn retire(&self, tag: u32) -> Option<u64> {
         let _one = self.retiring.lock();
         self.queue.retire(tag)
