@@ -25,7 +25,7 @@ mod message;
 pub use message::*;
 
 /// Version of these messages; provider and balboad must agree.
-pub const ABI: u32 = 20;
+pub const ABI: u32 = 21;
 /// The socket's name in the state directory.
 pub const SOCKET_NAME: &str = "balboad.sock";
 /// The ports' directory in the state directory: `CARD` in it is what stands at `ports/1` of the card in
