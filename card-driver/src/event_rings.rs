@@ -122,16 +122,15 @@ impl EventRings {
     /// it returns.
     pub fn drain(&self) {
         let reader = &mut *lock(&self.reader);
-        // A full ring ends the pass: the engine writes no more before it is told of the space.
+        // As many as a ring has ends the pass, whatever the engine writes into the space that it is told of meanwhile.
         reader.rings.iter_mut().for_each(|ring| ring.left = ENTRIES);
         let mut goes_on = true;
         while std::mem::take(&mut goes_on) {
             for at in 0..reader.rings.len() {
                 goes_on |= self.take_turn(reader, at);
+                // At once: what others' floods cost of a pass would fill this ring meanwhile.
+                self.tell(reader, at);
             }
-        }
-        for at in 0..reader.rings.len() {
-            self.tell(reader, at);
         }
     }
 

@@ -60,6 +60,7 @@ fn silence(card: &FakeCard) {
 }
 
 /// The numbers of the objects that the engine tells of, once they are served.
+#[derive(Default)]
 struct Heard(Arc<Mutex<Vec<u32>>>);
 
 impl Heard {
@@ -244,6 +245,33 @@ fn a_ring_that_overflows_has_its_own_events_lost_and_no_others() {
     card.raise_in(1, 2, completion_event(9));
     engine.shell.attend().unwrap();
     assert_eq!((heard.take().last(), engine.next_event()), (Some(&9), None));
+}
+
+#[test]
+fn an_engine_is_told_of_the_space_in_a_ring_while_others_are_still_read() {
+    let (card, mut engine) = engine();
+    for ring in [0, 2] {
+        (0..4096).for_each(|cqn| card.raise_in(1, ring, completion_event(cqn)));
+    }
+    let (heard, late) = (Heard::default(), Arc::clone(&card));
+    let tell = Arc::clone(&heard.0);
+    engine.listen(Arc::new(move |event| {
+        let mut heard = lock(&tell);
+        heard.push(event.number);
+        // A quarter of each has been read, and the engine goes on.
+        if heard.len() == 2 * 1100 {
+            (0..1000).for_each(|cqn| late.raise_in(1, 0, completion_event(5000 + cqn)));
+        }
+    }));
+    engine.shell.attend().unwrap();
+    assert_eq!(engine.next_event(), None);
+    // As many of each as a ring has are a pass, and those that came meanwhile are in the next.
+    let told = heard.take();
+    assert!(told.iter().take(2 * 4096).all(|cqn| *cqn < 4096));
+    assert_eq!(
+        told.into_iter().skip(2 * 4096).collect::<Vec<_>>(),
+        (5000..6000).collect::<Vec<_>>()
+    );
 }
 
 #[test]
