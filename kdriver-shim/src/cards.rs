@@ -1,6 +1,7 @@
 //! The cards as clients share them: doorbell pages, listeners, and which connections are whose.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bitstreams::Manifest;
@@ -107,11 +108,40 @@ pub struct Users {
 #[derive(Debug, Default)]
 pub struct Suspects {
     /// Completion queues that somebody waits for.
-    pub cqs: BTreeSet<u32>,
+    pub cqs: Round,
     /// Queue pairs.
-    pub qps: Vec<u32>,
+    pub qps: Round,
     /// Shared receive queues with a limit.
-    pub srqs: Vec<u32>,
+    pub srqs: Round,
+}
+
+/// Numbers that are taken round and round, so that none waits for one that is put back again and again.
+#[derive(Debug, Default)]
+pub struct Round {
+    waiting: BTreeSet<u32>,
+    /// The number that was taken last.
+    last: u32,
+}
+
+impl Round {
+    /// Puts numbers in, of which some may be there already.
+    pub fn add(&mut self, mut numbers: BTreeSet<u32>) {
+        self.waiting.append(&mut numbers);
+    }
+
+    /// Takes the next number behind the last one taken.
+    pub fn take(&mut self) -> Option<u32> {
+        let behind = (Bound::Excluded(self.last), Bound::Unbounded);
+        let next = *self.waiting.range(behind).next().or_else(|| self.waiting.first())?;
+        self.last = next;
+        self.waiting.take(&next)
+    }
+
+    /// Whether none is there.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
 }
 
 impl Suspects {

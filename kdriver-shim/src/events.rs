@@ -37,10 +37,12 @@ fn heed(card: &mut Card, at: usize, event: EngineEvent, clients: &Clients) {
     match event {
         EngineEvent::Lost { rings } => {
             let Users { listeners, suspects, .. } = window.users;
-            suspects.cqs.append(&mut listeners.cqs_told_in(rings));
+            suspects.cqs.add(listeners.cqs_told_in(rings));
             // All but completions is told of in the first.
             if rings & 1 != 0 {
-                (suspects.qps, suspects.srqs) = listeners.numbers();
+                let (qpns, srqns) = listeners.numbers();
+                suspects.qps.add(qpns);
+                suspects.srqs.add(srqns);
             }
         }
         EngineEvent::Dead => {
@@ -67,11 +69,11 @@ pub fn has_suspects(cards: &[Card]) -> bool {
 pub fn examine_suspects(cards: &mut [Card]) {
     for window in cards.iter_mut().flat_map(Card::windows) {
         for _ in 0..FIRED_PER_TURN {
-            let Some(cqn) = window.users.suspects.cqs.pop_first() else { break };
+            let Some(cqn) = window.users.suspects.cqs.take() else { break };
             window.users.listeners.fire(cqn);
         }
         for _ in 0..QUERIED_PER_TURN {
-            let Some(qpn) = window.users.suspects.qps.pop() else { break };
+            let Some(qpn) = window.users.suspects.qps.take() else { break };
             if !window.users.listeners.has_qp(qpn) {
                 continue;
             }
@@ -80,7 +82,7 @@ pub fn examine_suspects(cards: &mut [Card]) {
             }
         }
         for _ in 0..QUERIED_PER_TURN {
-            let Some(srqn) = window.users.suspects.srqs.pop() else { break };
+            let Some(srqn) = window.users.suspects.srqs.take() else { break };
             if !window.users.listeners.has_srq(srqn) {
                 continue;
             }

@@ -338,7 +338,7 @@ impl Listeners {
 
     /// The numbers of all queue pairs, and of all shared receive queues that have a limit.
     #[must_use]
-    pub fn numbers(&self) -> (Vec<u32>, Vec<u32>) {
+    pub fn numbers(&self) -> (BTreeSet<u32>, BTreeSet<u32>) {
         let table = lock(&self.table);
         let limited = table.srqs.iter().filter(|(_, (_, limit))| *limit > 0);
         (

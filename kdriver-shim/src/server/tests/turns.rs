@@ -372,6 +372,42 @@ fn queues_of_another_vector_than_that_whose_events_were_lost_are_left_alone() {
 }
 
 #[test]
+fn of_queues_whose_events_are_lost_again_and_again_each_is_looked_at() {
+    // More than are in one turn, of queue pairs by far.
+    const CLIENTS: usize = 12;
+    const EACH: usize = 50;
+    const QPS: usize = 50;
+    let mut bench = Bench::new(1, 1);
+    bench.relays_nobody();
+    let clients = [(); CLIENTS].map(|()| {
+        let peer = bench.provider();
+        let (context, fds) = bench.open(&peer, 0);
+        let (channel, channel_fds) = bench.channel(&peer, context.context);
+        let cqns: Vec<u32> =
+            (0..EACH).map(|_| bench.cq(&peer, context.context, Some(channel)).0).collect();
+        (peer, context.context, cqns, fds, channel_fds)
+    });
+    let (peer, context, cqns, fds, _) = &clients[0];
+    let pdn = bench.pd(peer, *context);
+    for _ in 0..QPS {
+        let qpn = bench.qp(peer, pdn, cqns[0]);
+        bench.fail(0, qpn);
+    }
+    let event = Event { kind: EventType::Completion, number: u32::MAX, ..Event::default() };
+    let (mut fired, mut failed) = (0, 0);
+    // What is noted in a turn is looked at from the next one on.
+    for _ in 0..=QPS.div_ceil(8) {
+        (0..5000).for_each(|_| bench.cards[0].raise(0, event));
+        bench.server.cards[0].device.shell.attend().unwrap();
+        step(&mut bench);
+        assert!(bench.server.has_work());
+        fired += clients.iter().map(|(.., fds)| bench::records(&fds[0]).len()).sum::<usize>();
+        failed += bench::records(&fds[0]).len();
+    }
+    assert_eq!((fired, failed), (CLIENTS * EACH, QPS));
+}
+
+#[test]
 fn the_status_of_many_queues_is_asked_for_in_turns_by_one_at_a_time() {
     let memory = vec![0u8; 4096];
     let mut bench = Bench::new(1, 1);
