@@ -41,7 +41,7 @@ pub const WINDOW_PACKETS: u64 = 1024;
 /// without one nothing but the acknowledgement timeout helps.
 pub const FIRST_WINDOW_PACKETS: u64 = 128;
 
-/// Packets that may be unacknowledged after a loss; then as [`FIRST_WINDOW_PACKETS`].
+/// Packets that may be unacknowledged after a loss, at most; then as [`FIRST_WINDOW_PACKETS`].
 ///
 /// What follows a lost packet is in vain (go-back-N), and where one was lost more will be. While a
 /// lost NAK, or a packet lost again, goes unnoticed, all of the window is sent in vain.

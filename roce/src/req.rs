@@ -228,8 +228,10 @@ impl Requester {
     /// Goes back because something was lost, and sends less at a time until much is acknowledged.
     pub(crate) fn go_back_after_loss(&mut self) {
         self.go_back();
-        self.window = param::LOSS_WINDOW_PACKETS;
-        self.slow_from = param::WINDOW_PACKETS;
+        // Where an RNR NAK has made it small, a loss makes it no larger, and it comes back quickly to no more
+        // than it had reached since.
+        self.slow_from = self.slow_from.max(self.window);
+        self.window = self.window.min(param::LOSS_WINDOW_PACKETS);
         self.window_at = self.unacked;
     }
 

@@ -1,7 +1,7 @@
 //! End-to-end credits: nobody sends what the peer has no receive request for, and nobody hangs.
 
 use roce::opcode::code;
-use roce::wire::aeth::{CREDITS_INVALID, Syndrome};
+use roce::wire::aeth::{CREDITS_INVALID, NakCode, Syndrome};
 use roce::{Operation, PathMtu};
 
 use crate::cable::Cable;
@@ -210,6 +210,43 @@ fn a_receiver_that_is_not_ready_and_does_not_count_is_asked_by_one_packet_and_th
     }
     assert_eq!(lets_go(&mut puppet, last).len(), 32);
     assert_eq!(lets_go(&mut puppet, last + 32).len(), 33, "half of 66 is 33");
+}
+
+/// RC-31, RC-64.
+#[test]
+fn a_loss_behind_a_receiver_that_was_not_ready_lets_no_more_go_than_before() {
+    let mut puppet = Puppet::without_credits(&options());
+    for _ in 0..600 {
+        puppet.post(Operation::Send, 10);
+    }
+    assert_eq!(psns(&puppet.drain()), [0]);
+    assert_eq!(puppet.say(&[credit(0, CREDITS_INVALID)]).len() + puppet.drain().len(), 129);
+    assert!(puppet.say(&[answer(SQ_PSN + 1, Syndrome::RnrNak { timer: 1 })]).is_empty());
+    assert_eq!(psns(&puppet.time_out().1), [1]);
+    let mut lets_go = |first: u32, say: Say, count: u32| {
+        let mut sent = puppet.say(&[say]);
+        sent.extend(puppet.drain());
+        assert_eq!(psns(&sent), (first..first + count).collect::<Vec<_>>());
+    };
+    let lost = |psn| answer(psn, Syndrome::Nak(NakCode::PsnSequenceError));
+    // The packet alone is lost, and then each burst.
+    let mut first = 1;
+    for count in [1, 2, 4, 8, 16, 32] {
+        lets_go(first, lost(SQ_PSN + first), count);
+        lets_go(first + count, ack(SQ_PSN + first + count - 1), 2 * count);
+        first += count;
+    }
+    // Up to half of what was in vain, and then by one.
+    for count in [65, 66] {
+        lets_go(first + count - 1, ack(SQ_PSN + first + count - 2), count);
+        first += count - 1;
+    }
+    // A loss costs no more than elsewhere, and nothing of what was reached.
+    lets_go(first, lost(SQ_PSN + first), 32);
+    for (count, next) in [(32, 64), (64, 66), (66, 67)] {
+        lets_go(first + count, ack(SQ_PSN + first + count - 1), next);
+        first += count;
+    }
 }
 
 /// RC-91.
