@@ -1,4 +1,7 @@
-//! Completion queues of every vector, each with a channel, and one of them that is flooded with events.
+//! Completion queues of every vector, each with a channel, and one of them that is armed without end.
+//!
+//! It sees that each is told of, by its own channel, while another goes on. In which event ring the card tells of it,
+//! and whether that is ever full, no program sees: a card tells once of armings that it finds together.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,7 +19,7 @@ const BYTES: usize = 64;
 const ROUNDS: u64 = 100;
 /// Messages of each vector but the flooded one, while that is flooded.
 const FLOODED_ROUNDS: u64 = 20;
-/// Events that the flooded one is given before each of those rounds; in all, several rings full.
+/// Armings of the flooded one before each of those rounds.
 const FLOOD: usize = 2000;
 
 /// A completion queue of a vector, on which what a connection receives completes.
@@ -76,9 +79,9 @@ fn quiet(told: &[Told]) -> Result<()> {
     Ok(())
 }
 
-/// Has one queue's events come without end and unread, and the others' be heard; answers with how many were.
+/// Arms one queue without end while its event stays unread, and hears the others'; answers with how many were.
 fn flood(link: &Link, told: &[Told], flooded: usize) -> Result<u64> {
-    // What is there and not polled is told of again by each arming.
+    // What is there and not polled may be told of again by each arming.
     let victim = &told[flooded];
     victim.send(link, 0)?;
     while victim.cq.poll()?.is_none() {}
