@@ -196,6 +196,7 @@ impl Device {
         backend: Arc<dyn CardBackend>,
         address: PortAddress,
         manifest: Manifest,
+        options: HostedOptions,
     ) -> Self {
         let shell = Arc::new(Shell::without_vfpgas(number, Arc::clone(&backend)));
         let (identity, gids) = (backend.identity(), address.gids().to_vec());
@@ -212,7 +213,7 @@ impl Device {
             shell,
             interrupts: None,
             manifest,
-            options: HostedOptions::default(),
+            options,
         }
     }
 

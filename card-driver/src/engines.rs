@@ -38,20 +38,6 @@ pub fn driver(manifest: &Manifest) -> EngineDriver {
     }
 }
 
-/// Whether a bitstream can be loaded into a card that runs.
-///
-/// # Errors
-/// Why not, and what to do.
-pub fn loadable(manifest: &Manifest) -> Result<(), String> {
-    match manifest.engine {
-        EngineKind::Vqe => Ok(()),
-        EngineKind::Stock => Err(format!(
-            "{} wants the engine `stock`, by its manifest, which this balboad does not load into a card that runs; load a bitstream with a verbs queue engine",
-            manifest.name
-        )),
-    }
-}
-
 fn wanted_queue_engine() -> String {
     let magic = window::MAGIC_VALUE;
     format!("a verbs queue engine (their windows do not begin with {magic:#x})")

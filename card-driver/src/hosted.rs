@@ -402,6 +402,10 @@ impl CardBackend for Hosted {
         Some(UNDER_WAY_BYTES as u64)
     }
 
+    fn takes_images(&self) -> bool {
+        self.shared.below.takes_images()
+    }
+
     fn reset(&self) -> Result<(), Error> {
         let outcome = self.shared.below.reset();
         for core in &self.shared.cores {

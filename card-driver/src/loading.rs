@@ -10,7 +10,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bitstreams::{EngineKind, Manifest};
+use bitstreams::Manifest;
 use fpga_regs::coyote::pci::{Bar, RECONFIGURATION_VECTOR};
 use fpga_regs::coyote::shell;
 use fpga_regs::coyote::static_layer::{self as s, PrAddrHigh, PrCtrl, PrLen, PrQueue, PrStat};
@@ -24,6 +24,7 @@ use crate::bringup;
 use crate::device::Device;
 use crate::error::{Error, GONE};
 use crate::iova::{ARENA_END, ARENA_START};
+use crate::shell::Shell;
 
 /// How long a card may take for a chunk, or for its end: the published figure for a whole shell is below a second.
 pub const LIMIT: Duration = Duration::from_secs(10);
@@ -180,9 +181,7 @@ impl Device {
         if image.is_empty() || !(1..=s::PR_CHUNK_BYTES as usize).contains(&pace.chunk) {
             return Err(failed("there is nothing to load, or in no such chunks"));
         }
-        self.interrupts = None;
-        self.windows.iter_mut().for_each(|window| window.engine.close_gsi());
-        self.windows.clear();
+        self.let_engines_go();
         let backend = Arc::clone(&self.backend);
         backend.dma_unmap(ARENA_START, ARENA_END - ARENA_START)?;
         bringup::prepare(card, &*backend, &self.manifest)?;
@@ -250,11 +249,22 @@ impl Device {
         let outcome = self.bring_up_anew().and_then(|()| self.check_image());
         if let Err(error) = outcome {
             self.manifest = before;
-            self.windows.clear();
+            self.let_engines_go();
             return Err(error);
         }
         up(self);
         self.serve_interrupts()
+    }
+
+    /// Has no engine any more, nor what balboad has added to a card that has none itself.
+    pub fn let_engines_go(&mut self) {
+        self.interrupts = None;
+        self.windows.iter_mut().for_each(|window| window.engine.close_gsi());
+        self.windows.clear();
+        if let Some(below) = self.backend.below() {
+            self.shell = Arc::new(Shell::without_vfpgas(self.number, Arc::clone(&below)));
+            self.backend = below;
+        }
     }
 
     /// Asks the card whether it is what its manifest says.
@@ -274,15 +284,14 @@ impl Device {
         if self.manifest.regions.is_some_and(|wanted| u64::from(wanted) != found) {
             return failed(format!("it has {found} vFPGAs, and {name} has others"));
         }
-        if self.manifest.engine == EngineKind::Vqe {
-            let magic = |index: u64| {
-                let register = user_csr(index).wrapping_add(window::MAGIC);
-                self.backend.read64(Bar::Shell, register) == window::MAGIC_VALUE
-            };
-            let there = (0..found).filter(|index| magic(*index)).count() as u64;
-            if there != found || self.windows.len() as u64 != found {
-                return failed(format!("{there} of its {found} vFPGAs hold a queue engine"));
-            }
+        // One that is hosted for a card is seen in its window.
+        let magic = |index: u64| {
+            let register = user_csr(index).wrapping_add(window::MAGIC);
+            self.backend.read64(Bar::Shell, register) == window::MAGIC_VALUE
+        };
+        let there = (0..found).filter(|index| magic(*index)).count() as u64;
+        if there != found || self.windows.len() as u64 != found {
+            return failed(format!("{there} of its {found} vFPGAs hold a queue engine"));
         }
         Ok(())
     }

@@ -253,7 +253,8 @@ impl Card {
         let mut record = record;
         let up = match record.as_ref().is_none_or(|record| record.needs.is_none()) {
             true => {
-                match bring_up_with(number, Arc::clone(&backend), address, &manifest, options) {
+                let way = Arc::clone(&backend);
+                match bring_up_with(number, way, address, &manifest, options.clone()) {
                     Ok(device) => Some(device),
                     Err(error) if wants_image(number, &*backend, &manifest, record.is_some()) => {
                         record.get_or_insert_with(|| Record::new(None)).lose(error.to_string());
@@ -264,9 +265,10 @@ impl Card {
             }
             false => None,
         };
-        let mut card = Self::new(
-            up.unwrap_or_else(|| Device::without_image(number, backend, address, manifest)),
-        );
+        let mut card =
+            Self::new(up.unwrap_or_else(|| {
+                Device::without_image(number, backend, address, manifest, options)
+            }));
         card.record = record.unwrap_or(card.record);
         card.unusable = card.record.needs.as_ref().map(|why| format!("{AGAIN}: {why}"));
         if let Some(why) = &card.unusable {
@@ -289,7 +291,7 @@ impl Card {
 
     /// Has no engine any more.
     pub fn let_engines_go(&mut self) {
-        self.device.windows.clear();
+        self.device.let_engines_go();
         self.users.clear();
         self.gsi = None;
     }

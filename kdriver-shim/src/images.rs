@@ -6,8 +6,6 @@ use bitstreams::digest::Sha256;
 use bitstreams::image::Image;
 use bitstreams::soft::{Logic, SoftImage};
 use bitstreams::{EngineKind, Manifest};
-use card_driver::engines;
-use fpga_regs::coyote::shell::Map;
 
 pub mod record;
 pub mod store;
@@ -76,24 +74,12 @@ pub fn accept(bytes: &[u8]) -> Result<SoftImage, String> {
 /// What the driver has to know of an image.
 ///
 /// # Errors
-/// When nothing drives it.
+/// When a software card's shell has no room for it.
 pub fn manifest(image: &SoftImage, name: &str, like: &Manifest) -> Result<Manifest, String> {
     let (_, count) = softcard::fits(image).ok_or("it does not fit")?;
     // It has the same logic in all of them.
     let engine = image.logic().first().copied().map(engine_of).unwrap_or_default();
-    let manifest = Manifest { name: name.to_owned(), map: like.map, engine, regions: Some(count) };
-    engines::loadable(&manifest)?;
-    Ok(manifest)
-}
-
-/// The logic of software cards that has a driver here.
-pub fn driven() -> impl Iterator<Item = Logic> {
-    let drives = |logic: &Logic| {
-        let engine = engine_of(*logic);
-        let (name, map) = (String::new(), Map::default());
-        engines::loadable(&Manifest { name, map, engine, regions: None }).is_ok()
-    };
-    Logic::ALL.into_iter().filter(drives)
+    Ok(Manifest { name: name.to_owned(), map: like.map, engine, regions: Some(count) })
 }
 
 fn engine_of(logic: Logic) -> EngineKind {

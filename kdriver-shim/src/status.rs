@@ -23,7 +23,6 @@ use crate::clients::{CardUse, Client, Stage};
 use crate::cm::{Census, ConnectionManager};
 use crate::error::Error;
 use crate::events::Clients;
-use crate::images;
 use crate::images::record::{Event as FlashEvent, ImageName};
 use crate::process::ClientId;
 use crate::quota::Resource;
@@ -321,7 +320,7 @@ fn card_status(card: &mut Card, shadow: Option<&ShadowDevices>) -> CardStatus {
             needs: card.record.needs.clone(),
             history: card.record.history.clone(),
             room: softcard::WINDOWS,
-            logic: images::driven().map(Logic::name).collect(),
+            logic: Logic::ALL.map(Logic::name).to_vec(),
         }),
         engine: match card.device.manifest.engine {
             EngineKind::Vqe => "vqe",

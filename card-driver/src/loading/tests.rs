@@ -1,3 +1,4 @@
+use bitstreams::EngineKind;
 use bitstreams::soft::{Logic, SoftImage};
 use fpga_regs::coyote::shell::Map;
 use softcard::{Runtime, Spoil};
@@ -5,6 +6,7 @@ use softcard::{Runtime, Spoil};
 use super::*;
 use crate::address::PortAddress;
 use crate::bringup::bring_up;
+use crate::hosted::HostedOptions;
 use crate::soft::{self, SoftBackend, SoftCard};
 
 /// Chunks of an image in these tests.
@@ -40,7 +42,7 @@ impl Rig {
         let backend = Arc::<SoftBackend>::clone(&card);
         let address = PortAddress::default_of(0);
         let device = match vfpgas {
-            0 => Device::without_image(0, backend, address, manifest(0)),
+            0 => Device::without_image(0, backend, address, manifest(0), HostedOptions::default()),
             _ => bring_up(0, backend, address, &manifest(vfpgas)).unwrap(),
         };
         Self { device, card, runtime }
@@ -88,6 +90,43 @@ fn a_loaded_image_is_what_the_card_is_from_then_on_with_its_addresses() {
         assert!(why.contains("it has ") && why.contains("and test has others"), "{why}");
         rig.device.manifest.regions = Some(vfpgas);
     }
+    rig.end();
+}
+
+#[test]
+fn an_image_of_another_engine_makes_a_card_that_balboad_hosts_one_for_and_back() {
+    let mut rig = Rig::new(4);
+    let mut gids = rig.device.gids.clone();
+    gids[5] = [7; 16];
+    rig.device.set_gids(gids.clone(), vec![0; gids.len()]).unwrap();
+    let stock = |vfpgas: u8| {
+        let image = SoftImage::new(vec![Logic::Stock; vfpgas.into()]).unwrap();
+        let is = Manifest { engine: EngineKind::Stock, ..manifest(vfpgas) };
+        (image.filled_to(1000).unwrap().to_bytes().into(), is)
+    };
+    for vfpgas in [2, 3] {
+        // As published, twice: the engine that is hosted for it goes with the image of before.
+        for _ in 0..2 {
+            let (image, is) = stock(vfpgas);
+            assert_eq!(rig.load(image, is).unwrap(), u64::from(CHUNKS));
+            assert_eq!(rig.device.windows.len(), usize::from(vfpgas));
+            assert_eq!(rig.device.gids, gids);
+            assert!(rig.device.backend.below().is_some() && rig.device.backend.takes_images());
+            rig.device.check_image().unwrap();
+        }
+        rig.load(image(1), manifest(1)).unwrap();
+        assert!(rig.device.backend.below().is_none() && rig.device.windows.len() == 1);
+        assert_eq!(rig.device.gids, gids);
+        rig.device.check_image().unwrap();
+    }
+    // What is loaded is not what was said.
+    let (bytes, is) = stock(2);
+    let (_, error) = rig.load(image(2), is).unwrap_err();
+    assert!(error.to_string().contains("its shell has no AVX registers"), "{error}");
+    assert!(rig.device.is_dead() && rig.device.backend.below().is_none());
+    let (_, error) = rig.load(bytes, manifest(2)).unwrap_err();
+    assert!(error.to_string().contains("none of its 2 vFPGAs holds"), "{error}");
+    rig.load(image(2), manifest(2)).unwrap();
     rig.end();
 }
 

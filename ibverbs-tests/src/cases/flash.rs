@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::PERFTEST;
 use super::image::{OTHER, PUBLIC, SECRET};
+use super::perftest::STEADY_CLOCK;
 use crate::pair::{free_port, run_between, start_server};
 use crate::process::{Running, Task};
 use crate::runner::Case;
@@ -20,7 +21,13 @@ pub fn cases() -> Vec<Case> {
         Case::new("flash/an image is loaded, put back and known again", &[PERFTEST], loaded),
         Case::new("flash/what is not for a card is refused by its reason", &[], refused),
         Case::new("flash/a program is told and disconnected", &[PERFTEST], disconnected),
-        Case::new("flash/the tool or balboad is killed on the way", &[], killed),
+        Case::new("flash/the tool or balboad is killed on the way", &[], |setting| {
+            killed(setting, "vqe")
+        }),
+        Case::new("flash/the same with an image of another engine", &[], |setting| {
+            killed(setting, "stock")
+        }),
+        Case::new("flash/cards become such as published, and back", &[PERFTEST], published),
     ]
 }
 
@@ -48,7 +55,12 @@ pub(crate) fn prepare(setting: &Setting) -> Result<()> {
         fs::write(&path, key)?;
         chown(path, Some(setting.uid()), None)?;
     }
-    for (name, logic) in [("one", "vqe"), ("two", "vqe,vqe"), ("five", "vqe,vqe,vqe,vqe,vqe")] {
+    for (name, logic) in [
+        ("one", "vqe"),
+        ("two", "vqe,vqe"),
+        ("five", "vqe,vqe,vqe,vqe,vqe"),
+        ("published", "stock,stock"),
+    ] {
         let words = format!("image make --soft {logic} -o {name}.soft --sign key");
         setting.built("balboa").words(&words).run()?.success()?;
     }
@@ -211,15 +223,70 @@ fn disconnected(setting: &Setting) -> Result<()> {
     daemon.stop()
 }
 
+/// What drives a card.
+fn driven_as(daemon: &Daemon<'_>, card: usize) -> Result<String> {
+    let status = daemon.status()?;
+    Ok(status["cards"][card]["engine"].as_str().context("no engine")?.to_owned())
+}
+
+/// Under a program of another balboad's card, whose cards go on, two cards become such as published and carry what those
+/// carry, and then they are what they were.
+fn published(setting: &Setting) -> Result<()> {
+    prepare(setting)?;
+    let daemon = setting.balboad("--soft 3 --watchdog 20000")?;
+    let on_it = |words: &str| flash(&daemon, setting, words).run();
+    let port = free_port()?;
+    let side = |_: u32| daemon.run(&format!("ib_write_bw -d balboa2 -x 1 -D 4 -p {port}"));
+    let bystander = start_server(side(0), port)?;
+    let bystanders = side(1).arg("127.0.0.1").start()?;
+    let mut program = daemon.mortal("survive async-event --card").start()?;
+    program.wait_until("it waits", |it| it.output().contains("waiting"))?;
+    let told = on_it("apply balboa0 published.soft --keys keys --yes")?.code(7)?;
+    told.complains("has balboa0 open: end it, or say --force-disconnect")?;
+    for card in [0, 1] {
+        let words = format!("apply balboa{card} published.soft --keys keys --force-disconnect");
+        on_it(&format!("{words} --yes"))?.success()?.says("has the image published.soft")?;
+        ensure!(driven_as(&daemon, card)? == "stock");
+        on_it(&format!("verify balboa{card} published.soft"))?.success()?;
+    }
+    // It opens its card again, which is another one now.
+    program.wait_until("it was told", |it| it.output().contains("told"))?;
+    program.wait()?;
+    bystanders.wait()?.success()?;
+    bystander.wait()?.success()?;
+    for command in ["ib_write_bw -n 100", "ib_read_bw -n 50"] {
+        run_between((&daemon, 0), (&daemon, 1), &format!("{command} {STEADY_CLOCK}"))?;
+    }
+    let refused = daemon.run("ib_send_bw -d balboa0").run()?;
+    ensure!(!refused.status.success(), "SEND on a card as published: {refused}");
+    for (number, card) in [(0, "balboa0"), (1, "balboa1")] {
+        on_it(&format!("rollback {card} --yes"))?.success()?;
+        ensure!(driven_as(&daemon, number)? == "vqe");
+    }
+    run_between((&daemon, 0), (&daemon, 1), "ib_send_bw -F -x 1 -n 100")?;
+    run_between((&daemon, 1), (&daemon, 2), "ib_write_bw -F -x 1 -n 100")?;
+    // A tunnel's ends are settled when balboad starts.
+    on_it("apply balboa0 published.soft --keys keys --yes")?.success()?;
+    let state = daemon.state_dir().to_owned();
+    daemon.stop()?;
+    let daemon = setting.balboad_in(&state, "--soft 3 --tunnel on")?;
+    ensure!(driven_as(&daemon, 0)? == "stock");
+    let told = flash(&daemon, setting, "rollback balboa0 --yes").run()?.code(1)?;
+    told.complains("start balboad without --tunnel")?;
+    ensure!(driven_as(&daemon, 0)? == "stock");
+    daemon.stop()
+}
+
 /// Waits until a card has taken a part of an image; false where the tool has ended before that was seen.
 pub(crate) fn has_begun(tool: &mut Running) -> bool {
     tool.wait_until("the card took something", |it| it.output().contains("balboa0: ")).is_ok()
 }
 
 /// Whatever is killed when, the card has the old image, the new one, or needs to be flashed again and says so.
-fn killed(setting: &Setting) -> Result<()> {
+fn killed(setting: &Setting, logic: &str) -> Result<()> {
     prepare(setting)?;
-    let words = format!("image make --soft vqe,vqe,vqe -o long.soft --bytes {LONG} --sign key");
+    let logic = [logic; 3].join(",");
+    let words = format!("image make --soft {logic} -o long.soft --bytes {LONG} --sign key");
     setting.built("balboa").words(&words).run()?.success()?;
     let apply = "apply balboa0 long.soft --keys keys --yes";
 

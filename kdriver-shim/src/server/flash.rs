@@ -108,7 +108,7 @@ impl Server {
         match card.device.backend.takes_images() {
             true => Ok(card),
             false => Err(Error::Unsupported(format!(
-                "balboa{number} does not say that it is a software card with a queue engine, and balboad loads images into those alone; load one by the vendor's tool"
+                "balboa{number} does not say that it is a software card, and balboad loads images into those alone; load one by the vendor's tool"
             ))),
         }
     }
@@ -190,6 +190,12 @@ impl Server {
         let card = self.flashable(number)?;
         let manifest = images::manifest(&image, &name.name, &card.device.manifest);
         let manifest = manifest.map_err(Error::Invalid)?;
+        let (device, engine) = (&card.device, manifest.engine);
+        if engine != device.manifest.engine && !device.options.peers.is_empty() {
+            return Err(Error::Invalid(format!(
+                "it changes the engine of balboa{number}, and who the ends of tunnels are is settled when balboad starts; start balboad without --tunnel and --tunnel-peers, load it, and start balboad with them again"
+            )));
+        }
         if card.follows_kernel
             && softcard::fits(&image).is_some_and(|(it, _)| it != softcard::Image::Vqe)
         {

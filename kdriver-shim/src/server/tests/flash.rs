@@ -10,7 +10,6 @@ use softcard::{Runtime, Spoil};
 
 use super::bench::Peer;
 use super::*;
-use crate::images;
 use crate::images::record::Record;
 
 /// Bytes of a chunk, and of an image: so it has as many chunks as real ones.
@@ -18,7 +17,11 @@ const CHUNK: usize = 100;
 const BYTES: u32 = 1000;
 
 fn image(vfpgas: usize) -> Vec<u8> {
-    let image = SoftImage::new(vec![Logic::Vqe; vfpgas]).unwrap();
+    image_of(Logic::Vqe, vfpgas)
+}
+
+fn image_of(logic: Logic, vfpgas: usize) -> Vec<u8> {
+    let image = SoftImage::new(vec![logic; vfpgas]).unwrap();
     image.filled_to(BYTES).unwrap().to_bytes()
 }
 
@@ -71,7 +74,11 @@ impl World {
     }
 
     fn flash(&mut self, tool: &Peer, vfpgas: usize) -> FlashState {
-        self.bring(tool, &image(vfpgas));
+        self.flash_with(tool, &image(vfpgas))
+    }
+
+    fn flash_with(&mut self, tool: &Peer, image: &[u8]) -> FlashState {
+        self.bring(tool, image);
         self.bench.ask(tool, Request::FlashApply { force: false });
         self.outcome(tool)
     }
@@ -82,6 +89,11 @@ impl World {
 
     /// How many engines it has, as it says itself: `None` where it says that it needs to be flashed again.
     fn known(&mut self) -> Option<usize> {
+        self.known_logic().map(|(_, count)| count)
+    }
+
+    /// The same, with the logic in its vFPGAs.
+    fn known_logic(&mut self) -> Option<(Logic, usize)> {
         let tool = self.tool();
         let verified = self.bench.try_ask(&tool, &Request::FlashVerify { card: 0 }).0;
         let card = &self.bench.server.cards[0];
@@ -90,7 +102,10 @@ impl World {
                 assert!(card.unusable.is_none() && card.record.needs.is_none());
                 let logic = &card.record.current.as_ref().unwrap().logic;
                 assert_eq!(logic.len(), card.device.windows.len());
-                Some(logic.len())
+                let first: Logic = logic[0].parse().unwrap();
+                // For one as published balboad hosts the engine.
+                assert_eq!(card.device.backend.below().is_some(), first == Logic::Stock);
+                Some((first, logic.len()))
             }
             Err(refusal) => {
                 let why = refusal.reason;
@@ -188,6 +203,45 @@ fn programs_are_told_first_and_disconnected_only_where_that_is_asked_for() {
 }
 
 #[test]
+fn a_card_becomes_one_as_published_under_a_program_and_back() {
+    let mut world = World::start(tempfile::tempdir().unwrap());
+    let tool = world.tool();
+    let published = image_of(Logic::Stock, 2);
+    for (image, has) in [(&published, (Logic::Stock, 2)), (&image(3), (Logic::Vqe, 3))] {
+        let peer = world.bench.provider();
+        let (context, fds) = world.bench.open(&peer, 0);
+        let (cqn, _) = world.bench.cq(&peer, context.context, None);
+        let pdn = world.bench.pd(&peer, context.context);
+        world.bench.qp(&peer, pdn, cqn);
+        world.bring(&tool, image);
+        let refusal = world.bench.refused(&tool, Request::FlashApply { force: false });
+        assert_eq!(refusal.errno, Errno::EBUSY as i32);
+        world.bring(&tool, image);
+        world.bench.ask(&tool, Request::FlashApply { force: true });
+        assert_eq!(records(&fds[0]).len(), 1, "it is told that the device is gone");
+        let state = world.bench.ask(&tool, Request::FlashState { card: 0 }).0;
+        assert_eq!(state, Response::Flash(FlashState::Leaving));
+        // It dies of it, with all that it has.
+        drop(peer);
+        assert_eq!(world.outcome(&tool), FlashState::Done);
+        assert_eq!(world.known_logic(), Some(has));
+    }
+    world.bench.ask(&tool, Request::FlashRollback { card: 0, force: false });
+    assert_eq!(world.outcome(&tool), FlashState::Done);
+    let mut world = World::start(world.end());
+    assert_eq!(world.known_logic(), Some((Logic::Stock, 2)));
+    // Who the ends of tunnels are a running balboad does not learn anew.
+    let tool = world.tool();
+    world.bench.server.cards[0].device.options.peers = [([10, 0, 0, 2].into(), [7; 16])].into();
+    world.bring(&tool, &image(2));
+    let refusal = world.bench.refused(&tool, Request::FlashApply { force: false });
+    assert!(refusal.reason.contains("start balboad without --tunnel"), "{}", refusal.reason);
+    assert_eq!(world.flash_with(&tool, &image_of(Logic::Stock, 1)), FlashState::Done);
+    assert_eq!(world.known_logic(), Some((Logic::Stock, 1)));
+    world.end();
+}
+
+#[test]
 fn what_is_no_image_for_the_card_is_refused_and_the_card_left_alone() {
     let mut world = World::start(tempfile::tempdir().unwrap());
     let tool = world.tool();
@@ -198,20 +252,12 @@ fn what_is_no_image_for_the_card_is_refused_and_the_card_left_alone() {
         .iter()
         .flat_map(|word| word.to_be_bytes())
         .collect();
-    let stock = SoftImage::new(vec![Logic::Stock; 2]).unwrap().to_bytes();
-    let mut refusals = vec![
+    for (bytes, why) in [
         (good[..999].to_vec(), "it is truncated"),
         (spoilt, "its SHA-256 is"),
         (partial, "and the card is a software card"),
         (image(5), "has room for 4"),
-    ];
-    if let Err(why) = images::accept(&stock)
-        .and_then(|it| images::manifest(&it, "x", &world.bench.server.cards[0].device.manifest))
-    {
-        assert!(why.contains("does not load into a card that runs"), "{why}");
-        refusals.push((stock, "does not load into a card that runs"));
-    }
-    for (bytes, why) in refusals {
+    ] {
         world.bring(&tool, &bytes);
         let refusal = world.bench.refused(&tool, Request::FlashApply { force: false });
         assert!(refusal.reason.contains(why), "{}", refusal.reason);
@@ -307,9 +353,9 @@ impl Draw {
 fn rounds(seed: u64, count: u32) {
     let mut draw = Draw(seed);
     let mut world = World::start(tempfile::tempdir().unwrap());
-    let mut has = world.known();
-    // How often a round ended with another image, with none, and with balboad's death.
-    let (mut flashed, mut lost, mut died) = (0, 0, 0);
+    let mut has = world.known_logic();
+    // How often a round ended with another image, with another engine, with none, and with balboad's death.
+    let (mut flashed, mut turned, mut lost, mut died) = (0, 0, 0, 0);
     for round in 0..count {
         let chunks = u64::from(BYTES) / CHUNK as u64;
         if draw.below(2) == 0 {
@@ -318,15 +364,16 @@ fn rounds(seed: u64, count: u32) {
             world.card.spoil_reconfiguration(draw.below(chunks) as u32, how);
         }
         let tool = world.tool();
-        let previous = world.record().previous.as_ref().map(|image| image.logic.len());
+        let previous = world.record().previous.as_ref();
+        let previous = previous.map(|it| (it.logic[0].parse().unwrap(), it.logic.len()));
         let wanted = match (draw.below(4), previous) {
             (0, Some(previous)) => {
                 world.bench.ask(&tool, Request::FlashRollback { card: 0, force: false });
                 previous
             }
             _ => {
-                let wanted = 1 + draw.below(4) as usize;
-                world.bring(&tool, &image(wanted));
+                let wanted = (Logic::ALL[draw.below(2) as usize], 1 + draw.below(4) as usize);
+                world.bring(&tool, &image_of(wanted.0, wanted.1));
                 if draw.below(8) > 0 {
                     world.bench.ask(&tool, Request::FlashApply { force: false });
                 }
@@ -350,8 +397,8 @@ fn rounds(seed: u64, count: u32) {
         }
         let tool = world.tool();
         let ended = world.outcome(&tool);
-        let now = world.known();
-        let at = format!("round {round} of seed {seed}: had {has:?}, wanted {wanted}, {ended:?}");
+        let now = world.known_logic();
+        let at = format!("round {round} of seed {seed}: had {has:?}, wanted {wanted:?}, {ended:?}");
         assert!(now.is_none() || now == has || now == Some(wanted), "{at}: has {now:?}");
         match told {
             Some(FlashState::Done) => assert_eq!(now, Some(wanted), "{at}"),
@@ -361,16 +408,20 @@ fn rounds(seed: u64, count: u32) {
             _ => {}
         }
         flashed += u32::from(now.is_some() && now != has);
+        let engine = |it: Option<(Logic, usize)>| it.map(|(logic, _)| logic);
+        turned += u32::from(has.is_some() && now.is_some() && engine(now) != engine(has));
         lost += u32::from(now.is_none());
         has = now;
         // A spoilt card that was not given anything yet.
         world.card.reset().unwrap();
         if has.is_some() {
             world = World::start(world.end());
-            assert_eq!(world.known(), has, "{at}");
+            assert_eq!(world.known_logic(), has, "{at}");
         }
     }
-    assert!(flashed > 0 && lost > 0 && died > 0, "{flashed} flashed, {lost} lost, {died} died");
+    let counts = format!("{flashed} flashed, {turned} turned, {lost} lost, {died} died");
+    assert!(flashed > 0 && lost > 0 && died > 0, "{counts}");
+    println!("{count} rounds of seed {seed}: {counts}");
     world.end();
 }
 
