@@ -194,6 +194,8 @@ fn as_text(findings: &[Finding]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     /// A machine on which all is well: one software card, one behind VFIO.
@@ -304,5 +306,64 @@ mod tests {
         machine.patient.state = Err("no balboad serves D: start one".into());
         let (says, mend) = machine.ill("balboad", Verdict::Wrong);
         assert_eq!((&*says, &*mend), ("no balboad serves D", "start one"));
+        machine.patient.state = Err("it does not answer".into());
+        assert_eq!(machine.ill("balboad", Verdict::Wrong).1, "look at balboad's log");
+    }
+
+    /// Each check has a machine on which it does not find all well.
+    #[test]
+    fn no_check_finds_all_well_on_every_machine() {
+        const CLOCK: &str = "sys/devices/system/clocksource/clocksource0/current_clocksource";
+        const PAGES: &str = "sys/kernel/mm/transparent_hugepage/enabled";
+        const FUNCTION: &str = "sys/bus/pci/devices/0000:3b:00.0";
+        type Spoil = fn(&mut Machine);
+        let without = |machine: &Machine, link: &str| {
+            fs::remove_file(machine.home.path().join(FUNCTION).join(link)).unwrap();
+        };
+        let spoilt: [(&str, Spoil); 18] = [
+            ("balboad", |it| it.patient.state = Err("none: start it".into())),
+            ("release", |it| it.patient.state.as_mut().unwrap()["version"] = "0.0.9".into()),
+            ("libibverbs", |it| it.patient.provider = Err("none: install it".into())),
+            ("ptrace", |it| it.write("proc/sys/kernel/yama/ptrace_scope", "3\n")),
+            ("memlock", |it| it.write("proc/7/limits", "Max locked memory  64  64  bytes\n")),
+            ("huge pages", |it| it.write(PAGES, "always madvise [never]\n")),
+            ("clock", |it| it.write(CLOCK, "hpet")),
+            ("permissions", |it| it.patient.user = 12345),
+            ("udev", |it| it.write("etc/udev/rules.d/70-b.rules", "")),
+            ("contract", |it| *it.card("firmware") = "1.9.1".into()),
+            ("engine", |it| *it.card("windows") = json!([{ "window": 0, "dead": "yes" }])),
+            ("link", |it| *it.card("link_up") = false.into()),
+            ("MTU", |it| *it.card("active_mtu") = 1024.into()),
+            ("GID", |it| *it.card("gids") = json!(["fe80::1"])),
+            ("neighbour", |it| *it.card("counters") = json!({ "drop_no_neighbour": 1 })),
+            ("frames", |it| *it.card("counters") = json!({ "drop_malformed": 1 })),
+            ("shadow", |it| *it.card("shadow") = json!({ "trouble": "it is gone" })),
+            ("namespaces", |it| {
+                (it.patient.user, it.patient.groups) = (12345, vec![0]);
+                it.write("proc/sys/user/max_user_namespaces", "0\n");
+            }),
+        ];
+        let ill = |machine: &Machine| -> Vec<&str> {
+            let found = examine(&machine.patient).into_iter();
+            let ill = found.filter(|it| matches!(it.verdict, Verdict::Note | Verdict::Wrong));
+            ill.map(|it| it.check).collect()
+        };
+        let mut seen = BTreeSet::new();
+        for (check, spoil) in spoilt {
+            let mut machine = Machine::well();
+            spoil(&mut machine);
+            assert!(ill(&machine).contains(&check), "{check}: {:?}", ill(&machine));
+            seen.insert(check);
+        }
+        for (check, link) in [("IOMMU", "iommu_group"), ("vfio-pci", "driver")] {
+            let machine = Machine::well();
+            without(&machine, link);
+            assert_eq!(ill(&machine), [check]);
+            seen.insert(check);
+        }
+        // No card has a register that tells of it, which is what this one says.
+        seen.insert("FEC");
+        let all = examine(&Machine::well().patient).into_iter().map(|it| it.check);
+        assert_eq!(all.collect::<BTreeSet<_>>(), seen);
     }
 }

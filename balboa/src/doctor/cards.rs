@@ -65,6 +65,12 @@ pub(super) fn engine(patient: &Patient) -> Vec<Finding> {
                 ),
                 format!("balboa reset {name}"),
             ),
+            // Of a card as published, whose engine balboad hosts.
+            None if card["counters"]["engine_wants_reset"] == 1 => Finding::wrong(
+                CHECK,
+                format!("{name} answers nobody any more: it stands, or its peers are gone"),
+                format!("balboa reset {name}, where its peers are there"),
+            ),
             None if leaked > 0 => Finding::note(
                 CHECK,
                 format!(
@@ -257,6 +263,22 @@ mod tests {
                 "engine 2 is dead: it is",
                 "balboa reset balboa0",
             ),
+            (
+                "flash",
+                json!({ "needs": "power\n" }),
+                "engine",
+                Wrong,
+                "balboa0 needs to be flashed again: power?",
+                "balboa flash rollback balboa0",
+            ),
+            (
+                "counters",
+                json!({ "engine_wants_reset": 1 }),
+                "engine",
+                Wrong,
+                "balboa0 answers nobody any more",
+                "balboa reset balboa0",
+            ),
             ("quarantine", json!({ "keys": 3 }), "engine", Note, "leaked", "balboa reset balboa0"),
             ("link_up", json!(false), "link", Wrong, "balboa0 is down", "balboa link balboa0 up"),
             ("active_mtu", json!(1024), "MTU", Note, "of 1024 bytes, and could of 4096", "raise"),
@@ -278,6 +300,14 @@ mod tests {
                 "cable",
             ),
             (
+                "counters",
+                json!({ "drop_malformed": 1 }),
+                "frames",
+                Note,
+                "drop_malformed 1",
+                "cable",
+            ),
+            (
                 "shadow",
                 shadow(Some("rxe wins: install it")),
                 "shadow",
@@ -285,6 +315,7 @@ mod tests {
                 "rxe wins",
                 "install it",
             ),
+            ("shadow", shadow(Some("it is gone")), "shadow", Wrong, "it is gone", "start balboad"),
         ] {
             let (found, told) = ill(field, value, check, verdict);
             assert!(found.contains(says), "{check}: {found}");

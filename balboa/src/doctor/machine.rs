@@ -178,6 +178,8 @@ mod tests {
         let mut machine = Machine::well();
         machine.patient.provider = Err("libibverbs is not installed: apt-get install it".into());
         assert_eq!(machine.ill("libibverbs", Verdict::Wrong).1, "apt-get install it");
+        machine.patient.provider = Err("it has no provider".into());
+        assert!(machine.ill("libibverbs", Verdict::Wrong).1.starts_with("install the provider"));
     }
 
     #[test]
@@ -225,6 +227,8 @@ mod tests {
         let machine = Machine::well();
         machine.write("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
         assert!(machine.ill("huge pages", Verdict::Note).1.contains("echo madvise"));
+        std::fs::remove_dir_all(machine.home.path().join("sys/kernel/mm")).unwrap();
+        assert!(machine.ill("huge pages", Verdict::Note).1.contains("CONFIG_TRANSPARENT"));
         let machine = Machine::well();
         machine.write("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet");
         assert!(machine.ill("clock", Verdict::Note).1.contains("clocksource=tsc"));

@@ -495,6 +495,9 @@ fn stopped(setting: &Setting) -> Result<()> {
     server.wait()?;
     let status = daemon.status()?;
     ensure!(wants(&status)[1] == 1, "it does not say so: {status:#}");
+    let examined = setting.built("balboa").words("doctor --state-dir").arg(daemon.state_dir());
+    let told = examined.run()?.code(1)?.says("balboa1 answers nobody any more")?;
+    told.says("balboa reset balboa1")?;
     for card in [0, 1] {
         let task = setting.built("balboa").words(&format!("reset balboa{card} --yes"));
         task.arg("--state-dir").arg(daemon.state_dir()).run()?.success()?;
