@@ -81,6 +81,9 @@ impl Image {
     #[must_use]
     pub fn describe(&self) -> &'static str {
         match (self, self.full()) {
+            (Self::Soft(soft), _) if soft.alone().is_some() => {
+                "a software card's image of one vFPGA"
+            }
             (Self::Soft(_), _) => "a software card's image",
             (Self::Bitstream(_), Some(true)) => "a bitstream of a whole device",
             (Self::Bitstream(_), _) => "a partial bitstream",

@@ -6,8 +6,8 @@
 //! | 8 | version of the format, 1 |
 //! | 12 | bytes of the whole file |
 //! | 16 | SHA-256 of what is behind it, from byte 48 on |
-//! | 48 | vFPGAs, 1 to 15 |
-//! | 49 | for each vFPGA the name of its logic: 16 bytes, filled up with 0 |
+//! | 48 | vFPGAs, 1 to 15; of an image of one vFPGA alone 128 and its number, 0 to 14 |
+//! | 49 | for each vFPGA, or for that one, the name of its logic: 16 bytes, filled up with 0 |
 //! | behind | 0, as far as the file goes: filling, by which an image is as long as one of a real card |
 //!
 //! Words have 32 bits, lowest byte first. The same logic makes the same bytes.
@@ -27,6 +27,8 @@ const LENGTH_AT: usize = 12;
 const DIGEST_AT: usize = 16;
 const BODY_AT: usize = 48;
 const NAME_BYTES: usize = 16;
+/// What is added to the number of the vFPGA that an image is of alone.
+const ALONE: u8 = 0x80;
 /// Bytes that all but filling lies in.
 const HEAD_BYTES: usize = BODY_AT + 1 + MAX_VFPGAS as usize * NAME_BYTES;
 
@@ -73,6 +75,8 @@ impl FromStr for Logic {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SoftImage {
     logic: Vec<Logic>,
+    /// The vFPGA that it is of alone.
+    alone: Option<u8>,
     /// Bytes behind the last name.
     filling: usize,
 }
@@ -88,7 +92,21 @@ impl SoftImage {
             _ if logic.windows(2).any(|pair| matches!(pair, [one, other] if one != other)) => {
                 Err("it has vqe beside stock, which want different networks; a card has one".into())
             }
-            _ => Ok(Self { logic, filling: 0 }),
+            _ => Ok(Self { logic, alone: None, filling: 0 }),
+        }
+    }
+
+    /// The image of one vFPGA alone, for a card that has others beside it.
+    ///
+    /// # Errors
+    /// When no card has a vFPGA of that number.
+    pub fn of_one(vfpga: u8, logic: Logic) -> Result<Self, String> {
+        match u64::from(vfpga) < MAX_VFPGAS {
+            true => Ok(Self { logic: vec![logic], alone: Some(vfpga), filling: 0 }),
+            false => Err(format!(
+                "it is of vFPGA {vfpga}; a card has them from 0 to {}",
+                MAX_VFPGAS.saturating_sub(1)
+            )),
         }
     }
 
@@ -102,6 +120,12 @@ impl SoftImage {
         let filling = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_sub(least));
         self.filling = filling.ok_or_else(|| format!("it has {least} bytes without filling"))?;
         Ok(self)
+    }
+
+    /// The vFPGA that it is of alone; `None` where it is of a whole card.
+    #[must_use]
+    pub fn alone(&self) -> Option<u8> {
+        self.alone
     }
 
     /// The logic, vFPGA by vFPGA.
@@ -119,7 +143,8 @@ impl SoftImage {
     /// It as a file.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut body = vec![u8::try_from(self.logic.len()).unwrap_or(u8::MAX)];
+        let count = u8::try_from(self.logic.len()).unwrap_or(u8::MAX);
+        let mut body = vec![self.alone.map_or(count, |vfpga| ALONE | vfpga)];
         for logic in &self.logic {
             body.extend(logic.name().bytes().chain(std::iter::repeat(0)).take(NAME_BYTES));
         }
@@ -169,6 +194,18 @@ impl Reader {
         self.length = self.length.saturating_add(bytes.len());
     }
 
+    /// Of what the file is, as far as that is known by what came of it.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        match self.head.get(BODY_AT) {
+            Some(first) if SoftImage::begins(&self.head) && first & ALONE != 0 => {
+                Scope::One(first & !ALONE)
+            }
+            None if SoftImage::begins(&self.head) => Scope::Unknown,
+            _ => Scope::Card,
+        }
+    }
+
     /// What the whole file is.
     ///
     /// # Errors
@@ -198,10 +235,12 @@ impl Reader {
             return Err(format!("its SHA-256 is {found}, and it says {said}; copy it again"));
         }
         let (count, names) = behind.split_first().ok_or_else(cut)?;
-        if u64::from(*count) > MAX_VFPGAS {
+        let alone = (count & ALONE != 0).then_some(count & !ALONE);
+        if alone.is_none() && u64::from(*count) > MAX_VFPGAS {
             return Err(too_many(usize::from(*count)));
         }
-        let wanted = usize::from(*count).saturating_mul(NAME_BYTES);
+        let count = if alone.is_some() { 1 } else { *count };
+        let wanted = usize::from(count).saturating_mul(NAME_BYTES);
         let (names, filling) = names.split_at_checked(wanted).ok_or_else(|| {
             let there = names.len();
             format!("it says {count} vFPGAs, whose names have {wanted} bytes, and has {there}")
@@ -209,10 +248,25 @@ impl Reader {
         if spoilt || filling.iter().any(|byte| *byte != 0) {
             return Err("behind the names of its logic is something else than 0".into());
         }
-        let logic: Result<_, _> = names.chunks_exact(NAME_BYTES).map(logic_of).collect();
+        let logic: Result<Vec<_>, _> = names.chunks_exact(NAME_BYTES).map(logic_of).collect();
         let filling = there.saturating_sub(BODY_AT.saturating_add(1)).saturating_sub(wanted);
-        Ok(SoftImage { filling, ..SoftImage::new(logic?)? })
+        let image = match (alone, logic?.as_slice()) {
+            (Some(vfpga), [logic]) => SoftImage::of_one(vfpga, *logic)?,
+            (_, logic) => SoftImage::new(logic.to_vec())?,
+        };
+        Ok(SoftImage { filling, ..image })
     }
+}
+
+/// Of what a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Not enough of it came.
+    Unknown,
+    /// A whole card, or what is no image.
+    Card,
+    /// One vFPGA alone, if it is an image.
+    One(u8),
 }
 
 /// Why there is no card with so many vFPGAs.
@@ -291,6 +345,31 @@ mod tests {
         assert!(why.contains("vqe beside stock"), "{why}");
         let published = SoftImage::new(vec![Logic::Stock; 2]).unwrap();
         assert_eq!(SoftImage::parse(&published.to_bytes()), Ok(published));
+    }
+
+    #[test]
+    fn an_image_of_one_vfpga_says_which_as_soon_as_its_head_is_there() {
+        for vfpga in [0, 3, 14] {
+            let one = SoftImage::of_one(vfpga, Logic::Vqe).unwrap().filled_to(300).unwrap();
+            let bytes = one.to_bytes();
+            assert_eq!(SoftImage::parse(&bytes), Ok(one.clone()));
+            assert_eq!((one.alone(), one.logic()), (Some(vfpga), &[Logic::Vqe][..]));
+            for (length, scope) in [(48, Scope::Unknown), (49, Scope::One(vfpga))] {
+                let mut reader = Reader::default();
+                reader.feed(&bytes[..length]);
+                assert_eq!(reader.scope(), scope);
+            }
+        }
+        let mut reader = Reader::default();
+        reader.feed(&image(2).to_bytes());
+        assert_eq!(reader.scope(), Scope::Card);
+        let mut reader = Reader::default();
+        reader.feed(b"no image");
+        assert_eq!(reader.scope(), Scope::Card);
+        assert!(SoftImage::of_one(15, Logic::Vqe).unwrap_err().contains("from 0 to 14"));
+        let body = |first: u8| [&[first][..], b"vqe\0\0\0\0\0\0\0\0\0\0\0\0\0"].concat();
+        assert!(SoftImage::parse(&with_body(&body(0x82))).is_ok());
+        assert!(SoftImage::parse(&with_body(&body(0x8f))).unwrap_err().contains("vFPGA 15"));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use fpga_regs::coyote::pci::{Bar, RECONFIGURATION_VECTOR};
 use fpga_regs::coyote::shell::{
     self, Datapath, HostCounters, IpAddress, LossCounters, MacAddress, Map, MemCnfg, NetworkCnfg,
-    PacketCounters, ShellPblock, StreamDown,
+    PacketCounters, PrCnfg, ShellPblock, StreamDown,
 };
 use fpga_regs::coyote::vfpga::Bank;
 use fpga_regs::coyote::{static_layer, xdma};
@@ -92,6 +92,7 @@ impl Card {
             shell::MEM_CNFG => {
                 MemCnfg { host_streams: true, n_strm_axi: 4, ..MemCnfg::default() }.encode()
             }
+            shell::PR_CNFG => PrCnfg { enabled: true }.encode(),
             shell::SHELL_PBLOCK if map == Map::Since2026 => ShellPblock { enabled: true }.encode(),
             _ if register == shell::RDMA_CNFG.at(map) => network.encode(),
             _ if register == shell::DATAPATH_SET.at(map) => self.shell.datapath,

@@ -84,6 +84,22 @@ impl Card {
         self.published.cut_off(self.is_cut_off());
     }
 
+    /// Whether there is a vFPGA of that number which the shell's datapath register cuts off.
+    pub(crate) fn is_decoupled(&self, index: usize) -> bool {
+        self.vfpgas.get(index).is_some_and(|vfpga| vfpga.decoupled)
+    }
+
+    /// Puts an image's logic into a vFPGA, or takes away what is there; the others go on. One that wants another network
+    /// than the card has does nothing there.
+    pub(crate) fn load_into(&mut self, index: usize, image: Option<Image>) {
+        self.stop_transfers(index);
+        let Some(vfpga) = self.vfpgas.get_mut(index) else { return };
+        vfpga.load(image.filter(|image| *image == self.image), &mut self.network);
+        if self.network.host.is_some() {
+            occupant!(&mut vfpga.logic, logic => logic.withhold_gsi());
+        }
+    }
+
     /// Whether nothing of its shell is to be reached: it is decoupled, or there is none.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.shell.reconfiguration.decoupled || self.vfpgas.is_empty()

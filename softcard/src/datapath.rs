@@ -18,6 +18,7 @@ use std::cell::RefMut;
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use bitstreams::soft::Scope;
 use fpga_regs::coyote::pci::RECONFIGURATION_VECTOR;
 use fpga_regs::engine::wqe::ATOMIC_BYTES;
 use nix::unistd::Pid;
@@ -29,7 +30,7 @@ use smallvec::SmallVec;
 use crate::asks::Asks;
 use crate::card::Card;
 use crate::dma::{AddressSpace, Call, Copying, End, Parts};
-use crate::image::fits;
+use crate::image::{Image, fits};
 use crate::mmu::{Direction, Mmu};
 use crate::network::HOST_TURN;
 use crate::network::Network;
@@ -313,22 +314,33 @@ impl Card {
         }
     }
 
-    /// Takes a part of a bitstream; `true` if there was any. From its first byte on the old image is no more.
+    /// Takes a part of a bitstream; `true` if there was any. From its first byte on the old image is no more, of the
+    /// card or of the vFPGA that it is of.
     fn reconfigure(&mut self) -> bool {
         let reconfiguration = &mut self.shell.reconfiguration;
         let before = reconfiguration.is_done();
-        let worked = match reconfiguration.work(&mut self.memory) {
+        let (scope, image) = match reconfiguration.work(&mut self.memory) {
             Progress::Nothing => return false,
-            Progress::Fetched => None,
-            Progress::Ended(image) => image.as_ref().and_then(fits),
+            Progress::Fetched(scope) => (scope, None),
+            Progress::Ended(scope, image) => (scope, image),
             Progress::PowerLost => {
                 self.program(None);
                 self.reset_function();
                 return true;
             }
         };
-        if worked.is_some() || !self.vfpgas.is_empty() {
-            self.program(worked);
+        match scope {
+            Scope::Unknown => {}
+            Scope::One(vfpga) if self.is_decoupled(vfpga.into()) => {
+                let loaded = image.as_ref().and_then(|image| image.logic().first());
+                self.load_into(vfpga.into(), loaded.copied().map(Image::from));
+            }
+            Scope::One(_) | Scope::Card => {
+                let fitting = image.as_ref().and_then(fits);
+                if fitting.is_some() || !self.vfpgas.is_empty() {
+                    self.program(fitting);
+                }
+            }
         }
         if self.shell.reconfiguration.is_done() && !before {
             self.shell.signal(usize::from(RECONFIGURATION_VECTOR));

@@ -43,9 +43,13 @@ impl From<Logic> for Image {
     }
 }
 
-/// What a file makes of a card: the image, and in how many vFPGAs; `None` where a software card has no room for it.
+/// What a file makes of a card: the image, and in how many vFPGAs; `None` where a software card has no room for it, or
+/// it is of one vFPGA alone.
 #[must_use]
 pub fn fits(file: &SoftImage) -> Option<(Image, u8)> {
+    if file.alone().is_some() {
+        return None;
+    }
     let count = u8::try_from(file.logic().len()).ok().filter(|count| *count <= WINDOWS)?;
     // It has the same logic in all of them.
     Some((Image::from(*file.logic().first()?), count))

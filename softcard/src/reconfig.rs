@@ -2,11 +2,12 @@
 //!
 //! The image is a file of a software card's ([`bitstreams::soft`]). As a bitstream's sync word does, its first bytes at
 //! the start of a descriptor begin it, whatever came before. The old image is gone from the first byte on; a file that
-//! is not whole when its last descriptor ends leaves a card without one, whose static layer alone answers.
+//! is not whole when its last descriptor ends leaves a card without one, whose static layer alone answers. So it is with
+//! one vFPGA, where the file is of that alone and the vFPGA is decoupled; where it is not, the card loses its image.
 
 use std::collections::VecDeque;
 
-use bitstreams::soft::{Reader, SoftImage};
+use bitstreams::soft::{Reader, Scope, SoftImage};
 use fpga_regs::coyote::static_layer::{self as s, PrAddrHigh, PrCtrl, PrLen, PrQueue, PrStat};
 
 use crate::dma::AddressSpace;
@@ -42,10 +43,10 @@ pub enum Spoil {
 pub(crate) enum Progress {
     /// There was nothing to do.
     Nothing,
-    /// A part of an image came.
-    Fetched,
-    /// The last part of an image came: what it is, if it is one.
-    Ended(Option<SoftImage>),
+    /// A part of an image came, which is of that.
+    Fetched(Scope),
+    /// The last part of an image came: of what it is, and what it is, if it is one.
+    Ended(Scope, Option<SoftImage>),
     /// The power went, as a test wants it.
     PowerLost,
 }
@@ -185,8 +186,9 @@ impl Reconfiguration {
         self.beats = self.beats.wrapping_add(u32::try_from(beats).unwrap_or(0));
         descriptor.address = descriptor.address.saturating_add(bytes as u64);
         descriptor.left = descriptor.left.saturating_sub(u32::try_from(bytes).unwrap_or(u32::MAX));
+        let scope = self.reader.scope();
         if descriptor.left > 0 {
-            return Progress::Fetched;
+            return Progress::Fetched(scope);
         }
         let last = descriptor.last;
         self.queue.pop_front();
@@ -198,14 +200,14 @@ impl Reconfiguration {
             None => None,
         };
         if !last {
-            return Progress::Fetched;
+            return Progress::Fetched(scope);
         }
         self.done |= spoil != Some(Spoil::NoEnd);
         let image = std::mem::take(&mut self.reader).finish();
         if let Err(why) = &image {
             log::error!("the image that was loaded is none: {why}");
         }
-        Progress::Ended(image.ok())
+        Progress::Ended(scope, image.ok())
     }
 }
 
@@ -239,11 +241,11 @@ mod tests {
         assert_eq!(PrQueue::decode(engine.read(s::PR_CTRL)).queued, 2);
         let ended = loop {
             match engine.work(&mut memory) {
-                Progress::Fetched => assert!(!engine.is_done()),
+                Progress::Fetched(Scope::Card) => assert!(!engine.is_done()),
                 other => break other,
             }
         };
-        assert_eq!(ended, Progress::Ended(Some(image)));
+        assert_eq!(ended, Progress::Ended(Scope::Card, Some(image)));
         assert_eq!(engine.work(&mut memory), Progress::Nothing);
         assert_eq!((memory.read.bytes, memory.faults), (3 << 20, 0));
         assert_eq!(PrStat::decode(engine.read(s::PR_STAT)), PrStat { done: true, ready: true });

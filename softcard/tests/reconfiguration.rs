@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bitstreams::soft::{Logic, SoftImage};
 use fpga_regs::coyote::pci::{Bar, RECONFIGURATION_VECTOR};
-use fpga_regs::coyote::shell::{self, CtrlCnfg};
+use fpga_regs::coyote::shell::{self, CtrlCnfg, Datapath, PrCnfg};
 use fpga_regs::coyote::static_layer::{self as s, PrQueue, PrStat};
 use fpga_regs::coyote::vfpga::user_csr;
 use fpga_regs::coyote::xdma;
@@ -17,6 +17,7 @@ use softcard::{CardConfig, CardHandle, Image, Link, Runtime, RuntimeConfig, Spoi
 /// Bytes of a descriptor's data in these tests.
 const CHUNK: usize = 64;
 const IOVA: u64 = 1 << 32;
+const MARK: u64 = 0x7000;
 
 struct Rig {
     card: CardHandle,
@@ -90,6 +91,28 @@ impl Rig {
         (0..u64::from(WINDOWS)).filter(|index| magic(*index) == window::MAGIC_VALUE).count()
     }
 
+    /// What the windows of its vFPGAs begin with.
+    fn magics(&self) -> Vec<u64> {
+        let magic = |index| self.card.read(Bar::Shell, user_csr(index) + window::MAGIC, 8);
+        (0..u64::from(WINDOWS)).map(magic).collect()
+    }
+
+    /// Takes vFPGAs off the datapath, by a bit each, or puts them back.
+    fn decouple(&self, vfpgas: u32, off: bool) {
+        let register = if off { shell::DATAPATH_SET } else { shell::DATAPATH_CLEAR };
+        let value = Datapath { decouple: vfpgas, reset: vfpgas }.encode();
+        self.card.write(Bar::Shell, register.at(Default::default()), 8, value);
+    }
+
+    /// Puts something into a register of an engine, which keeps it until it is reset.
+    fn mark(&self, vfpga: u64) {
+        self.card.write(Bar::Shell, user_csr(vfpga) + window::ADMIN_SQ_BASE, 8, MARK);
+    }
+
+    fn marked(&self, vfpga: u64) -> u64 {
+        self.card.read(Bar::Shell, user_csr(vfpga) + window::ADMIN_SQ_BASE, 8)
+    }
+
     fn has_avx_bank(&self) -> bool {
         CtrlCnfg::decode(self.card.read(Bar::Shell, shell::CTRL_CNFG, 8)).avx
     }
@@ -123,6 +146,50 @@ fn an_image_makes_another_card_of_it_which_a_reset_leaves() {
         rig.card.write(Bar::Xdma, enable, 4, xdma::USER_INTERRUPT_RECONFIGURATION.into());
         let map = xdma::INTERRUPT_BLOCK + xdma::USER_VECTOR_MAP.at(3);
         rig.card.write(Bar::Xdma, map, 4, 0x0f0e_0d0c);
+    }
+    rig.end();
+}
+
+#[test]
+fn an_image_of_one_vfpga_changes_that_alone_while_it_is_decoupled() {
+    const M: u64 = window::MAGIC_VALUE;
+    let one = |vfpga, logic| SoftImage::of_one(vfpga, logic).unwrap().filled_to(500).unwrap();
+    let rig = Rig::new(Image::Vqe, None);
+    assert!(PrCnfg::decode(rig.card.read(Bar::Shell, shell::PR_CNFG, 8)).enabled);
+    rig.mark(1);
+    rig.mark(2);
+    assert_eq!((rig.marked(1), rig.marked(2)), (MARK, MARK));
+    rig.decouple(0b100, true);
+    assert_eq!(rig.magics(), [M, M, u64::MAX, M]);
+    rig.load(&one(2, Logic::Vqe).to_bytes());
+    assert!(rig.is_done());
+    rig.decouple(0b100, false);
+    assert_eq!(rig.magics(), [M; 4]);
+    assert_eq!((rig.marked(1), rig.marked(2)), (MARK, 0), "it is a new one, and the other is not");
+    // What is spoilt, or wants another network, leaves that vFPGA without logic, also behind a reset.
+    for (image, spoil) in [(one(2, Logic::Vqe), true), (one(2, Logic::Stock), false)] {
+        rig.decouple(0b100, true);
+        if spoil {
+            rig.card.spoil_reconfiguration(3, Spoil::WrongBit);
+        }
+        rig.load(&image.to_bytes());
+        rig.decouple(0b100, false);
+        assert_eq!(rig.magics(), [M, M, 0, M]);
+        assert_eq!(rig.marked(1), MARK);
+    }
+    rig.put(s::PR_EOST_RESET, 0);
+    rig.put(s::PR_EOST_RESET, 1);
+    assert_eq!((rig.magics(), rig.regions()), (vec![M, M, 0, M], 4));
+    rig.decouple(0b100, true);
+    rig.load(&one(2, Logic::Vqe).to_bytes());
+    rig.decouple(0b100, false);
+    assert_eq!(rig.magics(), [M; 4]);
+    // A driver that does not decouple it, or names one that is not there, loses the card's image.
+    for vfpga in [2, 7] {
+        rig.load(&one(vfpga, Logic::Vqe).to_bytes());
+        assert_eq!(rig.regions(), u64::MAX);
+        rig.load(&image(Logic::Vqe, 4).to_bytes());
+        assert_eq!(rig.magics(), [M; 4]);
     }
     rig.end();
 }

@@ -4,7 +4,7 @@ use arbitrary::Unstructured;
 use bitstreams::digest::Sha256;
 use bitstreams::image::Image;
 use bitstreams::signature::{PublicKey, Signature};
-use bitstreams::soft::{Logic, Reader, SoftImage};
+use bitstreams::soft::{Logic, Reader, Scope, SoftImage};
 use bitstreams::{Entry, Manifest};
 use kdriver_shim::images::record::{Deed, ImageName, Record};
 
@@ -84,8 +84,11 @@ fn record(u: &mut Unstructured<'_>) -> Outcome {
 
 /// An image of a software card with changed bytes and any length.
 fn soft(u: &mut Unstructured<'_>) -> Outcome {
-    let made =
-        SoftImage::new(vec![Logic::Vqe; u.int_in_range(1..=15)?]).expect("so many there are");
+    let made = match u.arbitrary()? {
+        true => SoftImage::new(vec![Logic::Vqe; u.int_in_range(1..=15)?]),
+        false => SoftImage::of_one(u.int_in_range(0..=14)?, Logic::Vqe),
+    };
+    let made = made.expect("so many there are");
     let made = match u.arbitrary()? {
         true => made.filled_to(u.int_in_range(289..=1000)?).expect("it has no more bytes"),
         false => made,
@@ -108,7 +111,11 @@ fn soft(u: &mut Unstructured<'_>) -> Outcome {
     let parsed = SoftImage::parse(&bytes);
     let mut reader = Reader::default();
     bytes.chunks(u.int_in_range(1..=64)?).for_each(|piece| reader.feed(piece));
+    let scope = reader.scope();
     assert_eq!(reader.finish(), parsed, "in pieces it is another file");
+    if let Ok(image) = &parsed {
+        assert_eq!(scope, image.alone().map_or(Scope::Card, Scope::One));
+    }
     if let Ok(image) = parsed {
         assert_eq!(image.to_bytes(), bytes, "another file is the same image");
     }

@@ -57,6 +57,16 @@ macro_rules! occupant {
 }
 pub(crate) use occupant;
 
+impl Occupant {
+    /// The logic of an image in the vFPGA of that number.
+    fn of(image: Image, number: u8) -> Self {
+        match image {
+            Image::Vqe => Self::Engine(Box::new(QueueEngine::new(number))),
+            Image::Stock => Self::PassThrough(PassThrough),
+        }
+    }
+}
+
 /// A vFPGA.
 pub(crate) struct Vfpga {
     number: usize,
@@ -73,13 +83,24 @@ impl Vfpga {
         Some(Self {
             number: number.into(),
             control: Control::new(number, image.ctrl_cnfg(), bus, isr)?,
-            logic: match image {
-                Image::Vqe => Occupant::Engine(Box::new(QueueEngine::new(number))),
-                Image::Stock => Occupant::PassThrough(PassThrough),
-            },
+            logic: Occupant::of(image, number),
             pages: Pages::default(),
             decoupled: false,
         })
+    }
+
+    /// Puts an image's logic in the place of what is there; without an image nothing stands there, and its user registers
+    /// read 0.
+    pub(crate) fn load(&mut self, image: Option<Image>, network: &mut Network) {
+        self.reset_logic(network);
+        let number = u8::try_from(self.number).unwrap_or(u8::MAX);
+        self.logic =
+            image.map_or(Occupant::PassThrough(PassThrough), |image| Occupant::of(image, number));
+        for (page, slots) in (1..).zip(&self.pages) {
+            if let Some(slots) = slots {
+                occupant!(&mut self.logic, logic => logic.open_page(page, slots.clone()));
+            }
+        }
     }
 
     /// The logic, and the ports that it has.
